@@ -1,0 +1,108 @@
+find_package(GTest CONFIG REQUIRED)
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+
+# Test names start with the build folder's name, so that the presets' tests can be told apart.
+cmake_path(GET CMAKE_BINARY_DIR FILENAME preset)
+function(linkspan_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "COMMAND;ENVIRONMENT" ${ARGN})
+  add_test(NAME ${preset}.${name} COMMAND ${arg_COMMAND})
+  set_tests_properties(${preset}.${name} PROPERTIES TIMEOUT ${arg_TIMEOUT}
+                       ENVIRONMENT "${arg_ENVIRONMENT}")
+endfunction()
+
+# ---- the simulated driver: loaded by name, linked into nothing ------------------------------
+linkspan_glob(fake_sources tests/support/fake_cuda)
+if(fake_sources)
+  add_library(fake_cuda MODULE ${fake_sources})
+  target_include_directories(fake_cuda PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(fake_cuda PRIVATE linkspan_common ${CMAKE_DL_LIBS})
+endif()
+set(no_driver LINKSPAN_CUDA_LIBRARY=/nonexistent/libcuda.so.1)
+set(simulated LINKSPAN_CUDA_LIBRARY=$<TARGET_FILE:fake_cuda>)
+
+# ---- gtest programs ------------------------------------------------------------------------
+linkspan_glob(support_sources tests/support)
+list(FILTER support_sources EXCLUDE REGEX "/tests/support/(fake_cuda/|main\\.cpp$)")
+if(support_sources)
+  add_library(linkspan_test_support OBJECT ${support_sources})
+  target_include_directories(linkspan_test_support PRIVATE ${CMAKE_SOURCE_DIR})
+  target_compile_options(linkspan_test_support PRIVATE -O1)
+  target_link_libraries(linkspan_test_support PRIVATE linkspan_internal GTest::gtest
+                        nlohmann_json::nlohmann_json)
+endif()
+
+# linkspan_gtest(name folder [modes...]): one program, one ctest entry per mode (cpu, simulated).
+function(linkspan_gtest name folder)
+  linkspan_glob(sources ${folder})
+  if(NOT sources)
+    return()
+  endif()
+  set(main ${CMAKE_SOURCE_DIR}/tests/support/main.cpp)
+  if(EXISTS ${main})
+    list(APPEND sources ${main})
+  else()
+    set(main_library GTest::gtest_main)
+  endif()
+  add_executable(linkspan_${name} ${sources})
+  if(TARGET linkspan_test_support)
+    target_sources(linkspan_${name} PRIVATE $<TARGET_OBJECTS:linkspan_test_support>)
+  endif()
+  target_include_directories(linkspan_${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_compile_options(linkspan_${name} PRIVATE -O1)  # tests need to compile fast, not run fast
+  target_link_libraries(linkspan_${name} PRIVATE linkspan_internal GTest::gtest ${main_library}
+                        nlohmann_json::nlohmann_json)
+  foreach(mode IN LISTS ARGN)
+    set(environment ${no_driver})
+    if(mode STREQUAL "simulated")
+      if(NOT TARGET fake_cuda)
+        continue()
+      endif()
+      set(environment ${simulated})
+    endif()
+    linkspan_test(${name}_${mode} TIMEOUT 300 ENVIRONMENT ${environment}
+      COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
+              --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode ${mode}
+              --xml ${CMAKE_BINARY_DIR}/gtest/${name}_${mode}.xml
+              --run $<TARGET_FILE:linkspan_${name}>)
+  endforeach()
+endfunction()
+linkspan_gtest(unit tests/unit cpu simulated)
+linkspan_gtest(conformance tests/conformance cpu simulated)
+linkspan_gtest(faults tests/faults cpu simulated)
+linkspan_gtest(driver_facts tests/driver_facts simulated)
+
+if(TARGET linkspan_tool)
+  linkspan_test(demo_cpu TIMEOUT 120 COMMAND linkspan_tool demo --quick ENVIRONMENT ${no_driver})
+  if(TARGET fake_cuda)
+    linkspan_test(demo_simulated TIMEOUT 120 COMMAND linkspan_tool demo --quick
+                  ENVIRONMENT ${simulated})
+  endif()
+endif()
+
+# ---- our declarations of the driver against NVIDIA's own, of two releases --------------------
+set(abi_check ${CMAKE_SOURCE_DIR}/tests/abi/driver_abi_check.cpp)
+find_path(LINKSPAN_CUDA_INCLUDE_12 cuda.h NO_DEFAULT_PATH
+          PATHS ${LINKSPAN_WHEELS}/nvidia/cuda_runtime/include)
+find_path(LINKSPAN_CUDA_INCLUDE_13 cuda.h NO_DEFAULT_PATH
+          PATHS ${LINKSPAN_WHEELS}/nvidia/cu13/include /usr/local/cuda/include)
+foreach(major 12 13)
+  if(EXISTS ${abi_check} AND LINKSPAN_CUDA_INCLUDE_${major})
+    add_library(abi_check_${major} OBJECT ${abi_check})
+    target_include_directories(abi_check_${major} SYSTEM PRIVATE ${LINKSPAN_CUDA_INCLUDE_${major}})
+    target_include_directories(abi_check_${major} PRIVATE ${CMAKE_SOURCE_DIR})
+    target_link_libraries(abi_check_${major} PRIVATE linkspan_common)
+  elseif(EXISTS ${abi_check})
+    message(STATUS "linkspan: driver declarations not checked: no cuda.h ${major}")
+  endif()
+endforeach()
+
+# ---- once, not per sanitizer ------------------------------------------------------------------
+if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+  linkspan_test(scripts TIMEOUT 60
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/scripts_test.py)
+  linkspan_test(exports TIMEOUT 30
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_exports.py
+            $<TARGET_FILE:linkspan>)
+  linkspan_test(consumer TIMEOUT 300 ENVIRONMENT ${no_driver}
+    COMMAND ${CMAKE_SOURCE_DIR}/tests/consumer/run.sh ${CMAKE_BINARY_DIR})
+endif()

@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Evidence: what a run on real hardware leaves in the repository, one file a topic.
+
+evidence.py sources              git tree hashes of the source folders, for a pack
+evidence.py stamp DIR COMMIT     on the GPU machine: what ran where, in DIR/stamp.json
+evidence.py merge DIR            DIR's results -> evidence/*.json
+evidence.py check                warns where the code has changed since; always exits 0
+"""
+
+import datetime
+import json
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+EVIDENCE = ROOT / "evidence"
+
+ENGINE = [
+    f"src/{room}" for room in ("base", "cuda", "memory", "copy", "transport", "control", "engine")
+]
+# topic -> the programs' own JSON with rows, gtest suites, the folders it speaks of
+TOPICS = {
+    "foundation": {
+        "what": "one host: ceilings, latency and correctness of the engine",
+        "rows": ["demo"],
+        "suites": ["unit", "conformance", "one_gpu", "memcheck"],
+        "sources": ENGINE,
+    },
+    "driver_facts": {
+        "what": "how the driver behaves where we lean on it",
+        "rows": ["driver_facts"],
+        "suites": ["driver_facts"],
+        "sources": ["src/cuda"],
+    },
+    "faults": {
+        "what": "death and stops of peers on real GPUs",
+        "rows": ["faults"],
+        "suites": ["faults"],
+        "sources": ENGINE,
+    },
+}
+
+
+def git(*args: str) -> str:
+    return subprocess.run(
+        ["git", *args], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def tree_hashes() -> dict[str, str]:
+    """Of HEAD. A line of ls-tree is `mode type hash<TAB>path`."""
+    hashes = {}
+    for line in git(
+        "ls-tree", "-d", "HEAD", "include/", "src/", "bench/", "tools/", "python/"
+    ).splitlines():
+        meta, path = line.split("\t")
+        hashes[path] = meta.split()[2]
+    return hashes
+
+
+def nvidia_smi() -> tuple[list[str], str, str]:
+    try:
+        ask = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        rows = [line.split(", ") for line in subprocess.check_output(ask, text=True).splitlines()]
+        cuda = re.search(
+            r"CUDA Version: ([\d.]+)", subprocess.check_output(["nvidia-smi"], text=True)
+        )
+        return [row[0] for row in rows], rows[0][1], cuda[1] if cuda else ""
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return [], "", ""
+
+
+def stamp(folder: pathlib.Path, commit: str) -> None:
+    gpus, driver, cuda = nvidia_smi()
+    machine = {
+        "gpus": gpus,
+        "driver": driver,
+        "cuda": cuda,
+        "cpus": os.cpu_count(),
+        "kernel": platform.release(),
+    }
+    write(
+        folder / "stamp.json",
+        {
+            "commit": commit,
+            "sources": json.loads((HERE / "sources.json").read_text()),
+            "date": datetime.date.today().isoformat(),
+            "machine": machine,
+        },
+    )
+
+
+def write(file: pathlib.Path, value: object) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def suite_of(file: pathlib.Path) -> dict:
+    import check_skips  # beside this file
+
+    ran, skips, failed = check_skips.read_results(file)
+    return {
+        "name": file.stem,
+        "passed": len(ran) - len(failed),
+        "failed": len(failed),
+        "skipped": len(skips),
+        "skips": skips,
+    }
+
+
+def merge(folder: pathlib.Path) -> None:
+    stamped = json.loads((folder / "stamp.json").read_text())
+    if stamped["commit"].endswith("-dirty"):
+        print(f"warning: the run was packed from uncommitted changes ({stamped['commit']})")
+    for topic, about in TOPICS.items():
+        results = [
+            json.loads((folder / f"{name}.json").read_text())
+            for name in about["rows"]
+            if (folder / f"{name}.json").exists()
+        ]
+        suites = [
+            suite_of(folder / f"{name}.xml")
+            for name in about["suites"]
+            if (folder / f"{name}.xml").exists()
+        ]
+        if not results and not suites:
+            continue
+        first = results[0] if results else {}
+        value = {
+            "what": first.get("what", about["what"]),
+            "command": first.get("command", "scripts/run_on_gpus.sh"),
+            "commit": stamped["commit"],
+            "sources": {path: stamped["sources"].get(path, "") for path in about["sources"]},
+            "date": stamped["date"],
+            "machine": stamped["machine"],
+            "rows": [row for result in results for row in result.get("rows", [])],
+            "suites": suites,
+        }
+        write(EVIDENCE / f"{topic}.json", value)
+        print(f"evidence/{topic}.json: {len(value['rows'])} rows, {len(suites)} suites")
+
+
+def check() -> None:
+    try:
+        today = tree_hashes()
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"evidence: not compared, git cannot tell the trees ({error})")
+        return
+    files = sorted(EVIDENCE.glob("*.json"))
+    for file in files:
+        content = json.loads(file.read_text())
+        changed = [path for path, tree in content["sources"].items() if today.get(path) != tree]
+        if changed:
+            print(
+                f"warning: {file.relative_to(ROOT)} is of {content['commit'][:12]}; changed since: "
+                f"{', '.join(changed)}"
+            )
+    print(f"evidence: {len(files)} files compared")
+
+
+def main() -> int:
+    match sys.argv[1:]:
+        case ["sources"]:
+            print(json.dumps(tree_hashes(), indent=2))
+        case ["stamp", folder, commit]:
+            stamp(pathlib.Path(folder), commit)
+        case ["merge", folder]:
+            merge(pathlib.Path(folder))
+        case ["check"]:
+            check()
+        case _:
+            sys.exit(__doc__)
+    return 0
+
+
+sys.exit(main())

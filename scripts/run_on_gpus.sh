@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Runs everything that needs a GPU, from the folder that `./dev gpu-pack` made. Wants a driver and
+# Python; compute-sanitizer if it is there. Goes on after a failure and ends with a table.
+# Usage: run_on_gpus.sh --out DIR [--commit ID]
+set -uo pipefail
+pack=$(dirname "$(readlink -f "$0")")
+out="" commit=""
+while (($#)); do
+  case $1 in
+    --out) out=$2; shift 2 ;;
+    --commit) commit=$2; shift 2 ;;
+    *) sed -n 's/^# \(Usage.*\)/\1/p' "$0" >&2; exit 2 ;;
+  esac
+done
+[[ -n $out ]] || { echo "run_on_gpus.sh: --out is missing" >&2; exit 2; }
+[[ -f $pack/sources.json ]] || { echo "run_on_gpus.sh: run it from the folder of ./dev gpu-pack" >&2; exit 2; }
+commit=${commit:-$(<"$pack/commit")}
+mkdir -p "$out"
+out=$(readlink -f "$out")
+
+memcheck_filter='*Copy*:*Copier*'   # what compute-sanitizer watches: it is 10 times slower
+unset LINKSPAN_CUDA_LIBRARY
+PATH=$PATH:/usr/local/cuda/bin
+results=() failed=0
+
+# step NAME SECONDS COMMAND...
+step() {
+  local name=$1 seconds=$2 code=0 begin=$SECONDS result=ok
+  shift 2
+  echo "== $name: $*"
+  timeout --kill-after=10 "$seconds" "$@" || code=$?
+  case $code in
+    0) ;;
+    124 | 137) result="TIMED OUT after $seconds s" ;;
+    *) result="FAILED ($code)" ;;
+  esac
+  [[ $code == 0 ]] || failed=1
+  results+=("$(printf '%-14s %4d s  %s' "$name" $((SECONDS - begin)) "$result")")
+}
+
+absent() { results+=("$(printf '%-14s    -    %s' "$1" "absent: $2")"); }
+
+# suite NAME PROGRAM SECONDS [COMMAND BEFORE THE PROGRAM...] [-- OPTIONS]
+suite() {
+  local name=$1 program=$2 seconds=$3 before=() options=()
+  shift 3
+  while (($#)) && [[ $1 != -- ]]; do before+=("$1"); shift; done
+  (($#)) && options=("${@:2}")
+  [[ -x $pack/$program ]] || { absent "$name" "$program was not packed"; return; }
+  step "$name" "$seconds" python3 "$pack/check_skips.py" --allowed "$pack/allowed_skips.txt" --mode gpu \
+    --xml "$out/$name.xml" --run "${before[@]}" "$pack/$program" "${options[@]}"
+}
+
+run_all() {
+  echo "linkspan $commit on $(uname -n), $(date -u +%FT%TZ)"
+  nvidia-smi -L || echo "no nvidia-smi"
+  python3 "$pack/evidence.py" stamp "$out" "$commit"
+  cd "$out" || return 1
+  suite driver_facts linkspan_driver_facts 120
+  suite unit linkspan_unit 180
+  suite conformance linkspan_conformance 300
+  suite one_gpu linkspan_conformance 300 env CUDA_VISIBLE_DEVICES=0
+  suite faults linkspan_faults 300
+  if command -v compute-sanitizer >/dev/null; then
+    suite memcheck linkspan_conformance 400 compute-sanitizer --tool memcheck --target-processes all \
+      --report-api-errors no --error-exitcode 9 -- "--gtest_filter=$memcheck_filter"
+  else
+    absent memcheck "no compute-sanitizer on this machine"
+  fi
+  if [[ -x $pack/linkspan ]]; then
+    step demo 180 "$pack/linkspan" demo --json "$out/demo.json"
+  else
+    absent demo "linkspan was not packed"
+  fi
+  echo "== summary of $commit"
+  printf '%s\n' "${results[@]}"
+  return "$failed"
+}
+
+run_all 2>&1 | tee "$out/log.txt"
+exit "${PIPESTATUS[0]}"

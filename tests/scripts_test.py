@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Shows that the project's own checks bite: each rule is broken once in a scratch tree."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+import check_includes  # noqa: E402
+import check_skips  # noqa: E402
+
+
+def faults(files: dict[str, str]) -> list[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        return check_includes.check(root)
+
+
+class Includes(unittest.TestCase):
+    def refused(self, path: str, text: str, why: str) -> None:
+        found = faults({path: text})
+        self.assertEqual(len(found), 1, found)
+        self.assertIn(why, found[0])
+        self.assertTrue(found[0].startswith(f"{path}:"), found[0])
+
+    def accepted(self, path: str, text: str) -> None:
+        self.assertEqual(faults({path: text}), [])
+
+    def test_upwards(self):
+        self.refused("src/base/a.hpp", '#include "cuda/driver.hpp"\n', "may not include upwards")
+        self.refused(
+            "src/transport/local/a.cpp", '#include "control/peer.hpp"\n', "upwards (control)"
+        )
+        self.refused("src/memory/a.cpp", '#include "linkspan/engine.hpp"\n', "upwards (public)")
+        self.accepted("src/api/a.cpp", '#include "linkspan/engine.hpp"\n#include "base/fd.hpp"\n')
+        self.accepted("tools/linkspan/a.cpp", '#include "engine/engine.hpp"\n')
+
+    def test_the_line_is_told(self):
+        self.assertTrue(
+            faults({"src/base/a.hpp": '\n\n#include "api/x.hpp"\n'})[0].startswith(
+                "src/base/a.hpp:3:"
+            )
+        )
+
+    def test_transports_apart(self):
+        self.refused(
+            "src/transport/local/a.cpp",
+            '#include "transport/tcp/b.hpp"\n',
+            "may not include transport tcp",
+        )
+        self.accepted(
+            "src/transport/local/a.cpp",
+            '#include "transport/local/b.hpp"\n#include "transport/batch.hpp"\n',
+        )
+        self.accepted("src/transport/registry.cpp", '#include "transport/local/b.hpp"\n')
+
+    def test_public_headers(self):
+        self.refused("include/linkspan/status.hpp", '#include "linkspan/types.hpp"\n', "only std")
+        self.refused("include/linkspan/engine.hpp", '#include "base/fd.hpp"\n', "only linkspan/")
+        self.accepted(
+            "include/linkspan/engine.hpp", '#include <vector>\n#include "linkspan/types.hpp"\n'
+        )
+        self.accepted("src/base/a.hpp", '#include "linkspan/types.hpp"\n')
+
+    def test_unknown(self):
+        self.refused("src/base/a.cpp", '#include "a.hpp"\n', "no such file")
+        self.refused("src/attic/a.cpp", "", "is no room")
+
+    def test_driver(self):
+        self.refused(
+            "src/copy/a.cpp", "void f() { cuMemcpyAsync(1); }\n", "only src/cuda calls the driver"
+        )
+        self.refused(
+            "src/copy/a.cpp", "auto f = driver().cuMemAlloc;\n", "only src/cuda calls the driver"
+        )
+        self.refused("src/cuda/a.cpp", "#include <cuda.h>\n", "driver_abi.hpp")
+        self.refused(
+            "bench/bare/a.cpp",
+            '#include "copy/copier.hpp"\n',
+            "nothing of src but the driver table",
+        )
+        self.accepted("src/cuda/a.cpp", "void f() { cuMemcpyAsync(1); }\n")
+        self.accepted(
+            "src/copy/a.cpp", '// cuMemcpyAsync(1)\nauto text = "cuMemcpyAsync(1)"; custom(1);\n'
+        )
+
+    def test_environment(self):
+        for call in ("getenv", "std::getenv", "secure_getenv"):
+            self.refused(
+                "src/engine/a.cpp", f'auto home = {call}("HOME");\n', "reads the environment"
+            )
+        self.accepted("src/base/options.cpp", 'auto home = secure_getenv("HOME");\n')
+
+    def test_forbidden(self):
+        for statement in (
+            "std::this_thread::sleep_for(x);",
+            "usleep(1);",
+            "std::exit(1);",
+            "abort();",
+            "std::abort();",
+            "exit(1);",
+            "_exit(1);",
+            "t.detach();",
+            "std::cout << 1;",
+            "std::cerr << 1;",
+            'printf("x");',
+            'std::printf("x");',
+            'fprintf(f, "x");',
+        ):
+            self.refused(
+                "src/engine/a.cpp", f"void f() {{ {statement} }}\n", "no place in a library"
+            )
+        self.accepted("tools/linkspan/a.cpp", 'void f() { std::printf("x"); }\n')
+        self.accepted(
+            "src/engine/a.cpp",
+            'void f() { snprintf(b, 1, "x"); copier.abort(ticket); x = 1\'000; } // exit(1)\n',
+        )
+
+    def test_third_party(self):
+        self.refused("src/base/a.cpp", "#include <asio.hpp>\n", "belongs to")
+        self.refused("src/engine/a.cpp", "#include <nlohmann/json.hpp>\n", "belongs to")
+        self.accepted("src/control/a.cpp", "#include <asio/ip/tcp.hpp>\n")
+
+
+class Skips(unittest.TestCase):
+    allowed = [("Local*.Gpu*", "needs a GPU")]
+
+    def test_listed(self):
+        self.assertEqual(
+            check_skips.faults_of(
+                [], {"Local/0.GpuToGpu": "needs a GPU: none"}, self.allowed, "cpu"
+            ),
+            [],
+        )
+
+    def test_unlisted_name_or_reason(self):
+        self.assertTrue(
+            check_skips.faults_of([], {"Tcp.GpuToGpu": "needs a GPU"}, self.allowed, "cpu")
+        )
+        self.assertTrue(
+            check_skips.faults_of([], {"Local/0.GpuToGpu": "connect failed"}, self.allowed, "cpu")
+        )
+
+    def test_listed_but_ran(self):
+        self.assertTrue(check_skips.faults_of(["Local/0.GpuToGpu"], {}, self.allowed, "cpu"))
+        self.assertEqual(
+            check_skips.faults_of(["Local/0.GpuToGpu"], {}, self.allowed, "simulated"), []
+        )
+
+    def test_results_are_read(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "r.xml"
+            file.write_text("""<testsuites><testsuite>
+                <testcase name="A" classname="T" status="run" result="completed"/>
+                <testcase name="B" classname="T" status="run" result="completed"><failure message="x"/></testcase>
+                <testcase name="C" classname="T" status="run" result="skipped">
+                  <skipped message="t.cpp:4&#x0A;needs  root"/></testcase>
+                <testcase name="D" classname="T" status="notrun" result="suppressed"/>
+                </testsuite></testsuites>""")
+            self.assertEqual(
+                check_skips.read_results(file), (["T.A", "T.B"], {"T.C": "needs root"}, ["T.B"])
+            )
+
+    def test_a_program_without_results_fails(self):
+        run = subprocess.run(
+            [
+                sys.executable,
+                ROOT / "scripts/check_skips.py",
+                "--xml",
+                "/nonexistent/r.xml",
+                "--run",
+                "true",
+            ],
+            capture_output=True,
+            check=False,
+        )
+        self.assertEqual(run.returncode, 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
