@@ -1,0 +1,90 @@
+// linkspan/engine.hpp - the root object: memory is registered here, peers are met here.
+//
+//   auto engine = *Engine::open({.name = "prefill"});
+//   auto region = *engine.register_memory(pointer, bytes);
+//   auto peer   = *engine.connect("unix:/run/app/decode.sock");
+//   auto remote = *peer.lookup("kv");
+//   auto moved  = *peer.write(region, remote, blocks);
+//   Status end  = moved.wait(1s);
+//
+// Threads: any thread, but for the destructor and moves. Two threads of its own: the Watcher, which
+// makes progress while nobody waits, and Control, which answers peers.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "linkspan/peer.hpp"
+#include "linkspan/region.hpp"
+#include "linkspan/status.hpp"
+#include "linkspan/transfer.hpp"
+#include "linkspan/types.hpp"
+
+namespace linkspan {
+
+enum class LogLevel : std::uint8_t { debug, info, warning, error, off };
+
+/// What is left at its default comes from the environment (docs/options.md), then from the table.
+struct EngineOptions {
+  std::string name{};        ///< For people, in logs and errors. Empty: "pid N".
+  std::string socket_dir{};  ///< Where bare names of listen() and connect() lie.
+  bool any_uid = false;      ///< Also peers of other users. A mapped allocation is theirs then.
+  bool use_gpu = true;       ///< False: no CUDA call is ever made.
+  unsigned cpu_threads = 0;  ///< For copies by the CPU. 0: the default.
+  Duration transfer_deadline{0};
+  /// Called by any thread, whole lines. Empty: stderr, from WARNING up.
+  std::function<void(LogLevel, std::string_view)> log{};
+};
+
+class LINKSPAN_API Engine {
+ public:
+  static Result<Engine> open(const EngineOptions& options = {});
+  Engine(Engine&&) noexcept;
+  Engine& operator=(Engine&&) noexcept;
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+  /// Closes with 5 s. What is not quiet by then stays with the process: its memory must live on.
+  ~Engine();
+
+  /// Registers memory of any kind that linkspan detects by the pointer: of a GPU, pinned, pageable.
+  /// Off the data path: the first region of a GPU takes up to 0.5 s. invalid_argument: no memory,
+  /// or it leaves its allocation. unsupported: managed memory.
+  Result<Region> register_memory(void* pointer, std::uint64_t bytes,
+                                 const RegionOptions& options = {});
+  /// Zeroed memory that every local peer can map.
+  Result<Region> allocate_shared(std::uint64_t bytes, const RegionOptions& options = {});
+  /// Lets peers find it. A name serves one region at a time, at most 256 bytes.
+  Status publish(std::string_view name, const Region& region);
+  /// Ends the registration: its key is dead at once, and ok says that no peer maps it and no
+  /// transfer uses it any more. busy: the text names who still does; call again.
+  Status deregister(const Region& region, Duration timeout = std::chrono::seconds(10));
+
+  /// "unix:/path", or a name below socket_dir; empty: a name is made up.
+  Status listen(std::string_view address = {});
+  std::string address() const;  ///< For connect(). Empty: not listening.
+  /// Until both sides are ready; where nobody listens yet, until somebody does. unreachable,
+  /// timed_out, permission_denied (another user), invalid_argument.
+  Result<Peer> connect(std::string_view address, Duration timeout = std::chrono::seconds(10));
+  /// The next peer that has connected to us. timed_out: none came.
+  Result<Peer> accept(Duration timeout);
+
+  /// Does what is to be done now; how many transfers became quiet by it. Nobody has to call it.
+  std::size_t progress();
+  std::vector<Notification> notifications();  ///< Those that came since the last call, in order.
+  std::string dump() const;                   ///< What is outstanding, for people.
+
+  /// Cancels what is in flight and says goodbye to all peers. pending: something is not quiet; the
+  /// text names whom it waits for, and its memory must live on. Call again.
+  Status close(Duration timeout);
+
+ private:
+  explicit Engine(std::shared_ptr<engine::Core> core);
+
+  std::shared_ptr<engine::Core> core_;  // also of Peers, Transfers and RemoteRegions
+};
+
+}  // namespace linkspan

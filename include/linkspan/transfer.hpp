@@ -1,0 +1,57 @@
+// linkspan/transfer.hpp - what a submission becomes: a handle with a status, a deadline, a cancel.
+//
+// Threads: any thread. A handle may be copied and may outlive the Engine; dropping it changes
+// nothing about the transfer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "linkspan/status.hpp"
+#include "linkspan/types.hpp"
+
+namespace linkspan {
+
+namespace engine {
+class Core;
+struct TransferState;
+}  // namespace engine
+
+struct TransferOptions {
+  /// From the submission on; what is not complete by then is canceled and ends `timed_out`.
+  /// Zero: the Engine's default (30 s).
+  Duration deadline{0};
+  /// Delivered to the peer after the data, in Engine::notifications(). Empty: none.
+  std::span<const std::byte> notification{};
+  StreamOrder after{};    ///< The user's stream to run after.
+  StreamOrder release{};  ///< The user's stream that goes on after it.
+  /// A prefix of Explanation::path that must hold ("cuda_ipc", "memfd+cpu_threads"), or the
+  /// submission is refused as `unsupported` with the path that it would have taken.
+  std::string require{};
+};
+
+class LINKSPAN_API Transfer {
+ public:
+  Transfer() = default;  ///< None.
+
+  /// Until the transfer is quiet: nothing will ever again touch its memory, on either side. The
+  /// status is then final: ok, timed_out (its deadline), canceled, disconnected and so on. If
+  /// `timeout` passes first the answer is timed_out too, and done() is false: it goes on.
+  Status wait(Duration timeout) const;
+  bool done() const noexcept;  ///< It is quiet. Costs one load.
+  Status status() const;       ///< The final status, or `pending`.
+  /// Asks for an early end. ok: it is quiet now. pending: not yet; wait() tells when.
+  Status cancel() const;
+  std::uint64_t id() const noexcept;  ///< As logs and dump() name it. 0: none.
+
+ private:
+  friend class engine::Core;
+  Transfer(std::shared_ptr<engine::Core> core, std::shared_ptr<engine::TransferState> state);
+
+  std::shared_ptr<engine::Core> core_;            // also the Engine's and other handles'
+  std::shared_ptr<engine::TransferState> state_;  // also the Worker's until it is quiet
+};
+
+}  // namespace linkspan

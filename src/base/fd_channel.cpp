@@ -1,0 +1,207 @@
+#include "base/fd_channel.hpp"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace linkspan::base {
+namespace {
+
+template <class T>
+void put(std::byte* at, T value) noexcept {
+  for (std::size_t i = 0; i < sizeof value; ++i) at[i] = static_cast<std::byte>(value >> 8 * i);
+}
+
+template <class T>
+T get(const std::byte* at) noexcept {
+  T value = 0;
+  for (std::size_t i = 0; i < sizeof value; ++i)
+    value = static_cast<T>(value | static_cast<T>(static_cast<T>(at[i]) << 8 * i));
+  return value;
+}
+
+Status errno_status(const char* call, Where at = {}) { return Fd::from(call, -1, at).status(); }
+
+}  // namespace
+
+std::array<std::byte, kFrameHeaderBytes> encode(const FrameHeader& header) noexcept {
+  std::array<std::byte, kFrameHeaderBytes> bytes{};
+  put(bytes.data(), header.length);
+  put(bytes.data() + 4, header.version);
+  put(bytes.data() + 6, header.op);
+  put(bytes.data() + 8, header.id);
+  put(bytes.data() + 16, header.incarnation);
+  return bytes;
+}
+
+FrameHeader decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes) noexcept {
+  return {get<std::uint32_t>(bytes.data()), get<std::uint16_t>(bytes.data() + 4),
+          get<std::uint16_t>(bytes.data() + 6), get<std::uint64_t>(bytes.data() + 8),
+          get<std::uint64_t>(bytes.data() + 16)};
+}
+
+Status FdChannel::queue(const FrameHeader& header, std::span<const std::byte> payload,
+                        std::span<Fd> fds) {
+  if (!lost_.ok()) return lost_;
+  if (payload.size() > kMaxPayload || fds.size() > kMaxFrameFds)
+    return {Code::invalid_argument, Scope::request,
+            "a frame holds 1 MiB and 64 fds at most, not " + std::to_string(payload.size()) +
+                " bytes and " + std::to_string(fds.size()) + " fds"};
+  if (!std::ranges::all_of(fds, &Fd::valid))
+    return {Code::invalid_argument, Scope::request, "an fd to send is closed"};
+  const std::size_t bytes = kFrameHeaderBytes + payload.size();
+  if (queued_bytes_ + bytes > kMaxQueuedBytes || queued_fds_ + fds.size() > kMaxQueuedFds)
+    return Status::no_resource();
+
+  FrameHeader filled = header;
+  filled.length = static_cast<std::uint32_t>(payload.size());
+  Outgoing frame;
+  frame.bytes.reserve(bytes);
+  const auto head = encode(filled);
+  frame.bytes.insert(frame.bytes.end(), head.begin(), head.end());
+  frame.bytes.insert(frame.bytes.end(), payload.begin(), payload.end());
+  for (Fd& fd : fds) frame.fds.push_back(std::move(fd));
+  queued_bytes_ += bytes;
+  queued_fds_ += fds.size();
+  out_.push_back(std::move(frame));
+  return {};
+}
+
+Status FdChannel::flush() {
+  if (!lost_.ok()) return lost_;
+  while (!out_.empty()) {
+    Outgoing& frame = out_.front();
+    bool would_block = false;
+    if (Status status = send_some(frame, would_block); !status.ok()) return status;
+    if (would_block) break;
+    if (frame.sent < frame.bytes.size()) continue;
+    queued_bytes_ -= frame.bytes.size();
+    out_.pop_front();
+  }
+  return {};
+}
+
+Status FdChannel::send_some(Outgoing& frame, bool& would_block) {
+  iovec part{frame.bytes.data() + frame.sent, frame.bytes.size() - frame.sent};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) std::byte control[CMSG_SPACE(kMaxFrameFds * sizeof(int))] = {};
+  if (!frame.fds.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(frame.fds.size() * sizeof(int));
+    cmsghdr* rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(frame.fds.size() * sizeof(int));
+    for (std::size_t i = 0; i < frame.fds.size(); ++i) {
+      const int raw = frame.fds[i].get();
+      std::memcpy(CMSG_DATA(rights) + i * sizeof raw, &raw, sizeof raw);
+    }
+  }
+  const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent >= 0) {
+    frame.sent += static_cast<std::size_t>(sent);
+    queued_fds_ -= frame.fds.size();
+    frame.fds.clear();  // they went with the first byte
+    return {};
+  }
+  switch (errno) {
+    case EINTR:
+      return {};
+    case EAGAIN:
+      would_block = true;
+      return {};
+    case ETOOMANYREFS:  // fds in flight of this user are limited by RLIMIT_NOFILE (unix(7))
+    case ENOBUFS:
+    case ENOMEM:
+      return Status::no_resource();
+    case EPIPE:
+    case ECONNRESET:
+      // Not lose(): what the peer sent before it closed can still be received.
+      out_.clear();
+      queued_bytes_ = queued_fds_ = 0;
+      return {Code::disconnected, Scope::peer, "the peer has closed the socket"};
+    default:
+      return lose(errno_status("sendmsg"));
+  }
+}
+
+Result<std::optional<Frame>> FdChannel::receive() {
+  if (!lost_.ok()) return lost_;
+  while (header_got_ < kFrameHeaderBytes) {
+    const Result<std::size_t> got = read_some(std::span(header_).subspan(header_got_), in_.fds);
+    if (!got.ok()) return got.status();
+    if (*got == 0) return std::optional<Frame>();
+    header_got_ += *got;
+    if (in_.fds.size() > kMaxFrameFds)
+      return lose({Code::corrupt, Scope::peer, "more fds than a frame holds"});
+    if (header_got_ < kFrameHeaderBytes) continue;
+    in_.header = decode_header(header_);
+    if (in_.header.length > kMaxPayload)
+      return lose({Code::corrupt, Scope::peer,
+                   "a frame announces " + std::to_string(in_.header.length) + " bytes"});
+    in_.payload.resize(in_.header.length);
+  }
+  while (payload_got_ < in_.payload.size()) {
+    std::vector<Fd> strays;
+    const Result<std::size_t> got = read_some(std::span(in_.payload).subspan(payload_got_), strays);
+    if (!got.ok()) return got.status();
+    if (!strays.empty()) return lose({Code::corrupt, Scope::peer, "fds inside a payload"});
+    if (*got == 0) return std::optional<Frame>();
+    payload_got_ += *got;
+  }
+  header_got_ = payload_got_ = 0;
+  return std::optional<Frame>(std::exchange(in_, {}));
+}
+
+/// At least one byte, or 0: it would block.
+Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::vector<Fd>& fds) {
+  for (;;) {
+    iovec part{into.data(), into.size()};
+    alignas(cmsghdr) std::byte control[CMSG_SPACE(kMaxFrameFds * sizeof(int))];
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    const ssize_t got = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN) return std::size_t{0};
+      if (errno == ECONNRESET)
+        return lose({Code::disconnected, Scope::peer, "the peer has reset the socket"});
+      return lose(errno_status("recvmsg"));
+    }
+    // First of all own what came, so that every way out closes it.
+    for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+      if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+      for (std::size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
+        int raw = -1;
+        std::memcpy(&raw, reinterpret_cast<std::byte*>(c) + at, sizeof raw);
+        fds.emplace_back(raw);
+      }
+    }
+    if ((message.msg_flags & MSG_CTRUNC) != 0)
+      return lose({Code::corrupt, Scope::peer,
+                   "fds were cut off: too many in one frame, or no room in our fd table"});
+    if (got == 0)
+      return lose({Code::disconnected, Scope::peer,
+                   header_got_ == 0 ? "the peer has closed the socket"
+                                    : "the peer has closed the socket within a frame"});
+    return static_cast<std::size_t>(got);
+  }
+}
+
+Status FdChannel::lose(Status why) {
+  lost_ = std::move(why);
+  out_.clear();
+  queued_bytes_ = queued_fds_ = 0;
+  in_ = {};
+  ::shutdown(socket_.get(), SHUT_RDWR);
+  return lost_;
+}
+
+}  // namespace linkspan::base

@@ -1,0 +1,91 @@
+// base/fd_channel.hpp - frames and file descriptors over a Unix stream socket, without blocking.
+//
+// A frame is a header of 24 bytes, little-endian (length of the payload u32, version u16, op u16,
+// id u64, incarnation u64), then the payload. Its fds travel with the first byte of its header.
+// The receiver never reads past the end of the header or payload it is at, and the kernel never
+// delivers bytes of two sendmsg with fds in one recvmsg; so fds that come while a header is read
+// are that frame's, and fds that come with a payload are an error. What arrives is hostile.
+// Off the path of a byte: control messages, handles, notifications.
+// Threads: externally synchronised.
+// Invariants: after an error that lost the stream every call answers that error; the peer then
+// sees an end-of-file, while fd() stays open, so that its number is no one else's.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/fd.hpp"
+#include "linkspan/status.hpp"
+
+namespace linkspan::base {
+
+inline constexpr std::uint16_t kProtocolVersion = 1;
+inline constexpr std::size_t kFrameHeaderBytes = 24;
+inline constexpr std::size_t kMaxPayload = std::size_t{1} << 20;
+inline constexpr std::size_t kMaxFrameFds = 64;
+inline constexpr std::size_t kMaxQueuedBytes = std::size_t{16} << 20;
+inline constexpr std::size_t kMaxQueuedFds = 256;
+
+struct FrameHeader {
+  std::uint32_t length = 0;  ///< Of the payload. queue() fills it in.
+  std::uint16_t version = kProtocolVersion;
+  std::uint16_t op = 0;
+  std::uint64_t id = 0;
+  std::uint64_t incarnation = 0;
+  friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
+};
+std::array<std::byte, kFrameHeaderBytes> encode(const FrameHeader& header) noexcept;
+FrameHeader decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes) noexcept;
+
+struct Frame {
+  FrameHeader header;
+  std::vector<std::byte> payload;
+  std::vector<Fd> fds;
+};
+
+class FdChannel {
+ public:
+  explicit FdChannel(Fd socket) noexcept : socket_(std::move(socket)) {}
+
+  /// Takes the fds, and sends nothing yet. no_resource: too much is queued; nothing was taken.
+  /// invalid_argument: payload or fds beyond what a frame holds.
+  Status queue(const FrameHeader& header, std::span<const std::byte> payload, std::span<Fd> fds);
+  /// Sends what the socket takes now. no_resource: the kernel has no room for more fds in flight,
+  /// try again a little later. disconnected: the peer has closed.
+  Status flush();
+  bool wants_write() const noexcept { return !out_.empty(); }
+
+  /// The next frame; none: it is not here yet. disconnected: the peer has closed. corrupt: this
+  /// cannot be a stream of frames, or its fds did not all fit into our table. Frames that the peer
+  /// sent before it closed come first. The version is the caller's to judge.
+  Result<std::optional<Frame>> receive();
+
+  int fd() const noexcept { return socket_.get(); }  ///< A loan, for poll.
+
+ private:
+  struct Outgoing {
+    std::vector<std::byte> bytes;  // header and payload
+    std::vector<Fd> fds;           // empty once the first byte has gone
+    std::size_t sent = 0;
+  };
+
+  Status send_some(Outgoing& frame, bool& would_block);
+  Result<std::size_t> read_some(std::span<std::byte> into, std::vector<Fd>& fds);
+  Status lose(Status why);
+
+  Fd socket_;
+  std::deque<Outgoing> out_;
+  std::size_t queued_bytes_ = 0, queued_fds_ = 0;
+
+  std::array<std::byte, kFrameHeaderBytes> header_{};
+  std::size_t header_got_ = 0, payload_got_ = 0;
+  Frame in_;  // what has come of the current frame
+  Status lost_;
+};
+
+}  // namespace linkspan::base

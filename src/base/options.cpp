@@ -1,0 +1,105 @@
+#include "base/options.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+#include <thread>
+
+namespace linkspan::base {
+namespace {
+
+constexpr OptionInfo kTable[] = {
+    {"socket_dir", "LINKSPAN_SOCKET_DIR", "absolute path",
+     "$XDG_RUNTIME_DIR/linkspan, else /tmp/linkspan-UID",
+     "Folder of the Unix sockets by which processes of this host find each other."},
+    {"cuda_library", "LINKSPAN_CUDA_LIBRARY", "file", "libcuda.so.1",
+     "The CUDA driver that is loaded at the first use of a GPU."},
+    {"log_level", "LINKSPAN_LOG_LEVEL", "DEBUG, INFO, WARNING, ERROR or OFF", "WARNING",
+     "The least level that is logged."},
+    {"cpu_threads", "LINKSPAN_CPU_THREADS", "1 to 256", "the smaller of 8 and the CPU's cores",
+     "Threads that copy between host memories; they start on demand."},
+    {"transfer_deadline", "LINKSPAN_TRANSFER_DEADLINE_MS", "ms", "30000",
+     "After which a transfer that names no deadline ends as timed_out."},
+    {"connect_deadline", "LINKSPAN_CONNECT_DEADLINE_MS", "ms", "10000",
+     "After which a connect or import that names no deadline ends as timed_out."},
+};
+
+constexpr std::uint64_t kMaxCpuThreads = 256;
+constexpr std::uint64_t kMaxMilliseconds = std::uint64_t{7} * 24 * 3600 * 1000;
+
+/// Null for an empty one too: `LINKSPAN_X= program` is how a shell takes a variable back.
+const char* set_value(const char* variable) noexcept {
+  const char* value = environment(variable);
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+Status bad(const char* variable, const char* value, const std::string& remedy, Where at = {}) {
+  return {Code::invalid_argument, Scope::process,
+          std::string(variable) + "=\"" + value + "\": " + remedy, at};
+}
+
+Status read_number(const char* variable, std::uint64_t max, std::uint64_t& into) {
+  const char* text = set_value(variable);
+  if (text == nullptr) return {};
+  const std::string_view all(text);
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(all.data(), all.data() + all.size(), number);
+  if (error != std::errc() || end != all.data() + all.size() || number == 0 || number > max)
+    return bad(variable, text, "set a whole number from 1 to " + std::to_string(max));
+  into = number;
+  return {};
+}
+
+Status read_duration(const char* variable, Duration& into) {
+  auto ms = static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(into).count());
+  Status status = read_number(variable, kMaxMilliseconds, ms);
+  if (status.ok()) into = std::chrono::milliseconds(ms);
+  return status;
+}
+
+Status read_socket_dir(std::string& into) {
+  if (const char* set = set_value("LINKSPAN_SOCKET_DIR"); set != nullptr) {
+    if (*set != '/') return bad("LINKSPAN_SOCKET_DIR", set, "set an absolute path");
+    into = set;
+  } else if (const char* runtime = set_value("XDG_RUNTIME_DIR");
+             runtime != nullptr && *runtime == '/') {
+    into = std::string(runtime) + "/linkspan";
+  } else {
+    into = "/tmp/linkspan-" + std::to_string(::getuid());
+  }
+  return {};
+}
+
+}  // namespace
+
+const char* environment(const char* name) noexcept { return ::secure_getenv(name); }
+
+std::span<const OptionInfo> option_table() noexcept { return kTable; }
+
+Result<Options> Options::from_environment() {
+  Options options;
+  if (Status s = read_socket_dir(options.socket_dir); !s.ok()) return s;
+  if (const char* set = set_value("LINKSPAN_CUDA_LIBRARY")) options.cuda_library = set;
+  if (const char* set = set_value("LINKSPAN_LOG_LEVEL")) {
+    const std::optional<Level> level = parse_level(set);
+    if (!level) return bad("LINKSPAN_LOG_LEVEL", set, "set DEBUG, INFO, WARNING, ERROR or OFF");
+    options.log_level = *level;
+  }
+  // hardware_concurrency() is 0 where it is not known.
+  std::uint64_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
+  if (Status s = read_number("LINKSPAN_CPU_THREADS", kMaxCpuThreads, threads); !s.ok()) return s;
+  options.cpu_threads = static_cast<unsigned>(threads);
+  if (Status s = read_duration("LINKSPAN_TRANSFER_DEADLINE_MS", options.transfer_deadline); !s.ok())
+    return s;
+  if (Status s = read_duration("LINKSPAN_CONNECT_DEADLINE_MS", options.connect_deadline); !s.ok())
+    return s;
+  return options;
+}
+
+}  // namespace linkspan::base

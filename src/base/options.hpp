@@ -1,0 +1,42 @@
+// base/options.hpp - every setting that comes from the environment, in one table.
+//
+// The only place of the library that reads the environment. docs/options.md and `linkspan doctor`
+// print the table. What the user sets on EngineOptions wins over what is read here.
+// Threads: any thread, as far as getenv(3) goes: nobody calls setenv meanwhile.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "base/log.hpp"
+#include "linkspan/status.hpp"
+#include "linkspan/types.hpp"
+
+namespace linkspan::base {
+
+/// Null if it is not set, or if the process is setuid (secure_getenv).
+const char* environment(const char* name) noexcept;
+
+struct OptionInfo {
+  const char* name;      ///< The member of Options.
+  const char* variable;  ///< LINKSPAN_...
+  const char* unit;      ///< "path", "ms" and so on.
+  const char* fallback;  ///< What holds when it is not set, for people.
+  const char* what;
+};
+std::span<const OptionInfo> option_table() noexcept;
+
+struct Options {
+  std::string socket_dir;  ///< An absolute path. Not yet made or checked.
+  std::string cuda_library = "libcuda.so.1";
+  Level log_level = Level::warning;
+  unsigned cpu_threads = 1;
+  Duration transfer_deadline = std::chrono::seconds(30);
+  Duration connect_deadline = std::chrono::seconds(10);
+
+  /// The fallbacks, overridden by what is set; an empty variable counts as not set.
+  /// invalid_argument: names the variable, its value and the remedy.
+  static Result<Options> from_environment();
+};
+
+}  // namespace linkspan::base

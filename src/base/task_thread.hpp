@@ -1,0 +1,35 @@
+// base/task_thread.hpp - one thread that runs tasks in order: work that may take milliseconds and
+// must not be done under a lock, such as opening a peer's memory.
+//
+// Threads: run() from any thread. The thread starts with the first task; the destructor lets the
+// queued tasks finish, so each must end by a deadline of its own.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <thread>
+
+#include "base/mutex.hpp"
+
+namespace linkspan::base {
+
+class TaskThread {
+ public:
+  TaskThread() = default;
+  TaskThread(const TaskThread&) = delete;
+  TaskThread& operator=(const TaskThread&) = delete;
+  ~TaskThread();
+
+  void run(std::function<void()> task) LINKSPAN_EXCLUDES(mutex_);
+
+ private:
+  void loop() LINKSPAN_EXCLUDES(mutex_);
+
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<std::function<void()>> tasks_ LINKSPAN_GUARDED_BY(mutex_);
+  bool ending_ LINKSPAN_GUARDED_BY(mutex_) = false;
+  std::jthread thread_ LINKSPAN_GUARDED_BY(mutex_);
+};
+
+}  // namespace linkspan::base

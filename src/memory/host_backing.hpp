@@ -1,0 +1,57 @@
+// memory/host_backing.hpp - a stretch of host memory that linkspan made or pinned.
+//
+// Shared memory is a memfd and our mapping of it; pinned memory is the user's. Several
+// registrations may lie in one, each holds it, and what was done for it is undone with the last.
+// Threads: any thread.
+// Invariants: a memfd's size never changes (it is sealed); the pin ends before the mapping does.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "base/fd.hpp"
+#include "base/mutex.hpp"
+#include "cuda/memory.hpp"
+#include "linkspan/status.hpp"
+
+namespace linkspan::cuda {
+class Device;
+}
+
+namespace linkspan::memory {
+
+class HostBacking {
+ public:
+  /// A new memfd of at least `bytes` bytes, mapped here; zeroed, and nothing of it touched yet.
+  static Result<std::shared_ptr<HostBacking>> make_shared_memory(std::uint64_t bytes);
+  /// The user's own memory, for pin().
+  static std::shared_ptr<HostBacking> of_user(void* data, std::uint64_t bytes);
+
+  HostBacking(base::Fd memfd, void* data, std::uint64_t bytes) noexcept
+      : memfd_(std::move(memfd)), data_(data), bytes_(bytes) {}
+  HostBacking(const HostBacking&) = delete;
+  HostBacking& operator=(const HostBacking&) = delete;
+  ~HostBacking();
+
+  std::uint64_t address() const noexcept { return reinterpret_cast<std::uintptr_t>(data_); }
+  std::uint64_t bytes() const noexcept { return bytes_; }
+  bool shared() const noexcept { return memfd_.valid(); }
+  int memfd() const noexcept { return memfd_.get(); }
+
+  /// Locks the pages for the driver, for all GPUs, by the context of one. Again: no effect.
+  /// Takes milliseconds.
+  Status pin(const cuda::Device& device) LINKSPAN_EXCLUDES(pinning_);
+  bool pinned() const noexcept { return pinned_.load(); }
+
+ private:
+  const base::Fd memfd_;  // of shared memory only
+  void* const data_;
+  const std::uint64_t bytes_;
+  base::Mutex pinning_;
+  std::optional<cuda::HostRegistration> pin_ LINKSPAN_GUARDED_BY(pinning_);
+  std::atomic<bool> pinned_{false};
+};
+
+}  // namespace linkspan::memory

@@ -1,0 +1,67 @@
+// memory/region.hpp - memory that the user has lent us, and the words that describe it to peers.
+//
+// A Region is made at registration, where the driver is asked everything that is ever asked about
+// it; on the path of a byte it is only read. The registry owns it, batches in flight borrow it.
+// Threads: immutable after construction.
+// Invariants: lies within its allocation; no two registrations of a life have the same RegionId.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/fd.hpp"
+#include "linkspan/types.hpp"
+
+namespace linkspan::memory {
+
+/// The library's one range check. The sum in `offset + bytes <= size` would overflow.
+constexpr bool fits(std::uint64_t offset, std::uint64_t bytes, std::uint64_t size) noexcept {
+  return offset <= size && bytes <= size - offset;
+}
+
+/// Which memory, and in whose life. Not an address: after free and malloc that is another's.
+struct RegionId {
+  std::uint64_t incarnation = 0;  ///< The owning Engine's life; random.
+  std::uint64_t buffer = 0;       ///< CUDA's buffer id. Zero: host memory, which has none.
+  std::uint64_t serial = 0;       ///< The registration; never used again in this life.
+  friend bool operator==(const RegionId&, const RegionId&) = default;
+};
+
+class Region {
+ public:
+  /// Addresses are numbers: a GPU's memory is not to be followed from here.
+  struct Facts {
+    RegionId id;
+    MemoryKind kind = MemoryKind::host;
+    Permissions peers;
+    GpuUuid gpu{};
+    std::uint64_t address = 0, bytes = 0;
+    std::uint64_t allocation = 0, allocation_bytes = 0;  ///< All that a CUDA IPC handle opens.
+    int memfd = -1;  ///< Of a `shared` region, a loan: the registration owns it. The allocation
+                     ///< begins at offset 0 of the file.
+  };
+  static Result<std::unique_ptr<const Region>> create(const Facts& f) {
+    if (!fits(f.allocation, f.allocation_bytes, ~std::uint64_t{0}) ||
+        !fits(f.address - f.allocation, f.bytes, f.allocation_bytes))  // below it: wraps, too big
+      return Status(Code::invalid_argument, Scope::request, "region leaves its allocation");
+    return std::unique_ptr<const Region>(new Region(f));
+  }
+  const Facts& facts() const noexcept { return facts_; }
+  std::uint64_t bytes() const noexcept { return facts_.bytes; }
+
+ private:
+  explicit Region(const Facts& facts) noexcept : facts_(facts) {}
+  Facts facts_;
+};
+
+/// What lets a peer reach a Region by one transport. The fds stay with the owner, whose control
+/// thread sends duplicates over the Unix socket to each peer that asks.
+struct PublishedKey {
+  std::vector<std::byte> bytes;
+  std::vector<base::Fd> fds;
+  bool bearer = false;  ///< Who has the bytes has the memory: they go the way of the fds.
+};
+
+}  // namespace linkspan::memory

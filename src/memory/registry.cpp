@@ -1,0 +1,266 @@
+#include "memory/registry.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+
+#include "cuda/topology.hpp"
+#include "memory/descriptor.hpp"
+#include "memory/host_backing.hpp"
+
+namespace linkspan::memory {
+namespace {
+
+std::string span_text(std::uint64_t address, std::uint64_t bytes) {
+  std::array<char, 16> hex{};
+  const char* end = std::to_chars(hex.data(), hex.data() + hex.size(), address, 16).ptr;
+  return std::to_string(bytes) + " bytes at 0x" + std::string(std::as_const(hex).data(), end);
+}
+
+Status refused(Code code, std::string what, Where at = {}) {
+  return {code, Scope::request, std::move(what), at};
+}
+
+/// Whether all pages of the range are mapped. msync with MS_ASYNC writes nothing; it only walks
+/// the mappings and answers ENOMEM for a hole, in time that does not grow with the bytes.
+bool mapped(std::uint64_t address, std::uint64_t bytes) noexcept {
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const std::uint64_t before = address % page;
+  // An address that may be no memory at all: arithmetic on it as a pointer would be undefined.
+  void* first = reinterpret_cast<void*>(address - before);  // NOLINT(performance-no-int-to-ptr)
+  return ::msync(first, before + bytes, MS_ASYNC) == 0 || errno != ENOMEM;
+}
+
+}  // namespace
+
+bool Registration::pinned() const noexcept {
+  const MemoryKind kind = region_->facts().kind;
+  return kind == MemoryKind::device || kind == MemoryKind::pinned ||
+         (backing_ != nullptr && backing_->pinned());
+}
+
+bool Registration::acquire() const noexcept {
+  std::uint32_t users = users_.load();
+  while ((users & kRetired) == 0)
+    if (users_.compare_exchange_weak(users, users + 1)) return true;
+  return false;
+}
+
+void Registration::release() const noexcept { --users_; }
+
+bool Registration::retire() const noexcept {
+  std::uint32_t none = 0;
+  return users_.compare_exchange_strong(none, kRetired);
+}
+
+Registry::Registry(std::uint64_t incarnation, cuda::Topology* topology)
+    : incarnation_(incarnation), topology_(topology) {}
+
+Registry::~Registry() = default;
+
+Result<std::shared_ptr<const Registration>> Registry::add(void* pointer, std::uint64_t bytes,
+                                                          Permissions peers, bool pin) {
+  const std::uint64_t address = reinterpret_cast<std::uintptr_t>(pointer);
+  if (pointer == nullptr || bytes == 0 || !fits(address, bytes, ~std::uint64_t{0}))
+    return refused(Code::invalid_argument, span_text(address, bytes) + " are no memory");
+
+  Region::Facts facts;
+  facts.peers = peers;
+  facts.address = address;
+  facts.bytes = bytes;
+  facts.allocation = address;
+  facts.allocation_bytes = bytes;
+  if (topology_ != nullptr) {
+    const Result<cuda::PointerFacts> asked = topology_->query(pointer);
+    if (!asked.ok()) return asked.status();
+    facts.kind = asked->kind;
+    if (asked->kind == MemoryKind::managed)
+      return refused(Code::unsupported,
+                     span_text(address, bytes) +
+                         " are CUDA managed memory, whose pages move between GPU and host: copy "
+                         "them to memory of cudaMalloc or cudaHostAlloc and register that");
+    if (asked->kind == MemoryKind::device) {
+      facts.gpu = asked->gpu;
+      facts.id.buffer = asked->buffer_id;
+    }
+    if (asked->bytes != 0) {
+      facts.allocation = asked->base;
+      facts.allocation_bytes = asked->bytes;
+    }
+  }
+  std::shared_ptr<HostBacking> backing;
+  if (facts.kind != MemoryKind::device && (backing = backing_of(address)) != nullptr) {
+    facts.kind = backing->shared() ? MemoryKind::shared : MemoryKind::pinned;
+    facts.memfd = backing->memfd();
+    facts.allocation = backing->address();
+    facts.allocation_bytes = backing->bytes();
+  }
+  if (facts.kind != MemoryKind::host) {
+    if (!fits(address - facts.allocation, bytes, facts.allocation_bytes))
+      return refused(Code::invalid_argument,
+                     span_text(address, bytes) + " leave their allocation of " +
+                         span_text(facts.allocation, facts.allocation_bytes) +
+                         ": register each allocation by itself");
+    return insert(facts, std::move(backing));
+  }
+
+  if (!mapped(address, bytes))
+    return refused(Code::invalid_argument,
+                   span_text(address, bytes) + " are not all mapped in this process");
+  if (topology_ != nullptr) {
+    const Result<cuda::PointerFacts> last =
+        topology_->query(static_cast<const std::byte*>(pointer) + bytes - 1);
+    if (!last.ok()) return last.status();
+    if (last->kind != MemoryKind::host)
+      return refused(Code::invalid_argument,
+                     span_text(address, bytes) + " begin in host memory and end in " +
+                         std::string(name_of(last->kind)) + " memory: register each by itself");
+  }
+  if (pin) {
+    const Result<const cuda::Device*> device = device_to_pin(true);
+    if (!device.ok()) return device.status();
+    if (*device == nullptr)
+      return refused(Code::unsupported,
+                     "memory is pinned for a GPU, and this process has none: leave `pin` away");
+    backing = HostBacking::of_user(pointer, bytes);
+    if (Status pinned = backing->pin(**device); !pinned.ok()) return pinned;
+    facts.kind = MemoryKind::pinned;
+  }
+  return insert(facts, std::move(backing));
+}
+
+Result<std::shared_ptr<const Registration>> Registry::allocate_shared(std::uint64_t bytes,
+                                                                      Permissions peers) {
+  Result<std::shared_ptr<HostBacking>> backing = HostBacking::make_shared_memory(bytes);
+  if (!backing.ok()) return backing.status();
+  Region::Facts facts;
+  facts.kind = MemoryKind::shared;
+  facts.peers = peers;
+  facts.address = facts.allocation = (*backing)->address();
+  facts.bytes = bytes;
+  facts.allocation_bytes = (*backing)->bytes();
+  facts.memfd = (*backing)->memfd();
+  Result<std::shared_ptr<const Registration>> made = insert(facts, *backing);
+  if (!made.ok()) return made;
+  // Now that it is in the table: a GPU that comes up meanwhile is seen here or by pin_shared().
+  const Result<const cuda::Device*> device = device_to_pin(false);
+  Status pinned = device.status();
+  if (device.ok() && *device != nullptr) pinned = (*backing)->pin(**device);
+  if (!pinned.ok()) {
+    if (Status removed = remove((*made)->id()); !removed.ok()) return removed;
+    return pinned;
+  }
+  return made;
+}
+
+Status Registry::pin_shared() {
+  const Result<const cuda::Device*> device = device_to_pin(false);
+  if (!device.ok() || *device == nullptr) return device.status();
+  Status first;
+  for (const auto& registration : all()) {
+    HostBacking* backing = registration->backing_.get();
+    if (backing == nullptr || !backing->shared()) continue;
+    Status status = backing->pin(**device);
+    if (first.ok()) first = std::move(status);
+  }
+  return first;
+}
+
+std::shared_ptr<const Registration> Registry::find(const RegionId& id) const {
+  const base::MutexLock lock(mutex_);
+  const Entry* entry = entry_of(id);
+  return entry == nullptr ? nullptr : entry->registration;
+}
+
+std::shared_ptr<const Registration> Registry::find_name(std::string_view name) const {
+  const base::MutexLock lock(mutex_);
+  const auto found = names_.find(name);
+  return found == names_.end() ? nullptr : entries_.at(found->second).registration;
+}
+
+std::vector<std::shared_ptr<const Registration>> Registry::all() const {
+  const base::MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<const Registration>> list;
+  list.reserve(entries_.size());
+  for (const auto& [serial, entry] : entries_) list.push_back(entry.registration);
+  return list;
+}
+
+Status Registry::set_name(const RegionId& id, std::string_view name) {
+  if (name.size() > kMaxNameBytes)
+    return refused(Code::invalid_argument,
+                   "the name of a region has " + std::to_string(kMaxNameBytes) + " bytes at most");
+  const base::MutexLock lock(mutex_);
+  if (entry_of(id) == nullptr) return refused(Code::not_found, "no such region");
+  const auto taken = names_.find(name);
+  if (taken != names_.end() && taken->second == id.serial) return {};
+  if (taken != names_.end())
+    return refused(Code::invalid_argument,
+                   "another region is published as \"" + std::string(name) + "\"");
+  Entry& entry = entries_.at(id.serial);
+  names_.erase(entry.name);
+  entry.name = name;
+  if (!name.empty()) names_.emplace(name, id.serial);
+  return {};
+}
+
+std::string Registry::name(const RegionId& id) const {
+  const base::MutexLock lock(mutex_);
+  const Entry* entry = entry_of(id);
+  return entry == nullptr ? std::string() : entry->name;
+}
+
+Status Registry::remove(const RegionId& id) {
+  Entry removed;  // ends after the lock: it may unpin and unmap
+  const base::MutexLock lock(mutex_);
+  const Entry* entry = entry_of(id);
+  if (entry == nullptr) return refused(Code::not_found, "no such region");
+  if (!entry->registration->retire())
+    return refused(Code::busy, std::to_string(entry->registration->users()) +
+                                   " transfers still use the region: wait for them or cancel them");
+  names_.erase(entry->name);
+  auto node = entries_.extract(id.serial);
+  removed = std::move(node.mapped());
+  return {};
+}
+
+Result<std::shared_ptr<const Registration>> Registry::insert(Region::Facts facts,
+                                                             std::shared_ptr<HostBacking> backing) {
+  const base::MutexLock lock(mutex_);
+  facts.id.incarnation = incarnation_;
+  facts.id.serial = last_serial_ + 1;
+  Result<std::unique_ptr<const Region>> region = Region::create(facts);
+  if (!region.ok()) return region.status();
+  auto registration = std::make_shared<const Registration>(*std::move(region), std::move(backing));
+  entries_.emplace(++last_serial_, Entry{registration, {}});
+  return registration;
+}
+
+std::shared_ptr<HostBacking> Registry::backing_of(std::uint64_t address) const {
+  const base::MutexLock lock(mutex_);
+  for (const auto& [serial, entry] : entries_) {
+    const auto& backing = entry.registration->backing_;
+    if (backing != nullptr && address - backing->address() < backing->bytes()) return backing;
+  }
+  return nullptr;
+}
+
+/// Null: none is up. The pin holds for all GPUs, so any will do.
+Result<const cuda::Device*> Registry::device_to_pin(bool bring_up) const {
+  if (topology_ == nullptr) return nullptr;
+  if (const auto active = topology_->all_active(); !active.empty()) return active.front();
+  if (!bring_up || topology_->devices().empty()) return nullptr;
+  return topology_->activate(topology_->devices().front().uuid);
+}
+
+const Registry::Entry* Registry::entry_of(const RegionId& id) const {
+  const auto found = entries_.find(id.serial);
+  if (found == entries_.end() || found->second.registration->id() != id) return nullptr;
+  return &found->second;
+}
+
+}  // namespace linkspan::memory

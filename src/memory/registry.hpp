@@ -1,0 +1,126 @@
+// memory/registry.hpp - the registrations of one Engine: which memory the user has lent us.
+//
+// Registration is where a pointer's facts are asked for, checked and kept, and where host memory is
+// pinned, so that the path of a byte needs no question: it finds a Registration and reads.
+// Threads: any thread. add(), allocate_shared() and pin_shared() may take milliseconds in the
+// driver, without the mutex.
+// Invariants: a Registration in the table is not retired, one that was taken out is never used
+// again; no two have the same id or name.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "linkspan/status.hpp"
+#include "linkspan/types.hpp"
+#include "memory/region.hpp"
+
+namespace linkspan::cuda {
+class Device;
+class Topology;
+}  // namespace linkspan::cuda
+
+namespace linkspan::memory {
+
+/// Host memory that linkspan made (a memfd) or pinned; several registrations may lie in it.
+class HostBacking;
+
+/// One registered Region and what has to stay alive for it.
+/// Threads: immutable after construction, but for its count of users, which is atomic.
+class Registration {
+ public:
+  Registration(std::unique_ptr<const Region> region, std::shared_ptr<HostBacking> backing)
+      : region_(std::move(region)), backing_(std::move(backing)) {}
+
+  const Region& region() const noexcept { return *region_; }
+  const RegionId& id() const noexcept { return region_->facts().id; }
+  /// The driver has its pages locked: a GPU may copy without staging. `shared` memory becomes it
+  /// by pin_shared(). True for GPU memory.
+  bool pinned() const noexcept;
+
+  /// For each transfer in flight that borrows the Region. False: it has been removed, do not
+  /// touch it.
+  [[nodiscard]] bool acquire() const noexcept;
+  void release() const noexcept;
+  std::uint32_t users() const noexcept { return users_.load() & ~kRetired; }
+
+ private:
+  friend class Registry;
+  static constexpr std::uint32_t kRetired = 1u << 31;
+  bool retire() const noexcept;  // false: in use
+
+  std::unique_ptr<const Region> region_;
+  std::shared_ptr<HostBacking> backing_;  // other registrations inside it; null: the user's
+  mutable std::atomic<std::uint32_t> users_{0};
+};
+
+class Registry {
+ public:
+  /// `topology` outlives the Registry and all of its Registrations; null: no GPU here.
+  Registry(std::uint64_t incarnation, cuda::Topology* topology);
+  ~Registry();
+  Registry(const Registry&) = delete;
+  Registry& operator=(const Registry&) = delete;
+
+  /// Registers memory of the user's, which stays where it is until remove(). `pin` locks host
+  /// memory for the driver, which makes copies to a GPU faster and registration slower; it brings
+  /// up the first GPU if none is up. invalid_argument: no memory, or not within one allocation.
+  /// unsupported: managed memory; pin without a GPU.
+  Result<std::shared_ptr<const Registration>> add(void* pointer, std::uint64_t bytes,
+                                                  Permissions peers, bool pin);
+  /// Zeroed memory that every local peer can map, with a descriptor of its own. Pinned when a GPU
+  /// is up.
+  Result<std::shared_ptr<const Registration>> allocate_shared(std::uint64_t bytes,
+                                                              Permissions peers);
+  /// Pins all shared memory that is not pinned yet. For whoever has just brought up a GPU; OK and
+  /// without effect when none is up.
+  Status pin_shared();
+
+  /// Null: there is none, or none any more.
+  std::shared_ptr<const Registration> find(const RegionId& id) const;
+  std::shared_ptr<const Registration> find_name(std::string_view name) const;
+  std::vector<std::shared_ptr<const Registration>> all() const;
+
+  /// Under which peers look it up; replaces an older name, and an empty one takes it back.
+  /// invalid_argument: taken by another region, or too long.
+  Status set_name(const RegionId& id, std::string_view name);
+  /// Empty: it has none.
+  std::string name(const RegionId& id) const;
+
+  /// After every transport has retracted it. busy: transfers still borrow it. From then on
+  /// acquire() fails; the pin and linkspan's own memory end with the last who holds the
+  /// Registration, so a user's memory should not be freed before.
+  Status remove(const RegionId& id);
+
+ private:
+  struct Entry {
+    std::shared_ptr<const Registration> registration;  // also of those who found it
+    std::string name;
+  };
+
+  Result<std::shared_ptr<const Registration>> insert(Region::Facts facts,
+                                                     std::shared_ptr<HostBacking> backing);
+  /// Of a registration in the table, around `address`; null: none.
+  std::shared_ptr<HostBacking> backing_of(std::uint64_t address) const;
+  Result<const cuda::Device*> device_to_pin(bool bring_up) const;
+  const Entry* entry_of(const RegionId& id) const LINKSPAN_REQUIRES(mutex_);
+
+  const std::uint64_t incarnation_;
+  cuda::Topology* const topology_;
+
+  mutable base::Mutex mutex_;
+  std::uint64_t last_serial_ LINKSPAN_GUARDED_BY(mutex_) = 0;
+  std::map<std::uint64_t, Entry> entries_ LINKSPAN_GUARDED_BY(mutex_);  // by serial
+  std::map<std::string, std::uint64_t, std::less<>> names_ LINKSPAN_GUARDED_BY(mutex_);
+};
+
+}  // namespace linkspan::memory
