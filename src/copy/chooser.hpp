@@ -1,0 +1,37 @@
+// copy/chooser.hpp - which copier suits a shape, and how fast it should be.
+//
+// Pure: built-in rates in, a Method or a time out, so that explain() and the path of a byte give
+// one answer. Where the rates come from is said beside each in chooser.cpp. They choose between
+// copiers and tell a Watcher when to look; nothing is wrong when a machine is faster or slower.
+// Threads: any thread.
+#pragma once
+
+#include <cstdint>
+
+#include "base/clock.hpp"
+#include "copy/copier.hpp"
+
+namespace linkspan::copy {
+
+struct ShapeFacts {
+  std::uint64_t pieces = 0, bytes = 0;
+  bool device_to_device = false;  ///< False: one side is pinned host memory.
+  bool kernel_available = false;  ///< GpuCopier::has_kernel().
+};
+
+/// copy_engine for few or large pieces, sm_kernel for many small ones.
+Method choose_gpu(const ShapeFacts& shape);
+
+/// From start() to the end of an order that finds its lane or its executors idle.
+Duration expected_time(Method method, bool device_to_device, std::uint64_t bytes,
+                       std::uint64_t pieces);
+
+/// 1e9 bytes a second over expected_time(). Zero for no bytes.
+double expected_gbps(Method method, bool device_to_device, std::uint64_t bytes,
+                     std::uint64_t pieces);
+
+/// When to look at what was predicted to end at `due`: not before; then at once while that is
+/// cheap, and ever more rarely, so that what is late costs no core.
+base::Time next_look(base::Time due, base::Time now) noexcept;
+
+}  // namespace linkspan::copy

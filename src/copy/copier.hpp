@@ -1,0 +1,73 @@
+// copy/copier.hpp - what moves bytes inside a host, as the transports see it.
+//
+// An Order names addresses that this process can use; whose they are and whether they may be
+// touched was decided before. Two implementations: GpuCopier (copy engine and SM kernel, one per
+// device) and CpuCopier (threads, cross-process reads, pageable memory).
+// Threads: under the Worker's lock, where nothing blocks; the work itself is the GPU's or an
+// executor's, which owns the order until it is quiet.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/clock.hpp"
+#include "linkspan/status.hpp"
+
+namespace linkspan::cuda {
+class Device;
+}
+
+namespace linkspan::copy {
+
+/// One contiguous copy; addresses of this process, of its GPUs, or of Order::pid.
+struct Piece {
+  std::uint64_t to = 0, from = 0, bytes = 0;
+};
+
+enum class Method : std::uint8_t {
+  copy_engine,    ///< The GPU's DMA engines, one asynchronous copy a piece.
+  sm_kernel,      ///< One kernel for all pieces.
+  cpu_threads,    ///< memcpy by an executor's threads.
+  pageable,       ///< Between a GPU and pageable memory, by the driver, in an executor.
+  cross_process,  ///< process_vm_readv or _writev, in an executor.
+};
+
+/// "copy_engine" and so on, as explain() and logs spell it.
+constexpr const char* name_of(Method method) noexcept {
+  constexpr const char* kNames[] = {"copy_engine", "sm_kernel", "cpu_threads", "pageable",
+                                    "cross_process"};
+  return kNames[static_cast<unsigned>(method)];
+}
+
+/// Names one accepted Order until poll() has told its end. Never used again, never zero.
+using Ticket = std::uint64_t;
+
+struct Order {
+  Method method = Method::cpu_threads;
+  std::span<const Piece> pieces = {};  ///< Read during start() only. None is an order as well.
+  unsigned lane = 0;  ///< GPU: orders of one lane run in order; any number is taken.
+  /// Cross-process: whose address space `from` (a read) or `to` (a write) is in. The pidfd guards
+  /// against a number that was given to another process; a loan until the order is quiet.
+  std::int64_t pid = 0;
+  int pidfd = -1;
+  bool remote_is_source = false;
+  const cuda::Device* device = nullptr;  ///< Pageable: whose copy engines; outlives the copier.
+};
+
+class Copier {
+ public:
+  virtual ~Copier() = default;  ///< Requires: all orders quiet, or the process is ending.
+  /// no_resource: nothing was started, slots come back in poll(). Any other error: nothing is in
+  /// flight either. Addresses are not checked.
+  virtual Result<Ticket> start(const Order& order) = 0;
+  /// Asks for an early end; the order still becomes quiet by itself, as OK or `canceled`.
+  virtual void abort(Ticket ticket) = 0;
+  /// The end of an order, once: it is quiet and its ticket is gone. Nothing while it runs. An
+  /// unknown ticket is `internal`.
+  virtual std::optional<Status> poll(Ticket ticket) = 0;
+  /// When poll() is expected to have news of the oldest order; now: soon enough to spin for.
+  virtual base::Time expected(base::Time now) const = 0;
+};
+
+}  // namespace linkspan::copy

@@ -1,0 +1,28 @@
+// GpuCopier's copies by the copy engines.
+#include <algorithm>
+
+#include "copy/gpu_copier.hpp"
+
+namespace linkspan::copy {
+
+GpuCopier::Queued GpuCopier::queue_copies(const cuda::DeviceScope& scope, const Lane& lane,
+                                          std::span<const Piece> pieces) {
+  const cuda::Driver& driver = scope.driver();
+  Queued queued;
+  for (const Piece& piece : pieces) {
+    for (std::uint64_t done = 0; done < piece.bytes;) {
+      const std::uint64_t bytes = std::min(piece.bytes - done, kCopyBytes);
+      const auto result =
+          driver.cuMemcpyAsync(piece.to + done, piece.from + done, bytes, lane.stream.get());
+      if (result != cuda::CUDA_SUCCESS) {
+        queued.status = cuda::to_status(driver, result, "cuMemcpyAsync");
+        return queued;
+      }
+      ++queued.entries;
+      done += bytes;
+    }
+  }
+  return queued;
+}
+
+}  // namespace linkspan::copy

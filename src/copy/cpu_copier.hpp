@@ -1,0 +1,79 @@
+// copy/cpu_copier.hpp - copies by CPU threads: memcpy, other processes' memory, pageable memory.
+//
+// Nothing here runs under the Worker's lock but the bookkeeping: start() cuts an order into chunks
+// and queues it, executors take chunk after chunk, and who ends the last one publishes the end.
+// Threads: start, abort, poll, expected: externally synchronised (under the Worker's lock). The
+// executors are ours: started with the first orders, joined by the destructor; they block on the
+// queue, on page faults and, for `pageable`, on their own CUDA stream.
+// Invariants: an order's slot is reused only after poll() told its end; when `done` is seen, no
+// executor will touch the order or its memory again.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "copy/copier.hpp"
+
+namespace linkspan::copy {
+
+class CpuCopier final : public Copier {
+ public:
+  static constexpr unsigned kOrders = 256;
+  static constexpr std::uint64_t kChunkBytes = std::uint64_t{1} << 20;
+  static constexpr std::uint64_t kPageableChunkBytes = std::uint64_t{16} << 20;
+  static constexpr std::size_t kChunkPieces = 4096;  ///< A chunk has at most.
+
+  /// Starts no thread yet. `clock` is for tests.
+  static Result<std::unique_ptr<CpuCopier>> create(
+      unsigned threads, const base::Clock& clock = base::Clock::steady());
+  /// Waits for the chunks that run; what is queued behind them is dropped.
+  ~CpuCopier() override;
+  CpuCopier(const CpuCopier&) = delete;
+  CpuCopier& operator=(const CpuCopier&) = delete;
+
+  /// cpu_threads, pageable (needs Order::device, which outlives the copier) and cross_process
+  /// (needs Order::pid and Order::pidfd). The first failure ends an order: chunks not begun by
+  /// then are dropped.
+  Result<Ticket> start(const Order& order) override;
+  /// Chunks not begun are dropped. `canceled` if there were any.
+  void abort(Ticket ticket) override;
+  std::optional<Status> poll(Ticket ticket) override;  ///< One atomic load while it runs.
+  base::Time expected(base::Time now) const override;  ///< Time::max(): nothing is in flight.
+
+ private:
+  struct Job;
+  struct Claim {
+    Job* job;
+    std::size_t chunk;
+  };
+
+  CpuCopier(unsigned threads, const base::Clock& clock);
+
+  Job* find(Ticket ticket);
+  Status start_threads(std::size_t chunks);
+  void execute(const std::stop_token& stop);
+  std::optional<Claim> claim(const std::stop_token& stop);  // waits; nothing: stop
+  void finish(Job& job, const Status& status);
+  void drop_rest(Job& job, const Status& why) LINKSPAN_REQUIRES(mutex_);
+
+  const unsigned max_threads_;
+  const base::Clock& clock_;
+  std::vector<Job> jobs_;       // kOrders, never moved
+  std::vector<unsigned> free_;  // indices of jobs_
+  std::uint64_t accepted_ = 0;
+  base::Time last_due_{};
+
+  base::Mutex mutex_;
+  base::Condition changed_;
+  std::deque<Job*> queue_ LINKSPAN_GUARDED_BY(mutex_);      // have chunks that no one has taken
+  std::size_t unfinished_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // chunks, queued or running
+  std::vector<std::jthread> threads_;                       // last: they use all of the above
+};
+
+}  // namespace linkspan::copy

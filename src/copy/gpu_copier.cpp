@@ -1,0 +1,216 @@
+#include "copy/gpu_copier.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+
+#include "copy/chooser.hpp"
+
+namespace linkspan::copy {
+namespace {
+
+using std::chrono::microseconds, std::chrono::milliseconds;
+
+constexpr int kFirst = -8;  // a stream's priority; the driver clamps it
+constexpr Duration kOverdue = milliseconds(200), kAskAgain = milliseconds(50);
+
+/// At the soonest: no path of a GPU to other memory is faster for long.
+Duration shortest(std::uint64_t bytes) { return microseconds(5) + Duration(bytes / 300); }
+
+}  // namespace
+
+Result<std::unique_ptr<GpuCopier>> GpuCopier::create(const cuda::Device& device, unsigned lanes,
+                                                     const base::Clock& clock) {
+  if (lanes == 0) return Status(Code::invalid_argument, Scope::request, "a copier needs a lane");
+  auto scope = device.enter();
+  if (!scope.ok()) return scope.status();
+  const unsigned slots = device.copy_blocks() != nullptr ? kSlotsPerLane : 0;
+  auto memory = cuda::PinnedBuffer::create(*scope, lanes * (kLine + slots * slot_bytes()));
+  if (!memory.ok()) return memory.status();
+  auto abort_words = cuda::DeviceBuffer::create(*scope, lanes * kSlotsPerLane * kLine);
+  if (!abort_words.ok()) return abort_words.status();
+  auto aborts = cuda::Stream::create(*scope, kFirst);
+  if (!aborts.ok()) return aborts.status();
+  std::vector<Lane> made;
+  made.reserve(lanes);
+  for (std::size_t i = 0; i < lanes; ++i) {
+    auto stream = cuda::Stream::create(*scope);
+    if (!stream.ok()) return stream.status();
+    Lane& lane = made.emplace_back(*std::move(stream));
+    lane.word = reinterpret_cast<std::uint64_t*>(memory->data() + i * kLine);
+    lane.word_device = memory->device_address() + i * kLine;
+    *lane.word = 0;
+    for (std::size_t s = 0; s < slots; ++s) {
+      const std::size_t index = i * slots + s;
+      lane.slots[s] = carve_slot(*memory, lanes * kLine + index * slot_bytes(),
+                                 abort_words->address() + index * kLine);
+    }
+  }
+  const cuda::Driver& driver = device.driver();
+  auto result =
+      driver.cuMemsetD8Async(abort_words->address(), 0, abort_words->bytes(), aborts->get());
+  if (result == cuda::CUDA_SUCCESS) result = driver.cuStreamSynchronize(aborts->get());
+  if (result != cuda::CUDA_SUCCESS) return cuda::to_status(driver, result, "cuMemsetD8Async");
+  return std::unique_ptr<GpuCopier>(new GpuCopier(device, clock, *std::move(memory),
+                                                  *std::move(abort_words), *std::move(aborts),
+                                                  std::move(made)));
+}
+
+GpuCopier::GpuCopier(const cuda::Device& device, const base::Clock& clock,
+                     cuda::PinnedBuffer memory, cuda::DeviceBuffer abort_words, cuda::Stream aborts,
+                     std::vector<Lane> lanes)
+    : device_(device),
+      clock_(clock),
+      memory_(std::move(memory)),
+      abort_words_(std::move(abort_words)),
+      aborts_(std::move(aborts)),
+      lanes_(std::move(lanes)) {}
+
+GpuCopier::~GpuCopier() = default;
+
+Result<Ticket> GpuCopier::start(const Order& order) {
+  const bool kernel = order.method == Method::sm_kernel;
+  if (!kernel && order.method != Method::copy_engine)
+    return Status(Code::invalid_argument, Scope::request,
+                  std::string("a GPU does not copy by ") + name_of(order.method));
+  if (!lost_.ok()) return lost_;
+  if (kernel && !has_kernel())
+    return Status(Code::unsupported, Scope::request, "no copy kernel: " + device_.kernels().what());
+  const std::uint64_t limit = max_pieces(order.method);
+  std::uint64_t cut = 0, bytes = 0;
+  for (const Piece& piece : order.pieces) {
+    cut += entries(order.method, piece.bytes);
+    bytes += piece.bytes;
+    if (cut > limit)
+      return Status(Code::invalid_argument, Scope::request,
+                    "one order of " + std::string(name_of(order.method)) + " takes " +
+                        std::to_string(limit) + " pieces of " +
+                        std::to_string(kernel ? kListBytes : kCopyBytes) + " bytes");
+  }
+
+  const std::size_t index = order.lane % lanes_.size();
+  Lane& lane = lanes_[index];
+  advance(lane);
+  if (!lost_.ok()) return lost_;
+  const std::uint64_t number = lane.submitted + 1;
+  Running& running = lane.of(number);
+  if (number - lane.quiet > kOrdersPerLane || running.number != 0) return Status::no_resource();
+  const Ticket ticket = number * lanes_.size() + index;
+  if (cut == 0) {
+    running = {.number = number};
+    lane.submitted = number;
+    retire(lane, lane.quiet);
+    ++untold_;
+    return ticket;
+  }
+  if (lane.entries + (kernel ? 1 : cut) + 1 > kStreamEntries) return Status::no_resource();
+  Slot* slot = kernel ? idle_slot(lane) : nullptr;
+  if (kernel && slot == nullptr) return Status::no_resource();
+
+  auto scope = device_.enter();
+  if (!scope.ok()) return scope.status();
+  Queued queued = kernel ? queue_kernel(*scope, lane, *slot, order.pieces, bytes)
+                         : queue_copies(*scope, lane, order.pieces);
+  if (queued.entries == 0) {
+    if (queued.status.scope() == Scope::process) lose(queued.status);
+    return queued.status;
+  }
+  const Status written = lane.stream.write_value(*scope, lane.word_device, number);
+  if (queued.status.ok()) queued.status = written;
+
+  const base::Time now = clock_.now();
+  lane.last_due = std::max(now, lane.last_due) + shortest(bytes);
+  running = {.number = number,
+             .entries = queued.entries + 1,
+             .slot = slot,
+             .status = queued.status,
+             .due = lane.last_due};
+  lane.submitted = number;
+  lane.entries += running.entries;
+  if (slot != nullptr) slot->state = Slot::State::busy;
+  if (number == lane.quiet + 1) lane.next_query = running.due + kOverdue;
+  if (!written.ok()) lane.next_query = now;  // the word will not tell: only the stream can
+  if (queued.status.scope() == Scope::process) lose(queued.status);
+  return ticket;
+}
+
+void GpuCopier::abort(Ticket ticket) {
+  const Running* order = find(ticket);
+  if (order == nullptr || order->slot == nullptr) return;
+  // Of one that is quiet the slot may be another's by now.
+  if (order->number > lanes_[ticket % lanes_.size()].quiet) ask_to_stop(*order->slot);
+}
+
+std::optional<Status> GpuCopier::poll(Ticket ticket) {
+  Running* order = find(ticket);
+  if (order == nullptr)
+    return Status(Code::internal, Scope::request, "poll of a ticket that is not in flight");
+  Lane& lane = lanes_[ticket % lanes_.size()];
+  const auto quiet = [&] { return order->entries == 0 || order->number <= lane.quiet; };
+  if (!quiet()) advance(lane);
+  if (!quiet()) return std::nullopt;
+  Status end = std::move(order->status);
+  *order = {};
+  --untold_;
+  return end;
+}
+
+base::Time GpuCopier::expected(base::Time now) const {
+  if (untold_ > 0) return now;
+  base::Time soonest = base::Time::max();
+  for (const Lane& lane : lanes_)
+    if (lane.quiet < lane.submitted)
+      soonest = std::min(soonest, next_look(lane.of(lane.quiet + 1).due, now));
+  return soonest;
+}
+
+GpuCopier::Running* GpuCopier::find(Ticket ticket) {
+  const std::uint64_t number = ticket / lanes_.size();
+  Running& order = lanes_[ticket % lanes_.size()].of(number);
+  return number != 0 && order.number == number ? &order : nullptr;
+}
+
+void GpuCopier::advance(Lane& lane) {
+  if (lane.quiet == lane.submitted) return;
+  retire(lane, std::atomic_ref<std::uint64_t>(*lane.word).load(std::memory_order_acquire));
+  if (lane.quiet != lane.submitted && clock_.now() >= lane.next_query) ask_stream(lane);
+}
+
+void GpuCopier::retire(Lane& lane, std::uint64_t up_to) {
+  const std::uint64_t before = lane.quiet;
+  while (lane.quiet < lane.submitted) {
+    Running& order = lane.of(lane.quiet + 1);
+    if (order.entries != 0) {
+      if (order.number > up_to) break;
+      lane.entries -= order.entries;
+      if (order.slot != nullptr && retire_slot(*order.slot) && order.status.ok())
+        order.status = Status(Code::canceled, Scope::request, "the copy was aborted");
+      ++untold_;
+    }
+    ++lane.quiet;
+  }
+  if (lane.quiet != before && lane.quiet != lane.submitted)
+    lane.next_query = lane.of(lane.quiet + 1).due + kOverdue;
+}
+
+void GpuCopier::ask_stream(Lane& lane) {
+  lane.next_query = clock_.now() + kAskAgain;
+  const auto scope = device_.enter();
+  const Status answer = scope.ok() ? lane.stream.query(*scope) : scope.status();
+  if (answer.ok()) {
+    retire(lane, lane.submitted);
+  } else if (answer.scope() == Scope::process) {
+    lose(answer);
+  }  // pending, or a driver that cannot tell now: what is not known to be quiet is not
+}
+
+void GpuCopier::lose(const Status& cause) {
+  lost_ = cause;
+  for (Lane& lane : lanes_) {
+    for (std::uint64_t number = lane.quiet + 1; number <= lane.submitted; ++number)
+      if (lane.of(number).entries != 0) lane.of(number).status = cause;
+    retire(lane, lane.submitted);
+  }
+}
+
+}  // namespace linkspan::copy

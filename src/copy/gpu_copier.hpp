@@ -1,0 +1,145 @@
+// copy/gpu_copier.hpp - copies by one GPU: by its copy engines or by a kernel on its SMs.
+//
+// A lane is a CUDA stream and a word in pinned memory. An order is put into the stream (copies or
+// one kernel), and behind it the order's number is written to the lane's word: orders of a lane
+// run in order, so a word that has reached N says that all up to N are quiet. poll() reads that
+// word and calls no driver. Only when it is overdue is the stream asked, and a lost context then
+// ends every order of the device with its real cause.
+// Threads: externally synchronised (under the Worker's lock); create() is OFF THE LOCK.
+// Invariants: all memory, streams and lists are made in create(); a stream never holds more than
+// kStreamEntries, so a submission never blocks in the driver; a kernel slot is free again only
+// when the kernel that reads it has ended.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "copy/copier.hpp"
+#include "cuda/memory.hpp"
+#include "cuda/stream.hpp"
+#include "cuda/topology.hpp"
+
+namespace linkspan::copy {
+
+class GpuCopier final : public Copier {
+ public:
+  static constexpr unsigned kOrdersPerLane = 256;
+  /// Copies, kernels and writes of words. CUDA's stream takes about 1021 and then blocks the
+  /// caller (tests/driver_facts, "stream depth").
+  static constexpr unsigned kStreamEntries = 512;
+  static constexpr unsigned kListEntries = 8192;
+  static constexpr unsigned kSlotsPerLane = 4;
+  /// Pieces are cut so. A copy that runs cannot be stopped, hence the first; one warp copies one
+  /// entry of a kernel's list, hence the second.
+  static constexpr std::uint64_t kCopyBytes = std::uint64_t{64} << 20;
+  static constexpr std::uint64_t kListBytes = std::uint64_t{64} << 10;
+
+  /// `device` outlives the copier. Milliseconds. `clock` is for tests.
+  static Result<std::unique_ptr<GpuCopier>> create(
+      const cuda::Device& device, unsigned lanes = 4,
+      const base::Clock& clock = base::Clock::steady());
+  ~GpuCopier() override;
+  GpuCopier(const GpuCopier&) = delete;
+  GpuCopier& operator=(const GpuCopier&) = delete;
+
+  /// What one order may need: the sum of entries() over its pieces is at most this.
+  static constexpr std::uint64_t max_pieces(Method method) noexcept {
+    return method == Method::sm_kernel ? kListEntries : kStreamEntries - 1;
+  }
+  /// How many a piece of so many bytes counts for; none has zero.
+  static constexpr std::uint64_t entries(Method method, std::uint64_t bytes) noexcept {
+    // Two divisions by constants: one by a variable would cost 8192 blocks 20 us.
+    return method == Method::sm_kernel ? bytes / kListBytes + (bytes % kListBytes != 0 ? 1 : 0)
+                                       : bytes / kCopyBytes + (bytes % kCopyBytes != 0 ? 1 : 0);
+  }
+  /// False: sm_kernel is `unsupported`, for the reason in device.kernels().
+  bool has_kernel() const noexcept { return device_.copy_blocks() != nullptr; }
+  const cuda::Device& device() const noexcept { return device_; }
+
+  /// copy_engine and sm_kernel. invalid_argument: more than max_pieces(). An error after the first
+  /// copy was queued cannot take it back: the order is then in flight and ends with that error.
+  Result<Ticket> start(const Order& order) override;
+  /// Each warp of a kernel ends the entry that it copies and perhaps one more: at most 5 ms to
+  /// host memory, 1 ms over NVLink. Copies that were queued run to their end.
+  void abort(Ticket ticket) override;
+  std::optional<Status> poll(Ticket ticket) override;
+  base::Time expected(base::Time now) const override;  ///< Time::max(): nothing is in flight.
+
+ private:
+  static constexpr std::size_t kLine = 128;  // words of different writers lie so far apart
+
+  /// What a kernel reads and writes beside the data. All is in mapped host memory but the abort
+  /// word, which every warp reads before every entry: over PCIe these reads take turns, 1.2 us
+  /// each, and 8192 entries 10 ms (measured, H200). So abort() is a write in a stream of its own.
+  struct Slot {
+    enum class State : std::uint8_t { idle, busy, aborting, clearing };
+    Piece* list = nullptr;
+    std::uint32_t* aborted = nullptr;  // by the kernel
+    std::uint64_t* cleared = nullptr;  // the abort word is zero again, and will stay so
+    cuda::CUdeviceptr list_device = 0, aborted_device = 0, cleared_device = 0, abort_word = 0;
+    State state = State::idle;
+  };
+  struct Running {
+    std::uint64_t number = 0;  // within the lane, from 1; zero: free
+    unsigned entries = 0;      // in the stream; zero: had no bytes, was quiet from the start
+    Slot* slot = nullptr;      // of a kernel
+    Status status{};           // of the submission; the end of the order once it is quiet
+    base::Time due{};
+  };
+  struct Lane {
+    explicit Lane(cuda::Stream s) : stream(std::move(s)) {}
+
+    cuda::Stream stream;
+    std::uint64_t* word = nullptr;  // the number of the last order that has ended
+    cuda::CUdeviceptr word_device = 0;
+    std::uint64_t submitted = 0, quiet = 0;  // numbers; what lies between is in flight
+    unsigned entries = 0;                    // in the stream, by those in flight
+    std::array<Running, kOrdersPerLane> orders;
+    std::array<Slot, kSlotsPerLane> slots;
+    base::Time last_due{}, next_query{};
+
+    Running& of(std::uint64_t number) { return orders[number % kOrdersPerLane]; }
+    const Running& of(std::uint64_t number) const { return orders[number % kOrdersPerLane]; }
+  };
+  /// How many entries reached the stream, and what kept the others from it.
+  struct Queued {
+    unsigned entries = 0;
+    Status status{};
+  };
+
+  GpuCopier(const cuda::Device& device, const base::Clock& clock, cuda::PinnedBuffer memory,
+            cuda::DeviceBuffer abort_words, cuda::Stream aborts, std::vector<Lane> lanes);
+
+  static Queued queue_copies(const cuda::DeviceScope& scope, const Lane& lane,
+                             std::span<const Piece> pieces);
+  Queued queue_kernel(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
+                      std::span<const Piece> pieces, std::uint64_t bytes) const;
+  static std::size_t slot_bytes() noexcept;
+  static Slot carve_slot(const cuda::PinnedBuffer& memory, std::size_t offset,
+                         cuda::CUdeviceptr abort_word);
+  static Slot* idle_slot(Lane& lane);
+  void ask_to_stop(Slot& slot);
+  bool retire_slot(Slot& slot);  // true: its kernel was stopped
+
+  Running* find(Ticket ticket);
+  void advance(Lane& lane);  // takes note of what has ended
+  void retire(Lane& lane, std::uint64_t up_to);
+  void ask_stream(Lane& lane);
+  void lose(const Status& cause);
+
+  const cuda::Device& device_;
+  const base::Clock& clock_;
+  Status lost_;                // why the context is gone
+  std::size_t untold_ = 0;     // quiet orders that poll() has not told
+  cuda::PinnedBuffer memory_;  // words and slots
+  cuda::DeviceBuffer abort_words_;
+  cuda::Stream aborts_;
+  std::vector<Lane> lanes_;  // last: its streams end before what they write to
+};
+
+}  // namespace linkspan::copy

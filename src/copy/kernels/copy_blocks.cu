@@ -1,0 +1,118 @@
+// copy/kernels/copy_blocks.cu - copies a list of contiguous pieces, all in one launch.
+//
+// A warp takes one piece at a time; a CTA takes a run of the list into shared memory first, so that
+// the list may lie in mapped host memory and is read over PCIe once, coalesced. Any size of a piece
+// is right; pieces of at most 64 KiB spread well (the launcher splits).
+//
+// MEMORY MODEL
+//   Guarantee  what the pieces' sources held when the kernel started is at their destinations when
+//              it has ended, visible to all that comes later in the stream: a WriteValue after it
+//              is the signal. The kernel itself raises none and fences nothing. No order among
+//              pieces; two that write the same byte, or read what another writes, are undefined.
+//   Payload    ordinary loads and stores, never const __restrict__ or __ldg: a peer may write it,
+//              and those make ld.global.nc, outside the model. No alignment is asked for; 16 bytes
+//              a lane move where source and destination are congruent modulo 16.
+//   Abort      *abort is read before each piece, one piece ahead so that the read costs nothing.
+//              Non-zero: a warp that has seen it starts no other piece and sets *aborted; a piece
+//              that was started is finished. The word lies in THIS GPU's memory and is set through
+//              another stream: strong reads of one word of host memory go one by one, 1.2 us each
+//              for the whole GPU (8192 pieces: 10 ms instead of 0.1). *aborted may be host memory.
+//   Launch     512 threads, any number of CTAs. Every loop ends with the list.
+// Built by NVRTC 12.8 for sm_80, 90, 100 and PTX; no header of CUDA is included.
+
+struct LinkspanPiece {
+  unsigned long long to, from, bytes;
+};
+
+namespace {
+
+constexpr unsigned kThreads = 512;
+constexpr unsigned kWarp = 32;
+constexpr unsigned kStaged = 512;  // pieces of a CTA in shared memory, 12 KiB
+
+__device__ unsigned load_flag(const unsigned* flag) {
+  unsigned value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+  return value;
+}
+
+/// Of `count` words from `done` on: as many runs of N words a lane as there are. All loads of a run
+/// come before its stores, so that N are in flight.
+template <unsigned N, class Word>
+__device__ void copy_runs(Word* to, const Word* from, unsigned long long count,
+                          unsigned long long& done, unsigned lane) {
+  for (; count - done >= N * kWarp; done += N * kWarp) {
+    Word words[N];
+#pragma unroll
+    for (unsigned k = 0; k < N; ++k) words[k] = from[done + k * kWarp + lane];
+#pragma unroll
+    for (unsigned k = 0; k < N; ++k) to[done + k * kWarp + lane] = words[k];
+  }
+}
+
+/// By one warp; `to` and `from` are congruent modulo the size of a Word.
+template <class Word>
+__device__ void copy_words(unsigned long long to, unsigned long long from, unsigned long long bytes,
+                           unsigned lane) {
+  unsigned long long head = (0 - to) % sizeof(Word);
+  if (head > bytes) head = bytes;
+  const unsigned long long count = (bytes - head) / sizeof(Word);
+  const unsigned long long tail = (bytes - head) % sizeof(Word);
+  auto* out = reinterpret_cast<unsigned char*>(to);
+  const auto* in = reinterpret_cast<const unsigned char*>(from);
+  if (lane < head) out[lane] = in[lane];
+  if (lane < tail) out[bytes - tail + lane] = in[bytes - tail + lane];
+  auto* out_words = reinterpret_cast<Word*>(out + head);
+  const auto* in_words = reinterpret_cast<const Word*>(in + head);
+  unsigned long long done = 0;
+  copy_runs<8>(out_words, in_words, count, done, lane);
+  copy_runs<4>(out_words, in_words, count, done, lane);
+  copy_runs<2>(out_words, in_words, count, done, lane);
+  copy_runs<1>(out_words, in_words, count, done, lane);
+  if (done + lane < count) out_words[done + lane] = in_words[done + lane];
+}
+
+__device__ void copy_piece(const LinkspanPiece& piece, unsigned lane) {
+  const unsigned long long apart = piece.to ^ piece.from;
+  if (apart % 16 == 0)
+    copy_words<uint4>(piece.to, piece.from, piece.bytes, lane);
+  else if (apart % 8 == 0)
+    copy_words<unsigned long long>(piece.to, piece.from, piece.bytes, lane);
+  else if (apart % 4 == 0)
+    copy_words<unsigned>(piece.to, piece.from, piece.bytes, lane);
+  else
+    copy_words<unsigned char>(piece.to, piece.from, piece.bytes, lane);
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads, 2)
+    linkspan_copy_blocks(const LinkspanPiece* list, unsigned count, const unsigned* abort,
+                         unsigned* aborted) {
+  __shared__ LinkspanPiece staged[kStaged];
+  const unsigned lane = threadIdx.x % kWarp;
+  const unsigned warp = threadIdx.x / kWarp;
+  // Runs of equal length go round the CTAs; a short list still reaches all of them.
+  const unsigned share = count / gridDim.x + (count % gridDim.x != 0);
+  const unsigned run = share < kStaged ? share : kStaged;
+
+  unsigned stop = lane == 0 ? load_flag(abort) : 0;
+  for (unsigned long long first = static_cast<unsigned long long>(blockIdx.x) * run; first < count;
+       first += static_cast<unsigned long long>(gridDim.x) * run) {
+    const auto left = static_cast<unsigned>(count - first);
+    const unsigned length = left < run ? left : run;
+    const auto* source = reinterpret_cast<const unsigned long long*>(list + first);
+    auto* target = reinterpret_cast<unsigned long long*>(staged);
+    for (unsigned i = threadIdx.x; i < 3 * length; i += kThreads) target[i] = source[i];
+    __syncthreads();
+    for (unsigned i = warp; i < length; i += kThreads / kWarp) {
+      if (__shfl_sync(~0u, stop, 0) != 0) {
+        if (lane == 0) *aborted = 1;
+        break;
+      }
+      if (lane == 0) stop = load_flag(abort);
+      copy_piece(staged[i], lane);
+    }
+    __syncthreads();  // before the next run takes the place of this one
+  }
+}

@@ -1,0 +1,52 @@
+#include "cuda/kernels.hpp"
+
+#include <string>
+
+namespace linkspan::cuda {
+
+std::span<const linkspan_image> embedded_images() noexcept {
+  return {linkspan_images, linkspan_image_count};
+}
+
+const linkspan_image* choose_image(std::span<const linkspan_image> images, int sm) noexcept {
+  const linkspan_image* best = nullptr;
+  for (const linkspan_image& image : images) {
+    const bool suits = image.sm == 0 || (image.sm / 10 == sm / 10 && image.sm <= sm);
+    if (suits && (best == nullptr || image.sm > best->sm)) best = &image;
+  }
+  return best;
+}
+
+Result<Kernels> Kernels::load(const DeviceScope& scope, std::span<const linkspan_image> images,
+                              int sm) {
+  const Driver& driver = scope.driver();
+  const linkspan_image* image = choose_image(images, sm);
+  if (image == nullptr)
+    return Status(Code::unsupported, Scope::transport,
+                  "this build has no kernels for sm_" + std::to_string(sm));
+  // The driver reads PTX up to a zero, which a string has and an image need not.
+  const std::string text(image->begin, image->end);
+  CUmodule module = nullptr;
+  CUresult r = driver.cuModuleLoadData(&module, text.c_str());
+  if (r != CUDA_SUCCESS) return to_status(driver, r, "cuModuleLoadData");
+  Kernels kernels(scope, module);
+  r = driver.cuModuleGetFunction(&kernels.copy_blocks_, module, "linkspan_copy_blocks");
+  if (r != CUDA_SUCCESS) return to_status(driver, r, "cuModuleGetFunction(linkspan_copy_blocks)");
+  // Modules load lazily: the function is on the GPU only once it was asked for.
+  int threads = 0;
+  r = driver.cuFuncGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
+                                kernels.copy_blocks_);
+  if (r != CUDA_SUCCESS) return to_status(driver, r, "cuFuncGetAttribute");
+  if (driver.cuFuncLoad == nullptr) return kernels;  // a driver before 12.4
+  r = driver.cuFuncLoad(kernels.copy_blocks_);
+  if (r != CUDA_SUCCESS) return to_status(driver, r, "cuFuncLoad");
+  return kernels;
+}
+
+Kernels::~Kernels() {
+  if (module_ == nullptr) return;
+  const Result<DeviceScope> scope = DeviceScope::enter(*driver_, context_);
+  if (scope.ok()) driver_->cuModuleUnload(module_);
+}
+
+}  // namespace linkspan::cuda

@@ -1,0 +1,62 @@
+// cuda/kernels.hpp - the library's kernels on one device: chosen, loaded and touched.
+//
+// The build embeds one cubin per architecture and one PTX (src/copy/kernels/*.cu). All functions
+// are loaded when a device is activated, never later: a function that was never loaded does not
+// start while another kernel spins on that GPU (docs/cuda_notes.md, "lazy loading").
+// Threads: immutable after construction.
+#pragma once
+
+#include <span>
+#include <utility>
+
+#include "cuda/device_scope.hpp"
+
+extern "C" {
+/// One embedded image; `sm` is 90 for a cubin of 9.0 and 0 for PTX.
+struct linkspan_image {  // NOLINT(readability-identifier-naming): the generated file's word
+  const unsigned char* begin;
+  const unsigned char* end;
+  int sm;
+};
+extern const linkspan_image linkspan_images[];
+extern const unsigned long linkspan_image_count;  // 0: built without kernels
+}
+
+namespace linkspan::cuda {
+
+/// What this build embeds.
+std::span<const linkspan_image> embedded_images() noexcept;
+
+/// The cubin of the same major and the highest minor that is not above the device's; else the
+/// PTX, which the driver compiles; else null.
+const linkspan_image* choose_image(std::span<const linkspan_image> images, int sm) noexcept;
+
+class Kernels {
+ public:
+  /// `unsupported` when no image suits a device of `sm`. May take 0.1 s: PTX is compiled.
+  static Result<Kernels> load(const DeviceScope& scope, std::span<const linkspan_image> images,
+                              int sm);
+
+  Kernels(Kernels&& other) noexcept
+      : driver_(other.driver_),
+        context_(other.context_),
+        module_(std::exchange(other.module_, nullptr)),
+        copy_blocks_(other.copy_blocks_) {}
+  Kernels(const Kernels&) = delete;
+  Kernels& operator=(const Kernels&) = delete;
+  Kernels& operator=(Kernels&&) = delete;
+  ~Kernels();
+
+  CUfunction copy_blocks() const noexcept { return copy_blocks_; }
+
+ private:
+  Kernels(const DeviceScope& scope, CUmodule module) noexcept
+      : driver_(&scope.driver()), context_(scope.context()), module_(module) {}
+
+  const Driver* driver_;
+  CUcontext context_;
+  CUmodule module_;  // null only after a move
+  CUfunction copy_blocks_ = nullptr;
+};
+
+}  // namespace linkspan::cuda

@@ -1,0 +1,46 @@
+#include "cuda/stream.hpp"
+
+#include "cuda/event.hpp"
+
+namespace linkspan::cuda {
+
+Result<Stream> Stream::create(const DeviceScope& scope, int priority) {
+  CUstream stream = nullptr;
+  const CUresult r =
+      scope.driver().cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, priority);
+  if (r != CUDA_SUCCESS) return to_status(scope.driver(), r, "cuStreamCreateWithPriority");
+  return Stream(scope, stream);
+}
+
+Stream::~Stream() {
+  if (stream_ == nullptr) return;
+  const Result<DeviceScope> scope = DeviceScope::enter(*driver_, context_);
+  if (scope.ok()) driver_->cuStreamDestroy(stream_);
+}
+
+Status Stream::query(const DeviceScope& scope) const {
+  static const Status running(Code::pending, Scope::request, "the stream has work left");
+  const CUresult r = scope.driver().cuStreamQuery(stream_);
+  return r == CUDA_ERROR_NOT_READY ? running : to_status(scope.driver(), r, "cuStreamQuery");
+}
+
+Status Stream::write_value(const DeviceScope& scope, CUdeviceptr word, std::uint64_t value) {
+  const Driver& driver = scope.driver();
+  return to_status(driver,
+                   driver.cuStreamWriteValue64(stream_, word, value, CU_STREAM_WRITE_VALUE_DEFAULT),
+                   "cuStreamWriteValue64");
+}
+
+Status Stream::wait_for(const DeviceScope& scope, const Event& event) {
+  return to_status(scope.driver(), scope.driver().cuStreamWaitEvent(stream_, event.get(), 0),
+                   "cuStreamWaitEvent");
+}
+
+Result<bool> is_capturing(const DeviceScope& scope, CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (const CUresult r = scope.driver().cuStreamIsCapturing(stream, &status); r != CUDA_SUCCESS)
+    return to_status(scope.driver(), r, "cuStreamIsCapturing");
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+}  // namespace linkspan::cuda

@@ -1,0 +1,62 @@
+// cuda/stream.hpp - owns one CUstream, on which copies and the words that tell of their end go out.
+//
+// Always non-blocking: the legacy NULL stream neither waits for it nor holds it up. A stream takes
+// about a thousand entries and then blocks its caller inside the driver (docs/cuda_notes.md,
+// "queues"); keeping below that is the user's of this class.
+// Threads: externally synchronised.
+// Invariants: the context that it was created in outlives it.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "cuda/device_scope.hpp"
+
+namespace linkspan::cuda {
+
+class Event;
+
+class Stream {
+ public:
+  /// `priority` as the driver counts: lower is sooner, what is out of its range is clamped.
+  static Result<Stream> create(const DeviceScope& scope, int priority = 0);
+
+  Stream(Stream&& other) noexcept
+      : driver_(other.driver_),
+        context_(other.context_),
+        stream_(std::exchange(other.stream_, nullptr)) {}
+  Stream& operator=(Stream&& other) noexcept {
+    std::swap(driver_, other.driver_);
+    std::swap(context_, other.context_);
+    std::swap(stream_, other.stream_);
+    return *this;
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  ~Stream();  // does not wait: what was submitted still runs. Silent while the driver unloads
+
+  CUstream get() const noexcept { return stream_; }
+
+  /// OK: idle. `pending`: work is left; costs no allocation. Any other: the work's error, with
+  /// Scope::process when the context is lost.
+  Status query(const DeviceScope& scope) const;
+  /// Writes `value` to the 8-byte aligned `word` once all work before it is done and visible to
+  /// the host and to peers. `word` is a device address, of mapped host memory for a completion.
+  Status write_value(const DeviceScope& scope, CUdeviceptr word, std::uint64_t value);
+  /// What is submitted from now on starts after the last record() of `event`.
+  Status wait_for(const DeviceScope& scope, const Event& event);
+
+ private:
+  Stream(const DeviceScope& scope, CUstream stream) noexcept
+      : driver_(&scope.driver()), context_(scope.context()), stream_(stream) {}
+
+  const Driver* driver_;
+  CUcontext context_;
+  CUstream stream_;  // null only after a move
+};
+
+/// True while `stream` records a graph: an event or a copy on it would be recorded, not run. Any
+/// stream of the scope's context, the user's as well.
+Result<bool> is_capturing(const DeviceScope& scope, CUstream stream);
+
+}  // namespace linkspan::cuda

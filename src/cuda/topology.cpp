@@ -1,0 +1,206 @@
+#include "cuda/topology.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+
+namespace linkspan::cuda {
+namespace {
+
+Result<DeviceInfo> describe(const Driver& driver, int ordinal) {
+  DeviceInfo info;
+  info.ordinal = ordinal;
+  CUdevice device = 0;
+  CUuuid uuid{};
+  std::array<char, 256> name{};
+  std::array<char, 32> bus_id{};
+  std::size_t bytes = 0;
+  int major = 0, minor = 0;
+  // Stops at the first call that fails, and knows which it was.
+  CUresult result = CUDA_SUCCESS;
+  const char* call = "";
+  const auto step = [&](const char* what, auto function, auto... arguments) {
+    if (result != CUDA_SUCCESS) return;
+    call = what;
+    result = function(arguments...);
+  };
+  step("cuDeviceGet", driver.cuDeviceGet, &device, ordinal);
+  const auto ask = [&](int* value, CUdevice_attribute attribute) {
+    step("cuDeviceGetAttribute", driver.cuDeviceGetAttribute, value, attribute, device);
+  };
+  step("cuDeviceGetUuid", driver.cuDeviceGetUuid, &uuid, device);
+  step("cuDeviceGetName", driver.cuDeviceGetName, name.data(), static_cast<int>(name.size() - 1),
+       device);
+  step("cuDeviceGetPCIBusId", driver.cuDeviceGetPCIBusId, bus_id.data(),
+       static_cast<int>(bus_id.size() - 1), device);
+  step("cuDeviceTotalMem", driver.cuDeviceTotalMem, &bytes, device);
+  ask(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+  ask(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  ask(&info.sm_count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  ask(&info.copy_engines, CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT);
+  if (result != CUDA_SUCCESS) return to_status(driver, result, call);
+  info.uuid = std::bit_cast<GpuUuid>(uuid);
+  info.name = name.data();
+  info.bus_id = bus_id.data();
+  info.sm = 10 * major + minor;
+  info.memory_bytes = bytes;
+  return info;
+}
+
+/// Lets kernels and copies of `from` use the memory of `to`. Not an error where it cannot be: a
+/// path is available when it was tried, and whoever tries it hears why not.
+void enable_peer_access(const Device& from, const Device& to) {
+  const Driver& driver = from.driver();
+  const Result<DeviceScope> scope = from.enter();
+  int can = 0;
+  if (!scope.ok() ||
+      driver.cuDeviceCanAccessPeer(&can, from.info().ordinal, to.info().ordinal) != CUDA_SUCCESS)
+    return;
+  if (can != 0) driver.cuCtxEnablePeerAccess(to.context(), 0);  // may be on: the user's doing
+}
+
+}  // namespace
+
+Result<std::unique_ptr<const Device>> Device::open(const Driver& driver, const DeviceInfo& info) {
+  const Result<DeviceScope> outside = DeviceScope::without_context(driver);
+  if (!outside.ok()) return outside.status();
+  CUcontext context = nullptr;
+  if (const CUresult r = driver.cuDevicePrimaryCtxRetain(&context, info.ordinal); r != CUDA_SUCCESS)
+    return to_status(driver, r, "cuDevicePrimaryCtxRetain");
+  std::unique_ptr<Device> device(new Device(driver, info, context));
+  const Result<DeviceScope> scope = device->enter();
+  if (!scope.ok()) return scope.status();
+  Result<Kernels> kernels = Kernels::load(*scope, embedded_images(), info.sm);
+  if (kernels.ok())
+    device->kernels_.emplace(*std::move(kernels));
+  else
+    device->kernels_status_ = kernels.status();
+  return std::unique_ptr<const Device>(std::move(device));
+}
+
+Device::~Device() {
+  kernels_.reset();
+  const Result<DeviceScope> outside = DeviceScope::without_context(driver_);
+  if (outside.ok()) driver_.cuDevicePrimaryCtxRelease(info_.ordinal);
+}
+
+Result<std::unique_ptr<Topology>> Topology::create() {
+  const Result<const Driver*> driver = Driver::get();
+  if (!driver.ok()) return driver.status();
+  const Result<DeviceScope> outside = DeviceScope::without_context(**driver);
+  if (!outside.ok()) return outside.status();
+  int count = 0;
+  if (const CUresult r = (*driver)->cuDeviceGetCount(&count); r != CUDA_SUCCESS)
+    return to_status(**driver, r, "cuDeviceGetCount");
+  if (count <= 0) return Status(Code::unsupported, Scope::transport, "the CUDA driver has no GPU");
+  std::unique_ptr<Topology> topology(new Topology(**driver));
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    Result<DeviceInfo> info = describe(**driver, ordinal);
+    if (!info.ok()) return info.status();
+    topology->infos_.push_back(*std::move(info));
+  }
+  topology->active_ = std::vector<std::atomic<const Device*>>(topology->infos_.size());
+  return topology;
+}
+
+const DeviceInfo* Topology::find(const GpuUuid& uuid) const noexcept {
+  const auto found = std::find_if(infos_.begin(), infos_.end(),
+                                  [&](const DeviceInfo& info) { return info.uuid == uuid; });
+  return found != infos_.end() ? &*found : nullptr;
+}
+
+const Device* Topology::active(const GpuUuid& uuid) const noexcept {
+  const DeviceInfo* info = find(uuid);
+  return info != nullptr ? active_[static_cast<std::size_t>(info->ordinal)].load() : nullptr;
+}
+
+std::vector<const Device*> Topology::all_active() const {
+  std::vector<const Device*> devices;
+  for (const auto& slot : active_)
+    if (const Device* device = slot.load()) devices.push_back(device);
+  return devices;
+}
+
+Result<const Device*> Topology::activate(const GpuUuid& uuid) {
+  if (const Device* device = active(uuid)) return device;
+  const DeviceInfo* info = find(uuid);
+  if (info == nullptr)
+    return Status(Code::not_found, Scope::request, "no visible GPU has this UUID");
+  const base::MutexLock lock(activating_);
+  if (const Device* device = active(uuid)) return device;
+  Result<std::unique_ptr<const Device>> opened = Device::open(driver_, *info);
+  if (!opened.ok()) return opened.status();
+  const Device* device = opened->get();
+  for (const Device* other : all_active()) {
+    enable_peer_access(*device, *other);
+    enable_peer_access(*other, *device);
+  }
+  owned_.push_back(*std::move(opened));
+  active_[static_cast<std::size_t>(info->ordinal)].store(device);
+  return device;
+}
+
+Result<PointerFacts> Topology::query(const void* pointer) const {
+  const Result<DeviceScope> outside = DeviceScope::without_context(driver_);
+  if (!outside.ok()) return outside.status();
+  CUcontext context = nullptr;
+  unsigned type = 0, managed = 0, legacy_ipc = 0;
+  int ordinal = -1;
+  unsigned long long buffer_id = 0;
+  std::array attributes{
+      CU_POINTER_ATTRIBUTE_CONTEXT,        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+      CU_POINTER_ATTRIBUTE_IS_MANAGED,     CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_BUFFER_ID};
+  std::array<void*, attributes.size()> values{&context,    &type,    &managed,
+                                              &legacy_ipc, &ordinal, &buffer_id};
+  const auto address = reinterpret_cast<CUdeviceptr>(pointer);
+  if (const CUresult r = driver_.cuPointerGetAttributes(attributes.size(), attributes.data(),
+                                                        values.data(), address);
+      r != CUDA_SUCCESS)
+    return to_status(driver_, r, "cuPointerGetAttributes");
+
+  PointerFacts facts;
+  if (type == 0) return facts;  // not the driver's: it answers zeros and success
+  facts.kind = managed != 0                   ? MemoryKind::managed
+               : type == CU_MEMORYTYPE_DEVICE ? MemoryKind::device
+                                              : MemoryKind::pinned;
+  facts.buffer_id = buffer_id;
+  facts.legacy_ipc = legacy_ipc != 0;
+  if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= infos_.size())
+    return Status(Code::internal, Scope::request, "memory of a GPU that is not visible");
+  const auto index = static_cast<std::size_t>(ordinal);
+  facts.gpu = infos_[index].uuid;
+
+  // To measure it takes a context that knows it. VMM and pool memory name none: any of its GPU's.
+  if (const Device* device = active_[index].load(); context == nullptr && device != nullptr)
+    context = device->context();
+  if (context != nullptr) {
+    if (Status measured = measure(context, pointer, facts); !measured.ok()) return measured;
+    return facts;
+  }
+  CUresult r = driver_.cuDevicePrimaryCtxRetain(&context, ordinal);
+  if (r != CUDA_SUCCESS) return to_status(driver_, r, "cuDevicePrimaryCtxRetain");
+  Status measured = measure(context, pointer, facts);
+  driver_.cuDevicePrimaryCtxRelease(ordinal);
+  if (!measured.ok()) return measured;
+  return facts;
+}
+
+Status Topology::measure(CUcontext context, const void* pointer, PointerFacts& facts) const {
+  const Result<DeviceScope> scope = DeviceScope::enter(driver_, context);
+  if (!scope.ok()) return scope.status();
+  const auto address = reinterpret_cast<CUdeviceptr>(pointer);
+  // The device's address of registered host memory may be another than the host's.
+  CUdeviceptr seen = 0, base = 0;
+  std::size_t bytes = 0;
+  CUresult r = driver_.cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address);
+  if (r != CUDA_SUCCESS) return to_status(driver_, r, "cuPointerGetAttribute(DEVICE_POINTER)");
+  r = driver_.cuMemGetAddressRange(&base, &bytes, seen);
+  if (r != CUDA_SUCCESS) return to_status(driver_, r, "cuMemGetAddressRange");
+  facts.base = address - (seen - base);
+  facts.bytes = bytes;
+  return {};
+}
+
+}  // namespace linkspan::cuda
