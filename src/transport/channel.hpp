@@ -1,0 +1,42 @@
+// transport/channel.hpp - what a transport may say to its peer, beside its own wire.
+//
+// control implements it over the peer's control connection; so a transport can ask the peer to
+// execute a copy that only the peer can map, fence a cancel, or agree on a rendezvous, and never
+// includes control. What arrives comes to Endpoint::on_message.
+// Threads: send() under the Worker's lock; it queues and never blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/fd.hpp"
+#include "linkspan/status.hpp"
+
+namespace linkspan::transport {
+
+using SessionKey = std::span<const std::byte, 32>;
+
+/// A peer of this host; a remote one has neither.
+struct PeerProcess {
+  std::int64_t pid = 0;  ///< By SO_PEERCRED. 0: unknown here.
+  int pidfd = -1;        ///< A loan, lives as long as the Channel. -1: none.
+};
+
+class Channel {
+ public:
+  /// Whole and in order, or the peer is lost. no_resource: the queue is full, ask again later.
+  virtual Status send(std::uint16_t op, std::span<const std::byte> bytes, std::span<base::Fd> fds) = 0;
+  /// Fresh for each incarnation of the peer: authenticates the data sockets of a wire.
+  virtual SessionKey session_key() const noexcept = 0;
+  /// The peer as this process's kernel names it; its number may lie (another pid namespace), so
+  /// nothing is done to it before a secret was read back from it.
+  virtual PeerProcess process() const noexcept = 0;
+  virtual std::string_view peer_name() const noexcept = 0;  ///< For people: logs and errors.
+
+ protected:
+  ~Channel() = default;
+};
+
+}  // namespace linkspan::transport

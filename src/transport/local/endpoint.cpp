@@ -1,0 +1,394 @@
+#include "transport/local/endpoint.hpp"
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/schema/local_generated.h"
+#include "transport/batch.hpp"
+
+namespace linkspan::transport::local {
+namespace {
+
+using Where = Route::Where;
+
+/// Pieces of one wave to a copier; what is behind them can still be canceled.
+constexpr std::size_t kWavePieces = 128;
+
+bool on_gpu(MemoryKind kind) { return kind == MemoryKind::device; }
+
+}  // namespace
+
+LocalEndpoint::LocalEndpoint(LocalTransport& transport, const Address& peer, Channel& channel,
+                             unsigned lane, base::Deadline)
+    : transport_(transport),
+      peer_(peer),
+      channel_(channel),
+      lane_(lane),
+      cross_process_(prove_process()) {}
+
+LocalEndpoint::~LocalEndpoint() { transport_.remove(*this); }
+
+/// Numbers of processes lie across pid namespaces; a secret that is read back does not.
+Status LocalEndpoint::prove_process() const {
+  const PeerProcess process = channel_.process();
+  if (peer_.process == base::this_process())
+    return {Code::unsupported, Scope::request, "it is this process"};
+  if (process.pid <= 0)
+    return {Code::unsupported, Scope::request, "the peer is in another pid namespace"};
+  std::array<std::byte, 16> read{};
+  iovec here{read.data(), read.size()};
+  iovec there{reinterpret_cast<void*>(peer_.proof_address),  // NOLINT(performance-no-int-to-ptr)
+              read.size()};
+  const auto got =
+      ::process_vm_readv(static_cast<pid_t>(process.pid), &here, 1, &there, 1, 0);
+  if (got != static_cast<ssize_t>(read.size()))
+    return base::Fd::from("process_vm_readv of the peer", -1).status();
+  if (read != peer_.proof)
+    return {Code::unsupported, Scope::request, "another process has the peer's number here"};
+  return {};
+}
+
+RouteFacts LocalEndpoint::facts(Op, const Published& local, const ImportedMemory& remote,
+                                Shape shape, bool for_peer) const {
+  const MemoryKind ours = local.key.kind, theirs = remote.key().kind;
+  RouteFacts f{.local = ours, .remote = theirs};
+  f.mapped = remote.mapped();
+  f.local_dma = local.dma();
+  f.remote_dma = on_gpu(theirs) ? f.mapped != Mapped::nothing : remote.host_dma();
+  f.cross_process = cross_process_.ok() && remote.key().address != 0 && !on_gpu(theirs);
+  f.peer_can_map = local.exportable();
+  f.may_ask_peer = !for_peer;
+  f.shape = shape;
+  if (f.mapped != Mapped::nothing && (on_gpu(ours) || on_gpu(theirs))) {
+    const auto* own = on_gpu(ours) ? transport_.topology()->active(local.key.gpu) : nullptr;
+    const auto view = on_gpu(theirs) ? remote.view(own) : std::nullopt;
+    const auto* copier = transport_.gpu_copier(view ? view->device : own);
+    f.kernel = copier != nullptr && copier->has_kernel();
+  }
+  return f;
+}
+
+Explanation LocalEndpoint::explain(Op op, const memory::Region& local, const Mapping& remote,
+                                   Shape shape) const {
+  const auto ours = transport_.published(local.facts().id.serial);
+  const auto& memory = static_cast<const LocalMapping&>(remote).memory();
+  if (ours == nullptr) return {.path = {}, .executor = {}, .reason = "the region is not registered",
+                               .refused = {}};
+  RouteFacts f = facts(op, *ours, *memory, shape, false);
+  const std::string why = memory->why_not_mapped();
+  f.why_not_mapped = why;
+  const std::string no_cross = memory->key().address == 0
+                                   ? std::string("the owner registered it as exclusive")
+                                   : cross_process_.what();
+  f.why_no_cross_process = no_cross;
+  f.why_peer_cannot = ours->key.why_not_mapped;
+  return describe(f, route(f));
+}
+
+Status LocalEndpoint::ready() const {
+  if (closed_) return {Code::canceled, Scope::peer, "the endpoint is closed"};
+  if (gone_) return {Code::disconnected, Scope::peer, "peer " + peer_name() + " is gone"};
+  return {};
+}
+
+Status LocalEndpoint::post(const Batch& batch) {
+  if (Status status = ready(); !status.ok()) return status;
+  using enum StreamOrder::Flavour;
+  if (batch.after.flavour != none || batch.release.flavour != none)
+    return {Code::unsupported, Scope::request, "order with user streams"};
+  const auto& memory = static_cast<const LocalMapping&>(*batch.remote).memory();
+  if (memory->key().id.incarnation != peer_.incarnation)
+    return {Code::invalid_argument, Scope::request, "the remote region is another peer's"};
+  const Permissions permits = memory->key().peers;
+  if (!(batch.op == Op::write ? permits.write : permits.read))
+    return {Code::permission_denied, Scope::request,
+            std::string("the peer does not permit to ") +
+                (batch.op == Op::write ? "write to" : "read from") + " this region"};
+  auto blocks = checked_blocks(batch, transport_.capabilities());
+  if (!blocks.ok()) return blocks.status();
+  if (!memory->alive())
+    return {Code::unreachable, Scope::request, "the peer has deregistered the region"};
+  if (ours_ >= transport_.capabilities().max_inflight) return Status::no_resource();
+  const auto local = transport_.published(batch.local->facts().id.serial);
+  if (local == nullptr)
+    return {Code::invalid_argument, Scope::request, "the local region is not registered"};
+
+  Slot slot;
+  slot.id = batch.cookie;
+  slot.op = batch.op;
+  slot.remote = memory;
+  if (Status status = begin(slot, *local, *blocks, false); !status.ok()) return status;
+  slots_.push_back(std::move(slot));
+  ++ours_;
+  return {};
+}
+
+/// Chooses the way and takes the first step on it. An error: nothing has begun.
+Status LocalEndpoint::begin(Slot& slot, const Published& local, std::span<const Block> blocks,
+                            bool for_peer) {
+  if (blocks.empty()) {
+    slot.stage = Stage::ended;
+    return {};
+  }
+  const ImportedMemory& remote = *slot.remote;
+  const RouteFacts f = facts(slot.op, local, remote, shape_of(blocks), for_peer);
+  const Route way = route(f);
+  if (way.where == Where::peer) return ask_peer(slot, local, remote.key().id.serial, blocks);
+  if (way.where == Where::nowhere)
+    return {Code::unreachable, Scope::request,
+            "no path between " + std::string(name_of(f.local)) + " memory here and " +
+                std::string(name_of(f.remote)) + " memory of " + peer_name() +
+                "; not mapped: " + remote.why_not_mapped() +
+                (cross_process_.ok() ? "" : "; no cross-process copy: " + cross_process_.what())};
+
+  slot.method = way.method;
+  std::uint64_t there = remote.host_address();
+  const bool gpu = on_gpu(f.local) || on_gpu(f.remote);
+  if (gpu) {
+    slot.device = on_gpu(f.local) ? transport_.topology()->active(local.key.gpu) : nullptr;
+    if (on_gpu(f.remote)) {
+      const auto view = remote.view(slot.device);
+      there = view->address;
+      slot.device = view->device;
+    }
+  }
+  if (way.method == copy::Method::cross_process) there = remote.key().address;
+  const bool by_gpu =
+      way.method == copy::Method::copy_engine || way.method == copy::Method::sm_kernel;
+  slot.copier = by_gpu ? static_cast<copy::Copier*>(transport_.gpu_copier(slot.device))
+                       : &transport_.cpu_copier();
+  if (slot.copier == nullptr)
+    return {Code::internal, Scope::request, "no copier for a GPU that is up"};
+
+  const std::uint64_t here = local.region->facts().address;
+  slot.pieces.reserve(blocks.size());
+  for (const Block& b : blocks) {
+    copy::Piece piece{.to = there + b.remote_offset, .from = here + b.local_offset, .bytes = b.bytes};
+    if (slot.op == Op::read) std::swap(piece.to, piece.from);
+    slot.pieces.push_back(piece);
+  }
+  slot.stage = Stage::running;
+  return start_some(slot);
+}
+
+/// The next pieces that fit one order. no_resource: none was taken.
+Status LocalEndpoint::start_some(Slot& slot) {
+  std::span<const copy::Piece> wave(slot.pieces.data() + slot.next, slot.pieces.size() - slot.next);
+  if (slot.method == copy::Method::copy_engine) wave = wave.first(std::min(wave.size(), kWavePieces));
+  const PeerProcess process = channel_.process();
+  auto ticket = slot.copier->start({.method = slot.method,
+                                    .pieces = wave,
+                                    .lane = lane_,
+                                    .pid = process.pid,
+                                    .pidfd = process.pidfd,
+                                    .remote_is_source = slot.op == Op::read,
+                                    .device = slot.device});
+  if (!ticket.ok()) return ticket.status();
+  slot.ticket = *ticket;
+  slot.next += wave.size();
+  return {};
+}
+
+Status LocalEndpoint::ask_peer(Slot& slot, const Published& local, std::uint64_t remote_serial,
+                               std::span<const Block> blocks) {
+  const std::uint64_t serial = local.key.id.serial;
+  if (!offered_.contains(serial)) {
+    auto key = transport_.key_of(local);
+    if (!key.ok()) return key.status();
+    flatbuffers::FlatBufferBuilder out;
+    const auto bytes = out.CreateVector(reinterpret_cast<const std::uint8_t*>(key->bytes.data()),
+                                        key->bytes.size());
+    out.Finish(schema::CreateOffer(out, bytes));
+    if (Status status = send(Message::offer, finished(out), key->fds); !status.ok()) return status;
+    offered_.insert(serial);
+  }
+  flatbuffers::FlatBufferBuilder out;
+  std::vector<schema::WireBlock> wire;
+  wire.reserve(blocks.size());
+  for (const Block& b : blocks) wire.emplace_back(b.local_offset, b.remote_offset, b.bytes);
+  const auto list = out.CreateVectorOfStructs(wire);
+  out.Finish(schema::CreateExecute(out, slot.id, slot.op == Op::write, serial, remote_serial, list));
+  if (Status status = send(Message::execute, finished(out)); !status.ok()) return status;
+  slot.stage = Stage::asked;
+  return {};
+}
+
+void LocalEndpoint::cancel(std::uint64_t cookie) {
+  for (Slot& slot : slots_) {
+    if (slot.for_peer || slot.id != cookie) continue;
+    slot.canceled = true;
+    if (slot.ticket != 0) slot.copier->abort(slot.ticket);
+  }
+}
+
+void LocalEndpoint::advance(Slot& slot) {
+  if (slot.stage == Stage::opening) open_offer(slot);
+  if (slot.stage == Stage::asked && slot.canceled && !slot.cancel_sent) {
+    flatbuffers::FlatBufferBuilder out;
+    out.Finish(schema::CreateCancel(out, slot.id));
+    slot.cancel_sent = send(Message::cancel, finished(out)).ok();
+  }
+  while (slot.stage == Stage::running) {
+    if (slot.ticket != 0) {
+      auto end = slot.copier->poll(slot.ticket);
+      if (!end) return;
+      slot.ticket = 0;
+      slot.end = *std::move(end);
+    }
+    if (slot.end.ok() && slot.next < slot.pieces.size()) {
+      if (slot.canceled)
+        slot.end = Status(Code::canceled, Scope::request, "canceled");
+      else if (Status status = start_some(slot); status.ok())
+        continue;
+      else if (status.code() == Code::no_resource)
+        return;
+      else
+        slot.end = status;
+    }
+    slot.stage = Stage::ended;
+  }
+}
+
+/// For the peer: once its key is open, the copy begins as one of our own would.
+void LocalEndpoint::open_offer(Slot& slot) {
+  {
+    const base::MutexLock lock(slot.offer->mutex);
+    if (!slot.offer->opened) return;
+    slot.end = slot.offer->status;
+    slot.remote = slot.offer->memory;
+  }
+  if (slot.end.ok() && slot.canceled) slot.end = Status(Code::canceled, Scope::request, "canceled");
+  if (slot.end.ok() && !slot.remote->alive())
+    slot.end = Status(Code::unreachable, Scope::request, "the region was deregistered");
+  if (slot.end.ok()) {
+    auto blocks = checked_blocks(std::span<const Block>(slot.blocks), slot.target->key.bytes,
+                                 slot.remote->key().bytes, transport_.capabilities());
+    Status status = blocks.ok() ? begin(slot, *slot.target, *blocks, true) : blocks.status();
+    if (status.ok()) return;
+    if (status.code() == Code::no_resource) {
+      slot.pieces.clear();
+      return;
+    }
+    slot.end = status;
+  }
+  slot.stage = Stage::ended;
+}
+
+/// True: it was told and can go.
+bool LocalEndpoint::report(Slot& slot, CompletionSink& sink) {
+  if (!slot.for_peer) {
+    sink.complete({slot.id, std::move(slot.end)});
+    return true;
+  }
+  if (!gone_) {
+    flatbuffers::FlatBufferBuilder out;
+    const auto what = out.CreateString(slot.end.what().substr(0, 512));
+    out.Finish(schema::CreateExecuted(out, slot.id, static_cast<std::uint8_t>(slot.end.code()), what));
+    if (send(Message::executed, finished(out)).code() == Code::no_resource) return false;
+  }
+  --slot.target->uses;
+  return true;
+}
+
+std::size_t LocalEndpoint::progress(CompletionSink& sink) {
+  send_pending();
+  std::size_t completed = 0;
+  for (auto slot = slots_.begin(); slot != slots_.end();) {
+    if (slot->stage != Stage::ended) advance(*slot);
+    if (slot->stage != Stage::ended || !report(*slot, sink)) {
+      ++slot;
+      continue;
+    }
+    --(slot->for_peer ? for_peer_ : ours_);
+    if (slot->remote.use_count() == 1)  // its offer has ended: closing may take milliseconds
+      transport_.off_the_lock([ending = std::move(slot->remote)]() mutable { ending.reset(); });
+    if (!slot->for_peer) ++completed;
+    slot = slots_.erase(slot);
+  }
+  return completed;
+}
+
+void LocalEndpoint::send_pending() {
+  std::vector<std::uint64_t> retract;
+  {
+    const base::MutexLock lock(retract_mutex_);
+    retract.swap(to_retract_);
+  }
+  for (const std::uint64_t serial : retract) {
+    offered_.erase(serial);
+    flatbuffers::FlatBufferBuilder out;
+    out.Finish(schema::CreateRetract(out, serial));
+    if (send(Message::retract, finished(out)).code() == Code::no_resource) {
+      const base::MutexLock lock(retract_mutex_);
+      to_retract_.push_back(serial);
+    }
+  }
+  for (auto serial = dying_.begin(); serial != dying_.end();) {
+    bool sent = false;
+    if (!transport_.maps({.incarnation = peer_.incarnation, .buffer = 0, .serial = *serial})) {
+      flatbuffers::FlatBufferBuilder out;
+      out.Finish(schema::CreateRetracted(out, *serial));
+      sent = send(Message::retracted, finished(out)).code() != Code::no_resource;
+    }
+    serial = sent ? dying_.erase(serial) : std::next(serial);
+  }
+}
+
+NextLook LocalEndpoint::next_look() const {
+  NextLook look;
+  const base::Time now = base::Clock::steady().now();
+  for (const Slot& slot : slots_) {
+    if (slot.stage == Stage::asked && !(slot.canceled && !slot.cancel_sent)) continue;
+    if (slot.stage != Stage::running || slot.ticket == 0) return {NextLook::When::now, {}};
+    const base::Time due = slot.copier->expected(now);
+    if (look.when == NextLook::When::idle || due < look.at) look = {NextLook::When::at, due};
+  }
+  return look;
+}
+
+Status LocalEndpoint::send(Message message, std::span<const std::byte> bytes,
+                           std::span<base::Fd> fds) {
+  return channel_.send(static_cast<std::uint16_t>(message), bytes, fds);
+}
+
+bool LocalEndpoint::tell_retract(std::uint64_t serial) {
+  const base::MutexLock lock(retract_mutex_);
+  if (deaf_) return false;
+  to_retract_.push_back(serial);
+  return true;
+}
+
+void LocalEndpoint::close() {
+  closed_ = true;
+  for (Slot& slot : slots_) {
+    slot.canceled = true;
+    if (slot.ticket != 0) slot.copier->abort(slot.ticket);
+  }
+}
+
+void LocalEndpoint::peer_gone() {
+  gone_ = true;
+  {
+    const base::MutexLock lock(retract_mutex_);
+    deaf_ = true;
+    to_retract_.clear();
+  }
+  transport_.acknowledged(*this, 0);
+  dying_.clear();
+  for (Slot& slot : slots_) {
+    if (slot.stage == Stage::asked) {
+      slot.end = Status(Code::disconnected, Scope::peer, "peer " + peer_name() + " is gone");
+      slot.stage = Stage::ended;
+    } else if (slot.for_peer) {
+      slot.canceled = true;
+      if (slot.ticket != 0) slot.copier->abort(slot.ticket);
+    }
+  }
+  // Closing what it had offered may take milliseconds.
+  transport_.off_the_lock([offers = std::move(offers_)]() mutable { offers.clear(); });
+  offers_.clear();
+}
+
+}  // namespace linkspan::transport::local

@@ -1,0 +1,117 @@
+// transport/local/endpoint.hpp - one peer of this host: batches in flight, and copies for it.
+//
+// On the path of a byte: post() checks, asks route(), turns blocks into addresses and gives them to
+// a copier; progress() polls the copiers. Where only the peer can reach both memories it is asked
+// by message (`offer` once per region, then `execute`), and this side then runs what the peer asks.
+// Threads: under the Worker's lock, but for tell_retract().
+// Invariants: a slot ends only when its copier is quiet or the peer has said so or is gone.
+#pragma once
+
+#include <atomic>
+#include <list>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "transport/local/local_transport.hpp"
+#include "transport/local/wire.hpp"
+
+namespace linkspan::transport::local {
+
+class LocalEndpoint final : public Endpoint {
+ public:
+  LocalEndpoint(LocalTransport& transport, const Address& peer, Channel& channel, unsigned lane,
+                base::Deadline deadline);
+  ~LocalEndpoint() override;
+
+  Status post(const Batch& batch) override;
+  void cancel(std::uint64_t cookie) override;
+  std::size_t progress(CompletionSink& sink) override;
+  NextLook next_look() const override;
+  Explanation explain(Op op, const memory::Region& local, const Mapping& remote,
+                      Shape shape) const override;
+  Status on_message(std::uint16_t op, std::span<const std::byte> bytes,
+                    std::span<base::Fd> fds) override;
+  void close() override;
+  void peer_gone() override;
+
+  /// Any thread: the peer is to be told that our region is dead. False: there is no peer to tell.
+  bool tell_retract(std::uint64_t serial) LINKSPAN_EXCLUDES(retract_mutex_);
+  std::string peer_name() const { return std::string(channel_.peer_name()); }
+
+ private:
+  /// A region of the peer's that it offered, so that we copy for it.
+  struct Offer {
+    base::Mutex mutex;
+    bool opened LINKSPAN_GUARDED_BY(mutex) = false;
+    Status status LINKSPAN_GUARDED_BY(mutex);
+    std::shared_ptr<ImportedMemory> memory LINKSPAN_GUARDED_BY(mutex);
+  };
+  enum class Stage : std::uint8_t {
+    opening,  // for the peer: its offer is being opened
+    running,  // some pieces are with a copier, or wait for room there
+    asked,    // the peer executes it
+    ended,    // quiet; to be told
+  };
+  struct Slot {
+    std::uint64_t id = 0;  // ours: the cookie; for the peer: its own
+    bool for_peer = false;
+    bool canceled = false;
+    bool cancel_sent = false;
+    Stage stage = Stage::running;
+    Op op = Op::write;
+    std::vector<copy::Piece> pieces;
+    std::size_t next = 0;  // pieces before it are with the copier or done
+    copy::Method method = copy::Method::cpu_threads;
+    const cuda::Device* device = nullptr;
+    copy::Copier* copier = nullptr;
+    copy::Ticket ticket = 0;  // 0: nothing is with the copier
+    std::shared_ptr<ImportedMemory> remote;  // also the engine's Mapping or the Offer
+    // For the peer only:
+    std::shared_ptr<Published> target;  // also the transport's, whose retract() waits for `uses`
+    std::shared_ptr<Offer> offer;       // also the task that opens it
+    std::vector<Block> blocks;
+    Status end;
+  };
+
+  RouteFacts facts(Op op, const Published& local, const ImportedMemory& remote, Shape shape,
+                   bool for_peer) const;
+  Status ready() const;
+  Status begin(Slot& slot, const Published& local, std::span<const Block> blocks, bool for_peer);
+  Status ask_peer(Slot& slot, const Published& local, std::uint64_t remote_serial,
+                  std::span<const Block> blocks);
+  Status start_some(Slot& slot);
+  void advance(Slot& slot);
+  void open_offer(Slot& slot);
+  bool report(Slot& slot, CompletionSink& sink);
+  void send_pending();
+  Status send(Message message, std::span<const std::byte> bytes, std::span<base::Fd> fds = {});
+  Status prove_process() const;
+
+  Status on_offer(std::span<const std::byte> bytes, std::span<base::Fd> fds);
+  Status on_execute(std::span<const std::byte> bytes);
+  Status on_executed(std::span<const std::byte> bytes);
+  Status on_cancel(std::span<const std::byte> bytes);
+  Status on_retract(std::span<const std::byte> bytes);
+  Status on_retracted(std::span<const std::byte> bytes);
+
+  LocalTransport& transport_;
+  const Address peer_;
+  Channel& channel_;
+  const unsigned lane_;
+  const Status cross_process_;  // OK, or why process_vm_readv does not reach the peer
+  bool closed_ = false, gone_ = false;
+  std::list<Slot> slots_;
+  std::size_t ours_ = 0, for_peer_ = 0;  // of slots_
+  std::set<std::uint64_t> offered_;      // serials of ours that the peer has a key of
+  std::map<std::uint64_t, std::shared_ptr<Offer>> offers_;  // by the peer's serial
+  std::set<std::uint64_t> dying_;  // the peer's serials that it waits to hear `retracted` of
+
+  base::Mutex retract_mutex_;
+  std::vector<std::uint64_t> to_retract_ LINKSPAN_GUARDED_BY(retract_mutex_);
+  std::atomic<bool> deaf_{false};  // closed or gone
+};
+
+}  // namespace linkspan::transport::local

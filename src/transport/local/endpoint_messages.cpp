@@ -1,0 +1,141 @@
+// What the peer says to a LocalEndpoint: hostile bytes until they are verified.
+#include "base/schema/local_generated.h"
+#include "transport/local/endpoint.hpp"
+
+namespace linkspan::transport::local {
+namespace {
+
+Status corrupt(const char* what) { return {Code::corrupt, Scope::peer, what}; }
+
+}  // namespace
+
+Status LocalEndpoint::on_message(std::uint16_t op, std::span<const std::byte> bytes,
+                                 std::span<base::Fd> fds) {
+  switch (static_cast<Message>(op)) {
+    case Message::offer:
+      return on_offer(bytes, fds);
+    case Message::execute:
+      return on_execute(bytes);
+    case Message::executed:
+      return on_executed(bytes);
+    case Message::cancel:
+      return on_cancel(bytes);
+    case Message::retract:
+      return on_retract(bytes);
+    case Message::retracted:
+      return on_retracted(bytes);
+  }
+  return {Code::unsupported, Scope::request,
+          "the local transport has no op " + std::to_string(op)};
+}
+
+Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base::Fd> fds) {
+  const auto* wire = verified<schema::Offer>(bytes);
+  if (wire == nullptr) return corrupt("malformed offer");
+  if (offers_.size() >= kLeaseSlots) return corrupt("more offers than a peer can have regions");
+  const auto* data = reinterpret_cast<const std::byte*>(wire->key()->data());
+  std::vector<std::byte> key(data, data + wire->key()->size());
+  auto decoded = decode_key(key);
+  if (!decoded.ok()) return decoded.status();
+  if (decoded->id.incarnation != peer_.incarnation) return corrupt("an offer of another peer's key");
+
+  auto offer = std::make_shared<Offer>();
+  offers_[decoded->id.serial] = offer;
+  // Shared, for a std::function must be copyable and Fds are not.
+  auto loose = std::make_shared<std::vector<base::Fd>>();
+  for (base::Fd& fd : fds) loose->push_back(std::move(fd));
+  transport_.off_the_lock([this_transport = &transport_, offer, key = std::move(key), loose] {
+    const auto deadline = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10));
+    auto memory = this_transport->import_memory({key, *loose}, deadline);
+    const base::MutexLock lock(offer->mutex);
+    offer->opened = true;
+    offer->status = memory.status();
+    if (memory.ok()) offer->memory = *std::move(memory);
+  });
+  return {};
+}
+
+Status LocalEndpoint::on_execute(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::Execute>(bytes);
+  if (wire == nullptr) return corrupt("malformed request to execute");
+  if (for_peer_ >= transport_.capabilities().max_inflight)
+    return corrupt("more requests to execute than may be in flight");
+  if (wire->blocks()->size() > transport_.capabilities().max_batch_blocks)
+    return corrupt("too many blocks in a request to execute");
+  Slot slot;
+  slot.id = wire->id();
+  slot.for_peer = true;
+  // Their write is our read: we pull from their region into ours.
+  slot.op = wire->write() ? Op::read : Op::write;
+  slot.stage = Stage::opening;
+  slot.target = transport_.published(wire->receiver_serial());
+  Status refusal;
+  if (slot.target == nullptr) {
+    refusal = Status(Code::unreachable, Scope::request, "the region is not registered here");
+    slot.target = std::make_shared<Published>();  // has a count, and nothing else is looked at
+  } else if (const Permissions may = slot.target->key.peers; !(wire->write() ? may.write : may.read)) {
+    refusal = Status(Code::permission_denied, Scope::request, "not permitted on this region");
+  }
+  if (const auto offer = offers_.find(wire->sender_serial()); offer != offers_.end())
+    slot.offer = offer->second;
+  else if (refusal.ok())
+    refusal = Status(Code::unreachable, Scope::request, "your region was not offered before");
+  for (const schema::WireBlock* b : *wire->blocks())
+    slot.blocks.push_back({.local_offset = b->remote_offset(),
+                           .remote_offset = b->local_offset(),
+                           .bytes = b->bytes()});
+  if (!refusal.ok()) {
+    slot.end = refusal;
+    slot.stage = Stage::ended;
+  }
+  ++slot.target->uses;
+  ++for_peer_;
+  slots_.push_back(std::move(slot));
+  return {};
+}
+
+Status LocalEndpoint::on_executed(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::Executed>(bytes);
+  if (wire == nullptr) return corrupt("malformed answer of an execution");
+  for (Slot& slot : slots_) {
+    if (slot.for_peer || slot.id != wire->id() || slot.stage != Stage::asked) continue;
+    const auto code = static_cast<Code>(wire->code());
+    if (code > Code::internal) return corrupt("an execution ended with an unknown code");
+    if (code != Code::ok) slot.end = Status(code, Scope::request, "by the peer: " + wire->what()->str());
+    slot.stage = Stage::ended;
+    return {};
+  }
+  return corrupt("an execution ended that was not asked for");
+}
+
+Status LocalEndpoint::on_cancel(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::Cancel>(bytes);
+  if (wire == nullptr) return corrupt("malformed cancel");
+  for (Slot& slot : slots_) {
+    if (!slot.for_peer || slot.id != wire->id()) continue;
+    slot.canceled = true;
+    if (slot.ticket != 0) slot.copier->abort(slot.ticket);
+  }
+  return {};  // what has ended meanwhile needs no cancel
+}
+
+Status LocalEndpoint::on_retract(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::Retract>(bytes);
+  if (wire == nullptr) return corrupt("malformed retract");
+  if (dying_.size() >= kLeaseSlots) return corrupt("more retracts than a peer can have regions");
+  if (const auto offer = offers_.find(wire->serial()); offer != offers_.end()) {
+    transport_.off_the_lock([ending = std::move(offer->second)]() mutable { ending.reset(); });
+    offers_.erase(offer);
+  }
+  dying_.insert(wire->serial());
+  return {};
+}
+
+Status LocalEndpoint::on_retracted(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::Retracted>(bytes);
+  if (wire == nullptr) return corrupt("malformed retracted");
+  transport_.acknowledged(*this, wire->serial());
+  return {};
+}
+
+}  // namespace linkspan::transport::local

@@ -1,0 +1,81 @@
+#include "transport/local/key.hpp"
+
+#include "base/schema/local_generated.h"
+#include "transport/local/wire.hpp"
+
+namespace linkspan::transport::local {
+namespace {
+
+constexpr std::size_t kMaxReason = 512;
+
+using schema::take;
+using schema::vector_of;
+
+Status corrupt(const char* what) { return {Code::corrupt, Scope::request, what}; }
+
+}  // namespace
+
+std::vector<std::byte> encode(const Key& key) {
+  flatbuffers::FlatBufferBuilder out;
+  const auto gpu = vector_of(out, key.gpu);
+  const auto ipc = key.ipc ? vector_of(out, *key.ipc) : flatbuffers::Offset<schema::ByteVector>();
+  const auto boot = vector_of(out, key.process.boot_id);
+  const auto why = out.CreateString(key.why_not_mapped.substr(0, kMaxReason));
+  out.Finish(schema::CreateLocalKey(
+      out, key.id.incarnation, key.id.buffer, key.id.serial, boot,
+      key.process.start_time, key.process.nonce, key.lease_slot,
+      static_cast<std::uint8_t>(key.kind), key.peers.read, key.peers.write, key.peers.exclusive,
+      key.bytes, key.address, gpu, key.allocation_offset, ipc, key.has_memfd, why));
+  return finished(out);
+}
+
+Result<Key> decode_key(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::LocalKey>(bytes);
+  if (wire == nullptr) return corrupt("malformed key");
+  Key key;
+  key.id = {wire->incarnation(), wire->buffer(), wire->serial()};
+  if (!take(wire->boot_id(), key.process.boot_id)) return corrupt("key of a malformed process");
+  key.process.start_time = wire->start_time();
+  key.process.nonce = wire->process_nonce();
+  key.lease_slot = wire->lease_slot();
+  if (wire->kind() >= kMemoryKinds) return corrupt("key of an unknown memory kind");
+  key.kind = static_cast<MemoryKind>(wire->kind());
+  key.peers = {wire->read(), wire->write(), wire->exclusive()};
+  key.bytes = wire->bytes();
+  key.address = wire->address();
+  if (!take(wire->gpu(), key.gpu)) return corrupt("key with a malformed GPU UUID");
+  key.allocation_offset = wire->allocation_offset();
+  if (wire->ipc_handle() != nullptr && !take(wire->ipc_handle(), key.ipc.emplace()))
+    return corrupt("key with a malformed IPC handle");
+  key.has_memfd = wire->has_memfd();
+  key.why_not_mapped = wire->why_not_mapped()->str().substr(0, kMaxReason);
+  if (key.id.incarnation == 0 || key.id.serial == 0) return corrupt("key without an identity");
+  if (!memory::fits(key.address, key.bytes, ~std::uint64_t{0}) ||
+      !memory::fits(key.allocation_offset, key.bytes, ~std::uint64_t{0}))
+    return corrupt("key of a region that passes the end of memory");
+  return key;
+}
+
+std::vector<std::byte> encode(const Address& address) {
+  flatbuffers::FlatBufferBuilder out;
+  const auto boot = vector_of(out, address.process.boot_id);
+  const auto proof = vector_of(out, address.proof);
+  out.Finish(schema::CreateLocalAddress(out, address.incarnation, boot, address.process.start_time,
+                                        address.process.nonce, address.proof_address, proof));
+  return finished(out);
+}
+
+Result<Address> decode_address(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::LocalAddress>(bytes);
+  if (wire == nullptr) return corrupt("malformed address");
+  Address address;
+  address.incarnation = wire->incarnation();
+  if (!take(wire->boot_id(), address.process.boot_id) || !take(wire->proof(), address.proof))
+    return corrupt("malformed address");
+  address.process.start_time = wire->start_time();
+  address.process.nonce = wire->process_nonce();
+  address.proof_address = wire->proof_address();
+  return address;
+}
+
+}  // namespace linkspan::transport::local

@@ -1,0 +1,47 @@
+// transport/local/key.hpp - what travels about a region and about an Engine, decoded.
+//
+// The bytes come from a peer: decode() verifies their form, the importer measures what they claim.
+// Threads: values.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/process.hpp"
+#include "cuda/handles.hpp"
+#include "memory/region.hpp"
+
+namespace linkspan::transport::local {
+
+struct Key {
+  memory::RegionId id;
+  base::ProcessIdentity process;  ///< The owner's.
+  std::uint32_t lease_slot = 0;
+  MemoryKind kind = MemoryKind::host;
+  Permissions peers;
+  std::uint64_t bytes = 0;
+  std::uint64_t address = 0;  ///< In its owner. 0: not to be reached by address.
+  GpuUuid gpu{};
+  std::uint64_t allocation_offset = 0;
+  std::optional<cuda::IpcHandle> ipc;
+  bool has_memfd = false;
+  std::string why_not_mapped;  ///< The owner's words when there is neither handle nor memfd.
+};
+
+std::vector<std::byte> encode(const Key& key);
+Result<Key> decode_key(std::span<const std::byte> bytes);  ///< Else `corrupt`.
+
+struct Address {
+  std::uint64_t incarnation = 0;
+  base::ProcessIdentity process;
+  std::uint64_t proof_address = 0;
+  std::array<std::byte, 16> proof{};
+};
+
+std::vector<std::byte> encode(const Address& address);
+Result<Address> decode_address(std::span<const std::byte> bytes);  ///< Else `corrupt`.
+
+}  // namespace linkspan::transport::local

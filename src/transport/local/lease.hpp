@@ -1,0 +1,64 @@
+// transport/local/lease.hpp - which published regions are still alive, in memory that peers read.
+//
+// A mapping outlives what its owner does with the memory, and an fd that was sent cannot be called
+// back. So each Engine has one page table of words, sealed against writing by others: slot i holds
+// the serial of a live region, or 0. A key names slot and serial; an importer looks before it maps
+// and before each batch. That costs one load and no message.
+// Threads: any thread; the words are atomic.
+// Invariants: a slot goes from 0 to a serial and back; serials are never used twice.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/fd.hpp"
+#include "base/mutex.hpp"
+
+namespace linkspan::transport::local {
+
+inline constexpr std::uint32_t kLeaseSlots = 65536;
+
+/// The owner's side.
+class LeaseTable {
+ public:
+  static Result<std::unique_ptr<LeaseTable>> create();
+  LeaseTable(const LeaseTable&) = delete;
+  LeaseTable& operator=(const LeaseTable&) = delete;
+  ~LeaseTable();
+
+  /// no_resource when 65,536 regions are alive.
+  Result<std::uint32_t> grant(std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
+  void revoke(std::uint32_t slot) LINKSPAN_EXCLUDES(mutex_);
+  const base::Fd& fd() const noexcept { return fd_; }  ///< Peers can map it for reading only.
+
+ private:
+  LeaseTable(base::Fd fd, std::atomic<std::uint64_t>* words) : fd_(std::move(fd)), words_(words) {}
+
+  base::Fd fd_;
+  std::atomic<std::uint64_t>* words_;
+  base::Mutex mutex_;
+  std::vector<std::uint32_t> free_ LINKSPAN_GUARDED_BY(mutex_);
+  std::uint32_t fresh_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // slots from here on were never granted
+};
+
+/// A peer's table, as we see it.
+class LeaseView {
+ public:
+  /// corrupt: not such a table, or its owner could take the memory away under our feet.
+  static Result<std::unique_ptr<LeaseView>> open(const base::Fd& fd);
+  LeaseView(const LeaseView&) = delete;
+  LeaseView& operator=(const LeaseView&) = delete;
+  ~LeaseView();
+
+  bool alive(std::uint32_t slot, std::uint64_t serial) const noexcept {
+    return slot < kLeaseSlots && words_[slot].load(std::memory_order_seq_cst) == serial;
+  }
+
+ private:
+  explicit LeaseView(const std::atomic<std::uint64_t>* words) : words_(words) {}
+  const std::atomic<std::uint64_t>* words_;
+};
+
+}  // namespace linkspan::transport::local

@@ -1,0 +1,131 @@
+// transport/local/local_transport.hpp - memory of this host: of this process or of another one.
+//
+// It publishes regions (CUDA IPC handle, memfd, address), imports those of peers as mappings, and
+// owns the copiers that all its Endpoints share: one GpuCopier for each GPU that is up, one
+// CpuCopier. What a GPU needs is made here, off the lock, when the first region of that GPU is
+// published or imported; the path of a byte finds it ready.
+// Threads: as transport.hpp says; what Endpoints call is marked.
+// Invariants: a region's lease is granted from publish() to retract(); once retract() answered OK
+// no peer maps it and no Endpoint of ours uses it for a peer.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/task_thread.hpp"
+#include "copy/cpu_copier.hpp"
+#include "copy/gpu_copier.hpp"
+#include "memory/import_cache.hpp"
+#include "memory/registry.hpp"
+#include "transport/local/mapping.hpp"
+
+namespace linkspan::transport::local {
+
+class LocalEndpoint;
+
+/// One published region.
+/// Threads: `uses` any thread; the rest is immutable.
+struct Published {
+  Key key;
+  const memory::Region* region = nullptr;
+  base::Fd memfd;  ///< Of a shared region, ours.
+  std::shared_ptr<const memory::Registration> registration;  ///< Also the registry's. May be null.
+  std::atomic<std::uint32_t> uses{0};  ///< By what we execute for peers.
+
+  bool exportable() const noexcept { return key.ipc.has_value() || key.has_memfd; }
+  /// A GPU can read and write it by DMA.
+  bool dma() const noexcept {
+    if (key.kind == MemoryKind::shared) return registration != nullptr && registration->pinned();
+    return key.kind == MemoryKind::device || key.kind == MemoryKind::pinned;
+  }
+};
+
+struct LocalOptions {
+  cuda::Topology* topology = nullptr;    ///< Null: no GPU here.
+  memory::Registry* registry = nullptr;  ///< Null: shared memory is never pinned.
+  std::uint64_t incarnation = 0;         ///< Of our Engine.
+  unsigned cpu_threads = 1;
+};
+
+class LocalTransport final : public Transport {
+ public:
+  static Result<std::unique_ptr<Transport>> create(const LocalOptions& options);
+  ~LocalTransport() override;
+
+  std::string_view name() const noexcept override { return "local"; }
+  const Capabilities& capabilities() const noexcept override;
+  Result<memory::PublishedKey> publish(const memory::Region& region) override
+      LINKSPAN_EXCLUDES(mutex_);
+  Status retract(const memory::Region& region) override LINKSPAN_EXCLUDES(mutex_);
+  Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, base::Deadline deadline) override
+      LINKSPAN_EXCLUDES(mutex_);
+  std::vector<std::byte> address() const override;
+  Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> address, Channel& channel,
+                                            base::Deadline deadline) override
+      LINKSPAN_EXCLUDES(mutex_);
+
+  // For its Endpoints, under the Worker's lock.
+  /// Null: not published, or retracted.
+  std::shared_ptr<Published> published(std::uint64_t serial) const LINKSPAN_EXCLUDES(mutex_);
+  Result<memory::PublishedKey> key_of(const Published& published) const;
+  copy::GpuCopier* gpu_copier(const cuda::Device* device) const LINKSPAN_EXCLUDES(mutex_);
+  copy::CpuCopier& cpu_copier() noexcept { return *cpu_; }
+  cuda::Topology* topology() const noexcept { return options_.topology; }
+  /// The peer no longer maps our region, or is gone (`serial` 0: no region of ours at all).
+  void acknowledged(const LocalEndpoint& endpoint, std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
+  /// Whether a mapping of that region is alive in this process.
+  bool maps(const memory::RegionId& id) const LINKSPAN_EXCLUDES(mutex_);
+  /// import_key() for Endpoints, off the lock.
+  Result<std::shared_ptr<ImportedMemory>> import_memory(RemoteKey key, base::Deadline deadline)
+      LINKSPAN_EXCLUDES(mutex_);
+  /// Runs what may take milliseconds, such as the import of an offered key.
+  void off_the_lock(std::function<void()> task) { opener_.run(std::move(task)); }
+  void remove(const LocalEndpoint& endpoint) LINKSPAN_EXCLUDES(mutex_);
+
+ private:
+  struct Entry {
+    std::shared_ptr<Published> published;  // also of Endpoints that execute on it
+    bool retracting = false;
+    std::set<const LocalEndpoint*> unacknowledged;
+  };
+
+  struct Import {
+    memory::RegionId id;
+    std::weak_ptr<ImportedMemory> memory;
+  };
+
+  explicit LocalTransport(const LocalOptions& options) : options_(options) {}
+  /// Activates the GPU, makes its copier, opens on it what was imported before. Milliseconds.
+  Result<const cuda::Device*> bring_up(const GpuUuid& gpu) LINKSPAN_EXCLUDES(mutex_);
+  Result<std::shared_ptr<LeaseView>> lease_of(std::uint64_t incarnation, const base::Fd& fd);
+  Status map_host(ImportedMemory& memory, const base::Fd& memfd, base::Deadline deadline);
+  Status map_device(ImportedMemory& memory, base::Deadline deadline);
+  Status add_view(ImportedMemory& memory, const cuda::Device& device, base::Deadline deadline);
+
+  const LocalOptions options_;
+  std::unique_ptr<LeaseTable> leases_;
+  std::array<std::byte, 16> proof_{};
+  std::unique_ptr<copy::CpuCopier> cpu_;
+
+  memory::ImportCache<memory::ImportKey, LeaseView> lease_views_;
+  memory::ImportCache<memory::ImportKey, HostMapping> host_mappings_;
+  memory::ImportCache<memory::ImportKey, cuda::IpcMapping> ipc_mappings_;
+
+  base::Mutex bringing_up_;  // one GPU at a time
+  mutable base::Mutex mutex_;
+  std::map<std::uint64_t, Entry> entries_ LINKSPAN_GUARDED_BY(mutex_);  // by serial
+  std::map<const cuda::Device*, std::unique_ptr<copy::GpuCopier>> gpu_ LINKSPAN_GUARDED_BY(mutex_);
+  // Entries go after their memory was closed, so that a peer is told when that is true.
+  std::map<const ImportedMemory*, Import> imports_ LINKSPAN_GUARDED_BY(mutex_);
+  std::set<LocalEndpoint*> endpoints_ LINKSPAN_GUARDED_BY(mutex_);
+  unsigned next_lane_ LINKSPAN_GUARDED_BY(mutex_) = 0;
+
+  base::TaskThread opener_;  // last: its tasks use all of the above
+};
+
+}  // namespace linkspan::transport::local

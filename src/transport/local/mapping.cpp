@@ -1,0 +1,108 @@
+#include "transport/local/mapping.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+
+namespace linkspan::transport::local {
+
+Result<std::unique_ptr<HostMapping>> HostMapping::map(const base::Fd& memfd, std::uint64_t needed) {
+  struct stat facts {};
+  if (::fstat(memfd.get(), &facts) != 0) return base::Fd::from("fstat", -1).status();
+  const auto bytes = static_cast<std::uint64_t>(std::max<off_t>(facts.st_size, 0));
+  if (bytes < needed)
+    return Status(Code::corrupt, Scope::request,
+                  "the key claims " + std::to_string(needed) + " bytes of a memfd that has " +
+                      std::to_string(bytes));
+  const int seals = ::fcntl(memfd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+    return Status(Code::corrupt, Scope::request, "the peer's memfd is not sealed against shrinking");
+  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd.get(), 0);
+  if (at == MAP_FAILED) return base::Fd::from("mmap", -1).status();
+  return std::unique_ptr<HostMapping>(
+      new HostMapping(reinterpret_cast<std::uintptr_t>(at), bytes));
+}
+
+HostMapping::~HostMapping() {
+  {
+    const base::MutexLock lock(mutex_);
+    registration_.reset();  // the driver lets go before the pages do
+  }
+  ::munmap(reinterpret_cast<void*>(base_), bytes_);  // NOLINT(performance-no-int-to-ptr)
+}
+
+Status HostMapping::pin(const cuda::Device& device) {
+  const base::MutexLock lock(mutex_);
+  if (pinned()) return {};
+  auto scope = device.enter();
+  if (!scope.ok()) return scope.status();
+  auto made = cuda::HostRegistration::create(
+      *scope, reinterpret_cast<void*>(base_), bytes_);  // NOLINT(performance-no-int-to-ptr)
+  if (made.ok())
+    registration_ = *std::move(made);
+  else if (made.status().code() != Code::busy)  // busy: another Engine of this process did it
+    return made.status();
+  pinned_.store(true, std::memory_order_release);
+  return {};
+}
+
+Mapped ImportedMemory::mapped() const {
+  if (key_.kind == MemoryKind::device) {
+    const base::MutexLock lock(mutex_);
+    if (views_.empty()) return Mapped::nothing;
+    return same_process_ ? Mapped::same_process : Mapped::cuda_ipc;
+  }
+  if (host_address_ == 0) return Mapped::nothing;
+  return same_process_ ? Mapped::same_process : Mapped::memfd;
+}
+
+std::string ImportedMemory::why_not_mapped() const {
+  const base::MutexLock lock(mutex_);
+  return why_not_.empty() ? key_.why_not_mapped : why_not_;
+}
+
+bool ImportedMemory::host_dma() const noexcept {
+  if (host_address_ == 0) return false;
+  return key_.kind == MemoryKind::pinned || (host_ != nullptr && host_->pinned());
+}
+
+std::optional<ImportedMemory::View> ImportedMemory::view(const cuda::Device* preferred) const {
+  const base::MutexLock lock(mutex_);
+  for (const View& view : views_)
+    if (view.device == preferred) return view;
+  if (views_.empty()) return std::nullopt;
+  return views_.front();
+}
+
+void ImportedMemory::use_same_process() {
+  same_process_ = true;
+  if (key_.kind != MemoryKind::device) host_address_ = key_.address;
+}
+
+void ImportedMemory::use_host(std::shared_ptr<HostMapping> host) {
+  host_address_ = host->base() + key_.allocation_offset;
+  host_ = std::move(host);
+}
+
+void ImportedMemory::add_view(View view) {
+  const base::MutexLock lock(mutex_);
+  // The owner of the memory first: for host memory its own PCIe link is the shortest.
+  const bool owner = view.device->info().uuid == key_.gpu;
+  views_.insert(owner ? views_.begin() : views_.end(), std::move(view));
+}
+
+bool ImportedMemory::wants_view(const cuda::Device& device) const {
+  if (key_.kind != MemoryKind::device) return false;
+  const base::MutexLock lock(mutex_);
+  return std::none_of(views_.begin(), views_.end(),
+                      [&](const View& view) { return view.device == &device; });
+}
+
+void ImportedMemory::refuse(std::string why) {
+  const base::MutexLock lock(mutex_);
+  why_not_ = std::move(why);
+}
+
+}  // namespace linkspan::transport::local

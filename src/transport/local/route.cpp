@@ -1,0 +1,85 @@
+#include "transport/local/route.hpp"
+
+#include "copy/chooser.hpp"
+
+namespace linkspan::transport::local {
+namespace {
+
+bool on_gpu(MemoryKind kind) { return kind == MemoryKind::device; }
+
+const char* name_of(Mapped mapped) {
+  constexpr const char* kNames[] = {"unmapped", "same_process", "cuda_ipc", "memfd"};
+  return kNames[static_cast<unsigned>(mapped)];
+}
+
+copy::ShapeFacts shape_facts(const RouteFacts& f) {
+  return {.pieces = f.shape.blocks,
+          .bytes = f.shape.bytes,
+          .device_to_device = on_gpu(f.local) && on_gpu(f.remote),
+          .kernel_available = f.kernel};
+}
+
+copy::Method mapped_method(const RouteFacts& f) {
+  if (!on_gpu(f.local) && !on_gpu(f.remote)) return copy::Method::cpu_threads;
+  if (!f.local_dma || !f.remote_dma) return copy::Method::pageable;
+  return copy::choose_gpu(shape_facts(f));
+}
+
+}  // namespace
+
+Route route(const RouteFacts& f) noexcept {
+  using enum Route::Where;
+  const bool gpu = on_gpu(f.local) || on_gpu(f.remote);
+  if (f.mapped != Mapped::nothing) return {here, mapped_method(f)};
+  // Private memory of the peer. Only its owner has the page tables that a GPU could use, but a CPU
+  // can copy through the kernel without waking it.
+  if (!gpu && f.cross_process) return {here, copy::Method::cross_process};
+  if (f.may_ask_peer && f.peer_can_map) return {peer, copy::Method::cpu_threads};
+  return {};
+}
+
+Explanation describe(const RouteFacts& f, const Route& chosen) {
+  Explanation out;
+  const auto refuse = [&out](std::string path, std::string_view reason) {
+    out.refused.push_back({std::move(path), std::string(reason)});
+  };
+  const bool gpu = on_gpu(f.local) || on_gpu(f.remote);
+  if (f.mapped == Mapped::nothing)
+    refuse(on_gpu(f.remote) ? "cuda_ipc" : "memfd", f.why_not_mapped);
+  switch (chosen.where) {
+    case Route::Where::here: {
+      const bool cross = chosen.method == copy::Method::cross_process;
+      out.path = std::string(cross ? "kernel" : name_of(f.mapped)) + "+" + name_of(chosen.method);
+      out.executor = "here";
+      out.reason = cross ? "the peer's memory is private, the kernel copies it without the peer"
+                         : "the peer's region is mapped in this process";
+      out.expected_gbps = copy::expected_gbps(chosen.method, on_gpu(f.local) && on_gpu(f.remote),
+                                              f.shape.bytes, f.shape.blocks);
+      if (chosen.method == copy::Method::pageable)
+        refuse("copy_engine",
+               "the host memory is pageable: register it with pin, or use allocate_shared");
+      if (chosen.method == copy::Method::copy_engine && !f.kernel && f.shape.blocks > 8)
+        refuse("sm_kernel", "the copy kernel is not loaded on this GPU");
+      break;
+    }
+    case Route::Where::peer:
+      if (!gpu) refuse("kernel+cross_process", f.why_no_cross_process);
+      out.path = std::string(on_gpu(f.local) ? "cuda_ipc" : "memfd") + "+" +
+                 (gpu ? (f.remote == MemoryKind::host ? "pageable" : "copy_engine") : "cpu_threads");
+      out.executor = "peer";
+      out.reason = "only the peer can reach both regions: it maps ours and copies";
+      break;
+    case Route::Where::nowhere:
+      if (gpu)
+        refuse("kernel+cross_process", "one side is GPU memory");
+      else
+        refuse("kernel+cross_process", f.why_no_cross_process);
+      refuse("executed by the peer",
+             f.may_ask_peer ? f.why_peer_cannot : std::string_view("the peer asked us"));
+      out.reason = "no path";
+      break;
+  }
+  return out;
+}
+
+}  // namespace linkspan::transport::local

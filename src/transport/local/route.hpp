@@ -1,0 +1,45 @@
+// transport/local/route.hpp - which of the two sides copies, by what, through which mapping.
+//
+// Pure: facts in, a Route out; so each rule is a row of a unit test. On the path of a byte between
+// the checks of post() and the copier.
+// Threads: pure functions.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "copy/copier.hpp"
+#include "linkspan/types.hpp"
+#include "transport/transport.hpp"
+
+namespace linkspan::transport::local {
+
+/// How this process reaches the peer's region by address.
+enum class Mapped : std::uint8_t { nothing, same_process, cuda_ipc, memfd };
+
+struct RouteFacts {
+  MemoryKind local = MemoryKind::host, remote = MemoryKind::host;
+  bool local_dma = false;   ///< A GPU can read and write it: device, pinned, registered.
+  bool remote_dma = false;  ///< The same of the mapping here.
+  Mapped mapped = Mapped::nothing;
+  std::string_view why_not_mapped{};
+  bool cross_process = false;  ///< process_vm_readv works and the owner gave an address.
+  std::string_view why_no_cross_process{};
+  bool peer_can_map = false;  ///< Ours: a CUDA IPC handle or a memfd exists and may be given.
+  std::string_view why_peer_cannot{};
+  bool may_ask_peer = true;  ///< False where we execute for the peer already.
+  bool kernel = false;       ///< The copy kernel is loaded on the device that would copy.
+  Shape shape{};
+};
+
+struct Route {
+  enum class Where : std::uint8_t { nowhere, here, peer };
+  Where where = Where::nowhere;
+  copy::Method method = copy::Method::cpu_threads;  ///< For `here`.
+};
+
+Route route(const RouteFacts& facts) noexcept;
+/// The same decision in words; `mapping+copier`, who executes, and each better way refused.
+Explanation describe(const RouteFacts& facts, const Route& chosen);
+
+}  // namespace linkspan::transport::local

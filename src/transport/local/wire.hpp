@@ -1,0 +1,18 @@
+// transport/local/wire.hpp - the ops of this transport on the Channel.
+//
+// Threads: pure functions.
+#pragma once
+
+#include <cstdint>
+
+#include "base/schema/flat.hpp"
+
+namespace linkspan::transport::local {
+
+/// Ops on the Channel. Numbers are wire format.
+enum class Message : std::uint16_t { offer = 1, execute, executed, cancel, retract, retracted };
+
+using schema::finished;
+using schema::verified;
+
+}  // namespace linkspan::transport::local

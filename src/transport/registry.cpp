@@ -1,0 +1,18 @@
+#include "transport/registry.hpp"
+
+#include "transport/local/local_transport.hpp"
+
+namespace linkspan::transport {
+
+Result<std::vector<std::unique_ptr<Transport>>> create_all(const Context& context) {
+  std::vector<std::unique_ptr<Transport>> all;
+  auto local = local::LocalTransport::create({.topology = context.topology,
+                                              .registry = context.registry,
+                                              .incarnation = context.incarnation,
+                                              .cpu_threads = context.options->cpu_threads});
+  if (!local.ok()) return local.status();
+  all.push_back(*std::move(local));
+  return all;
+}
+
+}  // namespace linkspan::transport

@@ -1,0 +1,141 @@
+// transport/transport.hpp - the contract between the engine and every way to a peer.
+//
+// Path of a byte: Engine -> Worker -> Router -> Endpoint::post -> copier or wire ->
+//                 Endpoint::progress -> Completion -> Worker -> the user's Transfer.
+// Threads: under the Worker's lock, where nothing blocks: long work (a copy by CPU threads) is an
+// executor's, which owns its slot until it hands it back. What is marked OFF THE LOCK may take
+// milliseconds: any thread, beside all the rest.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/fd.hpp"
+#include "linkspan/status.hpp"
+#include "linkspan/types.hpp"
+#include "memory/region.hpp"
+#include "transport/channel.hpp"
+
+namespace linkspan::transport {
+
+/// What a transport can do, as data. The router reads these fields and never a name.
+/// tests/conformance proves each field; a capability that is claimed and absent is a red build.
+struct Capabilities {
+  MemoryKinds local_kinds = {};  ///< Reachable without staging; publish() refuses others.
+  bool initiator_reads = false;  ///< Can pull without the peer's help.
+  bool orders_streams = false;   ///< Takes Batch::after and Batch::release.
+  bool leaves_host = false;
+  std::uint64_t max_batch_bytes = 0;   ///< The router splits what is larger.
+  std::uint64_t max_batch_blocks = 0;  ///< The same.
+  std::uint32_t max_inflight = 0;      ///< Each Endpoint takes so many, whatever others do.
+};
+
+/// A peer's region after its key was imported.
+class Mapping {
+ public:
+  virtual ~Mapping() = default;  ///< OFF THE LOCK, no Batch using it: gives the mapping back.
+  virtual std::uint64_t bytes() const noexcept = 0;
+  virtual Permissions permissions() const noexcept = 0;
+};
+
+/// One submission: however many blocks, it costs one launch and one flag. No order among blocks or
+/// batches: bytes that two in flight both write are undefined. No blocks is a batch as well.
+struct Batch {
+  Op op = Op::write;
+  const memory::Region* local = nullptr;    ///< Published here. Borrowed until the Completion.
+  const Mapping* remote = nullptr;  ///< Imported here, this peer's. Borrowed as well.
+  std::variant<std::span<const Block>, Pages> shape;  ///< Read during post() only.
+  StreamOrder after;         ///< The user's stream to run after; none: at once.
+  StreamOrder release;       ///< The user's stream that goes on after it; none: no one waits.
+  std::uint64_t cookie = 0;  ///< Unique among those in flight; comes back untouched.
+};
+
+/// Exactly one for each accepted Batch, and only when it is quiet: the wire will never again touch
+/// the memory, on either side, whatever the status says.
+struct Completion {
+  std::uint64_t cookie = 0;
+  Status status;  ///< OK: visible to CPU code and kernels that start after they are told of it.
+};
+
+/// Where progress() delivers. An interface: to make a std::function may allocate.
+class CompletionSink {
+ public:
+  virtual void complete(Completion&& completion) = 0;  ///< Calls no Endpoint.
+
+ protected:
+  ~CompletionSink() = default;
+};
+
+/// When progress() has something to do again.
+struct NextLook {
+  enum class When : std::uint8_t { idle, now, at };
+  When when = When::idle;  ///< idle: only post() or a message of the peer changes that.
+  base::Time at{};         ///< For `at`: by then; sooner does no harm.
+};
+
+/// What is known of a Batch that is not posted yet; for explain() and the router.
+struct Shape {
+  std::uint64_t blocks = 0, bytes = 0;
+};
+
+/// One connection to one peer. Batches may complete in any order.
+class Endpoint {
+ public:
+  virtual ~Endpoint() = default;  ///< Requires: closed and drained.
+  /// Starts a batch; never calls a sink. OK: one Completion follows. Any other: not started.
+  /// no_resource: slots come back only in progress(). invalid_argument: a block leaves its region
+  /// (the sum may overflow), index lengths differ, a limit is passed, the Mapping is another
+  /// peer's. permission_denied: the peer does not permit it. unsupported: a capability is absent.
+  /// canceled: closed. timed_out, disconnected: no peer.
+  virtual Status post(const Batch& batch) = 0;
+  /// Asks for an early end. The Completion still comes when it is quiet, as OK or as `canceled`,
+  /// when any part has landed. A cookie that is not in flight is ignored.
+  virtual void cancel(std::uint64_t cookie) = 0;
+  virtual std::size_t progress(CompletionSink& sink) = 0;  ///< Advances; how many it delivered.
+  virtual NextLook next_look() const = 0;
+  /// Which way such a batch would take, and why not a better one. Costs microseconds.
+  virtual Explanation explain(Op op, const memory::Region& local, const Mapping& remote,
+                              Shape shape) const = 0;
+  /// What the peer sent over the Channel. unsupported: an op this release does not know.
+  virtual Status on_message(std::uint16_t op, std::span<const std::byte> bytes,
+                            std::span<base::Fd> fds) = 0;
+  virtual void close() = 0;  ///< Refuses new posts and cancels the pending ones.
+  /// The peer's process has ended and nothing of it will touch memory again: what it was asked to
+  /// execute completes as `disconnected`, what runs here goes on to its own end. Posts answer
+  /// `disconnected`.
+  virtual void peer_gone() = 0;
+};
+
+/// What import_key() takes. The fds came over the peer's Unix socket, never from a store; it may
+/// move them out, and the caller closes what it leaves.
+struct RemoteKey {
+  std::span<const std::byte> bytes;
+  std::span<base::Fd> fds;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;  ///< After its Endpoints and Mappings.
+  virtual std::string_view name() const noexcept = 0;
+  virtual const Capabilities& capabilities() const noexcept = 0;
+  /// OFF THE LOCK. Once for every Region, also one that stays local: wires register it here.
+  virtual Result<memory::PublishedKey> publish(const memory::Region& region) = 0;
+  /// OFF THE LOCK, before the Region ends. Its key is dead at once. OK: no peer reaches it through
+  /// here any more. busy: one still does, ask again.
+  virtual Status retract(const memory::Region& region) = 0;
+  /// OFF THE LOCK. A hostile key is `corrupt`, never a crash: what it claims is measured.
+  virtual Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, base::Deadline deadline) = 0;
+  virtual std::vector<std::byte> address() const = 0;  ///< Travels in the handshake.
+  /// Returns at once. Both peers call it, each with the other's address(). Until both have, post()
+  /// answers no_resource; past the deadline, timed_out. The Channel outlives the Endpoint.
+  virtual Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> address,
+                                                    Channel& channel, base::Deadline deadline) = 0;
+};
+
+}  // namespace linkspan::transport
