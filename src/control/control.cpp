@@ -1,0 +1,277 @@
+#include "control/control.hpp"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/post.hpp>
+#include <asio/steady_timer.hpp>
+#include <map>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "control/socket_address.hpp"
+
+namespace linkspan::control {
+namespace {
+
+using asio::posix::stream_descriptor;
+
+constexpr auto kHandshake = std::chrono::seconds(10);
+constexpr auto kRetryConnect = std::chrono::milliseconds(5);
+constexpr std::size_t kMaxLinks = 4096;
+
+/// What connect() waits for.
+struct Outcome {
+  bool decided = false;
+  Status status;
+  std::shared_ptr<Session> session;  // also the Link's
+};
+
+/// One Session and what the event loop waits for on its behalf. Control thread only.
+struct Link {
+  Link(asio::io_context& io, std::shared_ptr<Session> s)
+      : session(std::move(s)), socket(io), pidfd(io), handshake(io) {}
+
+  std::shared_ptr<Session> session;  // also the engine's peer, as its Channel
+  stream_descriptor socket, pidfd;   // duplicates: the Session owns the originals
+  asio::steady_timer handshake;
+  bool writing = false;
+  std::shared_ptr<Outcome> outcome;  // also connect()'s; null: the peer came to us
+};
+
+class AsioControl final : public Control {
+ public:
+  AsioControl(const Identity& us, Listener& listener, const base::Log& log)
+      : us_(us), listener_(listener), log_(log), acceptor_(io_) {}
+  ~AsioControl() override {
+    close(base::Deadline::after(base::Clock::steady(), std::chrono::seconds(1)));
+  }
+
+  void start() {
+    keep_running_.emplace(io_.get_executor());
+    thread_ = std::jthread([this] { io_.run(); });
+  }
+
+  Status listen(const std::string& path) override {
+    auto socket = listen_at(path);
+    if (!socket.ok()) return socket.status();
+    asio::post(io_, [this, path, raw = socket->release()] {
+      if (acceptor_.is_open()) ::unlink(path_.c_str());
+      acceptor_.assign(raw);
+      path_ = path;
+      accept_next();
+    });
+    return {};
+  }
+
+  Result<std::shared_ptr<Session>> connect(const std::string& path,
+                                           base::Deadline deadline) override
+      LINKSPAN_EXCLUDES(mutex_) {
+    auto socket = connect_to(path);
+    while (!socket.ok() && (socket.status().code() == Code::not_found ||
+                            socket.status().code() == Code::unreachable)) {
+      const base::MutexLock lock(mutex_);
+      if (closing_) return Status(Code::canceled, Scope::process, "the Engine is closing");
+      if (deadline.passed())
+        return Status(Code::unreachable, Scope::peer, socket.status().what());
+      const auto pause = std::min<Duration>(kRetryConnect, deadline.left());
+      changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), pause));
+      socket = connect_to(path);
+    }
+    if (!socket.ok()) return socket.status();
+
+    const auto outcome = std::make_shared<Outcome>();
+    asio::post(io_, [this, outcome, deadline, raw = socket->release()] {
+      adopt(base::Fd(raw), deadline.left(), outcome);
+    });
+    const base::MutexLock lock(mutex_);
+    while (!outcome->decided) {
+      if (deadline.passed())
+        return Status(Code::timed_out, Scope::peer, "no answer to the handshake at " + path);
+      if (closing_) return Status(Code::canceled, Scope::process, "the Engine is closing");
+      changed_.wait(mutex_, deadline);
+    }
+    if (!outcome->status.ok()) return outcome->status;
+    return outcome->session;
+  }
+
+  void write_when_ready(const std::shared_ptr<Session>& session) override {
+    asio::post(io_, [this, id = session->id()] { write_more(id); });
+  }
+
+  void close(base::Deadline deadline) override LINKSPAN_EXCLUDES(mutex_) {
+    {
+      const base::MutexLock lock(mutex_);
+      if (std::exchange(closing_, true)) return;
+    }
+    changed_.notify_all();
+    asio::post(io_, [this, deadline] { wind_down(deadline); });
+    if (thread_.joinable()) thread_.join();
+    links_.clear();
+  }
+
+ private:
+  void accept_next() {
+    acceptor_.async_wait(stream_descriptor::wait_read, [this](const asio::error_code& error) {
+      if (error) return;
+      for (;;) {
+        base::Fd socket(::accept4(acceptor_.native_handle(), nullptr, nullptr,
+                                  SOCK_CLOEXEC | SOCK_NONBLOCK));
+        if (!socket.valid()) break;
+        adopt(std::move(socket), kHandshake, nullptr);
+      }
+      accept_next();
+    });
+  }
+
+  void adopt(base::Fd socket, Duration handshake, std::shared_ptr<Outcome> outcome) {
+    if (links_.size() >= kMaxLinks || ending_) return;  // closes it
+    auto watched = socket.duplicate();
+    const std::uint64_t id = ++last_id_;
+    auto session = std::make_shared<Session>(id, outcome != nullptr, std::move(socket), us_, listener_, log_);
+    Link& link = *links_.emplace(id, std::make_unique<Link>(io_, session)).first->second;
+    link.outcome = std::move(outcome);
+    if (watched.ok()) link.socket.assign(watched->release());
+    Status started = watched.ok() ? session->start() : watched.status();
+    if (!started.ok()) session->fail(started);
+    link.handshake.expires_after(handshake);
+    link.handshake.async_wait([this, id](const asio::error_code& error) {
+      if (error) return;
+      if (Link* late = find(id); late != nullptr && !late->session->is_up()) {
+        late->session->fail(Status(Code::timed_out, Scope::peer, "the handshake took too long"));
+        settle(id);
+      }
+    });
+    if (settle(id)) {
+      read_next(link);
+      write_more(id);
+    }
+  }
+
+  void read_next(Link& link) {
+    link.socket.async_wait(stream_descriptor::wait_read,
+                           [this, id = link.session->id()](const asio::error_code& error) {
+                             Link* ready = find(id);
+                             if (error || ready == nullptr) return;
+                             ready->session->on_readable();
+                             watch_process(*ready);
+                             if (settle(id) && !ready->session->is_lost()) read_next(*ready);
+                           });
+  }
+
+  void write_more(std::uint64_t id) {
+    Link* link = find(id);
+    if (link == nullptr || link->writing || link->session->is_lost()) return;
+    link->session->flush();
+    if (!link->session->wants_write()) return;
+    link->writing = true;
+    link->socket.async_wait(stream_descriptor::wait_write,
+                            [this, id](const asio::error_code& error) {
+                              Link* ready = find(id);
+                              if (ready == nullptr) return;
+                              ready->writing = false;
+                              if (!error) write_more(id);
+                            });
+  }
+
+  void watch_process(Link& link) {
+    if (link.pidfd.is_open() || link.session->pidfd() < 0) return;
+    base::Fd watched(::dup(link.session->pidfd()));
+    if (!watched.valid()) return;
+    link.pidfd.assign(watched.release());
+    link.pidfd.async_wait(stream_descriptor::wait_read,
+                          [this, id = link.session->id()](const asio::error_code& error) {
+                            Link* ended = find(id);
+                            if (error || ended == nullptr) return;
+                            ended->session->on_process_end();
+                            settle(id);
+                          });
+  }
+
+  /// After anything happened to it: tells connect(), forgets what is gone. False: it is forgotten.
+  bool settle(std::uint64_t id) LINKSPAN_EXCLUDES(mutex_) {
+    Link& link = *links_.at(id);
+    const bool lost = link.session->is_lost();
+    if (link.session->is_up() || lost) {
+      link.handshake.cancel();
+      if (link.outcome) {
+        const base::MutexLock lock(mutex_);
+        link.outcome->decided = true;
+        if (lost)
+          link.outcome->status = link.session->failure();
+        else
+          link.outcome->session = link.session;
+        link.outcome.reset();
+        changed_.notify_all();
+      }
+    }
+    if (!link.session->is_gone()) return true;
+    links_.erase(id);
+    return false;
+  }
+
+  /// Until everything that was queued is sent, or the deadline.
+  void wind_down(base::Deadline deadline) {
+    ending_ = true;
+    if (acceptor_.is_open()) {
+      acceptor_.close();
+      ::unlink(path_.c_str());
+    }
+    for (auto& [id, link] : links_) link->session->say_goodbye();
+    poll_end(deadline);
+  }
+
+  void poll_end(base::Deadline deadline) {
+    bool unsent = false;
+    for (auto& [id, link] : links_) {
+      if (!link->session->is_lost()) link->session->flush();
+      unsent |= !link->session->is_lost() && link->session->wants_write();
+    }
+    if (unsent && !deadline.passed()) {
+      linger_.expires_after(std::chrono::milliseconds(1));
+      linger_.async_wait([this, deadline](const asio::error_code&) { poll_end(deadline); });
+      return;
+    }
+    for (auto& [id, link] : links_) link->session->drop();
+    keep_running_.reset();
+    io_.stop();
+  }
+
+  Link* find(std::uint64_t id) {
+    const auto found = links_.find(id);
+    return found == links_.end() ? nullptr : found->second.get();
+  }
+
+  const Identity& us_;
+  Listener& listener_;
+  const base::Log& log_;
+
+  asio::io_context io_{1};
+  std::optional<asio::executor_work_guard<asio::io_context::executor_type>> keep_running_;
+  // Of the Control thread, until it is joined:
+  stream_descriptor acceptor_;
+  std::string path_;
+  std::map<std::uint64_t, std::unique_ptr<Link>> links_;
+  std::uint64_t last_id_ = 0;
+  bool ending_ = false;
+  asio::steady_timer linger_{io_};
+
+  base::Mutex mutex_;  // of connect() and close()
+  base::Condition changed_;
+  bool closing_ LINKSPAN_GUARDED_BY(mutex_) = false;
+  std::jthread thread_;  // last: it uses all of the above
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Control>> Control::open(const Identity& us, Listener& listener,
+                                               const base::Log& log) {
+  auto control = std::make_unique<AsioControl>(us, listener, log);
+  control->start();
+  return std::unique_ptr<Control>(std::move(control));
+}
+
+}  // namespace linkspan::control

@@ -1,0 +1,35 @@
+// control/control.hpp - the Engine's control thread: it listens, connects, watches peers live and
+// die, and carries what Sessions say.
+//
+// Threads: any thread may call; what Sessions do happens on the one thread that open() starts and
+// close() joins. It blocks in epoll only, and in what a Listener does (imports take milliseconds).
+// Invariants: after close() no Listener is called any more.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "control/session.hpp"
+
+namespace linkspan::control {
+
+class Control {
+ public:
+  /// `us`, `listener` and `log` outlive it.
+  static Result<std::unique_ptr<Control>> open(const Identity& us, Listener& listener,
+                                               const base::Log& log);
+  virtual ~Control() = default;  ///< Closes.
+
+  /// A filesystem path; a stale socket is replaced, a live one is `busy`.
+  virtual Status listen(const std::string& path) = 0;
+  /// Until both sides are ready. A path where nobody listens yet is tried again until the deadline,
+  /// then it is `unreachable`. What the peer refuses comes with its words.
+  virtual Result<std::shared_ptr<Session>> connect(const std::string& path,
+                                                   base::Deadline deadline) = 0;
+  /// More of a Session's frames wait for room in its socket.
+  virtual void write_when_ready(const std::shared_ptr<Session>& session) = 0;
+  /// Says goodbye to all, stops listening, joins the thread. Waits `deadline` for what is queued.
+  virtual void close(base::Deadline deadline) = 0;
+};
+
+}  // namespace linkspan::control

@@ -1,0 +1,125 @@
+#include "control/handshake.hpp"
+
+#include "base/schema/control_generated.h"
+#include "base/schema/flat.hpp"
+
+namespace linkspan::control {
+namespace {
+
+constexpr std::size_t kMaxName = 256, kMaxTransports = 16, kMaxAddress = 4096;
+
+Status corrupt(const char* what) { return {Code::corrupt, Scope::peer, what}; }
+
+using schema::bytes_of;
+using schema::finished;
+using schema::take;
+using schema::vector_of;
+using schema::verified;
+
+}  // namespace
+
+std::vector<std::byte> encode(const Hello& hello) {
+  flatbuffers::FlatBufferBuilder out;
+  std::vector<flatbuffers::Offset<schema::TransportAddress>> addresses;
+  for (const TransportAddress& each : hello.transports) {
+    const auto name = out.CreateString(each.name);
+    addresses.push_back(schema::CreateTransportAddress(out, name, vector_of(out, each.bytes)));
+  }
+  const auto engine = out.CreateString(hello.engine);
+  const auto boot = vector_of(out, hello.process.boot_id);
+  const auto share = vector_of(out, hello.key_share);
+  const auto list = out.CreateVector(addresses);
+  out.Finish(schema::CreateHello(out, engine, boot, hello.process.start_time, hello.process.nonce,
+                                 share, list));
+  return finished(out);
+}
+
+Result<Hello> decode_hello(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::Hello>(bytes);
+  if (wire == nullptr) return corrupt("malformed hello");
+  Hello hello;
+  hello.engine = wire->engine()->str();
+  if (hello.engine.size() > kMaxName || wire->transports()->size() > kMaxTransports)
+    return corrupt("hello beyond a limit");
+  if (!take(wire->boot_id(), hello.process.boot_id) || !take(wire->key_share(), hello.key_share))
+    return corrupt("malformed hello");
+  hello.process.start_time = wire->start_time();
+  hello.process.nonce = wire->process_nonce();
+  for (const schema::TransportAddress* each : *wire->transports()) {
+    if (each->name()->size() > kMaxName || each->bytes()->size() > kMaxAddress)
+      return corrupt("hello beyond a limit");
+    hello.transports.push_back({each->name()->str(), bytes_of(*each->bytes())});
+  }
+  return hello;
+}
+
+std::vector<std::byte> encode_error(const Status& status) {
+  flatbuffers::FlatBufferBuilder out;
+  const auto what = out.CreateString(status.what().substr(0, 1024));
+  out.Finish(schema::CreateError(out, static_cast<std::uint8_t>(status.code()), what));
+  return finished(out);
+}
+
+Status decode_error(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::Error>(bytes);
+  if (wire == nullptr) return corrupt("malformed error");
+  const auto code = static_cast<Code>(wire->code());
+  if (code == Code::ok || code > Code::internal) return corrupt("error of an unknown code");
+  return {code, Scope::request, "the peer: " + wire->what()->str().substr(0, 1024)};
+}
+
+std::vector<std::byte> encode_import(std::string_view name) {
+  flatbuffers::FlatBufferBuilder out;
+  out.Finish(schema::CreateImport(out, out.CreateString(name.data(), name.size())));
+  return finished(out);
+}
+
+Result<std::string> decode_import(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::Import>(bytes);
+  if (wire == nullptr || wire->name()->size() > kMaxName) return corrupt("malformed import");
+  return wire->name()->str();
+}
+
+std::vector<std::byte> encode_imported(std::span<const std::byte> descriptor) {
+  flatbuffers::FlatBufferBuilder out;
+  out.Finish(schema::CreateImported(out, vector_of(out, descriptor)));
+  return finished(out);
+}
+
+Result<std::vector<std::byte>> decode_imported(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::Imported>(bytes);
+  if (wire == nullptr) return corrupt("malformed answer to an import");
+  return bytes_of(*wire->descriptor());
+}
+
+std::vector<std::byte> encode_notify(std::span<const std::byte> payload) {
+  flatbuffers::FlatBufferBuilder out;
+  out.Finish(schema::CreateNotify(out, vector_of(out, payload)));
+  return finished(out);
+}
+
+Result<std::vector<std::byte>> decode_notify(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::Notify>(bytes);
+  if (wire == nullptr) return corrupt("malformed notification");
+  return bytes_of(*wire->bytes());
+}
+
+std::vector<std::byte> encode_for_transport(std::string_view transport, std::uint16_t op,
+                                            std::span<const std::byte> bytes) {
+  flatbuffers::FlatBufferBuilder out(bytes.size() + 256);
+  const auto name = out.CreateString(transport.data(), transport.size());
+  out.ForceVectorAlignment(bytes.size(), 1, 16);
+  const auto payload = vector_of(out, bytes);
+  out.Finish(schema::CreateForTransport(out, name, op, payload));
+  return finished(out);
+}
+
+Result<TransportMessage> decode_for_transport(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::ForTransport>(bytes);
+  if (wire == nullptr || wire->transport()->size() > kMaxName)
+    return corrupt("malformed message for a transport");
+  // A copy, and so aligned whatever the peer sent.
+  return TransportMessage{wire->transport()->str(), wire->op(), bytes_of(*wire->bytes())};
+}
+
+}  // namespace linkspan::control

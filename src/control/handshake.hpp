@@ -1,0 +1,69 @@
+// control/handshake.hpp - the first words of two Engines, and the ops of the control connection.
+//
+// Both sides send `hello`, check what came (version, the socket's uid), connect their transports
+// to the addresses in it and send `ready`; who has sent and heard `ready` may use the peer.
+// Threads: pure functions and values.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/process.hpp"
+#include "linkspan/status.hpp"
+
+namespace linkspan::control {
+
+/// Numbers are wire format. What is missing here is answered `unsupported`.
+enum class FrameOp : std::uint16_t {
+  hello = 1,
+  challenge = 2,  // for networks; a Unix socket knows its peer's uid
+  ready = 3,
+  import = 4,
+  imported = 5,
+  notify = 6,
+  goodbye = 7,
+  error = 8,
+  for_transport = 9,
+};
+
+struct TransportAddress {
+  std::string name;
+  std::vector<std::byte> bytes;
+};
+
+struct Hello {
+  std::string engine;  ///< For people: logs and errors.
+  base::ProcessIdentity process;
+  std::array<std::byte, 32> key_share{};
+  std::vector<TransportAddress> transports;
+};
+
+std::vector<std::byte> encode(const Hello& hello);
+/// corrupt: malformed, or a name of over 256 bytes, or over 16 transports.
+Result<Hello> decode_hello(std::span<const std::byte> bytes);
+
+std::vector<std::byte> encode_error(const Status& status);
+Status decode_error(std::span<const std::byte> bytes);  ///< Never OK.
+
+std::vector<std::byte> encode_import(std::string_view name);
+Result<std::string> decode_import(std::span<const std::byte> bytes);
+
+std::vector<std::byte> encode_imported(std::span<const std::byte> descriptor);
+Result<std::vector<std::byte>> decode_imported(std::span<const std::byte> bytes);
+
+std::vector<std::byte> encode_notify(std::span<const std::byte> payload);
+Result<std::vector<std::byte>> decode_notify(std::span<const std::byte> bytes);
+
+struct TransportMessage {
+  std::string transport;
+  std::uint16_t op = 0;
+  std::vector<std::byte> bytes;
+};
+std::vector<std::byte> encode_for_transport(std::string_view transport, std::uint16_t op,
+                                            std::span<const std::byte> bytes);
+Result<TransportMessage> decode_for_transport(std::span<const std::byte> bytes);
+
+}  // namespace linkspan::control

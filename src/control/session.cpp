@@ -1,0 +1,228 @@
+#include "control/session.hpp"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace linkspan::control {
+namespace {
+
+constexpr int kFramesATurn = 64;
+
+}  // namespace
+
+Session::Session(std::uint64_t id, bool initiated, base::Fd socket, const Identity& us,
+                 Listener& listener, const base::Log& log)
+    : id_(id),
+      initiated_(initiated),
+      us_(us),
+      listener_(listener),
+      log_(log),
+      socket_(socket.get()),
+      channel_(std::move(socket)) {}
+
+Session::~Session() = default;
+
+std::string Session::describe() const {
+  return (hello_.engine.empty() ? "unknown" : hello_.engine) + " (peer " + std::to_string(id_) +
+         ", pid " + std::to_string(pid_) + ")";
+}
+
+Status Session::send(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
+                     std::span<base::Fd> fds) {
+  if (lost_)
+    return {Code::disconnected, Scope::peer, "the connection to " + describe() + " is closed"};
+  const base::MutexLock lock(mutex_);
+  const base::FrameHeader header{.length = 0,
+                                 .version = base::kProtocolVersion,
+                                 .op = static_cast<std::uint16_t>(op),
+                                 .id = id,
+                                 .incarnation = us_.incarnation};
+  if (Status status = channel_.queue(header, payload, fds); !status.ok()) return status;
+  // What does not go now goes when the socket has room; a break shows as end-of-file.
+  (void)channel_.flush();
+  return {};
+}
+
+bool Session::wants_write() {
+  const base::MutexLock lock(mutex_);
+  return channel_.wants_write();
+}
+
+void Session::flush() {
+  const base::MutexLock lock(mutex_);
+  (void)channel_.flush();
+}
+
+Status Session::start() {
+  auto credentials = base::peer_credentials(socket_);
+  if (!credentials.ok()) return credentials.status();
+  pid_ = credentials->pid;
+  if (!us_.any_uid && credentials->uid != ::geteuid())
+    return {Code::permission_denied, Scope::peer,
+            "peer of uid " + std::to_string(credentials->uid) + ", this is uid " +
+                std::to_string(::geteuid()) + "; EngineOptions::any_uid lets it in"};
+  if (Status status = base::random_bytes(our_share_); !status.ok()) return status;
+  auto own = base::open_pidfd(::getpid());
+  if (!own.ok()) return own.status();
+  const Hello hello{.engine = us_.engine,
+                    .process = base::this_process(),
+                    .key_share = our_share_,
+                    .transports = listener_.addresses()};
+  base::Fd fds[] = {*std::move(own)};
+  return send(FrameOp::hello, 0, encode(hello), fds);
+}
+
+void Session::on_readable() {
+  for (int i = 0; i < kFramesATurn && !lost_; ++i) {
+    Result<std::optional<base::Frame>> next = [&] {
+      const base::MutexLock lock(mutex_);
+      return channel_.receive();
+    }();
+    if (!next.ok()) {
+      if (next.status().code() == Code::disconnected)
+        lose(Status(Code::disconnected, Scope::peer, "peer " + describe() + " closed its socket"));
+      else
+        fail(next.status());
+      return;
+    }
+    if (!next->has_value()) return;
+    if (Status status = handle(**next); !status.ok()) {
+      fail(status);
+      return;
+    }
+  }
+}
+
+Status Session::handle(base::Frame& frame) {
+  const auto op = static_cast<FrameOp>(frame.header.op);
+  if (stage_ == Stage::greeting && op == FrameOp::error) {  // refused
+    lose(decode_error(frame.payload));
+    return {};
+  }
+  if (stage_ == Stage::greeting) {
+    if (op != FrameOp::hello) return {Code::corrupt, Scope::peer, "the peer did not say hello"};
+    return on_hello(frame);
+  }
+  if (frame.header.incarnation != incarnation_)
+    return {Code::corrupt, Scope::peer, "a frame of another incarnation"};
+  switch (op) {
+    case FrameOp::ready:
+      ready_heard_ = true;
+      if (stage_ == Stage::met) {
+        stage_ = Stage::up;
+        listener_.up(*this);
+      }
+      return {};
+    case FrameOp::import:
+      return on_import(frame);
+    case FrameOp::imported: {
+      auto descriptor = decode_imported(frame.payload);
+      if (!descriptor.ok()) return descriptor.status();
+      listener_.imported(*this, frame.header.id,
+                         Exported{*std::move(descriptor), std::move(frame.fds)});
+      return {};
+    }
+    case FrameOp::error:
+      listener_.imported(*this, frame.header.id, decode_error(frame.payload));
+      return {};
+    case FrameOp::notify: {
+      auto payload = decode_notify(frame.payload);
+      if (!payload.ok()) return payload.status();
+      listener_.notified(*this, *std::move(payload));
+      return {};
+    }
+    case FrameOp::goodbye:
+      goodbye_heard_ = true;
+      return {};
+    case FrameOp::for_transport: {
+      auto message = decode_for_transport(frame.payload);
+      if (!message.ok()) return message.status();
+      listener_.for_transport(*this, *std::move(message), frame.fds);
+      return {};
+    }
+    case FrameOp::hello:
+    case FrameOp::challenge:
+      break;
+  }
+  answer_error(frame.header.id,
+               Status(Code::unsupported, Scope::request,
+                      "this release knows no op " + std::to_string(frame.header.op)));
+  return {};
+}
+
+Status Session::on_hello(base::Frame& frame) {
+  if (frame.header.version < 1)
+    return {Code::unsupported, Scope::peer,
+            "protocol version " + std::to_string(frame.header.version) + "; this release speaks " +
+                std::to_string(base::kProtocolVersion)};
+  auto hello = decode_hello(frame.payload);
+  if (!hello.ok()) return hello.status();
+  if (frame.header.incarnation == 0 || frame.header.incarnation == us_.incarnation)
+    return {Code::invalid_argument, Scope::peer, "an Engine cannot be its own peer"};
+  if (frame.fds.size() != 1) return {Code::corrupt, Scope::peer, "hello without a pidfd"};
+  hello_ = *std::move(hello);
+  incarnation_ = frame.header.incarnation;
+  pidfd_ = std::move(frame.fds[0]);
+  for (std::size_t i = 0; i < key_.size(); ++i) key_[i] = our_share_[i] ^ hello_.key_share[i];
+  if (Status status = listener_.met(shared_from_this()); !status.ok()) return status;
+  stage_ = Stage::met;
+  return send(FrameOp::ready, 0, {});
+}
+
+Status Session::on_import(const base::Frame& frame) {
+  auto name = decode_import(frame.payload);
+  if (!name.ok()) return name.status();
+  auto found = listener_.exported(*name);
+  Status status = found.ok()
+                      ? send(FrameOp::imported, frame.header.id, encode_imported(found->descriptor),
+                             found->fds)
+                      : found.status();
+  if (!status.ok()) answer_error(frame.header.id, status);
+  return {};
+}
+
+void Session::answer_error(std::uint64_t id, const Status& status) {
+  (void)send(FrameOp::error, id, encode_error(status));
+}
+
+void Session::fail(const Status& why) {
+  if (lost_) return;
+  if (log_.enabled(base::Level::warning))
+    log_.write(base::Level::warning, "peer " + describe() + " is dropped: " + why.to_string());
+  answer_error(0, why);
+  lose(why);
+}
+
+void Session::lose(const Status& why) {
+  if (lost_.exchange(true)) return;
+  failure_ = why;
+  ::shutdown(socket_, SHUT_RDWR);  // the number stays ours, the peer sees the end
+  if (stage_ != Stage::greeting && !dropped_) listener_.lost(*this);
+  settle();
+}
+
+void Session::on_process_end() {
+  process_ended_ = true;
+  settle();
+}
+
+void Session::settle() {
+  if (gone_ || !lost_ || dropped_) return;
+  // A process that only closed its socket may still copy; one that died may have a forked child
+  // that holds the socket and the GPU's files (docs/cuda_notes.md, "death").
+  const bool never_met = stage_ == Stage::greeting;
+  if (!never_met && !goodbye_heard_ && !process_ended_) return;
+  gone_ = true;
+  if (!never_met) listener_.gone(*this);
+}
+
+void Session::say_goodbye() {
+  if (stage_ != Stage::greeting) (void)send(FrameOp::goodbye, 0, {});
+}
+
+void Session::drop() {
+  dropped_ = true;
+  if (!lost_.exchange(true)) ::shutdown(socket_, SHUT_RDWR);
+}
+
+}  // namespace linkspan::control

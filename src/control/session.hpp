@@ -1,0 +1,129 @@
+// control/session.hpp - one connection to one peer: its handshake, its frames, its life and death.
+//
+// Off the path of a byte: keys and fds, requests to execute, notifications. What arrives goes to
+// the Listener, which the engine implements; a Session knows no Worker.
+// Threads: send() and the facts, any thread; all else on the Control thread. A Listener is called
+// on the Control thread with no lock held.
+// Invariants: the Listener hears up() at most once, then lost() and gone() once each, in that order
+// and nothing after; gone() only when nothing of the peer will touch memory again: its process has
+// ended and its socket is closed, or it said goodbye.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/fd_channel.hpp"
+#include "base/log.hpp"
+#include "base/mutex.hpp"
+#include "base/process.hpp"
+#include "control/handshake.hpp"
+
+namespace linkspan::control {
+
+class Session;
+
+/// A region that a peer asked for by name.
+struct Exported {
+  std::vector<std::byte> descriptor;
+  std::vector<base::Fd> fds;
+};
+
+class Listener {
+ public:
+  virtual std::vector<TransportAddress> addresses() = 0;
+  /// The peer's hello is good: make its endpoints. An error refuses the peer.
+  virtual Status met(const std::shared_ptr<Session>& session) = 0;
+  virtual void up(Session& session) = 0;    ///< Both sides are ready.
+  virtual void lost(Session& session) = 0;  ///< Nothing more can be sent to it.
+  virtual void gone(Session& session) = 0;  ///< Also when it never came up().
+  virtual void for_transport(Session& session, TransportMessage message,
+                             std::span<base::Fd> fds) = 0;
+  virtual Result<Exported> exported(std::string_view name) = 0;
+  virtual void imported(Session& session, std::uint64_t request, Result<Exported> answer) = 0;
+  virtual void notified(Session& session, std::vector<std::byte> payload) = 0;
+
+ protected:
+  ~Listener() = default;
+};
+
+struct Identity {
+  std::string engine;
+  std::uint64_t incarnation = 0;
+  bool any_uid = false;  ///< Peers of other users are let in.
+};
+
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  Session(std::uint64_t id, bool initiated, base::Fd socket, const Identity& us, Listener& listener,
+          const base::Log& log);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  /// Queues and sends what the socket takes; the Control thread sends the rest. no_resource: too
+  /// much is queued. disconnected: the peer is lost.
+  Status send(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
+              std::span<base::Fd> fds = {}) LINKSPAN_EXCLUDES(mutex_);
+
+  std::uint64_t id() const noexcept { return id_; }  ///< Unique in this Engine, from 1.
+  bool initiated() const noexcept { return initiated_; }  ///< We connected to it.
+  // Known from met() on.
+  const Hello& hello() const noexcept { return hello_; }
+  std::uint64_t incarnation() const noexcept { return incarnation_; }
+  std::int64_t pid() const noexcept { return pid_; }
+  int pidfd() const noexcept { return pidfd_.get(); }
+  std::span<const std::byte, 32> key() const noexcept { return key_; }
+  std::string describe() const;  ///< "engine (peer 3, pid 4711)"
+
+  // The Control thread's.
+  Status start();
+  void on_readable();
+  void on_process_end();
+  void fail(const Status& why);  ///< Tells the peer why, then is lost and gone.
+  void say_goodbye();
+  void drop();  ///< The Engine is ending: no more is heard, nothing more is told.
+  bool wants_write() LINKSPAN_EXCLUDES(mutex_);
+  void flush() LINKSPAN_EXCLUDES(mutex_);
+  int socket() const noexcept { return socket_; }  ///< A loan, for waiting.
+  bool is_up() const noexcept { return stage_ == Stage::up; }
+  bool is_lost() const noexcept { return lost_; }
+  bool is_gone() const noexcept { return gone_; }
+  const Status& failure() const noexcept { return failure_; }  ///< Why it is lost.
+
+ private:
+  enum class Stage : std::uint8_t { greeting, met, up };
+
+  Status handle(base::Frame& frame);
+  Status on_hello(base::Frame& frame);
+  Status on_import(const base::Frame& frame);
+  void answer_error(std::uint64_t id, const Status& status);
+  void lose(const Status& why);
+  void settle();
+
+  const std::uint64_t id_;
+  const bool initiated_;
+  const Identity& us_;
+  Listener& listener_;
+  const base::Log& log_;
+  const int socket_;
+  base::Mutex mutex_;
+  base::FdChannel channel_ LINKSPAN_GUARDED_BY(mutex_);
+  std::atomic<bool> lost_{false};
+
+  Stage stage_ = Stage::greeting;
+  bool ready_sent_ = false, ready_heard_ = false;
+  bool goodbye_heard_ = false, process_ended_ = false, gone_ = false, dropped_ = false;
+  Status failure_;
+  Hello hello_;
+  std::uint64_t incarnation_ = 0;
+  std::int64_t pid_ = 0;
+  base::Fd pidfd_;
+  std::array<std::byte, 32> our_share_{}, key_{};
+};
+
+}  // namespace linkspan::control

@@ -1,0 +1,267 @@
+#include "engine/core.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "transport/batch.hpp"
+#include "transport/registry.hpp"
+
+namespace linkspan::engine {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A waiter looks itself for so long; a transfer that takes longer is worth a sleep.
+constexpr Duration kSpin = 2ms;
+constexpr Duration kNap = 1ms;  // then the Watcher looks, and rings
+constexpr std::size_t kMaxNotification = 65536;
+
+base::LogSink sink_of(const EngineOptions& options) {
+  if (!options.log) return base::stderr_sink();
+  return [log = options.log](base::Level level, std::string_view text) {
+    log(static_cast<LogLevel>(level), text);
+  };
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Core>> Core::open(const EngineOptions& options) {
+  auto settings = base::Options::from_environment();
+  if (!settings.ok()) return settings.status();
+  if (!options.socket_dir.empty()) settings->socket_dir = options.socket_dir;
+  if (options.cpu_threads != 0) settings->cpu_threads = options.cpu_threads;
+  if (options.transfer_deadline > Duration::zero())
+    settings->transfer_deadline = options.transfer_deadline;
+  const base::Level level = settings->log_level;
+  // Shared with every handle that the user holds.
+  std::shared_ptr<Core> core(
+      new Core(*std::move(settings), base::Log(level, sink_of(options))));
+  if (Status status = core->set_up(options); !status.ok()) return status;
+  return core;
+}
+
+Status Core::set_up(const EngineOptions& options) {
+  identity_ = {.engine = options.name.empty() ? "pid " + std::to_string(::getpid()) : options.name,
+               .incarnation = base::random_u64(),
+               .any_uid = options.any_uid};
+  if (options.use_gpu) {
+    auto topology = cuda::Topology::create();
+    if (topology.ok())
+      topology_ = *std::move(topology);
+    else
+      no_gpu_ = topology.status();
+  } else {
+    no_gpu_ = Status(Code::unsupported, Scope::process, "EngineOptions::use_gpu is false");
+  }
+  if (topology_ == nullptr && log_.enabled(base::Level::info))
+    log_.write(base::Level::info, "no GPU: " + no_gpu_.what());
+  registry_ = std::make_unique<memory::Registry>(identity_.incarnation, topology_.get());
+  auto transports = transport::create_all({.topology = topology_.get(),
+                                           .registry = registry_.get(),
+                                           .incarnation = identity_.incarnation,
+                                           .options = &options_});
+  if (!transports.ok()) return transports.status();
+  transports_ = *std::move(transports);
+  auto control = control::Control::open(identity_, *this, log_);
+  if (!control.ok()) return control.status();
+  control_ = *std::move(control);
+  {
+    const base::MutexLock lock(worker_.mutex);
+    control_raw_ = control_.get();
+  }
+  auto watcher = Watcher::start([this] { return look(); });
+  if (!watcher.ok()) return watcher.status();
+  watcher_ = *std::move(watcher);
+  return {};
+}
+
+Core::~Core() {
+  watcher_.reset();
+  if (control_) control_->close(after(1s));
+  std::vector<std::shared_ptr<void>> garbage;
+  {
+    const base::MutexLock lock(worker_.mutex);
+    worker_.destroy_peers();
+    garbage = worker_.take_garbage();
+  }
+}
+
+transport::NextLook Core::look() {
+  std::vector<std::shared_ptr<void>> garbage;
+  transport::NextLook next;
+  {
+    const base::MutexLock lock(worker_.mutex);
+    if (worker_.progress() != 0) quiet_.notify_all();
+    garbage = worker_.take_garbage();
+    next = worker_.next_look();
+  }
+  if (garbage.empty()) return next;
+  garbage.clear();  // a Mapping that ends may be what a peer waits to hear of
+  const base::MutexLock lock(worker_.mutex);
+  if (worker_.progress() != 0) quiet_.notify_all();
+  return worker_.next_look();
+}
+
+std::size_t Core::progress() {
+  std::vector<std::shared_ptr<void>> garbage;
+  const base::MutexLock lock(worker_.mutex);
+  const std::size_t ended = worker_.progress();
+  if (ended != 0) quiet_.notify_all();
+  return ended;
+}
+
+Result<std::size_t> Core::choose(const RemoteRegion& remote, std::uint64_t peer) const {
+  if (!remote.valid())
+    return Status(Code::invalid_argument, Scope::request, "no remote region was given");
+  const ImportedRegion& imported = *remote.imported_;
+  if (imported.peer != peer || remote.core_.get() != this)
+    return Status(Code::invalid_argument, Scope::request,
+                  "the remote region \"" + imported.name + "\" is of peer " +
+                      std::to_string(imported.peer) + ", not of peer " + std::to_string(peer));
+  for (std::size_t i = 0; i < imported.mappings.size(); ++i)
+    if (imported.mappings[i] != nullptr) return i;
+  return Status(Code::unreachable, Scope::request, "no transport reaches \"" + imported.name + "\"");
+}
+
+Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
+                              const RemoteRegion& remote, const AnyShape& shape,
+                              const TransferOptions& options) {
+  const auto refuse = [](Code code, std::string what) {
+    return Status(code, Scope::request, std::move(what));
+  };
+  auto transport = choose(remote, peer);
+  if (!transport.ok()) return transport.status();
+  if (!local.valid()) return refuse(Code::invalid_argument, "no local region was given");
+  if (options.notification.size() > kMaxNotification)
+    return refuse(Code::invalid_argument,
+                  "a notification of " + std::to_string(options.notification.size()) +
+                      " bytes; at most " + std::to_string(kMaxNotification));
+  constexpr transport::Capabilities kAnySize{.max_batch_bytes = ~std::uint64_t{0},
+                                             .max_batch_blocks = ~std::uint64_t{0}};
+  auto blocks = transport::checked_blocks(shape, local.bytes(), remote.bytes(), kAnySize);
+  if (!blocks.ok()) return blocks.status();
+  if (!options.require.empty()) {
+    auto way = explain(peer, op, local, remote, transport::shape_of(*blocks));
+    if (!way.ok()) return way.status();
+    if (!way->path.starts_with(options.require))
+      return refuse(Code::unsupported, "path \"" + options.require +
+                                           "\" was required, this transfer takes \"" + way->path +
+                                           "\": " + way->reason);
+  }
+  auto transfer = std::make_shared<TransferState>();
+  transfer->peer = peer;
+  transfer->op = op;
+  transfer->local = local.registration_;
+  transfer->remote = remote.imported_;
+  transfer->transport = *transport;
+  transfer->plan = make_plan(*blocks, transports_[*transport]->capabilities());
+  transfer->after = options.after;
+  transfer->release = options.release;
+  transfer->notification.assign(options.notification.begin(), options.notification.end());
+  transfer->submitted = base::Clock::steady().now();
+  const Duration deadline =
+      options.deadline > Duration::zero() ? options.deadline : options_.transfer_deadline;
+  transfer->deadline =
+      transfer->submitted + std::min(deadline, Duration(base::Time::max() - transfer->submitted));
+  if (!transfer->local->acquire())
+    return refuse(Code::invalid_argument, "the local region was deregistered");
+  Status status;
+  {
+    const base::MutexLock lock(worker_.mutex);
+    status = worker_.submit(transfer);
+  }
+  if (!status.ok()) {
+    transfer->local->release();
+    return status;
+  }
+  watcher_->wake();
+  return Transfer(shared_from_this(), std::move(transfer));
+}
+
+Result<Explanation> Core::explain(std::uint64_t peer, Op op, const Region& local,
+                                  const RemoteRegion& remote, transport::Shape shape) {
+  auto transport = choose(remote, peer);
+  if (!transport.ok()) return transport.status();
+  if (!local.valid())
+    return Status(Code::invalid_argument, Scope::request, "no local region was given");
+  const base::MutexLock lock(worker_.mutex);
+  const PeerRecord* record = worker_.find_peer(peer);
+  if (record == nullptr)
+    return Status(Code::disconnected, Scope::peer, "peer " + std::to_string(peer) + " is gone");
+  return record->endpoints[*transport]->explain(op, local.registration_->region(),
+                                                *remote.imported_->mappings[*transport], shape);
+}
+
+Status Core::wait(TransferState& transfer, Duration timeout) {
+  const auto is_quiet = [&] { return transfer.quiet.load(std::memory_order_acquire); };
+  const base::Deadline deadline = after(timeout);
+  const base::Deadline spin = after(std::min<Duration>(timeout, kSpin));
+  watcher_->user_waits(true);
+  while (!is_quiet() && !spin.passed()) {
+    if (worker_.mutex.try_lock()) {
+      if (worker_.progress() != 0) quiet_.notify_all();
+      worker_.mutex.unlock();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+  watcher_->user_waits(false);
+  if (!is_quiet() && !deadline.passed()) {
+    watcher_->wake();
+    const base::MutexLock lock(worker_.mutex);
+    while (!is_quiet() && !deadline.passed())
+      quiet_.wait(worker_.mutex, after(std::min<Duration>(deadline.left(), kNap)));
+  }
+  if (is_quiet()) return transfer.end;
+  return {Code::timed_out, Scope::request,
+          "transfer " + std::to_string(transfer.id) + " goes on: the wait's time-out passed"};
+}
+
+Status Core::cancel(TransferState& transfer) {
+  {
+    const base::MutexLock lock(worker_.mutex);
+    worker_.cancel(transfer);
+    if (worker_.progress() != 0) quiet_.notify_all();
+  }
+  watcher_->wake();
+  if (transfer.quiet.load(std::memory_order_acquire)) return {};
+  return {Code::pending, Scope::request,
+          "transfer " + std::to_string(transfer.id) + " is not quiet yet"};
+}
+
+std::string Core::dump() {
+  const base::MutexLock lock(worker_.mutex);
+  return worker_.dump();
+}
+
+Status Core::close(Duration timeout) {
+  const base::Deadline deadline = after(timeout);
+  {
+    const base::MutexLock lock(worker_.mutex);
+    worker_.close();
+  }
+  watcher_->wake();
+  {
+    const base::MutexLock lock(worker_.mutex);
+    while (!worker_.idle() && !deadline.passed()) {
+      if (worker_.progress() != 0) quiet_.notify_all();
+      quiet_.wait(worker_.mutex, after(std::min<Duration>(deadline.left(), kNap)));
+    }
+    if (!worker_.idle())
+      return {Code::pending, Scope::process, "not quiet: transfers of " + worker_.waits_for()};
+    // Copies for peers end here too, or are finished by their Endpoints.
+    while (!worker_.serves_nobody() && !deadline.passed()) {
+      worker_.progress();
+      quiet_.wait(worker_.mutex, after(std::min<Duration>(deadline.left(), kNap)));
+    }
+    if (!worker_.serves_nobody())
+      return {Code::pending, Scope::process, "a copy for a peer is not quiet"};
+  }
+  if (closed_.exchange(true)) return {};
+  control_->close(deadline);
+  return {};
+}
+
+}  // namespace linkspan::engine

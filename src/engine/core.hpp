@@ -1,0 +1,129 @@
+// engine/core.hpp - what the public handles are handles of: one Engine's rooms, put together.
+//
+// It owns topology, registry, transports, Worker, Watcher and Control, in the order in which they
+// need each other, and is the Listener of Control's Sessions.
+// Threads: any thread; Listener calls come on the Control thread.
+// Invariants: transports outlive endpoints and mappings; after close() answered ok nothing here
+// touches the user's memory.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/log.hpp"
+#include "base/options.hpp"
+#include "control/control.hpp"
+#include "cuda/topology.hpp"
+#include "engine/watcher.hpp"
+#include "engine/worker.hpp"
+#include "linkspan/engine.hpp"
+#include "memory/descriptor.hpp"
+#include "memory/registry.hpp"
+#include "transport/transport.hpp"
+
+namespace linkspan::engine {
+
+class Core final : public control::Listener, public std::enable_shared_from_this<Core> {
+ public:
+  static Result<std::shared_ptr<Core>> open(const EngineOptions& options);
+  ~Core();
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+
+  // core_memory.cpp
+  Result<Region> register_memory(void* pointer, std::uint64_t bytes, const RegionOptions& options);
+  Result<Region> allocate_shared(std::uint64_t bytes, const RegionOptions& options);
+  Status publish(std::string_view name, const Region& region);
+  Status deregister(const Region& region, Duration timeout) LINKSPAN_EXCLUDES(exports_mutex_);
+
+  // core_peers.cpp
+  Status listen(std::string_view address);
+  std::string address() const LINKSPAN_EXCLUDES(events_mutex_);
+  Result<Peer> connect(std::string_view address, Duration timeout);
+  Result<Peer> accept(Duration timeout) LINKSPAN_EXCLUDES(events_mutex_);
+  Result<RemoteRegion> lookup(std::uint64_t peer, std::string_view name, Duration timeout)
+      LINKSPAN_EXCLUDES(events_mutex_);
+  Status notify(std::uint64_t peer, std::span<const std::byte> message);
+  std::vector<Notification> notifications() LINKSPAN_EXCLUDES(events_mutex_);
+  PeerState state(std::uint64_t peer);
+  std::string peer_name(std::uint64_t peer);
+
+  // core.cpp
+  using AnyShape = std::variant<std::span<const Block>, Pages>;
+  Result<Transfer> submit(std::uint64_t peer, Op op, const Region& local,
+                          const RemoteRegion& remote, const AnyShape& shape,
+                          const TransferOptions& options);
+  Result<Explanation> explain(std::uint64_t peer, Op op, const Region& local,
+                              const RemoteRegion& remote, transport::Shape shape);
+  Status wait(TransferState& transfer, Duration timeout);
+  Status cancel(TransferState& transfer);
+  std::size_t progress();
+  std::string dump();
+  Status close(Duration timeout);
+
+ private:
+  /// An import under way. Its answer comes on the Control thread.
+  struct Lookup {
+    base::Deadline deadline;
+    std::uint64_t peer = 0;
+    std::optional<Result<std::shared_ptr<ImportedRegion>>> answer;
+  };
+
+  Core(base::Options options, base::Log log) : options_(std::move(options)), log_(std::move(log)) {}
+  Status set_up(const EngineOptions& options);
+  Result<Region> admit(Result<std::shared_ptr<const memory::Registration>> registration);
+  Result<std::shared_ptr<ImportedRegion>> import(control::Session& session,
+                                                 control::Exported& exported,
+                                                 base::Deadline deadline);
+  Result<std::size_t> choose(const RemoteRegion& remote, std::uint64_t peer) const;
+  transport::NextLook look();
+  base::Deadline after(Duration wait) const {
+    return base::Deadline::after(base::Clock::steady(), wait);
+  }
+
+  // control::Listener
+  std::vector<control::TransportAddress> addresses() override;
+  Status met(const std::shared_ptr<control::Session>& session) override;
+  void up(control::Session& session) override;
+  void lost(control::Session& session) override;
+  void gone(control::Session& session) override;
+  void for_transport(control::Session& session, control::TransportMessage message,
+                     std::span<base::Fd> fds) override;
+  Result<control::Exported> exported(std::string_view name) override;
+  void imported(control::Session& session, std::uint64_t request,
+                Result<control::Exported> answer) override;
+  void notified(control::Session& session, std::vector<std::byte> payload) override;
+
+  const base::Options options_;
+  const base::Log log_;
+  control::Identity identity_;
+  std::unique_ptr<cuda::Topology> topology_;  // null: no_gpu_ says why
+  Status no_gpu_;
+  std::unique_ptr<memory::Registry> registry_;
+  std::vector<std::unique_ptr<transport::Transport>> transports_;
+
+  base::Mutex exports_mutex_;
+  // The keys of each region by serial, as transports published them; null bytes: that one did not.
+  std::map<std::uint64_t, std::vector<std::optional<memory::PublishedKey>>> exports_
+      LINKSPAN_GUARDED_BY(exports_mutex_);
+
+  mutable base::Mutex events_mutex_;  // of what the Control thread hands to users
+  base::Condition event_;
+  std::deque<std::uint64_t> accepted_ LINKSPAN_GUARDED_BY(events_mutex_);
+  std::vector<Notification> notifications_ LINKSPAN_GUARDED_BY(events_mutex_);
+  std::map<std::uint64_t, std::shared_ptr<Lookup>> lookups_ LINKSPAN_GUARDED_BY(events_mutex_);
+  std::uint64_t last_lookup_ LINKSPAN_GUARDED_BY(events_mutex_) = 0;
+  std::string address_ LINKSPAN_GUARDED_BY(events_mutex_);
+
+  control::Control* control_raw_ = nullptr;  // for the Worker, which is made before
+  Worker worker_{log_, control_raw_};
+  std::unique_ptr<control::Control> control_;
+  std::unique_ptr<Watcher> watcher_;
+  base::Condition quiet_;  // with the Worker's mutex: some transfer became quiet
+  std::atomic<bool> closed_{false};
+};
+
+}  // namespace linkspan::engine

@@ -1,0 +1,228 @@
+// Peers of a Core: meeting them, what they say, and when they are gone.
+#include "control/socket_address.hpp"
+#include "engine/core.hpp"
+
+namespace linkspan::engine {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kMaxNotification = 65536;
+constexpr std::size_t kMaxWaitingNotifications = 65536;
+
+}  // namespace
+
+Status Core::listen(std::string_view address) {
+  const std::string made_up = std::to_string(identity_.incarnation);
+  auto path = control::socket_path(address.empty() ? made_up : address, options_.socket_dir);
+  if (!path.ok()) return path.status();
+  if (path->starts_with(options_.socket_dir + "/"))
+    if (Status status = control::secure_folder(options_.socket_dir); !status.ok()) return status;
+  if (Status status = control_->listen(*path); !status.ok()) return status;
+  const base::MutexLock lock(events_mutex_);
+  address_ = "unix:" + *path;
+  return {};
+}
+
+std::string Core::address() const {
+  const base::MutexLock lock(events_mutex_);
+  return address_;
+}
+
+Result<Peer> Core::connect(std::string_view address, Duration timeout) {
+  auto path = control::socket_path(address, options_.socket_dir);
+  if (!path.ok()) return path.status();
+  auto session = control_->connect(*path, after(timeout));
+  if (!session.ok()) return session.status();
+  return Peer(shared_from_this(), (*session)->id());
+}
+
+Result<Peer> Core::accept(Duration timeout) {
+  const base::Deadline deadline = after(timeout);
+  const base::MutexLock lock(events_mutex_);
+  while (accepted_.empty()) {
+    if (closed_) return Status(Code::canceled, Scope::process, "the Engine is closed");
+    if (deadline.passed()) return Status(Code::timed_out, Scope::request, "no peer has connected");
+    event_.wait(events_mutex_, deadline);
+  }
+  const std::uint64_t id = accepted_.front();
+  accepted_.pop_front();
+  return Peer(shared_from_this(), id);
+}
+
+std::vector<control::TransportAddress> Core::addresses() {
+  std::vector<control::TransportAddress> all;
+  for (const auto& transport : transports_)
+    all.push_back({std::string(transport->name()), transport->address()});
+  return all;
+}
+
+Status Core::met(const std::shared_ptr<control::Session>& session) {
+  auto record = std::make_unique<PeerRecord>();
+  record->session = session;
+  record->channels.resize(transports_.size());
+  record->endpoints.resize(transports_.size());
+  for (std::size_t i = 0; i < transports_.size(); ++i) {
+    for (const control::TransportAddress& each : session->hello().transports) {
+      if (each.name != transports_[i]->name()) continue;
+      record->channels[i] =
+          std::make_unique<SessionChannel>(session, each.name, *control_raw_);
+      auto endpoint = transports_[i]->connect(each.bytes, *record->channels[i],
+                                              after(options_.connect_deadline));
+      if (!endpoint.ok()) return endpoint.status();
+      record->endpoints[i] = *std::move(endpoint);
+    }
+  }
+  const base::MutexLock lock(worker_.mutex);
+  worker_.add_peer(session->id(), std::move(record));
+  return {};
+}
+
+void Core::up(control::Session& session) {
+  if (log_.enabled(base::Level::info))
+    log_.write(base::Level::info, "connected to " + session.describe());
+  if (session.initiated()) return;
+  const base::MutexLock lock(events_mutex_);
+  accepted_.push_back(session.id());
+  event_.notify_all();
+}
+
+void Core::lost(control::Session& session) {
+  if (log_.enabled(base::Level::info))
+    log_.write(base::Level::info, "lost " + session.describe() + ": " + session.failure().what());
+  {
+    const base::MutexLock lock(worker_.mutex);
+    worker_.lost(session.id());
+    if (worker_.progress() != 0) quiet_.notify_all();
+  }
+  watcher_->wake();
+  const base::MutexLock lock(events_mutex_);
+  for (auto& [id, lookup] : lookups_)
+    if (lookup->peer == session.id() && !lookup->answer)
+      lookup->answer = Status(Code::disconnected, Scope::peer, session.failure().what());
+  event_.notify_all();
+}
+
+void Core::gone(control::Session& session) {
+  {
+    const base::MutexLock lock(worker_.mutex);
+    worker_.gone(session.id());
+    if (worker_.progress() != 0) quiet_.notify_all();
+  }
+  watcher_->wake();
+}
+
+void Core::for_transport(control::Session& session, control::TransportMessage message,
+                         std::span<base::Fd> fds) {
+  Status status(Code::unsupported, Scope::request, "no transport \"" + message.transport + "\"");
+  {
+    const base::MutexLock lock(worker_.mutex);
+    PeerRecord* peer = worker_.find_peer(session.id());
+    for (std::size_t i = 0; peer != nullptr && i < transports_.size(); ++i)
+      if (transports_[i]->name() == message.transport && peer->endpoints[i] != nullptr)
+        status = peer->endpoints[i]->on_message(message.op, message.bytes, fds);
+    if (worker_.progress() != 0) quiet_.notify_all();
+  }
+  watcher_->wake();
+  if (status.code() == Code::corrupt) session.fail(status);
+  else if (!status.ok() && log_.enabled(base::Level::warning))
+    log_.write(base::Level::warning, session.describe() + ": " + status.to_string());
+}
+
+Result<RemoteRegion> Core::lookup(std::uint64_t peer, std::string_view name, Duration timeout) {
+  if (name.empty() || name.size() > memory::kMaxNameBytes)
+    return Status(Code::invalid_argument, Scope::request,
+                  "a region's name has 1 to 256 bytes, this one has " + std::to_string(name.size()));
+  std::shared_ptr<control::Session> session;
+  {
+    const base::MutexLock lock(worker_.mutex);
+    if (PeerRecord* record = worker_.find_peer(peer)) session = record->session;
+  }
+  if (session == nullptr)
+    return Status(Code::disconnected, Scope::peer, "peer " + std::to_string(peer) + " is gone");
+  const base::Deadline deadline = after(timeout);
+  // Also the Control thread's, which answers; whoever comes last drops it.
+  auto lookup = std::make_shared<Lookup>(Lookup{deadline, peer, std::nullopt});
+  std::uint64_t id = 0;
+  {
+    const base::MutexLock lock(events_mutex_);
+    id = ++last_lookup_;
+    lookups_[id] = lookup;
+  }
+  Status status = session->send(control::FrameOp::import, id, control::encode_import(name));
+  if (status.ok() && session->wants_write()) control_->write_when_ready(session);
+  const base::MutexLock lock(events_mutex_);
+  while (status.ok() && !lookup->answer && !deadline.passed())
+    event_.wait(events_mutex_, deadline);
+  lookups_.erase(id);
+  if (!status.ok()) return status;
+  if (!lookup->answer)
+    return Status(Code::timed_out, Scope::request,
+                  "peer " + std::to_string(peer) + " did not answer for \"" + std::string(name) +
+                      "\" in time");
+  if (!lookup->answer->ok()) return lookup->answer->status();
+  return RemoteRegion(shared_from_this(), **lookup->answer);
+}
+
+void Core::imported(control::Session& session, std::uint64_t request,
+                    Result<control::Exported> answer) {
+  std::shared_ptr<Lookup> lookup;
+  {
+    const base::MutexLock lock(events_mutex_);
+    const auto found = lookups_.find(request);
+    if (found == lookups_.end() || found->second->peer != session.id()) return;  // gave up
+    lookup = found->second;
+  }
+  Result<std::shared_ptr<ImportedRegion>> result = answer.status();
+  if (answer.ok()) result = import(session, *answer, lookup->deadline);
+  const base::MutexLock lock(events_mutex_);
+  if (!lookup->answer) lookup->answer = std::move(result);
+  event_.notify_all();
+}
+
+void Core::notified(control::Session& session, std::vector<std::byte> payload) {
+  if (payload.size() > kMaxNotification) {
+    session.fail(Status(Code::corrupt, Scope::peer, "a notification beyond 64 KiB"));
+    return;
+  }
+  const base::MutexLock lock(events_mutex_);
+  if (notifications_.size() < kMaxWaitingNotifications)
+    notifications_.push_back({session.id(), std::move(payload)});
+  else if (log_.enabled(base::Level::error))
+    log_.write(base::Level::error,
+               "a notification is dropped: 65,536 wait, call Engine::notifications()");
+  event_.notify_all();
+}
+
+Status Core::notify(std::uint64_t peer, std::span<const std::byte> message) {
+  if (message.size() > kMaxNotification)
+    return {Code::invalid_argument, Scope::request,
+            "a message of " + std::to_string(message.size()) + " bytes; at most 65536"};
+  const base::MutexLock lock(worker_.mutex);
+  PeerRecord* record = worker_.find_peer(peer);
+  if (record == nullptr || record->state != PeerState::up)
+    return {Code::disconnected, Scope::peer, "peer " + std::to_string(peer) + " is not connected"};
+  Status status =
+      record->session->send(control::FrameOp::notify, 0, control::encode_notify(message));
+  if (status.ok() && record->session->wants_write()) control_->write_when_ready(record->session);
+  return status;
+}
+
+std::vector<Notification> Core::notifications() {
+  const base::MutexLock lock(events_mutex_);
+  return std::exchange(notifications_, {});
+}
+
+PeerState Core::state(std::uint64_t peer) {
+  const base::MutexLock lock(worker_.mutex);
+  const PeerRecord* record = worker_.find_peer(peer);
+  return record == nullptr ? PeerState::gone : record->state;
+}
+
+std::string Core::peer_name(std::uint64_t peer) {
+  const base::MutexLock lock(worker_.mutex);
+  const PeerRecord* record = worker_.find_peer(peer);
+  return record == nullptr ? std::string() : record->session->hello().engine;
+}
+
+}  // namespace linkspan::engine

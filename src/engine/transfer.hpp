@@ -1,0 +1,56 @@
+// engine/transfer.hpp - the state machine behind a Transfer: queued, posted, quiet.
+//
+// queued: batches are left to post, in the peer's queue. posted: all are with an Endpoint. quiet:
+// each has completed and nothing will touch the memory again; only then is there a status.
+// Threads: under the Worker's lock, but for `quiet`, which any thread reads; `end` is immutable
+// once it is set.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "engine/router.hpp"
+#include "memory/registry.hpp"
+
+namespace linkspan::engine {
+
+/// A peer's region with one Mapping per transport that reaches it.
+/// Threads: immutable after construction; destroyed off the lock.
+struct ImportedRegion {
+  std::uint64_t peer = 0;  ///< Peer::id()
+  std::uint64_t incarnation = 0;
+  std::string name;
+  MemoryKind kind = MemoryKind::host;
+  std::uint64_t bytes = 0;
+  Permissions peers;
+  /// By the transports' order; null where that transport brought no key.
+  std::vector<std::unique_ptr<transport::Mapping>> mappings;
+};
+
+struct TransferState {
+  std::uint64_t id = 0;
+  std::uint64_t peer = 0;
+  Op op = Op::write;
+  std::shared_ptr<const memory::Registration> local;  // also the registry's; acquired
+  std::shared_ptr<ImportedRegion> remote;             // also the user's RemoteRegion
+  std::size_t transport = 0;                          // index of the one that carries it
+  Plan plan;
+  StreamOrder after, release;
+  std::vector<std::byte> notification;
+  base::Time submitted{}, deadline{};
+
+  std::size_t posted = 0;            // batches of the plan
+  std::set<std::uint64_t> in_flight;  // cookies
+  bool finishing = false;            // only its notification is left to send
+  Status first_error;                // what it will end with
+  bool canceled = false, expired = false;
+
+  Status end;
+  std::atomic<bool> quiet{false};
+
+  bool all_posted() const noexcept { return posted == plan.ends.size(); }
+};
+
+}  // namespace linkspan::engine

@@ -1,0 +1,82 @@
+#include "engine/watcher.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace linkspan::engine {
+namespace {
+
+using namespace std::chrono_literals;
+using When = transport::NextLook::When;
+
+constexpr Duration kPark = 1s;      // a missed ring costs so much
+constexpr Duration kNap = 200us;    // while something is overdue or a user looks himself
+constexpr Duration kYieldFor = 50us;
+
+}  // namespace
+
+Result<std::unique_ptr<Watcher>> Watcher::start(std::function<transport::NextLook()> look) {
+  auto bell = base::Fd::from("eventfd", ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!bell.ok()) return bell.status();
+  return std::unique_ptr<Watcher>(new Watcher(*std::move(bell), std::move(look)));
+}
+
+Watcher::Watcher(base::Fd bell, std::function<transport::NextLook()> look)
+    : bell_(std::move(bell)), look_(std::move(look)) {
+  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+}
+
+Watcher::~Watcher() {
+  thread_.request_stop();
+  wake();
+}
+
+void Watcher::wake() noexcept {
+  rung_.store(true, std::memory_order_seq_cst);
+  if (!parked_.load(std::memory_order_seq_cst)) return;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(bell_.get(), &one, sizeof one);
+}
+
+void Watcher::sleep(Duration at_most, bool parked) noexcept {
+  if (parked) {
+    parked_.store(true, std::memory_order_seq_cst);
+    if (rung_.load(std::memory_order_seq_cst)) at_most = Duration::zero();
+  }
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(at_most);
+  const timespec limit{.tv_sec = seconds.count(), .tv_nsec = (at_most - seconds).count()};
+  pollfd bell{.fd = bell_.get(), .events = POLLIN, .revents = 0};
+  if (::ppoll(&bell, 1, &limit, nullptr) > 0) {
+    std::uint64_t rings = 0;
+    [[maybe_unused]] const auto read = ::read(bell_.get(), &rings, sizeof rings);
+  }
+  parked_.store(false, std::memory_order_seq_cst);
+}
+
+void Watcher::run(const std::stop_token& stop) {
+  base::Time busy_since{};
+  while (!stop.stop_requested()) {
+    rung_.store(false, std::memory_order_seq_cst);
+    const transport::NextLook next = look_();
+    const base::Time now = base::Clock::steady().now();
+    if (next.when == When::idle) {
+      busy_since = {};
+      sleep(kPark, true);
+      continue;
+    }
+    if (busy_since == base::Time{}) busy_since = now;
+    const Duration left = next.when == When::now ? Duration::zero() : next.at - now;
+    if (left > kYieldFor)
+      sleep(std::min<Duration>(left - kYieldFor / 2, kPark), true);
+    else if (users_ > 0 || now - busy_since > 1ms)
+      sleep(users_ > 0 ? Duration(1ms) : kNap, true);
+    else
+      std::this_thread::yield();
+    if (left > kYieldFor) busy_since = {};  // it slept until the predicted end
+  }
+}
+
+}  // namespace linkspan::engine

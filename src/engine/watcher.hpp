@@ -1,0 +1,44 @@
+// engine/watcher.hpp - the Engine's thread that makes progress while no thread of the user does.
+//
+// A completion is a word in memory, which wakes nobody: somebody has to look. The Watcher looks at
+// once, then yields, then sleeps until what the Endpoints predict; with nothing outstanding it is
+// parked. Users that wait look themselves, and it keeps out of their way.
+// Threads: wake() and the user's coming and going, any thread; it blocks in ppoll on its own
+// eventfd only, for at most kPark.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "base/fd.hpp"
+#include "transport/transport.hpp"
+
+namespace linkspan::engine {
+
+class Watcher {
+ public:
+  /// `look` makes progress and says when to come again. It outlives the Watcher.
+  static Result<std::unique_ptr<Watcher>> start(std::function<transport::NextLook()> look);
+  ~Watcher();  ///< Joins the thread.
+  Watcher(const Watcher&) = delete;
+  Watcher& operator=(const Watcher&) = delete;
+
+  /// Something is outstanding, or has changed. A system call only if the thread is parked.
+  void wake() noexcept;
+  void user_waits(bool begins) noexcept { users_ += begins ? 1 : -1; }
+
+ private:
+  Watcher(base::Fd bell, std::function<transport::NextLook()> look);
+  void run(const std::stop_token& stop);
+  void sleep(Duration at_most, bool parked) noexcept;
+
+  const base::Fd bell_;
+  const std::function<transport::NextLook()> look_;
+  std::atomic<bool> parked_{false}, rung_{false};
+  std::atomic<int> users_{0};
+  std::jthread thread_;
+};
+
+}  // namespace linkspan::engine

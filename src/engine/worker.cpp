@@ -1,0 +1,291 @@
+#include "engine/worker.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace linkspan::engine {
+
+Status SessionChannel::send(std::uint16_t op, std::span<const std::byte> bytes,
+                            std::span<base::Fd> fds) {
+  Status status = session_->send(control::FrameOp::for_transport, 0,
+                                 control::encode_for_transport(transport_, op, bytes), fds);
+  if (status.ok() && session_->wants_write()) control_.write_when_ready(session_);
+  return status;
+}
+
+void Worker::add_peer(std::uint64_t id, std::unique_ptr<PeerRecord> peer) {
+  peers_[id] = std::move(peer);
+}
+
+PeerRecord* Worker::find_peer(std::uint64_t id) {
+  const auto found = peers_.find(id);
+  return found == peers_.end() ? nullptr : found->second.get();
+}
+
+Status Worker::submit(const std::shared_ptr<TransferState>& transfer) {
+  if (closed_) return {Code::canceled, Scope::process, "the Engine is closed"};
+  PeerRecord* peer = find_peer(transfer->peer);
+  if (peer == nullptr || peer->state != PeerState::up)
+    return {Code::disconnected, Scope::peer,
+            "peer " + std::to_string(transfer->peer) + " is not connected any more"};
+  if (peer->unquiet >= kQueue) return Status::no_resource();
+  transfer->id = ++last_id_;
+  // The first batch decides: what it is refused for, the caller hears as an error.
+  if (peer->queue.empty()) {
+    Status status = post_next(*peer, *transfer);
+    if (!status.ok() && status.code() != Code::no_resource) return status;
+  }
+  ++peer->unquiet;
+  transfers_[transfer->id] = transfer;
+  deadlines_.emplace(transfer->deadline, transfer->id);
+  if (!transfer->all_posted()) {
+    peer->queue.push_back(transfer);
+    pump(*peer);
+  }
+  return {};
+}
+
+Status Worker::post_next(PeerRecord& peer, TransferState& transfer) {
+  const std::uint64_t cookie = ++last_cookie_;
+  Status status = peer.endpoints[transfer.transport]->post(
+      {.op = transfer.op,
+       .local = &transfer.local->region(),
+       .remote = transfer.remote->mappings[transfer.transport].get(),
+       .shape = transfer.plan.batch(transfer.posted),
+       .after = transfer.after,
+       .release = transfer.release,
+       .cookie = cookie});
+  if (!status.ok()) return status;
+  ++transfer.posted;
+  transfer.in_flight.insert(cookie);
+  by_cookie_[cookie] = &transfer;
+  return {};
+}
+
+void Worker::pump(PeerRecord& peer) {
+  if (std::exchange(peer.sweep, false)) {
+    std::vector<std::shared_ptr<TransferState>> over;
+    std::erase_if(peer.queue, [&](const auto& transfer) {
+      if (!transfer->all_posted()) return false;
+      over.push_back(transfer);
+      return true;
+    });
+    for (const auto& transfer : over) end_if_quiet(transfer);
+  }
+  while (!peer.queue.empty()) {
+    const std::shared_ptr<TransferState> transfer = peer.queue.front();
+    if (!transfer->all_posted()) {
+      const Status status = post_next(peer, *transfer);
+      if (status.code() == Code::no_resource) return;
+      if (!status.ok()) stop(*transfer, status);
+    }
+    if (transfer->all_posted()) {
+      peer.queue.pop_front();
+      end_if_quiet(transfer);
+    }
+  }
+}
+
+/// No more batches of it are posted, those in flight are asked to end.
+void Worker::stop(TransferState& transfer, const Status& why) {
+  if (transfer.first_error.ok()) transfer.first_error = why;
+  transfer.posted = transfer.plan.ends.size();
+  PeerRecord* peer = find_peer(transfer.peer);
+  if (peer == nullptr) return;
+  peer->sweep = true;
+  for (const std::uint64_t cookie : transfer.in_flight)
+    peer->endpoints[transfer.transport]->cancel(cookie);
+}
+
+void Worker::cancel(TransferState& transfer) {
+  if (transfer.quiet || transfer.finishing) return;
+  const bool unposted = !transfer.all_posted();
+  transfer.canceled = true;
+  const Status why(Code::canceled, Scope::request, "canceled by its owner");
+  if (unposted) {
+    stop(transfer, why);
+  } else if (PeerRecord* peer = find_peer(transfer.peer)) {
+    for (const std::uint64_t cookie : transfer.in_flight)
+      peer->endpoints[transfer.transport]->cancel(cookie);
+  }
+}
+
+/// The transfer's status once nothing of it is in flight; its notification goes first.
+bool Worker::finish(TransferState& transfer) {
+  PeerRecord* peer = find_peer(transfer.peer);
+  if (transfer.first_error.ok() && !transfer.notification.empty()) {
+    Status sent = peer == nullptr || peer->state != PeerState::up
+                      ? Status(Code::disconnected, Scope::peer,
+                               "the data was written, but its peer left before the notification")
+                      : peer->session->send(control::FrameOp::notify, 0,
+                                            control::encode_notify(transfer.notification));
+    if (sent.code() == Code::no_resource) return false;
+    if (sent.ok() && peer->session->wants_write()) control_->write_when_ready(peer->session);
+    transfer.first_error = sent;
+  }
+  // Which of the two ended it early: the deadline or the owner.
+  if (transfer.first_error.code() == Code::canceled && transfer.expired)
+    transfer.first_error = Status(Code::timed_out, Scope::request, "its deadline passed");
+  transfer.end = transfer.first_error;
+  return true;
+}
+
+bool Worker::end_if_quiet(const std::shared_ptr<TransferState>& transfer) {
+  if (!transfer->all_posted() || !transfer->in_flight.empty() || transfer->quiet) return false;
+  finishing_ -= std::exchange(transfer->finishing, false) ? 1 : 0;
+  if (!finish(*transfer)) {
+    transfer->finishing = true;
+    ++finishing_;
+    return false;
+  }
+  transfer->local->release();
+  if (PeerRecord* peer = find_peer(transfer->peer)) --peer->unquiet;
+  transfers_.erase(transfer->id);
+  garbage_.push_back(std::exchange(transfer->remote, nullptr));
+  if (!transfer->end.ok() && log_.enabled(base::Level::info))
+    log_.write(base::Level::info, "transfer " + std::to_string(transfer->id) + " to peer " +
+                                      std::to_string(transfer->peer) + " ended: " +
+                                      transfer->end.to_string());
+  transfer->quiet.store(true, std::memory_order_release);
+  return true;
+}
+
+void Worker::expire(base::Time now) {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const auto found = transfers_.find(deadlines_.begin()->second);
+    deadlines_.erase(deadlines_.begin());
+    if (found == transfers_.end()) continue;
+    found->second->expired = true;
+    cancel(*found->second);
+  }
+}
+
+std::size_t Worker::progress() {
+  std::size_t ended = 0;
+  if (!deadlines_.empty()) expire(base::Clock::steady().now());
+  for (auto& [id, peer] : peers_)
+    for (auto& endpoint : peer->endpoints)
+      if (endpoint != nullptr) endpoint->progress(*this);
+  for (transport::Completion& completion : std::exchange(completions_, {})) {
+    const auto found = by_cookie_.find(completion.cookie);
+    if (found == by_cookie_.end()) continue;
+    TransferState& transfer = *found->second;
+    by_cookie_.erase(found);
+    transfer.in_flight.erase(completion.cookie);
+    if (!completion.status.ok() && transfer.first_error.ok()) stop(transfer, completion.status);
+    if (const auto whole = transfers_.find(transfer.id); whole != transfers_.end())
+      ended += end_if_quiet(std::shared_ptr(whole->second)) ? 1 : 0;
+  }
+  for (auto& [id, peer] : peers_) pump(*peer);
+  if (finishing_ != 0) {
+    std::vector<std::shared_ptr<TransferState>> finishing;
+    for (auto& [id, transfer] : transfers_)
+      if (transfer->finishing) finishing.push_back(transfer);
+    for (const auto& transfer : finishing) ended += end_if_quiet(transfer) ? 1 : 0;
+  }
+  for (auto each = peers_.begin(); each != peers_.end();) {
+    // A peer that is gone is forgotten once nothing copies for it any more.
+    PeerRecord& peer = *each->second;
+    const bool over = peer.state == PeerState::gone && peer.unquiet == 0 &&
+                      std::none_of(peer.endpoints.begin(), peer.endpoints.end(), [](auto& endpoint) {
+                        return endpoint != nullptr && endpoint->next_look().when !=
+                                                          transport::NextLook::When::idle;
+                      });
+    if (over) garbage_.push_back(std::shared_ptr<PeerRecord>(std::move(each->second)));
+    each = over ? peers_.erase(each) : std::next(each);
+  }
+  return ended;
+}
+
+transport::NextLook Worker::next_look() {
+  using When = transport::NextLook::When;
+  transport::NextLook next;
+  if (!deadlines_.empty() && !transfers_.empty()) next = {When::at, deadlines_.begin()->first};
+  for (auto& [id, peer] : peers_) {
+    if (peer->state == PeerState::gone) return {When::now, {}};
+    for (auto& endpoint : peer->endpoints) {
+      if (endpoint == nullptr) continue;
+      const transport::NextLook look = endpoint->next_look();
+      if (look.when == When::now) return look;
+      if (look.when == When::at && (next.when == When::idle || look.at < next.at)) next = look;
+    }
+  }
+  return next;
+}
+
+void Worker::lost(std::uint64_t id) {
+  PeerRecord* peer = find_peer(id);
+  if (peer == nullptr || peer->state != PeerState::up) return;
+  peer->state = PeerState::lost;
+  for (const auto& transfer : peer->queue)
+    stop(*transfer, Status(Code::disconnected, Scope::peer,
+                           "peer " + peer->session->describe() + " is lost"));
+}
+
+void Worker::gone(std::uint64_t id) {
+  lost(id);
+  PeerRecord* peer = find_peer(id);
+  if (peer == nullptr) return;
+  peer->state = PeerState::gone;
+  for (auto& endpoint : peer->endpoints)
+    if (endpoint != nullptr) endpoint->peer_gone();
+}
+
+bool Worker::serves_nobody() {
+  return std::all_of(peers_.begin(), peers_.end(), [](const auto& entry) {
+    const auto& endpoints = entry.second->endpoints;
+    return std::all_of(endpoints.begin(), endpoints.end(), [](const auto& endpoint) {
+      return endpoint == nullptr || endpoint->next_look().when == transport::NextLook::When::idle;
+    });
+  });
+}
+
+void Worker::close() {
+  closed_ = true;
+  for (auto& [id, transfer] : transfers_) cancel(*transfer);
+}
+
+void Worker::destroy_peers() {
+  for (auto& [id, peer] : peers_) {
+    for (auto& endpoint : peer->endpoints)
+      if (endpoint != nullptr) endpoint->close();
+    garbage_.push_back(std::shared_ptr<PeerRecord>(std::move(peer)));
+  }
+  peers_.clear();
+}
+
+std::string Worker::waits_for() {
+  std::string names;
+  for (auto& [id, peer] : peers_)
+    if (peer->unquiet != 0)
+      names += (names.empty() ? "" : ", ") + peer->session->describe() + " with " +
+               std::to_string(peer->unquiet);
+  return names;
+}
+
+std::string Worker::dump() {
+  const base::Time now = base::Clock::steady().now();
+  std::string text;
+  for (auto& [id, peer] : peers_) {
+    constexpr const char* kStates[] = {"up", "lost", "gone"};
+    text += "peer " + peer->session->describe() + ": " +
+            kStates[static_cast<unsigned>(peer->state)] + ", " + std::to_string(peer->unquiet) +
+            " transfers not quiet, " + std::to_string(peer->queue.size()) + " queued\n";
+  }
+  for (auto& [id, transfer] : transfers_) {
+    const auto age =
+        std::chrono::duration_cast<std::chrono::milliseconds>(now - transfer->submitted).count();
+    text += "transfer " + std::to_string(id) + ": " +
+            (transfer->op == Op::write ? "write to" : "read from") + " \"" +
+            transfer->remote->name + "\" of peer " + std::to_string(transfer->peer) + ", " +
+            std::to_string(age) + " ms old, " + std::to_string(transfer->posted) + " of " +
+            std::to_string(transfer->plan.ends.size()) + " batches posted, " +
+            std::to_string(transfer->in_flight.size()) + " in flight" +
+            (transfer->canceled ? ", cancel asked" : "") + "\n";
+  }
+  return text;
+}
+
+std::vector<std::shared_ptr<void>> Worker::take_garbage() { return std::exchange(garbage_, {}); }
+
+}  // namespace linkspan::engine

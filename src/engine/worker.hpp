@@ -1,0 +1,118 @@
+// engine/worker.hpp - the bookkeeping of an Engine: its peers, their endpoints, their transfers.
+//
+// On the path of a byte: submit() queues, pump() posts what an Endpoint takes, progress() collects
+// completions and ends transfers. Whoever holds the lock does the work: the user's thread that
+// submits or waits, else the Watcher.
+// Threads: all under `mutex`, where nothing blocks; take_garbage()'s result is destroyed off it.
+// Invariants: a transfer is quiet exactly once; a batch in flight keeps its regions alive; a peer
+// is forgotten when it is gone and nothing of it is in flight.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/log.hpp"
+#include "base/mutex.hpp"
+#include "control/control.hpp"
+#include "engine/transfer.hpp"
+#include "linkspan/peer.hpp"
+#include "transport/transport.hpp"
+
+namespace linkspan::engine {
+
+/// How a transport talks to its peer: through the Session of that peer.
+class SessionChannel final : public transport::Channel {
+ public:
+  SessionChannel(std::shared_ptr<control::Session> session, std::string transport,
+                 control::Control& control)
+      : session_(std::move(session)), transport_(std::move(transport)), control_(control) {}
+  Status send(std::uint16_t op, std::span<const std::byte> bytes,
+              std::span<base::Fd> fds) override;
+  transport::SessionKey session_key() const noexcept override { return session_->key(); }
+  transport::PeerProcess process() const noexcept override {
+    return {session_->pid(), session_->pidfd()};
+  }
+  std::string_view peer_name() const noexcept override { return session_->hello().engine; }
+
+ private:
+  std::shared_ptr<control::Session> session_;  // also control's
+  std::string transport_;
+  control::Control& control_;
+};
+
+struct PeerRecord {
+  std::shared_ptr<control::Session> session;  // also control's
+  std::vector<std::unique_ptr<SessionChannel>> channels;           // by the transports' order,
+  std::vector<std::unique_ptr<transport::Endpoint>> endpoints;     // null: the peer lacks it
+  PeerState state = PeerState::up;
+  bool ready = false;
+  std::deque<std::shared_ptr<TransferState>> queue;  // also of handles; some batch is not posted
+  bool sweep = false;  // some of the queue will not be posted any more
+  std::size_t unquiet = 0;
+};
+
+class Worker final : private transport::CompletionSink {
+ public:
+  static constexpr std::size_t kQueue = 16384;  ///< Transfers of a peer that are not quiet.
+
+  Worker(const base::Log& log, control::Control*& control) : log_(log), control_(control) {}
+
+  base::Mutex mutex;
+
+  void add_peer(std::uint64_t id, std::unique_ptr<PeerRecord> peer) LINKSPAN_REQUIRES(mutex);
+  PeerRecord* find_peer(std::uint64_t id) LINKSPAN_REQUIRES(mutex);
+  void lost(std::uint64_t peer) LINKSPAN_REQUIRES(mutex);
+  void gone(std::uint64_t peer) LINKSPAN_REQUIRES(mutex);
+
+  /// Queues and posts what goes at once. An error: nothing was started.
+  Status submit(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex);
+  void cancel(TransferState& transfer) LINKSPAN_REQUIRES(mutex);
+  /// How many transfers became quiet.
+  std::size_t progress() LINKSPAN_REQUIRES(mutex);
+  transport::NextLook next_look() LINKSPAN_REQUIRES(mutex);
+  bool idle() const LINKSPAN_REQUIRES(mutex) { return transfers_.empty(); }
+  /// No copy for a peer is under way.
+  bool serves_nobody() LINKSPAN_REQUIRES(mutex);
+  /// No more submissions; all that is in flight is canceled.
+  void close() LINKSPAN_REQUIRES(mutex);
+  /// Whom it waits for: peers with transfers that are not quiet.
+  std::string waits_for() LINKSPAN_REQUIRES(mutex);
+  std::string dump() LINKSPAN_REQUIRES(mutex);
+  /// What ended and may take milliseconds to destroy: the caller drops it off the lock.
+  std::vector<std::shared_ptr<void>> take_garbage() LINKSPAN_REQUIRES(mutex);
+  /// Ends every endpoint; after close() and when nothing is in flight, or the process is ending.
+  void destroy_peers() LINKSPAN_REQUIRES(mutex);
+
+ private:
+  /// Endpoints deliver while progress() holds the lock, which clang cannot see through them.
+  void complete(transport::Completion&& completion) override
+      LINKSPAN_TSA(no_thread_safety_analysis) {
+    completions_.push_back(std::move(completion));
+  }
+  void pump(PeerRecord& peer) LINKSPAN_REQUIRES(mutex);
+  Status post_next(PeerRecord& peer, TransferState& transfer) LINKSPAN_REQUIRES(mutex);
+  void stop(TransferState& transfer, const Status& why) LINKSPAN_REQUIRES(mutex);
+  bool end_if_quiet(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex);
+  bool finish(TransferState& transfer) LINKSPAN_REQUIRES(mutex);
+  void expire(base::Time now) LINKSPAN_REQUIRES(mutex);
+
+  const base::Log& log_;
+  control::Control*& control_;
+  bool closed_ LINKSPAN_GUARDED_BY(mutex) = false;
+  std::map<std::uint64_t, std::unique_ptr<PeerRecord>> peers_ LINKSPAN_GUARDED_BY(mutex);
+  // All that are not quiet, by id; also of handles, which wait for `quiet`.
+  std::map<std::uint64_t, std::shared_ptr<TransferState>> transfers_ LINKSPAN_GUARDED_BY(mutex);
+  std::unordered_map<std::uint64_t, TransferState*> by_cookie_ LINKSPAN_GUARDED_BY(mutex);
+  std::multimap<base::Time, std::uint64_t> deadlines_ LINKSPAN_GUARDED_BY(mutex);
+  std::vector<std::shared_ptr<void>> garbage_ LINKSPAN_GUARDED_BY(mutex);
+  std::vector<transport::Completion> completions_ LINKSPAN_GUARDED_BY(mutex);
+  std::size_t finishing_ LINKSPAN_GUARDED_BY(mutex) = 0;
+  std::uint64_t last_id_ LINKSPAN_GUARDED_BY(mutex) = 0;
+  std::uint64_t last_cookie_ LINKSPAN_GUARDED_BY(mutex) = 0;
+};
+
+}  // namespace linkspan::engine
