@@ -16,6 +16,8 @@ if(fake_sources)
   add_library(fake_cuda MODULE ${fake_sources})
   target_include_directories(fake_cuda PRIVATE ${CMAKE_SOURCE_DIR})
   target_link_libraries(fake_cuda PRIVATE linkspan_common ${CMAKE_DL_LIBS})
+  target_link_options(fake_cuda PRIVATE
+    -Wl,--version-script=${CMAKE_SOURCE_DIR}/tests/support/fake_cuda/exports.map)
 endif()
 set(no_driver LINKSPAN_CUDA_LIBRARY=/nonexistent/libcuda.so.1)
 set(simulated LINKSPAN_CUDA_LIBRARY=$<TARGET_FILE:fake_cuda>)

@@ -107,7 +107,6 @@ Status Session::handle(base::Frame& frame) {
     return {Code::corrupt, Scope::peer, "a frame of another incarnation"};
   switch (op) {
     case FrameOp::ready:
-      ready_heard_ = true;
       if (stage_ == Stage::met) {
         stage_ = Stage::up;
         listener_.up(*this);

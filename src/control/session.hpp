@@ -116,7 +116,6 @@ class Session : public std::enable_shared_from_this<Session> {
   std::atomic<bool> lost_{false};
 
   Stage stage_ = Stage::greeting;
-  bool ready_sent_ = false, ready_heard_ = false;
   bool goodbye_heard_ = false, process_ended_ = false, gone_ = false, dropped_ = false;
   Status failure_;
   Hello hello_;

@@ -7,17 +7,12 @@ namespace linkspan::copy {
 
 GpuCopier::Queued GpuCopier::queue_copies(const cuda::DeviceScope& scope, const Lane& lane,
                                           std::span<const Piece> pieces) {
-  const cuda::Driver& driver = scope.driver();
   Queued queued;
   for (const Piece& piece : pieces) {
     for (std::uint64_t done = 0; done < piece.bytes;) {
       const std::uint64_t bytes = std::min(piece.bytes - done, kCopyBytes);
-      const auto result =
-          driver.cuMemcpyAsync(piece.to + done, piece.from + done, bytes, lane.stream.get());
-      if (result != cuda::CUDA_SUCCESS) {
-        queued.status = cuda::to_status(driver, result, "cuMemcpyAsync");
-        return queued;
-      }
+      queued.status = lane.stream.copy(scope, piece.to + done, piece.from + done, bytes);
+      if (!queued.status.ok()) return queued;
       ++queued.entries;
       done += bytes;
     }

@@ -25,9 +25,10 @@ Result<std::unique_ptr<GpuCopier>> GpuCopier::create(const cuda::Device& device,
   auto scope = device.enter();
   if (!scope.ok()) return scope.status();
   const unsigned slots = device.copy_blocks() != nullptr ? kSlotsPerLane : 0;
-  auto memory = cuda::PinnedBuffer::create(*scope, lanes * (kLine + slots * slot_bytes()));
+  auto memory =
+      cuda::PinnedBuffer::create(*scope, std::size_t{lanes} * (kLine + slots * slot_bytes()));
   if (!memory.ok()) return memory.status();
-  auto abort_words = cuda::DeviceBuffer::create(*scope, lanes * kSlotsPerLane * kLine);
+  auto abort_words = cuda::DeviceBuffer::create(*scope, kLine * kSlotsPerLane * lanes);
   if (!abort_words.ok()) return abort_words.status();
   auto aborts = cuda::Stream::create(*scope, kFirst);
   if (!aborts.ok()) return aborts.status();
@@ -46,11 +47,9 @@ Result<std::unique_ptr<GpuCopier>> GpuCopier::create(const cuda::Device& device,
                                  abort_words->address() + index * kLine);
     }
   }
-  const cuda::Driver& driver = device.driver();
-  auto result =
-      driver.cuMemsetD8Async(abort_words->address(), 0, abort_words->bytes(), aborts->get());
-  if (result == cuda::CUDA_SUCCESS) result = driver.cuStreamSynchronize(aborts->get());
-  if (result != cuda::CUDA_SUCCESS) return cuda::to_status(driver, result, "cuMemsetD8Async");
+  Status zeroed = aborts->fill(*scope, abort_words->address(), 0, abort_words->bytes());
+  if (zeroed.ok()) zeroed = aborts->synchronize(*scope);
+  if (!zeroed.ok()) return zeroed;
   return std::unique_ptr<GpuCopier>(new GpuCopier(device, clock, *std::move(memory),
                                                   *std::move(abort_words), *std::move(aborts),
                                                   std::move(made)));

@@ -9,15 +9,12 @@ Status PageableCopies::copy(const cuda::Device& device, std::span<const Piece> p
   if (!scope.ok()) return scope.status();
   auto stream = stream_of(device, *scope);
   if (!stream.ok()) return stream.status();
-  const cuda::Driver& driver = scope->driver();
   Status first;
   for (const Piece& piece : pieces) {
-    const auto result = driver.cuMemcpyAsync(piece.to, piece.from, piece.bytes, (*stream)->get());
-    first = cuda::to_status(driver, result, "cuMemcpyAsync");
+    first = (*stream)->copy(*scope, piece.to, piece.from, piece.bytes);
     if (!first.ok()) break;
   }
-  const Status end = cuda::to_status(driver, driver.cuStreamSynchronize((*stream)->get()),
-                                     "cuStreamSynchronize");  // after an error too: quiet
+  const Status end = (*stream)->synchronize(*scope);  // after an error too: quiet
   return first.ok() ? end : first;
 }
 

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <type_traits>
+#include <utility>
 
 #include "copy/gpu_copier.hpp"
 
@@ -76,11 +77,8 @@ GpuCopier::Queued GpuCopier::queue_kernel(const cuda::DeviceScope& scope, const 
   cuda::CUdeviceptr list = slot.list_device, abort = slot.abort_word;
   cuda::CUdeviceptr aborted = slot.aborted_device;
   void* parameters[] = {&list, &count, &abort, &aborted};
-  const auto result = scope.driver().cuLaunchKernel(device_.copy_blocks(), ctas, 1, 1, kThreads, 1,
-                                                    1, 0, lane.stream.get(), parameters, nullptr);
-  if (result != cuda::CUDA_SUCCESS)
-    return {.entries = 0, .status = cuda::to_status(scope.driver(), result, "cuLaunchKernel")};
-  return {.entries = 1, .status = {}};
+  Status launched = lane.stream.launch(scope, device_.copy_blocks(), ctas, kThreads, parameters);
+  return {.entries = launched.ok() ? 1u : 0u, .status = std::move(launched)};
 }
 
 void GpuCopier::ask_to_stop(Slot& slot) {

@@ -31,6 +31,32 @@ Status Stream::write_value(const DeviceScope& scope, CUdeviceptr word, std::uint
                    "cuStreamWriteValue64");
 }
 
+Status Stream::copy(const DeviceScope& scope, CUdeviceptr to, CUdeviceptr from,
+                    std::uint64_t bytes) const {
+  const Driver& driver = scope.driver();
+  return to_status(driver, driver.cuMemcpyAsync(to, from, bytes, stream_), "cuMemcpyAsync");
+}
+
+Status Stream::fill(const DeviceScope& scope, CUdeviceptr to, unsigned char value,
+                    std::uint64_t bytes) const {
+  const Driver& driver = scope.driver();
+  return to_status(driver, driver.cuMemsetD8Async(to, value, bytes, stream_), "cuMemsetD8Async");
+}
+
+Status Stream::launch(const DeviceScope& scope, CUfunction function, unsigned ctas,
+                      unsigned threads, void** parameters) const {
+  const Driver& driver = scope.driver();
+  return to_status(
+      driver,
+      driver.cuLaunchKernel(function, ctas, 1, 1, threads, 1, 1, 0, stream_, parameters, nullptr),
+      "cuLaunchKernel");
+}
+
+Status Stream::synchronize(const DeviceScope& scope) const {
+  return to_status(scope.driver(), scope.driver().cuStreamSynchronize(stream_),
+                   "cuStreamSynchronize");
+}
+
 Status Stream::wait_for(const DeviceScope& scope, const Event& event) {
   return to_status(scope.driver(), scope.driver().cuStreamWaitEvent(stream_, event.get(), 0),
                    "cuStreamWaitEvent");

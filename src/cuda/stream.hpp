@@ -43,6 +43,17 @@ class Stream {
   /// Writes `value` to the 8-byte aligned `word` once all work before it is done and visible to
   /// the host and to peers. `word` is a device address, of mapped host memory for a completion.
   Status write_value(const DeviceScope& scope, CUdeviceptr word, std::uint64_t value);
+  /// Either side may be a GPU's or host memory. Returns before the bytes have moved, unless the
+  /// host's are pageable: then it may wait, and is no call for the path of a byte.
+  Status copy(const DeviceScope& scope, CUdeviceptr to, CUdeviceptr from,
+              std::uint64_t bytes) const;
+  Status fill(const DeviceScope& scope, CUdeviceptr to, unsigned char value,
+              std::uint64_t bytes) const;
+  /// `parameters`: the address of each parameter of the function, read during the call.
+  Status launch(const DeviceScope& scope, CUfunction function, unsigned ctas, unsigned threads,
+                void** parameters) const;
+  /// Waits until the stream is idle, however long that takes: for set-up and executors only.
+  Status synchronize(const DeviceScope& scope) const;
   /// What is submitted from now on starts after the last record() of `event`.
   Status wait_for(const DeviceScope& scope, const Event& event);
 

@@ -13,9 +13,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// A waiter looks itself for so long; a transfer that takes longer is worth a sleep.
-constexpr Duration kSpin = 2ms;
-constexpr Duration kNap = 1ms;  // then the Watcher looks, and rings
+constexpr Duration kSpin = 200us;    // what is shorter than this is not worth a sleep
+constexpr Duration kWakeUp = 100us;  // it takes to be awake again
+constexpr Duration kNap = 10ms;      // in close(): a missed ring costs so much
 constexpr std::size_t kMaxNotification = 65536;
 
 base::LogSink sink_of(const EngineOptions& options) {
@@ -105,7 +105,6 @@ transport::NextLook Core::look() {
 }
 
 std::size_t Core::progress() {
-  std::vector<std::shared_ptr<void>> garbage;
   const base::MutexLock lock(worker_.mutex);
   const std::size_t ended = worker_.progress();
   if (ended != 0) quiet_.notify_all();
@@ -197,26 +196,36 @@ Result<Explanation> Core::explain(std::uint64_t peer, Op op, const Region& local
 Status Core::wait(TransferState& transfer, Duration timeout) {
   const auto is_quiet = [&] { return transfer.quiet.load(std::memory_order_acquire); };
   const base::Deadline deadline = after(timeout);
-  const base::Deadline spin = after(std::min<Duration>(timeout, kSpin));
+  const base::Time begin = base::Clock::steady().now();
   watcher_->user_waits(true);
-  while (!is_quiet() && !spin.passed()) {
-    if (worker_.mutex.try_lock()) {
-      if (worker_.progress() != 0) quiet_.notify_all();
-      worker_.mutex.unlock();
-    } else {
+  while (!is_quiet() && !deadline.passed()) {
+    if (!worker_.mutex.try_lock()) {
       std::this_thread::yield();
+      continue;
     }
+    if (worker_.progress() != 0) quiet_.notify_all();
+    const Duration nap = is_quiet() ? Duration::zero() : nap_until_next_look(begin);
+    if (nap > Duration::zero())
+      quiet_.wait(worker_.mutex, after(std::min<Duration>(nap, deadline.left())));
+    worker_.mutex.unlock();
   }
   watcher_->user_waits(false);
-  if (!is_quiet() && !deadline.passed()) {
-    watcher_->wake();
-    const base::MutexLock lock(worker_.mutex);
-    while (!is_quiet() && !deadline.passed())
-      quiet_.wait(worker_.mutex, after(std::min<Duration>(deadline.left(), kNap)));
-  }
   if (is_quiet()) return transfer.end;
+  watcher_->wake();
   return {Code::timed_out, Scope::request,
           "transfer " + std::to_string(transfer.id) + " goes on: the wait's time-out passed"};
+}
+
+/// How long a waiter may sleep: not at all at first, nor close to what is predicted.
+Duration Core::nap_until_next_look(base::Time begin) {
+  using When = transport::NextLook::When;
+  const base::Time now = base::Clock::steady().now();
+  if (now - begin < kSpin) return Duration::zero();
+  const transport::NextLook next = worker_.next_look();
+  if (next.when == When::now) return Duration::zero();
+  if (next.when == When::idle) return kNap;  // a message ends it, and whoever reads it rings
+  const Duration left = next.at - now - kWakeUp;
+  return std::clamp<Duration>(left, Duration::zero(), kNap);
 }
 
 Status Core::cancel(TransferState& transfer) {
@@ -261,6 +270,8 @@ Status Core::close(Duration timeout) {
   }
   if (closed_.exchange(true)) return {};
   control_->close(deadline);
+  const base::MutexLock lock(events_mutex_);
+  event_.notify_all();
   return {};
 }
 

@@ -80,6 +80,7 @@ class Core final : public control::Listener, public std::enable_shared_from_this
                                                  base::Deadline deadline);
   Result<std::size_t> choose(const RemoteRegion& remote, std::uint64_t peer) const;
   transport::NextLook look();
+  Duration nap_until_next_look(base::Time begin) LINKSPAN_REQUIRES(worker_.mutex);
   base::Deadline after(Duration wait) const {
     return base::Deadline::after(base::Clock::steady(), wait);
   }

@@ -41,7 +41,7 @@ void Watcher::wake() noexcept {
   [[maybe_unused]] const auto written = ::write(bell_.get(), &one, sizeof one);
 }
 
-void Watcher::sleep(Duration at_most, bool parked) noexcept {
+void Watcher::nap(Duration at_most, bool parked) noexcept {
   if (parked) {
     parked_.store(true, std::memory_order_seq_cst);
     if (rung_.load(std::memory_order_seq_cst)) at_most = Duration::zero();
@@ -64,15 +64,15 @@ void Watcher::run(const std::stop_token& stop) {
     const base::Time now = base::Clock::steady().now();
     if (next.when == When::idle) {
       busy_since = {};
-      sleep(kPark, true);
+      nap(kPark, true);
       continue;
     }
     if (busy_since == base::Time{}) busy_since = now;
     const Duration left = next.when == When::now ? Duration::zero() : next.at - now;
     if (left > kYieldFor)
-      sleep(std::min<Duration>(left - kYieldFor / 2, kPark), true);
+      nap(std::min<Duration>(left - kYieldFor / 2, kPark), true);
     else if (users_ > 0 || now - busy_since > 1ms)
-      sleep(users_ > 0 ? Duration(1ms) : kNap, true);
+      nap(users_ > 0 ? Duration(1ms) : kNap, true);
     else
       std::this_thread::yield();
     if (left > kYieldFor) busy_since = {};  // it slept until the predicted end

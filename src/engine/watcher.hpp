@@ -32,7 +32,7 @@ class Watcher {
  private:
   Watcher(base::Fd bell, std::function<transport::NextLook()> look);
   void run(const std::stop_token& stop);
-  void sleep(Duration at_most, bool parked) noexcept;
+  void nap(Duration at_most, bool parked) noexcept;
 
   const base::Fd bell_;
   const std::function<transport::NextLook()> look_;

@@ -170,7 +170,8 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, std::span<const 
     slot.pieces.push_back(piece);
   }
   slot.stage = Stage::running;
-  return start_some(slot);
+  const Status status = start_some(slot);
+  return status.code() == Code::no_resource ? Status() : status;  // advance() tries again
 }
 
 /// The next pieces that fit one order. no_resource: none was taken.

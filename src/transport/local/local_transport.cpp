@@ -261,8 +261,10 @@ Status LocalTransport::map_device(ImportedMemory& memory, base::Deadline deadlin
   }
   Status first_failure;
   for (const cuda::Device* device : devices) {
-    if (!memory.wants_view(*device)) continue;
-    const Status status = add_view(memory, *device, deadline);
+    // Up by another's hand, such as a pinned registration's, it has no copier of ours yet.
+    const auto up = bring_up(device->info().uuid);
+    Status status = up.status();
+    if (status.ok() && memory.wants_view(*device)) status = add_view(memory, *device, deadline);
     if (status.code() == Code::corrupt) return status;
     if (!status.ok() && first_failure.ok()) first_failure = status;
   }

@@ -35,7 +35,7 @@ struct RouteFacts {
 struct Route {
   enum class Where : std::uint8_t { nowhere, here, peer };
   Where where = Where::nowhere;
-  copy::Method method = copy::Method::cpu_threads;  ///< For `here`.
+  copy::Method method = copy::Method::cpu_threads;  ///< For `peer`: what it is expected to take.
 };
 
 Route route(const RouteFacts& facts) noexcept;

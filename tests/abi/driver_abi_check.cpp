@@ -1,0 +1,151 @@
+// tests/abi/driver_abi_check.cpp - cuda/driver_abi.hpp against NVIDIA's own headers.
+//
+// Nothing runs: it compiles or it does not, against cuda.h of CUDA 12.8 and of 13.0. The version
+// of each entry is part of the check, for it is part of the name of the header's type.
+#include "cuda/driver_abi.hpp"
+
+namespace linkspan::cuda {
+// cuda.h defines these as macros: they are read before it comes.
+constexpr unsigned kMemhostalloc[] = {CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_DEVICEMAP};
+constexpr unsigned kMemhostregister[] = {CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP};
+}  // namespace linkspan::cuda
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
+#include <type_traits>
+
+namespace linkspan::cuda {
+
+static_assert(kMemhostalloc[0] == CU_MEMHOSTALLOC_PORTABLE);
+static_assert(kMemhostalloc[1] == CU_MEMHOSTALLOC_DEVICEMAP);
+static_assert(kMemhostregister[0] == CU_MEMHOSTREGISTER_PORTABLE);
+static_assert(kMemhostregister[1] == CU_MEMHOSTREGISTER_DEVICEMAP);
+
+#define LINKSPAN_SAME(name) \
+  static_assert(static_cast<unsigned>(::name) == static_cast<unsigned>(linkspan::cuda::name));
+LINKSPAN_SAME(CUDA_SUCCESS)
+LINKSPAN_SAME(CUDA_ERROR_INVALID_VALUE)
+LINKSPAN_SAME(CUDA_ERROR_OUT_OF_MEMORY)
+LINKSPAN_SAME(CUDA_ERROR_NOT_INITIALIZED)
+LINKSPAN_SAME(CUDA_ERROR_DEINITIALIZED)
+LINKSPAN_SAME(CUDA_ERROR_NO_DEVICE)
+LINKSPAN_SAME(CUDA_ERROR_INVALID_DEVICE)
+LINKSPAN_SAME(CUDA_ERROR_INVALID_IMAGE)
+LINKSPAN_SAME(CUDA_ERROR_INVALID_CONTEXT)
+LINKSPAN_SAME(CUDA_ERROR_ALREADY_MAPPED)
+LINKSPAN_SAME(CUDA_ERROR_NO_BINARY_FOR_GPU)
+LINKSPAN_SAME(CUDA_ERROR_ECC_UNCORRECTABLE)
+LINKSPAN_SAME(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED)
+LINKSPAN_SAME(CUDA_ERROR_NVLINK_UNCORRECTABLE)
+LINKSPAN_SAME(CUDA_ERROR_CONTAINED)
+LINKSPAN_SAME(CUDA_ERROR_INVALID_HANDLE)
+LINKSPAN_SAME(CUDA_ERROR_NOT_FOUND)
+LINKSPAN_SAME(CUDA_ERROR_NOT_READY)
+LINKSPAN_SAME(CUDA_ERROR_ILLEGAL_ADDRESS)
+LINKSPAN_SAME(CUDA_ERROR_LAUNCH_TIMEOUT)
+LINKSPAN_SAME(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+LINKSPAN_SAME(CUDA_ERROR_CONTEXT_IS_DESTROYED)
+LINKSPAN_SAME(CUDA_ERROR_ASSERT)
+LINKSPAN_SAME(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
+LINKSPAN_SAME(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
+LINKSPAN_SAME(CUDA_ERROR_HARDWARE_STACK_ERROR)
+LINKSPAN_SAME(CUDA_ERROR_ILLEGAL_INSTRUCTION)
+LINKSPAN_SAME(CUDA_ERROR_MISALIGNED_ADDRESS)
+LINKSPAN_SAME(CUDA_ERROR_INVALID_ADDRESS_SPACE)
+LINKSPAN_SAME(CUDA_ERROR_INVALID_PC)
+LINKSPAN_SAME(CUDA_ERROR_LAUNCH_FAILED)
+LINKSPAN_SAME(CUDA_ERROR_NOT_PERMITTED)
+LINKSPAN_SAME(CUDA_ERROR_NOT_SUPPORTED)
+LINKSPAN_SAME(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+LINKSPAN_SAME(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
+LINKSPAN_SAME(CUDA_ERROR_UNKNOWN)
+LINKSPAN_SAME(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+LINKSPAN_SAME(CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)
+LINKSPAN_SAME(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
+LINKSPAN_SAME(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+LINKSPAN_SAME(CU_POINTER_ATTRIBUTE_CONTEXT)
+LINKSPAN_SAME(CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
+LINKSPAN_SAME(CU_POINTER_ATTRIBUTE_DEVICE_POINTER)
+LINKSPAN_SAME(CU_POINTER_ATTRIBUTE_BUFFER_ID)
+LINKSPAN_SAME(CU_POINTER_ATTRIBUTE_IS_MANAGED)
+LINKSPAN_SAME(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+LINKSPAN_SAME(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)
+LINKSPAN_SAME(CU_MEMORYTYPE_HOST)
+LINKSPAN_SAME(CU_MEMORYTYPE_DEVICE)
+LINKSPAN_SAME(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
+LINKSPAN_SAME(CU_STREAM_CAPTURE_MODE_GLOBAL)
+LINKSPAN_SAME(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+LINKSPAN_SAME(CU_STREAM_CAPTURE_MODE_RELAXED)
+LINKSPAN_SAME(CU_STREAM_CAPTURE_STATUS_NONE)
+LINKSPAN_SAME(CU_STREAM_CAPTURE_STATUS_ACTIVE)
+LINKSPAN_SAME(CU_STREAM_CAPTURE_STATUS_INVALIDATED)
+LINKSPAN_SAME(CU_GET_PROC_ADDRESS_SUCCESS)
+LINKSPAN_SAME(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)
+LINKSPAN_SAME(CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT)
+LINKSPAN_SAME(CU_GET_PROC_ADDRESS_LEGACY_STREAM)
+LINKSPAN_SAME(CU_STREAM_NON_BLOCKING)
+LINKSPAN_SAME(CU_STREAM_WRITE_VALUE_DEFAULT)
+LINKSPAN_SAME(CU_EVENT_DISABLE_TIMING)
+LINKSPAN_SAME(CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
+LINKSPAN_SAME(CU_MEM_ATTACH_GLOBAL)
+#undef LINKSPAN_SAME
+
+/// NVIDIA's type in our words. What is not listed is the same type in both, or the check fails.
+template <class T>
+struct Ours {
+  using type = T;
+};
+template <class T>
+struct Ours<T*> {
+  using type = typename Ours<T>::type*;
+};
+template <class T>
+struct Ours<const T*> {
+  using type = const typename Ours<T>::type*;
+};
+template <class R, class... A>
+struct Ours<R (*)(A...)> {
+  using type = typename Ours<R>::type (*)(typename Ours<A>::type...);
+};
+
+#define LINKSPAN_OPAQUE(theirs, ours) \
+  template <>                         \
+  struct Ours<theirs> {               \
+    using type = ours;                \
+  };
+#define LINKSPAN_TYPE(theirs, ours)              \
+  LINKSPAN_OPAQUE(theirs, ours)                  \
+  static_assert(sizeof(theirs) == sizeof(ours)); \
+  static_assert(alignof(theirs) == alignof(ours));
+LINKSPAN_OPAQUE(::CUctx_st, OpaqueContext)
+LINKSPAN_OPAQUE(::CUstream_st, OpaqueStream)
+LINKSPAN_OPAQUE(::CUevent_st, OpaqueEvent)
+LINKSPAN_OPAQUE(::CUmod_st, OpaqueModule)
+LINKSPAN_OPAQUE(::CUfunc_st, OpaqueFunction)
+LINKSPAN_TYPE(::CUuuid, CUuuid)
+LINKSPAN_TYPE(::CUipcMemHandle, CUipcMemHandle)
+LINKSPAN_TYPE(::CUresult, CUresult)
+LINKSPAN_TYPE(::CUdevice_attribute, CUdevice_attribute)
+LINKSPAN_TYPE(::CUpointer_attribute, CUpointer_attribute)
+LINKSPAN_TYPE(::CUmemorytype, CUmemorytype)
+LINKSPAN_TYPE(::CUfunction_attribute, CUfunction_attribute)
+LINKSPAN_TYPE(::CUstreamCaptureMode, CUstreamCaptureMode)
+LINKSPAN_TYPE(::CUstreamCaptureStatus, CUstreamCaptureStatus)
+LINKSPAN_TYPE(::CUdriverProcAddressQueryResult, CUdriverProcAddressQueryResult)
+#undef LINKSPAN_TYPE
+#undef LINKSPAN_OPAQUE
+
+// An enum of C has no fixed underlying type; it is passed as the int of its size.
+static_assert(std::is_same_v<std::underlying_type_t<::CUresult>, unsigned>);
+static_assert(std::is_same_v<::CUdevice, CUdevice>);
+static_assert(std::is_same_v<::CUdeviceptr, CUdeviceptr>);
+
+#define LINKSPAN_SIGNATURE(name, version, parameters) \
+  static_assert(std::is_same_v<Ours<PFN_##name##_v##version>::type, CUresult(*) parameters>, #name);
+LINKSPAN_DRIVER_REQUIRED(LINKSPAN_SIGNATURE)
+LINKSPAN_DRIVER_OPTIONAL(LINKSPAN_SIGNATURE)
+#undef LINKSPAN_SIGNATURE
+static_assert(std::is_same_v<Ours<PFN_cuGetProcAddress_v12000>::type, GetProcAddress>);
+
+}  // namespace linkspan::cuda

@@ -1,0 +1,188 @@
+// tests/support/fake_cuda/fake_cuda.hpp - a CUDA driver without a GPU: what it is made of.
+//
+// A shared object that exports cuGetProcAddress_v2 and nothing else; LINKSPAN_CUDA_LIBRARY puts it
+// in the place of libcuda.so.1. Device memory is memfds, so handles really cross processes and
+// outlive their exporter; a stream is a thread with a queue; a kernel is a host function of the
+// same name. It proves logic: never speed, never memory order, and a fact about the real driver
+// only where tests/driver_facts has seen it on both.
+//
+// Environment: FAKE_CUDA_DEVICES is the number of GPUs of the machine (2), CUDA_VISIBLE_DEVICES
+// lists those that the process sees, by index. Controls for tests: controls.hpp.
+// Threads: the driver's functions are for any thread; all state is under the one mutex of World,
+// which is free while bytes are copied.
+// Invariants: a view stays mapped as long as a queued or running entry holds its Allocation; after
+// the end of the process has begun every call answers 4, in a forked child 3.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "cuda/driver_abi.hpp"
+
+namespace linkspan::cuda::fake {
+
+// One function for each entry of the table, with the entry's own signature.
+#define LINKSPAN_DECLARE(name, version, parameters) CUresult name parameters;
+LINKSPAN_DRIVER_REQUIRED(LINKSPAN_DECLARE)
+LINKSPAN_DRIVER_OPTIONAL(LINKSPAN_DECLARE)
+#undef LINKSPAN_DECLARE
+
+inline constexpr int kDriverVersion = 13000;
+inline constexpr std::size_t kStreamDepth = 1021;  // entries; the next submission blocks
+inline constexpr std::uint64_t kDeviceBytes = std::uint64_t{4} << 30;
+
+struct Stream;
+
+/// A visible GPU and its primary context, whose handle is the address of this.
+struct Device {
+  int ordinal, index;  // as the process counts them, as the machine does
+  unsigned retained = 0;
+  bool held = false;  // its streams start nothing (fakeCudaHold)
+  bool lost = false;  // its context answers 700; queued entries are dropped
+  std::set<int> peers;
+  Stream* default_stream = nullptr;  // what handles 0, 1 and 2 mean here
+};
+
+/// What identifies memory of another process; `pid` 0 is nobody's.
+struct Origin {
+  std::int32_t pid = 0, fd = -1;
+  std::uint64_t start_time = 0, inode = 0;
+  friend bool operator==(const Origin&, const Origin&) = default;
+};
+
+/// A range of addresses that the driver knows.
+struct Allocation {
+  enum class Kind { device, imported, managed, pinned, registered };
+  Allocation(Kind k, int on, std::uint64_t at, std::uint64_t size, std::uint64_t id, std::byte* v)
+      : kind(k), ordinal(on), base(at), bytes(size), buffer_id(id), view(v) {}
+  Allocation(const Allocation&) = delete;
+  Allocation& operator=(const Allocation&) = delete;
+  ~Allocation();  // unmaps the view
+  bool on_host() const { return kind == Kind::pinned || kind == Kind::registered; }
+  bool on_device() const { return kind == Kind::device || kind == Kind::imported; }
+  std::byte* see(std::uint64_t address) const { return view + (address - base); }
+
+  const Kind kind;
+  const int ordinal;
+  const std::uint64_t base, bytes, buffer_id;
+  std::byte* const view;  // where the driver reaches it: another mapping of device memory's memfd
+  int fd = -1;            // of device memory
+  Origin origin{};        // of imported memory
+  unsigned opens = 0;     // of imported memory
+  bool live = true;       // not yet freed
+};
+using AllocationRef = std::shared_ptr<Allocation>;  // with the entries that read or write it
+
+/// A point in a stream, for events: shared by the entry that reaches it and those who wait.
+struct Mark {
+  bool reached = false;
+};
+
+/// Work without a World lock; an error loses the device's context.
+struct Entry {
+  std::shared_ptr<Mark> after;  // may start when this is reached
+  std::function<CUresult()> work;
+  std::shared_ptr<Mark> mark;
+};
+
+struct Stream {
+  explicit Stream(Device& d) : device(d) {}
+  bool ready() const {
+    return !entries.empty() &&
+           (device.lost || (!device.held && (!entries[0].after || entries[0].after->reached)));
+  }
+
+  Device& device;
+  std::deque<Entry> entries;                  // the first may be running
+  std::uint64_t submitted = 0, finished = 0;  // entries, ever
+  bool running = false;
+  bool closing = false, exited = false;  // destroyed by the user, left by its thread
+  std::condition_variable wake;          // its thread's
+  std::thread thread;
+};
+
+struct Event {
+  Device& device;
+  std::shared_ptr<Mark> mark;  // the last record's; null before the first
+};
+
+using Lock = std::unique_lock<std::mutex>;
+
+struct World {
+  std::atomic<bool> initialised = false;
+  std::atomic<bool> ended = false;   // the process is ending: streams stop after their entry
+  std::atomic<bool> forked = false;  // this is a child: there are no threads here
+
+  std::mutex mutex;
+  std::condition_variable changed;               // any stream moved, or a hold, a loss or the end
+  std::vector<std::unique_ptr<Device>> devices;  // by ordinal; constant after cuInit
+  std::map<std::uint64_t, AllocationRef> allocations;  // by base
+  std::map<CUstream, std::unique_ptr<Stream>> streams;
+  std::vector<std::unique_ptr<Stream>> retired;  // destroyed; their threads finish what is queued
+  std::map<CUevent, std::unique_ptr<Event>> events;
+  std::uint64_t last_buffer_id = 0;
+
+  void wake_all();
+};
+/// Never destroyed: threads may call the driver until the very end.
+World& world();
+/// The calling thread's; null: none.
+Device* current_device();
+
+/// The entrance of a function that works in a context, and the lock it runs under.
+struct Call {
+  /// In the current one. error: 201 without it, 709 when it was released, 700 when it is lost.
+  Call();
+  /// In the stream's, whichever is current, as the real driver. error: also 400 for no stream.
+  explicit Call(CUstream handle);
+
+  Lock lock;
+  CUresult error = CUDA_SUCCESS;
+  Device* device = nullptr;
+  Stream* stream = nullptr;  // set by the second only, and never after an error
+
+ private:
+  void enter(Device* device);
+};
+
+/// Bytes that the driver may touch. `owner` is null for pageable host memory.
+struct Range {
+  AllocationRef owner;
+  std::byte* view;
+};
+
+// Under the lock:
+/// Null: it leaves its allocation, or lies among device addresses and in no allocation.
+std::optional<Range> range(std::uint64_t address, std::uint64_t bytes);
+/// What a kernel of `device` may touch; pageable memory it may not.
+std::optional<Range> kernel_range(const Device& device, std::uint64_t address, std::uint64_t bytes);
+Allocation* find_allocation(std::uint64_t address);
+/// Gives a memfd an address among the device's. Null: no memory.
+Allocation* map_device(Allocation::Kind kind, int ordinal, int fd, std::uint64_t bytes);
+/// Nothing finds it any more; the view goes with the last entry that uses it.
+void forget(Allocation& allocation);
+
+/// Blocks while the stream is full. The entry is dropped if the device is lost meanwhile.
+CUresult submit(Call& call, Entry entry);
+/// Until what is in the stream now has run.
+CUresult drain(Lock& lock, Stream& stream);
+/// Until all streams of the device are idle, or it is lost.
+CUresult drain(Lock& lock, const Device& device);
+/// The stream's thread ends when it has done what is queued.
+void retire(std::unique_ptr<Stream> stream);
+
+/// Joins all streams' threads; what is queued does not run. At exit.
+void end_streams();
+
+}  // namespace linkspan::cuda::fake

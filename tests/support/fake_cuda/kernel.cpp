@@ -1,0 +1,145 @@
+// tests/support/fake_cuda/kernel.cpp - modules, functions and the host twins of the kernels.
+//
+// A module is any image. A function is found by name among the twins; its parameters are copied at
+// the launch, as the driver does. An address that a kernel may not touch loses the device.
+#include <array>
+#include <cstring>
+#include <string_view>
+
+#include "tests/support/fake_cuda/fake_cuda.hpp"
+
+namespace linkspan::cuda::fake {
+namespace {
+
+using Parameters = std::array<std::uint64_t, 4>;
+
+struct Kernel {
+  std::string_view name;
+  std::array<std::size_t, 4> parameter_bytes;
+  CUresult (*run)(const Device& device, const Parameters& parameters);
+};
+
+/// The pieces run one after the other and whole: the real kernel has no order among them.
+CUresult copy_blocks(const Device& device, const Parameters& parameters) {
+  struct Piece {
+    std::uint64_t to, from, bytes;
+  };
+  const auto [list, count, abort, aborted] = parameters;
+  const auto access = [&device](std::uint64_t address, std::uint64_t bytes) {
+    const Lock lock(world().mutex);
+    return kernel_range(device, address, bytes);
+  };
+  const auto pieces = access(list, count * sizeof(Piece));
+  const auto abort_word = access(abort, sizeof(unsigned));
+  const auto aborted_word = access(aborted, sizeof(unsigned));
+  if (!pieces || !abort_word || !aborted_word) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  const std::atomic_ref stop(*reinterpret_cast<unsigned*>(abort_word->view));
+  for (std::uint64_t i = 0; i < count && !world().ended; ++i) {
+    if (stop.load(std::memory_order_acquire) != 0) {
+      std::atomic_ref(*reinterpret_cast<unsigned*>(aborted_word->view)).store(1);
+      break;
+    }
+    Piece piece;
+    std::memcpy(&piece, pieces->view + i * sizeof piece, sizeof piece);
+    if (piece.bytes == 0) continue;
+    const auto to = access(piece.to, piece.bytes), from = access(piece.from, piece.bytes);
+    if (!to || !from) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    std::memmove(to->view, from->view, piece.bytes);
+  }
+  return CUDA_SUCCESS;
+}
+
+constexpr int kMaxThreads = 512;
+
+const std::array kKernels{
+    Kernel{.name = "linkspan_copy_blocks", .parameter_bytes = {8, 4, 8, 8}, .run = copy_blocks}};
+
+/// A kernel in a module, whose context is the only one that may launch it.
+struct Function {
+  const Kernel& kernel;
+  const Device& device;
+};
+using Module = std::vector<Function>;
+
+/// Under the lock. Never destroyed, as the World.
+std::map<CUmodule, std::unique_ptr<Module>>& modules() {
+  static auto& all = *new std::map<CUmodule, std::unique_ptr<Module>>;
+  return all;
+}
+
+/// Null: no function, or one of a module that was unloaded.
+const Function* find_function(CUfunction handle) {
+  for (const auto& [id, module] : modules())
+    for (const Function& function : *module)
+      if (&function == reinterpret_cast<const Function*>(handle)) return &function;
+  return nullptr;
+}
+
+}  // namespace
+
+CUresult cuModuleLoadData(CUmodule* id, const void* image) {
+  const Call call;
+  if (call.error != CUDA_SUCCESS) return call.error;
+  if (image == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  auto module = std::make_unique<Module>();
+  for (const Kernel& kernel : kKernels) module->push_back({kernel, *call.device});
+  *id = reinterpret_cast<CUmodule>(module.get());
+  modules()[*id] = std::move(module);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuModuleUnload(CUmodule id) {
+  const Call call;
+  if (call.error != CUDA_SUCCESS) return call.error;
+  return modules().erase(id) != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuModuleGetFunction(CUfunction* handle, CUmodule id, const char* name) {
+  const Call call;
+  if (call.error != CUDA_SUCCESS) return call.error;
+  const auto module = modules().find(id);
+  if (module == modules().end()) return CUDA_ERROR_INVALID_HANDLE;
+  for (Function& function : *module->second) {
+    if (function.kernel.name != name) continue;
+    *handle = reinterpret_cast<CUfunction>(&function);
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
+  const Call call;
+  if (call.error != CUDA_SUCCESS) return call.error;
+  if (find_function(function) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (attribute != CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK) return CUDA_ERROR_INVALID_VALUE;
+  *value = kMaxThreads;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuFuncLoad(CUfunction function) {
+  const Call call;
+  if (call.error != CUDA_SUCCESS) return call.error;
+  return find_function(function) != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned,
+                        CUstream stream, void** parameters, void**) {
+  Call call(stream);
+  if (call.error != CUDA_SUCCESS) return call.error;
+  const Function* function = find_function(handle);
+  if (function == nullptr || &function->device != call.device) return CUDA_ERROR_INVALID_HANDLE;
+  const std::uint64_t threads = std::uint64_t{block_x} * block_y * block_z;
+  if (grid_x == 0 || grid_y == 0 || grid_z == 0 || threads == 0 || threads > kMaxThreads)
+    return CUDA_ERROR_INVALID_VALUE;
+  const Kernel& kernel = function->kernel;
+  Parameters values{};
+  for (std::size_t i = 0; i < kernel.parameter_bytes.size(); ++i)
+    std::memcpy(&values[i], parameters[i], kernel.parameter_bytes[i]);
+  return submit(call, {.after = nullptr,
+                       .work = [&kernel, values,
+                                device = call.device] { return kernel.run(*device, values); },
+                       .mark = nullptr});
+}
+
+}  // namespace linkspan::cuda::fake

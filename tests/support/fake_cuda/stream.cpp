@@ -1,0 +1,292 @@
+// tests/support/fake_cuda/stream.cpp - streams, events and copies.
+//
+// A stream's thread takes the first entry, works on it without the lock, and only then removes it:
+// so an entry counts for the depth until it has ended. What an entry touches is looked up when it
+// is submitted, as an error of the call, and must still be there when it runs: else the device is
+// lost with 700, as after any access to memory that was freed.
+#include <algorithm>
+#include <cstring>
+
+#include "tests/support/fake_cuda/fake_cuda.hpp"
+
+namespace linkspan::cuda::fake {
+namespace {
+
+void run(Stream& stream) {
+  World& w = world();
+  Lock lock(w.mutex);
+  for (;;) {
+    stream.wake.wait(lock, [&] {
+      return w.ended || stream.ready() || (stream.closing && stream.entries.empty());
+    });
+    if (w.ended || stream.entries.empty()) break;
+    const Entry& entry = stream.entries.front();
+    if (entry.work && !stream.device.lost) {
+      stream.running = true;
+      lock.unlock();
+      const CUresult r = entry.work();
+      lock.lock();
+      stream.running = false;
+      if (r != CUDA_SUCCESS) stream.device.lost = true;
+    }
+    const bool wake_others = entry.mark != nullptr || stream.device.lost;
+    if (entry.mark) entry.mark->reached = true;
+    stream.entries.pop_front();
+    ++stream.finished;
+    if (wake_others)
+      w.wake_all();
+    else
+      w.changed.notify_all();
+  }
+  stream.exited = true;
+}
+
+Stream* start_stream(Device& device) {
+  World& w = world();
+  std::erase_if(w.retired, [](const std::unique_ptr<Stream>& stream) {
+    if (!stream->exited) return false;
+    stream->thread.join();
+    return true;
+  });
+  auto made = std::make_unique<Stream>(device);
+  Stream* stream = made.get();
+  w.streams[reinterpret_cast<CUstream>(stream)] = std::move(made);
+  stream->thread = std::thread([stream] { run(*stream); });
+  return stream;
+}
+
+/// False: it was freed after it was submitted.
+bool live(const AllocationRef& owner) {
+  const Lock lock(world().mutex);
+  return owner == nullptr || owner->live;
+}
+
+CUresult copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream handle) {
+  Call call(handle);
+  if (call.error != CUDA_SUCCESS || bytes == 0) return call.error;
+  const auto target = range(to, bytes), source = range(from, bytes);
+  if (!target || !source) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<std::byte> staged;  // pageable memory is read before the call returns
+  if (!source->owner) staged.assign(source->view, source->view + bytes);
+  const CUresult r = submit(
+      call, {.after = nullptr,
+             .work =
+                 [target = *target, source = *source, staged = std::move(staged), bytes] {
+                   if (!live(target.owner) || !live(source.owner))
+                     return CUDA_ERROR_ILLEGAL_ADDRESS;
+                   std::memmove(target.view, staged.empty() ? source.view : staged.data(), bytes);
+                   return CUDA_SUCCESS;
+                 },
+             .mark = nullptr});
+  // ... and written before it does.
+  return r == CUDA_SUCCESS && !target->owner ? drain(call.lock, *call.stream) : r;
+}
+
+Event* find_event(CUevent handle) {
+  const auto found = world().events.find(handle);
+  return found != world().events.end() ? found->second.get() : nullptr;
+}
+
+}  // namespace
+
+void World::wake_all() {
+  for (const auto& [handle, stream] : streams) stream->wake.notify_all();
+  for (const auto& stream : retired) stream->wake.notify_all();
+  changed.notify_all();
+}
+
+Call::Call(CUstream handle) : lock(world().mutex) {
+  if (reinterpret_cast<std::uintptr_t>(handle) <= 2) {
+    enter(current_device());
+    if (error != CUDA_SUCCESS) return;
+    if (device->default_stream == nullptr) device->default_stream = start_stream(*device);
+    stream = device->default_stream;
+    return;
+  }
+  const auto found = world().streams.find(handle);
+  if (found == world().streams.end()) {
+    error = CUDA_ERROR_INVALID_HANDLE;
+    return;
+  }
+  enter(&found->second->device);
+  if (error == CUDA_SUCCESS) stream = found->second.get();
+}
+
+CUresult submit(Call& call, Entry entry) {
+  World& w = world();
+  Stream& s = *call.stream;
+  w.changed.wait(call.lock,
+                 [&] { return w.ended || s.device.lost || s.entries.size() < kStreamDepth; });
+  if (w.ended) return CUDA_ERROR_DEINITIALIZED;
+  if (s.device.lost) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  s.entries.push_back(std::move(entry));
+  ++s.submitted;
+  s.wake.notify_all();
+  return CUDA_SUCCESS;
+}
+
+CUresult drain(Lock& lock, Stream& stream) {
+  World& w = world();
+  w.changed.wait(lock, [&, until = stream.submitted] {
+    return w.ended || stream.device.lost || stream.finished >= until;
+  });
+  if (w.ended) return CUDA_ERROR_DEINITIALIZED;
+  return stream.device.lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
+}
+
+CUresult drain(Lock& lock, const Device& device) {
+  World& w = world();
+  w.changed.wait(lock, [&] {
+    const auto quiet = [&](const std::unique_ptr<Stream>& stream) {
+      return &stream->device != &device || stream->entries.empty();
+    };
+    return w.ended || device.lost ||
+           (std::all_of(w.retired.begin(), w.retired.end(), quiet) &&
+            std::all_of(w.streams.begin(), w.streams.end(),
+                        [&](const auto& entry) { return quiet(entry.second); }));
+  });
+  if (w.ended) return CUDA_ERROR_DEINITIALIZED;
+  return device.lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
+}
+
+void retire(std::unique_ptr<Stream> stream) {
+  stream->closing = true;
+  stream->wake.notify_all();
+  world().retired.push_back(std::move(stream));
+}
+
+void end_streams() {
+  World& w = world();
+  std::vector<Stream*> all;
+  {
+    const Lock lock(w.mutex);
+    w.ended = true;
+    for (const auto& [handle, stream] : w.streams) all.push_back(stream.get());
+    for (const auto& stream : w.retired) all.push_back(stream.get());
+    w.wake_all();
+  }
+  for (Stream* stream : all) stream->thread.join();
+}
+
+CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int) {
+  Call call;
+  if (call.error != CUDA_SUCCESS) return call.error;
+  if (flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+  *stream = reinterpret_cast<CUstream>(start_stream(*call.device));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamDestroy(CUstream handle) {
+  const Lock lock(world().mutex);
+  const auto found = world().streams.find(handle);
+  if (found == world().streams.end()) return CUDA_ERROR_INVALID_HANDLE;
+  const bool lost = found->second->device.lost;
+  retire(std::move(found->second));
+  world().streams.erase(found);
+  return lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
+}
+
+CUresult cuStreamSynchronize(CUstream handle) {
+  Call call(handle);
+  return call.error != CUDA_SUCCESS ? call.error : drain(call.lock, *call.stream);
+}
+
+CUresult cuCtxSynchronize() {
+  Call call;
+  return call.error != CUDA_SUCCESS ? call.error : drain(call.lock, *call.device);
+}
+
+CUresult cuStreamQuery(CUstream handle) {
+  const Call call(handle);
+  if (call.error != CUDA_SUCCESS) return call.error;
+  return call.stream->entries.empty() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
+  const Call call(handle);
+  if (call.error == CUDA_SUCCESS) *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return call.error;
+}
+
+CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned) {
+  Call call(handle);
+  if (call.error != CUDA_SUCCESS) return call.error;
+  const Event* found = find_event(event);
+  if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  return submit(call, {.after = found->mark, .work = nullptr, .mark = nullptr});
+}
+
+CUresult cuStreamWriteValue64(CUstream handle, CUdeviceptr address, std::uint64_t value, unsigned) {
+  Call call(handle);
+  if (call.error != CUDA_SUCCESS) return call.error;
+  auto word = range(address, sizeof value);
+  if (!word || !word->owner || address % sizeof value != 0) return CUDA_ERROR_INVALID_VALUE;
+  return submit(call, {.after = nullptr,
+                       .work =
+                           [word = *std::move(word), value] {
+                             if (!live(word.owner)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+                             std::atomic_ref(*reinterpret_cast<std::uint64_t*>(word.view))
+                                 .store(value, std::memory_order_release);
+                             return CUDA_SUCCESS;
+                           },
+                       .mark = nullptr});
+}
+
+CUresult cuEventCreate(CUevent* event, unsigned) {
+  Call call;
+  if (call.error != CUDA_SUCCESS) return call.error;
+  auto made = std::make_unique<Event>(Event{*call.device, nullptr});
+  *event = reinterpret_cast<CUevent>(made.get());
+  world().events[*event] = std::move(made);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy(CUevent event) {
+  const Lock lock(world().mutex);
+  return world().events.erase(event) != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuEventRecord(CUevent event, CUstream handle) {
+  Call call(handle);
+  if (call.error != CUDA_SUCCESS) return call.error;
+  Event* found = find_event(event);
+  if (found == nullptr || &found->device != call.device) return CUDA_ERROR_INVALID_HANDLE;
+  const auto mark = found->mark = std::make_shared<Mark>();
+  const CUresult r = submit(call, {.after = nullptr, .work = nullptr, .mark = mark});
+  if (r != CUDA_SUCCESS) mark->reached = true;  // nobody shall wait for it
+  return r;
+}
+
+CUresult cuEventQuery(CUevent event) {
+  const Lock lock(world().mutex);
+  const Event* found = find_event(event);
+  if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (found->device.lost) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  return !found->mark || found->mark->reached ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  return copy(to, from, bytes, stream);
+}
+
+CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext,
+                           std::size_t bytes, CUstream stream) {
+  return copy(to, from, bytes, stream);
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream handle) {
+  Call call(handle);
+  if (call.error != CUDA_SUCCESS || bytes == 0) return call.error;
+  auto target = range(to, bytes);
+  if (!target || !target->owner) return CUDA_ERROR_INVALID_VALUE;
+  return submit(call, {.after = nullptr,
+                       .work =
+                           [target = *std::move(target), value, bytes] {
+                             if (!live(target.owner)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+                             std::memset(target.view, value, bytes);
+                             return CUDA_SUCCESS;
+                           },
+                       .mark = nullptr});
+}
+
+}  // namespace linkspan::cuda::fake

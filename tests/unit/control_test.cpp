@@ -1,0 +1,191 @@
+// The control connection of a real Engine, spoken to by clients that do not keep the rules.
+#include "control/control.hpp"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "control/socket_address.hpp"
+#include "linkspan/engine.hpp"
+
+namespace linkspan::control {
+namespace {
+
+using namespace std::chrono_literals;
+
+class ControlTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/linkspan-test-XXXXXX";
+    ASSERT_NE(::mkdtemp(name), nullptr);
+    folder_ = name;
+    auto engine = Engine::open({.name = "server", .socket_dir = folder_, .use_gpu = false});
+    ASSERT_TRUE(engine.ok()) << engine.status().to_string();
+    server_ = std::make_unique<Engine>(*std::move(engine));
+    const Status listening = server_->listen("s");
+    ASSERT_TRUE(listening.ok()) << listening.to_string();
+  }
+  void TearDown() override {
+    server_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  base::FdChannel connect() const {
+    auto socket = connect_to(folder_ + "/s");
+    if (!socket.ok()) ADD_FAILURE() << socket.status().to_string();
+    return base::FdChannel(*std::move(socket));
+  }
+  /// The next frame that is not one of the handshake's; none: the server has closed.
+  static std::optional<base::Frame> next(base::FdChannel& channel) {
+    const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+    while (!limit.passed()) {
+      auto frame = channel.receive();
+      if (!frame.ok()) return std::nullopt;
+      if (*frame) {
+        const auto op = static_cast<FrameOp>((*frame)->header.op);
+        if (op != FrameOp::hello && op != FrameOp::ready) return std::move(**frame);
+        continue;
+      }
+      pollfd wait{.fd = channel.fd(), .events = POLLIN, .revents = 0};
+      ::poll(&wait, 1, limit.left_ms());
+    }
+    ADD_FAILURE() << "the server neither answered nor closed";
+    return std::nullopt;
+  }
+  static void send(base::FdChannel& channel, FrameOp op, std::span<const std::byte> payload,
+                   std::uint64_t incarnation = 42, std::span<base::Fd> fds = {}) {
+    const Status queued = channel.queue(
+        {.length = 0, .op = static_cast<std::uint16_t>(op), .id = 7, .incarnation = incarnation},
+        payload, fds);
+    EXPECT_TRUE(queued.ok()) << queued.to_string();
+    (void)channel.flush();
+  }
+  static void greet(base::FdChannel& channel) {
+    auto self = base::open_pidfd(::getpid());
+    ASSERT_TRUE(self.ok());
+    base::Fd fds[] = {*std::move(self)};
+    const Hello hello{.engine = "odd", .process = base::this_process(), .key_share = {},
+                      .transports = {}};
+    send(channel, FrameOp::hello, encode(hello), 42, fds);
+    send(channel, FrameOp::ready, {});
+  }
+  /// A well-behaved peer still gets in and is served.
+  void expect_server_is_well() {
+    auto other = Engine::open({.name = "other", .socket_dir = folder_, .use_gpu = false});
+    ASSERT_TRUE(other.ok());
+    auto peer = other->connect("s", 10s);
+    ASSERT_TRUE(peer.ok()) << peer.status().to_string();
+    EXPECT_EQ(peer->lookup("nothing").status().code(), Code::not_found);
+  }
+
+  std::string folder_;
+  std::unique_ptr<Engine> server_;
+};
+
+TEST_F(ControlTest, GarbageClosesThatConnectionOnly) {
+  auto socket = connect_to(folder_ + "/s");
+  ASSERT_TRUE(socket.ok());
+  const std::string garbage(4096, '\xff');
+  ASSERT_GT(::send(socket->get(), garbage.data(), garbage.size(), MSG_NOSIGNAL), 0);
+  base::FdChannel channel(*std::move(socket));
+  const auto said = next(channel);
+  if (said) {
+    EXPECT_EQ(static_cast<FrameOp>(said->header.op), FrameOp::error);
+  }
+  expect_server_is_well();
+}
+
+TEST_F(ControlTest, RefusesWhatIsNoHelloAndSaysWhy) {
+  for (int i = 0; i < 3; ++i) {
+    base::FdChannel channel = connect();
+    if (i == 0) send(channel, FrameOp::import, encode_import("x"));
+    if (i == 1) send(channel, FrameOp::hello, encode_import("x"));
+    if (i == 2) send(channel, FrameOp::hello, encode(Hello{}));  // no pidfd
+    const auto said = next(channel);
+    ASSERT_TRUE(said.has_value());
+    EXPECT_EQ(static_cast<FrameOp>(said->header.op), FrameOp::error);
+    EXPECT_EQ(decode_error(said->payload).code(), Code::corrupt);
+    EXPECT_FALSE(next(channel).has_value());
+  }
+  expect_server_is_well();
+}
+
+TEST_F(ControlTest, AnUnknownOpIsAnsweredAndTheConnectionStays) {
+  base::FdChannel channel = connect();
+  greet(channel);
+  send(channel, static_cast<FrameOp>(999), {});
+  auto said = next(channel);
+  ASSERT_TRUE(said.has_value());
+  EXPECT_EQ(said->header.id, 7u);
+  EXPECT_EQ(decode_error(said->payload).code(), Code::unsupported);
+  send(channel, FrameOp::import, encode_import("nothing"));
+  said = next(channel);
+  ASSERT_TRUE(said.has_value());
+  EXPECT_EQ(decode_error(said->payload).code(), Code::not_found);
+}
+
+TEST_F(ControlTest, AFrameOfAnotherIncarnationEndsIt) {
+  base::FdChannel channel = connect();
+  greet(channel);
+  send(channel, FrameOp::import, encode_import("nothing"), 43);
+  const auto said = next(channel);
+  ASSERT_TRUE(said.has_value());
+  EXPECT_EQ(decode_error(said->payload).code(), Code::corrupt);
+  EXPECT_FALSE(next(channel).has_value());
+  expect_server_is_well();
+}
+
+TEST_F(ControlTest, SomebodyElsesSocketIsBusyAndADeadOneIsReplaced) {
+  auto second = Engine::open({.name = "second", .socket_dir = folder_, .use_gpu = false});
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(second->listen("s").code(), Code::busy);
+  {
+    auto stale = base::Fd::from("socket", ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_TRUE(stale.ok());
+    const auto address = unix_address(folder_ + "/stale");
+    ASSERT_TRUE(address.ok());
+    ASSERT_EQ(::bind(stale->get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address),
+              0);
+  }
+  EXPECT_TRUE(second->listen("stale").ok());
+}
+
+TEST_F(ControlTest, WaitsForAListenerUntilTheDeadlineAndNotLonger) {
+  auto client = Engine::open({.name = "client", .socket_dir = folder_, .use_gpu = false});
+  ASSERT_TRUE(client.ok());
+  EXPECT_EQ(client->connect("nobody", 50ms).status().code(), Code::unreachable);
+  EXPECT_EQ(client->connect("tcp:host:1", 50ms).status().code(), Code::invalid_argument);
+  EXPECT_EQ(client->connect(std::string(200, 'x'), 50ms).status().code(), Code::invalid_argument);
+  EXPECT_EQ(client->accept(10ms).status().code(), Code::timed_out);
+}
+
+TEST_F(ControlTest, AServerThatNeverAnswersTimesOut) {
+  auto mute = listen_at(folder_ + "/mute");
+  ASSERT_TRUE(mute.ok());
+  auto client = Engine::open({.name = "client", .socket_dir = folder_, .use_gpu = false});
+  ASSERT_TRUE(client.ok());
+  EXPECT_EQ(client->connect("mute", 100ms).status().code(), Code::timed_out);
+}
+
+TEST_F(ControlTest, AnEngineIsNotItsOwnPeer) {
+  EXPECT_EQ(server_->connect("s", 5s).status().code(), Code::invalid_argument);
+  expect_server_is_well();
+}
+
+TEST(SocketFolder, OthersMayNotWriteIt) {
+  char name[] = "/tmp/linkspan-test-XXXXXX";
+  ASSERT_NE(::mkdtemp(name), nullptr);
+  ASSERT_EQ(::chmod(name, 0777), 0);
+  EXPECT_EQ(secure_folder(name).code(), Code::permission_denied);
+  ASSERT_EQ(::chmod(name, 0700), 0);
+  EXPECT_TRUE(secure_folder(name).ok());
+  ::rmdir(name);
+}
+
+}  // namespace
+}  // namespace linkspan::control

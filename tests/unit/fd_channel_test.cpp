@@ -1,0 +1,260 @@
+#include "base/fd_channel.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/process.hpp"
+
+namespace linkspan::base {
+namespace {
+
+std::vector<std::byte> pattern(std::size_t bytes, unsigned seed = 0) {
+  std::vector<std::byte> data(bytes);
+  for (std::size_t i = 0; i < bytes; ++i)
+    data[i] = static_cast<std::byte>((i * 31 + seed) ^ i >> 8);
+  return data;
+}
+
+std::vector<Fd> eventfds(std::size_t count) {
+  std::vector<Fd> fds;
+  for (std::size_t i = 0; i < count; ++i)
+    fds.emplace_back(::eventfd(static_cast<unsigned>(i + 1), EFD_CLOEXEC | EFD_NONBLOCK));
+  return fds;
+}
+
+/// The number that an eventfd was made with.
+std::uint64_t value_of(const Fd& fd) {
+  std::uint64_t value = 0;
+  return ::read(fd.get(), &value, sizeof value) == sizeof value ? value : 0;
+}
+
+std::size_t open_fds() {
+  std::size_t open = 0;
+  for (int fd = 0; fd < 1024; ++fd) open += ::fcntl(fd, F_GETFD) >= 0 ? 1u : 0u;
+  return open;
+}
+
+class FdChannelTest : public testing::Test {
+ protected:
+  FdChannelTest() : FdChannelTest(socket_pair()) {}
+  explicit FdChannelTest(Result<std::pair<Fd, Fd>> pair)
+      : here(std::move(pair->first)), there(std::move(pair->second)) {}
+
+  /// Bytes, and fds with the first of them, as a hostile peer would send them.
+  void send_raw(std::span<const std::byte> bytes, std::span<const Fd> fds = {}) const {
+    iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+    std::vector<std::byte> control(CMSG_SPACE(fds.size() * sizeof(int)));
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (!fds.empty()) {
+      message.msg_control = control.data();
+      message.msg_controllen = control.size();
+      cmsghdr* c = CMSG_FIRSTHDR(&message);
+      c->cmsg_level = SOL_SOCKET;
+      c->cmsg_type = SCM_RIGHTS;
+      c->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+      for (std::size_t i = 0; i < fds.size(); ++i) {
+        const int raw = fds[i].get();
+        std::memcpy(CMSG_DATA(c) + i * sizeof raw, &raw, sizeof raw);
+      }
+    }
+    ASSERT_EQ(::sendmsg(here.fd(), &message, MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  }
+  /// The next frame; it must be there.
+  Frame next() {
+    Result<std::optional<Frame>> got = there.receive();
+    EXPECT_TRUE(got.ok()) << got.status().to_string();
+    EXPECT_TRUE(got.ok() && got->has_value());
+    return got.ok() && *got ? **std::move(got) : Frame();
+  }
+  bool nothing_yet() {
+    const auto got = there.receive();
+    return got.ok() && !got->has_value();
+  }
+  Code receive_code() { return there.receive().status().code(); }
+
+  FdChannel here, there;
+};
+
+}  // namespace
+
+TEST(FrameHeader, IsLittleEndianOnTheWire) {
+  const FrameHeader header{0x01020304, 0x0506, 0x0708, 0x1112131415161718, 0x2122232425262728};
+  const auto bytes = encode(header);
+  const unsigned char expected[] = {4,    3,    2,    1,    6,    5,    8,    7,
+                                    0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,
+                                    0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21};
+  EXPECT_EQ(std::memcmp(bytes.data(), expected, sizeof expected), 0);
+  EXPECT_EQ(decode_header(bytes), header);
+}
+
+TEST_F(FdChannelTest, CarriesFramesWithTheirOwnFds) {
+  const auto small = pattern(5);
+  auto two = eventfds(2), all = eventfds(kMaxFrameFds);
+  ASSERT_TRUE(here.queue({.op = 1, .id = 7, .incarnation = 9}, small, two).ok());
+  ASSERT_TRUE(here.queue({.op = 2}, {}, {}).ok());
+  ASSERT_TRUE(here.queue({.op = 3}, small, all).ok());
+  EXPECT_FALSE(two[0].valid());  // taken
+  EXPECT_TRUE(nothing_yet());
+  ASSERT_TRUE(here.flush().ok());
+  EXPECT_FALSE(here.wants_write());
+
+  const Frame first = next();
+  EXPECT_EQ(first.header, (FrameHeader{5, kProtocolVersion, 1, 7, 9}));
+  EXPECT_EQ(first.payload, small);
+  ASSERT_EQ(first.fds.size(), 2u);
+  EXPECT_EQ(value_of(first.fds[0]), 1u);
+  EXPECT_EQ(value_of(first.fds[1]), 2u);
+  EXPECT_EQ(::fcntl(first.fds[1].get(), F_GETFD), FD_CLOEXEC);
+  const Frame second = next();
+  EXPECT_EQ(second.header.op, 2);
+  EXPECT_TRUE(second.payload.empty() && second.fds.empty());
+  const Frame third = next();
+  ASSERT_EQ(third.fds.size(), kMaxFrameFds);
+  EXPECT_EQ(value_of(third.fds.back()), kMaxFrameFds);
+  EXPECT_TRUE(nothing_yet());
+}
+
+TEST_F(FdChannelTest, GoesOnWhereAFullSocketStoppedIt) {
+  for (unsigned i = 0; i < 4; ++i) {
+    auto fds = eventfds(i);
+    ASSERT_TRUE(here.queue({.id = i}, pattern(kMaxPayload - i, i), fds).ok());
+  }
+  std::vector<Frame> got;
+  ASSERT_TRUE(here.flush().ok());
+  EXPECT_TRUE(here.wants_write()) << "a socket holds no 4 MiB";
+  for (int turns = 0; got.size() < 4 && turns < 10000; ++turns) {
+    ASSERT_TRUE(here.flush().ok());
+    auto frame = there.receive();
+    ASSERT_TRUE(frame.ok()) << frame.status().to_string();
+    if (*frame) got.push_back(**std::move(frame));
+  }
+  ASSERT_EQ(got.size(), 4u);
+  for (unsigned i = 0; i < 4; ++i) {
+    EXPECT_EQ(got[i].header.id, i);
+    EXPECT_EQ(got[i].payload, pattern(kMaxPayload - i, i));
+    EXPECT_EQ(got[i].fds.size(), i);
+  }
+}
+
+TEST_F(FdChannelTest, PutsAFrameTogetherFromSingleBytes) {
+  const auto payload = pattern(3);
+  FrameHeader header{.length = 3, .op = 4};
+  auto bytes = encode(header);
+  std::vector<std::byte> all(bytes.begin(), bytes.end());
+  all.insert(all.end(), payload.begin(), payload.end());
+  const auto fds = eventfds(1);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_TRUE(nothing_yet());
+    send_raw(std::span(all).subspan(i, 1), i == 0 ? std::span(fds) : std::span<const Fd>());
+  }
+  const Frame frame = next();
+  EXPECT_EQ(frame.payload, payload);
+  EXPECT_EQ(frame.fds.size(), 1u);
+}
+
+TEST_F(FdChannelTest, RefusesWhatNoFrameHoldsAndTakesNothing) {
+  auto fds = eventfds(kMaxFrameFds + 1);
+  EXPECT_EQ(here.queue({}, {}, fds).code(), Code::invalid_argument);
+  EXPECT_TRUE(fds[0].valid());
+  EXPECT_EQ(here.queue({}, pattern(kMaxPayload + 1), {}).code(), Code::invalid_argument);
+  Fd closed;
+  EXPECT_EQ(here.queue({}, {}, {&closed, 1}).code(), Code::invalid_argument);
+  EXPECT_FALSE(here.wants_write());
+}
+
+TEST_F(FdChannelTest, PushesBackWhenTheQueueIsFull) {
+  const auto payload = pattern(kMaxPayload);
+  Status status;
+  std::size_t taken = 0;
+  while (taken < 100 && (status = here.queue({}, payload, {})).ok()) ++taken;
+  EXPECT_EQ(status.code(), Code::no_resource);
+  EXPECT_EQ(taken, kMaxQueuedBytes / (kMaxPayload + kFrameHeaderBytes));
+
+  while (taken-- > 0) {  // and recovers
+    while (nothing_yet()) ASSERT_TRUE(here.flush().ok());
+    ASSERT_TRUE(here.flush().ok());
+  }
+  EXPECT_TRUE(here.queue({}, payload, {}).ok());
+}
+
+TEST_F(FdChannelTest, PushesBackWhenTooManyFdsWait) {
+  for (std::size_t i = 0; i < kMaxQueuedFds; i += kMaxFrameFds) {
+    auto fds = eventfds(kMaxFrameFds);
+    ASSERT_TRUE(here.queue({}, {}, fds).ok());
+  }
+  auto more = eventfds(1);
+  EXPECT_EQ(here.queue({}, {}, more).code(), Code::no_resource);
+  EXPECT_TRUE(more[0].valid());
+}
+
+TEST_F(FdChannelTest, ALengthBeyondTheBoundIsCorrupt) {
+  for (const std::uint32_t length : {static_cast<std::uint32_t>(kMaxPayload + 1), ~0u}) {
+    Result<std::pair<Fd, Fd>> pair = socket_pair();
+    ASSERT_TRUE(pair.ok());
+    here = FdChannel(std::move(pair->first));
+    there = FdChannel(std::move(pair->second));
+    send_raw(encode({.length = length}), eventfds(1));
+    const std::size_t before = open_fds();
+    EXPECT_EQ(receive_code(), Code::corrupt);
+    EXPECT_EQ(open_fds(), before) << "its fd was not closed";
+    EXPECT_EQ(receive_code(), Code::corrupt);  // from now on
+    EXPECT_EQ(there.queue({}, {}, {}).code(), Code::corrupt);
+    EXPECT_EQ(there.flush().code(), Code::corrupt);
+    EXPECT_EQ(here.receive().status().code(), Code::disconnected);
+  }
+}
+
+TEST_F(FdChannelTest, FdsInsideAPayloadAreCorruptAndClosed) {
+  send_raw(encode({.length = 8}));
+  send_raw(pattern(4));
+  EXPECT_TRUE(nothing_yet());
+  send_raw(pattern(4), eventfds(3));
+  const std::size_t before = open_fds();
+  EXPECT_EQ(receive_code(), Code::corrupt);
+  EXPECT_EQ(open_fds(), before);
+}
+
+TEST_F(FdChannelTest, MoreFdsThanAFrameHoldsAreCorruptAndClosed) {
+  const auto fds = eventfds(kMaxFrameFds + 1);
+  send_raw(encode({}), fds);
+  const std::size_t before = open_fds();
+  EXPECT_EQ(receive_code(), Code::corrupt);
+  EXPECT_EQ(open_fds(), before);
+}
+
+TEST_F(FdChannelTest, FdsAddUpOverThePartsOfAHeader) {
+  const auto header = encode({});
+  for (std::size_t i = 0; i < 2; ++i) {
+    send_raw(std::span(header).subspan(i * 12, 12), eventfds(40));
+    const std::size_t before = open_fds();
+    EXPECT_EQ(receive_code(), i == 0 ? Code::ok : Code::corrupt);
+    EXPECT_EQ(open_fds(), i == 0 ? before + 40 : before - 40);
+  }
+}
+
+TEST_F(FdChannelTest, DeliversWhatCameBeforeTheEnd) {
+  ASSERT_TRUE(here.queue({.op = 6}, pattern(10), {}).ok());
+  ASSERT_TRUE(here.flush().ok());
+  here = FdChannel(Fd());  // closes
+  EXPECT_EQ(there.queue({}, {}, {}).code(), Code::ok);
+  EXPECT_EQ(there.flush().code(), Code::disconnected);
+  EXPECT_FALSE(there.wants_write());
+  EXPECT_EQ(next().header.op, 6);
+  EXPECT_EQ(receive_code(), Code::disconnected);
+}
+
+TEST_F(FdChannelTest, AnEndWithinAFrameIsDisconnectedToo) {
+  send_raw(encode({.length = 8}));
+  here = FdChannel(Fd());
+  EXPECT_EQ(receive_code(), Code::disconnected);
+}
+
+}  // namespace linkspan::base

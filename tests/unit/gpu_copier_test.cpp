@@ -1,0 +1,587 @@
+#include "copy/gpu_copier.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <thread>
+#include <vector>
+
+namespace linkspan::copy {
+namespace {
+
+using namespace linkspan::cuda;  // NOLINT(google-build-using-namespace)
+using std::chrono::milliseconds, std::chrono::seconds;
+using Bytes = std::vector<unsigned char>;
+
+constexpr unsigned char kPoison = 0xEE;
+
+Bytes pattern(std::size_t bytes, std::size_t seed) {
+  Bytes data(bytes);
+  for (std::size_t i = 0; i < bytes; ++i)
+    data[i] = static_cast<unsigned char>(i * 131 + (i >> 8) * 7 + seed);
+  return data;
+}
+
+std::uint64_t address(const void* p) { return reinterpret_cast<std::uint64_t>(p); }
+
+// ---- a driver whose streams move when the test says so ------------------------------------------
+
+struct Script {
+  using Work = std::deque<std::function<void()>>;
+  Work work;                    // of all lanes, in order of submission
+  Work urgent;                  // of the stream with a priority
+  int copies_until_error = -1;  // never
+  CUresult copy_error = CUDA_ERROR_INVALID_VALUE;
+  CUresult launch = CUDA_SUCCESS, write = CUDA_SUCCESS, query = CUDA_SUCCESS;
+  CUresult load = CUDA_SUCCESS;
+  int queries = 0;
+
+  void run(std::size_t entries = ~std::size_t{0}) { run(work, entries); }
+  void run_urgent() { run(urgent, urgent.size()); }
+  static void run(Work& of, std::size_t entries) {
+    for (; entries > 0 && !of.empty(); --entries) {
+      of.front()();
+      of.pop_front();
+    }
+  }
+  /// By the handle of a stream.
+  Work& operator[](CUstream stream) {
+    return reinterpret_cast<Work*>(stream) == &urgent ? urgent : work;
+  }
+} script;
+
+template <class T>
+T* handle() {
+  static int something;
+  return reinterpret_cast<T*>(&something);
+}
+
+void* memory(CUdeviceptr p) { return reinterpret_cast<void*>(p); }
+
+Driver scripted_driver() {
+  Driver d;
+  d.cuGetErrorName = [](CUresult, const char** text) { return *text = "SCRIPTED", CUDA_SUCCESS; };
+  d.cuGetErrorString = d.cuGetErrorName;
+  d.cuThreadExchangeStreamCaptureMode = [](CUstreamCaptureMode*) { return CUDA_SUCCESS; };
+  d.cuCtxPushCurrent = [](CUcontext) { return CUDA_SUCCESS; };
+  d.cuCtxPopCurrent = [](CUcontext*) { return CUDA_SUCCESS; };
+  d.cuDevicePrimaryCtxRetain = [](CUcontext* context, CUdevice) {
+    *context = handle<OpaqueContext>();
+    return CUDA_SUCCESS;
+  };
+  d.cuDevicePrimaryCtxRelease = [](CUdevice) { return CUDA_SUCCESS; };
+  d.cuModuleLoadData = [](CUmodule* module, const void*) {
+    *module = handle<OpaqueModule>();
+    return script.load;
+  };
+  d.cuModuleUnload = [](CUmodule) { return CUDA_SUCCESS; };
+  d.cuModuleGetFunction = [](CUfunction* function, CUmodule, const char*) {
+    *function = handle<OpaqueFunction>();
+    return CUDA_SUCCESS;
+  };
+  d.cuFuncGetAttribute = [](int*, CUfunction_attribute, CUfunction) { return CUDA_SUCCESS; };
+  d.cuStreamCreateWithPriority = [](CUstream* stream, unsigned, int priority) {
+    *stream = reinterpret_cast<CUstream>(priority == 0 ? &script.work : &script.urgent);
+    return CUDA_SUCCESS;
+  };
+  d.cuStreamDestroy = [](CUstream) { return CUDA_SUCCESS; };
+  d.cuStreamSynchronize = [](CUstream s) { return script.run(script[s], 100), CUDA_SUCCESS; };
+  d.cuMemAlloc = [](CUdeviceptr* p, std::size_t bytes) {
+    *p = address(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096));
+    return CUDA_SUCCESS;
+  };
+  d.cuMemFree = [](CUdeviceptr p) { return std::free(memory(p)), CUDA_SUCCESS; };
+  d.cuMemsetD8Async = [](CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream s) {
+    script[s].emplace_back([=] { std::memset(memory(to), value, bytes); });
+    return CUDA_SUCCESS;
+  };
+  d.cuMemHostAlloc = [](void** p, std::size_t bytes, unsigned) {
+    *p = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    std::memset(*p, kPoison, bytes);
+    return CUDA_SUCCESS;
+  };
+  d.cuMemFreeHost = [](void* p) { return std::free(p), CUDA_SUCCESS; };
+  d.cuMemHostGetDevicePointer = [](CUdeviceptr* to, void* p, unsigned) {
+    return *to = address(p), CUDA_SUCCESS;
+  };
+  d.cuMemcpyAsync = [](CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream s) {
+    if (script.copies_until_error == 0) return script.copy_error;
+    --script.copies_until_error;
+    script[s].emplace_back([=] { std::memcpy(memory(to), memory(from), bytes); });
+    return CUDA_SUCCESS;
+  };
+  d.cuStreamWriteValue64 = [](CUstream s, CUdeviceptr to, std::uint64_t value, unsigned) {
+    if (script.write == CUDA_SUCCESS)
+      script[s].emplace_back([=] { std::memcpy(memory(to), &value, sizeof value); });
+    return script.write;
+  };
+  d.cuStreamQuery = [](CUstream) {
+    ++script.queries;
+    return script.query == CUDA_SUCCESS && !script.work.empty() ? CUDA_ERROR_NOT_READY
+                                                                : script.query;
+  };
+  d.cuLaunchKernel = [](CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                        unsigned, CUstream, void** parameters, void**) {
+    if (script.launch != CUDA_SUCCESS) return script.launch;
+    const auto word = [&](int i) { return memory(*static_cast<CUdeviceptr*>(parameters[i])); };
+    const auto* list = static_cast<const Piece*>(word(0));
+    const unsigned count = *static_cast<unsigned*>(parameters[1]);
+    const auto* abort = static_cast<const std::uint32_t*>(word(2));
+    auto* aborted = static_cast<std::uint32_t*>(word(3));
+    script.work.emplace_back([=] {
+      for (const Piece& piece : std::span(list, count)) {
+        if (*abort != 0) return void(*aborted = 1);
+        std::memcpy(memory(piece.to), memory(piece.from), piece.bytes);
+      }
+    });
+    return CUDA_SUCCESS;
+  };
+  return d;
+}
+
+class GpuCopierTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    script = {};
+    open();
+  }
+
+  void open(unsigned lanes = 2) {
+    copier.reset();
+    auto opened = Device::open(driver, info);
+    ASSERT_TRUE(opened.ok()) << opened.status().to_string();
+    device = *std::move(opened);
+    auto made = GpuCopier::create(*device, lanes, clock);
+    ASSERT_TRUE(made.ok()) << made.status().to_string();
+    copier = *std::move(made);
+  }
+  /// One byte, from and to the test's own memory.
+  Result<Ticket> start(unsigned lane = 0, Method method = Method::copy_engine) {
+    const Piece piece{address(&to), address(&from), 1};
+    return copier->start({.method = method, .pieces = {&piece, 1}, .lane = lane});
+  }
+
+  const Driver driver = scripted_driver();
+  const DeviceInfo info{.name = "scripted", .bus_id = "", .sm = 90, .sm_count = 2};
+  base::FakeClock clock;
+  std::unique_ptr<const Device> device;
+  std::unique_ptr<GpuCopier> copier;
+  unsigned char from = 7, to = kPoison;
+};
+
+TEST_F(GpuCopierTest, EndsWithItsWordAndNotBefore) {
+  auto first = start(), second = start();
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(script.work.size(), 4u);  // copy, word, copy, word
+  script.run(1);
+  EXPECT_EQ(to, 7);
+  EXPECT_FALSE(copier->poll(*first).has_value());
+  script.run(2);
+  EXPECT_FALSE(copier->poll(*second).has_value());
+  auto end = copier->poll(*first);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_TRUE(end->ok());
+  EXPECT_EQ(copier->poll(*first)->code(), Code::internal);  // told once
+  script.run();
+  EXPECT_TRUE(copier->poll(*second).has_value());
+  EXPECT_EQ(script.queries, 0);
+}
+
+TEST_F(GpuCopierTest, CompletesWhatHasNoBytesAtOnce) {
+  auto before = start();
+  const Piece none{address(&to), address(&from), 0};
+  auto empty = copier->start({.method = Method::copy_engine, .pieces = {&none, 1}});
+  auto behind = start();
+  ASSERT_TRUE(before.ok() && empty.ok() && behind.ok());
+  EXPECT_EQ(copier->expected(clock.now()), clock.now());
+  ASSERT_TRUE(copier->poll(*empty).has_value());
+  EXPECT_FALSE(copier->poll(*before).has_value());
+  script.run();
+  EXPECT_TRUE(copier->poll(*behind).has_value());
+  EXPECT_TRUE(copier->poll(*before).has_value());
+  // For longer than the ring, alone in a lane.
+  for (unsigned i = 0; i < 2 * GpuCopier::kOrdersPerLane; ++i) {
+    auto ticket = copier->start({.method = Method::copy_engine, .pieces = {}});
+    ASSERT_TRUE(ticket.ok());
+    ASSERT_TRUE(copier->poll(*ticket).has_value());
+  }
+  EXPECT_EQ(copier->expected(clock.now()), base::Time::max());
+}
+
+TEST_F(GpuCopierTest, KeepsTheDepthOfAStream) {
+  std::vector<Ticket> tickets;
+  for (unsigned i = 0; i < GpuCopier::kOrdersPerLane; ++i) {
+    auto ticket = start();
+    ASSERT_TRUE(ticket.ok()) << i;
+    tickets.push_back(*ticket);
+  }
+  EXPECT_EQ(script.work.size(), GpuCopier::kStreamEntries);
+  EXPECT_EQ(start().status().code(), Code::no_resource);
+  EXPECT_EQ(start(2).status().code(), Code::no_resource);  // the same of two lanes
+  EXPECT_TRUE(start(1).ok());                              // the other
+  script.run();
+  EXPECT_EQ(start().status().code(), Code::no_resource);  // ended, but nobody was told
+  for (Ticket ticket : tickets) EXPECT_TRUE(copier->poll(ticket).has_value());
+  EXPECT_TRUE(start().ok());
+
+  open();
+  const std::vector<Piece> most(GpuCopier::max_pieces(Method::copy_engine),
+                                {address(&to), address(&from), 1});
+  ASSERT_TRUE(copier->start({.method = Method::copy_engine, .pieces = most}).ok());
+  EXPECT_EQ(start().status().code(), Code::no_resource);
+}
+
+TEST_F(GpuCopierTest, RefusesWhatOneOrderCannotHold) {
+  const std::vector<Piece> most(GpuCopier::max_pieces(Method::copy_engine) + 1,
+                                {address(&to), address(&from), 1});
+  const Piece large{address(&to), address(&from), GpuCopier::kCopyBytes * most.size()};
+  const Piece huge{address(&to), address(&from), ~std::uint64_t{0}};
+  for (std::span<const Piece> pieces : {std::span(most), std::span(&large, 1), std::span(&huge, 1)})
+    EXPECT_EQ(copier->start({.method = Method::copy_engine, .pieces = pieces}).status().code(),
+              Code::invalid_argument);
+  EXPECT_EQ(copier->start({.method = Method::cpu_threads}).status().code(), Code::invalid_argument);
+  EXPECT_TRUE(script.work.empty());
+  EXPECT_EQ(GpuCopier::entries(Method::copy_engine, 0), 0u);
+  EXPECT_EQ(GpuCopier::entries(Method::copy_engine, GpuCopier::kCopyBytes), 1u);
+  EXPECT_EQ(GpuCopier::entries(Method::sm_kernel, GpuCopier::kListBytes + 1), 2u);
+}
+
+TEST_F(GpuCopierTest, SaysWhyThereIsNoKernel) {
+  script.load = CUDA_ERROR_NO_BINARY_FOR_GPU;
+  open();
+  EXPECT_FALSE(copier->has_kernel());
+  const Status refused = start(0, Method::sm_kernel).status();
+  EXPECT_EQ(refused.code(), Code::unsupported);
+  EXPECT_NE(refused.what().find(device->kernels().what()), std::string::npos);
+  EXPECT_TRUE(start().ok());
+}
+
+TEST_F(GpuCopierTest, AnErrorBeforeTheFirstCopyStartsNothing) {
+  script.copies_until_error = 0;
+  EXPECT_EQ(start().status().code(), Code::cuda);
+  EXPECT_TRUE(script.work.empty());
+  script.copies_until_error = -1;
+  auto next = start();
+  ASSERT_TRUE(next.ok());
+  script.run();
+  EXPECT_TRUE(copier->poll(*next)->ok());
+}
+
+TEST_F(GpuCopierTest, AnErrorAfterTheFirstCopyEndsTheOrderOnlyWhenItIsQuiet) {
+  const std::vector<Piece> three(3, {address(&to), address(&from), 1});
+  script.copies_until_error = 2;
+  auto ticket = copier->start({.method = Method::copy_engine, .pieces = three});
+  ASSERT_TRUE(ticket.ok());
+  script.run(2);
+  EXPECT_FALSE(copier->poll(*ticket).has_value());
+  script.run();
+  EXPECT_EQ(copier->poll(*ticket)->code(), Code::cuda);
+}
+
+TEST_F(GpuCopierTest, AsksTheStreamWhenTheWordCannotTell) {
+  script.write = CUDA_ERROR_INVALID_VALUE;
+  auto ticket = start();
+  ASSERT_TRUE(ticket.ok());
+  EXPECT_FALSE(copier->poll(*ticket).has_value());
+  EXPECT_EQ(script.queries, 1);
+  script.run();
+  clock.advance(milliseconds(50));
+  auto end = copier->poll(*ticket);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(end->code(), Code::cuda);
+}
+
+TEST_F(GpuCopierTest, ALostContextEndsEveryOrderWithItsCause) {
+  auto first = start(0), second = start(0), other = start(1);
+  ASSERT_TRUE(first.ok() && second.ok() && other.ok());
+  clock.advance(milliseconds(150));
+  EXPECT_FALSE(copier->poll(*first).has_value());
+  EXPECT_EQ(script.queries, 0);  // not overdue
+  clock.advance(milliseconds(100));
+  EXPECT_FALSE(copier->poll(*first).has_value());
+  EXPECT_FALSE(copier->poll(*second).has_value());
+  EXPECT_EQ(script.queries, 1);  // pending; and not asked again so soon
+  clock.advance(milliseconds(50));
+  script.query = CUDA_ERROR_ILLEGAL_ADDRESS;
+  for (Ticket ticket : {*second, *first, *other}) {
+    const auto end = copier->poll(ticket);
+    ASSERT_TRUE(end.has_value());
+    EXPECT_EQ(end->scope(), Scope::process);
+    EXPECT_NE(end->what().find("700"), std::string::npos) << end->what();
+  }
+  EXPECT_EQ(start().status().scope(), Scope::process);
+  EXPECT_EQ(copier->expected(clock.now()), base::Time::max());
+}
+
+TEST_F(GpuCopierTest, ADriverThatCannotTellEndsNothing) {
+  auto ticket = start();
+  ASSERT_TRUE(ticket.ok());
+  clock.advance(seconds(1));
+  script.query = CUDA_ERROR_INVALID_HANDLE;
+  EXPECT_FALSE(copier->poll(*ticket).has_value());
+  script.run();
+  EXPECT_TRUE(copier->poll(*ticket)->ok());
+}
+
+TEST_F(GpuCopierTest, ExpectsTheOldestAndThenNews) {
+  auto ticket = start();
+  ASSERT_TRUE(ticket.ok());
+  const base::Time due = copier->expected(clock.now());
+  EXPECT_GT(due, clock.now());
+  EXPECT_LT(due, clock.now() + milliseconds(1));
+  auto later = start();
+  ASSERT_TRUE(later.ok());
+  EXPECT_EQ(copier->expected(clock.now()), due);
+  script.run();
+  EXPECT_TRUE(copier->poll(*later)->ok());
+  EXPECT_EQ(copier->expected(clock.now()), clock.now());  // the first has ended as well
+}
+
+TEST_F(GpuCopierTest, AKernelSlotIsBusyUntilItsKernelHasEnded) {
+  if (!copier->has_kernel()) GTEST_SKIP() << "needs a build with kernels";
+  std::vector<Ticket> tickets;
+  for (unsigned i = 0; i < GpuCopier::kSlotsPerLane; ++i) {
+    auto ticket = start(0, Method::sm_kernel);
+    ASSERT_TRUE(ticket.ok());
+    tickets.push_back(*ticket);
+  }
+  EXPECT_EQ(start(0, Method::sm_kernel).status().code(), Code::no_resource);
+  script.run(4);
+  EXPECT_TRUE(copier->poll(tickets[1])->ok());
+  EXPECT_TRUE(copier->poll(tickets[0])->ok());
+  auto next = start(0, Method::sm_kernel), last = start(0, Method::sm_kernel);
+  ASSERT_TRUE(next.ok() && last.ok());  // in the slots of the two that ended
+  EXPECT_EQ(start(0, Method::sm_kernel).status().code(), Code::no_resource);
+  script.run();
+  for (Ticket ticket : {tickets[2], tickets[3], *next, *last})
+    EXPECT_TRUE(copier->poll(ticket)->ok());
+  script.launch = CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < 2 * GpuCopier::kSlotsPerLane; ++i)
+    EXPECT_EQ(start(0, Method::sm_kernel).status().code(), Code::cuda);  // and not no_resource
+}
+
+TEST_F(GpuCopierTest, AnAbortStopsItsOwnKernelAndNoOther) {
+  if (!copier->has_kernel()) GTEST_SKIP() << "needs a build with kernels";
+  for (const bool in_time : {true, false}) {
+    to = kPoison;
+    std::vector<Ticket> tickets;
+    for (unsigned i = 0; i < GpuCopier::kSlotsPerLane; ++i) {
+      auto ticket = start(0, Method::sm_kernel);
+      ASSERT_TRUE(ticket.ok());
+      tickets.push_back(*ticket);
+    }
+    copier->abort(tickets[0]);
+    copier->abort(tickets[0]);
+    EXPECT_EQ(script.urgent.size(), 1u);
+    if (in_time) script.run_urgent();
+    script.run(2);
+    EXPECT_EQ(to, in_time ? kPoison : 7);
+    EXPECT_EQ(copier->poll(tickets[0])->code(), in_time ? Code::canceled : Code::ok);
+    // The word that stopped it is on its way still: nobody else may be given it.
+    EXPECT_EQ(start(0, Method::sm_kernel).status().code(), Code::no_resource);
+    script.run_urgent();
+    auto next = start(0, Method::sm_kernel);
+    ASSERT_TRUE(next.ok());
+    tickets[0] = *next;
+    script.run();
+    for (Ticket ticket : tickets) EXPECT_TRUE(copier->poll(ticket)->ok());
+    copier->abort(*next);
+    EXPECT_TRUE(script.urgent.empty());
+  }
+}
+
+// ---- the driver of this machine, or the simulated one -------------------------------------------
+
+class GpuCopies : public ::testing::TestWithParam<Method> {
+ protected:
+  static constexpr std::size_t kBytes = (std::size_t{6} << 20) + 123;
+
+  void SetUp() override {
+    auto created = Topology::create();
+    if (!created.ok()) {
+      ASSERT_EQ(created.status().code(), Code::unsupported);
+      GTEST_SKIP() << "needs a GPU or the simulated driver";
+    }
+    topology = *std::move(created);
+    auto activated = topology->activate(topology->devices()[0].uuid);
+    ASSERT_TRUE(activated.ok()) << activated.status().to_string();
+    device = *activated;
+    auto made = GpuCopier::create(*device);
+    ASSERT_TRUE(made.ok()) << made.status().to_string();
+    copier = *std::move(made);
+    if (GetParam() == Method::sm_kernel && !copier->has_kernel())
+      GTEST_SKIP() << "needs a build with kernels";
+    auto scope = device->enter();
+    ASSERT_TRUE(scope.ok());
+    for (auto& buffer : host) {
+      auto pinned = PinnedBuffer::create(*scope, kBytes);
+      ASSERT_TRUE(pinned.ok()) << pinned.status().to_string();
+      buffer.push_back(*std::move(pinned));
+    }
+    for (int i = 0; i < 2; ++i) {
+      auto buffer = DeviceBuffer::create(*scope, kBytes);
+      ASSERT_TRUE(buffer.ok()) << buffer.status().to_string();
+      gpu.push_back(*std::move(buffer));
+    }
+  }
+
+  Status end_of(Ticket ticket) {
+    const auto deadline = base::Deadline::after(base::Clock::steady(), seconds(30));
+    while (!deadline.passed()) {
+      if (auto end = copier->poll(ticket)) return *end;
+      std::this_thread::yield();
+    }
+    return Status(Code::timed_out, Scope::request, "the order never ended");
+  }
+  Status run(std::span<const Piece> pieces, Method method = GetParam()) {
+    auto ticket = copier->start({.method = method, .pieces = pieces});
+    return ticket.ok() ? end_of(*ticket) : ticket.status();
+  }
+  /// Whole buffers, by the copy engine. `at`: an address of the GPU.
+  void put(std::uint64_t at, const Bytes& data) {
+    std::memcpy(host[0][0].data(), data.data(), data.size());
+    const Piece piece{at, address(host[0][0].data()), data.size()};
+    const Status end = run({&piece, 1}, Method::copy_engine);
+    ASSERT_TRUE(end.ok()) << end.to_string();
+  }
+  Bytes get(std::uint64_t at) {
+    const Piece piece{address(host[0][0].data()), at, kBytes};
+    EXPECT_TRUE(run({&piece, 1}, Method::copy_engine).ok());
+    Bytes data(kBytes);
+    std::memcpy(data.data(), host[0][0].data(), kBytes);
+    return data;
+  }
+  /// Odd sizes, every misalignment of either side; offsets, none touching the next.
+  static std::vector<Piece> scattered() {
+    std::vector<Piece> pieces;
+    std::uint64_t to = 3, from = 1, k = 0;
+    const std::uint64_t sizes[] = {1, 3, 16, 255, 4096, 4097, 65535, 65537, 0, 17, 400003};
+    for (;; ++k) {
+      const std::uint64_t n = sizes[k % std::size(sizes)];
+      if (pieces.size() == 500 || to + n + 64 > kBytes || from + n + 64 > kBytes) return pieces;
+      pieces.push_back({to, from, n});
+      to += n + k % 17 + 1;
+      from += n + k * 7 % 17 + 1;
+    }
+  }
+  static std::vector<Piece> placed(std::vector<Piece> pieces, std::uint64_t to,
+                                   std::uint64_t from) {
+    for (Piece& piece : pieces) piece = {piece.to + to, piece.from + from, piece.bytes};
+    return pieces;
+  }
+
+  std::unique_ptr<Topology> topology;
+  const Device* device = nullptr;
+  std::unique_ptr<GpuCopier> copier;
+  std::vector<PinnedBuffer> host[2];  // [0]: to verify with; [1]: to copy from and to
+  std::vector<DeviceBuffer> gpu;
+};
+
+TEST_P(GpuCopies, CopiesExactlyThePieces) {
+  const Bytes poison(kBytes, kPoison);
+  const auto offsets = scattered();
+  const std::uint64_t pinned = address(host[1][0].data());
+  const struct {
+    std::uint64_t to, from;
+  } directions[] = {
+      {gpu[0].address(), gpu[1].address()}, {gpu[0].address(), pinned}, {pinned, gpu[1].address()}};
+  std::size_t seed = 0;
+  for (const auto& way : directions) {
+    const Bytes data = pattern(kBytes, ++seed);
+    put(way.from, data);
+    put(way.to, poison);
+    const Status end = run(placed(offsets, way.to, way.from));
+    ASSERT_TRUE(end.ok()) << end.to_string();
+    Bytes want = poison;
+    for (const Piece& p : offsets) std::memcpy(want.data() + p.to, data.data() + p.from, p.bytes);
+    EXPECT_TRUE(get(way.to) == want) << "direction " << seed;
+  }
+}
+
+TEST_P(GpuCopies, CopiesAllOfTheLargestOrder) {
+  const Bytes data = pattern(kBytes, 9);
+  put(gpu[1].address(), data);
+  put(gpu[0].address(), Bytes(kBytes, kPoison));
+  const std::uint64_t count = GpuCopier::max_pieces(GetParam());
+  std::vector<Piece> pieces;
+  for (std::uint64_t i = 0; i < count; ++i)  // in reverse order, 511 bytes each
+    pieces.push_back({gpu[0].address() + 513 * i, gpu[1].address() + 512 * (count - i), 511});
+  const Status end = run(pieces);
+  ASSERT_TRUE(end.ok()) << end.to_string();
+  Bytes want(kBytes, kPoison);
+  for (std::uint64_t i = 0; i < count; ++i)
+    std::memcpy(want.data() + 513 * i, data.data() + 512 * (count - i), 511);
+  EXPECT_TRUE(get(gpu[0].address()) == want);
+  pieces.push_back({gpu[0].address(), gpu[1].address(), 1});
+  EXPECT_EQ(run(pieces).code(), Code::invalid_argument);
+}
+
+TEST_P(GpuCopies, OrdersOfALaneRunInOrder) {
+  const Bytes data = pattern(kBytes, 4);
+  put(gpu[0].address(), data);
+  put(gpu[1].address(), Bytes(kBytes, kPoison));
+  const Piece there{gpu[1].address(), gpu[0].address(), kBytes};
+  const Piece back{address(host[1][0].data()), gpu[1].address(), kBytes};
+  auto first = copier->start({.method = GetParam(), .pieces = {&there, 1}, .lane = 5});
+  auto second = copier->start({.method = GetParam(), .pieces = {&back, 1}, .lane = 1});
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_TRUE(end_of(*second).ok());
+  EXPECT_EQ(std::memcmp(host[1][0].data(), data.data(), kBytes), 0);
+  EXPECT_TRUE(end_of(*first).ok());
+}
+
+TEST_P(GpuCopies, ManyOrdersInFlight) {
+  const Bytes data = pattern(kBytes, 8);
+  put(gpu[0].address(), data);
+  put(gpu[1].address(), Bytes(kBytes, kPoison));
+  constexpr std::size_t kPart = 4099;
+  const std::size_t parts = kBytes / kPart;
+  std::deque<Ticket> running;
+  for (std::size_t i = 0; i < parts;) {
+    const Piece part{gpu[1].address() + i * kPart, gpu[0].address() + i * kPart, kPart};
+    auto ticket = copier->start(
+        {.method = GetParam(), .pieces = {&part, 1}, .lane = static_cast<unsigned>(i % 7)});
+    if (ticket.ok()) {
+      running.push_back(*ticket);
+      ++i;
+      continue;
+    }
+    ASSERT_EQ(ticket.status().code(), Code::no_resource);
+    ASSERT_FALSE(running.empty());
+    ASSERT_TRUE(end_of(running.front()).ok());
+    running.pop_front();
+  }
+  for (Ticket ticket : running) ASSERT_TRUE(end_of(ticket).ok());
+  Bytes want(kBytes, kPoison);
+  std::memcpy(want.data(), data.data(), parts * kPart);
+  EXPECT_TRUE(get(gpu[1].address()) == want);
+}
+
+TEST_P(GpuCopies, AnAbortedOrderIsQuietAndLeavesTheNextAlone) {
+  const Bytes data = pattern(kBytes, 2);
+  put(gpu[0].address(), data);
+  const Piece all{gpu[1].address(), gpu[0].address(), kBytes};
+  for (int i = 0; i < 12; ++i) {
+    put(gpu[1].address(), Bytes(kBytes, kPoison));
+    auto ticket = copier->start({.method = GetParam(), .pieces = {&all, 1}});
+    ASSERT_TRUE(ticket.ok());
+    copier->abort(*ticket);
+    const Status end = end_of(*ticket);
+    EXPECT_TRUE(end.ok() || (end.code() == Code::canceled && GetParam() == Method::sm_kernel))
+        << end.to_string();
+    put(gpu[1].address(), Bytes(kBytes, kPoison));
+    EXPECT_TRUE(get(gpu[1].address()) == Bytes(kBytes, kPoison));  // no late bytes
+    ASSERT_TRUE(run({&all, 1}).ok());
+    ASSERT_TRUE(get(gpu[1].address()) == data);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, GpuCopies,
+                         ::testing::Values(Method::copy_engine, Method::sm_kernel),
+                         [](const auto& method) { return std::string(name_of(method.param)); });
+
+}  // namespace
+}  // namespace linkspan::copy

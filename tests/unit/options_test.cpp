@@ -1,0 +1,109 @@
+#include "base/options.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace linkspan::base {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Null: takes it away. One thread runs here.
+void set(const char* name, const char* value) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe)
+  EXPECT_EQ(value == nullptr ? ::unsetenv(name) : ::setenv(name, value, 1), 0);
+}
+
+/// Without any of our variables; afterwards they are as they were.
+class OptionsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const OptionInfo& option : option_table()) take_away(option.variable);
+    take_away("XDG_RUNTIME_DIR");
+  }
+  void TearDown() override {
+    for (const auto& [name, value] : before_) set(name, value ? value->c_str() : nullptr);
+  }
+  static Options read() {
+    Result<Options> options = Options::from_environment();
+    EXPECT_TRUE(options.ok()) << options.status().to_string();
+    return options.ok() ? *options : Options();
+  }
+
+ private:
+  void take_away(const char* name) {
+    const char* value = environment(name);
+    before_.emplace_back(name, value != nullptr ? std::optional<std::string>(value) : std::nullopt);
+    set(name, nullptr);
+  }
+
+  std::vector<std::pair<const char*, std::optional<std::string>>> before_;
+};
+
+}  // namespace
+
+TEST_F(OptionsTest, HasFallbacks) {
+  const Options options = read();
+  EXPECT_EQ(options.socket_dir, "/tmp/linkspan-" + std::to_string(::getuid()));
+  EXPECT_EQ(options.cuda_library, "libcuda.so.1");
+  EXPECT_EQ(options.log_level, Level::warning);
+  EXPECT_GE(options.cpu_threads, 1u);
+  EXPECT_LE(options.cpu_threads, 8u);
+  EXPECT_EQ(options.transfer_deadline, 30s);
+  EXPECT_EQ(options.connect_deadline, 10s);
+  set("XDG_RUNTIME_DIR", "/run/user/7");
+  EXPECT_EQ(read().socket_dir, "/run/user/7/linkspan");
+}
+
+TEST_F(OptionsTest, ReadsWhatIsSet) {
+  set("LINKSPAN_SOCKET_DIR", "/srv/here");
+  set("LINKSPAN_CUDA_LIBRARY", "/lib/other.so");
+  set("LINKSPAN_LOG_LEVEL", "debug");
+  set("LINKSPAN_CPU_THREADS", "3");
+  set("LINKSPAN_TRANSFER_DEADLINE_MS", "1500");
+  set("LINKSPAN_CONNECT_DEADLINE_MS", "");  // not set
+  const Options options = read();
+  EXPECT_EQ(options.socket_dir, "/srv/here");
+  EXPECT_EQ(options.cuda_library, "/lib/other.so");
+  EXPECT_EQ(options.log_level, Level::debug);
+  EXPECT_EQ(options.cpu_threads, 3u);
+  EXPECT_EQ(options.transfer_deadline, 1500ms);
+  EXPECT_EQ(options.connect_deadline, 10s);
+}
+
+TEST_F(OptionsTest, NamesVariableValueAndRemedy) {
+  for (const auto& [variable, value] :
+       {std::pair("LINKSPAN_SOCKET_DIR", "here"), std::pair("LINKSPAN_LOG_LEVEL", "LOUD"),
+        std::pair("LINKSPAN_CPU_THREADS", "0"), std::pair("LINKSPAN_CPU_THREADS", "257"),
+        std::pair("LINKSPAN_TRANSFER_DEADLINE_MS", "-1"),
+        std::pair("LINKSPAN_TRANSFER_DEADLINE_MS", "30s"),
+        std::pair("LINKSPAN_CONNECT_DEADLINE_MS", "1e99"),
+        std::pair("LINKSPAN_CONNECT_DEADLINE_MS", "99999999999999999999")}) {
+    set(variable, value);
+    const Status status = Options::from_environment().status();
+    EXPECT_EQ(status.code(), Code::invalid_argument) << variable << "=" << value;
+    EXPECT_NE(status.what().find(std::string(variable) + "=\"" + value + "\": set "),
+              std::string::npos)
+        << status.to_string();
+    set(variable, nullptr);
+  }
+}
+
+TEST_F(OptionsTest, TableNamesEachOnce) {
+  for (const OptionInfo& a : option_table()) {
+    EXPECT_EQ(std::string(a.variable).rfind("LINKSPAN_", 0), 0u);
+    for (const OptionInfo& b : option_table()) {
+      EXPECT_EQ(std::string(a.variable) == b.variable, &a == &b);
+      EXPECT_EQ(std::string(a.name) == b.name, &a == &b);
+    }
+  }
+}
+
+}  // namespace linkspan::base

@@ -1,0 +1,73 @@
+#include "base/process.hpp"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <set>
+
+namespace linkspan::base {
+
+TEST(Process, KnowsItself) {
+  const ProcessIdentity me = this_process();
+  EXPECT_EQ(me, this_process());
+  EXPECT_NE(me.boot_id, (std::array<std::byte, 16>{}));
+  EXPECT_NE(me.start_time, 0u);
+  EXPECT_NE(me.nonce, 0u);
+}
+
+TEST(Process, AForkedChildIsAnotherProcess) {
+  const std::uint64_t mine = this_process().nonce;
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const Fd read_end(ends[0]), write_end(ends[1]);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const std::uint64_t nonce = this_process().nonce;
+    ::_exit(::write(write_end.get(), &nonce, sizeof nonce) == sizeof nonce ? 0 : 1);
+  }
+  std::uint64_t theirs = 0;
+  ASSERT_EQ(::read(read_end.get(), &theirs, sizeof theirs), static_cast<ssize_t>(sizeof theirs));
+  EXPECT_NE(theirs, 0u);
+  EXPECT_NE(theirs, mine);
+  EXPECT_EQ(this_process().nonce, mine);
+  ::waitpid(child, nullptr, 0);
+}
+
+TEST(Process, SeesWhoIsAtTheOtherEnd) {
+  const auto pair = socket_pair();
+  ASSERT_TRUE(pair.ok());
+  const Result<PeerCredentials> peer = peer_credentials(pair->first.get());
+  ASSERT_TRUE(peer.ok()) << peer.status().to_string();
+  EXPECT_EQ(peer->pid, ::getpid());
+  EXPECT_EQ(peer->uid, ::getuid());
+  EXPECT_EQ(peer_credentials(-1).status().code(), Code::system);
+}
+
+TEST(Process, APidfdTellsOfTheEnd) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  const Result<Fd> pidfd = open_pidfd(child);
+  ASSERT_TRUE(pidfd.ok()) << pidfd.status().to_string();
+  pollfd look{pidfd->get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&look, 1, 0), 0);
+  ::kill(child, SIGKILL);
+  EXPECT_EQ(::poll(&look, 1, 10000), 1);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(open_pidfd(child).status().code(), Code::not_found);
+}
+
+TEST(Process, RandomNumbersDiffer) {
+  std::set<std::uint64_t> seen;
+  for (int i = 0; i < 1000; ++i) EXPECT_TRUE(seen.insert(random_u64()).second);
+  std::array<std::byte, 1000> bytes{};
+  ASSERT_TRUE(random_bytes(bytes).ok());
+  EXPECT_GT(std::set<std::byte>(bytes.begin(), bytes.end()).size(), 100u);
+  EXPECT_TRUE(random_bytes({}).ok());
+}
+
+}  // namespace linkspan::base

@@ -1,0 +1,108 @@
+#include "transport/local/route.hpp"
+
+#include <gtest/gtest.h>
+
+namespace linkspan::transport::local {
+namespace {
+
+using enum MemoryKind;
+using Where = Route::Where;
+using copy::Method;
+
+RouteFacts facts(MemoryKind ours, MemoryKind theirs, Mapped mapped) {
+  const auto dma = [](MemoryKind kind) { return kind != host; };
+  RouteFacts f;
+  f.local = ours;
+  f.remote = theirs;
+  f.local_dma = dma(ours);
+  f.remote_dma = mapped != Mapped::nothing && dma(theirs);
+  f.mapped = mapped;
+  f.why_not_mapped = "private";
+  f.cross_process = theirs != device;
+  f.peer_can_map = ours == device || ours == shared;
+  f.kernel = true;
+  f.shape = {.blocks = 1, .bytes = 1u << 20};
+  return f;
+}
+
+struct Row {
+  MemoryKind ours, theirs;
+  Mapped mapped;
+  Where where;
+  Method method;
+};
+
+TEST(Route, EachPairOfKindsBetweenTwoProcesses) {
+  const Row rows[] = {
+      {device, device, Mapped::cuda_ipc, Where::here, Method::copy_engine},
+      {pinned, device, Mapped::cuda_ipc, Where::here, Method::copy_engine},
+      {host, device, Mapped::cuda_ipc, Where::here, Method::pageable},
+      {shared, device, Mapped::cuda_ipc, Where::here, Method::copy_engine},
+      {device, pinned, Mapped::nothing, Where::peer, Method::copy_engine},
+      {device, host, Mapped::nothing, Where::peer, Method::pageable},
+      {device, shared, Mapped::memfd, Where::here, Method::copy_engine},
+      {pinned, host, Mapped::nothing, Where::here, Method::cross_process},
+      {host, host, Mapped::nothing, Where::here, Method::cross_process},
+      {host, shared, Mapped::memfd, Where::here, Method::cpu_threads},
+      {shared, host, Mapped::nothing, Where::peer, Method::cpu_threads},
+  };
+  for (const Row& row : rows) {
+    const Route way = route(facts(row.ours, row.theirs, row.mapped));
+    EXPECT_EQ(way.where, row.where) << name_of(row.ours) << " " << name_of(row.theirs);
+    EXPECT_EQ(way.method, row.method) << name_of(row.ours) << " " << name_of(row.theirs);
+  }
+}
+
+TEST(Route, ManySmallBlocksGoByTheKernelWhereItIsLoaded) {
+  RouteFacts f = facts(device, device, Mapped::cuda_ipc);
+  f.shape = {.blocks = 4096, .bytes = 4096u * 4096u};
+  EXPECT_EQ(route(f).method, Method::sm_kernel);
+  f.kernel = false;
+  EXPECT_EQ(route(f).method, Method::copy_engine);
+}
+
+TEST(Route, SharedMemoryThatIsNotPinnedYetIsPageableForAGpu) {
+  RouteFacts f = facts(device, shared, Mapped::memfd);
+  f.remote_dma = false;
+  EXPECT_EQ(route(f).method, Method::pageable);
+}
+
+TEST(Route, AShortMessageDoesNotWakeThePeerForPrivateMemory) {
+  RouteFacts f = facts(shared, host, Mapped::nothing);
+  f.shape.bytes = 64;
+  EXPECT_EQ(route(f).method, Method::cross_process);
+}
+
+TEST(Route, WithoutAnyWayItIsNowhereAndSaysWhy) {
+  RouteFacts f = facts(host, host, Mapped::nothing);
+  f.cross_process = false;
+  f.why_no_cross_process = "another pid namespace";
+  f.why_peer_cannot = "ours is private";
+  const Route way = route(f);
+  EXPECT_EQ(way.where, Where::nowhere);
+  const Explanation words = describe(f, way);
+  EXPECT_TRUE(words.path.empty());
+  ASSERT_EQ(words.refused.size(), 3u);
+  EXPECT_EQ(words.refused[0].reason, "private");
+  EXPECT_EQ(words.refused[1].reason, "another pid namespace");
+  EXPECT_EQ(words.refused[2].reason, "ours is private");
+}
+
+TEST(Route, WhoExecutesForThePeerDoesNotAskItBack) {
+  RouteFacts f = facts(device, pinned, Mapped::nothing);
+  f.may_ask_peer = false;
+  EXPECT_EQ(route(f).where, Where::nowhere);
+}
+
+TEST(Route, DescribesWhatItChose) {
+  const RouteFacts f = facts(device, pinned, Mapped::nothing);
+  const Explanation words = describe(f, route(f));
+  EXPECT_EQ(words.path, "cuda_ipc+copy_engine");
+  EXPECT_EQ(words.executor, "peer");
+  EXPECT_GT(words.expected_gbps, 10);
+  ASSERT_EQ(words.refused.size(), 1u);
+  EXPECT_EQ(words.refused[0].path, "memfd");
+}
+
+}  // namespace
+}  // namespace linkspan::transport::local
