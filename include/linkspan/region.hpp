@@ -58,7 +58,8 @@ class LINKSPAN_API RemoteRegion {
 
  private:
   friend class engine::Core;
-  RemoteRegion(std::shared_ptr<engine::Core> core, std::shared_ptr<engine::ImportedRegion> imported);
+  RemoteRegion(std::shared_ptr<engine::Core> core,
+               std::shared_ptr<engine::ImportedRegion> imported);
 
   std::shared_ptr<engine::Core> core_;                // also the Engine's: owns the transports
   std::shared_ptr<engine::ImportedRegion> imported_;  // also of transfers in flight

@@ -43,9 +43,9 @@ enum class Code : std::uint8_t {
 /// "timed_out" and so on, as logs and other languages spell it.
 constexpr const char* name_of(Code code) noexcept {
   constexpr const char* kNames[] = {
-      "ok",        "invalid_argument", "unsupported",       "no_resource", "busy",
-      "pending",   "timed_out",        "canceled",          "not_found",   "permission_denied",
-      "truncated", "unreachable",      "disconnected",      "corrupt",     "cuda",
+      "ok",        "invalid_argument", "unsupported",  "no_resource", "busy",
+      "pending",   "timed_out",        "canceled",     "not_found",   "permission_denied",
+      "truncated", "unreachable",      "disconnected", "corrupt",     "cuda",
       "system",    "internal"};
   const auto index = static_cast<unsigned>(code);
   return index < sizeof kNames / sizeof *kNames ? kNames[index] : "unknown";
@@ -83,7 +83,8 @@ class [[nodiscard]] Status {
   }
   std::string to_string() const {
     if (ok()) return "ok";
-    return std::string(name_of(info_->code)) + ": " + info_->what + " (" + info_->at.file + ":" + std::to_string(info_->at.line) + ")";
+    return std::string(name_of(info_->code)) + ": " + info_->what + " (" + info_->at.file + ":" +
+           std::to_string(info_->at.line) + ")";
   }
 
  private:

@@ -75,8 +75,7 @@ class AsioControl final : public Control {
                             socket.status().code() == Code::unreachable)) {
       const base::MutexLock lock(mutex_);
       if (closing_) return Status(Code::canceled, Scope::process, "the Engine is closing");
-      if (deadline.passed())
-        return Status(Code::unreachable, Scope::peer, socket.status().what());
+      if (deadline.passed()) return Status(Code::unreachable, Scope::peer, socket.status().what());
       const auto pause = std::min<Duration>(kRetryConnect, deadline.left());
       changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), pause));
       socket = connect_to(path);
@@ -118,8 +117,8 @@ class AsioControl final : public Control {
     acceptor_.async_wait(stream_descriptor::wait_read, [this](const asio::error_code& error) {
       if (error) return;
       for (;;) {
-        base::Fd socket(::accept4(acceptor_.native_handle(), nullptr, nullptr,
-                                  SOCK_CLOEXEC | SOCK_NONBLOCK));
+        base::Fd socket(
+            ::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
         if (!socket.valid()) break;
         adopt(std::move(socket), kHandshake, nullptr);
       }
@@ -131,7 +130,8 @@ class AsioControl final : public Control {
     if (links_.size() >= kMaxLinks || ending_) return;  // closes it
     auto watched = socket.duplicate();
     const std::uint64_t id = ++last_id_;
-    auto session = std::make_shared<Session>(id, outcome != nullptr, std::move(socket), us_, listener_, log_);
+    auto session =
+        std::make_shared<Session>(id, outcome != nullptr, std::move(socket), us_, listener_, log_);
     Link& link = *links_.emplace(id, std::make_unique<Link>(io_, session)).first->second;
     link.outcome = std::move(outcome);
     if (watched.ok()) link.socket.assign(watched->release());

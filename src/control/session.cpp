@@ -172,10 +172,9 @@ Status Session::on_import(const base::Frame& frame) {
   auto name = decode_import(frame.payload);
   if (!name.ok()) return name.status();
   auto found = listener_.exported(*name);
-  Status status = found.ok()
-                      ? send(FrameOp::imported, frame.header.id, encode_imported(found->descriptor),
-                             found->fds)
-                      : found.status();
+  Status status = found.ok() ? send(FrameOp::imported, frame.header.id,
+                                    encode_imported(found->descriptor), found->fds)
+                             : found.status();
   if (!status.ok()) answer_error(frame.header.id, status);
   return {};
 }

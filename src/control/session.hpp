@@ -70,7 +70,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Status send(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
               std::span<base::Fd> fds = {}) LINKSPAN_EXCLUDES(mutex_);
 
-  std::uint64_t id() const noexcept { return id_; }  ///< Unique in this Engine, from 1.
+  std::uint64_t id() const noexcept { return id_; }       ///< Unique in this Engine, from 1.
   bool initiated() const noexcept { return initiated_; }  ///< We connected to it.
   // Known from met() on.
   const Hello& hello() const noexcept { return hello_; }

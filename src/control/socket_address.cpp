@@ -14,14 +14,16 @@ Result<std::string> socket_path(std::string_view address, const std::string& fol
                   "address \"" + std::string(address) + "\": " + why);
   };
   constexpr std::string_view kUnix = "unix:";
-  if (address.starts_with(kUnix)) address.remove_prefix(kUnix.size());
+  if (address.starts_with(kUnix))
+    address.remove_prefix(kUnix.size());
   else if (address.find(':') != std::string_view::npos)
     return bad("only unix:/path is supported by this release");
   if (address.empty()) return bad("empty; give unix:/path or a name");
   if (address.find('\0') != std::string_view::npos) return bad("has a zero byte");
   std::string path(address);
   if (path.front() != '/') {
-    if (path.find('/') != std::string::npos) return bad("a name has no slash, a path begins with one");
+    if (path.find('/') != std::string::npos)
+      return bad("a name has no slash, a path begins with one");
     path = folder + "/" + path;
   }
   if (path.size() >= sizeof(sockaddr_un::sun_path))
@@ -55,10 +57,10 @@ Result<base::Fd> listen_at(const std::string& path) {
   auto address = unix_address(path);
   if (!address.ok()) return address.status();
   auto live = connect_to(path);
-  if (live.ok())
-    return Status(Code::busy, Scope::request, "another Engine listens at " + path);
+  if (live.ok()) return Status(Code::busy, Scope::request, "another Engine listens at " + path);
   if (live.status().code() == Code::unreachable) ::unlink(path.c_str());  // left by a dead one
-  auto socket = base::Fd::from("socket", ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  auto socket =
+      base::Fd::from("socket", ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.ok()) return socket;
   if (::bind(socket->get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
     return base::Fd::from(("bind " + path).c_str(), -1).status();
@@ -69,7 +71,8 @@ Result<base::Fd> listen_at(const std::string& path) {
 Result<base::Fd> connect_to(const std::string& path) {
   auto address = unix_address(path);
   if (!address.ok()) return address.status();
-  auto socket = base::Fd::from("socket", ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  auto socket =
+      base::Fd::from("socket", ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.ok()) return socket;
   if (::connect(socket->get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) == 0)
     return socket;

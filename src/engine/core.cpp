@@ -36,8 +36,7 @@ Result<std::shared_ptr<Core>> Core::open(const EngineOptions& options) {
     settings->transfer_deadline = options.transfer_deadline;
   const base::Level level = settings->log_level;
   // Shared with every handle that the user holds.
-  std::shared_ptr<Core> core(
-      new Core(*std::move(settings), base::Log(level, sink_of(options))));
+  std::shared_ptr<Core> core(new Core(*std::move(settings), base::Log(level, sink_of(options))));
   if (Status status = core->set_up(options); !status.ok()) return status;
   return core;
 }
@@ -121,7 +120,8 @@ Result<std::size_t> Core::choose(const RemoteRegion& remote, std::uint64_t peer)
                       std::to_string(imported.peer) + ", not of peer " + std::to_string(peer));
   for (std::size_t i = 0; i < imported.mappings.size(); ++i)
     if (imported.mappings[i] != nullptr) return i;
-  return Status(Code::unreachable, Scope::request, "no transport reaches \"" + imported.name + "\"");
+  return Status(Code::unreachable, Scope::request,
+                "no transport reaches \"" + imported.name + "\"");
 }
 
 Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
@@ -133,6 +133,8 @@ Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
   auto transport = choose(remote, peer);
   if (!transport.ok()) return transport.status();
   if (!local.valid()) return refuse(Code::invalid_argument, "no local region was given");
+  if (registry_->find(local.registration_->id()) == nullptr)
+    return refuse(Code::invalid_argument, "the local region is not registered in this Engine");
   if (options.notification.size() > kMaxNotification)
     return refuse(Code::invalid_argument,
                   "a notification of " + std::to_string(options.notification.size()) +
@@ -183,8 +185,9 @@ Result<Explanation> Core::explain(std::uint64_t peer, Op op, const Region& local
                                   const RemoteRegion& remote, transport::Shape shape) {
   auto transport = choose(remote, peer);
   if (!transport.ok()) return transport.status();
-  if (!local.valid())
-    return Status(Code::invalid_argument, Scope::request, "no local region was given");
+  if (!local.valid() || registry_->find(local.registration_->id()) == nullptr)
+    return Status(Code::invalid_argument, Scope::request,
+                  "the local region is not registered in this Engine");
   const base::MutexLock lock(worker_.mutex);
   const PeerRecord* record = worker_.find_peer(peer);
   if (record == nullptr)

@@ -65,8 +65,7 @@ Status Core::met(const std::shared_ptr<control::Session>& session) {
   for (std::size_t i = 0; i < transports_.size(); ++i) {
     for (const control::TransportAddress& each : session->hello().transports) {
       if (each.name != transports_[i]->name()) continue;
-      record->channels[i] =
-          std::make_unique<SessionChannel>(session, each.name, *control_raw_);
+      record->channels[i] = std::make_unique<SessionChannel>(session, each.name, *control_raw_);
       auto endpoint = transports_[i]->connect(each.bytes, *record->channels[i],
                                               after(options_.connect_deadline));
       if (!endpoint.ok()) return endpoint.status();
@@ -124,15 +123,17 @@ void Core::for_transport(control::Session& session, control::TransportMessage me
     if (worker_.progress() != 0) quiet_.notify_all();
   }
   watcher_->wake();
-  if (status.code() == Code::corrupt) session.fail(status);
+  if (status.code() == Code::corrupt)
+    session.fail(status);
   else if (!status.ok() && log_.enabled(base::Level::warning))
     log_.write(base::Level::warning, session.describe() + ": " + status.to_string());
 }
 
 Result<RemoteRegion> Core::lookup(std::uint64_t peer, std::string_view name, Duration timeout) {
   if (name.empty() || name.size() > memory::kMaxNameBytes)
-    return Status(Code::invalid_argument, Scope::request,
-                  "a region's name has 1 to 256 bytes, this one has " + std::to_string(name.size()));
+    return Status(
+        Code::invalid_argument, Scope::request,
+        "a region's name has 1 to 256 bytes, this one has " + std::to_string(name.size()));
   std::shared_ptr<control::Session> session;
   {
     const base::MutexLock lock(worker_.mutex);
@@ -152,8 +153,7 @@ Result<RemoteRegion> Core::lookup(std::uint64_t peer, std::string_view name, Dur
   Status status = session->send(control::FrameOp::import, id, control::encode_import(name));
   if (status.ok() && session->wants_write()) control_->write_when_ready(session);
   const base::MutexLock lock(events_mutex_);
-  while (status.ok() && !lookup->answer && !deadline.passed())
-    event_.wait(events_mutex_, deadline);
+  while (status.ok() && !lookup->answer && !deadline.passed()) event_.wait(events_mutex_, deadline);
   lookups_.erase(id);
   if (!status.ok()) return status;
   if (!lookup->answer)

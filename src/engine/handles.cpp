@@ -48,40 +48,49 @@ std::string Engine::dump() const { return core_->dump(); }
 Status Engine::close(Duration timeout) { return core_->close(timeout); }
 
 // Peer
+namespace {
+Status no_peer() { return {Code::invalid_argument, Scope::request, "the handle names no peer"}; }
+}  // namespace
 Peer::Peer(std::shared_ptr<engine::Core> core, std::uint64_t id)
     : core_(std::move(core)), id_(id) {}
-std::string Peer::name() const { return core_->peer_name(id_); }
-PeerState Peer::state() const { return core_->state(id_); }
+std::string Peer::name() const { return core_ == nullptr ? "" : core_->peer_name(id_); }
+PeerState Peer::state() const { return core_ == nullptr ? PeerState::gone : core_->state(id_); }
 Result<RemoteRegion> Peer::lookup(std::string_view name, Duration timeout) const {
+  if (core_ == nullptr) return no_peer();
   return core_->lookup(id_, name, timeout);
 }
 Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote,
                              std::span<const Block> blocks, const TransferOptions& options) const {
+  if (core_ == nullptr) return no_peer();
   return core_->submit(id_, Op::write, local, remote, blocks, options);
 }
 Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote,
                             std::span<const Block> blocks, const TransferOptions& options) const {
+  if (core_ == nullptr) return no_peer();
   return core_->submit(id_, Op::read, local, remote, blocks, options);
 }
 Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote, const Pages& pages,
                              const TransferOptions& options) const {
+  if (core_ == nullptr) return no_peer();
   return core_->submit(id_, Op::write, local, remote, pages, options);
 }
 Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote, const Pages& pages,
                             const TransferOptions& options) const {
+  if (core_ == nullptr) return no_peer();
   return core_->submit(id_, Op::read, local, remote, pages, options);
 }
 Status Peer::notify(std::span<const std::byte> message) const {
+  if (core_ == nullptr) return no_peer();
   return core_->notify(id_, message);
 }
 Result<Explanation> Peer::explain(Op op, const Region& local, const RemoteRegion& remote,
                                   std::uint64_t blocks, std::uint64_t bytes) const {
+  if (core_ == nullptr) return no_peer();
   return core_->explain(id_, op, local, remote, {.blocks = blocks, .bytes = bytes});
 }
 
 // Transfer
-Transfer::Transfer(std::shared_ptr<engine::Core> core,
-                   std::shared_ptr<engine::TransferState> state)
+Transfer::Transfer(std::shared_ptr<engine::Core> core, std::shared_ptr<engine::TransferState> state)
     : core_(std::move(core)), state_(std::move(state)) {}
 Status Transfer::wait(Duration timeout) const {
   if (state_ == nullptr) return {Code::invalid_argument, Scope::request, "no transfer"};

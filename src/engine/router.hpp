@@ -14,8 +14,8 @@
 namespace linkspan::engine {
 
 struct Plan {
-  std::vector<Block> blocks;       ///< Cut so that each fits a batch.
-  std::vector<std::size_t> ends;   ///< Batch i has the blocks before ends[i]. At least one.
+  std::vector<Block> blocks;      ///< Cut so that each fits a batch.
+  std::vector<std::size_t> ends;  ///< Batch i has the blocks before ends[i]. At least one.
   std::span<const Block> batch(std::size_t i) const {
     const std::size_t begin = i == 0 ? 0 : ends[i - 1];
     return std::span(blocks).subspan(begin, ends[i] - begin);

@@ -41,10 +41,10 @@ struct TransferState {
   std::vector<std::byte> notification;
   base::Time submitted{}, deadline{};
 
-  std::size_t posted = 0;            // batches of the plan
+  std::size_t posted = 0;             // batches of the plan
   std::set<std::uint64_t> in_flight;  // cookies
-  bool finishing = false;            // only its notification is left to send
-  Status first_error;                // what it will end with
+  bool finishing = false;             // only its notification is left to send
+  Status first_error;                 // what it will end with
   bool canceled = false, expired = false;
 
   Status end;

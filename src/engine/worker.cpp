@@ -123,9 +123,14 @@ bool Worker::finish(TransferState& transfer) {
     if (sent.ok() && peer->session->wants_write()) control_->write_when_ready(peer->session);
     transfer.first_error = sent;
   }
-  // Which of the two ended it early: the deadline or the owner.
-  if (transfer.first_error.code() == Code::canceled && transfer.expired)
-    transfer.first_error = Status(Code::timed_out, Scope::request, "its deadline passed");
+  // What was asked to end and did not complete has ended for that reason, whatever else went wrong
+  // on its way; but a lost peer is more than the transfer.
+  if (!transfer.first_error.ok() && transfer.first_error.code() != Code::disconnected) {
+    if (transfer.expired)
+      transfer.first_error = Status(Code::timed_out, Scope::request, "its deadline passed");
+    else if (transfer.canceled && transfer.first_error.code() != Code::canceled)
+      transfer.first_error = Status(Code::canceled, Scope::request, "canceled by its owner");
+  }
   transfer.end = transfer.first_error;
   return true;
 }
@@ -144,8 +149,8 @@ bool Worker::end_if_quiet(const std::shared_ptr<TransferState>& transfer) {
   garbage_.push_back(std::exchange(transfer->remote, nullptr));
   if (!transfer->end.ok() && log_.enabled(base::Level::info))
     log_.write(base::Level::info, "transfer " + std::to_string(transfer->id) + " to peer " +
-                                      std::to_string(transfer->peer) + " ended: " +
-                                      transfer->end.to_string());
+                                      std::to_string(transfer->peer) +
+                                      " ended: " + transfer->end.to_string());
   transfer->quiet.store(true, std::memory_order_release);
   return true;
 }
@@ -186,11 +191,12 @@ std::size_t Worker::progress() {
   for (auto each = peers_.begin(); each != peers_.end();) {
     // A peer that is gone is forgotten once nothing copies for it any more.
     PeerRecord& peer = *each->second;
-    const bool over = peer.state == PeerState::gone && peer.unquiet == 0 &&
-                      std::none_of(peer.endpoints.begin(), peer.endpoints.end(), [](auto& endpoint) {
-                        return endpoint != nullptr && endpoint->next_look().when !=
-                                                          transport::NextLook::When::idle;
-                      });
+    const bool over =
+        peer.state == PeerState::gone && peer.unquiet == 0 &&
+        std::none_of(peer.endpoints.begin(), peer.endpoints.end(), [](auto& endpoint) {
+          return endpoint != nullptr &&
+                 endpoint->next_look().when != transport::NextLook::When::idle;
+        });
     if (over) garbage_.push_back(std::shared_ptr<PeerRecord>(std::move(each->second)));
     each = over ? peers_.erase(each) : std::next(each);
   }
@@ -218,8 +224,8 @@ void Worker::lost(std::uint64_t id) {
   if (peer == nullptr || peer->state != PeerState::up) return;
   peer->state = PeerState::lost;
   for (const auto& transfer : peer->queue)
-    stop(*transfer, Status(Code::disconnected, Scope::peer,
-                           "peer " + peer->session->describe() + " is lost"));
+    stop(*transfer,
+         Status(Code::disconnected, Scope::peer, "peer " + peer->session->describe() + " is lost"));
 }
 
 void Worker::gone(std::uint64_t id) {

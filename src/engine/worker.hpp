@@ -30,8 +30,7 @@ class SessionChannel final : public transport::Channel {
   SessionChannel(std::shared_ptr<control::Session> session, std::string transport,
                  control::Control& control)
       : session_(std::move(session)), transport_(std::move(transport)), control_(control) {}
-  Status send(std::uint16_t op, std::span<const std::byte> bytes,
-              std::span<base::Fd> fds) override;
+  Status send(std::uint16_t op, std::span<const std::byte> bytes, std::span<base::Fd> fds) override;
   transport::SessionKey session_key() const noexcept override { return session_->key(); }
   transport::PeerProcess process() const noexcept override {
     return {session_->pid(), session_->pidfd()};
@@ -45,9 +44,9 @@ class SessionChannel final : public transport::Channel {
 };
 
 struct PeerRecord {
-  std::shared_ptr<control::Session> session;  // also control's
-  std::vector<std::unique_ptr<SessionChannel>> channels;           // by the transports' order,
-  std::vector<std::unique_ptr<transport::Endpoint>> endpoints;     // null: the peer lacks it
+  std::shared_ptr<control::Session> session;                    // also control's
+  std::vector<std::unique_ptr<SessionChannel>> channels;        // by the transports' order,
+  std::vector<std::unique_ptr<transport::Endpoint>> endpoints;  // null: the peer lacks it
   PeerState state = PeerState::up;
   bool ready = false;
   std::deque<std::shared_ptr<TransferState>> queue;  // also of handles; some batch is not posted

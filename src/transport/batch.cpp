@@ -7,9 +7,7 @@ namespace {
 
 using memory::fits;
 
-Status bad(const std::string& what) {
-  return {Code::invalid_argument, Scope::request, what};
-}
+Status bad(const std::string& what) { return {Code::invalid_argument, Scope::request, what}; }
 
 std::string text(const Block& b) {
   return "block {local_offset " + std::to_string(b.local_offset) + ", remote_offset " +
@@ -18,8 +16,8 @@ std::string text(const Block& b) {
 
 Result<std::vector<Block>> blocks_of(const Pages& p, std::uint64_t here, std::uint64_t there) {
   if (p.local_index.size() != p.remote_index.size())
-    return bad("page lists differ in length: " + std::to_string(p.local_index.size()) +
-               " local, " + std::to_string(p.remote_index.size()) + " remote");
+    return bad("page lists differ in length: " + std::to_string(p.local_index.size()) + " local, " +
+               std::to_string(p.remote_index.size()) + " remote");
   const auto whole = [&p](std::uint64_t base, std::uint32_t index, std::uint64_t size) {
     return base <= size && (p.page_bytes == 0 || index < (size - base) / p.page_bytes);
   };

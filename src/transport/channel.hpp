@@ -27,7 +27,8 @@ struct PeerProcess {
 class Channel {
  public:
   /// Whole and in order, or the peer is lost. no_resource: the queue is full, ask again later.
-  virtual Status send(std::uint16_t op, std::span<const std::byte> bytes, std::span<base::Fd> fds) = 0;
+  virtual Status send(std::uint16_t op, std::span<const std::byte> bytes,
+                      std::span<base::Fd> fds) = 0;
   /// Fresh for each incarnation of the peer: authenticates the data sockets of a wire.
   virtual SessionKey session_key() const noexcept = 0;
   /// The peer as this process's kernel names it; its number may lie (another pid namespace), so

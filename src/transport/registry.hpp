@@ -13,7 +13,7 @@
 namespace linkspan::transport {
 
 struct Context {
-  cuda::Topology* topology = nullptr;    ///< Null: no GPU here.
+  cuda::Topology* topology = nullptr;  ///< Null: no GPU here.
   memory::Registry* registry = nullptr;
   std::uint64_t incarnation = 0;
   const base::Options* options = nullptr;

@@ -48,8 +48,8 @@ class Mapping {
 /// batches: bytes that two in flight both write are undefined. No blocks is a batch as well.
 struct Batch {
   Op op = Op::write;
-  const memory::Region* local = nullptr;    ///< Published here. Borrowed until the Completion.
-  const Mapping* remote = nullptr;  ///< Imported here, this peer's. Borrowed as well.
+  const memory::Region* local = nullptr;  ///< Published here. Borrowed until the Completion.
+  const Mapping* remote = nullptr;        ///< Imported here, this peer's. Borrowed as well.
   std::variant<std::span<const Block>, Pages> shape;  ///< Read during post() only.
   StreamOrder after;         ///< The user's stream to run after; none: at once.
   StreamOrder release;       ///< The user's stream that goes on after it; none: no one waits.

@@ -69,8 +69,8 @@ class ControlTest : public ::testing::Test {
     auto self = base::open_pidfd(::getpid());
     ASSERT_TRUE(self.ok());
     base::Fd fds[] = {*std::move(self)};
-    const Hello hello{.engine = "odd", .process = base::this_process(), .key_share = {},
-                      .transports = {}};
+    const Hello hello{
+        .engine = "odd", .process = base::this_process(), .key_share = {}, .transports = {}};
     send(channel, FrameOp::hello, encode(hello), 42, fds);
     send(channel, FrameOp::ready, {});
   }

@@ -14,8 +14,8 @@ TEST(Router, NoBlocksAreOneEmptyBatch) {
 }
 
 TEST(Router, CutsByBytesAndByBlocksAndKeepsEveryByte) {
-  const Block blocks[] = {{0, 1000, 250}, {300, 2000, 1}, {400, 3000, 1}, {500, 4000, 1},
-                          {600, 5000, 0}, {700, 6000, 99}};
+  const Block blocks[] = {{0, 1000, 250}, {300, 2000, 1}, {400, 3000, 1},
+                          {500, 4000, 1}, {600, 5000, 0}, {700, 6000, 99}};
   const Plan plan = make_plan(blocks, kSmall);
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < plan.ends.size(); ++i) {

@@ -41,8 +41,7 @@ Status LocalEndpoint::prove_process() const {
   iovec here{read.data(), read.size()};
   iovec there{reinterpret_cast<void*>(peer_.proof_address),  // NOLINT(performance-no-int-to-ptr)
               read.size()};
-  const auto got =
-      ::process_vm_readv(static_cast<pid_t>(process.pid), &here, 1, &there, 1, 0);
+  const auto got = ::process_vm_readv(static_cast<pid_t>(process.pid), &here, 1, &there, 1, 0);
   if (got != static_cast<ssize_t>(read.size()))
     return base::Fd::from("process_vm_readv of the peer", -1).status();
   if (read != peer_.proof)
@@ -74,8 +73,8 @@ Explanation LocalEndpoint::explain(Op op, const memory::Region& local, const Map
                                    Shape shape) const {
   const auto ours = transport_.published(local.facts().id.serial);
   const auto& memory = static_cast<const LocalMapping&>(remote).memory();
-  if (ours == nullptr) return {.path = {}, .executor = {}, .reason = "the region is not registered",
-                               .refused = {}};
+  if (ours == nullptr || ours->region != &local)
+    return {.path = {}, .executor = {}, .reason = "the region is not registered", .refused = {}};
   RouteFacts f = facts(op, *ours, *memory, shape, false);
   const std::string why = memory->why_not_mapped();
   f.why_not_mapped = why;
@@ -112,8 +111,8 @@ Status LocalEndpoint::post(const Batch& batch) {
     return {Code::unreachable, Scope::request, "the peer has deregistered the region"};
   if (ours_ >= transport_.capabilities().max_inflight) return Status::no_resource();
   const auto local = transport_.published(batch.local->facts().id.serial);
-  if (local == nullptr)
-    return {Code::invalid_argument, Scope::request, "the local region is not registered"};
+  if (local == nullptr || local->region != batch.local)  // another Engine's serials are others
+    return {Code::invalid_argument, Scope::request, "the local region is not registered here"};
 
   Slot slot;
   slot.id = batch.cookie;
@@ -165,7 +164,8 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, std::span<const 
   const std::uint64_t here = local.region->facts().address;
   slot.pieces.reserve(blocks.size());
   for (const Block& b : blocks) {
-    copy::Piece piece{.to = there + b.remote_offset, .from = here + b.local_offset, .bytes = b.bytes};
+    copy::Piece piece{
+        .to = there + b.remote_offset, .from = here + b.local_offset, .bytes = b.bytes};
     if (slot.op == Op::read) std::swap(piece.to, piece.from);
     slot.pieces.push_back(piece);
   }
@@ -177,7 +177,8 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, std::span<const 
 /// The next pieces that fit one order. no_resource: none was taken.
 Status LocalEndpoint::start_some(Slot& slot) {
   std::span<const copy::Piece> wave(slot.pieces.data() + slot.next, slot.pieces.size() - slot.next);
-  if (slot.method == copy::Method::copy_engine) wave = wave.first(std::min(wave.size(), kWavePieces));
+  if (slot.method == copy::Method::copy_engine)
+    wave = wave.first(std::min(wave.size(), kWavePieces));
   const PeerProcess process = channel_.process();
   auto ticket = slot.copier->start({.method = slot.method,
                                     .pieces = wave,
@@ -210,7 +211,8 @@ Status LocalEndpoint::ask_peer(Slot& slot, const Published& local, std::uint64_t
   wire.reserve(blocks.size());
   for (const Block& b : blocks) wire.emplace_back(b.local_offset, b.remote_offset, b.bytes);
   const auto list = out.CreateVectorOfStructs(wire);
-  out.Finish(schema::CreateExecute(out, slot.id, slot.op == Op::write, serial, remote_serial, list));
+  out.Finish(
+      schema::CreateExecute(out, slot.id, slot.op == Op::write, serial, remote_serial, list));
   if (Status status = send(Message::execute, finished(out)); !status.ok()) return status;
   slot.stage = Stage::asked;
   return {};
@@ -286,7 +288,8 @@ bool LocalEndpoint::report(Slot& slot, CompletionSink& sink) {
   if (!gone_) {
     flatbuffers::FlatBufferBuilder out;
     const auto what = out.CreateString(slot.end.what().substr(0, 512));
-    out.Finish(schema::CreateExecuted(out, slot.id, static_cast<std::uint8_t>(slot.end.code()), what));
+    out.Finish(
+        schema::CreateExecuted(out, slot.id, static_cast<std::uint8_t>(slot.end.code()), what));
     if (send(Message::executed, finished(out)).code() == Code::no_resource) return false;
   }
   --slot.target->uses;
@@ -340,6 +343,8 @@ void LocalEndpoint::send_pending() {
 NextLook LocalEndpoint::next_look() const {
   NextLook look;
   const base::Time now = base::Clock::steady().now();
+  // The peer waits to hear that we have closed a region; a user who drops it calls nothing else.
+  if (!dying_.empty()) look = {NextLook::When::at, now + std::chrono::milliseconds(1)};
   for (const Slot& slot : slots_) {
     if (slot.stage == Stage::asked && !(slot.canceled && !slot.cancel_sent)) continue;
     if (slot.stage != Stage::running || slot.ticket == 0) return {NextLook::When::now, {}};

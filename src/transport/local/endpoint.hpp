@@ -67,7 +67,7 @@ class LocalEndpoint final : public Endpoint {
     copy::Method method = copy::Method::cpu_threads;
     const cuda::Device* device = nullptr;
     copy::Copier* copier = nullptr;
-    copy::Ticket ticket = 0;  // 0: nothing is with the copier
+    copy::Ticket ticket = 0;                 // 0: nothing is with the copier
     std::shared_ptr<ImportedMemory> remote;  // also the engine's Mapping or the Offer
     // For the peer only:
     std::shared_ptr<Published> target;  // also the transport's, whose retract() waits for `uses`

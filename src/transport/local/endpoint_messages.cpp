@@ -25,8 +25,7 @@ Status LocalEndpoint::on_message(std::uint16_t op, std::span<const std::byte> by
     case Message::retracted:
       return on_retracted(bytes);
   }
-  return {Code::unsupported, Scope::request,
-          "the local transport has no op " + std::to_string(op)};
+  return {Code::unsupported, Scope::request, "the local transport has no op " + std::to_string(op)};
 }
 
 Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base::Fd> fds) {
@@ -37,7 +36,8 @@ Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base:
   std::vector<std::byte> key(data, data + wire->key()->size());
   auto decoded = decode_key(key);
   if (!decoded.ok()) return decoded.status();
-  if (decoded->id.incarnation != peer_.incarnation) return corrupt("an offer of another peer's key");
+  if (decoded->id.incarnation != peer_.incarnation)
+    return corrupt("an offer of another peer's key");
 
   auto offer = std::make_shared<Offer>();
   offers_[decoded->id.serial] = offer;
@@ -73,7 +73,8 @@ Status LocalEndpoint::on_execute(std::span<const std::byte> bytes) {
   if (slot.target == nullptr) {
     refusal = Status(Code::unreachable, Scope::request, "the region is not registered here");
     slot.target = std::make_shared<Published>();  // has a count, and nothing else is looked at
-  } else if (const Permissions may = slot.target->key.peers; !(wire->write() ? may.write : may.read)) {
+  } else if (const Permissions may = slot.target->key.peers;
+             !(wire->write() ? may.write : may.read)) {
     refusal = Status(Code::permission_denied, Scope::request, "not permitted on this region");
   }
   if (const auto offer = offers_.find(wire->sender_serial()); offer != offers_.end())
@@ -101,7 +102,8 @@ Status LocalEndpoint::on_executed(std::span<const std::byte> bytes) {
     if (slot.for_peer || slot.id != wire->id() || slot.stage != Stage::asked) continue;
     const auto code = static_cast<Code>(wire->code());
     if (code > Code::internal) return corrupt("an execution ended with an unknown code");
-    if (code != Code::ok) slot.end = Status(code, Scope::request, "by the peer: " + wire->what()->str());
+    if (code != Code::ok)
+      slot.end = Status(code, Scope::request, "by the peer: " + wire->what()->str());
     slot.stage = Stage::ended;
     return {};
   }

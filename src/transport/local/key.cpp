@@ -21,11 +21,11 @@ std::vector<std::byte> encode(const Key& key) {
   const auto ipc = key.ipc ? vector_of(out, *key.ipc) : flatbuffers::Offset<schema::ByteVector>();
   const auto boot = vector_of(out, key.process.boot_id);
   const auto why = out.CreateString(key.why_not_mapped.substr(0, kMaxReason));
-  out.Finish(schema::CreateLocalKey(
-      out, key.id.incarnation, key.id.buffer, key.id.serial, boot,
-      key.process.start_time, key.process.nonce, key.lease_slot,
-      static_cast<std::uint8_t>(key.kind), key.peers.read, key.peers.write, key.peers.exclusive,
-      key.bytes, key.address, gpu, key.allocation_offset, ipc, key.has_memfd, why));
+  out.Finish(schema::CreateLocalKey(out, key.id.incarnation, key.id.buffer, key.id.serial, boot,
+                                    key.process.start_time, key.process.nonce, key.lease_slot,
+                                    static_cast<std::uint8_t>(key.kind), key.peers.read,
+                                    key.peers.write, key.peers.exclusive, key.bytes, key.address,
+                                    gpu, key.allocation_offset, ipc, key.has_memfd, why));
   return finished(out);
 }
 

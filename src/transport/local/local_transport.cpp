@@ -56,7 +56,8 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
     for (const auto& [raw, import] : imports_)
       if (auto memory = import.memory.lock()) imported.push_back(std::move(memory));
   }
-  // What was there before this GPU. A failure costs speed, not the transfer, and explain() shows it.
+  // What was there before this GPU. A failure costs speed, not the transfer, and explain() shows
+  // it.
   const auto deadline = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10));
   if (options_.registry != nullptr) (void)options_.registry->pin_shared();
   for (const auto& memory : imported) {
@@ -95,8 +96,8 @@ Result<memory::PublishedKey> LocalTransport::publish(const memory::Region& regio
     else
       key.why_not_mapped = "CUDA cannot export it: " + handle.status().what();
   } else if (facts.kind == MemoryKind::shared && facts.memfd >= 0) {
-    auto duplicate = base::Fd::from("fcntl(F_DUPFD_CLOEXEC)",
-                                    ::fcntl(facts.memfd, F_DUPFD_CLOEXEC, 0));
+    auto duplicate =
+        base::Fd::from("fcntl(F_DUPFD_CLOEXEC)", ::fcntl(facts.memfd, F_DUPFD_CLOEXEC, 0));
     if (!duplicate.ok()) return duplicate.status();
     published->memfd = *std::move(duplicate);
     key.has_memfd = true;

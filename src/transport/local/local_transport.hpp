@@ -33,9 +33,9 @@ class LocalEndpoint;
 struct Published {
   Key key;
   const memory::Region* region = nullptr;
-  base::Fd memfd;  ///< Of a shared region, ours.
+  base::Fd memfd;                                            ///< Of a shared region, ours.
   std::shared_ptr<const memory::Registration> registration;  ///< Also the registry's. May be null.
-  std::atomic<std::uint32_t> uses{0};  ///< By what we execute for peers.
+  std::atomic<std::uint32_t> uses{0};                        ///< By what we execute for peers.
 
   bool exportable() const noexcept { return key.ipc.has_value() || key.has_memfd; }
   /// A GPU can read and write it by DMA.

@@ -18,11 +18,11 @@ Result<std::unique_ptr<HostMapping>> HostMapping::map(const base::Fd& memfd, std
                       std::to_string(bytes));
   const int seals = ::fcntl(memfd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
-    return Status(Code::corrupt, Scope::request, "the peer's memfd is not sealed against shrinking");
+    return Status(Code::corrupt, Scope::request,
+                  "the peer's memfd is not sealed against shrinking");
   void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd.get(), 0);
   if (at == MAP_FAILED) return base::Fd::from("mmap", -1).status();
-  return std::unique_ptr<HostMapping>(
-      new HostMapping(reinterpret_cast<std::uintptr_t>(at), bytes));
+  return std::unique_ptr<HostMapping>(new HostMapping(reinterpret_cast<std::uintptr_t>(at), bytes));
 }
 
 HostMapping::~HostMapping() {
@@ -38,8 +38,8 @@ Status HostMapping::pin(const cuda::Device& device) {
   if (pinned()) return {};
   auto scope = device.enter();
   if (!scope.ok()) return scope.status();
-  auto made = cuda::HostRegistration::create(
-      *scope, reinterpret_cast<void*>(base_), bytes_);  // NOLINT(performance-no-int-to-ptr)
+  auto made = cuda::HostRegistration::create(*scope, reinterpret_cast<void*>(base_),
+                                             bytes_);  // NOLINT(performance-no-int-to-ptr)
   if (made.ok())
     registration_ = *std::move(made);
   else if (made.status().code() != Code::busy)  // busy: another Engine of this process did it

@@ -52,7 +52,7 @@ class ImportedMemory {
   /// GPU memory as one device of ours sees it.
   struct View {
     const cuda::Device* device = nullptr;
-    std::uint64_t address = 0;  ///< Of the region's first byte.
+    std::uint64_t address = 0;                 ///< Of the region's first byte.
     std::shared_ptr<cuda::IpcMapping> opened;  // also of other regions in the allocation
   };
 

@@ -77,8 +77,7 @@ Explanation describe(const RouteFacts& f, const Route& chosen) {
     }
     case Route::Where::peer:
       if (!gpu && !f.cross_process) refuse("kernel+cross_process", f.why_no_cross_process);
-      out.path = std::string(on_gpu(f.local) ? "cuda_ipc" : "memfd") + "+" +
-                 name_of(chosen.method);
+      out.path = std::string(on_gpu(f.local) ? "cuda_ipc" : "memfd") + "+" + name_of(chosen.method);
       out.expected_gbps = copy::expected_gbps(chosen.method, on_gpu(f.local) && on_gpu(f.remote),
                                               f.shape.bytes, f.shape.blocks);
       out.executor = "peer";

@@ -274,6 +274,14 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontex
   return copy(to, from, bytes, stream);
 }
 
+/// A kernel may look at an aligned word while it is filled, as on a GPU.
+static void fill(void* to, unsigned char value, std::size_t bytes) {
+  if (bytes == sizeof(std::uint32_t) && reinterpret_cast<std::uintptr_t>(to) % bytes == 0)
+    std::atomic_ref(*static_cast<std::uint32_t*>(to)).store(value * 0x01010101u);
+  else
+    std::memset(to, value, bytes);
+}
+
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream handle) {
   Call call(handle);
   if (call.error != CUDA_SUCCESS || bytes == 0) return call.error;
@@ -283,7 +291,7 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes,
                        .work =
                            [target = *std::move(target), value, bytes] {
                              if (!live(target.owner)) return CUDA_ERROR_ILLEGAL_ADDRESS;
-                             std::memset(target.view, value, bytes);
+                             fill(target.view, value, bytes);
                              return CUDA_SUCCESS;
                            },
                        .mark = nullptr});

@@ -1,0 +1,42 @@
+// bench/bare/gpu_copy.hpp - the least that a copy by a GPU's copy engine can cost: the ceiling.
+//
+// One cuMemcpyAsync on one stream, a WriteValue behind it, a spin on the word that it writes. No
+// queue, no lock, no choice of a path: what linkspan adds to this is its price.
+// Threads: externally synchronised.
+// Invariants: the Device outlives it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "cuda/memory.hpp"
+#include "cuda/stream.hpp"
+#include "cuda/topology.hpp"
+#include "linkspan/status.hpp"
+#include "linkspan/types.hpp"
+
+namespace linkspan::bare {
+
+class GpuCopy {
+ public:
+  static Result<std::unique_ptr<GpuCopy>> create(const cuda::Device& device);
+
+  /// Any two addresses that the device's context knows, pageable host memory too; from the call to
+  /// the moment that the host sees the end. timed_out: the copy may still run, so that the memory
+  /// must live on; only the destruction of this is allowed then.
+  Result<Duration> run(cuda::CUdeviceptr to, cuda::CUdeviceptr from, std::size_t bytes,
+                       Duration limit);
+
+ private:
+  GpuCopy(const cuda::Device& device, cuda::Stream stream, cuda::PinnedBuffer word)
+      : device_(device), stream_(std::move(stream)), word_(std::move(word)) {}
+
+  const cuda::Device& device_;
+  cuda::Stream stream_;
+  cuda::PinnedBuffer word_;
+  std::uint64_t runs_ = 0;  // what the word holds after the last run
+};
+
+}  // namespace linkspan::bare

@@ -1,0 +1,239 @@
+#include "tests/conformance/engine_fixture.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <thread>
+
+namespace linkspan::test {
+namespace {
+
+constexpr const char* kHelper = "engine";
+
+/// Removed when the process that made it ends in order.
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = "/tmp/linkspan-test-XXXXXX";
+    if (::mkdtemp(pattern.data()) != nullptr) path_ = pattern;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::string& path() const noexcept { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::string socket_folder() {
+  constexpr const char* kVariable = "LINKSPAN_TEST_SOCKETS";  // a child uses its parent's
+  if (const char* set = std::getenv(kVariable)) return set;
+  static const Folder folder;
+  ::setenv(kVariable, folder.path().c_str(), 1);
+  return folder.path();
+}
+
+// ---- the child -------------------------------------------------------------------------------
+
+class EngineServer {
+ public:
+  Result<Answer> handle(const Json& call) {
+    const auto what = call.at("do").get<std::string>();
+    if (what == "open") {
+      engine_ = std::make_unique<Engine>(take(Engine::open(engine_options("far"))));
+      must(engine_->listen());
+      return Answer{engine_->address(), {}};
+    }
+    if (what == "add") {
+      const Json& may = call.at("may");
+      const auto name = call.at("name").get<std::string>();
+      Held held = Held::make(*engine_, {.kind = call.at("kind").get<std::string>(),
+                                        .bytes = call.at("bytes").get<std::uint64_t>(),
+                                        .peers = {may[0], may[1], may[2]},
+                                        .guard = call.at("guard").get<std::uint64_t>()});
+      must(engine_->publish(name, held.region));
+      held_[name] = std::move(held);
+      return Answer{};
+    }
+    if (what == "fill") return held(call).fill(call.at("seed").get<std::uint64_t>()), Answer{};
+    if (what == "difference") {
+      std::vector<Expected> expected;
+      for (const Json& e : call.at("expected")) expected.push_back({e[0], e[1], e[2], e[3]});
+      return Answer{held(call).difference(call.at("seed").get<std::uint64_t>(), expected), {}};
+    }
+    if (what == "deregister") {
+      const Status status =
+          engine_->deregister(held(call).region, Duration(call.at("timeout").get<std::int64_t>()));
+      if (!status.ok()) return status;
+      return Answer{};
+    }
+    if (what == "notifications") return notifications(call.at("count").get<std::size_t>());
+    if (what == "connect") {
+      peer_ = take(engine_->connect(call.at("address").get<std::string>()));
+      return Answer{};
+    }
+    if (what == "explain") {
+      auto way = peer_.explain(Op::write, held(call).region, remote(call), 1,
+                               call.at("bytes").get<std::uint64_t>());
+      if (!way.ok()) return way.status();
+      return Answer{way->path, {}};
+    }
+    if (what == "start") {
+      const Block all{0, 0, held(call).region.bytes()};
+      for (int i = call.at("count").get<int>(); i > 0; --i)
+        started_.push_back(
+            take(peer_.write(held(call).region, remote(call), std::span(&all, 1))));
+      return Answer{};
+    }
+    if (what == "ends") {
+      Json ends = Json::array();
+      for (const Transfer& each : started_) ends.push_back(name_of(each.wait(10s).code()));
+      started_.clear();
+      return Answer{ends, {}};
+    }
+    return Status(Code::unsupported, Scope::request, what);
+  }
+
+ private:
+  Held& held(const Json& call) { return held_.at(call.at("name").get<std::string>()); }
+  const RemoteRegion& remote(const Json& call) {
+    const auto name = call.at("remote").get<std::string>();
+    if (!remotes_.contains(name)) remotes_[name] = take(peer_.lookup(name));
+    return remotes_[name];
+  }
+  Answer notifications(std::size_t count) {
+    Json texts = Json::array();
+    const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+    while (texts.size() < count && !limit.passed()) {
+      engine_->progress();
+      for (const Notification& each : engine_->notifications()) {
+        const auto* text = reinterpret_cast<const char*>(each.bytes.data());
+        texts.push_back(std::string(text, each.bytes.size()));
+      }
+    }
+    return {texts, {}};
+  }
+
+  std::map<std::string, Held> held_;  // outlives the Engine
+  std::unique_ptr<Engine> engine_;
+  Peer peer_;
+  std::map<std::string, RemoteRegion> remotes_;
+  std::vector<Transfer> started_;
+};
+
+void engine_main(Line& line) {
+  EngineServer server;
+  line.serve([&](const Json& call, const std::vector<base::Fd>&) { return server.handle(call); },
+             [] { return false; });
+}
+const bool kRegistered = add_helper(kHelper, engine_main);
+
+}  // namespace
+
+const Kind& kind_of(const std::string& name) {
+  for (const Kind& kind : kKinds)
+    if (kind.name == name) return kind;
+  throw std::invalid_argument(name);
+}
+
+Status kinds_here(std::initializer_list<Kind> kinds) {
+  for (const Kind& kind : kinds) {
+    if (kind.kind == MemoryKind::host || kind.kind == MemoryKind::shared) continue;
+    if (Status status = need_gpus(kind.gpu + 1); !status.ok()) return status;
+  }
+  return {};
+}
+
+Held Held::make(Engine& engine, const MemoryOptions& options) {
+  const Kind& kind = kind_of(options.kind);
+  const RegionOptions registered{.peers = options.peers};
+  Held held;
+  if (kind.kind == MemoryKind::shared) {
+    held.whole = take(engine.allocate_shared(options.bytes + 2 * options.guard, registered));
+    held.buffer = Buffer::over(held.whole.data(), options.bytes, options.guard);
+  } else {
+    held.buffer = take(Buffer::create(kind.kind, options.bytes, kind.gpu, options.guard));
+  }
+  held.region = take(engine.register_memory(held.buffer->data(), options.bytes, registered));
+  return held;
+}
+
+EngineOptions engine_options(std::string name) {
+  EngineOptions options;
+  options.name = std::move(name);
+  options.socket_dir = socket_folder();
+  options.cpu_threads = 2;
+  options.log = [](LogLevel, std::string_view) {};
+  return options;
+}
+
+FarEngine::FarEngine(const std::vector<std::string>& environment) {
+  socket_folder();
+  child_ = take(Child::spawn(kHelper, environment));
+  address_ = call({{"do", "open"}});
+}
+
+void FarEngine::add(const std::string& name, const MemoryOptions& o) {
+  call({{"do", "add"},
+        {"name", name},
+        {"kind", o.kind},
+        {"bytes", o.bytes},
+        {"guard", o.guard},
+        {"may", {o.peers.read, o.peers.write, o.peers.exclusive}}});
+}
+
+void FarEngine::fill(const std::string& name, std::uint64_t seed) {
+  call({{"do", "fill"}, {"name", name}, {"seed", seed}});
+}
+
+std::string FarEngine::difference(const std::string& name, std::uint64_t seed,
+                                  const std::vector<Expected>& expected) {
+  Json list = Json::array();
+  for (const Expected& e : expected) list.push_back({e.offset, e.seed, e.from, e.bytes});
+  return call({{"do", "difference"}, {"name", name}, {"seed", seed}, {"expected", list}});
+}
+
+Status FarEngine::deregister(const std::string& name, Duration timeout) {
+  const Json request = {{"do", "deregister"}, {"name", name}, {"timeout", timeout.count()}};
+  return child_->line().call(request).status();
+}
+
+std::vector<std::string> FarEngine::notifications(std::size_t count) {
+  return call({{"do", "notifications"}, {"count", count}});
+}
+
+void FarEngine::connect(const std::string& address) {
+  call({{"do", "connect"}, {"address", address}});
+}
+
+Result<std::string> FarEngine::explain(const std::string& local, const std::string& remote,
+                                       std::uint64_t bytes) {
+  auto answer = child_->line().call(
+      {{"do", "explain"}, {"name", local}, {"remote", remote}, {"bytes", bytes}});
+  if (!answer.ok()) return answer.status();
+  return answer->value.get<std::string>();
+}
+
+void FarEngine::start(const std::string& local, const std::string& remote, int count) {
+  call({{"do", "start"}, {"name", local}, {"remote", remote}, {"count", count}});
+}
+
+std::vector<std::string> FarEngine::ends() { return call({{"do", "ends"}}); }
+
+Status finished(const Result<Transfer>& transfer) {
+  return transfer.ok() ? transfer->wait(30s) : transfer.status();
+}
+
+bool is_down(const Peer& peer, base::Deadline deadline) {
+  while (peer.state() == PeerState::up && !deadline.passed()) std::this_thread::yield();
+  return peer.state() != PeerState::up;
+}
+
+}  // namespace linkspan::test

@@ -1,0 +1,112 @@
+// tests/conformance/engine_fixture.hpp - an Engine here, an Engine in an exec'd process, and
+// memory of each kind on both sides.
+//
+// Threads: externally synchronised.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "linkspan/engine.hpp"
+#include "tests/support/kinds.hpp"
+#include "tests/support/process.hpp"
+#include "tests/support/take.hpp"
+
+namespace linkspan::test {
+
+/// Which memory: "device0", "device1", "pinned", "host" (pageable) or "shared".
+struct Kind {
+  const char* name;
+  MemoryKind kind;
+  unsigned gpu = 0;
+};
+inline constexpr Kind kKinds[] = {{"device0", MemoryKind::device, 0},
+                                  {"device1", MemoryKind::device, 1},
+                                  {"pinned", MemoryKind::pinned},
+                                  {"host", MemoryKind::host},
+                                  {"shared", MemoryKind::shared}};
+const Kind& kind_of(const std::string& name);
+inline void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
+/// OK, or why memory of these kinds cannot be had.
+Status kinds_here(std::initializer_list<Kind> kinds);
+
+struct MemoryOptions {
+  std::string kind;
+  std::uint64_t bytes = 1u << 20;
+  Permissions peers{.read = true, .write = true};
+  std::uint64_t guard = Buffer::kGuard;
+};
+
+/// A registered region in the midst of an allocation.
+struct Held {
+  std::unique_ptr<Buffer> buffer;
+  Region whole;  ///< Of shared memory, which the Engine made.
+  Region region;
+
+  static Held make(Engine& engine, const MemoryOptions& options);
+  void fill(std::uint64_t seed) { buffer->fill(seed); }
+  std::string difference(std::uint64_t seed, const std::vector<Expected>& expected = {}) const {
+    return buffer->difference(seed, expected);
+  }
+};
+
+/// Short names in a folder of this process's own.
+EngineOptions engine_options(std::string name);
+
+/// An Engine in a child that does what it is told. It listens from the start.
+class FarEngine {
+ public:
+  explicit FarEngine(const std::vector<std::string>& environment = {});
+
+  const std::string& address() const noexcept { return address_; }
+  Child& process() noexcept { return *child_; }
+
+  /// Registers memory and publishes it as `name`.
+  void add(const std::string& name, const MemoryOptions& options);
+  void fill(const std::string& name, std::uint64_t seed);
+  std::string difference(const std::string& name, std::uint64_t seed,
+                         const std::vector<Expected>& expected = {});
+  Status deregister(const std::string& name, Duration timeout);
+  /// Those that have come, as texts; waits 10 s for `count`.
+  std::vector<std::string> notifications(std::size_t count);
+
+  // As an initiator: it has one peer, whose regions it looks up by name.
+  void connect(const std::string& address);
+  /// The path, or the error.
+  Result<std::string> explain(const std::string& local, const std::string& remote,
+                              std::uint64_t bytes);
+  /// Submits `count` writes of the whole region; returns when they are under way.
+  void start(const std::string& local, const std::string& remote, int count);
+  /// Of all that was started, one text each: "ok" or the code's name.
+  std::vector<std::string> ends();
+
+ private:
+  Json call(Json request) { return take(child_->line().call(request)).value; }
+
+  std::unique_ptr<Child> child_;
+  std::string address_;
+};
+
+/// An Engine here that is connected to one there. Memory that is registered here outlives it.
+struct Pair {
+  explicit Pair(const std::vector<std::string>& environment = {})
+      : far(environment),
+        engine(take(Engine::open(engine_options("near")))),
+        peer(take(engine.connect(far.address()))) {}
+
+  RemoteRegion remote(const std::string& name) { return take(peer.lookup(name)); }
+
+  FarEngine far;
+  Engine engine;
+  Peer peer;
+};
+
+/// How it ended, also if it never began; waits 30 s.
+Status finished(const Result<Transfer>& transfer);
+/// It is known here that the peer has ended, or will be by then.
+bool is_down(const Peer& peer, base::Deadline deadline);
+
+}  // namespace linkspan::test

@@ -1,0 +1,18 @@
+// Every transport under the suite, and with which memory: the near end's, then the far end's.
+#include "tests/conformance/subjects.hpp"
+
+namespace linkspan::test {
+
+const std::vector<Subject>& all_subjects() {
+  static const std::vector<Subject> kSubjects = {
+      {"loopback", open_loopback},
+      {"local", open_in_two_processes, local_host, local_host},
+      {"local_shared", open_in_two_processes, local_shared, local_shared},
+      {"local_delegated", open_in_two_processes, local_shared, local_exclusive},
+      {"local_device", open_in_two_processes, local_device, local_device},
+      {"local_pinned", open_in_two_processes, local_device, local_pinned},
+  };
+  return kSubjects;
+}
+
+}  // namespace linkspan::test

@@ -1,0 +1,89 @@
+#include "tests/support/kinds.hpp"
+
+#include "cuda/stream.hpp"
+#include "tests/support/take.hpp"
+
+namespace linkspan::test {
+namespace {
+
+const Result<std::unique_ptr<cuda::Topology>>& created() {
+  static const Result<std::unique_ptr<cuda::Topology>> kTopology = cuda::Topology::create();
+  return kTopology;
+}
+
+cuda::CUdeviceptr address(const void* pointer) {
+  return static_cast<cuda::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(pointer));
+}
+
+}  // namespace
+
+cuda::Topology* topology() { return created().ok() ? created()->get() : nullptr; }
+
+Status need_gpus(unsigned count) {
+  if (!created().ok() && created().status().code() != Code::unsupported) return created().status();
+  if (topology() != nullptr && topology()->devices().size() >= count) return {};
+  return {Code::unsupported, Scope::request,
+          std::string(kNeedsGpu) + ": " +
+              (created().ok() ? std::to_string(count) + " of them" : created().status().what())};
+}
+
+Result<std::unique_ptr<Buffer>> Buffer::create(MemoryKind kind, std::uint64_t bytes, unsigned gpu,
+                                               std::uint64_t guard) {
+  std::unique_ptr<Buffer> buffer(new Buffer(bytes, guard));
+  if (kind == MemoryKind::host) {
+    auto& memory = buffer->owner_.emplace<std::vector<std::byte>>(buffer->whole_bytes());
+    buffer->whole_ = memory.data();
+    return buffer;
+  }
+  if (Status status = need_gpus(gpu + 1); !status.ok()) return status;
+  auto device = topology()->activate(topology()->devices()[gpu].uuid);
+  if (!device.ok()) return device.status();
+  auto scope = (*device)->enter();
+  if (!scope.ok()) return scope.status();
+  if (kind == MemoryKind::pinned) {
+    auto memory = cuda::PinnedBuffer::create(*scope, buffer->whole_bytes());
+    if (!memory.ok()) return memory.status();
+    buffer->whole_ = buffer->owner_.emplace<cuda::PinnedBuffer>(*std::move(memory)).data();
+    return buffer;
+  }
+  auto memory = cuda::DeviceBuffer::create(*scope, buffer->whole_bytes());
+  if (!memory.ok()) return memory.status();
+  const auto& held = buffer->owner_.emplace<cuda::DeviceBuffer>(*std::move(memory));
+  buffer->whole_ = reinterpret_cast<std::byte*>(held.address());  // NOLINT(*-int-to-ptr)
+  buffer->device_ = *device;
+  return buffer;
+}
+
+std::unique_ptr<Buffer> Buffer::over(void* whole, std::uint64_t bytes, std::uint64_t guard) {
+  std::unique_ptr<Buffer> buffer(new Buffer(bytes, guard));
+  buffer->whole_ = static_cast<std::byte*>(whole);
+  return buffer;
+}
+
+void Buffer::fill(std::uint64_t seed) {
+  if (device_ == nullptr) return put_pattern({whole_, whole_bytes()}, seed, 0);
+  std::vector<std::byte> staged(whole_bytes());
+  put_pattern(staged, seed, 0);
+  must(copy(staged.data(), whole_));
+}
+
+std::string Buffer::difference(std::uint64_t seed, std::span<const Expected> expected) const {
+  if (device_ == nullptr) return first_difference({whole_, whole_bytes()}, seed, guard_, expected);
+  std::vector<std::byte> staged(whole_bytes());
+  must(copy(whole_, staged.data()));
+  return first_difference(staged, seed, guard_, expected);
+}
+
+Status Buffer::copy(const void* from, void* to) const {
+  auto scope = device_->enter();
+  if (!scope.ok()) return scope.status();
+  auto stream = cuda::Stream::create(*scope);
+  if (!stream.ok()) return stream.status();
+  const cuda::Driver& driver = device_->driver();
+  if (auto code = driver.cuMemcpyAsync(address(to), address(from), whole_bytes(), stream->get());
+      code != cuda::CUDA_SUCCESS)
+    return to_status(driver, code, "cuMemcpyAsync");
+  return to_status(driver, driver.cuStreamSynchronize(stream->get()), "cuStreamSynchronize");
+}
+
+}  // namespace linkspan::test

@@ -1,0 +1,61 @@
+// tests/support/kinds.hpp - memory of every kind with a guard before and behind, which the test's
+// CPU fills and compares.
+//
+// Threads: externally synchronised.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "cuda/memory.hpp"
+#include "cuda/topology.hpp"
+#include "linkspan/status.hpp"
+#include "linkspan/types.hpp"
+#include "tests/support/pattern.hpp"
+
+namespace linkspan::test {
+
+/// Of this process, for all tests; null: no GPU and no simulated driver.
+cuda::Topology* topology();
+/// What a test says that skips for that.
+inline constexpr const char* kNeedsGpu = "needs a GPU or the simulated driver";
+/// `unsupported` with kNeedsGpu, or when there are fewer than `count` GPUs.
+Status need_gpus(unsigned count);
+
+class Buffer {
+ public:
+  static constexpr std::uint64_t kGuard = 4096;
+
+  /// `kind` is host, pinned or device (the `gpu`-th); `bytes` lie between guards of `guard` bytes.
+  static Result<std::unique_ptr<Buffer>> create(MemoryKind kind, std::uint64_t bytes,
+                                                unsigned gpu = 0, std::uint64_t guard = kGuard);
+  /// Host memory that is somebody else's and holds the guards too.
+  static std::unique_ptr<Buffer> over(void* whole, std::uint64_t bytes,
+                                      std::uint64_t guard = kGuard);
+
+  void* data() const noexcept { return whole_ + guard_; }
+  std::uint64_t bytes() const noexcept { return bytes_; }
+
+  /// The pattern of `seed`, in the guards too.
+  void fill(std::uint64_t seed);
+  /// Empty: every byte is as it ought to be.
+  std::string difference(std::uint64_t seed, std::span<const Expected> expected) const;
+
+ private:
+  Buffer(std::uint64_t bytes, std::uint64_t guard) : bytes_(bytes), guard_(guard) {}
+  std::uint64_t whole_bytes() const noexcept { return bytes_ + 2 * guard_; }
+  Status copy(const void* from, void* to) const;  // of the whole, by the GPU
+
+  const std::uint64_t bytes_, guard_;
+  std::byte* whole_ = nullptr;
+  const cuda::Device* device_ = nullptr;  // null: the CPU reaches it
+  std::variant<std::monostate, std::vector<std::byte>, cuda::PinnedBuffer, cuda::DeviceBuffer>
+      owner_;
+};
+
+}  // namespace linkspan::test

@@ -1,0 +1,47 @@
+#include "tests/support/pattern.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+namespace linkspan::test {
+namespace {
+
+/// splitmix64, eight bytes of the pattern at a time.
+std::uint64_t word(std::uint64_t seed, std::uint64_t index) {
+  std::uint64_t x = (seed << 44 ^ index) + 0x9E3779B97F4A7C15u;
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+  return x ^ x >> 31;
+}
+
+}  // namespace
+
+void put_pattern(std::span<std::byte> into, std::uint64_t seed, std::uint64_t position) {
+  while (!into.empty()) {
+    const std::uint64_t eight = word(seed, position / 8), skip = position % 8;
+    const std::size_t bytes = std::min<std::size_t>(8 - skip, into.size());
+    std::memcpy(into.data(), reinterpret_cast<const std::byte*>(&eight) + skip, bytes);
+    into = into.subspan(bytes);
+    position += bytes;
+  }
+}
+
+std::string first_difference(std::span<const std::byte> held, std::uint64_t seed,
+                             std::uint64_t guard, std::span<const Expected> expected) {
+  std::vector<std::byte> due(held.size());
+  put_pattern(due, seed, 0);
+  for (const Expected& e : expected)
+    put_pattern(std::span(due).subspan(guard + e.offset, e.bytes), e.seed, guard + e.from);
+  if (std::memcmp(held.data(), due.data(), held.size()) == 0) return {};
+  const auto [wrong, right] = std::mismatch(held.begin(), held.end(), due.begin());
+  const auto at = static_cast<std::int64_t>(wrong - held.begin() - static_cast<std::int64_t>(guard));
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < held.size(); ++i) count += held[i] != due[i] ? 1 : 0;
+  return std::to_string(count) + " wrong bytes, the first at region offset " + std::to_string(at) +
+         ": " + std::to_string(std::to_integer<int>(*wrong)) + " where " +
+         std::to_string(std::to_integer<int>(*right)) + " is due";
+}
+
+}  // namespace linkspan::test

@@ -1,0 +1,28 @@
+// tests/support/pattern.hpp - data in which every byte that landed wrongly shows.
+//
+// A seed and a position make a byte; there is no short period, so that a page in the place of
+// another shows, and each seed is fresh data.
+// Threads: pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace linkspan::test {
+
+/// `bytes` bytes at `offset` ought to be what memory full of `seed` holds at `from`.
+struct Expected {
+  std::uint64_t offset = 0, seed = 0, from = 0, bytes = 0;
+};
+
+/// Bytes `position`, `position` + 1, ... of `seed`.
+void put_pattern(std::span<std::byte> into, std::uint64_t seed, std::uint64_t position);
+
+/// Empty: all of `held` is `seed`, but for what `expected` says (the later line wins). Else the
+/// first wrong byte. `held` begins `guard` bytes before offset 0.
+std::string first_difference(std::span<const std::byte> held, std::uint64_t seed,
+                             std::uint64_t guard, std::span<const Expected> expected);
+
+}  // namespace linkspan::test

@@ -1,0 +1,97 @@
+// tests/support/process.hpp - a second process of the same test program, and what is said to it.
+//
+// The child is /proc/self/exe with the hidden verb --helper=NAME and one end of a socketpair as
+// descriptor 3; it must answer "ok" before anything else. A Line then carries calls (JSON and
+// descriptors, answered in order) and messages (bytes and descriptors, not answered).
+// Threads: Line and Child: any thread. A helper's main runs on the child's main thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/fd_channel.hpp"
+#include "base/mutex.hpp"
+#include "linkspan/status.hpp"
+
+namespace linkspan::test {
+
+using Json = nlohmann::json;
+
+struct Answer {
+  Json value;
+  std::vector<base::Fd> fds;
+};
+
+class Line {
+ public:
+  explicit Line(base::Fd socket) : channel_(std::move(socket)) {}
+
+  /// Until the other end has answered with a value or its Status. disconnected: it has ended.
+  Result<Answer> call(const Json& request, std::vector<base::Fd> fds = {})
+      LINKSPAN_EXCLUDES(mutex_);
+  /// A message, for next() there.
+  Status tell(std::uint16_t op, std::span<const std::byte> bytes, std::span<base::Fd> fds)
+      LINKSPAN_EXCLUDES(mutex_);
+  /// The next message that has come here.
+  std::optional<base::Frame> next() LINKSPAN_EXCLUDES(mutex_);
+
+  /// Answers calls by `handle` until the other end closes; `idle` runs in between, at least each
+  /// millisecond, and at once again when it has answered that there is more to do.
+  void serve(const std::function<Result<Answer>(const Json&, std::vector<base::Fd>)>& handle,
+             const std::function<bool()>& idle);
+
+ private:
+  Status queue(const base::FrameHeader& header, std::span<const std::byte> payload,
+               std::span<base::Fd> fds) LINKSPAN_REQUIRES(mutex_);
+  Status pump() LINKSPAN_REQUIRES(mutex_);  // sends and receives what goes without waiting
+  void wait(int milliseconds) LINKSPAN_EXCLUDES(mutex_);
+
+  base::Mutex mutex_;
+  base::FdChannel channel_ LINKSPAN_GUARDED_BY(mutex_);
+  std::uint64_t calls_ LINKSPAN_GUARDED_BY(mutex_) = 0;
+  std::deque<base::Frame> messages_ LINKSPAN_GUARDED_BY(mutex_);
+  std::deque<base::Frame> requests_ LINKSPAN_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, base::Frame> answers_ LINKSPAN_GUARDED_BY(mutex_);
+};
+
+class Child {
+ public:
+  /// NAME=VALUE in `environment` come on top of ours.
+  static Result<std::unique_ptr<Child>> spawn(const std::string& helper,
+                                              const std::vector<std::string>& environment = {});
+  ~Child();  ///< Kills it and waits for its end.
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  Line& line() noexcept { return line_; }
+  pid_t pid() const noexcept { return pid_; }
+  int pidfd() const noexcept { return pidfd_.get(); }
+  void signal(int number) const;
+  void kill();  ///< SIGKILL; returns when it has ended.
+
+ private:
+  Child(pid_t pid, base::Fd pidfd, base::Fd socket)
+      : pid_(pid), pidfd_(std::move(pidfd)), line_(std::move(socket)) {}
+
+  const pid_t pid_;
+  const base::Fd pidfd_;
+  bool ended_ = false;
+  Line line_;
+};
+
+/// A helper's main: serves `line` until the other end closes. Its end is the child's.
+using HelperMain = void (*)(Line& line);
+/// At namespace scope of a test program: `const bool kFarEnd = add_helper("far_end", far_end);`
+bool add_helper(const char* name, HelperMain main);
+/// For main(): the exit code when argv names a helper.
+std::optional<int> run_helper(int argc, char** argv);
+
+}  // namespace linkspan::test

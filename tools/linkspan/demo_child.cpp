@@ -1,0 +1,132 @@
+#include "tools/linkspan/demo_child.hpp"
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <sstream>
+
+#include "tools/linkspan/child_process.hpp"
+#include "tools/linkspan/memories.hpp"
+
+namespace linkspan::tool {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::string_view kHexDigits = "0123456789abcdef";
+
+Status bad_request(const std::string& request, Where at = {}) {
+  return {Code::invalid_argument, Scope::request, "not understood: " + request, at};
+}
+
+class FarEnd {
+ public:
+  FarEnd() : gpus_(Gpus::find()) {}
+  ~FarEnd() { close(); }
+  FarEnd(const FarEnd&) = delete;
+  FarEnd& operator=(const FarEnd&) = delete;
+
+  Result<std::string> handle(const std::string& request);
+
+ private:
+  Status open(const std::string& address);
+  Result<std::string> add(Place place, std::uint64_t bytes);
+  void close();
+
+  Gpus gpus_;
+  std::optional<Engine> engine_;
+  std::map<std::string, std::unique_ptr<Memory>> memories_;
+};
+
+Result<std::string> FarEnd::handle(const std::string& request) {
+  std::istringstream words(request);
+  std::string verb, what;
+  words >> verb >> what;
+  if (verb == "hello") return std::string();
+  if (verb == "open") {
+    if (Status s = open(what); !s.ok()) return s;
+    return std::string();
+  }
+  if (!engine_) return bad_request(request);
+  if (verb == "memory") {
+    const auto place = Place::parse(what);
+    std::uint64_t bytes = 0;
+    if (!place || !(words >> bytes)) return bad_request(request);
+    return add(*place, bytes);
+  }
+  const auto memory = memories_.find(what);
+  std::uint64_t offset = 0, bytes = 0, seed = 0, from = 0;
+  if (memory == memories_.end() || !(words >> offset >> bytes >> seed >> from))
+    return bad_request(request);
+  Status status = bad_request(request);
+  if (verb == "fill") status = memory->second->fill(offset, bytes, seed, from);
+  if (verb == "check") status = memory->second->check(offset, bytes, seed, from);
+  if (!status.ok()) return status;
+  return std::string();
+}
+
+Status FarEnd::open(const std::string& address) {
+  auto engine = Engine::open({.name = "demo, far end"});
+  if (!engine.ok()) return engine.status();
+  engine_.emplace(*std::move(engine));
+  return engine_->listen(address);
+}
+
+Result<std::string> FarEnd::add(Place place, std::uint64_t bytes) {
+  auto memory = Memory::create(*engine_, gpus_, place, bytes);
+  if (!memory.ok()) return memory.status();
+  if (Status s = engine_->publish(place.name(), (*memory)->region()); !s.ok()) return s;
+  FarMemory far{.address = (*memory)->address()};
+  if (const cuda::Device* device = (*memory)->device()) {
+    auto handle = cuda::export_ipc(*device, far.address);
+    if (!handle.ok()) return handle.status();
+    far.exported = true;
+    far.handle = *handle;
+    far.lead = (*memory)->lead();
+  }
+  memories_[place.name()] = *std::move(memory);
+  return far.encode();
+}
+
+/// What is not quiet may still be written to: it stays until the process ends, which is soon.
+void FarEnd::close() {
+  if (!engine_ || engine_->close(3s).ok()) return;
+  for (auto& [name, memory] : memories_) (void)memory.release();
+}
+
+}  // namespace
+
+std::string FarMemory::encode() const {
+  std::string text = std::to_string(address);
+  if (!exported) return text;
+  text += ' ';
+  for (const std::byte byte : handle) {
+    text += kHexDigits[std::to_integer<unsigned>(byte) >> 4];
+    text += kHexDigits[std::to_integer<unsigned>(byte) & 15];
+  }
+  return text + ' ' + std::to_string(lead);
+}
+
+Result<FarMemory> FarMemory::decode(const std::string& text) {
+  std::istringstream words(text);
+  FarMemory out;
+  std::string hex;
+  if (!(words >> out.address)) return bad_request(text);
+  if (!(words >> hex)) return out;
+  if (hex.size() != 2 * out.handle.size() || !(words >> out.lead)) return bad_request(text);
+  for (std::size_t i = 0; i < out.handle.size(); ++i) {
+    const auto high = kHexDigits.find(hex[2 * i]), low = kHexDigits.find(hex[2 * i + 1]);
+    if (high == std::string_view::npos || low == std::string_view::npos) return bad_request(text);
+    out.handle[i] = static_cast<std::byte>(high * 16 + low);
+  }
+  out.exported = true;
+  return out;
+}
+
+int run_demo_child() {
+  FarEnd far_end;
+  serve_parent([&far_end](const std::string& request) { return far_end.handle(request); });
+  return 0;
+}
+
+}  // namespace linkspan::tool

@@ -1,0 +1,39 @@
+// tools/linkspan/demo_child.hpp - the demo's second process: the peer that owns the far memories.
+//
+// What the parent asks of it, in words that are separated by spaces (numbers are decimal):
+//   hello                                   nothing but the answer            -> ok
+//   open ADDRESS                            an Engine that listens there      -> ok
+//   memory PLACE BYTES                      allocated, published as PLACE     -> ok ADDRESS [IPC]
+//   fill PLACE OFFSET BYTES SEED FROM                                         -> ok
+//   check PLACE OFFSET BYTES SEED FROM                                        -> ok
+// IPC is the CUDA IPC handle in hex and the region's offset in it, for the bare code's own mapping.
+// Threads: the child's main thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "cuda/handles.hpp"
+#include "linkspan/status.hpp"
+
+namespace linkspan::tool {
+
+/// argv[1] of the second process.
+inline constexpr std::string_view kDemoChild = "--demo-child";
+
+/// Until the parent is gone; the exit code.
+int run_demo_child();
+
+/// What `memory` answers.
+struct FarMemory {
+  std::uint64_t address = 0;  ///< In the child.
+  bool exported = false;      ///< What follows is set: it is a GPU's.
+  cuda::IpcHandle handle{};
+  std::uint64_t lead = 0;
+
+  std::string encode() const;
+  static Result<FarMemory> decode(const std::string& text);
+};
+
+}  // namespace linkspan::tool
