@@ -46,6 +46,8 @@ class AsioControl final : public Control {
  public:
   AsioControl(const Identity& us, Listener& listener, const base::Log& log)
       : us_(us), listener_(listener), log_(log), acceptor_(io_) {}
+  AsioControl(const AsioControl&) = delete;
+  AsioControl& operator=(const AsioControl&) = delete;
   ~AsioControl() override {
     close(base::Deadline::after(base::Clock::steady(), std::chrono::seconds(1)));
   }

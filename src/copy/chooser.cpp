@@ -9,8 +9,10 @@ namespace {
 // 580 (docs/cuda_notes.md, "rates"). Rates are a microsecond's bytes: 1e3 is 1 GB/s. The model
 // gives, from start() to the end seen by poll(), within a tenth: copy engine 8 B 6.7 us, 1 MiB 9.8,
 // 16 x 1 MiB 85; kernel 8 B 10.9, 1 MiB 14, 16 x 1 MiB 63, 8192 x 4 KiB 121.
-constexpr double kEngineBytes[] = {55.5e3, 396.7e3};  // [device to device]
-constexpr double kKernelBytes[] = {51.4e3, 356e3};
+constexpr double kEngineBytes[] = {55.5e3, 396.7e3, 1510e3};  // [Link]
+constexpr double kKernelBytes[] = {51.4e3, 356e3, 1400e3};
+// Per thread, faster than any was seen.
+constexpr double kMemcpyAtBest = 14e3, kCrossAtBest = 8e3, kPageableAtBest = 20e3;
 constexpr double kEngineUs = 4.4, kEngineUsAPiece = 2.4;   // one copy after the other
 constexpr double kKernelUs = 11, kKernelUsAPiece = 0.002;  // the list is written and read
 constexpr double kExecutorUs = 50;                         // to wake a sleeping thread
@@ -20,10 +22,9 @@ constexpr double kPageableBytes = 10.6e3;  // to a GPU, by the driver; back 18. 
 constexpr double kCrossBytes = 4.3e3;      // process_vm_readv, one thread: 4.3-6.2
 constexpr std::uint64_t kChunkBytes = std::uint64_t{1} << 20;  // what one thread takes at a time
 
-double microseconds(Method method, bool device_to_device, std::uint64_t bytes,
-                    std::uint64_t pieces) {
+double microseconds(Method method, Link between, std::uint64_t bytes, std::uint64_t pieces) {
   const auto size = static_cast<double>(bytes), count = static_cast<double>(pieces);
-  const std::size_t link = device_to_device ? 1 : 0;
+  const auto link = static_cast<std::size_t>(between);
   switch (method) {
     case Method::copy_engine:
       return kEngineUs + count * kEngineUsAPiece + size / kEngineBytes[link];
@@ -46,30 +47,51 @@ double microseconds(Method method, bool device_to_device, std::uint64_t bytes,
 Method choose_gpu(const ShapeFacts& shape) {
   if (!shape.kernel_available) return Method::copy_engine;
   const auto time = [&shape](Method method) {
-    return microseconds(method, shape.device_to_device, shape.bytes, shape.pieces);
+    return microseconds(method, shape.link, shape.bytes, shape.pieces);
   };
   return time(Method::sm_kernel) < time(Method::copy_engine) ? Method::sm_kernel
                                                              : Method::copy_engine;
 }
 
-Duration expected_time(Method method, bool device_to_device, std::uint64_t bytes,
-                       std::uint64_t pieces) {
-  const std::chrono::duration<double, std::micro> time(
-      microseconds(method, device_to_device, bytes, pieces));
+Duration expected_time(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces) {
+  const std::chrono::duration<double, std::micro> time(microseconds(method, link, bytes, pieces));
   return std::chrono::duration_cast<Duration>(time);
 }
 
-double expected_gbps(Method method, bool device_to_device, std::uint64_t bytes,
-                     std::uint64_t pieces) {
+double expected_gbps(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces) {
   if (bytes == 0) return 0;
-  return static_cast<double>(bytes) / microseconds(method, device_to_device, bytes, pieces) / 1e3;
+  return static_cast<double>(bytes) / microseconds(method, link, bytes, pieces) / 1e3;
 }
 
-base::Time next_look(base::Time due, base::Time now) noexcept {
-  using std::chrono::microseconds, std::chrono::milliseconds;
-  if (now < due) return due;
-  const Duration wait = std::min<Duration>((now - due) / 16, milliseconds(1));
-  return wait < microseconds(2) ? now : now + wait;
+Duration earliest_time(Method method, Link link, std::uint64_t bytes, unsigned threads) {
+  const auto size = static_cast<double>(bytes);
+  const auto most = static_cast<double>(
+      std::clamp<std::uint64_t>(bytes / kChunkBytes, 1, std::max<std::uint64_t>(threads, 1)));
+  double at_best = 0, at_least = 0;  // bytes a microsecond; microseconds
+  switch (method) {
+    case Method::copy_engine:
+    case Method::sm_kernel:
+      at_least = kEngineUs;
+      at_best = kEngineBytes[static_cast<std::size_t>(link)] * 1.02;
+      break;
+    case Method::cpu_threads:
+      at_best = kMemcpyAtBest * most;
+      break;
+    case Method::cross_process:
+      at_best = kCrossAtBest * most;
+      break;
+    case Method::pageable:
+      at_best = kPageableAtBest;
+      break;
+  }
+  return std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double, std::micro>(at_least + size / at_best));
+}
+
+base::Time next_look(base::Time due, base::Time looked) noexcept {
+  using std::chrono::milliseconds;
+  if (looked < due) return due;
+  return looked + std::min<Duration>((looked - due) / 16, milliseconds(1));
 }
 
 }  // namespace linkspan::copy

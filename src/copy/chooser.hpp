@@ -15,7 +15,7 @@ namespace linkspan::copy {
 
 struct ShapeFacts {
   std::uint64_t pieces = 0, bytes = 0;
-  bool device_to_device = false;  ///< False: one side is pinned host memory.
+  Link link = Link::host;
   bool kernel_available = false;  ///< GpuCopier::has_kernel().
 };
 
@@ -23,15 +23,16 @@ struct ShapeFacts {
 Method choose_gpu(const ShapeFacts& shape);
 
 /// From start() to the end of an order that finds its lane or its executors idle.
-Duration expected_time(Method method, bool device_to_device, std::uint64_t bytes,
-                       std::uint64_t pieces);
+Duration expected_time(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces);
+
+/// No order ends before that: for who sleeps meanwhile. `threads` may share it.
+Duration earliest_time(Method method, Link link, std::uint64_t bytes, unsigned threads);
 
 /// 1e9 bytes a second over expected_time(). Zero for no bytes.
-double expected_gbps(Method method, bool device_to_device, std::uint64_t bytes,
-                     std::uint64_t pieces);
+double expected_gbps(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces);
 
-/// When to look at what was predicted to end at `due`: not before; then at once while that is
-/// cheap, and ever more rarely, so that what is late costs no core.
-base::Time next_look(base::Time due, base::Time now) noexcept;
+/// When to look at what cannot end before `due` and was looked at last at `looked`: at `due`; then
+/// at once while that is cheap, and ever more rarely, so that what is late costs no core.
+base::Time next_look(base::Time due, base::Time looked) noexcept;
 
 }  // namespace linkspan::copy

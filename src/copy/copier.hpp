@@ -40,6 +40,13 @@ constexpr const char* name_of(Method method) noexcept {
   return kNames[static_cast<unsigned>(method)];
 }
 
+/// What lies between the two ends; the rates differ by it.
+enum class Link : std::uint8_t {
+  host,  ///< One side is host memory.
+  peer,  ///< Two GPUs.
+  same_gpu,
+};
+
 /// Names one accepted Order until poll() has told its end. Never used again, never zero.
 using Ticket = std::uint64_t;
 
@@ -52,6 +59,7 @@ struct Order {
   std::int64_t pid = 0;
   int pidfd = -1;
   bool remote_is_source = false;
+  Link link = Link::host;                ///< For expected() only.
   const cuda::Device* device = nullptr;  ///< Pageable: whose copy engines; outlives the copier.
 };
 
@@ -66,7 +74,8 @@ class Copier {
   /// The end of an order, once: it is quiet and its ticket is gone. Nothing while it runs. An
   /// unknown ticket is `internal`.
   virtual std::optional<Status> poll(Ticket ticket) = 0;
-  /// When poll() is expected to have news of the oldest order; now: soon enough to spin for.
+  /// When poll() may have news of the oldest order, at the earliest. `now`: it has. What is overdue
+  /// is to be looked at ever more rarely, counted from the last poll().
   virtual base::Time expected(base::Time now) const = 0;
 };
 

@@ -17,7 +17,7 @@ namespace linkspan::copy {
 struct CpuCopier::Job {
   // Under the Worker's lock.
   Ticket ticket = 0;  // zero: free
-  base::Time due{};
+  base::Time due{}, looked{};
 
   // Written by start() before the job is queued; only read from then on.
   Method method = Method::cpu_threads;
@@ -117,10 +117,12 @@ Result<Ticket> CpuCopier::start(const Order& order) {
 
   std::uint64_t bytes = 0;
   for (const Piece& piece : order.pieces) bytes += piece.bytes;
-  last_due_ = std::max(clock_.now(), last_due_) +
-              expected_time(order.method, false, bytes, order.pieces.size());
+  const base::Time now = clock_.now();
+  last_due_ =
+      std::max(now, last_due_) + earliest_time(order.method, order.link, bytes, max_threads_);
   job.ticket = ++accepted_ * kOrders + slot;
   job.due = last_due_;
+  job.looked = now;
   job.method = order.method;
   job.other = {.pid = order.pid, .pidfd = order.pidfd};
   job.remote_is_source = order.remote_is_source;
@@ -151,7 +153,10 @@ std::optional<Status> CpuCopier::poll(Ticket ticket) {
   Job* job = find(ticket);
   if (job == nullptr)
     return Status(Code::internal, Scope::request, "poll of a ticket that is not in flight");
-  if (!job->done.load(std::memory_order_acquire)) return std::nullopt;
+  if (!job->done.load(std::memory_order_acquire)) {
+    job->looked = clock_.now();
+    return std::nullopt;
+  }
   job->ticket = 0;
   free_.push_back(static_cast<unsigned>(ticket % kOrders));
   return std::exchange(job->status, {});
@@ -163,7 +168,7 @@ base::Time CpuCopier::expected(base::Time now) const {
   for (const Job& job : jobs_) {
     if (job.ticket == 0) continue;
     if (job.done.load(std::memory_order_relaxed)) return now;
-    soonest = std::min(soonest, next_look(job.due, now));
+    soonest = std::min(soonest, next_look(job.due, job.looked));
   }
   return soonest;
 }

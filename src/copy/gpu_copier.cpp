@@ -9,13 +9,10 @@
 namespace linkspan::copy {
 namespace {
 
-using std::chrono::microseconds, std::chrono::milliseconds;
+using std::chrono::milliseconds;
 
 constexpr int kFirst = -8;  // a stream's priority; the driver clamps it
 constexpr Duration kOverdue = milliseconds(200), kAskAgain = milliseconds(50);
-
-/// At the soonest: no path of a GPU to other memory is faster for long.
-Duration shortest(std::uint64_t bytes) { return microseconds(5) + Duration(bytes / 300); }
 
 }  // namespace
 
@@ -118,12 +115,13 @@ Result<Ticket> GpuCopier::start(const Order& order) {
   if (queued.status.ok()) queued.status = written;
 
   const base::Time now = clock_.now();
-  lane.last_due = std::max(now, lane.last_due) + shortest(bytes);
+  lane.last_due = std::max(now, lane.last_due) + earliest_time(order.method, order.link, bytes, 1);
   running = {.number = number,
              .entries = queued.entries + 1,
              .slot = slot,
              .status = queued.status,
-             .due = lane.last_due};
+             .due = lane.last_due,
+             .looked = now};
   lane.submitted = number;
   lane.entries += running.entries;
   if (slot != nullptr) slot->state = Slot::State::busy;
@@ -158,8 +156,10 @@ base::Time GpuCopier::expected(base::Time now) const {
   if (untold_ > 0) return now;
   base::Time soonest = base::Time::max();
   for (const Lane& lane : lanes_)
-    if (lane.quiet < lane.submitted)
-      soonest = std::min(soonest, next_look(lane.of(lane.quiet + 1).due, now));
+    if (lane.quiet < lane.submitted) {
+      const Running& oldest = lane.of(lane.quiet + 1);
+      soonest = std::min(soonest, next_look(oldest.due, oldest.looked));
+    }
   return soonest;
 }
 
@@ -171,8 +171,10 @@ GpuCopier::Running* GpuCopier::find(Ticket ticket) {
 
 void GpuCopier::advance(Lane& lane) {
   if (lane.quiet == lane.submitted) return;
+  const base::Time now = clock_.now();
+  lane.of(lane.quiet + 1).looked = now;
   retire(lane, std::atomic_ref<std::uint64_t>(*lane.word).load(std::memory_order_acquire));
-  if (lane.quiet != lane.submitted && clock_.now() >= lane.next_query) ask_stream(lane);
+  if (lane.quiet != lane.submitted && now >= lane.next_query) ask_stream(lane);
 }
 
 void GpuCopier::retire(Lane& lane, std::uint64_t up_to) {

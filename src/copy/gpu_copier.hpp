@@ -89,7 +89,7 @@ class GpuCopier final : public Copier {
     unsigned entries = 0;      // in the stream; zero: had no bytes, was quiet from the start
     Slot* slot = nullptr;      // of a kernel
     Status status{};           // of the submission; the end of the order once it is quiet
-    base::Time due{};
+    base::Time due{}, looked{};
   };
   struct Lane {
     explicit Lane(cuda::Stream s) : stream(std::move(s)) {}

@@ -63,6 +63,8 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   std::size_t progress();
   std::string dump();
   Status close(Duration timeout);
+  /// Never ends: something is not quiet, and nobody is left who would wait for it.
+  void stay() { self_ = shared_from_this(); }
 
  private:
   /// An import under way. Its answer comes on the Control thread.
@@ -125,6 +127,7 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   std::unique_ptr<Watcher> watcher_;
   base::Condition quiet_;  // with the Worker's mutex: some transfer became quiet
   std::atomic<bool> closed_{false};
+  std::shared_ptr<Core> self_;  // of stay()
 };
 
 }  // namespace linkspan::engine

@@ -14,9 +14,8 @@ Engine& Engine::operator=(Engine&& other) noexcept {
   return *this;
 }
 Engine::~Engine() {
-  if (core_ == nullptr || core_->close(5s).ok()) return;
-  // Memory is still in use: what watches over it stays until the process ends.
-  [[maybe_unused]] const auto* left = new std::shared_ptr<engine::Core>(core_);
+  // Where memory is still in use, what watches over it stays until the process ends.
+  if (core_ != nullptr && !core_->close(5s).ok()) core_->stay();
 }
 Result<Engine> Engine::open(const EngineOptions& options) {
   auto core = engine::Core::open(options);

@@ -27,7 +27,7 @@ struct ImportKey {
   std::uint64_t incarnation = 0;
   std::array<std::uint64_t, 2> allocation{};  ///< {CUDA buffer id, 0}, or a memfd's {dev, inode}.
   int device = -1;                            ///< Our ordinal; -1: the CPU.
-  friend auto operator<=>(const ImportKey&, const ImportKey&) = default;
+  friend auto operator<=>(const ImportKey&, const ImportKey&) = default;  // NOLINT(*-use-nullptr)
 };
 
 template <class Key, class Value>
@@ -57,8 +57,8 @@ class ImportCache {
     }
     Result<std::unique_ptr<Value>> opened = open();
     // Shared by the cache's users only; the cache itself does not keep it open.
-    std::shared_ptr<Value> value;
-    if (opened.ok()) value = *std::move(opened);
+    const std::shared_ptr<Value> value =
+        opened.ok() ? std::shared_ptr<Value>(std::move(*opened)) : nullptr;
     {
       base::MutexLock lock(mutex_);
       Slot& slot = slots_[key];
@@ -66,7 +66,7 @@ class ImportCache {
       slot.value = value;
       changed_.notify_all();
     }
-    if (!opened.ok()) return opened.status();
+    if (value == nullptr) return opened.status();
     return value;
   }
 

@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr Block kAll{0, 0, kMiB};
+constexpr std::uint64_t kTraffic = 12 * kMiB, kParts = 48;
 
 /// Each way that a byte can take.
 struct RouteCase {
@@ -19,12 +20,9 @@ struct RouteCase {
 void PrintTo(const RouteCase& c, std::ostream* out) { *out << c.name; }
 
 constexpr RouteCase kRoutes[] = {
-    {"cpu_threads", kKinds[3], kKinds[4]},
-    {"cross_process", kKinds[3], kKinds[3]},
-    {"by_the_peer", kKinds[4], kKinds[3], true},
-    {"cuda_ipc", kKinds[0], kKinds[1]},
-    {"cuda_ipc_pageable", kKinds[3], kKinds[0]},
-    {"cuda_ipc_by_the_peer", kKinds[0], kKinds[3]},
+    {"cpu_threads", kKinds[3], kKinds[4]},       {"cross_process", kKinds[3], kKinds[3]},
+    {"by_the_peer", kKinds[4], kKinds[3], true}, {"cuda_ipc", kKinds[0], kKinds[1]},
+    {"cuda_ipc_pageable", kKinds[3], kKinds[0]}, {"cuda_ipc_by_the_peer", kKinds[0], kKinds[3]},
 };
 
 /// The Engine moves data to and from a process that it has not met before.
@@ -51,6 +49,7 @@ class EngineRoutes : public ::testing::TestWithParam<RouteCase> {
   }
   static MemoryOptions far_memory() {
     return {.kind = GetParam().far.name,
+            .bytes = kTraffic,
             .peers = {.read = true, .write = true, .exclusive = GetParam().exclusive}};
   }
 };
@@ -58,21 +57,23 @@ class EngineRoutes : public ::testing::TestWithParam<RouteCase> {
 TEST_P(EngineRoutes, EndsAllWhenThePeerIsKilled) {
   Held here;  // outlives the Engine
   Pair pair;
-  here = Held::make(pair.engine, {.kind = GetParam().near.name});
+  here = Held::make(pair.engine, {.kind = GetParam().near.name, .bytes = kTraffic});
   pair.far.add("there", far_memory());
   {
     const RemoteRegion there = pair.remote("there");
     std::vector<Transfer> transfers;
-    for (int i = 0; i < 48; ++i) {
-      auto moved = i % 2 == 0 ? pair.peer.write(here.region, there, std::span(&kAll, 1))
-                              : pair.peer.read(here.region, there, std::span(&kAll, 1));
+    for (std::uint64_t i = 0; i < kParts; ++i) {
+      const Block part = part_of(kTraffic, i, kParts);
+      auto moved = i % 2 == 0 ? pair.peer.write(here.region, there, std::span(&part, 1))
+                              : pair.peer.read(here.region, there, std::span(&part, 1));
       transfers.push_back(take(std::move(moved)));
     }
     pair.far.process().kill();
     const auto limit = base::Deadline::after(base::Clock::steady(), 1s);
     for (const Transfer& each : transfers) {
       const Status end = each.wait(limit.left());
-      ASSERT_TRUE(each.done()) << "not quiet a second after the peer's death: " << pair.engine.dump();
+      ASSERT_TRUE(each.done()) << "not quiet a second after the peer's death: "
+                               << pair.engine.dump();
       EXPECT_TRUE(end.ok() || end.code() == Code::disconnected) << end.to_string();
     }
     ASSERT_TRUE(is_down(pair.peer, limit));
@@ -90,9 +91,9 @@ TEST_P(EngineRoutes, SurvivesTheDeathOfTheInitiator) {
   survivor.add("target", far_memory());
   {
     FarEngine initiator;
-    initiator.add("source", {.kind = GetParam().near.name});
+    initiator.add("source", {.kind = GetParam().near.name, .bytes = kTraffic});
     initiator.connect(survivor.address());
-    initiator.start("source", "target", 48);
+    initiator.start("source", "target", kParts);
     initiator.process().kill();
   }
   EXPECT_EQ(survivor.deregister("target", 2s).to_string(), "ok");
@@ -110,14 +111,15 @@ TEST_P(EngineRoutes, SurvivesTheDeathOfTheInitiator) {
 TEST_P(EngineRoutes, NoByteLandsAfterACancel) {
   Held here;
   Pair pair;
-  here = Held::make(pair.engine, {.kind = GetParam().near.name});
+  here = Held::make(pair.engine, {.kind = GetParam().near.name, .bytes = kTraffic});
   pair.far.add("there", far_memory());
   const RemoteRegion there = pair.remote("there");
   for (const Op op : {Op::write, Op::read}) {
     std::vector<Transfer> transfers;
-    for (int i = 0; i < 24; ++i) {
-      auto moved = op == Op::write ? pair.peer.write(here.region, there, std::span(&kAll, 1))
-                                   : pair.peer.read(here.region, there, std::span(&kAll, 1));
+    for (std::uint64_t i = 0; i < kParts; ++i) {
+      const Block part = part_of(kTraffic, i, kParts);
+      auto moved = op == Op::write ? pair.peer.write(here.region, there, std::span(&part, 1))
+                                   : pair.peer.read(here.region, there, std::span(&part, 1));
       transfers.push_back(take(std::move(moved)));
     }
     for (const Transfer& each : transfers) {

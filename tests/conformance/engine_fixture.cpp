@@ -86,10 +86,11 @@ class EngineServer {
       return Answer{way->path, {}};
     }
     if (what == "start") {
-      const Block all{0, 0, held(call).region.bytes()};
-      for (int i = call.at("count").get<int>(); i > 0; --i)
-        started_.push_back(
-            take(peer_.write(held(call).region, remote(call), std::span(&all, 1))));
+      const auto count = call.at("count").get<std::uint64_t>();
+      for (std::uint64_t i = 0; i < count; ++i) {
+        const Block part = part_of(held(call).region.bytes(), i, count);
+        started_.push_back(take(peer_.write(held(call).region, remote(call), std::span(&part, 1))));
+      }
       return Answer{};
     }
     if (what == "ends") {
@@ -221,7 +222,7 @@ Result<std::string> FarEngine::explain(const std::string& local, const std::stri
   return answer->value.get<std::string>();
 }
 
-void FarEngine::start(const std::string& local, const std::string& remote, int count) {
+void FarEngine::start(const std::string& local, const std::string& remote, std::uint64_t count) {
   call({{"do", "start"}, {"name", local}, {"remote", remote}, {"count", count}});
 }
 
@@ -229,6 +230,11 @@ std::vector<std::string> FarEngine::ends() { return call({{"do", "ends"}}); }
 
 Status finished(const Result<Transfer>& transfer) {
   return transfer.ok() ? transfer->wait(30s) : transfer.status();
+}
+
+Block part_of(std::uint64_t bytes, std::uint64_t index, std::uint64_t count) {
+  const std::uint64_t each = bytes / count;
+  return {index * each, index * each, index + 1 == count ? bytes - index * each : each};
 }
 
 bool is_down(const Peer& peer, base::Deadline deadline) {

@@ -78,8 +78,8 @@ class FarEngine {
   /// The path, or the error.
   Result<std::string> explain(const std::string& local, const std::string& remote,
                               std::uint64_t bytes);
-  /// Submits `count` writes of the whole region; returns when they are under way.
-  void start(const std::string& local, const std::string& remote, int count);
+  /// Submits `count` writes, which are together the whole region; returns when all are under way.
+  void start(const std::string& local, const std::string& remote, std::uint64_t count);
   /// Of all that was started, one text each: "ok" or the code's name.
   std::vector<std::string> ends();
 
@@ -106,6 +106,9 @@ struct Pair {
 
 /// How it ended, also if it never began; waits 30 s.
 Status finished(const Result<Transfer>& transfer);
+/// One of `count` parts of a region. Transfers in flight take different ones: what two of them both
+/// write is undefined.
+Block part_of(std::uint64_t bytes, std::uint64_t index, std::uint64_t count);
 /// It is known here that the peer has ended, or will be by then.
 bool is_down(const Peer& peer, base::Deadline deadline);
 

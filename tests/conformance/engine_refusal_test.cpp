@@ -45,9 +45,9 @@ TEST_F(EngineRefusals, ABlockOutsideItsRegion) {
                           Block{kMax - 3, 0, 8}, Block{0, kMax - 3, 8}, Block{8, 8, kMax - 7}}) {
     const Block hidden[] = {{0, 0, 16}, bad};
     for (const Op op : {Op::write, Op::read}) {
-      const Status status = finished(op == Op::write
-                                         ? pair_.peer.write(here_.region, there_, hidden)
-                                         : pair_.peer.read(here_.region, there_, hidden));
+      const Status status =
+          finished(op == Op::write ? pair_.peer.write(here_.region, there_, hidden)
+                                   : pair_.peer.read(here_.region, there_, hidden));
       const std::uint64_t wrong = std::max({bad.local_offset, bad.remote_offset});
       refused(status, Code::invalid_argument, std::to_string(wrong));
     }
@@ -65,9 +65,9 @@ TEST_F(EngineRefusals, WhatThePeerDoesNotPermit) {
   pair_.far.add("read only", {.kind = "shared", .peers = {.read = true}});
   pair_.far.add("write only", {.kind = "shared", .peers = {.write = true}});
   refused(finished(write(pair_.remote("read only"))), Code::permission_denied, "write");
-  refused(finished(pair_.peer.read(here_.region, pair_.remote("write only"),
-                                   std::span(&kOneByte, 1))),
-          Code::permission_denied, "read");
+  refused(
+      finished(pair_.peer.read(here_.region, pair_.remote("write only"), std::span(&kOneByte, 1))),
+      Code::permission_denied, "read");
 }
 
 TEST_F(EngineRefusals, ARegionOfAnotherPeer) {
@@ -76,8 +76,8 @@ TEST_F(EngineRefusals, ARegionOfAnotherPeer) {
   const Peer stranger = take(pair_.engine.connect(other.address()));
   const RemoteRegion foreign = take(stranger.lookup("foreign"));
   refused(finished(write(foreign)), Code::invalid_argument, "foreign");
-  EXPECT_EQ(
-      finished(stranger.write(here_.region, foreign, std::span(&kOneByte, 1))).to_string(), "ok");
+  EXPECT_EQ(finished(stranger.write(here_.region, foreign, std::span(&kOneByte, 1))).to_string(),
+            "ok");
 }
 
 TEST_F(EngineRefusals, ARegionOfAnotherEngine) {
@@ -115,8 +115,8 @@ TEST_F(EngineRefusals, ARegionOfAnEarlierLife) {
   FarEngine restarted;
   restarted.add("kv", {.kind = "shared"});
   const Peer after = take(pair_.engine.connect(restarted.address()));
-  refused(finished(after.write(here_.region, old, std::span(&kOneByte, 1))),
-          Code::invalid_argument, "kv");
+  refused(finished(after.write(here_.region, old, std::span(&kOneByte, 1))), Code::invalid_argument,
+          "kv");
   const Status status = finished(before.write(here_.region, old, std::span(&kOneByte, 1)));
   EXPECT_EQ(status.code(), Code::disconnected) << status.to_string();
   const RemoteRegion fresh = take(after.lookup("kv"));
@@ -153,14 +153,14 @@ TEST_F(EngineRefusals, HandlesOfNothing) {
 TEST_F(EngineRefusals, AMessageThatIsTooLarge) {
   const std::vector<std::byte> large(65537);
   refused(pair_.peer.notify(large), Code::invalid_argument, "65537");
-  const auto moved = pair_.peer.write(here_.region, there_, std::span(&kOneByte, 1),
-                                      {.notification = large});
+  const auto moved =
+      pair_.peer.write(here_.region, there_, std::span(&kOneByte, 1), {.notification = large});
   refused(finished(moved), Code::invalid_argument, "65537");
 }
 
 TEST_F(EngineRefusals, APathThatIsNotTheOneRequired) {
-  const auto moved = pair_.peer.write(here_.region, there_, std::span(&kOneByte, 1),
-                                      {.require = "cuda_ipc"});
+  const auto moved =
+      pair_.peer.write(here_.region, there_, std::span(&kOneByte, 1), {.require = "cuda_ipc"});
   refused(finished(moved), Code::unsupported, "memfd");
   EXPECT_EQ(finished(pair_.peer.write(here_.region, there_, std::span(&kOneByte, 1),
                                       {.require = "memfd+cpu_threads"}))

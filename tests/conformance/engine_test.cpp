@@ -34,9 +34,8 @@ class World {
       const std::uint64_t ours = ++seeds_, theirs = ++seeds_;
       here(near).fill(ours);
       pair_.far.fill(far.name, theirs);
-      const auto moved = op == Op::write
-                             ? pair_.peer.write(here(near).region, remote(far), blocks)
-                             : pair_.peer.read(here(near).region, remote(far), blocks);
+      const auto moved = op == Op::write ? pair_.peer.write(here(near).region, remote(far), blocks)
+                                         : pair_.peer.read(here(near).region, remote(far), blocks);
       ASSERT_EQ(finished(moved).to_string(), "ok");
       std::vector<Expected> here_due, there_due;
       for (const Block& b : blocks) {
@@ -93,8 +92,8 @@ TEST_P(EnginePairs, MovesManySmallBlocks) {
 TEST_P(EnginePairs, ExplainsItself) {
   Pair& pair = world().pair();
   for (const Op op : {Op::write, Op::read}) {
-    const auto why = take(pair.peer.explain(op, world().here(near()).region, world().remote(far()),
-                                            1, kMiB));
+    const auto why =
+        take(pair.peer.explain(op, world().here(near()).region, world().remote(far()), 1, kMiB));
     EXPECT_NE(why.path.find('+'), std::string::npos) << why.path;
     EXPECT_NE(why.reason, "");
     EXPECT_TRUE(why.executor == "here" || why.executor == "peer") << why.executor;
@@ -147,8 +146,8 @@ void move_size(const CopierCase& c, std::uint64_t size, std::uint64_t count) {
   std::vector<Block> blocks;
   const std::uint64_t each = size / count;
   for (std::uint64_t i = 0; i < count; ++i)
-    blocks.push_back({i * (each + 13) + 1, i * (each + 29) + 3,
-                      i + 1 == count ? size - i * each : each});
+    blocks.push_back(
+        {i * (each + 13) + 1, i * (each + 29) + 3, i + 1 == count ? size - i * each : each});
   here.fill(1);
   pair.far.fill("there", 2);
   EXPECT_EQ(finished(pair.peer.write(here.region, there, blocks)).to_string(), "ok");
@@ -179,16 +178,13 @@ TEST_P(EngineSizes, MovesEverySize) {
     move_size(GetParam(), 256 * kMiB, GetParam().blocks == 1 ? 1 : 4000);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Every, EngineSizes,
-    ::testing::Values(CopierCase{"copy_engine", kKinds[0], kKinds[1], 1},
-                      CopierCase{"sm_kernel", kKinds[0], kKinds[1], 64},
-                      CopierCase{"pageable", kKinds[3], kKinds[0], 1},
-                      CopierCase{"cpu_threads", kKinds[3], kKinds[4], 1},
-                      CopierCase{"cross_process", kKinds[3], kKinds[3], 1}),
-    [](const auto& param) {
-      return std::string(param.param.copier);
-    });
+INSTANTIATE_TEST_SUITE_P(Every, EngineSizes,
+                         ::testing::Values(CopierCase{"copy_engine", kKinds[0], kKinds[1], 1},
+                                           CopierCase{"sm_kernel", kKinds[0], kKinds[1], 64},
+                                           CopierCase{"pageable", kKinds[3], kKinds[0], 1},
+                                           CopierCase{"cpu_threads", kKinds[3], kKinds[4], 1},
+                                           CopierCase{"cross_process", kKinds[3], kKinds[3], 1}),
+                         [](const auto& param) { return std::string(param.param.copier); });
 
 class EngineShapes : public ::testing::Test, public WithWorld {
  protected:
@@ -199,7 +195,8 @@ class EngineShapes : public ::testing::Test, public WithWorld {
 
 TEST_F(EngineShapes, MovesThousandsOfMisalignedBlocks) {  // more than one batch holds
   std::vector<Block> blocks;
-  for (std::uint64_t i = 0; i < 6000; ++i) blocks.push_back({i * 511 + 3, i * 509 + 1, 131 + i % 300});
+  for (std::uint64_t i = 0; i < 6000; ++i)
+    blocks.push_back({i * 511 + 3, i * 509 + 1, 131 + i % 300});
   world().move(host_, shared_, blocks);
 }
 
@@ -233,11 +230,12 @@ TEST_F(EngineShapes, MovesBothDirectionsAtOnce) {
   pair.far.fill("source", 3);
   pair.far.fill("target", 4);
   pair.far.connect(pair.engine.address());
-  const Block all{0, 0, kMiB};
   std::vector<Transfer> ours;
   pair.far.start("source", "target", 20);
-  for (int i = 0; i < 20; ++i)
-    ours.push_back(take(pair.peer.write(source.region, there, std::span(&all, 1))));
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    const Block part = part_of(kMiB, i, 20);
+    ours.push_back(take(pair.peer.write(source.region, there, std::span(&part, 1))));
+  }
   for (const Transfer& each : ours) EXPECT_EQ(each.wait(30s).to_string(), "ok");
   for (const std::string& end : pair.far.ends()) EXPECT_EQ(end, "ok");
   EXPECT_EQ(target.difference(2, {{0, 3, 0, kMiB}}), "");
@@ -251,18 +249,19 @@ TEST_F(EngineShapes, TellsOfTheDataAfterIt) {
   const RemoteRegion there = pair.remote("there");
   here.fill(1);
   pair.far.fill("there", 2);
-  const Block all{0, 0, kMiB};
   std::vector<Transfer> sent;
-  for (const std::string text : {"first", "second"})
-    sent.push_back(take(pair.peer.write(
-        here.region, there, std::span(&all, 1),
-        {.notification = std::as_bytes(std::span(text.data(), text.size()))})));
+  for (const std::string text : {"0", "1"}) {
+    const Block half = part_of(kMiB, sent.size(), 2);
+    const TransferOptions options{.notification = std::as_bytes(std::span(text.data(), 1))};
+    sent.push_back(take(pair.peer.write(here.region, there, std::span(&half, 1), options)));
+  }
   // Nobody waits here: the Watcher brings it to its end.
   EXPECT_EQ(pair.far.notifications(2).size(), 2u);
   EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kMiB}}), "");
   for (const Transfer& each : sent) EXPECT_EQ(each.wait(10s).to_string(), "ok");
   const std::string plain = "and a message alone";
-  EXPECT_EQ(pair.peer.notify(std::as_bytes(std::span(plain.data(), plain.size()))).to_string(), "ok");
+  EXPECT_EQ(pair.peer.notify(std::as_bytes(std::span(plain.data(), plain.size()))).to_string(),
+            "ok");
   EXPECT_EQ(pair.far.notifications(1), std::vector<std::string>{plain});
   EXPECT_EQ(pair.engine.close(10s).to_string(), "ok");
 }

@@ -64,8 +64,8 @@ class FarServer {
     if (what == "connect") return done(end_->connect(from_json(call.at("address"))));
     if (what == "close") return end_->close(), Answer{};
     if (what == "allocate") {
-      memories_.push_back(take(end_->allocate({.read = call.at("read").get<bool>(),
-                                               .write = call.at("write").get<bool>()})));
+      memories_.push_back(take(end_->allocate(
+          {.read = call.at("read").get<bool>(), .write = call.at("write").get<bool>()})));
       return Answer{memories_.size() - 1, {}};
     }
     Memory& memory = *memories_.at(call.at("memory").get<std::size_t>());

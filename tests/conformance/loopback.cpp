@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/process.hpp"
 #include "tests/conformance/subjects.hpp"
 
 namespace linkspan::test {
@@ -28,7 +29,7 @@ constexpr Capabilities kCapabilities{.local_kinds = {MemoryKind::host, MemoryKin
 struct Wire {
   std::mutex mutex;
   std::map<std::uint64_t, const Region*> published;  // by token; the token is the key
-  std::uint64_t tokens = 0;
+  std::uint64_t tokens = base::random_u64();         // a key of another wire means nothing here
   std::array<bool, 2> connected{};
 };
 
@@ -237,10 +238,10 @@ class Loopback final : public Transport {
 };
 
 std::unique_ptr<HereEnd> end_of(const std::shared_ptr<Wire>& wire, std::uint8_t end) {
-  return std::make_unique<HereEnd>(HereEnd::Parts{
-      .registry = std::make_unique<memory::Registry>(1 + end, nullptr),
-      .transport = std::make_unique<Loopback>(wire, end),
-      .kind = MemoryKind::host});
+  return std::make_unique<HereEnd>(
+      HereEnd::Parts{.registry = std::make_unique<memory::Registry>(1 + end, nullptr),
+                     .transport = std::make_unique<Loopback>(wire, end),
+                     .kind = MemoryKind::host});
 }
 
 }  // namespace

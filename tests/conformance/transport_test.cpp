@@ -6,6 +6,17 @@
 #include "tests/support/transport_fixture.hpp"
 
 namespace linkspan::test {
+namespace {
+
+/// Blocks of `bytes` that no other `part` has: what two batches in flight both write is undefined.
+std::vector<Block> part_of_region(std::uint64_t part, std::uint64_t count, std::uint64_t bytes) {
+  std::vector<Block> blocks;
+  for (std::uint64_t at = part * count * bytes; blocks.size() < count; at += bytes)
+    blocks.push_back({at, at, bytes});
+  return blocks;
+}
+
+}  // namespace
 
 constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t kBytes = Memory::kBytes;
@@ -140,7 +151,8 @@ TEST_P(TransportConformance, PushesBackAtItsLimitAndRecovers) {
   const std::uint32_t limit = link->near->transport().capabilities().max_inflight;
   ASSERT_GT(limit, 0u);
   for (std::uint32_t i = 0; i < limit; ++i)
-    ASSERT_EQ(link->post(link->batch(kOneByte)).to_string(), "ok") << "fewer than max_inflight: " << i;
+    ASSERT_EQ(link->post(link->batch(part_of_region(i, 1, 1))).to_string(), "ok")
+        << "fewer than max_inflight: " << i;
   for (int i = 0; i < 2; ++i)
     ASSERT_EQ(link->post(link->batch(kOneByte)).code(), Code::no_resource);
   ASSERT_TRUE(link->drain());
@@ -167,8 +179,8 @@ TEST_P(TransportConformance, ReadsTheShapeDuringPostOnly) {
 }
 
 TEST_P(TransportConformance, CompletesEachBatchOnceAlsoWhenClosed) {
-  const std::vector<Block> blocks(8, Block{0, 0, 65536});
-  for (int i = 0; i < 4; ++i) ASSERT_EQ(link->post(link->batch(blocks)).to_string(), "ok");
+  for (unsigned i = 0; i < 4; ++i)
+    ASSERT_EQ(link->post(link->batch(part_of_region(i, 8, 32768))).to_string(), "ok");
   link->progress();
   link->endpoint->close();
   EXPECT_EQ(link->post(link->batch(kOneByte)).code(), Code::canceled);
@@ -197,6 +209,18 @@ TEST_P(TransportConformance, NoByteLandsAfterTheCompletionOfACancel) {
     link->here->check();
     link->there->check();
   }
+}
+
+TEST_P(TransportConformance, RefusesTheMappingOfAnotherPeer) {
+  Link stranger(take(GetParam().open(GetParam())));
+  stranger.join();
+  const auto foreign = link->import(stranger.key);
+  if (!foreign.ok()) return;  // it knew by the key
+  Batch batch = link->batch(kOneByte);
+  batch.remote = foreign->get();
+  EXPECT_EQ(link->post(batch).code(), Code::invalid_argument);
+  link->linger();
+  stranger.there->check();
 }
 
 TEST_P(TransportConformance, AwaitsTheOtherPeerUntilTheDeadline) {
@@ -271,8 +295,8 @@ TEST_P(TransportConformance, AKeyIsDeadAfterRetract) {
 }
 
 TEST_P(TransportConformance, EndsWhatIsInFlightWhenThePeerIsGone) {
-  const std::vector<Block> blocks(6, Block{0, 0, 1u << 20});
-  for (int i = 0; i < 8; ++i) ASSERT_EQ(link->post(link->batch(blocks)).to_string(), "ok");
+  for (unsigned i = 0; i < 8; ++i)
+    ASSERT_EQ(link->post(link->batch(part_of_region(i, 4, 32768))).to_string(), "ok");
   link->progress();
   link->far->die();
   link->endpoint->peer_gone();
@@ -287,9 +311,9 @@ TEST_P(TransportConformance, EndsWhatIsInFlightWhenThePeerIsGone) {
 }
 
 TEST_P(TransportConformance, NeedsProgressOnlyWhereNextLookAsksForIt) {
-  const std::vector<Block> blocks(4, Block{0, 0, 1u << 20});
   EXPECT_EQ(link->endpoint->next_look().when, NextLook::When::idle);
-  for (int i = 0; i < 4; ++i) ASSERT_EQ(link->post(link->batch(blocks)).to_string(), "ok");
+  for (unsigned i = 0; i < 4; ++i)
+    ASSERT_EQ(link->post(link->batch(part_of_region(i, 4, 65536))).to_string(), "ok");
   const Deadline limit = Link::soon();
   while (link->in_flight() != 0 && !limit.passed()) link->progress_when_asked();
   EXPECT_EQ(link->in_flight(), 0u) << "next_look() does not tell when it is needed";

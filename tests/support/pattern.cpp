@@ -36,7 +36,8 @@ std::string first_difference(std::span<const std::byte> held, std::uint64_t seed
     put_pattern(std::span(due).subspan(guard + e.offset, e.bytes), e.seed, guard + e.from);
   if (std::memcmp(held.data(), due.data(), held.size()) == 0) return {};
   const auto [wrong, right] = std::mismatch(held.begin(), held.end(), due.begin());
-  const auto at = static_cast<std::int64_t>(wrong - held.begin() - static_cast<std::int64_t>(guard));
+  const auto at =
+      static_cast<std::int64_t>(wrong - held.begin() - static_cast<std::int64_t>(guard));
   std::size_t count = 0;
   for (std::size_t i = 0; i < held.size(); ++i) count += held[i] != due[i] ? 1 : 0;
   return std::to_string(count) + " wrong bytes, the first at region offset " + std::to_string(at) +

@@ -90,7 +90,8 @@ Result<Answer> Line::call(const Json& request, std::vector<base::Fd> fds) {
         return Status(code, Scope::request, answer.at("what").get<std::string>());
       }
       if (!status.ok()) return status;
-      if (limit.passed()) return Status(Code::timed_out, Scope::peer, "no answer: " + request.dump());
+      if (limit.passed())
+        return Status(Code::timed_out, Scope::peer, "no answer: " + request.dump());
     }
     wait(1);  // another thread may take our answer from the socket
   }
@@ -176,7 +177,8 @@ Result<std::unique_ptr<Child>> Child::spawn(const std::string& helper,
   const int failed = ::posix_spawn(&pid, program.c_str(), &actions, nullptr, argv, envp.data());
   posix_spawn_file_actions_destroy(&actions);
   if (failed != 0)
-    return Status(Code::system, Scope::request, std::string("posix_spawn: ") + std::strerror(failed));
+    return Status(Code::system, Scope::request,
+                  std::string("posix_spawn: ") + std::strerror(failed));
 
   auto pidfd = base::open_pidfd(pid);
   if (!pidfd.ok()) return pidfd.status();

@@ -38,7 +38,8 @@ class HereMemory final : public Memory {
   const std::shared_ptr<const memory::Registration> registration;  // also the registry's
 
  private:
-  const std::shared_ptr<const memory::Registration> whole_;  // of shared memory; also the registry's
+  const std::shared_ptr<const memory::Registration>
+      whole_;  // of shared memory; also the registry's
   const std::unique_ptr<Buffer> buffer_;
 };
 
@@ -173,12 +174,14 @@ void Link::progress() {
 }
 
 void Link::progress_when_asked() {
-  const bool came = deliver();
+  const Deadline limit = soon();
   const NextLook look = endpoint->next_look();
-  const bool due = look.when == NextLook::When::now ||
-                   (look.when == NextLook::When::at && look.at <= Clock::steady().now());
-  if (came || due) endpoint->progress(*this);
-  if (far->alive()) far->progress();
+  const auto due = [&look] {
+    return look.when == NextLook::When::now ||
+           (look.when == NextLook::When::at && look.at <= Clock::steady().now());
+  };
+  while (!deliver() && !due() && !limit.passed()) far->progress();
+  endpoint->progress(*this);
 }
 
 bool Link::drain() {

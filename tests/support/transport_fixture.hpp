@@ -165,7 +165,7 @@ class Link final : private CompletionSink {
   }
   Status post(const Batch& batch);
   void progress();
-  /// Calls progress() only where a message came or next_look() asks for it.
+  /// Waits until a message comes or what next_look() has asked for, then makes progress once.
   void progress_when_asked();
   /// Until every batch has completed; false if some have not after 20 s.
   [[nodiscard]] bool drain();

@@ -21,6 +21,7 @@ RouteFacts facts(MemoryKind ours, MemoryKind theirs, Mapped mapped) {
   f.cross_process = theirs != device;
   f.peer_can_map = ours == device || ours == shared;
   f.kernel = true;
+  if (ours == device && theirs == device) f.link = copy::Link::peer;
   f.shape = {.blocks = 1, .bytes = 1u << 20};
   return f;
 }

@@ -59,6 +59,8 @@ RouteFacts LocalEndpoint::facts(Op, const Published& local, const ImportedMemory
   f.cross_process = cross_process_.ok() && remote.key().address != 0 && !on_gpu(theirs);
   f.peer_can_map = local.exportable();
   f.may_ask_peer = !for_peer;
+  if (on_gpu(ours) && on_gpu(theirs))
+    f.link = local.key.gpu == remote.key().gpu ? copy::Link::same_gpu : copy::Link::peer;
   f.shape = shape;
   if (f.mapped != Mapped::nothing && (on_gpu(ours) || on_gpu(theirs))) {
     const auto* own = on_gpu(ours) ? transport_.topology()->active(local.key.gpu) : nullptr;
@@ -143,6 +145,7 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, std::span<const 
                 (cross_process_.ok() ? "" : "; no cross-process copy: " + cross_process_.what())};
 
   slot.method = way.method;
+  slot.link = f.link;
   std::uint64_t there = remote.host_address();
   const bool gpu = on_gpu(f.local) || on_gpu(f.remote);
   if (gpu) {
@@ -186,6 +189,7 @@ Status LocalEndpoint::start_some(Slot& slot) {
                                     .pid = process.pid,
                                     .pidfd = process.pidfd,
                                     .remote_is_source = slot.op == Op::read,
+                                    .link = slot.link,
                                     .device = slot.device});
   if (!ticket.ok()) return ticket.status();
   slot.ticket = *ticket;

@@ -24,6 +24,8 @@ class LocalEndpoint final : public Endpoint {
  public:
   LocalEndpoint(LocalTransport& transport, const Address& peer, Channel& channel, unsigned lane,
                 base::Deadline deadline);
+  LocalEndpoint(const LocalEndpoint&) = delete;
+  LocalEndpoint& operator=(const LocalEndpoint&) = delete;
   ~LocalEndpoint() override;
 
   Status post(const Batch& batch) override;
@@ -65,6 +67,7 @@ class LocalEndpoint final : public Endpoint {
     std::vector<copy::Piece> pieces;
     std::size_t next = 0;  // pieces before it are with the copier or done
     copy::Method method = copy::Method::cpu_threads;
+    copy::Link link = copy::Link::host;
     const cuda::Device* device = nullptr;
     copy::Copier* copier = nullptr;
     copy::Ticket ticket = 0;                 // 0: nothing is with the copier

@@ -55,6 +55,8 @@ struct LocalOptions {
 class LocalTransport final : public Transport {
  public:
   static Result<std::unique_ptr<Transport>> create(const LocalOptions& options);
+  LocalTransport(const LocalTransport&) = delete;
+  LocalTransport& operator=(const LocalTransport&) = delete;
   ~LocalTransport() override;
 
   std::string_view name() const noexcept override { return "local"; }

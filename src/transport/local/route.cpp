@@ -19,7 +19,7 @@ const char* name_of(Mapped mapped) {
 copy::ShapeFacts shape_facts(const RouteFacts& f) {
   return {.pieces = f.shape.blocks,
           .bytes = f.shape.bytes,
-          .device_to_device = on_gpu(f.local) && on_gpu(f.remote),
+          .link = f.link,
           .kernel_available = f.kernel};
 }
 
@@ -66,8 +66,7 @@ Explanation describe(const RouteFacts& f, const Route& chosen) {
       out.executor = "here";
       out.reason = cross ? "the peer's memory is private, the kernel copies it without the peer"
                          : "the peer's region is mapped in this process";
-      out.expected_gbps = copy::expected_gbps(chosen.method, on_gpu(f.local) && on_gpu(f.remote),
-                                              f.shape.bytes, f.shape.blocks);
+      out.expected_gbps = copy::expected_gbps(chosen.method, f.link, f.shape.bytes, f.shape.blocks);
       if (chosen.method == copy::Method::pageable)
         refuse("copy_engine",
                "the host memory is pageable: register it with pin, or use allocate_shared");
@@ -78,8 +77,7 @@ Explanation describe(const RouteFacts& f, const Route& chosen) {
     case Route::Where::peer:
       if (!gpu && !f.cross_process) refuse("kernel+cross_process", f.why_no_cross_process);
       out.path = std::string(on_gpu(f.local) ? "cuda_ipc" : "memfd") + "+" + name_of(chosen.method);
-      out.expected_gbps = copy::expected_gbps(chosen.method, on_gpu(f.local) && on_gpu(f.remote),
-                                              f.shape.bytes, f.shape.blocks);
+      out.expected_gbps = copy::expected_gbps(chosen.method, f.link, f.shape.bytes, f.shape.blocks);
       out.executor = "peer";
       out.reason = "only the peer can reach both regions: it maps ours and copies";
       break;

@@ -28,7 +28,8 @@ struct RouteFacts {
   bool peer_can_map = false;  ///< Ours: a CUDA IPC handle or a memfd exists and may be given.
   std::string_view why_peer_cannot{};
   bool may_ask_peer = true;  ///< False where we execute for the peer already.
-  bool kernel = false;       ///< The copy kernel is loaded on the device that would copy.
+  copy::Link link = copy::Link::host;
+  bool kernel = false;  ///< The copy kernel is loaded on the device that would copy.
   Shape shape{};
 };
 
