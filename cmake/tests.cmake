@@ -61,6 +61,9 @@ function(linkspan_gtest name folder)
       endif()
       set(environment ${simulated})
     endif()
+    if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+      list(APPEND environment LINKSPAN_TEST_LARGE=1)
+    endif()
     linkspan_test(${name}_${mode} TIMEOUT 300 ENVIRONMENT ${environment}
       COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
               --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode ${mode}

@@ -12,8 +12,8 @@ namespace {
 using namespace std::chrono_literals;
 using When = transport::NextLook::When;
 
-constexpr Duration kPark = 1s;    // a missed ring costs so much
-constexpr Duration kNap = 200us;  // while something is overdue or a user looks himself
+constexpr Duration kPark = 1s;   // a missed ring costs so much
+constexpr Duration kNap = 50us;  // while something is a little overdue
 constexpr Duration kYieldFor = 50us;
 
 }  // namespace

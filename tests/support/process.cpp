@@ -1,8 +1,10 @@
 #include "tests/support/process.hpp"
 
+#include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include <cstdio>
@@ -151,6 +153,11 @@ void Line::serve(const std::function<Result<Answer>(const Json&, std::vector<bas
   }
 }
 
+void Line::hang_up() {
+  const base::MutexLock lock(mutex_);
+  ::shutdown(channel_.fd(), SHUT_RDWR);
+}
+
 Result<std::unique_ptr<Child>> Child::spawn(const std::string& helper,
                                             const std::vector<std::string>& environment) {
   auto sockets = base::socket_pair();
@@ -190,9 +197,27 @@ Result<std::unique_ptr<Child>> Child::spawn(const std::string& helper,
   return child;
 }
 
-Child::~Child() { kill(); }
+constexpr int kGoodEndMs = 20000;
 
-void Child::signal(int number) const { ::kill(pid_, number); }
+Child::~Child() {
+  if (ended_) return;
+  line_.hang_up();
+  pollfd end{.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
+  if (stopped_ || ::poll(&end, 1, kGoodEndMs) <= 0) {
+    EXPECT_TRUE(stopped_) << "a helper does not end";
+    kill();
+    return;
+  }
+  ended_ = true;
+  int status = 0;
+  ::waitpid(pid_, &status, 0);
+  EXPECT_EQ(status, 0) << "a helper failed at its end, or a sanitizer has reported";
+}
+
+void Child::signal(int number) {
+  stopped_ = number == SIGSTOP || (stopped_ && number != SIGCONT);
+  ::kill(pid_, number);
+}
 
 void Child::kill() {
   if (ended_) return;

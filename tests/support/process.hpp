@@ -43,6 +43,9 @@ class Line {
   /// The next message that has come here.
   std::optional<base::Frame> next() LINKSPAN_EXCLUDES(mutex_);
 
+  /// No more is said; the other end's serve() returns.
+  void hang_up() LINKSPAN_EXCLUDES(mutex_);
+
   /// Answers calls by `handle` until the other end closes; `idle` runs in between, at least each
   /// millisecond, and at once again when it has answered that there is more to do.
   void serve(const std::function<Result<Answer>(const Json&, std::vector<base::Fd>)>& handle,
@@ -67,14 +70,16 @@ class Child {
   /// NAME=VALUE in `environment` come on top of ours.
   static Result<std::unique_ptr<Child>> spawn(const std::string& helper,
                                               const std::vector<std::string>& environment = {});
-  ~Child();  ///< Kills it and waits for its end.
+  /// Hangs up, waits for its end and demands that it was a good one: no sanitizer has reported.
+  /// One that is stopped or was killed is only cleared away.
+  ~Child();
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
   Line& line() noexcept { return line_; }
   pid_t pid() const noexcept { return pid_; }
   int pidfd() const noexcept { return pidfd_.get(); }
-  void signal(int number) const;
+  void signal(int number);
   void kill();  ///< SIGKILL; returns when it has ended.
 
  private:
@@ -83,7 +88,7 @@ class Child {
 
   const pid_t pid_;
   const base::Fd pidfd_;
-  bool ended_ = false;
+  bool ended_ = false, stopped_ = false;
   Line line_;
 };
 
