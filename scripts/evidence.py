@@ -133,7 +133,8 @@ def merge(folder: pathlib.Path) -> None:
         first = results[0] if results else {}
         value = {
             "what": first.get("what", about["what"]),
-            "command": first.get("command", "scripts/run_on_gpus.sh"),
+            # Without the folders of the machine that ran it.
+            "command": re.sub(r"\S+/", "", first.get("command", "scripts/run_on_gpus.sh")),
             "commit": stamped["commit"],
             "sources": {path: stamped["sources"].get(path, "") for path in about["sources"]},
             "date": stamped["date"],
