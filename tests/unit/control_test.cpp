@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -170,6 +171,25 @@ TEST_F(ControlTest, AServerThatNeverAnswersTimesOut) {
   auto client = Engine::open({.name = "client", .socket_dir = folder_, .use_gpu = false});
   ASSERT_TRUE(client.ok());
   EXPECT_EQ(client->connect("mute", 100ms).status().code(), Code::timed_out);
+}
+
+TEST_F(ControlTest, APeerOfAnotherUserIsRefusedAndToldWhy) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root: it connects as another user";
+  ASSERT_EQ(::chmod(folder_.c_str(), 0755), 0);  // or the file system refuses it first
+  ASSERT_EQ(::chmod((folder_ + "/s").c_str(), 0777), 0);
+  constexpr long kNobody = 65534, kKeep = -1;
+  ASSERT_EQ(::syscall(SYS_setresuid, kKeep, kNobody, kKeep), 0);  // of this thread only
+  auto socket = connect_to(folder_ + "/s");
+  ASSERT_EQ(::syscall(SYS_setresuid, kKeep, 0L, kKeep), 0);
+  ASSERT_TRUE(socket.ok()) << socket.status().to_string();
+  base::FdChannel channel(*std::move(socket));
+  const auto said = next(channel);
+  ASSERT_TRUE(said.has_value());
+  const Status why = decode_error(said->payload);
+  EXPECT_EQ(why.code(), Code::permission_denied);
+  EXPECT_NE(why.what().find("65534"), std::string::npos) << why.to_string();
+  EXPECT_FALSE(next(channel).has_value());
+  expect_server_is_well();
 }
 
 TEST_F(ControlTest, AnEngineIsNotItsOwnPeer) {
