@@ -71,7 +71,8 @@ def report(files: list[pathlib.Path]) -> None:
         for name, why in skips.items():
             by_reason.setdefault(why, []).append(name)
         for why, names in by_reason.items():
-            print(f"    skipped, {why}: {', '.join(names)}")
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            print(f"    skipped, {why}: {', '.join(names[:3])}{more}")
 
 
 def main() -> int:
