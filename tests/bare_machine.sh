@@ -24,6 +24,7 @@ unmount() {
 trap unmount EXIT
 
 [[ -x $folder/usr/bin/apt-get ]] || debootstrap --variant=minbase bookworm "$folder" "$mirror"
+chmod 755 "$folder"  # it is "/" in there, which other users pass
 mount -t proc proc "$folder/proc"
 for place in sys dev; do mount --rbind --make-rslave "/$place" "$folder/$place"; done
 mountpoint -q "$folder/dev/shm" || mount -t tmpfs tmpfs "$folder/dev/shm"
