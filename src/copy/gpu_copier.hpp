@@ -30,7 +30,7 @@ class GpuCopier final : public Copier {
  public:
   static constexpr unsigned kOrdersPerLane = 256;
   /// Copies, kernels and writes of words. CUDA's stream takes about 1021 and then blocks the
-  /// caller (tests/driver_facts, "stream depth").
+  /// caller (docs/cuda_notes.md, "queues").
   static constexpr unsigned kStreamEntries = 512;
   static constexpr unsigned kListEntries = 8192;
   static constexpr unsigned kSlotsPerLane = 4;
