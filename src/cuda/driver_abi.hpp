@@ -121,6 +121,7 @@ enum : unsigned {
   CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
   CU_STREAM_NON_BLOCKING = 1,
   CU_STREAM_WRITE_VALUE_DEFAULT = 0,
+  CU_STREAM_WAIT_VALUE_GEQ = 0,  // (signed) (word - value) >= 0
   CU_EVENT_DISABLE_TIMING = 2,
   CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1,
   CU_MEM_ATTACH_GLOBAL = 1,
@@ -164,6 +165,8 @@ using GetProcAddress = CUresult (*)(const char* symbol, void** function, int ver
   X(cuStreamWaitEvent, 3020, (CUstream stream, CUevent event, unsigned flags))                   \
   X(cuStreamIsCapturing, 10000, (CUstream stream, CUstreamCaptureStatus * status))               \
   X(cuStreamWriteValue64, 11070,                                                                 \
+    (CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned flags))                 \
+  X(cuStreamWaitValue64, 11070,                                                                  \
     (CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned flags))                 \
   X(cuEventCreate, 2000, (CUevent * event, unsigned flags))                                      \
   X(cuEventDestroy, 4000, (CUevent event))                                                       \

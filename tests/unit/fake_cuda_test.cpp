@@ -202,6 +202,45 @@ TEST_F(FakeCuda, AFullStreamBlocksItsCallerAndNoOther) {
   EXPECT_EQ(seen(word(0)), 1022u);
 }
 
+TEST_F(FakeCuda, AStreamWaitsForAWordThatTheHostWrites) {
+  const auto wait = [&](std::uint64_t* at, std::uint64_t value, unsigned flags = 0) {
+    return driver->cuStreamWaitValue64(stream[0], address_of(at), value, flags);
+  };
+  std::uint64_t plain = 0;
+  EXPECT_EQ(wait(&plain, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(wait(word(0), 1, 8), CUDA_ERROR_INVALID_VALUE);
+  std::atomic_ref(*word(0)).store(~std::uint64_t{0});  // -1
+  EXPECT_EQ(wait(word(0), 1), CUDA_SUCCESS);
+  EXPECT_EQ(write(0, word(1), 5), CUDA_SUCCESS);
+  EXPECT_EQ(write(1, word(2), 6), CUDA_SUCCESS);
+  synchronize(1);  // the other stream goes on
+  EXPECT_EQ(driver->cuStreamQuery(stream[0]), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(seen(word(1)), 0u);
+  std::atomic_ref(*word(0)).store(2);
+  synchronize(0);
+  EXPECT_EQ(seen(word(1)), 5u);
+  EXPECT_EQ(wait(word(0), 2), CUDA_SUCCESS);  // was there before
+  synchronize(0);
+}
+
+TEST_F(FakeCuda, AStreamThatWaitsForAWordEndsWithItsDeviceAndOutlivesItsHandle) {
+  EXPECT_EQ(driver->cuStreamWaitValue64(stream[1], address_of(word(0)), 1, 0), CUDA_SUCCESS);
+  EXPECT_EQ(write(1, word(1), 5), CUDA_SUCCESS);
+  EXPECT_EQ(driver->cuStreamDestroy(stream[1]), CUDA_SUCCESS);  // does not end what it waits for
+  EXPECT_EQ(driver->cuStreamWaitValue64(stream[0], address_of(word(2)), 1, 0), CUDA_SUCCESS);
+  EXPECT_EQ(write(0, word(1), 6), CUDA_SUCCESS);
+  test::FakeCudaHold hold(fake, 0);  // a stream that waits does not run: this returns
+  fake.lose(0);
+  EXPECT_EQ(driver->cuStreamQuery(stream[0]), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(seen(word(1)), 0u);
+  std::atomic_ref(*word(0)).store(1);
+  ASSERT_EQ(driver->cuCtxPushCurrent(context[1]), CUDA_SUCCESS);
+  EXPECT_EQ(driver->cuCtxSynchronize(), CUDA_SUCCESS);
+  CUcontext popped = nullptr;
+  ASSERT_EQ(driver->cuCtxPopCurrent(&popped), CUDA_SUCCESS);
+  EXPECT_EQ(seen(word(1)), 5u);
+}
+
 TEST_F(FakeCuda, AnEventOrdersStreamsOfTwoGpus) {
   CUevent event = nullptr;
   ASSERT_EQ(driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
@@ -429,6 +468,7 @@ struct Borrowed {
     const test::FakeCuda fake = test::FakeCuda::find();
     fake.hold(0, 1);
     for (int i = 0; i < 100; ++i) check(driver.cuMemcpyAsync(memory[0], memory[1], kBytes, stream));
+    check(driver.cuStreamWaitValue64(stream, memory[0], 0x7fffffffffffffff, 0));  // never
     fake.hold(0, 0);
     std::exit(0);
   }

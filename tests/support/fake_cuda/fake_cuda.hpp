@@ -94,13 +94,18 @@ struct Entry {
   std::shared_ptr<Mark> after;  // may start when this is reached
   std::function<CUresult()> work;
   std::shared_ptr<Mark> mark;
+  /// May start when this is true: of a word that anybody writes, so its thread looks again and
+  /// again. Asked under the lock.
+  std::function<bool()> until = {};
 };
 
 struct Stream {
   explicit Stream(Device& d) : device(d) {}
   bool ready() const {
-    return !entries.empty() &&
-           (device.lost || (!device.held && (!entries[0].after || entries[0].after->reached)));
+    if (entries.empty()) return false;
+    const Entry& next = entries[0];
+    return device.lost ||
+           (!device.held && (!next.after || next.after->reached) && (!next.until || next.until()));
   }
 
   Device& device;

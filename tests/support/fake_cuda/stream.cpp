@@ -5,6 +5,7 @@
 // is submitted, as an error of the call, and must still be there when it runs: else the device is
 // lost with 700, as after any access to memory that was freed.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "tests/support/fake_cuda/fake_cuda.hpp"
@@ -12,13 +13,19 @@
 namespace linkspan::cuda::fake {
 namespace {
 
+/// Between two looks at a word that a stream waits for.
+constexpr std::chrono::microseconds kLook{20};
+
 void run(Stream& stream) {
   World& w = world();
   Lock lock(w.mutex);
   for (;;) {
-    stream.wake.wait(lock, [&] {
-      return w.ended || stream.ready() || (stream.closing && stream.entries.empty());
-    });
+    while (!w.ended && !stream.ready() && !(stream.closing && stream.entries.empty())) {
+      if (!stream.entries.empty() && stream.entries.front().until)
+        stream.wake.wait_for(lock, kLook);
+      else
+        stream.wake.wait(lock);
+    }
     if (w.ended || stream.entries.empty()) break;
     const Entry& entry = stream.entries.front();
     if (entry.work && !stream.device.lost) {
@@ -230,6 +237,30 @@ CUresult cuStreamWriteValue64(CUstream handle, CUdeviceptr address, std::uint64_
                              return CUDA_SUCCESS;
                            },
                        .mark = nullptr});
+}
+
+CUresult cuStreamWaitValue64(CUstream handle, CUdeviceptr address, std::uint64_t value,
+                             unsigned flags) {
+  Call call(handle);
+  if (call.error != CUDA_SUCCESS) return call.error;
+  const auto word = range(address, sizeof value);
+  if (!word || !word->owner || address % sizeof value != 0 || flags != CU_STREAM_WAIT_VALUE_GEQ)
+    return CUDA_ERROR_INVALID_VALUE;
+  return submit(
+      call, {.after = nullptr,
+             .work =
+                 [owner = word->owner] {
+                   return live(owner) ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
+                 },
+             .mark = nullptr,
+             .until =
+                 [word = *word, value] {
+                   const std::atomic_ref seen(*reinterpret_cast<std::uint64_t*>(word.view));
+                   // Cyclic, as the real one: so a counter may pass the end of its range.
+                   return !word.owner->live ||
+                          static_cast<std::int64_t>(seen.load(std::memory_order_acquire) - value) >=
+                              0;
+                 }});
 }
 
 CUresult cuEventCreate(CUevent* event, unsigned) {
