@@ -2,18 +2,29 @@
 
 namespace linkspan::cuda {
 
+thread_local constinit DeviceScope::Current DeviceScope::current_;
+
 Result<DeviceScope> DeviceScope::without_context(const Driver& driver) {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  if (const CUresult r = driver.cuThreadExchangeStreamCaptureMode(&mode); r != CUDA_SUCCESS)
-    return to_status(driver, r, "cuThreadExchangeStreamCaptureMode");
-  return DeviceScope(driver, nullptr, mode);
+  if (current_.driver != &driver) {
+    if (const CUresult r = driver.cuThreadExchangeStreamCaptureMode(&mode); r != CUDA_SUCCESS)
+      return to_status(driver, r, "cuThreadExchangeStreamCaptureMode");
+  }
+  DeviceScope scope(driver);
+  scope.before_ = mode;
+  if (current_.driver != &driver) current_ = {.driver = &driver, .context = nullptr};
+  return scope;
 }
 
 Result<DeviceScope> DeviceScope::enter(const Driver& driver, CUcontext context) {
   Result<DeviceScope> scope = without_context(driver);
   if (!scope.ok()) return scope;
-  if (const CUresult r = driver.cuCtxPushCurrent(context); r != CUDA_SUCCESS)
-    return to_status(driver, r, "cuCtxPushCurrent");
+  if (current_.context != context) {
+    if (const CUresult r = driver.cuCtxPushCurrent(context); r != CUDA_SUCCESS)
+      return to_status(driver, r, "cuCtxPushCurrent");
+    scope->pushed_ = true;
+    current_.context = context;
+  }
   scope->context_ = context;
   return scope;
 }
@@ -21,8 +32,9 @@ Result<DeviceScope> DeviceScope::enter(const Driver& driver, CUcontext context) 
 // Both calls can fail only when the process is ending; there is nobody to tell then.
 DeviceScope::~DeviceScope() {
   if (driver_ == nullptr) return;
-  if (CUcontext popped = nullptr; context_ != nullptr) driver_->cuCtxPopCurrent(&popped);
-  driver_->cuThreadExchangeStreamCaptureMode(&before_);
+  if (CUcontext popped = nullptr; pushed_) driver_->cuCtxPopCurrent(&popped);
+  if (outer_.driver != driver_) driver_->cuThreadExchangeStreamCaptureMode(&before_);
+  current_ = outer_;
 }
 
 }  // namespace linkspan::cuda

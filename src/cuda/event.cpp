@@ -26,4 +26,33 @@ Result<bool> Event::done(const DeviceScope& scope) const {
   return true;
 }
 
+PooledEvent::~PooledEvent() {
+  if (pool_ != nullptr) pool_->give_back(std::move(event_));
+}
+
+Result<std::unique_ptr<EventPool>> EventPool::create(const DeviceScope& scope, std::size_t events) {
+  std::unique_ptr<EventPool> pool(new EventPool);
+  const base::MutexLock lock(pool->mutex_);
+  pool->idle_.reserve(events);
+  while (pool->idle_.size() < events) {
+    auto event = Event::create(scope);
+    if (!event.ok()) return event.status();
+    pool->idle_.push_back(*std::move(event));
+  }
+  return pool;
+}
+
+Result<PooledEvent> EventPool::take() {
+  const base::MutexLock lock(mutex_);
+  if (idle_.empty()) return Status::no_resource();
+  Event event = std::move(idle_.back());
+  idle_.pop_back();
+  return PooledEvent(*this, std::move(event));
+}
+
+void EventPool::give_back(Event event) noexcept {
+  const base::MutexLock lock(mutex_);
+  idle_.push_back(std::move(event));
+}
+
 }  // namespace linkspan::cuda

@@ -1,13 +1,18 @@
-// cuda/event.hpp - owns one CUevent without timing.
+// cuda/event.hpp - CUevents without timing, which order one stream after another.
 //
 // Creating and destroying take driver locks, so events come from a pool that is filled at set-up
-// (docs/cuda_notes.md, "calls that synchronise").
-// Threads: externally synchronised.
-// Invariants: the context that it was created in outlives it.
+// (docs/cuda_notes.md, "calls that synchronise"). A wait takes an event as it was last recorded at
+// that moment: once the wait was submitted the event can be recorded anew.
+// Threads: Event, PooledEvent: externally synchronised. EventPool: any thread.
+// Invariants: the context that an Event was created in outlives it, a pool its PooledEvents.
 #pragma once
 
+#include <cstddef>
+#include <memory>
 #include <utility>
+#include <vector>
 
+#include "base/mutex.hpp"
 #include "cuda/device_scope.hpp"
 
 namespace linkspan::cuda {
@@ -44,6 +49,54 @@ class Event {
   const Driver* driver_;
   CUcontext context_;
   CUevent event_;  // null only after a move
+};
+
+class EventPool;
+
+/// An Event on loan: it goes back to its pool when this ends.
+class PooledEvent {
+ public:
+  PooledEvent(PooledEvent&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)), event_(std::move(other.event_)) {}
+  PooledEvent& operator=(PooledEvent&& other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(event_, other.event_);
+    return *this;
+  }
+  PooledEvent(const PooledEvent&) = delete;
+  PooledEvent& operator=(const PooledEvent&) = delete;
+  ~PooledEvent();
+
+  Event& operator*() noexcept { return event_; }
+  const Event& operator*() const noexcept { return event_; }
+  Event* operator->() noexcept { return &event_; }
+  const Event* operator->() const noexcept { return &event_; }
+
+ private:
+  friend class EventPool;
+  PooledEvent(EventPool& pool, Event event) noexcept : pool_(&pool), event_(std::move(event)) {}
+
+  EventPool* pool_;  // null only after a move
+  Event event_;
+};
+
+class EventPool {
+ public:
+  static Result<std::unique_ptr<EventPool>> create(const DeviceScope& scope, std::size_t events);
+  EventPool(const EventPool&) = delete;
+  EventPool& operator=(const EventPool&) = delete;
+  ~EventPool() = default;
+
+  /// no_resource: all are out. Calls no driver.
+  Result<PooledEvent> take() LINKSPAN_EXCLUDES(mutex_);
+
+ private:
+  friend class PooledEvent;
+  EventPool() = default;
+  void give_back(Event event) noexcept LINKSPAN_EXCLUDES(mutex_);
+
+  base::Mutex mutex_;
+  std::vector<Event> idle_ LINKSPAN_GUARDED_BY(mutex_);  // has room for all, so that none allocates
 };
 
 }  // namespace linkspan::cuda

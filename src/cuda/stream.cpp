@@ -31,6 +31,13 @@ Status Stream::write_value(const DeviceScope& scope, CUdeviceptr word, std::uint
                    "cuStreamWriteValue64");
 }
 
+Status Stream::wait_value(const DeviceScope& scope, CUdeviceptr word, std::uint64_t value) {
+  const Driver& driver = scope.driver();
+  return to_status(driver,
+                   driver.cuStreamWaitValue64(stream_, word, value, CU_STREAM_WAIT_VALUE_GEQ),
+                   "cuStreamWaitValue64");
+}
+
 Status Stream::copy(const DeviceScope& scope, CUdeviceptr to, CUdeviceptr from,
                     std::uint64_t bytes) const {
   const Driver& driver = scope.driver();
@@ -58,7 +65,11 @@ Status Stream::synchronize(const DeviceScope& scope) const {
 }
 
 Status Stream::wait_for(const DeviceScope& scope, const Event& event) {
-  return to_status(scope.driver(), scope.driver().cuStreamWaitEvent(stream_, event.get(), 0),
+  return make_wait(scope, stream_, event);
+}
+
+Status make_wait(const DeviceScope& scope, CUstream stream, const Event& event) {
+  return to_status(scope.driver(), scope.driver().cuStreamWaitEvent(stream, event.get(), 0),
                    "cuStreamWaitEvent");
 }
 

@@ -43,6 +43,9 @@ class Stream {
   /// Writes `value` to the 8-byte aligned `word` once all work before it is done and visible to
   /// the host and to peers. `word` is a device address, of mapped host memory for a completion.
   Status write_value(const DeviceScope& scope, CUdeviceptr word, std::uint64_t value);
+  /// What is submitted from now on starts once `word` is at least `value`. On a stream of its own
+  /// only: the driver's scheduler does not see such waits (docs/cuda_notes.md, "streams").
+  Status wait_value(const DeviceScope& scope, CUdeviceptr word, std::uint64_t value);
   /// Either side may be a GPU's or host memory. Returns before the bytes have moved, unless the
   /// host's are pageable: then it may wait, and is no call for the path of a byte.
   Status copy(const DeviceScope& scope, CUdeviceptr to, CUdeviceptr from,
@@ -69,5 +72,7 @@ class Stream {
 /// True while `stream` records a graph: an event or a copy on it would be recorded, not run. Any
 /// stream of the scope's context, the user's as well.
 Result<bool> is_capturing(const DeviceScope& scope, CUstream stream);
+/// As Stream::wait_for(), for a stream that is the user's.
+Status make_wait(const DeviceScope& scope, CUstream stream, const Event& event);
 
 }  // namespace linkspan::cuda

@@ -62,7 +62,7 @@ void enable_peer_access(const Device& from, const Device& to) {
 
 }  // namespace
 
-Result<std::unique_ptr<const Device>> Device::open(const Driver& driver, const DeviceInfo& info) {
+Result<std::unique_ptr<Device>> Device::open(const Driver& driver, const DeviceInfo& info) {
   const Result<DeviceScope> outside = DeviceScope::without_context(driver);
   if (!outside.ok()) return outside.status();
   CUcontext context = nullptr;
@@ -71,15 +71,22 @@ Result<std::unique_ptr<const Device>> Device::open(const Driver& driver, const D
   std::unique_ptr<Device> device(new Device(driver, info, context));
   const Result<DeviceScope> scope = device->enter();
   if (!scope.ok()) return scope.status();
-  Result<Kernels> kernels = Kernels::load(*scope, embedded_images(), info.sm);
-  if (kernels.ok())
-    device->kernels_.emplace(*std::move(kernels));
-  else
-    device->kernels_status_ = kernels.status();
-  return std::unique_ptr<const Device>(std::move(device));
+  auto events = EventPool::create(*scope, kEvents);
+  if (!events.ok()) return events.status();
+  device->events_ = *std::move(events);
+  return device;
+}
+
+void Device::load_kernels() {
+  const Result<DeviceScope> scope = enter();
+  Result<Kernels> kernels = scope.ok() ? Kernels::load(*scope, embedded_images(), info_.sm)
+                                       : Result<Kernels>(scope.status());
+  kernels_status_ = kernels.status();
+  if (kernels.ok()) kernels_.emplace(*std::move(kernels));
 }
 
 Device::~Device() {
+  events_.reset();
   kernels_.reset();
   const Result<DeviceScope> outside = DeviceScope::without_context(driver_);
   if (outside.ok()) driver_.cuDevicePrimaryCtxRelease(info_.ordinal);
@@ -124,21 +131,38 @@ std::vector<const Device*> Topology::all_active() const {
 
 Result<const Device*> Topology::activate(const GpuUuid& uuid) {
   if (const Device* device = active(uuid)) return device;
-  const DeviceInfo* info = find(uuid);
-  if (info == nullptr)
-    return Status(Code::not_found, Scope::request, "no visible GPU has this UUID");
   const base::MutexLock lock(activating_);
   if (const Device* device = active(uuid)) return device;
-  Result<std::unique_ptr<const Device>> opened = Device::open(driver_, *info);
+  Result<Device*> opened = open_locked(uuid);
   if (!opened.ok()) return opened.status();
-  const Device* device = opened->get();
+  Device* device = *opened;
+  device->load_kernels();
   for (const Device* other : all_active()) {
     enable_peer_access(*device, *other);
     enable_peer_access(*other, *device);
   }
-  owned_.push_back(*std::move(opened));
-  active_[static_cast<std::size_t>(info->ordinal)].store(device);
+  active_[static_cast<std::size_t>(device->info().ordinal)].store(device);
   return device;
+}
+
+Result<const Device*> Topology::open(const GpuUuid& uuid) {
+  if (const Device* device = active(uuid)) return device;
+  const base::MutexLock lock(activating_);
+  Result<Device*> opened = open_locked(uuid);
+  if (!opened.ok()) return opened.status();
+  return *opened;
+}
+
+Result<Device*> Topology::open_locked(const GpuUuid& uuid) {
+  for (const auto& device : owned_)
+    if (device->info().uuid == uuid) return device.get();
+  const DeviceInfo* info = find(uuid);
+  if (info == nullptr)
+    return Status(Code::not_found, Scope::request, "no visible GPU has this UUID");
+  Result<std::unique_ptr<Device>> opened = Device::open(driver_, *info);
+  if (!opened.ok()) return opened.status();
+  owned_.push_back(*std::move(opened));
+  return owned_.back().get();
 }
 
 Result<PointerFacts> Topology::query(const void* pointer) const {

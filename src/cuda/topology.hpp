@@ -1,11 +1,10 @@
 // cuda/topology.hpp - the GPUs of this process, by UUID, and which of them it uses.
 //
 // A Topology knows every visible GPU without touching its context. A Device is a GPU in use:
-// primary context retained, kernels loaded. Ordinals differ between processes and never leave
-// this folder (docs/cuda_notes.md, "identity").
-// Threads: Topology: any thread. Device and DeviceInfo: immutable after construction.
-// Invariants: a Device lives as long as its Topology; whatever was made in its context is gone
-// before that. One Device a GPU.
+// primary context retained, kernels loaded, events made. Ordinals differ between processes and
+// never leave this folder (docs/cuda_notes.md, "identity"). Threads: Topology: any thread. Device
+// and DeviceInfo: immutable after construction. Invariants: a Device lives as long as its Topology;
+// whatever was made in its context is gone before that. One Device a GPU.
 #pragma once
 
 #include <atomic>
@@ -18,6 +17,7 @@
 
 #include "base/mutex.hpp"
 #include "cuda/device_scope.hpp"
+#include "cuda/event.hpp"
 #include "cuda/kernels.hpp"
 #include "linkspan/types.hpp"
 
@@ -34,8 +34,10 @@ struct DeviceInfo {
 
 class Device {
  public:
-  /// Retains the primary context and loads the kernels; the Topology's to call.
-  static Result<std::unique_ptr<const Device>> open(const Driver& driver, const DeviceInfo& info);
+  /// Retains the primary context and makes the events; the Topology's to call, as load_kernels().
+  static Result<std::unique_ptr<Device>> open(const Driver& driver, const DeviceInfo& info);
+  /// What fails is in kernels(). Waits for all that is in flight on the GPU, a held stream too.
+  void load_kernels();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
   ~Device();
@@ -47,8 +49,12 @@ class Device {
   /// linkspan_copy_blocks of src/copy/kernels; null when kernels() is not OK.
   CUfunction copy_blocks() const noexcept { return kernels_ ? kernels_->copy_blocks() : nullptr; }
   const Status& kernels() const noexcept { return kernels_status_; }
+  /// For as many transfers as may wait behind a user's streams.
+  EventPool& events() const noexcept { return *events_; }
 
  private:
+  static constexpr std::size_t kEvents = 4096;
+
   Device(const Driver& driver, const DeviceInfo& info, CUcontext context)
       : driver_(driver), info_(info), context_(context) {}
 
@@ -57,6 +63,7 @@ class Device {
   const CUcontext context_;
   std::optional<Kernels> kernels_;
   Status kernels_status_;
+  std::unique_ptr<EventPool> events_;
 };
 
 /// What the driver knows about one address.
@@ -83,7 +90,10 @@ class Topology {
   /// The Device of a visible GPU; the same one each time. OFF THE LOCK: the first time takes up to
   /// 0.5 s, and beside it other first times wait. Peer access with every active Device is switched
   /// on where the machine has it. not_found: no such GPU is visible.
-  Result<const Device*> activate(const GpuUuid& uuid);
+  Result<const Device*> activate(const GpuUuid& uuid) LINKSPAN_EXCLUDES(activating_);
+  /// The same Device, its kernels perhaps not loaded: for the order of a user's streams on a GPU
+  /// that moves nothing for us. Loading would wait for that very stream.
+  Result<const Device*> open(const GpuUuid& uuid) LINKSPAN_EXCLUDES(activating_);
   /// Null while it was not activated. Takes no lock.
   const Device* active(const GpuUuid& uuid) const noexcept;
   std::vector<const Device*> all_active() const;
@@ -95,12 +105,13 @@ class Topology {
 
  private:
   explicit Topology(const Driver& driver) noexcept : driver_(driver) {}
+  Result<Device*> open_locked(const GpuUuid& uuid) LINKSPAN_REQUIRES(activating_);
   Status measure(CUcontext context, const void* pointer, PointerFacts& facts) const;
 
   const Driver& driver_;
   std::vector<DeviceInfo> infos_;  // by ordinal; not changed after create()
   base::Mutex activating_;         // held while a Device opens, so that it opens once
-  std::vector<std::unique_ptr<const Device>> owned_ LINKSPAN_GUARDED_BY(activating_);
+  std::vector<std::unique_ptr<Device>> owned_ LINKSPAN_GUARDED_BY(activating_);
   std::vector<std::atomic<const Device*>> active_;  // by ordinal
 };
 

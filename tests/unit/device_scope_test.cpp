@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "tests/unit/cuda_fixture.hpp"
@@ -76,6 +77,40 @@ TEST_F(DeviceScopeState, NestsAndMoves) {
   }
   EXPECT_EQ(thread.mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
   EXPECT_TRUE(thread.contexts.empty());
+}
+
+TEST_F(DeviceScopeState, AScopeInsideOneOfTheSameContextCallsNothing) {
+  const Result<DeviceScope> outer = DeviceScope::enter(driver, context(1));
+  ASSERT_TRUE(outer.ok());
+  driver.cuThreadExchangeStreamCaptureMode = nullptr;
+  driver.cuCtxPopCurrent = nullptr;
+  const auto push = std::exchange(driver.cuCtxPushCurrent, nullptr);
+  {
+    const Result<DeviceScope> inner = DeviceScope::enter(driver, context(1));
+    ASSERT_TRUE(inner.ok());
+    EXPECT_EQ(inner->context(), context(1));
+    const Result<DeviceScope> outside = DeviceScope::without_context(driver);
+    ASSERT_TRUE(outside.ok());
+    EXPECT_EQ(outside->context(), nullptr);
+  }
+  driver.cuThreadExchangeStreamCaptureMode = [](CUstreamCaptureMode* mode) {
+    std::swap(*mode, here->mode);
+    return CUDA_SUCCESS;
+  };
+  driver.cuCtxPopCurrent = [](CUcontext*) {
+    here->contexts.pop_back();
+    return CUDA_SUCCESS;
+  };
+  driver.cuCtxPushCurrent = push;
+  {
+    const Result<DeviceScope> other = DeviceScope::enter(driver, context(2));
+    ASSERT_TRUE(other.ok());
+    EXPECT_EQ(thread.contexts, (std::vector{context(1), context(2)}));
+    const Result<DeviceScope> back = DeviceScope::enter(driver, context(1));
+    ASSERT_TRUE(back.ok());
+    EXPECT_EQ(thread.contexts, (std::vector{context(1), context(2), context(1)}));
+  }
+  EXPECT_EQ(thread.contexts, std::vector{context(1)});
 }
 
 TEST_F(DeviceScopeState, WithoutContextPushesNone) {
