@@ -16,7 +16,9 @@
 
 namespace linkspan::cuda {
 class Device;
-}
+class Event;
+class PooledEvent;
+}  // namespace linkspan::cuda
 
 namespace linkspan::copy {
 
@@ -59,8 +61,14 @@ struct Order {
   std::int64_t pid = 0;
   int pidfd = -1;
   bool remote_is_source = false;
-  Link link = Link::host;                ///< For expected() only.
+  Link link = Link::host;                ///< How finely copies are cut; for expected().
   const cuda::Device* device = nullptr;  ///< Pageable: whose copy engines; outlives the copier.
+  /// GPU only. The order starts behind what the event has recorded of a user's stream, which may
+  /// stand still for long: the orders of one `stream` have a lane to themselves meanwhile.
+  const cuda::Event* after = nullptr;
+  std::uint64_t stream = 0;
+  /// GPU only. Out: recorded behind the order. Null: nobody waits for it in a stream.
+  std::optional<cuda::PooledEvent>* release = nullptr;
 };
 
 class Copier {

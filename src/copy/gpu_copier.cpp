@@ -19,6 +19,7 @@ constexpr Duration kOverdue = milliseconds(200), kAskAgain = milliseconds(50);
 Result<std::unique_ptr<GpuCopier>> GpuCopier::create(const cuda::Device& device, unsigned lanes,
                                                      const base::Clock& clock) {
   if (lanes == 0) return Status(Code::invalid_argument, Scope::request, "a copier needs a lane");
+  lanes += kHeldLanes;
   auto scope = device.enter();
   if (!scope.ok()) return scope.status();
   const unsigned slots = device.copy_blocks() != nullptr ? kSlotsPerLane : 0;
@@ -75,17 +76,19 @@ Result<Ticket> GpuCopier::start(const Order& order) {
   const std::uint64_t limit = max_pieces(order.method);
   std::uint64_t cut = 0, bytes = 0;
   for (const Piece& piece : order.pieces) {
-    cut += entries(order.method, piece.bytes);
+    cut += entries(order.method, order.link, piece.bytes);
     bytes += piece.bytes;
     if (cut > limit)
       return Status(Code::invalid_argument, Scope::request,
                     "one order of " + std::string(name_of(order.method)) + " takes " +
                         std::to_string(limit) + " pieces of " +
-                        std::to_string(kernel ? kListBytes : kCopyBytes) + " bytes");
+                        std::to_string(kernel ? kListBytes : copy_bytes(order.link)) + " bytes");
   }
 
-  const std::size_t index = order.lane % lanes_.size();
-  Lane& lane = lanes_[index];
+  Lane* const chosen = lane_of(order);
+  if (chosen == nullptr) return Status::no_resource();
+  Lane& lane = *chosen;
+  const auto index = static_cast<std::size_t>(chosen - lanes_.data());
   advance(lane);
   if (!lost_.ok()) return lost_;
   const std::uint64_t number = lane.submitted + 1;
@@ -99,25 +102,41 @@ Result<Ticket> GpuCopier::start(const Order& order) {
     ++untold_;
     return ticket;
   }
-  if (lane.entries + (kernel ? 1 : cut) + 1 > kStreamEntries) return Status::no_resource();
+  // The word, a wait, an event.
+  const unsigned beside = 1 + (order.after != nullptr ? 1 : 0) + (order.release != nullptr ? 1 : 0);
+  if (lane.entries + (kernel ? 1 : cut) + beside > kStreamEntries) return Status::no_resource();
   Slot* slot = kernel ? idle_slot(lane) : nullptr;
   if (kernel && slot == nullptr) return Status::no_resource();
 
   auto scope = device_.enter();
   if (!scope.ok()) return scope.status();
+  std::optional<cuda::PooledEvent> release;
+  if (order.release != nullptr) {
+    auto taken = device_.events().take();
+    if (!taken.ok()) return taken.status();
+    release.emplace(*std::move(taken));
+  }
+  if (order.after != nullptr) {
+    const Status waits = lane.stream.wait_for(*scope, *order.after);
+    if (waits.scope() == Scope::process) lose(waits);
+    if (!waits.ok()) return waits;
+    lane.held_by = order.stream;
+  }
   Queued queued = kernel ? queue_kernel(*scope, lane, *slot, order.pieces, bytes)
-                         : queue_copies(*scope, lane, order.pieces);
+                         : queue_copies(*scope, lane, order.link, order.pieces);
   if (queued.entries == 0) {
     if (queued.status.scope() == Scope::process) lose(queued.status);
     return queued.status;
   }
   const Status written = lane.stream.write_value(*scope, lane.word_device, number);
   if (queued.status.ok()) queued.status = written;
+  if (release && (*release)->record(*scope, lane.stream.get()).ok())
+    *order.release = std::move(release);
 
   const base::Time now = clock_.now();
   lane.last_due = std::max(now, lane.last_due) + earliest_time(order.method, order.link, bytes, 1);
   running = {.number = number,
-             .entries = queued.entries + 1,
+             .entries = queued.entries + beside,
              .slot = slot,
              .status = queued.status,
              .due = lane.last_due,
@@ -161,6 +180,21 @@ base::Time GpuCopier::expected(base::Time now) const {
       soonest = std::min(soonest, next_look(oldest.due, oldest.looked));
     }
   return soonest;
+}
+
+/// Of a stream of a user's: the lane that waits for it already, or one where nothing is in flight.
+GpuCopier::Lane* GpuCopier::lane_of(const Order& order) {
+  const std::size_t ours = lanes_.size() - kHeldLanes;
+  if (order.after == nullptr) return &lanes_[order.lane % ours];
+  Lane* idle = nullptr;
+  for (Lane& lane : std::span(lanes_).subspan(ours)) {
+    if (lane.quiet != lane.submitted) advance(lane);
+    if (lane.quiet == lane.submitted)
+      idle = &lane;
+    else if (lane.held_by == order.stream)
+      return &lane;
+  }
+  return idle;
 }
 
 GpuCopier::Running* GpuCopier::find(Ticket ticket) {

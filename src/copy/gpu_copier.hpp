@@ -4,7 +4,8 @@
 // one kernel), and behind it the order's number is written to the lane's word: orders of a lane
 // run in order, so a word that has reached N says that all up to N are quiet. poll() reads that
 // word and calls no driver. Only when it is overdue is the stream asked, and a lost context then
-// ends every order of the device with its real cause.
+// ends every order of the device with its real cause. What runs after a stream of the user's goes
+// into a lane that waits for that stream only: it may stand still, and nobody else with it.
 // Threads: externally synchronised (under the Worker's lock); create() is OFF THE LOCK.
 // Invariants: all memory, streams and lists are made in create(); a stream never holds more than
 // kStreamEntries, so a submission never blocks in the driver; a kernel slot is free again only
@@ -34,10 +35,15 @@ class GpuCopier final : public Copier {
   static constexpr unsigned kStreamEntries = 512;
   static constexpr unsigned kListEntries = 8192;
   static constexpr unsigned kSlotsPerLane = 4;
-  /// Pieces are cut so. A copy that runs cannot be stopped, hence the first; one warp copies one
-  /// entry of a kernel's list, hence the second.
-  static constexpr std::uint64_t kCopyBytes = std::uint64_t{64} << 20;
+  /// So many streams of users can stand still at a time; of others the orders are not taken.
+  static constexpr unsigned kHeldLanes = 8;
+  /// What one warp copies of a kernel's list.
   static constexpr std::uint64_t kListBytes = std::uint64_t{64} << 10;
+  /// Copies are cut so. One that runs cannot be stopped: each is about 1 ms of its link. Each cut
+  /// costs 2.4 us, of 1 GiB between GPUs 2 % at 64 MiB and 0.4 % at 256 MiB (two H200).
+  static constexpr std::uint64_t copy_bytes(Link link) noexcept {
+    return std::uint64_t{link == Link::host ? 64u : 256u} << 20;
+  }
 
   /// `device` outlives the copier. Milliseconds. `clock` is for tests.
   static Result<std::unique_ptr<GpuCopier>> create(
@@ -49,13 +55,14 @@ class GpuCopier final : public Copier {
 
   /// What one order may need: the sum of entries() over its pieces is at most this.
   static constexpr std::uint64_t max_pieces(Method method) noexcept {
-    return method == Method::sm_kernel ? kListEntries : kStreamEntries - 1;
+    return method == Method::sm_kernel ? kListEntries : kStreamEntries - kBesideCopies;
   }
   /// How many a piece of so many bytes counts for; none has zero.
-  static constexpr std::uint64_t entries(Method method, std::uint64_t bytes) noexcept {
-    // Two divisions by constants: one by a variable would cost 8192 blocks 20 us.
-    return method == Method::sm_kernel ? bytes / kListBytes + (bytes % kListBytes != 0 ? 1 : 0)
-                                       : bytes / kCopyBytes + (bytes % kCopyBytes != 0 ? 1 : 0);
+  static constexpr std::uint64_t entries(Method method, Link link, std::uint64_t bytes) noexcept {
+    const auto cut = [bytes](std::uint64_t most) { return bytes / most + (bytes % most != 0); };
+    // By constants: divisions by a variable would cost 8192 blocks 20 us.
+    if (method == Method::sm_kernel) return cut(kListBytes);
+    return link == Link::host ? cut(copy_bytes(Link::host)) : cut(copy_bytes(Link::peer));
   }
   /// False: sm_kernel is `unsupported`, for the reason in device.kernels().
   bool has_kernel() const noexcept { return device_.copy_blocks() != nullptr; }
@@ -71,7 +78,8 @@ class GpuCopier final : public Copier {
   base::Time expected(base::Time now) const override;  ///< Time::max(): nothing is in flight.
 
  private:
-  static constexpr std::size_t kLine = 128;  // words of different writers lie so far apart
+  static constexpr std::size_t kLine = 128;     // words of different writers lie so far apart
+  static constexpr unsigned kBesideCopies = 3;  // entries at most: a wait, the word, an event
 
   /// What a kernel reads and writes beside the data. All is in mapped host memory but the abort
   /// word, which every warp reads before every entry: over PCIe these reads take turns, 1.2 us
@@ -98,6 +106,7 @@ class GpuCopier final : public Copier {
     std::uint64_t* word = nullptr;  // the number of the last order that has ended
     cuda::CUdeviceptr word_device = 0;
     std::uint64_t submitted = 0, quiet = 0;  // numbers; what lies between is in flight
+    std::uint64_t held_by = 0;               // the user's stream, of a lane for one
     unsigned entries = 0;                    // in the stream, by those in flight
     std::array<Running, kOrdersPerLane> orders;
     std::array<Slot, kSlotsPerLane> slots;
@@ -115,7 +124,8 @@ class GpuCopier final : public Copier {
   GpuCopier(const cuda::Device& device, const base::Clock& clock, cuda::PinnedBuffer memory,
             cuda::DeviceBuffer abort_words, cuda::Stream aborts, std::vector<Lane> lanes);
 
-  static Queued queue_copies(const cuda::DeviceScope& scope, const Lane& lane,
+  Lane* lane_of(const Order& order);  // null: all lanes for held streams are taken
+  static Queued queue_copies(const cuda::DeviceScope& scope, const Lane& lane, Link link,
                              std::span<const Piece> pieces);
   Queued queue_kernel(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
                       std::span<const Piece> pieces, std::uint64_t bytes) const;
@@ -139,7 +149,8 @@ class GpuCopier final : public Copier {
   cuda::PinnedBuffer memory_;  // words and slots
   cuda::DeviceBuffer abort_words_;
   cuda::Stream aborts_;
-  std::vector<Lane> lanes_;  // last: its streams end before what they write to
+  std::vector<Lane> lanes_;  // last: its streams end before what they write to. The last
+                             // kHeldLanes are for what runs after streams of users
 };
 
 }  // namespace linkspan::copy

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -37,7 +38,8 @@ struct Script {
   CUresult copy_error = CUDA_ERROR_INVALID_VALUE;
   CUresult launch = CUDA_SUCCESS, write = CUDA_SUCCESS, query = CUDA_SUCCESS;
   CUresult load = CUDA_SUCCESS;
-  int queries = 0;
+  CUresult wait = CUDA_SUCCESS;
+  int queries = 0, records = 0, waits = 0;
 
   void run(std::size_t entries = ~std::size_t{0}) { run(work, entries); }
   void run_urgent() { run(urgent, urgent.size()); }
@@ -118,6 +120,12 @@ Driver scripted_driver() {
       script[s].emplace_back([=] { std::memcpy(memory(to), &value, sizeof value); });
     return script.write;
   };
+  d.cuEventCreate = [](CUevent* event, unsigned) {
+    return *event = handle<OpaqueEvent>(), CUDA_SUCCESS;
+  };
+  d.cuEventDestroy = [](CUevent) { return CUDA_SUCCESS; };
+  d.cuEventRecord = [](CUevent, CUstream) { return ++script.records, CUDA_SUCCESS; };
+  d.cuStreamWaitEvent = [](CUstream, CUevent, unsigned) { return ++script.waits, script.wait; };
   d.cuStreamQuery = [](CUstream) {
     ++script.queries;
     return script.query == CUDA_SUCCESS && !script.work.empty() ? CUDA_ERROR_NOT_READY
@@ -153,6 +161,7 @@ class GpuCopierTest : public ::testing::Test {
     copier.reset();
     auto opened = Device::open(driver, info);
     ASSERT_TRUE(opened.ok()) << opened.status().to_string();
+    (*opened)->load_kernels();
     device = *std::move(opened);
     auto made = GpuCopier::create(*device, lanes, clock);
     ASSERT_TRUE(made.ok()) << made.status().to_string();
@@ -231,22 +240,75 @@ TEST_F(GpuCopierTest, KeepsTheDepthOfAStream) {
   const std::vector<Piece> most(GpuCopier::max_pieces(Method::copy_engine),
                                 {address(&to), address(&from), 1});
   ASSERT_TRUE(copier->start({.method = Method::copy_engine, .pieces = most}).ok());
-  EXPECT_EQ(start().status().code(), Code::no_resource);
+  script.work.clear();
+  open();
+  while (start().ok()) {
+  }
+  EXPECT_LE(script.work.size(), GpuCopier::kStreamEntries);
+}
+
+TEST_F(GpuCopierTest, GivesEachHeldStreamALaneOfItsOwn) {
+  auto event = copier->device().events().take();
+  ASSERT_TRUE(event.ok());
+  const Piece piece{address(&to), address(&from), 1};
+  const auto behind = [&](std::uint64_t stream) {
+    return copier->start({.method = Method::copy_engine,
+                          .pieces = {&piece, 1},
+                          .after = &**event,
+                          .stream = stream});
+  };
+  for (std::uint64_t stream = 1; stream <= GpuCopier::kHeldLanes; ++stream) {
+    ASSERT_TRUE(behind(stream).ok());
+    ASSERT_TRUE(behind(stream).ok());
+  }
+  EXPECT_EQ(script.waits, 2 * static_cast<int>(GpuCopier::kHeldLanes));
+  EXPECT_EQ(behind(99).status().code(), Code::no_resource);
+  EXPECT_TRUE(start().ok());  // what waits for nobody is not held up
+  script.run();
+  EXPECT_TRUE(behind(99).ok());
+  EXPECT_EQ(script.records, 0);
+}
+
+TEST_F(GpuCopierTest, RecordsAnEventBehindAnOrder) {
+  std::optional<PooledEvent> release;
+  const Piece piece{address(&to), address(&from), 1};
+  ASSERT_TRUE(
+      copier->start({.method = Method::copy_engine, .pieces = {&piece, 1}, .release = &release})
+          .ok());
+  EXPECT_TRUE(release.has_value());
+  EXPECT_EQ(script.records, 1);
+}
+
+TEST_F(GpuCopierTest, StartsNothingWhenAWaitIsRefused) {
+  auto event = copier->device().events().take();
+  ASSERT_TRUE(event.ok());
+  script.wait = CUDA_ERROR_INVALID_HANDLE;
+  const Piece piece{address(&to), address(&from), 1};
+  EXPECT_EQ(copier
+                ->start({.method = Method::copy_engine,
+                         .pieces = {&piece, 1},
+                         .after = &**event,
+                         .stream = 1})
+                .status()
+                .code(),
+            Code::cuda);
+  EXPECT_TRUE(script.work.empty());
 }
 
 TEST_F(GpuCopierTest, RefusesWhatOneOrderCannotHold) {
   const std::vector<Piece> most(GpuCopier::max_pieces(Method::copy_engine) + 1,
                                 {address(&to), address(&from), 1});
-  const Piece large{address(&to), address(&from), GpuCopier::kCopyBytes * most.size()};
+  const Piece large{address(&to), address(&from), GpuCopier::copy_bytes(Link::host) * most.size()};
   const Piece huge{address(&to), address(&from), ~std::uint64_t{0}};
   for (std::span<const Piece> pieces : {std::span(most), std::span(&large, 1), std::span(&huge, 1)})
     EXPECT_EQ(copier->start({.method = Method::copy_engine, .pieces = pieces}).status().code(),
               Code::invalid_argument);
   EXPECT_EQ(copier->start({.method = Method::cpu_threads}).status().code(), Code::invalid_argument);
   EXPECT_TRUE(script.work.empty());
-  EXPECT_EQ(GpuCopier::entries(Method::copy_engine, 0), 0u);
-  EXPECT_EQ(GpuCopier::entries(Method::copy_engine, GpuCopier::kCopyBytes), 1u);
-  EXPECT_EQ(GpuCopier::entries(Method::sm_kernel, GpuCopier::kListBytes + 1), 2u);
+  EXPECT_EQ(GpuCopier::entries(Method::copy_engine, Link::host, 0), 0u);
+  for (const Link link : {Link::host, Link::peer})
+    EXPECT_EQ(GpuCopier::entries(Method::copy_engine, link, GpuCopier::copy_bytes(link)), 1u);
+  EXPECT_EQ(GpuCopier::entries(Method::sm_kernel, Link::peer, GpuCopier::kListBytes + 1), 2u);
 }
 
 TEST_F(GpuCopierTest, SaysWhyThereIsNoKernel) {
