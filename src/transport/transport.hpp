@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <variant>
@@ -17,6 +18,7 @@
 
 #include "base/clock.hpp"
 #include "base/fd.hpp"
+#include "cuda/event.hpp"
 #include "linkspan/status.hpp"
 #include "linkspan/types.hpp"
 #include "memory/region.hpp"
@@ -29,7 +31,7 @@ namespace linkspan::transport {
 struct Capabilities {
   MemoryKinds local_kinds = {};  ///< Reachable without staging; publish() refuses others.
   bool initiator_reads = false;  ///< Can pull without the peer's help.
-  bool orders_streams = false;   ///< Takes Batch::after and Batch::release.
+  bool orders_streams = false;   ///< Takes Batch::streams, where a GPU of ours copies.
   bool leaves_host = false;
   std::uint64_t max_batch_bytes = 0;   ///< The router splits what is larger.
   std::uint64_t max_batch_blocks = 0;  ///< The same.
@@ -44,6 +46,15 @@ class Mapping {
   virtual Permissions permissions() const noexcept = 0;
 };
 
+/// Where a batch stands in the order of a user's streams. All calls on those streams are the
+/// engine's, off the lock, because they may block: a transport sees events.
+struct StreamLinks {
+  const cuda::Event* after = nullptr;  ///< The batch runs behind what this has recorded.
+  std::uint64_t stream = 0;            ///< Of which stream that is: it may stand still for long.
+  /// Out: recorded behind the batch. Left empty where only the Completion tells of its end.
+  std::optional<cuda::PooledEvent>* release = nullptr;
+};
+
 /// One submission: however many blocks, it costs one launch and one flag. No order among blocks or
 /// batches: bytes that two in flight both write are undefined. No blocks is a batch as well.
 struct Batch {
@@ -51,8 +62,7 @@ struct Batch {
   const memory::Region* local = nullptr;  ///< Published here. Borrowed until the Completion.
   const Mapping* remote = nullptr;        ///< Imported here, this peer's. Borrowed as well.
   std::variant<std::span<const Block>, Pages> shape;  ///< Read during post() only.
-  StreamOrder after;         ///< The user's stream to run after; none: at once.
-  StreamOrder release;       ///< The user's stream that goes on after it; none: no one waits.
+  StreamLinks streams = {};                           ///< Read during post() only.
   std::uint64_t cookie = 0;  ///< Unique among those in flight; comes back untouched.
 };
 
@@ -91,7 +101,8 @@ class Endpoint {
   /// Starts a batch; never calls a sink. OK: one Completion follows. Any other: not started.
   /// no_resource: slots come back only in progress(). invalid_argument: a block leaves its region
   /// (the sum may overflow), index lengths differ, a limit is passed, the Mapping is another
-  /// peer's. permission_denied: the peer does not permit it. unsupported: a capability is absent.
+  /// peer's. permission_denied: the peer does not permit it. unsupported: a capability is absent,
+  /// or the batch is to run after a stream and no GPU of ours copies it.
   /// canceled: closed. timed_out, disconnected: no peer.
   virtual Status post(const Batch& batch) = 0;
   /// Asks for an early end. The Completion still comes when it is quiet, as OK or as `canceled`,
@@ -133,7 +144,7 @@ class Transport {
   virtual Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, base::Deadline deadline) = 0;
   virtual std::vector<std::byte> address() const = 0;  ///< Travels in the handshake.
   /// Returns at once. Both peers call it, each with the other's address(). Until both have, post()
-  /// answers no_resource; past the deadline, timed_out. The Channel outlives the Endpoint.
+  /// may answer no_resource; past the deadline, timed_out. The Channel outlives the Endpoint.
   virtual Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> address,
                                                     Channel& channel, base::Deadline deadline) = 0;
 };

@@ -91,8 +91,7 @@ class LoopEndpoint final : public Endpoint {
       return Status(Code::timed_out, Scope::peer, "the peer did not connect in time");
     }
     if (slots_.size() >= kCapabilities.max_inflight) return Status::no_resource();
-    using enum StreamOrder::Flavour;
-    if (batch.after.flavour != none || batch.release.flavour != none)
+    if (batch.streams.after != nullptr)
       return Status(Code::unsupported, Scope::request, "loopback knows no streams");
     const auto& remote = static_cast<const LoopRemote&>(*batch.remote);
     if (!(batch.op == Op::write ? remote.peers.write : remote.peers.read))

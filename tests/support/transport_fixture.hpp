@@ -159,8 +159,6 @@ class Link final : private CompletionSink {
             .local = &HereEnd::region(*here),
             .remote = remote.get(),
             .shape = shape,
-            .after = {},
-            .release = {},
             .cookie = ++cookies_};
   }
   Status post(const Batch& batch);

@@ -174,7 +174,7 @@ TEST_F(LocalEndpointTest, WhatIsMalformedIsCorruptAndWhatIsUnknownUnsupported) {
   EXPECT_EQ(say(static_cast<Message>(999), garbage).code(), Code::unsupported);
   flatbuffers::FlatBufferBuilder out;
   out.Finish(schema::CreateExecuted(out, 5, 0, out.CreateString("")));
-  EXPECT_EQ(say(Message::executed, finished(out)).code(), Code::corrupt);  // was not asked for
+  EXPECT_TRUE(say(Message::executed, finished(out)).ok());  // late: the tally has told already
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/schema/local_generated.h"
+#include "copy/chooser.hpp"
 #include "transport/batch.hpp"
 
 namespace linkspan::transport::local {
@@ -15,6 +16,8 @@ using Where = Route::Where;
 
 /// Pieces of one wave to a copier; what is behind them can still be canceled.
 constexpr std::size_t kWavePieces = 128;
+/// At a guess; more is later than it could be, never wrong.
+constexpr unsigned kPeersThreads = 8;
 
 bool on_gpu(MemoryKind kind) { return kind == MemoryKind::device; }
 
@@ -96,9 +99,6 @@ Status LocalEndpoint::ready() const {
 
 Status LocalEndpoint::post(const Batch& batch) {
   if (Status status = ready(); !status.ok()) return status;
-  using enum StreamOrder::Flavour;
-  if (batch.after.flavour != none || batch.release.flavour != none)
-    return {Code::unsupported, Scope::request, "order with user streams"};
   const auto& memory = static_cast<const LocalMapping&>(*batch.remote).memory();
   if (memory->key().id.incarnation != peer_.incarnation)
     return {Code::invalid_argument, Scope::request, "the remote region is another peer's"};
@@ -120,7 +120,8 @@ Status LocalEndpoint::post(const Batch& batch) {
   slot.id = batch.cookie;
   slot.op = batch.op;
   slot.remote = memory;
-  if (Status status = begin(slot, *local, *blocks, false); !status.ok()) return status;
+  if (Status status = begin(slot, *local, *blocks, false, batch.streams); !status.ok())
+    return status;
   slots_.push_back(std::move(slot));
   ++ours_;
   return {};
@@ -128,15 +129,28 @@ Status LocalEndpoint::post(const Batch& batch) {
 
 /// Chooses the way and takes the first step on it. An error: nothing has begun.
 Status LocalEndpoint::begin(Slot& slot, const Published& local, std::span<const Block> blocks,
-                            bool for_peer) {
+                            bool for_peer, const StreamLinks& streams) {
+  const auto not_in_a_stream = [] {
+    return Status(Code::unsupported, Scope::request, "no GPU of this process copies it");
+  };
   if (blocks.empty()) {
+    if (streams.after != nullptr) return not_in_a_stream();
     slot.stage = Stage::ended;
     return {};
   }
   const ImportedMemory& remote = *slot.remote;
   const RouteFacts f = facts(slot.op, local, remote, shape_of(blocks), for_peer);
   const Route way = route(f);
-  if (way.where == Where::peer) return ask_peer(slot, local, remote.key().id.serial, blocks);
+  const bool by_gpu = way.where == Where::here && (way.method == copy::Method::copy_engine ||
+                                                   way.method == copy::Method::sm_kernel);
+  if (streams.after != nullptr && way.where != Where::nowhere && !by_gpu) return not_in_a_stream();
+  if (way.where == Where::peer) {
+    slot.looked = base::Clock::steady().now();
+    slot.due = std::max(slot.looked, last_asked_due_) +
+               copy::earliest_time(way.method, f.link, f.shape.bytes, kPeersThreads);
+    last_asked_due_ = slot.due;
+    return ask_peer(slot, local, remote.key().id.serial, blocks);
+  }
   if (way.where == Where::nowhere)
     return {Code::unreachable, Scope::request,
             "no path between " + std::string(name_of(f.local)) + " memory here and " +
@@ -157,8 +171,6 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, std::span<const 
     }
   }
   if (way.method == copy::Method::cross_process) there = remote.key().address;
-  const bool by_gpu =
-      way.method == copy::Method::copy_engine || way.method == copy::Method::sm_kernel;
   slot.copier = by_gpu ? static_cast<copy::Copier*>(transport_.gpu_copier(slot.device))
                        : &transport_.cpu_copier();
   if (slot.copier == nullptr)
@@ -173,52 +185,32 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, std::span<const 
     slot.pieces.push_back(piece);
   }
   slot.stage = Stage::running;
-  const Status status = start_some(slot);
-  return status.code() == Code::no_resource ? Status() : status;  // advance() tries again
+  const Status status = start_some(slot, streams);
+  // advance() tries again, but for what has to stand behind an event that is lent for this call.
+  return status.code() == Code::no_resource && streams.after == nullptr ? Status() : status;
 }
 
 /// The next pieces that fit one order. no_resource: none was taken.
-Status LocalEndpoint::start_some(Slot& slot) {
+Status LocalEndpoint::start_some(Slot& slot, const StreamLinks& streams) {
   std::span<const copy::Piece> wave(slot.pieces.data() + slot.next, slot.pieces.size() - slot.next);
   if (slot.method == copy::Method::copy_engine)
     wave = wave.first(std::min(wave.size(), kWavePieces));
   const PeerProcess process = channel_.process();
-  auto ticket = slot.copier->start({.method = slot.method,
-                                    .pieces = wave,
-                                    .lane = lane_,
-                                    .pid = process.pid,
-                                    .pidfd = process.pidfd,
-                                    .remote_is_source = slot.op == Op::read,
-                                    .link = slot.link,
-                                    .device = slot.device});
+  auto ticket = slot.copier->start(
+      {.method = slot.method,
+       .pieces = wave,
+       .lane = lane_,
+       .pid = process.pid,
+       .pidfd = process.pidfd,
+       .remote_is_source = slot.op == Op::read,
+       .link = slot.link,
+       .device = slot.device,
+       .after = streams.after,
+       .stream = streams.stream,
+       .release = wave.size() == slot.pieces.size() ? streams.release : nullptr});
   if (!ticket.ok()) return ticket.status();
   slot.ticket = *ticket;
   slot.next += wave.size();
-  return {};
-}
-
-Status LocalEndpoint::ask_peer(Slot& slot, const Published& local, std::uint64_t remote_serial,
-                               std::span<const Block> blocks) {
-  const std::uint64_t serial = local.key.id.serial;
-  if (!offered_.contains(serial)) {
-    auto key = transport_.key_of(local);
-    if (!key.ok()) return key.status();
-    flatbuffers::FlatBufferBuilder out;
-    const auto bytes = out.CreateVector(reinterpret_cast<const std::uint8_t*>(key->bytes.data()),
-                                        key->bytes.size());
-    out.Finish(schema::CreateOffer(out, bytes));
-    if (Status status = send(Message::offer, finished(out), key->fds); !status.ok()) return status;
-    offered_.insert(serial);
-  }
-  flatbuffers::FlatBufferBuilder out;
-  std::vector<schema::WireBlock> wire;
-  wire.reserve(blocks.size());
-  for (const Block& b : blocks) wire.emplace_back(b.local_offset, b.remote_offset, b.bytes);
-  const auto list = out.CreateVectorOfStructs(wire);
-  out.Finish(
-      schema::CreateExecute(out, slot.id, slot.op == Op::write, serial, remote_serial, list));
-  if (Status status = send(Message::execute, finished(out)); !status.ok()) return status;
-  slot.stage = Stage::asked;
   return {};
 }
 
@@ -232,6 +224,7 @@ void LocalEndpoint::cancel(std::uint64_t cookie) {
 
 void LocalEndpoint::advance(Slot& slot) {
   if (slot.stage == Stage::opening) open_offer(slot);
+  if (slot.stage == Stage::asked) look_at_tally(slot);
   if (slot.stage == Stage::asked && slot.canceled && !slot.cancel_sent) {
     flatbuffers::FlatBufferBuilder out;
     out.Finish(schema::CreateCancel(out, slot.id));
@@ -258,48 +251,6 @@ void LocalEndpoint::advance(Slot& slot) {
   }
 }
 
-/// For the peer: once its key is open, the copy begins as one of our own would.
-void LocalEndpoint::open_offer(Slot& slot) {
-  {
-    const base::MutexLock lock(slot.offer->mutex);
-    if (!slot.offer->opened) return;
-    slot.end = slot.offer->status;
-    slot.remote = slot.offer->memory;
-  }
-  if (slot.end.ok() && slot.canceled) slot.end = Status(Code::canceled, Scope::request, "canceled");
-  if (slot.end.ok() && !slot.remote->alive())
-    slot.end = Status(Code::unreachable, Scope::request, "the region was deregistered");
-  if (slot.end.ok()) {
-    auto blocks = checked_blocks(std::span<const Block>(slot.blocks), slot.target->key.bytes,
-                                 slot.remote->key().bytes, transport_.capabilities());
-    Status status = blocks.ok() ? begin(slot, *slot.target, *blocks, true) : blocks.status();
-    if (status.ok()) return;
-    if (status.code() == Code::no_resource) {
-      slot.pieces.clear();
-      return;
-    }
-    slot.end = status;
-  }
-  slot.stage = Stage::ended;
-}
-
-/// True: it was told and can go.
-bool LocalEndpoint::report(Slot& slot, CompletionSink& sink) {
-  if (!slot.for_peer) {
-    sink.complete({slot.id, std::move(slot.end)});
-    return true;
-  }
-  if (!gone_) {
-    flatbuffers::FlatBufferBuilder out;
-    const auto what = out.CreateString(slot.end.what().substr(0, 512));
-    out.Finish(
-        schema::CreateExecuted(out, slot.id, static_cast<std::uint8_t>(slot.end.code()), what));
-    if (send(Message::executed, finished(out)).code() == Code::no_resource) return false;
-  }
-  --slot.target->uses;
-  return true;
-}
-
 std::size_t LocalEndpoint::progress(CompletionSink& sink) {
   send_pending();
   std::size_t completed = 0;
@@ -318,41 +269,18 @@ std::size_t LocalEndpoint::progress(CompletionSink& sink) {
   return completed;
 }
 
-void LocalEndpoint::send_pending() {
-  std::vector<std::uint64_t> retract;
-  {
-    const base::MutexLock lock(retract_mutex_);
-    retract.swap(to_retract_);
-  }
-  for (const std::uint64_t serial : retract) {
-    offered_.erase(serial);
-    flatbuffers::FlatBufferBuilder out;
-    out.Finish(schema::CreateRetract(out, serial));
-    if (send(Message::retract, finished(out)).code() == Code::no_resource) {
-      const base::MutexLock lock(retract_mutex_);
-      to_retract_.push_back(serial);
-    }
-  }
-  for (auto serial = dying_.begin(); serial != dying_.end();) {
-    bool sent = false;
-    if (!transport_.maps({.incarnation = peer_.incarnation, .buffer = 0, .serial = *serial})) {
-      flatbuffers::FlatBufferBuilder out;
-      out.Finish(schema::CreateRetracted(out, *serial));
-      sent = send(Message::retracted, finished(out)).code() != Code::no_resource;
-    }
-    serial = sent ? dying_.erase(serial) : std::next(serial);
-  }
-}
-
 NextLook LocalEndpoint::next_look() const {
   NextLook look;
   const base::Time now = base::Clock::steady().now();
   // The peer waits to hear that we have closed a region; a user who drops it calls nothing else.
   if (!dying_.empty()) look = {NextLook::When::at, now + std::chrono::milliseconds(1)};
   for (const Slot& slot : slots_) {
-    if (slot.stage == Stage::asked && !(slot.canceled && !slot.cancel_sent)) continue;
-    if (slot.stage != Stage::running || slot.ticket == 0) return {NextLook::When::now, {}};
-    const base::Time due = slot.copier->expected(now);
+    const bool asked = slot.stage == Stage::asked && !(slot.canceled && !slot.cancel_sent);
+    if (asked && slot.tally_word == kNoWord) continue;  // a message will tell
+    if (!asked && (slot.stage != Stage::running || slot.ticket == 0))
+      return {NextLook::When::now, {}};
+    const base::Time due =
+        asked ? copy::next_look(slot.due, slot.looked) : slot.copier->expected(now);
     if (look.when == NextLook::When::idle || due < look.at) look = {NextLook::When::at, due};
   }
   return look;

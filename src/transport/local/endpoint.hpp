@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "transport/local/local_transport.hpp"
+#include "transport/local/tally.hpp"
 #include "transport/local/wire.hpp"
 
 namespace linkspan::transport::local {
@@ -44,6 +45,8 @@ class LocalEndpoint final : public Endpoint {
   std::string peer_name() const { return std::string(channel_.peer_name()); }
 
  private:
+  static constexpr std::uint32_t kNoWord = ~std::uint32_t{0};
+
   /// A region of the peer's that it offered, so that we copy for it.
   struct Offer {
     base::Mutex mutex;
@@ -71,6 +74,8 @@ class LocalEndpoint final : public Endpoint {
     const cuda::Device* device = nullptr;
     copy::Copier* copier = nullptr;
     copy::Ticket ticket = 0;                 // 0: nothing is with the copier
+    std::uint32_t tally_word = kNoWord;      // ours, or the peer's, of a copy that is asked for
+    base::Time due{}, looked{};              // of one that was asked for: no end comes before
     std::shared_ptr<ImportedMemory> remote;  // also the engine's Mapping or the Offer
     // For the peer only:
     std::shared_ptr<Published> target;  // also the transport's, whose retract() waits for `uses`
@@ -82,10 +87,13 @@ class LocalEndpoint final : public Endpoint {
   RouteFacts facts(Op op, const Published& local, const ImportedMemory& remote, Shape shape,
                    bool for_peer) const;
   Status ready() const;
-  Status begin(Slot& slot, const Published& local, std::span<const Block> blocks, bool for_peer);
+  Status begin(Slot& slot, const Published& local, std::span<const Block> blocks, bool for_peer,
+               const StreamLinks& streams);
   Status ask_peer(Slot& slot, const Published& local, std::uint64_t remote_serial,
                   std::span<const Block> blocks);
-  Status start_some(Slot& slot);
+  Status share_tally();
+  void look_at_tally(Slot& slot);
+  Status start_some(Slot& slot, const StreamLinks& streams = {});
   void advance(Slot& slot);
   void open_offer(Slot& slot);
   bool report(Slot& slot, CompletionSink& sink);
@@ -99,6 +107,7 @@ class LocalEndpoint final : public Endpoint {
   Status on_cancel(std::span<const std::byte> bytes);
   Status on_retract(std::span<const std::byte> bytes);
   Status on_retracted(std::span<const std::byte> bytes);
+  Status on_tally(std::span<base::Fd> fds);
 
   LocalTransport& transport_;
   const Address peer_;
@@ -106,9 +115,12 @@ class LocalEndpoint final : public Endpoint {
   const unsigned lane_;
   const Status cross_process_;  // OK, or why process_vm_readv does not reach the peer
   bool closed_ = false, gone_ = false;
+  base::Time last_asked_due_{};  // the peer runs what it is asked one after the other
   std::list<Slot> slots_;
-  std::size_t ours_ = 0, for_peer_ = 0;  // of slots_
-  std::set<std::uint64_t> offered_;      // serials of ours that the peer has a key of
+  std::size_t ours_ = 0, for_peer_ = 0;     // of slots_
+  std::set<std::uint64_t> offered_;         // serials of ours that the peer has a key of
+  std::unique_ptr<Tally> tally_;            // null: nothing was asked of the peer yet
+  std::unique_ptr<TallyView> peers_tally_;  // null: the peer has sent none
   std::map<std::uint64_t, std::shared_ptr<Offer>> offers_;  // by the peer's serial
   std::set<std::uint64_t> dying_;  // the peer's serials that it waits to hear `retracted` of
 

@@ -24,6 +24,8 @@ Status LocalEndpoint::on_message(std::uint16_t op, std::span<const std::byte> by
       return on_retract(bytes);
     case Message::retracted:
       return on_retracted(bytes);
+    case Message::tally:
+      return on_tally(fds);
   }
   return {Code::unsupported, Scope::request, "the local transport has no op " + std::to_string(op)};
 }
@@ -65,6 +67,7 @@ Status LocalEndpoint::on_execute(std::span<const std::byte> bytes) {
   Slot slot;
   slot.id = wire->id();
   slot.for_peer = true;
+  slot.tally_word = wire->tally_word();
   // Their write is our read: we pull from their region into ours.
   slot.op = wire->write() ? Op::read : Op::write;
   slot.stage = Stage::opening;
@@ -107,7 +110,7 @@ Status LocalEndpoint::on_executed(std::span<const std::byte> bytes) {
     slot.stage = Stage::ended;
     return {};
   }
-  return corrupt("an execution ended that was not asked for");
+  return {};  // the tally has told already
 }
 
 Status LocalEndpoint::on_cancel(std::span<const std::byte> bytes) {
@@ -137,6 +140,14 @@ Status LocalEndpoint::on_retracted(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Retracted>(bytes);
   if (wire == nullptr) return corrupt("malformed retracted");
   transport_.acknowledged(*this, wire->serial());
+  return {};
+}
+
+Status LocalEndpoint::on_tally(std::span<base::Fd> fds) {
+  if (fds.size() != 1 || peers_tally_ != nullptr) return corrupt("a second tally, or no page");
+  auto view = TallyView::open(fds[0]);
+  if (!view.ok()) return view.status();
+  peers_tally_ = *std::move(view);
   return {};
 }
 

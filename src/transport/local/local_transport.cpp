@@ -14,7 +14,7 @@ namespace {
 constexpr Capabilities kCapabilities{
     .local_kinds = {MemoryKind::host, MemoryKind::pinned, MemoryKind::shared, MemoryKind::device},
     .initiator_reads = true,
-    .orders_streams = false,
+    .orders_streams = true,
     .leaves_host = false,
     .max_batch_bytes = std::uint64_t{256} << 20,
     .max_batch_blocks = 4096,

@@ -10,7 +10,15 @@
 namespace linkspan::transport::local {
 
 /// Ops on the Channel. Numbers are wire format.
-enum class Message : std::uint16_t { offer = 1, execute, executed, cancel, retract, retracted };
+enum class Message : std::uint16_t {
+  offer = 1,
+  execute,
+  executed,
+  cancel,
+  retract,
+  retracted,
+  tally,
+};
 
 using schema::finished;
 using schema::verified;

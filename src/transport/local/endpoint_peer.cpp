@@ -1,0 +1,127 @@
+// What the two ends do for each other: copies that only the peer can run, and regions that end.
+#include "base/schema/local_generated.h"
+#include "transport/batch.hpp"
+#include "transport/local/endpoint.hpp"
+
+namespace linkspan::transport::local {
+
+Status LocalEndpoint::ask_peer(Slot& slot, const Published& local, std::uint64_t remote_serial,
+                               std::span<const Block> blocks) {
+  const std::uint64_t serial = local.key.id.serial;
+  if (!offered_.contains(serial)) {
+    auto key = transport_.key_of(local);
+    if (!key.ok()) return key.status();
+    flatbuffers::FlatBufferBuilder out;
+    const auto bytes = out.CreateVector(reinterpret_cast<const std::uint8_t*>(key->bytes.data()),
+                                        key->bytes.size());
+    out.Finish(schema::CreateOffer(out, bytes));
+    if (Status status = send(Message::offer, finished(out), key->fds); !status.ok()) return status;
+    offered_.insert(serial);
+  }
+  if (Status status = share_tally(); !status.ok()) return status;
+  const auto word = tally_->take();
+  flatbuffers::FlatBufferBuilder out;
+  std::vector<schema::WireBlock> wire;
+  wire.reserve(blocks.size());
+  for (const Block& b : blocks) wire.emplace_back(b.local_offset, b.remote_offset, b.bytes);
+  const auto list = out.CreateVectorOfStructs(wire);
+  out.Finish(schema::CreateExecute(out, slot.id, slot.op == Op::write, serial, remote_serial, list,
+                                   word.value_or(kNoWord)));
+  if (Status status = send(Message::execute, finished(out)); !status.ok()) {
+    if (word) tally_->give_back(*word);
+    return status;
+  }
+  slot.tally_word = word.value_or(kNoWord);
+  slot.stage = Stage::asked;
+  return {};
+}
+
+Status LocalEndpoint::share_tally() {
+  if (tally_ != nullptr) return {};
+  auto tally = Tally::create();
+  if (!tally.ok()) return tally.status();
+  auto fd = (*tally)->fd().duplicate();
+  if (!fd.ok()) return fd.status();
+  if (Status status = send(Message::tally, {}, std::span(&*fd, 1)); !status.ok()) return status;
+  tally_ = *std::move(tally);
+  return {};
+}
+
+void LocalEndpoint::look_at_tally(Slot& slot) {
+  slot.looked = base::Clock::steady().now();
+  if (slot.tally_word != kNoWord && tally_->ended_well(slot.tally_word)) slot.stage = Stage::ended;
+}
+
+/// For the peer: once its key is open, the copy begins as one of our own would.
+void LocalEndpoint::open_offer(Slot& slot) {
+  {
+    const base::MutexLock lock(slot.offer->mutex);
+    if (!slot.offer->opened) return;
+    slot.end = slot.offer->status;
+    slot.remote = slot.offer->memory;
+  }
+  if (slot.end.ok() && slot.canceled) slot.end = Status(Code::canceled, Scope::request, "canceled");
+  if (slot.end.ok() && !slot.remote->alive())
+    slot.end = Status(Code::unreachable, Scope::request, "the region was deregistered");
+  if (slot.end.ok()) {
+    auto blocks = checked_blocks(std::span<const Block>(slot.blocks), slot.target->key.bytes,
+                                 slot.remote->key().bytes, transport_.capabilities());
+    Status status = blocks.ok() ? begin(slot, *slot.target, *blocks, true, {}) : blocks.status();
+    if (status.ok()) return;
+    if (status.code() == Code::no_resource) {
+      slot.pieces.clear();
+      return;
+    }
+    slot.end = status;
+  }
+  slot.stage = Stage::ended;
+}
+
+/// True: it was told and can go.
+bool LocalEndpoint::report(Slot& slot, CompletionSink& sink) {
+  if (!slot.for_peer) {
+    if (slot.tally_word != kNoWord) tally_->give_back(slot.tally_word);
+    sink.complete({slot.id, std::move(slot.end)});
+    return true;
+  }
+  if (!gone_) {
+    // Once: the peer uses the word again for another copy.
+    const std::uint32_t word = std::exchange(slot.tally_word, kNoWord);
+    if (slot.end.ok() && peers_tally_ != nullptr) peers_tally_->tell_end(word);
+    flatbuffers::FlatBufferBuilder out;
+    const auto what = out.CreateString(slot.end.what().substr(0, 512));
+    out.Finish(
+        schema::CreateExecuted(out, slot.id, static_cast<std::uint8_t>(slot.end.code()), what));
+    if (send(Message::executed, finished(out)).code() == Code::no_resource) return false;
+  }
+  --slot.target->uses;
+  return true;
+}
+
+void LocalEndpoint::send_pending() {
+  std::vector<std::uint64_t> retract;
+  {
+    const base::MutexLock lock(retract_mutex_);
+    retract.swap(to_retract_);
+  }
+  for (const std::uint64_t serial : retract) {
+    offered_.erase(serial);
+    flatbuffers::FlatBufferBuilder out;
+    out.Finish(schema::CreateRetract(out, serial));
+    if (send(Message::retract, finished(out)).code() == Code::no_resource) {
+      const base::MutexLock lock(retract_mutex_);
+      to_retract_.push_back(serial);
+    }
+  }
+  for (auto serial = dying_.begin(); serial != dying_.end();) {
+    bool sent = false;
+    if (!transport_.maps({.incarnation = peer_.incarnation, .buffer = 0, .serial = *serial})) {
+      flatbuffers::FlatBufferBuilder out;
+      out.Finish(schema::CreateRetracted(out, *serial));
+      sent = send(Message::retracted, finished(out)).code() != Code::no_resource;
+    }
+    serial = sent ? dying_.erase(serial) : std::next(serial);
+  }
+}
+
+}  // namespace linkspan::transport::local

@@ -1,0 +1,68 @@
+// transport/local/tally.hpp - how the peer tells that a copy it ran for us has ended, in memory.
+//
+// A message would wake our Control thread, which after some milliseconds of sleep takes 0.2 ms
+// (two H200, a 1 GiB transfer of 19 ms); so the asking side shares one page of words with the peer,
+// and the peer writes the end of a copy there, when the copy is quiet. Who waits looks at the word
+// as at one that a GPU writes. The message `executed` still follows: it wakes those who sleep, and
+// brings the words of an error.
+// Threads: under the Worker's lock on both sides; the words are atomic.
+// Invariants: a word is 0 from take() until the peer's one write to it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/fd.hpp"
+
+namespace linkspan::transport::local {
+
+inline constexpr std::uint32_t kTallyWords = 512;  // a page
+
+/// The asking side's.
+class Tally {
+ public:
+  static Result<std::unique_ptr<Tally>> create();
+  Tally(const Tally&) = delete;
+  Tally& operator=(const Tally&) = delete;
+  ~Tally();
+
+  std::optional<std::uint32_t> take();  ///< Nothing: all are in use.
+  void give_back(std::uint32_t word) { free_.push_back(word); }
+  /// The peer has written that the copy ended as OK.
+  bool ended_well(std::uint32_t word) const noexcept {
+    return words_[word].load(std::memory_order_acquire) == kEndedWell;
+  }
+  const base::Fd& fd() const noexcept { return fd_; }
+
+  static constexpr std::uint64_t kEndedWell = 1;
+
+ private:
+  Tally(base::Fd fd, std::atomic<std::uint64_t>* words);
+
+  base::Fd fd_;
+  std::atomic<std::uint64_t>* words_;
+  std::vector<std::uint32_t> free_;
+};
+
+/// The executing side's view of the peer's.
+class TallyView {
+ public:
+  /// corrupt: not such a page, or its owner could take it away under our feet.
+  static Result<std::unique_ptr<TallyView>> open(const base::Fd& fd);
+  TallyView(const TallyView&) = delete;
+  TallyView& operator=(const TallyView&) = delete;
+  ~TallyView();
+
+  void tell_end(std::uint32_t word) noexcept {
+    if (word < kTallyWords) words_[word].store(Tally::kEndedWell, std::memory_order_release);
+  }
+
+ private:
+  explicit TallyView(std::atomic<std::uint64_t>* words) : words_(words) {}
+  std::atomic<std::uint64_t>* words_;
+};
+
+}  // namespace linkspan::transport::local
