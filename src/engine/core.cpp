@@ -63,6 +63,7 @@ Status Core::set_up(const EngineOptions& options) {
                                            .options = &options_});
   if (!transports.ok()) return transports.status();
   transports_ = *std::move(transports);
+  streams_ = std::make_unique<StreamOrders>(topology_.get());
   auto control = control::Control::open(identity_, *this, log_);
   if (!control.ok()) return control.status();
   control_ = *std::move(control);
@@ -151,6 +152,9 @@ Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
                                            "\" was required, this transfer takes \"" + way->path +
                                            "\": " + way->reason);
   }
+  auto place =
+      streams_->place(options.after, options.release, local.registration_->region().facts().gpu);
+  if (!place.ok()) return place.status();
   auto transfer = std::make_shared<TransferState>();
   transfer->peer = peer;
   transfer->op = op;
@@ -158,8 +162,9 @@ Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
   transfer->remote = remote.imported_;
   transfer->transport = *transport;
   transfer->plan = make_plan(*blocks, transports_[*transport]->capabilities());
-  transfer->after = options.after;
-  transfer->release = options.release;
+  transfer->stream = place->after;
+  transfer->mark = std::move(place->mark);
+  transfer->wants_release = place->release.device != nullptr;
   transfer->notification.assign(options.notification.begin(), options.notification.end());
   transfer->submitted = base::Clock::steady().now();
   const Duration deadline =
@@ -177,8 +182,33 @@ Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
     transfer->local->release();
     return status;
   }
-  watcher_->wake();
+  watcher_->expect();
+  if (place->release.device != nullptr) hold_stream(*transfer, *place);
   return Transfer(shared_from_this(), std::move(transfer));
+}
+
+/// The user's stream waits: for an event in ours, or for a Gate that the end of the transfer opens.
+/// Both fail only with the user's context, which has nothing left to run.
+void Core::hold_stream(TransferState& transfer, StreamPlace& place) {
+  std::optional<cuda::PooledEvent> behind;
+  {
+    const base::MutexLock lock(worker_.mutex);
+    transfer.wants_release = false;  // from now on an event would come too late
+    behind = std::move(transfer.behind);
+    if (!behind && transfer.quiet) return;
+  }
+  Status status;
+  if (behind) {
+    const auto scope = place.release.device->enter();
+    status = scope.ok() ? cuda::make_wait(*scope, place.release.handle, **behind) : scope.status();
+  } else {
+    status = place.gate->arm(place.release);
+    const base::MutexLock lock(worker_.mutex);
+    if (!transfer.quiet) transfer.gate = std::move(place.gate);
+  }
+  if (!status.ok() && log_.enabled(base::Level::error))
+    log_.write(base::Level::error, "transfer " + std::to_string(transfer.id) +
+                                       " does not hold its stream: " + status.to_string());
 }
 
 Result<Explanation> Core::explain(std::uint64_t peer, Op op, const Region& local,

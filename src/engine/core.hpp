@@ -80,6 +80,7 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   Result<std::shared_ptr<ImportedRegion>> import(control::Session& session,
                                                  control::Exported& exported,
                                                  base::Deadline deadline);
+  void hold_stream(TransferState& transfer, StreamPlace& place);
   Result<std::size_t> choose(const RemoteRegion& remote, std::uint64_t peer) const;
   transport::NextLook look();
   Duration nap_until_next_look(base::Time begin) LINKSPAN_REQUIRES(worker_.mutex);
@@ -107,6 +108,7 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   Status no_gpu_;
   std::unique_ptr<memory::Registry> registry_;
   std::vector<std::unique_ptr<transport::Transport>> transports_;
+  std::unique_ptr<StreamOrders> streams_;
 
   base::Mutex exports_mutex_;
   // The keys of each region by serial, as transports published them; null bytes: that one did not.

@@ -1,17 +1,20 @@
 // engine/transfer.hpp - the state machine behind a Transfer: queued, posted, quiet.
 //
-// queued: batches are left to post, in the peer's queue. posted: all are with an Endpoint. quiet:
-// each has completed and nothing will touch the memory again; only then is there a status.
+// held: a stream of the user's has to come by first, and no GPU of ours copies, whose stream could
+// wait for it. queued: batches are left to post, in the peer's queue. posted: all are with an
+// Endpoint. quiet: each has completed and nothing will touch the memory again; only then is there a
+// status.
 // Threads: under the Worker's lock, but for `quiet`, which any thread reads; `end` is immutable
 // once it is set.
 #pragma once
 
 #include <atomic>
 #include <memory>
-#include <set>
+#include <optional>
 #include <vector>
 
 #include "engine/router.hpp"
+#include "engine/stream_order.hpp"
 #include "memory/registry.hpp"
 
 namespace linkspan::engine {
@@ -37,14 +40,19 @@ struct TransferState {
   std::shared_ptr<ImportedRegion> remote;             // also the user's RemoteRegion
   std::size_t transport = 0;                          // index of the one that carries it
   Plan plan;
-  StreamOrder after, release;
   std::vector<std::byte> notification;
   base::Time submitted{}, deadline{};
 
-  std::size_t posted = 0;             // batches of the plan
-  std::set<std::uint64_t> in_flight;  // cookies
-  bool finishing = false;             // only its notification is left to send
-  Status first_error;                 // what it will end with
+  UserStream stream;                        // to run after
+  std::optional<cuda::PooledEvent> mark;    // where it stood; until all is posted
+  bool wants_release = false;               // by an event of ours, as long as that can be
+  std::optional<cuda::PooledEvent> behind;  // that event
+  std::unique_ptr<Gate> gate;               // or what holds the user's stream until the end
+
+  std::size_t posted = 0;     // batches of the plan
+  std::size_t in_flight = 0;  // batches
+  bool finishing = false;     // only its notification is left to send
+  Status first_error;         // what it will end with
   bool canceled = false, expired = false;
 
   Status end;

@@ -12,8 +12,10 @@ namespace {
 using namespace std::chrono_literals;
 using When = transport::NextLook::When;
 
-constexpr Duration kPark = 1s;   // a missed ring costs so much
-constexpr Duration kNap = 50us;  // while something is a little overdue
+constexpr Duration kPark = 1s;        // a missed ring costs so much
+constexpr Duration kNap = 50us;       // while something is a little overdue
+constexpr Duration kDoze = 100us;     // while it is not needed, and may soon be
+constexpr Duration kStayAwake = 1ms;  // after something was outstanding
 constexpr Duration kYieldFor = 50us;
 
 }  // namespace
@@ -34,18 +36,20 @@ Watcher::~Watcher() {
   wake();
 }
 
-void Watcher::wake() noexcept {
+void Watcher::wake() noexcept { ring(Sleep::doze); }
+
+void Watcher::expect() noexcept { ring(Sleep::parked); }
+
+void Watcher::ring(Sleep from) noexcept {
   rung_.store(true, std::memory_order_seq_cst);
-  if (!parked_.load(std::memory_order_seq_cst)) return;
+  if (sleep_.load(std::memory_order_seq_cst) < from) return;
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto written = ::write(bell_.get(), &one, sizeof one);
 }
 
-void Watcher::nap(Duration at_most, bool parked) noexcept {
-  if (parked) {
-    parked_.store(true, std::memory_order_seq_cst);
-    if (rung_.load(std::memory_order_seq_cst)) at_most = Duration::zero();
-  }
+void Watcher::nap(Duration at_most, Sleep how) noexcept {
+  sleep_.store(how, std::memory_order_seq_cst);
+  if (rung_.load(std::memory_order_seq_cst)) at_most = Duration::zero();
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(at_most);
   const timespec limit{.tv_sec = seconds.count(), .tv_nsec = (at_most - seconds).count()};
   pollfd bell{.fd = bell_.get(), .events = POLLIN, .revents = 0};
@@ -53,26 +57,32 @@ void Watcher::nap(Duration at_most, bool parked) noexcept {
     std::uint64_t rings = 0;
     [[maybe_unused]] const auto read = ::read(bell_.get(), &rings, sizeof rings);
   }
-  parked_.store(false, std::memory_order_seq_cst);
+  sleep_.store(Sleep::awake, std::memory_order_seq_cst);
 }
 
 void Watcher::run(const std::stop_token& stop) {
-  base::Time busy_since{};
+  base::Time busy_since{}, active{};
   while (!stop.stop_requested()) {
-    rung_.store(false, std::memory_order_seq_cst);
+    const bool rung = rung_.exchange(false, std::memory_order_seq_cst);
     const transport::NextLook next = look_();
     const base::Time now = base::Clock::steady().now();
+    if (rung || next.when != When::idle) active = now;
     if (next.when == When::idle) {
       busy_since = {};
-      nap(kPark, true);
+      // A ring is a system call, which whoever submits one transfer after the other need not pay.
+      const bool lately = now - active < kStayAwake;
+      nap(lately ? kDoze : kPark, lately ? Sleep::doze : Sleep::parked);
       continue;
     }
     if (busy_since == base::Time{}) busy_since = now;
     const Duration left = next.when == When::now ? Duration::zero() : next.at - now;
     if (left > kYieldFor)
-      nap(std::min<Duration>(left - kYieldFor / 2, kPark), true);
-    else if (users_ > 0 || now - busy_since > 1ms)
-      nap(users_ > 0 ? Duration(1ms) : kNap, true);
+      nap(std::min<Duration>(left - kYieldFor / 2, kPark),
+          left > kDoze ? Sleep::parked : Sleep::doze);
+    else if (users_ > 0)
+      nap(kDoze, Sleep::doze);
+    else if (now - busy_since > 1ms)
+      nap(kNap, Sleep::doze);
     else
       std::this_thread::yield();
     if (left > kYieldFor) busy_since = {};  // it slept until the predicted end

@@ -1,13 +1,14 @@
 // engine/watcher.hpp - the Engine's thread that makes progress while no thread of the user does.
 //
 // A completion is a word in memory, which wakes nobody: somebody has to look. The Watcher looks at
-// once, then yields, then sleeps until what the Endpoints predict; with nothing outstanding it is
-// parked. Users that wait look themselves, and it keeps out of their way.
+// once, then yields, then sleeps until what the Endpoints predict; a while after nothing is
+// outstanding it is parked. Users that wait look themselves, and it keeps out of their way.
 // Threads: wake() and the user's coming and going, any thread; it blocks in ppoll on its own
 // eventfd only, for at most kPark.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -25,18 +26,24 @@ class Watcher {
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
 
-  /// Something is outstanding, or has changed. A system call only if the thread is parked.
+  /// Something has changed. A system call only if the thread sleeps.
   void wake() noexcept;
+  /// Something is outstanding that its submitter will look after, as a rule: a thread that only
+  /// dozes is let sleep on, at most 0.2 ms.
+  void expect() noexcept;
   void user_waits(bool begins) noexcept { users_ += begins ? 1 : -1; }
 
  private:
   Watcher(base::Fd bell, std::function<transport::NextLook()> look);
   void run(const std::stop_token& stop);
-  void nap(Duration at_most, bool parked) noexcept;
+  enum class Sleep : std::uint8_t { awake, doze, parked };
+  void ring(Sleep from) noexcept;
+  void nap(Duration at_most, Sleep how) noexcept;
 
   const base::Fd bell_;
   const std::function<transport::NextLook()> look_;
-  std::atomic<bool> parked_{false}, rung_{false};
+  std::atomic<Sleep> sleep_{Sleep::awake};
+  std::atomic<bool> rung_{false};
   std::atomic<int> users_{0};
   std::jthread thread_;
 };

@@ -5,6 +5,8 @@
 
 namespace linkspan::engine {
 
+using namespace std::chrono_literals;
+
 Status SessionChannel::send(std::uint16_t op, std::span<const std::byte> bytes,
                             std::span<base::Fd> fds) {
   Status status = session_->send(control::FrameOp::for_transport, 0,
@@ -31,14 +33,18 @@ Status Worker::submit(const std::shared_ptr<TransferState>& transfer) {
   if (peer->unquiet >= kQueue) return Status::no_resource();
   transfer->id = ++last_id_;
   // The first batch decides: what it is refused for, the caller hears as an error.
+  bool held = false;
   if (peer->queue.empty()) {
     Status status = post_next(*peer, *transfer);
-    if (!status.ok() && status.code() != Code::no_resource) return status;
+    held = is_held(status, *transfer);
+    if (!status.ok() && status.code() != Code::no_resource && !held) return status;
   }
   ++peer->unquiet;
   transfers_[transfer->id] = transfer;
-  deadlines_.emplace(transfer->deadline, transfer->id);
-  if (!transfer->all_posted()) {
+  next_expiry_ = std::min(next_expiry_, transfer->deadline);
+  if (held) {
+    hold(transfer);
+  } else if (!transfer->all_posted()) {
     peer->queue.push_back(transfer);
     pump(*peer);
   }
@@ -46,20 +52,52 @@ Status Worker::submit(const std::shared_ptr<TransferState>& transfer) {
 }
 
 Status Worker::post_next(PeerRecord& peer, TransferState& transfer) {
-  const std::uint64_t cookie = ++last_cookie_;
+  const bool last = transfer.posted + 1 == transfer.plan.ends.size();
+  const std::uint64_t cookie = batches_.insert(&transfer);
   Status status = peer.endpoints[transfer.transport]->post(
       {.op = transfer.op,
        .local = &transfer.local->region(),
        .remote = transfer.remote->mappings[transfer.transport].get(),
        .shape = transfer.plan.batch(transfer.posted),
-       .after = transfer.after,
-       .release = transfer.release,
+       .streams = {.after = transfer.mark ? &**transfer.mark : nullptr,
+                   .stream = transfer.stream.key,
+                   .release = last && transfer.wants_release ? &transfer.behind : nullptr},
        .cookie = cookie});
-  if (!status.ok()) return status;
+  if (!status.ok()) {
+    batches_.take(cookie);
+    return status;
+  }
   ++transfer.posted;
-  transfer.in_flight.insert(cookie);
-  by_cookie_[cookie] = &transfer;
+  ++transfer.in_flight;
+  if (last) transfer.mark.reset();
   return {};
+}
+
+/// The transport cannot wait for the user's stream: we do.
+bool Worker::is_held(const Status& status, const TransferState& transfer) {
+  return status.code() == Code::unsupported && transfer.mark && transfer.posted == 0;
+}
+
+void Worker::hold(const std::shared_ptr<TransferState>& transfer) {
+  held_.push_back(transfer);
+  held_since_ = look_at_held_ = base::Clock::steady().now();
+}
+
+/// Queues what need not wait any more. Costs a driver call for each, hence ever more rarely.
+void Worker::look_at_held(base::Time now) {
+  if (held_.empty() || now < look_at_held_) return;
+  look_at_held_ = now + std::clamp<Duration>((now - held_since_) / 16, 5us, 1ms);
+  std::erase_if(held_, [&](const std::shared_ptr<TransferState>& transfer) {
+    if (!transfer->all_posted()) {  // else it was stopped
+      const auto scope = transfer->stream.device->enter();
+      const Result<bool> passed = scope.ok() ? (*transfer->mark)->done(*scope) : scope.status();
+      if (passed.ok() && !*passed) return false;
+      if (!passed.ok()) stop(*transfer, passed.status());
+      transfer->mark.reset();
+    }
+    peers_.at(transfer->peer)->queue.push_back(transfer);
+    return true;
+  });
 }
 
 void Worker::pump(PeerRecord& peer) {
@@ -77,6 +115,11 @@ void Worker::pump(PeerRecord& peer) {
     if (!transfer->all_posted()) {
       const Status status = post_next(peer, *transfer);
       if (status.code() == Code::no_resource) return;
+      if (is_held(status, *transfer)) {
+        hold(transfer);
+        peer.queue.pop_front();
+        continue;
+      }
       if (!status.ok()) stop(*transfer, status);
     }
     if (transfer->all_posted()) {
@@ -93,8 +136,15 @@ void Worker::stop(TransferState& transfer, const Status& why) {
   PeerRecord* peer = find_peer(transfer.peer);
   if (peer == nullptr) return;
   peer->sweep = true;
-  for (const std::uint64_t cookie : transfer.in_flight)
-    peer->endpoints[transfer.transport]->cancel(cookie);
+  look_at_held_ = {};  // it may be one of these
+  cancel_batches(*peer, transfer);
+}
+
+void Worker::cancel_batches(PeerRecord& peer, const TransferState& transfer) {
+  if (transfer.in_flight == 0) return;
+  batches_.for_each([&](std::uint64_t cookie, const TransferState* owner) {
+    if (owner == &transfer) peer.endpoints[transfer.transport]->cancel(cookie);
+  });
 }
 
 void Worker::cancel(TransferState& transfer) {
@@ -105,8 +155,7 @@ void Worker::cancel(TransferState& transfer) {
   if (unposted) {
     stop(transfer, why);
   } else if (PeerRecord* peer = find_peer(transfer.peer)) {
-    for (const std::uint64_t cookie : transfer.in_flight)
-      peer->endpoints[transfer.transport]->cancel(cookie);
+    cancel_batches(*peer, transfer);
   }
 }
 
@@ -136,7 +185,7 @@ bool Worker::finish(TransferState& transfer) {
 }
 
 bool Worker::end_if_quiet(const std::shared_ptr<TransferState>& transfer) {
-  if (!transfer->all_posted() || !transfer->in_flight.empty() || transfer->quiet) return false;
+  if (!transfer->all_posted() || transfer->in_flight != 0 || transfer->quiet) return false;
   finishing_ -= std::exchange(transfer->finishing, false) ? 1 : 0;
   if (!finish(*transfer)) {
     transfer->finishing = true;
@@ -144,6 +193,8 @@ bool Worker::end_if_quiet(const std::shared_ptr<TransferState>& transfer) {
     return false;
   }
   transfer->local->release();
+  transfer->mark.reset();
+  transfer->gate.reset();  // the user's stream goes on, whatever the end
   if (PeerRecord* peer = find_peer(transfer->peer)) --peer->unquiet;
   transfers_.erase(transfer->id);
   garbage_.push_back(std::exchange(transfer->remote, nullptr));
@@ -156,27 +207,34 @@ bool Worker::end_if_quiet(const std::shared_ptr<TransferState>& transfer) {
 }
 
 void Worker::expire(base::Time now) {
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    const auto found = transfers_.find(deadlines_.begin()->second);
-    deadlines_.erase(deadlines_.begin());
-    if (found == transfers_.end()) continue;
-    found->second->expired = true;
-    cancel(*found->second);
+  if (now < next_expiry_) return;
+  next_expiry_ = base::Time::max();
+  for (auto& [id, transfer] : transfers_) {
+    if (transfer->expired) continue;
+    if (transfer->deadline > now) {
+      next_expiry_ = std::min(next_expiry_, transfer->deadline);
+      continue;
+    }
+    transfer->expired = true;
+    cancel(*transfer);
   }
 }
 
 std::size_t Worker::progress() {
   std::size_t ended = 0;
-  if (!deadlines_.empty()) expire(base::Clock::steady().now());
+  if (!transfers_.empty()) {
+    const base::Time now = base::Clock::steady().now();
+    expire(now);
+    look_at_held(now);
+  }
   for (auto& [id, peer] : peers_)
     for (auto& endpoint : peer->endpoints)
       if (endpoint != nullptr) endpoint->progress(*this);
   for (transport::Completion& completion : std::exchange(completions_, {})) {
-    const auto found = by_cookie_.find(completion.cookie);
-    if (found == by_cookie_.end()) continue;
-    TransferState& transfer = *found->second;
-    by_cookie_.erase(found);
-    transfer.in_flight.erase(completion.cookie);
+    const auto owner = batches_.take(completion.cookie);
+    if (!owner) continue;
+    TransferState& transfer = **owner;
+    --transfer.in_flight;
     if (!completion.status.ok() && transfer.first_error.ok()) stop(transfer, completion.status);
     if (const auto whole = transfers_.find(transfer.id); whole != transfers_.end())
       ended += end_if_quiet(std::shared_ptr(whole->second)) ? 1 : 0;
@@ -206,7 +264,8 @@ std::size_t Worker::progress() {
 transport::NextLook Worker::next_look() {
   using When = transport::NextLook::When;
   transport::NextLook next;
-  if (!deadlines_.empty() && !transfers_.empty()) next = {When::at, deadlines_.begin()->first};
+  if (!transfers_.empty()) next = {When::at, next_expiry_};
+  if (!held_.empty()) next.at = std::min(next.at, look_at_held_);
   for (auto& [id, peer] : peers_) {
     if (peer->state == PeerState::gone) return {When::now, {}};
     for (auto& endpoint : peer->endpoints) {
@@ -223,9 +282,11 @@ void Worker::lost(std::uint64_t id) {
   PeerRecord* peer = find_peer(id);
   if (peer == nullptr || peer->state != PeerState::up) return;
   peer->state = PeerState::lost;
-  for (const auto& transfer : peer->queue)
-    stop(*transfer,
-         Status(Code::disconnected, Scope::peer, "peer " + peer->session->describe() + " is lost"));
+  const Status why(Code::disconnected, Scope::peer,
+                   "peer " + peer->session->describe() + " is lost");
+  for (const auto& transfer : peer->queue) stop(*transfer, why);
+  for (const auto& transfer : held_)
+    if (transfer->peer == id) stop(*transfer, why);
 }
 
 void Worker::gone(std::uint64_t id) {
@@ -286,7 +347,7 @@ std::string Worker::dump() {
             transfer->remote->name + "\" of peer " + std::to_string(transfer->peer) + ", " +
             std::to_string(age) + " ms old, " + std::to_string(transfer->posted) + " of " +
             std::to_string(transfer->plan.ends.size()) + " batches posted, " +
-            std::to_string(transfer->in_flight.size()) + " in flight" +
+            std::to_string(transfer->in_flight) + " in flight" +
             (transfer->canceled ? ", cancel asked" : "") + "\n";
   }
   return text;

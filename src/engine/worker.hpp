@@ -12,9 +12,9 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
+#include "base/handle_table.hpp"
 #include "base/log.hpp"
 #include "base/mutex.hpp"
 #include "control/control.hpp"
@@ -93,6 +93,10 @@ class Worker final : private transport::CompletionSink {
     completions_.push_back(std::move(completion));
   }
   void pump(PeerRecord& peer) LINKSPAN_REQUIRES(mutex);
+  static bool is_held(const Status& status, const TransferState& transfer);
+  void hold(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex);
+  void look_at_held(base::Time now) LINKSPAN_REQUIRES(mutex);
+  void cancel_batches(PeerRecord& peer, const TransferState& transfer) LINKSPAN_REQUIRES(mutex);
   Status post_next(PeerRecord& peer, TransferState& transfer) LINKSPAN_REQUIRES(mutex);
   void stop(TransferState& transfer, const Status& why) LINKSPAN_REQUIRES(mutex);
   bool end_if_quiet(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex);
@@ -105,13 +109,15 @@ class Worker final : private transport::CompletionSink {
   std::map<std::uint64_t, std::unique_ptr<PeerRecord>> peers_ LINKSPAN_GUARDED_BY(mutex);
   // All that are not quiet, by id; also of handles, which wait for `quiet`.
   std::map<std::uint64_t, std::shared_ptr<TransferState>> transfers_ LINKSPAN_GUARDED_BY(mutex);
-  std::unordered_map<std::uint64_t, TransferState*> by_cookie_ LINKSPAN_GUARDED_BY(mutex);
-  std::multimap<base::Time, std::uint64_t> deadlines_ LINKSPAN_GUARDED_BY(mutex);
+  base::HandleTable<TransferState*> batches_ LINKSPAN_GUARDED_BY(mutex);  // in flight, by cookie
+  // Also in transfers_: their user's stream has not come by.
+  std::vector<std::shared_ptr<TransferState>> held_ LINKSPAN_GUARDED_BY(mutex);
+  base::Time held_since_ LINKSPAN_GUARDED_BY(mutex){}, look_at_held_ LINKSPAN_GUARDED_BY(mutex){};
+  base::Time next_expiry_ LINKSPAN_GUARDED_BY(mutex) = base::Time::max();  // or sooner
   std::vector<std::shared_ptr<void>> garbage_ LINKSPAN_GUARDED_BY(mutex);
   std::vector<transport::Completion> completions_ LINKSPAN_GUARDED_BY(mutex);
   std::size_t finishing_ LINKSPAN_GUARDED_BY(mutex) = 0;
   std::uint64_t last_id_ LINKSPAN_GUARDED_BY(mutex) = 0;
-  std::uint64_t last_cookie_ LINKSPAN_GUARDED_BY(mutex) = 0;
 };
 
 }  // namespace linkspan::engine

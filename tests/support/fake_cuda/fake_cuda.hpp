@@ -39,7 +39,8 @@ LINKSPAN_DRIVER_OPTIONAL(LINKSPAN_DECLARE)
 #undef LINKSPAN_DECLARE
 
 inline constexpr int kDriverVersion = 13000;
-inline constexpr std::size_t kStreamDepth = 1021;  // entries; the next submission blocks
+/// Entries, of which events and waits for them are none; the next submission blocks.
+inline constexpr std::size_t kStreamDepth = 1021;
 inline constexpr std::uint64_t kDeviceBytes = std::uint64_t{4} << 30;
 
 struct Stream;
@@ -97,6 +98,7 @@ struct Entry {
   /// May start when this is true: of a word that anybody writes, so its thread looks again and
   /// again. Asked under the lock.
   std::function<bool()> until = {};
+  bool counts() const { return work || until; }  // for the depth
 };
 
 struct Stream {
@@ -110,6 +112,7 @@ struct Stream {
 
   Device& device;
   std::deque<Entry> entries;                  // the first may be running
+  std::size_t depth = 0;                      // of them, those that count
   std::uint64_t submitted = 0, finished = 0;  // entries, ever
   bool running = false;
   bool closing = false, exited = false;  // destroyed by the user, left by its thread

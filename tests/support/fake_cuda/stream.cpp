@@ -38,6 +38,7 @@ void run(Stream& stream) {
     }
     const bool wake_others = entry.mark != nullptr || stream.device.lost;
     if (entry.mark) entry.mark->reached = true;
+    stream.depth -= entry.counts() ? 1 : 0;
     stream.entries.pop_front();
     ++stream.finished;
     if (wake_others)
@@ -122,10 +123,12 @@ Call::Call(CUstream handle) : lock(world().mutex) {
 CUresult submit(Call& call, Entry entry) {
   World& w = world();
   Stream& s = *call.stream;
-  w.changed.wait(call.lock,
-                 [&] { return w.ended || s.device.lost || s.entries.size() < kStreamDepth; });
+  w.changed.wait(call.lock, [&] {
+    return w.ended || s.device.lost || !entry.counts() || s.depth < kStreamDepth;
+  });
   if (w.ended) return CUDA_ERROR_DEINITIALIZED;
   if (s.device.lost) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  s.depth += entry.counts() ? 1 : 0;
   s.entries.push_back(std::move(entry));
   ++s.submitted;
   s.wake.notify_all();

@@ -1,0 +1,190 @@
+#include "engine/stream_order.hpp"
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+
+namespace linkspan::engine {
+namespace {
+
+constexpr std::size_t kGates = 16;  // of a device
+constexpr std::size_t kLine = 128;  // words of different writers lie so far apart
+// What the driver's headers call CU_STREAM_LEGACY and CU_STREAM_PER_THREAD.
+constexpr std::uintptr_t kLegacy = 1, kPerThread = 2;
+
+Status refused(Code code, std::string what, Where at = {}) {
+  return {code, Scope::request, std::move(what), at};
+}
+
+Status refuse_capture(const cuda::DeviceScope& scope, const UserStream& stream) {
+  const Result<bool> captures = cuda::is_capturing(scope, stream.handle);
+  if (!captures.ok()) return captures.status();
+  if (!*captures) return {};
+  return refused(Code::unsupported,
+                 "the stream records a CUDA graph: a transfer cannot be captured, submit it before "
+                 "or after");
+}
+
+}  // namespace
+
+/// A stream that waits for a word of host memory, and an event behind that wait.
+struct Gate::Parts {
+  const cuda::Device& device;
+  cuda::Stream stream;
+  cuda::Event passed;
+  std::uint64_t* word;
+  cuda::CUdeviceptr word_device;
+  std::uint64_t number = 0;  // of the last arm()
+};
+
+/// Threads: any thread.
+class GatePool : public std::enable_shared_from_this<GatePool> {
+ public:
+  static Result<std::shared_ptr<GatePool>> create(const cuda::Device& device) {
+    const auto scope = device.enter();
+    if (!scope.ok()) return scope.status();
+    auto words = cuda::PinnedBuffer::create(*scope, kGates * kLine);
+    if (!words.ok()) return words.status();
+    // Shared by the Gates that it gives out.
+    std::shared_ptr<GatePool> pool(new GatePool(*std::move(words)));
+    const base::MutexLock lock(pool->mutex_);
+    for (std::size_t i = 0; i < kGates; ++i) {
+      auto stream = cuda::Stream::create(*scope);
+      if (!stream.ok()) return stream.status();
+      auto passed = cuda::Event::create(*scope);
+      if (!passed.ok()) return passed.status();
+      auto* word = reinterpret_cast<std::uint64_t*>(pool->words_.data() + i * kLine);
+      *word = 0;
+      pool->idle_.push_back(std::unique_ptr<Gate::Parts>(
+          new Gate::Parts{device, *std::move(stream), *std::move(passed), word,
+                          pool->words_.device_address() + i * kLine}));
+    }
+    return pool;
+  }
+
+  Result<std::unique_ptr<Gate>> take() LINKSPAN_EXCLUDES(mutex_) {
+    const base::MutexLock lock(mutex_);
+    if (idle_.empty()) return Status::no_resource();
+    auto parts = std::move(idle_.back());
+    idle_.pop_back();
+    return std::unique_ptr<Gate>(new Gate(shared_from_this(), std::move(parts)));
+  }
+  void give_back(std::unique_ptr<Gate::Parts> parts) LINKSPAN_EXCLUDES(mutex_) {
+    const base::MutexLock lock(mutex_);
+    idle_.push_back(std::move(parts));
+  }
+
+ private:
+  explicit GatePool(cuda::PinnedBuffer words) : words_(std::move(words)) {}
+
+  cuda::PinnedBuffer words_;
+  base::Mutex mutex_;
+  std::vector<std::unique_ptr<Gate::Parts>> idle_ LINKSPAN_GUARDED_BY(mutex_);
+};
+
+Gate::Gate(std::shared_ptr<GatePool> pool, std::unique_ptr<Parts> parts)
+    : pool_(std::move(pool)), parts_(std::move(parts)) {}
+
+Gate::~Gate() {
+  open();
+  pool_->give_back(std::move(parts_));
+}
+
+Status Gate::arm(const UserStream& stream) {
+  const auto scope = parts_->device.enter();
+  if (!scope.ok()) return scope.status();
+  ++parts_->number;
+  Status status = parts_->stream.wait_value(*scope, parts_->word_device, parts_->number);
+  if (status.ok()) status = parts_->passed.record(*scope, parts_->stream.get());
+  if (status.ok()) status = cuda::make_wait(*scope, stream.handle, parts_->passed);
+  return status;
+}
+
+void Gate::open() noexcept {
+  std::atomic_ref(*parts_->word).store(parts_->number, std::memory_order_release);
+}
+
+StreamOrders::StreamOrders(cuda::Topology* topology) : topology_(topology) {}
+StreamOrders::~StreamOrders() = default;
+
+Result<UserStream> StreamOrders::find(const StreamOrder& order, const GpuUuid& gpu) const {
+  using enum StreamOrder::Flavour;
+  if (order.flavour == none) return UserStream{};
+  if (topology_ == nullptr)
+    return refused(Code::unsupported, "a stream was named, and this process has no GPU");
+  const auto raw = reinterpret_cast<std::uintptr_t>(order.handle);
+  if (order.flavour == created && raw == 0)
+    return refused(Code::invalid_argument,
+                   "stream handle 0 of the flavour `created`: say legacy_default or "
+                   "per_thread_default, which of them 0 means is the compiler's choice");
+  const GpuUuid& wanted = order.gpu != GpuUuid{} ? order.gpu : gpu;
+  if (wanted == GpuUuid{})
+    return refused(Code::invalid_argument,
+                   "no memory of a GPU is here that could tell whose stream it is: set "
+                   "StreamOrder::gpu");
+  auto device = topology_->open(wanted);
+  if (!device.ok()) return device.status();
+  const std::uintptr_t handle = order.flavour == legacy_default       ? kLegacy
+                                : order.flavour == per_thread_default ? kPerThread
+                                                                      : raw;
+  std::uint64_t key = handle;
+  if (handle == kPerThread) key = std::hash<std::thread::id>{}(std::this_thread::get_id()) | 1u;
+  key ^= reinterpret_cast<std::uintptr_t>(*device);
+  return UserStream{
+      .device = *device, .handle = reinterpret_cast<cuda::CUstream>(handle), .key = key};
+}
+
+Result<StreamPlace> StreamOrders::place(const StreamOrder& after, const StreamOrder& release,
+                                        const GpuUuid& gpu) {
+  using enum StreamOrder::Flavour;
+  if (after.flavour == none && release.flavour == none) return StreamPlace{};
+  auto before = find(after, gpu);
+  if (!before.ok()) return before.status();
+  auto behind = find(release, gpu);
+  if (!behind.ok()) return behind.status();
+  StreamPlace place;
+  place.after = *before;
+  place.release = *behind;
+  const cuda::Device* device = before->device != nullptr ? before->device : behind->device;
+  auto scope = device->enter();
+  if (!scope.ok()) return scope.status();
+  place.scope.emplace(*std::move(scope));
+  if (before->device != nullptr) {
+    if (Status status = refuse_capture(*place.scope, *before); !status.ok()) return status;
+  }
+  if (behind->device != nullptr) {
+    const bool same = behind->device == before->device && behind->handle == before->handle;
+    const auto there = behind->device->enter();
+    if (!there.ok()) return there.status();
+    if (Status status = same ? Status() : refuse_capture(*there, *behind); !status.ok())
+      return status;
+    auto taken = gate(*behind->device);
+    if (!taken.ok()) return taken.status();
+    place.gate = *std::move(taken);
+  }
+  if (before->device != nullptr) {
+    auto mark = before->device->events().take();
+    if (!mark.ok()) return mark.status();
+    if (Status status = (*mark)->record(*place.scope, before->handle); !status.ok()) return status;
+    place.mark.emplace(*std::move(mark));
+  }
+  return place;
+}
+
+Result<std::unique_ptr<Gate>> StreamOrders::gate(const cuda::Device& device) {
+  std::shared_ptr<GatePool> pool;
+  {
+    const base::MutexLock lock(mutex_);
+    auto& made = gates_[&device];
+    if (made == nullptr) {
+      auto fresh = GatePool::create(device);
+      if (!fresh.ok()) return fresh.status();
+      made = *std::move(fresh);
+    }
+    pool = made;
+  }
+  return pool->take();
+}
+
+}  // namespace linkspan::engine

@@ -1,0 +1,278 @@
+// Transfers in the order of a user's stream: behind it, before it, and while it stands still.
+//
+// A stream is held by a wait for a word of the test's. The routes differ in who copies: a GPU of
+// this process, its CPU, or the peer.
+#include <atomic>
+#include <thread>
+
+#include "cuda/memory.hpp"
+#include "cuda/stream.hpp"
+#include "tests/conformance/engine_fixture.hpp"
+
+namespace linkspan::test {
+namespace {
+
+constexpr std::uint64_t kBytes = (1u << 20) + 77;
+constexpr Duration kAWhile = 30ms;
+
+/// A stream of the first GPU that the test can hold.
+class HeldStream {
+ public:
+  HeldStream()
+      : device_(take(topology()->activate(topology()->devices()[0].uuid))),
+        scope_(take(device_->enter())),
+        word_(take(cuda::PinnedBuffer::create(scope_, 64))),
+        stream_(take(cuda::Stream::create(scope_))) {
+    word().store(0);
+  }
+  ~HeldStream() {
+    go_on();
+    (void)stream_.synchronize(scope_);
+  }
+  HeldStream(const HeldStream&) = delete;
+  HeldStream& operator=(const HeldStream&) = delete;
+
+  void hold() { must(stream_.wait_value(scope_, word_.device_address(), ++holds_)); }
+  void go_on() { word().store(holds_, std::memory_order_release); }
+  bool idle() { return stream_.query(scope_).ok(); }
+  void synchronize() { must(stream_.synchronize(scope_)); }
+  /// `to` and `from` are memory that the GPU reaches.
+  void copy(const void* to, const void* from, std::uint64_t bytes) {
+    must(stream_.copy(scope_, reinterpret_cast<cuda::CUdeviceptr>(to),
+                      reinterpret_cast<cuda::CUdeviceptr>(from), bytes));
+  }
+  StreamOrder order() const {
+    return {.flavour = StreamOrder::Flavour::created,
+            .gpu = device_->info().uuid,
+            .handle = stream_.get()};
+  }
+
+ private:
+  std::atomic_ref<std::uint64_t> word() {
+    return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(word_.data()));
+  }
+
+  const cuda::Device* device_;
+  cuda::DeviceScope scope_;
+  cuda::PinnedBuffer word_;
+  cuda::Stream stream_;
+  std::uint64_t holds_ = 0;
+};
+
+bool stays_undone(const Transfer& transfer, Duration time = kAWhile) {
+  return transfer.wait(time).code() == Code::timed_out && !transfer.done();
+}
+
+/// Kinds here and there, and how many blocks.
+struct Way {
+  const char* name;
+  const char *near, *far;
+  std::uint64_t blocks = 1;
+};
+constexpr Way kWays[] = {{"copy_engine", "device0", "device1"},
+                         {"sm_kernel", "device0", "device1", 300},
+                         {"peer_executes", "device0", "pinned"},
+                         {"pageable", "host", "device0"},
+                         {"cpu", "host", "shared"}};
+void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
+
+class StreamOrders : public ::testing::TestWithParam<Way> {
+ protected:
+  void SetUp() override {
+    const Way& way = GetParam();
+    const Status status = kinds_here({kind_of("device0"), kind_of(way.near), kind_of(way.far)});
+    if (!status.ok()) GTEST_SKIP() << status.to_string();
+    stream = std::make_unique<HeldStream>();
+    pair = std::make_unique<Pair>();
+    here = Held::make(pair->engine, {.kind = way.near, .bytes = kBytes});
+    pair->far.add("there", {.kind = way.far, .bytes = kBytes});
+    there = pair->remote("there");
+    for (std::uint64_t i = 0; i < way.blocks; ++i) parts.push_back(part_of(kBytes, i, way.blocks));
+    here.fill(1);
+    pair->far.fill("there", 2);
+  }
+  void TearDown() override {
+    if (stream != nullptr) stream->go_on();
+    there = {};
+    if (pair != nullptr) pair.reset();
+  }
+  Transfer write(StreamOrder after, StreamOrder release = {}) {
+    return take(pair->peer.write(here.region, there, parts,
+                                 {.deadline = 20s, .after = after, .release = release}));
+  }
+  std::string far_holds(std::uint64_t seed) {
+    return pair->far.difference("there", 2, {{0, seed, 0, kBytes}});
+  }
+
+  std::unique_ptr<HeldStream> stream;
+  Held here;  // outlives the Engine
+  std::unique_ptr<Pair> pair;
+  RemoteRegion there;
+  std::vector<Block> parts;
+};
+
+TEST_P(StreamOrders, RunsBehindAHeldStream) {
+  stream->hold();
+  const Transfer moved = write(stream->order());
+  EXPECT_TRUE(stays_undone(moved));
+  EXPECT_EQ(pair->far.difference("there", 2), "");
+  here.fill(3);  // what the stream would do meanwhile
+  stream->go_on();
+  EXPECT_EQ(moved.wait(10s).to_string(), "ok");
+  EXPECT_EQ(far_holds(3), "");
+}
+
+TEST_P(StreamOrders, HoldsTheStreamUntilItHasEnded) {
+  stream->hold();
+  const Transfer moved = write(stream->order(), stream->order());
+  // What comes next in the stream overwrites the source.
+  auto later = take(Buffer::create(MemoryKind::pinned, kBytes));
+  later->fill(4);
+  if (here.region.kind() == MemoryKind::device)
+    stream->copy(here.region.data(), later->data(), kBytes);
+  EXPECT_TRUE(stays_undone(moved));
+  stream->go_on();
+  EXPECT_EQ(moved.wait(10s).to_string(), "ok");
+  stream->synchronize();
+  EXPECT_EQ(far_holds(1), "");
+}
+
+TEST_P(StreamOrders, TheStreamGoesOnAfterAnError) {
+  const Transfer moved = write({}, stream->order());
+  (void)moved.cancel();
+  const Code end = moved.wait(10s).code();
+  EXPECT_TRUE(end == Code::ok || end == Code::canceled) << name_of(end);
+  stream->synchronize();
+}
+
+TEST_P(StreamOrders, ACancelBehindAHeldStreamWaitsForIt) {
+  stream->hold();
+  const Transfer moved = write(stream->order());
+  const Code answer = moved.cancel().code();
+  if (answer == Code::pending) {  // it lies in our stream
+    EXPECT_TRUE(stays_undone(moved));
+  }
+  stream->go_on();
+  const Code end = moved.wait(10s).code();
+  EXPECT_TRUE(end == Code::canceled || end == Code::ok) << name_of(end);
+  if (answer == Code::ok) {
+    EXPECT_EQ(end, Code::canceled);
+    EXPECT_EQ(pair->far.difference("there", 2), "");
+  }
+}
+
+TEST_P(StreamOrders, EndsWithThePeerWhenTheStreamMoves) {
+  stream->hold();
+  const Transfer moved = write(stream->order(), stream->order());
+  pair->far.process().kill();
+  EXPECT_TRUE(is_down(pair->peer, base::Deadline::after(base::Clock::steady(), 10s)));
+  stream->go_on();
+  const Code end = moved.wait(1s).code();
+  EXPECT_TRUE(end == Code::disconnected || end == Code::ok) << name_of(end);
+  EXPECT_TRUE(moved.done());
+  stream->synchronize();
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, StreamOrders, ::testing::ValuesIn(kWays),
+                         [](const auto& param) { return std::string(param.param.name); });
+
+class StreamOrderGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const Status status = need_gpus(1); !status.ok()) GTEST_SKIP() << status.to_string();
+  }
+};
+
+TEST_F(StreamOrderGpu, ThousandsBehindAHeldStreamLeaveOtherPeersAlone) {
+  constexpr std::uint64_t kTransfers = 2000, kEach = 512;
+  Held here;
+  Held other;
+  HeldStream stream;
+  Pair pair;
+  FarEngine second;
+  here = Held::make(pair.engine, {.kind = "device0", .bytes = kTransfers * kEach});
+  other = Held::make(pair.engine, {.kind = "device0", .bytes = kBytes});
+  pair.far.add("there", {.kind = "device0", .bytes = kTransfers * kEach});
+  second.add("elsewhere", {.kind = "device0", .bytes = kBytes});
+  const Peer beside = take(pair.engine.connect(second.address()));
+  const RemoteRegion there = pair.remote("there");
+  const RemoteRegion elsewhere = take(beside.lookup("elsewhere"));
+  here.fill(1);
+  other.fill(2);
+  pair.far.fill("there", 3);
+
+  stream.hold();
+  std::vector<Transfer> held;
+  for (std::uint64_t i = 0; i < kTransfers; ++i) {
+    const Block part{i * kEach, i * kEach, kEach};
+    held.push_back(take(pair.peer.write(here.region, there, {&part, 1},
+                                        {.deadline = 60s, .after = stream.order()})));
+  }
+  const auto two_seconds = base::Deadline::after(base::Clock::steady(), 2s);
+  std::uint64_t beside_it = 0;
+  Duration longest{0};
+  while (!two_seconds.passed()) {
+    const auto begin = base::Clock::steady().now();
+    second.fill("elsewhere", 100 + beside_it);
+    const Block whole{0, 0, kBytes};
+    ASSERT_EQ(finished(beside.write(other.region, elsewhere, {&whole, 1})).to_string(), "ok");
+    ASSERT_EQ(second.difference("elsewhere", 100 + beside_it, {{0, 2, 0, kBytes}}), "");
+    longest = std::max(longest, base::Clock::steady().now() - begin);
+    ++beside_it;
+  }
+  EXPECT_GT(beside_it, 3u);
+  EXPECT_LT(longest, 1s);
+  EXPECT_FALSE(held.front().done());
+  stream.go_on();
+  for (const Transfer& each : held) ASSERT_EQ(each.wait(20s).to_string(), "ok");
+  EXPECT_EQ(pair.far.difference("there", 3, {{0, 1, 0, kTransfers * kEach}}), "");
+}
+
+TEST_F(StreamOrderGpu, TakesTheDefaultStreamsByNameOnly) {
+  Held here;
+  Pair pair;
+  here = Held::make(pair.engine, {.kind = "device0", .bytes = kBytes});
+  pair.far.add("there", {.kind = "device0", .bytes = kBytes});
+  const RemoteRegion there = pair.remote("there");
+  here.fill(1);
+  pair.far.fill("there", 2);
+  const Block whole{0, 0, kBytes};
+  const auto write = [&](StreamOrder order) {
+    return finished(
+        pair.peer.write(here.region, there, {&whole, 1}, {.after = order, .release = order}));
+  };
+  using enum StreamOrder::Flavour;
+  for (const StreamOrder order :
+       {StreamOrder{.flavour = legacy_default}, StreamOrder{.flavour = per_thread_default},
+        StreamOrder{.flavour = created, .handle = reinterpret_cast<void*>(1)},
+        StreamOrder{.flavour = created, .handle = reinterpret_cast<void*>(2)}})
+    EXPECT_EQ(write(order).to_string(), "ok");
+  const Status null = write({.flavour = created});
+  EXPECT_EQ(null.code(), Code::invalid_argument);
+  EXPECT_NE(null.what().find("legacy_default"), std::string::npos) << null.what();
+  StreamOrder elsewhere{.flavour = legacy_default};
+  elsewhere.gpu.fill(std::byte{0x5a});
+  EXPECT_EQ(write(elsewhere).code(), Code::not_found);
+  EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kBytes}}), "");
+}
+
+TEST(StreamOrderCpu, AStreamWithoutAGpuIsRefused) {
+  EngineOptions options = engine_options("near");
+  options.use_gpu = false;
+  Held here;
+  FarEngine far;
+  Engine engine = take(Engine::open(options));
+  const Peer peer = take(engine.connect(far.address()));
+  here = Held::make(engine, {.kind = "host", .bytes = 64});
+  far.add("there", {.kind = "host", .bytes = 64});
+  const RemoteRegion there = take(peer.lookup("there"));
+  const Block whole{0, 0, 64};
+  EXPECT_EQ(peer.write(here.region, there, {&whole, 1},
+                       {.after = {.flavour = StreamOrder::Flavour::legacy_default}})
+                .status()
+                .code(),
+            Code::unsupported);
+}
+
+}  // namespace
+}  // namespace linkspan::test
