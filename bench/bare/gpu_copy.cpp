@@ -23,17 +23,20 @@ Result<std::unique_ptr<GpuCopy>> GpuCopy::create(const cuda::Device& device) {
 }
 
 Result<Duration> GpuCopy::run(cuda::CUdeviceptr to, cuda::CUdeviceptr from, std::size_t bytes,
-                              Duration limit) {
+                              Duration limit, unsigned depth) {
   const cuda::Driver& driver = device_.driver();
   auto scope = device_.enter();
   if (!scope.ok()) return scope.status();
   const std::atomic_ref<std::uint64_t> word(*reinterpret_cast<std::uint64_t*>(word_.data()));
-  const std::uint64_t expected = ++runs_;
+  const std::uint64_t expected = runs_ += depth;
 
   const auto begin = Clock::now();
-  const auto result = driver.cuMemcpyAsync(to, from, bytes, stream_.get());
-  if (result != cuda::CUDA_SUCCESS) return cuda::to_status(driver, result, "cuMemcpyAsync");
-  if (Status s = stream_.write_value(*scope, word_.device_address(), expected); !s.ok()) return s;
+  for (unsigned left = depth; left-- > 0;) {
+    const auto result = driver.cuMemcpyAsync(to, from, bytes, stream_.get());
+    if (result != cuda::CUDA_SUCCESS) return cuda::to_status(driver, result, "cuMemcpyAsync");
+    if (Status s = stream_.write_value(*scope, word_.device_address(), expected - left); !s.ok())
+      return s;
+  }
   for (unsigned looks = 1; word.load(std::memory_order_acquire) != expected; ++looks) {
     if (looks % kLooksPerQuery != 0) continue;
     const Status state = stream_.query(*scope);

@@ -24,10 +24,11 @@ class GpuCopy {
   static Result<std::unique_ptr<GpuCopy>> create(const cuda::Device& device);
 
   /// Any two addresses that the device's context knows, pageable host memory too; from the call to
-  /// the moment that the host sees the end. timed_out: the copy may still run, so that the memory
-  /// must live on; only the destruction of this is allowed then.
+  /// the moment that the host sees the end, which is the last one's of `depth` such copies.
+  /// timed_out: the copy may still run, so that the memory must live on; only the destruction of
+  /// this is allowed then.
   Result<Duration> run(cuda::CUdeviceptr to, cuda::CUdeviceptr from, std::size_t bytes,
-                       Duration limit);
+                       Duration limit, unsigned depth = 1);
 
  private:
   GpuCopy(const cuda::Device& device, cuda::Stream stream, cuda::PinnedBuffer word)
@@ -36,7 +37,7 @@ class GpuCopy {
   const cuda::Device& device_;
   cuda::Stream stream_;
   cuda::PinnedBuffer word_;
-  std::uint64_t runs_ = 0;  // what the word holds after the last run
+  std::uint64_t runs_ = 0;  // what the word holds after the last copy
 };
 
 }  // namespace linkspan::bare

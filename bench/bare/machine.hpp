@@ -13,11 +13,15 @@ namespace linkspan::bare {
 struct Machine {
   std::vector<std::string> gpus;
   std::string driver, cuda;  ///< "580.159.04", "13.0"; empty: none, or a simulated one.
+  std::string driver_file;   ///< The library that was loaded; empty: none.
   unsigned cpus = 0;
   std::string kernel;
 };
 
 /// `topology` may be null: no GPU.
 Machine describe_machine(const cuda::Topology* topology);
+
+/// As the driver says: one GPU's copies and kernels may reach the other's memory.
+Result<bool> can_access_peer(const cuda::Device& from, const cuda::Device& to);
 
 }  // namespace linkspan::bare

@@ -13,8 +13,18 @@ void* pointer(std::uint64_t address) noexcept {
 
 }  // namespace
 
-Result<Duration> Ceiling::run(std::uint64_t bytes) {
-  if (gpu_ != nullptr) return gpu_->run(to_, from_, bytes, kLimit);
+Result<Duration> Ceiling::run(std::uint64_t bytes, unsigned depth) {
+  if (gpu_ != nullptr) return gpu_->run(to_, from_, bytes, kLimit, depth);
+  Duration all{0};
+  for (unsigned i = 0; i < depth; ++i) {
+    const auto one = run_cpu(bytes);
+    if (!one.ok()) return one.status();
+    all += *one;
+  }
+  return all;
+}
+
+Result<Duration> Ceiling::run_cpu(std::uint64_t bytes) {
   if (across_ != 0)
     return cpu_->run_across(across_, read_, pointer(read_ ? to_ : from_), read_ ? from_ : to_,
                             bytes);

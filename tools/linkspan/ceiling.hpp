@@ -17,12 +17,12 @@
 #include "bench/bare/gpu_copy.hpp"
 #include "cuda/handles.hpp"
 #include "linkspan/types.hpp"
-#include "tools/linkspan/demo_child.hpp"
+#include "tools/linkspan/far_end.hpp"
 #include "tools/linkspan/memories.hpp"
 
 namespace linkspan::tool {
 
-/// A memory of the second process as all parts of the demo know it.
+/// A memory of the second process as all parts of the tool know it.
 struct Far {
   Place place;
   FarMemory memory;
@@ -33,11 +33,13 @@ class Ceiling {
  public:
   /// `how` in words, for the report.
   const std::string& how() const noexcept { return how_; }
-  Result<Duration> run(std::uint64_t bytes);
+  /// `depth` copies, of which none waits for another's end to be seen.
+  Result<Duration> run(std::uint64_t bytes, unsigned depth);
 
  private:
   friend class Ceilings;
   Ceiling() = default;
+  Result<Duration> run_cpu(std::uint64_t bytes);
 
   std::string how_;
   std::optional<cuda::IpcMapping> mapping_;

@@ -84,6 +84,8 @@ unsigned Gpus::count() const noexcept {
   return topology_ == nullptr ? 0 : static_cast<unsigned>(topology_->devices().size());
 }
 
+bool Gpus::real() const { return count() != 0 && !info(0).name.starts_with("Simulated"); }
+
 const cuda::DeviceInfo& Gpus::info(unsigned gpu) const { return topology_->devices()[gpu]; }
 
 Result<const cuda::Device*> Gpus::device(unsigned gpu) const {

@@ -1,4 +1,4 @@
-// tools/linkspan/memories.hpp - memory of every kind that the demo moves bytes between.
+// tools/linkspan/memories.hpp - memory of every kind that the tool moves bytes between.
 //
 // Filled and compared with data in which every byte that landed wrongly shows: a seed and a
 // position make a byte, without a short period. A GPU's memory is reached by bare copies through
@@ -41,6 +41,8 @@ class Gpus {
   static Gpus find();
 
   unsigned count() const noexcept;
+  /// There are GPUs, and not the simulated driver's, whose memory is the machine's own and slow.
+  bool real() const;
   const cuda::DeviceInfo& info(unsigned gpu) const;
   const Status& why() const noexcept { return why_; }
   const cuda::Topology* topology() const noexcept { return topology_.get(); }  ///< Null: none.

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <vector>
+#include <cmath>
+#include <optional>
+#include <utility>
 
 namespace linkspan::tool {
 namespace {
@@ -12,10 +14,6 @@ using namespace std::chrono_literals;
 constexpr Duration kTransferDeadline = 10s;
 constexpr Duration kQuietIn = 5s;    // after its deadline
 constexpr Duration kAnswerIn = 20s;  // it fills or compares 1 GiB in 1 s
-constexpr unsigned kRates = 5;       // turns of library and bare call
-constexpr unsigned kLatencyTurns = 10, kLatencyRuns = 100;
-constexpr Duration kLatencyAtMost = 2s;  // of the library; then fewer turns
-constexpr std::uint64_t kSmall = 8;
 
 /// As the source and the destination of a transfer see it.
 struct Span {
@@ -25,18 +23,20 @@ struct Span {
 constexpr std::array kSpans = {Span{3'000'001, 101, 1}, Span{17, 8'191, 4'097},
                                Span{65'537, (1u << 20) + 3, (1u << 20) + 7}};
 
-template <class T>
-T median(std::vector<T> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+/// The smallest value that `part` of all do not exceed. In us.
+double quantile(std::vector<Duration>& values, double part) {
+  const auto rank = std::ceil(part * static_cast<double>(values.size()));
+  const auto at = values.begin() + static_cast<std::ptrdiff_t>(std::max(rank, 1.0)) - 1;
+  std::nth_element(values.begin(), at, values.end());
+  return static_cast<double>(at->count()) / 1e3;
 }
 
-double gbps(std::uint64_t bytes, Duration took) {
-  return static_cast<double>(bytes) / static_cast<double>(std::max<Duration::rep>(1, took.count()));
+Timing timing_of(std::vector<Duration>& runs) {
+  if (runs.empty()) return {};
+  return {.p50 = quantile(runs, 0.5),
+          .p99 = quantile(runs, 0.99),
+          .runs = static_cast<unsigned>(runs.size())};
 }
-
-double microseconds(Duration took) { return static_cast<double>(took.count()) / 1e3; }
 
 Block block_of(Op op, const Span& span) {
   if (op == Op::write) return {span.from, span.to, span.bytes};
@@ -45,41 +45,42 @@ Block block_of(Op op, const Span& span) {
 
 }  // namespace
 
-PairReport PairRun::run(Op op, Memory& local, const Far& far, std::uint64_t bytes) {
-  const Pair pair{.op = op, .local = local, .far = far};
-  PairReport out;
-  out.from = pair.to_far() ? local.place().name() : far.place.name();
-  out.to = pair.to_far() ? far.place.name() : local.place().name();
-  out.op = op;
-  out.bytes = bytes;
-  out.status = explain(pair, out);
-  if (out.status.ok()) out.status = verify_blocks(pair);
-  if (out.status.ok()) out.status = verify_whole(pair, bytes);
-  if (out.status.ok()) out.status = measure(pair, out);
-  if (out.status.code() == Code::disconnected && lost_.ok()) {
-    const auto answer = child_.ask("hello", kAnswerIn);  // which tells how it ended
-    lost_ = answer.ok() ? out.status : answer.status();
+Row PairRun::run(const Pair& pair, const RunPlan& plan, const Status& before) {
+  Row out{.from = pair.from().name(),
+          .to = pair.to().name(),
+          .op = pair.op,
+          .bytes = plan.bytes,
+          .depth = plan.depth,
+          .latency = plan.latency};
+  const auto why = explain(pair, plan.bytes);
+  out.status = before.ok() ? why.status() : before;
+  if (why.ok()) {
+    out.path = why->path;
+    out.executor = why->executor;
+    if (!why->refused.empty())
+      out.refused = why->refused.front().path + ": " + why->refused.front().reason;
   }
+  if (out.status.ok() && plan.verify) {
+    out.status = verify_whole(pair, plan);
+    out.verified = out.status.ok();
+  }
+  if (out.status.ok()) out.status = note(measure(pair, plan, out));
   return out;
 }
 
-Status PairRun::explain(const Pair& pair, PairReport& out) {
-  auto why = peer_.explain(pair.op, pair.local.region(), pair.far.region, 1, out.bytes);
-  if (!why.ok()) return why.status();
-  out.path = why->path;
-  out.executor = why->executor;
-  if (!why->refused.empty())
-    out.refused = why->refused.front().path + ": " + why->refused.front().reason;
-  return {};
+Result<Explanation> PairRun::explain(const Pair& pair, std::uint64_t bytes) const {
+  return both_.peer().explain(pair.op, pair.local.region(), pair.far.region, 1, bytes);
 }
 
-Status PairRun::verify_blocks(const Pair& pair) {
+Status PairRun::verify_blocks(const Pair& pair) { return note(verify_spans(pair)); }
+
+Status PairRun::verify_spans(const Pair& pair) {
   const std::uint64_t sent = ++seed_, before = ++seed_;
   if (Status s = fill(pair, true, 0, kLeastRegion, sent, 0); !s.ok()) return s;
   if (Status s = fill(pair, false, 0, kLeastRegion, before, 0); !s.ok()) return s;
   std::array<Block, kSpans.size()> blocks{};
   for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = block_of(pair.op, kSpans[i]);
-  if (const auto took = transfer(pair, blocks); !took.ok()) return took.status();
+  if (const auto took = transfer(pair, blocks, 1); !took.ok()) return took.status();
   std::uint64_t checked = 0;
   for (const Span& span : kSpans) {
     if (Status s = check(pair, checked, span.to - checked, before, checked); !s.ok()) return s;
@@ -89,75 +90,80 @@ Status PairRun::verify_blocks(const Pair& pair) {
   return check(pair, checked, kLeastRegion - checked, before, checked);
 }
 
-/// Also the warm-up of what is measured next.
-Status PairRun::verify_whole(const Pair& pair, std::uint64_t bytes) {
+Status PairRun::verify_whole(const Pair& pair, const RunPlan& plan) {
   const std::uint64_t sent = ++seed_;
-  if (Status s = fill(pair, true, 0, bytes, sent, 0); !s.ok()) return s;
-  const Block whole{.bytes = bytes};
-  if (const auto took = transfer(pair, {&whole, 1}); !took.ok()) return took.status();
-  return check(pair, 0, bytes, sent, 0);
+  if (Status s = fill(pair, true, 0, plan.bytes, sent, 0); !s.ok()) return note(s);
+  const Block whole{.bytes = plan.bytes};
+  if (const auto took = transfer(pair, {&whole, 1}, plan.depth); !took.ok())
+    return note(took.status());
+  return note(check(pair, 0, plan.bytes, sent, 0));
 }
 
-Status PairRun::measure(const Pair& pair, PairReport& out) {
-  auto ceiling = ceilings_.make(pair.op, pair.local, pair.far, out.path);
-  if (!ceiling.ok()) return ceiling.status();
-  out.ceiling_how = ceiling->how();
-  if (Status s = measure_rate(pair, *ceiling, out); !s.ok()) return s;
-  return measure_latency(pair, *ceiling, out);
-}
-
-Status PairRun::measure_rate(const Pair& pair, Ceiling& ceiling, PairReport& out) {
-  const Block whole{.bytes = out.bytes};
-  if (const auto warm = ceiling.run(out.bytes); !warm.ok()) return warm.status();
-  std::vector<Duration> ours, bare;
-  for (unsigned i = 0; i < kRates; ++i) {
-    const auto took = transfer(pair, {&whole, 1});
-    if (!took.ok()) return took.status();
-    const auto least = ceiling.run(out.bytes);
-    if (!least.ok()) return least.status();
-    ours.push_back(*took);
-    bare.push_back(*least);
+/// Blocks of runs: the library's, the bare call's, the library's, ... The first of each is the
+/// warm-up and does not count.
+Status PairRun::measure(const Pair& pair, const RunPlan& plan, Row& out) {
+  std::optional<Ceiling> ceiling;
+  if (plan.ceiling) {
+    auto made = both_.ceilings().make(pair.op, pair.local, pair.far, out.path);
+    if (!made.ok()) return made.status();
+    out.ceiling_how = made->how();
+    ceiling.emplace(*std::move(made));
   }
-  out.rate = {.value = gbps(out.bytes, median(ours)),
-              .bare = gbps(out.bytes, median(bare)),
-              .runs = kRates};
-  return {};
-}
-
-Status PairRun::measure_latency(const Pair& pair, Ceiling& ceiling, PairReport& out) {
-  const Block small{.bytes = kSmall};
-  const auto end = base::Deadline::after(base::Clock::steady(), kLatencyAtMost);
+  const Block whole{.bytes = plan.bytes};
   std::vector<Duration> ours, bare;
-  unsigned turns = 0;
-  while (turns < kLatencyTurns && !(turns > 0 && end.passed())) {
-    ++turns;
-    for (unsigned i = 0; i < kLatencyRuns; ++i) {
-      const auto took = transfer(pair, {&small, 1});
+  ours.reserve(plan.runs);
+  bare.reserve(plan.runs);
+  const auto end = base::Deadline::after(base::Clock::steady(), plan.at_most);
+  for (bool warm = false; ours.size() < plan.runs && (ours.empty() || !end.passed()); warm = true) {
+    const std::size_t count = std::min<std::size_t>(plan.block, plan.runs - ours.size());
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto took = transfer(pair, {&whole, 1}, plan.depth);
       if (!took.ok()) return took.status();
-      ours.push_back(*took);
+      if (warm) ours.push_back(*took);
     }
-    for (unsigned i = 0; i < kLatencyRuns; ++i) {
-      const auto least = ceiling.run(kSmall);
+    for (std::size_t i = 0; ceiling && i < count; ++i) {
+      const auto least = ceiling->run(plan.bytes, plan.depth);
       if (!least.ok()) return least.status();
-      bare.push_back(*least);
+      if (warm) bare.push_back(*least);
     }
   }
-  out.latency = {
-      .value = microseconds(median(ours)), .bare = microseconds(median(bare)), .runs = turns};
+  out.ours = timing_of(ours);
+  out.bare = timing_of(bare);
   return {};
 }
 
-Result<Duration> PairRun::transfer(const Pair& pair, std::span<const Block> blocks) {
-  if (deadline_.passed())
-    return Status(Code::timed_out, Scope::request, "the demo's own time is over");
-  const auto begin = base::Clock::steady().now();
+/// A lost peer is lost for all that comes after.
+Status PairRun::note(Status status) {
+  if (status.code() == Code::disconnected && lost_.ok()) {
+    const auto answer = both_.child().ask("hello", kAnswerIn);  // which tells how it ended
+    lost_ = answer.ok() ? status : answer.status();
+  }
+  return status;
+}
+
+Result<Duration> PairRun::transfer(const Pair& pair, std::span<const Block> blocks,
+                                   unsigned depth) {
+  if (deadline_.passed()) return Status(Code::timed_out, Scope::request, kTimeIsOver);
+  const Peer& peer = both_.peer();
   const TransferOptions options{.deadline = kTransferDeadline};
-  auto moved = pair.to_far() ? peer_.write(pair.local.region(), pair.far.region, blocks, options)
-                             : peer_.read(pair.local.region(), pair.far.region, blocks, options);
-  if (!moved.ok()) return moved.status();
-  const Status status = moved->wait(kTransferDeadline + kQuietIn);
+  under_way_.clear();
+  under_way_.reserve(depth);
+  Status status;
+  const auto begin = base::Clock::steady().now();
+  for (unsigned i = 0; i < depth && status.ok(); ++i) {
+    auto moved = pair.to_far() ? peer.write(pair.local.region(), pair.far.region, blocks, options)
+                               : peer.read(pair.local.region(), pair.far.region, blocks, options);
+    if (moved.ok())
+      under_way_.push_back(*std::move(moved));
+    else
+      status = moved.status();
+  }
+  for (const Transfer& moved : under_way_) {
+    Status end = moved.wait(kTransferDeadline + kQuietIn);
+    if (!moved.done()) lost_ = end;
+    if (status.ok()) status = std::move(end);
+  }
   const Duration took = base::Clock::steady().now() - begin;
-  if (!moved->done()) lost_ = status;
   if (!status.ok()) return status;
   return took;
 }
@@ -179,8 +185,8 @@ Status PairRun::ask(const char* verb, const Pair& pair, std::uint64_t offset, st
   std::string request = std::string(verb) + ' ' + pair.far.place.name();
   for (const std::uint64_t number : {offset, bytes, seed, from})
     request += ' ' + std::to_string(number);
-  const auto answer = child_.ask(request, kAnswerIn);
-  if (child_.lost()) lost_ = answer.status();
+  const auto answer = both_.child().ask(request, kAnswerIn);
+  if (both_.child().lost()) lost_ = answer.status();
   return answer.status();
 }
 

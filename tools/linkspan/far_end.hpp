@@ -1,7 +1,10 @@
-// tools/linkspan/demo_child.hpp - the demo's second process: the peer that owns the far memories.
+// tools/linkspan/far_end.hpp - the second process of demo, bench and doctor: the peer that owns the
+// far memories.
 //
 // What the parent asks of it, in words that are separated by spaces (numbers are decimal):
 //   hello                                   nothing but the answer            -> ok
+//   probe                                   a word of the second process       -> ok ADDRESS WORD
+//   peek PID ADDRESS                        that process's word, read across   -> ok WORD
 //   open ADDRESS                            an Engine that listens there      -> ok
 //   memory PLACE BYTES                      allocated, published as PLACE     -> ok ADDRESS [IPC]
 //   fill PLACE OFFSET BYTES SEED FROM                                         -> ok
@@ -9,6 +12,8 @@
 // IPC is the CUDA IPC handle in hex and the region's offset in it, for the bare code's own mapping.
 // Threads: the child's main thread.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <string>
@@ -20,10 +25,13 @@
 namespace linkspan::tool {
 
 /// argv[1] of the second process.
-inline constexpr std::string_view kDemoChild = "--demo-child";
+inline constexpr std::string_view kFarEnd = "--far-end";
+
+/// The 8 bytes at `address` of another process, by process_vm_readv.
+Result<std::uint64_t> read_word(pid_t pid, std::uint64_t address);
 
 /// Until the parent is gone; the exit code.
-int run_demo_child();
+int run_far_end();
 
 /// What `memory` answers.
 struct FarMemory {

@@ -1,10 +1,13 @@
-#include "tools/linkspan/demo_child.hpp"
+#include "tools/linkspan/far_end.hpp"
+
+#include <sys/uio.h>
 
 #include <map>
 #include <memory>
 #include <optional>
 #include <sstream>
 
+#include "base/process.hpp"
 #include "tools/linkspan/child_process.hpp"
 #include "tools/linkspan/memories.hpp"
 
@@ -29,11 +32,13 @@ class FarEnd {
   Result<std::string> handle(const std::string& request);
 
  private:
+  static Result<std::string> peek(const std::string& request);
   Status open(const std::string& address);
   Result<std::string> add(Place place, std::uint64_t bytes);
   void close();
 
   Gpus gpus_;
+  const std::uint64_t word_ = base::random_u64();  // for probe
   std::optional<Engine> engine_;
   std::map<std::string, std::unique_ptr<Memory>> memories_;
 };
@@ -43,6 +48,9 @@ Result<std::string> FarEnd::handle(const std::string& request) {
   std::string verb, what;
   words >> verb >> what;
   if (verb == "hello") return std::string();
+  if (verb == "probe")
+    return std::to_string(reinterpret_cast<std::uint64_t>(&word_)) + ' ' + std::to_string(word_);
+  if (verb == "peek") return peek(request);
   if (verb == "open") {
     if (Status s = open(what); !s.ok()) return s;
     return std::string();
@@ -65,8 +73,19 @@ Result<std::string> FarEnd::handle(const std::string& request) {
   return std::string();
 }
 
+Result<std::string> FarEnd::peek(const std::string& request) {
+  std::istringstream words(request);
+  std::string verb;
+  pid_t pid = 0;
+  std::uint64_t address = 0;
+  if (!(words >> verb >> pid >> address)) return bad_request(request);
+  const auto word = read_word(pid, address);
+  if (!word.ok()) return word.status();
+  return std::to_string(*word);
+}
+
 Status FarEnd::open(const std::string& address) {
-  auto engine = Engine::open({.name = "demo, far end"});
+  auto engine = Engine::open({.name = "far end"});
   if (!engine.ok()) return engine.status();
   engine_.emplace(*std::move(engine));
   return engine_->listen(address);
@@ -123,7 +142,19 @@ Result<FarMemory> FarMemory::decode(const std::string& text) {
   return out;
 }
 
-int run_demo_child() {
+Result<std::uint64_t> read_word(pid_t pid, std::uint64_t address) {
+  std::uint64_t word = 0;
+  const iovec here{&word, sizeof word};
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  const iovec there{reinterpret_cast<void*>(address), sizeof word};
+  const ssize_t got = ::process_vm_readv(pid, &here, 1, &there, 1, 0);
+  if (got < 0) return base::Fd::from("process_vm_readv", -1).status();
+  if (got != sizeof word)
+    return Status(Code::system, Scope::request, "process_vm_readv read less than a word");
+  return word;
+}
+
+int run_far_end() {
   FarEnd far_end;
   serve_parent([&far_end](const std::string& request) { return far_end.handle(request); });
   return 0;

@@ -1,0 +1,63 @@
+// tools/linkspan/two_processes.hpp - this process, a second one, an Engine in each, and memories.
+//
+// The first process asks for every transfer; the second, which is started here, owns the far
+// memories. Demo, bench and doctor run their pairs between them.
+// Threads: externally synchronised.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "linkspan/engine.hpp"
+#include "tools/linkspan/ceiling.hpp"
+#include "tools/linkspan/child_process.hpp"
+#include "tools/linkspan/memories.hpp"
+
+namespace linkspan::tool {
+
+/// Two memories and who asks.
+struct Pair {
+  Op op;
+  Memory& local;
+  const Far& far;
+
+  bool to_far() const noexcept { return op == Op::write; }
+  Place from() const noexcept { return to_far() ? local.place() : far.place; }
+  Place to() const noexcept { return to_far() ? far.place : local.place(); }
+};
+
+class TwoProcesses {
+ public:
+  /// Connected, without memories. `gpus` outlives it.
+  static Result<std::unique_ptr<TwoProcesses>> start(const Gpus& gpus);
+  ~TwoProcesses();
+  TwoProcesses(const TwoProcesses&) = delete;
+  TwoProcesses& operator=(const TwoProcesses&) = delete;
+
+  /// Of this process, of the second. One a Place: ask once, for the largest size.
+  Status add_near(Place place, std::uint64_t bytes);
+  Status add_far(Place place, std::uint64_t bytes);
+  /// Both were added.
+  Pair pair(Op op, Place from, Place to);
+
+  const Peer& peer() const noexcept { return peer_; }
+  ChildProcess& child() noexcept { return *child_; }
+  Ceilings& ceilings() noexcept { return *ceilings_; }
+
+ private:
+  explicit TwoProcesses(const Gpus& gpus) : gpus_(gpus) {}
+  Status connect();
+
+  const Gpus& gpus_;
+  std::unique_ptr<ChildProcess> child_;
+  std::optional<Engine> engine_;
+  Peer peer_;
+  Ceilings::Memories near_;
+  std::map<std::string, Far> far_;
+  std::optional<Ceilings> ceilings_;
+};
+
+}  // namespace linkspan::tool
