@@ -23,11 +23,12 @@ EVIDENCE = ROOT / "evidence"
 ENGINE = [
     f"src/{room}" for room in ("base", "cuda", "memory", "copy", "transport", "control", "engine")
 ]
-# topic -> the programs' own JSON with rows, gtest suites, the folders it speaks of
+# topic -> the programs' own JSON with rows (of two with one id the later counts), gtest suites, the
+# folders it speaks of
 TOPICS = {
     "foundation": {
         "what": "one host: ceilings, latency and correctness of the engine",
-        "rows": ["demo"],
+        "rows": ["demo", "bench"],
         "suites": ["unit", "conformance", "one_gpu", "memcheck"],
         "sources": ENGINE,
     },
@@ -130,16 +131,17 @@ def merge(folder: pathlib.Path) -> None:
         ]
         if not results and not suites:
             continue
-        first = results[0] if results else {}
+        # Without the folders of the machine that ran it.
+        commands = [re.sub(r"\S+/", "", r["command"]) for r in results if "command" in r]
+        rows = {row["id"]: row for result in results for row in result.get("rows", [])}
         value = {
-            "what": first.get("what", about["what"]),
-            # Without the folders of the machine that ran it.
-            "command": re.sub(r"\S+/", "", first.get("command", "scripts/run_on_gpus.sh")),
+            "what": results[0].get("what", about["what"]) if len(results) == 1 else about["what"],
+            "command": "; ".join(commands) or "scripts/run_on_gpus.sh",
             "commit": stamped["commit"],
             "sources": {path: stamped["sources"].get(path, "") for path in about["sources"]},
             "date": stamped["date"],
             "machine": stamped["machine"],
-            "rows": [row for result in results for row in result.get("rows", [])],
+            "rows": list(rows.values()),
             "suites": suites,
         }
         write(EVIDENCE / f"{topic}.json", value)

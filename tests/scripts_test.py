@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Shows that the project's own checks bite: each rule is broken once in a scratch tree."""
 
+import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -181,6 +183,43 @@ class Skips(unittest.TestCase):
             check=False,
         )
         self.assertEqual(run.returncode, 1)
+
+
+class Evidence(unittest.TestCase):
+    """evidence.py merge, in a scratch tree of its own."""
+
+    def merge(self, results: dict[str, dict]) -> dict:
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "scripts").mkdir()
+            shutil.copy(ROOT / "scripts/evidence.py", root / "scripts")
+            stamp = {"commit": "c0ffee", "sources": {}, "date": "2026-01-01", "machine": {}}
+            (root / "run").mkdir()
+            for name, content in {"stamp": stamp, **results}.items():
+                (root / f"run/{name}.json").write_text(json.dumps(content))
+            merge = [sys.executable, root / "scripts/evidence.py", "merge", root / "run"]
+            subprocess.run(merge, check=True, capture_output=True)
+            return json.loads((root / "evidence/foundation.json").read_text())
+
+    def test_rows_of_bench_win(self):
+        rows = {
+            "demo": [{"id": "gpu_gpu.1GiB", "value": 1}, {"id": "gpu_shared.1GiB", "value": 2}],
+            "bench": [{"id": "gpu_gpu.1GiB", "value": 3, "bar": 0.98}],
+        }
+        merged = self.merge(
+            {
+                name: {"what": name, "command": f"/x/linkspan {name} --json /y/z.json", "rows": r}
+                for name, r in rows.items()
+            }
+        )
+        self.assertEqual([rows["bench"][0], rows["demo"][1]], merged["rows"])
+        self.assertEqual(
+            merged["command"], "linkspan demo --json z.json; linkspan bench --json z.json"
+        )
+
+    def test_one_program(self):
+        merged = self.merge({"demo": {"what": "w", "command": "linkspan demo", "rows": []}})
+        self.assertEqual((merged["what"], merged["command"]), ("w", "linkspan demo"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,161 @@
+// `linkspan bench`: sizes x kinds of memory x directions between two processes, every byte
+// verified, p50 and p99, beside the bare calls of the same run.
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "tools/linkspan/bench_plan.hpp"
+#include "tools/linkspan/evidence_json.hpp"
+#include "tools/linkspan/output.hpp"
+#include "tools/linkspan/report_text.hpp"
+#include "tools/linkspan/row_ids.hpp"
+#include "tools/linkspan/verb.hpp"
+
+namespace linkspan::tool {
+namespace {
+
+class Bench {
+ public:
+  Bench(const Gpus& gpus, const BenchPlan& plan, std::chrono::seconds limit)
+      : gpus_(gpus), plan_(plan), deadline_(base::Deadline::after(base::Clock::steady(), limit)) {}
+
+  Report run();
+
+ private:
+  /// The largest size that a Place of a process is used for, by its name.
+  using Sizes = std::map<std::string, std::uint64_t>;
+
+  Status add_memories();
+  void run_rows(Report& report);
+  static std::vector<Place> held_against(const PlannedRow& row);
+
+  const Gpus& gpus_;
+  const BenchPlan& plan_;
+  const base::Deadline deadline_;
+  std::unique_ptr<TwoProcesses> both_;
+};
+
+Report Bench::run() {
+  Report report = Report::of_machine(gpus_);
+  report.absent = plan_.absent;
+  if (plan_.rows.empty()) return report;
+  auto both = TwoProcesses::start(gpus_);
+  report.stopped = both.status();
+  if (!both.ok()) return report;
+  both_ = *std::move(both);
+  report.stopped = add_memories();
+  if (report.stopped.ok()) run_rows(report);
+  return report;
+}
+
+Status Bench::add_memories() {
+  Sizes near, far;
+  const auto need = [](Sizes& sizes, Place place, std::uint64_t bytes) {
+    std::uint64_t& size = sizes[place.name()];
+    size = std::max({size, bytes, kLeastRegion});
+  };
+  for (const PlannedRow& row : plan_.rows) {
+    need(near, row.local(), row.run.bytes);
+    need(far, row.remote(), row.run.bytes);
+    if (!row.run.ceiling) continue;
+    for (const Place place : held_against(row)) need(near, place, row.run.bytes);
+  }
+  for (const auto& [name, bytes] : near)
+    if (Status s = both_->add_near(*Place::parse(name), bytes); !s.ok()) return s;
+  for (const auto& [name, bytes] : far)
+    if (Status s = both_->add_far(*Place::parse(name), bytes); !s.ok()) return s;
+  return {};
+}
+
+/// Memories of this process that a bare call may use in place of the other process's (ceiling.hpp).
+std::vector<Place> Bench::held_against(const PlannedRow& row) {
+  constexpr Place kPinned{.kind = MemoryKind::pinned}, kHost{.kind = MemoryKind::host};
+  constexpr Place kShared{.kind = MemoryKind::shared};
+  if (!row.from.on_gpu() && !row.to.on_gpu()) return {kHost, kShared};
+  if (row.from.on_gpu() && row.to.on_gpu()) return {};
+  const Place host = row.from.on_gpu() ? row.to : row.from;
+  return host == kPinned ? std::vector{kPinned} : std::vector{kPinned, kHost};
+}
+
+void Bench::run_rows(Report& report) {
+  PairRun pair_run(*both_, deadline_);
+  const Progress progress;
+  const std::vector<PlannedRow>& rows = plan_.rows;
+  Status blocks;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const PlannedRow& row = rows[i];
+    progress.show(i + 1, rows.size(), title(row.from.name(), row.to.name(), row.op));
+    const Pair pair = both_->pair(row.op, row.from, row.to);
+    if (i == 0 || !row.same_pair(rows[i - 1]))
+      blocks = row.run.verify ? pair_run.verify_blocks(pair) : Status();
+    report.rows.push_back(pair_run.run(pair, row.run, blocks));
+    report.stopped = pair_run.lost();
+    if (report.stopped.ok() && deadline_.passed() && i + 1 < rows.size())
+      report.stopped = Status(Code::timed_out, Scope::request, kTimeIsOver);
+    if (!report.stopped.ok()) return;
+  }
+}
+
+bool every_bar_met(const Report& report) {
+  return report.absent.empty() &&
+         std::all_of(report.rows.begin(), report.rows.end(), [&report](const Row& row) {
+           const Verdict verdict = judge(row, report.machine);
+           return verdict.bar <= 0 || verdict.pass;
+         });
+}
+
+class BenchVerb final : public Verb {
+ public:
+  const char* name() const override { return "bench"; }
+  const char* what() const override {
+    return "Sizes x kinds of memory x directions between two processes, every byte verified, p50 "
+           "and p99.";
+  }
+  void define(Arguments& arguments) override {
+    arguments.choice("--suite", options_.suite, bench_suites(),
+                     "Rows that evidence/ keeps and that have a bar, instead of sizes and kinds");
+    arguments.sizes("--sizes", options_.sizes, "Of one transfer; 8,4KiB,1MiB,64MiB");
+    arguments.words(
+        "--kinds", options_.kinds, bench_kinds(),
+        "Memories of each process, of device0, device1, pinned, host, shared; all here");
+    arguments.choice("--op", options_.op, bench_ops(),
+                     "Who asks: the source's process (write) or the destination's; write");
+    arguments.number("--runs", options_.runs, 1, 1'000'000, "N", "Measured runs a row; by size");
+    arguments.number("--depth", options_.depth, 1, 256, "N",
+                     "Transfers of a run: all are submitted, then all are waited for; 1");
+    arguments.flag("--with-ceiling", options_.with_ceiling,
+                   "Run the bare call too, in turns, on the same memory where it can");
+    arguments.flag("--enforce", options_.enforce,
+                   "Exit code 1 also where a bar is missed or its row is absent");
+    arguments.flag("--quick", options_.quick,
+                   "20 runs of what is at most 1 MiB: shows paths, not speeds");
+    arguments.flag("--no-verify", options_.no_verify, "Look at no data");
+    arguments.text("--json", json_, "FILE",
+                   "Also write rows as evidence/ keeps them; -: to stdout");
+    arguments.number("--limit", options_.limit_s, 1, 86400, "SECONDS",
+                     "After which no further row is begun; 150");
+  }
+
+  int run(const std::string& command) override {
+    const Gpus gpus = Gpus::find();
+    const auto plan = plan_bench(options_, gpus.places());
+    if (!plan.ok()) return refused(name(), plan.status());
+    const auto output = Output::open(json_);
+    if (!output.ok()) return refused(name(), output.status());
+    const Report report = Bench(gpus, *plan, std::chrono::seconds(options_.limit_s)).run();
+    const std::string json =
+        to_json(report, "one host, two processes: rows against the bare call", command);
+    if (Status s = output->write(bench_text(report), json); !s.ok()) return failed(name(), s);
+    return report.ok() && (!options_.enforce || every_bar_met(report)) ? kWell : kFailed;
+  }
+
+ private:
+  BenchOptions options_;
+  std::string json_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> bench_verb() { return std::make_unique<BenchVerb>(); }
+
+}  // namespace linkspan::tool
