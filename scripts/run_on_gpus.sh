@@ -57,7 +57,9 @@ run_all() {
   python3 "$pack/evidence.py" stamp "$out" "$commit"
   cd "$out" || return 1
   if [[ -x $pack/linkspan ]]; then
+    step doctor 60 "$pack/linkspan" doctor --gpu --json "$out/doctor.json"
     step demo 180 "$pack/linkspan" demo --json "$out/demo.json"
+    step bench 120 "$pack/linkspan" bench --suite foundation --with-ceiling --json "$out/bench.json"
   else
     absent demo "linkspan was not packed"
   fi

@@ -29,7 +29,7 @@ Json to_json(const Row& row, const bare::Machine& machine) {
   out["ceiling_how"] = row.ceiling_how;
   out["ratio"] = number_or_null(row.ratio() > 0, row.ratio());
   out["runs"] = row.ours.runs;
-  out["verified"] = row.verified;
+  out["verified"] = row.verified && row.status.ok();
   out["depth"] = row.depth;
   out["p99_us"] = number_or_null(row.measured(), row.ours.p99);
   out["ceiling_p99_us"] = number_or_null(held, row.bare.p99);

@@ -35,7 +35,7 @@ int run(int argc, char** argv) {
   CLI::App app("linkspan moves bytes between GPU and CPU memories, point to point.", "linkspan");
   app.set_version_flag("--version", std::string("linkspan ") + kVersion);
   app.require_subcommand(1);
-  const std::array verbs{demo_verb(), bench_verb()};
+  const std::array verbs{demo_verb(), doctor_verb(), bench_verb()};
   for (const auto& verb : verbs) {
     Arguments arguments(*app.add_subcommand(verb->name(), verb->what()));
     verb->define(arguments);
