@@ -77,8 +77,12 @@ linkspan_gtest(faults tests/faults cpu simulated)
 linkspan_gtest(driver_facts tests/driver_facts simulated)
 
 if(TARGET linkspan_tool)
+  set(cli_test ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/cli_test.py
+      $<TARGET_FILE:linkspan_tool>)
+  linkspan_test(cli_cpu TIMEOUT 120 COMMAND ${cli_test} cpu ENVIRONMENT ${no_driver})
   linkspan_test(demo_cpu TIMEOUT 120 COMMAND linkspan_tool demo --quick ENVIRONMENT ${no_driver})
   if(TARGET fake_cuda)
+    linkspan_test(cli_simulated TIMEOUT 120 COMMAND ${cli_test} simulated ENVIRONMENT ${simulated})
     linkspan_test(demo_simulated TIMEOUT 120 COMMAND linkspan_tool demo --quick
                   ENVIRONMENT ${simulated})
   endif()

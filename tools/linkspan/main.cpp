@@ -35,7 +35,10 @@ int run(int argc, char** argv) {
   CLI::App app("linkspan moves bytes between GPU and CPU memories, point to point.", "linkspan");
   app.set_version_flag("--version", std::string("linkspan ") + kVersion);
   app.require_subcommand(1);
-  const std::array verbs{demo_verb(), doctor_verb(), bench_verb()};
+  app.footer(
+      "Exit codes: 0 all is well, 1 something failed, 2 the arguments are wrong.\n"
+      "Settings by environment: `linkspan options`. First steps: `linkspan doctor`.");
+  const std::array verbs{demo_verb(), doctor_verb(), bench_verb(), options_verb()};
   for (const auto& verb : verbs) {
     Arguments arguments(*app.add_subcommand(verb->name(), verb->what()));
     verb->define(arguments);

@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""The command line as users and scripts meet it: exit codes, texts, JSON.
+
+cli_test.py TOOL MODE    MODE: cpu (no driver) or simulated; LINKSPAN_CUDA_LIBRARY says the same
+"""
+
+import json
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TOOL, MODE = sys.argv[1:3]
+GPUS = {"cpu": 0, "simulated": 2}[MODE]
+TIMEOUT_S = 60
+
+
+def run(*arguments: str, few_descriptors: bool = False, **environment: str):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+    return subprocess.run(
+        [TOOL, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+        env={**os.environ, **environment},
+        preexec_fn=limit if few_descriptors else None,
+    )
+
+
+class Doctor(unittest.TestCase):
+    def checks(self, *arguments: str, code: int = 0, **options) -> list[dict]:
+        ran = run("doctor", "--json", "-", *arguments, **options)
+        self.assertEqual(ran.returncode, code, ran.stderr)
+        told = json.loads(ran.stdout)
+        self.assertEqual(told["pass"], code == 0)
+        self.assertEqual(sum(told["counts"].values()), len(told["checks"]))
+        for check in told["checks"]:
+            self.assertTrue(check["found"], check)
+            if check["level"] != "ok":
+                self.assertTrue(check["remedy"], check)
+        return told["checks"]
+
+    def find(self, checks: list[dict], area: str, name: str) -> dict:
+        found = [c for c in checks if c["area"] == area and c["name"] == name]
+        self.assertEqual(len(found), 1, f"{area} {name} in {checks}")
+        return found[0]
+
+    def test_the_machine_is_well(self):
+        checks = self.checks()
+        for name in ("memfd_create", "pidfd_open", "socket folder"):
+            self.assertEqual(self.find(checks, "host", name)["level"], "ok")
+        paths = {c["name"]: c for c in checks if c["area"] == "2 processes"}
+        self.assertIn("memfd", paths["shared -> shared"]["found"])
+        self.assertIn("gpu0 -> gpu1" if GPUS else "pageable -> pageable", paths)
+        driver = self.find(checks, "driver", "CUDA")
+        if GPUS:
+            self.assertIn("libfake_cuda.so", driver["found"])
+            self.assertIn("4 KiB arrived", self.find(checks, "link", "gpu0 -> gpu1")["found"])
+            self.assertIn("GPU-", self.find(checks, "gpu", "gpu0")["found"])
+        else:
+            self.assertEqual(driver["level"], "warn")
+
+    def test_a_gpu_can_be_required(self):
+        if GPUS:
+            self.checks("--gpu")
+        else:
+            checks = self.checks("--gpu", code=1)
+            self.assertEqual(self.find(checks, "driver", "CUDA")["level"], "FAIL")
+
+    def test_a_setting_that_makes_no_sense(self):
+        checks = self.checks(code=1, LINKSPAN_LOG_LEVEL="loud")
+        check = self.find(checks, "settings", "LINKSPAN_LOG_LEVEL")
+        self.assertEqual(check["level"], "FAIL")
+        self.assertIn('"loud"', check["found"])
+        self.assertIn("WARNING", check["found"])
+
+    def test_settings_and_where_they_come_from(self):
+        checks = self.checks(LINKSPAN_CPU_THREADS="3", LINKSPAN_CPU_TREADS="4")
+        given = self.find(checks, "settings", "LINKSPAN_CPU_THREADS")["found"]
+        self.assertEqual(given, '"3" (environment)')
+        default = self.find(checks, "settings", "LINKSPAN_TRANSFER_DEADLINE_MS")["found"]
+        self.assertEqual(default, "30000 (default)")
+        self.assertEqual(self.find(checks, "settings", "LINKSPAN_CPU_TREADS")["level"], "warn")
+
+    def test_socket_folders(self):
+        with tempfile.TemporaryDirectory() as folder:
+            absent = pathlib.Path(folder) / "absent"
+            self.checks(LINKSPAN_SOCKET_DIR=str(absent))
+            self.assertFalse(absent.exists(), "the doctor leaves nothing behind")
+            os.chmod(folder, 0o777)
+            checks = self.checks(code=1, LINKSPAN_SOCKET_DIR=folder)
+            self.assertEqual(self.find(checks, "host", "socket folder")["level"], "FAIL")
+            os.chmod(folder, 0o700)
+            self.checks(LINKSPAN_SOCKET_DIR=folder)
+            self.assertEqual(os.listdir(folder), [])
+
+    def test_few_descriptors(self):
+        checks = self.checks(few_descriptors=True)
+        self.assertEqual(self.find(checks, "host", "RLIMIT_NOFILE")["level"], "warn")
+
+    def test_text(self):
+        ran = run("doctor")
+        self.assertEqual(ran.returncode, 0, ran.stdout)
+        self.assertRegex(ran.stdout, r"(?m)^ok +host +memfd_create ")
+        self.assertRegex(ran.stdout, r"\d+ ok, \d+ to look at \(warn\), 0 that must")
+
+
+class Bench(unittest.TestCase):
+    kinds = ["host", "shared"] + (["device0", "device1", "pinned"] if GPUS else [])
+
+    def rows(self, *arguments: str, code: int = 0) -> list[dict]:
+        ran = run("bench", "--json", "-", *arguments)
+        self.assertEqual(ran.returncode, code, ran.stderr)
+        return json.loads(ran.stdout)["rows"]
+
+    def test_rows(self):
+        what = ["--sizes", "8,100KiB,2MiB", "--kinds", ",".join(self.kinds), "--op", "both"]
+        rows = self.rows(*what, "--runs", "3", "--with-ceiling")
+        self.assertEqual(len(rows), 3 * len(self.kinds) ** 2 * 2)
+        self.assertEqual(len({row["id"] for row in rows}), len(rows))
+        for row in rows:
+            self.assertTrue(row["verified"], row)
+            self.assertEqual((row["runs"], row["depth"]), (3, 1))
+            self.assertGreater(row["value"], 0, row)
+            ratio = row["value"] / row["ceiling"]
+            self.assertAlmostEqual(row["ratio"], ratio, delta=0.01 * ratio)
+            self.assertGreaterEqual(row["p99_us"], row["value"] if row["unit"] == "us" else 0)
+            self.assertTrue(row["ceiling_how"] and row["path"])
+            small = ".8B." in row["id"] or ".100KiB." in row["id"]
+            self.assertEqual(row["unit"], "us" if small else "GB/s")
+            self.assertEqual(".submit_to_done.p50" in row["id"], small)
+        ids = [row["id"] for row in rows]
+        self.assertIn("pageable_shared.2MiB.read", ids)
+        if GPUS:
+            self.assertIn("gpu_gpu.8B.submit_to_done.p50", ids)
+
+    def test_depth_without_ceiling(self):
+        shared = ["--sizes", "2MiB", "--kinds", "shared", "--runs", "5"]
+        (row,) = self.rows(*shared, "--depth", "64")
+        self.assertEqual(row["id"], "shared_shared.2MiB.depth64")
+        self.assertEqual((row["unit"], row["depth"]), ("GB/s", 64))
+        self.assertIsNone(row["ceiling"])
+        self.assertIsNone(row["ratio"])
+        (one,) = self.rows(*shared)
+        self.assertLess(row["value"], 16 * one["value"], "64 transfers cannot take one's time")
+
+    def test_unverified_rows_say_so(self):
+        (row,) = self.rows("--sizes", "8", "--kinds", "shared", "--runs", "2", "--no-verify")
+        self.assertFalse(row["verified"])
+
+    def test_foundation(self):
+        suite = ["--suite", "foundation", "--quick", "--with-ceiling"]
+        if not GPUS:
+            ran = run("bench", *suite)
+            self.assertEqual(ran.returncode, 1)
+            self.assertIn("needs two GPUs; this machine shows none", ran.stdout)
+            self.assertIn("Nothing was measured", ran.stdout)
+            return
+        rows = {row["id"]: row for row in self.rows(*suite)}
+        self.assertEqual(len(rows), 6)
+        small = rows["gpu_gpu.8B.submit_to_done.p50"]
+        self.assertEqual(small["bar"], 1.25)
+        self.assertEqual(small["pass"], small["ratio"] <= 1.25)
+        hosts = [row for row in rows if "pinned" in row]
+        self.assertEqual(len([row for row in hosts if row.endswith(".read")]), 2)
+        self.assertEqual(len({rows[row]["executor"] for row in hosts}), 2)
+
+    def test_the_limit_ends_it(self):
+        large = ["--kinds", "host", "--sizes", "64MiB,64MiB", "--runs", "1000000"]
+        ran = run("bench", *large, "--limit", "1")
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn("--limit", ran.stdout)
+
+    def test_text(self):
+        ran = run("bench", "--kinds", "shared", "--sizes", "8", "--runs", "2")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertIn("1 rows, 1 verified, 0 failed", ran.stdout)
+
+
+class BadArguments(unittest.TestCase):
+    def refused(self, arguments: list[str], *told: str) -> None:
+        ran = run(*arguments)
+        self.assertEqual(ran.returncode, 2, f"{arguments}: {ran.stdout}{ran.stderr}")
+        for text in told:
+            self.assertIn(text, ran.stderr, arguments)
+        self.assertEqual(ran.stdout, "")
+
+    def test_they_are_named_with_the_remedy(self):
+        self.refused([], "demo", "doctor", "bench", "options")
+        self.refused(["frob"], '"frob"', "doctor")
+        self.refused(["doctor", "--jsn"], "--jsn", "linkspan doctor --help")
+        self.refused(["bench", "--sizes", "8,12Q"], '"12Q"', "4KiB")
+        self.refused(["bench", "--sizes", "0"], '"0"')
+        self.refused(["bench", "--sizes", "65GiB"], '"65GiB"', "64 GiB")
+        self.refused(["bench", "--kinds", "host,gpu"], '"gpu"', "device0")
+        self.refused(["bench", "--op", "push"], '"push"', "both")
+        self.refused(["bench", "--suite", "all"], '"all"', "foundation")
+        self.refused(["bench", "--depth", "257"], '"257"', "256")
+        self.refused(["bench", "--runs", "many"], '"many"')
+        self.refused(["bench", "--suite", "foundation", "--sizes", "8"], "leave out --sizes")
+        self.refused(["bench", "--enforce"], "--with-ceiling")
+        self.refused(["bench", "--json", "/nonexistent/x"], "/nonexistent/x")
+        self.refused(["demo", "--bytes", "-1"], "-1")
+        if not GPUS:
+            self.refused(["bench", "--kinds", "device0"], '"device0"', "linkspan doctor")
+
+
+class Others(unittest.TestCase):
+    def test_demo_rows_keep_their_ids(self):
+        ran = run("demo", "--quick", "--json", "-")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        ids = [row["id"] for row in json.loads(ran.stdout)["rows"]]
+        self.assertIn("pageable_shared.1MiB", ids)
+        self.assertIn("pageable_shared.8B.submit_to_done.p50", ids)
+        if GPUS:
+            self.assertIn("gpu_gpu.1MiB", ids)
+            self.assertIn("gpu_pinned.1MiB.read", ids)
+        self.assertIn("every byte verified", ran.stderr)
+
+    def test_options_are_documented(self):
+        ran = run("options", "--markdown")
+        written = (ROOT / "docs/options.md").read_text()
+        self.assertEqual(ran.stdout, written, "`./dev docs` makes docs/options.md again")
+        self.assertIn("LINKSPAN_SOCKET_DIR", run("options").stdout)
+
+    def test_help(self):
+        for verb in ([], ["demo"], ["doctor"], ["bench"], ["options"]):
+            ran = run(*verb, "--help")
+            self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+            self.assertIn("Usage", ran.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
