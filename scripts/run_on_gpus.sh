@@ -63,7 +63,7 @@ run_all() {
   else
     absent demo "linkspan was not packed"
   fi
-  suite driver_facts linkspan_driver_facts 120
+  suite driver_facts linkspan_driver_facts 120 env "LINKSPAN_FACTS_OUT=$out/driver_facts.json"
   suite unit linkspan_unit 180
   suite conformance linkspan_conformance 300
   suite one_gpu linkspan_conformance 300 env CUDA_VISIBLE_DEVICES=0

@@ -3,6 +3,7 @@
 // Nothing runs: it compiles or it does not, against cuda.h of CUDA 12.8 and of 13.0. The version
 // of each entry is part of the check, for it is part of the name of the header's type.
 #include "cuda/driver_abi.hpp"
+#include "tests/support/graph_entries.hpp"
 
 namespace linkspan::cuda {
 // cuda.h defines these as macros: they are read before it comes.
@@ -60,6 +61,8 @@ LINKSPAN_SAME(CUDA_ERROR_NOT_SUPPORTED)
 LINKSPAN_SAME(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
 LINKSPAN_SAME(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
 LINKSPAN_SAME(CUDA_ERROR_UNKNOWN)
+LINKSPAN_SAME(CUDA_ERROR_STREAM_CAPTURE_UNJOINED)
+LINKSPAN_SAME(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)
 LINKSPAN_SAME(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
 LINKSPAN_SAME(CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)
 LINKSPAN_SAME(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
@@ -124,6 +127,8 @@ LINKSPAN_OPAQUE(::CUstream_st, OpaqueStream)
 LINKSPAN_OPAQUE(::CUevent_st, OpaqueEvent)
 LINKSPAN_OPAQUE(::CUmod_st, OpaqueModule)
 LINKSPAN_OPAQUE(::CUfunc_st, OpaqueFunction)
+LINKSPAN_OPAQUE(::CUgraph_st, OpaqueGraph)
+LINKSPAN_OPAQUE(::CUgraphExec_st, OpaqueGraphExec)
 LINKSPAN_TYPE(::CUuuid, CUuuid)
 LINKSPAN_TYPE(::CUipcMemHandle, CUipcMemHandle)
 LINKSPAN_TYPE(::CUresult, CUresult)
@@ -146,6 +151,7 @@ static_assert(std::is_same_v<::CUdeviceptr, CUdeviceptr>);
   static_assert(std::is_same_v<Ours<PFN_##name##_v##version>::type, CUresult(*) parameters>, #name);
 LINKSPAN_DRIVER_REQUIRED(LINKSPAN_SIGNATURE)
 LINKSPAN_DRIVER_OPTIONAL(LINKSPAN_SIGNATURE)
+LINKSPAN_GRAPH_ENTRIES(LINKSPAN_SIGNATURE)
 #undef LINKSPAN_SIGNATURE
 static_assert(std::is_same_v<Ours<PFN_cuGetProcAddress_v12000>::type, GetProcAddress>);
 

@@ -21,7 +21,7 @@ struct ContextStack {
   std::size_t depth;
 };
 thread_local ContextStack contexts{};
-thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+thread_local CUstreamCaptureMode thread_capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 /// Indices of the machine, in the order of the process's ordinals. As with the real driver, what
 /// follows an entry that names no device is not visible.
@@ -100,6 +100,8 @@ const char* name_of(CUresult error) {
     LINKSPAN_NAME(CUDA_ERROR_CONTEXT_IS_DESTROYED)
     LINKSPAN_NAME(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
     LINKSPAN_NAME(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
+    LINKSPAN_NAME(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+    LINKSPAN_NAME(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
 #undef LINKSPAN_NAME
     default:
       return nullptr;
@@ -114,6 +116,8 @@ World& world() {
 }
 
 Device* current_device() { return contexts.depth != 0 ? contexts.at[contexts.depth - 1] : nullptr; }
+
+CUstreamCaptureMode capture_mode() { return thread_capture_mode; }
 
 Call::Call() : lock(world().mutex) { enter(current_device()); }
 
@@ -271,7 +275,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  std::swap(*mode, capture_mode);
+  std::swap(*mode, thread_capture_mode);
   return CUDA_SUCCESS;
 }
 

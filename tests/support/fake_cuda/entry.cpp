@@ -21,6 +21,22 @@ inline constexpr bool kAnytime<&cuGetErrorName> = true;
 template <>
 inline constexpr bool kAnytime<&cuGetErrorString> = true;
 
+/// Ends captures of other threads, unless the caller's mode is relaxed.
+template <auto function>
+inline constexpr bool kEndsCaptures = false;
+template <>
+inline constexpr bool kEndsCaptures<&cuEventQuery> = true;
+template <>
+inline constexpr bool kEndsCaptures<&cuStreamQuery> = true;
+template <>
+inline constexpr bool kEndsCaptures<&cuStreamSynchronize> = true;
+template <>
+inline constexpr bool kEndsCaptures<&cuMemAlloc> = true;
+template <>
+inline constexpr bool kEndsCaptures<&cuMemHostAlloc> = true;
+template <>
+inline constexpr bool kEndsCaptures<&cuMemHostRegister> = true;
+
 /// Counts the calls of a function and refuses those outside the driver's life.
 template <auto function>
 struct Gate;
@@ -34,6 +50,8 @@ struct Gate<function> {
     if (w.forked) return CUDA_ERROR_NOT_INITIALIZED;
     if (w.ended) return CUDA_ERROR_DEINITIALIZED;
     if (!kAnytime<function> && !w.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    if constexpr (kEndsCaptures<function>)
+      if (const CUresult r = refuse_beside_captures(); r != CUDA_SUCCESS) return r;
     return function(arguments...);
   }
 };
@@ -46,8 +64,8 @@ struct NamedEntry {
 };
 #define LINKSPAN_ENTRY(name, version, parameters) \
   {#name, version, reinterpret_cast<void*>(&Gate<&name>::call), Gate<&name>::calls},
-const NamedEntry kEntries[] = {LINKSPAN_DRIVER_REQUIRED(LINKSPAN_ENTRY)
-                                   LINKSPAN_DRIVER_OPTIONAL(LINKSPAN_ENTRY)};
+const NamedEntry kEntries[] = {LINKSPAN_DRIVER_REQUIRED(LINKSPAN_ENTRY) LINKSPAN_DRIVER_OPTIONAL(
+    LINKSPAN_ENTRY) LINKSPAN_GRAPH_ENTRIES(LINKSPAN_ENTRY)};
 #undef LINKSPAN_ENTRY
 
 const NamedEntry* find_entry(const char* name) {

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "cuda/driver_abi.hpp"
+#include "tests/support/graph_entries.hpp"
 
 namespace linkspan::cuda::fake {
 
@@ -36,6 +37,7 @@ namespace linkspan::cuda::fake {
 #define LINKSPAN_DECLARE(name, version, parameters) CUresult name parameters;
 LINKSPAN_DRIVER_REQUIRED(LINKSPAN_DECLARE)
 LINKSPAN_DRIVER_OPTIONAL(LINKSPAN_DECLARE)
+LINKSPAN_GRAPH_ENTRIES(LINKSPAN_DECLARE)
 #undef LINKSPAN_DECLARE
 
 inline constexpr int kDriverVersion = 13000;
@@ -101,6 +103,15 @@ struct Entry {
   bool counts() const { return work || until; }  // for the depth
 };
 
+/// A graph in the making: the entries of its streams, which do not run.
+struct Capture {
+  const Stream* origin;
+  CUstreamCaptureMode mode;
+  std::thread::id thread;  // that began it
+  bool valid = true;
+  std::vector<Entry> entries;
+};
+
 struct Stream {
   explicit Stream(Device& d) : device(d) {}
   bool ready() const {
@@ -114,6 +125,8 @@ struct Stream {
   std::deque<Entry> entries;                  // the first may be running
   std::size_t depth = 0;                      // of them, those that count
   std::uint64_t submitted = 0, finished = 0;  // entries, ever
+  std::shared_ptr<Capture> capture;           // null: entries run
+  bool pulled_in = false;                     // into it, by an event that the origin has to await
   bool running = false;
   bool closing = false, exited = false;  // destroyed by the user, left by its thread
   std::condition_variable wake;          // its thread's
@@ -122,7 +135,9 @@ struct Stream {
 
 struct Event {
   Device& device;
-  std::shared_ptr<Mark> mark;  // the last record's; null before the first
+  std::shared_ptr<Mark> mark;        // the last record's; null before the first
+  std::shared_ptr<Capture> capture;  // where the last record was kept; null: it runs
+  const Stream* recorded = nullptr;  // on this
 };
 
 using Lock = std::unique_lock<std::mutex>;
@@ -147,6 +162,9 @@ struct World {
 World& world();
 /// The calling thread's; null: none.
 Device* current_device();
+CUstreamCaptureMode capture_mode();  // the calling thread's
+/// What an entry answers that must not be called beside a capture; those it ends are invalid.
+CUresult refuse_beside_captures();
 
 /// The entrance of a function that works in a context, and the lock it runs under.
 struct Call {

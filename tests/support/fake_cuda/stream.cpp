@@ -87,7 +87,8 @@ CUresult copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream hand
                  },
              .mark = nullptr});
   // ... and written before it does.
-  return r == CUDA_SUCCESS && !target->owner ? drain(call.lock, *call.stream) : r;
+  const bool wait = !target->owner && !call.stream->capture;
+  return r == CUDA_SUCCESS && wait ? drain(call.lock, *call.stream) : r;
 }
 
 Event* find_event(CUevent handle) {
@@ -123,6 +124,11 @@ Call::Call(CUstream handle) : lock(world().mutex) {
 CUresult submit(Call& call, Entry entry) {
   World& w = world();
   Stream& s = *call.stream;
+  if (s.capture) {
+    if (!s.capture->valid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    s.capture->entries.push_back(std::move(entry));
+    return CUDA_SUCCESS;
+  }
   w.changed.wait(call.lock, [&] {
     return w.ended || s.device.lost || !entry.counts() || s.depth < kStreamDepth;
   });
@@ -209,13 +215,18 @@ CUresult cuCtxSynchronize() {
 CUresult cuStreamQuery(CUstream handle) {
   const Call call(handle);
   if (call.error != CUDA_SUCCESS) return call.error;
+  if (call.stream->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   return call.stream->entries.empty() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   const Call call(handle);
-  if (call.error == CUDA_SUCCESS) *status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return call.error;
+  if (call.error != CUDA_SUCCESS) return call.error;
+  const Capture* capture = call.stream->capture.get();
+  *status = capture == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE
+            : capture->valid   ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                               : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+  return CUDA_SUCCESS;
 }
 
 CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned) {
@@ -223,14 +234,29 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned) {
   if (call.error != CUDA_SUCCESS) return call.error;
   const Event* found = find_event(event);
   if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (found->capture) {  // the order inside a graph is kept anyhow
+    Stream& stream = *call.stream;
+    if (stream.capture && stream.capture != found->capture) return CUDA_ERROR_INVALID_VALUE;
+    if (!stream.capture) {
+      stream.capture = found->capture;
+      stream.pulled_in = true;
+    }
+    for (const auto& [at, other] : world().streams)
+      if (other.get() == found->recorded && stream.capture->origin == &stream)
+        other->pulled_in = false;
+    return CUDA_SUCCESS;
+  }
   return submit(call, {.after = found->mark, .work = nullptr, .mark = nullptr});
 }
 
-CUresult cuStreamWriteValue64(CUstream handle, CUdeviceptr address, std::uint64_t value, unsigned) {
+CUresult cuStreamWriteValue64(CUstream handle, CUdeviceptr address, std::uint64_t value,
+                              unsigned flags) {
   Call call(handle);
   if (call.error != CUDA_SUCCESS) return call.error;
   auto word = range(address, sizeof value);
-  if (!word || !word->owner || address % sizeof value != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!word || !word->owner || address % sizeof value != 0 ||
+      flags != CU_STREAM_WRITE_VALUE_DEFAULT)
+    return CUDA_ERROR_INVALID_VALUE;
   return submit(call, {.after = nullptr,
                        .work =
                            [word = *std::move(word), value] {
@@ -269,7 +295,7 @@ CUresult cuStreamWaitValue64(CUstream handle, CUdeviceptr address, std::uint64_t
 CUresult cuEventCreate(CUevent* event, unsigned) {
   Call call;
   if (call.error != CUDA_SUCCESS) return call.error;
-  auto made = std::make_unique<Event>(Event{*call.device, nullptr});
+  auto made = std::make_unique<Event>(Event{.device = *call.device, .mark = {}, .capture = {}});
   *event = reinterpret_cast<CUevent>(made.get());
   world().events[*event] = std::move(made);
   return CUDA_SUCCESS;
@@ -285,6 +311,9 @@ CUresult cuEventRecord(CUevent event, CUstream handle) {
   if (call.error != CUDA_SUCCESS) return call.error;
   Event* found = find_event(event);
   if (found == nullptr || &found->device != call.device) return CUDA_ERROR_INVALID_HANDLE;
+  found->capture = call.stream->capture;
+  found->recorded = call.stream;
+  if (found->capture) return CUDA_SUCCESS;
   const auto mark = found->mark = std::make_shared<Mark>();
   const CUresult r = submit(call, {.after = nullptr, .work = nullptr, .mark = mark});
   if (r != CUDA_SUCCESS) mark->reached = true;  // nobody shall wait for it

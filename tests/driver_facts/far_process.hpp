@@ -1,0 +1,48 @@
+// tests/driver_facts/far_process.hpp - another process that calls the driver: what only shows
+// between two, and what would end this one.
+//
+// Threads: externally synchronised.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/driver_facts/fact.hpp"
+#include "tests/support/process.hpp"
+#include "tests/support/take.hpp"
+
+namespace linkspan::test {
+
+class FarProcess {
+ public:
+  struct Seen {
+    int ordinal;
+    unsigned long long bytes, first;  ///< of the range; its first 8 bytes
+  };
+
+  explicit FarProcess(const std::vector<std::string>& environment = {})
+      : child_(take(Child::spawn("driver_facts", environment))) {}
+
+  /// Memory of its GPU, filled with kFill, and the handle for an address `at` bytes into it.
+  CUipcMemHandle lend(int gpu, std::uint64_t bytes, std::uint64_t at);
+  /// What it sees when it opens a handle through its first GPU.
+  Seen open(const CUipcMemHandle& handle);
+  /// Opens it and begins to count up in its first word, by its GPU, without an end.
+  void count_in(const CUipcMemHandle& handle);
+  std::string uuid(int gpu);
+  /// Has a kernel of it write to no memory. What its calls answer from then on, by name.
+  std::vector<std::pair<std::string, unsigned>> lose();
+  void kill() { child_->kill(); }
+  /// When it was killed: its end of the socket is closed.
+  bool hung_up() { return child_->line().call({{"do", "uuid"}}).status().code() != Code::ok; }
+
+  static constexpr unsigned char kFill = 0x5a;
+
+ private:
+  Json call(Json request) { return take(child_->line().call(request)).value; }
+
+  std::unique_ptr<Child> child_;
+};
+
+}  // namespace linkspan::test
