@@ -19,12 +19,18 @@ if(fake_sources)
   target_link_options(fake_cuda PRIVATE
     -Wl,--version-script=${CMAKE_SOURCE_DIR}/tests/support/fake_cuda/exports.map)
 endif()
+# ---- the counting shim: over the simulated driver here, over the real one on a GPU machine -----
+linkspan_glob(shim_sources tests/support/driver_shim)
+add_library(driver_shim MODULE ${shim_sources})
+target_include_directories(driver_shim PRIVATE ${CMAKE_SOURCE_DIR})
+target_link_libraries(driver_shim PRIVATE linkspan_common ${CMAKE_DL_LIBS})
+
 set(no_driver LINKSPAN_CUDA_LIBRARY=/nonexistent/libcuda.so.1)
 set(simulated LINKSPAN_CUDA_LIBRARY=$<TARGET_FILE:fake_cuda>)
 
 # ---- gtest programs ------------------------------------------------------------------------
 linkspan_glob(support_sources tests/support)
-list(FILTER support_sources EXCLUDE REGEX "/tests/support/(fake_cuda/|main\\.cpp$)")
+list(FILTER support_sources EXCLUDE REGEX "/tests/support/(fake_cuda/|driver_shim/|main\\.cpp$)")
 if(support_sources)
   add_library(linkspan_test_support OBJECT ${support_sources})
   target_include_directories(linkspan_test_support PRIVATE ${CMAKE_SOURCE_DIR})
@@ -75,6 +81,16 @@ linkspan_gtest(unit tests/unit cpu simulated)
 linkspan_gtest(conformance tests/conformance cpu simulated)
 linkspan_gtest(faults tests/faults cpu simulated)
 linkspan_gtest(driver_facts tests/driver_facts simulated)
+
+if(TARGET fake_cuda)
+  linkspan_test(driver_calls_simulated TIMEOUT 120
+    ENVIRONMENT "LINKSPAN_CUDA_LIBRARY=$<TARGET_FILE:driver_shim>"
+                "LINKSPAN_SHIM_DRIVER=$<TARGET_FILE:fake_cuda>"
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
+            --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode simulated
+            --xml ${CMAKE_BINARY_DIR}/gtest/driver_calls_simulated.xml
+            --run $<TARGET_FILE:linkspan_conformance> --gtest_filter=*DriverCallsOf.*)
+endif()
 
 if(TARGET linkspan_tool)
   set(cli_test ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/cli_test.py

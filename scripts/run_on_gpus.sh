@@ -66,6 +66,8 @@ run_all() {
   suite driver_facts linkspan_driver_facts 120 env "LINKSPAN_FACTS_OUT=$out/driver_facts.json"
   suite unit linkspan_unit 180
   suite conformance linkspan_conformance 300
+  suite driver_calls linkspan_conformance 120 env "LINKSPAN_CUDA_LIBRARY=$pack/libdriver_shim.so" \
+    "LINKSPAN_ROWS_OUT=$out/driver_calls.json" -- '--gtest_filter=*DriverCallsOf.*'
   suite one_gpu linkspan_conformance 300 env CUDA_VISIBLE_DEVICES=0
   suite faults linkspan_faults 300
   if command -v compute-sanitizer >/dev/null; then

@@ -1,0 +1,138 @@
+// What a transfer asks of the driver, entry by entry: the guard's four, one submission, one flag,
+// and nothing else. Needs a process over the counting shim (tests/support/driver_shim).
+//
+// With LINKSPAN_ROWS_OUT=FILE the count of the plainest transfer is left there, for
+// evidence/foundation.json.
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <numeric>
+#include <string_view>
+
+#include "tests/conformance/engine_fixture.hpp"
+#include "tests/support/driver_shim/counts.hpp"
+
+namespace linkspan::test {
+namespace {
+
+constexpr std::uint64_t kMiB = 1u << 20;
+
+/// A transfer between a region here and one there, and what is called for it, beside the guard and
+/// the flag, which are the same for all.
+struct Case {
+  const char* name;
+  const char *near, *far;
+  Op op;
+  std::uint64_t blocks, block_bytes;
+  DriverCalls calls;
+  /// Streams of the user's come here: their options, made anew for each transfer.
+  TransferOptions (*options)() = [] { return TransferOptions{}; };
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+constexpr const char* kPlainest = "write_8B";
+const Case kCases[] = {
+    {kPlainest, "device0", "device1", Op::write, 1, 8, {{"cuMemcpyAsync", 1}}},
+    {"read_8B", "device0", "device1", Op::read, 1, 8, {{"cuMemcpyAsync", 1}}},
+    {"write_1MiB", "device0", "device1", Op::write, 1, kMiB, {{"cuMemcpyAsync", 1}}},
+    {"write_1MiB_on_one_gpu", "device0", "device0", Op::write, 1, kMiB, {{"cuMemcpyAsync", 1}}},
+    {"write_1MiB_from_pinned", "pinned", "device0", Op::write, 1, kMiB, {{"cuMemcpyAsync", 1}}},
+    {"read_1MiB_to_pinned", "pinned", "device0", Op::read, 1, kMiB, {{"cuMemcpyAsync", 1}}},
+    {"write_512_blocks", "device0", "device1", Op::write, 512, 1024, {{"cuLaunchKernel", 1}}},
+    {"read_512_blocks", "device0", "device1", Op::read, 512, 1024, {{"cuLaunchKernel", 1}}},
+};
+
+DriverCalls expected_of(const Case& c) {
+  DriverCalls all = c.calls;
+  all["cuThreadExchangeStreamCaptureMode"] += 2;
+  all["cuCtxPushCurrent"] += 1;
+  all["cuCtxPopCurrent"] += 1;
+  all["cuStreamWriteValue64"] += 1;
+  return all;
+}
+
+std::uint64_t sum(const DriverCalls& calls) {
+  return std::accumulate(
+      calls.begin(), calls.end(), std::uint64_t{0},
+      [](std::uint64_t so_far, const auto& each) { return so_far + each.second; });
+}
+
+/// The row of evidence/foundation.json.
+void leave_row(std::uint64_t calls, std::uint64_t runs, bool verified) {
+  constexpr std::uint64_t kBar = 6;
+  const char* file = std::getenv("LINKSPAN_ROWS_OUT");
+  if (file == nullptr) return;
+  const Json row = {{"id", "driver_calls_per_transfer"},
+                    {"value", calls},
+                    {"unit", "count"},
+                    {"runs", runs},
+                    {"verified", verified},
+                    {"bar", kBar},
+                    {"pass", verified && calls <= kBar}};
+  std::ofstream(file) << Json{{"rows", {row}}}.dump(2) << '\n';
+}
+
+class DriverCallsOf : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    const Case& c = GetParam();
+    const Status status = kinds_here({kind_of(c.near), kind_of(c.far)});
+    counts_ = DriverCounts::find();
+    if (!counts_) GTEST_SKIP() << "needs the counting shim";
+    if (!status.ok()) GTEST_SKIP() << status.to_string();
+    const Status kernels = take(topology()->activate(topology()->devices()[0].uuid))->kernels();
+    if (c.calls.contains("cuLaunchKernel") && !kernels.ok())
+      GTEST_SKIP() << "needs a build with kernels: " << kernels.what();
+  }
+
+  DriverCounts counts_;
+};
+
+TEST_P(DriverCallsOf, AreTheGuardTheSubmissionAndTheFlag) {
+  constexpr std::uint64_t kTimes = 10;
+  const Case& c = GetParam();
+  const std::uint64_t bytes = 2 * c.blocks * c.block_bytes;
+  Held here;  // outlives the Engine
+  Pair pair;
+  here = Held::make(pair.engine, {.kind = c.near, .bytes = bytes});
+  pair.far.add("there", {.kind = c.far, .bytes = bytes});
+  const RemoteRegion there = pair.remote("there");
+  here.fill(1);
+  pair.far.fill("there", 2);
+  std::vector<Block> blocks;
+  std::vector<Expected> due;
+  for (std::uint64_t i = 0; i < c.blocks; ++i) {
+    blocks.push_back({2 * i * c.block_bytes, (2 * i + 1) * c.block_bytes, c.block_bytes});
+    if (c.op == Op::write)
+      due.push_back({blocks[i].remote_offset, 1, blocks[i].local_offset, c.block_bytes});
+    else
+      due.push_back({blocks[i].local_offset, 2, blocks[i].remote_offset, c.block_bytes});
+  }
+  const auto move = [&] {
+    const TransferOptions options = c.options();
+    return finished(c.op == Op::write ? pair.peer.write(here.region, there, blocks, options)
+                                      : pair.peer.read(here.region, there, blocks, options));
+  };
+  ASSERT_EQ(move().to_string(), "ok");  // the first may still set up
+  std::uint64_t most = 0;
+  int stalls = 3;  // of the machine: what is overdue asks its stream, and is measured again
+  for (std::uint64_t i = 0; i < kTimes; ++i) {
+    counts_.reset();
+    const Status moved = move();
+    const DriverCalls calls = counts_.read();
+    ASSERT_EQ(moved.to_string(), "ok");
+    if (calls.contains("cuStreamQuery") && stalls-- > 0) continue;
+    EXPECT_EQ(calls, expected_of(c));
+    most = std::max(most, sum(calls));
+    if (HasFailure()) break;
+  }
+  EXPECT_EQ(here.difference(1, c.op == Op::read ? due : std::vector<Expected>{}), "");
+  EXPECT_EQ(pair.far.difference("there", 2, c.op == Op::write ? due : std::vector<Expected>{}), "");
+  if (std::string_view(c.name) == kPlainest) leave_row(most, kTimes, !HasFailure());
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, DriverCallsOf, ::testing::ValuesIn(kCases),
+                         [](const auto& param) { return std::string(param.param.name); });
+
+}  // namespace
+}  // namespace linkspan::test
