@@ -11,17 +11,18 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
+import check_facts  # noqa: E402
 import check_includes  # noqa: E402
 import check_skips  # noqa: E402
 
 
-def faults(files: dict[str, str]) -> list[str]:
+def faults(files: dict[str, str], check=check_includes.check) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         for name, text in files.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)
-        return check_includes.check(root)
+        return check(root)
 
 
 class Includes(unittest.TestCase):
@@ -128,6 +129,29 @@ class Includes(unittest.TestCase):
         self.refused("src/base/a.cpp", "#include <asio.hpp>\n", "belongs to")
         self.refused("src/engine/a.cpp", "#include <nlohmann/json.hpp>\n", "belongs to")
         self.accepted("src/control/a.cpp", "#include <asio/ip/tcp.hpp>\n")
+
+
+class Facts(unittest.TestCase):
+    TEST = "tests/driver_facts/a_test.cpp"
+
+    def found(self, files: dict[str, str]) -> list[str]:
+        return faults({self.TEST: "TEST_F(Queues, Block) {\n}\n"} | files, check_facts.check)
+
+    def test_cited_and_shown(self):
+        self.assertEqual(self.found({"src/a.hpp": "// They block (fact: Queues.Block).\n"}), [])
+        self.assertEqual(self.found({"src/a.hpp": "  /// They block (fact:\n  /// Queues.Block).\n"}), [])
+        self.assertEqual(self.found({"docs/cuda_notes.md": "They block (fact:\nQueues.Block)\n"}), [])
+
+    def test_shown_by_no_test(self):
+        both = "// fact: Queues.Block, and (fact: Queues.Other)\n"
+        self.assertEqual(self.found({"src/a.cu": both}), ["src/a.cu: no test shows Queues.Other"])
+
+    def test_cited_by_nobody(self):
+        cited_elsewhere = {"docs/threading.md": "fact: Queues.Block\n"}
+        for files in ({}, cited_elsewhere):
+            self.assertEqual(
+                self.found(files), ["tests/driver_facts: nothing cites Queues.Block"]
+            )
 
 
 class Skips(unittest.TestCase):

@@ -207,7 +207,7 @@ void Session::on_process_end() {
 void Session::settle() {
   if (gone_ || !lost_ || dropped_) return;
   // A process that only closed its socket may still copy; one that died may have a forked child
-  // that holds the socket and the GPU's files (docs/cuda_notes.md, "death").
+  // that holds the socket and the GPU's files (fact: Death.NothingLandsAfterProcessAndSocketEnded).
   const bool never_met = stage_ == Stage::greeting;
   if (!never_met && !goodbye_heard_ && !process_ended_) return;
   gone_ = true;

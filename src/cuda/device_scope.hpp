@@ -3,10 +3,11 @@
 //
 // What this folder does takes a `const DeviceScope&`, or enters one itself. It pushes the device's
 // primary context and sets the capture mode to relaxed: without that, a query or an allocation
-// here would invalidate a CUDA graph that the user captures in another thread (docs/cuda_notes.md,
-// "capture"). Both are put back at the end. A scope inside one of the same context costs nothing.
-// Threads: lives on one thread's stack, and scopes of a thread end in the reverse order. Cost:
-// about 0.1 us, four calls; open one for a batch, not for a call.
+// here would invalidate a CUDA graph that the user captures in another thread (fact:
+// Capture.QueriesAndAllocationsOfAnotherThreadEndIt). Both are put back at the end. A scope inside
+// one of the same context costs nothing.
+// Threads: lives on one thread's stack, and scopes of a thread end in the reverse order. Cost: about
+// 0.1 us, four calls; open one for a batch, not for a call.
 #pragma once
 
 #include <utility>

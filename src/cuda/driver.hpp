@@ -33,7 +33,8 @@ struct Driver {
 /// where the driver says so in its number; else `cuda`. Scope::process when the context is lost.
 Status to_status(const Driver& driver, CUresult result, const char* call, Where at = {});
 
-/// True for errors after which every call on the context fails until the process ends.
+/// True for errors after which every call on the context fails until the process ends (fact:
+/// Loss.AStrayKernelEndsTheContextForGood).
 bool loses_context(CUresult result) noexcept;
 
 }  // namespace linkspan::cuda

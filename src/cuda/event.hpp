@@ -36,7 +36,8 @@ class Event {
   ~Event();  // silent while the driver unloads
 
   CUevent get() const noexcept { return event_; }
-  /// Never on a stream that captures: the waiting stream would be pulled into the capture.
+  /// Never on a stream that captures: the waiting stream would be pulled into the capture (fact:
+  /// Capture.AnEventRecordedInItPullsItsWaiterIn).
   Status record(const DeviceScope& scope, CUstream stream);
   /// True once all work before the last record() is done; false while it runs. An error is that
   /// work's error, with Scope::process when the context is lost.

@@ -31,7 +31,7 @@ Result<IpcMapping> IpcMapping::open(const Device& device, const IpcHandle& handl
                                          CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
   if (r == CUDA_ERROR_INVALID_VALUE || r == CUDA_ERROR_INVALID_HANDLE)
     return reworded(Code::corrupt, device, r, "cuIpcOpenMemHandle");
-  if (r == CUDA_ERROR_INVALID_CONTEXT)  // ours is valid: the driver's word for its own handle
+  if (r == CUDA_ERROR_INVALID_CONTEXT)  // ours is valid (fact: Handles.TheExporterCannotOpenItsOwn)
     return reworded(Code::unsupported, device, r, "cuIpcOpenMemHandle");
   if (r != CUDA_SUCCESS) return to_status(driver, r, "cuIpcOpenMemHandle");
   IpcMapping mapping(device, base);

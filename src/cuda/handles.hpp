@@ -1,8 +1,8 @@
 // cuda/handles.hpp - lends device memory to another process, and maps what another process lent.
 //
 // Legacy CUDA IPC: 64 bytes that open the whole cudaMalloc allocation, read and write, for whoever
-// has them (docs/cuda_notes.md, "handles"). So they travel only over the authenticated Unix socket.
-// Opening takes up to 10 ms: at import, never on the path of a byte.
+// has them (fact: Handles.OneStandsForTheWholeAllocation). So they travel only over the
+// authenticated Unix socket. Opening takes up to 10 ms: at import, never on the path of a byte.
 // Threads: any thread. An IpcMapping is immutable after construction.
 #pragma once
 
@@ -21,8 +21,9 @@ using IpcHandle = std::array<std::byte, 64>;
 /// memory that legacy IPC does not know (VMM, pools without a handle type, pinned host memory).
 Result<IpcHandle> export_ipc(const Device& device, std::uint64_t address);
 
-/// A peer's allocation in our address space. It stays valid when the peer dies; the memory is
-/// charged to the GPU until this ends. Closes on destruction; nothing in flight uses it then.
+/// A peer's allocation in our address space. It stays valid when the peer dies (fact:
+/// Handles.AMappingOutlivesItsExporter); the memory is charged to the GPU until this ends. Closes
+/// on destruction; nothing in flight uses it then.
 class IpcMapping {
  public:
   /// Through `device`, which need not be the one that holds the memory. `corrupt`: the driver does

@@ -2,7 +2,7 @@
 //
 // The build embeds one cubin per architecture and one PTX (src/copy/kernels/*.cu). All functions
 // are loaded when a device is activated, never later: a function that was never loaded does not
-// start while another kernel spins on that GPU (docs/cuda_notes.md, "lazy loading").
+// start while another kernel spins on that GPU (fact: Loading.ANewFunctionWaitsForTheSpinner).
 // Threads: immutable after construction.
 #pragma once
 

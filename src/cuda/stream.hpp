@@ -1,8 +1,8 @@
 // cuda/stream.hpp - owns one CUstream, on which copies and the words that tell of their end go out.
 //
 // Always non-blocking: the legacy NULL stream neither waits for it nor holds it up. A stream takes
-// about a thousand entries and then blocks its caller inside the driver (docs/cuda_notes.md,
-// "queues"); keeping below that is the user's of this class.
+// about a thousand entries and then blocks its caller inside the driver (fact:
+// Queues.AFullStreamBlocksItsCallerOnly); keeping below that is the user's of this class.
 // Threads: externally synchronised.
 // Invariants: the context that it was created in outlives it.
 #pragma once
@@ -33,7 +33,8 @@ class Stream {
   }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
-  ~Stream();  // does not wait: what was submitted still runs. Silent while the driver unloads
+  /// Does not wait: what was submitted still runs (fact: Streams.ADestroyedOneFinishesItsWork).
+  ~Stream();  // silent while the driver unloads
 
   CUstream get() const noexcept { return stream_; }
 
@@ -41,13 +42,15 @@ class Stream {
   /// Scope::process when the context is lost.
   Status query(const DeviceScope& scope) const;
   /// Writes `value` to the 8-byte aligned `word` once all work before it is done and visible to
-  /// the host and to peers. `word` is a device address, of mapped host memory for a completion.
+  /// the host and to peers (fact: Streams.AWriteValueIsBehindTheCopyBeforeIt). `word` is a device
+  /// address, of mapped host memory for a completion.
   Status write_value(const DeviceScope& scope, CUdeviceptr word, std::uint64_t value);
   /// What is submitted from now on starts once `word` is at least `value`. On a stream of its own
   /// only: the driver's scheduler does not see such waits (docs/cuda_notes.md, "streams").
   Status wait_value(const DeviceScope& scope, CUdeviceptr word, std::uint64_t value);
   /// Either side may be a GPU's or host memory. Returns before the bytes have moved, unless the
-  /// host's are pageable: then it may wait, and is no call for the path of a byte.
+  /// host's are pageable: then it may wait (fact: Streams.ACopyToPageableMemoryWaitsForItsStream),
+  /// and is no call for the path of a byte.
   Status copy(const DeviceScope& scope, CUdeviceptr to, CUdeviceptr from,
               std::uint64_t bytes) const;
   Status fill(const DeviceScope& scope, CUdeviceptr to, unsigned char value,
@@ -57,7 +60,8 @@ class Stream {
                 void** parameters) const;
   /// Waits until the stream is idle, however long that takes: for set-up and executors only.
   Status synchronize(const DeviceScope& scope) const;
-  /// What is submitted from now on starts after the last record() of `event`.
+  /// What is submitted from now on starts after the last record() of `event`, which may be recorded
+  /// again or end meanwhile (fact: Events.AWaitIsForTheRecordBeforeIt).
   Status wait_for(const DeviceScope& scope, const Event& event);
 
  private:

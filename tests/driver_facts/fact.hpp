@@ -56,8 +56,19 @@ class Current {
   const Driver& driver_;
 };
 
+/// A test with a row.
+class Recorded : public ::testing::Test {
+ protected:
+  /// In words: a number that was measured. Without it: "as claimed".
+  void found(std::string words) { found_ = std::move(words); }
+  void record(bool simulated);  ///< At its end.
+
+ private:
+  std::string found_ = "as claimed";
+};
+
 /// The primary contexts of all GPUs, without peer access, the first one current.
-class Fact : public ::testing::Test {
+class Fact : public Recorded {
  protected:
   static constexpr std::size_t kBytes = 1u << 20;
 
@@ -66,9 +77,6 @@ class Fact : public ::testing::Test {
   void TearDown() override;
   /// Skips where there are fewer; true: go on.
   bool with_gpus(std::size_t count);
-
-  /// For the row: a number that was measured, in words. Without it: "as claimed".
-  void found(std::string words) { found_ = std::move(words); }
 
   CUstream new_stream(std::size_t gpu = 0);
   CUevent new_event(std::size_t gpu = 0);
@@ -110,7 +118,6 @@ class Fact : public ::testing::Test {
   std::vector<CUevent> events_;
   std::vector<CUdeviceptr> memory_;
   std::vector<void*> pinned_;
-  std::string found_ = "as claimed";
 };
 
 }  // namespace linkspan::test

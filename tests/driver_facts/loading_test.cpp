@@ -105,7 +105,7 @@ class Loading : public Fact {
   CUstream busy = nullptr, free_stream = nullptr;
 };
 
-TEST_F(Loading, AFunctionThatWasNeverLoadedWaitsForTheSpinner) {
+TEST_F(Loading, ANewFunctionWaitsForTheSpinner) {
   start_spin(kStop);
   const auto late = time([&] {
     EXPECT_EQ(mark(mark_late, kMarked), CUDA_SUCCESS);

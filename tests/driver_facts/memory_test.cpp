@@ -119,7 +119,7 @@ TEST_F(Identity, MemoryIsPinnedOnceAndForAllGpus) {
   munmap(mapped, 4 * kPage);
 }
 
-TEST_F(Identity, OrdinalsAreTheProcesssAndUuidsTheMachines) {
+TEST_F(Identity, OrdinalsDifferBetweenProcesses) {
   if (!with_gpus(2)) return;
   CUuuid ours{};
   ASSERT_EQ(cu->cuDeviceGetUuid(&ours, 1), CUDA_SUCCESS);
@@ -213,7 +213,7 @@ TEST_F(Handles, AMappingOutlivesItsExporter) {
 }
 
 // The importer sees one GPU, the memory lies on the other.
-TEST_F(Handles, OneOfAnInvisibleGpuOpensAndTellsTheImportersOrdinal) {
+TEST_F(Handles, OneOfAnInvisibleGpuTellsOurOrdinal) {
   if (!with_gpus(2)) return;
   const CUdeviceptr memory = new_memory(1, kWhole);
   CUipcMemHandle handle{};
@@ -233,7 +233,7 @@ TEST_F(Handles, OneOfAnInvisibleGpuOpensAndTellsTheImportersOrdinal) {
 
 class Death : public Fact {};
 
-TEST_F(Death, NothingLandsOnceTheWriterAndItsSocketHaveEnded) {
+TEST_F(Death, NothingLandsAfterProcessAndSocketEnded) {
   const CUdeviceptr memory = new_memory(0, 4096);
   const CUstream stream = new_stream(0);
   ASSERT_EQ(cu->cuMemsetD8Async(memory, 0, 4096, stream), CUDA_SUCCESS);

@@ -7,12 +7,16 @@
 // MEMORY MODEL
 //   Guarantee  what the pieces' sources held when the kernel started is at their destinations when
 //              it has ended, visible to all that comes later in the stream: a WriteValue after it
-//              is the signal. The kernel itself raises none and fences nothing. No order among
-//              pieces; two that write the same byte, or read what another writes, are undefined.
+//              is the signal. The kernel itself raises none and fences nothing (fact:
+//              Ptx.TheCopyKernelFencesNothing). No order among pieces; two that write the same
+//              byte, or read what another writes, are undefined.
 //   Payload    ordinary loads and stores, never const __restrict__ or __ldg: a peer may write it,
-//              and those make ld.global.nc, outside the model. No alignment is asked for; 16 bytes
-//              a lane move where source and destination are congruent modulo 16.
-//   Abort      *abort is read before each piece, one piece ahead so that the read costs nothing.
+//              and those make ld.global.nc, outside the model (fact:
+//              Ptx.NothingIsLoadedNonCoherently). No alignment is asked for; 16 bytes a lane move
+//              where source and destination are congruent modulo 16 (fact:
+//              Ptx.CongruentPiecesMove16BytesALane).
+//   Abort      *abort is read before each piece, one piece ahead so that the read costs nothing
+//              (fact: Ptx.TheAbortWordIsLoadedRelaxedAtSystemScope).
 //              Non-zero: a warp that has seen it starts no other piece and sets *aborted; a piece
 //              that was started is finished. The word lies in THIS GPU's memory and is set through
 //              another stream: strong reads of one word of host memory go one by one, 1.2 us each
