@@ -203,6 +203,7 @@ class BadArguments(unittest.TestCase):
         self.refused(["bench", "--op", "push"], '"push"', "both")
         self.refused(["bench", "--suite", "all"], '"all"', "foundation")
         self.refused(["bench", "--depth", "257"], '"257"', "256")
+        self.refused(["bench", "--depth", "256", "--sizes", "1GiB"], "256 transfers of 1GiB")
         self.refused(["bench", "--runs", "many"], '"many"')
         self.refused(["bench", "--suite", "foundation", "--sizes", "8"], "leave out --sizes")
         self.refused(["bench", "--enforce"], "--with-ceiling")

@@ -31,7 +31,7 @@ Result<Duration> GpuCopy::run(cuda::CUdeviceptr to, cuda::CUdeviceptr from, std:
   const std::uint64_t expected = runs_ += depth;
 
   const auto begin = Clock::now();
-  for (unsigned left = depth; left-- > 0;) {
+  for (unsigned left = depth; left-- > 0; to += bytes, from += bytes) {
     const auto result = driver.cuMemcpyAsync(to, from, bytes, stream_.get());
     if (result != cuda::CUDA_SUCCESS) return cuda::to_status(driver, result, "cuMemcpyAsync");
     if (Status s = stream_.write_value(*scope, word_.device_address(), expected - left); !s.ok())

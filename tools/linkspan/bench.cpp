@@ -55,10 +55,11 @@ Status Bench::add_memories() {
     size = std::max({size, bytes, kLeastRegion});
   };
   for (const PlannedRow& row : plan_.rows) {
-    need(near, row.local(), row.run.bytes);
-    need(far, row.remote(), row.run.bytes);
+    const std::uint64_t bytes = row.run.bytes * row.run.depth;
+    need(near, row.local(), bytes);
+    need(far, row.remote(), bytes);
     if (!row.run.ceiling) continue;
-    for (const Place place : held_against(row)) need(near, place, row.run.bytes);
+    for (const Place place : held_against(row)) need(near, place, bytes);
   }
   for (const auto& [name, bytes] : near)
     if (Status s = both_->add_near(*Place::parse(name), bytes); !s.ok()) return s;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tools/linkspan/row_ids.hpp"
+#include "tools/linkspan/table.hpp"
 
 namespace linkspan::tool {
 namespace {
@@ -13,6 +14,7 @@ constexpr std::uint64_t kKiB = std::uint64_t{1} << 10, kMiB = kKiB << 10, kGiB =
 constexpr Place kGpu0{.kind = MemoryKind::device}, kGpu1{.kind = MemoryKind::device, .gpu = 1};
 constexpr Place kPinned{.kind = MemoryKind::pinned}, kHost{.kind = MemoryKind::host};
 constexpr Place kShared{.kind = MemoryKind::shared};
+constexpr std::uint64_t kMaxMemory = 64 * kGiB;  // that a Place needs
 constexpr const char* kFoundation = "foundation";
 
 struct Word {
@@ -132,6 +134,10 @@ Result<BenchPlan> plan_bench(const BenchOptions& options, const std::vector<Plac
   std::vector<std::uint64_t> sizes = options.sizes;
   if (sizes.empty()) sizes = {8, 4 * kKiB, kMiB};
   if (options.sizes.empty() && !options.quick) sizes.push_back(64 * kMiB);
+  for (const std::uint64_t bytes : sizes)
+    if (bytes > kMaxMemory / options.depth)
+      return bad("--depth: " + std::to_string(options.depth) + " transfers of " + size_name(bytes) +
+                 " at once need more than 64 GiB; make one of them smaller");
   BenchPlan out;
   for (const Op op : {Op::write, Op::read}) {
     if (options.op != "both" && (op == Op::read) != (options.op == "read")) continue;

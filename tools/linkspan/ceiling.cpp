@@ -17,18 +17,18 @@ Result<Duration> Ceiling::run(std::uint64_t bytes, unsigned depth) {
   if (gpu_ != nullptr) return gpu_->run(to_, from_, bytes, kLimit, depth);
   Duration all{0};
   for (unsigned i = 0; i < depth; ++i) {
-    const auto one = run_cpu(bytes);
+    const auto one = run_cpu(i * bytes, bytes);
     if (!one.ok()) return one.status();
     all += *one;
   }
   return all;
 }
 
-Result<Duration> Ceiling::run_cpu(std::uint64_t bytes) {
+Result<Duration> Ceiling::run_cpu(std::uint64_t offset, std::uint64_t bytes) {
+  const std::uint64_t to = to_ + offset, from = from_ + offset;
   if (across_ != 0)
-    return cpu_->run_across(across_, read_, pointer(read_ ? to_ : from_), read_ ? from_ : to_,
-                            bytes);
-  return cpu_->run(pointer(to_), pointer(from_), bytes);
+    return cpu_->run_across(across_, read_, pointer(read_ ? to : from), read_ ? from : to, bytes);
+  return cpu_->run(pointer(to), pointer(from), bytes);
 }
 
 Result<Ceiling> Ceilings::make(Op op, const Memory& local, const Far& far,

@@ -33,13 +33,13 @@ class Ceiling {
  public:
   /// `how` in words, for the report.
   const std::string& how() const noexcept { return how_; }
-  /// `depth` copies, of which none waits for another's end to be seen.
+  /// `depth` copies side by side, of which none waits for another's end to be seen.
   Result<Duration> run(std::uint64_t bytes, unsigned depth);
 
  private:
   friend class Ceilings;
   Ceiling() = default;
-  Result<Duration> run_cpu(std::uint64_t bytes);
+  Result<Duration> run_cpu(std::uint64_t offset, std::uint64_t bytes);
 
   std::string how_;
   std::optional<cuda::IpcMapping> mapping_;

@@ -43,6 +43,15 @@ Block block_of(Op op, const Span& span) {
   return {span.to, span.from, span.bytes};
 }
 
+/// One for each transfer of a run, side by side: what is under way at once never overlaps.
+std::vector<Block> blocks_of(const RunPlan& plan) {
+  std::vector<Block> out;
+  out.reserve(plan.depth);
+  for (std::uint64_t i = 0; i < plan.depth; ++i)
+    out.push_back({i * plan.bytes, i * plan.bytes, plan.bytes});
+  return out;
+}
+
 }  // namespace
 
 Row PairRun::run(const Pair& pair, const RunPlan& plan, const Status& before) {
@@ -91,12 +100,11 @@ Status PairRun::verify_spans(const Pair& pair) {
 }
 
 Status PairRun::verify_whole(const Pair& pair, const RunPlan& plan) {
-  const std::uint64_t sent = ++seed_;
-  if (Status s = fill(pair, true, 0, plan.bytes, sent, 0); !s.ok()) return note(s);
-  const Block whole{.bytes = plan.bytes};
-  if (const auto took = transfer(pair, {&whole, 1}, plan.depth); !took.ok())
+  const std::uint64_t sent = ++seed_, all = plan.bytes * plan.depth;
+  if (Status s = fill(pair, true, 0, all, sent, 0); !s.ok()) return note(s);
+  if (const auto took = transfer(pair, blocks_of(plan), plan.depth); !took.ok())
     return note(took.status());
-  return note(check(pair, 0, plan.bytes, sent, 0));
+  return note(check(pair, 0, all, sent, 0));
 }
 
 /// Blocks of runs: the library's, the bare call's, the library's, ... The first of each is the
@@ -109,7 +117,7 @@ Status PairRun::measure(const Pair& pair, const RunPlan& plan, Row& out) {
     out.ceiling_how = made->how();
     ceiling.emplace(*std::move(made));
   }
-  const Block whole{.bytes = plan.bytes};
+  const std::vector<Block> blocks = blocks_of(plan);
   std::vector<Duration> ours, bare;
   ours.reserve(plan.runs);
   bare.reserve(plan.runs);
@@ -117,7 +125,7 @@ Status PairRun::measure(const Pair& pair, const RunPlan& plan, Row& out) {
   for (bool warm = false; ours.size() < plan.runs && (ours.empty() || !end.passed()); warm = true) {
     const std::size_t count = std::min<std::size_t>(plan.block, plan.runs - ours.size());
     for (std::size_t i = 0; i < count; ++i) {
-      const auto took = transfer(pair, {&whole, 1}, plan.depth);
+      const auto took = transfer(pair, blocks, plan.depth);
       if (!took.ok()) return took.status();
       if (warm) ours.push_back(*took);
     }
@@ -142,17 +150,19 @@ Status PairRun::note(Status status) {
 }
 
 Result<Duration> PairRun::transfer(const Pair& pair, std::span<const Block> blocks,
-                                   unsigned depth) {
+                                   unsigned transfers) {
   if (deadline_.passed()) return Status(Code::timed_out, Scope::request, kTimeIsOver);
   const Peer& peer = both_.peer();
   const TransferOptions options{.deadline = kTransferDeadline};
   under_way_.clear();
-  under_way_.reserve(depth);
+  under_way_.reserve(transfers);
+  const std::size_t each = blocks.size() / transfers;
   Status status;
   const auto begin = base::Clock::steady().now();
-  for (unsigned i = 0; i < depth && status.ok(); ++i) {
-    auto moved = pair.to_far() ? peer.write(pair.local.region(), pair.far.region, blocks, options)
-                               : peer.read(pair.local.region(), pair.far.region, blocks, options);
+  for (unsigned i = 0; i < transfers && status.ok(); ++i) {
+    const auto part = blocks.subspan(i * each, each);
+    auto moved = pair.to_far() ? peer.write(pair.local.region(), pair.far.region, part, options)
+                               : peer.read(pair.local.region(), pair.far.region, part, options);
     if (moved.ok())
       under_way_.push_back(*std::move(moved));
     else

@@ -52,8 +52,9 @@ class PairRun {
   Status measure(const Pair& pair, const RunPlan& plan, Row& out);
   Status note(Status status);
 
-  /// `depth` transfers, from before the first submission until all are seen to be quiet.
-  Result<Duration> transfer(const Pair& pair, std::span<const Block> blocks, unsigned depth);
+  /// `blocks` in so many transfers, from before the first submission until all are seen to be
+  /// quiet.
+  Result<Duration> transfer(const Pair& pair, std::span<const Block> blocks, unsigned transfers);
   Status fill(const Pair& pair, bool source, std::uint64_t offset, std::uint64_t bytes,
               std::uint64_t seed, std::uint64_t from);
   Status check(const Pair& pair, std::uint64_t offset, std::uint64_t bytes, std::uint64_t seed,
