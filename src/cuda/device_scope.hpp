@@ -6,8 +6,8 @@
 // here would invalidate a CUDA graph that the user captures in another thread (fact:
 // Capture.QueriesAndAllocationsOfAnotherThreadEndIt). Both are put back at the end. A scope inside
 // one of the same context costs nothing.
-// Threads: lives on one thread's stack, and scopes of a thread end in the reverse order. Cost: about
-// 0.1 us, four calls; open one for a batch, not for a call.
+// Threads: lives on one thread's stack, and scopes of a thread end in the reverse order. Cost:
+// about 0.1 us, four calls; open one for a batch, not for a call.
 #pragma once
 
 #include <utility>
@@ -44,9 +44,9 @@ class DeviceScope {
     const Driver* driver = nullptr;  // null: the thread is in no scope
     CUcontext context = nullptr;     // null: none was pushed
   };
-  explicit DeviceScope(const Driver& driver) noexcept : driver_(&driver), outer_(current_) {}
+  explicit DeviceScope(const Driver& driver) noexcept : driver_(&driver), outer_(current()) {}
 
-  static thread_local constinit Current current_;
+  static Current& current() noexcept;  // of this thread
 
   const Driver* driver_;  // null only after a move
   CUcontext context_ = nullptr;

@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 
+constexpr StreamOrder kLegacyStream{.flavour = StreamOrder::Flavour::legacy_default};
+
 /// A transfer between a region here and one there, and what is called for it, beside the guard and
 /// the flag, which are the same for all.
 struct Case {
@@ -25,7 +27,6 @@ struct Case {
   Op op;
   std::uint64_t blocks, block_bytes;
   DriverCalls calls;
-  /// Streams of the user's come here: their options, made anew for each transfer.
   TransferOptions (*options)() = [] { return TransferOptions{}; };
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
@@ -40,6 +41,28 @@ const Case kCases[] = {
     {"read_1MiB_to_pinned", "pinned", "device0", Op::read, 1, kMiB, {{"cuMemcpyAsync", 1}}},
     {"write_512_blocks", "device0", "device1", Op::write, 512, 1024, {{"cuLaunchKernel", 1}}},
     {"read_512_blocks", "device0", "device1", Op::read, 512, 1024, {{"cuLaunchKernel", 1}}},
+    {"write_after_a_stream",
+     "device0",
+     "device1",
+     Op::write,
+     1,
+     8,
+     {{"cuMemcpyAsync", 1},
+      {"cuStreamIsCapturing", 1},
+      {"cuEventRecord", 1},
+      {"cuStreamWaitEvent", 1}},
+     [] { return TransferOptions{.after = kLegacyStream}; }},
+    {"write_in_the_midst_of_a_stream",
+     "device0",
+     "device1",
+     Op::write,
+     1,
+     8,
+     {{"cuMemcpyAsync", 1},
+      {"cuStreamIsCapturing", 1},
+      {"cuEventRecord", 2},
+      {"cuStreamWaitEvent", 2}},
+     [] { return TransferOptions{.after = kLegacyStream, .release = kLegacyStream}; }},
 };
 
 DriverCalls expected_of(const Case& c) {
