@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <thread>
+#include <utility>
 
 namespace linkspan::test {
 namespace {
@@ -66,6 +67,10 @@ class EngineServer {
     // the Engine's lock orders them once more.
     if (engine_ != nullptr) engine_->progress();
     if (what == "fill") return held(call).fill(call.at("seed").get<std::uint64_t>()), Answer{};
+    if (what == "fill part") {
+      held(call).fill(call.at("seed").get<std::uint64_t>(), {call.at("offset"), call.at("bytes")});
+      return Answer{};
+    }
     if (what == "difference") {
       std::vector<Expected> expected;
       for (const Json& e : call.at("expected")) expected.push_back({e[0], e[1], e[2], e[3]});
@@ -77,9 +82,20 @@ class EngineServer {
       if (!status.ok()) return status;
       return Answer{};
     }
+    if (what == "ipc") {
+      const void* data = held(call).region.data();
+      const cuda::PointerFacts facts = take(topology()->query(data));
+      const cuda::Device& device = *take(topology()->activate(facts.gpu));
+      const std::uint64_t offset = reinterpret_cast<std::uintptr_t>(data) - facts.base;
+      return Answer{{take(cuda::export_ipc(device, facts.base)), offset}, {}};
+    }
     if (what == "notifications") return notifications(call.at("count").get<std::size_t>());
     if (what == "connect") {
       peer_ = take(engine_->connect(call.at("address").get<std::string>()));
+      return Answer{};
+    }
+    if (what == "accept") {
+      peer_ = take(engine_->accept(10s));
       return Answer{};
     }
     if (what == "explain") {
@@ -102,10 +118,47 @@ class EngineServer {
       started_.clear();
       return Answer{ends, {}};
     }
+    if (what == "churn") {
+      const Json& b = call.at("block");
+      churned_.push_back(
+          {call.at("op"), &held(call).region, &remote(call), {b[0], b[1], b[2]}, Transfer()});
+      return Answer{};
+    }
+    if (what == "rest") {
+      idle();  // each was submitted once at least
+      for (const Churned& each : churned_)
+        if (each.transfer.id() != 0) note(each.transfer.wait(10s));
+      churned_.clear();
+      return Answer{std::exchange(wrong_, {}), {}};
+    }
     return Status(Code::unsupported, Scope::request, what);
   }
 
+  /// Between calls. True: there is more to do at once.
+  bool idle() {
+    for (Churned& each : churned_) {
+      if (!each.transfer.done()) continue;
+      if (each.transfer.id() != 0) note(each.transfer.status());
+      const auto block = std::span(&each.block, 1);
+      auto next = each.op == Op::write ? peer_.write(*each.local, *each.remote, block)
+                                       : peer_.read(*each.local, *each.remote, block);
+      note(next.status());
+      each.transfer = next.ok() ? *next : Transfer();
+    }
+    return !churned_.empty();
+  }
+
  private:
+  struct Churned {
+    Op op;
+    const Region* local;
+    const RemoteRegion* remote;
+    Block block;
+    Transfer transfer;
+  };
+  void note(const Status& status) {
+    if (!status.ok() && wrong_.empty()) wrong_ = status.to_string();
+  }
   Held& held(const Json& call) { return held_.at(call.at("name").get<std::string>()); }
   const RemoteRegion& remote(const Json& call) {
     const auto name = call.at("remote").get<std::string>();
@@ -115,13 +168,13 @@ class EngineServer {
   Answer notifications(std::size_t count) {
     Json texts = Json::array();
     const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
-    while (texts.size() < count && !limit.passed()) {
+    do {
       engine_->progress();
       for (const Notification& each : engine_->notifications()) {
         const auto* text = reinterpret_cast<const char*>(each.bytes.data());
         texts.push_back(std::string(text, each.bytes.size()));
       }
-    }
+    } while (texts.size() < count && !limit.passed());
     return {texts, {}};
   }
 
@@ -130,12 +183,14 @@ class EngineServer {
   Peer peer_;
   std::map<std::string, RemoteRegion> remotes_;
   std::vector<Transfer> started_;
+  std::vector<Churned> churned_;
+  std::string wrong_;  // the first that was not ok of them
 };
 
 void engine_main(Line& line) {
   EngineServer server;
   line.serve([&](const Json& call, const std::vector<base::Fd>&) { return server.handle(call); },
-             [] { return false; });
+             [&] { return server.idle(); });
 }
 const bool kRegistered = add_helper(kHelper, engine_main);
 
@@ -197,6 +252,14 @@ void FarEngine::fill(const std::string& name, std::uint64_t seed) {
   call({{"do", "fill"}, {"name", name}, {"seed", seed}});
 }
 
+void FarEngine::fill(const std::string& name, std::uint64_t seed, const Extent& part) {
+  call({{"do", "fill part"},
+        {"name", name},
+        {"seed", seed},
+        {"offset", part.offset},
+        {"bytes", part.bytes}});
+}
+
 std::string FarEngine::difference(const std::string& name, std::uint64_t seed,
                                   const std::vector<Expected>& expected) {
   Json list = Json::array();
@@ -209,6 +272,11 @@ Status FarEngine::deregister(const std::string& name, Duration timeout) {
   return child_->line().call(request).status();
 }
 
+std::pair<cuda::IpcHandle, std::uint64_t> FarEngine::ipc(const std::string& name) {
+  const Json answer = call({{"do", "ipc"}, {"name", name}});
+  return {answer[0], answer[1]};
+}
+
 std::vector<std::string> FarEngine::notifications(std::size_t count) {
   return call({{"do", "notifications"}, {"count", count}});
 }
@@ -216,6 +284,8 @@ std::vector<std::string> FarEngine::notifications(std::size_t count) {
 void FarEngine::connect(const std::string& address) {
   call({{"do", "connect"}, {"address", address}});
 }
+
+void FarEngine::accept() { call({{"do", "accept"}}); }
 
 Result<std::string> FarEngine::explain(const std::string& local, const std::string& remote,
                                        std::uint64_t bytes) {
@@ -230,6 +300,16 @@ void FarEngine::start(const std::string& local, const std::string& remote, std::
 }
 
 std::vector<std::string> FarEngine::ends() { return call({{"do", "ends"}}); }
+
+void FarEngine::churn(Op op, const std::string& local, const std::string& remote, const Block& b) {
+  call({{"do", "churn"},
+        {"op", op},
+        {"name", local},
+        {"remote", remote},
+        {"block", {b.local_offset, b.remote_offset, b.bytes}}});
+}
+
+std::string FarEngine::rest() { return call({{"do", "rest"}}); }
 
 Status finished(const Result<Transfer>& transfer) {
   return transfer.ok() ? transfer->wait(30s) : transfer.status();

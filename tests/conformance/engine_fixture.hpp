@@ -8,8 +8,10 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "cuda/handles.hpp"
 #include "linkspan/engine.hpp"
 #include "tests/support/kinds.hpp"
 #include "tests/support/process.hpp"
@@ -48,8 +50,10 @@ struct Held {
 
   static Held make(Engine& engine, const MemoryOptions& options);
   void fill(std::uint64_t seed) { buffer->fill(seed); }
-  std::string difference(std::uint64_t seed, const std::vector<Expected>& expected = {}) const {
-    return buffer->difference(seed, expected);
+  void fill(std::uint64_t seed, const Extent& part) { buffer->fill(seed, part); }
+  std::string difference(std::uint64_t seed, const std::vector<Expected>& expected = {},
+                         const std::vector<Extent>& anything = {}) const {
+    return buffer->difference(seed, expected, anything);
   }
 };
 
@@ -67,14 +71,18 @@ class FarEngine {
   /// Registers memory and publishes it as `name`.
   void add(const std::string& name, const MemoryOptions& options);
   void fill(const std::string& name, std::uint64_t seed);
+  void fill(const std::string& name, std::uint64_t seed, const Extent& part);
   std::string difference(const std::string& name, std::uint64_t seed,
                          const std::vector<Expected>& expected = {});
   Status deregister(const std::string& name, Duration timeout);
+  /// For cuda::IpcMapping: the CUDA handle of the allocation that `name` lies in, and its offset.
+  std::pair<cuda::IpcHandle, std::uint64_t> ipc(const std::string& name);
   /// Those that have come, as texts; waits 10 s for `count`.
   std::vector<std::string> notifications(std::size_t count);
 
   // As an initiator: it has one peer, whose regions it looks up by name.
   void connect(const std::string& address);
+  void accept();  ///< Its peer is the next that has connected to it.
   /// The path, or the error.
   Result<std::string> explain(const std::string& local, const std::string& remote,
                               std::uint64_t bytes);
@@ -82,6 +90,10 @@ class FarEngine {
   void start(const std::string& local, const std::string& remote, std::uint64_t count);
   /// Of all that was started, one text each: "ok" or the code's name.
   std::vector<std::string> ends();
+  /// From now on such a transfer is always in flight: one that ends is followed by the next.
+  void churn(Op op, const std::string& local, const std::string& remote, const Block& block);
+  /// Until nothing of that is in flight; what went wrong first, or nothing.
+  std::string rest();
 
  private:
   Json call(Json request) { return take(child_->line().call(request)).value; }

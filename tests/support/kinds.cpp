@@ -60,27 +60,34 @@ std::unique_ptr<Buffer> Buffer::over(void* whole, std::uint64_t bytes, std::uint
   return buffer;
 }
 
-void Buffer::fill(std::uint64_t seed) {
-  if (device_ == nullptr) return put_pattern({whole_, whole_bytes()}, seed, 0);
-  std::vector<std::byte> staged(whole_bytes());
-  put_pattern(staged, seed, 0);
-  must(copy(staged.data(), whole_));
+void Buffer::fill(std::uint64_t seed) { put(seed, 0, whole_bytes()); }
+void Buffer::fill(std::uint64_t seed, const Extent& part) {
+  put(seed, guard_ + part.offset, part.bytes);
 }
 
-std::string Buffer::difference(std::uint64_t seed, std::span<const Expected> expected) const {
-  if (device_ == nullptr) return first_difference({whole_, whole_bytes()}, seed, guard_, expected);
-  std::vector<std::byte> staged(whole_bytes());
-  must(copy(whole_, staged.data()));
-  return first_difference(staged, seed, guard_, expected);
+void Buffer::put(std::uint64_t seed, std::uint64_t position, std::uint64_t bytes) {
+  if (device_ == nullptr) return put_pattern({whole_ + position, bytes}, seed, position);
+  std::vector<std::byte> staged(bytes);
+  put_pattern(staged, seed, position);
+  must(copy(staged.data(), whole_ + position, bytes));
 }
 
-Status Buffer::copy(const void* from, void* to) const {
+std::string Buffer::difference(std::uint64_t seed, std::span<const Expected> expected,
+                               std::span<const Extent> anything) const {
+  if (device_ == nullptr)
+    return first_difference({whole_, whole_bytes()}, seed, guard_, expected, anything);
+  std::vector<std::byte> staged(whole_bytes());
+  must(copy(whole_, staged.data(), staged.size()));
+  return first_difference(staged, seed, guard_, expected, anything);
+}
+
+Status Buffer::copy(const void* from, void* to, std::uint64_t bytes) const {
   auto scope = device_->enter();
   if (!scope.ok()) return scope.status();
   auto stream = cuda::Stream::create(*scope);
   if (!stream.ok()) return stream.status();
   const cuda::Driver& driver = device_->driver();
-  if (auto code = driver.cuMemcpyAsync(address(to), address(from), whole_bytes(), stream->get());
+  if (auto code = driver.cuMemcpyAsync(address(to), address(from), bytes, stream->get());
       code != cuda::CUDA_SUCCESS)
     return to_status(driver, code, "cuMemcpyAsync");
   return to_status(driver, driver.cuStreamSynchronize(stream->get()), "cuStreamSynchronize");

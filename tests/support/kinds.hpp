@@ -43,13 +43,17 @@ class Buffer {
 
   /// The pattern of `seed`, in the guards too.
   void fill(std::uint64_t seed);
+  /// As much of it as lies in `part`.
+  void fill(std::uint64_t seed, const Extent& part);
   /// Empty: every byte is as it ought to be.
-  std::string difference(std::uint64_t seed, std::span<const Expected> expected) const;
+  std::string difference(std::uint64_t seed, std::span<const Expected> expected,
+                         std::span<const Extent> anything = {}) const;
 
  private:
   Buffer(std::uint64_t bytes, std::uint64_t guard) : bytes_(bytes), guard_(guard) {}
   std::uint64_t whole_bytes() const noexcept { return bytes_ + 2 * guard_; }
-  Status copy(const void* from, void* to) const;  // of the whole, by the GPU
+  void put(std::uint64_t seed, std::uint64_t position, std::uint64_t bytes);
+  Status copy(const void* from, void* to, std::uint64_t bytes) const;  // by the GPU
 
   const std::uint64_t bytes_, guard_;
   std::byte* whole_ = nullptr;

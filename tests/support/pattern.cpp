@@ -29,11 +29,14 @@ void put_pattern(std::span<std::byte> into, std::uint64_t seed, std::uint64_t po
 }
 
 std::string first_difference(std::span<const std::byte> held, std::uint64_t seed,
-                             std::uint64_t guard, std::span<const Expected> expected) {
+                             std::uint64_t guard, std::span<const Expected> expected,
+                             std::span<const Extent> anything) {
   std::vector<std::byte> due(held.size());
   put_pattern(due, seed, 0);
   for (const Expected& e : expected)
     put_pattern(std::span(due).subspan(guard + e.offset, e.bytes), e.seed, guard + e.from);
+  for (const Extent& e : anything)
+    std::memcpy(due.data() + guard + e.offset, held.data() + guard + e.offset, e.bytes);
   if (std::memcmp(held.data(), due.data(), held.size()) == 0) return {};
   const auto [wrong, right] = std::mismatch(held.begin(), held.end(), due.begin());
   const auto at =

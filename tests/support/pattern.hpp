@@ -17,12 +17,18 @@ struct Expected {
   std::uint64_t offset = 0, seed = 0, from = 0, bytes = 0;
 };
 
+/// Bytes that may hold anything: a transfer that was ended early wrote them, or some, or none.
+struct Extent {
+  std::uint64_t offset = 0, bytes = 0;
+};
+
 /// Bytes `position`, `position` + 1, ... of `seed`.
 void put_pattern(std::span<std::byte> into, std::uint64_t seed, std::uint64_t position);
 
-/// Empty: all of `held` is `seed`, but for what `expected` says (the later line wins). Else the
-/// first wrong byte. `held` begins `guard` bytes before offset 0.
+/// Empty: all of `held` is `seed`, but for what `expected` says (the later line wins) and but for
+/// `anything`. Else the first wrong byte. `held` begins `guard` bytes before offset 0.
 std::string first_difference(std::span<const std::byte> held, std::uint64_t seed,
-                             std::uint64_t guard, std::span<const Expected> expected);
+                             std::uint64_t guard, std::span<const Expected> expected,
+                             std::span<const Extent> anything = {});
 
 }  // namespace linkspan::test

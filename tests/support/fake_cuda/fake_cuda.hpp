@@ -39,6 +39,9 @@ LINKSPAN_DRIVER_REQUIRED(LINKSPAN_DECLARE)
 LINKSPAN_DRIVER_OPTIONAL(LINKSPAN_DECLARE)
 LINKSPAN_GRAPH_ENTRIES(LINKSPAN_DECLARE)
 #undef LINKSPAN_DECLARE
+// One that the library does not call and the tests do: what this process allocated and mapped is
+// used, the rest is free.
+CUresult cuMemGetInfo(std::size_t* free, std::size_t* total);
 
 inline constexpr int kDriverVersion = 13000;
 /// Entries, of which events and waits for them are none; the next submission blocks.

@@ -148,6 +148,16 @@ CUresult cuMemAlloc(CUdeviceptr* address, std::size_t bytes) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuMemGetInfo(std::size_t* free, std::size_t* total) {
+  Call call;
+  if (call.error != CUDA_SUCCESS) return call.error;
+  *free = *total = kDeviceBytes;
+  for (const auto& [base, allocation] : world().allocations)
+    if (allocation->on_device() && allocation->ordinal == call.device->ordinal)
+      *free -= whole_pages(allocation->bytes);
+  return CUDA_SUCCESS;
+}
+
 CUresult cuMemFree(CUdeviceptr address) {
   return free_memory(address, {Kind::device, Kind::managed}, CUDA_ERROR_INVALID_VALUE);
 }
