@@ -28,8 +28,8 @@ ENGINE = [
 TOPICS = {
     "foundation": {
         "what": "one host: ceilings, latency and correctness of the engine",
-        "rows": ["demo", "bench", "driver_calls"],
-        "suites": ["unit", "conformance", "driver_calls", "one_gpu", "memcheck"],
+        "rows": ["demo", "bench", "driver_calls", "faults"],
+        "suites": ["unit", "conformance", "driver_calls", "one_gpu", "faults", "memcheck"],
         "sources": ENGINE,
     },
     "driver_facts": {

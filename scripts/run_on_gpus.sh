@@ -69,7 +69,7 @@ run_all() {
   suite driver_calls linkspan_conformance 120 env "LINKSPAN_CUDA_LIBRARY=$pack/libdriver_shim.so" \
     "LINKSPAN_ROWS_OUT=$out/driver_calls.json" -- '--gtest_filter=*DriverCallsOf.*'
   suite one_gpu linkspan_conformance 300 env CUDA_VISIBLE_DEVICES=0
-  suite faults linkspan_faults 300
+  suite faults linkspan_faults 480 env LINKSPAN_KILL_ROUNDS=200 "LINKSPAN_FAULTS_OUT=$out/faults.json"
   if command -v compute-sanitizer >/dev/null; then
     suite memcheck linkspan_conformance 200 compute-sanitizer --tool memcheck --target-processes all \
       --report-api-errors no --error-exitcode 9 -- "--gtest_filter=$memcheck_filter"

@@ -28,7 +28,8 @@ class LINKSPAN_API Peer {
   PeerState state() const;
 
   /// Imports the region that the peer published under `name`: 5-10 ms for memory of another GPU.
-  /// not_found: no such name there. timed_out, disconnected.
+  /// not_found: no such name there. corrupt: its key opens nothing here, which also happens when
+  /// the peer dies meanwhile. timed_out, disconnected.
   Result<RemoteRegion> lookup(std::string_view name,
                               Duration timeout = std::chrono::seconds(10)) const;
 

@@ -1,0 +1,366 @@
+// Peers that are killed at random moments, many at once, and come back: the Engine that stays ends
+// every transfer within a second, serves the others as if nothing had happened, and holds nothing
+// of the dead. LINKSPAN_KILL_ROUNDS is the number of kills, LINKSPAN_FAULTS_SEED repeats a run, and
+// LINKSPAN_FAULTS_OUT names the file for the rows of the evidence.
+#include <poll.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+
+#include "tests/faults/killer.hpp"
+#include "tests/faults/lane.hpp"
+#include "tests/faults/usage.hpp"
+
+namespace linkspan::test {
+namespace {
+
+constexpr std::uint64_t kBar = 200;  // kills that one run on a machine with GPUs is to survive
+constexpr std::uint64_t kLanes = 8;
+constexpr Duration kToEnd = 1s, kToLive = 60ms;
+
+std::uint64_t number(const char* variable, std::uint64_t otherwise) {
+  const char* set = std::getenv(variable);
+  return set == nullptr ? otherwise : std::strtoull(set, nullptr, 10);
+}
+
+/// Large where it is run for long, and then by many.
+struct Scale {
+  // Sanitizers (cmake/tests.cmake) take their time.
+  std::uint64_t kills = number("LINKSPAN_KILL_ROUNDS", std::getenv("LINKSPAN_TEST_LARGE") ? 24 : 8);
+  std::uint64_t seats = kills < 100 ? 8 : 12;
+  std::uint64_t lane_bytes = kills < 100 ? 64u << 10 : 1u << 20;
+  std::uint64_t seed = number("LINKSPAN_FAULTS_SEED", std::random_device()());
+};
+
+std::vector<Kind> kinds() {
+  std::vector<Kind> found;
+  for (const Kind& kind : kKinds)
+    if (kinds_here({kind}).ok()) found.push_back(kind);
+  return found;
+}
+
+base::Time now() { return base::Clock::steady().now(); }
+
+/// Of all seats together.
+struct Tally {
+  std::atomic<std::uint64_t> kills{0}, undisturbed_errors{0};
+  std::atomic<Duration::rep> slowest{0};
+
+  void ended(Duration after_the_kill) {
+    Duration::rep seen = slowest;
+    while (seen < after_the_kill.count() &&
+           !slowest.compare_exchange_weak(seen, after_the_kill.count())) {
+    }
+  }
+};
+
+/// Where a victim sits, is killed and followed by the next: what stays here of such a pair. Each is
+/// worked by a thread of its own.
+class Seat {
+ public:
+  Seat(Engine& engine, Killer& killer, Tally& tally, const Scale& scale, std::uint64_t index)
+      : engine_(engine),
+        killer_(killer),
+        tally_(tally),
+        lane_bytes_(scale.lane_bytes),
+        name_("target " + std::to_string(index) + " "),
+        random_(scale.seed + index) {
+    for (std::uint64_t i = 0; i < kLanes; ++i)
+      lanes_.emplace_back(
+          Held::make(engine, {.kind = kinds_[i % kinds_.size()].name, .bytes = lane_bytes_}),
+          lane_bytes_);
+    for (const Kind& kind : kinds_) {
+      Held target = Held::make(engine, {.kind = kind.name, .bytes = 2 * lane_bytes_});
+      target.fill(kUntouched);
+      must(engine.publish(name_ + kind.name, target.region));
+      targets_.push_back(std::move(target));
+    }
+  }
+
+  void kill_one() {
+    FarEngine victim;
+    Strike strike;
+    const base::Time begin = now();
+    const bool early = to_meet_ != Duration::zero() && random_() % 4 == 0;  // while they meet
+    if (early) strike_within(to_meet_, victim, strike);
+    const Status met = meet(victim);
+    if (!early) to_meet_ = now() - begin;
+    EXPECT_TRUE(met.ok() || (strike.came() && says_dead(met))) << met.to_string();
+    if (!early) strike_within(kToLive, victim, strike);
+    while (met.ok() && !strike.came()) {
+      for (Lane& lane : lanes_) {
+        const Status status = lane.pump(random_);
+        if (!status.ok() && !strike.came()) disturbed(status.to_string());
+      }
+    }
+    pollfd end{.fd = victim.process().pidfd(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(::poll(&end, 1, 10000), 1) << "the victim does not end";
+    is_dead(strike, met.ok());
+    victim.process().kill();
+    ++tally_.kills;
+  }
+
+  /// A victim that may live: every byte of it is looked at.
+  void spare_one() {
+    FarEngine victim;
+    must(meet(victim));
+    for (int i = 0; i < 10; ++i)
+      for (Lane& lane : lanes_) must(lane.pump(random_));
+    const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+    for (Lane& lane : lanes_) {
+      EXPECT_EQ(lane.settle(limit), "");
+      EXPECT_EQ(lane.look(), "");
+    }
+    EXPECT_EQ(victim.rest(), "");
+    for (std::size_t i = 0; i < kinds_.size(); ++i) {
+      const Expected came{0, kSource, 0, lane_bytes_};
+      EXPECT_EQ(targets_[i].difference(kUntouched, {came}), "") << "into " << kinds_[i].name;
+      targets_[i].fill(kUntouched);
+      victim.fill(into(kinds_[i]), kUntouched);
+    }
+    aim();
+    std::map<std::string, std::vector<Expected>> there;
+    for (std::size_t i = 0; i < kLanes; ++i)
+      EXPECT_EQ(lanes_[i].last_round(random_, there[far_[i].name]), "");
+    for (const Kind& kind : kinds_)
+      EXPECT_EQ(victim.difference(into(kind), kUntouched, there[kind.name]), "") << kind.name;
+    forget();
+  }
+
+  /// Lets go of what it still has of a victim.
+  void forget() {
+    peer_ = old_ = {};
+    remotes_.clear();
+    must_be_refused_ = {};
+  }
+  std::uint64_t broken() const {
+    std::uint64_t all = 0;
+    for (const Lane& lane : lanes_) all += lane.broken();
+    return all;
+  }
+
+ private:
+  static constexpr std::uint64_t kUntouched = 1, kSource = 2;
+  static std::string from(const Kind& kind) { return std::string("from ") + kind.name; }
+  static std::string into(const Kind& kind) { return std::string("into ") + kind.name; }
+  static std::string sink(const Kind& kind) { return std::string("sink ") + kind.name; }
+  const Kind& any_kind() { return kinds_[random_() % kinds_.size()]; }
+
+  /// What a call answers whose peer dies under it, before it listens, or while its key is opened.
+  static bool says_dead(const Status& status) {
+    return status.code() == Code::disconnected || status.code() == Code::unreachable ||
+           status.code() == Code::corrupt;
+  }
+  void disturbed(const std::string& what) {
+    ++tally_.undisturbed_errors;
+    ADD_FAILURE() << "while all its peers live: " << what;
+  }
+  void strike_within(Duration time, FarEngine& victim, Strike& strike) {
+    const auto in =
+        static_cast<Duration::rep>(random_() % static_cast<std::uint64_t>(time.count()));
+    killer_.kill(victim.process().pid(), now() + Duration(in), strike);
+  }
+
+  /// The regions of both, known to both, and traffic from both sides. Any error of a step.
+  Status meet(FarEngine& victim) try {
+    const std::uint64_t bytes = kLanes * lane_bytes_;
+    for (const Kind& kind : kinds_) {
+      victim.add(from(kind), {.kind = kind.name, .bytes = bytes});
+      victim.add(into(kind), {.kind = kind.name, .bytes = bytes});
+      victim.add(sink(kind), {.kind = kind.name, .bytes = lane_bytes_});
+      victim.fill(from(kind), kSource);
+    }
+    // Whatever touched them since the last victim was gone came late.
+    for (Held& target : targets_) EXPECT_EQ(target.difference(kUntouched), "") << "a late byte";
+    auto met = engine_.connect(victim.address(), kToEnd);
+    if (!met.ok()) return met.status();
+    peer_ = *met;
+    refuses_the_old();
+    for (const Kind& kind : kinds_) {
+      for (const std::string& name : {from(kind), into(kind)}) {
+        auto remote = peer_.lookup(name);
+        if (!remote.ok()) return remote.status();
+        remotes_[name] = *remote;
+      }
+    }
+    aim();
+    victim.accept();
+    for (const Kind& kind : kinds_) {
+      const std::string target = name_ + kind.name;
+      victim.churn(Op::write, from(any_kind()), target, {0, 0, lane_bytes_});
+      victim.churn(Op::read, sink(kind), target, {0, lane_bytes_, lane_bytes_});
+    }
+    return {};
+  } catch (const std::exception& error) {  // of the calls to a victim that is dead by now
+    return {Code::disconnected, Scope::peer, error.what()};
+  }
+
+  void aim() {
+    far_.clear();
+    for (std::uint64_t i = 0; i < kLanes; ++i) {
+      const Op op = random_() % 2 == 0 ? Op::write : Op::read;
+      far_.push_back(any_kind());
+      const std::string name = op == Op::write ? into(far_[i]) : from(far_[i]);
+      lanes_[i].aim(op, peer_, remotes_.at(name), i * lane_bytes_, kSource);
+    }
+  }
+
+  /// A region of the last victim is none of this one's.
+  void refuses_the_old() {
+    if (!must_be_refused_.valid()) return;
+    const Block one{0, 0, 1};
+    const auto code = [&](const Peer& peer) {
+      return finished(peer.write(lanes_[0].region(), must_be_refused_, std::span(&one, 1))).code();
+    };
+    EXPECT_EQ(code(peer_), Code::invalid_argument);
+    EXPECT_EQ(code(old_), Code::disconnected);
+    must_be_refused_ = {};
+  }
+
+  void is_dead(const Strike& strike, bool had_traffic) {
+    const auto limit = base::Deadline::after(base::Clock::steady(), strike.at() + kToEnd - now());
+    for (Lane& lane : lanes_) EXPECT_EQ(lane.settle(limit), "");
+    if (had_traffic) tally_.ended(now() - strike.at());
+    while (peer_.state() != PeerState::gone && !limit.passed()) engine_.progress();
+    EXPECT_EQ(peer_.state(), PeerState::gone) << "a second after the kill";
+    for (Lane& lane : lanes_) EXPECT_EQ(lane.look(), "");
+    for (Held& target : targets_) target.fill(kUntouched);
+    if (!remotes_.empty()) {
+      must_be_refused_ = remotes_.begin()->second;
+      old_ = peer_;
+    }
+    peer_ = {};
+    remotes_.clear();
+  }
+
+  Engine& engine_;
+  Killer& killer_;
+  Tally& tally_;
+  const std::uint64_t lane_bytes_;
+  const std::string name_;
+  Random random_;
+  const std::vector<Kind> kinds_ = kinds();
+  std::vector<Lane> lanes_;
+  std::vector<Held> targets_;
+  std::vector<Kind> far_;  // of each lane now
+  Peer peer_, old_;
+  std::map<std::string, RemoteRegion> remotes_;
+  RemoteRegion must_be_refused_;
+  Duration to_meet_{0};
+};
+
+/// A pair that nobody kills: its transfers see nothing of what befalls the others.
+class Witness {
+ public:
+  Witness(Engine& engine, Tally& tally, const Scale& scale)
+      : tally_(tally), bytes_(scale.lane_bytes), random_(scale.seed) {
+    for (const Kind& kind : kinds()) {
+      far_.add(kind.name, {.kind = kind.name, .bytes = bytes_});
+      far_.fill(kind.name, 1);
+      lanes_.emplace_back(Held::make(engine, {.kind = kind.name, .bytes = bytes_}), bytes_);
+    }
+    peer_ = take(engine.connect(far_.address()));
+  }
+  void watch(const std::stop_token& stop) {
+    const std::vector<Kind> known = kinds();
+    for (std::size_t i = 0; i < known.size(); ++i)
+      lanes_[i].aim(Op::read, peer_, take(peer_.lookup(known[known.size() - 1 - i].name)), 0, 1);
+    while (!stop.stop_requested()) {
+      for (Lane& lane : lanes_)
+        if (const Status status = lane.pump(random_); !status.ok()) check(status.to_string());
+    }
+    for (Lane& lane : lanes_) {
+      const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+      check(lane.settle(limit));
+      check(lane.look());
+    }
+  }
+
+ private:
+  void check(const std::string& wrong) {
+    if (wrong.empty()) return;
+    ++tally_.undisturbed_errors;
+    ADD_FAILURE() << "between two that nobody killed: " << wrong;
+  }
+
+  Tally& tally_;
+  const std::uint64_t bytes_;
+  Random random_;
+  FarEngine far_;
+  std::vector<Lane> lanes_;
+  Peer peer_;
+};
+
+double to_ms(Duration::rep nanoseconds) { return static_cast<double>(nanoseconds) / 1e6; }
+
+void write_rows(const Tally& tally, std::uint64_t leaks) {
+  const char* file = std::getenv("LINKSPAN_FAULTS_OUT");
+  if (file == nullptr) return;
+  const std::uint64_t kills = tally.kills, errors = tally.undisturbed_errors;
+  const auto count = [](const char* id, std::uint64_t value, std::uint64_t bar, bool pass) {
+    return Json{{"id", id}, {"value", value}, {"unit", "count"}, {"bar", bar}, {"pass", pass}};
+  };
+  const bool good = !::testing::Test::HasFailure();
+  const Json out{{"what", "an Engine that stays while its peers are killed at random moments"},
+                 {"command", "LINKSPAN_KILL_ROUNDS=" + std::to_string(kills) + " linkspan_faults"},
+                 {"rows",
+                  {count("kill_rounds", kills, kBar, good && kills >= kBar),
+                   {{"id", "kill_to_quiet.max"},
+                    {"value", to_ms(tally.slowest)},
+                    {"unit", "ms"},
+                    {"bar", to_ms(kToEnd.count())},
+                    {"pass", tally.slowest <= kToEnd.count()}},
+                   count("leaks", leaks, 0, leaks == 0),
+                   count("undisturbed_peer_errors", errors, 0, errors == 0)}}};
+  std::ofstream(file) << out.dump(2) << '\n';
+}
+
+TEST(Kills, TheEngineThatStaysEndsAllHoldsNothingAndServesTheOthers) {
+  const Scale scale;
+  SCOPED_TRACE("LINKSPAN_FAULTS_SEED=" + std::to_string(scale.seed));
+  std::printf("%zu kills, %zu at once, LINKSPAN_FAULTS_SEED=%zu\n", std::size_t{scale.kills},
+              std::size_t{scale.seats}, std::size_t{scale.seed});
+  Tally tally;
+  std::vector<std::unique_ptr<Seat>> seats;  // their memory outlives the Engine
+  std::unique_ptr<Witness> witness;
+  Killer killer;
+  Engine engine = take(Engine::open(engine_options("survivor")));
+  witness = std::make_unique<Witness>(engine, tally, scale);
+  for (std::uint64_t i = 0; i < scale.seats; ++i)
+    seats.push_back(std::make_unique<Seat>(engine, killer, tally, scale, i));
+
+  const auto phase = [&](std::uint64_t kills) {
+    std::jthread watching([&](const std::stop_token& stop) { witness->watch(stop); });
+    std::vector<std::jthread> threads;
+    for (std::uint64_t i = 0; i < scale.seats; ++i)
+      threads.emplace_back([&, i, mine = (kills + i) / scale.seats] {
+        try {
+          for (std::uint64_t kill = 0; kill < mine && !::testing::Test::HasFailure(); ++kill)
+            seats[i]->kill_one();
+          seats[i]->spare_one();
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << "with seat " << i << ": " << error.what();
+        }
+      });
+  };
+  phase(scale.seats);  // what is made once is made now
+  const Usage before = Usage::lowest(1s, {});
+  tally.kills = 0;
+  phase(scale.kills);
+  const Usage after = Usage::lowest(5s, before);
+  const std::uint64_t leaks = after.above(before);
+  EXPECT_EQ(leaks, 0u) << "before: " << before.to_string() << "; after: " << after.to_string();
+  EXPECT_EQ(tally.undisturbed_errors, 0u);
+  EXPECT_EQ(tally.kills, scale.kills);
+  std::uint64_t broken = 0;
+  for (const auto& seat : seats) broken += seat->broken();
+  EXPECT_GT(broken, 0u) << "no kill hit a transfer: this test shows nothing";
+  std::printf("%zu transfers were broken by them; the last was quiet %.1f ms after its kill; %s\n",
+              std::size_t{broken}, to_ms(tally.slowest), after.to_string().c_str());
+  write_rows(tally, leaks);
+  EXPECT_EQ(engine.close(5s).to_string(), "ok");
+}
+
+}  // namespace
+}  // namespace linkspan::test

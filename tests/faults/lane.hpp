@@ -1,0 +1,64 @@
+// tests/faults/lane.hpp - transfers of random shapes between a memory here and a region there, of
+// which several are always in flight, and the look at every byte that they brought.
+//
+// Threads: externally synchronised.
+// Invariants: the remote region holds the pattern that aim() was told where a read comes from, and
+// nobody else writes to it. Transfers of one Lane touch disjoint bytes.
+#pragma once
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/conformance/engine_fixture.hpp"
+
+namespace linkspan::test {
+
+using Random = std::mt19937_64;
+
+class Lane {
+ public:
+  static constexpr std::uint64_t kDepth = 4;  // transfers in flight
+
+  /// `bytes` are the region's, a multiple of kDepth * 4096.
+  Lane(Held near, std::uint64_t bytes) : near_(std::move(near)), bytes_(bytes) {}
+
+  /// From now on it moves between all of its memory and as much of `remote` from `offset` on.
+  void aim(Op op, Peer peer, RemoteRegion remote, std::uint64_t offset, std::uint64_t remote_seed);
+  /// Replaces what has ended; before that the bytes that came are looked at, now and then. The
+  /// first Status that was not ok, of a submission or of a transfer.
+  Status pump(Random& random);
+  /// Nothing is in flight any more by `limit`, and each transfer was ok or ended as `disconnected`.
+  /// Empty, or what is wrong. Lets go of the remote region.
+  std::string settle(base::Deadline limit);
+  /// After that: every byte that came since the last look, and those beside. Empty, or what is
+  /// wrong.
+  std::string look();
+  /// For a peer that lives, after aim(): transfers once more, and all must be ok. What writes put
+  /// into the remote region is added to `there`. Settles and looks.
+  std::string last_round(Random& random, std::vector<Expected>& there);
+
+  const Region& region() const noexcept { return near_.region; }
+  std::uint64_t broken() const noexcept { return broken_; }  ///< Transfers that were not ok, ever.
+
+ private:
+  struct Flight {
+    Transfer transfer;
+    std::vector<Block> blocks;
+  };
+  Status launch(Random& random);
+  void land(const Flight& flight, const Status& end);
+
+  Held near_;
+  const std::uint64_t bytes_;
+  Op op_ = Op::write;
+  Peer peer_;
+  RemoteRegion remote_;
+  std::uint64_t offset_ = 0, near_seed_ = 1, remote_seed_ = 0, broken_ = 0;
+  std::vector<Flight> flights_;
+  std::vector<Expected> came_;     // since the memory was filled
+  std::vector<Extent> undefined_;  // what transfers that were not ok may have written
+  std::string wrong_;
+};
+
+}  // namespace linkspan::test

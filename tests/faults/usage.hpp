@@ -1,0 +1,29 @@
+// tests/faults/usage.hpp - what this process holds of the system, so that a leak shows as a number.
+//
+// Threads: any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/clock.hpp"
+
+namespace linkspan::test {
+
+struct Usage {
+  std::uint64_t fds = 0;       ///< /proc/self/fd
+  std::uint64_t threads = 0;   ///< /proc/self/task
+  std::uint64_t mappings = 0;  ///< Of /proc/self/maps those that are shared: no heap, no stacks.
+  std::uint64_t granules = 0;  ///< Of 2 MiB, as cudaMalloc takes them, on all GPUs that are up.
+
+  static Usage now();
+  /// The lowest of each within `time`, for what has ended may be cleared away a moment later. Done
+  /// early when nothing is above `enough`.
+  static Usage lowest(Duration time, const Usage& enough);
+
+  /// How much of all together is above `before`.
+  std::uint64_t above(const Usage& before) const;
+  std::string to_string() const;
+};
+
+}  // namespace linkspan::test
