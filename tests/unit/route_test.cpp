@@ -105,5 +105,17 @@ TEST(Route, DescribesWhatItChose) {
   EXPECT_EQ(words.refused[0].path, "memfd");
 }
 
+TEST(Route, SaysThatTwoProcessesOnOneGpuAreTimeSliced) {
+  RouteFacts f = facts(device, device, Mapped::cuda_ipc);
+  const auto says_so = [&f] {
+    return describe(f, route(f)).reason.find("time-sliced") != std::string::npos;
+  };
+  EXPECT_FALSE(says_so());
+  f.link = copy::Link::same_gpu;
+  EXPECT_TRUE(says_so());
+  f.mapped = Mapped::same_process;
+  EXPECT_FALSE(says_so());
+}
+
 }  // namespace
 }  // namespace linkspan::transport::local

@@ -66,6 +66,10 @@ Explanation describe(const RouteFacts& f, const Route& chosen) {
       out.executor = "here";
       out.reason = cross ? "the peer's memory is private, the kernel copies it without the peer"
                          : "the peer's region is mapped in this process";
+      if (f.link == copy::Link::same_gpu && f.mapped == Mapped::cuda_ipc)
+        out.reason +=
+            "; both processes use one GPU: without MPS their kernels are time-sliced, copies are "
+            "not";
       out.expected_gbps = copy::expected_gbps(chosen.method, f.link, f.shape.bytes, f.shape.blocks);
       if (chosen.method == copy::Method::pageable)
         refuse("copy_engine",
