@@ -38,12 +38,6 @@ TOPICS = {
         "suites": ["driver_facts"],
         "sources": ["src/cuda"],
     },
-    "faults": {
-        "what": "death and stops of peers on real GPUs",
-        "rows": ["faults"],
-        "suites": ["faults"],
-        "sources": ENGINE,
-    },
 }
 
 
