@@ -15,6 +15,7 @@ constexpr struct {
   std::string_view id, why;
 } kNotSimulated[] = {
     {"Loading.ANewFunctionWaitsForTheSpinner", "it has no lazy loading"},
+    {"Loading.AModuleWaitsForAHeldStream", "it loads nothing"},
     {"Loading.ALoadedFunctionStartsBesideTheSpinner", "it runs no kernels of others"},
     {"Loading.SetUpCallsDoNotWaitForTheSpinner", "it runs no kernels of others"},
     {"Binaries.ACubinOfAnotherArchitectureIsRefused", "it takes any image"},

@@ -1,4 +1,7 @@
 // When code gets to the GPU, and which code a GPU takes.
+#include <atomic>
+#include <thread>
+
 #include "cuda/kernels.hpp"
 #include "tests/driver_facts/far_process.hpp"
 
@@ -36,13 +39,6 @@ done:
   st.volatile.global.u32 [%a], 1;
   ret;
 }
-.visible .entry mark_late(.param .u64 word)
-{
-  .reg .u64 %a;
-  ld.param.u64 %a, [word];
-  st.volatile.global.u32 [%a], 1;
-  ret;
-}
 )";
 
 class Loading : public Fact {
@@ -56,8 +52,7 @@ class Loading : public Fact {
     Fact::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     ASSERT_EQ(cu->cuModuleLoadData(&module, kModule), CUDA_SUCCESS);
-    for (auto [name, function] :
-         {std::pair{"spin", &spin}, {"mark_loaded", &mark_loaded}, {"mark_late", &mark_late}})
+    for (auto [name, function] : {std::pair{"spin", &spin}, {"mark_loaded", &mark_loaded}})
       ASSERT_EQ(cu->cuModuleGetFunction(function, module, name), CUDA_SUCCESS);
     int threads = 0;
     ASSERT_EQ(
@@ -98,21 +93,68 @@ class Loading : public Fact {
     return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
                                                                  begin);
   }
+  int compute_capability() const {
+    int major = 0, minor = 0;
+    EXPECT_EQ(cu->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0),
+              CUDA_SUCCESS);
+    EXPECT_EQ(cu->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0),
+              CUDA_SUCCESS);
+    return 10 * major + minor;
+  }
   bool spins() const { return cu->cuStreamQuery(busy) == CUDA_ERROR_NOT_READY; }
 
   CUmodule module = nullptr;
-  CUfunction spin = nullptr, mark_loaded = nullptr, mark_late = nullptr;
+  CUfunction spin = nullptr, mark_loaded = nullptr;
   CUstream busy = nullptr, free_stream = nullptr;
 };
 
+/// Of a cubin; PTX is on the GPU as soon as it was compiled.
 TEST_F(Loading, ANewFunctionWaitsForTheSpinner) {
+  const linkspan_image* cubin = choose_image(embedded_images(), compute_capability());
+  if (cubin == nullptr || cubin->sm == 0) GTEST_SKIP() << "needs a build with kernels";
+  CUmodule lazy = nullptr;
+  CUfunction copy_blocks = nullptr;
+  ASSERT_EQ(cu->cuModuleLoadData(&lazy, cubin->begin), CUDA_SUCCESS);
+  ASSERT_EQ(cu->cuModuleGetFunction(&copy_blocks, lazy, "linkspan_copy_blocks"), CUDA_SUCCESS);
+  CUdeviceptr list = word_address(4), abort = word_address(5), aborted = word_address(6);
+  unsigned none = 0;
+  std::array<void*, 4> parameters{&list, &none, &abort, &aborted};
   start_spin(kStop);
   const auto late = time([&] {
-    EXPECT_EQ(mark(mark_late, kMarked), CUDA_SUCCESS);
+    EXPECT_EQ(cu->cuLaunchKernel(copy_blocks, 1, 1, 1, 512, 1, 1, 0, free_stream, parameters.data(),
+                                 nullptr),
+              CUDA_SUCCESS);
+    EXPECT_EQ(write(free_stream, kMarked), CUDA_SUCCESS);
     EXPECT_TRUE(comes(kMarked));
   });
   found(std::to_string(late.count()) + " ms beside a spinner of 1000 ms");
   EXPECT_GT(late, kSpin / 2);
+  EXPECT_TRUE(idle(busy));
+  EXPECT_EQ(cu->cuModuleUnload(lazy), CUDA_SUCCESS);
+}
+
+TEST_F(Loading, AModuleWaitsForAHeldStream) {
+  const linkspan_image* cubin = choose_image(embedded_images(), compute_capability());
+  if (cubin == nullptr || cubin->sm == 0) GTEST_SKIP() << "needs a build with kernels";
+  hold(busy, kStop);
+  std::atomic<bool> loaded{false};
+  CUmodule late = nullptr;
+  CUresult r = CUDA_ERROR_UNKNOWN;
+  std::jthread loader([&] {
+    EXPECT_EQ(cu->cuCtxPushCurrent(contexts[0]), CUDA_SUCCESS);
+    r = cu->cuModuleLoadData(&late, cubin->begin);
+    CUfunction function = nullptr;
+    int threads = 0;
+    if (r == CUDA_SUCCESS) r = cu->cuModuleGetFunction(&function, late, "linkspan_copy_blocks");
+    if (r == CUDA_SUCCESS)
+      r = cu->cuFuncGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function);
+    loaded = true;
+  });
+  EXPECT_FALSE(eventually([&] { return loaded.load(); }, kSoon));
+  release(kStop);
+  loader.join();
+  EXPECT_EQ(r, CUDA_SUCCESS);
+  EXPECT_EQ(cu->cuModuleUnload(late), CUDA_SUCCESS);
 }
 
 TEST_F(Loading, ALoadedFunctionStartsBesideTheSpinner) {
