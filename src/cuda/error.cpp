@@ -15,6 +15,7 @@ Code code_of(CUresult result) noexcept {
     case CUDA_ERROR_PEER_ACCESS_UNSUPPORTED:
     case CUDA_ERROR_NOT_SUPPORTED:
     case CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
+    case CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
       return Code::unsupported;
     case CUDA_ERROR_NOT_PERMITTED:
       return Code::permission_denied;

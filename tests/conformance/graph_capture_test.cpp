@@ -32,6 +32,11 @@ class CapturingUser {
   CapturingUser(const CapturingUser&) = delete;
   CapturingUser& operator=(const CapturingUser&) = delete;
 
+  StreamOrder order() const {
+    return {.flavour = StreamOrder::Flavour::created,
+            .gpu = device_.info().uuid,
+            .handle = mine_.stream.get()};
+  }
   /// The capture ends, and the graph runs.
   void finish() {
     enough_.set_value();
@@ -131,6 +136,23 @@ TEST_F(GraphCapture, IsNotDisturbedByTransfersOfAllShapes) {
   EXPECT_EQ(unattended.status().to_string(), "ok");
   user.finish();
   EXPECT_EQ(pair.far.difference("there", 1, {{0, 2, 0, kMiB}}), "");
+}
+
+TEST_F(GraphCapture, ATransferInTheOrderOfACapturingStreamIsRefused) {
+  Held here;  // outlives the Engine
+  Pair pair;
+  pair.far.add("there", {.kind = "device1"});
+  here = Held::make(pair.engine, {.kind = "device0"});
+  const RemoteRegion there = pair.remote("there");
+  const Block whole[] = {{0, 0, kMiB}};
+  CapturingUser user(*device);
+  for (const TransferOptions& options :
+       {TransferOptions{.after = user.order()}, TransferOptions{.release = user.order()}}) {
+    const Status refused = pair.peer.write(here.region, there, whole, options).status();
+    EXPECT_EQ(refused.code(), Code::unsupported);
+    EXPECT_NE(refused.what().find("graph"), std::string::npos) << refused.what();
+  }
+  user.finish();
 }
 
 TEST_F(GraphCapture, IsNotDisturbedBySetUpAndTearDown) {
