@@ -21,6 +21,9 @@ constexpr OptionInfo kTable[] = {
      "The CUDA driver that is loaded at the first use of a GPU."},
     {"log_level", "LINKSPAN_LOG_LEVEL", "DEBUG, INFO, WARNING, ERROR or OFF", "WARNING",
      "The least level that is logged."},
+    {"log_level (seed)", "UCCL_P2P_LOG_LEVEL", "DEBUG, INFO, WARNING, WARN or ERROR", "WARNING",
+     "The same for programs that set it for send_ipc and recv_ipc; LINKSPAN_LOG_LEVEL wins. "
+     "Another value is warned of and counts as WARNING."},
     {"cpu_threads", "LINKSPAN_CPU_THREADS", "1 to 256", "the smaller of 8 and the CPU's cores",
      "Threads that copy between host memories; they start on demand."},
     {"transfer_deadline", "LINKSPAN_TRANSFER_DEADLINE_MS", "ms", "30000",
@@ -90,6 +93,13 @@ Result<Options> Options::from_environment() {
     const std::optional<Level> level = parse_level(set);
     if (!level) return bad("LINKSPAN_LOG_LEVEL", set, "set DEBUG, INFO, WARNING, ERROR or OFF");
     options.log_level = *level;
+  } else if (const char* seed = set_value("UCCL_P2P_LOG_LEVEL")) {
+    const std::optional<Level> level = parse_level(seed);
+    options.log_level = level.value_or(Level::warning);
+    if (!level)
+      options.warning =
+          bad("UCCL_P2P_LOG_LEVEL", seed, "set DEBUG, INFO, WARNING or ERROR; it counts as WARNING")
+              .what();
   }
   // hardware_concurrency() is 0 where it is not known.
   std::uint64_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, 8u);

@@ -18,8 +18,8 @@ namespace linkspan::base {
 const char* environment(const char* name) noexcept;
 
 struct OptionInfo {
-  const char* name;      ///< The member of Options.
-  const char* variable;  ///< LINKSPAN_...
+  const char* name;      ///< The member of Options, or what it is beside one.
+  const char* variable;  ///< LINKSPAN_..., but for one that users of others know.
   const char* unit;      ///< "path", "ms" and so on.
   const char* fallback;  ///< What holds when it is not set, for people.
   const char* what;
@@ -30,6 +30,7 @@ struct Options {
   std::string socket_dir;  ///< An absolute path. Not yet made or checked.
   std::string cuda_library = "libcuda.so.1";
   Level log_level = Level::warning;
+  std::string warning;  ///< Of a value that was replaced by its fallback. Empty: none.
   unsigned cpu_threads = 1;
   Duration transfer_deadline = std::chrono::seconds(30);
   Duration connect_deadline = std::chrono::seconds(10);

@@ -96,9 +96,29 @@ TEST_F(OptionsTest, NamesVariableValueAndRemedy) {
   }
 }
 
+TEST_F(OptionsTest, TakesTheSeedsLogLevelUnlessOursIsSet) {
+  for (const auto& [text, level] :
+       {std::pair("INFO", Level::info), std::pair("warning", Level::warning),
+        std::pair("WARN", Level::warning), std::pair("Error", Level::error),
+        std::pair("DEBUG", Level::debug)}) {
+    set("UCCL_P2P_LOG_LEVEL", text);
+    EXPECT_EQ(read().log_level, level) << text;
+    EXPECT_EQ(read().warning, "");
+  }
+  set("LINKSPAN_LOG_LEVEL", "OFF");
+  EXPECT_EQ(read().log_level, Level::off);
+  set("UCCL_P2P_LOG_LEVEL", "LOUD");
+  EXPECT_EQ(read().warning, "") << "nobody asked it";
+  set("LINKSPAN_LOG_LEVEL", nullptr);
+  EXPECT_EQ(read().log_level, Level::warning);
+  EXPECT_NE(read().warning.find("UCCL_P2P_LOG_LEVEL=\"LOUD\""), std::string::npos)
+      << read().warning;
+}
+
 TEST_F(OptionsTest, TableNamesEachOnce) {
   for (const OptionInfo& a : option_table()) {
-    EXPECT_EQ(std::string(a.variable).rfind("LINKSPAN_", 0), 0u);
+    EXPECT_TRUE(std::string(a.variable).rfind("LINKSPAN_", 0) == 0 ||
+                std::string(a.variable) == "UCCL_P2P_LOG_LEVEL");
     for (const OptionInfo& b : option_table()) {
       EXPECT_EQ(std::string(a.variable) == b.variable, &a == &b);
       EXPECT_EQ(std::string(a.name) == b.name, &a == &b);
