@@ -165,10 +165,14 @@ Result<Device*> Topology::open_locked(const GpuUuid& uuid) {
   return owned_.back().get();
 }
 
-Result<PointerFacts> Topology::query(const void* pointer) const {
+Result<PointerFacts> Topology::identify(const void* pointer) const {
   const Result<DeviceScope> outside = DeviceScope::without_context(driver_);
   if (!outside.ok()) return outside.status();
   CUcontext context = nullptr;
+  return identify(pointer, context);
+}
+
+Result<PointerFacts> Topology::identify(const void* pointer, CUcontext& context) const {
   unsigned type = 0, managed = 0, legacy_ipc = 0;
   int ordinal = -1;
   unsigned long long buffer_id = 0;
@@ -193,11 +197,21 @@ Result<PointerFacts> Topology::query(const void* pointer) const {
   facts.legacy_ipc = legacy_ipc != 0;
   if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= infos_.size())
     return Status(Code::internal, Scope::request, "memory of a GPU that is not visible");
-  const auto index = static_cast<std::size_t>(ordinal);
-  facts.gpu = infos_[index].uuid;
+  facts.gpu = infos_[static_cast<std::size_t>(ordinal)].uuid;
+  return facts;
+}
+
+Result<PointerFacts> Topology::query(const void* pointer) const {
+  const Result<DeviceScope> outside = DeviceScope::without_context(driver_);
+  if (!outside.ok()) return outside.status();
+  CUcontext context = nullptr;
+  Result<PointerFacts> known = identify(pointer, context);
+  if (!known.ok() || known->kind == MemoryKind::host) return known;
+  PointerFacts& facts = *known;
+  const int ordinal = find(facts.gpu)->ordinal;
 
   // To measure it takes a context that knows it. VMM and pool memory name none: any of its GPU's.
-  if (const Device* device = active_[index].load(); context == nullptr && device != nullptr)
+  if (const Device* device = active(facts.gpu); context == nullptr && device != nullptr)
     context = device->context();
   if (context != nullptr) {
     if (Status measured = measure(context, pointer, facts); !measured.ok()) return measured;

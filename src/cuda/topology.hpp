@@ -102,10 +102,13 @@ class Topology {
   /// registration, not on the path of a byte. Of a peer's memory that is mapped here it tells our
   /// own GPU: ask the import cache first (docs/cuda_notes.md, "identity").
   Result<PointerFacts> query(const void* pointer) const;
+  /// The same by one driver call: it leaves base and bytes zero.
+  Result<PointerFacts> identify(const void* pointer) const;
 
  private:
   explicit Topology(const Driver& driver) noexcept : driver_(driver) {}
   Result<Device*> open_locked(const GpuUuid& uuid) LINKSPAN_REQUIRES(activating_);
+  Result<PointerFacts> identify(const void* pointer, CUcontext& context) const;
   Status measure(CUcontext context, const void* pointer, PointerFacts& facts) const;
 
   const Driver& driver_;

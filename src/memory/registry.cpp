@@ -133,6 +133,21 @@ Result<std::shared_ptr<const Registration>> Registry::add(void* pointer, std::ui
   return insert(facts, std::move(backing));
 }
 
+Result<std::shared_ptr<const Registration>> Registry::add_private(std::uint64_t address,
+                                                                  std::uint64_t bytes,
+                                                                  MemoryKind kind,
+                                                                  Permissions peers) {
+  if (!fits(address, bytes, ~std::uint64_t{0}) || !mapped(address, bytes))
+    return refused(Code::invalid_argument,
+                   span_text(address, bytes) + " are not all mapped in this process");
+  Region::Facts facts;
+  facts.kind = kind;
+  facts.peers = peers;
+  facts.address = facts.allocation = address;
+  facts.bytes = facts.allocation_bytes = bytes;
+  return insert(facts, nullptr);
+}
+
 Result<std::shared_ptr<const Registration>> Registry::allocate_shared(std::uint64_t bytes,
                                                                       Permissions peers) {
   Result<std::shared_ptr<HostBacking>> backing = HostBacking::make_shared_memory(bytes);
@@ -180,6 +195,19 @@ std::shared_ptr<const Registration> Registry::find_name(std::string_view name) c
   const base::MutexLock lock(mutex_);
   const auto found = names_.find(name);
   return found == names_.end() ? nullptr : entries_.at(found->second).registration;
+}
+
+std::shared_ptr<const Registration> Registry::find_shared(std::uint64_t address,
+                                                          std::uint64_t bytes) const {
+  const base::MutexLock lock(mutex_);
+  for (const auto& [serial, entry] : entries_) {
+    const Region::Facts& facts = entry.registration->region().facts();
+    const bool open = facts.peers.read && facts.peers.write && !facts.peers.exclusive;
+    if (facts.kind == MemoryKind::shared && open &&
+        fits(address - facts.address, bytes, facts.bytes))
+      return entry.registration;
+  }
+  return nullptr;
 }
 
 std::vector<std::shared_ptr<const Registration>> Registry::all() const {

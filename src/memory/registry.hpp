@@ -77,6 +77,11 @@ class Registry {
   /// unsupported: managed memory; pin without a GPU.
   Result<std::shared_ptr<const Registration>> add(void* pointer, std::uint64_t bytes,
                                                   Permissions peers, bool pin);
+  /// Private host memory for one message, of which the caller knows whether it is pinned. No driver
+  /// call. invalid_argument: not all mapped.
+  Result<std::shared_ptr<const Registration>> add_private(std::uint64_t address,
+                                                          std::uint64_t bytes, MemoryKind kind,
+                                                          Permissions peers);
   /// Zeroed memory that every local peer can map, with a descriptor of its own. Pinned when a GPU
   /// is up.
   Result<std::shared_ptr<const Registration>> allocate_shared(std::uint64_t bytes,
@@ -88,6 +93,8 @@ class Registry {
   /// Null: there is none, or none any more.
   std::shared_ptr<const Registration> find(const RegionId& id) const;
   std::shared_ptr<const Registration> find_name(std::string_view name) const;
+  /// Shared memory around these bytes that peers may map, read and write. Null: there is none.
+  std::shared_ptr<const Registration> find_shared(std::uint64_t address, std::uint64_t bytes) const;
   std::vector<std::shared_ptr<const Registration>> all() const;
 
   /// Under which peers look it up; replaces an older name, and an empty one takes it back.

@@ -44,6 +44,8 @@ class Mapping {
   virtual ~Mapping() = default;  ///< OFF THE LOCK, no Batch using it: gives the mapping back.
   virtual std::uint64_t bytes() const noexcept = 0;
   virtual Permissions permissions() const noexcept = 0;
+  /// False: its owner has retracted the region and waits for us to give the mapping back.
+  virtual bool alive() const noexcept = 0;
 };
 
 /// Where a batch stands in the order of a user's streams. All calls on those streams are the
@@ -140,6 +142,10 @@ class Transport {
   /// OFF THE LOCK, before the Region ends. Its key is dead at once. OK: no peer reaches it through
   /// here any more. busy: one still does, ask again.
   virtual Status retract(const memory::Region& region) = 0;
+  /// Under the Worker's lock. As retract(), of a private region (no peer can map it) whose key no
+  /// peer uses any more, as the caller knows: nobody is asked. busy: this side executes on it for a
+  /// peer, ask again.
+  virtual Status forget(const memory::Region& region) = 0;
   /// OFF THE LOCK. A hostile key is `corrupt`, never a crash: what it claims is measured.
   virtual Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, base::Deadline deadline) = 0;
   virtual std::vector<std::byte> address() const = 0;  ///< Travels in the handshake.

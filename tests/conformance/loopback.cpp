@@ -38,6 +38,7 @@ struct LoopRemote final : Mapping {
       : token(t), size(region.bytes()), peers(region.facts().peers) {}
   std::uint64_t bytes() const noexcept override { return size; }
   Permissions permissions() const noexcept override { return peers; }
+  bool alive() const noexcept override { return true; }
 
   const std::uint64_t token, size;
   const Permissions peers;
@@ -207,6 +208,7 @@ class Loopback final : public Transport {
     std::erase_if(wire_->published, [&](const auto& entry) { return entry.second == &region; });
     return {};
   }
+  Status forget(const Region& region) override { return retract(region); }
   Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, Deadline deadline) override {
     if (deadline.passed()) return Status(Code::timed_out, Scope::request, "import");
     if (key.bytes.size() != 8 || !key.fds.empty())

@@ -161,6 +161,19 @@ Status LocalTransport::retract(const memory::Region& region) {
   return {};
 }
 
+Status LocalTransport::forget(const memory::Region& region) {
+  const base::MutexLock lock(mutex_);
+  const auto found = entries_.find(region.facts().id.serial);
+  if (found == entries_.end())
+    return {Code::not_found, Scope::request, "the region is not published"};
+  Entry& entry = found->second;
+  if (!std::exchange(entry.retracting, true)) leases_->revoke(entry.published->key.lease_slot);
+  if (entry.published->uses != 0)
+    return {Code::busy, Scope::request, "a transfer for a peer still uses the region"};
+  entries_.erase(found);
+  return {};
+}
+
 void LocalTransport::acknowledged(const LocalEndpoint& endpoint, std::uint64_t serial) {
   const base::MutexLock lock(mutex_);
   for (auto& [each, entry] : entries_)

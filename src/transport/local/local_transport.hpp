@@ -64,6 +64,7 @@ class LocalTransport final : public Transport {
   Result<memory::PublishedKey> publish(const memory::Region& region) override
       LINKSPAN_EXCLUDES(mutex_);
   Status retract(const memory::Region& region) override LINKSPAN_EXCLUDES(mutex_);
+  Status forget(const memory::Region& region) override LINKSPAN_EXCLUDES(mutex_);
   Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, base::Deadline deadline) override
       LINKSPAN_EXCLUDES(mutex_);
   std::vector<std::byte> address() const override;

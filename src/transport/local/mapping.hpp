@@ -98,6 +98,7 @@ class LocalMapping final : public Mapping {
   explicit LocalMapping(std::shared_ptr<ImportedMemory> memory) : memory_(std::move(memory)) {}
   std::uint64_t bytes() const noexcept override { return memory_->key().bytes; }
   Permissions permissions() const noexcept override { return memory_->key().peers; }
+  bool alive() const noexcept override { return memory_->alive(); }
   const std::shared_ptr<ImportedMemory>& memory() const noexcept { return memory_; }
 
  private:
