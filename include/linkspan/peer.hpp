@@ -47,6 +47,24 @@ class LINKSPAN_API Peer {
   Result<Transfer> read(const Region& local, const RemoteRegion& remote, const Pages& pages,
                         const TransferOptions& options = {}) const;
 
+  /// Two-sided: the peer's recv() of the same tag takes these bytes, the oldest send the oldest
+  /// receive; either may come first, and the memory need not be registered. ok: the bytes are in
+  /// the receiver's memory. The memory is the transfer's until it is quiet; of a GPU, the peer
+  /// keeps the whole allocation mapped for the next message, so free it when no more are to come.
+  /// truncated, on both sides, nothing written: more bytes than the receiver has room for.
+  /// timed_out: nobody posted the tag until the deadline. unreachable: neither side can map the
+  /// other's memory (the text says why). no_resource: 16,384 are queued here, nothing was started,
+  /// or wait there. unsupported: managed memory; order with streams, yet. invalid_argument: no
+  /// memory, a notification (the receive is one). `require` is held against the path of the side
+  /// that copies: the receiver where its memory is the CPU's ("kernel", "memfd", "bounce"), else
+  /// the sender.
+  Result<Transfer> send(std::uint64_t tag, const void* data, std::uint64_t bytes,
+                        const TransferOptions& options = {}) const;
+  /// Room for at most `bytes` bytes; Transfer::bytes() tells how many came. After an error the
+  /// bytes there are undefined, but for truncated, timed_out and canceled before a sender came.
+  Result<Transfer> recv(std::uint64_t tag, void* data, std::uint64_t bytes,
+                        const TransferOptions& options = {}) const;
+
   /// A message to the peer's Engine::notifications(), at most 64 KiB.
   Status notify(std::span<const std::byte> message) const;
 

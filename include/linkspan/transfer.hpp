@@ -44,6 +44,8 @@ class LINKSPAN_API Transfer {
   Status status() const;       ///< The final status, or `pending`.
   /// Asks for an early end. ok: it is quiet now. pending: not yet; wait() tells when.
   Status cancel() const;
+  /// What was submitted. Of a receive: what the sender sent, once it is done and ok; 0 before.
+  std::uint64_t bytes() const noexcept;
   std::uint64_t id() const noexcept;  ///< As logs and dump() name it. 0: none.
 
  private:

@@ -2,10 +2,11 @@
 // die, and carries what Sessions say.
 //
 // Threads: any thread may call; what Sessions do happens on the one thread that open() starts and
-// close() joins. It blocks in epoll only, and in what a Listener does (imports take milliseconds).
-// Invariants: after close() no Listener is called any more.
+// close() joins. It blocks in epoll only, and in what a Listener or a task does (imports take
+// milliseconds). Invariants: after close() no Listener is called any more.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -28,6 +29,9 @@ class Control {
                                                    base::Deadline deadline) = 0;
   /// More of a Session's frames wait for room in its socket.
   virtual void write_when_ready(const std::shared_ptr<Session>& session) = 0;
+  /// Runs `task` on the Control thread, soon: what may take milliseconds and was begun elsewhere.
+  /// After close() it is dropped.
+  virtual void run(std::function<void()> task) = 0;
   /// Says goodbye to all, stops listening, joins the thread. Waits `deadline` for what is queued.
   virtual void close(base::Deadline deadline) = 0;
 };

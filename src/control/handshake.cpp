@@ -68,16 +68,16 @@ Status decode_error(std::span<const std::byte> bytes) {
   return {code, Scope::request, "the peer: " + wire->what()->str().substr(0, 1024)};
 }
 
-std::vector<std::byte> encode_import(std::string_view name) {
+std::vector<std::byte> encode_import(std::string_view name, std::uint64_t serial) {
   flatbuffers::FlatBufferBuilder out;
-  out.Finish(schema::CreateImport(out, out.CreateString(name.data(), name.size())));
+  out.Finish(schema::CreateImport(out, out.CreateString(name.data(), name.size()), serial));
   return finished(out);
 }
 
-Result<std::string> decode_import(std::span<const std::byte> bytes) {
+Result<ImportRequest> decode_import(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Import>(bytes);
   if (wire == nullptr || wire->name()->size() > kMaxName) return corrupt("malformed import");
-  return wire->name()->str();
+  return ImportRequest{wire->name()->str(), wire->serial()};
 }
 
 std::vector<std::byte> encode_imported(std::span<const std::byte> descriptor) {

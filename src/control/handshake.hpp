@@ -27,6 +27,10 @@ enum class FrameOp : std::uint16_t {
   goodbye = 7,
   error = 8,
   for_transport = 9,
+  offer = 10,  // 10 to 13: control/exchange.hpp
+  accept = 11,
+  finished = 12,
+  withdraw = 13,
 };
 
 struct TransportAddress {
@@ -48,8 +52,14 @@ Result<Hello> decode_hello(std::span<const std::byte> bytes);
 std::vector<std::byte> encode_error(const Status& status);
 Status decode_error(std::span<const std::byte> bytes);  ///< Never OK.
 
-std::vector<std::byte> encode_import(std::string_view name);
-Result<std::string> decode_import(std::span<const std::byte> bytes);
+/// A region by the name that it is published under; an empty name: by its serial, if it was
+/// offered.
+struct ImportRequest {
+  std::string name;
+  std::uint64_t serial = 0;
+};
+std::vector<std::byte> encode_import(std::string_view name, std::uint64_t serial = 0);
+Result<ImportRequest> decode_import(std::span<const std::byte> bytes);
 
 std::vector<std::byte> encode_imported(std::span<const std::byte> descriptor);
 Result<std::vector<std::byte>> decode_imported(std::span<const std::byte> bytes);

@@ -139,6 +139,11 @@ Status Session::handle(base::Frame& frame) {
       listener_.for_transport(*this, *std::move(message), frame.fds);
       return {};
     }
+    case FrameOp::offer:
+    case FrameOp::accept:
+    case FrameOp::finished:
+    case FrameOp::withdraw:
+      return listener_.exchange(*this, frame);
     case FrameOp::hello:
     case FrameOp::challenge:
       break;
@@ -169,9 +174,10 @@ Status Session::on_hello(base::Frame& frame) {
 }
 
 Status Session::on_import(const base::Frame& frame) {
-  auto name = decode_import(frame.payload);
-  if (!name.ok()) return name.status();
-  auto found = listener_.exported(*name);
+  auto asked = decode_import(frame.payload);
+  if (!asked.ok()) return asked.status();
+  auto found = asked->name.empty() ? listener_.offered(*this, asked->serial)
+                                   : listener_.exported(asked->name);
   Status status = found.ok() ? send(FrameOp::imported, frame.header.id,
                                     encode_imported(found->descriptor), found->fds)
                              : found.status();

@@ -35,8 +35,11 @@ Result<std::shared_ptr<Core>> Core::open(const EngineOptions& options) {
   if (options.transfer_deadline > Duration::zero())
     settings->transfer_deadline = options.transfer_deadline;
   const base::Level level = settings->log_level;
+  const std::string warning = settings->warning;
   // Shared with every handle that the user holds.
   std::shared_ptr<Core> core(new Core(*std::move(settings), base::Log(level, sink_of(options))));
+  static std::atomic<bool> warned{false};  // of the environment, which every Engine reads
+  if (!warning.empty() && !warned.exchange(true)) core->log_.write(base::Level::warning, warning);
   if (Status status = core->set_up(options); !status.ok()) return status;
   return core;
 }
@@ -64,6 +67,7 @@ Status Core::set_up(const EngineOptions& options) {
   if (!transports.ok()) return transports.status();
   transports_ = *std::move(transports);
   streams_ = std::make_unique<StreamOrders>(topology_.get());
+  loose_ = std::make_unique<LooseMemory>(*registry_, topology_.get(), transports_);
   auto control = control::Control::open(identity_, *this, log_);
   if (!control.ok()) return control.status();
   control_ = *std::move(control);
@@ -71,6 +75,7 @@ Status Core::set_up(const EngineOptions& options) {
     const base::MutexLock lock(worker_.mutex);
     control_raw_ = control_.get();
   }
+  serve_aside();
   auto watcher = Watcher::start([this] { return look(); });
   if (!watcher.ok()) return watcher.status();
   watcher_ = *std::move(watcher);
@@ -158,6 +163,7 @@ Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
   auto transfer = std::make_shared<TransferState>();
   transfer->peer = peer;
   transfer->op = op;
+  transfer->bytes = transport::shape_of(*blocks).bytes;
   transfer->local = local.registration_;
   transfer->remote = remote.imported_;
   transfer->transport = *transport;

@@ -58,6 +58,11 @@ class Core final : public control::Listener, public std::enable_shared_from_this
                           const TransferOptions& options);
   Result<Explanation> explain(std::uint64_t peer, Op op, const Region& local,
                               const RemoteRegion& remote, transport::Shape shape);
+  // two_sided.cpp
+  Result<Transfer> exchange(std::uint64_t peer, bool sends, control::Space space, std::uint64_t tag,
+                            const void* data, std::uint64_t bytes, const TransferOptions& options);
+  /// Until it is quiet.
+  Status finish(const Result<Transfer>& transfer);
   Status wait(TransferState& transfer, Duration timeout);
   Status cancel(TransferState& transfer);
   std::size_t progress();
@@ -67,6 +72,7 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   void stay() { self_ = shared_from_this(); }
 
  private:
+  std::shared_ptr<const Keys> keys_of(std::uint64_t serial) LINKSPAN_EXCLUDES(exports_mutex_);
   /// An import under way. Its answer comes on the Control thread.
   struct Lookup {
     base::Deadline deadline;
@@ -81,6 +87,10 @@ class Core final : public control::Listener, public std::enable_shared_from_this
                                                  control::Exported& exported,
                                                  base::Deadline deadline);
   void hold_stream(TransferState& transfer, StreamPlace& place);
+  void serve_aside();
+  void imported_by_serial(control::Session& session, std::uint64_t request,
+                          Result<control::Exported>& answer);
+  Status begin_exchange(const std::shared_ptr<TransferState>& transfer);
   Result<std::size_t> choose(const RemoteRegion& remote, std::uint64_t peer) const;
   transport::NextLook look();
   Duration nap_until_next_look(base::Time begin) LINKSPAN_REQUIRES(worker_.mutex);
@@ -97,6 +107,8 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   void for_transport(control::Session& session, control::TransportMessage message,
                      std::span<base::Fd> fds) override;
   Result<control::Exported> exported(std::string_view name) override;
+  Result<control::Exported> offered(control::Session& session, std::uint64_t serial) override;
+  Status exchange(control::Session& session, base::Frame& frame) override;
   void imported(control::Session& session, std::uint64_t request,
                 Result<control::Exported> answer) override;
   void notified(control::Session& session, std::vector<std::byte> payload) override;
@@ -107,13 +119,13 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   std::unique_ptr<cuda::Topology> topology_;  // null: no_gpu_ says why
   Status no_gpu_;
   std::unique_ptr<memory::Registry> registry_;
-  std::vector<std::unique_ptr<transport::Transport>> transports_;
+  Transports transports_;
+  std::unique_ptr<LooseMemory> loose_;
   std::unique_ptr<StreamOrders> streams_;
 
   base::Mutex exports_mutex_;
-  // The keys of each region by serial, as transports published them; null bytes: that one did not.
-  std::map<std::uint64_t, std::vector<std::optional<memory::PublishedKey>>> exports_
-      LINKSPAN_GUARDED_BY(exports_mutex_);
+  // Of each region that the user registered, by serial; shared with who sends them.
+  std::map<std::uint64_t, std::shared_ptr<const Keys>> exports_ LINKSPAN_GUARDED_BY(exports_mutex_);
 
   mutable base::Mutex events_mutex_;  // of what the Control thread hands to users
   base::Condition event_;
@@ -124,7 +136,7 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   std::string address_ LINKSPAN_GUARDED_BY(events_mutex_);
 
   control::Control* control_raw_ = nullptr;  // for the Worker, which is made before
-  Worker worker_{log_, control_raw_};
+  Worker worker_{log_, control_raw_, transports_};
   std::unique_ptr<control::Control> control_;
   std::unique_ptr<Watcher> watcher_;
   base::Condition quiet_;  // with the Worker's mutex: some transfer became quiet

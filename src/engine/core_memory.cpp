@@ -21,25 +21,13 @@ Result<Region> Core::allocate_shared(std::uint64_t bytes, const RegionOptions& o
 Result<Region> Core::admit(Result<std::shared_ptr<const memory::Registration>> registration) {
   if (!registration.ok()) return registration.status();
   if (closed_) return Status(Code::canceled, Scope::process, "the Engine is closed");
-  const memory::Region& region = (*registration)->region();
-  std::vector<std::optional<memory::PublishedKey>> keys(transports_.size());
-  Status refused;
-  bool any = false;
-  for (std::size_t i = 0; i < transports_.size(); ++i) {
-    auto key = transports_[i]->publish(region);
-    if (key.ok()) {
-      keys[i] = *std::move(key);
-      any = true;
-    } else if (refused.ok()) {
-      refused = key.status();
-    }
-  }
-  if (!any) {
+  auto keys = publish_everywhere(transports_, (*registration)->region());
+  if (!keys.ok()) {
     (void)registry_->remove((*registration)->id());
-    return refused;
+    return keys.status();
   }
   const base::MutexLock lock(exports_mutex_);
-  exports_[(*registration)->id().serial] = std::move(keys);
+  exports_[(*registration)->id().serial] = *std::move(keys);
   return Region(*std::move(registration));
 }
 
@@ -60,12 +48,7 @@ Status Core::deregister(const Region& region, Duration timeout) {
     exports_.erase(registration.id().serial);
   }
   for (;;) {
-    Status status;
-    for (const auto& transport : transports_) {
-      Status retracted = transport->retract(registration.region());
-      if (retracted.code() == Code::not_found) continue;  // it published nothing, or has let go
-      if (status.ok()) status = retracted;
-    }
+    Status status = retract_everywhere(transports_, registration.region());
     if (status.ok()) status = registry_->remove(registration.id());
     if (status.code() != Code::busy || deadline.passed()) return status;
     const base::MutexLock lock(worker_.mutex);
@@ -79,34 +62,16 @@ Result<control::Exported> Core::exported(std::string_view name) {
   if (registration == nullptr)
     return Status(Code::not_found, Scope::request,
                   "no region is published as \"" + std::string(name) + "\"");
-  const memory::Region::Facts& facts = registration->region().facts();
-  memory::Descriptor descriptor{.name = std::string(name),
-                                .id = facts.id,
-                                .kind = facts.kind,
-                                .peers = facts.peers,
-                                .gpu = facts.gpu,
-                                .bytes = facts.bytes,
-                                .keys = {}};
-  control::Exported out;
-  const base::MutexLock lock(exports_mutex_);
-  const auto keys = exports_.find(facts.id.serial);
-  if (keys == exports_.end())
+  const auto keys = keys_of(registration->id().serial);
+  if (keys == nullptr)
     return Status(Code::not_found, Scope::request, "the region is being deregistered");
-  for (std::size_t i = 0; i < transports_.size(); ++i) {
-    const auto& key = keys->second[i];
-    if (!key) continue;
-    for (const base::Fd& fd : key->fds) {
-      auto duplicate = fd.duplicate();
-      if (!duplicate.ok()) return duplicate.status();
-      out.fds.push_back(*std::move(duplicate));
-    }
-    descriptor.keys.push_back({.transport = std::string(transports_[i]->name()),
-                               .bytes = key->bytes,
-                               .fd_count = static_cast<std::uint32_t>(key->fds.size()),
-                               .bearer = key->bearer});
-  }
-  out.descriptor = memory::encode(descriptor);
-  return out;
+  return engine::exported(transports_, registration->region(), *keys, name);
+}
+
+std::shared_ptr<const Keys> Core::keys_of(std::uint64_t serial) {
+  const base::MutexLock lock(exports_mutex_);
+  const auto found = exports_.find(serial);
+  return found == exports_.end() ? nullptr : found->second;
 }
 
 Result<std::shared_ptr<ImportedRegion>> Core::import(control::Session& session,

@@ -114,14 +114,18 @@ void Core::gone(control::Session& session) {
 void Core::for_transport(control::Session& session, control::TransportMessage message,
                          std::span<base::Fd> fds) {
   Status status(Code::unsupported, Scope::request, "no transport \"" + message.transport + "\"");
+  std::vector<std::shared_ptr<void>>
+      dead;  // imports whose owner waits to hear that they are closed
   {
     const base::MutexLock lock(worker_.mutex);
     PeerRecord* peer = worker_.find_peer(session.id());
     for (std::size_t i = 0; peer != nullptr && i < transports_.size(); ++i)
       if (transports_[i]->name() == message.transport && peer->endpoints[i] != nullptr)
         status = peer->endpoints[i]->on_message(message.op, message.bytes, fds);
+    dead = worker_.rendezvous().sweep(session.id());
     if (worker_.progress() != 0) quiet_.notify_all();
   }
+  dead.clear();
   watcher_->wake();
   if (status.code() == Code::corrupt)
     session.fail(status);
@@ -166,6 +170,7 @@ Result<RemoteRegion> Core::lookup(std::uint64_t peer, std::string_view name, Dur
 
 void Core::imported(control::Session& session, std::uint64_t request,
                     Result<control::Exported> answer) {
+  if ((request & Rendezvous::kBySerial) != 0) return imported_by_serial(session, request, answer);
   std::shared_ptr<Lookup> lookup;
   {
     const base::MutexLock lock(events_mutex_);

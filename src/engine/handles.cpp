@@ -41,6 +41,23 @@ Result<Peer> Engine::connect(std::string_view address, Duration timeout) {
   return core_->connect(address, timeout);
 }
 Result<Peer> Engine::accept(Duration timeout) { return core_->accept(timeout); }
+Status Engine::send_ipc(std::uint64_t conn_id, const void* data, std::size_t bytes,
+                        Duration deadline) {
+  return core_->finish(send_ipc_async(conn_id, data, bytes, deadline));
+}
+Status Engine::recv_ipc(std::uint64_t conn_id, void* data, std::size_t bytes, Duration deadline) {
+  return core_->finish(recv_ipc_async(conn_id, data, bytes, deadline));
+}
+Result<Transfer> Engine::send_ipc_async(std::uint64_t conn_id, const void* data, std::size_t bytes,
+                                        Duration deadline) {
+  return core_->exchange(conn_id, true, control::Space::ipc, 0, data, bytes,
+                         {.deadline = deadline});
+}
+Result<Transfer> Engine::recv_ipc_async(std::uint64_t conn_id, void* data, std::size_t bytes,
+                                        Duration deadline) {
+  return core_->exchange(conn_id, false, control::Space::ipc, 0, data, bytes,
+                         {.deadline = deadline});
+}
 std::size_t Engine::progress() { return core_->progress(); }
 std::vector<Notification> Engine::notifications() { return core_->notifications(); }
 std::string Engine::dump() const { return core_->dump(); }
@@ -78,6 +95,16 @@ Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote, con
   if (core_ == nullptr) return no_peer();
   return core_->submit(id_, Op::read, local, remote, pages, options);
 }
+Result<Transfer> Peer::send(std::uint64_t tag, const void* data, std::uint64_t bytes,
+                            const TransferOptions& options) const {
+  if (core_ == nullptr) return no_peer();
+  return core_->exchange(id_, true, control::Space::tags, tag, data, bytes, options);
+}
+Result<Transfer> Peer::recv(std::uint64_t tag, void* data, std::uint64_t bytes,
+                            const TransferOptions& options) const {
+  if (core_ == nullptr) return no_peer();
+  return core_->exchange(id_, false, control::Space::tags, tag, data, bytes, options);
+}
 Status Peer::notify(std::span<const std::byte> message) const {
   if (core_ == nullptr) return no_peer();
   return core_->notify(id_, message);
@@ -106,6 +133,11 @@ Status Transfer::status() const {
 Status Transfer::cancel() const {
   if (state_ == nullptr) return {Code::invalid_argument, Scope::request, "no transfer"};
   return core_->cancel(*state_);
+}
+std::uint64_t Transfer::bytes() const noexcept {
+  if (state_ == nullptr) return 0;
+  const bool room = state_->exchange != nullptr && !state_->exchange->sends && !done();
+  return room ? 0 : state_->bytes;
 }
 std::uint64_t Transfer::id() const noexcept { return state_ == nullptr ? 0 : state_->id; }
 

@@ -13,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/exchange.hpp"
 #include "engine/router.hpp"
 #include "engine/stream_order.hpp"
 #include "memory/registry.hpp"
@@ -35,6 +36,10 @@ struct ImportedRegion {
 struct TransferState {
   std::uint64_t id = 0;
   std::uint64_t peer = 0;
+  std::uint64_t bytes = 0;  // submitted; of a receive its room until it is quiet, then what came
+  // Of a two-sided transfer, whose own plan stays empty; its copy is a transfer of its own.
+  std::unique_ptr<Exchange> exchange;
+  TransferState* whole = nullptr;  // of such a copy: the two-sided transfer, which outlives it
   Op op = Op::write;
   std::shared_ptr<const memory::Registration> local;  // also the registry's; acquired
   std::shared_ptr<ImportedRegion> remote;             // also the user's RemoteRegion

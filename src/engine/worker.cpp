@@ -24,13 +24,21 @@ PeerRecord* Worker::find_peer(std::uint64_t id) {
   return found == peers_.end() ? nullptr : found->second.get();
 }
 
-Status Worker::submit(const std::shared_ptr<TransferState>& transfer) {
+Status Worker::may_submit(std::uint64_t id) {
   if (closed_) return {Code::canceled, Scope::process, "the Engine is closed"};
-  PeerRecord* peer = find_peer(transfer->peer);
+  PeerRecord* peer = find_peer(id);
   if (peer == nullptr || peer->state != PeerState::up)
     return {Code::disconnected, Scope::peer,
-            "peer " + std::to_string(transfer->peer) + " is not connected any more"};
+            "peer " + std::to_string(id) + " is not connected any more"};
   if (peer->unquiet >= kQueue) return Status::no_resource();
+  return {};
+}
+
+Status Worker::submit(const std::shared_ptr<TransferState>& transfer) {
+  // What a two-sided transfer copies goes on while others may not begin.
+  if (transfer->whole == nullptr)
+    if (Status status = may_submit(transfer->peer); !status.ok()) return status;
+  PeerRecord* peer = find_peer(transfer->peer);
   transfer->id = ++last_id_;
   // The first batch decides: what it is refused for, the caller hears as an error.
   bool held = false;
@@ -149,6 +157,10 @@ void Worker::cancel_batches(PeerRecord& peer, const TransferState& transfer) {
 
 void Worker::cancel(TransferState& transfer) {
   if (transfer.quiet || transfer.finishing) return;
+  if (transfer.exchange != nullptr) {
+    transfer.canceled = true;
+    return rendezvous_.stop(transfer);
+  }
   const bool unposted = !transfer.all_posted();
   transfer.canceled = true;
   const Status why(Code::canceled, Scope::request, "canceled by its owner");
@@ -195,33 +207,43 @@ bool Worker::end_if_quiet(const std::shared_ptr<TransferState>& transfer) {
   transfer->local->release();
   transfer->mark.reset();
   transfer->gate.reset();  // the user's stream goes on, whatever the end
+  garbage_.push_back(std::exchange(transfer->remote, nullptr));
+  if (transfer->whole != nullptr) copied_.emplace_back(transfer->whole->id, transfer->end);
+  settle(transfer);
+  return true;
+}
+
+/// Its status is final and its memory the user's.
+void Worker::settle(const std::shared_ptr<TransferState>& transfer) {
   if (PeerRecord* peer = find_peer(transfer->peer)) --peer->unquiet;
   transfers_.erase(transfer->id);
-  garbage_.push_back(std::exchange(transfer->remote, nullptr));
   if (!transfer->end.ok() && log_.enabled(base::Level::info))
     log_.write(base::Level::info, "transfer " + std::to_string(transfer->id) + " to peer " +
                                       std::to_string(transfer->peer) +
                                       " ended: " + transfer->end.to_string());
   transfer->quiet.store(true, std::memory_order_release);
-  return true;
+  ++ended_;
 }
 
 void Worker::expire(base::Time now) {
   if (now < next_expiry_) return;
   next_expiry_ = base::Time::max();
+  std::vector<std::shared_ptr<TransferState>> due;  // some end at once
   for (auto& [id, transfer] : transfers_) {
     if (transfer->expired) continue;
     if (transfer->deadline > now) {
       next_expiry_ = std::min(next_expiry_, transfer->deadline);
       continue;
     }
+    due.push_back(transfer);
+  }
+  for (const auto& transfer : due) {
     transfer->expired = true;
     cancel(*transfer);
   }
 }
 
 std::size_t Worker::progress() {
-  std::size_t ended = 0;
   if (!transfers_.empty()) {
     const base::Time now = base::Clock::steady().now();
     expire(now);
@@ -237,15 +259,16 @@ std::size_t Worker::progress() {
     --transfer.in_flight;
     if (!completion.status.ok() && transfer.first_error.ok()) stop(transfer, completion.status);
     if (const auto whole = transfers_.find(transfer.id); whole != transfers_.end())
-      ended += end_if_quiet(std::shared_ptr(whole->second)) ? 1 : 0;
+      end_if_quiet(std::shared_ptr(whole->second));
   }
   for (auto& [id, peer] : peers_) pump(*peer);
   if (finishing_ != 0) {
     std::vector<std::shared_ptr<TransferState>> finishing;
     for (auto& [id, transfer] : transfers_)
       if (transfer->finishing) finishing.push_back(transfer);
-    for (const auto& transfer : finishing) ended += end_if_quiet(transfer) ? 1 : 0;
+    for (const auto& transfer : finishing) end_if_quiet(transfer);
   }
+  progress_two_sided();
   for (auto each = peers_.begin(); each != peers_.end();) {
     // A peer that is gone is forgotten once nothing copies for it any more.
     PeerRecord& peer = *each->second;
@@ -255,17 +278,25 @@ std::size_t Worker::progress() {
           return endpoint != nullptr &&
                  endpoint->next_look().when != transport::NextLook::When::idle;
         });
-    if (over) garbage_.push_back(std::shared_ptr<PeerRecord>(std::move(each->second)));
+    if (over) {
+      garbage_.push_back(rendezvous_.forget(each->first));
+      garbage_.push_back(std::shared_ptr<PeerRecord>(std::move(each->second)));
+    }
     each = over ? peers_.erase(each) : std::next(each);
   }
-  return ended;
+  return std::exchange(ended_, 0);
 }
 
 transport::NextLook Worker::next_look() {
   using When = transport::NextLook::When;
+  if (!copied_.empty()) return {When::now, {}};
   transport::NextLook next;
   if (!transfers_.empty()) next = {When::at, next_expiry_};
   if (!held_.empty()) next.at = std::min(next.at, look_at_held_);
+  if (unsent_ != 0 || !leaving_.empty()) {  // the peer's doing, which rings no bell
+    const base::Time soon = base::Clock::steady().now() + std::chrono::milliseconds(1);
+    if (next.when == When::idle || soon < next.at) next = {When::at, soon};
+  }
   for (auto& [id, peer] : peers_) {
     if (peer->state == PeerState::gone) return {When::now, {}};
     for (auto& endpoint : peer->endpoints) {
@@ -287,6 +318,8 @@ void Worker::lost(std::uint64_t id) {
   for (const auto& transfer : peer->queue) stop(*transfer, why);
   for (const auto& transfer : held_)
     if (transfer->peer == id) stop(*transfer, why);
+  unsent_ -= std::exchange(peer->unsent, {}).size();
+  rendezvous_.lost(id);
 }
 
 void Worker::gone(std::uint64_t id) {
@@ -296,6 +329,7 @@ void Worker::gone(std::uint64_t id) {
   peer->state = PeerState::gone;
   for (auto& endpoint : peer->endpoints)
     if (endpoint != nullptr) endpoint->peer_gone();
+  rendezvous_.gone(id);
 }
 
 bool Worker::serves_nobody() {
@@ -309,13 +343,16 @@ bool Worker::serves_nobody() {
 
 void Worker::close() {
   closed_ = true;
-  for (auto& [id, transfer] : transfers_) cancel(*transfer);
+  std::vector<std::shared_ptr<TransferState>> all;  // some end at once
+  for (auto& [id, transfer] : transfers_) all.push_back(transfer);
+  for (const auto& transfer : all) cancel(*transfer);
 }
 
 void Worker::destroy_peers() {
   for (auto& [id, peer] : peers_) {
     for (auto& endpoint : peer->endpoints)
       if (endpoint != nullptr) endpoint->close();
+    garbage_.push_back(rendezvous_.forget(id));
     garbage_.push_back(std::shared_ptr<PeerRecord>(std::move(peer)));
   }
   peers_.clear();
@@ -342,6 +379,11 @@ std::string Worker::dump() {
   for (auto& [id, transfer] : transfers_) {
     const auto age =
         std::chrono::duration_cast<std::chrono::milliseconds>(now - transfer->submitted).count();
+    if (transfer->exchange != nullptr) {
+      text += "transfer " + std::to_string(id) + ": " + rendezvous_.describe(*transfer) +
+              ", peer " + std::to_string(transfer->peer) + ", " + std::to_string(age) + " ms old\n";
+      continue;
+    }
     text += "transfer " + std::to_string(id) + ": " +
             (transfer->op == Op::write ? "write to" : "read from") + " \"" +
             transfer->remote->name + "\" of peer " + std::to_string(transfer->peer) + ", " +

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,6 +19,8 @@
 #include "base/log.hpp"
 #include "base/mutex.hpp"
 #include "control/control.hpp"
+#include "engine/keys.hpp"
+#include "engine/rendezvous.hpp"
 #include "engine/transfer.hpp"
 #include "linkspan/peer.hpp"
 #include "transport/transport.hpp"
@@ -52,13 +55,35 @@ struct PeerRecord {
   std::deque<std::shared_ptr<TransferState>> queue;  // also of handles; some batch is not posted
   bool sweep = false;  // some of the queue will not be posted any more
   std::size_t unquiet = 0;
+  struct Unsent {
+    control::FrameOp op;
+    std::uint64_t id;
+    std::vector<std::byte> payload;
+  };
+  std::deque<Unsent> unsent;  // of two-sided exchanges: the socket had no room
 };
 
-class Worker final : private transport::CompletionSink {
+/// The first frame of a send. `fds` go with `payload`; where they have no room, `bare` goes.
+struct OfferFrame {
+  std::vector<std::byte> payload, bare;
+  std::vector<base::Fd> fds;
+};
+
+/// What the Worker has done off its lock, by the Control thread.
+struct Aside {
+  /// `work` off the lock, then `then` under it.
+  std::function<void(std::function<void()> work, std::function<void()> then)> run;
+  /// Off the lock: published memory that every peer can map.
+  std::function<Result<std::shared_ptr<const memory::Registration>>(std::uint64_t bytes)>
+      shared_memory;
+};
+
+class Worker final : private transport::CompletionSink, private RendezvousHost {
  public:
   static constexpr std::size_t kQueue = 16384;  ///< Transfers of a peer that are not quiet.
 
-  Worker(const base::Log& log, control::Control*& control) : log_(log), control_(control) {}
+  Worker(const base::Log& log, control::Control*& control, const Transports& transports)
+      : log_(log), control_(control), transports_(transports) {}
 
   base::Mutex mutex;
 
@@ -69,6 +94,11 @@ class Worker final : private transport::CompletionSink {
 
   /// Queues and posts what goes at once. An error: nothing was started.
   Status submit(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex);
+  /// A two-sided one; `offer` is a send's. It may be over when this returns.
+  Status submit(const std::shared_ptr<TransferState>& transfer, OfferFrame& offer)
+      LINKSPAN_REQUIRES(mutex);
+  Rendezvous& rendezvous() LINKSPAN_REQUIRES(mutex) { return rendezvous_; }
+  void set_aside(Aside aside) LINKSPAN_REQUIRES(mutex) { aside_ = std::move(aside); }
   void cancel(TransferState& transfer) LINKSPAN_REQUIRES(mutex);
   /// How many transfers became quiet.
   std::size_t progress() LINKSPAN_REQUIRES(mutex);
@@ -102,9 +132,32 @@ class Worker final : private transport::CompletionSink {
   bool end_if_quiet(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex);
   bool finish(TransferState& transfer) LINKSPAN_REQUIRES(mutex);
   void expire(base::Time now) LINKSPAN_REQUIRES(mutex);
+  void settle(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex);
+  Status may_submit(std::uint64_t peer) LINKSPAN_REQUIRES(mutex);
+
+  // worker_two_sided.cpp
+  Status tell(std::uint64_t peer, control::FrameOp op, std::uint64_t id,
+              std::span<const std::byte> payload) override LINKSPAN_REQUIRES(mutex);
+  Status copy(TransferState& transfer) override LINKSPAN_REQUIRES(mutex);
+  void stop(TransferState& transfer) override LINKSPAN_REQUIRES(mutex);
+  void matched(const TransferState& transfer) override LINKSPAN_REQUIRES(mutex);
+  void end(TransferState& transfer, const Status& status) override LINKSPAN_REQUIRES(mutex);
+  void drop(std::shared_ptr<void> what) override LINKSPAN_REQUIRES(mutex);
+  Status copy_by(TransferState& whole, const std::shared_ptr<const memory::Registration>& local,
+                 const Block& block) LINKSPAN_REQUIRES(mutex);
+  void progress_two_sided() LINKSPAN_REQUIRES(mutex);
+  // worker_bounce.cpp: a copy between private memories that only a third memory connects.
+  static bool can_bounce(const TransferState& whole, const Status& failure);
+  void bounce(TransferState& whole) LINKSPAN_REQUIRES(mutex);
+  void bounce_next() LINKSPAN_REQUIRES(mutex);
+  void bounced_in(TransferState& whole, const Status& status) LINKSPAN_REQUIRES(mutex);
+  void bounce_over(const Status& status) LINKSPAN_REQUIRES(mutex);
 
   const base::Log& log_;
   control::Control*& control_;
+  const Transports& transports_;
+  Aside aside_ LINKSPAN_GUARDED_BY(mutex);
+  Rendezvous rendezvous_ LINKSPAN_GUARDED_BY(mutex){*this};
   bool closed_ LINKSPAN_GUARDED_BY(mutex) = false;
   std::map<std::uint64_t, std::unique_ptr<PeerRecord>> peers_ LINKSPAN_GUARDED_BY(mutex);
   // All that are not quiet, by id; also of handles, which wait for `quiet`.
@@ -117,6 +170,17 @@ class Worker final : private transport::CompletionSink {
   std::vector<std::shared_ptr<void>> garbage_ LINKSPAN_GUARDED_BY(mutex);
   std::vector<transport::Completion> completions_ LINKSPAN_GUARDED_BY(mutex);
   std::size_t finishing_ LINKSPAN_GUARDED_BY(mutex) = 0;
+  std::size_t ended_ LINKSPAN_GUARDED_BY(mutex) = 0;  // quiet since the last progress()
+  // Copies of two-sided transfers that have ended: whose, and how. For progress(), not within
+  // pump().
+  std::vector<std::pair<std::uint64_t, Status>> copied_ LINKSPAN_GUARDED_BY(mutex);
+  // Over, but the peer copies on their memory all the same.
+  std::vector<std::shared_ptr<TransferState>> leaving_ LINKSPAN_GUARDED_BY(mutex);
+  std::size_t unsent_ LINKSPAN_GUARDED_BY(mutex) = 0;               // of all peers
+  std::deque<TransferState*> bouncing_ LINKSPAN_GUARDED_BY(mutex);  // the first one is at it
+  std::shared_ptr<const memory::Registration> bounce_ LINKSPAN_GUARDED_BY(mutex);  // the registry's
+  std::uint64_t bounced_ LINKSPAN_GUARDED_BY(mutex) =
+      0;  // bytes of the first one that are in place
   std::uint64_t last_id_ LINKSPAN_GUARDED_BY(mutex) = 0;
 };
 

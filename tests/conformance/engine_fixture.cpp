@@ -1,8 +1,15 @@
 #include "tests/conformance/engine_fixture.hpp"
 
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -41,6 +48,22 @@ std::string socket_folder() {
   return folder.path();
 }
 
+/// As in a container that lacks the capability.
+void forbid_cross_process() {
+  constexpr std::uint32_t kRefuse = SECCOMP_RET_ERRNO | EPERM;
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 1, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_writev, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, kRefuse),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{.len = std::size(program), .filter = program};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
+    throw std::runtime_error("no seccomp filter");
+}
+
 // ---- the child -------------------------------------------------------------------------------
 
 class EngineServer {
@@ -48,18 +71,27 @@ class EngineServer {
   Result<Answer> handle(const Json& call) {
     const auto what = call.at("do").get<std::string>();
     if (what == "open") {
-      engine_ = std::make_unique<Engine>(take(Engine::open(engine_options("far"))));
+      if (std::getenv("LINKSPAN_TEST_NO_CROSS_PROCESS") != nullptr) forbid_cross_process();
+      EngineOptions options = engine_options("far");
+      if (const char* file = std::getenv("LINKSPAN_TEST_STDERR")) {
+        const base::Fd log(::open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+        if (::dup2(log.get(), STDERR_FILENO) < 0) throw std::runtime_error("no stderr");
+        options.log = {};
+      }
+      engine_ = std::make_unique<Engine>(take(Engine::open(options)));
       must(engine_->listen());
       return Answer{engine_->address(), {}};
     }
     if (what == "add") {
       const Json& may = call.at("may");
       const auto name = call.at("name").get<std::string>();
-      Held held = Held::make(*engine_, {.kind = call.at("kind").get<std::string>(),
-                                        .bytes = call.at("bytes").get<std::uint64_t>(),
-                                        .peers = {may[0], may[1], may[2]},
-                                        .guard = call.at("guard").get<std::uint64_t>()});
-      must(engine_->publish(name, held.region));
+      const MemoryOptions options{.kind = call.at("kind").get<std::string>(),
+                                  .bytes = call.at("bytes").get<std::uint64_t>(),
+                                  .peers = {may[0], may[1], may[2]},
+                                  .guard = call.at("guard").get<std::uint64_t>()};
+      const bool loose = call.at("loose").get<bool>();
+      Held held = loose ? Held::loose(*engine_, options) : Held::make(*engine_, options);
+      if (!loose) must(engine_->publish(name, held.region));
       held_[name] = std::move(held);
       return Answer{};
     }
@@ -131,6 +163,17 @@ class EngineServer {
       churned_.clear();
       return Answer{std::exchange(wrong_, {}), {}};
     }
+    if (what == "post") return post(call);
+    if (what == "end") {
+      const Transfer& posted = posted_.at(call.at("number").get<std::size_t>());
+      const Status end = posted.wait(20s);
+      return Answer{{name_of(end.code()), end.what(), posted.bytes()}, {}};
+    }
+    if (what == "cancel") {
+      const Status asked = posted_.at(call.at("number").get<std::size_t>()).cancel();
+      return Answer{name_of(asked.code()), {}};
+    }
+    if (what == "dump") return Answer{engine_->dump(), {}};
     return Status(Code::unsupported, Scope::request, what);
   }
 
@@ -165,6 +208,25 @@ class EngineServer {
     if (!remotes_.contains(name)) remotes_[name] = take(peer_.lookup(name));
     return remotes_[name];
   }
+  Result<Answer> post(const Json& call) {
+    const bool sends = call.at("sends").get<bool>();
+    const auto bytes = call.at("bytes").get<std::uint64_t>();
+    void* const data = held(call).at(call.at("offset").get<std::uint64_t>());
+    const Duration deadline(call.at("deadline").get<std::int64_t>());
+    const TransferOptions options{.deadline = deadline};
+    auto conn_id = call.at("conn_id").get<std::uint64_t>();
+    if (conn_id == 0) conn_id = peer_.id();
+    auto made = [&]() -> Result<Transfer> {
+      if (call.at("tag").is_null())
+        return sends ? engine_->send_ipc_async(conn_id, data, bytes, deadline)
+                     : engine_->recv_ipc_async(conn_id, data, bytes, deadline);
+      const auto tag = call.at("tag").get<std::uint64_t>();
+      return sends ? peer_.send(tag, data, bytes, options) : peer_.recv(tag, data, bytes, options);
+    }();
+    if (!made.ok()) return made.status();
+    posted_.push_back(*made);
+    return Answer{posted_.size() - 1, {}};
+  }
   Answer notifications(std::size_t count) {
     Json texts = Json::array();
     const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
@@ -182,7 +244,7 @@ class EngineServer {
   std::unique_ptr<Engine> engine_;
   Peer peer_;
   std::map<std::string, RemoteRegion> remotes_;
-  std::vector<Transfer> started_;
+  std::vector<Transfer> started_, posted_;
   std::vector<Churned> churned_;
   std::string wrong_;  // the first that was not ok of them
 };
@@ -211,6 +273,13 @@ Status kinds_here(std::initializer_list<Kind> kinds) {
 }
 
 Held Held::make(Engine& engine, const MemoryOptions& options) {
+  Held held = loose(engine, options);
+  const RegionOptions registered{.peers = options.peers};
+  held.region = take(engine.register_memory(held.buffer->data(), options.bytes, registered));
+  return held;
+}
+
+Held Held::loose(Engine& engine, const MemoryOptions& options) {
   const Kind& kind = kind_of(options.kind);
   const RegionOptions registered{.peers = options.peers};
   Held held;
@@ -220,7 +289,6 @@ Held Held::make(Engine& engine, const MemoryOptions& options) {
   } else {
     held.buffer = take(Buffer::create(kind.kind, options.bytes, kind.gpu, options.guard));
   }
-  held.region = take(engine.register_memory(held.buffer->data(), options.bytes, registered));
   return held;
 }
 
@@ -239,14 +307,48 @@ FarEngine::FarEngine(const std::vector<std::string>& environment) {
   address_ = call({{"do", "open"}});
 }
 
-void FarEngine::add(const std::string& name, const MemoryOptions& o) {
-  call({{"do", "add"},
-        {"name", name},
-        {"kind", o.kind},
-        {"bytes", o.bytes},
-        {"guard", o.guard},
-        {"may", {o.peers.read, o.peers.write, o.peers.exclusive}}});
+namespace {
+Json adding(const std::string& name, const MemoryOptions& o, bool loose) {
+  return {{"do", "add"},
+          {"loose", loose},
+          {"name", name},
+          {"kind", o.kind},
+          {"bytes", o.bytes},
+          {"guard", o.guard},
+          {"may", {o.peers.read, o.peers.write, o.peers.exclusive}}};
 }
+}  // namespace
+
+void FarEngine::add(const std::string& name, const MemoryOptions& o) {
+  call(adding(name, o, false));
+}
+
+void FarEngine::add_loose(const std::string& name, const MemoryOptions& o) {
+  call(adding(name, o, true));
+}
+
+void FarEngine::accept() { call({{"do", "accept"}}); }
+
+Result<std::size_t> FarEngine::post(const Message& m) {
+  Json request = {{"do", "post"},        {"sends", m.sends}, {"name", m.name},
+                  {"offset", m.offset},  {"bytes", m.bytes}, {"deadline", m.deadline.count()},
+                  {"conn_id", m.conn_id}};
+  request["tag"] = m.tag ? Json(*m.tag) : Json();
+  auto answer = child_->line().call(request);
+  if (!answer.ok()) return answer.status();
+  return answer->value.get<std::size_t>();
+}
+
+FarEnd FarEngine::end(std::size_t number) {
+  const Json end = call({{"do", "end"}, {"number", number}});
+  return {end[0], end[1], end[2]};
+}
+
+std::string FarEngine::cancel(std::size_t number) {
+  return call({{"do", "cancel"}, {"number", number}});
+}
+
+std::string FarEngine::dump() { return call({{"do", "dump"}}); }
 
 void FarEngine::fill(const std::string& name, std::uint64_t seed) {
   call({{"do", "fill"}, {"name", name}, {"seed", seed}});
@@ -284,8 +386,6 @@ std::vector<std::string> FarEngine::notifications(std::size_t count) {
 void FarEngine::connect(const std::string& address) {
   call({{"do", "connect"}, {"address", address}});
 }
-
-void FarEngine::accept() { call({{"do", "accept"}}); }
 
 Result<std::string> FarEngine::explain(const std::string& local, const std::string& remote,
                                        std::uint64_t bytes) {

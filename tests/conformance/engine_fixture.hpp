@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,12 +50,32 @@ struct Held {
   Region region;
 
   static Held make(Engine& engine, const MemoryOptions& options);
+  /// `region` stays empty: memory that nobody registered.
+  static Held loose(Engine& engine, const MemoryOptions& options);
+  std::byte* at(std::uint64_t offset) const {
+    return static_cast<std::byte*>(buffer->data()) + offset;
+  }
   void fill(std::uint64_t seed) { buffer->fill(seed); }
   void fill(std::uint64_t seed, const Extent& part) { buffer->fill(seed, part); }
   std::string difference(std::uint64_t seed, const std::vector<Expected>& expected = {},
                          const std::vector<Extent>& anything = {}) const {
     return buffer->difference(seed, expected, anything);
   }
+};
+
+/// One two-sided message, as the far end posts it: with a tag, or by send_ipc and recv_ipc.
+struct Message {
+  bool sends = false;
+  std::string name;  ///< Of its memory there.
+  std::uint64_t offset = 0, bytes = 0;
+  std::optional<std::uint64_t> tag = 1;
+  Duration deadline{0};
+  std::uint64_t conn_id = 0;  ///< 0: its only peer.
+};
+/// How it ended there.
+struct FarEnd {
+  std::string code, what;
+  std::uint64_t bytes = 0;
 };
 
 /// Short names in a folder of this process's own.
@@ -95,12 +116,26 @@ class FarEngine {
   /// Until nothing of that is in flight; what went wrong first, or nothing.
   std::string rest();
 
+  // Two-sided, with the peer that has connected to it.
+  void add_loose(const std::string& name, const MemoryOptions& options);
+  /// Returns when it is under way; its number.
+  Result<std::size_t> post(const Message& message);
+  FarEnd end(std::size_t number);  ///< Waits 20 s.
+  std::string cancel(std::size_t number);
+  std::string dump();
+
  private:
   Json call(Json request) { return take(child_->line().call(request)).value; }
 
   std::unique_ptr<Child> child_;
   std::string address_;
 };
+
+/// Set in the far end's environment: its kernel refuses process_vm_readv and _writev.
+inline constexpr const char* kNoCrossProcess = "LINKSPAN_TEST_NO_CROSS_PROCESS=1";
+
+/// There too: the Engine logs to stderr, and that is this file.
+inline constexpr const char* kStderrFile = "LINKSPAN_TEST_STDERR=";
 
 /// An Engine here that is connected to one there. Memory that is registered here outlives it.
 struct Pair {

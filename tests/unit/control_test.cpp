@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "control/exchange.hpp"
 #include "control/socket_address.hpp"
 #include "linkspan/engine.hpp"
 
@@ -128,6 +129,55 @@ TEST_F(ControlTest, AnUnknownOpIsAnsweredAndTheConnectionStays) {
   said = next(channel);
   ASSERT_TRUE(said.has_value());
   EXPECT_EQ(decode_error(said->payload).code(), Code::not_found);
+}
+
+TEST_F(ControlTest, AMalformedExchangeEndsThatConnectionOnly) {
+  for (const FrameOp op : {FrameOp::offer, FrameOp::accept, FrameOp::finished, FrameOp::withdraw})
+    for (const std::size_t bytes : {0u, 3u, 64u}) {
+      base::FdChannel channel = connect();
+      greet(channel);
+      send(channel, op, std::vector<std::byte>(bytes, std::byte{0xfe}));
+      const auto said = next(channel);
+      ASSERT_TRUE(said.has_value());
+      EXPECT_EQ(decode_error(said->payload).code(), Code::corrupt);
+      EXPECT_FALSE(next(channel).has_value());
+    }
+  const Offer bad[] = {{.bytes = 5},
+                       {.serial = 5},
+                       {.space = static_cast<Space>(9)},
+                       {.kind = static_cast<MemoryKind>(99)},
+                       {.require = std::string(257, 'x')}};
+  for (const Offer& offer : bad)
+    EXPECT_EQ(decode_offer(encode(offer)).status().code(), Code::corrupt);
+  expect_server_is_well();
+}
+
+TEST_F(ControlTest, UnknownExchangesAreAnsweredAndRegionsThatWereNotOfferedStayOurs) {
+  base::FdChannel channel = connect();
+  greet(channel);
+  send(channel, FrameOp::accept, encode(Accept{.serial = 3}));
+  auto said = next(channel);
+  ASSERT_TRUE(said.has_value());
+  auto end = decode_finished(said->payload);
+  ASSERT_TRUE(end.ok());
+  EXPECT_EQ(end->status.code(), Code::not_found);
+  EXPECT_TRUE(end->by_sender);
+  send(channel, FrameOp::offer, encode(Offer{.tag = 1}));
+  send(channel, FrameOp::withdraw, encode_withdraw(true));
+  said = next(channel);
+  ASSERT_TRUE(said.has_value());
+  end = decode_finished(said->payload);
+  ASSERT_TRUE(end.ok());
+  EXPECT_EQ(end->status.code(), Code::canceled);
+  auto memory = server_->allocate_shared(4096);
+  ASSERT_TRUE(memory.ok());
+  for (std::uint64_t serial = 0; serial < 4; ++serial) {
+    send(channel, FrameOp::import, encode_import({}, serial));
+    said = next(channel);
+    ASSERT_TRUE(said.has_value());
+    EXPECT_EQ(decode_error(said->payload).code(), Code::not_found);
+  }
+  expect_server_is_well();
 }
 
 TEST_F(ControlTest, AFrameOfAnotherIncarnationEndsIt) {

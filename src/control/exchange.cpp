@@ -1,0 +1,104 @@
+#include "control/exchange.hpp"
+
+#include "base/schema/control_generated.h"
+#include "base/schema/flat.hpp"
+
+namespace linkspan::control {
+namespace {
+
+constexpr std::size_t kMaxRequire = 256, kMaxWhat = 1024;
+
+Status corrupt(const char* what) { return {Code::corrupt, Scope::peer, what}; }
+bool is_kind(std::uint8_t kind) { return kind < kMemoryKinds; }
+
+using schema::bytes_of;
+using schema::finished;
+using schema::vector_of;
+using schema::verified;
+
+}  // namespace
+
+std::vector<std::byte> encode(const Offer& offer) {
+  flatbuffers::FlatBufferBuilder out;
+  const auto require = out.CreateString(offer.require);
+  const auto descriptor = offer.descriptor.empty() ? flatbuffers::Offset<schema::ByteVector>()
+                                                   : vector_of(out, offer.descriptor);
+  out.Finish(schema::CreateSendOffer(out, static_cast<std::uint8_t>(offer.space), offer.tag,
+                                     offer.bytes, static_cast<std::uint8_t>(offer.kind),
+                                     offer.serial, offer.offset, require, descriptor));
+  return finished(out);
+}
+
+Result<Offer> decode_offer(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::SendOffer>(bytes);
+  if (wire == nullptr || wire->require()->size() > kMaxRequire) return corrupt("malformed offer");
+  if (wire->space() > static_cast<std::uint8_t>(Space::ipc) || !is_kind(wire->kind()))
+    return corrupt("an offer of an unknown kind");
+  if ((wire->serial() == 0) != (wire->bytes() == 0))
+    return corrupt("an offer of bytes without memory, or of memory without bytes");
+  Offer offer{.space = static_cast<Space>(wire->space()),
+              .tag = wire->tag(),
+              .bytes = wire->bytes(),
+              .kind = static_cast<MemoryKind>(wire->kind()),
+              .serial = wire->serial(),
+              .offset = wire->offset(),
+              .require = wire->require()->str(),
+              .descriptor = {}};
+  if (wire->descriptor() != nullptr) offer.descriptor = bytes_of(*wire->descriptor());
+  return offer;
+}
+
+std::vector<std::byte> encode(const Accept& accept) {
+  flatbuffers::FlatBufferBuilder out;
+  const auto require = out.CreateString(accept.require);
+  out.Finish(schema::CreateSendAccept(out, static_cast<std::uint8_t>(accept.kind), accept.serial,
+                                      accept.offset, require));
+  return finished(out);
+}
+
+Result<Accept> decode_accept(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::SendAccept>(bytes);
+  if (wire == nullptr || wire->require()->size() > kMaxRequire || !is_kind(wire->kind()))
+    return corrupt("malformed accept");
+  if (wire->serial() == 0) return corrupt("an accept without memory");
+  return Accept{static_cast<MemoryKind>(wire->kind()), wire->serial(), wire->offset(),
+                wire->require()->str()};
+}
+
+std::vector<std::byte> encode(const Finished& end) {
+  flatbuffers::FlatBufferBuilder out;
+  const auto what = out.CreateString(end.status.what().substr(0, kMaxWhat));
+  out.Finish(schema::CreateSendFinished(out, end.by_sender, end.untouched,
+                                        static_cast<std::uint8_t>(end.status.code()), what,
+                                        static_cast<std::uint8_t>(end.kind)));
+  return finished(out);
+}
+
+Result<Finished> decode_finished(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::SendFinished>(bytes);
+  if (wire == nullptr || !is_kind(wire->kind())) return corrupt("malformed end of a message");
+  const auto code = static_cast<Code>(wire->code());
+  if (code > Code::internal) return corrupt("a message ended with an unknown code");
+  Finished end{.by_sender = wire->by_sender(),
+               .untouched = wire->untouched(),
+               .status = {},
+               .kind = static_cast<MemoryKind>(wire->kind())};
+  if (code != Code::ok)
+    end.status =
+        Status(code, Scope::request, "the peer: " + wire->what()->str().substr(0, kMaxWhat));
+  return end;
+}
+
+std::vector<std::byte> encode_withdraw(bool by_sender) {
+  flatbuffers::FlatBufferBuilder out;
+  out.Finish(schema::CreateSendWithdraw(out, by_sender));
+  return finished(out);
+}
+
+Result<bool> decode_withdraw(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::SendWithdraw>(bytes);
+  if (wire == nullptr) return corrupt("malformed withdrawal");
+  return wire->by_sender();
+}
+
+}  // namespace linkspan::control

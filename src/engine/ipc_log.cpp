@@ -1,0 +1,64 @@
+#include "engine/ipc_log.hpp"
+
+#include <string>
+
+namespace linkspan::engine {
+namespace {
+
+/// A message that a GPU copies goes through one stream of it.
+constexpr unsigned kStreams = 1;
+
+const char* side(bool sends) { return sends ? "[send_ipc] " : "[recv_ipc] "; }
+const char* place(MemoryKind kind) { return kind == MemoryKind::device ? "GPU" : "CPU"; }
+const char* end_of(MemoryKind kind) { return kind == MemoryKind::device ? "Device" : "Host"; }
+
+/// Which kinds meet.
+struct Ends {
+  MemoryKind from, to;
+  bool push() const { return to == MemoryKind::device; }
+  const char* model() const { return push() ? "PUSH" : "PULL"; }
+  std::string copy_kind() const { return std::string(end_of(from)) + "To" + end_of(to); }
+};
+Ends ends_of(const Exchange& x) {
+  return x.sends ? Ends{x.kind, x.peer.kind} : Ends{x.peer.kind, x.kind};
+}
+
+}  // namespace
+
+void log_ipc_begin(const base::Log& log, bool sends, std::uint64_t conn_id, std::uint64_t bytes,
+                   int device) {
+  if (!log.enabled(base::Level::info)) return;
+  std::string line = side(sends) + ("conn_id=" + std::to_string(conn_id)) +
+                     " size=" + std::to_string(bytes) + (sends ? " sender" : " receiver") + "_mem=";
+  line += device < 0 ? "CPU" : "GPU dev=" + std::to_string(device);
+  log.write(base::Level::info, line);
+}
+
+void log_ipc_match(const base::Log& log, const Exchange& x) {
+  if (!log.enabled(base::Level::info)) return;
+  const Ends ends = ends_of(x);
+  const auto say = [&](const std::string& text) {
+    log.write(base::Level::info, side(x.sends) + text);
+  };
+  say(std::string("Memory negotiation complete: ") + place(ends.from) + " -> " + place(ends.to));
+  say(std::string("Using ") + ends.model() + " model (" +
+      (ends.push() ? std::string("sender writes to receiver's ") + place(ends.to)
+                   : std::string("receiver reads from sender's ") + place(ends.from)) +
+      ")");
+  if (x.sends && ends.push()) {
+    say("Copy kind: " + ends.copy_kind());
+    say("Using " + std::to_string(kStreams) + " stream(s) for transfer");
+  } else if (!x.sends && !ends.push()) {
+    say(std::string("Copying ") + place(ends.from) + "->" + place(ends.to) + " using " +
+        ends.copy_kind());
+  }
+}
+
+void log_ipc_end(const base::Log& log, const Exchange& x) {
+  if (!log.enabled(base::Level::info)) return;
+  log.write(
+      base::Level::info,
+      side(x.sends) + (ends_of(x).model() + std::string(" model transfer completed successfully")));
+}
+
+}  // namespace linkspan::engine

@@ -1,0 +1,34 @@
+// engine/keys.hpp - what peers get to reach a region: its keys, asked of every transport at
+// registration and sent as a Descriptor whenever a peer imports it.
+//
+// Off the path of a byte.
+// Threads: any thread. publish_everywhere() takes milliseconds at the first region of a GPU.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "control/session.hpp"
+#include "memory/registry.hpp"
+#include "transport/transport.hpp"
+
+namespace linkspan::engine {
+
+using Transports = std::vector<std::unique_ptr<transport::Transport>>;
+
+/// By the transports' order; none: that one cannot reach the region.
+using Keys = std::vector<std::optional<memory::PublishedKey>>;
+
+/// The region is good if one transport gave a key; else the first refusal, and nothing is kept.
+Result<std::shared_ptr<const Keys>> publish_everywhere(const Transports& transports,
+                                                       const memory::Region& region);
+/// OK: no peer maps it any more. busy: ask again.
+Status retract_everywhere(const Transports& transports, const memory::Region& region);
+
+/// The Descriptor and duplicates of the keys' fds.
+Result<control::Exported> exported(const Transports& transports, const memory::Region& region,
+                                   const Keys& keys, std::string_view name);
+
+}  // namespace linkspan::engine

@@ -1,0 +1,151 @@
+#include "engine/loose_memory.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace linkspan::engine {
+namespace {
+
+using memory::fits;
+
+Status refused(Code code, std::string what, Where at = {}) {
+  return {code, Scope::request, std::move(what), at};
+}
+
+}  // namespace
+
+Status Loan::give_back() {
+  if (registration_ == nullptr) return {};
+  if (fleeting_)
+    for (const auto& transport : owner_->transports_)
+      if (Status status = transport->forget(registration_->region()); status.code() == Code::busy)
+        return status;
+  registration_->release();
+  if (fleeting_) (void)owner_->registry_.remove(registration_->id());
+  registration_ = nullptr;
+  return {};
+}
+
+Result<Loan> LooseMemory::borrow(const void* pointer, std::uint64_t bytes, bool peer_reads) {
+  const std::uint64_t address = reinterpret_cast<std::uintptr_t>(pointer);
+  if (pointer == nullptr || !fits(address, bytes, ~std::uint64_t{0}))
+    return refused(Code::invalid_argument,
+                   std::to_string(bytes) + " bytes at such an address are no memory");
+  cuda::PointerFacts facts;
+  if (topology_ != nullptr) {
+    auto asked = topology_->identify(pointer);
+    if (!asked.ok()) return asked.status();
+    facts = *asked;
+  }
+  if (facts.kind == MemoryKind::managed)
+    return refused(Code::unsupported,
+                   "CUDA managed memory, whose pages move between GPU and host: copy it to memory "
+                   "of cudaMalloc or cudaHostAlloc");
+  if (facts.kind == MemoryKind::device) return keep(pointer, bytes, facts.buffer_id);
+  if (auto shared = registry_.find_shared(address, bytes); shared && shared->acquire()) {
+    Loan loan;
+    loan.owner_ = this;
+    loan.offset_ = address - shared->region().facts().address;
+    loan.registration_ = std::move(shared);
+    return loan;
+  }
+  if (facts.buffer_id != 0) return keep(pointer, bytes, facts.buffer_id);
+  return lend_once(address, bytes, facts.kind, peer_reads);
+}
+
+Result<Loan> LooseMemory::lend_once(std::uint64_t address, std::uint64_t bytes, MemoryKind kind,
+                                    bool peer_reads) {
+  auto made = registry_.add_private(address, bytes, kind, {.read = peer_reads});
+  if (!made.ok()) return made.status();
+  auto keys = publish_everywhere(transports_, (*made)->region());
+  if (!keys.ok() || !(*made)->acquire()) {
+    (void)registry_.remove((*made)->id());
+    return keys.status();
+  }
+  Loan loan;
+  loan.owner_ = this;
+  loan.registration_ = *std::move(made);
+  loan.keys_ = *std::move(keys);
+  loan.fleeting_ = true;
+  return loan;
+}
+
+Result<Loan> LooseMemory::find_kept(std::uint64_t address, std::uint64_t bytes,
+                                    std::uint64_t buffer) {
+  const base::MutexLock lock(mutex_);
+  const auto above = kept_.upper_bound(address);
+  if (above == kept_.begin()) return Loan();
+  Kept& kept = std::prev(above)->second;
+  const memory::Region::Facts& facts = kept.registration->region().facts();
+  if (kept.buffer != buffer || address - facts.address >= facts.bytes) return Loan();
+  if (!fits(address - facts.address, bytes, facts.bytes))
+    return refused(
+        Code::invalid_argument,
+        std::to_string(bytes) + " bytes leave their allocation of " + std::to_string(facts.bytes));
+  if (!kept.registration->acquire()) return Loan();
+  kept.used = ++uses_;
+  Loan loan;
+  loan.owner_ = this;
+  loan.registration_ = kept.registration;
+  loan.keys_ = kept.keys;
+  loan.offset_ = address - facts.address;
+  return loan;
+}
+
+Result<Loan> LooseMemory::keep(const void* pointer, std::uint64_t bytes, std::uint64_t buffer) {
+  const std::uint64_t address = reinterpret_cast<std::uintptr_t>(pointer);
+  auto found = find_kept(address, bytes, buffer);
+  if (!found.ok() || found->registration() != nullptr) return found;
+  const base::MutexLock one_at_a_time(making_);
+  found = find_kept(address, bytes, buffer);
+  if (!found.ok() || found->registration() != nullptr) return found;
+
+  auto whole = topology_->query(pointer);
+  if (!whole.ok()) return whole.status();
+  make_room(whole->base, whole->bytes);
+  void* const base = reinterpret_cast<void*>(whole->base);  // NOLINT(performance-no-int-to-ptr)
+  auto made = registry_.add(base, whole->bytes, {.read = true, .write = true}, false);
+  if (!made.ok()) return made.status();
+  auto keys = publish_everywhere(transports_, (*made)->region());
+  if (!keys.ok()) {
+    (void)registry_.remove((*made)->id());
+    return keys.status();
+  }
+  {
+    const base::MutexLock lock(mutex_);
+    kept_[whole->base] = {buffer, *std::move(made), *std::move(keys), 0};
+  }
+  return find_kept(address, bytes, buffer);
+}
+
+/// What lies where the new allocation does is gone; and of too many the least recently used goes.
+void LooseMemory::make_room(std::uint64_t begin, std::uint64_t bytes) {
+  {
+    const base::MutexLock lock(mutex_);
+    const auto drop = [&](auto entry) LINKSPAN_TSA(no_thread_safety_analysis) {
+      leaving_.push_back(std::move(entry->second.registration));
+      return kept_.erase(entry);
+    };
+    for (auto entry = kept_.begin(); entry != kept_.end();) {
+      const std::uint64_t there = entry->second.registration->region().bytes();
+      const bool stale = entry->first < begin + bytes && begin < entry->first + there;
+      entry = stale ? drop(entry) : std::next(entry);
+    }
+    while (kept_.size() >= kKept) {
+      auto oldest = kept_.end();
+      for (auto entry = kept_.begin(); entry != kept_.end(); ++entry)
+        if (entry->second.registration->users() == 0 &&
+            (oldest == kept_.end() || entry->second.used < oldest->second.used))
+          oldest = entry;
+      if (oldest == kept_.end()) break;  // all are in use: they go later
+      drop(oldest);
+    }
+  }
+  std::erase_if(leaving_, [&](const auto& registration) {
+    return retract_everywhere(transports_, registration->region()).code() != Code::busy &&
+           registry_.remove(registration->id()).code() != Code::busy;
+  });
+}
+
+}  // namespace linkspan::engine

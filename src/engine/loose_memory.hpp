@@ -1,0 +1,117 @@
+// engine/loose_memory.hpp - the memory of send() and recv(), which nobody registered.
+//
+// On the path of a byte before the match: a pointer becomes a registered region that lives at least
+// as long as its message. GPU and pinned memory: the whole allocation is registered once, found
+// again by CUDA's buffer id (an address is used again after a free, a buffer id never) and kept
+// until it is stale or the least recently used of too many. What Engine::allocate_shared made is
+// the user's own registration. Private host memory is registered for the one message and never
+// looked up by its address. Threads: any thread. borrow() may take milliseconds, never under the
+// Worker's lock; Loan::give_back() under it. Invariants: what a Loan holds is registered and
+// published until give_back() answered OK.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "cuda/topology.hpp"
+#include "engine/keys.hpp"
+#include "memory/registry.hpp"
+
+namespace linkspan::engine {
+
+class LooseMemory;
+
+/// Memory of one message. Empty: the message has no bytes.
+/// Threads: externally synchronised.
+class Loan {
+ public:
+  Loan() = default;
+  Loan(Loan&& other) noexcept = default;
+  Loan& operator=(Loan&& other) noexcept = default;
+  Loan(const Loan&) = delete;
+  Loan& operator=(const Loan&) = delete;
+  ~Loan() = default;  // given back before, or the process is ending
+
+  const std::shared_ptr<const memory::Registration>& registration() const noexcept {
+    return registration_;
+  }
+  /// Null: the user's own registration, whose keys the Core has.
+  const std::shared_ptr<const Keys>& keys() const noexcept { return keys_; }
+  std::uint64_t offset() const noexcept { return offset_; }  ///< Of the message in the region.
+  bool fleeting() const noexcept { return fleeting_; }       ///< For this message only.
+  std::uint64_t serial() const noexcept {
+    return registration_ == nullptr ? 0 : registration_->id().serial;
+  }
+  MemoryKind kind() const noexcept {
+    return registration_ == nullptr ? MemoryKind::host : registration_->region().facts().kind;
+  }
+  GpuUuid gpu() const noexcept {
+    return registration_ == nullptr ? GpuUuid{} : registration_->region().facts().gpu;
+  }
+
+  /// Requires: no transfer of ours uses it and the peer has said that it does not either. busy: it
+  /// has lied, ask again.
+  Status give_back();
+
+ private:
+  friend class LooseMemory;
+
+  LooseMemory* owner_ = nullptr;
+  std::shared_ptr<const memory::Registration> registration_;  // also the registry's; acquired
+  std::shared_ptr<const Keys> keys_;                          // also the cache's
+  std::uint64_t offset_ = 0;
+  bool fleeting_ = false;
+};
+
+class LooseMemory {
+ public:
+  /// All outlive it. `topology` null: no GPU here.
+  LooseMemory(memory::Registry& registry, const cuda::Topology* topology,
+              const Transports& transports)
+      : registry_(registry), topology_(topology), transports_(transports) {}
+  LooseMemory(const LooseMemory&) = delete;
+  LooseMemory& operator=(const LooseMemory&) = delete;
+
+  static constexpr std::size_t kKept = 64;
+
+  /// `peer_reads`: the peer may read it; what is kept or shared it may read and write. One pointer
+  /// query. invalid_argument: no memory, or it leaves its allocation. unsupported: managed memory.
+  Result<Loan> borrow(const void* pointer, std::uint64_t bytes, bool peer_reads)
+      LINKSPAN_EXCLUDES(making_, mutex_);
+
+ private:
+  friend class Loan;
+
+  struct Kept {
+    std::uint64_t buffer = 0;
+    std::shared_ptr<const memory::Registration> registration;  // also the registry's and Loans'
+    std::shared_ptr<const Keys> keys;                          // also Loans'
+    std::uint64_t used = 0;                                    // when, by count
+  };
+
+  Result<Loan> keep(const void* pointer, std::uint64_t bytes, std::uint64_t buffer)
+      LINKSPAN_EXCLUDES(making_, mutex_);
+  Result<Loan> lend_once(std::uint64_t address, std::uint64_t bytes, MemoryKind kind,
+                         bool peer_reads);
+  /// Empty: nothing of that buffer is kept. Else acquired, if the bytes lie within it.
+  Result<Loan> find_kept(std::uint64_t address, std::uint64_t bytes, std::uint64_t buffer)
+      LINKSPAN_EXCLUDES(mutex_);
+  void make_room(std::uint64_t begin, std::uint64_t bytes) LINKSPAN_REQUIRES(making_)
+      LINKSPAN_EXCLUDES(mutex_);
+
+  memory::Registry& registry_;
+  const cuda::Topology* const topology_;
+  const Transports& transports_;
+
+  base::Mutex making_;  // one registration at a time; outside mutex_
+  // Retracted, but a peer has not answered yet or a message still uses it.
+  std::vector<std::shared_ptr<const memory::Registration>> leaving_ LINKSPAN_GUARDED_BY(making_);
+
+  mutable base::Mutex mutex_;                                       // a leaf
+  std::map<std::uint64_t, Kept> kept_ LINKSPAN_GUARDED_BY(mutex_);  // by the allocation's base
+  std::uint64_t uses_ LINKSPAN_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace linkspan::engine

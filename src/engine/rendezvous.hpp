@@ -1,0 +1,128 @@
+// engine/rendezvous.hpp - how a send and a receive find each other and who of the two copies.
+//
+// The sender offers. The receiver, once both are there, decides: its memory is a GPU's, then it
+// lends it and the sender writes (accept, push); else it reads the sender's itself (pull). Whoever
+// copies submits an ordinary one-sided transfer and then says `finished`. Who wants out asks the
+// other (withdraw) whenever that one may touch its memory, and ends with its `finished`; what was
+// not touched then is matched again, in its old place.
+//
+//   sender                  receiver
+//   offer      ------->     queued by tag, or matched with the oldest receive of the tag
+//              <-------     accept                    push only
+//   finished   <------>     finished                  from the side that copied
+//   withdraw   <------>     withdraw
+//
+// On the path of a byte between the user's call and Worker::submit.
+// Threads: under the Worker's lock; what forget() and sweep() return is destroyed off it.
+// Invariants: an exchange ends once, and only when the peer cannot touch its memory; at most
+// kOffers unmatched offers of a peer are kept.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "control/handshake.hpp"
+#include "engine/transfer.hpp"
+
+namespace linkspan::engine {
+
+/// What a Rendezvous needs of its Engine. All under the Worker's lock; copied() and imported() come
+/// later, never from inside.
+class RendezvousHost {
+ public:
+  /// In order; what has no room waits. disconnected: nobody is there to be told.
+  virtual Status tell(std::uint64_t peer, control::FrameOp op, std::uint64_t id,
+                      std::span<const std::byte> payload) = 0;
+  /// Starts the copy of a matched exchange whose `peer.region` is there. OK: copied() follows.
+  virtual Status copy(TransferState& transfer) = 0;
+  virtual void stop(TransferState& transfer) = 0;  ///< The copy ends early; copied() still follows.
+  virtual void matched(const TransferState& transfer) = 0;  ///< Both sides are known: for the log.
+  /// The transfer is over and its memory the user's again.
+  virtual void end(TransferState& transfer, const Status& status) = 0;
+  /// To be destroyed off the lock.
+  virtual void drop(std::shared_ptr<void> what) = 0;
+
+ protected:
+  ~RendezvousHost() = default;
+};
+
+class Rendezvous {
+ public:
+  static constexpr std::size_t kOffers = 16384;
+  /// Imports of the peer's memory by serial; beyond this it lies about its regions.
+  static constexpr std::size_t kImports = 65536;
+
+  /// In the frame id of an import: the rest is a serial that was offered to us.
+  static constexpr std::uint64_t kBySerial = std::uint64_t{1} << 63;
+
+  explicit Rendezvous(RendezvousHost& host) : host_(host) {}
+
+  /// The offer of a send is out already, under the transfer's id. A receive may end at once.
+  void post(TransferState& transfer);
+  /// Its owner wants it ended: it was canceled or its deadline passed.
+  void stop(TransferState& transfer);
+  void copied(TransferState& transfer, const Status& status);
+
+  // What the peer says; an error drops it.
+  Status on_offer(std::uint64_t peer, std::uint64_t id, const control::Offer& offer,
+                  Result<std::shared_ptr<ImportedRegion>> region);
+  Status on_accept(std::uint64_t peer, std::uint64_t id, const control::Accept& accept);
+  Status on_finished(std::uint64_t peer, std::uint64_t id, const control::Finished& finished);
+  void on_withdraw(std::uint64_t peer, std::uint64_t id, bool by_sender);
+  void imported(std::uint64_t peer, std::uint64_t serial,
+                const Result<std::shared_ptr<ImportedRegion>>& region);
+
+  /// Whether we asked the peer for that region.
+  bool awaits(std::uint64_t peer, std::uint64_t serial) const;
+  /// The memory of an exchange with that peer, which may then import it; null: there is none.
+  const Loan* offered(std::uint64_t peer, std::uint64_t serial) const;
+  /// Imports of regions that their owner has retracted.
+  std::vector<std::shared_ptr<void>> sweep(std::uint64_t peer);
+
+  void lost(std::uint64_t peer);
+  void gone(std::uint64_t peer);
+  std::shared_ptr<void> forget(std::uint64_t peer);
+  std::string describe(const TransferState& transfer) const;  ///< For dump().
+
+ private:
+  struct Offer {
+    std::uint64_t id = 0, bytes = 0;
+    PeerMemory memory;
+  };
+  using Key = std::pair<control::Space, std::uint64_t>;
+  struct Line {
+    std::deque<Offer> offers;  // never both: what can match has matched
+    std::deque<TransferState*> receives;
+  };
+  /// All that goes on with one peer.
+  struct Meeting {
+    std::map<Key, Line> lines;
+    std::map<std::uint64_t, Key> offers;            // unmatched, by the peer's number
+    std::map<std::uint64_t, TransferState*> sends;  // until they are over, by our number
+    std::map<std::uint64_t, TransferState*> taken;  // our matched receives, by the peer's number
+    std::map<std::uint64_t, std::shared_ptr<ImportedRegion>> imports;  // null: asked for
+    std::set<std::uint64_t> asked_again;                               // of these
+    bool lost = false;
+  };
+
+  static Key key_of(const Exchange& exchange) { return {exchange.space, exchange.tag}; }
+  void pair_up(Meeting& meeting, const Key& key);
+  void match(Meeting& meeting, TransferState& receive, Offer offer);
+  void begin(Meeting& meeting, TransferState& transfer);
+  void leave_line(Meeting& meeting, TransferState& receive);
+  void unmatch(Meeting& meeting, TransferState& receive, bool offer_stays);
+  void conclude(TransferState& transfer, const Status& status);
+  void end(TransferState& transfer, const Status& status);
+  void end_unsent(TransferState& receive);
+  Status withdraw(TransferState& transfer);
+  Status finish(std::uint64_t peer, std::uint64_t id, const control::Finished& finished);
+
+  RendezvousHost& host_;
+  std::map<std::uint64_t, Meeting> meetings_;
+};
+
+}  // namespace linkspan::engine

@@ -1,0 +1,219 @@
+// The Core's part of two-sided messages: the user's calls, the peer's frames, imports off the lock.
+#include <utility>
+
+#include "engine/core.hpp"
+#include "engine/ipc_log.hpp"
+
+namespace linkspan::engine {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kMaxRequire = 256;
+/// Answers that a peer does not read.
+constexpr std::size_t kMaxUnsent = 65536;
+
+/// The one place where a message meets the user's streams.
+/// To come: a sender's offer goes out once `after` has passed, `release` follows the end.
+Status stream_gate(const TransferOptions& options) {
+  using enum StreamOrder::Flavour;
+  if (options.after.flavour == none && options.release.flavour == none) return {};
+  return {Code::unsupported, Scope::request, "order of two-sided messages with user streams"};
+}
+
+}  // namespace
+
+Result<Transfer> Core::exchange(std::uint64_t peer, bool sends, control::Space space,
+                                std::uint64_t tag, const void* data, std::uint64_t bytes,
+                                const TransferOptions& options) {
+  const auto refuse = [](Code code, const char* what) {
+    return Status(code, Scope::request, what);
+  };
+  if (closed_) return refuse(Code::canceled, "the Engine is closed");
+  if (Status status = stream_gate(options); !status.ok()) return status;
+  if (!options.notification.empty())
+    return refuse(Code::invalid_argument,
+                  "a notification of a two-sided message: the peer's receive is its notification");
+  if (options.require.size() > kMaxRequire)
+    return refuse(Code::invalid_argument, "a required path of over 256 characters");
+  if (state(peer) == PeerState::gone && space == control::Space::ipc)
+    return refuse(Code::not_found, "no such conn_id, or its peer is gone");
+
+  auto transfer = std::make_shared<TransferState>();  // also the Worker's until it is quiet
+  transfer->peer = peer;
+  transfer->bytes = bytes;
+  transfer->exchange = std::make_unique<Exchange>();
+  Exchange& x = *transfer->exchange;
+  x.sends = sends;
+  x.space = space;
+  x.tag = tag;
+  x.require = options.require;
+  if (bytes != 0) {
+    auto memory = loose_->borrow(data, bytes, sends);
+    if (!memory.ok()) return memory.status();
+    x.memory = *std::move(memory);
+    x.kind = x.memory.kind();
+  }
+  transfer->submitted = base::Clock::steady().now();
+  const Duration deadline =
+      options.deadline > Duration::zero() ? options.deadline : options_.transfer_deadline;
+  transfer->deadline =
+      transfer->submitted + std::min(deadline, Duration(base::Time::max() - transfer->submitted));
+  if (Status status = begin_exchange(transfer); !status.ok()) {
+    (void)x.memory.give_back();
+    return status;
+  }
+  watcher_->wake();
+  return Transfer(shared_from_this(), std::move(transfer));
+}
+
+Status Core::begin_exchange(const std::shared_ptr<TransferState>& transfer) {
+  const Exchange& x = *transfer->exchange;
+  OfferFrame frame;
+  if (x.sends) {
+    control::Offer offer{.space = x.space,
+                         .tag = x.tag,
+                         .bytes = transfer->bytes,
+                         .kind = x.kind,
+                         .serial = x.memory.serial(),
+                         .offset = x.memory.offset(),
+                         .require = x.require,
+                         .descriptor = {}};
+    frame.bare = control::encode(offer);
+    // What is registered for this message only is not worth a question and its answer.
+    if (x.memory.fleeting()) {
+      auto key =
+          engine::exported(transports_, x.memory.registration()->region(), *x.memory.keys(), {});
+      if (!key.ok()) return key.status();
+      offer.descriptor = std::move(key->descriptor);
+      frame.fds = std::move(key->fds);
+      frame.payload = control::encode(offer);
+    } else {
+      frame.payload = frame.bare;
+    }
+  }
+  if (x.space == control::Space::ipc) {
+    const bool gpu = x.kind == MemoryKind::device;
+    log_ipc_begin(log_, x.sends, transfer->peer, transfer->bytes,
+                  gpu ? topology_->find(x.memory.gpu())->ordinal : -1);
+  }
+  const base::MutexLock lock(worker_.mutex);
+  return worker_.submit(transfer, frame);
+}
+
+Status Core::finish(const Result<Transfer>& transfer) {
+  if (!transfer.ok()) return transfer.status();
+  while (!transfer->done()) (void)transfer->wait(1s);
+  return transfer->status();
+}
+
+/// What takes milliseconds and is asked for under the Worker's lock runs on the Control thread.
+void Core::serve_aside() {
+  Aside aside;
+  aside.run = [this](std::function<void()> work, std::function<void()> then) {
+    control_->run([this, work = std::move(work), then = std::move(then)] {
+      work();
+      {
+        const base::MutexLock lock(worker_.mutex);
+        then();
+        if (worker_.progress() != 0) quiet_.notify_all();
+      }
+      watcher_->wake();
+    });
+  };
+  aside.shared_memory =
+      [this](std::uint64_t bytes) -> Result<std::shared_ptr<const memory::Registration>> {
+    auto made = registry_->allocate_shared(bytes, {.read = true, .write = true});
+    if (!made.ok()) return made;
+    if (auto keys = publish_everywhere(transports_, (*made)->region()); !keys.ok())
+      return keys.status();
+    return made;
+  };
+  const base::MutexLock lock(worker_.mutex);
+  worker_.set_aside(std::move(aside));
+}
+
+Status Core::exchange(control::Session& session, base::Frame& frame) {
+  const std::uint64_t peer = session.id(), id = frame.header.id;
+  const auto with_lock = [&](const auto& act) {
+    Status status;
+    {
+      const base::MutexLock lock(worker_.mutex);
+      const PeerRecord* record = worker_.find_peer(peer);
+      if (record != nullptr) {
+        status = act(worker_.rendezvous());
+        if (record->unsent.size() > kMaxUnsent)
+          status = Status(Code::corrupt, Scope::peer, "the peer does not read its answers");
+      }
+      if (worker_.progress() != 0) quiet_.notify_all();
+    }
+    watcher_->wake();
+    return status;
+  };
+  switch (static_cast<control::FrameOp>(frame.header.op)) {
+    case control::FrameOp::offer: {
+      const auto offer = control::decode_offer(frame.payload);
+      if (!offer.ok()) return offer.status();
+      Result<std::shared_ptr<ImportedRegion>> region{std::shared_ptr<ImportedRegion>()};
+      if (!offer->descriptor.empty()) {
+        control::Exported key{offer->descriptor, std::move(frame.fds)};
+        region = import(session, key, after(options_.connect_deadline));
+        if (region.status().code() == Code::corrupt) return region.status();
+      }
+      return with_lock([&](Rendezvous& all) { return all.on_offer(peer, id, *offer, region); });
+    }
+    case control::FrameOp::accept: {
+      const auto accept = control::decode_accept(frame.payload);
+      if (!accept.ok()) return accept.status();
+      return with_lock([&](Rendezvous& all) { return all.on_accept(peer, id, *accept); });
+    }
+    case control::FrameOp::finished: {
+      const auto finished = control::decode_finished(frame.payload);
+      if (!finished.ok()) return finished.status();
+      return with_lock([&](Rendezvous& all) { return all.on_finished(peer, id, *finished); });
+    }
+    default: {
+      const auto by_sender = control::decode_withdraw(frame.payload);
+      if (!by_sender.ok()) return by_sender.status();
+      return with_lock([&](Rendezvous& all) {
+        all.on_withdraw(peer, id, *by_sender);
+        return Status();
+      });
+    }
+  }
+}
+
+Result<control::Exported> Core::offered(control::Session& session, std::uint64_t serial) {
+  std::shared_ptr<const memory::Registration> registration;
+  std::shared_ptr<const Keys> keys;
+  {
+    const base::MutexLock lock(worker_.mutex);
+    if (const Loan* loan = worker_.rendezvous().offered(session.id(), serial)) {
+      registration = loan->registration();
+      keys = loan->keys();
+    }
+  }
+  if (registration != nullptr && keys == nullptr) keys = keys_of(serial);
+  if (keys == nullptr)
+    return Status(Code::not_found, Scope::request, "no such region was offered to you");
+  return engine::exported(transports_, registration->region(), *keys, {});
+}
+
+void Core::imported_by_serial(control::Session& session, std::uint64_t request,
+                              Result<control::Exported>& answer) {
+  const std::uint64_t serial = request & ~Rendezvous::kBySerial;
+  {
+    const base::MutexLock lock(worker_.mutex);
+    if (!worker_.rendezvous().awaits(session.id(), serial)) return;
+  }
+  Result<std::shared_ptr<ImportedRegion>> region = answer.status();
+  if (answer.ok()) region = import(session, *answer, after(options_.connect_deadline));
+  {
+    const base::MutexLock lock(worker_.mutex);
+    worker_.rendezvous().imported(session.id(), serial, region);
+    if (worker_.progress() != 0) quiet_.notify_all();
+  }
+  watcher_->wake();
+}
+
+}  // namespace linkspan::engine

@@ -1,0 +1,159 @@
+// What a Worker does for its Rendezvous: frames, copies, ends.
+#include <algorithm>
+#include <utility>
+
+#include "engine/ipc_log.hpp"
+#include "engine/worker.hpp"
+
+namespace linkspan::engine {
+
+Status Worker::submit(const std::shared_ptr<TransferState>& transfer, OfferFrame& offer) {
+  if (Status status = may_submit(transfer->peer); !status.ok()) return status;
+  PeerRecord& peer = *find_peer(transfer->peer);
+  const std::uint64_t id = last_id_ + 1;
+  if (transfer->exchange->sends) {
+    if (!peer.unsent.empty()) return Status::no_resource();
+    control::Session& session = *peer.session;
+    Status sent = session.send(control::FrameOp::offer, id, offer.payload, offer.fds);
+    if (sent.code() == Code::no_resource && !offer.fds.empty())
+      sent = session.send(control::FrameOp::offer, id, offer.bare);
+    if (!sent.ok()) return sent;
+    if (session.wants_write()) control_->write_when_ready(peer.session);
+  }
+  transfer->id = last_id_ = id;
+  ++peer.unquiet;
+  transfers_[id] = transfer;
+  next_expiry_ = std::min(next_expiry_, transfer->deadline);
+  rendezvous_.post(*transfer);
+  return {};
+}
+
+Status Worker::tell(std::uint64_t id, control::FrameOp op, std::uint64_t exchange,
+                    std::span<const std::byte> payload) {
+  PeerRecord* peer = find_peer(id);
+  if (peer == nullptr || peer->state != PeerState::up)
+    return {Code::disconnected, Scope::peer, "peer " + std::to_string(id) + " is not connected"};
+  Status sent =
+      peer->unsent.empty() ? peer->session->send(op, exchange, payload) : Status::no_resource();
+  if (sent.code() != Code::no_resource) {
+    if (sent.ok() && peer->session->wants_write()) control_->write_when_ready(peer->session);
+    return sent;
+  }
+  peer->unsent.push_back({op, exchange, {payload.begin(), payload.end()}});
+  ++unsent_;
+  return {};
+}
+
+Status Worker::copy(TransferState& whole) {
+  Exchange& x = *whole.exchange;
+  if (!memory::fits(x.peer.offset, x.bytes, x.peer.region->bytes))
+    return {Code::corrupt, Scope::request, "the message leaves the peer's region"};
+  Status status =
+      copy_by(whole, x.memory.registration(), {x.memory.offset(), x.peer.offset, x.bytes});
+  if (!can_bounce(whole, status)) return status;
+  bounce(whole);
+  return {};
+}
+
+/// As an ordinary one-sided transfer between `local` and the peer's region of the match.
+Status Worker::copy_by(TransferState& whole,
+                       const std::shared_ptr<const memory::Registration>& local,
+                       const Block& block) {
+  Exchange& x = *whole.exchange;
+  PeerRecord* peer = find_peer(whole.peer);
+  if (peer == nullptr || peer->state != PeerState::up)
+    return {Code::disconnected, Scope::peer, "its peer is not connected any more"};
+  const auto& mappings = x.peer.region->mappings;
+  std::size_t transport = 0;
+  while (transport < mappings.size() &&
+         (mappings[transport] == nullptr || peer->endpoints[transport] == nullptr))
+    ++transport;
+  if (transport == mappings.size())
+    return {Code::unreachable, Scope::request, "no transport reaches the peer's memory"};
+  const Op op = x.sends ? Op::write : Op::read;
+  for (const std::string& required : {x.require, x.peer.require}) {
+    if (required.empty()) continue;
+    const Explanation way = peer->endpoints[transport]->explain(
+        op, local->region(), *mappings[transport], {.blocks = 1, .bytes = block.bytes});
+    const std::string path = x.bounces ? "bounce+cpu_threads" : way.path;
+    // Where nothing leads there directly a bounce may, and then asks this again.
+    if (!path.empty() && !path.starts_with(required))
+      return {Code::unsupported, Scope::request,
+              "path \"" + required + "\" was required, this message takes \"" + path +
+                  "\": " + way.reason};
+  }
+  auto copy = std::make_shared<TransferState>();  // shared as every transfer is
+  copy->peer = whole.peer;
+  copy->op = op;
+  copy->bytes = block.bytes;
+  copy->local = local;
+  copy->remote = x.peer.region;
+  copy->transport = transport;
+  copy->plan = make_plan(std::span(&block, 1), transports_[transport]->capabilities());
+  copy->whole = &whole;
+  copy->submitted = base::Clock::steady().now();
+  copy->deadline = base::Time::max();  // the whole's counts
+  if (!local->acquire())
+    return {Code::canceled, Scope::request, "the memory was deregistered meanwhile"};
+  Status status = submit(copy);
+  if (!status.ok())
+    local->release();
+  else
+    x.copy = copy->id;
+  return status;
+}
+
+void Worker::stop(TransferState& whole) {
+  Exchange& x = *whole.exchange;
+  x.stopping = true;
+  if (const auto copy = transfers_.find(x.copy); copy != transfers_.end()) cancel(*copy->second);
+}
+
+void Worker::matched(const TransferState& transfer) {
+  if (transfer.exchange->space == control::Space::ipc) log_ipc_match(log_, *transfer.exchange);
+}
+
+void Worker::end(TransferState& transfer, const Status& status) {
+  const std::shared_ptr<TransferState> kept = transfers_.at(transfer.id);
+  garbage_.push_back(kept);  // its caller still looks at it
+  transfer.end = status;
+  if (status.ok() && transfer.exchange->space == control::Space::ipc)
+    log_ipc_end(log_, *transfer.exchange);
+  if (transfer.exchange->memory.give_back().ok())
+    settle(kept);
+  else
+    leaving_.push_back(kept);
+}
+
+void Worker::drop(std::shared_ptr<void> what) { garbage_.push_back(std::move(what)); }
+
+void Worker::progress_two_sided() {
+  if (unsent_ != 0)
+    for (auto& [id, peer] : peers_)
+      while (!peer->unsent.empty()) {
+        const PeerRecord::Unsent& first = peer->unsent.front();
+        if (peer->session->send(first.op, first.id, first.payload).code() == Code::no_resource)
+          break;
+        if (peer->session->wants_write()) control_->write_when_ready(peer->session);
+        peer->unsent.pop_front();
+        --unsent_;
+      }
+  for (const auto& [id, status] : std::exchange(copied_, {})) {
+    TransferState& whole = *transfers_.at(id);
+    whole.exchange->copy = 0;
+    if (whole.exchange->bounces)
+      bounced_in(whole, status);
+    else if (can_bounce(whole, status))
+      bounce(whole);
+    else
+      rendezvous_.copied(whole, status);
+  }
+  for (const auto& transfer : std::exchange(leaving_, {})) {
+    if (transfer->exchange->memory.give_back().ok())
+      settle(transfer);
+    else
+      leaving_.push_back(transfer);
+  }
+}
+
+}  // namespace linkspan::engine
