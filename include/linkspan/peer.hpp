@@ -54,10 +54,10 @@ class LINKSPAN_API Peer {
   /// truncated, on both sides, nothing written: more bytes than the receiver has room for.
   /// timed_out: nobody posted the tag until the deadline. unreachable: neither side can map the
   /// other's memory (the text says why). no_resource: 16,384 are queued here, nothing was started,
-  /// or wait there. unsupported: managed memory; order with streams, yet. invalid_argument: no
-  /// memory, a notification (the receive is one). `require` is held against the path of the side
-  /// that copies: the receiver where its memory is the CPU's ("kernel", "memfd", "bounce"), else
-  /// the sender.
+  /// or wait there. unsupported: managed memory. invalid_argument: no memory, a notification (the
+  /// receive is one). `after`: the peer hears of it once that stream has come by. `require` is held
+  /// against the path of the side that copies: the receiver where its memory is the CPU's
+  /// ("kernel", "memfd", "bounce"), else the sender.
   Result<Transfer> send(std::uint64_t tag, const void* data, std::uint64_t bytes,
                         const TransferOptions& options = {}) const;
   /// Room for at most `bytes` bytes; Transfer::bytes() tells how many came. After an error the

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "base/fd.hpp"
 #include "control/exchange.hpp"
 #include "engine/loose_memory.hpp"
 
@@ -23,10 +25,17 @@ struct PeerMemory {
   Status import_error;                     // of a key that came with the offer
 };
 
+/// The first frame of a send. `fds` go with `payload`; where they have no room, `bare` goes.
+struct OfferFrame {
+  std::vector<std::byte> payload, bare;
+  std::vector<base::Fd> fds;
+};
+
 struct Exchange {
-  /// A send is `unmatched` while its offer is out: the peer may read our memory all the same.
-  /// lent: the peer writes to it.
-  enum class Stage : std::uint8_t { unmatched, importing, copying, lent, over };
+  /// held: a stream of the user's has to come by first, the peer knows nothing. A send is
+  /// `unmatched` while its offer is out: the peer may read our memory all the same. lent: the peer
+  /// writes to it.
+  enum class Stage : std::uint8_t { held, unmatched, importing, copying, lent, over };
 
   bool sends = false;
   control::Space space = control::Space::tags;
@@ -34,6 +43,8 @@ struct Exchange {
   Loan memory;
   MemoryKind kind = MemoryKind::host;  // of it
   std::string require;
+
+  OfferFrame offer;  // of a send that is held
 
   Stage stage = Stage::unmatched;
   bool withdrawn = false;     // the peer was asked to let go

@@ -184,6 +184,8 @@ void Rendezvous::stop(TransferState& transfer) {
   Exchange& x = *transfer.exchange;
   Meeting& meeting = meetings_[transfer.peer];
   switch (x.stage) {
+    case Stage::held:
+      return;  // the Worker's
     case Stage::unmatched:
       if (x.sends) {
         if (!meeting.lost) (void)withdraw(transfer);
@@ -282,9 +284,11 @@ std::shared_ptr<void> Rendezvous::forget(std::uint64_t peer) {
 
 std::string Rendezvous::describe(const TransferState& transfer) const {
   const Exchange& x = *transfer.exchange;
-  constexpr const char* kSend[] = {"offered", "importing the peer's memory", "writing", "", ""};
-  constexpr const char* kReceive[] = {"unmatched", "importing the peer's memory", "reading",
-                                      "the peer writes", ""};
+  constexpr const char* kSend[] = {"behind a stream", "offered", "importing the peer's memory",
+                                   "writing",         "",        ""};
+  constexpr const char* kReceive[] = {
+      "behind a stream", "unmatched",       "importing the peer's memory",
+      "reading",         "the peer writes", ""};
   const auto stage = static_cast<std::size_t>(x.stage);
   return std::string(x.sends ? "send of " : "receive of ") + std::to_string(transfer.bytes) +
          " bytes, " + (x.space == control::Space::ipc ? "ipc" : "tag " + std::to_string(x.tag)) +

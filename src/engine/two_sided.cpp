@@ -13,14 +13,6 @@ constexpr std::size_t kMaxRequire = 256;
 /// Answers that a peer does not read.
 constexpr std::size_t kMaxUnsent = 65536;
 
-/// The one place where a message meets the user's streams.
-/// To come: a sender's offer goes out once `after` has passed, `release` follows the end.
-Status stream_gate(const TransferOptions& options) {
-  using enum StreamOrder::Flavour;
-  if (options.after.flavour == none && options.release.flavour == none) return {};
-  return {Code::unsupported, Scope::request, "order of two-sided messages with user streams"};
-}
-
 }  // namespace
 
 Result<Transfer> Core::exchange(std::uint64_t peer, bool sends, control::Space space,
@@ -30,7 +22,6 @@ Result<Transfer> Core::exchange(std::uint64_t peer, bool sends, control::Space s
     return Status(code, Scope::request, what);
   };
   if (closed_) return refuse(Code::canceled, "the Engine is closed");
-  if (Status status = stream_gate(options); !status.ok()) return status;
   if (!options.notification.empty())
     return refuse(Code::invalid_argument,
                   "a notification of a two-sided message: the peer's receive is its notification");
@@ -54,6 +45,13 @@ Result<Transfer> Core::exchange(std::uint64_t peer, bool sends, control::Space s
     x.memory = *std::move(memory);
     x.kind = x.memory.kind();
   }
+  auto place = streams_->place(options.after, options.release, x.memory.gpu());
+  if (!place.ok()) {
+    (void)x.memory.give_back();
+    return place.status();
+  }
+  transfer->stream = place->after;
+  transfer->mark = std::move(place->mark);
   transfer->submitted = base::Clock::steady().now();
   const Duration deadline =
       options.deadline > Duration::zero() ? options.deadline : options_.transfer_deadline;
@@ -64,6 +62,7 @@ Result<Transfer> Core::exchange(std::uint64_t peer, bool sends, control::Space s
     return status;
   }
   watcher_->wake();
+  if (place->release.device != nullptr) hold_stream(*transfer, *place);
   return Transfer(shared_from_this(), std::move(transfer));
 }
 
@@ -98,7 +97,7 @@ Status Core::begin_exchange(const std::shared_ptr<TransferState>& transfer) {
                   gpu ? topology_->find(x.memory.gpu())->ordinal : -1);
   }
   const base::MutexLock lock(worker_.mutex);
-  return worker_.submit(transfer, frame);
+  return worker_.submit(transfer, std::move(frame));
 }
 
 Status Core::finish(const Result<Transfer>& transfer) {

@@ -47,9 +47,7 @@ Status Worker::submit(const std::shared_ptr<TransferState>& transfer) {
     held = is_held(status, *transfer);
     if (!status.ok() && status.code() != Code::no_resource && !held) return status;
   }
-  ++peer->unquiet;
-  transfers_[transfer->id] = transfer;
-  next_expiry_ = std::min(next_expiry_, transfer->deadline);
+  admit(*peer, transfer);
   if (held) {
     hold(transfer);
   } else if (!transfer->all_posted()) {
@@ -57,6 +55,12 @@ Status Worker::submit(const std::shared_ptr<TransferState>& transfer) {
     pump(*peer);
   }
   return {};
+}
+
+void Worker::admit(PeerRecord& peer, const std::shared_ptr<TransferState>& transfer) {
+  ++peer.unquiet;
+  transfers_[transfer->id] = transfer;
+  next_expiry_ = std::min(next_expiry_, transfer->deadline);
 }
 
 Status Worker::post_next(PeerRecord& peer, TransferState& transfer) {
@@ -91,14 +95,21 @@ void Worker::hold(const std::shared_ptr<TransferState>& transfer) {
   held_since_ = look_at_held_ = base::Clock::steady().now();
 }
 
+Result<bool> Worker::has_passed(const TransferState& transfer) {
+  if (!transfer.mark) return true;
+  const auto scope = transfer.stream.device->enter();
+  if (!scope.ok()) return scope.status();
+  return (*transfer.mark)->done(*scope);
+}
+
 /// Queues what need not wait any more. Costs a driver call for each, hence ever more rarely.
 void Worker::look_at_held(base::Time now) {
   if (held_.empty() || now < look_at_held_) return;
   look_at_held_ = now + std::clamp<Duration>((now - held_since_) / 16, 5us, 1ms);
   std::erase_if(held_, [&](const std::shared_ptr<TransferState>& transfer) {
+    if (transfer->exchange != nullptr) return goes_on(*transfer);
     if (!transfer->all_posted()) {  // else it was stopped
-      const auto scope = transfer->stream.device->enter();
-      const Result<bool> passed = scope.ok() ? (*transfer->mark)->done(*scope) : scope.status();
+      const Result<bool> passed = has_passed(*transfer);
       if (passed.ok() && !*passed) return false;
       if (!passed.ok()) stop(*transfer, passed.status());
       transfer->mark.reset();
@@ -159,7 +170,10 @@ void Worker::cancel(TransferState& transfer) {
   if (transfer.quiet || transfer.finishing) return;
   if (transfer.exchange != nullptr) {
     transfer.canceled = true;
-    return rendezvous_.stop(transfer);
+    if (transfer.exchange->stage != Exchange::Stage::held) return rendezvous_.stop(transfer);
+    const bool late = transfer.expired;
+    return end_held(transfer, Status(late ? Code::timed_out : Code::canceled, Scope::request,
+                                     late ? "its deadline passed" : "canceled by its owner"));
   }
   const bool unposted = !transfer.all_posted();
   transfer.canceled = true;
@@ -205,8 +219,6 @@ bool Worker::end_if_quiet(const std::shared_ptr<TransferState>& transfer) {
     return false;
   }
   transfer->local->release();
-  transfer->mark.reset();
-  transfer->gate.reset();  // the user's stream goes on, whatever the end
   garbage_.push_back(std::exchange(transfer->remote, nullptr));
   if (transfer->whole != nullptr) copied_.emplace_back(transfer->whole->id, transfer->end);
   settle(transfer);
@@ -217,6 +229,8 @@ bool Worker::end_if_quiet(const std::shared_ptr<TransferState>& transfer) {
 void Worker::settle(const std::shared_ptr<TransferState>& transfer) {
   if (PeerRecord* peer = find_peer(transfer->peer)) --peer->unquiet;
   transfers_.erase(transfer->id);
+  transfer->mark.reset();
+  transfer->gate.reset();  // the user's stream goes on, whatever the end
   if (!transfer->end.ok() && log_.enabled(base::Level::info))
     log_.write(base::Level::info, "transfer " + std::to_string(transfer->id) + " to peer " +
                                       std::to_string(transfer->peer) +
@@ -316,8 +330,10 @@ void Worker::lost(std::uint64_t id) {
   const Status why(Code::disconnected, Scope::peer,
                    "peer " + peer->session->describe() + " is lost");
   for (const auto& transfer : peer->queue) stop(*transfer, why);
-  for (const auto& transfer : held_)
-    if (transfer->peer == id) stop(*transfer, why);
+  for (const auto& transfer : held_) {
+    if (transfer->peer != id) continue;
+    transfer->exchange != nullptr ? end_held(*transfer, why) : stop(*transfer, why);
+  }
   unsent_ -= std::exchange(peer->unsent, {}).size();
   rendezvous_.lost(id);
 }

@@ -63,12 +63,6 @@ struct PeerRecord {
   std::deque<Unsent> unsent;  // of two-sided exchanges: the socket had no room
 };
 
-/// The first frame of a send. `fds` go with `payload`; where they have no room, `bare` goes.
-struct OfferFrame {
-  std::vector<std::byte> payload, bare;
-  std::vector<base::Fd> fds;
-};
-
 /// What the Worker has done off its lock, by the Control thread.
 struct Aside {
   /// `work` off the lock, then `then` under it.
@@ -95,7 +89,7 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
   /// Queues and posts what goes at once. An error: nothing was started.
   Status submit(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex);
   /// A two-sided one; `offer` is a send's. It may be over when this returns.
-  Status submit(const std::shared_ptr<TransferState>& transfer, OfferFrame& offer)
+  Status submit(const std::shared_ptr<TransferState>& transfer, OfferFrame offer)
       LINKSPAN_REQUIRES(mutex);
   Rendezvous& rendezvous() LINKSPAN_REQUIRES(mutex) { return rendezvous_; }
   void set_aside(Aside aside) LINKSPAN_REQUIRES(mutex) { aside_ = std::move(aside); }
@@ -135,7 +129,16 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
   void settle(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex);
   Status may_submit(std::uint64_t peer) LINKSPAN_REQUIRES(mutex);
 
+  void admit(PeerRecord& peer, const std::shared_ptr<TransferState>& transfer)
+      LINKSPAN_REQUIRES(mutex);
+  /// The user's stream has come by, or what it was asked; so it need not be held any more.
+  static Result<bool> has_passed(const TransferState& transfer);
+
   // worker_two_sided.cpp
+  Status put_forward(PeerRecord& peer, TransferState& transfer, OfferFrame& offer)
+      LINKSPAN_REQUIRES(mutex);
+  bool goes_on(TransferState& transfer) LINKSPAN_REQUIRES(mutex);
+  void end_held(TransferState& transfer, const Status& status) LINKSPAN_REQUIRES(mutex);
   Status tell(std::uint64_t peer, control::FrameOp op, std::uint64_t id,
               std::span<const std::byte> payload) override LINKSPAN_REQUIRES(mutex);
   Status copy(TransferState& transfer) override LINKSPAN_REQUIRES(mutex);

@@ -7,25 +7,59 @@
 
 namespace linkspan::engine {
 
-Status Worker::submit(const std::shared_ptr<TransferState>& transfer, OfferFrame& offer) {
+Status Worker::submit(const std::shared_ptr<TransferState>& transfer, OfferFrame offer) {
   if (Status status = may_submit(transfer->peer); !status.ok()) return status;
   PeerRecord& peer = *find_peer(transfer->peer);
-  const std::uint64_t id = last_id_ + 1;
-  if (transfer->exchange->sends) {
-    if (!peer.unsent.empty()) return Status::no_resource();
-    control::Session& session = *peer.session;
-    Status sent = session.send(control::FrameOp::offer, id, offer.payload, offer.fds);
-    if (sent.code() == Code::no_resource && !offer.fds.empty())
-      sent = session.send(control::FrameOp::offer, id, offer.bare);
-    if (!sent.ok()) return sent;
-    if (session.wants_write()) control_->write_when_ready(peer.session);
+  transfer->id = ++last_id_;
+  if (transfer->mark) {
+    transfer->exchange->stage = Exchange::Stage::held;
+    transfer->exchange->offer = std::move(offer);
+    admit(peer, transfer);
+    hold(transfer);
+    return {};
   }
-  transfer->id = last_id_ = id;
-  ++peer.unquiet;
-  transfers_[id] = transfer;
-  next_expiry_ = std::min(next_expiry_, transfer->deadline);
+  if (Status status = put_forward(peer, *transfer, offer); !status.ok()) return status;
+  admit(peer, transfer);
   rendezvous_.post(*transfer);
   return {};
+}
+
+/// Of a send, its offer. no_resource: the socket has no room.
+Status Worker::put_forward(PeerRecord& peer, TransferState& transfer, OfferFrame& offer) {
+  if (!transfer.exchange->sends) return {};
+  if (!peer.unsent.empty()) return Status::no_resource();
+  control::Session& session = *peer.session;
+  Status sent = session.send(control::FrameOp::offer, transfer.id, offer.payload, offer.fds);
+  if (sent.code() == Code::no_resource && !offer.fds.empty())
+    sent = session.send(control::FrameOp::offer, transfer.id, offer.bare);
+  if (sent.ok() && session.wants_write()) control_->write_when_ready(peer.session);
+  return sent;
+}
+
+/// True: it is held no longer, because its stream has come by or it is over.
+bool Worker::goes_on(TransferState& transfer) {
+  Exchange& x = *transfer.exchange;
+  if (x.stage == Exchange::Stage::over) return true;
+  const Result<bool> passed = has_passed(transfer);
+  if (passed.ok() && !*passed) return false;
+  transfer.mark.reset();
+  const Status status =
+      passed.ok() ? put_forward(*peers_.at(transfer.peer), transfer, x.offer) : passed.status();
+  if (status.code() == Code::no_resource) return false;
+  if (!status.ok()) {
+    end_held(transfer, status);
+    return true;
+  }
+  x.stage = Exchange::Stage::unmatched;
+  rendezvous_.post(transfer);
+  return true;
+}
+
+void Worker::end_held(TransferState& transfer, const Status& status) {
+  if (transfer.exchange->stage != Exchange::Stage::held) return;
+  transfer.exchange->stage = Exchange::Stage::over;
+  look_at_held_ = {};
+  end(transfer, status);
 }
 
 Status Worker::tell(std::uint64_t id, control::FrameOp op, std::uint64_t exchange,

@@ -228,6 +228,49 @@ TEST_F(StreamOrderGpu, ThousandsBehindAHeldStreamLeaveOtherPeersAlone) {
   EXPECT_EQ(pair.far.difference("there", 3, {{0, 1, 0, kTransfers * kEach}}), "");
 }
 
+TEST_F(StreamOrderGpu, MessagesWaitForTheStreamAndHoldIt) {
+  HeldStream stream;
+  Held here;  // outlives the Engine
+  Pair pair;
+  pair.far.accept();
+  here = Held::loose(pair.engine, {.kind = "device0", .bytes = kBytes});
+  const TransferOptions options{
+      .deadline = 20s, .after = stream.order(), .release = stream.order()};
+  for (const std::string far : {"device0", "host"}) {
+    SCOPED_TRACE(far);
+    pair.far.add_loose(far, {.kind = far, .bytes = kBytes});
+    here.fill(1);
+    pair.far.fill(far, 2);
+    stream.hold();
+    const Transfer sent = take(pair.peer.send(7, here.at(0), kBytes, options));
+    const Message receives{.sends = false, .name = far, .offset = 0, .bytes = kBytes, .tag = 7};
+    const std::size_t received = take(pair.far.post(receives));
+    EXPECT_TRUE(stays_undone(sent));
+    here.fill(3);
+    stream.go_on();
+    EXPECT_EQ(sent.wait(10s).to_string(), "ok");
+    EXPECT_EQ(pair.far.end(received).code, "ok");
+    EXPECT_EQ(pair.far.difference(far, 2, {{0, 3, 0, kBytes}}), "");
+    stream.synchronize();
+
+    pair.far.fill(far, 4);
+    stream.hold();
+    const Message sends{.sends = true, .name = far, .offset = 0, .bytes = kBytes, .tag = 8};
+    const std::size_t theirs = take(pair.far.post(sends));
+    const Transfer taken = take(pair.peer.recv(8, here.at(0), kBytes, options));
+    const Transfer given_up = take(pair.peer.recv(8, here.at(0), kBytes, options));
+    EXPECT_TRUE(stays_undone(taken));
+    EXPECT_EQ(given_up.cancel().to_string(), "ok");  // nothing waits for the stream
+    EXPECT_EQ(given_up.status().code(), Code::canceled);
+    EXPECT_EQ(here.difference(3), "");
+    stream.go_on();
+    EXPECT_EQ(taken.wait(10s).to_string(), "ok");
+    EXPECT_EQ(pair.far.end(theirs).code, "ok");
+    EXPECT_EQ(here.difference(3, {{0, 4, 0, kBytes}}), "");
+    stream.synchronize();
+  }
+}
+
 TEST_F(StreamOrderGpu, TakesTheDefaultStreamsByNameOnly) {
   Held here;
   Pair pair;
