@@ -51,8 +51,9 @@ class LINKSPAN_API Engine {
   ~Engine();
 
   /// Registers memory of any kind that linkspan detects by the pointer: of a GPU, pinned, pageable.
-  /// Off the data path: the first region of a GPU takes up to 0.5 s. invalid_argument: no memory,
-  /// or it leaves its allocation. unsupported: managed memory.
+  /// Off the data path: the first region of a GPU takes up to 0.5 s, and waits for what is in
+  /// flight on that GPU, a held stream too. invalid_argument: no memory, or it leaves its
+  /// allocation. unsupported: managed memory.
   Result<Region> register_memory(void* pointer, std::uint64_t bytes,
                                  const RegionOptions& options = {});
   /// Zeroed memory that every local peer can map.

@@ -48,7 +48,8 @@ class LINKSPAN_API Peer {
                         const TransferOptions& options = {}) const;
 
   /// Two-sided: the peer's recv() of the same tag takes these bytes, the oldest send the oldest
-  /// receive; either may come first, and the memory need not be registered. ok: the bytes are in
+  /// receive; either may come first, and the memory need not be registered (the first of a GPU is
+  /// waited for, as in Engine::register_memory()). ok: the bytes are in
   /// the receiver's memory. The memory is the transfer's until it is quiet; of a GPU, the peer
   /// keeps the whole allocation mapped for the next message, so free it when no more are to come.
   /// truncated, on both sides, nothing written: more bytes than the receiver has room for.

@@ -1,8 +1,8 @@
 // cuda/kernels.hpp - the library's kernels on one device: chosen, loaded and touched.
 //
 // The build embeds one cubin per architecture and one PTX (src/copy/kernels/*.cu). All functions
-// are loaded when a device is activated, never later: a function that was never loaded does not
-// start while another kernel spins on that GPU (fact: Loading.ANewFunctionWaitsForTheSpinner).
+// are loaded when a device is activated, never later: one that is loaded lazily would not start
+// while another kernel spins on that GPU (docs/cuda_notes.md, "lazy loading").
 // Threads: immutable after construction.
 #pragma once
 

@@ -73,6 +73,7 @@ class LooseMemory {
       : registry_(registry), topology_(topology), transports_(transports) {}
   LooseMemory(const LooseMemory&) = delete;
   LooseMemory& operator=(const LooseMemory&) = delete;
+  ~LooseMemory() = default;
 
   static constexpr std::size_t kKept = 64;
 

@@ -40,7 +40,6 @@ struct TransferState {
   // Of a two-sided transfer, whose own plan stays empty; its copy is a transfer of its own.
   std::unique_ptr<Exchange> exchange;
   TransferState* whole = nullptr;  // of such a copy: the two-sided transfer, which outlives it
-  Op op = Op::write;
   std::shared_ptr<const memory::Registration> local;  // also the registry's; acquired
   std::shared_ptr<ImportedRegion> remote;             // also the user's RemoteRegion
   std::size_t transport = 0;                          // index of the one that carries it
@@ -50,17 +49,17 @@ struct TransferState {
 
   UserStream stream;                        // to run after
   std::optional<cuda::PooledEvent> mark;    // where it stood; until all is posted
-  bool wants_release = false;               // by an event of ours, as long as that can be
-  std::optional<cuda::PooledEvent> behind;  // that event
-  std::unique_ptr<Gate> gate;               // or what holds the user's stream until the end
+  std::optional<cuda::PooledEvent> behind;  // in our stream, for the one that goes on after it
+  std::unique_ptr<Gate> gate;               // or what holds that stream until the end
 
   std::size_t posted = 0;     // batches of the plan
   std::size_t in_flight = 0;  // batches
-  bool finishing = false;     // only its notification is left to send
   Status first_error;         // what it will end with
-  bool canceled = false, expired = false;
-
   Status end;
+  Op op = Op::write;
+  bool wants_release = false;  // by `behind`, as long as that can be
+  bool finishing = false;      // only its notification is left to send
+  bool canceled = false, expired = false;
   std::atomic<bool> quiet{false};
 
   bool all_posted() const noexcept { return posted == plan.ends.size(); }

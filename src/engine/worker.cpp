@@ -102,21 +102,27 @@ Result<bool> Worker::has_passed(const TransferState& transfer) {
   return (*transfer.mark)->done(*scope);
 }
 
-/// Queues what need not wait any more. Costs a driver call for each, hence ever more rarely.
+/// Costs a driver call for each, hence ever more rarely.
 void Worker::look_at_held(base::Time now) {
   if (held_.empty() || now < look_at_held_) return;
   look_at_held_ = now + std::clamp<Duration>((now - held_since_) / 16, 5us, 1ms);
-  std::erase_if(held_, [&](const std::shared_ptr<TransferState>& transfer) {
-    if (transfer->exchange != nullptr) return goes_on(*transfer);
-    if (!transfer->all_posted()) {  // else it was stopped
-      const Result<bool> passed = has_passed(*transfer);
-      if (passed.ok() && !*passed) return false;
-      if (!passed.ok()) stop(*transfer, passed.status());
-      transfer->mark.reset();
-    }
-    peers_.at(transfer->peer)->queue.push_back(transfer);
-    return true;
-  });
+  for (const std::shared_ptr<TransferState>& transfer : std::exchange(held_, {})) {
+    const bool goes_on =
+        transfer->exchange != nullptr ? message_goes_on(*transfer) : copy_goes_on(transfer);
+    if (!goes_on) held_.push_back(transfer);
+  }
+}
+
+/// True: it is held no longer; pump() posts it, or ends what was stopped.
+bool Worker::copy_goes_on(const std::shared_ptr<TransferState>& transfer) {
+  if (!transfer->all_posted()) {
+    const Result<bool> passed = has_passed(*transfer);
+    if (passed.ok() && !*passed) return false;
+    if (!passed.ok()) stop(*transfer, passed.status());
+    transfer->mark.reset();
+  }
+  peers_.at(transfer->peer)->queue.push_back(transfer);
+  return true;
 }
 
 void Worker::pump(PeerRecord& peer) {

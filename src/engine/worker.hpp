@@ -120,6 +120,7 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
   static bool is_held(const Status& status, const TransferState& transfer);
   void hold(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex);
   void look_at_held(base::Time now) LINKSPAN_REQUIRES(mutex);
+  bool copy_goes_on(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex);
   void cancel_batches(PeerRecord& peer, const TransferState& transfer) LINKSPAN_REQUIRES(mutex);
   Status post_next(PeerRecord& peer, TransferState& transfer) LINKSPAN_REQUIRES(mutex);
   void stop(TransferState& transfer, const Status& why) LINKSPAN_REQUIRES(mutex);
@@ -137,7 +138,7 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
   // worker_two_sided.cpp
   Status put_forward(PeerRecord& peer, TransferState& transfer, OfferFrame& offer)
       LINKSPAN_REQUIRES(mutex);
-  bool goes_on(TransferState& transfer) LINKSPAN_REQUIRES(mutex);
+  bool message_goes_on(TransferState& transfer) LINKSPAN_REQUIRES(mutex);
   void end_held(TransferState& transfer, const Status& status) LINKSPAN_REQUIRES(mutex);
   Status tell(std::uint64_t peer, control::FrameOp op, std::uint64_t id,
               std::span<const std::byte> payload) override LINKSPAN_REQUIRES(mutex);

@@ -37,7 +37,7 @@ Status Worker::put_forward(PeerRecord& peer, TransferState& transfer, OfferFrame
 }
 
 /// True: it is held no longer, because its stream has come by or it is over.
-bool Worker::goes_on(TransferState& transfer) {
+bool Worker::message_goes_on(TransferState& transfer) {
   Exchange& x = *transfer.exchange;
   if (x.stage == Exchange::Stage::over) return true;
   const Result<bool> passed = has_passed(transfer);
@@ -111,10 +111,11 @@ Status Worker::copy_by(TransferState& whole,
         op, local->region(), *mappings[transport], {.blocks = 1, .bytes = block.bytes});
     const std::string path = x.bounces ? "bounce+cpu_threads" : way.path;
     // Where nothing leads there directly a bounce may, and then asks this again.
-    if (!path.empty() && !path.starts_with(required))
-      return {Code::unsupported, Scope::request,
-              "path \"" + required + "\" was required, this message takes \"" + path +
-                  "\": " + way.reason};
+    if (path.empty() || path.starts_with(required)) continue;
+    std::string what = "path \"";
+    what.append(required).append("\" was required, this message takes \"").append(path);
+    what.append("\": ").append(way.reason);
+    return {Code::unsupported, Scope::request, std::move(what)};
   }
   auto copy = std::make_shared<TransferState>();  // shared as every transfer is
   copy->peer = whole.peer;

@@ -239,6 +239,10 @@ TEST_F(StreamOrderGpu, MessagesWaitForTheStreamAndHoldIt) {
   for (const std::string far : {"device0", "host"}) {
     SCOPED_TRACE(far);
     pair.far.add_loose(far, {.kind = far, .bytes = kBytes});
+    // The first use of a GPU waits for what is in flight there.
+    const std::size_t first = take(pair.far.post({.sends = false, .name = far, .bytes = 8}));
+    EXPECT_EQ(finished(pair.peer.send(1, here.at(0), 8)).to_string(), "ok");
+    EXPECT_EQ(pair.far.end(first).code, "ok");
     here.fill(1);
     pair.far.fill(far, 2);
     stream.hold();

@@ -14,7 +14,7 @@ namespace {
 constexpr struct {
   std::string_view id, why;
 } kNotSimulated[] = {
-    {"Loading.ANewFunctionWaitsForTheSpinner", "it has no lazy loading"},
+    {"Loading.AFunctionOfAModuleStartsBesideTheSpinner", "it runs no kernels of others"},
     {"Loading.AModuleWaitsForAHeldStream", "it loads nothing"},
     {"Loading.ALoadedFunctionStartsBesideTheSpinner", "it runs no kernels of others"},
     {"Loading.SetUpCallsDoNotWaitForTheSpinner", "it runs no kernels of others"},
