@@ -65,11 +65,11 @@ run_all() {
   fi
   suite driver_facts linkspan_driver_facts 120 env "LINKSPAN_FACTS_OUT=$out/driver_facts.json"
   suite unit linkspan_unit 90
-  suite conformance linkspan_conformance 200
+  suite conformance linkspan_conformance 150
   suite driver_calls linkspan_conformance 120 env "LINKSPAN_CUDA_LIBRARY=$pack/libdriver_shim.so" \
     "LINKSPAN_ROWS_OUT=$out/driver_calls.json" -- '--gtest_filter=*DriverCallsOf.*'
-  suite one_gpu linkspan_conformance 150 env CUDA_VISIBLE_DEVICES=0
-  suite faults linkspan_faults 300 env LINKSPAN_KILL_ROUNDS=200 "LINKSPAN_FAULTS_OUT=$out/faults.json"
+  suite one_gpu linkspan_conformance 100 env CUDA_VISIBLE_DEVICES=0
+  suite faults linkspan_faults 240 env LINKSPAN_KILL_ROUNDS=200 "LINKSPAN_FAULTS_OUT=$out/faults.json"
   if command -v compute-sanitizer >/dev/null; then
     suite memcheck linkspan_conformance 150 compute-sanitizer --tool memcheck --target-processes all \
       --report-api-errors no --error-exitcode 9 -- "--gtest_filter=$memcheck_filter"

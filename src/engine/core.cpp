@@ -102,11 +102,15 @@ transport::NextLook Core::look() {
     garbage = worker_.take_garbage();
     next = worker_.next_look();
   }
-  if (garbage.empty()) return next;
-  garbage.clear();  // a Mapping that ends may be what a peer waits to hear of
-  const base::MutexLock lock(worker_.mutex);
-  if (worker_.progress() != 0) quiet_.notify_all();
-  return worker_.next_look();
+  // What others hold too ends with them.
+  std::erase_if(garbage, [](const std::shared_ptr<void>& each) { return each.use_count() > 1; });
+  // To close what a peer lent may wait for all that is in flight on a GPU, a held stream too.
+  if (!garbage.empty())
+    reaper_.run([this, garbage = std::move(garbage)]() mutable {
+      garbage.clear();  // a Mapping that ends may be what a peer waits to hear of
+      progress();
+    });
+  return next;
 }
 
 std::size_t Core::progress() {

@@ -15,6 +15,7 @@
 
 #include "base/log.hpp"
 #include "base/options.hpp"
+#include "base/task_thread.hpp"
 #include "control/control.hpp"
 #include "cuda/topology.hpp"
 #include "engine/watcher.hpp"
@@ -142,6 +143,7 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   base::Condition quiet_;  // with the Worker's mutex: some transfer became quiet
   std::atomic<bool> closed_{false};
   std::shared_ptr<Core> self_;  // of stay()
+  base::TaskThread reaper_;     // last: what it destroys uses all of the above
 };
 
 }  // namespace linkspan::engine

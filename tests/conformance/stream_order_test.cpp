@@ -2,62 +2,16 @@
 //
 // A stream is held by a wait for a word of the test's. The routes differ in who copies: a GPU of
 // this process, its CPU, or the peer.
-#include <atomic>
 #include <thread>
 
-#include "cuda/memory.hpp"
-#include "cuda/stream.hpp"
 #include "tests/conformance/engine_fixture.hpp"
+#include "tests/support/held_stream.hpp"
 
 namespace linkspan::test {
 namespace {
 
 constexpr std::uint64_t kBytes = (1u << 20) + 77;
 constexpr Duration kAWhile = 30ms;
-
-/// A stream of the first GPU that the test can hold.
-class HeldStream {
- public:
-  HeldStream()
-      : device_(take(topology()->activate(topology()->devices()[0].uuid))),
-        scope_(take(device_->enter())),
-        word_(take(cuda::PinnedBuffer::create(scope_, 64))),
-        stream_(take(cuda::Stream::create(scope_))) {
-    word().store(0);
-  }
-  ~HeldStream() {
-    go_on();
-    (void)stream_.synchronize(scope_);
-  }
-  HeldStream(const HeldStream&) = delete;
-  HeldStream& operator=(const HeldStream&) = delete;
-
-  void hold() { must(stream_.wait_value(scope_, word_.device_address(), ++holds_)); }
-  void go_on() { word().store(holds_, std::memory_order_release); }
-  bool idle() { return stream_.query(scope_).ok(); }
-  void synchronize() { must(stream_.synchronize(scope_)); }
-  /// `to` and `from` are memory that the GPU reaches.
-  void copy(const void* to, const void* from, std::uint64_t bytes) {
-    must(stream_.copy(scope_, reinterpret_cast<cuda::CUdeviceptr>(to),
-                      reinterpret_cast<cuda::CUdeviceptr>(from), bytes));
-  }
-  StreamOrder order() const {
-    return {.flavour = StreamOrder::Flavour::created,
-            .gpu = device_->info().uuid,
-            .handle = stream_.get()};
-  }
-
- private:
-  std::atomic_ref<std::uint64_t> word() {
-    return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(word_.data()));
-  }
-
-  const cuda::Device* device_;
-  cuda::DeviceScope scope_;
-  cuda::PinnedBuffer word_;
-  cuda::Stream stream_;
-  std::uint64_t holds_ = 0;
-};
 
 bool stays_undone(const Transfer& transfer, Duration time = kAWhile) {
   return transfer.wait(time).code() == Code::timed_out && !transfer.done();

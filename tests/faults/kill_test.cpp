@@ -11,6 +11,7 @@
 #include "tests/faults/killer.hpp"
 #include "tests/faults/lane.hpp"
 #include "tests/faults/usage.hpp"
+#include "tests/support/held_stream.hpp"
 
 namespace linkspan::test {
 namespace {
@@ -76,6 +77,9 @@ class Seat {
       must(engine.publish(name_ + kind.name, target.region));
       targets_.push_back(std::move(target));
     }
+    if (index % 4 != 0 || !need_gpus(1).ok()) return;
+    stream_ = std::make_unique<HeldStream>();
+    for (std::size_t i = 0; i < held(); ++i) lanes_[i].follow(stream_->order());
   }
 
   void kill_one() {
@@ -88,6 +92,7 @@ class Seat {
     if (!early) to_meet_ = now() - begin;
     EXPECT_TRUE(met.ok() || (strike.came() && says_dead(met))) << met.to_string();
     if (!early) strike_within(kToLive, victim, strike);
+    if (stream_) stream_->hold();
     while (met.ok() && !strike.came()) {
       for (Lane& lane : lanes_) {
         const Status status = lane.pump(random_);
@@ -145,6 +150,8 @@ class Seat {
   static std::string from(const Kind& kind) { return std::string("from ") + kind.name; }
   static std::string into(const Kind& kind) { return std::string("into ") + kind.name; }
   static std::string sink(const Kind& kind) { return std::string("sink ") + kind.name; }
+  /// So many lanes, the first, run behind a stream of the user's, which stands still at the kill.
+  std::size_t held() const { return stream_ != nullptr ? 2 : 0; }
   const Kind& any_kind() { return kinds_[random_() % kinds_.size()]; }
 
   /// What a call answers whose peer dies under it, before it listens, or while its key is opened.
@@ -220,8 +227,12 @@ class Seat {
 
   void is_dead(const Strike& strike, bool had_traffic) {
     const auto limit = base::Deadline::after(base::Clock::steady(), strike.at() + kToEnd - now());
-    for (Lane& lane : lanes_) EXPECT_EQ(lane.settle(limit), "");
+    for (std::size_t i = held(); i < kLanes; ++i) EXPECT_EQ(lanes_[i].settle(limit), "");
     if (had_traffic) tally_.ended(now() - strike.at());
+    if (stream_) stream_->go_on();
+    const auto moved = base::Deadline::after(base::Clock::steady(), kToEnd);
+    for (std::size_t i = 0; i < held(); ++i)
+      EXPECT_EQ(lanes_[i].settle(moved), "") << "behind a stream";
     while (peer_.state() != PeerState::gone && !limit.passed()) engine_.progress();
     EXPECT_EQ(peer_.state(), PeerState::gone) << "a second after the kill";
     for (Lane& lane : lanes_) EXPECT_EQ(lane.look(), "");
@@ -242,6 +253,7 @@ class Seat {
   Random random_;
   const std::vector<Kind> kinds_ = kinds();
   std::vector<Lane> lanes_;
+  std::unique_ptr<HeldStream> stream_;  // null: nothing here runs after one
   std::vector<Held> targets_;
   std::vector<Kind> far_;  // of each lane now
   Peer peer_, old_;

@@ -57,11 +57,12 @@ Status Lane::launch(Random& random) {
     const std::uint64_t here = i * part, there = offset_ + here;
     const Shot shot(random, here, there, part);
     const Pages pages{kPage, here, there, shot.local, shot.remote};
+    const TransferOptions options{.after = after_};
     auto moved = shot.local.empty()
-                     ? (op_ == Op::write ? peer_.write(near_.region, remote_, shot.blocks)
-                                         : peer_.read(near_.region, remote_, shot.blocks))
-                     : (op_ == Op::write ? peer_.write(near_.region, remote_, pages)
-                                         : peer_.read(near_.region, remote_, pages));
+                     ? (op_ == Op::write ? peer_.write(near_.region, remote_, shot.blocks, options)
+                                         : peer_.read(near_.region, remote_, shot.blocks, options))
+                     : (op_ == Op::write ? peer_.write(near_.region, remote_, pages, options)
+                                         : peer_.read(near_.region, remote_, pages, options));
     if (!moved.ok()) return moved.status();
     flights_.push_back({*std::move(moved), shot.blocks});
   }

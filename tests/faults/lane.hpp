@@ -25,6 +25,8 @@ class Lane {
 
   /// From now on it moves between all of its memory and as much of `remote` from `offset` on.
   void aim(Op op, Peer peer, RemoteRegion remote, std::uint64_t offset, std::uint64_t remote_seed);
+  /// From now on its transfers run after that stream.
+  void follow(const StreamOrder& stream) { after_ = stream; }
   /// Replaces what has ended; before that the bytes that came are looked at, now and then. The
   /// first Status that was not ok, of a submission or of a transfer.
   Status pump(Random& random);
@@ -54,6 +56,7 @@ class Lane {
   Op op_ = Op::write;
   Peer peer_;
   RemoteRegion remote_;
+  StreamOrder after_;
   std::uint64_t offset_ = 0, near_seed_ = 1, remote_seed_ = 0, broken_ = 0;
   std::vector<Flight> flights_;
   std::vector<Expected> came_;     // since the memory was filled

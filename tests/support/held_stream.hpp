@@ -1,0 +1,58 @@
+// tests/support/held_stream.hpp - a stream of a user's, which stands still while the test says so.
+//
+// Threads: externally synchronised.
+#pragma once
+
+#include <atomic>
+
+#include "cuda/memory.hpp"
+#include "cuda/stream.hpp"
+#include "tests/support/kinds.hpp"
+#include "tests/support/take.hpp"
+
+namespace linkspan::test {
+
+/// A stream of the first GPU that the test can hold.
+class HeldStream {
+ public:
+  HeldStream() : HeldStream(take(topology()->activate(topology()->devices()[0].uuid))) {}
+  ~HeldStream() {
+    go_on();
+    (void)stream_.synchronize(enter());
+  }
+  HeldStream(const HeldStream&) = delete;
+  HeldStream& operator=(const HeldStream&) = delete;
+
+  void hold() { must(stream_.wait_value(enter(), word_.device_address(), ++holds_)); }
+  void go_on() { word().store(holds_, std::memory_order_release); }
+  void synchronize() { must(stream_.synchronize(enter())); }
+  /// `to` and `from` are memory that the GPU reaches.
+  void copy(const void* to, const void* from, std::uint64_t bytes) {
+    must(stream_.copy(enter(), reinterpret_cast<cuda::CUdeviceptr>(to),
+                      reinterpret_cast<cuda::CUdeviceptr>(from), bytes));
+  }
+  StreamOrder order() const {
+    return {.flavour = StreamOrder::Flavour::created,
+            .gpu = device_->info().uuid,
+            .handle = stream_.get()};
+  }
+
+ private:
+  explicit HeldStream(const cuda::Device* device)
+      : device_(device),
+        word_(take(cuda::PinnedBuffer::create(enter(), 64))),
+        stream_(take(cuda::Stream::create(enter()))) {
+    word().store(0);
+  }
+  cuda::DeviceScope enter() const { return take(device_->enter()); }
+  std::atomic_ref<std::uint64_t> word() {
+    return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(word_.data()));
+  }
+
+  const cuda::Device* const device_;
+  cuda::PinnedBuffer word_;
+  cuda::Stream stream_;
+  std::uint64_t holds_ = 0;
+};
+
+}  // namespace linkspan::test
