@@ -92,7 +92,7 @@ class Seat {
     if (!early) to_meet_ = now() - begin;
     EXPECT_TRUE(met.ok() || (strike.came() && says_dead(met))) << met.to_string();
     if (!early) strike_within(kToLive, victim, strike);
-    if (stream_) stream_->hold();
+    if (stream_) stream_->hold(kToLive + kToEnd);
     while (met.ok() && !strike.came()) {
       for (Lane& lane : lanes_) {
         const Status status = lane.pump(random_);

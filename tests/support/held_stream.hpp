@@ -4,6 +4,9 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
 
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
@@ -12,7 +15,8 @@
 
 namespace linkspan::test {
 
-/// A stream of the first GPU that the test can hold.
+/// A stream of the first GPU that the test can hold. It moves by itself after a while: whoever is
+/// to let it go on may be caught in the driver, behind that very stream.
 class HeldStream {
  public:
   HeldStream() : HeldStream(take(topology()->activate(topology()->devices()[0].uuid))) {}
@@ -23,7 +27,14 @@ class HeldStream {
   HeldStream(const HeldStream&) = delete;
   HeldStream& operator=(const HeldStream&) = delete;
 
-  void hold() { must(stream_.wait_value(enter(), word_.device_address(), ++holds_)); }
+  void hold(Duration at_most = 15s) {
+    must(stream_.wait_value(enter(), word_.device_address(), ++holds_));
+    valve_ = std::jthread([this, at_most, number = holds_](const std::stop_token& stop) {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, stop, at_most, [] { return false; });
+      if (!stop.stop_requested()) word().store(number, std::memory_order_release);
+    });
+  }
   void go_on() { word().store(holds_, std::memory_order_release); }
   void synchronize() { must(stream_.synchronize(enter())); }
   /// `to` and `from` are memory that the GPU reaches.
@@ -53,6 +64,9 @@ class HeldStream {
   cuda::PinnedBuffer word_;
   cuda::Stream stream_;
   std::uint64_t holds_ = 0;
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::jthread valve_;  // last: it uses all of the above
 };
 
 }  // namespace linkspan::test

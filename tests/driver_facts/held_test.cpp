@@ -1,0 +1,95 @@
+// Which set-up calls wait for a stream that stands still, and whether the submissions of other
+// threads wait with them. Nothing is claimed of either: what was found is in the evidence.
+#include <functional>
+
+#include "tests/driver_facts/far_process.hpp"
+
+namespace linkspan::test {
+namespace {
+
+class Held : public Fact {
+ protected:
+  /// Runs `call` in a thread of its own beside a held stream, and then lets all go on.
+  void beside(const std::function<CUresult()>& call) {
+    constexpr std::size_t kGate = 0, kWord = 1;
+    const CUstream held = new_stream(), other = new_stream();
+    const CUdeviceptr memory = new_memory();
+    hold(held, kGate);
+    std::atomic<bool> called = false, submitted = false;
+    std::thread caller([&] {
+      const Current current(*cu, contexts[0]);
+      EXPECT_EQ(call(), CUDA_SUCCESS);
+      called = true;
+    });
+    const bool call_waits = stays_false([&] { return called.load(); });
+    std::thread neighbour([&] {
+      const Current current(*cu, contexts[0]);
+      EXPECT_EQ(cu->cuMemcpyAsync(memory, memory + 4096, 4096, other), CUDA_SUCCESS);
+      EXPECT_EQ(write(other, kWord), CUDA_SUCCESS);
+      submitted = true;
+    });
+    const bool neighbours_wait = stays_false([&] { return submitted.load(); });
+    release(kGate);
+    caller.join();
+    neighbour.join();
+    EXPECT_TRUE(comes(kWord));
+    EXPECT_TRUE(idle(held));
+    found(std::string(call_waits ? "waits" : "does not wait") + ", submissions of others " +
+          (neighbours_wait ? "wait too" : "go on"));
+  }
+};
+
+TEST_F(Held, ClosingAHandle) {
+  FarProcess far;
+  CUdeviceptr open = 0;
+  ASSERT_EQ(
+      cu->cuIpcOpenMemHandle(&open, far.lend(0, 4u << 20, 0), CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+      CUDA_SUCCESS);
+  beside([&] { return cu->cuIpcCloseMemHandle(open); });
+}
+
+TEST_F(Held, OpeningAHandle) {
+  FarProcess far;
+  const CUipcMemHandle handle = far.lend(0, 4u << 20, 0);
+  CUdeviceptr open = 0;
+  beside([&] { return cu->cuIpcOpenMemHandle(&open, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS); });
+  EXPECT_EQ(cu->cuIpcCloseMemHandle(open), CUDA_SUCCESS);
+}
+
+TEST_F(Held, RegisteringHostMemory) {
+  std::vector<std::byte> plain(1u << 20);
+  beside([&] {
+    return cu->cuMemHostRegister(plain.data(), plain.size(), CU_MEMHOSTREGISTER_PORTABLE);
+  });
+  EXPECT_EQ(cu->cuMemHostUnregister(plain.data()), CUDA_SUCCESS);
+}
+
+TEST_F(Held, UnregisteringHostMemory) {
+  std::vector<std::byte> plain(1u << 20);
+  ASSERT_EQ(cu->cuMemHostRegister(plain.data(), plain.size(), CU_MEMHOSTREGISTER_PORTABLE),
+            CUDA_SUCCESS);
+  beside([&] { return cu->cuMemHostUnregister(plain.data()); });
+}
+
+TEST_F(Held, AllocatingMemory) {
+  CUdeviceptr memory = 0;
+  beside([&] { return cu->cuMemAlloc(&memory, kBytes); });
+  EXPECT_EQ(cu->cuMemFree(memory), CUDA_SUCCESS);
+}
+
+TEST_F(Held, FreeingMemory) {
+  CUdeviceptr memory = 0;
+  ASSERT_EQ(cu->cuMemAlloc(&memory, kBytes), CUDA_SUCCESS);
+  beside([&] { return cu->cuMemFree(memory); });
+}
+
+TEST_F(Held, MakingAndEndingAStream) {
+  beside([&] {
+    CUstream stream = nullptr;
+    const CUresult r = cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0);
+    return r != CUDA_SUCCESS ? r : cu->cuStreamDestroy(stream);
+  });
+}
+
+}  // namespace
+}  // namespace linkspan::test
