@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Runs everything that needs a GPU, from the folder that `./dev gpu-pack` made. Wants a driver and
 # Python; compute-sanitizer if it is there. Goes on after a failure and ends with a table.
-# Usage: run_on_gpus.sh --out DIR [--commit ID]
+# --only runs the named steps alone: what is long, such as faults, in a call of its own.
+# Usage: run_on_gpus.sh --out DIR [--commit ID] [--only "STEP ..."]
 set -uo pipefail
 pack=$(dirname "$(readlink -f "$0")")
-out="" commit=""
+out="" commit="" only=""
 while (($#)); do
   case $1 in
     --out) out=$2; shift 2 ;;
     --commit) commit=$2; shift 2 ;;
+    --only) only=$2; shift 2 ;;
     *) sed -n 's/^# \(Usage.*\)/\1/p' "$0" >&2; exit 2 ;;
   esac
 done
@@ -27,6 +29,7 @@ results=() failed=0
 step() {
   local name=$1 seconds=$2 code=0 begin=$SECONDS result=ok
   shift 2
+  [[ -z $only || " $only " == *" $name "* ]] || return 0
   echo "== $name: $*"
   timeout --kill-after=10 "$seconds" "$@" || code=$?
   case $code in
@@ -69,7 +72,7 @@ run_all() {
   suite driver_calls linkspan_conformance 120 env "LINKSPAN_CUDA_LIBRARY=$pack/libdriver_shim.so" \
     "LINKSPAN_ROWS_OUT=$out/driver_calls.json" -- '--gtest_filter=*DriverCallsOf.*'
   suite one_gpu linkspan_conformance 100 env CUDA_VISIBLE_DEVICES=0
-  suite faults linkspan_faults 240 env LINKSPAN_KILL_ROUNDS=200 "LINKSPAN_FAULTS_OUT=$out/faults.json"
+  suite faults linkspan_faults 400 env "LINKSPAN_KILL_ROUNDS=${LINKSPAN_KILL_ROUNDS:-200}" "LINKSPAN_FAULTS_OUT=$out/faults.json"
   if command -v compute-sanitizer >/dev/null; then
     suite memcheck linkspan_conformance 150 compute-sanitizer --tool memcheck --target-processes all \
       --report-api-errors no --error-exitcode 9 -- "--gtest_filter=$memcheck_filter"

@@ -103,7 +103,10 @@ class Seat {
     EXPECT_EQ(::poll(&end, 1, 10000), 1) << "the victim does not end";
     is_dead(strike, met.ok());
     victim.process().kill();
-    ++tally_.kills;
+    if (const std::uint64_t kills = ++tally_.kills; kills % 20 == 0) {
+      std::printf("%zu kills\n", std::size_t{kills});
+      std::fflush(stdout);
+    }
   }
 
   /// A victim that may live: every byte of it is looked at.
