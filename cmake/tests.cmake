@@ -70,7 +70,7 @@ function(linkspan_gtest name folder)
     if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
       list(APPEND environment LINKSPAN_TEST_LARGE=1)
     endif()
-    linkspan_test(${name}_${mode} TIMEOUT 300 ENVIRONMENT ${environment}
+    linkspan_test(${name}_${mode} TIMEOUT 600 ENVIRONMENT ${environment}
       COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
               --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode ${mode}
               --xml ${CMAKE_BINARY_DIR}/gtest/${name}_${mode}.xml

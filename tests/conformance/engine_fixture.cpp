@@ -66,6 +66,22 @@ void forbid_cross_process() {
 
 // ---- the child -------------------------------------------------------------------------------
 
+/// Who copies for the peer and who fills or compares here are ordered by the peer, which no
+/// sanitizer sees; the Engine's lock orders them once more, before and after.
+class Ordered {
+ public:
+  explicit Ordered(Engine* engine) : engine_(engine) { take_turn(); }
+  ~Ordered() { take_turn(); }
+  Ordered(const Ordered&) = delete;
+  Ordered& operator=(const Ordered&) = delete;
+
+ private:
+  void take_turn() {
+    if (engine_ != nullptr) engine_->progress();
+  }
+  Engine* const engine_;
+};
+
 class EngineServer {
  public:
   Result<Answer> handle(const Json& call) {
@@ -95,9 +111,7 @@ class EngineServer {
       held_[name] = std::move(held);
       return Answer{};
     }
-    // Who copied for the peer and who compares are ordered by the peer, which no sanitizer sees;
-    // the Engine's lock orders them once more.
-    if (engine_ != nullptr) engine_->progress();
+    const Ordered ordered(engine_.get());
     if (what == "fill") return held(call).fill(call.at("seed").get<std::uint64_t>()), Answer{};
     if (what == "fill part") {
       held(call).fill(call.at("seed").get<std::uint64_t>(), {call.at("offset"), call.at("bytes")});

@@ -1,5 +1,6 @@
 // send and recv: whoever comes first, whatever memory, each byte looked at; what does not match,
 // does not fit or is taken back ends with a true status and leaves the connection as it was.
+#include <cstdlib>
 #include <map>
 #include <tuple>
 
@@ -9,17 +10,21 @@ namespace linkspan::test {
 namespace {
 
 constexpr std::uint64_t kMiB = 1u << 20;
-constexpr std::uint64_t kBytes = 9 * kMiB;
+/// Sanitizers (cmake/tests.cmake) take their time.
+const std::uint64_t kLarge = (std::getenv("LINKSPAN_TEST_LARGE") != nullptr ? 8 : 1) * kMiB + 7;
+const std::uint64_t kBytes = kLarge + kMiB;
 
 /// One far process, with loose memory of every kind there is on both sides.
 class TwoSidedWorld {
  public:
-  explicit TwoSidedWorld(const std::vector<std::string>& environment = {}) : pair_(environment) {
+  explicit TwoSidedWorld(const std::vector<std::string>& environment = {},
+                         std::uint64_t bytes = kBytes)
+      : pair_(environment) {
     pair_.far.accept();
     for (const Kind& kind : kKinds) {
       if (!kinds_here({kind}).ok()) continue;
-      pair_.far.add_loose(kind.name, {.kind = kind.name, .bytes = kBytes});
-      here_[kind.name] = Held::loose(pair_.engine, {.kind = kind.name, .bytes = kBytes});
+      pair_.far.add_loose(kind.name, {.kind = kind.name, .bytes = bytes});
+      here_[kind.name] = Held::loose(pair_.engine, {.kind = kind.name, .bytes = bytes});
     }
   }
   Pair& pair() { return pair_; }
@@ -88,7 +93,7 @@ class TwoSidedPairs : public ::testing::TestWithParam<std::tuple<Kind, Kind>> {
 TEST_P(TwoSidedPairs, MovesBothWaysWhoeverComesFirst) {
   const auto& [near, far] = GetParam();
   for (const std::uint64_t bytes :
-       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{4097}, 8 * kMiB + 7})
+       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{4097}, kLarge})
     for (const bool sends : {true, false})
       for (const First first : {First::sender, First::receiver}) {
         SCOPED_TRACE(std::to_string(bytes) + (sends ? " out" : " in") +
@@ -265,7 +270,7 @@ TEST_F(TwoSided, APathThatIsNotTheOneRequiredIsRefusedOnBothSides) {
 }
 
 TEST_F(TwoSided, BouncesWhereTheKernelDoesNotCopy) {
-  TwoSidedWorld world({kNoCrossProcess});  // the far end pulls
+  TwoSidedWorld world({kNoCrossProcess}, 9 * kMiB);  // the far end pulls
   world.move("host", "host", true, First::sender, 8 * kMiB + 7);
   world.move("host", "host", true, First::receiver, 4097);
   const auto received = take(world.far().post({.name = "host", .bytes = 64, .tag = 9}));
