@@ -182,6 +182,30 @@ TEST_F(StreamOrderGpu, ThousandsBehindAHeldStreamLeaveOtherPeersAlone) {
   EXPECT_EQ(pair.far.difference("there", 3, {{0, 1, 0, kTransfers * kEach}}), "");
 }
 
+TEST_F(StreamOrderGpu, WhatFollowsNoStreamPassesWhatIsHeld) {
+  HeldStream stream, second;
+  Held here;  // outlives the Engine
+  Pair pair;
+  here = Held::make(pair.engine, {.kind = "device0", .bytes = kBytes});
+  pair.far.add("there", {.kind = "device0", .bytes = kBytes});
+  const RemoteRegion there = pair.remote("there");
+  here.fill(1);
+  pair.far.fill("there", 2);
+  const Block first = part_of(kBytes, 0, 3), other = part_of(kBytes, 1, 3),
+              last = part_of(kBytes, 2, 3);
+  stream.hold();
+  const Transfer held =
+      take(pair.peer.write(here.region, there, {&first, 1}, {.after = stream.order()}));
+  EXPECT_EQ(finished(pair.peer.write(here.region, there, {&other, 1})).to_string(), "ok");
+  EXPECT_EQ(finished(pair.peer.write(here.region, there, {&last, 1}, {.after = second.order()}))
+                .to_string(),
+            "ok");
+  EXPECT_FALSE(held.done());
+  stream.go_on();
+  EXPECT_EQ(held.wait(10s).to_string(), "ok");
+  EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kBytes}}), "");
+}
+
 TEST_F(StreamOrderGpu, MessagesWaitForTheStreamAndHoldIt) {
   HeldStream stream;
   Held here;  // outlives the Engine
