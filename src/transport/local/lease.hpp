@@ -8,13 +8,13 @@
 // Invariants: a slot goes from 0 to a serial and back; serials are never used twice.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
-#include "base/fd.hpp"
 #include "base/mutex.hpp"
+#include "transport/local/shared_page.hpp"
 
 namespace linkspan::transport::local {
 
@@ -24,20 +24,17 @@ inline constexpr std::uint32_t kLeaseSlots = 65536;
 class LeaseTable {
  public:
   static Result<std::unique_ptr<LeaseTable>> create();
-  LeaseTable(const LeaseTable&) = delete;
-  LeaseTable& operator=(const LeaseTable&) = delete;
-  ~LeaseTable();
-
   /// no_resource when 65,536 regions are alive.
   Result<std::uint32_t> grant(std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
   void revoke(std::uint32_t slot) LINKSPAN_EXCLUDES(mutex_);
-  const base::Fd& fd() const noexcept { return fd_; }  ///< Peers can map it for reading only.
+  const base::Fd& fd() const noexcept {
+    return page_.fd();
+  }  ///< Peers can map it for reading only.
 
  private:
-  LeaseTable(base::Fd fd, std::atomic<std::uint64_t>* words) : fd_(std::move(fd)), words_(words) {}
+  explicit LeaseTable(SharedPage page) : page_(std::move(page)) {}
 
-  base::Fd fd_;
-  std::atomic<std::uint64_t>* words_;
+  const SharedPage page_;
   base::Mutex mutex_;
   std::vector<std::uint32_t> free_ LINKSPAN_GUARDED_BY(mutex_);
   std::uint32_t fresh_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // slots from here on were never granted
@@ -46,19 +43,15 @@ class LeaseTable {
 /// A peer's table, as we see it.
 class LeaseView {
  public:
-  /// corrupt: not such a table, or its owner could take the memory away under our feet.
-  static Result<std::unique_ptr<LeaseView>> open(const base::Fd& fd);
-  LeaseView(const LeaseView&) = delete;
-  LeaseView& operator=(const LeaseView&) = delete;
-  ~LeaseView();
+  static Result<std::unique_ptr<LeaseView>> open(const base::Fd& fd);  ///< As SharedPage::open().
 
   bool alive(std::uint32_t slot, std::uint64_t serial) const noexcept {
-    return slot < kLeaseSlots && words_[slot].load(std::memory_order_seq_cst) == serial;
+    return slot < kLeaseSlots && page_[slot].load(std::memory_order_seq_cst) == serial;
   }
 
  private:
-  explicit LeaseView(const std::atomic<std::uint64_t>* words) : words_(words) {}
-  const std::atomic<std::uint64_t>* words_;
+  explicit LeaseView(SharedPage page) : page_(std::move(page)) {}
+  const SharedPage page_;
 };
 
 }  // namespace linkspan::transport::local

@@ -9,13 +9,13 @@
 // Invariants: a word is 0 from take() until the peer's one write to it.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
-#include "base/fd.hpp"
+#include "transport/local/shared_page.hpp"
 
 namespace linkspan::transport::local {
 
@@ -25,44 +25,36 @@ inline constexpr std::uint32_t kTallyWords = 512;  // a page
 class Tally {
  public:
   static Result<std::unique_ptr<Tally>> create();
-  Tally(const Tally&) = delete;
-  Tally& operator=(const Tally&) = delete;
-  ~Tally();
 
   std::optional<std::uint32_t> take();  ///< Nothing: all are in use.
   void give_back(std::uint32_t word) { free_.push_back(word); }
   /// The peer has written that the copy ended as OK.
   bool ended_well(std::uint32_t word) const noexcept {
-    return words_[word].load(std::memory_order_acquire) == kEndedWell;
+    return page_[word].load(std::memory_order_acquire) == kEndedWell;
   }
-  const base::Fd& fd() const noexcept { return fd_; }
+  const base::Fd& fd() const noexcept { return page_.fd(); }
 
   static constexpr std::uint64_t kEndedWell = 1;
 
  private:
-  Tally(base::Fd fd, std::atomic<std::uint64_t>* words);
+  explicit Tally(SharedPage page);
 
-  base::Fd fd_;
-  std::atomic<std::uint64_t>* words_;
+  const SharedPage page_;
   std::vector<std::uint32_t> free_;
 };
 
 /// The executing side's view of the peer's.
 class TallyView {
  public:
-  /// corrupt: not such a page, or its owner could take it away under our feet.
-  static Result<std::unique_ptr<TallyView>> open(const base::Fd& fd);
-  TallyView(const TallyView&) = delete;
-  TallyView& operator=(const TallyView&) = delete;
-  ~TallyView();
+  static Result<std::unique_ptr<TallyView>> open(const base::Fd& fd);  ///< As SharedPage::open().
 
   void tell_end(std::uint32_t word) noexcept {
-    if (word < kTallyWords) words_[word].store(Tally::kEndedWell, std::memory_order_release);
+    if (word < kTallyWords) page_[word].store(Tally::kEndedWell, std::memory_order_release);
   }
 
  private:
-  explicit TallyView(std::atomic<std::uint64_t>* words) : words_(words) {}
-  std::atomic<std::uint64_t>* words_;
+  explicit TallyView(SharedPage page) : page_(std::move(page)) {}
+  const SharedPage page_;
 };
 
 }  // namespace linkspan::transport::local

@@ -1,0 +1,48 @@
+// transport/local/shared_page.hpp - words in a memfd that two processes map: leases and tallies.
+//
+// The size is fixed and sealed, so that neither side can take the pages away under the other.
+// Threads: immutable after construction; the words are atomic.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "base/fd.hpp"
+
+namespace linkspan::transport::local {
+
+class SharedPage {
+ public:
+  using Word = std::atomic<std::uint64_t>;
+  static_assert(Word::is_always_lock_free);
+  /// What others may do with it. Its maker writes.
+  enum class Others : std::uint8_t { read, write };
+
+  static Result<SharedPage> create(const char* name, std::size_t words, Others others);
+  /// A peer's. corrupt: of another size, or its owner could shrink it under our feet.
+  static Result<SharedPage> open(const base::Fd& fd, std::size_t words, Others ours);
+
+  SharedPage(SharedPage&& other) noexcept
+      : fd_(std::move(other.fd_)),
+        words_(std::exchange(other.words_, nullptr)),
+        count_(other.count_) {}
+  SharedPage(const SharedPage&) = delete;
+  SharedPage& operator=(const SharedPage&) = delete;
+  SharedPage& operator=(SharedPage&&) = delete;
+  ~SharedPage();
+
+  Word& operator[](std::size_t i) const noexcept { return words_[i]; }
+  const base::Fd& fd() const noexcept { return fd_; }  ///< The maker's; an opened one has none.
+
+ private:
+  SharedPage(base::Fd fd, Word* words, std::size_t count)
+      : fd_(std::move(fd)), words_(words), count_(count) {}
+
+  base::Fd fd_;
+  Word* words_;  // null only after a move
+  std::size_t count_;
+};
+
+}  // namespace linkspan::transport::local
