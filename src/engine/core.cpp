@@ -16,7 +16,6 @@ using namespace std::chrono_literals;
 constexpr Duration kSpin = 200us;    // what is shorter than this is not worth a sleep
 constexpr Duration kWakeUp = 100us;  // it takes to be awake again
 constexpr Duration kNap = 10ms;      // in close(): a missed ring costs so much
-constexpr std::size_t kMaxNotification = 65536;
 
 base::LogSink sink_of(const EngineOptions& options) {
   if (!options.log) return base::stderr_sink();

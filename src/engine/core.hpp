@@ -27,6 +27,8 @@
 
 namespace linkspan::engine {
 
+inline constexpr std::size_t kMaxNotification = 65536;
+
 class Core final : public control::Listener, public std::enable_shared_from_this<Core> {
  public:
   static Result<std::shared_ptr<Core>> open(const EngineOptions& options);

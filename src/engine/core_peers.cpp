@@ -7,7 +7,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kMaxNotification = 65536;
 constexpr std::size_t kMaxWaitingNotifications = 65536;
 
 }  // namespace

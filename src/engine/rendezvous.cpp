@@ -19,16 +19,6 @@ bool alive(const ImportedRegion& region) {
                      [](const auto& mapping) { return mapping == nullptr || mapping->alive(); });
 }
 
-/// Its owner has ended it, and it was not complete: that is why it ended, whatever else went wrong
-/// on its way; but a lost peer is more than the transfer. As Worker::finish().
-Status settled(const TransferState& transfer, const Status& status) {
-  const bool asked = transfer.expired || transfer.canceled;
-  if (status.ok() || status.code() == Code::disconnected || !asked) return status;
-  const std::string detail = status.what().empty() ? "" : "; " + status.what();
-  if (transfer.expired) return request_error(Code::timed_out, "its deadline passed" + detail);
-  return request_error(Code::canceled, "canceled by its owner" + detail);
-}
-
 }  // namespace
 
 void Rendezvous::post(TransferState& transfer) {

@@ -65,4 +65,8 @@ struct TransferState {
   bool all_posted() const noexcept { return posted == plan.ends.size(); }
 };
 
+/// What was asked to end and did not complete has ended for that reason, whatever else went wrong
+/// on its way; but a lost peer is more than the transfer.
+Status settled(const TransferState& transfer, const Status& status);
+
 }  // namespace linkspan::engine

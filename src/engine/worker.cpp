@@ -5,8 +5,6 @@
 
 namespace linkspan::engine {
 
-using namespace std::chrono_literals;
-
 Status SessionChannel::send(std::uint16_t op, std::span<const std::byte> bytes,
                             std::span<base::Fd> fds) {
   Status status = session_->send(control::FrameOp::for_transport, 0,
@@ -85,46 +83,6 @@ Status Worker::post_next(PeerRecord& peer, TransferState& transfer) {
   return {};
 }
 
-/// The transport cannot wait for the user's stream: we do.
-bool Worker::is_held(const Status& status, const TransferState& transfer) {
-  return status.code() == Code::unsupported && transfer.mark && transfer.posted == 0;
-}
-
-void Worker::hold(const std::shared_ptr<TransferState>& transfer) {
-  held_.push_back(transfer);
-  held_since_ = look_at_held_ = base::Clock::steady().now();
-}
-
-Result<bool> Worker::has_passed(const TransferState& transfer) {
-  if (!transfer.mark) return true;
-  const auto scope = transfer.stream.device->enter();
-  if (!scope.ok()) return scope.status();
-  return (*transfer.mark)->done(*scope);
-}
-
-/// Costs a driver call for each, hence ever more rarely.
-void Worker::look_at_held(base::Time now) {
-  if (held_.empty() || now < look_at_held_) return;
-  look_at_held_ = now + std::clamp<Duration>((now - held_since_) / 16, 5us, 1ms);
-  for (const std::shared_ptr<TransferState>& transfer : std::exchange(held_, {})) {
-    const bool goes_on =
-        transfer->exchange != nullptr ? message_goes_on(*transfer) : copy_goes_on(transfer);
-    if (!goes_on) held_.push_back(transfer);
-  }
-}
-
-/// True: it is held no longer; pump() posts it, or ends what was stopped.
-bool Worker::copy_goes_on(const std::shared_ptr<TransferState>& transfer) {
-  if (!transfer->all_posted()) {
-    const Result<bool> passed = has_passed(*transfer);
-    if (passed.ok() && !*passed) return false;
-    if (!passed.ok()) stop(*transfer, passed.status());
-    transfer->mark.reset();
-  }
-  peers_.at(transfer->peer)->queue.push_back(transfer);
-  return true;
-}
-
 void Worker::pump(PeerRecord& peer) {
   if (std::exchange(peer.sweep, false)) {
     std::vector<std::shared_ptr<TransferState>> over;
@@ -177,13 +135,11 @@ void Worker::cancel(TransferState& transfer) {
   if (transfer.exchange != nullptr) {
     transfer.canceled = true;
     if (transfer.exchange->stage != Exchange::Stage::held) return rendezvous_.stop(transfer);
-    const bool late = transfer.expired;
-    return end_held(transfer, Status(late ? Code::timed_out : Code::canceled, Scope::request,
-                                     late ? "its deadline passed" : "canceled by its owner"));
+    return end_held(transfer, Status(Code::canceled, Scope::request, ""));
   }
   const bool unposted = !transfer.all_posted();
   transfer.canceled = true;
-  const Status why(Code::canceled, Scope::request, "canceled by its owner");
+  const Status why(Code::canceled, Scope::request, "");  // settled() has the words
   if (unposted) {
     stop(transfer, why);
   } else if (PeerRecord* peer = find_peer(transfer.peer)) {
@@ -204,15 +160,7 @@ bool Worker::finish(TransferState& transfer) {
     if (sent.ok() && peer->session->wants_write()) control_->write_when_ready(peer->session);
     transfer.first_error = sent;
   }
-  // What was asked to end and did not complete has ended for that reason, whatever else went wrong
-  // on its way; but a lost peer is more than the transfer.
-  if (!transfer.first_error.ok() && transfer.first_error.code() != Code::disconnected) {
-    if (transfer.expired)
-      transfer.first_error = Status(Code::timed_out, Scope::request, "its deadline passed");
-    else if (transfer.canceled && transfer.first_error.code() != Code::canceled)
-      transfer.first_error = Status(Code::canceled, Scope::request, "canceled by its owner");
-  }
-  transfer.end = transfer.first_error;
+  transfer.end = settled(transfer, transfer.first_error);
   return true;
 }
 

@@ -36,32 +36,6 @@ Status Worker::put_forward(PeerRecord& peer, TransferState& transfer, OfferFrame
   return sent;
 }
 
-/// True: it is held no longer, because its stream has come by or it is over.
-bool Worker::message_goes_on(TransferState& transfer) {
-  Exchange& x = *transfer.exchange;
-  if (x.stage == Exchange::Stage::over) return true;
-  const Result<bool> passed = has_passed(transfer);
-  if (passed.ok() && !*passed) return false;
-  transfer.mark.reset();
-  const Status status =
-      passed.ok() ? put_forward(*peers_.at(transfer.peer), transfer, x.offer) : passed.status();
-  if (status.code() == Code::no_resource) return false;
-  if (!status.ok()) {
-    end_held(transfer, status);
-    return true;
-  }
-  x.stage = Exchange::Stage::unmatched;
-  rendezvous_.post(transfer);
-  return true;
-}
-
-void Worker::end_held(TransferState& transfer, const Status& status) {
-  if (transfer.exchange->stage != Exchange::Stage::held) return;
-  transfer.exchange->stage = Exchange::Stage::over;
-  look_at_held_ = {};
-  end(transfer, status);
-}
-
 Status Worker::tell(std::uint64_t id, control::FrameOp op, std::uint64_t exchange,
                     std::span<const std::byte> payload) {
   PeerRecord* peer = find_peer(id);

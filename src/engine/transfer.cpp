@@ -1,0 +1,16 @@
+#include "engine/transfer.hpp"
+
+#include <string>
+#include <utility>
+
+namespace linkspan::engine {
+
+Status settled(const TransferState& transfer, const Status& status) {
+  const bool asked = transfer.expired || transfer.canceled;
+  if (status.ok() || status.code() == Code::disconnected || !asked) return status;
+  std::string what = transfer.expired ? "its deadline passed" : "canceled by its owner";
+  if (!status.what().empty()) what.append("; ").append(status.what());
+  return {transfer.expired ? Code::timed_out : Code::canceled, Scope::request, std::move(what)};
+}
+
+}  // namespace linkspan::engine

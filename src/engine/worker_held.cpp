@@ -1,0 +1,77 @@
+// Transfers that wait for a stream of the user's where no GPU of ours can wait for it.
+#include <algorithm>
+#include <utility>
+
+#include "engine/worker.hpp"
+
+namespace linkspan::engine {
+
+using namespace std::chrono_literals;
+
+/// The transport cannot wait for the user's stream: we do.
+bool Worker::is_held(const Status& status, const TransferState& transfer) {
+  return status.code() == Code::unsupported && transfer.mark && transfer.posted == 0;
+}
+
+void Worker::hold(const std::shared_ptr<TransferState>& transfer) {
+  held_.push_back(transfer);
+  held_since_ = look_at_held_ = base::Clock::steady().now();
+}
+
+Result<bool> Worker::has_passed(const TransferState& transfer) {
+  if (!transfer.mark) return true;
+  const auto scope = transfer.stream.device->enter();
+  if (!scope.ok()) return scope.status();
+  return (*transfer.mark)->done(*scope);
+}
+
+/// Costs a driver call for each, hence ever more rarely.
+void Worker::look_at_held(base::Time now) {
+  if (held_.empty() || now < look_at_held_) return;
+  look_at_held_ = now + std::clamp<Duration>((now - held_since_) / 16, 5us, 1ms);
+  for (const std::shared_ptr<TransferState>& transfer : std::exchange(held_, {})) {
+    const bool goes_on =
+        transfer->exchange != nullptr ? message_goes_on(*transfer) : copy_goes_on(transfer);
+    if (!goes_on) held_.push_back(transfer);
+  }
+}
+
+/// True: it is held no longer; pump() posts it, or ends what was stopped.
+bool Worker::copy_goes_on(const std::shared_ptr<TransferState>& transfer) {
+  if (!transfer->all_posted()) {
+    const Result<bool> passed = has_passed(*transfer);
+    if (passed.ok() && !*passed) return false;
+    if (!passed.ok()) stop(*transfer, passed.status());
+    transfer->mark.reset();
+  }
+  peers_.at(transfer->peer)->queue.push_back(transfer);
+  return true;
+}
+
+/// True: it is held no longer, because its stream has come by or it is over.
+bool Worker::message_goes_on(TransferState& transfer) {
+  Exchange& x = *transfer.exchange;
+  if (x.stage == Exchange::Stage::over) return true;
+  const Result<bool> passed = has_passed(transfer);
+  if (passed.ok() && !*passed) return false;
+  transfer.mark.reset();
+  const Status status =
+      passed.ok() ? put_forward(*peers_.at(transfer.peer), transfer, x.offer) : passed.status();
+  if (status.code() == Code::no_resource) return false;
+  if (!status.ok()) {
+    end_held(transfer, status);
+    return true;
+  }
+  x.stage = Exchange::Stage::unmatched;
+  rendezvous_.post(transfer);
+  return true;
+}
+
+void Worker::end_held(TransferState& transfer, const Status& status) {
+  if (transfer.exchange->stage != Exchange::Stage::held) return;
+  transfer.exchange->stage = Exchange::Stage::over;
+  look_at_held_ = {};
+  end(transfer, settled(transfer, status));
+}
+
+}  // namespace linkspan::engine
