@@ -4,7 +4,7 @@
 
 namespace linkspan::base {
 
-TaskThread::~TaskThread() {
+void TaskThread::end() {
   std::jthread thread;
   {
     const MutexLock lock(mutex_);
@@ -12,15 +12,21 @@ TaskThread::~TaskThread() {
     thread = std::move(thread_);
   }
   changed_.notify_all();
-}  // the jthread joins here
+  if (thread.joinable()) thread.join();
+  const MutexLock lock(mutex_);
+  ended_ = true;
+}
 
 void TaskThread::run(std::function<void()> task) {
   {
     const MutexLock lock(mutex_);
-    tasks_.push_back(std::move(task));
-    if (!thread_.joinable()) thread_ = std::jthread([this] { loop(); });
+    if (!ended_) {
+      tasks_.push_back(std::exchange(task, nullptr));
+      if (!thread_.joinable() && !ending_) thread_ = std::jthread([this] { loop(); });
+    }
   }
   changed_.notify_all();
+  if (task) task();
 }
 
 void TaskThread::loop() {

@@ -1,8 +1,8 @@
 // base/task_thread.hpp - one thread that runs tasks in order: work that may take milliseconds and
 // must not be done under a lock, such as opening a peer's memory.
 //
-// Threads: run() from any thread. The thread starts with the first task; the destructor lets the
-// queued tasks finish, so each must end by a deadline of its own.
+// Threads: run() from any thread, also from a task. The thread starts with the first task; end()
+// and the destructor let the queued tasks finish, so each must end by a deadline of its own.
 #pragma once
 
 #include <deque>
@@ -18,9 +18,11 @@ class TaskThread {
   TaskThread() = default;
   TaskThread(const TaskThread&) = delete;
   TaskThread& operator=(const TaskThread&) = delete;
-  ~TaskThread();
+  ~TaskThread() { end(); }
 
   void run(std::function<void()> task) LINKSPAN_EXCLUDES(mutex_);
+  /// All tasks have run, also those that they brought. Later ones run in run().
+  void end() LINKSPAN_EXCLUDES(mutex_);
 
  private:
   void loop() LINKSPAN_EXCLUDES(mutex_);
@@ -28,7 +30,7 @@ class TaskThread {
   Mutex mutex_;
   Condition changed_;
   std::deque<std::function<void()>> tasks_ LINKSPAN_GUARDED_BY(mutex_);
-  bool ending_ LINKSPAN_GUARDED_BY(mutex_) = false;
+  bool ending_ LINKSPAN_GUARDED_BY(mutex_) = false, ended_ LINKSPAN_GUARDED_BY(mutex_) = false;
   std::jthread thread_ LINKSPAN_GUARDED_BY(mutex_);
 };
 

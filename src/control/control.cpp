@@ -103,8 +103,6 @@ class AsioControl final : public Control {
     asio::post(io_, [this, id = session->id()] { write_more(id); });
   }
 
-  void run(std::function<void()> task) override { asio::post(io_, std::move(task)); }
-
   void close(base::Deadline deadline) override LINKSPAN_EXCLUDES(mutex_) {
     {
       const base::MutexLock lock(mutex_);

@@ -29,9 +29,6 @@ class Control {
                                                    base::Deadline deadline) = 0;
   /// More of a Session's frames wait for room in its socket.
   virtual void write_when_ready(const std::shared_ptr<Session>& session) = 0;
-  /// Runs `task` on the Control thread, soon: what may take milliseconds and was begun elsewhere.
-  /// After close() it is dropped.
-  virtual void run(std::function<void()> task) = 0;
   /// Says goodbye to all, stops listening, joins the thread. Waits `deadline` for what is queued.
   virtual void close(base::Deadline deadline) = 0;
 };

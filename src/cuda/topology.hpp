@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
+#include "cuda/closings.hpp"
 #include "cuda/device_scope.hpp"
 #include "cuda/event.hpp"
 #include "cuda/kernels.hpp"
@@ -98,6 +99,9 @@ class Topology {
   const Device* active(const GpuUuid& uuid) const noexcept;
   std::vector<const Device*> all_active() const;
 
+  /// Of what was opened or pinned on its Devices.
+  const std::shared_ptr<Closings>& closings() const noexcept { return closings_; }
+
   /// Needs no current context and activates nothing. A microsecond or so, a driver lock: at
   /// registration, not on the path of a byte. Of a peer's memory that is mapped here it tells our
   /// own GPU: ask the import cache first (docs/cuda_notes.md, "identity").
@@ -116,6 +120,8 @@ class Topology {
   base::Mutex activating_;         // held while a Device opens, so that it opens once
   std::vector<std::unique_ptr<Device>> owned_ LINKSPAN_GUARDED_BY(activating_);
   std::vector<std::atomic<const Device*>> active_;  // by ordinal
+  // Last: they use all of the above. Shared with nobody for long.
+  const std::shared_ptr<Closings> closings_ = std::make_shared<Closings>();
 };
 
 }  // namespace linkspan::cuda

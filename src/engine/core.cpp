@@ -84,6 +84,7 @@ Status Core::set_up(const EngineOptions& options) {
 Core::~Core() {
   watcher_.reset();
   if (control_) control_->close(after(1s));
+  opener_.end();
   std::vector<std::shared_ptr<void>> garbage;
   {
     const base::MutexLock lock(worker_.mutex);
@@ -101,14 +102,6 @@ transport::NextLook Core::look() {
     garbage = worker_.take_garbage();
     next = worker_.next_look();
   }
-  // What others hold too ends with them.
-  std::erase_if(garbage, [](const std::shared_ptr<void>& each) { return each.use_count() > 1; });
-  // To close what a peer lent may wait for all that is in flight on a GPU, a held stream too.
-  if (!garbage.empty())
-    reaper_.run([this, garbage = std::move(garbage)]() mutable {
-      garbage.clear();  // a Mapping that ends may be what a peer waits to hear of
-      progress();
-    });
   return next;
 }
 
@@ -173,6 +166,7 @@ Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
   transfer->plan = make_plan(*blocks, transports_[*transport]->capabilities());
   transfer->stream = place->after;
   transfer->mark = std::move(place->mark);
+  transfer->stay = std::move(place->stay);
   transfer->wants_release = place->release.device != nullptr;
   transfer->notification.assign(options.notification.begin(), options.notification.end());
   transfer->submitted = base::Clock::steady().now();

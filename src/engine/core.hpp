@@ -76,7 +76,7 @@ class Core final : public control::Listener, public std::enable_shared_from_this
 
  private:
   std::shared_ptr<const Keys> keys_of(std::uint64_t serial) LINKSPAN_EXCLUDES(exports_mutex_);
-  /// An import under way. Its answer comes on the Control thread.
+  /// An import under way.
   struct Lookup {
     base::Deadline deadline;
     std::uint64_t peer = 0;
@@ -86,12 +86,18 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   Core(base::Options options, base::Log log) : options_(std::move(options)), log_(std::move(log)) {}
   Status set_up(const EngineOptions& options);
   Result<Region> admit(Result<std::shared_ptr<const memory::Registration>> registration);
-  Result<std::shared_ptr<ImportedRegion>> import(control::Session& session,
-                                                 control::Exported& exported,
+  /// Of whom an answer came; the Session may be gone when it is worked off.
+  struct PeerLife {
+    explicit PeerLife(const control::Session& session)
+        : id(session.id()), incarnation(session.incarnation()) {}
+    std::uint64_t id, incarnation;
+  };
+  Result<std::shared_ptr<ImportedRegion>> import(const PeerLife& peer, control::Exported& exported,
                                                  base::Deadline deadline);
   void hold_stream(TransferState& transfer, StreamPlace& place);
   void serve_aside();
-  void imported_by_serial(control::Session& session, std::uint64_t request,
+  void imported(const PeerLife& peer, std::uint64_t request, Result<control::Exported>& answer);
+  void imported_by_serial(const PeerLife& peer, std::uint64_t request,
                           Result<control::Exported>& answer);
   Status begin_exchange(const std::shared_ptr<TransferState>& transfer);
   Result<std::size_t> choose(const RemoteRegion& remote, std::uint64_t peer) const;
@@ -145,7 +151,8 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   base::Condition quiet_;  // with the Worker's mutex: some transfer became quiet
   std::atomic<bool> closed_{false};
   std::shared_ptr<Core> self_;  // of stay()
-  base::TaskThread reaper_;     // last: what it destroys uses all of the above
+  // Last: what takes milliseconds and would keep the Control thread from hearing of a death.
+  base::TaskThread opener_;
 };
 
 }  // namespace linkspan::engine

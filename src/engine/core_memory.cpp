@@ -49,6 +49,11 @@ Status Core::deregister(const Region& region, Duration timeout) {
   }
   for (;;) {
     Status status = retract_everywhere(transports_, registration.region());
+    // The user frees it next, so this cannot be put off (cuda/closings.hpp).
+    if (status.ok() && registration.unpins() && !topology_->closings()->free())
+      status = {Code::busy, Scope::process,
+                "to unpin it would wait for the streams that transfers of this Engine follow or "
+                "hold, and hold up all others: wait for those transfers"};
     if (status.ok()) status = registry_->remove(registration.id());
     if (status.code() != Code::busy || deadline.passed()) return status;
     const base::MutexLock lock(worker_.mutex);
@@ -74,17 +79,17 @@ std::shared_ptr<const Keys> Core::keys_of(std::uint64_t serial) {
   return found == exports_.end() ? nullptr : found->second;
 }
 
-Result<std::shared_ptr<ImportedRegion>> Core::import(control::Session& session,
+Result<std::shared_ptr<ImportedRegion>> Core::import(const PeerLife& peer,
                                                      control::Exported& exported,
                                                      base::Deadline deadline) {
   auto descriptor = memory::decode(exported.descriptor);
   if (!descriptor.ok()) return descriptor.status();
-  if (descriptor->id.incarnation != session.incarnation())
+  if (descriptor->id.incarnation != peer.incarnation)
     return Status(Code::corrupt, Scope::peer, "a descriptor of another Engine's region");
   // Shared: the user's RemoteRegion and transfers in flight.
   auto imported = std::make_shared<ImportedRegion>();
-  imported->peer = session.id();
-  imported->incarnation = session.incarnation();
+  imported->peer = peer.id;
+  imported->incarnation = peer.incarnation;
   imported->name = descriptor->name;
   imported->kind = descriptor->kind;
   imported->bytes = descriptor->bytes;

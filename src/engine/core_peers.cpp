@@ -169,16 +169,23 @@ Result<RemoteRegion> Core::lookup(std::uint64_t peer, std::string_view name, Dur
 
 void Core::imported(control::Session& session, std::uint64_t request,
                     Result<control::Exported> answer) {
-  if ((request & Rendezvous::kBySerial) != 0) return imported_by_serial(session, request, answer);
+  // Shared: a task can be copied, its fds cannot.
+  auto kept = std::make_shared<Result<control::Exported>>(std::move(answer));
+  opener_.run([this, peer = PeerLife(session), request, kept] { imported(peer, request, *kept); });
+}
+
+void Core::imported(const PeerLife& peer, std::uint64_t request,
+                    Result<control::Exported>& answer) {
+  if ((request & Rendezvous::kBySerial) != 0) return imported_by_serial(peer, request, answer);
   std::shared_ptr<Lookup> lookup;
   {
     const base::MutexLock lock(events_mutex_);
     const auto found = lookups_.find(request);
-    if (found == lookups_.end() || found->second->peer != session.id()) return;  // gave up
+    if (found == lookups_.end() || found->second->peer != peer.id) return;  // gave up
     lookup = found->second;
   }
   Result<std::shared_ptr<ImportedRegion>> result = answer.status();
-  if (answer.ok()) result = import(session, *answer, lookup->deadline);
+  if (answer.ok()) result = import(peer, *answer, lookup->deadline);
   const base::MutexLock lock(events_mutex_);
   if (!lookup->answer) lookup->answer = std::move(result);
   event_.notify_all();

@@ -146,6 +146,7 @@ Result<StreamPlace> StreamOrders::place(const StreamOrder& after, const StreamOr
   StreamPlace place;
   place.after = *before;
   place.release = *behind;
+  place.stay = topology_->closings()->stay();
   const cuda::Device* device = before->device != nullptr ? before->device : behind->device;
   auto scope = device->enter();
   if (!scope.ok()) return scope.status();

@@ -56,6 +56,7 @@ struct StreamPlace {
   UserStream after, release;
   std::optional<cuda::PooledEvent> mark;  ///< Where `after` stands.
   std::unique_ptr<Gate> gate;             ///< For `release`, if our stream cannot tell.
+  cuda::Closings::Stay stay;              ///< Until the transfer is quiet.
 };
 
 class StreamOrders {

@@ -51,6 +51,7 @@ struct TransferState {
   std::optional<cuda::PooledEvent> mark;    // where it stood; until all is posted
   std::optional<cuda::PooledEvent> behind;  // in our stream, for the one that goes on after it
   std::unique_ptr<Gate> gate;               // or what holds that stream until the end
+  cuda::Closings::Stay stay;                // with either stream
 
   std::size_t posted = 0;     // batches of the plan
   std::size_t in_flight = 0;  // batches

@@ -52,6 +52,7 @@ Result<Transfer> Core::exchange(std::uint64_t peer, bool sends, control::Space s
   }
   transfer->stream = place->after;
   transfer->mark = std::move(place->mark);
+  transfer->stay = std::move(place->stay);
   transfer->submitted = base::Clock::steady().now();
   const Duration deadline =
       options.deadline > Duration::zero() ? options.deadline : options_.transfer_deadline;
@@ -106,11 +107,11 @@ Status Core::finish(const Result<Transfer>& transfer) {
   return transfer->status();
 }
 
-/// What takes milliseconds and is asked for under the Worker's lock runs on the Control thread.
+/// What takes milliseconds and is asked for under the Worker's lock runs on the opener's thread.
 void Core::serve_aside() {
   Aside aside;
   aside.run = [this](std::function<void()> work, std::function<void()> then) {
-    control_->run([this, work = std::move(work), then = std::move(then)] {
+    opener_.run([this, work = std::move(work), then = std::move(then)] {
       work();
       {
         const base::MutexLock lock(worker_.mutex);
@@ -156,7 +157,7 @@ Status Core::exchange(control::Session& session, base::Frame& frame) {
       Result<std::shared_ptr<ImportedRegion>> region{std::shared_ptr<ImportedRegion>()};
       if (!offer->descriptor.empty()) {
         control::Exported key{offer->descriptor, std::move(frame.fds)};
-        region = import(session, key, after(options_.connect_deadline));
+        region = import(PeerLife(session), key, after(options_.connect_deadline));
         if (region.status().code() == Code::corrupt) return region.status();
       }
       return with_lock([&](Rendezvous& all) { return all.on_offer(peer, id, *offer, region); });
@@ -198,18 +199,18 @@ Result<control::Exported> Core::offered(control::Session& session, std::uint64_t
   return engine::exported(transports_, registration->region(), *keys, {});
 }
 
-void Core::imported_by_serial(control::Session& session, std::uint64_t request,
+void Core::imported_by_serial(const PeerLife& peer, std::uint64_t request,
                               Result<control::Exported>& answer) {
   const std::uint64_t serial = request & ~Rendezvous::kBySerial;
   {
     const base::MutexLock lock(worker_.mutex);
-    if (!worker_.rendezvous().awaits(session.id(), serial)) return;
+    if (!worker_.rendezvous().awaits(peer.id, serial)) return;
   }
   Result<std::shared_ptr<ImportedRegion>> region = answer.status();
-  if (answer.ok()) region = import(session, *answer, after(options_.connect_deadline));
+  if (answer.ok()) region = import(peer, *answer, after(options_.connect_deadline));
   {
     const base::MutexLock lock(worker_.mutex);
-    worker_.rendezvous().imported(session.id(), serial, region);
+    worker_.rendezvous().imported(peer.id, serial, region);
     if (worker_.progress() != 0) quiet_.notify_all();
   }
   watcher_->wake();

@@ -185,6 +185,7 @@ void Worker::settle(const std::shared_ptr<TransferState>& transfer) {
   transfers_.erase(transfer->id);
   transfer->mark.reset();
   transfer->gate.reset();  // the user's stream goes on, whatever the end
+  transfer->stay = {};
   if (!transfer->end.ok() && log_.enabled(base::Level::info))
     log_.write(base::Level::info, "transfer " + std::to_string(transfer->id) + " to peer " +
                                       std::to_string(transfer->peer) +

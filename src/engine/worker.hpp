@@ -105,7 +105,7 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
   /// Whom it waits for: peers with transfers that are not quiet.
   std::string waits_for() LINKSPAN_REQUIRES(mutex);
   std::string dump() LINKSPAN_REQUIRES(mutex);
-  /// What ended and may take milliseconds to destroy: the caller drops it off the lock.
+  /// What ended: the caller drops it off the lock.
   std::vector<std::shared_ptr<void>> take_garbage() LINKSPAN_REQUIRES(mutex);
   /// Ends every endpoint; after close() and when nothing is in flight, or the process is ending.
   void destroy_peers() LINKSPAN_REQUIRES(mutex);

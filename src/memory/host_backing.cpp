@@ -18,7 +18,7 @@ Status errno_status(const char* call, Where at = {}) {
 
 }  // namespace
 
-Result<std::shared_ptr<HostBacking>> HostBacking::make_shared_memory(std::uint64_t bytes) {
+Result<std::unique_ptr<HostBacking>> HostBacking::make_shared_memory(std::uint64_t bytes) {
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   if (bytes == 0 || bytes > std::uint64_t{1} << 56)
     return Status(Code::invalid_argument, Scope::request,
@@ -35,7 +35,7 @@ Result<std::shared_ptr<HostBacking>> HostBacking::make_shared_memory(std::uint64
   if (data == MAP_FAILED) return errno_status("mmap");
   // Advice: kernels without huge pages for shared memory refuse it, and nothing is lost.
   (void)::madvise(data, whole, MADV_HUGEPAGE);
-  return std::make_shared<HostBacking>(*std::move(memfd), data, whole);
+  return std::make_unique<HostBacking>(*std::move(memfd), data, whole);
 }
 
 std::shared_ptr<HostBacking> HostBacking::of_user(void* data, std::uint64_t bytes) {

@@ -25,7 +25,7 @@ namespace linkspan::memory {
 class HostBacking {
  public:
   /// A new memfd of at least `bytes` bytes, mapped here; zeroed, and nothing of it touched yet.
-  static Result<std::shared_ptr<HostBacking>> make_shared_memory(std::uint64_t bytes);
+  static Result<std::unique_ptr<HostBacking>> make_shared_memory(std::uint64_t bytes);
   /// The user's own memory, for pin().
   static std::shared_ptr<HostBacking> of_user(void* data, std::uint64_t bytes);
 

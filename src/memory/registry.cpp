@@ -37,6 +37,10 @@ bool mapped(std::uint64_t address, std::uint64_t bytes) noexcept {
 
 }  // namespace
 
+bool Registration::unpins() const noexcept {
+  return backing_ != nullptr && !backing_->shared() && backing_->pinned();
+}
+
 bool Registration::pinned() const noexcept {
   const MemoryKind kind = region_->facts().kind;
   return kind == MemoryKind::device || kind == MemoryKind::pinned ||
@@ -150,21 +154,24 @@ Result<std::shared_ptr<const Registration>> Registry::add_private(std::uint64_t 
 
 Result<std::shared_ptr<const Registration>> Registry::allocate_shared(std::uint64_t bytes,
                                                                       Permissions peers) {
-  Result<std::shared_ptr<HostBacking>> backing = HostBacking::make_shared_memory(bytes);
-  if (!backing.ok()) return backing.status();
+  Result<std::unique_ptr<HostBacking>> fresh = HostBacking::make_shared_memory(bytes);
+  if (!fresh.ok()) return fresh.status();
+  // Shared with registrations inside it.
+  const std::shared_ptr<HostBacking> backing = cuda::Closings::end_by(
+      topology_ == nullptr ? nullptr : topology_->closings(), *std::move(fresh));
   Region::Facts facts;
   facts.kind = MemoryKind::shared;
   facts.peers = peers;
-  facts.address = facts.allocation = (*backing)->address();
+  facts.address = facts.allocation = backing->address();
   facts.bytes = bytes;
-  facts.allocation_bytes = (*backing)->bytes();
-  facts.memfd = (*backing)->memfd();
-  Result<std::shared_ptr<const Registration>> made = insert(facts, *backing);
+  facts.allocation_bytes = backing->bytes();
+  facts.memfd = backing->memfd();
+  Result<std::shared_ptr<const Registration>> made = insert(facts, backing);
   if (!made.ok()) return made;
   // Now that it is in the table: a GPU that comes up meanwhile is seen here or by pin_shared().
   const Result<const cuda::Device*> device = device_to_pin(false);
   Status pinned = device.status();
-  if (device.ok() && *device != nullptr) pinned = (*backing)->pin(**device);
+  if (device.ok() && *device != nullptr) pinned = backing->pin(**device);
   if (!pinned.ok()) {
     if (Status removed = remove((*made)->id()); !removed.ok()) return removed;
     return pinned;

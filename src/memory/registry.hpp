@@ -47,6 +47,9 @@ class Registration {
   /// by pin_shared(). True for GPU memory.
   bool pinned() const noexcept;
 
+  /// The user's memory, and its end unpins it.
+  bool unpins() const noexcept;
+
   /// For each transfer in flight that borrows the Region. False: it has been removed, do not
   /// touch it.
   [[nodiscard]] bool acquire() const noexcept;

@@ -206,6 +206,41 @@ TEST_F(StreamOrderGpu, WhatFollowsNoStreamPassesWhatIsHeld) {
   EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kBytes}}), "");
 }
 
+TEST_F(StreamOrderGpu, WhatIsClosedBehindAHeldStreamHoldsUpNobody) {
+  HeldStream stream;
+  Held here;  // outlives the Engine
+  std::vector<std::byte> plain(kBytes);
+  Pair pair;
+  FarEngine leaving;
+  here = Held::make(pair.engine, {.kind = "device0", .bytes = kBytes});
+  const Region pinned =
+      take(pair.engine.register_memory(plain.data(), plain.size(), {.pin = true}));
+  pair.far.add("there", {.kind = "device0", .bytes = kBytes});
+  leaving.add("dropped", {.kind = "device0", .bytes = kBytes});
+  leaving.add("lost", {.kind = "shared", .bytes = kBytes});
+  const Peer left = take(pair.engine.connect(leaving.address()));
+  const RemoteRegion there = pair.remote("there");
+  RemoteRegion dropped = take(left.lookup("dropped")), lost = take(left.lookup("lost"));
+  here.fill(1);
+  pair.far.fill("there", 2);
+  const Block first = part_of(kBytes, 0, 2), second = part_of(kBytes, 1, 2);
+  stream.hold();
+  const Transfer held =
+      take(pair.peer.write(here.region, there, {&first, 1}, {.after = stream.order()}));
+  const base::Time begin = base::Clock::steady().now();
+  dropped = {};
+  leaving.process().kill();
+  lost = {};
+  EXPECT_EQ(pair.engine.deregister(pinned, 50ms).code(), Code::busy);
+  EXPECT_EQ(finished(pair.peer.write(here.region, there, {&second, 1})).to_string(), "ok");
+  EXPECT_LT(base::Clock::steady().now() - begin, 5s);
+  EXPECT_FALSE(held.done());
+  stream.go_on();
+  EXPECT_EQ(held.wait(10s).to_string(), "ok");
+  EXPECT_EQ(pair.engine.deregister(pinned).to_string(), "ok");
+  EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kBytes}}), "");
+}
+
 TEST_F(StreamOrderGpu, MessagesWaitForTheStreamAndHoldIt) {
   HeldStream stream;
   Held here;  // outlives the Engine

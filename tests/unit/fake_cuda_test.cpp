@@ -552,21 +552,6 @@ TEST_F(FakeCuda, AProcessDoesNotOpenItsOwnHandle) {
   EXPECT_EQ(driver->cuIpcOpenMemHandle(&base, handle, 1), CUDA_ERROR_INVALID_CONTEXT);
 }
 
-TEST_F(FakeCuda, AMappingThatIsClosedUnderACopyLosesTheDevice) {
-  const auto child = test::take(Child::spawn("fake_cuda"));
-  const auto bytes =
-      ask(*child, {{"do", "handle"}, {"of", 0}}).get<std::array<unsigned char, 64>>();
-  CUipcMemHandle handle{};
-  std::memcpy(&handle, bytes.data(), sizeof handle);
-  CUdeviceptr base = 0;
-  ASSERT_EQ(driver->cuIpcOpenMemHandle(&base, handle, 1), CUDA_SUCCESS);
-  test::FakeCudaHold hold(fake, 0);
-  EXPECT_EQ(driver->cuMemcpyAsync(base, address_of(pinned), 100, stream[0]), CUDA_SUCCESS);
-  EXPECT_EQ(driver->cuIpcCloseMemHandle(base), CUDA_SUCCESS);
-  hold.release();
-  EXPECT_EQ(driver->cuStreamSynchronize(stream[0]), CUDA_ERROR_ILLEGAL_ADDRESS);
-}
-
 TEST_F(FakeCuda, AHiddenGpuKeepsItsUuid) {
   CUuuid ours{};
   ASSERT_EQ(driver->cuDeviceGetUuid(&ours, 1), CUDA_SUCCESS);

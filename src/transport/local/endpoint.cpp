@@ -261,8 +261,6 @@ std::size_t LocalEndpoint::progress(CompletionSink& sink) {
       continue;
     }
     --(slot->for_peer ? for_peer_ : ours_);
-    if (slot->remote.use_count() == 1)  // its offer has ended: closing may take milliseconds
-      transport_.off_the_lock([ending = std::move(slot->remote)]() mutable { ending.reset(); });
     if (!slot->for_peer) ++completed;
     slot = slots_.erase(slot);
   }
@@ -324,8 +322,6 @@ void LocalEndpoint::peer_gone() {
       if (slot.ticket != 0) slot.copier->abort(slot.ticket);
     }
   }
-  // Closing what it had offered may take milliseconds.
-  transport_.off_the_lock([offers = std::move(offers_)]() mutable { offers.clear(); });
   offers_.clear();
 }
 

@@ -128,10 +128,7 @@ Status LocalEndpoint::on_retract(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Retract>(bytes);
   if (wire == nullptr) return corrupt("malformed retract");
   if (dying_.size() >= kLeaseSlots) return corrupt("more retracts than a peer can have regions");
-  if (const auto offer = offers_.find(wire->serial()); offer != offers_.end()) {
-    transport_.off_the_lock([ending = std::move(offer->second)]() mutable { ending.reset(); });
-    offers_.erase(offer);
-  }
+  offers_.erase(wire->serial());
   dying_.insert(wire->serial());
   return {};
 }

@@ -36,7 +36,17 @@ Result<std::unique_ptr<Transport>> LocalTransport::create(const LocalOptions& op
   return std::unique_ptr<Transport>(std::move(transport));
 }
 
-LocalTransport::~LocalTransport() = default;
+LocalTransport::~LocalTransport() {
+  opener_.end();  // what it opens may have to be closed at once
+  if (options_.topology != nullptr) options_.topology->closings()->drain();
+}
+
+void LocalTransport::close(std::function<void()> closing) {
+  if (options_.topology != nullptr)
+    options_.topology->closings()->run(std::move(closing));
+  else
+    opener_.run(std::move(closing));
+}
 
 const Capabilities& LocalTransport::capabilities() const noexcept { return kCapabilities; }
 
@@ -215,16 +225,23 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
   // Entered before the lease is looked at: an owner that retracts after that look sees the import
   // when it asks us, and one that retracted before is seen here.
   const memory::RegionId id = key.id;
-  const std::shared_ptr<ImportedMemory> memory(
-      new ImportedMemory(std::move(key), *lease), [this](ImportedMemory* ending) {
-        const void* const name = ending;
-        delete ending;
-        const base::MutexLock lock(mutex_);
-        imports_.erase(static_cast<const ImportedMemory*>(name));
-      });
+  std::uint64_t number = 0;
   {
     const base::MutexLock lock(mutex_);
-    imports_[memory.get()] = {id, memory};
+    number = ++last_import_;
+    imports_[number].id = id;
+  }
+  const std::shared_ptr<ImportedMemory> memory(new ImportedMemory(std::move(key), *lease),
+                                               [this, number](ImportedMemory* ending) {
+                                                 close([this, number, ending] {
+                                                   delete ending;
+                                                   const base::MutexLock lock(mutex_);
+                                                   imports_.erase(number);
+                                                 });
+                                               });
+  {
+    const base::MutexLock lock(mutex_);
+    imports_[number].memory = memory;
   }
   if (!memory->alive())
     return Status(Code::not_found, Scope::request, "the peer has deregistered this region");

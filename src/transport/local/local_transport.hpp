@@ -108,6 +108,8 @@ class LocalTransport final : public Transport {
   Result<std::shared_ptr<LeaseView>> lease_of(std::uint64_t incarnation, const base::Fd& fd);
   Status map_host(ImportedMemory& memory, const base::Fd& memfd, base::Deadline deadline);
   Status map_device(ImportedMemory& memory, base::Deadline deadline);
+  /// In a thread of its own, when that holds up nobody.
+  void close(std::function<void()> closing);
   Status add_view(ImportedMemory& memory, const cuda::Device& device, base::Deadline deadline);
 
   const LocalOptions options_;
@@ -124,7 +126,8 @@ class LocalTransport final : public Transport {
   std::map<std::uint64_t, Entry> entries_ LINKSPAN_GUARDED_BY(mutex_);  // by serial
   std::map<const cuda::Device*, std::unique_ptr<copy::GpuCopier>> gpu_ LINKSPAN_GUARDED_BY(mutex_);
   // Entries go after their memory was closed, so that a peer is told when that is true.
-  std::map<const ImportedMemory*, Import> imports_ LINKSPAN_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Import> imports_ LINKSPAN_GUARDED_BY(mutex_);
+  std::uint64_t last_import_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   std::set<LocalEndpoint*> endpoints_ LINKSPAN_GUARDED_BY(mutex_);
   unsigned next_lane_ LINKSPAN_GUARDED_BY(mutex_) = 0;
 

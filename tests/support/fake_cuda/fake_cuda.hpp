@@ -54,8 +54,9 @@ struct Stream;
 struct Device {
   int ordinal, index;  // as the process counts them, as the machine does
   unsigned retained = 0;
-  bool held = false;  // its streams start nothing (fakeCudaHold)
-  bool lost = false;  // its context answers 700; queued entries are dropped
+  bool held = false;         // its streams start nothing (fakeCudaHold)
+  bool lost = false;         // its context answers 700; queued entries are dropped
+  unsigned giving_back = 0;  // calls that wait for all its streams, and all submissions for them
   std::set<int> peers;
   Stream* default_stream = nullptr;  // what handles 0, 1 and 2 mean here
 };
@@ -208,6 +209,8 @@ CUresult submit(Call& call, Entry entry);
 CUresult drain(Lock& lock, Stream& stream);
 /// Until all streams of the device are idle, or it is lost.
 CUresult drain(Lock& lock, const Device& device);
+/// The same for a call that gives memory back: meanwhile nobody submits to the device.
+CUresult drain_and_hold_up(Lock& lock, Device& device);
 /// The stream's thread ends when it has done what is queued.
 void retire(std::unique_ptr<Stream> stream);
 

@@ -200,7 +200,9 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr base) {
   Allocation* found = find_allocation(base);
   if (found == nullptr || found->base != base || found->kind != Kind::imported)
     return CUDA_ERROR_INVALID_VALUE;
-  if (--found->opens == 0) forget(*found);
+  const AllocationRef keep = world().allocations[base];
+  if (const CUresult r = drain_and_hold_up(call.lock, *call.device); r != CUDA_SUCCESS) return r;
+  if (keep->live && --keep->opens == 0) forget(*keep);
   return CUDA_SUCCESS;
 }
 

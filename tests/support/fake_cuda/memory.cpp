@@ -61,7 +61,8 @@ CUresult free_memory(std::uint64_t base, std::initializer_list<Kind> kinds, CUre
   if (found->base != base || std::find(kinds.begin(), kinds.end(), found->kind) == kinds.end())
     return CUDA_ERROR_INVALID_VALUE;
   const AllocationRef keep = world().allocations[base];
-  const CUresult r = drain(lock, *world().devices[static_cast<std::size_t>(keep->ordinal)]);
+  const CUresult r =
+      drain_and_hold_up(lock, *world().devices[static_cast<std::size_t>(keep->ordinal)]);
   if (r != CUDA_SUCCESS) return r;
   if (!keep->live) return CUDA_ERROR_INVALID_VALUE;  // another thread was first
   forget(*keep);

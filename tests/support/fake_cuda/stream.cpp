@@ -130,7 +130,8 @@ CUresult submit(Call& call, Entry entry) {
     return CUDA_SUCCESS;
   }
   w.changed.wait(call.lock, [&] {
-    return w.ended || s.device.lost || !entry.counts() || s.depth < kStreamDepth;
+    return w.ended || s.device.lost ||
+           (s.device.giving_back == 0 && (!entry.counts() || s.depth < kStreamDepth));
   });
   if (w.ended) return CUDA_ERROR_DEINITIALIZED;
   if (s.device.lost) return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -163,6 +164,13 @@ CUresult drain(Lock& lock, const Device& device) {
   });
   if (w.ended) return CUDA_ERROR_DEINITIALIZED;
   return device.lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
+}
+
+CUresult drain_and_hold_up(Lock& lock, Device& device) {
+  ++device.giving_back;
+  const CUresult r = drain(lock, device);
+  if (--device.giving_back == 0) world().changed.notify_all();
+  return r;
 }
 
 void retire(std::unique_ptr<Stream> stream) {

@@ -1,0 +1,87 @@
+#include "cuda/closings.hpp"
+
+#include <algorithm>
+
+namespace linkspan::cuda {
+namespace {
+
+constexpr Duration kLong = std::chrono::seconds(60);
+/// After a closing, as long as it took or this: threads that wait for the driver come in between.
+constexpr Duration kPause = std::chrono::milliseconds(100);
+
+base::Deadline after(Duration wait) { return base::Deadline::after(base::Clock::steady(), wait); }
+
+}  // namespace
+
+Closings::~Closings() {
+  std::jthread thread;
+  {
+    const base::MutexLock lock(mutex_);
+    ending_ = true;
+    thread = std::move(thread_);
+  }
+  changed_.notify_all();
+}  // the jthread joins here
+
+Closings::Stay Closings::stay() {
+  const base::MutexLock lock(mutex_);
+  stays_.insert(stays_.end(), ++last_);
+  return {*this, last_};
+}
+
+void Closings::leave(std::uint64_t number) {
+  const base::MutexLock lock(mutex_);
+  stays_.erase(number);
+  if (!closings_.empty()) changed_.notify_all();
+}
+
+bool Closings::free() const {
+  const base::MutexLock lock(mutex_);
+  return stays_.empty();
+}
+
+void Closings::run(std::function<void()> closing) {
+  const base::MutexLock lock(mutex_);
+  closings_.push_back({std::move(closing), last_ + 1, base::Clock::steady().now()});
+  if (!thread_.joinable() && !ending_) thread_ = std::jthread([this] { loop(); });
+  changed_.notify_all();
+}
+
+void Closings::drain() {
+  const base::MutexLock lock(mutex_);
+  ++draining_;
+  changed_.notify_all();
+  while (!closings_.empty()) changed_.wait(mutex_, after(kLong));
+  --draining_;
+}
+
+Duration Closings::to_wait() const {
+  if (closings_.empty()) return kLong;
+  if (draining_ != 0 || ending_) return Duration::zero();
+  const Closing& first = closings_.front();
+  if (!stays_.empty() && *stays_.begin() < first.after) return kLong;
+  const base::Time from = stays_.empty() ? next_ : std::max(next_, first.since + patience_);
+  return std::max(from - base::Clock::steady().now(), Duration::zero());
+}
+
+void Closings::loop() {
+  mutex_.lock();
+  while (!ending_ || !closings_.empty()) {
+    if (const Duration wait = to_wait(); wait > Duration::zero()) {
+      changed_.wait(mutex_, after(wait));
+      continue;
+    }
+    const std::function<void()> closing = std::move(closings_.front().run);
+    mutex_.unlock();
+    const base::Time begin = base::Clock::steady().now();
+    closing();
+    const base::Time end = base::Clock::steady().now();
+    mutex_.lock();
+    next_ = end + std::min(end - begin, kPause);
+    closings_.pop_front();
+    changed_.notify_all();
+  }
+  mutex_.unlock();
+}
+
+}  // namespace linkspan::cuda

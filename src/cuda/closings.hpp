@@ -1,0 +1,101 @@
+// cuda/closings.hpp - the end of what the driver maps or pins for us, put off while a stream of the
+// user's may stand still.
+//
+// To close a CUDA IPC handle and to unpin host memory waits for all that is in flight on the GPU, a
+// stream that is held too, and the submissions of all other threads wait with it (fact:
+// Held.ClosingAHandle, fact: Held.UnregisteringHostMemory). So a peer that dies while one transfer
+// waits for a held stream would hold up those of all other peers. Therefore: each transfer that
+// follows or holds a stream of the user's has a Stay, and nothing is closed while there is one. A
+// Stay that came later does not count for ever: after the patience only the older ones do, so that
+// a program whose streams always move gets its memory back. Between two closings there is a pause:
+// the driver's lock is not fair.
+// Threads: any thread; closings run in order, on a thread of their own.
+// Invariants: each closing runs exactly once, at the latest in drain() or the destructor.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "base/mutex.hpp"
+
+namespace linkspan::cuda {
+
+class Closings {
+ public:
+  class Stay {
+   public:
+    Stay() = default;
+    Stay(Stay&& other) noexcept
+        : closings_(std::exchange(other.closings_, nullptr)), number_(other.number_) {}
+    Stay& operator=(Stay&& other) noexcept {
+      std::swap(closings_, other.closings_);
+      std::swap(number_, other.number_);
+      return *this;
+    }
+    Stay(const Stay&) = delete;
+    Stay& operator=(const Stay&) = delete;
+    ~Stay() {
+      if (closings_ != nullptr) closings_->leave(number_);
+    }
+
+   private:
+    friend class Closings;
+    Stay(Closings& closings, std::uint64_t number) : closings_(&closings), number_(number) {}
+
+    Closings* closings_ = nullptr;  // null: none
+    std::uint64_t number_ = 0;
+  };
+
+  explicit Closings(Duration patience = std::chrono::seconds(10)) : patience_(patience) {}
+  Closings(const Closings&) = delete;
+  Closings& operator=(const Closings&) = delete;
+  ~Closings();  ///< No Stay is left. Runs what is left.
+
+  Stay stay() LINKSPAN_EXCLUDES(mutex_);
+  /// Nobody has a Stay.
+  bool free() const LINKSPAN_EXCLUDES(mutex_);
+  void run(std::function<void()> closing) LINKSPAN_EXCLUDES(mutex_);
+  /// Its owner's end deletes it by run(); at once when the Closings are gone.
+  template <class T>
+  static std::shared_ptr<T> end_by(const std::shared_ptr<Closings>& closings,
+                                   std::unique_ptr<T> value) {
+    return {value.release(), [weak = std::weak_ptr(closings)](T* ending) {
+              if (const auto there = weak.lock())
+                there->run([ending] { delete ending; });
+              else
+                delete ending;
+            }};
+  }
+  /// All that was put off has run, whoever stays. Waits for the streams that stand still.
+  void drain() LINKSPAN_EXCLUDES(mutex_);
+
+ private:
+  struct Closing {
+    std::function<void()> run;
+    std::uint64_t after;  // the Stays that were there have smaller numbers
+    base::Time since;
+  };
+
+  void leave(std::uint64_t number) LINKSPAN_EXCLUDES(mutex_);
+  void loop() LINKSPAN_EXCLUDES(mutex_);
+  /// How long the first of them has to wait at least.
+  Duration to_wait() const LINKSPAN_REQUIRES(mutex_);
+
+  const Duration patience_;
+  mutable base::Mutex mutex_;
+  base::Condition changed_;
+  std::set<std::uint64_t> stays_ LINKSPAN_GUARDED_BY(mutex_);
+  std::uint64_t last_ LINKSPAN_GUARDED_BY(mutex_) = 0;
+  std::deque<Closing> closings_ LINKSPAN_GUARDED_BY(mutex_);  // the first one may be running
+  base::Time next_ LINKSPAN_GUARDED_BY(mutex_){};             // not before
+  unsigned draining_ LINKSPAN_GUARDED_BY(mutex_) = 0;
+  bool ending_ LINKSPAN_GUARDED_BY(mutex_) = false;
+  std::jthread thread_ LINKSPAN_GUARDED_BY(mutex_);  // from the first closing on
+};
+
+}  // namespace linkspan::cuda

@@ -1,0 +1,83 @@
+#include "cuda/closings.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <optional>
+#include <semaphore>
+
+namespace linkspan::cuda {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct Ran {
+  std::counting_semaphore<8> times{0};
+  std::function<void()> once() {
+    return [this] { times.release(); };
+  }
+  bool within(Duration time) { return times.try_acquire_for(time); }
+};
+
+TEST(Closings, RunsAtOnceWhenNobodyStays) {
+  Closings closings;
+  Ran ran;
+  EXPECT_TRUE(closings.free());
+  closings.run(ran.once());
+  EXPECT_TRUE(ran.within(10s));
+}
+
+TEST(Closings, WaitsForEveryStay) {
+  Closings closings;
+  Ran ran;
+  std::optional<Closings::Stay> first = closings.stay(), second = closings.stay();
+  closings.run(ran.once());
+  EXPECT_FALSE(closings.free());
+  first.reset();
+  EXPECT_FALSE(ran.within(30ms));
+  Closings::Stay moved = *std::move(second);
+  second.reset();
+  EXPECT_FALSE(ran.within(30ms));
+  moved = {};
+  EXPECT_TRUE(ran.within(10s));
+}
+
+TEST(Closings, WaitsForOlderStaysOnlyAfterThePatience) {
+  Closings closings(50ms);
+  Ran ran;
+  std::optional<Closings::Stay> older = closings.stay();
+  closings.run(ran.once());
+  const Closings::Stay younger = closings.stay();
+  EXPECT_FALSE(ran.within(100ms));
+  older.reset();
+  EXPECT_TRUE(ran.within(10s));
+}
+
+TEST(Closings, DrainRunsWhatWaits) {
+  Closings closings;
+  Ran ran;
+  const Closings::Stay stay = closings.stay();
+  closings.run(ran.once());
+  closings.run(ran.once());
+  closings.drain();
+  EXPECT_TRUE(ran.within(0s) && ran.within(0s));
+}
+
+TEST(Closings, EndWhatOutlivesThemToo) {
+  struct Counted {
+    std::atomic<int>& ends;
+    ~Counted() { ++ends; }
+  };
+  std::atomic<int> ends{0};
+  auto closings = std::make_shared<Closings>();
+  auto before = Closings::end_by(closings, std::unique_ptr<Counted>(new Counted{ends}));
+  auto after = Closings::end_by(closings, std::unique_ptr<Counted>(new Counted{ends}));
+  before.reset();
+  closings.reset();
+  EXPECT_EQ(ends, 1);
+  after.reset();
+  EXPECT_EQ(ends, 2);
+}
+
+}  // namespace
+}  // namespace linkspan::cuda
