@@ -1,7 +1,7 @@
 include(CMakePackageConfigHelpers)
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/linkspan)
 install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(TARGETS linkspan linkspan_device EXPORT linkspanTargets
+install(TARGETS linkspan linkspan_device nvlink_transfer EXPORT linkspanTargets
         INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT linkspanTargets NAMESPACE linkspan:: DESTINATION ${config_dir})
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/linkspanConfigVersion.cmake

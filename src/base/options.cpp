@@ -81,8 +81,6 @@ Status read_socket_dir(std::string& into) {
 
 }  // namespace
 
-const char* environment(const char* name) noexcept { return ::secure_getenv(name); }
-
 std::span<const OptionInfo> option_table() noexcept { return kTable; }
 
 Result<Options> Options::from_environment() {

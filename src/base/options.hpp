@@ -8,14 +8,12 @@
 #include <span>
 #include <string>
 
+#include "base/environment.hpp"
 #include "base/log.hpp"
 #include "linkspan/status.hpp"
 #include "linkspan/types.hpp"
 
 namespace linkspan::base {
-
-/// Null if it is not set, or if the process is setuid (secure_getenv).
-const char* environment(const char* name) noexcept;
 
 struct OptionInfo {
   const char* name;      ///< The member of Options, or what it is beside one.

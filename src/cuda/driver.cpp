@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "base/options.hpp"
+#include "base/environment.hpp"
 #include "cuda/library.hpp"
 
 namespace linkspan::cuda {
@@ -28,7 +28,7 @@ Status unsupported(std::string why) {
 
 }  // namespace
 
-Result<Driver> Driver::load(const char* file) {
+Result<Driver> Driver::load(const char* file, CUresult* init) {
   if (file == nullptr || *file == '\0') file = driver_library_name();
   Result<void*> library = open_library(file);
   if (!library.ok()) return library.status();
@@ -50,7 +50,9 @@ Result<Driver> Driver::load(const char* file) {
 #undef LINKSPAN_FILL
   if (!missing.empty()) return unsupported(std::string(file) + " lacks" + missing);
 
-  if (const CUresult r = driver.cuInit(0); r != CUDA_SUCCESS)
+  const CUresult r = driver.cuInit(0);
+  if (init != nullptr) *init = r;
+  if (r != CUDA_SUCCESS)
     return unsupported(to_status(driver, r, "cuInit").what());
   return driver;
 }

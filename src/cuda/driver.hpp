@@ -25,8 +25,8 @@ struct Driver {
   static Result<const Driver*> get();
 
   /// What get() does, for any file and without keeping the answer. `file` empty or null: the
-  /// system's driver.
-  static Result<Driver> load(const char* file);
+  /// system's driver. `init`, if not null and if it came so far: what cuInit answered.
+  static Result<Driver> load(const char* file, CUresult* init = nullptr);
 };
 
 /// OK for CUDA_SUCCESS, `pending` for CUDA_ERROR_NOT_READY, `unsupported` and `permission_denied`

@@ -164,6 +164,7 @@ using GetProcAddress = CUresult (*)(const char* symbol, void** function, int ver
   X(cuStreamSynchronize, 2000, (CUstream stream))                                                \
   X(cuStreamQuery, 2000, (CUstream stream))                                                      \
   X(cuStreamWaitEvent, 3020, (CUstream stream, CUevent event, unsigned flags))                   \
+  X(cuStreamGetCtx, 9020, (CUstream stream, CUcontext * context))                                \
   X(cuStreamIsCapturing, 10000, (CUstream stream, CUstreamCaptureStatus * status))               \
   X(cuStreamWriteValue64, 11070,                                                                 \
     (CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned flags))                 \

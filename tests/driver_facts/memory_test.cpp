@@ -180,6 +180,25 @@ TEST_F(Handles, TheExporterCannotOpenItsOwn) {
   EXPECT_EQ(r, CUDA_ERROR_INVALID_CONTEXT);
 }
 
+TEST_F(Handles, ALaterAllocationHasAnotherHandle) {
+  std::vector<CUipcMemHandle> seen;
+  int same_address = 0;
+  CUdeviceptr last = 0;
+  for (int i = 0; i < 20; ++i) {
+    CUdeviceptr memory = 0;
+    CUipcMemHandle handle{};
+    ASSERT_EQ(cu->cuMemAlloc(&memory, 4u << 20), CUDA_SUCCESS);
+    ASSERT_EQ(cu->cuIpcGetMemHandle(&handle, memory), CUDA_SUCCESS);
+    for (const CUipcMemHandle& older : seen)
+      EXPECT_NE(std::memcmp(&older, &handle, sizeof handle), 0) << "allocation " << i;
+    seen.push_back(handle);
+    same_address += memory == last ? 1 : 0;
+    last = memory;
+    ASSERT_EQ(cu->cuMemFree(memory), CUDA_SUCCESS);
+  }
+  found("as claimed, at the same address " + std::to_string(same_address) + " of 19 times");
+}
+
 TEST_F(Handles, HostMemoryAndManagedMemoryHaveNone) {
   CUipcMemHandle handle{};
   CUdeviceptr managed = 0;

@@ -227,6 +227,13 @@ CUresult cuStreamQuery(CUstream handle) {
   return call.stream->entries.empty() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
+CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
+  const Call call(handle);
+  if (call.error != CUDA_SUCCESS) return call.error;
+  *context = reinterpret_cast<CUcontext>(&call.stream->device);
+  return CUDA_SUCCESS;
+}
+
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   const Call call(handle);
   if (call.error != CUDA_SUCCESS) return call.error;

@@ -1,0 +1,227 @@
+#include "api/nvlink_transfer/background.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace linkspan::nvlink {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint64_t kPiece = std::uint64_t{64} << 20;
+constexpr std::size_t kPieces = 2;  // of a transfer on its GPU: one runs, the next is ready
+constexpr Duration kLongest = 1ms, kLong = 60s;
+constexpr Duration kToEnd = 5s;  // when the process or the library ends
+
+base::Deadline after(Duration wait) { return base::Deadline::after(base::Clock::steady(), wait); }
+
+}  // namespace
+
+/// One transfer. Its driver objects are of the source GPU.
+class Background::Job {
+ public:
+  Job(Copy copy, Duration timeout)
+      : copy_(std::move(copy)),
+        limit_(after(timeout > Duration::zero() ? timeout : Duration::max())) {}
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+  ~Job() {
+    if (const auto scope = copy_.enter(); scope.ok()) release();
+  }
+
+  /// Marks where the caller's stream stands.
+  Outcome mark(cuda::CUstream stream) {
+    const cuda::Driver& d = copy_.driver();
+    for (cuda::CUevent* event : {&mark_, &ends_[0], &ends_[1]})
+      if (const auto r = d.cuEventCreate(event, cuda::CU_EVENT_DISABLE_TIMING);
+          r != cuda::CUDA_SUCCESS)
+        return outcome(d, r, "cuEventCreate", copy_.name());
+    if (const auto r = d.cuStreamCreateWithPriority(&stream_, cuda::CU_STREAM_NON_BLOCKING, 0);
+        r != cuda::CUDA_SUCCESS)
+      return outcome(d, r, "cuStreamCreateWithPriority", copy_.name());
+    return outcome(d, d.cuEventRecord(mark_, stream), "cuEventRecord", copy_.name());
+  }
+
+  /// Asks and submits; true: it is over, and nothing of it is on a GPU.
+  bool advance(bool ending) {
+    const auto scope = copy_.enter();
+    if (!scope.ok()) {
+      fail({NVLINK_TRANSFER_FAILED, copy_.name() + ": " + scope.status().what()});
+      in_flight_ = 0;  // the context is lost
+    }
+    collect();
+    if (end_.ok() && done_ < copy_.bytes()) {
+      if (canceled_)
+        fail({NVLINK_TRANSFER_CANCELED, copy_.name() + ": canceled"});
+      else if (limit_.passed())
+        fail({NVLINK_TRANSFER_TIMED_OUT,
+              copy_.name() + ": the deadline passed, " + std::to_string(done_) + " are in place"});
+      else if (ending)
+        fail({NVLINK_TRANSFER_CANCELED, copy_.name() + ": the library is being unloaded"});
+    }
+    while (end_.ok() && in_flight_ < kPieces && submitted_ < copy_.bytes() && passed(mark_))
+      submit();
+    if (in_flight_ != 0 || (end_.ok() && done_ < copy_.bytes())) return false;
+    if (scope.ok()) release();
+    return true;
+  }
+
+  void cancel() noexcept { canceled_ = true; }
+  const Copy& copy() const noexcept { return copy_; }
+  const Outcome& end() const noexcept { return end_; }  // once it is over
+  std::uint64_t done() const noexcept { return done_; }
+  bool over() const noexcept { return over_.load(std::memory_order_acquire); }
+  void set_over() noexcept { over_.store(true, std::memory_order_release); }
+
+ private:
+  void fail(Outcome why) {
+    if (end_.ok()) end_ = std::move(why);
+  }
+
+  bool passed(cuda::CUevent event) {
+    const auto r = copy_.driver().cuEventQuery(event);
+    if (r == cuda::CUDA_SUCCESS) return true;
+    if (r != cuda::CUDA_ERROR_NOT_READY) {
+      fail(outcome(copy_.driver(), r, "cuEventQuery", copy_.name()));
+      if (cuda::loses_context(r)) in_flight_ = 0;  // nothing runs there any more
+    }
+    return false;
+  }
+
+  void collect() {
+    while (in_flight_ != 0 && passed(ends_[first_])) {
+      done_ = std::min(done_ + kPiece, copy_.bytes());
+      first_ = (first_ + 1) % kPieces;
+      --in_flight_;
+    }
+  }
+
+  void submit() {
+    Outcome o = copy_.submit(submitted_, kPiece, stream_);
+    if (!o.ok()) return fail(std::move(o));
+    submitted_ += std::min(kPiece, copy_.bytes() - submitted_);
+    const cuda::CUevent end = ends_[(first_ + in_flight_) % kPieces];
+    ++in_flight_;
+    const auto r = copy_.driver().cuEventRecord(end, stream_);
+    if (r != cuda::CUDA_SUCCESS) fail(outcome(copy_.driver(), r, "cuEventRecord", copy_.name()));
+  }
+
+  /// Also closes the handles, which may wait for what else is in flight.
+  void release() {
+    copy_.close();
+    const cuda::Driver& d = copy_.driver();
+    for (cuda::CUevent* event : {&mark_, &ends_[0], &ends_[1]})
+      if (cuda::CUevent old = std::exchange(*event, nullptr); old != nullptr) d.cuEventDestroy(old);
+    if (cuda::CUstream old = std::exchange(stream_, nullptr); old != nullptr)
+      d.cuStreamDestroy(old);
+  }
+
+  Copy copy_;
+  const base::Deadline limit_;
+  cuda::CUevent mark_ = nullptr;
+  std::array<cuda::CUevent, kPieces> ends_{};
+  cuda::CUstream stream_ = nullptr;
+  std::size_t first_ = 0, in_flight_ = 0;  // pieces
+  std::uint64_t submitted_ = 0;
+  Outcome end_{};
+  std::atomic<std::uint64_t> done_{0};
+  std::atomic<bool> canceled_{false}, over_{false};
+};
+
+Background::~Background() {
+  std::jthread thread;
+  {
+    const base::MutexLock lock(mutex_);
+    ending_ = true;
+    thread = std::move(thread_);
+  }
+  changed_.notify_all();
+}  // the jthread joins here
+
+Outcome Background::begin(Copy copy, cuda::CUstream stream, Duration timeout, std::uint64_t& id) {
+  const auto job = std::make_shared<Job>(std::move(copy), timeout);
+  {
+    const base::MutexLock lock(mutex_);
+    if (jobs_.size() >= kKept)
+      return {NVLINK_TRANSFER_FAILED, std::to_string(kKept) +
+                                          " transfers are kept: ask nvlink_transfer_test() or "
+                                          "_wait() for their ends"};
+  }
+  if (Outcome o = job->mark(stream); !o.ok()) return o;
+  const base::MutexLock lock(mutex_);
+  id = ++last_;
+  jobs_[id] = job;
+  active_.push_back(job);
+  if (!thread_.joinable() && !ending_) thread_ = std::jthread([this] { loop(); });
+  changed_.notify_all();
+  return {};
+}
+
+bool Background::test(std::uint64_t id, Duration wait, Outcome& end, std::uint64_t& done) {
+  const base::Deadline deadline = after(wait);
+  const base::MutexLock lock(mutex_);
+  for (;;) {
+    const auto found = jobs_.find(id);
+    if (found == jobs_.end()) return false;
+    const Job& job = *found->second;
+    done = job.done();
+    if (job.over()) {
+      end = job.end();
+      jobs_.erase(found);
+      return true;
+    }
+    if (deadline.passed()) {
+      end = {NVLINK_TRANSFER_NOT_READY, job.copy().name() + ": it goes on"};
+      return true;
+    }
+    changed_.wait(mutex_, deadline);
+  }
+}
+
+bool Background::cancel(std::uint64_t id) {
+  const base::MutexLock lock(mutex_);
+  const auto found = jobs_.find(id);
+  if (found == jobs_.end()) return false;
+  found->second->cancel();
+  changed_.notify_all();
+  return true;
+}
+
+void Background::loop() {
+  Duration nap = 0us;
+  std::optional<base::Deadline> last;
+  mutex_.lock();
+  for (;;) {
+    const bool ending = ending_;
+    if (ending && !last) last = after(kToEnd);
+    if (ending && (active_.empty() || last->passed())) break;
+    if (active_.empty()) {
+      changed_.wait(mutex_, after(kLong));
+      nap = 0us;
+      continue;
+    }
+    const std::vector<std::shared_ptr<Job>> some(
+        active_.begin(),
+        active_.begin() + static_cast<std::ptrdiff_t>(std::min(kActive, active_.size())));
+    mutex_.unlock();
+    std::vector<std::shared_ptr<Job>> over;
+    for (const auto& job : some) {
+      if (!job->advance(ending)) continue;
+      ended_(job->copy(), job->end().code);
+      over.push_back(job);
+    }
+    mutex_.lock();
+    for (const auto& job : over) {
+      job->set_over();
+      std::erase(active_, job);
+    }
+    if (!over.empty()) changed_.notify_all();
+    // Ever more rarely: a stream of the caller's may stand still for long.
+    nap = over.empty() ? std::clamp<Duration>(nap + nap / 8, 5us, kLongest) : Duration::zero();
+    if (nap > Duration::zero()) changed_.wait(mutex_, after(nap));
+  }
+  mutex_.unlock();
+}
+
+}  // namespace linkspan::nvlink
