@@ -4,6 +4,7 @@
 // of each entry is part of the check, for it is part of the name of the header's type.
 #include "cuda/driver_abi.hpp"
 #include "tests/support/graph_entries.hpp"
+#include "tests/support/memory_entries.hpp"
 
 namespace linkspan::cuda {
 // cuda.h defines these as macros: they are read before it comes.
@@ -130,6 +131,12 @@ LINKSPAN_OPAQUE(::CUmod_st, OpaqueModule)
 LINKSPAN_OPAQUE(::CUfunc_st, OpaqueFunction)
 LINKSPAN_OPAQUE(::CUgraph_st, OpaqueGraph)
 LINKSPAN_OPAQUE(::CUgraphExec_st, OpaqueGraphExec)
+LINKSPAN_OPAQUE(::CUmemPoolHandle_st, OpaqueMemoryPool)
+LINKSPAN_TYPE(::CUmemAllocationProp, CUmemAllocationProp)
+LINKSPAN_TYPE(::CUmemAccessDesc, CUmemAccessDesc)
+LINKSPAN_TYPE(::CUmemPoolProps, CUmemPoolProps)
+LINKSPAN_TYPE(::CUmemPoolPtrExportData, CUmemPoolPtrExportData)
+LINKSPAN_TYPE(::CUmemAllocationHandleType, unsigned)
 LINKSPAN_TYPE(::CUuuid, CUuuid)
 LINKSPAN_TYPE(::CUipcMemHandle, CUipcMemHandle)
 LINKSPAN_TYPE(::CUresult, CUresult)
@@ -153,6 +160,7 @@ static_assert(std::is_same_v<::CUdeviceptr, CUdeviceptr>);
 LINKSPAN_DRIVER_REQUIRED(LINKSPAN_SIGNATURE)
 LINKSPAN_DRIVER_OPTIONAL(LINKSPAN_SIGNATURE)
 LINKSPAN_GRAPH_ENTRIES(LINKSPAN_SIGNATURE)
+LINKSPAN_MEMORY_ENTRIES(LINKSPAN_SIGNATURE)
 #undef LINKSPAN_SIGNATURE
 static_assert(std::is_same_v<Ours<PFN_cuGetProcAddress_v12000>::type, GetProcAddress>);
 

@@ -1,13 +1,11 @@
 #include "tests/faults/usage.hpp"
 
-#include <dlfcn.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
+#include "tests/support/driver_entries.hpp"
 #include "tests/support/kinds.hpp"
 #include "tests/support/take.hpp"
 
@@ -21,24 +19,10 @@ std::uint64_t entries(const char* folder) {
   return static_cast<std::uint64_t>(std::distance(begin(found), end(found)));
 }
 
-/// The driver's cuMemGetInfo, which the library does not call.
-using MemGetInfo = cuda::CUresult (*)(std::size_t* free, std::size_t* total);
-MemGetInfo mem_get_info() {
-  const char* file = std::getenv("LINKSPAN_CUDA_LIBRARY");
-  void* library = dlopen(file != nullptr ? file : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return nullptr;
-  const auto get = reinterpret_cast<cuda::GetProcAddress>(dlsym(library, "cuGetProcAddress_v2"));
-  void* entry = nullptr;
-  cuda::CUdriverProcAddressQueryResult status{};
-  constexpr int kVersion = 3020;
-  if (get == nullptr || get("cuMemGetInfo", &entry, kVersion, 0, &status) != cuda::CUDA_SUCCESS)
-    return nullptr;
-  return reinterpret_cast<MemGetInfo>(entry);
-}
-
 std::uint64_t granules() {
   if (topology() == nullptr) return 0;
-  static const MemGetInfo ask = mem_get_info();
+  using MemGetInfo = cuda::CUresult (*)(std::size_t * free, std::size_t * total);
+  static const auto ask = reinterpret_cast<MemGetInfo>(cuda::driver_entry("cuMemGetInfo", 3020));
   if (ask == nullptr) throw std::runtime_error("the driver has no cuMemGetInfo");
   std::uint64_t used = 0;
   for (const cuda::Device* device : topology()->all_active()) {

@@ -1,18 +1,12 @@
 // tests/support/graph_entries.hpp - entries of the driver that only tests call: capturing a CUDA
 // graph, as PyTorch does beside us.
 //
-// The library never captures, so these are no part of its table (cuda/driver_abi.hpp); they are
-// asked of the same driver. tests/abi/driver_abi_check.cpp holds them against cuda.h too.
+// The library never captures, so these are no part of its table (cuda/driver_abi.hpp).
+// tests/abi/driver_abi_check.cpp holds them against cuda.h too.
 // Threads: any thread.
 #pragma once
 
-#include <dlfcn.h>
-
-#include <cstdlib>
-#include <type_traits>
-
-#include "cuda/driver_abi.hpp"
-#include "cuda/library.hpp"
+#include "tests/support/driver_entries.hpp"
 
 namespace linkspan::cuda {
 struct OpaqueGraph;
@@ -40,23 +34,11 @@ struct GraphEntries {
   LINKSPAN_GRAPH_ENTRIES(LINKSPAN_MEMBER)
 #undef LINKSPAN_MEMBER
 
-  /// Of the driver that the library uses. Null members: it has none.
+  /// Null members: the driver has none.
   static GraphEntries find() {
     GraphEntries found;
-    const char* file = std::getenv("LINKSPAN_CUDA_LIBRARY");
-    // It stays loaded, as the table of the library needs it.
-    void* library = dlopen(file != nullptr ? file : driver_library_name(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) return found;
-    const auto get = reinterpret_cast<GetProcAddress>(dlsym(library, "cuGetProcAddress_v2"));
-    const auto ask = [get](const char* name, int version, auto& function) {
-      void* address = nullptr;
-      CUdriverProcAddressQueryResult status{};
-      if (get == nullptr ||
-          get(name, &address, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &status) != CUDA_SUCCESS)
-        return;
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(address);
-    };
-#define LINKSPAN_ASK(name, version, parameters) ask(#name, version, found.name);
+#define LINKSPAN_ASK(name, version, parameters) \
+  found.name = reinterpret_cast<decltype(found.name)>(driver_entry(#name, version));
     LINKSPAN_GRAPH_ENTRIES(LINKSPAN_ASK)
 #undef LINKSPAN_ASK
     return found;

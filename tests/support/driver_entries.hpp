@@ -1,0 +1,31 @@
+// tests/support/driver_entries.hpp - entries of the driver that tests call and the library does
+// not.
+//
+// Asked of the driver that the library uses, which stays loaded, as the library's table needs it.
+// Threads: any thread.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+
+#include "cuda/driver_abi.hpp"
+#include "cuda/library.hpp"
+
+namespace linkspan::cuda {
+
+/// Null: there is no driver, or it has no such entry.
+inline void* driver_entry(const char* name, int version) {
+  const char* file = std::getenv("LINKSPAN_CUDA_LIBRARY");
+  void* library = dlopen(file != nullptr ? file : driver_library_name(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return nullptr;
+  const auto get = reinterpret_cast<GetProcAddress>(dlsym(library, "cuGetProcAddress_v2"));
+  void* address = nullptr;
+  CUdriverProcAddressQueryResult status{};
+  if (get == nullptr ||
+      get(name, &address, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &status) != CUDA_SUCCESS)
+    return nullptr;
+  return address;
+}
+
+}  // namespace linkspan::cuda
