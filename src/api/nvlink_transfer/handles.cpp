@@ -43,7 +43,7 @@ Outcome HandleCache::open(Gpus& gpus, int ordinal, const Handle& handle, const s
   // The context is valid: this is its answer to a handle of this process (fact:
   // Handles.TheExporterCannotOpenItsOwn).
   if (r == cuda::CUDA_ERROR_INVALID_CONTEXT) return {};
-  if (r == cuda::CUDA_ERROR_INVALID_HANDLE)
+  if (r == cuda::CUDA_ERROR_INVALID_HANDLE || r == cuda::CUDA_ERROR_INVALID_VALUE)
     return {NVLINK_TRANSFER_INVALID_VALUE, outcome(driver, r, "cuIpcOpenMemHandle", what).text +
                                                ": its exporter is gone, or it "
                                                "is no handle"};
