@@ -82,9 +82,10 @@ Status Core::set_up(const EngineOptions& options) {
 }
 
 Core::~Core() {
-  watcher_.reset();
+  // Each uses what ends after it: Control the opener, and that one the Watcher.
   if (control_) control_->close(after(1s));
   opener_.end();
+  watcher_.reset();
   std::vector<std::shared_ptr<void>> garbage;
   {
     const base::MutexLock lock(worker_.mutex);
