@@ -133,4 +133,12 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
             $<TARGET_FILE:linkspan>)
   linkspan_test(consumer TIMEOUT 300 ENVIRONMENT ${no_driver}
     COMMAND ${CMAKE_SOURCE_DIR}/tests/consumer/run.sh ${CMAKE_BINARY_DIR})
+  # Both build the helper as its users do, from nothing.
+  set(seed_commands ${CMAKE_COMMAND} -E env "CMAKE_CXX_COMPILER_LAUNCHER=${LINKSPAN_CCACHE}"
+      ${CMAKE_SOURCE_DIR}/tests/seed_commands.sh)
+  linkspan_test(seed_commands_cpu TIMEOUT 400 COMMAND ${seed_commands} cpu)
+  if(TARGET fake_cuda)
+    linkspan_test(seed_commands_simulated TIMEOUT 600 ENVIRONMENT ${simulated}
+      COMMAND ${seed_commands} simulated --shim $<TARGET_FILE:driver_shim>)
+  endif()
 endif()

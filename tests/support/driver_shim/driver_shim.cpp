@@ -3,7 +3,7 @@
 //
 // A shared object that LINKSPAN_CUDA_LIBRARY puts in the driver's place. It loads the driver that
 // LINKSPAN_SHIM_DRIVER names (the system's without it) and hands out its entries; those of the
-// library's table go through a thunk that counts. Read by counts.hpp.
+// library's table go through a thunk that counts. Read by counts.hpp. flip.hpp makes copies wrong.
 // Threads: any thread.
 #include <dlfcn.h>
 
@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "cuda/driver_abi.hpp"
+#include "tests/support/driver_shim/flip.hpp"
 
 #define LINKSPAN_SHIM_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -77,6 +78,7 @@ LINKSPAN_SHIM_EXPORT linkspan::cuda::CUresult cuGetProcAddress_v2(
   if (look_up == nullptr) return CUDA_ERROR_NOT_FOUND;
   const CUresult result = look_up(symbol, function, version, flags, status);
   if (result != CUDA_SUCCESS || *function == nullptr) return result;
+  *function = flipping(look_up, symbol, *function);
   for (const Counted& counted : kCounted)
     if (std::strcmp(counted.name, symbol) == 0) *function = counted.wrap(*function);
   return result;

@@ -1,0 +1,136 @@
+#!/usr/bin/env bash
+# The commands of the seeds' documents as a user types them: from the folder that they name, with
+# the exit code and the line that they promise. Works in a copy, so that the tree stays clean.
+#
+# Usage: seed_commands.sh MODE [--library FILE] [--shim FILE] [--only SEED]
+#   MODE       cpu: no driver. simulated: LINKSPAN_CUDA_LIBRARY names the simulated driver.
+#              gpu: the machine's own driver and two GPUs.
+#   --library  a built libnvlink_transfer.so, for a machine without a compiler: nothing is built
+#   --shim     libdriver_shim.so, which makes copies wrong; cpu does without
+#   --only     the commands of one seed: 000
+# Exit codes: 0 every row as expected, 1 some row not, 2 the arguments are wrong.
+set -uo pipefail
+here=$(dirname "$(readlink -f "$0")")
+
+usage() { echo "seed_commands.sh: $1" >&2; sed -n 's/^# \(Usage.*\)/\1/p' "$0" >&2; exit 2; }
+mode=${1:-} library="" shim="" only=""
+(($# == 0)) || shift
+while (($#)); do
+  (($# > 1)) || usage "$1 wants a value"
+  case $1 in
+    --library) library=$(readlink -f "$2") ;;
+    --shim) shim=$(readlink -f "$2") ;;
+    --only) only=$2 ;;
+    *) usage "what is $1?" ;;
+  esac
+  shift 2
+done
+case $mode in
+  cpu) export LINKSPAN_CUDA_LIBRARY=/nonexistent/libcuda.so.1 ;;
+  simulated) [[ -n ${LINKSPAN_CUDA_LIBRARY:-} ]] || usage "simulated wants LINKSPAN_CUDA_LIBRARY" ;;
+  gpu) unset LINKSPAN_CUDA_LIBRARY ;;
+  *) usage "no such mode: ${mode:-none was given}" ;;
+esac
+[[ $mode == cpu || -f $shim ]] || usage "$mode wants --shim"
+[[ -z $library || -f $library ]] || usage "no such file: $library"
+unset NVLINK_TRANSFER_LIBRARY
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+mkdir "$scratch/bin"
+ln -s "$(command -v python3)" "$scratch/bin/python"  # Debian has no `python`
+PATH=$scratch/bin:$PATH
+mkdir "$scratch/dies"  # first on PYTHONPATH it kills each process that multiprocessing spawns
+cat >"$scratch/dies/sitecustomize.py" <<'END'
+import os
+if b"--multiprocessing-fork" in open("/proc/self/cmdline", "rb").read():
+    os.kill(os.getpid(), 9)
+END
+ran=0 failed=0
+
+# row MODES SECONDS FOLDER EXIT_CODE LINE COMMAND: runs COMMAND in FOLDER of the tree, when the
+# mode is one of MODES, and wants that exit code and a line of output that matches LINE.
+row() {
+  local modes=$1 seconds=$2 folder=$3 wanted=$4 line=$5 command=$6 code=0 why=""
+  [[ " $modes " == *" $mode "* ]] || return 0
+  timeout --kill-after=10 "$seconds" bash -c "cd '$tree/$folder' && $command" \
+    </dev/null >"$scratch/output" 2>&1 || code=$?
+  ran=$((ran + 1))
+  [[ $code == "$wanted" ]] || why="exit code $code instead of $wanted"
+  grep -qE -- "$line" "$scratch/output" || why="${why:+$why, }no line like: $line"
+  if [[ -z $why ]]; then
+    printf 'ok    %d  %s\n' "$code" "$command"
+  else
+    failed=$((failed + 1))
+    printf 'FAIL     %s\n         in %s: %s\n' "$command" "./$folder" "$why"
+    sed 's/^/         | /' "$scratch/output"
+  fi
+}
+
+# seed NUMBER FOLDERS...: a fresh copy of what that seed's commands touch. False: not asked for.
+seed() {
+  local folder
+  [[ -z $only || $only == "$1" ]] || return 1
+  tree=$scratch/$1
+  mkdir "$tree"
+  for folder in "${@:2}"; do
+    mkdir -p "$tree/$(dirname "$folder")"
+    cp -r "$here/../$folder" "$tree/$folder" || exit 1
+  done
+  rm -rf "$tree/vcache/native/build"  # the user's own
+}
+
+# ---- seed 000: the NVLink transfer helper ------------------------------------------------------
+seed_000() {
+  local example=vcache/native/examples/remote_to_local_example.py
+  local offset_test='vcache/native/examples/run_remote_to_local_offset_test.py'
+  local all='cpu simulated gpu' devices='simulated gpu'
+  local verified='another process -> GPU [01]: [0-9]+ bytes.*, verified'
+  local wrong="LINKSPAN_SHIM_FLIP=1 LINKSPAN_CUDA_LIBRARY='$shim'"
+  [[ $mode == gpu ]] || wrong+=" LINKSPAN_SHIM_DRIVER='${LINKSPAN_CUDA_LIBRARY:-}'"
+
+  row "$all" 60 . 3 'no native library' "python $example"
+  row "$all" 60 . 3 'no native library' "python $offset_test"
+  if [[ -n $library ]]; then
+    mkdir -p "$tree/vcache/native/build"
+    cp "$library" "$tree/vcache/native/build/libnvlink_transfer.so"
+  else
+    row "$all" 300 vcache/native 0 'Built target|Linking' \
+      'mkdir build && cd build && cmake .. && cmake --build . --config Release'
+    row "$all" 10 vcache/native/build 0 'libnvlink_transfer.so' 'ls'
+  fi
+
+  row cpu 60 . 2 'no CUDA driver' "python $example"
+  row cpu 60 . 2 'no CUDA driver' \
+    "python $offset_test --src 0 --dst 1 --total 1048576 --offset 65536 --len 1024"
+  row "$devices" 60 . 0 "$verified" "python $example"
+  row "$devices" 60 . 0 '1024 bytes from 65536 of 1048576, verified' \
+    "python $offset_test --src 0 --dst 1 --total 1048576 --offset 65536 --len 1024"
+  row "$devices" 60 . 0 '1024 bytes from 65536 of 1048576, verified' "python $offset_test"
+  row "$devices" 60 . 0 '1 bytes from 1048575 of' "python $offset_test --offset 1048575 --len 1"
+  row "$devices" 60 . 0 "$verified" "python $offset_test --src 1 --dst 0 --offset 65537 --len 4097"
+
+  row "$devices" 60 . 1 'answered 1: perform_direct_transfer: ' \
+    "python $offset_test --offset 1073741824 --len 1"
+  row "$devices" 60 . 1 'exporter: cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY' \
+    "python $offset_test --total 1099511627776"
+  row "$all" 60 . 1 'unrecognized arguments: --ofset' "python $offset_test --ofset 1"
+  row "$devices" 60 . 1 'the other process died' "PYTHONPATH='$scratch/dies' python $example"
+  row "$devices" 60 . 1 'not those that were sent' "$wrong python $example"
+  row "$devices" 60 . 1 '1 wrong bytes, the first at 0 of 1024' "$wrong python $offset_test"
+
+  row "$devices" 60 . 2 'needs 2 GPUs that this process sees, and it sees 1' \
+    "CUDA_VISIBLE_DEVICES=0 python $example"
+  row "$devices" 60 . 2 'needs 2 GPUs that this process sees, and it sees 1' \
+    "CUDA_VISIBLE_DEVICES=0 python $offset_test"
+  row "$devices" 60 . 2 'CUDA_ERROR_NO_DEVICE' "CUDA_VISIBLE_DEVICES= python $example"
+  row "$devices" 60 . 0 "$verified" "CUDA_VISIBLE_DEVICES=0 python $example --src 0 --dst 0"
+  row "$devices" 60 . 0 "$verified" "CUDA_VISIBLE_DEVICES=0 python $offset_test --src 0 --dst 0"
+}
+
+native=(vcache/native/examples)
+[[ -n $library ]] || native=(vcache/native src include cmake)
+if seed 000 "${native[@]}"; then seed_000; fi
+
+echo "$ran commands, $failed not as expected"
+((ran > 0 && failed == 0))

@@ -1,0 +1,15 @@
+// tests/support/driver_shim/flip.hpp - makes copies between device memories wrong by one byte.
+//
+// For tests of what verifies: with LINKSPAN_SHIM_FLIP set, one bit of the first byte that such a
+// copy wrote is turned over after it, by the driver's own calls in the same stream.
+// Threads: any thread.
+#pragma once
+
+#include "cuda/driver_abi.hpp"
+
+namespace linkspan::cuda {
+
+/// `function`, or what stands in for it: the entry `symbol` as `look_up` found it.
+void* flipping(GetProcAddress look_up, const char* symbol, void* function);
+
+}  // namespace linkspan::cuda
