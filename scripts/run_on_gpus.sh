@@ -54,6 +54,15 @@ suite() {
     --xml "$out/$name.xml" --run "${before[@]}" "$pack/$program" "${options[@]}"
 }
 
+# program NAME FILE SECONDS [ARGUMENTS...]
+program() {
+  local name=$1 file=$2 seconds=$3 python=()
+  shift 3
+  [[ -e $pack/$file ]] || { absent "$name" "$file was not packed"; return; }
+  [[ $file != *.py ]] || python=(python3)
+  step "$name" "$seconds" "${python[@]}" "$pack/$file" "$@"
+}
+
 run_all() {
   echo "linkspan $commit on $(uname -n), $(date -u +%FT%TZ)"
   nvidia-smi -L || echo "no nvidia-smi"
@@ -73,6 +82,11 @@ run_all() {
     "LINKSPAN_ROWS_OUT=$out/driver_calls.json" -- '--gtest_filter=*DriverCallsOf.*'
   suite one_gpu linkspan_conformance 100 env CUDA_VISIBLE_DEVICES=0
   suite faults linkspan_faults 400 env "LINKSPAN_KILL_ROUNDS=${LINKSPAN_KILL_ROUNDS:-200}" "LINKSPAN_FAULTS_OUT=$out/faults.json"
+  suite nvlink_tests linkspan_nvlink_transfer 400
+  program nvlink_bench bench_nvlink_transfer 120 --json "$out/nvlink_transfer.json"
+  program nvlink_engine tests/nvlink_engine_test.py 300 "$pack/libnvlink_transfer.so" gpu
+  program seed_commands tests/seed_commands.sh 300 gpu --library "$pack/libnvlink_transfer.so" \
+    --shim "$pack/libdriver_shim.so"
   if command -v compute-sanitizer >/dev/null; then
     suite memcheck linkspan_conformance 150 compute-sanitizer --tool memcheck --target-processes all \
       --report-api-errors no --error-exitcode 9 -- "--gtest_filter=$memcheck_filter"
