@@ -38,6 +38,12 @@ TOPICS = {
         "suites": ["driver_facts"],
         "sources": ["src/cuda"],
     },
+    "nvlink_transfer": {
+        "what": "libnvlink_transfer beside the driver's own calls",
+        "rows": ["nvlink_bench"],
+        "suites": ["nvlink_tests"],
+        "sources": ["src/api", "src/cuda"],
+    },
 }
 
 

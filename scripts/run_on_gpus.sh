@@ -83,7 +83,7 @@ run_all() {
   suite one_gpu linkspan_conformance 100 env CUDA_VISIBLE_DEVICES=0
   suite faults linkspan_faults 400 env "LINKSPAN_KILL_ROUNDS=${LINKSPAN_KILL_ROUNDS:-200}" "LINKSPAN_FAULTS_OUT=$out/faults.json"
   suite nvlink_tests linkspan_nvlink_transfer 400
-  program nvlink_bench bench_nvlink_transfer 120 --json "$out/nvlink_transfer.json"
+  program nvlink_bench bench_nvlink_transfer 120 --json "$out/nvlink_bench.json"
   program nvlink_engine tests/nvlink_engine_test.py 300 "$pack/libnvlink_transfer.so" gpu
   program seed_commands tests/seed_commands.sh 300 gpu --library "$pack/libnvlink_transfer.so" \
     --shim "$pack/libdriver_shim.so"
