@@ -24,5 +24,8 @@ if(WIN32)
 elseif(NOT APPLE)
   set(nvlink_exports ${nvlink_root}/cmake/nvlink_transfer.map)
   target_link_options(nvlink_transfer PRIVATE -Wl,--version-script=${nvlink_exports})
+  if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # their runtime comes with the program
+    target_link_options(nvlink_transfer PRIVATE -Wl,--no-undefined)
+  endif()
   set_target_properties(nvlink_transfer PROPERTIES LINK_DEPENDS ${nvlink_exports})
 endif()

@@ -98,7 +98,7 @@ class Includes(unittest.TestCase):
             self.refused(
                 "src/engine/a.cpp", f'auto home = {call}("HOME");\n', "reads the environment"
             )
-        self.accepted("src/base/options.cpp", 'auto home = secure_getenv("HOME");\n')
+        self.accepted("src/base/environment.cpp", 'auto home = secure_getenv("HOME");\n')
 
     def test_forbidden(self):
         for statement in (

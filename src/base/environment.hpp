@@ -5,7 +5,7 @@
 
 namespace linkspan::base {
 
-/// Null if it is not set, or if the process is setuid (secure_getenv).
+/// Null if it is not set; with glibc also if the process is setuid (secure_getenv).
 const char* environment(const char* name) noexcept;
 
 }  // namespace linkspan::base
