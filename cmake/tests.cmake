@@ -39,8 +39,10 @@ if(support_sources)
                         nlohmann_json::nlohmann_json)
 endif()
 
-# linkspan_gtest(name folder [modes...]): one program, one ctest entry per mode (cpu, simulated).
+# linkspan_gtest(name folder [modes...] [LIBRARY target]): one program, one ctest entry per mode (cpu,
+# simulated). What the library exports comes from it, not from linkspan_internal.
 function(linkspan_gtest name folder)
+  cmake_parse_arguments(arg "" "LIBRARY" "" ${ARGN})
   linkspan_glob(sources ${folder})
   if(NOT sources)
     return()
@@ -57,9 +59,9 @@ function(linkspan_gtest name folder)
   endif()
   target_include_directories(linkspan_${name} PRIVATE ${CMAKE_SOURCE_DIR})
   target_compile_options(linkspan_${name} PRIVATE -O1)  # tests need to compile fast, not run fast
-  target_link_libraries(linkspan_${name} PRIVATE linkspan_internal GTest::gtest ${main_library}
-                        nlohmann_json::nlohmann_json)
-  foreach(mode IN LISTS ARGN)
+  target_link_libraries(linkspan_${name} PRIVATE ${arg_LIBRARY} linkspan_internal GTest::gtest
+                        ${main_library} nlohmann_json::nlohmann_json)
+  foreach(mode IN LISTS arg_UNPARSED_ARGUMENTS)
     set(environment ${no_driver})
     if(mode STREQUAL "simulated")
       if(NOT TARGET fake_cuda)
@@ -84,6 +86,8 @@ if(TARGET linkspan_faults)
   target_sources(linkspan_faults PRIVATE ${CMAKE_SOURCE_DIR}/tests/conformance/engine_fixture.cpp)
 endif()
 linkspan_gtest(driver_facts tests/driver_facts simulated)
+linkspan_gtest(nvlink_transfer tests/nvlink_transfer cpu simulated LIBRARY nvlink_transfer)
+target_sources(linkspan_nvlink_transfer PRIVATE tests/faults/usage.cpp)
 
 if(TARGET fake_cuda)
   linkspan_test(driver_calls_simulated TIMEOUT 120
@@ -124,6 +128,14 @@ foreach(major 12 13)
   endif()
 endforeach()
 
+# ---- libnvlink_transfer's ABI, by a C compiler ------------------------------------------------
+enable_language(C)
+set(nvlink_abi ${CMAKE_SOURCE_DIR}/tests/abi/nvlink_transfer_abi.c)
+set(nvlink_abi_flags -std=c99 -pedantic -Wall -Wextra -Werror)
+add_library(nvlink_transfer_abi OBJECT ${nvlink_abi})
+target_include_directories(nvlink_transfer_abi PRIVATE ${CMAKE_SOURCE_DIR}/include)
+target_compile_options(nvlink_transfer_abi PRIVATE ${nvlink_abi_flags})
+
 # ---- once, not per sanitizer ------------------------------------------------------------------
 if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   linkspan_test(scripts TIMEOUT 60
@@ -131,6 +143,15 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   linkspan_test(exports TIMEOUT 30
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_exports.py
             $<TARGET_FILE:linkspan>)
+  linkspan_test(nvlink_transfer_exports TIMEOUT 30
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_exports.py
+            $<TARGET_FILE:nvlink_transfer> ${CMAKE_SOURCE_DIR}/include/linkspan/nvlink_transfer.h)
+  find_program(LINKSPAN_CLANG clang)
+  if(LINKSPAN_CLANG)
+    linkspan_test(nvlink_transfer_abi_clang TIMEOUT 30
+      COMMAND ${LINKSPAN_CLANG} -fsyntax-only ${nvlink_abi_flags} -I${CMAKE_SOURCE_DIR}/include
+              ${nvlink_abi})
+  endif()
   linkspan_test(consumer TIMEOUT 300 ENVIRONMENT ${no_driver}
     COMMAND ${CMAKE_SOURCE_DIR}/tests/consumer/run.sh ${CMAKE_BINARY_DIR})
   # Both build the helper as its users do, from nothing.

@@ -44,6 +44,11 @@ std::vector<int> visible_devices() {
   }
 }
 
+bool reach_each_other() {
+  const char* peer = std::getenv("FAKE_CUDA_PEER");
+  return peer == nullptr || std::strcmp(peer, "0") != 0;
+}
+
 Device* device_at(int ordinal) {
   const auto& devices = world().devices;
   const auto index = static_cast<std::size_t>(ordinal);
@@ -220,7 +225,7 @@ CUresult cuDeviceTotalMem(std::size_t* bytes, CUdevice device) {
 
 CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
   if (device_at(device) == nullptr || device_at(peer) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  *can = device != peer;
+  *can = device != peer && reach_each_other();
   return CUDA_SUCCESS;
 }
 
@@ -268,7 +273,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
   if (call.error != CUDA_SUCCESS) return call.error;
   const Device* other = device_of(peer);
   if (other == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  if (other == call.device) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+  if (other == call.device || !reach_each_other()) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   return call.device->peers.insert(other->ordinal).second ? CUDA_SUCCESS
                                                           : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;

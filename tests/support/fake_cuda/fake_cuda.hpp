@@ -7,7 +7,8 @@
 // only where tests/driver_facts has seen it on both.
 //
 // Environment: FAKE_CUDA_DEVICES is the number of GPUs of the machine (2), CUDA_VISIBLE_DEVICES
-// lists those that the process sees, by index. Controls for tests: controls.hpp.
+// lists those that the process sees, by index; with FAKE_CUDA_PEER=0 none reaches another. Controls
+// for tests: controls.hpp.
 // Threads: the driver's functions are for any thread; all state is under the one mutex of World,
 // which is free while bytes are copied.
 // Invariants: a view stays mapped as long as a queued or running entry holds its Allocation; after
