@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 """Fails when a shared object exports anything but linkspan:: and linkspan_*.
 
-Usage: check_exports.py FILE
+Usage: check_exports.py FILE [HEADER]
+
+With a C header it has to export exactly the functions that the header marks NVLINK_TRANSFER_API,
+and those of CUDA's names weakly.
 """
 
+import pathlib
 import re
 import subprocess
 import sys
@@ -11,13 +15,39 @@ import sys
 OURS = re.compile(
     r"(?:(?:vtable|VTT|typeinfo|typeinfo name) for |guard variable for )?linkspan(?:::|_)\w*"
 )
+DECLARED = re.compile(r"^NVLINK_TRANSFER_API [^(;]*?(\w+)\(", re.MULTILINE)
 
-lines = subprocess.run(
-    ["nm", "-DC", "--defined-only", sys.argv[1]], check=True, capture_output=True, text=True
-).stdout.splitlines()
-names = [line.split(maxsplit=2)[2] for line in lines]
-foreign = [name for name in names if not OURS.match(name)]
-for name in foreign:
-    print(f"exported but not ours: {name}")
-print(f"{len(names)} symbols exported, {len(foreign)} of them foreign")
-sys.exit(1 if foreign or not names else 0)
+
+def exports_of(file: str) -> dict[str, str]:
+    """{name: nm's letter}."""
+    lines = subprocess.run(
+        ["nm", "-DC", "--defined-only", file], check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    return {fields[2]: fields[1] for fields in (line.split(maxsplit=2) for line in lines)}
+
+
+def faults_of(exports: dict[str, str], declared: set[str]) -> list[str]:
+    """Against a header, or against OURS where nothing is declared."""
+    if not declared:
+        return [f"exported but not ours: {name}" for name in exports if not OURS.match(name)]
+    faults = [f"exported but not declared: {name}" for name in exports.keys() - declared]
+    faults += [f"declared but not exported: {name}" for name in declared - exports.keys()]
+    for name in declared & exports.keys():
+        if (exports[name] in "WV") != name.startswith("cuda"):
+            faults.append(f"{name} is {exports[name]}: CUDA's names are weak, no others")
+    return sorted(faults)
+
+
+def main() -> int:
+    exports, declared = exports_of(sys.argv[1]), set()
+    if len(sys.argv) > 2:
+        declared = set(DECLARED.findall(pathlib.Path(sys.argv[2]).read_text()))
+        if not declared:
+            sys.exit(f"{sys.argv[2]} declares nothing")
+    faults = faults_of(exports, declared)
+    print("\n".join(faults + [f"{len(exports)} symbols exported, {len(faults)} faults"]))
+    return 1 if faults or not exports else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
