@@ -111,6 +111,12 @@ if(TARGET linkspan_tool)
   endif()
 endif()
 
+if(TARGET fake_cuda)
+  linkspan_test(bench_nvlink_transfer_simulated TIMEOUT 60 ENVIRONMENT ${simulated}
+    COMMAND bench_nvlink_transfer --quick
+            --json ${CMAKE_BINARY_DIR}/bench_nvlink_transfer.json)
+endif()
+
 # ---- our declarations of the driver against NVIDIA's own, of two releases --------------------
 set(abi_check ${CMAKE_SOURCE_DIR}/tests/abi/driver_abi_check.cpp)
 find_path(LINKSPAN_CUDA_INCLUDE_12 cuda.h NO_DEFAULT_PATH
