@@ -166,9 +166,10 @@ class NvlinkLeaks : public NvlinkCache {
     EXPECT_EQ(later.above(held), 0u)
         << held.to_string() << " before, after " << times << ": " << later.to_string();
     EXPECT_EQ(balance.difference(), "");
-    // 10,000 of whatever takes a cache line would show; sanitizers keep what was freed.
+    // 10,000 of whatever takes a cache line would show, but a driver keeps pools of its own;
+    // sanitizers keep what was freed.
     if (std::getenv("LINKSPAN_TEST_LARGE") != nullptr) {
-      EXPECT_LT(resident_kib(), resident + 512);
+      EXPECT_LT(resident_kib(), resident + (simulated() ? 512 : 4096));
     }
   }
 };

@@ -49,6 +49,30 @@ TEST_P(NvlinkThreads, AHundredAtOnceFindTheirBytes) {
 INSTANTIATE_TEST_SUITE_P(Every, NvlinkThreads, ::testing::Values(0u, 1u, 16u),
                          [](const auto& kept) { return "keeping" + std::to_string(kept.param); });
 
+class NvlinkCacheBeneath : public NvlinkTransfer {};
+
+/// What goes from the cache while a transfer uses it is closed behind that.
+TEST_F(NvlinkCacheBeneath, TransfersItsSizeChangesAllTheTime) {
+  constexpr std::uint64_t kThreads = 8, kSlice = 64u << 10, kRounds = 100;
+  const Memory from(&lender(), 0, 1), other(&lender(), 0, 2), to(nullptr, 1, 3);
+  std::atomic<std::uint64_t> working{kThreads};
+  {
+    std::vector<std::jthread> threads;
+    for (std::uint64_t i = 0; i < kThreads; ++i)
+      threads.emplace_back([&, i] {
+        for (std::uint64_t round = 0; round < kRounds; ++round)
+          for (const Memory* each : {&other, &from})
+            EXPECT_EQ(transfer({each->at(i * kSlice), to.at(i * kSlice), kSlice}), 0)
+                << nvlink_transfer_last_error();
+        --working;
+      });
+    for (unsigned size = 0; working != 0; size = (size + 1) % 3)
+      EXPECT_EQ(nvlink_transfer_set_handle_cache(size), 0);
+  }
+  EXPECT_EQ(nvlink_transfer_set_handle_cache(0), 0);
+  EXPECT_EQ(to.difference({{0, 1, 0, kThreads * kSlice}}), "");
+}
+
 class NvlinkDeath : public NvlinkTransfer {
  protected:
   static constexpr Duration kSoon = 10s;

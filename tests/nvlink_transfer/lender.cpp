@@ -38,6 +38,7 @@ class Server {
   Result<Answer> handle(const Json& call) {
     const auto what = call.at("do").get<std::string>();
     if (what == "transfer") return Answer{transfer(call), {}};
+    if (what == "begin") return Answer{begin(call), {}};
     const auto name = call.at("name").get<std::string>();
     if (what == "lend") return Answer{lend(name, call), {}};
     if (what == "fill") memory_.at(name)->fill(call.at("seed"));
@@ -64,6 +65,12 @@ class Server {
     for (const Json& each : call.at("expected"))
       expected.push_back({each[0], each[1], each[2], each[3]});
     return memory.difference(call.at("seed"), expected);
+  }
+  static Json begin(const Json& call) {
+    int code = 0;
+    std::uint64_t id = 0;
+    for (int i = 0; i < 4; ++i) code = test::begin(request_of(call.at("request")), &id);
+    return code;
   }
   static Json transfer(const Json& call) {
     std::vector<std::string> logged;
@@ -138,6 +145,10 @@ std::string Lender::difference(const std::string& name, std::uint64_t seed,
   Json lines = Json::array();
   for (const auto& [offset, of, from, bytes] : expected) lines.push_back({offset, of, from, bytes});
   return call({{"do", "difference"}, {"name", name}, {"seed", seed}, {"expected", lines}});
+}
+
+int Lender::begin_and_leave(const Request& request) {
+  return call({{"do", "begin"}, {"request", json_of(request)}});
 }
 
 Lender::Told Lender::transfer(const std::vector<Request>& requests) {
