@@ -52,7 +52,7 @@ TEST_F(NvlinkCache, KeepsTheMostRecentlyUsed) {
     EXPECT_EQ(hits() - found, hit ? 1u : 0u) << "of " << which;
     EXPECT_EQ(to->difference({{0, which, 0, 4096}}), "");
   };
-  for (const std::size_t first : {0, 1, 2}) use(first, false);
+  for (std::size_t first = 0; first < 3; ++first) use(first, false);
   use(0, true);  // so 1 is the one that was used least recently
   use(3, false);
   EXPECT_EQ(stats().cached_handles, 3u);

@@ -138,7 +138,7 @@ TEST_F(NvlinkStreams, OneOfAnotherGpuIsRefused) {
 /// cudaStreamLegacy and cudaStreamPerThread.
 TEST_F(NvlinkStreams, TheRuntimesDefaultOnesAreTheSourceGpus) {
   const Memory from(nullptr, 1, 1), to(&lender(), 0, 2);
-  for (const std::uint64_t number : {1, 2})
+  for (std::uint64_t number = 1; number <= 2; ++number)
     EXPECT_EQ(transfer({from.at(0), to.at(4096 * number), 4096,
                         reinterpret_cast<void*>(number)}),  // NOLINT(*-int-to-ptr)
               0)
