@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <fstream>
 #include <functional>
 #include <iostream>
@@ -32,9 +33,9 @@ constexpr std::uint64_t kKiB4 = 4096;
 using Run = std::function<Result<Duration>()>;
 
 struct Plan {
-  const char *id, *unit, *ceiling_how;
-  std::uint64_t bytes;
-  unsigned runs;
+  const char *id = "", *unit = "", *ceiling_how = "";
+  std::uint64_t bytes = 0;
+  unsigned runs = 0;
   double bar = 0;             ///< Zero: none.
   bool bar_is_ratio = false;  ///< Else of the value.
 };
@@ -282,7 +283,7 @@ int run(bool quick, bool enforce, const std::string& file, const std::string& co
 }  // namespace
 }  // namespace linkspan::bench
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   if (argc == 2 && std::string_view(argv[1]) == linkspan::bench::kLenderVerb)
     return linkspan::bench::lend();
   CLI::App app("libnvlink_transfer against the driver's own calls, between two processes.");
@@ -294,4 +295,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   for (int i = 1; i < argc; ++i) command += std::string(" ") + argv[i];
   return linkspan::bench::run(quick, enforce, file, command);
+} catch (const std::exception& error) {  // of CLI11, of Json
+  std::fprintf(stderr, "bench_nvlink_transfer: %s\n", error.what());
+  return 1;
 }
