@@ -58,7 +58,8 @@ enum {
  * handle of this very process, which CUDA refuses to open, stands for the allocation that the
  * pointer lies in. A side without a handle begins ..._offset_bytes behind the pointer, which is
  * device memory of this process. GPUs are ordinals as this process counts them; both may be the
- * same.
+ * same. To close a handle waits for all that is in flight on its GPU, a stream that stands still
+ * too: that is CUDA's doing, and nvlink_transfer_set_handle_cache() spares it.
  *
  * The copy runs in `stream`, a cudaStream_t of the source GPU; null: the legacy default stream of
  * the source GPU. It comes after the work that is in the stream, and the call returns when the
@@ -79,7 +80,8 @@ NVLINK_TRANSFER_API int perform_direct_transfer(
 /* Begins such a transfer: checks and opens as above, then copies in a stream of the library's that
  * follows `stream` as it stands now; that stream does not wait for the copy. `timeout_ms` from now
  * the transfer ends as NVLINK_TRANSFER_TIMED_OUT; 0: never. *id, not null, becomes its number,
- * which is never 0. 16 run at once, 65536 are kept. */
+ * which is never 0. Handles are closed after the end was told. 16 run at once, 65536 are
+ * kept. */
 NVLINK_TRANSFER_API int nvlink_transfer_begin(
     int source_gpu, uint64_t source_ptr, int target_gpu, uint64_t target_ptr, uint64_t size_bytes,
     const void* src_ipc_handle, unsigned src_ipc_handle_size, const void* dst_ipc_handle,

@@ -21,12 +21,14 @@ base::Deadline after(Duration wait) { return base::Deadline::after(base::Clock::
 /// One transfer. Its driver objects are of the source GPU.
 class Background::Job {
  public:
-  Job(Copy copy, Duration timeout)
+  Job(Copy copy, Duration timeout, cuda::Closings::Stay stay)
       : copy_(std::move(copy)),
-        limit_(after(timeout > Duration::zero() ? timeout : Duration::max())) {}
+        limit_(after(timeout > Duration::zero() ? timeout : Duration::max())),
+        stay_(std::move(stay)) {}
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
   ~Job() {
+    if (mark_ == nullptr) return;
     if (const auto scope = copy_.enter(); scope.ok()) release();
   }
 
@@ -65,6 +67,12 @@ class Background::Job {
     if (in_flight_ != 0 || (end_.ok() && done_ < copy_.bytes())) return false;
     if (scope.ok()) release();
     return true;
+  }
+
+  /// Once it is over.
+  Copy::Mappings take() {
+    stay_ = {};
+    return copy_.take();
   }
 
   void cancel() noexcept { canceled_ = true; }
@@ -107,9 +115,7 @@ class Background::Job {
     if (r != cuda::CUDA_SUCCESS) fail(outcome(copy_.driver(), r, "cuEventRecord", copy_.name()));
   }
 
-  /// Also closes the handles, which may wait for what else is in flight.
   void release() {
-    copy_.close();
     const cuda::Driver& d = copy_.driver();
     for (cuda::CUevent* event : {&mark_, &ends_[0], &ends_[1]})
       if (cuda::CUevent old = std::exchange(*event, nullptr); old != nullptr) d.cuEventDestroy(old);
@@ -119,6 +125,7 @@ class Background::Job {
 
   Copy copy_;
   const base::Deadline limit_;
+  cuda::Closings::Stay stay_;
   cuda::CUevent mark_ = nullptr;
   std::array<cuda::CUevent, kPieces> ends_{};
   cuda::CUstream stream_ = nullptr;
@@ -129,7 +136,7 @@ class Background::Job {
   std::atomic<bool> canceled_{false}, over_{false};
 };
 
-Background::~Background() {
+void Background::end() {
   std::jthread thread;
   {
     const base::MutexLock lock(mutex_);
@@ -140,7 +147,9 @@ Background::~Background() {
 }  // the jthread joins here
 
 Outcome Background::begin(Copy copy, cuda::CUstream stream, Duration timeout, std::uint64_t& id) {
-  const auto job = std::make_shared<Job>(std::move(copy), timeout);
+  const bool nothing = copy.bytes() == 0;
+  const auto job = std::make_shared<Job>(std::move(copy), timeout,
+                                         nothing ? cuda::Closings::Stay() : closings_.stay());
   {
     const base::MutexLock lock(mutex_);
     if (jobs_.size() >= kKept)
@@ -148,10 +157,14 @@ Outcome Background::begin(Copy copy, cuda::CUstream stream, Duration timeout, st
                                           " transfers are kept: ask nvlink_transfer_test() or "
                                           "_wait() for their ends"};
   }
-  if (Outcome o = job->mark(stream); !o.ok()) return o;
+  if (nothing)
+    job->set_over();
+  else if (Outcome o = job->mark(stream); !o.ok())
+    return o;
   const base::MutexLock lock(mutex_);
   id = ++last_;
   jobs_[id] = job;
+  if (nothing) return {};
   active_.push_back(job);
   if (!thread_.joinable() && !ending_) thread_ = std::jthread([this] { loop(); });
   changed_.notify_all();
@@ -209,6 +222,7 @@ void Background::loop() {
     for (const auto& job : some) {
       if (!job->advance(ending)) continue;
       ended_(job->copy(), job->end().code);
+      closings_.run([mappings = job->take()] {});
       over.push_back(job);
     }
     mutex_.lock();

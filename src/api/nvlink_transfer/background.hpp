@@ -3,6 +3,8 @@
 // One thread, which starts with the first of them, asks each in turn whether its stream has come by
 // and whether its pieces have ended, and submits the next. So nothing of a transfer is on a GPU
 // before the caller's stream has come by, and what ends early leaves at most two pieces to finish.
+// Handles are closed on another thread, after the end was told: a stream of the caller's that
+// stands still would hold up the closing. Never destroyed: end() it, or let the process end.
 // Threads: any thread.
 // Invariants: a job whose `code` is not NOT_READY touches no memory; each is counted once.
 #pragma once
@@ -15,6 +17,7 @@
 
 #include "api/nvlink_transfer/copy.hpp"
 #include "base/clock.hpp"
+#include "cuda/closings.hpp"
 
 namespace linkspan::nvlink {
 
@@ -27,7 +30,10 @@ class Background {
   explicit Background(Ended ended) : ended_(ended) {}
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
-  ~Background();  ///< Begins no more pieces and joins the thread.
+  ~Background() = delete;
+  /// Begins no more pieces, ends all that is begun, and joins the thread. Not in a forked child,
+  /// which has no such thread.
+  void end() LINKSPAN_EXCLUDES(mutex_);
 
   /// Follows `stream` as it stands now. `timeout` zero: no deadline.
   Outcome begin(Copy copy, cuda::CUstream stream, Duration timeout, std::uint64_t& id)
@@ -43,6 +49,7 @@ class Background {
   void loop() LINKSPAN_EXCLUDES(mutex_);
 
   const Ended ended_;
+  cuda::Closings closings_;
   base::Mutex mutex_;
   base::Condition changed_;
   std::map<std::uint64_t, std::shared_ptr<Job>> jobs_ LINKSPAN_GUARDED_BY(mutex_);  // and active_

@@ -31,11 +31,10 @@ class Copy {
   /// The bytes from `from` on, at most `most`, in that stream of the source GPU.
   Outcome submit(std::uint64_t from, std::uint64_t most, cuda::CUstream stream) const;
 
-  /// What it opened is closed, unless the cache keeps it. It waits for what is in flight there.
-  void close() {
-    source_.mapping.reset();
-    target_.mapping.reset();
-  }
+  /// What it opened, which is closed with the last who holds it. To close waits for what is in
+  /// flight on the GPU (cuda/closings.hpp).
+  using Mappings = std::array<std::shared_ptr<OpenHandle>, 2>;
+  Mappings take() { return {std::move(source_.mapping), std::move(target_.mapping)}; }
 
   const cuda::Driver& driver() const noexcept { return gpus_->driver(); }
   Result<cuda::DeviceScope> enter() const {

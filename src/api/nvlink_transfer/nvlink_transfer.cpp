@@ -1,6 +1,10 @@
 // The C functions: arguments in, CUDA's numbers out, and no exception past them.
 #include "linkspan/nvlink_transfer.h"
 
+#if !defined(_WIN32)
+#include <unistd.h>
+#endif
+
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -28,9 +32,22 @@ void count(const Copy& copy, int code) {
   counts.staged += copy.staged() ? 1 : 0;
 }
 
-/// Its destructor joins its thread, at exit or when the library is unloaded.
+/// When the process ends, so do the transfers, but for a forked child, where none runs, and
+/// Windows, which has ended the thread by then.
 Background& background() {
-  static Background only(count);
+  static Background& only = *new Background(count);
+#if !defined(_WIN32)
+  struct AtExit {
+    const pid_t process = ::getpid();
+    AtExit() = default;
+    AtExit(const AtExit&) = delete;
+    AtExit& operator=(const AtExit&) = delete;
+    ~AtExit() {
+      if (::getpid() == process) only.end();
+    }
+  };
+  static const AtExit end;
+#endif
   return only;
 }
 
@@ -112,16 +129,16 @@ const char* describe(int code) {
       text = "CUDA_SUCCESS: no error";
       break;
     case NVLINK_TRANSFER_NO_DRIVER:
-      text = "CUDA driver missing, or older than 12.0";
+      text = "NVLINK_TRANSFER_NO_DRIVER: no CUDA driver, or one older than 12.0";
       break;
     case NVLINK_TRANSFER_INVALID_DEVICE_POINTER:
-      text = "neither a handle nor a pointer";
+      text = "NVLINK_TRANSFER_INVALID_DEVICE_POINTER: neither a handle nor a pointer";
       break;
     case NVLINK_TRANSFER_TIMED_OUT:
-      text = "the transfer ended at its deadline";
+      text = "NVLINK_TRANSFER_TIMED_OUT: the transfer ended at its deadline";
       break;
     case NVLINK_TRANSFER_CANCELED:
-      text = "the transfer was canceled";
+      text = "NVLINK_TRANSFER_CANCELED: the transfer was canceled";
       break;
     default: {
       Outcome why;
@@ -174,6 +191,7 @@ int nvlink_transfer_begin(int source_gpu, uint64_t source_ptr, int target_gpu, u
   return nvlink::guarded("nvlink_transfer_begin", [&]() -> Outcome {
     if (id == nullptr) return {NVLINK_TRANSFER_INVALID_VALUE, "id is null"};
     nvlink::Copy copy;
+    if (size_bytes == 0) return nvlink::background().begin(copy, nullptr, {}, *id);
     linkspan::cuda::CUstream handle = nullptr;
     Outcome o = nvlink::checked(
         {"source", source_gpu, source_ptr, src_ipc_handle, src_ipc_handle_size, src_offset_bytes},
