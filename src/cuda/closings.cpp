@@ -71,10 +71,11 @@ void Closings::loop() {
       changed_.wait(mutex_, after(wait));
       continue;
     }
-    const std::function<void()> closing = std::move(closings_.front().run);
+    std::function<void()> closing = std::move(closings_.front().run);
     mutex_.unlock();
     const base::Time begin = base::Clock::steady().now();
     closing();
+    closing = nullptr;  // what it holds may be what closes
     const base::Time end = base::Clock::steady().now();
     mutex_.lock();
     next_ = end + std::min(end - begin, kPause);

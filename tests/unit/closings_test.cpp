@@ -53,6 +53,21 @@ TEST(Closings, WaitsForOlderStaysOnlyAfterThePatience) {
   EXPECT_TRUE(ran.within(10s));
 }
 
+TEST(Closings, WhatAClosingHoldsEndsWithoutTheLock) {
+  struct Asker {
+    Closings& closings;
+    Ran& ran;
+    ~Asker() {
+      (void)closings.free();
+      ran.times.release();
+    }
+  };
+  Closings closings;
+  Ran ran;
+  closings.run([asker = std::shared_ptr<Asker>(new Asker{closings, ran})] {});
+  EXPECT_TRUE(ran.within(10s));
+}
+
 TEST(Closings, DrainRunsWhatWaits) {
   Closings closings;
   Ran ran;
