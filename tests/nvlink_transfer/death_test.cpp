@@ -157,17 +157,19 @@ TEST_F(NvlinkDeath, InTheMidstOfMany) {
 TEST_F(NvlinkDeath, WhileTransfersThatWereBegunRun) {
   Lender victim;
   constexpr std::uint64_t kBytes = 64 * kMiB;
-  const Memory from(&victim, 0, 1, kBytes), to(nullptr, 1, 2, kBytes);
+  const Memory from(&victim, 0, 1, kBytes);
+  std::vector<std::unique_ptr<Memory>> to;
   std::vector<std::uint64_t> ids(4);
-  for (std::uint64_t& id : ids)
-    EXPECT_EQ(begin({from.at(0), to.at(0), kBytes}, &id), 0) << nvlink_transfer_last_error();
+  while (to.size() < ids.size()) to.push_back(std::make_unique<Memory>(nullptr, 1, 2, kBytes));
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    EXPECT_EQ(begin({from.at(0), to[i]->at(0), kBytes}, &ids[i]), 0)
+        << nvlink_transfer_last_error();
   victim.kill();
-  int code = 0;
-  for (const std::uint64_t id : ids) {
-    code = nvlink_transfer_wait(id, 10000);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const int code = nvlink_transfer_wait(ids[i], 10000);
     EXPECT_NE(code, NVLINK_TRANSFER_NOT_READY);
+    look(code, *to[i], 1, kBytes);
   }
-  look(code, to, 1, kBytes);
 }
 
 }  // namespace

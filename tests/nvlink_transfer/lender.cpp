@@ -69,7 +69,13 @@ class Server {
   static Json begin(const Json& call) {
     int code = 0;
     std::uint64_t id = 0;
-    for (int i = 0; i < 4; ++i) code = test::begin(request_of(call.at("request")), &id);
+    Request part = request_of(call.at("request"));
+    part.bytes /= 4;
+    for (int i = 0; i < 4; ++i) {
+      code = test::begin(part, &id);
+      part.from.offset += part.bytes;
+      part.to.offset += part.bytes;
+    }
     return code;
   }
   static Json transfer(const Json& call) {

@@ -56,7 +56,7 @@ class Lender {
     std::uint64_t staged;
   };
   Told transfer(const std::vector<Request>& requests);
-  /// It begins that four times and waits for none: the code of the last.
+  /// It begins that in four parts and waits for none: the code of the last.
   int begin_and_leave(const Request& request);
 
   bool lives() const noexcept { return lives_; }
