@@ -92,6 +92,21 @@ TEST(NvlinkReport, StatisticsIntoALargerStruct) {
   EXPECT_EQ(given.guard, 77u);
 }
 
+TEST(NvlinkReport, AFailureIsLoggedWithItsText) {
+  std::vector<std::pair<int, std::string>> logged;
+  nvlink_transfer_set_log_callback(
+      [](int level, const char* text, void* user) {
+        static_cast<decltype(logged)*>(user)->emplace_back(level, text);
+      },
+      &logged);
+  EXPECT_EQ(nvlink_transfer_cancel(~std::uint64_t{0}), NVLINK_TRANSFER_INVALID_VALUE);
+  nvlink_transfer_set_log_callback(nullptr, nullptr);
+  EXPECT_EQ(nvlink_transfer_cancel(~std::uint64_t{1}), NVLINK_TRANSFER_INVALID_VALUE);
+  ASSERT_EQ(logged.size(), 1u);
+  EXPECT_EQ(logged[0].first, 3);
+  EXPECT_NE(logged[0].second.find("18446744073709551615"), std::string::npos) << logged[0].second;
+}
+
 /// Null is none; a callback that is replaced while others log is not called afterwards.
 TEST(NvlinkReport, ACallbackThatWasReplacedIsNotRunning) {
   struct Seen {
@@ -114,12 +129,14 @@ TEST(NvlinkReport, ACallbackThatWasReplacedIsNotRunning) {
         (void)transfer({.from = {.gpu = -1, .pointer = 1}, .to = {.pointer = 1}, .bytes = 1});
     });
   for (int i = 0; i < 50; ++i) {
-    auto seen = std::make_unique<Seen>();
-    nvlink_transfer_set_log_callback(log, seen.get());
-    std::this_thread::yield();
+    Seen seen;
+    nvlink_transfer_set_log_callback(log, &seen);
+    const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+    while (seen.calls < 3 && !limit.passed()) std::this_thread::yield();
     nvlink_transfer_set_log_callback(nullptr, nullptr);
-    seen->gone = true;
-    EXPECT_EQ(seen->inside, 0);
+    seen.gone = true;
+    EXPECT_EQ(seen.inside, 0);
+    EXPECT_GE(seen.calls, 3);
   }
   stop = true;
 }
