@@ -1,0 +1,205 @@
+"""A transfer that goes on while its caller does something else.
+
+All that run are kept in this module until they are over, and with them the memory that they copy,
+whether anybody still holds the future or the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import itertools
+import os
+import threading
+import time
+from typing import Any, Generator, Optional
+
+from ._errors import CANCELED, NOT_READY, OK, TIMED_OUT, NvlinkTransferError
+from ._library import Library, claim_process
+from ._statistics import Recorder, TransferResult
+
+_PIECE_S = 0.05  # of a wait in C: how late another thread learns what this one does not yet know
+_FIRST_POLL_S, _LAST_POLL_S = 0.0001, 0.005
+_SWEPT = 8  # futures looked at when another begins
+_EXIT_S = 5.0
+
+_ENDS = {OK: "done", CANCELED: "canceled", TIMED_OUT: "timed out"}
+
+
+class TransferFuture:
+    """Made by transfer_async(). Can be awaited in asyncio; canceling the task cancels the transfer.
+
+    Threads: any thread. In a process forked from the one that began it, nothing of it works.
+    """
+
+    def __init__(self, size: int, recorder: Recorder, backend: str, began: float) -> None:
+        """began: time.perf_counter() then."""
+        self._size, self._recorder, self._backend, self._began = size, recorder, backend, began
+        self._library: Optional[Library] = None
+        self._number = 0
+        self._keep: Any = None
+        self._progress = 0
+        self._result: Optional[TransferResult] = None
+        self._error: Optional[BaseException] = None
+        self._over = threading.Event()
+        # Held by whoever asks the library, which forgets the number when it says how it ended.
+        self._asking = threading.Lock()
+
+    def status(self) -> str:
+        """ "running", "done", "failed", "canceled" or "timed out". Does not block."""
+        if not self._poll():
+            return "running"
+        if not isinstance(self._error, NvlinkTransferError):
+            return "failed" if self._error else "done"
+        return _ENDS.get(self._error.code, "failed")
+
+    def done(self) -> bool:
+        """Whether it is over, however it ended: nothing touches the memory any more."""
+        return self._poll()
+
+    def progress(self) -> int:
+        """Bytes that are in place, as last heard of; all of them once it is done."""
+        self._poll()
+        return self._progress
+
+    def wait(self, timeout: Optional[float] = None) -> bool:
+        """Until it is over, at most `timeout` seconds (None: without end). Whether it is over.
+
+        Threads: others go on meanwhile, and may wait for the same."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._over.is_set():
+            left = _PIECE_S if until is None else min(_PIECE_S, until - time.monotonic())
+            if left <= 0:
+                return self._poll()
+            self._ask(left)
+        return True
+
+    def result(self, timeout: Optional[float] = None) -> TransferResult:
+        """Of wait(timeout). TimeoutError: it still runs. NvlinkTransferError: how it failed."""
+        if not self.wait(timeout):
+            raise TimeoutError(
+                f"the transfer of {self._size} bytes still runs after {timeout} seconds;"
+                " cancel() ends it"
+            )
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+    def cancel(self) -> bool:
+        """Asks it to end early; False: it is over. It runs until status() or wait() says so."""
+        if self._poll():
+            return False
+        assert self._library is not None
+        claim_process()
+        return self._library.cancel(self._number) == OK
+
+    def __await__(self) -> Generator[Any, None, TransferResult]:
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
+
+        def look(delay: float) -> None:
+            if over.done():
+                return
+            if self._poll():
+                over.set_result(None)
+            else:
+                loop.call_later(delay, look, min(2 * delay, _LAST_POLL_S))
+
+        look(_FIRST_POLL_S)
+        try:
+            yield from over
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        return self.result(0)
+
+    def _poll(self) -> bool:
+        if not self._over.is_set():
+            self._ask(0)
+        return self._over.is_set()
+
+    def _ask(self, wait_s: float) -> None:
+        """Asks the library, unless another thread does so just now and for longer than wait_s."""
+        claim_process()
+        if not (self._asking.acquire(timeout=wait_s) if wait_s else self._asking.acquire(False)):
+            return
+        try:
+            if self._over.is_set() or self._library is None:
+                return
+            code = NOT_READY
+            if wait_s:
+                code = self._library.wait(self._number, max(1, int(wait_s * 1000)))
+            if code == NOT_READY:
+                code, self._progress = self._library.test(self._number)
+            if code != NOT_READY:
+                self._end(None if code == OK else self._library.error(code))
+        finally:
+            self._asking.release()
+
+    def _end(self, error: Optional[BaseException]) -> None:
+        if error is None:
+            self._progress = self._size
+            seconds = time.perf_counter() - self._began
+            self._result = TransferResult(self._size, seconds, self._backend)
+            self._recorder.succeeded(self._result)
+        else:
+            self._recorder.failed()
+        self._error, self._keep = error, None
+        self._over.set()
+
+
+# ---- all that run ---------------------------------------------------------------------------
+_lock = threading.Lock()
+_running: dict[TransferFuture, None] = {}  # in the order in which they are looked at
+
+
+def start(future: TransferFuture, library: Library, number: int, keep: Any) -> None:
+    """Transfer `number` runs; `keep` holds its memory."""
+    future._library, future._number, future._keep = library, number, keep
+    with _lock:
+        _running[future] = None
+        oldest = list(itertools.islice(_running, _SWEPT))
+    # Those whose futures nobody asks any more are over too at some time. Not under the lock: what
+    # they kept may end here, in code of others.
+    for other in oldest:
+        done = other.done()
+        with _lock:
+            if other in _running:
+                del _running[other]
+                if not done:
+                    _running[other] = None
+
+
+def finish(future: TransferFuture, error: Optional[BaseException]) -> None:
+    """One that was never in the library."""
+    future._end(error)
+
+
+def end(recorder: Optional[Recorder], timeout: float) -> int:
+    """Cancels all of an engine, None: of all engines, and waits. How many still run after that."""
+    with _lock:
+        mine = [f for f in _running if recorder is None or f._recorder is recorder]
+    for future in mine:
+        future.cancel()
+    until = time.monotonic() + timeout
+    left = 0
+    for future in mine:
+        if future.wait(max(0.0, until - time.monotonic())):
+            with _lock:
+                _running.pop(future, None)
+        else:
+            left += 1
+    return left
+
+
+def _forget_all() -> None:
+    """In a forked child, where nothing of them works."""
+    global _lock
+    _lock = threading.Lock()
+    _running.clear()
+
+
+atexit.register(end, None, _EXIT_S)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
