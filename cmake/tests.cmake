@@ -117,6 +117,24 @@ if(TARGET fake_cuda)
             --json ${CMAKE_BINARY_DIR}/bench_nvlink_transfer.json)
 endif()
 
+# ---- the Python engine over libnvlink_transfer ------------------------------------------------
+if(TARGET nvlink_transfer AND NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # Python is not built so
+  foreach(test nvlink_engine nvlink_engine_async)
+    set(command ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/${test}_test.py
+        $<TARGET_FILE:nvlink_transfer>)
+    linkspan_test(${test}_cpu TIMEOUT 120 COMMAND ${command} cpu ENVIRONMENT ${no_driver})
+    if(TARGET fake_cuda)
+      linkspan_test(${test}_simulated TIMEOUT 300 COMMAND ${command} simulated
+                    ENVIRONMENT ${simulated})
+    endif()
+  endforeach()
+  linkspan_test(nvlink_engine_search TIMEOUT 120 ENVIRONMENT ${no_driver}
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/nvlink_engine_search_test.py
+            $<TARGET_FILE:nvlink_transfer>)
+  linkspan_test(nvlink_engine_memory TIMEOUT 120
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/nvlink_engine_memory_test.py)
+endif()
+
 # ---- our declarations of the driver against NVIDIA's own, of two releases --------------------
 set(abi_check ${CMAKE_SOURCE_DIR}/tests/abi/driver_abi_check.cpp)
 find_path(LINKSPAN_CUDA_INCLUDE_12 cuda.h NO_DEFAULT_PATH
