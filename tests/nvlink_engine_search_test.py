@@ -137,6 +137,15 @@ class Search(unittest.TestCase):
         with self.assertRaisesRegex(nte.LibraryNotFound, "another library of that name"):
             nte.NvlinkTransferEngine(_ctypes.__file__)
 
+    def test_a_process_that_only_prepares_may_fork(self):
+        with unittest.mock.patch.object(_library, "_used_by", None):
+            engine = nte.NvlinkTransferEngine(LIBRARY)
+            engine.set_handle_cache(1)
+            self.assertIsNone(_library._used_by)
+            with self.assertRaises(nte.NvlinkTransferError):
+                engine.transfer(1, 2, 3, source_gpu=0, target_gpu=0)
+            self.assertEqual(_library._used_by, os.getpid())
+
     def test_nothing_at_all(self):
         with nte.NvlinkTransferEngine() as engine:
             self.assertEqual(engine.backend, "none")

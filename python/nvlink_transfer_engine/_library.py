@@ -41,12 +41,12 @@ _TRANSFER = [
 _used_by: int | None = None  # the process whose CUDA the library has started; a fork inherits it
 
 
-def claim_process() -> None:
-    """Before a call that may start CUDA, which does not survive a fork."""
+def claim_process(starts_cuda: bool = True) -> None:
+    """Before a call that works with CUDA, which does not survive a fork."""
     global _used_by
-    if _used_by is None:
+    if _used_by is None and starts_cuda:
         _used_by = os.getpid()
-    if _used_by != os.getpid():
+    if _used_by not in (None, os.getpid()):
         raise failure(
             NOT_INITIALIZED,
             f"process {os.getpid()} was forked from {_used_by}, which had used CUDA, and CUDA does"
@@ -141,7 +141,7 @@ class Library:
         return int(self.functions.nvlink_transfer_cancel(number))
 
     def set_handle_cache(self, count: int) -> None:
-        claim_process()
+        claim_process(starts_cuda=False)  # a server may set this before it forks
         self.check(self.functions.nvlink_transfer_set_handle_cache(count))
 
     def statistics(self) -> LibraryStatistics:
