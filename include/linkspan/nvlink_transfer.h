@@ -127,6 +127,7 @@ typedef struct nvlink_transfer_stats_t {
   uint64_t failures;          /* of any kind, timed out and canceled ones too */
   uint64_t opens, cache_hits; /* of handles */
   uint64_t staged;            /* transfers without peer access */
+  uint64_t open_handles;      /* now: cached ones, and those of transfers until they are closed */
 } nvlink_transfer_stats_t;
 /* Since the library was loaded. INVALID_VALUE: null, or a size below 8. */
 NVLINK_TRANSFER_API int nvlink_transfer_stats(nvlink_transfer_stats_t* stats);

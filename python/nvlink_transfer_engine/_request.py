@@ -86,7 +86,7 @@ def resolve(
         if handle is None and memory.pointer == 0 and memory.bytes is None:
             raise ValueError(f"{side} is None or address 0: pass its memory, or {side}_handle=")
     if size is None:
-        size = _size_of(memories, offsets)
+        size = _size_of(memories, handles, offsets)
     size = _whole(size, "size")
     for side, memory, handle, offset in zip(("source", "target"), memories, handles, offsets):
         # Behind a handle the offset counts from the allocation, and the library knows its end.
@@ -128,11 +128,15 @@ def _whole(value: Any, name: str) -> int:
     return number
 
 
-def _size_of(memories: tuple[Memory, Memory], offsets: tuple[int, int]) -> int:
+def _size_of(
+    memories: tuple[Memory, Memory], handles: tuple[Any, Any], offsets: tuple[int, int]
+) -> int:
     """What is behind the offset of the source, or if that does not say its size, of the target."""
-    for side, memory, offset in zip(("source", "target"), memories, offsets):
+    for side, memory, handle, offset in zip(("source", "target"), memories, handles, offsets):
         if memory.bytes is None:
             continue
+        if handle is not None:  # the offset tells where in the allocation the object begins
+            return memory.bytes
         if offset > memory.bytes:
             raise ValueError(f"{side}_offset={offset} is beyond its {memory.bytes} bytes")
         return memory.bytes - offset

@@ -19,6 +19,7 @@ struct OpaqueFunction;
 
 using CUdevice = int;
 using CUdeviceptr = unsigned long long;
+using CUmemGenericAllocationHandle = unsigned long long;
 using CUcontext = OpaqueContext*;
 using CUstream = OpaqueStream*;
 using CUevent = OpaqueEvent*;
@@ -206,6 +207,9 @@ using GetProcAddress = CUresult (*)(const char* symbol, void** function, int ver
      void** parameters, void** extra))
 
 /// Null in the table when the driver is too old for them.
-#define LINKSPAN_DRIVER_OPTIONAL(X) X(cuFuncLoad, 12040, (CUfunction function))
+#define LINKSPAN_DRIVER_OPTIONAL(X)                                                             \
+  X(cuFuncLoad, 12040, (CUfunction function))                                                   \
+  X(cuMemRetainAllocationHandle, 11000, (CUmemGenericAllocationHandle * handle, void* address)) \
+  X(cuMemRelease, 10020, (CUmemGenericAllocationHandle handle))
 
 }  // namespace linkspan::cuda

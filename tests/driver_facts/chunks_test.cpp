@@ -29,7 +29,7 @@ class Chunks : public Fact {
     if (range != 0) {
       EXPECT_EQ(vmm.cuMemUnmap(range, kCount * kChunk), CUDA_SUCCESS);
       EXPECT_EQ(vmm.cuMemAddressFree(range, kCount * kChunk), CUDA_SUCCESS);
-      for (const auto handle : handles) EXPECT_EQ(vmm.cuMemRelease(handle), CUDA_SUCCESS);
+      for (const auto handle : handles) EXPECT_EQ(cu->cuMemRelease(handle), CUDA_SUCCESS);
     }
     Fact::TearDown();
   }
@@ -94,7 +94,7 @@ TEST_F(Chunks, BufferIdsTellAChunkFromALaterOne) {
   allow(range + kChunk, kChunk, 0);
   const std::uint64_t again = buffer_id(range + kChunk);
   EXPECT_EQ(vmm.cuMemUnmap(range + kChunk, kChunk), CUDA_SUCCESS);
-  EXPECT_EQ(vmm.cuMemRelease(handles[1]), CUDA_SUCCESS);
+  EXPECT_EQ(cu->cuMemRelease(handles[1]), CUDA_SUCCESS);
   handles[1] = create(kPosixFd);
   map(range + kChunk, handles[1]);
   allow(range + kChunk, kChunk, 0);
@@ -109,6 +109,7 @@ TEST_F(Chunks, ACopyCrossesTheirBorders) {
   std::byte* const host = new_pinned(kChunk);
   std::memset(host, 0x5c, kChunk);
   EXPECT_EQ(cu->cuMemcpyAsync(range + kChunk / 2, address_of(host), kChunk, stream), CUDA_SUCCESS);
+  EXPECT_EQ(cu->cuStreamSynchronize(stream), CUDA_SUCCESS);
   std::memset(host, 0, kChunk);
   EXPECT_EQ(cu->cuMemcpyAsync(address_of(host), range + kChunk / 2, kChunk, stream), CUDA_SUCCESS);
   EXPECT_EQ(cu->cuStreamSynchronize(stream), CUDA_SUCCESS);
@@ -117,7 +118,7 @@ TEST_F(Chunks, ACopyCrossesTheirBorders) {
 
 TEST_F(Chunks, AnInteriorAddressFindsItsChunkAndSharesIt) {
   CUmemGenericAllocationHandle retained = 0;
-  ASSERT_EQ(vmm.cuMemRetainAllocationHandle(&retained, reinterpret_cast<void*>(range + kChunk + 7)),
+  ASSERT_EQ(cu->cuMemRetainAllocationHandle(&retained, reinterpret_cast<void*>(range + kChunk + 7)),
             CUDA_SUCCESS);
   int fd = -1;
   ASSERT_EQ(vmm.cuMemExportToShareableHandle(&fd, retained, kPosixFd, 0), CUDA_SUCCESS);
@@ -139,8 +140,8 @@ TEST_F(Chunks, AnInteriorAddressFindsItsChunkAndSharesIt) {
   EXPECT_EQ(host[4095], std::byte{0x77});
   EXPECT_EQ(vmm.cuMemUnmap(second, kChunk), CUDA_SUCCESS);
   EXPECT_EQ(vmm.cuMemAddressFree(second, kChunk), CUDA_SUCCESS);
-  EXPECT_EQ(vmm.cuMemRelease(imported), CUDA_SUCCESS);
-  EXPECT_EQ(vmm.cuMemRelease(retained), CUDA_SUCCESS);
+  EXPECT_EQ(cu->cuMemRelease(imported), CUDA_SUCCESS);
+  EXPECT_EQ(cu->cuMemRelease(retained), CUDA_SUCCESS);
 }
 
 TEST_F(Chunks, WithoutAHandleTypeOneIsNotExported) {
@@ -148,7 +149,7 @@ TEST_F(Chunks, WithoutAHandleTypeOneIsNotExported) {
   int fd = -1;
   const CUresult r = vmm.cuMemExportToShareableHandle(&fd, none, kPosixFd, 0);
   EXPECT_NE(r, CUDA_SUCCESS);
-  EXPECT_EQ(vmm.cuMemRelease(none), CUDA_SUCCESS);
+  EXPECT_EQ(cu->cuMemRelease(none), CUDA_SUCCESS);
   found("refused with " + number(r));
 }
 
@@ -220,9 +221,9 @@ TEST_F(Pools, OnlyThoseWithAHandleTypeAreShared) {
     EXPECT_EQ(handle == CUDA_SUCCESS, types == kPosixFd);
     CUmemGenericAllocationHandle retained = 0;
     const CUresult chunk =
-        vmm.cuMemRetainAllocationHandle(&retained, reinterpret_cast<void*>(memory));
+        cu->cuMemRetainAllocationHandle(&retained, reinterpret_cast<void*>(memory));
     if (chunk == CUDA_SUCCESS) {
-      EXPECT_EQ(vmm.cuMemRelease(retained), CUDA_SUCCESS);
+      EXPECT_EQ(cu->cuMemRelease(retained), CUDA_SUCCESS);
     }
     seen += std::string(types == 0 ? "without: pool " : "; with: pool ") +
             std::to_string(static_cast<unsigned>(handle)) + ", pointer " +

@@ -199,6 +199,12 @@ TEST_F(Handles, ALaterAllocationHasAnotherHandle) {
   found("as claimed, at the same address " + std::to_string(same_address) + " of 19 times");
 }
 
+TEST_F(Handles, MemoryOfCuMemAllocIsNoChunk) {
+  CUmemGenericAllocationHandle chunk = 0;
+  EXPECT_EQ(cu->cuMemRetainAllocationHandle(&chunk, reinterpret_cast<void*>(new_memory())),
+            CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_F(Handles, HostMemoryAndManagedMemoryHaveNone) {
   CUipcMemHandle handle{};
   CUdeviceptr managed = 0;

@@ -11,7 +11,6 @@
 
 namespace linkspan::cuda {
 
-using CUmemGenericAllocationHandle = unsigned long long;
 struct OpaqueMemoryPool;
 using CUmemoryPool = OpaqueMemoryPool*;
 
@@ -49,7 +48,6 @@ inline constexpr unsigned kPosixFd = 1;
   X(cuMemCreate, 10020,                                                                         \
     (CUmemGenericAllocationHandle * handle, std::size_t bytes, const CUmemAllocationProp* prop, \
      unsigned long long flags))                                                                 \
-  X(cuMemRelease, 10020, (CUmemGenericAllocationHandle handle))                                 \
   X(cuMemAddressReserve, 10020,                                                                 \
     (CUdeviceptr * address, std::size_t bytes, std::size_t alignment, CUdeviceptr wish,         \
      unsigned long long flags))                                                                 \
@@ -60,7 +58,6 @@ inline constexpr unsigned kPosixFd = 1;
   X(cuMemUnmap, 10020, (CUdeviceptr address, std::size_t bytes))                                \
   X(cuMemSetAccess, 10020,                                                                      \
     (CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* access, std::size_t count)) \
-  X(cuMemRetainAllocationHandle, 11000, (CUmemGenericAllocationHandle * handle, void* address)) \
   X(cuMemExportToShareableHandle, 10020,                                                        \
     (void* shareable, CUmemGenericAllocationHandle handle, unsigned type,                       \
      unsigned long long flags))                                                                 \

@@ -43,7 +43,19 @@ bool range(const cuda::Driver& driver, std::uint64_t address, std::uint64_t& bas
   return true;
 }
 
-/// Device memory of this process, which may be several mappings in a row.
+/// `address` lies in a chunk of virtual memory, which others in a row may continue; other memory
+/// ends with its allocation, though the next may begin there (fact:
+/// Handles.MemoryOfCuMemAllocIsNoChunk).
+bool in_chunk(const cuda::Driver& driver, std::uint64_t address) {
+  cuda::CUmemGenericAllocationHandle chunk = 0;
+  return driver.cuMemRetainAllocationHandle != nullptr && driver.cuMemRelease != nullptr &&
+         driver.cuMemRetainAllocationHandle(
+             &chunk, reinterpret_cast<void*>(address)) ==  // NOLINT(performance-no-int-to-ptr)
+             cuda::CUDA_SUCCESS &&
+         driver.cuMemRelease(chunk) == cuda::CUDA_SUCCESS;
+}
+
+/// Device memory of this process.
 Outcome check_local(const cuda::Driver& driver, const Side& side, std::uint64_t bytes) {
   const auto no_memory = [&](const std::string& what) {
     return Outcome{NVLINK_TRANSFER_INVALID_VALUE, name_of(side) + ": " + what};
@@ -54,14 +66,15 @@ Outcome check_local(const cuda::Driver& driver, const Side& side, std::uint64_t 
       type != cuda::CU_MEMORYTYPE_DEVICE)
     return no_memory("pointer " + hex(side.pointer) + " is not device memory of this process");
   std::uint64_t begin = 0, there = 0;
-  for (std::uint64_t end = side.pointer;; end = begin + there) {
-    if (!range(driver, end, begin, there)) {
-      if (end == side.pointer) return no_memory("the driver knows no memory at " + hex(end));
+  if (!range(driver, side.pointer, begin, there))
+    return no_memory("the driver knows no memory at " + hex(side.pointer));
+  std::uint64_t end = begin + there;
+  while (!fits(side.offset, bytes, end - side.pointer)) {
+    if (!in_chunk(driver, end - 1) || !in_chunk(driver, end) || !range(driver, end, begin, there))
       return out_of_bounds(side, bytes, end - side.pointer);
-    }
-    if (fits(side.offset, bytes, begin + there - side.pointer)) return {};
-    if (there == 0) return out_of_bounds(side, bytes, end - side.pointer);
+    end = begin + there;
   }
+  return {};
 }
 
 /// A handle of this process stands for the allocation that the pointer lies in.

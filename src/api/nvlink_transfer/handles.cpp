@@ -8,6 +8,7 @@ namespace linkspan::nvlink {
 OpenHandle::~OpenHandle() {
   const auto scope = cuda::DeviceScope::enter(driver_, context_);
   if (scope.ok()) driver_.cuIpcCloseMemHandle(base_);
+  ++HandleCache::only().closes_;
 }
 
 Outcome OpenHandle::measure(const std::string& what) {

@@ -57,10 +57,12 @@ class HandleCache {
   void keep(unsigned most) LINKSPAN_EXCLUDES(mutex_);
 
   unsigned kept() const LINKSPAN_EXCLUDES(mutex_);
+  std::uint64_t open_now() const noexcept { return opens_ - closes_; }
   std::uint64_t opens() const noexcept { return opens_; }
   std::uint64_t hits() const noexcept { return hits_; }
 
  private:
+  friend class OpenHandle;  // which counts its end
   using Key = std::pair<int, Handle>;
   struct Entry {
     std::shared_ptr<OpenHandle> mapping;  // also of transfers under way
@@ -73,7 +75,7 @@ class HandleCache {
   unsigned most_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   std::list<Key> by_use_ LINKSPAN_GUARDED_BY(mutex_);  // the last used first
   std::map<Key, Entry> entries_ LINKSPAN_GUARDED_BY(mutex_);
-  std::atomic<std::uint64_t> opens_{0}, hits_{0};
+  std::atomic<std::uint64_t> opens_{0}, closes_{0}, hits_{0};
 };
 
 }  // namespace linkspan::nvlink

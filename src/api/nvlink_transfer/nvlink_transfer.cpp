@@ -261,7 +261,8 @@ int nvlink_transfer_stats(nvlink_transfer_stats_t* stats) {
                                       .failures = nvlink::counts.failures,
                                       .opens = handles.opens(),
                                       .cache_hits = handles.hits(),
-                                      .staged = nvlink::counts.staged};
+                                      .staged = nvlink::counts.staged,
+                                      .open_handles = handles.open_now()};
     // A caller of another version knows fewer fields, or more.
     std::memcpy(stats, &now, std::min<std::size_t>(stats->size, sizeof now));
     return {};

@@ -163,6 +163,14 @@ CUresult cuMemFree(CUdeviceptr address) {
   return free_memory(address, {Kind::device, Kind::managed}, CUDA_ERROR_INVALID_VALUE);
 }
 
+/// Its memory is never a chunk.
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle*, void*) {
+  const Call call;
+  return call.error != CUDA_SUCCESS ? call.error : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle) { return CUDA_ERROR_INVALID_VALUE; }
+
 CUresult cuMemAllocManaged(CUdeviceptr* address, std::size_t bytes, unsigned flags) {
   Call call;
   if (call.error != CUDA_SUCCESS) return call.error;
