@@ -26,7 +26,7 @@ THIRD_PARTY = {
     "spdlog": {"log_spdlog.cpp"},
     "fmt": {"log_spdlog.cpp"},
     "openssl": {"control"},
-    "CLI": {"tools"},
+    "CLI": {"tools", "bench"},
     "nlohmann": {"tools", "bench", "python"},
 }
 

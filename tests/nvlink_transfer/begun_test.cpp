@@ -18,8 +18,8 @@ class NvlinkBegun : public NvlinkTransfer {
   void SetUp() override {
     NvlinkTransfer::SetUp();
     if (IsSkipped()) return;
-    from = std::make_unique<Memory>(nullptr, 0, 1);
-    to = std::make_unique<Memory>(&lender(), 1, 2);
+    from = std::make_unique<GpuMemory>(nullptr, 0, 1);
+    to = std::make_unique<GpuMemory>(&lender(), 1, 2);
     whole = {.from = from->at(0), .to = to->at(0), .bytes = kMiB};
   }
   std::uint64_t begun(const Request& request, std::uint32_t timeout_ms = 0) {
@@ -35,7 +35,7 @@ class NvlinkBegun : public NvlinkTransfer {
     EXPECT_EQ(to->difference(expected), "");
   }
 
-  std::unique_ptr<Memory> from, to;
+  std::unique_ptr<GpuMemory> from, to;
   Request whole;
 };
 
@@ -64,7 +64,7 @@ TEST_F(NvlinkBegun, UnknownNumbers) {
 TEST_F(NvlinkBegun, WhatACallRefusesIsNotBegun) {
   std::uint64_t id = 0;
   Request wrong = whole;
-  wrong.from.offset = Memory::kEnd;
+  wrong.from.offset = GpuMemory::kEnd;
   EXPECT_EQ(begin(wrong, &id), NVLINK_TRANSFER_INVALID_VALUE);
   wrong = whole;
   wrong.to.gpu = 99;
@@ -113,7 +113,7 @@ TEST_F(NvlinkBegun, ItsDeadlineEndsIt) {
 
 /// Closing a handle of the held GPU would wait for it: that is not the caller's to wait for.
 TEST_F(NvlinkBegun, ItsDeadlineEndsItWithALentSourceToo) {
-  const Memory lent(&lender(), 0, 3);
+  const GpuMemory lent(&lender(), 0, 3);
   HeldStream held;
   held.hold();
   const std::uint64_t first = begun({lent.at(0), to->at(0), kMiB, held.order().handle}, 50);
@@ -128,7 +128,7 @@ TEST_F(NvlinkBegun, ItsDeadlineEndsItWithALentSourceToo) {
 
 TEST_F(NvlinkBegun, AProcessThatEndsBesideThemEndsWell) {
   const std::uint64_t bytes = 256 * kMiB;
-  const Memory lent(&lender(), 0, 3, bytes), target(&lender(), 1, 4, bytes);
+  const GpuMemory lent(&lender(), 0, 3, bytes), target(&lender(), 1, 4, bytes);
   Lender leaver;
   EXPECT_EQ(leaver.begin_and_leave({lent.at(0), target.at(0), bytes}), 0);
 }  // ~Child: with 0, and soon
@@ -157,8 +157,8 @@ TEST_F(NvlinkBegun, CanceledBehindAHeldStreamItMovesNothing) {
 /// Whatever has come by then, no more comes.
 TEST_F(NvlinkBegun, CanceledInItsMidstItTouchesNothingAfterItsEnd) {
   const std::uint64_t bytes = (simulated() ? 256 : 1024) * kMiB;
-  const Memory large(nullptr, 0, 1, bytes);
-  Memory target(nullptr, 1, 2, bytes);
+  const GpuMemory large(nullptr, 0, 1, bytes);
+  GpuMemory target(nullptr, 1, 2, bytes);
   const std::uint64_t id = begun({large.at(0), target.at(0), bytes});
   std::uint64_t done = 0;
   const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
@@ -181,7 +181,7 @@ TEST_F(NvlinkBegun, CanceledItIsNotOverBeforeItsPiecesAre) {
   const FakeCuda fake = FakeCuda::find();
   if (!fake) GTEST_SKIP() << "needs the simulated driver";
   constexpr std::uint64_t kLarge = 512 * kMiB;
-  const Memory large(nullptr, 0, 1, kLarge), target(nullptr, 1, 2, kLarge);
+  const GpuMemory large(nullptr, 0, 1, kLarge), target(nullptr, 1, 2, kLarge);
   const std::uint64_t id = begun({large.at(0), target.at(0), kLarge});
   const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
   std::uint64_t done = 0;
@@ -196,7 +196,7 @@ TEST_F(NvlinkBegun, CanceledItIsNotOverBeforeItsPiecesAre) {
 
 TEST_F(NvlinkBegun, ProgressGrowsToTheWhole) {
   const std::uint64_t bytes = (simulated() ? 256 : 1024) * kMiB + 5;
-  const Memory large(nullptr, 0, 1, bytes), target(&lender(), 1, 2, bytes);
+  const GpuMemory large(nullptr, 0, 1, bytes), target(&lender(), 1, 2, bytes);
   const std::uint64_t id = begun({large.at(0), target.at(0), bytes});
   const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
   std::uint64_t seen = 0, done = 0;

@@ -15,7 +15,7 @@ class NvlinkCache : public NvlinkTransfer {
   void SetUp() override {
     NvlinkTransfer::SetUp();
     if (IsSkipped()) return;
-    to = std::make_unique<Memory>(nullptr, 1, 1000);
+    to = std::make_unique<GpuMemory>(nullptr, 1, 1000);
     before = stats();
     ASSERT_EQ(before.cached_handles, 0u);
   }
@@ -24,17 +24,17 @@ class NvlinkCache : public NvlinkTransfer {
     EXPECT_EQ(nvlink_transfer_set_handle_cache(0), 0);
     EXPECT_EQ(stats().cached_handles, 0u);
   }
-  int copy(const Memory& from) { return transfer({from.at(0), to->at(0), 4096}); }
+  int copy(const GpuMemory& from) { return transfer({from.at(0), to->at(0), 4096}); }
   /// Since the test began.
   std::uint64_t opens() const { return stats().opens - before.opens; }
   std::uint64_t hits() const { return stats().cache_hits - before.cache_hits; }
 
-  std::unique_ptr<Memory> to;
+  std::unique_ptr<GpuMemory> to;
   nvlink_transfer_stats_t before{};
 };
 
 TEST_F(NvlinkCache, IsNoneAtFirst) {
-  const Memory from(&lender(), 0, 1);
+  const GpuMemory from(&lender(), 0, 1);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(copy(from), 0) << nvlink_transfer_last_error();
   EXPECT_EQ(opens(), 3u);
   EXPECT_EQ(hits(), 0u);
@@ -43,8 +43,9 @@ TEST_F(NvlinkCache, IsNoneAtFirst) {
 
 TEST_F(NvlinkCache, KeepsTheMostRecentlyUsed) {
   ASSERT_EQ(nvlink_transfer_set_handle_cache(3), 0);
-  std::vector<std::unique_ptr<Memory>> lent;
-  for (std::uint64_t i = 0; i < 4; ++i) lent.push_back(std::make_unique<Memory>(&lender(), 0, i));
+  std::vector<std::unique_ptr<GpuMemory>> lent;
+  for (std::uint64_t i = 0; i < 4; ++i)
+    lent.push_back(std::make_unique<GpuMemory>(&lender(), 0, i));
   const auto use = [&](std::size_t which, bool hit) {
     const std::uint64_t opened = opens(), found = hits();
     EXPECT_EQ(copy(*lent[which]), 0) << nvlink_transfer_last_error();
@@ -71,7 +72,7 @@ TEST_F(NvlinkCache, KeepsTheMostRecentlyUsed) {
 
 TEST_F(NvlinkCache, OneMappingServesBothSidesOfATransfer) {
   ASSERT_EQ(nvlink_transfer_set_handle_cache(4), 0);
-  const Memory lent(&lender(), 0, 1);
+  const GpuMemory lent(&lender(), 0, 1);
   for (int i = 0; i < 2; ++i)
     EXPECT_EQ(transfer({lent.at(0), lent.at(1u << 20), 4096}), 0) << nvlink_transfer_last_error();
   EXPECT_EQ(lent.difference({{1u << 20, 1, 0, 4096}}), "");
@@ -81,7 +82,7 @@ TEST_F(NvlinkCache, OneMappingServesBothSidesOfATransfer) {
 TEST_F(NvlinkCache, TheHandleOfNewMemoryIsNotThatOfTheOld) {
   ASSERT_EQ(nvlink_transfer_set_handle_cache(8), 0);
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
-    const Memory from(&lender(), 0, seed);
+    const GpuMemory from(&lender(), 0, seed);
     EXPECT_EQ(copy(from), 0) << nvlink_transfer_last_error();
     EXPECT_EQ(copy(from), 0) << nvlink_transfer_last_error();
     EXPECT_EQ(to->difference({{0, seed, 0, 4096}}), "");
@@ -93,11 +94,11 @@ TEST_F(NvlinkCache, TheHandleOfNewMemoryIsNotThatOfTheOld) {
 /// A mapping that was kept is of the old memory, or it is refused.
 TEST_F(NvlinkCache, TheHandleOfFreedMemoryNeverReachesTheNew) {
   ASSERT_EQ(nvlink_transfer_set_handle_cache(8), 0);
-  auto old = std::make_unique<Memory>(&lender(), 0, 1);
+  auto old = std::make_unique<GpuMemory>(&lender(), 0, 1);
   const Side side = old->at(0);
   EXPECT_EQ(copy(*old), 0) << nvlink_transfer_last_error();
   old.reset();
-  const Memory next(&lender(), 0, 2);
+  const GpuMemory next(&lender(), 0, 2);
   to->fill(3);
   if (transfer({side, to->at(0), 4096}) == 0)
     EXPECT_EQ(to->difference({{0, 1, 0, 4096}}), "");
@@ -189,7 +190,7 @@ class NvlinkLeaks : public NvlinkCache {
 };
 
 TEST_F(NvlinkLeaks, NothingIn10000Transfers) {
-  const Memory from(&lender(), 0, 1);
+  const GpuMemory from(&lender(), 0, 1);
   repeat(10000, [&](int i) {
     ASSERT_EQ(transfer({from.at(0), to->at(static_cast<std::uint64_t>(i) * 64), 64}), 0)
         << nvlink_transfer_last_error();
@@ -200,15 +201,16 @@ TEST_F(NvlinkLeaks, NothingIn10000Transfers) {
 
 TEST_F(NvlinkLeaks, NothingIn10000OfAFullCache) {
   ASSERT_EQ(nvlink_transfer_set_handle_cache(2), 0);
-  std::vector<std::unique_ptr<Memory>> lent;
-  for (std::uint64_t i = 0; i < 3; ++i) lent.push_back(std::make_unique<Memory>(&lender(), 0, i));
+  std::vector<std::unique_ptr<GpuMemory>> lent;
+  for (std::uint64_t i = 0; i < 3; ++i)
+    lent.push_back(std::make_unique<GpuMemory>(&lender(), 0, i));
   repeat(simulated() ? 10000 : 1000, [&](int i) {
     ASSERT_EQ(copy(*lent[static_cast<std::size_t>(i) % 3]), 0) << nvlink_transfer_last_error();
   });
 }
 
 TEST_F(NvlinkLeaks, NothingInThoseThatAreBegun) {
-  const Memory from(&lender(), 0, 1);
+  const GpuMemory from(&lender(), 0, 1);
   repeat(2000, [&](int i) {
     std::uint64_t id = 0;
     ASSERT_EQ(begin({from.at(0), to->at(0), 4096}, &id), 0) << nvlink_transfer_last_error();
@@ -221,9 +223,9 @@ TEST_F(NvlinkLeaks, NothingInThoseThatAreBegun) {
 }
 
 TEST_F(NvlinkLeaks, NothingInThoseThatFail) {
-  const Memory from(&lender(), 0, 1);
-  const Request wrong[] = {{from.at(Memory::kEnd), to->at(0), 1},
-                           {from.at(0), to->at(Memory::kEnd), 1},
+  const GpuMemory from(&lender(), 0, 1);
+  const Request wrong[] = {{from.at(GpuMemory::kEnd), to->at(0), 1},
+                           {from.at(0), to->at(GpuMemory::kEnd), 1},
                            {from.at(0), {.gpu = 1}, 1},
                            {from.at(0), to->at(0), 1, stream(1)}};
   repeat(2000, [&](int i) {

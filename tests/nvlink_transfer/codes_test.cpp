@@ -35,9 +35,9 @@ class NvlinkCodes : public NvlinkTransfer {
   void SetUp() override {
     NvlinkTransfer::SetUp();
     if (IsSkipped()) return;
-    from = std::make_unique<Memory>(&lender(), 0, 1);
-    here = std::make_unique<Memory>(nullptr, 0, 2);
-    to = std::make_unique<Memory>(nullptr, 1, 3);
+    from = std::make_unique<GpuMemory>(&lender(), 0, 1);
+    here = std::make_unique<GpuMemory>(nullptr, 0, 2);
+    to = std::make_unique<GpuMemory>(nullptr, 1, 3);
     whole = {.from = from->at(0), .to = to->at(0), .bytes = 4096};
   }
   void TearDown() override {
@@ -46,7 +46,7 @@ class NvlinkCodes : public NvlinkTransfer {
     EXPECT_EQ(here->difference(), "");
   }
 
-  std::unique_ptr<Memory> from, here, to;
+  std::unique_ptr<GpuMemory> from, here, to;
   Request whole;                   // a good one
   std::vector<Expected> expected;  // in `to`, at the end
 };
@@ -168,7 +168,7 @@ TEST_F(NvlinkCodes, AHandleOfThisVeryProcess) {
   own.from.offset = Buffer::kGuard + 77;
   EXPECT_EQ(transfer(own), 0) << last_error();
   expected = {{0, 2, 77, 4096}};
-  own.from.offset = Memory::kWhole - 4095;
+  own.from.offset = GpuMemory::kWhole - 4095;
   EXPECT_EQ(transfer(own), NVLINK_TRANSFER_INVALID_VALUE);
   // As a target too.
   Request back = {.from = from->at(0), .to = own.from, .bytes = 4096};
@@ -181,7 +181,7 @@ TEST_F(NvlinkCodes, AHandleOfThisVeryProcess) {
 TEST_F(NvlinkCodes, TheCallersContextAndCaptureModeStayAsTheyWere) {
   const cuda::Driver& driver = device(0).driver();
   Request wrong = whole;
-  wrong.to.offset = Memory::kEnd;
+  wrong.to.offset = GpuMemory::kEnd;
   const auto look = [&](cuda::CUcontext due) {
     for (const Request& each : {whole, wrong}) {
       (void)transfer(each);
@@ -214,7 +214,7 @@ TEST_F(NvlinkCodes, WhatIsStagedIsSaidOnceForAPair) {
   Lender child({"FAKE_CUDA_PEER=0"});
   const Request request = {.from = from->at(0), .to = from->at(8192), .bytes = 4096};
   Request across = request;  // CUDA opens the target's on the target's GPU
-  const Memory target(&lender(), 1, 4);
+  const GpuMemory target(&lender(), 1, 4);
   across.to = target.at(0);
   const Lender::Told told = child.transfer({request, across, across});
   EXPECT_EQ(told.codes, (std::vector<int>{0, 0, 0})) << told.last_error;

@@ -39,10 +39,10 @@ class NvlinkCopies : public NvlinkTransfer,
 
 TEST_P(NvlinkCopies, ExactlyTheseBytesAndNoOthers) {
   const Way& way = std::get<0>(GetParam());
-  const Memory from(owner(way.from_lender), way.from_gpu, 1);
-  const Memory to(owner(way.to_lender), way.to_gpu, 2);
+  const GpuMemory from(owner(way.from_lender), way.from_gpu, 1);
+  const GpuMemory to(owner(way.to_lender), way.to_gpu, 2);
   void* const queue = chosen_stream();
-  constexpr std::uint64_t kLast = Memory::kEnd - 1;
+  constexpr std::uint64_t kLast = GpuMemory::kEnd - 1;
   constexpr struct {
     std::uint64_t from, to, bytes;
   } kPieces[] = {{0, 0, 0},
@@ -65,19 +65,19 @@ TEST_P(NvlinkCopies, ExactlyTheseBytesAndNoOthers) {
 
 TEST_P(NvlinkCopies, OnePastTheEndIsRefusedAndTouchesNothing) {
   const Way& way = std::get<0>(GetParam());
-  const Memory from(owner(way.from_lender), way.from_gpu, 3);
-  const Memory to(owner(way.to_lender), way.to_gpu, 4);
+  const GpuMemory from(owner(way.from_lender), way.from_gpu, 3);
+  const GpuMemory to(owner(way.to_lender), way.to_gpu, 4);
   void* const queue = chosen_stream();
   const std::uint64_t beyond = ~std::uint64_t{0};
   const std::uint64_t base = way.from_lender ? Buffer::kGuard : 0;
   const std::uint64_t target_base = way.to_lender ? Buffer::kGuard : 0;
   struct {
     std::uint64_t from, to, bytes;
-  } const pieces[] = {{Memory::kEnd, 0, 1},
-                      {Memory::kEnd - 1, 0, 2},
-                      {0, Memory::kEnd, 1},
-                      {0, Memory::kEnd - 4096, 4097},
-                      {0, 0, Memory::kWhole + 1},
+  } const pieces[] = {{GpuMemory::kEnd, 0, 1},
+                      {GpuMemory::kEnd - 1, 0, 2},
+                      {0, GpuMemory::kEnd, 1},
+                      {0, GpuMemory::kEnd - 4096, 4097},
+                      {0, 0, GpuMemory::kWhole + 1},
                       {0, 0, beyond},
                       {beyond - base, 0, 1},  // offsets whose sum with a size or a base is small
                       {beyond - base - 15, 0, 32},
@@ -115,8 +115,8 @@ class NvlinkLarge : public NvlinkTransfer, public ::testing::WithParamInterface<
 TEST_P(NvlinkLarge, EveryByte) {
   const std::uint64_t bytes = simulated() ? 70 * kMiB + 3 : std::uint64_t{1} << 30;
   const Way& way = GetParam();
-  const Memory from(way.from_lender ? &lender() : nullptr, way.from_gpu, 5, bytes);
-  const Memory to(way.to_lender ? &lender() : nullptr, way.to_gpu, 6, bytes);
+  const GpuMemory from(way.from_lender ? &lender() : nullptr, way.from_gpu, 5, bytes);
+  const GpuMemory to(way.to_lender ? &lender() : nullptr, way.to_gpu, 6, bytes);
   EXPECT_EQ(transfer({from.at(0), to.at(0), bytes, nullptr}), 0) << nvlink_transfer_last_error();
   EXPECT_EQ(to.difference({{0, 5, 0, bytes}}), "");
 }
@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(Every, NvlinkLarge,
 class NvlinkStreams : public NvlinkTransfer {};
 
 TEST_F(NvlinkStreams, OneOfAnotherGpuIsRefused) {
-  const Memory from(&lender(), 0, 1), to(nullptr, 1, 2);
+  const GpuMemory from(&lender(), 0, 1), to(nullptr, 1, 2);
   EXPECT_EQ(transfer({from.at(0), to.at(0), 4096, stream(1)}), NVLINK_TRANSFER_INVALID_STREAM);
   EXPECT_NE(std::string(nvlink_transfer_last_error()), "");
   EXPECT_EQ(to.difference(), "");
@@ -137,7 +137,7 @@ TEST_F(NvlinkStreams, OneOfAnotherGpuIsRefused) {
 
 /// cudaStreamLegacy and cudaStreamPerThread.
 TEST_F(NvlinkStreams, TheRuntimesDefaultOnesAreTheSourceGpus) {
-  const Memory from(nullptr, 1, 1), to(&lender(), 0, 2);
+  const GpuMemory from(nullptr, 1, 1), to(&lender(), 0, 2);
   for (std::uint64_t number = 1; number <= 2; ++number)
     EXPECT_EQ(transfer({from.at(0), to.at(4096 * number), 4096,
                         reinterpret_cast<void*>(number)}),  // NOLINT(*-int-to-ptr)
@@ -147,8 +147,8 @@ TEST_F(NvlinkStreams, TheRuntimesDefaultOnesAreTheSourceGpus) {
 }
 
 TEST_F(NvlinkStreams, TheCopyComesBehindWhatIsInTheStream) {
-  Memory from(nullptr, 0, 1), news(nullptr, 0, 2);
-  const Memory to(&lender(), 1, 3);
+  GpuMemory from(nullptr, 0, 1), news(nullptr, 0, 2);
+  const GpuMemory to(&lender(), 1, 3);
   HeldStream held;
   held.hold();
   held.copy(from.buffer().data(), news.buffer().data(), kMiB);
@@ -167,8 +167,8 @@ class NvlinkCapture : public NvlinkTransfer {
   void SetUp() override {
     NvlinkTransfer::SetUp();
     if (IsSkipped()) return;
-    from = std::make_unique<Memory>(&lender(), 0, 1);
-    to = std::make_unique<Memory>(nullptr, 1, 2);
+    from = std::make_unique<GpuMemory>(&lender(), 0, 1);
+    to = std::make_unique<GpuMemory>(nullptr, 1, 2);
     other = stream(0);
     capturing = stream(0);
     ASSERT_TRUE(graphs);
@@ -187,7 +187,7 @@ class NvlinkCapture : public NvlinkTransfer {
   }
 
   const cuda::GraphEntries graphs = cuda::GraphEntries::find();
-  std::unique_ptr<Memory> from, to;
+  std::unique_ptr<GpuMemory> from, to;
   std::vector<Expected> expected;  // in `to`, at the end
   cuda::CUstream other = nullptr, capturing = nullptr;
 };

@@ -17,7 +17,7 @@ class NvlinkThreads : public NvlinkTransfer,
 TEST_P(NvlinkThreads, AHundredAtOnceFindTheirBytes) {
   constexpr std::uint64_t kThreads = 100, kSlice = 32u << 10, kRounds = 10;
   ASSERT_EQ(nvlink_transfer_set_handle_cache(GetParam()), 0);
-  const Memory from(&lender(), 0, 1), back(&lender(), 1, 2), to(nullptr, 1, 3);
+  const GpuMemory from(&lender(), 0, 1), back(&lender(), 1, 2), to(nullptr, 1, 3);
   std::vector<cuda::CUstream> streams;
   for (std::uint64_t i = 0; i < kThreads; ++i) streams.push_back(i % 2 == 0 ? stream(0) : nullptr);
   const auto before = stats();
@@ -32,7 +32,8 @@ TEST_P(NvlinkThreads, AHundredAtOnceFindTheirBytes) {
           EXPECT_EQ(transfer({from.at(at), to.at(at), kSlice, streams[i]}), 0)
               << nvlink_transfer_last_error();
           EXPECT_EQ(transfer({to.at(at), back.at(at), kSlice}), 0) << nvlink_transfer_last_error();
-          EXPECT_EQ(transfer({from.at(Memory::kEnd), to.at(at), 1}), NVLINK_TRANSFER_INVALID_VALUE);
+          EXPECT_EQ(transfer({from.at(GpuMemory::kEnd), to.at(at), 1}),
+                    NVLINK_TRANSFER_INVALID_VALUE);
         }
       });
   }
@@ -54,14 +55,14 @@ class NvlinkCacheBeneath : public NvlinkTransfer {};
 /// What goes from the cache while a transfer uses it is closed behind that.
 TEST_F(NvlinkCacheBeneath, TransfersItsSizeChangesAllTheTime) {
   constexpr std::uint64_t kThreads = 8, kSlice = 64u << 10, kRounds = 100;
-  const Memory from(&lender(), 0, 1), other(&lender(), 0, 2), to(nullptr, 1, 3);
+  const GpuMemory from(&lender(), 0, 1), other(&lender(), 0, 2), to(nullptr, 1, 3);
   std::atomic<std::uint64_t> working{kThreads};
   {
     std::vector<std::jthread> threads;
     for (std::uint64_t i = 0; i < kThreads; ++i)
       threads.emplace_back([&, i] {
         for (std::uint64_t round = 0; round < kRounds; ++round)
-          for (const Memory* each : {&other, &from})
+          for (const GpuMemory* each : {&other, &from})
             EXPECT_EQ(transfer({each->at(i * kSlice), to.at(i * kSlice), kSlice}), 0)
                 << nvlink_transfer_last_error();
         --working;
@@ -79,7 +80,7 @@ class NvlinkDeath : public NvlinkTransfer {
 
   void TearDown() override { EXPECT_EQ(nvlink_transfer_set_handle_cache(0), 0); }
   /// One whose exporter is dead: the right bytes, or an error and none.
-  static void look(int code, const Memory& to, std::uint64_t seed, std::uint64_t bytes) {
+  static void look(int code, const GpuMemory& to, std::uint64_t seed, std::uint64_t bytes) {
     if (code == 0)
       EXPECT_EQ(to.difference({{0, seed, 0, bytes}}), "");
     else
@@ -89,7 +90,7 @@ class NvlinkDeath : public NvlinkTransfer {
 
 TEST_F(NvlinkDeath, BeforeTheCall) {
   Lender victim;
-  const Memory from(&victim, 0, 1), to(nullptr, 1, 2);
+  const GpuMemory from(&victim, 0, 1), to(nullptr, 1, 2);
   victim.kill();
   const auto begin_at = base::Clock::steady().now();
   EXPECT_EQ(transfer({from.at(0), to.at(0), kMiB}), NVLINK_TRANSFER_INVALID_VALUE);
@@ -103,7 +104,7 @@ TEST_F(NvlinkDeath, BeforeTheCall) {
 TEST_F(NvlinkDeath, BeforeACallWithAKeptHandle) {
   ASSERT_EQ(nvlink_transfer_set_handle_cache(4), 0);
   Lender victim;
-  const Memory from(&victim, 0, 1), to(nullptr, 1, 2);
+  const GpuMemory from(&victim, 0, 1), to(nullptr, 1, 2);
   EXPECT_EQ(transfer({from.at(0), to.at(0), 4096}), 0) << nvlink_transfer_last_error();
   victim.kill();
   look(transfer({from.at(0), to.at(0), kMiB}), to, 1, kMiB);
@@ -111,7 +112,7 @@ TEST_F(NvlinkDeath, BeforeACallWithAKeptHandle) {
 
 TEST_F(NvlinkDeath, OfTheTargetsProcess) {
   Lender victim;
-  const Memory from(nullptr, 0, 1), to(&victim, 1, 2);
+  const GpuMemory from(nullptr, 0, 1), to(&victim, 1, 2);
   victim.kill();
   EXPECT_EQ(transfer({from.at(0), to.at(0), kMiB}), NVLINK_TRANSFER_INVALID_VALUE);
 }
@@ -122,10 +123,10 @@ TEST_F(NvlinkDeath, InTheMidstOfMany) {
   for (const unsigned kept : {0u, 4u}) {
     ASSERT_EQ(nvlink_transfer_set_handle_cache(kept), 0);
     Lender victim;
-    const Memory from(&victim, 0, 1, kBytes);
-    std::vector<std::unique_ptr<Memory>> to;
+    const GpuMemory from(&victim, 0, 1, kBytes);
+    std::vector<std::unique_ptr<GpuMemory>> to;
     for (std::uint64_t i = 0; i < kThreads; ++i)
-      to.push_back(std::make_unique<Memory>(nullptr, 1, 2 + i, kBytes));
+      to.push_back(std::make_unique<GpuMemory>(nullptr, 1, 2 + i, kBytes));
     std::atomic<std::uint64_t> done{0};
     std::atomic<bool> dead{false};
     std::atomic<base::Time> last{};
@@ -157,10 +158,10 @@ TEST_F(NvlinkDeath, InTheMidstOfMany) {
 TEST_F(NvlinkDeath, WhileTransfersThatWereBegunRun) {
   Lender victim;
   constexpr std::uint64_t kBytes = 64 * kMiB;
-  const Memory from(&victim, 0, 1, kBytes);
-  std::vector<std::unique_ptr<Memory>> to;
+  const GpuMemory from(&victim, 0, 1, kBytes);
+  std::vector<std::unique_ptr<GpuMemory>> to;
   std::vector<std::uint64_t> ids(4);
-  while (to.size() < ids.size()) to.push_back(std::make_unique<Memory>(nullptr, 1, 2, kBytes));
+  while (to.size() < ids.size()) to.push_back(std::make_unique<GpuMemory>(nullptr, 1, 2, kBytes));
   for (std::size_t i = 0; i < ids.size(); ++i)
     EXPECT_EQ(begin({from.at(0), to[i]->at(0), kBytes}, &ids[i]), 0)
         << nvlink_transfer_last_error();

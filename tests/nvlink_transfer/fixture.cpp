@@ -6,7 +6,7 @@
 
 namespace linkspan::test {
 
-Memory::Memory(Lender* lender, int gpu, std::uint64_t seed, std::uint64_t bytes)
+GpuMemory::GpuMemory(Lender* lender, int gpu, std::uint64_t seed, std::uint64_t bytes)
     : lender_(lender), gpu_(gpu), seed_(seed) {
   if (lender_ == nullptr) {
     buffer_ = take(Buffer::create(MemoryKind::device, bytes, static_cast<unsigned>(gpu)));
@@ -18,18 +18,18 @@ Memory::Memory(Lender* lender, int gpu, std::uint64_t seed, std::uint64_t bytes)
   handle_ = lender_->lend(name_, gpu, bytes, seed);
 }
 
-Memory::~Memory() {
+GpuMemory::~GpuMemory() {
   if (lender_ != nullptr && lender_->lives()) lender_->free(name_);
 }
 
-Side Memory::at(std::uint64_t offset) const {
+Side GpuMemory::at(std::uint64_t offset) const {
   if (lender_ != nullptr)
     return {.gpu = gpu_, .handle = handle_, .offset = Buffer::kGuard + offset};
   return {
       .gpu = gpu_, .pointer = reinterpret_cast<std::uint64_t>(buffer_->data()), .offset = offset};
 }
 
-void Memory::fill(std::uint64_t seed) {
+void GpuMemory::fill(std::uint64_t seed) {
   seed_ = seed;
   if (lender_ != nullptr)
     lender_->fill(name_, seed);
@@ -37,7 +37,7 @@ void Memory::fill(std::uint64_t seed) {
     buffer_->fill(seed);
 }
 
-std::string Memory::difference(const std::vector<Expected>& expected) const {
+std::string GpuMemory::difference(const std::vector<Expected>& expected) const {
   return lender_ != nullptr ? lender_->difference(name_, seed_, expected)
                             : buffer_->difference(seed_, expected);
 }

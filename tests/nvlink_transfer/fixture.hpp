@@ -19,7 +19,7 @@ namespace linkspan::test {
 
 /// An allocation of a GPU, this process's or the Lender's. Offsets count from behind its first
 /// guard, kEnd is the end of the allocation.
-class Memory {
+class GpuMemory {
  public:
   // With the guards 4 MiB: no part of a block that the driver shares out, so that a handle stands
   // for these bytes and no more.
@@ -27,10 +27,10 @@ class Memory {
   static constexpr std::uint64_t kEnd = kBytes + Buffer::kGuard;
 
   /// Null: of this process. The Lender outlives it.
-  Memory(Lender* lender, int gpu, std::uint64_t seed, std::uint64_t bytes = kBytes);
-  ~Memory();
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
+  GpuMemory(Lender* lender, int gpu, std::uint64_t seed, std::uint64_t bytes = kBytes);
+  ~GpuMemory();
+  GpuMemory(const GpuMemory&) = delete;
+  GpuMemory& operator=(const GpuMemory&) = delete;
 
   /// As perform_direct_transfer() names it.
   Side at(std::uint64_t offset) const;
