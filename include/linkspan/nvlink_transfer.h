@@ -120,6 +120,7 @@ NVLINK_TRANSFER_API void nvlink_transfer_set_log_callback(nvlink_transfer_log ca
  * 65536. */
 NVLINK_TRANSFER_API int nvlink_transfer_set_handle_cache(unsigned max);
 
+/* NOLINTNEXTLINE(readability-identifier-naming) */
 typedef struct nvlink_transfer_stats_t {
   uint32_t size;              /* of this struct; set by the caller */
   uint32_t cached_handles;    /* open now */
@@ -134,6 +135,7 @@ NVLINK_TRANSFER_API int nvlink_transfer_stats(nvlink_transfer_stats_t* stats);
 
 /* ---- for engines that look for it here -------------------------------------------------------
  * A weak symbol where the platform has those: a process that has the CUDA runtime keeps its own. */
+/* NOLINTNEXTLINE(readability-identifier-naming) */
 NVLINK_TRANSFER_API const char* cudaGetErrorString(int code);
 
 #ifdef __cplusplus

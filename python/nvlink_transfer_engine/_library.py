@@ -64,6 +64,7 @@ class _Stats(ctypes.Structure):
         ("opens", ctypes.c_uint64),
         ("cache_hits", ctypes.c_uint64),
         ("staged", ctypes.c_uint64),
+        ("open_handles", ctypes.c_uint64),
     ]
 
 
@@ -91,6 +92,7 @@ class LibraryStatistics(NamedTuple):
     opens: int  # of handles
     cache_hits: int  # of handles
     staged: int  # transfers without peer access
+    open_handles: int  # now: cached ones, and those of transfers until they are closed
 
 
 class Library:

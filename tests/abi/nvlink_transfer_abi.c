@@ -65,7 +65,7 @@ PIN(NVLINK_TRANSFER_CANCELED == 20001);
 PIN(NVLINK_TRANSFER_FAILED == 999);
 PIN(NVLINK_TRANSFER_HANDLE_BYTES == 64);
 
-PIN(sizeof(nvlink_transfer_stats_t) == 56);
+PIN(sizeof(nvlink_transfer_stats_t) == 64);
 PIN(offsetof(nvlink_transfer_stats_t, size) == 0);
 PIN(offsetof(nvlink_transfer_stats_t, cached_handles) == 4);
 PIN(offsetof(nvlink_transfer_stats_t, transfers) == 8);
@@ -74,3 +74,4 @@ PIN(offsetof(nvlink_transfer_stats_t, failures) == 24);
 PIN(offsetof(nvlink_transfer_stats_t, opens) == 32);
 PIN(offsetof(nvlink_transfer_stats_t, cache_hits) == 40);
 PIN(offsetof(nvlink_transfer_stats_t, staged) == 48);
+PIN(offsetof(nvlink_transfer_stats_t, open_handles) == 56);

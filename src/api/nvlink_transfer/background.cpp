@@ -112,7 +112,11 @@ class Background::Job {
     const cuda::CUevent end = ends_[(first_ + in_flight_) % kPieces];
     ++in_flight_;
     const auto r = copy_.driver().cuEventRecord(end, stream_);
-    if (r != cuda::CUDA_SUCCESS) fail(outcome(copy_.driver(), r, "cuEventRecord", copy_.name()));
+    if (r == cuda::CUDA_SUCCESS) return;
+    fail(outcome(copy_.driver(), r, "cuEventRecord", copy_.name()));
+    // Nothing tells of its end but the stream, which holds two pieces at most.
+    copy_.driver().cuStreamSynchronize(stream_);
+    in_flight_ = 0;
   }
 
   void release() {

@@ -116,48 +116,57 @@ Outcome ask(std::uint64_t id, Duration wait, std::uint64_t* done_bytes) {
   return end;
 }
 
+/// Of what the library answers by itself, also without a driver.
+const char* own_text(int code) {
+  switch (code) {
+    case NVLINK_TRANSFER_OK:
+      return "CUDA_SUCCESS: no error";
+    case NVLINK_TRANSFER_INVALID_VALUE:
+      return "CUDA_ERROR_INVALID_VALUE: invalid argument";
+    case NVLINK_TRANSFER_INVALID_DEVICE_POINTER:
+      return "NVLINK_TRANSFER_INVALID_DEVICE_POINTER: neither a handle nor a pointer";
+    case NVLINK_TRANSFER_NO_DRIVER:
+      return "NVLINK_TRANSFER_NO_DRIVER: no CUDA driver, or one older than 12.0";
+    case NVLINK_TRANSFER_NO_DEVICE:
+      return "CUDA_ERROR_NO_DEVICE: no GPU is visible";
+    case NVLINK_TRANSFER_INVALID_DEVICE:
+      return "CUDA_ERROR_INVALID_DEVICE: invalid device ordinal";
+    case NVLINK_TRANSFER_INVALID_STREAM:
+      return "CUDA_ERROR_INVALID_HANDLE: invalid handle of a stream or another object";
+    case NVLINK_TRANSFER_NOT_READY:
+      return "CUDA_ERROR_NOT_READY: the transfer goes on";
+    case NVLINK_TRANSFER_CAPTURING:
+      return "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: the stream records a graph";
+    case NVLINK_TRANSFER_TIMED_OUT:
+      return "NVLINK_TRANSFER_TIMED_OUT: the transfer ended at its deadline";
+    case NVLINK_TRANSFER_CANCELED:
+      return "NVLINK_TRANSFER_CANCELED: the transfer was canceled";
+    default:
+      return nullptr;
+  }
+}
+
 /// What the driver calls the number, kept for ever: the caller is promised static text.
 const char* describe(int code) {
+  if (const char* own = own_text(code); own != nullptr) return own;
   static base::Mutex mutex;
   static auto& texts = *new std::map<int, std::string>;
   const base::MutexLock lock(mutex);
   const auto known = texts.find(code);
   if (known != texts.end()) return known->second.c_str();
-  std::string text;
-  switch (code) {
-    case NVLINK_TRANSFER_OK:
-      text = "CUDA_SUCCESS: no error";
-      break;
-    case NVLINK_TRANSFER_NO_DRIVER:
-      text = "NVLINK_TRANSFER_NO_DRIVER: no CUDA driver, or one older than 12.0";
-      break;
-    case NVLINK_TRANSFER_INVALID_DEVICE_POINTER:
-      text = "NVLINK_TRANSFER_INVALID_DEVICE_POINTER: neither a handle nor a pointer";
-      break;
-    case NVLINK_TRANSFER_TIMED_OUT:
-      text = "NVLINK_TRANSFER_TIMED_OUT: the transfer ended at its deadline";
-      break;
-    case NVLINK_TRANSFER_CANCELED:
-      text = "NVLINK_TRANSFER_CANCELED: the transfer was canceled";
-      break;
-    default: {
-      Outcome why;
-      Gpus* const gpus = Gpus::get(why);
-      const char *name = nullptr, *words = nullptr;
-      const auto number = static_cast<cuda::CUresult>(code);
-      if (gpus != nullptr && gpus->driver().cuGetErrorName(number, &name) == cuda::CUDA_SUCCESS &&
-          name != nullptr) {
-        text = name;
-        if (gpus->driver().cuGetErrorString(number, &words) == cuda::CUDA_SUCCESS &&
-            words != nullptr)
-          text += std::string(": ") + words;
-      } else {
-        text = "CUDA error " + std::to_string(code);
-      }
-    }
-  }
   constexpr std::size_t kTexts = 4096;  // a caller that counts through all numbers
   if (texts.size() >= kTexts) return "unknown error";
+  Outcome why;
+  Gpus* const gpus = Gpus::get(why);
+  const char *name = nullptr, *words = nullptr;
+  const auto number = static_cast<cuda::CUresult>(code);
+  std::string text = "CUDA error " + std::to_string(code);
+  if (gpus != nullptr && gpus->driver().cuGetErrorName(number, &name) == cuda::CUDA_SUCCESS &&
+      name != nullptr) {
+    text = name;
+    if (gpus->driver().cuGetErrorString(number, &words) == cuda::CUDA_SUCCESS && words != nullptr)
+      text += std::string(": ") + words;
+  }
   return texts.emplace(code, std::move(text)).first->second.c_str();
 }
 
