@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "api/nvlink_transfer/spares.hpp"
+
 namespace linkspan::nvlink {
 namespace {
 
@@ -27,21 +29,12 @@ class Background::Job {
         stay_(std::move(stay)) {}
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
-  ~Job() {
-    if (mark_ == nullptr) return;
-    if (const auto scope = copy_.enter(); scope.ok()) release();
-  }
+  ~Job() { release(); }
 
   /// Marks where the caller's stream stands.
   Outcome mark(cuda::CUstream stream) {
+    if (Outcome o = take(mark_, "cuEventCreate"); !o.ok()) return o;
     const cuda::Driver& d = copy_.driver();
-    for (cuda::CUevent* event : {&mark_, &ends_[0], &ends_[1]})
-      if (const auto r = d.cuEventCreate(event, cuda::CU_EVENT_DISABLE_TIMING);
-          r != cuda::CUDA_SUCCESS)
-        return outcome(d, r, "cuEventCreate", copy_.name());
-    if (const auto r = d.cuStreamCreateWithPriority(&stream_, cuda::CU_STREAM_NON_BLOCKING, 0);
-        r != cuda::CUDA_SUCCESS)
-      return outcome(d, r, "cuStreamCreateWithPriority", copy_.name());
     return outcome(d, d.cuEventRecord(mark_, stream), "cuEventRecord", copy_.name());
   }
 
@@ -65,7 +58,7 @@ class Background::Job {
     while (end_.ok() && in_flight_ < kPieces && submitted_ < copy_.bytes() && passed(mark_))
       submit();
     if (in_flight_ != 0 || (end_.ok() && done_ < copy_.bytes())) return false;
-    if (scope.ok()) release();
+    release();
     return true;
   }
 
@@ -105,8 +98,18 @@ class Background::Job {
     }
   }
 
+  template <class T>
+  Outcome take(T& into, const char* call) {
+    if (into != nullptr) return {};
+    const auto r = Spares::only().take(copy_.driver(), copy_.source_gpu(), into);
+    return outcome(copy_.driver(), r, call, copy_.name());
+  }
+
   void submit() {
-    Outcome o = copy_.submit(submitted_, kPiece, stream_);
+    Outcome o = take(stream_, "cuStreamCreateWithPriority");
+    for (cuda::CUevent& end : ends_)
+      if (o.ok()) o = take(end, "cuEventCreate");
+    if (o.ok()) o = copy_.submit(submitted_, kPiece, stream_);
     if (!o.ok()) return fail(std::move(o));
     submitted_ += std::min(kPiece, copy_.bytes() - submitted_);
     const cuda::CUevent end = ends_[(first_ + in_flight_) % kPieces];
@@ -120,11 +123,9 @@ class Background::Job {
   }
 
   void release() {
-    const cuda::Driver& d = copy_.driver();
     for (cuda::CUevent* event : {&mark_, &ends_[0], &ends_[1]})
-      if (cuda::CUevent old = std::exchange(*event, nullptr); old != nullptr) d.cuEventDestroy(old);
-    if (cuda::CUstream old = std::exchange(stream_, nullptr); old != nullptr)
-      d.cuStreamDestroy(old);
+      Spares::only().give_back(copy_.source_gpu(), std::exchange(*event, nullptr));
+    Spares::only().give_back(copy_.source_gpu(), std::exchange(stream_, nullptr));
   }
 
   Copy copy_;

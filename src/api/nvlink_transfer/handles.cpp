@@ -4,10 +4,22 @@
 #include <bit>
 
 namespace linkspan::nvlink {
+namespace {
+
+/// To open a handle beside its closing answers 208, "already mapped", now and then.
+base::Mutex& one_at_a_time() {
+  static base::Mutex& mutex = *new base::Mutex;
+  return mutex;
+}
+
+}  // namespace
 
 OpenHandle::~OpenHandle() {
   const auto scope = cuda::DeviceScope::enter(driver_, context_);
-  if (scope.ok()) driver_.cuIpcCloseMemHandle(base_);
+  if (scope.ok()) {
+    const base::MutexLock lock(one_at_a_time());
+    driver_.cuIpcCloseMemHandle(base_);
+  }
   ++HandleCache::only().closes_;
 }
 
@@ -39,8 +51,11 @@ Outcome HandleCache::open(Gpus& gpus, int ordinal, const Handle& handle, const s
   if (Outcome o = gpus.context(ordinal, context); !o.ok()) return o;
   const cuda::Driver& driver = gpus.driver();
   cuda::CUdeviceptr base = 0;
-  const auto r = driver.cuIpcOpenMemHandle(&base, std::bit_cast<cuda::CUipcMemHandle>(handle),
-                                           cuda::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  const auto r = [&] {
+    const base::MutexLock one(one_at_a_time());
+    return driver.cuIpcOpenMemHandle(&base, std::bit_cast<cuda::CUipcMemHandle>(handle),
+                                     cuda::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  }();
   // The context is valid: this is its answer to a handle of this process (fact:
   // Handles.TheExporterCannotOpenItsOwn).
   if (r == cuda::CUDA_ERROR_INVALID_CONTEXT) return {};
