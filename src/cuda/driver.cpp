@@ -52,8 +52,7 @@ Result<Driver> Driver::load(const char* file, CUresult* init) {
 
   const CUresult r = driver.cuInit(0);
   if (init != nullptr) *init = r;
-  if (r != CUDA_SUCCESS)
-    return unsupported(to_status(driver, r, "cuInit").what());
+  if (r != CUDA_SUCCESS) return unsupported(to_status(driver, r, "cuInit").what());
   return driver;
 }
 

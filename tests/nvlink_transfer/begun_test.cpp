@@ -18,7 +18,8 @@ class NvlinkBegun : public NvlinkTransfer {
   void SetUp() override {
     NvlinkTransfer::SetUp();
     if (IsSkipped()) return;
-    // A handle that an earlier test left to be closed would wait for the stream that this one holds.
+    // A handle that an earlier test left to be closed would wait for the stream that this one
+    // holds.
     const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
     while (stats().open_handles != 0 && !limit.passed()) std::this_thread::yield();
     from = std::make_unique<GpuMemory>(nullptr, 0, 1);
