@@ -3,7 +3,7 @@
 namespace linkspan::nvlink {
 namespace {
 
-constexpr std::size_t kEvents = 256, kStreams = 4;  // of a GPU at first
+constexpr std::size_t kEvents = 256, kStreams = 16;  // of a GPU at first: for all that run at once
 
 cuda::CUresult make(const cuda::Driver& driver, cuda::CUevent& event) {
   return driver.cuEventCreate(&event, cuda::CU_EVENT_DISABLE_TIMING);
