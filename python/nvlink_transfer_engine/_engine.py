@@ -89,8 +89,8 @@ class NvlinkTransferEngine:
         source, target: an address of GPU memory of this process (int), a contiguous torch tensor,
         an object with __cuda_array_interface__, an object with __dlpack__ or its capsule (which is
         consumed), or None when that side has a handle.
-        size: bytes. None: what the source has behind its offset; if that does not say its size,
-        what the target has.
+        size: bytes. None: what the source has behind its offset, beside a handle all that it has;
+        if that does not say its size, what the target has.
         source_gpu, target_gpu: CUDA ordinals. None: the object's; address and handle have none.
         source_handle, target_handle: the CUDA IPC handle of an allocation of another process, bytes
         or an object with .reserved. The bytes begin ..._offset behind the start of the allocation;
