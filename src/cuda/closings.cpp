@@ -30,6 +30,7 @@ Closings::Stay Closings::stay() {
 }
 
 void Closings::leave(std::uint64_t number) {
+  if (fork_.forked()) return;
   const base::MutexLock lock(mutex_);
   stays_.erase(number);
   if (!closings_.empty()) changed_.notify_all();
@@ -41,6 +42,7 @@ bool Closings::free() const {
 }
 
 void Closings::run(std::function<void()> closing) {
+  if (fork_.forked()) return;
   const base::MutexLock lock(mutex_);
   closings_.push_back({std::move(closing), last_ + 1, base::Clock::steady().now()});
   if (!thread_.joinable() && !ending_) thread_ = std::jthread([this] { loop(); });

@@ -21,6 +21,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/fork.hpp"
 #include "base/mutex.hpp"
 
 namespace linkspan::cuda {
@@ -59,6 +60,7 @@ class Closings {
   Stay stay() LINKSPAN_EXCLUDES(mutex_);
   /// Nobody has a Stay.
   bool free() const LINKSPAN_EXCLUDES(mutex_);
+  /// In a forked child it is dropped: what it would close is the parent's.
   void run(std::function<void()> closing) LINKSPAN_EXCLUDES(mutex_);
   /// Its owner's end deletes it by run(); at once when the Closings are gone.
   template <class T>
@@ -86,6 +88,7 @@ class Closings {
   /// How long the first of them has to wait at least.
   Duration to_wait() const LINKSPAN_REQUIRES(mutex_);
 
+  const base::ForkWatch fork_;
   const Duration patience_;
   mutable base::Mutex mutex_;
   base::Condition changed_;

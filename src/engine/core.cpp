@@ -35,8 +35,12 @@ Result<std::shared_ptr<Core>> Core::open(const EngineOptions& options) {
     settings->transfer_deadline = options.transfer_deadline;
   const base::Level level = settings->log_level;
   const std::string warning = settings->warning;
-  // Shared with every handle that the user holds.
-  std::shared_ptr<Core> core(new Core(*std::move(settings), base::Log(level, sink_of(options))));
+  // Shared with every handle that the user holds. In a forked child its end would wait for threads
+  // that are not there.
+  std::shared_ptr<Core> core(new Core(*std::move(settings), base::Log(level, sink_of(options))),
+                             [](Core* ending) {
+                               if (!ending->forked()) delete ending;
+                             });
   static std::atomic<bool> warned{false};  // of the environment, which every Engine reads
   if (!warning.empty() && !warned.exchange(true)) core->log_.write(base::Level::warning, warning);
   if (Status status = core->set_up(options); !status.ok()) return status;

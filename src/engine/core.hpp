@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/fork.hpp"
 #include "base/log.hpp"
 #include "base/options.hpp"
 #include "base/task_thread.hpp"
@@ -73,6 +74,8 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   Status close(Duration timeout);
   /// Never ends: something is not quiet, and nobody is left who would wait for it.
   void stay() { self_ = shared_from_this(); }
+  /// This process is a child of the one that opened it: nothing here may be touched.
+  bool forked() const noexcept { return fork_.forked(); }
 
  private:
   std::shared_ptr<const Keys> keys_of(std::uint64_t serial) LINKSPAN_EXCLUDES(exports_mutex_);
@@ -122,6 +125,7 @@ class Core final : public control::Listener, public std::enable_shared_from_this
                 Result<control::Exported> answer) override;
   void notified(control::Session& session, std::vector<std::byte> payload) override;
 
+  const base::ForkWatch fork_;
   const base::Options options_;
   const base::Log log_;
   control::Identity identity_;

@@ -1,9 +1,35 @@
 // The public handles: each call goes to the Core.
+#include <type_traits>
+
 #include "engine/core.hpp"
 
 namespace linkspan {
 
 using namespace std::chrono_literals;
+
+namespace {
+
+template <class R>
+R refusal(const char* what) {
+  if constexpr (std::is_constructible_v<R, Status>)
+    return R(Status(Code::invalid_argument, Scope::process, what));
+  else
+    return R{};
+}
+
+/// `act` on the Core, unless there is none, or only its parent's.
+template <class Act>
+auto on(const std::shared_ptr<engine::Core>& core, Act act) -> decltype(act(*core)) {
+  using R = decltype(act(*core));
+  if (core == nullptr) return refusal<R>("the handle names no Engine and no peer");
+  if (core->forked())
+    return refusal<R>(
+        "this process was forked from the one that opened the Engine: open one here, after a spawn "
+        "or exec if GPUs are used");
+  return act(*core);
+}
+
+}  // namespace
 
 // Engine
 Engine::Engine(std::shared_ptr<engine::Core> core) : core_(std::move(core)) {}
@@ -14,8 +40,9 @@ Engine& Engine::operator=(Engine&& other) noexcept {
   return *this;
 }
 Engine::~Engine() {
+  if (core_ == nullptr || core_->forked()) return;
   // Where memory is still in use, what watches over it stays until the process ends.
-  if (core_ != nullptr && !core_->close(5s).ok()) core_->stay();
+  if (!core_->close(5s).ok()) core_->stay();
 }
 Result<Engine> Engine::open(const EngineOptions& options) {
   auto core = engine::Core::open(options);
@@ -24,95 +51,120 @@ Result<Engine> Engine::open(const EngineOptions& options) {
 }
 Result<Region> Engine::register_memory(void* pointer, std::uint64_t bytes,
                                        const RegionOptions& options) {
-  return core_->register_memory(pointer, bytes, options);
+  return on(core_, [&](auto& core) { return core.register_memory(pointer, bytes, options); });
 }
 Result<Region> Engine::allocate_shared(std::uint64_t bytes, const RegionOptions& options) {
-  return core_->allocate_shared(bytes, options);
+  return on(core_, [&](auto& core) { return core.allocate_shared(bytes, options); });
 }
 Status Engine::publish(std::string_view name, const Region& region) {
-  return core_->publish(name, region);
+  return on(core_, [&](auto& core) { return core.publish(name, region); });
 }
 Status Engine::deregister(const Region& region, Duration timeout) {
-  return core_->deregister(region, timeout);
+  return on(core_, [&](auto& core) { return core.deregister(region, timeout); });
 }
-Status Engine::listen(std::string_view address) { return core_->listen(address); }
-std::string Engine::address() const { return core_->address(); }
+Status Engine::listen(std::string_view address) {
+  return on(core_, [&](auto& core) { return core.listen(address); });
+}
+std::string Engine::address() const {
+  return on(core_, [&](auto& core) { return core.address(); });
+}
 Result<Peer> Engine::connect(std::string_view address, Duration timeout) {
-  return core_->connect(address, timeout);
+  return on(core_, [&](auto& core) { return core.connect(address, timeout); });
 }
-Result<Peer> Engine::accept(Duration timeout) { return core_->accept(timeout); }
+Result<Peer> Engine::accept(Duration timeout) {
+  return on(core_, [&](auto& core) { return core.accept(timeout); });
+}
 Status Engine::send_ipc(std::uint64_t conn_id, const void* data, std::size_t bytes,
                         Duration deadline) {
-  return core_->finish(send_ipc_async(conn_id, data, bytes, deadline));
+  return on(core_, [&](auto& core) {
+    return core.finish(send_ipc_async(conn_id, data, bytes, deadline));
+  });
 }
 Status Engine::recv_ipc(std::uint64_t conn_id, void* data, std::size_t bytes, Duration deadline) {
-  return core_->finish(recv_ipc_async(conn_id, data, bytes, deadline));
+  return on(core_, [&](auto& core) {
+    return core.finish(recv_ipc_async(conn_id, data, bytes, deadline));
+  });
 }
 Result<Transfer> Engine::send_ipc_async(std::uint64_t conn_id, const void* data, std::size_t bytes,
                                         Duration deadline) {
-  return core_->exchange(conn_id, true, control::Space::ipc, 0, data, bytes,
+  return on(core_, [&](auto& core) {
+    return core.exchange(conn_id, true, control::Space::ipc, 0, data, bytes,
                          {.deadline = deadline});
+  });
 }
 Result<Transfer> Engine::recv_ipc_async(std::uint64_t conn_id, void* data, std::size_t bytes,
                                         Duration deadline) {
-  return core_->exchange(conn_id, false, control::Space::ipc, 0, data, bytes,
+  return on(core_, [&](auto& core) {
+    return core.exchange(conn_id, false, control::Space::ipc, 0, data, bytes,
                          {.deadline = deadline});
+  });
 }
-std::size_t Engine::progress() { return core_->progress(); }
-std::vector<Notification> Engine::notifications() { return core_->notifications(); }
-std::string Engine::dump() const { return core_->dump(); }
-Status Engine::close(Duration timeout) { return core_->close(timeout); }
+std::size_t Engine::progress() {
+  return on(core_, [&](auto& core) { return core.progress(); });
+}
+std::vector<Notification> Engine::notifications() {
+  return on(core_, [&](auto& core) { return core.notifications(); });
+}
+std::string Engine::dump() const {
+  return on(core_, [&](auto& core) { return core.dump(); });
+}
+Status Engine::close(Duration timeout) {
+  return on(core_, [&](auto& core) { return core.close(timeout); });
+}
 
 // Peer
-namespace {
-Status no_peer() { return {Code::invalid_argument, Scope::request, "the handle names no peer"}; }
-}  // namespace
 Peer::Peer(std::shared_ptr<engine::Core> core, std::uint64_t id)
     : core_(std::move(core)), id_(id) {}
-std::string Peer::name() const { return core_ == nullptr ? "" : core_->peer_name(id_); }
-PeerState Peer::state() const { return core_ == nullptr ? PeerState::gone : core_->state(id_); }
+std::string Peer::name() const {
+  return on(core_, [&](auto& core) { return core.peer_name(id_); });
+}
+PeerState Peer::state() const {
+  return core_ == nullptr || core_->forked() ? PeerState::gone : core_->state(id_);
+}
 Result<RemoteRegion> Peer::lookup(std::string_view name, Duration timeout) const {
-  if (core_ == nullptr) return no_peer();
-  return core_->lookup(id_, name, timeout);
+  return on(core_, [&](auto& core) { return core.lookup(id_, name, timeout); });
 }
 Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote,
                              std::span<const Block> blocks, const TransferOptions& options) const {
-  if (core_ == nullptr) return no_peer();
-  return core_->submit(id_, Op::write, local, remote, blocks, options);
+  return on(core_, [&](auto& core) {
+    return core.submit(id_, Op::write, local, remote, blocks, options);
+  });
 }
 Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote,
                             std::span<const Block> blocks, const TransferOptions& options) const {
-  if (core_ == nullptr) return no_peer();
-  return core_->submit(id_, Op::read, local, remote, blocks, options);
+  return on(core_,
+            [&](auto& core) { return core.submit(id_, Op::read, local, remote, blocks, options); });
 }
 Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote, const Pages& pages,
                              const TransferOptions& options) const {
-  if (core_ == nullptr) return no_peer();
-  return core_->submit(id_, Op::write, local, remote, pages, options);
+  return on(core_,
+            [&](auto& core) { return core.submit(id_, Op::write, local, remote, pages, options); });
 }
 Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote, const Pages& pages,
                             const TransferOptions& options) const {
-  if (core_ == nullptr) return no_peer();
-  return core_->submit(id_, Op::read, local, remote, pages, options);
+  return on(core_,
+            [&](auto& core) { return core.submit(id_, Op::read, local, remote, pages, options); });
 }
 Result<Transfer> Peer::send(std::uint64_t tag, const void* data, std::uint64_t bytes,
                             const TransferOptions& options) const {
-  if (core_ == nullptr) return no_peer();
-  return core_->exchange(id_, true, control::Space::tags, tag, data, bytes, options);
+  return on(core_, [&](auto& core) {
+    return core.exchange(id_, true, control::Space::tags, tag, data, bytes, options);
+  });
 }
 Result<Transfer> Peer::recv(std::uint64_t tag, void* data, std::uint64_t bytes,
                             const TransferOptions& options) const {
-  if (core_ == nullptr) return no_peer();
-  return core_->exchange(id_, false, control::Space::tags, tag, data, bytes, options);
+  return on(core_, [&](auto& core) {
+    return core.exchange(id_, false, control::Space::tags, tag, data, bytes, options);
+  });
 }
 Status Peer::notify(std::span<const std::byte> message) const {
-  if (core_ == nullptr) return no_peer();
-  return core_->notify(id_, message);
+  return on(core_, [&](auto& core) { return core.notify(id_, message); });
 }
 Result<Explanation> Peer::explain(Op op, const Region& local, const RemoteRegion& remote,
                                   std::uint64_t blocks, std::uint64_t bytes) const {
-  if (core_ == nullptr) return no_peer();
-  return core_->explain(id_, op, local, remote, {.blocks = blocks, .bytes = bytes});
+  return on(core_, [&](auto& core) {
+    return core.explain(id_, op, local, remote, {.blocks = blocks, .bytes = bytes});
+  });
 }
 
 // Transfer
@@ -120,7 +172,7 @@ Transfer::Transfer(std::shared_ptr<engine::Core> core, std::shared_ptr<engine::T
     : core_(std::move(core)), state_(std::move(state)) {}
 Status Transfer::wait(Duration timeout) const {
   if (state_ == nullptr) return {Code::invalid_argument, Scope::request, "no transfer"};
-  return core_->wait(*state_, timeout);
+  return on(core_, [&](auto& core) { return core.wait(*state_, timeout); });
 }
 bool Transfer::done() const noexcept {
   return state_ == nullptr || state_->quiet.load(std::memory_order_acquire);
@@ -132,7 +184,7 @@ Status Transfer::status() const {
 }
 Status Transfer::cancel() const {
   if (state_ == nullptr) return {Code::invalid_argument, Scope::request, "no transfer"};
-  return core_->cancel(*state_);
+  return on(core_, [&](auto& core) { return core.cancel(*state_); });
 }
 std::uint64_t Transfer::bytes() const noexcept {
   if (state_ == nullptr) return 0;

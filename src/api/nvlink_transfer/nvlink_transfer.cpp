@@ -1,10 +1,6 @@
 // The C functions: arguments in, CUDA's numbers out, and no exception past them.
 #include "linkspan/nvlink_transfer.h"
 
-#if !defined(_WIN32)
-#include <unistd.h>
-#endif
-
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -38,12 +34,12 @@ Background& background() {
   static Background& only = *new Background(count);
 #if !defined(_WIN32)
   struct AtExit {
-    const pid_t process = ::getpid();
+    const base::ForkWatch fork;
     AtExit() = default;
     AtExit(const AtExit&) = delete;
     AtExit& operator=(const AtExit&) = delete;
     ~AtExit() {
-      if (::getpid() == process) only.end();
+      if (!fork.forked()) only.end();
     }
   };
   static const AtExit end;
