@@ -2,7 +2,8 @@
 # all of vcache/native. It needs a C++20 compiler and threads, and nothing else to build or to load.
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH nvlink_root)
 file(GLOB nvlink_sources CONFIGURE_DEPENDS ${nvlink_root}/src/api/nvlink_transfer/*.cpp)
-foreach(part base/environment base/fork cuda/closings cuda/device_scope cuda/driver cuda/error cuda/library)
+foreach(part base/environment base/fork cuda/closings cuda/device_scope cuda/driver
+        cuda/error cuda/ipc cuda/library)
   list(APPEND nvlink_sources ${nvlink_root}/src/${part}.cpp)
 endforeach()
 find_package(Threads REQUIRED)

@@ -2,17 +2,10 @@
 
 #include <bit>
 
-#include "base/mutex.hpp"
+#include "cuda/ipc.hpp"
 
 namespace linkspan::cuda {
 namespace {
-
-/// To open a handle beside its closing answers 208, "already mapped", now and then
-/// (docs/cuda_notes.md, "handles").
-base::Mutex& one_at_a_time() {
-  static base::Mutex& mutex = *new base::Mutex;
-  return mutex;
-}
 
 Status reworded(Code code, const Device& device, CUresult result, const char* call) {
   return Status(code, Scope::request, to_status(device.driver(), result, call).what());
@@ -36,11 +29,7 @@ Result<IpcMapping> IpcMapping::open(const Device& device, const IpcHandle& handl
   const Result<DeviceScope> scope = device.enter();
   if (!scope.ok()) return scope.status();
   CUdeviceptr base = 0;
-  CUresult r = [&] {
-    const base::MutexLock lock(one_at_a_time());
-    return driver.cuIpcOpenMemHandle(&base, std::bit_cast<CUipcMemHandle>(handle),
-                                     CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-  }();
+  CUresult r = open_ipc(driver, std::bit_cast<CUipcMemHandle>(handle), base);
   if (r == CUDA_ERROR_INVALID_VALUE || r == CUDA_ERROR_INVALID_HANDLE)
     return reworded(Code::corrupt, device, r, "cuIpcOpenMemHandle");
   if (r == CUDA_ERROR_INVALID_CONTEXT)  // ours is valid (fact: Handles.TheExporterCannotOpenItsOwn)
@@ -57,9 +46,7 @@ Result<IpcMapping> IpcMapping::open(const Device& device, const IpcHandle& handl
 IpcMapping::~IpcMapping() {
   if (device_ == nullptr) return;
   const Result<DeviceScope> scope = device_->enter();
-  if (!scope.ok()) return;
-  const base::MutexLock lock(one_at_a_time());
-  device_->driver().cuIpcCloseMemHandle(base_);
+  if (scope.ok()) close_ipc(device_->driver(), base_);
 }
 
 }  // namespace linkspan::cuda

@@ -1,25 +1,14 @@
 #include "api/nvlink_transfer/handles.hpp"
 
-#include <algorithm>
 #include <bit>
 
+#include "cuda/ipc.hpp"
+
 namespace linkspan::nvlink {
-namespace {
-
-/// To open a handle beside its closing answers 208, "already mapped", now and then.
-base::Mutex& one_at_a_time() {
-  static base::Mutex& mutex = *new base::Mutex;
-  return mutex;
-}
-
-}  // namespace
 
 OpenHandle::~OpenHandle() {
   const auto scope = cuda::DeviceScope::enter(driver_, context_);
-  if (scope.ok()) {
-    const base::MutexLock lock(one_at_a_time());
-    driver_.cuIpcCloseMemHandle(base_);
-  }
+  if (scope.ok()) cuda::close_ipc(driver_, base_);
   ++HandleCache::only().closes_;
 }
 
@@ -51,18 +40,13 @@ Outcome HandleCache::open(Gpus& gpus, int ordinal, const Handle& handle, const s
   if (Outcome o = gpus.context(ordinal, context); !o.ok()) return o;
   const cuda::Driver& driver = gpus.driver();
   cuda::CUdeviceptr base = 0;
-  const auto r = [&] {
-    const base::MutexLock one(one_at_a_time());
-    return driver.cuIpcOpenMemHandle(&base, std::bit_cast<cuda::CUipcMemHandle>(handle),
-                                     cuda::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-  }();
+  const auto r = cuda::open_ipc(driver, std::bit_cast<cuda::CUipcMemHandle>(handle), base);
   // The context is valid: this is its answer to a handle of this process (fact:
   // Handles.TheExporterCannotOpenItsOwn).
   if (r == cuda::CUDA_ERROR_INVALID_CONTEXT) return {};
   if (r == cuda::CUDA_ERROR_INVALID_HANDLE || r == cuda::CUDA_ERROR_INVALID_VALUE)
     return {NVLINK_TRANSFER_INVALID_VALUE, outcome(driver, r, "cuIpcOpenMemHandle", what).text +
-                                               ": its exporter is gone, or it "
-                                               "is no handle"};
+                                               ": its exporter is gone, or it is no handle"};
   if (r != cuda::CUDA_SUCCESS) return outcome(driver, r, "cuIpcOpenMemHandle", what);
   ++opens_;
   // Shared by the transfer and the cache.

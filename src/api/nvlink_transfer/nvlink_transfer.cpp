@@ -18,20 +18,21 @@ struct Counts {
 };
 Counts counts;
 
-void count(const Copy& copy, int code) {
+void count(std::uint64_t bytes, bool staged, int code) {
   if (code != NVLINK_TRANSFER_OK) {
     ++counts.failures;
     return;
   }
   ++counts.transfers;
-  counts.bytes += copy.bytes();
-  counts.staged += copy.staged() ? 1 : 0;
+  counts.bytes += bytes;
+  counts.staged += staged ? 1 : 0;
 }
 
 /// When the process ends, so do the transfers, but for a forked child, where none runs, and
 /// Windows, which has ended the thread by then.
 Background& background() {
-  static Background& only = *new Background(count);
+  static Background& only =
+      *new Background([](const Copy& copy, int code) { count(copy.bytes(), copy.staged(), code); });
 #if !defined(_WIN32)
   struct AtExit {
     const base::ForkWatch fork;
@@ -71,31 +72,32 @@ int guarded(const char* name, Act act) noexcept {
   }
 }
 
-/// Up to where a synchronous and an asynchronous transfer are the same.
+/// Checks, and `act` on what was checked, in the source GPU's context and with the stream as the
+/// driver takes it.
+template <class Act>
 Outcome checked(const Side& source, const Side& target, std::uint64_t bytes, void* stream,
-                Copy& copy, cuda::CUstream& handle) {
+                Act act) {
   Outcome why;
   Gpus* const gpus = Gpus::get(why);
   if (gpus == nullptr) return why;
+  Copy copy;
   if (Outcome o = Copy::prepare(*gpus, source, target, bytes, copy); !o.ok()) return o;
   const auto scope = copy.enter();
   if (!scope.ok()) return {NVLINK_TRANSFER_FAILED, scope.status().what()};
-  return copy.check_stream(stream, handle);
+  cuda::CUstream handle = nullptr;
+  if (Outcome o = copy.check_stream(stream, handle); !o.ok()) return o;
+  return act(std::move(copy), handle);
 }
 
 Outcome transfer(const Side& source, const Side& target, std::uint64_t bytes, void* stream) {
-  Copy copy;
-  cuda::CUstream handle = nullptr;
-  Outcome o = checked(source, target, bytes, stream, copy, handle);
-  if (o.ok()) {
-    const auto scope = copy.enter();
-    if (!scope.ok()) return {NVLINK_TRANSFER_FAILED, scope.status().what()};
-    o = copy.submit(0, bytes, handle);
-    if (o.ok())
-      o = outcome(copy.driver(), copy.driver().cuStreamSynchronize(handle), "cuStreamSynchronize",
-                  copy.name());
-  }
-  count(copy, o.code);
+  bool staged = false;
+  Outcome o = checked(source, target, bytes, stream, [&](Copy copy, cuda::CUstream handle) {
+    staged = copy.staged();
+    if (Outcome begun = copy.submit(0, bytes, handle); !begun.ok()) return begun;
+    return outcome(copy.driver(), copy.driver().cuStreamSynchronize(handle), "cuStreamSynchronize",
+                   copy.name());
+  });
+  count(bytes, staged, o.code);
   return o;
 }
 
@@ -195,17 +197,14 @@ int nvlink_transfer_begin(int source_gpu, uint64_t source_ptr, int target_gpu, u
                           uint64_t* id) {
   return nvlink::guarded("nvlink_transfer_begin", [&]() -> Outcome {
     if (id == nullptr) return {NVLINK_TRANSFER_INVALID_VALUE, "id is null"};
-    nvlink::Copy copy;
-    if (size_bytes == 0) return nvlink::background().begin(copy, nullptr, {}, *id);
-    linkspan::cuda::CUstream handle = nullptr;
-    Outcome o = nvlink::checked(
+    if (size_bytes == 0) return nvlink::background().begin({}, nullptr, {}, *id);
+    const Outcome o = nvlink::checked(
         {"source", source_gpu, source_ptr, src_ipc_handle, src_ipc_handle_size, src_offset_bytes},
         {"target", target_gpu, target_ptr, dst_ipc_handle, dst_ipc_handle_size, dst_offset_bytes},
-        size_bytes, stream, copy, handle);
-    const auto scope = o.ok() ? copy.enter() : linkspan::Status();
-    if (o.ok())
-      o = nvlink::background().begin(std::move(copy), handle, std::chrono::milliseconds(timeout_ms),
-                                     *id);
+        size_bytes, stream, [&](nvlink::Copy copy, linkspan::cuda::CUstream handle) {
+          return nvlink::background().begin(std::move(copy), handle,
+                                            std::chrono::milliseconds(timeout_ms), *id);
+        });
     if (!o.ok()) ++nvlink::counts.failures;
     return o;
   });
