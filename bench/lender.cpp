@@ -1,22 +1,16 @@
 #include "bench/lender.hpp"
 
+#include <span>
 #include <sstream>
 #include <string>
 
 #include "cuda/stream.hpp"
+#include "tools/linkspan/data.hpp"
 
 namespace linkspan::bench {
 namespace {
 
 using namespace std::chrono_literals;
-
-/// splitmix64's finaliser: bytes of another place or of another run show.
-std::uint64_t word(std::uint64_t seed, std::uint64_t index) {
-  std::uint64_t x = (seed << 40 ^ index) + 0x9E3779B97F4A7C15u;
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-  return x ^ x >> 31;
-}
 
 }  // namespace
 
@@ -29,28 +23,30 @@ Result<GpuMemory> GpuMemory::create(const cuda::Device& device, std::uint64_t by
 }
 
 Status GpuMemory::fill(std::uint64_t seed) {
-  std::vector<std::uint64_t> words(buffer_.bytes() / 8);
-  for (std::size_t i = 0; i < words.size(); ++i) words[i] = word(seed, i);
-  return move(address(), words);
+  std::vector<std::byte> data(buffer_.bytes());
+  tool::put_data(data, seed, 0);
+  return move(address(), data);
 }
 
 Status GpuMemory::check(std::uint64_t bytes, std::uint64_t seed, std::uint64_t rest) const {
-  std::vector<std::uint64_t> words(buffer_.bytes() / 8);
-  if (Status s = move(0, words); !s.ok()) return s;
-  for (std::size_t i = 0; i < words.size(); ++i)
-    if (words[i] != word(i * 8 < bytes ? seed : rest, i))
-      return {Code::corrupt, Scope::request, "wrong bytes at offset " + std::to_string(i * 8)};
-  return {};
+  std::vector<std::byte> data(buffer_.bytes());
+  if (Status s = move(0, data); !s.ok()) return s;
+  const auto all = std::span<const std::byte>(data);
+  std::uint64_t wrong = tool::first_difference(all.first(bytes), seed, 0);
+  if (wrong == 0 && (wrong = tool::first_difference(all.subspan(bytes), rest, bytes)) != 0)
+    wrong += bytes;
+  if (wrong == 0) return {};
+  return {Code::corrupt, Scope::request, "wrong bytes at offset " + std::to_string(wrong - 1)};
 }
 
-Status GpuMemory::move(cuda::CUdeviceptr to, std::vector<std::uint64_t>& words) const {
+Status GpuMemory::move(cuda::CUdeviceptr to, std::vector<std::byte>& data) const {
   auto scope = device_->enter();
   if (!scope.ok()) return scope.status();
   const auto stream = cuda::Stream::create(*scope);
   if (!stream.ok()) return stream.status();
-  const auto host = reinterpret_cast<cuda::CUdeviceptr>(words.data());
-  const Status s = to != 0 ? stream->copy(*scope, to, host, words.size() * 8)
-                           : stream->copy(*scope, host, address(), words.size() * 8);
+  const auto host = reinterpret_cast<cuda::CUdeviceptr>(data.data());
+  const Status s = to != 0 ? stream->copy(*scope, to, host, data.size())
+                           : stream->copy(*scope, host, address(), data.size());
   return s.ok() ? stream->synchronize(*scope) : s;
 }
 

@@ -32,7 +32,7 @@ class GpuMemory {
   GpuMemory(const cuda::Device& device, cuda::DeviceBuffer buffer)
       : device_(&device), buffer_(std::move(buffer)) {}
   /// To the memory, or with `to` zero from it.
-  Status move(cuda::CUdeviceptr to, std::vector<std::uint64_t>& words) const;
+  Status move(cuda::CUdeviceptr to, std::vector<std::byte>& data) const;
 
   const cuda::Device* device_;
   cuda::DeviceBuffer buffer_;
