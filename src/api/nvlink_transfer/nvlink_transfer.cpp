@@ -91,7 +91,7 @@ Outcome checked(const Side& source, const Side& target, std::uint64_t bytes, voi
 
 Outcome transfer(const Side& source, const Side& target, std::uint64_t bytes, void* stream) {
   bool staged = false;
-  Outcome o = checked(source, target, bytes, stream, [&](Copy copy, cuda::CUstream handle) {
+  Outcome o = checked(source, target, bytes, stream, [&](const Copy& copy, cuda::CUstream handle) {
     staged = copy.staged();
     if (Outcome begun = copy.submit(0, bytes, handle); !begun.ok()) return begun;
     return outcome(copy.driver(), copy.driver().cuStreamSynchronize(handle), "cuStreamSynchronize",
@@ -198,7 +198,7 @@ int nvlink_transfer_begin(int source_gpu, uint64_t source_ptr, int target_gpu, u
   return nvlink::guarded("nvlink_transfer_begin", [&]() -> Outcome {
     if (id == nullptr) return {NVLINK_TRANSFER_INVALID_VALUE, "id is null"};
     if (size_bytes == 0) return nvlink::background().begin({}, nullptr, {}, *id);
-    const Outcome o = nvlink::checked(
+    Outcome o = nvlink::checked(
         {"source", source_gpu, source_ptr, src_ipc_handle, src_ipc_handle_size, src_offset_bytes},
         {"target", target_gpu, target_ptr, dst_ipc_handle, dst_ipc_handle_size, dst_offset_bytes},
         size_bytes, stream, [&](nvlink::Copy copy, linkspan::cuda::CUstream handle) {
