@@ -19,7 +19,7 @@ if(fake_sources)
   target_link_options(fake_cuda PRIVATE
     -Wl,--version-script=${CMAKE_SOURCE_DIR}/tests/support/fake_cuda/exports.map)
 endif()
-# ---- the counting shim: over the simulated driver here, over the real one on a GPU machine -----
+# ---- the shim: over the simulated driver here, over the real one on a GPU machine ---------------
 linkspan_glob(shim_sources tests/support/driver_shim)
 add_library(driver_shim MODULE ${shim_sources})
 target_include_directories(driver_shim PRIVATE ${CMAKE_SOURCE_DIR})
@@ -27,6 +27,8 @@ target_link_libraries(driver_shim PRIVATE linkspan_common ${CMAKE_DL_LIBS})
 
 set(no_driver LINKSPAN_CUDA_LIBRARY=/nonexistent/libcuda.so.1)
 set(simulated LINKSPAN_CUDA_LIBRARY=$<TARGET_FILE:fake_cuda>)
+set(shimmed LINKSPAN_CUDA_LIBRARY=$<TARGET_FILE:driver_shim>
+            LINKSPAN_SHIM_DRIVER=$<TARGET_FILE:fake_cuda>)
 
 # ---- gtest programs ------------------------------------------------------------------------
 linkspan_glob(support_sources tests/support)
@@ -39,10 +41,11 @@ if(support_sources)
                         nlohmann_json::nlohmann_json)
 endif()
 
-# linkspan_gtest(name folder [modes...] [LIBRARY target]): one program, one ctest entry per mode (cpu,
-# simulated). What the library exports comes from it, not from linkspan_internal.
+# linkspan_gtest(name folder [modes...] [LIBRARY target] [SHIM]): one program, one ctest entry per
+# mode (cpu, simulated; the latter with SHIM over the shim). What the library exports comes from it,
+# not from linkspan_internal.
 function(linkspan_gtest name folder)
-  cmake_parse_arguments(arg "" "LIBRARY" "" ${ARGN})
+  cmake_parse_arguments(arg "SHIM" "LIBRARY" "" ${ARGN})
   linkspan_glob(sources ${folder})
   if(NOT sources)
     return()
@@ -68,6 +71,9 @@ function(linkspan_gtest name folder)
         continue()
       endif()
       set(environment ${simulated})
+      if(arg_SHIM)
+        set(environment ${shimmed})
+      endif()
     endif()
     if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
       list(APPEND environment LINKSPAN_TEST_LARGE=1)
@@ -81,7 +87,7 @@ function(linkspan_gtest name folder)
 endfunction()
 linkspan_gtest(unit tests/unit cpu simulated)
 linkspan_gtest(conformance tests/conformance cpu simulated)
-linkspan_gtest(faults tests/faults cpu simulated)
+linkspan_gtest(faults tests/faults cpu simulated SHIM)
 if(TARGET linkspan_faults)
   target_sources(linkspan_faults PRIVATE ${CMAKE_SOURCE_DIR}/tests/conformance/engine_fixture.cpp)
 endif()
@@ -91,8 +97,7 @@ target_sources(linkspan_nvlink_transfer PRIVATE tests/faults/usage.cpp)
 
 if(TARGET fake_cuda)
   linkspan_test(driver_calls_simulated TIMEOUT 120
-    ENVIRONMENT "LINKSPAN_CUDA_LIBRARY=$<TARGET_FILE:driver_shim>"
-                "LINKSPAN_SHIM_DRIVER=$<TARGET_FILE:fake_cuda>"
+    ENVIRONMENT ${shimmed}
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
             --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode simulated
             --xml ${CMAKE_BINARY_DIR}/gtest/driver_calls_simulated.xml

@@ -1,18 +1,23 @@
 // tests/support/driver_shim/driver_shim.cpp - counts the driver calls of a process, over any
-// driver.
+// driver, and lets befall them what a test orders.
 //
 // A shared object that LINKSPAN_CUDA_LIBRARY puts in the driver's place. It loads the driver that
 // LINKSPAN_SHIM_DRIVER names (the system's without it) and hands out its entries; those of the
-// library's table go through a thunk that counts. Read by counts.hpp. flip.hpp makes copies wrong.
+// library's table go through a thunk that counts (counts.hpp), asks what befalls the call
+// (rules.hpp, ordered by control.hpp) and keeps account of what is made and ended (balance.hpp).
+// flip.hpp makes copies wrong.
 // Threads: any thread.
 #include <dlfcn.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "cuda/driver_abi.hpp"
+#include "tests/support/driver_shim/balance.hpp"
 #include "tests/support/driver_shim/flip.hpp"
+#include "tests/support/driver_shim/rules.hpp"
 
 #define LINKSPAN_SHIM_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -26,12 +31,22 @@ template <class Name, class... Arguments>
 struct Thunk<Name, CUresult(Arguments...)> {
   static inline std::atomic<unsigned long long> calls{0};
   static inline std::atomic<CUresult (*)(Arguments...)> real{nullptr};
+  static inline std::atomic<const char*> entry{nullptr};
+  static inline std::atomic<const shim::Account*> account{nullptr};  // null: it makes nothing
 
   static CUresult call(Arguments... arguments) {
     calls.fetch_add(1, std::memory_order_relaxed);
-    return real.load(std::memory_order_relaxed)(arguments...);
+    const CUresult ordered = shim::meet(entry.load(std::memory_order_relaxed));
+    const CUresult r =
+        ordered != CUDA_SUCCESS ? ordered : real.load(std::memory_order_relaxed)(arguments...);
+    const shim::Account* const kept = account.load(std::memory_order_relaxed);
+    if (kept != nullptr && !shim::is_own() && (ordered != CUDA_SUCCESS || r == CUDA_SUCCESS))
+      shim::settle(*kept, ordered != CUDA_SUCCESS);
+    return r;
   }
-  static void* wrap(void* function) {
+  static void* wrap(const char* name, void* function) {
+    entry = name;
+    account = shim::account_of(name);
     real = reinterpret_cast<CUresult (*)(Arguments...)>(function);
     return reinterpret_cast<void*>(&call);
   }
@@ -39,7 +54,7 @@ struct Thunk<Name, CUresult(Arguments...)> {
 
 struct Counted {
   const char* name;
-  void* (*wrap)(void* function);
+  void* (*wrap)(const char* name, void* function);
   std::atomic<unsigned long long>& calls;
 };
 
@@ -59,6 +74,7 @@ const Counted kCounted[] = {LINKSPAN_DRIVER_REQUIRED(LINKSPAN_COUNTED)
 GetProcAddress real_look_up() {
   static const GetProcAddress kLookUp = [] {
     const char* file = std::getenv("LINKSPAN_SHIM_DRIVER");
+    shim::order_from_environment();
     void* driver = dlopen(file != nullptr ? file : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     return driver != nullptr
                ? reinterpret_cast<GetProcAddress>(dlsym(driver, "cuGetProcAddress_v2"))
@@ -78,9 +94,11 @@ LINKSPAN_SHIM_EXPORT linkspan::cuda::CUresult cuGetProcAddress_v2(
   if (look_up == nullptr) return CUDA_ERROR_NOT_FOUND;
   const CUresult result = look_up(symbol, function, version, flags, status);
   if (result != CUDA_SUCCESS || *function == nullptr) return result;
+  if (std::strcmp(symbol, "cuCtxGetCurrent") == 0)
+    shim::ask_for_context(reinterpret_cast<shim::CurrentContext>(*function));
   *function = flipping(look_up, symbol, *function);
   for (const Counted& counted : kCounted)
-    if (std::strcmp(counted.name, symbol) == 0) *function = counted.wrap(*function);
+    if (std::strcmp(counted.name, symbol) == 0) *function = counted.wrap(counted.name, *function);
   return result;
 }
 
@@ -94,4 +112,32 @@ LINKSPAN_SHIM_EXPORT const char* linkspan_shim_entry(unsigned i, unsigned long l
   if (i >= sizeof all / sizeof all[0]) return nullptr;
   *calls = all[i].calls;
   return all[i].name;
+}
+
+// ---- control.hpp ----------------------------------------------------------------------------
+
+namespace {
+/// The length of `text`; as much of it as fits is in `into`.
+unsigned put(const std::string& text, char* into, unsigned bytes) {
+  if (into != nullptr) text.copy(into, bytes);
+  return static_cast<unsigned>(text.size());
+}
+}  // namespace
+
+/// Zero: no such order.
+LINKSPAN_SHIM_EXPORT int linkspan_shim_order(const char* text) {
+  return linkspan::cuda::shim::order(text) ? 1 : 0;
+}
+LINKSPAN_SHIM_EXPORT void linkspan_shim_own(int own) { linkspan::cuda::shim::set_own(own != 0); }
+LINKSPAN_SHIM_EXPORT unsigned linkspan_shim_struck(char* into, unsigned bytes) {
+  return put(linkspan::cuda::shim::struck(), into, bytes);
+}
+LINKSPAN_SHIM_EXPORT unsigned linkspan_shim_forbidden(char* into, unsigned bytes) {
+  return put(linkspan::cuda::shim::forbidden(), into, bytes);
+}
+LINKSPAN_SHIM_EXPORT const char* linkspan_shim_traced(unsigned long long i) {
+  return linkspan::cuda::shim::traced(i);
+}
+LINKSPAN_SHIM_EXPORT const char* linkspan_shim_balance(unsigned i, long long* count) {
+  return linkspan::cuda::shim::balance(i, count);
 }
