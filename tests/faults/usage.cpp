@@ -40,7 +40,9 @@ Usage Usage::now() {
   Usage usage{.fds = entries("/proc/self/fd"),
               .threads = entries("/proc/self/task"),
               .mappings = 0,
-              .granules = test::granules()};
+              .granules = test::granules(),
+              .balance = {}};
+  if (const DriverShim shim = DriverShim::find()) usage.balance = shim.balance();
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     const auto rights = line.find(' ') + 1;  // "7f00-7f01 rw-s ..."
@@ -54,11 +56,13 @@ Usage Usage::lowest(Duration time, const Usage& enough) {
   Usage least = now();
   while (!limit.passed() && least.above(enough) != 0) {
     std::this_thread::yield();
-    const Usage next = now();
+    Usage next = now();
+    for (auto& [name, count] : next.balance) count = std::min(count, least.balance[name]);
     least = {.fds = std::min(least.fds, next.fds),
              .threads = std::min(least.threads, next.threads),
              .mappings = std::min(least.mappings, next.mappings),
-             .granules = std::min(least.granules, next.granules)};
+             .granules = std::min(least.granules, next.granules),
+             .balance = std::move(next.balance)};
   }
   return least;
 }
@@ -67,14 +71,24 @@ std::uint64_t Usage::above(const Usage& before) const {
   const auto more = [](std::uint64_t mine, std::uint64_t other) {
     return mine > other ? mine - other : 0;
   };
-  return more(fds, before.fds) + more(threads, before.threads) + more(mappings, before.mappings) +
-         more(granules, before.granules);
+  const std::uint64_t slack = balance.empty() ? 0 : kGranulesOfTheDriver;
+  std::uint64_t all = more(fds, before.fds) + more(threads, before.threads) +
+                      more(mappings, before.mappings) + more(granules, before.granules + slack);
+  for (const auto& [name, count] : balance) {
+    const auto found = before.balance.find(name);
+    const long long held = found != before.balance.end() ? found->second : 0;
+    all += static_cast<std::uint64_t>(std::max(count - held, 0ll));
+  }
+  return all;
 }
 
 std::string Usage::to_string() const {
-  return std::to_string(fds) + " fds, " + std::to_string(threads) + " threads, " +
-         std::to_string(mappings) + " shared mappings, " + std::to_string(granules) +
-         " granules of 2 MiB on GPUs";
+  std::string text = std::to_string(fds) + " fds, " + std::to_string(threads) + " threads, " +
+                     std::to_string(mappings) + " shared mappings, " + std::to_string(granules) +
+                     " granules of 2 MiB on GPUs";
+  for (const auto& [name, count] : balance)
+    if (count != 0) text += ", " + std::to_string(count) + " " + name;
+  return text;
 }
 
 }  // namespace linkspan::test
