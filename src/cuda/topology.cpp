@@ -86,8 +86,11 @@ void Device::load_kernels() {
 }
 
 Device::~Device() {
-  events_.reset();
-  kernels_.reset();
+  {
+    const Result<DeviceScope> scope = enter();  // once for thousands of events
+    events_.reset();
+    kernels_.reset();
+  }
   const Result<DeviceScope> outside = DeviceScope::without_context(driver_);
   if (outside.ok()) driver_.cuDevicePrimaryCtxRelease(info_.ordinal);
 }
