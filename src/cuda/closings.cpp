@@ -8,6 +8,8 @@ namespace {
 constexpr Duration kLong = std::chrono::seconds(60);
 /// After a closing, as long as it took or this: threads that wait for the driver come in between.
 constexpr Duration kPause = std::chrono::milliseconds(100);
+/// A closing that takes longer waits for a stream that stands still: so does whoever submits.
+constexpr Duration kToEnd = std::chrono::seconds(1);
 
 base::Deadline after(Duration wait) { return base::Deadline::after(base::Clock::steady(), wait); }
 
@@ -25,8 +27,11 @@ Closings::~Closings() {
 
 Closings::Stay Closings::stay() {
   const base::MutexLock lock(mutex_);
-  stays_.insert(stays_.end(), ++last_);
-  return {*this, last_};
+  const std::uint64_t number = ++last_;
+  stays_.insert(stays_.end(), number);
+  for (const base::Deadline soon = after(kToEnd); closing_ && !soon.passed();)
+    changed_.wait(mutex_, soon);
+  return {*this, number};
 }
 
 void Closings::leave(std::uint64_t number) {
@@ -74,6 +79,7 @@ void Closings::loop() {
       continue;
     }
     std::function<void()> closing = std::move(closings_.front().run);
+    closing_ = true;
     mutex_.unlock();
     const base::Time begin = base::Clock::steady().now();
     closing();
@@ -82,6 +88,7 @@ void Closings::loop() {
     mutex_.lock();
     next_ = end + std::min(end - begin, kPause);
     closings_.pop_front();
+    closing_ = false;
     changed_.notify_all();
   }
   mutex_.unlock();

@@ -57,6 +57,9 @@ class Closings {
   Closings& operator=(const Closings&) = delete;
   ~Closings();  ///< No Stay is left. Runs what is left.
 
+  /// A closing that has begun is over then: in the driver it would wait for the stream that is to
+  /// be held, and what that stream waits for would wait for the driver. One that does not end
+  /// within a second is not waited for.
   Stay stay() LINKSPAN_EXCLUDES(mutex_);
   /// Nobody has a Stay.
   bool free() const LINKSPAN_EXCLUDES(mutex_);
@@ -96,6 +99,7 @@ class Closings {
   std::uint64_t last_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   std::deque<Closing> closings_ LINKSPAN_GUARDED_BY(mutex_);  // the first one may be running
   base::Time next_ LINKSPAN_GUARDED_BY(mutex_){};             // not before
+  bool closing_ LINKSPAN_GUARDED_BY(mutex_) = false;          // the first one is running
   unsigned draining_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   bool ending_ LINKSPAN_GUARDED_BY(mutex_) = false;
   std::jthread thread_ LINKSPAN_GUARDED_BY(mutex_);  // from the first closing on

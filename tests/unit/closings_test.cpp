@@ -53,6 +53,32 @@ TEST(Closings, WaitsForOlderStaysOnlyAfterThePatience) {
   EXPECT_TRUE(ran.within(10s));
 }
 
+TEST(Closings, AStayComesWhenTheClosingThatRunsIsOver) {
+  Closings closings;
+  Ran began;
+  std::atomic<bool> over{false};
+  closings.run([&] {
+    began.times.release();
+    Ran().within(50ms);
+    over = true;
+  });
+  ASSERT_TRUE(began.within(10s));
+  const Closings::Stay stay = closings.stay();
+  EXPECT_TRUE(over);
+}
+
+TEST(Closings, AStayDoesNotWaitForAClosingThatDoesNotEnd) {
+  Closings closings;
+  Ran began, go_on;
+  closings.run([&] {
+    began.times.release();
+    go_on.within(60s);
+  });
+  ASSERT_TRUE(began.within(10s));
+  const Closings::Stay stay = closings.stay();
+  go_on.times.release();
+}
+
 TEST(Closings, WhatAClosingHoldsEndsWithoutTheLock) {
   struct Asker {
     Closings& closings;
