@@ -53,6 +53,9 @@ Status Core::set_up(const EngineOptions& options) {
                .any_uid = options.any_uid};
   if (options.use_gpu) {
     auto topology = cuda::Topology::create();
+    // A driver that is there and fails is no machine without a GPU: the user's memory may be on one,
+    // and a CPU would copy it.
+    if (!topology.ok() && topology.status().code() != Code::unsupported) return topology.status();
     if (topology.ok())
       topology_ = *std::move(topology);
     else
@@ -204,6 +207,9 @@ void Core::hold_stream(TransferState& transfer, StreamPlace& place) {
     transfer.wants_release = false;  // from now on an event would come too late
     behind = std::move(transfer.behind);
     if (!behind && transfer.quiet) return;
+    // Before it is armed: an end that comes meanwhile opens it. A closing that begins then waits
+    // for the Gate's stream, and arm() for the closing.
+    if (!behind) transfer.gate = place.gate;
   }
   Status status;
   if (behind) {
@@ -211,8 +217,6 @@ void Core::hold_stream(TransferState& transfer, StreamPlace& place) {
     status = scope.ok() ? cuda::make_wait(*scope, place.release.handle, **behind) : scope.status();
   } else {
     status = place.gate->arm(place.release);
-    const base::MutexLock lock(worker_.mutex);
-    if (!transfer.quiet) transfer.gate = std::move(place.gate);
   }
   if (!status.ok() && log_.enabled(base::Level::error))
     log_.write(base::Level::error, "transfer " + std::to_string(transfer.id) +

@@ -35,7 +35,7 @@ struct Gate::Parts {
   cuda::Event passed;
   std::uint64_t* word;
   cuda::CUdeviceptr word_device;
-  std::uint64_t number = 0;  // of the last arm()
+  std::uint64_t number = 0;  // of the last Gate
 };
 
 /// Threads: any thread.
@@ -63,12 +63,13 @@ class GatePool : public std::enable_shared_from_this<GatePool> {
     return pool;
   }
 
-  Result<std::unique_ptr<Gate>> take() LINKSPAN_EXCLUDES(mutex_) {
+  Result<std::shared_ptr<Gate>> take() LINKSPAN_EXCLUDES(mutex_) {
     const base::MutexLock lock(mutex_);
     if (idle_.empty()) return Status::no_resource();
     auto parts = std::move(idle_.back());
     idle_.pop_back();
-    return std::unique_ptr<Gate>(new Gate(shared_from_this(), std::move(parts)));
+    ++parts->number;
+    return std::shared_ptr<Gate>(new Gate(shared_from_this(), std::move(parts)));
   }
   void give_back(std::unique_ptr<Gate::Parts> parts) LINKSPAN_EXCLUDES(mutex_) {
     const base::MutexLock lock(mutex_);
@@ -94,7 +95,6 @@ Gate::~Gate() {
 Status Gate::arm(const UserStream& stream) {
   const auto scope = parts_->device.enter();
   if (!scope.ok()) return scope.status();
-  ++parts_->number;
   Status status = parts_->stream.wait_value(*scope, parts_->word_device, parts_->number);
   if (status.ok()) status = parts_->passed.record(*scope, parts_->stream.get());
   if (status.ok()) status = cuda::make_wait(*scope, stream.handle, parts_->passed);
@@ -173,7 +173,7 @@ Result<StreamPlace> StreamOrders::place(const StreamOrder& after, const StreamOr
   return place;
 }
 
-Result<std::unique_ptr<Gate>> StreamOrders::gate(const cuda::Device& device) {
+Result<std::shared_ptr<Gate>> StreamOrders::gate(const cuda::Device& device) {
   std::shared_ptr<GatePool> pool;
   {
     const base::MutexLock lock(mutex_);

@@ -6,7 +6,8 @@
 // asks the mark whether the stream has come by, and a Gate holds the user's stream until the end.
 // All calls on the user's stream are made here, in the thread that submits, without a lock: a
 // stream that is full blocks whoever submits to it (docs/cuda_notes.md, "queues"). Threads:
-// StreamOrders: any thread. StreamPlace: one thread's stack. Gate: open() any thread.
+// StreamOrders: any thread. StreamPlace: one thread's stack. Gate: open() any thread, beside arm()
+// too.
 #pragma once
 
 #include <map>
@@ -31,7 +32,8 @@ struct UserStream {
 
 class GatePool;
 
-/// Holds a stream of the user's from arm() until open(), or its end.
+/// Holds a stream of the user's from arm() until open(), or its end. What was opened before or
+/// during arm() holds nothing.
 class Gate {
  public:
   Gate(const Gate&) = delete;
@@ -55,8 +57,8 @@ struct StreamPlace {
   std::optional<cuda::DeviceScope> scope;  ///< So that all calls of a submission share one.
   UserStream after, release;
   std::optional<cuda::PooledEvent> mark;  ///< Where `after` stands.
-  std::unique_ptr<Gate> gate;             ///< For `release`, if our stream cannot tell.
-  cuda::Closings::Stay stay;              ///< Until the transfer is quiet.
+  std::shared_ptr<Gate> gate;  ///< For `release`, if our stream cannot tell; also the transfer's.
+  cuda::Closings::Stay stay;   ///< Until the transfer is quiet.
 };
 
 class StreamOrders {
@@ -74,7 +76,7 @@ class StreamOrders {
 
  private:
   Result<UserStream> find(const StreamOrder& order, const GpuUuid& gpu) const;
-  Result<std::unique_ptr<Gate>> gate(const cuda::Device& device) LINKSPAN_EXCLUDES(mutex_);
+  Result<std::shared_ptr<Gate>> gate(const cuda::Device& device) LINKSPAN_EXCLUDES(mutex_);
 
   cuda::Topology* const topology_;
   base::Mutex mutex_;

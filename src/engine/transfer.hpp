@@ -50,7 +50,7 @@ struct TransferState {
   UserStream stream;                        // to run after
   std::optional<cuda::PooledEvent> mark;    // where it stood; until all is posted
   std::optional<cuda::PooledEvent> behind;  // in our stream, for the one that goes on after it
-  std::unique_ptr<Gate> gate;               // or what holds that stream until the end
+  std::shared_ptr<Gate> gate;               // or what holds it; also hold_stream()'s, for a while
   cuda::Closings::Stay stay;                // with either stream
 
   std::size_t posted = 0;     // batches of the plan

@@ -184,7 +184,7 @@ void Worker::settle(const std::shared_ptr<TransferState>& transfer) {
   if (PeerRecord* peer = find_peer(transfer->peer)) --peer->unquiet;
   transfers_.erase(transfer->id);
   transfer->mark.reset();
-  transfer->gate.reset();  // the user's stream goes on, whatever the end
+  if (const auto gate = std::exchange(transfer->gate, nullptr)) gate->open();  // whatever the end
   transfer->stay = {};
   if (!transfer->end.ok() && log_.enabled(base::Level::info))
     log_.write(base::Level::info, "transfer " + std::to_string(transfer->id) + " to peer " +
