@@ -158,6 +158,10 @@ class EngineServer {
       }
       return Answer{};
     }
+    if (what == "let go") {
+      remotes_.clear();
+      return Answer{};
+    }
     if (what == "ends") {
       Json ends = Json::array();
       for (const Transfer& each : started_) ends.push_back(name_of(each.wait(10s).code()));
@@ -412,6 +416,8 @@ Result<std::string> FarEngine::explain(const std::string& local, const std::stri
 void FarEngine::start(const std::string& local, const std::string& remote, std::uint64_t count) {
   call({{"do", "start"}, {"name", local}, {"remote", remote}, {"count", count}});
 }
+
+void FarEngine::let_go() { call({{"do", "let go"}}); }
 
 std::vector<std::string> FarEngine::ends() { return call({{"do", "ends"}}); }
 

@@ -109,6 +109,8 @@ class FarEngine {
                               std::uint64_t bytes);
   /// Submits `count` writes, which are together the whole region; returns when all are under way.
   void start(const std::string& local, const std::string& remote, std::uint64_t count);
+  /// Of the regions that it has looked up. Nothing of that is in flight.
+  void let_go();
   /// Of all that was started, one text each: "ok" or the code's name.
   std::vector<std::string> ends();
   /// From now on such a transfer is always in flight: one that ends is followed by the next.
