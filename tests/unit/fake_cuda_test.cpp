@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
@@ -108,6 +109,25 @@ class FakeCuda : public ::testing::Test {
   std::array<CUstream, 2> stream{};
   std::byte* pinned = nullptr;
 };
+
+TEST_F(FakeCuda, FaultsWhereACpuTouchesDeviceMemory) {
+  const CUdeviceptr memory = allocate();
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  EXPECT_EQ(::write(pipe[1], reinterpret_cast<const void*>(memory), 1), -1);  // the kernel looks
+  EXPECT_EQ(errno, EFAULT);
+  EXPECT_EQ(::write(pipe[1], pinned, 1), 1);
+  for (const int end : pipe) ::close(end);
+}
+
+TEST_F(FakeCuda, NewMemoryIsNotZero) {
+  const CUdeviceptr memory = allocate();
+  std::memset(pinned, 0, 64);
+  ASSERT_EQ(driver->cuMemcpyAsync(address_of(pinned), memory, 64, stream[0]), CUDA_SUCCESS);
+  synchronize(0);
+  EXPECT_NE(pinned[0], std::byte{0});
+  EXPECT_NE(pinned[63], std::byte{0});
+}
 
 TEST_F(FakeCuda, LooksUpAsTheRealOneDoes) {
   void* library = dlopen(base::environment("LINKSPAN_CUDA_LIBRARY"), RTLD_NOW | RTLD_LOCAL);

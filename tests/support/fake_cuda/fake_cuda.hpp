@@ -5,10 +5,12 @@
 // outlive their exporter; a stream is a thread with a queue; a kernel is a host function of the
 // same name. It proves logic: never speed, never memory order, and a fact about the real driver
 // only where tests/driver_facts has seen it on both.
+// It is hostile: copies land in pieces in any order and begin late at times, a CPU that touches
+// device memory faults, new memory is poisoned.
 //
 // Environment: FAKE_CUDA_DEVICES is the number of GPUs of the machine (2), CUDA_VISIBLE_DEVICES
-// lists those that the process sees, by index; with FAKE_CUDA_PEER=0 none reaches another. Controls
-// for tests: controls.hpp.
+// lists those that the process sees, by index; with FAKE_CUDA_PEER=0 none reaches another;
+// FAKE_CUDA_SEED (0) decides what is left to chance. Controls for tests: controls.hpp.
 // Threads: the driver's functions are for any thread; all state is under the one mutex of World,
 // which is free while bytes are copied.
 // Invariants: a view stays mapped as long as a queued or running entry holds its Allocation; after

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "tests/support/fake_cuda/fake_cuda.hpp"
 
@@ -17,8 +18,12 @@ using Kind = Allocation::Kind;
 
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kArenaBytes = std::uint64_t{1} << 38;
-/// PROT_NONE would have a CPU that touches device memory fault, as it does with a real GPU.
-constexpr int kDeviceProtection = PROT_READ | PROT_WRITE;
+/// A CPU that touches device memory faults, as it does with a real GPU.
+constexpr int kDeviceProtection = PROT_NONE;
+/// What new memory holds: it is somebody's old memory. The address of the old one faults; where
+/// another process still maps it, it stays as it is, as on a real GPU.
+constexpr int kPoison = 0xdd;
+constexpr std::size_t kPoisonBytes = std::size_t{1} << 20;
 constexpr int kReserved = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 constexpr std::uint64_t whole_pages(std::uint64_t bytes) {
@@ -145,6 +150,7 @@ CUresult cuMemAlloc(CUdeviceptr* address, std::size_t bytes) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   made->fd = fd;
+  std::memset(made->view, kPoison, std::min(bytes, kPoisonBytes));
   *address = made->base;
   return CUDA_SUCCESS;
 }

@@ -5,7 +5,9 @@
 // is submitted, as an error of the call, and must still be there when it runs: else the device is
 // lost with 700, as after any access to memory that was freed.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 
 #include "tests/support/fake_cuda/fake_cuda.hpp"
@@ -13,8 +15,40 @@
 namespace linkspan::cuda::fake {
 namespace {
 
+/// What the seed decides next, as splitmix64 does.
+std::uint64_t chance() {
+  static std::atomic<std::uint64_t> state{[] {
+    const char* seed = std::getenv("FAKE_CUDA_SEED");
+    return seed != nullptr ? std::strtoull(seed, nullptr, 10) : 0ull;
+  }()};
+  constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15;
+  std::uint64_t x = state.fetch_add(kStep) + kStep;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+/// In pieces, from any of them on: nobody may count on what has come before the end. Small copies
+/// are words, which no GPU tears.
+void move(std::byte* to, const std::byte* from, std::size_t bytes) {
+  constexpr std::size_t kWhole = 64, kPieces = 4;
+  const bool overlap = to < from + bytes && from < to + bytes;
+  if (bytes <= kWhole || overlap) {
+    std::memmove(to, from, bytes);
+    return;
+  }
+  const std::size_t cut = bytes / kPieces - chance() % 16, first = chance() % kPieces;
+  for (std::size_t i = 0; i < kPieces; ++i) {
+    const std::size_t piece = (first + i) % kPieces, at = piece * cut;
+    std::memcpy(to + at, from + at, piece + 1 == kPieces ? bytes - at : cut);
+  }
+}
+
 /// Between two looks at a word that a stream waits for.
 constexpr std::chrono::microseconds kLook{20};
+/// One entry of so many begins late, by so much at most.
+constexpr std::uint64_t kSeldom = 16;
+constexpr std::chrono::duration<std::uint64_t, std::micro> kLatest{300};
 
 void run(Stream& stream) {
   World& w = world();
@@ -31,6 +65,8 @@ void run(Stream& stream) {
     if (entry.work && !stream.device.lost) {
       stream.running = true;
       lock.unlock();
+      if (chance() % kSeldom == 0)  // as late as any
+        std::this_thread::sleep_for(std::chrono::microseconds(chance() % kLatest.count()));
       const CUresult r = entry.work();
       lock.lock();
       stream.running = false;
@@ -76,16 +112,16 @@ CUresult copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream hand
   if (!target || !source) return CUDA_ERROR_INVALID_VALUE;
   std::vector<std::byte> staged;  // pageable memory is read before the call returns
   if (!source->owner) staged.assign(source->view, source->view + bytes);
-  const CUresult r = submit(
-      call, {.after = nullptr,
-             .work =
-                 [target = *target, source = *source, staged = std::move(staged), bytes] {
-                   if (!live(target.owner) || !live(source.owner))
-                     return CUDA_ERROR_ILLEGAL_ADDRESS;
-                   std::memmove(target.view, staged.empty() ? source.view : staged.data(), bytes);
-                   return CUDA_SUCCESS;
-                 },
-             .mark = nullptr});
+  const CUresult r =
+      submit(call, {.after = nullptr,
+                    .work =
+                        [target = *target, source = *source, staged = std::move(staged), bytes] {
+                          if (!live(target.owner) || !live(source.owner))
+                            return CUDA_ERROR_ILLEGAL_ADDRESS;
+                          move(target.view, staged.empty() ? source.view : staged.data(), bytes);
+                          return CUDA_SUCCESS;
+                        },
+                    .mark = nullptr});
   // ... and written before it does.
   const bool wait = !target->owner && !call.stream->capture;
   return r == CUDA_SUCCESS && wait ? drain(call.lock, *call.stream) : r;
