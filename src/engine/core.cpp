@@ -53,8 +53,8 @@ Status Core::set_up(const EngineOptions& options) {
                .any_uid = options.any_uid};
   if (options.use_gpu) {
     auto topology = cuda::Topology::create();
-    // A driver that is there and fails is no machine without a GPU: the user's memory may be on one,
-    // and a CPU would copy it.
+    // A driver that is there and fails is no machine without a GPU: the user's memory may be on
+    // one, and a CPU would copy it.
     if (!topology.ok() && topology.status().code() != Code::unsupported) return topology.status();
     if (topology.ok())
       topology_ = *std::move(topology);

@@ -1,5 +1,5 @@
 // A context that is lost in the midst of transfers: all of that GPU end with the driver's own word,
-// those between CPUs and of another GPU go on, and the Engine closes.
+// those between CPUs and of another GPU go on, and the Engine closes. And one that never opened.
 #include "tests/conformance/engine_fixture.hpp"
 #include "tests/support/driver_shim/control.hpp"
 
@@ -80,6 +80,18 @@ TEST_P(LostContextOnDevice, EndsItsTransfersAndNobodyElses) {
     EXPECT_EQ(pair.far.difference(kinds[other], 9, {{0, 1, 0, kBytes}}), "");
   }
   EXPECT_EQ(pair.engine.close(5s).to_string(), "ok");
+}
+
+/// Without its GPUs the Engine would have a CPU copy the user's device memory.
+TEST(OpenOnDevice, ADriverThatFailsIsNoMachineWithoutGpus) {
+  const DriverShim shim = DriverShim::find();
+  if (!shim) GTEST_SKIP() << DriverShim::kNeeded;
+  if (const Status status = need_gpus(1); !status.ok()) GTEST_SKIP() << status.to_string();
+  shim.order("fail cuDeviceGetCount 1 999");
+  const auto refused = Engine::open(engine_options("without"));
+  EXPECT_EQ(refused.status().code(), Code::cuda) << refused.status().to_string();
+  shim.order("clear");
+  EXPECT_EQ(Engine::open(engine_options("with")).status().to_string(), "ok");
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, LostContextOnDevice, ::testing::Values("700", "719"));
