@@ -132,7 +132,8 @@ Status FdChannel::send_some(Outgoing& frame, bool& would_block) {
 Result<std::optional<Frame>> FdChannel::receive() {
   if (!lost_.ok()) return lost_;
   while (header_got_ < kFrameHeaderBytes) {
-    const Result<std::size_t> got = read_some(std::span(header_).subspan(header_got_), in_.fds);
+    const Result<std::size_t> got =
+        read_some(std::span(header_).subspan(header_got_), in_.fds, in_.fds_lost);
     if (!got.ok()) return got.status();
     if (*got == 0) return std::optional<Frame>();
     header_got_ += *got;
@@ -147,18 +148,23 @@ Result<std::optional<Frame>> FdChannel::receive() {
   }
   while (payload_got_ < in_.payload.size()) {
     std::vector<Fd> strays;
-    const Result<std::size_t> got = read_some(std::span(in_.payload).subspan(payload_got_), strays);
+    bool lost = false;
+    const Result<std::size_t> got =
+        read_some(std::span(in_.payload).subspan(payload_got_), strays, lost);
     if (!got.ok()) return got.status();
-    if (!strays.empty()) return lose({Code::corrupt, Scope::peer, "fds inside a payload"});
+    if (lost || !strays.empty()) return lose({Code::corrupt, Scope::peer, "fds inside a payload"});
     if (*got == 0) return std::optional<Frame>();
     payload_got_ += *got;
   }
   header_got_ = payload_got_ = 0;
+  if (in_.fds_lost) in_.fds.clear();
   return std::optional<Frame>(std::exchange(in_, {}));
 }
 
-/// At least one byte, or 0: it would block.
-Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::vector<Fd>& fds) {
+/// At least one byte, or 0: it would block. `lost` is set when the kernel dropped fds, for want of
+/// room in our table.
+Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::vector<Fd>& fds,
+                                         bool& lost) {
   for (;;) {
     iovec part{into.data(), into.size()};
     alignas(cmsghdr) std::byte control[CMSG_SPACE(kMaxFrameFds * sizeof(int))];
@@ -176,6 +182,7 @@ Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::vector<
       return lose(errno_status("recvmsg"));
     }
     // First of all own what came, so that every way out closes it.
+    const std::size_t before = fds.size();
     for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
       if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
       for (std::size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
@@ -184,9 +191,11 @@ Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::vector<
         fds.emplace_back(raw);
       }
     }
-    if ((message.msg_flags & MSG_CTRUNC) != 0)
-      return lose({Code::corrupt, Scope::peer,
-                   "fds were cut off: too many in one frame, or no room in our fd table"});
+    if ((message.msg_flags & MSG_CTRUNC) != 0) {
+      if (fds.size() - before == kMaxFrameFds)
+        return lose({Code::corrupt, Scope::peer, "fds were cut off: too many in one frame"});
+      lost = true;
+    }
     if (got == 0)
       return lose({Code::disconnected, Scope::peer,
                    header_got_ == 0 ? "the peer has closed the socket"

@@ -46,6 +46,7 @@ struct Frame {
   FrameHeader header;
   std::vector<std::byte> payload;
   std::vector<Fd> fds;
+  bool fds_lost = false;  ///< It came with some that our table had no room for; `fds` is empty.
 };
 
 class FdChannel {
@@ -61,7 +62,7 @@ class FdChannel {
   bool wants_write() const noexcept { return !out_.empty(); }
 
   /// The next frame; none: it is not here yet. disconnected: the peer has closed. corrupt: this
-  /// cannot be a stream of frames, or its fds did not all fit into our table. Frames that the peer
+  /// cannot be a stream of frames. Frames that the peer
   /// sent before it closed come first. The version is the caller's to judge.
   Result<std::optional<Frame>> receive();
 
@@ -75,7 +76,7 @@ class FdChannel {
   };
 
   Status send_some(Outgoing& frame, bool& would_block);
-  Result<std::size_t> read_some(std::span<std::byte> into, std::vector<Fd>& fds);
+  Result<std::size_t> read_some(std::span<std::byte> into, std::vector<Fd>& fds, bool& lost);
   Status lose(Status why);
 
   Fd socket_;

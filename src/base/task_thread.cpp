@@ -1,5 +1,6 @@
 #include "base/task_thread.hpp"
 
+#include <system_error>
 #include <utility>
 
 namespace linkspan::base {
@@ -21,12 +22,20 @@ void TaskThread::run(std::function<void()> task) {
   {
     const MutexLock lock(mutex_);
     if (!ended_) {
-      tasks_.push_back(std::exchange(task, nullptr));
-      if (!thread_.joinable() && !ending_) thread_ = std::jthread([this] { loop(); });
+      if (!thread_.joinable() && !ending_) start();
+      if (thread_.joinable() || ending_) tasks_.push_back(std::exchange(task, nullptr));
     }
   }
   changed_.notify_all();
   if (task) task();
+}
+
+void TaskThread::start() {
+  try {
+    thread_ = std::jthread([this] { loop(); });
+  } catch (const std::system_error&) {
+    // No memory for a stack, or too many threads: its caller runs the task.
+  }
 }
 
 void TaskThread::loop() {

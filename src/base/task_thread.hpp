@@ -1,8 +1,9 @@
 // base/task_thread.hpp - one thread that runs tasks in order: work that may take milliseconds and
 // must not be done under a lock, such as opening a peer's memory.
 //
-// Threads: run() from any thread, also from a task. The thread starts with the first task; end()
-// and the destructor let the queued tasks finish, so each must end by a deadline of its own.
+// Threads: run() from any thread, also from a task. The thread starts with the first task; where
+// none can be had run() does the task itself. end() and the destructor let the queued tasks finish,
+// so each must end by a deadline of its own.
 #pragma once
 
 #include <deque>
@@ -25,6 +26,7 @@ class TaskThread {
   void end() LINKSPAN_EXCLUDES(mutex_);
 
  private:
+  void start() LINKSPAN_REQUIRES(mutex_);
   void loop() LINKSPAN_EXCLUDES(mutex_);
 
   Mutex mutex_;

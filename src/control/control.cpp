@@ -9,6 +9,7 @@
 #include <asio/steady_timer.hpp>
 #include <map>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -22,6 +23,9 @@ using asio::posix::stream_descriptor;
 constexpr auto kHandshake = std::chrono::seconds(10);
 constexpr auto kRetryConnect = std::chrono::milliseconds(5);
 constexpr std::size_t kMaxLinks = 4096;
+constexpr int kAcceptsATurn = 16;
+/// Until what the kernel had no room for (fds, memory) is tried again.
+constexpr auto kPauseWhenFull = std::chrono::milliseconds(20);
 
 /// What connect() waits for.
 struct Outcome {
@@ -33,14 +37,28 @@ struct Outcome {
 /// One Session and what the event loop waits for on its behalf. Control thread only.
 struct Link {
   Link(asio::io_context& io, std::shared_ptr<Session> s)
-      : session(std::move(s)), socket(io), pidfd(io), handshake(io) {}
+      : session(std::move(s)), socket(io), pidfd(io), handshake(io), full(io) {}
+  ~Link() {
+    if (socket.is_open()) (void)socket.release();
+    if (pidfd.is_open()) (void)pidfd.release();
+  }
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
 
   std::shared_ptr<Session> session;  // also the engine's peer, as its Channel
-  stream_descriptor socket, pidfd;   // duplicates: the Session owns the originals
-  asio::steady_timer handshake;
+  stream_descriptor socket, pidfd;   // loans of the Session, for waiting
+  asio::steady_timer handshake, full;
   bool writing = false;
   std::shared_ptr<Outcome> outcome;  // also connect()'s; null: the peer came to us
 };
+
+/// Of epoll, which has no room or no memory.
+Status watch(stream_descriptor& by, int fd) {
+  asio::error_code error;
+  by.assign(fd, error);
+  if (!error) return {};
+  return {Code::system, Scope::process, "epoll_ctl: " + error.message()};
+}
 
 class AsioControl final : public Control {
  public:
@@ -60,11 +78,18 @@ class AsioControl final : public Control {
   Status listen(const std::string& path) override {
     auto socket = listen_at(path);
     if (!socket.ok()) return socket.status();
-    asio::post(io_, [this, path, raw = socket->release()] {
-      if (acceptor_.is_open()) ::unlink(path_.c_str());
-      acceptor_.assign(raw);
+    asio::post(io_, [this, path, listening = *std::move(socket)]() mutable {
+      stop_listening();
+      if (ending_) {
+        ::unlink(path.c_str());
+        return;
+      }
+      listening_ = std::move(listening);
       path_ = path;
-      accept_next();
+      if (const Status status = watch(acceptor_, listening_.get()); status.ok())
+        accept_next();
+      else
+        log_.write(base::Level::error, "nobody is accepted: " + status.to_string());
     });
     return {};
   }
@@ -85,8 +110,8 @@ class AsioControl final : public Control {
     if (!socket.ok()) return socket.status();
 
     const auto outcome = std::make_shared<Outcome>();
-    asio::post(io_, [this, outcome, deadline, raw = socket->release()] {
-      adopt(base::Fd(raw), deadline.left(), outcome);
+    asio::post(io_, [this, outcome, deadline, ours = *std::move(socket)]() mutable {
+      adopt(std::move(ours), deadline.left(), outcome);
     });
     const base::MutexLock lock(mutex_);
     while (!outcome->decided) {
@@ -118,26 +143,62 @@ class AsioControl final : public Control {
   void accept_next() {
     acceptor_.async_wait(stream_descriptor::wait_read, [this](const asio::error_code& error) {
       if (error) return;
-      for (;;) {
+      // A few: those who are connected wait for this thread too.
+      for (int i = 0; i < kAcceptsATurn; ++i) {
         base::Fd socket(
             ::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-        if (!socket.valid()) break;
+        if (!socket.valid()) {
+          if (is_full(errno)) return accept_later();
+          break;
+        }
         adopt(std::move(socket), kHandshake, nullptr);
       }
       accept_next();
     });
   }
 
+  static bool is_full(int error) {
+    return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+  }
+
+  /// The one who waits stays in the socket's queue, and epoll would tell of it again at once.
+  void accept_later() {
+    accept_pause_.expires_after(kPauseWhenFull);
+    accept_pause_.async_wait([this](const asio::error_code& error) {
+      if (!error && acceptor_.is_open()) accept_next();
+    });
+  }
+
+  void stop_listening() {
+    accept_pause_.cancel();
+    if (acceptor_.is_open()) (void)acceptor_.release();
+    if (std::exchange(listening_, {}).valid()) ::unlink(path_.c_str());
+  }
+
+  void decide(const std::shared_ptr<Outcome>& outcome, const Status& status,
+              std::shared_ptr<Session> session = nullptr) LINKSPAN_EXCLUDES(mutex_) {
+    const base::MutexLock lock(mutex_);
+    outcome->decided = true;
+    outcome->status = status;
+    outcome->session = std::move(session);
+    changed_.notify_all();
+  }
+
   void adopt(base::Fd socket, Duration handshake, std::shared_ptr<Outcome> outcome) {
-    if (links_.size() >= kMaxLinks || ending_) return;  // closes it
-    auto watched = socket.duplicate();
+    if (links_.size() >= kMaxLinks || ending_) {  // closes it
+      if (outcome == nullptr) return;
+      return decide(outcome, ending_
+                                 ? Status(Code::canceled, Scope::process, "the Engine is closing")
+                                 : Status(Code::no_resource, Scope::process,
+                                          std::to_string(kMaxLinks) + " peers are connected"));
+    }
     const std::uint64_t id = ++last_id_;
     auto session =
         std::make_shared<Session>(id, outcome != nullptr, std::move(socket), us_, listener_, log_);
     Link& link = *links_.emplace(id, std::make_unique<Link>(io_, session)).first->second;
     link.outcome = std::move(outcome);
-    if (watched.ok()) link.socket.assign(watched->release());
-    Status started = watched.ok() ? session->start() : watched.status();
+    Status started = watch(link.socket, session->socket());
+    if (started.ok()) started = session->start();
     if (!started.ok()) session->fail(started);
     link.handshake.expires_after(handshake);
     link.handshake.async_wait([this, id](const asio::error_code& error) {
@@ -160,30 +221,35 @@ class AsioControl final : public Control {
                              if (error || ready == nullptr) return;
                              ready->session->on_readable();
                              watch_process(*ready);
-                             if (settle(id) && !ready->session->is_lost()) read_next(*ready);
+                             if (!settle(id) || ready->session->is_lost()) return;
+                             read_next(*ready);
+                             write_more(id);  // the answers that its socket had no room for
                            });
   }
 
   void write_more(std::uint64_t id) {
     Link* link = find(id);
     if (link == nullptr || link->writing || link->session->is_lost()) return;
-    link->session->flush();
+    const Status flushed = link->session->flush();
     if (!link->session->wants_write()) return;
     link->writing = true;
-    link->socket.async_wait(stream_descriptor::wait_write,
-                            [this, id](const asio::error_code& error) {
-                              Link* ready = find(id);
-                              if (ready == nullptr) return;
-                              ready->writing = false;
-                              if (!error) write_more(id);
-                            });
+    const auto again = [this, id](const asio::error_code& error) {
+      Link* ready = find(id);
+      if (ready == nullptr) return;
+      ready->writing = false;
+      if (!error) write_more(id);
+    };
+    if (flushed.code() != Code::no_resource)
+      return link->socket.async_wait(stream_descriptor::wait_write, again);
+    // The socket has room, the kernel has none for more fds under way.
+    link->full.expires_after(kPauseWhenFull);
+    link->full.async_wait(again);
   }
 
   void watch_process(Link& link) {
     if (link.pidfd.is_open() || link.session->pidfd() < 0) return;
-    base::Fd watched(::dup(link.session->pidfd()));
-    if (!watched.valid()) return;
-    link.pidfd.assign(watched.release());
+    if (const Status status = watch(link.pidfd, link.session->pidfd()); !status.ok())
+      return link.session->fail(status);
     link.pidfd.async_wait(stream_descriptor::wait_read,
                           [this, id = link.session->id()](const asio::error_code& error) {
                             Link* ended = find(id);
@@ -200,14 +266,9 @@ class AsioControl final : public Control {
     if (link.session->is_up() || lost) {
       link.handshake.cancel();
       if (link.outcome) {
-        const base::MutexLock lock(mutex_);
-        link.outcome->decided = true;
-        if (lost)
-          link.outcome->status = link.session->failure();
-        else
-          link.outcome->session = link.session;
+        lost ? decide(link.outcome, link.session->failure())
+             : decide(link.outcome, {}, link.session);
         link.outcome.reset();
-        changed_.notify_all();
       }
     }
     if (!link.session->is_gone()) return true;
@@ -218,10 +279,7 @@ class AsioControl final : public Control {
   /// Until everything that was queued is sent, or the deadline.
   void wind_down(base::Deadline deadline) {
     ending_ = true;
-    if (acceptor_.is_open()) {
-      acceptor_.close();
-      ::unlink(path_.c_str());
-    }
+    stop_listening();
     for (auto& [id, link] : links_) link->session->say_goodbye();
     poll_end(deadline);
   }
@@ -229,7 +287,7 @@ class AsioControl final : public Control {
   void poll_end(base::Deadline deadline) {
     bool unsent = false;
     for (auto& [id, link] : links_) {
-      if (!link->session->is_lost()) link->session->flush();
+      if (!link->session->is_lost()) (void)link->session->flush();
       unsent |= !link->session->is_lost() && link->session->wants_write();
     }
     if (unsent && !deadline.passed()) {
@@ -254,7 +312,9 @@ class AsioControl final : public Control {
   asio::io_context io_{1};
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> keep_running_;
   // Of the Control thread, until it is joined:
-  stream_descriptor acceptor_;
+  base::Fd listening_;          // at path_
+  stream_descriptor acceptor_;  // its loan
+  asio::steady_timer accept_pause_{io_};
   std::string path_;
   std::map<std::uint64_t, std::unique_ptr<Link>> links_;
   std::uint64_t last_id_ = 0;
@@ -271,9 +331,13 @@ class AsioControl final : public Control {
 
 Result<std::unique_ptr<Control>> Control::open(const Identity& us, Listener& listener,
                                                const base::Log& log) {
-  auto control = std::make_unique<AsioControl>(us, listener, log);
-  control->start();
-  return std::unique_ptr<Control>(std::move(control));
+  try {
+    auto control = std::make_unique<AsioControl>(us, listener, log);
+    control->start();
+    return std::unique_ptr<Control>(std::move(control));
+  } catch (const std::system_error& error) {  // of Asio, of the thread
+    return Status(Code::system, Scope::process, std::string("no event loop: ") + error.what());
+  }
 }
 
 }  // namespace linkspan::control

@@ -8,6 +8,11 @@ namespace {
 
 constexpr int kFramesATurn = 64;
 
+Status no_room_for_fds() {
+  return {Code::system, Scope::process,
+          "file descriptors of the peer's found no room in this process (RLIMIT_NOFILE)"};
+}
+
 }  // namespace
 
 Session::Session(std::uint64_t id, bool initiated, base::Fd socket, const Identity& us,
@@ -48,9 +53,9 @@ bool Session::wants_write() {
   return channel_.wants_write();
 }
 
-void Session::flush() {
+Status Session::flush() {
   const base::MutexLock lock(mutex_);
-  (void)channel_.flush();
+  return channel_.flush();
 }
 
 Status Session::start() {
@@ -115,6 +120,10 @@ Status Session::handle(base::Frame& frame) {
     case FrameOp::import:
       return on_import(frame);
     case FrameOp::imported: {
+      if (frame.fds_lost) {
+        listener_.imported(*this, frame.header.id, no_room_for_fds());
+        return {};
+      }
       auto descriptor = decode_imported(frame.payload);
       if (!descriptor.ok()) return descriptor.status();
       listener_.imported(*this, frame.header.id,
@@ -159,6 +168,7 @@ Status Session::on_hello(base::Frame& frame) {
     return {Code::unsupported, Scope::peer,
             "protocol version " + std::to_string(frame.header.version) + "; this release speaks " +
                 std::to_string(base::kProtocolVersion)};
+  if (frame.fds_lost) return no_room_for_fds();
   auto hello = decode_hello(frame.payload);
   if (!hello.ok()) return hello.status();
   if (frame.header.incarnation == 0 || frame.header.incarnation == us_.incarnation)

@@ -92,7 +92,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void say_goodbye();
   void drop();  ///< The Engine is ending: no more is heard, nothing more is told.
   bool wants_write() LINKSPAN_EXCLUDES(mutex_);
-  void flush() LINKSPAN_EXCLUDES(mutex_);
+  Status flush() LINKSPAN_EXCLUDES(mutex_);        ///< As FdChannel::flush().
   int socket() const noexcept { return socket_; }  ///< A loan, for waiting.
   bool is_up() const noexcept { return stage_ == Stage::up; }
   bool is_lost() const noexcept { return lost_; }

@@ -1,6 +1,7 @@
 #include "cuda/closings.hpp"
 
 #include <algorithm>
+#include <system_error>
 
 namespace linkspan::cuda {
 namespace {
@@ -23,7 +24,10 @@ Closings::~Closings() {
     thread = std::move(thread_);
   }
   changed_.notify_all();
-}  // the jthread joins here
+  if (thread.joinable()) thread.join();
+  const base::MutexLock lock(mutex_);
+  while (!closings_.empty()) run_first();  // there was no thread to be had
+}
 
 Closings::Stay Closings::stay() {
   const base::MutexLock lock(mutex_);
@@ -38,7 +42,9 @@ void Closings::leave(std::uint64_t number) {
   if (fork_.forked()) return;
   const base::MutexLock lock(mutex_);
   stays_.erase(number);
-  if (!closings_.empty()) changed_.notify_all();
+  if (closings_.empty()) return;
+  start();
+  changed_.notify_all();
 }
 
 bool Closings::free() const {
@@ -50,15 +56,28 @@ void Closings::run(std::function<void()> closing) {
   if (fork_.forked()) return;
   const base::MutexLock lock(mutex_);
   closings_.push_back({std::move(closing), last_ + 1, base::Clock::steady().now()});
-  if (!thread_.joinable() && !ending_) thread_ = std::jthread([this] { loop(); });
+  start();
   changed_.notify_all();
+}
+
+/// Where no thread can be had, for want of memory or by a limit, what waits goes on waiting: the
+/// next that comes tries again, and who has to see it done does it.
+void Closings::start() {
+  if (thread_.joinable() || ending_) return;
+  try {
+    thread_ = std::jthread([this] { loop(); });
+  } catch (const std::system_error&) {
+  }
 }
 
 void Closings::drain() {
   const base::MutexLock lock(mutex_);
   ++draining_;
   changed_.notify_all();
-  while (!closings_.empty()) changed_.wait(mutex_, after(kLong));
+  while (!closings_.empty()) {
+    start();
+    thread_.joinable() || closing_ ? changed_.wait(mutex_, after(kLong)) : run_first();
+  }
   --draining_;
 }
 
@@ -78,20 +97,24 @@ void Closings::loop() {
       changed_.wait(mutex_, after(wait));
       continue;
     }
-    std::function<void()> closing = std::move(closings_.front().run);
-    closing_ = true;
-    mutex_.unlock();
-    const base::Time begin = base::Clock::steady().now();
-    closing();
-    closing = nullptr;  // what it holds may be what closes
-    const base::Time end = base::Clock::steady().now();
-    mutex_.lock();
-    next_ = end + std::min(end - begin, kPause);
-    closings_.pop_front();
-    closing_ = false;
-    changed_.notify_all();
+    run_first();
   }
   mutex_.unlock();
+}
+
+void Closings::run_first() {
+  std::function<void()> closing = std::move(closings_.front().run);
+  closing_ = true;
+  mutex_.unlock();
+  const base::Time begin = base::Clock::steady().now();
+  closing();
+  closing = nullptr;  // what it holds may be what closes
+  const base::Time end = base::Clock::steady().now();
+  mutex_.lock();
+  next_ = end + std::min(end - begin, kPause);
+  closings_.pop_front();
+  closing_ = false;
+  changed_.notify_all();
 }
 
 }  // namespace linkspan::cuda

@@ -87,7 +87,9 @@ class Closings {
   };
 
   void leave(std::uint64_t number) LINKSPAN_EXCLUDES(mutex_);
+  void start() LINKSPAN_REQUIRES(mutex_);
   void loop() LINKSPAN_EXCLUDES(mutex_);
+  void run_first() LINKSPAN_REQUIRES(mutex_);  // off the lock
   /// How long the first of them has to wait at least.
   Duration to_wait() const LINKSPAN_REQUIRES(mutex_);
 

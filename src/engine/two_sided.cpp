@@ -152,8 +152,9 @@ Status Core::exchange(control::Session& session, base::Frame& frame) {
   };
   switch (static_cast<control::FrameOp>(frame.header.op)) {
     case control::FrameOp::offer: {
-      const auto offer = control::decode_offer(frame.payload);
+      auto offer = control::decode_offer(frame.payload);
       if (!offer.ok()) return offer.status();
+      if (frame.fds_lost) offer->descriptor.clear();  // asked for again when it is needed
       Result<std::shared_ptr<ImportedRegion>> region{std::shared_ptr<ImportedRegion>()};
       if (!offer->descriptor.empty()) {
         control::Exported key{offer->descriptor, std::move(frame.fds)};

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
+#include <system_error>
 
 namespace linkspan::engine {
 namespace {
@@ -23,7 +25,11 @@ constexpr Duration kYieldFor = 50us;
 Result<std::unique_ptr<Watcher>> Watcher::start(std::function<transport::NextLook()> look) {
   auto bell = base::Fd::from("eventfd", ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!bell.ok()) return bell.status();
-  return std::unique_ptr<Watcher>(new Watcher(*std::move(bell), std::move(look)));
+  try {
+    return std::unique_ptr<Watcher>(new Watcher(*std::move(bell), std::move(look)));
+  } catch (const std::system_error& error) {
+    return Status(Code::system, Scope::process, std::string("no thread: ") + error.what());
+  }
 }
 
 Watcher::Watcher(base::Fd bell, std::function<transport::NextLook()> look)

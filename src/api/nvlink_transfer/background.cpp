@@ -167,11 +167,12 @@ Outcome Background::begin(Copy copy, cuda::CUstream stream, Duration timeout, st
   else if (Outcome o = job->mark(stream); !o.ok())
     return o;
   const base::MutexLock lock(mutex_);
+  // Before it is kept: where no thread can be had that throws, and nothing has begun.
+  if (!nothing && !thread_.joinable() && !ending_) thread_ = std::jthread([this] { loop(); });
   id = ++last_;
   jobs_[id] = job;
   if (nothing) return {};
   active_.push_back(job);
-  if (!thread_.joinable() && !ending_) thread_ = std::jthread([this] { loop(); });
   changed_.notify_all();
   return {};
 }

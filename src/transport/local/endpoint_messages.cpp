@@ -43,6 +43,13 @@ Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base:
 
   auto offer = std::make_shared<Offer>();
   offers_[decoded->id.serial] = offer;
+  if (fds.empty()) {  // there was no room for them; whoever asks us to execute offers again
+    const base::MutexLock lock(offer->mutex);
+    offer->opened = true;
+    offer->status = Status(Code::system, Scope::process,
+                           "the offered key's file descriptors found no room (RLIMIT_NOFILE)");
+    return {};
+  }
   // Shared, for a std::function must be copyable and Fds are not.
   auto loose = std::make_shared<std::vector<base::Fd>>();
   for (base::Fd& fd : fds) loose->push_back(std::move(fd));
@@ -105,6 +112,7 @@ Status LocalEndpoint::on_executed(std::span<const std::byte> bytes) {
     if (slot.for_peer || slot.id != wire->id() || slot.stage != Stage::asked) continue;
     const auto code = static_cast<Code>(wire->code());
     if (code > Code::internal) return corrupt("an execution ended with an unknown code");
+    if (code == Code::system) offered_.erase(slot.offered);  // what failed there may go next time
     if (code != Code::ok)
       slot.end = Status(code, Scope::request, "by the peer: " + wire->what()->str());
     slot.stage = Stage::ended;
@@ -141,6 +149,8 @@ Status LocalEndpoint::on_retracted(std::span<const std::byte> bytes) {
 }
 
 Status LocalEndpoint::on_tally(std::span<base::Fd> fds) {
+  if (fds.empty())  // the ends are told by messages then
+    return {Code::system, Scope::process, "the page of ends found no room (RLIMIT_NOFILE)"};
   if (fds.size() != 1 || peers_tally_ != nullptr) return corrupt("a second tally, or no page");
   auto view = TallyView::open(fds[0]);
   if (!view.ok()) return view.status();

@@ -32,6 +32,7 @@ Status LocalEndpoint::ask_peer(Slot& slot, const Published& local, std::uint64_t
     return status;
   }
   slot.tally_word = word.value_or(kNoWord);
+  slot.offered = serial;
   slot.stage = Stage::asked;
   return {};
 }

@@ -124,11 +124,14 @@ Result<memory::PublishedKey> LocalTransport::publish(const memory::Region& regio
   auto slot = leases_->grant(facts.id.serial);
   if (!slot.ok()) return slot.status();
   key.lease_slot = *slot;
-  {
-    const base::MutexLock lock(mutex_);
-    entries_[facts.id.serial] = {published, false, {}};
+  auto made = key_of(*published);
+  if (!made.ok()) {
+    leases_->revoke(*slot);
+    return made;
   }
-  return key_of(*published);
+  const base::MutexLock lock(mutex_);
+  entries_[facts.id.serial] = {std::move(published), false, {}};
+  return made;
 }
 
 Result<memory::PublishedKey> LocalTransport::key_of(const Published& published) const {

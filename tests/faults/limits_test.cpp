@@ -1,0 +1,290 @@
+// A process that runs out of file descriptors, of address space or of memory that it may lock: each
+// call answers so at once, nothing is lost or kept, and all goes on when there is room again.
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <latch>
+#include <thread>
+
+#include "tests/conformance/engine_fixture.hpp"
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define LINKSPAN_ADDRESS_SANITIZER
+#endif
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define LINKSPAN_SANITIZER
+#endif
+#endif
+
+namespace linkspan::test {
+namespace {
+
+constexpr std::uint64_t kMiB = 1u << 20;
+constexpr Block kAll{0, 0, kMiB};
+constexpr Duration kAtOnce = 2s;
+
+/// A soft limit of this process, for the length of a scope.
+class Limit {
+ public:
+  Limit(__rlimit_resource which, rlim_t value) : which_(which) {
+    if (::getrlimit(which, &old_) != 0) throw std::runtime_error("getrlimit");
+    const rlimit now{.rlim_cur = std::min(value, old_.rlim_max), .rlim_max = old_.rlim_max};
+    if (::setrlimit(which, &now) != 0) throw std::runtime_error("setrlimit");
+  }
+  ~Limit() { ::setrlimit(which_, &old_); }
+  Limit(const Limit&) = delete;
+  Limit& operator=(const Limit&) = delete;
+
+ private:
+  const __rlimit_resource which_;
+  rlimit old_{};
+};
+
+/// This process has room for `spare` more file descriptors and no others.
+class FewFds {
+ public:
+  explicit FewFds(std::size_t spare) : limit_(RLIMIT_NOFILE, 1024), spare_(spare) {
+    fill();
+    taken_.resize(taken_.size() - spare);
+  }
+  /// Empty, or how many of them are not free. What ended may be closed a moment later.
+  std::string kept() {
+    const auto limit = base::Deadline::after(base::Clock::steady(), kAtOnce);
+    for (;;) {
+      const std::size_t before = taken_.size();
+      fill();
+      const std::size_t found = taken_.size() - before;
+      taken_.resize(before);
+      if (found >= spare_) return {};
+      if (limit.passed()) return std::to_string(spare_ - found) + " are kept";
+      std::this_thread::yield();
+    }
+  }
+
+ private:
+  void fill() {
+    for (;;) {
+      base::Fd next(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+      if (!next.valid()) return;
+      taken_.push_back(std::move(next));
+    }
+  }
+  const Limit limit_;
+  const std::size_t spare_;
+  std::vector<base::Fd> taken_;
+};
+
+class FdLimit : public ::testing::Test {
+ protected:
+  void SetUp() override {
+#if defined(LINKSPAN_ADDRESS_SANITIZER)
+    GTEST_SKIP() << "needs a build without sanitizers: the one of vptrs asks by a pipe of its own";
+#endif
+    here_ = Held::make(pair_.engine, {.kind = "shared"});
+    must(pair_.engine.publish("here", here_.region));
+    pair_.far.add("there", {.kind = "shared"});
+    here_.fill(1);
+    pair_.far.fill("there", 2);
+  }
+  /// Between those who knew each other before, and with one that comes now.
+  void TearDown() override {
+    if (IsSkipped()) return;
+    move(pair_.peer, pair_.remote("there"));
+    FarEngine next;
+    next.add("there", {.kind = "shared"});
+    const Peer peer = take(pair_.engine.connect(next.address()));
+    move(peer, take(peer.lookup("there")));
+  }
+  void move(const Peer& peer, const RemoteRegion& to) {
+    EXPECT_EQ(finished(peer.write(here_.region, to, std::span(&kAll, 1))).to_string(), "ok");
+  }
+  /// `step` with room for none, one, two and so on, until there is enough. How often it was
+  /// refused.
+  template <class Step>
+  static int refusals(Step step) {
+    for (std::size_t spare = 0; spare < 64; ++spare) {
+      FewFds few(spare);
+      const base::Time begin = base::Clock::steady().now();
+      const Status status = step();
+      EXPECT_LT(base::Clock::steady().now() - begin, kAtOnce) << spare << " fds";
+      if (status.ok()) return static_cast<int>(spare);
+      EXPECT_EQ(status.code(), Code::system) << spare << " fds: " << status.to_string();
+      EXPECT_EQ(few.kept(), "") << "of " << spare;
+    }
+    ADD_FAILURE() << "never enough";
+    return -1;
+  }
+
+  Held here_;  // outlives the Engine
+  Pair pair_;
+};
+
+TEST_F(FdLimit, OpenAndListen) {
+  EXPECT_GT(refusals([] { return Engine::open(engine_options("poor")).status(); }), 3);
+  EXPECT_GE(refusals([&] { return pair_.engine.listen("poor"); }), 1);
+  // Again and again: the name moves, and the old one is gone.
+  ASSERT_EQ(pair_.engine.listen("rich").to_string(), "ok");
+  const auto limit = base::Deadline::after(base::Clock::steady(), kAtOnce);
+  Status poor;
+  do poor = pair_.engine.connect("poor", 20ms).status();
+  while (poor.code() != Code::unreachable && !limit.passed());
+  EXPECT_EQ(poor.code(), Code::unreachable) << poor.to_string();
+}
+
+TEST_F(FdLimit, Connect) {
+  FarEngine other;
+  EXPECT_GE(refusals([&] { return pair_.engine.connect(other.address(), 5s).status(); }), 2);
+}
+
+TEST_F(FdLimit, Memory) {
+  EXPECT_GE(refusals([&] { return pair_.engine.allocate_shared(kMiB).status(); }), 2);
+}
+
+TEST_F(FdLimit, LookupHereAndThere) {
+  EXPECT_GE(refusals([&] { return pair_.peer.lookup("there").status(); }), 2);
+  must(pair_.engine.listen());
+  FarEngine far;
+  far.connect(pair_.engine.address());
+  far.add("local", {.kind = "host"});
+  const auto asks = [&] { return far.explain("local", "here", kMiB).status(); };
+  const Status refused = [&] {
+    FewFds few(0);
+    return asks();
+  }();
+  // The helper throws what lookup() has answered.
+  EXPECT_NE(refused.what().find("system"), std::string::npos) << refused.to_string();
+  EXPECT_EQ(asks().to_string(), "ok");
+}
+
+TEST_F(FdLimit, AnOfferOfWhomWeCopyFor) {
+  Held mine;
+  Engine engine = take(Engine::open(engine_options("executor")));
+  must(engine.listen());
+  mine = Held::make(engine, {.kind = "host", .peers = {true, true, true}});
+  mine.fill(1);
+  must(engine.publish("mine", mine.region));
+  FarEngine far;
+  far.connect(engine.address());
+  far.add("source", {.kind = "shared"});
+  far.fill("source", 3);
+  ASSERT_TRUE(far.explain("source", "mine", kMiB).ok());  // looks it up
+  {
+    FewFds few(0);
+    far.start("source", "mine", 1);
+    EXPECT_EQ(far.ends(), std::vector<std::string>{"system"});
+    EXPECT_EQ(few.kept(), "");
+  }
+  far.start("source", "mine", 1);
+  EXPECT_EQ(far.ends(), std::vector<std::string>{"ok"});
+  engine.progress();  // its lock orders the copy before the look, as a sanitizer sees it
+  EXPECT_EQ(mine.difference(1, {{0, 3, 0, kMiB}}), "");
+  EXPECT_EQ(engine.close(5s).to_string(), "ok");
+}
+
+TEST_F(FdLimit, AMessageThatComesWithItsKey) {
+  pair_.far.accept();
+  Held room = Held::loose(pair_.engine, {.kind = "host"});
+  pair_.far.add_loose("sent", {.kind = "host"});
+  pair_.far.fill("sent", 4);
+  room.fill(5);
+  const auto exchange = [&](bool poor) {
+    const auto received = pair_.peer.recv(1, room.at(0), kMiB, {.deadline = 5s});
+    std::optional<FewFds> few;
+    if (poor) few.emplace(0);
+    const auto number = take(
+        pair_.far.post({.sends = true, .name = "sent", .bytes = kMiB, .tag = 1, .deadline = 5s}));
+    const Status here = finished(received);
+    EXPECT_EQ(pair_.far.end(number).code == "ok", here.ok());
+    return here;
+  };
+  EXPECT_EQ(exchange(true).code(), Code::system);
+  EXPECT_EQ(exchange(false).to_string(), "ok");
+  {
+    FewFds few(0);
+    EXPECT_EQ(pair_.peer.recv(1, room.at(0), kMiB).status().code(), Code::system);
+  }
+  EXPECT_EQ(room.difference(5, {{0, 4, 0, kMiB}}), "");
+}
+
+TEST_F(FdLimit, WhoConnectsToUsWaitsAndNobodySpins) {
+  must(pair_.engine.listen());
+  FarEngine far;
+  const auto cpu = [] {
+    rusage used{};
+    ::getrusage(RUSAGE_SELF, &used);
+    return std::chrono::seconds(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+           std::chrono::microseconds(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+  };
+  std::optional<std::jthread> connecting;
+  {
+    FewFds few(0);
+    connecting.emplace([&] { EXPECT_NO_THROW(far.connect(pair_.engine.address())); });
+    const auto begin = cpu();
+    EXPECT_EQ(pair_.engine.accept(500ms).status().code(), Code::timed_out);
+    // The thread that connects looks for its answer each millisecond; a loop takes all 500.
+    EXPECT_LT(cpu() - begin, 100ms);
+  }
+  EXPECT_TRUE(pair_.engine.accept(10s).ok());
+}
+
+TEST(AddressSpaceLimit, ThreadsAndMappingsAreRefused) {
+#if defined(LINKSPAN_SANITIZER)
+  GTEST_SKIP() << "needs a build without sanitizers, which need address space themselves";
+#endif
+  constexpr std::uint64_t kLarge = 64 * kMiB;
+  Pair pair;
+  pair.far.add("large", {.kind = "shared", .bytes = kLarge});
+  Held here = Held::make(pair.engine, {.kind = "host"});
+  here.fill(3);
+  pair.far.fill("large", 4);
+  EngineOptions options = engine_options("poor");
+  options.use_gpu = false;  // what a driver does without memory is its own
+  {
+    // They take the stacks that the C library keeps of threads that have ended.
+    std::latch end(1);
+    std::vector<std::jthread> others;
+    for (int i = 0; i < 16; ++i) others.emplace_back([&] { end.wait(); });
+    const std::shared_ptr<void> ending(nullptr, [&](void*) { end.count_down(); });
+    std::uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const Limit limit(RLIMIT_AS, pages * static_cast<std::uint64_t>(::getpagesize()) + 4 * kMiB);
+    const Status open = Engine::open(options).status();
+    EXPECT_EQ(open.code(), Code::system) << open.to_string();
+    EXPECT_EQ(pair.engine.allocate_shared(kLarge).status().code(), Code::system);
+    // What cannot be mapped takes another path, or says that there is none.
+    const RemoteRegion large = pair.remote("large");
+    const Status moved = finished(pair.peer.write(here.region, large, std::span(&kAll, 1)));
+    EXPECT_TRUE(moved.ok() || moved.code() == Code::system || moved.code() == Code::unreachable)
+        << moved.to_string();
+  }
+  const RemoteRegion large = pair.remote("large");
+  EXPECT_EQ(finished(pair.peer.write(here.region, large, std::span(&kAll, 1))).to_string(), "ok");
+  EXPECT_EQ(pair.far.difference("large", 4, {{0, 3, 0, kMiB}}), "");
+  EXPECT_TRUE(Engine::open(options).ok());
+  EXPECT_EQ(pair.engine.deregister(here.region).to_string(), "ok");
+}
+
+TEST(LockedMemoryLimit, PinningIsDoneOrRefusedAndTheRestWorks) {
+  std::vector<std::byte> memory(kMiB);
+  Pair pair;
+  pair.far.add("there", {.kind = "shared"});
+  pair.far.fill("there", 2);
+  const Limit limit(RLIMIT_MEMLOCK, 0);
+  auto region = pair.engine.register_memory(memory.data(), kMiB, {.pin = true});
+  if (!region.ok()) {
+    EXPECT_NE(region.status().code(), Code::internal) << region.status().to_string();
+    region = pair.engine.register_memory(memory.data(), kMiB);
+  }
+  ASSERT_TRUE(region.ok()) << region.status().to_string();
+  put_pattern(memory, 7, 0);
+  EXPECT_EQ(
+      finished(pair.peer.write(*region, pair.remote("there"), std::span(&kAll, 1))).to_string(),
+      "ok");
+  EXPECT_EQ(pair.engine.deregister(*region).to_string(), "ok");
+}
+
+}  // namespace
+}  // namespace linkspan::test
