@@ -234,6 +234,8 @@ Result<Explanation> Core::explain(std::uint64_t peer, Op op, const Region& local
   const PeerRecord* record = worker_.find_peer(peer);
   if (record == nullptr)
     return Status(Code::disconnected, Scope::peer, "peer " + std::to_string(peer) + " is gone");
+  if (record->endpoints[*transport] == nullptr)
+    return Status(Code::unreachable, Scope::peer, "the peer did not offer the region's transport");
   return record->endpoints[*transport]->explain(op, local.registration_->region(),
                                                 *remote.imported_->mappings[*transport], shape);
 }

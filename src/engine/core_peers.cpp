@@ -156,9 +156,12 @@ Result<RemoteRegion> Core::lookup(std::uint64_t peer, std::string_view name, Dur
   Status status = session->send(control::FrameOp::import, id, control::encode_import(name));
   if (status.ok() && session->wants_write()) control_->write_when_ready(session);
   const base::MutexLock lock(events_mutex_);
-  while (status.ok() && !lookup->answer && !deadline.passed()) event_.wait(events_mutex_, deadline);
+  while (status.ok() && !lookup->answer && !closed_ && !deadline.passed())
+    event_.wait(events_mutex_, deadline);
   lookups_.erase(id);
   if (!status.ok()) return status;
+  if (!lookup->answer && closed_)
+    return Status(Code::canceled, Scope::process, "the Engine is closed");
   if (!lookup->answer)
     return Status(Code::timed_out, Scope::request,
                   "peer " + std::to_string(peer) + " did not answer for \"" + std::string(name) +

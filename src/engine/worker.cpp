@@ -37,6 +37,8 @@ Status Worker::submit(const std::shared_ptr<TransferState>& transfer) {
   if (transfer->whole == nullptr)
     if (Status status = may_submit(transfer->peer); !status.ok()) return status;
   PeerRecord* peer = find_peer(transfer->peer);
+  if (peer->endpoints[transfer->transport] == nullptr)  // it has a key of a transport that it lacks
+    return {Code::unreachable, Scope::peer, "the peer did not offer the region's transport"};
   transfer->id = ++last_id_;
   // The first batch decides: what it is refused for, the caller hears as an error.
   bool held = false;
@@ -131,7 +133,11 @@ void Worker::cancel_batches(PeerRecord& peer, const TransferState& transfer) {
 }
 
 void Worker::cancel(TransferState& transfer) {
-  if (transfer.quiet || transfer.finishing) return;
+  if (transfer.quiet) return;
+  if (transfer.finishing) {
+    transfer.canceled = true;
+    return;
+  }
   if (transfer.exchange != nullptr) {
     transfer.canceled = true;
     if (transfer.exchange->stage != Exchange::Stage::held) return rendezvous_.stop(transfer);
@@ -156,7 +162,11 @@ bool Worker::finish(TransferState& transfer) {
                                "the data was written, but its peer left before the notification")
                       : peer->session->send(control::FrameOp::notify, 0,
                                             control::encode_notify(transfer.notification));
-    if (sent.code() == Code::no_resource) return false;
+    if (sent.code() == Code::no_resource) {
+      if (!transfer.expired && !transfer.canceled) return false;
+      sent = Status(Code::no_resource, Scope::peer,
+                    "the data was written, but its peer reads no notification");
+    }
     if (sent.ok() && peer->session->wants_write()) control_->write_when_ready(peer->session);
     transfer.first_error = sent;
   }
@@ -262,7 +272,8 @@ transport::NextLook Worker::next_look() {
   transport::NextLook next;
   if (!transfers_.empty()) next = {When::at, next_expiry_};
   if (!held_.empty()) next.at = std::min(next.at, look_at_held_);
-  if (unsent_ != 0 || !leaving_.empty()) {  // the peer's doing, which rings no bell
+  if (unsent_ != 0 || finishing_ != 0 ||
+      !leaving_.empty()) {  // the peer's doing, which rings no bell
     const base::Time soon = base::Clock::steady().now() + std::chrono::milliseconds(1);
     if (next.when == When::idle || soon < next.at) next = {When::at, soon};
   }

@@ -1,0 +1,47 @@
+// tests/faults/raw_peer.hpp - a client of the control connection that need not keep its rules: of
+// another release, or one that says too much and reads too little.
+//
+// Threads: externally synchronised.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fd_channel.hpp"
+#include "control/handshake.hpp"
+
+namespace linkspan::test {
+
+class RawPeer {
+ public:
+  static constexpr std::uint64_t kIncarnation = 42;
+
+  /// Connects to what Engine::address() says.
+  explicit RawPeer(const std::string& address);
+  explicit RawPeer(base::Fd socket) : channel_(std::move(socket)) {}
+
+  std::uint16_t version = base::kProtocolVersion;  ///< Of every frame that it sends.
+
+  /// False: the other side has closed. Waits for room.
+  bool send(std::uint16_t op, std::span<const std::byte> payload, std::uint64_t id = 7,
+            std::span<base::Fd> fds = {});
+  bool send(control::FrameOp op, std::span<const std::byte> payload, std::uint64_t id = 7,
+            std::span<base::Fd> fds = {}) {
+    return send(static_cast<std::uint16_t>(op), payload, id, fds);
+  }
+  /// hello with a pidfd, and ready.
+  bool greet(const control::Hello& hello);
+  bool greet(std::span<const std::byte> hello);
+  static control::Hello hello();  ///< One of this process, without transports.
+
+  /// The next frame that is not of the handshake, within 10 s; none: the other side has closed.
+  std::optional<base::Frame> next();
+  /// The next one must be an error; its Status.
+  Status refusal();
+
+ private:
+  base::FdChannel channel_;
+};
+
+}  // namespace linkspan::test
