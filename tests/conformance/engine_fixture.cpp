@@ -95,7 +95,8 @@ class EngineServer {
         options.log = {};
       }
       engine_ = std::make_unique<Engine>(take(Engine::open(options)));
-      must(engine_->listen());
+      const char* at = std::getenv("LINKSPAN_TEST_ADDRESS");
+      must(engine_->listen(at != nullptr ? at : ""));
       return Answer{engine_->address(), {}};
     }
     if (what == "add") {
@@ -192,6 +193,12 @@ class EngineServer {
       return Answer{name_of(asked.code()), {}};
     }
     if (what == "dump") return Answer{engine_->dump(), {}};
+    if (what == "fork") {
+      const pid_t child = ::fork();
+      if (child != 0) return Answer{child, {}};
+      ::alarm(30);  // where the test does not end it
+      for (;;) ::pause();
+    }
     return Status(Code::unsupported, Scope::request, what);
   }
 
@@ -365,6 +372,8 @@ FarEnd FarEngine::end(std::size_t number) {
 std::string FarEngine::cancel(std::size_t number) {
   return call({{"do", "cancel"}, {"number", number}});
 }
+
+pid_t FarEngine::fork() { return call({{"do", "fork"}}); }
 
 std::string FarEngine::dump() { return call({{"do", "dump"}}); }
 

@@ -126,6 +126,9 @@ class FarEngine {
   std::string cancel(std::size_t number);
   std::string dump();
 
+  /// A child that does nothing and holds all that it was born with; the test ends it.
+  pid_t fork();
+
  private:
   Json call(Json request) { return take(child_->line().call(request)).value; }
 
@@ -135,6 +138,9 @@ class FarEngine {
 
 /// Set in the far end's environment: its kernel refuses process_vm_readv and _writev.
 inline constexpr const char* kNoCrossProcess = "LINKSPAN_TEST_NO_CROSS_PROCESS=1";
+
+/// There too: where it listens.
+inline constexpr const char* kListenAt = "LINKSPAN_TEST_ADDRESS=";
 
 /// There too: the Engine logs to stderr, and that is this file.
 inline constexpr const char* kStderrFile = "LINKSPAN_TEST_STDERR=";

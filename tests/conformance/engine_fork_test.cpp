@@ -3,6 +3,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <thread>
+
 #include "tests/conformance/engine_fixture.hpp"
 #include "tests/support/kinds.hpp"
 
@@ -91,6 +93,36 @@ TEST(EngineFork, AChildOpensOneOfItsOwn) {
     return own->close(5s).ok() ? 0 : 3;
   });
   EXPECT_EQ(code, 0);
+}
+
+TEST(EngineFork, AChildOfAProcessWithThreadsOpensTheFirstOne) {
+#if defined(LINKSPAN_THREAD_SANITIZER)
+  GTEST_SKIP() << "needs a build without ThreadSanitizer, which forbids threads after a fork";
+#endif
+  // Of this process, which may be in the midst of anything but an Engine.
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([](const std::stop_token& stop) {
+      while (!stop.stop_requested()) const std::vector<std::byte> memory(1u << 12);
+    });
+  for (int i = 0; i < 8; ++i) {
+    const int code = in_a_fork([] {
+      EngineOptions options = engine_options("child");
+      options.use_gpu = false;
+      auto server = Engine::open(options), client = Engine::open(options);
+      if (!server.ok() || !client.ok()) return 1;
+      auto here = client->allocate_shared(4096), there = server->allocate_shared(4096);
+      if (!here.ok() || !there.ok() || !server->publish("there", *there).ok()) return 2;
+      if (!server->listen("of a child").ok()) return 3;
+      auto peer = client->connect("of a child");
+      if (!peer.ok()) return 4;
+      auto remote = peer->lookup("there");
+      const Block all{0, 0, 4096};
+      if (!remote.ok() || !finished(peer->write(*here, *remote, {&all, 1})).ok()) return 5;
+      return client->close(5s).ok() && server->close(5s).ok() ? 0 : 6;
+    });
+    ASSERT_EQ(code, 0) << "the step that failed; -1: it hung";
+  }
 }
 
 }  // namespace

@@ -1,0 +1,145 @@
+// Peers that end and come back under the same address, and peers whose children live on: what was
+// of the old life is refused and never meets the new one's memory, and what the old life could
+// still write stays lent until nobody of it is left.
+#include <poll.h>
+#include <signal.h>
+
+#include "tests/conformance/engine_fixture.hpp"
+
+namespace linkspan::test {
+namespace {
+
+constexpr std::uint64_t kMiB = 1u << 20;
+constexpr Block kAll{0, 0, kMiB};
+
+TEST(Restart, AtTheSameAddressNothingOldReachesTheNewOne) {
+  constexpr int kLives = 3;
+  const std::vector<std::string> at{kListenAt + std::string("restarted")};
+  Held here;  // outlives the Engine
+  Engine engine = take(Engine::open(engine_options("near")));
+  here = Held::make(engine, {.kind = "host"});
+  here.fill(1);
+  std::vector<Peer> peers;
+  std::vector<RemoteRegion> remotes;
+  std::vector<Transfer> transfers;
+  std::unique_ptr<FarEngine> far;
+  for (int life = 0; life < kLives; ++life) {
+    far.reset();  // the killed one's: it has ended
+    far = std::make_unique<FarEngine>(at);
+    far->add("kv", {.kind = "shared"});
+    far->add("private", {.kind = "host"});
+    far->fill("kv", 2);
+    far->fill("private", 3);
+    const Peer peer = take(engine.connect(far->address()));
+    for (const char* name : {"kv", "private"}) {
+      for (const RemoteRegion& old : remotes) {
+        if (old.name() != name) continue;
+        const auto by_new = peer.write(here.region, old, std::span(&kAll, 1));
+        EXPECT_EQ(finished(by_new).code(), Code::invalid_argument) << finished(by_new).to_string();
+      }
+    }
+    for (std::size_t i = 0; i < peers.size(); ++i) {
+      const Peer& old = peers[i];
+      EXPECT_NE(old.id(), peer.id());
+      EXPECT_NE(old.state(), PeerState::up);
+      EXPECT_EQ(old.lookup("kv").status().code(), Code::disconnected);
+      for (const std::size_t of : {2 * i, 2 * i + 1}) {
+        const auto by_old = old.write(here.region, remotes[of], std::span(&kAll, 1));
+        EXPECT_EQ(finished(by_old).code(), Code::disconnected) << finished(by_old).to_string();
+      }
+      EXPECT_EQ(finished(old.send(1, here.at(0), 8)).code(), Code::disconnected);
+      EXPECT_EQ(old.notify({}).code(), Code::disconnected);
+    }
+    for (const Transfer& old : transfers) EXPECT_TRUE(old.done());
+    EXPECT_EQ(far->difference("kv", 2), "") << "of an earlier life";
+    EXPECT_EQ(far->difference("private", 3), "") << "of an earlier life";
+
+    peers.push_back(peer);
+    for (const char* name : {"kv", "private"}) {
+      remotes.push_back(take(peer.lookup(name)));
+      transfers.push_back(take(peer.write(here.region, remotes.back(), std::span(&kAll, 1))));
+      EXPECT_EQ(transfers.back().wait(10s).to_string(), "ok");
+    }
+    EXPECT_EQ(far->difference("kv", 2, {{0, 1, 0, kMiB}}), "");
+    EXPECT_EQ(far->difference("private", 3, {{0, 1, 0, kMiB}}), "");
+    for (int i = 0; i < 32; ++i)  // under way when it dies
+      for (std::size_t last : {remotes.size() - 2, remotes.size() - 1}) {
+        const Block part = part_of(kMiB, static_cast<std::uint64_t>(i), 32);
+        auto moved = peer.write(here.region, remotes[last], std::span(&part, 1));
+        if (moved.ok()) transfers.push_back(*moved);
+      }
+    far->process().kill();
+    const auto limit = base::Deadline::after(base::Clock::steady(), 1s);
+    for (const Transfer& each : transfers) {
+      const Status end = each.wait(limit.left());
+      EXPECT_TRUE(each.done() && (end.ok() || end.code() == Code::disconnected)) << end.to_string();
+    }
+    ASSERT_TRUE(is_down(peer, limit));
+  }
+  remotes.clear();
+  EXPECT_EQ(engine.deregister(here.region, 2s).to_string(), "ok");
+}
+
+TEST(Restart, ConnectingGoesOnUntilTheNewOneListens) {
+  Engine engine = take(Engine::open(engine_options("near")));
+  {
+    FarEngine first({kListenAt + std::string("later")});
+    first.process().kill();  // it leaves its socket
+  }
+  std::optional<Result<Peer>> met;
+  std::jthread connecting([&] { met = engine.connect("later", 10s); });
+  FarEngine second({kListenAt + std::string("later")});
+  connecting.join();
+  EXPECT_TRUE(met->ok()) << met->status().to_string();
+}
+
+/// The child of a dead peer holds its socket and what it had opened: neither the process nor its
+/// end-of-file alone says that nothing lands any more.
+TEST(Orphan, AChildOfADeadPeerKeepsItsMemoryLent) {
+  Held here, beside;  // outlive the Engine
+  Pair pair;
+  FarEngine third;
+  here = Held::make(pair.engine, {.kind = "shared"});
+  beside = Held::make(pair.engine, {.kind = "shared"});
+  pair.far.add("asked", {.kind = "host", .peers = {true, true, true}});
+  third.add("there", {.kind = "shared"});
+  const RemoteRegion asked = pair.remote("asked");
+  here.fill(1);
+  beside.fill(3);
+  third.fill("there", 4);
+  const pid_t child = pair.far.fork();
+  const std::shared_ptr<void> ends(nullptr, [&](void*) { ::kill(child, SIGKILL); });
+  pair.far.process().signal(SIGSTOP);
+  const Transfer lent = take(pair.peer.write(here.region, asked, std::span(&kAll, 1)));
+  pair.far.process().kill();
+
+  EXPECT_EQ(lent.wait(300ms).code(), Code::timed_out);
+  EXPECT_FALSE(lent.done()) << "the child can still touch the memory";
+  EXPECT_NE(pair.peer.state(), PeerState::gone);
+  EXPECT_EQ(lent.cancel().code(), Code::pending);
+  EXPECT_EQ(pair.engine.deregister(here.region, 20ms).code(), Code::busy);
+  // What needs the dead one answers by its deadline, and others do not wait.
+  const Status late = pair.peer.lookup("asked", 100ms).status();
+  EXPECT_TRUE(late.code() == Code::timed_out || late.code() == Code::disconnected)
+      << late.to_string();
+  {
+    const Peer other = take(pair.engine.connect(third.address()));
+    const RemoteRegion there = take(other.lookup("there"));
+    EXPECT_EQ(finished(other.write(beside.region, there, std::span(&kAll, 1))).to_string(), "ok");
+    EXPECT_EQ(third.difference("there", 4, {{0, 3, 0, kMiB}}), "");
+  }
+
+  ::kill(child, SIGKILL);
+  const Status end = lent.wait(2s);
+  ASSERT_TRUE(lent.done()) << pair.engine.dump();
+  EXPECT_TRUE(end.code() == Code::disconnected || end.code() == Code::canceled) << end.to_string();
+  const auto limit = base::Deadline::after(base::Clock::steady(), 1s);
+  while (pair.peer.state() != PeerState::gone && !limit.passed()) std::this_thread::yield();
+  EXPECT_EQ(pair.peer.state(), PeerState::gone);
+  here.fill(5);
+  EXPECT_EQ(pair.engine.deregister(here.region, 2s).to_string(), "ok");
+  EXPECT_EQ(here.difference(5), "");
+}
+
+}  // namespace
+}  // namespace linkspan::test
