@@ -175,6 +175,17 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   linkspan_test(nvlink_transfer_exports TIMEOUT 30
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_exports.py
             $<TARGET_FILE:nvlink_transfer> ${CMAKE_SOURCE_DIR}/include/linkspan/nvlink_transfer.h)
+  add_library(unload_plugin MODULE ${CMAKE_SOURCE_DIR}/tests/unload/plugin.cpp)
+  target_link_libraries(unload_plugin PRIVATE linkspan)
+  add_executable(linkspan_unload ${CMAKE_SOURCE_DIR}/tests/unload/main.cpp)
+  target_include_directories(linkspan_unload PRIVATE ${CMAKE_SOURCE_DIR}/include)
+  target_link_libraries(linkspan_unload PRIVATE ${CMAKE_DL_LIBS})
+  set(unload $<TARGET_FILE:linkspan_unload> $<TARGET_FILE:unload_plugin>
+      $<TARGET_FILE:nvlink_transfer>)
+  linkspan_test(unload_cpu TIMEOUT 60 COMMAND ${unload} ENVIRONMENT ${no_driver})
+  if(TARGET fake_cuda)
+    linkspan_test(unload_simulated TIMEOUT 60 COMMAND ${unload} ENVIRONMENT ${simulated})
+  endif()
   find_program(LINKSPAN_CLANG clang)
   if(LINKSPAN_CLANG)
     linkspan_test(nvlink_transfer_abi_clang TIMEOUT 30
