@@ -13,6 +13,7 @@ bool is_kind(std::uint8_t kind) { return kind < kMemoryKinds; }
 
 using schema::bytes_of;
 using schema::finished;
+using schema::text_of;
 using schema::vector_of;
 using schema::verified;
 
@@ -84,8 +85,7 @@ Result<Finished> decode_finished(std::span<const std::byte> bytes) {
                .status = {},
                .kind = static_cast<MemoryKind>(wire->kind())};
   if (code != Code::ok)
-    end.status =
-        Status(code, Scope::request, "the peer: " + wire->what()->str().substr(0, kMaxWhat));
+    end.status = Status(code, Scope::request, "the peer: " + text_of(*wire->what(), kMaxWhat));
   return end;
 }
 

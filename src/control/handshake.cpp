@@ -6,13 +6,14 @@
 namespace linkspan::control {
 namespace {
 
-constexpr std::size_t kMaxName = 256, kMaxTransports = 16, kMaxAddress = 4096;
+constexpr std::size_t kMaxName = 256, kMaxTransports = 16, kMaxAddress = 4096, kMaxWhat = 1024;
 
 Status corrupt(const char* what) { return {Code::corrupt, Scope::peer, what}; }
 
 using schema::bytes_of;
 using schema::finished;
 using schema::take;
+using schema::text_of;
 using schema::vector_of;
 using schema::verified;
 
@@ -38,7 +39,7 @@ Result<Hello> decode_hello(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Hello>(bytes);
   if (wire == nullptr) return corrupt("malformed hello");
   Hello hello;
-  hello.engine = wire->engine()->str();
+  hello.engine = text_of(*wire->engine(), kMaxName + 1);
   if (hello.engine.size() > kMaxName || wire->transports()->size() > kMaxTransports)
     return corrupt("hello beyond a limit");
   if (!take(wire->boot_id(), hello.process.boot_id) || !take(wire->key_share(), hello.key_share))
@@ -55,7 +56,7 @@ Result<Hello> decode_hello(std::span<const std::byte> bytes) {
 
 std::vector<std::byte> encode_error(const Status& status) {
   flatbuffers::FlatBufferBuilder out;
-  const auto what = out.CreateString(status.what().substr(0, 1024));
+  const auto what = out.CreateString(status.what().substr(0, kMaxWhat));
   out.Finish(schema::CreateError(out, static_cast<std::uint8_t>(status.code()), what));
   return finished(out);
 }
@@ -65,7 +66,7 @@ Status decode_error(std::span<const std::byte> bytes) {
   if (wire == nullptr) return corrupt("malformed error");
   const auto code = static_cast<Code>(wire->code());
   if (code == Code::ok || code > Code::internal) return corrupt("error of an unknown code");
-  return {code, Scope::request, "the peer: " + wire->what()->str().substr(0, 1024)};
+  return {code, Scope::request, "the peer: " + text_of(*wire->what(), kMaxWhat)};
 }
 
 std::vector<std::byte> encode_import(std::string_view name, std::uint64_t serial) {
@@ -119,7 +120,8 @@ Result<TransportMessage> decode_for_transport(std::span<const std::byte> bytes) 
   if (wire == nullptr || wire->transport()->size() > kMaxName)
     return corrupt("malformed message for a transport");
   // A copy, and so aligned whatever the peer sent.
-  return TransportMessage{wire->transport()->str(), wire->op(), bytes_of(*wire->bytes())};
+  return TransportMessage{text_of(*wire->transport(), kMaxName), wire->op(),
+                          bytes_of(*wire->bytes())};
 }
 
 }  // namespace linkspan::control

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "base/schema/descriptor_generated.h"
@@ -52,6 +53,23 @@ TEST(Descriptor, ComesBackAsItWas) {
       EXPECT_EQ(back->keys[i].bearer, d.keys[i].bearer);
     }
   }
+}
+
+TEST(Descriptor, WhatIsStoredHasNoKeyThatIsAsGoodAsTheMemory) {
+  Descriptor d = full();
+  for (auto& key : d.keys) key.fd_count = 0;
+  d.keys[5].fd_count = 1;
+  d.keys.resize(6);
+  ASSERT_TRUE(d.keys[3].bearer);
+  const Descriptor stored = for_store(d);
+  ASSERT_EQ(stored.keys.size(), 4u);
+  for (const auto& key : stored.keys) {
+    EXPECT_FALSE(key.bearer);
+    EXPECT_EQ(key.fd_count, 0u);
+  }
+  const std::vector<std::byte> text = encode(stored);
+  for (const auto& secret : {d.keys[3].bytes, d.keys[5].bytes})
+    EXPECT_EQ(std::search(text.begin(), text.end(), secret.begin(), secret.end()), text.end());
 }
 
 TEST(Descriptor, DecodesAtAnyAlignment) {

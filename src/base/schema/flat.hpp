@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace linkspan::schema {
@@ -23,10 +24,10 @@ inline std::vector<std::byte> finished(const flatbuffers::FlatBufferBuilder& out
 
 /// The table, or null when the bytes are not one. No table here nests deeply, hence the limits.
 template <class Table>
-const Table* verified(std::span<const std::byte> bytes) {
+const Table* verified(std::span<const std::byte> bytes, flatbuffers::uoffset_t max_tables = 64) {
   const auto* data = reinterpret_cast<const std::uint8_t*>(bytes.data());
   if (bytes.size() < sizeof(flatbuffers::uoffset_t)) return nullptr;
-  flatbuffers::Verifier verifier(data, bytes.size(), 4, 64);
+  flatbuffers::Verifier verifier(data, bytes.size(), 4, max_tables);
   return verifier.VerifyBuffer<Table>(nullptr) ? flatbuffers::GetRoot<Table>(data) : nullptr;
 }
 
@@ -38,6 +39,14 @@ inline flatbuffers::Offset<ByteVector> vector_of(flatbuffers::FlatBufferBuilder&
 inline std::vector<std::byte> bytes_of(const ByteVector& from) {
   const auto* data = reinterpret_cast<const std::byte*>(from.data());
   return {data, data + from.size()};
+}
+
+/// Words of a peer for logs and errors: cut, and without what would write more than itself there.
+inline std::string text_of(const flatbuffers::String& from, std::size_t max) {
+  std::string text = from.str().substr(0, max);
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  return text;
 }
 
 /// False: absent, or of another length.

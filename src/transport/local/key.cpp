@@ -48,7 +48,7 @@ Result<Key> decode_key(std::span<const std::byte> bytes) {
   if (wire->ipc_handle() != nullptr && !take(wire->ipc_handle(), key.ipc.emplace()))
     return corrupt("key with a malformed IPC handle");
   key.has_memfd = wire->has_memfd();
-  key.why_not_mapped = wire->why_not_mapped()->str().substr(0, kMaxReason);
+  key.why_not_mapped = schema::text_of(*wire->why_not_mapped(), kMaxReason);
   if (key.id.incarnation == 0 || key.id.serial == 0) return corrupt("key without an identity");
   if (!memory::fits(key.address, key.bytes, ~std::uint64_t{0}) ||
       !memory::fits(key.allocation_offset, key.bytes, ~std::uint64_t{0}))
