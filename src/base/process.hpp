@@ -39,6 +39,14 @@ Result<PeerCredentials> peer_credentials(int fd);
 /// number may become another process's. not_found: there is none.
 Result<Fd> open_pidfd(pid_t pid);
 
+/// Whether `fd` is a pidfd, of whatever process, also of one that we cannot see. A kernel that
+/// cannot tell (before 5.4) says yes.
+bool is_pidfd(int fd) noexcept;
+
+/// False: `uid` is what the kernel shows for every user that our user namespace has no number for,
+/// so two that have it may be different ones.
+bool names_one_user(uid_t uid);
+
 /// Two connected Unix stream sockets, close-on-exec.
 Result<std::pair<Fd, Fd>> socket_pair();
 

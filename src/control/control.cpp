@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
@@ -20,9 +21,7 @@ namespace {
 
 using asio::posix::stream_descriptor;
 
-constexpr auto kHandshake = std::chrono::seconds(10);
 constexpr auto kRetryConnect = std::chrono::milliseconds(5);
-constexpr std::size_t kMaxLinks = 4096;
 constexpr int kAcceptsATurn = 16;
 /// Until what the kernel had no room for (fds, memory) is tried again.
 constexpr auto kPauseWhenFull = std::chrono::milliseconds(20);
@@ -97,31 +96,24 @@ class AsioControl final : public Control {
   Result<std::shared_ptr<Session>> connect(const std::string& path,
                                            base::Deadline deadline) override
       LINKSPAN_EXCLUDES(mutex_) {
-    auto socket = connect_to(path);
-    while (!socket.ok() && (socket.status().code() == Code::not_found ||
-                            socket.status().code() == Code::unreachable)) {
-      const base::MutexLock lock(mutex_);
-      if (closing_) return Status(Code::canceled, Scope::process, "the Engine is closing");
-      if (deadline.passed()) return Status(Code::unreachable, Scope::peer, socket.status().what());
-      const auto pause = std::min<Duration>(kRetryConnect, deadline.left());
-      changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), pause));
-      socket = connect_to(path);
+    Status full;  // the last answer of one that had no room
+    for (;;) {
+      auto session = try_connect(path, deadline);
+      const Code code = session.status().code();
+      if (code == Code::timed_out && !full.ok()) return full;
+      full = code == Code::no_resource ? session.status() : Status();
+      if (code == Code::not_found || code == Code::unreachable || code == Code::no_resource) {
+        const base::MutexLock lock(mutex_);
+        if (closing_) return Status(Code::canceled, Scope::process, "the Engine is closing");
+        if (deadline.passed())
+          return Status(code == Code::no_resource ? code : Code::unreachable, Scope::peer,
+                        session.status().what());
+        const auto pause = std::min<Duration>(kRetryConnect, deadline.left());
+        changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), pause));
+        continue;
+      }
+      return session;
     }
-    if (!socket.ok()) return socket.status();
-
-    const auto outcome = std::make_shared<Outcome>();
-    asio::post(io_, [this, outcome, deadline, ours = *std::move(socket)]() mutable {
-      adopt(std::move(ours), deadline.left(), outcome);
-    });
-    const base::MutexLock lock(mutex_);
-    while (!outcome->decided) {
-      if (deadline.passed())
-        return Status(Code::timed_out, Scope::peer, "no answer to the handshake at " + path);
-      if (closing_) return Status(Code::canceled, Scope::process, "the Engine is closing");
-      changed_.wait(mutex_, deadline);
-    }
-    if (!outcome->status.ok()) return outcome->status;
-    return outcome->session;
   }
 
   void write_when_ready(const std::shared_ptr<Session>& session) override {
@@ -140,6 +132,25 @@ class AsioControl final : public Control {
   }
 
  private:
+  Result<std::shared_ptr<Session>> try_connect(const std::string& path, base::Deadline deadline)
+      LINKSPAN_EXCLUDES(mutex_) {
+    auto socket = connect_to(path);
+    if (!socket.ok()) return socket.status();
+    const auto outcome = std::make_shared<Outcome>();
+    asio::post(io_, [this, outcome, deadline, ours = *std::move(socket)]() mutable {
+      adopt(std::move(ours), deadline.left(), outcome);
+    });
+    const base::MutexLock lock(mutex_);
+    while (!outcome->decided) {
+      if (deadline.passed())
+        return Status(Code::timed_out, Scope::peer, "no answer to the handshake at " + path);
+      if (closing_) return Status(Code::canceled, Scope::process, "the Engine is closing");
+      changed_.wait(mutex_, deadline);
+    }
+    if (!outcome->status.ok()) return outcome->status;
+    return outcome->session;
+  }
+
   void accept_next() {
     acceptor_.async_wait(stream_descriptor::wait_read, [this](const asio::error_code& error) {
       if (error) return;
@@ -151,7 +162,7 @@ class AsioControl final : public Control {
           if (is_full(errno)) return accept_later();
           break;
         }
-        adopt(std::move(socket), kHandshake, nullptr);
+        adopt(std::move(socket), us_.limits.handshake, nullptr);
       }
       accept_next();
     });
@@ -175,6 +186,35 @@ class AsioControl final : public Control {
     if (std::exchange(listening_, {}).valid()) ::unlink(path_.c_str());
   }
 
+  Status room_for(const std::shared_ptr<Outcome>& outcome) const {
+    const auto full = [](std::size_t limit, const char* of) {
+      return Status(Code::no_resource, Scope::peer,
+                    std::to_string(limit) + of + ", which is all that it takes: try again");
+    };
+    if (links_.size() >= us_.limits.peers)
+      return full(us_.limits.peers, " connections are open here");
+    const auto unready = std::count_if(links_.begin(), links_.end(), [](const auto& link) {
+      const Session& session = *link.second->session;
+      return !session.initiated() && !session.is_up() && !session.is_lost();
+    });
+    if (outcome == nullptr && static_cast<std::size_t>(unready) >= us_.limits.handshakes)
+      return full(us_.limits.handshakes, " handshakes are under way here");
+    return {};
+  }
+
+  /// Says why, as far as the socket takes it, and closes.
+  void turn_away(base::Fd socket, const Status& why, const std::shared_ptr<Outcome>& outcome)
+      LINKSPAN_EXCLUDES(mutex_) {
+    base::FdChannel channel(std::move(socket));
+    (void)channel.queue({.length = 0,
+                         .op = static_cast<std::uint16_t>(FrameOp::error),
+                         .id = 0,
+                         .incarnation = us_.incarnation},
+                        encode_error(why), {});
+    (void)channel.flush();
+    if (outcome != nullptr) decide(outcome, why);
+  }
+
   void decide(const std::shared_ptr<Outcome>& outcome, const Status& status,
               std::shared_ptr<Session> session = nullptr) LINKSPAN_EXCLUDES(mutex_) {
     const base::MutexLock lock(mutex_);
@@ -185,13 +225,13 @@ class AsioControl final : public Control {
   }
 
   void adopt(base::Fd socket, Duration handshake, std::shared_ptr<Outcome> outcome) {
-    if (links_.size() >= kMaxLinks || ending_) {  // closes it
-      if (outcome == nullptr) return;
-      return decide(outcome, ending_
-                                 ? Status(Code::canceled, Scope::process, "the Engine is closing")
-                                 : Status(Code::no_resource, Scope::process,
-                                          std::to_string(kMaxLinks) + " peers are connected"));
+    if (ending_) {  // closes it
+      if (outcome != nullptr)
+        decide(outcome, Status(Code::canceled, Scope::process, "the Engine is closing"));
+      return;
     }
+    if (const Status room = room_for(outcome); !room.ok())
+      return turn_away(std::move(socket), room, outcome);
     const std::uint64_t id = ++last_id_;
     auto session =
         std::make_shared<Session>(id, outcome != nullptr, std::move(socket), us_, listener_, log_);

@@ -32,6 +32,8 @@ std::string Session::describe() const {
          ", pid " + std::to_string(pid_) + ")";
 }
 
+bool Session::is_this_process() const noexcept { return pid_ == ::getpid(); }
+
 Status Session::send(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
                      std::span<base::Fd> fds) {
   if (lost_)
@@ -62,10 +64,14 @@ Status Session::start() {
   auto credentials = base::peer_credentials(socket_);
   if (!credentials.ok()) return credentials.status();
   pid_ = credentials->pid;
-  if (!us_.any_uid && credentials->uid != ::geteuid())
+  const bool one_user = base::names_one_user(credentials->uid);
+  same_user_ = one_user && credentials->uid == ::geteuid();
+  if (!us_.any_uid && !same_user_)
     return {Code::permission_denied, Scope::peer,
             "peer of uid " + std::to_string(credentials->uid) + ", this is uid " +
-                std::to_string(::geteuid()) + "; EngineOptions::any_uid lets it in"};
+                std::to_string(::geteuid()) +
+                (one_user ? "" : " (any user that this user namespace has no number for)") +
+                "; EngineOptions::any_uid lets it in"};
   if (Status status = base::random_bytes(our_share_); !status.ok()) return status;
   auto own = base::open_pidfd(::getpid());
   if (!own.ok()) return own.status();
@@ -173,7 +179,9 @@ Status Session::on_hello(base::Frame& frame) {
   if (!hello.ok()) return hello.status();
   if (frame.header.incarnation == 0 || frame.header.incarnation == us_.incarnation)
     return {Code::invalid_argument, Scope::peer, "an Engine cannot be its own peer"};
-  if (frame.fds.size() != 1) return {Code::corrupt, Scope::peer, "hello without a pidfd"};
+  // What is readable when it likes would tell of a death that has not happened.
+  if (frame.fds.size() != 1 || !base::is_pidfd(frame.fds[0].get()))
+    return {Code::corrupt, Scope::peer, "hello without a pidfd"};
   hello_ = *std::move(hello);
   incarnation_ = frame.header.incarnation;
   pidfd_ = std::move(frame.fds[0]);

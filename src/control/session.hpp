@@ -55,10 +55,18 @@ class Listener {
   ~Listener() = default;
 };
 
+/// What peers may take of an Engine before it answers `no_resource`. docs/security.md has them all.
+struct Limits {
+  std::size_t peers = 4096;                       ///< Connections, until their ends are known.
+  std::size_t handshakes = 256;                   ///< Of these, begun by others and not ready.
+  Duration handshake = std::chrono::seconds(10);  ///< Then one that others began is closed.
+};
+
 struct Identity {
   std::string engine;
   std::uint64_t incarnation = 0;
   bool any_uid = false;  ///< Peers of other users are let in.
+  Limits limits{};
 };
 
 class Session : public std::enable_shared_from_this<Session> {
@@ -81,6 +89,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::uint64_t incarnation() const noexcept { return incarnation_; }
   std::int64_t pid() const noexcept { return pid_; }
   int pidfd() const noexcept { return pidfd_.get(); }
+  bool same_user() const noexcept { return same_user_; }
+  bool is_this_process() const noexcept;
   std::span<const std::byte, 32> key() const noexcept { return key_; }
   std::string describe() const;  ///< "engine (peer 3, pid 4711)"
 
@@ -125,6 +135,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Hello hello_;
   std::uint64_t incarnation_ = 0;
   std::int64_t pid_ = 0;
+  bool same_user_ = false;
   base::Fd pidfd_;
   std::array<std::byte, 32> our_share_{}, key_{};
 };

@@ -37,10 +37,18 @@ Status secure_folder(const std::string& folder) {
   struct stat facts {};
   if (::lstat(folder.c_str(), &facts) != 0)
     return base::Fd::from(("lstat " + folder).c_str(), -1).status();
-  if (!S_ISDIR(facts.st_mode) || facts.st_uid != ::geteuid() || (facts.st_mode & 022) != 0)
-    return {Code::permission_denied, Scope::process,
-            folder + " must be a folder of uid " + std::to_string(::geteuid()) +
-                " that nobody else can write to; set LINKSPAN_SOCKET_DIR to another one"};
+  const auto unsafe = [&](const std::string& what, const std::string& remedy) {
+    return Status(Code::permission_denied, Scope::process,
+                  folder + " " + what + ": " + remedy +
+                      ", or set LINKSPAN_SOCKET_DIR to a folder of uid " +
+                      std::to_string(::geteuid()) + " that nobody else can write to");
+  };
+  if (S_ISLNK(facts.st_mode)) return unsafe("is a symbolic link", "name the folder itself");
+  if (!S_ISDIR(facts.st_mode)) return unsafe("is no folder", "remove it");
+  if (facts.st_uid != ::geteuid())
+    return unsafe("belongs to uid " + std::to_string(facts.st_uid), "let its owner remove it");
+  if ((facts.st_mode & 022) != 0)
+    return unsafe("can be written to by others", "chmod 700 " + folder);
   return {};
 }
 
@@ -58,7 +66,13 @@ Result<base::Fd> listen_at(const std::string& path) {
   if (!address.ok()) return address.status();
   auto live = connect_to(path);
   if (live.ok()) return Status(Code::busy, Scope::request, "another Engine listens at " + path);
-  if (live.status().code() == Code::unreachable) ::unlink(path.c_str());  // left by a dead one
+  struct stat facts {};
+  if (::lstat(path.c_str(), &facts) == 0) {
+    if (!S_ISSOCK(facts.st_mode))
+      return Status(Code::invalid_argument, Scope::request,
+                    path + " is a file that is no socket, and stays");
+    if (live.status().code() == Code::unreachable) ::unlink(path.c_str());  // left by a dead one
+  }
   auto socket =
       base::Fd::from("socket", ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.ok()) return socket;

@@ -17,13 +17,14 @@ namespace linkspan::control {
 /// too long for a socket, or of a scheme that this release does not have.
 Result<std::string> socket_path(std::string_view address, const std::string& folder);
 
-/// Makes the folder (mode 0700) if there is none. permission_denied: it is another user's, or
-/// others may write to it.
+/// Makes the folder (mode 0700) if there is none. permission_denied: it is no folder (a link
+/// to one either), another user's, or others may write to it.
 Status secure_folder(const std::string& folder);
 
 Result<sockaddr_un> unix_address(const std::string& path);
 
-/// A listening socket. busy: somebody listens there already.
+/// A listening socket. busy: somebody listens there already. invalid_argument: a file is there that
+/// is no socket.
 Result<base::Fd> listen_at(const std::string& path);
 
 /// not_found, or unreachable when nobody listens; both may change.

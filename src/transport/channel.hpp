@@ -22,6 +22,8 @@ using SessionKey = std::span<const std::byte, 32>;
 struct PeerProcess {
   std::int64_t pid = 0;  ///< By SO_PEERCRED. 0: unknown here.
   int pidfd = -1;        ///< A loan, lives as long as the Channel. -1: none.
+  bool same_user = true;
+  std::uint64_t incarnation = 0;  ///< Of the Engine there. 0: unknown here.
 };
 
 class Channel {

@@ -1,7 +1,9 @@
 #include "base/process.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/wait.h>
 
 #include <csignal>
@@ -59,6 +61,32 @@ TEST(Process, APidfdTellsOfTheEnd) {
   EXPECT_EQ(::poll(&look, 1, 10000), 1);
   ::waitpid(child, nullptr, 0);
   EXPECT_EQ(open_pidfd(child).status().code(), Code::not_found);
+}
+
+TEST(Process, KnowsAPidfdWhoseverItIs) {
+  const auto own = open_pidfd(::getpid()), parent = open_pidfd(::getppid()), first = open_pidfd(1);
+  ASSERT_TRUE(own.ok());
+  EXPECT_TRUE(is_pidfd(own->get()));
+  for (const auto* each : {&parent, &first}) EXPECT_TRUE(!each->ok() || is_pidfd((*each)->get()));
+  const Fd folder(::open("/", O_DIRECTORY | O_RDONLY | O_CLOEXEC));
+  EXPECT_FALSE(is_pidfd(folder.get()));
+  EXPECT_FALSE(is_pidfd(1 << 20));
+}
+
+TEST(Process, AUserNumberNamesOneUserUnlessItStandsForAllThatHaveNone) {
+  EXPECT_TRUE(names_one_user(0));
+  EXPECT_TRUE(names_one_user(1000));
+  const pid_t child = ::fork();
+  if (child == 0) {  // a user namespace that has a number for nobody
+    if (::unshare(CLONE_NEWUSER) != 0) ::_exit(2);
+    ::_exit(::geteuid() == 65534 && !names_one_user(65534) && names_one_user(0) ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) != 2) {  // 2: the kernel makes none for us
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+  }
 }
 
 TEST(Process, RandomNumbersDiffer) {

@@ -1,0 +1,54 @@
+#include "tests/support/raw_peer.hpp"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include "base/clock.hpp"
+#include "base/process.hpp"
+#include "control/socket_address.hpp"
+#include "tests/support/take.hpp"
+
+namespace linkspan::test {
+
+using control::FrameOp;
+
+base::FdChannel connect_raw(const std::string& path) {
+  return base::FdChannel(take(control::connect_to(path)));
+}
+
+void send_raw(base::FdChannel& channel, FrameOp op, std::span<const std::byte> payload,
+              std::uint64_t incarnation, std::span<base::Fd> fds) {
+  const Status queued = channel.queue(
+      {.length = 0, .op = static_cast<std::uint16_t>(op), .id = 7, .incarnation = incarnation},
+      payload, fds);
+  EXPECT_TRUE(queued.ok()) << queued.to_string();
+  (void)channel.flush();
+}
+
+void greet_raw(base::FdChannel& channel) {
+  base::Fd fds[] = {take(base::open_pidfd(::getpid()))};
+  const control::Hello hello{
+      .engine = "odd", .process = base::this_process(), .key_share = {}, .transports = {}};
+  send_raw(channel, FrameOp::hello, encode(hello), kRawIncarnation, fds);
+  send_raw(channel, FrameOp::ready, {});
+}
+
+std::optional<base::Frame> next_raw(base::FdChannel& channel) {
+  const auto limit = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10));
+  while (!limit.passed()) {
+    auto frame = channel.receive();
+    if (!frame.ok()) return std::nullopt;
+    if (*frame) {
+      const auto op = static_cast<FrameOp>((*frame)->header.op);
+      if (op != FrameOp::hello && op != FrameOp::ready) return std::move(**frame);
+      continue;
+    }
+    pollfd wait{.fd = channel.fd(), .events = POLLIN, .revents = 0};
+    ::poll(&wait, 1, limit.left_ms());
+  }
+  ADD_FAILURE() << "the Engine neither answered nor closed";
+  return std::nullopt;
+}
+
+}  // namespace linkspan::test

@@ -1,0 +1,24 @@
+// tests/support/raw_peer.hpp - a peer of an Engine that speaks frames by hand and keeps no rules.
+//
+// Threads: externally synchronised.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/fd_channel.hpp"
+#include "control/handshake.hpp"
+
+namespace linkspan::test {
+
+inline constexpr std::uint64_t kRawIncarnation = 42;
+
+base::FdChannel connect_raw(const std::string& path);
+void send_raw(base::FdChannel& channel, control::FrameOp op, std::span<const std::byte> payload,
+              std::uint64_t incarnation = kRawIncarnation, std::span<base::Fd> fds = {});
+/// Says hello and ready, as a process should.
+void greet_raw(base::FdChannel& channel);
+/// The next frame that is not one of the handshake's, within 10 s; none: the Engine has closed.
+std::optional<base::Frame> next_raw(base::FdChannel& channel);
+
+}  // namespace linkspan::test
