@@ -10,6 +10,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,12 @@
 namespace linkspan::engine {
 
 inline constexpr std::size_t kMaxNotification = 65536;
+/// Notifications of one peer that nobody has taken yet. What comes beyond is dropped, and logged.
+inline constexpr std::size_t kMaxWaitingNotifications = 65536;
+inline constexpr std::size_t kMaxWaitingBytes = std::size_t{16} << 20;
+inline constexpr std::size_t kMaxWaitingBytesOfAll = std::size_t{256} << 20;
+/// Peers that nobody has accepted; beyond it those that are gone are forgotten.
+inline constexpr std::size_t kMaxUnaccepted = 4096;
 
 class Core final : public control::Listener, public std::enable_shared_from_this<Core> {
  public:
@@ -84,16 +91,22 @@ class Core final : public control::Listener, public std::enable_shared_from_this
     base::Deadline deadline;
     std::uint64_t peer = 0;
     std::optional<Result<std::shared_ptr<ImportedRegion>>> answer;
+    bool opening = false;  // an answer has come: a second one is not looked at
   };
 
   Core(base::Options options, base::Log log) : options_(std::move(options)), log_(std::move(log)) {}
   Status set_up(const EngineOptions& options);
+  /// Whether we asked for that answer, and this is the first.
+  bool expects(std::uint64_t peer, std::uint64_t request) LINKSPAN_EXCLUDES(events_mutex_);
   Result<Region> admit(Result<std::shared_ptr<const memory::Registration>> registration);
   /// Of whom an answer came; the Session may be gone when it is worked off.
   struct PeerLife {
     explicit PeerLife(const control::Session& session)
-        : id(session.id()), incarnation(session.incarnation()) {}
+        : id(session.id()),
+          incarnation(session.incarnation()),
+          this_process(session.is_this_process()) {}
     std::uint64_t id, incarnation;
+    bool this_process;
   };
   Result<std::shared_ptr<ImportedRegion>> import(const PeerLife& peer, control::Exported& exported,
                                                  base::Deadline deadline);
@@ -144,6 +157,14 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   base::Condition event_;
   std::deque<std::uint64_t> accepted_ LINKSPAN_GUARDED_BY(events_mutex_);
   std::vector<Notification> notifications_ LINKSPAN_GUARDED_BY(events_mutex_);
+  struct Waiting {
+    std::size_t count = 0, bytes = 0, dropped = 0;
+  };
+  std::map<std::uint64_t, Waiting> waiting_
+      LINKSPAN_GUARDED_BY(events_mutex_);                             // of these, by peer
+  std::size_t waiting_bytes_ LINKSPAN_GUARDED_BY(events_mutex_) = 0;  // of all
+  // Answers by serial that the opener has not come to, by peer and serial.
+  std::set<std::pair<std::uint64_t, std::uint64_t>> by_serial_ LINKSPAN_GUARDED_BY(events_mutex_);
   std::map<std::uint64_t, std::shared_ptr<Lookup>> lookups_ LINKSPAN_GUARDED_BY(events_mutex_);
   std::uint64_t last_lookup_ LINKSPAN_GUARDED_BY(events_mutex_) = 0;
   std::string address_ LINKSPAN_GUARDED_BY(events_mutex_);

@@ -105,7 +105,8 @@ Result<std::shared_ptr<ImportedRegion>> Core::import(const PeerLife& peer,
     fds = fds.subspan(key.fd_count);
     for (std::size_t i = 0; i < transports_.size(); ++i) {
       if (transports_[i]->name() != key.transport) continue;
-      auto mapping = transports_[i]->import_key({key.bytes, of_key}, deadline);
+      auto mapping = transports_[i]->import_key(
+          {key.bytes, of_key, peer.incarnation, peer.this_process}, deadline);
       if (mapping.ok() && (*mapping)->bytes() != descriptor->bytes)
         return Status(Code::corrupt, Scope::peer, "a key and its descriptor differ in size");
       if (mapping.ok()) {

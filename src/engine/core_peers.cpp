@@ -1,4 +1,7 @@
 // Peers of a Core: meeting them, what they say, and when they are gone.
+#include <algorithm>
+#include <utility>
+
 #include "control/socket_address.hpp"
 #include "engine/core.hpp"
 
@@ -7,7 +10,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kMaxWaitingNotifications = 65536;
+constexpr std::size_t kNotificationCost = 64;  // at least, whatever it says
 
 }  // namespace
 
@@ -103,6 +106,10 @@ void Core::lost(control::Session& session) {
 
 void Core::gone(control::Session& session) {
   {
+    const base::MutexLock lock(events_mutex_);
+    if (accepted_.size() > kMaxUnaccepted) std::erase(accepted_, session.id());
+  }
+  {
     const base::MutexLock lock(worker_.mutex);
     worker_.gone(session.id());
     if (worker_.progress() != 0) quiet_.notify_all();
@@ -172,9 +179,26 @@ Result<RemoteRegion> Core::lookup(std::uint64_t peer, std::string_view name, Dur
 
 void Core::imported(control::Session& session, std::uint64_t request,
                     Result<control::Exported> answer) {
+  if (!expects(session.id(), request)) return;  // gave up, or never asked
   // Shared: a task can be copied, its fds cannot.
   auto kept = std::make_shared<Result<control::Exported>>(std::move(answer));
   opener_.run([this, peer = PeerLife(session), request, kept] { imported(peer, request, *kept); });
+}
+
+bool Core::expects(std::uint64_t peer, std::uint64_t request) {
+  if ((request & Rendezvous::kBySerial) != 0) {
+    const std::uint64_t serial = request & ~Rendezvous::kBySerial;
+    {
+      const base::MutexLock lock(worker_.mutex);
+      if (!worker_.rendezvous().awaits(peer, serial)) return false;
+    }
+    const base::MutexLock lock(events_mutex_);
+    return by_serial_.emplace(peer, serial).second;
+  }
+  const base::MutexLock lock(events_mutex_);
+  const auto found = lookups_.find(request);
+  if (found == lookups_.end() || found->second->peer != peer) return false;
+  return !std::exchange(found->second->opening, true);
 }
 
 void Core::imported(const PeerLife& peer, std::uint64_t request,
@@ -200,11 +224,19 @@ void Core::notified(control::Session& session, std::vector<std::byte> payload) {
     return;
   }
   const base::MutexLock lock(events_mutex_);
-  if (notifications_.size() < kMaxWaitingNotifications)
+  Waiting& waiting = waiting_[session.id()];
+  const std::size_t cost = std::max(payload.size(), kNotificationCost);
+  if (waiting.count < kMaxWaitingNotifications && waiting.bytes + cost <= kMaxWaitingBytes &&
+      waiting_bytes_ + cost <= kMaxWaitingBytesOfAll) {
+    ++waiting.count;
+    waiting.bytes += cost;
+    waiting_bytes_ += cost;
     notifications_.push_back({session.id(), std::move(payload)});
-  else if (log_.enabled(base::Level::error))
-    log_.write(base::Level::error,
-               "a notification is dropped: 65,536 wait, call Engine::notifications()");
+  } else if (waiting.dropped++ == 0 && log_.enabled(base::Level::error)) {
+    log_.write(base::Level::error, "notifications of " + session.describe() +
+                                       " are dropped: " + std::to_string(waiting.count) +
+                                       " wait, call Engine::notifications()");
+  }
   event_.notify_all();
 }
 
@@ -224,6 +256,8 @@ Status Core::notify(std::uint64_t peer, std::span<const std::byte> message) {
 
 std::vector<Notification> Core::notifications() {
   const base::MutexLock lock(events_mutex_);
+  waiting_.clear();
+  waiting_bytes_ = 0;
   return std::exchange(notifications_, {});
 }
 

@@ -204,6 +204,10 @@ void Core::imported_by_serial(const PeerLife& peer, std::uint64_t request,
                               Result<control::Exported>& answer) {
   const std::uint64_t serial = request & ~Rendezvous::kBySerial;
   {
+    const base::MutexLock lock(events_mutex_);
+    by_serial_.erase({peer.id, serial});  // it may ask, and be answered, once more
+  }
+  {
     const base::MutexLock lock(worker_.mutex);
     if (!worker_.rendezvous().awaits(peer.id, serial)) return;
   }

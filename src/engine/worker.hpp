@@ -36,7 +36,7 @@ class SessionChannel final : public transport::Channel {
   Status send(std::uint16_t op, std::span<const std::byte> bytes, std::span<base::Fd> fds) override;
   transport::SessionKey session_key() const noexcept override { return session_->key(); }
   transport::PeerProcess process() const noexcept override {
-    return {session_->pid(), session_->pidfd()};
+    return {session_->pid(), session_->pidfd(), session_->same_user(), session_->incarnation()};
   }
   std::string_view peer_name() const noexcept override { return session_->hello().engine; }
 

@@ -130,6 +130,9 @@ class Endpoint {
 struct RemoteKey {
   std::span<const std::byte> bytes;
   std::span<base::Fd> fds;
+  // Whom it came from, as the connection knows it and not as the key claims:
+  std::uint64_t incarnation = 0;  ///< No other owner's key is taken. 0: any.
+  bool from_this_process = false;
 };
 
 class Transport {

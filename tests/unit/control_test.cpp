@@ -1,8 +1,10 @@
 // The control connection of a real Engine, spoken to by clients that do not keep the rules.
 #include "control/control.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -14,6 +16,7 @@
 #include "control/exchange.hpp"
 #include "control/socket_address.hpp"
 #include "linkspan/engine.hpp"
+#include "tests/support/raw_peer.hpp"
 
 namespace linkspan::control {
 namespace {
@@ -37,45 +40,16 @@ class ControlTest : public ::testing::Test {
     std::filesystem::remove_all(folder_);
   }
 
-  base::FdChannel connect() const {
-    auto socket = connect_to(folder_ + "/s");
-    if (!socket.ok()) ADD_FAILURE() << socket.status().to_string();
-    return base::FdChannel(*std::move(socket));
-  }
-  /// The next frame that is not one of the handshake's; none: the server has closed.
+  base::FdChannel connect() const { return test::connect_raw(folder_ + "/s"); }
   static std::optional<base::Frame> next(base::FdChannel& channel) {
-    const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
-    while (!limit.passed()) {
-      auto frame = channel.receive();
-      if (!frame.ok()) return std::nullopt;
-      if (*frame) {
-        const auto op = static_cast<FrameOp>((*frame)->header.op);
-        if (op != FrameOp::hello && op != FrameOp::ready) return std::move(**frame);
-        continue;
-      }
-      pollfd wait{.fd = channel.fd(), .events = POLLIN, .revents = 0};
-      ::poll(&wait, 1, limit.left_ms());
-    }
-    ADD_FAILURE() << "the server neither answered nor closed";
-    return std::nullopt;
+    return test::next_raw(channel);
   }
   static void send(base::FdChannel& channel, FrameOp op, std::span<const std::byte> payload,
-                   std::uint64_t incarnation = 42, std::span<base::Fd> fds = {}) {
-    const Status queued = channel.queue(
-        {.length = 0, .op = static_cast<std::uint16_t>(op), .id = 7, .incarnation = incarnation},
-        payload, fds);
-    EXPECT_TRUE(queued.ok()) << queued.to_string();
-    (void)channel.flush();
+                   std::uint64_t incarnation = test::kRawIncarnation,
+                   std::span<base::Fd> fds = {}) {
+    test::send_raw(channel, op, payload, incarnation, fds);
   }
-  static void greet(base::FdChannel& channel) {
-    auto self = base::open_pidfd(::getpid());
-    ASSERT_TRUE(self.ok());
-    base::Fd fds[] = {*std::move(self)};
-    const Hello hello{
-        .engine = "odd", .process = base::this_process(), .key_share = {}, .transports = {}};
-    send(channel, FrameOp::hello, encode(hello), 42, fds);
-    send(channel, FrameOp::ready, {});
-  }
+  static void greet(base::FdChannel& channel) { test::greet_raw(channel); }
   /// A well-behaved peer still gets in and is served.
   void expect_server_is_well() {
     auto other = Engine::open({.name = "other", .socket_dir = folder_, .use_gpu = false});
@@ -247,13 +221,142 @@ TEST_F(ControlTest, AnEngineIsNotItsOwnPeer) {
   expect_server_is_well();
 }
 
-TEST(SocketFolder, OthersMayNotWriteIt) {
+TEST_F(ControlTest, AServerOfAnotherUserIsRefusedToo) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root: it listens as another user";
+  ASSERT_EQ(::chmod(folder_.c_str(), 0777), 0);
+  constexpr long kNobody = 65534, kKeep = -1;
+  ASSERT_EQ(::syscall(SYS_setresuid, kKeep, kNobody, kKeep), 0);  // of this thread only
+  auto theirs = listen_at(folder_ + "/theirs");
+  ASSERT_EQ(::syscall(SYS_setresuid, kKeep, 0L, kKeep), 0);
+  ASSERT_TRUE(theirs.ok()) << theirs.status().to_string();
+  for (const bool any_uid : {false, true}) {
+    auto client = Engine::open(
+        {.name = "client", .socket_dir = folder_, .any_uid = any_uid, .use_gpu = false});
+    ASSERT_TRUE(client.ok());
+    const Status status = client->connect("theirs", any_uid ? 100ms : 5s).status();
+    EXPECT_EQ(status.code(), any_uid ? Code::timed_out : Code::permission_denied)
+        << status.to_string();
+    if (!any_uid) {
+      EXPECT_NE(status.what().find("65534"), std::string::npos) << status.to_string();
+      EXPECT_NE(status.what().find("any_uid"), std::string::npos) << status.to_string();
+    }
+  }
+}
+
+TEST_F(ControlTest, WhatIsNoPidfdIsNoHello) {
+  char name[] = "/tmp/linkspan-test-XXXXXX";
+  base::Fd file(::mkstemp(name));
+  ::unlink(name);
+  base::Fd kinds[] = {std::move(file), base::Fd(::eventfd(1, EFD_CLOEXEC)),
+                      base::Fd(::open("/", O_DIRECTORY | O_RDONLY | O_CLOEXEC)),
+                      base::Fd(::epoll_create1(EPOLL_CLOEXEC))};
+  const Hello hello{
+      .engine = "odd", .process = base::this_process(), .key_share = {}, .transports = {}};
+  for (base::Fd& fd : kinds) {
+    ASSERT_TRUE(fd.valid());
+    base::FdChannel channel = connect();
+    send(channel, FrameOp::hello, encode(hello), 42, std::span(&fd, 1));
+    const auto said = next(channel);
+    ASSERT_TRUE(said.has_value());
+    EXPECT_EQ(decode_error(said->payload).code(), Code::corrupt);
+  }
+  expect_server_is_well();
+}
+
+TEST_F(ControlTest, AFileThatIsNoSocketStays) {
+  const std::string data = folder_ + "/data";
+  const base::Fd file(::open(data.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  ASSERT_EQ(::symlink(data.c_str(), (folder_ + "/link").c_str()), 0);
+  for (const char* name : {"/data", "/link"}) {
+    const Status status = server_->listen("unix:" + folder_ + name);
+    EXPECT_EQ(status.code(), Code::invalid_argument) << status.to_string();
+  }
+  EXPECT_EQ(::access(data.c_str(), F_OK), 0);
+}
+
+TEST_F(ControlTest, ListensElsewhereWhenItIsTold) {
+  ASSERT_TRUE(server_->listen("t").ok());
+  auto client = Engine::open({.name = "client", .socket_dir = folder_, .use_gpu = false});
+  ASSERT_TRUE(client.ok());
+  EXPECT_TRUE(client->connect("t", 10s).ok());
+}
+
+TEST_F(ControlTest, AnswersThatNobodyAskedForAreDroppedAndTheirFdsClosed) {
+  base::FdChannel channel = connect();
+  greet(channel);
+  for (int i = 0; i < 500; ++i) {
+    auto self = base::open_pidfd(::getpid());
+    ASSERT_TRUE(self.ok());
+    for (const std::uint64_t id : {std::uint64_t{1}, std::uint64_t{1} << 63 | 5}) {
+      const Status queued = channel.queue({.op = static_cast<std::uint16_t>(FrameOp::imported),
+                                           .id = id,
+                                           .incarnation = test::kRawIncarnation},
+                                          encode_imported({}),
+                                          id == 1 ? std::span(&*self, 1) : std::span<base::Fd>());
+      ASSERT_TRUE(queued.ok());
+      while (channel.wants_write()) (void)channel.flush();
+    }
+  }
+  send(channel, FrameOp::import, encode_import("nothing"));
+  const auto said = next(channel);
+  ASSERT_TRUE(said.has_value());
+  EXPECT_EQ(decode_error(said->payload).code(), Code::not_found);
+}
+
+TEST_F(ControlTest, NotificationsThatNobodyTakesAreBoundedForEachPeer) {
+  base::FdChannel channel = connect();
+  greet(channel);
+  const std::vector<std::byte> large(65536, std::byte{7});
+  constexpr std::size_t kRoom = (std::size_t{16} << 20) / 65536;
+  const auto flood = [&](std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      send(channel, FrameOp::notify, encode_notify(large));
+      while (channel.wants_write()) ASSERT_TRUE(channel.flush().ok());
+    }
+    send(channel, FrameOp::import, encode_import("nothing"));
+    ASSERT_TRUE(next(channel).has_value());  // all was heard
+  };
+  flood(kRoom + 5);
+  EXPECT_EQ(server_->notifications().size(), kRoom);
+  flood(3);
+  EXPECT_EQ(server_->notifications().size(), 3u);
+}
+
+TEST(SocketFolder, IsOursAloneOrSaysWhatIsWrongAndWhatToDo) {
   char name[] = "/tmp/linkspan-test-XXXXXX";
   ASSERT_NE(::mkdtemp(name), nullptr);
-  ASSERT_EQ(::chmod(name, 0777), 0);
-  EXPECT_EQ(secure_folder(name).code(), Code::permission_denied);
-  ASSERT_EQ(::chmod(name, 0700), 0);
-  EXPECT_TRUE(secure_folder(name).ok());
+  const std::string base = name;
+  const auto refused = [](const std::string& folder, const std::string& word) {
+    const Status status = secure_folder(folder);
+    EXPECT_EQ(status.code(), Code::permission_denied) << status.to_string();
+    for (const std::string& named : {folder, word, std::string("LINKSPAN_SOCKET_DIR")})
+      EXPECT_NE(status.what().find(named), std::string::npos) << status.what();
+  };
+  EXPECT_TRUE(secure_folder(base + "/made").ok());
+  struct stat facts {};
+  ASSERT_EQ(::stat((base + "/made").c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 07777, 0700u);
+  for (const mode_t mode : {0777u, 0720u, 0702u, 01777u}) {
+    ASSERT_EQ(::chmod((base + "/made").c_str(), mode), 0);
+    refused(base + "/made", "chmod 700");
+  }
+  ASSERT_EQ(::chmod((base + "/made").c_str(), 0755), 0);
+  EXPECT_TRUE(secure_folder(base + "/made").ok());
+  ASSERT_EQ(::symlink((base + "/made").c_str(), (base + "/link").c_str()), 0);
+  refused(base + "/link", "symbolic link");
+  const base::Fd file(::open((base + "/file").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  refused(base + "/file", "no folder");
+  std::filesystem::remove_all(base);
+}
+
+TEST(SocketFolder, AnotherUsersIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root: it gives a folder away";
+  char name[] = "/tmp/linkspan-test-XXXXXX";
+  ASSERT_NE(::mkdtemp(name), nullptr);
+  ASSERT_EQ(::chown(name, 65534, 65534), 0);
+  const Status status = secure_folder(name);
+  EXPECT_EQ(status.code(), Code::permission_denied);
+  EXPECT_NE(status.what().find("65534"), std::string::npos) << status.what();
   ::rmdir(name);
 }
 

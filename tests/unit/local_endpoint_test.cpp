@@ -4,7 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <deque>
+#include <future>
 
 #include "base/schema/local_generated.h"
 
@@ -24,7 +29,9 @@ class RecordingChannel final : public Channel {
     return {};
   }
   SessionKey session_key() const noexcept override { return key_; }
-  PeerProcess process() const noexcept override { return {}; }
+  PeerProcess process() const noexcept override {
+    return {.pid = pid, .pidfd = -1, .same_user = same_user, .incarnation = kPeer};
+  }
   std::string_view peer_name() const noexcept override { return "hostile"; }
 
   struct Sent {
@@ -33,6 +40,8 @@ class RecordingChannel final : public Channel {
   };
   std::deque<Sent> sent;
   bool full = false;
+  bool same_user = true;
+  std::int64_t pid = ::getpid();  // both halves are in this process
 
  private:
   std::array<std::byte, 32> key_{};
@@ -150,6 +159,119 @@ TEST_F(LocalEndpointTest, RefusesRegionsThatAreNotThere) {
   const std::uint64_t theirs = offer();
   ASSERT_TRUE(execute(true, theirs, writable + 1, {0, 0, 1}).ok());
   EXPECT_EQ(answer(), Code::unreachable);
+}
+
+TEST_F(LocalEndpointTest, WhoOnlySaysThatItIsThisProcessDoesNotReachOurAddresses) {
+  channel_.pid = ::getpid() + 1;  // what the kernel says; the key names our own process
+  const std::uint64_t writable = us_.publish(ours_, {.read = true, .write = true});
+  const std::uint64_t theirs = offer();
+  ASSERT_TRUE(execute(false, theirs, writable, {0, 0, 64}).ok());
+  EXPECT_EQ(answer(), Code::unreachable);
+  EXPECT_EQ(theirs_, std::vector<std::byte>(kBytes, std::byte{2}));
+}
+
+TEST_F(LocalEndpointTest, ANumberThatIsAnotherProcesssIsNotCopiedFrom) {
+  struct Stranger {
+    const pid_t pid = ::fork();
+    ~Stranger() {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+  };
+  const Stranger stranger;
+  if (stranger.pid == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  const std::uint64_t ours = us_.publish(ours_, {.read = true, .write = true});
+  peer_.publish(theirs_, {.read = true, .write = true});
+  const auto soon = base::Deadline::after(base::Clock::steady(), 10s);
+  auto mapping = us_.transport->import_key({peer_.key.bytes, peer_.key.fds, kPeer, false}, soon);
+  ASSERT_TRUE(mapping.ok());
+  Address address = *decode_address(peer_.transport->address());
+  ++address.process.nonce;  // not this process
+  channel_.pid = stranger.pid;
+  const memory::Region& region = us_.registry.all().front()->region();
+  ASSERT_EQ(region.facts().id.serial, ours);
+  // The secret of the process that speaks, or another one, at an address that both have.
+  for (const bool same : {true, false}) {
+    if (!same) address.proof[0] ^= std::byte{1};
+    auto endpoint = us_.transport->connect(encode(address), channel_, soon);
+    ASSERT_TRUE(endpoint.ok());
+    const Explanation way = (*endpoint)->explain(Op::read, region, **mapping, {1, 64});
+    EXPECT_EQ(way.path, same ? "kernel+cross_process" : "") << way.reason;
+    if (!same) {
+      EXPECT_NE(way.refused.at(1).reason.find("another process"), std::string::npos);
+    }
+  }
+  channel_.same_user = false;
+  address.proof[0] ^= std::byte{1};
+  auto endpoint = us_.transport->connect(encode(address), channel_, soon);
+  ASSERT_TRUE(endpoint.ok());
+  EXPECT_EQ((*endpoint)->explain(Op::read, region, **mapping, {1, 64}).path, "");
+}
+
+TEST_F(LocalEndpointTest, KeysOfAnotherOwnerAreNotTakenFromThisPeer) {
+  Half other{kPeer + 1};
+  std::vector<std::byte> memory(kBytes);
+  other.publish(memory, {.read = true, .write = true});
+  const auto soon = base::Deadline::after(base::Clock::steady(), 10s);
+  auto taken = us_.transport->import_key({other.key.bytes, other.key.fds, kPeer, true}, soon);
+  EXPECT_EQ(taken.status().code(), Code::corrupt);
+  flatbuffers::FlatBufferBuilder out;
+  const auto key = schema::vector_of(out, other.key.bytes);
+  out.Finish(schema::CreateOffer(out, key));
+  EXPECT_EQ(say(Message::offer, finished(out), other.key.fds).code(), Code::corrupt);
+  EXPECT_EQ(us_.transport->connect(other.transport->address(), channel_, soon).status().code(),
+            Code::corrupt);
+}
+
+TEST_F(LocalEndpointTest, OffersAreOnceEachAndBoundedWhileTheyOpen) {
+  const std::uint64_t writable = us_.publish(ours_, {.read = true, .write = true});
+  const std::uint64_t theirs = offer();
+  flatbuffers::FlatBufferBuilder again;
+  again.Finish(schema::CreateOffer(again, schema::vector_of(again, peer_.key.bytes)));
+  EXPECT_EQ(say(Message::offer, finished(again)).code(), Code::corrupt);
+  // The thread that opens them stands still, as behind a driver that does.
+  std::promise<void> go_on;
+  us_.transport->off_the_lock([wait = go_on.get_future().share()] { wait.wait(); });
+  Key key = *decode_key(peer_.key.bytes);
+  Status status;
+  std::size_t taken = 0;
+  for (; taken < 1000 && status.ok(); ++taken) {
+    ++key.id.serial;
+    flatbuffers::FlatBufferBuilder out;
+    out.Finish(schema::CreateOffer(out, schema::vector_of(out, encode(key))));
+    status = say(Message::offer, finished(out));
+  }
+  EXPECT_EQ(status.code(), Code::corrupt);
+  EXPECT_LE(taken, 513u);
+  go_on.set_value();
+  ASSERT_TRUE(execute(true, theirs, writable, {0, 0, 64}).ok());  // and works on
+  EXPECT_EQ(answer(), Code::ok);
+}
+
+TEST(LocalImports, AreBoundedForEachPeerAndRoomComesBack) {
+  memory::Registry registry(kUs, nullptr);
+  auto made = LocalTransport::create({.registry = &registry, .incarnation = kUs, .max_imports = 2});
+  ASSERT_TRUE(made.ok());
+  Half peer{kPeer}, other{kPeer + 1};
+  std::vector<std::byte> memory(kBytes);
+  const auto import = [&](Half& of) {
+    of.publish(memory, {.read = true});
+    const auto soon = base::Deadline::after(base::Clock::steady(), 10s);
+    return (*made)->import_key({of.key.bytes, of.key.fds, 0, true}, soon);
+  };
+  auto first = import(peer), second = import(peer), third = import(peer);
+  EXPECT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(third.status().code(), Code::busy);
+  EXPECT_NE(third.status().what().find("2 regions"), std::string::npos);
+  EXPECT_TRUE(import(other).ok());
+  *first = nullptr;
+  const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+  while (!(third = import(peer)).ok() && !limit.passed()) {  // it is closed aside
+  }
+  EXPECT_TRUE(third.ok()) << third.status().to_string();
 }
 
 TEST_F(LocalEndpointTest, AnswersLaterWhenTheChannelIsFull) {

@@ -40,6 +40,9 @@ Status LocalEndpoint::prove_process() const {
     return {Code::unsupported, Scope::request, "it is this process"};
   if (process.pid <= 0)
     return {Code::unsupported, Scope::request, "the peer is in another pid namespace"};
+  // As root the kernel would let us, and what the peer names may by then be a program of more
+  // rights.
+  if (!process.same_user) return {Code::unsupported, Scope::request, "the peer is another user's"};
   std::array<std::byte, 16> read{};
   iovec here{read.data(), read.size()};
   iovec there{reinterpret_cast<void*>(peer_.proof_address),  // NOLINT(performance-no-int-to-ptr)

@@ -46,6 +46,9 @@ class LocalEndpoint final : public Endpoint {
 
  private:
   static constexpr std::uint32_t kNoWord = ~std::uint32_t{0};
+  /// Offers whose keys are being opened. Each comes just before the first request to execute on it,
+  /// and of requests there are at most Capabilities::max_inflight.
+  static constexpr std::size_t kMaxOpening = 512;
 
   /// A region of the peer's that it offered, so that we copy for it.
   struct Offer {
@@ -123,6 +126,9 @@ class LocalEndpoint final : public Endpoint {
   std::unique_ptr<Tally> tally_;            // null: nothing was asked of the peer yet
   std::unique_ptr<TallyView> peers_tally_;  // null: the peer has sent none
   std::map<std::uint64_t, std::shared_ptr<Offer>> offers_;  // by the peer's serial
+  // Of these are not open yet; also of the tasks that open them, which may outlive the Endpoint.
+  const std::shared_ptr<std::atomic<std::size_t>> opening_ =
+      std::make_shared<std::atomic<std::size_t>>(0);
   std::set<std::uint64_t> dying_;  // the peer's serials that it waits to hear `retracted` of
 
   base::Mutex retract_mutex_;

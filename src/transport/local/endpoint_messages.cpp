@@ -1,9 +1,13 @@
 // What the peer says to a LocalEndpoint: hostile bytes until they are verified.
+#include <unistd.h>
+
 #include "base/schema/local_generated.h"
 #include "transport/local/endpoint.hpp"
 
 namespace linkspan::transport::local {
 namespace {
+
+constexpr std::size_t kMaxWords = 512, kMaxKeyFds = 2;
 
 Status corrupt(const char* what) { return {Code::corrupt, Scope::peer, what}; }
 
@@ -40,6 +44,9 @@ Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base:
   if (!decoded.ok()) return decoded.status();
   if (decoded->id.incarnation != peer_.incarnation)
     return corrupt("an offer of another peer's key");
+  if (fds.size() > kMaxKeyFds) return corrupt("an offer with fds that no key has");
+  if (offers_.contains(decoded->id.serial)) return corrupt("a region offered twice");
+  if (*opening_ >= kMaxOpening) return corrupt("more offers than requests to execute on them");
 
   auto offer = std::make_shared<Offer>();
   offers_[decoded->id.serial] = offer;
@@ -53,9 +60,13 @@ Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base:
   // Shared, for a std::function must be copyable and Fds are not.
   auto loose = std::make_shared<std::vector<base::Fd>>();
   for (base::Fd& fd : fds) loose->push_back(std::move(fd));
-  transport_.off_the_lock([this_transport = &transport_, offer, key = std::move(key), loose] {
+  ++*opening_;
+  transport_.off_the_lock([this_transport = &transport_, offer, key = std::move(key), loose,
+                           opening = opening_, from = peer_.incarnation,
+                           here = channel_.process().pid == ::getpid()] {
     const auto deadline = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10));
-    auto memory = this_transport->import_memory({key, *loose}, deadline);
+    auto memory = this_transport->import_memory({key, *loose, from, here}, deadline);
+    --*opening;
     const base::MutexLock lock(offer->mutex);
     offer->opened = true;
     offer->status = memory.status();
@@ -114,7 +125,8 @@ Status LocalEndpoint::on_executed(std::span<const std::byte> bytes) {
     if (code > Code::internal) return corrupt("an execution ended with an unknown code");
     if (code == Code::system) offered_.erase(slot.offered);  // what failed there may go next time
     if (code != Code::ok)
-      slot.end = Status(code, Scope::request, "by the peer: " + wire->what()->str());
+      slot.end =
+          Status(code, Scope::request, "by the peer: " + schema::text_of(*wire->what(), kMaxWords));
     slot.stage = Stage::ended;
     return {};
   }

@@ -209,8 +209,19 @@ Result<std::unique_ptr<Mapping>> LocalTransport::import_key(RemoteKey key,
 
 Result<std::shared_ptr<LeaseView>> LocalTransport::lease_of(std::uint64_t incarnation,
                                                             const base::Fd& fd) {
+  struct stat facts {};
+  if (::fstat(fd.get(), &facts) != 0) return base::Fd::from("fstat", -1).status();
   const auto soon = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(1));
-  return lease_views_.get({incarnation, {}, -1}, soon, [&] { return LeaseView::open(fd); });
+  return lease_views_.get({incarnation, {facts.st_dev, facts.st_ino}, -1}, soon,
+                          [&] { return LeaseView::open(fd); });
+}
+
+void LocalTransport::forget_import(std::uint64_t number) {
+  const base::MutexLock lock(mutex_);
+  const auto entry = imports_.find(number);
+  const auto count = imports_of_.find(entry->second.id.incarnation);
+  if (--count->second == 0) imports_of_.erase(count);
+  imports_.erase(entry);
 }
 
 Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey remote,
@@ -219,7 +230,10 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
   auto decoded = decode_key(remote.bytes);
   if (!decoded.ok()) return decoded.status();
   Key& key = *decoded;
-  const bool same_process = key.process == base::this_process();
+  if (remote.incarnation != 0 && key.id.incarnation != remote.incarnation)
+    return corrupt("a key of another Engine's region");
+  // Every peer knows who we are and may say that it is us: then its addresses would be ours.
+  const bool same_process = remote.from_this_process && key.process == base::this_process();
   if (remote.fds.size() != (key.has_memfd ? 2u : 1u))
     return corrupt("the key came without its fds");
   auto lease = lease_of(key.id.incarnation, remote.fds[0]);
@@ -231,6 +245,12 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
   std::uint64_t number = 0;
   {
     const base::MutexLock lock(mutex_);
+    if (const auto count = imports_of_.find(id.incarnation);
+        count != imports_of_.end() && count->second >= options_.max_imports)
+      return Status(Code::busy, Scope::request,
+                    std::to_string(options_.max_imports) +
+                        " regions of this peer are imported: let some go, then try again");
+    ++imports_of_[id.incarnation];
     number = ++last_import_;
     imports_[number].id = id;
   }
@@ -238,8 +258,7 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
                                                [this, number](ImportedMemory* ending) {
                                                  close([this, number, ending] {
                                                    delete ending;
-                                                   const base::MutexLock lock(mutex_);
-                                                   imports_.erase(number);
+                                                   forget_import(number);
                                                  });
                                                });
   {
@@ -312,7 +331,7 @@ Status LocalTransport::add_view(ImportedMemory& memory, const cuda::Device& devi
     memory.add_view({&device, key.address, nullptr});
     return {};
   }
-  const memory::ImportKey which{key.id.incarnation, {key.id.buffer, 0}, device.info().ordinal};
+  const IpcKey which{{key.id.incarnation, {key.id.buffer, 0}, device.info().ordinal}, *key.ipc};
   auto opened =
       ipc_mappings_.get(which, deadline, [&]() -> Result<std::unique_ptr<cuda::IpcMapping>> {
         auto mapping = cuda::IpcMapping::open(device, *key.ipc);
@@ -338,6 +357,9 @@ Result<std::unique_ptr<Endpoint>> LocalTransport::connect(std::span<const std::b
                                                           base::Deadline deadline) {
   auto peer = decode_address(address);
   if (!peer.ok()) return peer.status();
+  if (const std::uint64_t known = channel.process().incarnation;
+      known != 0 && known != peer->incarnation)
+    return Status(Code::corrupt, Scope::peer, "an address of another Engine");
   unsigned lane = 0;
   {
     const base::MutexLock lock(mutex_);

@@ -28,6 +28,10 @@ namespace linkspan::transport::local {
 
 class LocalEndpoint;
 
+/// Regions of one peer that this process has imported. Each may be a mapping of its own, of which
+/// Linux gives a process 65,530.
+inline constexpr std::size_t kMaxImports = 16384;
+
 /// One published region.
 /// Threads: `uses` any thread; the rest is immutable.
 struct Published {
@@ -50,6 +54,7 @@ struct LocalOptions {
   memory::Registry* registry = nullptr;  ///< Null: shared memory is never pinned.
   std::uint64_t incarnation = 0;         ///< Of our Engine.
   unsigned cpu_threads = 1;
+  std::size_t max_imports = kMaxImports;
 };
 
 class LocalTransport final : public Transport {
@@ -106,6 +111,7 @@ class LocalTransport final : public Transport {
   /// Activates the GPU, makes its copier, opens on it what was imported before. Milliseconds.
   Result<const cuda::Device*> bring_up(const GpuUuid& gpu) LINKSPAN_EXCLUDES(mutex_);
   Result<std::shared_ptr<LeaseView>> lease_of(std::uint64_t incarnation, const base::Fd& fd);
+  void forget_import(std::uint64_t number) LINKSPAN_EXCLUDES(mutex_);
   Status map_host(ImportedMemory& memory, const base::Fd& memfd, base::Deadline deadline);
   Status map_device(ImportedMemory& memory, base::Deadline deadline);
   /// In a thread of its own, when that holds up nobody.
@@ -119,7 +125,9 @@ class LocalTransport final : public Transport {
 
   memory::ImportCache<memory::ImportKey, LeaseView> lease_views_;
   memory::ImportCache<memory::ImportKey, HostMapping> host_mappings_;
-  memory::ImportCache<memory::ImportKey, cuda::IpcMapping> ipc_mappings_;
+  /// By the handle itself too: whoever has it may open that memory, whatever else its key claims.
+  using IpcKey = std::pair<memory::ImportKey, cuda::IpcHandle>;
+  memory::ImportCache<IpcKey, cuda::IpcMapping> ipc_mappings_;
 
   base::Mutex bringing_up_;  // one GPU at a time
   mutable base::Mutex mutex_;
@@ -127,6 +135,7 @@ class LocalTransport final : public Transport {
   std::map<const cuda::Device*, std::unique_ptr<copy::GpuCopier>> gpu_ LINKSPAN_GUARDED_BY(mutex_);
   // Entries go after their memory was closed, so that a peer is told when that is true.
   std::map<std::uint64_t, Import> imports_ LINKSPAN_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::size_t> imports_of_ LINKSPAN_GUARDED_BY(mutex_);  // by incarnation
   std::uint64_t last_import_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   std::set<LocalEndpoint*> endpoints_ LINKSPAN_GUARDED_BY(mutex_);
   unsigned next_lane_ LINKSPAN_GUARDED_BY(mutex_) = 0;
