@@ -42,6 +42,11 @@ Result<Loan> LooseMemory::borrow(const void* pointer, std::uint64_t bytes, bool 
     return refused(Code::unsupported,
                    "CUDA managed memory, whose pages move between GPU and host: copy it to memory "
                    "of cudaMalloc or cudaHostAlloc");
+  // No peer maps it, so it is registered for the message like private memory, and not kept: that
+  // would stand in the way of another registration.
+  const bool on_gpu = facts.kind == MemoryKind::device;
+  if (registry_.any_exclusive(address, bytes, on_gpu ? facts.buffer_id : 0))
+    return lend_exclusive(pointer, bytes);
   if (facts.kind == MemoryKind::device) return keep(pointer, bytes, facts.buffer_id);
   if (auto shared = registry_.find_shared(address, bytes); shared && shared->acquire()) {
     Loan loan;
@@ -56,7 +61,16 @@ Result<Loan> LooseMemory::borrow(const void* pointer, std::uint64_t bytes, bool 
 
 Result<Loan> LooseMemory::lend_once(std::uint64_t address, std::uint64_t bytes, MemoryKind kind,
                                     bool peer_reads) {
-  auto made = registry_.add_private(address, bytes, kind, {.read = peer_reads});
+  return lend(registry_.add_private(address, bytes, kind, {.read = peer_reads}));
+}
+
+Result<Loan> LooseMemory::lend_exclusive(const void* pointer, std::uint64_t bytes) {
+  constexpr Permissions kByUs{.read = true, .write = true, .exclusive = true};
+  return lend(registry_.add(const_cast<void*>(pointer), bytes, kByUs, false));
+}
+
+/// What is registered for the one message.
+Result<Loan> LooseMemory::lend(Result<std::shared_ptr<const memory::Registration>> made) {
   if (!made.ok()) return made.status();
   auto keys = publish_everywhere(transports_, (*made)->region());
   if (!keys.ok() || !(*made)->acquire()) {

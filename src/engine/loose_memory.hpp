@@ -4,11 +4,10 @@
 // as long as its message. GPU and pinned memory: the whole allocation is registered once, found
 // again by CUDA's buffer id (an address is used again after a free, a buffer id never) and kept
 // until it is stale or the least recently used of too many. What Engine::allocate_shared made is
-// the user's own registration. Private host memory is registered for the one message and never
-// looked up by its address.
-// Threads: any thread. borrow() may take milliseconds, never under the Worker's lock;
-// Loan::give_back() under it.
-// Invariants: what a Loan holds is registered and published until give_back() answered OK.
+// the user's own registration. Private host memory, and what is exclusive, is registered for the
+// one message and never looked up by its address. Threads: any thread. borrow() may take
+// milliseconds, never under the Worker's lock; Loan::give_back() under it. Invariants: what a Loan
+// holds is registered and published until give_back() answered OK.
 #pragma once
 
 #include <map>
@@ -97,6 +96,8 @@ class LooseMemory {
       LINKSPAN_EXCLUDES(making_, mutex_);
   Result<Loan> lend_once(std::uint64_t address, std::uint64_t bytes, MemoryKind kind,
                          bool peer_reads);
+  Result<Loan> lend_exclusive(const void* pointer, std::uint64_t bytes);
+  Result<Loan> lend(Result<std::shared_ptr<const memory::Registration>> made);
   /// Empty: nothing of that buffer is kept. Else acquired, if the bytes lie within it.
   Result<Loan> find_kept(std::uint64_t address, std::uint64_t bytes, std::uint64_t buffer)
       LINKSPAN_EXCLUDES(mutex_);

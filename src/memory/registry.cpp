@@ -35,6 +35,12 @@ bool mapped(std::uint64_t address, std::uint64_t bytes) noexcept {
   return ::msync(first, before + bytes, MS_ASYNC) == 0 || errno != ENOMEM;
 }
 
+/// What a peer that maps the region can touch: of GPU and of shared memory all of the allocation.
+std::pair<std::uint64_t, std::uint64_t> reach(const Region::Facts& f) noexcept {
+  const bool whole = f.kind == MemoryKind::device || f.kind == MemoryKind::shared;
+  return whole ? std::pair(f.allocation, f.allocation_bytes) : std::pair(f.address, f.bytes);
+}
+
 }  // namespace
 
 bool Registration::unpins() const noexcept {
@@ -217,6 +223,16 @@ std::shared_ptr<const Registration> Registry::find_shared(std::uint64_t address,
   return nullptr;
 }
 
+bool Registry::any_exclusive(std::uint64_t address, std::uint64_t bytes,
+                             std::uint64_t buffer) const {
+  Region::Facts facts;
+  facts.id.buffer = buffer;
+  facts.address = address;
+  facts.bytes = bytes;
+  const base::MutexLock lock(mutex_);
+  return neighbour(facts, true) != nullptr;
+}
+
 std::vector<std::shared_ptr<const Registration>> Registry::all() const {
   const base::MutexLock lock(mutex_);
   std::vector<std::shared_ptr<const Registration>> list;
@@ -258,6 +274,7 @@ Status Registry::remove(const RegionId& id) {
     return refused(Code::busy, std::to_string(entry->registration->users()) +
                                    " transfers still use the region: wait for them or cancel them");
   names_.erase(entry->name);
+  if (entry->registration->region().facts().peers.exclusive) --exclusive_;
   auto node = entries_.extract(id.serial);
   removed = std::move(node.mapped());
   return {};
@@ -266,12 +283,23 @@ Status Registry::remove(const RegionId& id) {
 Result<std::shared_ptr<const Registration>> Registry::insert(Region::Facts facts,
                                                              std::shared_ptr<HostBacking> backing) {
   const base::MutexLock lock(mutex_);
+  const bool mappable = facts.kind == MemoryKind::device || facts.kind == MemoryKind::shared;
+  if (const Registration* other = mappable ? neighbour(facts, !facts.peers.exclusive) : nullptr)
+    return refused(Code::invalid_argument,
+                   span_text(facts.address, facts.bytes) + " share memory with a region of " +
+                       span_text(other->region().facts().address, other->region().bytes()) +
+                       (facts.peers.exclusive
+                            ? " that peers may map already, or that a message was sent from: "
+                              "register what is exclusive first"
+                            : " that is exclusive: peers could map both") +
+                       ", and all regions of an allocation as exclusive or none");
   facts.id.incarnation = incarnation_;
   facts.id.serial = last_serial_ + 1;
   Result<std::unique_ptr<const Region>> region = Region::create(facts);
   if (!region.ok()) return region.status();
   auto registration = std::make_shared<const Registration>(*std::move(region), std::move(backing));
   entries_.emplace(++last_serial_, Entry{registration, {}});
+  if (facts.peers.exclusive) ++exclusive_;
   return registration;
 }
 
@@ -290,6 +318,19 @@ Result<const cuda::Device*> Registry::device_to_pin(bool bring_up) const {
   if (const auto active = topology_->all_active(); !active.empty()) return active.front();
   if (!bring_up || topology_->devices().empty()) return nullptr;
   return topology_->activate(topology_->devices().front().uuid);
+}
+
+const Registration* Registry::neighbour(const Region::Facts& facts, bool exclusive) const {
+  const auto [begin, bytes] = reach(facts);
+  if ((exclusive ? exclusive_ : entries_.size() - exclusive_) == 0) return nullptr;
+  for (const auto& [serial, entry] : entries_) {
+    const Region::Facts& there = entry.registration->region().facts();
+    if (there.peers.exclusive != exclusive) continue;
+    if (there.id.buffer != facts.id.buffer) continue;  // of memory that was freed meanwhile
+    const auto [first, size] = reach(there);
+    if (begin - first < size || first - begin < bytes) return entry.registration.get();
+  }
+  return nullptr;
 }
 
 const Registry::Entry* Registry::entry_of(const RegionId& id) const {

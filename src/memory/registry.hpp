@@ -5,7 +5,7 @@
 // Threads: any thread. add(), allocate_shared() and pin_shared() may take milliseconds in the
 // driver, without the mutex.
 // Invariants: a Registration in the table is not retired, one that was taken out is never used
-// again; no two have the same id or name.
+// again; no two have the same id or name; what a peer can map with a region holds no exclusive one.
 #pragma once
 
 #include <atomic>
@@ -98,6 +98,9 @@ class Registry {
   std::shared_ptr<const Registration> find_name(std::string_view name) const;
   /// Shared memory around these bytes that peers may map, read and write. Null: there is none.
   std::shared_ptr<const Registration> find_shared(std::uint64_t address, std::uint64_t bytes) const;
+  /// Whether any byte of these, or of the allocation that a peer would map with them, is registered
+  /// as exclusive. `buffer`: CUDA's id of GPU memory, else 0.
+  bool any_exclusive(std::uint64_t address, std::uint64_t bytes, std::uint64_t buffer) const;
   std::vector<std::shared_ptr<const Registration>> all() const;
 
   /// Under which peers look it up; replaces an older name, and an empty one takes it back.
@@ -123,6 +126,10 @@ class Registry {
   std::shared_ptr<HostBacking> backing_of(std::uint64_t address) const;
   Result<const cuda::Device*> device_to_pin(bool bring_up) const;
   const Entry* entry_of(const RegionId& id) const LINKSPAN_REQUIRES(mutex_);
+  /// A registration that a peer reaches with these bytes, or reaches them with, and that is
+  /// exclusive or is not; null: none.
+  const Registration* neighbour(const Region::Facts& facts, bool exclusive) const
+      LINKSPAN_REQUIRES(mutex_);
 
   const std::uint64_t incarnation_;
   cuda::Topology* const topology_;
@@ -130,6 +137,7 @@ class Registry {
   mutable base::Mutex mutex_;
   std::uint64_t last_serial_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   std::map<std::uint64_t, Entry> entries_ LINKSPAN_GUARDED_BY(mutex_);  // by serial
+  std::size_t exclusive_ LINKSPAN_GUARDED_BY(mutex_) = 0;               // of the entries
   std::map<std::string, std::uint64_t, std::less<>> names_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
