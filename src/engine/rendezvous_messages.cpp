@@ -23,6 +23,7 @@ Status Rendezvous::on_offer(std::uint64_t peer, std::uint64_t id, const control:
                             Result<std::shared_ptr<ImportedRegion>> region) {
   Meeting& meeting = meetings_[peer];
   if (meeting.lost) return {};
+  if (id == 0) return corrupt("an offer without a number");  // which a receive has unmatched
   if (meeting.offers.contains(id) || meeting.taken.contains(id)) return corrupt("an offer twice");
   const Key key{offer.space, offer.tag};
   Line& line = meeting.lines[key];

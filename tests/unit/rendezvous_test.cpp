@@ -388,6 +388,7 @@ TEST_F(RendezvousTest, AHostilePeerIsDroppedOrAnswered) {
   const auto offer = [&](std::uint64_t id) {
     return it.on_offer(kPeer, id, {.tag = 1, .bytes = 5, .serial = 7}, region());
   };
+  EXPECT_EQ(offer(0).code(), Code::corrupt) << "a receive that is unmatched has that number";
   ASSERT_TRUE(offer(5).ok());
   EXPECT_EQ(offer(5).code(), Code::corrupt) << "twice";
   TransferState& receive = receiver_.receive(1, 10);
