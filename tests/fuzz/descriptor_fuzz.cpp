@@ -1,0 +1,53 @@
+// What is published about a region and about an Engine: Descriptors, keys and addresses. What is
+// taken keeps the limits and comes back from its own encoding as it was.
+#include "memory/descriptor.hpp"
+#include "tests/fuzz/support.hpp"
+#include "transport/local/key.hpp"
+
+namespace linkspan::fuzz {
+namespace {
+
+void descriptor(std::span<const std::byte> bytes) {
+  const auto taken = memory::decode(bytes);
+  if (!taken.ok()) return demand(taken.status().code() == Code::corrupt, "another code");
+  const memory::Descriptor& d = *taken;
+  demand(d.name.size() <= memory::kMaxNameBytes && d.keys.size() <= memory::kMaxKeys, "a limit");
+  for (const auto& key : d.keys) demand(key.bytes.size() <= memory::kMaxKeyBytes, "a key's limit");
+  const std::vector<std::byte> wire = memory::encode(d);
+  const auto again = memory::decode(wire);
+  demand(again.ok() && memory::encode(*again) == wire, "not the same again");
+  for (const auto& key : memory::for_store(d).keys)
+    demand(!key.bearer && key.fd_count == 0, "a stored handle");
+}
+
+void key(std::span<const std::byte> bytes) {
+  const auto taken = transport::local::decode_key(bytes);
+  if (!taken.ok()) return demand(taken.status().code() == Code::corrupt, "another code");
+  demand(static_cast<std::size_t>(taken->kind) < kMemoryKinds, "an unknown kind");
+  demand(taken->bytes <= ~std::uint64_t{0} - taken->allocation_offset, "it passes the end");
+  const std::vector<std::byte> wire = encode(*taken);
+  const auto again = transport::local::decode_key(wire);
+  demand(again.ok() && encode(*again) == wire, "not the same again");
+}
+
+void address(std::span<const std::byte> bytes) {
+  const auto taken = transport::local::decode_address(bytes);
+  if (!taken.ok()) return demand(taken.status().code() == Code::corrupt, "another code");
+  const auto again = transport::local::decode_address(encode(*taken));
+  demand(again.ok() && again->proof == taken->proof && again->process == taken->process,
+         "not the same again");
+}
+
+}  // namespace
+}  // namespace linkspan::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace linkspan::fuzz;
+  Input input(data, size);
+  const std::uint8_t which = input.byte();
+  const std::vector<std::byte> bytes = input.rest();
+  if (which % 3 == 0) descriptor(bytes);
+  if (which % 3 == 1) key(bytes);
+  if (which % 3 == 2) address(bytes);
+  return 0;
+}

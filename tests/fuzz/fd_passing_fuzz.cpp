@@ -1,0 +1,107 @@
+// A peer that writes bytes and fds as it likes: cut anywhere, more fds than a frame holds, of kinds
+// that nothing expects. FdChannel gives frames or ends; what takes an fd measures it first; none of
+// them stays open.
+//
+// The input: messages of {flags u8, bytes u8, fds u8, kind u8 each, the bytes}. flags 1: the bytes
+// are the header of a frame that is as long as the next byte says; 2: read before the next one.
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/fd_channel.hpp"
+#include "base/process.hpp"
+#include "tests/fuzz/support.hpp"
+#include "transport/local/mapping.hpp"
+#include "transport/local/tally.hpp"
+
+namespace linkspan::fuzz {
+namespace {
+
+void send_message(int socket, std::span<const std::byte> bytes, std::span<const base::Fd> fds) {
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  std::vector<std::byte> control(CMSG_SPACE(fds.size() * sizeof(int)));
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+    for (std::size_t i = 0; i < fds.size(); ++i) {
+      const int raw = fds[i].get();
+      std::memcpy(CMSG_DATA(rights) + i * sizeof raw, &raw, sizeof raw);
+    }
+  }
+  (void)!::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/// All that takes an fd of a peer.
+void use(const base::Frame& frame) {
+  for (const base::Fd& fd : frame.fds) {
+    demand(fd.valid(), "a frame with a closed fd");
+    (void)base::is_pidfd(fd.get());
+    if (auto view = transport::local::LeaseView::open(fd); view.ok())
+      (void)(*view)->alive(static_cast<std::uint32_t>(frame.header.id), frame.header.incarnation);
+    if (auto view = transport::local::TallyView::open(fd); view.ok())
+      (*view)->tell_end(static_cast<std::uint32_t>(frame.header.id));
+    if (auto host = transport::local::HostMapping::map(fd, frame.header.id); host.ok()) {
+      demand((*host)->bytes() >= frame.header.id, "a mapping that is too short");
+      auto* last = reinterpret_cast<std::byte*>((*host)->base() + (*host)->bytes() - 1);
+      if ((*host)->bytes() != 0) *last = std::byte{1};
+    }
+  }
+}
+
+void receive(base::FdChannel& channel) {
+  for (;;) {
+    auto frame = channel.receive();
+    if (!frame.ok() || !frame->has_value()) return;
+    demand((*frame)->payload.size() == (*frame)->header.length, "a length that is not");
+    demand((*frame)->fds.size() <= base::kMaxFrameFds, "more fds than a frame holds");
+    use(**frame);
+  }
+}
+
+void run(Input input) {
+  auto pair = base::socket_pair();
+  demand(pair.ok(), "no sockets");
+  base::FdChannel channel(std::move(pair->first));
+  const base::Fd peer = std::move(pair->second);
+  while (!input.empty()) {
+    const std::uint8_t flags = input.byte();
+    const std::size_t count = input.byte();
+    std::vector<base::Fd> fds;
+    for (std::size_t left = input.byte() % 80; left > 0; --left)
+      fds.push_back(make_fd(input.byte()));
+    std::vector<std::byte> bytes;
+    if ((flags & 1) != 0) {
+      const base::FrameHeader header{.length = input.byte(),
+                                     .op = input.byte(),
+                                     .id = input.word(),
+                                     .incarnation = input.byte()};
+      const auto head = encode(header);
+      bytes.assign(head.begin(), head.end());
+    }
+    const auto more = input.take(count);
+    bytes.insert(bytes.end(), more.begin(), more.end());
+    send_message(peer.get(), bytes, fds);
+    if ((flags & 2) != 0) receive(channel);
+  }
+  receive(channel);
+}
+
+}  // namespace
+}  // namespace linkspan::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace linkspan::fuzz;
+  (void)make_fd(static_cast<std::uint8_t>(FdKind::leases));  // what it keeps is there before
+  const std::size_t before = open_fds();
+  run(Input(data, size));
+  demand(open_fds() == before, "an fd stays open");
+  return 0;
+}

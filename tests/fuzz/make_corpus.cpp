@@ -1,0 +1,184 @@
+// make_corpus FOLDER - writes the fuzzers' seeds, from real frames, to FOLDER/NAME.
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "base/schema/local_generated.h"
+#include "control/exchange.hpp"
+#include "control/handshake.hpp"
+#include "memory/descriptor.hpp"
+#include "tests/fuzz/frames.hpp"
+#include "tests/fuzz/support.hpp"
+#include "transport/local/key.hpp"
+#include "transport/local/wire.hpp"
+
+namespace linkspan::fuzz {
+namespace {
+
+using namespace linkspan::control;
+using transport::local::Message;
+using Bytes = std::vector<std::byte>;
+
+Bytes join(std::initializer_list<Bytes> parts) {
+  Bytes all;
+  for (const Bytes& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+Bytes raw(std::initializer_list<int> values) {
+  Bytes all;
+  for (const int value : values) all.push_back(static_cast<std::byte>(value));
+  return all;
+}
+Bytes word(std::size_t value) {
+  return raw({static_cast<int>(value & 0xff), static_cast<int>(value >> 8)});
+}
+int of(Step step) { return static_cast<int>(step); }
+int of(FdKind kind) { return static_cast<int>(kind); }
+
+class Corpus {
+ public:
+  Corpus(std::filesystem::path folder, std::string name) : folder_(std::move(folder) / name) {
+    std::filesystem::create_directories(folder_);
+  }
+  void add(const std::string& name, const Bytes& bytes) const {
+    std::ofstream file(folder_ / name, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+  }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+transport::local::Key shared_key(std::uint64_t serial) {
+  return {.id = {kPeerIncarnation, 0, serial},
+          .lease_slot = static_cast<std::uint32_t>(serial - 1),
+          .kind = MemoryKind::shared,
+          .peers = {.read = true, .write = true},
+          .bytes = 4096,
+          .has_memfd = true};
+}
+
+/// A frame step: {op, id, fds, their kinds, length, payload}.
+Bytes frame(FrameOp op, int id, const Bytes& payload, const Bytes& kinds = {}) {
+  return join({raw({static_cast<int>(op), id, static_cast<int>(kinds.size())}), kinds,
+               word(payload.size()), payload});
+}
+Bytes local(Message op, const Bytes& payload, const Bytes& kinds = {}) {
+  return frame(FrameOp::for_transport, 0,
+               encode_for_transport("local", static_cast<std::uint16_t>(op), payload), kinds);
+}
+template <class Make>
+Bytes table(const Make& make) {
+  flatbuffers::FlatBufferBuilder out;
+  out.Finish(make(out));
+  return schema::finished(out);
+}
+
+void write(const std::filesystem::path& folder) {
+  memory::Descriptor d;
+  d.name = "kv";
+  d.id = {kPeerIncarnation, 0, 1};
+  d.kind = MemoryKind::shared;
+  d.peers = {.read = true, .write = true};
+  d.bytes = 4096;
+  const Bytes shared = encode(shared_key(1));
+  d.keys.push_back({.transport = "local", .bytes = shared, .fd_count = 2});
+  transport::local::Key gpu = shared_key(2);
+  gpu.kind = MemoryKind::device;
+  gpu.has_memfd = false;
+  gpu.ipc.emplace().fill(std::byte{0x5a});
+  const Bytes address = encode(transport::local::Address{.incarnation = kPeerIncarnation});
+
+  const Corpus descriptors(folder, "descriptor");
+  descriptors.add("descriptor", join({raw({0}), memory::encode(d)}));
+  descriptors.add("key_shared", join({raw({1}), shared}));
+  descriptors.add("key_gpu", join({raw({1}), encode(gpu)}));
+  descriptors.add("address", join({raw({2}), address}));
+
+  const Hello hello{
+      .engine = "peer", .process = {}, .key_share = {}, .transports = {{"local", address}}};
+  const Offer offer{.tag = 1, .bytes = 64, .serial = 1, .descriptor = memory::encode(d)};
+  const Finished finished{.by_sender = true,
+                          .status = Status(Code::truncated, Scope::request, "too long")};
+  const Corpus words(folder, "handshake");
+  words.add("hello", join({raw({0}), encode(hello)}));
+  words.add("error", join({raw({1}), encode_error(finished.status)}));
+  words.add("import", join({raw({2}), encode_import("kv", 3)}));
+  words.add("imported", join({raw({3}), encode_imported(memory::encode(d))}));
+  words.add("notify", join({raw({4}), encode_notify(raw({1, 2, 3}))}));
+  words.add("for_transport", join({raw({5}), encode_for_transport("local", 1, shared)}));
+  words.add("offer", join({raw({6}), encode(offer)}));
+  words.add("accept", join({raw({7}), encode(Accept{.serial = 3})}));
+  words.add("finished", join({raw({8}), encode(finished)}));
+  words.add("withdraw", join({raw({9}), encode_withdraw(true)}));
+
+  const Corpus fds(folder, "fd_passing");
+  // {flags, bytes, fds, kinds..., payload length, op, id, incarnation}
+  fds.add("good", join({raw({3, 4, 2, of(FdKind::leases), of(FdKind::memory), 4, 1, 16, 0, 1}),
+                        raw({1, 2, 3, 4})}));
+  fds.add("bad_kinds", raw({3, 0, 4, of(FdKind::unsealed_memory), of(FdKind::folder),
+                            of(FdKind::socket), of(FdKind::empty_memory), 0, 1, 0, 8, 1}));
+  fds.add("in_payload",
+          join({raw({3, 0, 0, 8, 1, 0, 0, 1, 2, 8, 1, of(FdKind::event)}), Bytes(8)}));
+  fds.add("too_many", join({raw({3, 0, 70}), Bytes(70), raw({0, 1, 0, 0, 1})}));
+  fds.add("cut",
+          join({raw({2, 12, 1, of(FdKind::tally)}), Bytes(12), raw({2, 12, 1, 0}), Bytes(12)}));
+
+  const Corpus frames(folder, "frames");
+  const Bytes greeted = raw({0});
+  frames.add("raw_hello",
+             join({raw({1}), frame(FrameOp::hello, 0, encode(hello), raw({of(FdKind::pidfd)})),
+                   frame(FrameOp::ready, 0, {})}));
+  frames.add("imports", join({greeted, frame(FrameOp::import, 1, encode_import("s")),
+                              frame(FrameOp::import, 2, encode_import("x")),
+                              frame(FrameOp::import, 3, encode_import("h")),
+                              frame(FrameOp::notify, 0, encode_notify(raw({7}))),
+                              frame(FrameOp::goodbye, 0, {})}));
+  const Bytes offered =
+      table([&](auto& out) { return schema::CreateOffer(out, schema::vector_of(out, shared)); });
+  const auto execute = [](bool write_ours, std::uint64_t ours) {
+    return table([&](auto& out) {
+      const schema::WireBlock block(0, 0, 64);
+      return schema::CreateExecute(out, 9, write_ours, 1, ours,
+                                   out.CreateVectorOfStructs(&block, 1), 0);
+    });
+  };
+  const Bytes kinds = raw({of(FdKind::leases), of(FdKind::memory)});
+  frames.add(
+      "execute",
+      join({greeted, local(Message::offer, offered, kinds),
+            local(Message::tally, {}, raw({of(FdKind::tally)})),
+            local(Message::execute, execute(true, 3)), local(Message::execute, execute(false, 2)),
+            local(Message::cancel, table([](auto& out) { return schema::CreateCancel(out, 9); })),
+            local(Message::retract, table([](auto& out) { return schema::CreateRetract(out, 1); })),
+            local(Message::retracted,
+                  table([](auto& out) { return schema::CreateRetracted(out, 1); }))}));
+  frames.add("pulled",
+             join({greeted, raw({of(Step::receive), 1, 0, 1}),
+                   raw({of(Step::good_offer), 1, 64, 0, 5}), raw({of(Step::good_answer), 0})}));
+  frames.add("offered_first", join({greeted, frame(FrameOp::offer, 5, encode(offer), kinds),
+                                    raw({of(Step::receive), 1, 0, 1}),
+                                    frame(FrameOp::withdraw, 5, encode_withdraw(true))}));
+  frames.add("sent", join({greeted, raw({of(Step::send), 2, 64, 0, 0, of(Step::import_offered)}),
+                           frame(FrameOp::finished, kTransferIds, encode(Finished{}))}));
+  frames.add("accepted", join({greeted, raw({of(Step::send), 2, 64, 0, 1}),
+                               frame(FrameOp::accept, kTransferIds, encode(Accept{.serial = 1})),
+                               raw({of(Step::good_answer), 0, of(Step::cancel), 0})}));
+  frames.add("errors",
+             join({greeted, raw({of(Step::receive), 1, 0, 1, of(Step::good_offer), 1, 64, 0, 5,
+                                 of(Step::answer), 0, 4, 0, 1, 2, 3, 4, of(Step::stranger), 4})}));
+}
+
+}  // namespace
+}  // namespace linkspan::fuzz
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fputs("make_corpus FOLDER\n", stderr);
+    return 2;
+  }
+  linkspan::fuzz::write(argv[1]);
+  return 0;
+}
