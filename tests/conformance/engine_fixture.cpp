@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -18,8 +19,6 @@
 
 namespace linkspan::test {
 namespace {
-
-constexpr const char* kHelper = "engine";
 
 /// Removed when the process that made it ends in order.
 class Folder {
@@ -88,6 +87,9 @@ class EngineServer {
     const auto what = call.at("do").get<std::string>();
     if (what == "open") {
       if (std::getenv("LINKSPAN_TEST_NO_CROSS_PROCESS") != nullptr) forbid_cross_process();
+      if (std::getenv("LINKSPAN_TEST_NO_PROC") != nullptr &&
+          ::mount("none", "/proc", "tmpfs", 0, nullptr) != 0)
+        throw std::runtime_error("/proc stays");
       EngineOptions options = engine_options("far");
       if (const char* file = std::getenv("LINKSPAN_TEST_STDERR")) {
         const base::Fd log(::open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
@@ -149,7 +151,9 @@ class EngineServer {
       auto way = peer_.explain(Op::write, held(call).region, remote(call), 1,
                                call.at("bytes").get<std::uint64_t>());
       if (!way.ok()) return way.status();
-      return Answer{way->path, {}};
+      std::string reasons;
+      for (const PathRefusal& each : way->refused) reasons += each.path + ": " + each.reason + "; ";
+      return Answer{{way->path, reasons}, {}};
     }
     if (what == "start") {
       const auto count = call.at("count").get<std::uint64_t>();
@@ -279,7 +283,7 @@ void engine_main(Line& line) {
   line.serve([&](const Json& call, const std::vector<base::Fd>&) { return server.handle(call); },
              [&] { return server.idle(); });
 }
-const bool kRegistered = add_helper(kHelper, engine_main);
+const bool kRegistered = add_helper(kEngineHelper, engine_main);
 
 }  // namespace
 
@@ -326,9 +330,9 @@ EngineOptions engine_options(std::string name) {
   return options;
 }
 
-FarEngine::FarEngine(const std::vector<std::string>& environment) {
+FarEngine::FarEngine(const std::vector<std::string>& environment, const std::string& helper) {
   socket_folder();
-  child_ = take(Child::spawn(kHelper, environment));
+  child_ = take(Child::spawn(helper, environment));
   address_ = call({{"do", "open"}});
 }
 
@@ -419,7 +423,11 @@ Result<std::string> FarEngine::explain(const std::string& local, const std::stri
   auto answer = child_->line().call(
       {{"do", "explain"}, {"name", local}, {"remote", remote}, {"bytes", bytes}});
   if (!answer.ok()) return answer.status();
-  return answer->value.get<std::string>();
+  return answer->value[0].get<std::string>();
+}
+
+std::string FarEngine::why_no_better(const std::string& local, const std::string& remote) {
+  return call({{"do", "explain"}, {"name", local}, {"remote", remote}, {"bytes", 1}})[1];
 }
 
 void FarEngine::start(const std::string& local, const std::string& remote, std::uint64_t count) {

@@ -81,10 +81,14 @@ struct FarEnd {
 /// Short names in a folder of this process's own.
 EngineOptions engine_options(std::string name);
 
+/// The process below, by its name for Child::spawn().
+inline constexpr const char* kEngineHelper = "engine";
+
 /// An Engine in a child that does what it is told. It listens from the start.
 class FarEngine {
  public:
-  explicit FarEngine(const std::vector<std::string>& environment = {});
+  explicit FarEngine(const std::vector<std::string>& environment = {},
+                     const std::string& helper = kEngineHelper);
 
   const std::string& address() const noexcept { return address_; }
   Child& process() noexcept { return *child_; }
@@ -107,6 +111,8 @@ class FarEngine {
   /// The path, or the error.
   Result<std::string> explain(const std::string& local, const std::string& remote,
                               std::uint64_t bytes);
+  /// The reasons why it is no better path, in one text.
+  std::string why_no_better(const std::string& local, const std::string& remote);
   /// Submits `count` writes, which are together the whole region; returns when all are under way.
   void start(const std::string& local, const std::string& remote, std::uint64_t count);
   /// Of the regions that it has looked up. Nothing of that is in flight.
@@ -142,13 +148,17 @@ inline constexpr const char* kNoCrossProcess = "LINKSPAN_TEST_NO_CROSS_PROCESS=1
 /// There too: where it listens.
 inline constexpr const char* kListenAt = "LINKSPAN_TEST_ADDRESS=";
 
+/// There too: it has no /proc when its Engine opens.
+inline constexpr const char* kNoProc = "LINKSPAN_TEST_NO_PROC=1";
+
 /// There too: the Engine logs to stderr, and that is this file.
 inline constexpr const char* kStderrFile = "LINKSPAN_TEST_STDERR=";
 
 /// An Engine here that is connected to one there. Memory that is registered here outlives it.
 struct Pair {
-  explicit Pair(const std::vector<std::string>& environment = {})
-      : far(environment),
+  explicit Pair(const std::vector<std::string>& environment = {},
+                const std::string& helper = kEngineHelper)
+      : far(environment, helper),
         engine(take(Engine::open(engine_options("near")))),
         peer(take(engine.connect(far.address()))) {}
 
