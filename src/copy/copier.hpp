@@ -35,9 +35,11 @@ enum class Method : std::uint8_t {
   cross_process,  ///< process_vm_readv or _writev, in an executor.
 };
 
+inline constexpr std::size_t kMethods = 5;
+
 /// "copy_engine" and so on, as explain() and logs spell it.
 constexpr const char* name_of(Method method) noexcept {
-  constexpr const char* kNames[] = {"copy_engine", "sm_kernel", "cpu_threads", "pageable",
+  constexpr const char* kNames[kMethods] = {"copy_engine", "sm_kernel", "cpu_threads", "pageable",
                                     "cross_process"};
   return kNames[static_cast<unsigned>(method)];
 }

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -57,6 +58,12 @@ struct StreamLinks {
   std::optional<cuda::PooledEvent>* release = nullptr;
 };
 
+/// Which way a batch went, in the words of Explanation; for dump() and metrics().
+struct Way {
+  std::string_view path{};  ///< Of a static text. Empty: it had no bytes.
+  bool by_peer = false;     ///< The peer executes it.
+};
+
 /// One submission: however many blocks, it costs one launch and one flag. No order among blocks or
 /// batches: bytes that two in flight both write are undefined. No blocks is a batch as well.
 struct Batch {
@@ -65,6 +72,7 @@ struct Batch {
   const Mapping* remote = nullptr;        ///< Imported here, this peer's. Borrowed as well.
   std::variant<std::span<const Block>, Pages> shape;  ///< Read during post() only.
   StreamLinks streams = {};                           ///< Read during post() only.
+  Way* way = nullptr;        ///< Out: as post() chose it. Null: nobody asks.
   std::uint64_t cookie = 0;  ///< Unique among those in flight; comes back untouched.
 };
 
@@ -115,6 +123,8 @@ class Endpoint {
   /// Which way such a batch would take, and why not a better one. Costs microseconds.
   virtual Explanation explain(Op op, const memory::Region& local, const Mapping& remote,
                               Shape shape) const = 0;
+  /// What is known at connect of the ways to this peer, and what is still to be tried; for the log.
+  virtual std::string outlook() const = 0;
   /// What the peer sent over the Channel. unsupported: an op this release does not know.
   virtual Status on_message(std::uint16_t op, std::span<const std::byte> bytes,
                             std::span<base::Fd> fds) = 0;
@@ -123,6 +133,12 @@ class Endpoint {
   /// execute completes as `disconnected`, what runs here goes on to its own end. Posts answer
   /// `disconnected`.
   virtual void peer_gone() = 0;
+};
+
+/// What a transport's copiers have begun, for peers as well; for metrics().
+struct CopyCount {
+  const char* copier = "";
+  std::uint64_t orders = 0, blocks = 0;
 };
 
 /// What import_key() takes. The fds came over the peer's Unix socket, never from a store; it may
@@ -151,6 +167,8 @@ class Transport {
   virtual Status forget(const memory::Region& region) = 0;
   /// OFF THE LOCK. A hostile key is `corrupt`, never a crash: what it claims is measured.
   virtual Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, base::Deadline deadline) = 0;
+  /// Under the Worker's lock. One for each copier that it has.
+  virtual std::vector<CopyCount> copies() const = 0;
   virtual std::vector<std::byte> address() const = 0;  ///< Travels in the handshake.
   /// Returns at once. Both peers call it, each with the other's address(). Until both have, post()
   /// may answer no_resource; past the deadline, timed_out. The Channel outlives the Endpoint.

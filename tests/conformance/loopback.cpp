@@ -17,6 +17,7 @@ namespace {
 using memory::fits;
 using transport::PeerProcess, transport::RemoteKey, transport::Shape;
 
+constexpr const char* kPath = "loopback+memcpy";
 constexpr Capabilities kCapabilities{.local_kinds = {MemoryKind::host, MemoryKind::shared},
                                      .initiator_reads = true,
                                      .orders_streams = false,
@@ -99,6 +100,7 @@ class LoopEndpoint final : public Endpoint {
       return Status(Code::permission_denied, Scope::request, "the peer does not permit it");
     auto blocks = checked(batch);
     if (!blocks) return Status(Code::invalid_argument, Scope::request, "malformed batch");
+    if (batch.way != nullptr) *batch.way = {.path = kPath, .by_peer = false};
     slots_.push_back({.op = batch.op,
                       .local = batch.local,
                       .token = remote.token,
@@ -131,12 +133,14 @@ class LoopEndpoint final : public Endpoint {
     return {slots_.empty() ? NextLook::When::idle : NextLook::When::now, {}};
   }
   Explanation explain(Op, const Region&, const Mapping&, Shape) const override {
-    return {.path = "loopback+memcpy",
+    return {.path = kPath,
             .executor = "here",
             .reason = "both ends are in this process",
             .expected_gbps = 0,
             .refused = {}};
   }
+
+  std::string outlook() const override { return "one process"; }
 
   Status on_message(std::uint16_t op, std::span<const std::byte>, std::span<Fd>) override {
     return Status(Code::unsupported, Scope::request, "loopback has no op " + std::to_string(op));
@@ -223,6 +227,7 @@ class Loopback final : public Transport {
     return std::unique_ptr<Mapping>(std::make_unique<LoopRemote>(token, *found->second));
   }
 
+  std::vector<transport::CopyCount> copies() const override { return {}; }
   std::vector<std::byte> address() const override { return {std::byte{end_}}; }
   Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> address, Channel&,
                                             Deadline deadline) override {

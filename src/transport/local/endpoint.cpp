@@ -94,6 +94,19 @@ Explanation LocalEndpoint::explain(Op op, const memory::Region& local, const Map
   return describe(f, route(f));
 }
 
+std::string LocalEndpoint::outlook() const {
+  if (peer_.process == base::this_process()) return "one process: memory by its address";
+  std::string text = transport_.topology() == nullptr
+                         ? "GPU memory not at all, for there is no GPU here; "
+                         : "GPU memory by cuda_ipc and ";
+  text += "shared memory by memfd, tried when a region is imported; ";
+  if (cross_process_.ok()) return text + "private host memory by process_vm_readv, which works";
+  return text +
+         "private host memory by the side that can map the other's, for process_vm_readv "
+         "does not work: " +
+         cross_process_.what();
+}
+
 Status LocalEndpoint::ready() const {
   if (closed_) return {Code::canceled, Scope::peer, "the endpoint is closed"};
   if (gone_) return {Code::disconnected, Scope::peer, "peer " + peer_name() + " is gone"};
@@ -125,6 +138,7 @@ Status LocalEndpoint::post(const Batch& batch) {
   slot.remote = memory;
   if (Status status = begin(slot, *local, *blocks, false, batch.streams); !status.ok())
     return status;
+  if (batch.way != nullptr) *batch.way = slot.way;
   slots_.push_back(std::move(slot));
   ++ours_;
   return {};
@@ -147,6 +161,7 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, std::span<const 
   const bool by_gpu = way.where == Where::here && (way.method == copy::Method::copy_engine ||
                                                    way.method == copy::Method::sm_kernel);
   if (streams.after != nullptr && way.where != Where::nowhere && !by_gpu) return not_in_a_stream();
+  slot.way = {.path = path_of(f, way), .by_peer = way.where == Where::peer};
   if (way.where == Where::peer) {
     slot.looked = base::Clock::steady().now();
     slot.due = std::max(slot.looked, last_asked_due_) +
@@ -214,6 +229,7 @@ Status LocalEndpoint::start_some(Slot& slot, const StreamLinks& streams) {
   if (!ticket.ok()) return ticket.status();
   slot.ticket = *ticket;
   slot.next += wave.size();
+  transport_.begun(slot.method, wave.size());
   return {};
 }
 

@@ -35,6 +35,7 @@ class LocalEndpoint final : public Endpoint {
   NextLook next_look() const override;
   Explanation explain(Op op, const memory::Region& local, const Mapping& remote,
                       Shape shape) const override;
+  std::string outlook() const override;
   Status on_message(std::uint16_t op, std::span<const std::byte> bytes,
                     std::span<base::Fd> fds) override;
   void close() override;
@@ -70,6 +71,7 @@ class LocalEndpoint final : public Endpoint {
     bool cancel_sent = false;
     Stage stage = Stage::running;
     Op op = Op::write;
+    Way way;
     std::vector<copy::Piece> pieces;
     std::size_t next = 0;  // pieces before it are with the copier or done
     copy::Method method = copy::Method::cpu_threads;

@@ -345,6 +345,13 @@ Status LocalTransport::add_view(ImportedMemory& memory, const cuda::Device& devi
   return {};
 }
 
+std::vector<CopyCount> LocalTransport::copies() const {
+  std::vector<CopyCount> copies(copies_.begin(), copies_.end());
+  for (std::size_t i = 0; i < copies.size(); ++i)
+    copies[i].copier = name_of(static_cast<copy::Method>(i));
+  return copies;
+}
+
 std::vector<std::byte> LocalTransport::address() const {
   return encode(Address{.incarnation = options_.incarnation,
                         .process = base::this_process(),

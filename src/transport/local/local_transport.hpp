@@ -9,6 +9,7 @@
 // no peer maps it and no Endpoint of ours uses it for a peer.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -72,6 +73,7 @@ class LocalTransport final : public Transport {
   Status forget(const memory::Region& region) override LINKSPAN_EXCLUDES(mutex_);
   Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, base::Deadline deadline) override
       LINKSPAN_EXCLUDES(mutex_);
+  std::vector<CopyCount> copies() const override;
   std::vector<std::byte> address() const override;
   Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> address, Channel& channel,
                                             base::Deadline deadline) override
@@ -83,6 +85,11 @@ class LocalTransport final : public Transport {
   Result<memory::PublishedKey> key_of(const Published& published) const;
   copy::GpuCopier* gpu_copier(const cuda::Device* device) const LINKSPAN_EXCLUDES(mutex_);
   copy::CpuCopier& cpu_copier() noexcept { return *cpu_; }
+  void begun(copy::Method method, std::size_t blocks) noexcept {
+    CopyCount& count = copies_[static_cast<std::size_t>(method)];
+    ++count.orders;
+    count.blocks += blocks;
+  }
   cuda::Topology* topology() const noexcept { return options_.topology; }
   /// The peer no longer maps our region, or is gone (`serial` 0: no region of ours at all).
   void acknowledged(const LocalEndpoint& endpoint, std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
@@ -122,6 +129,7 @@ class LocalTransport final : public Transport {
   std::unique_ptr<LeaseTable> leases_;
   std::array<std::byte, 16> proof_{};
   std::unique_ptr<copy::CpuCopier> cpu_;
+  std::array<CopyCount, copy::kMethods> copies_{};  // under the Worker's lock; by method
 
   memory::ImportCache<memory::ImportKey, LeaseView> lease_views_;
   memory::ImportCache<memory::ImportKey, HostMapping> host_mappings_;

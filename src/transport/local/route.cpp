@@ -1,5 +1,7 @@
 #include "transport/local/route.hpp"
 
+#include <array>
+
 #include "copy/chooser.hpp"
 
 namespace linkspan::transport::local {
@@ -11,9 +13,15 @@ constexpr std::uint64_t kWorthAsking = 256u << 10;
 
 bool on_gpu(MemoryKind kind) { return kind == MemoryKind::device; }
 
-const char* name_of(Mapped mapped) {
-  constexpr const char* kNames[] = {"unmapped", "same_process", "cuda_ipc", "memfd"};
-  return kNames[static_cast<unsigned>(mapped)];
+/// By what this process, or the peer, or the kernel reaches the other side's memory.
+enum class Reach : std::uint8_t { same_process, cuda_ipc, memfd, kernel };
+constexpr std::array kReach = {"same_process", "cuda_ipc", "memfd", "kernel"};
+
+Reach reach_of(const RouteFacts& f, const Route& chosen) {
+  if (chosen.where == Route::Where::peer) return on_gpu(f.local) ? Reach::cuda_ipc : Reach::memfd;
+  if (chosen.method == copy::Method::cross_process) return Reach::kernel;
+  if (f.mapped == Mapped::same_process) return Reach::same_process;
+  return f.mapped == Mapped::cuda_ipc ? Reach::cuda_ipc : Reach::memfd;
 }
 
 copy::ShapeFacts shape_facts(const RouteFacts& f) {
@@ -51,18 +59,33 @@ Route route(const RouteFacts& f) noexcept {
   return {};
 }
 
+std::string_view path_of(const RouteFacts& f, const Route& chosen) {
+  using Names = std::array<std::array<std::string, copy::kMethods>, kReach.size()>;
+  static const Names kNames = [] {
+    Names names;
+    for (std::size_t reach = 0; reach < kReach.size(); ++reach)
+      for (std::size_t method = 0; method < copy::kMethods; ++method)
+        names[reach][method] =
+            std::string(kReach[reach]) + "+" + copy::name_of(static_cast<copy::Method>(method));
+    return names;
+  }();
+  if (chosen.where == Route::Where::nowhere) return {};
+  return kNames[static_cast<std::size_t>(reach_of(f, chosen))]
+               [static_cast<std::size_t>(chosen.method)];
+}
+
 Explanation describe(const RouteFacts& f, const Route& chosen) {
   Explanation out;
   const auto refuse = [&out](std::string path, std::string_view reason) {
     out.refused.push_back({std::move(path), std::string(reason)});
   };
   const bool gpu = on_gpu(f.local) || on_gpu(f.remote);
+  out.path = path_of(f, chosen);
   if (f.mapped == Mapped::nothing)
     refuse(on_gpu(f.remote) ? "cuda_ipc" : "memfd", f.why_not_mapped);
   switch (chosen.where) {
     case Route::Where::here: {
       const bool cross = chosen.method == copy::Method::cross_process;
-      out.path = std::string(cross ? "kernel" : name_of(f.mapped)) + "+" + name_of(chosen.method);
       out.executor = "here";
       out.reason = cross ? "the peer's memory is private, the kernel copies it without the peer"
                          : "the peer's region is mapped in this process";
@@ -80,7 +103,6 @@ Explanation describe(const RouteFacts& f, const Route& chosen) {
     }
     case Route::Where::peer:
       if (!gpu && !f.cross_process) refuse("kernel+cross_process", f.why_no_cross_process);
-      out.path = std::string(on_gpu(f.local) ? "cuda_ipc" : "memfd") + "+" + name_of(chosen.method);
       out.expected_gbps = copy::expected_gbps(chosen.method, f.link, f.shape.bytes, f.shape.blocks);
       out.executor = "peer";
       out.reason = "only the peer can reach both regions: it maps ours and copies";

@@ -40,6 +40,8 @@ struct Route {
 };
 
 Route route(const RouteFacts& facts) noexcept;
+/// "cuda_ipc+copy_engine": mapping and copier. Lives as long as the process; empty: nowhere.
+std::string_view path_of(const RouteFacts& facts, const Route& chosen);
 /// The same decision in words; `mapping+copier`, who executes, and each better way refused.
 Explanation describe(const RouteFacts& facts, const Route& chosen);
 
