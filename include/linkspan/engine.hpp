@@ -89,7 +89,11 @@ class LINKSPAN_API Engine {
   /// Does what is to be done now; how many transfers became quiet by it. Nobody has to call it.
   std::size_t progress();
   std::vector<Notification> notifications();  ///< Those that came since the last call, in order.
-  std::string dump() const;                   ///< What is outstanding, for people.
+  /// What is outstanding, for people: peers, transfers with whom they wait for, regions; the first
+  /// 64 of each. `linkspan ps PID` asks for the same from outside.
+  std::string dump() const;
+  /// What was counted since open(), in the text format of Prometheus.
+  std::string metrics() const;
 
   /// Cancels what is in flight and says goodbye to all peers. pending: something is not quiet; the
   /// text names whom it waits for, and its memory must live on. Call again.

@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "control/operators.hpp"
 #include "control/socket_address.hpp"
 
 namespace linkspan::control {
@@ -70,6 +71,10 @@ class AsioControl final : public Control {
   }
 
   void start() {
+    // An Engine that no operator can ask works all the same.
+    if (Status status = operators_.open(us_.incarnation);
+        !status.ok() && log_.enabled(base::Level::info))
+      log_.write(base::Level::info, "`linkspan ps` cannot ask this Engine: " + status.what());
     keep_running_.emplace(io_.get_executor());
     thread_ = std::jthread([this] { io_.run(); });
   }
@@ -129,6 +134,7 @@ class AsioControl final : public Control {
     asio::post(io_, [this, deadline] { wind_down(deadline); });
     if (thread_.joinable()) thread_.join();
     links_.clear();
+    operators_.close();
   }
 
  private:
@@ -319,6 +325,7 @@ class AsioControl final : public Control {
   /// Until everything that was queued is sent, or the deadline.
   void wind_down(base::Deadline deadline) {
     ending_ = true;
+    operators_.close();
     stop_listening();
     for (auto& [id, link] : links_) link->session->say_goodbye();
     poll_end(deadline);
@@ -356,6 +363,7 @@ class AsioControl final : public Control {
   stream_descriptor acceptor_;  // its loan
   asio::steady_timer accept_pause_{io_};
   std::string path_;
+  Operators operators_{io_, [this](OperatorOp op) { return listener_.asked(op); }};
   std::map<std::uint64_t, std::unique_ptr<Link>> links_;
   std::uint64_t last_id_ = 0;
   bool ending_ = false;

@@ -195,7 +195,7 @@ Status Session::on_import(const base::Frame& frame) {
   auto asked = decode_import(frame.payload);
   if (!asked.ok()) return asked.status();
   auto found = asked->name.empty() ? listener_.offered(*this, asked->serial)
-                                   : listener_.exported(asked->name);
+                                   : listener_.exported(*this, asked->name);
   Status status = found.ok() ? send(FrameOp::imported, frame.header.id,
                                     encode_imported(found->descriptor), found->fds)
                              : found.status();

@@ -22,6 +22,7 @@
 #include "base/mutex.hpp"
 #include "base/process.hpp"
 #include "control/handshake.hpp"
+#include "control/operator_socket.hpp"
 
 namespace linkspan::control {
 
@@ -43,13 +44,16 @@ class Listener {
   virtual void gone(Session& session) = 0;  ///< Also when it never came up().
   virtual void for_transport(Session& session, TransportMessage message,
                              std::span<base::Fd> fds) = 0;
-  virtual Result<Exported> exported(std::string_view name) = 0;
+  /// A region that it asks for by name.
+  virtual Result<Exported> exported(Session& session, std::string_view name) = 0;
   /// A region that it was offered in a two-sided exchange.
   virtual Result<Exported> offered(Session& session, std::uint64_t serial) = 0;
   /// One of the ops of control/exchange.hpp. An error drops the peer.
   virtual Status exchange(Session& session, base::Frame& frame) = 0;
   virtual void imported(Session& session, std::uint64_t request, Result<Exported> answer) = 0;
   virtual void notified(Session& session, std::vector<std::byte> payload) = 0;
+  /// An operator's tool, which is no peer.
+  virtual Result<std::string> asked(OperatorOp op) = 0;
 
  protected:
   ~Listener() = default;

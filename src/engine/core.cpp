@@ -287,11 +287,6 @@ Status Core::cancel(TransferState& transfer) {
           "transfer " + std::to_string(transfer.id) + " is not quiet yet"};
 }
 
-std::string Core::dump() {
-  const base::MutexLock lock(worker_.mutex);
-  return worker_.dump();
-}
-
 Status Core::close(Duration timeout) {
   const base::Deadline deadline = after(timeout);
   {

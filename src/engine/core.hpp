@@ -77,7 +77,9 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   Status wait(TransferState& transfer, Duration timeout);
   Status cancel(TransferState& transfer);
   std::size_t progress();
-  std::string dump();
+  // core_report.cpp
+  std::string dump() LINKSPAN_EXCLUDES(events_mutex_);
+  std::string metrics();
   Status close(Duration timeout);
   /// Never ends: something is not quiet, and nobody is left who would wait for it.
   void stay() { self_ = shared_from_this(); }
@@ -117,6 +119,10 @@ class Core final : public control::Listener, public std::enable_shared_from_this
                           Result<control::Exported>& answer);
   Status begin_exchange(const std::shared_ptr<TransferState>& transfer);
   Result<std::size_t> choose(const RemoteRegion& remote, std::uint64_t peer) const;
+  /// Whether the import counts, for metrics() and dump(), and passes it on.
+  Result<std::shared_ptr<ImportedRegion>> counted(const PeerLife& peer,
+                                                  Result<std::shared_ptr<ImportedRegion>> region);
+  std::string greeting(const control::Session& session);
   transport::NextLook look();
   Duration nap_until_next_look(base::Time begin) LINKSPAN_REQUIRES(worker_.mutex);
   base::Deadline after(Duration wait) const {
@@ -131,16 +137,18 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   void gone(control::Session& session) override;
   void for_transport(control::Session& session, control::TransportMessage message,
                      std::span<base::Fd> fds) override;
-  Result<control::Exported> exported(std::string_view name) override;
+  Result<control::Exported> exported(control::Session& session, std::string_view name) override;
   Result<control::Exported> offered(control::Session& session, std::uint64_t serial) override;
   Status exchange(control::Session& session, base::Frame& frame) override;
   void imported(control::Session& session, std::uint64_t request,
                 Result<control::Exported> answer) override;
   void notified(control::Session& session, std::vector<std::byte> payload) override;
+  Result<std::string> asked(control::OperatorOp op) override;
 
   const base::ForkWatch fork_;
   const base::Options options_;
   const base::Log log_;
+  const base::Time opened_ = base::Clock::steady().now();
   control::Identity identity_;
   std::unique_ptr<cuda::Topology> topology_;  // null: no_gpu_ says why
   Status no_gpu_;

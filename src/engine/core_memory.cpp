@@ -55,14 +55,15 @@ Status Core::deregister(const Region& region, Duration timeout) {
                 "to unpin it would wait for the streams that transfers of this Engine follow or "
                 "hold, and hold up all others: wait for those transfers"};
     if (status.ok()) status = registry_->remove(registration.id());
-    if (status.code() != Code::busy || deadline.passed()) return status;
     const base::MutexLock lock(worker_.mutex);
+    if (status.ok()) worker_.retracted(registration.id().serial);
+    if (status.code() != Code::busy || deadline.passed()) return status;
     if (worker_.progress() != 0) quiet_.notify_all();
     quiet_.wait(worker_.mutex, after(std::min<Duration>(deadline.left(), 1ms)));
   }
 }
 
-Result<control::Exported> Core::exported(std::string_view name) {
+Result<control::Exported> Core::exported(control::Session& session, std::string_view name) {
   const auto registration = registry_->find_name(name);
   if (registration == nullptr)
     return Status(Code::not_found, Scope::request,
@@ -70,7 +71,12 @@ Result<control::Exported> Core::exported(std::string_view name) {
   const auto keys = keys_of(registration->id().serial);
   if (keys == nullptr)
     return Status(Code::not_found, Scope::request, "the region is being deregistered");
-  return engine::exported(transports_, registration->region(), *keys, name);
+  auto sent = engine::exported(transports_, registration->region(), *keys, name);
+  if (sent.ok()) {
+    const base::MutexLock lock(worker_.mutex);
+    worker_.count_export(session.id(), registration->id().serial);
+  }
+  return sent;
 }
 
 std::shared_ptr<const Keys> Core::keys_of(std::uint64_t serial) {

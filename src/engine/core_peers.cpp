@@ -80,8 +80,7 @@ Status Core::met(const std::shared_ptr<control::Session>& session) {
 }
 
 void Core::up(control::Session& session) {
-  if (log_.enabled(base::Level::info))
-    log_.write(base::Level::info, "connected to " + session.describe());
+  if (log_.enabled(base::Level::info)) log_.write(base::Level::info, greeting(session));
   if (session.initiated()) return;
   const base::MutexLock lock(events_mutex_);
   accepted_.push_back(session.id());
@@ -212,7 +211,7 @@ void Core::imported(const PeerLife& peer, std::uint64_t request,
     lookup = found->second;
   }
   Result<std::shared_ptr<ImportedRegion>> result = answer.status();
-  if (answer.ok()) result = import(peer, *answer, lookup->deadline);
+  if (answer.ok()) result = counted(peer, import(peer, *answer, lookup->deadline));
   const base::MutexLock lock(events_mutex_);
   if (!lookup->answer) lookup->answer = std::move(result);
   event_.notify_all();
@@ -222,6 +221,10 @@ void Core::notified(control::Session& session, std::vector<std::byte> payload) {
   if (payload.size() > kMaxNotification) {
     session.fail(Status(Code::corrupt, Scope::peer, "a notification beyond 64 KiB"));
     return;
+  }
+  {
+    const base::MutexLock lock(worker_.mutex);
+    if (PeerRecord* peer = worker_.find_peer(session.id())) ++peer->counters.notifications_received;
   }
   const base::MutexLock lock(events_mutex_);
   Waiting& waiting = waiting_[session.id()];
@@ -250,6 +253,7 @@ Status Core::notify(std::uint64_t peer, std::span<const std::byte> message) {
     return {Code::disconnected, Scope::peer, "peer " + std::to_string(peer) + " is not connected"};
   Status status =
       record->session->send(control::FrameOp::notify, 0, control::encode_notify(message));
+  if (status.ok()) ++record->counters.notifications_sent;
   if (status.ok() && record->session->wants_write()) control_->write_when_ready(record->session);
   return status;
 }

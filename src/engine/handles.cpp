@@ -108,6 +108,9 @@ std::vector<Notification> Engine::notifications() {
 std::string Engine::dump() const {
   return on(core_, [&](auto& core) { return core.dump(); });
 }
+std::string Engine::metrics() const {
+  return on(core_, [&](auto& core) { return core.metrics(); });
+}
 Status Engine::close(Duration timeout) {
   return on(core_, [&](auto& core) { return core.close(timeout); });
 }

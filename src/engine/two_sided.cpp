@@ -158,7 +158,8 @@ Status Core::exchange(control::Session& session, base::Frame& frame) {
       Result<std::shared_ptr<ImportedRegion>> region{std::shared_ptr<ImportedRegion>()};
       if (!offer->descriptor.empty()) {
         control::Exported key{offer->descriptor, std::move(frame.fds)};
-        region = import(PeerLife(session), key, after(options_.connect_deadline));
+        const PeerLife life(session);
+        region = counted(life, import(life, key, after(options_.connect_deadline)));
         if (region.status().code() == Code::corrupt) return region.status();
       }
       return with_lock([&](Rendezvous& all) { return all.on_offer(peer, id, *offer, region); });
@@ -197,7 +198,12 @@ Result<control::Exported> Core::offered(control::Session& session, std::uint64_t
   if (registration != nullptr && keys == nullptr) keys = keys_of(serial);
   if (keys == nullptr)
     return Status(Code::not_found, Scope::request, "no such region was offered to you");
-  return engine::exported(transports_, registration->region(), *keys, {});
+  auto sent = engine::exported(transports_, registration->region(), *keys, {});
+  if (sent.ok()) {
+    const base::MutexLock lock(worker_.mutex);
+    worker_.count_export(session.id(), 0);
+  }
+  return sent;
 }
 
 void Core::imported_by_serial(const PeerLife& peer, std::uint64_t request,
@@ -212,7 +218,7 @@ void Core::imported_by_serial(const PeerLife& peer, std::uint64_t request,
     if (!worker_.rendezvous().awaits(peer.id, serial)) return;
   }
   Result<std::shared_ptr<ImportedRegion>> region = answer.status();
-  if (answer.ok()) region = import(peer, *answer, after(options_.connect_deadline));
+  if (answer.ok()) region = counted(peer, import(peer, *answer, after(options_.connect_deadline)));
   {
     const base::MutexLock lock(worker_.mutex);
     worker_.rendezvous().imported(peer.id, serial, region);

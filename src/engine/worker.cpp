@@ -14,6 +14,7 @@ Status SessionChannel::send(std::uint16_t op, std::span<const std::byte> bytes,
 }
 
 void Worker::add_peer(std::uint64_t id, std::unique_ptr<PeerRecord> peer) {
+  peer->since = base::Clock::steady().now();
   peers_[id] = std::move(peer);
 }
 
@@ -59,6 +60,7 @@ Status Worker::submit(const std::shared_ptr<TransferState>& transfer) {
 
 void Worker::admit(PeerRecord& peer, const std::shared_ptr<TransferState>& transfer) {
   ++peer.unquiet;
+  if (transfer->whole == nullptr) ++peer.counters.started;
   transfers_[transfer->id] = transfer;
   next_expiry_ = std::min(next_expiry_, transfer->deadline);
 }
@@ -74,6 +76,7 @@ Status Worker::post_next(PeerRecord& peer, TransferState& transfer) {
        .streams = {.after = transfer.mark ? &**transfer.mark : nullptr,
                    .stream = transfer.stream.key,
                    .release = last && transfer.wants_release ? &transfer.behind : nullptr},
+       .way = &transfer.way,
        .cookie = cookie});
   if (!status.ok()) {
     batches_.take(cookie);
@@ -168,6 +171,7 @@ bool Worker::finish(TransferState& transfer) {
                     "the data was written, but its peer reads no notification");
     }
     if (sent.ok() && peer->session->wants_write()) control_->write_when_ready(peer->session);
+    if (sent.ok()) ++peer->counters.notifications_sent;
     transfer.first_error = sent;
   }
   transfer.end = settled(transfer, transfer.first_error);
@@ -184,14 +188,17 @@ bool Worker::end_if_quiet(const std::shared_ptr<TransferState>& transfer) {
   }
   transfer->local->release();
   garbage_.push_back(std::exchange(transfer->remote, nullptr));
-  if (transfer->whole != nullptr) copied_.emplace_back(transfer->whole->id, transfer->end);
+  if (transfer->whole != nullptr) {
+    transfer->whole->way = transfer->way;
+    copied_.emplace_back(transfer->whole->id, transfer->end);
+  }
   settle(transfer);
   return true;
 }
 
 /// Its status is final and its memory the user's.
 void Worker::settle(const std::shared_ptr<TransferState>& transfer) {
-  if (PeerRecord* peer = find_peer(transfer->peer)) --peer->unquiet;
+  count_end(*transfer);
   transfers_.erase(transfer->id);
   transfer->mark.reset();
   if (const auto gate = std::exchange(transfer->gate, nullptr)) gate->open();  // whatever the end
@@ -258,6 +265,7 @@ std::size_t Worker::progress() {
                  endpoint->next_look().when != transport::NextLook::When::idle;
         });
     if (over) {
+      of_gone_.add(peer.counters);
       garbage_.push_back(rendezvous_.forget(each->first));
       garbage_.push_back(std::shared_ptr<PeerRecord>(std::move(each->second)));
     }
@@ -347,34 +355,6 @@ std::string Worker::waits_for() {
       names += (names.empty() ? "" : ", ") + peer->session->describe() + " with " +
                std::to_string(peer->unquiet);
   return names;
-}
-
-std::string Worker::dump() {
-  const base::Time now = base::Clock::steady().now();
-  std::string text;
-  for (auto& [id, peer] : peers_) {
-    constexpr const char* kStates[] = {"up", "lost", "gone"};
-    text += "peer " + peer->session->describe() + ": " +
-            kStates[static_cast<unsigned>(peer->state)] + ", " + std::to_string(peer->unquiet) +
-            " transfers not quiet, " + std::to_string(peer->queue.size()) + " queued\n";
-  }
-  for (auto& [id, transfer] : transfers_) {
-    const auto age =
-        std::chrono::duration_cast<std::chrono::milliseconds>(now - transfer->submitted).count();
-    if (transfer->exchange != nullptr) {
-      text += "transfer " + std::to_string(id) + ": " + rendezvous_.describe(*transfer) +
-              ", peer " + std::to_string(transfer->peer) + ", " + std::to_string(age) + " ms old\n";
-      continue;
-    }
-    text += "transfer " + std::to_string(id) + ": " +
-            (transfer->op == Op::write ? "write to" : "read from") + " \"" +
-            transfer->remote->name + "\" of peer " + std::to_string(transfer->peer) + ", " +
-            std::to_string(age) + " ms old, " + std::to_string(transfer->posted) + " of " +
-            std::to_string(transfer->plan.ends.size()) + " batches posted, " +
-            std::to_string(transfer->in_flight) + " in flight" +
-            (transfer->canceled ? ", cancel asked" : "") + "\n";
-  }
-  return text;
 }
 
 std::vector<std::shared_ptr<void>> Worker::take_garbage() { return std::exchange(garbage_, {}); }

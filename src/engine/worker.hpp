@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "base/mutex.hpp"
 #include "control/control.hpp"
 #include "engine/keys.hpp"
+#include "engine/metrics.hpp"
 #include "engine/rendezvous.hpp"
 #include "engine/transfer.hpp"
 #include "linkspan/peer.hpp"
@@ -61,6 +63,10 @@ struct PeerRecord {
     std::vector<std::byte> payload;
   };
   std::deque<Unsent> unsent;  // of two-sided exchanges: the socket had no room
+  base::Time since{};
+  std::vector<std::weak_ptr<ImportedRegion>> imported;  // those that nobody holds go now and then
+  std::set<std::uint64_t> exported;                     // serials whose keys were sent
+  PeerCounters counters;
 };
 
 /// What the Worker has done off its lock, by the Control thread.
@@ -104,7 +110,18 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
   void close() LINKSPAN_REQUIRES(mutex);
   /// Whom it waits for: peers with transfers that are not quiet.
   std::string waits_for() LINKSPAN_REQUIRES(mutex);
+  // worker_report.cpp
+  /// Of each kind of thing the first ones, and how many more.
   std::string dump() LINKSPAN_REQUIRES(mutex);
+  /// All but the regions.
+  EngineMetrics metrics() LINKSPAN_REQUIRES(mutex);
+  /// A region of the peer's was imported, or could not be (null).
+  void count_import(std::uint64_t peer, const std::shared_ptr<ImportedRegion>& region)
+      LINKSPAN_REQUIRES(mutex);
+  /// The peer was sent the keys of a region of ours, which `retracted()` takes back; serial 0: of
+  /// memory of a message.
+  void count_export(std::uint64_t peer, std::uint64_t serial) LINKSPAN_REQUIRES(mutex);
+  void retracted(std::uint64_t serial) LINKSPAN_REQUIRES(mutex);
   /// What ended: the caller drops it off the lock.
   std::vector<std::shared_ptr<void>> take_garbage() LINKSPAN_REQUIRES(mutex);
   /// Ends every endpoint; after close() and when nothing is in flight, or the process is ending.
@@ -132,6 +149,12 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
 
   void admit(PeerRecord& peer, const std::shared_ptr<TransferState>& transfer)
       LINKSPAN_REQUIRES(mutex);
+  void count_end(const TransferState& transfer) LINKSPAN_REQUIRES(mutex);
+  std::string line_of(const PeerRecord& peer, base::Time now) LINKSPAN_REQUIRES(mutex);
+  std::string line_of(const TransferState& transfer, bool held, base::Time now)
+      LINKSPAN_REQUIRES(mutex);
+  /// Whom or what it waits for.
+  std::string waits_for(const TransferState& transfer, bool held) LINKSPAN_REQUIRES(mutex);
   /// The user's stream has come by, or what it was asked; so it need not be held any more.
   static Result<bool> has_passed(const TransferState& transfer);
 
@@ -186,6 +209,7 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
   std::uint64_t bounced_ LINKSPAN_GUARDED_BY(mutex) =
       0;  // bytes of the first one that are in place
   std::uint64_t last_id_ LINKSPAN_GUARDED_BY(mutex) = 0;
+  PeerCounters of_gone_ LINKSPAN_GUARDED_BY(mutex);  // of peers that are forgotten
 };
 
 }  // namespace linkspan::engine

@@ -241,6 +241,17 @@ std::vector<std::shared_ptr<const Registration>> Registry::all() const {
   return list;
 }
 
+std::pair<std::vector<Registry::Entered>, std::size_t> Registry::list(std::size_t most) const {
+  const base::MutexLock lock(mutex_);
+  std::pair<std::vector<Entered>, std::size_t> found{{}, entries_.size()};
+  for (const auto& [serial, entry] : entries_) {
+    if (found.first.size() == most) break;
+    const Registration& each = *entry.registration;
+    found.first.push_back({each.region().facts(), entry.name, each.pinned(), each.users()});
+  }
+  return found;
+}
+
 Status Registry::set_name(const RegionId& id, std::string_view name) {
   if (name.size() > kMaxNameBytes)
     return refused(Code::invalid_argument,

@@ -102,6 +102,15 @@ class Registry {
   /// as exclusive. `buffer`: CUDA's id of GPU memory, else 0.
   bool any_exclusive(std::uint64_t address, std::uint64_t bytes, std::uint64_t buffer) const;
   std::vector<std::shared_ptr<const Registration>> all() const;
+  /// For people: values only, for who holds a Registration holds its pin.
+  struct Entered {
+    Region::Facts facts;
+    std::string name;
+    bool pinned = false;
+    std::uint32_t users = 0;
+  };
+  /// The first `most`, and how many there are.
+  std::pair<std::vector<Entered>, std::size_t> list(std::size_t most) const;
 
   /// Under which peers look it up; replaces an older name, and an empty one takes it back.
   /// invalid_argument: taken by another region, or too long.

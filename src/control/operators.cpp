@@ -1,0 +1,111 @@
+#include "control/operators.hpp"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/process.hpp"
+#include "control/handshake.hpp"
+
+namespace linkspan::control {
+namespace {
+
+using asio::posix::stream_descriptor;
+
+constexpr std::size_t kFrame = std::size_t{256} << 10;
+
+}  // namespace
+
+Status Operators::open(std::uint64_t incarnation) {
+  auto socket = listen_for_operators(incarnation);
+  if (!socket.ok()) return socket.status();
+  acceptor_.assign(socket->release());
+  accept_next();
+  return {};
+}
+
+void Operators::close() {
+  if (acceptor_.is_open()) acceptor_.close();
+  clients_.clear();
+}
+
+void Operators::accept_next() {
+  acceptor_.async_wait(stream_descriptor::wait_read, [this](const asio::error_code& error) {
+    if (error) return;
+    base::Fd socket(
+        ::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket.valid()) admit(std::move(socket));
+    accept_next();
+  });
+}
+
+void Operators::admit(base::Fd socket) {
+  if (clients_.size() >= kClients) return;  // closes it
+  const auto who = base::peer_credentials(socket.get());
+  auto watched = socket.duplicate();
+  if (!who.ok() || !watched.ok()) return;
+  const std::uint64_t id = ++last_id_;
+  Client& client =
+      *clients_.emplace(id, std::make_unique<Client>(io_, std::move(socket))).first->second;
+  client.socket.assign(watched->release());
+  client.patience.expires_after(kPatience);
+  client.patience.async_wait([this, id](const asio::error_code& error) {
+    if (!error) clients_.erase(id);
+  });
+  if (who->uid != ::geteuid() && who->uid != 0) {
+    client.answered = true;
+    (void)reply(client, Status(Code::permission_denied, Scope::process,
+                               "uid " + std::to_string(who->uid) +
+                                   " may not ask an Engine of uid " + std::to_string(::geteuid())));
+  }
+  go_on(id);
+}
+
+void Operators::wait(std::uint64_t id) {
+  Client& client = *clients_.at(id);
+  client.socket.async_wait(
+      client.answered ? stream_descriptor::wait_write : stream_descriptor::wait_read,
+      [this, id](const asio::error_code& error) {
+        if (!error && clients_.contains(id)) go_on(id);
+      });
+}
+
+void Operators::go_on(std::uint64_t id) {
+  Client& client = *clients_.at(id);
+  if (!client.answered) {
+    auto frame = client.channel.receive();
+    if (!frame.ok()) {
+      clients_.erase(id);
+      return;
+    }
+    if (!*frame) return wait(id);
+    client.answered = true;
+    const auto op = static_cast<OperatorOp>((*frame)->header.op);
+    if (!reply(client, answer_(op)).ok()) {
+      clients_.erase(id);
+      return;
+    }
+  }
+  const Status sent = client.channel.flush();
+  if (sent.ok() && client.channel.wants_write()) return wait(id);
+  clients_.erase(id);
+}
+
+Status Operators::queue(Client& client, OperatorOp op, std::span<const std::byte> payload) {
+  return client.channel.queue({.length = 0, .op = static_cast<std::uint16_t>(op)}, payload, {});
+}
+
+Status Operators::reply(Client& client, const Result<std::string>& answer) {
+  if (!answer.ok()) return queue(client, OperatorOp::error, encode_error(answer.status()));
+  auto left = std::as_bytes(std::span(*answer));
+  while (!left.empty()) {
+    const auto some = left.first(std::min(left.size(), kFrame));
+    left = left.subspan(some.size());
+    if (Status status = queue(client, OperatorOp::text, some); !status.ok()) return status;
+  }
+  return queue(client, OperatorOp::end, {});
+}
+
+}  // namespace linkspan::control

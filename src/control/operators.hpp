@@ -1,0 +1,58 @@
+// control/operators.hpp - the Engine's side of the operator's tool, on the Control thread.
+//
+// Off the path of a byte. Few at a time, one question each, and what is slow is dropped: nobody who
+// asks can hold up a peer.
+// Threads: the Control thread, but for open(), which comes before it starts.
+// Invariants: at most kClients are connected, each for at most kPatience.
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/steady_timer.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "control/operator_socket.hpp"
+
+namespace linkspan::control {
+
+class Operators {
+ public:
+  static constexpr std::size_t kClients = 8;
+  static constexpr Duration kPatience = std::chrono::seconds(2);
+
+  /// `answer` is called on the Control thread.
+  Operators(asio::io_context& io, std::function<Result<std::string>(OperatorOp)> answer)
+      : io_(io), answer_(std::move(answer)), acceptor_(io) {}
+  Operators(const Operators&) = delete;
+  Operators& operator=(const Operators&) = delete;
+
+  Status open(std::uint64_t incarnation);
+  void close();
+
+ private:
+  struct Client {
+    Client(asio::io_context& io, base::Fd fd) : channel(std::move(fd)), socket(io), patience(io) {}
+    base::FdChannel channel;
+    asio::posix::stream_descriptor socket;  // a duplicate
+    asio::steady_timer patience;
+    bool answered = false;
+  };
+
+  void accept_next();
+  void admit(base::Fd socket);
+  void wait(std::uint64_t id);
+  void go_on(std::uint64_t id);
+  static Status queue(Client& client, OperatorOp op, std::span<const std::byte> payload);
+  Status reply(Client& client, const Result<std::string>& answer);
+
+  asio::io_context& io_;
+  const std::function<Result<std::string>(OperatorOp)> answer_;
+  asio::posix::stream_descriptor acceptor_;
+  std::map<std::uint64_t, std::unique_ptr<Client>> clients_;
+  std::uint64_t last_id_ = 0;
+};
+
+}  // namespace linkspan::control

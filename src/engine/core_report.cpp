@@ -1,0 +1,97 @@
+// What a Core tells operators: in a dump, in metrics, and when a peer is there.
+#include <unistd.h>
+
+#include "engine/core.hpp"
+#include "engine/report.hpp"
+
+namespace linkspan::engine {
+namespace {
+
+std::string line_of(const memory::Registry::Entered& region) {
+  const memory::Region::Facts& f = region.facts;
+  std::string text = "region " + std::to_string(f.id.serial);
+  if (!region.name.empty()) text += " " + quoted(region.name);
+  text += ": " + std::string(name_of(f.kind)) + " memory, " + std::to_string(f.bytes) + " bytes";
+  if (f.kind == MemoryKind::device) text += " of " + gpu_name(f.gpu);
+  if (f.kind == MemoryKind::shared && region.pinned) text += ", pinned";
+  text += ", peers may ";
+  text += f.peers.read    ? (f.peers.write ? "read and write" : "read")
+          : f.peers.write ? "write"
+                          : "do nothing";
+  if (f.peers.exclusive) text += " but not map";
+  return text + ", " + std::to_string(region.users) + " transfers use it\n";
+}
+
+}  // namespace
+
+std::string Core::dump() {
+  std::string text = "engine " + quoted(identity_.engine) + " (pid " + std::to_string(::getpid()) +
+                     "), open for " + age_of(base::Clock::steady().now() - opened_);
+  const std::string listens = address();
+  text += listens.empty() ? ", does not listen" : ", listens at " + listens;
+  text += topology_ != nullptr ? ", sees " + std::to_string(topology_->devices().size()) + " GPUs"
+                               : ", no GPU: " + no_gpu_.what();
+  if (closed_) text += ", closed";
+  text += "\n";
+  std::vector<std::shared_ptr<void>> garbage;
+  {
+    const base::MutexLock lock(worker_.mutex);
+    text += worker_.dump();
+    garbage = worker_.take_garbage();
+  }
+  garbage.clear();
+  Listing listed("regions");
+  const auto [regions, count] = registry_->list(Listing::kMost);
+  for (std::size_t i = 0; i < count; ++i)
+    if (listed.room()) text += line_of(regions[i]);
+  return text + listed.more();
+}
+
+std::string Core::metrics() {
+  EngineMetrics all;
+  {
+    const base::MutexLock lock(worker_.mutex);
+    all = worker_.metrics();
+  }
+  all.regions = registry_->list(0).second;
+  return metrics_text(all);
+}
+
+Result<std::string> Core::asked(control::OperatorOp op) {
+  switch (op) {
+    case control::OperatorOp::dump:
+      return dump();
+    case control::OperatorOp::metrics:
+      return metrics();
+    default:
+      return Status(Code::unsupported, Scope::request,
+                    "this release knows no question " + std::to_string(static_cast<unsigned>(op)) +
+                        " of operators");
+  }
+}
+
+Result<std::shared_ptr<ImportedRegion>> Core::counted(
+    const PeerLife& peer, Result<std::shared_ptr<ImportedRegion>> region) {
+  const base::MutexLock lock(worker_.mutex);
+  worker_.count_import(peer.id, region.ok() ? *region : nullptr);
+  return region;
+}
+
+/// The line at connect. Nothing was imported yet, so no path is promised.
+std::string Core::greeting(const control::Session& session) {
+  std::string text = "peer " + std::to_string(session.id()) + " " + quoted(session.hello().engine) +
+                     " (pid " + std::to_string(session.pid()) + ", incarnation " +
+                     hex_of(session.incarnation()) + ") up";
+  const base::MutexLock lock(worker_.mutex);
+  const PeerRecord* peer = worker_.find_peer(session.id());
+  bool any = false;
+  for (std::size_t i = 0; peer != nullptr && i < transports_.size(); ++i) {
+    if (peer->endpoints[i] == nullptr) continue;
+    text.append(any ? "; " : " by ").append(transports_[i]->name());
+    text += " (" + peer->endpoints[i]->outlook() + ")";
+    any = true;
+  }
+  return any ? text : text + ", but no transport of ours reaches it";
+}
+
+}  // namespace linkspan::engine

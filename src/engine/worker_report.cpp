@@ -1,0 +1,208 @@
+// What a Worker tells operators: dump() in words, metrics() in numbers, and the counting for them.
+#include <algorithm>
+#include <charconv>
+
+#include "engine/report.hpp"
+#include "engine/worker.hpp"
+
+namespace linkspan::engine {
+namespace {
+
+Work work_of(const TransferState& transfer) {
+  if (transfer.exchange != nullptr) return transfer.exchange->sends ? Work::send : Work::receive;
+  return transfer.op == Op::write ? Work::write : Work::read;
+}
+
+std::string name_of_peer(const PeerRecord& peer) {
+  return std::to_string(peer.session->id()) + " " + quoted(peer.session->hello().engine);
+}
+
+}  // namespace
+
+void Worker::count_end(const TransferState& transfer) {
+  PeerRecord* peer = find_peer(transfer.peer);
+  if (peer == nullptr) return;
+  --peer->unquiet;
+  if (transfer.whole != nullptr) return;  // it is counted as part of that
+  PeerCounters& counters = peer->counters;
+  if (!transfer.end.ok()) {
+    ++counters.failed[static_cast<std::size_t>(transfer.end.code())];
+    return;
+  }
+  std::string_view path = transfer.way.path;
+  if (transfer.exchange != nullptr && transfer.exchange->bounces) path = "bounce+cpu_threads";
+  if (path.empty()) path = transfer.bytes == 0 ? "none" : "by_peer";
+  counters.ended_well(path, work_of(transfer), transfer.bytes,
+                      base::Clock::steady().now() - transfer.submitted);
+}
+
+void Worker::count_import(std::uint64_t id, const std::shared_ptr<ImportedRegion>& region) {
+  PeerRecord* peer = find_peer(id);
+  if (peer == nullptr) return;
+  ++(region != nullptr ? peer->counters.imports : peer->counters.imports_failed);
+  if (region == nullptr) return;
+  auto& all = peer->imported;
+  if (all.size() == all.capacity())  // seldom, however many come and go
+    std::erase_if(all, [](const auto& each) { return each.expired(); });
+  all.push_back(region);
+}
+
+void Worker::count_export(std::uint64_t id, std::uint64_t serial) {
+  PeerRecord* peer = find_peer(id);
+  if (peer == nullptr) return;
+  ++peer->counters.keys_sent;
+  if (serial != 0) peer->exported.insert(serial);
+}
+
+void Worker::retracted(std::uint64_t serial) {
+  for (auto& [id, peer] : peers_) peer->exported.erase(serial);
+}
+
+EngineMetrics Worker::metrics() {
+  EngineMetrics all;
+  PeerMetrics rest{.id = "gone", .name = {}, .counters = of_gone_};
+  std::size_t others = 0;
+  for (const auto& [id, peer] : peers_) {
+    if (peer->state == PeerState::up) ++all.peers_up;
+    if (all.peers.size() < EngineMetrics::kPeers) {
+      all.peers.push_back({.id = std::to_string(id),
+                           .name = peer->session->hello().engine,
+                           .outstanding = peer->unquiet,
+                           .queued = peer->queue.size(),
+                           .counters = peer->counters});
+      continue;
+    }
+    ++others;
+    rest.outstanding += peer->unquiet;
+    rest.queued += peer->queue.size();
+    rest.counters.add(peer->counters);
+  }
+  if (others != 0) rest.id = "others";
+  all.peers.push_back(std::move(rest));
+  for (const auto& transport : transports_)
+    for (const transport::CopyCount& each : transport->copies()) all.copies.push_back(each);
+  return all;
+}
+
+std::string Worker::dump() {
+  const base::Time now = base::Clock::steady().now();
+  std::string text;
+  Listing peers("peers");
+  for (const auto& [id, peer] : peers_)
+    if (peers.room()) text += line_of(*peer, now);
+  text += peers.more();
+  // The oldest; and which of them are held, for that list is not in their order.
+  Listing listed("transfers");
+  std::vector<const TransferState*> held;
+  const std::uint64_t last = transfers_.size() <= Listing::kMost
+                                 ? last_id_
+                                 : std::next(transfers_.begin(), Listing::kMost)->first;
+  for (const auto& each : held_)
+    if (each->id <= last) held.push_back(each.get());
+  for (const auto& [id, transfer] : transfers_)
+    if (listed.room())
+      text += line_of(*transfer, std::find(held.begin(), held.end(), transfer.get()) != held.end(),
+                      now);
+  return text + listed.more();
+}
+
+std::string Worker::line_of(const PeerRecord& peer, base::Time now) {
+  constexpr std::array kStates = {"up", "lost: its connection has ended, its process lives",
+                                  "gone"};
+  std::string text = "peer " + name_of_peer(peer) + " (pid " + std::to_string(peer.session->pid()) +
+                     "): " + kStates[static_cast<std::size_t>(peer.state)] + ", met " +
+                     age_of(now - peer.since) + " ago, incarnation " +
+                     hex_of(peer.session->incarnation()) + ", by";
+  for (std::size_t i = 0; i < transports_.size(); ++i)
+    if (peer.endpoints[i] != nullptr) text.append(" ").append(transports_[i]->name());
+  text += "; " + std::to_string(peer.unquiet) + " not quiet, " + std::to_string(peer.queue.size()) +
+          " queued";
+  if (!peer.unsent.empty())
+    text += ", " + std::to_string(peer.unsent.size()) + " messages wait for room in its socket";
+  Listing imported("imported");
+  std::string names;
+  for (const auto& each : peer.imported) {
+    std::shared_ptr<ImportedRegion> region = each.lock();
+    if (region == nullptr) continue;
+    if (imported.room())
+      names += (names.empty() ? "" : ", ") + quoted(region->name) + " (" +
+               std::string(name_of(region->kind)) + ", " + std::to_string(region->bytes) +
+               " bytes)";
+    garbage_.push_back(std::move(region));  // perhaps the last that holds it
+  }
+  if (!names.empty()) text += "; imported " + names + imported.rest();
+  Listing exported("keys");
+  std::string serials;
+  for (const std::uint64_t serial : peer.exported)
+    if (exported.room()) serials += (serials.empty() ? "" : ", ") + std::to_string(serial);
+  if (!serials.empty()) text += "; was sent the keys of region " + serials + exported.rest();
+  return text + "\n";
+}
+
+std::string Worker::line_of(const TransferState& transfer, bool held, base::Time now) {
+  std::string text = "transfer " + std::to_string(transfer.id) + ": ";
+  if (transfer.exchange != nullptr) {
+    text += rendezvous_.describe(transfer) + ", peer " + std::to_string(transfer.peer);
+  } else {
+    text += std::string(transfer.op == Op::write ? "write of " : "read of ") +
+            std::to_string(transfer.bytes) + " bytes, " +
+            (transfer.whole != nullptr ? "for transfer " + std::to_string(transfer.whole->id)
+                                       : "region " + std::to_string(transfer.local->id().serial)) +
+            (transfer.op == Op::write ? " to " : " from ") + quoted(transfer.remote->name) +
+            " of peer " + std::to_string(transfer.peer);
+  }
+  text += ", " + age_of(now - transfer.submitted) + " old";
+  if (transfer.deadline != base::Time::max())
+    text += transfer.deadline > now ? ", " + age_of(transfer.deadline - now) + " left"
+                                    : std::string(", its deadline has passed");
+  if (transfer.exchange == nullptr) {
+    text +=
+        ", path " + std::string(transfer.way.path.empty() ? "not chosen yet" : transfer.way.path);
+    const std::size_t batches = transfer.plan.ends.size();
+    if (!transfer.first_error.ok())
+      text += std::string(", failed as ") + name_of(transfer.first_error.code());
+    else if (batches > 1 || transfer.posted < batches)
+      text += ", " + std::to_string(transfer.posted) + " of " + std::to_string(batches) +
+              " batches posted";
+    text += ", " + std::to_string(transfer.in_flight) + " in flight";
+  }
+  if (transfer.expired)
+    text += ", asked to end at its deadline";
+  else if (transfer.canceled)
+    text += ", cancel asked";
+  return text + "; waits for " + waits_for(transfer, held) + "\n";
+}
+
+std::string Worker::waits_for(const TransferState& transfer, bool held) {
+  const char* const stream = "a stream of the user's";
+  if (held) return stream;
+  if (const Exchange* x = transfer.exchange.get(); x != nullptr) {
+    using enum Exchange::Stage;
+    if (x->withdrawn) return "the peer, which was asked to let go of its memory";
+    switch (x->stage) {
+      case Exchange::Stage::held:
+        return stream;
+      case unmatched:
+        return x->sends ? "the peer to post the receive" : "the peer to send";
+      case importing:
+        return "the peer's key and its import";
+      case copying:
+        return x->copy != 0 ? "its copy, transfer " + std::to_string(x->copy)
+                            : std::string("its copy to begin");
+      case lent:
+        return "the peer, which copies";
+      case over:
+        return "the peer, which may still copy on its memory";
+    }
+  }
+  const bool stops = transfer.expired || transfer.canceled || !transfer.first_error.ok();
+  if (transfer.finishing) return "room in the socket, for its notification";
+  if (transfer.in_flight == 0)
+    return "room, of " + std::to_string(find_peer(transfer.peer)->queue.size()) +
+           " queued for its peer";
+  std::string who = transfer.way.by_peer ? "the peer, which copies" : "the copy here";
+  if (transfer.stream.device != nullptr) who += ", behind a stream of the user's";
+  return stops ? who + ", to be quiet" : who;
+}
+
+}  // namespace linkspan::engine
