@@ -7,10 +7,14 @@ cli_test.py TOOL MODE    MODE: cpu (no driver) or simulated; LINKSPAN_CUDA_LIBRA
 import json
 import os
 import pathlib
+import re
 import resource
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -184,6 +188,96 @@ class Bench(unittest.TestCase):
         self.assertIn("1 rows, 1 verified, 0 failed", ran.stdout)
 
 
+class Ps(unittest.TestCase):
+    """Beside a bench that would run for long: an Engine that connects, its child one that listens."""
+
+    def setUp(self):
+        what = ["--kinds", "host", "--sizes", "16MiB", "--runs", "1000000", "--limit", "60"]
+        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self.bench = subprocess.Popen([TOOL, "bench", *what], **pipes)
+        limit = time.monotonic() + 20
+        while "transfers_ok_total{" not in run("ps", "--metrics", str(self.bench.pid)).stdout:
+            self.assertLess(time.monotonic(), limit, run("ps").stdout)
+
+    def tearDown(self):
+        self.bench.kill()  # its child ends with it
+        self.bench.wait()
+
+    def listed(self) -> dict[str, str]:
+        ran = run("ps")
+        self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+        return dict(line.split("\t") for line in ran.stdout.splitlines() if "\t" in line)
+
+    def test_a_process_is_listed_and_tells(self):
+        found = self.listed()
+        self.assertRegex(found[str(self.bench.pid)], "^engine .*does not listen")
+        ran = run("ps", str(self.bench.pid))
+        self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+        self.assertRegex(ran.stdout, r"(?m)^peer 1 .*: up, .*by local; .*imported ")
+        self.assertRegex(ran.stdout, r"(?m)^region \d+: host memory, ")
+        child = int(re.search(r"(?m)^peer 1 .*\(pid (\d+)\)", ran.stdout)[1])
+        self.assertIn("listens at unix:", found[str(child)])
+        self.assertRegex(run("ps", str(child)).stdout, r"was sent the keys of region \d+")
+
+    def test_metrics_are_what_prometheus_reads(self):
+        text = run("ps", "--metrics", str(self.bench.pid)).stdout
+        name, label = r"[a-z_]+", r'[a-z]+="(?:[^"\\]|\\["\\n])*"'
+        sample = re.compile(rf"({name})(?:{{{label}(?:,{label})*}})? ([0-9.e+-]+)")
+        typed: dict[str, str] = {}
+        for line in text.splitlines():
+            if line.startswith("# TYPE "):
+                _, _, family, kind = line.split()
+                self.assertNotIn(family, typed)
+                typed[family] = kind
+            elif not line.startswith("# HELP "):
+                found = sample.fullmatch(line)
+                self.assertIsNotNone(found, line)
+                float(found[2])
+                family = re.sub("_(bucket|sum|count)$", "", found[1])
+                self.assertTrue({family, found[1]} & typed.keys(), line)
+        self.assertEqual(typed["linkspan_transfer_seconds"], "histogram")
+        self.assertRegex(text, r'linkspan_bytes_total{peer="1",name="[^"]+",op="\w+",path="\w+\+\w+"} ')
+
+    def test_one_that_is_stopped_is_named_in_time(self):
+        os.kill(self.bench.pid, signal.SIGSTOP)
+        begin = time.monotonic()
+        ran = run("ps", str(self.bench.pid))
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn("stopped", ran.stderr)
+        self.assertIn("stopped", self.listed()[str(self.bench.pid)])
+        self.assertLess(time.monotonic() - begin, 20)
+
+    def test_after_sigkill_nothing_is_left(self):
+        self.tearDown()
+        self.assertNotIn(str(self.bench.pid), self.listed())
+        ran = run("ps", str(self.bench.pid))
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn(f"there is no process {self.bench.pid}", ran.stderr)
+
+    def test_who_has_none(self):
+        ran = run("ps", str(os.getpid()))
+        self.assertEqual((ran.returncode, ran.stdout), (1, ""))
+        self.assertIn(f"process {os.getpid()} has no Engine open", ran.stderr)
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root: it asks as another user")
+    def test_another_users(self):
+        with tempfile.TemporaryDirectory() as folder:  # which that user can enter
+            os.chmod(folder, 0o755)
+            tool = shutil.copy(TOOL, folder)
+
+            def ask(*arguments: str):
+                return subprocess.run(
+                    [tool, "ps", *arguments], capture_output=True, text=True, check=False,
+                    timeout=TIMEOUT_S, user=65534, cwd="/",
+                )  # fmt: skip
+
+            ran = ask(str(self.bench.pid))
+            self.assertEqual(ran.returncode, 1)
+            self.assertIn("is of uid 0", ran.stderr)
+            self.assertNotIn(str(self.bench.pid), ask().stdout)
+            self.assertIn("is of uid 0", ask("1").stderr)
+
+
 class BadArguments(unittest.TestCase):
     def refused(self, arguments: list[str], *told: str) -> None:
         ran = run(*arguments)
@@ -209,6 +303,9 @@ class BadArguments(unittest.TestCase):
         self.refused(["bench", "--enforce"], "--with-ceiling")
         self.refused(["bench", "--json", "/nonexistent/x"], "/nonexistent/x")
         self.refused(["demo", "--bytes", "-1"], "-1")
+        self.refused(["ps", "bench"], '"bench"')
+        self.refused(["ps", "0"], '"0"')
+        self.refused(["ps", "--metrics"], "PID")
         if not GPUS:
             self.refused(["bench", "--kinds", "device0"], '"device0"', "linkspan doctor")
 
@@ -232,7 +329,7 @@ class Others(unittest.TestCase):
         self.assertIn("LINKSPAN_SOCKET_DIR", run("options").stdout)
 
     def test_help(self):
-        for verb in ([], ["demo"], ["doctor"], ["bench"], ["options"]):
+        for verb in ([], ["demo"], ["doctor"], ["bench"], ["ps"], ["options"]):
             ran = run(*verb, "--help")
             self.assertEqual((ran.returncode, ran.stderr), (0, ""))
             self.assertIn("Usage", ran.stdout)
