@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import check_facts  # noqa: E402
 import check_includes  # noqa: E402
 import check_skips  # noqa: E402
+import mutants  # noqa: E402
 
 
 def faults(files: dict[str, str], check=check_includes.check) -> list[str]:
@@ -207,6 +208,44 @@ class Skips(unittest.TestCase):
             check=False,
         )
         self.assertEqual(run.returncode, 1)
+
+
+class Mutants(unittest.TestCase):
+    HEAD = "# what: w\n# red: linkspan_unit --gtest_filter=A.B\n# driver: none\n"
+    PATCH = (
+        "diff --git a/src/a.cpp b/src/a.cpp\n--- a/src/a.cpp\n+++ b/src/a.cpp\n"
+        "@@ -7,3 +7,3 @@\n one\n-two\n+2\n three\n"
+    )
+
+    def in_tree(self, patch: str, text: str) -> str:
+        """The file once the patch is applied, in a folder inside a repository as out/mutants is."""
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run(["git", "init", "-q", folder], check=True)
+            tree = pathlib.Path(folder) / "out/tree"
+            (tree / "src").mkdir(parents=True)
+            (tree / "src/a.cpp").write_text(text)
+            (tree / "a.patch").write_text(patch)
+            self.mutant = mutants.read(tree / "a.patch")
+            mutants.apply(self.mutant.file, tree)
+            return (tree / "src/a.cpp").read_text()
+
+    def test_a_patch_is_read_and_applied(self):
+        text = self.in_tree(self.HEAD + self.PATCH, "zero\none\ntwo\nthree\nfour\n")
+        self.assertEqual(text, "zero\none\n2\nthree\nfour\n")
+        self.assertEqual(self.mutant.target, "linkspan_unit")
+
+    def test_one_that_does_not_apply(self):
+        with self.assertRaisesRegex(mutants.Wrong, "does not apply"):
+            self.in_tree(self.HEAD + self.PATCH, "one\nTWO\nthree\n")
+
+    def test_a_head_that_lacks_something(self):
+        for head, why in (
+            (self.HEAD.replace("# driver: none\n", ""), "lacks driver"),
+            (self.HEAD.replace("none", "real"), '"real" is no driver'),
+            (self.HEAD.replace(" --gtest_filter=A.B", ""), "names no test"),
+        ):
+            with self.assertRaisesRegex(mutants.Wrong, why):
+                self.in_tree(head + self.PATCH, "one\ntwo\nthree\n")
 
 
 class Evidence(unittest.TestCase):

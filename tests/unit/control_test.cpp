@@ -12,6 +12,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 
 #include "control/exchange.hpp"
 #include "control/socket_address.hpp"
@@ -214,6 +215,24 @@ TEST_F(ControlTest, APeerOfAnotherUserIsRefusedAndToldWhy) {
   EXPECT_NE(why.what().find("65534"), std::string::npos) << why.to_string();
   EXPECT_FALSE(next(channel).has_value());
   expect_server_is_well();
+}
+
+/// It may still be writing to what it was lent.
+TEST_F(ControlTest, APeerThatClosedItsSocketAndLivesIsLostAndNotGone) {
+  for (const bool says_goodbye : {false, true}) {
+    std::optional<base::FdChannel> channel(connect());
+    greet(*channel);
+    const auto peer = server_->accept(10s);
+    ASSERT_TRUE(peer.ok()) << peer.status().to_string();
+    if (says_goodbye) send(*channel, FrameOp::goodbye, {});
+    channel.reset();
+    const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+    while (peer->state() == PeerState::up && !limit.passed()) server_->progress();
+    // What would be told by mistake is told at once, and `gone` follows `lost`.
+    const auto soon = base::Deadline::after(base::Clock::steady(), says_goodbye ? 10s : 50ms);
+    while (peer->state() == PeerState::lost && !soon.passed()) server_->progress();
+    EXPECT_EQ(peer->state(), says_goodbye ? PeerState::gone : PeerState::lost);
+  }
 }
 
 TEST_F(ControlTest, AnEngineIsNotItsOwnPeer) {
