@@ -28,6 +28,7 @@ class Operators {
       : io_(io), answer_(std::move(answer)), acceptor_(io) {}
   Operators(const Operators&) = delete;
   Operators& operator=(const Operators&) = delete;
+  ~Operators() = default;
 
   Status open(std::uint64_t incarnation);
   void close();

@@ -40,7 +40,7 @@ inline constexpr std::size_t kMethods = 5;
 /// "copy_engine" and so on, as explain() and logs spell it.
 constexpr const char* name_of(Method method) noexcept {
   constexpr const char* kNames[kMethods] = {"copy_engine", "sm_kernel", "cpu_threads", "pageable",
-                                    "cross_process"};
+                                            "cross_process"};
   return kNames[static_cast<unsigned>(method)];
 }
 

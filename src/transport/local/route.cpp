@@ -61,7 +61,7 @@ Route route(const RouteFacts& f) noexcept {
 
 std::string_view path_of(const RouteFacts& f, const Route& chosen) {
   using Names = std::array<std::array<std::string, copy::kMethods>, kReach.size()>;
-  static const Names kNames = [] {
+  static const Names all = [] {
     Names names;
     for (std::size_t reach = 0; reach < kReach.size(); ++reach)
       for (std::size_t method = 0; method < copy::kMethods; ++method)
@@ -70,8 +70,8 @@ std::string_view path_of(const RouteFacts& f, const Route& chosen) {
     return names;
   }();
   if (chosen.where == Route::Where::nowhere) return {};
-  return kNames[static_cast<std::size_t>(reach_of(f, chosen))]
-               [static_cast<std::size_t>(chosen.method)];
+  return all[static_cast<std::size_t>(reach_of(f, chosen))]
+            [static_cast<std::size_t>(chosen.method)];
 }
 
 Explanation describe(const RouteFacts& f, const Route& chosen) {
