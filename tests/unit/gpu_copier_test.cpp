@@ -437,6 +437,7 @@ TEST_F(GpuCopierTest, AnAbortStopsItsOwnKernelAndNoOther) {
     }
     copier->abort(tickets[0]);
     copier->abort(tickets[0]);
+    EXPECT_FALSE(copier->poll(tickets[0]).has_value()) << "its kernel may still write";
     EXPECT_EQ(script.urgent.size(), 1u);
     if (in_time) script.run_urgent();
     script.run(2);

@@ -86,6 +86,21 @@ TEST_F(TopologyOnDevice, QueryTellsTheWholeAllocation) {
   }
 }
 
+TEST_F(TopologyOnDevice, QueryTellsWhichGpuHoldsIt) {
+  scope.reset();
+  for (const DeviceInfo& info : topology->devices()) {
+    const Result<const Device*> other = topology->activate(info.uuid);
+    ASSERT_TRUE(other.ok()) << other.status().to_string();
+    const auto inside = entered(**other);
+    ASSERT_TRUE(inside);
+    Result<DeviceBuffer> buffer = DeviceBuffer::create(*inside, 4096);
+    ASSERT_TRUE(buffer.ok()) << buffer.status().to_string();
+    const Result<PointerFacts> facts = topology->query(pointer(buffer->address()));
+    ASSERT_TRUE(facts.ok()) << facts.status().to_string();
+    EXPECT_EQ(facts->gpu, info.uuid) << "GPU " << info.ordinal;
+  }
+}
+
 TEST_F(TopologyOnDevice, QueryTellsAllocationsApartThatHadTheSameAddress) {
   std::set<std::uint64_t> ids;
   for (int life = 0; life < 3; ++life) {
