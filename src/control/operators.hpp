@@ -25,7 +25,7 @@ class Operators {
 
   /// `answer` is called on the Control thread.
   Operators(asio::io_context& io, std::function<Result<std::string>(OperatorOp)> answer)
-      : io_(io), answer_(std::move(answer)), acceptor_(io) {}
+      : io_(io), answer_(std::move(answer)), acceptor_(io), pause_(io) {}
   Operators(const Operators&) = delete;
   Operators& operator=(const Operators&) = delete;
   ~Operators() = default;
@@ -52,6 +52,7 @@ class Operators {
   asio::io_context& io_;
   const std::function<Result<std::string>(OperatorOp)> answer_;
   asio::posix::stream_descriptor acceptor_;
+  asio::steady_timer pause_;  // before the next is accepted
   std::map<std::uint64_t, std::unique_ptr<Client>> clients_;
   std::uint64_t last_id_ = 0;
 };
