@@ -46,9 +46,18 @@ class LINKSPAN_API Region {
 };
 
 /// A peer's region, imported: what transfers name. Dropping the last handle unmaps it.
-class LINKSPAN_API RemoteRegion {
+class LINKSPAN_API RemoteRegion {  // NOLINT(cppcoreguidelines-special-member-functions)
  public:
   RemoteRegion() = default;  ///< None.
+  RemoteRegion(const RemoteRegion&) = default;
+  RemoteRegion(RemoteRegion&&) noexcept = default;
+  /// By value, for both kinds. The old one lets go of the region before the Engine.
+  RemoteRegion& operator=(RemoteRegion other) noexcept {
+    core_.swap(other.core_);
+    imported_.swap(other.imported_);
+    return *this;
+  }
+  ~RemoteRegion() = default;
   bool valid() const noexcept { return imported_ != nullptr; }
   std::uint64_t bytes() const noexcept;
   MemoryKind kind() const noexcept;

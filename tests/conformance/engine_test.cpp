@@ -96,7 +96,8 @@ TEST_P(EnginePairs, ExplainsItself) {
         take(pair.peer.explain(op, world().here(near()).region, world().remote(far()), 1, kMiB));
     EXPECT_NE(why.path.find('+'), std::string::npos) << why.path;
     EXPECT_NE(why.reason, "");
-    EXPECT_TRUE(why.executor == "here" || why.executor == "peer") << why.executor;
+    EXPECT_TRUE(why.executor == "here" || why.executor == "peer" || why.executor == "both")
+        << why.executor;
     for (const PathRefusal& refusal : why.refused) {
       EXPECT_NE(refusal.path, "");
       EXPECT_NE(refusal.reason, "") << refusal.path;
@@ -286,6 +287,18 @@ TEST_F(EngineShapes, MovesBetweenTwoEnginesOfOneProcess) {
     EXPECT_EQ(there.difference(2, {{13, 1, 11, kMiB - 13}}), "");
   }
   EXPECT_EQ(two.deregister(there.region).to_string(), "ok");
+}
+
+TEST_F(EngineShapes, LetsGoOfARemoteRegionAfterItsEngine) {
+  RemoteRegion last;
+  {
+    Pair pair;
+    pair.far.add("there", {.kind = "shared"});
+    last = pair.remote("there");
+  }
+  EXPECT_TRUE(last.valid());
+  last = {};
+  EXPECT_FALSE(last.valid());
 }
 
 class EngineGpu : public ::testing::Test {
