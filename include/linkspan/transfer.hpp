@@ -27,8 +27,9 @@ struct TransferOptions {
   std::span<const std::byte> notification{};
   StreamOrder after{};    ///< The user's stream to run after.
   StreamOrder release{};  ///< The user's stream that goes on after it.
-  /// A prefix of Explanation::path that must hold ("cuda_ipc", "memfd+cpu_threads"), or the
-  /// submission is refused as `unsupported` with the path that it would have taken.
+  /// A prefix of Explanation::path that must hold ("cuda_ipc", "memfd+cpu_threads"), or with '!'
+  /// one that must not ("!bounce"); else the submission is refused as `unsupported` with the path
+  /// that it would have taken.
   std::string require{};
 };
 

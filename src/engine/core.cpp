@@ -156,7 +156,7 @@ Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
   if (!options.require.empty()) {
     auto way = explain(peer, op, local, remote, transport::shape_of(*blocks));
     if (!way.ok()) return way.status();
-    if (!way->path.starts_with(options.require))
+    if (!meets(way->path, options.require))
       return refuse(Code::unsupported, "path \"" + options.require +
                                            "\" was required, this transfer takes \"" + way->path +
                                            "\": " + way->reason);

@@ -5,6 +5,11 @@
 
 namespace linkspan::engine {
 
+bool meets(std::string_view path, std::string_view required) {
+  if (!required.starts_with('!')) return path.starts_with(required);
+  return !path.starts_with(required.substr(1));
+}
+
 Status settled(const TransferState& transfer, const Status& status) {
   const bool asked = transfer.expired || transfer.canceled;
   if (status.ok() || status.code() == Code::disconnected || !asked) return status;

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "engine/exchange.hpp"
@@ -66,6 +67,9 @@ struct TransferState {
 
   bool all_posted() const noexcept { return posted == plan.ends.size(); }
 };
+
+/// As TransferOptions::require says.
+bool meets(std::string_view path, std::string_view required);
 
 /// What was asked to end and did not complete has ended for that reason, whatever else went wrong
 /// on its way; but a lost peer is more than the transfer.

@@ -162,10 +162,14 @@ TEST_F(EngineRefusals, APathThatIsNotTheOneRequired) {
   const auto moved =
       pair_.peer.write(here_.region, there_, std::span(&kOneByte, 1), {.require = "cuda_ipc"});
   refused(finished(moved), Code::unsupported, "memfd");
-  EXPECT_EQ(finished(pair_.peer.write(here_.region, there_, std::span(&kOneByte, 1),
-                                      {.require = "memfd+cpu_threads"}))
-                .to_string(),
-            "ok");
+  const auto against =
+      pair_.peer.write(here_.region, there_, std::span(&kOneByte, 1), {.require = "!memfd"});
+  refused(finished(against), Code::unsupported, "memfd");
+  for (const char* required : {"memfd+cpu_threads", "!cuda_ipc"})
+    EXPECT_EQ(finished(pair_.peer.write(here_.region, there_, std::span(&kOneByte, 1),
+                                        {.require = required}))
+                  .to_string(),
+              "ok");
 }
 
 TEST_F(EngineRefusals, AnAddressWhereNobodyListens) {
