@@ -1,7 +1,7 @@
 // cuda/memory.hpp - owns memory that the driver gave or pinned; each type frees it by itself.
 //
 // PinnedBuffer: mapped host memory, for completion words, lists that kernels read, staging.
-// DeviceBuffer: memory of a GPU, for tests and tools; the library moves the memory of its users.
+// DeviceBuffer: memory of a GPU, for words that kernels poll, bounces, tests and tools.
 // HostRegistration: pins memory that is somebody else's, for as long as it lives.
 // All of them take driver locks and milliseconds (docs/cuda_notes.md, "calls that synchronise"):
 // never on the path of a byte. The contents start undefined.

@@ -23,6 +23,8 @@ constexpr RouteCase kRoutes[] = {
     {"cpu_threads", kKinds[3], kKinds[4]},       {"cross_process", kKinds[3], kKinds[3]},
     {"by_the_peer", kKinds[4], kKinds[3], true}, {"cuda_ipc", kKinds[0], kKinds[1]},
     {"cuda_ipc_pageable", kKinds[3], kKinds[0]}, {"cuda_ipc_by_the_peer", kKinds[0], kKinds[3]},
+    {"bounce", kKinds[3], kKinds[3], true},      {"bounce_gpus", kUnshared[0], kUnshared[1]},
+    {"bounce_to_gpu", kKinds[3], kUnshared[1]},
 };
 
 /// The Engine moves data to and from a process that it has not met before.

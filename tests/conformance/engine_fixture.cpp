@@ -290,6 +290,8 @@ const bool kRegistered = add_helper(kEngineHelper, engine_main);
 const Kind& kind_of(const std::string& name) {
   for (const Kind& kind : kKinds)
     if (kind.name == name) return kind;
+  for (const Kind& kind : kUnshared)
+    if (kind.name == name) return kind;
   throw std::invalid_argument(name);
 }
 
@@ -316,7 +318,8 @@ Held Held::loose(Engine& engine, const MemoryOptions& options) {
     held.whole = take(engine.allocate_shared(options.bytes + 2 * options.guard, registered));
     held.buffer = Buffer::over(held.whole.data(), options.bytes, options.guard);
   } else {
-    held.buffer = take(Buffer::create(kind.kind, options.bytes, kind.gpu, options.guard));
+    held.buffer =
+        take(Buffer::create(kind.kind, options.bytes, kind.gpu, options.guard, kind.unshared));
   }
   return held;
 }

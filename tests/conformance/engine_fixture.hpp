@@ -20,17 +20,21 @@
 
 namespace linkspan::test {
 
-/// Which memory: "device0", "device1", "pinned", "host" (pageable) or "shared".
+/// Which memory: "device0", "device1", "pinned", "host" (pageable) or "shared"; or of a GPU and
+/// exported in no way, "unshared0" and "unshared1".
 struct Kind {
   const char* name;
   MemoryKind kind;
   unsigned gpu = 0;
+  bool unshared = false;
 };
 inline constexpr Kind kKinds[] = {{"device0", MemoryKind::device, 0},
                                   {"device1", MemoryKind::device, 1},
                                   {"pinned", MemoryKind::pinned},
                                   {"host", MemoryKind::host},
                                   {"shared", MemoryKind::shared}};
+inline constexpr Kind kUnshared[] = {{"unshared0", MemoryKind::device, 0, true},
+                                     {"unshared1", MemoryKind::device, 1, true}};
 const Kind& kind_of(const std::string& name);
 inline void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 /// OK, or why memory of these kinds cannot be had.

@@ -190,14 +190,16 @@ TEST_F(EngineRefusals, ToMapAnExclusiveRegionWhichItsOwnerServes) {
   EXPECT_EQ(finished(write(exclusive, {3, 5, 9999})).to_string(), "ok");
   EXPECT_EQ(pair_.far.difference("exclusive", 2, {{5, 1, 3, 9999}}), "");
 
-  // Where neither side can map the other's there is no path, and it says so.
+  // Where neither side can map the other's, each serves its own.
   Held secret = Held::make(pair_.engine, {.kind = "host", .peers = {true, true, true}});
-  const Status status =
-      finished(pair_.peer.write(secret.region, exclusive, std::span(&kOneByte, 1)));
-  EXPECT_EQ(status.code(), Code::unreachable) << status.to_string();
-  const auto none = take(pair_.peer.explain(Op::write, secret.region, exclusive, 1, 1));
-  EXPECT_EQ(none.path, "");
-  EXPECT_FALSE(none.refused.empty());
+  const auto both = take(pair_.peer.explain(Op::write, secret.region, exclusive, 1, 1));
+  EXPECT_EQ(both.path, "bounce+cpu_threads");
+  EXPECT_EQ(both.executor, "both");
+  for (const PathRefusal& refusal : both.refused)
+    EXPECT_NE(refusal.reason.find("exclusive"), std::string::npos) << refusal.path;
+  const auto moved =
+      pair_.peer.write(secret.region, exclusive, std::span(&kOneByte, 1), {.require = "!bounce"});
+  refused(finished(moved), Code::unsupported, "bounce+cpu_threads");
   EXPECT_EQ(pair_.engine.deregister(secret.region).to_string(), "ok");
 }
 

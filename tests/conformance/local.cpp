@@ -29,6 +29,7 @@ Result<HereEnd::Parts> local_host() { return local(MemoryKind::host); }
 Result<HereEnd::Parts> local_exclusive() { return local(MemoryKind::host, true); }
 Result<HereEnd::Parts> local_shared() { return local(MemoryKind::shared); }
 Result<HereEnd::Parts> local_device() { return local(MemoryKind::device); }
+Result<HereEnd::Parts> local_exclusive_device() { return local(MemoryKind::device, true); }
 Result<HereEnd::Parts> local_pinned() { return local(MemoryKind::pinned); }
 
 }  // namespace linkspan::test

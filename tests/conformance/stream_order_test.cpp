@@ -27,7 +27,8 @@ constexpr Way kWays[] = {{"copy_engine", "device0", "device1"},
                          {"sm_kernel", "device0", "device1", 300},
                          {"peer_executes", "device0", "pinned"},
                          {"pageable", "host", "device0"},
-                         {"cpu", "host", "shared"}};
+                         {"cpu", "host", "shared"},
+                         {"bounce", "unshared0", "unshared1"}};
 void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
 
 class StreamOrders : public ::testing::TestWithParam<Way> {

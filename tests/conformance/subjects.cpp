@@ -11,6 +11,9 @@ const std::vector<Subject>& all_subjects() {
       {"local_delegated", open_in_two_processes, local_shared, local_exclusive},
       {"local_device", open_in_two_processes, local_device, local_device},
       {"local_pinned", open_in_two_processes, local_device, local_pinned},
+      {"local_bounced", open_in_two_processes, local_exclusive, local_exclusive},
+      {"local_bounced_gpu", open_in_two_processes, local_exclusive_device, local_exclusive_device},
+      {"local_bounced_mixed", open_in_two_processes, local_exclusive_device, local_exclusive},
   };
   return kSubjects;
 }

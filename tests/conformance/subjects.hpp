@@ -11,9 +11,10 @@ namespace linkspan::test {
 // loopback.cpp
 Result<Ends> open_loopback(const Subject& subject);
 
-// local.cpp: one end each; the regions of local_exclusive() cannot be mapped.
+// local.cpp: one end each; the regions of the exclusive ones cannot be mapped.
 Result<HereEnd::Parts> local_host();
 Result<HereEnd::Parts> local_exclusive();
+Result<HereEnd::Parts> local_exclusive_device();
 Result<HereEnd::Parts> local_shared();
 Result<HereEnd::Parts> local_device();
 Result<HereEnd::Parts> local_pinned();

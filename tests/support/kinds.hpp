@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
@@ -27,13 +28,38 @@ inline constexpr const char* kNeedsGpu = "needs a GPU or the simulated driver";
 /// `unsupported` with kNeedsGpu, or when there are fewer than `count` GPUs.
 Status need_gpus(unsigned count);
 
+/// GPU memory that the driver exports in no way: virtual memory without a handle type, or what the
+/// simulated driver takes for that.
+/// Threads: immutable after construction.
+class UnsharedMemory {
+ public:
+  static Result<std::unique_ptr<UnsharedMemory>> create(const cuda::Device& device,
+                                                        std::uint64_t bytes);
+  UnsharedMemory(const UnsharedMemory&) = delete;
+  UnsharedMemory& operator=(const UnsharedMemory&) = delete;
+  ~UnsharedMemory();
+  cuda::CUdeviceptr address() const noexcept { return address_; }
+
+ private:
+  explicit UnsharedMemory(const cuda::Device& device) : device_(device) {}
+
+  const cuda::Device& device_;
+  std::optional<cuda::DeviceBuffer> simulated_;
+  unsigned long long handle_ = 0;
+  cuda::CUdeviceptr address_ = 0;
+  std::uint64_t bytes_ = 0;
+  bool mapped_ = false;
+};
+
 class Buffer {
  public:
   static constexpr std::uint64_t kGuard = 4096;
 
   /// `kind` is host, pinned or device (the `gpu`-th); `bytes` lie between guards of `guard` bytes.
+  /// `unshared`: device memory as UnsharedMemory is.
   static Result<std::unique_ptr<Buffer>> create(MemoryKind kind, std::uint64_t bytes,
-                                                unsigned gpu = 0, std::uint64_t guard = kGuard);
+                                                unsigned gpu = 0, std::uint64_t guard = kGuard,
+                                                bool unshared = false);
   /// Host memory that is somebody else's and holds the guards too.
   static std::unique_ptr<Buffer> over(void* whole, std::uint64_t bytes,
                                       std::uint64_t guard = kGuard);
@@ -58,7 +84,8 @@ class Buffer {
   const std::uint64_t bytes_, guard_;
   std::byte* whole_ = nullptr;
   const cuda::Device* device_ = nullptr;  // null: the CPU reaches it
-  std::variant<std::monostate, std::vector<std::byte>, cuda::PinnedBuffer, cuda::DeviceBuffer>
+  std::variant<std::monostate, std::vector<std::byte>, cuda::PinnedBuffer, cuda::DeviceBuffer,
+               std::unique_ptr<UnsharedMemory>>
       owner_;
 };
 

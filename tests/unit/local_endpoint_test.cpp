@@ -47,9 +47,10 @@ class RecordingChannel final : public Channel {
   std::array<std::byte, 32> key_{};
 };
 
-class NoSink final : public CompletionSink {
+class Ends final : public CompletionSink {
  public:
-  void complete(Completion&&) override { ADD_FAILURE() << "nothing of ours was in flight"; }
+  void complete(Completion&& completion) override { all.push_back(std::move(completion)); }
+  std::vector<Completion> all;
 };
 
 /// One Engine's half: memory, registry, transport.
@@ -81,7 +82,10 @@ class LocalEndpointTest : public ::testing::Test {
     if (!made.ok()) ADD_FAILURE() << made.status().to_string();
     endpoint_ = *std::move(made);
   }
-  ~LocalEndpointTest() override { endpoint_->close(); }
+  ~LocalEndpointTest() override {
+    endpoint_->close();
+    EXPECT_TRUE(ends_.all.empty()) << "an end that no test has looked at";
+  }
 
   Status say(Message message, std::span<const std::byte> bytes, std::span<base::Fd> fds = {}) {
     return endpoint_->on_message(static_cast<std::uint16_t>(message), bytes, fds);
@@ -104,7 +108,7 @@ class LocalEndpointTest : public ::testing::Test {
   /// The answer to the last execute().
   Code answer() {
     const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
-    while (channel_.sent.empty() && !limit.passed()) endpoint_->progress(sink_);
+    while (channel_.sent.empty() && !limit.passed()) endpoint_->progress(ends_);
     if (channel_.sent.empty()) {
       ADD_FAILURE() << "no answer";
       return Code::internal;
@@ -120,7 +124,7 @@ class LocalEndpointTest : public ::testing::Test {
   std::vector<std::byte> ours_{kBytes, std::byte{1}}, theirs_{kBytes, std::byte{2}};
   Half us_{kUs}, peer_{kPeer};
   RecordingChannel channel_;
-  NoSink sink_;
+  Ends ends_;
   std::unique_ptr<Endpoint> endpoint_;
   std::uint64_t asked_ = 0;
 };
@@ -280,10 +284,135 @@ TEST_F(LocalEndpointTest, AnswersLaterWhenTheChannelIsFull) {
   channel_.full = true;
   ASSERT_TRUE(execute(true, theirs, writable, {0, 0, kBytes}).ok());
   const auto limit = base::Deadline::after(base::Clock::steady(), 50ms);
-  while (!limit.passed()) endpoint_->progress(sink_);
+  while (!limit.passed()) endpoint_->progress(ends_);
   channel_.full = false;
   EXPECT_EQ(answer(), Code::ok);
   EXPECT_EQ(ours_, std::vector<std::byte>(kBytes, std::byte{2}));
+}
+
+/// Between private memory of ours and the peer's, as if that were another process.
+class LocalBounce : public LocalEndpointTest {
+ protected:
+  LocalBounce() {
+    peer_.publish(theirs_, {.read = true, .write = true, .exclusive = true});
+    Key key = *decode_key(peer_.key.bytes);
+    ++key.process.nonce;
+    auto imported = us_.transport->import_key({encode(key), peer_.key.fds},
+                                              base::Deadline::after(base::Clock::steady(), 10s));
+    if (!imported.ok()) ADD_FAILURE() << imported.status().to_string();
+    remote_ = *std::move(imported);
+    us_.publish(ours_, {});
+  }
+  void post(std::uint64_t cookie, Op op = Op::write) {
+    const Block all{0, 0, kBytes};
+    const auto region = us_.registry.all().front();
+    const Status status = endpoint_->post({.op = op,
+                                           .local = &region->region(),
+                                           .remote = remote_.get(),
+                                           .shape = std::span(&all, 1),
+                                           .cookie = cookie});
+    EXPECT_EQ(status.to_string(), "ok");
+  }
+  /// The next request to execute, of what it was offered before; null: none came.
+  const schema::Execute* asked() {
+    const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+    while (!limit.passed()) {
+      endpoint_->progress(ends_);
+      for (; !channel_.sent.empty(); channel_.sent.pop_front()) {
+        last_ = channel_.sent.front();
+        if (last_.message != Message::execute) continue;
+        channel_.sent.pop_front();
+        return verified<schema::Execute>(last_.bytes);
+      }
+    }
+    ADD_FAILURE() << "the peer was asked for nothing";
+    return nullptr;
+  }
+  void executed(std::uint64_t id, Code code) {
+    flatbuffers::FlatBufferBuilder out;
+    out.Finish(schema::CreateExecuted(out, id, static_cast<std::uint8_t>(code),
+                                      out.CreateString("said the peer")));
+    EXPECT_TRUE(say(Message::executed, finished(out)).ok());
+  }
+  Status end() {
+    const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+    while (ends_.all.empty() && !limit.passed()) endpoint_->progress(ends_);
+    if (ends_.all.size() != 1) return {Code::internal, Scope::request, "not one end"};
+    const Status status = ends_.all.front().status;
+    ends_.all.clear();
+    return status;
+  }
+
+  std::unique_ptr<Mapping> remote_;
+  RecordingChannel::Sent last_;
+};
+
+TEST_F(LocalBounce, EndsWithTheSecondHopAndNotBefore) {
+  post(1);
+  const auto* execute = asked();
+  ASSERT_NE(execute, nullptr);
+  EXPECT_TRUE(execute->write());
+  EXPECT_EQ(execute->blocks()->size(), 1u);
+  EXPECT_EQ(execute->blocks()->Get(0)->bytes(), kBytes);
+  const std::uint64_t first = execute->id();
+  executed(first + 1, Code::ok);  // of nothing
+  endpoint_->cancel(1);
+  for (int i = 0; i < 100; ++i) endpoint_->progress(ends_);
+  EXPECT_TRUE(ends_.all.empty()) << "the peer may still touch the memory";
+  executed(first, Code::ok);
+  EXPECT_EQ(end().to_string(), "ok");
+  post(2);
+  executed(first, Code::ok);  // once more: its number was another's
+  const auto* again = asked();
+  ASSERT_NE(again, nullptr);
+  EXPECT_NE(again->id(), first);
+  executed(again->id(), Code::permission_denied);
+  EXPECT_EQ(end().code(), Code::permission_denied);
+}
+
+TEST_F(LocalBounce, OfWhatThePeerCannotMapItTellsInItsWords) {
+  post(1, Op::read);
+  const auto* execute = asked();
+  ASSERT_NE(execute, nullptr);
+  executed(execute->id(), Code::unsupported);
+  const Status status = end();
+  EXPECT_EQ(status.code(), Code::unreachable);
+  EXPECT_NE(status.what().find("said the peer"), std::string::npos) << status.what();
+}
+
+TEST_F(LocalBounce, AsksWhenTheChannelHasRoomAgain) {
+  channel_.full = true;
+  post(1);
+  const auto limit = base::Deadline::after(base::Clock::steady(), 50ms);
+  while (!limit.passed()) endpoint_->progress(ends_);
+  EXPECT_NE(endpoint_->next_look().when, NextLook::When::idle);
+  channel_.full = false;
+  const auto* execute = asked();
+  ASSERT_NE(execute, nullptr);
+  executed(execute->id(), Code::ok);
+  EXPECT_EQ(end().to_string(), "ok");
+}
+
+TEST_F(LocalBounce, WhatAPeerLeavesBehindEndsWithIt) {
+  post(1);
+  ASSERT_NE(asked(), nullptr);
+  endpoint_->peer_gone();
+  EXPECT_EQ(end().code(), Code::disconnected);
+}
+
+/// Its serials are easy to guess, and another peer's data lie in there.
+TEST_F(LocalBounce, NobodyCanAskForTheBounceMemory) {
+  post(1);
+  const auto* execute = asked();
+  ASSERT_NE(execute, nullptr);
+  const std::uint64_t id = execute->id(), bounce = execute->sender_serial();
+  const std::uint64_t theirs = offer();
+  for (const bool write : {true, false}) {
+    ASSERT_TRUE(this->execute(write, theirs, bounce, {0, 0, 64}).ok());
+    EXPECT_EQ(answer(), Code::permission_denied);
+  }
+  executed(id, Code::ok);
+  EXPECT_EQ(end().to_string(), "ok");
 }
 
 TEST_F(LocalEndpointTest, WhatIsMalformedIsCorruptAndWhatIsUnknownUnsupported) {

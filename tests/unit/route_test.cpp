@@ -92,7 +92,65 @@ TEST(Route, WithoutAnyWayItIsNowhereAndSaysWhy) {
 TEST(Route, WhoExecutesForThePeerDoesNotAskItBack) {
   RouteFacts f = facts(device, pinned, Mapped::nothing);
   f.may_ask_peer = false;
+  f.bounce = true;
   EXPECT_EQ(route(f).where, Where::nowhere);
+}
+
+RouteFacts bounced(MemoryKind ours, MemoryKind theirs) {
+  RouteFacts f = facts(ours, theirs, Mapped::nothing);
+  f.why_no_cross_process = "not permitted";
+  f.why_peer_cannot = "it is not exported";
+  f.cross_process = f.peer_can_map = false;
+  f.bounce = f.own_kernel = true;
+  f.bounce_on_gpu = ours == device && theirs == device;
+  return f;
+}
+
+TEST(Route, BouncesWhereNothingIsMapped) {
+  struct Hops {
+    MemoryKind ours, theirs;
+    Method near, far;
+  };
+  for (const Hops& row : {Hops{host, host, Method::cpu_threads, Method::cpu_threads},
+                          Hops{device, host, Method::copy_engine, Method::cpu_threads},
+                          Hops{pinned, device, Method::cpu_threads, Method::copy_engine},
+                          Hops{device, device, Method::copy_engine, Method::copy_engine}}) {
+    const Route way = route(bounced(row.ours, row.theirs));
+    EXPECT_EQ(way.where, Where::both) << name_of(row.ours) << " " << name_of(row.theirs);
+    EXPECT_EQ(way.method, row.near) << name_of(row.ours) << " " << name_of(row.theirs);
+    EXPECT_EQ(way.far_method, row.far) << name_of(row.ours) << " " << name_of(row.theirs);
+  }
+  RouteFacts f = bounced(device, device);
+  EXPECT_EQ(route(f).near_link, copy::Link::same_gpu);
+  EXPECT_EQ(route(f).far_link, copy::Link::peer);
+  f.bounce_on_gpu = false;
+  EXPECT_EQ(route(f).near_link, copy::Link::host);
+  EXPECT_EQ(route(f).far_link, copy::Link::host);
+  f.shape = {.blocks = 4096, .bytes = 4096u * 4096u};
+  EXPECT_EQ(route(f).method, Method::sm_kernel);
+  f.peer_can_map = true;
+  EXPECT_EQ(route(f).where, Where::peer);
+}
+
+TEST(Route, DescribesABounce) {
+  RouteFacts f = bounced(device, device);
+  f.shape.bytes = 1u << 30;
+  const Explanation words = describe(f, route(f));
+  EXPECT_EQ(words.path, "bounce+copy_engine");
+  EXPECT_EQ(words.executor, "both");
+  EXPECT_GT(words.expected_gbps, 100);
+  EXPECT_LT(words.expected_gbps, 397);  // a hop over NVLink alone
+  ASSERT_EQ(words.refused.size(), 3u);
+  EXPECT_EQ(words.refused[0].reason, "private");
+  EXPECT_EQ(words.refused[2].reason, "it is not exported");
+  f.bounce_on_gpu = false;
+  f.why_no_gpu_bounce = "the peer opens no handle";
+  const Explanation slower = describe(f, route(f));
+  EXPECT_LT(slower.expected_gbps, 56);
+  ASSERT_EQ(slower.refused.size(), 4u);
+  EXPECT_EQ(slower.refused[3].reason, "the peer opens no handle");
+  f.shape = {.blocks = 0, .bytes = 0};
+  EXPECT_EQ(describe(f, route(f)).expected_gbps, 0);
 }
 
 TEST(Route, DescribesWhatItChose) {

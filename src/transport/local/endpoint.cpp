@@ -63,13 +63,17 @@ RouteFacts LocalEndpoint::facts(Op, const Published& local, const ImportedMemory
   f.local_dma = local.dma();
   f.remote_dma = on_gpu(theirs) ? f.mapped != Mapped::nothing : remote.host_dma();
   f.cross_process = cross_process_.ok() && remote.key().address != 0 && !on_gpu(theirs);
-  f.peer_can_map = local.exportable();
+  f.peer_can_map = local.exportable() && !unopened_.contains(local.key.id.serial);
   f.may_ask_peer = !for_peer;
+  f.bounce = transport_.registry() != nullptr;
+  f.bounce_on_gpu = on_gpu(ours) && on_gpu(theirs) && gpu_bay_.ok();
+  if (const auto* copier = transport_.gpu_copier(own_device(local)))
+    f.own_kernel = copier->has_kernel();
   if (on_gpu(ours) && on_gpu(theirs))
     f.link = local.key.gpu == remote.key().gpu ? copy::Link::same_gpu : copy::Link::peer;
   f.shape = shape;
   if (f.mapped != Mapped::nothing && (on_gpu(ours) || on_gpu(theirs))) {
-    const auto* own = on_gpu(ours) ? transport_.topology()->active(local.key.gpu) : nullptr;
+    const auto* own = own_device(local);
     const auto view = on_gpu(theirs) ? remote.view(own) : std::nullopt;
     const auto* copier = transport_.gpu_copier(view ? view->device : own);
     f.kernel = copier != nullptr && copier->has_kernel();
@@ -90,7 +94,9 @@ Explanation LocalEndpoint::explain(Op op, const memory::Region& local, const Map
                                    ? std::string("the owner registered it as exclusive")
                                    : cross_process_.what();
   f.why_no_cross_process = no_cross;
-  f.why_peer_cannot = ours->key.why_not_mapped;
+  const auto unopened = unopened_.find(ours->key.id.serial);
+  f.why_peer_cannot = unopened == unopened_.end() ? ours->key.why_not_mapped : unopened->second;
+  f.why_no_gpu_bounce = gpu_bay_.what();
   return describe(f, route(f));
 }
 
@@ -136,6 +142,7 @@ Status LocalEndpoint::post(const Batch& batch) {
   slot.id = batch.cookie;
   slot.op = batch.op;
   slot.remote = memory;
+  slot.target = local;
   if (Status status = begin(slot, *local, *blocks, false, batch.streams); !status.ok())
     return status;
   if (batch.way != nullptr) *batch.way = slot.way;
@@ -162,15 +169,19 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, std::span<const 
                                                    way.method == copy::Method::sm_kernel);
   if (streams.after != nullptr && way.where != Where::nowhere && !by_gpu) return not_in_a_stream();
   slot.way = {.path = path_of(f, way), .by_peer = way.where == Where::peer};
-  if (way.where == Where::peer) {
-    slot.looked = base::Clock::steady().now();
-    slot.due = std::max(slot.looked, last_asked_due_) +
-               copy::earliest_time(way.method, f.link, f.shape.bytes, kPeersThreads);
-    last_asked_due_ = slot.due;
-    return ask_peer(slot, local, remote.key().id.serial, blocks);
+  if (way.where == Where::peer || way.where == Where::both)
+    slot.blocks.assign(blocks.begin(), blocks.end());
+  if (way.where == Where::both) {
+    cross(slot, way);
+    return {};
   }
-  if (way.where == Where::nowhere)
-    return {Code::unreachable, Scope::request,
+  if (way.where == Where::peer) {
+    Status status = ask_peer(slot, local, remote.key().id.serial, blocks);
+    if (status.ok()) expect_end(slot, way.method, f.link, f.shape.bytes);
+    return status;
+  }
+  if (way.where == Where::nowhere)  // a peer that hears `unsupported` tries another way
+    return {for_peer ? Code::unsupported : Code::unreachable, Scope::request,
             "no path between " + std::string(name_of(f.local)) + " memory here and " +
                 std::string(name_of(f.remote)) + " memory of " + peer_name() +
                 "; not mapped: " + remote.why_not_mapped() +
@@ -181,7 +192,7 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, std::span<const 
   std::uint64_t there = remote.host_address();
   const bool gpu = on_gpu(f.local) || on_gpu(f.remote);
   if (gpu) {
-    slot.device = on_gpu(f.local) ? transport_.topology()->active(local.key.gpu) : nullptr;
+    slot.device = own_device(local);
     if (on_gpu(f.remote)) {
       const auto view = remote.view(slot.device);
       there = view->address;
@@ -206,6 +217,15 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, std::span<const 
   const Status status = start_some(slot, streams);
   // advance() tries again, but for what has to stand behind an event that is lent for this call.
   return status.code() == Code::no_resource && streams.after == nullptr ? Status() : status;
+}
+
+/// The peer runs what it is asked one after the other.
+void LocalEndpoint::expect_end(Slot& slot, copy::Method method, copy::Link link,
+                               std::uint64_t bytes) {
+  slot.looked = base::Clock::steady().now();
+  slot.due = std::max(slot.looked, last_asked_due_) +
+             copy::earliest_time(method, link, bytes, kPeersThreads);
+  last_asked_due_ = slot.due;
 }
 
 /// The next pieces that fit one order. no_resource: none was taken.
@@ -233,20 +253,24 @@ Status LocalEndpoint::start_some(Slot& slot, const StreamLinks& streams) {
   return {};
 }
 
+void LocalEndpoint::stop(Slot& slot) {
+  slot.canceled = true;
+  if (slot.ticket != 0) slot.copier->abort(slot.ticket);
+}
+
 void LocalEndpoint::cancel(std::uint64_t cookie) {
-  for (Slot& slot : slots_) {
-    if (slot.for_peer || slot.id != cookie) continue;
-    slot.canceled = true;
-    if (slot.ticket != 0) slot.copier->abort(slot.ticket);
-  }
+  for (Slot& slot : slots_)
+    if (!slot.for_peer && (slot.whole != nullptr ? slot.whole->id : slot.id) == cookie) stop(slot);
 }
 
 void LocalEndpoint::advance(Slot& slot) {
   if (slot.stage == Stage::opening) open_offer(slot);
+  if (slot.stage == Stage::crossing) return add_legs(slot);
+  if (slot.stage == Stage::turning) start_hop(slot);
   if (slot.stage == Stage::asked) look_at_tally(slot);
   if (slot.stage == Stage::asked && slot.canceled && !slot.cancel_sent) {
     flatbuffers::FlatBufferBuilder out;
-    out.Finish(schema::CreateCancel(out, slot.id));
+    out.Finish(schema::CreateCancel(out, slot.asked));
     slot.cancel_sent = send(Message::cancel, finished(out)).ok();
   }
   while (slot.stage == Stage::running) {
@@ -275,12 +299,14 @@ std::size_t LocalEndpoint::progress(CompletionSink& sink) {
   std::size_t completed = 0;
   for (auto slot = slots_.begin(); slot != slots_.end();) {
     if (slot->stage != Stage::ended) advance(*slot);
+    if (slot->stage == Stage::ended && turn(*slot)) advance(*slot);
     if (slot->stage != Stage::ended || !report(*slot, sink)) {
       ++slot;
       continue;
     }
-    --(slot->for_peer ? for_peer_ : ours_);
-    if (!slot->for_peer) ++completed;
+    const bool leg = slot->whole != nullptr;
+    --(leg ? legs_ : slot->for_peer ? for_peer_ : ours_);
+    if (!leg && !slot->for_peer) ++completed;
     slot = slots_.erase(slot);
   }
   return completed;
@@ -292,6 +318,14 @@ NextLook LocalEndpoint::next_look() const {
   // The peer waits to hear that we have closed a region; a user who drops it calls nothing else.
   if (!dying_.empty()) look = {NextLook::When::at, now + std::chrono::milliseconds(1)};
   for (const Slot& slot : slots_) {
+    if (slot.stage == Stage::crossing) {
+      const NextLook crossing = look_at_crossing(slot, now);
+      if (crossing.when == NextLook::When::now) return crossing;
+      if (crossing.when == NextLook::When::at &&
+          (look.when == NextLook::When::idle || crossing.at < look.at))
+        look = crossing;
+      continue;
+    }
     const bool asked = slot.stage == Stage::asked && !(slot.canceled && !slot.cancel_sent);
     if (asked && slot.tally_word == kNoWord) continue;  // a message will tell
     if (!asked && (slot.stage != Stage::running || slot.ticket == 0))
@@ -317,10 +351,7 @@ bool LocalEndpoint::tell_retract(std::uint64_t serial) {
 
 void LocalEndpoint::close() {
   closed_ = true;
-  for (Slot& slot : slots_) {
-    slot.canceled = true;
-    if (slot.ticket != 0) slot.copier->abort(slot.ticket);
-  }
+  for (Slot& slot : slots_) stop(slot);
 }
 
 void LocalEndpoint::peer_gone() {
@@ -337,8 +368,7 @@ void LocalEndpoint::peer_gone() {
       slot.end = Status(Code::disconnected, Scope::peer, "peer " + peer_name() + " is gone");
       slot.stage = Stage::ended;
     } else if (slot.for_peer) {
-      slot.canceled = true;
-      if (slot.ticket != 0) slot.copier->abort(slot.ticket);
+      stop(slot);
     }
   }
   offers_.clear();

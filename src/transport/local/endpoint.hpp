@@ -3,6 +3,8 @@
 // On the path of a byte: post() checks, asks route(), turns blocks into addresses and gives them to
 // a copier; progress() polls the copiers. Where only the peer can reach both memories it is asked
 // by message (`offer` once per region, then `execute`), and this side then runs what the peer asks.
+// Where neither can, the batch crosses in chunks through memory of ours that both map: for each one
+// slot that takes two legs, one here and one by the peer (endpoint_bounce.cpp).
 // Threads: under the Worker's lock, but for tell_retract().
 // Invariants: a slot ends only when its copier is quiet or the peer has said so or is gone.
 #pragma once
@@ -15,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/local/bounce.hpp"
 #include "transport/local/local_transport.hpp"
 #include "transport/local/tally.hpp"
 #include "transport/local/wire.hpp"
@@ -50,6 +53,8 @@ class LocalEndpoint final : public Endpoint {
   /// Offers whose keys are being opened. Each comes just before the first request to execute on it,
   /// and of requests there are at most Capabilities::max_inflight.
   static constexpr std::size_t kMaxOpening = 512;
+  /// Chunks of all bounces that a peer is asked for, beside the batches.
+  static constexpr std::size_t kMostLegs = 64;
 
   /// A region of the peer's that it offered, so that we copy for it.
   struct Offer {
@@ -58,14 +63,34 @@ class LocalEndpoint final : public Endpoint {
     Status status LINKSPAN_GUARDED_BY(mutex);
     std::shared_ptr<ImportedMemory> memory LINKSPAN_GUARDED_BY(mutex);
   };
+  /// Bounce memory, which a task makes off the lock.
+  struct Bay {
+    base::Mutex mutex;
+    bool made LINKSPAN_GUARDED_BY(mutex) = false;
+    Status status LINKSPAN_GUARDED_BY(mutex);
+    std::unique_ptr<BounceMemory> memory LINKSPAN_GUARDED_BY(mutex);
+  };
+  /// What a batch that goes through one has beside its Slot.
+  struct Crossing {
+    Route way;
+    std::shared_ptr<Bay> bay;        // also the Endpoint's and of the task that makes it
+    BounceMemory* memory = nullptr;  // of it, once it is made
+    std::size_t next = 0;            // blocks before it are in legs or done,
+    std::uint64_t cut = 0;           // and so many bytes of that one
+    unsigned legs = 0;               // in flight
+    bool again = false;              // from the start, another way
+  };
   enum class Stage : std::uint8_t {
-    opening,  // for the peer: its offer is being opened
-    running,  // some pieces are with a copier, or wait for room there
-    asked,    // the peer executes it
-    ended,    // quiet; to be told
+    opening,   // for the peer: its offer is being opened
+    crossing,  // its legs run
+    turning,   // a leg is to be started
+    running,   // some pieces are with a copier, or wait for room there
+    asked,     // the peer executes it
+    ended,     // quiet; to be told
   };
   struct Slot {
-    std::uint64_t id = 0;  // ours: the cookie; for the peer: its own
+    std::uint64_t id = 0;     // ours: the cookie; for the peer: its own
+    std::uint64_t asked = 0;  // ours: as the peer was asked for it
     bool for_peer = false;
     bool canceled = false;
     bool cancel_sent = false;
@@ -83,10 +108,15 @@ class LocalEndpoint final : public Endpoint {
     std::uint32_t tally_word = kNoWord;      // ours, or the peer's, of a copy that is asked for
     base::Time due{}, looked{};              // of one that was asked for: no end comes before
     std::shared_ptr<ImportedMemory> remote;  // also the engine's Mapping or the Offer
-    // For the peer only:
-    std::shared_ptr<Published> target;  // also the transport's, whose retract() waits for `uses`
-    std::shared_ptr<Offer> offer;       // also the task that opens it
-    std::vector<Block> blocks;
+    std::shared_ptr<Published> target;  // here; also the transport's, whose retract() waits for
+                                        // the `uses` for peers
+    std::shared_ptr<Offer> offer;       // for the peer only; also the task's that opens it
+    std::vector<Block> blocks;          // of all that this side does not execute alone
+    std::unique_ptr<Crossing> crossing;
+    // Of a leg: the batch that it is of, which outlives it, and its chunk of the bounce memory.
+    Slot* whole = nullptr;
+    unsigned chunk = 0;
+    bool second = false;  // it takes the second of its two hops
     Status end;
   };
 
@@ -99,6 +129,9 @@ class LocalEndpoint final : public Endpoint {
                   std::span<const Block> blocks);
   Status share_tally();
   void look_at_tally(Slot& slot);
+  void give_back_word(Slot& slot);
+  void expect_end(Slot& slot, copy::Method method, copy::Link link, std::uint64_t bytes);
+  static void stop(Slot& slot);
   Status start_some(Slot& slot, const StreamLinks& streams = {});
   void advance(Slot& slot);
   void open_offer(Slot& slot);
@@ -106,6 +139,16 @@ class LocalEndpoint final : public Endpoint {
   void send_pending();
   Status send(Message message, std::span<const std::byte> bytes, std::span<base::Fd> fds = {});
   Status prove_process() const;
+  // endpoint_bounce.cpp
+  void cross(Slot& slot, const Route& way);
+  void cross_another_way(Slot& slot, const Status& why);
+  void add_legs(Slot& whole);
+  void add_leg(Slot& whole, unsigned chunk);
+  void start_hop(Slot& leg);
+  bool turn(Slot& leg);
+  void land(Slot& leg);
+  NextLook look_at_crossing(const Slot& whole, base::Time now) const;
+  const cuda::Device* own_device(const Published& local) const;
 
   Status on_offer(std::span<const std::byte> bytes, std::span<base::Fd> fds);
   Status on_execute(std::span<const std::byte> bytes);
@@ -123,10 +166,14 @@ class LocalEndpoint final : public Endpoint {
   bool closed_ = false, gone_ = false;
   base::Time last_asked_due_{};  // the peer runs what it is asked one after the other
   std::list<Slot> slots_;
-  std::size_t ours_ = 0, for_peer_ = 0;     // of slots_
-  std::set<std::uint64_t> offered_;         // serials of ours that the peer has a key of
-  std::unique_ptr<Tally> tally_;            // null: nothing was asked of the peer yet
-  std::unique_ptr<TallyView> peers_tally_;  // null: the peer has sent none
+  std::size_t ours_ = 0, legs_ = 0, for_peer_ = 0;  // of slots_
+  std::uint64_t last_asked_ = 0;
+  std::map<const cuda::Device*, std::shared_ptr<Bay>> bays_;  // null: the host's
+  Status gpu_bay_;                                            // why there is none of a GPU
+  std::map<std::uint64_t, std::string> unopened_;  // why the peer cannot map ours, by serial
+  std::set<std::uint64_t> offered_;                // serials of ours that the peer has a key of
+  std::unique_ptr<Tally> tally_;                   // null: nothing was asked of the peer yet
+  std::unique_ptr<TallyView> peers_tally_;         // null: the peer has sent none
   std::map<std::uint64_t, std::shared_ptr<Offer>> offers_;  // by the peer's serial
   // Of these are not open yet; also of the tasks that open them, which may outlive the Endpoint.
   const std::shared_ptr<std::atomic<std::size_t>> opening_ =

@@ -78,7 +78,7 @@ Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base:
 Status LocalEndpoint::on_execute(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Execute>(bytes);
   if (wire == nullptr) return corrupt("malformed request to execute");
-  if (for_peer_ >= transport_.capabilities().max_inflight)
+  if (for_peer_ >= transport_.capabilities().max_inflight + kMostLegs)
     return corrupt("more requests to execute than may be in flight");
   if (wire->blocks()->size() > transport_.capabilities().max_batch_blocks)
     return corrupt("too many blocks in a request to execute");
@@ -120,7 +120,7 @@ Status LocalEndpoint::on_executed(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Executed>(bytes);
   if (wire == nullptr) return corrupt("malformed answer of an execution");
   for (Slot& slot : slots_) {
-    if (slot.for_peer || slot.id != wire->id() || slot.stage != Stage::asked) continue;
+    if (slot.for_peer || slot.asked != wire->id() || slot.stage != Stage::asked) continue;
     const auto code = static_cast<Code>(wire->code());
     if (code > Code::internal) return corrupt("an execution ended with an unknown code");
     if (code == Code::system) offered_.erase(slot.offered);  // what failed there may go next time
@@ -128,6 +128,11 @@ Status LocalEndpoint::on_executed(std::span<const std::byte> bytes) {
       slot.end =
           Status(code, Scope::request, "by the peer: " + schema::text_of(*wire->what(), kMaxWords));
     slot.stage = Stage::ended;
+    if (code == Code::unsupported && slot.whole == nullptr) {
+      const Status why = std::exchange(slot.end, {});
+      unopened_[slot.target->key.id.serial] = why.what();
+      cross_another_way(slot, why);
+    }
     return {};
   }
   return {};  // the tally has told already
@@ -136,11 +141,8 @@ Status LocalEndpoint::on_executed(std::span<const std::byte> bytes) {
 Status LocalEndpoint::on_cancel(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Cancel>(bytes);
   if (wire == nullptr) return corrupt("malformed cancel");
-  for (Slot& slot : slots_) {
-    if (!slot.for_peer || slot.id != wire->id()) continue;
-    slot.canceled = true;
-    if (slot.ticket != 0) slot.copier->abort(slot.ticket);
-  }
+  for (Slot& slot : slots_)
+    if (slot.for_peer && slot.id == wire->id()) stop(slot);
   return {};  // what has ended meanwhile needs no cancel
 }
 

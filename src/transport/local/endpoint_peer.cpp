@@ -42,8 +42,9 @@ Status LocalEndpoint::ask_peer(Slot& slot, const Published& local, std::uint64_t
   wire.reserve(blocks.size());
   for (const Block& b : blocks) wire.emplace_back(b.local_offset, b.remote_offset, b.bytes);
   const auto list = out.CreateVectorOfStructs(wire);
-  out.Finish(schema::CreateExecute(out, slot.id, slot.op == Op::write, serial, remote_serial, list,
-                                   word.value_or(kNoWord)));
+  slot.asked = ++last_asked_;
+  out.Finish(schema::CreateExecute(out, slot.asked, slot.op == Op::write, serial, remote_serial,
+                                   list, word.value_or(kNoWord)));
   if (Status status = send(Message::execute, finished(out)); !status.ok()) {
     if (word) tally_->give_back(*word);
     return status;
@@ -68,6 +69,10 @@ Status LocalEndpoint::share_tally() {
 void LocalEndpoint::look_at_tally(Slot& slot) {
   slot.looked = base::Clock::steady().now();
   if (slot.tally_word != kNoWord && tally_->ended_well(slot.tally_word)) slot.stage = Stage::ended;
+}
+
+void LocalEndpoint::give_back_word(Slot& slot) {
+  if (slot.tally_word != kNoWord) tally_->give_back(std::exchange(slot.tally_word, kNoWord));
 }
 
 /// For the peer: once its key is open, the copy begins as one of our own would.
@@ -99,8 +104,11 @@ void LocalEndpoint::open_offer(Slot& slot) {
 /// True: it was told and can go.
 bool LocalEndpoint::report(Slot& slot, CompletionSink& sink) {
   if (!slot.for_peer) {
-    if (slot.tally_word != kNoWord) tally_->give_back(slot.tally_word);
-    sink.complete({slot.id, std::move(slot.end)});
+    give_back_word(slot);
+    if (slot.whole != nullptr)
+      land(slot);
+    else
+      sink.complete({slot.id, std::move(slot.end)});
     return true;
   }
   if (!gone_) {
@@ -125,6 +133,7 @@ void LocalEndpoint::send_pending() {
   }
   for (const std::uint64_t serial : retract) {
     offered_.erase(serial);
+    unopened_.erase(serial);
     flatbuffers::FlatBufferBuilder out;
     out.Finish(schema::CreateRetract(out, serial));
     if (send(Message::retract, finished(out)).code() == Code::no_resource) {

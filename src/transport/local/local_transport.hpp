@@ -52,7 +52,7 @@ struct Published {
 
 struct LocalOptions {
   cuda::Topology* topology = nullptr;    ///< Null: no GPU here.
-  memory::Registry* registry = nullptr;  ///< Null: shared memory is never pinned.
+  memory::Registry* registry = nullptr;  ///< Null: shared memory is never pinned, and no bounces.
   std::uint64_t incarnation = 0;         ///< Of our Engine.
   unsigned cpu_threads = 1;
   std::size_t max_imports = kMaxImports;
@@ -91,6 +91,7 @@ class LocalTransport final : public Transport {
     count.blocks += blocks;
   }
   cuda::Topology* topology() const noexcept { return options_.topology; }
+  memory::Registry* registry() const noexcept { return options_.registry; }
   /// The peer no longer maps our region, or is gone (`serial` 0: no region of ours at all).
   void acknowledged(const LocalEndpoint& endpoint, std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
   /// Whether a mapping of that region is alive in this process.

@@ -1,5 +1,6 @@
 #include "transport/local/route.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include "copy/chooser.hpp"
@@ -10,14 +11,18 @@ namespace {
 /// 50 us for the message there and back (measured over the simulated driver) at the 4 GB/s by
 /// which process_vm_readv lags behind.
 constexpr std::uint64_t kWorthAsking = 256u << 10;
+/// As above, and what the peer's thread that reads the messages takes for each, at a guess.
+constexpr Duration kAsking = std::chrono::microseconds(50),
+                   kAskedPart = std::chrono::microseconds(20);
 
 bool on_gpu(MemoryKind kind) { return kind == MemoryKind::device; }
 
 /// By what this process, or the peer, or the kernel reaches the other side's memory.
-enum class Reach : std::uint8_t { same_process, cuda_ipc, memfd, kernel };
-constexpr std::array kReach = {"same_process", "cuda_ipc", "memfd", "kernel"};
+enum class Reach : std::uint8_t { same_process, cuda_ipc, memfd, kernel, bounce };
+constexpr std::array kReach = {"same_process", "cuda_ipc", "memfd", "kernel", "bounce"};
 
 Reach reach_of(const RouteFacts& f, const Route& chosen) {
+  if (chosen.where == Route::Where::both) return Reach::bounce;
   if (chosen.where == Route::Where::peer) return on_gpu(f.local) ? Reach::cuda_ipc : Reach::memfd;
   if (chosen.method == copy::Method::cross_process) return Reach::kernel;
   if (f.mapped == Mapped::same_process) return Reach::same_process;
@@ -44,6 +49,47 @@ copy::Method peer_method(const RouteFacts& f) {
   return copy::choose_gpu(shape_facts(f));
 }
 
+std::uint64_t chunk_bytes(const RouteFacts& f) { return f.bounce_on_gpu ? kGpuChunk : kHostChunk; }
+
+std::uint64_t chunks(const RouteFacts& f) {
+  return f.shape.bytes / chunk_bytes(f) + (f.shape.bytes % chunk_bytes(f) != 0);
+}
+
+/// What of the shape lies in one chunk.
+Shape chunk_shape(const RouteFacts& f) {
+  const std::uint64_t count = std::max<std::uint64_t>(chunks(f), 1);
+  return {.blocks = (f.shape.blocks + count - 1) / count, .bytes = f.shape.bytes / count};
+}
+
+Route bounce(const RouteFacts& f) {
+  Route way{.where = Route::Where::both};
+  const Shape chunk = chunk_shape(f);
+  const auto method = [&chunk](MemoryKind end, copy::Link link, bool kernel) {
+    if (!on_gpu(end)) return copy::Method::cpu_threads;
+    return copy::choose_gpu(
+        {.pieces = chunk.blocks, .bytes = chunk.bytes, .link = link, .kernel_available = kernel});
+  };
+  if (f.bounce_on_gpu) {
+    way.near_link = copy::Link::same_gpu;
+    way.far_link = f.link;
+  }
+  way.method = method(f.local, way.near_link, f.own_kernel);
+  way.far_method = method(f.remote, way.far_link, f.own_kernel);
+  return way;
+}
+
+/// The first chunk takes both hops one after the other; behind it the slower hop counts.
+double bounced_gbps(const RouteFacts& f, const Route& way) {
+  if (f.shape.bytes == 0) return 0;
+  const Shape chunk = chunk_shape(f);
+  const Duration near = copy::expected_time(way.method, way.near_link, chunk.bytes, chunk.blocks);
+  const Duration far = copy::expected_time(way.far_method, way.far_link, chunk.bytes, chunk.blocks);
+  const Duration others =
+      std::max({near, far, kAskedPart}) * static_cast<std::int64_t>(chunks(f) - 1);
+  const auto time = std::chrono::nanoseconds(near + kAsking + far + others);
+  return static_cast<double>(f.shape.bytes) / static_cast<double>(time.count());
+}
+
 }  // namespace
 
 Route route(const RouteFacts& f) noexcept {
@@ -56,7 +102,7 @@ Route route(const RouteFacts& f) noexcept {
   if (!gpu && f.cross_process && (!ask || f.shape.bytes < kWorthAsking))
     return {here, copy::Method::cross_process};
   if (ask) return {peer, peer_method(f)};
-  return {};
+  return f.may_ask_peer && f.bounce ? bounce(f) : Route{};
 }
 
 std::string_view path_of(const RouteFacts& f, const Route& chosen) {
@@ -83,6 +129,11 @@ Explanation describe(const RouteFacts& f, const Route& chosen) {
   out.path = path_of(f, chosen);
   if (f.mapped == Mapped::nothing)
     refuse(on_gpu(f.remote) ? "cuda_ipc" : "memfd", f.why_not_mapped);
+  const auto refuse_all_but_a_bounce = [&] {
+    refuse("kernel+cross_process", gpu ? "one side is GPU memory" : f.why_no_cross_process);
+    refuse("executed by the peer",
+           f.may_ask_peer ? f.why_peer_cannot : std::string_view("the peer asked us"));
+  };
   switch (chosen.where) {
     case Route::Where::here: {
       const bool cross = chosen.method == copy::Method::cross_process;
@@ -107,13 +158,18 @@ Explanation describe(const RouteFacts& f, const Route& chosen) {
       out.executor = "peer";
       out.reason = "only the peer can reach both regions: it maps ours and copies";
       break;
+    case Route::Where::both:
+      refuse_all_but_a_bounce();
+      if (on_gpu(f.local) && on_gpu(f.remote) && !f.bounce_on_gpu)
+        refuse("bounce through GPU memory", f.why_no_gpu_bounce);
+      out.expected_gbps = bounced_gbps(f, chosen);
+      out.executor = "both";
+      out.reason = std::string("neither side can map the other's memory: in chunks through ") +
+                   (f.bounce_on_gpu ? "GPU" : "shared") +
+                   " memory of ours that both map, each side copies between that and its own";
+      break;
     case Route::Where::nowhere:
-      if (gpu)
-        refuse("kernel+cross_process", "one side is GPU memory");
-      else
-        refuse("kernel+cross_process", f.why_no_cross_process);
-      refuse("executed by the peer",
-             f.may_ask_peer ? f.why_peer_cannot : std::string_view("the peer asked us"));
+      refuse_all_but_a_bounce();
       out.reason = "no path";
       break;
   }

@@ -27,16 +27,29 @@ struct RouteFacts {
   std::string_view why_no_cross_process{};
   bool peer_can_map = false;  ///< Ours: a CUDA IPC handle or a memfd exists and may be given.
   std::string_view why_peer_cannot{};
-  bool may_ask_peer = true;  ///< False where we execute for the peer already.
+  bool may_ask_peer = true;    ///< False where we execute for the peer already.
+  bool bounce = false;         ///< Memory of ours can be made that both sides map.
+  bool bounce_on_gpu = false;  ///< It would be of our end's GPU, and the other end is a GPU's too.
+  std::string_view why_no_gpu_bounce{};
+  bool own_kernel = false;  ///< The copy kernel is loaded on our end's GPU.
   copy::Link link = copy::Link::host;
   bool kernel = false;  ///< The copy kernel is loaded on the device that would copy.
   Shape shape{};
 };
 
+/// Bounce memory is taken by chunks: what one takes to be copied twice is in flight at a time, and
+/// several are, so that the two hops of a large transfer overlap. A message to the peer goes with
+/// each, hence not smaller.
+inline constexpr std::uint64_t kHostChunk = 4u << 20, kGpuChunk = 8u << 20;
+inline constexpr unsigned kBounceChunks = 4;  ///< Of each bounce memory.
+
 struct Route {
-  enum class Where : std::uint8_t { nowhere, here, peer };
+  enum class Where : std::uint8_t { nowhere, here, peer, both };
   Where where = Where::nowhere;
   copy::Method method = copy::Method::cpu_threads;  ///< For `peer`: what it is expected to take.
+  // For `both`: we copy between our end and the bounce memory, the peer between that and its own.
+  copy::Link near_link = copy::Link::host, far_link = copy::Link::host;
+  copy::Method far_method = copy::Method::cpu_threads;  ///< What the peer is expected to take.
 };
 
 Route route(const RouteFacts& facts) noexcept;

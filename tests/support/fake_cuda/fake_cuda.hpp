@@ -9,8 +9,9 @@
 // device memory faults, new memory is poisoned.
 //
 // Environment: FAKE_CUDA_DEVICES is the number of GPUs of the machine (2), CUDA_VISIBLE_DEVICES
-// lists those that the process sees, by index; with FAKE_CUDA_PEER=0 none reaches another;
-// FAKE_CUDA_SEED (0) decides what is left to chance. Controls for tests: controls.hpp.
+// lists those that the process sees, by index; with FAKE_CUDA_PEER=0 none reaches another, with
+// FAKE_CUDA_IPC=0 this process neither gives nor opens handles; FAKE_CUDA_SEED (0) decides what is
+// left to chance. Controls for tests: controls.hpp.
 // Threads: the driver's functions are for any thread; all state is under the one mutex of World,
 // which is free while bytes are copied.
 // Invariants: a view stays mapped as long as a queued or running entry holds its Allocation; after
@@ -86,11 +87,12 @@ struct Allocation {
   const Kind kind;
   const int ordinal;
   const std::uint64_t base, bytes, buffer_id;
-  std::byte* const view;  // where the driver reaches it: another mapping of device memory's memfd
-  int fd = -1;            // of device memory
-  Origin origin{};        // of imported memory
-  unsigned opens = 0;     // of imported memory
-  bool live = true;       // not yet freed
+  std::byte* const view;   // where the driver reaches it: another mapping of device memory's memfd
+  int fd = -1;             // of device memory
+  Origin origin{};         // of imported memory
+  unsigned opens = 0;      // of imported memory
+  bool live = true;        // not yet freed
+  bool exportable = true;  // of device memory (fakeCudaUnshare)
 };
 using AllocationRef = std::shared_ptr<Allocation>;  // with the entries that read or write it
 

@@ -50,7 +50,7 @@ CUresult put_attribute(void* value, CUpointer_attribute attribute, const Allocat
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return put<int>(value, of.ordinal);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      return put<unsigned>(value, of.kind == Kind::device);
+      return put<unsigned>(value, of.kind == Kind::device && of.exportable);
     case kRangeStart:
       return put<std::uint64_t>(value, of.base);
     case kRangeBytes:
@@ -80,6 +80,11 @@ void put_foreign_attribute(void* value, CUpointer_attribute attribute, std::uint
     default:
       put<unsigned>(value, 0);
   }
+}
+
+bool without_ipc() {
+  const char* ipc = std::getenv("FAKE_CUDA_IPC");
+  return ipc != nullptr && std::strcmp(ipc, "0") == 0;
 }
 
 /// What the 64 bytes of a CUipcMemHandle hold.
@@ -156,7 +161,8 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   if (call.error != CUDA_SUCCESS) return call.error;
   const Allocation* found = find_allocation(address);
   struct stat facts {};
-  if (found == nullptr || found->kind != Kind::device || fstat(found->fd, &facts) != 0)
+  if (found == nullptr || found->kind != Kind::device || !found->exportable || without_ipc() ||
+      fstat(found->fd, &facts) != 0)
     return CUDA_ERROR_INVALID_VALUE;
   const Handle made{.magic = kMagic,
                     .origin = {getpid(), found->fd, start_time(getpid()), facts.st_ino},
@@ -177,6 +183,7 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr* base, CUipcMemHandle in, unsigned flags
   const Origin& origin = handle.origin;
   if (origin.pid == getpid() && origin.start_time == start_time(getpid()))
     return CUDA_ERROR_INVALID_CONTEXT;
+  if (without_ipc()) return CUDA_ERROR_NOT_SUPPORTED;
   const int fd = open_origin(handle);
   if (fd < 0) return CUDA_ERROR_INVALID_VALUE;
   Allocation* mapped = nullptr;
