@@ -81,7 +81,6 @@ Status Core::set_up(const EngineOptions& options) {
     const base::MutexLock lock(worker_.mutex);
     control_raw_ = control_.get();
   }
-  serve_aside();
   auto watcher = Watcher::start([this] { return look(); });
   if (!watcher.ok()) return watcher.status();
   watcher_ = *std::move(watcher);

@@ -113,7 +113,6 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   Result<std::shared_ptr<ImportedRegion>> import(const PeerLife& peer, control::Exported& exported,
                                                  base::Deadline deadline);
   void hold_stream(TransferState& transfer, StreamPlace& place);
-  void serve_aside();
   void imported(const PeerLife& peer, std::uint64_t request, Result<control::Exported>& answer);
   void imported_by_serial(const PeerLife& peer, std::uint64_t request,
                           Result<control::Exported>& answer);

@@ -52,8 +52,6 @@ struct Exchange {
   std::uint64_t bytes = 0;    // what the sender sends, once it is known
   PeerMemory peer;            // of the match
   std::uint64_t copy = 0;     // id of the one-sided transfer under way; 0: none
-  bool bounces = false;       // the copy goes through memory that both map
-  bool stopping = false;      // and is to end early
 };
 
 }  // namespace linkspan::engine

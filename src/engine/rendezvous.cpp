@@ -282,9 +282,7 @@ std::string Rendezvous::describe(const TransferState& transfer) const {
   const auto stage = static_cast<std::size_t>(x.stage);
   return std::string(x.sends ? "send of " : "receive of ") + std::to_string(transfer.bytes) +
          " bytes, " + (x.space == control::Space::ipc ? "ipc" : "tag " + std::to_string(x.tag)) +
-         ", " + (x.sends ? kSend : kReceive)[stage] +
-         (x.bounces ? " through bounce+cpu_threads" : "") +
-         (x.withdrawn ? ", asked to let go" : "");
+         ", " + (x.sends ? kSend : kReceive)[stage] + (x.withdrawn ? ", asked to let go" : "");
 }
 
 }  // namespace linkspan::engine

@@ -107,32 +107,6 @@ Status Core::finish(const Result<Transfer>& transfer) {
   return transfer->status();
 }
 
-/// What takes milliseconds and is asked for under the Worker's lock runs on the opener's thread.
-void Core::serve_aside() {
-  Aside aside;
-  aside.run = [this](std::function<void()> work, std::function<void()> then) {
-    opener_.run([this, work = std::move(work), then = std::move(then)] {
-      work();
-      {
-        const base::MutexLock lock(worker_.mutex);
-        then();
-        if (worker_.progress() != 0) quiet_.notify_all();
-      }
-      watcher_->wake();
-    });
-  };
-  aside.shared_memory =
-      [this](std::uint64_t bytes) -> Result<std::shared_ptr<const memory::Registration>> {
-    auto made = registry_->allocate_shared(bytes, {.read = true, .write = true});
-    if (!made.ok()) return made;
-    if (auto keys = publish_everywhere(transports_, (*made)->region()); !keys.ok())
-      return keys.status();
-    return made;
-  };
-  const base::MutexLock lock(worker_.mutex);
-  worker_.set_aside(std::move(aside));
-}
-
 Status Core::exchange(control::Session& session, base::Frame& frame) {
   const std::uint64_t peer = session.id(), id = frame.header.id;
   const auto with_lock = [&](const auto& act) {

@@ -69,15 +69,6 @@ struct PeerRecord {
   PeerCounters counters;
 };
 
-/// What the Worker has done off its lock, by the Control thread.
-struct Aside {
-  /// `work` off the lock, then `then` under it.
-  std::function<void(std::function<void()> work, std::function<void()> then)> run;
-  /// Off the lock: published memory that every peer can map.
-  std::function<Result<std::shared_ptr<const memory::Registration>>(std::uint64_t bytes)>
-      shared_memory;
-};
-
 class Worker final : private transport::CompletionSink, private RendezvousHost {
  public:
   static constexpr std::size_t kQueue = 16384;  ///< Transfers of a peer that are not quiet.
@@ -98,7 +89,6 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
   Status submit(const std::shared_ptr<TransferState>& transfer, OfferFrame offer)
       LINKSPAN_REQUIRES(mutex);
   Rendezvous& rendezvous() LINKSPAN_REQUIRES(mutex) { return rendezvous_; }
-  void set_aside(Aside aside) LINKSPAN_REQUIRES(mutex) { aside_ = std::move(aside); }
   void cancel(TransferState& transfer) LINKSPAN_REQUIRES(mutex);
   /// How many transfers became quiet.
   std::size_t progress() LINKSPAN_REQUIRES(mutex);
@@ -170,20 +160,11 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
   void matched(const TransferState& transfer) override LINKSPAN_REQUIRES(mutex);
   void end(TransferState& transfer, const Status& status) override LINKSPAN_REQUIRES(mutex);
   void drop(std::shared_ptr<void> what) override LINKSPAN_REQUIRES(mutex);
-  Status copy_by(TransferState& whole, const std::shared_ptr<const memory::Registration>& local,
-                 const Block& block) LINKSPAN_REQUIRES(mutex);
   void progress_two_sided() LINKSPAN_REQUIRES(mutex);
-  // worker_bounce.cpp: a copy between private memories that only a third memory connects.
-  static bool can_bounce(const TransferState& whole, const Status& failure);
-  void bounce(TransferState& whole) LINKSPAN_REQUIRES(mutex);
-  void bounce_next() LINKSPAN_REQUIRES(mutex);
-  void bounced_in(TransferState& whole, const Status& status) LINKSPAN_REQUIRES(mutex);
-  void bounce_over(const Status& status) LINKSPAN_REQUIRES(mutex);
 
   const base::Log& log_;
   control::Control*& control_;
   const Transports& transports_;
-  Aside aside_ LINKSPAN_GUARDED_BY(mutex);
   Rendezvous rendezvous_ LINKSPAN_GUARDED_BY(mutex){*this};
   bool closed_ LINKSPAN_GUARDED_BY(mutex) = false;
   std::map<std::uint64_t, std::unique_ptr<PeerRecord>> peers_ LINKSPAN_GUARDED_BY(mutex);
@@ -203,11 +184,7 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
   std::vector<std::pair<std::uint64_t, Status>> copied_ LINKSPAN_GUARDED_BY(mutex);
   // Over, but the peer copies on their memory all the same.
   std::vector<std::shared_ptr<TransferState>> leaving_ LINKSPAN_GUARDED_BY(mutex);
-  std::size_t unsent_ LINKSPAN_GUARDED_BY(mutex) = 0;               // of all peers
-  std::deque<TransferState*> bouncing_ LINKSPAN_GUARDED_BY(mutex);  // the first one is at it
-  std::shared_ptr<const memory::Registration> bounce_ LINKSPAN_GUARDED_BY(mutex);  // the registry's
-  std::uint64_t bounced_ LINKSPAN_GUARDED_BY(mutex) =
-      0;  // bytes of the first one that are in place
+  std::size_t unsent_ LINKSPAN_GUARDED_BY(mutex) = 0;  // of all peers
   std::uint64_t last_id_ LINKSPAN_GUARDED_BY(mutex) = 0;
   PeerCounters of_gone_ LINKSPAN_GUARDED_BY(mutex);  // of peers that are forgotten
 };

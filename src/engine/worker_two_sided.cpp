@@ -52,22 +52,13 @@ Status Worker::tell(std::uint64_t id, control::FrameOp op, std::uint64_t exchang
   return {};
 }
 
+/// By an ordinary one-sided transfer.
 Status Worker::copy(TransferState& whole) {
   Exchange& x = *whole.exchange;
   if (!memory::fits(x.peer.offset, x.bytes, x.peer.region->bytes))
     return {Code::corrupt, Scope::request, "the message leaves the peer's region"};
-  Status status =
-      copy_by(whole, x.memory.registration(), {x.memory.offset(), x.peer.offset, x.bytes});
-  if (!can_bounce(whole, status)) return status;
-  bounce(whole);
-  return {};
-}
-
-/// As an ordinary one-sided transfer between `local` and the peer's region of the match.
-Status Worker::copy_by(TransferState& whole,
-                       const std::shared_ptr<const memory::Registration>& local,
-                       const Block& block) {
-  Exchange& x = *whole.exchange;
+  const auto& local = x.memory.registration();
+  const Block block{x.memory.offset(), x.peer.offset, x.bytes};
   PeerRecord* peer = find_peer(whole.peer);
   if (peer == nullptr || peer->state != PeerState::up)
     return {Code::disconnected, Scope::peer, "its peer is not connected any more"};
@@ -83,11 +74,9 @@ Status Worker::copy_by(TransferState& whole,
     if (required.empty()) continue;
     const Explanation way = peer->endpoints[transport]->explain(
         op, local->region(), *mappings[transport], {.blocks = 1, .bytes = block.bytes});
-    const std::string path = x.bounces ? "bounce+cpu_threads" : way.path;
-    // Where nothing leads there directly a bounce may, and then asks this again.
-    if (path.empty() || path.starts_with(required)) continue;
+    if (way.path.empty() || meets(way.path, required)) continue;
     std::string what = "path \"";
-    what.append(required).append("\" was required, this message takes \"").append(path);
+    what.append(required).append("\" was required, this message takes \"").append(way.path);
     what.append("\": ").append(way.reason);
     return {Code::unsupported, Scope::request, std::move(what)};
   }
@@ -113,9 +102,8 @@ Status Worker::copy_by(TransferState& whole,
 }
 
 void Worker::stop(TransferState& whole) {
-  Exchange& x = *whole.exchange;
-  x.stopping = true;
-  if (const auto copy = transfers_.find(x.copy); copy != transfers_.end()) cancel(*copy->second);
+  if (const auto copy = transfers_.find(whole.exchange->copy); copy != transfers_.end())
+    cancel(*copy->second);
 }
 
 void Worker::matched(const TransferState& transfer) {
@@ -150,12 +138,7 @@ void Worker::progress_two_sided() {
   for (const auto& [id, status] : std::exchange(copied_, {})) {
     TransferState& whole = *transfers_.at(id);
     whole.exchange->copy = 0;
-    if (whole.exchange->bounces)
-      bounced_in(whole, status);
-    else if (can_bounce(whole, status))
-      bounce(whole);
-    else
-      rendezvous_.copied(whole, status);
+    rendezvous_.copied(whole, status);
   }
   for (const auto& transfer : std::exchange(leaving_, {})) {
     if (transfer->exchange->memory.give_back().ok())
