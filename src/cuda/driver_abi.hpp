@@ -16,6 +16,7 @@ struct OpaqueStream;
 struct OpaqueEvent;
 struct OpaqueModule;
 struct OpaqueFunction;
+struct OpaqueMemoryPool;
 
 using CUdevice = int;
 using CUdeviceptr = unsigned long long;
@@ -25,12 +26,24 @@ using CUstream = OpaqueStream*;
 using CUevent = OpaqueEvent*;
 using CUmodule = OpaqueModule*;
 using CUfunction = OpaqueFunction*;
+using CUmemoryPool = OpaqueMemoryPool*;
 
 struct CUuuid {
   char bytes[16];
 };
 struct CUipcMemHandle {
   char reserved[64];
+};
+struct CUmemLocation {
+  unsigned type;  // CU_MEM_LOCATION_TYPE_DEVICE
+  int id;
+};
+struct CUmemAccessDesc {
+  CUmemLocation location;
+  unsigned flags;  // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+};
+struct CUmemPoolPtrExportData {
+  unsigned char reserved[64];
 };
 
 /// Those that the library tells from others; a driver may answer any number.
@@ -89,6 +102,9 @@ enum CUpointer_attribute : unsigned {
   CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,                   // unsigned, 0 or 1
   CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,               // int
   CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,  // unsigned, 0 or 1
+  CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,            // CUdeviceptr
+  CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,                  // std::size_t
+  CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,              // CUmemoryPool; null: of no pool
 };
 
 enum CUmemorytype : unsigned {
@@ -131,6 +147,9 @@ enum : unsigned {
   CU_MEMHOSTALLOC_DEVICEMAP = 2,
   CU_MEMHOSTREGISTER_PORTABLE = 1,
   CU_MEMHOSTREGISTER_DEVICEMAP = 2,
+  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
+  CU_MEM_LOCATION_TYPE_DEVICE = 1,
+  CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
 };
 
 /// The driver's one symbol that is looked up by name (dlsym "cuGetProcAddress_v2").
@@ -207,9 +226,34 @@ using GetProcAddress = CUresult (*)(const char* symbol, void** function, int ver
      void** parameters, void** extra))
 
 /// Null in the table when the driver is too old for them.
-#define LINKSPAN_DRIVER_OPTIONAL(X)                                                             \
-  X(cuFuncLoad, 12040, (CUfunction function))                                                   \
-  X(cuMemRetainAllocationHandle, 11000, (CUmemGenericAllocationHandle * handle, void* address)) \
-  X(cuMemRelease, 10020, (CUmemGenericAllocationHandle handle))
+#define LINKSPAN_DRIVER_OPTIONAL(X)                                                              \
+  X(cuFuncLoad, 12040, (CUfunction function))                                                    \
+  X(cuMemRetainAllocationHandle, 11000, (CUmemGenericAllocationHandle * handle, void* address))  \
+  X(cuMemRelease, 10020, (CUmemGenericAllocationHandle handle))                                  \
+  X(cuMemAddressReserve, 10020,                                                                  \
+    (CUdeviceptr * address, std::size_t bytes, std::size_t alignment, CUdeviceptr wish,          \
+     unsigned long long flags))                                                                  \
+  X(cuMemAddressFree, 10020, (CUdeviceptr address, std::size_t bytes))                           \
+  X(cuMemMap, 10020,                                                                             \
+    (CUdeviceptr address, std::size_t bytes, std::size_t offset,                                 \
+     CUmemGenericAllocationHandle handle, unsigned long long flags))                             \
+  X(cuMemUnmap, 10020, (CUdeviceptr address, std::size_t bytes))                                 \
+  X(cuMemSetAccess, 10020,                                                                       \
+    (CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* access, std::size_t count))  \
+  X(cuMemExportToShareableHandle, 10020,                                                         \
+    (void* shareable, CUmemGenericAllocationHandle handle, unsigned type,                        \
+     unsigned long long flags))                                                                  \
+  X(cuMemImportFromShareableHandle, 10020,                                                       \
+    (CUmemGenericAllocationHandle * handle, void* shareable, unsigned type))                     \
+  X(cuMemPoolExportToShareableHandle, 11020,                                                     \
+    (void* shareable, CUmemoryPool pool, unsigned type, unsigned long long flags))               \
+  X(cuMemPoolImportFromShareableHandle, 11020,                                                   \
+    (CUmemoryPool * pool, void* shareable, unsigned type, unsigned long long flags))             \
+  X(cuMemPoolExportPointer, 11020, (CUmemPoolPtrExportData * data, CUdeviceptr address))         \
+  X(cuMemPoolImportPointer, 11020,                                                               \
+    (CUdeviceptr * address, CUmemoryPool pool, CUmemPoolPtrExportData * data))                   \
+  X(cuMemPoolSetAccess, 11020,                                                                   \
+    (CUmemoryPool pool, const CUmemAccessDesc* access, std::size_t count))                       \
+  X(cuMemPoolDestroy, 11020, (CUmemoryPool pool))
 
 }  // namespace linkspan::cuda

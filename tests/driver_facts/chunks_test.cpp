@@ -1,10 +1,10 @@
-// Memory that cudaMalloc did not make: ranges of chunks, as PyTorch's expandable segments map them,
-// and stream-ordered pools.
+// Ranges of chunks that cuMemCreate made, as PyTorch's expandable segments map them.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
-#include "tests/driver_facts/fact.hpp"
+#include "tests/driver_facts/far_process.hpp"
 #include "tests/support/memory_entries.hpp"
 
 namespace linkspan::test {
@@ -21,16 +21,12 @@ class Chunks : public Fact {
     vmm = MemoryEntries::find();
     ASSERT_TRUE(vmm);
     for (auto& handle : handles) handle = create(kPosixFd);
-    ASSERT_EQ(vmm.cuMemAddressReserve(&range, kCount * kChunk, 0, 0, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cu->cuMemAddressReserve(&range, kCount * kChunk, 0, 0, 0), CUDA_SUCCESS);
     for (std::size_t i = 0; i < kCount; ++i) map(range + i * kChunk, handles[i]);
     allow(range, kCount * kChunk, 0);
   }
   void TearDown() override {
-    if (range != 0) {
-      EXPECT_EQ(vmm.cuMemUnmap(range, kCount * kChunk), CUDA_SUCCESS);
-      EXPECT_EQ(vmm.cuMemAddressFree(range, kCount * kChunk), CUDA_SUCCESS);
-      for (const auto handle : handles) EXPECT_EQ(cu->cuMemRelease(handle), CUDA_SUCCESS);
-    }
+    if (range != 0) end();
     Fact::TearDown();
   }
 
@@ -44,17 +40,42 @@ class Chunks : public Fact {
     return handle;
   }
   void map(CUdeviceptr address, CUmemGenericAllocationHandle handle) {
-    EXPECT_EQ(vmm.cuMemMap(address, kChunk, 0, handle, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cu->cuMemMap(address, kChunk, 0, handle, 0), CUDA_SUCCESS);
   }
   void allow(CUdeviceptr address, std::size_t bytes, int gpu) {
     const CUmemAccessDesc access{.location = {.type = 1, .id = gpu}, .flags = 3};
-    EXPECT_EQ(vmm.cuMemSetAccess(address, bytes, &access, 1), CUDA_SUCCESS);
+    EXPECT_EQ(cu->cuMemSetAccess(address, bytes, &access, 1), CUDA_SUCCESS);
   }
   std::uint64_t buffer_id(CUdeviceptr address) {
     unsigned long long id = 0;
     EXPECT_EQ(cu->cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address),
               CUDA_SUCCESS);
     return id;
+  }
+  std::vector<base::Fd> exported() {
+    std::vector<base::Fd> fds;
+    for (const auto handle : handles) {
+      int fd = -1;
+      EXPECT_EQ(cu->cuMemExportToShareableHandle(&fd, handle, kPosixFd, 0), CUDA_SUCCESS);
+      fds.emplace_back(fd);
+    }
+    return fds;
+  }
+  /// The first byte of each chunk, and of the whole the last.
+  void fill() {
+    const CUstream stream = new_stream();
+    for (std::size_t i = 0; i < kCount; ++i)
+      EXPECT_EQ(cu->cuMemsetD8Async(range + i * kChunk, static_cast<unsigned char>(10 + i), kChunk,
+                                    stream),
+                CUDA_SUCCESS);
+    EXPECT_EQ(cu->cuStreamSynchronize(stream), CUDA_SUCCESS);
+  }
+  /// Unmaps and frees all of it.
+  void end() {
+    EXPECT_EQ(cu->cuMemUnmap(range, kCount * kChunk), CUDA_SUCCESS);
+    EXPECT_EQ(cu->cuMemAddressFree(range, kCount * kChunk), CUDA_SUCCESS);
+    for (const auto handle : handles) EXPECT_EQ(cu->cuMemRelease(handle), CUDA_SUCCESS);
+    range = 0;
   }
   static std::string number(CUresult result) {
     return std::to_string(static_cast<unsigned>(result));
@@ -89,11 +110,11 @@ TEST_F(Chunks, ARangeIsWhatAnAddressTells) {
 TEST_F(Chunks, BufferIdsTellAChunkFromALaterOne) {
   const std::uint64_t before = buffer_id(range + kChunk);
   const bool each = buffer_id(range) != before;
-  EXPECT_EQ(vmm.cuMemUnmap(range + kChunk, kChunk), CUDA_SUCCESS);
+  EXPECT_EQ(cu->cuMemUnmap(range + kChunk, kChunk), CUDA_SUCCESS);
   map(range + kChunk, handles[1]);
   allow(range + kChunk, kChunk, 0);
   const std::uint64_t again = buffer_id(range + kChunk);
-  EXPECT_EQ(vmm.cuMemUnmap(range + kChunk, kChunk), CUDA_SUCCESS);
+  EXPECT_EQ(cu->cuMemUnmap(range + kChunk, kChunk), CUDA_SUCCESS);
   EXPECT_EQ(cu->cuMemRelease(handles[1]), CUDA_SUCCESS);
   handles[1] = create(kPosixFd);
   map(range + kChunk, handles[1]);
@@ -121,14 +142,14 @@ TEST_F(Chunks, AnInteriorAddressFindsItsChunkAndSharesIt) {
   ASSERT_EQ(cu->cuMemRetainAllocationHandle(&retained, reinterpret_cast<void*>(range + kChunk + 7)),
             CUDA_SUCCESS);
   int fd = -1;
-  ASSERT_EQ(vmm.cuMemExportToShareableHandle(&fd, retained, kPosixFd, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cu->cuMemExportToShareableHandle(&fd, retained, kPosixFd, 0), CUDA_SUCCESS);
   CUmemGenericAllocationHandle imported = 0;
-  ASSERT_EQ(vmm.cuMemImportFromShareableHandle(
+  ASSERT_EQ(cu->cuMemImportFromShareableHandle(
                 &imported, reinterpret_cast<void*>(static_cast<std::uintptr_t>(fd)), kPosixFd),
             CUDA_SUCCESS);
   EXPECT_EQ(::close(fd), 0);
   CUdeviceptr second = 0;
-  ASSERT_EQ(vmm.cuMemAddressReserve(&second, kChunk, 0, 0, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cu->cuMemAddressReserve(&second, kChunk, 0, 0, 0), CUDA_SUCCESS);
   map(second, imported);
   allow(second, kChunk, 0);
   const CUstream stream = new_stream();
@@ -138,8 +159,8 @@ TEST_F(Chunks, AnInteriorAddressFindsItsChunkAndSharesIt) {
   EXPECT_EQ(cu->cuStreamSynchronize(stream), CUDA_SUCCESS);
   EXPECT_EQ(host[0], std::byte{0x77});
   EXPECT_EQ(host[4095], std::byte{0x77});
-  EXPECT_EQ(vmm.cuMemUnmap(second, kChunk), CUDA_SUCCESS);
-  EXPECT_EQ(vmm.cuMemAddressFree(second, kChunk), CUDA_SUCCESS);
+  EXPECT_EQ(cu->cuMemUnmap(second, kChunk), CUDA_SUCCESS);
+  EXPECT_EQ(cu->cuMemAddressFree(second, kChunk), CUDA_SUCCESS);
   EXPECT_EQ(cu->cuMemRelease(imported), CUDA_SUCCESS);
   EXPECT_EQ(cu->cuMemRelease(retained), CUDA_SUCCESS);
 }
@@ -147,7 +168,7 @@ TEST_F(Chunks, AnInteriorAddressFindsItsChunkAndSharesIt) {
 TEST_F(Chunks, WithoutAHandleTypeOneIsNotExported) {
   const CUmemGenericAllocationHandle none = create(0);
   int fd = -1;
-  const CUresult r = vmm.cuMemExportToShareableHandle(&fd, none, kPosixFd, 0);
+  const CUresult r = cu->cuMemExportToShareableHandle(&fd, none, kPosixFd, 0);
   EXPECT_NE(r, CUDA_SUCCESS);
   EXPECT_EQ(cu->cuMemRelease(none), CUDA_SUCCESS);
   found("refused with " + number(r));
@@ -173,7 +194,7 @@ TEST_F(Chunks, UnmappingBesideAHeldStream) {
   std::atomic<bool> unmapped = false;
   std::thread unmapper([&] {
     const Current current(*cu, contexts[0]);
-    EXPECT_EQ(vmm.cuMemUnmap(range + kChunk, kChunk), CUDA_SUCCESS);
+    EXPECT_EQ(cu->cuMemUnmap(range + kChunk, kChunk), CUDA_SUCCESS);
     unmapped = true;
   });
   const bool waits = stays_false([&] { return unmapped.load(); });
@@ -183,58 +204,80 @@ TEST_F(Chunks, UnmappingBesideAHeldStream) {
   found(waits ? "waits" : "does not wait");
 }
 
-/// Memory of a stream-ordered pool of the test's, with file descriptors as its handles, or none.
-class Pools : public Fact {
- protected:
-  void SetUp() override {
-    Fact::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    vmm = MemoryEntries::find();
-    ASSERT_TRUE(vmm);
-  }
-  CUmemoryPool pool(unsigned handle_types) {
-    CUmemPoolProps props{};
-    props.allocType = 1;
-    props.handleTypes = handle_types;
-    props.location = {.type = 1, .id = 0};
-    CUmemoryPool made = nullptr;
-    EXPECT_EQ(vmm.cuMemPoolCreate(&made, &props), CUDA_SUCCESS);
-    return made;
-  }
-  MemoryEntries vmm;
-};
+const std::vector<std::uint64_t> kPlaces = {0,          kChunk - 1,     kChunk,
+                                            2 * kChunk, 3 * kChunk - 1};
+const std::vector<unsigned> kThere = {10, 10, 11, 12, 12};
 
-TEST_F(Pools, OnlyThoseWithAHandleTypeAreShared) {
-  const CUstream stream = new_stream();
-  std::string seen;
-  for (const unsigned types : {0u, kPosixFd}) {
-    const CUmemoryPool made = pool(types);
-    CUdeviceptr memory = 0;
-    ASSERT_EQ(vmm.cuMemAllocFromPoolAsync(&memory, 1u << 20, made, stream), CUDA_SUCCESS);
-    ASSERT_EQ(cu->cuStreamSynchronize(stream), CUDA_SUCCESS);
-    CUipcMemHandle legacy{};
-    EXPECT_NE(cu->cuIpcGetMemHandle(&legacy, memory), CUDA_SUCCESS);
-    int fd = -1;
-    CUmemPoolPtrExportData data{};
-    const CUresult handle = vmm.cuMemPoolExportToShareableHandle(&fd, made, kPosixFd, 0);
-    const CUresult pointer = vmm.cuMemPoolExportPointer(&data, memory);
-    EXPECT_EQ(handle == CUDA_SUCCESS, types == kPosixFd);
-    CUmemGenericAllocationHandle retained = 0;
-    const CUresult chunk =
-        cu->cuMemRetainAllocationHandle(&retained, reinterpret_cast<void*>(memory));
-    if (chunk == CUDA_SUCCESS) {
-      EXPECT_EQ(cu->cuMemRelease(retained), CUDA_SUCCESS);
-    }
-    seen += std::string(types == 0 ? "without: pool " : "; with: pool ") +
-            std::to_string(static_cast<unsigned>(handle)) + ", pointer " +
-            std::to_string(static_cast<unsigned>(pointer)) + ", its chunk " +
-            std::to_string(static_cast<unsigned>(chunk));
-    if (fd >= 0) ::close(fd);
-    EXPECT_EQ(vmm.cuMemFreeAsync(memory, stream), CUDA_SUCCESS);
-    EXPECT_EQ(cu->cuStreamSynchronize(stream), CUDA_SUCCESS);
-    EXPECT_EQ(vmm.cuMemPoolDestroy(made), CUDA_SUCCESS);
+TEST_F(Chunks, AnotherProcessMapsThemInARow) {
+  fill();
+  FarProcess far;
+  far.map(exported(), kChunk);
+  EXPECT_EQ(far.look(kPlaces), kThere);
+}
+
+TEST_F(Chunks, AMappingOutlivesItsExporter) {
+  fill();
+  FarProcess far;
+  far.map(exported(), kChunk);
+  end();
+  EXPECT_EQ(far.look(kPlaces), kThere);
+}
+
+TEST_F(Chunks, ThoseOfAnInvisibleGpuAreMapped) {
+  if (!with_gpus(2)) return;
+  fill();
+  FarProcess far({"CUDA_VISIBLE_DEVICES=1"});
+  std::string seen = "as claimed";
+  try {
+    far.map(exported(), kChunk);
+    EXPECT_EQ(far.look(kPlaces), kThere);
+  } catch (const std::exception& error) {
+    seen = std::string("refused: ") + error.what();
   }
   found(seen);
+}
+
+TEST_F(Chunks, AMappingBeyondItsChunkIsRefused) {
+  CUdeviceptr place = 0;
+  ASSERT_EQ(cu->cuMemAddressReserve(&place, 2 * kChunk, 0, 0, 0), CUDA_SUCCESS);
+  const CUresult r = cu->cuMemMap(place, 2 * kChunk, 0, handles[0], 0);
+  EXPECT_NE(r, CUDA_SUCCESS);
+  EXPECT_EQ(cu->cuMemAddressFree(place, 2 * kChunk), CUDA_SUCCESS);
+  found("refused with " + number(r));
+}
+
+TEST_F(Chunks, SharingBesideAHeldStream) {
+  constexpr std::size_t kGate = 0;
+  const CUstream held = new_stream();
+  hold(held, kGate);
+  std::atomic<int> step = 0;
+  std::thread sharer([&] {
+    const Current current(*cu, contexts[0]);
+    const std::vector<base::Fd> fds = exported();
+    step = 1;  // lent
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr place = 0;
+    EXPECT_EQ(cu->cuMemImportFromShareableHandle(
+                  &handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(fds[0].get())),
+                  kPosixFd),
+              CUDA_SUCCESS);
+    EXPECT_EQ(cu->cuMemAddressReserve(&place, kChunk, 0, 0, 0), CUDA_SUCCESS);
+    map(place, handle);
+    allow(place, kChunk, 0);
+    step = 2;  // mapped
+    EXPECT_EQ(cu->cuMemUnmap(place, kChunk), CUDA_SUCCESS);
+    EXPECT_EQ(cu->cuMemAddressFree(place, kChunk), CUDA_SUCCESS);
+    EXPECT_EQ(cu->cuMemRelease(handle), CUDA_SUCCESS);
+    step = 3;
+  });
+  const bool lent = eventually([&] { return step >= 1; }, kWhile);
+  const bool mapped = eventually([&] { return step >= 2; }, kWhile);
+  const bool unmapped = eventually([&] { return step >= 3; }, kWhile);
+  release(kGate);
+  sharer.join();
+  EXPECT_TRUE(lent);
+  found(std::string("exporting does not wait, mapping ") + (mapped ? "does not" : "does") +
+        ", unmapping " + (unmapped ? "does not" : "does"));
 }
 
 }  // namespace

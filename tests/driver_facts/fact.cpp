@@ -18,8 +18,6 @@ constexpr struct {
     {"Loading.AModuleWaitsForAHeldStream", "it loads nothing"},
     {"Loading.ALoadedFunctionStartsBesideTheSpinner", "it runs no kernels of others"},
     {"Loading.SetUpCallsDoNotWaitForTheSpinner", "it runs no kernels of others"},
-    {"Chunks", "it has no virtual memory management"},
-    {"Pools", "it has no pools"},
     {"Binaries.ACubinOfAnotherArchitectureIsRefused", "it takes any image"},
 };
 

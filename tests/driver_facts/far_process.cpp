@@ -6,9 +6,13 @@
 #include <stdexcept>
 
 #include "cuda/kernels.hpp"
+#include "tests/support/memory_entries.hpp"
 
 namespace linkspan::test {
 namespace {
+
+constexpr CUmemAccessDesc kFirstGpu{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 
 using HandleBytes = std::array<unsigned char, sizeof(CUipcMemHandle)>;
 
@@ -21,12 +25,16 @@ void check(CUresult result, const char* what) {
 /// The child's half. It frees nothing: its end does.
 class Server {
  public:
-  Answer handle(const Json& call) {
+  Answer handle(const Json& call, const std::vector<base::Fd>& fds) {
     const auto what = call.at("do").get<std::string>();
     if (what == "lend") return {lend(call), {}};
     if (what == "open") return {open(call), {}};
     if (what == "count") return {count(call), {}};
     if (what == "lose") return {lose(), {}};
+    if (what == "map") return {map(call, fds), {}};
+    if (what == "pool") return {import_pool(call, fds), {}};
+    if (what == "look") return {look(call), {}};
+    if (what == "free pool") return {free_pool(), {}};
     CUuuid uuid{};
     check(cu_.cuDeviceGetUuid(&uuid, call.value("gpu", 0)), "cuDeviceGetUuid");
     return {std::bit_cast<std::array<unsigned char, 16>>(uuid), {}};
@@ -84,6 +92,58 @@ class Server {
     counted_ = import(call);
     return {};
   }
+  static void* as_handle(const base::Fd& fd) {
+    return reinterpret_cast<void*>(static_cast<std::intptr_t>(fd.get()));
+  }
+  Json map(const Json& call, const std::vector<base::Fd>& fds) {
+    enter(0);
+    const auto each = call.at("each").get<std::uint64_t>();
+    check(cu_.cuMemAddressReserve(&shared_, fds.size() * each, 0, 0, 0), "cuMemAddressReserve");
+    for (std::size_t i = 0; i < fds.size(); ++i) {
+      CUmemGenericAllocationHandle handle = 0;
+      check(cu_.cuMemImportFromShareableHandle(&handle, as_handle(fds[i]), kPosixFd), "import");
+      check(cu_.cuMemMap(shared_ + i * each, each, 0, handle, 0), "cuMemMap");
+      check(cu_.cuMemRelease(handle), "cuMemRelease");
+    }
+    check(cu_.cuMemSetAccess(shared_, fds.size() * each, &kFirstGpu, 1), "cuMemSetAccess");
+    return {};
+  }
+  Json import_pool(const Json& call, const std::vector<base::Fd>& fds) {
+    enter(0);
+    auto data = std::bit_cast<CUmemPoolPtrExportData>(call.at("data").get<HandleBytes>());
+    std::vector<unsigned> answers;
+    for (unsigned i = 0; i < call.at("times").get<unsigned>(); ++i) {
+      CUmemoryPool pool = nullptr;
+      CUdeviceptr memory = 0;
+      check(cu_.cuMemPoolImportFromShareableHandle(&pool, as_handle(fds[0]), kPosixFd, 0), "pool");
+      answers.push_back(cu_.cuMemPoolImportPointer(&memory, pool, &data));
+      if (answers.back() != CUDA_SUCCESS) continue;
+      check(cu_.cuMemPoolSetAccess(pool, &kFirstGpu, 1), "cuMemPoolSetAccess");
+      std::size_t bytes = 0;
+      check(cu_.cuPointerGetAttribute(&bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, memory), "size");
+      answers.push_back(static_cast<unsigned>(bytes));
+      shared_ = memory;
+      pools_.emplace_back(pool, memory);
+    }
+    return answers;
+  }
+  Json look(const Json& call) {
+    std::vector<unsigned> bytes;
+    for (const auto place : call.at("places").get<std::vector<std::uint64_t>>()) {
+      unsigned char byte = 0;
+      check(cu_.cuMemcpyAsync(address_of(&byte), shared_ + place, 1, stream_), "cuMemcpyAsync");
+      check(cu_.cuStreamSynchronize(stream_), "cuStreamSynchronize");
+      bytes.push_back(byte);
+    }
+    return bytes;
+  }
+  Json free_pool() {
+    for (const auto& [pool, memory] : pools_) {
+      check(cu_.cuMemFree(memory), "cuMemFree");
+      check(cu_.cuMemPoolDestroy(pool), "cuMemPoolDestroy");
+    }
+    return {};
+  }
   Json lose() {
     enter(0);
     CUevent event = nullptr;
@@ -135,13 +195,15 @@ class Server {
 
   const Driver& cu_ = *take(Driver::get());
   CUstream stream_ = nullptr;
-  CUdeviceptr counted_ = 0;
+  CUdeviceptr counted_ = 0, shared_ = 0;
+  std::vector<std::pair<CUmemoryPool, CUdeviceptr>> pools_;
   std::uint64_t written_ = 0;
 };
 
 void serve(Line& line) {
   Server server;
-  line.serve([&](const Json& call, const std::vector<base::Fd>&) { return server.handle(call); },
+  line.serve([&](const Json& call,
+                 const std::vector<base::Fd>& fds) { return server.handle(call, fds); },
              [&] { return server.go_on(); });
 }
 const bool kHelper = add_helper("driver_facts", serve);
@@ -163,6 +225,22 @@ FarProcess::Seen FarProcess::open(const CUipcMemHandle& handle) {
 void FarProcess::count_in(const CUipcMemHandle& handle) {
   call({{"do", "count"}, {"handle", json_of(handle)}});
 }
+
+void FarProcess::map(std::vector<base::Fd> chunks, std::uint64_t each) {
+  call({{"do", "map"}, {"each", each}}, std::move(chunks));
+}
+
+std::vector<unsigned> FarProcess::import_pool(std::vector<base::Fd> pool,
+                                              const CUmemPoolPtrExportData& data, unsigned times) {
+  return call({{"do", "pool"}, {"data", std::bit_cast<HandleBytes>(data)}, {"times", times}},
+              std::move(pool));
+}
+
+std::vector<unsigned> FarProcess::look(const std::vector<std::uint64_t>& places) {
+  return call({{"do", "look"}, {"places", places}});
+}
+
+void FarProcess::free_pool() { call({{"do", "free pool"}}); }
 
 std::string FarProcess::uuid(int gpu) {
   const auto bytes =

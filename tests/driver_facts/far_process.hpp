@@ -30,6 +30,15 @@ class FarProcess {
   Seen open(const CUipcMemHandle& handle);
   /// Opens it and begins to count up in its first word, by its GPU, without an end.
   void count_in(const CUipcMemHandle& handle);
+  /// Maps chunks of so many bytes in a row, for its first GPU. look() tells.
+  void map(std::vector<base::Fd> chunks, std::uint64_t each);
+  /// Imports the pool and so many times the pointer; the addresses differ or not. look() tells.
+  std::vector<unsigned> import_pool(std::vector<base::Fd> pool, const CUmemPoolPtrExportData& data,
+                                    unsigned times);
+  /// By its GPU, what map() or import_pool() mapped: the bytes at these places.
+  std::vector<unsigned> look(const std::vector<std::uint64_t>& places);
+  /// Frees what import_pool() made.
+  void free_pool();
   std::string uuid(int gpu);
   /// Has a kernel of it write to no memory. What its calls answer from then on, by name.
   std::vector<std::pair<std::string, unsigned>> lose();
@@ -40,7 +49,9 @@ class FarProcess {
   static constexpr unsigned char kFill = 0x5a;
 
  private:
-  Json call(Json request) { return take(child_->line().call(request)).value; }
+  Json call(Json request, std::vector<base::Fd> fds = {}) {
+    return take(child_->line().call(request, std::move(fds))).value;
+  }
 
   std::unique_ptr<Child> child_;
 };

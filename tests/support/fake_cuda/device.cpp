@@ -60,7 +60,7 @@ Device* device_of(CUcontext context) {
   return nullptr;
 }
 
-/// The streams and the memory of a context end with it.
+/// The streams and the memory of a context end with it; chunks and pools are of none.
 void end_context(Lock& lock, Device& device) {
   World& w = world();
   drain(lock, device);  // lost: nothing will run
@@ -72,7 +72,7 @@ void end_context(Lock& lock, Device& device) {
   }
   for (auto next = w.allocations.begin(); next != w.allocations.end();) {
     Allocation& allocation = *(next++)->second;
-    if (allocation.ordinal == device.ordinal) forget(allocation);
+    if (allocation.ordinal == device.ordinal && !allocation.access) forget(allocation);
   }
   device.default_stream = nullptr;
   device.peers.clear();

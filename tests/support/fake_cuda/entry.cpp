@@ -65,7 +65,8 @@ struct NamedEntry {
 #define LINKSPAN_ENTRY(name, version, parameters) \
   {#name, version, reinterpret_cast<void*>(&Gate<&name>::call), Gate<&name>::calls},
 const NamedEntry kEntries[] = {LINKSPAN_DRIVER_REQUIRED(LINKSPAN_ENTRY) LINKSPAN_DRIVER_OPTIONAL(
-    LINKSPAN_ENTRY) LINKSPAN_GRAPH_ENTRIES(LINKSPAN_ENTRY) LINKSPAN_ENTRY(cuMemGetInfo, 3020, ())};
+    LINKSPAN_ENTRY) LINKSPAN_GRAPH_ENTRIES(LINKSPAN_ENTRY) LINKSPAN_MEMORY_ENTRIES(LINKSPAN_ENTRY)
+                                   LINKSPAN_ENTRY(cuMemGetInfo, 3020, ())};
 #undef LINKSPAN_ENTRY
 
 const NamedEntry* find_entry(const char* name) {

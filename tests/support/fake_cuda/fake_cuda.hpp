@@ -34,6 +34,7 @@
 
 #include "cuda/driver_abi.hpp"
 #include "tests/support/graph_entries.hpp"
+#include "tests/support/memory_entries.hpp"
 
 namespace linkspan::cuda::fake {
 
@@ -42,6 +43,7 @@ namespace linkspan::cuda::fake {
 LINKSPAN_DRIVER_REQUIRED(LINKSPAN_DECLARE)
 LINKSPAN_DRIVER_OPTIONAL(LINKSPAN_DECLARE)
 LINKSPAN_GRAPH_ENTRIES(LINKSPAN_DECLARE)
+LINKSPAN_MEMORY_ENTRIES(LINKSPAN_DECLARE)
 #undef LINKSPAN_DECLARE
 // One that the library does not call and the tests do: what this process allocated and mapped is
 // used, the rest is free.
@@ -72,27 +74,66 @@ struct Origin {
   friend bool operator==(const Origin&, const Origin&) = default;
 };
 
+/// Memory that cuMemCreate made, here or in another process; its memfd is its shareable handle.
+struct Chunk {
+  Chunk(int f, std::uint64_t size, int on, unsigned types)
+      : fd(f), bytes(size), ordinal(on), handle_types(types) {}
+  Chunk(const Chunk&) = delete;
+  Chunk& operator=(const Chunk&) = delete;
+  ~Chunk();
+
+  const int fd;
+  const std::uint64_t bytes;
+  const int ordinal;
+  const unsigned handle_types;
+};
+
+/// Addresses that cuMemAddressReserve gave, and as many for the views of what is mapped there.
+struct Reservation {
+  Reservation(std::uint64_t at, std::uint64_t size, std::byte* v) : base(at), bytes(size), view(v) {}
+  Reservation(const Reservation&) = delete;
+  Reservation& operator=(const Reservation&) = delete;
+  ~Reservation();
+
+  const std::uint64_t base, bytes;
+  std::byte* const view;
+};
+
+/// By ordinal, the devices whose copies and kernels may touch chunks or the memory of a pool.
+using Access = std::shared_ptr<std::set<int>>;
+
+struct Pool {
+  int ordinal;
+  unsigned handle_types;
+  Access access;
+  bool imported;
+};
+
 /// A range of addresses that the driver knows.
 struct Allocation {
-  enum class Kind { device, imported, managed, pinned, registered };
+  enum class Kind { device, imported, managed, pinned, registered, chunk, pool };
   Allocation(Kind k, int on, std::uint64_t at, std::uint64_t size, std::uint64_t id, std::byte* v)
       : kind(k), ordinal(on), base(at), bytes(size), buffer_id(id), view(v) {}
   Allocation(const Allocation&) = delete;
   Allocation& operator=(const Allocation&) = delete;
   ~Allocation();  // unmaps the view
   bool on_host() const { return kind == Kind::pinned || kind == Kind::registered; }
-  bool on_device() const { return kind == Kind::device || kind == Kind::imported; }
+  bool on_device() const { return !on_host() && kind != Kind::managed; }
   std::byte* see(std::uint64_t address) const { return view + (address - base); }
 
   const Kind kind;
   const int ordinal;
   const std::uint64_t base, bytes, buffer_id;
-  std::byte* const view;   // where the driver reaches it: another mapping of device memory's memfd
-  int fd = -1;             // of device memory
-  Origin origin{};         // of imported memory
-  unsigned opens = 0;      // of imported memory
-  bool live = true;        // not yet freed
-  bool exportable = true;  // of device memory (fakeCudaUnshare)
+  std::byte* const view;  // where the driver reaches it: another mapping of device memory's memfd
+  int fd = -1;            // of device memory
+  Origin origin{};        // of imported memory
+  unsigned opens = 0;     // of imported memory
+  bool live = true;       // not yet freed
+  bool exportable = true; // by a legacy handle (fakeCudaUnshare)
+  Access access;          // of chunks and pools; null: any context's
+  CUmemoryPool pool = nullptr;
+  std::shared_ptr<Chunk> chunk;              // also of handles and of other mappings
+  std::shared_ptr<Reservation> reservation;  // of a chunk: holds its view
 };
 using AllocationRef = std::shared_ptr<Allocation>;  // with the entries that read or write it
 
@@ -160,6 +201,14 @@ struct World {
   std::condition_variable changed;               // any stream moved, or a hold, a loss or the end
   std::vector<std::unique_ptr<Device>> devices;  // by ordinal; constant after cuInit
   std::map<std::uint64_t, AllocationRef> allocations;  // by base
+  std::map<std::uint64_t, std::shared_ptr<Reservation>> reservations;  // by base
+  struct ChunkHandle {
+    std::shared_ptr<Chunk> chunk;
+    unsigned count;
+  };
+  std::map<CUmemGenericAllocationHandle, ChunkHandle> chunks;
+  CUmemGenericAllocationHandle last_chunk = 0;
+  std::map<CUmemoryPool, std::unique_ptr<Pool>> pools;
   std::map<CUstream, std::unique_ptr<Stream>> streams;
   std::vector<std::unique_ptr<Stream>> retired;  // destroyed; their threads finish what is queued
   std::map<CUevent, std::unique_ptr<Event>> events;
@@ -195,16 +244,38 @@ struct Call {
 struct Range {
   AllocationRef owner;
   std::byte* view;
+  std::vector<AllocationRef> more = {};  // the chunks behind the first, whose views follow its own
+
+  template <class Test>
+  bool all(Test test) const {  // of what owns it, if anything does
+    bool yes = owner == nullptr || test(*owner);
+    for (const AllocationRef& each : more) yes = yes && test(*each);
+    return yes;
+  }
 };
 
 // Under the lock:
 /// Null: it leaves its allocation, or lies among device addresses and in no allocation.
 std::optional<Range> range(std::uint64_t address, std::uint64_t bytes);
+/// Copies of the device may touch it.
+bool accessible(const Device& device, const Range& range);
 /// What a kernel of `device` may touch; pageable memory it may not.
 std::optional<Range> kernel_range(const Device& device, std::uint64_t address, std::uint64_t bytes);
 Allocation* find_allocation(std::uint64_t address);
 /// Gives a memfd an address among the device's. Null: no memory.
 Allocation* map_device(Allocation::Kind kind, int ordinal, int fd, std::uint64_t bytes);
+/// A place for so many bytes in the half of the device's addresses that is for reservations.
+std::shared_ptr<Reservation> reserve(std::uint64_t bytes);
+/// Maps a chunk into a reservation. Null: no memory.
+Allocation* map_chunk(const std::shared_ptr<Reservation>& in, std::uint64_t at,
+                      const std::shared_ptr<Chunk>& chunk, std::uint64_t bytes);
+/// A memfd of so many bytes. -1: no memory.
+int new_memfd(const char* name, std::uint64_t bytes);
+/// The 64 bytes by which another process finds the memfd of device memory; all zero: it has none.
+CUipcMemHandle describe_memfd(const Allocation& allocation);
+/// The memfd and its size. -1: it is gone, or these are no such bytes.
+int open_described(const CUipcMemHandle& bytes, std::uint64_t& size);
+
 /// Nothing finds it any more; the view goes with the last entry that uses it.
 void forget(Allocation& allocation);
 

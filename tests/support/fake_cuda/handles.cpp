@@ -21,7 +21,7 @@ namespace {
 
 using Kind = Allocation::Kind;
 
-constexpr unsigned kHostPointer = 4, kRangeStart = 11, kRangeBytes = 12;  // unnamed in our ABI
+constexpr unsigned kHostPointer = 4;  // unnamed in our ABI
 
 template <class T>
 CUresult put(void* into, T value) {
@@ -34,7 +34,8 @@ CUresult put_attribute(void* value, CUpointer_attribute attribute, const Allocat
                        std::uint64_t address) {
   switch (static_cast<unsigned>(attribute)) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return put<const void*>(value, world().devices[static_cast<std::size_t>(of.ordinal)].get());
+      return put<const void*>(
+          value, of.access ? nullptr : world().devices[static_cast<std::size_t>(of.ordinal)].get());
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return put<unsigned>(value, of.on_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:  // the one that asks the current context
@@ -51,9 +52,11 @@ CUresult put_attribute(void* value, CUpointer_attribute attribute, const Allocat
       return put<int>(value, of.ordinal);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return put<unsigned>(value, of.kind == Kind::device && of.exportable);
-    case kRangeStart:
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return put<CUmemoryPool>(value, of.pool);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       return put<std::uint64_t>(value, of.base);
-    case kRangeBytes:
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
       return put<std::uint64_t>(value, of.bytes);
     default:
       return CUDA_ERROR_INVALID_VALUE;
@@ -66,6 +69,7 @@ void put_foreign_attribute(void* value, CUpointer_attribute attribute, std::uint
     case CU_POINTER_ATTRIBUTE_CONTEXT:
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       put<std::uint64_t>(value, 0);
       return;
     case kHostPointer:
@@ -74,8 +78,8 @@ void put_foreign_attribute(void* value, CUpointer_attribute attribute, std::uint
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       put<int>(value, -2);
       return;
-    case kRangeStart:
-    case kRangeBytes:
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
       return;  // left as they are
     default:
       put<unsigned>(value, 0);
@@ -125,6 +129,24 @@ int open_origin(const Handle& handle) {
 
 }  // namespace
 
+CUipcMemHandle describe_memfd(const Allocation& of) {
+  struct stat facts {};
+  if (fstat(of.fd, &facts) != 0) return {};
+  const auto index = world().devices[static_cast<std::size_t>(of.ordinal)]->index;
+  return std::bit_cast<CUipcMemHandle>(
+      Handle{.magic = kMagic,
+             .origin = {getpid(), of.fd, start_time(getpid()), facts.st_ino},
+             .bytes = of.bytes,
+             .device = static_cast<std::uint64_t>(index),
+             .unused = {}});
+}
+
+int open_described(const CUipcMemHandle& bytes, std::uint64_t& size) {
+  const auto handle = std::bit_cast<Handle>(bytes);
+  size = handle.bytes;
+  return handle.magic == kMagic ? open_origin(handle) : -1;
+}
+
 CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr address) {
   const Lock lock(world().mutex);
   const Allocation* found = find_allocation(address);
@@ -160,17 +182,9 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   Call call;
   if (call.error != CUDA_SUCCESS) return call.error;
   const Allocation* found = find_allocation(address);
-  struct stat facts {};
-  if (found == nullptr || found->kind != Kind::device || !found->exportable || without_ipc() ||
-      fstat(found->fd, &facts) != 0)
+  if (found == nullptr || found->kind != Kind::device || !found->exportable || without_ipc())
     return CUDA_ERROR_INVALID_VALUE;
-  const Handle made{.magic = kMagic,
-                    .origin = {getpid(), found->fd, start_time(getpid()), facts.st_ino},
-                    .bytes = found->bytes,
-                    .device = static_cast<std::uint64_t>(
-                        world().devices[static_cast<std::size_t>(found->ordinal)]->index),
-                    .unused = {}};
-  *handle = std::bit_cast<CUipcMemHandle>(made);
+  *handle = describe_memfd(*found);
   return CUDA_SUCCESS;
 }
 

@@ -39,17 +39,20 @@ std::uint64_t arena() {
   return base;
 }
 bool in_arena(std::uint64_t address) { return address - arena() < kArenaBytes; }
+/// The lower half is for allocations, the upper one for reservations.
+constexpr std::uint64_t kHalf = kArenaBytes / 2;
 
-/// First fit, so that an address is soon used again, with a page that nobody has between two
-/// allocations. Zero: no room.
-std::uint64_t find_room(std::uint64_t bytes) {
-  const auto& allocations = world().allocations;
-  std::uint64_t at = arena();
-  for (auto next = allocations.lower_bound(at); next != allocations.end(); ++next) {
-    if (!in_arena(next->first) || next->first - at >= bytes + kPage) break;
-    at = next->first + whole_pages(next->second->bytes) + kPage;
+/// First fit, so that an address is soon used again, with a gap that nobody has between two.
+/// Zero: no room.
+template <class Taken>
+std::uint64_t find_room(const Taken& taken, std::uint64_t begin, std::uint64_t bytes,
+                        std::uint64_t gap) {
+  std::uint64_t at = begin;
+  for (auto next = taken.lower_bound(at); next != taken.end(); ++next) {
+    if (next->first - begin >= kHalf || next->first - at >= bytes + gap) break;
+    at = next->first + (next->second->bytes + gap - 1) / gap * gap + gap;
   }
-  return in_arena(at) && arena() + kArenaBytes - at >= bytes + kPage ? at : 0;
+  return at - begin < kHalf && begin + kHalf - at >= bytes + gap ? at : 0;
 }
 
 Allocation* add(Kind kind, int ordinal, std::uint64_t base, std::uint64_t bytes, std::byte* view) {
@@ -87,12 +90,52 @@ CUresult allocate_host(Call& call, Kind kind, std::size_t bytes, std::uint64_t* 
 
 }  // namespace
 
+Chunk::~Chunk() { close(fd); }
+
+Reservation::~Reservation() { munmap(view, bytes); }
+
 Allocation::~Allocation() {
-  if (kind != Kind::registered) munmap(view, whole_pages(bytes));
+  if (kind == Kind::chunk)
+    mmap(view, bytes, PROT_NONE, kReserved | MAP_FIXED, -1, 0);
+  else if (kind != Kind::registered)
+    munmap(view, whole_pages(bytes));
+}
+
+int new_memfd(const char* name, std::uint64_t bytes) {
+  const int fd = memfd_create(name, MFD_CLOEXEC);
+  if (fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) == 0) return fd;
+  if (fd >= 0) close(fd);
+  return -1;
+}
+
+std::shared_ptr<Reservation> reserve(std::uint64_t bytes) {
+  constexpr std::uint64_t kAligned = std::uint64_t{2} << 20;
+  const std::uint64_t begin = (arena() + kHalf + kAligned - 1) & ~(kAligned - 1);
+  const std::uint64_t base = find_room(world().reservations, begin, bytes, kAligned);
+  if (base == 0 || !in_arena(base + bytes)) return nullptr;
+  void* view = mmap(nullptr, bytes, PROT_NONE, kReserved, -1, 0);
+  if (view == MAP_FAILED) return nullptr;
+  return world().reservations[base] =
+             std::make_shared<Reservation>(base, bytes, static_cast<std::byte*>(view));
+}
+
+Allocation* map_chunk(const std::shared_ptr<Reservation>& in, std::uint64_t at,
+                      const std::shared_ptr<Chunk>& chunk, std::uint64_t bytes) {
+  std::byte* const view = in->view + (at - in->base);
+  const int flags = MAP_SHARED | MAP_FIXED;
+  if (mmap(view, bytes, PROT_READ | PROT_WRITE, flags, chunk->fd, 0) == MAP_FAILED ||
+      mmap(pointer(at), bytes, kDeviceProtection, flags, chunk->fd, 0) == MAP_FAILED)
+    return nullptr;
+  Allocation* made = add(Kind::chunk, chunk->ordinal, at, bytes, view);
+  made->access = std::make_shared<std::set<int>>();
+  made->chunk = chunk;
+  made->reservation = in;
+  return made;
 }
 
 Allocation* map_device(Allocation::Kind kind, int ordinal, int fd, std::uint64_t bytes) {
-  const std::uint64_t length = whole_pages(bytes), base = find_room(length);
+  const std::uint64_t length = whole_pages(bytes);
+  const std::uint64_t base = find_room(world().allocations, arena(), length, kPage);
   if (base == 0) return nullptr;
   void* view = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (view == MAP_FAILED) return nullptr;
@@ -124,14 +167,31 @@ std::optional<Range> range(std::uint64_t address, std::uint64_t bytes) {
   const Allocation* found = find_allocation(address);
   if (found == nullptr)
     return in_arena(address) ? std::nullopt : std::optional(Range{nullptr, pointer(address)});
-  if (bytes > found->bytes - (address - found->base)) return std::nullopt;
-  return Range{world().allocations[found->base], found->see(address)};
+  Range all{world().allocations[found->base], found->see(address)};
+  while (bytes > found->bytes - (address - found->base)) {
+    const Allocation* const before = found;
+    bytes -= found->bytes - (address - found->base);
+    address = found->base + found->bytes;
+    found = find_allocation(address);
+    if (found == nullptr || found->reservation != before->reservation ||
+        before->reservation == nullptr)
+      return std::nullopt;
+    all.more.push_back(world().allocations[found->base]);
+  }
+  return all;
+}
+
+bool accessible(const Device& device, const Range& range) {
+  return range.all([&](const Allocation& each) {
+    return each.access == nullptr || each.access->contains(device.ordinal);
+  });
 }
 
 std::optional<Range> kernel_range(const Device& device, std::uint64_t address,
                                   std::uint64_t bytes) {
   auto found = range(address, bytes);
   if (!found || !found->owner) return std::nullopt;
+  if (found->owner->access != nullptr) return accessible(device, *found) ? found : std::nullopt;
   const bool remote = found->owner->on_device() && found->owner->ordinal != device.ordinal;
   return remote && !device.peers.contains(found->owner->ordinal) ? std::nullopt : found;
 }
@@ -141,10 +201,9 @@ CUresult cuMemAlloc(CUdeviceptr* address, std::size_t bytes) {
   if (call.error != CUDA_SUCCESS) return call.error;
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (bytes > kDeviceBytes) return CUDA_ERROR_OUT_OF_MEMORY;
-  const int fd = memfd_create("fake_cuda", MFD_CLOEXEC);
+  const int fd = new_memfd("fake_cuda", bytes);
   Allocation* made = nullptr;
-  if (fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) == 0)
-    made = map_device(Kind::device, call.device->ordinal, fd, bytes);
+  if (fd >= 0) made = map_device(Kind::device, call.device->ordinal, fd, bytes);
   if (made == nullptr) {
     if (fd >= 0) close(fd);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -166,16 +225,8 @@ CUresult cuMemGetInfo(std::size_t* free, std::size_t* total) {
 }
 
 CUresult cuMemFree(CUdeviceptr address) {
-  return free_memory(address, {Kind::device, Kind::managed}, CUDA_ERROR_INVALID_VALUE);
+  return free_memory(address, {Kind::device, Kind::managed, Kind::pool}, CUDA_ERROR_INVALID_VALUE);
 }
-
-/// Its memory is never a chunk.
-CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle*, void*) {
-  const Call call;
-  return call.error != CUDA_SUCCESS ? call.error : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuMemRelease(CUmemGenericAllocationHandle) { return CUDA_ERROR_INVALID_VALUE; }
 
 CUresult cuMemAllocManaged(CUdeviceptr* address, std::size_t bytes, unsigned flags) {
   Call call;

@@ -100,28 +100,29 @@ Stream* start_stream(Device& device) {
 }
 
 /// False: it was freed after it was submitted.
-bool live(const AllocationRef& owner) {
+bool live(const Range& range) {
   const Lock lock(world().mutex);
-  return owner == nullptr || owner->live;
+  return range.all([](const Allocation& each) { return each.live; });
 }
 
 CUresult copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream handle) {
   Call call(handle);
   if (call.error != CUDA_SUCCESS || bytes == 0) return call.error;
   const auto target = range(to, bytes), source = range(from, bytes);
-  if (!target || !source) return CUDA_ERROR_INVALID_VALUE;
+  if (!target || !source || !accessible(*call.device, *target) ||
+      !accessible(*call.device, *source))
+    return CUDA_ERROR_INVALID_VALUE;
   std::vector<std::byte> staged;  // pageable memory is read before the call returns
   if (!source->owner) staged.assign(source->view, source->view + bytes);
-  const CUresult r =
-      submit(call, {.after = nullptr,
-                    .work =
-                        [target = *target, source = *source, staged = std::move(staged), bytes] {
-                          if (!live(target.owner) || !live(source.owner))
-                            return CUDA_ERROR_ILLEGAL_ADDRESS;
-                          move(target.view, staged.empty() ? source.view : staged.data(), bytes);
-                          return CUDA_SUCCESS;
-                        },
-                    .mark = nullptr});
+  const CUresult r = submit(
+      call, {.after = nullptr,
+             .work =
+                 [target = *target, source = *source, staged = std::move(staged), bytes] {
+                   if (!live(target) || !live(source)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+                   move(target.view, staged.empty() ? source.view : staged.data(), bytes);
+                   return CUDA_SUCCESS;
+                 },
+             .mark = nullptr});
   // ... and written before it does.
   const bool wait = !target->owner && !call.stream->capture;
   return r == CUDA_SUCCESS && wait ? drain(call.lock, *call.stream) : r;
@@ -311,7 +312,7 @@ CUresult cuStreamWriteValue64(CUstream handle, CUdeviceptr address, std::uint64_
   return submit(call, {.after = nullptr,
                        .work =
                            [word = *std::move(word), value] {
-                             if (!live(word.owner)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+                             if (!live(word)) return CUDA_ERROR_ILLEGAL_ADDRESS;
                              std::atomic_ref(*reinterpret_cast<std::uint64_t*>(word.view))
                                  .store(value, std::memory_order_release);
                              return CUDA_SUCCESS;
@@ -329,8 +330,8 @@ CUresult cuStreamWaitValue64(CUstream handle, CUdeviceptr address, std::uint64_t
   return submit(
       call, {.after = nullptr,
              .work =
-                 [owner = word->owner] {
-                   return live(owner) ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
+                 [word = *word] {
+                   return live(word) ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
                  },
              .mark = nullptr,
              .until =
@@ -400,11 +401,12 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes,
   Call call(handle);
   if (call.error != CUDA_SUCCESS || bytes == 0) return call.error;
   auto target = range(to, bytes);
-  if (!target || !target->owner) return CUDA_ERROR_INVALID_VALUE;
+  if (!target || !target->owner || !accessible(*call.device, *target))
+    return CUDA_ERROR_INVALID_VALUE;
   return submit(call, {.after = nullptr,
                        .work =
                            [target = *std::move(target), value, bytes] {
-                             if (!live(target.owner)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+                             if (!live(target)) return CUDA_ERROR_ILLEGAL_ADDRESS;
                              fill(target.view, value, bytes);
                              return CUDA_SUCCESS;
                            },
