@@ -241,7 +241,23 @@ Status Topology::measure(CUcontext context, const void* pointer, PointerFacts& f
   if (r != CUDA_SUCCESS) return to_status(driver_, r, "cuMemGetAddressRange");
   facts.base = address - (seen - base);
   facts.bytes = bytes;
+  // What legacy IPC takes is neither (fact: Chunks.HaveNoLegacyHandle, fact:
+  // Pools.OnlyThoseWithAHandleTypeAreShared), so cudaMalloc's memory costs no further call.
+  if (facts.kind == MemoryKind::device && !facts.legacy_ipc) facts.layout = layout_of(pointer);
   return {};
+}
+
+Layout Topology::layout_of(const void* pointer) const {
+  CUmemoryPool pool = nullptr;
+  CUresult r = driver_.cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+                                             reinterpret_cast<CUdeviceptr>(pointer));
+  if (r == CUDA_SUCCESS && pool != nullptr) return Layout::pool;
+  CUmemGenericAllocationHandle handle = 0;
+  if (driver_.cuMemMap == nullptr) return Layout::whole;
+  r = driver_.cuMemRetainAllocationHandle(&handle, const_cast<void*>(pointer));
+  if (r != CUDA_SUCCESS) return Layout::whole;
+  driver_.cuMemRelease(handle);
+  return Layout::chunk;
 }
 
 }  // namespace linkspan::cuda

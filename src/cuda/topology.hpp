@@ -67,12 +67,21 @@ class Device {
   std::unique_ptr<EventPool> events_;
 };
 
+/// How memory of a GPU was made, as far as that decides how others can map it.
+enum class Layout : std::uint8_t {
+  whole,  ///< One allocation of cuMemAlloc, or nothing that can be told from it.
+  chunk,  ///< Mapped by cuMemMap; others may follow it without a gap.
+  pool,   ///< Allocated from a stream-ordered pool.
+};
+
 /// What the driver knows about one address.
 struct PointerFacts {
   MemoryKind kind = MemoryKind::host;  ///< device, pinned, managed, or host: the driver knows none.
   GpuUuid gpu{};                       ///< Where it lies, or was pinned for. Zero: host.
   std::uint64_t buffer_id = 0;         ///< The allocation's, never used again in this process.
-  std::uint64_t base = 0, bytes = 0;   ///< The whole allocation; zero for plain host memory.
+  std::uint64_t base = 0, bytes = 0;   ///< The whole allocation; zero for plain host memory. Of
+                                       ///< chunks this one (fact: Chunks.ARangeIsWhatAnAddressTells).
+  Layout layout = Layout::whole;
   bool legacy_ipc = false;             ///< export_ipc() will take it.
 };
 
@@ -106,13 +115,14 @@ class Topology {
   /// registration, not on the path of a byte. Of a peer's memory that is mapped here it tells our
   /// own GPU: ask the import cache first (docs/cuda_notes.md, "identity").
   Result<PointerFacts> query(const void* pointer) const;
-  /// The same by one driver call: it leaves base and bytes zero.
+  /// The same by one driver call: it leaves base, bytes and layout as they are.
   Result<PointerFacts> identify(const void* pointer) const;
 
  private:
   explicit Topology(const Driver& driver) noexcept : driver_(driver) {}
   Result<Device*> open_locked(const GpuUuid& uuid) LINKSPAN_REQUIRES(activating_);
   Result<PointerFacts> identify(const void* pointer, CUcontext& context) const;
+  Layout layout_of(const void* pointer) const;  // in a context
   Status measure(CUcontext context, const void* pointer, PointerFacts& facts) const;
 
   const Driver& driver_;

@@ -54,9 +54,15 @@ Result<control::Exported> exported(const Transports& transports, const memory::R
       if (!duplicate.ok()) return duplicate.status();
       out.fds.push_back(*std::move(duplicate));
     }
+    if (key->last_fd) {
+      auto last = key->last_fd();
+      if (!last.ok()) return last.status();
+      out.fds.push_back(*std::move(last));
+    }
     descriptor.keys.push_back({.transport = std::string(transports[i]->name()),
                                .bytes = key->bytes,
-                               .fd_count = static_cast<std::uint32_t>(key->fds.size()),
+                               .fd_count = static_cast<std::uint32_t>(key->fds.size()) +
+                                           (key->last_fd ? 1u : 0u),
                                .bearer = key->bearer});
   }
   out.descriptor = memory::encode(descriptor);

@@ -87,24 +87,50 @@ Result<Loan> LooseMemory::lend(Result<std::shared_ptr<const memory::Registration
 
 Result<Loan> LooseMemory::find_kept(std::uint64_t address, std::uint64_t bytes,
                                     std::uint64_t buffer) {
-  const base::MutexLock lock(mutex_);
-  const auto above = kept_.upper_bound(address);
-  if (above == kept_.begin()) return Loan();
-  Kept& kept = std::prev(above)->second;
-  const memory::Region::Facts& facts = kept.registration->region().facts();
-  if (kept.buffer != buffer || address - facts.address >= facts.bytes) return Loan();
-  if (!fits(address - facts.address, bytes, facts.bytes))
-    return refused(
-        Code::invalid_argument,
-        std::to_string(bytes) + " bytes leave their allocation of " + std::to_string(facts.bytes));
-  if (!kept.registration->acquire()) return Loan();
-  kept.used = ++uses_;
   Loan loan;
-  loan.owner_ = this;
-  loan.registration_ = kept.registration;
-  loan.keys_ = kept.keys;
-  loan.offset_ = address - facts.address;
-  return loan;
+  {
+    const base::MutexLock lock(mutex_);
+    const auto above = kept_.upper_bound(address);
+    if (above == kept_.begin()) return Loan();
+    Kept& kept = std::prev(above)->second;
+    const memory::Region::Facts& facts = kept.registration->region().facts();
+    const bool chunks = !facts.chunks.empty();
+    if ((!chunks && kept.buffer != buffer) || address - facts.address >= facts.bytes) return Loan();
+    if (!fits(address - facts.address, bytes, facts.bytes)) {
+      if (chunks) return Loan();  // more of them may follow
+      return refused(Code::invalid_argument, std::to_string(bytes) +
+                                                 " bytes leave their allocation of " +
+                                                 std::to_string(facts.bytes));
+    }
+    if (!kept.registration->acquire()) return Loan();
+    kept.used = ++uses_;
+    loan.owner_ = this;
+    loan.registration_ = kept.registration;
+    loan.keys_ = kept.keys;
+    loan.offset_ = address - facts.address;
+  }
+  if (has_same_chunks(loan.registration_->region().facts(), address, bytes, buffer)) return loan;
+  loan.registration_->release();
+  return Loan();
+}
+
+/// Any of them may have been unmapped, and another one lie there. One query for each chunk behind
+/// the first.
+bool LooseMemory::has_same_chunks(const memory::Region::Facts& facts, std::uint64_t address,
+                                  std::uint64_t bytes, std::uint64_t buffer) const {
+  std::uint64_t begin = facts.allocation;
+  for (const memory::Chunk& chunk : facts.chunks) {
+    const std::uint64_t end = begin + chunk.bytes;
+    if (begin <= address && address < end) {
+      if (chunk.buffer != buffer) return false;
+    } else if (address < begin && begin - address < bytes) {
+      const auto now =
+          topology_->identify(reinterpret_cast<void*>(begin));  // NOLINT(*-no-int-to-ptr)
+      if (!now.ok() || now->buffer_id != chunk.buffer) return false;
+    }
+    begin = end;
+  }
+  return true;
 }
 
 Result<Loan> LooseMemory::keep(const void* pointer, std::uint64_t bytes, std::uint64_t buffer) {
@@ -117,6 +143,11 @@ Result<Loan> LooseMemory::keep(const void* pointer, std::uint64_t bytes, std::ui
 
   auto whole = topology_->query(pointer);
   if (!whole.ok()) return whole.status();
+  if (whole->layout == cuda::Layout::chunk && !fits(address - whole->base, bytes, whole->bytes)) {
+    auto last = topology_->query(static_cast<const std::byte*>(pointer) + bytes - 1);
+    if (!last.ok()) return last.status();
+    if (last->base > whole->base) whole->bytes = last->base + last->bytes - whole->base;
+  }
   make_room(whole->base, whole->bytes);
   void* const base = reinterpret_cast<void*>(whole->base);  // NOLINT(performance-no-int-to-ptr)
   auto made = registry_.add(base, whole->bytes, {.read = true, .write = true}, false);
@@ -130,7 +161,12 @@ Result<Loan> LooseMemory::keep(const void* pointer, std::uint64_t bytes, std::ui
     const base::MutexLock lock(mutex_);
     kept_[whole->base] = {buffer, *std::move(made), *std::move(keys), 0};
   }
-  return find_kept(address, bytes, buffer);
+  auto loan = find_kept(address, bytes, buffer);
+  if (loan.ok() && loan->registration() == nullptr)
+    return refused(Code::invalid_argument, std::to_string(bytes) +
+                                               " bytes leave their allocation, or it was unmapped "
+                                               "meanwhile");
+  return loan;
 }
 
 /// What lies where the new allocation does is gone; and of too many the least recently used goes.

@@ -78,7 +78,7 @@ class LooseMemory {
   static constexpr std::size_t kKept = 64;
 
   /// `peer_reads`: the peer may read it; what is kept or shared it may read and write. One pointer
-  /// query. invalid_argument: no memory, or it leaves its allocation. unsupported: managed memory.
+  /// query; of memory that cuMemMap mapped one for each chunk. invalid_argument: no memory, or it leaves its allocation. unsupported: managed memory.
   Result<Loan> borrow(const void* pointer, std::uint64_t bytes, bool peer_reads)
       LINKSPAN_EXCLUDES(making_, mutex_);
 
@@ -101,6 +101,8 @@ class LooseMemory {
   /// Empty: nothing of that buffer is kept. Else acquired, if the bytes lie within it.
   Result<Loan> find_kept(std::uint64_t address, std::uint64_t bytes, std::uint64_t buffer)
       LINKSPAN_EXCLUDES(mutex_);
+  bool has_same_chunks(const memory::Region::Facts& facts, std::uint64_t address,
+                       std::uint64_t bytes, std::uint64_t buffer) const;
   void make_room(std::uint64_t begin, std::uint64_t bytes) LINKSPAN_REQUIRES(making_)
       LINKSPAN_EXCLUDES(mutex_);
 

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -29,6 +30,12 @@ struct RegionId {
   friend bool operator==(const RegionId&, const RegionId&) = default;
 };
 
+/// One allocation of a row that cuMemMap mapped.
+struct Chunk {
+  std::uint64_t bytes = 0;
+  std::uint64_t buffer = 0;  ///< CUDA's id; another when something is mapped there anew.
+};
+
 class Region {
  public:
   /// Addresses are numbers: a GPU's memory is not to be followed from here.
@@ -39,6 +46,10 @@ class Region {
     GpuUuid gpu{};
     std::uint64_t address = 0, bytes = 0;
     std::uint64_t allocation = 0, allocation_bytes = 0;  ///< All that a CUDA IPC handle opens.
+    /// Of memory mapped by cuMemMap the chunks that it touches, without a gap: they are its
+    /// `allocation`. Else empty.
+    std::vector<Chunk> chunks = {};
+    bool pooled = false;  ///< Of a stream-ordered pool.
     int memfd = -1;  ///< Of a `shared` region, a loan: the registration owns it. The allocation
                      ///< begins at offset 0 of the file.
   };
@@ -62,6 +73,8 @@ struct PublishedKey {
   std::vector<std::byte> bytes;
   std::vector<base::Fd> fds;
   bool bearer = false;  ///< Who has the bytes has the memory: they go the way of the fds.
+  /// Makes one more fd, for one import by one peer, of what is too costly to keep. May be null.
+  std::function<Result<base::Fd>()> last_fd = {};
 };
 
 }  // namespace linkspan::memory

@@ -41,6 +41,26 @@ std::pair<std::uint64_t, std::uint64_t> reach(const Region::Facts& f) noexcept {
   return whole ? std::pair(f.allocation, f.allocation_bytes) : std::pair(f.address, f.bytes);
 }
 
+/// The chunks from the first on, as far as the region reaches: an address tells one of them only
+/// (fact: Chunks.ARangeIsWhatAnAddressTells). Stops before what is none; the caller sees the gap.
+Status walk_chunks(const cuda::Topology& topology, const cuda::PointerFacts& first,
+                   Region::Facts& facts) {
+  facts.chunks.push_back({first.bytes, first.buffer_id});
+  const std::uint64_t end = facts.address + facts.bytes;
+  while (facts.allocation + facts.allocation_bytes < end) {
+    const std::uint64_t next = facts.allocation + facts.allocation_bytes;
+    const auto asked =
+        topology.query(reinterpret_cast<void*>(next));  // NOLINT(performance-no-int-to-ptr)
+    if (!asked.ok()) return asked.status();
+    if (asked->kind != MemoryKind::device || asked->layout != cuda::Layout::chunk ||
+        asked->base != next || asked->gpu != facts.gpu)
+      return {};
+    facts.chunks.push_back({asked->bytes, asked->buffer_id});
+    facts.allocation_bytes += asked->bytes;
+  }
+  return {};
+}
+
 }  // namespace
 
 bool Registration::unpins() const noexcept {
@@ -101,6 +121,9 @@ Result<std::shared_ptr<const Registration>> Registry::add(void* pointer, std::ui
       facts.allocation = asked->base;
       facts.allocation_bytes = asked->bytes;
     }
+    facts.pooled = asked->layout == cuda::Layout::pool;
+    if (asked->layout == cuda::Layout::chunk)
+      if (Status walked = walk_chunks(*topology_, *asked, facts); !walked.ok()) return walked;
   }
   std::shared_ptr<HostBacking> backing;
   if (facts.kind != MemoryKind::device && (backing = backing_of(address)) != nullptr) {

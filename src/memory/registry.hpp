@@ -76,7 +76,8 @@ class Registry {
 
   /// Registers memory of the user's, which stays where it is until remove(). `pin` locks host
   /// memory for the driver, which makes copies to a GPU faster and registration slower; it brings
-  /// up the first GPU if none is up. invalid_argument: no memory, or not within one allocation.
+  /// up the first GPU if none is up. A range of chunks that cuMemMap put in a row counts as one
+  /// allocation. invalid_argument: no memory, or not within one allocation.
   /// unsupported: managed memory; pin without a GPU.
   Result<std::shared_ptr<const Registration>> add(void* pointer, std::uint64_t bytes,
                                                   Permissions peers, bool pin);

@@ -292,6 +292,8 @@ const Kind& kind_of(const std::string& name) {
     if (kind.name == name) return kind;
   for (const Kind& kind : kUnshared)
     if (kind.name == name) return kind;
+  for (const Kind& kind : kMadeKinds)
+    if (kind.name == name) return kind;
   throw std::invalid_argument(name);
 }
 
@@ -319,7 +321,7 @@ Held Held::loose(Engine& engine, const MemoryOptions& options) {
     held.buffer = Buffer::over(held.whole.data(), options.bytes, options.guard);
   } else {
     held.buffer =
-        take(Buffer::create(kind.kind, options.bytes, kind.gpu, options.guard, kind.unshared));
+        take(Buffer::create(kind.kind, options.bytes, kind.gpu, options.guard, kind.make));
   }
   return held;
 }

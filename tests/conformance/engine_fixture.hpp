@@ -26,15 +26,21 @@ struct Kind {
   const char* name;
   MemoryKind kind;
   unsigned gpu = 0;
-  bool unshared = false;
+  Make make = Make::allocated;
 };
 inline constexpr Kind kKinds[] = {{"device0", MemoryKind::device, 0},
                                   {"device1", MemoryKind::device, 1},
                                   {"pinned", MemoryKind::pinned},
                                   {"host", MemoryKind::host},
                                   {"shared", MemoryKind::shared}};
-inline constexpr Kind kUnshared[] = {{"unshared0", MemoryKind::device, 0, true},
-                                     {"unshared1", MemoryKind::device, 1, true}};
+inline constexpr Kind kUnshared[] = {{"unshared0", MemoryKind::device, 0, Make::unshared_chunks},
+                                     {"unshared1", MemoryKind::device, 1, Make::unshared_chunks}};
+/// Memory of the second GPU that cudaMalloc did not make; the last two cannot be mapped by others.
+inline constexpr Kind kMadeKinds[] = {
+    {"chunks", MemoryKind::device, 1, Make::chunks},
+    {"pool", MemoryKind::device, 1, Make::pool},
+    {"unshared_chunks", MemoryKind::device, 1, Make::unshared_chunks},
+    {"unshared_pool", MemoryKind::device, 1, Make::unshared_pool}};
 const Kind& kind_of(const std::string& name);
 inline void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 /// OK, or why memory of these kinds cannot be had.

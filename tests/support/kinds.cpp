@@ -1,9 +1,6 @@
 #include "tests/support/kinds.hpp"
 
 #include "cuda/stream.hpp"
-#include "tests/support/fake_cuda/controls.hpp"
-#include "tests/support/memory_entries.hpp"
-#include "tests/support/take.hpp"
 
 namespace linkspan::test {
 namespace {
@@ -29,52 +26,8 @@ Status need_gpus(unsigned count) {
               (created().ok() ? std::to_string(count) + " of them" : created().status().what())};
 }
 
-Result<std::unique_ptr<UnsharedMemory>> UnsharedMemory::create(const cuda::Device& device,
-                                                               std::uint64_t bytes) {
-  const auto scope = device.enter();
-  if (!scope.ok()) return scope.status();
-  std::unique_ptr<UnsharedMemory> made(new UnsharedMemory(device));
-  if (const FakeCuda fake = FakeCuda::find()) {
-    auto buffer = cuda::DeviceBuffer::create(*scope, bytes);
-    if (!buffer.ok()) return buffer.status();
-    made->address_ = buffer->address();
-    made->simulated_.emplace(*std::move(buffer));
-    fake.unshare(made->address_);
-    return made;
-  }
-  constexpr std::uint64_t kGranularity = 2u << 20;
-  const cuda::MemoryEntries vmm = cuda::MemoryEntries::find();
-  const auto status = [&](cuda::CUresult r, const char* call) {
-    return to_status(device.driver(), r, call);
-  };
-  made->bytes_ = (bytes + kGranularity - 1) / kGranularity * kGranularity;
-  cuda::CUmemAllocationProp prop{};
-  prop.type = 1;
-  prop.location = {.type = 1, .id = device.info().ordinal};
-  if (auto r = vmm.cuMemCreate(&made->handle_, made->bytes_, &prop, 0))
-    return status(r, "cuMemCreate");
-  if (auto r = vmm.cuMemAddressReserve(&made->address_, made->bytes_, 0, 0, 0))
-    return status(r, "cuMemAddressReserve");
-  if (auto r = vmm.cuMemMap(made->address_, made->bytes_, 0, made->handle_, 0))
-    return status(r, "cuMemMap");
-  made->mapped_ = true;
-  const cuda::CUmemAccessDesc access{.location = prop.location, .flags = 3};
-  if (auto r = vmm.cuMemSetAccess(made->address_, made->bytes_, &access, 1))
-    return status(r, "cuMemSetAccess");
-  return made;
-}
-
-UnsharedMemory::~UnsharedMemory() {
-  if (simulated_ || bytes_ == 0) return;
-  const auto scope = device_.enter();
-  const cuda::MemoryEntries vmm = cuda::MemoryEntries::find();
-  if (mapped_) (void)vmm.cuMemUnmap(address_, bytes_);
-  if (address_ != 0) (void)vmm.cuMemAddressFree(address_, bytes_);
-  if (handle_ != 0) (void)device_.driver().cuMemRelease(handle_);
-}
-
 Result<std::unique_ptr<Buffer>> Buffer::create(MemoryKind kind, std::uint64_t bytes, unsigned gpu,
-                                               std::uint64_t guard, bool unshared) {
+                                               std::uint64_t guard, Make make) {
   std::unique_ptr<Buffer> buffer(new Buffer(bytes, guard));
   if (kind == MemoryKind::host) {
     auto& memory = buffer->owner_.emplace<std::vector<std::byte>>(buffer->whole_bytes());
@@ -93,11 +46,20 @@ Result<std::unique_ptr<Buffer>> Buffer::create(MemoryKind kind, std::uint64_t by
     return buffer;
   }
   buffer->device_ = *device;
-  if (unshared) {
-    auto memory = UnsharedMemory::create(**device, buffer->whole_bytes());
-    if (!memory.ok()) return memory.status();
-    const auto& held = buffer->owner_.emplace<std::unique_ptr<UnsharedMemory>>(*std::move(memory));
-    buffer->whole_ = reinterpret_cast<std::byte*>(held->address());  // NOLINT(*-int-to-ptr)
+  if (make == Make::chunks || make == Make::unshared_chunks) {
+    constexpr std::uint64_t kBefore = 12345;  // of the first chunk, guard and all
+    auto row = std::make_unique<ChunkRow>(**device, buffer->whole_bytes() + ChunkRow::kChunk,
+                                          make == Make::chunks);
+    buffer->whole_ = reinterpret_cast<std::byte*>(  // NOLINT(*-int-to-ptr)
+        row->base() + ChunkRow::kChunk - kBefore);
+    buffer->owner_ = std::move(row);
+    return buffer;
+  }
+  if (make != Make::allocated) {
+    auto pool =
+        std::make_unique<PoolMemory>(**device, buffer->whole_bytes(), make == Make::pool);
+    buffer->whole_ = reinterpret_cast<std::byte*>(pool->base());  // NOLINT(*-int-to-ptr)
+    buffer->owner_ = std::move(pool);
     return buffer;
   }
   auto memory = cuda::DeviceBuffer::create(*scope, buffer->whole_bytes());

@@ -17,6 +17,7 @@
 #include "cuda/topology.hpp"
 #include "linkspan/status.hpp"
 #include "linkspan/types.hpp"
+#include "tests/support/made_memory.hpp"
 #include "tests/support/pattern.hpp"
 
 namespace linkspan::test {
@@ -28,43 +29,26 @@ inline constexpr const char* kNeedsGpu = "needs a GPU or the simulated driver";
 /// `unsupported` with kNeedsGpu, or when there are fewer than `count` GPUs.
 Status need_gpus(unsigned count);
 
-/// GPU memory that the driver exports in no way: virtual memory without a handle type, or what the
-/// simulated driver takes for that.
-/// Threads: immutable after construction.
-class UnsharedMemory {
- public:
-  static Result<std::unique_ptr<UnsharedMemory>> create(const cuda::Device& device,
-                                                        std::uint64_t bytes);
-  UnsharedMemory(const UnsharedMemory&) = delete;
-  UnsharedMemory& operator=(const UnsharedMemory&) = delete;
-  ~UnsharedMemory();
-  cuda::CUdeviceptr address() const noexcept { return address_; }
-
- private:
-  explicit UnsharedMemory(const cuda::Device& device) : device_(device) {}
-
-  const cuda::Device& device_;
-  std::optional<cuda::DeviceBuffer> simulated_;
-  unsigned long long handle_ = 0;
-  cuda::CUdeviceptr address_ = 0;
-  std::uint64_t bytes_ = 0;
-  bool mapped_ = false;
-};
+/// How memory of a GPU is made: by cuMemAlloc; as a row of chunks of 2 MiB, its first border a few
+/// KiB behind the front guard; from a pool of its own. The last two with file descriptors as their
+/// handles, or without any.
+enum class Make : std::uint8_t { allocated, chunks, unshared_chunks, pool, unshared_pool };
 
 class Buffer {
  public:
   static constexpr std::uint64_t kGuard = 4096;
 
   /// `kind` is host, pinned or device (the `gpu`-th); `bytes` lie between guards of `guard` bytes.
-  /// `unshared`: device memory as UnsharedMemory is.
   static Result<std::unique_ptr<Buffer>> create(MemoryKind kind, std::uint64_t bytes,
                                                 unsigned gpu = 0, std::uint64_t guard = kGuard,
-                                                bool unshared = false);
+                                                Make make = Make::allocated);
   /// Host memory that is somebody else's and holds the guards too.
   static std::unique_ptr<Buffer> over(void* whole, std::uint64_t bytes,
                                       std::uint64_t guard = kGuard);
 
   void* data() const noexcept { return whole_ + guard_; }
+  /// Of memory that was made as chunks.
+  ChunkRow& row() { return *std::get<std::unique_ptr<ChunkRow>>(owner_); }
   std::uint64_t bytes() const noexcept { return bytes_; }
 
   /// The pattern of `seed`, in the guards too.
@@ -85,7 +69,7 @@ class Buffer {
   std::byte* whole_ = nullptr;
   const cuda::Device* device_ = nullptr;  // null: the CPU reaches it
   std::variant<std::monostate, std::vector<std::byte>, cuda::PinnedBuffer, cuda::DeviceBuffer,
-               std::unique_ptr<UnsharedMemory>>
+               std::unique_ptr<ChunkRow>, std::unique_ptr<PoolMemory>>
       owner_;
 };
 

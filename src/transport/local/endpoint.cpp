@@ -63,7 +63,8 @@ RouteFacts LocalEndpoint::facts(Op, const Published& local, const ImportedMemory
   f.local_dma = local.dma();
   f.remote_dma = on_gpu(theirs) ? f.mapped != Mapped::nothing : remote.host_dma();
   f.cross_process = cross_process_.ok() && remote.key().address != 0 && !on_gpu(theirs);
-  f.peer_can_map = local.exportable() && !unopened_.contains(local.key.id.serial);
+  f.peer_can_map = local.key.mappable() && !unopened_.contains(local.key.id.serial);
+  f.lent = mapped_by(local.key);
   f.may_ask_peer = !for_peer;
   f.bounce = transport_.registry() != nullptr;
   f.bounce_on_gpu = on_gpu(ours) && on_gpu(theirs) && gpu_bay_.ok();

@@ -28,6 +28,13 @@ Status LocalEndpoint::ask_peer(Slot& slot, const Published& local, std::uint64_t
   if (!offered_.contains(serial)) {
     auto key = transport_.key_of(local);
     if (!key.ok()) return key.status();
+    // Of chunks a driver call for each, once for a region and a peer; none waits for what is in
+    // flight (fact: Chunks.SharingBesideAHeldStream).
+    if (key->last_fd) {
+      auto last = key->last_fd();
+      if (!last.ok()) return last.status();
+      key->fds.push_back(*std::move(last));
+    }
     flatbuffers::FlatBufferBuilder out;
     const auto bytes = out.CreateVector(reinterpret_cast<const std::uint8_t*>(key->bytes.data()),
                                         key->bytes.size());

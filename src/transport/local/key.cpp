@@ -1,5 +1,6 @@
 #include "transport/local/key.hpp"
 
+#include "base/fd_parcel.hpp"
 #include "base/schema/local_generated.h"
 #include "transport/local/wire.hpp"
 
@@ -19,13 +20,18 @@ std::vector<std::byte> encode(const Key& key) {
   flatbuffers::FlatBufferBuilder out;
   const auto gpu = vector_of(out, key.gpu);
   const auto ipc = key.ipc ? vector_of(out, *key.ipc) : flatbuffers::Offset<schema::ByteVector>();
+  const auto pool =
+      key.pool ? vector_of(out, *key.pool) : flatbuffers::Offset<schema::ByteVector>();
   const auto boot = vector_of(out, key.process.boot_id);
   const auto why = out.CreateString(key.why_not_mapped.substr(0, kMaxReason));
   out.Finish(schema::CreateLocalKey(out, key.id.incarnation, key.id.buffer, key.id.serial, boot,
                                     key.process.start_time, key.process.nonce, key.lease_slot,
                                     static_cast<std::uint8_t>(key.kind), key.peers.read,
                                     key.peers.write, key.peers.exclusive, key.bytes, key.address,
-                                    gpu, key.allocation_offset, ipc, key.has_memfd, why));
+                                    gpu, key.allocation_offset, ipc, key.has_memfd, why,
+                                    key.chunks ? key.chunks->count : 0,
+                                    key.chunks ? key.chunks->bytes : 0,
+                                    key.chunks ? key.chunks->id : 0, pool));
   return finished(out);
 }
 
@@ -49,6 +55,16 @@ Result<Key> decode_key(std::span<const std::byte> bytes) {
     return corrupt("key with a malformed IPC handle");
   key.has_memfd = wire->has_memfd();
   key.why_not_mapped = schema::text_of(*wire->why_not_mapped(), kMaxReason);
+  if (wire->chunks() > base::FdParcel::kMost) return corrupt("key of too many chunks");
+  if (wire->chunks() != 0) key.chunks = {wire->chunks(), wire->range_bytes(), wire->range_id()};
+  if (wire->pool_pointer() != nullptr && !take(wire->pool_pointer(), key.pool.emplace()))
+    return corrupt("key with a malformed pool pointer");
+  if (int{key.has_memfd} + int{key.ipc.has_value()} + int{key.chunks.has_value()} +
+          int{key.pool.has_value()} >
+      1)
+    return corrupt("key with two ways to map it");
+  if (key.kind == MemoryKind::device ? key.has_memfd : key.ipc || key.chunks || key.pool)
+    return corrupt("key to map another kind of memory");
   if (key.id.incarnation == 0 || key.id.serial == 0) return corrupt("key without an identity");
   if (!memory::fits(key.address, key.bytes, ~std::uint64_t{0}) ||
       !memory::fits(key.allocation_offset, key.bytes, ~std::uint64_t{0}))

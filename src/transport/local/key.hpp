@@ -12,6 +12,7 @@
 
 #include "base/process.hpp"
 #include "cuda/handles.hpp"
+#include "cuda/shared_range.hpp"
 #include "memory/region.hpp"
 
 namespace linkspan::transport::local {
@@ -28,7 +29,19 @@ struct Key {
   std::uint64_t allocation_offset = 0;
   std::optional<cuda::IpcHandle> ipc;
   bool has_memfd = false;
-  std::string why_not_mapped;  ///< The owner's words when there is neither handle nor memfd.
+  /// Chunks of virtual memory in a row, whose fds come in a parcel.
+  struct Chunks {
+    std::uint32_t count = 0;
+    std::uint64_t bytes = 0;  ///< Of all of them.
+    std::uint64_t id = 0;     ///< The same chunks, the same number.
+  };
+  std::optional<Chunks> chunks;
+  std::optional<cuda::PoolPointer> pool;  ///< An allocation of a pool, whose fd comes beside it.
+  std::string why_not_mapped;  ///< The owner's words when there is nothing of these.
+
+  bool mappable() const noexcept { return ipc || has_memfd || chunks || pool; }
+  /// Behind the fd of the leases.
+  bool has_fd() const noexcept { return has_memfd || chunks || pool; }
 };
 
 std::vector<std::byte> encode(const Key& key);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/fd_parcel.hpp"
 #include "base/process.hpp"
 #include "transport/local/endpoint.hpp"
 
@@ -21,6 +22,95 @@ constexpr Capabilities kCapabilities{
     .max_inflight = 256};
 
 Status corrupt(const char* what) { return {Code::corrupt, Scope::request, what}; }
+
+/// Which chunks these are, as one number: the key of a cache, where a region that overlaps another
+/// one may share its ends and differ in between.
+std::uint64_t id_of(const std::vector<memory::Chunk>& chunks) {
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, by words
+  for (const memory::Chunk& chunk : chunks)
+    for (const std::uint64_t word : {chunk.bytes, chunk.buffer})
+      hash = (hash ^ word) * 0x100000001b3;
+  return hash;
+}
+
+/// Chooses by what a peer is to map it, and tries it.
+Status lend(const cuda::Device& device, const memory::Region::Facts& facts, Key& key) {
+  if (facts.pooled) {
+    if (auto pool = cuda::export_pool(device, facts.allocation); !pool.ok()) return pool.status();
+    auto pointer = cuda::export_pool_pointer(device, facts.allocation);
+    if (!pointer.ok()) return pointer.status();
+    key.pool = *pointer;
+    return {};
+  }
+  if (facts.chunks.empty()) {
+    auto handle = cuda::export_ipc(device, facts.allocation);
+    if (!handle.ok()) return handle.status();
+    key.ipc = *handle;
+    return {};
+  }
+  if (facts.chunks.size() > base::FdParcel::kMost)
+    return {Code::unsupported, Scope::request,
+            "it consists of " + std::to_string(facts.chunks.size()) + " chunks, and " +
+                std::to_string(base::FdParcel::kMost) +
+                " of a region at most travel to a peer: register it in parts"};
+  std::uint64_t address = facts.allocation;
+  for (const memory::Chunk& chunk : facts.chunks) {
+    if (auto fd = cuda::export_chunk(device, address); !fd.ok()) return fd.status();
+    address += chunk.bytes;
+  }
+  key.chunks = {static_cast<std::uint32_t>(facts.chunks.size()), facts.allocation_bytes,
+                id_of(facts.chunks)};
+  return {};
+}
+
+/// The fd beside such a key. What was unmapped since the registration is not given away: something
+/// else may lie there (fact: Chunks.BufferIdsTellAChunkFromALaterOne).
+Result<base::Fd> lent_fd(const cuda::Topology& topology, const Published& published) {
+  const memory::Region::Facts& facts = published.region->facts();
+  const cuda::Device* device = topology.active(facts.gpu);
+  if (device == nullptr) return Status(Code::internal, Scope::request, "its GPU is not up");
+  const auto still = [&](std::uint64_t address, std::uint64_t buffer) {
+    const auto now =
+        topology.identify(reinterpret_cast<void*>(address));  // NOLINT(performance-no-int-to-ptr)
+    if (!now.ok()) return now.status();
+    if (now->buffer_id == buffer) return Status();
+    return Status(Code::unreachable, Scope::request,
+                  "its owner has freed or unmapped this memory without Engine::invalidate");
+  };
+  if (published.key.pool) {
+    if (Status status = still(facts.allocation, facts.id.buffer); !status.ok()) return status;
+    return cuda::export_pool(*device, facts.allocation);
+  }
+  auto parcel = base::FdParcel::create();
+  if (!parcel.ok()) return parcel.status();
+  std::uint64_t address = facts.allocation;
+  for (const memory::Chunk& chunk : facts.chunks) {
+    if (Status status = still(address, chunk.buffer); !status.ok()) return status;
+    auto fd = cuda::export_chunk(*device, address);
+    if (!fd.ok()) return fd.status();
+    if (Status status = parcel->put(*std::move(fd), chunk.bytes); !status.ok()) return status;
+    address += chunk.bytes;
+  }
+  return parcel->seal();
+}
+
+Result<std::unique_ptr<cuda::SharedRange>> open_chunks(const cuda::Device& device,
+                                                       const base::Fd& parcel, const Key& key) {
+  auto range = cuda::SharedRange::reserve(device, key.chunks->bytes);
+  if (!range.ok()) return range.status();
+  for (std::uint32_t left = key.chunks->count; left != 0;) {
+    auto batch = base::FdParcel::take_batch(parcel);
+    if (!batch.ok()) return batch.status();
+    if (batch->empty() || batch->size() > left)
+      return corrupt("the key came with another number of chunks");
+    for (const base::NumberedFd& chunk : *batch)
+      if (Status status = (*range)->add(chunk.fd, chunk.number); !status.ok()) return status;
+    left -= static_cast<std::uint32_t>(batch->size());
+  }
+  if ((*range)->bytes() != key.chunks->bytes)
+    return corrupt("the chunks of the key are less than it claims");
+  return range;
+}
 
 }  // namespace
 
@@ -96,15 +186,15 @@ Result<memory::PublishedKey> LocalTransport::publish(const memory::Region& regio
          .allocation_offset = facts.address - facts.allocation,
          .ipc = std::nullopt,
          .has_memfd = false,
+         .chunks = std::nullopt,
+         .pool = std::nullopt,
          .why_not_mapped = {}};
   if (facts.kind == MemoryKind::device) {
     auto device = bring_up(facts.gpu);
     if (!device.ok()) return device.status();
-    auto handle = cuda::export_ipc(**device, facts.allocation);
-    if (handle.ok())
-      key.ipc = *handle;
-    else
-      key.why_not_mapped = "CUDA cannot export it: " + handle.status().what();
+    if (!facts.peers.exclusive)
+      if (Status status = lend(**device, facts, key); !status.ok())
+        key.why_not_mapped = "CUDA cannot export it: " + status.what();
   } else if (facts.kind == MemoryKind::shared && facts.memfd >= 0) {
     auto duplicate =
         base::Fd::from("fcntl(F_DUPFD_CLOEXEC)", ::fcntl(facts.memfd, F_DUPFD_CLOEXEC, 0));
@@ -116,7 +206,6 @@ Result<memory::PublishedKey> LocalTransport::publish(const memory::Region& regio
                          " memory of its process: allocate_shared makes memory that peers can map";
   }
   if (facts.peers.exclusive) {
-    key.ipc.reset();
     key.has_memfd = false;
     key.why_not_mapped = "its owner registered it as exclusive";
   }
@@ -145,6 +234,10 @@ Result<memory::PublishedKey> LocalTransport::key_of(const Published& published) 
     if (!memfd.ok()) return memfd.status();
     out.fds.push_back(*std::move(memfd));
   }
+  if (published.key.chunks || published.key.pool)
+    out.last_fd = [topology = options_.topology, kept = published.shared_from_this()] {
+      return lent_fd(*topology, *kept);
+    };
   out.bearer = published.key.ipc.has_value();
   return out;
 }
@@ -234,7 +327,7 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
     return corrupt("a key of another Engine's region");
   // Every peer knows who we are and may say that it is us: then its addresses would be ours.
   const bool same_process = remote.from_this_process && key.process == base::this_process();
-  if (remote.fds.size() != (key.has_memfd ? 2u : 1u))
+  if (remote.fds.size() != (key.has_fd() ? 2u : 1u))
     return corrupt("the key came without its fds");
   auto lease = lease_of(key.id.incarnation, remote.fds[0]);
   if (!lease.ok()) return lease.status();
@@ -271,7 +364,7 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
   Status status;
   if (same_process) memory->use_same_process();
   if (memory->key().kind == MemoryKind::device)
-    status = map_device(*memory, deadline);
+    status = map_device(*memory, remote.fds, deadline);
   else if (memory->key().has_memfd && !same_process)
     status = map_host(*memory, remote.fds[1], deadline);
   if (status.code() == Code::corrupt || status.code() == Code::timed_out) return status;
@@ -296,11 +389,12 @@ Status LocalTransport::map_host(ImportedMemory& memory, const base::Fd& memfd,
   return {};
 }
 
-Status LocalTransport::map_device(ImportedMemory& memory, base::Deadline deadline) {
+Status LocalTransport::map_device(ImportedMemory& memory, std::span<base::Fd> fds,
+                                  base::Deadline deadline) {
   const Key& key = memory.key();
   if (options_.topology == nullptr)
     return {Code::unsupported, Scope::request, "no CUDA driver in this process"};
-  if (!memory.same_process() && !key.ipc)
+  if (memory.same_process() ? key.address == 0 : !key.mappable())
     return {Code::unsupported, Scope::request, key.why_not_mapped};
   std::vector<const cuda::Device*> devices = options_.topology->all_active();
   if (devices.empty() || memory.same_process()) {
@@ -312,6 +406,9 @@ Status LocalTransport::map_device(ImportedMemory& memory, base::Deadline deadlin
     if (!device.ok()) return device.status();
     devices = options_.topology->all_active();
   }
+  if (!memory.same_process() && key.has_fd())
+    if (Status status = map_range(memory, fds[1], *devices.front(), deadline); !status.ok())
+      return status;
   Status first_failure;
   for (const cuda::Device* device : devices) {
     // Up by another's hand, such as a pinned registration's, it has no copier of ours yet.
@@ -328,7 +425,16 @@ Status LocalTransport::add_view(ImportedMemory& memory, const cuda::Device& devi
                                 base::Deadline deadline) {
   const Key& key = memory.key();
   if (memory.same_process()) {
+    if (Status status = cuda::allow_own(*options_.topology, device, key.address, key.bytes);
+        !status.ok())
+      return status;
     memory.add_view({&device, key.address, nullptr});
+    return {};
+  }
+  if (key.chunks || key.pool) {
+    if (memory.range() == nullptr) return {Code::unsupported, Scope::request, "not mapped"};
+    if (Status status = memory.range()->allow(device); !status.ok()) return status;
+    memory.add_view({&device, memory.range()->base() + key.allocation_offset, nullptr});
     return {};
   }
   const IpcKey which{{key.id.incarnation, {key.id.buffer, 0}, device.info().ordinal}, *key.ipc};
@@ -350,6 +456,29 @@ std::vector<CopyCount> LocalTransport::copies() const {
   for (std::size_t i = 0; i < copies.size(); ++i)
     copies[i].copier = name_of(static_cast<copy::Method>(i));
   return copies;
+}
+
+/// All of it at once, for whichever GPUs come up: the fds are here but now.
+Status LocalTransport::map_range(ImportedMemory& memory, const base::Fd& fd,
+                                 const cuda::Device& device, base::Deadline deadline) {
+  const Key& key = memory.key();
+  if (key.pool) {
+    // Beside the buffer id the place in the pool, should a pool's memory have one id.
+    const memory::ImportKey which{
+        key.id.incarnation, {key.id.buffer, key.address - key.allocation_offset}, -1};
+    auto opened = ranges_.get(which, deadline,
+                              [&] { return cuda::SharedRange::open(device, fd, *key.pool); });
+    if (!opened.ok()) return opened.status();
+    memory.use_range(*std::move(opened));
+  } else {
+    const memory::ImportKey which{key.id.incarnation, {key.id.buffer, key.chunks->id}, -1};
+    auto opened = ranges_.get(which, deadline, [&] { return open_chunks(device, fd, key); });
+    if (!opened.ok()) return opened.status();
+    memory.use_range(*std::move(opened));
+  }
+  if (!memory::fits(key.allocation_offset, key.bytes, memory.range()->bytes()))
+    return corrupt("the key claims more than its CUDA memory has");
+  return {};
 }
 
 std::vector<std::byte> LocalTransport::address() const {

@@ -1,6 +1,6 @@
 // transport/local/local_transport.hpp - memory of this host: of this process or of another one.
 //
-// It publishes regions (CUDA IPC handle, memfd, address), imports those of peers as mappings, and
+// It publishes regions (CUDA IPC handle, chunks, pool, memfd, address), imports those of peers as mappings, and
 // owns the copiers that all its Endpoints share: one GpuCopier for each GPU that is up, one
 // CpuCopier. What a GPU needs is made here, off the lock, when the first region of that GPU is
 // published or imported; the path of a byte finds it ready.
@@ -35,14 +35,13 @@ inline constexpr std::size_t kMaxImports = 16384;
 
 /// One published region.
 /// Threads: `uses` any thread; the rest is immutable.
-struct Published {
+struct Published : std::enable_shared_from_this<Published> {
   Key key;
   const memory::Region* region = nullptr;
   base::Fd memfd;                                            ///< Of a shared region, ours.
   std::shared_ptr<const memory::Registration> registration;  ///< Also the registry's. May be null.
   std::atomic<std::uint32_t> uses{0};                        ///< By what we execute for peers.
 
-  bool exportable() const noexcept { return key.ipc.has_value() || key.has_memfd; }
   /// A GPU can read and write it by DMA.
   bool dma() const noexcept {
     if (key.kind == MemoryKind::shared) return registration != nullptr && registration->pinned();
@@ -121,7 +120,9 @@ class LocalTransport final : public Transport {
   Result<std::shared_ptr<LeaseView>> lease_of(std::uint64_t incarnation, const base::Fd& fd);
   void forget_import(std::uint64_t number) LINKSPAN_EXCLUDES(mutex_);
   Status map_host(ImportedMemory& memory, const base::Fd& memfd, base::Deadline deadline);
-  Status map_device(ImportedMemory& memory, base::Deadline deadline);
+  Status map_device(ImportedMemory& memory, std::span<base::Fd> fds, base::Deadline deadline);
+  Status map_range(ImportedMemory& memory, const base::Fd& fd, const cuda::Device& device,
+                   base::Deadline deadline);
   /// In a thread of its own, when that holds up nobody.
   void close(std::function<void()> closing);
   Status add_view(ImportedMemory& memory, const cuda::Device& device, base::Deadline deadline);
@@ -137,6 +138,7 @@ class LocalTransport final : public Transport {
   /// By the handle itself too: whoever has it may open that memory, whatever else its key claims.
   using IpcKey = std::pair<memory::ImportKey, cuda::IpcHandle>;
   memory::ImportCache<IpcKey, cuda::IpcMapping> ipc_mappings_;
+  memory::ImportCache<memory::ImportKey, cuda::SharedRange> ranges_;  // for all devices
 
   base::Mutex bringing_up_;  // one GPU at a time
   mutable base::Mutex mutex_;

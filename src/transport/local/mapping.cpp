@@ -48,11 +48,18 @@ Status HostMapping::pin(const cuda::Device& device) {
   return {};
 }
 
+Mapped mapped_by(const Key& key) noexcept {
+  if (key.ipc) return Mapped::cuda_ipc;
+  if (key.chunks) return Mapped::cuda_vmm;
+  if (key.pool) return Mapped::cuda_pool;
+  return key.has_memfd ? Mapped::memfd : Mapped::nothing;
+}
+
 Mapped ImportedMemory::mapped() const {
   if (key_.kind == MemoryKind::device) {
     const base::MutexLock lock(mutex_);
     if (views_.empty()) return Mapped::nothing;
-    return same_process_ ? Mapped::same_process : Mapped::cuda_ipc;
+    return same_process_ ? Mapped::same_process : mapped_by(key_);
   }
   if (host_address_ == 0) return Mapped::nothing;
   return same_process_ ? Mapped::same_process : Mapped::memfd;

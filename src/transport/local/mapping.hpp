@@ -2,7 +2,7 @@
 //
 // Made off the lock at import, by what the key brings: the same process (its address), a memfd
 // (mmap, locked for the driver once a GPU is up), a CUDA IPC handle (opened on each GPU that is
-// up). What cannot be mapped is a Mapping too: the peer executes, or the kernel copies by address.
+// up), chunks or pool memory (mapped once, each GPU that is up let in). What cannot be mapped is a Mapping too: the peer executes, or the kernel copies by address.
 // Threads: any thread. A view is added when another GPU comes up; the rest is immutable.
 #pragma once
 
@@ -53,7 +53,7 @@ class ImportedMemory {
   struct View {
     const cuda::Device* device = nullptr;
     std::uint64_t address = 0;                 ///< Of the region's first byte.
-    std::shared_ptr<cuda::IpcMapping> opened;  // also of other regions in the allocation
+    std::shared_ptr<cuda::IpcMapping> opened;  // also of other regions in the allocation. Or null.
   };
 
   ImportedMemory(Key key, std::shared_ptr<LeaseView> lease)
@@ -74,10 +74,14 @@ class ImportedMemory {
   // While it is being made, and when a GPU comes up.
   void use_same_process();
   void use_host(std::shared_ptr<HostMapping> host);
+  void use_range(std::shared_ptr<cuda::SharedRange> range) { range_ = std::move(range); }
   void add_view(View view) LINKSPAN_EXCLUDES(mutex_);
   bool wants_view(const cuda::Device& device) const LINKSPAN_EXCLUDES(mutex_);
   void refuse(std::string why) LINKSPAN_EXCLUDES(mutex_);
   HostMapping* host() const noexcept { return host_.get(); }
+  /// Chunks or pool memory: one mapping for all devices, each of which is let in. Null: other
+  /// memory, or not mapped.
+  cuda::SharedRange* range() const noexcept { return range_.get(); }
   bool same_process() const noexcept { return same_process_; }
 
  private:
@@ -85,12 +89,16 @@ class ImportedMemory {
   const std::shared_ptr<LeaseView> lease_;  // of all mappings of that peer
   bool same_process_ = false;
   std::uint64_t host_address_ = 0;
-  std::shared_ptr<HostMapping> host_;  // also of other regions in the memfd
+  std::shared_ptr<HostMapping> host_;         // also of other regions in the memfd
+  std::shared_ptr<cuda::SharedRange> range_;  // also of other regions in it
 
   mutable base::Mutex mutex_;
   std::vector<View> views_ LINKSPAN_GUARDED_BY(mutex_);
   std::string why_not_ LINKSPAN_GUARDED_BY(mutex_);
 };
+
+/// As what the memory of a key is mapped where its process is not this one.
+Mapped mapped_by(const Key& key) noexcept;
 
 /// What the engine holds of it.
 class LocalMapping final : public Mapping {

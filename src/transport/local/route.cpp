@@ -18,15 +18,40 @@ constexpr Duration kAsking = std::chrono::microseconds(50),
 bool on_gpu(MemoryKind kind) { return kind == MemoryKind::device; }
 
 /// By what this process, or the peer, or the kernel reaches the other side's memory.
-enum class Reach : std::uint8_t { same_process, cuda_ipc, memfd, kernel, bounce };
-constexpr std::array kReach = {"same_process", "cuda_ipc", "memfd", "kernel", "bounce"};
+enum class Reach : std::uint8_t {
+  same_process,
+  cuda_ipc,
+  memfd,
+  cuda_vmm,
+  cuda_pool,
+  kernel,
+  bounce
+};
+constexpr std::array kReach = {"same_process", "cuda_ipc", "memfd", "cuda_vmm",
+                               "cuda_pool",    "kernel",   "bounce"};
+
+Reach reach_by(Mapped mapped) {
+  switch (mapped) {
+    case Mapped::same_process:
+      return Reach::same_process;
+    case Mapped::cuda_ipc:
+      return Reach::cuda_ipc;
+    case Mapped::cuda_vmm:
+      return Reach::cuda_vmm;
+    case Mapped::cuda_pool:
+      return Reach::cuda_pool;
+    case Mapped::nothing:
+    case Mapped::memfd:
+      break;
+  }
+  return Reach::memfd;
+}
 
 Reach reach_of(const RouteFacts& f, const Route& chosen) {
   if (chosen.where == Route::Where::both) return Reach::bounce;
-  if (chosen.where == Route::Where::peer) return on_gpu(f.local) ? Reach::cuda_ipc : Reach::memfd;
+  if (chosen.where == Route::Where::peer) return reach_by(f.lent);
   if (chosen.method == copy::Method::cross_process) return Reach::kernel;
-  if (f.mapped == Mapped::same_process) return Reach::same_process;
-  return f.mapped == Mapped::cuda_ipc ? Reach::cuda_ipc : Reach::memfd;
+  return reach_by(f.mapped);
 }
 
 copy::ShapeFacts shape_facts(const RouteFacts& f) {
@@ -140,7 +165,7 @@ Explanation describe(const RouteFacts& f, const Route& chosen) {
       out.executor = "here";
       out.reason = cross ? "the peer's memory is private, the kernel copies it without the peer"
                          : "the peer's region is mapped in this process";
-      if (f.link == copy::Link::same_gpu && f.mapped == Mapped::cuda_ipc)
+      if (f.link == copy::Link::same_gpu && f.mapped != Mapped::same_process)
         out.reason +=
             "; both processes use one GPU: without MPS their kernels are time-sliced, copies are "
             "not";

@@ -15,7 +15,7 @@
 namespace linkspan::transport::local {
 
 /// How this process reaches the peer's region by address.
-enum class Mapped : std::uint8_t { nothing, same_process, cuda_ipc, memfd };
+enum class Mapped : std::uint8_t { nothing, same_process, cuda_ipc, memfd, cuda_vmm, cuda_pool };
 
 struct RouteFacts {
   MemoryKind local = MemoryKind::host, remote = MemoryKind::host;
@@ -25,7 +25,8 @@ struct RouteFacts {
   std::string_view why_not_mapped{};
   bool cross_process = false;  ///< process_vm_readv works and the owner gave an address.
   std::string_view why_no_cross_process{};
-  bool peer_can_map = false;  ///< Ours: a CUDA IPC handle or a memfd exists and may be given.
+  bool peer_can_map = false;  ///< Ours: there is something to map it by, and it may be given.
+  Mapped lent = Mapped::nothing;  ///< As what the peer then maps it.
   std::string_view why_peer_cannot{};
   bool may_ask_peer = true;    ///< False where we execute for the peer already.
   bool bounce = false;         ///< Memory of ours can be made that both sides map.

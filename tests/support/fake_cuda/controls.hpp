@@ -23,8 +23,6 @@ struct FakeCuda {
   void (*hold)(int ordinal, int hold) = nullptr;
   /// The context's end: drops what is queued; calls in it answer 700. Returns when all is quiet.
   void (*lose)(int ordinal) = nullptr;
-  /// From now on the driver exports that device memory no more than memory without a handle type.
-  void (*unshare)(std::uint64_t address) = nullptr;
 
   /// Null members when the process runs another driver. Does not initialise it.
   static FakeCuda find() {
@@ -44,7 +42,6 @@ struct FakeCuda {
     ask("fakeCudaReset", found.reset);
     ask("fakeCudaHold", found.hold);
     ask("fakeCudaLose", found.lose);
-    ask("fakeCudaUnshare", found.unshare);
     return found;
   }
   explicit operator bool() const noexcept { return lose != nullptr; }

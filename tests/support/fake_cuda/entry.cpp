@@ -119,11 +119,6 @@ void lose(int ordinal) {
   stop_device(ordinal, true, [](Device& device) { device.lost = true; });
 }
 
-void unshare(std::uint64_t address) {
-  const Lock lock(world().mutex);
-  if (Allocation* found = find_allocation(address)) found->exportable = false;
-}
-
 struct Control {
   const char* name;
   void* function;
@@ -131,8 +126,7 @@ struct Control {
 const Control kControls[] = {{"fakeCudaCallCount", reinterpret_cast<void*>(&call_count)},
                              {"fakeCudaReset", reinterpret_cast<void*>(&reset)},
                              {"fakeCudaHold", reinterpret_cast<void*>(&hold)},
-                             {"fakeCudaLose", reinterpret_cast<void*>(&lose)},
-                             {"fakeCudaUnshare", reinterpret_cast<void*>(&unshare)}};
+                             {"fakeCudaLose", reinterpret_cast<void*>(&lose)}};
 
 /// The library is loaded as long as this lives.
 struct Lifetime {

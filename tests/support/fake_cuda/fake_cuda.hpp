@@ -129,7 +129,6 @@ struct Allocation {
   Origin origin{};        // of imported memory
   unsigned opens = 0;     // of imported memory
   bool live = true;       // not yet freed
-  bool exportable = true; // by a legacy handle (fakeCudaUnshare)
   Access access;          // of chunks and pools; null: any context's
   CUmemoryPool pool = nullptr;
   std::shared_ptr<Chunk> chunk;              // also of handles and of other mappings

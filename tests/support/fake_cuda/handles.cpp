@@ -51,7 +51,7 @@ CUresult put_attribute(void* value, CUpointer_attribute attribute, const Allocat
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return put<int>(value, of.ordinal);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      return put<unsigned>(value, of.kind == Kind::device && of.exportable);
+      return put<unsigned>(value, of.kind == Kind::device);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return put<CUmemoryPool>(value, of.pool);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
@@ -182,7 +182,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   Call call;
   if (call.error != CUDA_SUCCESS) return call.error;
   const Allocation* found = find_allocation(address);
-  if (found == nullptr || found->kind != Kind::device || !found->exportable || without_ipc())
+  if (found == nullptr || found->kind != Kind::device || without_ipc())
     return CUDA_ERROR_INVALID_VALUE;
   *handle = describe_memfd(*found);
   return CUDA_SUCCESS;

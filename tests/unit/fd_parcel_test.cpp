@@ -1,0 +1,75 @@
+#include "base/fd_parcel.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "tests/support/take.hpp"
+
+namespace linkspan::base {
+namespace {
+
+using test::take;
+
+Fd file(std::uint64_t bytes) {
+  Fd fd = take(Fd::from("memfd_create", ::memfd_create("parcel", MFD_CLOEXEC)));
+  EXPECT_EQ(::ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+  return fd;
+}
+
+TEST(FdParcel, BringsEachFdWithItsNumberInOrder) {
+  for (const std::uint64_t count :
+       {std::uint64_t{0}, std::uint64_t{1}, FdParcel::kBatch, std::uint64_t{300}}) {
+    FdParcel parcel = take(FdParcel::create());
+    for (std::uint64_t i = 0; i < count; ++i) ASSERT_TRUE(parcel.put(file(i), i).ok());
+    const Fd sealed = take(parcel.seal());
+    std::uint64_t came = 0;
+    for (;;) {
+      const auto batch = take(FdParcel::take_batch(sealed));
+      if (batch.empty()) break;
+      for (const NumberedFd& each : batch) {
+        struct stat facts {};
+        ASSERT_EQ(::fstat(each.fd.get(), &facts), 0);
+        EXPECT_EQ(each.number, came);
+        EXPECT_EQ(static_cast<std::uint64_t>(facts.st_size), came++);
+      }
+    }
+    EXPECT_EQ(came, count);
+  }
+}
+
+TEST(FdParcel, WhatIsNoneIsCorrupt) {
+  EXPECT_EQ(FdParcel::take_batch(file(100)).status().code(), Code::corrupt);
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  const Fd ours(ends[0]), theirs(ends[1]);
+  // Nothing in it, and its other end is open: an answer, and at once.
+  EXPECT_EQ(FdParcel::take_batch(theirs).status().code(), Code::corrupt);
+  const std::uint64_t numbers[3] = {};
+  for (const std::size_t bytes : {std::size_t{5}, std::size_t{8}, sizeof numbers}) {
+    ASSERT_EQ(::send(ours.get(), numbers, bytes, 0), static_cast<ssize_t>(bytes));
+    EXPECT_EQ(FdParcel::take_batch(theirs).status().code(), Code::corrupt) << bytes;
+  }
+}
+
+TEST(FdParcel, HoldsAsManyAsItSays) {
+  FdParcel parcel = take(FdParcel::create());
+  const Fd one = file(1);
+  for (std::size_t i = 0; i < FdParcel::kMost; ++i) {
+    const Status status = parcel.put(take(one.duplicate()), i);
+    if (status.code() == Code::no_resource) {  // this user may not have so many under way
+      EXPECT_NE(status.what().find("ulimit -n"), std::string::npos) << status.what();
+      return;
+    }
+    ASSERT_TRUE(status.ok()) << status.to_string();
+  }
+  const Fd sealed = take(parcel.seal());
+  std::size_t came = 0;
+  for (std::size_t batch = 1; batch != 0; came += batch)
+    batch = take(FdParcel::take_batch(sealed)).size();
+  EXPECT_EQ(came, FdParcel::kMost);
+}
+
+}  // namespace
+}  // namespace linkspan::base
