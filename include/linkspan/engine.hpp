@@ -51,6 +51,7 @@ class LINKSPAN_API Engine {
   ~Engine();
 
   /// Registers memory of any kind that linkspan detects by the pointer: of a GPU, pinned, pageable.
+  /// What peers can map of it, and what to do where they cannot: docs/memory.md.
   /// Off the data path: the first region of a GPU takes up to 0.5 s, and waits for what is in
   /// flight on that GPU, a held stream too. invalid_argument: no memory, or it leaves its
   /// allocation. unsupported: managed memory.
@@ -63,6 +64,13 @@ class LINKSPAN_API Engine {
   /// Ends the registration: its key is dead at once, and ok says that no peer maps it and no
   /// transfer uses it any more. busy: the text names who still does; call again.
   Status deregister(const Region& region, Duration timeout = std::chrono::seconds(10));
+
+  /// The memory is about to be unmapped or freed: as deregister(), but what this side has in flight
+  /// on the region is canceled, and peers let go of GPU memory although their users hold its
+  /// RemoteRegion. For an allocator that gives the pages away and keeps the address: map again,
+  /// then register again. ok: nobody touches it any more. busy: the text names who still does; call
+  /// again (docs/memory.md).
+  Status invalidate(const Region& region, Duration timeout = std::chrono::seconds(10));
 
   /// "unix:/path", or a name below socket_dir; empty: a name is made up.
   Status listen(std::string_view address = {});

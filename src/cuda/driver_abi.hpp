@@ -226,34 +226,34 @@ using GetProcAddress = CUresult (*)(const char* symbol, void** function, int ver
      void** parameters, void** extra))
 
 /// Null in the table when the driver is too old for them.
-#define LINKSPAN_DRIVER_OPTIONAL(X)                                                              \
-  X(cuFuncLoad, 12040, (CUfunction function))                                                    \
-  X(cuMemRetainAllocationHandle, 11000, (CUmemGenericAllocationHandle * handle, void* address))  \
-  X(cuMemRelease, 10020, (CUmemGenericAllocationHandle handle))                                  \
-  X(cuMemAddressReserve, 10020,                                                                  \
-    (CUdeviceptr * address, std::size_t bytes, std::size_t alignment, CUdeviceptr wish,          \
-     unsigned long long flags))                                                                  \
-  X(cuMemAddressFree, 10020, (CUdeviceptr address, std::size_t bytes))                           \
-  X(cuMemMap, 10020,                                                                             \
-    (CUdeviceptr address, std::size_t bytes, std::size_t offset,                                 \
-     CUmemGenericAllocationHandle handle, unsigned long long flags))                             \
-  X(cuMemUnmap, 10020, (CUdeviceptr address, std::size_t bytes))                                 \
-  X(cuMemSetAccess, 10020,                                                                       \
-    (CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* access, std::size_t count))  \
-  X(cuMemExportToShareableHandle, 10020,                                                         \
-    (void* shareable, CUmemGenericAllocationHandle handle, unsigned type,                        \
-     unsigned long long flags))                                                                  \
-  X(cuMemImportFromShareableHandle, 10020,                                                       \
-    (CUmemGenericAllocationHandle * handle, void* shareable, unsigned type))                     \
-  X(cuMemPoolExportToShareableHandle, 11020,                                                     \
-    (void* shareable, CUmemoryPool pool, unsigned type, unsigned long long flags))               \
-  X(cuMemPoolImportFromShareableHandle, 11020,                                                   \
-    (CUmemoryPool * pool, void* shareable, unsigned type, unsigned long long flags))             \
-  X(cuMemPoolExportPointer, 11020, (CUmemPoolPtrExportData * data, CUdeviceptr address))         \
-  X(cuMemPoolImportPointer, 11020,                                                               \
-    (CUdeviceptr * address, CUmemoryPool pool, CUmemPoolPtrExportData * data))                   \
-  X(cuMemPoolSetAccess, 11020,                                                                   \
-    (CUmemoryPool pool, const CUmemAccessDesc* access, std::size_t count))                       \
+#define LINKSPAN_DRIVER_OPTIONAL(X)                                                             \
+  X(cuFuncLoad, 12040, (CUfunction function))                                                   \
+  X(cuMemRetainAllocationHandle, 11000, (CUmemGenericAllocationHandle * handle, void* address)) \
+  X(cuMemRelease, 10020, (CUmemGenericAllocationHandle handle))                                 \
+  X(cuMemAddressReserve, 10020,                                                                 \
+    (CUdeviceptr * address, std::size_t bytes, std::size_t alignment, CUdeviceptr wish,         \
+     unsigned long long flags))                                                                 \
+  X(cuMemAddressFree, 10020, (CUdeviceptr address, std::size_t bytes))                          \
+  X(cuMemMap, 10020,                                                                            \
+    (CUdeviceptr address, std::size_t bytes, std::size_t offset,                                \
+     CUmemGenericAllocationHandle handle, unsigned long long flags))                            \
+  X(cuMemUnmap, 10020, (CUdeviceptr address, std::size_t bytes))                                \
+  X(cuMemSetAccess, 10020,                                                                      \
+    (CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* access, std::size_t count)) \
+  X(cuMemExportToShareableHandle, 10020,                                                        \
+    (void* shareable, CUmemGenericAllocationHandle handle, unsigned type,                       \
+     unsigned long long flags))                                                                 \
+  X(cuMemImportFromShareableHandle, 10020,                                                      \
+    (CUmemGenericAllocationHandle * handle, void* shareable, unsigned type))                    \
+  X(cuMemPoolExportToShareableHandle, 11020,                                                    \
+    (void* shareable, CUmemoryPool pool, unsigned type, unsigned long long flags))              \
+  X(cuMemPoolImportFromShareableHandle, 11020,                                                  \
+    (CUmemoryPool * pool, void* shareable, unsigned type, unsigned long long flags))            \
+  X(cuMemPoolExportPointer, 11020, (CUmemPoolPtrExportData * data, CUdeviceptr address))        \
+  X(cuMemPoolImportPointer, 11020,                                                              \
+    (CUdeviceptr * address, CUmemoryPool pool, CUmemPoolPtrExportData * data))                  \
+  X(cuMemPoolSetAccess, 11020,                                                                  \
+    (CUmemoryPool pool, const CUmemAccessDesc* access, std::size_t count))                      \
   X(cuMemPoolDestroy, 11020, (CUmemoryPool pool))
 
 }  // namespace linkspan::cuda

@@ -134,7 +134,8 @@ Result<std::unique_ptr<SharedRange>> SharedRange::open(const Device& device, con
   const Result<DeviceScope> scope = device.enter();
   if (!scope.ok()) return scope.status();
   std::unique_ptr<SharedRange> range(new SharedRange(device));
-  CUresult r = driver.cuMemPoolImportFromShareableHandle(&range->pool_, as_handle(pool), kFdType, 0);
+  CUresult r =
+      driver.cuMemPoolImportFromShareableHandle(&range->pool_, as_handle(pool), kFdType, 0);
   if (r != CUDA_SUCCESS) return to_status(driver, r, "cuMemPoolImportFromShareableHandle");
   auto data = std::bit_cast<CUmemPoolPtrExportData>(pointer);
   CUdeviceptr base = 0;

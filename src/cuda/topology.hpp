@@ -79,10 +79,11 @@ struct PointerFacts {
   MemoryKind kind = MemoryKind::host;  ///< device, pinned, managed, or host: the driver knows none.
   GpuUuid gpu{};                       ///< Where it lies, or was pinned for. Zero: host.
   std::uint64_t buffer_id = 0;         ///< The allocation's, never used again in this process.
-  std::uint64_t base = 0, bytes = 0;   ///< The whole allocation; zero for plain host memory. Of
-                                       ///< chunks this one (fact: Chunks.ARangeIsWhatAnAddressTells).
+  std::uint64_t base = 0,
+                bytes = 0;  ///< The whole allocation; zero for plain host memory. Of
+                            ///< chunks this one (fact: Chunks.ARangeIsWhatAnAddressTells).
   Layout layout = Layout::whole;
-  bool legacy_ipc = false;             ///< export_ipc() will take it.
+  bool legacy_ipc = false;  ///< export_ipc() will take it.
 };
 
 class Topology {

@@ -49,6 +49,7 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   Result<Region> allocate_shared(std::uint64_t bytes, const RegionOptions& options);
   Status publish(std::string_view name, const Region& region);
   Status deregister(const Region& region, Duration timeout) LINKSPAN_EXCLUDES(exports_mutex_);
+  Status invalidate(const Region& region, Duration timeout) LINKSPAN_EXCLUDES(exports_mutex_);
 
   // core_peers.cpp
   Status listen(std::string_view address);
@@ -87,6 +88,8 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   bool forked() const noexcept { return fork_.forked(); }
 
  private:
+  Status end_region(const Region& region, Duration timeout, bool at_once)
+      LINKSPAN_EXCLUDES(exports_mutex_);
   std::shared_ptr<const Keys> keys_of(std::uint64_t serial) LINKSPAN_EXCLUDES(exports_mutex_);
   /// An import under way.
   struct Lookup {

@@ -38,6 +38,14 @@ Status Core::publish(std::string_view name, const Region& region) {
 }
 
 Status Core::deregister(const Region& region, Duration timeout) {
+  return end_region(region, timeout, false);
+}
+
+Status Core::invalidate(const Region& region, Duration timeout) {
+  return end_region(region, timeout, true);
+}
+
+Status Core::end_region(const Region& region, Duration timeout, bool at_once) {
   if (!region.valid() || registry_->find(region.registration_->id()) == nullptr)
     return {Code::invalid_argument, Scope::request, "the region is not registered in this Engine"};
   const memory::Registration& registration = *region.registration_;
@@ -47,17 +55,20 @@ Status Core::deregister(const Region& region, Duration timeout) {
     const base::MutexLock lock(exports_mutex_);
     exports_.erase(registration.id().serial);
   }
-  for (;;) {
-    Status status = retract_everywhere(transports_, registration.region());
+  for (bool first = true;; first = false) {
+    Status status = retract_everywhere(transports_, registration.region(), at_once);
     // The user frees it next, so this cannot be put off (cuda/closings.hpp).
     if (status.ok() && registration.unpins() && !topology_->closings()->free())
       status = {Code::busy, Scope::process,
                 "to unpin it would wait for the streams that transfers of this Engine follow or "
                 "hold, and hold up all others: wait for those transfers"};
     if (status.ok()) status = registry_->remove(registration.id());
+    const bool cancels = at_once && first;
     const base::MutexLock lock(worker_.mutex);
     if (status.ok()) worker_.retracted(registration.id().serial);
-    if (status.code() != Code::busy || deadline.passed()) return status;
+    if (status.code() != Code::busy || (deadline.passed() && !cancels)) return status;
+    // Now that nothing is submitted on it any more, nothing escapes.
+    if (cancels) worker_.cancel_all_on(registration);
     if (worker_.progress() != 0) quiet_.notify_all();
     quiet_.wait(worker_.mutex, after(std::min<Duration>(deadline.left(), 1ms)));
   }

@@ -62,6 +62,9 @@ Status Engine::publish(std::string_view name, const Region& region) {
 Status Engine::deregister(const Region& region, Duration timeout) {
   return on(core_, [&](auto& core) { return core.deregister(region, timeout); });
 }
+Status Engine::invalidate(const Region& region, Duration timeout) {
+  return on(core_, [&](auto& core) { return core.invalidate(region, timeout); });
+}
 Status Engine::listen(std::string_view address) {
   return on(core_, [&](auto& core) { return core.listen(address); });
 }

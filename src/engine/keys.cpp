@@ -25,10 +25,11 @@ Result<std::shared_ptr<const Keys>> publish_everywhere(const Transports& transpo
   return std::shared_ptr<const Keys>(std::move(keys));
 }
 
-Status retract_everywhere(const Transports& transports, const memory::Region& region) {
+Status retract_everywhere(const Transports& transports, const memory::Region& region,
+                          bool at_once) {
   Status status;
   for (const auto& transport : transports) {
-    Status retracted = transport->retract(region);
+    Status retracted = transport->retract(region, at_once);
     if (retracted.code() == Code::not_found) continue;  // it published nothing, or has let go
     if (status.ok()) status = retracted;
   }
@@ -59,11 +60,11 @@ Result<control::Exported> exported(const Transports& transports, const memory::R
       if (!last.ok()) return last.status();
       out.fds.push_back(*std::move(last));
     }
-    descriptor.keys.push_back({.transport = std::string(transports[i]->name()),
-                               .bytes = key->bytes,
-                               .fd_count = static_cast<std::uint32_t>(key->fds.size()) +
-                                           (key->last_fd ? 1u : 0u),
-                               .bearer = key->bearer});
+    descriptor.keys.push_back(
+        {.transport = std::string(transports[i]->name()),
+         .bytes = key->bytes,
+         .fd_count = static_cast<std::uint32_t>(key->fds.size()) + (key->last_fd ? 1u : 0u),
+         .bearer = key->bearer});
   }
   out.descriptor = memory::encode(descriptor);
   return out;

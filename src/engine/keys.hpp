@@ -24,8 +24,8 @@ using Keys = std::vector<std::optional<memory::PublishedKey>>;
 /// The region is good if one transport gave a key; else the first refusal, and nothing is kept.
 Result<std::shared_ptr<const Keys>> publish_everywhere(const Transports& transports,
                                                        const memory::Region& region);
-/// OK: no peer maps it any more. busy: ask again.
-Status retract_everywhere(const Transports& transports, const memory::Region& region);
+/// OK: no peer maps it any more. busy: ask again. `at_once` as Transport::retract().
+Status retract_everywhere(const Transports& transports, const memory::Region& region, bool at_once);
 
 /// The Descriptor and duplicates of the keys' fds.
 Result<control::Exported> exported(const Transports& transports, const memory::Region& region,

@@ -193,7 +193,7 @@ void LooseMemory::make_room(std::uint64_t begin, std::uint64_t bytes) {
     }
   }
   std::erase_if(leaving_, [&](const auto& registration) {
-    return retract_everywhere(transports_, registration->region()).code() != Code::busy &&
+    return retract_everywhere(transports_, registration->region(), false).code() != Code::busy &&
            registry_.remove(registration->id()).code() != Code::busy;
   });
 }

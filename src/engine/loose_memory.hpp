@@ -78,7 +78,8 @@ class LooseMemory {
   static constexpr std::size_t kKept = 64;
 
   /// `peer_reads`: the peer may read it; what is kept or shared it may read and write. One pointer
-  /// query; of memory that cuMemMap mapped one for each chunk. invalid_argument: no memory, or it leaves its allocation. unsupported: managed memory.
+  /// query; of memory that cuMemMap mapped one for each chunk. invalid_argument: no memory, or it
+  /// leaves its allocation. unsupported: managed memory.
   Result<Loan> borrow(const void* pointer, std::uint64_t bytes, bool peer_reads)
       LINKSPAN_EXCLUDES(making_, mutex_);
 

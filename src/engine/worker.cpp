@@ -156,6 +156,17 @@ void Worker::cancel(TransferState& transfer) {
   }
 }
 
+void Worker::cancel_all_on(const memory::Registration& registration) {
+  std::vector<std::shared_ptr<TransferState>>
+      found;  // to cancel may end one, which is then no more
+  for (const auto& [id, transfer] : transfers_) {
+    const auto& local =
+        transfer->exchange != nullptr ? transfer->exchange->memory.registration() : transfer->local;
+    if (local.get() == &registration && transfer->whole == nullptr) found.push_back(transfer);
+  }
+  for (const auto& transfer : found) cancel(*transfer);
+}
+
 /// The transfer's status once nothing of it is in flight; its notification goes first.
 bool Worker::finish(TransferState& transfer) {
   PeerRecord* peer = find_peer(transfer.peer);

@@ -90,6 +90,8 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
       LINKSPAN_REQUIRES(mutex);
   Rendezvous& rendezvous() LINKSPAN_REQUIRES(mutex) { return rendezvous_; }
   void cancel(TransferState& transfer) LINKSPAN_REQUIRES(mutex);
+  /// Whatever reads or writes that memory of ours here.
+  void cancel_all_on(const memory::Registration& registration) LINKSPAN_REQUIRES(mutex);
   /// How many transfers became quiet.
   std::size_t progress() LINKSPAN_REQUIRES(mutex);
   transport::NextLook next_look() LINKSPAN_REQUIRES(mutex);

@@ -159,8 +159,9 @@ class Transport {
   /// OFF THE LOCK. Once for every Region, also one that stays local: wires register it here.
   virtual Result<memory::PublishedKey> publish(const memory::Region& region) = 0;
   /// OFF THE LOCK, before the Region ends. Its key is dead at once. OK: no peer reaches it through
-  /// here any more. busy: one still does, ask again.
-  virtual Status retract(const memory::Region& region) = 0;
+  /// here any more. busy: one still does, ask again. `at_once`: the memory itself goes away, so
+  /// peers give back what maps GPU memory although their users hold the Mapping.
+  virtual Status retract(const memory::Region& region, bool at_once) = 0;
   /// Under the Worker's lock. As retract(), of a private region (no peer can map it) whose key no
   /// peer uses any more, as the caller knows: nobody is asked. busy: this side executes on it for a
   /// peer, ask again.

@@ -49,8 +49,7 @@ struct World {
     return remotes[kind];
   }
   Held& here(const std::string& kind) {
-    if (!held.contains(kind))
-      held[kind] = Held::make(pair.engine, {.kind = kind, .bytes = kBytes});
+    if (!held.contains(kind)) held[kind] = Held::make(pair.engine, {.kind = kind, .bytes = kBytes});
     return held[kind];
   }
   std::map<std::string, Held> held;  // outlives the Engine
@@ -127,8 +126,7 @@ TEST_F(EngineMadeGpu, WhatCannotBeMappedSaysSoWithTheRemedy) {
        {std::pair{"unshared_chunks", "TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC=1"},
         {"unshared_pool", "cudaMemPoolCreate"}}) {
     pair.far.add(kind, {.kind = kind});
-    const auto why =
-        take(pair.peer.explain(Op::write, here.region, pair.remote(kind), 1, kMiB));
+    const auto why = take(pair.peer.explain(Op::write, here.region, pair.remote(kind), 1, kMiB));
     EXPECT_NE(refusals(why).find("CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR"), std::string::npos)
         << refusals(why);
     EXPECT_NE(refusals(why).find(remedy), std::string::npos) << refusals(why);

@@ -207,12 +207,12 @@ class Loopback final : public Transport {
       key.bytes.push_back(static_cast<std::byte>(token >> shift));
     return key;
   }
-  Status retract(const Region& region) override {
+  Status retract(const Region& region, bool) override {
     const std::scoped_lock lock(wire_->mutex);
     std::erase_if(wire_->published, [&](const auto& entry) { return entry.second == &region; });
     return {};
   }
-  Status forget(const Region& region) override { return retract(region); }
+  Status forget(const Region& region) override { return retract(region, false); }
   Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, Deadline deadline) override {
     if (deadline.passed()) return Status(Code::timed_out, Scope::request, "import");
     if (key.bytes.size() != 8 || !key.fds.empty())

@@ -204,8 +204,7 @@ TEST_F(Chunks, UnmappingBesideAHeldStream) {
   found(waits ? "waits" : "does not wait");
 }
 
-const std::vector<std::uint64_t> kPlaces = {0,          kChunk - 1,     kChunk,
-                                            2 * kChunk, 3 * kChunk - 1};
+const std::vector<std::uint64_t> kPlaces = {0, kChunk - 1, kChunk, 2 * kChunk, 3 * kChunk - 1};
 const std::vector<unsigned> kThere = {10, 10, 11, 12, 12};
 
 TEST_F(Chunks, AnotherProcessMapsThemInARow) {
@@ -257,10 +256,10 @@ TEST_F(Chunks, SharingBesideAHeldStream) {
     step = 1;  // lent
     CUmemGenericAllocationHandle handle = 0;
     CUdeviceptr place = 0;
-    EXPECT_EQ(cu->cuMemImportFromShareableHandle(
-                  &handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(fds[0].get())),
-                  kPosixFd),
-              CUDA_SUCCESS);
+    EXPECT_EQ(
+        cu->cuMemImportFromShareableHandle(
+            &handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(fds[0].get())), kPosixFd),
+        CUDA_SUCCESS);
     EXPECT_EQ(cu->cuMemAddressReserve(&place, kChunk, 0, 0, 0), CUDA_SUCCESS);
     map(place, handle);
     allow(place, kChunk, 0);

@@ -202,9 +202,9 @@ class Server {
 
 void serve(Line& line) {
   Server server;
-  line.serve([&](const Json& call,
-                 const std::vector<base::Fd>& fds) { return server.handle(call, fds); },
-             [&] { return server.go_on(); });
+  line.serve(
+      [&](const Json& call, const std::vector<base::Fd>& fds) { return server.handle(call, fds); },
+      [&] { return server.go_on(); });
 }
 const bool kHelper = add_helper("driver_facts", serve);
 

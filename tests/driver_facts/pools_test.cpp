@@ -97,8 +97,8 @@ TEST_F(Pools, AnAddressTellsItsAllocation) {
   const CUdeviceptr again = allocate(made, stream);
   ASSERT_EQ(cu->cuStreamSynchronize(stream), CUDA_SUCCESS);
   found("of 1 MiB the range is " + std::to_string(bytes) + " bytes, by attributes from " +
-        std::to_string(start - two) + " on " + std::to_string(size) + "; ids of two: " +
-        (first == second ? "the same" : "differ") + "; a later one at " +
+        std::to_string(start - two) + " on " + std::to_string(size) +
+        "; ids of two: " + (first == second ? "the same" : "differ") + "; a later one at " +
         (again == two ? "that address: " : "another address: ") +
         (buffer_id(again) == second ? "the same" : "another"));
   EXPECT_EQ(vmm.cuMemFreeAsync(one, stream), CUDA_SUCCESS);

@@ -56,8 +56,7 @@ Result<std::unique_ptr<Buffer>> Buffer::create(MemoryKind kind, std::uint64_t by
     return buffer;
   }
   if (make != Make::allocated) {
-    auto pool =
-        std::make_unique<PoolMemory>(**device, buffer->whole_bytes(), make == Make::pool);
+    auto pool = std::make_unique<PoolMemory>(**device, buffer->whole_bytes(), make == Make::pool);
     buffer->whole_ = reinterpret_cast<std::byte*>(pool->base());  // NOLINT(*-int-to-ptr)
     buffer->owner_ = std::move(pool);
     return buffer;

@@ -1,5 +1,6 @@
-// tests/support/memory_entries.hpp - how chunks of virtual memory and stream-ordered pools are made,
-// as PyTorch's expandable segments and cudaMallocAsync do; what the library calls is in its table.
+// tests/support/memory_entries.hpp - how chunks of virtual memory and stream-ordered pools are
+// made, as PyTorch's expandable segments and cudaMallocAsync do; what the library calls is in its
+// table.
 //
 // tests/abi/driver_abi_check.cpp holds them against cuda.h.
 // Threads: any thread.

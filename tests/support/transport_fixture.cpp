@@ -89,7 +89,7 @@ Result<PublishedKey> HereEnd::publish(const Memory& memory) {
   return transport().publish(region(memory));
 }
 
-Status HereEnd::retract(const Memory& memory) { return transport().retract(region(memory)); }
+Status HereEnd::retract(const Memory& memory) { return transport().retract(region(memory), false); }
 
 void HereEnd::progress() {
   NoSink sink;

@@ -28,9 +28,8 @@ class SharedRangeOnDevice : public ::testing::Test {
   void SetUp() override {
     if (const Status status = test::need_gpus(1); !status.ok()) GTEST_SKIP() << status.to_string();
     registry_ = std::make_unique<memory::Registry>(kOurs, test::topology());
-    auto made = take(LocalTransport::create({.topology = test::topology(),
-                                             .registry = registry_.get(),
-                                             .incarnation = kOurs}));
+    auto made = take(LocalTransport::create(
+        {.topology = test::topology(), .registry = registry_.get(), .incarnation = kOurs}));
     transport_.reset(static_cast<LocalTransport*>(made.release()));
   }
   std::shared_ptr<const memory::Registration> add(Make make) {
@@ -48,14 +47,14 @@ class SharedRangeOnDevice : public ::testing::Test {
     Key key = take(decode_key(published.bytes));
     ++key.process.nonce;
     change(key, fds);
-    return transport_->import_memory(
-        {encode(key), fds}, base::Deadline::after(base::Clock::steady(), 10s));
+    return transport_->import_memory({encode(key), fds},
+                                     base::Deadline::after(base::Clock::steady(), 10s));
   }
   Code refused(Make make, const std::function<void(Key&, std::vector<base::Fd>&)>& change) {
     auto made = import(make, change);
     const Code code = made.status().code();
     if (made.ok()) made->reset();
-    must(transport_->retract(registrations_.back()->region()));
+    must(transport_->retract(registrations_.back()->region(), false));
     return code;
   }
 

@@ -343,10 +343,10 @@ Status LocalEndpoint::send(Message message, std::span<const std::byte> bytes,
   return channel_.send(static_cast<std::uint16_t>(message), bytes, fds);
 }
 
-bool LocalEndpoint::tell_retract(std::uint64_t serial) {
+bool LocalEndpoint::tell_retract(std::uint64_t serial, bool at_once) {
   const base::MutexLock lock(retract_mutex_);
   if (deaf_) return false;
-  to_retract_.push_back(serial);
+  to_retract_.emplace_back(serial, at_once);
   return true;
 }
 

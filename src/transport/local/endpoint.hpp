@@ -45,7 +45,7 @@ class LocalEndpoint final : public Endpoint {
   void peer_gone() override;
 
   /// Any thread: the peer is to be told that our region is dead. False: there is no peer to tell.
-  bool tell_retract(std::uint64_t serial) LINKSPAN_EXCLUDES(retract_mutex_);
+  bool tell_retract(std::uint64_t serial, bool at_once) LINKSPAN_EXCLUDES(retract_mutex_);
   std::string peer_name() const { return std::string(channel_.peer_name()); }
 
  private:
@@ -178,10 +178,11 @@ class LocalEndpoint final : public Endpoint {
   // Of these are not open yet; also of the tasks that open them, which may outlive the Endpoint.
   const std::shared_ptr<std::atomic<std::size_t>> opening_ =
       std::make_shared<std::atomic<std::size_t>>(0);
-  std::set<std::uint64_t> dying_;  // the peer's serials that it waits to hear `retracted` of
+  // The peer's serials that it waits to hear `retracted` of; true: their memory goes away at once.
+  std::map<std::uint64_t, bool> dying_;
 
   base::Mutex retract_mutex_;
-  std::vector<std::uint64_t> to_retract_ LINKSPAN_GUARDED_BY(retract_mutex_);
+  std::vector<std::pair<std::uint64_t, bool>> to_retract_ LINKSPAN_GUARDED_BY(retract_mutex_);
   std::atomic<bool> deaf_{false};  // closed or gone
 };
 

@@ -151,7 +151,7 @@ Status LocalEndpoint::on_retract(std::span<const std::byte> bytes) {
   if (wire == nullptr) return corrupt("malformed retract");
   if (dying_.size() >= kLeaseSlots) return corrupt("more retracts than a peer can have regions");
   offers_.erase(wire->serial());
-  dying_.insert(wire->serial());
+  dying_[wire->serial()] |= wire->at_once();
   return {};
 }
 

@@ -133,29 +133,32 @@ bool LocalEndpoint::report(Slot& slot, CompletionSink& sink) {
 }
 
 void LocalEndpoint::send_pending() {
-  std::vector<std::uint64_t> retract;
+  std::vector<std::pair<std::uint64_t, bool>> retract;
   {
     const base::MutexLock lock(retract_mutex_);
     retract.swap(to_retract_);
   }
-  for (const std::uint64_t serial : retract) {
+  for (const auto& [serial, at_once] : retract) {
     offered_.erase(serial);
     unopened_.erase(serial);
     flatbuffers::FlatBufferBuilder out;
-    out.Finish(schema::CreateRetract(out, serial));
+    out.Finish(schema::CreateRetract(out, serial, at_once));
     if (send(Message::retract, finished(out)).code() == Code::no_resource) {
       const base::MutexLock lock(retract_mutex_);
-      to_retract_.push_back(serial);
+      to_retract_.emplace_back(serial, at_once);
     }
   }
-  for (auto serial = dying_.begin(); serial != dying_.end();) {
+  for (auto dying = dying_.begin(); dying != dying_.end();) {
+    const auto& [serial, at_once] = *dying;
+    const memory::RegionId id{.incarnation = peer_.incarnation, .buffer = 0, .serial = serial};
+    if (at_once) transport_.let_go(id);
     bool sent = false;
-    if (!transport_.maps({.incarnation = peer_.incarnation, .buffer = 0, .serial = *serial})) {
+    if (!transport_.maps(id)) {
       flatbuffers::FlatBufferBuilder out;
-      out.Finish(schema::CreateRetracted(out, *serial));
+      out.Finish(schema::CreateRetracted(out, serial));
       sent = send(Message::retracted, finished(out)).code() != Code::no_resource;
     }
-    serial = sent ? dying_.erase(serial) : std::next(serial);
+    dying = sent ? dying_.erase(dying) : std::next(dying);
   }
 }
 

@@ -24,14 +24,12 @@ std::vector<std::byte> encode(const Key& key) {
       key.pool ? vector_of(out, *key.pool) : flatbuffers::Offset<schema::ByteVector>();
   const auto boot = vector_of(out, key.process.boot_id);
   const auto why = out.CreateString(key.why_not_mapped.substr(0, kMaxReason));
-  out.Finish(schema::CreateLocalKey(out, key.id.incarnation, key.id.buffer, key.id.serial, boot,
-                                    key.process.start_time, key.process.nonce, key.lease_slot,
-                                    static_cast<std::uint8_t>(key.kind), key.peers.read,
-                                    key.peers.write, key.peers.exclusive, key.bytes, key.address,
-                                    gpu, key.allocation_offset, ipc, key.has_memfd, why,
-                                    key.chunks ? key.chunks->count : 0,
-                                    key.chunks ? key.chunks->bytes : 0,
-                                    key.chunks ? key.chunks->id : 0, pool));
+  out.Finish(schema::CreateLocalKey(
+      out, key.id.incarnation, key.id.buffer, key.id.serial, boot, key.process.start_time,
+      key.process.nonce, key.lease_slot, static_cast<std::uint8_t>(key.kind), key.peers.read,
+      key.peers.write, key.peers.exclusive, key.bytes, key.address, gpu, key.allocation_offset, ipc,
+      key.has_memfd, why, key.chunks ? key.chunks->count : 0, key.chunks ? key.chunks->bytes : 0,
+      key.chunks ? key.chunks->id : 0, pool));
   return finished(out);
 }
 

@@ -37,7 +37,7 @@ struct Key {
   };
   std::optional<Chunks> chunks;
   std::optional<cuda::PoolPointer> pool;  ///< An allocation of a pool, whose fd comes beside it.
-  std::string why_not_mapped;  ///< The owner's words when there is nothing of these.
+  std::string why_not_mapped;             ///< The owner's words when there is nothing of these.
 
   bool mappable() const noexcept { return ipc || has_memfd || chunks || pool; }
   /// Behind the fd of the leases.

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "base/fd_parcel.hpp"
 #include "base/process.hpp"
 #include "transport/local/endpoint.hpp"
+#include "transport/local/lending.hpp"
 
 namespace linkspan::transport::local {
 namespace {
@@ -22,95 +22,6 @@ constexpr Capabilities kCapabilities{
     .max_inflight = 256};
 
 Status corrupt(const char* what) { return {Code::corrupt, Scope::request, what}; }
-
-/// Which chunks these are, as one number: the key of a cache, where a region that overlaps another
-/// one may share its ends and differ in between.
-std::uint64_t id_of(const std::vector<memory::Chunk>& chunks) {
-  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, by words
-  for (const memory::Chunk& chunk : chunks)
-    for (const std::uint64_t word : {chunk.bytes, chunk.buffer})
-      hash = (hash ^ word) * 0x100000001b3;
-  return hash;
-}
-
-/// Chooses by what a peer is to map it, and tries it.
-Status lend(const cuda::Device& device, const memory::Region::Facts& facts, Key& key) {
-  if (facts.pooled) {
-    if (auto pool = cuda::export_pool(device, facts.allocation); !pool.ok()) return pool.status();
-    auto pointer = cuda::export_pool_pointer(device, facts.allocation);
-    if (!pointer.ok()) return pointer.status();
-    key.pool = *pointer;
-    return {};
-  }
-  if (facts.chunks.empty()) {
-    auto handle = cuda::export_ipc(device, facts.allocation);
-    if (!handle.ok()) return handle.status();
-    key.ipc = *handle;
-    return {};
-  }
-  if (facts.chunks.size() > base::FdParcel::kMost)
-    return {Code::unsupported, Scope::request,
-            "it consists of " + std::to_string(facts.chunks.size()) + " chunks, and " +
-                std::to_string(base::FdParcel::kMost) +
-                " of a region at most travel to a peer: register it in parts"};
-  std::uint64_t address = facts.allocation;
-  for (const memory::Chunk& chunk : facts.chunks) {
-    if (auto fd = cuda::export_chunk(device, address); !fd.ok()) return fd.status();
-    address += chunk.bytes;
-  }
-  key.chunks = {static_cast<std::uint32_t>(facts.chunks.size()), facts.allocation_bytes,
-                id_of(facts.chunks)};
-  return {};
-}
-
-/// The fd beside such a key. What was unmapped since the registration is not given away: something
-/// else may lie there (fact: Chunks.BufferIdsTellAChunkFromALaterOne).
-Result<base::Fd> lent_fd(const cuda::Topology& topology, const Published& published) {
-  const memory::Region::Facts& facts = published.region->facts();
-  const cuda::Device* device = topology.active(facts.gpu);
-  if (device == nullptr) return Status(Code::internal, Scope::request, "its GPU is not up");
-  const auto still = [&](std::uint64_t address, std::uint64_t buffer) {
-    const auto now =
-        topology.identify(reinterpret_cast<void*>(address));  // NOLINT(performance-no-int-to-ptr)
-    if (!now.ok()) return now.status();
-    if (now->buffer_id == buffer) return Status();
-    return Status(Code::unreachable, Scope::request,
-                  "its owner has freed or unmapped this memory without Engine::invalidate");
-  };
-  if (published.key.pool) {
-    if (Status status = still(facts.allocation, facts.id.buffer); !status.ok()) return status;
-    return cuda::export_pool(*device, facts.allocation);
-  }
-  auto parcel = base::FdParcel::create();
-  if (!parcel.ok()) return parcel.status();
-  std::uint64_t address = facts.allocation;
-  for (const memory::Chunk& chunk : facts.chunks) {
-    if (Status status = still(address, chunk.buffer); !status.ok()) return status;
-    auto fd = cuda::export_chunk(*device, address);
-    if (!fd.ok()) return fd.status();
-    if (Status status = parcel->put(*std::move(fd), chunk.bytes); !status.ok()) return status;
-    address += chunk.bytes;
-  }
-  return parcel->seal();
-}
-
-Result<std::unique_ptr<cuda::SharedRange>> open_chunks(const cuda::Device& device,
-                                                       const base::Fd& parcel, const Key& key) {
-  auto range = cuda::SharedRange::reserve(device, key.chunks->bytes);
-  if (!range.ok()) return range.status();
-  for (std::uint32_t left = key.chunks->count; left != 0;) {
-    auto batch = base::FdParcel::take_batch(parcel);
-    if (!batch.ok()) return batch.status();
-    if (batch->empty() || batch->size() > left)
-      return corrupt("the key came with another number of chunks");
-    for (const base::NumberedFd& chunk : *batch)
-      if (Status status = (*range)->add(chunk.fd, chunk.number); !status.ok()) return status;
-    left -= static_cast<std::uint32_t>(batch->size());
-  }
-  if ((*range)->bytes() != key.chunks->bytes)
-    return corrupt("the chunks of the key are less than it claims");
-  return range;
-}
 
 }  // namespace
 
@@ -219,7 +130,7 @@ Result<memory::PublishedKey> LocalTransport::publish(const memory::Region& regio
     return made;
   }
   const base::MutexLock lock(mutex_);
-  entries_[facts.id.serial] = {std::move(published), false, {}};
+  entries_[facts.id.serial] = {std::move(published), false, false, {}};
   return made;
 }
 
@@ -236,13 +147,13 @@ Result<memory::PublishedKey> LocalTransport::key_of(const Published& published) 
   }
   if (published.key.chunks || published.key.pool)
     out.last_fd = [topology = options_.topology, kept = published.shared_from_this()] {
-      return lent_fd(*topology, *kept);
+      return lent_fd(*topology, kept->region->facts(), kept->key);
     };
   out.bearer = published.key.ipc.has_value();
   return out;
 }
 
-Status LocalTransport::retract(const memory::Region& region) {
+Status LocalTransport::retract(const memory::Region& region, bool at_once) {
   const std::uint64_t serial = region.facts().id.serial;
   const base::MutexLock lock(mutex_);
   const auto found = entries_.find(serial);
@@ -251,9 +162,13 @@ Status LocalTransport::retract(const memory::Region& region) {
   Entry& entry = found->second;
   if (!entry.retracting) {
     entry.retracting = true;
+    entry.at_once = at_once;
     leases_->revoke(entry.published->key.lease_slot);
     for (LocalEndpoint* endpoint : endpoints_)
-      if (endpoint->tell_retract(serial)) entry.unacknowledged.insert(endpoint);
+      if (endpoint->tell_retract(serial, at_once)) entry.unacknowledged.insert(endpoint);
+  } else if (at_once && !std::exchange(entry.at_once, true)) {
+    for (LocalEndpoint* endpoint : endpoints_)
+      if (entry.unacknowledged.contains(endpoint)) (void)endpoint->tell_retract(serial, true);
   }
   if (!entry.unacknowledged.empty()) {
     std::string names;
@@ -289,8 +204,31 @@ void LocalTransport::acknowledged(const LocalEndpoint& endpoint, std::uint64_t s
 bool LocalTransport::maps(const memory::RegionId& id) const {
   const base::MutexLock lock(mutex_);
   return std::any_of(imports_.begin(), imports_.end(), [&](const auto& import) {
-    return import.second.id.incarnation == id.incarnation && import.second.id.serial == id.serial;
+    return !import.second.closed && import.second.id.incarnation == id.incarnation &&
+           import.second.id.serial == id.serial;
   });
+}
+
+void LocalTransport::let_go(const memory::RegionId& id) {
+  std::vector<std::shared_ptr<ImportedMemory>> found;  // ends after the lock
+  const base::MutexLock lock(mutex_);
+  for (auto& [number, import] : imports_) {
+    if (import.letting_go || import.id.incarnation != id.incarnation ||
+        import.id.serial != id.serial)
+      continue;
+    found.push_back(import.memory.lock());
+    const auto& memory = found.back();
+    // Its user's Mapping and this one: a batch would have its own, and with a lease that has ended
+    // none begins.
+    if (memory == nullptr || memory.use_count() > 2 || memory->host() != nullptr) continue;
+    import.letting_go = true;
+    close([this, at = number, held = memory->let_go()]() mutable {
+      held = {};
+      const base::MutexLock closed(mutex_);
+      if (const auto still = imports_.find(at); still != imports_.end())
+        still->second.closed = true;
+    });
+  }
 }
 
 Result<std::unique_ptr<Mapping>> LocalTransport::import_key(RemoteKey key,
@@ -432,9 +370,10 @@ Status LocalTransport::add_view(ImportedMemory& memory, const cuda::Device& devi
     return {};
   }
   if (key.chunks || key.pool) {
-    if (memory.range() == nullptr) return {Code::unsupported, Scope::request, "not mapped"};
-    if (Status status = memory.range()->allow(device); !status.ok()) return status;
-    memory.add_view({&device, memory.range()->base() + key.allocation_offset, nullptr});
+    const auto range = memory.range();
+    if (range == nullptr) return {Code::unsupported, Scope::request, "not mapped"};
+    if (Status status = range->allow(device); !status.ok()) return status;
+    memory.add_view({&device, range->base() + key.allocation_offset, nullptr});
     return {};
   }
   const IpcKey which{{key.id.incarnation, {key.id.buffer, 0}, device.info().ordinal}, *key.ipc};

@@ -1,12 +1,11 @@
 // transport/local/local_transport.hpp - memory of this host: of this process or of another one.
 //
-// It publishes regions (CUDA IPC handle, chunks, pool, memfd, address), imports those of peers as mappings, and
-// owns the copiers that all its Endpoints share: one GpuCopier for each GPU that is up, one
-// CpuCopier. What a GPU needs is made here, off the lock, when the first region of that GPU is
-// published or imported; the path of a byte finds it ready.
-// Threads: as transport.hpp says; what Endpoints call is marked.
-// Invariants: a region's lease is granted from publish() to retract(); once retract() answered OK
-// no peer maps it and no Endpoint of ours uses it for a peer.
+// It publishes regions (CUDA IPC handle, chunks, pool, memfd, address), imports those of peers as
+// mappings, and owns the copiers that all its Endpoints share: one GpuCopier for each GPU that is
+// up, one CpuCopier. What a GPU needs is made here, off the lock, when the first region of that GPU
+// is published or imported; the path of a byte finds it ready. Threads: as transport.hpp says; what
+// Endpoints call is marked. Invariants: a region's lease is granted from publish() to retract();
+// once retract() answered OK no peer maps it and no Endpoint of ours uses it for a peer.
 #pragma once
 
 #include <array>
@@ -68,7 +67,7 @@ class LocalTransport final : public Transport {
   const Capabilities& capabilities() const noexcept override;
   Result<memory::PublishedKey> publish(const memory::Region& region) override
       LINKSPAN_EXCLUDES(mutex_);
-  Status retract(const memory::Region& region) override LINKSPAN_EXCLUDES(mutex_);
+  Status retract(const memory::Region& region, bool at_once) override LINKSPAN_EXCLUDES(mutex_);
   Status forget(const memory::Region& region) override LINKSPAN_EXCLUDES(mutex_);
   Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, base::Deadline deadline) override
       LINKSPAN_EXCLUDES(mutex_);
@@ -95,6 +94,9 @@ class LocalTransport final : public Transport {
   void acknowledged(const LocalEndpoint& endpoint, std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
   /// Whether a mapping of that region is alive in this process.
   bool maps(const memory::RegionId& id) const LINKSPAN_EXCLUDES(mutex_);
+  /// Gives back what maps that region of a peer, unless a batch uses it. maps() tells when it is
+  /// done. Memory of the host stays mapped.
+  void let_go(const memory::RegionId& id) LINKSPAN_EXCLUDES(mutex_);
   /// import_key() for Endpoints, off the lock.
   Result<std::shared_ptr<ImportedMemory>> import_memory(RemoteKey key, base::Deadline deadline)
       LINKSPAN_EXCLUDES(mutex_);
@@ -105,13 +107,14 @@ class LocalTransport final : public Transport {
  private:
   struct Entry {
     std::shared_ptr<Published> published;  // also of Endpoints that execute on it
-    bool retracting = false;
+    bool retracting = false, at_once = false;
     std::set<const LocalEndpoint*> unacknowledged;
   };
 
   struct Import {
     memory::RegionId id;
     std::weak_ptr<ImportedMemory> memory;
+    bool letting_go = false, closed = false;  // although there is the memory, which maps nothing
   };
 
   explicit LocalTransport(const LocalOptions& options) : options_(options) {}

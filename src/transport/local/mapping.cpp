@@ -93,8 +93,27 @@ void ImportedMemory::use_host(std::shared_ptr<HostMapping> host) {
   host_ = std::move(host);
 }
 
+void ImportedMemory::use_range(std::shared_ptr<cuda::SharedRange> range) {
+  const base::MutexLock lock(mutex_);
+  range_ = std::move(range);
+}
+
+std::shared_ptr<cuda::SharedRange> ImportedMemory::range() const {
+  const base::MutexLock lock(mutex_);
+  return range_;
+}
+
+std::pair<std::vector<ImportedMemory::View>, std::shared_ptr<cuda::SharedRange>>
+ImportedMemory::let_go() {
+  const base::MutexLock lock(mutex_);
+  let_go_ = true;
+  why_not_ = "its owner has taken the memory back";
+  return {std::exchange(views_, {}), std::exchange(range_, nullptr)};
+}
+
 void ImportedMemory::add_view(View view) {
   const base::MutexLock lock(mutex_);
+  if (let_go_) return;
   // The owner of the memory first: for host memory its own PCIe link is the shortest.
   const bool owner = view.device->info().uuid == key_.gpu;
   views_.insert(owner ? views_.begin() : views_.end(), std::move(view));
@@ -103,8 +122,8 @@ void ImportedMemory::add_view(View view) {
 bool ImportedMemory::wants_view(const cuda::Device& device) const {
   if (key_.kind != MemoryKind::device) return false;
   const base::MutexLock lock(mutex_);
-  return std::none_of(views_.begin(), views_.end(),
-                      [&](const View& view) { return view.device == &device; });
+  return !let_go_ && std::none_of(views_.begin(), views_.end(),
+                                  [&](const View& view) { return view.device == &device; });
 }
 
 void ImportedMemory::refuse(std::string why) {

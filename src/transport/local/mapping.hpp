@@ -2,8 +2,10 @@
 //
 // Made off the lock at import, by what the key brings: the same process (its address), a memfd
 // (mmap, locked for the driver once a GPU is up), a CUDA IPC handle (opened on each GPU that is
-// up), chunks or pool memory (mapped once, each GPU that is up let in). What cannot be mapped is a Mapping too: the peer executes, or the kernel copies by address.
-// Threads: any thread. A view is added when another GPU comes up; the rest is immutable.
+// up), chunks or pool memory (mapped once, each GPU that is up let in). What cannot be mapped is a
+// Mapping too: the peer executes, or the kernel copies by address. Threads: any thread. A view is
+// added when another GPU comes up, and all end when the owner's memory goes away; the rest is
+// immutable.
 #pragma once
 
 #include <memory>
@@ -74,14 +76,18 @@ class ImportedMemory {
   // While it is being made, and when a GPU comes up.
   void use_same_process();
   void use_host(std::shared_ptr<HostMapping> host);
-  void use_range(std::shared_ptr<cuda::SharedRange> range) { range_ = std::move(range); }
+  void use_range(std::shared_ptr<cuda::SharedRange> range) LINKSPAN_EXCLUDES(mutex_);
   void add_view(View view) LINKSPAN_EXCLUDES(mutex_);
   bool wants_view(const cuda::Device& device) const LINKSPAN_EXCLUDES(mutex_);
   void refuse(std::string why) LINKSPAN_EXCLUDES(mutex_);
   HostMapping* host() const noexcept { return host_.get(); }
   /// Chunks or pool memory: one mapping for all devices, each of which is let in. Null: other
   /// memory, or not mapped.
-  cuda::SharedRange* range() const noexcept { return range_.get(); }
+  std::shared_ptr<cuda::SharedRange> range() const LINKSPAN_EXCLUDES(mutex_);
+  /// What maps GPU memory: it ends with the result, off the lock, and nothing is mapped from now
+  /// on.
+  std::pair<std::vector<View>, std::shared_ptr<cuda::SharedRange>> let_go()
+      LINKSPAN_EXCLUDES(mutex_);
   bool same_process() const noexcept { return same_process_; }
 
  private:
@@ -89,11 +95,12 @@ class ImportedMemory {
   const std::shared_ptr<LeaseView> lease_;  // of all mappings of that peer
   bool same_process_ = false;
   std::uint64_t host_address_ = 0;
-  std::shared_ptr<HostMapping> host_;         // also of other regions in the memfd
-  std::shared_ptr<cuda::SharedRange> range_;  // also of other regions in it
+  std::shared_ptr<HostMapping> host_;  // also of other regions in the memfd
 
   mutable base::Mutex mutex_;
   std::vector<View> views_ LINKSPAN_GUARDED_BY(mutex_);
+  std::shared_ptr<cuda::SharedRange> range_ LINKSPAN_GUARDED_BY(mutex_);  // also other regions'
+  bool let_go_ LINKSPAN_GUARDED_BY(mutex_) = false;
   std::string why_not_ LINKSPAN_GUARDED_BY(mutex_);
 };
 

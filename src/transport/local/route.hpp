@@ -25,7 +25,7 @@ struct RouteFacts {
   std::string_view why_not_mapped{};
   bool cross_process = false;  ///< process_vm_readv works and the owner gave an address.
   std::string_view why_no_cross_process{};
-  bool peer_can_map = false;  ///< Ours: there is something to map it by, and it may be given.
+  bool peer_can_map = false;      ///< Ours: there is something to map it by, and it may be given.
   Mapped lent = Mapped::nothing;  ///< As what the peer then maps it.
   std::string_view why_peer_cannot{};
   bool may_ask_peer = true;    ///< False where we execute for the peer already.

@@ -1,8 +1,8 @@
 // tests/support/fake_cuda/chunks.cpp - virtual memory management and stream-ordered pools.
 //
 // A chunk is a memfd, which is its shareable handle too; a reservation is addresses in a row, and
-// views in a row, into which chunks are mapped. The memory of a pool is a memfd for each allocation,
-// there when it is asked for and freed in stream order.
+// views in a row, into which chunks are mapped. The memory of a pool is a memfd for each
+// allocation, there when it is asked for and freed in stream order.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -94,11 +94,11 @@ Pool* pool_of(CUmemoryPool handle) {
 }
 
 CUmemoryPool add_pool(int ordinal, unsigned types, bool imported) {
-  auto made = std::make_unique<Pool>(
-      Pool{.ordinal = ordinal,
-           .handle_types = types,
-           .access = std::make_shared<std::set<int>>(std::set<int>{ordinal}),
-           .imported = imported});
+  auto made =
+      std::make_unique<Pool>(Pool{.ordinal = ordinal,
+                                  .handle_types = types,
+                                  .access = std::make_shared<std::set<int>>(std::set<int>{ordinal}),
+                                  .imported = imported});
   const auto handle = reinterpret_cast<CUmemoryPool>(made.get());
   world().pools[handle] = std::move(made);
   return handle;
@@ -110,8 +110,7 @@ CUresult cuMemCreate(ChunkHandle* handle, std::size_t bytes, const CUmemAllocati
                      unsigned long long flags) {
   const Lock lock(world().mutex);
   const Device* device = device_of(prop->location);
-  if (device == nullptr || prop->type != 1 || flags != 0 || bytes == 0 ||
-      bytes % kGranularity != 0)
+  if (device == nullptr || prop->type != 1 || flags != 0 || bytes == 0 || bytes % kGranularity != 0)
     return CUDA_ERROR_INVALID_VALUE;
   const int fd = new_memfd(name_for(kChunkName, device->ordinal).c_str(), bytes);
   if (fd < 0) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -172,8 +171,7 @@ CUresult cuMemMap(CUdeviceptr address, std::size_t bytes, std::size_t offset, Ch
   const auto held = world().chunks.find(handle);
   const auto in = reservation_of(address, bytes);
   if (held == world().chunks.end() || in == nullptr || offset != 0 || flags != 0 ||
-      address % kGranularity != 0 || bytes % kGranularity != 0 ||
-      bytes > held->second.chunk->bytes)
+      address % kGranularity != 0 || bytes % kGranularity != 0 || bytes > held->second.chunk->bytes)
     return CUDA_ERROR_INVALID_VALUE;
   const auto next = world().allocations.lower_bound(address);
   if (find_allocation(address) != nullptr ||

@@ -90,7 +90,8 @@ struct Chunk {
 
 /// Addresses that cuMemAddressReserve gave, and as many for the views of what is mapped there.
 struct Reservation {
-  Reservation(std::uint64_t at, std::uint64_t size, std::byte* v) : base(at), bytes(size), view(v) {}
+  Reservation(std::uint64_t at, std::uint64_t size, std::byte* v)
+      : base(at), bytes(size), view(v) {}
   Reservation(const Reservation&) = delete;
   Reservation& operator=(const Reservation&) = delete;
   ~Reservation();
@@ -199,7 +200,7 @@ struct World {
   std::mutex mutex;
   std::condition_variable changed;               // any stream moved, or a hold, a loss or the end
   std::vector<std::unique_ptr<Device>> devices;  // by ordinal; constant after cuInit
-  std::map<std::uint64_t, AllocationRef> allocations;  // by base
+  std::map<std::uint64_t, AllocationRef> allocations;                  // by base
   std::map<std::uint64_t, std::shared_ptr<Reservation>> reservations;  // by base
   struct ChunkHandle {
     std::shared_ptr<Chunk> chunk;

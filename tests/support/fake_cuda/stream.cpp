@@ -328,20 +328,17 @@ CUresult cuStreamWaitValue64(CUstream handle, CUdeviceptr address, std::uint64_t
   if (!word || !word->owner || address % sizeof value != 0 || flags != CU_STREAM_WAIT_VALUE_GEQ)
     return CUDA_ERROR_INVALID_VALUE;
   return submit(
-      call, {.after = nullptr,
-             .work =
-                 [word = *word] {
-                   return live(word) ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
-                 },
-             .mark = nullptr,
-             .until =
-                 [word = *word, value] {
-                   const std::atomic_ref seen(*reinterpret_cast<std::uint64_t*>(word.view));
-                   // Cyclic, as the real one: so a counter may pass the end of its range.
-                   return !word.owner->live ||
-                          static_cast<std::int64_t>(seen.load(std::memory_order_acquire) - value) >=
-                              0;
-                 }});
+      call,
+      {.after = nullptr,
+       .work = [word = *word] { return live(word) ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS; },
+       .mark = nullptr,
+       .until =
+           [word = *word, value] {
+             const std::atomic_ref seen(*reinterpret_cast<std::uint64_t*>(word.view));
+             // Cyclic, as the real one: so a counter may pass the end of its range.
+             return !word.owner->live ||
+                    static_cast<std::int64_t>(seen.load(std::memory_order_acquire) - value) >= 0;
+           }});
 }
 
 CUresult cuEventCreate(CUevent* event, unsigned) {

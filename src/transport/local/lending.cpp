@@ -1,0 +1,98 @@
+#include "transport/local/lending.hpp"
+
+#include "base/fd_parcel.hpp"
+
+namespace linkspan::transport::local {
+namespace {
+
+Status corrupt(const char* what) { return {Code::corrupt, Scope::request, what}; }
+
+/// Which chunks these are, as one number: the key of a cache, where a region that overlaps another
+/// one may share its ends and differ in between.
+std::uint64_t id_of(const std::vector<memory::Chunk>& chunks) {
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, by words
+  for (const memory::Chunk& chunk : chunks)
+    for (const std::uint64_t word : {chunk.bytes, chunk.buffer})
+      hash = (hash ^ word) * 0x100000001b3;
+  return hash;
+}
+
+}  // namespace
+
+Status lend(const cuda::Device& device, const memory::Region::Facts& facts, Key& key) {
+  if (facts.pooled) {
+    if (auto pool = cuda::export_pool(device, facts.allocation); !pool.ok()) return pool.status();
+    auto pointer = cuda::export_pool_pointer(device, facts.allocation);
+    if (!pointer.ok()) return pointer.status();
+    key.pool = *pointer;
+    return {};
+  }
+  if (facts.chunks.empty()) {
+    auto handle = cuda::export_ipc(device, facts.allocation);
+    if (!handle.ok()) return handle.status();
+    key.ipc = *handle;
+    return {};
+  }
+  if (facts.chunks.size() > base::FdParcel::kMost)
+    return {Code::unsupported, Scope::request,
+            "it consists of " + std::to_string(facts.chunks.size()) + " chunks, and " +
+                std::to_string(base::FdParcel::kMost) +
+                " of a region at most travel to a peer: register it in parts"};
+  std::uint64_t address = facts.allocation;
+  for (const memory::Chunk& chunk : facts.chunks) {
+    if (auto fd = cuda::export_chunk(device, address); !fd.ok()) return fd.status();
+    address += chunk.bytes;
+  }
+  key.chunks = {static_cast<std::uint32_t>(facts.chunks.size()), facts.allocation_bytes,
+                id_of(facts.chunks)};
+  return {};
+}
+
+Result<base::Fd> lent_fd(const cuda::Topology& topology, const memory::Region::Facts& facts,
+                         const Key& key) {
+  const cuda::Device* device = topology.active(facts.gpu);
+  if (device == nullptr) return Status(Code::internal, Scope::request, "its GPU is not up");
+  const auto still = [&](std::uint64_t address, std::uint64_t buffer) {
+    const auto now =
+        topology.identify(reinterpret_cast<void*>(address));  // NOLINT(performance-no-int-to-ptr)
+    if (!now.ok()) return now.status();
+    if (now->buffer_id == buffer) return Status();
+    return Status(Code::unreachable, Scope::request,
+                  "its owner has freed or unmapped this memory without Engine::invalidate");
+  };
+  if (key.pool) {
+    if (Status status = still(facts.allocation, facts.id.buffer); !status.ok()) return status;
+    return cuda::export_pool(*device, facts.allocation);
+  }
+  auto parcel = base::FdParcel::create();
+  if (!parcel.ok()) return parcel.status();
+  std::uint64_t address = facts.allocation;
+  for (const memory::Chunk& chunk : facts.chunks) {
+    if (Status status = still(address, chunk.buffer); !status.ok()) return status;
+    auto fd = cuda::export_chunk(*device, address);
+    if (!fd.ok()) return fd.status();
+    if (Status status = parcel->put(*std::move(fd), chunk.bytes); !status.ok()) return status;
+    address += chunk.bytes;
+  }
+  return parcel->seal();
+}
+
+Result<std::unique_ptr<cuda::SharedRange>> open_chunks(const cuda::Device& device,
+                                                       const base::Fd& parcel, const Key& key) {
+  auto range = cuda::SharedRange::reserve(device, key.chunks->bytes);
+  if (!range.ok()) return range.status();
+  for (std::uint32_t left = key.chunks->count; left != 0;) {
+    auto batch = base::FdParcel::take_batch(parcel);
+    if (!batch.ok()) return batch.status();
+    if (batch->empty() || batch->size() > left)
+      return corrupt("the key came with another number of chunks");
+    for (const base::NumberedFd& chunk : *batch)
+      if (Status status = (*range)->add(chunk.fd, chunk.number); !status.ok()) return status;
+    left -= static_cast<std::uint32_t>(batch->size());
+  }
+  if ((*range)->bytes() != key.chunks->bytes)
+    return corrupt("the chunks of the key are less than it claims");
+  return range;
+}
+
+}  // namespace linkspan::transport::local

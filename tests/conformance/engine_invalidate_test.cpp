@@ -1,0 +1,84 @@
+// Memory that its allocator is about to unmap, while peers hold on to it.
+#include "tests/conformance/engine_fixture.hpp"
+#include "tests/support/held_stream.hpp"
+
+namespace linkspan::test {
+namespace {
+
+constexpr std::uint64_t kMiB = 1u << 20, kBytes = 5 * kMiB;
+
+class EngineInvalidate : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const Status status = need_gpus(2); !status.ok()) GTEST_SKIP() << status.to_string();
+  }
+};
+
+/// An allocator that gives pages away and keeps the address.
+TEST_F(EngineInvalidate, InvalidatedItIsMappedAnewUnderItsAddress) {
+  Held target;
+  Pair pair;
+  must(pair.engine.listen());
+  target = Held::make(pair.engine, {.kind = "chunks", .bytes = kBytes});
+  must(pair.engine.publish("first", target.region));
+  pair.far.add("source", {.kind = "device0", .bytes = kBytes});
+  pair.far.fill("source", 2);
+  pair.far.connect(pair.engine.address());
+  pair.far.start("source", "first", 2);
+  EXPECT_EQ(pair.far.ends(), (std::vector<std::string>{"ok", "ok"}));
+  // The peer holds its RemoteRegion, and always will.
+  ASSERT_EQ(pair.engine.deregister(target.region, 20ms).code(), Code::busy);
+  ASSERT_EQ(pair.engine.invalidate(target.region, 10s).to_string(), "ok");
+  const auto early = pair.far.explain("source", "again", kBytes);  // before it is there
+  EXPECT_NE(early.status().what().find("not_found"), std::string::npos) << early.status().what();
+
+  for (const std::size_t i : {0, 1, 2}) target.buffer->row().remap(i);
+  void* const data = target.region.data();
+  target.region = take(pair.engine.register_memory(data, kBytes));
+  must(pair.engine.publish("again", target.region));
+  target.fill(3);
+  pair.far.fill("source", 4);
+  pair.far.start("source", "again", 2);
+  EXPECT_EQ(pair.far.ends(), (std::vector<std::string>{"ok", "ok"}));
+  EXPECT_EQ(target.difference(3, {{0, 4, 0, kBytes}}), "");
+}
+
+/// A peer's batch that is in flight ends before the peer lets go, and each of many is answered.
+TEST_F(EngineInvalidate, BesideTransfersOfThePeerItIsBoundedAndTrue) {
+  Held target;
+  Pair pair;
+  must(pair.engine.listen());
+  target = Held::make(pair.engine, {.kind = "chunks", .bytes = kBytes});
+  must(pair.engine.publish("target", target.region));
+  pair.far.add("source", {.kind = "device0", .bytes = kBytes});
+  pair.far.fill("source", 2);
+  pair.far.connect(pair.engine.address());
+  pair.far.start("source", "target", 50);
+  ASSERT_EQ(pair.engine.invalidate(target.region, 10s).to_string(), "ok");
+  target.fill(3);  // nobody writes it from now on
+  for (const std::string& end : pair.far.ends()) EXPECT_TRUE(end == "ok" || end == "unreachable");
+  EXPECT_EQ(target.difference(3), "");
+}
+
+TEST_F(EngineInvalidate, InvalidateCancelsWhatIsInFlightHere) {
+  Held here;
+  Pair pair;
+  here = Held::make(pair.engine, {.kind = "device0"});
+  pair.far.add("there", {.kind = "device1"});
+  const RemoteRegion there = pair.remote("there");
+  HeldStream stream;
+  stream.hold();
+  std::vector<Block> blocks;  // more than a copier takes at once
+  for (std::uint64_t i = 0; i < 300; ++i) blocks.push_back({i * 3001, i * 3001, 3001});
+  const Transfer held =
+      take(pair.peer.write(here.region, there, blocks, {.deadline = 20s, .after = stream.order()}));
+  const Status busy = pair.engine.invalidate(here.region, 50ms);
+  EXPECT_EQ(busy.code(), Code::busy) << busy.to_string();
+  EXPECT_FALSE(pair.peer.write(here.region, there, blocks).ok());
+  stream.go_on();
+  EXPECT_EQ(held.wait(10s).code(), Code::canceled);
+  EXPECT_EQ(pair.engine.invalidate(here.region, 10s).to_string(), "ok");
+}
+
+}  // namespace
+}  // namespace linkspan::test
