@@ -27,6 +27,13 @@ struct Piece {
   std::uint64_t to = 0, from = 0, bytes = 0;
 };
 
+/// Copies of one size at indices: page i goes from `from` + from_index[i] * page_bytes to `to` +
+/// to_index[i] * page_bytes.
+struct PageList {
+  std::uint64_t to = 0, from = 0, page_bytes = 0;
+  std::span<const std::uint32_t> to_index, from_index;  ///< Equal lengths.
+};
+
 enum class Method : std::uint8_t {
   copy_engine,    ///< The GPU's DMA engines, one asynchronous copy a piece.
   sm_kernel,      ///< One kernel for all pieces.
@@ -57,6 +64,7 @@ using Ticket = std::uint64_t;
 struct Order {
   Method method = Method::cpu_threads;
   std::span<const Piece> pieces = {};  ///< Read during start() only. None is an order as well.
+  PageList pages = {};                 ///< sm_kernel: instead of pieces. Read during start() only.
   unsigned lane = 0;  ///< GPU: orders of one lane run in order; any number is taken.
   /// Cross-process: whose address space `from` (a read) or `to` (a write) is in. The pidfd guards
   /// against a number that was given to another process; a loan until the order is quiet.

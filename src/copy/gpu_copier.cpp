@@ -71,6 +71,9 @@ Result<Ticket> GpuCopier::start(const Order& order) {
     return Status(Code::invalid_argument, Scope::request,
                   std::string("a GPU does not copy by ") + name_of(order.method));
   if (!lost_.ok()) return lost_;
+  const PageList& pages = order.pages;
+  if (!pages.to_index.empty() && !kernel)
+    return Status(Code::invalid_argument, Scope::request, "pages are copied by the kernel only");
   if (kernel && !has_kernel())
     return Status(Code::unsupported, Scope::request, "no copy kernel: " + device_.kernels().what());
   const std::uint64_t limit = max_pieces(order.method);
@@ -83,6 +86,14 @@ Result<Ticket> GpuCopier::start(const Order& order) {
                     "one order of " + std::string(name_of(order.method)) + " takes " +
                         std::to_string(limit) + " pieces of " +
                         std::to_string(kernel ? kListBytes : copy_bytes(order.link)) + " bytes");
+  }
+  if (!pages.to_index.empty()) {
+    if (pages.to_index.size() > kPages || pages.from_index.size() != pages.to_index.size() ||
+        pages.page_bytes > kPagedBytes / pages.to_index.size())
+      return Status(Code::invalid_argument, Scope::request,
+                    "one order of pages takes " + std::to_string(kPages) + " of them and " +
+                        std::to_string(kPagedBytes) + " bytes");
+    cut = bytes = pages.page_bytes * pages.to_index.size();
   }
 
   Lane* const chosen = lane_of(order);
@@ -122,7 +133,7 @@ Result<Ticket> GpuCopier::start(const Order& order) {
     if (!waits.ok()) return waits;
     lane.held_by = order.stream;
   }
-  Queued queued = kernel ? queue_kernel(*scope, lane, *slot, order.pieces, bytes)
+  Queued queued = kernel ? queue_kernel(*scope, lane, *slot, order, bytes)
                          : queue_copies(*scope, lane, order.link, order.pieces);
   if (queued.entries == 0) {
     if (queued.status.scope() == Scope::process) lose(queued.status);

@@ -34,6 +34,9 @@ class GpuCopier final : public Copier {
   /// caller (docs/cuda_notes.md, "queues").
   static constexpr unsigned kStreamEntries = 512;
   static constexpr unsigned kListEntries = 8192;
+  /// Of an order of pages, whose list is two indices a page.
+  static constexpr unsigned kPages = kListEntries * sizeof(Piece) / (2 * sizeof(std::uint32_t));
+  static constexpr std::uint64_t kPagedBytes = std::uint64_t{1} << 40;
   static constexpr unsigned kSlotsPerLane = 4;
   /// So many streams of users can stand still at a time; of others the orders are not taken.
   static constexpr unsigned kHeldLanes = 8;
@@ -68,7 +71,8 @@ class GpuCopier final : public Copier {
   bool has_kernel() const noexcept { return device_.copy_blocks() != nullptr; }
   const cuda::Device& device() const noexcept { return device_; }
 
-  /// copy_engine and sm_kernel. invalid_argument: more than max_pieces(). An error after the first
+  /// copy_engine and sm_kernel. invalid_argument: more than max_pieces(), kPages or kPagedBytes. An
+  /// error after the first
   /// copy was queued cannot take it back: the order is then in flight and ends with that error.
   Result<Ticket> start(const Order& order) override;
   /// Each warp of a kernel ends the entry that it copies and perhaps one more: at most 5 ms to
@@ -128,7 +132,12 @@ class GpuCopier final : public Copier {
   static Queued queue_copies(const cuda::DeviceScope& scope, const Lane& lane, Link link,
                              std::span<const Piece> pieces);
   Queued queue_kernel(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
-                      std::span<const Piece> pieces, std::uint64_t bytes) const;
+                      const Order& order, std::uint64_t bytes) const;
+  Status launch_blocks(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
+                       std::span<const Piece> pieces, std::uint64_t bytes) const;
+  Status launch_pages(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
+                      const PageList& pages) const;
+  unsigned sms() const noexcept;
   static std::size_t slot_bytes() noexcept;
   static Slot carve_slot(const cuda::PinnedBuffer& memory, std::size_t offset,
                          cuda::CUdeviceptr abort_word);

@@ -18,6 +18,14 @@ static_assert(sizeof(Piece) == 24 && std::is_standard_layout_v<Piece>);
 constexpr unsigned kThreads = 512, kWarps = kThreads / 32;
 constexpr std::uint64_t kLeastEntry = 4096;
 
+/// What the kernel reads as LinkspanPages.
+struct PagesParameter {
+  std::uint64_t to, from, page_bytes, part_bytes;
+  cuda::CUdeviceptr to_index, from_index;
+  std::uint32_t count, parts;
+};
+static_assert(sizeof(PagesParameter) == 56);
+
 /// As fine as it takes to give every warp work, as coarse as the list is long.
 std::uint64_t entry_bytes(std::uint64_t pieces, std::uint64_t bytes, std::uint64_t warps,
                           std::uint64_t list) noexcept {
@@ -59,11 +67,23 @@ GpuCopier::Slot* GpuCopier::idle_slot(Lane& lane) {
 }
 
 GpuCopier::Queued GpuCopier::queue_kernel(const cuda::DeviceScope& scope, const Lane& lane,
-                                          const Slot& slot, std::span<const Piece> pieces,
+                                          const Slot& slot, const Order& order,
                                           std::uint64_t bytes) const {
-  const auto all_sms = static_cast<unsigned>(std::max(device_.info().sm_count, 1));
+  std::atomic_ref(*slot.aborted).store(0, std::memory_order_relaxed);
+  Status launched = order.pages.to_index.empty()
+                        ? launch_blocks(scope, lane, slot, order.pieces, bytes)
+                        : launch_pages(scope, lane, slot, order.pages);
+  return {.entries = launched.ok() ? 1u : 0u, .status = std::move(launched)};
+}
+
+unsigned GpuCopier::sms() const noexcept {
+  return static_cast<unsigned>(std::max(device_.info().sm_count, 1));
+}
+
+Status GpuCopier::launch_blocks(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
+                                std::span<const Piece> pieces, std::uint64_t bytes) const {
   const std::uint64_t entry =
-      entry_bytes(pieces.size(), bytes, std::uint64_t{all_sms} * kWarps, kListEntries);
+      entry_bytes(pieces.size(), bytes, std::uint64_t{sms()} * kWarps, kListEntries);
   unsigned count = 0;
   for (const Piece& piece : pieces) {
     for (std::uint64_t done = 0; done < piece.bytes; done += entry)
@@ -71,14 +91,35 @@ GpuCopier::Queued GpuCopier::queue_kernel(const cuda::DeviceScope& scope, const 
                             .from = piece.from + done,
                             .bytes = std::min(piece.bytes - done, entry)};
   }
-  std::atomic_ref(*slot.aborted).store(0, std::memory_order_relaxed);
-
-  const unsigned ctas = std::min(count, all_sms);
+  const unsigned ctas = std::min(count, sms());
   cuda::CUdeviceptr list = slot.list_device, abort = slot.abort_word;
   cuda::CUdeviceptr aborted = slot.aborted_device;
   void* parameters[] = {&list, &count, &abort, &aborted};
-  Status launched = lane.stream.launch(scope, device_.copy_blocks(), ctas, kThreads, parameters);
-  return {.entries = launched.ok() ? 1u : 0u, .status = std::move(launched)};
+  return lane.stream.launch(scope, device_.copy_blocks(), ctas, kThreads, parameters);
+}
+
+Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
+                               const PageList& pages) const {
+  const std::uint64_t count = pages.to_index.size(), bytes = count * pages.page_bytes;
+  const std::uint64_t part =
+      entry_bytes(count, bytes, std::uint64_t{sms()} * kWarps, ~std::uint64_t{0});
+  const std::uint64_t parts = (pages.page_bytes + part - 1) / part;
+  auto* const index = reinterpret_cast<std::uint32_t*>(slot.list);
+  std::ranges::copy(pages.to_index, index);
+  std::ranges::copy(pages.from_index, index + count);
+  PagesParameter parameter{.to = pages.to,
+                           .from = pages.from,
+                           .page_bytes = pages.page_bytes,
+                           .part_bytes = part,
+                           .to_index = slot.list_device,
+                           .from_index = slot.list_device + count * sizeof(std::uint32_t),
+                           .count = static_cast<std::uint32_t>(count),
+                           .parts = static_cast<std::uint32_t>(parts)};
+  const auto ctas = std::min<std::uint64_t>((count * parts + kWarps - 1) / kWarps, sms());
+  cuda::CUdeviceptr abort = slot.abort_word, aborted = slot.aborted_device;
+  void* parameters[] = {&parameter, &abort, &aborted};
+  return lane.stream.launch(scope, device_.copy_pages(), static_cast<unsigned>(ctas), kThreads,
+                            parameters);
 }
 
 void GpuCopier::ask_to_stop(Slot& slot) {

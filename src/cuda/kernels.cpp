@@ -1,6 +1,7 @@
 #include "cuda/kernels.hpp"
 
 #include <string>
+#include <utility>
 
 namespace linkspan::cuda {
 
@@ -30,17 +31,23 @@ Result<Kernels> Kernels::load(const DeviceScope& scope, std::span<const linkspan
   CUresult r = driver.cuModuleLoadData(&module, text.c_str());
   if (r != CUDA_SUCCESS) return to_status(driver, r, "cuModuleLoadData");
   Kernels kernels(scope, module);
-  r = driver.cuModuleGetFunction(&kernels.copy_blocks_, module, "linkspan_copy_blocks");
-  if (r != CUDA_SUCCESS) return to_status(driver, r, "cuModuleGetFunction(linkspan_copy_blocks)");
-  // Modules load lazily: the function is on the GPU only once it was asked for.
-  int threads = 0;
-  r = driver.cuFuncGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
-                                kernels.copy_blocks_);
-  if (r != CUDA_SUCCESS) return to_status(driver, r, "cuFuncGetAttribute");
-  if (driver.cuFuncLoad == nullptr) return kernels;  // a driver before 12.4
-  r = driver.cuFuncLoad(kernels.copy_blocks_);
-  if (r != CUDA_SUCCESS) return to_status(driver, r, "cuFuncLoad");
+  for (auto [function, name] : {std::pair(&kernels.copy_blocks_, "linkspan_copy_blocks"),
+                                std::pair(&kernels.copy_pages_, "linkspan_copy_pages")})
+    if (Status status = kernels.touch(*function, name); !status.ok()) return status;
   return kernels;
+}
+
+/// Modules load lazily: a function is on the GPU only once it was asked for.
+Status Kernels::touch(CUfunction& function, const char* name) const {
+  CUresult r = driver_->cuModuleGetFunction(&function, module_, name);
+  if (r != CUDA_SUCCESS)
+    return to_status(*driver_, r, name);
+  int threads = 0;
+  r = driver_->cuFuncGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function);
+  if (r != CUDA_SUCCESS) return to_status(*driver_, r, "cuFuncGetAttribute");
+  if (driver_->cuFuncLoad == nullptr) return {};  // a driver before 12.4
+  r = driver_->cuFuncLoad(function);
+  return r == CUDA_SUCCESS ? Status() : to_status(*driver_, r, "cuFuncLoad");
 }
 
 Kernels::~Kernels() {

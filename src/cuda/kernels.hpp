@@ -41,22 +41,25 @@ class Kernels {
       : driver_(other.driver_),
         context_(other.context_),
         module_(std::exchange(other.module_, nullptr)),
-        copy_blocks_(other.copy_blocks_) {}
+        copy_blocks_(other.copy_blocks_),
+        copy_pages_(other.copy_pages_) {}
   Kernels(const Kernels&) = delete;
   Kernels& operator=(const Kernels&) = delete;
   Kernels& operator=(Kernels&&) = delete;
   ~Kernels();
 
   CUfunction copy_blocks() const noexcept { return copy_blocks_; }
+  CUfunction copy_pages() const noexcept { return copy_pages_; }
 
  private:
   Kernels(const DeviceScope& scope, CUmodule module) noexcept
       : driver_(&scope.driver()), context_(scope.context()), module_(module) {}
+  Status touch(CUfunction& function, const char* name) const;
 
   const Driver* driver_;
   CUcontext context_;
   CUmodule module_;  // null only after a move
-  CUfunction copy_blocks_ = nullptr;
+  CUfunction copy_blocks_ = nullptr, copy_pages_ = nullptr;
 };
 
 }  // namespace linkspan::cuda

@@ -1,9 +1,12 @@
-// What the compiler made of the copy kernel: the PTX that this build embeds.
-#include <algorithm>
+// What the compiler made of the copy kernels: the PTX that this build embeds.
+#include <map>
 #include <regex>
 #include <set>
 #include <sstream>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "cuda/kernels.hpp"
 #include "tests/driver_facts/fact.hpp"
@@ -13,32 +16,45 @@ namespace {
 
 class Ptx : public Recorded {
  protected:
+  using Lines = std::vector<std::string>;
+
   void SetUp() override {
     for (const linkspan_image& image : embedded_images()) {
       if (image.sm != 0) continue;
+      const std::regex entry(R"(\.entry (\w+)\()");
       std::istringstream text(std::string(image.begin, image.end));
-      for (std::string line; std::getline(text, line);)
-        if (!line.empty() && line[0] == '\t') lines.push_back(line.substr(1));
+      std::smatch found;
+      std::string kernel;
+      for (std::string line; std::getline(text, line);) {
+        if (std::regex_search(line, found, entry)) kernel = found[1];
+        if (!line.empty() && line[0] == '\t') kernels[kernel].push_back(line.substr(1));
+      }
     }
-    if (lines.empty()) GTEST_SKIP() << "needs a build with kernels";
+    if (kernels.empty()) GTEST_SKIP() << "needs a build with kernels";
   }
   void TearDown() override { record(false); }
 
   /// Instructions with `text` in them.
-  std::vector<std::string> with(std::string_view text) const {
-    std::vector<std::string> found;
+  static Lines with(const Lines& lines, std::string_view text) {
+    Lines found;
     for (const std::string& line : lines)
       if (line.find(text) != std::string::npos) found.push_back(line);
     return found;
   }
-  /// Registers that hold parameter `i` of the kernel: as it came, or as an address of another kind.
-  std::set<std::string> registers_of_parameter(int i) const {
+  Lines with(std::string_view text) const {
+    Lines found;
+    for (const auto& [kernel, lines] : kernels)
+      for (const std::string& line : with(lines, text)) found.push_back(line);
+    return found;
+  }
+  /// Registers that hold a kernel's parameter `i`: as it came, or as an address of another kind.
+  std::set<std::string> registers_of(const std::string& kernel, int i) const {
     std::set<std::string> registers;
-    const std::regex load(R"(ld\.param\.u64\s+(%\w+), \[linkspan_copy_blocks_param_)" +
+    const std::regex load(R"(ld\.param\.u64\s+(%\w+), \[)" + kernel + "_param_" +
                           std::to_string(i) + R"(\];)");
     const std::regex convert(R"((?:cvta[.\w]*|mov\.\w+)\s+(%\w+), (%\w+);)");
     std::smatch match;
-    for (const std::string& line : lines) {
+    for (const std::string& line : kernels.at(kernel)) {
       if (std::regex_search(line, match, load)) registers.insert(match[1]);
       if (std::regex_search(line, match, convert) && registers.contains(match[2]))
         registers.insert(match[1]);
@@ -46,7 +62,7 @@ class Ptx : public Recorded {
     return registers;
   }
 
-  std::vector<std::string> lines;
+  std::map<std::string, Lines> kernels;
 };
 
 TEST_F(Ptx, NothingIsLoadedNonCoherently) {
@@ -56,17 +72,21 @@ TEST_F(Ptx, NothingIsLoadedNonCoherently) {
 }
 
 TEST_F(Ptx, TheAbortWordIsLoadedRelaxedAtSystemScope) {
-  constexpr int kAbort = 2;
-  const std::set<std::string> pointers = registers_of_parameter(kAbort);
-  ASSERT_FALSE(pointers.empty());
-  std::size_t loads = 0;
-  for (const std::string& pointer : pointers)
-    for (const std::string& line : with("[" + pointer)) {
-      EXPECT_TRUE(line.starts_with("ld.relaxed.sys.global.u32")) << line;
-      ++loads;
-    }
-  EXPECT_GE(loads, 2u) << "before the first piece, and before each";
-  EXPECT_EQ(with("ld.relaxed").size(), loads);
+  for (const auto& [kernel, abort] :
+       {std::pair<std::string, int>{"linkspan_copy_blocks", 2}, {"linkspan_copy_pages", 1}}) {
+    ASSERT_TRUE(kernels.contains(kernel));
+    const Lines& lines = kernels.at(kernel);
+    const std::set<std::string> pointers = registers_of(kernel, abort);
+    ASSERT_FALSE(pointers.empty()) << kernel;
+    std::size_t loads = 0;
+    for (const std::string& pointer : pointers)
+      for (const std::string& line : with(lines, "[" + pointer + "]")) {
+        EXPECT_TRUE(line.starts_with("ld.relaxed.sys.global.u32")) << kernel << ": " << line;
+        ++loads;
+      }
+    EXPECT_GE(loads, 2u) << kernel << ": before the first piece, and before each";
+    EXPECT_EQ(with(lines, "ld.relaxed").size(), loads) << kernel;
+  }
 }
 
 TEST_F(Ptx, TheCopyKernelFencesNothing) {

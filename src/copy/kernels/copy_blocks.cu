@@ -1,8 +1,9 @@
-// copy/kernels/copy_blocks.cu - copies a list of contiguous pieces, all in one launch.
+// copy/kernels/copy_blocks.cu - copies a list of contiguous pieces, or of pages, in one launch.
 //
-// A warp takes one piece at a time; a CTA takes a run of the list into shared memory first, so that
-// the list may lie in mapped host memory and is read over PCIe once, coalesced. Any size of a piece
-// is right; pieces of at most 64 KiB spread well (the launcher splits).
+// A warp takes one piece at a time. The lists may lie in mapped host memory: each entry is read
+// over PCIe once, coalesced (of pieces a CTA takes a run into shared memory, of page indices a warp
+// takes up to 32). Any size of a piece is right; pieces of at most 64 KiB spread well (the launcher
+// splits).
 //
 // MEMORY MODEL
 //   Guarantee  what the pieces' sources held when the kernel started is at their destinations when
@@ -26,6 +27,14 @@
 
 struct LinkspanPiece {
   unsigned long long to, from, bytes;
+};
+
+/// Page i goes from `from` + from_index[i] * page_bytes to `to` + to_index[i] * page_bytes, in
+/// `parts` parts of part_bytes each, the last of what is left. count * parts is below 2^32.
+struct LinkspanPages {
+  unsigned long long to, from, page_bytes, part_bytes;
+  const unsigned *to_index, *from_index;
+  unsigned count, parts;
 };
 
 namespace {
@@ -118,5 +127,39 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
       copy_piece(staged[i], lane);
     }
     __syncthreads();  // before the next run takes the place of this one
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads, 2)
+    linkspan_copy_pages(LinkspanPages pages, const unsigned* abort, unsigned* aborted) {
+  const unsigned lane = threadIdx.x % kWarp;
+  const unsigned warp = (blockIdx.x * kThreads + threadIdx.x) / kWarp;
+  const unsigned warps = gridDim.x * (kThreads / kWarp);
+  const unsigned parts = pages.count * pages.parts;
+  const unsigned share = parts / warps + (parts % warps != 0);
+  const unsigned run = share < kWarp ? share : kWarp;
+
+  unsigned stop = lane == 0 ? load_flag(abort) : 0;
+  for (unsigned long long first = static_cast<unsigned long long>(warp) * run; first < parts;
+       first += static_cast<unsigned long long>(warps) * run) {
+    const auto left = static_cast<unsigned>(parts - first);
+    const unsigned length = left < run ? left : run;
+    const unsigned mine = static_cast<unsigned>(first) + (lane < length ? lane : 0);
+    const unsigned to = pages.to_index[mine / pages.parts];
+    const unsigned from = pages.from_index[mine / pages.parts];
+    const unsigned part = mine % pages.parts;
+    for (unsigned i = 0; i < length; ++i) {
+      if (__shfl_sync(~0u, stop, 0) != 0) {
+        if (lane == 0) *aborted = 1;
+        return;
+      }
+      if (lane == 0) stop = load_flag(abort);
+      const unsigned long long offset = __shfl_sync(~0u, part, i) * pages.part_bytes;
+      const unsigned long long rest = pages.page_bytes - offset;
+      copy_piece({pages.to + __shfl_sync(~0u, to, i) * pages.page_bytes + offset,
+                  pages.from + __shfl_sync(~0u, from, i) * pages.page_bytes + offset,
+                  rest < pages.part_bytes ? rest : pages.part_bytes},
+                 lane);
+    }
   }
 }

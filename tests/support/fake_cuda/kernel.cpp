@@ -2,6 +2,7 @@
 //
 // A module is any image. A function is found by name among the twins; its parameters are copied at
 // the launch, as the driver does. An address that a kernel may not touch loses the device.
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string_view>
@@ -11,48 +12,88 @@
 namespace linkspan::cuda::fake {
 namespace {
 
-using Parameters = std::array<std::uint64_t, 4>;
+/// Each as the launch gave it, from its first byte on.
+using Parameters = std::array<std::array<std::uint64_t, 8>, 4>;
 
 struct Kernel {
   std::string_view name;
-  std::array<std::size_t, 4> parameter_bytes;
+  std::array<std::size_t, 4> parameter_bytes;  // zero: there is none
   CUresult (*run)(const Device& device, const Parameters& parameters);
 };
 
-/// The pieces run one after the other and whole: the real kernel has no order among them.
-CUresult copy_blocks(const Device& device, const Parameters& parameters) {
-  struct Piece {
-    std::uint64_t to, from, bytes;
-  };
-  const auto [list, count, abort, aborted] = parameters;
-  const auto access = [&device](std::uint64_t address, std::uint64_t bytes) {
-    const Lock lock(world().mutex);
-    return kernel_range(device, address, bytes);
-  };
-  const auto pieces = access(list, count * sizeof(Piece));
-  const auto abort_word = access(abort, sizeof(unsigned));
-  const auto aborted_word = access(aborted, sizeof(unsigned));
-  if (!pieces || !abort_word || !aborted_word) return CUDA_ERROR_ILLEGAL_ADDRESS;
+struct Piece {
+  std::uint64_t to, from, bytes;
+};
+
+auto access(const Device& device, std::uint64_t address, std::uint64_t bytes) {
+  const Lock lock(world().mutex);
+  return kernel_range(device, address, bytes);
+}
+
+/// `piece_of` i. They run one after the other and whole: the real kernels have no order among them.
+template <class PieceOf>
+CUresult copy_all(const Device& device, std::uint64_t count, PieceOf piece_of, std::uint64_t abort,
+                  std::uint64_t aborted) {
+  const auto abort_word = access(device, abort, sizeof(unsigned));
+  const auto aborted_word = access(device, aborted, sizeof(unsigned));
+  if (!abort_word || !aborted_word) return CUDA_ERROR_ILLEGAL_ADDRESS;
   const std::atomic_ref stop(*reinterpret_cast<unsigned*>(abort_word->view));
   for (std::uint64_t i = 0; i < count && !world().ended; ++i) {
     if (stop.load(std::memory_order_acquire) != 0) {
       std::atomic_ref(*reinterpret_cast<unsigned*>(aborted_word->view)).store(1);
       break;
     }
-    Piece piece;
-    std::memcpy(&piece, pieces->view + i * sizeof piece, sizeof piece);
+    const Piece piece = piece_of(i);
     if (piece.bytes == 0) continue;
-    const auto to = access(piece.to, piece.bytes), from = access(piece.from, piece.bytes);
+    const auto to = access(device, piece.to, piece.bytes);
+    const auto from = access(device, piece.from, piece.bytes);
     if (!to || !from) return CUDA_ERROR_ILLEGAL_ADDRESS;
     std::memmove(to->view, from->view, piece.bytes);
   }
   return CUDA_SUCCESS;
 }
 
+CUresult copy_blocks(const Device& device, const Parameters& parameters) {
+  const std::uint64_t count = parameters[1][0];
+  const auto pieces = access(device, parameters[0][0], count * sizeof(Piece));
+  if (!pieces) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  const auto piece_of = [&pieces](std::uint64_t i) {
+    Piece piece;
+    std::memcpy(&piece, pieces->view + i * sizeof piece, sizeof piece);
+    return piece;
+  };
+  return copy_all(device, count, piece_of, parameters[2][0], parameters[3][0]);
+}
+
+CUresult copy_pages(const Device& device, const Parameters& parameters) {
+  struct Pages {
+    std::uint64_t to, from, page_bytes, part_bytes, to_index, from_index;
+    std::uint32_t count, parts;
+  } pages;
+  std::memcpy(&pages, parameters[0].data(), sizeof pages);
+  const auto to = access(device, pages.to_index, pages.count * sizeof(std::uint32_t));
+  const auto from = access(device, pages.from_index, pages.count * sizeof(std::uint32_t));
+  if (!to || !from) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  const auto at = [](const auto& list, std::uint64_t i) {
+    std::uint32_t index = 0;
+    std::memcpy(&index, list->view + i * sizeof index, sizeof index);
+    return index;
+  };
+  const auto piece_of = [&](std::uint64_t i) {
+    const std::uint64_t page = i / pages.parts, offset = i % pages.parts * pages.part_bytes;
+    return Piece{.to = pages.to + at(to, page) * pages.page_bytes + offset,
+                 .from = pages.from + at(from, page) * pages.page_bytes + offset,
+                 .bytes = std::min(pages.part_bytes, pages.page_bytes - offset)};
+  };
+  return copy_all(device, std::uint64_t{pages.count} * pages.parts, piece_of, parameters[1][0],
+                  parameters[2][0]);
+}
+
 constexpr int kMaxThreads = 512;
 
 const std::array kKernels{
-    Kernel{.name = "linkspan_copy_blocks", .parameter_bytes = {8, 4, 8, 8}, .run = copy_blocks}};
+    Kernel{.name = "linkspan_copy_blocks", .parameter_bytes = {8, 4, 8, 8}, .run = copy_blocks},
+    Kernel{.name = "linkspan_copy_pages", .parameter_bytes = {56, 8, 8}, .run = copy_pages}};
 
 /// A kernel in a module, whose context is the only one that may launch it.
 struct Function {
@@ -135,7 +176,8 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, uns
   const Kernel& kernel = function->kernel;
   Parameters values{};
   for (std::size_t i = 0; i < kernel.parameter_bytes.size(); ++i)
-    std::memcpy(&values[i], parameters[i], kernel.parameter_bytes[i]);
+    if (kernel.parameter_bytes[i] != 0)
+      std::memcpy(values[i].data(), parameters[i], kernel.parameter_bytes[i]);
   return submit(call, {.after = nullptr,
                        .work = [&kernel, values,
                                 device = call.device] { return kernel.run(*device, values); },
