@@ -33,7 +33,7 @@ class GpuCopier final : public Copier {
   /// Copies, kernels and writes of words. CUDA's stream takes about 1021 and then blocks the
   /// caller (docs/cuda_notes.md, "queues").
   static constexpr unsigned kStreamEntries = 512;
-  static constexpr unsigned kListEntries = 8192;
+  static constexpr unsigned kListEntries = 16384;
   /// Of an order of pages, whose list is two indices a page.
   static constexpr unsigned kPages = kListEntries * sizeof(Piece) / (2 * sizeof(std::uint32_t));
   static constexpr std::uint64_t kPagedBytes = std::uint64_t{1} << 40;

@@ -40,8 +40,7 @@ Result<Kernels> Kernels::load(const DeviceScope& scope, std::span<const linkspan
 /// Modules load lazily: a function is on the GPU only once it was asked for.
 Status Kernels::touch(CUfunction& function, const char* name) const {
   CUresult r = driver_->cuModuleGetFunction(&function, module_, name);
-  if (r != CUDA_SUCCESS)
-    return to_status(*driver_, r, name);
+  if (r != CUDA_SUCCESS) return to_status(*driver_, r, name);
   int threads = 0;
   r = driver_->cuFuncGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function);
   if (r != CUDA_SUCCESS) return to_status(*driver_, r, "cuFuncGetAttribute");

@@ -134,7 +134,7 @@ Result<std::size_t> Core::choose(const RemoteRegion& remote, std::uint64_t peer)
 }
 
 Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
-                              const RemoteRegion& remote, const AnyShape& shape,
+                              const RemoteRegion& remote, const transport::BatchShape& shape,
                               const TransferOptions& options) {
   const auto refuse = [](Code code, std::string what) {
     return Status(code, Scope::request, std::move(what));
@@ -149,11 +149,22 @@ Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
                   "a notification of " + std::to_string(options.notification.size()) +
                       " bytes; at most " + std::to_string(kMaxNotification));
   constexpr transport::Capabilities kAnySize{.max_batch_bytes = ~std::uint64_t{0},
-                                             .max_batch_blocks = ~std::uint64_t{0}};
-  auto blocks = transport::checked_blocks(shape, local.bytes(), remote.bytes(), kAnySize);
-  if (!blocks.ok()) return blocks.status();
+                                             .max_batch_blocks = ~std::uint64_t{0},
+                                             .max_batch_pages = ~std::uint64_t{0}};
+  const auto* const pages = std::get_if<Pages>(&shape);
+  Result<std::vector<Block>> blocks(std::vector<Block>{});
+  if (pages == nullptr) {
+    blocks = transport::checked_blocks(shape, local.bytes(), remote.bytes(), kAnySize);
+    if (!blocks.ok()) return blocks.status();
+  } else if (Status status =
+                 transport::check_pages(*pages, local.bytes(), remote.bytes(), kAnySize);
+             !status.ok()) {
+    return status;
+  }
+  const transport::Shape size =
+      pages != nullptr ? transport::shape_of(*pages) : transport::shape_of(*blocks);
   if (!options.require.empty()) {
-    auto way = explain(peer, op, local, remote, transport::shape_of(*blocks));
+    auto way = explain(peer, op, local, remote, size);
     if (!way.ok()) return way.status();
     if (!meets(way->path, options.require))
       return refuse(Code::unsupported, "path \"" + options.require +
@@ -166,11 +177,12 @@ Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
   auto transfer = std::make_shared<TransferState>();
   transfer->peer = peer;
   transfer->op = op;
-  transfer->bytes = transport::shape_of(*blocks).bytes;
+  transfer->bytes = size.bytes;
   transfer->local = local.registration_;
   transfer->remote = remote.imported_;
   transfer->transport = *transport;
-  transfer->plan = make_plan(*blocks, transports_[*transport]->capabilities());
+  const transport::Capabilities& limits = transports_[*transport]->capabilities();
+  transfer->plan = pages != nullptr ? make_plan(*pages, limits) : make_plan(*blocks, limits);
   transfer->stream = place->after;
   transfer->mark = std::move(place->mark);
   transfer->stay = std::move(place->stay);

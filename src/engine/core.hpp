@@ -64,9 +64,8 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   std::string peer_name(std::uint64_t peer);
 
   // core.cpp
-  using AnyShape = std::variant<std::span<const Block>, Pages>;
   Result<Transfer> submit(std::uint64_t peer, Op op, const Region& local,
-                          const RemoteRegion& remote, const AnyShape& shape,
+                          const RemoteRegion& remote, const transport::BatchShape& shape,
                           const TransferOptions& options);
   Result<Explanation> explain(std::uint64_t peer, Op op, const Region& local,
                               const RemoteRegion& remote, transport::Shape shape);

@@ -2,7 +2,27 @@
 
 #include <algorithm>
 
+#include "transport/batch.hpp"
+
 namespace linkspan::engine {
+
+transport::BatchShape Plan::batch(std::size_t i) const {
+  const std::size_t begin = i == 0 ? 0 : ends[i - 1], count = ends[i] - begin;
+  if (pages.local_index.empty()) return std::span(blocks).subspan(begin, count);
+  Pages some = pages;
+  some.local_index = pages.local_index.subspan(begin, count);
+  some.remote_index = pages.remote_index.subspan(begin, count);
+  return some;
+}
+
+void Plan::keep() {
+  if (!kept.empty() || pages.local_index.empty()) return;
+  kept.reserve(2 * pages.local_index.size());
+  kept.insert(kept.end(), pages.local_index.begin(), pages.local_index.end());
+  kept.insert(kept.end(), pages.remote_index.begin(), pages.remote_index.end());
+  pages.local_index = std::span(kept).first(kept.size() / 2);
+  pages.remote_index = std::span(kept).last(kept.size() / 2);
+}
 
 Plan make_plan(std::span<const Block> blocks, const transport::Capabilities& limits) {
   Plan plan;
@@ -24,6 +44,20 @@ Plan make_plan(std::span<const Block> blocks, const transport::Capabilities& lim
     }
   }
   plan.ends.push_back(plan.blocks.size());
+  return plan;
+}
+
+Plan make_plan(const Pages& pages, const transport::Capabilities& limits) {
+  const std::size_t count = pages.local_index.size();
+  if (count == 0 || pages.page_bytes == 0) return make_plan(std::span<const Block>(), limits);
+  if (pages.page_bytes > limits.max_batch_bytes)
+    return make_plan(transport::blocks_of(pages), limits);
+  Plan plan;
+  plan.pages = pages;
+  const std::size_t at_once =
+      std::min(limits.max_batch_pages, limits.max_batch_bytes / pages.page_bytes);
+  for (std::size_t end = 0; end < count;)
+    plan.ends.push_back(end += std::min(at_once, count - end));
   return plan;
 }
 

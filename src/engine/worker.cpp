@@ -50,8 +50,10 @@ Status Worker::submit(const std::shared_ptr<TransferState>& transfer) {
   }
   admit(*peer, transfer);
   if (held) {
+    transfer->plan.keep();
     hold(transfer);
   } else if (!transfer->all_posted()) {
+    transfer->plan.keep();
     peer->queue.push_back(transfer);
     pump(*peer);
   }

@@ -1,5 +1,7 @@
 #include "transport/batch.hpp"
 
+#include <algorithm>
+#include <array>
 #include <string>
 
 namespace linkspan::transport {
@@ -14,59 +16,96 @@ std::string text(const Block& b) {
          std::to_string(b.remote_offset) + ", bytes " + std::to_string(b.bytes) + "}";
 }
 
-Result<std::vector<Block>> blocks_of(const Pages& p, std::uint64_t here, std::uint64_t there) {
-  if (p.local_index.size() != p.remote_index.size())
-    return bad("page lists differ in length: " + std::to_string(p.local_index.size()) + " local, " +
-               std::to_string(p.remote_index.size()) + " remote");
-  const auto whole = [&p](std::uint64_t base, std::uint32_t index, std::uint64_t size) {
-    return base <= size && (p.page_bytes == 0 || index < (size - base) / p.page_bytes);
-  };
-  std::vector<Block> blocks;
-  blocks.reserve(p.local_index.size());
-  for (std::size_t i = 0; i < p.local_index.size(); ++i) {
-    const std::uint32_t l = p.local_index[i], r = p.remote_index[i];
-    if (!whole(p.local_base, l, here) || !whole(p.remote_base, r, there))
-      return bad("page " + std::to_string(i) + " (local index " + std::to_string(l) +
-                 ", remote index " + std::to_string(r) + ", " + std::to_string(p.page_bytes) +
-                 " bytes each) leaves its region of " + std::to_string(here) + " local or " +
-                 std::to_string(there) + " remote bytes");
-    blocks.push_back(
-        {p.local_base + l * p.page_bytes, p.remote_base + r * p.page_bytes, p.page_bytes});
-  }
-  return blocks;
+/// Every index is below `end`. Exact, and eight at a time.
+bool all_below(std::span<const std::uint32_t> index, std::uint64_t end) noexcept {
+  constexpr std::uint32_t kSign = std::uint32_t{1} << 31;
+  if (end > kSign)
+    return std::ranges::all_of(index, [end](std::uint32_t each) { return each < end; });
+  if (end == 0) return index.empty();
+  // Both are below 2^31, or the index itself has the bit that says no.
+  const auto last = static_cast<std::uint32_t>(end - 1);
+  constexpr std::size_t kAtOnce = 8;
+  std::array<std::uint32_t, kAtOnce> wrong{};
+  std::size_t i = 0;
+  for (; i + kAtOnce <= index.size(); i += kAtOnce)
+    for (std::size_t k = 0; k < kAtOnce; ++k) wrong[k] |= (last - index[i + k]) | index[i + k];
+  for (; i < index.size(); ++i) wrong[0] |= (last - index[i]) | index[i];
+  return std::ranges::all_of(wrong, [](std::uint32_t bits) { return (bits & kSign) == 0; });
+}
+
+/// How many whole pages lie behind `base`; without bytes, however many.
+std::uint64_t pages_behind(std::uint64_t base, std::uint64_t page_bytes, std::uint64_t size) {
+  if (base > size) return 0;
+  return page_bytes == 0 ? ~std::uint64_t{0} : (size - base) / page_bytes;
+}
+
+Status leaves(const Pages& p, std::uint64_t here, std::uint64_t there, std::uint64_t ours,
+              std::uint64_t theirs) {
+  std::size_t i = 0;
+  while (p.local_index[i] < ours && p.remote_index[i] < theirs) ++i;
+  return bad("page " + std::to_string(i) + " (local index " + std::to_string(p.local_index[i]) +
+             ", remote index " + std::to_string(p.remote_index[i]) + ", " +
+             std::to_string(p.page_bytes) + " bytes each) leaves its region of " +
+             std::to_string(here) + " local or " + std::to_string(there) + " remote bytes");
+}
+
+Status too_many(std::size_t count, const char* what, std::uint64_t most) {
+  return bad(std::to_string(count) + " " + what + " in one batch; at most " + std::to_string(most));
+}
+
+Status too_large(std::uint64_t most) {
+  return bad("more than " + std::to_string(most) + " bytes in one batch");
 }
 
 }  // namespace
 
-Result<std::vector<Block>> checked_blocks(const std::variant<std::span<const Block>, Pages>& shape,
-                                          std::uint64_t here, std::uint64_t there,
-                                          const Capabilities& limits) {
+Status check_pages(const Pages& p, std::uint64_t here, std::uint64_t there,
+                   const Capabilities& limits) {
+  const std::size_t count = p.local_index.size();
+  if (count != p.remote_index.size())
+    return bad("page lists differ in length: " + std::to_string(count) + " local, " +
+               std::to_string(p.remote_index.size()) + " remote");
+  if (count > limits.max_batch_pages) return too_many(count, "pages", limits.max_batch_pages);
+  const std::uint64_t ours = pages_behind(p.local_base, p.page_bytes, here);
+  const std::uint64_t theirs = pages_behind(p.remote_base, p.page_bytes, there);
+  if (!all_below(p.local_index, ours) || !all_below(p.remote_index, theirs))
+    return leaves(p, here, there, ours, theirs);
+  if (count != 0 && p.page_bytes > limits.max_batch_bytes / count)
+    return too_large(limits.max_batch_bytes);
+  return {};
+}
+
+std::vector<Block> blocks_of(const Pages& p) {
   std::vector<Block> blocks;
-  if (const auto* list = std::get_if<std::span<const Block>>(&shape)) {
-    if (list->size() > limits.max_batch_blocks)
-      return bad(std::to_string(list->size()) + " blocks in one batch; at most " +
-                 std::to_string(limits.max_batch_blocks));
-    blocks.assign(list->begin(), list->end());
-  } else {
-    const Pages& pages = std::get<Pages>(shape);
-    if (pages.local_index.size() > limits.max_batch_blocks)
-      return bad(std::to_string(pages.local_index.size()) + " pages in one batch; at most " +
-                 std::to_string(limits.max_batch_blocks));
-    auto made = blocks_of(pages, here, there);
-    if (!made.ok()) return made;
-    blocks = *std::move(made);
+  if (p.page_bytes == 0) return blocks;
+  blocks.reserve(p.local_index.size());
+  for (std::size_t i = 0; i < p.local_index.size(); ++i)
+    blocks.push_back({p.local_base + p.local_index[i] * p.page_bytes,
+                      p.remote_base + p.remote_index[i] * p.page_bytes, p.page_bytes});
+  return blocks;
+}
+
+Result<std::vector<Block>> checked_blocks(const BatchShape& shape, std::uint64_t here,
+                                          std::uint64_t there, const Capabilities& limits) {
+  if (const auto* pages = std::get_if<Pages>(&shape)) {
+    if (Status status = check_pages(*pages, here, there, limits); !status.ok()) return status;
+    return blocks_of(*pages);
   }
+  const auto list = std::get<std::span<const Block>>(shape);
+  if (list.size() > limits.max_batch_blocks)
+    return too_many(list.size(), "blocks", limits.max_batch_blocks);
+  std::vector<Block> blocks;
+  blocks.reserve(list.size());
   std::uint64_t left = limits.max_batch_bytes;
-  for (const Block& b : blocks) {
+  for (const Block& b : list) {
     if (!fits(b.local_offset, b.bytes, here))
       return bad(text(b) + " leaves the local region of " + std::to_string(here) + " bytes");
     if (!fits(b.remote_offset, b.bytes, there))
       return bad(text(b) + " leaves the remote region of " + std::to_string(there) + " bytes");
-    if (b.bytes > left)
-      return bad("more than " + std::to_string(limits.max_batch_bytes) + " bytes in one batch");
+    if (b.bytes > left) return too_large(limits.max_batch_bytes);
     left -= b.bytes;
+    if (b.bytes != 0) blocks.push_back(b);
   }
-  std::erase_if(blocks, [](const Block& b) { return b.bytes == 0; });
   return blocks;
 }
 
@@ -78,6 +117,11 @@ Shape shape_of(std::span<const Block> blocks) noexcept {
   Shape shape{.blocks = blocks.size(), .bytes = 0};
   for (const Block& b : blocks) shape.bytes += b.bytes;
   return shape;
+}
+
+Shape shape_of(const Pages& p) noexcept {
+  return {.blocks = p.page_bytes == 0 ? 0 : p.local_index.size(),
+          .bytes = p.page_bytes * p.local_index.size()};
 }
 
 }  // namespace linkspan::transport

@@ -36,6 +36,7 @@ struct Capabilities {
   bool leaves_host = false;
   std::uint64_t max_batch_bytes = 0;   ///< The router splits what is larger.
   std::uint64_t max_batch_blocks = 0;  ///< The same.
+  std::uint64_t max_batch_pages = 0;   ///< The same of Pages.
   std::uint32_t max_inflight = 0;      ///< Each Endpoint takes so many, whatever others do.
 };
 
@@ -64,14 +65,17 @@ struct Way {
   bool by_peer = false;     ///< The peer executes it.
 };
 
+/// What a batch copies.
+using BatchShape = std::variant<std::span<const Block>, Pages>;
+
 /// One submission: however many blocks, it costs one launch and one flag. No order among blocks or
 /// batches: bytes that two in flight both write are undefined. No blocks is a batch as well.
 struct Batch {
   Op op = Op::write;
   const memory::Region* local = nullptr;  ///< Published here. Borrowed until the Completion.
   const Mapping* remote = nullptr;        ///< Imported here, this peer's. Borrowed as well.
-  std::variant<std::span<const Block>, Pages> shape;  ///< Read during post() only.
-  StreamLinks streams = {};                           ///< Read during post() only.
+  BatchShape shape;          ///< Read during post() only.
+  StreamLinks streams = {};  ///< Read during post() only.
   Way* way = nullptr;        ///< Out: as post() chose it. Null: nobody asks.
   std::uint64_t cookie = 0;  ///< Unique among those in flight; comes back untouched.
 };

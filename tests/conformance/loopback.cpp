@@ -24,6 +24,7 @@ constexpr Capabilities kCapabilities{.local_kinds = {MemoryKind::host, MemoryKin
                                      .leaves_host = false,
                                      .max_batch_bytes = 8u << 20,
                                      .max_batch_blocks = 8192,
+                                     .max_batch_pages = 8192,
                                      .max_inflight = 64};
 
 /// What the ends share in place of a wire. The mutex is held to copy one block, never longer.

@@ -135,6 +135,11 @@ TEST_P(TransportConformance, HoldsToItsCapabilities) {
   link->run(link->batch(many));
   many.push_back(many.back());
   EXPECT_EQ(link->post(link->batch(many)).code(), Code::invalid_argument);
+  std::vector<std::uint32_t> indices(can.max_batch_pages, 0);
+  link->run(link->batch(Pages{.local_index = indices, .remote_index = indices}));
+  indices.push_back(0);
+  EXPECT_EQ(link->post(link->batch(Pages{.local_index = indices, .remote_index = indices})).code(),
+            Code::invalid_argument);
   const std::vector<Block> large(can.max_batch_bytes / kBytes + 1, Block{0, 0, kBytes});
   EXPECT_EQ(link->post(link->batch(large)).code(), Code::invalid_argument);
 

@@ -14,8 +14,9 @@ namespace {
 
 using Where = Route::Where;
 
-/// Pieces of one wave to a copier; what is behind them can still be canceled.
-constexpr std::size_t kWavePieces = 128;
+/// Pieces of one wave to a copier: of copies, what is behind them can still be canceled; of the
+/// kernel, what fits one list however they are cut.
+constexpr std::size_t kWaveCopies = 128, kWaveKernel = 8192;
 /// At a guess; more is later than it could be, never wrong.
 constexpr unsigned kPeersThreads = 8;
 
@@ -130,7 +131,14 @@ Status LocalEndpoint::post(const Batch& batch) {
     return {Code::permission_denied, Scope::request,
             std::string("the peer does not permit to ") +
                 (batch.op == Op::write ? "write to" : "read from") + " this region"};
-  auto blocks = checked_blocks(batch, transport_.capabilities());
+  const auto* const pages = std::get_if<Pages>(&batch.shape);
+  Result<std::vector<Block>> blocks(std::vector<Block>{});
+  if (pages == nullptr)
+    blocks = checked_blocks(batch, transport_.capabilities());
+  else if (Status status = check_pages(*pages, batch.local->bytes(), batch.remote->bytes(),
+                                       transport_.capabilities());
+           !status.ok())
+    return status;
   if (!blocks.ok()) return blocks.status();
   if (!memory->alive())
     return {Code::unreachable, Scope::request, "the peer has deregistered the region"};
@@ -144,7 +152,7 @@ Status LocalEndpoint::post(const Batch& batch) {
   slot.op = batch.op;
   slot.remote = memory;
   slot.target = local;
-  if (Status status = begin(slot, *local, *blocks, false, batch.streams); !status.ok())
+  if (Status status = begin(slot, *local, *std::move(blocks), pages, batch.streams); !status.ok())
     return status;
   if (batch.way != nullptr) *batch.way = slot.way;
   slots_.push_back(std::move(slot));
@@ -152,24 +160,28 @@ Status LocalEndpoint::post(const Batch& batch) {
   return {};
 }
 
-/// Chooses the way and takes the first step on it. An error: nothing has begun.
-Status LocalEndpoint::begin(Slot& slot, const Published& local, std::span<const Block> blocks,
-                            bool for_peer, const StreamLinks& streams) {
+/// Chooses the way and takes the first step on it. An error: nothing has begun. The shape is in
+/// `blocks`, or in `pages` if there are any: the kernel takes these as they are.
+Status LocalEndpoint::begin(Slot& slot, const Published& local, std::vector<Block> blocks,
+                            const Pages* pages, const StreamLinks& streams) {
   const auto not_in_a_stream = [] {
     return Status(Code::unsupported, Scope::request, "no GPU of this process copies it");
   };
-  if (blocks.empty()) {
+  const Shape shape = pages != nullptr ? shape_of(*pages) : shape_of(blocks);
+  if (shape.blocks == 0) {
     if (streams.after != nullptr) return not_in_a_stream();
     slot.stage = Stage::ended;
     return {};
   }
   const ImportedMemory& remote = *slot.remote;
-  const RouteFacts f = facts(slot.op, local, remote, shape_of(blocks), for_peer);
+  const RouteFacts f = facts(slot.op, local, remote, shape, slot.for_peer);
   const Route way = route(f);
   const bool by_gpu = way.where == Where::here && (way.method == copy::Method::copy_engine ||
                                                    way.method == copy::Method::sm_kernel);
   if (streams.after != nullptr && way.where != Where::nowhere && !by_gpu) return not_in_a_stream();
   slot.way = {.path = path_of(f, way), .by_peer = way.where == Where::peer};
+  const bool by_index = pages != nullptr && by_gpu && way.method == copy::Method::sm_kernel;
+  if (pages != nullptr && !by_index) blocks = blocks_of(*pages);
   if (way.where == Where::peer || way.where == Where::both)
     slot.blocks.assign(blocks.begin(), blocks.end());
   if (way.where == Where::both) {
@@ -182,7 +194,7 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, std::span<const 
     return status;
   }
   if (way.where == Where::nowhere)  // a peer that hears `unsupported` tries another way
-    return {for_peer ? Code::unsupported : Code::unreachable, Scope::request,
+    return {slot.for_peer ? Code::unsupported : Code::unreachable, Scope::request,
             "no path between " + std::string(name_of(f.local)) + " memory here and " +
                 std::string(name_of(f.remote)) + " memory of " + peer_name() +
                 "; not mapped: " + remote.why_not_mapped() +
@@ -207,6 +219,25 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, std::span<const 
     return {Code::internal, Scope::request, "no copier for a GPU that is up"};
 
   const std::uint64_t here = local.region->facts().address;
+  by_index ? place(slot, here, there, *pages) : place(slot, here, there, blocks);
+  slot.stage = Stage::running;
+  const Status status = start_some(slot, streams);
+  // advance() tries again, but for what has to stand behind an event that is lent for this call.
+  if (status.code() != Code::no_resource || streams.after != nullptr) return status;
+  if (by_index) {  // the user's lists are lent for this call only
+    slot.indices.assign(slot.pages.to_index.begin(), slot.pages.to_index.end());
+    slot.indices.insert(slot.indices.end(), slot.pages.from_index.begin(),
+                        slot.pages.from_index.end());
+    const std::span<const std::uint32_t> kept(slot.indices);
+    slot.pages.to_index = kept.first(kept.size() / 2);
+    slot.pages.from_index = kept.last(kept.size() / 2);
+  }
+  return {};
+}
+
+/// Offsets become addresses.
+void LocalEndpoint::place(Slot& slot, std::uint64_t here, std::uint64_t there,
+                          std::span<const Block> blocks) {
   slot.pieces.reserve(blocks.size());
   for (const Block& b : blocks) {
     copy::Piece piece{
@@ -214,10 +245,18 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, std::span<const 
     if (slot.op == Op::read) std::swap(piece.to, piece.from);
     slot.pieces.push_back(piece);
   }
-  slot.stage = Stage::running;
-  const Status status = start_some(slot, streams);
-  // advance() tries again, but for what has to stand behind an event that is lent for this call.
-  return status.code() == Code::no_resource && streams.after == nullptr ? Status() : status;
+}
+
+void LocalEndpoint::place(Slot& slot, std::uint64_t here, std::uint64_t there, const Pages& pages) {
+  slot.pages = {.to = there + pages.remote_base,
+                .from = here + pages.local_base,
+                .page_bytes = pages.page_bytes,
+                .to_index = pages.remote_index,
+                .from_index = pages.local_index};
+  if (slot.op == Op::read) {
+    std::swap(slot.pages.to, slot.pages.from);
+    std::swap(slot.pages.to_index, slot.pages.from_index);
+  }
 }
 
 /// The peer runs what it is asked one after the other.
@@ -232,12 +271,14 @@ void LocalEndpoint::expect_end(Slot& slot, copy::Method method, copy::Link link,
 /// The next pieces that fit one order. no_resource: none was taken.
 Status LocalEndpoint::start_some(Slot& slot, const StreamLinks& streams) {
   std::span<const copy::Piece> wave(slot.pieces.data() + slot.next, slot.pieces.size() - slot.next);
-  if (slot.method == copy::Method::copy_engine)
-    wave = wave.first(std::min(wave.size(), kWavePieces));
+  if (slot.method == copy::Method::copy_engine || slot.method == copy::Method::sm_kernel)
+    wave = wave.first(
+        std::min(wave.size(), slot.method == copy::Method::sm_kernel ? kWaveKernel : kWaveCopies));
   const PeerProcess process = channel_.process();
   auto ticket = slot.copier->start(
       {.method = slot.method,
        .pieces = wave,
+       .pages = slot.pages,
        .lane = lane_,
        .pid = process.pid,
        .pidfd = process.pidfd,
@@ -250,7 +291,8 @@ Status LocalEndpoint::start_some(Slot& slot, const StreamLinks& streams) {
   if (!ticket.ok()) return ticket.status();
   slot.ticket = *ticket;
   slot.next += wave.size();
-  transport_.begun(slot.method, wave.size());
+  transport_.begun(slot.method, wave.size() + slot.pages.to_index.size());
+  slot.pages = {};
   return {};
 }
 
@@ -281,7 +323,7 @@ void LocalEndpoint::advance(Slot& slot) {
       slot.ticket = 0;
       slot.end = *std::move(end);
     }
-    if (slot.end.ok() && slot.next < slot.pieces.size()) {
+    if (slot.end.ok() && (slot.next < slot.pieces.size() || !slot.pages.to_index.empty())) {
       if (slot.canceled)
         slot.end = Status(Code::canceled, Scope::request, "canceled");
       else if (Status status = start_some(slot); status.ok())

@@ -98,7 +98,9 @@ class LocalEndpoint final : public Endpoint {
     Op op = Op::write;
     Way way;
     std::vector<copy::Piece> pieces;
-    std::size_t next = 0;  // pieces before it are with the copier or done
+    copy::PageList pages;                // instead of pieces; in one order
+    std::vector<std::uint32_t> indices;  // of pages that wait for room with the copier
+    std::size_t next = 0;                // pieces before it are with the copier or done
     copy::Method method = copy::Method::cpu_threads;
     copy::Link link = copy::Link::host;
     const cuda::Device* device = nullptr;
@@ -123,8 +125,10 @@ class LocalEndpoint final : public Endpoint {
   RouteFacts facts(Op op, const Published& local, const ImportedMemory& remote, Shape shape,
                    bool for_peer) const;
   Status ready() const;
-  Status begin(Slot& slot, const Published& local, std::span<const Block> blocks, bool for_peer,
+  Status begin(Slot& slot, const Published& local, std::vector<Block> blocks, const Pages* pages,
                const StreamLinks& streams);
+  void place(Slot& slot, std::uint64_t here, std::uint64_t there, std::span<const Block> blocks);
+  void place(Slot& slot, std::uint64_t here, std::uint64_t there, const Pages& pages);
   Status ask_peer(Slot& slot, const Published& local, std::uint64_t remote_serial,
                   std::span<const Block> blocks);
   Status share_tally();

@@ -80,7 +80,7 @@ Status LocalEndpoint::on_execute(std::span<const std::byte> bytes) {
   if (wire == nullptr) return corrupt("malformed request to execute");
   if (for_peer_ >= transport_.capabilities().max_inflight + kMostLegs)
     return corrupt("more requests to execute than may be in flight");
-  if (wire->blocks()->size() > transport_.capabilities().max_batch_blocks)
+  if (wire->blocks()->size() > transport_.capabilities().max_batch_pages)
     return corrupt("too many blocks in a request to execute");
   Slot slot;
   slot.id = wire->id();

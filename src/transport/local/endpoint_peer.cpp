@@ -95,9 +95,12 @@ void LocalEndpoint::open_offer(Slot& slot) {
     slot.end = Status(Code::unreachable, Scope::request, "the region was deregistered");
   if (slot.end.ok()) slot.end = still_mapped(slot.target->region->facts());
   if (slot.end.ok()) {
+    Capabilities limits = transport_.capabilities();
+    limits.max_batch_blocks = limits.max_batch_pages;  // a peer's pages come as blocks
     auto blocks = checked_blocks(std::span<const Block>(slot.blocks), slot.target->key.bytes,
-                                 slot.remote->key().bytes, transport_.capabilities());
-    Status status = blocks.ok() ? begin(slot, *slot.target, *blocks, true, {}) : blocks.status();
+                                 slot.remote->key().bytes, limits);
+    Status status =
+        blocks.ok() ? begin(slot, *slot.target, *std::move(blocks), nullptr, {}) : blocks.status();
     if (status.ok()) return;
     if (status.code() == Code::no_resource) {
       slot.pieces.clear();

@@ -11,14 +11,16 @@
 namespace linkspan::transport::local {
 namespace {
 
-// 4096 blocks of 64 KiB and the cuts of larger ones make at most 8192 entries of the copy kernel.
+// 8192 blocks and the cuts of those above 64 KiB make at most 16384 entries of the copy kernel.
+// Where another than the kernel copies pages they are blocks, and 32768 fit a message to the peer.
 constexpr Capabilities kCapabilities{
     .local_kinds = {MemoryKind::host, MemoryKind::pinned, MemoryKind::shared, MemoryKind::device},
     .initiator_reads = true,
     .orders_streams = true,
     .leaves_host = false,
     .max_batch_bytes = std::uint64_t{256} << 20,
-    .max_batch_blocks = 4096,
+    .max_batch_blocks = 8192,
+    .max_batch_pages = 32768,
     .max_inflight = 256};
 
 Status corrupt(const char* what) { return {Code::corrupt, Scope::request, what}; }

@@ -1,0 +1,86 @@
+#include "transport/batch.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace linkspan::transport {
+namespace {
+
+using Indices = std::vector<std::uint32_t>;
+
+constexpr std::uint64_t kMost = ~std::uint64_t{0};
+constexpr Capabilities kAny{
+    .max_batch_bytes = kMost, .max_batch_blocks = kMost, .max_batch_pages = kMost};
+
+Status check(const Indices& ours, const Indices& theirs, std::uint64_t page_bytes,
+             std::uint64_t here, std::uint64_t there, std::uint64_t base = 0) {
+  return check_pages(
+      {.page_bytes = page_bytes, .local_base = base, .local_index = ours, .remote_index = theirs},
+      here, there, kAny);
+}
+
+TEST(Batch, OnePageOutsideIsFoundWhereverItStands) {
+  for (std::size_t count : {1u, 7u, 8u, 9u, 31u, 64u}) {
+    for (std::size_t at = 0; at < count; ++at) {
+      Indices ours(count, 3), theirs(count, 4);
+      EXPECT_TRUE(check(ours, theirs, 16, 64, 80).ok());
+      ours[at] = 4;
+      const Status wrong = check(ours, theirs, 16, 64, 80);
+      EXPECT_EQ(wrong.code(), Code::invalid_argument);
+      EXPECT_NE(wrong.what().find("page " + std::to_string(at) + " (local index 4, remote index 4"),
+                std::string::npos)
+          << wrong.what();
+      ours[at] = 3;
+      theirs[at] = 5;
+      EXPECT_EQ(check(ours, theirs, 16, 64, 80).code(), Code::invalid_argument);
+    }
+  }
+}
+
+TEST(Batch, IndicesOfAnySizeAreRight) {
+  constexpr std::uint64_t kHuge = std::uint64_t{1} << 60;
+  for (std::uint32_t index : {0u, 1u, 0x7FFF'FFFEu, 0x7FFF'FFFFu, 0x8000'0000u, 0xFFFF'FFFFu}) {
+    const Indices many(9, index), none(9, 0);
+    for (std::uint64_t bytes : {std::uint64_t{index}, std::uint64_t{index} + 1})
+      EXPECT_EQ(check(many, none, 1, bytes, 1).ok(), bytes > index) << index;
+    EXPECT_TRUE(check(many, none, 4096, kHuge, kHuge).ok());
+  }
+}
+
+TEST(Batch, NothingOverflows) {
+  const Indices last(3, ~std::uint32_t{0}), first(3, 0);
+  EXPECT_FALSE(check(last, first, kMost, kMost, kMost).ok());
+  EXPECT_FALSE(check(first, first, 8, 16, 16, kMost).ok());
+  EXPECT_FALSE(check(first, first, 8, 16, 16, 9).ok());
+  EXPECT_TRUE(check(first, first, 8, 16, 16, 8).ok());
+  EXPECT_FALSE(check(first, first, kMost, kMost, kMost).ok()) << "three of them are too many bytes";
+  EXPECT_TRUE(check({0}, {0}, kMost, kMost, kMost).ok());
+}
+
+TEST(Batch, PagesWithoutBytesLeaveNothing) {
+  EXPECT_TRUE(check({5, 6}, {7, 8}, 0, 1, 1).ok());
+  EXPECT_FALSE(check({0}, {0}, 0, 16, 16, 17).ok());
+  EXPECT_TRUE(check({}, {}, 16, 0, 0).ok());
+  EXPECT_TRUE(
+      blocks_of({.page_bytes = 0, .local_index = Indices{1}, .remote_index = Indices{1}}).empty());
+}
+
+TEST(Batch, PagesAndBlocksAreTheSame) {
+  const Indices ours = {2, 0}, theirs = {1, 3};
+  const auto blocks = blocks_of({.page_bytes = 10,
+                                 .local_base = 1,
+                                 .remote_base = 2,
+                                 .local_index = ours,
+                                 .remote_index = theirs});
+  ASSERT_EQ(blocks.size(), 2u);
+  EXPECT_EQ(blocks[0].local_offset, 21u);
+  EXPECT_EQ(blocks[0].remote_offset, 12u);
+  EXPECT_EQ(blocks[1].local_offset, 1u);
+  EXPECT_EQ(blocks[1].remote_offset, 32u);
+  EXPECT_EQ(blocks[1].bytes, 10u);
+}
+
+}  // namespace
+}  // namespace linkspan::transport
