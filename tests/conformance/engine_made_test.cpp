@@ -170,7 +170,7 @@ TEST_F(EngineMadeGpu, MessagesFollowAChunkThatIsMappedAnew) {
   Pair pair;
   pair.far.accept();
   here = Held::loose(pair.engine, {.kind = "chunks", .bytes = kBytes});
-  pair.far.add_loose("there", {.kind = "device0", .bytes = kBytes});
+  pair.far.add_loose("there", {.kind = "host", .bytes = kBytes});  // which reads it by a mapping
   for (const std::uint64_t seed : {1, 3, 5}) {
     if (seed != 1) here.buffer->row().remap(1);
     here.fill(seed);
