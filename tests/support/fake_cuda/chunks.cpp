@@ -45,7 +45,7 @@ int named_ordinal(int fd, std::string_view what) {
   if (readlink(link.c_str(), name.data(), name.size() - 1) < 0) return -1;
   const std::string expected = "/memfd:" + std::string(what);
   if (!std::string_view(name.data()).starts_with(expected)) return -1;
-  const int index = std::atoi(name.data() + expected.size());
+  const int index = static_cast<int>(std::strtol(name.data() + expected.size(), nullptr, 10));
   for (const auto& device : world().devices)
     if (device->index == index) return device->ordinal;
   return 0;
