@@ -30,7 +30,6 @@ void Worker::count_end(const TransferState& transfer) {
     return;
   }
   std::string_view path = transfer.way.path;
-  if (transfer.exchange != nullptr && transfer.exchange->bounces) path = "bounce+cpu_threads";
   if (path.empty()) path = transfer.bytes == 0 ? "none" : "by_peer";
   counters.ended_well(path, work_of(transfer), transfer.bytes,
                       base::Clock::steady().now() - transfer.submitted);

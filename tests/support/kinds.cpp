@@ -1,6 +1,7 @@
 #include "tests/support/kinds.hpp"
 
 #include "cuda/stream.hpp"
+#include "tests/support/take.hpp"
 
 namespace linkspan::test {
 namespace {
