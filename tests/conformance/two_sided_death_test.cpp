@@ -157,6 +157,7 @@ TEST_F(TwoSidedStopped, PushesBackAtItsLimit) {
   EXPECT_EQ(full.code(), Code::no_resource) << full.to_string();
   const auto received = take(pair_.far.post({.name = "there", .bytes = 8, .tag = 3}));
   EXPECT_EQ(pair_.far.end(received).code, "ok");
+  EXPECT_EQ(sent.front().wait(20s).to_string(), "ok");
   EXPECT_EQ(finished(pair_.peer.send(3, here_.at(0), 1, {.deadline = 1ns})).code(),
             Code::timed_out);
   pair_.far.process().kill();

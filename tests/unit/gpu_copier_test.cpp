@@ -570,13 +570,13 @@ TEST_P(GpuCopies, CopiesAllOfTheLargestOrder) {
   put(gpu[0].address(), Bytes(kBytes, kPoison));
   const std::uint64_t count = GpuCopier::max_pieces(GetParam());
   std::vector<Piece> pieces;
-  for (std::uint64_t i = 0; i < count; ++i)  // in reverse order, 511 bytes each
-    pieces.push_back({gpu[0].address() + 513 * i, gpu[1].address() + 512 * (count - i), 511});
+  for (std::uint64_t i = 0; i < count; ++i)  // in reverse order, 255 bytes each
+    pieces.push_back({gpu[0].address() + 257 * i, gpu[1].address() + 256 * (count - i), 255});
   const Status end = run(pieces);
   ASSERT_TRUE(end.ok()) << end.to_string();
   Bytes want(kBytes, kPoison);
   for (std::uint64_t i = 0; i < count; ++i)
-    std::memcpy(want.data() + 513 * i, data.data() + 512 * (count - i), 511);
+    std::memcpy(want.data() + 257 * i, data.data() + 256 * (count - i), 255);
   EXPECT_TRUE(get(gpu[0].address()) == want);
   pieces.push_back({gpu[0].address(), gpu[1].address(), 1});
   EXPECT_EQ(run(pieces).code(), Code::invalid_argument);

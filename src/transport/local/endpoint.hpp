@@ -62,6 +62,11 @@ class LocalEndpoint final : public Endpoint {
     bool opened LINKSPAN_GUARDED_BY(mutex) = false;
     Status status LINKSPAN_GUARDED_BY(mutex);
     std::shared_ptr<ImportedMemory> memory LINKSPAN_GUARDED_BY(mutex);
+
+    bool failed() LINKSPAN_EXCLUDES(mutex) {  // the peer may offer it again
+      const base::MutexLock lock(mutex);
+      return opened && !status.ok();
+    }
   };
   /// Bounce memory, which a task makes off the lock.
   struct Bay {

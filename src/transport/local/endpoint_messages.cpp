@@ -45,7 +45,9 @@ Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base:
   if (decoded->id.incarnation != peer_.incarnation)
     return corrupt("an offer of another peer's key");
   if (fds.size() > kMaxKeyFds) return corrupt("an offer with fds that no key has");
-  if (offers_.contains(decoded->id.serial)) return corrupt("a region offered twice");
+  if (const auto before = offers_.find(decoded->id.serial);
+      before != offers_.end() && !before->second->failed())
+    return corrupt("a region offered twice");
   if (*opening_ >= kMaxOpening) return corrupt("more offers than requests to execute on them");
 
   auto offer = std::make_shared<Offer>();
