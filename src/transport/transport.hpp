@@ -74,10 +74,10 @@ struct Batch {
   Op op = Op::write;
   const memory::Region* local = nullptr;  ///< Published here. Borrowed until the Completion.
   const Mapping* remote = nullptr;        ///< Imported here, this peer's. Borrowed as well.
-  BatchShape shape;          ///< Read during post() only.
-  StreamLinks streams = {};  ///< Read during post() only.
-  Way* way = nullptr;        ///< Out: as post() chose it. Null: nobody asks.
-  std::uint64_t cookie = 0;  ///< Unique among those in flight; comes back untouched.
+  BatchShape shape;                       ///< Read during post() only.
+  StreamLinks streams = {};               ///< Read during post() only.
+  Way* way = nullptr;                     ///< Out: as post() chose it. Null: nobody asks.
+  std::uint64_t cookie = 0;               ///< Unique among those in flight; comes back untouched.
 };
 
 /// Exactly one for each accepted Batch, and only when it is quiet: the wire will never again touch

@@ -138,11 +138,16 @@ class Server {
     return bytes;
   }
   Json free_pool() {
+    std::vector<unsigned> answers;
     for (const auto& [pool, memory] : pools_) {
-      check(cu_.cuMemFree(memory), "cuMemFree");
-      check(cu_.cuMemPoolDestroy(pool), "cuMemPoolDestroy");
+      answers.push_back(memory == shared_);
+      answers.push_back(cu_.cuMemFree(memory));
+      answers.push_back(cu_.cuMemPoolDestroy(pool));
+      unsigned char byte = 0;
+      answers.push_back(cu_.cuMemcpyAsync(address_of(&byte), shared_, 1, stream_));
+      answers.push_back(byte);
     }
-    return {};
+    return answers;
   }
   Json lose() {
     enter(0);
@@ -240,7 +245,7 @@ std::vector<unsigned> FarProcess::look(const std::vector<std::uint64_t>& places)
   return call({{"do", "look"}, {"places", places}});
 }
 
-void FarProcess::free_pool() { call({{"do", "free pool"}}); }
+std::vector<unsigned> FarProcess::free_pool() { return call({{"do", "free pool"}}); }
 
 std::string FarProcess::uuid(int gpu) {
   const auto bytes =

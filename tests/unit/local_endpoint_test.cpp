@@ -213,8 +213,7 @@ TEST_F(LocalEndpointTest, ANumberThatIsAnotherProcesssIsNotCopiedFrom) {
   address.proof[0] ^= std::byte{1};
   auto endpoint = us_.transport->connect(encode(address), channel_, soon);
   ASSERT_TRUE(endpoint.ok());
-  EXPECT_EQ((*endpoint)->explain(Op::read, region, **mapping, {1, 64}).path,
-            "bounce+cpu_threads");
+  EXPECT_EQ((*endpoint)->explain(Op::read, region, **mapping, {1, 64}).path, "bounce+cpu_threads");
 }
 
 TEST_F(LocalEndpointTest, KeysOfAnotherOwnerAreNotTakenFromThisPeer) {

@@ -267,8 +267,7 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
     return corrupt("a key of another Engine's region");
   // Every peer knows who we are and may say that it is us: then its addresses would be ours.
   const bool same_process = remote.from_this_process && key.process == base::this_process();
-  if (remote.fds.size() != (key.has_fd() ? 2u : 1u))
-    return corrupt("the key came without its fds");
+  if (remote.fds.size() != (key.has_fd() ? 2u : 1u)) return corrupt("the key came without its fds");
   auto lease = lease_of(key.id.incarnation, remote.fds[0]);
   if (!lease.ok()) return lease.status();
 

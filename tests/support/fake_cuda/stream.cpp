@@ -114,15 +114,15 @@ CUresult copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream hand
     return CUDA_ERROR_INVALID_VALUE;
   std::vector<std::byte> staged;  // pageable memory is read before the call returns
   if (!source->owner) staged.assign(source->view, source->view + bytes);
-  const CUresult r = submit(
-      call, {.after = nullptr,
-             .work =
-                 [target = *target, source = *source, staged = std::move(staged), bytes] {
-                   if (!live(target) || !live(source)) return CUDA_ERROR_ILLEGAL_ADDRESS;
-                   move(target.view, staged.empty() ? source.view : staged.data(), bytes);
-                   return CUDA_SUCCESS;
-                 },
-             .mark = nullptr});
+  const CUresult r =
+      submit(call, {.after = nullptr,
+                    .work =
+                        [target = *target, source = *source, staged = std::move(staged), bytes] {
+                          if (!live(target) || !live(source)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+                          move(target.view, staged.empty() ? source.view : staged.data(), bytes);
+                          return CUDA_SUCCESS;
+                        },
+                    .mark = nullptr});
   // ... and written before it does.
   const bool wait = !target->owner && !call.stream->capture;
   return r == CUDA_SUCCESS && wait ? drain(call.lock, *call.stream) : r;
