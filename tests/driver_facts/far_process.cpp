@@ -143,9 +143,9 @@ class Server {
       answers.push_back(memory == shared_);
       answers.push_back(cu_.cuMemFree(memory));
       answers.push_back(cu_.cuMemPoolDestroy(pool));
-      unsigned char byte = 0;
-      answers.push_back(cu_.cuMemcpyAsync(address_of(&byte), shared_, 1, stream_));
-      answers.push_back(byte);
+      std::size_t bytes = 0;
+      answers.push_back(
+          cu_.cuPointerGetAttribute(&bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, shared_));
     }
     return answers;
   }

@@ -38,8 +38,7 @@ class FarProcess {
   /// By its GPU, what map() or import_pool() mapped: the bytes at these places.
   std::vector<unsigned> look(const std::vector<std::uint64_t>& places);
   /// Ends what import_pool() made, one after the other. Of each: whether it has the address of the
-  /// last, what the free and the end of the pool answer, and then a copy from the last, and its
-  /// byte.
+  /// last, what the free and the end of the pool answer, and then whoever asks for the last one.
   std::vector<unsigned> free_pool();
   std::string uuid(int gpu);
   /// Has a kernel of it write to no memory. What its calls answer from then on, by name.
