@@ -1,7 +1,10 @@
 #include "cuda/shared_range.hpp"
 
 #include <bit>
+#include <map>
+#include <vector>
 
+#include "base/mutex.hpp"
 #include "linkspan/types.hpp"
 
 namespace linkspan::cuda {
@@ -20,6 +23,24 @@ CUmemAccessDesc read_write(const Device& device) {
   return {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device.info().ordinal},
           .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 }
+
+/// What this process has imported of pools. A second import of an allocation has the address of the
+/// first, and one free ends both (fact: Pools.TwoImportsOfOneAllocation): so the last user frees,
+/// and the pools that it was imported through end behind it.
+struct PoolImports {
+  struct Import {
+    unsigned users = 0;
+    std::vector<CUmemoryPool> pools;
+  };
+  base::Mutex mutex;
+  std::map<CUdeviceptr, Import> by_base LINKSPAN_GUARDED_BY(mutex);
+
+  /// Never destroyed: what is mapped may end at the very end.
+  static PoolImports& all() {
+    static PoolImports& imports = *new PoolImports;
+    return imports;
+  }
+};
 
 CUmemoryPool pool_of(const Driver& driver, std::uint64_t address) {
   CUmemoryPool pool = nullptr;
@@ -139,8 +160,15 @@ Result<std::unique_ptr<SharedRange>> SharedRange::open(const Device& device, con
   if (r != CUDA_SUCCESS) return to_status(driver, r, "cuMemPoolImportFromShareableHandle");
   auto data = std::bit_cast<CUmemPoolPtrExportData>(pointer);
   CUdeviceptr base = 0;
-  r = driver.cuMemPoolImportPointer(&base, range->pool_, &data);
-  if (r != CUDA_SUCCESS) return to_status(driver, r, "cuMemPoolImportPointer");
+  {
+    PoolImports& imports = PoolImports::all();
+    const base::MutexLock lock(imports.mutex);
+    r = driver.cuMemPoolImportPointer(&base, range->pool_, &data);
+    if (r != CUDA_SUCCESS) return to_status(driver, r, "cuMemPoolImportPointer");
+    PoolImports::Import& import = imports.by_base[base];
+    ++import.users;
+    import.pools.push_back(range->pool_);
+  }
   range->base_ = base;
   CUdeviceptr begin = 0;
   std::size_t bytes = 0;
@@ -157,12 +185,26 @@ SharedRange::~SharedRange() {
   const Result<DeviceScope> scope = device_.enter();
   if (!scope.ok()) return;
   if (pool_ != nullptr) {
-    if (base_ != 0) driver.cuMemFree(base_);
-    driver.cuMemPoolDestroy(pool_);
+    end_import();
     return;
   }
   if (bytes_ != 0) driver.cuMemUnmap(base_, bytes_);
   if (base_ != 0) driver.cuMemAddressFree(base_, reserved_);
+}
+
+void SharedRange::end_import() {
+  const Driver& driver = device_.driver();
+  if (base_ == 0) {
+    driver.cuMemPoolDestroy(pool_);
+    return;
+  }
+  PoolImports& imports = PoolImports::all();
+  const base::MutexLock lock(imports.mutex);
+  const auto import = imports.by_base.find(base_);
+  if (--import->second.users != 0) return;
+  driver.cuMemFree(base_);
+  for (CUmemoryPool pool : import->second.pools) driver.cuMemPoolDestroy(pool);
+  imports.by_base.erase(import);
 }
 
 Status SharedRange::allow(const Device& device) {

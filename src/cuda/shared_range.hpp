@@ -60,6 +60,7 @@ class SharedRange {
 
  private:
   explicit SharedRange(const Device& device) noexcept : device_(device) {}
+  void end_import();
 
   const Device& device_;         // in whose context the driver is called
   CUmemoryPool pool_ = nullptr;  // null: chunks

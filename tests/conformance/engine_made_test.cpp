@@ -186,6 +186,25 @@ TEST_F(EngineMadeGpu, MessagesFollowAChunkThatIsMappedAnew) {
   EXPECT_EQ(pair.far.end(number).code, "ok");
 }
 
+/// The driver counts no imports of it: the first end would be everybody's.
+TEST_F(EngineMadeGpu, AnAllocationOfAPoolStaysWithTheOtherEngineThatHasIt) {
+  World world;
+  const RemoteRegion target = world.remote("pool");
+  Held& source = world.here("device0");
+  {
+    Engine other = take(Engine::open(engine_options("other")));
+    const Peer peer = take(other.connect(world.pair.far.address()));
+    const RemoteRegion too = take(peer.lookup("pool"));
+    EXPECT_EQ(too.bytes(), kBytes);
+  }
+  source.fill(1);
+  world.pair.far.fill("pool", 2);
+  const Block all{0, 0, kBytes};
+  EXPECT_EQ(finished(world.pair.peer.write(source.region, target, std::span(&all, 1))).to_string(),
+            "ok");
+  EXPECT_EQ(world.pair.far.difference("pool", 2, {{0, 1, 0, kBytes}}), "");
+}
+
 TEST_F(EngineMadeGpu, BetweenEnginesOfOneProcessTheOtherGpuIsLetIn) {
   Held here, there;
   Engine one = take(Engine::open(engine_options("one")));

@@ -146,12 +146,11 @@ TEST_F(Pools, TwoImportsOfOneAllocation) {
   FarProcess far;
   std::vector<base::Fd> fds;
   fds.emplace_back(fd);
-  std::string text = "imports:";
-  for (const unsigned each : far.import_pool(std::move(fds), data, 2))
-    text += " " + std::to_string(each);
-  text += "; ends:";
-  for (const unsigned each : far.free_pool()) text += " " + std::to_string(each);
-  found(text);
+  ASSERT_EQ(far.import_pool(std::move(fds), data, 2).size(), 4u);
+  // One address, and the first free ends both.
+  EXPECT_EQ(far.free_pool(),
+            (std::vector<unsigned>{1, 0, 0, CUDA_ERROR_INVALID_VALUE, 1, CUDA_ERROR_INVALID_VALUE,
+                                   0, CUDA_ERROR_INVALID_VALUE}));
   EXPECT_EQ(vmm.cuMemFreeAsync(memory, stream), CUDA_SUCCESS);
   EXPECT_EQ(cu->cuStreamSynchronize(stream), CUDA_SUCCESS);
   EXPECT_EQ(cu->cuMemPoolDestroy(made), CUDA_SUCCESS);

@@ -322,16 +322,28 @@ CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* data, CUdeviceptr addres
 CUresult cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool handle,
                                 CUmemPoolPtrExportData* data) {
   const Lock lock(world().mutex);
-  const Pool* pool = pool_of(handle);
+  Pool* pool = pool_of(handle);
   if (pool == nullptr || !pool->imported) return CUDA_ERROR_INVALID_VALUE;
   std::uint64_t bytes = 0;
   const int fd = open_described(std::bit_cast<CUipcMemHandle>(*data), bytes);
-  if (fd < 0) return CUDA_ERROR_INVALID_VALUE;
-  Allocation* made = map_device(Kind::pool, pool->ordinal, fd, bytes);
+  struct stat facts {};
+  if (fd < 0 || fstat(fd, &facts) != 0) return CUDA_ERROR_INVALID_VALUE;
+  const Origin origin{.inode = facts.st_ino};
+  Allocation* made = nullptr;  // a second import is the first one again
+  for (const auto& [at, allocation] : world().allocations)
+    if (allocation->kind == Kind::pool && allocation->origin == origin) made = allocation.get();
+  if (made != nullptr) {
+    pool->access = made->access;
+  } else {
+    made = map_device(Kind::pool, pool->ordinal, fd, bytes);
+    if (made != nullptr) {
+      made->pool = handle;
+      made->access = pool->access;
+      made->origin = origin;
+    }
+  }
   close(fd);
   if (made == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  made->pool = handle;
-  made->access = pool->access;
   *address = made->base;
   return CUDA_SUCCESS;
 }
