@@ -32,6 +32,12 @@ TOPICS = {
         "suites": ["unit", "conformance", "driver_calls", "one_gpu", "faults", "memcheck"],
         "sources": ENGINE,
     },
+    "faults": {
+        "what": "what goes wrong beside an Engine, and what it makes of it",
+        "rows": ["faults"],
+        "suites": ["faults", "driver_errors"],
+        "sources": ENGINE,
+    },
     "driver_facts": {
         "what": "how the driver behaves where we lean on it",
         "rows": ["driver_facts"],

@@ -4,6 +4,7 @@
 // LINKSPAN_FAULTS_OUT names the file for the rows of the evidence.
 #include <poll.h>
 
+#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -16,7 +17,8 @@
 namespace linkspan::test {
 namespace {
 
-constexpr std::uint64_t kBar = 200;  // kills that one run on a machine with GPUs is to survive
+constexpr std::uint64_t kBar = 200;    // kills that one run on a machine with GPUs is to survive
+constexpr std::uint64_t kMany = 1000;  // and all routes together
 constexpr std::uint64_t kLanes = 8;
 constexpr Duration kToEnd = 1s, kToLive = 60ms;
 // A stream that the test holds before a transfer follows it may meet a closing (cuda/closings.hpp),
@@ -38,10 +40,14 @@ struct Scale {
   std::uint64_t seed = number("LINKSPAN_FAULTS_SEED", std::random_device()());
 };
 
+/// Chunks, what a pool has, and what only a bounce reaches.
+constexpr std::array kMade = {kMadeKinds[0], kMadeKinds[1], kMadeKinds[2]};
+
 std::vector<Kind> kinds() {
   std::vector<Kind> found;
   for (const Kind& kind : kKinds)
     if (kinds_here({kind}).ok()) found.push_back(kind);
+  if (kinds_here({kMadeKinds[0]}).ok()) found.insert(found.end(), kMade.begin(), kMade.end());
   return found;
 }
 
@@ -50,6 +56,7 @@ base::Time now() { return base::Clock::steady().now(); }
 /// Of all seats together.
 struct Tally {
   std::atomic<std::uint64_t> kills{0}, undisturbed_errors{0};
+  std::atomic<std::uint64_t> lost{0}, late{0};  // memories with wrong bytes
   std::atomic<Duration::rep> slowest{0};
 
   void ended(Duration after_the_kill) {
@@ -186,7 +193,11 @@ class Seat {
       victim.fill(from(kind), kSource);
     }
     // Whatever touched them since the last victim was gone came late.
-    for (Held& target : targets_) EXPECT_EQ(target.difference(kUntouched), "") << "a late byte";
+    for (Held& target : targets_) {
+      const std::string wrong = target.difference(kUntouched);
+      EXPECT_EQ(wrong, "") << "a late byte";
+      if (!wrong.empty()) ++tally_.late;
+    }
     auto met = engine_.connect(victim.address(), kToEnd);
     if (!met.ok()) return met.status();
     peer_ = *met;
@@ -242,7 +253,11 @@ class Seat {
       EXPECT_EQ(lanes_[i].settle(moved), "") << "behind a stream";
     while (peer_.state() != PeerState::gone && !limit.passed()) engine_.progress();
     EXPECT_EQ(peer_.state(), PeerState::gone) << "a second after the kill";
-    for (Lane& lane : lanes_) EXPECT_EQ(lane.look(), "");
+    for (Lane& lane : lanes_) {
+      const std::string wrong = lane.look();
+      EXPECT_EQ(wrong, "");
+      if (!wrong.empty()) ++tally_.lost;
+    }
     for (Held& target : targets_) target.fill(kUntouched);
     if (!remotes_.empty()) {
       must_be_refused_ = remotes_.begin()->second;
@@ -330,6 +345,9 @@ void write_rows(const Tally& tally, std::uint64_t leaks) {
                     {"unit", "ms"},
                     {"bar", to_ms(kToEnd.count())},
                     {"pass", tally.slowest <= kToEnd.count()}},
+                   count("kills", kills, kMany, good && kills >= kMany),
+                   count("lost_bytes", tally.lost, 0, tally.lost == 0),
+                   count("late_bytes", tally.late, 0, tally.late == 0),
                    count("leaks", leaks, 0, leaks == 0),
                    count("undisturbed_peer_errors", errors, 0, errors == 0)}}};
   std::ofstream(file) << out.dump(2) << '\n';

@@ -221,7 +221,7 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, std::vector<Bloc
   const std::uint64_t here = local.region->facts().address;
   by_index ? place(slot, here, there, *pages) : place(slot, here, there, blocks);
   slot.stage = Stage::running;
-  const Status status = start_some(slot, streams);
+  Status status = start_some(slot, streams);
   // advance() tries again, but for what has to stand behind an event that is lent for this call.
   if (status.code() != Code::no_resource || streams.after != nullptr) return status;
   if (by_index) {  // the user's lists are lent for this call only
