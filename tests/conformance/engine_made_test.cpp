@@ -171,7 +171,7 @@ TEST_F(EngineMadeGpu, MessagesFollowAChunkThatIsMappedAnew) {
   pair.far.accept();
   here = Held::loose(pair.engine, {.kind = "chunks", .bytes = kBytes});
   pair.far.add_loose("there", {.kind = "host", .bytes = kBytes});  // which reads it by a mapping
-  for (const std::uint64_t seed : {1, 3, 5}) {
+  for (const std::uint64_t seed : {1u, 3u, 5u}) {
     if (seed != 1) here.buffer->row().remap(1);
     here.fill(seed);
     pair.far.fill("there", seed + 1);

@@ -43,11 +43,17 @@ struct Scale {
 /// Chunks, what a pool has, and what only a bounce reaches.
 constexpr std::array kMade = {kMadeKinds[0], kMadeKinds[1], kMadeKinds[2]};
 
+/// All, or those that LINKSPAN_FAULTS_KINDS names.
 std::vector<Kind> kinds() {
+  const char* named = std::getenv("LINKSPAN_FAULTS_KINDS");
   std::vector<Kind> found;
   for (const Kind& kind : kKinds)
     if (kinds_here({kind}).ok()) found.push_back(kind);
   if (kinds_here({kMadeKinds[0]}).ok()) found.insert(found.end(), kMade.begin(), kMade.end());
+  if (named != nullptr)
+    std::erase_if(found, [text = std::string(named)](const Kind& kind) {
+      return text.find(kind.name) == std::string::npos;
+    });
   return found;
 }
 
