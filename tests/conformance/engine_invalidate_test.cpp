@@ -32,7 +32,7 @@ TEST_F(EngineInvalidate, InvalidatedItIsMappedAnewUnderItsAddress) {
   const auto early = pair.far.explain("source", "again", kBytes);  // before it is there
   EXPECT_NE(early.status().what().find("not_found"), std::string::npos) << early.status().what();
 
-  for (const std::size_t i : {0, 1, 2}) target.buffer->row().remap(i);
+  for (const std::size_t i : {0u, 1u, 2u}) target.buffer->row().remap(i);
   void* const data = target.region.data();
   target.region = take(pair.engine.register_memory(data, kBytes));
   must(pair.engine.publish("again", target.region));
