@@ -218,8 +218,9 @@ void Worker::settle(const std::shared_ptr<TransferState>& transfer) {
   transfer->stay = {};
   if (!transfer->end.ok() && log_.enabled(base::Level::info))
     log_.write(base::Level::info, "transfer " + std::to_string(transfer->id) + " to peer " +
-                                      std::to_string(transfer->peer) +
-                                      " ended: " + transfer->end.to_string());
+                                      std::to_string(transfer->peer) + " by \"" +
+                                      std::string(transfer->way.path) +
+                                      "\" ended: " + transfer->end.to_string());
   transfer->quiet.store(true, std::memory_order_release);
   ++ended_;
 }

@@ -368,7 +368,12 @@ TEST(Kills, TheEngineThatStaysEndsAllHoldsNothingAndServesTheOthers) {
   std::vector<std::unique_ptr<Seat>> seats;  // their memory outlives the Engine
   std::unique_ptr<Witness> witness;
   Killer killer;
-  Engine engine = take(Engine::open(engine_options("survivor")));
+  EngineOptions options = engine_options("survivor");
+  options.log = [](LogLevel, std::string_view line) {  // says which path a lost context was lost on
+    if (line.find("CUDA_ERROR") != std::string_view::npos)
+      std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
+  };
+  Engine engine = take(Engine::open(options));
   witness = std::make_unique<Witness>(engine, tally, scale);
   for (std::uint64_t i = 0; i < scale.seats; ++i)
     seats.push_back(std::make_unique<Seat>(engine, killer, tally, scale, i));
