@@ -231,7 +231,7 @@ class Peer {
     for (int turn = 0; turn < kTurns; ++turn) {
       const bool told = !client_.flush().ok() || !client_.wants_write();
       session_->on_readable();
-      session_->flush();
+      (void)session_->flush();
       while (auto frame = next()) note(*frame);
       if (told || session_->is_lost()) return;
     }
