@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(Every, Exit,
                          });
 
 /// The handles of an Engine, dropped in each of their 120 orders while its transfers run.
-TEST(Handles, EndInAnyOrder) {
+TEST(EngineHandles, EndInAnyOrder) {
   Held there;  // outlives the Engines
   Engine server = take(Engine::open(engine_options("server")));
   there = Held::make(server, {.kind = "shared", .bytes = 8 * kMiB});
@@ -136,7 +136,7 @@ TEST(Handles, EndInAnyOrder) {
 }
 
 /// A thread that ends takes its handles with it, and what it began goes on.
-TEST(Handles, OfAThreadThatHasEnded) {
+TEST(EngineHandles, OfAThreadThatHasEnded) {
   Held there;  // outlives the Engine
   Engine server = take(Engine::open(engine_options("server")));
   there = Held::make(server, {.kind = "shared", .bytes = 8 * kMiB});

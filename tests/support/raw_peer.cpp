@@ -37,6 +37,7 @@ void greet_raw(base::FdChannel& channel) {
 std::optional<base::Frame> next_raw(base::FdChannel& channel) {
   const auto limit = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10));
   while (!limit.passed()) {
+    if (channel.wants_write()) (void)channel.flush();
     auto frame = channel.receive();
     if (!frame.ok()) return std::nullopt;
     if (*frame) {
@@ -44,7 +45,8 @@ std::optional<base::Frame> next_raw(base::FdChannel& channel) {
       if (op != FrameOp::hello && op != FrameOp::ready) return std::move(**frame);
       continue;
     }
-    pollfd wait{.fd = channel.fd(), .events = POLLIN, .revents = 0};
+    const short events = channel.wants_write() ? POLLIN | POLLOUT : POLLIN;
+    pollfd wait{.fd = channel.fd(), .events = events, .revents = 0};
     ::poll(&wait, 1, limit.left_ms());
   }
   ADD_FAILURE() << "the Engine neither answered nor closed";
