@@ -20,16 +20,16 @@ struct Ran {
 };
 
 TEST(Closings, RunsAtOnceWhenNobodyStays) {
-  Closings closings;
   Ran ran;
+  Closings closings;
   EXPECT_TRUE(closings.free());
   closings.run(ran.once());
   EXPECT_TRUE(ran.within(10s));
 }
 
 TEST(Closings, WaitsForEveryStay) {
-  Closings closings;
   Ran ran;
+  Closings closings;
   std::optional<Closings::Stay> first = closings.stay(), second = closings.stay();
   closings.run(ran.once());
   EXPECT_FALSE(closings.free());
@@ -43,8 +43,8 @@ TEST(Closings, WaitsForEveryStay) {
 }
 
 TEST(Closings, WaitsForOlderStaysOnlyAfterThePatience) {
-  Closings closings(50ms);
   Ran ran;
+  Closings closings(50ms);
   std::optional<Closings::Stay> older = closings.stay();
   closings.run(ran.once());
   const Closings::Stay younger = closings.stay();
@@ -54,9 +54,9 @@ TEST(Closings, WaitsForOlderStaysOnlyAfterThePatience) {
 }
 
 TEST(Closings, AStayComesWhenTheClosingThatRunsIsOver) {
-  Closings closings;
   Ran began;
   std::atomic<bool> over{false};
+  Closings closings;
   closings.run([&] {
     began.times.release();
     Ran().within(50ms);
@@ -68,8 +68,8 @@ TEST(Closings, AStayComesWhenTheClosingThatRunsIsOver) {
 }
 
 TEST(Closings, AStayDoesNotWaitForAClosingThatDoesNotEnd) {
-  Closings closings;
   Ran began, go_on;
+  Closings closings;
   closings.run([&] {
     began.times.release();
     go_on.within(60s);
@@ -88,15 +88,15 @@ TEST(Closings, WhatAClosingHoldsEndsWithoutTheLock) {
       ran.times.release();
     }
   };
-  Closings closings;
   Ran ran;
+  Closings closings;
   closings.run([asker = std::shared_ptr<Asker>(new Asker{closings, ran})] {});
   EXPECT_TRUE(ran.within(10s));
 }
 
 TEST(Closings, DrainRunsWhatWaits) {
-  Closings closings;
   Ran ran;
+  Closings closings;
   const Closings::Stay stay = closings.stay();
   closings.run(ran.once());
   closings.run(ran.once());
