@@ -132,14 +132,15 @@ Route route(const RouteFacts& f) noexcept {
 
 std::string_view path_of(const RouteFacts& f, const Route& chosen) {
   using Names = std::array<std::array<std::string, copy::kMethods>, kReach.size()>;
-  static const Names all = [] {
+  // Never destroyed: Engines at namespace scope end after it would.
+  static const Names& all = *new Names([] {
     Names names;
     for (std::size_t reach = 0; reach < kReach.size(); ++reach)
       for (std::size_t method = 0; method < copy::kMethods; ++method)
         names[reach][method] =
             std::string(kReach[reach]) + "+" + copy::name_of(static_cast<copy::Method>(method));
     return names;
-  }();
+  }());
   if (chosen.where == Route::Where::nowhere) return {};
   return all[static_cast<std::size_t>(reach_of(f, chosen))]
             [static_cast<std::size_t>(chosen.method)];
