@@ -13,6 +13,17 @@ constexpr std::uint64_t kMiB = 1u << 20;
 constexpr Block kAll{0, 0, kMiB};
 constexpr const char* kHelper = "owner";
 
+/// The kernel gives out the highest room that fits: what is freed here stays free.
+void* map_below_room() {
+  constexpr std::uint64_t kRoom = 1024 * kMiB;
+  auto* const all = static_cast<std::byte*>(
+      ::mmap(nullptr, kMiB + kRoom, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  if (all == MAP_FAILED || ::munmap(all + kMiB, kRoom) != 0 ||
+      ::mprotect(all, kMiB, PROT_READ | PROT_WRITE) != 0)
+    throw std::runtime_error("mmap");
+  return all;
+}
+
 /// An Engine with one region to free and one to keep.
 class Owner {
  public:
@@ -29,8 +40,7 @@ class Owner {
       if (device) {
         buffer_ = take(Buffer::create(MemoryKind::device, kMiB));
       } else {
-        host_ = ::mmap(nullptr, kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (host_ == MAP_FAILED) throw std::runtime_error("mmap");
+        host_ = map_below_room();
       }
       const RegionOptions options{.peers = {true, true, call.at("exclusive").get<bool>()}};
       must(engine_.publish(

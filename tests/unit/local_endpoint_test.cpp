@@ -236,7 +236,7 @@ TEST_F(LocalEndpointTest, OffersAreOnceEachAndBoundedWhileTheyOpen) {
   const std::uint64_t theirs = offer();
   flatbuffers::FlatBufferBuilder again;
   again.Finish(schema::CreateOffer(again, schema::vector_of(again, peer_.key.bytes)));
-  EXPECT_EQ(say(Message::offer, finished(again)).code(), Code::corrupt);
+  EXPECT_TRUE(say(Message::offer, finished(again)).ok());  // and is not opened again
   // The thread that opens them stands still, as behind a driver that does.
   std::promise<void> go_on;
   us_.transport->off_the_lock([wait = go_on.get_future().share()] { wait.wait(); });
