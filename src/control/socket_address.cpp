@@ -65,7 +65,8 @@ Result<base::Fd> listen_at(const std::string& path) {
   auto address = unix_address(path);
   if (!address.ok()) return address.status();
   auto live = connect_to(path);
-  if (live.ok()) return Status(Code::busy, Scope::request, "another Engine listens at " + path);
+  if (live.ok() || live.status().code() == Code::no_resource)
+    return Status(Code::busy, Scope::request, "another Engine listens at " + path);
   struct stat facts {};
   if (::lstat(path.c_str(), &facts) == 0) {
     if (!S_ISSOCK(facts.st_mode))
@@ -94,8 +95,10 @@ Result<base::Fd> connect_to(const std::string& path) {
     case ENOENT:
       return Status(Code::not_found, Scope::request, "no socket at " + path);
     case ECONNREFUSED:
-    case EAGAIN:  // its queue of connections is full
       return Status(Code::unreachable, Scope::request, "nobody accepts at " + path);
+    case EAGAIN:
+      return Status(Code::no_resource, Scope::request,
+                    "more connect to " + path + " than its Engine has accepted so far");
     case EACCES:
       return Status(Code::permission_denied, Scope::request, "no permission for " + path);
     default:

@@ -27,7 +27,8 @@ Result<sockaddr_un> unix_address(const std::string& path);
 /// is no socket.
 Result<base::Fd> listen_at(const std::string& path);
 
-/// not_found, or unreachable when nobody listens; both may change.
+/// not_found; unreachable when nobody listens; no_resource when too many wait there to be accepted.
+/// Each may change.
 Result<base::Fd> connect_to(const std::string& path);
 
 }  // namespace linkspan::control

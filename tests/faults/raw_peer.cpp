@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <thread>
+
 #include "base/clock.hpp"
 #include "control/socket_address.hpp"
 #include "tests/support/take.hpp"
@@ -19,10 +21,20 @@ void wait(const base::FdChannel& channel, short events, const base::Deadline& li
   ::poll(&entry, 1, limit.left_ms());
 }
 
+/// Also where many others are about to be accepted.
+base::Fd connected(const std::string& address) {
+  const base::Deadline limit = soon();
+  while (true) {
+    auto socket = control::connect_to(take(control::socket_path(address, {})));
+    if (socket.status().code() != Code::no_resource || limit.passed())
+      return take(std::move(socket));
+    std::this_thread::yield();
+  }
+}
+
 }  // namespace
 
-RawPeer::RawPeer(const std::string& address)
-    : channel_(take(control::connect_to(take(control::socket_path(address, {}))))) {}
+RawPeer::RawPeer(const std::string& address) : channel_(connected(address)) {}
 
 bool RawPeer::send(std::uint16_t op, std::span<const std::byte> payload, std::uint64_t id,
                    std::span<base::Fd> fds) {

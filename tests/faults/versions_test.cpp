@@ -100,7 +100,7 @@ TEST_F(Versions, ANewerOneIsMetAndWhatItSaysMoreIsPassedOver) {
 TEST_F(Versions, AnOlderOneIsToldThatItCannotBeTalkedTo) {
   RawPeer older(server_.address());
   older.version = 0;
-  ASSERT_TRUE(older.greet(RawPeer::hello()));
+  older.greet(RawPeer::hello());  // it may be refused before it has sent all
   const Status why = older.refusal();
   EXPECT_EQ(why.code(), Code::unsupported);
   EXPECT_NE(why.what().find("version 0"), std::string::npos) << why.to_string();

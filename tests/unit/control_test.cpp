@@ -198,6 +198,25 @@ TEST_F(ControlTest, AServerThatNeverAnswersTimesOut) {
   EXPECT_EQ(client->connect("mute", 100ms).status().code(), Code::timed_out);
 }
 
+/// Whoever is that busy lives: its socket stays, and who connects waits for room.
+TEST_F(ControlTest, AFullQueueOfConnectionsIsNoDeadServer) {
+  const std::string path = folder_ + "/busy";
+  auto busy = listen_at(path);
+  ASSERT_TRUE(busy.ok());
+  std::vector<base::Fd> waiting;
+  Result<base::Fd> next = connect_to(path);
+  for (; next.ok() && waiting.size() < 1000; next = connect_to(path))
+    waiting.push_back(*std::move(next));
+  EXPECT_EQ(next.status().code(), Code::no_resource) << next.status().to_string();
+  EXPECT_EQ(listen_at(path).status().code(), Code::busy);
+  auto client = Engine::open({.name = "client", .socket_dir = folder_, .use_gpu = false});
+  ASSERT_TRUE(client.ok());
+  const Status full = client->connect("busy", 30ms).status();
+  EXPECT_EQ(full.code(), Code::no_resource) << full.to_string();
+  for (std::size_t i = 0; i < waiting.size(); ++i) ::close(::accept(busy->get(), nullptr, nullptr));
+  EXPECT_EQ(client->connect("busy", 30ms).status().code(), Code::timed_out);  // a mute one has room
+}
+
 TEST_F(ControlTest, APeerOfAnotherUserIsRefusedAndToldWhy) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root: it connects as another user";
   ASSERT_EQ(::chmod(folder_.c_str(), 0755), 0);  // or the file system refuses it first
