@@ -151,20 +151,10 @@ Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
   constexpr transport::Capabilities kAnySize{.max_batch_bytes = ~std::uint64_t{0},
                                              .max_batch_blocks = ~std::uint64_t{0},
                                              .max_batch_pages = ~std::uint64_t{0}};
-  const auto* const pages = std::get_if<Pages>(&shape);
-  Result<std::vector<Block>> blocks(std::vector<Block>{});
-  if (pages == nullptr) {
-    blocks = transport::checked_blocks(shape, local.bytes(), remote.bytes(), kAnySize);
-    if (!blocks.ok()) return blocks.status();
-  } else if (Status status =
-                 transport::check_pages(*pages, local.bytes(), remote.bytes(), kAnySize);
-             !status.ok()) {
-    return status;
-  }
-  const transport::Shape size =
-      pages != nullptr ? transport::shape_of(*pages) : transport::shape_of(*blocks);
+  const auto asked = transport::checked(shape, local.bytes(), remote.bytes(), kAnySize);
+  if (!asked.ok()) return asked.status();
   if (!options.require.empty()) {
-    auto way = explain(peer, op, local, remote, size);
+    auto way = explain(peer, op, local, remote, asked->size);
     if (!way.ok()) return way.status();
     if (!meets(way->path, options.require))
       return refuse(Code::unsupported, "path \"" + options.require +
@@ -177,12 +167,13 @@ Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
   auto transfer = std::make_shared<TransferState>();
   transfer->peer = peer;
   transfer->op = op;
-  transfer->bytes = size.bytes;
+  transfer->bytes = asked->size.bytes;
   transfer->local = local.registration_;
   transfer->remote = remote.imported_;
   transfer->transport = *transport;
   const transport::Capabilities& limits = transports_[*transport]->capabilities();
-  transfer->plan = pages != nullptr ? make_plan(*pages, limits) : make_plan(*blocks, limits);
+  transfer->plan =
+      asked->pages != nullptr ? make_plan(*asked->pages, limits) : make_plan(asked->blocks, limits);
   transfer->stream = place->after;
   transfer->mark = std::move(place->mark);
   transfer->stay = std::move(place->stay);

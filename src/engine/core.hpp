@@ -89,7 +89,6 @@ class Core final : public control::Listener, public std::enable_shared_from_this
  private:
   Status end_region(const Region& region, Duration timeout, bool at_once)
       LINKSPAN_EXCLUDES(exports_mutex_);
-  Status still_there(const memory::Region::Facts& facts) const;
   std::shared_ptr<const Keys> keys_of(std::uint64_t serial) LINKSPAN_EXCLUDES(exports_mutex_);
   /// An import under way.
   struct Lookup {

@@ -1,5 +1,6 @@
 // Regions of a Core: registration, publication, and what peers import.
 #include "engine/core.hpp"
+#include "memory/still_there.hpp"
 
 namespace linkspan::engine {
 namespace {
@@ -82,25 +83,18 @@ Result<control::Exported> Core::exported(control::Session& session, std::string_
   const auto keys = keys_of(registration->id().serial);
   if (keys == nullptr)
     return Status(Code::not_found, Scope::request, "the region is being deregistered");
-  if (Status status = still_there(registration->region().facts()); !status.ok()) return status;
+  // Another's memory may lie there by now. Chunks and pools are looked at where they are exported.
+  if (const memory::Region::Facts& facts = registration->region().facts();
+      facts.kind == MemoryKind::device && facts.chunks.empty() && !facts.pooled)
+    if (Status status = memory::still_there(*topology_, facts.address, facts.id.buffer);
+        !status.ok())
+      return status;
   auto sent = engine::exported(transports_, registration->region(), *keys, name);
   if (sent.ok()) {
     const base::MutexLock lock(worker_.mutex);
     worker_.count_export(session.id(), registration->id().serial);
   }
   return sent;
-}
-
-/// What an allocator took back without a word is handed to nobody: another's memory may lie there.
-/// Chunks are looked at where they are exported.
-Status Core::still_there(const memory::Region::Facts& facts) const {
-  if (facts.kind != MemoryKind::device || topology_ == nullptr || !facts.chunks.empty()) return {};
-  const auto now = topology_->query(
-      reinterpret_cast<void*>(facts.address));  // NOLINT(performance-no-int-to-ptr)
-  if (now.ok() && now->kind == MemoryKind::device && now->buffer_id == facts.id.buffer) return {};
-  return {Code::not_found, Scope::request,
-          "the memory of region " + std::to_string(facts.id.serial) +
-              " was freed before it was deregistered"};
 }
 
 std::shared_ptr<const Keys> Core::keys_of(std::uint64_t serial) {

@@ -1,16 +1,13 @@
 #include "memory/registry.hpp"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
 
 #include "cuda/topology.hpp"
 #include "memory/descriptor.hpp"
 #include "memory/host_backing.hpp"
+#include "memory/still_there.hpp"
 
 namespace linkspan::memory {
 namespace {
@@ -23,16 +20,6 @@ std::string span_text(std::uint64_t address, std::uint64_t bytes) {
 
 Status refused(Code code, std::string what, Where at = {}) {
   return {code, Scope::request, std::move(what), at};
-}
-
-/// Whether all pages of the range are mapped. msync with MS_ASYNC writes nothing; it only walks
-/// the mappings and answers ENOMEM for a hole, in time that does not grow with the bytes.
-bool mapped(std::uint64_t address, std::uint64_t bytes) noexcept {
-  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  const std::uint64_t before = address % page;
-  // An address that may be no memory at all: arithmetic on it as a pointer would be undefined.
-  void* first = reinterpret_cast<void*>(address - before);  // NOLINT(performance-no-int-to-ptr)
-  return ::msync(first, before + bytes, MS_ASYNC) == 0 || errno != ENOMEM;
 }
 
 /// What a peer that maps the region can touch: of GPU and of shared memory all of the allocation.
@@ -141,7 +128,7 @@ Result<std::shared_ptr<const Registration>> Registry::add(void* pointer, std::ui
     return insert(facts, std::move(backing));
   }
 
-  if (!mapped(address, bytes))
+  if (!is_mapped(address, bytes))
     return refused(Code::invalid_argument,
                    span_text(address, bytes) + " are not all mapped in this process");
   if (topology_ != nullptr) {
@@ -170,7 +157,7 @@ Result<std::shared_ptr<const Registration>> Registry::add_private(std::uint64_t 
                                                                   std::uint64_t bytes,
                                                                   MemoryKind kind,
                                                                   Permissions peers) {
-  if (!fits(address, bytes, ~std::uint64_t{0}) || !mapped(address, bytes))
+  if (!fits(address, bytes, ~std::uint64_t{0}) || !is_mapped(address, bytes))
     return refused(Code::invalid_argument,
                    span_text(address, bytes) + " are not all mapped in this process");
   Region::Facts facts;

@@ -85,13 +85,8 @@ std::vector<Block> blocks_of(const Pages& p) {
   return blocks;
 }
 
-Result<std::vector<Block>> checked_blocks(const BatchShape& shape, std::uint64_t here,
+Result<std::vector<Block>> checked_blocks(std::span<const Block> list, std::uint64_t here,
                                           std::uint64_t there, const Capabilities& limits) {
-  if (const auto* pages = std::get_if<Pages>(&shape)) {
-    if (Status status = check_pages(*pages, here, there, limits); !status.ok()) return status;
-    return blocks_of(*pages);
-  }
-  const auto list = std::get<std::span<const Block>>(shape);
   if (list.size() > limits.max_batch_blocks)
     return too_many(list.size(), "blocks", limits.max_batch_blocks);
   std::vector<Block> blocks;
@@ -109,8 +104,20 @@ Result<std::vector<Block>> checked_blocks(const BatchShape& shape, std::uint64_t
   return blocks;
 }
 
-Result<std::vector<Block>> checked_blocks(const Batch& batch, const Capabilities& limits) {
-  return checked_blocks(batch.shape, batch.local->bytes(), batch.remote->bytes(), limits);
+Result<Checked> checked(const BatchShape& shape, std::uint64_t here, std::uint64_t there,
+                        const Capabilities& limits) {
+  Checked out;
+  out.pages = std::get_if<Pages>(&shape);
+  if (out.pages != nullptr) {
+    if (Status status = check_pages(*out.pages, here, there, limits); !status.ok()) return status;
+    out.size = shape_of(*out.pages);
+    return out;
+  }
+  auto blocks = checked_blocks(std::get<std::span<const Block>>(shape), here, there, limits);
+  if (!blocks.ok()) return blocks.status();
+  out.blocks = *std::move(blocks);
+  out.size = shape_of(out.blocks);
+  return out;
 }
 
 Shape shape_of(std::span<const Block> blocks) noexcept {

@@ -5,26 +5,32 @@
 #pragma once
 
 #include <span>
-#include <variant>
 #include <vector>
 
 #include "transport/transport.hpp"
 
 namespace linkspan::transport {
 
-/// The batch as blocks, each within both regions, none empty. invalid_argument names the first that
-/// is wrong: a block that leaves a region (also when a sum overflows), index lists of different
-/// lengths, more blocks or bytes than `limits` allow.
-Result<std::vector<Block>> checked_blocks(const Batch& batch, const Capabilities& limits);
-
-/// The same for a list whose regions are `here` and `there` bytes long.
-Result<std::vector<Block>> checked_blocks(const BatchShape& shape, std::uint64_t here,
+/// The list without its empty blocks, each within regions of `here` and `there` bytes.
+/// invalid_argument names the first that is wrong: a block that leaves a region (also when a sum
+/// overflows), more blocks or bytes than `limits` allow.
+Result<std::vector<Block>> checked_blocks(std::span<const Block> list, std::uint64_t here,
                                           std::uint64_t there, const Capabilities& limits);
 
-/// The same for pages, which stay what they are: at most max_batch_pages, each within both regions.
+/// The same for pages, which stay what they are; index lists of different lengths are wrong too.
 /// Costs a nanosecond for four pages.
 Status check_pages(const Pages& pages, std::uint64_t here, std::uint64_t there,
                    const Capabilities& limits);
+
+/// What of a shape was checked.
+struct Checked {
+  const Pages* pages = nullptr;  ///< The shape's own; null: it is in `blocks`.
+  std::vector<Block> blocks;
+  Shape size;
+};
+/// Either of the two above.
+Result<Checked> checked(const BatchShape& shape, std::uint64_t here, std::uint64_t there,
+                        const Capabilities& limits);
 
 /// Of pages that were checked; none without bytes.
 std::vector<Block> blocks_of(const Pages& pages);

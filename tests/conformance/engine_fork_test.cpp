@@ -7,15 +7,7 @@
 
 #include "tests/conformance/engine_fixture.hpp"
 #include "tests/support/kinds.hpp"
-
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define LINKSPAN_THREAD_SANITIZER
-#endif
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define LINKSPAN_SANITIZER
-#endif
-#endif
+#include "tests/support/sanitizers.hpp"
 
 namespace linkspan::test {
 namespace {

@@ -22,6 +22,16 @@ class Pools : public Fact {
               CUDA_SUCCESS);
     return id;
   }
+  std::vector<unsigned> import_there(FarProcess& far, CUmemoryPool made, CUdeviceptr memory,
+                                     unsigned times) {
+    int fd = -1;
+    CUmemPoolPtrExportData data{};
+    EXPECT_EQ(cu->cuMemPoolExportToShareableHandle(&fd, made, kPosixFd, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cu->cuMemPoolExportPointer(&data, memory), CUDA_SUCCESS);
+    std::vector<base::Fd> fds;
+    fds.emplace_back(fd);
+    return far.import_pool(std::move(fds), data, times);
+  }
   CUdeviceptr allocate(CUmemoryPool from, CUstream stream, std::size_t bytes = kBytes) {
     CUdeviceptr memory = 0;
     EXPECT_EQ(vmm.cuMemAllocFromPoolAsync(&memory, bytes, from, stream), CUDA_SUCCESS);
@@ -113,14 +123,8 @@ TEST_F(Pools, AnotherProcessMapsAnAllocation) {
   const CUdeviceptr other = allocate(made, stream), memory = allocate(made, stream);
   ASSERT_EQ(cu->cuMemsetD8Async(memory, 77, kBytes, stream), CUDA_SUCCESS);
   ASSERT_EQ(cu->cuStreamSynchronize(stream), CUDA_SUCCESS);
-  int fd = -1;
-  CUmemPoolPtrExportData data{};
-  ASSERT_EQ(cu->cuMemPoolExportToShareableHandle(&fd, made, kPosixFd, 0), CUDA_SUCCESS);
-  ASSERT_EQ(cu->cuMemPoolExportPointer(&data, memory), CUDA_SUCCESS);
   FarProcess far;
-  std::vector<base::Fd> fds;
-  fds.emplace_back(fd);
-  const std::vector<unsigned> answers = far.import_pool(std::move(fds), data, 1);
+  const std::vector<unsigned> answers = import_there(far, made, memory, 1);
   ASSERT_GE(answers.size(), 2u);
   EXPECT_EQ(answers[0], 0u);
   EXPECT_GE(answers[1], kBytes);
@@ -139,14 +143,8 @@ TEST_F(Pools, TwoImportsOfOneAllocation) {
   const CUdeviceptr memory = allocate(made, stream);
   ASSERT_EQ(cu->cuMemsetD8Async(memory, 77, kBytes, stream), CUDA_SUCCESS);
   ASSERT_EQ(cu->cuStreamSynchronize(stream), CUDA_SUCCESS);
-  int fd = -1;
-  CUmemPoolPtrExportData data{};
-  ASSERT_EQ(cu->cuMemPoolExportToShareableHandle(&fd, made, kPosixFd, 0), CUDA_SUCCESS);
-  ASSERT_EQ(cu->cuMemPoolExportPointer(&data, memory), CUDA_SUCCESS);
   FarProcess far;
-  std::vector<base::Fd> fds;
-  fds.emplace_back(fd);
-  ASSERT_EQ(far.import_pool(std::move(fds), data, 2).size(), 4u);
+  ASSERT_EQ(import_there(far, made, memory, 2).size(), 4u);
   // One address, and the first free ends both.
   EXPECT_EQ(far.free_pool(),
             (std::vector<unsigned>{1, 0, 0, CUDA_ERROR_INVALID_VALUE, 1, CUDA_ERROR_INVALID_VALUE,

@@ -16,12 +16,7 @@
 
 #include "base/process.hpp"
 #include "tests/conformance/engine_fixture.hpp"
-
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define LINKSPAN_THREAD_SANITIZER
-#endif
-#endif
+#include "tests/support/sanitizers.hpp"
 
 namespace linkspan::test {
 namespace {

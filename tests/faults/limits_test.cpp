@@ -9,15 +9,7 @@
 #include <thread>
 
 #include "tests/conformance/engine_fixture.hpp"
-
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define LINKSPAN_ADDRESS_SANITIZER
-#endif
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define LINKSPAN_SANITIZER
-#endif
-#endif
+#include "tests/support/sanitizers.hpp"
 
 namespace linkspan::test {
 namespace {

@@ -12,32 +12,12 @@
 #include "base/fd_channel.hpp"
 #include "base/process.hpp"
 #include "tests/fuzz/support.hpp"
+#include "tests/support/raw_message.hpp"
 #include "transport/local/mapping.hpp"
 #include "transport/local/tally.hpp"
 
 namespace linkspan::fuzz {
 namespace {
-
-void send_message(int socket, std::span<const std::byte> bytes, std::span<const base::Fd> fds) {
-  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  std::vector<std::byte> control(CMSG_SPACE(fds.size() * sizeof(int)));
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (!fds.empty()) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-    for (std::size_t i = 0; i < fds.size(); ++i) {
-      const int raw = fds[i].get();
-      std::memcpy(CMSG_DATA(rights) + i * sizeof raw, &raw, sizeof raw);
-    }
-  }
-  (void)!::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
 
 /// All that takes an fd of a peer.
 void use(const base::Frame& frame) {
@@ -88,7 +68,7 @@ void run(Input input) {
     }
     const auto more = input.take(count);
     bytes.insert(bytes.end(), more.begin(), more.end());
-    send_message(peer.get(), bytes, fds);
+    (void)!test::send_message(peer.get(), bytes, fds);
     if ((flags & 2) != 0) receive(channel);
   }
   receive(channel);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/process.hpp"
+#include "tests/support/raw_message.hpp"
 
 namespace linkspan::base {
 namespace {
@@ -48,24 +49,7 @@ class FdChannelTest : public testing::Test {
 
   /// Bytes, and fds with the first of them, as a hostile peer would send them.
   void send_raw(std::span<const std::byte> bytes, std::span<const Fd> fds = {}) const {
-    iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-    std::vector<std::byte> control(CMSG_SPACE(fds.size() * sizeof(int)));
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    if (!fds.empty()) {
-      message.msg_control = control.data();
-      message.msg_controllen = control.size();
-      cmsghdr* c = CMSG_FIRSTHDR(&message);
-      c->cmsg_level = SOL_SOCKET;
-      c->cmsg_type = SCM_RIGHTS;
-      c->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-      for (std::size_t i = 0; i < fds.size(); ++i) {
-        const int raw = fds[i].get();
-        std::memcpy(CMSG_DATA(c) + i * sizeof raw, &raw, sizeof raw);
-      }
-    }
-    ASSERT_EQ(::sendmsg(here.fd(), &message, MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+    ASSERT_EQ(test::send_message(here.fd(), bytes, fds), static_cast<ssize_t>(bytes.size()));
   }
   /// The next frame; it must be there.
   Frame next() {

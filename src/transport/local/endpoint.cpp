@@ -131,15 +131,9 @@ Status LocalEndpoint::post(const Batch& batch) {
     return {Code::permission_denied, Scope::request,
             std::string("the peer does not permit to ") +
                 (batch.op == Op::write ? "write to" : "read from") + " this region"};
-  const auto* const pages = std::get_if<Pages>(&batch.shape);
-  Result<std::vector<Block>> blocks(std::vector<Block>{});
-  if (pages == nullptr)
-    blocks = checked_blocks(batch, transport_.capabilities());
-  else if (Status status = check_pages(*pages, batch.local->bytes(), batch.remote->bytes(),
-                                       transport_.capabilities());
-           !status.ok())
-    return status;
-  if (!blocks.ok()) return blocks.status();
+  auto asked =
+      checked(batch.shape, batch.local->bytes(), batch.remote->bytes(), transport_.capabilities());
+  if (!asked.ok()) return asked.status();
   if (!memory->alive())
     return {Code::unreachable, Scope::request, "the peer has deregistered the region"};
   if (ours_ >= transport_.capabilities().max_inflight) return Status::no_resource();
@@ -152,7 +146,7 @@ Status LocalEndpoint::post(const Batch& batch) {
   slot.op = batch.op;
   slot.remote = memory;
   slot.target = local;
-  if (Status status = begin(slot, *local, *std::move(blocks), pages, batch.streams); !status.ok())
+  if (Status status = begin(slot, *local, *std::move(asked), batch.streams); !status.ok())
     return status;
   if (batch.way != nullptr) *batch.way = slot.way;
   slots_.push_back(std::move(slot));
@@ -160,36 +154,34 @@ Status LocalEndpoint::post(const Batch& batch) {
   return {};
 }
 
-/// Chooses the way and takes the first step on it. An error: nothing has begun. The shape is in
-/// `blocks`, or in `pages` if there are any: the kernel takes these as they are.
-Status LocalEndpoint::begin(Slot& slot, const Published& local, std::vector<Block> blocks,
-                            const Pages* pages, const StreamLinks& streams) {
+/// Chooses the way and takes the first step on it. An error: nothing has begun. Only the kernel
+/// takes pages as they are.
+Status LocalEndpoint::begin(Slot& slot, const Published& local, Checked asked,
+                            const StreamLinks& streams) {
   const auto not_in_a_stream = [] {
     return Status(Code::unsupported, Scope::request, "no GPU of this process copies it");
   };
-  const Shape shape = pages != nullptr ? shape_of(*pages) : shape_of(blocks);
-  if (shape.blocks == 0) {
+  if (asked.size.blocks == 0) {
     if (streams.after != nullptr) return not_in_a_stream();
     slot.stage = Stage::ended;
     return {};
   }
   const ImportedMemory& remote = *slot.remote;
-  const RouteFacts f = facts(slot.op, local, remote, shape, slot.for_peer);
+  const RouteFacts f = facts(slot.op, local, remote, asked.size, slot.for_peer);
   const Route way = route(f);
   const bool by_gpu = way.where == Where::here && (way.method == copy::Method::copy_engine ||
                                                    way.method == copy::Method::sm_kernel);
   if (streams.after != nullptr && way.where != Where::nowhere && !by_gpu) return not_in_a_stream();
   slot.way = {.path = path_of(f, way), .by_peer = way.where == Where::peer};
-  const bool by_index = pages != nullptr && by_gpu && way.method == copy::Method::sm_kernel;
-  if (pages != nullptr && !by_index) blocks = blocks_of(*pages);
-  if (way.where == Where::peer || way.where == Where::both)
-    slot.blocks.assign(blocks.begin(), blocks.end());
+  const bool by_index = asked.pages != nullptr && by_gpu && way.method == copy::Method::sm_kernel;
+  if (asked.pages != nullptr && !by_index) asked.blocks = blocks_of(*asked.pages);
+  if (way.where == Where::peer || way.where == Where::both) slot.blocks = std::move(asked.blocks);
   if (way.where == Where::both) {
     cross(slot, way);
     return {};
   }
   if (way.where == Where::peer) {
-    Status status = ask_peer(slot, local, remote.key().id.serial, blocks);
+    Status status = ask_peer(slot, local, remote.key().id.serial, slot.blocks);
     if (status.ok()) expect_end(slot, way.method, f.link, f.shape.bytes);
     return status;
   }
@@ -219,7 +211,7 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, std::vector<Bloc
     return {Code::internal, Scope::request, "no copier for a GPU that is up"};
 
   const std::uint64_t here = local.region->facts().address;
-  by_index ? place(slot, here, there, *pages) : place(slot, here, there, blocks);
+  by_index ? place(slot, here, there, *asked.pages) : place(slot, here, there, asked.blocks);
   slot.stage = Stage::running;
   Status status = start_some(slot, streams);
   // advance() tries again, but for what has to stand behind an event that is lent for this call.

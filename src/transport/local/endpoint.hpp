@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/batch.hpp"
 #include "transport/local/bounce.hpp"
 #include "transport/local/local_transport.hpp"
 #include "transport/local/tally.hpp"
@@ -130,8 +131,7 @@ class LocalEndpoint final : public Endpoint {
   RouteFacts facts(Op op, const Published& local, const ImportedMemory& remote, Shape shape,
                    bool for_peer) const;
   Status ready() const;
-  Status begin(Slot& slot, const Published& local, std::vector<Block> blocks, const Pages* pages,
-               const StreamLinks& streams);
+  Status begin(Slot& slot, const Published& local, Checked asked, const StreamLinks& streams);
   void place(Slot& slot, std::uint64_t here, std::uint64_t there, std::span<const Block> blocks);
   void place(Slot& slot, std::uint64_t here, std::uint64_t there, const Pages& pages);
   Status ask_peer(Slot& slot, const Published& local, std::uint64_t remote_serial,

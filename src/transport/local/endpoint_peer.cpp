@@ -1,26 +1,10 @@
 // What the two ends do for each other: copies that only the peer can run, and regions that end.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "base/schema/local_generated.h"
+#include "memory/still_there.hpp"
 #include "transport/batch.hpp"
 #include "transport/local/endpoint.hpp"
 
 namespace linkspan::transport::local {
-namespace {
-
-/// Of host memory that its user freed without deregister(): a copy there would end this process.
-/// What is freed after this look still does. Costs a system call.
-Status still_mapped(const memory::Region::Facts& facts) {
-  if (facts.kind == MemoryKind::device) return {};
-  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  const std::uint64_t begin = facts.address & ~(page - 1);
-  void* const at = reinterpret_cast<void*>(begin);  // NOLINT(performance-no-int-to-ptr)
-  if (::msync(at, facts.address + facts.bytes - begin, MS_ASYNC) == 0) return {};
-  return base::Fd::from("the owner has freed the region; msync", -1).status();
-}
-
-}  // namespace
 
 Status LocalEndpoint::ask_peer(Slot& slot, const Published& local, std::uint64_t remote_serial,
                                std::span<const Block> blocks) {
@@ -93,14 +77,16 @@ void LocalEndpoint::open_offer(Slot& slot) {
   if (slot.end.ok() && slot.canceled) slot.end = Status(Code::canceled, Scope::request, "canceled");
   if (slot.end.ok() && !slot.remote->alive())
     slot.end = Status(Code::unreachable, Scope::request, "the region was deregistered");
-  if (slot.end.ok()) slot.end = still_mapped(slot.target->region->facts());
+  // Of host memory only: a copy to what was freed would end this process.
+  const memory::Region::Facts& own = slot.target->region->facts();
+  if (slot.end.ok() && own.kind != MemoryKind::device && !memory::is_mapped(own.address, own.bytes))
+    slot.end = memory::freed_early();
   if (slot.end.ok()) {
     Capabilities limits = transport_.capabilities();
     limits.max_batch_blocks = limits.max_batch_pages;  // a peer's pages come as blocks
-    auto blocks = checked_blocks(std::span<const Block>(slot.blocks), slot.target->key.bytes,
-                                 slot.remote->key().bytes, limits);
-    Status status =
-        blocks.ok() ? begin(slot, *slot.target, *std::move(blocks), nullptr, {}) : blocks.status();
+    const std::span<const Block> list(slot.blocks);
+    auto asked = checked(list, slot.target->key.bytes, slot.remote->key().bytes, limits);
+    Status status = asked.ok() ? begin(slot, *slot.target, *std::move(asked), {}) : asked.status();
     if (status.ok()) return;
     if (status.code() == Code::no_resource) {
       slot.pieces.clear();

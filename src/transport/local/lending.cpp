@@ -1,6 +1,7 @@
 #include "transport/local/lending.hpp"
 
 #include "base/fd_parcel.hpp"
+#include "memory/still_there.hpp"
 
 namespace linkspan::transport::local {
 namespace {
@@ -53,12 +54,7 @@ Result<base::Fd> lent_fd(const cuda::Topology& topology, const memory::Region::F
   const cuda::Device* device = topology.active(facts.gpu);
   if (device == nullptr) return Status(Code::internal, Scope::request, "its GPU is not up");
   const auto still = [&](std::uint64_t address, std::uint64_t buffer) {
-    const auto now =
-        topology.identify(reinterpret_cast<void*>(address));  // NOLINT(performance-no-int-to-ptr)
-    if (!now.ok()) return now.status();
-    if (now->buffer_id == buffer) return Status();
-    return Status(Code::unreachable, Scope::request,
-                  "its owner has freed or unmapped this memory without Engine::invalidate");
+    return memory::still_there(topology, address, buffer);
   };
   if (key.pool) {
     if (Status status = still(facts.allocation, facts.id.buffer); !status.ok()) return status;

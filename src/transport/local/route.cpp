@@ -17,41 +17,17 @@ constexpr Duration kAsking = std::chrono::microseconds(50),
 
 bool on_gpu(MemoryKind kind) { return kind == MemoryKind::device; }
 
-/// By what this process, or the peer, or the kernel reaches the other side's memory.
-enum class Reach : std::uint8_t {
-  same_process,
-  cuda_ipc,
-  memfd,
-  cuda_vmm,
-  cuda_pool,
-  kernel,
-  bounce
-};
-constexpr std::array kReach = {"same_process", "cuda_ipc", "memfd", "cuda_vmm",
-                               "cuda_pool",    "kernel",   "bounce"};
+/// By what this process, or the peer, or the kernel reaches the other side's memory: as Mapped
+/// counts them, and two that are no mapping of it.
+constexpr std::array kReach = {"unmapped", "same_process", "cuda_ipc", "memfd",
+                               "cuda_vmm", "cuda_pool",    "kernel",   "bounce"};
+constexpr std::size_t kByKernel = 6, kByBounce = 7;
 
-Reach reach_by(Mapped mapped) {
-  switch (mapped) {
-    case Mapped::same_process:
-      return Reach::same_process;
-    case Mapped::cuda_ipc:
-      return Reach::cuda_ipc;
-    case Mapped::cuda_vmm:
-      return Reach::cuda_vmm;
-    case Mapped::cuda_pool:
-      return Reach::cuda_pool;
-    case Mapped::nothing:
-    case Mapped::memfd:
-      break;
-  }
-  return Reach::memfd;
-}
-
-Reach reach_of(const RouteFacts& f, const Route& chosen) {
-  if (chosen.where == Route::Where::both) return Reach::bounce;
-  if (chosen.where == Route::Where::peer) return reach_by(f.lent);
-  if (chosen.method == copy::Method::cross_process) return Reach::kernel;
-  return reach_by(f.mapped);
+std::size_t reach_of(const RouteFacts& f, const Route& chosen) {
+  if (chosen.where == Route::Where::both) return kByBounce;
+  if (chosen.where == Route::Where::peer) return static_cast<std::size_t>(f.lent);
+  if (chosen.method == copy::Method::cross_process) return kByKernel;
+  return static_cast<std::size_t>(f.mapped);
 }
 
 copy::ShapeFacts shape_facts(const RouteFacts& f) {
@@ -142,8 +118,7 @@ std::string_view path_of(const RouteFacts& f, const Route& chosen) {
     return names;
   }());
   if (chosen.where == Route::Where::nowhere) return {};
-  return all[static_cast<std::size_t>(reach_of(f, chosen))]
-            [static_cast<std::size_t>(chosen.method)];
+  return all[reach_of(f, chosen)][static_cast<std::size_t>(chosen.method)];
 }
 
 Explanation describe(const RouteFacts& f, const Route& chosen) {

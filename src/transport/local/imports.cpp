@@ -1,0 +1,228 @@
+// LocalTransport's imports: a key of a peer becomes a mapping, and ends.
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "base/process.hpp"
+#include "transport/local/lending.hpp"
+#include "transport/local/local_transport.hpp"
+
+namespace linkspan::transport::local {
+namespace {
+
+Status corrupt(const char* what) { return {Code::corrupt, Scope::request, what}; }
+
+}  // namespace
+
+bool LocalTransport::maps(const memory::RegionId& id) const {
+  const base::MutexLock lock(mutex_);
+  return std::any_of(imports_.begin(), imports_.end(), [&](const auto& import) {
+    return !import.second.closed && import.second.id.incarnation == id.incarnation &&
+           import.second.id.serial == id.serial;
+  });
+}
+
+void LocalTransport::let_go(const memory::RegionId& id) {
+  std::vector<std::shared_ptr<ImportedMemory>> found;  // ends after the lock
+  const base::MutexLock lock(mutex_);
+  for (auto& [number, import] : imports_) {
+    if (import.letting_go || import.id.incarnation != id.incarnation ||
+        import.id.serial != id.serial)
+      continue;
+    found.push_back(import.memory.lock());
+    const auto& memory = found.back();
+    // Its user's Mapping and this one: a batch would have its own, and with a lease that has ended
+    // none begins.
+    if (memory == nullptr || memory.use_count() > 2 || memory->host() != nullptr) continue;
+    import.letting_go = true;
+    close([this, at = number, held = memory->let_go()]() mutable {
+      held = {};
+      const base::MutexLock closed(mutex_);
+      if (const auto still = imports_.find(at); still != imports_.end())
+        still->second.closed = true;
+    });
+  }
+}
+
+Result<std::unique_ptr<Mapping>> LocalTransport::import_key(RemoteKey key,
+                                                            base::Deadline deadline) {
+  auto memory = import_memory(key, deadline);
+  if (!memory.ok()) return memory.status();
+  return std::unique_ptr<Mapping>(std::make_unique<LocalMapping>(*std::move(memory)));
+}
+
+Result<std::shared_ptr<LeaseView>> LocalTransport::lease_of(std::uint64_t incarnation,
+                                                            const base::Fd& fd) {
+  struct stat facts {};
+  if (::fstat(fd.get(), &facts) != 0) return base::Fd::from("fstat", -1).status();
+  const auto soon = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(1));
+  return lease_views_.get({incarnation, {facts.st_dev, facts.st_ino}, -1}, soon,
+                          [&] { return LeaseView::open(fd); });
+}
+
+void LocalTransport::forget_import(std::uint64_t number) {
+  const base::MutexLock lock(mutex_);
+  const auto entry = imports_.find(number);
+  const auto count = imports_of_.find(entry->second.id.incarnation);
+  if (--count->second == 0) imports_of_.erase(count);
+  imports_.erase(entry);
+}
+
+Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey remote,
+                                                                      base::Deadline deadline) {
+  if (deadline.passed()) return Status(Code::timed_out, Scope::request, "import");
+  auto decoded = decode_key(remote.bytes);
+  if (!decoded.ok()) return decoded.status();
+  Key& key = *decoded;
+  if (remote.incarnation != 0 && key.id.incarnation != remote.incarnation)
+    return corrupt("a key of another Engine's region");
+  // Every peer knows who we are and may say that it is us: then its addresses would be ours.
+  const bool same_process = remote.from_this_process && key.process == base::this_process();
+  if (remote.fds.size() != (key.has_fd() ? 2u : 1u)) return corrupt("the key came without its fds");
+  auto lease = lease_of(key.id.incarnation, remote.fds[0]);
+  if (!lease.ok()) return lease.status();
+
+  // Entered before the lease is looked at: an owner that retracts after that look sees the import
+  // when it asks us, and one that retracted before is seen here.
+  const memory::RegionId id = key.id;
+  std::uint64_t number = 0;
+  {
+    const base::MutexLock lock(mutex_);
+    if (const auto count = imports_of_.find(id.incarnation);
+        count != imports_of_.end() && count->second >= options_.max_imports)
+      return Status(Code::busy, Scope::request,
+                    std::to_string(options_.max_imports) +
+                        " regions of this peer are imported: let some go, then try again");
+    ++imports_of_[id.incarnation];
+    number = ++last_import_;
+    imports_[number].id = id;
+  }
+  const std::shared_ptr<ImportedMemory> memory(new ImportedMemory(std::move(key), *lease),
+                                               [this, number](ImportedMemory* ending) {
+                                                 close([this, number, ending] {
+                                                   delete ending;
+                                                   forget_import(number);
+                                                 });
+                                               });
+  {
+    const base::MutexLock lock(mutex_);
+    imports_[number].memory = memory;
+  }
+  if (!memory->alive())
+    return Status(Code::not_found, Scope::request, "the peer has deregistered this region");
+
+  Status status;
+  if (same_process) memory->use_same_process();
+  if (memory->key().kind == MemoryKind::device)
+    status = map_device(*memory, remote.fds, deadline);
+  else if (memory->key().has_memfd && !same_process)
+    status = map_host(*memory, remote.fds[1], deadline);
+  if (status.code() == Code::corrupt || status.code() == Code::timed_out) return status;
+  if (!status.ok()) memory->refuse(status.what());
+  return memory;
+}
+
+Status LocalTransport::map_host(ImportedMemory& memory, const base::Fd& memfd,
+                                base::Deadline deadline) {
+  const Key& key = memory.key();
+  struct stat facts {};
+  if (::fstat(memfd.get(), &facts) != 0) return base::Fd::from("fstat", -1).status();
+  const memory::ImportKey which{key.id.incarnation, {facts.st_dev, facts.st_ino}, -1};
+  const std::uint64_t needed = key.allocation_offset + key.bytes;  // decode_key saw that it fits
+  auto host = host_mappings_.get(which, deadline, [&] { return HostMapping::map(memfd, needed); });
+  if (!host.ok()) return host.status();
+  if ((*host)->bytes() < needed) return corrupt("the key claims more than its memfd has");
+  if (options_.topology != nullptr)
+    for (const cuda::Device* device : options_.topology->all_active())
+      if ((*host)->pin(*device).ok()) break;
+  memory.use_host(*std::move(host));
+  return {};
+}
+
+Status LocalTransport::map_device(ImportedMemory& memory, std::span<base::Fd> fds,
+                                  base::Deadline deadline) {
+  const Key& key = memory.key();
+  if (options_.topology == nullptr)
+    return {Code::unsupported, Scope::request, "no CUDA driver in this process"};
+  if (memory.same_process() ? key.address == 0 : !key.mappable())
+    return {Code::unsupported, Scope::request, key.why_not_mapped};
+  std::vector<const cuda::Device*> devices = options_.topology->all_active();
+  if (devices.empty() || memory.same_process()) {
+    // Its own GPU if we see it; a GPU that is hidden here is reached from another one.
+    const bool visible = options_.topology->find(key.gpu) != nullptr;
+    if (!visible && options_.topology->devices().empty())
+      return {Code::unsupported, Scope::request, "no GPU is visible in this process"};
+    auto device = bring_up(visible ? key.gpu : options_.topology->devices().front().uuid);
+    if (!device.ok()) return device.status();
+    devices = options_.topology->all_active();
+  }
+  if (!memory.same_process() && key.has_fd())
+    if (Status status = map_range(memory, fds[1], *devices.front(), deadline); !status.ok())
+      return status;
+  Status first_failure;
+  for (const cuda::Device* device : devices) {
+    // Up by another's hand, such as a pinned registration's, it has no copier of ours yet.
+    const auto up = bring_up(device->info().uuid);
+    Status status = up.status();
+    if (status.ok() && memory.wants_view(*device)) status = add_view(memory, *device, deadline);
+    if (status.code() == Code::corrupt) return status;
+    if (!status.ok() && first_failure.ok()) first_failure = status;
+  }
+  return memory.view(nullptr) ? Status() : first_failure;
+}
+
+Status LocalTransport::add_view(ImportedMemory& memory, const cuda::Device& device,
+                                base::Deadline deadline) {
+  const Key& key = memory.key();
+  if (memory.same_process()) {
+    if (Status status = cuda::allow_own(*options_.topology, device, key.address, key.bytes);
+        !status.ok())
+      return status;
+    memory.add_view({&device, key.address, nullptr});
+    return {};
+  }
+  if (key.chunks || key.pool) {
+    const auto range = memory.range();
+    if (range == nullptr) return {Code::unsupported, Scope::request, "not mapped"};
+    if (Status status = range->allow(device); !status.ok()) return status;
+    memory.add_view({&device, range->base() + key.allocation_offset, nullptr});
+    return {};
+  }
+  const IpcKey which{{key.id.incarnation, {key.id.buffer, 0}, device.info().ordinal}, *key.ipc};
+  auto opened =
+      ipc_mappings_.get(which, deadline, [&]() -> Result<std::unique_ptr<cuda::IpcMapping>> {
+        auto mapping = cuda::IpcMapping::open(device, *key.ipc);
+        if (!mapping.ok()) return mapping.status();
+        return std::make_unique<cuda::IpcMapping>(*std::move(mapping));
+      });
+  if (!opened.ok()) return opened.status();
+  if (!memory::fits(key.allocation_offset, key.bytes, (*opened)->bytes()))
+    return corrupt("the key claims more than its CUDA allocation has");
+  memory.add_view({&device, (*opened)->base() + key.allocation_offset, *std::move(opened)});
+  return {};
+}
+
+/// All of it at once, for whichever GPUs come up: the fds are here but now.
+Status LocalTransport::map_range(ImportedMemory& memory, const base::Fd& fd,
+                                 const cuda::Device& device, base::Deadline deadline) {
+  const Key& key = memory.key();
+  if (key.pool) {
+    // Beside the buffer id the place in the pool, should a pool's memory have one id.
+    const memory::ImportKey which{
+        key.id.incarnation, {key.id.buffer, key.address - key.allocation_offset}, -1};
+    auto opened = ranges_.get(which, deadline,
+                              [&] { return cuda::SharedRange::open(device, fd, *key.pool); });
+    if (!opened.ok()) return opened.status();
+    memory.use_range(*std::move(opened));
+  } else {
+    const memory::ImportKey which{key.id.incarnation, {key.id.buffer, key.chunks->id}, -1};
+    auto opened = ranges_.get(which, deadline, [&] { return open_chunks(device, fd, key); });
+    if (!opened.ok()) return opened.status();
+    memory.use_range(*std::move(opened));
+  }
+  if (!memory::fits(key.allocation_offset, key.bytes, memory.range()->bytes()))
+    return corrupt("the key claims more than its CUDA memory has");
+  return {};
+}
+
+}  // namespace linkspan::transport::local
