@@ -16,6 +16,7 @@ if(fake_sources)
   add_library(fake_cuda MODULE ${fake_sources})
   target_include_directories(fake_cuda PRIVATE ${CMAKE_SOURCE_DIR})
   target_link_libraries(fake_cuda PRIVATE linkspan_common ${CMAKE_DL_LIBS})
+  target_compile_definitions(fake_cuda PRIVATE FAKE_CUDA_BUILD="${preset}")
   target_link_options(fake_cuda PRIVATE
     -Wl,--version-script=${CMAKE_SOURCE_DIR}/tests/support/fake_cuda/exports.map)
 endif()

@@ -10,12 +10,13 @@
 //
 // Environment: FAKE_CUDA_DEVICES is the number of GPUs of the machine (2), CUDA_VISIBLE_DEVICES
 // lists those that the process sees, by index; with FAKE_CUDA_PEER=0 none reaches another, with
-// FAKE_CUDA_IPC=0 this process neither gives nor opens handles; FAKE_CUDA_SEED (0) decides what is
-// left to chance. Controls for tests: controls.hpp.
+// FAKE_CUDA_IPC=0 this process neither gives nor opens handles; FAKE_CUDA_SEED (0), and the name of
+// the build, decide what is left to chance. Controls for tests: controls.hpp.
 // Threads: the driver's functions are for any thread; all state is under the one mutex of World,
 // which is free while bytes are copied.
-// Invariants: a view stays mapped as long as a queued or running entry holds its Allocation; after
-// the end of the process has begun every call answers 4, in a forked child 3.
+// Invariants: a view stays mapped as long as a queued or running entry holds its Allocation, but
+// what was unmapped before the entry has ended loses the device; after the end of the process has
+// begun every call answers 4, in a forked child 3.
 #pragma once
 
 #include <atomic>
@@ -276,6 +277,8 @@ CUipcMemHandle describe_memfd(const Allocation& allocation);
 /// The memfd and its size. -1: it is gone, or these are no such bytes.
 int open_described(const CUipcMemHandle& bytes, std::uint64_t& size);
 
+/// Not under the lock. False: it was freed or unmapped meanwhile.
+bool live(const Range& range);
 /// Nothing finds it any more; the view goes with the last entry that uses it.
 void forget(Allocation& allocation);
 

@@ -49,6 +49,7 @@ CUresult copy_all(const Device& device, std::uint64_t count, PieceOf piece_of, s
     const auto from = access(device, piece.from, piece.bytes);
     if (!to || !from) return CUDA_ERROR_ILLEGAL_ADDRESS;
     std::memmove(to->view, from->view, piece.bytes);
+    if (!live(*to) || !live(*from)) return CUDA_ERROR_ILLEGAL_ADDRESS;
   }
   return CUDA_SUCCESS;
 }

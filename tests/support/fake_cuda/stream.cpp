@@ -2,7 +2,7 @@
 //
 // A stream's thread takes the first entry, works on it without the lock, and only then removes it:
 // so an entry counts for the depth until it has ended. What an entry touches is looked up when it
-// is submitted, as an error of the call, and must still be there when it runs: else the device is
+// is submitted, as an error of the call, and must be there until it has run: else the device is
 // lost with 700, as after any access to memory that was freed.
 #include <algorithm>
 #include <atomic>
@@ -19,7 +19,8 @@ namespace {
 std::uint64_t chance() {
   static std::atomic<std::uint64_t> state{[] {
     const char* seed = std::getenv("FAKE_CUDA_SEED");
-    return seed != nullptr ? std::strtoull(seed, nullptr, 10) : 0ull;
+    return (seed != nullptr ? std::strtoull(seed, nullptr, 10) : 0) ^
+           std::hash<std::string_view>()(FAKE_CUDA_BUILD);
   }()};
   constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15;
   std::uint64_t x = state.fetch_add(kStep) + kStep;
@@ -99,12 +100,6 @@ Stream* start_stream(Device& device) {
   return stream;
 }
 
-/// False: it was freed after it was submitted.
-bool live(const Range& range) {
-  const Lock lock(world().mutex);
-  return range.all([](const Allocation& each) { return each.live; });
-}
-
 CUresult copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream handle) {
   Call call(handle);
   if (call.error != CUDA_SUCCESS || bytes == 0) return call.error;
@@ -114,15 +109,15 @@ CUresult copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream hand
     return CUDA_ERROR_INVALID_VALUE;
   std::vector<std::byte> staged;  // pageable memory is read before the call returns
   if (!source->owner) staged.assign(source->view, source->view + bytes);
-  const CUresult r =
-      submit(call, {.after = nullptr,
-                    .work =
-                        [target = *target, source = *source, staged = std::move(staged), bytes] {
-                          if (!live(target) || !live(source)) return CUDA_ERROR_ILLEGAL_ADDRESS;
-                          move(target.view, staged.empty() ? source.view : staged.data(), bytes);
-                          return CUDA_SUCCESS;
-                        },
-                    .mark = nullptr});
+  const CUresult r = submit(
+      call, {.after = nullptr,
+             .work =
+                 [target = *target, source = *source, staged = std::move(staged), bytes] {
+                   if (!live(target) || !live(source)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+                   move(target.view, staged.empty() ? source.view : staged.data(), bytes);
+                   return live(target) && live(source) ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
+                 },
+             .mark = nullptr});
   // ... and written before it does.
   const bool wait = !target->owner && !call.stream->capture;
   return r == CUDA_SUCCESS && wait ? drain(call.lock, *call.stream) : r;
@@ -134,6 +129,11 @@ Event* find_event(CUevent handle) {
 }
 
 }  // namespace
+
+bool live(const Range& range) {
+  const Lock lock(world().mutex);
+  return range.all([](const Allocation& each) { return each.live; });
+}
 
 void World::wake_all() {
   for (const auto& [handle, stream] : streams) stream->wake.notify_all();
