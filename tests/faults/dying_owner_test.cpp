@@ -1,0 +1,229 @@
+// Two processes that copy into and out of each other's GPU memory without an Engine, of which one
+// is killed in the midst of it: what the other has mapped goes on to work, and its context lives.
+// LINKSPAN_OWNER_ROUNDS is the number of kills of each kind of memory.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstdlib>
+#include <optional>
+#include <random>
+
+#include "copy/gpu_copier.hpp"
+#include "cuda/handles.hpp"
+#include "cuda/shared_range.hpp"
+#include "tests/faults/killer.hpp"
+#include "tests/support/kinds.hpp"
+#include "tests/support/process.hpp"
+#include "tests/support/take.hpp"
+
+namespace linkspan::test {
+namespace {
+
+constexpr const char* kHelper = "dying owner";
+constexpr std::uint64_t kBytes = 8u << 20;
+constexpr unsigned kOrders = 16;  // in flight
+using Bytes64 = std::array<unsigned char, 64>;
+
+const cuda::Device& gpu(unsigned index) {
+  return *take(topology()->activate(topology()->devices()[index].uuid));
+}
+
+/// Memory of a GPU, and what another process needs to map it.
+struct Lent {
+  Lent(unsigned index, Make make)
+      : how(make),
+        buffer(take(Buffer::create(MemoryKind::device, kBytes, index, 0, make))),
+        address(reinterpret_cast<std::uint64_t>(buffer->data())) {
+    const auto facts = take(topology()->query(buffer->data()));
+    const cuda::Device& device = gpu(index);
+    std::uint64_t begin = facts.base;
+    if (make == Make::allocated)
+      handle = std::bit_cast<Bytes64>(take(cuda::export_ipc(device, address)));
+    if (make == Make::pool) {
+      handle = std::bit_cast<Bytes64>(take(cuda::export_pool_pointer(device, facts.base)));
+      fds.push_back(take(cuda::export_pool(device, facts.base)));
+    }
+    if (make == Make::chunks)
+      for (std::uint64_t at = begin; at < address + kBytes; at += ChunkRow::kChunk)
+        fds.push_back(take(cuda::export_chunk(device, at)));
+    offset = address - begin;
+  }
+  Json json() const {
+    return {{"make", static_cast<int>(how)}, {"handle", handle}, {"offset", offset}};
+  }
+
+  const Make how;
+  const std::unique_ptr<Buffer> buffer;
+  const std::uint64_t address;
+  std::uint64_t offset = 0;
+  Bytes64 handle{};
+  std::vector<base::Fd> fds;  // given away with json()
+};
+
+/// The other process's, mapped here for one GPU.
+struct Borrowed {
+  Borrowed(const Json& lent, const std::vector<base::Fd>& fds, const cuda::Device& device) {
+    const auto handle = lent.at("handle").get<Bytes64>();
+    const auto offset = lent.at("offset").get<std::uint64_t>();
+    switch (static_cast<Make>(lent.at("make").get<int>())) {
+      case Make::pool:
+        range =
+            take(cuda::SharedRange::open(device, fds[0], std::bit_cast<cuda::PoolPointer>(handle)));
+        break;
+      case Make::chunks:
+        range = take(cuda::SharedRange::reserve(device, fds.size() * ChunkRow::kChunk));
+        for (const base::Fd& fd : fds) must(range->add(fd, ChunkRow::kChunk));
+        break;
+      default:
+        ipc.emplace(take(cuda::IpcMapping::open(device, std::bit_cast<cuda::IpcHandle>(handle))));
+    }
+    if (range != nullptr) must(range->allow(device));
+    address = (range != nullptr ? range->base() : ipc->base()) + offset;
+  }
+
+  std::uint64_t address = 0;
+  std::optional<cuda::IpcMapping> ipc;
+  std::unique_ptr<cuda::SharedRange> range;
+};
+
+/// Copies without an end, in both directions, large ones by the engines and many by the kernel.
+class Traffic {
+ public:
+  Traffic(const cuda::Device& device, std::uint64_t here, std::uint64_t there)
+      : copier_(take(copy::GpuCopier::create(device))), here_(here), there_(there) {}
+  ~Traffic() { settle(); }
+  Traffic(const Traffic&) = delete;
+  Traffic& operator=(const Traffic&) = delete;
+
+  void pump() {
+    for (auto& [ticket, what] : tickets_) look(ticket, what);
+    std::erase_if(tickets_, [](const auto& each) { return each.first == 0; });
+    while (tickets_.size() < kOrders && error_.empty()) {
+      const std::uint64_t at = turn_ % 4 * (kBytes / 8), to = (turn_ % 4 + 4) * (kBytes / 8);
+      const bool writes = turn_ % 2 == 0, kernel = turn_ / 2 % 2 == 0 && copier_->has_kernel();
+      std::vector<copy::Piece> pieces;
+      const std::uint64_t bytes = kernel ? 4096 : kBytes / 8;
+      for (std::uint64_t done = 0; done < kBytes / 8; done += bytes)
+        pieces.push_back(writes ? copy::Piece{there_ + at + done, here_ + to + done, bytes}
+                                : copy::Piece{here_ + at + done, there_ + to + done, bytes});
+      auto ticket =
+          copier_->start({.method = kernel ? copy::Method::sm_kernel : copy::Method::copy_engine,
+                          .pieces = pieces,
+                          .lane = static_cast<unsigned>(turn_),
+                          .link = copy::Link::peer});
+      ++turn_;
+      if (ticket.status().code() == Code::no_resource) return;
+      const std::string what = std::string(kernel ? "kernel" : "engine") +
+                               (writes ? " writes there" : " reads from there");
+      if (ticket.ok())
+        tickets_.emplace_back(*ticket, what);
+      else
+        error_ = what + ": " + ticket.status().to_string();
+    }
+  }
+  /// What failed first; empty: nothing.
+  std::string settle() {
+    const auto limit = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(5));
+    for (auto& [ticket, what] : tickets_)
+      while (ticket != 0 && !limit.passed()) look(ticket, what);
+    tickets_.clear();
+    return error_;
+  }
+
+ private:
+  void look(copy::Ticket& ticket, const std::string& what) {
+    const auto end = copier_->poll(ticket);
+    if (!end) return;
+    ticket = 0;
+    if (!end->ok() && error_.empty()) error_ = what + ": " + end->to_string();
+  }
+
+  const std::unique_ptr<copy::GpuCopier> copier_;
+  const std::uint64_t here_, there_;
+  std::uint64_t turn_ = 0;
+  std::vector<std::pair<copy::Ticket, std::string>> tickets_;
+  std::string error_;
+};
+
+/// What one process has of such a pair.
+class Side {
+ public:
+  Side(unsigned index, Make make) : device_(gpu(index)), lent_(index, make) {}
+
+  Lent& lent() { return lent_; }
+  void meet(const Json& other, const std::vector<base::Fd>& fds) {
+    borrowed_.emplace(other, fds, device_);
+    traffic_.emplace(device_, lent_.address, borrowed_->address);
+  }
+  void pump() {
+    if (traffic_) traffic_->pump();
+  }
+  std::string end() {
+    const std::string wrong = traffic_->settle();
+    traffic_.reset();
+    borrowed_.reset();
+    return wrong;
+  }
+
+ private:
+  const cuda::Device& device_;
+  Lent lent_;
+  std::optional<Borrowed> borrowed_;
+  std::optional<Traffic> traffic_;
+};
+
+void serve(Line& line) {
+  std::optional<Side> side;
+  line.serve(
+      [&](const Json& call, std::vector<base::Fd> fds) -> Result<Answer> {
+        side.emplace(1, static_cast<Make>(call.at("lent").at("make").get<int>()));
+        side->meet(call.at("lent"), fds);
+        return Answer{side->lent().json(), std::move(side->lent().fds)};
+      },
+      [&] {
+        if (side) side->pump();
+        return side.has_value();
+      });
+}
+const bool kRegistered = add_helper(kHelper, serve);
+
+class DyingOwnerOnDevice : public ::testing::TestWithParam<Make> {
+ protected:
+  void SetUp() override {
+    if (const Status status = need_gpus(2); !status.ok()) GTEST_SKIP() << status.to_string();
+  }
+};
+
+TEST_P(DyingOwnerOnDevice, LeavesWhatOthersHaveMapped) {
+  const char* set = std::getenv("LINKSPAN_OWNER_ROUNDS");
+  const auto rounds = set != nullptr ? std::strtoull(set, nullptr, 10) : 3;
+  std::mt19937_64 random(std::random_device{}());
+  Killer killer;
+  for (std::uint64_t round = 0; round < rounds && !HasFailure(); ++round) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    Side side(0, GetParam());
+    const auto child = take(Child::spawn(kHelper));
+    Answer answer = take(child->line().call({{"do", "meet"}, {"lent", side.lent().json()}},
+                                            std::move(side.lent().fds)));
+    side.meet(answer.value, answer.fds);
+    answer.fds.clear();
+    Strike strike;
+    killer.kill(child->pid(), base::Clock::steady().now() + Duration(random() % 30'000'000),
+                strike);
+    const auto until = base::Deadline::after(base::Clock::steady(), std::chrono::milliseconds(80));
+    while (!until.passed()) side.pump();
+    EXPECT_EQ(side.end(), "");
+    child->kill();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, DyingOwnerOnDevice,
+                         ::testing::Values(Make::allocated, Make::chunks, Make::pool),
+                         [](const auto& param) {
+                           return param.param == Make::allocated ? "allocated"
+                                  : param.param == Make::chunks  ? "chunks"
+                                                                 : "pool";
+                         });
+
+}  // namespace
+}  // namespace linkspan::test
