@@ -130,6 +130,7 @@ def run(mutant: Mutant) -> subprocess.CompletedProcess:
 
 
 def expect_green(mutant: Mutant) -> None:
+    build({mutant.target})  # without the one before
     ran = run(mutant)
     if ran.returncode != 0:
         raise Wrong(f"its test is red without it:\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}")
