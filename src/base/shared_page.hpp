@@ -1,4 +1,4 @@
-// transport/local/shared_page.hpp - words in a memfd that two processes map: leases and tallies.
+// base/shared_page.hpp - words in a memfd that two processes map: leases, tallies, notifications.
 //
 // The size is fixed and sealed, so that neither side can take the pages away under the other.
 // Threads: immutable after construction; the words are atomic.
@@ -11,7 +11,7 @@
 
 #include "base/fd.hpp"
 
-namespace linkspan::transport::local {
+namespace linkspan::base {
 
 class SharedPage {
  public:
@@ -22,7 +22,7 @@ class SharedPage {
 
   static Result<SharedPage> create(const char* name, std::size_t words, Others others);
   /// A peer's. corrupt: of another size, or its owner could shrink it under our feet.
-  static Result<SharedPage> open(const base::Fd& fd, std::size_t words, Others ours);
+  static Result<SharedPage> open(const Fd& fd, std::size_t words, Others ours);
 
   SharedPage(SharedPage&& other) noexcept
       : fd_(std::move(other.fd_)),
@@ -34,15 +34,16 @@ class SharedPage {
   ~SharedPage();
 
   Word& operator[](std::size_t i) const noexcept { return words_[i]; }
-  const base::Fd& fd() const noexcept { return fd_; }  ///< The maker's; an opened one has none.
+  const Fd& fd() const noexcept { return fd_; }  ///< The maker's; an opened one has none.
+  Fd take_fd() noexcept { return std::move(fd_); }
 
  private:
-  SharedPage(base::Fd fd, Word* words, std::size_t count)
+  SharedPage(Fd fd, Word* words, std::size_t count)
       : fd_(std::move(fd)), words_(words), count_(count) {}
 
-  base::Fd fd_;
+  Fd fd_;
   Word* words_;  // null only after a move
   std::size_t count_;
 };
 
-}  // namespace linkspan::transport::local
+}  // namespace linkspan::base

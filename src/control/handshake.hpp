@@ -31,6 +31,7 @@ enum class FrameOp : std::uint16_t {
   accept = 11,
   finished = 12,
   withdraw = 13,
+  collect = 14,  // the sender's ring of notifications is full
 };
 
 struct TransportAddress {

@@ -79,8 +79,32 @@ Status Session::start() {
                     .process = base::this_process(),
                     .key_share = our_share_,
                     .transports = listener_.addresses()};
-  base::Fd fds[] = {*std::move(own)};
+  auto ring = NotificationRing::create();
+  if (!ring.ok()) return ring.status();
+  base::Fd fds[] = {*std::move(own), ring->take_fd()};
+  incoming_.emplace(*std::move(ring));
   return send(FrameOp::hello, 0, encode(hello), fds);
+}
+
+Status Session::notify(std::span<const std::byte> message) {
+  if (!outgoing_) return send(FrameOp::notify, 0, encode_notify(message));
+  if (lost_)
+    return {Code::disconnected, Scope::peer, "the connection to " + describe() + " is closed"};
+  Status status = outgoing_->put(message);
+  const bool full = status.code() == Code::no_resource;
+  if (full && !collecting_ && !send(FrameOp::collect, 0, {}).ok()) return status;
+  collecting_ = full;
+  return status;
+}
+
+std::optional<std::vector<std::byte>> Session::next_notification() {
+  if (!incoming_) return std::nullopt;
+  auto next = incoming_->next();
+  if (next.ok()) return *std::move(next);
+  log_.write(base::Level::error,
+             "no more notifications of " + describe() + ": " + next.status().to_string());
+  incoming_.reset();
+  return std::nullopt;
 }
 
 void Session::on_readable() {
@@ -145,6 +169,9 @@ Status Session::handle(base::Frame& frame) {
       listener_.notified(*this, *std::move(payload));
       return {};
     }
+    case FrameOp::collect:
+      listener_.collect(*this);
+      return {};
     case FrameOp::goodbye:
       goodbye_heard_ = true;
       return {};
@@ -180,8 +207,13 @@ Status Session::on_hello(base::Frame& frame) {
   if (frame.header.incarnation == 0 || frame.header.incarnation == us_.incarnation)
     return {Code::invalid_argument, Scope::peer, "an Engine cannot be its own peer"};
   // What is readable when it likes would tell of a death that has not happened.
-  if (frame.fds.size() != 1 || !base::is_pidfd(frame.fds[0].get()))
+  if (frame.fds.empty() || !base::is_pidfd(frame.fds[0].get()))
     return {Code::corrupt, Scope::peer, "hello without a pidfd"};
+  if (frame.fds.size() > 1) {
+    auto ring = NotificationRing::open(frame.fds[1]);
+    if (!ring.ok()) return ring.status();
+    outgoing_.emplace(*std::move(ring));
+  }
   hello_ = *std::move(hello);
   incarnation_ = frame.header.incarnation;
   pidfd_ = std::move(frame.fds[0]);

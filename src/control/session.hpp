@@ -12,6 +12,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "base/mutex.hpp"
 #include "base/process.hpp"
 #include "control/handshake.hpp"
+#include "control/notification_ring.hpp"
 #include "control/operator_socket.hpp"
 
 namespace linkspan::control {
@@ -51,7 +53,10 @@ class Listener {
   /// One of the ops of control/exchange.hpp. An error drops the peer.
   virtual Status exchange(Session& session, base::Frame& frame) = 0;
   virtual void imported(Session& session, std::uint64_t request, Result<Exported> answer) = 0;
+  /// A notification that came over the socket, from a peer without a ring.
   virtual void notified(Session& session, std::vector<std::byte> payload) = 0;
+  /// Its ring of notifications is full.
+  virtual void collect(Session& session) = 0;
   /// An operator's tool, which is no peer.
   virtual Result<std::string> asked(OperatorOp op) = 0;
 
@@ -85,6 +90,12 @@ class Session : public std::enable_shared_from_this<Session> {
   /// much is queued. disconnected: the peer is lost.
   Status send(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
               std::span<base::Fd> fds = {}) LINKSPAN_EXCLUDES(mutex_);
+
+  // Externally synchronised, from met() on:
+  /// For the peer's Engine::notifications(). no_resource: it has not looked for long.
+  Status notify(std::span<const std::byte> message) LINKSPAN_EXCLUDES(mutex_);
+  /// The next one of the peer's. None: there is none, or it wrote nonsense, which is logged once.
+  std::optional<std::vector<std::byte>> next_notification();
 
   std::uint64_t id() const noexcept { return id_; }       ///< Unique in this Engine, from 1.
   bool initiated() const noexcept { return initiated_; }  ///< We connected to it.
@@ -142,6 +153,8 @@ class Session : public std::enable_shared_from_this<Session> {
   bool same_user_ = false;
   base::Fd pidfd_;
   std::array<std::byte, 32> our_share_{}, key_{};
+  std::optional<NotificationRing> incoming_, outgoing_;  // none: over the socket
+  bool collecting_ = false;                              // the peer was asked to
 };
 
 }  // namespace linkspan::control

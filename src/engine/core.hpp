@@ -59,7 +59,7 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   Result<RemoteRegion> lookup(std::uint64_t peer, std::string_view name, Duration timeout)
       LINKSPAN_EXCLUDES(events_mutex_);
   Status notify(std::uint64_t peer, std::span<const std::byte> message);
-  std::vector<Notification> notifications() LINKSPAN_EXCLUDES(events_mutex_);
+  std::vector<Notification> notifications() LINKSPAN_EXCLUDES(events_mutex_, collecting_);
   PeerState state(std::uint64_t peer);
   std::string peer_name(std::uint64_t peer);
 
@@ -90,6 +90,14 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   Status end_region(const Region& region, Duration timeout, bool at_once)
       LINKSPAN_EXCLUDES(exports_mutex_);
   std::shared_ptr<const Keys> keys_of(std::uint64_t serial) LINKSPAN_EXCLUDES(exports_mutex_);
+  /// Notifications of a peer that Engine::notifications() has not taken.
+  struct Waiting {
+    std::size_t count = 0, bytes = 0, dropped = 0;
+  };
+  bool has_room(const Waiting& waiting, std::size_t bytes) const LINKSPAN_REQUIRES(events_mutex_);
+  void keep(const control::Session& session, std::vector<std::byte> payload)
+      LINKSPAN_REQUIRES(events_mutex_);
+  void collect(control::Session& session, bool last) LINKSPAN_EXCLUDES(collecting_, events_mutex_);
   /// An import under way.
   struct Lookup {
     base::Deadline deadline;
@@ -144,6 +152,7 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   void imported(control::Session& session, std::uint64_t request,
                 Result<control::Exported> answer) override;
   void notified(control::Session& session, std::vector<std::byte> payload) override;
+  void collect(control::Session& session) override;
   Result<std::string> asked(control::OperatorOp op) override;
 
   const base::ForkWatch fork_;
@@ -162,13 +171,11 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   // Of each region that the user registered, by serial; shared with who sends them.
   std::map<std::uint64_t, std::shared_ptr<const Keys>> exports_ LINKSPAN_GUARDED_BY(exports_mutex_);
 
+  base::Mutex collecting_;            // held by who takes what lies in rings: so it keeps its order
   mutable base::Mutex events_mutex_;  // of what the Control thread hands to users
   base::Condition event_;
   std::deque<std::uint64_t> accepted_ LINKSPAN_GUARDED_BY(events_mutex_);
   std::vector<Notification> notifications_ LINKSPAN_GUARDED_BY(events_mutex_);
-  struct Waiting {
-    std::size_t count = 0, bytes = 0, dropped = 0;
-  };
   std::map<std::uint64_t, Waiting> waiting_
       LINKSPAN_GUARDED_BY(events_mutex_);                             // of these, by peer
   std::size_t waiting_bytes_ LINKSPAN_GUARDED_BY(events_mutex_) = 0;  // of all

@@ -104,6 +104,7 @@ void Core::lost(control::Session& session) {
 }
 
 void Core::gone(control::Session& session) {
+  collect(session, true);
   {
     const base::MutexLock lock(events_mutex_);
     if (accepted_.size() > kMaxUnaccepted) std::erase(accepted_, session.id());
@@ -227,10 +228,41 @@ void Core::notified(control::Session& session, std::vector<std::byte> payload) {
     if (PeerRecord* peer = worker_.find_peer(session.id())) ++peer->counters.notifications_received;
   }
   const base::MutexLock lock(events_mutex_);
+  keep(session, std::move(payload));
+}
+
+void Core::collect(control::Session& session) { collect(session, false); }
+
+/// Out of the peer's ring. What finds no room here stays there, but for the last ones of a peer.
+void Core::collect(control::Session& session, bool last) {
+  const base::MutexLock in_order(collecting_);
+  while (true) {
+    if (!last) {
+      const base::MutexLock lock(events_mutex_);
+      if (!has_room(waiting_[session.id()], kMaxNotification)) return;
+    }
+    std::optional<std::vector<std::byte>> next;
+    {
+      const base::MutexLock lock(worker_.mutex);
+      next = session.next_notification();
+      PeerRecord* const peer = next ? worker_.find_peer(session.id()) : nullptr;
+      if (peer != nullptr) ++peer->counters.notifications_received;
+    }
+    if (!next) return;
+    const base::MutexLock lock(events_mutex_);
+    keep(session, *std::move(next));
+  }
+}
+
+bool Core::has_room(const Waiting& waiting, std::size_t bytes) const {
+  return waiting.count < kMaxWaitingNotifications && waiting.bytes + bytes <= kMaxWaitingBytes &&
+         waiting_bytes_ + bytes <= kMaxWaitingBytesOfAll;
+}
+
+void Core::keep(const control::Session& session, std::vector<std::byte> payload) {
   Waiting& waiting = waiting_[session.id()];
   const std::size_t cost = std::max(payload.size(), kNotificationCost);
-  if (waiting.count < kMaxWaitingNotifications && waiting.bytes + cost <= kMaxWaitingBytes &&
-      waiting_bytes_ + cost <= kMaxWaitingBytesOfAll) {
+  if (has_room(waiting, cost)) {
     ++waiting.count;
     waiting.bytes += cost;
     waiting_bytes_ += cost;
@@ -240,7 +272,6 @@ void Core::notified(control::Session& session, std::vector<std::byte> payload) {
                                        " are dropped: " + std::to_string(waiting.count) +
                                        " wait, call Engine::notifications()");
   }
-  event_.notify_all();
 }
 
 Status Core::notify(std::uint64_t peer, std::span<const std::byte> message) {
@@ -251,18 +282,24 @@ Status Core::notify(std::uint64_t peer, std::span<const std::byte> message) {
   PeerRecord* record = worker_.find_peer(peer);
   if (record == nullptr || record->state != PeerState::up)
     return {Code::disconnected, Scope::peer, "peer " + std::to_string(peer) + " is not connected"};
-  Status status =
-      record->session->send(control::FrameOp::notify, 0, control::encode_notify(message));
+  Status status = record->session->notify(message);
   if (status.ok()) ++record->counters.notifications_sent;
-  if (status.ok() && record->session->wants_write()) control_->write_when_ready(record->session);
+  if (record->session->wants_write()) control_->write_when_ready(record->session);
   return status;
 }
 
 std::vector<Notification> Core::notifications() {
-  const base::MutexLock lock(events_mutex_);
-  waiting_.clear();
-  waiting_bytes_ = 0;
-  return std::exchange(notifications_, {});
+  const base::MutexLock in_order(collecting_);
+  std::vector<Notification> all;
+  {
+    const base::MutexLock lock(events_mutex_);
+    waiting_.clear();
+    waiting_bytes_ = 0;
+    all = std::exchange(notifications_, {});
+  }
+  const base::MutexLock lock(worker_.mutex);
+  worker_.take_notifications(all);
+  return all;
 }
 
 PeerState Core::state(std::uint64_t peer) {

@@ -176,14 +176,13 @@ bool Worker::finish(TransferState& transfer) {
     Status sent = peer == nullptr || peer->state != PeerState::up
                       ? Status(Code::disconnected, Scope::peer,
                                "the data was written, but its peer left before the notification")
-                      : peer->session->send(control::FrameOp::notify, 0,
-                                            control::encode_notify(transfer.notification));
+                      : peer->session->notify(transfer.notification);
+    if (peer != nullptr && peer->session->wants_write()) control_->write_when_ready(peer->session);
     if (sent.code() == Code::no_resource) {
       if (!transfer.expired && !transfer.canceled) return false;
       sent = Status(Code::no_resource, Scope::peer,
                     "the data was written, but its peer reads no notification");
     }
-    if (sent.ok() && peer->session->wants_write()) control_->write_when_ready(peer->session);
     if (sent.ok()) ++peer->counters.notifications_sent;
     transfer.first_error = sent;
   }
@@ -360,6 +359,14 @@ void Worker::destroy_peers() {
     garbage_.push_back(std::shared_ptr<PeerRecord>(std::move(peer)));
   }
   peers_.clear();
+}
+
+void Worker::take_notifications(std::vector<Notification>& into) {
+  for (auto& [id, peer] : peers_)
+    while (auto next = peer->session->next_notification()) {
+      ++peer->counters.notifications_received;
+      into.push_back({id, *std::move(next)});
+    }
 }
 
 std::string Worker::waits_for() {

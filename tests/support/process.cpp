@@ -217,6 +217,9 @@ Child::~Child() {
 void Child::signal(int number) {
   stopped_ = number == SIGSTOP || (stopped_ && number != SIGCONT);
   ::kill(pid_, number);
+  if (number != SIGSTOP) return;
+  siginfo_t stands{};
+  ::waitid(P_PID, static_cast<id_t>(pid_), &stands, WSTOPPED | WNOWAIT);
 }
 
 void Child::kill() {

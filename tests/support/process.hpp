@@ -79,8 +79,8 @@ class Child {
   Line& line() noexcept { return line_; }
   pid_t pid() const noexcept { return pid_; }
   int pidfd() const noexcept { return pidfd_.get(); }
-  void signal(int number);
-  void kill();  ///< SIGKILL; returns when it has ended.
+  void signal(int number);  ///< SIGSTOP: returns when it stands.
+  void kill();              ///< SIGKILL; returns when it has ended.
 
  private:
   Child(pid_t pid, base::Fd pidfd, base::Fd socket)

@@ -33,6 +33,7 @@ class Quiet final : public Listener {
   Status exchange(Session&, base::Frame&) override { return {}; }
   void imported(Session&, std::uint64_t, Result<Exported>) override {}
   void notified(Session&, std::vector<std::byte>) override {}
+  void collect(Session&) override {}
   Result<std::string> asked(OperatorOp) override { return nothing(); }
 
  private:

@@ -3,7 +3,8 @@
 namespace linkspan::transport::local {
 
 Result<std::unique_ptr<LeaseTable>> LeaseTable::create() {
-  auto page = SharedPage::create("linkspan-leases", kLeaseSlots, SharedPage::Others::read);
+  auto page =
+      base::SharedPage::create("linkspan-leases", kLeaseSlots, base::SharedPage::Others::read);
   if (!page.ok()) return page.status();
   return std::unique_ptr<LeaseTable>(new LeaseTable(*std::move(page)));
 }
@@ -30,7 +31,7 @@ void LeaseTable::revoke(std::uint32_t slot) {
 }
 
 Result<std::unique_ptr<LeaseView>> LeaseView::open(const base::Fd& fd) {
-  auto page = SharedPage::open(fd, kLeaseSlots, SharedPage::Others::read);
+  auto page = base::SharedPage::open(fd, kLeaseSlots, base::SharedPage::Others::read);
   if (!page.ok()) return page.status();
   return std::unique_ptr<LeaseView>(new LeaseView(*std::move(page)));
 }

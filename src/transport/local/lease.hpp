@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
-#include "transport/local/shared_page.hpp"
+#include "base/shared_page.hpp"
 
 namespace linkspan::transport::local {
 
@@ -32,9 +32,9 @@ class LeaseTable {
   }  ///< Peers can map it for reading only.
 
  private:
-  explicit LeaseTable(SharedPage page) : page_(std::move(page)) {}
+  explicit LeaseTable(base::SharedPage page) : page_(std::move(page)) {}
 
-  const SharedPage page_;
+  const base::SharedPage page_;
   base::Mutex mutex_;
   std::vector<std::uint32_t> free_ LINKSPAN_GUARDED_BY(mutex_);
   std::uint32_t fresh_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // slots from here on were never granted
@@ -50,8 +50,8 @@ class LeaseView {
   }
 
  private:
-  explicit LeaseView(SharedPage page) : page_(std::move(page)) {}
-  const SharedPage page_;
+  explicit LeaseView(base::SharedPage page) : page_(std::move(page)) {}
+  const base::SharedPage page_;
 };
 
 }  // namespace linkspan::transport::local

@@ -3,12 +3,13 @@
 namespace linkspan::transport::local {
 
 Result<std::unique_ptr<Tally>> Tally::create() {
-  auto page = SharedPage::create("linkspan-tally", kTallyWords, SharedPage::Others::write);
+  auto page =
+      base::SharedPage::create("linkspan-tally", kTallyWords, base::SharedPage::Others::write);
   if (!page.ok()) return page.status();
   return std::unique_ptr<Tally>(new Tally(*std::move(page)));
 }
 
-Tally::Tally(SharedPage page) : page_(std::move(page)) {
+Tally::Tally(base::SharedPage page) : page_(std::move(page)) {
   for (std::uint32_t word = kTallyWords; word > 0; --word) free_.push_back(word - 1);
 }
 
@@ -21,7 +22,7 @@ std::optional<std::uint32_t> Tally::take() {
 }
 
 Result<std::unique_ptr<TallyView>> TallyView::open(const base::Fd& fd) {
-  auto page = SharedPage::open(fd, kTallyWords, SharedPage::Others::write);
+  auto page = base::SharedPage::open(fd, kTallyWords, base::SharedPage::Others::write);
   if (!page.ok()) return page.status();
   return std::unique_ptr<TallyView>(new TallyView(*std::move(page)));
 }

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "transport/local/shared_page.hpp"
+#include "base/shared_page.hpp"
 
 namespace linkspan::transport::local {
 
@@ -37,9 +37,9 @@ class Tally {
   static constexpr std::uint64_t kEndedWell = 1;
 
  private:
-  explicit Tally(SharedPage page);
+  explicit Tally(base::SharedPage page);
 
-  const SharedPage page_;
+  const base::SharedPage page_;
   std::vector<std::uint32_t> free_;
 };
 
@@ -53,8 +53,8 @@ class TallyView {
   }
 
  private:
-  explicit TallyView(SharedPage page) : page_(std::move(page)) {}
-  const SharedPage page_;
+  explicit TallyView(base::SharedPage page) : page_(std::move(page)) {}
+  const base::SharedPage page_;
 };
 
 }  // namespace linkspan::transport::local
