@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +36,10 @@ struct EngineOptions {
   bool any_uid = false;      ///< Also peers of other users. A mapped allocation is theirs then.
   bool use_gpu = true;       ///< False: no CUDA call is ever made.
   unsigned cpu_threads = 0;  ///< For copies by the CPU. 0: the default.
+  /// CTAs of 512 threads that one copy by a kernel takes at most from kernels of the user's, of
+  /// which 16 are enough for pages of 4 KiB; its streams have the lowest priority. 0: copy engines
+  /// only. None: the default, one for each SM.
+  std::optional<unsigned> copy_ctas{};
   Duration transfer_deadline{0};
   /// Called by any thread, whole lines. Empty: stderr, from WARNING up.
   std::function<void(LogLevel, std::string_view)> log{};

@@ -26,13 +26,15 @@ constexpr OptionInfo kTable[] = {
      "Another value is warned of and counts as WARNING."},
     {"cpu_threads", "LINKSPAN_CPU_THREADS", "1 to 256", "the smaller of 8 and the CPU's cores",
      "Threads that copy between host memories; they start on demand."},
+    {"copy_ctas", "LINKSPAN_COPY_CTAS", "0 to 65535", "as many as the GPU has SMs",
+     "CTAs of 512 threads that one copy by a kernel takes at most; 0: copy engines only."},
     {"transfer_deadline", "LINKSPAN_TRANSFER_DEADLINE_MS", "ms", "30000",
      "After which a transfer that names no deadline ends as timed_out."},
     {"connect_deadline", "LINKSPAN_CONNECT_DEADLINE_MS", "ms", "10000",
      "After which a connect or import that names no deadline ends as timed_out."},
 };
 
-constexpr std::uint64_t kMaxCpuThreads = 256;
+constexpr std::uint64_t kMaxCpuThreads = 256, kMaxCtas = 65535;
 constexpr std::uint64_t kMaxMilliseconds = std::uint64_t{7} * 24 * 3600 * 1000;
 
 /// Null for an empty one too: `LINKSPAN_X= program` is how a shell takes a variable back.
@@ -46,14 +48,16 @@ Status bad(const char* variable, const char* value, const std::string& remedy, W
           std::string(variable) + "=\"" + value + "\": " + remedy, at};
 }
 
-Status read_number(const char* variable, std::uint64_t max, std::uint64_t& into) {
+Status read_number(const char* variable, std::uint64_t min, std::uint64_t max,
+                   std::uint64_t& into) {
   const char* text = set_value(variable);
   if (text == nullptr) return {};
   const std::string_view all(text);
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(all.data(), all.data() + all.size(), number);
-  if (error != std::errc() || end != all.data() + all.size() || number == 0 || number > max)
-    return bad(variable, text, "set a whole number from 1 to " + std::to_string(max));
+  if (error != std::errc() || end != all.data() + all.size() || number < min || number > max)
+    return bad(variable, text,
+               "set a whole number from " + std::to_string(min) + " to " + std::to_string(max));
   into = number;
   return {};
 }
@@ -61,7 +65,7 @@ Status read_number(const char* variable, std::uint64_t max, std::uint64_t& into)
 Status read_duration(const char* variable, Duration& into) {
   auto ms = static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(into).count());
-  Status status = read_number(variable, kMaxMilliseconds, ms);
+  Status status = read_number(variable, 1, kMaxMilliseconds, ms);
   if (status.ok()) into = std::chrono::milliseconds(ms);
   return status;
 }
@@ -101,8 +105,13 @@ Result<Options> Options::from_environment() {
   }
   // hardware_concurrency() is 0 where it is not known.
   std::uint64_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
-  if (Status s = read_number("LINKSPAN_CPU_THREADS", kMaxCpuThreads, threads); !s.ok()) return s;
+  if (Status s = read_number("LINKSPAN_CPU_THREADS", 1, kMaxCpuThreads, threads); !s.ok()) return s;
   options.cpu_threads = static_cast<unsigned>(threads);
+  if (set_value("LINKSPAN_COPY_CTAS") != nullptr) {
+    std::uint64_t ctas = 0;
+    if (Status s = read_number("LINKSPAN_COPY_CTAS", 0, kMaxCtas, ctas); !s.ok()) return s;
+    options.copy_ctas = static_cast<unsigned>(ctas);
+  }
   if (Status s = read_duration("LINKSPAN_TRANSFER_DEADLINE_MS", options.transfer_deadline); !s.ok())
     return s;
   if (Status s = read_duration("LINKSPAN_CONNECT_DEADLINE_MS", options.connect_deadline); !s.ok())

@@ -16,13 +16,21 @@ constexpr Duration kOverdue = milliseconds(200), kAskAgain = milliseconds(50);
 
 }  // namespace
 
-Result<std::unique_ptr<GpuCopier>> GpuCopier::create(const cuda::Device& device, unsigned lanes,
+Result<std::unique_ptr<GpuCopier>> GpuCopier::create(const cuda::Device& device,
+                                                     const Bounds& bounds,
                                                      const base::Clock& clock) {
-  if (lanes == 0) return Status(Code::invalid_argument, Scope::request, "a copier needs a lane");
-  lanes += kHeldLanes;
+  if (bounds.lanes == 0)
+    return Status(Code::invalid_argument, Scope::request, "a copier needs a lane");
+  const unsigned lanes = bounds.lanes + kHeldLanes;
+  const auto sms = static_cast<unsigned>(std::max(device.info().sm_count, 1));
+  const unsigned ctas = std::min(bounds.ctas.value_or(sms), sms);
+  const Status kernel = ctas == 0 ? Status(Code::unsupported, Scope::request,
+                                           "copies may take no CTAs here (LINKSPAN_COPY_CTAS or "
+                                           "EngineOptions::copy_ctas is 0)")
+                                  : device.kernels();
   auto scope = device.enter();
   if (!scope.ok()) return scope.status();
-  const unsigned slots = device.copy_blocks() != nullptr ? kSlotsPerLane : 0;
+  const unsigned slots = kernel.ok() ? kSlotsPerLane : 0;
   auto memory =
       cuda::PinnedBuffer::create(*scope, std::size_t{lanes} * (kLine + slots * slot_bytes()));
   if (!memory.ok()) return memory.status();
@@ -48,15 +56,17 @@ Result<std::unique_ptr<GpuCopier>> GpuCopier::create(const cuda::Device& device,
   Status zeroed = aborts->fill(*scope, abort_words->address(), 0, abort_words->bytes());
   if (zeroed.ok()) zeroed = aborts->synchronize(*scope);
   if (!zeroed.ok()) return zeroed;
-  return std::unique_ptr<GpuCopier>(new GpuCopier(device, clock, *std::move(memory),
+  return std::unique_ptr<GpuCopier>(new GpuCopier(device, kernel, ctas, clock, *std::move(memory),
                                                   *std::move(abort_words), *std::move(aborts),
                                                   std::move(made)));
 }
 
-GpuCopier::GpuCopier(const cuda::Device& device, const base::Clock& clock,
-                     cuda::PinnedBuffer memory, cuda::DeviceBuffer abort_words, cuda::Stream aborts,
-                     std::vector<Lane> lanes)
+GpuCopier::GpuCopier(const cuda::Device& device, Status kernel, unsigned ctas,
+                     const base::Clock& clock, cuda::PinnedBuffer memory,
+                     cuda::DeviceBuffer abort_words, cuda::Stream aborts, std::vector<Lane> lanes)
     : device_(device),
+      kernel_(std::move(kernel)),
+      ctas_(ctas),
       clock_(clock),
       memory_(std::move(memory)),
       abort_words_(std::move(abort_words)),
@@ -75,7 +85,7 @@ Result<Ticket> GpuCopier::start(const Order& order) {
   if (!pages.to_index.empty() && !kernel)
     return Status(Code::invalid_argument, Scope::request, "pages are copied by the kernel only");
   if (kernel && !has_kernel())
-    return Status(Code::unsupported, Scope::request, "no copy kernel: " + device_.kernels().what());
+    return Status(Code::unsupported, Scope::request, "no copy kernel: " + kernel_.what());
   const std::uint64_t limit = max_pieces(order.method);
   std::uint64_t cut = 0, bytes = 0;
   for (const Piece& piece : order.pieces) {

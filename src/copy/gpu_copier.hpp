@@ -48,9 +48,13 @@ class GpuCopier final : public Copier {
     return std::uint64_t{link == Link::host ? 64u : 256u} << 20;
   }
 
+  struct Bounds {
+    unsigned lanes = 4;
+    std::optional<unsigned> ctas{};  ///< Of one kernel; 0: none is started. None: one for each SM.
+  };
   /// `device` outlives the copier. Milliseconds. `clock` is for tests.
   static Result<std::unique_ptr<GpuCopier>> create(
-      const cuda::Device& device, unsigned lanes = 4,
+      const cuda::Device& device, const Bounds& bounds,
       const base::Clock& clock = base::Clock::steady());
   ~GpuCopier() override;
   GpuCopier(const GpuCopier&) = delete;
@@ -67,8 +71,9 @@ class GpuCopier final : public Copier {
     if (method == Method::sm_kernel) return cut(kListBytes);
     return link == Link::host ? cut(copy_bytes(Link::host)) : cut(copy_bytes(Link::peer));
   }
-  /// False: sm_kernel is `unsupported`, for the reason in device.kernels().
-  bool has_kernel() const noexcept { return device_.copy_blocks() != nullptr; }
+  /// Why sm_kernel is `unsupported`; OK: it is not.
+  const Status& kernel() const noexcept { return kernel_; }
+  bool has_kernel() const noexcept { return kernel_.ok(); }
   const cuda::Device& device() const noexcept { return device_; }
 
   /// copy_engine and sm_kernel. invalid_argument: more than max_pieces(), kPages or kPagedBytes. An
@@ -125,8 +130,9 @@ class GpuCopier final : public Copier {
     Status status{};
   };
 
-  GpuCopier(const cuda::Device& device, const base::Clock& clock, cuda::PinnedBuffer memory,
-            cuda::DeviceBuffer abort_words, cuda::Stream aborts, std::vector<Lane> lanes);
+  GpuCopier(const cuda::Device& device, Status kernel, unsigned ctas, const base::Clock& clock,
+            cuda::PinnedBuffer memory, cuda::DeviceBuffer abort_words, cuda::Stream aborts,
+            std::vector<Lane> lanes);
 
   Lane* lane_of(const Order& order);  // null: all lanes for held streams are taken
   static Queued queue_copies(const cuda::DeviceScope& scope, const Lane& lane, Link link,
@@ -137,7 +143,6 @@ class GpuCopier final : public Copier {
                        std::span<const Piece> pieces, std::uint64_t bytes) const;
   Status launch_pages(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
                       const PageList& pages) const;
-  unsigned sms() const noexcept;
   static std::size_t slot_bytes() noexcept;
   static Slot carve_slot(const cuda::PinnedBuffer& memory, std::size_t offset,
                          cuda::CUdeviceptr abort_word);
@@ -152,6 +157,8 @@ class GpuCopier final : public Copier {
   void lose(const Status& cause);
 
   const cuda::Device& device_;
+  const Status kernel_;
+  const unsigned ctas_;  // of one kernel, at most
   const base::Clock& clock_;
   Status lost_;                // why the context is gone
   std::size_t untold_ = 0;     // quiet orders that poll() has not told

@@ -76,14 +76,10 @@ GpuCopier::Queued GpuCopier::queue_kernel(const cuda::DeviceScope& scope, const 
   return {.entries = launched.ok() ? 1u : 0u, .status = std::move(launched)};
 }
 
-unsigned GpuCopier::sms() const noexcept {
-  return static_cast<unsigned>(std::max(device_.info().sm_count, 1));
-}
-
 Status GpuCopier::launch_blocks(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
                                 std::span<const Piece> pieces, std::uint64_t bytes) const {
   const std::uint64_t entry =
-      entry_bytes(pieces.size(), bytes, std::uint64_t{sms()} * kWarps, kListEntries);
+      entry_bytes(pieces.size(), bytes, std::uint64_t{ctas_} * kWarps, kListEntries);
   unsigned count = 0;
   for (const Piece& piece : pieces) {
     for (std::uint64_t done = 0; done < piece.bytes; done += entry)
@@ -91,7 +87,7 @@ Status GpuCopier::launch_blocks(const cuda::DeviceScope& scope, const Lane& lane
                             .from = piece.from + done,
                             .bytes = std::min(piece.bytes - done, entry)};
   }
-  const unsigned ctas = std::min(count, sms());
+  const unsigned ctas = std::min(count, ctas_);
   cuda::CUdeviceptr list = slot.list_device, abort = slot.abort_word;
   cuda::CUdeviceptr aborted = slot.aborted_device;
   void* parameters[] = {&list, &count, &abort, &aborted};
@@ -102,7 +98,7 @@ Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const Lane& lane,
                                const PageList& pages) const {
   const std::uint64_t count = pages.to_index.size(), bytes = count * pages.page_bytes;
   const std::uint64_t part =
-      entry_bytes(count, bytes, std::uint64_t{sms()} * kWarps, ~std::uint64_t{0});
+      entry_bytes(count, bytes, std::uint64_t{ctas_} * kWarps, ~std::uint64_t{0});
   const std::uint64_t parts = (pages.page_bytes + part - 1) / part;
   auto* const index = reinterpret_cast<std::uint32_t*>(slot.list);
   std::ranges::copy(pages.to_index, index);
@@ -115,7 +111,7 @@ Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const Lane& lane,
                            .from_index = slot.list_device + count * sizeof(std::uint32_t),
                            .count = static_cast<std::uint32_t>(count),
                            .parts = static_cast<std::uint32_t>(parts)};
-  const auto ctas = std::min<std::uint64_t>((count * parts + kWarps - 1) / kWarps, sms());
+  const auto ctas = std::min<std::uint64_t>((count * parts + kWarps - 1) / kWarps, ctas_);
   cuda::CUdeviceptr abort = slot.abort_word, aborted = slot.aborted_device;
   void* parameters[] = {&parameter, &abort, &aborted};
   return lane.stream.launch(scope, device_.copy_pages(), static_cast<unsigned>(ctas), kThreads,

@@ -9,7 +9,8 @@ Result<std::vector<std::unique_ptr<Transport>>> create_all(const Context& contex
   auto local = local::LocalTransport::create({.topology = context.topology,
                                               .registry = context.registry,
                                               .incarnation = context.incarnation,
-                                              .cpu_threads = context.options->cpu_threads});
+                                              .cpu_threads = context.options->cpu_threads,
+                                              .copy_ctas = context.options->copy_ctas});
   if (!local.ok()) return local.status();
   all.push_back(*std::move(local));
   return all;

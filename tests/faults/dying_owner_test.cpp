@@ -90,7 +90,7 @@ struct Borrowed {
 class Traffic {
  public:
   Traffic(const cuda::Device& device, std::uint64_t here, std::uint64_t there)
-      : copier_(take(copy::GpuCopier::create(device))), here_(here), there_(there) {}
+      : copier_(take(copy::GpuCopier::create(device, {}))), here_(here), there_(there) {}
   ~Traffic() { settle(); }
   Traffic(const Traffic&) = delete;
   Traffic& operator=(const Traffic&) = delete;

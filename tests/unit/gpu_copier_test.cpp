@@ -40,6 +40,7 @@ struct Script {
   CUresult load = CUDA_SUCCESS;
   CUresult wait = CUDA_SUCCESS;
   int queries = 0, records = 0, waits = 0;
+  unsigned ctas = 0;  // of the last kernel
 
   void run(std::size_t entries = ~std::size_t{0}) { run(work, entries); }
   void run_urgent() { run(urgent, urgent.size()); }
@@ -131,9 +132,10 @@ Driver scripted_driver() {
     return script.query == CUDA_SUCCESS && !script.work.empty() ? CUDA_ERROR_NOT_READY
                                                                 : script.query;
   };
-  d.cuLaunchKernel = [](CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+  d.cuLaunchKernel = [](CUfunction, unsigned ctas, unsigned, unsigned, unsigned, unsigned, unsigned,
                         unsigned, CUstream, void** parameters, void**) {
     if (script.launch != CUDA_SUCCESS) return script.launch;
+    script.ctas = ctas;
     const auto word = [&](int i) { return memory(*static_cast<CUdeviceptr*>(parameters[i])); };
     const auto* list = static_cast<const Piece*>(word(0));
     const unsigned count = *static_cast<unsigned*>(parameters[1]);
@@ -157,13 +159,13 @@ class GpuCopierTest : public ::testing::Test {
     open();
   }
 
-  void open(unsigned lanes = 2) {
+  void open(const GpuCopier::Bounds& bounds = {.lanes = 2}) {
     copier.reset();
     auto opened = Device::open(driver, info);
     ASSERT_TRUE(opened.ok()) << opened.status().to_string();
     (*opened)->load_kernels();
     device = *std::move(opened);
-    auto made = GpuCopier::create(*device, lanes, clock);
+    auto made = GpuCopier::create(*device, bounds, clock);
     ASSERT_TRUE(made.ok()) << made.status().to_string();
     copier = *std::move(made);
   }
@@ -321,6 +323,31 @@ TEST_F(GpuCopierTest, SaysWhyThereIsNoKernel) {
   EXPECT_TRUE(start().ok());
 }
 
+TEST_F(GpuCopierTest, TakesNoMoreCtasThanItMay) {
+  std::vector<unsigned char> there(64), here(64, 3);
+  std::vector<Piece> pieces;
+  for (std::size_t i = 0; i < there.size(); ++i)
+    pieces.push_back({address(&there[i]), address(&here[i]), 1});
+  const Order order{.method = Method::sm_kernel, .pieces = pieces};
+  const auto ctas_of = [&](std::optional<unsigned> bound) {
+    open({.lanes = 1, .ctas = bound});
+    if (!copier->has_kernel()) return 0u;
+    EXPECT_TRUE(copier->start(order).ok());
+    script.run();
+    EXPECT_EQ(there, here);
+    return script.ctas;
+  };
+  if (ctas_of({}) == 0) GTEST_SKIP() << "needs a build with kernels";
+  EXPECT_EQ(ctas_of({}), 2u);  // as the scripted GPU has SMs
+  EXPECT_EQ(ctas_of(1), 1u);
+  EXPECT_EQ(ctas_of(7), 2u);
+  EXPECT_EQ(ctas_of(0), 0u);
+  const Status refused = copier->start(order).status();
+  EXPECT_EQ(refused.code(), Code::unsupported);
+  EXPECT_NE(refused.what().find("LINKSPAN_COPY_CTAS"), std::string::npos) << refused.to_string();
+  EXPECT_TRUE(start().ok()) << "copy engines have none";
+}
+
 TEST_F(GpuCopierTest, AnErrorBeforeTheFirstCopyStartsNothing) {
   script.copies_until_error = 0;
   EXPECT_EQ(start().status().code(), Code::cuda);
@@ -472,7 +499,7 @@ class GpuCopies : public ::testing::TestWithParam<Method> {
     auto activated = topology->activate(topology->devices()[0].uuid);
     ASSERT_TRUE(activated.ok()) << activated.status().to_string();
     device = *activated;
-    auto made = GpuCopier::create(*device);
+    auto made = GpuCopier::create(*device, {});
     ASSERT_TRUE(made.ok()) << made.status().to_string();
     copier = *std::move(made);
     if (GetParam() == Method::sm_kernel && !copier->has_kernel())

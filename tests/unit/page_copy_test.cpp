@@ -36,7 +36,7 @@ class GpuPages : public ::testing::TestWithParam<Case> {
     }
     topology = *std::move(created);
     device = take(topology->activate(topology->devices()[0].uuid));
-    copier = take(GpuCopier::create(*device));
+    copier = take(GpuCopier::create(*device, {}));
     if (!copier->has_kernel()) GTEST_SKIP() << "needs a build with kernels";
     const auto scope = take(device->enter());
     for (int i = 0; i < 2; ++i) gpu.push_back(take(cuda::DeviceBuffer::create(scope, kBytes)));

@@ -79,6 +79,7 @@ RouteFacts LocalEndpoint::facts(Op, const Published& local, const ImportedMemory
     const auto view = on_gpu(theirs) ? remote.view(own) : std::nullopt;
     const auto* copier = transport_.gpu_copier(view ? view->device : own);
     f.kernel = copier != nullptr && copier->has_kernel();
+    if (copier != nullptr) f.why_no_kernel = copier->kernel().what();
   }
   return f;
 }

@@ -56,7 +56,7 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
   auto device = options_.topology->activate(gpu);
   if (!device.ok()) return device;
   if (gpu_copier(*device) != nullptr) return device;
-  auto copier = copy::GpuCopier::create(**device);
+  auto copier = copy::GpuCopier::create(**device, {.ctas = options_.copy_ctas});
   if (!copier.ok()) return copier.status();
   std::vector<std::shared_ptr<ImportedMemory>> imported;
   {

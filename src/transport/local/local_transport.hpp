@@ -53,6 +53,7 @@ struct LocalOptions {
   memory::Registry* registry = nullptr;  ///< Null: shared memory is never pinned, and no bounces.
   std::uint64_t incarnation = 0;         ///< Of our Engine.
   unsigned cpu_threads = 1;
+  std::optional<unsigned> copy_ctas{};  ///< Of one copy by a kernel. None: one for each SM.
   std::size_t max_imports = kMaxImports;
 };
 

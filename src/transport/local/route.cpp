@@ -150,7 +150,7 @@ Explanation describe(const RouteFacts& f, const Route& chosen) {
         refuse("copy_engine",
                "the host memory is pageable: register it with pin, or use allocate_shared");
       if (chosen.method == copy::Method::copy_engine && !f.kernel && f.shape.blocks > 8)
-        refuse("sm_kernel", "the copy kernel is not loaded on this GPU");
+        refuse("sm_kernel", f.why_no_kernel);
       break;
     }
     case Route::Where::peer:

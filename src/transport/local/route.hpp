@@ -34,7 +34,8 @@ struct RouteFacts {
   std::string_view why_no_gpu_bounce{};
   bool own_kernel = false;  ///< The copy kernel is loaded on our end's GPU.
   copy::Link link = copy::Link::host;
-  bool kernel = false;  ///< The copy kernel is loaded on the device that would copy.
+  bool kernel = false;  ///< The device that would copy can do so by the kernel.
+  std::string_view why_no_kernel{};
   Shape shape{};
 };
 
