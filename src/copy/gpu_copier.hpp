@@ -139,8 +139,6 @@ class GpuCopier final : public Copier {
                              std::span<const Piece> pieces);
   Queued queue_kernel(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
                       const Order& order, std::uint64_t bytes) const;
-  Status launch_blocks(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
-                       std::span<const Piece> pieces, std::uint64_t bytes) const;
   Status launch_pages(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
                       const PageList& pages) const;
   static std::size_t slot_bytes() noexcept;

@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "copy/blocks_kernel.hpp"
 #include "copy/gpu_copier.hpp"
 
 namespace linkspan::copy {
@@ -36,6 +37,24 @@ std::uint64_t entry_bytes(std::uint64_t pieces, std::uint64_t bytes, std::uint64
 }
 
 }  // namespace
+
+Status launch_blocks(const cuda::DeviceScope& scope, const cuda::Stream& stream,
+                     const cuda::Device& device, unsigned most_ctas, const BlockList& list,
+                     std::span<const Piece> pieces, std::uint64_t bytes) {
+  const std::uint64_t entry =
+      entry_bytes(pieces.size(), bytes, std::uint64_t{most_ctas} * kWarps, list.entries.size());
+  unsigned count = 0;
+  for (const Piece& piece : pieces) {
+    for (std::uint64_t done = 0; done < piece.bytes; done += entry)
+      list.entries[count++] = {.to = piece.to + done,
+                               .from = piece.from + done,
+                               .bytes = std::min(piece.bytes - done, entry)};
+  }
+  const unsigned ctas = std::min(count, most_ctas);
+  cuda::CUdeviceptr address = list.address, abort = list.abort_word, aborted = list.aborted;
+  void* parameters[] = {&address, &count, &abort, &aborted};
+  return stream.launch(scope, device.copy_blocks(), ctas, kThreads, parameters);
+}
 
 std::size_t GpuCopier::slot_bytes() noexcept {
   return 2 * kLine + (kListEntries * sizeof(Piece) + kLine - 1) / kLine * kLine;
@@ -71,27 +90,14 @@ GpuCopier::Queued GpuCopier::queue_kernel(const cuda::DeviceScope& scope, const 
                                           std::uint64_t bytes) const {
   std::atomic_ref(*slot.aborted).store(0, std::memory_order_relaxed);
   Status launched = order.pages.to_index.empty()
-                        ? launch_blocks(scope, lane, slot, order.pieces, bytes)
+                        ? launch_blocks(scope, lane.stream, device_, ctas_,
+                                        {.entries = {slot.list, kListEntries},
+                                         .address = slot.list_device,
+                                         .abort_word = slot.abort_word,
+                                         .aborted = slot.aborted_device},
+                                        order.pieces, bytes)
                         : launch_pages(scope, lane, slot, order.pages);
   return {.entries = launched.ok() ? 1u : 0u, .status = std::move(launched)};
-}
-
-Status GpuCopier::launch_blocks(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
-                                std::span<const Piece> pieces, std::uint64_t bytes) const {
-  const std::uint64_t entry =
-      entry_bytes(pieces.size(), bytes, std::uint64_t{ctas_} * kWarps, kListEntries);
-  unsigned count = 0;
-  for (const Piece& piece : pieces) {
-    for (std::uint64_t done = 0; done < piece.bytes; done += entry)
-      slot.list[count++] = {.to = piece.to + done,
-                            .from = piece.from + done,
-                            .bytes = std::min(piece.bytes - done, entry)};
-  }
-  const unsigned ctas = std::min(count, ctas_);
-  cuda::CUdeviceptr list = slot.list_device, abort = slot.abort_word;
-  cuda::CUdeviceptr aborted = slot.aborted_device;
-  void* parameters[] = {&list, &count, &abort, &aborted};
-  return lane.stream.launch(scope, device_.copy_blocks(), ctas, kThreads, parameters);
 }
 
 Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
