@@ -25,9 +25,13 @@ constexpr OptionInfo kTable[] = {
      "The same for programs that set it for send_ipc and recv_ipc; LINKSPAN_LOG_LEVEL wins. "
      "Another value is warned of and counts as WARNING."},
     {"cpu_threads", "LINKSPAN_CPU_THREADS", "1 to 256", "the smaller of 8 and the CPU's cores",
-     "Threads that copy between host memories; they start on demand."},
+     "Threads that copy between host memories, and between GPUs and pageable memory; they start on "
+     "demand."},
     {"copy_ctas", "LINKSPAN_COPY_CTAS", "0 to 65535", "as many as the GPU has SMs",
      "CTAs of 512 threads that one copy by a kernel takes at most; 0: copy engines only."},
+    {"staging", "LINKSPAN_STAGING_MIB", "MiB", "64",
+     "Pinned memory of an Engine through which copies between GPUs and pageable memory go, at "
+     "most; 64 KiB a thread at least. Pinned with the first such copies."},
     {"transfer_deadline", "LINKSPAN_TRANSFER_DEADLINE_MS", "ms", "30000",
      "After which a transfer that names no deadline ends as timed_out."},
     {"connect_deadline", "LINKSPAN_CONNECT_DEADLINE_MS", "ms", "10000",
@@ -35,6 +39,7 @@ constexpr OptionInfo kTable[] = {
 };
 
 constexpr std::uint64_t kMaxCpuThreads = 256, kMaxCtas = 65535;
+constexpr std::uint64_t kMaxStagingMib = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxMilliseconds = std::uint64_t{7} * 24 * 3600 * 1000;
 
 /// Null for an empty one too: `LINKSPAN_X= program` is how a shell takes a variable back.
@@ -112,6 +117,9 @@ Result<Options> Options::from_environment() {
     if (Status s = read_number("LINKSPAN_COPY_CTAS", 0, kMaxCtas, ctas); !s.ok()) return s;
     options.copy_ctas = static_cast<unsigned>(ctas);
   }
+  std::uint64_t staging = options.staging >> 20;
+  if (Status s = read_number("LINKSPAN_STAGING_MIB", 1, kMaxStagingMib, staging); !s.ok()) return s;
+  options.staging = staging << 20;
   if (Status s = read_duration("LINKSPAN_TRANSFER_DEADLINE_MS", options.transfer_deadline); !s.ok())
     return s;
   if (Status s = read_duration("LINKSPAN_CONNECT_DEADLINE_MS", options.connect_deadline); !s.ok())

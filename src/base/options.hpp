@@ -5,6 +5,7 @@
 // Threads: any thread, as far as getenv(3) goes: nobody calls setenv meanwhile.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,6 +33,7 @@ struct Options {
   std::string warning;  ///< Of a value that was replaced by its fallback. Empty: none.
   unsigned cpu_threads = 1;
   std::optional<unsigned> copy_ctas;  ///< None: as many as the GPU has SMs.
+  std::size_t staging = std::size_t{64} << 20;
   Duration transfer_deadline = std::chrono::seconds(30);
   Duration connect_deadline = std::chrono::seconds(10);
 

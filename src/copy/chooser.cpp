@@ -11,18 +11,34 @@ namespace {
 // 16 x 1 MiB 85; kernel 8 B 10.9, 1 MiB 14, 16 x 1 MiB 63, 8192 x 4 KiB 121.
 constexpr double kEngineBytes[] = {55.5e3, 396.7e3, 1510e3};  // [Link]
 constexpr double kKernelBytes[] = {51.4e3, 356e3, 1400e3};
-// Per thread, faster than any was seen.
-constexpr double kMemcpyAtBest = 14e3, kCrossAtBest = 8e3, kPageableAtBest = 20e3;
+// Per thread, faster than any was seen; all of `pageable` share a link.
+constexpr double kMemcpyAtBest = 14e3, kCrossAtBest = 8e3, kPageableAtBest = 14e3;
+constexpr double kEngineAtBest = 1.02;                     // of kEngineBytes
 constexpr double kEngineUs = 4.4, kEngineUsAPiece = 2.4;   // one copy after the other
 constexpr double kKernelUs = 11, kKernelUsAPiece = 0.002;  // the list is written and read
 constexpr double kExecutorUs = 50;                         // to wake a sleeping thread
-constexpr double kMemcpyBytes = 8.2e3;                     // one thread; 4: 29 GB/s, 8: 48
-constexpr std::uint64_t kMemcpyThreads = 4;                // how many an executor has, at a guess
-constexpr double kPageableBytes = 10.6e3;  // to a GPU, by the driver; back 18. Threads add nothing
-constexpr double kCrossBytes = 4.3e3;      // process_vm_readv, one thread: 4.3-6.2
-constexpr std::uint64_t kChunkBytes = std::uint64_t{1} << 20;  // what one thread takes at a time
+constexpr double kCrossBytes = 4.3e3;                      // process_vm_readv, one thread: 4.3-6.2
+// What one thread takes at a time, at least.
+constexpr std::uint64_t kChunkBytes = std::uint64_t{1} << 20, kStagedBytes = kChunkBytes / 4;
 
-double microseconds(Method method, Link between, std::uint64_t bytes, std::uint64_t pieces) {
+/// Of n threads n * alone / (1 + n * crowd): they share the memory's bandwidth.
+struct ByThreads {
+  double alone, crowd;
+  double operator()(std::uint64_t threads) const {
+    const auto n = static_cast<double>(threads);
+    return n * alone / (1 + n * crowd);
+  }
+};
+constexpr ByThreads kMemcpyBytes{8.57e3, 0.046};     // 1 thread 8.2 GB/s, 4: 29, 8: 48
+constexpr ByThreads kPageableBytes{10.27e3, 0.104};  // the bare staged loop; 2: 17, 4: 29, 8: 46.6
+
+/// How many can take part in so much.
+std::uint64_t workers(std::uint64_t bytes, std::uint64_t each, unsigned threads) {
+  return std::clamp<std::uint64_t>(bytes / each, 1, std::max(threads, 1u));
+}
+
+double microseconds(Method method, Link between, std::uint64_t bytes, std::uint64_t pieces,
+                    unsigned threads) {
   const auto size = static_cast<double>(bytes), count = static_cast<double>(pieces);
   const auto link = static_cast<std::size_t>(between);
   switch (method) {
@@ -30,12 +46,11 @@ double microseconds(Method method, Link between, std::uint64_t bytes, std::uint6
       return kEngineUs + count * kEngineUsAPiece + size / kEngineBytes[link];
     case Method::sm_kernel:
       return kKernelUs + count * kKernelUsAPiece + size / kKernelBytes[link];
-    case Method::cpu_threads: {
-      const auto threads = std::clamp(bytes / kChunkBytes, std::uint64_t{1}, kMemcpyThreads);
-      return kExecutorUs + size / (kMemcpyBytes * static_cast<double>(threads));
-    }
+    case Method::cpu_threads:
+      return kExecutorUs + size / kMemcpyBytes(workers(bytes, kChunkBytes, threads));
     case Method::pageable:
-      return kExecutorUs + size / kPageableBytes;
+      return kExecutorUs + size / std::min(kPageableBytes(workers(bytes, kStagedBytes, threads)),
+                                           kEngineBytes[static_cast<std::size_t>(Link::host)]);
     case Method::cross_process:
       return kExecutorUs + size / kCrossBytes;
   }
@@ -47,41 +62,46 @@ double microseconds(Method method, Link between, std::uint64_t bytes, std::uint6
 Method choose_gpu(const ShapeFacts& shape) {
   if (!shape.kernel_available) return Method::copy_engine;
   const auto time = [&shape](Method method) {
-    return microseconds(method, shape.link, shape.bytes, shape.pieces);
+    return microseconds(method, shape.link, shape.bytes, shape.pieces, 1);
   };
   return time(Method::sm_kernel) < time(Method::copy_engine) ? Method::sm_kernel
                                                              : Method::copy_engine;
 }
 
-Duration expected_time(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces) {
-  const std::chrono::duration<double, std::micro> time(microseconds(method, link, bytes, pieces));
+Duration expected_time(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces,
+                       unsigned threads) {
+  const std::chrono::duration<double, std::micro> time(
+      microseconds(method, link, bytes, pieces, threads));
   return std::chrono::duration_cast<Duration>(time);
 }
 
-double expected_gbps(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces) {
+double expected_gbps(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces,
+                     unsigned threads) {
   if (bytes == 0) return 0;
-  return static_cast<double>(bytes) / microseconds(method, link, bytes, pieces) / 1e3;
+  return static_cast<double>(bytes) / microseconds(method, link, bytes, pieces, threads) / 1e3;
 }
 
 Duration earliest_time(Method method, Link link, std::uint64_t bytes, unsigned threads) {
   const auto size = static_cast<double>(bytes);
-  const auto most = static_cast<double>(
-      std::clamp<std::uint64_t>(bytes / kChunkBytes, 1, std::max<std::uint64_t>(threads, 1)));
+  const auto most = [bytes, threads](std::uint64_t each) {
+    return static_cast<double>(workers(bytes, each, threads));
+  };
   double at_best = 0, at_least = 0;  // bytes a microsecond; microseconds
   switch (method) {
     case Method::copy_engine:
     case Method::sm_kernel:
       at_least = kEngineUs;
-      at_best = kEngineBytes[static_cast<std::size_t>(link)] * 1.02;
+      at_best = kEngineBytes[static_cast<std::size_t>(link)] * kEngineAtBest;
       break;
     case Method::cpu_threads:
-      at_best = kMemcpyAtBest * most;
+      at_best = kMemcpyAtBest * most(kChunkBytes);
       break;
     case Method::cross_process:
-      at_best = kCrossAtBest * most;
+      at_best = kCrossAtBest * most(kChunkBytes);
       break;
     case Method::pageable:
-      at_best = kPageableAtBest;
+      at_best = std::min(kPageableAtBest * most(kStagedBytes),
+                         kEngineBytes[static_cast<std::size_t>(Link::host)] * kEngineAtBest);
       break;
   }
   return std::chrono::duration_cast<Duration>(

@@ -22,14 +22,20 @@ struct ShapeFacts {
 /// copy_engine for few or large pieces, sm_kernel for many small ones.
 Method choose_gpu(const ShapeFacts& shape);
 
-/// From start() to the end of an order that finds its lane or its executors idle.
-Duration expected_time(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces);
+/// What an executor has where nobody chose another number and the machine has as many cores.
+inline constexpr unsigned kUsualThreads = 8;
+
+/// From start() to the end of an order that finds its lane or its executors idle. `threads` may
+/// share what the CPU copies.
+Duration expected_time(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces,
+                       unsigned threads = kUsualThreads);
 
 /// No order ends before that: for who sleeps meanwhile. `threads` may share it.
 Duration earliest_time(Method method, Link link, std::uint64_t bytes, unsigned threads);
 
 /// 1e9 bytes a second over expected_time(). Zero for no bytes.
-double expected_gbps(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces);
+double expected_gbps(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces,
+                     unsigned threads = kUsualThreads);
 
 /// When to look at what cannot end before `due` and was looked at last at `looked`: at `due`; then
 /// at once while that is cheap, and ever more rarely, so that what is late costs no core.

@@ -38,7 +38,7 @@ enum class Method : std::uint8_t {
   copy_engine,    ///< The GPU's DMA engines, one asynchronous copy a piece.
   sm_kernel,      ///< One kernel for all pieces.
   cpu_threads,    ///< memcpy by an executor's threads.
-  pageable,       ///< Between a GPU and pageable memory, by the driver, in an executor.
+  pageable,       ///< Between a GPU and pageable memory, through an executor's staging slots.
   cross_process,  ///< process_vm_readv or _writev, in an executor.
 };
 
@@ -73,6 +73,8 @@ struct Order {
   bool remote_is_source = false;
   Link link = Link::host;                ///< How finely copies are cut; for expected().
   const cuda::Device* device = nullptr;  ///< Pageable: whose copy engines; outlives the copier.
+  unsigned ctas = 0;                     ///< Pageable: of a kernel at most; 0: none is started.
+  bool to_gpu = false;                   ///< Pageable: `to` is the GPU's, else `from`.
   /// GPU only. The order starts behind what the event has recorded of a user's stream, which may
   /// stand still for long: the orders of one `stream` have a lane to themselves meanwhile.
   const cuda::Event* after = nullptr;

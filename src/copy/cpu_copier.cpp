@@ -13,6 +13,12 @@
 #include "copy/pageable.hpp"
 
 namespace linkspan::copy {
+namespace {
+
+/// An executor whose slots are with the GPU looks that often whether there is other work.
+constexpr Duration kBetweenClaims = std::chrono::microseconds(20);
+
+}  // namespace
 
 struct CpuCopier::Job {
   // Under the Worker's lock.
@@ -22,8 +28,9 @@ struct CpuCopier::Job {
   // Written by start() before the job is queued; only read from then on.
   Method method = Method::cpu_threads;
   OtherProcess other;
-  bool remote_is_source = false;
+  bool remote_is_source = false, to_gpu = false;
   const cuda::Device* device = nullptr;
+  unsigned ctas = 0;
   std::vector<Piece> pieces;        // cut to the size of a chunk
   std::vector<std::size_t> chunks;  // where each one ends in `pieces`
 
@@ -38,32 +45,38 @@ struct CpuCopier::Job {
     return std::span(pieces).subspan(begin, chunks[i] - begin);
   }
   void cut(std::span<const Piece> whole, std::uint64_t chunk_bytes);
-  Status copy(std::size_t i, PageableCopies& pageable) const;
+  Status copy(std::size_t i) const;
 };
 
+/// Chunks are as full as they may be: a staging slot takes the work of one.
 void CpuCopier::Job::cut(std::span<const Piece> whole, std::uint64_t chunk_bytes) {
   pieces.clear();
   chunks.clear();
+  const bool staged = method == Method::pageable;
+  const std::size_t most = staged ? PageableCopies::kRuns : kChunkPieces;
   std::uint64_t filled = 0;
-  std::size_t begin = 0;
+  std::size_t runs = 0;
   for (const Piece& piece : whole) {
     for (std::uint64_t cut = 0; cut < piece.bytes;) {
-      const std::uint64_t bytes = std::min(piece.bytes - cut, chunk_bytes);
-      if (filled + bytes > chunk_bytes || pieces.size() - begin == kChunkPieces) {
-        chunks.push_back(begin = pieces.size());
-        filled = 0;
+      Piece part{.to = piece.to + cut, .from = piece.from + cut, .bytes = 0};
+      const bool joined =
+          staged && filled != 0 && PageableCopies::joins(pieces.back(), part, to_gpu);
+      if (filled == chunk_bytes || (runs == most && !joined)) {
+        chunks.push_back(pieces.size());
+        filled = runs = 0;
       }
-      pieces.push_back({.to = piece.to + cut, .from = piece.from + cut, .bytes = bytes});
-      filled += bytes;
-      cut += bytes;
+      if (filled == 0 || !joined) ++runs;
+      part.bytes = std::min(piece.bytes - cut, chunk_bytes - filled);
+      pieces.push_back(part);
+      filled += part.bytes;
+      cut += part.bytes;
     }
   }
-  if (pieces.size() != begin) chunks.push_back(pieces.size());
+  if (filled != 0) chunks.push_back(pieces.size());
 }
 
-Status CpuCopier::Job::copy(std::size_t i, PageableCopies& pageable) const {
+Status CpuCopier::Job::copy(std::size_t i) const {
   if (method == Method::cross_process) return copy_across(other, remote_is_source, chunk(i));
-  if (method == Method::pageable) return pageable.copy(*device, chunk(i));
   for (const Piece& piece : chunk(i))
     std::memcpy(reinterpret_cast<void*>(piece.to),          // NOLINT(performance-no-int-to-ptr)
                 reinterpret_cast<const void*>(piece.from),  // NOLINT(performance-no-int-to-ptr)
@@ -71,14 +84,18 @@ Status CpuCopier::Job::copy(std::size_t i, PageableCopies& pageable) const {
   return {};
 }
 
-Result<std::unique_ptr<CpuCopier>> CpuCopier::create(unsigned threads, const base::Clock& clock) {
+Result<std::unique_ptr<CpuCopier>> CpuCopier::create(unsigned threads, std::size_t staging,
+                                                     const base::Clock& clock) {
   if (threads == 0)
     return Status(Code::invalid_argument, Scope::request, "a copier needs a thread");
-  return std::unique_ptr<CpuCopier>(new CpuCopier(threads, clock));
+  return std::unique_ptr<CpuCopier>(new CpuCopier(threads, staging, clock));
 }
 
-CpuCopier::CpuCopier(unsigned threads, const base::Clock& clock)
-    : max_threads_(threads), clock_(clock), jobs_(kOrders) {
+CpuCopier::CpuCopier(unsigned threads, std::size_t staging, const base::Clock& clock)
+    : max_threads_(threads),
+      slot_bytes_(PageableCopies::slot_bytes(staging / threads)),
+      clock_(clock),
+      jobs_(kOrders) {
   for (unsigned i = kOrders; i > 0; --i) free_.push_back(i - 1);
   threads_.reserve(threads);
 }
@@ -110,23 +127,25 @@ Result<Ticket> CpuCopier::start(const Order& order) {
   }
   if (free_.empty()) return Status::no_resource();
   const unsigned slot = free_.back();
+  std::uint64_t bytes = 0;
+  for (const Piece& piece : order.pieces) bytes += piece.bytes;
   Job& job = jobs_[slot];
-  job.cut(order.pieces, order.method == Method::pageable ? kPageableChunkBytes : kChunkBytes);
+  job.method = order.method;
+  job.to_gpu = order.to_gpu;
+  job.cut(order.pieces, order.method == Method::pageable ? staged_bytes(bytes) : kChunkBytes);
   if (Status s = start_threads(job.chunks.size()); !s.ok()) return s;
   free_.pop_back();
 
-  std::uint64_t bytes = 0;
-  for (const Piece& piece : order.pieces) bytes += piece.bytes;
   const base::Time now = clock_.now();
   last_due_ =
       std::max(now, last_due_) + earliest_time(order.method, order.link, bytes, max_threads_);
   job.ticket = ++accepted_ * kOrders + slot;
   job.due = last_due_;
   job.looked = now;
-  job.method = order.method;
   job.other = {.pid = order.pid, .pidfd = order.pidfd};
   job.remote_is_source = order.remote_is_source;
   job.device = order.device;
+  job.ctas = order.ctas;
 
   const base::MutexLock lock(mutex_);
   job.next = 0;
@@ -196,25 +215,60 @@ Status CpuCopier::start_threads(std::size_t chunks) {
   return {};
 }
 
-void CpuCopier::execute(const std::stop_token& stop) {
-  PageableCopies pageable;
-  while (const std::optional<Claim> mine = claim(stop))
-    finish(*mine->job, mine->job->copy(mine->chunk, pageable));
+/// Every executor's slots have work before one of them has two rounds of it.
+std::uint64_t CpuCopier::staged_bytes(std::uint64_t all) const noexcept {
+  const std::uint64_t least = std::min<std::uint64_t>(kStagedBytes, slot_bytes_);
+  const std::uint64_t share = all / max_threads_ / PageableCopies::kSlots;
+  return std::clamp<std::uint64_t>(share / least * least, least, slot_bytes_);
 }
 
-std::optional<CpuCopier::Claim> CpuCopier::claim(const std::stop_token& stop) {
-  const base::MutexLock lock(mutex_);
-  while (!stop.stop_requested()) {
-    if (queue_.empty()) {
-      changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), std::chrono::minutes(1)));
-      continue;
+void CpuCopier::execute(const std::stop_token& stop) {
+  PageableCopies staged(slot_bytes_);
+  while (!stop.stop_requested() || !staged.idle()) {
+    if (const auto ended = staged.end_one()) {
+      finish(jobs_[ended->cookie], ended->status);
+    } else if (const auto mine = claim(stop, staged)) {
+      Job& job = *mine->job;
+      if (job.method != Method::pageable) {
+        finish(job, job.copy(mine->chunk));
+        continue;
+      }
+      const Status begun = staged.begin({.device = job.device,
+                                         .pieces = job.chunk(mine->chunk),
+                                         .to_gpu = job.to_gpu,
+                                         .ctas = job.ctas,
+                                         .cookie = static_cast<std::size_t>(&job - jobs_.data())});
+      if (!begun.ok()) finish(job, begun);
+    } else {
+      const auto soon = base::Deadline::after(base::Clock::steady(), kBetweenClaims);
+      while (!staged.idle() && !staged.ready() && !soon.passed()) std::this_thread::yield();
     }
-    Job& job = *queue_.front();
-    const std::size_t chunk = job.next++;
-    if (job.next == job.chunks.size()) queue_.pop_front();
-    return Claim{&job, chunk};
   }
-  return std::nullopt;
+}
+
+/// While the GPU works at slots of the executor's, nothing after a while: to look at them again.
+/// When they are taken, what needs none.
+std::optional<CpuCopier::Claim> CpuCopier::claim(const std::stop_token& stop,
+                                                 const PageableCopies& staged) {
+  const base::MutexLock lock(mutex_);
+  while (true) {
+    const auto mine = stop.stop_requested()
+                          ? queue_.end()
+                          : std::ranges::find_if(queue_, [&staged](const Job* job) {
+                              return job->method != Method::pageable || staged.room(*job->device);
+                            });
+    if (mine != queue_.end()) {
+      Job& job = **mine;
+      const std::size_t chunk = job.next++;
+      if (job.next == job.chunks.size()) queue_.erase(mine);
+      return Claim{&job, chunk};
+    }
+    if (staged.idle() && stop.stop_requested()) return std::nullopt;
+    const Duration wait = staged.idle() ? std::chrono::minutes(1) : staged.patience();
+    if (wait > Duration::zero())
+      changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), wait));
+    if (!staged.idle()) return std::nullopt;
+  }
 }
 
 void CpuCopier::finish(Job& job, const Status& status) {

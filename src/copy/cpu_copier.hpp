@@ -1,12 +1,13 @@
 // copy/cpu_copier.hpp - copies by CPU threads: memcpy, other processes' memory, pageable memory.
 //
 // Nothing here runs under the Worker's lock but the bookkeeping: start() cuts an order into chunks
-// and queues it, executors take chunk after chunk, and who ends the last one publishes the end.
-// Threads: start, abort, poll, expected: externally synchronised (under the Worker's lock). The
-// executors are ours: started with the first orders, joined by the destructor; they block on the
-// queue, on page faults and, for `pageable`, on their own CUDA stream.
-// Invariants: an order's slot is reused only after poll() told its end; when `done` is seen, no
-// executor will touch the order or its memory again.
+// and queues it, executors take chunk after chunk, in the order of the orders, and who ends the
+// last one publishes the end. Of `pageable` an executor has several chunks in hand, one a staging
+// slot; while its GPU does not move them it takes what needs no slot. Threads: start, abort, poll,
+// expected: externally synchronised (under the Worker's lock). The executors are ours: started with
+// the first orders, joined by the destructor; they block on the queue, at most a millisecond while
+// the GPU works for them, and on page faults. Invariants: an order's slot is reused only after
+// poll() told its end; when `done` is seen, no executor will touch the order or its memory again.
 #pragma once
 
 #include <cstddef>
@@ -22,16 +23,21 @@
 
 namespace linkspan::copy {
 
+class PageableCopies;
+
 class CpuCopier final : public Copier {
  public:
   static constexpr unsigned kOrders = 256;
   static constexpr std::uint64_t kChunkBytes = std::uint64_t{1} << 20;
-  static constexpr std::uint64_t kPageableChunkBytes = std::uint64_t{16} << 20;
+  /// Of `pageable`, at least, while a slot is as large; at most a slot.
+  static constexpr std::uint64_t kStagedBytes = std::uint64_t{256} << 10;
   static constexpr std::size_t kChunkPieces = 4096;  ///< A chunk has at most.
 
-  /// Starts no thread yet. `clock` is for tests.
+  /// Starts no thread yet, and pins nothing: executors pin their parts of `staging` bytes with
+  /// their first `pageable` chunks. `clock` is for tests.
   static Result<std::unique_ptr<CpuCopier>> create(
-      unsigned threads, const base::Clock& clock = base::Clock::steady());
+      unsigned threads, std::size_t staging = std::size_t{64} << 20,
+      const base::Clock& clock = base::Clock::steady());
   /// Waits for the chunks that run; what is queued behind them is dropped.
   ~CpuCopier() override;
   CpuCopier(const CpuCopier&) = delete;
@@ -45,6 +51,7 @@ class CpuCopier final : public Copier {
   void abort(Ticket ticket) override;
   std::optional<Status> poll(Ticket ticket) override;  ///< One atomic load while it runs.
   base::Time expected(base::Time now) const override;  ///< Time::max(): nothing is in flight.
+  unsigned threads() const noexcept { return max_threads_; }  ///< At most.
 
  private:
   struct Job;
@@ -53,16 +60,18 @@ class CpuCopier final : public Copier {
     std::size_t chunk;
   };
 
-  CpuCopier(unsigned threads, const base::Clock& clock);
+  CpuCopier(unsigned threads, std::size_t staging, const base::Clock& clock);
 
   Job* find(Ticket ticket);
   Status start_threads(std::size_t chunks);
+  std::uint64_t staged_bytes(std::uint64_t all) const noexcept;
   void execute(const std::stop_token& stop);
-  std::optional<Claim> claim(const std::stop_token& stop);  // waits; nothing: stop
+  std::optional<Claim> claim(const std::stop_token& stop, const PageableCopies& staged);
   void finish(Job& job, const Status& status);
   void drop_rest(Job& job, const Status& why) LINKSPAN_REQUIRES(mutex_);
 
   const unsigned max_threads_;
+  const std::size_t slot_bytes_;
   const base::Clock& clock_;
   std::vector<Job> jobs_;       // kOrders, never moved
   std::vector<unsigned> free_;  // indices of jobs_

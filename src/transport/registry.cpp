@@ -10,7 +10,8 @@ Result<std::vector<std::unique_ptr<Transport>>> create_all(const Context& contex
                                               .registry = context.registry,
                                               .incarnation = context.incarnation,
                                               .cpu_threads = context.options->cpu_threads,
-                                              .copy_ctas = context.options->copy_ctas});
+                                              .copy_ctas = context.options->copy_ctas,
+                                              .staging = context.options->staging});
   if (!local.ok()) return local.status();
   all.push_back(*std::move(local));
   return all;

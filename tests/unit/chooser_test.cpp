@@ -53,7 +53,15 @@ TEST(ChooserTest, ExpectsAboutWhatWasMeasured) {
   near(expected_gbps(Method::sm_kernel, Link::peer, 8192 * 4 * kKiB, 8192), 277);
   near(expected_gbps(Method::sm_kernel, Link::peer, 512 * kMiB, 1), 363);
   near(expected_gbps(Method::sm_kernel, Link::host, 256 * kMiB, 1), 51.2);
-  near(expected_gbps(Method::cpu_threads, Link::host, 512 * kMiB, 1), 29.4);
+  const auto by_threads = [](Method method, unsigned threads) {
+    return expected_gbps(method, Link::host, 512 * kMiB, 1, threads);
+  };
+  near(by_threads(Method::cpu_threads, 1), 8.2);
+  near(by_threads(Method::cpu_threads, 4), 29.4);
+  near(by_threads(Method::cpu_threads, 8), 48);
+  near(by_threads(Method::pageable, 2), 17);
+  near(by_threads(Method::pageable, 4), 29);
+  near(by_threads(Method::pageable, 8), 46.6);
   EXPECT_EQ(expected_gbps(Method::copy_engine, Link::peer, 0, 0), 0);
 }
 
@@ -64,7 +72,11 @@ TEST(ChooserTest, ExpectsMoreTimeForMore) {
     for (std::uint64_t bytes = 1; bytes <= 1024 * kMiB; bytes *= 8) {
       const Duration time = expected_time(method, Link::host, bytes, 1);
       EXPECT_GE(time, before) << name_of(method);
-      EXPECT_LE(earliest_time(method, Link::host, bytes, 8), time) << name_of(method);
+      for (const unsigned threads : {1u, 8u, 32u}) {
+        EXPECT_LE(earliest_time(method, Link::host, bytes, threads),
+                  expected_time(method, Link::host, bytes, 1, threads))
+            << name_of(method);
+      }
       before = time;
     }
     EXPECT_GT(before, milliseconds(10)) << name_of(method);

@@ -14,8 +14,6 @@
 #include <vector>
 
 #include "base/fd.hpp"
-#include "cuda/memory.hpp"
-#include "cuda/topology.hpp"
 
 namespace linkspan::copy {
 namespace {
@@ -259,34 +257,6 @@ TEST_F(CpuCopierTest, SaysThatAProcessHasEnded) {
   Order reused = order;
   reused.pid = ::getpid();
   EXPECT_EQ(run(*copier, reused).code(), Code::disconnected);
-}
-
-TEST_F(CpuCopierTest, CopiesBetweenAGpuAndPageableMemory) {
-  auto topology = cuda::Topology::create();
-  if (!topology.ok()) {
-    ASSERT_EQ(topology.status().code(), Code::unsupported);
-    GTEST_SKIP() << "needs a GPU or the simulated driver";
-  }
-  auto device = (*topology)->activate((*topology)->devices()[0].uuid);
-  ASSERT_TRUE(device.ok()) << device.status().to_string();
-  const Bytes from = pattern((std::size_t{33} << 20) + 5, 3);
-  Bytes back(from.size() + 64, kPoison);
-  auto scope = (*device)->enter();
-  ASSERT_TRUE(scope.ok());
-  auto memory = cuda::DeviceBuffer::create(*scope, from.size());
-  ASSERT_TRUE(memory.ok()) << memory.status().to_string();
-  const Piece up{memory->address(), address(from.data()), from.size()};
-  const Piece down[] = {{address(back.data()) + 7, memory->address(), 1},
-                        {address(back.data()) + 8, memory->address() + 1, from.size() - 1}};
-  const Order order{.method = Method::pageable, .pieces = {&up, 1}, .device = *device};
-  Status end = run(*copier, order);
-  ASSERT_TRUE(end.ok()) << end.to_string();
-  end = run(*copier, {.method = Method::pageable, .pieces = down, .device = *device});
-  ASSERT_TRUE(end.ok()) << end.to_string();
-  Bytes want(back.size(), kPoison);
-  std::memcpy(want.data() + 7, from.data(), from.size());
-  EXPECT_TRUE(back == want);
-  copier.reset();  // its streams end before the device
 }
 
 }  // namespace

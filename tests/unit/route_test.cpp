@@ -164,6 +164,22 @@ TEST(Route, DescribesWhatItChose) {
   EXPECT_EQ(words.refused[0].path, "memfd");
 }
 
+TEST(Route, SaysThatPageableMemoryIsStagedAndByHowMany) {
+  RouteFacts f = facts(host, device, Mapped::cuda_ipc);
+  f.shape = {.blocks = 1, .bytes = std::uint64_t{1} << 30};
+  for (const auto& [threads, gbps] :
+       {std::pair(2u, 17.), std::pair(4u, 29.), std::pair(8u, 46.6)}) {
+    f.threads = threads;
+    const Explanation words = describe(f, route(f));
+    EXPECT_EQ(words.path, "cuda_ipc+pageable");
+    EXPECT_NE(words.reason.find(std::to_string(threads) + " CPU threads"), std::string::npos);
+    EXPECT_NE(words.reason.find("pinned staging memory"), std::string::npos) << words.reason;
+    EXPECT_NEAR(words.expected_gbps, gbps, gbps / 10);
+  }
+  f = facts(device, host, Mapped::nothing);
+  EXPECT_NE(describe(f, route(f)).reason.find("pinned staging memory"), std::string::npos);
+}
+
 TEST(Route, SaysThatTwoProcessesOnOneGpuAreTimeSliced) {
   RouteFacts f = facts(device, device, Mapped::cuda_ipc);
   const auto says_so = [&f] {

@@ -17,8 +17,6 @@ using Where = Route::Where;
 /// Pieces of one wave to a copier: of copies, what is behind them can still be canceled; of the
 /// kernel, what fits one list however they are cut.
 constexpr std::size_t kWaveCopies = 128, kWaveKernel = 8192;
-/// At a guess; more is later than it could be, never wrong.
-constexpr unsigned kPeersThreads = 8;
 
 bool on_gpu(MemoryKind kind) { return kind == MemoryKind::device; }
 
@@ -67,6 +65,7 @@ RouteFacts LocalEndpoint::facts(Op, const Published& local, const ImportedMemory
   f.peer_can_map = local.key.mappable() && !unopened_.contains(local.key.id.serial);
   f.lent = mapped_by(local.key);
   f.may_ask_peer = !for_peer;
+  f.threads = transport_.cpu_copier().threads();
   f.bounce = transport_.registry() != nullptr;
   f.bounce_on_gpu = on_gpu(ours) && on_gpu(theirs) && gpu_bay_.ok();
   if (const auto* copier = transport_.gpu_copier(own_device(local)))
@@ -257,12 +256,14 @@ void LocalEndpoint::expect_end(Slot& slot, copy::Method method, copy::Link link,
                                std::uint64_t bytes) {
   slot.looked = base::Clock::steady().now();
   slot.due = std::max(slot.looked, last_asked_due_) +
-             copy::earliest_time(method, link, bytes, kPeersThreads);
+             copy::earliest_time(method, link, bytes, copy::kUsualThreads);
   last_asked_due_ = slot.due;
 }
 
 /// The next pieces that fit one order. no_resource: none was taken.
 Status LocalEndpoint::start_some(Slot& slot, const StreamLinks& streams) {
+  const copy::GpuCopier* const gpu =
+      slot.method == copy::Method::pageable ? transport_.gpu_copier(slot.device) : nullptr;
   std::span<const copy::Piece> wave(slot.pieces.data() + slot.next, slot.pieces.size() - slot.next);
   if (slot.method == copy::Method::copy_engine || slot.method == copy::Method::sm_kernel)
     wave = wave.first(
@@ -278,6 +279,8 @@ Status LocalEndpoint::start_some(Slot& slot, const StreamLinks& streams) {
        .remote_is_source = slot.op == Op::read,
        .link = slot.link,
        .device = slot.device,
+       .ctas = gpu != nullptr && gpu->has_kernel() ? gpu->ctas() : 0,
+       .to_gpu = on_gpu(slot.op == Op::read ? slot.target->key.kind : slot.remote->key().kind),
        .after = streams.after,
        .stream = streams.stream,
        .release = wave.size() == slot.pieces.size() ? streams.release : nullptr});

@@ -28,7 +28,7 @@ Result<std::unique_ptr<Transport>> LocalTransport::create(const LocalOptions& op
   auto leases = LeaseTable::create();
   if (!leases.ok()) return leases.status();
   transport->leases_ = *std::move(leases);
-  auto cpu = copy::CpuCopier::create(options.cpu_threads);
+  auto cpu = copy::CpuCopier::create(options.cpu_threads, options.staging);
   if (!cpu.ok()) return cpu.status();
   transport->cpu_ = *std::move(cpu);
   if (Status status = base::random_bytes(transport->proof_); !status.ok()) return status;

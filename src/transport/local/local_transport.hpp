@@ -53,7 +53,8 @@ struct LocalOptions {
   memory::Registry* registry = nullptr;  ///< Null: shared memory is never pinned, and no bounces.
   std::uint64_t incarnation = 0;         ///< Of our Engine.
   unsigned cpu_threads = 1;
-  std::optional<unsigned> copy_ctas{};  ///< Of one copy by a kernel. None: one for each SM.
+  std::optional<unsigned> copy_ctas{};          ///< Of one copy by a kernel. None: one for each SM.
+  std::size_t staging = std::size_t{64} << 20;  ///< Pinned bytes at most, for pageable memory.
   std::size_t max_imports = kMaxImports;
 };
 

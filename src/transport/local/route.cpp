@@ -83,7 +83,8 @@ Route bounce(const RouteFacts& f) {
 double bounced_gbps(const RouteFacts& f, const Route& way) {
   if (f.shape.bytes == 0) return 0;
   const Shape chunk = chunk_shape(f);
-  const Duration near = copy::expected_time(way.method, way.near_link, chunk.bytes, chunk.blocks);
+  const Duration near =
+      copy::expected_time(way.method, way.near_link, chunk.bytes, chunk.blocks, f.threads);
   const Duration far = copy::expected_time(way.far_method, way.far_link, chunk.bytes, chunk.blocks);
   const Duration others =
       std::max({near, far, kAskedPart}) * static_cast<std::int64_t>(chunks(f) - 1);
@@ -145,10 +146,13 @@ Explanation describe(const RouteFacts& f, const Route& chosen) {
         out.reason +=
             "; both processes use one GPU: without MPS their kernels are time-sliced, copies are "
             "not";
-      out.expected_gbps = copy::expected_gbps(chosen.method, f.link, f.shape.bytes, f.shape.blocks);
-      if (chosen.method == copy::Method::pageable)
-        refuse("copy_engine",
-               "the host memory is pageable: register it with pin, or use allocate_shared");
+      out.expected_gbps =
+          copy::expected_gbps(chosen.method, f.link, f.shape.bytes, f.shape.blocks, f.threads);
+      if (chosen.method == copy::Method::pageable) {
+        out.reason += "; the host memory is pageable: up to " + std::to_string(f.threads) +
+                      " CPU threads copy it through pinned staging memory";
+        refuse("copy_engine", "register the host memory with pin, or use allocate_shared");
+      }
       if (chosen.method == copy::Method::copy_engine && !f.kernel && f.shape.blocks > 8)
         refuse("sm_kernel", f.why_no_kernel);
       break;
@@ -158,6 +162,8 @@ Explanation describe(const RouteFacts& f, const Route& chosen) {
       out.expected_gbps = copy::expected_gbps(chosen.method, f.link, f.shape.bytes, f.shape.blocks);
       out.executor = "peer";
       out.reason = "only the peer can reach both regions: it maps ours and copies";
+      if (chosen.method == copy::Method::pageable)
+        out.reason += ", its pageable memory through pinned staging memory";
       break;
     case Route::Where::both:
       refuse_all_but_a_bounce();

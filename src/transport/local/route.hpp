@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "copy/chooser.hpp"
 #include "copy/copier.hpp"
 #include "linkspan/types.hpp"
 #include "transport/transport.hpp"
@@ -32,7 +33,8 @@ struct RouteFacts {
   bool bounce = false;         ///< Memory of ours can be made that both sides map.
   bool bounce_on_gpu = false;  ///< It would be of our end's GPU, and the other end is a GPU's too.
   std::string_view why_no_gpu_bounce{};
-  bool own_kernel = false;  ///< The copy kernel is loaded on our end's GPU.
+  bool own_kernel = false;                 ///< The copy kernel is loaded on our end's GPU.
+  unsigned threads = copy::kUsualThreads;  ///< Of ours that copy by the CPU; the peer's: unknown.
   copy::Link link = copy::Link::host;
   bool kernel = false;  ///< The device that would copy can do so by the kernel.
   std::string_view why_no_kernel{};
