@@ -1,5 +1,6 @@
 #include "tests/faults/workload.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
 #include <optional>
@@ -148,6 +149,7 @@ class Workload {
       const Block part = part_of(kBytes, i, count);
       all.push_back({local + part.local_offset, remote + part.remote_offset, part.bytes});
     }
+    std::ranges::reverse(all);  // so that none goes on where the one before it ends
     return all;
   }
   /// A region there for one transfer. Its name.
