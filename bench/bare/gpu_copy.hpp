@@ -11,7 +11,7 @@
 #include <memory>
 #include <utility>
 
-#include "cuda/memory.hpp"
+#include "bench/bare/end_word.hpp"
 #include "cuda/stream.hpp"
 #include "cuda/topology.hpp"
 #include "linkspan/status.hpp"
@@ -29,14 +29,17 @@ class GpuCopy {
   /// of this is allowed then.
   Result<Duration> run(cuda::CUdeviceptr to, cuda::CUdeviceptr from, std::size_t bytes,
                        Duration limit, unsigned depth = 1);
+  /// The copy and cuStreamSynchronize: from the call to the return.
+  Result<Duration> run_synchronised(cuda::CUdeviceptr to, cuda::CUdeviceptr from,
+                                    std::size_t bytes);
 
  private:
-  GpuCopy(const cuda::Device& device, cuda::Stream stream, cuda::PinnedBuffer word)
+  GpuCopy(const cuda::Device& device, cuda::Stream stream, EndWord word)
       : device_(device), stream_(std::move(stream)), word_(std::move(word)) {}
 
   const cuda::Device& device_;
   cuda::Stream stream_;
-  cuda::PinnedBuffer word_;
+  EndWord word_;
   std::uint64_t runs_ = 0;  // what the word holds after the last copy
 };
 

@@ -1,0 +1,114 @@
+#include "bench/bare/kernel_copy.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace linkspan::bare {
+namespace {
+
+constexpr unsigned kThreads = 512, kWarps = kThreads / 32;
+constexpr std::uint64_t kLeastEntry = 4096, kMostEntry = 65536;  // of a warp
+
+/// As the kernel reads it: LinkspanPages.
+struct PagesParameter {
+  std::uint64_t to, from, page_bytes, part_bytes;
+  cuda::CUdeviceptr to_index, from_index;
+  std::uint32_t count, parts;
+};
+static_assert(sizeof(PagesParameter) == 56 && sizeof(KernelPiece) == 24);
+
+}  // namespace
+
+Result<std::unique_ptr<KernelCopy>> KernelCopy::create(const cuda::Device& device) {
+  if (!device.kernels().ok()) return device.kernels();
+  auto scope = device.enter();
+  if (!scope.ok()) return scope.status();
+  auto stream = cuda::Stream::create(*scope);
+  if (!stream.ok()) return stream.status();
+  auto word = EndWord::create(*scope);
+  if (!word.ok()) return word.status();
+  auto aborted = EndWord::create(*scope);
+  if (!aborted.ok()) return aborted.status();
+  auto abort = cuda::DeviceBuffer::create(*scope, sizeof(std::uint64_t));
+  if (!abort.ok()) return abort.status();
+  if (Status s = stream->fill(*scope, abort->address(), 0, abort->bytes()); !s.ok()) return s;
+  if (Status s = stream->synchronize(*scope); !s.ok()) return s;
+  return std::unique_ptr<KernelCopy>(new KernelCopy(device, *std::move(stream), *std::move(word),
+                                                    *std::move(aborted), *std::move(abort)));
+}
+
+Result<Duration> KernelCopy::run(const KernelPages& pages, Duration limit) {
+  auto scope = device_.enter();
+  if (!scope.ok()) return scope.status();
+  const std::size_t count = pages.to_index.size(), index_bytes = count * sizeof(std::uint32_t);
+  if (Status s = reserve(*scope, 2 * index_bytes); !s.ok()) return s;
+
+  const auto begin = Clock::now();
+  std::memcpy(list_->data(), pages.to_index.data(), index_bytes);
+  std::memcpy(list_->data() + index_bytes, pages.from_index.data(), index_bytes);
+  const std::uint64_t part = std::min(entry_bytes(count * pages.page_bytes), pages.page_bytes);
+  const std::uint64_t parts = (pages.page_bytes + part - 1) / part;
+  PagesParameter parameter{.to = pages.to,
+                           .from = pages.from,
+                           .page_bytes = pages.page_bytes,
+                           .part_bytes = part,
+                           .to_index = list_->device_address(),
+                           .from_index = list_->device_address() + index_bytes,
+                           .count = static_cast<std::uint32_t>(count),
+                           .parts = static_cast<std::uint32_t>(parts)};
+  cuda::CUdeviceptr abort = abort_.address(), aborted = aborted_.address();
+  void* parameters[] = {&parameter, &abort, &aborted};
+  return launch(*scope, device_.copy_pages(), (count * parts + kWarps - 1) / kWarps, parameters,
+                begin, limit);
+}
+
+Result<Duration> KernelCopy::run(std::span<const KernelPiece> pieces, Duration limit) {
+  auto scope = device_.enter();
+  if (!scope.ok()) return scope.status();
+  std::uint64_t bytes = 0;
+  for (const KernelPiece& piece : pieces) bytes += piece.bytes;
+  const std::uint64_t entry = entry_bytes(bytes);
+  if (Status s = reserve(*scope, (pieces.size() + bytes / entry) * sizeof(KernelPiece)); !s.ok())
+    return s;
+
+  const auto begin = Clock::now();
+  auto* const list = reinterpret_cast<KernelPiece*>(list_->data());
+  std::uint32_t count = 0;
+  for (const KernelPiece& piece : pieces)
+    for (std::uint64_t done = 0; done < piece.bytes; done += entry)
+      list[count++] = {piece.to + done, piece.from + done, std::min(piece.bytes - done, entry)};
+  cuda::CUdeviceptr address = list_->device_address(), abort = abort_.address();
+  cuda::CUdeviceptr aborted = aborted_.address();
+  void* parameters[] = {&address, &count, &abort, &aborted};
+  return launch(*scope, device_.copy_blocks(), count, parameters, begin, limit);
+}
+
+Status KernelCopy::reserve(const cuda::DeviceScope& scope, std::uint64_t bytes) {
+  if (list_ && list_->bytes() >= bytes) return {};
+  auto list = cuda::PinnedBuffer::create(scope, bytes);
+  if (!list.ok()) return list.status();
+  list_ = *std::move(list);
+  return {};
+}
+
+/// As coarse as it may be with work for every warp.
+std::uint64_t KernelCopy::entry_bytes(std::uint64_t bytes) const {
+  const auto sms = static_cast<std::uint64_t>(std::max(device_.info().sm_count, 1));
+  return std::clamp(std::bit_floor(bytes / (sms * kWarps)), kLeastEntry, kMostEntry);
+}
+
+Result<Duration> KernelCopy::launch(const cuda::DeviceScope& scope, cuda::CUfunction kernel,
+                                    std::uint64_t ctas, void** parameters, Clock::time_point begin,
+                                    Duration limit) {
+  const auto sms = static_cast<std::uint64_t>(std::max(device_.info().sm_count, 1));
+  ctas = std::min(ctas, sms);
+  if (Status s = stream_.launch(scope, kernel, static_cast<unsigned>(ctas), kThreads, parameters);
+      !s.ok())
+    return s;
+  if (Status s = word_.write(scope, stream_, ++runs_); !s.ok()) return s;
+  if (Status s = word_.wait(scope, stream_, runs_, begin + limit); !s.ok()) return s;
+  return Duration(Clock::now() - begin);
+}
+
+}  // namespace linkspan::bare
