@@ -21,6 +21,30 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOOL, MODE = sys.argv[1:3]
 GPUS = {"cpu": 0, "simulated": 2}[MODE]
 TIMEOUT_S = 60
+# Of `bench --suite host --quick`, which are smaller than what they stand for.
+HOST_ROWS = {
+    "gpu_gpu.1MiB",
+    "gpu_gpu.bidir.1MiB",
+    "pages.64x4KiB",
+    "pages.64x16KiB",
+    "pages.16x64KiB",
+    "pages.64x256B",
+    "blocks.16x64KiB",
+    "blocks.100xodd",
+    "gpu_gpu.8B.submit_to_done.p50",
+    "gpu_gpu.4KiB.submit_to_done.p50",
+    "gpu_gpu.1MiB.submit_to_done.p50",
+    "gpu_gpu.1MiB.depth16",
+    "gpu_gpu.8B.notify.one_way.p50",
+    "pinned_gpu.1MiB.other_process",
+    "gpu_pinned.1MiB.other_process",
+    "pageable_gpu.1MiB",
+    "pageable_gpu.1MiB.read",
+    "gpu_pageable.1MiB",
+    "gpu_pageable.1MiB.read",
+    "cpu_cpu.shared.1MiB",
+    "cpu_cpu.private.1MiB",
+}
 
 
 def run(*arguments: str, few_descriptors: bool = False, **environment: str):
@@ -176,6 +200,66 @@ class Bench(unittest.TestCase):
         self.assertEqual(len([row for row in hosts if row.endswith(".read")]), 2)
         self.assertEqual(len({rows[row]["executor"] for row in hosts}), 2)
 
+    def test_host(self):
+        begin = time.monotonic()
+        ran = run("bench", "--suite", "host", "--quick", "--with-ceiling", "--json", "-")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertLess(time.monotonic() - begin, 30, "it is to be quick")
+        told = json.loads(ran.stdout)
+        rows = {row["id"]: row for row in told["rows"]}
+        absent = {row["id"]: row["why"] for row in told.get("absent", [])}
+        self.assertEqual(len(rows), len(told["rows"]), "an id is one row's")
+        self.assertEqual(rows.keys() | absent.keys(), HOST_ROWS)
+        self.assertEqual(len(rows) + len(absent), len(HOST_ROWS))
+        for row in rows.values():
+            self.assertTrue(row["verified"], row)
+            self.assertEqual(row["runs"], 20)
+            self.assertGreater(min(row["value"], row["ceiling"], row["ratio"]), 0, row)
+            self.assertTrue(row["ceiling_how"], row)
+            self.assertGreaterEqual(row["max_us"], row["p99_us"])
+            self.assertEqual(row["unit"], "us" if row["id"].endswith(".p50") else "GB/s")
+        if not GPUS:
+            self.assertEqual(rows.keys(), {"cpu_cpu.shared.1MiB", "cpu_cpu.private.1MiB"})
+            self.assertIn("needs two GPUs", absent["pages.64x4KiB"])
+            self.assertIn("needs a GPU", absent["pageable_gpu.1MiB"])
+            return
+        self.assertEqual(absent, {})
+        self.assertEqual(rows["pages.64x4KiB"]["path"], "cuda_ipc+sm_kernel")
+        for row in ("pageable_gpu.1MiB", "gpu_pageable.1MiB.read"):
+            self.assertIn("8 threads with pinned slots", rows[row]["ceiling_how"])
+            self.assertIn("cuStreamSynchronize", rows[row]["beside"][-1]["how"])
+        small = rows["gpu_gpu.8B.submit_to_done.p50"]
+        self.assertEqual((small["bar"], small["pass"]), (1.1, small["ratio"] <= 1.1))
+        self.assertGreaterEqual(small["beside"][0]["value"], small["ceiling"], "the faster one")
+        notify = rows["gpu_gpu.8B.notify.one_way.p50"]
+        self.assertEqual((notify["bar"], notify["bar_unit"]), (7.4, "us"))
+        self.assertEqual(notify["pass"], notify["value"] <= 7.4)
+
+    @unittest.skipUnless(GPUS, "over one GPU")
+    def test_host_with_one_gpu(self):
+        ran = run("bench", "--suite", "host", "--quick", "--json", "-", CUDA_VISIBLE_DEVICES="0")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        told = json.loads(ran.stdout)
+        self.assertEqual({row["why"] for row in told["absent"]},
+                         {"needs two GPUs; this machine shows one"})  # fmt: skip
+        self.assertIn("pinned_gpu.1MiB.other_process", {row["id"] for row in told["rows"]})
+
+    def test_many_pieces(self):
+        what = ["--kinds", ",".join(self.kinds), "--sizes", "1,257,4KiB", "--runs", "2"]
+        for shape, ending in (("--blocks", "33x4KiB"), ("--pages", "33x4KiB.pages")):
+            rows = self.rows(*what, shape, "33", "--op", "both", "--depth", "2", "--with-ceiling")
+            self.assertEqual(len({row["id"] for row in rows}), 3 * len(self.kinds) ** 2 * 2)
+            for row in rows:
+                self.assertTrue(row["verified"], row)
+                self.assertEqual((row["unit"], row["depth"]), ("GB/s", 2))
+                self.assertIsNone(row["ceiling"], "no bare call does the like")
+            self.assertIn(f"shared_shared.{ending.replace('KiB', 'KiB.depth2', 1)}",
+                          {row["id"] for row in rows})  # fmt: skip
+        if GPUS:
+            (row,) = self.rows("--kinds", "device1", "--sizes", "4KiB", "--pages", "7", "--runs", "3",
+                               "--with-ceiling")  # fmt: skip
+            self.assertIn("a kernel", row["ceiling_how"])
+
     def test_the_limit_ends_it(self):
         large = ["--kinds", "host", "--sizes", "64MiB,64MiB", "--runs", "1000000"]
         ran = run("bench", *large, "--limit", "1")
@@ -300,6 +384,9 @@ class BadArguments(unittest.TestCase):
         self.refused(["bench", "--depth", "256", "--sizes", "1GiB"], "256 transfers of 1GiB")
         self.refused(["bench", "--runs", "many"], '"many"')
         self.refused(["bench", "--suite", "foundation", "--sizes", "8"], "leave out --sizes")
+        self.refused(["bench", "--suite", "host", "--pages", "8"], "leave out --sizes", "--pages")
+        self.refused(["bench", "--blocks", "2", "--pages", "2"], "--blocks or --pages")
+        self.refused(["bench", "--pages", "70000", "--sizes", "1MiB"], "70000x1MiB")
         self.refused(["bench", "--enforce"], "--with-ceiling")
         self.refused(["bench", "--json", "/nonexistent/x"], "/nonexistent/x")
         self.refused(["demo", "--bytes", "-1"], "-1")
@@ -336,4 +423,4 @@ class Others(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:])

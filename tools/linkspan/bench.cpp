@@ -1,14 +1,18 @@
 // `linkspan bench`: sizes x kinds of memory x directions between two processes, every byte
-// verified, p50 and p99, beside the bare calls of the same run.
+// verified, p50, p99 and max, beside the bare calls of the same run.
 #include <algorithm>
+#include <fstream>
+#include <limits>
 #include <map>
 #include <memory>
 
 #include "tools/linkspan/bench_plan.hpp"
 #include "tools/linkspan/evidence_json.hpp"
+#include "tools/linkspan/notify_run.hpp"
 #include "tools/linkspan/output.hpp"
 #include "tools/linkspan/report_text.hpp"
 #include "tools/linkspan/row_ids.hpp"
+#include "tools/linkspan/suites.hpp"
 #include "tools/linkspan/verb.hpp"
 
 namespace linkspan::tool {
@@ -27,6 +31,7 @@ class Bench {
 
   Status add_memories();
   void run_rows(Report& report);
+  std::vector<Pair> pairs_of(const PlannedRow& row);
   static std::vector<Place> held_against(const PlannedRow& row);
 
   const Gpus& gpus_;
@@ -55,9 +60,13 @@ Status Bench::add_memories() {
     size = std::max({size, bytes, kLeastRegion});
   };
   for (const PlannedRow& row : plan_.rows) {
-    const std::uint64_t bytes = row.run.bytes * row.run.depth;
+    const std::uint64_t bytes = Layout::of(row.run.shape).extent * row.run.depth;
     need(near, row.local(), bytes);
     need(far, row.remote(), bytes);
+    if (row.kind == PlannedRow::Kind::both_ways) {
+      need(near, row.remote(), bytes);
+      need(far, row.local(), bytes);
+    }
     if (!row.run.ceiling) continue;
     for (const Place place : held_against(row)) need(near, place, bytes);
   }
@@ -78,19 +87,30 @@ std::vector<Place> Bench::held_against(const PlannedRow& row) {
   return host == kPinned ? std::vector{kPinned} : std::vector{kPinned, kHost};
 }
 
+std::vector<Pair> Bench::pairs_of(const PlannedRow& row) {
+  std::vector<Pair> out{both_->pair(row.op, row.from, row.to)};
+  if (row.kind == PlannedRow::Kind::both_ways) out.push_back(both_->pair(row.op, row.to, row.from));
+  return out;
+}
+
 void Bench::run_rows(Report& report) {
   PairRun pair_run(*both_, deadline_);
+  NotifyRun notify_run(*both_);
   const Progress progress;
   const std::vector<PlannedRow>& rows = plan_.rows;
   Status blocks;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const PlannedRow& row = rows[i];
     progress.show(i + 1, rows.size(), title(row.from.name(), row.to.name(), row.op));
-    const Pair pair = both_->pair(row.op, row.from, row.to);
-    if (i == 0 || !row.same_pair(rows[i - 1]))
-      blocks = row.run.verify ? pair_run.verify_blocks(pair) : Status();
-    report.rows.push_back(pair_run.run(pair, row.run, blocks));
-    report.stopped = pair_run.lost();
+    const std::vector<Pair> pairs = pairs_of(row);
+    if (row.kind == PlannedRow::Kind::notify) {
+      report.rows.push_back(notify_run.run(pairs.front(), row.run));
+    } else {
+      if (i == 0 || !row.same_pair(rows[i - 1]))
+        blocks = row.run.verify ? pair_run.verify_blocks(pairs.front()) : Status();
+      report.rows.push_back(pair_run.run(pairs, row.run, blocks));
+    }
+    report.stopped = pair_run.lost().ok() ? notify_run.lost() : pair_run.lost();
     if (report.stopped.ok() && deadline_.passed() && i + 1 < rows.size())
       report.stopped = Status(Code::timed_out, Scope::request, kTimeIsOver);
     if (!report.stopped.ok()) return;
@@ -101,19 +121,39 @@ bool every_bar_met(const Report& report) {
   return report.absent.empty() &&
          std::all_of(report.rows.begin(), report.rows.end(), [&report](const Row& row) {
            const Verdict verdict = judge(row, report.machine);
-           return verdict.bar <= 0 || verdict.pass;
+           return verdict.bar.value <= 0 || verdict.pass;
          });
+}
+
+/// MemAvailable, or all that there may be where the kernel does not tell.
+std::uint64_t free_memory() {
+  std::ifstream file("/proc/meminfo");
+  std::string word;
+  std::uint64_t kib = 0;
+  while (file >> word)
+    if (word == "MemAvailable:" && file >> kib) return kib << 10;
+  return std::numeric_limits<std::uint64_t>::max();
+}
+
+Equipment equipment_of(const Gpus& gpus) {
+  Equipment out{.places = gpus.places(), .host_bytes = free_memory()};
+  for (const Place place : out.places) {
+    if (!place.on_gpu()) continue;
+    const std::uint64_t bytes = gpus.info(place.gpu).memory_bytes;
+    out.gpu_bytes = out.gpu_bytes == 0 ? bytes : std::min(out.gpu_bytes, bytes);
+  }
+  return out;
 }
 
 class BenchVerb final : public Verb {
  public:
   const char* name() const override { return "bench"; }
   const char* what() const override {
-    return "Sizes x kinds of memory x directions between two processes, every byte verified, p50 "
-           "and p99.";
+    return "Sizes x kinds of memory x directions between two processes, every byte verified, p50, "
+           "p99 and max.";
   }
   void define(Arguments& arguments) override {
-    arguments.choice("--suite", options_.suite, bench_suites(),
+    arguments.choice("--suite", options_.suite, suite_names(),
                      "Rows that evidence/ keeps and that have a bar, instead of sizes and kinds");
     arguments.sizes("--sizes", options_.sizes, "Of one transfer; 8,4KiB,1MiB,64MiB");
     arguments.words(
@@ -121,6 +161,10 @@ class BenchVerb final : public Verb {
         "Memories of each process, of device0, device1, pinned, host, shared; all here");
     arguments.choice("--op", options_.op, bench_ops(),
                      "Who asks: the source's process (write) or the destination's; write");
+    arguments.number("--blocks", options_.blocks, 1, 1'000'000, "N",
+                     "Blocks of each size in one transfer, side by side; 1");
+    arguments.number("--pages", options_.pages, 1, 1'000'000, "N",
+                     "Pages of each size in one transfer, scattered on both sides");
     arguments.number("--runs", options_.runs, 1, 1'000'000, "N", "Measured runs a row; by size");
     arguments.number("--depth", options_.depth, 1, 256, "N",
                      "Transfers of a run: all are submitted, then all are waited for; 1");
@@ -134,16 +178,16 @@ class BenchVerb final : public Verb {
     arguments.text("--json", json_, "FILE",
                    "Also write rows as evidence/ keeps them; -: to stdout");
     arguments.number("--limit", options_.limit_s, 1, 86400, "SECONDS",
-                     "After which no further row is begun; 150");
+                     "After which no further row is begun; 150, of --suite host 420");
   }
 
   int run(const std::string& command) override {
     const Gpus gpus = Gpus::find();
-    const auto plan = plan_bench(options_, gpus.places());
+    const auto plan = plan_bench(options_, equipment_of(gpus));
     if (!plan.ok()) return refused(name(), plan.status());
     const auto output = Output::open(json_);
     if (!output.ok()) return refused(name(), output.status());
-    const Report report = Bench(gpus, *plan, std::chrono::seconds(options_.limit_s)).run();
+    const Report report = Bench(gpus, *plan, std::chrono::seconds(options_.limit())).run();
     const std::string json =
         to_json(report, "one host, two processes: rows against the bare call", command);
     if (Status s = output->write(bench_text(report), json); !s.ok()) return failed(name(), s);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tools/linkspan/row_ids.hpp"
+#include "tools/linkspan/suites.hpp"
 #include "tools/linkspan/table.hpp"
 
 namespace linkspan::tool {
@@ -15,7 +16,8 @@ constexpr Place kGpu0{.kind = MemoryKind::device}, kGpu1{.kind = MemoryKind::dev
 constexpr Place kPinned{.kind = MemoryKind::pinned}, kHost{.kind = MemoryKind::host};
 constexpr Place kShared{.kind = MemoryKind::shared};
 constexpr std::uint64_t kMaxMemory = 64 * kGiB;  // that a Place needs
-constexpr const char* kFoundation = "foundation";
+// A suite's row has up to this many regions of its size in host memory, and these in a GPU's.
+constexpr std::uint64_t kHostRegions = 8, kGpuRegions = 3;
 
 struct Word {
   const char* word = nullptr;
@@ -25,23 +27,12 @@ constexpr std::array kKinds = {Word{"device0", kGpu0}, Word{"device1", kGpu1},
                                Word{"pinned", kPinned}, Word{"host", kHost},
                                Word{"shared", kShared}};
 
-struct SuiteRow {
-  Op op = Op::write;
-  Place from, to;
-  std::uint64_t bytes = 0;
-};
-/// The rows of evidence/foundation.json that have a bar: between two GPUs, and between a GPU and
-/// host memory of this process and of the other.
-constexpr std::array kFoundationRows = {
-    SuiteRow{Op::write, kGpu0, kGpu1, kGiB},   SuiteRow{Op::write, kGpu0, kGpu1, 8},
-    SuiteRow{Op::write, kPinned, kGpu0, kGiB}, SuiteRow{Op::read, kPinned, kGpu0, kGiB},
-    SuiteRow{Op::write, kGpu0, kPinned, kGiB}, SuiteRow{Op::read, kGpu0, kPinned, kGiB}};
-
 /// Enough runs for a p99 where they are short; blocks so long that neither cools the other's
 /// caches.
-RunPlan plan_of(const BenchOptions& options, std::uint64_t bytes) {
-  RunPlan out{.bytes = bytes, .depth = options.depth};
-  out.latency = bytes <= kMiB && options.depth == 1;
+RunPlan plan_of(const BenchOptions& options, const Shape& shape, unsigned depth) {
+  RunPlan out{.shape = shape, .depth = depth};
+  const std::uint64_t bytes = shape.form == Form::odd ? shape.bytes : shape.count * shape.bytes;
+  out.latency = shape.count == 1 && bytes <= kMiB && depth == 1;
   out.verify = !options.no_verify;
   out.ceiling = options.with_ceiling;
   if (bytes <= 64 * kKiB) {
@@ -50,6 +41,9 @@ RunPlan plan_of(const BenchOptions& options, std::uint64_t bytes) {
   } else if (bytes <= 4 * kMiB) {
     out.runs = 400;
     out.block = 20;
+  } else if (bytes <= 64 * kMiB) {
+    out.runs = 200;
+    out.block = 10;
   } else {
     out.runs = 20;
   }
@@ -63,27 +57,59 @@ bool has(const std::vector<Place>& here, Place place) {
   return std::find(here.begin(), here.end(), place) != here.end();
 }
 
-std::string what_is_missing(const std::vector<Place>& here, const SuiteRow& row) {
-  const bool two = row.from == kGpu1 || row.to == kGpu1;
-  return std::string("needs ") + (two ? "two GPUs" : "a GPU") + "; this machine shows " +
-         (has(here, kGpu0) ? "one" : "none");
+/// At most 1 MiB together, of pieces as large as they are where there are many.
+Shape quick(Shape shape) {
+  if (shape.form == Form::pages)
+    shape.count = std::min({shape.count, kMiB / shape.bytes, std::uint64_t{64}});
+  if (shape.form == Form::blocks) shape.bytes = std::min(shape.bytes, kMiB / shape.count);
+  if (shape.form == Form::odd) shape = {Form::odd, 100, kMiB};
+  return shape;
 }
 
-BenchPlan plan_foundation(const BenchOptions& options, const std::vector<Place>& here) {
+/// Empty: nothing is.
+std::string what_is_missing(const SuiteRow& row, const Shape& shape, const Equipment& here) {
+  const std::vector<Place>& places = here.places;
+  if (!has(places, row.from) || !has(places, row.to)) {
+    const bool two = row.from == kGpu1 || row.to == kGpu1;
+    return std::string("needs ") + (two ? "two GPUs" : "a GPU") + "; this machine shows " +
+           (has(places, kGpu0) ? "one" : "none");
+  }
+  const bool gpu = row.from.on_gpu() || row.to.on_gpu();
+  const bool host = !row.from.on_gpu() || !row.to.on_gpu();
+  if (gpu && shape.bytes > here.gpu_bytes / kGpuRegions)
+    return "needs " + size_name(kGpuRegions * shape.bytes) + " of memory in each GPU";
+  if (host && shape.bytes > here.host_bytes / kHostRegions)
+    return "needs " + size_name(kHostRegions * shape.bytes) + " of free memory; this machine has " +
+           size_name(here.host_bytes >> 20 << 20);
+  return "";
+}
+
+BenchPlan plan_suite(const BenchOptions& options, const Equipment& here) {
   BenchPlan out;
-  for (const SuiteRow& row : kFoundationRows) {
-    const std::uint64_t bytes = options.quick ? std::min(row.bytes, kMiB) : row.bytes;
-    const RunPlan run = plan_of(options, bytes);
-    if (has(here, row.from) && has(here, row.to)) {
-      out.rows.push_back({row.op, row.from, row.to, run});
+  for (const SuiteRow& row : suite_rows(options.suite)) {
+    Shape shape = options.quick ? quick(row.shape) : row.shape;
+    if (shape.form == Form::odd && here.gpu_bytes != 0)
+      shape.bytes = std::min(shape.bytes, here.gpu_bytes / kGpuRegions);
+    RunPlan run = plan_of(options, shape, row.depth);
+    run.latency = plan_of(options, row.shape, row.depth).latency;
+    run.label = row.label;
+    run.suffix = row.suffix;
+    run.against = row.against;
+    if (shape.bytes == row.shape.bytes && shape.count == row.shape.count) run.bar = row.bar;
+    const std::string missing = what_is_missing(row, shape, here);
+    if (missing.empty()) {
+      out.rows.push_back({row.op, row.from, row.to, run, row.kind});
       continue;
     }
     const Row named{.from = row.from.name(),
                     .to = row.to.name(),
                     .op = row.op,
-                    .bytes = bytes,
+                    .shape = shape.name(),
+                    .label = run.label,
+                    .suffix = run.suffix,
+                    .depth = row.depth,
                     .latency = run.latency};
-    out.absent.push_back({id_of(named), what_is_missing(here, row)});
+    out.absent.push_back({id_of(named), missing});
   }
   return out;
 }
@@ -115,36 +141,46 @@ std::vector<std::string> bench_kinds() {
   return out;
 }
 
-std::vector<std::string> bench_suites() { return {kFoundation}; }
-
 std::vector<std::string> bench_ops() { return {"write", "read", "both"}; }
 
-Result<BenchPlan> plan_bench(const BenchOptions& options, const std::vector<Place>& here) {
+Result<BenchPlan> plan_bench(const BenchOptions& options, const Equipment& here) {
   if (options.enforce && !options.with_ceiling)
     return bad("--enforce holds rows against their bars: give --with-ceiling too");
   if (!options.suite.empty()) {
     if (!options.sizes.empty() || !options.kinds.empty() || !options.op.empty() ||
-        options.depth != 1)
+        options.blocks != 0 || options.pages != 0 || options.depth != 1)
       return bad("--suite " + options.suite +
-                 " says what is measured: leave out --sizes, --kinds, --op and --depth");
-    return plan_foundation(options, here);
+                 " says what is measured: leave out --sizes, --kinds, --op, --blocks, --pages and "
+                 "--depth");
+    return plan_suite(options, here);
   }
-  const auto places = places_of(options.kinds, here);
+  if (options.blocks != 0 && options.pages != 0)
+    return bad("--blocks or --pages: a transfer is the one or the other");
+  const auto places = places_of(options.kinds, here.places);
   if (!places.ok()) return places.status();
   std::vector<std::uint64_t> sizes = options.sizes;
   if (sizes.empty()) sizes = {8, 4 * kKiB, kMiB};
   if (options.sizes.empty() && !options.quick) sizes.push_back(64 * kMiB);
+  const unsigned many = std::max({options.blocks, options.pages, 1u});
   for (const std::uint64_t bytes : sizes)
-    if (bytes > kMaxMemory / options.depth)
-      return bad("--depth: " + std::to_string(options.depth) + " transfers of " + size_name(bytes) +
+    if (bytes > kMaxMemory / options.depth / many)
+      return bad("--depth: " + std::to_string(options.depth) + " transfers of " +
+                 Shape{.count = many, .bytes = bytes}.name() +
                  " at once need more than 64 GiB; make one of them smaller");
   BenchPlan out;
   for (const Op op : {Op::write, Op::read}) {
     if (options.op != "both" && (op == Op::read) != (options.op == "read")) continue;
-    for (const Place from : *places)
-      for (const Place to : *places)
-        for (const std::uint64_t bytes : sizes)
-          out.rows.push_back({op, from, to, plan_of(options, bytes)});
+    for (const Place from : *places) {
+      for (const Place to : *places) {
+        for (const std::uint64_t bytes : sizes) {
+          Shape shape{.count = many, .bytes = bytes};
+          if (options.pages != 0) shape.form = Form::pages;
+          RunPlan run = plan_of(options, shape, options.depth);
+          if (options.pages != 0) run.suffix = ".pages";
+          out.rows.push_back({op, from, to, std::move(run)});
+        }
+      }
+    }
   }
   return out;
 }

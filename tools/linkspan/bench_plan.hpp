@@ -19,21 +19,29 @@ struct BenchOptions {
   std::vector<std::uint64_t> sizes;  ///< Empty: some of each magnitude.
   std::vector<std::string> kinds;    ///< Of bench_kinds(). Empty: all that the machine has.
   std::string op;                    ///< "write", "read", "both"; empty: write.
+  unsigned blocks = 0, pages = 0;    ///< Of each size in one transfer; zero: one block.
   unsigned runs = 0;                 ///< Zero: by size.
   unsigned depth = 1;
-  unsigned limit_s = 150;
+  unsigned limit_s = 0;  ///< Zero: by suite.
   bool with_ceiling = false, no_verify = false, quick = false, enforce = false;
+
+  unsigned limit() const noexcept { return limit_s != 0 ? limit_s : suite == "host" ? 420 : 150; }
 };
 
-/// Words for --kinds, --suite and --op.
+/// Words for --kinds and --op.
 std::vector<std::string> bench_kinds();
-std::vector<std::string> bench_suites();
 std::vector<std::string> bench_ops();
 
 struct PlannedRow {
+  enum class Kind : std::uint8_t {
+    transfers,  ///< As `run` says.
+    both_ways,  ///< The same from `to` to `from` at the same time.
+    notify      ///< With a notification, one way.
+  };
   Op op = Op::write;
   Place from, to;
   RunPlan run;
+  Kind kind = Kind::transfers;
 
   Place local() const noexcept { return op == Op::write ? from : to; }
   Place remote() const noexcept { return op == Op::write ? to : from; }
@@ -47,8 +55,14 @@ struct BenchPlan {
   std::vector<Absent> absent;    ///< Of a suite, which this machine cannot have.
 };
 
-/// `here`: the machine's Places. invalid_argument: options that exclude each other, or a kind that
-/// is not here.
-Result<BenchPlan> plan_bench(const BenchOptions& options, const std::vector<Place>& here);
+/// What the machine has.
+struct Equipment {
+  std::vector<Place> places;
+  std::uint64_t gpu_bytes = 0;   ///< Of the smallest GPU; zero: none.
+  std::uint64_t host_bytes = 0;  ///< Free.
+};
+
+/// invalid_argument: options that exclude each other, or a kind that is not here.
+Result<BenchPlan> plan_bench(const BenchOptions& options, const Equipment& here);
 
 }  // namespace linkspan::tool

@@ -1,111 +1,198 @@
 #include "tools/linkspan/ceiling.hpp"
 
+#include <array>
+#include <cstddef>
+#include <memory>
+
+#include "tools/linkspan/table.hpp"
+
 namespace linkspan::tool {
 namespace {
 
 using namespace std::chrono_literals;
 
 constexpr Duration kLimit = 10s;  // of one bare copy
+constexpr unsigned kStagingThreads = 8;
+// Which is faster depends on the caches and the link: both run.
+constexpr std::array kSlotBytes = {std::uint64_t{512} << 10, std::uint64_t{2} << 20};
 
-void* pointer(std::uint64_t address) noexcept {
-  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+std::byte* pointer(std::uint64_t address) noexcept {
+  return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+/// What `map` has for `key`, made by `create` at the first time.
+template <class Map, class Create>
+auto find_or_make(Map& map, const typename Map::key_type& key, const Create& create)
+    -> Result<typename Map::mapped_type::pointer> {
+  auto& found = map[key];
+  if (found == nullptr) {
+    auto made = create();
+    if (!made.ok()) return made.status();
+    found = *std::move(made);
+  }
+  return found.get();
 }
 
 }  // namespace
 
-Result<Duration> Ceiling::run(std::uint64_t bytes, unsigned depth) {
-  if (gpu_ != nullptr) return gpu_->run(to_, from_, bytes, kLimit, depth);
-  Duration all{0};
-  for (unsigned i = 0; i < depth; ++i) {
-    const auto one = run_cpu(i * bytes, bytes);
-    if (!one.ok()) return one.status();
-    all += *one;
-  }
-  return all;
-}
-
-Result<Duration> Ceiling::run_cpu(std::uint64_t offset, std::uint64_t bytes) {
-  const std::uint64_t to = to_ + offset, from = from_ + offset;
-  if (across_ != 0)
-    return cpu_->run_across(across_, read_, pointer(read_ ? to : from), read_ ? from : to, bytes);
-  return cpu_->run(pointer(to), pointer(from), bytes);
-}
-
-Result<Ceiling> Ceilings::make(Op op, const Memory& local, const Far& far,
-                               const std::string& path) {
-  Ceiling out;
-  const bool gpu = local.place().on_gpu() || far.place.on_gpu();
-  const bool pageable = path.find("pageable") != std::string::npos;
-  if (Status s = gpu ? by_gpu(out, op, local, far, pageable) : by_cpu(out, op, local, far); !s.ok())
-    return s;
+Result<std::vector<Contender>> Ceilings::make(const Pair& pair, const Layout& layout,
+                                              unsigned depth, Against against,
+                                              const std::string& path) {
+  const Place near = pair.local.place(), far = pair.far.place;
+  // A shared memory has the ceiling of the kind as which it is treated.
+  const bool pageable = path.find("pageable") != std::string::npos || against == Against::staged;
+  const Place host{.kind = pageable ? MemoryKind::host : MemoryKind::pinned};
+  auto out = near.on_gpu() || far.on_gpu() ? by_gpu(pair, layout, depth, against, host)
+                                           : by_cpu(pair, layout, depth);
+  const bool same = near.on_gpu() || far.on_gpu()
+                        ? far.on_gpu() && (near.on_gpu() || near == host)
+                        : near.kind != MemoryKind::shared && far.kind != MemoryKind::shared;
+  if (out.ok())
+    for (Contender& one : *out) one.same_bytes = same;
   return out;
 }
 
-Status Ceilings::by_gpu(Ceiling& out, Op op, const Memory& local, const Far& far, bool pageable) {
-  const cuda::Device* device = local.device();
-  if (device == nullptr) {
-    auto found = gpus_.device(far.place.gpu);
-    if (!found.ok()) return found.status();
-    device = *found;
-  }
-  auto copy = copy_of(*device);
-  if (!copy.ok()) return copy.status();
-  out.gpu_ = *copy;
+Ceilings::Made Ceilings::by_gpu(const Pair& pair, const Layout& layout, unsigned depth,
+                                Against against, Place host) {
+  const Place near = pair.local.place(), far = pair.far.place;
+  const bool many = layout.pieces.size() != 1;
+  if (many && (host.kind == MemoryKind::host || depth != 1)) return std::vector<Contender>();
+  auto found = route(pair, host);
+  if (!found.ok()) return found.status();
+  // The contenders', each of which runs over it.
+  auto way = std::make_shared<const Route>(*std::move(found));
+  const std::string where =
+      near.on_gpu() && far.on_gpu()
+          ? "over bare code's own CUDA IPC mapping of the same memory"
+          : our(host).place().name() + " memory of this process and " +
+                (far.on_gpu() ? "bare code's own CUDA IPC mapping" : "its GPU");
+  if (many) return by_kernel(way, layout, where);
+  if (against != Against::staged || (near.on_gpu() && far.on_gpu()))
+    return by_copies(std::move(way), layout.payload, depth, against, where);
+  auto staged = by_staging(way, layout.payload, pair.to().on_gpu(), where);
+  if (!staged.ok()) return staged.status();
+  auto plain = by_copies(std::move(way), layout.payload, 1, Against::sync, where);
+  if (!plain.ok()) return plain.status();
+  plain->back().ceiling = false;
+  staged->push_back(std::move(plain->back()));
+  return staged;
+}
 
-  // A shared memory has the ceiling of the kind as which it is treated.
-  const Place host{.kind = pageable ? MemoryKind::host : MemoryKind::pinned};
-  const auto reached = [&](Place place, std::uint64_t same) {
-    return place.on_gpu() ? same : our(host).address();
-  };
+Result<Route> Ceilings::route(const Pair& pair, Place host) const {
+  const Memory& local = pair.local;
+  const Far& far = pair.far;
+  Route out{.device = local.device()};
+  if (out.device == nullptr) {
+    const auto found = gpus_.device(far.place.gpu);
+    if (!found.ok()) return found.status();
+    out.device = *found;
+  }
   std::uint64_t remote = 0;
   if (far.place.on_gpu()) {
-    auto mapping = cuda::IpcMapping::open(*device, far.memory.handle);
+    auto mapping = cuda::IpcMapping::open(*out.device, far.memory.handle);
     if (!mapping.ok()) return mapping.status();
     remote = mapping->base() + far.memory.lead;
-    out.mapping_.emplace(*std::move(mapping));
-  }
-  remote = reached(far.place, remote);
-  const std::uint64_t near = reached(local.place(), local.address());
-  out.to_ = op == Op::write ? remote : near;
-  out.from_ = op == Op::write ? near : remote;
-  out.how_ = "cuMemcpyAsync + flag, ";
-  if (local.place().on_gpu() && far.place.on_gpu())
-    out.how_ += "over bare code's own CUDA IPC mapping of the same memory";
-  else
-    out.how_ += our(host).place().name() + " memory of this process and " +
-                (far.place.on_gpu() ? "bare code's own CUDA IPC mapping" : "its GPU");
-  return {};
-}
-
-Status Ceilings::by_cpu(Ceiling& out, Op op, const Memory& local, const Far& far) {
-  const bool shared =
-      local.place().kind == MemoryKind::shared || far.place.kind == MemoryKind::shared;
-  std::uint64_t remote = far.memory.address;
-  const std::string threads = ", " + std::to_string(threads_) + " threads";
-  if (shared) {
-    // The peer's mapping is not ours to touch: private and shared memory of our own.
-    const bool near_shared = local.place().kind == MemoryKind::shared;
-    remote = our({.kind = near_shared ? MemoryKind::host : MemoryKind::shared}).address();
-    out.how_ = "memcpy in one process" + threads;
+    out.mapping.emplace(*std::move(mapping));
   } else {
-    out.across_ = far_pid_;
-    out.how_ = (op == Op::read ? "process_vm_readv" : "process_vm_writev") + threads;
+    remote = our(host).address();
   }
-  out.cpu_ = &cpu_;
-  out.read_ = op == Op::read;
-  out.to_ = op == Op::write ? remote : local.address();
-  out.from_ = op == Op::write ? local.address() : remote;
-  return {};
+  const std::uint64_t near = local.place().on_gpu() ? local.address() : our(host).address();
+  out.to = pair.to_far() ? remote : near;
+  out.from = pair.to_far() ? near : remote;
+  return out;
 }
 
-Result<bare::GpuCopy*> Ceilings::copy_of(const cuda::Device& device) {
-  auto& copy = copies_[&device];
-  if (copy == nullptr) {
-    auto made = bare::GpuCopy::create(device);
-    if (!made.ok()) return made.status();
-    copy = *std::move(made);
+/// The last one is that with cuStreamSynchronize, if it was asked for.
+Ceilings::Made Ceilings::by_copies(std::shared_ptr<const Route> route, std::uint64_t bytes,
+                                   unsigned depth, Against against, const std::string& where) {
+  const auto copy =
+      find_or_make(copies_, route->device, [&] { return bare::GpuCopy::create(*route->device); });
+  if (!copy.ok()) return copy.status();
+  std::vector<Contender> out;
+  out.push_back({.how = "cuMemcpyAsync + flag, " + where, .run = [=, gpu = *copy] {
+                   return gpu->run(route->to, route->from, bytes, kLimit, depth);
+                 }});
+  if (against == Against::sync && depth == 1)
+    out.push_back({.how = "cuMemcpyAsync + cuStreamSynchronize, " + where, .run = [=, gpu = *copy] {
+                     return gpu->run_synchronised(route->to, route->from, bytes);
+                   }});
+  return out;
+}
+
+Ceilings::Made Ceilings::by_kernel(const std::shared_ptr<const Route>& route, const Layout& layout,
+                                   const std::string& where) {
+  const auto made = find_or_make(kernels_, route->device,
+                                 [&] { return bare::KernelCopy::create(*route->device); });
+  if (!made.ok()) return made.status();
+  bare::KernelCopy* const kernel = *made;
+  if (layout.page_bytes != 0) {
+    const bare::KernelPages pages{route->to, route->from, layout.page_bytes, layout.to_index,
+                                  layout.from_index};
+    return std::vector{
+        Contender{.how = "indices copied to mapped memory + a kernel + flag, " + where, .run = [=] {
+                    (void)route;  // whose mapping it is
+                    return kernel->run(pages, kLimit);
+                  }}};
   }
-  return copy.get();
+  std::vector<bare::KernelPiece> pieces;
+  pieces.reserve(layout.pieces.size());
+  for (const auto& [from, to, bytes] : layout.pieces)
+    pieces.push_back({route->to + to, route->from + from, bytes});
+  return std::vector{Contender{.how = "list built in mapped memory + a kernel + flag, " + where,
+                               .run = [=, list = std::move(pieces)] {
+                                 (void)route;
+                                 return kernel->run(list, kLimit);
+                               }}};
+}
+
+Ceilings::Made Ceilings::by_staging(std::shared_ptr<const Route> route, std::uint64_t bytes,
+                                    bool to_gpu, const std::string& where) {
+  std::vector<Contender> out;
+  for (const std::uint64_t slot : kSlotBytes) {
+    const auto made = find_or_make(staged_, {route->device, slot}, [&] {
+      return bare::StagedCopy::create(*route->device, kStagingThreads, slot);
+    });
+    if (!made.ok()) return made.status();
+    out.push_back({.how = std::to_string(kStagingThreads) + " threads with pinned slots of " +
+                          size_name(slot) + ", " + where,
+                   .run = [=, staged = *made] {
+                     return staged->run(to_gpu, to_gpu ? route->to : route->from,
+                                        pointer(to_gpu ? route->from : route->to), bytes, kLimit);
+                   }});
+  }
+  return out;
+}
+
+Ceilings::Made Ceilings::by_cpu(const Pair& pair, const Layout& layout, unsigned depth) {
+  if (layout.pieces.size() != 1) return std::vector<Contender>();
+  const std::uint64_t bytes = layout.payload;
+  const bool near_shared = pair.local.place().kind == MemoryKind::shared;
+  const bool shared = near_shared || pair.far.place.kind == MemoryKind::shared;
+  const bool read = !pair.to_far();
+  // The peer's mapping is not ours to touch: private and shared memory of our own.
+  const std::uint64_t near = pair.local.address();
+  const std::uint64_t far =
+      shared ? our({.kind = near_shared ? MemoryKind::host : MemoryKind::shared}).address()
+             : pair.far.memory.address;
+  const auto one = [=, this](std::uint64_t offset) {
+    const std::uint64_t ours = near + offset, theirs = far + offset;
+    if (!shared) return cpu_.run_across(far_pid_, read, pointer(ours), theirs, bytes);
+    return read ? cpu_.run(pointer(ours), pointer(theirs), bytes)
+                : cpu_.run(pointer(theirs), pointer(ours), bytes);
+  };
+  const std::string call = read ? "process_vm_readv" : "process_vm_writev";
+  const auto all = [=]() -> Result<Duration> {
+    Duration sum{0};
+    for (unsigned i = 0; i < depth; ++i) {
+      const auto took = one(i * bytes);
+      if (!took.ok()) return took.status();
+      sum += *took;
+    }
+    return sum;
+  };
+  return std::vector{Contender{.how = (shared ? "memcpy in one process" : call) + ", " +
+                                      std::to_string(threads_) + " threads",
+                               .run = all}};
 }
 
 }  // namespace linkspan::tool

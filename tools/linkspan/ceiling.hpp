@@ -1,8 +1,8 @@
-// tools/linkspan/ceiling.hpp - the bare call that a pair of memories is measured against.
+// tools/linkspan/ceiling.hpp - the bare calls that a pair of memories is measured against.
 //
-// Between GPUs and from a GPU to a GPU of the peer it moves the very same bytes, over a CUDA IPC
-// mapping that bare code opened. Where only the peer can reach its memory (pinned, pageable), the
-// bare call runs in this process, on memory of the same kind of our own.
+// Between GPUs and from a GPU to a GPU of the peer they move the very same bytes, over a CUDA IPC
+// mapping that bare code opened. Where only the peer can reach its memory (pinned, pageable), they
+// run in this process, on memory of the same kind of our own.
 // Threads: externally synchronised.
 #pragma once
 
@@ -12,13 +12,18 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bench/bare/cpu_copy.hpp"
 #include "bench/bare/gpu_copy.hpp"
+#include "bench/bare/kernel_copy.hpp"
+#include "bench/bare/staged_copy.hpp"
 #include "cuda/handles.hpp"
 #include "linkspan/types.hpp"
 #include "tools/linkspan/far_end.hpp"
 #include "tools/linkspan/memories.hpp"
+#include "tools/linkspan/shape.hpp"
+#include "tools/linkspan/turns.hpp"
 
 namespace linkspan::tool {
 
@@ -29,25 +34,29 @@ struct Far {
   RemoteRegion region;
 };
 
-class Ceiling {
- public:
-  /// `how` in words, for the report.
-  const std::string& how() const noexcept { return how_; }
-  /// `depth` copies side by side, of which none waits for another's end to be seen.
-  Result<Duration> run(std::uint64_t bytes, unsigned depth);
+/// Two memories and who asks.
+struct Pair {
+  Op op;
+  Memory& local;
+  const Far& far;
 
- private:
-  friend class Ceilings;
-  Ceiling() = default;
-  Result<Duration> run_cpu(std::uint64_t offset, std::uint64_t bytes);
+  bool to_far() const noexcept { return op == Op::write; }
+  Place from() const noexcept { return to_far() ? local.place() : far.place; }
+  Place to() const noexcept { return to_far() ? far.place : local.place(); }
+};
 
-  std::string how_;
-  std::optional<cuda::IpcMapping> mapping_;
-  bare::GpuCopy* gpu_ = nullptr;  // else by the CPU
-  bare::CpuCopy* cpu_ = nullptr;
-  std::uint64_t to_ = 0, from_ = 0;
-  pid_t across_ = 0;  // the process of the far end, for process_vm_*
-  bool read_ = false;
+/// Which bare calls a row is held against. Many pieces: one kernel, or none.
+enum class Against : std::uint8_t {
+  usual,  ///< The copy engine and a flag; the CPU's threads.
+  sync,   ///< The same, or cuStreamSynchronize in place of the flag where that is faster.
+  staged  ///< Pageable memory and a GPU: threads with pinned slots; the driver's own copy beside.
+};
+
+/// Where the bytes of a bare call by a GPU lie.
+struct Route {
+  const cuda::Device* device = nullptr;
+  std::uint64_t to = 0, from = 0;
+  std::optional<cuda::IpcMapping> mapping{};
 };
 
 /// Makes them; owns the streams and threads that they share. Memories and GPUs outlive it.
@@ -58,13 +67,23 @@ class Ceilings {
   Ceilings(const Gpus& gpus, const Memories& ours, pid_t far_pid, unsigned threads)
       : gpus_(gpus), ours_(ours), far_pid_(far_pid), threads_(threads), cpu_(threads) {}
 
-  /// `path` is Explanation::path: a pageable copy is held against a pageable one.
-  Result<Ceiling> make(Op op, const Memory& local, const Far& far, const std::string& path);
+  /// `path` is Explanation::path: a pageable copy is held against a pageable one. They run until
+  /// this ends, `layout` too. Empty: no bare call does the like.
+  Result<std::vector<Contender>> make(const Pair& pair, const Layout& layout, unsigned depth,
+                                      Against against, const std::string& path);
+  /// As bare code knows the memories; host memory that only the peer reaches is our own `host`.
+  Result<Route> route(const Pair& pair, Place host) const;
 
  private:
-  Status by_gpu(Ceiling& out, Op op, const Memory& local, const Far& far, bool pageable);
-  Status by_cpu(Ceiling& out, Op op, const Memory& local, const Far& far);
-  Result<bare::GpuCopy*> copy_of(const cuda::Device& device);
+  using Made = Result<std::vector<Contender>>;
+  Made by_gpu(const Pair& pair, const Layout& layout, unsigned depth, Against against, Place host);
+  Made by_copies(std::shared_ptr<const Route> route, std::uint64_t bytes, unsigned depth,
+                 Against against, const std::string& where);
+  Made by_kernel(const std::shared_ptr<const Route>& route, const Layout& layout,
+                 const std::string& where);
+  Made by_staging(std::shared_ptr<const Route> route, std::uint64_t bytes, bool to_gpu,
+                  const std::string& where);
+  Made by_cpu(const Pair& pair, const Layout& layout, unsigned depth);
   const Memory& our(Place place) const { return *ours_.at(place.name()); }
 
   const Gpus& gpus_;
@@ -73,6 +92,9 @@ class Ceilings {
   const unsigned threads_;
   bare::CpuCopy cpu_;
   std::map<const cuda::Device*, std::unique_ptr<bare::GpuCopy>> copies_;
+  std::map<const cuda::Device*, std::unique_ptr<bare::KernelCopy>> kernels_;
+  using StagedKey = std::pair<const cuda::Device*, std::uint64_t>;  // and the bytes of a slot
+  std::map<StagedKey, std::unique_ptr<bare::StagedCopy>> staged_;
 };
 
 }  // namespace linkspan::tool

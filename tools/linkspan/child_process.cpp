@@ -96,8 +96,13 @@ ChildProcess::~ChildProcess() {
 }
 
 Result<std::string> ChildProcess::ask(std::string_view request, Duration timeout) {
-  if (!socket_.valid() || !send_text(socket_.get(), request)) return ended();
+  if (Status s = tell(request); !s.ok()) return s;
   return answer(timeout);
+}
+
+Status ChildProcess::tell(std::string_view request) {
+  if (!socket_.valid() || !send_text(socket_.get(), request)) return ended();
+  return {};
 }
 
 Result<std::string> ChildProcess::answer(Duration timeout) {

@@ -30,12 +30,14 @@ class ChildProcess {
   /// What the child answered, or the Status that it answered. With lost(): it has ended, and how
   /// (disconnected), or it did not answer (timed_out).
   Result<std::string> ask(std::string_view request, Duration timeout);
+  /// The two halves of ask(), for what both do at a time.
+  Status tell(std::string_view request);
+  Result<std::string> answer(Duration timeout);
   bool lost() const noexcept { return lost_; }  ///< Ask nothing more.
   pid_t pid() const noexcept { return pid_; }
 
  private:
   ChildProcess(pid_t pid, base::Fd socket) : pid_(pid), socket_(std::move(socket)) {}
-  Result<std::string> answer(Duration timeout);
   Status ended();
   bool reap(Duration timeout);
 

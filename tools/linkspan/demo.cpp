@@ -95,10 +95,10 @@ void Demo::run_pairs(Report& report) {
 
 void Demo::run_pair(PairRun& pair_run, const Pair& pair, Report& report) {
   const Status blocks = pair_run.verify_blocks(pair);
-  for (RunPlan plan : {RunPlan{.bytes = bytes_of(pair.from(), pair.to()), .runs = 5},
-                       RunPlan{.bytes = 8, .runs = 1000, .block = 100, .latency = true}}) {
+  for (RunPlan plan : {RunPlan{.shape{.bytes = bytes_of(pair.from(), pair.to())}, .runs = 5},
+                       RunPlan{.shape{.bytes = 8}, .runs = 1000, .block = 100, .latency = true}}) {
     plan.at_most = std::chrono::seconds(2);
-    report.rows.push_back(pair_run.run(pair, plan, blocks));
+    report.rows.push_back(pair_run.run({&pair, 1}, plan, blocks));
   }
 }
 

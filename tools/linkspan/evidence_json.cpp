@@ -32,13 +32,19 @@ Json to_json(const Row& row, const bare::Machine& machine) {
   out["verified"] = row.verified && row.status.ok();
   out["depth"] = row.depth;
   out["p99_us"] = number_or_null(row.measured(), row.ours.p99);
+  out["max_us"] = number_or_null(row.measured(), row.ours.max);
   out["ceiling_p99_us"] = number_or_null(held, row.bare.p99);
+  for (const Beside& one : row.beside)
+    out["beside"].push_back({{"how", one.how},
+                             {"value", rounded(row.figure(one.timing))},
+                             {"ratio", rounded(row.ratio_to(one.timing))}});
   out["path"] = row.path;
   out["executor"] = row.executor;
   if (!row.status.ok()) out["error"] = row.status.to_string();
   const Verdict verdict = judge(row, machine);
-  if (verdict.bar > 0) {
-    out["bar"] = verdict.bar;
+  if (verdict.bar.value > 0) {
+    out["bar"] = verdict.bar.value;
+    if (verdict.bar.absolute) out["bar_unit"] = row.unit();
     out["pass"] = verdict.pass;
   }
   if (verdict.suspect) out["suspect"] = true;

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/process.hpp"
+#include "tools/linkspan/answering.hpp"
 #include "tools/linkspan/child_process.hpp"
 #include "tools/linkspan/memories.hpp"
 
@@ -35,12 +36,14 @@ class FarEnd {
   static Result<std::string> peek(const std::string& request);
   Status open(const std::string& address);
   Result<std::string> add(Place place, std::uint64_t bytes);
+  Status arrived(Memory& memory, std::istream& words) const;
   void close();
 
   Gpus gpus_;
   const std::uint64_t word_ = base::random_u64();  // for probe
   std::optional<Engine> engine_;
   std::map<std::string, std::unique_ptr<Memory>> memories_;
+  std::optional<Answering> answering_;
 };
 
 Result<std::string> FarEnd::handle(const std::string& request) {
@@ -62,15 +65,32 @@ Result<std::string> FarEnd::handle(const std::string& request) {
     if (!place || !(words >> bytes)) return bad_request(request);
     return add(*place, bytes);
   }
-  const auto memory = memories_.find(what);
-  std::uint64_t offset = 0, bytes = 0, seed = 0, from = 0;
-  if (memory == memories_.end() || !(words >> offset >> bytes >> seed >> from))
-    return bad_request(request);
   Status status = bad_request(request);
-  if (verb == "fill") status = memory->second->fill(offset, bytes, seed, from);
-  if (verb == "check") status = memory->second->check(offset, bytes, seed, from);
+  if (verb == "ping" || verb == "pong" || verb == "meet" || verb == "echo") {
+    if (!answering_) answering_.emplace(*engine_, gpus_, memories_);
+    status = answering_->handle(request);
+  }
+  const auto memory = memories_.find(what);
+  if (memory != memories_.end() && verb == "arrived") {
+    status = arrived(*memory->second, words);
+  } else if (memory != memories_.end() && (verb == "fill" || verb == "check")) {
+    std::uint64_t offset = 0, bytes = 0, seed = 0, from = 0;
+    if (!(words >> offset >> bytes >> seed >> from)) return bad_request(request);
+    status = verb == "fill" ? memory->second->fill(offset, bytes, seed, from)
+                            : memory->second->check(offset, bytes, seed, from);
+  }
   if (!status.ok()) return status;
   return std::string();
+}
+
+Status FarEnd::arrived(Memory& memory, std::istream& words) const {
+  std::uint64_t base = 0, sent = 0, before = 0;
+  std::string shape;
+  if (!(words >> base >> sent >> before) || !std::getline(words, shape))
+    return bad_request("arrived");
+  const auto known = Shape::decode(shape);
+  if (!known) return bad_request("arrived" + shape);
+  return memory.check(base, Layout::of(*known).tiles(base, sent, before));
 }
 
 Result<std::string> FarEnd::peek(const std::string& request) {
@@ -95,25 +115,39 @@ Result<std::string> FarEnd::add(Place place, std::uint64_t bytes) {
   auto memory = Memory::create(*engine_, gpus_, place, bytes);
   if (!memory.ok()) return memory.status();
   if (Status s = engine_->publish(place.name(), (*memory)->region()); !s.ok()) return s;
-  FarMemory far{.address = (*memory)->address()};
-  if (const cuda::Device* device = (*memory)->device()) {
-    auto handle = cuda::export_ipc(*device, far.address);
-    if (!handle.ok()) return handle.status();
-    far.exported = true;
-    far.handle = *handle;
-    far.lead = (*memory)->lead();
-  }
+  const auto far = FarMemory::of(**memory);
+  if (!far.ok()) return far.status();
   memories_[place.name()] = *std::move(memory);
-  return far.encode();
+  return far->encode();
 }
 
 /// What is not quiet may still be written to: it stays until the process ends, which is soon.
 void FarEnd::close() {
+  answering_.reset();
   if (!engine_ || engine_->close(3s).ok()) return;
   for (auto& [name, memory] : memories_) (void)memory.release();
 }
 
 }  // namespace
+
+std::string far_request(const char* verb, Place place,
+                        std::initializer_list<std::uint64_t> numbers) {
+  std::string out = std::string(verb) + ' ' + place.name();
+  for (const std::uint64_t number : numbers) out += ' ' + std::to_string(number);
+  return out;
+}
+
+Result<FarMemory> FarMemory::of(const Memory& memory) {
+  FarMemory out{.address = memory.address()};
+  if (const cuda::Device* device = memory.device()) {
+    auto handle = cuda::export_ipc(*device, out.address);
+    if (!handle.ok()) return handle.status();
+    out.exported = true;
+    out.handle = *handle;
+    out.lead = memory.lead();
+  }
+  return out;
+}
 
 std::string FarMemory::encode() const {
   std::string text = std::to_string(address);

@@ -153,8 +153,16 @@ Status Memory::fill(std::uint64_t offset, std::uint64_t bytes, std::uint64_t see
 
 Status Memory::check(std::uint64_t offset, std::uint64_t bytes, std::uint64_t seed,
                      std::uint64_t from) {
+  const Tile tile{bytes, seed, from};
+  return check(offset, {&tile, 1});
+}
+
+Status Memory::check(std::uint64_t offset, std::span<const Tile> tiles) {
+  std::uint64_t bytes = 0;
+  for (const Tile& tile : tiles) bytes += tile.bytes;
   if (Status s = reach(offset, bytes); !s.ok()) return s;
   const std::uint64_t step = device_ == nullptr ? bytes : kStagingBytes;
+  std::uint64_t within = 0;  // of the first tile
   for (std::uint64_t done = 0; done < bytes;) {
     const std::uint64_t count = std::min(bytes - done, step);
     const std::byte* held = static_cast<const std::byte*>(region_.data()) + offset + done;
@@ -164,11 +172,21 @@ Status Memory::check(std::uint64_t offset, std::uint64_t bytes, std::uint64_t se
           copy_->run(staging_->device_address(), address() + offset + done, count, 10s);
       if (!took.ok()) return took.status();
     }
-    if (const auto wrong = first_difference({held, count}, seed, from + done); wrong != 0)
-      return {Code::corrupt, Scope::request,
-              "byte " + std::to_string(offset + done + wrong - 1) + " of " + place_.name() +
-                  " is wrong"};
-    done += count;
+    for (const std::byte* const end = held + count; held != end;) {
+      const Tile& tile = tiles.front();
+      const std::uint64_t part =
+          std::min(tile.bytes - within, static_cast<std::uint64_t>(end - held));
+      if (const auto wrong = first_difference({held, part}, tile.seed, tile.from + within))
+        return {Code::corrupt, Scope::request,
+                "byte " + std::to_string(offset + done + wrong - 1) + " of " + place_.name() +
+                    " is wrong"};
+      held += part;
+      done += part;
+      within += part;
+      if (within != tile.bytes) continue;
+      tiles = tiles.subspan(1);
+      within = 0;
+    }
   }
   return {};
 }

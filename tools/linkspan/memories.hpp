@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -19,6 +20,7 @@
 #include "cuda/memory.hpp"
 #include "cuda/topology.hpp"
 #include "linkspan/engine.hpp"
+#include "tools/linkspan/shape.hpp"
 
 namespace linkspan::tool {
 
@@ -77,6 +79,8 @@ class Memory {
   Status fill(std::uint64_t offset, std::uint64_t bytes, std::uint64_t seed, std::uint64_t from);
   /// `corrupt` with the first wrong byte.
   Status check(std::uint64_t offset, std::uint64_t bytes, std::uint64_t seed, std::uint64_t from);
+  /// The same for what lies one behind the other from `offset` on.
+  Status check(std::uint64_t offset, std::span<const Tile> tiles);
 
  private:
   Memory(Place place, std::uint64_t bytes) : place_(place), bytes_(bytes) {}

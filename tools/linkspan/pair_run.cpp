@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <optional>
 #include <utility>
+
+#include "tools/linkspan/turns.hpp"
 
 namespace linkspan::tool {
 namespace {
@@ -23,45 +23,35 @@ struct Span {
 constexpr std::array kSpans = {Span{3'000'001, 101, 1}, Span{17, 8'191, 4'097},
                                Span{65'537, (1u << 20) + 3, (1u << 20) + 7}};
 
-/// The smallest value that `part` of all do not exceed. In us.
-double quantile(std::vector<Duration>& values, double part) {
-  const auto rank = std::ceil(part * static_cast<double>(values.size()));
-  const auto at = values.begin() + static_cast<std::ptrdiff_t>(std::max(rank, 1.0)) - 1;
-  std::nth_element(values.begin(), at, values.end());
-  return static_cast<double>(at->count()) / 1e3;
+Block block_of(Op op, std::uint64_t from, std::uint64_t to, std::uint64_t bytes) {
+  return op == Op::write ? Block{from, to, bytes} : Block{to, from, bytes};
 }
 
-Timing timing_of(std::vector<Duration>& runs) {
-  if (runs.empty()) return {};
-  return {.p50 = quantile(runs, 0.5),
-          .p99 = quantile(runs, 0.99),
-          .runs = static_cast<unsigned>(runs.size())};
-}
-
-Block block_of(Op op, const Span& span) {
-  if (op == Op::write) return {span.from, span.to, span.bytes};
-  return {span.to, span.from, span.bytes};
-}
-
-/// One for each transfer of a run, side by side: what is under way at once never overlaps.
-std::vector<Block> blocks_of(const RunPlan& plan) {
-  std::vector<Block> out;
-  out.reserve(plan.depth);
-  for (std::uint64_t i = 0; i < plan.depth; ++i)
-    out.push_back({i * plan.bytes, i * plan.bytes, plan.bytes});
-  return out;
+Pages pages_of(Op op, std::uint64_t base, const Layout& layout) {
+  const bool write = op == Op::write;
+  return {.page_bytes = layout.page_bytes,
+          .local_base = base,
+          .remote_base = base,
+          .local_index = write ? layout.from_index : layout.to_index,
+          .remote_index = write ? layout.to_index : layout.from_index};
 }
 
 }  // namespace
 
-Row PairRun::run(const Pair& pair, const RunPlan& plan, const Status& before) {
+Row PairRun::run(std::span<const Pair> pairs, const RunPlan& plan, const Status& before) {
+  const Pair& pair = pairs.front();
+  const Layout layout = Layout::of(plan.shape);
   Row out{.from = pair.from().name(),
           .to = pair.to().name(),
           .op = pair.op,
-          .bytes = plan.bytes,
+          .shape = plan.shape.name(),
+          .label = plan.label,
+          .suffix = plan.suffix,
+          .bytes = layout.payload * pairs.size(),
           .depth = plan.depth,
-          .latency = plan.latency};
-  const auto why = explain(pair, plan.bytes);
+          .latency = plan.latency,
+          .bar = plan.bar};
+  const auto why = explain(pair, layout.payload, layout.pieces.size());
   out.status = before.ok() ? why.status() : before;
   if (why.ok()) {
     out.path = why->path;
@@ -69,16 +59,13 @@ Row PairRun::run(const Pair& pair, const RunPlan& plan, const Status& before) {
     if (!why->refused.empty())
       out.refused = why->refused.front().path + ": " + why->refused.front().reason;
   }
-  if (out.status.ok() && plan.verify) {
-    out.status = verify_whole(pair, plan);
-    out.verified = out.status.ok();
-  }
-  if (out.status.ok()) out.status = note(measure(pair, plan, out));
+  if (out.status.ok()) out.status = note(measure(pairs, plan, layout, out));
   return out;
 }
 
-Result<Explanation> PairRun::explain(const Pair& pair, std::uint64_t bytes) const {
-  return both_.peer().explain(pair.op, pair.local.region(), pair.far.region, 1, bytes);
+Result<Explanation> PairRun::explain(const Pair& pair, std::uint64_t bytes,
+                                     std::uint64_t blocks) const {
+  return both_.peer().explain(pair.op, pair.local.region(), pair.far.region, blocks, bytes);
 }
 
 Status PairRun::verify_blocks(const Pair& pair) { return note(verify_spans(pair)); }
@@ -87,9 +74,10 @@ Status PairRun::verify_spans(const Pair& pair) {
   const std::uint64_t sent = ++seed_, before = ++seed_;
   if (Status s = fill(pair, true, 0, kLeastRegion, sent, 0); !s.ok()) return s;
   if (Status s = fill(pair, false, 0, kLeastRegion, before, 0); !s.ok()) return s;
-  std::array<Block, kSpans.size()> blocks{};
-  for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = block_of(pair.op, kSpans[i]);
-  if (const auto took = transfer(pair, blocks, 1); !took.ok()) return took.status();
+  Submission spans{.pair = &pair};
+  for (const Span& span : kSpans)
+    spans.blocks.push_back(block_of(pair.op, span.from, span.to, span.bytes));
+  if (const auto took = transfer({&spans, 1}); !took.ok()) return took.status();
   std::uint64_t checked = 0;
   for (const Span& span : kSpans) {
     if (Status s = check(pair, checked, span.to - checked, before, checked); !s.ok()) return s;
@@ -99,44 +87,76 @@ Status PairRun::verify_spans(const Pair& pair) {
   return check(pair, checked, kLeastRegion - checked, before, checked);
 }
 
-Status PairRun::verify_whole(const Pair& pair, const RunPlan& plan) {
-  const std::uint64_t sent = ++seed_, all = plan.bytes * plan.depth;
-  if (Status s = fill(pair, true, 0, all, sent, 0); !s.ok()) return note(s);
-  if (const auto took = transfer(pair, blocks_of(plan), plan.depth); !took.ok())
-    return note(took.status());
-  return note(check(pair, 0, all, sent, 0));
+/// `depth` for each pair, side by side: what is under way at once never overlaps.
+std::vector<PairRun::Submission> PairRun::submissions_of(std::span<const Pair> pairs,
+                                                         const Layout& layout, unsigned depth) {
+  std::vector<Submission> out;
+  for (const Pair& pair : pairs) {
+    for (unsigned i = 0; i < depth; ++i) {
+      Submission one{.pair = &pair, .base = i * layout.extent};
+      if (layout.page_bytes != 0) {
+        one.pages = pages_of(pair.op, one.base, layout);
+      } else {
+        one.blocks.reserve(layout.pieces.size());
+        for (const auto& [from, to, bytes] : layout.pieces)
+          one.blocks.push_back(block_of(pair.op, one.base + from, one.base + to, bytes));
+      }
+      out.push_back(std::move(one));
+    }
+  }
+  return out;
 }
 
-/// Blocks of runs: the library's, the bare call's, the library's, ... The first of each is the
-/// warm-up and does not count.
-Status PairRun::measure(const Pair& pair, const RunPlan& plan, Row& out) {
-  std::optional<Ceiling> ceiling;
+Result<Duration> PairRun::verified(const Contender& contender, std::span<const Submission> all,
+                                   const Shape& shape, const Layout& layout) {
+  const std::uint64_t sent = ++seed_, before = ++seed_;
+  for (const auto& [pair, base, blocks, pages] : all) {
+    if (Status s = fill(*pair, true, base, layout.extent, sent, base); !s.ok()) return s;
+    if (!layout.gaps()) continue;
+    if (Status s = fill(*pair, false, base, layout.extent, before, base); !s.ok()) return s;
+  }
+  auto took = contender.run();
+  for (const auto& [pair, base, blocks, pages] : all) {
+    if (!took.ok()) return took;
+    Status arrived = pair->to_far()
+                         ? ask(far_request("arrived", pair->far.place, {base, sent, before}) + ' ' +
+                               shape.encode())
+                         : pair->local.check(base, layout.tiles(base, sent, before));
+    if (!arrived.ok()) return arrived;
+  }
+  return took;
+}
+
+Status PairRun::measure(std::span<const Pair> pairs, const RunPlan& plan, const Layout& layout,
+                        Row& out) {
+  const std::vector<Submission> all = submissions_of(pairs, layout, plan.depth);
+  std::vector<Contender> contenders(1);
+  contenders.front() = {.run = [&] { return transfer(all); }, .same_bytes = true};
   if (plan.ceiling) {
-    auto made = both_.ceilings().make(pair.op, pair.local, pair.far, out.path);
-    if (!made.ok()) return made.status();
-    out.ceiling_how = made->how();
-    ceiling.emplace(*std::move(made));
+    auto bare = both_.ceilings().make(pairs.front(), layout, plan.depth, plan.against, out.path);
+    if (!bare.ok()) return bare.status();
+    std::move(bare->begin(), bare->end(), std::back_inserter(contenders));
   }
-  const std::vector<Block> blocks = blocks_of(plan);
-  std::vector<Duration> ours, bare;
-  ours.reserve(plan.runs);
-  bare.reserve(plan.runs);
-  const auto end = base::Deadline::after(base::Clock::steady(), plan.at_most);
-  for (bool warm = false; ours.size() < plan.runs && (ours.empty() || !end.passed()); warm = true) {
-    const std::size_t count = std::min<std::size_t>(plan.block, plan.runs - ours.size());
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto took = transfer(pair, blocks, plan.depth);
-      if (!took.ok()) return took.status();
-      if (warm) ours.push_back(*took);
-    }
-    for (std::size_t i = 0; ceiling && i < count; ++i) {
-      const auto least = ceiling->run(plan.bytes, plan.depth);
-      if (!least.ok()) return least.status();
-      if (warm) bare.push_back(*least);
-    }
+  for (const Contender& one : contenders) {
+    if (!plan.verify || !one.same_bytes) continue;
+    const bool ours = &one == &contenders.front();  // a bare call is between the first pair only
+    const auto moved = ours ? std::span(all) : std::span(all).first(plan.depth);
+    const auto took = verified(one, moved, plan.shape, layout);
+    if (!took.ok() && ours) return took.status();
+    if (!took.ok())
+      return Status(took.status().code(), Scope::request, "bare code: " + took.status().what());
   }
-  out.ours = timing_of(ours);
-  out.bare = timing_of(bare);
+  const bool last = plan.verify && plan.runs > 1;  // is the run of which each byte is looked at
+  auto runs = take_turns({last ? plan.runs - 1 : plan.runs, plan.block, plan.at_most}, contenders);
+  if (!runs.ok()) return runs.status();
+  if (last) {
+    const auto took = verified(contenders.front(), all, plan.shape, layout);
+    if (!took.ok()) return took.status();
+    runs->front().push_back(*took);
+  }
+  out.verified = plan.verify;
+  out.ours = timing_of(std::move(runs->front()));
+  compare(contenders, *std::move(runs), out);
   return {};
 }
 
@@ -149,24 +169,26 @@ Status PairRun::note(Status status) {
   return status;
 }
 
-Result<Duration> PairRun::transfer(const Pair& pair, std::span<const Block> blocks,
-                                   unsigned transfers) {
+Result<Duration> PairRun::transfer(std::span<const Submission> all) {
   if (deadline_.passed()) return Status(Code::timed_out, Scope::request, kTimeIsOver);
   const Peer& peer = both_.peer();
   const TransferOptions options{.deadline = kTransferDeadline};
   under_way_.clear();
-  under_way_.reserve(transfers);
-  const std::size_t each = blocks.size() / transfers;
+  under_way_.reserve(all.size());
+  const auto submit = [&](const Pair& pair, const auto& what) {
+    return pair.to_far() ? peer.write(pair.local.region(), pair.far.region, what, options)
+                         : peer.read(pair.local.region(), pair.far.region, what, options);
+  };
   Status status;
   const auto begin = base::Clock::steady().now();
-  for (unsigned i = 0; i < transfers && status.ok(); ++i) {
-    const auto part = blocks.subspan(i * each, each);
-    auto moved = pair.to_far() ? peer.write(pair.local.region(), pair.far.region, part, options)
-                               : peer.read(pair.local.region(), pair.far.region, part, options);
-    if (moved.ok())
-      under_way_.push_back(*std::move(moved));
-    else
+  for (const Submission& one : all) {
+    auto moved = one.pages.page_bytes != 0 ? submit(*one.pair, one.pages)
+                                           : submit(*one.pair, std::span<const Block>(one.blocks));
+    if (!moved.ok()) {
       status = moved.status();
+      break;
+    }
+    under_way_.push_back(*std::move(moved));
   }
   for (const Transfer& moved : under_way_) {
     Status end = moved.wait(kTransferDeadline + kQuietIn);
@@ -181,20 +203,16 @@ Result<Duration> PairRun::transfer(const Pair& pair, std::span<const Block> bloc
 Status PairRun::fill(const Pair& pair, bool source, std::uint64_t offset, std::uint64_t bytes,
                      std::uint64_t seed, std::uint64_t from) {
   if (source == pair.to_far()) return pair.local.fill(offset, bytes, seed, from);
-  return ask("fill", pair, offset, bytes, seed, from);
+  return ask(far_request("fill", pair.far.place, {offset, bytes, seed, from}));
 }
 
 Status PairRun::check(const Pair& pair, std::uint64_t offset, std::uint64_t bytes,
                       std::uint64_t seed, std::uint64_t from) {
   if (!pair.to_far()) return pair.local.check(offset, bytes, seed, from);
-  return ask("check", pair, offset, bytes, seed, from);
+  return ask(far_request("check", pair.far.place, {offset, bytes, seed, from}));
 }
 
-Status PairRun::ask(const char* verb, const Pair& pair, std::uint64_t offset, std::uint64_t bytes,
-                    std::uint64_t seed, std::uint64_t from) {
-  std::string request = std::string(verb) + ' ' + pair.far.place.name();
-  for (const std::uint64_t number : {offset, bytes, seed, from})
-    request += ' ' + std::to_string(number);
+Status PairRun::ask(const std::string& request) {
   const auto answer = both_.child().ask(request, kAnswerIn);
   if (both_.child().lost()) lost_ = answer.status();
   return answer.status();

@@ -1,7 +1,9 @@
 // tools/linkspan/pair_run.hpp - one pair of memories: moves bytes, verifies, measures.
 //
 // Data first: a list of blocks of odd sizes at odd offsets with what lies around them watched, then
-// the transfer of each size. Then the clock: library and bare call take turns.
+// the transfer of each shape. Then the clock: library and bare call take turns, and the last run
+// that counts moves fresh data, of which every byte is looked at afterwards. So are the bare call's
+// where it moves the same.
 // Threads: externally synchronised.
 #pragma once
 
@@ -12,6 +14,7 @@
 
 #include "base/clock.hpp"
 #include "tools/linkspan/report.hpp"
+#include "tools/linkspan/shape.hpp"
 #include "tools/linkspan/two_processes.hpp"
 
 namespace linkspan::tool {
@@ -21,14 +24,17 @@ inline constexpr std::uint64_t kLeastRegion = std::uint64_t{4} << 20;
 
 inline constexpr const char* kTimeIsOver = "the time that --limit gives is over";
 
-/// How one size is measured.
+/// How one shape is measured.
 struct RunPlan {
-  std::uint64_t bytes = 0;
+  Shape shape;
   unsigned runs = 1;
   unsigned block = 1;    ///< Runs of one before it is the other's turn.
   unsigned depth = 1;    ///< Row::depth
   bool latency = false;  ///< Row::latency
   bool verify = true, ceiling = true;
+  Against against = Against::usual;
+  std::string label{}, suffix{};               ///< Row::label, Row::suffix
+  Bar bar{};                                   ///< Row::bar
   Duration at_most = std::chrono::seconds(4);  ///< Of measuring; then fewer runs.
 };
 
@@ -39,28 +45,40 @@ class PairRun {
 
   /// Blocks of odd sizes arrive where they should, and nothing else changes.
   Status verify_blocks(const Pair& pair);
-  /// A failure is in the row; so is that of `before`, with which nothing is run.
-  Row run(const Pair& pair, const RunPlan& plan, const Status& before);
-  /// Which way `bytes` bytes in one block go.
-  Result<Explanation> explain(const Pair& pair, std::uint64_t bytes) const;
+  /// At once between all pairs, which share no destination. A failure is in the row; so is that of
+  /// `before`, with which nothing is run.
+  Row run(std::span<const Pair> pairs, const RunPlan& plan, const Status& before);
+  /// Which way `bytes` bytes in so many blocks go.
+  Result<Explanation> explain(const Pair& pair, std::uint64_t bytes,
+                              std::uint64_t blocks = 1) const;
   /// Nothing more can be run: the second process is lost, or the memory of a transfer is not free.
   const Status& lost() const noexcept { return lost_; }
 
  private:
+  /// One transfer, ready to be submitted.
+  struct Submission {
+    const Pair* pair;
+    std::uint64_t base = 0;  // of its bytes in both memories
+    std::vector<Block> blocks{};
+    Pages pages{};  // without indices: blocks
+  };
+
+  static std::vector<Submission> submissions_of(std::span<const Pair> pairs, const Layout& layout,
+                                                unsigned depth);
   Status verify_spans(const Pair& pair);
-  Status verify_whole(const Pair& pair, const RunPlan& plan);
-  Status measure(const Pair& pair, const RunPlan& plan, Row& out);
+  Status measure(std::span<const Pair> pairs, const RunPlan& plan, const Layout& layout, Row& out);
   Status note(Status status);
 
-  /// `blocks` in so many transfers, from before the first submission until all are seen to be
-  /// quiet.
-  Result<Duration> transfer(const Pair& pair, std::span<const Block> blocks, unsigned transfers);
+  /// From before the first submission until all are seen to be quiet.
+  Result<Duration> transfer(std::span<const Submission> all);
+  /// What `contender` does to fresh data: each byte must be where it should and no other changed.
+  Result<Duration> verified(const Contender& contender, std::span<const Submission> all,
+                            const Shape& shape, const Layout& layout);
   Status fill(const Pair& pair, bool source, std::uint64_t offset, std::uint64_t bytes,
               std::uint64_t seed, std::uint64_t from);
   Status check(const Pair& pair, std::uint64_t offset, std::uint64_t bytes, std::uint64_t seed,
                std::uint64_t from);
-  Status ask(const char* verb, const Pair& pair, std::uint64_t offset, std::uint64_t bytes,
-             std::uint64_t seed, std::uint64_t from);
+  Status ask(const std::string& request);
 
   TwoProcesses& both_;
   const base::Deadline deadline_;

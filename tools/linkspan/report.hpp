@@ -20,21 +20,37 @@ std::string title(const std::string& from, const std::string& to, Op op);
 
 /// Of runs from before the first submission until the end of the last was seen.
 struct Timing {
-  double p50 = 0, p99 = 0;  ///< us
-  unsigned runs = 0;        ///< Zero: not measured.
+  double p50 = 0, p99 = 0, max = 0;  ///< us
+  unsigned runs = 0;                 ///< Zero: not measured.
 };
 
-/// One size between two memories.
+/// A bare call that is not the ceiling.
+struct Beside {
+  std::string how;
+  Timing timing;
+};
+
+/// What a row must reach. Zero: it has no bar.
+struct Bar {
+  double value = 0;
+  bool absolute = false;  ///< Of the figure itself, else of its ratio to the ceiling.
+};
+
+/// One shape between two memories.
 struct Row {
-  std::string from, to;  ///< Names of Places.
-  Op op = Op::write;     ///< Of the first process: read when the far memory is the source.
-  std::uint64_t bytes = 0;
+  std::string from, to;           ///< Names of Places.
+  Op op = Op::write;              ///< Of the first process: read when the far memory is the source.
+  std::string shape{};            ///< Shape::name()
+  std::string label{}, suffix{};  ///< Of its id, if it has one of its own (row_ids.hpp).
+  std::uint64_t bytes = 0;        ///< Of one transfer.
   unsigned depth = 1;    ///< Transfers of a run: all are submitted, then all are waited for.
   bool latency = false;  ///< Its figure is the time of a run, else the rate.
+  Bar bar{};             ///< Of a suite.
   std::string path{}, executor{};
   std::string refused{};  ///< Why nothing better; empty: nothing is.
   std::string ceiling_how{};
   Timing ours{}, bare{};  ///< Of runs that took turns.
+  std::vector<Beside> beside{};
   bool verified = false;  ///< Every byte arrived, and no other was touched.
   Status status{};        ///< What failed.
 
@@ -46,8 +62,9 @@ struct Row {
   }
   const char* unit() const noexcept { return latency ? "us" : "GB/s"; }
   /// Ours by the bare call's; zero: one is missing.
-  double ratio() const noexcept {
-    return measured() && bare.runs != 0 && bare.p50 > 0 ? figure(ours) / figure(bare) : 0;
+  double ratio() const noexcept { return ratio_to(bare); }
+  double ratio_to(const Timing& timing) const noexcept {
+    return measured() && timing.runs != 0 && timing.p50 > 0 ? figure(ours) / figure(timing) : 0;
   }
 };
 

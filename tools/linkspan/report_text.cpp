@@ -10,6 +10,12 @@ constexpr std::size_t kReasonWidth = 60;
 
 std::string title_of(const Row& row) { return title(row.from, row.to, row.op); }
 
+/// What of its id the other columns do not tell.
+std::string shape_of(const Row& row) {
+  std::string out = row.label.empty() ? row.shape : row.label + ' ' + row.shape;
+  return row.suffix.empty() ? out : out + ' ' + row.suffix.substr(1);
+}
+
 std::string shown(const Timing& timing, double value) {
   return timing.runs != 0 ? number(value) : "-";
 }
@@ -53,16 +59,21 @@ Table demo_table(const Report& report) {
   return table;
 }
 
+bool can_be_held(const Row& row, const Verdict& verdict) {
+  return verdict.bar.value > 0 && (verdict.bar.absolute ? row.ours : row.bare).runs != 0;
+}
+
 std::string held_against_bar(const Row& row, const Verdict& verdict) {
-  if (verdict.bar <= 0) return verdict.suspect ? "SUSPECT ceiling" : "";
-  std::string out = (row.latency ? "<= " : ">= ") + number(verdict.bar);
-  if (row.bare.runs == 0) return out + " not held";
+  if (verdict.bar.value <= 0) return verdict.suspect ? "SUSPECT ceiling" : "";
+  std::string out = (row.latency ? "<= " : ">= ") + number(verdict.bar.value);
+  if (verdict.bar.absolute) out += std::string(" ") + row.unit();
+  if (!can_be_held(row, verdict)) return out + " not held";
   return out + (verdict.pass ? " met" : " MISSED") + (verdict.suspect ? ", SUSPECT ceiling" : "");
 }
 
 Table bench_table(const Report& report) {
   Table table({{"pair"},
-               {"size", true},
+               {"what", true},
                {"depth", true},
                {"data"},
                {"path"},
@@ -70,6 +81,7 @@ Table bench_table(const Report& report) {
                {"GB/s", true},
                {"us p50", true},
                {"us p99", true},
+               {"us max", true},
                {"bare p50", true},
                {"bare p99", true},
                {"runs", true},
@@ -78,9 +90,9 @@ Table bench_table(const Report& report) {
   for (const Row& row : report.rows) {
     Row rate = row;
     rate.latency = false;
-    table.add({title_of(row), size_name(row.bytes), std::to_string(row.depth), data_of(row),
-               row.path, row.executor, shown(row.ours, rate.figure(row.ours)),
-               shown(row.ours, row.ours.p50), shown(row.ours, row.ours.p99),
+    table.add({title_of(row), shape_of(row), std::to_string(row.depth), data_of(row), row.path,
+               row.executor, shown(row.ours, rate.figure(row.ours)), shown(row.ours, row.ours.p50),
+               shown(row.ours, row.ours.p99), shown(row.ours, row.ours.max),
                shown(row.bare, row.bare.p50), shown(row.bare, row.bare.p99),
                std::to_string(row.ours.runs), shown(row.bare, row.ratio()),
                held_against_bar(row, judge(row, report.machine))});
@@ -130,7 +142,7 @@ std::string bench_text(const Report& report) {
   std::size_t failed = 0, verified = 0, missed = 0;
   for (const Row& row : report.rows) {
     const Verdict verdict = judge(row, report.machine);
-    missed += verdict.bar > 0 && row.bare.runs != 0 && !verdict.pass ? 1 : 0;
+    missed += can_be_held(row, verdict) && !verdict.pass ? 1 : 0;
     verified += row.verified ? 1 : 0;
     if (row.status.ok()) continue;
     ++failed;

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <string_view>
 
-#include "tools/linkspan/table.hpp"
-
 namespace linkspan::tool {
 namespace {
 
@@ -13,7 +11,7 @@ namespace {
 /// A read moves over the same links as the write.
 struct Known {
   std::string_view id;  // without ".read"
-  double bar, ceiling;  // zero: none
+  double bar, ceiling;  // a ratio; zero: none
 };
 constexpr std::array kKnown = {
     Known{"gpu_gpu.1GiB", 0.98, 396.7},
@@ -21,6 +19,15 @@ constexpr std::array kKnown = {
     Known{"gpu_pinned.1GiB", 0.97, 55.4},
     Known{"gpu_gpu.8B.submit_to_done.p50", 1.25, 7.0},
     Known{"gpu_gpu.1MiB.submit_to_done.p50", 0, 10.0},
+    Known{"gpu_gpu.bidir.1GiB", 0, 793.4},
+    Known{"pages.8192x4KiB", 0, 319.6},
+    Known{"pages.100000x256B", 0, 228.6},
+    Known{"blocks.16x1MiB", 0, 301.0},
+    Known{"gpu_gpu.1MiB.depth16", 0, 185.0},
+    Known{"pinned_gpu.64MiB.other_process", 0, 55.5},
+    Known{"gpu_pinned.64MiB.other_process", 0, 55.4},
+    Known{"pageable_gpu.1GiB", 0, 46.6},
+    Known{"gpu_pageable.1GiB", 0, 46.6},
 };
 constexpr std::string_view kKnownMachine = "H200";
 constexpr double kSuspect = 0.15;  // so far off the known ceiling something is wrong
@@ -45,22 +52,25 @@ const Known* find(std::string_view id) {
 }  // namespace
 
 std::string id_of(const Row& row) {
-  std::string id = pair_of(row) + '.' + size_name(row.bytes);
+  std::string id = (row.label.empty() ? pair_of(row) : row.label) + '.' + row.shape;
   if (row.depth != 1) id += ".depth" + std::to_string(row.depth);
-  if (row.latency) id += ".submit_to_done.p50";
-  return row.op == Op::read ? id + std::string(kRead) : id;
+  if (!row.suffix.empty())
+    id += row.suffix;
+  else if (row.latency)
+    id += ".submit_to_done.p50";
+  return row.op == Op::read && row.label.empty() ? id + std::string(kRead) : id;
 }
 
 Verdict judge(const Row& row, const bare::Machine& machine) {
   const Known* known = find(id_of(row));
-  if (known == nullptr) return {};
-  Verdict out{.bar = known->bar};
-  const double ratio = row.ratio();
-  const bool met = row.latency ? ratio <= known->bar : ratio >= known->bar;
-  out.pass = row.status.ok() && row.verified && ratio > 0 && met;
+  Verdict out{.bar = row.bar};
+  if (out.bar.value <= 0 && known != nullptr) out.bar.value = known->bar;
+  const double held = out.bar.absolute ? row.figure(row.ours) : row.ratio();
+  const bool met = row.latency ? held <= out.bar.value : held >= out.bar.value;
+  out.pass = row.status.ok() && row.verified && held > 0 && met;
   const bool same_machine =
       !machine.gpus.empty() && machine.gpus[0].find(kKnownMachine) != std::string::npos;
-  out.suspect = same_machine && row.bare.runs != 0 &&
+  out.suspect = known != nullptr && same_machine && row.bare.runs != 0 &&
                 std::abs(row.figure(row.bare) / known->ceiling - 1) > kSuspect;
   return out;
 }

@@ -18,17 +18,6 @@
 
 namespace linkspan::tool {
 
-/// Two memories and who asks.
-struct Pair {
-  Op op;
-  Memory& local;
-  const Far& far;
-
-  bool to_far() const noexcept { return op == Op::write; }
-  Place from() const noexcept { return to_far() ? local.place() : far.place; }
-  Place to() const noexcept { return to_far() ? far.place : local.place(); }
-};
-
 class TwoProcesses {
  public:
   /// Connected, without memories. `gpus` outlives it.
@@ -43,6 +32,7 @@ class TwoProcesses {
   /// Both were added.
   Pair pair(Op op, Place from, Place to);
 
+  Engine& engine() noexcept { return *engine_; }
   const Peer& peer() const noexcept { return peer_; }
   ChildProcess& child() noexcept { return *child_; }
   Ceilings& ceilings() noexcept { return *ceilings_; }
