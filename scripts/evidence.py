@@ -32,6 +32,12 @@ TOPICS = {
         "suites": ["unit", "conformance", "driver_calls", "one_gpu", "faults", "memcheck"],
         "sources": ENGINE,
     },
+    "host": {
+        "what": "one host: shapes and kinds of memory against the bare ceiling",
+        "rows": ["host"],
+        "suites": [],
+        "sources": ENGINE,
+    },
     "faults": {
         "what": "what goes wrong beside an Engine, and what it makes of it",
         "rows": ["faults"],
@@ -150,6 +156,8 @@ def merge(folder: pathlib.Path) -> None:
             "rows": list(rows.values()),
             "suites": suites,
         }
+        if absent := [row for result in results for row in result.get("absent", [])]:
+            value["absent"] = absent  # what the machine could not measure, and why
         write(EVIDENCE / f"{topic}.json", value)
         print(f"evidence/{topic}.json: {len(value['rows'])} rows, {len(suites)} suites")
 

@@ -260,6 +260,25 @@ class Bench(unittest.TestCase):
                                "--with-ceiling")  # fmt: skip
             self.assertIn("a kernel", row["ceiling_how"])
 
+    def test_against_an_earlier_run(self):
+        shared = ["bench", "--sizes", "8,2MiB", "--kinds", "shared", "--runs", "3"]
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "rows.json"
+            self.assertEqual(run(*shared, "--json", str(file)).returncode, 0)
+            told = json.loads(file.read_text())
+            small, large = told["rows"]
+            small["value"], large["value"] = small["value"] / 100, large["value"] / 100
+            told["rows"].append({"id": "gpu_gpu.1GiB", "value": 1.0, "unit": "GB/s"})
+            file.write_text(json.dumps(told))
+            ran = run(*shared, "--sizes", "8,2MiB,3MiB", "--baseline", str(file))
+            self.assertEqual(ran.returncode, 0, ran.stderr)
+            self.assertRegex(ran.stdout, r"(?m)^shared_shared\.8B\S+ .* us +\+\d+\.\d % .*WORSE$")
+            self.assertRegex(ran.stdout, r"(?m)^shared_shared\.2MiB .* GB/s +\+\d+\.\d % .*better$")
+            self.assertIn("only now: shared_shared.3MiB", ran.stdout)
+            self.assertIn("only before: gpu_gpu.1GiB", ran.stdout)
+            again = [*shared, "--json", str(file), "--baseline", str(file)]
+            self.assertIn("against ", run(*again).stdout, "it is read before it is written")
+
     def test_the_limit_ends_it(self):
         large = ["--kinds", "host", "--sizes", "64MiB,64MiB", "--runs", "1000000"]
         ran = run("bench", *large, "--limit", "1")
@@ -387,6 +406,8 @@ class BadArguments(unittest.TestCase):
         self.refused(["bench", "--suite", "host", "--pages", "8"], "leave out --sizes", "--pages")
         self.refused(["bench", "--blocks", "2", "--pages", "2"], "--blocks or --pages")
         self.refused(["bench", "--pages", "70000", "--sizes", "1MiB"], "70000x1MiB")
+        self.refused(["bench", "--baseline", "/nonexistent/x"], "/nonexistent/x")
+        self.refused(["bench", "--baseline", __file__], "no file that --json wrote")
         self.refused(["bench", "--enforce"], "--with-ceiling")
         self.refused(["bench", "--json", "/nonexistent/x"], "/nonexistent/x")
         self.refused(["demo", "--bytes", "-1"], "-1")

@@ -262,27 +262,34 @@ class Evidence(unittest.TestCase):
                 (root / f"run/{name}.json").write_text(json.dumps(content))
             merge = [sys.executable, root / "scripts/evidence.py", "merge", root / "run"]
             subprocess.run(merge, check=True, capture_output=True)
-            return json.loads((root / "evidence/foundation.json").read_text())
+            files = (root / "evidence").iterdir()
+            return {file.stem: json.loads(file.read_text()) for file in files}
 
     def test_rows_of_bench_win(self):
         rows = {
             "demo": [{"id": "gpu_gpu.1GiB", "value": 1}, {"id": "gpu_shared.1GiB", "value": 2}],
             "bench": [{"id": "gpu_gpu.1GiB", "value": 3, "bar": 0.98}],
         }
-        merged = self.merge(
+        (merged,) = self.merge(
             {
                 name: {"what": name, "command": f"/x/linkspan {name} --json /y/z.json", "rows": r}
                 for name, r in rows.items()
             }
-        )
+        ).values()
         self.assertEqual([rows["bench"][0], rows["demo"][1]], merged["rows"])
         self.assertEqual(
             merged["command"], "linkspan demo --json z.json; linkspan bench --json z.json"
         )
 
     def test_one_program(self):
-        merged = self.merge({"demo": {"what": "w", "command": "linkspan demo", "rows": []}})
-        self.assertEqual((merged["what"], merged["command"]), ("w", "linkspan demo"))
+        for name, topic in (("demo", "foundation"), ("host", "host")):
+            content = {"what": "w", "command": "linkspan x", "rows": []}
+            absent = [{"id": "gpu_gpu.1GiB", "why": "needs two GPUs"}] if name == "host" else []
+            merged = self.merge({name: {**content, "absent": absent}})
+            self.assertEqual(merged.keys(), {topic})
+            self.assertEqual(merged[topic].get("absent", []), absent)
+            told = (merged[topic]["what"], merged[topic]["command"])
+            self.assertEqual(told, ("w", "linkspan x"))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 
+#include "tools/linkspan/baseline.hpp"
 #include "tools/linkspan/bench_plan.hpp"
 #include "tools/linkspan/evidence_json.hpp"
 #include "tools/linkspan/notify_run.hpp"
@@ -177,6 +179,8 @@ class BenchVerb final : public Verb {
     arguments.flag("--no-verify", options_.no_verify, "Look at no data");
     arguments.text("--json", json_, "FILE",
                    "Also write rows as evidence/ keeps them; -: to stdout");
+    arguments.text("--baseline", baseline_, "FILE",
+                   "Also tell what changed against an earlier run's --json");
     arguments.number("--limit", options_.limit_s, 1, 86400, "SECONDS",
                      "After which no further row is begun; 150, of --suite host 420");
   }
@@ -187,16 +191,25 @@ class BenchVerb final : public Verb {
     if (!plan.ok()) return refused(name(), plan.status());
     const auto output = Output::open(json_);
     if (!output.ok()) return refused(name(), output.status());
+    std::optional<Baseline> baseline;
+    if (!baseline_.empty()) {
+      auto read = Baseline::read(baseline_);
+      if (!read.ok()) return refused(name(), read.status());
+      baseline = *std::move(read);
+    }
     const Report report = Bench(gpus, *plan, std::chrono::seconds(options_.limit())).run();
-    const std::string json =
-        to_json(report, "one host, two processes: rows against the bare call", command);
-    if (Status s = output->write(bench_text(report), json); !s.ok()) return failed(name(), s);
+    const char* const what = options_.suite == "host"
+                                 ? "one host: shapes and kinds of memory against the bare ceiling"
+                                 : "one host, two processes: rows against the bare call";
+    const std::string json = to_json(report, what, command);
+    const std::string text = bench_text(report) + (baseline ? baseline->against(report) : "");
+    if (Status s = output->write(text, json); !s.ok()) return failed(name(), s);
     return report.ok() && (!options_.enforce || every_bar_met(report)) ? kWell : kFailed;
   }
 
  private:
   BenchOptions options_;
-  std::string json_;
+  std::string json_, baseline_;
 };
 
 }  // namespace
