@@ -284,6 +284,7 @@ class Bench(unittest.TestCase):
         ran = run("bench", *large, "--limit", "1")
         self.assertEqual(ran.returncode, 1)
         self.assertIn("--limit", ran.stdout)
+        self.assertIn("absent pageable_pageable.64MiB: not come to", ran.stdout)
 
     def test_text(self):
         ran = run("bench", "--kinds", "shared", "--sizes", "8", "--runs", "2")

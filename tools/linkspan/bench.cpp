@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "tools/linkspan/baseline.hpp"
 #include "tools/linkspan/bench_plan.hpp"
@@ -115,7 +116,10 @@ void Bench::run_rows(Report& report) {
     report.stopped = pair_run.lost().ok() ? notify_run.lost() : pair_run.lost();
     if (report.stopped.ok() && deadline_.passed() && i + 1 < rows.size())
       report.stopped = Status(Code::timed_out, Scope::request, kTimeIsOver);
-    if (!report.stopped.ok()) return;
+    if (report.stopped.ok()) continue;
+    for (const PlannedRow& left : std::span(rows).subspan(i + 1))
+      report.absent.push_back({id_of(left.run.row(left.op, left.from, left.to)), "not come to"});
+    return;
   }
 }
 

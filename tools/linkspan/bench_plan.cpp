@@ -101,15 +101,7 @@ BenchPlan plan_suite(const BenchOptions& options, const Equipment& here) {
       out.rows.push_back({row.op, row.from, row.to, run, row.kind});
       continue;
     }
-    const Row named{.from = row.from.name(),
-                    .to = row.to.name(),
-                    .op = row.op,
-                    .shape = shape.name(),
-                    .label = run.label,
-                    .suffix = run.suffix,
-                    .depth = row.depth,
-                    .latency = run.latency};
-    out.absent.push_back({id_of(named), missing});
+    out.absent.push_back({id_of(run.row(row.op, row.from, row.to)), missing});
   }
   return out;
 }

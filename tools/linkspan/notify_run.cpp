@@ -24,15 +24,7 @@ constexpr std::uint64_t kSentSeed = 1'000'001, kBackSeed = 1'000'002;  // of no 
 }  // namespace
 
 Row NotifyRun::run(const Pair& pair, const RunPlan& plan) {
-  Row out{.from = pair.from().name(),
-          .to = pair.to().name(),
-          .op = pair.op,
-          .shape = plan.shape.name(),
-          .label = plan.label,
-          .suffix = plan.suffix,
-          .bytes = plan.shape.bytes,
-          .latency = true,
-          .bar = plan.bar};
+  Row out = plan.row(pair.op, pair.from(), pair.to());
   const auto why =
       both_.peer().explain(pair.op, pair.local.region(), pair.far.region, 1, plan.shape.bytes);
   out.status = why.status();

@@ -38,19 +38,24 @@ Pages pages_of(Op op, std::uint64_t base, const Layout& layout) {
 
 }  // namespace
 
+Row RunPlan::row(Op op, Place from, Place to) const {
+  return {.from = from.name(),
+          .to = to.name(),
+          .op = op,
+          .shape = shape.name(),
+          .label = label,
+          .suffix = suffix,
+          .bytes = shape.bytes,
+          .depth = depth,
+          .latency = latency,
+          .bar = bar};
+}
+
 Row PairRun::run(std::span<const Pair> pairs, const RunPlan& plan, const Status& before) {
   const Pair& pair = pairs.front();
   const Layout layout = Layout::of(plan.shape);
-  Row out{.from = pair.from().name(),
-          .to = pair.to().name(),
-          .op = pair.op,
-          .shape = plan.shape.name(),
-          .label = plan.label,
-          .suffix = plan.suffix,
-          .bytes = layout.payload * pairs.size(),
-          .depth = plan.depth,
-          .latency = plan.latency,
-          .bar = plan.bar};
+  Row out = plan.row(pair.op, pair.from(), pair.to());
+  out.bytes = layout.payload * pairs.size();
   const auto why = explain(pair, layout.payload, layout.pieces.size());
   out.status = before.ok() ? why.status() : before;
   if (why.ok()) {

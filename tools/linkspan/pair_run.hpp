@@ -36,6 +36,9 @@ struct RunPlan {
   std::string label{}, suffix{};               ///< Row::label, Row::suffix
   Bar bar{};                                   ///< Row::bar
   Duration at_most = std::chrono::seconds(4);  ///< Of measuring; then fewer runs.
+
+  /// What is known of its row before it has run.
+  Row row(Op op, Place from, Place to) const;
 };
 
 class PairRun {
