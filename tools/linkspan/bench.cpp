@@ -16,6 +16,8 @@
 #include "tools/linkspan/report_text.hpp"
 #include "tools/linkspan/row_ids.hpp"
 #include "tools/linkspan/suites.hpp"
+#include "tools/linkspan/svg.hpp"
+#include "tools/linkspan/table.hpp"
 #include "tools/linkspan/verb.hpp"
 
 namespace linkspan::tool {
@@ -131,6 +133,20 @@ bool every_bar_met(const Report& report) {
          });
 }
 
+/// The rates, then the times.
+std::string bench_svg(const Report& report) {
+  std::vector<Chart> charts{{"GB/s, more is better", {}}, {"us, less is better", {}}};
+  for (const Row& row : report.rows) {
+    if (!row.measured()) continue;
+    const double value = row.figure(row.ours), ceiling = row.figure(row.bare);
+    std::string text = number(value) + ' ' + row.unit();
+    if (row.ratio() > 0) text += ", " + number(row.ratio()) + " of the bare call";
+    charts[row.latency ? 1 : 0].bars.push_back({id_of(row), text, value, ceiling});
+  }
+  std::erase_if(charts, [](const Chart& chart) { return chart.bars.empty(); });
+  return bars_svg("linkspan bench: bars the library, ticks the bare calls of the same run", charts);
+}
+
 /// MemAvailable, or all that there may be where the kernel does not tell.
 std::uint64_t free_memory() {
   std::ifstream file("/proc/meminfo");
@@ -183,6 +199,7 @@ class BenchVerb final : public Verb {
     arguments.flag("--no-verify", options_.no_verify, "Look at no data");
     arguments.text("--json", json_, "FILE",
                    "Also write rows as evidence/ keeps them; -: to stdout");
+    arguments.text("--svg", svg_, "FILE", "Also draw the rows as bars, with their ceilings");
     arguments.text("--baseline", baseline_, "FILE",
                    "Also tell what changed against an earlier run's --json");
     arguments.number("--limit", options_.limit_s, 1, 86400, "SECONDS",
@@ -193,7 +210,7 @@ class BenchVerb final : public Verb {
     const Gpus gpus = Gpus::find();
     const auto plan = plan_bench(options_, equipment_of(gpus));
     if (!plan.ok()) return refused(name(), plan.status());
-    const auto output = Output::open(json_);
+    const auto output = Output::open(json_, svg_);
     if (!output.ok()) return refused(name(), output.status());
     std::optional<Baseline> baseline;
     if (!baseline_.empty()) {
@@ -207,13 +224,13 @@ class BenchVerb final : public Verb {
                                  : "one host, two processes: rows against the bare call";
     const std::string json = to_json(report, what, command);
     const std::string text = bench_text(report) + (baseline ? baseline->against(report) : "");
-    if (Status s = output->write(text, json); !s.ok()) return failed(name(), s);
+    if (Status s = output->write(text, json, bench_svg(report)); !s.ok()) return failed(name(), s);
     return report.ok() && (!options_.enforce || every_bar_met(report)) ? kWell : kFailed;
   }
 
  private:
   BenchOptions options_;
-  std::string json_, baseline_;
+  std::string json_, svg_, baseline_;
 };
 
 }  // namespace

@@ -17,7 +17,6 @@ using namespace std::chrono_literals;
 
 constexpr std::uint64_t kLead = 4096;  // so that no region begins where its allocation does
 constexpr std::uint64_t kStagingBytes = std::uint64_t{8} << 20;
-constexpr unsigned kMaxGpus = 2;
 
 }  // namespace
 
@@ -60,9 +59,9 @@ Result<const cuda::Device*> Gpus::device(unsigned gpu) const {
   return topology_->activate(info(gpu).uuid);
 }
 
-std::vector<Place> Gpus::places() const {
+std::vector<Place> Gpus::places(unsigned most_gpus) const {
   std::vector<Place> out;
-  for (unsigned gpu = 0; gpu < std::min(count(), kMaxGpus); ++gpu)
+  for (unsigned gpu = 0; gpu < std::min(count(), most_gpus); ++gpu)
     out.push_back({.kind = MemoryKind::device, .gpu = gpu});
   if (count() != 0) out.push_back({.kind = MemoryKind::pinned});
   out.push_back({.kind = MemoryKind::host});

@@ -49,8 +49,8 @@ class Gpus {
   const Status& why() const noexcept { return why_; }
   const cuda::Topology* topology() const noexcept { return topology_.get(); }  ///< Null: none.
   Result<const cuda::Device*> device(unsigned gpu) const;
-  /// What a process of this machine has: up to two GPUs, pinned, pageable, shared.
-  std::vector<Place> places() const;
+  /// What a process of this machine has: the first GPUs, pinned, pageable, shared.
+  std::vector<Place> places(unsigned most_gpus = 2) const;
 
  private:
   std::unique_ptr<cuda::Topology> topology_;  // null: none

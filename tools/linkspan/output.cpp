@@ -10,26 +10,41 @@ namespace {
 
 constexpr const char* kClearLine = "\r\033[K";
 constexpr const char* kStdout = "-";
+constexpr const char *kJson = "--json", *kSvg = "--svg";
 
-Status cannot_write(const std::string& file) {
+Status cannot_write(const char* option, const std::string& file) {
   return {Code::invalid_argument, Scope::request,
-          "--json: cannot write " + file + "; name a file in a folder that you may write to, or -"};
+          std::string(option) + ": cannot write " + file +
+              "; name a file in a folder that you may write to" +
+              (option == kJson ? ", or -" : "")};
+}
+
+Status try_file(const char* option, const std::string& file) {
+  if (file.empty() || std::ofstream(file, std::ios::app)) return {};
+  return cannot_write(option, file);
+}
+
+Status write_file(const char* option, const std::string& file, const std::string& content) {
+  if (file.empty()) return {};
+  std::ofstream out(file, std::ios::trunc);
+  return out << content << std::flush ? Status() : cannot_write(option, file);
 }
 
 }  // namespace
 
-Result<Output> Output::open(std::string json) {
-  if (!json.empty() && json != kStdout && !std::ofstream(json, std::ios::app))
-    return cannot_write(json);
-  return Output(std::move(json));
+Result<Output> Output::open(std::string json, std::string svg) {
+  if (json != kStdout)
+    if (Status s = try_file(kJson, json); !s.ok()) return s;
+  if (Status s = try_file(kSvg, svg); !s.ok()) return s;
+  return Output(std::move(json), std::move(svg));
 }
 
-Status Output::write(const std::string& text, const std::string& json) const {
+Status Output::write(const std::string& text, const std::string& json,
+                     const std::string& svg) const {
   (json_ == kStdout ? std::cerr : std::cout) << text << std::flush;
-  if (json_ == kStdout && !(std::cout << json << std::flush)) return cannot_write("stdout");
-  if (json_.empty() || json_ == kStdout) return {};
-  std::ofstream file(json_, std::ios::trunc);
-  return file << json << std::flush ? Status() : cannot_write(json_);
+  if (Status s = write_file(kSvg, svg_, svg); !s.ok()) return s;
+  if (json_ != kStdout) return write_file(kJson, json_, json);
+  return std::cout << json << std::flush ? Status() : cannot_write(kJson, "stdout");
 }
 
 Progress::Progress() : terminal_(::isatty(STDERR_FILENO) == 1) {}

@@ -1,4 +1,5 @@
-// tools/linkspan/output.hpp - where a verb's text and JSON go, and the line that shows progress.
+// tools/linkspan/output.hpp - where a verb's text, JSON and picture go, and the line that shows
+// progress.
 //
 // JSON to stdout ("-") is alone there: the text for people moves to stderr.
 // Threads: the main thread.
@@ -13,16 +14,16 @@ namespace linkspan::tool {
 
 class Output {
  public:
-  /// `json`: a file, "-", or empty for none. invalid_argument: it cannot be written, which is told
-  /// before the work and not after it.
-  static Result<Output> open(std::string json);
+  /// `json`: a file, "-", or empty for none; `svg`: a file, or none. invalid_argument: it cannot be
+  /// written, which is told before the work and not after it.
+  static Result<Output> open(std::string json, std::string svg = {});
 
-  /// `json` is not looked at if none is wanted.
-  Status write(const std::string& text, const std::string& json) const;
+  /// What is not wanted is not looked at.
+  Status write(const std::string& text, const std::string& json, const std::string& svg = {}) const;
 
  private:
-  explicit Output(std::string json) : json_(std::move(json)) {}
-  std::string json_;
+  Output(std::string json, std::string svg) : json_(std::move(json)), svg_(std::move(svg)) {}
+  std::string json_, svg_;
 };
 
 /// "[3/20] what" on stderr, in place, if that is a terminal.

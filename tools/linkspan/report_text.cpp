@@ -25,13 +25,6 @@ const char* data_of(const Row& row) {
   return row.verified ? "ok" : "not checked";
 }
 
-std::string head(const Report& report) {
-  std::string out = machine_line(report.machine);
-  if (!report.no_gpu.empty())
-    out += "GPUs are not shown: " + report.no_gpu + "\n  To see them: " + gpu_remedy() + '\n';
-  return out;
-}
-
 std::string stop_line(const Report& report) {
   return report.stopped.ok() ? "" : "STOPPED: " + report.stopped.to_string() + '\n';
 }
@@ -118,8 +111,15 @@ std::string gpu_remedy() {
          "elsewhere.";
 }
 
+std::string head_of(const Report& report) {
+  std::string out = machine_line(report.machine);
+  if (!report.no_gpu.empty())
+    out += "GPUs are not shown: " + report.no_gpu + "\n  To see them: " + gpu_remedy() + '\n';
+  return out;
+}
+
 std::string demo_text(const Report& report) {
-  std::string out = head(report);
+  std::string out = head_of(report);
   if (!report.rows.empty()) out += '\n' + demo_table(report).text() + '\n';
   std::size_t failed = 0;
   for (std::size_t i = 0; i + 1 < report.rows.size(); i += 2) {
@@ -137,7 +137,7 @@ std::string demo_text(const Report& report) {
 }
 
 std::string bench_text(const Report& report) {
-  std::string out = head(report);
+  std::string out = head_of(report);
   if (!report.rows.empty()) out += '\n' + bench_table(report).text() + '\n';
   std::size_t failed = 0, verified = 0, missed = 0;
   for (const Row& row : report.rows) {

@@ -14,6 +14,8 @@ std::string machine_line(const bare::Machine& machine);
 /// What makes a machine's GPUs visible.
 std::string gpu_remedy();
 
+/// The machine, and why its GPUs are not shown if they are not.
+std::string head_of(const Report& report);
 /// Two rows are a line: the rate and the latency of one pair.
 std::string demo_text(const Report& report);
 /// A row is a line.

@@ -36,6 +36,7 @@ int failed(const char* verb, const Status& why);   ///< kFailed
 
 std::unique_ptr<Verb> demo_verb();
 std::unique_ptr<Verb> bench_verb();
+std::unique_ptr<Verb> topo_verb();
 std::unique_ptr<Verb> doctor_verb();
 std::unique_ptr<Verb> ps_verb();
 std::unique_ptr<Verb> options_verb();
