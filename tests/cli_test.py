@@ -382,6 +382,7 @@ class Ps(unittest.TestCase):
 
     def test_one_that_is_stopped_is_named_in_time(self):
         os.kill(self.bench.pid, signal.SIGSTOP)
+        os.waitpid(self.bench.pid, os.WUNTRACED)  # all its threads: one might still answer
         begin = time.monotonic()
         ran = run("ps", str(self.bench.pid))
         self.assertEqual(ran.returncode, 1)
