@@ -34,7 +34,7 @@ class Bench {
   /// The largest size that a Place of a process is used for, by its name.
   using Sizes = std::map<std::string, std::uint64_t>;
 
-  Status add_memories();
+  Status set_up();
   void run_rows(Report& report);
   std::vector<Pair> pairs_of(const PlannedRow& row);
   static std::vector<Place> held_against(const PlannedRow& row);
@@ -49,16 +49,17 @@ Report Bench::run() {
   Report report = Report::of_machine(gpus_);
   report.absent = plan_.absent;
   if (plan_.rows.empty()) return report;
-  auto both = TwoProcesses::start(gpus_);
-  report.stopped = both.status();
-  if (!both.ok()) return report;
-  both_ = *std::move(both);
-  report.stopped = add_memories();
+  report.stopped = set_up();
   if (report.stopped.ok()) run_rows(report);
+  for (const PlannedRow& row : std::span(plan_.rows).subspan(report.rows.size()))
+    report.absent.push_back({id_of(row.run.row(row.op, row.from, row.to)), "not come to"});
   return report;
 }
 
-Status Bench::add_memories() {
+Status Bench::set_up() {
+  auto both = TwoProcesses::start(gpus_);
+  if (!both.ok()) return both.status();
+  both_ = *std::move(both);
   Sizes near, far;
   const auto need = [](Sizes& sizes, Place place, std::uint64_t bytes) {
     std::uint64_t& size = sizes[place.name()];
@@ -118,10 +119,7 @@ void Bench::run_rows(Report& report) {
     report.stopped = pair_run.lost().ok() ? notify_run.lost() : pair_run.lost();
     if (report.stopped.ok() && deadline_.passed() && i + 1 < rows.size())
       report.stopped = Status(Code::timed_out, Scope::request, kTimeIsOver);
-    if (report.stopped.ok()) continue;
-    for (const PlannedRow& left : std::span(rows).subspan(i + 1))
-      report.absent.push_back({id_of(left.run.row(left.op, left.from, left.to)), "not come to"});
-    return;
+    if (!report.stopped.ok()) return;
   }
 }
 

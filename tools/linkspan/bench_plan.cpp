@@ -42,7 +42,7 @@ RunPlan plan_of(const BenchOptions& options, const Shape& shape, unsigned depth)
     out.runs = 400;
     out.block = 20;
   } else if (bytes <= 64 * kMiB) {
-    out.runs = 200;
+    out.runs = 100;
     out.block = 10;
   } else {
     out.runs = 20;

@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 
 constexpr Duration kTransferDeadline = 10s;
 constexpr Duration kQuietIn = 5s;    // after its deadline
-constexpr Duration kAnswerIn = 20s;  // it fills or compares 1 GiB in 1 s
+constexpr Duration kAnswerIn = 60s;  // it fills or compares 1 GiB in 1 s, or in 3
 
 /// As the source and the destination of a transfer see it.
 struct Span {
