@@ -38,13 +38,11 @@ class NotificationRingTest : public ::testing::Test {
 TEST_F(NotificationRingTest, BringsMessagesOfAnySizeInOrder) {
   EXPECT_FALSE(next().has_value());
   std::uint64_t seed = 0;
+  const std::vector<std::size_t> sizes = {0, 1, 7, 8, 9, 255, 4097, 30001};
   for (int round = 0; round < 40; ++round) {  // many times around
-    const std::uint64_t first = seed;
-    for (const std::size_t bytes : {0, 1, 7, 8, 9, 255, 4097, 30001})
-      must(writer_.put(message(bytes, ++seed)));
-    std::uint64_t came = first;
-    for (const std::size_t bytes : {0, 1, 7, 8, 9, 255, 4097, 30001})
-      EXPECT_EQ(next(), message(bytes, ++came));
+    std::uint64_t came = seed;
+    for (const std::size_t bytes : sizes) must(writer_.put(message(bytes, ++seed)));
+    for (const std::size_t bytes : sizes) EXPECT_EQ(next(), message(bytes, ++came));
     EXPECT_FALSE(next().has_value());
   }
 }

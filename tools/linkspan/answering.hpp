@@ -57,8 +57,7 @@ class Answering {
   using Memories = std::map<std::string, std::unique_ptr<Memory>>;
 
   /// All of them outlive it.
-  Answering(Engine& engine, const Gpus& gpus, const Memories& memories)
-      : engine_(engine), gpus_(gpus), memories_(memories) {}
+  Answering(Engine& engine, const Memories& memories) : engine_(engine), memories_(memories) {}
 
   /// meet, echo, ping and pong of far_end.hpp.
   Status handle(const std::string& request);
@@ -70,7 +69,6 @@ class Answering {
   Status pong(std::uint64_t count, std::uint64_t offset, std::uint64_t bytes);
 
   Engine& engine_;
-  const Gpus& gpus_;
   const Memories& memories_;
   Peer peer_;
   RemoteRegion region_;  // the parent's

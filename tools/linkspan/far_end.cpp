@@ -67,7 +67,7 @@ Result<std::string> FarEnd::handle(const std::string& request) {
   }
   Status status = bad_request(request);
   if (verb == "ping" || verb == "pong" || verb == "meet" || verb == "echo") {
-    if (!answering_) answering_.emplace(*engine_, gpus_, memories_);
+    if (!answering_) answering_.emplace(*engine_, memories_);
     status = answering_->handle(request);
   }
   const auto memory = memories_.find(what);
