@@ -46,6 +46,12 @@ class LINKSPAN_API Peer {
                          const TransferOptions& options = {}) const;
   Result<Transfer> read(const Region& local, const RemoteRegion& remote, const Pages& pages,
                         const TransferOptions& options = {}) const;
+  /// The same for a repeated block. However many there are, the list that is written for the copier
+  /// is one batch's at a time.
+  Result<Transfer> write(const Region& local, const RemoteRegion& remote, const Strides& strides,
+                         const TransferOptions& options = {}) const;
+  Result<Transfer> read(const Region& local, const RemoteRegion& remote, const Strides& strides,
+                        const TransferOptions& options = {}) const;
 
   /// Two-sided: the peer's recv() of the same tag takes these bytes, the oldest send the oldest
   /// receive; either may come first, and the memory need not be registered (the first of a GPU is

@@ -55,7 +55,11 @@ using GpuUuid = std::array<std::byte, 16>;
 
 enum class Op : std::uint8_t { write, read };
 
-/// `bytes` bytes at each offset. Offsets are relative to the two regions of a transfer.
+// The shapes of a transfer. Offsets are relative to its two regions. What is read may overlap; where
+// two blocks of one transfer write the same byte, it ends as either's, byte by byte. A byte that one
+// block writes and another reads is undefined.
+
+/// `bytes` bytes at each offset.
 struct Block {
   std::uint64_t local_offset = 0, remote_offset = 0, bytes = 0;
 };
@@ -65,6 +69,19 @@ struct Pages {
   std::uint64_t page_bytes = 0;
   std::uint64_t local_base = 0, remote_base = 0;
   std::span<const std::uint32_t> local_index, remote_index;  ///< Equal lengths.
+};
+
+/// A block of `bytes` bytes at the two bases, repeated along up to three levels: of tensors whose
+/// rows differ between the sides, the heads that one side needs. With the counts n0, n1, n2 there
+/// are n0 * n1 * n2 blocks, for all i, j, k below them at base + i * step0 + j * step1 + k * step2.
+struct Strides {
+  struct Level {
+    std::uint64_t count = 1;  ///< 1: no repetition. 0: the shape has no bytes.
+    std::uint64_t local_step = 0, remote_step = 0;  ///< Bytes from each to the next.
+  };
+  std::uint64_t bytes = 0;
+  std::uint64_t local_base = 0, remote_base = 0;
+  std::array<Level, 3> levels{};
 };
 
 /// A stream of the user's, or none. What handle 0 means depends on how the *caller* was compiled,

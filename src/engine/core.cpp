@@ -120,61 +120,98 @@ std::size_t Core::progress() {
   return ended;
 }
 
-Result<std::size_t> Core::choose(const RemoteRegion& remote, std::uint64_t peer) const {
-  if (!remote.valid())
-    return Status(Code::invalid_argument, Scope::request, "no remote region was given");
-  const ImportedRegion& imported = *remote.imported_;
-  if (imported.peer != peer || remote.core_.get() != this)
-    return Status(Code::invalid_argument, Scope::request,
-                  "the remote region \"" + imported.name + "\" is of peer " +
-                      std::to_string(imported.peer) + ", not of peer " + std::to_string(peer));
-  for (std::size_t i = 0; i < imported.mappings.size(); ++i)
-    if (imported.mappings[i] != nullptr) return i;
-  return Status(Code::unreachable, Scope::request,
-                "no transport reaches \"" + imported.name + "\"");
-}
-
-Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
-                              const RemoteRegion& remote, const transport::BatchShape& shape,
-                              const TransferOptions& options) {
+Result<Sides> Core::sides(std::uint64_t peer, Op op, const Region& local,
+                          const RemoteRegion& remote) const {
   const auto refuse = [](Code code, std::string what) {
     return Status(code, Scope::request, std::move(what));
   };
-  auto transport = choose(remote, peer);
-  if (!transport.ok()) return transport.status();
+  if (!remote.valid()) return refuse(Code::invalid_argument, "no remote region was given");
+  const ImportedRegion& imported = *remote.imported_;
+  if (imported.peer != peer || remote.core_.get() != this)
+    return refuse(Code::invalid_argument, "the remote region \"" + imported.name +
+                                              "\" is of peer " + std::to_string(imported.peer) +
+                                              ", not of peer " + std::to_string(peer));
+  std::size_t transport = 0;
+  while (transport < imported.mappings.size() && imported.mappings[transport] == nullptr)
+    ++transport;
+  if (transport == imported.mappings.size())
+    return refuse(Code::unreachable, "no transport reaches \"" + imported.name + "\"");
   if (!local.valid()) return refuse(Code::invalid_argument, "no local region was given");
-  if (registry_->find(local.registration_->id()) == nullptr)
-    return refuse(Code::invalid_argument, "the local region is not registered in this Engine");
+  Sides sides{.peer = peer,
+              .op = op,
+              .transport = transport,
+              .local = local.registration_,
+              .remote = remote.imported_};
+  if (Status status = is_registered(*sides.local); !status.ok()) return status;
+  return sides;
+}
+
+Status Core::is_registered(const memory::Registration& local) const {
+  if (registry_->find(local.id()) != nullptr) return {};
+  return {Code::invalid_argument, Scope::request,
+          "the local region is not registered in this Engine"};
+}
+
+/// Checked against both regions, whatever its size.
+Result<Core::Planned> Core::plan(const Sides& sides, const UserShape& shape) const {
+  constexpr transport::Capabilities kAnySize{.max_batch_bytes = ~std::uint64_t{0},
+                                             .max_batch_blocks = ~std::uint64_t{0},
+                                             .max_batch_pages = ~std::uint64_t{0}};
+  const std::uint64_t here = sides.local->region().bytes();
+  const std::uint64_t there =
+      std::min(sides.remote->bytes, sides.remote->mappings[sides.transport]->bytes());
+  const transport::Capabilities& limits = transports_[sides.transport]->capabilities();
+  if (const auto* strides = std::get_if<Strides>(&shape)) {
+    if (Status status = transport::check_strides(*strides, here, there, kAnySize); !status.ok())
+      return status;
+    return Planned{make_plan(*strides, limits), transport::shape_of(transport::merged(*strides))};
+  }
+  if (const auto* pages = std::get_if<Pages>(&shape)) {
+    if (Status status = transport::check_pages(*pages, here, there, kAnySize); !status.ok())
+      return status;
+    return Planned{make_plan(*pages, limits), transport::shape_of(*pages)};
+  }
+  const auto blocks = transport::checked_blocks(std::get<std::span<const Block>>(shape), here,
+                                                there, kAnySize);
+  if (!blocks.ok()) return blocks.status();
+  return Planned{make_plan(*blocks, limits), transport::shape_of(*blocks)};
+}
+
+Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
+                              const RemoteRegion& remote, const UserShape& shape,
+                              const TransferOptions& options) {
+  auto between = sides(peer, op, local, remote);
+  if (!between.ok()) return between.status();
+  auto planned = plan(*between, shape);
+  if (!planned.ok()) return planned.status();
+  auto transfer = std::make_shared<TransferState>();
+  static_cast<Sides&>(*transfer) = *std::move(between);
+  transfer->own = std::move(planned->plan);
+  return begin(std::move(transfer), planned->size, options);
+}
+
+Result<Transfer> Core::begin(std::shared_ptr<TransferState> transfer, transport::Shape size,
+                             const TransferOptions& options) {
+  const auto refuse = [](Code code, std::string what) {
+    return Status(code, Scope::request, std::move(what));
+  };
   if (options.notification.size() > kMaxNotification)
     return refuse(Code::invalid_argument,
                   "a notification of " + std::to_string(options.notification.size()) +
                       " bytes; at most " + std::to_string(kMaxNotification));
-  constexpr transport::Capabilities kAnySize{.max_batch_bytes = ~std::uint64_t{0},
-                                             .max_batch_blocks = ~std::uint64_t{0},
-                                             .max_batch_pages = ~std::uint64_t{0}};
-  const auto asked = transport::checked(shape, local.bytes(), remote.bytes(), kAnySize);
-  if (!asked.ok()) return asked.status();
   if (!options.require.empty()) {
-    auto way = explain(peer, op, local, remote, asked->size);
+    auto way = explain(*transfer, size);
     if (!way.ok()) return way.status();
     if (!meets(way->path, options.require))
       return refuse(Code::unsupported, "path \"" + options.require +
                                            "\" was required, this transfer takes \"" + way->path +
                                            "\": " + way->reason);
   }
-  auto place =
-      streams_->place(options.after, options.release, local.registration_->region().facts().gpu);
+  auto place = streams_->place(options.after, options.release,
+                               transfer->local->region().facts().gpu);
   if (!place.ok()) return place.status();
-  auto transfer = std::make_shared<TransferState>();
-  transfer->peer = peer;
-  transfer->op = op;
-  transfer->bytes = asked->size.bytes;
-  transfer->local = local.registration_;
-  transfer->remote = remote.imported_;
-  transfer->transport = *transport;
-  const transport::Capabilities& limits = transports_[*transport]->capabilities();
-  transfer->plan =
-      asked->pages != nullptr ? make_plan(*asked->pages, limits) : make_plan(asked->blocks, limits);
+  transfer->bytes = size.bytes;
+  transfer->batches = transfer->plan().batches;
   transfer->stream = place->after;
   transfer->mark = std::move(place->mark);
   transfer->stay = std::move(place->stay);
@@ -228,19 +265,21 @@ void Core::hold_stream(TransferState& transfer, StreamPlace& place) {
 
 Result<Explanation> Core::explain(std::uint64_t peer, Op op, const Region& local,
                                   const RemoteRegion& remote, transport::Shape shape) {
-  auto transport = choose(remote, peer);
-  if (!transport.ok()) return transport.status();
-  if (!local.valid() || registry_->find(local.registration_->id()) == nullptr)
-    return Status(Code::invalid_argument, Scope::request,
-                  "the local region is not registered in this Engine");
+  const auto between = sides(peer, op, local, remote);
+  return between.ok() ? explain(*between, shape) : between.status();
+}
+
+Result<Explanation> Core::explain(const Sides& sides, transport::Shape shape) {
   const base::MutexLock lock(worker_.mutex);
-  const PeerRecord* record = worker_.find_peer(peer);
+  const PeerRecord* record = worker_.find_peer(sides.peer);
   if (record == nullptr)
-    return Status(Code::disconnected, Scope::peer, "peer " + std::to_string(peer) + " is gone");
-  if (record->endpoints[*transport] == nullptr)
+    return Status(Code::disconnected, Scope::peer,
+                  "peer " + std::to_string(sides.peer) + " is gone");
+  const auto& endpoint = record->endpoints[sides.transport];
+  if (endpoint == nullptr)
     return Status(Code::unreachable, Scope::peer, "the peer did not offer the region's transport");
-  return record->endpoints[*transport]->explain(op, local.registration_->region(),
-                                                *remote.imported_->mappings[*transport], shape);
+  return endpoint->explain(sides.op, sides.local->region(),
+                           *sides.remote->mappings[sides.transport], shape);
 }
 
 Status Core::wait(TransferState& transfer, Duration timeout) {

@@ -65,7 +65,7 @@ class Core final : public control::Listener, public std::enable_shared_from_this
 
   // core.cpp
   Result<Transfer> submit(std::uint64_t peer, Op op, const Region& local,
-                          const RemoteRegion& remote, const transport::BatchShape& shape,
+                          const RemoteRegion& remote, const UserShape& shape,
                           const TransferOptions& options);
   Result<Explanation> explain(std::uint64_t peer, Op op, const Region& local,
                               const RemoteRegion& remote, transport::Shape shape);
@@ -127,7 +127,18 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   void imported_by_serial(const PeerLife& peer, std::uint64_t request,
                           Result<control::Exported>& answer);
   Status begin_exchange(const std::shared_ptr<TransferState>& transfer);
-  Result<std::size_t> choose(const RemoteRegion& remote, std::uint64_t peer) const;
+  Result<Sides> sides(std::uint64_t peer, Op op, const Region& local,
+                      const RemoteRegion& remote) const;
+  Status is_registered(const memory::Registration& local) const;
+  struct Planned {
+    Plan plan;
+    transport::Shape size;
+  };
+  Result<Planned> plan(const Sides& sides, const UserShape& shape) const;
+  /// Of a transfer that has its sides and its plan.
+  Result<Transfer> begin(std::shared_ptr<TransferState> transfer, transport::Shape size,
+                         const TransferOptions& options);
+  Result<Explanation> explain(const Sides& sides, transport::Shape shape);
   /// Whether the import counts, for metrics() and dump(), and passes it on.
   Result<std::shared_ptr<ImportedRegion>> counted(const PeerLife& peer,
                                                   Result<std::shared_ptr<ImportedRegion>> region);

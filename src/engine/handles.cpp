@@ -151,6 +151,18 @@ Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote, con
   return on(core_,
             [&](auto& core) { return core.submit(id_, Op::read, local, remote, pages, options); });
 }
+Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote,
+                             const Strides& strides, const TransferOptions& options) const {
+  return on(core_, [&](auto& core) {
+    return core.submit(id_, Op::write, local, remote, strides, options);
+  });
+}
+Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote, const Strides& strides,
+                            const TransferOptions& options) const {
+  return on(core_, [&](auto& core) {
+    return core.submit(id_, Op::read, local, remote, strides, options);
+  });
+}
 Result<Transfer> Peer::send(std::uint64_t tag, const void* data, std::uint64_t bytes,
                             const TransferOptions& options) const {
   return on(core_, [&](auto& core) {

@@ -5,10 +5,31 @@
 #include "transport/batch.hpp"
 
 namespace linkspan::engine {
+namespace {
 
-transport::BatchShape Plan::batch(std::size_t i) const {
-  const std::size_t begin = i == 0 ? 0 : ends[i - 1], count = ends[i] - begin;
-  if (pages.local_index.empty()) return std::span(blocks).subspan(begin, count);
+/// So many pieces of one size, of which a batch takes `most`.
+Plan in_batches(std::uint64_t pieces, std::uint64_t piece_bytes, std::uint64_t most,
+                const transport::Capabilities& limits) {
+  Plan plan;
+  plan.pieces = pieces;
+  plan.piece_bytes = piece_bytes;
+  plan.at_once = std::min(most, limits.max_batch_bytes / piece_bytes);
+  plan.batches = (pieces - 1) / plan.at_once + 1;
+  return plan;
+}
+
+}  // namespace
+
+transport::BatchShape Plan::batch(std::size_t i, std::vector<Block>& scratch) const {
+  if (at_once == 0) {
+    const std::size_t begin = i == 0 ? 0 : ends[i - 1];
+    return std::span(blocks).subspan(begin, ends[i] - begin);
+  }
+  const std::uint64_t begin = first(i), count = std::min(at_once, pieces - begin);
+  if (pages.local_index.empty()) {
+    transport::some_blocks(strides, begin, count, piece_bytes, scratch);
+    return scratch;
+  }
   Pages some = pages;
   some.local_index = pages.local_index.subspan(begin, count);
   some.remote_index = pages.remote_index.subspan(begin, count);
@@ -44,6 +65,7 @@ Plan make_plan(std::span<const Block> blocks, const transport::Capabilities& lim
     }
   }
   plan.ends.push_back(plan.blocks.size());
+  plan.batches = plan.ends.size();
   return plan;
 }
 
@@ -52,12 +74,19 @@ Plan make_plan(const Pages& pages, const transport::Capabilities& limits) {
   if (count == 0 || pages.page_bytes == 0) return make_plan(std::span<const Block>(), limits);
   if (pages.page_bytes > limits.max_batch_bytes)
     return make_plan(transport::blocks_of(pages), limits);
-  Plan plan;
+  Plan plan = in_batches(count, pages.page_bytes, limits.max_batch_pages, limits);
   plan.pages = pages;
-  const std::size_t at_once =
-      std::min(limits.max_batch_pages, limits.max_batch_bytes / pages.page_bytes);
-  for (std::size_t end = 0; end < count;)
-    plan.ends.push_back(end += std::min(at_once, count - end));
+  return plan;
+}
+
+Plan make_plan(const Strides& given, const transport::Capabilities& limits) {
+  const Strides strides = transport::merged(given);
+  const transport::Shape shape = transport::shape_of(strides);
+  if (shape.blocks == 0) return make_plan(std::span<const Block>(), limits);
+  const std::uint64_t most = std::min(strides.bytes, limits.max_batch_bytes);
+  const std::uint64_t parts = strides.bytes / most + (strides.bytes % most != 0);
+  Plan plan = in_batches(shape.blocks * parts, most, limits.max_batch_blocks, limits);
+  plan.strides = strides;
   return plan;
 }
 

@@ -34,17 +34,23 @@ struct ImportedRegion {
   std::vector<std::unique_ptr<transport::Mapping>> mappings;
 };
 
-struct TransferState {
-  std::uint64_t id = 0;
+/// What a submission goes between.
+struct Sides {
   std::uint64_t peer = 0;
+  Op op = Op::write;
+  std::size_t transport = 0;                          // index of the one that carries it
+  std::shared_ptr<const memory::Registration> local;  // also the registry's
+  std::shared_ptr<ImportedRegion> remote;             // also the user's RemoteRegion
+};
+
+struct TransferState : Sides {
+  std::uint64_t id = 0;
   std::uint64_t bytes = 0;  // submitted; of a receive its room until it is quiet, then what came
   // Of a two-sided transfer, whose own plan stays empty; its copy is a transfer of its own.
   std::unique_ptr<Exchange> exchange;
   TransferState* whole = nullptr;  // of such a copy: the two-sided transfer, which outlives it
-  std::shared_ptr<const memory::Registration> local;  // also the registry's; acquired
-  std::shared_ptr<ImportedRegion> remote;             // also the user's RemoteRegion
-  std::size_t transport = 0;                          // index of the one that carries it
-  Plan plan;
+  Plan own;                 // but of a prepared one
+  std::size_t batches = 0;  // of its plan
   std::vector<std::byte> notification;
   base::Time submitted{}, deadline{};
 
@@ -59,13 +65,13 @@ struct TransferState {
   transport::Way way;         // of its last batch, or of the copy of a two-sided one
   Status first_error;         // what it will end with
   Status end;
-  Op op = Op::write;
   bool wants_release = false;  // by `behind`, as long as that can be
   bool finishing = false;      // only its notification is left to send
   bool canceled = false, expired = false;
   std::atomic<bool> quiet{false};
 
-  bool all_posted() const noexcept { return posted == plan.ends.size(); }
+  const Plan& plan() const noexcept { return own; }
+  bool all_posted() const noexcept { return posted == batches; }
 };
 
 /// As TransferOptions::require says.

@@ -50,10 +50,10 @@ Status Worker::submit(const std::shared_ptr<TransferState>& transfer) {
   }
   admit(*peer, transfer);
   if (held) {
-    transfer->plan.keep();
+    transfer->own.keep();
     hold(transfer);
   } else if (!transfer->all_posted()) {
-    transfer->plan.keep();
+    transfer->own.keep();
     peer->queue.push_back(transfer);
     pump(*peer);
   }
@@ -68,13 +68,13 @@ void Worker::admit(PeerRecord& peer, const std::shared_ptr<TransferState>& trans
 }
 
 Status Worker::post_next(PeerRecord& peer, TransferState& transfer) {
-  const bool last = transfer.posted + 1 == transfer.plan.ends.size();
+  const bool last = transfer.posted + 1 == transfer.batches;
   const std::uint64_t cookie = batches_.insert(&transfer);
   Status status = peer.endpoints[transfer.transport]->post(
       {.op = transfer.op,
        .local = &transfer.local->region(),
        .remote = transfer.remote->mappings[transfer.transport].get(),
-       .shape = transfer.plan.batch(transfer.posted),
+       .shape = transfer.plan().batch(transfer.posted, scratch_),
        .streams = {.after = transfer.mark ? &**transfer.mark : nullptr,
                    .stream = transfer.stream.key,
                    .release = last && transfer.wants_release ? &transfer.behind : nullptr},
@@ -122,7 +122,7 @@ void Worker::pump(PeerRecord& peer) {
 /// No more batches of it are posted, those in flight are asked to end.
 void Worker::stop(TransferState& transfer, const Status& why) {
   if (transfer.first_error.ok()) transfer.first_error = why;
-  transfer.posted = transfer.plan.ends.size();
+  transfer.posted = transfer.batches;
   PeerRecord* peer = find_peer(transfer.peer);
   if (peer == nullptr) return;
   peer->sweep = true;

@@ -179,6 +179,7 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
   std::vector<std::shared_ptr<TransferState>> held_ LINKSPAN_GUARDED_BY(mutex);
   base::Time held_since_ LINKSPAN_GUARDED_BY(mutex){}, look_at_held_ LINKSPAN_GUARDED_BY(mutex){};
   base::Time next_expiry_ LINKSPAN_GUARDED_BY(mutex) = base::Time::max();  // or sooner
+  std::vector<Block> scratch_ LINKSPAN_GUARDED_BY(mutex);  // of the batch that is being posted
   std::vector<std::shared_ptr<void>> garbage_ LINKSPAN_GUARDED_BY(mutex);
   std::vector<transport::Completion> completions_ LINKSPAN_GUARDED_BY(mutex);
   std::size_t finishing_ LINKSPAN_GUARDED_BY(mutex) = 0;

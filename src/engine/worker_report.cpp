@@ -157,7 +157,7 @@ std::string Worker::line_of(const TransferState& transfer, bool held, base::Time
   if (transfer.exchange == nullptr) {
     text +=
         ", path " + std::string(transfer.way.path.empty() ? "not chosen yet" : transfer.way.path);
-    const std::size_t batches = transfer.plan.ends.size();
+    const std::size_t batches = transfer.batches;
     if (!transfer.first_error.ok())
       text += std::string(", failed as ") + name_of(transfer.first_error.code());
     else if (batches > 1 || transfer.posted < batches)

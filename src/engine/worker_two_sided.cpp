@@ -87,7 +87,8 @@ Status Worker::copy(TransferState& whole) {
   copy->local = local;
   copy->remote = x.peer.region;
   copy->transport = transport;
-  copy->plan = make_plan(std::span(&block, 1), transports_[transport]->capabilities());
+  copy->own = make_plan(std::span(&block, 1), transports_[transport]->capabilities());
+  copy->batches = copy->own.batches;
   copy->whole = &whole;
   copy->submitted = base::Clock::steady().now();
   copy->deadline = base::Time::max();  // the whole's counts

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <tuple>
 
 namespace linkspan::transport {
 namespace {
@@ -57,7 +58,98 @@ Status too_large(std::uint64_t most) {
   return bad("more than " + std::to_string(most) + " bytes in one batch");
 }
 
+/// False: the product does not fit.
+bool multiply(std::uint64_t& product, std::uint64_t by) noexcept {
+  if (by != 0 && product > ~std::uint64_t{0} / by) return false;
+  product *= by;
+  return true;
+}
+
+std::string text(const Strides& s) {
+  std::string what = "strides {bytes " + std::to_string(s.bytes) + ", local_base " +
+                     std::to_string(s.local_base) + ", remote_base " +
+                     std::to_string(s.remote_base);
+  for (const Strides::Level& level : s.levels)
+    what += ", " + std::to_string(level.count) + " x (" + std::to_string(level.local_step) + ", " +
+            std::to_string(level.remote_step) + ")";
+  return what + "}";
+}
+
+/// Whether the last block of that side, which is the farthest, lies within `size` bytes.
+bool last_fits(const Strides& s, std::uint64_t base, std::uint64_t Strides::Level::* step,
+               std::uint64_t size) noexcept {
+  if (base > size) return false;
+  std::uint64_t left = size - base;
+  for (const Strides::Level& level : s.levels) {
+    std::uint64_t way = level.*step;
+    if (!multiply(way, level.count - 1) || way > left) return false;
+    left -= way;
+  }
+  return s.bytes <= left;
+}
+
+bool has_blocks(const Strides& s) noexcept {
+  return std::ranges::all_of(s.levels, [](const auto& level) { return level.count != 0; });
+}
+
 }  // namespace
+
+Status check_strides(const Strides& s, std::uint64_t here, std::uint64_t there,
+                     const Capabilities& limits) {
+  if (!has_blocks(s)) return {};
+  if (!last_fits(s, s.local_base, &Strides::Level::local_step, here))
+    return bad(text(s) + " leave the local region of " + std::to_string(here) + " bytes");
+  if (!last_fits(s, s.remote_base, &Strides::Level::remote_step, there))
+    return bad(text(s) + " leave the remote region of " + std::to_string(there) + " bytes");
+  std::uint64_t bytes = s.bytes;
+  for (const Strides::Level& level : s.levels)
+    if (!multiply(bytes, level.count) || bytes > limits.max_batch_bytes)
+      return bad(text(s) + " are more than " + std::to_string(limits.max_batch_bytes) + " bytes");
+  return {};
+}
+
+Strides merged(Strides s) noexcept {
+  if (s.bytes == 0 || !has_blocks(s)) return {};
+  const auto behind = [&s](const Strides::Level& level) {
+    return level.count > 1 && level.local_step == s.bytes && level.remote_step == s.bytes;
+  };
+  for (auto level = s.levels.begin(); level != s.levels.end();)
+    if (behind(*level)) {
+      s.bytes *= level->count;
+      *level = {};
+      level = s.levels.begin();  // what was looked at may continue the larger block
+    } else {
+      ++level;
+    }
+  return s;
+}
+
+void some_blocks(const Strides& s, std::uint64_t first, std::uint64_t count, std::uint64_t most,
+                 std::vector<Block>& blocks) {
+  blocks.clear();
+  blocks.reserve(count);
+  const std::uint64_t parts = s.bytes / most + (s.bytes % most != 0);
+  std::uint64_t part = first % parts, rest = first / parts;
+  std::array<std::uint64_t, std::tuple_size_v<decltype(s.levels)>> at{};
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    at[i] = rest % s.levels[i].count;
+    rest /= s.levels[i].count;
+  }
+  const auto next = [&] {
+    if (++part < parts) return;
+    part = 0;
+    for (std::size_t i = 0; i < at.size() && ++at[i] == s.levels[i].count; ++i) at[i] = 0;
+  };
+  for (; blocks.size() < count; next()) {
+    const std::uint64_t done = part * most;
+    Block b{s.local_base + done, s.remote_base + done, std::min(most, s.bytes - done)};
+    for (std::size_t i = 0; i < at.size(); ++i) {
+      b.local_offset += at[i] * s.levels[i].local_step;
+      b.remote_offset += at[i] * s.levels[i].remote_step;
+    }
+    blocks.push_back(b);
+  }
+}
 
 Status check_pages(const Pages& p, std::uint64_t here, std::uint64_t there,
                    const Capabilities& limits) {
@@ -129,6 +221,15 @@ Shape shape_of(std::span<const Block> blocks) noexcept {
 Shape shape_of(const Pages& p) noexcept {
   return {.blocks = p.page_bytes == 0 ? 0 : p.local_index.size(),
           .bytes = p.page_bytes * p.local_index.size()};
+}
+
+Shape shape_of(const Strides& s) noexcept {
+  Shape shape{.blocks = s.bytes == 0 ? 0u : 1u, .bytes = s.bytes};
+  for (const Strides::Level& level : s.levels) {
+    shape.blocks *= level.count;
+    shape.bytes *= level.count;
+  }
+  return shape;
 }
 
 }  // namespace linkspan::transport

@@ -1,4 +1,4 @@
-// transport/batch.hpp - the checks of blocks and pages, once for every transport.
+// transport/batch.hpp - the checks of blocks, pages and strides, once for every transport.
 //
 // On the path of a byte: the first thing that Endpoint::post does with what the user gave.
 // Threads: pure functions.
@@ -32,10 +32,24 @@ struct Checked {
 Result<Checked> checked(const BatchShape& shape, std::uint64_t here, std::uint64_t there,
                         const Capabilities& limits);
 
+/// The same for strides, whose blocks may be any number. What has no blocks leaves no region.
+Status check_strides(const Strides& strides, std::uint64_t here, std::uint64_t there,
+                     const Capabilities& limits);
+
+/// Of strides that were checked, the same bytes in fewer and larger blocks where such lie one behind
+/// the other on both sides.
+Strides merged(Strides strides) noexcept;
+
+/// Of strides that were checked, cut into pieces of at most `most` bytes: of these `count` from the
+/// `first` on, in place of what `blocks` held.
+void some_blocks(const Strides& strides, std::uint64_t first, std::uint64_t count,
+                 std::uint64_t most, std::vector<Block>& blocks);
+
 /// Of pages that were checked; none without bytes.
 std::vector<Block> blocks_of(const Pages& pages);
 
 Shape shape_of(std::span<const Block> blocks) noexcept;
 Shape shape_of(const Pages& pages) noexcept;  ///< Of pages that were checked.
+Shape shape_of(const Strides& strides) noexcept;  ///< Of strides that were checked.
 
 }  // namespace linkspan::transport

@@ -82,5 +82,51 @@ TEST(Batch, PagesAndBlocksAreTheSame) {
   EXPECT_EQ(blocks[1].bytes, 10u);
 }
 
+using Level = Strides::Level;
+
+TEST(Batch, StridesEndWithTheirRegionsToTheByte) {
+  const Strides s{.bytes = 5,
+                  .local_base = 7,
+                  .remote_base = 11,
+                  .levels = {Level{3, 10, 20}, Level{2, 100, 1000}, Level{4, 0, 7}}};
+  constexpr std::uint64_t kHere = 7 + 20 + 100 + 5, kThere = 11 + 40 + 1000 + 21 + 5;
+  EXPECT_TRUE(check_strides(s, kHere, kThere, kAny).ok());
+  const Status ours = check_strides(s, kHere - 1, kThere, kAny);
+  EXPECT_EQ(ours.code(), Code::invalid_argument);
+  EXPECT_NE(ours.what().find("local region of 131 bytes"), std::string::npos) << ours.what();
+  EXPECT_NE(ours.what().find("2 x (100, 1000)"), std::string::npos) << ours.what();
+  EXPECT_EQ(check_strides(s, kHere, kThere - 1, kAny).code(), Code::invalid_argument);
+  const Capabilities less{.max_batch_bytes = 5 * 24 - 1};
+  EXPECT_EQ(check_strides(s, kHere, kThere, less).code(), Code::invalid_argument);
+}
+
+TEST(Batch, NothingOfStridesOverflows) {
+  constexpr std::uint64_t kHalf = kMost / 2 + 1;
+  for (const Strides& s :
+       {Strides{.bytes = 1, .levels = {Level{kMost, 2, 0}}},            // the way of one level
+        Strides{.bytes = 1, .levels = {Level{3, kHalf, 0}}},            // is 2^64, hence 0
+        Strides{.bytes = 1, .levels = {Level{2, kHalf, 0}, Level{2, kHalf, 0}}},  // of two levels
+        Strides{.bytes = 1, .levels = {Level{2, 0, kHalf}, Level{2, 0, kHalf}}},
+        Strides{.bytes = kMost, .local_base = 1},                       // the last block's end
+        Strides{.bytes = 8, .levels = {Level{kHalf, 0, 0}, Level{2, 0, 0}}},  // the count is 2^64
+        Strides{.bytes = 2, .levels = {Level{kHalf, 0, 0}}}})                 // the bytes are
+    EXPECT_EQ(check_strides(s, kMost, kMost, kAny).code(), Code::invalid_argument);
+  EXPECT_TRUE(check_strides({.bytes = 1, .levels = {Level{kMost, 1, 0}}}, kMost, 1, kAny).ok());
+  EXPECT_FALSE(check_strides({.bytes = 1, .levels = {Level{kMost, 1, 0}}}, kMost - 1, 1, kAny).ok());
+}
+
+TEST(Batch, StridesWithoutBlocksLeaveNothingAndWithoutBytesTheirBases) {
+  const Strides none{.bytes = 8,
+                     .local_base = kMost,
+                     .levels = {Level{kMost, kMost, kMost}, Level{0, 1, 1}, Level{kMost, 1, 1}}};
+  EXPECT_TRUE(check_strides(none, 1, 1, kAny).ok());
+  EXPECT_EQ(shape_of(none).blocks, 0u);
+  EXPECT_EQ(shape_of(none).bytes, 0u);
+  const Strides empty{.bytes = 0, .levels = {Level{3, 8, 8}}};
+  EXPECT_TRUE(check_strides(empty, 16, 16, kAny).ok());
+  EXPECT_FALSE(check_strides(empty, 15, 16, kAny).ok());
+  EXPECT_EQ(shape_of(empty).blocks, 0u);
+}
+
 }  // namespace
 }  // namespace linkspan::transport
