@@ -34,6 +34,12 @@ bool all_below(std::span<const std::uint32_t> index, std::uint64_t end) noexcept
   return std::ranges::all_of(wrong, [](std::uint32_t bits) { return (bits & kSign) == 0; });
 }
 
+/// On both sides.
+bool continues(const Block& last, const Block& next) noexcept {
+  return next.local_offset - last.local_offset == last.bytes &&
+         next.remote_offset - last.remote_offset == last.bytes;
+}
+
 /// How many whole pages lie behind `base`; without bytes, however many.
 std::uint64_t pages_behind(std::uint64_t base, std::uint64_t page_bytes, std::uint64_t size) {
   if (base > size) return 0;
@@ -76,7 +82,7 @@ std::string text(const Strides& s) {
 }
 
 /// Whether the last block of that side, which is the farthest, lies within `size` bytes.
-bool last_fits(const Strides& s, std::uint64_t base, std::uint64_t Strides::Level::* step,
+bool last_fits(const Strides& s, std::uint64_t base, std::uint64_t Strides::Level::*step,
                std::uint64_t size) noexcept {
   if (base > size) return false;
   std::uint64_t left = size - base;
@@ -191,9 +197,20 @@ Result<std::vector<Block>> checked_blocks(std::span<const Block> list, std::uint
       return bad(text(b) + " leaves the remote region of " + std::to_string(there) + " bytes");
     if (b.bytes > left) return too_large(limits.max_batch_bytes);
     left -= b.bytes;
-    if (b.bytes != 0) blocks.push_back(b);
+    if (b.bytes == 0) continue;
+    if (!blocks.empty() && continues(blocks.back(), b))
+      blocks.back().bytes += b.bytes;
+    else
+      blocks.push_back(b);
   }
   return blocks;
+}
+
+Checked taken(const BatchShape& shape) {
+  if (const auto* pages = std::get_if<Pages>(&shape))
+    return {.pages = pages, .blocks = {}, .size = shape_of(*pages)};
+  const auto list = std::get<std::span<const Block>>(shape);
+  return {.pages = nullptr, .blocks = {list.begin(), list.end()}, .size = shape_of(list)};
 }
 
 Result<Checked> checked(const BatchShape& shape, std::uint64_t here, std::uint64_t there,

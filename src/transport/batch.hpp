@@ -11,7 +11,8 @@
 
 namespace linkspan::transport {
 
-/// The list without its empty blocks, each within regions of `here` and `there` bytes.
+/// The list without its empty blocks, each within regions of `here` and `there` bytes; neighbours
+/// that continue each other on both sides are one.
 /// invalid_argument names the first that is wrong: a block that leaves a region (also when a sum
 /// overflows), more blocks or bytes than `limits` allow.
 Result<std::vector<Block>> checked_blocks(std::span<const Block> list, std::uint64_t here,
@@ -28,6 +29,8 @@ struct Checked {
   std::vector<Block> blocks;
   Shape size;
 };
+/// Of a shape that was checked before.
+Checked taken(const BatchShape& shape);
 /// Either of the two above.
 Result<Checked> checked(const BatchShape& shape, std::uint64_t here, std::uint64_t there,
                         const Capabilities& limits);
@@ -36,8 +39,8 @@ Result<Checked> checked(const BatchShape& shape, std::uint64_t here, std::uint64
 Status check_strides(const Strides& strides, std::uint64_t here, std::uint64_t there,
                      const Capabilities& limits);
 
-/// Of strides that were checked, the same bytes in fewer and larger blocks where such lie one behind
-/// the other on both sides.
+/// Of strides that were checked, the same bytes in fewer and larger blocks where such lie one
+/// behind the other on both sides.
 Strides merged(Strides strides) noexcept;
 
 /// Of strides that were checked, cut into pieces of at most `most` bytes: of these `count` from the
@@ -49,7 +52,7 @@ void some_blocks(const Strides& strides, std::uint64_t first, std::uint64_t coun
 std::vector<Block> blocks_of(const Pages& pages);
 
 Shape shape_of(std::span<const Block> blocks) noexcept;
-Shape shape_of(const Pages& pages) noexcept;  ///< Of pages that were checked.
+Shape shape_of(const Pages& pages) noexcept;      ///< Of pages that were checked.
 Shape shape_of(const Strides& strides) noexcept;  ///< Of strides that were checked.
 
 }  // namespace linkspan::transport

@@ -82,6 +82,23 @@ TEST(Batch, PagesAndBlocksAreTheSame) {
   EXPECT_EQ(blocks[1].bytes, 10u);
 }
 
+TEST(Batch, BlocksThatContinueEachOtherOnBothSidesAreOne) {
+  const Block list[] = {{0, 100, 10}, {10, 110, 5}, {15, 115, 0}, {15, 115, 1},  // one
+                        {16, 117, 4}, {20, 121, 4},                              // there a gap
+                        {25, 125, 3},                                            // here a gap
+                        {22, 122, 3},                                            // backwards
+                        {25, 124, 3}};
+  const auto blocks = checked_blocks(list, 1000, 1000, kAny);
+  ASSERT_TRUE(blocks.ok());
+  const Block expected[] = {{0, 100, 16}, {16, 117, 8}, {25, 125, 3}, {22, 122, 3}, {25, 124, 3}};
+  ASSERT_EQ(blocks->size(), std::size(expected));
+  for (std::size_t i = 0; i < std::size(expected); ++i) {
+    EXPECT_EQ((*blocks)[i].local_offset, expected[i].local_offset) << i;
+    EXPECT_EQ((*blocks)[i].remote_offset, expected[i].remote_offset) << i;
+    EXPECT_EQ((*blocks)[i].bytes, expected[i].bytes) << i;
+  }
+}
+
 using Level = Strides::Level;
 
 TEST(Batch, StridesEndWithTheirRegionsToTheByte) {
@@ -103,16 +120,17 @@ TEST(Batch, StridesEndWithTheirRegionsToTheByte) {
 TEST(Batch, NothingOfStridesOverflows) {
   constexpr std::uint64_t kHalf = kMost / 2 + 1;
   for (const Strides& s :
-       {Strides{.bytes = 1, .levels = {Level{kMost, 2, 0}}},            // the way of one level
-        Strides{.bytes = 1, .levels = {Level{3, kHalf, 0}}},            // is 2^64, hence 0
+       {Strides{.bytes = 1, .levels = {Level{kMost, 2, 0}}},  // the way of one level
+        Strides{.bytes = 1, .levels = {Level{3, kHalf, 0}}},  // is 2^64, hence 0
         Strides{.bytes = 1, .levels = {Level{2, kHalf, 0}, Level{2, kHalf, 0}}},  // of two levels
         Strides{.bytes = 1, .levels = {Level{2, 0, kHalf}, Level{2, 0, kHalf}}},
-        Strides{.bytes = kMost, .local_base = 1},                       // the last block's end
+        Strides{.bytes = kMost, .local_base = 1},  // the last block's end
         Strides{.bytes = 8, .levels = {Level{kHalf, 0, 0}, Level{2, 0, 0}}},  // the count is 2^64
         Strides{.bytes = 2, .levels = {Level{kHalf, 0, 0}}}})                 // the bytes are
     EXPECT_EQ(check_strides(s, kMost, kMost, kAny).code(), Code::invalid_argument);
   EXPECT_TRUE(check_strides({.bytes = 1, .levels = {Level{kMost, 1, 0}}}, kMost, 1, kAny).ok());
-  EXPECT_FALSE(check_strides({.bytes = 1, .levels = {Level{kMost, 1, 0}}}, kMost - 1, 1, kAny).ok());
+  EXPECT_FALSE(
+      check_strides({.bytes = 1, .levels = {Level{kMost, 1, 0}}}, kMost - 1, 1, kAny).ok());
 }
 
 TEST(Batch, StridesWithoutBlocksLeaveNothingAndWithoutBytesTheirBases) {
