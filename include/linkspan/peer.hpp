@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "linkspan/prepared.hpp"
 #include "linkspan/region.hpp"
 #include "linkspan/transfer.hpp"
 
@@ -52,6 +53,17 @@ class LINKSPAN_API Peer {
                          const TransferOptions& options = {}) const;
   Result<Transfer> read(const Region& local, const RemoteRegion& remote, const Strides& strides,
                         const TransferOptions& options = {}) const;
+
+  /// Checks and keeps what write() or read() would take, to be posted often. Off the data path: for
+  /// page lists that a kernel is to read it allocates pinned memory, which may wait for what is in
+  /// flight on that GPU. invalid_argument, unreachable as above; what only the peer or the path
+  /// refuses, a post tells.
+  Result<Prepared> prepare(Op op, const Region& local, const RemoteRegion& remote,
+                           std::span<const Block> blocks) const;
+  Result<Prepared> prepare(Op op, const Region& local, const RemoteRegion& remote,
+                           const Pages& pages) const;
+  Result<Prepared> prepare(Op op, const Region& local, const RemoteRegion& remote,
+                           const Strides& strides) const;
 
   /// Two-sided: the peer's recv() of the same tag takes these bytes, the oldest send the oldest
   /// receive; either may come first, and the memory need not be registered (the first of a GPU is

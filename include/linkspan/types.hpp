@@ -55,9 +55,9 @@ using GpuUuid = std::array<std::byte, 16>;
 
 enum class Op : std::uint8_t { write, read };
 
-// The shapes of a transfer. Offsets are relative to its two regions. What is read may overlap; where
-// two blocks of one transfer write the same byte, it ends as either's, byte by byte. A byte that one
-// block writes and another reads is undefined.
+// The shapes of a transfer. Offsets are relative to its two regions. What is read may overlap;
+// where two blocks of one transfer write the same byte, it ends as either's, byte by byte. A byte
+// that one block writes and another reads is undefined.
 
 /// `bytes` bytes at each offset.
 struct Block {

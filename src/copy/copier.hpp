@@ -32,6 +32,9 @@ struct Piece {
 struct PageList {
   std::uint64_t to = 0, from = 0, page_bytes = 0;
   std::span<const std::uint32_t> to_index, from_index;  ///< Equal lengths.
+  /// Where the kernel finds the two lists, which stay there until the order is quiet. Zero: it is
+  /// given a copy.
+  std::uint64_t to_list = 0, from_list = 0;
 };
 
 enum class Method : std::uint8_t {
@@ -64,8 +67,8 @@ using Ticket = std::uint64_t;
 struct Order {
   Method method = Method::cpu_threads;
   std::span<const Piece> pieces = {};  ///< Read during start() only. None is an order as well.
-  PageList pages = {};                 ///< sm_kernel: instead of pieces. Read during start() only.
-  unsigned lane = 0;  ///< GPU: orders of one lane run in order; any number is taken.
+  PageList pages = {};  ///< sm_kernel: instead of pieces. The spans are read during start() only.
+  unsigned lane = 0;    ///< GPU: orders of one lane run in order; any number is taken.
   /// Cross-process: whose address space `from` (a read) or `to` (a write) is in. The pidfd guards
   /// against a number that was given to another process; a loan until the order is quiet.
   std::int64_t pid = 0;

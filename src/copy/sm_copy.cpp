@@ -106,15 +106,20 @@ Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const Lane& lane,
   const std::uint64_t part =
       entry_bytes(count, bytes, std::uint64_t{ctas_} * kWarps, ~std::uint64_t{0});
   const std::uint64_t parts = (pages.page_bytes + part - 1) / part;
-  auto* const index = reinterpret_cast<std::uint32_t*>(slot.list);
-  std::ranges::copy(pages.to_index, index);
-  std::ranges::copy(pages.from_index, index + count);
+  cuda::CUdeviceptr to_list = pages.to_list, from_list = pages.from_list;
+  if (to_list == 0) {
+    auto* const index = reinterpret_cast<std::uint32_t*>(slot.list);
+    std::ranges::copy(pages.to_index, index);
+    std::ranges::copy(pages.from_index, index + count);
+    to_list = slot.list_device;
+    from_list = to_list + count * sizeof(std::uint32_t);
+  }
   PagesParameter parameter{.to = pages.to,
                            .from = pages.from,
                            .page_bytes = pages.page_bytes,
                            .part_bytes = part,
-                           .to_index = slot.list_device,
-                           .from_index = slot.list_device + count * sizeof(std::uint32_t),
+                           .to_index = to_list,
+                           .from_index = from_list,
                            .count = static_cast<std::uint32_t>(count),
                            .parts = static_cast<std::uint32_t>(parts)};
   const auto ctas = std::min<std::uint64_t>((count * parts + kWarps - 1) / kWarps, ctas_);

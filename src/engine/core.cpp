@@ -161,20 +161,25 @@ Result<Core::Planned> Core::plan(const Sides& sides, const UserShape& shape) con
   const std::uint64_t there =
       std::min(sides.remote->bytes, sides.remote->mappings[sides.transport]->bytes());
   const transport::Capabilities& limits = transports_[sides.transport]->capabilities();
-  if (const auto* strides = std::get_if<Strides>(&shape)) {
-    if (Status status = transport::check_strides(*strides, here, there, kAnySize); !status.ok())
-      return status;
-    return Planned{make_plan(*strides, limits), transport::shape_of(transport::merged(*strides))};
-  }
+  Planned planned;
   if (const auto* pages = std::get_if<Pages>(&shape)) {
     if (Status status = transport::check_pages(*pages, here, there, kAnySize); !status.ok())
       return status;
-    return Planned{make_plan(*pages, limits), transport::shape_of(*pages)};
+    planned = {make_plan(*pages, limits), transport::shape_of(*pages)};
+    return planned;
   }
-  const auto blocks = transport::checked_blocks(std::get<std::span<const Block>>(shape), here,
-                                                there, kAnySize);
-  if (!blocks.ok()) return blocks.status();
-  return Planned{make_plan(*blocks, limits), transport::shape_of(*blocks)};
+  if (const auto* strides = std::get_if<Strides>(&shape)) {
+    if (Status status = transport::check_strides(*strides, here, there, kAnySize); !status.ok())
+      return status;
+    planned = {make_plan(*strides, limits), transport::shape_of(transport::merged(*strides))};
+  } else {
+    const auto blocks =
+        transport::checked_blocks(std::get<std::span<const Block>>(shape), here, there, kAnySize);
+    if (!blocks.ok()) return blocks.status();
+    planned = {make_plan(*blocks, limits), transport::shape_of(*blocks)};
+  }
+  planned.plan.checked = true;
+  return planned;
 }
 
 Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
@@ -207,8 +212,8 @@ Result<Transfer> Core::begin(std::shared_ptr<TransferState> transfer, transport:
                                            "\" was required, this transfer takes \"" + way->path +
                                            "\": " + way->reason);
   }
-  auto place = streams_->place(options.after, options.release,
-                               transfer->local->region().facts().gpu);
+  auto place =
+      streams_->place(options.after, options.release, transfer->local->region().facts().gpu);
   if (!place.ok()) return place.status();
   transfer->bytes = size.bytes;
   transfer->batches = transfer->plan().batches;

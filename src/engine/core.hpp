@@ -69,6 +69,13 @@ class Core final : public control::Listener, public std::enable_shared_from_this
                           const TransferOptions& options);
   Result<Explanation> explain(std::uint64_t peer, Op op, const Region& local,
                               const RemoteRegion& remote, transport::Shape shape);
+  // core_prepared.cpp
+  Result<Prepared> prepare(std::uint64_t peer, Op op, const Region& local,
+                           const RemoteRegion& remote, UserShape shape);
+  Result<Transfer> post(const std::shared_ptr<PreparedState>& prepared,
+                        const TransferOptions& options);
+  Result<Transfer> post(const PreparedState& prepared, std::span<const std::uint32_t> subset,
+                        const TransferOptions& options);
   // two_sided.cpp
   Result<Transfer> exchange(std::uint64_t peer, bool sends, control::Space space, std::uint64_t tag,
                             const void* data, std::uint64_t bytes, const TransferOptions& options);

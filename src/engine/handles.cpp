@@ -163,6 +163,18 @@ Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote, con
     return core.submit(id_, Op::read, local, remote, strides, options);
   });
 }
+Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
+                               std::span<const Block> blocks) const {
+  return on(core_, [&](auto& core) { return core.prepare(id_, op, local, remote, blocks); });
+}
+Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
+                               const Pages& pages) const {
+  return on(core_, [&](auto& core) { return core.prepare(id_, op, local, remote, pages); });
+}
+Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
+                               const Strides& strides) const {
+  return on(core_, [&](auto& core) { return core.prepare(id_, op, local, remote, strides); });
+}
 Result<Transfer> Peer::send(std::uint64_t tag, const void* data, std::uint64_t bytes,
                             const TransferOptions& options) const {
   return on(core_, [&](auto& core) {
@@ -183,6 +195,20 @@ Result<Explanation> Peer::explain(Op op, const Region& local, const RemoteRegion
   return on(core_, [&](auto& core) {
     return core.explain(id_, op, local, remote, {.blocks = blocks, .bytes = bytes});
   });
+}
+
+// Prepared
+Prepared::Prepared(std::shared_ptr<engine::Core> core, std::shared_ptr<engine::PreparedState> state)
+    : core_(std::move(core)), state_(std::move(state)) {}
+std::uint64_t Prepared::bytes() const noexcept {
+  return state_ == nullptr ? 0 : state_->size.bytes;
+}
+Result<Transfer> Prepared::post(const TransferOptions& options) const {
+  return on(core_, [&](auto& core) { return core.post(state_, options); });
+}
+Result<Transfer> Prepared::post(std::span<const std::uint32_t> positions,
+                                const TransferOptions& options) const {
+  return on(core_, [&](auto& core) { return core.post(*state_, positions, options); });
 }
 
 // Transfer

@@ -1,6 +1,8 @@
 #include "engine/router.hpp"
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "transport/batch.hpp"
 
@@ -76,6 +78,32 @@ Plan make_plan(const Pages& pages, const transport::Capabilities& limits) {
     return make_plan(transport::blocks_of(pages), limits);
   Plan plan = in_batches(count, pages.page_bytes, limits.max_batch_pages, limits);
   plan.pages = pages;
+  return plan;
+}
+
+Result<Plan> make_plan(const Pages& pages, std::span<const std::uint32_t> positions,
+                       const transport::Capabilities& limits) {
+  const std::size_t most = pages.local_index.size(), count = positions.size();
+  if (count != 0 && pages.page_bytes > ~std::uint64_t{0} / count)
+    return Status(Code::invalid_argument, Scope::request,
+                  std::to_string(count) + " pages of " + std::to_string(pages.page_bytes) +
+                      " bytes in one transfer");
+  std::vector<std::uint32_t> kept(2 * count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t at = positions[i];
+    if (at >= most)
+      return Status(Code::invalid_argument, Scope::request,
+                    "position " + std::to_string(at) + " of " + std::to_string(most) +
+                        " prepared pages, as number " + std::to_string(i) + " of the subset");
+    kept[i] = pages.local_index[at];
+    kept[count + i] = pages.remote_index[at];
+  }
+  Pages some = pages;
+  some.local_index = std::span(kept).first(count);
+  some.remote_index = std::span(kept).last(count);
+  Plan plan = make_plan(some, limits);
+  plan.kept = std::move(kept);
+  plan.checked = true;
   return plan;
 }
 

@@ -1,8 +1,7 @@
 // engine/router.hpp - one submission as batches that a transport takes.
 //
-// Pure: blocks, pages or strides and capabilities in, a plan out. It reads Capabilities and never a name.
-// On the path of a byte between the user's call and Endpoint::post.
-// Threads: pure functions.
+// Pure: blocks, pages or strides and capabilities in, a plan out. It reads Capabilities and never a
+// name. On the path of a byte between the user's call and Endpoint::post. Threads: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +27,7 @@ struct Plan {
   std::uint64_t pieces = 0;       ///< Pages, or blocks of strides, perhaps cut;
   std::uint64_t at_once = 0;      ///< so many in each batch but the last,
   std::uint64_t piece_bytes = 0;  ///< of at most so many bytes.
+  bool checked = false;           ///< Against both regions; and its lists are no longer the user's.
 
   /// Strides become blocks here, in `scratch`: 24 bytes a block are written for the batch, 24 in
   /// the kernel's list, and never those of more than one batch at a time.
@@ -39,6 +39,10 @@ struct Plan {
 Plan make_plan(std::span<const Block> blocks, const transport::Capabilities& limits);
 /// Of pages that were checked; pages that are larger than a batch become blocks.
 Plan make_plan(const Pages& pages, const transport::Capabilities& limits);
+/// Of pages that were checked those at `positions`, whose lists the plan keeps. invalid_argument:
+/// there is no such position.
+Result<Plan> make_plan(const Pages& pages, std::span<const std::uint32_t> positions,
+                       const transport::Capabilities& limits);
 /// Of strides that were checked.
 Plan make_plan(const Strides& strides, const transport::Capabilities& limits);
 

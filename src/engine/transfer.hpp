@@ -43,14 +43,26 @@ struct Sides {
   std::shared_ptr<ImportedRegion> remote;             // also the user's RemoteRegion
 };
 
+/// A submission that was checked and is made again and again: of no transfer, or of many.
+/// Threads: immutable after construction; destroyed off the lock.
+struct PreparedState : Sides {
+  transport::Shape size;
+  std::vector<std::uint32_t> lists;  // the user's, one behind the other,
+  Pages pages;                       // if he gave pages; the plan's, if they stay pages
+  bool has_pages = false;
+  Plan plan;
+  std::unique_ptr<transport::KeptPages> kept;  // of the plan's pages; null: nothing is gained by it
+};
+
 struct TransferState : Sides {
   std::uint64_t id = 0;
   std::uint64_t bytes = 0;  // submitted; of a receive its room until it is quiet, then what came
   // Of a two-sided transfer, whose own plan stays empty; its copy is a transfer of its own.
   std::unique_ptr<Exchange> exchange;
   TransferState* whole = nullptr;  // of such a copy: the two-sided transfer, which outlives it
-  Plan own;                 // but of a prepared one
-  std::size_t batches = 0;  // of its plan
+  Plan own;
+  std::shared_ptr<PreparedState> prepared;  // instead, until it is quiet; also handles'
+  std::size_t batches = 0;                  // of its plan
   std::vector<std::byte> notification;
   base::Time submitted{}, deadline{};
 
@@ -70,7 +82,7 @@ struct TransferState : Sides {
   bool canceled = false, expired = false;
   std::atomic<bool> quiet{false};
 
-  const Plan& plan() const noexcept { return own; }
+  const Plan& plan() const noexcept { return prepared != nullptr ? prepared->plan : own; }
   bool all_posted() const noexcept { return posted == batches; }
 };
 

@@ -70,11 +70,15 @@ void Worker::admit(PeerRecord& peer, const std::shared_ptr<TransferState>& trans
 Status Worker::post_next(PeerRecord& peer, TransferState& transfer) {
   const bool last = transfer.posted + 1 == transfer.batches;
   const std::uint64_t cookie = batches_.insert(&transfer);
+  const Plan& plan = transfer.plan();
   Status status = peer.endpoints[transfer.transport]->post(
       {.op = transfer.op,
        .local = &transfer.local->region(),
        .remote = transfer.remote->mappings[transfer.transport].get(),
-       .shape = transfer.plan().batch(transfer.posted, scratch_),
+       .shape = plan.batch(transfer.posted, scratch_),
+       .checked = plan.checked,
+       .kept = transfer.prepared != nullptr ? transfer.prepared->kept.get() : nullptr,
+       .first = plan.first(transfer.posted),
        .streams = {.after = transfer.mark ? &**transfer.mark : nullptr,
                    .stream = transfer.stream.key,
                    .release = last && transfer.wants_release ? &transfer.behind : nullptr},
@@ -200,6 +204,7 @@ bool Worker::end_if_quiet(const std::shared_ptr<TransferState>& transfer) {
   }
   transfer->local->release();
   garbage_.push_back(std::exchange(transfer->remote, nullptr));
+  if (transfer->prepared != nullptr) garbage_.push_back(std::exchange(transfer->prepared, nullptr));
   if (transfer->whole != nullptr) {
     transfer->whole->way = transfer->way;
     copied_.emplace_back(transfer->whole->id, transfer->end);

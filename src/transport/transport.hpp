@@ -68,16 +68,28 @@ struct Way {
 /// What a batch copies.
 using BatchShape = std::variant<std::span<const Block>, Pages>;
 
+/// Index lists that PageKeeper::keep_pages() has put where a copier of the transport reads them.
+class KeptPages {
+ public:
+  virtual ~KeptPages() = default;  ///< OFF THE LOCK, no Batch using it.
+};
+
 /// One submission: however many blocks, it costs one launch and one flag. No order among blocks or
-/// batches: bytes that two in flight both write are undefined. No blocks is a batch as well.
+/// batches: a byte that two in flight both write ends as either's. No blocks is a batch as well.
 struct Batch {
   Op op = Op::write;
   const memory::Region* local = nullptr;  ///< Published here. Borrowed until the Completion.
   const Mapping* remote = nullptr;        ///< Imported here, this peer's. Borrowed as well.
-  BatchShape shape;                       ///< Read during post() only.
-  StreamLinks streams = {};               ///< Read during post() only.
-  Way* way = nullptr;                     ///< Out: as post() chose it. Null: nobody asks.
-  std::uint64_t cookie = 0;               ///< Unique among those in flight; comes back untouched.
+  BatchShape shape;                       ///< Read during post() only, but of `kept`.
+  /// Its blocks or pages were checked as post() would, and since then nobody could change them.
+  bool checked = false;
+  /// Of pages that were checked: what this transport made of lists of which the shape's are a part,
+  /// from position `first` on. Borrowed until the Completion, and the shape's lists with it.
+  const KeptPages* kept = nullptr;
+  std::uint64_t first = 0;
+  StreamLinks streams = {};  ///< Read during post() only.
+  Way* way = nullptr;        ///< Out: as post() chose it. Null: nobody asks.
+  std::uint64_t cookie = 0;  ///< Unique among those in flight; comes back untouched.
 };
 
 /// Exactly one for each accepted Batch, and only when it is quiet: the wire will never again touch
@@ -179,6 +191,20 @@ class Transport {
   /// may answer no_resource; past the deadline, timed_out. The Channel outlives the Endpoint.
   virtual Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> address,
                                                     Channel& channel, base::Deadline deadline) = 0;
+};
+
+/// What a Transport is as well, if lists of pages that are posted again and again can lie ready.
+/// tests/conformance finds and proves it.
+class PageKeeper {
+ public:
+  /// OFF THE LOCK. Copies both lists, which were checked, for batches between these two that
+  /// follow. Null: such batches would gain nothing.
+  virtual Result<std::unique_ptr<KeptPages>> keep_pages(const memory::Region& local,
+                                                        const Mapping& remote,
+                                                        const Pages& pages) = 0;
+
+ protected:
+  ~PageKeeper() = default;
 };
 
 }  // namespace linkspan::transport

@@ -28,6 +28,7 @@ struct Case {
   std::uint64_t blocks, block_bytes;
   DriverCalls calls;
   TransferOptions (*options)() = [] { return TransferOptions{}; };
+  bool prepared = false;  // its blocks are pages, and posted
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
@@ -41,6 +42,14 @@ const Case kCases[] = {
     {"read_1MiB_to_pinned", "pinned", "device0", Op::read, 1, kMiB, {{"cuMemcpyAsync", 1}}},
     {"write_512_blocks", "device0", "device1", Op::write, 512, 1024, {{"cuLaunchKernel", 1}}},
     {"read_512_blocks", "device0", "device1", Op::read, 512, 1024, {{"cuLaunchKernel", 1}}},
+    {.name = "post_512_pages",
+     .near = "device0",
+     .far = "device1",
+     .op = Op::write,
+     .blocks = 512,
+     .block_bytes = 1024,
+     .calls = {{"cuLaunchKernel", 1}},
+     .prepared = true},
     {"write_after_a_stream",
      "device0",
      "device1",
@@ -131,8 +140,19 @@ TEST_P(DriverCallsOf, AreTheGuardTheSubmissionAndTheFlag) {
     else
       due.push_back({blocks[i].local_offset, 2, blocks[i].remote_offset, c.block_bytes});
   }
+  Prepared prepared;
+  if (c.prepared) {
+    std::vector<std::uint32_t> ours, theirs;
+    for (std::uint32_t i = 0; i < c.blocks; ++i) {
+      ours.push_back(2 * i);
+      theirs.push_back(2 * i + 1);
+    }
+    const Pages pages{c.block_bytes, 0, 0, ours, theirs};
+    prepared = take(pair.peer.prepare(c.op, here.region, there, pages));
+  }
   const auto move = [&] {
     const TransferOptions options = c.options();
+    if (c.prepared) return finished(prepared.post(options));
     return finished(c.op == Op::write ? pair.peer.write(here.region, there, blocks, options)
                                       : pair.peer.read(here.region, there, blocks, options));
   };

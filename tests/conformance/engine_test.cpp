@@ -1,70 +1,14 @@
 // What an Engine moves to and from another process: every pair of kinds, every shape, each byte
 // looked at.
 #include <cstdlib>
-#include <map>
 #include <tuple>
 
-#include "tests/conformance/engine_fixture.hpp"
+#include "tests/conformance/engine_world.hpp"
 
 namespace linkspan::test {
 namespace {
 
 constexpr std::uint64_t kMiB = 1u << 20;
-
-/// One far process for all tests of a suite, with a region of every kind there is.
-class World {
- public:
-  static constexpr std::uint64_t kBytes = 3 * kMiB;
-
-  World() {
-    for (const Kind& kind : kKinds) {
-      if (!kinds_here({kind}).ok()) continue;
-      pair_.far.add(kind.name, {.kind = kind.name, .bytes = kBytes});
-      here_[kind.name] = Held::make(pair_.engine, {.kind = kind.name, .bytes = kBytes});
-      remote_[kind.name] = pair_.remote(kind.name);
-    }
-  }
-  Pair& pair() { return pair_; }
-  Held& here(const Kind& kind) { return here_.at(kind.name); }
-  const RemoteRegion& remote(const Kind& kind) const { return remote_.at(kind.name); }
-
-  /// Moves `blocks` both ways and looks at every byte of both sides.
-  void move(const Kind& near, const Kind& far, const std::vector<Block>& blocks) {
-    for (const Op op : {Op::write, Op::read}) {
-      const std::uint64_t ours = ++seeds_, theirs = ++seeds_;
-      here(near).fill(ours);
-      pair_.far.fill(far.name, theirs);
-      const auto moved = op == Op::write ? pair_.peer.write(here(near).region, remote(far), blocks)
-                                         : pair_.peer.read(here(near).region, remote(far), blocks);
-      ASSERT_EQ(finished(moved).to_string(), "ok");
-      std::vector<Expected> here_due, there_due;
-      for (const Block& b : blocks) {
-        if (op == Op::write)
-          there_due.push_back({b.remote_offset, ours, b.local_offset, b.bytes});
-        else
-          here_due.push_back({b.local_offset, theirs, b.remote_offset, b.bytes});
-      }
-      EXPECT_EQ(here(near).difference(ours, here_due), "");
-      EXPECT_EQ(pair_.far.difference(far.name, theirs, there_due), "");
-    }
-  }
-
- private:
-  std::map<std::string, Held> here_;  // outlives the Engine
-  Pair pair_;
-  std::map<std::string, RemoteRegion> remote_;
-  std::uint64_t seeds_ = 100;
-};
-
-class WithWorld {
- protected:
-  static World& world() { return *world_; }
-  static void make_world() { world_ = std::make_unique<World>(); }
-  static void end_world() { world_.reset(); }
-
- private:
-  inline static std::unique_ptr<World> world_;
-};
 
 class EnginePairs : public ::testing::TestWithParam<std::tuple<Kind, Kind>>, public WithWorld {
  protected:

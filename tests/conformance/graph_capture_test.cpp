@@ -145,12 +145,14 @@ TEST_F(GraphCapture, ATransferInTheOrderOfACapturingStreamIsRefused) {
   here = Held::make(pair.engine, {.kind = "device0"});
   const RemoteRegion there = pair.remote("there");
   const Block whole[] = {{0, 0, kMiB}};
+  const Prepared prepared = take(pair.peer.prepare(Op::write, here.region, there, whole));
   CapturingUser user(*device);
   for (const TransferOptions& options :
        {TransferOptions{.after = user.order()}, TransferOptions{.release = user.order()}}) {
     const Status refused = pair.peer.write(here.region, there, whole, options).status();
     EXPECT_EQ(refused.code(), Code::unsupported);
     EXPECT_NE(refused.what().find("graph"), std::string::npos) << refused.what();
+    EXPECT_EQ(prepared.post(options).status().code(), Code::unsupported);
   }
   user.finish();
 }

@@ -59,6 +59,43 @@ TEST_P(TransportConformance, CopiesExactlyThePages) {
   }
 }
 
+TEST_P(TransportConformance, PagesThatItKeepsAreThoseOfTheBatch) {
+  auto* const keeper = dynamic_cast<transport::PageKeeper*>(&link->near->transport());
+  if (keeper == nullptr) return;
+  constexpr std::uint64_t kPage = 97;
+  std::vector<std::uint32_t> from, to;
+  for (std::uint32_t i = 0; i < 3000; ++i) {
+    from.push_back(i * 7 % 3000);
+    to.push_back(2999 - i);
+  }
+  const Pages pages{kPage, 24, 8, from, to};
+  const auto kept = take(keeper->keep_pages(HereEnd::region(*link->here), *link->remote, pages));
+  if (GetParam().name == "local_device" &&
+      take(topology()->activate(topology()->devices()[0].uuid))->kernels().ok()) {
+    EXPECT_NE(kept, nullptr) << "its kernel reads such lists";
+  }
+  for (const std::uint64_t first : {0u, 1000u, 1001u})
+    for (const Op op : {Op::write, Op::read}) {
+      link->here->fill(first + 1);
+      link->there->fill(first + 2);
+      Pages part = pages;
+      part.local_index = pages.local_index.subspan(first, 1500);
+      part.remote_index = pages.remote_index.subspan(first, 1500);
+      Batch batch = link->batch(part, op);
+      batch.checked = true;
+      batch.kept = kept.get();
+      batch.first = first;
+      link->run(batch);
+      for (std::uint64_t i = first; i < first + 1500; ++i)
+        if (op == Op::write)
+          link->there->expect(8 + to[i] * kPage, *link->here, 24 + from[i] * kPage, kPage);
+        else
+          link->here->expect(24 + from[i] * kPage, *link->there, 8 + to[i] * kPage, kPage);
+      link->here->check();
+      link->there->check();
+    }
+}
+
 TEST_P(TransportConformance, CompletesWhatHasNoBytes) {
   const Block empty[] = {{kBytes, kBytes, 0}, {0, 7, 0}};
   const std::uint32_t index[] = {0, 5};

@@ -128,6 +128,38 @@ INSTANTIATE_TEST_SUITE_P(Every, GpuPages,
 
 using GpuPageOrders = GpuPages;
 
+TEST_F(GpuPageOrders, ListsThatLieReadyAreReadWhereTheyLie) {
+  constexpr std::uint64_t kPage = 48;
+  constexpr std::size_t kCount = 5000;
+  const Bytes data = pattern();
+  put(gpu[0], Bytes(kBytes, kPoison));
+  put(gpu[1], data);
+  const Indices to = scattered(kCount, 0, kPage, 3), from = scattered(kCount, 0, kPage, 4);
+  const auto scope = take(device->enter());
+  const auto lists = take(cuda::PinnedBuffer::create(scope, 2 * kCount * sizeof to[0]));
+  auto* const index = reinterpret_cast<std::uint32_t*>(lists.data());
+  std::ranges::copy(from, std::ranges::copy(to, index).out);
+  const Indices wrong(kCount, 7);  // what is not to be read
+  const std::uint64_t at = lists.device_address(), behind = at + kCount * sizeof to[0];
+  for (const std::size_t first : {std::size_t{0}, std::size_t{3}}) {
+    const std::size_t skipped = first * sizeof to[0];
+    const Status end = run({.method = Method::sm_kernel,
+                            .pages = {.to = gpu[0].address(),
+                                      .from = gpu[1].address(),
+                                      .page_bytes = kPage,
+                                      .to_index = std::span(wrong).subspan(first),
+                                      .from_index = std::span(wrong).subspan(first),
+                                      .to_list = at + skipped,
+                                      .from_list = behind + skipped}});
+    ASSERT_TRUE(end.ok()) << end.to_string();
+    Bytes want(kBytes, kPoison);
+    for (std::size_t i = first; i < kCount; ++i)
+      std::memcpy(want.data() + to[i] * kPage, data.data() + from[i] * kPage, kPage);
+    EXPECT_TRUE(get(gpu[0]) == want);
+    put(gpu[0], Bytes(kBytes, kPoison));
+  }
+}
+
 TEST_F(GpuPageOrders, WhatIsTooMuchForOneOrderIsRefused) {
   const Indices many(GpuCopier::kPages + 1);
   const PageList pages{.to = gpu[0].address(),

@@ -64,6 +64,44 @@ TEST(Router, PagesStayPagesAndOutliveTheUsersListsOnceTheyAreKept) {
             (std::vector<std::uint32_t>{3, 4, 5}));
 }
 
+TEST(Router, ASubsetOfPagesIsAPlanThatKeepsItsLists) {
+  const std::vector<std::uint32_t> ours = {9, 8, 7, 6, 5}, theirs = {0, 1, 2, 3, 4};
+  const Pages whole{.page_bytes = 10,
+                    .local_base = 1,
+                    .remote_base = 2,
+                    .local_index = ours,
+                    .remote_index = theirs};
+  std::vector<std::uint32_t> positions = {4, 0, 0, 1, 2};
+  const auto plan = make_plan(whole, positions, kSmall);
+  ASSERT_TRUE(plan.ok());
+  positions.assign(5, 3);
+  EXPECT_TRUE(plan->checked);
+  ASSERT_EQ(plan->batches, 2u);
+  const auto some = std::get<Pages>(plan->batch(0, scratch));
+  EXPECT_EQ(std::vector(some.local_index.begin(), some.local_index.end()),
+            (std::vector<std::uint32_t>{5, 9, 9, 8}));
+  EXPECT_EQ(std::vector(some.remote_index.begin(), some.remote_index.end()),
+            (std::vector<std::uint32_t>{4, 0, 0, 1}));
+  EXPECT_EQ(some.local_base, 1u);
+
+  const auto wrong = make_plan(whole, std::vector<std::uint32_t>{0, 5}, kSmall);
+  EXPECT_EQ(wrong.status().code(), Code::invalid_argument);
+  EXPECT_NE(wrong.status().what().find("position 5 of 5"), std::string::npos);
+  const auto none = make_plan(whole, std::span<const std::uint32_t>(), kSmall);
+  ASSERT_TRUE(none.ok());
+  EXPECT_EQ(none->batches, 1u);
+
+  Pages large = whole;  // larger than a batch, hence blocks
+  large.page_bytes = 150;
+  const auto cut = make_plan(large, std::vector<std::uint32_t>{2}, kSmall);
+  ASSERT_TRUE(cut.ok());
+  EXPECT_EQ(cut->batches, 2u);
+  EXPECT_EQ(blocks_of(*cut, 0).front().local_offset, 1 + 7 * 150u);
+  large.page_bytes = ~std::uint64_t{0} / 2;
+  EXPECT_EQ(make_plan(large, std::vector<std::uint32_t>{0, 0, 0}, kSmall).status().code(),
+            Code::invalid_argument);
+}
+
 TEST(Router, PagesAreAtMostSoManyInABatch) {
   const std::vector<std::uint32_t> index = {0, 1, 2, 3, 4};
   const Plan plan =
@@ -133,13 +171,13 @@ TEST(Router, StridesBecomeTheirBlocksBatchByBatch) {
 TEST(Router, StridesOneBehindTheOtherAreOneBlock) {
   constexpr transport::Capabilities kLarge{
       .max_batch_bytes = 1u << 20, .max_batch_blocks = 8192, .max_batch_pages = 4};
-  const Plan whole = make_plan(Strides{.bytes = 8,
-                                       .local_base = 1,
-                                       .remote_base = 2,
-                                       .levels = {Strides::Level{10, 400, 400},
-                                                  Strides::Level{5, 80, 80},
-                                                  Strides::Level{10, 8, 8}}},
-                               kLarge);
+  const Plan whole =
+      make_plan(Strides{.bytes = 8,
+                        .local_base = 1,
+                        .remote_base = 2,
+                        .levels = {Strides::Level{10, 400, 400}, Strides::Level{5, 80, 80},
+                                   Strides::Level{10, 8, 8}}},
+                kLarge);
   ASSERT_EQ(whole.batches, 1u);
   ASSERT_EQ(blocks_of(whole, 0).size(), 1u);
   EXPECT_EQ(scratch[0].local_offset, 1u);
@@ -161,8 +199,7 @@ TEST(Router, StridesWithoutBytesAreOneEmptyBatch) {
 
 TEST(Router, StridesOfAnyNumberCostOneBatchAtATime) {
   constexpr std::uint64_t kMany = std::uint64_t{1} << 50;
-  const Plan plan =
-      make_plan(Strides{.bytes = 1, .levels = {Strides::Level{kMany, 0, 2}}}, kSmall);
+  const Plan plan = make_plan(Strides{.bytes = 1, .levels = {Strides::Level{kMany, 0, 2}}}, kSmall);
   EXPECT_EQ(plan.batches, kMany / 3 + 1);
   EXPECT_EQ(blocks_of(plan, plan.batches - 1).back().remote_offset, 2 * (kMany - 1));
 }

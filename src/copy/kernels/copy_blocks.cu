@@ -9,8 +9,8 @@
 //   Guarantee  what the pieces' sources held when the kernel started is at their destinations when
 //              it has ended, visible to all that comes later in the stream: a WriteValue after it
 //              is the signal. The kernel itself raises none and fences nothing (fact:
-//              Ptx.TheCopyKernelFencesNothing). No order among pieces; two that write the same
-//              byte, or read what another writes, are undefined.
+//              Ptx.TheCopyKernelFencesNothing). No order among pieces: a byte that two write
+//              ends as either's; to read what another writes is undefined.
 //   Payload    ordinary loads and stores, never const __restrict__ or __ldg: a peer may write it,
 //              and those make ld.global.nc, outside the model (fact:
 //              Ptx.NothingIsLoadedNonCoherently). No alignment is asked for; 16 bytes a lane move

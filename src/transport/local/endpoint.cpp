@@ -74,9 +74,7 @@ RouteFacts LocalEndpoint::facts(Op, const Published& local, const ImportedMemory
     f.link = local.key.gpu == remote.key().gpu ? copy::Link::same_gpu : copy::Link::peer;
   f.shape = shape;
   if (f.mapped != Mapped::nothing && (on_gpu(ours) || on_gpu(theirs))) {
-    const auto* own = own_device(local);
-    const auto view = on_gpu(theirs) ? remote.view(own) : std::nullopt;
-    const auto* copier = transport_.gpu_copier(view ? view->device : own);
+    const auto* copier = transport_.copier_between(local, remote);
     f.kernel = copier != nullptr && copier->has_kernel();
     if (copier != nullptr) f.why_no_kernel = copier->kernel().what();
   }
@@ -131,8 +129,9 @@ Status LocalEndpoint::post(const Batch& batch) {
     return {Code::permission_denied, Scope::request,
             std::string("the peer does not permit to ") +
                 (batch.op == Op::write ? "write to" : "read from") + " this region"};
-  auto asked =
-      checked(batch.shape, batch.local->bytes(), batch.remote->bytes(), transport_.capabilities());
+  auto asked = batch.checked ? Result<Checked>(taken(batch.shape))
+                             : checked(batch.shape, batch.local->bytes(), batch.remote->bytes(),
+                                       transport_.capabilities());
   if (!asked.ok()) return asked.status();
   if (!memory->alive())
     return {Code::unreachable, Scope::request, "the peer has deregistered the region"};
@@ -146,6 +145,8 @@ Status LocalEndpoint::post(const Batch& batch) {
   slot.op = batch.op;
   slot.remote = memory;
   slot.target = local;
+  slot.kept = static_cast<const PinnedPages*>(batch.kept);
+  slot.first = batch.first;
   if (Status status = begin(slot, *local, *std::move(asked), batch.streams); !status.ok())
     return status;
   if (batch.way != nullptr) *batch.way = slot.way;
@@ -216,7 +217,7 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, Checked asked,
   Status status = start_some(slot, streams);
   // advance() tries again, but for what has to stand behind an event that is lent for this call.
   if (status.code() != Code::no_resource || streams.after != nullptr) return status;
-  if (by_index) {  // the user's lists are lent for this call only
+  if (by_index && slot.kept == nullptr) {  // the user's lists are lent for this call only
     slot.indices.assign(slot.pages.to_index.begin(), slot.pages.to_index.end());
     slot.indices.insert(slot.indices.end(), slot.pages.from_index.begin(),
                         slot.pages.from_index.end());
@@ -245,9 +246,15 @@ void LocalEndpoint::place(Slot& slot, std::uint64_t here, std::uint64_t there, c
                 .page_bytes = pages.page_bytes,
                 .to_index = pages.remote_index,
                 .from_index = pages.local_index};
+  if (slot.kept != nullptr) {
+    const std::uint64_t skipped = slot.first * sizeof(std::uint32_t);
+    slot.pages.to_list = slot.kept->remote + skipped;
+    slot.pages.from_list = slot.kept->local + skipped;
+  }
   if (slot.op == Op::read) {
     std::swap(slot.pages.to, slot.pages.from);
     std::swap(slot.pages.to_index, slot.pages.from_index);
+    std::swap(slot.pages.to_list, slot.pages.from_list);
   }
 }
 

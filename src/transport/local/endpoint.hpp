@@ -106,6 +106,8 @@ class LocalEndpoint final : public Endpoint {
     std::vector<copy::Piece> pieces;
     copy::PageList pages;                // instead of pieces; in one order
     std::vector<std::uint32_t> indices;  // of pages that wait for room with the copier
+    const PinnedPages* kept = nullptr;   // or where these lie already,
+    std::uint64_t first = 0;             // from there on
     std::size_t next = 0;                // pieces before it are with the copier or done
     copy::Method method = copy::Method::cpu_threads;
     copy::Link link = copy::Link::host;

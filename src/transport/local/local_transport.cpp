@@ -251,4 +251,36 @@ copy::GpuCopier* LocalTransport::gpu_copier(const cuda::Device* device) const {
   return found == gpu_.end() ? nullptr : found->second.get();
 }
 
+copy::GpuCopier* LocalTransport::copier_between(const Published& local,
+                                                const ImportedMemory& remote) const {
+  if (remote.mapped() == Mapped::nothing) return nullptr;
+  const cuda::Device* device =
+      local.key.kind == MemoryKind::device ? options_.topology->active(local.key.gpu) : nullptr;
+  if (remote.key().kind == MemoryKind::device)
+    if (const auto view = remote.view(device)) device = view->device;
+  return device == nullptr ? nullptr : gpu_copier(device);
+}
+
+Result<std::unique_ptr<KeptPages>> LocalTransport::keep_pages(const memory::Region& local,
+                                                              const Mapping& remote,
+                                                              const Pages& pages) {
+  std::unique_ptr<KeptPages> kept;
+  const auto ours = published(local.facts().id.serial);
+  if (ours == nullptr || pages.local_index.empty()) return kept;
+  const auto* copier = copier_between(*ours, *static_cast<const LocalMapping&>(remote).memory());
+  if (copier == nullptr || !copier->has_kernel()) return kept;
+  const auto scope = copier->device().enter();
+  if (!scope.ok()) return scope.status();
+  auto memory = cuda::PinnedBuffer::create(
+      *scope, pages.local_index.size_bytes() + pages.remote_index.size_bytes());
+  if (!memory.ok()) return memory.status();
+  auto* const index = reinterpret_cast<std::uint32_t*>(memory->data());
+  std::ranges::copy(pages.remote_index, std::ranges::copy(pages.local_index, index).out);
+  kept = std::make_unique<PinnedPages>(
+      cuda::Closings::end_by(options_.topology->closings(),
+                             std::make_unique<cuda::PinnedBuffer>(*std::move(memory))),
+      pages.local_index.size());
+  return kept;
+}
+
 }  // namespace linkspan::transport::local

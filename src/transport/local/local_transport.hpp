@@ -48,6 +48,18 @@ struct Published : std::enable_shared_from_this<Published> {
   }
 };
 
+/// Index lists in mapped host memory, first the local one. Freed by the Closings: to do so waits
+/// for what is in flight on the GPU.
+struct PinnedPages final : KeptPages {
+  PinnedPages(std::shared_ptr<cuda::PinnedBuffer> lists, std::size_t count)
+      : memory(std::move(lists)),
+        local(memory->device_address()),
+        remote(local + count * sizeof(std::uint32_t)) {}
+
+  const std::shared_ptr<cuda::PinnedBuffer> memory;  ///< Also of the closing that frees it.
+  const std::uint64_t local, remote;                 ///< As kernels see them.
+};
+
 struct LocalOptions {
   cuda::Topology* topology = nullptr;    ///< Null: no GPU here.
   memory::Registry* registry = nullptr;  ///< Null: shared memory is never pinned, and no bounces.
@@ -58,7 +70,7 @@ struct LocalOptions {
   std::size_t max_imports = kMaxImports;
 };
 
-class LocalTransport final : public Transport {
+class LocalTransport final : public Transport, public PageKeeper {
  public:
   static Result<std::unique_ptr<Transport>> create(const LocalOptions& options);
   LocalTransport(const LocalTransport&) = delete;
@@ -73,6 +85,9 @@ class LocalTransport final : public Transport {
   Status forget(const memory::Region& region) override LINKSPAN_EXCLUDES(mutex_);
   Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, base::Deadline deadline) override
       LINKSPAN_EXCLUDES(mutex_);
+  Result<std::unique_ptr<KeptPages>> keep_pages(const memory::Region& local, const Mapping& remote,
+                                                const Pages& pages) override
+      LINKSPAN_EXCLUDES(mutex_);
   std::vector<CopyCount> copies() const override;
   std::vector<std::byte> address() const override;
   Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> address, Channel& channel,
@@ -84,6 +99,9 @@ class LocalTransport final : public Transport {
   std::shared_ptr<Published> published(std::uint64_t serial) const LINKSPAN_EXCLUDES(mutex_);
   Result<memory::PublishedKey> key_of(const Published& published) const;
   copy::GpuCopier* gpu_copier(const cuda::Device* device) const LINKSPAN_EXCLUDES(mutex_);
+  /// Of the GPU that copies where both are mapped here. Null: neither is a GPU's. Any thread.
+  copy::GpuCopier* copier_between(const Published& local, const ImportedMemory& remote) const
+      LINKSPAN_EXCLUDES(mutex_);
   copy::CpuCopier& cpu_copier() noexcept { return *cpu_; }
   void begun(copy::Method method, std::size_t blocks) noexcept {
     CopyCount& count = copies_[static_cast<std::size_t>(method)];

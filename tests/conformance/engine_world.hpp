@@ -1,0 +1,85 @@
+// tests/conformance/engine_world.hpp - one far process for all tests of a suite, with a region of
+// every kind of memory that there is, here and there.
+//
+// Threads: externally synchronised.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/conformance/engine_fixture.hpp"
+
+namespace linkspan::test {
+
+class World {
+ public:
+  static constexpr std::uint64_t kBytes = 3u << 20;
+
+  World() {
+    for (const Kind& kind : kKinds) add(kind);
+    for (const Kind& kind : kUnshared) add(kind);
+  }
+  Pair& pair() { return pair_; }
+  Held& here(const Kind& kind) { return here_.at(kind.name); }
+  const RemoteRegion& remote(const Kind& kind) const { return remote_.at(kind.name); }
+
+  /// Starts what moves `blocks`, and looks at every byte of both sides.
+  template <class Start>
+  void move(const Kind& near, const Kind& far, Op op, const std::vector<Block>& blocks,
+            const Start& start) {
+    const std::uint64_t ours = ++seeds_, theirs = ++seeds_;
+    here(near).fill(ours);
+    pair_.far.fill(far.name, theirs);
+    ASSERT_EQ(finished(start()).to_string(), "ok");
+    std::vector<Expected> here_due, there_due;
+    for (const Block& b : blocks) {
+      if (op == Op::write)
+        there_due.push_back({b.remote_offset, ours, b.local_offset, b.bytes});
+      else
+        here_due.push_back({b.local_offset, theirs, b.remote_offset, b.bytes});
+    }
+    EXPECT_EQ(here(near).difference(ours, here_due), "");
+    EXPECT_EQ(pair_.far.difference(far.name, theirs, there_due), "");
+  }
+  /// The same of what was submitted as `shape`.
+  template <class Shape>
+  void move(const Kind& near, const Kind& far, Op op, const std::vector<Block>& blocks,
+            const Shape& shape, const TransferOptions& options) {
+    move(near, far, op, blocks, [&] {
+      return op == Op::write ? pair_.peer.write(here(near).region, remote(far), shape, options)
+                             : pair_.peer.read(here(near).region, remote(far), shape, options);
+    });
+  }
+  /// Both ways.
+  void move(const Kind& near, const Kind& far, const std::vector<Block>& blocks) {
+    for (const Op op : {Op::write, Op::read})
+      move(near, far, op, blocks, std::span<const Block>(blocks), {});
+  }
+
+ private:
+  void add(const Kind& kind) {
+    if (!kinds_here({kind}).ok()) return;
+    pair_.far.add(kind.name, {.kind = kind.name, .bytes = kBytes});
+    here_[kind.name] = Held::make(pair_.engine, {.kind = kind.name, .bytes = kBytes});
+    remote_[kind.name] = pair_.remote(kind.name);
+  }
+
+  std::map<std::string, Held> here_;  // outlives the Engine
+  Pair pair_;
+  std::map<std::string, RemoteRegion> remote_;
+  std::uint64_t seeds_ = 100;
+};
+
+class WithWorld {
+ protected:
+  static World& world() { return *world_; }
+  static void make_world() { world_ = std::make_unique<World>(); }
+  static void end_world() { world_.reset(); }
+
+ private:
+  inline static std::unique_ptr<World> world_;
+};
+
+}  // namespace linkspan::test
