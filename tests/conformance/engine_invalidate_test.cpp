@@ -69,7 +69,7 @@ TEST_F(EngineInvalidate, InvalidateCancelsWhatIsInFlightHere) {
   HeldStream stream;
   stream.hold();
   std::vector<Block> blocks;  // more than a copier takes at once
-  for (std::uint64_t i = 0; i < 300; ++i) blocks.push_back({i * 3001, i * 3001, 3001});
+  for (std::uint64_t i = 0; i < 300; ++i) blocks.push_back({i * 3400, i * 3400, 3001});
   const Transfer held =
       take(pair.peer.write(here.region, there, blocks, {.deadline = 20s, .after = stream.order()}));
   const Status busy = pair.engine.invalidate(here.region, 50ms);
