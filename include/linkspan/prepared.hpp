@@ -6,8 +6,8 @@
 //
 // Threads: any thread; several posts may be in flight at once, each a Transfer of its own. A handle
 // may be copied and may outlive the Region, the RemoteRegion, the Peer and the Engine: posting then
-// answers what a write or read would. While it lives it counts as a handle of both regions: the
-// peer's stays mapped here.
+// answers what a write or read would. It counts as a handle of the peer's region, which stays
+// mapped here while it lives, but does not hold the local one.
 #pragma once
 
 #include <cstdint>

@@ -63,19 +63,19 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   PeerState state(std::uint64_t peer);
   std::string peer_name(std::uint64_t peer);
 
-  // core.cpp
+  // core_transfers.cpp
   Result<Transfer> submit(std::uint64_t peer, Op op, const Region& local,
                           const RemoteRegion& remote, const UserShape& shape,
                           const TransferOptions& options);
-  Result<Explanation> explain(std::uint64_t peer, Op op, const Region& local,
-                              const RemoteRegion& remote, transport::Shape shape);
-  // core_prepared.cpp
   Result<Prepared> prepare(std::uint64_t peer, Op op, const Region& local,
                            const RemoteRegion& remote, UserShape shape);
   Result<Transfer> post(const std::shared_ptr<PreparedState>& prepared,
                         const TransferOptions& options);
   Result<Transfer> post(const PreparedState& prepared, std::span<const std::uint32_t> subset,
                         const TransferOptions& options);
+  // core.cpp
+  Result<Explanation> explain(std::uint64_t peer, Op op, const Region& local,
+                              const RemoteRegion& remote, transport::Shape shape);
   // two_sided.cpp
   Result<Transfer> exchange(std::uint64_t peer, bool sends, control::Space space, std::uint64_t tag,
                             const void* data, std::uint64_t bytes, const TransferOptions& options);
@@ -136,7 +136,8 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   Status begin_exchange(const std::shared_ptr<TransferState>& transfer);
   Result<Sides> sides(std::uint64_t peer, Op op, const Region& local,
                       const RemoteRegion& remote) const;
-  Status is_registered(const memory::Registration& local) const;
+  Result<std::shared_ptr<const memory::Registration>> registered(const memory::RegionId& id) const;
+  Result<std::shared_ptr<TransferState>> transfer_of(const PreparedState& prepared) const;
   struct Planned {
     Plan plan;
     transport::Shape size;

@@ -46,6 +46,7 @@ struct Sides {
 /// A submission that was checked and is made again and again: of no transfer, or of many.
 /// Threads: immutable after construction; destroyed off the lock.
 struct PreparedState : Sides {
+  memory::RegionId region;  // in place of `local`, which would hold the pin of one that has ended
   transport::Shape size;
   std::vector<std::uint32_t> lists;  // the user's, one behind the other,
   Pages pages;                       // if he gave pages; the plan's, if they stay pages

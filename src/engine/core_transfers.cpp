@@ -1,0 +1,226 @@
+// How transfers begin: submitted, or prepared (checked and planned once) and posted.
+#include <algorithm>
+#include <utility>
+
+#include "engine/core.hpp"
+#include "transport/batch.hpp"
+
+namespace linkspan::engine {
+
+Result<Sides> Core::sides(std::uint64_t peer, Op op, const Region& local,
+                          const RemoteRegion& remote) const {
+  const auto refuse = [](Code code, std::string what) {
+    return Status(code, Scope::request, std::move(what));
+  };
+  if (!remote.valid()) return refuse(Code::invalid_argument, "no remote region was given");
+  const ImportedRegion& imported = *remote.imported_;
+  if (imported.peer != peer || remote.core_.get() != this)
+    return refuse(Code::invalid_argument, "the remote region \"" + imported.name +
+                                              "\" is of peer " + std::to_string(imported.peer) +
+                                              ", not of peer " + std::to_string(peer));
+  std::size_t transport = 0;
+  while (transport < imported.mappings.size() && imported.mappings[transport] == nullptr)
+    ++transport;
+  if (transport == imported.mappings.size())
+    return refuse(Code::unreachable, "no transport reaches \"" + imported.name + "\"");
+  if (!local.valid()) return refuse(Code::invalid_argument, "no local region was given");
+  auto found = registered(local.registration_->id());
+  if (!found.ok()) return found.status();
+  return Sides{.peer = peer,
+               .op = op,
+               .transport = transport,
+               .local = *std::move(found),
+               .remote = remote.imported_};
+}
+
+Result<std::shared_ptr<const memory::Registration>> Core::registered(
+    const memory::RegionId& id) const {
+  if (auto found = registry_->find(id)) return found;
+  return Status(Code::invalid_argument, Scope::request,
+                "the local region is not registered in this Engine");
+}
+
+/// Checked against both regions, whatever its size.
+Result<Core::Planned> Core::plan(const Sides& sides, const UserShape& shape) const {
+  constexpr transport::Capabilities kAnySize{.max_batch_bytes = ~std::uint64_t{0},
+                                             .max_batch_blocks = ~std::uint64_t{0},
+                                             .max_batch_pages = ~std::uint64_t{0}};
+  const std::uint64_t here = sides.local->region().bytes();
+  const std::uint64_t there =
+      std::min(sides.remote->bytes, sides.remote->mappings[sides.transport]->bytes());
+  const transport::Capabilities& limits = transports_[sides.transport]->capabilities();
+  Planned planned;
+  if (const auto* pages = std::get_if<Pages>(&shape)) {
+    if (Status status = transport::check_pages(*pages, here, there, kAnySize); !status.ok())
+      return status;
+    planned = {make_plan(*pages, limits), transport::shape_of(*pages)};
+    return planned;
+  }
+  if (const auto* strides = std::get_if<Strides>(&shape)) {
+    if (Status status = transport::check_strides(*strides, here, there, kAnySize); !status.ok())
+      return status;
+    planned = {make_plan(*strides, limits), transport::shape_of(transport::merged(*strides))};
+  } else {
+    const auto blocks =
+        transport::checked_blocks(std::get<std::span<const Block>>(shape), here, there, kAnySize);
+    if (!blocks.ok()) return blocks.status();
+    planned = {make_plan(*blocks, limits), transport::shape_of(*blocks)};
+  }
+  planned.plan.checked = true;
+  return planned;
+}
+
+Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
+                              const RemoteRegion& remote, const UserShape& shape,
+                              const TransferOptions& options) {
+  auto between = sides(peer, op, local, remote);
+  if (!between.ok()) return between.status();
+  auto planned = plan(*between, shape);
+  if (!planned.ok()) return planned.status();
+  auto transfer = std::make_shared<TransferState>();
+  static_cast<Sides&>(*transfer) = *std::move(between);
+  transfer->own = std::move(planned->plan);
+  return begin(std::move(transfer), planned->size, options);
+}
+
+Result<Transfer> Core::begin(std::shared_ptr<TransferState> transfer, transport::Shape size,
+                             const TransferOptions& options) {
+  const auto refuse = [](Code code, std::string what) {
+    return Status(code, Scope::request, std::move(what));
+  };
+  if (options.notification.size() > kMaxNotification)
+    return refuse(Code::invalid_argument,
+                  "a notification of " + std::to_string(options.notification.size()) +
+                      " bytes; at most " + std::to_string(kMaxNotification));
+  if (!options.require.empty()) {
+    auto way = explain(*transfer, size);
+    if (!way.ok()) return way.status();
+    if (!meets(way->path, options.require))
+      return refuse(Code::unsupported, "path \"" + options.require +
+                                           "\" was required, this transfer takes \"" + way->path +
+                                           "\": " + way->reason);
+  }
+  auto place =
+      streams_->place(options.after, options.release, transfer->local->region().facts().gpu);
+  if (!place.ok()) return place.status();
+  transfer->bytes = size.bytes;
+  transfer->batches = transfer->plan().batches;
+  transfer->stream = place->after;
+  transfer->mark = std::move(place->mark);
+  transfer->stay = std::move(place->stay);
+  transfer->wants_release = place->release.device != nullptr;
+  transfer->notification.assign(options.notification.begin(), options.notification.end());
+  transfer->submitted = base::Clock::steady().now();
+  const Duration deadline =
+      options.deadline > Duration::zero() ? options.deadline : options_.transfer_deadline;
+  transfer->deadline =
+      transfer->submitted + std::min(deadline, Duration(base::Time::max() - transfer->submitted));
+  if (!transfer->local->acquire())
+    return refuse(Code::invalid_argument, "the local region was deregistered");
+  Status status;
+  {
+    const base::MutexLock lock(worker_.mutex);
+    status = worker_.submit(transfer);
+  }
+  if (!status.ok()) {
+    transfer->local->release();
+    return status;
+  }
+  watcher_->expect();
+  if (place->release.device != nullptr) hold_stream(*transfer, *place);
+  return Transfer(shared_from_this(), std::move(transfer));
+}
+
+/// The user's stream waits: for an event in ours, or for a Gate that the end of the transfer opens.
+/// Both fail only with the user's context, which has nothing left to run.
+void Core::hold_stream(TransferState& transfer, StreamPlace& place) {
+  std::optional<cuda::PooledEvent> behind;
+  {
+    const base::MutexLock lock(worker_.mutex);
+    transfer.wants_release = false;  // from now on an event would come too late
+    behind = std::move(transfer.behind);
+    if (!behind && transfer.quiet) return;
+    // Before it is armed: an end that comes meanwhile opens it. A closing that begins then waits
+    // for the Gate's stream, and arm() for the closing.
+    if (!behind) transfer.gate = place.gate;
+  }
+  Status status;
+  if (behind) {
+    const auto scope = place.release.device->enter();
+    status = scope.ok() ? cuda::make_wait(*scope, place.release.handle, **behind) : scope.status();
+  } else {
+    status = place.gate->arm(place.release);
+  }
+  if (!status.ok() && log_.enabled(base::Level::error))
+    log_.write(base::Level::error, "transfer " + std::to_string(transfer.id) +
+                                       " does not hold its stream: " + status.to_string());
+}
+
+Result<Prepared> Core::prepare(std::uint64_t peer, Op op, const Region& local,
+                               const RemoteRegion& remote, UserShape shape) {
+  auto between = sides(peer, op, local, remote);
+  if (!between.ok()) return between.status();
+  auto state = std::make_shared<PreparedState>();
+  static_cast<Sides&>(*state) = *std::move(between);
+  if (auto* pages = std::get_if<Pages>(&shape)) {  // first ours, then checked
+    std::vector<std::uint32_t>& lists = state->lists;
+    const std::size_t count = pages->local_index.size();
+    lists.reserve(count + pages->remote_index.size());
+    lists.insert(lists.end(), pages->local_index.begin(), pages->local_index.end());
+    lists.insert(lists.end(), pages->remote_index.begin(), pages->remote_index.end());
+    pages->local_index = std::span(lists).first(count);
+    pages->remote_index = std::span(lists).subspan(count);
+    state->pages = *pages;
+    state->has_pages = true;
+  }
+  auto planned = plan(*state, shape);
+  if (!planned.ok()) return planned.status();
+  state->plan = std::move(planned->plan);
+  state->plan.checked = true;
+  state->size = planned->size;
+  auto* keeper = dynamic_cast<transport::PageKeeper*>(transports_[state->transport].get());
+  if (keeper != nullptr && !state->plan.pages.local_index.empty()) {
+    auto kept = keeper->keep_pages(state->local->region(),
+                                   *state->remote->mappings[state->transport], state->pages);
+    if (!kept.ok()) return kept.status();
+    state->kept = *std::move(kept);
+  }
+  state->region = state->local->id();
+  state->local = nullptr;
+  return Prepared(shared_from_this(), std::move(state));
+}
+
+/// Nothing is said of its plan yet.
+Result<std::shared_ptr<TransferState>> Core::transfer_of(const PreparedState& prepared) const {
+  auto local = registered(prepared.region);
+  if (!local.ok()) return local.status();
+  auto transfer = std::make_shared<TransferState>();
+  static_cast<Sides&>(*transfer) = prepared;
+  transfer->local = *std::move(local);
+  return transfer;
+}
+
+Result<Transfer> Core::post(const std::shared_ptr<PreparedState>& prepared,
+                            const TransferOptions& options) {
+  auto transfer = transfer_of(*prepared);
+  if (!transfer.ok()) return transfer.status();
+  (*transfer)->prepared = prepared;
+  return begin(*std::move(transfer), prepared->size, options);
+}
+
+Result<Transfer> Core::post(const PreparedState& prepared, std::span<const std::uint32_t> subset,
+                            const TransferOptions& options) {
+  if (!prepared.has_pages)
+    return Status(Code::invalid_argument, Scope::request,
+                  "a subset of what was prepared without page lists");
+  auto transfer = transfer_of(prepared);
+  if (!transfer.ok()) return transfer.status();
+  auto plan = make_plan(prepared.pages, subset, transports_[prepared.transport]->capabilities());
+  if (!plan.ok()) return plan.status();
+  (*transfer)->own = *std::move(plan);
+  const std::uint64_t page = prepared.pages.page_bytes;
+  return begin(*std::move(transfer),
+               {.blocks = page == 0 ? 0 : subset.size(), .bytes = page * subset.size()}, options);
+}
+
+}  // namespace linkspan::engine
