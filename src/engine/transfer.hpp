@@ -83,7 +83,10 @@ struct TransferState : Sides {
   bool canceled = false, expired = false;
   std::atomic<bool> quiet{false};
 
-  const Plan& plan() const noexcept { return prepared != nullptr ? prepared->plan : own; }
+  const Plan& plan() const noexcept {
+    const PreparedState* shared = prepared.get();
+    return shared != nullptr ? shared->plan : own;
+  }
   bool all_posted() const noexcept { return posted == batches; }
 };
 
