@@ -38,15 +38,17 @@ Result<std::unique_ptr<KernelCopy>> KernelCopy::create(const cuda::Device& devic
                                                     *std::move(aborted), *std::move(abort)));
 }
 
-Result<Duration> KernelCopy::run(const KernelPages& pages, Duration limit) {
+Result<Duration> KernelCopy::run(const KernelPages& pages, Duration limit, bool again) {
   auto scope = device_.enter();
   if (!scope.ok()) return scope.status();
   const std::size_t count = pages.to_index.size(), index_bytes = count * sizeof(std::uint32_t);
   if (Status s = reserve(*scope, 2 * index_bytes); !s.ok()) return s;
 
   const auto begin = Clock::now();
-  std::memcpy(list_->data(), pages.to_index.data(), index_bytes);
-  std::memcpy(list_->data() + index_bytes, pages.from_index.data(), index_bytes);
+  if (!again) {
+    std::memcpy(list_->data(), pages.to_index.data(), index_bytes);
+    std::memcpy(list_->data() + index_bytes, pages.from_index.data(), index_bytes);
+  }
   const std::uint64_t part = std::min(entry_bytes(count * pages.page_bytes), pages.page_bytes);
   const std::uint64_t parts = (pages.page_bytes + part - 1) / part;
   PagesParameter parameter{.to = pages.to,

@@ -40,7 +40,8 @@ class KernelCopy {
 
   /// From before the list is written to the moment that the host sees the end. The first run of a
   /// longer list than any before makes room for it, off the clock. timed_out: as GpuCopy::run().
-  Result<Duration> run(const KernelPages& pages, Duration limit);
+  /// `again`: the lists lie where the last run, of the same pages, has put them.
+  Result<Duration> run(const KernelPages& pages, Duration limit, bool again = false);
   Result<Duration> run(std::span<const KernelPiece> pieces, Duration limit);
 
  private:

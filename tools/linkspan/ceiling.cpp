@@ -66,7 +66,7 @@ Ceilings::Made Ceilings::by_gpu(const Pair& pair, const Layout& layout, unsigned
           ? "over bare code's own CUDA IPC mapping of the same memory"
           : our(host).place().name() + " memory of this process and " +
                 (far.on_gpu() ? "bare code's own CUDA IPC mapping" : "its GPU");
-  if (many) return by_kernel(way, layout, where);
+  if (many) return by_kernel(way, layout, against, where);
   if (against != Against::staged || (near.on_gpu() && far.on_gpu()))
     return by_copies(std::move(way), layout.payload, depth, against, where);
   auto staged = by_staging(way, layout.payload, pair.to().on_gpu(), where);
@@ -120,7 +120,7 @@ Ceilings::Made Ceilings::by_copies(std::shared_ptr<const Route> route, std::uint
 }
 
 Ceilings::Made Ceilings::by_kernel(const std::shared_ptr<const Route>& route, const Layout& layout,
-                                   const std::string& where) {
+                                   Against against, const std::string& where) {
   const auto made = find_or_make(kernels_, route->device,
                                  [&] { return bare::KernelCopy::create(*route->device); });
   if (!made.ok()) return made.status();
@@ -128,11 +128,13 @@ Ceilings::Made Ceilings::by_kernel(const std::shared_ptr<const Route>& route, co
   if (layout.page_bytes != 0) {
     const bare::KernelPages pages{route->to, route->from, layout.page_bytes, layout.to_index,
                                   layout.from_index};
-    return std::vector{
-        Contender{.how = "indices copied to mapped memory + a kernel + flag, " + where, .run = [=] {
-                    (void)route;  // whose mapping it is
-                    return kernel->run(pages, kLimit);
-                  }}};
+    const bool ready = against == Against::ready;
+    return std::vector{Contender{.how = std::string(ready ? "indices in" : "indices copied to") +
+                                        " mapped memory + a kernel + flag, " + where,
+                                 .run = [=, again = false]() mutable {
+                                   (void)route;  // whose mapping it is
+                                   return kernel->run(pages, kLimit, std::exchange(again, ready));
+                                 }}};
   }
   std::vector<bare::KernelPiece> pieces;
   pieces.reserve(layout.pieces.size());

@@ -47,9 +47,10 @@ struct Pair {
 
 /// Which bare calls a row is held against. Many pieces: one kernel, or none.
 enum class Against : std::uint8_t {
-  usual,  ///< The copy engine and a flag; the CPU's threads.
-  sync,   ///< The same, or cuStreamSynchronize in place of the flag where that is faster.
-  staged  ///< Pageable memory and a GPU: threads with pinned slots; the driver's own copy beside.
+  usual,   ///< The copy engine and a flag; the CPU's threads.
+  sync,    ///< The same, or cuStreamSynchronize in place of the flag where that is faster.
+  staged,  ///< Pageable memory and a GPU: threads with pinned slots; the driver's own copy beside.
+  ready    ///< Pages by one kernel whose lists lie in mapped memory since its first run.
 };
 
 /// Where the bytes of a bare call by a GPU lie.
@@ -79,7 +80,7 @@ class Ceilings {
   Made by_gpu(const Pair& pair, const Layout& layout, unsigned depth, Against against, Place host);
   Made by_copies(std::shared_ptr<const Route> route, std::uint64_t bytes, unsigned depth,
                  Against against, const std::string& where);
-  Made by_kernel(const std::shared_ptr<const Route>& route, const Layout& layout,
+  Made by_kernel(const std::shared_ptr<const Route>& route, const Layout& layout, Against against,
                  const std::string& where);
   Made by_staging(std::shared_ptr<const Route> route, std::uint64_t bytes, bool to_gpu,
                   const std::string& where);

@@ -112,16 +112,29 @@ std::vector<PairRun::Submission> PairRun::submissions_of(std::span<const Pair> p
   return out;
 }
 
+Status PairRun::prepare(std::span<Submission> all) const {
+  for (Submission& one : all) {
+    const auto& [pair, base, blocks, pages, ready] = one;
+    const Region& local = pair->local.region();
+    auto made = pages.page_bytes != 0
+                    ? both_.peer().prepare(pair->op, local, pair->far.region, pages)
+                    : both_.peer().prepare(pair->op, local, pair->far.region, std::span(blocks));
+    if (!made.ok()) return made.status();
+    one.ready = *std::move(made);
+  }
+  return {};
+}
+
 Result<Duration> PairRun::verified(const Contender& contender, std::span<const Submission> all,
                                    const Shape& shape, const Layout& layout) {
   const std::uint64_t sent = ++seed_, before = ++seed_;
-  for (const auto& [pair, base, blocks, pages] : all) {
+  for (const auto& [pair, base, blocks, pages, ready] : all) {
     if (Status s = fill(*pair, true, base, layout.extent, sent, base); !s.ok()) return s;
     if (!layout.gaps()) continue;
     if (Status s = fill(*pair, false, base, layout.extent, before, base); !s.ok()) return s;
   }
   auto took = contender.run();
-  for (const auto& [pair, base, blocks, pages] : all) {
+  for (const auto& [pair, base, blocks, pages, ready] : all) {
     if (!took.ok()) return took;
     Status arrived = pair->to_far()
                          ? ask(far_request("arrived", pair->far.place, {base, sent, before}) + ' ' +
@@ -134,11 +147,14 @@ Result<Duration> PairRun::verified(const Contender& contender, std::span<const S
 
 Status PairRun::measure(std::span<const Pair> pairs, const RunPlan& plan, const Layout& layout,
                         Row& out) {
-  const std::vector<Submission> all = submissions_of(pairs, layout, plan.depth);
+  std::vector<Submission> all = submissions_of(pairs, layout, plan.depth);
+  if (plan.prepared)
+    if (Status s = prepare(all); !s.ok()) return s;
   std::vector<Contender> contenders(1);
   contenders.front() = {.run = [&] { return transfer(all); }, .same_bytes = true};
   if (plan.ceiling) {
-    auto bare = both_.ceilings().make(pairs.front(), layout, plan.depth, plan.against, out.path);
+    auto bare = both_.ceilings().make(pairs.front(), layout, plan.depth,
+                                      plan.prepared ? Against::ready : plan.against, out.path);
     if (!bare.ok()) return bare.status();
     std::move(bare->begin(), bare->end(), std::back_inserter(contenders));
   }
@@ -187,8 +203,9 @@ Result<Duration> PairRun::transfer(std::span<const Submission> all) {
   Status status;
   const auto begin = base::Clock::steady().now();
   for (const Submission& one : all) {
-    auto moved = one.pages.page_bytes != 0 ? submit(*one.pair, one.pages)
-                                           : submit(*one.pair, std::span<const Block>(one.blocks));
+    auto moved = one.ready.valid()           ? one.ready.post(options)
+                 : one.pages.page_bytes != 0 ? submit(*one.pair, one.pages)
+                                             : submit(*one.pair, std::span(one.blocks));
     if (!moved.ok()) {
       status = moved.status();
       break;

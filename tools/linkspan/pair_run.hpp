@@ -32,6 +32,7 @@ struct RunPlan {
   unsigned depth = 1;    ///< Row::depth
   bool latency = false;  ///< Row::latency
   bool verify = true, ceiling = true;
+  bool prepared = false;  ///< Each transfer is prepared once and posted each time.
   Against against = Against::usual;
   std::string label{}, suffix{};               ///< Row::label, Row::suffix
   Bar bar{};                                   ///< Row::bar
@@ -63,11 +64,13 @@ class PairRun {
     const Pair* pair;
     std::uint64_t base = 0;  // of its bytes in both memories
     std::vector<Block> blocks{};
-    Pages pages{};  // without indices: blocks
+    Pages pages{};     // without indices: blocks
+    Prepared ready{};  // instead of both
   };
 
   static std::vector<Submission> submissions_of(std::span<const Pair> pairs, const Layout& layout,
                                                 unsigned depth);
+  Status prepare(std::span<Submission> all) const;
   Status verify_spans(const Pair& pair);
   Status measure(std::span<const Pair> pairs, const RunPlan& plan, const Layout& layout, Row& out);
   Status note(Status status);

@@ -71,7 +71,7 @@ void lay_out_odd(const Shape& shape, Layout& out) {
 
 void lay_out_blocks(const Shape& shape, Layout& out) {
   for (std::uint64_t i = 0; i < shape.count; ++i)
-    out.pieces.push_back({i * shape.bytes, i * shape.bytes, shape.bytes});
+    out.pieces.push_back({i * shape.bytes, (shape.count - 1 - i) * shape.bytes, shape.bytes});
   out.extent = shape.count * shape.bytes;
 }
 

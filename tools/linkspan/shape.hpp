@@ -16,7 +16,7 @@
 namespace linkspan::tool {
 
 enum class Form : std::uint8_t {
-  blocks,  ///< Equal blocks, side by side. One: what has one piece.
+  blocks,  ///< Equal blocks, which arrive in reverse order: none continues another.
   pages,   ///< Equal pages, scattered on both sides.
   odd,     ///< Blocks of odd sizes from 1 B to 64 MiB, scattered on the side that receives.
 };

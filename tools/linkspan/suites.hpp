@@ -20,6 +20,7 @@ struct SuiteRow {
   const char *label = "", *suffix = "";
   Against against = Against::usual;
   PlannedRow::Kind kind = PlannedRow::Kind::transfers;
+  bool prepared = false;
 };
 
 std::vector<std::string> suite_names();
