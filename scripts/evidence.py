@@ -3,7 +3,8 @@
 
 evidence.py sources              git tree hashes of the source folders, for a pack
 evidence.py stamp DIR COMMIT     on the GPU machine: what ran where, in DIR/stamp.json
-evidence.py merge DIR            DIR's results -> evidence/*.json
+evidence.py merge DIR [MORE...]  DIR's results -> evidence/*.json; what further runs of its commit
+                                 counted as faults is added
 evidence.py check                warns where the code has changed since; always exits 0
 """
 
@@ -126,8 +127,29 @@ def suite_of(file: pathlib.Path) -> dict:
     }
 
 
-def merge(folder: pathlib.Path) -> None:
+def add_up(runs: list[dict]) -> dict:
+    """Faults of several runs: counts are sums, times the longest. What had to be none, or was
+    asked of each run, holds if it held in all; of kills all together must be as many as the bar."""
+    rows = []
+    for first in runs[0]["rows"]:
+        same = [row for run in runs for row in run["rows"] if row["id"] == first["id"]]
+        values = [row["value"] for row in same]
+        total = {**first, "value": max(values) if first["unit"] == "ms" else sum(values)}
+        if first["id"] == "kills":
+            each = [row for run in runs for row in run["rows"] if row["id"] == "kill_rounds"]
+            total["pass"] = total["value"] >= first["bar"] and all(row["pass"] for row in each)
+        else:
+            total["pass"] = all(row["pass"] for row in same)
+        rows.append(total)
+    return {**runs[0], "command": "; ".join(run["command"] for run in runs), "rows": rows}
+
+
+def merge(folder: pathlib.Path, more: list[pathlib.Path]) -> None:
     stamped = json.loads((folder / "stamp.json").read_text())
+    for other in more:
+        commit = json.loads((other / "stamp.json").read_text())["commit"]
+        if commit != stamped["commit"]:
+            sys.exit(f"{other} is a run of {commit}, {folder} of {stamped['commit']}")
     if stamped["commit"].endswith("-dirty"):
         print(f"warning: the run was packed from uncommitted changes ({stamped['commit']})")
     for topic, about in TOPICS.items():
@@ -136,10 +158,15 @@ def merge(folder: pathlib.Path) -> None:
             for name in about["rows"]
             if (folder / f"{name}.json").exists()
         ]
+        if topic == "faults" and results:
+            others = [json.loads((other / "faults.json").read_text()) for other in more]
+            results = [add_up([*results, *others])]
+        folders = [folder, *more] if topic == "faults" else [folder]
         suites = [
-            suite_of(folder / f"{name}.xml")
+            suite_of(each / f"{name}.xml")
+            for each in folders
             for name in about["suites"]
-            if (folder / f"{name}.xml").exists()
+            if (each / f"{name}.xml").exists()
         ]
         if not results and not suites:
             continue
@@ -186,8 +213,8 @@ def main() -> int:
             print(json.dumps(tree_hashes(), indent=2))
         case ["stamp", folder, commit]:
             stamp(pathlib.Path(folder), commit)
-        case ["merge", folder]:
-            merge(pathlib.Path(folder))
+        case ["merge", folder, *more]:
+            merge(pathlib.Path(folder), [pathlib.Path(other) for other in more])
         case ["check"]:
             check()
         case _:

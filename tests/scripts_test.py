@@ -251,16 +251,18 @@ class Mutants(unittest.TestCase):
 class Evidence(unittest.TestCase):
     """evidence.py merge, in a scratch tree of its own."""
 
-    def merge(self, results: dict[str, dict]) -> dict:
+    def merge(self, results: dict[str, dict], *more: dict[str, dict]) -> dict:
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             (root / "scripts").mkdir()
             shutil.copy(ROOT / "scripts/evidence.py", root / "scripts")
             stamp = {"commit": "c0ffee", "sources": {}, "date": "2026-01-01", "machine": {}}
-            (root / "run").mkdir()
-            for name, content in {"stamp": stamp, **results}.items():
-                (root / f"run/{name}.json").write_text(json.dumps(content))
-            merge = [sys.executable, root / "scripts/evidence.py", "merge", root / "run"]
+            runs = [root / f"run{i}" for i in range(1 + len(more))]
+            for run, contents in zip(runs, (results, *more)):
+                run.mkdir()
+                for name, content in {"stamp": stamp, **contents}.items():
+                    (run / f"{name}.json").write_text(json.dumps(content))
+            merge = [sys.executable, root / "scripts/evidence.py", "merge", *runs]
             subprocess.run(merge, check=True, capture_output=True)
             files = (root / "evidence").iterdir()
             return {file.stem: json.loads(file.read_text()) for file in files}
@@ -290,6 +292,29 @@ class Evidence(unittest.TestCase):
             self.assertEqual(merged[topic].get("absent", []), absent)
             told = (merged[topic]["what"], merged[topic]["command"])
             self.assertEqual(told, ("w", "linkspan x"))
+
+    def test_kills_of_several_runs_add_up(self):
+        def run(kills, lost, slowest):
+            count = {"unit": "count", "bar": 0}
+            rows = [
+                {**count, "id": "kill_rounds", "value": kills, "bar": 200, "pass": kills >= 200},
+                {"id": "slowest", "unit": "ms", "value": slowest, "bar": 9, "pass": slowest <= 9},
+                {**count, "id": "kills", "value": kills, "bar": 1000, "pass": False},
+                {**count, "id": "lost_bytes", "value": lost, "pass": lost == 0},
+            ]
+            return {"faults": {"what": "w", "command": f"{kills}", "rows": rows}}
+
+        def told(*runs):
+            rows = self.merge(*runs)["faults"]["rows"]
+            return [(row["value"], row["pass"]) for row in rows]
+
+        self.assertEqual(
+            told(run(600, 0, 3), run(400, 0, 7)), [(1000, True), (7, True), (1000, True), (0, True)]
+        )
+        self.assertEqual(
+            told(run(900, 1, 3), run(100, 0, 10)),
+            [(1000, False), (10, False), (1000, False), (1, False)],
+        )
 
 
 if __name__ == "__main__":
