@@ -40,6 +40,15 @@ class EnginePrepared : public ::testing::TestWithParam<WayCase> {
     pair_->far.fill("there", 2);
   }
 
+  /// One of kParts of all pages: those in flight at once write no byte twice.
+  Prepared part(std::uint64_t i) {
+    std::vector<std::uint32_t> some(kPages / kParts);
+    std::iota(some.begin(), some.end(), static_cast<std::uint32_t>(i * some.size()));
+    return take(pair_->peer.prepare(Op::write, here_.region, pair_->remote("there"),
+                                    Pages{kPage, 0, 0, some, some}));
+  }
+  static constexpr std::uint64_t kParts = 16;
+
   Held here_;  // outlives the Engine
   std::unique_ptr<Pair> pair_;
   Prepared prepared_;
@@ -72,8 +81,10 @@ TEST_P(EnginePrepared, AnswersInvalidArgumentAfterInvalidateWhichEndsWhatIsInFli
 }
 
 TEST_P(EnginePrepared, AnswersDisconnectedAfterThePeersDeath) {
+  std::vector<Prepared> parts;
+  for (std::uint64_t i = 0; i < kParts; ++i) parts.push_back(part(i));
   std::vector<Transfer> posted;
-  for (int i = 0; i < 8; ++i) posted.push_back(take(prepared_.post()));
+  for (const Prepared& each : parts) posted.push_back(take(each.post()));
   pair_->far.process().kill();
   for (const Transfer& each : posted) {
     const Status end = each.wait(2s);
@@ -110,15 +121,8 @@ TEST_P(EnginePrepared, AWrongPositionIsNamedAndNothingMoves) {
 }
 
 TEST_P(EnginePrepared, DroppedInFlightItStaysUntilItsTransferIsQuiet) {
-  std::vector<std::uint32_t> all(kPages);
-  std::iota(all.begin(), all.end(), 0);
-  const RemoteRegion there = pair_->remote("there");
   std::vector<Transfer> posted;
-  for (int i = 0; i < 20; ++i) {
-    const Prepared once =
-        take(pair_->peer.prepare(Op::write, here_.region, there, Pages{kPage, 0, 0, all, all}));
-    posted.push_back(take(once.post()));
-  }
+  for (std::uint64_t i = 0; i < kParts; ++i) posted.push_back(take(part(i).post()));
   for (const Transfer& each : posted) EXPECT_EQ(each.wait(30s).to_string(), "ok");
   EXPECT_EQ(pair_->far.difference("there", 2, {{0, 1, 0, kMiB}}), "");
 }

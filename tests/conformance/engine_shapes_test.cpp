@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "tests/conformance/engine_world.hpp"
+#include "tests/support/sanitizers.hpp"
 
 namespace linkspan::test {
 namespace {
@@ -87,16 +88,15 @@ class EngineShapePairs : public ::testing::TestWithParam<std::tuple<Kind, Kind>>
 TEST_P(EngineShapePairs, MovesPagesOfEverySize) {
   for (const auto& [page_bytes, count] : {std::pair<std::uint64_t, std::size_t>{1, 0},
                                           {257, 1},
-                                          {1, 1000},
-                                          {3, 999},
-                                          {16, 4097},
-                                          {256, 700},
-                                          {257, 2500}})
-    for (const Op op : {Op::write, Op::read}) {
-      SCOPED_TRACE(page_bytes);
-      const Shuffled list(page_bytes, count);
-      move(op, list.blocks(), list.pages);
-    }
+                                          {1, 100},
+                                          {3, 99},
+                                          {16, 257},
+                                          {256, 70},
+                                          {257, 150}}) {
+    SCOPED_TRACE(page_bytes);
+    const Shuffled list(page_bytes, count);
+    move(count % 2 == 0 ? Op::write : Op::read, list.blocks(), list.pages);
+  }
 }
 
 TEST_P(EngineShapePairs, MovesMorePagesThanABatchHolds) {
@@ -143,12 +143,12 @@ TEST_P(EngineShapePairs, MovesStridesThatMergeOrAreMany) {
 
 TEST_P(EngineShapePairs, WhatIsPreparedIsPostedAgainAndAgain) {
   for (const Op op : {Op::write, Op::read}) {
-    const Shuffled list(257, 3001);
+    const Shuffled list(257, 301);
     const Prepared pages = prepare(op, list.pages);
-    EXPECT_EQ(pages.bytes(), 257u * 3001);
+    EXPECT_EQ(pages.bytes(), 257u * 301);
     for (int i = 0; i < 3; ++i)
       world().move(near(), far(), op, list.blocks(), [&] { return pages.post(); });
-    const Indices some = {3000, 0, 17, 18, 19, 2};
+    const Indices some = {300, 0, 17, 18, 19, 2};
     world().move(near(), far(), op, list.blocks(some), [&] { return pages.post(some); });
     world().move(near(), far(), op, {}, [&] { return pages.post(Indices()); });
 
@@ -201,7 +201,11 @@ TEST_P(EngineShapePairs, NoByteOfAListLandsAfterACancel) {
   for (const Op op : {Op::write, Op::read}) {
     const Prepared prepared = prepare(op, list.pages);
     std::vector<Transfer> posted;
-    for (int i = 0; i < 3; ++i) posted.push_back(take(prepared.post()));
+    for (std::uint32_t i = 0; i < 4; ++i) {  // those in flight at once write no byte twice
+      Indices part(list.ours.size() / 4);
+      std::iota(part.begin(), part.end(), static_cast<std::uint32_t>(i * part.size()));
+      posted.push_back(take(prepared.post(part)));
+    }
     for (const Transfer& each : posted) {
       const Status asked = each.cancel();
       EXPECT_TRUE(asked.ok() || asked.code() == Code::pending) << asked.to_string();
@@ -221,9 +225,13 @@ TEST_P(EngineShapePairs, NoByteOfAListLandsAfterACancel) {
 std::string name_of_pair(const ::testing::TestParamInfo<std::tuple<Kind, Kind>>& param) {
   return std::string(std::get<0>(param.param).name) + "_to_" + std::get<1>(param.param).name;
 }
+#if defined(LINKSPAN_SANITIZER)  // takes its time, and knows no kinds of memory
+constexpr Kind kEnds[] = {kKinds[1], kKinds[3]};
+#else
+constexpr auto& kEnds = kKinds;
+#endif
 INSTANTIATE_TEST_SUITE_P(Every, EngineShapePairs,
-                         ::testing::Combine(::testing::ValuesIn(kKinds),
-                                            ::testing::ValuesIn(kKinds)),
+                         ::testing::Combine(::testing::ValuesIn(kEnds), ::testing::ValuesIn(kEnds)),
                          name_of_pair);
 INSTANTIATE_TEST_SUITE_P(Bounced, EngineShapePairs,
                          ::testing::Values(std::tuple{kUnshared[0], kUnshared[1]},
