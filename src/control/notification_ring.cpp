@@ -30,7 +30,8 @@ Result<NotificationRing> NotificationRing::open(const base::Fd& ring) {
 Status NotificationRing::put(std::span<const std::byte> message) {
   if (message.size() > kLongest)
     return {Code::invalid_argument, Scope::request,
-            "a message of " + std::to_string(message.size()) + " bytes; at most 65536"};
+            "a message of " + std::to_string(message.size()) + " bytes; at most " +
+                std::to_string(kLongest)};
   const std::uint64_t waiting = position_ - page_[kTaken].load(std::memory_order_acquire);
   if (waiting > kWords)
     return {Code::corrupt, Scope::peer, "the peer claims to have read more than was written"};

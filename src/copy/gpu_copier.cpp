@@ -66,7 +66,7 @@ GpuCopier::GpuCopier(const cuda::Device& device, Status kernel, unsigned ctas,
                      cuda::DeviceBuffer abort_words, cuda::Stream aborts, std::vector<Lane> lanes)
     : device_(device),
       kernel_(std::move(kernel)),
-      ctas_(ctas),
+      ctas_(kernel_.ok() ? ctas : 0),
       clock_(clock),
       memory_(std::move(memory)),
       abort_words_(std::move(abort_words)),

@@ -74,7 +74,7 @@ class GpuCopier final : public Copier {
   /// Why sm_kernel is `unsupported`; OK: it is not.
   const Status& kernel() const noexcept { return kernel_; }
   bool has_kernel() const noexcept { return kernel_.ok(); }
-  unsigned ctas() const noexcept { return ctas_; }  ///< Of one kernel, at most.
+  unsigned ctas() const noexcept { return ctas_; }  ///< Of one kernel at most; 0: there is none.
   const cuda::Device& device() const noexcept { return device_; }
 
   /// copy_engine and sm_kernel. invalid_argument: more than max_pieces(), kPages or kPagedBytes. An

@@ -29,7 +29,7 @@
 
 namespace linkspan::engine {
 
-inline constexpr std::size_t kMaxNotification = 65536;
+inline constexpr std::size_t kMaxNotification = control::NotificationRing::kLongest;
 /// Notifications of one peer that nobody has taken yet. What comes beyond is dropped, and logged.
 inline constexpr std::size_t kMaxWaitingNotifications = 65536;
 inline constexpr std::size_t kMaxWaitingBytes = std::size_t{16} << 20;

@@ -277,7 +277,8 @@ void Core::keep(const control::Session& session, std::vector<std::byte> payload)
 Status Core::notify(std::uint64_t peer, std::span<const std::byte> message) {
   if (message.size() > kMaxNotification)
     return {Code::invalid_argument, Scope::request,
-            "a message of " + std::to_string(message.size()) + " bytes; at most 65536"};
+            "a message of " + std::to_string(message.size()) + " bytes; at most " +
+                std::to_string(kMaxNotification)};
   const base::MutexLock lock(worker_.mutex);
   PeerRecord* record = worker_.find_peer(peer);
   if (record == nullptr || record->state != PeerState::up)

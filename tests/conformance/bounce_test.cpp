@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "tests/conformance/engine_fixture.hpp"
+#include "tests/conformance/engine_world.hpp"
 #include "tests/support/fake_cuda/controls.hpp"
 
 namespace linkspan::test {
@@ -57,19 +57,8 @@ class EngineBounce : public ::testing::TestWithParam<BounceCase> {
   }
   /// And a look at every byte of both sides.
   void move(Op op, std::span<const Block> blocks) {
-    const std::uint64_t ours = ++seeds, theirs = ++seeds;
-    here.fill(ours);
-    pair->far.fill("there", theirs);
-    ASSERT_EQ(finished(submit(op, blocks)).to_string(), "ok");
-    std::vector<Expected> here_due, there_due;
-    for (const Block& b : blocks) {
-      if (op == Op::write)
-        there_due.push_back({b.remote_offset, ours, b.local_offset, b.bytes});
-      else
-        here_due.push_back({b.local_offset, theirs, b.remote_offset, b.bytes});
-    }
-    EXPECT_EQ(here.difference(ours, here_due), "");
-    EXPECT_EQ(pair->far.difference("there", theirs, there_due), "");
+    expect_moved(pair->far, "there", here, op, blocks, seeds += 2,
+                 [&] { return submit(op, blocks); });
   }
 
   Held here;  // outlives the Engine

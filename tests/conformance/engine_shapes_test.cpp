@@ -64,16 +64,8 @@ std::vector<Block> blocks_of(const Strides& s) {
   return all;
 }
 
-class EngineShapePairs : public ::testing::TestWithParam<std::tuple<Kind, Kind>>, public WithWorld {
+class EngineShapePairs : public WorldPairs {
  protected:
-  static void SetUpTestSuite() { make_world(); }
-  static void TearDownTestSuite() { end_world(); }
-  void SetUp() override {
-    const Status status = kinds_here({near(), far()});
-    if (!status.ok()) GTEST_SKIP() << status.to_string();
-  }
-  static Kind near() { return std::get<0>(GetParam()); }
-  static Kind far() { return std::get<1>(GetParam()); }
   template <class Shape>
   static void move(Op op, const std::vector<Block>& blocks, const Shape& shape) {
     world().move(near(), far(), op, blocks, shape, {});
@@ -222,9 +214,6 @@ TEST_P(EngineShapePairs, NoByteOfAListLandsAfterACancel) {
   }
 }
 
-std::string name_of_pair(const ::testing::TestParamInfo<std::tuple<Kind, Kind>>& param) {
-  return std::string(std::get<0>(param.param).name) + "_to_" + std::get<1>(param.param).name;
-}
 #if defined(LINKSPAN_SANITIZER)  // takes its time, and knows no kinds of memory
 constexpr Kind kEnds[] = {kKinds[1], kKinds[3]};
 #else

@@ -10,17 +10,7 @@ namespace {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 
-class EnginePairs : public ::testing::TestWithParam<std::tuple<Kind, Kind>>, public WithWorld {
- protected:
-  static void SetUpTestSuite() { make_world(); }
-  static void TearDownTestSuite() { end_world(); }
-  void SetUp() override {
-    const Status status = kinds_here({near(), far()});
-    if (!status.ok()) GTEST_SKIP() << status.to_string();
-  }
-  static Kind near() { return std::get<0>(GetParam()); }
-  static Kind far() { return std::get<1>(GetParam()); }
-};
+class EnginePairs : public WorldPairs {};
 
 TEST_P(EnginePairs, MovesBlocksBothWays) {
   for (const std::uint64_t n : {std::uint64_t{1}, std::uint64_t{4097}, kMiB + 7})
@@ -56,10 +46,7 @@ TEST_P(EnginePairs, ExplainsItself) {
 INSTANTIATE_TEST_SUITE_P(Every, EnginePairs,
                          ::testing::Combine(::testing::ValuesIn(kKinds),
                                             ::testing::ValuesIn(kKinds)),
-                         [](const auto& param) {
-                           return std::string(std::get<0>(param.param).name) + "_to_" +
-                                  std::get<1>(param.param).name;
-                         });
+                         name_of_pair);
 
 /// A pair of kinds and a number of blocks that take that copier.
 struct CopierCase {

@@ -6,12 +6,34 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
+
+/// Starts what moves `blocks` between `here` and the far region of that name, and looks at every
+/// byte of both sides.
+template <class Start>
+void expect_moved(FarEngine& far, const std::string& there, Held& here, Op op,
+                  std::span<const Block> blocks, std::uint64_t seed, const Start& start) {
+  const std::uint64_t ours = seed, theirs = seed + 1;
+  here.fill(ours);
+  far.fill(there, theirs);
+  ASSERT_EQ(finished(start()).to_string(), "ok");
+  std::vector<Expected> here_due, there_due;
+  for (const Block& b : blocks) {
+    if (op == Op::write)
+      there_due.push_back({b.remote_offset, ours, b.local_offset, b.bytes});
+    else
+      here_due.push_back({b.local_offset, theirs, b.remote_offset, b.bytes});
+  }
+  EXPECT_EQ(here.difference(ours, here_due), "");
+  EXPECT_EQ(far.difference(there, theirs, there_due), "");
+}
 
 class World {
  public:
@@ -25,23 +47,10 @@ class World {
   Held& here(const Kind& kind) { return here_.at(kind.name); }
   const RemoteRegion& remote(const Kind& kind) const { return remote_.at(kind.name); }
 
-  /// Starts what moves `blocks`, and looks at every byte of both sides.
   template <class Start>
-  void move(const Kind& near, const Kind& far, Op op, const std::vector<Block>& blocks,
+  void move(const Kind& near, const Kind& far, Op op, std::span<const Block> blocks,
             const Start& start) {
-    const std::uint64_t ours = ++seeds_, theirs = ++seeds_;
-    here(near).fill(ours);
-    pair_.far.fill(far.name, theirs);
-    ASSERT_EQ(finished(start()).to_string(), "ok");
-    std::vector<Expected> here_due, there_due;
-    for (const Block& b : blocks) {
-      if (op == Op::write)
-        there_due.push_back({b.remote_offset, ours, b.local_offset, b.bytes});
-      else
-        here_due.push_back({b.local_offset, theirs, b.remote_offset, b.bytes});
-    }
-    EXPECT_EQ(here(near).difference(ours, here_due), "");
-    EXPECT_EQ(pair_.far.difference(far.name, theirs, there_due), "");
+    expect_moved(pair_.far, far.name, here(near), op, blocks, seeds_ += 2, start);
   }
   /// The same of what was submitted as `shape`.
   template <class Shape>
@@ -81,5 +90,22 @@ class WithWorld {
  private:
   inline static std::unique_ptr<World> world_;
 };
+
+/// A suite for pairs of kinds, of which the first is here.
+class WorldPairs : public ::testing::TestWithParam<std::tuple<Kind, Kind>>, public WithWorld {
+ protected:
+  static void SetUpTestSuite() { make_world(); }
+  static void TearDownTestSuite() { end_world(); }
+  void SetUp() override {
+    const Status status = kinds_here({near(), far()});
+    if (!status.ok()) GTEST_SKIP() << status.to_string();
+  }
+  static Kind near() { return std::get<0>(GetParam()); }
+  static Kind far() { return std::get<1>(GetParam()); }
+};
+
+inline std::string name_of_pair(const ::testing::TestParamInfo<std::tuple<Kind, Kind>>& param) {
+  return std::string(std::get<0>(param.param).name) + "_to_" + std::get<1>(param.param).name;
+}
 
 }  // namespace linkspan::test

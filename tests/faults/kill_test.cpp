@@ -4,12 +4,10 @@
 // LINKSPAN_FAULTS_OUT names the file for the rows of the evidence.
 #include <poll.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <fstream>
 #include <map>
-#include <thread>
 
 #include "copy/pageable.hpp"
 #include "tests/faults/killer.hpp"
@@ -363,12 +361,14 @@ void write_rows(const Tally& tally, std::uint64_t leaks) {
 }
 
 /// Executors pin slots, and make their streams, when they first need one more (copy/pageable.hpp).
+constexpr unsigned kExecutors = 2, kGpus = 2;
 void allow_for_staging(Usage& usage) {
   if (usage.balance.empty()) return;
-  const long long executors = std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
-  usage.balance["host allocations"] += executors * copy::PageableCopies::kSlots;
-  usage.mappings += static_cast<std::uint64_t>(executors) * copy::PageableCopies::kSlots;
-  for (const char* each : {"streams", "device allocations"}) usage.balance[each] += executors * 2;
+  constexpr unsigned kSlots = kExecutors * copy::PageableCopies::kSlots;
+  usage.balance["host allocations"] += kSlots;
+  usage.mappings += kSlots;
+  for (const char* each : {"streams", "device allocations"})
+    usage.balance[each] += kExecutors * kGpus;
 }
 
 TEST(Kills, TheEngineThatStaysEndsAllHoldsNothingAndServesTheOthers) {
@@ -381,6 +381,7 @@ TEST(Kills, TheEngineThatStaysEndsAllHoldsNothingAndServesTheOthers) {
   std::unique_ptr<Witness> witness;
   Killer killer;
   EngineOptions options = engine_options("survivor");
+  options.cpu_threads = kExecutors;
   options.log = [](LogLevel, std::string_view line) {  // says which path a lost context was lost on
     if (line.find("CUDA_ERROR") != std::string_view::npos)
       std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());

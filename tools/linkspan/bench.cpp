@@ -85,8 +85,6 @@ Status Bench::set_up() {
 
 /// Memories of this process that a bare call may use in place of the other process's (ceiling.hpp).
 std::vector<Place> Bench::held_against(const PlannedRow& row) {
-  constexpr Place kPinned{.kind = MemoryKind::pinned}, kHost{.kind = MemoryKind::host};
-  constexpr Place kShared{.kind = MemoryKind::shared};
   if (!row.from.on_gpu() && !row.to.on_gpu()) return {kHost, kShared};
   if (row.from.on_gpu() && row.to.on_gpu()) return {};
   const Place host = row.from.on_gpu() ? row.to : row.from;

@@ -11,10 +11,6 @@
 namespace linkspan::tool {
 namespace {
 
-constexpr std::uint64_t kKiB = std::uint64_t{1} << 10, kMiB = kKiB << 10, kGiB = kMiB << 10;
-constexpr Place kGpu0{.kind = MemoryKind::device}, kGpu1{.kind = MemoryKind::device, .gpu = 1};
-constexpr Place kPinned{.kind = MemoryKind::pinned}, kHost{.kind = MemoryKind::host};
-constexpr Place kShared{.kind = MemoryKind::shared};
 constexpr std::uint64_t kMaxMemory = 64 * kGiB;  // that a Place needs
 // A suite's row has up to this many regions of its size in host memory, and these in a GPU's.
 constexpr std::uint64_t kHostRegions = 8, kGpuRegions = 3;

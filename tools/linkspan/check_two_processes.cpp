@@ -21,7 +21,6 @@ struct Try {
 };
 
 std::vector<Try> tries(const Gpus& gpus, Level gpu_problem) {
-  constexpr Place kHost{.kind = MemoryKind::host}, kShared{.kind = MemoryKind::shared};
   std::vector<Try> out = {
       {kShared, kShared, Level::fail,
        "memory of allocate_shared() must reach every peer: is a file descriptor held back "

@@ -36,6 +36,11 @@ struct Place {
   friend bool operator==(const Place&, const Place&) = default;
 };
 
+inline constexpr Place kGpu0{.kind = MemoryKind::device};
+inline constexpr Place kGpu1{.kind = MemoryKind::device, .gpu = 1};
+inline constexpr Place kPinned{.kind = MemoryKind::pinned}, kHost{.kind = MemoryKind::host};
+inline constexpr Place kShared{.kind = MemoryKind::shared};
+
 /// The machine's GPUs as the tool uses them beside the Engine.
 class Gpus {
  public:

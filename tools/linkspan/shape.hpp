@@ -15,6 +15,8 @@
 
 namespace linkspan::tool {
 
+inline constexpr std::uint64_t kKiB = std::uint64_t{1} << 10, kMiB = kKiB << 10, kGiB = kMiB << 10;
+
 enum class Form : std::uint8_t {
   blocks,  ///< Equal blocks, which arrive in reverse order: none continues another.
   pages,   ///< Equal pages, scattered on both sides.

@@ -5,11 +5,6 @@
 namespace linkspan::tool {
 namespace {
 
-constexpr std::uint64_t kKiB = std::uint64_t{1} << 10, kMiB = kKiB << 10, kGiB = kMiB << 10;
-constexpr Place kGpu0{.kind = MemoryKind::device}, kGpu1{.kind = MemoryKind::device, .gpu = 1};
-constexpr Place kPinned{.kind = MemoryKind::pinned}, kHost{.kind = MemoryKind::host};
-constexpr Place kShared{.kind = MemoryKind::shared};
-
 constexpr Shape whole(std::uint64_t bytes) { return {.bytes = bytes}; }
 constexpr Shape pages(std::uint64_t count, std::uint64_t bytes) {
   return {.form = Form::pages, .count = count, .bytes = bytes};

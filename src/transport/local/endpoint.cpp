@@ -286,7 +286,7 @@ Status LocalEndpoint::start_some(Slot& slot, const StreamLinks& streams) {
        .remote_is_source = slot.op == Op::read,
        .link = slot.link,
        .device = slot.device,
-       .ctas = gpu != nullptr && gpu->has_kernel() ? gpu->ctas() : 0,
+       .ctas = gpu != nullptr ? gpu->ctas() : 0,
        .to_gpu = on_gpu(slot.op == Op::read ? slot.target->key.kind : slot.remote->key().kind),
        .after = streams.after,
        .stream = streams.stream,
