@@ -101,7 +101,10 @@ class LINKSPAN_API Engine {
 
   /// Does what is to be done now; how many transfers became quiet by it. Nobody has to call it.
   std::size_t progress();
-  std::vector<Notification> notifications();  ///< Those that came since the last call, in order.
+  /// Those that came since the last call, in order. Where there are none it sleeps until one comes,
+  /// the Engine is closed or `timeout` has passed; to look costs no system call, to be woken one of
+  /// the peer's.
+  std::vector<Notification> notifications(Duration timeout = {});
   /// What is outstanding, for people: peers, transfers with whom they wait for, regions; the first
   /// 64 of each. `linkspan ps PID` asks for the same from outside.
   std::string dump() const;

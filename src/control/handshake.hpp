@@ -31,7 +31,7 @@ enum class FrameOp : std::uint16_t {
   accept = 11,
   finished = 12,
   withdraw = 13,
-  collect = 14,  // the sender's ring of notifications is full
+  collect = 14,  // the sender's ring of notifications is full, or has what a sleeper waits for
 };
 
 struct TransportAddress {

@@ -42,8 +42,14 @@ Status NotificationRing::put(std::span<const std::byte> message) {
     std::memcpy(&bytes, message.data() + done, std::min(kWordBytes, message.size() - done));
     word(position_++).store(bytes, std::memory_order_relaxed);
   }
-  page_[kWritten].store(position_, std::memory_order_release);
+  // Either this side sees the bell or the other sees the message: in one order with ask_for_bell().
+  page_[kWritten].store(position_, std::memory_order_seq_cst);
   return {};
+}
+
+bool NotificationRing::ask_for_bell() {
+  page_[kBell].store(1, std::memory_order_seq_cst);
+  return page_[kWritten].load(std::memory_order_seq_cst) == position_;
 }
 
 Result<std::optional<std::vector<std::byte>>> NotificationRing::next() {

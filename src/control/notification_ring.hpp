@@ -4,7 +4,8 @@
 // with its length and then its bytes, and no system call is made. So a notification is with the
 // peer as soon as the writer's next look at its transfer has found it complete. A reader that does
 // not look leaves the ring full: then the writer is told no_resource, and asks over the socket that
-// the ring be collected (Session). What the other side writes is hostile.
+// the ring be collected (Session). A reader that sleeps asks for a bell, which is the same message.
+// What the other side writes is hostile.
 // Threads: each side externally synchronised; the two sides share atomic words.
 // Invariants: each side believes its own position and measures the other's.
 #pragma once
@@ -30,13 +31,22 @@ class NotificationRing {
   /// The writer's. no_resource: it is full, until the reader has taken some. corrupt: the reader
   /// claims to have taken what was not written. invalid_argument: over kLongest.
   Status put(std::span<const std::byte> message);
+  /// The writer's, behind a put(): whether the reader sleeps and is to be told of it. Tells once
+  /// for each ask_for_bell().
+  bool take_bell() {
+    return page_[kBell].load(std::memory_order_seq_cst) != 0 &&
+           page_[kBell].exchange(0, std::memory_order_seq_cst) != 0;
+  }
+  void give_bell_back() { page_[kBell].store(1, std::memory_order_relaxed); }  ///< It was not told.
+  /// The reader's. False: a message is there already. True: the next put() is followed by a bell.
+  bool ask_for_bell();
   /// The reader's: the oldest one; none: all are taken. Costs one load then. corrupt, for good: the
   /// writer writes no messages.
   Result<std::optional<std::vector<std::byte>>> next();
 
  private:
-  // Two words of a line each, then the messages.
-  static constexpr std::size_t kWritten = 0, kTaken = 16, kFirst = 32;
+  // Three words of a line each, then the messages.
+  static constexpr std::size_t kWritten = 0, kTaken = 16, kBell = 24, kFirst = 32;
   static constexpr std::size_t kWords = std::size_t{16} << 10;
 
   explicit NotificationRing(base::SharedPage page) : page_(std::move(page)) {}

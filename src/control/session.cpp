@@ -94,6 +94,8 @@ Status Session::notify(std::span<const std::byte> message) {
   const bool full = status.code() == Code::no_resource;
   if (full && !collecting_ && !send(FrameOp::collect, 0, {}).ok()) return status;
   collecting_ = full;
+  if (status.ok() && outgoing_->take_bell() && !send(FrameOp::collect, 0, {}).ok())
+    outgoing_->give_bell_back();
   return status;
 }
 

@@ -55,7 +55,7 @@ class Listener {
   virtual void imported(Session& session, std::uint64_t request, Result<Exported> answer) = 0;
   /// A notification that came over the socket, from a peer without a ring.
   virtual void notified(Session& session, std::vector<std::byte> payload) = 0;
-  /// Its ring of notifications is full.
+  /// Its ring of notifications is full, or we asked for the bell.
   virtual void collect(Session& session) = 0;
   /// An operator's tool, which is no peer.
   virtual Result<std::string> asked(OperatorOp op) = 0;
@@ -96,6 +96,9 @@ class Session : public std::enable_shared_from_this<Session> {
   Status notify(std::span<const std::byte> message) LINKSPAN_EXCLUDES(mutex_);
   /// The next one of the peer's. None: there is none, or it wrote nonsense, which is logged once.
   std::optional<std::vector<std::byte>> next_notification();
+  /// False: a notification waits. True: the next one will come to Listener::collect() or
+  /// notified().
+  bool ask_for_bell() { return !incoming_ || incoming_->ask_for_bell(); }
 
   std::uint64_t id() const noexcept { return id_; }       ///< Unique in this Engine, from 1.
   bool initiated() const noexcept { return initiated_; }  ///< We connected to it.

@@ -60,6 +60,8 @@ class Core final : public control::Listener, public std::enable_shared_from_this
       LINKSPAN_EXCLUDES(events_mutex_);
   Status notify(std::uint64_t peer, std::span<const std::byte> message);
   std::vector<Notification> notifications() LINKSPAN_EXCLUDES(events_mutex_, collecting_);
+  std::vector<Notification> notifications(Duration timeout)
+      LINKSPAN_EXCLUDES(events_mutex_, collecting_);
   PeerState state(std::uint64_t peer);
   std::string peer_name(std::uint64_t peer);
 

@@ -81,10 +81,9 @@ Status Core::met(const std::shared_ptr<control::Session>& session) {
 
 void Core::up(control::Session& session) {
   if (log_.enabled(base::Level::info)) log_.write(base::Level::info, greeting(session));
-  if (session.initiated()) return;
   const base::MutexLock lock(events_mutex_);
-  accepted_.push_back(session.id());
-  event_.notify_all();
+  if (!session.initiated()) accepted_.push_back(session.id());
+  event_.notify_all();  // also who sleeps until a notification, and asked none of this peer
 }
 
 void Core::lost(control::Session& session) {
@@ -267,6 +266,7 @@ void Core::keep(const control::Session& session, std::vector<std::byte> payload)
     waiting.bytes += cost;
     waiting_bytes_ += cost;
     notifications_.push_back({session.id(), std::move(payload)});
+    event_.notify_all();
   } else if (waiting.dropped++ == 0 && log_.enabled(base::Level::error)) {
     log_.write(base::Level::error, "notifications of " + session.describe() +
                                        " are dropped: " + std::to_string(waiting.count) +
@@ -301,6 +301,22 @@ std::vector<Notification> Core::notifications() {
   const base::MutexLock lock(worker_.mutex);
   worker_.take_notifications(all);
   return all;
+}
+
+std::vector<Notification> Core::notifications(Duration timeout) {
+  const base::Deadline deadline = after(timeout);
+  while (true) {
+    std::vector<Notification> all = notifications();
+    if (!all.empty() || deadline.passed()) return all;
+    bool silent = false;
+    {
+      const base::MutexLock lock(worker_.mutex);
+      silent = worker_.ask_for_bells();
+    }
+    const base::MutexLock lock(events_mutex_);
+    if (closed_) return all;
+    if (silent && notifications_.empty()) event_.wait(events_mutex_, deadline);
+  }
 }
 
 PeerState Core::state(std::uint64_t peer) {

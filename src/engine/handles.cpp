@@ -105,8 +105,8 @@ Result<Transfer> Engine::recv_ipc_async(std::uint64_t conn_id, void* data, std::
 std::size_t Engine::progress() {
   return on(core_, [&](auto& core) { return core.progress(); });
 }
-std::vector<Notification> Engine::notifications() {
-  return on(core_, [&](auto& core) { return core.notifications(); });
+std::vector<Notification> Engine::notifications(Duration timeout) {
+  return on(core_, [&](auto& core) { return core.notifications(timeout); });
 }
 std::string Engine::dump() const {
   return on(core_, [&](auto& core) { return core.dump(); });

@@ -374,6 +374,12 @@ void Worker::take_notifications(std::vector<Notification>& into) {
     }
 }
 
+bool Worker::ask_for_bells() {
+  bool silent = true;
+  for (auto& [id, peer] : peers_) silent = peer->session->ask_for_bell() && silent;
+  return silent;
+}
+
 std::string Worker::waits_for() {
   std::string names;
   for (auto& [id, peer] : peers_)

@@ -104,6 +104,8 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
   std::string waits_for() LINKSPAN_REQUIRES(mutex);
   /// All that lie in the rings of peers, each peer's in order.
   void take_notifications(std::vector<Notification>& into) LINKSPAN_REQUIRES(mutex);
+  /// As Session::ask_for_bell(), of every peer.
+  bool ask_for_bells() LINKSPAN_REQUIRES(mutex);
   // worker_report.cpp
   /// Of each kind of thing the first ones, and how many more.
   std::string dump() LINKSPAN_REQUIRES(mutex);

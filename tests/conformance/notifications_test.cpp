@@ -68,6 +68,56 @@ TEST_F(Notifications, OutliveTheirWriter) {
   read_until(10);
 }
 
+/// One after the other, each sent when the one before was read: the reader is about to sleep, or
+/// sleeps, or is still awake.
+TEST_F(Notifications, WakeWhoSleeps) {
+  constexpr std::uint64_t kSent = 1000;
+  std::atomic<std::uint64_t> read{0};
+  std::jthread writing([&] {
+    const auto limit = base::Deadline::after(base::Clock::steady(), 60s);
+    for (std::uint64_t i = 1; i <= kSent && !limit.passed(); ++i) {
+      while (read < i - 1 && !limit.passed()) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::microseconds(i % 7 * 20));
+      put(i);
+    }
+  });
+  const auto begin = base::Clock::steady().now();
+  while (read < kSent) {
+    const std::vector<Notification> came = reader_.notifications(20s);
+    ASSERT_EQ(came.size(), 1u) << "behind " << read;
+    ++read;
+  }
+  EXPECT_LT(base::Clock::steady().now() - begin, 20s) << "a bell that is lost costs as much";
+}
+
+TEST_F(Notifications, OfANewPeerAndTheEndWakeWhoSleeps) {
+  std::vector<Notification> came;
+  const auto sleep = [&] { came = reader_.notifications(20s); };
+  {
+    std::jthread sleeping(sleep);
+    std::this_thread::sleep_for(20ms);
+    const Peer peer = take(writer_->connect(reader_.address()));
+    ASSERT_TRUE(peer.notify({}).ok());
+  }
+  EXPECT_EQ(came.size(), 1u);
+  const auto begin = base::Clock::steady().now();
+  {
+    std::jthread sleeping(sleep);
+    std::this_thread::sleep_for(20ms);
+    EXPECT_EQ(reader_.close(5s).to_string(), "ok");
+  }
+  EXPECT_TRUE(came.empty());
+  EXPECT_TRUE(reader_.notifications(20s).empty());
+  EXPECT_LT(base::Clock::steady().now() - begin, 5s);
+}
+
+TEST_F(Notifications, WaitNoLongerThanTheyMay) {
+  const auto begin = base::Clock::steady().now();
+  EXPECT_TRUE(reader_.notifications(50ms).empty());
+  EXPECT_GE(base::Clock::steady().now() - begin, 50ms);
+  EXPECT_TRUE(reader_.notifications(Duration::min()).empty());
+}
+
 TEST_F(Notifications, RefuseWhatIsTooLong) {
   const Status longer = peer_.notify(std::vector<std::byte>(65537));
   EXPECT_EQ(longer.code(), Code::invalid_argument);

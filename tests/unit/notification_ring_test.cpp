@@ -47,6 +47,19 @@ TEST_F(NotificationRingTest, BringsMessagesOfAnySizeInOrder) {
   }
 }
 
+TEST_F(NotificationRingTest, RingsForWhoSleepsAndOnlyOnce) {
+  must(writer_.put(message(1, 1)));
+  EXPECT_FALSE(writer_.take_bell()) << "nobody sleeps";
+  EXPECT_FALSE(reader_.ask_for_bell()) << "a message is there";
+  EXPECT_TRUE(next().has_value());
+  EXPECT_TRUE(reader_.ask_for_bell());
+  must(writer_.put(message(1, 2)));
+  EXPECT_TRUE(writer_.take_bell());
+  EXPECT_FALSE(writer_.take_bell());
+  writer_.give_bell_back();
+  EXPECT_TRUE(writer_.take_bell());
+}
+
 TEST_F(NotificationRingTest, IsFullUntilSomeAreTaken) {
   EXPECT_EQ(writer_.put(message(NotificationRing::kLongest + 1, 1)).code(), Code::invalid_argument);
   std::size_t put = 0;
