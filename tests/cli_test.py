@@ -35,6 +35,8 @@ HOST_ROWS = {
     "blocks.100xodd",
     "gpu_gpu.8B.submit_to_done.p50",
     "gpu_gpu.4KiB.submit_to_done.p50",
+    "gpu_gpu.8B.low_latency.p50",
+    "gpu_gpu.4KiB.low_latency.p50",
     "gpu_gpu.1MiB.submit_to_done.p50",
     "gpu_gpu.1MiB.depth16",
     "gpu_gpu.8B.notify.one_way.p50",

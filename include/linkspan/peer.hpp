@@ -88,8 +88,10 @@ class LINKSPAN_API Peer {
   Status notify(std::span<const std::byte> message) const;
 
   /// Which way `blocks` blocks of together `bytes` bytes would take, and why not a better one.
+  /// `low_latency`: as TransferOptions say.
   Result<Explanation> explain(Op op, const Region& local, const RemoteRegion& remote,
-                              std::uint64_t blocks, std::uint64_t bytes) const;
+                              std::uint64_t blocks, std::uint64_t bytes,
+                              bool low_latency = false) const;
 
  private:
   friend class engine::Core;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -27,6 +28,15 @@ struct TransferOptions {
   std::span<const std::byte> notification{};
   StreamOrder after{};    ///< The user's stream to run after.
   StreamOrder release{};  ///< The user's stream that goes on after it.
+  /// Saves about a microsecond of a single block of some KiB between memories that a GPU of this
+  /// process reaches: a kernel that stays on one of its SMs for up to a millisecond copies it. What
+  /// waits for the whole GPU, as cudaDeviceSynchronize and the first launch of a kernel that loads
+  /// lazily, may wait for that. Without effect on other shapes and ways, and beside `after` and
+  /// `release`.
+  bool low_latency = false;
+  /// The smaller of this and EngineOptions::copy_ctas counts. 0: by copy engines only. Where the
+  /// peer copies its own bound holds.
+  std::optional<unsigned> copy_ctas{};
   /// A prefix of Explanation::path that must hold ("cuda_ipc", "memfd+cpu_threads"), or with '!'
   /// one that must not ("!bounce"); else the submission is refused as `unsupported` with the path
   /// that it would have taken.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "copy/resident_copier.hpp"
+
 namespace linkspan::copy {
 namespace {
 
@@ -13,11 +15,12 @@ constexpr double kEngineBytes[] = {55.5e3, 396.7e3, 1510e3};  // [Link]
 constexpr double kKernelBytes[] = {51.4e3, 356e3, 1400e3};
 // Per thread, faster than any was seen; all of `pageable` share a link.
 constexpr double kMemcpyAtBest = 14e3, kCrossAtBest = 8e3, kPageableAtBest = 14e3;
-constexpr double kEngineAtBest = 1.02;                     // of kEngineBytes
-constexpr double kEngineUs = 4.4, kEngineUsAPiece = 2.4;   // one copy after the other
-constexpr double kKernelUs = 11, kKernelUsAPiece = 0.002;  // the list is written and read
-constexpr double kExecutorUs = 50;                         // to wake a sleeping thread
-constexpr double kCrossBytes = 4.3e3;                      // process_vm_readv, one thread: 4.3-6.2
+constexpr double kEngineAtBest = 1.02;                      // of kEngineBytes
+constexpr double kEngineUs = 4.4, kEngineUsAPiece = 2.4;    // one copy after the other
+constexpr double kKernelUs = 11, kKernelUsAPiece = 0.002;   // the list is written and read
+constexpr double kResidentUs = 5.6, kResidentBytes = 41e3;  // one CTA; 8 B 5.7 us, 64 KiB 7.3
+constexpr double kExecutorUs = 50;                          // to wake a sleeping thread
+constexpr double kCrossBytes = 4.3e3;                       // process_vm_readv, one thread: 4.3-6.2
 // What one thread takes at a time, at least.
 constexpr std::uint64_t kChunkBytes = std::uint64_t{1} << 20, kStagedBytes = kChunkBytes / 4;
 
@@ -46,6 +49,8 @@ double microseconds(Method method, Link between, std::uint64_t bytes, std::uint6
       return kEngineUs + count * kEngineUsAPiece + size / kEngineBytes[link];
     case Method::sm_kernel:
       return kKernelUs + count * kKernelUsAPiece + size / kKernelBytes[link];
+    case Method::resident:
+      return kResidentUs + size / kResidentBytes;
     case Method::cpu_threads:
       return kExecutorUs + size / kMemcpyBytes(workers(bytes, kChunkBytes, threads));
     case Method::pageable:
@@ -60,12 +65,15 @@ double microseconds(Method method, Link between, std::uint64_t bytes, std::uint6
 }  // namespace
 
 Method choose_gpu(const ShapeFacts& shape) {
-  if (!shape.kernel_available) return Method::copy_engine;
   const auto time = [&shape](Method method) {
     return microseconds(method, shape.link, shape.bytes, shape.pieces, 1);
   };
-  return time(Method::sm_kernel) < time(Method::copy_engine) ? Method::sm_kernel
-                                                             : Method::copy_engine;
+  Method best = Method::copy_engine;
+  if (shape.kernel_available && time(Method::sm_kernel) < time(best)) best = Method::sm_kernel;
+  if (shape.resident_available && shape.pieces == 1 && shape.bytes <= ResidentCopier::kMostBytes &&
+      time(Method::resident) < time(best))
+    best = Method::resident;
+  return best;
 }
 
 Duration expected_time(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces,
@@ -88,6 +96,10 @@ Duration earliest_time(Method method, Link link, std::uint64_t bytes, unsigned t
   };
   double at_best = 0, at_least = 0;  // bytes a microsecond; microseconds
   switch (method) {
+    case Method::resident:
+      at_least = kResidentUs / 2;  // nobody knows how soon its next look comes
+      at_best = kEngineBytes[static_cast<std::size_t>(link)] * kEngineAtBest;
+      break;
     case Method::copy_engine:
     case Method::sm_kernel:
       at_least = kEngineUs;

@@ -16,10 +16,11 @@ namespace linkspan::copy {
 struct ShapeFacts {
   std::uint64_t pieces = 0, bytes = 0;
   Link link = Link::host;
-  bool kernel_available = false;  ///< GpuCopier::has_kernel().
+  bool kernel_available = false;    ///< GpuCopier::has_kernel().
+  bool resident_available = false;  ///< There is a ResidentCopier, and it was asked for.
 };
 
-/// copy_engine for few or large pieces, sm_kernel for many small ones.
+/// copy_engine for few or large pieces, sm_kernel for many small ones, resident for a tiny one.
 Method choose_gpu(const ShapeFacts& shape);
 
 /// What an executor has where nobody chose another number and the machine has as many cores.

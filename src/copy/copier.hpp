@@ -1,8 +1,9 @@
 // copy/copier.hpp - what moves bytes inside a host, as the transports see it.
 //
 // An Order names addresses that this process can use; whose they are and whether they may be
-// touched was decided before. Two implementations: GpuCopier (copy engine and SM kernel, one per
-// device) and CpuCopier (threads, cross-process reads, pageable memory).
+// touched was decided before. Three implementations: GpuCopier (copy engine and SM kernel, one per
+// device), ResidentCopier (small pieces, likewise) and CpuCopier (threads, cross-process reads,
+// pageable memory).
 // Threads: under the Worker's lock, where nothing blocks; the work itself is the GPU's or an
 // executor's, which owns the order until it is quiet.
 #pragma once
@@ -43,14 +44,15 @@ enum class Method : std::uint8_t {
   cpu_threads,    ///< memcpy by an executor's threads.
   pageable,       ///< Between a GPU and pageable memory, through an executor's staging slots.
   cross_process,  ///< process_vm_readv or _writev, in an executor.
+  resident,       ///< By a kernel that stays on one SM for a while. One small piece.
 };
 
-inline constexpr std::size_t kMethods = 5;
+inline constexpr std::size_t kMethods = 6;
 
 /// "copy_engine" and so on, as explain() and logs spell it.
 constexpr const char* name_of(Method method) noexcept {
-  constexpr const char* kNames[kMethods] = {"copy_engine", "sm_kernel", "cpu_threads", "pageable",
-                                            "cross_process"};
+  constexpr const char* kNames[kMethods] = {"copy_engine", "sm_kernel",     "cpu_threads",
+                                            "pageable",    "cross_process", "resident_kernel"};
   return kNames[static_cast<unsigned>(method)];
 }
 
@@ -76,7 +78,7 @@ struct Order {
   bool remote_is_source = false;
   Link link = Link::host;                ///< How finely copies are cut; for expected().
   const cuda::Device* device = nullptr;  ///< Pageable: whose copy engines; outlives the copier.
-  unsigned ctas = 0;                     ///< Pageable: of a kernel at most; 0: none is started.
+  unsigned ctas = ~0u;                   ///< Of a kernel at most; pageable with 0: none is started.
   bool to_gpu = false;                   ///< Pageable: `to` is the GPU's, else `from`.
   /// GPU only. The order starts behind what the event has recorded of a user's stream, which may
   /// stand still for long: the orders of one `stream` have a lane to themselves meanwhile.

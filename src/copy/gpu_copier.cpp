@@ -86,6 +86,8 @@ Result<Ticket> GpuCopier::start(const Order& order) {
     return Status(Code::invalid_argument, Scope::request, "pages are copied by the kernel only");
   if (kernel && !has_kernel())
     return Status(Code::unsupported, Scope::request, "no copy kernel: " + kernel_.what());
+  if (kernel && order.ctas == 0)
+    return Status(Code::invalid_argument, Scope::request, "a kernel needs a CTA");
   const std::uint64_t limit = max_pieces(order.method);
   std::uint64_t cut = 0, bytes = 0;
   for (const Piece& piece : order.pieces) {

@@ -141,7 +141,7 @@ class GpuCopier final : public Copier {
   Queued queue_kernel(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
                       const Order& order, std::uint64_t bytes) const;
   Status launch_pages(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
-                      const PageList& pages) const;
+                      const PageList& pages, unsigned most_ctas) const;
   static std::size_t slot_bytes() noexcept;
   static Slot carve_slot(const cuda::PinnedBuffer& memory, std::size_t offset,
                          cuda::CUdeviceptr abort_word);

@@ -89,22 +89,23 @@ GpuCopier::Queued GpuCopier::queue_kernel(const cuda::DeviceScope& scope, const 
                                           const Slot& slot, const Order& order,
                                           std::uint64_t bytes) const {
   std::atomic_ref(*slot.aborted).store(0, std::memory_order_relaxed);
+  const unsigned ctas = std::min(ctas_, order.ctas);
   Status launched = order.pages.to_index.empty()
-                        ? launch_blocks(scope, lane.stream, device_, ctas_,
+                        ? launch_blocks(scope, lane.stream, device_, ctas,
                                         {.entries = {slot.list, kListEntries},
                                          .address = slot.list_device,
                                          .abort_word = slot.abort_word,
                                          .aborted = slot.aborted_device},
                                         order.pieces, bytes)
-                        : launch_pages(scope, lane, slot, order.pages);
+                        : launch_pages(scope, lane, slot, order.pages, ctas);
   return {.entries = launched.ok() ? 1u : 0u, .status = std::move(launched)};
 }
 
 Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
-                               const PageList& pages) const {
+                               const PageList& pages, unsigned most_ctas) const {
   const std::uint64_t count = pages.to_index.size(), bytes = count * pages.page_bytes;
   const std::uint64_t part =
-      entry_bytes(count, bytes, std::uint64_t{ctas_} * kWarps, ~std::uint64_t{0});
+      entry_bytes(count, bytes, std::uint64_t{most_ctas} * kWarps, ~std::uint64_t{0});
   const std::uint64_t parts = (pages.page_bytes + part - 1) / part;
   cuda::CUdeviceptr to_list = pages.to_list, from_list = pages.from_list;
   if (to_list == 0) {
@@ -122,7 +123,7 @@ Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const Lane& lane,
                            .from_index = from_list,
                            .count = static_cast<std::uint32_t>(count),
                            .parts = static_cast<std::uint32_t>(parts)};
-  const auto ctas = std::min<std::uint64_t>((count * parts + kWarps - 1) / kWarps, ctas_);
+  const auto ctas = std::min<std::uint64_t>((count * parts + kWarps - 1) / kWarps, most_ctas);
   cuda::CUdeviceptr abort = slot.abort_word, aborted = slot.aborted_device;
   void* parameters[] = {&parameter, &abort, &aborted};
   return lane.stream.launch(scope, device_.copy_pages(), static_cast<unsigned>(ctas), kThreads,

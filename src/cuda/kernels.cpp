@@ -32,7 +32,8 @@ Result<Kernels> Kernels::load(const DeviceScope& scope, std::span<const linkspan
   if (r != CUDA_SUCCESS) return to_status(driver, r, "cuModuleLoadData");
   Kernels kernels(scope, module);
   for (auto [function, name] : {std::pair(&kernels.copy_blocks_, "linkspan_copy_blocks"),
-                                std::pair(&kernels.copy_pages_, "linkspan_copy_pages")})
+                                std::pair(&kernels.copy_pages_, "linkspan_copy_pages"),
+                                std::pair(&kernels.resident_, "linkspan_resident")})
     if (Status status = kernels.touch(*function, name); !status.ok()) return status;
   return kernels;
 }

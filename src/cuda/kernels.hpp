@@ -42,7 +42,8 @@ class Kernels {
         context_(other.context_),
         module_(std::exchange(other.module_, nullptr)),
         copy_blocks_(other.copy_blocks_),
-        copy_pages_(other.copy_pages_) {}
+        copy_pages_(other.copy_pages_),
+        resident_(other.resident_) {}
   Kernels(const Kernels&) = delete;
   Kernels& operator=(const Kernels&) = delete;
   Kernels& operator=(Kernels&&) = delete;
@@ -50,6 +51,7 @@ class Kernels {
 
   CUfunction copy_blocks() const noexcept { return copy_blocks_; }
   CUfunction copy_pages() const noexcept { return copy_pages_; }
+  CUfunction resident() const noexcept { return resident_; }
 
  private:
   Kernels(const DeviceScope& scope, CUmodule module) noexcept
@@ -59,7 +61,7 @@ class Kernels {
   const Driver* driver_;
   CUcontext context_;
   CUmodule module_;  // null only after a move
-  CUfunction copy_blocks_ = nullptr, copy_pages_ = nullptr;
+  CUfunction copy_blocks_ = nullptr, copy_pages_ = nullptr, resident_ = nullptr;
 };
 
 }  // namespace linkspan::cuda

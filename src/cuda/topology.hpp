@@ -47,9 +47,10 @@ class Device {
   const Driver& driver() const noexcept { return driver_; }
   CUcontext context() const noexcept { return context_; }
   Result<DeviceScope> enter() const { return DeviceScope::enter(driver_, context_); }
-  /// Of src/copy/kernels/copy_blocks.cu; null when kernels() is not OK.
+  /// Of src/copy/kernels; null when kernels() is not OK.
   CUfunction copy_blocks() const noexcept { return kernels_ ? kernels_->copy_blocks() : nullptr; }
   CUfunction copy_pages() const noexcept { return kernels_ ? kernels_->copy_pages() : nullptr; }
+  CUfunction resident() const noexcept { return kernels_ ? kernels_->resident() : nullptr; }
   const Status& kernels() const noexcept { return kernels_status_; }
   /// For as many transfers as may wait behind a user's streams.
   EventPool& events() const noexcept { return *events_; }

@@ -85,6 +85,10 @@ Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
 
 Result<Transfer> Core::begin(std::shared_ptr<TransferState> transfer, transport::Shape size,
                              const TransferOptions& options) {
+  using Flavour = StreamOrder::Flavour;
+  size.wishes = {.low_latency = options.low_latency && options.after.flavour == Flavour::none &&
+                                options.release.flavour == Flavour::none,
+                 .ctas = options.copy_ctas.value_or(transport::Wishes{}.ctas)};
   const auto refuse = [](Code code, std::string what) {
     return Status(code, Scope::request, std::move(what));
   };
@@ -104,6 +108,7 @@ Result<Transfer> Core::begin(std::shared_ptr<TransferState> transfer, transport:
       streams_->place(options.after, options.release, transfer->local->region().facts().gpu);
   if (!place.ok()) return place.status();
   transfer->bytes = size.bytes;
+  transfer->wishes = size.wishes;
   transfer->batches = transfer->plan().batches;
   transfer->stream = place->after;
   transfer->mark = std::move(place->mark);

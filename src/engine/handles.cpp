@@ -191,9 +191,11 @@ Status Peer::notify(std::span<const std::byte> message) const {
   return on(core_, [&](auto& core) { return core.notify(id_, message); });
 }
 Result<Explanation> Peer::explain(Op op, const Region& local, const RemoteRegion& remote,
-                                  std::uint64_t blocks, std::uint64_t bytes) const {
+                                  std::uint64_t blocks, std::uint64_t bytes,
+                                  bool low_latency) const {
   return on(core_, [&](auto& core) {
-    return core.explain(id_, op, local, remote, {.blocks = blocks, .bytes = bytes});
+    return core.explain(id_, op, local, remote,
+                        {.blocks = blocks, .bytes = bytes, .wishes = {.low_latency = low_latency}});
   });
 }
 

@@ -78,6 +78,7 @@ struct TransferState : Sides {
   transport::Way way;         // of its last batch, or of the copy of a two-sided one
   Status first_error;         // what it will end with
   Status end;
+  transport::Wishes wishes;
   bool wants_release = false;  // by `behind`, as long as that can be
   bool finishing = false;      // only its notification is left to send
   bool canceled = false, expired = false;

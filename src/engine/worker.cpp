@@ -82,6 +82,7 @@ Status Worker::post_next(PeerRecord& peer, TransferState& transfer) {
        .streams = {.after = transfer.mark ? &**transfer.mark : nullptr,
                    .stream = transfer.stream.key,
                    .release = last && transfer.wants_release ? &transfer.behind : nullptr},
+       .wishes = transfer.wishes,
        .way = &transfer.way,
        .cookie = cookie});
   if (!status.ok()) {

@@ -59,6 +59,12 @@ struct StreamLinks {
   std::optional<cuda::PooledEvent>* release = nullptr;
 };
 
+/// What a user asks of the copier, by TransferOptions.
+struct Wishes {
+  bool low_latency = false;      ///< Not beside StreamLinks.
+  unsigned ctas = ~unsigned{0};  ///< That a kernel of ours takes at most. 0: none is started.
+};
+
 /// Which way a batch went, in the words of Explanation; for dump() and metrics().
 struct Way {
   std::string_view path{};  ///< Of a static text. Empty: it had no bytes.
@@ -88,6 +94,7 @@ struct Batch {
   const KeptPages* kept = nullptr;
   std::uint64_t first = 0;
   StreamLinks streams = {};  ///< Read during post() only.
+  Wishes wishes = {};
   Way* way = nullptr;        ///< Out: as post() chose it. Null: nobody asks.
   std::uint64_t cookie = 0;  ///< Unique among those in flight; comes back untouched.
 };
@@ -118,6 +125,7 @@ struct NextLook {
 /// What is known of a Batch that is not posted yet; for explain() and the router.
 struct Shape {
   std::uint64_t blocks = 0, bytes = 0;
+  Wishes wishes = {};
 };
 
 /// One connection to one peer. Batches may complete in any order.

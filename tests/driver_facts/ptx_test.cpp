@@ -90,8 +90,19 @@ TEST_F(Ptx, TheAbortWordIsLoadedRelaxedAtSystemScope) {
 }
 
 TEST_F(Ptx, TheCopyKernelFencesNothing) {
-  EXPECT_EQ(with("fence"), std::vector<std::string>{});
-  EXPECT_EQ(with("membar"), std::vector<std::string>{});
+  for (const char* kernel : {"linkspan_copy_blocks", "linkspan_copy_pages"}) {
+    ASSERT_TRUE(kernels.contains(kernel));
+    EXPECT_EQ(with(kernels.at(kernel), "fence"), Lines{});
+    EXPECT_EQ(with(kernels.at(kernel), "membar"), Lines{});
+  }
+}
+
+TEST_F(Ptx, TheResidentKernelFencesOnceBeforeAndOnceBehindACommand) {
+  ASSERT_TRUE(kernels.contains("linkspan_resident"));
+  const Lines& lines = kernels.at("linkspan_resident");
+  EXPECT_EQ(with(lines, "fence.acq_rel.sys").size(), 3u);  // the third: that it leaves
+  EXPECT_EQ(with(lines, "st.relaxed.sys.global.u64").size(), 2u);
+  EXPECT_EQ(with(lines, "ld.relaxed.sys.global.u64").size(), 1u) << "each word whole";
 }
 
 TEST_F(Ptx, CongruentPiecesMove16BytesALane) {

@@ -57,7 +57,7 @@ Status Lane::launch(Random& random) {
     const std::uint64_t here = i * part, there = offset_ + here;
     const Shot shot(random, here, there, part);
     const Pages pages{kPage, here, there, shot.local, shot.remote};
-    const TransferOptions options{.after = after_};
+    const TransferOptions options{.after = after_, .low_latency = i % 2 == 0};
     auto moved = shot.local.empty()
                      ? (op_ == Op::write ? peer_.write(near_.region, remote_, shot.blocks, options)
                                          : peer_.read(near_.region, remote_, shot.blocks, options))

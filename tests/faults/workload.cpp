@@ -13,7 +13,7 @@ namespace linkspan::test {
 namespace {
 
 constexpr const char* kHelper = "workload";
-constexpr std::uint64_t kBytes = 64u << 10, kBlocks = 256;
+constexpr std::uint64_t kBytes = 64u << 10, kBlocks = 256, kTiny = 4097;
 constexpr Duration kDeadline = 4s;  // of a transfer; a step has a second more
 constexpr std::uint64_t kNearSeed = 1, kFarSeed = 2, kUntouched = 3;
 /// Slots of each memory here: the peer writes into the first, the second is what is sent, each of
@@ -170,12 +170,13 @@ class Workload {
     const std::string found = m.buffer->difference(kNearSeed, m.came, m.undefined);
     if (!found.empty()) wrong(std::string("here in ") + m.kind.name + ": " + found);
   }
-  void look(FarEngine& far, const std::string& name) {
-    const std::string found = far.difference(name, kUntouched, {{0, kNearSeed, kSent, kBytes}});
+  void look(FarEngine& far, const std::string& name, std::uint64_t bytes = kBytes) {
+    const std::string found = far.difference(name, kUntouched, {{0, kNearSeed, kSent, bytes}});
     if (!found.empty()) wrong("there, in " + name + ": " + found);
   }
 
-  /// Writes as one block and as many, and reads; behind a stream, if `order` names one.
+  /// Writes as one block, as many and as a tiny one, and reads; behind a stream, if `order` names
+  /// one.
   void one_sided(Memory& m, const std::string& other, FarEngine& far, const Peer& peer,
                  const StreamOrder& order = {}) {
     const std::string pair = std::string(m.kind.name) + " and " + other + " ";
@@ -192,8 +193,17 @@ class Workload {
           }))
         look(far, name);
     }
-    const std::string name = target(far, other, kFarSeed);
+    const std::string tiny = target(far, other, kUntouched);
     std::optional<RemoteRegion> remote;
+    moved.low_latency = true;
+    if (step<RemoteRegion>(pair + "lookup", remote, [&] { return peer.lookup(tiny, kDeadline); }) &&
+        step(pair + "write a tiny one", [&] {
+          const Block block{kSent, 0, kTiny};
+          return finished(peer.write(m.region, *remote, std::span(&block, 1), moved));
+        }))
+      look(far, tiny, kTiny);
+    moved.low_latency = false;
+    const std::string name = target(far, other, kFarSeed);
     if (!step<RemoteRegion>(pair + "lookup", remote, [&] { return peer.lookup(name, kDeadline); }))
       return;
     const std::uint64_t index = m.used++;

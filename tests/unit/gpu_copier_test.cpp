@@ -329,10 +329,12 @@ TEST_F(GpuCopierTest, TakesNoMoreCtasThanItMay) {
   for (std::size_t i = 0; i < there.size(); ++i)
     pieces.push_back({address(&there[i]), address(&here[i]), 1});
   const Order order{.method = Method::sm_kernel, .pieces = pieces};
-  const auto ctas_of = [&](std::optional<unsigned> bound) {
+  const auto ctas_of = [&](std::optional<unsigned> bound, unsigned of_order = ~0u) {
     open({.lanes = 1, .ctas = bound});
     if (!copier->has_kernel()) return 0u;
-    EXPECT_TRUE(copier->start(order).ok());
+    Order bounded = order;
+    bounded.ctas = of_order;
+    EXPECT_TRUE(copier->start(bounded).ok());
     script.run();
     EXPECT_EQ(there, here);
     return script.ctas;
@@ -341,6 +343,8 @@ TEST_F(GpuCopierTest, TakesNoMoreCtasThanItMay) {
   EXPECT_EQ(ctas_of({}), 2u);  // as the scripted GPU has SMs
   EXPECT_EQ(ctas_of(1), 1u);
   EXPECT_EQ(ctas_of(7), 2u);
+  EXPECT_EQ(ctas_of({}, 1), 1u);
+  EXPECT_EQ(ctas_of(1, 2), 1u);
   EXPECT_EQ(ctas_of(0), 0u);
   const Status refused = copier->start(order).status();
   EXPECT_EQ(refused.code(), Code::unsupported);

@@ -92,6 +92,7 @@ BenchPlan plan_suite(const BenchOptions& options, const Equipment& here) {
     run.suffix = row.suffix;
     run.against = row.against;
     run.prepared = row.prepared;
+    run.low_latency = row.low_latency;
     if (shape.bytes == row.shape.bytes && shape.count == row.shape.count) run.bar = row.bar;
     const std::string missing = what_is_missing(row, shape, here);
     if (missing.empty()) {

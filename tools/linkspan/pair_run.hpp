@@ -32,7 +32,8 @@ struct RunPlan {
   unsigned depth = 1;    ///< Row::depth
   bool latency = false;  ///< Row::latency
   bool verify = true, ceiling = true;
-  bool prepared = false;  ///< Each transfer is prepared once and posted each time.
+  bool prepared = false;     ///< Each transfer is prepared once and posted each time.
+  bool low_latency = false;  ///< TransferOptions::low_latency
   Against against = Against::usual;
   std::string label{}, suffix{};               ///< Row::label, Row::suffix
   Bar bar{};                                   ///< Row::bar
@@ -53,8 +54,8 @@ class PairRun {
   /// `before`, with which nothing is run.
   Row run(std::span<const Pair> pairs, const RunPlan& plan, const Status& before);
   /// Which way `bytes` bytes in so many blocks go.
-  Result<Explanation> explain(const Pair& pair, std::uint64_t bytes,
-                              std::uint64_t blocks = 1) const;
+  Result<Explanation> explain(const Pair& pair, std::uint64_t bytes, std::uint64_t blocks = 1,
+                              bool low_latency = false) const;
   /// Nothing more can be run: the second process is lost, or the memory of a transfer is not free.
   const Status& lost() const noexcept { return lost_; }
 
@@ -66,10 +67,11 @@ class PairRun {
     std::vector<Block> blocks{};
     Pages pages{};     // without indices: blocks
     Prepared ready{};  // instead of both
+    bool low_latency = false;
   };
 
   static std::vector<Submission> submissions_of(std::span<const Pair> pairs, const Layout& layout,
-                                                unsigned depth);
+                                                const RunPlan& plan);
   Status prepare(std::span<Submission> all) const;
   Status verify_spans(const Pair& pair);
   Status measure(std::span<const Pair> pairs, const RunPlan& plan, const Layout& layout, Row& out);

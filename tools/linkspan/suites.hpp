@@ -20,7 +20,7 @@ struct SuiteRow {
   const char *label = "", *suffix = "";
   Against against = Against::usual;
   PlannedRow::Kind kind = PlannedRow::Kind::transfers;
-  bool prepared = false;
+  bool prepared = false, low_latency = false;
 };
 
 std::vector<std::string> suite_names();

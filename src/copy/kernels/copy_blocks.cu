@@ -25,9 +25,7 @@
 //   Launch     512 threads, any number of CTAs. Every loop ends with the list.
 // Built by NVRTC 12.8 for sm_80, 90, 100 and PTX; no header of CUDA is included.
 
-struct LinkspanPiece {
-  unsigned long long to, from, bytes;
-};
+#include "copy/kernels/copy_piece.cuh"
 
 /// Page i goes from `from` + from_index[i] * page_bytes to `to` + to_index[i] * page_bytes, in
 /// `parts` parts of part_bytes each, the last of what is left. count * parts is below 2^32.
@@ -39,62 +37,12 @@ struct LinkspanPages {
 
 namespace {
 
-constexpr unsigned kThreads = 512;
-constexpr unsigned kWarp = 32;
 constexpr unsigned kStaged = 512;  // pieces of a CTA in shared memory, 12 KiB
 
 __device__ unsigned load_flag(const unsigned* flag) {
   unsigned value;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
   return value;
-}
-
-/// Of `count` words from `done` on: as many runs of N words a lane as there are. All loads of a run
-/// come before its stores, so that N are in flight.
-template <unsigned N, class Word>
-__device__ void copy_runs(Word* to, const Word* from, unsigned long long count,
-                          unsigned long long& done, unsigned lane) {
-  for (; count - done >= N * kWarp; done += N * kWarp) {
-    Word words[N];
-#pragma unroll
-    for (unsigned k = 0; k < N; ++k) words[k] = from[done + k * kWarp + lane];
-#pragma unroll
-    for (unsigned k = 0; k < N; ++k) to[done + k * kWarp + lane] = words[k];
-  }
-}
-
-/// By one warp; `to` and `from` are congruent modulo the size of a Word.
-template <class Word>
-__device__ void copy_words(unsigned long long to, unsigned long long from, unsigned long long bytes,
-                           unsigned lane) {
-  unsigned long long head = (0 - to) % sizeof(Word);
-  if (head > bytes) head = bytes;
-  const unsigned long long count = (bytes - head) / sizeof(Word);
-  const unsigned long long tail = (bytes - head) % sizeof(Word);
-  auto* out = reinterpret_cast<unsigned char*>(to);
-  const auto* in = reinterpret_cast<const unsigned char*>(from);
-  if (lane < head) out[lane] = in[lane];
-  if (lane < tail) out[bytes - tail + lane] = in[bytes - tail + lane];
-  auto* out_words = reinterpret_cast<Word*>(out + head);
-  const auto* in_words = reinterpret_cast<const Word*>(in + head);
-  unsigned long long done = 0;
-  copy_runs<8>(out_words, in_words, count, done, lane);
-  copy_runs<4>(out_words, in_words, count, done, lane);
-  copy_runs<2>(out_words, in_words, count, done, lane);
-  copy_runs<1>(out_words, in_words, count, done, lane);
-  if (done + lane < count) out_words[done + lane] = in_words[done + lane];
-}
-
-__device__ void copy_piece(const LinkspanPiece& piece, unsigned lane) {
-  const unsigned long long apart = piece.to ^ piece.from;
-  if (apart % 16 == 0)
-    copy_words<uint4>(piece.to, piece.from, piece.bytes, lane);
-  else if (apart % 8 == 0)
-    copy_words<unsigned long long>(piece.to, piece.from, piece.bytes, lane);
-  else if (apart % 4 == 0)
-    copy_words<unsigned>(piece.to, piece.from, piece.bytes, lane);
-  else
-    copy_words<unsigned char>(piece.to, piece.from, piece.bytes, lane);
 }
 
 }  // namespace

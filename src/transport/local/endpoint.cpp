@@ -75,8 +75,10 @@ RouteFacts LocalEndpoint::facts(Op, const Published& local, const ImportedMemory
   f.shape = shape;
   if (f.mapped != Mapped::nothing && (on_gpu(ours) || on_gpu(theirs))) {
     const auto* copier = transport_.copier_between(local, remote);
-    f.kernel = copier != nullptr && copier->has_kernel();
+    f.kernel = copier != nullptr && copier->has_kernel() && shape.wishes.ctas != 0;
     if (copier != nullptr) f.why_no_kernel = copier->kernel().what();
+    if (shape.wishes.ctas == 0) f.why_no_kernel = "TransferOptions::copy_ctas is 0";
+    f.resident = f.kernel && transport_.resident_copier(&copier->device()) != nullptr;
   }
   return f;
 }
@@ -133,6 +135,7 @@ Status LocalEndpoint::post(const Batch& batch) {
                              : checked(batch.shape, batch.local->bytes(), batch.remote->bytes(),
                                        transport_.capabilities());
   if (!asked.ok()) return asked.status();
+  asked->size.wishes = batch.wishes;
   if (!memory->alive())
     return {Code::unreachable, Scope::request, "the peer has deregistered the region"};
   if (ours_ >= transport_.capabilities().max_inflight) return Status::no_resource();
@@ -147,6 +150,7 @@ Status LocalEndpoint::post(const Batch& batch) {
   slot.target = local;
   slot.kept = static_cast<const PinnedPages*>(batch.kept);
   slot.first = batch.first;
+  slot.ctas = batch.wishes.ctas;
   if (Status status = begin(slot, *local, *std::move(asked), batch.streams); !status.ok())
     return status;
   if (batch.way != nullptr) *batch.way = slot.way;
@@ -170,8 +174,10 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, Checked asked,
   const ImportedMemory& remote = *slot.remote;
   const RouteFacts f = facts(slot.op, local, remote, asked.size, slot.for_peer);
   const Route way = route(f);
-  const bool by_gpu = way.where == Where::here && (way.method == copy::Method::copy_engine ||
-                                                   way.method == copy::Method::sm_kernel);
+  const bool resident = way.method == copy::Method::resident;
+  const bool by_gpu =
+      way.where == Where::here && (resident || way.method == copy::Method::copy_engine ||
+                                   way.method == copy::Method::sm_kernel);
   if (streams.after != nullptr && way.where != Where::nowhere && !by_gpu) return not_in_a_stream();
   slot.way = {.path = path_of(f, way), .by_peer = way.where == Where::peer};
   const bool by_index = asked.pages != nullptr && by_gpu && way.method == copy::Method::sm_kernel;
@@ -206,8 +212,9 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, Checked asked,
     }
   }
   if (way.method == copy::Method::cross_process) there = remote.key().address;
-  slot.copier = by_gpu ? static_cast<copy::Copier*>(transport_.gpu_copier(slot.device))
-                       : &transport_.cpu_copier();
+  slot.copier = &transport_.cpu_copier();
+  if (by_gpu) slot.copier = transport_.gpu_copier(slot.device);
+  if (resident) slot.copier = transport_.resident_copier(slot.device);
   if (slot.copier == nullptr)
     return {Code::internal, Scope::request, "no copier for a GPU that is up"};
 
@@ -286,7 +293,7 @@ Status LocalEndpoint::start_some(Slot& slot, const StreamLinks& streams) {
        .remote_is_source = slot.op == Op::read,
        .link = slot.link,
        .device = slot.device,
-       .ctas = gpu != nullptr ? gpu->ctas() : 0,
+       .ctas = gpu != nullptr ? std::min(gpu->ctas(), slot.ctas) : slot.ctas,
        .to_gpu = on_gpu(slot.op == Op::read ? slot.target->key.kind : slot.remote->key().kind),
        .after = streams.after,
        .stream = streams.stream,

@@ -111,6 +111,7 @@ class LocalEndpoint final : public Endpoint {
     std::size_t next = 0;                // pieces before it are with the copier or done
     copy::Method method = copy::Method::cpu_threads;
     copy::Link link = copy::Link::host;
+    unsigned ctas = Wishes{}.ctas;
     const cuda::Device* device = nullptr;
     copy::Copier* copier = nullptr;
     copy::Ticket ticket = 0;                 // 0: nothing is with the copier

@@ -58,10 +58,17 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
   if (gpu_copier(*device) != nullptr) return device;
   auto copier = copy::GpuCopier::create(**device, {.ctas = options_.copy_ctas});
   if (!copier.ok()) return copier.status();
+  std::unique_ptr<copy::ResidentCopier> resident;
+  if ((*copier)->has_kernel()) {
+    auto made = copy::ResidentCopier::create(**device);
+    if (!made.ok()) return made.status();
+    resident = *std::move(made);
+  }
   std::vector<std::shared_ptr<ImportedMemory>> imported;
   {
     const base::MutexLock lock(mutex_);
     gpu_.emplace(*device, *std::move(copier));
+    resident_.emplace(*device, std::move(resident));
     for (const auto& [raw, import] : imports_)
       if (auto memory = import.memory.lock()) imported.push_back(std::move(memory));
   }
@@ -249,6 +256,12 @@ copy::GpuCopier* LocalTransport::gpu_copier(const cuda::Device* device) const {
   const base::MutexLock lock(mutex_);
   const auto found = gpu_.find(device);
   return found == gpu_.end() ? nullptr : found->second.get();
+}
+
+copy::ResidentCopier* LocalTransport::resident_copier(const cuda::Device* device) const {
+  const base::MutexLock lock(mutex_);
+  const auto found = resident_.find(device);
+  return found == resident_.end() ? nullptr : found->second.get();
 }
 
 copy::GpuCopier* LocalTransport::copier_between(const Published& local,

@@ -20,6 +20,7 @@
 #include "base/task_thread.hpp"
 #include "copy/cpu_copier.hpp"
 #include "copy/gpu_copier.hpp"
+#include "copy/resident_copier.hpp"
 #include "memory/import_cache.hpp"
 #include "memory/registry.hpp"
 #include "transport/local/mapping.hpp"
@@ -99,6 +100,8 @@ class LocalTransport final : public Transport, public PageKeeper {
   std::shared_ptr<Published> published(std::uint64_t serial) const LINKSPAN_EXCLUDES(mutex_);
   Result<memory::PublishedKey> key_of(const Published& published) const;
   copy::GpuCopier* gpu_copier(const cuda::Device* device) const LINKSPAN_EXCLUDES(mutex_);
+  /// Null: that GPU may not run our kernels.
+  copy::ResidentCopier* resident_copier(const cuda::Device* device) const LINKSPAN_EXCLUDES(mutex_);
   /// Of the GPU that copies where both are mapped here. Null: neither is a GPU's. Any thread.
   copy::GpuCopier* copier_between(const Published& local, const ImportedMemory& remote) const
       LINKSPAN_EXCLUDES(mutex_);
@@ -167,6 +170,8 @@ class LocalTransport final : public Transport, public PageKeeper {
   mutable base::Mutex mutex_;
   std::map<std::uint64_t, Entry> entries_ LINKSPAN_GUARDED_BY(mutex_);  // by serial
   std::map<const cuda::Device*, std::unique_ptr<copy::GpuCopier>> gpu_ LINKSPAN_GUARDED_BY(mutex_);
+  std::map<const cuda::Device*, std::unique_ptr<copy::ResidentCopier>> resident_
+      LINKSPAN_GUARDED_BY(mutex_);
   // Entries go after their memory was closed, so that a peer is told when that is true.
   std::map<std::uint64_t, Import> imports_ LINKSPAN_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::size_t> imports_of_ LINKSPAN_GUARDED_BY(mutex_);  // by incarnation

@@ -34,7 +34,8 @@ copy::ShapeFacts shape_facts(const RouteFacts& f) {
   return {.pieces = f.shape.blocks,
           .bytes = f.shape.bytes,
           .link = f.link,
-          .kernel_available = f.kernel};
+          .kernel_available = f.kernel,
+          .resident_available = f.resident && f.shape.wishes.low_latency};
 }
 
 copy::Method mapped_method(const RouteFacts& f) {
@@ -155,6 +156,12 @@ Explanation describe(const RouteFacts& f, const Route& chosen) {
       }
       if (chosen.method == copy::Method::copy_engine && !f.kernel && f.shape.blocks > 8)
         refuse("sm_kernel", f.why_no_kernel);
+      if (chosen.method == copy::Method::copy_engine && f.resident && !f.shape.wishes.low_latency) {
+        RouteFacts asked = f;
+        asked.shape.wishes.low_latency = true;
+        if (mapped_method(asked) == copy::Method::resident)
+          refuse("resident_kernel", "ask for it with TransferOptions::low_latency");
+      }
       break;
     }
     case Route::Where::peer:

@@ -38,6 +38,7 @@ struct RouteFacts {
   copy::Link link = copy::Link::host;
   bool kernel = false;  ///< The device that would copy can do so by the kernel.
   std::string_view why_no_kernel{};
+  bool resident = false;  ///< It can do so by a resident kernel as well.
   Shape shape{};
 };
 

@@ -4,8 +4,10 @@
 // the launch, as the driver does. An address that a kernel may not touch loses the device.
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <string_view>
+#include <thread>
 
 #include "tests/support/fake_cuda/fake_cuda.hpp"
 
@@ -90,11 +92,63 @@ CUresult copy_pages(const Device& device, const Parameters& parameters) {
                   parameters[2][0]);
 }
 
+/// As kernels/resident.cu: looks for the next command, leaves by the clock.
+CUresult resident(const Device& device, const Parameters& parameters) {
+  constexpr std::size_t kLineWords = 8, kCommandWords = 5;
+  struct Resident {
+    std::uint64_t commands, done, left, next, launch, idle, stay;
+    std::uint32_t lines;
+  } p;
+  std::memcpy(&p, parameters[0].data(), sizeof p);
+  const auto lines = access(device, p.commands, p.lines * kLineWords * sizeof(std::uint64_t));
+  const auto done = access(device, p.done, sizeof(std::uint64_t));
+  const auto left = access(device, p.left, sizeof(std::uint64_t));
+  if (!lines || !done || !left) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  const auto tell = [](const auto& word, std::uint64_t value) {
+    std::atomic_ref(*reinterpret_cast<std::uint64_t*>(word->view))
+        .store(value, std::memory_order_release);
+  };
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  auto last = begin;
+  for (std::uint64_t number = p.next; !world().ended;) {
+    const auto now = Clock::now();
+    if (now - last > std::chrono::nanoseconds(p.idle) ||
+        now - begin > std::chrono::nanoseconds(p.stay))
+      break;
+    std::array<std::uint64_t, kCommandWords> words{};
+    auto* const line =
+        reinterpret_cast<std::uint64_t*>(lines->view) + number % p.lines * kLineWords;
+    for (std::size_t i = 0; i < kCommandWords; ++i)
+      words[i] = std::atomic_ref(line[i]).load(std::memory_order_acquire);
+    if (!std::ranges::all_of(words, [&](std::uint64_t word) {
+          return word >> 32 == static_cast<std::uint32_t>(number);
+        })) {
+      std::this_thread::yield();
+      continue;
+    }
+    const auto half = [&words](std::size_t i) { return words[i] & 0xffffffff; };
+    if (half(4) == 0xffffffff) break;
+    if (half(4) != 0) {
+      const auto to = access(device, half(0) | half(1) << 32, half(4));
+      const auto from = access(device, half(2) | half(3) << 32, half(4));
+      if (!to || !from) return CUDA_ERROR_ILLEGAL_ADDRESS;
+      std::memmove(to->view, from->view, half(4));
+      if (!live(*to) || !live(*from)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
+    tell(done, number++);
+    last = Clock::now();
+  }
+  tell(left, p.launch);
+  return CUDA_SUCCESS;
+}
+
 constexpr int kMaxThreads = 512;
 
 const std::array kKernels{
     Kernel{.name = "linkspan_copy_blocks", .parameter_bytes = {8, 4, 8, 8}, .run = copy_blocks},
-    Kernel{.name = "linkspan_copy_pages", .parameter_bytes = {56, 8, 8}, .run = copy_pages}};
+    Kernel{.name = "linkspan_copy_pages", .parameter_bytes = {56, 8, 8}, .run = copy_pages},
+    Kernel{.name = "linkspan_resident", .parameter_bytes = {64}, .run = resident}};
 
 /// A kernel in a module, whose context is the only one that may launch it.
 struct Function {

@@ -1,0 +1,172 @@
+#include "copy/resident_copier.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+
+#include "copy/chooser.hpp"
+
+namespace linkspan::copy {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::size_t kLineWords = 8;  // as in kernels/resident.cu
+constexpr std::size_t kLineBytes = kLineWords * sizeof(std::uint64_t);
+constexpr std::size_t kDone = ResidentCopier::kOrders * kLineBytes, kLeft = kDone + 2 * kLineBytes,
+                      kMemory = kLeft + 2 * kLineBytes;  // words of the kernel: lines of their own
+constexpr std::uint32_t kLeave = ~std::uint32_t{0};      // instead of a size
+constexpr unsigned kThreads = 512;
+constexpr Duration kOverdue = milliseconds(200), kAskAgain = milliseconds(50);
+
+/// What the kernel reads as LinkspanResident.
+struct Parameter {
+  cuda::CUdeviceptr commands, done, left;
+  std::uint64_t next, launch, idle, stay;
+  std::uint32_t lines;
+};
+static_assert(sizeof(Parameter) == 64);
+
+std::uint64_t* word(const cuda::PinnedBuffer& memory, std::size_t offset) {
+  return reinterpret_cast<std::uint64_t*>(memory.data() + offset);
+}
+
+std::uint64_t load(const cuda::PinnedBuffer& memory, std::size_t offset) {
+  return std::atomic_ref(*word(memory, offset)).load(std::memory_order_acquire);
+}
+
+/// Each word bears the number, so the kernel takes them in whatever order they come. What the
+/// caller wrote before is visible to who has them all.
+void write_command(const cuda::PinnedBuffer& memory, std::uint64_t number, const Piece& piece,
+                   std::uint32_t bytes) {
+  std::uint64_t* const line = word(memory, number % ResidentCopier::kOrders * kLineBytes);
+  const std::uint32_t content[] = {
+      static_cast<std::uint32_t>(piece.to), static_cast<std::uint32_t>(piece.to >> 32),
+      static_cast<std::uint32_t>(piece.from), static_cast<std::uint32_t>(piece.from >> 32), bytes};
+  for (std::size_t i = 0; i < std::size(content); ++i)
+    std::atomic_ref(line[i]).store(number << 32 | content[i], std::memory_order_release);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ResidentCopier>> ResidentCopier::create(const cuda::Device& device,
+                                                               const base::Clock& clock) {
+  if (!device.kernels().ok()) return device.kernels();
+  const auto scope = device.enter();
+  if (!scope.ok()) return scope.status();
+  auto memory = cuda::PinnedBuffer::create(*scope, kMemory);
+  if (!memory.ok()) return memory.status();
+  std::fill_n(memory->data(), kMemory, std::byte{0});
+  auto stream = cuda::Stream::create(*scope);
+  if (!stream.ok()) return stream.status();
+  return std::unique_ptr<ResidentCopier>(
+      new ResidentCopier(device, clock, *std::move(memory), *std::move(stream)));
+}
+
+ResidentCopier::ResidentCopier(const cuda::Device& device, const base::Clock& clock,
+                               cuda::PinnedBuffer memory, cuda::Stream stream)
+    : device_(device), clock_(clock), memory_(std::move(memory)), stream_(std::move(stream)) {}
+
+ResidentCopier::~ResidentCopier() {
+  if (left() || !lost_.ok()) return;
+  write_command(memory_, submitted_ + 1, {}, kLeave);
+  if (const auto scope = device_.enter(); scope.ok()) (void)stream_.synchronize(*scope);
+}
+
+bool ResidentCopier::left() const noexcept { return load(memory_, kLeft) == launches_; }
+
+Result<Ticket> ResidentCopier::start(const Order& order) {
+  if (order.method != Method::resident || order.pieces.size() != 1 ||
+      order.pieces[0].bytes > kMostBytes || order.after != nullptr || order.release != nullptr)
+    return Status(Code::invalid_argument, Scope::request,
+                  "a resident kernel takes one piece of at most " + std::to_string(kMostBytes) +
+                      " bytes, in no stream's order");
+  advance();
+  if (!lost_.ok()) return lost_;
+  const std::uint64_t number = submitted_ + 1;
+  Running& running = of(number);
+  if (running.number != 0) return Status::no_resource();
+  if (left())
+    if (Status launched = launch(); !launched.ok()) return launched;
+  const Piece& piece = order.pieces[0];
+  write_command(memory_, number, piece, static_cast<std::uint32_t>(piece.bytes));
+  const base::Time now = clock_.now();
+  running = {.number = number,
+             .status = {},
+             .due = now + earliest_time(Method::resident, order.link, piece.bytes, 1),
+             .looked = now};
+  submitted_ = number;
+  if (number == quiet_ + 1) next_query_ = running.due + kOverdue;
+  return number;
+}
+
+std::optional<Status> ResidentCopier::poll(Ticket ticket) {
+  Running& order = of(ticket);
+  if (ticket == 0 || order.number != ticket)
+    return Status(Code::internal, Scope::request, "poll of a ticket that is not in flight");
+  if (ticket > quiet_) advance();
+  if (ticket > quiet_) return std::nullopt;
+  Status end = std::move(order.status);
+  order = {};
+  --untold_;
+  return end;
+}
+
+base::Time ResidentCopier::expected(base::Time now) const {
+  if (untold_ > 0) return now;
+  if (quiet_ == submitted_) return base::Time::max();
+  const Running& oldest = orders_[(quiet_ + 1) % kOrders];
+  return next_look(oldest.due, oldest.looked);
+}
+
+/// Looks whether the kernel has left before it looks how far it came.
+void ResidentCopier::advance() {
+  if (quiet_ == submitted_) return;
+  const base::Time now = clock_.now();
+  of(quiet_ + 1).looked = now;
+  const bool gone = left();
+  const std::uint64_t done = std::min(load(memory_, kDone), submitted_);
+  if (done > quiet_) {
+    untold_ += done - quiet_;
+    quiet_ = done;
+    next_query_ = now + kOverdue;
+  }
+  if (quiet_ == submitted_) return;
+  if (gone) {
+    if (Status launched = launch(); !launched.ok()) end_all(launched);
+  } else if (now >= next_query_) {
+    next_query_ = now + kAskAgain;
+    const auto scope = device_.enter();
+    const Status answer = scope.ok() ? stream_.query(*scope) : scope.status();
+    if (answer.scope() == Scope::process) end_all(answer);
+  }
+}
+
+Status ResidentCopier::launch() {
+  const auto scope = device_.enter();
+  if (!scope.ok()) return scope.status();
+  const cuda::CUdeviceptr memory = memory_.device_address();
+  Parameter parameter{.commands = memory,
+                      .done = memory + kDone,
+                      .left = memory + kLeft,
+                      .next = quiet_ + 1,
+                      .launch = launches_ + 1,
+                      .idle = static_cast<std::uint64_t>(kIdle.count()),
+                      .stay = static_cast<std::uint64_t>(kStay.count()),
+                      .lines = kOrders};
+  void* parameters[] = {&parameter};
+  const Status launched = stream_.launch(*scope, device_.resident(), 1, kThreads, parameters);
+  if (launched.ok()) ++launches_;
+  if (launched.scope() == Scope::process) end_all(launched);
+  return launched;
+}
+
+/// No kernel runs, and none will see these orders.
+void ResidentCopier::end_all(const Status& cause) {
+  if (cause.scope() == Scope::process) lost_ = cause;
+  for (std::uint64_t number = quiet_ + 1; number <= submitted_; ++number) of(number).status = cause;
+  untold_ += submitted_ - quiet_;
+  quiet_ = submitted_;
+}
+
+}  // namespace linkspan::copy
