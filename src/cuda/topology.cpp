@@ -48,19 +48,28 @@ Result<DeviceInfo> describe(const Driver& driver, int ordinal) {
   return info;
 }
 
-/// Lets kernels and copies of `from` use the memory of `to`. Not an error where it cannot be: a
-/// path is available when it was tried, and whoever tries it hears why not.
-void enable_peer_access(const Device& from, const Device& to) {
+}  // namespace
+
+Status has_peer_access(const Device& from, const DeviceInfo& to) {
   const Driver& driver = from.driver();
-  const Result<DeviceScope> scope = from.enter();
+  const Result<DeviceScope> outside = DeviceScope::without_context(driver);
+  if (!outside.ok()) return outside.status();
   int can = 0;
-  if (!scope.ok() ||
-      driver.cuDeviceCanAccessPeer(&can, from.info().ordinal, to.info().ordinal) != CUDA_SUCCESS)
-    return;
-  if (can != 0) driver.cuCtxEnablePeerAccess(to.context(), 0);  // may be on: the user's doing
+  const CUresult r = driver.cuDeviceCanAccessPeer(&can, from.info().ordinal, to.ordinal);
+  if (r != CUDA_SUCCESS) return to_status(driver, r, "cuDeviceCanAccessPeer");
+  if (can != 0) return {};
+  return {Code::unsupported, Scope::request,
+          "the GPU at " + from.info().bus_id + " has no peer access to that at " + to.bus_id};
 }
 
-}  // namespace
+Status enable_peer_access(const Device& from, const Device& to) {
+  if (Status can = has_peer_access(from, to.info()); !can.ok()) return can;
+  const Result<DeviceScope> scope = from.enter();
+  if (!scope.ok()) return scope.status();
+  const CUresult r = from.driver().cuCtxEnablePeerAccess(to.context(), 0);
+  if (r == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) return {};  // by the user too
+  return to_status(from.driver(), r, "cuCtxEnablePeerAccess");
+}
 
 Result<std::unique_ptr<Device>> Device::open(const Driver& driver, const DeviceInfo& info) {
   const Result<DeviceScope> outside = DeviceScope::without_context(driver);
@@ -141,8 +150,9 @@ Result<const Device*> Topology::activate(const GpuUuid& uuid) {
   Device* device = *opened;
   device->load_kernels();
   for (const Device* other : all_active()) {
-    enable_peer_access(*device, *other);
-    enable_peer_access(*other, *device);
+    // Not an error where it cannot be: whoever tries a path hears why it is none.
+    (void)enable_peer_access(*device, *other);
+    (void)enable_peer_access(*other, *device);
   }
   active_[static_cast<std::size_t>(device->info().ordinal)].store(device);
   return device;

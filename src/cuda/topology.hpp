@@ -88,6 +88,12 @@ struct PointerFacts {
   bool legacy_ipc = false;  ///< export_ipc() will take it.
 };
 
+/// Whether kernels and copies of `from` may use the memory of `to`. unsupported: the machine has no
+/// such way.
+Status has_peer_access(const Device& from, const DeviceInfo& to);
+/// Lets them. Again: no effect.
+Status enable_peer_access(const Device& from, const Device& to);
+
 class Topology {
  public:
   /// `unsupported` with the loader's words where there is no driver or no GPU.
