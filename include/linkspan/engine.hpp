@@ -40,6 +40,10 @@ struct EngineOptions {
   /// which 16 are enough for pages of 4 KiB; its streams have the lowest priority. 0: copy engines
   /// only. None: the default, one for each SM.
   std::optional<unsigned> copy_ctas{};
+  /// Large copies from pinned host memory to a GPU also take the PCIe links of so many other
+  /// visible GPUs, whose bytes go on over NVLink: twice the rate with one, if that link is idle.
+  /// Costs a context and 32 MiB of memory on each. 0: none. None: the default, which is none.
+  std::optional<unsigned> relay_gpus{};
   Duration transfer_deadline{0};
   /// Called by any thread, whole lines. Empty: stderr, from WARNING up.
   std::function<void(LogLevel, std::string_view)> log{};

@@ -29,6 +29,9 @@ constexpr OptionInfo kTable[] = {
      "demand."},
     {"copy_ctas", "LINKSPAN_COPY_CTAS", "0 to 65535", "as many as the GPU has SMs",
      "CTAs of 512 threads that one copy by a kernel takes at most; 0: copy engines only."},
+    {"relay_gpus", "LINKSPAN_RELAY_GPUS", "0 to 15", "0",
+     "Other visible GPUs whose PCIe links and 32 MiB of whose memory each GPU borrows for large "
+     "copies from pinned host memory. For GPUs whose links are idle."},
     {"staging", "LINKSPAN_STAGING_MIB", "MiB", "64",
      "Pinned memory of an Engine through which copies between GPUs and pageable memory go, at "
      "most; 64 KiB a thread at least. Pinned with the first such copies."},
@@ -38,7 +41,7 @@ constexpr OptionInfo kTable[] = {
      "After which a connect or import that names no deadline ends as timed_out."},
 };
 
-constexpr std::uint64_t kMaxCpuThreads = 256, kMaxCtas = 65535;
+constexpr std::uint64_t kMaxCpuThreads = 256, kMaxCtas = 65535, kMaxRelayGpus = 15;
 constexpr std::uint64_t kMaxStagingMib = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxMilliseconds = std::uint64_t{7} * 24 * 3600 * 1000;
 
@@ -117,6 +120,10 @@ Result<Options> Options::from_environment() {
     if (Status s = read_number("LINKSPAN_COPY_CTAS", 0, kMaxCtas, ctas); !s.ok()) return s;
     options.copy_ctas = static_cast<unsigned>(ctas);
   }
+  std::uint64_t relay_gpus = options.relay_gpus;
+  if (Status s = read_number("LINKSPAN_RELAY_GPUS", 0, kMaxRelayGpus, relay_gpus); !s.ok())
+    return s;
+  options.relay_gpus = static_cast<unsigned>(relay_gpus);
   std::uint64_t staging = options.staging >> 20;
   if (Status s = read_number("LINKSPAN_STAGING_MIB", 1, kMaxStagingMib, staging); !s.ok()) return s;
   options.staging = staging << 20;

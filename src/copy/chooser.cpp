@@ -19,6 +19,7 @@ constexpr double kEngineAtBest = 1.02;                      // of kEngineBytes
 constexpr double kEngineUs = 4.4, kEngineUsAPiece = 2.4;    // one copy after the other
 constexpr double kKernelUs = 11, kKernelUsAPiece = 0.002;   // the list is written and read
 constexpr double kResidentUs = 5.6, kResidentBytes = 41e3;  // one CTA; 8 B 5.7 us, 64 KiB 7.3
+constexpr double kHandOverUs = 9;                           // two events between GPUs, at a guess
 constexpr double kExecutorUs = 50;                          // to wake a sleeping thread
 constexpr double kCrossBytes = 4.3e3;                       // process_vm_readv, one thread: 4.3-6.2
 // What one thread takes at a time, at least.
@@ -87,6 +88,17 @@ double expected_gbps(Method method, Link link, std::uint64_t bytes, std::uint64_
                      unsigned threads) {
   if (bytes == 0) return 0;
   return static_cast<double>(bytes) / microseconds(method, link, bytes, pieces, threads) / 1e3;
+}
+
+double relayed_gbps(std::uint64_t bytes, std::uint64_t pieces, unsigned links) {
+  if (bytes == 0) return 0;
+  const auto chunk = static_cast<double>(kRelayChunk);
+  const double share = static_cast<double>(bytes) / links;
+  const double us = kEngineUs + static_cast<double>(pieces) * kEngineUsAPiece +
+                    share / kEngineBytes[static_cast<std::size_t>(Link::host)] +
+                    share / chunk * kEngineUsAPiece +
+                    chunk / kEngineBytes[static_cast<std::size_t>(Link::peer)] + kHandOverUs;
+  return static_cast<double>(bytes) / us / 1e3;
 }
 
 Duration earliest_time(Method method, Link link, std::uint64_t bytes, unsigned threads) {

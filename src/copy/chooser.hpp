@@ -38,6 +38,16 @@ Duration earliest_time(Method method, Link link, std::uint64_t bytes, unsigned t
 double expected_gbps(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces,
                      unsigned threads = kUsualThreads);
 
+/// Of these bytes from host memory to a GPU over so many PCIe links (copy/relay.hpp).
+double relayed_gbps(std::uint64_t bytes, std::uint64_t pieces, unsigned links);
+
+/// Pieces from this size on are relayed. By the model two links then take less than two thirds of
+/// the time of one, and a quarter of this size is where they begin to gain.
+inline constexpr std::uint64_t kRelayLeast = std::uint64_t{16} << 20;
+/// What another GPU holds for the destination's at a time. Each costs 2.4 us of 151; the last one's
+/// second hop, 21 us, is on top.
+inline constexpr std::uint64_t kRelayChunk = std::uint64_t{8} << 20;
+
 /// When to look at what cannot end before `due` and was looked at last at `looked`: at `due`; then
 /// at once while that is cheap, and ever more rarely, so that what is late costs no core.
 base::Time next_look(base::Time due, base::Time looked) noexcept;

@@ -70,7 +70,7 @@ struct Order {
   Method method = Method::cpu_threads;
   std::span<const Piece> pieces = {};  ///< Read during start() only. None is an order as well.
   PageList pages = {};  ///< sm_kernel: instead of pieces. The spans are read during start() only.
-  unsigned lane = 0;    ///< GPU: orders of one lane run in order; any number is taken.
+  unsigned lane = 0;    ///< GPU: orders of one lane end in order; any number is taken.
   /// Cross-process: whose address space `from` (a read) or `to` (a write) is in. The pidfd guards
   /// against a number that was given to another process; a loan until the order is quiet.
   std::int64_t pid = 0;
@@ -79,7 +79,7 @@ struct Order {
   Link link = Link::host;                ///< How finely copies are cut; for expected().
   const cuda::Device* device = nullptr;  ///< Pageable: whose copy engines; outlives the copier.
   unsigned ctas = ~0u;                   ///< Of a kernel at most; pageable with 0: none is started.
-  bool to_gpu = false;                   ///< Pageable: `to` is the GPU's, else `from`.
+  bool to_gpu = false;                   ///< Link::host: `to` is the GPU's, else `from`.
   /// GPU only. The order starts behind what the event has recorded of a user's stream, which may
   /// stand still for long: the orders of one `stream` have a lane to themselves meanwhile.
   const cuda::Event* after = nullptr;

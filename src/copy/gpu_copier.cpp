@@ -75,6 +75,11 @@ GpuCopier::GpuCopier(const cuda::Device& device, Status kernel, unsigned ctas,
 
 GpuCopier::~GpuCopier() = default;
 
+void GpuCopier::lend(Result<std::unique_ptr<Relay>> relay) {
+  no_relay_ = relay.status();
+  if (relay.ok()) relay_ = *std::move(relay);
+}
+
 Result<Ticket> GpuCopier::start(const Order& order) {
   const bool kernel = order.method == Method::sm_kernel;
   if (!kernel && order.method != Method::copy_engine)
@@ -125,8 +130,15 @@ Result<Ticket> GpuCopier::start(const Order& order) {
     ++untold_;
     return ticket;
   }
-  // The word, a wait, an event.
-  const unsigned beside = 1 + (order.after != nullptr ? 1 : 0) + (order.release != nullptr ? 1 : 0);
+  Relay::Way* way = nullptr;
+  if (relay_ != nullptr) {
+    const auto found = relay_->way_of(order);
+    if (!found.ok()) return found.status();
+    way = *found;
+  }
+  // The word, waits, an event.
+  const unsigned beside = 1 + (order.after != nullptr ? 1 : 0) +
+                          (order.release != nullptr ? 1 : 0) + (way != nullptr ? 1 : 0);
   if (lane.entries + (kernel ? 1 : cut) + beside > kStreamEntries) return Status::no_resource();
   Slot* slot = kernel ? idle_slot(lane) : nullptr;
   if (kernel && slot == nullptr) return Status::no_resource();
@@ -144,9 +156,10 @@ Result<Ticket> GpuCopier::start(const Order& order) {
     if (waits.scope() == Scope::process) lose(waits);
     if (!waits.ok()) return waits;
     lane.held_by = order.stream;
+    if (way != nullptr && !relay_->wait_for(*way, *order.after).ok()) way = nullptr;
   }
   Queued queued = kernel ? queue_kernel(*scope, lane, *slot, order, bytes)
-                         : queue_copies(*scope, lane, order.link, order.pieces);
+                         : queue_copies(*scope, lane, order, way);
   if (queued.entries == 0) {
     if (queued.status.scope() == Scope::process) lose(queued.status);
     return queued.status;
@@ -157,10 +170,13 @@ Result<Ticket> GpuCopier::start(const Order& order) {
     *order.release = std::move(release);
 
   const base::Time now = clock_.now();
-  lane.last_due = std::max(now, lane.last_due) + earliest_time(order.method, order.link, bytes, 1);
+  lane.last_due = std::max(now, lane.last_due) +
+                  earliest_time(order.method, order.link, bytes - queued.relayed, 1);
   running = {.number = number,
              .entries = queued.entries + beside,
              .slot = slot,
+             .way = way,
+             .chunks = queued.chunks,
              .status = queued.status,
              .due = lane.last_due,
              .looked = now};
@@ -169,7 +185,7 @@ Result<Ticket> GpuCopier::start(const Order& order) {
   if (slot != nullptr) slot->state = Slot::State::busy;
   if (number == lane.quiet + 1) lane.next_query = running.due + kOverdue;
   if (!written.ok()) lane.next_query = now;  // the word will not tell: only the stream can
-  if (queued.status.scope() == Scope::process) lose(queued.status);
+  if (queued.status.scope() == Scope::process || !queued.joined) lose(queued.status);
   return ticket;
 }
 
@@ -243,6 +259,10 @@ void GpuCopier::retire(Lane& lane, std::uint64_t up_to) {
       lane.entries -= order.entries;
       if (order.slot != nullptr && retire_slot(*order.slot) && order.status.ok())
         order.status = Status(Code::canceled, Scope::request, "the copy was aborted");
+      if (order.chunks != 0) {
+        Status lent = relay_->end(*order.way, order.chunks);
+        if (order.status.ok()) order.status = std::move(lent);
+      }
       ++untold_;
     }
     ++lane.quiet;

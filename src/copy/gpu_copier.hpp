@@ -2,14 +2,14 @@
 //
 // A lane is a CUDA stream and a word in pinned memory. An order is put into the stream (copies or
 // one kernel), and behind it the order's number is written to the lane's word: orders of a lane
-// run in order, so a word that has reached N says that all up to N are quiet. poll() reads that
-// word and calls no driver. Only when it is overdue is the stream asked, and a lost context then
-// ends every order of the device with its real cause. What runs after a stream of the user's goes
-// into a lane that waits for that stream only: it may stand still, and nobody else with it.
-// Threads: externally synchronised (under the Worker's lock); create() is OFF THE LOCK.
-// Invariants: all memory, streams and lists are made in create(); a stream never holds more than
-// kStreamEntries, so a submission never blocks in the driver; a kernel slot is free again only
-// when the kernel that reads it has ended.
+// end in order, so a word that has reached N says that all up to N are quiet. poll() reads that
+// word and calls no driver, but for an order that took lent links (copy/relay.hpp). Only when it is
+// overdue is the stream asked, and a lost context then ends every order of the device with its real
+// cause. What runs after a stream of the user's goes into a lane that waits for that stream only:
+// it may stand still, and nobody else with it. Threads: externally synchronised (under the Worker's
+// lock); create() is OFF THE LOCK. Invariants: all memory, streams and lists are made in create();
+// a stream never holds more than kStreamEntries, so a submission never blocks in the driver; a
+// kernel slot is free again only when the kernel that reads it has ended.
 #pragma once
 
 #include <array>
@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "copy/copier.hpp"
+#include "copy/relay.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 #include "cuda/topology.hpp"
@@ -71,6 +72,12 @@ class GpuCopier final : public Copier {
     if (method == Method::sm_kernel) return cut(kListBytes);
     return link == Link::host ? cut(copy_bytes(Link::host)) : cut(copy_bytes(Link::peer));
   }
+  /// Copies to this GPU may take links of other GPUs, or the reason why not. Before the first
+  /// order.
+  void lend(Result<std::unique_ptr<Relay>> relay);
+  /// Why none is lent; OK: links() are taken from kRelayLeast on.
+  const Status& relay() const noexcept { return no_relay_; }
+  unsigned links() const noexcept { return relay_ != nullptr ? relay_->links() : 1; }
   /// Why sm_kernel is `unsupported`; OK: it is not.
   const Status& kernel() const noexcept { return kernel_; }
   bool has_kernel() const noexcept { return kernel_.ok(); }
@@ -89,7 +96,7 @@ class GpuCopier final : public Copier {
 
  private:
   static constexpr std::size_t kLine = 128;     // words of different writers lie so far apart
-  static constexpr unsigned kBesideCopies = 3;  // entries at most: a wait, the word, an event
+  static constexpr unsigned kBesideCopies = 4;  // entries at most: two waits, the word, an event
 
   /// What a kernel reads and writes beside the data. All is in mapped host memory but the abort
   /// word, which every warp reads before every entry: over PCIe these reads take turns, 1.2 us
@@ -103,10 +110,12 @@ class GpuCopier final : public Copier {
     State state = State::idle;
   };
   struct Running {
-    std::uint64_t number = 0;  // within the lane, from 1; zero: free
-    unsigned entries = 0;      // in the stream; zero: had no bytes, was quiet from the start
-    Slot* slot = nullptr;      // of a kernel
-    Status status{};           // of the submission; the end of the order once it is quiet
+    std::uint64_t number = 0;   // within the lane, from 1; zero: free
+    unsigned entries = 0;       // in the stream; zero: had no bytes, was quiet from the start
+    Slot* slot = nullptr;       // of a kernel
+    Relay::Way* way = nullptr;  // of what took lent links:
+    unsigned chunks = 0;        // so many chunks
+    Status status{};            // of the submission; the end of the order once it is quiet
     base::Time due{}, looked{};
   };
   struct Lane {
@@ -129,6 +138,9 @@ class GpuCopier final : public Copier {
   struct Queued {
     unsigned entries = 0;
     Status status{};
+    std::uint64_t relayed = 0;  // bytes, not by the lane's stream,
+    unsigned chunks = 0;        // in so many chunks
+    bool joined = true;         // which goes on after these, or else cannot tell their end
   };
 
   GpuCopier(const cuda::Device& device, Status kernel, unsigned ctas, const base::Clock& clock,
@@ -136,8 +148,8 @@ class GpuCopier final : public Copier {
             std::vector<Lane> lanes);
 
   Lane* lane_of(const Order& order);  // null: all lanes for held streams are taken
-  static Queued queue_copies(const cuda::DeviceScope& scope, const Lane& lane, Link link,
-                             std::span<const Piece> pieces);
+  Queued queue_copies(const cuda::DeviceScope& scope, Lane& lane, const Order& order,
+                      Relay::Way* way);
   Queued queue_kernel(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
                       const Order& order, std::uint64_t bytes) const;
   Status launch_pages(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
@@ -159,8 +171,10 @@ class GpuCopier final : public Copier {
   const Status kernel_;
   const unsigned ctas_;  // of one kernel, at most
   const base::Clock& clock_;
-  Status lost_;                // why the context is gone
-  std::size_t untold_ = 0;     // quiet orders that poll() has not told
+  Status lost_;             // why the context is gone
+  std::size_t untold_ = 0;  // quiet orders that poll() has not told
+  Status no_relay_{Code::unsupported, Scope::request, "no links are lent"};
+  std::unique_ptr<Relay> relay_;
   cuda::PinnedBuffer memory_;  // words and slots
   cuda::DeviceBuffer abort_words_;
   cuda::Stream aborts_;

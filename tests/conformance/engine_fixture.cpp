@@ -431,8 +431,9 @@ Result<std::string> FarEngine::explain(const std::string& local, const std::stri
   return answer->value[0].get<std::string>();
 }
 
-std::string FarEngine::why_no_better(const std::string& local, const std::string& remote) {
-  return call({{"do", "explain"}, {"name", local}, {"remote", remote}, {"bytes", 1}})[1];
+std::string FarEngine::why_no_better(const std::string& local, const std::string& remote,
+                                     std::uint64_t bytes) {
+  return call({{"do", "explain"}, {"name", local}, {"remote", remote}, {"bytes", bytes}})[1];
 }
 
 void FarEngine::start(const std::string& local, const std::string& remote, std::uint64_t count) {

@@ -122,7 +122,8 @@ class FarEngine {
   Result<std::string> explain(const std::string& local, const std::string& remote,
                               std::uint64_t bytes);
   /// The reasons why it is no better path, in one text.
-  std::string why_no_better(const std::string& local, const std::string& remote);
+  std::string why_no_better(const std::string& local, const std::string& remote,
+                            std::uint64_t bytes = 1);
   /// Submits `count` writes, which are together the whole region; returns when all are under way.
   void start(const std::string& local, const std::string& remote, std::uint64_t count);
   /// Of the regions that it has looked up. Nothing of that is in flight.

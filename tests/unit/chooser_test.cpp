@@ -63,6 +63,17 @@ TEST(ChooserTest, ExpectsAboutWhatWasMeasured) {
   near(by_threads(Method::pageable, 4), 29);
   near(by_threads(Method::pageable, 8), 46.6);
   EXPECT_EQ(expected_gbps(Method::copy_engine, Link::peer, 0, 0), 0);
+  near(relayed_gbps(1024 * kMiB, 4, 2), 106.6);  // a bare relay
+  EXPECT_EQ(relayed_gbps(0, 0, 2), 0);
+}
+
+TEST(ChooserTest, RelaysWhatGainsHalfAsMuchAgain) {
+  const auto gain = [](std::uint64_t bytes) {
+    return relayed_gbps(bytes, 1, 2) / expected_gbps(Method::copy_engine, Link::host, bytes, 1);
+  };
+  EXPECT_GT(gain(kRelayLeast), 1.5);
+  EXPECT_GT(gain(kRelayLeast / 4), 1);
+  EXPECT_LT(gain(kRelayLeast / 16), 1);
 }
 
 TEST(ChooserTest, ExpectsMoreTimeForMore) {

@@ -57,6 +57,7 @@ TEST_F(OptionsTest, HasFallbacks) {
   EXPECT_GE(options.cpu_threads, 1u);
   EXPECT_LE(options.cpu_threads, 8u);
   EXPECT_FALSE(options.copy_ctas.has_value());
+  EXPECT_EQ(options.relay_gpus, 0u);
   EXPECT_EQ(options.staging, std::size_t{64} << 20);
   EXPECT_EQ(options.transfer_deadline, 30s);
   EXPECT_EQ(options.connect_deadline, 10s);
@@ -70,6 +71,7 @@ TEST_F(OptionsTest, ReadsWhatIsSet) {
   set("LINKSPAN_LOG_LEVEL", "debug");
   set("LINKSPAN_CPU_THREADS", "3");
   set("LINKSPAN_COPY_CTAS", "0");
+  set("LINKSPAN_RELAY_GPUS", "3");
   set("LINKSPAN_STAGING_MIB", "5");
   set("LINKSPAN_TRANSFER_DEADLINE_MS", "1500");
   set("LINKSPAN_CONNECT_DEADLINE_MS", "");  // not set
@@ -79,6 +81,7 @@ TEST_F(OptionsTest, ReadsWhatIsSet) {
   EXPECT_EQ(options.log_level, Level::debug);
   EXPECT_EQ(options.cpu_threads, 3u);
   EXPECT_EQ(options.copy_ctas, 0u);
+  EXPECT_EQ(options.relay_gpus, 3u);
   EXPECT_EQ(options.staging, std::size_t{5} << 20);
   EXPECT_EQ(options.transfer_deadline, 1500ms);
   EXPECT_EQ(options.connect_deadline, 10s);
@@ -89,8 +92,8 @@ TEST_F(OptionsTest, NamesVariableValueAndRemedy) {
        {std::pair("LINKSPAN_SOCKET_DIR", "here"), std::pair("LINKSPAN_LOG_LEVEL", "LOUD"),
         std::pair("LINKSPAN_CPU_THREADS", "0"), std::pair("LINKSPAN_CPU_THREADS", "257"),
         std::pair("LINKSPAN_COPY_CTAS", "65536"), std::pair("LINKSPAN_COPY_CTAS", "few"),
-        std::pair("LINKSPAN_STAGING_MIB", "0"), std::pair("LINKSPAN_STAGING_MIB", "64M"),
-        std::pair("LINKSPAN_TRANSFER_DEADLINE_MS", "-1"),
+        std::pair("LINKSPAN_RELAY_GPUS", "16"), std::pair("LINKSPAN_STAGING_MIB", "0"),
+        std::pair("LINKSPAN_STAGING_MIB", "64M"), std::pair("LINKSPAN_TRANSFER_DEADLINE_MS", "-1"),
         std::pair("LINKSPAN_TRANSFER_DEADLINE_MS", "30s"),
         std::pair("LINKSPAN_CONNECT_DEADLINE_MS", "1e99"),
         std::pair("LINKSPAN_CONNECT_DEADLINE_MS", "99999999999999999999")}) {

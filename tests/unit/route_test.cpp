@@ -69,6 +69,34 @@ TEST(Route, SharedMemoryThatIsNotPinnedYetIsPageableForAGpu) {
   EXPECT_EQ(route(f).method, Method::pageable);
 }
 
+TEST(Route, SaysHowManyLinksALargeCopyToAGpuTakesOrWhyOne) {
+  RouteFacts f = facts(pinned, device, Mapped::cuda_ipc);
+  f.to_gpu = true;
+  f.why_one_link = "nobody lends one";
+  EXPECT_TRUE(describe(f, route(f)).refused.empty()) << "too small to ask";
+  f.shape = {.blocks = 2, .bytes = 2 * copy::kRelayLeast};
+  const Explanation one = describe(f, route(f));
+  ASSERT_EQ(one.refused.size(), 1u);
+  EXPECT_EQ(one.refused[0].reason, "nobody lends one");
+
+  f.links = 3;
+  const Explanation three = describe(f, route(f));
+  EXPECT_TRUE(three.refused.empty());
+  EXPECT_EQ(three.path, one.path);
+  EXPECT_NE(three.reason.find("over 3 PCIe links, 2 of them"), std::string::npos) << three.reason;
+  EXPECT_GT(three.expected_gbps, 1.5 * one.expected_gbps);
+
+  RouteFacts small = f, back = f;
+  small.shape.bytes -= 2;
+  back.to_gpu = false;
+  for (const RouteFacts& other : {small, back}) {
+    const Explanation why = describe(other, route(other));
+    EXPECT_EQ(why.expected_gbps < 60, true) << why.expected_gbps;
+    ASSERT_EQ(why.refused.size(), 1u);
+    EXPECT_NE(why.refused[0].reason.find("16 MiB or more"), std::string::npos);
+  }
+}
+
 TEST(Route, AShortMessageDoesNotWakeThePeerForPrivateMemory) {
   RouteFacts f = facts(shared, host, Mapped::nothing);
   f.shape.bytes = 64;

@@ -54,7 +54,7 @@ Status LocalEndpoint::prove_process() const {
   return {};
 }
 
-RouteFacts LocalEndpoint::facts(Op, const Published& local, const ImportedMemory& remote,
+RouteFacts LocalEndpoint::facts(Op op, const Published& local, const ImportedMemory& remote,
                                 Shape shape, bool for_peer) const {
   const MemoryKind ours = local.key.kind, theirs = remote.key().kind;
   RouteFacts f{.local = ours, .remote = theirs};
@@ -79,6 +79,11 @@ RouteFacts LocalEndpoint::facts(Op, const Published& local, const ImportedMemory
     if (copier != nullptr) f.why_no_kernel = copier->kernel().what();
     if (shape.wishes.ctas == 0) f.why_no_kernel = "TransferOptions::copy_ctas is 0";
     f.resident = f.kernel && transport_.resident_copier(&copier->device()) != nullptr;
+    if (copier != nullptr && f.link == copy::Link::host) {
+      f.to_gpu = on_gpu(op == Op::write ? theirs : ours);
+      f.links = copier->links();
+      f.why_one_link = copier->relay().what();
+    }
   }
   return f;
 }

@@ -64,6 +64,7 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
     if (!made.ok()) return made.status();
     resident = *std::move(made);
   }
+  (*copier)->lend(copy::Relay::create(*options_.topology, **device, options_.relay_gpus));
   std::vector<std::shared_ptr<ImportedMemory>> imported;
   {
     const base::MutexLock lock(mutex_);

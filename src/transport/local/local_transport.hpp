@@ -67,6 +67,7 @@ struct LocalOptions {
   std::uint64_t incarnation = 0;         ///< Of our Engine.
   unsigned cpu_threads = 1;
   std::optional<unsigned> copy_ctas{};          ///< Of one copy by a kernel. None: one for each SM.
+  unsigned relay_gpus = 0;                      ///< Others whose links each GPU borrows.
   std::size_t staging = std::size_t{64} << 20;  ///< Pinned bytes at most, for pageable memory.
   std::size_t max_imports = kMaxImports;
 };

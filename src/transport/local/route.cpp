@@ -44,6 +44,11 @@ copy::Method mapped_method(const RouteFacts& f) {
   return copy::choose_gpu(shape_facts(f));
 }
 
+/// Over lent links, by the mean of its blocks.
+bool is_large(const RouteFacts& f) {
+  return f.shape.blocks != 0 && f.shape.bytes / f.shape.blocks >= copy::kRelayLeast;
+}
+
 /// As the peer will choose, which has the same rules.
 copy::Method peer_method(const RouteFacts& f) {
   if (!on_gpu(f.local) && !on_gpu(f.remote)) return copy::Method::cpu_threads;
@@ -153,6 +158,19 @@ Explanation describe(const RouteFacts& f, const Route& chosen) {
         out.reason += "; the host memory is pageable: up to " + std::to_string(f.threads) +
                       " CPU threads copy it through pinned staging memory";
         refuse("copy_engine", "register the host memory with pin, or use allocate_shared");
+      }
+      if (chosen.method == copy::Method::copy_engine && f.to_gpu && is_large(f)) {
+        if (f.links > 1) {
+          out.expected_gbps = copy::relayed_gbps(f.shape.bytes, f.shape.blocks, f.links);
+          out.reason += "; over " + std::to_string(f.links) + " PCIe links, " +
+                        std::to_string(f.links - 1) + " of them through other GPUs";
+        } else {
+          refuse("copy_engine over several PCIe links", f.why_one_link);
+        }
+      } else if (f.links > 1) {
+        refuse("copy_engine over " + std::to_string(f.links) + " PCIe links",
+               "only copies to a GPU, from pinned memory, in blocks of " +
+                   std::to_string(copy::kRelayLeast >> 20) + " MiB or more");
       }
       if (chosen.method == copy::Method::copy_engine && !f.kernel && f.shape.blocks > 8)
         refuse("sm_kernel", f.why_no_kernel);

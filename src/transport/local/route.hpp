@@ -35,10 +35,13 @@ struct RouteFacts {
   std::string_view why_no_gpu_bounce{};
   bool own_kernel = false;                 ///< The copy kernel is loaded on our end's GPU.
   unsigned threads = copy::kUsualThreads;  ///< Of ours that copy by the CPU; the peer's: unknown.
+  unsigned links = 1;  ///< That a large copy from host memory to a GPU takes (copy/relay.hpp).
   copy::Link link = copy::Link::host;
+  bool to_gpu = false;  ///< Link::host: it is one to a GPU.
   bool kernel = false;  ///< The device that would copy can do so by the kernel.
   std::string_view why_no_kernel{};
   bool resident = false;  ///< It can do so by a resident kernel as well.
+  std::string_view why_one_link{};
   Shape shape{};
 };
 
