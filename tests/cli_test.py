@@ -48,6 +48,7 @@ HOST_ROWS = {
     "gpu_pageable.1MiB.read",
     "cpu_cpu.shared.1MiB",
     "cpu_cpu.private.1MiB",
+    "host_gpu.two_links.32MiB",
 }
 
 
@@ -238,6 +239,9 @@ class Bench(unittest.TestCase):
         small = rows["gpu_gpu.8B.submit_to_done.p50"]
         self.assertEqual((small["bar"], small["pass"]), (1.1, small["ratio"] <= 1.1))
         self.assertGreaterEqual(small["beside"][0]["value"], small["ceiling"], "the faster one")
+        two_links = rows["host_gpu.two_links.32MiB"]
+        self.assertIn("half through another GPU", two_links["ceiling_how"])
+        self.assertEqual(len(two_links["beside"]), 1, "fetched and pushed")
         notify = rows["gpu_gpu.8B.notify.one_way.p50"]
         self.assertEqual((notify["bar"], notify["bar_unit"]), (7.4, "us"))
         self.assertEqual(notify["pass"], notify["value"] <= 7.4)

@@ -34,8 +34,8 @@ class Bench {
   /// The largest size that a Place of a process is used for, by its name.
   using Sizes = std::map<std::string, std::uint64_t>;
 
-  Status set_up();
-  void run_rows(Report& report);
+  Status set_up(std::span<const PlannedRow> rows);
+  void run_rows(std::span<const PlannedRow> rows, Report& report);
   std::vector<Pair> pairs_of(const PlannedRow& row);
   static std::vector<Place> held_against(const PlannedRow& row);
 
@@ -48,16 +48,25 @@ class Bench {
 Report Bench::run() {
   Report report = Report::of_machine(gpus_);
   report.absent = plan_.absent;
-  if (plan_.rows.empty()) return report;
-  report.stopped = set_up();
-  if (report.stopped.ok()) run_rows(report);
-  for (const PlannedRow& row : std::span(plan_.rows).subspan(report.rows.size()))
+  const std::span<const PlannedRow> all(plan_.rows);
+  // An Engine relays through one number of GPUs: rows of another have an Engine of their own.
+  while (report.stopped.ok() && report.rows.size() < all.size()) {
+    const auto rest = all.subspan(report.rows.size());
+    const auto end = std::find_if(rest.begin(), rest.end(), [&](const PlannedRow& row) {
+      return row.run.relay_gpus != rest.front().run.relay_gpus;
+    });
+    const auto rows = rest.first(static_cast<std::size_t>(end - rest.begin()));
+    report.stopped = set_up(rows);
+    if (report.stopped.ok()) run_rows(rows, report);
+  }
+  for (const PlannedRow& row : all.subspan(report.rows.size()))
     report.absent.push_back({id_of(row.run.row(row.op, row.from, row.to)), "not come to"});
   return report;
 }
 
-Status Bench::set_up() {
-  auto both = TwoProcesses::start(gpus_);
+Status Bench::set_up(std::span<const PlannedRow> rows) {
+  both_.reset();
+  auto both = TwoProcesses::start(gpus_, rows.front().run.relay_gpus);
   if (!both.ok()) return both.status();
   both_ = *std::move(both);
   Sizes near, far;
@@ -65,7 +74,7 @@ Status Bench::set_up() {
     std::uint64_t& size = sizes[place.name()];
     size = std::max({size, bytes, kLeastRegion});
   };
-  for (const PlannedRow& row : plan_.rows) {
+  for (const PlannedRow& row : rows) {
     const std::uint64_t bytes = Layout::of(row.run.shape).extent * row.run.depth;
     need(near, row.local(), bytes);
     need(far, row.remote(), bytes);
@@ -97,15 +106,15 @@ std::vector<Pair> Bench::pairs_of(const PlannedRow& row) {
   return out;
 }
 
-void Bench::run_rows(Report& report) {
+void Bench::run_rows(std::span<const PlannedRow> rows, Report& report) {
   PairRun pair_run(*both_, deadline_);
   NotifyRun notify_run(*both_);
   const Progress progress;
-  const std::vector<PlannedRow>& rows = plan_.rows;
   Status blocks;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const PlannedRow& row = rows[i];
-    progress.show(i + 1, rows.size(), title(row.from.name(), row.to.name(), row.op));
+    progress.show(report.rows.size() + 1, plan_.rows.size(),
+                  title(row.from.name(), row.to.name(), row.op));
     const std::vector<Pair> pairs = pairs_of(row);
     if (row.kind == PlannedRow::Kind::notify) {
       report.rows.push_back(notify_run.run(pairs.front(), row.run));
@@ -115,7 +124,7 @@ void Bench::run_rows(Report& report) {
       report.rows.push_back(pair_run.run(pairs, row.run, blocks));
     }
     report.stopped = pair_run.lost().ok() ? notify_run.lost() : pair_run.lost();
-    if (report.stopped.ok() && deadline_.passed() && i + 1 < rows.size())
+    if (report.stopped.ok() && deadline_.passed() && report.rows.size() < plan_.rows.size())
       report.stopped = Status(Code::timed_out, Scope::request, kTimeIsOver);
     if (!report.stopped.ok()) return;
   }
@@ -190,8 +199,9 @@ class BenchVerb final : public Verb {
                    "Run the bare call too, in turns, on the same memory where it can");
     arguments.flag("--enforce", options_.enforce,
                    "Exit code 1 also where a bar is missed or its row is absent");
-    arguments.flag("--quick", options_.quick,
-                   "20 runs of what is at most 1 MiB: shows paths, not speeds");
+    arguments.flag(
+        "--quick", options_.quick,
+        "20 runs of what is at most 1 MiB, or 32 over two links: shows paths, not speeds");
     arguments.flag("--no-verify", options_.no_verify, "Look at no data");
     arguments.text("--json", json_, "FILE",
                    "Also write rows as evidence/ keeps them; -: to stdout");

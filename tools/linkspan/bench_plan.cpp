@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "copy/chooser.hpp"
 #include "tools/linkspan/row_ids.hpp"
 #include "tools/linkspan/suites.hpp"
 #include "tools/linkspan/table.hpp"
@@ -65,8 +66,8 @@ Shape quick(Shape shape) {
 /// Empty: nothing is.
 std::string what_is_missing(const SuiteRow& row, const Shape& shape, const Equipment& here) {
   const std::vector<Place>& places = here.places;
-  if (!has(places, row.from) || !has(places, row.to)) {
-    const bool two = row.from == kGpu1 || row.to == kGpu1;
+  const bool two = row.from == kGpu1 || row.to == kGpu1 || row.relay_gpus != 0;
+  if (!has(places, row.from) || !has(places, row.to) || (two && !has(places, kGpu1))) {
     return std::string("needs ") + (two ? "two GPUs" : "a GPU") + "; this machine shows " +
            (has(places, kGpu0) ? "one" : "none");
   }
@@ -84,6 +85,7 @@ BenchPlan plan_suite(const BenchOptions& options, const Equipment& here) {
   BenchPlan out;
   for (const SuiteRow& row : suite_rows(options.suite)) {
     Shape shape = options.quick ? quick(row.shape) : row.shape;
+    if (row.relay_gpus != 0) shape.bytes = std::max(shape.bytes, 2 * copy::kRelayLeast);
     if (shape.form == Form::odd && here.gpu_bytes != 0)
       shape.bytes = std::min(shape.bytes, here.gpu_bytes / kGpuRegions);
     RunPlan run = plan_of(options, shape, row.depth);
@@ -93,6 +95,7 @@ BenchPlan plan_suite(const BenchOptions& options, const Equipment& here) {
     run.against = row.against;
     run.prepared = row.prepared;
     run.low_latency = row.low_latency;
+    run.relay_gpus = row.relay_gpus;
     if (shape.bytes == row.shape.bytes && shape.count == row.shape.count) run.bar = row.bar;
     const std::string missing = what_is_missing(row, shape, here);
     if (missing.empty()) {

@@ -67,6 +67,8 @@ Ceilings::Made Ceilings::by_gpu(const Pair& pair, const Layout& layout, unsigned
           : our(host).place().name() + " memory of this process and " +
                 (far.on_gpu() ? "bare code's own CUDA IPC mapping" : "its GPU");
   if (many) return by_kernel(way, layout, against, where);
+  if (against == Against::two_links)
+    return by_two_links(std::move(way), pair.far, layout.payload, where);
   if (against != Against::staged || (near.on_gpu() && far.on_gpu()))
     return by_copies(std::move(way), layout.payload, depth, against, where);
   auto staged = by_staging(way, layout.payload, pair.to().on_gpu(), where);
@@ -163,6 +165,29 @@ Ceilings::Made Ceilings::by_staging(std::shared_ptr<const Route> route, std::uin
                    }});
   }
   return out;
+}
+
+/// Who does the second hop best depends on the copy engines: both run.
+Ceilings::Made Ceilings::by_two_links(std::shared_ptr<const Route> route, const Far& far,
+                                      std::uint64_t bytes, const std::string& where) {
+  const auto other = gpus_.device((far.place.gpu + 1) % gpus_.count());
+  if (!other.ok()) return other.status();
+  auto opened = cuda::IpcMapping::open(**other, far.memory.handle);
+  if (!opened.ok()) return opened.status();
+  auto mapping = std::make_shared<const cuda::IpcMapping>(*std::move(opened));
+  const auto made = find_or_make(relays_, route->device,
+                                 [&] { return bare::RelayCopy::create(*route->device, **other); });
+  if (!made.ok()) return made.status();
+  const auto one = [&](bare::RelayCopy::SecondHop second, const char* how) {
+    return Contender{
+        .how = std::string("half through another GPU, ") + how + " in chunks, + flag, " + where,
+        .run = [=, relay = *made, there = mapping->base() + far.memory.lead] {
+          (void)mapping;  // which `there` lies in
+          return relay->run(route->to, there, route->from, bytes, second, kLimit);
+        }};
+  };
+  return std::vector{one(bare::RelayCopy::SecondHop::fetched, "fetched"),
+                     one(bare::RelayCopy::SecondHop::pushed, "pushed")};
 }
 
 Ceilings::Made Ceilings::by_cpu(const Pair& pair, const Layout& layout, unsigned depth) {

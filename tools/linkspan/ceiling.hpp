@@ -17,6 +17,7 @@
 #include "bench/bare/cpu_copy.hpp"
 #include "bench/bare/gpu_copy.hpp"
 #include "bench/bare/kernel_copy.hpp"
+#include "bench/bare/relay_copy.hpp"
 #include "bench/bare/staged_copy.hpp"
 #include "cuda/handles.hpp"
 #include "linkspan/types.hpp"
@@ -50,7 +51,8 @@ enum class Against : std::uint8_t {
   usual,   ///< The copy engine and a flag; the CPU's threads.
   sync,    ///< The same, or cuStreamSynchronize in place of the flag where that is faster.
   staged,  ///< Pageable memory and a GPU: threads with pinned slots; the driver's own copy beside.
-  ready    ///< Pages by one kernel whose lists lie in mapped memory since its first run.
+  ready,   ///< Pages by one kernel whose lists lie in mapped memory since its first run.
+  two_links  ///< Pinned memory to a GPU of the peer, half of it through another GPU.
 };
 
 /// Where the bytes of a bare call by a GPU lie.
@@ -84,6 +86,8 @@ class Ceilings {
                  const std::string& where);
   Made by_staging(std::shared_ptr<const Route> route, std::uint64_t bytes, bool to_gpu,
                   const std::string& where);
+  Made by_two_links(std::shared_ptr<const Route> route, const Far& far, std::uint64_t bytes,
+                    const std::string& where);
   Made by_cpu(const Pair& pair, const Layout& layout, unsigned depth);
   const Memory& our(Place place) const { return *ours_.at(place.name()); }
 
@@ -94,6 +98,7 @@ class Ceilings {
   bare::CpuCopy cpu_;
   std::map<const cuda::Device*, std::unique_ptr<bare::GpuCopy>> copies_;
   std::map<const cuda::Device*, std::unique_ptr<bare::KernelCopy>> kernels_;
+  std::map<const cuda::Device*, std::unique_ptr<bare::RelayCopy>> relays_;
   using StagedKey = std::pair<const cuda::Device*, std::uint64_t>;  // and the bytes of a slot
   std::map<StagedKey, std::unique_ptr<bare::StagedCopy>> staged_;
 };

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,8 +33,9 @@ struct RunPlan {
   unsigned depth = 1;    ///< Row::depth
   bool latency = false;  ///< Row::latency
   bool verify = true, ceiling = true;
-  bool prepared = false;     ///< Each transfer is prepared once and posted each time.
-  bool low_latency = false;  ///< TransferOptions::low_latency
+  bool prepared = false;                 ///< Each transfer is prepared once and posted each time.
+  bool low_latency = false;              ///< TransferOptions::low_latency
+  std::optional<unsigned> relay_gpus{};  ///< EngineOptions::relay_gpus of the first process.
   Against against = Against::usual;
   std::string label{}, suffix{};               ///< Row::label, Row::suffix
   Bar bar{};                                   ///< Row::bar

@@ -137,7 +137,14 @@ constexpr std::array kHostRows = {
              .to = kHost,
              .shape = whole(kGiB),
              .bar = ratio(0.95),
-             .label = "cpu_cpu.private"}};
+             .label = "cpu_cpu.private"},
+    SuiteRow{.from = kPinned,
+             .to = kGpu0,
+             .shape = whole(kGiB),
+             .bar = ratio(0.93),
+             .label = "host_gpu.two_links",
+             .against = Against::two_links,
+             .relay_gpus = 1}};
 
 }  // namespace
 

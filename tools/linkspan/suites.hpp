@@ -21,6 +21,7 @@ struct SuiteRow {
   Against against = Against::usual;
   PlannedRow::Kind kind = PlannedRow::Kind::transfers;
   bool prepared = false, low_latency = false;
+  unsigned relay_gpus = 0;
 };
 
 std::vector<std::string> suite_names();

@@ -41,13 +41,14 @@ class SocketFolder {
 
 }  // namespace
 
-Result<std::unique_ptr<TwoProcesses>> TwoProcesses::start(const Gpus& gpus) {
+Result<std::unique_ptr<TwoProcesses>> TwoProcesses::start(const Gpus& gpus,
+                                                          std::optional<unsigned> relay_gpus) {
   std::unique_ptr<TwoProcesses> both(new TwoProcesses(gpus));
-  if (Status s = both->connect(); !s.ok()) return s;
+  if (Status s = both->connect(relay_gpus); !s.ok()) return s;
   return both;
 }
 
-Status TwoProcesses::connect() {
+Status TwoProcesses::connect(std::optional<unsigned> relay_gpus) {
   auto options = base::Options::from_environment();
   if (!options.ok()) return options.status();
   auto child = ChildProcess::spawn(kFarEnd.data(), kChildStarts);
@@ -58,7 +59,7 @@ Status TwoProcesses::connect() {
   const std::string address = "unix:" + folder->socket();
   if (auto open = child_->ask("open " + address, kChildStarts); !open.ok()) return open.status();
 
-  auto engine = Engine::open({.name = "near end"});
+  auto engine = Engine::open({.name = "near end", .relay_gpus = relay_gpus});
   if (!engine.ok()) return engine.status();
   engine_.emplace(*std::move(engine));
   auto peer = engine_->connect(address, kChildStarts);

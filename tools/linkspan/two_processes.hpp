@@ -20,8 +20,9 @@ namespace linkspan::tool {
 
 class TwoProcesses {
  public:
-  /// Connected, without memories. `gpus` outlives it.
-  static Result<std::unique_ptr<TwoProcesses>> start(const Gpus& gpus);
+  /// Connected, without memories. `gpus` outlives it. `relay_gpus` is the first process's.
+  static Result<std::unique_ptr<TwoProcesses>> start(const Gpus& gpus,
+                                                     std::optional<unsigned> relay_gpus = {});
   ~TwoProcesses();
   TwoProcesses(const TwoProcesses&) = delete;
   TwoProcesses& operator=(const TwoProcesses&) = delete;
@@ -39,7 +40,7 @@ class TwoProcesses {
 
  private:
   explicit TwoProcesses(const Gpus& gpus) : gpus_(gpus) {}
-  Status connect();
+  Status connect(std::optional<unsigned> relay_gpus);
 
   const Gpus& gpus_;
   std::unique_ptr<ChildProcess> child_;
