@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -89,6 +90,22 @@ class LINKSPAN_API Engine {
   Result<Peer> connect(std::string_view address, Duration timeout = std::chrono::seconds(10));
   /// The next peer that has connected to us. timed_out: none came.
   Result<Peer> accept(Duration timeout);
+
+  /// One source to several targets: Peer::write() of the same shape to each, whoever's they are,
+  /// checked once where they allow it. Each has its own outcome, in its place, and disturbs no
+  /// other; each peer gets the notification. The source may be written again when all are quiet.
+  std::vector<Result<Transfer>> write_to_all(const Region& local,
+                                             std::span<const RemoteRegion> targets,
+                                             std::span<const Block> blocks,
+                                             const TransferOptions& options = {});
+  std::vector<Result<Transfer>> write_to_all(const Region& local,
+                                             std::span<const RemoteRegion> targets,
+                                             const Pages& pages,
+                                             const TransferOptions& options = {});
+  std::vector<Result<Transfer>> write_to_all(const Region& local,
+                                             std::span<const RemoteRegion> targets,
+                                             const Strides& strides,
+                                             const TransferOptions& options = {});
 
   /// Peer::send() and recv() without tags, under the names of the programs that linkspan follows:
   /// `conn_id` is Peer::id(), and the n-th send_ipc of a connection matches the n-th recv_ipc. They

@@ -69,6 +69,10 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   Result<Transfer> submit(std::uint64_t peer, Op op, const Region& local,
                           const RemoteRegion& remote, const UserShape& shape,
                           const TransferOptions& options);
+  std::vector<Result<Transfer>> write_to_all(const Region& local,
+                                             std::span<const RemoteRegion> targets,
+                                             const UserShape& shape,
+                                             const TransferOptions& options);
   Result<Prepared> prepare(std::uint64_t peer, Op op, const Region& local,
                            const RemoteRegion& remote, UserShape shape);
   Result<Transfer> post(const std::shared_ptr<PreparedState>& prepared,
@@ -145,9 +149,15 @@ class Core final : public control::Listener, public std::enable_shared_from_this
     transport::Shape size;
   };
   Result<Planned> plan(const Sides& sides, const UserShape& shape) const;
+  /// Under way; its user's stream is not held yet.
+  struct Started {
+    std::shared_ptr<TransferState> transfer;  // also the Worker's
+    StreamPlace place;
+  };
   /// Of a transfer that has its sides and its plan.
-  Result<Transfer> begin(std::shared_ptr<TransferState> transfer, transport::Shape size,
-                         const TransferOptions& options);
+  Result<Started> start(std::shared_ptr<TransferState> transfer, transport::Shape size,
+                        const TransferOptions& options);
+  Result<Transfer> held(Result<Started> started);
   Result<Explanation> explain(const Sides& sides, transport::Shape shape);
   /// Whether the import counts, for metrics() and dump(), and passes it on.
   Result<std::shared_ptr<ImportedRegion>> counted(const PeerLife& peer,

@@ -6,6 +6,13 @@
 #include "transport/batch.hpp"
 
 namespace linkspan::engine {
+namespace {
+
+std::uint64_t bytes_there(const Sides& sides) {
+  return std::min(sides.remote->bytes, sides.remote->mappings[sides.transport]->bytes());
+}
+
+}  // namespace
 
 Result<Sides> Core::sides(std::uint64_t peer, Op op, const Region& local,
                           const RemoteRegion& remote) const {
@@ -14,7 +21,10 @@ Result<Sides> Core::sides(std::uint64_t peer, Op op, const Region& local,
   };
   if (!remote.valid()) return refuse(Code::invalid_argument, "no remote region was given");
   const ImportedRegion& imported = *remote.imported_;
-  if (imported.peer != peer || remote.core_.get() != this)
+  if (remote.core_.get() != this)
+    return refuse(Code::invalid_argument,
+                  "the remote region \"" + imported.name + "\" is of another Engine's peer");
+  if (imported.peer != peer)
     return refuse(Code::invalid_argument, "the remote region \"" + imported.name +
                                               "\" is of peer " + std::to_string(imported.peer) +
                                               ", not of peer " + std::to_string(peer));
@@ -46,8 +56,7 @@ Result<Core::Planned> Core::plan(const Sides& sides, const UserShape& shape) con
                                              .max_batch_blocks = ~std::uint64_t{0},
                                              .max_batch_pages = ~std::uint64_t{0}};
   const std::uint64_t here = sides.local->region().bytes();
-  const std::uint64_t there =
-      std::min(sides.remote->bytes, sides.remote->mappings[sides.transport]->bytes());
+  const std::uint64_t there = bytes_there(sides);
   const transport::Capabilities& limits = transports_[sides.transport]->capabilities();
   Planned planned;
   if (const auto* pages = std::get_if<Pages>(&shape)) {
@@ -80,11 +89,47 @@ Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
   auto transfer = std::make_shared<TransferState>();
   static_cast<Sides&>(*transfer) = *std::move(between);
   transfer->own = std::move(planned->plan);
-  return begin(std::move(transfer), planned->size, options);
+  return held(start(std::move(transfer), planned->size, options));
 }
 
-Result<Transfer> Core::begin(std::shared_ptr<TransferState> transfer, transport::Shape size,
-                             const TransferOptions& options) {
+std::vector<Result<Transfer>> Core::write_to_all(const Region& local,
+                                                 std::span<const RemoteRegion> targets,
+                                                 const UserShape& shape,
+                                                 const TransferOptions& options) {
+  struct Fits {
+    std::size_t transport;
+    std::uint64_t bytes;  // of the smallest target that it was checked against
+    Planned planned;
+  };
+  std::optional<Fits> fits;
+  const auto start_one = [&](const RemoteRegion& target) -> Result<Started> {
+    auto between = sides(target.peer(), Op::write, local, target);
+    if (!between.ok()) return between.status();
+    const std::uint64_t bytes = bytes_there(*between);
+    if (!fits || fits->transport != between->transport || bytes < fits->bytes) {
+      auto planned = plan(*between, shape);
+      if (!planned.ok()) return planned.status();
+      fits.emplace(Fits{between->transport, bytes, *std::move(planned)});
+    }
+    auto transfer = std::make_shared<TransferState>();
+    static_cast<Sides&>(*transfer) = *std::move(between);
+    transfer->own = fits->planned.plan;
+    auto started = start(std::move(transfer), fits->planned.size, options);
+    if (started.ok()) started->place.scope.reset();  // they end in no order
+    return started;
+  };
+  std::vector<Result<Started>> started;
+  started.reserve(targets.size());
+  for (const RemoteRegion& target : targets) started.push_back(start_one(target));
+  // Not before all have started: each runs after the stream, which would wait for the one before.
+  std::vector<Result<Transfer>> outcomes;
+  outcomes.reserve(targets.size());
+  for (auto& each : started) outcomes.push_back(held(std::move(each)));
+  return outcomes;
+}
+
+Result<Core::Started> Core::start(std::shared_ptr<TransferState> transfer, transport::Shape size,
+                                  const TransferOptions& options) {
   using Flavour = StreamOrder::Flavour;
   size.wishes = {.low_latency = options.low_latency && options.after.flavour == Flavour::none &&
                                 options.release.flavour == Flavour::none,
@@ -132,8 +177,13 @@ Result<Transfer> Core::begin(std::shared_ptr<TransferState> transfer, transport:
     return status;
   }
   watcher_->expect();
-  if (place->release.device != nullptr) hold_stream(*transfer, *place);
-  return Transfer(shared_from_this(), std::move(transfer));
+  return Started{std::move(transfer), *std::move(place)};
+}
+
+Result<Transfer> Core::held(Result<Started> started) {
+  if (!started.ok()) return started.status();
+  if (started->place.release.device != nullptr) hold_stream(*started->transfer, started->place);
+  return Transfer(shared_from_this(), std::move(started->transfer));
 }
 
 /// The user's stream waits: for an event in ours, or for a Gate that the end of the transfer opens.
@@ -210,7 +260,7 @@ Result<Transfer> Core::post(const std::shared_ptr<PreparedState>& prepared,
   auto transfer = transfer_of(*prepared);
   if (!transfer.ok()) return transfer.status();
   (*transfer)->prepared = prepared;
-  return begin(*std::move(transfer), prepared->size, options);
+  return held(start(*std::move(transfer), prepared->size, options));
 }
 
 Result<Transfer> Core::post(const PreparedState& prepared, std::span<const std::uint32_t> subset,
@@ -224,8 +274,9 @@ Result<Transfer> Core::post(const PreparedState& prepared, std::span<const std::
   if (!plan.ok()) return plan.status();
   (*transfer)->own = *std::move(plan);
   const std::uint64_t page = prepared.pages.page_bytes;
-  return begin(*std::move(transfer),
-               {.blocks = page == 0 ? 0 : subset.size(), .bytes = page * subset.size()}, options);
+  return held(start(*std::move(transfer),
+                    {.blocks = page == 0 ? 0 : subset.size(), .bytes = page * subset.size()},
+                    options));
 }
 
 }  // namespace linkspan::engine

@@ -29,6 +29,16 @@ auto on(const std::shared_ptr<engine::Core>& core, Act act) -> decltype(act(*cor
   return act(*core);
 }
 
+/// A refusal of the Engine is each target's.
+std::vector<Result<Transfer>> to_all(const std::shared_ptr<engine::Core>& core, const Region& local,
+                                     std::span<const RemoteRegion> targets,
+                                     const engine::UserShape& shape,
+                                     const TransferOptions& options) {
+  const Status usable = on(core, [](auto&) { return Status(); });
+  if (!usable.ok()) return std::vector<Result<Transfer>>(targets.size(), usable);
+  return core->write_to_all(local, targets, shape, options);
+}
+
 }  // namespace
 
 // Engine
@@ -76,6 +86,24 @@ Result<Peer> Engine::connect(std::string_view address, Duration timeout) {
 }
 Result<Peer> Engine::accept(Duration timeout) {
   return on(core_, [&](auto& core) { return core.accept(timeout); });
+}
+std::vector<Result<Transfer>> Engine::write_to_all(const Region& local,
+                                                   std::span<const RemoteRegion> targets,
+                                                   std::span<const Block> blocks,
+                                                   const TransferOptions& options) {
+  return to_all(core_, local, targets, blocks, options);
+}
+std::vector<Result<Transfer>> Engine::write_to_all(const Region& local,
+                                                   std::span<const RemoteRegion> targets,
+                                                   const Pages& pages,
+                                                   const TransferOptions& options) {
+  return to_all(core_, local, targets, pages, options);
+}
+std::vector<Result<Transfer>> Engine::write_to_all(const Region& local,
+                                                   std::span<const RemoteRegion> targets,
+                                                   const Strides& strides,
+                                                   const TransferOptions& options) {
+  return to_all(core_, local, targets, strides, options);
 }
 Status Engine::send_ipc(std::uint64_t conn_id, const void* data, std::size_t bytes,
                         Duration deadline) {
