@@ -69,8 +69,15 @@ class LINKSPAN_API Engine {
                                  const RegionOptions& options = {});
   /// Zeroed memory that every local peer can map.
   Result<Region> allocate_shared(std::uint64_t bytes, const RegionOptions& options = {});
-  /// Lets peers find it. A name serves one region at a time, at most 256 bytes.
+  /// Lets peers find it. A name, at most 256 bytes, serves one region or set at a time; this takes
+  /// none from another region.
   Status publish(std::string_view name, const Region& region);
+  /// Lets peers find up to 1024 regions together, at once in the place of what `name` stood for:
+  /// they see the old set or this one, never a mix (docs/weights.md). Its version, which only
+  /// grows. A region may be in one set more than once, and stay in the next. It ends with the first
+  /// of its regions that is deregistered. An error has changed nothing. invalid_argument: none, too
+  /// many, one that is not registered, one of another set.
+  Result<std::uint64_t> publish(std::string_view name, std::span<const Region> regions);
   /// Ends the registration: its key is dead at once, and ok says that no peer maps it and no
   /// transfer uses it any more. busy: the text names who still does; call again.
   Status deregister(const Region& region, Duration timeout = std::chrono::seconds(10));

@@ -29,10 +29,23 @@ class LINKSPAN_API Peer {
   PeerState state() const;
 
   /// Imports the region that the peer published under `name`: 5-10 ms for memory of another GPU.
-  /// not_found: no such name there. corrupt: its key opens nothing here, which also happens when
-  /// the peer dies meanwhile. timed_out, disconnected.
+  /// not_found: no such name there. invalid_argument: it is a set of several: lookup_set().
+  /// corrupt: its key opens nothing here, which also happens when the peer dies meanwhile.
+  /// timed_out, disconnected.
   Result<RemoteRegion> lookup(std::string_view name,
                               Duration timeout = std::chrono::seconds(10)) const;
+
+  /// Imports all regions of the set that the peer published under `name`: of one version, whatever
+  /// is published meanwhile. Errors as above; timed_out also where versions followed each other
+  /// faster than they could be imported (the text says so). unsupported: of a release that
+  /// publishes no sets.
+  Result<RegionSet> lookup_set(std::string_view name,
+                               Duration timeout = std::chrono::seconds(10)) const;
+  /// The version of that set, as soon as there is one above this: one message when it is published,
+  /// and nothing until then. 0: any; a name that was not published yet is waited for too.
+  /// timed_out: there is none. no_resource: 64 wait at this peer.
+  Result<std::uint64_t> await_version(std::string_view name, std::uint64_t above,
+                                      Duration timeout) const;
 
   /// Copies blocks between a region here and one of the peer's; returns when it is under way or
   /// queued. The lists are read during the call only. invalid_argument: a block leaves its region

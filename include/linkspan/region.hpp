@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "linkspan/status.hpp"
 #include "linkspan/types.hpp"
@@ -72,6 +73,13 @@ class LINKSPAN_API RemoteRegion {  // NOLINT(cppcoreguidelines-special-member-fu
 
   std::shared_ptr<engine::Core> core_;                // also the Engine's: owns the transports
   std::shared_ptr<engine::ImportedRegion> imported_;  // also of transfers in flight
+};
+
+/// What a name of a peer's stood for at one time: all regions of one version, in the order in which
+/// they were published.
+struct RegionSet {
+  std::uint64_t version = 0;
+  std::vector<RemoteRegion> regions;
 };
 
 }  // namespace linkspan

@@ -1,5 +1,7 @@
 #include "control/handshake.hpp"
 
+#include <algorithm>
+
 #include "base/schema/control_generated.h"
 #include "base/schema/flat.hpp"
 
@@ -79,6 +81,35 @@ Result<ImportRequest> decode_import(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Import>(bytes);
   if (wire == nullptr || wire->name()->size() > kMaxName) return corrupt("malformed import");
   return ImportRequest{wire->name()->str(), wire->serial()};
+}
+
+std::vector<std::byte> encode(const AskSet& ask) {
+  flatbuffers::FlatBufferBuilder out;
+  out.Finish(schema::CreateAskSet(out, out.CreateString(ask.name), ask.above, ask.waits));
+  return finished(out);
+}
+
+Result<AskSet> decode_ask_set(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::AskSet>(bytes);
+  if (wire == nullptr || wire->name()->size() > kMaxName) return corrupt("malformed question");
+  return AskSet{wire->name()->str(), wire->above(), wire->waits()};
+}
+
+std::vector<std::byte> encode_set(const memory::PublishedSet& set) {
+  flatbuffers::FlatBufferBuilder out;
+  out.Finish(schema::CreateSet(out, set.version, out.CreateVector(set.serials)));
+  return finished(out);
+}
+
+Result<memory::PublishedSet> decode_set(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::Set>(bytes);
+  if (wire == nullptr || wire->version() == 0 || wire->serials()->size() == 0 ||
+      wire->serials()->size() > memory::kMaxSet)
+    return corrupt("malformed set");
+  memory::PublishedSet set{wire->version(), {wire->serials()->begin(), wire->serials()->end()}};
+  if (std::find(set.serials.begin(), set.serials.end(), 0u) != set.serials.end())
+    return corrupt("a set with a region that is none");
+  return set;
 }
 
 std::vector<std::byte> encode_imported(std::span<const std::byte> descriptor) {

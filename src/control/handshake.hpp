@@ -13,6 +13,7 @@
 
 #include "base/process.hpp"
 #include "linkspan/status.hpp"
+#include "memory/descriptor.hpp"
 
 namespace linkspan::control {
 
@@ -32,6 +33,8 @@ enum class FrameOp : std::uint16_t {
   finished = 12,
   withdraw = 13,
   collect = 14,  // the sender's ring of notifications is full, or has what a sleeper waits for
+  ask_set = 15,
+  set = 16,
 };
 
 struct TransportAddress {
@@ -54,13 +57,26 @@ std::vector<std::byte> encode_error(const Status& status);
 Status decode_error(std::span<const std::byte> bytes);  ///< Never OK.
 
 /// A region by the name that it is published under; an empty name: by its serial, if it was
-/// offered.
+/// offered; both: of the set that is published under the name.
 struct ImportRequest {
   std::string name;
   std::uint64_t serial = 0;
 };
 std::vector<std::byte> encode_import(std::string_view name, std::uint64_t serial = 0);
 Result<ImportRequest> decode_import(std::span<const std::byte> bytes);
+
+/// For the set that a name stands for; an empty name: no more, of the one who asked before.
+struct AskSet {
+  std::string name;
+  std::uint64_t above = 0;  ///< It waits for a version beyond this one,
+  bool waits = false;       ///< or it does not.
+};
+std::vector<std::byte> encode(const AskSet& ask);
+Result<AskSet> decode_ask_set(std::span<const std::byte> bytes);
+
+/// Of a set. Decoded: 1 to memory::kMaxSet serials, none of them 0, and a version that is not.
+std::vector<std::byte> encode_set(const memory::PublishedSet& set);
+Result<memory::PublishedSet> decode_set(std::span<const std::byte> bytes);
 
 std::vector<std::byte> encode_imported(std::span<const std::byte> descriptor);
 Result<std::vector<std::byte>> decode_imported(std::span<const std::byte> bytes);

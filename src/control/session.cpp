@@ -162,6 +162,18 @@ Status Session::handle(base::Frame& frame) {
                          Exported{*std::move(descriptor), std::move(frame.fds)});
       return {};
     }
+    case FrameOp::ask_set: {
+      auto ask = decode_ask_set(frame.payload);
+      if (!ask.ok()) return ask.status();
+      listener_.asked_for_set(*this, frame.header.id, *std::move(ask));
+      return {};
+    }
+    case FrameOp::set: {
+      auto set = decode_set(frame.payload);
+      if (!set.ok()) return set.status();
+      listener_.set_told(*this, frame.header.id, *std::move(set));
+      return {};
+    }
     case FrameOp::error:
       listener_.imported(*this, frame.header.id, decode_error(frame.payload));
       return {};
@@ -229,7 +241,7 @@ Status Session::on_import(const base::Frame& frame) {
   auto asked = decode_import(frame.payload);
   if (!asked.ok()) return asked.status();
   auto found = asked->name.empty() ? listener_.offered(*this, asked->serial)
-                                   : listener_.exported(*this, asked->name);
+                                   : listener_.exported(*this, asked->name, asked->serial);
   Status status = found.ok() ? send(FrameOp::imported, frame.header.id,
                                     encode_imported(found->descriptor), found->fds)
                              : found.status();

@@ -46,8 +46,12 @@ class Listener {
   virtual void gone(Session& session) = 0;  ///< Also when it never came up().
   virtual void for_transport(Session& session, TransportMessage message,
                              std::span<base::Fd> fds) = 0;
-  /// A region that it asks for by name.
-  virtual Result<Exported> exported(Session& session, std::string_view name) = 0;
+  /// A region that it asks for by name: the only one, or of the set the one with that serial.
+  virtual Result<Exported> exported(Session& session, std::string_view name,
+                                    std::uint64_t serial) = 0;
+  /// The set that it asks for; answered by FrameOp::set or error.
+  virtual void asked_for_set(Session& session, std::uint64_t request, AskSet ask) = 0;
+  virtual void set_told(Session& session, std::uint64_t request, memory::PublishedSet set) = 0;
   /// A region that it was offered in a two-sided exchange.
   virtual Result<Exported> offered(Session& session, std::uint64_t serial) = 0;
   /// One of the ops of control/exchange.hpp. An error drops the peer.

@@ -34,6 +34,8 @@ inline constexpr std::size_t kMaxNotification = control::NotificationRing::kLong
 inline constexpr std::size_t kMaxWaitingNotifications = 65536;
 inline constexpr std::size_t kMaxWaitingBytes = std::size_t{16} << 20;
 inline constexpr std::size_t kMaxWaitingBytesOfAll = std::size_t{256} << 20;
+/// Requests of one peer that wait for a version of a set.
+inline constexpr std::size_t kMaxSetWaits = 64;
 /// Peers that nobody has accepted; beyond it those that are gone are forgotten.
 inline constexpr std::size_t kMaxUnaccepted = 4096;
 
@@ -47,7 +49,6 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   // core_memory.cpp
   Result<Region> register_memory(void* pointer, std::uint64_t bytes, const RegionOptions& options);
   Result<Region> allocate_shared(std::uint64_t bytes, const RegionOptions& options);
-  Status publish(std::string_view name, const Region& region);
   Status deregister(const Region& region, Duration timeout) LINKSPAN_EXCLUDES(exports_mutex_);
   Status invalidate(const Region& region, Duration timeout) LINKSPAN_EXCLUDES(exports_mutex_);
 
@@ -56,14 +57,24 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   std::string address() const LINKSPAN_EXCLUDES(events_mutex_);
   Result<Peer> connect(std::string_view address, Duration timeout);
   Result<Peer> accept(Duration timeout) LINKSPAN_EXCLUDES(events_mutex_);
-  Result<RemoteRegion> lookup(std::uint64_t peer, std::string_view name, Duration timeout)
-      LINKSPAN_EXCLUDES(events_mutex_);
   Status notify(std::uint64_t peer, std::span<const std::byte> message);
   std::vector<Notification> notifications() LINKSPAN_EXCLUDES(events_mutex_, collecting_);
   std::vector<Notification> notifications(Duration timeout)
       LINKSPAN_EXCLUDES(events_mutex_, collecting_);
   PeerState state(std::uint64_t peer);
   std::string peer_name(std::uint64_t peer);
+
+  // core_names.cpp
+  Status publish(std::string_view name, const Region& region) LINKSPAN_EXCLUDES(sets_mutex_);
+  Result<std::uint64_t> publish(std::string_view name, std::span<const Region> regions)
+      LINKSPAN_EXCLUDES(sets_mutex_);
+  Result<RemoteRegion> lookup(std::uint64_t peer, std::string_view name, Duration timeout)
+      LINKSPAN_EXCLUDES(events_mutex_);
+  Result<RegionSet> lookup_set(std::uint64_t peer, std::string_view name, Duration timeout)
+      LINKSPAN_EXCLUDES(events_mutex_);
+  Result<std::uint64_t> await_version(std::uint64_t peer, std::string_view name,
+                                      std::uint64_t above, Duration timeout)
+      LINKSPAN_EXCLUDES(events_mutex_);
 
   // core_transfers.cpp
   Result<Transfer> submit(std::uint64_t peer, Op op, const Region& local,
@@ -111,13 +122,26 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   void keep(const control::Session& session, std::vector<std::byte> payload)
       LINKSPAN_REQUIRES(events_mutex_);
   void collect(control::Session& session, bool last) LINKSPAN_EXCLUDES(collecting_, events_mutex_);
-  /// An import under way.
+  /// A question to a peer, with what it answers: a region or a set.
   struct Lookup {
     base::Deadline deadline;
-    std::uint64_t peer = 0;
-    std::optional<Result<std::shared_ptr<ImportedRegion>>> answer;
-    bool opening = false;  // an answer has come: a second one is not looked at
+    std::uint64_t peer = 0, id = 0;
+    std::optional<Status> answer{};
+    std::shared_ptr<ImportedRegion> region{};  // also the user's
+    memory::PublishedSet set{};
+    bool opening = false;  // a region has come: a second one is not looked at
   };
+  Status ask(const std::shared_ptr<Lookup>& lookup, control::FrameOp op,
+             std::span<const std::byte> question, std::string_view name)
+      LINKSPAN_EXCLUDES(events_mutex_);
+  Result<memory::PublishedSet> ask_for_set(std::uint64_t peer, const control::AskSet& question,
+                                           base::Deadline deadline);
+  Result<std::shared_ptr<ImportedRegion>> import_named(std::uint64_t peer, std::string_view name,
+                                                       std::uint64_t serial,
+                                                       base::Deadline deadline);
+  std::shared_ptr<control::Session> session_of(std::uint64_t peer);
+  void tell_who_waits(std::string_view name) LINKSPAN_EXCLUDES(sets_mutex_);
+  void forget_set_waits(std::uint64_t peer) LINKSPAN_EXCLUDES(sets_mutex_);
 
   Core(base::Options options, base::Log log) : options_(std::move(options)), log_(std::move(log)) {}
   Status set_up(const EngineOptions& options);
@@ -177,7 +201,12 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   void gone(control::Session& session) override;
   void for_transport(control::Session& session, control::TransportMessage message,
                      std::span<base::Fd> fds) override;
-  Result<control::Exported> exported(control::Session& session, std::string_view name) override;
+  Result<control::Exported> exported(control::Session& session, std::string_view name,
+                                     std::uint64_t serial) override;
+  void asked_for_set(control::Session& session, std::uint64_t request,
+                     control::AskSet ask) override;
+  void set_told(control::Session& session, std::uint64_t request,
+                memory::PublishedSet set) override;
   Result<control::Exported> offered(control::Session& session, std::uint64_t serial) override;
   Status exchange(control::Session& session, base::Frame& frame) override;
   void imported(control::Session& session, std::uint64_t request,
@@ -201,6 +230,11 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   base::Mutex exports_mutex_;
   // Of each region that the user registered, by serial; shared with who sends them.
   std::map<std::uint64_t, std::shared_ptr<const Keys>> exports_ LINKSPAN_GUARDED_BY(exports_mutex_);
+
+  base::Mutex sets_mutex_;  // none is published between the look and the wait
+  // Peers that wait for a version, with their requests.
+  std::map<std::pair<std::uint64_t, std::uint64_t>, control::AskSet> set_waits_
+      LINKSPAN_GUARDED_BY(sets_mutex_);
 
   base::Mutex collecting_;            // held by who takes what lies in rings: so it keeps its order
   mutable base::Mutex events_mutex_;  // of what the Control thread hands to users

@@ -32,12 +32,6 @@ Result<Region> Core::admit(Result<std::shared_ptr<const memory::Registration>> r
   return Region(*std::move(registration));
 }
 
-Status Core::publish(std::string_view name, const Region& region) {
-  if (!region.valid() || name.empty())
-    return {Code::invalid_argument, Scope::request, "publish needs a region and a name"};
-  return registry_->set_name(region.registration_->id(), name);
-}
-
 Status Core::deregister(const Region& region, Duration timeout) {
   return end_region(region, timeout, false);
 }
@@ -75,11 +69,11 @@ Status Core::end_region(const Region& region, Duration timeout, bool at_once) {
   }
 }
 
-Result<control::Exported> Core::exported(control::Session& session, std::string_view name) {
-  const auto registration = registry_->find_name(name);
-  if (registration == nullptr)
-    return Status(Code::not_found, Scope::request,
-                  "no region is published as \"" + std::string(name) + "\"");
+Result<control::Exported> Core::exported(control::Session& session, std::string_view name,
+                                         std::uint64_t serial) {
+  const auto found = registry_->find_name(name, serial);
+  if (!found.ok()) return found.status();
+  const std::shared_ptr<const memory::Registration>& registration = *found;
   const auto keys = keys_of(registration->id().serial);
   if (keys == nullptr)
     return Status(Code::not_found, Scope::request, "the region is being deregistered");

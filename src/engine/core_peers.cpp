@@ -95,6 +95,7 @@ void Core::lost(control::Session& session) {
     if (worker_.progress() != 0) quiet_.notify_all();
   }
   watcher_->wake();
+  forget_set_waits(session.id());
   const base::MutexLock lock(events_mutex_);
   for (auto& [id, lookup] : lookups_)
     if (lookup->peer == session.id() && !lookup->answer)
@@ -136,85 +137,6 @@ void Core::for_transport(control::Session& session, control::TransportMessage me
     session.fail(status);
   else if (!status.ok() && log_.enabled(base::Level::warning))
     log_.write(base::Level::warning, session.describe() + ": " + status.to_string());
-}
-
-Result<RemoteRegion> Core::lookup(std::uint64_t peer, std::string_view name, Duration timeout) {
-  if (name.empty() || name.size() > memory::kMaxNameBytes)
-    return Status(
-        Code::invalid_argument, Scope::request,
-        "a region's name has 1 to 256 bytes, this one has " + std::to_string(name.size()));
-  std::shared_ptr<control::Session> session;
-  {
-    const base::MutexLock lock(worker_.mutex);
-    if (PeerRecord* record = worker_.find_peer(peer)) session = record->session;
-  }
-  if (session == nullptr)
-    return Status(Code::disconnected, Scope::peer, "peer " + std::to_string(peer) + " is gone");
-  const base::Deadline deadline = after(timeout);
-  // Also the Control thread's, which answers; whoever comes last drops it.
-  auto lookup = std::make_shared<Lookup>(Lookup{deadline, peer, std::nullopt});
-  std::uint64_t id = 0;
-  {
-    const base::MutexLock lock(events_mutex_);
-    id = ++last_lookup_;
-    lookups_[id] = lookup;
-  }
-  Status status = session->send(control::FrameOp::import, id, control::encode_import(name));
-  if (status.ok() && session->wants_write()) control_->write_when_ready(session);
-  const base::MutexLock lock(events_mutex_);
-  while (status.ok() && !lookup->answer && !closed_ && !deadline.passed())
-    event_.wait(events_mutex_, deadline);
-  lookups_.erase(id);
-  if (!status.ok()) return status;
-  if (!lookup->answer && closed_)
-    return Status(Code::canceled, Scope::process, "the Engine is closed");
-  if (!lookup->answer)
-    return Status(Code::timed_out, Scope::request,
-                  "peer " + std::to_string(peer) + " did not answer for \"" + std::string(name) +
-                      "\" in time");
-  if (!lookup->answer->ok()) return lookup->answer->status();
-  return RemoteRegion(shared_from_this(), **lookup->answer);
-}
-
-void Core::imported(control::Session& session, std::uint64_t request,
-                    Result<control::Exported> answer) {
-  if (!expects(session.id(), request)) return;  // gave up, or never asked
-  // Shared: a task can be copied, its fds cannot.
-  auto kept = std::make_shared<Result<control::Exported>>(std::move(answer));
-  opener_.run([this, peer = PeerLife(session), request, kept] { imported(peer, request, *kept); });
-}
-
-bool Core::expects(std::uint64_t peer, std::uint64_t request) {
-  if ((request & Rendezvous::kBySerial) != 0) {
-    const std::uint64_t serial = request & ~Rendezvous::kBySerial;
-    {
-      const base::MutexLock lock(worker_.mutex);
-      if (!worker_.rendezvous().awaits(peer, serial)) return false;
-    }
-    const base::MutexLock lock(events_mutex_);
-    return by_serial_.emplace(peer, serial).second;
-  }
-  const base::MutexLock lock(events_mutex_);
-  const auto found = lookups_.find(request);
-  if (found == lookups_.end() || found->second->peer != peer) return false;
-  return !std::exchange(found->second->opening, true);
-}
-
-void Core::imported(const PeerLife& peer, std::uint64_t request,
-                    Result<control::Exported>& answer) {
-  if ((request & Rendezvous::kBySerial) != 0) return imported_by_serial(peer, request, answer);
-  std::shared_ptr<Lookup> lookup;
-  {
-    const base::MutexLock lock(events_mutex_);
-    const auto found = lookups_.find(request);
-    if (found == lookups_.end() || found->second->peer != peer.id) return;  // gave up
-    lookup = found->second;
-  }
-  Result<std::shared_ptr<ImportedRegion>> result = answer.status();
-  if (answer.ok()) result = counted(peer, import(peer, *answer, lookup->deadline));
-  const base::MutexLock lock(events_mutex_);
-  if (!lookup->answer) lookup->answer = std::move(result);
-  event_.notify_all();
 }
 
 void Core::notified(control::Session& session, std::vector<std::byte> payload) {

@@ -69,6 +69,9 @@ Result<Region> Engine::allocate_shared(std::uint64_t bytes, const RegionOptions&
 Status Engine::publish(std::string_view name, const Region& region) {
   return on(core_, [&](auto& core) { return core.publish(name, region); });
 }
+Result<std::uint64_t> Engine::publish(std::string_view name, std::span<const Region> regions) {
+  return on(core_, [&](auto& core) { return core.publish(name, regions); });
+}
 Status Engine::deregister(const Region& region, Duration timeout) {
   return on(core_, [&](auto& core) { return core.deregister(region, timeout); });
 }
@@ -157,6 +160,13 @@ PeerState Peer::state() const {
 }
 Result<RemoteRegion> Peer::lookup(std::string_view name, Duration timeout) const {
   return on(core_, [&](auto& core) { return core.lookup(id_, name, timeout); });
+}
+Result<RegionSet> Peer::lookup_set(std::string_view name, Duration timeout) const {
+  return on(core_, [&](auto& core) { return core.lookup_set(id_, name, timeout); });
+}
+Result<std::uint64_t> Peer::await_version(std::string_view name, std::uint64_t above,
+                                          Duration timeout) const {
+  return on(core_, [&](auto& core) { return core.await_version(id_, name, above, timeout); });
 }
 Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote,
                              std::span<const Block> blocks, const TransferOptions& options) const {

@@ -23,6 +23,7 @@ namespace linkspan::memory {
 inline constexpr std::size_t kMaxNameBytes = 256;
 inline constexpr std::size_t kMaxKeys = 16;
 inline constexpr std::size_t kMaxKeyBytes = 4096;
+inline constexpr std::size_t kMaxSet = 1024;
 
 struct Descriptor {
   struct Key {
@@ -39,6 +40,12 @@ struct Descriptor {
   GpuUuid gpu{};
   std::uint64_t bytes = 0;
   std::vector<Key> keys;
+};
+
+/// What a name stands for: regions of one owner by their serials, as they were published together.
+struct PublishedSet {
+  std::uint64_t version = 0;
+  std::vector<std::uint64_t> serials;
 };
 
 std::vector<std::byte> encode(const Descriptor& descriptor);

@@ -5,7 +5,6 @@
 #include <charconv>
 
 #include "cuda/topology.hpp"
-#include "memory/descriptor.hpp"
 #include "memory/host_backing.hpp"
 #include "memory/still_there.hpp"
 
@@ -214,12 +213,6 @@ std::shared_ptr<const Registration> Registry::find(const RegionId& id) const {
   return entry == nullptr ? nullptr : entry->registration;
 }
 
-std::shared_ptr<const Registration> Registry::find_name(std::string_view name) const {
-  const base::MutexLock lock(mutex_);
-  const auto found = names_.find(name);
-  return found == names_.end() ? nullptr : entries_.at(found->second).registration;
-}
-
 std::shared_ptr<const Registration> Registry::find_shared(std::uint64_t address,
                                                           std::uint64_t bytes) const {
   const base::MutexLock lock(mutex_);
@@ -262,30 +255,6 @@ std::pair<std::vector<Registry::Entered>, std::size_t> Registry::list(std::size_
   return found;
 }
 
-Status Registry::set_name(const RegionId& id, std::string_view name) {
-  if (name.size() > kMaxNameBytes)
-    return refused(Code::invalid_argument,
-                   "the name of a region has " + std::to_string(kMaxNameBytes) + " bytes at most");
-  const base::MutexLock lock(mutex_);
-  if (entry_of(id) == nullptr) return refused(Code::not_found, "no such region");
-  const auto taken = names_.find(name);
-  if (taken != names_.end() && taken->second == id.serial) return {};
-  if (taken != names_.end())
-    return refused(Code::invalid_argument,
-                   "another region is published as \"" + std::string(name) + "\"");
-  Entry& entry = entries_.at(id.serial);
-  names_.erase(entry.name);
-  entry.name = name;
-  if (!name.empty()) names_.emplace(name, id.serial);
-  return {};
-}
-
-std::string Registry::name(const RegionId& id) const {
-  const base::MutexLock lock(mutex_);
-  const Entry* entry = entry_of(id);
-  return entry == nullptr ? std::string() : entry->name;
-}
-
 Status Registry::remove(const RegionId& id) {
   Entry removed;  // ends after the lock: it may unpin and unmap
   const base::MutexLock lock(mutex_);
@@ -294,7 +263,7 @@ Status Registry::remove(const RegionId& id) {
   if (!entry->registration->retire())
     return refused(Code::busy, std::to_string(entry->registration->users()) +
                                    " transfers still use the region: wait for them or cancel them");
-  names_.erase(entry->name);
+  take_back(entry->name);
   if (entry->registration->region().facts().peers.exclusive) --exclusive_;
   auto node = entries_.extract(id.serial);
   removed = std::move(node.mapped());

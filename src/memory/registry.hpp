@@ -5,7 +5,8 @@
 // Threads: any thread. add(), allocate_shared() and pin_shared() may take milliseconds in the
 // driver, without the mutex.
 // Invariants: a Registration in the table is not retired, one that was taken out is never used
-// again; no two have the same id or name; what a peer can map with a region holds no exclusive one.
+// again; no two have the same id; a Registration has the name of the one set that it is in, and a
+// set is whole or gone; what a peer can map with a region holds no exclusive one.
 #pragma once
 
 #include <atomic>
@@ -14,6 +15,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,6 +25,7 @@
 #include "base/mutex.hpp"
 #include "linkspan/status.hpp"
 #include "linkspan/types.hpp"
+#include "memory/descriptor.hpp"
 #include "memory/region.hpp"
 
 namespace linkspan::cuda {
@@ -96,7 +100,6 @@ class Registry {
 
   /// Null: there is none, or none any more.
   std::shared_ptr<const Registration> find(const RegionId& id) const;
-  std::shared_ptr<const Registration> find_name(std::string_view name) const;
   /// Shared memory around these bytes that peers may map, read and write. Null: there is none.
   std::shared_ptr<const Registration> find_shared(std::uint64_t address, std::uint64_t bytes) const;
   /// Whether any byte of these, or of the allocation that a peer would map with them, is registered
@@ -113,11 +116,22 @@ class Registry {
   /// The first `most`, and how many there are.
   std::pair<std::vector<Entered>, std::size_t> list(std::size_t most) const;
 
-  /// Under which peers look it up; replaces an older name, and an empty one takes it back.
-  /// invalid_argument: taken by another region, or too long.
+  // registry_names.cpp
+  /// Under which peers look it up; replaces an older name, and an empty one takes back the one that
+  /// it has, with the whole set. invalid_argument: taken by others, one of a set, or too long.
   Status set_name(const RegionId& id, std::string_view name);
+  /// All at once in the place of what the name stood for. Its version: it grows with whatever is
+  /// published here. invalid_argument: no regions or too many, a bad name, one of another set.
+  /// not_found: one is not registered. Then nothing has changed.
+  Result<std::uint64_t> publish(std::string_view name, std::span<const RegionId> ids);
   /// Empty: it has none.
   std::string name(const RegionId& id) const;
+  /// What the name stands for now. None: nothing.
+  std::optional<PublishedSet> find_set(std::string_view name) const;
+  /// The one of its set, or the one region that the name stands for (serial 0). not_found: neither.
+  /// invalid_argument: it stands for several.
+  Result<std::shared_ptr<const Registration>> find_name(std::string_view name,
+                                                        std::uint64_t serial = 0) const;
 
   /// After every transport has retracted it. busy: transfers still borrow it. From then on
   /// acquire() fails; the pin and linkspan's own memory end with the last who holds the
@@ -136,6 +150,10 @@ class Registry {
   std::shared_ptr<HostBacking> backing_of(std::uint64_t address) const;
   Result<const cuda::Device*> device_to_pin(bool bring_up) const;
   const Entry* entry_of(const RegionId& id) const LINKSPAN_REQUIRES(mutex_);
+  Status may_leave(const Entry& entry, std::string_view name) const LINKSPAN_REQUIRES(mutex_);
+  std::uint64_t put(std::string_view name, std::vector<std::uint64_t> serials)
+      LINKSPAN_REQUIRES(mutex_);
+  void take_back(std::string_view name) LINKSPAN_REQUIRES(mutex_);
   /// A registration that a peer reaches with these bytes, or reaches them with, and that is
   /// exclusive or is not; null: none.
   const Registration* neighbour(const Region::Facts& facts, bool exclusive) const
@@ -148,7 +166,8 @@ class Registry {
   std::uint64_t last_serial_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   std::map<std::uint64_t, Entry> entries_ LINKSPAN_GUARDED_BY(mutex_);  // by serial
   std::size_t exclusive_ LINKSPAN_GUARDED_BY(mutex_) = 0;               // of the entries
-  std::map<std::string, std::uint64_t, std::less<>> names_ LINKSPAN_GUARDED_BY(mutex_);
+  std::uint64_t last_version_ LINKSPAN_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, PublishedSet, std::less<>> names_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
 }  // namespace linkspan::memory

@@ -28,7 +28,11 @@ class Quiet final : public Listener {
   void lost(Session&) override {}
   void gone(Session&) override {}
   void for_transport(Session&, TransportMessage, std::span<base::Fd>) override {}
-  Result<Exported> exported(Session&, std::string_view) override { return nothing(); }
+  Result<Exported> exported(Session&, std::string_view, std::uint64_t) override {
+    return nothing();
+  }
+  void asked_for_set(Session&, std::uint64_t, AskSet) override {}
+  void set_told(Session&, std::uint64_t, memory::PublishedSet) override {}
   Result<Exported> offered(Session&, std::uint64_t) override { return nothing(); }
   Status exchange(Session&, base::Frame&) override { return {}; }
   void imported(Session&, std::uint64_t, Result<Exported>) override {}

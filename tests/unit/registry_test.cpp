@@ -164,21 +164,52 @@ TEST_F(RegistryTest, NamesAreUnique) {
   const Status taken = registry.set_name(b, "kv");
   EXPECT_EQ(taken.code(), Code::invalid_argument);
   EXPECT_NE(taken.what().find("\"kv\""), std::string::npos);
-  EXPECT_EQ(registry.find_name("kv")->id(), a);
+  EXPECT_EQ((*registry.find_name("kv"))->id(), a);
 
   EXPECT_TRUE(registry.set_name(a, "cache").ok());  // "kv" is free
   EXPECT_TRUE(registry.set_name(b, "kv").ok());
   EXPECT_EQ(registry.name(a), "cache");
-  EXPECT_EQ(registry.find_name("kv")->id(), b);
+  EXPECT_EQ((*registry.find_name("kv"))->id(), b);
 
   EXPECT_TRUE(registry.set_name(b, "").ok());
-  EXPECT_EQ(registry.find_name("kv"), nullptr);
-  EXPECT_EQ(registry.find_name(""), nullptr);
+  EXPECT_EQ(registry.find_name("kv").status().code(), Code::not_found);
+  EXPECT_EQ(registry.find_name("").status().code(), Code::not_found);
   EXPECT_TRUE(registry.remove(a).ok());
-  EXPECT_EQ(registry.find_name("cache"), nullptr);
+  EXPECT_EQ(registry.find_name("cache").status().code(), Code::not_found);
   EXPECT_EQ(registry.set_name(a, "x").code(), Code::not_found);
   EXPECT_EQ(registry.set_name(b, std::string(kMaxNameBytes + 1, 'x')).code(),
             Code::invalid_argument);
+}
+
+TEST_F(RegistryTest, ANameStandsForAWholeSetOrForNone) {
+  std::vector<RegionId> ids;
+  for (int i = 0; i < 4; ++i) ids.push_back(take(registry.add(memory.data(), 10, {}, false))->id());
+  const std::uint64_t first = *registry.publish("w", std::vector{ids[0], ids[1]});
+  EXPECT_EQ(registry.find_set("w")->version, first);
+  EXPECT_EQ(registry.find_set("w")->serials, (std::vector{ids[0].serial, ids[1].serial}));
+  EXPECT_EQ(take(registry.find_name("w", ids[1].serial))->id(), ids[1]);
+  EXPECT_EQ(registry.find_name("w", ids[2].serial).status().code(), Code::not_found);
+  EXPECT_EQ(registry.find_name("w").status().code(), Code::invalid_argument);
+  // One that another name would tear out of it; a name that another has.
+  EXPECT_EQ(registry.set_name(ids[0], "x").code(), Code::invalid_argument);
+  EXPECT_EQ(registry.set_name(ids[2], "w").code(), Code::invalid_argument);
+  EXPECT_EQ(registry.publish("x", std::vector{ids[2], ids[0]}).status().code(),
+            Code::invalid_argument);
+  EXPECT_EQ(registry.name(ids[2]), "");
+
+  EXPECT_TRUE(registry.set_name(ids[2], "two").ok());
+  const std::uint64_t second = *registry.publish("w", std::vector{ids[1], ids[2], ids[1]});
+  EXPECT_GT(second, first);
+  EXPECT_EQ(registry.name(ids[0]), "");
+  EXPECT_EQ(registry.name(ids[2]), "w");
+  EXPECT_FALSE(registry.find_set("two"));  // it has moved
+  EXPECT_EQ(registry.find_name("w", ids[0].serial).status().code(), Code::not_found);
+
+  EXPECT_TRUE(registry.remove(ids[2]).ok());
+  EXPECT_FALSE(registry.find_set("w"));
+  EXPECT_EQ(registry.name(ids[1]), "");
+  EXPECT_EQ(registry.publish("w", std::vector{ids[1], ids[2]}).status().code(), Code::not_found);
+  EXPECT_GT(*registry.publish("w", std::vector{ids[1]}), second);
 }
 
 TEST_F(RegistryTest, IsBusyWhileTransfersBorrow) {
@@ -222,7 +253,7 @@ TEST_F(RegistryTest, ServesManyThreads) {
         const Found made = take(i % 20 == 0 ? registry.allocate_shared(4096, {})
                                             : registry.add(memory.data(), 100, {}, false));
         EXPECT_TRUE(registry.set_name(made->id(), std::to_string(t)).ok());
-        EXPECT_EQ(registry.find_name(std::to_string(t)), made);
+        EXPECT_EQ(take(registry.find_name(std::to_string(t))), made);
         EXPECT_GE(registry.all().size(), 1u);
         EXPECT_TRUE(registry.remove(made->id()).ok());
       }

@@ -1,0 +1,108 @@
+// What the names of a Registry stand for: sets of regions, each replaced or taken back as a whole.
+#include "memory/registry.hpp"
+
+namespace linkspan::memory {
+namespace {
+
+Status refused(Code code, std::string what, Where at = {}) {
+  return {code, Scope::request, std::move(what), at};
+}
+
+std::string quoted(std::string_view name) { return "\"" + std::string(name) + "\""; }
+
+}  // namespace
+
+Status Registry::set_name(const RegionId& id, std::string_view name) {
+  if (name.size() > kMaxNameBytes)
+    return refused(Code::invalid_argument,
+                   "the name of a region has " + std::to_string(kMaxNameBytes) + " bytes at most");
+  const base::MutexLock lock(mutex_);
+  const Entry* entry = entry_of(id);
+  if (entry == nullptr) return refused(Code::not_found, "no such region");
+  if (const auto taken = names_.find(name); taken != names_.end()) {
+    if (taken->second.serials == std::vector{id.serial}) return {};
+    return refused(Code::invalid_argument, "another region or set is published as " + quoted(name));
+  }
+  if (!name.empty())
+    if (Status status = may_leave(*entry, name); !status.ok()) return status;
+  take_back(entry->name);
+  if (!name.empty()) put(name, {id.serial});
+  return {};
+}
+
+Result<std::uint64_t> Registry::publish(std::string_view name, std::span<const RegionId> ids) {
+  if (name.empty() || name.size() > kMaxNameBytes)
+    return refused(Code::invalid_argument,
+                   "the name of a set has 1 to " + std::to_string(kMaxNameBytes) + " bytes");
+  if (ids.empty() || ids.size() > kMaxSet)
+    return refused(Code::invalid_argument, "a set has 1 to " + std::to_string(kMaxSet) +
+                                               " regions, this one has " +
+                                               std::to_string(ids.size()));
+  std::vector<std::uint64_t> serials;
+  const base::MutexLock lock(mutex_);
+  for (const RegionId& id : ids) {
+    const Entry* entry = entry_of(id);
+    if (entry == nullptr)
+      return refused(Code::not_found, "number " + std::to_string(serials.size()) +
+                                          " of the set is not registered in this Engine");
+    if (Status status = may_leave(*entry, name); !status.ok()) return status;
+    serials.push_back(id.serial);
+  }
+  take_back(name);
+  for (const std::uint64_t serial : serials) take_back(entries_.at(serial).name);
+  return put(name, std::move(serials));
+}
+
+std::string Registry::name(const RegionId& id) const {
+  const base::MutexLock lock(mutex_);
+  const Entry* entry = entry_of(id);
+  return entry == nullptr ? std::string() : entry->name;
+}
+
+std::optional<PublishedSet> Registry::find_set(std::string_view name) const {
+  const base::MutexLock lock(mutex_);
+  const auto found = names_.find(name);
+  if (found == names_.end()) return std::nullopt;
+  return found->second;
+}
+
+Result<std::shared_ptr<const Registration>> Registry::find_name(std::string_view name,
+                                                                std::uint64_t serial) const {
+  const base::MutexLock lock(mutex_);
+  const auto found = names_.find(name);
+  if (found == names_.end())
+    return refused(Code::not_found, "no region is published as " + quoted(name));
+  const std::vector<std::uint64_t>& serials = found->second.serials;
+  if (serial == 0 && serials.size() != 1)
+    return refused(Code::invalid_argument, quoted(name) + " is a set of " +
+                                               std::to_string(serials.size()) +
+                                               " regions: Peer::lookup_set() imports it");
+  const auto entry = entries_.find(serial == 0 ? serials.front() : serial);
+  if (entry == entries_.end() || entry->second.name != name)
+    return refused(Code::not_found, "the region is not of " + quoted(name) + " any more");
+  return entry->second.registration;
+}
+
+/// A set that loses one of its regions to another name would be gone, and its readers with it.
+Status Registry::may_leave(const Entry& entry, std::string_view name) const {
+  const auto old = names_.find(entry.name);
+  if (entry.name == name || old == names_.end() || old->second.serials.size() == 1) return {};
+  return refused(Code::invalid_argument, "the region is one of the set " + quoted(entry.name) +
+                                             ": publish that without it");
+}
+
+std::uint64_t Registry::put(std::string_view name, std::vector<std::uint64_t> serials) {
+  for (const std::uint64_t serial : serials) entries_.at(serial).name = name;
+  names_[std::string(name)] = {++last_version_, std::move(serials)};
+  return last_version_;
+}
+
+void Registry::take_back(std::string_view name) {
+  const auto found = names_.find(name);
+  if (found == names_.end()) return;
+  // From here on `name` may be gone: it may be that of an Entry.
+  const auto gone = names_.extract(found);
+  for (const std::uint64_t serial : gone.mapped().serials) entries_.at(serial).name.clear();
+}
+
+}  // namespace linkspan::memory
