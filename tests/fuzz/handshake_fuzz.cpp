@@ -32,7 +32,7 @@ void round(std::span<const std::byte> bytes, const Decode& decode, const Encode&
 }
 
 void parse(std::uint8_t which, std::span<const std::byte> bytes) {
-  switch (which % 10) {
+  switch (which % 12) {
     case 0:
       if (const auto hello = decode_hello(bytes); hello.ok()) {
         printable(hello->engine);
@@ -62,9 +62,13 @@ void parse(std::uint8_t which, std::span<const std::byte> bytes) {
       return round(bytes, decode_accept, [](const Accept& a) { return encode(a); });
     case 8:
       return round(bytes, decode_finished, [](const Finished& f) { return encode(f); });
-    default:
+    case 9:
       return round(bytes, decode_withdraw,
                    [](bool by_sender) { return encode_withdraw(by_sender); });
+    case 10:
+      return round(bytes, decode_ask_set, [](const AskSet& a) { return encode(a); });
+    default:
+      return round(bytes, decode_set, [](const auto& set) { return encode_set(set); });
   }
 }
 

@@ -113,6 +113,9 @@ void write(const std::filesystem::path& folder) {
   words.add("accept", join({raw({7}), encode(Accept{.serial = 3})}));
   words.add("finished", join({raw({8}), encode(finished)}));
   words.add("withdraw", join({raw({9}), encode_withdraw(true)}));
+  const AskSet waits{.name = "s", .above = 9, .waits = true};
+  words.add("ask_set", join({raw({10}), encode(waits)}));
+  words.add("set", join({raw({11}), encode_set({.version = 3, .serials = {1, 2}})}));
 
   const Corpus fds(folder, "fd_passing");
   // {flags, bytes, fds, kinds..., payload length, op, id, incarnation}
@@ -136,6 +139,10 @@ void write(const std::filesystem::path& folder) {
                               frame(FrameOp::import, 3, encode_import("h")),
                               frame(FrameOp::notify, 0, encode_notify(raw({7}))),
                               frame(FrameOp::goodbye, 0, {})}));
+  frames.add("sets", join({greeted, frame(FrameOp::ask_set, 1, encode(AskSet{.name = "s"})),
+                           frame(FrameOp::import, 2, encode_import("s", 1)),
+                           frame(FrameOp::ask_set, 3, encode(waits)),
+                           frame(FrameOp::ask_set, 3, encode(AskSet{}))}));
   const Bytes offered =
       table([&](auto& out) { return schema::CreateOffer(out, schema::vector_of(out, shared)); });
   const auto execute = [](bool write_ours, std::uint64_t ours) {
