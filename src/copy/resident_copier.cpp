@@ -155,7 +155,7 @@ Status ResidentCopier::launch() {
                       .stay = static_cast<std::uint64_t>(kStay.count()),
                       .lines = kOrders};
   void* parameters[] = {&parameter};
-  const Status launched = stream_.launch(*scope, device_.resident(), 1, kThreads, parameters);
+  Status launched = stream_.launch(*scope, device_.resident(), 1, kThreads, parameters);
   if (launched.ok()) ++launches_;
   if (launched.scope() == Scope::process) end_all(launched);
   return launched;
