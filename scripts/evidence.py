@@ -36,7 +36,7 @@ TOPICS = {
     "host": {
         "what": "one host: shapes and kinds of memory against the bare ceiling",
         "rows": ["host"],
-        "suites": [],
+        "suites": ["racecheck"],
         "sources": ENGINE,
     },
     "faults": {

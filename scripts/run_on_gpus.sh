@@ -21,6 +21,7 @@ mkdir -p "$out"
 out=$(readlink -f "$out")
 
 memcheck_filter='*Copies*:*MovesBlocks*:EngineShapes.*'   # what compute-sanitizer watches: it is slow
+racecheck_filter='KernelsOnDevice.*:*GpuPages.*:ResidentOnDevice.*'  # the kernels, which use shared memory
 unset LINKSPAN_CUDA_LIBRARY
 PATH=$PATH:/usr/local/cuda/bin
 results=() failed=0
@@ -95,8 +96,11 @@ run_all() {
   if command -v compute-sanitizer >/dev/null; then
     suite memcheck linkspan_conformance 150 compute-sanitizer --tool memcheck --target-processes all \
       --report-api-errors no --error-exitcode 9 -- "--gtest_filter=$memcheck_filter"
+    suite racecheck linkspan_unit 150 compute-sanitizer --tool racecheck --error-exitcode 9 \
+      -- "--gtest_filter=$racecheck_filter"
   else
     absent memcheck "no compute-sanitizer on this machine"
+    absent racecheck "the same"
   fi
   echo "== summary of $commit"
   printf '%s\n' "${results[@]}"

@@ -7,7 +7,7 @@ namespace linkspan::test {
 namespace {
 
 constexpr std::uint64_t kKiB = 1024;
-constexpr TransferOptions kFast{.low_latency = true};
+TransferOptions fast() { return {.low_latency = true}; }
 
 class EngineLowLatencyPairs : public WorldPairs {};
 
@@ -15,10 +15,10 @@ TEST_P(EngineLowLatencyPairs, MovesBlocksBothWays) {
   for (const Op op : {Op::write, Op::read}) {
     for (const std::uint64_t n : {std::uint64_t{1}, 4 * kKiB + 1, 64 * kKiB, 64 * kKiB + 1}) {
       const std::vector<Block> one = {{5, 1'000'003, n}};
-      world().move(near(), far(), op, one, std::span(one), kFast);
+      world().move(near(), far(), op, one, std::span(one), fast());
     }
     const std::vector<Block> three = {{0, 70'001, 8}, {200'000, 0, 8}, {500'001, 500'003, 999}};
-    world().move(near(), far(), op, three, std::span(three), kFast);
+    world().move(near(), far(), op, three, std::span(three), fast());
   }
 }
 
@@ -43,7 +43,7 @@ class EngineWishes : public ::testing::Test {
     pair_->far.fill("there", 2);
   }
   Result<Transfer> write(const RemoteRegion& there, const Block& block,
-                         const TransferOptions& options = kFast) {
+                         const TransferOptions& options = fast()) {
     return pair_->peer.write(here_.region, there, std::span(&block, 1), options);
   }
 
@@ -64,7 +64,7 @@ TEST_F(EngineWishes, IsExplainedAndTakenWhereItIsFaster) {
   ASSERT_FALSE(usual.refused.empty());
   EXPECT_EQ(usual.refused.back().path, "resident_kernel");
 
-  TransferOptions options = kFast;
+  TransferOptions options = fast();
   options.require = way(1, 8, true).path;
   EXPECT_EQ(finished(write(there, {0, 0, 8}, options)).to_string(), "ok");
   EXPECT_EQ(write(there, {0, 0, kBytes}, options).status().code(), Code::unsupported);
@@ -79,7 +79,7 @@ TEST_F(EngineWishes, ManyAtOnceBesideOthers) {
   std::vector<Expected> due;
   for (std::uint64_t i = 0; i < kMany; ++i) {
     const Block block{i * kEach, (kMany - 1 - i) * kEach + 7, kEach};
-    moved.push_back(take(write(there, block, i % 5 == 4 ? TransferOptions{} : kFast)));
+    moved.push_back(take(write(there, block, i % 5 == 4 ? TransferOptions{} : fast())));
     due.push_back({block.remote_offset, 1, block.local_offset, kEach});
   }
   for (const Transfer& each : moved) ASSERT_EQ(each.wait(10s).to_string(), "ok");
@@ -89,7 +89,7 @@ TEST_F(EngineWishes, ManyAtOnceBesideOthers) {
 TEST_F(EngineWishes, ANotificationRidesBehindTheBytes) {
   const std::array word = {std::byte{7}};
   const RemoteRegion there = pair_->remote("there");
-  TransferOptions options = kFast;
+  TransferOptions options = fast();
   options.notification = word;
   EXPECT_EQ(finished(write(there, {3, 9, 100}, options)).to_string(), "ok");
   EXPECT_EQ(pair_->far.difference("there", 2, {{9, 1, 3, 100}}), "");

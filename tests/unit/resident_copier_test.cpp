@@ -73,7 +73,7 @@ class ResidentOnDevice : public cuda::OnDevice {
 TEST_F(ResidentOnDevice, CopiesExactlyThePieceThroughTheGpusMemory) {
   unsigned seed = 0;
   for (const std::size_t bytes :
-       {0, 1, 7, 16, 511, 512, 513, 4096, 4097, 8192, 12345, 65535, 65536})
+       {0u, 1u, 7u, 16u, 511u, 512u, 513u, 4096u, 4097u, 8192u, 12345u, 65535u, 65536u})
     for (const auto& [to, from] :
          {std::pair<std::size_t, std::size_t>{0, 0}, {1, 0}, {3, 5}, {16, 48}, {8, 4}}) {
       fill(++seed);
