@@ -106,6 +106,9 @@ Result<memory::PublishedSet> decode_set(std::span<const std::byte> bytes) {
   if (wire == nullptr || wire->version() == 0 || wire->serials()->size() == 0 ||
       wire->serials()->size() > memory::kMaxSet)
     return corrupt("malformed set");
+  // The verifier looks at the alignment of a table's scalars, not of a vector's.
+  if (reinterpret_cast<std::uintptr_t>(wire->serials()->Data()) % alignof(std::uint64_t) != 0)
+    return corrupt("malformed set");
   memory::PublishedSet set{wire->version(), {wire->serials()->begin(), wire->serials()->end()}};
   if (std::find(set.serials.begin(), set.serials.end(), 0u) != set.serials.end())
     return corrupt("a set with a region that is none");
