@@ -241,6 +241,7 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   base::Condition event_;
   std::deque<std::uint64_t> accepted_ LINKSPAN_GUARDED_BY(events_mutex_);
   std::vector<Notification> notifications_ LINKSPAN_GUARDED_BY(events_mutex_);
+  std::uint64_t bells_ LINKSPAN_GUARDED_BY(events_mutex_) = 0;  // who sleeps is to ask anew
   std::map<std::uint64_t, Waiting> waiting_
       LINKSPAN_GUARDED_BY(events_mutex_);                             // of these, by peer
   std::size_t waiting_bytes_ LINKSPAN_GUARDED_BY(events_mutex_) = 0;  // of all

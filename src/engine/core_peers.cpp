@@ -83,7 +83,8 @@ void Core::up(control::Session& session) {
   if (log_.enabled(base::Level::info)) log_.write(base::Level::info, greeting(session));
   const base::MutexLock lock(events_mutex_);
   if (!session.initiated()) accepted_.push_back(session.id());
-  event_.notify_all();  // also who sleeps until a notification, and asked none of this peer
+  ++bells_;  // of this peer nobody has asked for one
+  event_.notify_all();
 }
 
 void Core::lost(control::Session& session) {
@@ -152,7 +153,13 @@ void Core::notified(control::Session& session, std::vector<std::byte> payload) {
   keep(session, std::move(payload));
 }
 
-void Core::collect(control::Session& session) { collect(session, false); }
+void Core::collect(control::Session& session) {
+  collect(session, false);
+  // It may have rung for what was taken already, and the bell that was asked for since is gone.
+  const base::MutexLock lock(events_mutex_);
+  ++bells_;
+  event_.notify_all();
+}
 
 /// Out of the peer's ring. What finds no room here stays there, but for the last ones of a peer.
 void Core::collect(control::Session& session, bool last) {
@@ -230,6 +237,11 @@ std::vector<Notification> Core::notifications(Duration timeout) {
   while (true) {
     std::vector<Notification> all = notifications();
     if (!all.empty() || deadline.passed()) return all;
+    std::uint64_t heard = 0;
+    {
+      const base::MutexLock lock(events_mutex_);
+      heard = bells_;
+    }
     bool silent = false;
     {
       const base::MutexLock lock(worker_.mutex);
@@ -237,7 +249,7 @@ std::vector<Notification> Core::notifications(Duration timeout) {
     }
     const base::MutexLock lock(events_mutex_);
     if (closed_) return all;
-    if (silent && notifications_.empty()) event_.wait(events_mutex_, deadline);
+    if (silent && notifications_.empty() && heard == bells_) event_.wait(events_mutex_, deadline);
   }
 }
 
