@@ -129,6 +129,23 @@ TEST_P(EngineBounce, TellsItsWayAndIsAskedForAndAgainst) {
   EXPECT_EQ(pair->engine.deregister(here.region, 5s).to_string(), "ok");
 }
 
+TEST_P(EngineBounce, TakesNoCtasWhereATransferAllowsNone) {
+  make(kMiB);
+  std::vector<Block> small;
+  std::vector<Expected> due;
+  for (std::uint64_t i = 0; i < 500; ++i) {
+    small.push_back({i * 1009 + 1, i * 1013, 1001});
+    due.push_back({i * 1013, 1, i * 1009 + 1, 1001});
+  }
+  const bool on_gpu = GetParam().near.kind == MemoryKind::device;
+  here.fill(1);
+  pair->far.fill("there", 2);
+  const char* path = on_gpu ? "bounce+copy_engine" : "bounce+cpu_threads";
+  EXPECT_EQ(finished(submit(Op::write, small, {.copy_ctas = 0, .require = path})).to_string(),
+            "ok");
+  EXPECT_EQ(pair->far.difference("there", 2, due), "");
+}
+
 TEST_P(EngineBounce, MovesBothDirectionsAtOnce) {
   const std::uint64_t bytes = 12 * kMiB, parts = 20;
   make(bytes);

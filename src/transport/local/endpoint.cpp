@@ -69,7 +69,7 @@ RouteFacts LocalEndpoint::facts(Op op, const Published& local, const ImportedMem
   f.bounce = transport_.registry() != nullptr;
   f.bounce_on_gpu = on_gpu(ours) && on_gpu(theirs) && gpu_bay_.ok();
   if (const auto* copier = transport_.gpu_copier(own_device(local)))
-    f.own_kernel = copier->has_kernel();
+    f.own_kernel = copier->has_kernel() && shape.wishes.ctas != 0;
   if (on_gpu(ours) && on_gpu(theirs))
     f.link = local.key.gpu == remote.key().gpu ? copy::Link::same_gpu : copy::Link::peer;
   f.shape = shape;

@@ -92,6 +92,7 @@ void LocalEndpoint::add_leg(Slot& whole, unsigned chunk) {
   leg.chunk = chunk;
   leg.stage = Stage::turning;
   leg.op = whole.op;
+  leg.ctas = whole.ctas;
   leg.target = whole.target;
   leg.remote = whole.remote;
   for (std::uint64_t room = c.memory->chunk_bytes(); room != 0 && c.next < whole.blocks.size();) {

@@ -15,6 +15,8 @@ constexpr std::uint64_t kWorthAsking = 256u << 10;
 constexpr Duration kAsking = std::chrono::microseconds(50),
                    kAskedPart = std::chrono::microseconds(20);
 
+static_assert(kHostChunk < copy::kRelayLeast);  // no hop of a bounce goes over lent links
+
 bool on_gpu(MemoryKind kind) { return kind == MemoryKind::device; }
 
 /// By what this process, or the peer, or the kernel reaches the other side's memory: as Mapped
