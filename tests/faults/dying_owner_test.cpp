@@ -1,6 +1,6 @@
-// Two processes that copy into and out of each other's GPU memory without an Engine, of which one
-// is killed in the midst of it: what the other has mapped goes on to work, and its context lives.
-// LINKSPAN_OWNER_ROUNDS is the number of kills of each kind of memory.
+// Two processes that copy into and out of each other's memory of both GPUs without an Engine, of
+// which one is killed in the midst of it: what the other has mapped goes on to work, and its
+// context lives. LINKSPAN_OWNER_ROUNDS is the number of kills of each kind of memory.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -40,8 +40,8 @@ struct Lent {
     if (make == Make::allocated)
       handle = std::bit_cast<Bytes64>(take(cuda::export_ipc(device, address)));
     if (make == Make::pool) {
+      fds.push_back(take(cuda::export_pool(device, facts.base)));  // before its pointers
       handle = std::bit_cast<Bytes64>(take(cuda::export_pool_pointer(device, facts.base)));
-      fds.push_back(take(cuda::export_pool(device, facts.base)));
     }
     if (make == Make::chunks)
       for (std::uint64_t at = begin; at < address + kBytes; at += ChunkRow::kChunk)
@@ -49,7 +49,10 @@ struct Lent {
     offset = address - begin;
   }
   Json json() const {
-    return {{"make", static_cast<int>(how)}, {"handle", handle}, {"offset", offset}};
+    return {{"make", static_cast<int>(how)},
+            {"handle", handle},
+            {"offset", offset},
+            {"fds", fds.size()}};
   }
 
   const Make how;
@@ -145,40 +148,60 @@ class Traffic {
   std::string error_;
 };
 
-/// What one process has of such a pair.
+/// What one process has of such a pair: memory of both GPUs, and of each traffic with the other
+/// GPU's memory of the other process.
 class Side {
  public:
-  Side(unsigned index, Make make) : device_(gpu(index)), lent_(index, make) {}
+  explicit Side(Make make) : lent_{{{0, make}, {1, make}}} {}
 
-  Lent& lent() { return lent_; }
-  void meet(const Json& other, const std::vector<base::Fd>& fds) {
-    borrowed_.emplace(other, fds, device_);
-    traffic_.emplace(device_, lent_.address, borrowed_->address);
+  Answer lend() {
+    Answer all{Json::array(), {}};
+    for (Lent& lent : lent_) {
+      all.value.push_back(lent.json());
+      std::move(lent.fds.begin(), lent.fds.end(), std::back_inserter(all.fds));
+      lent.fds.clear();
+    }
+    return all;
+  }
+  void meet(Answer other) {
+    auto fd = std::move_iterator(other.fds.begin());
+    for (unsigned theirs = 0; theirs < kGpus; ++theirs) {
+      const Json& lent = other.value.at(theirs);
+      const auto end = fd + lent.at("fds").get<std::ptrdiff_t>();
+      const unsigned ours = kGpus - 1 - theirs;
+      borrowed_.push_back(
+          std::make_unique<Borrowed>(lent, std::vector<base::Fd>(fd, end), gpu(ours)));
+      traffic_.push_back(
+          std::make_unique<Traffic>(gpu(ours), lent_[ours].address, borrowed_.back()->address));
+      fd = end;
+    }
   }
   void pump() {
-    if (traffic_) traffic_->pump();
+    for (const auto& traffic : traffic_) traffic->pump();
   }
   std::string end() {
-    const std::string wrong = traffic_->settle();
-    traffic_.reset();
-    borrowed_.reset();
+    std::string wrong;
+    for (const auto& traffic : traffic_) wrong += traffic->settle();
+    traffic_.clear();
+    borrowed_.clear();
     return wrong;
   }
 
  private:
-  const cuda::Device& device_;
-  Lent lent_;
-  std::optional<Borrowed> borrowed_;
-  std::optional<Traffic> traffic_;
+  static constexpr unsigned kGpus = 2;
+  std::array<Lent, kGpus> lent_;
+  std::vector<std::unique_ptr<Borrowed>> borrowed_;
+  std::vector<std::unique_ptr<Traffic>> traffic_;
 };
 
 void serve(Line& line) {
   std::optional<Side> side;
   line.serve(
       [&](const Json& call, std::vector<base::Fd> fds) -> Result<Answer> {
-        side.emplace(1, static_cast<Make>(call.at("lent").at("make").get<int>()));
-        side->meet(call.at("lent"), fds);
-        return Answer{side->lent().json(), std::move(side->lent().fds)};
+        side.emplace(static_cast<Make>(call.at("lent").at(0).at("make").get<int>()));
+        Answer ours = side->lend();
+        side->meet({call.at("lent"), std::move(fds)});
+        return ours;
       },
       [&] {
         if (side) side->pump();
@@ -201,19 +224,24 @@ TEST_P(DyingOwnerOnDevice, LeavesWhatOthersHaveMapped) {
   Killer killer;
   for (std::uint64_t round = 0; round < rounds && !HasFailure(); ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
-    Side side(0, GetParam());
+    Side side(GetParam());
     const auto child = take(Child::spawn(kHelper));
-    Answer answer = take(child->line().call({{"do", "meet"}, {"lent", side.lent().json()}},
-                                            std::move(side.lent().fds)));
-    side.meet(answer.value, answer.fds);
-    answer.fds.clear();
+    Answer lent = side.lend();
+    side.meet(
+        take(child->line().call({{"do", "meet"}, {"lent", lent.value}}, std::move(lent.fds))));
     Strike strike;
     killer.kill(child->pid(), base::Clock::steady().now() + Duration(random() % 30'000'000),
                 strike);
     const auto until = base::Deadline::after(base::Clock::steady(), std::chrono::milliseconds(80));
     while (!until.passed() || !strike.came()) side.pump();
-    EXPECT_EQ(side.end(), "");
+    EXPECT_EQ(side.end(), "")
+        << "process " << child->pid() << " was killed at "
+        << std::chrono::duration<double>(strike.at().time_since_epoch()).count();
     child->kill();
+    if (round % 20 == 19) {
+      std::printf("%zu kills\n", std::size_t{round + 1});
+      std::fflush(stdout);
+    }
   }
 }
 
