@@ -244,10 +244,11 @@ GpuCopier::Running* GpuCopier::find(Ticket ticket) {
 
 void GpuCopier::advance(Lane& lane) {
   if (lane.quiet == lane.submitted) return;
+  retire(lane, std::atomic_ref<std::uint64_t>(*lane.word).load(std::memory_order_acquire));
+  if (lane.quiet == lane.submitted) return;
   const base::Time now = clock_.now();
   lane.of(lane.quiet + 1).looked = now;
-  retire(lane, std::atomic_ref<std::uint64_t>(*lane.word).load(std::memory_order_acquire));
-  if (lane.quiet != lane.submitted && now >= lane.next_query) ask_stream(lane);
+  if (now >= lane.next_query) ask_stream(lane);
 }
 
 void GpuCopier::retire(Lane& lane, std::uint64_t up_to) {

@@ -140,20 +140,23 @@ Result<Explanation> Core::explain(const Sides& sides, transport::Shape shape) {
 }
 
 Status Core::wait(TransferState& transfer, Duration timeout) {
+  const base::Clock& clock = base::Clock::steady();
   const auto is_quiet = [&] { return transfer.quiet.load(std::memory_order_acquire); };
-  const base::Deadline deadline = after(timeout);
-  const base::Time begin = base::Clock::steady().now();
+  const base::Time begin = clock.now();
+  const base::Time limit =
+      begin + std::clamp(timeout, Duration::zero(), Duration(base::Time::max() - begin));
   watcher_->user_waits(true);
-  while (!is_quiet() && !deadline.passed()) {
+  for (base::Time now = begin; !is_quiet() && now < limit; now = clock.now()) {
     if (!worker_.mutex.try_lock()) {
       std::this_thread::yield();
       continue;
     }
     if (worker_.progress() != 0) quiet_.notify_all();
-    const Duration nap = is_quiet() ? Duration::zero() : nap_until_next_look(begin);
+    const Duration nap = is_quiet() ? Duration::zero() : nap_until_next_look(begin, now);
     if (nap > Duration::zero())
-      quiet_.wait(worker_.mutex, after(std::min<Duration>(nap, deadline.left())));
+      quiet_.wait(worker_.mutex, after(std::min<Duration>(nap, limit - now)));
     worker_.mutex.unlock();
+    if (is_quiet()) break;
   }
   watcher_->user_waits(false);
   if (is_quiet()) return transfer.end;
@@ -163,9 +166,8 @@ Status Core::wait(TransferState& transfer, Duration timeout) {
 }
 
 /// How long a waiter may sleep: not at all at first, nor close to what is predicted.
-Duration Core::nap_until_next_look(base::Time begin) {
+Duration Core::nap_until_next_look(base::Time begin, base::Time now) {
   using When = transport::NextLook::When;
-  const base::Time now = base::Clock::steady().now();
   if (now - begin < kSpin) return Duration::zero();
   const transport::NextLook next = worker_.next_look();
   if (next.when == When::now) return Duration::zero();

@@ -70,10 +70,11 @@ Result<Core::Planned> Core::plan(const Sides& sides, const UserShape& shape) con
       return status;
     planned = {make_plan(*strides, limits), transport::shape_of(transport::merged(*strides))};
   } else {
-    const auto blocks =
+    auto blocks =
         transport::checked_blocks(std::get<std::span<const Block>>(shape), here, there, kAnySize);
     if (!blocks.ok()) return blocks.status();
-    planned = {make_plan(*blocks, limits), transport::shape_of(*blocks)};
+    planned.size = transport::shape_of(*blocks);
+    planned.plan = make_plan(*std::move(blocks), limits);
   }
   planned.plan.checked = true;
   return planned;

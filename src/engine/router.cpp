@@ -25,7 +25,8 @@ Plan in_batches(std::uint64_t pieces, std::uint64_t piece_bytes, std::uint64_t m
 transport::BatchShape Plan::batch(std::size_t i, std::vector<Block>& scratch) const {
   if (at_once == 0) {
     const std::size_t begin = i == 0 ? 0 : ends[i - 1];
-    return std::span(blocks).subspan(begin, ends[i] - begin);
+    const std::size_t end = i < ends.size() ? ends[i] : blocks.size();
+    return std::span(blocks).subspan(begin, end - begin);
   }
   const std::uint64_t begin = first(i), count = std::min(at_once, pieces - begin);
   if (pages.local_index.empty()) {
@@ -47,18 +48,23 @@ void Plan::keep() {
   pages.remote_index = std::span(kept).last(kept.size() / 2);
 }
 
-Plan make_plan(std::span<const Block> blocks, const transport::Capabilities& limits) {
+Plan make_plan(std::vector<Block> blocks, const transport::Capabilities& limits) {
   Plan plan;
+  std::erase_if(blocks, [](const Block& b) { return b.bytes == 0; });
+  const transport::Shape size = transport::shape_of(blocks);
+  if (size.blocks <= limits.max_batch_blocks && size.bytes <= limits.max_batch_bytes) {
+    plan.blocks = std::move(blocks);
+    return plan;
+  }
   plan.blocks.reserve(blocks.size());
   std::uint64_t room = limits.max_batch_bytes, left = limits.max_batch_blocks;
-  const auto cut = [&] {
-    plan.ends.push_back(plan.blocks.size());
-    room = limits.max_batch_bytes;
-    left = limits.max_batch_blocks;
-  };
   for (Block b : blocks) {
     while (b.bytes != 0) {
-      if (room == 0 || left == 0) cut();
+      if (room == 0 || left == 0) {
+        plan.ends.push_back(plan.blocks.size());
+        room = limits.max_batch_bytes;
+        left = limits.max_batch_blocks;
+      }
       const std::uint64_t now = std::min(b.bytes, room);
       plan.blocks.push_back({b.local_offset, b.remote_offset, now});
       b = {b.local_offset + now, b.remote_offset + now, b.bytes - now};
@@ -66,14 +72,13 @@ Plan make_plan(std::span<const Block> blocks, const transport::Capabilities& lim
       --left;
     }
   }
-  plan.ends.push_back(plan.blocks.size());
-  plan.batches = plan.ends.size();
+  plan.batches = plan.ends.size() + 1;
   return plan;
 }
 
 Plan make_plan(const Pages& pages, const transport::Capabilities& limits) {
   const std::size_t count = pages.local_index.size();
-  if (count == 0 || pages.page_bytes == 0) return make_plan(std::span<const Block>(), limits);
+  if (count == 0 || pages.page_bytes == 0) return make_plan(std::vector<Block>(), limits);
   if (pages.page_bytes > limits.max_batch_bytes)
     return make_plan(transport::blocks_of(pages), limits);
   Plan plan = in_batches(count, pages.page_bytes, limits.max_batch_pages, limits);
@@ -110,7 +115,7 @@ Result<Plan> make_plan(const Pages& pages, std::span<const std::uint32_t> positi
 Plan make_plan(const Strides& given, const transport::Capabilities& limits) {
   const Strides strides = transport::merged(given);
   const transport::Shape shape = transport::shape_of(strides);
-  if (shape.blocks == 0) return make_plan(std::span<const Block>(), limits);
+  if (shape.blocks == 0) return make_plan(std::vector<Block>(), limits);
   const std::uint64_t most = std::min(strides.bytes, limits.max_batch_bytes);
   const std::uint64_t parts = strides.bytes / most + (strides.bytes % most != 0);
   Plan plan = in_batches(shape.blocks * parts, most, limits.max_batch_blocks, limits);

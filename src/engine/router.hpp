@@ -20,7 +20,7 @@ using UserShape = std::variant<std::span<const Block>, Pages, Strides>;
 struct Plan {
   std::size_t batches = 1;
   std::vector<Block> blocks;        ///< Cut so that each fits a batch.
-  std::vector<std::size_t> ends;    ///< Batch i has the blocks before ends[i].
+  std::vector<std::size_t> ends;    ///< Batch i has the blocks before ends[i], the last the rest.
   Pages pages;                      ///< The lists are the user's until keep().
   std::vector<std::uint32_t> kept;  ///< His lists, one behind the other.
   Strides strides;
@@ -36,7 +36,7 @@ struct Plan {
   void keep();  ///< What is left of the plan outlives the user's lists.
 };
 
-Plan make_plan(std::span<const Block> blocks, const transport::Capabilities& limits);
+Plan make_plan(std::vector<Block> blocks, const transport::Capabilities& limits);
 /// Of pages that were checked; pages that are larger than a batch become blocks.
 Plan make_plan(const Pages& pages, const transport::Capabilities& limits);
 /// Of pages that were checked those at `positions`, whose lists the plan keeps. invalid_argument:

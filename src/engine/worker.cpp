@@ -257,7 +257,9 @@ std::size_t Worker::progress() {
   for (auto& [id, peer] : peers_)
     for (auto& endpoint : peer->endpoints)
       if (endpoint != nullptr) endpoint->progress(*this);
-  for (transport::Completion& completion : std::exchange(completions_, {})) {
+  told_.clear();
+  told_.swap(completions_);  // both keep their room
+  for (transport::Completion& completion : told_) {
     const auto owner = batches_.take(completion.cookie);
     if (!owner) continue;
     TransferState& transfer = **owner;

@@ -184,6 +184,7 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
   std::vector<Block> scratch_ LINKSPAN_GUARDED_BY(mutex);  // of the batch that is being posted
   std::vector<std::shared_ptr<void>> garbage_ LINKSPAN_GUARDED_BY(mutex);
   std::vector<transport::Completion> completions_ LINKSPAN_GUARDED_BY(mutex);
+  std::vector<transport::Completion> told_ LINKSPAN_GUARDED_BY(mutex);  // of this progress()
   std::size_t finishing_ LINKSPAN_GUARDED_BY(mutex) = 0;
   std::size_t ended_ LINKSPAN_GUARDED_BY(mutex) = 0;  // quiet since the last progress()
   // Copies of two-sided transfers that have ended: whose, and how. For progress(), not within

@@ -87,7 +87,7 @@ Status Worker::copy(TransferState& whole) {
   copy->local = local;
   copy->remote = x.peer.region;
   copy->transport = transport;
-  copy->own = make_plan(std::span(&block, 1), transports_[transport]->capabilities());
+  copy->own = make_plan({block}, transports_[transport]->capabilities());
   copy->batches = copy->own.batches;
   copy->whole = &whole;
   copy->submitted = base::Clock::steady().now();

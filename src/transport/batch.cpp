@@ -208,9 +208,9 @@ Result<std::vector<Block>> checked_blocks(std::span<const Block> list, std::uint
 
 Checked taken(const BatchShape& shape) {
   if (const auto* pages = std::get_if<Pages>(&shape))
-    return {.pages = pages, .blocks = {}, .size = shape_of(*pages)};
+    return {.pages = pages, .given = {}, .made = {}, .size = shape_of(*pages)};
   const auto list = std::get<std::span<const Block>>(shape);
-  return {.pages = nullptr, .blocks = {list.begin(), list.end()}, .size = shape_of(list)};
+  return {.pages = nullptr, .given = list, .made = {}, .size = shape_of(list)};
 }
 
 Result<Checked> checked(const BatchShape& shape, std::uint64_t here, std::uint64_t there,
@@ -224,8 +224,8 @@ Result<Checked> checked(const BatchShape& shape, std::uint64_t here, std::uint64
   }
   auto blocks = checked_blocks(std::get<std::span<const Block>>(shape), here, there, limits);
   if (!blocks.ok()) return blocks.status();
-  out.blocks = *std::move(blocks);
-  out.size = shape_of(out.blocks);
+  out.made = *std::move(blocks);
+  out.size = shape_of(out.made);
   return out;
 }
 

@@ -25,9 +25,12 @@ Status check_pages(const Pages& pages, std::uint64_t here, std::uint64_t there,
 
 /// What of a shape was checked.
 struct Checked {
-  const Pages* pages = nullptr;  ///< The shape's own; null: it is in `blocks`.
-  std::vector<Block> blocks;
+  const Pages* pages = nullptr;  ///< The shape's own; null: it is in blocks().
+  std::span<const Block> given;  ///< Those of the shape, or
+  std::vector<Block> made;       ///< in their place.
   Shape size;
+
+  std::span<const Block> blocks() const noexcept { return made.empty() ? given : made; }
 };
 /// Of a shape that was checked before.
 Checked taken(const BatchShape& shape);

@@ -18,7 +18,7 @@ std::span<const Block> blocks_of(const Plan& plan, std::size_t i) {
 }
 
 TEST(Router, NoBlocksAreOneEmptyBatch) {
-  const Plan plan = make_plan(std::span<const Block>(), kSmall);
+  const Plan plan = make_plan(std::vector<Block>(), kSmall);
   ASSERT_EQ(plan.batches, 1u);
   EXPECT_TRUE(blocks_of(plan, 0).empty());
 }
@@ -26,7 +26,7 @@ TEST(Router, NoBlocksAreOneEmptyBatch) {
 TEST(Router, CutsByBytesAndByBlocksAndKeepsEveryByte) {
   const Block blocks[] = {{0, 1000, 250}, {300, 2000, 1}, {400, 3000, 1},
                           {500, 4000, 1}, {600, 5000, 0}, {700, 6000, 99}};
-  const Plan plan = make_plan(blocks, kSmall);
+  const Plan plan = make_plan({std::begin(blocks), std::end(blocks)}, kSmall);
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < plan.batches; ++i) {
     std::uint64_t bytes = 0;

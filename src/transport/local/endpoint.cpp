@@ -68,22 +68,27 @@ RouteFacts LocalEndpoint::facts(Op op, const Published& local, const ImportedMem
   f.threads = transport_.cpu_copier().threads();
   f.bounce = transport_.registry() != nullptr;
   f.bounce_on_gpu = on_gpu(ours) && on_gpu(theirs) && gpu_bay_.ok();
-  if (const auto* copier = transport_.gpu_copier(own_device(local)))
-    f.own_kernel = copier->has_kernel() && shape.wishes.ctas != 0;
   if (on_gpu(ours) && on_gpu(theirs))
     f.link = local.key.gpu == remote.key().gpu ? copy::Link::same_gpu : copy::Link::peer;
   f.shape = shape;
-  if (f.mapped != Mapped::nothing && (on_gpu(ours) || on_gpu(theirs))) {
-    const auto* copier = transport_.copier_between(local, remote);
-    f.kernel = copier != nullptr && copier->has_kernel() && shape.wishes.ctas != 0;
-    if (copier != nullptr) f.why_no_kernel = copier->kernel().what();
-    if (shape.wishes.ctas == 0) f.why_no_kernel = "TransferOptions::copy_ctas is 0";
-    f.resident = f.kernel && transport_.resident_copier(&copier->device()) != nullptr;
-    if (copier != nullptr && f.link == copy::Link::host) {
-      f.to_gpu = on_gpu(op == Op::write ? theirs : ours);
-      f.links = copier->links();
-      f.why_one_link = copier->relay().what();
-    }
+  if (!on_gpu(ours) && !on_gpu(theirs)) return f;
+  const bool kernels = shape.wishes.ctas != 0;
+  if (!kernels) f.why_no_kernel = "TransferOptions::copy_ctas is 0";
+  if (f.mapped == Mapped::nothing) {
+    const GpuCopiers* const own = transport_.gpu_copiers(own_device(local));
+    f.own_kernel = kernels && own != nullptr && own->usual->has_kernel();
+    return f;
+  }
+  const GpuCopiers* const copiers = transport_.copiers_between(local, remote);
+  if (copiers == nullptr) return f;
+  const copy::GpuCopier& copier = *copiers->usual;
+  f.kernel = kernels && copier.has_kernel();
+  if (kernels) f.why_no_kernel = copier.kernel().what();
+  f.resident = f.kernel && copiers->resident != nullptr;
+  if (f.link == copy::Link::host) {
+    f.to_gpu = on_gpu(op == Op::write ? theirs : ours);
+    f.links = copier.links();
+    f.why_one_link = copier.relay().what();
   }
   return f;
 }
@@ -148,7 +153,7 @@ Status LocalEndpoint::post(const Batch& batch) {
   if (local == nullptr || local->region != batch.local)  // another Engine's serials are others
     return {Code::invalid_argument, Scope::request, "the local region is not registered here"};
 
-  Slot slot;
+  Slot& slot = slots_.emplace_back();
   slot.id = batch.cookie;
   slot.op = batch.op;
   slot.remote = memory;
@@ -156,10 +161,11 @@ Status LocalEndpoint::post(const Batch& batch) {
   slot.kept = static_cast<const PinnedPages*>(batch.kept);
   slot.first = batch.first;
   slot.ctas = batch.wishes.ctas;
-  if (Status status = begin(slot, *local, *std::move(asked), batch.streams); !status.ok())
+  if (Status status = begin(slot, *local, *std::move(asked), batch.streams); !status.ok()) {
+    slots_.pop_back();
     return status;
+  }
   if (batch.way != nullptr) *batch.way = slot.way;
-  slots_.push_back(std::move(slot));
   ++ours_;
   return {};
 }
@@ -186,8 +192,9 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, Checked asked,
   if (streams.after != nullptr && way.where != Where::nowhere && !by_gpu) return not_in_a_stream();
   slot.way = {.path = path_of(f, way), .by_peer = way.where == Where::peer};
   const bool by_index = asked.pages != nullptr && by_gpu && way.method == copy::Method::sm_kernel;
-  if (asked.pages != nullptr && !by_index) asked.blocks = blocks_of(*asked.pages);
-  if (way.where == Where::peer || way.where == Where::both) slot.blocks = std::move(asked.blocks);
+  if (asked.pages != nullptr && !by_index) asked.made = blocks_of(*asked.pages);
+  if (way.where == Where::peer || way.where == Where::both)
+    slot.blocks.assign(asked.blocks().begin(), asked.blocks().end());
   if (way.where == Where::both) {
     cross(slot, way);
     return {};
@@ -218,13 +225,17 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, Checked asked,
   }
   if (way.method == copy::Method::cross_process) there = remote.key().address;
   slot.copier = &transport_.cpu_copier();
-  if (by_gpu) slot.copier = transport_.gpu_copier(slot.device);
-  if (resident) slot.copier = transport_.resident_copier(slot.device);
+  if (by_gpu) {
+    const GpuCopiers* const copiers = transport_.gpu_copiers(slot.device);
+    slot.copier = nullptr;
+    if (copiers != nullptr && resident) slot.copier = copiers->resident.get();
+    if (copiers != nullptr && !resident) slot.copier = copiers->usual.get();
+  }
   if (slot.copier == nullptr)
     return {Code::internal, Scope::request, "no copier for a GPU that is up"};
 
   const std::uint64_t here = local.region->facts().address;
-  by_index ? place(slot, here, there, *asked.pages) : place(slot, here, there, asked.blocks);
+  by_index ? place(slot, here, there, *asked.pages) : place(slot, here, there, asked.blocks());
   slot.stage = Stage::running;
   Status status = start_some(slot, streams);
   // advance() tries again, but for what has to stand behind an event that is lent for this call.
@@ -281,8 +292,10 @@ void LocalEndpoint::expect_end(Slot& slot, copy::Method method, copy::Link link,
 
 /// The next pieces that fit one order. no_resource: none was taken.
 Status LocalEndpoint::start_some(Slot& slot, const StreamLinks& streams) {
-  const copy::GpuCopier* const gpu =
-      slot.method == copy::Method::pageable ? transport_.gpu_copier(slot.device) : nullptr;
+  unsigned ctas = slot.ctas;
+  if (slot.method == copy::Method::pageable)  // whose copier is no GPU's
+    if (const GpuCopiers* const gpu = transport_.gpu_copiers(slot.device))
+      ctas = std::min(gpu->usual->ctas(), ctas);
   std::span<const copy::Piece> wave(slot.pieces.data() + slot.next, slot.pieces.size() - slot.next);
   if (slot.method == copy::Method::copy_engine || slot.method == copy::Method::sm_kernel)
     wave = wave.first(
@@ -298,7 +311,7 @@ Status LocalEndpoint::start_some(Slot& slot, const StreamLinks& streams) {
        .remote_is_source = slot.op == Op::read,
        .link = slot.link,
        .device = slot.device,
-       .ctas = gpu != nullptr ? std::min(gpu->ctas(), slot.ctas) : slot.ctas,
+       .ctas = ctas,
        .to_gpu = on_gpu(slot.op == Op::read ? slot.target->key.kind : slot.remote->key().kind),
        .after = streams.after,
        .stream = streams.stream,

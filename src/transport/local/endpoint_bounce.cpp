@@ -125,9 +125,8 @@ void LocalEndpoint::start_hop(Slot& leg) {
     leg.method = c.way.method;
     leg.link = c.way.near_link;
     leg.device = own_device(*leg.target);
-    leg.copier = leg.device != nullptr
-                     ? static_cast<copy::Copier*>(transport_.gpu_copier(leg.device))
-                     : &transport_.cpu_copier();
+    leg.copier = &transport_.cpu_copier();
+    if (leg.device != nullptr) leg.copier = transport_.gpu_copiers(leg.device)->usual.get();
     leg.stage = Stage::running;
     return;
   }

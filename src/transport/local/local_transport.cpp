@@ -55,7 +55,7 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
   const base::MutexLock one_at_a_time(bringing_up_);
   auto device = options_.topology->activate(gpu);
   if (!device.ok()) return device;
-  if (gpu_copier(*device) != nullptr) return device;
+  if (gpu_copiers(*device) != nullptr) return device;
   auto copier = copy::GpuCopier::create(**device, {.ctas = options_.copy_ctas});
   if (!copier.ok()) return copier.status();
   std::unique_ptr<copy::ResidentCopier> resident;
@@ -68,8 +68,7 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
   std::vector<std::shared_ptr<ImportedMemory>> imported;
   {
     const base::MutexLock lock(mutex_);
-    gpu_.emplace(*device, *std::move(copier));
-    resident_.emplace(*device, std::move(resident));
+    gpu_copiers_[*device] = {*std::move(copier), std::move(resident)};
     for (const auto& [raw, import] : imports_)
       if (auto memory = import.memory.lock()) imported.push_back(std::move(memory));
   }
@@ -253,26 +252,23 @@ std::shared_ptr<Published> LocalTransport::published(std::uint64_t serial) const
   return found->second.published;
 }
 
-copy::GpuCopier* LocalTransport::gpu_copier(const cuda::Device* device) const {
+const GpuCopiers* LocalTransport::gpu_copiers(const cuda::Device* device) const {
   const base::MutexLock lock(mutex_);
-  const auto found = gpu_.find(device);
-  return found == gpu_.end() ? nullptr : found->second.get();
+  const auto found = gpu_copiers_.find(device);
+  return found == gpu_copiers_.end() ? nullptr : &found->second;
 }
 
-copy::ResidentCopier* LocalTransport::resident_copier(const cuda::Device* device) const {
-  const base::MutexLock lock(mutex_);
-  const auto found = resident_.find(device);
-  return found == resident_.end() ? nullptr : found->second.get();
-}
-
-copy::GpuCopier* LocalTransport::copier_between(const Published& local,
-                                                const ImportedMemory& remote) const {
-  if (remote.mapped() == Mapped::nothing) return nullptr;
+const GpuCopiers* LocalTransport::copiers_between(const Published& local,
+                                                  const ImportedMemory& remote) const {
   const cuda::Device* device =
       local.key.kind == MemoryKind::device ? options_.topology->active(local.key.gpu) : nullptr;
-  if (remote.key().kind == MemoryKind::device)
-    if (const auto view = remote.view(device)) device = view->device;
-  return device == nullptr ? nullptr : gpu_copier(device);
+  if (remote.key().kind == MemoryKind::device) {
+    const auto view = remote.view(device);
+    device = view ? view->device : nullptr;
+  } else if (remote.mapped() == Mapped::nothing) {
+    return nullptr;
+  }
+  return device == nullptr ? nullptr : gpu_copiers(device);
 }
 
 Result<std::unique_ptr<KeptPages>> LocalTransport::keep_pages(const memory::Region& local,
@@ -281,9 +277,9 @@ Result<std::unique_ptr<KeptPages>> LocalTransport::keep_pages(const memory::Regi
   std::unique_ptr<KeptPages> kept;
   const auto ours = published(local.facts().id.serial);
   if (ours == nullptr || pages.local_index.empty()) return kept;
-  const auto* copier = copier_between(*ours, *static_cast<const LocalMapping&>(remote).memory());
-  if (copier == nullptr || !copier->has_kernel()) return kept;
-  const auto scope = copier->device().enter();
+  const auto* copiers = copiers_between(*ours, *static_cast<const LocalMapping&>(remote).memory());
+  if (copiers == nullptr || !copiers->usual->has_kernel()) return kept;
+  const auto scope = copiers->usual->device().enter();
   if (!scope.ok()) return scope.status();
   auto memory = cuda::PinnedBuffer::create(
       *scope, pages.local_index.size_bytes() + pages.remote_index.size_bytes());

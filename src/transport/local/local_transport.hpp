@@ -72,6 +72,12 @@ struct LocalOptions {
   std::size_t max_imports = kMaxImports;
 };
 
+/// What copies on one GPU.
+struct GpuCopiers {
+  std::unique_ptr<copy::GpuCopier> usual;
+  std::unique_ptr<copy::ResidentCopier> resident;  ///< Null: it may not run our kernels.
+};
+
 class LocalTransport final : public Transport, public PageKeeper {
  public:
   static Result<std::unique_ptr<Transport>> create(const LocalOptions& options);
@@ -100,11 +106,10 @@ class LocalTransport final : public Transport, public PageKeeper {
   /// Null: not published, or retracted.
   std::shared_ptr<Published> published(std::uint64_t serial) const LINKSPAN_EXCLUDES(mutex_);
   Result<memory::PublishedKey> key_of(const Published& published) const;
-  copy::GpuCopier* gpu_copier(const cuda::Device* device) const LINKSPAN_EXCLUDES(mutex_);
-  /// Null: that GPU may not run our kernels.
-  copy::ResidentCopier* resident_copier(const cuda::Device* device) const LINKSPAN_EXCLUDES(mutex_);
+  /// Null: that GPU is not up.
+  const GpuCopiers* gpu_copiers(const cuda::Device* device) const LINKSPAN_EXCLUDES(mutex_);
   /// Of the GPU that copies where both are mapped here. Null: neither is a GPU's. Any thread.
-  copy::GpuCopier* copier_between(const Published& local, const ImportedMemory& remote) const
+  const GpuCopiers* copiers_between(const Published& local, const ImportedMemory& remote) const
       LINKSPAN_EXCLUDES(mutex_);
   copy::CpuCopier& cpu_copier() noexcept { return *cpu_; }
   void begun(copy::Method method, std::size_t blocks) noexcept {
@@ -170,9 +175,7 @@ class LocalTransport final : public Transport, public PageKeeper {
   base::Mutex bringing_up_;  // one GPU at a time
   mutable base::Mutex mutex_;
   std::map<std::uint64_t, Entry> entries_ LINKSPAN_GUARDED_BY(mutex_);  // by serial
-  std::map<const cuda::Device*, std::unique_ptr<copy::GpuCopier>> gpu_ LINKSPAN_GUARDED_BY(mutex_);
-  std::map<const cuda::Device*, std::unique_ptr<copy::ResidentCopier>> resident_
-      LINKSPAN_GUARDED_BY(mutex_);
+  std::map<const cuda::Device*, GpuCopiers> gpu_copiers_ LINKSPAN_GUARDED_BY(mutex_);
   // Entries go after their memory was closed, so that a peer is told when that is true.
   std::map<std::uint64_t, Import> imports_ LINKSPAN_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::size_t> imports_of_ LINKSPAN_GUARDED_BY(mutex_);  // by incarnation
