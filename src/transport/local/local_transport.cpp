@@ -9,17 +9,21 @@
 namespace linkspan::transport::local {
 namespace {
 
-// 8192 blocks and the cuts of those above 64 KiB make at most 16384 entries of the copy kernel.
+// Each batch costs a word at its end, 4 us of a link between GPUs: as large as its blocks and their
+// cuts fit the copy kernel's list.
 // Where another than the kernel copies pages they are blocks, and 32768 fit a message to the peer.
 constexpr Capabilities kCapabilities{
     .local_kinds = {MemoryKind::host, MemoryKind::pinned, MemoryKind::shared, MemoryKind::device},
     .initiator_reads = true,
     .orders_streams = true,
     .leaves_host = false,
-    .max_batch_bytes = std::uint64_t{256} << 20,
+    .max_batch_bytes = std::uint64_t{512} << 20,
     .max_batch_blocks = 8192,
     .max_batch_pages = 32768,
     .max_inflight = 256};
+static_assert(kCapabilities.max_batch_blocks +
+                  kCapabilities.max_batch_bytes / copy::GpuCopier::kListBytes <=
+              copy::GpuCopier::kListEntries);
 
 }  // namespace
 
