@@ -3,8 +3,9 @@
 //
 // Half of the bytes go by one cuMemcpyAsync. The other half go in chunks into two slots of the
 // other GPU's memory and from there over NVLink: fetched by the first GPU, or pushed by the other
-// one. Threads: externally synchronised. Invariants: the Devices outlive it, and have peer access
-// to each other.
+// one.
+// Threads: externally synchronised.
+// Invariants: the Devices outlive it, and have peer access to each other.
 #pragma once
 
 #include <array>

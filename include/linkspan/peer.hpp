@@ -101,10 +101,10 @@ class LINKSPAN_API Peer {
   Status notify(std::span<const std::byte> message) const;
 
   /// Which way `blocks` blocks of together `bytes` bytes would take, and why not a better one.
-  /// `low_latency`: as TransferOptions say.
+  /// Of the options low_latency, copy_ctas and the streams count.
   Result<Explanation> explain(Op op, const Region& local, const RemoteRegion& remote,
                               std::uint64_t blocks, std::uint64_t bytes,
-                              bool low_latency = false) const;
+                              const TransferOptions& options = {}) const;
 
  private:
   friend class engine::Core;

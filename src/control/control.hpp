@@ -3,7 +3,8 @@
 //
 // Threads: any thread may call; what Sessions do happens on the one thread that open() starts and
 // close() joins. It blocks in epoll only, and in what a Listener or a task does (imports take
-// milliseconds). Invariants: after close() no Listener is called any more.
+// milliseconds).
+// Invariants: after close() no Listener is called any more.
 #pragma once
 
 #include <functional>

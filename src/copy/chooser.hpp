@@ -48,6 +48,10 @@ inline constexpr std::uint64_t kRelayLeast = std::uint64_t{16} << 20;
 /// second hop, 21 us, is on top.
 inline constexpr std::uint64_t kRelayChunk = std::uint64_t{8} << 20;
 
+/// From when on the driver is asked for what is late, and how often.
+inline constexpr Duration kOverdue = std::chrono::milliseconds(200);
+inline constexpr Duration kAskAgain = std::chrono::milliseconds(50);
+
 /// When to look at what cannot end before `due` and was looked at last at `looked`: at `due`; then
 /// at once while that is cheap, and ever more rarely, so that what is late costs no core.
 base::Time next_look(base::Time due, base::Time looked) noexcept;

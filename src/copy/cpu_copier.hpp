@@ -3,11 +3,12 @@
 // Nothing here runs under the Worker's lock but the bookkeeping: start() cuts an order into chunks
 // and queues it, executors take chunk after chunk, in the order of the orders, and who ends the
 // last one publishes the end. Of `pageable` an executor has several chunks in hand, one a staging
-// slot; while its GPU does not move them it takes what needs no slot. Threads: start, abort, poll,
-// expected: externally synchronised (under the Worker's lock). The executors are ours: started with
-// the first orders, joined by the destructor; they block on the queue, at most a millisecond while
-// the GPU works for them, and on page faults. Invariants: an order's slot is reused only after
-// poll() told its end; when `done` is seen, no executor will touch the order or its memory again.
+// slot; while its GPU does not move them it takes what needs no slot.
+// Threads: start, abort, poll, expected: externally synchronised (under the Worker's lock). The
+// executors are ours: started with the first orders, joined by the destructor; they block on the
+// queue, at most a millisecond while the GPU works for them, and on page faults.
+// Invariants: an order's slot is reused only after poll() told its end; when `done` is seen, no
+// executor will touch the order or its memory again.
 #pragma once
 
 #include <cstddef>

@@ -9,10 +9,7 @@
 namespace linkspan::copy {
 namespace {
 
-using std::chrono::milliseconds;
-
 constexpr int kFirst = -8;  // a stream's priority; the driver clamps it
-constexpr Duration kOverdue = milliseconds(200), kAskAgain = milliseconds(50);
 
 }  // namespace
 

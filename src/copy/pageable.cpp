@@ -15,7 +15,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr Duration kOverdue = milliseconds(200), kAskAgain = milliseconds(10);
 constexpr Duration kSpin = milliseconds(2);  // 24 slots of 2 MiB take 0.9 ms of one link
 
 // A slot: its words on a line each, the list, the bytes.

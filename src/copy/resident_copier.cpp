@@ -9,15 +9,12 @@
 namespace linkspan::copy {
 namespace {
 
-using std::chrono::milliseconds;
-
 constexpr std::size_t kLineWords = 8;  // as in kernels/resident.cu
 constexpr std::size_t kLineBytes = kLineWords * sizeof(std::uint64_t);
 constexpr std::size_t kDone = ResidentCopier::kOrders * kLineBytes, kLeft = kDone + 2 * kLineBytes,
                       kMemory = kLeft + 2 * kLineBytes;  // words of the kernel: lines of their own
 constexpr std::uint32_t kLeave = ~std::uint32_t{0};      // instead of a size
 constexpr unsigned kThreads = 512;
-constexpr Duration kOverdue = milliseconds(200), kAskAgain = milliseconds(50);
 
 /// What the kernel reads as LinkspanResident.
 struct Parameter {

@@ -2,9 +2,10 @@
 //
 // A Topology knows every visible GPU without touching its context. A Device is a GPU in use:
 // primary context retained, kernels loaded, events made. Ordinals differ between processes and
-// never leave this folder (docs/cuda_notes.md, "identity"). Threads: Topology: any thread. Device
-// and DeviceInfo: immutable after construction. Invariants: a Device lives as long as its Topology;
-// whatever was made in its context is gone before that. One Device a GPU.
+// never leave this folder (docs/cuda_notes.md, "identity").
+// Threads: Topology: any thread. Device and DeviceInfo: immutable after construction.
+// Invariants: a Device lives as long as its Topology; whatever was made in its context is gone
+// before that. One Device a GPU.
 #pragma once
 
 #include <atomic>

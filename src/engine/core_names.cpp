@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/core.hpp"
+#include "engine/report.hpp"
 
 namespace linkspan::engine {
 namespace {
@@ -14,14 +15,13 @@ namespace {
 Status check_name(std::string_view name) {
   if (!name.empty() && name.size() <= memory::kMaxNameBytes) return {};
   return {Code::invalid_argument, Scope::request,
-          "a region's name has 1 to 256 bytes, this one has " + std::to_string(name.size())};
+          "a region's name has 1 to " + std::to_string(memory::kMaxNameBytes) +
+              " bytes, this one has " + std::to_string(name.size())};
 }
 
 Status untold() {
   return {Code::corrupt, Scope::peer, "the peer answered something else than it was asked"};
 }
-
-std::string quoted(std::string_view name) { return "\"" + std::string(name) + "\""; }
 
 }  // namespace
 

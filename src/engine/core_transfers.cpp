@@ -131,10 +131,7 @@ std::vector<Result<Transfer>> Core::write_to_all(const Region& local,
 
 Result<Core::Started> Core::start(std::shared_ptr<TransferState> transfer, transport::Shape size,
                                   const TransferOptions& options) {
-  using Flavour = StreamOrder::Flavour;
-  size.wishes = {.low_latency = options.low_latency && options.after.flavour == Flavour::none &&
-                                options.release.flavour == Flavour::none,
-                 .ctas = options.copy_ctas.value_or(transport::Wishes{}.ctas)};
+  size.wishes = wishes_of(options);
   const auto refuse = [](Code code, std::string what) {
     return Status(code, Scope::request, std::move(what));
   };

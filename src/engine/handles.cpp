@@ -230,10 +230,10 @@ Status Peer::notify(std::span<const std::byte> message) const {
 }
 Result<Explanation> Peer::explain(Op op, const Region& local, const RemoteRegion& remote,
                                   std::uint64_t blocks, std::uint64_t bytes,
-                                  bool low_latency) const {
+                                  const TransferOptions& options) const {
   return on(core_, [&](auto& core) {
     return core.explain(id_, op, local, remote,
-                        {.blocks = blocks, .bytes = bytes, .wishes = {.low_latency = low_latency}});
+                        {.blocks = blocks, .bytes = bytes, .wishes = engine::wishes_of(options)});
   });
 }
 

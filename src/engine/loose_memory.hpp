@@ -5,9 +5,10 @@
 // again by CUDA's buffer id (an address is used again after a free, a buffer id never) and kept
 // until it is stale or the least recently used of too many. What Engine::allocate_shared made is
 // the user's own registration. Private host memory, and what is exclusive, is registered for the
-// one message and never looked up by its address. Threads: any thread. borrow() may take
-// milliseconds, never under the Worker's lock; Loan::give_back() under it. Invariants: what a Loan
-// holds is registered and published until give_back() answered OK.
+// one message and never looked up by its address.
+// Threads: any thread. borrow() may take milliseconds, never under the Worker's lock;
+// Loan::give_back() under it.
+// Invariants: what a Loan holds is registered and published until give_back() answered OK.
 #pragma once
 
 #include <map>

@@ -1,7 +1,8 @@
 // engine/router.hpp - one submission as batches that a transport takes.
 //
 // Pure: blocks, pages or strides and capabilities in, a plan out. It reads Capabilities and never a
-// name. On the path of a byte between the user's call and Endpoint::post. Threads: pure functions.
+// name. On the path of a byte between the user's call and Endpoint::post.
+// Threads: pure functions.
 #pragma once
 
 #include <cstddef>

@@ -5,9 +5,9 @@
 // both lie in our stream and no CPU is asked in between. Where a CPU or the peer copies, the Worker
 // asks the mark whether the stream has come by, and a Gate holds the user's stream until the end.
 // All calls on the user's stream are made here, in the thread that submits, without a lock: a
-// stream that is full blocks whoever submits to it (docs/cuda_notes.md, "queues"). Threads:
-// StreamOrders: any thread. StreamPlace: one thread's stack. Gate: open() any thread, beside arm()
-// too.
+// stream that is full blocks whoever submits to it (docs/cuda_notes.md, "queues").
+// Threads: StreamOrders: any thread. StreamPlace: one thread's stack. Gate: open() any thread,
+// beside arm() too.
 #pragma once
 
 #include <map>

@@ -5,6 +5,14 @@
 
 namespace linkspan::engine {
 
+transport::Wishes wishes_of(const TransferOptions& options) {
+  using Flavour = StreamOrder::Flavour;
+  const bool in_a_stream =
+      options.after.flavour != Flavour::none || options.release.flavour != Flavour::none;
+  return {.low_latency = options.low_latency && !in_a_stream,
+          .ctas = options.copy_ctas.value_or(transport::Wishes{}.ctas)};
+}
+
 bool meets(std::string_view path, std::string_view required) {
   if (!required.starts_with('!')) return path.starts_with(required);
   return !path.starts_with(required.substr(1));

@@ -17,6 +17,7 @@
 #include "engine/exchange.hpp"
 #include "engine/router.hpp"
 #include "engine/stream_order.hpp"
+#include "linkspan/transfer.hpp"
 #include "memory/registry.hpp"
 
 namespace linkspan::engine {
@@ -90,6 +91,9 @@ struct TransferState : Sides {
   }
   bool all_posted() const noexcept { return posted == batches; }
 };
+
+/// What of them a transport hears.
+transport::Wishes wishes_of(const TransferOptions& options);
 
 /// As TransferOptions::require says.
 bool meets(std::string_view path, std::string_view required);

@@ -54,7 +54,8 @@ class EngineWishes : public ::testing::Test {
 TEST_F(EngineWishes, IsExplainedAndTakenWhereItIsFaster) {
   const RemoteRegion there = pair_->remote("there");
   const auto way = [&](std::uint64_t blocks, std::uint64_t bytes, bool asked) {
-    return take(pair_->peer.explain(Op::write, here_.region, there, blocks, bytes, asked));
+    return take(
+        pair_->peer.explain(Op::write, here_.region, there, blocks, bytes, {.low_latency = asked}));
   };
   EXPECT_TRUE(way(1, 8, true).path.ends_with("+resident_kernel"));
   EXPECT_TRUE(way(1, 4 * kKiB, true).path.ends_with("+resident_kernel"));
@@ -130,6 +131,10 @@ TEST_F(EngineWishes, TakesNoMoreCtasThanATransferAllows) {
     EXPECT_EQ(finished(move(ctas, path)).to_string(), "ok");
     EXPECT_EQ(pair_->far.difference("there", 2, due), "");
   }
+  EXPECT_EQ(
+      take(pair_->peer.explain(Op::write, here_.region, there, 500, 500'500, {.copy_ctas = 0}))
+          .path,
+      "cuda_ipc+copy_engine");
   const Status none = move(0, "cuda_ipc+sm_kernel").status();
   EXPECT_EQ(none.code(), Code::unsupported) << none.to_string();
 }

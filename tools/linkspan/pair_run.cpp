@@ -56,7 +56,8 @@ Row PairRun::run(std::span<const Pair> pairs, const RunPlan& plan, const Status&
   const Layout layout = Layout::of(plan.shape);
   Row out = plan.row(pair.op, pair.from(), pair.to());
   out.bytes = layout.payload * pairs.size();
-  const auto why = explain(pair, layout.payload, layout.pieces.size(), plan.low_latency);
+  const auto why =
+      explain(pair, layout.payload, layout.pieces.size(), {.low_latency = plan.low_latency});
   out.status = before.ok() ? why.status() : before;
   if (why.ok()) {
     out.path = why->path;
@@ -69,9 +70,9 @@ Row PairRun::run(std::span<const Pair> pairs, const RunPlan& plan, const Status&
 }
 
 Result<Explanation> PairRun::explain(const Pair& pair, std::uint64_t bytes, std::uint64_t blocks,
-                                     bool low_latency) const {
+                                     const TransferOptions& options) const {
   return both_.peer().explain(pair.op, pair.local.region(), pair.far.region, blocks, bytes,
-                              low_latency);
+                              options);
 }
 
 Status PairRun::verify_blocks(const Pair& pair) { return note(verify_spans(pair)); }
@@ -95,12 +96,11 @@ Status PairRun::verify_spans(const Pair& pair) {
 
 /// `depth` for each pair, side by side: what is under way at once never overlaps.
 std::vector<PairRun::Submission> PairRun::submissions_of(std::span<const Pair> pairs,
-                                                         const Layout& layout,
-                                                         const RunPlan& plan) {
+                                                         const Layout& layout, unsigned depth) {
   std::vector<Submission> out;
   for (const Pair& pair : pairs) {
-    for (unsigned i = 0; i < plan.depth; ++i) {
-      Submission one{.pair = &pair, .base = i * layout.extent, .low_latency = plan.low_latency};
+    for (unsigned i = 0; i < depth; ++i) {
+      Submission one{.pair = &pair, .base = i * layout.extent};
       if (layout.page_bytes != 0) {
         one.pages = pages_of(pair.op, one.base, layout);
       } else {
@@ -116,7 +116,7 @@ std::vector<PairRun::Submission> PairRun::submissions_of(std::span<const Pair> p
 
 Status PairRun::prepare(std::span<Submission> all) const {
   for (Submission& one : all) {
-    const auto& [pair, base, blocks, pages, ready, low_latency] = one;
+    const auto& [pair, base, blocks, pages, ready] = one;
     const Region& local = pair->local.region();
     auto made = pages.page_bytes != 0
                     ? both_.peer().prepare(pair->op, local, pair->far.region, pages)
@@ -130,13 +130,13 @@ Status PairRun::prepare(std::span<Submission> all) const {
 Result<Duration> PairRun::verified(const Contender& contender, std::span<const Submission> all,
                                    const Shape& shape, const Layout& layout) {
   const std::uint64_t sent = ++seed_, before = ++seed_;
-  for (const auto& [pair, base, blocks, pages, ready, low_latency] : all) {
+  for (const auto& [pair, base, blocks, pages, ready] : all) {
     if (Status s = fill(*pair, true, base, layout.extent, sent, base); !s.ok()) return s;
     if (!layout.gaps()) continue;
     if (Status s = fill(*pair, false, base, layout.extent, before, base); !s.ok()) return s;
   }
   auto took = contender.run();
-  for (const auto& [pair, base, blocks, pages, ready, low_latency] : all) {
+  for (const auto& [pair, base, blocks, pages, ready] : all) {
     if (!took.ok()) return took;
     Status arrived = pair->to_far()
                          ? ask(far_request("arrived", pair->far.place, {base, sent, before}) + ' ' +
@@ -149,11 +149,11 @@ Result<Duration> PairRun::verified(const Contender& contender, std::span<const S
 
 Status PairRun::measure(std::span<const Pair> pairs, const RunPlan& plan, const Layout& layout,
                         Row& out) {
-  std::vector<Submission> all = submissions_of(pairs, layout, plan);
+  std::vector<Submission> all = submissions_of(pairs, layout, plan.depth);
   if (plan.prepared)
     if (Status s = prepare(all); !s.ok()) return s;
   std::vector<Contender> contenders(1);
-  contenders.front() = {.run = [&] { return transfer(all); }, .same_bytes = true};
+  contenders.front() = {.run = [&] { return transfer(all, plan.low_latency); }, .same_bytes = true};
   if (plan.ceiling) {
     auto bare = both_.ceilings().make(pairs.front(), layout, plan.depth,
                                       plan.prepared ? Against::ready : plan.against, out.path);
@@ -192,11 +192,10 @@ Status PairRun::note(Status status) {
   return status;
 }
 
-Result<Duration> PairRun::transfer(std::span<const Submission> all) {
+Result<Duration> PairRun::transfer(std::span<const Submission> all, bool low_latency) {
   if (deadline_.passed()) return Status(Code::timed_out, Scope::request, kTimeIsOver);
   const Peer& peer = both_.peer();
-  const TransferOptions options{.deadline = kTransferDeadline,
-                                .low_latency = !all.empty() && all.front().low_latency};
+  const TransferOptions options{.deadline = kTransferDeadline, .low_latency = low_latency};
   under_way_.clear();
   under_way_.reserve(all.size());
   const auto submit = [&](const Pair& pair, const auto& what) {

@@ -57,7 +57,7 @@ class PairRun {
   Row run(std::span<const Pair> pairs, const RunPlan& plan, const Status& before);
   /// Which way `bytes` bytes in so many blocks go.
   Result<Explanation> explain(const Pair& pair, std::uint64_t bytes, std::uint64_t blocks = 1,
-                              bool low_latency = false) const;
+                              const TransferOptions& options = {}) const;
   /// Nothing more can be run: the second process is lost, or the memory of a transfer is not free.
   const Status& lost() const noexcept { return lost_; }
 
@@ -69,18 +69,17 @@ class PairRun {
     std::vector<Block> blocks{};
     Pages pages{};     // without indices: blocks
     Prepared ready{};  // instead of both
-    bool low_latency = false;
   };
 
   static std::vector<Submission> submissions_of(std::span<const Pair> pairs, const Layout& layout,
-                                                const RunPlan& plan);
+                                                unsigned depth);
   Status prepare(std::span<Submission> all) const;
   Status verify_spans(const Pair& pair);
   Status measure(std::span<const Pair> pairs, const RunPlan& plan, const Layout& layout, Row& out);
   Status note(Status status);
 
   /// From before the first submission until all are seen to be quiet.
-  Result<Duration> transfer(std::span<const Submission> all);
+  Result<Duration> transfer(std::span<const Submission> all, bool low_latency = false);
   /// What `contender` does to fresh data: each byte must be where it should and no other changed.
   Result<Duration> verified(const Contender& contender, std::span<const Submission> all,
                             const Shape& shape, const Layout& layout);

@@ -21,7 +21,8 @@ struct [[nodiscard]] Outcome {
 Outcome outcome(const cuda::Driver& driver, cuda::CUresult result, const char* call,
                 const std::string& what);
 
-/// The one callback; a null one is not called. Threads: any thread.
+/// The one callback; a null one is not called.
+/// Threads: any thread.
 void set_log(nvlink_transfer_log callback, void* user);
 enum class Level : int { debug, info, warning, error };
 void log(Level level, const std::string& text);

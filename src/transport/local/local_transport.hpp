@@ -3,9 +3,10 @@
 // It publishes regions (CUDA IPC handle, chunks, pool, memfd, address), imports those of peers as
 // mappings, and owns the copiers that all its Endpoints share: one GpuCopier for each GPU that is
 // up, one CpuCopier. What a GPU needs is made here, off the lock, when the first region of that GPU
-// is published or imported; the path of a byte finds it ready. Threads: as transport.hpp says; what
-// Endpoints call is marked. Invariants: a region's lease is granted from publish() to retract();
-// once retract() answered OK no peer maps it and no Endpoint of ours uses it for a peer.
+// is published or imported; the path of a byte finds it ready.
+// Threads: as transport.hpp says; what Endpoints call is marked.
+// Invariants: a region's lease is granted from publish() to retract(); once retract() answered OK
+// no peer maps it and no Endpoint of ours uses it for a peer.
 #pragma once
 
 #include <array>

@@ -3,9 +3,9 @@
 // Made off the lock at import, by what the key brings: the same process (its address), a memfd
 // (mmap, locked for the driver once a GPU is up), a CUDA IPC handle (opened on each GPU that is
 // up), chunks or pool memory (mapped once, each GPU that is up let in). What cannot be mapped is a
-// Mapping too: the peer executes, or the kernel copies by address. Threads: any thread. A view is
-// added when another GPU comes up, and all end when the owner's memory goes away; the rest is
-// immutable.
+// Mapping too: the peer executes, or the kernel copies by address.
+// Threads: any thread. A view is added when another GPU comes up, and all end when the owner's
+// memory goes away; the rest is immutable.
 #pragma once
 
 #include <memory>

@@ -1,0 +1,84 @@
+// LocalEndpoint: what the choice of a route rests on, and how it is explained.
+#include <string>
+
+#include "transport/local/endpoint.hpp"
+
+namespace linkspan::transport::local {
+namespace {
+
+bool on_gpu(MemoryKind kind) { return kind == MemoryKind::device; }
+
+}  // namespace
+
+RouteFacts LocalEndpoint::facts(Op op, const Published& local, const ImportedMemory& remote,
+                                Shape shape, bool for_peer) const {
+  const MemoryKind ours = local.key.kind, theirs = remote.key().kind;
+  RouteFacts f{.local = ours, .remote = theirs};
+  f.mapped = remote.mapped();
+  f.local_dma = local.dma();
+  f.remote_dma = on_gpu(theirs) ? f.mapped != Mapped::nothing : remote.host_dma();
+  f.cross_process = cross_process_.ok() && remote.key().address != 0 && !on_gpu(theirs);
+  f.peer_can_map = local.key.mappable() && !unopened_.contains(local.key.id.serial);
+  f.lent = mapped_by(local.key);
+  f.may_ask_peer = !for_peer;
+  f.threads = transport_.cpu_copier().threads();
+  f.bounce = transport_.registry() != nullptr;
+  f.bounce_on_gpu = on_gpu(ours) && on_gpu(theirs) && gpu_bay_.ok();
+  if (on_gpu(ours) && on_gpu(theirs))
+    f.link = local.key.gpu == remote.key().gpu ? copy::Link::same_gpu : copy::Link::peer;
+  f.shape = shape;
+  if (!on_gpu(ours) && !on_gpu(theirs)) return f;
+  const bool kernels = shape.wishes.ctas != 0;
+  if (!kernels) f.why_no_kernel = "TransferOptions::copy_ctas is 0";
+  if (f.mapped == Mapped::nothing) {
+    const GpuCopiers* const own = transport_.gpu_copiers(own_device(local));
+    f.own_kernel = kernels && own != nullptr && own->usual->has_kernel();
+    return f;
+  }
+  const GpuCopiers* const copiers = transport_.copiers_between(local, remote);
+  if (copiers == nullptr) return f;
+  const copy::GpuCopier& copier = *copiers->usual;
+  f.kernel = kernels && copier.has_kernel();
+  if (kernels) f.why_no_kernel = copier.kernel().what();
+  f.resident = f.kernel && copiers->resident != nullptr;
+  if (f.link == copy::Link::host) {
+    f.to_gpu = on_gpu(op == Op::write ? theirs : ours);
+    f.links = copier.links();
+    f.why_one_link = copier.relay().what();
+  }
+  return f;
+}
+
+Explanation LocalEndpoint::explain(Op op, const memory::Region& local, const Mapping& remote,
+                                   Shape shape) const {
+  const auto ours = transport_.published(local.facts().id.serial);
+  const auto& memory = static_cast<const LocalMapping&>(remote).memory();
+  if (ours == nullptr || ours->region != &local)
+    return {.path = {}, .executor = {}, .reason = "the region is not registered", .refused = {}};
+  RouteFacts f = facts(op, *ours, *memory, shape, false);
+  const std::string why = memory->why_not_mapped();
+  f.why_not_mapped = why;
+  const std::string no_cross = memory->key().address == 0
+                                   ? std::string("the owner registered it as exclusive")
+                                   : cross_process_.what();
+  f.why_no_cross_process = no_cross;
+  const auto unopened = unopened_.find(ours->key.id.serial);
+  f.why_peer_cannot = unopened == unopened_.end() ? ours->key.why_not_mapped : unopened->second;
+  f.why_no_gpu_bounce = gpu_bay_.what();
+  return describe(f, route(f));
+}
+
+std::string LocalEndpoint::outlook() const {
+  if (peer_.process == base::this_process()) return "one process: memory by its address";
+  std::string text = transport_.topology() == nullptr
+                         ? "GPU memory not at all, for there is no GPU here; "
+                         : "GPU memory by cuda_ipc and ";
+  text += "shared memory by memfd, tried when a region is imported; ";
+  if (cross_process_.ok()) return text + "private host memory by process_vm_readv, which works";
+  return text +
+         "private host memory by the side that can map the other's, for process_vm_readv "
+         "does not work: " +
+         cross_process_.what();
+}
+
+}  // namespace linkspan::transport::local
