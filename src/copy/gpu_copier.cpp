@@ -41,6 +41,13 @@ Result<std::unique_ptr<GpuCopier>> GpuCopier::create(const cuda::Device& device,
     auto stream = cuda::Stream::create(*scope);
     if (!stream.ok()) return stream.status();
     Lane& lane = made.emplace_back(*std::move(stream));
+    if (i < bounds.lanes) {
+      auto beside = cuda::Stream::create(*scope);
+      if (!beside.ok()) return beside.status();
+      auto event = cuda::Event::create(*scope);
+      if (!event.ok()) return event.status();
+      lane.beside.emplace(Beside{*std::move(beside), *std::move(event)});
+    }
     lane.word = reinterpret_cast<std::uint64_t*>(memory->data() + i * kLine);
     lane.word_device = memory->device_address() + i * kLine;
     *lane.word = 0;
@@ -161,7 +168,7 @@ Result<Ticket> GpuCopier::start(const Order& order) {
     if (queued.status.scope() == Scope::process) lose(queued.status);
     return queued.status;
   }
-  const Status written = lane.stream.write_value(*scope, lane.word_device, number);
+  const Status written = write_word(*scope, lane, number);
   if (queued.status.ok()) queued.status = written;
   if (release && (*release)->record(*scope, lane.stream.get()).ok())
     *order.release = std::move(release);
@@ -184,6 +191,17 @@ Result<Ticket> GpuCopier::start(const Order& order) {
   if (!written.ok()) lane.next_query = now;  // the word will not tell: only the stream can
   if (queued.status.scope() == Scope::process || !queued.joined) lose(queued.status);
   return ticket;
+}
+
+/// Behind all that is in the lane's stream (fact: Streams.AWriteValueIsBehindWhatItsEventIsBehind).
+Status GpuCopier::write_word(const cuda::DeviceScope& scope, Lane& lane, std::uint64_t number) {
+  if (lane.quiet == lane.submitted || !lane.beside)
+    return lane.stream.write_value(scope, lane.word_device, number);
+  auto& [stream, event] = *lane.beside;
+  Status status = event.record(scope, lane.stream.get());
+  if (status.ok()) status = stream.wait_for(scope, event);
+  if (status.ok()) status = stream.write_value(scope, lane.word_device, number);
+  return status;
 }
 
 void GpuCopier::abort(Ticket ticket) {
@@ -272,7 +290,8 @@ void GpuCopier::retire(Lane& lane, std::uint64_t up_to) {
 void GpuCopier::ask_stream(Lane& lane) {
   lane.next_query = clock_.now() + kAskAgain;
   const auto scope = device_.enter();
-  const Status answer = scope.ok() ? lane.stream.query(*scope) : scope.status();
+  Status answer = scope.ok() ? lane.stream.query(*scope) : scope.status();
+  if (answer.ok() && lane.beside) answer = lane.beside->stream.query(*scope);
   if (answer.ok()) {
     retire(lane, lane.submitted);
   } else if (answer.scope() == Scope::process) {

@@ -98,6 +98,27 @@ TEST_F(Streams, AWriteValueIsBehindTheCopyBeforeIt) {
   }
 }
 
+TEST_F(Streams, AWriteValueIsBehindWhatItsEventIsBehind) {
+  constexpr std::uint64_t kRounds = 200;
+  const CUstream stream = new_stream(), beside = new_stream();
+  const CUevent event = new_event();
+  const CUdeviceptr memory = new_memory();
+  auto* from = reinterpret_cast<std::uint64_t*>(new_pinned());
+  auto* to = reinterpret_cast<std::uint64_t*>(new_pinned());
+  constexpr std::size_t kLast = kBytes / sizeof(std::uint64_t) - 1;
+  for (std::uint64_t round = 1; round <= kRounds; ++round) {
+    from[0] = from[kLast] = round;
+    ASSERT_EQ(cu->cuMemcpyAsync(memory, address_of(from), kBytes, stream), CUDA_SUCCESS);
+    ASSERT_EQ(cu->cuMemcpyAsync(address_of(to), memory, kBytes, stream), CUDA_SUCCESS);
+    ASSERT_EQ(cu->cuEventRecord(event, stream), CUDA_SUCCESS);
+    ASSERT_EQ(cu->cuStreamWaitEvent(beside, event, 0), CUDA_SUCCESS);
+    ASSERT_EQ(write(beside, 0, round), CUDA_SUCCESS);
+    ASSERT_TRUE(comes(0, round));
+    ASSERT_EQ(std::atomic_ref(to[0]).load(), round);
+    ASSERT_EQ(std::atomic_ref(to[kLast]).load(), round);
+  }
+}
+
 TEST_F(Streams, AWriteWithoutBarrierIsRefused) {
   constexpr unsigned kNoMemoryBarrier = 1;
   EXPECT_EQ(cu->cuStreamWriteValue64(new_stream(), word_address(0), 1, kNoMemoryBarrier),

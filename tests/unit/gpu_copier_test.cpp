@@ -201,6 +201,33 @@ TEST_F(GpuCopierTest, EndsWithItsWordAndNotBefore) {
   EXPECT_EQ(script.queries, 0);
 }
 
+/// A word within the lane's stream would hold up what comes behind it.
+TEST_F(GpuCopierTest, WritesTheWordOfWhatIsNotAloneFromBeside) {
+  const auto alone = start();
+  ASSERT_TRUE(alone.ok());
+  EXPECT_EQ(script.records, 0);
+  const auto second = start(), third = start();
+  ASSERT_TRUE(second.ok() && third.ok());
+  EXPECT_EQ(script.records, 2);
+  EXPECT_EQ(script.waits, 2);
+  script.wait = CUDA_ERROR_INVALID_VALUE;
+  const auto refused = start();  // its copy is queued: the streams tell its end
+  ASSERT_TRUE(refused.ok());
+  script.run();
+  EXPECT_TRUE(copier->poll(*alone).value().ok());
+  EXPECT_TRUE(copier->poll(*second).value().ok());
+  EXPECT_TRUE(copier->poll(*third).value().ok());
+  EXPECT_EQ(script.queries, 0);
+  clock.advance(std::chrono::seconds(1));
+  const auto end = copier->poll(*refused);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_FALSE(end->ok());
+  EXPECT_EQ(script.queries, 2);  // the lane's stream and that beside it
+  const auto alone_again = start();
+  ASSERT_TRUE(alone_again.ok());
+  EXPECT_EQ(script.records, 3);
+}
+
 TEST_F(GpuCopierTest, CompletesWhatHasNoBytesAtOnce) {
   auto before = start();
   const Piece none{address(&to), address(&from), 0};
