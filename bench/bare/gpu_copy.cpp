@@ -17,14 +17,15 @@ Result<Duration> GpuCopy::run(cuda::CUdeviceptr to, cuda::CUdeviceptr from, std:
   const cuda::Driver& driver = device_.driver();
   auto scope = device_.enter();
   if (!scope.ok()) return scope.status();
-  const std::uint64_t expected = runs_ += depth;
+  const std::uint64_t expected = ++runs_;
 
   const auto begin = Clock::now();
-  for (unsigned left = depth; left-- > 0; to += bytes, from += bytes) {
-    const auto result = driver.cuMemcpyAsync(to, from, bytes, stream_.get());
+  for (unsigned i = 0; i < depth; ++i) {
+    const auto result =
+        driver.cuMemcpyAsync(to + i * bytes, from + i * bytes, bytes, stream_.get());
     if (result != cuda::CUDA_SUCCESS) return cuda::to_status(driver, result, "cuMemcpyAsync");
-    if (Status s = word_.write(*scope, stream_, expected - left); !s.ok()) return s;
   }
+  if (Status s = word_.write(*scope, stream_, expected); !s.ok()) return s;
   if (Status s = word_.wait(*scope, stream_, expected, begin + limit); !s.ok()) return s;
   return Duration(Clock::now() - begin);
 }

@@ -24,9 +24,9 @@ class GpuCopy {
   static Result<std::unique_ptr<GpuCopy>> create(const cuda::Device& device);
 
   /// Any two addresses that the device's context knows, pageable host memory too; from the call to
-  /// the moment that the host sees the end, which is the last one's of `depth` such copies, side by
-  /// side. timed_out: the copy may still run, so that the memory must live on; only the destruction
-  /// of this is allowed then.
+  /// the moment that the host sees the end: of `depth` such copies, side by side, the last one's,
+  /// for a flag behind each would hold up the next. timed_out: the copy may still run, so that the
+  /// memory must live on; only the destruction of this is allowed then.
   Result<Duration> run(cuda::CUdeviceptr to, cuda::CUdeviceptr from, std::size_t bytes,
                        Duration limit, unsigned depth = 1);
   /// The copy and cuStreamSynchronize: from the call to the return.

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -18,7 +19,9 @@ constexpr Duration kPark = 1s;        // a missed ring costs so much
 constexpr Duration kNap = 50us;       // while something is a little overdue
 constexpr Duration kDoze = 100us;     // while it is not needed, and may soon be
 constexpr Duration kStayAwake = 1ms;  // after something was outstanding
-constexpr Duration kYieldFor = 50us;
+constexpr Duration kYieldFor = 100us;
+constexpr Duration kWakeUp = 75us;      // at most, until a sleeper of a virtual machine runs again
+constexpr unsigned long kSlack = 1000;  // ns that the kernel may sleep too long; usually 50 us
 
 }  // namespace
 
@@ -67,6 +70,7 @@ void Watcher::nap(Duration at_most, Sleep how) noexcept {
 }
 
 void Watcher::run(const std::stop_token& stop) {
+  ::prctl(PR_SET_TIMERSLACK, kSlack);  // refused: it sleeps as others do
   base::Time busy_since{}, active{};
   while (!stop.stop_requested()) {
     const bool rung = rung_.exchange(false, std::memory_order_seq_cst);
@@ -83,8 +87,7 @@ void Watcher::run(const std::stop_token& stop) {
     if (busy_since == base::Time{}) busy_since = now;
     const Duration left = next.when == When::now ? Duration::zero() : next.at - now;
     if (left > kYieldFor)
-      nap(std::min<Duration>(left - kYieldFor / 2, kPark),
-          left > kDoze ? Sleep::parked : Sleep::doze);
+      nap(std::min<Duration>(left - kWakeUp, kPark), left > kDoze ? Sleep::parked : Sleep::doze);
     else if (users_ > 0)
       nap(kDoze, Sleep::doze);
     else if (now - busy_since > 1ms)
