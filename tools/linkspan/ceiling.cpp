@@ -111,14 +111,34 @@ Ceilings::Made Ceilings::by_copies(std::shared_ptr<const Route> route, std::uint
       find_or_make(copies_, route->device, [&] { return bare::GpuCopy::create(*route->device); });
   if (!copy.ok()) return copy.status();
   std::vector<Contender> out;
-  out.push_back({.how = "cuMemcpyAsync + flag, " + where, .run = [=, gpu = *copy] {
-                   return gpu->run(route->to, route->from, bytes, kLimit, depth);
-                 }});
+  out.push_back({.how = "cuMemcpyAsync + flag, " + where,
+                 .run = [=, gpu = *copy] { return gpu->run(route->way(), bytes, kLimit, depth); }});
   if (against == Against::sync && depth == 1)
-    out.push_back({.how = "cuMemcpyAsync + cuStreamSynchronize, " + where, .run = [=, gpu = *copy] {
-                     return gpu->run_synchronised(route->to, route->from, bytes);
-                   }});
+    out.push_back({.how = "cuMemcpyAsync + cuStreamSynchronize, " + where,
+                   .run = [=, gpu = *copy] { return gpu->run_synchronised(route->way(), bytes); }});
   return out;
+}
+
+Ceilings::Made Ceilings::both_ways(std::span<const Pair> pairs, std::uint64_t bytes) {
+  std::vector<std::shared_ptr<const Route>> routes;
+  std::vector<bare::GpuCopy*> copies;
+  for (const Pair& pair : pairs) {
+    auto found = route(pair, {});
+    if (!found.ok()) return found.status();
+    routes.push_back(std::make_shared<const Route>(*std::move(found)));
+    const auto copy = find_or_make(copies_, routes.back()->device,
+                                   [&] { return bare::GpuCopy::create(*routes.back()->device); });
+    if (!copy.ok()) return copy.status();
+    copies.push_back(*copy);
+  }
+  return std::vector{Contender{.how = "cuMemcpyAsync + flag, both ways at once",
+                               .run =
+                                   [=] {
+                                     return bare::GpuCopy::run_both(*copies[0], routes[0]->way(),
+                                                                    *copies[1], routes[1]->way(),
+                                                                    bytes, kLimit);
+                                   },
+                               .ceiling = false}};
 }
 
 Ceilings::Made Ceilings::by_kernel(const std::shared_ptr<const Route>& route, const Layout& layout,

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,6 +61,8 @@ struct Route {
   const cuda::Device* device = nullptr;
   std::uint64_t to = 0, from = 0;
   std::optional<cuda::IpcMapping> mapping{};
+
+  bare::Way way() const noexcept { return {to, from}; }
 };
 
 /// Makes them; owns the streams and threads that they share. Memories and GPUs outlive it.
@@ -74,6 +77,8 @@ class Ceilings {
   /// this ends, `layout` too. Empty: no bare call does the like.
   Result<std::vector<Contender>> make(const Pair& pair, const Layout& layout, unsigned depth,
                                       Against against, const std::string& path);
+  /// Two copies at once, each by the GPU of our end: told of beside the ceiling of one.
+  Result<std::vector<Contender>> both_ways(std::span<const Pair> pairs, std::uint64_t bytes);
   /// As bare code knows the memories; host memory that only the peer reaches is our own `host`.
   Result<Route> route(const Pair& pair, Place host) const;
 

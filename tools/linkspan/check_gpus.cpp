@@ -83,9 +83,9 @@ Status copy_over(const cuda::Device& from, const cuda::Device& to) {
   for (std::size_t i = 0; i < kProbeBytes; ++i) sent[i] = static_cast<std::byte>(i * 7 + i / 256);
   const cuda::CUdeviceptr host = staging->device_address();
   for (const auto& run :
-       {(*copy)->run(source->address(), host, kProbeBytes, kCopyLimit),
-        (*copy)->run(target->address(), source->address(), kProbeBytes, kCopyLimit),
-        (*back)->run(host + kProbeBytes, target->address(), kProbeBytes, kCopyLimit)})
+       {(*copy)->run({source->address(), host}, kProbeBytes, kCopyLimit),
+        (*copy)->run({target->address(), source->address()}, kProbeBytes, kCopyLimit),
+        (*back)->run({host + kProbeBytes, target->address()}, kProbeBytes, kCopyLimit)})
     if (!run.ok()) return run.status();
   if (std::memcmp(sent, got, kProbeBytes) == 0) return {};
   return {Code::corrupt, Scope::transport, "the bytes that arrived are not those that were sent"};

@@ -143,7 +143,8 @@ Status Memory::fill(std::uint64_t offset, std::uint64_t bytes, std::uint64_t see
   for (std::uint64_t done = 0; done < bytes;) {
     const std::uint64_t count = std::min(bytes - done, kStagingBytes);
     put_data({staging_->data(), count}, seed, from + done);
-    const auto took = copy_->run(address() + offset + done, staging_->device_address(), count, 10s);
+    const auto took =
+        copy_->run({address() + offset + done, staging_->device_address()}, count, 10s);
     if (!took.ok()) return took.status();
     done += count;
   }
@@ -168,7 +169,7 @@ Status Memory::check(std::uint64_t offset, std::span<const Tile> tiles) {
     if (device_ != nullptr) {
       held = staging_->data();
       const auto took =
-          copy_->run(staging_->device_address(), address() + offset + done, count, 10s);
+          copy_->run({staging_->device_address(), address() + offset + done}, count, 10s);
       if (!took.ok()) return took.status();
     }
     for (const std::byte* const end = held + count; held != end;) {

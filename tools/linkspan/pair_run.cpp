@@ -159,6 +159,11 @@ Status PairRun::measure(std::span<const Pair> pairs, const RunPlan& plan, const 
                                       plan.prepared ? Against::ready : plan.against, out.path);
     if (!bare.ok()) return bare.status();
     std::move(bare->begin(), bare->end(), std::back_inserter(contenders));
+    if (pairs.size() == 2) {
+      bare = both_.ceilings().both_ways(pairs, layout.payload);
+      if (!bare.ok()) return bare.status();
+      std::move(bare->begin(), bare->end(), std::back_inserter(contenders));
+    }
   }
   for (const Contender& one : contenders) {
     if (!plan.verify || !one.same_bytes) continue;
