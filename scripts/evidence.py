@@ -3,8 +3,8 @@
 
 evidence.py sources              git tree hashes of the source folders, for a pack
 evidence.py stamp DIR COMMIT     on the GPU machine: what ran where, in DIR/stamp.json
-evidence.py merge DIR [MORE...]  DIR's results -> evidence/*.json; what further runs of its commit
-                                 counted as faults is added
+evidence.py merge DIR [MORE...]  DIR's results -> evidence/*.json, and drawings of them; what further
+                                 runs of its commit counted as faults is added
 evidence.py check                warns where the code has changed since; always exits 0
 """
 
@@ -14,6 +14,7 @@ import os
 import pathlib
 import platform
 import re
+import shutil
 import subprocess
 import sys
 
@@ -186,6 +187,8 @@ def merge(folder: pathlib.Path, more: list[pathlib.Path]) -> None:
         if absent := [row for result in results for row in result.get("absent", [])]:
             value["absent"] = absent  # what the machine could not measure, and why
         write(EVIDENCE / f"{topic}.json", value)
+        if (drawing := folder / f"{topic}.svg").exists():
+            shutil.copyfile(drawing, EVIDENCE / drawing.name)
         print(f"evidence/{topic}.json: {len(value['rows'])} rows, {len(suites)} suites")
 
 

@@ -73,7 +73,8 @@ run_all() {
     step doctor 60 "$pack/linkspan" doctor --gpu --json "$out/doctor.json"
     step demo 120 "$pack/linkspan" demo --json "$out/demo.json"
     step bench 120 "$pack/linkspan" bench --suite foundation --with-ceiling --json "$out/bench.json"
-    step bench_host 480 "$pack/linkspan" bench --suite host --with-ceiling --json "$out/host.json"
+    step bench_host 480 "$pack/linkspan" bench --suite host --with-ceiling \
+      --json "$out/host.json" --svg "$out/host.svg"
   else
     absent demo "linkspan was not packed"
   fi
