@@ -94,7 +94,7 @@ TEST(OpenOnDevice, ADriverThatFailsIsNoMachineWithoutGpus) {
   EXPECT_EQ(Engine::open(engine_options("with")).status().to_string(), "ok");
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, LostContextOnDevice, ::testing::Values("700", "719"));
+INSTANTIATE_TEST_SUITE_P(Every, LostContextOnDevice, ::testing::Values("226", "700", "719"));
 
 }  // namespace
 }  // namespace linkspan::test
