@@ -8,6 +8,7 @@
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
+#include <atomic>
 #include <map>
 #include <optional>
 #include <system_error>
@@ -76,7 +77,7 @@ class AsioControl final : public Control {
         !status.ok() && log_.enabled(base::Level::info))
       log_.write(base::Level::info, "`linkspan ps` cannot ask this Engine: " + status.what());
     keep_running_.emplace(io_.get_executor());
-    thread_ = std::jthread([this] { io_.run(); });
+    thread_ = std::jthread([this] { run(); });
   }
 
   Status listen(const std::string& path) override {
@@ -123,6 +124,11 @@ class AsioControl final : public Control {
 
   void write_when_ready(const std::shared_ptr<Session>& session) override {
     asio::post(io_, [this, id = session->id()] { write_more(id); });
+  }
+
+  void stay_awake(Duration time) override {
+    const base::Time now = base::Clock::steady().now();
+    if (awake_until_.exchange(now + time) < now) asio::post(io_, [] {});
   }
 
   void close(base::Deadline deadline) override LINKSPAN_EXCLUDES(mutex_) {
@@ -331,6 +337,15 @@ class AsioControl final : public Control {
     poll_end(deadline);
   }
 
+  void run() {
+    while (!io_.stopped()) {
+      if (base::Clock::steady().now() >= awake_until_.load())
+        io_.run_one();
+      else if (io_.poll() == 0)
+        std::this_thread::yield();
+    }
+  }
+
   void poll_end(base::Deadline deadline) {
     bool unsent = false;
     for (auto& [id, link] : links_) {
@@ -369,6 +384,7 @@ class AsioControl final : public Control {
   bool ending_ = false;
   asio::steady_timer linger_{io_};
 
+  std::atomic<base::Time> awake_until_{};
   base::Mutex mutex_;  // of connect() and close()
   base::Condition changed_;
   bool closing_ LINKSPAN_GUARDED_BY(mutex_) = false;

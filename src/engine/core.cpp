@@ -14,7 +14,8 @@ using namespace std::chrono_literals;
 
 constexpr Duration kSpin = 200us;    // what is shorter than this is not worth a sleep
 constexpr Duration kWakeUp = 100us;  // it takes to be awake again
-constexpr Duration kNap = 10ms;      // in close(): a missed ring costs so much
+constexpr Duration kBeforeAnEnd = 100us, kAskedAgain = 200us;
+constexpr Duration kNap = 10ms;  // in close(): a missed ring costs so much
 
 base::LogSink sink_of(const EngineOptions& options) {
   if (!options.log) return base::stderr_sink();
@@ -102,6 +103,7 @@ Core::~Core() {
 }
 
 transport::NextLook Core::look() {
+  using When = transport::NextLook::When;
   std::vector<std::shared_ptr<void>> garbage;
   transport::NextLook next;
   {
@@ -109,6 +111,10 @@ transport::NextLook Core::look() {
     if (worker_.progress() != 0) quiet_.notify_all();
     garbage = worker_.take_garbage();
     next = worker_.next_look();
+    // At the end of what it has asked for a peer asks for more, as a rule.
+    if (next.for_peer &&
+        (next.when == When::now || next.at - base::Clock::steady().now() < kBeforeAnEnd))
+      control_raw_->stay_awake(kAskedAgain);
   }
   return next;
 }

@@ -312,7 +312,9 @@ transport::NextLook Worker::next_look() {
       if (endpoint == nullptr) continue;
       const transport::NextLook look = endpoint->next_look();
       if (look.when == When::now) return look;
+      const bool for_peer = next.for_peer || look.for_peer;
       if (look.when == When::at && (next.when == When::idle || look.at < next.at)) next = look;
+      next.for_peer = for_peer;
     }
   }
   return next;

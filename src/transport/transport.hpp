@@ -120,6 +120,7 @@ struct NextLook {
   enum class When : std::uint8_t { idle, now, at };
   When when = When::idle;  ///< idle: only post() or a message of the peer changes that.
   base::Time at{};         ///< For `at`: by then; sooner does no harm.
+  bool for_peer = false;   ///< Also for what a peer has asked for, who may ask for more at its end.
 };
 
 /// What is known of a Batch that is not posted yet; for explain() and the router.

@@ -323,16 +323,18 @@ NextLook LocalEndpoint::next_look() const {
       if (crossing.when == NextLook::When::now) return crossing;
       if (crossing.when == NextLook::When::at &&
           (look.when == NextLook::When::idle || crossing.at < look.at))
-        look = crossing;
+        look = {NextLook::When::at, crossing.at, look.for_peer};
       continue;
     }
     const bool asked = slot.stage == Stage::asked && !(slot.canceled && !slot.cancel_sent);
     if (asked && slot.tally_word == kNoWord) continue;  // a message will tell
+    look.for_peer |= slot.for_peer;
     if (!asked && (slot.stage != Stage::running || slot.ticket == 0))
-      return {NextLook::When::now, {}};
+      return {.when = NextLook::When::now, .for_peer = look.for_peer};
     const base::Time due =
         asked ? copy::next_look(slot.due, slot.looked) : slot.copier->expected(now);
-    if (look.when == NextLook::When::idle || due < look.at) look = {NextLook::When::at, due};
+    if (look.when == NextLook::When::idle || due < look.at)
+      look = {NextLook::When::at, due, look.for_peer};
   }
   return look;
 }
