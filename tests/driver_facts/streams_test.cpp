@@ -78,45 +78,43 @@ TEST_F(Queues, WaitsForEventsAreNoEntries) {
   EXPECT_EQ(waits, kMost);
 }
 
-class Streams : public Fact {};
+class Streams : public Fact {
+ protected:
+  /// Round by round a copy there and back in `stream`, then what `tell` submits, which writes the
+  /// round to word 0: by then the copies must have ended.
+  template <class Tell>
+  void expect_told_behind_copies(CUstream stream, const Tell& tell) {
+    constexpr std::uint64_t kRounds = 200;
+    const CUdeviceptr memory = new_memory();
+    auto* from = reinterpret_cast<std::uint64_t*>(new_pinned());
+    auto* to = reinterpret_cast<std::uint64_t*>(new_pinned());
+    constexpr std::size_t kLast = kBytes / sizeof(std::uint64_t) - 1;
+    for (std::uint64_t round = 1; round <= kRounds; ++round) {
+      from[0] = from[kLast] = round;
+      ASSERT_EQ(cu->cuMemcpyAsync(memory, address_of(from), kBytes, stream), CUDA_SUCCESS);
+      ASSERT_EQ(cu->cuMemcpyAsync(address_of(to), memory, kBytes, stream), CUDA_SUCCESS);
+      tell(round);
+      ASSERT_TRUE(comes(0, round));
+      ASSERT_EQ(std::atomic_ref(to[0]).load(), round);
+      ASSERT_EQ(std::atomic_ref(to[kLast]).load(), round);
+    }
+  }
+};
 
 TEST_F(Streams, AWriteValueIsBehindTheCopyBeforeIt) {
-  constexpr std::uint64_t kRounds = 200;
   const CUstream stream = new_stream();
-  const CUdeviceptr memory = new_memory();
-  auto* from = reinterpret_cast<std::uint64_t*>(new_pinned());
-  auto* to = reinterpret_cast<std::uint64_t*>(new_pinned());
-  constexpr std::size_t kLast = kBytes / sizeof(std::uint64_t) - 1;
-  for (std::uint64_t round = 1; round <= kRounds; ++round) {
-    from[0] = from[kLast] = round;
-    ASSERT_EQ(cu->cuMemcpyAsync(memory, address_of(from), kBytes, stream), CUDA_SUCCESS);
-    ASSERT_EQ(cu->cuMemcpyAsync(address_of(to), memory, kBytes, stream), CUDA_SUCCESS);
-    ASSERT_EQ(write(stream, 0, round), CUDA_SUCCESS);
-    ASSERT_TRUE(comes(0, round));
-    ASSERT_EQ(std::atomic_ref(to[0]).load(), round);
-    ASSERT_EQ(std::atomic_ref(to[kLast]).load(), round);
-  }
+  expect_told_behind_copies(
+      stream, [&](std::uint64_t round) { ASSERT_EQ(write(stream, 0, round), CUDA_SUCCESS); });
 }
 
 TEST_F(Streams, AWriteValueIsBehindWhatItsEventIsBehind) {
-  constexpr std::uint64_t kRounds = 200;
   const CUstream stream = new_stream(), beside = new_stream();
   const CUevent event = new_event();
-  const CUdeviceptr memory = new_memory();
-  auto* from = reinterpret_cast<std::uint64_t*>(new_pinned());
-  auto* to = reinterpret_cast<std::uint64_t*>(new_pinned());
-  constexpr std::size_t kLast = kBytes / sizeof(std::uint64_t) - 1;
-  for (std::uint64_t round = 1; round <= kRounds; ++round) {
-    from[0] = from[kLast] = round;
-    ASSERT_EQ(cu->cuMemcpyAsync(memory, address_of(from), kBytes, stream), CUDA_SUCCESS);
-    ASSERT_EQ(cu->cuMemcpyAsync(address_of(to), memory, kBytes, stream), CUDA_SUCCESS);
+  expect_told_behind_copies(stream, [&](std::uint64_t round) {
     ASSERT_EQ(cu->cuEventRecord(event, stream), CUDA_SUCCESS);
     ASSERT_EQ(cu->cuStreamWaitEvent(beside, event, 0), CUDA_SUCCESS);
     ASSERT_EQ(write(beside, 0, round), CUDA_SUCCESS);
-    ASSERT_TRUE(comes(0, round));
-    ASSERT_EQ(std::atomic_ref(to[0]).load(), round);
-    ASSERT_EQ(std::atomic_ref(to[kLast]).load(), round);
-  }
+  });
 }
 
 TEST_F(Streams, AWriteWithoutBarrierIsRefused) {

@@ -18,8 +18,6 @@ using Where = Route::Where;
 /// kernel, what fits one list however they are cut.
 constexpr std::size_t kWaveCopies = 128, kWaveKernel = 8192;
 
-bool on_gpu(MemoryKind kind) { return kind == MemoryKind::device; }
-
 }  // namespace
 
 LocalEndpoint::LocalEndpoint(LocalTransport& transport, const Address& peer, Channel& channel,

@@ -4,11 +4,6 @@
 #include "transport/local/endpoint.hpp"
 
 namespace linkspan::transport::local {
-namespace {
-
-bool on_gpu(MemoryKind kind) { return kind == MemoryKind::device; }
-
-}  // namespace
 
 RouteFacts LocalEndpoint::facts(Op op, const Published& local, const ImportedMemory& remote,
                                 Shape shape, bool for_peer) const {

@@ -17,8 +17,6 @@ constexpr Duration kAsking = std::chrono::microseconds(50),
 
 static_assert(kHostChunk < copy::kRelayLeast);  // no hop of a bounce goes over lent links
 
-bool on_gpu(MemoryKind kind) { return kind == MemoryKind::device; }
-
 /// By what this process, or the peer, or the kernel reaches the other side's memory: as Mapped
 /// counts them, and two that are no mapping of it.
 constexpr std::array kReach = {"unmapped", "same_process", "cuda_ipc", "memfd",

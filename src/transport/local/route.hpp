@@ -51,6 +51,8 @@ struct RouteFacts {
 inline constexpr std::uint64_t kHostChunk = 4u << 20, kGpuChunk = 8u << 20;
 inline constexpr unsigned kBounceChunks = 4;  ///< Of each bounce memory.
 
+constexpr bool on_gpu(MemoryKind kind) noexcept { return kind == MemoryKind::device; }
+
 struct Route {
   enum class Where : std::uint8_t { nowhere, here, peer, both };
   Where where = Where::nowhere;
