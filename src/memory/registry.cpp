@@ -216,12 +216,12 @@ std::shared_ptr<const Registration> Registry::find(const RegionId& id) const {
 std::shared_ptr<const Registration> Registry::find_shared(std::uint64_t address,
                                                           std::uint64_t bytes) const {
   const base::MutexLock lock(mutex_);
-  for (const auto& [serial, entry] : entries_) {
-    const Region::Facts& facts = entry.registration->region().facts();
+  for (const auto& [serial, registration] : backed_) {
+    const Region::Facts& facts = registration->region().facts();
     const bool open = facts.peers.read && facts.peers.write && !facts.peers.exclusive;
     if (facts.kind == MemoryKind::shared && open &&
         fits(address - facts.address, bytes, facts.bytes))
-      return entry.registration;
+      return registration;
   }
   return nullptr;
 }
@@ -265,6 +265,7 @@ Status Registry::remove(const RegionId& id) {
                                    " transfers still use the region: wait for them or cancel them");
   take_back(entry->name);
   if (entry->registration->region().facts().peers.exclusive) --exclusive_;
+  backed_.erase(id.serial);
   auto node = entries_.extract(id.serial);
   removed = std::move(node.mapped());
   return {};
@@ -289,15 +290,16 @@ Result<std::shared_ptr<const Registration>> Registry::insert(Region::Facts facts
   if (!region.ok()) return region.status();
   auto registration = std::make_shared<const Registration>(*std::move(region), std::move(backing));
   entries_.emplace(++last_serial_, Entry{registration, {}});
+  if (registration->backing_ != nullptr) backed_.emplace(last_serial_, registration);
   if (facts.peers.exclusive) ++exclusive_;
   return registration;
 }
 
 std::shared_ptr<HostBacking> Registry::backing_of(std::uint64_t address) const {
   const base::MutexLock lock(mutex_);
-  for (const auto& [serial, entry] : entries_) {
-    const auto& backing = entry.registration->backing_;
-    if (backing != nullptr && address - backing->address() < backing->bytes()) return backing;
+  for (const auto& [serial, registration] : backed_) {
+    const auto& backing = registration->backing_;
+    if (address - backing->address() < backing->bytes()) return backing;
   }
   return nullptr;
 }

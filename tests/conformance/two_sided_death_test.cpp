@@ -142,7 +142,7 @@ TEST_F(TwoSidedStopped, PushesBackAtItsLimit) {
   std::vector<Transfer> sent;
   Status full;
   while (full.ok()) {
-    auto posted = pair_.peer.send(3, here_.at(0), 1);
+    auto posted = pair_.peer.send(3, here_.at(0), 1, {.deadline = 10min});  // none ends meanwhile
     full = posted.status();
     if (posted.ok()) sent.push_back(*posted);
     ASSERT_LE(sent.size(), 16384u);
