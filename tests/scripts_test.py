@@ -316,6 +316,15 @@ class Evidence(unittest.TestCase):
             [(1000, False), (10, False), (1000, False), (1, False)],
         )
 
+    def test_a_run_that_the_driver_contained_counts_as_that_only(self):
+        def run(contained, *rows):
+            row = {"id": "contained_runs", "unit": "count", "value": contained}
+            return {"faults": {"what": "w", "command": "c", "rows": [row, *rows]}}
+
+        leaks = {"id": "leaks", "unit": "count", "bar": 0, "value": 0, "pass": True}
+        merged = self.merge(run(1), run(0, leaks), run(1))["faults"]["rows"]
+        self.assertEqual(merged, [{**run(2)["faults"]["rows"][0]}, leaks])
+
 
 if __name__ == "__main__":
     unittest.main()
