@@ -28,6 +28,7 @@ HOST_ROWS = {
     "gpu_gpu.bidir.1MiB",
     "pages.64x4KiB",
     "pages.64x4KiB.prepared",
+    "pages.64x4KiB.gpu_indices",
     "pages.64x16KiB",
     "pages.16x64KiB",
     "pages.64x256B",
@@ -233,6 +234,7 @@ class Bench(unittest.TestCase):
         self.assertEqual(absent, {})
         self.assertEqual(rows["pages.64x4KiB"]["path"], "cuda_ipc+sm_kernel")
         self.assertIn("indices in mapped memory", rows["pages.64x4KiB.prepared"]["ceiling_how"])
+        self.assertIn("in the GPU's memory", rows["pages.64x4KiB.gpu_indices"]["ceiling_how"])
         for row in ("pageable_gpu.1MiB", "gpu_pageable.1MiB.read"):
             self.assertIn("8 threads with pinned slots", rows[row]["ceiling_how"])
             self.assertIn("cuStreamSynchronize", rows[row]["beside"][-1]["how"])

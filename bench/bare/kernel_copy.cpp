@@ -14,9 +14,15 @@ constexpr std::uint64_t kLeastEntry = 4096, kMostEntry = 65536;  // of a warp
 struct PagesParameter {
   std::uint64_t to, from, page_bytes, part_bytes;
   cuda::CUdeviceptr to_index, from_index;
-  std::uint32_t count, parts;
+  std::uint32_t to_last, from_last, count, parts;
 };
-static_assert(sizeof(PagesParameter) == 56 && sizeof(KernelPiece) == 24);
+static_assert(sizeof(PagesParameter) == 64 && sizeof(KernelPiece) == 24);
+
+void put_lists(const KernelPages& pages, std::byte* to) {
+  std::memcpy(to, pages.to_index.data(), pages.to_index.size_bytes());
+  std::memcpy(to + pages.to_index.size_bytes(), pages.from_index.data(),
+              pages.from_index.size_bytes());
+}
 
 }  // namespace
 
@@ -38,29 +44,32 @@ Result<std::unique_ptr<KernelCopy>> KernelCopy::create(const cuda::Device& devic
                                                     *std::move(aborted), *std::move(abort)));
 }
 
-Result<Duration> KernelCopy::run(const KernelPages& pages, Duration limit, bool again) {
+Result<Duration> KernelCopy::run(const KernelPages& pages, Duration limit, bool again,
+                                 bool on_gpu) {
   auto scope = device_.enter();
   if (!scope.ok()) return scope.status();
   const std::size_t count = pages.to_index.size(), index_bytes = count * sizeof(std::uint32_t);
   if (Status s = reserve(*scope, 2 * index_bytes); !s.ok()) return s;
+  if (on_gpu && !again)
+    if (Status s = upload(*scope, pages); !s.ok()) return s;
 
   const auto begin = Clock::now();
-  if (!again) {
-    std::memcpy(list_->data(), pages.to_index.data(), index_bytes);
-    std::memcpy(list_->data() + index_bytes, pages.from_index.data(), index_bytes);
-  }
+  if (!again && !on_gpu) put_lists(pages, list_->data());
+  const cuda::CUdeviceptr lists = on_gpu ? gpu_list_->address() : list_->device_address();
   const std::uint64_t part = std::min(entry_bytes(count * pages.page_bytes), pages.page_bytes);
   const std::uint64_t parts = (pages.page_bytes + part - 1) / part;
   PagesParameter parameter{.to = pages.to,
                            .from = pages.from,
                            .page_bytes = pages.page_bytes,
                            .part_bytes = part,
-                           .to_index = list_->device_address(),
-                           .from_index = list_->device_address() + index_bytes,
+                           .to_index = lists,
+                           .from_index = lists + index_bytes,
+                           .to_last = ~std::uint32_t{0},  // nothing is refused
+                           .from_last = ~std::uint32_t{0},
                            .count = static_cast<std::uint32_t>(count),
                            .parts = static_cast<std::uint32_t>(parts)};
-  cuda::CUdeviceptr abort = abort_.address(), aborted = aborted_.address();
-  void* parameters[] = {&parameter, &abort, &aborted};
+  cuda::CUdeviceptr abort = abort_.address(), aborted = aborted_.address(), refused = 0;
+  void* parameters[] = {&parameter, &abort, &aborted, &refused};
   return launch(*scope, device_.copy_pages(), (count * parts + kWarps - 1) / kWarps, parameters,
                 begin, limit);
 }
@@ -92,6 +101,19 @@ Status KernelCopy::reserve(const cuda::DeviceScope& scope, std::uint64_t bytes) 
   if (!list.ok()) return list.status();
   list_ = *std::move(list);
   return {};
+}
+
+Status KernelCopy::upload(const cuda::DeviceScope& scope, const KernelPages& pages) {
+  put_lists(pages, list_->data());
+  auto memory = cuda::DeviceBuffer::create(
+      scope, pages.to_index.size_bytes() + pages.from_index.size_bytes());
+  if (!memory.ok()) return memory.status();
+  gpu_list_ = *std::move(memory);
+  if (Status s =
+          stream_.copy(scope, gpu_list_->address(), list_->device_address(), gpu_list_->bytes());
+      !s.ok())
+    return s;
+  return stream_.synchronize(scope);
 }
 
 /// As coarse as it may be with work for every warp.

@@ -40,8 +40,10 @@ class KernelCopy {
 
   /// From before the list is written to the moment that the host sees the end. The first run of a
   /// longer list than any before makes room for it, off the clock. timed_out: as GpuCopy::run().
-  /// `again`: the lists lie where the last run, of the same pages, has put them.
-  Result<Duration> run(const KernelPages& pages, Duration limit, bool again = false);
+  /// `again`: the lists lie where the last run, of the same pages, has put them. `on_gpu`: that is
+  /// memory of the GPU, off the clock.
+  Result<Duration> run(const KernelPages& pages, Duration limit, bool again = false,
+                       bool on_gpu = false);
   Result<Duration> run(std::span<const KernelPiece> pieces, Duration limit);
 
  private:
@@ -54,6 +56,7 @@ class KernelCopy {
         abort_(std::move(abort)) {}
 
   Status reserve(const cuda::DeviceScope& scope, std::uint64_t bytes);
+  Status upload(const cuda::DeviceScope& scope, const KernelPages& pages);
   std::uint64_t entry_bytes(std::uint64_t bytes) const;
   Result<Duration> launch(const cuda::DeviceScope& scope, cuda::CUfunction kernel,
                           std::uint64_t ctas, void** parameters, Clock::time_point begin,
@@ -64,6 +67,7 @@ class KernelCopy {
   EndWord word_, aborted_;
   cuda::DeviceBuffer abort_;  // zero: nobody does
   std::optional<cuda::PinnedBuffer> list_;
+  std::optional<cuda::DeviceBuffer> gpu_list_;
   std::uint64_t runs_ = 0;  // what the word holds after the last one
 };
 

@@ -69,6 +69,11 @@ struct Pages {
   std::uint64_t page_bytes = 0;
   std::uint64_t local_base = 0, remote_base = 0;
   std::span<const std::uint32_t> local_index, remote_index;  ///< Equal lengths.
+  /// Both lists are in memory of the GPU that copies, or pinned, and stay as they are until the
+  /// transfer is quiet: its kernel reads them when it runs, so a kernel before it in the stream
+  /// `after` may write them. A page whose index leaves its region is not copied, and the transfer
+  /// ends as invalid_argument. unreachable: no kernel of this process copies (the text says why).
+  bool indices_on_gpu = false;
 };
 
 /// A block of `bytes` bytes at the two bases, repeated along up to three levels: of tensors whose

@@ -33,9 +33,13 @@ struct Piece {
 struct PageList {
   std::uint64_t to = 0, from = 0, page_bytes = 0;
   std::span<const std::uint32_t> to_index, from_index;  ///< Equal lengths.
-  /// Where the kernel finds the two lists, which stay there until the order is quiet. Zero: it is
-  /// given a copy.
+  /// Where the kernel finds the two lists, which stay there until the order is quiet; the spans
+  /// then count only. Zero: it is given a copy.
   std::uint64_t to_list = 0, from_list = 0;
+  /// Of lists that nobody has checked the highest right index. A page above it is not copied, and
+  /// the order ends as invalid_argument.
+  std::uint32_t to_last = ~std::uint32_t{0}, from_last = ~std::uint32_t{0};
+  std::uint64_t first = 0;  ///< How that error counts the first page.
 };
 
 enum class Method : std::uint8_t {

@@ -186,7 +186,10 @@ Result<Ticket> GpuCopier::start(const Order& order) {
              .looked = now};
   lane.submitted = number;
   lane.entries += running.entries;
-  if (slot != nullptr) slot->state = Slot::State::busy;
+  if (slot != nullptr) {
+    slot->state = Slot::State::busy;
+    slot->first = pages.first;
+  }
   if (number == lane.quiet + 1) lane.next_query = running.due + kOverdue;
   if (!written.ok()) lane.next_query = now;  // the word will not tell: only the stream can
   if (queued.status.scope() == Scope::process || !queued.joined) lose(queued.status);
@@ -273,8 +276,10 @@ void GpuCopier::retire(Lane& lane, std::uint64_t up_to) {
     if (order.entries != 0) {
       if (order.number > up_to) break;
       lane.entries -= order.entries;
-      if (order.slot != nullptr && retire_slot(*order.slot) && order.status.ok())
-        order.status = Status(Code::canceled, Scope::request, "the copy was aborted");
+      if (order.slot != nullptr) {
+        Status said = retire_slot(*order.slot);
+        if (order.status.ok()) order.status = std::move(said);
+      }
       if (order.chunks != 0) {
         Status lent = relay_->end(*order.way, order.chunks);
         if (order.status.ok()) order.status = std::move(lent);

@@ -107,8 +107,11 @@ class GpuCopier final : public Copier {
     enum class State : std::uint8_t { idle, busy, aborting, clearing };
     Piece* list = nullptr;
     std::uint32_t* aborted = nullptr;  // by the kernel
+    std::uint64_t* refused = nullptr;  // likewise: a page that leaves its memory (RefusedPage)
     std::uint64_t* cleared = nullptr;  // the abort word is zero again, and will stay so
-    cuda::CUdeviceptr list_device = 0, aborted_device = 0, cleared_device = 0, abort_word = 0;
+    cuda::CUdeviceptr list_device = 0, aborted_device = 0, refused_device = 0, cleared_device = 0,
+                      abort_word = 0;
+    std::uint64_t first = 0;  // PageList::first
     State state = State::idle;
   };
   struct Running {
@@ -169,7 +172,7 @@ class GpuCopier final : public Copier {
                          cuda::CUdeviceptr abort_word);
   static Slot* idle_slot(Lane& lane);
   void ask_to_stop(Slot& slot);
-  bool retire_slot(Slot& slot);  // true: its kernel was stopped
+  Status retire_slot(Slot& slot);  // what its kernel says
 
   Running* find(Ticket ticket);
   void advance(Lane& lane);  // takes note of what has ended

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -24,9 +25,22 @@ constexpr std::uint64_t kLeastEntry = 4096;
 struct PagesParameter {
   std::uint64_t to, from, page_bytes, part_bytes;
   cuda::CUdeviceptr to_index, from_index;
-  std::uint32_t count, parts;
+  std::uint32_t to_last, from_last, count, parts;
 };
-static_assert(sizeof(PagesParameter) == 56);
+static_assert(sizeof(PagesParameter) == 64);
+
+/// What the kernel writes of a page that leaves its memory; of several, one.
+struct RefusedPage {
+  static constexpr std::uint64_t kIsOne = std::uint64_t{1} << 63, kOfTarget = kIsOne >> 1;
+  std::uint64_t word;
+  std::uint64_t position() const noexcept { return (word & (kOfTarget - 1)) >> 32; }
+  std::string text(std::uint64_t first) const {
+    return "page " + std::to_string(first + position()) +
+           " leaves its region: " + std::to_string(static_cast<std::uint32_t>(word)) +
+           " in the list of the " + ((word & kOfTarget) != 0 ? "target" : "source") +
+           "; the pages within were copied";
+  }
+};
 
 /// As fine as it takes to give every warp work, as coarse as the list is long.
 std::uint64_t entry_bytes(std::uint64_t pieces, std::uint64_t bytes, std::uint64_t warps,
@@ -67,9 +81,11 @@ GpuCopier::Slot GpuCopier::carve_slot(const cuda::PinnedBuffer& memory, std::siz
   const cuda::CUdeviceptr device = memory.device_address() + offset;
   Slot slot;
   slot.aborted = reinterpret_cast<std::uint32_t*>(host);
+  slot.refused = reinterpret_cast<std::uint64_t*>(host) + 1;
   slot.cleared = reinterpret_cast<std::uint64_t*>(host + kLine);
   slot.list = reinterpret_cast<Piece*>(host + 2 * kLine);
   slot.aborted_device = device;
+  slot.refused_device = device + sizeof *slot.refused;
   slot.cleared_device = device + kLine;
   slot.list_device = device + 2 * kLine;
   slot.abort_word = abort_word;
@@ -90,6 +106,7 @@ GpuCopier::Queued GpuCopier::queue_kernel(const cuda::DeviceScope& scope, const 
                                           const Slot& slot, const Order& order,
                                           std::uint64_t bytes) const {
   std::atomic_ref(*slot.aborted).store(0, std::memory_order_relaxed);
+  std::atomic_ref(*slot.refused).store(0, std::memory_order_relaxed);
   const unsigned ctas = std::min(ctas_, order.ctas);
   Status launched = order.pages.to_index.empty()
                         ? launch_blocks(scope, lane.stream, device_, ctas,
@@ -123,11 +140,14 @@ Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const Lane& lane,
                            .part_bytes = part,
                            .to_index = to_list,
                            .from_index = from_list,
+                           .to_last = pages.to_last,
+                           .from_last = pages.from_last,
                            .count = static_cast<std::uint32_t>(count),
                            .parts = static_cast<std::uint32_t>(parts)};
   const auto ctas = std::min<std::uint64_t>((count * parts + kWarps - 1) / kWarps, most_ctas);
-  cuda::CUdeviceptr abort = slot.abort_word, aborted = slot.aborted_device;
-  void* parameters[] = {&parameter, &abort, &aborted};
+  cuda::CUdeviceptr abort = slot.abort_word, aborted = slot.aborted_device,
+                    refused = slot.refused_device;
+  void* parameters[] = {&parameter, &abort, &aborted, &refused};
   return lane.stream.launch(scope, device_.copy_pages(), static_cast<unsigned>(ctas), kThreads,
                             parameters);
 }
@@ -139,10 +159,14 @@ void GpuCopier::ask_to_stop(Slot& slot) {
     slot.state = Slot::State::aborting;
 }
 
-bool GpuCopier::retire_slot(Slot& slot) {
+Status GpuCopier::retire_slot(Slot& slot) {
+  const RefusedPage refused{std::atomic_ref(*slot.refused).load(std::memory_order_relaxed)};
+  Status said;
+  if (refused.word != 0)
+    said = Status(Code::invalid_argument, Scope::request, refused.text(slot.first));
   if (slot.state != Slot::State::aborting) {
     slot.state = Slot::State::idle;
-    return false;
+    return said;
   }
   // The write that asked may still be under way: the word is cleared behind it, and the slot is
   // idle when that was told. A driver that refuses costs us the slot.
@@ -151,7 +175,9 @@ bool GpuCopier::retire_slot(Slot& slot) {
   const auto scope = device_.enter();
   if (scope.ok() && aborts_.write_value(*scope, slot.abort_word, 0).ok())
     static_cast<void>(aborts_.write_value(*scope, slot.cleared_device, 1));
-  return std::atomic_ref(*slot.aborted).load(std::memory_order_relaxed) != 0;
+  if (std::atomic_ref(*slot.aborted).load(std::memory_order_relaxed) != 0)
+    return {Code::canceled, Scope::request, "the copy was aborted"};
+  return said;
 }
 
 }  // namespace linkspan::copy

@@ -62,6 +62,15 @@ Result<Core::Planned> Core::plan(const Sides& sides, const UserShape& shape) con
   if (const auto* pages = std::get_if<Pages>(&shape)) {
     if (Status status = transport::check_pages(*pages, here, there, kAnySize); !status.ok())
       return status;
+    if (pages->indices_on_gpu && !limits.gpu_indices)
+      return Status(Code::unsupported, Scope::request,
+                    std::string(transports_[sides.transport]->name()) +
+                        " takes no page indices on a GPU: copy them to host memory");
+    if (pages->indices_on_gpu && pages->page_bytes > limits.max_batch_bytes)
+      return Status(Code::invalid_argument, Scope::request,
+                    "pages of " + std::to_string(pages->page_bytes) +
+                        " bytes with indices on a GPU; at most " +
+                        std::to_string(limits.max_batch_bytes));
     planned = {make_plan(*pages, limits), transport::shape_of(*pages)};
     return planned;
   }
@@ -216,6 +225,9 @@ Result<Prepared> Core::prepare(std::uint64_t peer, Op op, const Region& local,
   auto state = std::make_shared<PreparedState>();
   static_cast<Sides&>(*state) = *std::move(between);
   if (auto* pages = std::get_if<Pages>(&shape)) {  // first ours, then checked
+    if (pages->indices_on_gpu)
+      return Status(Code::unsupported, Scope::request,
+                    "page indices on a GPU are not prepared: write() and read() copy none either");
     std::vector<std::uint32_t>& lists = state->lists;
     const std::size_t count = pages->local_index.size();
     lists.reserve(count + pages->remote_index.size());

@@ -40,7 +40,7 @@ transport::BatchShape Plan::batch(std::size_t i, std::vector<Block>& scratch) co
 }
 
 void Plan::keep() {
-  if (!kept.empty() || pages.local_index.empty()) return;
+  if (!kept.empty() || pages.local_index.empty() || pages.indices_on_gpu) return;
   kept.reserve(2 * pages.local_index.size());
   kept.insert(kept.end(), pages.local_index.begin(), pages.local_index.end());
   kept.insert(kept.end(), pages.remote_index.begin(), pages.remote_index.end());

@@ -34,7 +34,8 @@ struct Plan {
   /// the kernel's list, and never those of more than one batch at a time.
   transport::BatchShape batch(std::size_t i, std::vector<Block>& scratch) const;
   std::uint64_t first(std::size_t batch) const noexcept { return batch * at_once; }
-  void keep();  ///< What is left of the plan outlives the user's lists.
+  /// What is left of the plan outlives the user's lists; those on a GPU stay anyway.
+  void keep();
 };
 
 Plan make_plan(std::vector<Block> blocks, const transport::Capabilities& limits);

@@ -41,7 +41,8 @@ bool continues(const Block& last, const Block& next) noexcept {
 }
 
 /// How many whole pages lie behind `base`; without bytes, however many.
-std::uint64_t pages_behind(std::uint64_t base, std::uint64_t page_bytes, std::uint64_t size) {
+std::uint64_t pages_behind(std::uint64_t base, std::uint64_t page_bytes,
+                           std::uint64_t size) noexcept {
   if (base > size) return 0;
   return page_bytes == 0 ? ~std::uint64_t{0} : (size - base) / page_bytes;
 }
@@ -166,11 +167,21 @@ Status check_pages(const Pages& p, std::uint64_t here, std::uint64_t there,
   if (count > limits.max_batch_pages) return too_many(count, "pages", limits.max_batch_pages);
   const std::uint64_t ours = pages_behind(p.local_base, p.page_bytes, here);
   const std::uint64_t theirs = pages_behind(p.remote_base, p.page_bytes, there);
-  if (!all_below(p.local_index, ours) || !all_below(p.remote_index, theirs))
+  if (p.indices_on_gpu && count != 0 && (ours == 0 || theirs == 0))
+    return bad("no page of " + std::to_string(p.page_bytes) + " bytes fits behind local_base " +
+               std::to_string(p.local_base) + " of " + std::to_string(here) +
+               " bytes and remote_base " + std::to_string(p.remote_base) + " of " +
+               std::to_string(there));
+  if (!p.indices_on_gpu && (!all_below(p.local_index, ours) || !all_below(p.remote_index, theirs)))
     return leaves(p, here, there, ours, theirs);
   if (count != 0 && p.page_bytes > limits.max_batch_bytes / count)
     return too_large(limits.max_batch_bytes);
   return {};
+}
+
+std::uint32_t last_page(std::uint64_t base, std::uint64_t page_bytes, std::uint64_t size) noexcept {
+  constexpr std::uint64_t kMost = ~std::uint32_t{0};
+  return static_cast<std::uint32_t>(std::min(pages_behind(base, page_bytes, size) - 1, kMost));
 }
 
 std::vector<Block> blocks_of(const Pages& p) {
@@ -237,7 +248,8 @@ Shape shape_of(std::span<const Block> blocks) noexcept {
 
 Shape shape_of(const Pages& p) noexcept {
   return {.blocks = p.page_bytes == 0 ? 0 : p.local_index.size(),
-          .bytes = p.page_bytes * p.local_index.size()};
+          .bytes = p.page_bytes * p.local_index.size(),
+          .gpu_indices = p.indices_on_gpu};
 }
 
 Shape shape_of(const Strides& s) noexcept {

@@ -19,7 +19,8 @@ Result<std::vector<Block>> checked_blocks(std::span<const Block> list, std::uint
                                           std::uint64_t there, const Capabilities& limits);
 
 /// The same for pages, which stay what they are; index lists of different lengths are wrong too.
-/// Costs a nanosecond for four pages.
+/// Costs a nanosecond for four pages. Lists on a GPU are not read: that no index is above
+/// last_page() is for who reads them.
 Status check_pages(const Pages& pages, std::uint64_t here, std::uint64_t there,
                    const Capabilities& limits);
 
@@ -51,7 +52,11 @@ Strides merged(Strides strides) noexcept;
 void some_blocks(const Strides& strides, std::uint64_t first, std::uint64_t count,
                  std::uint64_t most, std::vector<Block>& blocks);
 
-/// Of pages that were checked; none without bytes.
+/// The highest index of a page behind `base` in a region of `size` bytes. Of pages that were
+/// checked, and with bytes.
+std::uint32_t last_page(std::uint64_t base, std::uint64_t page_bytes, std::uint64_t size) noexcept;
+
+/// Of pages that were checked, with indices that a CPU can read; none without bytes.
 std::vector<Block> blocks_of(const Pages& pages);
 
 Shape shape_of(std::span<const Block> blocks) noexcept;

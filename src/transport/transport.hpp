@@ -33,6 +33,7 @@ struct Capabilities {
   MemoryKinds local_kinds = {};  ///< Reachable without staging; publish() refuses others.
   bool initiator_reads = false;  ///< Can pull without the peer's help.
   bool orders_streams = false;   ///< Takes Batch::streams, where a GPU of ours copies.
+  bool gpu_indices = false;      ///< Takes Pages::indices_on_gpu, where a kernel of ours copies.
   bool leaves_host = false;
   std::uint64_t max_batch_bytes = 0;   ///< The router splits what is larger.
   std::uint64_t max_batch_blocks = 0;  ///< The same.
@@ -89,10 +90,10 @@ struct Batch {
   BatchShape shape;                       ///< Read during post() only, but of `kept`.
   /// Its blocks or pages were checked as post() would, and since then nobody could change them.
   bool checked = false;
-  /// Of pages that were checked: what this transport made of lists of which the shape's are a part,
-  /// from position `first` on. Borrowed until the Completion, and the shape's lists with it.
+  /// Of pages that were checked: what this transport made of lists of which the shape's are a part.
+  /// Borrowed until the Completion, and the shape's lists with it.
   const KeptPages* kept = nullptr;
-  std::uint64_t first = 0;
+  std::uint64_t first = 0;   ///< Of pages: where the shape's lists begin in the user's.
   StreamLinks streams = {};  ///< Read during post() only.
   Wishes wishes = {};
   Way* way = nullptr;        ///< Out: as post() chose it. Null: nobody asks.
@@ -127,6 +128,7 @@ struct NextLook {
 struct Shape {
   std::uint64_t blocks = 0, bytes = 0;
   Wishes wishes = {};
+  bool gpu_indices = false;  ///< Only a kernel can read which pages they are.
 };
 
 /// One connection to one peer. Batches may complete in any order.
@@ -137,7 +139,7 @@ class Endpoint {
   /// no_resource: slots come back only in progress(). invalid_argument: a block leaves its region
   /// (the sum may overflow), index lengths differ, a limit is passed, the Mapping is another
   /// peer's. permission_denied: the peer does not permit it. unsupported: a capability is absent,
-  /// or the batch is to run after a stream and no GPU of ours copies it.
+  /// or the batch is to run after a stream and no GPU of ours copies it. unreachable: no path.
   /// canceled: closed. timed_out, disconnected: no peer.
   virtual Status post(const Batch& batch) = 0;
   /// Asks for an early end. The Completion still comes when it is quiet, as OK or as `canceled`,

@@ -21,6 +21,7 @@ constexpr const char* kPath = "loopback+memcpy";
 constexpr Capabilities kCapabilities{.local_kinds = {MemoryKind::host, MemoryKind::shared},
                                      .initiator_reads = true,
                                      .orders_streams = false,
+                                     .gpu_indices = false,
                                      .leaves_host = false,
                                      .max_batch_bytes = 8u << 20,
                                      .max_batch_blocks = 8192,
@@ -99,6 +100,9 @@ class LoopEndpoint final : public Endpoint {
     const auto& remote = static_cast<const LoopRemote&>(*batch.remote);
     if (!(batch.op == Op::write ? remote.peers.write : remote.peers.read))
       return Status(Code::permission_denied, Scope::request, "the peer does not permit it");
+    const auto* pages = std::get_if<Pages>(&batch.shape);
+    if (pages != nullptr && pages->indices_on_gpu)
+      return Status(Code::unsupported, Scope::request, "loopback reads no GPU's memory");
     auto blocks = checked(batch);
     if (!blocks) return Status(Code::invalid_argument, Scope::request, "malformed batch");
     if (batch.way != nullptr) *batch.way = {.path = kPath, .by_peer = false};

@@ -160,6 +160,50 @@ TEST_F(GpuPageOrders, ListsThatLieReadyAreReadWhereTheyLie) {
   }
 }
 
+TEST_F(GpuPageOrders, APageAboveTheLastIsNotCopied) {
+  constexpr std::uint64_t kPage = 48;
+  constexpr std::size_t kCount = 5000, kWrong = 4711;
+  const Bytes data = pattern();
+  put(gpu[1], data);
+  const Indices good_to = scattered(kCount, 0, kPage, 3),
+                good_from = scattered(kCount, 0, kPage, 4);
+  const auto last = static_cast<std::uint32_t>(kBytes / kPage - 1);
+  for (const bool of_target : {true, false})
+    for (const std::uint32_t wrong : {last + 1, ~0u}) {
+      Indices to = good_to, from = good_from;
+      (of_target ? to : from)[kWrong] = wrong;
+      put(gpu[0], Bytes(kBytes, kPoison));
+      const Status end = run({.method = Method::sm_kernel,
+                              .pages = {.to = gpu[0].address(),
+                                        .from = gpu[1].address(),
+                                        .page_bytes = kPage,
+                                        .to_index = to,
+                                        .from_index = from,
+                                        .to_last = last,
+                                        .from_last = last,
+                                        .first = 100}});
+      EXPECT_EQ(end.code(), Code::invalid_argument);
+      EXPECT_NE(end.what().find("page 4811 leaves its region: " + std::to_string(wrong) +
+                                " in the list of the " + (of_target ? "target" : "source")),
+                std::string::npos)
+          << end.to_string();
+      Bytes want(kBytes, kPoison);
+      for (std::size_t i = 0; i < kCount; ++i)
+        if (i != kWrong)
+          std::memcpy(want.data() + to[i] * kPage, data.data() + from[i] * kPage, kPage);
+      EXPECT_TRUE(get(gpu[0]) == want);
+      EXPECT_TRUE(run({.method = Method::sm_kernel,  // whose slot says nothing of the one before
+                       .pages = {.to = gpu[0].address(),
+                                 .from = gpu[1].address(),
+                                 .page_bytes = kPage,
+                                 .to_index = good_to,
+                                 .from_index = good_from,
+                                 .to_last = last,
+                                 .from_last = last}})
+                      .ok());
+    }
+}
+
 TEST_F(GpuPageOrders, WhatIsTooMuchForOneOrderIsRefused) {
   const Indices many(GpuCopier::kPages + 1);
   const PageList pages{.to = gpu[0].address(),

@@ -94,6 +94,7 @@ BenchPlan plan_suite(const BenchOptions& options, const Equipment& here) {
     run.suffix = row.suffix;
     run.against = row.against;
     run.prepared = row.prepared;
+    run.gpu_indices = row.gpu_indices;
     run.low_latency = row.low_latency;
     run.relay_gpus = row.relay_gpus;
     if (shape.bytes == row.shape.bytes && shape.count == row.shape.count) run.bar = row.bar;

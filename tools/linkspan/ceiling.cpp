@@ -150,13 +150,15 @@ Ceilings::Made Ceilings::by_kernel(const std::shared_ptr<const Route>& route, co
   if (layout.page_bytes != 0) {
     const bare::KernelPages pages{route->to, route->from, layout.page_bytes, layout.to_index,
                                   layout.from_index};
-    const bool ready = against == Against::ready;
-    return std::vector{Contender{.how = std::string(ready ? "indices in" : "indices copied to") +
-                                        " mapped memory + a kernel + flag, " + where,
-                                 .run = [=, again = false]() mutable {
-                                   (void)route;  // whose mapping it is
-                                   return kernel->run(pages, kLimit, std::exchange(again, ready));
-                                 }}};
+    const bool on_gpu = against == Against::ready_on_gpu;
+    const bool ready = on_gpu || against == Against::ready;
+    return std::vector{
+        Contender{.how = std::string(ready ? "indices in " : "indices copied to ") +
+                         (on_gpu ? "the GPU's" : "mapped") + " memory + a kernel + flag, " + where,
+                  .run = [=, again = false]() mutable {
+                    (void)route;  // whose mapping it is
+                    return kernel->run(pages, kLimit, std::exchange(again, ready), on_gpu);
+                  }}};
   }
   std::vector<bare::KernelPiece> pieces;
   pieces.reserve(layout.pieces.size());

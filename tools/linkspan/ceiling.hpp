@@ -52,8 +52,9 @@ enum class Against : std::uint8_t {
   usual,   ///< The copy engine and a flag; the CPU's threads.
   sync,    ///< The same, or cuStreamSynchronize in place of the flag where that is faster.
   staged,  ///< Pageable memory and a GPU: threads with pinned slots; the driver's own copy beside.
-  ready,   ///< Pages by one kernel whose lists lie in mapped memory since its first run.
-  two_links  ///< Pinned memory to a GPU of the peer, half of it through another GPU.
+  ready,   ///< Pages by one kernel whose lists lie in mapped memory since its first run,
+  ready_on_gpu,  ///< or in memory of its GPU.
+  two_links      ///< Pinned memory to a GPU of the peer, half of it through another GPU.
 };
 
 /// Where the bytes of a bare call by a GPU lie.

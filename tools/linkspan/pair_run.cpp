@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "tools/linkspan/turns.hpp"
@@ -127,6 +128,41 @@ Status PairRun::prepare(std::span<Submission> all) const {
   return {};
 }
 
+Result<cuda::DeviceBuffer> PairRun::put_on_gpu(std::span<Submission> all) {
+  const cuda::Device* const device = all.front().pair->local.device();
+  if (device == nullptr || all.front().pages.page_bytes == 0)
+    return Status(Code::invalid_argument, Scope::request,
+                  "indices on a GPU are those of pages, and of a GPU of the first process");
+  auto scope = device->enter();
+  if (!scope.ok()) return scope.status();
+  std::vector<std::uint32_t> lists;
+  for (const Submission& one : all) {
+    lists.insert(lists.end(), one.pages.local_index.begin(), one.pages.local_index.end());
+    lists.insert(lists.end(), one.pages.remote_index.begin(), one.pages.remote_index.end());
+  }
+  const std::size_t bytes = lists.size() * sizeof lists[0];
+  auto staged = cuda::PinnedBuffer::create(*scope, bytes);
+  if (!staged.ok()) return staged.status();
+  std::memcpy(staged->data(), lists.data(), bytes);
+  auto memory = cuda::DeviceBuffer::create(*scope, bytes);
+  if (!memory.ok()) return memory.status();
+  auto stream = cuda::Stream::create(*scope);
+  if (!stream.ok()) return stream.status();
+  Status status = stream->copy(*scope, memory->address(), staged->device_address(), bytes);
+  if (status.ok()) status = stream->synchronize(*scope);
+  if (!status.ok()) return status;
+  const auto* at =  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+      reinterpret_cast<const std::uint32_t*>(memory->address());
+  for (Submission& one : all) {
+    for (auto* list : {&one.pages.local_index, &one.pages.remote_index}) {
+      *list = {at, list->size()};
+      at += list->size();
+    }
+    one.pages.indices_on_gpu = true;
+  }
+  return *std::move(memory);
+}
+
 Result<Duration> PairRun::verified(const Contender& contender, std::span<const Submission> all,
                                    const Shape& shape, const Layout& layout) {
   const std::uint64_t sent = ++seed_, before = ++seed_;
@@ -152,6 +188,12 @@ Status PairRun::measure(std::span<const Pair> pairs, const RunPlan& plan, const 
   std::vector<Submission> all = submissions_of(pairs, layout, plan.depth);
   if (plan.prepared)
     if (Status s = prepare(all); !s.ok()) return s;
+  std::optional<cuda::DeviceBuffer> lists;
+  if (plan.gpu_indices) {
+    auto made = put_on_gpu(all);
+    if (!made.ok()) return made.status();
+    lists = *std::move(made);
+  }
   std::vector<Contender> contenders(1);
   contenders.front() = {.run = [&] { return transfer(all, plan.low_latency); }, .same_bytes = true};
   if (plan.ceiling) {

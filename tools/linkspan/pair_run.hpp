@@ -34,6 +34,7 @@ struct RunPlan {
   bool latency = false;  ///< Row::latency
   bool verify = true, ceiling = true;
   bool prepared = false;                 ///< Each transfer is prepared once and posted each time.
+  bool gpu_indices = false;              ///< Pages::indices_on_gpu
   bool low_latency = false;              ///< TransferOptions::low_latency
   std::optional<unsigned> relay_gpus{};  ///< EngineOptions::relay_gpus of the first process.
   Against against = Against::usual;
@@ -74,6 +75,8 @@ class PairRun {
   static std::vector<Submission> submissions_of(std::span<const Pair> pairs, const Layout& layout,
                                                 unsigned depth);
   Status prepare(std::span<Submission> all) const;
+  /// Puts their lists into the memory that it answers, of the GPU of the first process.
+  static Result<cuda::DeviceBuffer> put_on_gpu(std::span<Submission> all);
   Status verify_spans(const Pair& pair);
   Status measure(std::span<const Pair> pairs, const RunPlan& plan, const Layout& layout, Row& out);
   Status note(Status status);

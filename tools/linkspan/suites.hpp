@@ -20,7 +20,7 @@ struct SuiteRow {
   const char *label = "", *suffix = "";
   Against against = Against::usual;
   PlannedRow::Kind kind = PlannedRow::Kind::transfers;
-  bool prepared = false, low_latency = false;
+  bool prepared = false, gpu_indices = false, low_latency = false;
   unsigned relay_gpus = 0;
 };
 

@@ -22,27 +22,37 @@
 //              that was started is finished. The word lies in THIS GPU's memory and is set through
 //              another stream: strong reads of one word of host memory go one by one, 1.2 us each
 //              for the whole GPU (8192 pieces: 10 ms instead of 0.1). *aborted may be host memory.
+//   Refusal    *refused, host memory, tells of a page that leaves its memory: ordinary stores, of
+//              several one stays.
 //   Launch     512 threads, any number of CTAs. Every loop ends with the list.
 // Built by NVRTC 12.8 for sm_80, 90, 100 and PTX; no header of CUDA is included.
 
 #include "copy/kernels/copy_piece.cuh"
 
 /// Page i goes from `from` + from_index[i] * page_bytes to `to` + to_index[i] * page_bytes, in
-/// `parts` parts of part_bytes each, the last of what is left. count * parts is below 2^32.
+/// `parts` parts of part_bytes each, the last of what is left. count * parts is below 2^32, count
+/// below 2^30. A page with an index above to_last or from_last is not touched.
 struct LinkspanPages {
   unsigned long long to, from, page_bytes, part_bytes;
   const unsigned *to_index, *from_index;
-  unsigned count, parts;
+  unsigned to_last, from_last, count, parts;
 };
 
 namespace {
 
 constexpr unsigned kStaged = 512;  // pieces of a CTA in shared memory, 12 KiB
+constexpr unsigned kLeaves = ~0u;  // no part of a page: count is not 0
 
 __device__ unsigned load_flag(const unsigned* flag) {
   unsigned value;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
   return value;
+}
+
+/// As the host's RefusedPage: one store, so that two of different warps do not mix.
+__device__ unsigned long long refusal(unsigned page, unsigned to, unsigned from, bool of_target) {
+  return 1ull << 63 | (of_target ? 1ull << 62 : 0) | static_cast<unsigned long long>(page) << 32 |
+         (of_target ? to : from);
 }
 
 }  // namespace
@@ -79,7 +89,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 2)
-    linkspan_copy_pages(LinkspanPages pages, const unsigned* abort, unsigned* aborted) {
+    linkspan_copy_pages(LinkspanPages pages, const unsigned* abort, unsigned* aborted,
+                        unsigned long long* refused) {
   const unsigned lane = threadIdx.x % kWarp;
   const unsigned warp = (blockIdx.x * kThreads + threadIdx.x) / kWarp;
   const unsigned warps = gridDim.x * (kThreads / kWarp);
@@ -95,14 +106,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
     const unsigned mine = static_cast<unsigned>(first) + (lane < length ? lane : 0);
     const unsigned to = pages.to_index[mine / pages.parts];
     const unsigned from = pages.from_index[mine / pages.parts];
-    const unsigned part = mine % pages.parts;
+    const bool leaves = to > pages.to_last || from > pages.from_last;
+    if (leaves) *refused = refusal(mine / pages.parts, to, from, to > pages.to_last);
+    const unsigned part = leaves ? kLeaves : mine % pages.parts;
     for (unsigned i = 0; i < length; ++i) {
       if (__shfl_sync(~0u, stop, 0) != 0) {
         if (lane == 0) *aborted = 1;
         return;
       }
       if (lane == 0) stop = load_flag(abort);
-      const unsigned long long offset = __shfl_sync(~0u, part, i) * pages.part_bytes;
+      const unsigned which = __shfl_sync(~0u, part, i);
+      if (which == kLeaves) continue;
+      const unsigned long long offset = which * pages.part_bytes;
       const unsigned long long rest = pages.page_bytes - offset;
       copy_piece({pages.to + __shfl_sync(~0u, to, i) * pages.page_bytes + offset,
                   pages.from + __shfl_sync(~0u, from, i) * pages.page_bytes + offset,

@@ -116,9 +116,15 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, Checked asked,
   const bool by_gpu =
       way.where == Where::here && (resident || way.method == copy::Method::copy_engine ||
                                    way.method == copy::Method::sm_kernel);
-  if (streams.after != nullptr && way.where != Where::nowhere && !by_gpu) return not_in_a_stream();
   slot.way = {.path = path_of(f, way), .by_peer = way.where == Where::peer};
   const bool by_index = asked.pages != nullptr && by_gpu && way.method == copy::Method::sm_kernel;
+  if (asked.size.gpu_indices && !by_index)
+    return {Code::unreachable, Scope::request,
+            "page indices on a GPU need the copy kernel of this process, and this transfer takes " +
+                std::string(slot.way.path.empty() ? "no path" : slot.way.path) +
+                (f.why_no_kernel.empty() ? "" : " (" + std::string(f.why_no_kernel) + ")") +
+                ": copy the indices to host memory"};
+  if (streams.after != nullptr && way.where != Where::nowhere && !by_gpu) return not_in_a_stream();
   if (asked.pages != nullptr && !by_index) asked.made = blocks_of(*asked.pages);
   if (way.where == Where::peer || way.where == Where::both)
     slot.blocks.assign(asked.blocks().begin(), asked.blocks().end());
@@ -161,19 +167,43 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, Checked asked,
   if (slot.copier == nullptr)
     return {Code::internal, Scope::request, "no copier for a GPU that is up"};
 
+  if (asked.size.gpu_indices)
+    for (const auto& list : {asked.pages->local_index, asked.pages->remote_index})
+      if (Status status = check_reach(*slot.device, list); !status.ok()) return status;
   const std::uint64_t here = local.region->facts().address;
   by_index ? place(slot, here, there, *asked.pages) : place(slot, here, there, asked.blocks());
   slot.stage = Stage::running;
   Status status = start_some(slot, streams);
   // advance() tries again, but for what has to stand behind an event that is lent for this call.
   if (status.code() != Code::no_resource || streams.after != nullptr) return status;
-  if (by_index && slot.kept == nullptr) {  // the user's lists are lent for this call only
+  if (by_index && slot.pages.to_list == 0) {  // the user's lists are lent for this call only
     slot.indices.assign(slot.pages.to_index.begin(), slot.pages.to_index.end());
     slot.indices.insert(slot.indices.end(), slot.pages.from_index.begin(),
                         slot.pages.from_index.end());
     const std::span<const std::uint32_t> kept(slot.indices);
     slot.pages.to_index = kept.first(kept.size() / 2);
     slot.pages.from_index = kept.last(kept.size() / 2);
+  }
+  return {};
+}
+
+/// Whether a kernel of that GPU may read the whole list.
+Status LocalEndpoint::check_reach(const cuda::Device& device,
+                                  std::span<const std::uint32_t> list) const {
+  const auto refused = [&list](const std::string& why) {
+    return Status(Code::invalid_argument, Scope::request,
+                  std::to_string(list.size()) + " page indices on a GPU " + why);
+  };
+  if (reinterpret_cast<std::uintptr_t>(list.data()) % alignof(std::uint32_t) != 0)
+    return refused("are not at a multiple of 4 bytes");
+  for (const std::uint32_t* each : {&list.front(), &list.back()}) {
+    const auto facts = transport_.topology()->identify(each);
+    if (!facts.ok()) return facts.status();
+    const bool own = facts->kind == MemoryKind::device && facts->gpu == device.info().uuid;
+    if (!own && facts->kind != MemoryKind::pinned)
+      return refused("lie in " + std::string(name_of(facts->kind)) +
+                     " memory that is not of the GPU that copies, " + device.info().name + " " +
+                     std::to_string(device.info().ordinal) + ", nor pinned");
   }
   return {};
 }
@@ -195,7 +225,15 @@ void LocalEndpoint::place(Slot& slot, std::uint64_t here, std::uint64_t there, c
                 .from = here + pages.local_base,
                 .page_bytes = pages.page_bytes,
                 .to_index = pages.remote_index,
-                .from_index = pages.local_index};
+                .from_index = pages.local_index,
+                .first = slot.first};
+  if (pages.indices_on_gpu) {
+    slot.pages.to_list = reinterpret_cast<std::uintptr_t>(pages.remote_index.data());
+    slot.pages.from_list = reinterpret_cast<std::uintptr_t>(pages.local_index.data());
+    slot.pages.to_last = last_page(pages.remote_base, pages.page_bytes, slot.remote->key().bytes);
+    slot.pages.from_last =
+        last_page(pages.local_base, pages.page_bytes, slot.target->region->bytes());
+  }
   if (slot.kept != nullptr) {
     const std::uint64_t skipped = slot.first * sizeof(std::uint32_t);
     slot.pages.to_list = slot.kept->remote + skipped;
@@ -205,6 +243,7 @@ void LocalEndpoint::place(Slot& slot, std::uint64_t here, std::uint64_t there, c
     std::swap(slot.pages.to, slot.pages.from);
     std::swap(slot.pages.to_index, slot.pages.from_index);
     std::swap(slot.pages.to_list, slot.pages.from_list);
+    std::swap(slot.pages.to_last, slot.pages.from_last);
   }
 }
 

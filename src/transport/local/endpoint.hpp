@@ -137,6 +137,7 @@ class LocalEndpoint final : public Endpoint {
   Status begin(Slot& slot, const Published& local, Checked asked, const StreamLinks& streams);
   void place(Slot& slot, std::uint64_t here, std::uint64_t there, std::span<const Block> blocks);
   void place(Slot& slot, std::uint64_t here, std::uint64_t there, const Pages& pages);
+  Status check_reach(const cuda::Device& device, std::span<const std::uint32_t> list) const;
   Status ask_peer(Slot& slot, const Published& local, std::uint64_t remote_serial,
                   std::span<const Block> blocks);
   Status share_tally();

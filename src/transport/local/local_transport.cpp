@@ -16,6 +16,7 @@ constexpr Capabilities kCapabilities{
     .local_kinds = {MemoryKind::host, MemoryKind::pinned, MemoryKind::shared, MemoryKind::device},
     .initiator_reads = true,
     .orders_streams = true,
+    .gpu_indices = true,
     .leaves_host = false,
     .max_batch_bytes = std::uint64_t{512} << 20,
     .max_batch_blocks = 8192,

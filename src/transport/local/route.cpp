@@ -41,6 +41,7 @@ copy::ShapeFacts shape_facts(const RouteFacts& f) {
 copy::Method mapped_method(const RouteFacts& f) {
   if (!on_gpu(f.local) && !on_gpu(f.remote)) return copy::Method::cpu_threads;
   if (!f.local_dma || !f.remote_dma) return copy::Method::pageable;
+  if (f.shape.gpu_indices && f.kernel) return copy::Method::sm_kernel;
   return copy::choose_gpu(shape_facts(f));
 }
 

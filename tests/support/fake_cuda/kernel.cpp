@@ -71,7 +71,7 @@ CUresult copy_blocks(const Device& device, const Parameters& parameters) {
 CUresult copy_pages(const Device& device, const Parameters& parameters) {
   struct Pages {
     std::uint64_t to, from, page_bytes, part_bytes, to_index, from_index;
-    std::uint32_t count, parts;
+    std::uint32_t to_last, from_last, count, parts;
   } pages;
   std::memcpy(&pages, parameters[0].data(), sizeof pages);
   const auto to = access(device, pages.to_index, pages.count * sizeof(std::uint32_t));
@@ -84,6 +84,14 @@ CUresult copy_pages(const Device& device, const Parameters& parameters) {
   };
   const auto piece_of = [&](std::uint64_t i) {
     const std::uint64_t page = i / pages.parts, offset = i % pages.parts * pages.part_bytes;
+    const bool of_target = at(to, page) > pages.to_last;
+    if (of_target || at(from, page) > pages.from_last) {
+      const auto refused = access(device, parameters[3][0], sizeof(std::uint64_t));
+      const std::uint64_t word = std::uint64_t{1} << 63 | std::uint64_t{of_target} << 62 |
+                                 page << 32 | (of_target ? at(to, page) : at(from, page));
+      if (refused) std::atomic_ref(*reinterpret_cast<std::uint64_t*>(refused->view)).store(word);
+      return Piece{};
+    }
     return Piece{.to = pages.to + at(to, page) * pages.page_bytes + offset,
                  .from = pages.from + at(from, page) * pages.page_bytes + offset,
                  .bytes = std::min(pages.part_bytes, pages.page_bytes - offset)};
@@ -147,7 +155,7 @@ constexpr int kMaxThreads = 512;
 
 const std::array kKernels{
     Kernel{.name = "linkspan_copy_blocks", .parameter_bytes = {8, 4, 8, 8}, .run = copy_blocks},
-    Kernel{.name = "linkspan_copy_pages", .parameter_bytes = {56, 8, 8}, .run = copy_pages},
+    Kernel{.name = "linkspan_copy_pages", .parameter_bytes = {64, 8, 8, 8}, .run = copy_pages},
     Kernel{.name = "linkspan_resident", .parameter_bytes = {64}, .run = resident}};
 
 /// A kernel in a module, whose context is the only one that may launch it.
