@@ -114,7 +114,7 @@ struct Explanation {
   std::string path;          ///< "cuda_ipc+copy_engine": mapping or wire, then copier; empty: none.
   std::string executor;      ///< "here", "peer" or "both": whose side runs the copy.
   std::string reason;        ///< Why this path.
-  double expected_gbps = 0;  ///< 1e9 bytes a second, by built-in rates; 0: unknown.
+  double expected_gbps = 0;  ///< 1e9 bytes a second, by the rates that chose; 0: unknown.
   std::vector<PathRefusal> refused;  ///< Better first.
 };
 

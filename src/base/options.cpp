@@ -32,6 +32,9 @@ constexpr OptionInfo kTable[] = {
     {"relay_gpus", "LINKSPAN_RELAY_GPUS", "0 to 15", "0",
      "Other visible GPUs whose PCIe links and 32 MiB of whose memory each GPU borrows for large "
      "copies from pinned host memory. For GPUs whose links are idle."},
+    {"calibrate", "LINKSPAN_CALIBRATE", "0 or 1", "0",
+     "Whether each process measures its GPUs' copiers at their first use, a few milliseconds for "
+     "each link, and chooses by that; else by what two H200 have reached."},
     {"staging", "LINKSPAN_STAGING_MIB", "MiB", "64",
      "Pinned memory of an Engine through which copies between GPUs and pageable memory go, at "
      "most; 64 KiB a thread at least. Pinned with the first such copies."},
@@ -124,6 +127,9 @@ Result<Options> Options::from_environment() {
   if (Status s = read_number("LINKSPAN_RELAY_GPUS", 0, kMaxRelayGpus, relay_gpus); !s.ok())
     return s;
   options.relay_gpus = static_cast<unsigned>(relay_gpus);
+  std::uint64_t calibrate = 0;
+  if (Status s = read_number("LINKSPAN_CALIBRATE", 0, 1, calibrate); !s.ok()) return s;
+  options.calibrate = calibrate != 0;
   std::uint64_t staging = options.staging >> 20;
   if (Status s = read_number("LINKSPAN_STAGING_MIB", 1, kMaxStagingMib, staging); !s.ok()) return s;
   options.staging = staging << 20;

@@ -1,6 +1,7 @@
 #include "copy/chooser.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "copy/resident_copier.hpp"
 
@@ -11,13 +12,15 @@ namespace {
 // 580 (docs/cuda_notes.md, "rates"). Rates are a microsecond's bytes: 1e3 is 1 GB/s. The model
 // gives, from start() to the end seen by poll(), within a tenth: copy engine 8 B 6.7 us, 1 MiB 9.8,
 // 16 x 1 MiB 85; kernel 8 B 10.9, 1 MiB 14, 16 x 1 MiB 63, 8192 x 4 KiB 121.
-constexpr double kEngineBytes[] = {55.5e3, 396.7e3, 1510e3};  // [Link]
-constexpr double kKernelBytes[] = {51.4e3, 356e3, 1400e3};
+constexpr double kEngineUs = 4.4, kEngineUsAPiece = 2.4;   // one copy after the other
+constexpr double kKernelUs = 11, kKernelUsAPiece = 0.002;  // the list is written and read
+constexpr std::array kBuiltIn = {                          // [Link]
+    Rates{kEngineUs, kEngineUsAPiece, 55.5e3, kKernelUs, kKernelUsAPiece, 51.4e3},
+    Rates{kEngineUs, kEngineUsAPiece, 396.7e3, kKernelUs, kKernelUsAPiece, 356e3},
+    Rates{kEngineUs, kEngineUsAPiece, 1510e3, kKernelUs, kKernelUsAPiece, 1400e3}};
 // Per thread, faster than any was seen; all of `pageable` share a link.
 constexpr double kMemcpyAtBest = 14e3, kCrossAtBest = 8e3, kPageableAtBest = 14e3;
-constexpr double kEngineAtBest = 1.02;                      // of kEngineBytes
-constexpr double kEngineUs = 4.4, kEngineUsAPiece = 2.4;    // one copy after the other
-constexpr double kKernelUs = 11, kKernelUsAPiece = 0.002;   // the list is written and read
+constexpr double kEngineAtBest = 1.02;                      // of Rates
 constexpr double kResidentUs = 5.6, kResidentBytes = 41e3;  // one CTA; 8 B 5.7 us, 64 KiB 7.3
 constexpr double kHandOverUs = 9;                           // two events between GPUs, at a guess
 constexpr double kExecutorUs = 50;                          // to wake a sleeping thread
@@ -42,21 +45,21 @@ std::uint64_t workers(std::uint64_t bytes, std::uint64_t each, unsigned threads)
 }
 
 double microseconds(Method method, Link between, std::uint64_t bytes, std::uint64_t pieces,
-                    unsigned threads) {
+                    unsigned threads, const Rates* rates) {
   const auto size = static_cast<double>(bytes), count = static_cast<double>(pieces);
-  const auto link = static_cast<std::size_t>(between);
+  const Rates& r = rates != nullptr ? *rates : built_in(between);
   switch (method) {
     case Method::copy_engine:
-      return kEngineUs + count * kEngineUsAPiece + size / kEngineBytes[link];
+      return r.engine_us + count * r.engine_us_a_piece + size / r.engine_bytes;
     case Method::sm_kernel:
-      return kKernelUs + count * kKernelUsAPiece + size / kKernelBytes[link];
+      return r.kernel_us + count * r.kernel_us_a_piece + size / r.kernel_bytes;
     case Method::resident:
       return kResidentUs + size / kResidentBytes;
     case Method::cpu_threads:
       return kExecutorUs + size / kMemcpyBytes(workers(bytes, kChunkBytes, threads));
     case Method::pageable:
-      return kExecutorUs + size / std::min(kPageableBytes(workers(bytes, kStagedBytes, threads)),
-                                           kEngineBytes[static_cast<std::size_t>(Link::host)]);
+      return kExecutorUs +
+             size / std::min(kPageableBytes(workers(bytes, kStagedBytes, threads)), r.engine_bytes);
     case Method::cross_process:
       return kExecutorUs + size / kCrossBytes;
   }
@@ -65,9 +68,11 @@ double microseconds(Method method, Link between, std::uint64_t bytes, std::uint6
 
 }  // namespace
 
+const Rates& built_in(Link link) noexcept { return kBuiltIn.at(static_cast<std::size_t>(link)); }
+
 Method choose_gpu(const ShapeFacts& shape) {
   const auto time = [&shape](Method method) {
-    return microseconds(method, shape.link, shape.bytes, shape.pieces, 1);
+    return microseconds(method, shape.link, shape.bytes, shape.pieces, 1, shape.rates);
   };
   Method best = Method::copy_engine;
   if (shape.kernel_available && time(Method::sm_kernel) < time(best)) best = Method::sm_kernel;
@@ -78,16 +83,17 @@ Method choose_gpu(const ShapeFacts& shape) {
 }
 
 Duration expected_time(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces,
-                       unsigned threads) {
+                       unsigned threads, const Rates* rates) {
   const std::chrono::duration<double, std::micro> time(
-      microseconds(method, link, bytes, pieces, threads));
+      microseconds(method, link, bytes, pieces, threads, rates));
   return std::chrono::duration_cast<Duration>(time);
 }
 
 double expected_gbps(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces,
-                     unsigned threads) {
+                     unsigned threads, const Rates* rates) {
   if (bytes == 0) return 0;
-  return static_cast<double>(bytes) / microseconds(method, link, bytes, pieces, threads) / 1e3;
+  return static_cast<double>(bytes) / microseconds(method, link, bytes, pieces, threads, rates) /
+         1e3;
 }
 
 double relayed_gbps(std::uint64_t bytes, std::uint64_t pieces, unsigned links) {
@@ -95,13 +101,15 @@ double relayed_gbps(std::uint64_t bytes, std::uint64_t pieces, unsigned links) {
   const auto chunk = static_cast<double>(kRelayChunk);
   const double share = static_cast<double>(bytes) / links;
   const double us = kEngineUs + static_cast<double>(pieces) * kEngineUsAPiece +
-                    share / kEngineBytes[static_cast<std::size_t>(Link::host)] +
-                    share / chunk * kEngineUsAPiece +
-                    chunk / kEngineBytes[static_cast<std::size_t>(Link::peer)] + kHandOverUs;
+                    share / built_in(Link::host).engine_bytes + share / chunk * kEngineUsAPiece +
+                    chunk / built_in(Link::peer).engine_bytes + kHandOverUs;
   return static_cast<double>(bytes) / us / 1e3;
 }
 
-Duration earliest_time(Method method, Link link, std::uint64_t bytes, unsigned threads) {
+Duration earliest_time(Method method, Link link, std::uint64_t bytes, unsigned threads,
+                       const Rates* rates) {
+  const Rates& r = rates != nullptr ? *rates : built_in(link);
+  const double moved = std::max(r.engine_bytes, r.kernel_bytes) * kEngineAtBest;
   const auto size = static_cast<double>(bytes);
   const auto most = [bytes, threads](std::uint64_t each) {
     return static_cast<double>(workers(bytes, each, threads));
@@ -110,12 +118,12 @@ Duration earliest_time(Method method, Link link, std::uint64_t bytes, unsigned t
   switch (method) {
     case Method::resident:
       at_least = kResidentUs / 2;  // nobody knows how soon its next look comes
-      at_best = kEngineBytes[static_cast<std::size_t>(link)] * kEngineAtBest;
+      at_best = moved;
       break;
     case Method::copy_engine:
     case Method::sm_kernel:
-      at_least = kEngineUs;
-      at_best = kEngineBytes[static_cast<std::size_t>(link)] * kEngineAtBest;
+      at_least = std::min(r.engine_us, r.kernel_us);
+      at_best = moved;
       break;
     case Method::cpu_threads:
       at_best = kMemcpyAtBest * most(kChunkBytes);
@@ -124,8 +132,7 @@ Duration earliest_time(Method method, Link link, std::uint64_t bytes, unsigned t
       at_best = kCrossAtBest * most(kChunkBytes);
       break;
     case Method::pageable:
-      at_best = std::min(kPageableAtBest * most(kStagedBytes),
-                         kEngineBytes[static_cast<std::size_t>(Link::host)] * kEngineAtBest);
+      at_best = std::min(kPageableAtBest * most(kStagedBytes), moved);
       break;
   }
   return std::chrono::duration_cast<Duration>(

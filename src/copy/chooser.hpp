@@ -1,8 +1,9 @@
 // copy/chooser.hpp - which copier suits a shape, and how fast it should be.
 //
-// Pure: built-in rates in, a Method or a time out, so that explain() and the path of a byte give
-// one answer. Where the rates come from is said beside each in chooser.cpp. They choose between
-// copiers and tell a Watcher when to look; nothing is wrong when a machine is faster or slower.
+// Pure: rates in, a Method or a time out, so that explain() and the path of a byte give one answer.
+// They are built in, and where they come from is said beside each in chooser.cpp, or those that
+// calibration.hpp has measured. They choose between copiers and tell a Watcher when to look;
+// nothing is wrong when a machine is faster or slower.
 // Threads: any thread.
 #pragma once
 
@@ -13,11 +14,21 @@
 
 namespace linkspan::copy {
 
+/// What the copiers of a GPU take over one Link: a start, what each piece adds, and bytes, at so
+/// many a microsecond: 1e3 is 1 GB/s.
+struct Rates {
+  double engine_us, engine_us_a_piece, engine_bytes;
+  double kernel_us, kernel_us_a_piece, kernel_bytes;
+};
+/// Of one H200 and the next (chooser.cpp).
+const Rates& built_in(Link link) noexcept;
+
 struct ShapeFacts {
   std::uint64_t pieces = 0, bytes = 0;
   Link link = Link::host;
   bool kernel_available = false;    ///< GpuCopier::has_kernel().
   bool resident_available = false;  ///< There is a ResidentCopier, and it was asked for.
+  const Rates* rates = nullptr;     ///< Null: built in.
 };
 
 /// copy_engine for few or large pieces, sm_kernel for many small ones, resident for a tiny one.
@@ -27,16 +38,17 @@ Method choose_gpu(const ShapeFacts& shape);
 inline constexpr unsigned kUsualThreads = 8;
 
 /// From start() to the end of an order that finds its lane or its executors idle. `threads` may
-/// share what the CPU copies.
+/// share what the CPU copies. `rates`: null: built in.
 Duration expected_time(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces,
-                       unsigned threads = kUsualThreads);
+                       unsigned threads = kUsualThreads, const Rates* rates = nullptr);
 
 /// No order ends before that: for who sleeps meanwhile. `threads` may share it.
-Duration earliest_time(Method method, Link link, std::uint64_t bytes, unsigned threads);
+Duration earliest_time(Method method, Link link, std::uint64_t bytes, unsigned threads,
+                       const Rates* rates = nullptr);
 
 /// 1e9 bytes a second over expected_time(). Zero for no bytes.
 double expected_gbps(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces,
-                     unsigned threads = kUsualThreads);
+                     unsigned threads = kUsualThreads, const Rates* rates = nullptr);
 
 /// Of these bytes from host memory to a GPU over so many PCIe links (copy/relay.hpp).
 double relayed_gbps(std::uint64_t bytes, std::uint64_t pieces, unsigned links);

@@ -174,8 +174,9 @@ Result<Ticket> GpuCopier::start(const Order& order) {
     *order.release = std::move(release);
 
   const base::Time now = clock_.now();
-  lane.last_due = std::max(now, lane.last_due) +
-                  earliest_time(order.method, order.link, bytes - queued.relayed, 1);
+  lane.last_due =
+      std::max(now, lane.last_due) +
+      earliest_time(order.method, order.link, bytes - queued.relayed, 1, rates(order.link));
   running = {.number = number,
              .entries = queued.entries + beside,
              .slot = slot,

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -21,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "copy/chooser.hpp"
 #include "copy/copier.hpp"
 #include "copy/relay.hpp"
 #include "cuda/event.hpp"
@@ -80,6 +82,9 @@ class GpuCopier final : public Copier {
   /// Why none is lent; OK: links() are taken from kRelayLeast on.
   const Status& relay() const noexcept { return no_relay_; }
   unsigned links() const noexcept { return relay_ != nullptr ? relay_->links() : 1; }
+  /// As measured, which live as long as the process; any thread. Null: built in.
+  void set_rates(Link link, const Rates* rates) noexcept { rates_of(link) = rates; }
+  const Rates* rates(Link link) const noexcept { return rates_[static_cast<std::size_t>(link)]; }
   /// Why sm_kernel is `unsupported`; OK: it is not.
   const Status& kernel() const noexcept { return kernel_; }
   bool has_kernel() const noexcept { return kernel_.ok(); }
@@ -167,6 +172,9 @@ class GpuCopier final : public Copier {
   Status write_word(const cuda::DeviceScope& scope, Lane& lane, std::uint64_t number);
   Status launch_pages(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
                       const PageList& pages, unsigned most_ctas) const;
+  std::atomic<const Rates*>& rates_of(Link link) noexcept {
+    return rates_[static_cast<std::size_t>(link)];
+  }
   static std::size_t slot_bytes() noexcept;
   static Slot carve_slot(const cuda::PinnedBuffer& memory, std::size_t offset,
                          cuda::CUdeviceptr abort_word);
@@ -184,8 +192,9 @@ class GpuCopier final : public Copier {
   const Status kernel_;
   const unsigned ctas_;  // of one kernel, at most
   const base::Clock& clock_;
-  Status lost_;             // why the context is gone
-  std::size_t untold_ = 0;  // quiet orders that poll() has not told
+  std::array<std::atomic<const Rates*>, 3> rates_{};  // by Link
+  Status lost_;                                       // why the context is gone
+  std::size_t untold_ = 0;                            // quiet orders that poll() has not told
   Status no_relay_{Code::unsupported, Scope::request, "no links are lent"};
   std::unique_ptr<Relay> relay_;
   cuda::PinnedBuffer memory_;  // words and slots

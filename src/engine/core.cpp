@@ -33,6 +33,7 @@ Result<std::shared_ptr<Core>> Core::open(const EngineOptions& options) {
   if (options.cpu_threads != 0) settings->cpu_threads = options.cpu_threads;
   if (options.copy_ctas) settings->copy_ctas = options.copy_ctas;
   if (options.relay_gpus) settings->relay_gpus = *options.relay_gpus;
+  if (options.calibrate) settings->calibrate = *options.calibrate;
   if (options.transfer_deadline > Duration::zero())
     settings->transfer_deadline = options.transfer_deadline;
   const base::Level level = settings->log_level;

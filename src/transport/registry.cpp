@@ -12,6 +12,7 @@ Result<std::vector<std::unique_ptr<Transport>>> create_all(const Context& contex
                                               .cpu_threads = context.options->cpu_threads,
                                               .copy_ctas = context.options->copy_ctas,
                                               .relay_gpus = context.options->relay_gpus,
+                                              .calibrate = context.options->calibrate,
                                               .staging = context.options->staging});
   if (!local.ok()) return local.status();
   all.push_back(*std::move(local));

@@ -2,6 +2,7 @@
 // of kinds, sizes around the limit, many at once, and the end of a peer; copy_ctas.
 
 #include "tests/conformance/engine_world.hpp"
+#include "tests/support/sanitizers.hpp"
 
 namespace linkspan::test {
 namespace {
@@ -138,6 +139,52 @@ TEST_F(EngineWishes, TakesNoMoreCtasThanATransferAllows) {
   const Status none = move(0, "cuda_ipc+sm_kernel").status();
   EXPECT_EQ(none.code(), Code::unsupported) << none.to_string();
 }
+
+/// By rates that this process measures. Over the simulated driver they mean nothing, so either
+/// copier may be taken.
+class EngineCalibrated : public ::testing::TestWithParam<std::tuple<Kind, Kind>> {};
+
+TEST_P(EngineCalibrated, MovesAndSaysByWhichRates) {
+  const auto& [near, far] = GetParam();
+  const Status status = kinds_here({near, far});
+  if (!status.ok()) GTEST_SKIP() << status.to_string();
+  if (!take(topology()->activate(topology()->devices()[0].uuid))->kernels().ok())
+    GTEST_SKIP() << "needs a build with kernels";
+  constexpr std::uint64_t kBytes = 5 << 20;
+  Held here;  // outlives the Engine
+  FarEngine there;
+  EngineOptions options = engine_options("near");
+  options.calibrate = true;
+  Engine engine = take(Engine::open(options));
+  here = Held::make(engine, {.kind = near.name, .bytes = kBytes});
+  there.add("there", {.kind = far.name, .bytes = kBytes});
+  const Peer peer = take(engine.connect(there.address()));
+  const RemoteRegion remote = take(peer.lookup("there"));
+  there.fill("there", 7);
+  EXPECT_EQ(there.difference("there", 7), "") << "measuring reads a peer's memory";
+  const auto why = take(peer.explain(Op::write, here.region, remote, 1, kBytes));
+#if !defined(LINKSPAN_SANITIZER)  // beside which 100 ms may be too few for the simulated driver
+  EXPECT_NE(why.reason.find("; rates as measured in this process"), std::string::npos)
+      << why.reason;
+#endif
+  EXPECT_GT(why.expected_gbps, 0);
+  const std::vector<Block> one = {{5, 1'000'003, 2'000'001}},
+                           three = {{0, 70'001, 8}, {200'000, 0, 8}, {500'001, 500'003, 999}};
+  std::uint64_t seed = 10;
+  for (const auto& blocks : {one, three})
+    for (const Op op : {Op::write, Op::read})
+      expect_moved(there, "there", here, op, blocks, seed += 2, [&] {
+        return op == Op::write ? peer.write(here.region, remote, std::span(blocks))
+                               : peer.read(here.region, remote, std::span(blocks));
+      });
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, EngineCalibrated,
+                         ::testing::Values(std::tuple{kKinds[0], kKinds[0]},
+                                           std::tuple{kKinds[0], kKinds[1]},
+                                           std::tuple{kKinds[2], kKinds[1]},
+                                           std::tuple{kKinds[0], kMadeKinds[0]}),
+                         name_of_pair);
 
 }  // namespace
 }  // namespace linkspan::test

@@ -110,7 +110,7 @@ TEST_P(EngineGpuIndices, MovesPagesOfEverySize) {
       const Indices ours = shuffled(page_bytes, count, 1), theirs = shuffled(page_bytes, count, 2);
       const Lists lists = written(ours, theirs);
       world().move(near(), far(), op, blocks_of(page_bytes, ours, theirs),
-                   [&] { return start(op, lists.pages(page_bytes)); });
+                   [&, bytes = page_bytes] { return start(op, lists.pages(bytes)); });
     }
 }
 

@@ -67,6 +67,31 @@ TEST(ChooserTest, ExpectsAboutWhatWasMeasured) {
   EXPECT_EQ(relayed_gbps(0, 0, 2), 0);
 }
 
+TEST(ChooserTest, GoesByTheRatesThatWereMeasured) {
+  const Rates slow_engine{.engine_us = 50,
+                          .engine_us_a_piece = 2,
+                          .engine_bytes = 20e3,
+                          .kernel_us = 5,
+                          .kernel_us_a_piece = 0.01,
+                          .kernel_bytes = 10e3};
+  const auto choose_by = [&](std::uint64_t bytes) {
+    return choose_gpu({.pieces = 1,
+                       .bytes = bytes,
+                       .link = Link::peer,
+                       .kernel_available = true,
+                       .rates = &slow_engine});
+  };
+  EXPECT_EQ(choose_by(8), Method::sm_kernel);
+  EXPECT_EQ(choose_by(64 * kMiB), Method::copy_engine);
+  EXPECT_NEAR(expected_gbps(Method::copy_engine, Link::peer, 1024 * kMiB, 1, 1, &slow_engine), 20,
+              0.1);
+  const Duration soonest =
+      earliest_time(Method::copy_engine, Link::peer, 1024 * kMiB, 1, &slow_engine);
+  EXPECT_GT(soonest, milliseconds(50));  // built in: 2.7 ms
+  EXPECT_LT(soonest,
+            expected_time(Method::copy_engine, Link::peer, 1024 * kMiB, 1, 1, &slow_engine));
+}
+
 TEST(ChooserTest, RelaysWhatGainsHalfAsMuchAgain) {
   const auto gain = [](std::uint64_t bytes) {
     return relayed_gbps(bytes, 1, 2) / expected_gbps(Method::copy_engine, Link::host, bytes, 1);

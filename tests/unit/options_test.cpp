@@ -58,6 +58,7 @@ TEST_F(OptionsTest, HasFallbacks) {
   EXPECT_LE(options.cpu_threads, 8u);
   EXPECT_FALSE(options.copy_ctas.has_value());
   EXPECT_EQ(options.relay_gpus, 0u);
+  EXPECT_FALSE(options.calibrate);
   EXPECT_EQ(options.staging, std::size_t{64} << 20);
   EXPECT_EQ(options.transfer_deadline, 30s);
   EXPECT_EQ(options.connect_deadline, 10s);
@@ -72,6 +73,7 @@ TEST_F(OptionsTest, ReadsWhatIsSet) {
   set("LINKSPAN_CPU_THREADS", "3");
   set("LINKSPAN_COPY_CTAS", "0");
   set("LINKSPAN_RELAY_GPUS", "3");
+  set("LINKSPAN_CALIBRATE", "1");
   set("LINKSPAN_STAGING_MIB", "5");
   set("LINKSPAN_TRANSFER_DEADLINE_MS", "1500");
   set("LINKSPAN_CONNECT_DEADLINE_MS", "");  // not set
@@ -82,6 +84,7 @@ TEST_F(OptionsTest, ReadsWhatIsSet) {
   EXPECT_EQ(options.cpu_threads, 3u);
   EXPECT_EQ(options.copy_ctas, 0u);
   EXPECT_EQ(options.relay_gpus, 3u);
+  EXPECT_TRUE(options.calibrate);
   EXPECT_EQ(options.staging, std::size_t{5} << 20);
   EXPECT_EQ(options.transfer_deadline, 1500ms);
   EXPECT_EQ(options.connect_deadline, 10s);

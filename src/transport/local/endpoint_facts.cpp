@@ -34,6 +34,7 @@ RouteFacts LocalEndpoint::facts(Op op, const Published& local, const ImportedMem
   if (copiers == nullptr) return f;
   const copy::GpuCopier& copier = *copiers->usual;
   f.kernel = kernels && copier.has_kernel();
+  f.rates = copier.rates(f.link);
   if (kernels) f.why_no_kernel = copier.kernel().what();
   f.resident = f.kernel && copiers->resident != nullptr;
   if (f.link == copy::Link::host) {

@@ -167,6 +167,7 @@ Status LocalTransport::map_device(ImportedMemory& memory, std::span<base::Fd> fd
     if (status.ok() && memory.wants_view(*device)) status = add_view(memory, *device, deadline);
     if (status.code() == Code::corrupt) return status;
     if (!status.ok() && first_failure.ok()) first_failure = status;
+    if (status.ok()) calibrate(*device, memory);
   }
   return memory.view(nullptr) ? Status() : first_failure;
 }
@@ -200,6 +201,20 @@ Status LocalTransport::add_view(ImportedMemory& memory, const cuda::Device& devi
     return corrupt("the key claims more than its CUDA allocation has");
   memory.add_view({&device, (*opened)->base() + key.allocation_offset, *std::move(opened)});
   return {};
+}
+
+void LocalTransport::calibrate(const cuda::Device& device, const ImportedMemory& memory) {
+  const Key& key = memory.key();
+  const GpuCopiers* const copiers = gpu_copiers(&device);
+  const auto view = memory.view(&device);
+  if (copiers == nullptr || copiers->calibration == nullptr || !view || view->device != &device ||
+      key.gpu == device.info().uuid || !key.peers.read ||
+      copiers->usual->rates(copy::Link::peer) != nullptr)
+    return;
+  const cuda::DeviceInfo* const other = options_.topology->find(key.gpu);
+  copiers->usual->set_rates(copy::Link::peer,
+                            copiers->calibration->rates_to(other == nullptr ? "" : other->name,
+                                                           view->address, key.bytes));
 }
 
 /// All of it at once, for whichever GPUs come up: the fds are here but now.

@@ -69,11 +69,19 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
     if (!made.ok()) return made.status();
     resident = *std::move(made);
   }
+  std::unique_ptr<copy::Calibration> calibration;
+  if (options_.calibrate && (*copier)->has_kernel()) {
+    auto made = copy::Calibration::create(**device, (*copier)->ctas());
+    if (!made.ok()) return made.status();
+    calibration = *std::move(made);
+    for (const copy::Link link : {copy::Link::host, copy::Link::same_gpu})
+      (*copier)->set_rates(link, calibration->rates(link));
+  }
   (*copier)->lend(copy::Relay::create(*options_.topology, **device, options_.relay_gpus));
   std::vector<std::shared_ptr<ImportedMemory>> imported;
   {
     const base::MutexLock lock(mutex_);
-    gpu_copiers_[*device] = {*std::move(copier), std::move(resident)};
+    gpu_copiers_[*device] = {*std::move(copier), std::move(resident), std::move(calibration)};
     for (const auto& [raw, import] : imports_)
       if (auto memory = import.memory.lock()) imported.push_back(std::move(memory));
   }

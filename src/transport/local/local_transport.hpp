@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/task_thread.hpp"
+#include "copy/calibration.hpp"
 #include "copy/cpu_copier.hpp"
 #include "copy/gpu_copier.hpp"
 #include "copy/resident_copier.hpp"
@@ -69,6 +70,7 @@ struct LocalOptions {
   unsigned cpu_threads = 1;
   std::optional<unsigned> copy_ctas{};          ///< Of one copy by a kernel. None: one for each SM.
   unsigned relay_gpus = 0;                      ///< Others whose links each GPU borrows.
+  bool calibrate = false;                       ///< By rates that are measured here.
   std::size_t staging = std::size_t{64} << 20;  ///< Pinned bytes at most, for pageable memory.
   std::size_t max_imports = kMaxImports;
 };
@@ -77,6 +79,7 @@ struct LocalOptions {
 struct GpuCopiers {
   std::unique_ptr<copy::GpuCopier> usual;
   std::unique_ptr<copy::ResidentCopier> resident;  ///< Null: it may not run our kernels.
+  std::unique_ptr<copy::Calibration> calibration;  ///< Null: likewise, or not asked for.
 };
 
 class LocalTransport final : public Transport, public PageKeeper {
@@ -158,6 +161,9 @@ class LocalTransport final : public Transport, public PageKeeper {
                    base::Deadline deadline);
   /// In a thread of its own, when that holds up nobody.
   void close(std::function<void()> closing);
+  /// The rates between that GPU and the memory, if they are to be had and not known.
+  void calibrate(const cuda::Device& device, const ImportedMemory& memory)
+      LINKSPAN_EXCLUDES(mutex_);
   Status add_view(ImportedMemory& memory, const cuda::Device& device, base::Deadline deadline);
 
   const LocalOptions options_;

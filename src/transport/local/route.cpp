@@ -35,7 +35,8 @@ copy::ShapeFacts shape_facts(const RouteFacts& f) {
           .bytes = f.shape.bytes,
           .link = f.link,
           .kernel_available = f.kernel,
-          .resident_available = f.resident && f.shape.wishes.low_latency};
+          .resident_available = f.resident && f.shape.wishes.low_latency,
+          .rates = f.rates};
 }
 
 copy::Method mapped_method(const RouteFacts& f) {
@@ -153,8 +154,9 @@ Explanation describe(const RouteFacts& f, const Route& chosen) {
         out.reason +=
             "; both processes use one GPU: without MPS their kernels are time-sliced, copies are "
             "not";
-      out.expected_gbps =
-          copy::expected_gbps(chosen.method, f.link, f.shape.bytes, f.shape.blocks, f.threads);
+      out.expected_gbps = copy::expected_gbps(chosen.method, f.link, f.shape.bytes, f.shape.blocks,
+                                              f.threads, f.rates);
+      if (f.rates != nullptr) out.reason += "; rates as measured in this process";
       if (chosen.method == copy::Method::pageable) {
         out.reason += "; the host memory is pageable: up to " + std::to_string(f.threads) +
                       " CPU threads copy it through pinned staging memory";

@@ -37,9 +37,10 @@ struct RouteFacts {
   unsigned threads = copy::kUsualThreads;  ///< Of ours that copy by the CPU; the peer's: unknown.
   unsigned links = 1;  ///< That a large copy from host memory to a GPU takes (copy/relay.hpp).
   copy::Link link = copy::Link::host;
-  bool to_gpu = false;    ///< Link::host: it is one to a GPU.
-  bool kernel = false;    ///< The device that would copy can do so by the kernel.
-  bool resident = false;  ///< It can do so by a resident kernel as well.
+  bool to_gpu = false;                 ///< Link::host: it is one to a GPU.
+  bool kernel = false;                 ///< The device that would copy can do so by the kernel.
+  bool resident = false;               ///< It can do so by a resident kernel as well.
+  const copy::Rates* rates = nullptr;  ///< Measured, of the device that would copy; null: built in.
   std::string_view why_no_kernel{};
   std::string_view why_one_link{};
   Shape shape{};

@@ -1,0 +1,163 @@
+#include "copy/calibration.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "copy/blocks_kernel.hpp"
+
+namespace linkspan::copy {
+namespace {
+
+constexpr unsigned kFew = 16, kMany = 1024, kLarge = 4;  // pieces: of 8 B, of 8 B, of all bytes
+constexpr unsigned kTries = 3;
+constexpr std::uint64_t kLittle = 8;
+
+// In pinned memory: words, the kernel's list, data.
+constexpr std::size_t kLine = 128, kAborted = kLine, kList = 2 * kLine;
+constexpr std::size_t kEntries = 16384, kData = kList + kEntries * sizeof(Piece);
+// In the GPU's: the word by which a kernel would be stopped, data twice.
+constexpr std::size_t kGpuData = kLine;
+
+struct Known {
+  using Key = std::tuple<std::string, std::string, Link>;
+  base::Mutex mutex;
+  std::map<Key, Rates> rates LINKSPAN_GUARDED_BY(mutex);
+
+  const Rates* find(const Key& key) LINKSPAN_EXCLUDES(mutex) {
+    const base::MutexLock lock(mutex);
+    const auto found = rates.find(key);
+    return found == rates.end() ? nullptr : &found->second;
+  }
+  const Rates* add(const Key& key, const Rates& measured) LINKSPAN_EXCLUDES(mutex) {
+    const base::MutexLock lock(mutex);
+    return &rates.try_emplace(key, measured).first->second;
+  }
+};
+
+Known& known() {
+  static Known& all = *new Known;  // never ends: copiers point into it
+  return all;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Calibration>> Calibration::create(const cuda::Device& device, unsigned ctas,
+                                                         Duration limit) {
+  const auto scope = device.enter();
+  if (!scope.ok()) return scope.status();
+  auto pinned = cuda::PinnedBuffer::create(*scope, kData + kBytes);
+  if (!pinned.ok()) return pinned.status();
+  std::fill_n(pinned->data(), kList, std::byte{0});
+  auto gpu = cuda::DeviceBuffer::create(*scope, kGpuData + 2 * kBytes);
+  if (!gpu.ok()) return gpu.status();
+  auto stream = cuda::Stream::create(*scope);
+  if (!stream.ok()) return stream.status();
+  if (Status s = stream->fill(*scope, gpu->address(), 0, kLine); !s.ok()) return s;
+  return std::unique_ptr<Calibration>(new Calibration(device, ctas, limit, *std::move(pinned),
+                                                      *std::move(gpu), *std::move(stream)));
+}
+
+Calibration::Calibration(const cuda::Device& device, unsigned ctas, Duration limit,
+                         cuda::PinnedBuffer pinned, cuda::DeviceBuffer gpu, cuda::Stream stream)
+    : device_(device),
+      ctas_(ctas),
+      limit_(limit),
+      pinned_(std::move(pinned)),
+      gpu_(std::move(gpu)),
+      stream_(std::move(stream)) {}
+
+const Rates* Calibration::rates(Link link) {
+  const cuda::CUdeviceptr own = gpu_.address() + kGpuData;
+  const cuda::CUdeviceptr other =
+      link == Link::host ? pinned_.device_address() + kData : own + kBytes;
+  return find_or_measure(link, {}, {.to = own, .from = other, .bytes = kBytes});
+}
+
+const Rates* Calibration::rates_to(const std::string& other, cuda::CUdeviceptr from,
+                                   std::uint64_t bytes) {
+  return find_or_measure(
+      Link::peer, other,
+      {.to = gpu_.address() + kGpuData, .from = from, .bytes = std::min(bytes, kBytes)});
+}
+
+const Rates* Calibration::find_or_measure(Link link, const std::string& other, const Ends& ends) {
+  const Known::Key key(device_.info().name, other, link);
+  if (const Rates* found = known().find(key)) return found;
+  if (ends.bytes < kLeast) return nullptr;
+  const base::MutexLock lock(mutex_);
+  if (!is_quiet()) return nullptr;
+  by_ = base::Clock::steady().now() + limit_;
+  const auto measured = measure(ends);
+  return measured ? known().add(key, *measured) : nullptr;
+}
+
+/// A start, what each piece adds to it, and bytes: three sizes tell the three.
+std::optional<Rates> Calibration::measure(const Ends& ends) {
+  const auto three = [&](Method method, unsigned many, double& start, double& piece,
+                         double& bytes) LINKSPAN_REQUIRES(mutex_) {
+    Ends little = ends;
+    little.bytes = kLittle;
+    const auto one = best(method, little, 1), more = best(method, little, many);
+    const auto all = best(method, ends, kLarge);
+    if (!one || !more || !all) return false;
+    piece = std::max(0.0, (*more - *one) / (many - 1));
+    start = std::max(0.0, *one - piece);
+    // Half of it on an H200; less than a tenth is noise.
+    const double moving = std::max(*all - start - kLarge * piece, *all / 10);
+    bytes = static_cast<double>(kLarge * ends.bytes) / moving;
+    return true;
+  };
+  Rates rates{};
+  if (!three(Method::copy_engine, kFew, rates.engine_us, rates.engine_us_a_piece,
+             rates.engine_bytes) ||
+      !three(Method::sm_kernel, kMany, rates.kernel_us, rates.kernel_us_a_piece,
+             rates.kernel_bytes))
+    return std::nullopt;
+  return rates;
+}
+
+std::optional<double> Calibration::best(Method method, const Ends& ends, unsigned pieces) {
+  const std::vector<Piece> list(pieces, Piece{ends.to, ends.from, ends.bytes});
+  std::optional<double> least;
+  for (unsigned i = 0; i <= kTries; ++i) {  // the first warms up
+    const base::Time begin = base::Clock::steady().now();
+    if (!run(method, list)) return std::nullopt;
+    const std::chrono::duration<double, std::micro> took = base::Clock::steady().now() - begin;
+    if (i != 0) least = std::min(least.value_or(took.count()), took.count());
+  }
+  return least;
+}
+
+/// False: not done in time, or refused.
+bool Calibration::run(Method method, std::span<const Piece> pieces) {
+  const auto scope = device_.enter();
+  if (!scope.ok()) return false;
+  Status status;
+  if (method == Method::sm_kernel) {
+    status = launch_blocks(*scope, stream_, device_, ctas_,
+                           {.entries = {reinterpret_cast<Piece*>(pinned_.data() + kList), kEntries},
+                            .address = pinned_.device_address() + kList,
+                            .abort_word = gpu_.address(),
+                            .aborted = pinned_.device_address() + kAborted},
+                           pieces, pieces.size() * pieces.front().bytes);
+  } else {
+    for (const Piece& each : pieces)
+      if (status.ok()) status = stream_.copy(*scope, each.to, each.from, each.bytes);
+  }
+  if (!status.ok() || !stream_.write_value(*scope, pinned_.device_address(), ++runs_).ok())
+    return false;
+  while (!is_quiet())
+    if (base::Clock::steady().now() > by_) return false;
+  return true;
+}
+
+bool Calibration::is_quiet() const {
+  auto& word = *reinterpret_cast<std::uint64_t*>(pinned_.data());
+  return std::atomic_ref(word).load(std::memory_order_acquire) == runs_;
+}
+
+}  // namespace linkspan::copy
