@@ -50,7 +50,7 @@ Result<Duration> KernelCopy::run(const KernelPages& pages, Duration limit, bool 
   if (!scope.ok()) return scope.status();
   const std::size_t count = pages.to_index.size(), index_bytes = count * sizeof(std::uint32_t);
   if (Status s = reserve(*scope, 2 * index_bytes); !s.ok()) return s;
-  if (on_gpu && !again)
+  if (on_gpu && (!again || !gpu_list_))
     if (Status s = upload(*scope, pages); !s.ok()) return s;
 
   const auto begin = Clock::now();

@@ -45,9 +45,9 @@ struct EngineOptions {
   /// visible GPUs, whose bytes go on over NVLink: twice the rate with one, if that link is idle.
   /// Costs a context and 32 MiB of memory on each. 0: none. None: the default, which is none.
   std::optional<unsigned> relay_gpus{};
-  /// Each process measures its GPUs' copiers at their first use, some milliseconds for each pair of
-  /// GPU models and link, and chooses between them by that. Keeps 12 MiB, 8 of them on the GPU.
-  /// None: the default, which is no: it chooses by what two H200 have reached.
+  /// Measures the copiers of each GPU at their first use, some milliseconds for each link, and
+  /// chooses between them by that; keeps 4 MiB of pinned memory and 9 of the GPU's for it. None:
+  /// the default, which is no: it chooses by what two H200 have reached.
   std::optional<bool> calibrate{};
   Duration transfer_deadline{0};
   /// Called by any thread, whole lines. Empty: stderr, from WARNING up.

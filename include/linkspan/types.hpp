@@ -72,7 +72,8 @@ struct Pages {
   /// Both lists are in memory of the GPU that copies, or pinned, and stay as they are until the
   /// transfer is quiet: its kernel reads them when it runs, so a kernel before it in the stream
   /// `after` may write them. A page whose index leaves its region is not copied, and the transfer
-  /// ends as invalid_argument. unreachable: no kernel of this process copies (the text says why).
+  /// ends as invalid_argument, other pages copied or not. A page has at most 512 MiB. unreachable:
+  /// no kernel of this process copies (the text says why). unsupported: to prepare them.
   bool indices_on_gpu = false;
 };
 

@@ -33,7 +33,7 @@ constexpr OptionInfo kTable[] = {
      "Other visible GPUs whose PCIe links and 32 MiB of whose memory each GPU borrows for large "
      "copies from pinned host memory. For GPUs whose links are idle."},
     {"calibrate", "LINKSPAN_CALIBRATE", "0 or 1", "0",
-     "Whether each process measures its GPUs' copiers at their first use, a few milliseconds for "
+     "Whether an Engine measures the copiers of its GPUs at their first use, some milliseconds for "
      "each link, and chooses by that; else by what two H200 have reached."},
     {"staging", "LINKSPAN_STAGING_MIB", "MiB", "64",
      "Pinned memory of an Engine through which copies between GPUs and pageable memory go, at "

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -21,27 +19,6 @@ constexpr std::size_t kLine = 128, kAborted = kLine, kList = 2 * kLine;
 constexpr std::size_t kEntries = 16384, kData = kList + kEntries * sizeof(Piece);
 // In the GPU's: the word by which a kernel would be stopped, data twice.
 constexpr std::size_t kGpuData = kLine;
-
-struct Known {
-  using Key = std::tuple<std::string, std::string, Link>;
-  base::Mutex mutex;
-  std::map<Key, Rates> rates LINKSPAN_GUARDED_BY(mutex);
-
-  const Rates* find(const Key& key) LINKSPAN_EXCLUDES(mutex) {
-    const base::MutexLock lock(mutex);
-    const auto found = rates.find(key);
-    return found == rates.end() ? nullptr : &found->second;
-  }
-  const Rates* add(const Key& key, const Rates& measured) LINKSPAN_EXCLUDES(mutex) {
-    const base::MutexLock lock(mutex);
-    return &rates.try_emplace(key, measured).first->second;
-  }
-};
-
-Known& known() {
-  static Known& all = *new Known;  // never ends: copiers point into it
-  return all;
-}
 
 }  // namespace
 
@@ -74,50 +51,45 @@ const Rates* Calibration::rates(Link link) {
   const cuda::CUdeviceptr own = gpu_.address() + kGpuData;
   const cuda::CUdeviceptr other =
       link == Link::host ? pinned_.device_address() + kData : own + kBytes;
-  return find_or_measure(link, {}, {.to = own, .from = other, .bytes = kBytes});
+  return find_or_measure(link, {.to = own, .from = other, .bytes = kBytes}, nullptr);
 }
 
-const Rates* Calibration::rates_to(const std::string& other, cuda::CUdeviceptr from,
-                                   std::uint64_t bytes) {
+const Rates* Calibration::rates_to(cuda::CUdeviceptr from, std::uint64_t bytes,
+                                   std::shared_ptr<const void> mapping) {
   return find_or_measure(
-      Link::peer, other,
-      {.to = gpu_.address() + kGpuData, .from = from, .bytes = std::min(bytes, kBytes)});
+      Link::peer, {.to = gpu_.address() + kGpuData, .from = from, .bytes = std::min(bytes, kBytes)},
+      std::move(mapping));
 }
 
-const Rates* Calibration::find_or_measure(Link link, const std::string& other, const Ends& ends) {
-  const Known::Key key(device_.info().name, other, link);
-  if (const Rates* found = known().find(key)) return found;
-  if (ends.bytes < kLeast) return nullptr;
+const Rates* Calibration::find_or_measure(Link link, const Ends& ends,
+                                          std::shared_ptr<const void> mapping) {
   const base::MutexLock lock(mutex_);
-  if (!is_quiet()) return nullptr;
+  std::optional<Rates>& known = known_.at(static_cast<std::size_t>(link));
+  if (known) return &*known;
+  if (ends.bytes < kLeast || !is_quiet()) return nullptr;
   by_ = base::Clock::steady().now() + limit_;
-  const auto measured = measure(ends);
-  return measured ? known().add(key, *measured) : nullptr;
+  mapping_ = std::move(mapping);
+  const auto engine = measure(Method::copy_engine, kFew, ends);
+  const auto kernel = engine ? measure(Method::sm_kernel, kMany, ends) : engine;
+  if (is_quiet()) mapping_.reset();
+  if (!kernel) return nullptr;
+  return &known.emplace(Rates{.engine = *engine, .kernel = *kernel});
 }
 
 /// A start, what each piece adds to it, and bytes: three sizes tell the three.
-std::optional<Rates> Calibration::measure(const Ends& ends) {
-  const auto three = [&](Method method, unsigned many, double& start, double& piece,
-                         double& bytes) LINKSPAN_REQUIRES(mutex_) {
-    Ends little = ends;
-    little.bytes = kLittle;
-    const auto one = best(method, little, 1), more = best(method, little, many);
-    const auto all = best(method, ends, kLarge);
-    if (!one || !more || !all) return false;
-    piece = std::max(0.0, (*more - *one) / (many - 1));
-    start = std::max(0.0, *one - piece);
-    // Half of it on an H200; less than a tenth is noise.
-    const double moving = std::max(*all - start - kLarge * piece, *all / 10);
-    bytes = static_cast<double>(kLarge * ends.bytes) / moving;
-    return true;
-  };
-  Rates rates{};
-  if (!three(Method::copy_engine, kFew, rates.engine_us, rates.engine_us_a_piece,
-             rates.engine_bytes) ||
-      !three(Method::sm_kernel, kMany, rates.kernel_us, rates.kernel_us_a_piece,
-             rates.kernel_bytes))
-    return std::nullopt;
-  return rates;
+std::optional<Rate> Calibration::measure(Method method, unsigned many, const Ends& ends) {
+  Ends little = ends;
+  little.bytes = kLittle;
+  const auto one = best(method, little, 1), more = best(method, little, many);
+  const auto all = best(method, ends, kLarge);
+  if (!one || !more || !all) return std::nullopt;
+  const double piece = std::max(0.0, (*more - *one) / (many - 1));
+  const double start = std::max(0.0, *one - piece);
+  // Half of it on an H200; less than a tenth is noise.
+  const double moving = std::max(*all - start - kLarge * piece, *all / 10);
+  return Rate{.start_us = start,
+              .piece_us = piece,
+              .bytes = static_cast<double>(kLarge * ends.bytes) / moving};
 }
 
 std::optional<double> Calibration::best(Method method, const Ends& ends, unsigned pieces) {
@@ -136,6 +108,7 @@ std::optional<double> Calibration::best(Method method, const Ends& ends, unsigne
 bool Calibration::run(Method method, std::span<const Piece> pieces) {
   const auto scope = device_.enter();
   if (!scope.ok()) return false;
+  ++runs_;  // from now on something may be under way
   Status status;
   if (method == Method::sm_kernel) {
     status = launch_blocks(*scope, stream_, device_, ctas_,
@@ -148,7 +121,7 @@ bool Calibration::run(Method method, std::span<const Piece> pieces) {
     for (const Piece& each : pieces)
       if (status.ok()) status = stream_.copy(*scope, each.to, each.from, each.bytes);
   }
-  if (!status.ok() || !stream_.write_value(*scope, pinned_.device_address(), ++runs_).ok())
+  if (!stream_.write_value(*scope, pinned_.device_address(), runs_).ok() || !status.ok())
     return false;
   while (!is_quiet())
     if (base::Clock::steady().now() > by_) return false;

@@ -1,18 +1,17 @@
 // copy/calibration.hpp - how fast the copiers of one GPU are, measured.
 //
-// A few copies of its own on a stream of its own, some milliseconds once in a process for each pair
-// of GPU models and Link: who finds them known pays nothing. They share the GPU with whatever runs
-// there, so the best of three counts.
-// Threads: any thread; off every lock.
-// Invariants: the Device outlives it, no measurement takes longer than kLimit, and nothing of it is
-// freed before its end: to free waits for whatever runs on the GPU, a user's kernel too.
+// A few copies of its own on a stream of its own, some milliseconds once for each Link. They share
+// the GPU with whatever runs there, so the best of three counts.
+// Threads: any thread; 100 ms, so off the Worker's lock and off the Control thread.
+// Invariants: the Device outlives it, and nothing of it is freed before its end: to free waits for
+// whatever runs on the GPU, a user's kernel too.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 
 #include "base/mutex.hpp"
 #include "copy/chooser.hpp"
@@ -32,12 +31,14 @@ class Calibration {
   static Result<std::unique_ptr<Calibration>> create(const cuda::Device& device, unsigned ctas,
                                                      Duration limit = kLimit);
 
-  /// Over Link::host and same_gpu: between own memory.
+  /// Over Link::host and same_gpu: between own memory. Null: not known, and not to be had now.
+  /// Else lives as long as this.
   const Rates* rates(Link link);
-  /// Over Link::peer: reads `bytes` bytes at `from`, memory of another GPU of model `other`.
-  /// Null: neither known nor to be had now, or fewer than kLeast. Else lives as long as the
-  /// process.
-  const Rates* rates_to(const std::string& other, cuda::CUdeviceptr from, std::uint64_t bytes);
+  /// Over Link::peer: reads `bytes` bytes at `from`, memory of another GPU, the first of which
+  /// counts for all. `mapping` keeps it mapped, should it still be read at the limit. Null also of
+  /// fewer than kLeast.
+  const Rates* rates_to(cuda::CUdeviceptr from, std::uint64_t bytes,
+                        std::shared_ptr<const void> mapping);
 
  private:
   struct Ends {
@@ -46,8 +47,9 @@ class Calibration {
   };
   Calibration(const cuda::Device& device, unsigned ctas, Duration limit, cuda::PinnedBuffer pinned,
               cuda::DeviceBuffer gpu, cuda::Stream stream);
-  const Rates* find_or_measure(Link link, const std::string& other, const Ends& ends);
-  std::optional<Rates> measure(const Ends& ends) LINKSPAN_REQUIRES(mutex_);
+  const Rates* find_or_measure(Link link, const Ends& ends, std::shared_ptr<const void> mapping);
+  std::optional<Rate> measure(Method method, unsigned many, const Ends& ends)
+      LINKSPAN_REQUIRES(mutex_);
   /// Microseconds of `pieces` copies of so many bytes.
   std::optional<double> best(Method method, const Ends& ends, unsigned pieces)
       LINKSPAN_REQUIRES(mutex_);
@@ -58,6 +60,8 @@ class Calibration {
   const unsigned ctas_;
   const Duration limit_;
   base::Mutex mutex_;  // one measurement at a time
+  std::array<std::optional<Rates>, 3> known_ LINKSPAN_GUARDED_BY(mutex_);  // by Link; never changed
+  std::shared_ptr<const void> mapping_ LINKSPAN_GUARDED_BY(mutex_);        // also the import's
   cuda::PinnedBuffer pinned_;
   cuda::DeviceBuffer gpu_;
   cuda::Stream stream_;  // last: ends before what it writes to

@@ -12,12 +12,14 @@ namespace {
 // 580 (docs/cuda_notes.md, "rates"). Rates are a microsecond's bytes: 1e3 is 1 GB/s. The model
 // gives, from start() to the end seen by poll(), within a tenth: copy engine 8 B 6.7 us, 1 MiB 9.8,
 // 16 x 1 MiB 85; kernel 8 B 10.9, 1 MiB 14, 16 x 1 MiB 63, 8192 x 4 KiB 121.
-constexpr double kEngineUs = 4.4, kEngineUsAPiece = 2.4;   // one copy after the other
-constexpr double kKernelUs = 11, kKernelUsAPiece = 0.002;  // the list is written and read
-constexpr std::array kBuiltIn = {                          // [Link]
-    Rates{kEngineUs, kEngineUsAPiece, 55.5e3, kKernelUs, kKernelUsAPiece, 51.4e3},
-    Rates{kEngineUs, kEngineUsAPiece, 396.7e3, kKernelUs, kKernelUsAPiece, 356e3},
-    Rates{kEngineUs, kEngineUsAPiece, 1510e3, kKernelUs, kKernelUsAPiece, 1400e3}};
+constexpr double kEngineUs = 4.4, kEnginePieceUs = 2.4;   // one copy after the other
+constexpr double kKernelUs = 11, kKernelPieceUs = 0.002;  // the list is written and read
+constexpr Rates rates_of(double engine_bytes, double kernel_bytes) {
+  return {.engine = {kEngineUs, kEnginePieceUs, engine_bytes},
+          .kernel = {kKernelUs, kKernelPieceUs, kernel_bytes}};
+}
+constexpr std::array kBuiltIn = {rates_of(55.5e3, 51.4e3), rates_of(396.7e3, 356e3),
+                                 rates_of(1510e3, 1400e3)};  // [Link]
 // Per thread, faster than any was seen; all of `pageable` share a link.
 constexpr double kMemcpyAtBest = 14e3, kCrossAtBest = 8e3, kPageableAtBest = 14e3;
 constexpr double kEngineAtBest = 1.02;                      // of Rates
@@ -48,18 +50,21 @@ double microseconds(Method method, Link between, std::uint64_t bytes, std::uint6
                     unsigned threads, const Rates* rates) {
   const auto size = static_cast<double>(bytes), count = static_cast<double>(pieces);
   const Rates& r = rates != nullptr ? *rates : built_in(between);
+  const auto by = [&](const Rate& rate) {
+    return rate.start_us + count * rate.piece_us + size / rate.bytes;
+  };
   switch (method) {
     case Method::copy_engine:
-      return r.engine_us + count * r.engine_us_a_piece + size / r.engine_bytes;
+      return by(r.engine);
     case Method::sm_kernel:
-      return r.kernel_us + count * r.kernel_us_a_piece + size / r.kernel_bytes;
+      return by(r.kernel);
     case Method::resident:
       return kResidentUs + size / kResidentBytes;
     case Method::cpu_threads:
       return kExecutorUs + size / kMemcpyBytes(workers(bytes, kChunkBytes, threads));
     case Method::pageable:
       return kExecutorUs +
-             size / std::min(kPageableBytes(workers(bytes, kStagedBytes, threads)), r.engine_bytes);
+             size / std::min(kPageableBytes(workers(bytes, kStagedBytes, threads)), r.engine.bytes);
     case Method::cross_process:
       return kExecutorUs + size / kCrossBytes;
   }
@@ -100,16 +105,18 @@ double relayed_gbps(std::uint64_t bytes, std::uint64_t pieces, unsigned links) {
   if (bytes == 0) return 0;
   const auto chunk = static_cast<double>(kRelayChunk);
   const double share = static_cast<double>(bytes) / links;
-  const double us = kEngineUs + static_cast<double>(pieces) * kEngineUsAPiece +
-                    share / built_in(Link::host).engine_bytes + share / chunk * kEngineUsAPiece +
-                    chunk / built_in(Link::peer).engine_bytes + kHandOverUs;
+  const double us = kEngineUs + static_cast<double>(pieces) * kEnginePieceUs +
+                    share / built_in(Link::host).engine.bytes + share / chunk * kEnginePieceUs +
+                    chunk / built_in(Link::peer).engine.bytes + kHandOverUs;
   return static_cast<double>(bytes) / us / 1e3;
 }
 
 Duration earliest_time(Method method, Link link, std::uint64_t bytes, unsigned threads,
                        const Rates* rates) {
-  const Rates& r = rates != nullptr ? *rates : built_in(link);
-  const double moved = std::max(r.engine_bytes, r.kernel_bytes) * kEngineAtBest;
+  const Rates& known = built_in(link);
+  const Rates& r = rates != nullptr ? *rates : known;
+  const double moved = kEngineAtBest * std::max({known.engine.bytes, known.kernel.bytes,
+                                                 r.engine.bytes, r.kernel.bytes});
   const auto size = static_cast<double>(bytes);
   const auto most = [bytes, threads](std::uint64_t each) {
     return static_cast<double>(workers(bytes, each, threads));
@@ -122,7 +129,7 @@ Duration earliest_time(Method method, Link link, std::uint64_t bytes, unsigned t
       break;
     case Method::copy_engine:
     case Method::sm_kernel:
-      at_least = std::min(r.engine_us, r.kernel_us);
+      at_least = std::min({known.engine.start_us, r.engine.start_us, r.kernel.start_us});
       at_best = moved;
       break;
     case Method::cpu_threads:

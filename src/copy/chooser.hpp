@@ -1,9 +1,9 @@
 // copy/chooser.hpp - which copier suits a shape, and how fast it should be.
 //
 // Pure: rates in, a Method or a time out, so that explain() and the path of a byte give one answer.
-// They are built in, and where they come from is said beside each in chooser.cpp, or those that
-// calibration.hpp has measured. They choose between copiers and tell a Watcher when to look;
-// nothing is wrong when a machine is faster or slower.
+// The rates are built in (chooser.cpp says beside each where it comes from) or measured
+// (calibration.hpp). They choose between copiers and tell a Watcher when to look; nothing is wrong
+// when a machine is faster or slower.
 // Threads: any thread.
 #pragma once
 
@@ -14,11 +14,14 @@
 
 namespace linkspan::copy {
 
-/// What the copiers of a GPU take over one Link: a start, what each piece adds, and bytes, at so
-/// many a microsecond: 1e3 is 1 GB/s.
+/// What a copier takes: a start, what each piece adds to it, and bytes, at so many a microsecond:
+/// 1e3 is 1 GB/s.
+struct Rate {
+  double start_us, piece_us, bytes;
+};
+/// Of a GPU over one Link.
 struct Rates {
-  double engine_us, engine_us_a_piece, engine_bytes;
-  double kernel_us, kernel_us_a_piece, kernel_bytes;
+  Rate engine, kernel;
 };
 /// Of one H200 and the next (chooser.cpp).
 const Rates& built_in(Link link) noexcept;
@@ -42,7 +45,8 @@ inline constexpr unsigned kUsualThreads = 8;
 Duration expected_time(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces,
                        unsigned threads = kUsualThreads, const Rates* rates = nullptr);
 
-/// No order ends before that: for who sleeps meanwhile. `threads` may share it.
+/// No order ends before that: for who sleeps meanwhile. `threads` may share it. By the faster of
+/// `rates` and what is built in, for a busy GPU measures slow.
 Duration earliest_time(Method method, Link link, std::uint64_t bytes, unsigned threads,
                        const Rates* rates = nullptr);
 

@@ -180,6 +180,7 @@ Result<Ticket> GpuCopier::start(const Order& order) {
   running = {.number = number,
              .entries = queued.entries + beside,
              .slot = slot,
+             .first = pages.first,
              .way = way,
              .chunks = queued.chunks,
              .status = queued.status,
@@ -187,10 +188,7 @@ Result<Ticket> GpuCopier::start(const Order& order) {
              .looked = now};
   lane.submitted = number;
   lane.entries += running.entries;
-  if (slot != nullptr) {
-    slot->state = Slot::State::busy;
-    slot->first = pages.first;
-  }
+  if (slot != nullptr) slot->state = Slot::State::busy;
   if (number == lane.quiet + 1) lane.next_query = running.due + kOverdue;
   if (!written.ok()) lane.next_query = now;  // the word will not tell: only the stream can
   if (queued.status.scope() == Scope::process || !queued.joined) lose(queued.status);
@@ -278,7 +276,7 @@ void GpuCopier::retire(Lane& lane, std::uint64_t up_to) {
       if (order.number > up_to) break;
       lane.entries -= order.entries;
       if (order.slot != nullptr) {
-        Status said = retire_slot(*order.slot);
+        Status said = retire_slot(*order.slot, order.first);
         if (order.status.ok()) order.status = std::move(said);
       }
       if (order.chunks != 0) {

@@ -82,8 +82,10 @@ class GpuCopier final : public Copier {
   /// Why none is lent; OK: links() are taken from kRelayLeast on.
   const Status& relay() const noexcept { return no_relay_; }
   unsigned links() const noexcept { return relay_ != nullptr ? relay_->links() : 1; }
-  /// As measured, which live as long as the process; any thread. Null: built in.
-  void set_rates(Link link, const Rates* rates) noexcept { rates_of(link) = rates; }
+  /// As measured, which outlive this; any thread. Null: built in.
+  void set_rates(Link link, const Rates* rates) noexcept {
+    rates_[static_cast<std::size_t>(link)] = rates;
+  }
   const Rates* rates(Link link) const noexcept { return rates_[static_cast<std::size_t>(link)]; }
   /// Why sm_kernel is `unsupported`; OK: it is not.
   const Status& kernel() const noexcept { return kernel_; }
@@ -116,13 +118,13 @@ class GpuCopier final : public Copier {
     std::uint64_t* cleared = nullptr;  // the abort word is zero again, and will stay so
     cuda::CUdeviceptr list_device = 0, aborted_device = 0, refused_device = 0, cleared_device = 0,
                       abort_word = 0;
-    std::uint64_t first = 0;  // PageList::first
     State state = State::idle;
   };
   struct Running {
     std::uint64_t number = 0;   // within the lane, from 1; zero: free
     unsigned entries = 0;       // in the stream; zero: had no bytes, was quiet from the start
     Slot* slot = nullptr;       // of a kernel
+    std::uint64_t first = 0;    // PageList::first
     Relay::Way* way = nullptr;  // of what took lent links:
     unsigned chunks = 0;        // so many chunks
     Status status{};            // of the submission; the end of the order once it is quiet
@@ -172,15 +174,12 @@ class GpuCopier final : public Copier {
   Status write_word(const cuda::DeviceScope& scope, Lane& lane, std::uint64_t number);
   Status launch_pages(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
                       const PageList& pages, unsigned most_ctas) const;
-  std::atomic<const Rates*>& rates_of(Link link) noexcept {
-    return rates_[static_cast<std::size_t>(link)];
-  }
   static std::size_t slot_bytes() noexcept;
   static Slot carve_slot(const cuda::PinnedBuffer& memory, std::size_t offset,
                          cuda::CUdeviceptr abort_word);
   static Slot* idle_slot(Lane& lane);
   void ask_to_stop(Slot& slot);
-  Status retire_slot(Slot& slot);  // what its kernel says
+  Status retire_slot(Slot& slot, std::uint64_t first);  // what its kernel says
 
   Running* find(Ticket ticket);
   void advance(Lane& lane);  // takes note of what has ended

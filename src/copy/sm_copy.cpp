@@ -38,9 +38,11 @@ struct RefusedPage {
     return "page " + std::to_string(first + position()) +
            " leaves its region: " + std::to_string(static_cast<std::uint32_t>(word)) +
            " in the list of the " + ((word & kOfTarget) != 0 ? "target" : "source") +
-           "; the pages within were copied";
+           "; other pages may have been copied";
   }
 };
+
+static_assert(GpuCopier::kPages < 1u << 30);  // RefusedPage::position()
 
 /// As fine as it takes to give every warp work, as coarse as the list is long.
 std::uint64_t entry_bytes(std::uint64_t pieces, std::uint64_t bytes, std::uint64_t warps,
@@ -159,11 +161,10 @@ void GpuCopier::ask_to_stop(Slot& slot) {
     slot.state = Slot::State::aborting;
 }
 
-Status GpuCopier::retire_slot(Slot& slot) {
+Status GpuCopier::retire_slot(Slot& slot, std::uint64_t first) {
   const RefusedPage refused{std::atomic_ref(*slot.refused).load(std::memory_order_relaxed)};
   Status said;
-  if (refused.word != 0)
-    said = Status(Code::invalid_argument, Scope::request, refused.text(slot.first));
+  if (refused.word != 0) said = Status(Code::invalid_argument, Scope::request, refused.text(first));
   if (slot.state != Slot::State::aborting) {
     slot.state = Slot::State::idle;
     return said;

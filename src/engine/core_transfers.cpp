@@ -12,6 +12,32 @@ std::uint64_t bytes_there(const Sides& sides) {
   return std::min(sides.remote->bytes, sides.remote->mappings[sides.transport]->bytes());
 }
 
+/// In whose memory both lists are; zero: pinned. What lies between the ends of one is of the same
+/// allocation, or of another that is mapped behind it.
+Result<GpuUuid> gpu_of_indices(const cuda::Topology* topology, const Pages& pages) {
+  const auto bad = [](const std::string& why) {
+    return Status(Code::invalid_argument, Scope::request, "page indices on a GPU " + why);
+  };
+  if (topology == nullptr) return bad("and no GPU in this process");
+  GpuUuid found{};
+  for (const auto& list : {pages.local_index, pages.remote_index}) {
+    if (reinterpret_cast<std::uintptr_t>(list.data()) % alignof(std::uint32_t) != 0)
+      return bad("that are not at a multiple of 4 bytes");
+    const auto first = topology->identify(&list.front()), last = topology->identify(&list.back());
+    for (const auto& end : {first, last}) {
+      if (!end.ok()) return end.status();
+      const bool on_gpu = end->kind == MemoryKind::device;
+      if (!on_gpu && (end->kind != MemoryKind::pinned || end->buffer_id != first->buffer_id))
+        return bad("that lie in " + std::string(name_of(end->kind)) +
+                   " memory: put them into one allocation of a GPU or of pinned memory");
+      if (on_gpu && found != GpuUuid{} && found != end->gpu)
+        return bad("of which some lie in memory of another GPU than the rest");
+      if (on_gpu) found = end->gpu;
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 Result<Sides> Core::sides(std::uint64_t peer, Op op, const Region& local,
@@ -62,16 +88,22 @@ Result<Core::Planned> Core::plan(const Sides& sides, const UserShape& shape) con
   if (const auto* pages = std::get_if<Pages>(&shape)) {
     if (Status status = transport::check_pages(*pages, here, there, kAnySize); !status.ok())
       return status;
-    if (pages->indices_on_gpu && !limits.gpu_indices)
-      return Status(Code::unsupported, Scope::request,
-                    std::string(transports_[sides.transport]->name()) +
-                        " takes no page indices on a GPU: copy them to host memory");
-    if (pages->indices_on_gpu && pages->page_bytes > limits.max_batch_bytes)
-      return Status(Code::invalid_argument, Scope::request,
-                    "pages of " + std::to_string(pages->page_bytes) +
-                        " bytes with indices on a GPU; at most " +
-                        std::to_string(limits.max_batch_bytes));
+    Result<GpuUuid> gpu = GpuUuid{};
+    if (pages->indices_on_gpu && !pages->local_index.empty()) {
+      if (!limits.gpu_indices)
+        return Status(Code::unsupported, Scope::request,
+                      std::string(transports_[sides.transport]->name()) +
+                          " takes no page indices on a GPU: copy them to host memory");
+      if (pages->page_bytes > limits.max_batch_bytes)
+        return Status(Code::invalid_argument, Scope::request,
+                      "pages of " + std::to_string(pages->page_bytes) +
+                          " bytes with indices on a GPU; at most " +
+                          std::to_string(limits.max_batch_bytes));
+      gpu = gpu_of_indices(topology_.get(), *pages);
+      if (!gpu.ok()) return gpu.status();
+    }
     planned = {make_plan(*pages, limits), transport::shape_of(*pages)};
+    planned.plan.indices_gpu = *gpu;
     return planned;
   }
   if (const auto* strides = std::get_if<Strides>(&shape)) {

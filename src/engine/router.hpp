@@ -25,6 +25,7 @@ struct Plan {
   Pages pages;                      ///< The lists are the user's until keep().
   std::vector<std::uint32_t> kept;  ///< His lists, one behind the other.
   Strides strides;
+  GpuUuid indices_gpu{};          ///< Batch::indices_gpu
   std::uint64_t pieces = 0;       ///< Pages, or blocks of strides, perhaps cut;
   std::uint64_t at_once = 0;      ///< so many in each batch but the last,
   std::uint64_t piece_bytes = 0;  ///< of at most so many bytes.

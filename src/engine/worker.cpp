@@ -79,6 +79,7 @@ Status Worker::post_next(PeerRecord& peer, TransferState& transfer) {
        .checked = plan.checked,
        .kept = transfer.prepared != nullptr ? transfer.prepared->kept.get() : nullptr,
        .first = plan.first(transfer.posted),
+       .indices_gpu = plan.indices_gpu,
        .streams = {.after = transfer.mark ? &**transfer.mark : nullptr,
                    .stream = transfer.stream.key,
                    .release = last && transfer.wants_release ? &transfer.behind : nullptr},

@@ -165,8 +165,7 @@ class Registry {
   mutable base::Mutex mutex_;
   std::uint64_t last_serial_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   std::map<std::uint64_t, Entry> entries_ LINKSPAN_GUARDED_BY(mutex_);  // by serial
-  /// Those of the entries that have a HostBacking: few, where messages make thousands that have
-  /// none.
+  /// Also the entries', which have a HostBacking: few, where messages make thousands without.
   std::map<std::uint64_t, std::shared_ptr<const Registration>> backed_ LINKSPAN_GUARDED_BY(mutex_);
   std::size_t exclusive_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // of the entries
   std::uint64_t last_version_ LINKSPAN_GUARDED_BY(mutex_) = 0;

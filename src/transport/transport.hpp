@@ -93,7 +93,9 @@ struct Batch {
   /// Of pages that were checked: what this transport made of lists of which the shape's are a part.
   /// Borrowed until the Completion, and the shape's lists with it.
   const KeptPages* kept = nullptr;
-  std::uint64_t first = 0;   ///< Of pages: where the shape's lists begin in the user's.
+  std::uint64_t first = 0;  ///< Of pages: where the shape's lists begin in the user's, or `kept`.
+  /// Of Pages::indices_on_gpu: in whose memory they are, as was asked. Zero: pinned.
+  GpuUuid indices_gpu{};
   StreamLinks streams = {};  ///< Read during post() only.
   Wishes wishes = {};
   Way* way = nullptr;        ///< Out: as post() chose it. Null: nobody asks.
@@ -128,7 +130,8 @@ struct NextLook {
 struct Shape {
   std::uint64_t blocks = 0, bytes = 0;
   Wishes wishes = {};
-  bool gpu_indices = false;  ///< Only a kernel can read which pages they are.
+  bool gpu_indices = false;  ///< Only a kernel can read which pages they are: of `indices_gpu`,
+  GpuUuid indices_gpu{};     ///< or zero: of any GPU.
 };
 
 /// One connection to one peer. Batches may complete in any order.

@@ -159,6 +159,33 @@ TEST_P(EngineGpuIndices, AreReadInTheOrderOfTheStreamThatWritesThem) {
   });
 }
 
+TEST_P(EngineGpuIndices, OfAHeldStreamAreCanceled) {
+  const Lists lists = written({0, 1, 2}, {0, 1, 2});
+  world().move(near(), far(), Op::write, blocks_of(64, {0, 1, 2}, {0, 1, 2}), [&] {
+    stream_->hold();
+    std::vector<Transfer> begun;
+    for (int i = 0; i < 3; ++i)
+      begun.push_back(
+          take(start(Op::write, lists.pages(64), {.deadline = 20s, .after = stream_->order()})));
+    EXPECT_EQ(begun[1].cancel().code(), Code::pending);
+    stream_->go_on();
+    const Status end = begun[1].wait(10s);
+    EXPECT_TRUE(end.ok() || end.code() == Code::canceled) << end.to_string();
+    EXPECT_EQ(begun[0].wait(10s).to_string(), "ok");
+    return Result<Transfer>(begun[2]);
+  });
+}
+
+TEST_P(EngineGpuIndices, AWrongOneInTheFirstBatchEndsTheTransfer) {
+  constexpr std::uint64_t kPage = 13;
+  Indices ours = shuffled(kPage, 40'000, 1), theirs = shuffled(kPage, 40'000, 2);
+  theirs[5] = ~0u;
+  const Lists lists = written(ours, theirs);
+  const Status end = finished(start(Op::write, lists.pages(kPage), {.low_latency = true}));
+  EXPECT_EQ(end.code(), Code::invalid_argument) << end.to_string();
+  EXPECT_NE(end.what().find("page 5 leaves its region"), std::string::npos) << end.to_string();
+}
+
 TEST_P(EngineGpuIndices, ManyAtOnceWaitTheirTurn) {
   constexpr std::uint64_t kPage = 64;
   constexpr std::size_t kTransfers = 400, kEach = 50;  // more than are in flight at a time
@@ -199,6 +226,15 @@ TEST_P(EngineGpuIndices, WhatIsNoListIsRefused) {
   const auto no_kernel = start(Op::write, good, {.copy_ctas = 0u});
   EXPECT_EQ(no_kernel.status().code(), Code::unreachable) << no_kernel.status().to_string();
   EXPECT_NE(no_kernel.status().what().find("copy_ctas is 0"), std::string::npos);
+  Lists elsewhere = lists_of(3);
+  Pages mixed = good;
+  mixed.remote_index = elsewhere.pages(64).remote_index;
+  mixed.page_bytes = 0;  // nothing is read, and nothing moves
+  EXPECT_EQ(finished(start(Op::write, mixed)).to_string(), "ok");
+  Pages none;
+  none.page_bytes = 64;
+  none.indices_on_gpu = true;
+  EXPECT_EQ(finished(start(Op::write, none)).to_string(), "ok");
 }
 
 TEST_P(EngineGpuIndices, TakeTheKernelWhereACopyEngineWouldBeFaster) {

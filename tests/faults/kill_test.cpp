@@ -353,6 +353,9 @@ void write_rows(const Tally& tally, std::uint64_t leaks) {
   };
   const bool good = !::testing::Test::HasFailure();
   Json rows{{{"id", "contained_runs"}, {"value", tally.contained ? 1 : 0}, {"unit", "count"}}};
+  if (tally.contained && tally.lost + tally.late != 0)  // before it
+    rows.insert(rows.end(), {count("lost_bytes", tally.lost, 0, tally.lost == 0),
+                             count("late_bytes", tally.late, 0, tally.late == 0)});
   if (!tally.contained)
     rows.insert(rows.end(), {count("kill_rounds", kills, kBar, good && kills >= kBar),
                              {{"id", "kill_to_quiet.max"},

@@ -28,57 +28,48 @@ class CalibrationOnDevice : public cuda::OnDevice {
   }
   /// In the results, for who compares them with those that are built in.
   static void tell(const std::string& link, const Rates& r) {
-    const auto line = [](double start, double piece, double bytes) {
-      return std::to_string(start) + " us + " + std::to_string(piece) + " us a piece, " +
-             std::to_string(bytes / 1e3) + " GB/s";
+    const auto line = [](const Rate& rate) {
+      return std::to_string(rate.start_us) + " us + " + std::to_string(rate.piece_us) +
+             " us a piece, " + std::to_string(rate.bytes / 1e3) + " GB/s";
     };
-    RecordProperty(link + ".copy_engine", line(r.engine_us, r.engine_us_a_piece, r.engine_bytes));
-    RecordProperty(link + ".sm_kernel", line(r.kernel_us, r.kernel_us_a_piece, r.kernel_bytes));
+    RecordProperty(link + ".copy_engine", line(r.engine));
+    RecordProperty(link + ".sm_kernel", line(r.kernel));
   }
-  const Rates* rates_to(const std::string& other) {
-    return calibration->rates_to(other, memory->address(), memory->bytes());
-  }
-  /// A model that this process does not know yet, whose tests may be repeated.
-  static std::string model() {
-    static int models = 0;
-    return "model " + std::to_string(++models);
+  const Rates* rates_to() {
+    return calibration->rates_to(memory->address(), memory->bytes(), mapping);
   }
 
   std::unique_ptr<Calibration> calibration;
   std::optional<cuda::DeviceBuffer> memory;
+  const std::shared_ptr<const void> mapping = std::make_shared<int>();  // what stands for one
 };
 
-TEST_F(CalibrationOnDevice, MeasuresEachLinkOnceInAProcess) {
-  const auto another = take(Calibration::create(*device, 4, kPlenty));
+TEST_F(CalibrationOnDevice, MeasuresEachLinkOnce) {
   const auto sound = [](const Rates* rates) {
     ASSERT_NE(rates, nullptr);
-    for (const double bytes : {rates->engine_bytes, rates->kernel_bytes}) {
-      EXPECT_GT(bytes, 1);
-      EXPECT_LT(bytes, 1e7);
-    }
-    for (const double us : {rates->engine_us + rates->engine_us_a_piece,
-                            rates->kernel_us + rates->kernel_us_a_piece}) {
-      EXPECT_GT(us, 0);
-      EXPECT_LT(us, 1e4);
+    for (const Rate& rate : {rates->engine, rates->kernel}) {
+      EXPECT_GT(rate.bytes, 1);
+      EXPECT_LT(rate.bytes, 1e7);
+      EXPECT_GT(rate.start_us + rate.piece_us, 0);
+      EXPECT_LT(rate.start_us + rate.piece_us, 1e4);
     }
   };
   for (const Link link : {Link::host, Link::same_gpu}) {
     const Rates* rates = calibration->rates(link);
     sound(rates);
     tell(link == Link::host ? "host" : "same_gpu", *rates);
-    EXPECT_EQ(another->rates(link), rates);
+    EXPECT_EQ(calibration->rates(link), rates);
   }
-  const std::string one = model();
-  const Rates* rates = rates_to(one);
+  const Rates* rates = rates_to();
   sound(rates);
-  EXPECT_EQ(another->rates_to(one, 0, 0), rates) << "known: nothing is touched";
-  EXPECT_NE(rates_to(model()), rates);
+  EXPECT_EQ(calibration->rates_to(0, 0, nullptr), rates) << "known: nothing is touched";
+  EXPECT_EQ(mapping.use_count(), 1);
 }
 
 TEST_F(CalibrationOnDevice, TooLittleMemoryTellsNothing) {
-  const std::string one = model();
-  EXPECT_EQ(calibration->rates_to(one, memory->address(), Calibration::kLeast - 1), nullptr);
-  EXPECT_NE(calibration->rates_to(one, memory->address(), Calibration::kLeast), nullptr);
+  const std::uint64_t at = memory->address();
+  EXPECT_EQ(calibration->rates_to(at, Calibration::kLeast - 1, mapping), nullptr);
+  EXPECT_NE(calibration->rates_to(at, Calibration::kLeast, mapping), nullptr);
 }
 
 TEST_F(CalibrationOnDevice, NobodyWaitsForAGpuThatStandsStill) {
@@ -86,16 +77,17 @@ TEST_F(CalibrationOnDevice, NobodyWaitsForAGpuThatStandsStill) {
   if (!fake) GTEST_SKIP() << "needs the simulated driver";
   calibration = take(Calibration::create(*device, 4));
   test::FakeCudaHold held(fake, device->info().ordinal);
-  const std::string one = model();
   const auto begin = base::Clock::steady().now();
-  EXPECT_EQ(rates_to(one), nullptr);
+  EXPECT_EQ(rates_to(), nullptr);
   EXPECT_LT(base::Clock::steady().now() - begin, seconds(2));
-  EXPECT_EQ(rates_to(one), nullptr) << "what was begun is under way";
+  EXPECT_EQ(rates_to(), nullptr) << "what was begun is under way";
+  EXPECT_EQ(mapping.use_count(), 2) << "and still to be read";
   held.release();
   const auto limit = base::Deadline::after(base::Clock::steady(), kPlenty);
   const Rates* rates = nullptr;
-  while (rates == nullptr && !limit.passed()) rates = rates_to(one);
+  while (rates == nullptr && !limit.passed()) rates = rates_to();
   EXPECT_NE(rates, nullptr);
+  EXPECT_EQ(mapping.use_count(), 1);
 }
 
 }  // namespace

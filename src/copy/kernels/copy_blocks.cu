@@ -22,8 +22,8 @@
 //              that was started is finished. The word lies in THIS GPU's memory and is set through
 //              another stream: strong reads of one word of host memory go one by one, 1.2 us each
 //              for the whole GPU (8192 pieces: 10 ms instead of 0.1). *aborted may be host memory.
-//   Refusal    *refused, host memory, tells of a page that leaves its memory: ordinary stores, of
-//              several one stays.
+//   Refusal    *refused, host memory, tells of a page that leaves its memory; of several warps'
+//              relaxed stores one stays.
 //   Launch     512 threads, any number of CTAs. Every loop ends with the list.
 // Built by NVRTC 12.8 for sm_80, 90, 100 and PTX; no header of CUDA is included.
 
@@ -49,10 +49,13 @@ __device__ unsigned load_flag(const unsigned* flag) {
   return value;
 }
 
-/// As the host's RefusedPage: one store, so that two of different warps do not mix.
-__device__ unsigned long long refusal(unsigned page, unsigned to, unsigned from, bool of_target) {
-  return 1ull << 63 | (of_target ? 1ull << 62 : 0) | static_cast<unsigned long long>(page) << 32 |
-         (of_target ? to : from);
+/// As the host's RefusedPage.
+__device__ void refuse(unsigned long long* refused, unsigned page, unsigned to, unsigned from,
+                       bool of_target) {
+  const unsigned long long word = 1ull << 63 | (of_target ? 1ull << 62 : 0) |
+                                  static_cast<unsigned long long>(page) << 32 |
+                                  (of_target ? to : from);
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(refused), "l"(word) : "memory");
 }
 
 }  // namespace
@@ -107,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
     const unsigned to = pages.to_index[mine / pages.parts];
     const unsigned from = pages.from_index[mine / pages.parts];
     const bool leaves = to > pages.to_last || from > pages.from_last;
-    if (leaves) *refused = refusal(mine / pages.parts, to, from, to > pages.to_last);
+    if (leaves) refuse(refused, mine / pages.parts, to, from, to > pages.to_last);
     const unsigned part = leaves ? kLeaves : mine % pages.parts;
     for (unsigned i = 0; i < length; ++i) {
       if (__shfl_sync(~0u, stop, 0) != 0) {

@@ -73,6 +73,7 @@ Status LocalEndpoint::post(const Batch& batch) {
                                        transport_.capabilities());
   if (!asked.ok()) return asked.status();
   asked->size.wishes = batch.wishes;
+  asked->size.indices_gpu = batch.indices_gpu;
   if (!memory->alive())
     return {Code::unreachable, Scope::request, "the peer has deregistered the region"};
   if (ours_ >= transport_.capabilities().max_inflight) return Status::no_resource();
@@ -167,9 +168,12 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, Checked asked,
   if (slot.copier == nullptr)
     return {Code::internal, Scope::request, "no copier for a GPU that is up"};
 
-  if (asked.size.gpu_indices)
-    for (const auto& list : {asked.pages->local_index, asked.pages->remote_index})
-      if (Status status = check_reach(*slot.device, list); !status.ok()) return status;
+  if (asked.size.gpu_indices && asked.size.indices_gpu != GpuUuid{} &&
+      asked.size.indices_gpu != slot.device->info().uuid)
+    return {Code::invalid_argument, Scope::request,
+            "the page indices are in memory of another GPU than GPU " +
+                std::to_string(slot.device->info().ordinal) +
+                ", which copies: put them there, or into pinned memory"};
   const std::uint64_t here = local.region->facts().address;
   by_index ? place(slot, here, there, *asked.pages) : place(slot, here, there, asked.blocks());
   slot.stage = Stage::running;
@@ -183,27 +187,6 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, Checked asked,
     const std::span<const std::uint32_t> kept(slot.indices);
     slot.pages.to_index = kept.first(kept.size() / 2);
     slot.pages.from_index = kept.last(kept.size() / 2);
-  }
-  return {};
-}
-
-/// Whether a kernel of that GPU may read the whole list.
-Status LocalEndpoint::check_reach(const cuda::Device& device,
-                                  std::span<const std::uint32_t> list) const {
-  const auto refused = [&list](const std::string& why) {
-    return Status(Code::invalid_argument, Scope::request,
-                  std::to_string(list.size()) + " page indices on a GPU " + why);
-  };
-  if (reinterpret_cast<std::uintptr_t>(list.data()) % alignof(std::uint32_t) != 0)
-    return refused("are not at a multiple of 4 bytes");
-  for (const std::uint32_t* each : {&list.front(), &list.back()}) {
-    const auto facts = transport_.topology()->identify(each);
-    if (!facts.ok()) return facts.status();
-    const bool own = facts->kind == MemoryKind::device && facts->gpu == device.info().uuid;
-    if (!own && facts->kind != MemoryKind::pinned)
-      return refused("lie in " + std::string(name_of(facts->kind)) +
-                     " memory that is not of the GPU that copies, " + device.info().name + " " +
-                     std::to_string(device.info().ordinal) + ", nor pinned");
   }
   return {};
 }

@@ -107,7 +107,7 @@ class LocalEndpoint final : public Endpoint {
     copy::PageList pages;                // instead of pieces; in one order
     std::vector<std::uint32_t> indices;  // of pages that wait for room with the copier
     const PinnedPages* kept = nullptr;   // or where these lie already,
-    std::uint64_t first = 0;             // from there on
+    std::uint64_t first = 0;             // from there on; and how an error counts pages
     std::size_t next = 0;                // pieces before it are with the copier or done
     copy::Method method = copy::Method::cpu_threads;
     copy::Link link = copy::Link::host;
@@ -137,7 +137,6 @@ class LocalEndpoint final : public Endpoint {
   Status begin(Slot& slot, const Published& local, Checked asked, const StreamLinks& streams);
   void place(Slot& slot, std::uint64_t here, std::uint64_t there, std::span<const Block> blocks);
   void place(Slot& slot, std::uint64_t here, std::uint64_t there, const Pages& pages);
-  Status check_reach(const cuda::Device& device, std::span<const std::uint32_t> list) const;
   Status ask_peer(Slot& slot, const Published& local, std::uint64_t remote_serial,
                   std::span<const Block> blocks);
   Status share_tally();

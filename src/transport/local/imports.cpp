@@ -203,18 +203,19 @@ Status LocalTransport::add_view(ImportedMemory& memory, const cuda::Device& devi
   return {};
 }
 
+/// Aside, for it takes a while. By a handle only: what closes that waits for who still reads.
 void LocalTransport::calibrate(const cuda::Device& device, const ImportedMemory& memory) {
   const Key& key = memory.key();
-  const GpuCopiers* const copiers = gpu_copiers(&device);
-  const auto view = memory.view(&device);
-  if (copiers == nullptr || copiers->calibration == nullptr || !view || view->device != &device ||
-      key.gpu == device.info().uuid || !key.peers.read ||
-      copiers->usual->rates(copy::Link::peer) != nullptr)
+  const GpuCopiers* const ours = gpu_copiers(&device);
+  if (ours == nullptr || ours->calibration == nullptr || key.gpu == device.info().uuid ||
+      !key.peers.read || ours->usual->rates(copy::Link::peer) != nullptr)
     return;
-  const cuda::DeviceInfo* const other = options_.topology->find(key.gpu);
-  copiers->usual->set_rates(copy::Link::peer,
-                            copiers->calibration->rates_to(other == nullptr ? "" : other->name,
-                                                           view->address, key.bytes));
+  const auto view = memory.view(&device);
+  if (!view || view->device != &device || view->opened == nullptr) return;
+  off_the_lock([ours, view = *view, bytes = key.bytes] {
+    ours->usual->set_rates(copy::Link::peer,
+                           ours->calibration->rates_to(view.address, bytes, view.opened));
+  });
 }
 
 /// All of it at once, for whichever GPUs come up: the fds are here but now.

@@ -70,13 +70,10 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
     resident = *std::move(made);
   }
   std::unique_ptr<copy::Calibration> calibration;
-  if (options_.calibrate && (*copier)->has_kernel()) {
-    auto made = copy::Calibration::create(**device, (*copier)->ctas());
-    if (!made.ok()) return made.status();
-    calibration = *std::move(made);
-    for (const copy::Link link : {copy::Link::host, copy::Link::same_gpu})
-      (*copier)->set_rates(link, calibration->rates(link));
-  }
+  // Without room for it the rates are those that are built in.
+  if (options_.calibrate && (*copier)->has_kernel())
+    if (auto made = copy::Calibration::create(**device, (*copier)->ctas()); made.ok())
+      calibration = *std::move(made);
   (*copier)->lend(copy::Relay::create(*options_.topology, **device, options_.relay_gpus));
   std::vector<std::shared_ptr<ImportedMemory>> imported;
   {
@@ -85,6 +82,11 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
     for (const auto& [raw, import] : imports_)
       if (auto memory = import.memory.lock()) imported.push_back(std::move(memory));
   }
+  if (const GpuCopiers* const ours = gpu_copiers(*device); ours->calibration != nullptr)
+    off_the_lock([ours] {
+      for (const copy::Link link : {copy::Link::host, copy::Link::same_gpu})
+        ours->usual->set_rates(link, ours->calibration->rates(link));
+    });
   // What was there before this GPU. A failure costs speed, not the transfer, and explain() shows
   // it.
   const auto deadline = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10));

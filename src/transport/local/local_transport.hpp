@@ -161,7 +161,7 @@ class LocalTransport final : public Transport, public PageKeeper {
                    base::Deadline deadline);
   /// In a thread of its own, when that holds up nobody.
   void close(std::function<void()> closing);
-  /// The rates between that GPU and the memory, if they are to be had and not known.
+  /// The rates between that GPU and others', by this memory, if they are asked for and not known.
   void calibrate(const cuda::Device& device, const ImportedMemory& memory)
       LINKSPAN_EXCLUDES(mutex_);
   Status add_view(ImportedMemory& memory, const cuda::Device& device, base::Deadline deadline);

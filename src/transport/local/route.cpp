@@ -156,7 +156,8 @@ Explanation describe(const RouteFacts& f, const Route& chosen) {
             "not";
       out.expected_gbps = copy::expected_gbps(chosen.method, f.link, f.shape.bytes, f.shape.blocks,
                                               f.threads, f.rates);
-      if (f.rates != nullptr) out.reason += "; rates as measured in this process";
+      if (f.rates != nullptr && !cross && chosen.method != copy::Method::resident)
+        out.reason += "; rates as measured in this process";
       if (chosen.method == copy::Method::pageable) {
         out.reason += "; the host memory is pageable: up to " + std::to_string(f.threads) +
                       " CPU threads copy it through pinned staging memory";

@@ -76,7 +76,9 @@ CUresult copy_pages(const Device& device, const Parameters& parameters) {
   std::memcpy(&pages, parameters[0].data(), sizeof pages);
   const auto to = access(device, pages.to_index, pages.count * sizeof(std::uint32_t));
   const auto from = access(device, pages.from_index, pages.count * sizeof(std::uint32_t));
-  if (!to || !from) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  const auto refused = access(device, parameters[3][0], sizeof(std::uint64_t));
+  const bool refuses = (pages.to_last & pages.from_last) != ~std::uint32_t{0};
+  if (!to || !from || (refuses && !refused)) return CUDA_ERROR_ILLEGAL_ADDRESS;
   const auto at = [](const auto& list, std::uint64_t i) {
     std::uint32_t index = 0;
     std::memcpy(&index, list->view + i * sizeof index, sizeof index);
@@ -86,10 +88,9 @@ CUresult copy_pages(const Device& device, const Parameters& parameters) {
     const std::uint64_t page = i / pages.parts, offset = i % pages.parts * pages.part_bytes;
     const bool of_target = at(to, page) > pages.to_last;
     if (of_target || at(from, page) > pages.from_last) {
-      const auto refused = access(device, parameters[3][0], sizeof(std::uint64_t));
       const std::uint64_t word = std::uint64_t{1} << 63 | std::uint64_t{of_target} << 62 |
                                  page << 32 | (of_target ? at(to, page) : at(from, page));
-      if (refused) std::atomic_ref(*reinterpret_cast<std::uint64_t*>(refused->view)).store(word);
+      std::atomic_ref(*reinterpret_cast<std::uint64_t*>(refused->view)).store(word);
       return Piece{};
     }
     return Piece{.to = pages.to + at(to, page) * pages.page_bytes + offset,
