@@ -61,39 +61,38 @@ const Rates* Calibration::rates_to(cuda::CUdeviceptr from, std::uint64_t bytes,
       std::move(mapping));
 }
 
-const Rates* Calibration::find_or_measure(Link link, const Ends& ends,
+const Rates* Calibration::find_or_measure(Link link, const Piece& piece,
                                           std::shared_ptr<const void> mapping) {
   const base::MutexLock lock(mutex_);
   std::optional<Rates>& known = known_.at(static_cast<std::size_t>(link));
   if (known) return &*known;
-  if (ends.bytes < kLeast || !is_quiet()) return nullptr;
+  if (piece.bytes < kLeast || !is_quiet()) return nullptr;
   by_ = base::Clock::steady().now() + limit_;
   mapping_ = std::move(mapping);
-  const auto engine = measure(Method::copy_engine, kFew, ends);
-  const auto kernel = engine ? measure(Method::sm_kernel, kMany, ends) : engine;
+  const auto engine = measure(Method::copy_engine, kFew, piece);
+  const auto kernel = engine ? measure(Method::sm_kernel, kMany, piece) : engine;
   if (is_quiet()) mapping_.reset();
   if (!kernel) return nullptr;
   return &known.emplace(Rates{.engine = *engine, .kernel = *kernel});
 }
 
 /// A start, what each piece adds to it, and bytes: three sizes tell the three.
-std::optional<Rate> Calibration::measure(Method method, unsigned many, const Ends& ends) {
-  Ends little = ends;
-  little.bytes = kLittle;
+std::optional<Rate> Calibration::measure(Method method, unsigned many, const Piece& piece) {
+  const Piece little{.to = piece.to, .from = piece.from, .bytes = kLittle};
   const auto one = best(method, little, 1), more = best(method, little, many);
-  const auto all = best(method, ends, kLarge);
+  const auto all = best(method, piece, kLarge);
   if (!one || !more || !all) return std::nullopt;
-  const double piece = std::max(0.0, (*more - *one) / (many - 1));
-  const double start = std::max(0.0, *one - piece);
+  const double each = std::max(0.0, (*more - *one) / (many - 1));
+  const double start = std::max(0.0, *one - each);
   // Half of it on an H200; less than a tenth is noise.
-  const double moving = std::max(*all - start - kLarge * piece, *all / 10);
+  const double moving = std::max(*all - start - kLarge * each, *all / 10);
   return Rate{.start_us = start,
-              .piece_us = piece,
-              .bytes = static_cast<double>(kLarge * ends.bytes) / moving};
+              .piece_us = each,
+              .bytes = static_cast<double>(kLarge * piece.bytes) / moving};
 }
 
-std::optional<double> Calibration::best(Method method, const Ends& ends, unsigned pieces) {
-  const std::vector<Piece> list(pieces, Piece{ends.to, ends.from, ends.bytes});
+std::optional<double> Calibration::best(Method method, const Piece& piece, unsigned pieces) {
+  const std::vector<Piece> list(pieces, piece);
   std::optional<double> least;
   for (unsigned i = 0; i <= kTries; ++i) {  // the first warms up
     const base::Time begin = base::Clock::steady().now();

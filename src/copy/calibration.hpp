@@ -41,17 +41,13 @@ class Calibration {
                         std::shared_ptr<const void> mapping);
 
  private:
-  struct Ends {
-    cuda::CUdeviceptr to, from;
-    std::uint64_t bytes;
-  };
   Calibration(const cuda::Device& device, unsigned ctas, Duration limit, cuda::PinnedBuffer pinned,
               cuda::DeviceBuffer gpu, cuda::Stream stream);
-  const Rates* find_or_measure(Link link, const Ends& ends, std::shared_ptr<const void> mapping);
-  std::optional<Rate> measure(Method method, unsigned many, const Ends& ends)
+  const Rates* find_or_measure(Link link, const Piece& piece, std::shared_ptr<const void> mapping);
+  std::optional<Rate> measure(Method method, unsigned many, const Piece& piece)
       LINKSPAN_REQUIRES(mutex_);
   /// Microseconds of `pieces` copies of so many bytes.
-  std::optional<double> best(Method method, const Ends& ends, unsigned pieces)
+  std::optional<double> best(Method method, const Piece& piece, unsigned pieces)
       LINKSPAN_REQUIRES(mutex_);
   bool run(Method method, std::span<const Piece> pieces) LINKSPAN_REQUIRES(mutex_);
   bool is_quiet() const LINKSPAN_REQUIRES(mutex_);

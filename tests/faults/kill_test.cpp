@@ -353,9 +353,6 @@ void write_rows(const Tally& tally, std::uint64_t leaks) {
   };
   const bool good = !::testing::Test::HasFailure();
   Json rows{{{"id", "contained_runs"}, {"value", tally.contained ? 1 : 0}, {"unit", "count"}}};
-  if (tally.contained && tally.lost + tally.late != 0)  // before it
-    rows.insert(rows.end(), {count("lost_bytes", tally.lost, 0, tally.lost == 0),
-                             count("late_bytes", tally.late, 0, tally.late == 0)});
   if (!tally.contained)
     rows.insert(rows.end(), {count("kill_rounds", kills, kBar, good && kills >= kBar),
                              {{"id", "kill_to_quiet.max"},
@@ -364,10 +361,11 @@ void write_rows(const Tally& tally, std::uint64_t leaks) {
                               {"bar", to_ms(kToEnd.count())},
                               {"pass", tally.slowest <= kToEnd.count()}},
                              count("kills", kills, kMany, good && kills >= kMany),
-                             count("lost_bytes", tally.lost, 0, tally.lost == 0),
-                             count("late_bytes", tally.late, 0, tally.late == 0),
                              count("leaks", leaks, 0, leaks == 0),
                              count("undisturbed_peer_errors", errors, 0, errors == 0)});
+  if (!tally.contained || tally.lost + tally.late != 0)  // before it, too
+    rows.insert(rows.end(), {count("lost_bytes", tally.lost, 0, tally.lost == 0),
+                             count("late_bytes", tally.late, 0, tally.late == 0)});
   const Json out{{"what", "an Engine that stays while its peers are killed at random moments"},
                  {"command", "LINKSPAN_KILL_ROUNDS=" + std::to_string(kills) + " linkspan_faults"},
                  {"rows", std::move(rows)}};
