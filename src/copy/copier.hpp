@@ -90,6 +90,8 @@ struct Order {
   std::uint64_t stream = 0;
   /// GPU only. Out: recorded behind the order. Null: nobody waits for it in a stream.
   std::optional<cuda::PooledEvent>* release = nullptr;
+  /// Out: by what it is copied, where that is not `method`; a loan until poll() has told the end.
+  Method* taken = nullptr;
 };
 
 class Copier {

@@ -121,7 +121,7 @@ Result<Ticket> GpuCopier::start(const Order& order) {
   if (chosen == nullptr) return Status::no_resource();
   Lane& lane = *chosen;
   const auto index = static_cast<std::size_t>(chosen - lanes_.data());
-  advance(lane);
+  look_at_word(lane);
   if (!lost_.ok()) return lost_;
   const std::uint64_t number = lane.submitted + 1;
   Running& running = lane.of(number);
@@ -134,6 +134,16 @@ Result<Ticket> GpuCopier::start(const Order& order) {
     ++untold_;
     return ticket;
   }
+  if (may_wait(lane, order, bytes)) {
+    if (lane.entries + order.pieces.size() + kBesideCopies > kStreamEntries)
+      return Status::no_resource();
+    wait(lane, number, order, bytes);
+    if (lane.waiting.bytes >= kEnoughBytes || lane.waiting.parts.size() >= kEnoughPieces)
+      begin_waiting_if_due(lane);
+    return ticket;
+  }
+  if (!lane.waiting.parts.empty() && !begin_waiting(lane)) return Status::no_resource();
+  if (!lost_.ok()) return lost_;
   Relay::Way* way = nullptr;
   if (relay_ != nullptr) {
     const auto found = relay_->way_of(order);
@@ -168,7 +178,7 @@ Result<Ticket> GpuCopier::start(const Order& order) {
     if (queued.status.scope() == Scope::process) lose(queued.status);
     return queued.status;
   }
-  const Status written = write_word(*scope, lane, number);
+  const Status written = write_word(*scope, lane, number, bytes);
   if (queued.status.ok()) queued.status = written;
   if (release && (*release)->record(*scope, lane.stream.get()).ok())
     *order.release = std::move(release);
@@ -186,7 +196,8 @@ Result<Ticket> GpuCopier::start(const Order& order) {
              .status = queued.status,
              .due = lane.last_due,
              .looked = now};
-  lane.submitted = number;
+  lane.submitted = lane.begun = number;
+  ++lane.in_stream;
   lane.entries += running.entries;
   if (slot != nullptr) slot->state = Slot::State::busy;
   if (number == lane.quiet + 1) lane.next_query = running.due + kOverdue;
@@ -196,9 +207,13 @@ Result<Ticket> GpuCopier::start(const Order& order) {
 }
 
 /// Behind all that is in the lane's stream (fact: Streams.AWriteValueIsBehindWhatItsEventIsBehind).
-Status GpuCopier::write_word(const cuda::DeviceScope& scope, Lane& lane, std::uint64_t number) {
-  if (lane.quiet == lane.submitted || !lane.beside)
+/// No word may overtake the one before it.
+Status GpuCopier::write_word(const cuda::DeviceScope& scope, Lane& lane, std::uint64_t number,
+                             std::uint64_t bytes) {
+  const bool small = bytes < kBesideLeast && lane.by_beside <= lane.quiet;
+  if (lane.in_stream == 0 || small || !lane.beside)
     return lane.stream.write_value(scope, lane.word_device, number);
+  lane.by_beside = number;
   auto& [stream, event] = *lane.beside;
   Status status = event.record(scope, lane.stream.get());
   if (status.ok()) status = stream.wait_for(scope, event);
@@ -207,10 +222,14 @@ Status GpuCopier::write_word(const cuda::DeviceScope& scope, Lane& lane, std::ui
 }
 
 void GpuCopier::abort(Ticket ticket) {
-  const Running* order = find(ticket);
-  if (order == nullptr || order->slot == nullptr) return;
-  // Of one that is quiet the slot may be another's by now.
-  if (order->number > lanes_[ticket % lanes_.size()].quiet) ask_to_stop(*order->slot);
+  Running* order = find(ticket);
+  if (order == nullptr || order->entries == 0) return;
+  Lane& lane = lanes_[ticket % lanes_.size()];
+  if (order->number > lane.begun)
+    return end_unbegun(lane, *order, Status(Code::canceled, Scope::request, "canceled"));
+  // Of one that is quiet the slot may be another's by now, of a joined one it is others' too.
+  if (order->slot != nullptr && order->number > lane.quiet && !order->joined)
+    ask_to_stop(*order->slot);
 }
 
 std::optional<Status> GpuCopier::poll(Ticket ticket) {
@@ -260,6 +279,11 @@ GpuCopier::Running* GpuCopier::find(Ticket ticket) {
 }
 
 void GpuCopier::advance(Lane& lane) {
+  look_at_word(lane);
+  begin_waiting_if_due(lane);
+}
+
+void GpuCopier::look_at_word(Lane& lane) {
   if (lane.quiet == lane.submitted) return;
   retire(lane, std::atomic_ref<std::uint64_t>(*lane.word).load(std::memory_order_acquire));
   if (lane.quiet == lane.submitted) return;
@@ -275,6 +299,7 @@ void GpuCopier::retire(Lane& lane, std::uint64_t up_to) {
     if (order.entries != 0) {
       if (order.number > up_to) break;
       lane.entries -= order.entries;
+      if (order.is_last) --lane.in_stream;
       if (order.slot != nullptr) {
         Status said = retire_slot(*order.slot, order.first);
         if (order.status.ok()) order.status = std::move(said);
@@ -297,7 +322,7 @@ void GpuCopier::ask_stream(Lane& lane) {
   Status answer = scope.ok() ? lane.stream.query(*scope) : scope.status();
   if (answer.ok() && lane.beside) answer = lane.beside->stream.query(*scope);
   if (answer.ok()) {
-    retire(lane, lane.submitted);
+    retire(lane, lane.begun);
   } else if (answer.scope() == Scope::process) {
     lose(answer);
   }  // pending, or a driver that cannot tell now: what is not known to be quiet is not
@@ -306,6 +331,10 @@ void GpuCopier::ask_stream(Lane& lane) {
 void GpuCopier::lose(const Status& cause) {
   lost_ = cause;
   for (Lane& lane : lanes_) {
+    for (const Waiting::Part& part : lane.waiting.parts)
+      if (lane.of(part.number).number == part.number)
+        end_unbegun(lane, lane.of(part.number), cause);
+    lane.waiting.parts.clear();
     for (std::uint64_t number = lane.quiet + 1; number <= lane.submitted; ++number)
       if (lane.of(number).entries != 0) lane.of(number).status = cause;
     retire(lane, lane.submitted);

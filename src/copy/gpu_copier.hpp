@@ -3,11 +3,13 @@
 // A lane is a CUDA stream and a word in pinned memory. An order is put into the stream (copies or
 // one kernel), and behind it the order's number is written to the lane's word, by a stream beside
 // it where the lane's would stand still for that between two orders. Orders of a lane end in order,
-// so a word that has reached N says that all up to N are quiet. poll() reads that word and calls no
-// driver, but for an order that took lent links (copy/relay.hpp). Only when it is overdue is the
-// stream asked, and a lost context then ends every order of the device with its real cause. What
-// runs after a stream of the user's goes into a lane that waits for that stream only: it may stand
-// still, and nobody else with it. Threads: externally synchronised (under the Worker's lock);
+// so a word that has reached N says that all up to N are quiet. Small orders that come while others
+// are in the stream go together, as one (joined_copies.cpp). poll() reads the word and calls no
+// driver, but for those that have waited, and for an order that took lent links
+// (copy/relay.hpp). Only when it is overdue is the stream asked, and a lost context then ends every
+// order of the device with its real cause. What runs after a stream of the user's goes into a lane
+// that waits for that stream only: it may stand still, and nobody else with it.
+// Threads: externally synchronised (under the Worker's lock);
 // create() is OFF THE LOCK. Invariants: all memory, streams and lists are made in create(); a
 // stream never holds more than kStreamEntries, so a submission never blocks in the driver; a kernel
 // slot is free again only when the kernel that reads it has ended.
@@ -45,6 +47,14 @@ class GpuCopier final : public Copier {
   static constexpr unsigned kSlotsPerLane = 4;
   /// So many streams of users can stand still at a time; of others the orders are not taken.
   static constexpr unsigned kHeldLanes = 8;
+  /// While something is in the stream of a lane, small orders wait to join each other: until poll()
+  /// finds fewer submissions than this there, or start() so much that it looks itself.
+  static constexpr unsigned kAtOnce = 2;
+  static constexpr std::uint64_t kEnoughBytes = 4u << 20;
+  static constexpr std::size_t kEnoughPieces = 64;
+  static constexpr std::size_t kJoinedPieces = 16;                ///< Of a small order.
+  static constexpr std::uint64_t kJoinedBytes = kRelayLeast - 1;  ///< Likewise.
+  static constexpr std::uint64_t kJoinedBytesOfAll = 64u << 20;   ///< That wait in a lane.
   /// What one warp copies of a kernel's list.
   static constexpr std::uint64_t kListBytes = std::uint64_t{64} << 10;
   /// Copies are cut so. One that runs cannot be stopped: each is about 1 ms of its link. Each cut
@@ -106,6 +116,7 @@ class GpuCopier final : public Copier {
  private:
   static constexpr std::size_t kLine = 128;     // words of different writers lie so far apart
   static constexpr unsigned kBesideCopies = 4;  // entries at most: two waits, the word, an event
+  static constexpr std::uint64_t kBesideLeast = 256u << 10;  // bytes of an order with a Beside
 
   /// What a kernel reads and writes beside the data. All is in mapped host memory but the abort
   /// word, which every warp reads before every entry: over PCIe these reads take turns, 1.2 us
@@ -122,19 +133,34 @@ class GpuCopier final : public Copier {
   };
   struct Running {
     std::uint64_t number = 0;   // within the lane, from 1; zero: free
-    unsigned entries = 0;       // in the stream; zero: had no bytes, was quiet from the start
-    Slot* slot = nullptr;       // of a kernel
+    unsigned entries = 0;       // in the stream, or to be; zero: never was there, and is quiet
+    bool joined = false;        // others were put there with it,
+    bool is_last = true;        // and this one is the last of them
+    Slot* slot = nullptr;       // of a kernel; of joined ones the last one's
+    Method* taken = nullptr;    // Order::taken, of one that waits
     std::uint64_t first = 0;    // PageList::first
     Relay::Way* way = nullptr;  // of what took lent links:
     unsigned chunks = 0;        // so many chunks
     Status status{};            // of the submission; the end of the order once it is quiet
     base::Time due{}, looked{};
   };
-  /// Of 1 MiB between GPUs a word in the same stream takes 3.3 us of 8.4, this nothing; but where
-  /// nothing is behind it an event costs calls (two H200).
+  /// Of 1 MiB between GPUs a word in the same stream takes 3.3 us of 8.4, this nothing; but the CPU
+  /// makes two calls more, and what is small ends sooner than these are made (two H200).
   struct Beside {
     cuda::Stream stream;
     cuda::Event event;
+  };
+  /// Orders that are to go together. All are over one Link, to or from the GPU.
+  struct Waiting {
+    struct Part {
+      std::uint64_t number;  // whose it is
+      Piece piece;
+    };
+    std::vector<Part> parts;
+    std::uint64_t bytes = 0;
+    Link link = Link::host;
+    bool to_gpu = false;
+    unsigned ctas = 0;  // as the one permits that permits the fewest
   };
   struct Lane {
     explicit Lane(cuda::Stream s) : stream(std::move(s)) {}
@@ -144,8 +170,12 @@ class GpuCopier final : public Copier {
     std::uint64_t* word = nullptr;  // the number of the last order that has ended
     cuda::CUdeviceptr word_device = 0;
     std::uint64_t submitted = 0, quiet = 0;  // numbers; what lies between is in flight
+    std::uint64_t begun = 0;                 // of these the last one in the stream; others wait
+    unsigned in_stream = 0;                  // submissions: joined orders are one
+    std::uint64_t by_beside = 0;             // the last one of which `beside` writes the word
     std::uint64_t held_by = 0;               // the user's stream, of a lane for one
-    unsigned entries = 0;                    // in the stream, by those in flight
+    unsigned entries = 0;                    // in the stream or to be, by those in flight
+    Waiting waiting;
     std::array<Running, kOrdersPerLane> orders;
     std::array<Slot, kSlotsPerLane> slots;
     base::Time last_due{}, next_query{};
@@ -171,7 +201,14 @@ class GpuCopier final : public Copier {
                       Relay::Way* way);
   Queued queue_kernel(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
                       const Order& order, std::uint64_t bytes) const;
-  Status write_word(const cuda::DeviceScope& scope, Lane& lane, std::uint64_t number);
+  Status write_word(const cuda::DeviceScope& scope, Lane& lane, std::uint64_t number,
+                    std::uint64_t bytes);
+  // joined_copies.cpp
+  static bool may_wait(const Lane& lane, const Order& order, std::uint64_t bytes);
+  void wait(Lane& lane, std::uint64_t number, const Order& order, std::uint64_t bytes);
+  void begin_waiting_if_due(Lane& lane);
+  bool begin_waiting(Lane& lane);  // false: there is no room yet
+  void end_unbegun(Lane& lane, Running& order, Status status);
   Status launch_pages(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
                       const PageList& pages, unsigned most_ctas) const;
   static std::size_t slot_bytes() noexcept;
@@ -182,7 +219,8 @@ class GpuCopier final : public Copier {
   Status retire_slot(Slot& slot, std::uint64_t first);  // what its kernel says
 
   Running* find(Ticket ticket);
-  void advance(Lane& lane);  // takes note of what has ended
+  void advance(Lane& lane);  // takes note of what has ended, and begins what waits
+  void look_at_word(Lane& lane);
   void retire(Lane& lane, std::uint64_t up_to);
   void ask_stream(Lane& lane);
   void lose(const Status& cause);
@@ -199,8 +237,9 @@ class GpuCopier final : public Copier {
   cuda::PinnedBuffer memory_;  // words and slots
   cuda::DeviceBuffer abort_words_;
   cuda::Stream aborts_;
-  std::vector<Lane> lanes_;  // last: its streams end before what they write to. The last
-                             // kHeldLanes are for what runs after streams of users
+  std::vector<Piece> joined_;  // begin_waiting()'s, which keeps its room
+  std::vector<Lane> lanes_;    // last: its streams end before what they write to. The last
+                               // kHeldLanes are for what runs after streams of users
 };
 
 }  // namespace linkspan::copy

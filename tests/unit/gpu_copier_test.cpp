@@ -1,23 +1,11 @@
 #include "copy/gpu_copier.hpp"
 
-#include <gtest/gtest.h>
-
-#include <cstdlib>
-#include <cstring>
-#include <deque>
-#include <functional>
-#include <optional>
 #include <thread>
-#include <vector>
+
+#include "tests/unit/gpu_copier_fixture.hpp"
 
 namespace linkspan::copy {
 namespace {
-
-using namespace linkspan::cuda;  // NOLINT(google-build-using-namespace)
-using std::chrono::milliseconds, std::chrono::seconds;
-using Bytes = std::vector<unsigned char>;
-
-constexpr unsigned char kPoison = 0xEE;
 
 Bytes pattern(std::size_t bytes, std::size_t seed) {
   Bytes data(bytes);
@@ -26,166 +14,10 @@ Bytes pattern(std::size_t bytes, std::size_t seed) {
   return data;
 }
 
-std::uint64_t address(const void* p) { return reinterpret_cast<std::uint64_t>(p); }
-
-// ---- a driver whose streams move when the test says so ------------------------------------------
-
-struct Script {
-  using Work = std::deque<std::function<void()>>;
-  Work work;                    // of all lanes, in order of submission
-  Work urgent;                  // of the stream with a priority
-  int copies_until_error = -1;  // never
-  CUresult copy_error = CUDA_ERROR_INVALID_VALUE;
-  CUresult launch = CUDA_SUCCESS, write = CUDA_SUCCESS, query = CUDA_SUCCESS;
-  CUresult load = CUDA_SUCCESS;
-  CUresult wait = CUDA_SUCCESS;
-  int queries = 0, records = 0, waits = 0;
-  unsigned ctas = 0;  // of the last kernel
-
-  void run(std::size_t entries = ~std::size_t{0}) { run(work, entries); }
-  void run_urgent() { run(urgent, urgent.size()); }
-  static void run(Work& of, std::size_t entries) {
-    for (; entries > 0 && !of.empty(); --entries) {
-      of.front()();
-      of.pop_front();
-    }
-  }
-  /// By the handle of a stream.
-  Work& operator[](CUstream stream) {
-    return reinterpret_cast<Work*>(stream) == &urgent ? urgent : work;
-  }
-} script;
-
-template <class T>
-T* handle() {
-  static int something;
-  return reinterpret_cast<T*>(&something);
-}
-
-void* memory(CUdeviceptr p) { return reinterpret_cast<void*>(p); }
-
-Driver scripted_driver() {
-  Driver d;
-  d.cuGetErrorName = [](CUresult, const char** text) { return *text = "SCRIPTED", CUDA_SUCCESS; };
-  d.cuGetErrorString = d.cuGetErrorName;
-  d.cuThreadExchangeStreamCaptureMode = [](CUstreamCaptureMode*) { return CUDA_SUCCESS; };
-  d.cuCtxPushCurrent = [](CUcontext) { return CUDA_SUCCESS; };
-  d.cuCtxPopCurrent = [](CUcontext*) { return CUDA_SUCCESS; };
-  d.cuDevicePrimaryCtxRetain = [](CUcontext* context, CUdevice) {
-    *context = handle<OpaqueContext>();
-    return CUDA_SUCCESS;
-  };
-  d.cuDevicePrimaryCtxRelease = [](CUdevice) { return CUDA_SUCCESS; };
-  d.cuModuleLoadData = [](CUmodule* module, const void*) {
-    *module = handle<OpaqueModule>();
-    return script.load;
-  };
-  d.cuModuleUnload = [](CUmodule) { return CUDA_SUCCESS; };
-  d.cuModuleGetFunction = [](CUfunction* function, CUmodule, const char*) {
-    *function = handle<OpaqueFunction>();
-    return CUDA_SUCCESS;
-  };
-  d.cuFuncGetAttribute = [](int*, CUfunction_attribute, CUfunction) { return CUDA_SUCCESS; };
-  d.cuStreamCreateWithPriority = [](CUstream* stream, unsigned, int priority) {
-    *stream = reinterpret_cast<CUstream>(priority == 0 ? &script.work : &script.urgent);
-    return CUDA_SUCCESS;
-  };
-  d.cuStreamDestroy = [](CUstream) { return CUDA_SUCCESS; };
-  d.cuStreamSynchronize = [](CUstream s) { return script.run(script[s], 100), CUDA_SUCCESS; };
-  d.cuMemAlloc = [](CUdeviceptr* p, std::size_t bytes) {
-    *p = address(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096));
-    return CUDA_SUCCESS;
-  };
-  d.cuMemFree = [](CUdeviceptr p) { return std::free(memory(p)), CUDA_SUCCESS; };
-  d.cuMemsetD8Async = [](CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream s) {
-    script[s].emplace_back([=] { std::memset(memory(to), value, bytes); });
-    return CUDA_SUCCESS;
-  };
-  d.cuMemHostAlloc = [](void** p, std::size_t bytes, unsigned) {
-    *p = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-    std::memset(*p, kPoison, bytes);
-    return CUDA_SUCCESS;
-  };
-  d.cuMemFreeHost = [](void* p) { return std::free(p), CUDA_SUCCESS; };
-  d.cuMemHostGetDevicePointer = [](CUdeviceptr* to, void* p, unsigned) {
-    return *to = address(p), CUDA_SUCCESS;
-  };
-  d.cuMemcpyAsync = [](CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream s) {
-    if (script.copies_until_error == 0) return script.copy_error;
-    --script.copies_until_error;
-    script[s].emplace_back([=] { std::memcpy(memory(to), memory(from), bytes); });
-    return CUDA_SUCCESS;
-  };
-  d.cuStreamWriteValue64 = [](CUstream s, CUdeviceptr to, std::uint64_t value, unsigned) {
-    if (script.write == CUDA_SUCCESS)
-      script[s].emplace_back([=] { std::memcpy(memory(to), &value, sizeof value); });
-    return script.write;
-  };
-  d.cuEventCreate = [](CUevent* event, unsigned) {
-    return *event = handle<OpaqueEvent>(), CUDA_SUCCESS;
-  };
-  d.cuEventDestroy = [](CUevent) { return CUDA_SUCCESS; };
-  d.cuEventRecord = [](CUevent, CUstream) { return ++script.records, CUDA_SUCCESS; };
-  d.cuStreamWaitEvent = [](CUstream, CUevent, unsigned) { return ++script.waits, script.wait; };
-  d.cuStreamQuery = [](CUstream) {
-    ++script.queries;
-    return script.query == CUDA_SUCCESS && !script.work.empty() ? CUDA_ERROR_NOT_READY
-                                                                : script.query;
-  };
-  d.cuLaunchKernel = [](CUfunction, unsigned ctas, unsigned, unsigned, unsigned, unsigned, unsigned,
-                        unsigned, CUstream, void** parameters, void**) {
-    if (script.launch != CUDA_SUCCESS) return script.launch;
-    script.ctas = ctas;
-    const auto word = [&](int i) { return memory(*static_cast<CUdeviceptr*>(parameters[i])); };
-    const auto* list = static_cast<const Piece*>(word(0));
-    const unsigned count = *static_cast<unsigned*>(parameters[1]);
-    const auto* abort = static_cast<const std::uint32_t*>(word(2));
-    auto* aborted = static_cast<std::uint32_t*>(word(3));
-    script.work.emplace_back([=] {
-      for (const Piece& piece : std::span(list, count)) {
-        if (*abort != 0) return void(*aborted = 1);
-        std::memcpy(memory(piece.to), memory(piece.from), piece.bytes);
-      }
-    });
-    return CUDA_SUCCESS;
-  };
-  return d;
-}
-
-class GpuCopierTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    script = {};
-    open();
-  }
-
-  void open(const GpuCopier::Bounds& bounds = {.lanes = 2}) {
-    copier.reset();
-    auto opened = Device::open(driver, info);
-    ASSERT_TRUE(opened.ok()) << opened.status().to_string();
-    (*opened)->load_kernels();
-    device = *std::move(opened);
-    auto made = GpuCopier::create(*device, bounds, clock);
-    ASSERT_TRUE(made.ok()) << made.status().to_string();
-    copier = *std::move(made);
-  }
-  /// One byte, from and to the test's own memory.
-  Result<Ticket> start(unsigned lane = 0, Method method = Method::copy_engine) {
-    const Piece piece{address(&to), address(&from), 1};
-    return copier->start({.method = method, .pieces = {&piece, 1}, .lane = lane});
-  }
-
-  const Driver driver = scripted_driver();
-  const DeviceInfo info{.name = "scripted", .bus_id = "", .sm = 90, .sm_count = 2};
-  base::FakeClock clock;
-  std::unique_ptr<const Device> device;
-  std::unique_ptr<GpuCopier> copier;
-  unsigned char from = 7, to = kPoison;
-};
-
 TEST_F(GpuCopierTest, EndsWithItsWordAndNotBefore) {
   auto first = start(), second = start();
   ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_FALSE(copier->poll(*second).has_value());
   EXPECT_EQ(script.work.size(), 4u);  // copy, word, copy, word
   script.run(1);
   EXPECT_EQ(to, 7);
@@ -202,30 +34,64 @@ TEST_F(GpuCopierTest, EndsWithItsWordAndNotBefore) {
 }
 
 /// A word within the lane's stream would hold up what comes behind it.
-TEST_F(GpuCopierTest, WritesTheWordOfWhatIsNotAloneFromBeside) {
-  const auto alone = start();
-  ASSERT_TRUE(alone.ok());
+TEST_F(GpuCopierTest, WritesTheWordOfWhatIsLargeAndNotAloneFromBeside) {
+  const Bytes source(256u << 10, 7);
+  Bytes target(source.size());
+  const Piece large{address(target.data()), address(source.data()), source.size()};
+  const auto start_large = [&] {
+    auto ticket = copier->start({.method = Method::copy_engine, .pieces = {&large, 1}});
+    EXPECT_TRUE(ticket.ok());
+    EXPECT_FALSE(copier->poll(*ticket).has_value());  // whoever looks has no more of them
+    return *ticket;
+  };
+  Ticket alone = start_large();
   EXPECT_EQ(script.records, 0);
-  const auto second = start(), third = start();
-  ASSERT_TRUE(second.ok() && third.ok());
-  EXPECT_EQ(script.records, 2);
-  EXPECT_EQ(script.waits, 2);
-  script.wait = CUDA_ERROR_INVALID_VALUE;
-  const auto refused = start();  // its copy is queued: the streams tell its end
-  ASSERT_TRUE(refused.ok());
+  Ticket second = start_large();
+  EXPECT_EQ(script.records, 1);
+  EXPECT_EQ(script.waits, 1);
   script.run();
-  EXPECT_TRUE(copier->poll(*alone).value().ok());
-  EXPECT_TRUE(copier->poll(*second).value().ok());
-  EXPECT_TRUE(copier->poll(*third).value().ok());
+  EXPECT_TRUE(copier->poll(alone).value().ok());
+  EXPECT_TRUE(copier->poll(second).value().ok());
+  alone = start_large();
+  const auto small = start();
+  ASSERT_TRUE(small.ok());
+  EXPECT_FALSE(copier->poll(*small).has_value());
+  EXPECT_EQ(script.records, 1) << "what is small ends before anyone would be held up";
+  script.run();
+  EXPECT_TRUE(copier->poll(alone).value().ok());
+
+  alone = start_large();
+  script.wait = CUDA_ERROR_INVALID_VALUE;
+  second = start_large();  // its copy is queued: the streams tell its end
+  script.run();
+  EXPECT_TRUE(copier->poll(alone).value().ok());
   EXPECT_EQ(script.queries, 0);
   clock.advance(std::chrono::seconds(1));
-  const auto end = copier->poll(*refused);
+  const auto end = copier->poll(second);
   ASSERT_TRUE(end.has_value());
   EXPECT_FALSE(end->ok());
   EXPECT_EQ(script.queries, 2);  // the lane's stream and that beside it
-  const auto alone_again = start();
-  ASSERT_TRUE(alone_again.ok());
-  EXPECT_EQ(script.records, 3);
+}
+
+/// It would go back, and whoever looks late would never hear of the second.
+TEST_F(GpuCopierTest, NoWordOvertakesTheOneBeforeIt) {
+  const Bytes source(256u << 10, 7);
+  Bytes target(source.size());
+  const Piece large{address(target.data()), address(source.data()), source.size()};
+  const auto first = start();
+  const auto beside = copier->start({.method = Method::copy_engine, .pieces = {&large, 1}});
+  ASSERT_TRUE(first.ok() && beside.ok());
+  EXPECT_FALSE(copier->poll(*beside).has_value());
+  EXPECT_EQ(script.records, 1);
+  script.run(2);
+  EXPECT_TRUE(copier->poll(*first)->ok());
+  const auto small = start();
+  ASSERT_TRUE(small.ok());
+  EXPECT_FALSE(copier->poll(*small).has_value());
+  EXPECT_EQ(script.records, 2) << "the word of the one before it is still to come";
+  script.run();
+  EXPECT_TRUE(copier->poll(*small)->ok());
+  EXPECT_TRUE(copier->poll(*beside)->ok());
 }
 
 TEST_F(GpuCopierTest, CompletesWhatHasNoBytesAtOnce) {
@@ -256,12 +122,14 @@ TEST_F(GpuCopierTest, KeepsTheDepthOfAStream) {
     ASSERT_TRUE(ticket.ok()) << i;
     tickets.push_back(*ticket);
   }
-  EXPECT_EQ(script.work.size(), GpuCopier::kStreamEntries);
   EXPECT_EQ(start().status().code(), Code::no_resource);
   EXPECT_EQ(start(2).status().code(), Code::no_resource);  // the same of two lanes
   EXPECT_TRUE(start(1).ok());                              // the other
   script.run();
   EXPECT_EQ(start().status().code(), Code::no_resource);  // ended, but nobody was told
+  EXPECT_FALSE(copier->poll(tickets.back()).has_value());
+  EXPECT_LE(script.work.size(), GpuCopier::kStreamEntries);  // of those that have waited
+  script.run();
   for (Ticket ticket : tickets) EXPECT_TRUE(copier->poll(ticket).has_value());
   EXPECT_TRUE(start().ok());
 
@@ -464,23 +332,23 @@ TEST_F(GpuCopierTest, AKernelSlotIsBusyUntilItsKernelHasEnded) {
   if (!copier->has_kernel()) GTEST_SKIP() << "needs a build with kernels";
   std::vector<Ticket> tickets;
   for (unsigned i = 0; i < GpuCopier::kSlotsPerLane; ++i) {
-    auto ticket = start(0, Method::sm_kernel);
+    auto ticket = start_kernel();
     ASSERT_TRUE(ticket.ok());
     tickets.push_back(*ticket);
   }
-  EXPECT_EQ(start(0, Method::sm_kernel).status().code(), Code::no_resource);
+  EXPECT_EQ(start_kernel().status().code(), Code::no_resource);
   script.run(4);
   EXPECT_TRUE(copier->poll(tickets[1])->ok());
   EXPECT_TRUE(copier->poll(tickets[0])->ok());
-  auto next = start(0, Method::sm_kernel), last = start(0, Method::sm_kernel);
+  auto next = start_kernel(), last = start_kernel();
   ASSERT_TRUE(next.ok() && last.ok());  // in the slots of the two that ended
-  EXPECT_EQ(start(0, Method::sm_kernel).status().code(), Code::no_resource);
+  EXPECT_EQ(start_kernel().status().code(), Code::no_resource);
   script.run();
   for (Ticket ticket : {tickets[2], tickets[3], *next, *last})
     EXPECT_TRUE(copier->poll(ticket)->ok());
   script.launch = CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < 2 * GpuCopier::kSlotsPerLane; ++i)
-    EXPECT_EQ(start(0, Method::sm_kernel).status().code(), Code::cuda);  // and not no_resource
+    EXPECT_EQ(start_kernel().status().code(), Code::cuda);  // and not no_resource
 }
 
 TEST_F(GpuCopierTest, AnAbortStopsItsOwnKernelAndNoOther) {
@@ -489,7 +357,7 @@ TEST_F(GpuCopierTest, AnAbortStopsItsOwnKernelAndNoOther) {
     to = kPoison;
     std::vector<Ticket> tickets;
     for (unsigned i = 0; i < GpuCopier::kSlotsPerLane; ++i) {
-      auto ticket = start(0, Method::sm_kernel);
+      auto ticket = start_kernel();
       ASSERT_TRUE(ticket.ok());
       tickets.push_back(*ticket);
     }
@@ -502,9 +370,9 @@ TEST_F(GpuCopierTest, AnAbortStopsItsOwnKernelAndNoOther) {
     EXPECT_EQ(to, in_time ? kPoison : 7);
     EXPECT_EQ(copier->poll(tickets[0])->code(), in_time ? Code::canceled : Code::ok);
     // The word that stopped it is on its way still: nobody else may be given it.
-    EXPECT_EQ(start(0, Method::sm_kernel).status().code(), Code::no_resource);
+    EXPECT_EQ(start_kernel().status().code(), Code::no_resource);
     script.run_urgent();
-    auto next = start(0, Method::sm_kernel);
+    auto next = start_kernel();
     ASSERT_TRUE(next.ok());
     tickets[0] = *next;
     script.run();

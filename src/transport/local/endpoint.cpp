@@ -93,7 +93,8 @@ Status LocalEndpoint::post(const Batch& batch) {
     slots_.pop_back();
     return status;
   }
-  if (batch.way != nullptr) *batch.way = slot.way;
+  slot.told = batch.way;
+  if (slot.told != nullptr) *slot.told = slot.way;
   ++ours_;
   return {};
 }
@@ -146,6 +147,7 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, Checked asked,
                 (cross_process_.ok() ? "" : "; no cross-process copy: " + cross_process_.what())};
 
   slot.method = way.method;
+  slot.mapped = f.mapped;
   slot.link = f.link;
   std::uint64_t there = remote.host_address();
   const bool gpu = on_gpu(f.local) || on_gpu(f.remote);
@@ -204,18 +206,19 @@ void LocalEndpoint::place(Slot& slot, std::uint64_t here, std::uint64_t there,
 }
 
 void LocalEndpoint::place(Slot& slot, std::uint64_t here, std::uint64_t there, const Pages& pages) {
+  const std::uint64_t local_bytes = slot.target->region->bytes(),
+                      remote_bytes = slot.remote->key().bytes;
   slot.pages = {.to = there + pages.remote_base,
                 .from = here + pages.local_base,
                 .page_bytes = pages.page_bytes,
                 .to_index = pages.remote_index,
                 .from_index = pages.local_index,
+                .to_last = last_page(pages.remote_base, pages.page_bytes, remote_bytes),
+                .from_last = last_page(pages.local_base, pages.page_bytes, local_bytes),
                 .first = slot.first};
   if (pages.indices_on_gpu) {
     slot.pages.to_list = reinterpret_cast<std::uintptr_t>(pages.remote_index.data());
     slot.pages.from_list = reinterpret_cast<std::uintptr_t>(pages.local_index.data());
-    slot.pages.to_last = last_page(pages.remote_base, pages.page_bytes, slot.remote->key().bytes);
-    slot.pages.from_last =
-        last_page(pages.local_base, pages.page_bytes, slot.target->region->bytes());
   }
   if (slot.kept != nullptr) {
     const std::uint64_t skipped = slot.first * sizeof(std::uint32_t);
@@ -246,7 +249,9 @@ Status LocalEndpoint::start_some(Slot& slot, const StreamLinks& streams) {
     if (const GpuCopiers* const gpu = transport_.gpu_copiers(slot.device))
       ctas = std::min(gpu->usual->ctas(), ctas);
   std::span<const copy::Piece> wave(slot.pieces.data() + slot.next, slot.pieces.size() - slot.next);
-  if (slot.method == copy::Method::copy_engine || slot.method == copy::Method::sm_kernel)
+  const bool by_gpu =
+      slot.method == copy::Method::copy_engine || slot.method == copy::Method::sm_kernel;
+  if (by_gpu)
     wave = wave.first(
         std::min(wave.size(), slot.method == copy::Method::sm_kernel ? kWaveKernel : kWaveCopies));
   const PeerProcess process = channel_.process();
@@ -264,7 +269,8 @@ Status LocalEndpoint::start_some(Slot& slot, const StreamLinks& streams) {
        .to_gpu = on_gpu(slot.op == Op::read ? slot.target->key.kind : slot.remote->key().kind),
        .after = streams.after,
        .stream = streams.stream,
-       .release = wave.size() == slot.pieces.size() ? streams.release : nullptr});
+       .release = wave.size() == slot.pieces.size() ? streams.release : nullptr,
+       .taken = by_gpu ? &slot.method : nullptr});
   if (!ticket.ok()) return ticket.status();
   slot.ticket = *ticket;
   slot.next += wave.size();
@@ -368,6 +374,7 @@ bool LocalEndpoint::tell_retract(std::uint64_t serial, bool at_once) {
   const base::MutexLock lock(retract_mutex_);
   if (deaf_) return false;
   to_retract_.emplace_back(serial, at_once);
+  any_to_retract_ = true;
   return true;
 }
 

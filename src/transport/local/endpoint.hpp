@@ -103,6 +103,8 @@ class LocalEndpoint final : public Endpoint {
     Stage stage = Stage::running;
     Op op = Op::write;
     Way way;
+    Way* told = nullptr;  // Batch::way
+    Mapped mapped = Mapped::nothing;
     std::vector<copy::Piece> pieces;
     copy::PageList pages;                // instead of pieces; in one order
     std::vector<std::uint32_t> indices;  // of pages that wait for room with the copier
@@ -195,7 +197,8 @@ class LocalEndpoint final : public Endpoint {
 
   base::Mutex retract_mutex_;
   std::vector<std::pair<std::uint64_t, bool>> to_retract_ LINKSPAN_GUARDED_BY(retract_mutex_);
-  std::atomic<bool> deaf_{false};  // closed or gone
+  std::atomic<bool> any_to_retract_{false};  // or just now
+  std::atomic<bool> deaf_{false};            // closed or gone
 };
 
 }  // namespace linkspan::transport::local

@@ -101,6 +101,8 @@ void LocalEndpoint::open_offer(Slot& slot) {
 bool LocalEndpoint::report(Slot& slot, CompletionSink& sink) {
   if (!slot.for_peer) {
     give_back_word(slot);
+    if (slot.told != nullptr && slot.mapped != Mapped::nothing)
+      slot.told->path = path_here(slot.mapped, slot.method);
     if (slot.whole != nullptr)
       land(slot);
     else
@@ -123,8 +125,9 @@ bool LocalEndpoint::report(Slot& slot, CompletionSink& sink) {
 
 void LocalEndpoint::send_pending() {
   std::vector<std::pair<std::uint64_t, bool>> retract;
-  {
+  if (any_to_retract_.load(std::memory_order_relaxed)) {
     const base::MutexLock lock(retract_mutex_);
+    any_to_retract_ = false;
     retract.swap(to_retract_);
   }
   for (const auto& [serial, at_once] : retract) {
@@ -135,6 +138,7 @@ void LocalEndpoint::send_pending() {
     if (send(Message::retract, finished(out)).code() == Code::no_resource) {
       const base::MutexLock lock(retract_mutex_);
       to_retract_.emplace_back(serial, at_once);
+      any_to_retract_ = true;
     }
   }
   for (auto dying = dying_.begin(); dying != dying_.end();) {

@@ -115,19 +115,30 @@ Route route(const RouteFacts& f) noexcept {
   return f.may_ask_peer && f.bounce ? bounce(f) : Route{};
 }
 
-std::string_view path_of(const RouteFacts& f, const Route& chosen) {
+namespace {
+
+std::string_view path(std::size_t reach, copy::Method method) {
   using Names = std::array<std::array<std::string, copy::kMethods>, kReach.size()>;
   // Never destroyed: Engines at namespace scope end after it would.
   static const Names& all = *new Names([] {
     Names names;
-    for (std::size_t reach = 0; reach < kReach.size(); ++reach)
-      for (std::size_t method = 0; method < copy::kMethods; ++method)
-        names[reach][method] =
-            std::string(kReach[reach]) + "+" + copy::name_of(static_cast<copy::Method>(method));
+    for (std::size_t r = 0; r < kReach.size(); ++r)
+      for (std::size_t m = 0; m < copy::kMethods; ++m)
+        names[r][m] = std::string(kReach[r]) + "+" + copy::name_of(static_cast<copy::Method>(m));
     return names;
   }());
+  return all[reach][static_cast<std::size_t>(method)];
+}
+
+}  // namespace
+
+std::string_view path_of(const RouteFacts& f, const Route& chosen) {
   if (chosen.where == Route::Where::nowhere) return {};
-  return all[reach_of(f, chosen)][static_cast<std::size_t>(chosen.method)];
+  return path(reach_of(f, chosen), chosen.method);
+}
+
+std::string_view path_here(Mapped mapped, copy::Method method) {
+  return path(static_cast<std::size_t>(mapped), method);
 }
 
 Explanation describe(const RouteFacts& f, const Route& chosen) {

@@ -66,6 +66,8 @@ struct Route {
 Route route(const RouteFacts& facts) noexcept;
 /// "cuda_ipc+copy_engine": mapping and copier. Lives as long as the process; empty: nowhere.
 std::string_view path_of(const RouteFacts& facts, const Route& chosen);
+/// Of a copy here by that copier.
+std::string_view path_here(Mapped mapped, copy::Method method);
 /// The same decision in words; `mapping+copier`, who executes, and each better way refused.
 Explanation describe(const RouteFacts& facts, const Route& chosen);
 
