@@ -15,6 +15,7 @@ using namespace std::chrono_literals;
 constexpr Duration kSpin = 200us;    // what is shorter than this is not worth a sleep
 constexpr Duration kWakeUp = 100us;  // it takes to be awake again
 constexpr Duration kBeforeAnEnd = 100us, kAskedAgain = 200us;
+constexpr unsigned kLooks = 4;   // for each look at the clock and taking of the lock
 constexpr Duration kNap = 10ms;  // in close(): a missed ring costs so much
 
 base::LogSink sink_of(const EngineOptions& options) {
@@ -109,7 +110,7 @@ transport::NextLook Core::look() {
   transport::NextLook next;
   {
     const base::MutexLock lock(worker_.mutex);
-    if (worker_.progress() != 0) quiet_.notify_all();
+    advance();
     garbage = worker_.take_garbage();
     next = worker_.next_look();
     // At the end of what it has asked for a peer asks for more, as a rule.
@@ -122,7 +123,11 @@ transport::NextLook Core::look() {
 
 std::size_t Core::progress() {
   const base::MutexLock lock(worker_.mutex);
-  const std::size_t ended = worker_.progress();
+  return advance();
+}
+
+std::size_t Core::advance(base::Time now) {
+  const std::size_t ended = worker_.progress(now);
   if (ended != 0) quiet_.notify_all();
   return ended;
 }
@@ -158,7 +163,7 @@ Status Core::wait(TransferState& transfer, Duration timeout) {
       std::this_thread::yield();
       continue;
     }
-    if (worker_.progress() != 0) quiet_.notify_all();
+    for (unsigned looks = 0; looks < kLooks && !is_quiet(); ++looks) advance(now);
     const Duration nap = is_quiet() ? Duration::zero() : nap_until_next_look(begin, now);
     if (nap > Duration::zero())
       quiet_.wait(worker_.mutex, after(std::min<Duration>(nap, limit - now)));
@@ -187,7 +192,7 @@ Status Core::cancel(TransferState& transfer) {
   {
     const base::MutexLock lock(worker_.mutex);
     worker_.cancel(transfer);
-    if (worker_.progress() != 0) quiet_.notify_all();
+    advance();
   }
   watcher_->wake();
   if (transfer.quiet.load(std::memory_order_acquire)) return {};
@@ -205,14 +210,14 @@ Status Core::close(Duration timeout) {
   {
     const base::MutexLock lock(worker_.mutex);
     while (!worker_.idle() && !deadline.passed()) {
-      if (worker_.progress() != 0) quiet_.notify_all();
+      advance();
       quiet_.wait(worker_.mutex, after(std::min<Duration>(deadline.left(), kNap)));
     }
     if (!worker_.idle())
       return {Code::pending, Scope::process, "not quiet: transfers of " + worker_.waits_for()};
     // Copies for peers end here too, or are finished by their Endpoints.
     while (!worker_.serves_nobody() && !deadline.passed()) {
-      worker_.progress();
+      advance();
       quiet_.wait(worker_.mutex, after(std::min<Duration>(deadline.left(), kNap)));
     }
     if (!worker_.serves_nobody())

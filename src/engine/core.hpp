@@ -188,6 +188,9 @@ class Core final : public control::Listener, public std::enable_shared_from_this
                                                   Result<std::shared_ptr<ImportedRegion>> region);
   std::string greeting(const control::Session& session);
   transport::NextLook look();
+  /// The Worker's progress(), told to who waits.
+  std::size_t advance(base::Time now = base::Clock::steady().now())
+      LINKSPAN_REQUIRES(worker_.mutex);
   Duration nap_until_next_look(base::Time begin, base::Time now) LINKSPAN_REQUIRES(worker_.mutex);
   base::Deadline after(Duration wait) const {
     return base::Deadline::after(base::Clock::steady(), wait);

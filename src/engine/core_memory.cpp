@@ -64,7 +64,7 @@ Status Core::end_region(const Region& region, Duration timeout, bool at_once) {
     if (status.code() != Code::busy || (deadline.passed() && !cancels)) return status;
     // Now that nothing is submitted on it any more, nothing escapes.
     if (cancels) worker_.cancel_all_on(registration);
-    if (worker_.progress() != 0) quiet_.notify_all();
+    advance();
     quiet_.wait(worker_.mutex, after(std::min<Duration>(deadline.left(), 1ms)));
   }
 }

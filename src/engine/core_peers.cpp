@@ -93,7 +93,7 @@ void Core::lost(control::Session& session) {
   {
     const base::MutexLock lock(worker_.mutex);
     worker_.lost(session.id());
-    if (worker_.progress() != 0) quiet_.notify_all();
+    advance();
   }
   watcher_->wake();
   forget_set_waits(session.id());
@@ -113,7 +113,7 @@ void Core::gone(control::Session& session) {
   {
     const base::MutexLock lock(worker_.mutex);
     worker_.gone(session.id());
-    if (worker_.progress() != 0) quiet_.notify_all();
+    advance();
   }
   watcher_->wake();
 }
@@ -130,7 +130,7 @@ void Core::for_transport(control::Session& session, control::TransportMessage me
       if (transports_[i]->name() == message.transport && peer->endpoints[i] != nullptr)
         status = peer->endpoints[i]->on_message(message.op, message.bytes, fds);
     dead = worker_.rendezvous().sweep(session.id());
-    if (worker_.progress() != 0) quiet_.notify_all();
+    advance();
   }
   dead.clear();
   watcher_->wake();

@@ -104,9 +104,7 @@ Result<Core::Planned> Core::plan(const Sides& sides, const UserShape& shape) con
     }
     planned = {make_plan(*pages, limits), transport::shape_of(*pages)};
     planned.plan.indices_gpu = *gpu;
-    return planned;
-  }
-  if (const auto* strides = std::get_if<Strides>(&shape)) {
+  } else if (const auto* strides = std::get_if<Strides>(&shape)) {
     if (Status status = transport::check_strides(*strides, here, there, kAnySize); !status.ok())
       return status;
     planned = {make_plan(*strides, limits), transport::shape_of(transport::merged(*strides))};
@@ -273,7 +271,6 @@ Result<Prepared> Core::prepare(std::uint64_t peer, Op op, const Region& local,
   auto planned = plan(*state, shape);
   if (!planned.ok()) return planned.status();
   state->plan = std::move(planned->plan);
-  state->plan.checked = true;
   state->size = planned->size;
   auto* keeper = dynamic_cast<transport::PageKeeper*>(transports_[state->transport].get());
   if (keeper != nullptr && !state->plan.pages.local_index.empty()) {

@@ -29,7 +29,7 @@ struct Plan {
   std::uint64_t pieces = 0;       ///< Pages, or blocks of strides, perhaps cut;
   std::uint64_t at_once = 0;      ///< so many in each batch but the last,
   std::uint64_t piece_bytes = 0;  ///< of at most so many bytes.
-  bool checked = false;           ///< Against both regions; and its lists are no longer the user's.
+  bool checked = false;           ///< Against both regions.
 
   /// Strides become blocks here, in `scratch`: 24 bytes a block are written for the batch, 24 in
   /// the kernel's list, and never those of more than one batch at a time.

@@ -119,7 +119,7 @@ Status Core::exchange(control::Session& session, base::Frame& frame) {
         if (record->unsent.size() > kMaxUnsent)
           status = Status(Code::corrupt, Scope::peer, "the peer does not read its answers");
       }
-      if (worker_.progress() != 0) quiet_.notify_all();
+      advance();
     }
     watcher_->wake();
     return status;
@@ -196,7 +196,7 @@ void Core::imported_by_serial(const PeerLife& peer, std::uint64_t request,
   {
     const base::MutexLock lock(worker_.mutex);
     worker_.rendezvous().imported(peer.id, serial, region);
-    if (worker_.progress() != 0) quiet_.notify_all();
+    advance();
   }
   watcher_->wake();
 }

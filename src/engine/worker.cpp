@@ -249,9 +249,8 @@ void Worker::expire(base::Time now) {
   }
 }
 
-std::size_t Worker::progress() {
+std::size_t Worker::progress(base::Time now) {
   if (!transfers_.empty()) {
-    const base::Time now = base::Clock::steady().now();
     expire(now);
     look_at_held(now);
   }

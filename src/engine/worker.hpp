@@ -93,7 +93,7 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
   /// Whatever reads or writes that memory of ours here.
   void cancel_all_on(const memory::Registration& registration) LINKSPAN_REQUIRES(mutex);
   /// How many transfers became quiet.
-  std::size_t progress() LINKSPAN_REQUIRES(mutex);
+  std::size_t progress(base::Time now) LINKSPAN_REQUIRES(mutex);
   transport::NextLook next_look() LINKSPAN_REQUIRES(mutex);
   bool idle() const LINKSPAN_REQUIRES(mutex) { return transfers_.empty(); }
   /// No copy for a peer is under way.

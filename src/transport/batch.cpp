@@ -17,21 +17,39 @@ std::string text(const Block& b) {
          std::to_string(b.remote_offset) + ", bytes " + std::to_string(b.bytes) + "}";
 }
 
-/// Every index is below `end`. Exact, and eight at a time.
-bool all_below(std::span<const std::uint32_t> index, std::uint64_t end) noexcept {
-  constexpr std::uint32_t kSign = std::uint32_t{1} << 31;
-  if (end > kSign)
-    return std::ranges::all_of(index, [end](std::uint32_t each) { return each < end; });
-  if (end == 0) return index.empty();
-  // Both are below 2^31, or the index itself has the bit that says no.
-  const auto last = static_cast<std::uint32_t>(end - 1);
-  constexpr std::size_t kAtOnce = 8;
+constexpr std::uint32_t kSign = std::uint32_t{1} << 31;
+
+/// No index is above `last`, which is below 2^31: then the difference is so too, or the index itself
+/// has the bit that says no. In every function that takes it in, for what that one is compiled for.
+template <std::size_t kAtOnce>
+[[gnu::always_inline]] inline bool none_above(std::uint32_t last,
+                                              std::span<const std::uint32_t> index) noexcept {
   std::array<std::uint32_t, kAtOnce> wrong{};
   std::size_t i = 0;
   for (; i + kAtOnce <= index.size(); i += kAtOnce)
     for (std::size_t k = 0; k < kAtOnce; ++k) wrong[k] |= (last - index[i + k]) | index[i + k];
   for (; i < index.size(); ++i) wrong[0] |= (last - index[i]) | index[i];
   return std::ranges::all_of(wrong, [](std::uint32_t bits) { return (bits & kSign) == 0; });
+}
+
+#if defined(__x86_64__)
+[[gnu::target("avx2")]] bool none_above_avx2(std::uint32_t last,
+                                             std::span<const std::uint32_t> index) noexcept {
+  return none_above<16>(last, index);
+}
+const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
+#else
+constexpr auto none_above_avx2 = none_above<8>;
+constexpr bool has_avx2 = false;
+#endif
+
+/// Every index is below `end`.
+bool all_below(std::span<const std::uint32_t> index, std::uint64_t end) noexcept {
+  if (end > kSign)
+    return std::ranges::all_of(index, [end](std::uint32_t each) { return each < end; });
+  if (end == 0) return index.empty();
+  const auto last = static_cast<std::uint32_t>(end - 1);
+  return has_avx2 ? none_above_avx2(last, index) : none_above<8>(last, index);
 }
 
 /// On both sides.

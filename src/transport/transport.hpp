@@ -88,7 +88,7 @@ struct Batch {
   const memory::Region* local = nullptr;  ///< Published here. Borrowed until the Completion.
   const Mapping* remote = nullptr;        ///< Imported here, this peer's. Borrowed as well.
   BatchShape shape;                       ///< Read during post() only, but of `kept`.
-  /// Its blocks or pages were checked as post() would, and since then nobody could change them.
+  /// Its blocks or pages were checked as post() would.
   bool checked = false;
   /// Of pages that were checked: what this transport made of lists of which the shape's are a part.
   /// Borrowed until the Completion, and the shape's lists with it.
@@ -98,7 +98,8 @@ struct Batch {
   GpuUuid indices_gpu{};
   StreamLinks streams = {};  ///< Read during post() only.
   Wishes wishes = {};
-  Way* way = nullptr;        ///< Out: as post() chose it. Null: nobody asks.
+  /// Out: as post() chose it, and until the Completion as it was gone. Null: nobody asks.
+  Way* way = nullptr;
   std::uint64_t cookie = 0;  ///< Unique among those in flight; comes back untouched.
 };
 
