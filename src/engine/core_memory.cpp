@@ -27,6 +27,7 @@ Result<Region> Core::admit(Result<std::shared_ptr<const memory::Registration>> r
     (void)registry_->remove((*registration)->id());
     return keys.status();
   }
+  streams_->make_ready((*registration)->region().facts().gpu);
   const base::MutexLock lock(exports_mutex_);
   exports_[(*registration)->id().serial] = *std::move(keys);
   return Region(*std::move(registration));

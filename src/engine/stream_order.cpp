@@ -160,7 +160,9 @@ Result<StreamPlace> StreamOrders::place(const StreamOrder& after, const StreamOr
     if (!there.ok()) return there.status();
     if (Status status = same ? Status() : refuse_capture(*there, *behind); !status.ok())
       return status;
-    auto taken = gate(*behind->device);
+    const auto pool = gates(*behind->device);
+    if (!pool.ok()) return pool.status();
+    auto taken = (*pool)->take();
     if (!taken.ok()) return taken.status();
     place.gate = *std::move(taken);
   }
@@ -173,19 +175,21 @@ Result<StreamPlace> StreamOrders::place(const StreamOrder& after, const StreamOr
   return place;
 }
 
-Result<std::shared_ptr<Gate>> StreamOrders::gate(const cuda::Device& device) {
-  std::shared_ptr<GatePool> pool;
-  {
-    const base::MutexLock lock(mutex_);
-    auto& made = gates_[&device];
-    if (made == nullptr) {
-      auto fresh = GatePool::create(device);
-      if (!fresh.ok()) return fresh.status();
-      made = *std::move(fresh);
-    }
-    pool = made;
+void StreamOrders::make_ready(const GpuUuid& gpu) {
+  if (topology_ == nullptr || gpu == GpuUuid{}) return;
+  const auto device = topology_->open(gpu);
+  if (device.ok()) (void)gates(**device);
+}
+
+Result<std::shared_ptr<GatePool>> StreamOrders::gates(const cuda::Device& device) {
+  const base::MutexLock lock(mutex_);
+  auto& made = gates_[&device];
+  if (made == nullptr) {
+    auto fresh = GatePool::create(device);
+    if (!fresh.ok()) return fresh.status();
+    made = *std::move(fresh);
   }
-  return pool->take();
+  return made;
 }
 
 }  // namespace linkspan::engine

@@ -68,6 +68,11 @@ class StreamOrders {
   StreamOrders(const StreamOrders&) = delete;
   StreamOrders& operator=(const StreamOrders&) = delete;
 
+  /// OFF THE DATA PATH, for a GPU of which memory is here: makes what place() needs for a release,
+  /// since to make it may wait for a stream that stands still. Where that fails, place() tries
+  /// again.
+  void make_ready(const GpuUuid& gpu) LINKSPAN_EXCLUDES(mutex_);
+
   /// Marks the stream of `after` and finds that of `release`. `gpu` is meant where they name none.
   /// unsupported: a stream records a graph. invalid_argument: no such GPU or handle. no_resource:
   /// 4096 transfers wait behind streams, or 16 streams wait for transfers.
@@ -76,11 +81,11 @@ class StreamOrders {
 
  private:
   Result<UserStream> find(const StreamOrder& order, const GpuUuid& gpu) const;
-  Result<std::shared_ptr<Gate>> gate(const cuda::Device& device) LINKSPAN_EXCLUDES(mutex_);
+  Result<std::shared_ptr<GatePool>> gates(const cuda::Device& device) LINKSPAN_EXCLUDES(mutex_);
 
   cuda::Topology* const topology_;
   base::Mutex mutex_;
-  // Made with the first release of a device; Gates hold them too.
+  // Made with the first region or release of a device; Gates hold them too.
   std::map<const cuda::Device*, std::shared_ptr<GatePool>> gates_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
