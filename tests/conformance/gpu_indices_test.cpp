@@ -32,12 +32,24 @@ class Lists {
     else
       device_.emplace(take(cuda::DeviceBuffer::create(scope, bytes())));
   }
-  /// In the order of `stream`.
-  void write(HeldStream& stream, const Indices& ours, const Indices& theirs) {
-    staged_.push_back(take(cuda::PinnedBuffer::create(take(gpu().enter()), bytes())));
-    auto* const to = reinterpret_cast<std::uint32_t*>(staged_.back().data());
+  /// What write() is given, made before a stream is held: to allocate may wait for it. On the GPU,
+  /// since a copy from host memory to host memory returns only when it is done.
+  cuda::DeviceBuffer stage(const Indices& ours, const Indices& theirs) const {
+    const auto scope = take(gpu().enter());
+    const auto host = take(cuda::PinnedBuffer::create(scope, bytes()));
+    auto* const to = reinterpret_cast<std::uint32_t*>(host.data());
     std::ranges::copy(theirs, std::ranges::copy(ours, to).out);
-    stream.copy(begin(), to, bytes());
+    auto staged = take(cuda::DeviceBuffer::create(scope, bytes()));
+    const auto stream = take(cuda::Stream::create(scope));
+    EXPECT_EQ(stream.copy(scope, staged.address(), host.device_address(), bytes()).to_string(),
+              "ok");
+    EXPECT_EQ(stream.synchronize(scope).to_string(), "ok");
+    return staged;
+  }
+  /// In the order of `stream`.
+  void write(HeldStream& stream, const cuda::DeviceBuffer& staged) const {
+    stream.copy(begin(), reinterpret_cast<const void*>(staged.address()),  // NOLINT
+                bytes());
   }
   Pages pages(std::uint64_t page_bytes) const {
     return {.page_bytes = page_bytes,
@@ -61,7 +73,6 @@ class Lists {
   const std::size_t count_;
   std::optional<cuda::PinnedBuffer> pinned_;  // either
   std::optional<cuda::DeviceBuffer> device_;
-  std::vector<cuda::PinnedBuffer> staged_;  // of each write, until the stream has come by
 };
 
 std::vector<Block> blocks_of(std::uint64_t page_bytes, const Indices& ours, const Indices& theirs) {
@@ -85,7 +96,7 @@ class EngineGpuIndices : public WorldPairs {
   static Lists lists_of(std::size_t count) { return {count, near().kind != MemoryKind::device}; }
   Lists written(const Indices& ours, const Indices& theirs) {
     Lists lists = lists_of(ours.size());
-    lists.write(*stream_, ours, theirs);
+    lists.write(*stream_, lists.stage(ours, theirs));
     stream_->synchronize();
     return lists;
   }
@@ -146,13 +157,14 @@ TEST_P(EngineGpuIndices, AreReadInTheOrderOfTheStreamThatWritesThem) {
   constexpr std::size_t kCount = 300;
   const Indices ours = shuffled(kPage, kCount, 1), theirs = shuffled(kPage, kCount, 2);
   const Indices wrong(kCount, ~0u);
-  Lists lists = written(wrong, wrong);
+  const Lists lists = written(wrong, wrong);
+  const cuda::DeviceBuffer right = lists.stage(ours, theirs), spoilt = lists.stage(wrong, wrong);
   world().move(near(), far(), Op::write, blocks_of(kPage, ours, theirs), [&] {
     stream_->hold();
-    lists.write(*stream_, ours, theirs);
+    lists.write(*stream_, right);
     auto moved = start(Op::write, lists.pages(kPage),
                        {.after = stream_->order(), .release = stream_->order()});
-    lists.write(*stream_, wrong, wrong);  // behind it: they are read by then
+    lists.write(*stream_, spoilt);  // behind it: they are read by then
     stream_->go_on();
     stream_->synchronize();
     return moved;
