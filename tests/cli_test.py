@@ -41,6 +41,7 @@ HOST_ROWS = {
     "gpu_gpu.1MiB.submit_to_done.p50",
     "gpu_gpu.1MiB.depth16",
     "gpu_gpu.8B.notify.one_way.p50",
+    "gpu_gpu.8B.notify.low_latency.one_way.p50",
     "pinned_gpu.1MiB.other_process",
     "gpu_pinned.1MiB.other_process",
     "pageable_gpu.1MiB",

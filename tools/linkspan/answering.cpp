@@ -64,8 +64,10 @@ Status Answering::handle(const std::string& request) {
   const auto memory = words >> place ? memories_.find(place) : memories_.end();
   if (memory != memories_.end() && verb == "ping" && std::getline(words, theirs))
     return ping(file, *memory->second, theirs);
-  if (memory != memories_.end() && verb == "echo" && words >> count >> offset >> bytes)
-    return echo(*memory->second, count, offset, bytes);
+  bool low_latency = false;
+  if (memory != memories_.end() && verb == "echo" &&
+      words >> count >> offset >> bytes >> low_latency)
+    return echo(*memory->second, count, offset, bytes, low_latency);
   return {Code::invalid_argument, Scope::request, "not understood: " + request};
 }
 
@@ -82,13 +84,14 @@ Status Answering::meet(const std::string& place) {
 }
 
 Status Answering::echo(const Memory& memory, std::uint64_t count, std::uint64_t offset,
-                       std::uint64_t bytes) {
+                       std::uint64_t bytes, bool low_latency) {
+  const TransferOptions options{.notification = kWord, .low_latency = low_latency};
   Transfer last;
   for (std::uint64_t i = 0; i < count; ++i) {
     if (Status s = await_notification(engine_); !s.ok()) return s;
     const std::uint64_t at = message_offset(offset, bytes, i);
     const Block block{at, at, bytes};
-    auto sent = peer_.write(memory.region(), region_, {&block, 1}, {.notification = kWord});
+    auto sent = peer_.write(memory.region(), region_, {&block, 1}, options);
     if (!sent.ok()) return sent.status();
     last = *std::move(sent);
   }

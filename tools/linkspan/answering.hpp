@@ -64,7 +64,8 @@ class Answering {
 
  private:
   Status meet(const std::string& place);
-  Status echo(const Memory& memory, std::uint64_t count, std::uint64_t offset, std::uint64_t bytes);
+  Status echo(const Memory& memory, std::uint64_t count, std::uint64_t offset, std::uint64_t bytes,
+              bool low_latency);
   Status ping(const std::string& file, const Memory& memory, const std::string& theirs);
   Status pong(std::uint64_t count, std::uint64_t offset, std::uint64_t bytes);
 

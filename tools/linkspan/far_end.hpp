@@ -11,7 +11,7 @@
 //   check PLACE OFFSET BYTES SEED FROM                                        -> ok
 //   arrived PLACE BASE SENT BEFORE SHAPE    a transfer of that shape          -> ok
 //   meet PLACE                              looks up what the parent published -> ok
-//   echo PLACE COUNT OFFSET BYTES           so many notifications, each answered by a write of
+//   echo PLACE COUNT OFFSET BYTES LOW       so many notifications, each answered by a write of
 //                                           BYTES bytes from OFFSET on, one behind the other -> ok
 //   ping FILE PLACE MEMORY                  bare code's way back: a page of both processes, from
 //                                           PLACE to the parent's MEMORY, as `memory` answers -> ok

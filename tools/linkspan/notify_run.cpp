@@ -25,8 +25,8 @@ constexpr std::uint64_t kSentSeed = 1'000'001, kBackSeed = 1'000'002;  // of no 
 
 Row NotifyRun::run(const Pair& pair, const RunPlan& plan) {
   Row out = plan.row(pair.op, pair.from(), pair.to());
-  const auto why =
-      both_.peer().explain(pair.op, pair.local.region(), pair.far.region, 1, plan.shape.bytes);
+  const auto why = both_.peer().explain(pair.op, pair.local.region(), pair.far.region, 1,
+                                        plan.shape.bytes, {.low_latency = plan.low_latency});
   out.status = why.status();
   if (!why.ok()) return out;
   out.path = why->path;
@@ -47,7 +47,7 @@ Status NotifyRun::measure(const Pair& pair, const RunPlan& plan, Row& out) {
     return s;
   if (Status s = answer(); !s.ok()) return s;
 
-  std::vector<Contender> contenders{by_library(pair, bytes)};
+  std::vector<Contender> contenders{by_library(pair, bytes, plan.low_latency)};
   if (plan.ceiling) {
     auto bare = by_bare_code(pair, bytes);
     if (!bare.ok()) return bare.status();
@@ -69,20 +69,23 @@ Status NotifyRun::measure(const Pair& pair, const RunPlan& plan, Row& out) {
   return {};
 }
 
-Contender NotifyRun::by_library(const Pair& pair, std::uint64_t bytes) {
-  return {.run = [=, this, &pair] { return round(pair, bytes, round_++); },
+Contender NotifyRun::by_library(const Pair& pair, std::uint64_t bytes, bool low_latency) {
+  return {.run = [=, this, &pair] { return round(pair, bytes, low_latency, round_++); },
           .begin =
               [=, this, &pair](unsigned runs) {
                 round_ = 0;
-                return tell(far_request("echo", pair.far.place, {runs, kBack, bytes}));
+                return tell(far_request("echo", pair.far.place,
+                                        {runs, kBack, bytes, low_latency ? 1u : 0u}));
               },
           .end = [this] { return answer(); }};
 }
 
-Result<Duration> NotifyRun::round(const Pair& pair, std::uint64_t bytes, std::uint64_t i) {
+Result<Duration> NotifyRun::round(const Pair& pair, std::uint64_t bytes, bool low_latency,
+                                  std::uint64_t i) {
   const std::uint64_t at = message_offset(kThere, bytes, i);
   const Block block{at, at, bytes};
-  const TransferOptions options{.deadline = kPatience, .notification = kWord};
+  const TransferOptions options{
+      .deadline = kPatience, .notification = kWord, .low_latency = low_latency};
   const auto begin = base::Clock::steady().now();
   const auto sent = both_.peer().write(pair.local.region(), pair.far.region, {&block, 1}, options);
   if (!sent.ok()) return sent.status();

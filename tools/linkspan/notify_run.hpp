@@ -24,9 +24,9 @@ class NotifyRun {
 
  private:
   Status measure(const Pair& pair, const RunPlan& plan, Row& out);
-  Contender by_library(const Pair& pair, std::uint64_t bytes);
+  Contender by_library(const Pair& pair, std::uint64_t bytes, bool low_latency);
   Result<Contender> by_bare_code(const Pair& pair, std::uint64_t bytes);
-  Result<Duration> round(const Pair& pair, std::uint64_t bytes, std::uint64_t i);
+  Result<Duration> round(const Pair& pair, std::uint64_t bytes, bool low_latency, std::uint64_t i);
   Status tell(const std::string& request);
   Status answer();
 
