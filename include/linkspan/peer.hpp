@@ -49,9 +49,10 @@ class LINKSPAN_API Peer {
 
   /// Copies blocks between a region here and one of the peer's; returns when it is under way or
   /// queued. The lists are read during the call only. Transfers that are in flight together have no
-  /// order: a byte that one writes and another reads or writes is undefined. invalid_argument: a block leaves its region
-  /// (the text names it), the remote region is another peer's. permission_denied. unreachable: no
-  /// path (the text names each). no_resource: 16,384 are queued for this peer; nothing was started.
+  /// order: a byte that one writes and another reads or writes is undefined. invalid_argument: a
+  /// block leaves its region (the text names it), the remote region is another peer's.
+  /// permission_denied. unreachable: no path (the text names each). no_resource: 16,384 are queued
+  /// for this peer; nothing was started.
   Result<Transfer> write(const Region& local, const RemoteRegion& remote,
                          std::span<const Block> blocks, const TransferOptions& options = {}) const;
   Result<Transfer> read(const Region& local, const RemoteRegion& remote,

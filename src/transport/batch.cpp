@@ -19,8 +19,9 @@ std::string text(const Block& b) {
 
 constexpr std::uint32_t kSign = std::uint32_t{1} << 31;
 
-/// No index is above `last`, which is below 2^31: then the difference is so too, or the index itself
-/// has the bit that says no. In every function that takes it in, for what that one is compiled for.
+/// No index is above `last`, which is below 2^31: then the difference is so too, or the index
+/// itself has the bit that says no. In every function that takes it in, for what that one is
+/// compiled for.
 template <std::size_t kAtOnce>
 [[gnu::always_inline]] inline bool none_above(std::uint32_t last,
                                               std::span<const std::uint32_t> index) noexcept {
