@@ -95,6 +95,7 @@ CpuCopier::CpuCopier(unsigned threads, std::size_t staging, const base::Clock& c
     : max_threads_(threads),
       slot_bytes_(PageableCopies::slot_bytes(staging / threads)),
       clock_(clock),
+      lanes_(std::make_unique<PageableLanes>()),
       jobs_(kOrders) {
   for (unsigned i = kOrders; i > 0; --i) free_.push_back(i - 1);
   threads_.reserve(threads);
@@ -107,6 +108,8 @@ CpuCopier::~CpuCopier() {
     changed_.notify_all();
   }
 }
+
+Status CpuCopier::serve(const cuda::Device& device) { return lanes_->make(device, max_threads_); }
 
 Result<Ticket> CpuCopier::start(const Order& order) {
   switch (order.method) {
@@ -223,7 +226,7 @@ std::uint64_t CpuCopier::staged_bytes(std::uint64_t all) const noexcept {
 }
 
 void CpuCopier::execute(const std::stop_token& stop) {
-  PageableCopies staged(slot_bytes_);
+  PageableCopies staged(slot_bytes_, *lanes_);
   while (!stop.stop_requested() || !staged.idle()) {
     if (const auto ended = staged.end_one()) {
       finish(jobs_[ended->cookie], ended->status);

@@ -25,6 +25,7 @@
 namespace linkspan::copy {
 
 class PageableCopies;
+class PageableLanes;
 
 class CpuCopier final : public Copier {
  public:
@@ -43,6 +44,10 @@ class CpuCopier final : public Copier {
   ~CpuCopier() override;
   CpuCopier(const CpuCopier&) = delete;
   CpuCopier& operator=(const CpuCopier&) = delete;
+
+  /// OFF THE LOCK, any thread. `pageable` orders of that GPU, which outlives the copier, make
+  /// nothing that may wait for what is in flight there.
+  Status serve(const cuda::Device& device);
 
   /// cpu_threads, pageable (needs Order::device, which outlives the copier) and cross_process
   /// (needs Order::pid and Order::pidfd). The first failure ends an order: chunks not begun by
@@ -74,8 +79,9 @@ class CpuCopier final : public Copier {
   const unsigned max_threads_;
   const std::size_t slot_bytes_;
   const base::Clock& clock_;
-  std::vector<Job> jobs_;       // kOrders, never moved
-  std::vector<unsigned> free_;  // indices of jobs_
+  const std::unique_ptr<PageableLanes> lanes_;  // also of the executors
+  std::vector<Job> jobs_;                       // kOrders, never moved
+  std::vector<unsigned> free_;                  // indices of jobs_
   std::uint64_t accepted_ = 0;
   base::Time last_due_{};
 

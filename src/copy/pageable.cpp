@@ -61,7 +61,7 @@ bool PageableCopies::Slot::told() const noexcept {
 Status PageableCopies::begin(const Chunk& chunk) {
   const auto scope = chunk.device->enter();
   if (!scope.ok()) return scope.status();
-  auto lane = lane_of(*chunk.device, *scope);
+  auto lane = lane_of(*chunk.device);
   if (!lane.ok()) return lane.status();
   Slot& slot = *std::ranges::find(slots_, nullptr, &Slot::lane);
   if (!slot.memory)
@@ -182,23 +182,53 @@ Duration PageableCopies::patience() const noexcept {
   return since < kSpin ? Duration::zero() : std::min<Duration>(since / 16, milliseconds(1));
 }
 
-Result<PageableCopies::Lane*> PageableCopies::lane_of(const cuda::Device& device,
-                                                      const cuda::DeviceScope& scope) {
+Result<PageableCopies::Lane*> PageableCopies::lane_of(const cuda::Device& device) {
   for (const auto& lane : lanes_)
     if (lane->device == &device) return lane.get();
-  auto stream = cuda::Stream::create(scope);
+  std::unique_ptr<Lane> lane = spare_.take(device);
+  if (lane == nullptr) {
+    auto made = Lane::create(device);
+    if (!made.ok()) return made.status();
+    lane = *std::move(made);
+  }
+  return lanes_.emplace_back(std::move(lane)).get();
+}
+
+Result<std::unique_ptr<PageableLanes::Lane>> PageableLanes::Lane::create(
+    const cuda::Device& device) {
+  const auto scope = device.enter();
+  if (!scope.ok()) return scope.status();
+  auto stream = cuda::Stream::create(*scope);
   if (!stream.ok()) return stream.status();
   std::optional<cuda::DeviceBuffer> zero;
   if (device.copy_blocks() != nullptr) {
-    auto made = cuda::DeviceBuffer::create(scope, kLine);
+    auto made = cuda::DeviceBuffer::create(*scope, kLine);
     if (!made.ok()) return made.status();
-    const Status filled = stream->fill(scope, made->address(), 0, made->bytes());
+    const Status filled = stream->fill(*scope, made->address(), 0, made->bytes());
     if (!filled.ok()) return filled;  // else done before any kernel of this stream
     zero.emplace(*std::move(made));
   }
-  lanes_.push_back(std::make_unique<Lane>(
-      Lane{.device = &device, .stream = *std::move(stream), .zero = std::move(zero)}));
-  return lanes_.back().get();
+  return std::unique_ptr<Lane>(
+      new Lane{.device = &device, .stream = *std::move(stream), .zero = std::move(zero)});
+}
+
+Status PageableLanes::make(const cuda::Device& device, unsigned lanes) {
+  for (unsigned i = 0; i < lanes; ++i) {
+    auto made = Lane::create(device);
+    if (!made.ok()) return made.status();
+    const base::MutexLock lock(mutex_);
+    spare_.push_back(*std::move(made));
+  }
+  return {};
+}
+
+std::unique_ptr<PageableLanes::Lane> PageableLanes::take(const cuda::Device& device) {
+  const base::MutexLock lock(mutex_);
+  const auto found = std::ranges::find(spare_, &device, &Lane::device);
+  if (found == spare_.end()) return nullptr;
+  std::unique_ptr<Lane> lane = std::move(*found);
+  spare_.erase(found);
+  return lane;
 }
 
 /// For all GPUs, at one address (fact: Identity.MemoryIsPinnedOnceAndForAllGpus).

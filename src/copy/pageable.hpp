@@ -18,12 +18,36 @@
 #include <span>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "copy/copier.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 #include "cuda/topology.hpp"
 
 namespace linkspan::copy {
+
+/// What executors submit to, made when a GPU comes up: to make a stream may wait for all that is in
+/// flight on the GPU (fact: Held.MakingManyStreams), and that may wait for the copy which needs it.
+/// Threads: any thread.
+class PageableLanes {
+ public:
+  struct Lane {
+    static Result<std::unique_ptr<Lane>> create(const cuda::Device& device);
+
+    const cuda::Device* device;
+    cuda::Stream stream;
+    std::optional<cuda::DeviceBuffer> zero;  // the kernel's abort word, which nobody sets
+  };
+
+  /// OFF THE LOCK. So many more of a GPU, which outlives them.
+  Status make(const cuda::Device& device, unsigned lanes) LINKSPAN_EXCLUDES(mutex_);
+  /// Null: none is left of that GPU.
+  std::unique_ptr<Lane> take(const cuda::Device& device) LINKSPAN_EXCLUDES(mutex_);
+
+ private:
+  base::Mutex mutex_;
+  std::vector<std::unique_ptr<Lane>> spare_ LINKSPAN_GUARDED_BY(mutex_);
+};
 
 class PageableCopies {
  public:
@@ -57,7 +81,9 @@ class PageableCopies {
     return (to_gpu ? before.to : before.from) + before.bytes == (to_gpu ? piece.to : piece.from);
   }
 
-  explicit PageableCopies(std::size_t slot_bytes) : slot_bytes_(slot_bytes) {}
+  /// `lanes` outlives it.
+  PageableCopies(std::size_t slot_bytes, PageableLanes& lanes)
+      : slot_bytes_(slot_bytes), spare_(lanes) {}
   PageableCopies(const PageableCopies&) = delete;
   PageableCopies& operator=(const PageableCopies&) = delete;
   ~PageableCopies() = default;  ///< Requires: idle().
@@ -75,11 +101,7 @@ class PageableCopies {
   Duration patience() const noexcept;
 
  private:
-  struct Lane {
-    const cuda::Device* device;
-    cuda::Stream stream;
-    std::optional<cuda::DeviceBuffer> zero;  // the kernel's abort word, which nobody sets
-  };
+  using Lane = PageableLanes::Lane;
   struct Slot {
     std::optional<cuda::PinnedBuffer> memory;  // from its first use on
     Lane* lane = nullptr;                      // null: free
@@ -91,12 +113,13 @@ class PageableCopies {
     bool told() const noexcept;
   };
 
-  Result<Lane*> lane_of(const cuda::Device& device, const cuda::DeviceScope& scope);
+  Result<Lane*> lane_of(const cuda::Device& device);
   Status pin(Slot& slot, const cuda::DeviceScope& scope) const;
   unsigned submit(Slot& slot, const cuda::DeviceScope& scope);  // how much of it is in flight
   bool ask_stream(Slot& slot, base::Time now);
 
   const std::size_t slot_bytes_;
+  PageableLanes& spare_;
   std::vector<cuda::PinnedBuffer> lost_;  // a GPU may have them in its hands for ever
   std::array<Slot, kSlots> slots_;
   unsigned busy_ = 0;

@@ -27,7 +27,7 @@ Result<Region> Core::admit(Result<std::shared_ptr<const memory::Registration>> r
     (void)registry_->remove((*registration)->id());
     return keys.status();
   }
-  streams_->make_ready((*registration)->region().facts().gpu);
+  streams_->make_ready();
   const base::MutexLock lock(exports_mutex_);
   exports_[(*registration)->id().serial] = *std::move(keys);
   return Region(*std::move(registration));
@@ -136,6 +136,7 @@ Result<std::shared_ptr<ImportedRegion>> Core::import(const PeerLife& peer,
       }
     }
   }
+  streams_->make_ready();  // to reach it, GPUs may have come up
   if (any) return imported;
   if (!refused.ok()) return refused;
   return Status(Code::unreachable, Scope::request,

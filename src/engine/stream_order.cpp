@@ -175,10 +175,9 @@ Result<StreamPlace> StreamOrders::place(const StreamOrder& after, const StreamOr
   return place;
 }
 
-void StreamOrders::make_ready(const GpuUuid& gpu) {
-  if (topology_ == nullptr || gpu == GpuUuid{}) return;
-  const auto device = topology_->open(gpu);
-  if (device.ok()) (void)gates(**device);
+void StreamOrders::make_ready() {
+  if (topology_ == nullptr) return;
+  for (const cuda::Device* device : topology_->all_active()) (void)gates(*device);
 }
 
 Result<std::shared_ptr<GatePool>> StreamOrders::gates(const cuda::Device& device) {

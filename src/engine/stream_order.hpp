@@ -68,10 +68,9 @@ class StreamOrders {
   StreamOrders(const StreamOrders&) = delete;
   StreamOrders& operator=(const StreamOrders&) = delete;
 
-  /// OFF THE DATA PATH, for a GPU of which memory is here: makes what place() needs for a release,
-  /// since to make it may wait for a stream that stands still. Where that fails, place() tries
-  /// again.
-  void make_ready(const GpuUuid& gpu) LINKSPAN_EXCLUDES(mutex_);
+  /// OFF THE DATA PATH, whenever GPUs may have come up: makes what place() needs for a release on
+  /// them, since to make it may wait for a stream that stands still. place() makes what is missing.
+  void make_ready() LINKSPAN_EXCLUDES(mutex_);
 
   /// Marks the stream of `after` and finds that of `release`. `gpu` is meant where they name none.
   /// unsupported: a stream records a graph. invalid_argument: no such GPU or handle. no_resource:
@@ -85,7 +84,7 @@ class StreamOrders {
 
   cuda::Topology* const topology_;
   base::Mutex mutex_;
-  // Made with the first region or release of a device; Gates hold them too.
+  // Gates hold them too.
   std::map<const cuda::Device*, std::shared_ptr<GatePool>> gates_ LINKSPAN_GUARDED_BY(mutex_);
 };
 

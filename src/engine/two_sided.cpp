@@ -44,6 +44,7 @@ Result<Transfer> Core::exchange(std::uint64_t peer, bool sends, control::Space s
     if (!memory.ok()) return memory.status();
     x.memory = *std::move(memory);
     x.kind = x.memory.kind();
+    if (x.kind == MemoryKind::device) streams_->make_ready();
   }
   auto place = streams_->place(options.after, options.release, x.memory.gpu());
   if (!place.ok()) {

@@ -98,5 +98,23 @@ TEST_F(Held, MakingAndEndingAStream) {
       Waits::nobody);
 }
 
+/// One of about 40: the driver makes room for more.
+TEST_F(Held, MakingManyStreams) {
+  constexpr std::size_t kGate = 0;
+  hold(new_stream(), kGate);
+  std::vector<CUstream> made(100);
+  std::atomic<bool> all_made = false;
+  std::thread maker([&] {
+    const Current current(*cu, contexts[0]);
+    for (CUstream& each : made)
+      EXPECT_EQ(cu->cuStreamCreateWithPriority(&each, CU_STREAM_NON_BLOCKING, 0), CUDA_SUCCESS);
+    all_made = true;
+  });
+  EXPECT_TRUE(stays_false([&] { return all_made.load(); }));
+  release(kGate);
+  maker.join();
+  for (CUstream each : made) EXPECT_EQ(cu->cuStreamDestroy(each), CUDA_SUCCESS);
+}
+
 }  // namespace
 }  // namespace linkspan::test

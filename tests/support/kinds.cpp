@@ -47,6 +47,9 @@ Result<std::unique_ptr<Buffer>> Buffer::create(MemoryKind kind, std::uint64_t by
     return buffer;
   }
   buffer->device_ = *device;
+  auto stream = cuda::Stream::create(*scope);
+  if (!stream.ok()) return stream.status();
+  buffer->stream_.emplace(*std::move(stream));
   if (make == Make::chunks || make == Make::unshared_chunks) {
     constexpr std::uint64_t kBefore = 12345;  // of the first chunk, guard and all
     auto row = std::make_unique<ChunkRow>(**device, buffer->whole_bytes() + ChunkRow::kChunk,
@@ -99,13 +102,11 @@ std::string Buffer::difference(std::uint64_t seed, std::span<const Expected> exp
 Status Buffer::copy(const void* from, void* to, std::uint64_t bytes) const {
   auto scope = device_->enter();
   if (!scope.ok()) return scope.status();
-  auto stream = cuda::Stream::create(*scope);
-  if (!stream.ok()) return stream.status();
   const cuda::Driver& driver = device_->driver();
-  if (auto code = driver.cuMemcpyAsync(address(to), address(from), bytes, stream->get());
+  if (auto code = driver.cuMemcpyAsync(address(to), address(from), bytes, stream_->get());
       code != cuda::CUDA_SUCCESS)
     return to_status(driver, code, "cuMemcpyAsync");
-  return to_status(driver, driver.cuStreamSynchronize(stream->get()), "cuStreamSynchronize");
+  return to_status(driver, driver.cuStreamSynchronize(stream_->get()), "cuStreamSynchronize");
 }
 
 }  // namespace linkspan::test

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cuda/memory.hpp"
+#include "cuda/stream.hpp"
 #include "cuda/topology.hpp"
 #include "linkspan/status.hpp"
 #include "linkspan/types.hpp"
@@ -68,6 +69,7 @@ class Buffer {
   const std::uint64_t bytes_, guard_;
   std::byte* whole_ = nullptr;
   const cuda::Device* device_ = nullptr;  // null: the CPU reaches it
+  std::optional<cuda::Stream> stream_;    // to make one later may wait for a stream that is held
   std::variant<std::monostate, std::vector<std::byte>, cuda::PinnedBuffer, cuda::DeviceBuffer,
                std::unique_ptr<ChunkRow>, std::unique_ptr<PoolMemory>>
       owner_;

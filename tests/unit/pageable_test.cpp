@@ -194,6 +194,18 @@ TEST_F(PageableOnDevice, ScatteredOnTheGpuTheKernelTakesThem) {
   EXPECT_EQ(fake.call_count("cuMemcpyAsync"), 0u);
 }
 
+/// It may wait for what is in flight, and that for this copy.
+TEST_F(PageableOnDevice, MakesNoStreamOfAGpuThatItServes) {
+  if (!fake) GTEST_SKIP() << "needs the simulated driver";
+  must(copier->serve(*device));
+  Bytes host(kBytes);
+  fake.reset();
+  const Pieces up = placed(whole(), gpu->address(), address(host.data()));
+  for (int i = 0; i < 4; ++i) must(run(order(up, true)));
+  EXPECT_EQ(fake.call_count("cuStreamCreateWithPriority"), 0u);
+  EXPECT_EQ(fake.call_count("cuMemAlloc"), 0u);
+}
+
 TEST_F(PageableOnDevice, PinsWithinItsBoundsAndOnce) {
   if (!fake) GTEST_SKIP() << "needs the simulated driver";
   Bytes host(kBytes);

@@ -61,8 +61,9 @@ struct Stream;
 struct Device {
   int ordinal, index;  // as the process counts them, as the machine does
   unsigned retained = 0;
-  bool held = false;         // its streams start nothing (fakeCudaHold)
-  bool lost = false;         // its context answers 700; queued entries are dropped
+  bool held = false;  // its streams start nothing (fakeCudaHold)
+  bool lost = false;  // its context answers 700; queued entries are dropped
+  std::uint64_t streams_made = 0;
   unsigned giving_back = 0;  // calls that wait for all its streams, and all submissions for them
   std::set<int> peers;
   Stream* default_stream = nullptr;  // what handles 0, 1 and 2 mean here
