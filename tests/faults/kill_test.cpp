@@ -418,6 +418,7 @@ TEST(Kills, TheEngineThatStaysEndsAllHoldsNothingAndServesTheOthers) {
       });
   };
   phase(3 * scale.seats);  // what is made once is made now, by the driver too
+  if (tally.contained) return write_rows(tally, 0);  // nothing here has a context any more
   Usage before = Usage::lowest(1s, {});
   allow_for_staging(before);
   tally.kills = 0;
