@@ -153,7 +153,7 @@ class GpuCopier final : public Copier {
   /// Orders that are to go together. All are over one Link, to or from the GPU.
   struct Waiting {
     struct Part {
-      std::uint64_t number;  // whose it is
+      std::uint64_t number = 0;  // whose it is
       Piece piece;
     };
     std::vector<Part> parts;
