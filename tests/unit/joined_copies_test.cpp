@@ -48,7 +48,7 @@ TEST_F(JoinedCopies, GoAsOneWhenSomebodyLooks) {
   EXPECT_TRUE(copier->poll(tickets[0])->ok());
   EXPECT_FALSE(copier->poll(tickets[1]).has_value()) << "their word is not written yet";
   script.run();
-  for (const std::size_t i : {4, 2, 1, 3}) EXPECT_TRUE(copier->poll(tickets[i])->ok()) << i;
+  for (const std::size_t i : {4u, 2u, 1u, 3u}) EXPECT_TRUE(copier->poll(tickets[i])->ok()) << i;
   for (std::size_t i = 0; i < 5; ++i) EXPECT_TRUE(copied(i)) << i;
   EXPECT_EQ(script.queries, 0);
   EXPECT_EQ(copier->expected(clock.now()), base::Time::max());
@@ -106,7 +106,7 @@ TEST_F(JoinedCopies, OneThatIsCanceledMeanwhileIsNeverCopied) {
   EXPECT_EQ(copier->poll(tickets[2])->code(), Code::internal);
   EXPECT_FALSE(copier->poll(tickets[3]).has_value());
   script.run();
-  for (const std::size_t i : {0, 1, 3}) EXPECT_TRUE(copier->poll(tickets[i])->ok()) << i;
+  for (const std::size_t i : {0u, 1u, 3u}) EXPECT_TRUE(copier->poll(tickets[i])->ok()) << i;
   for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(copied(i), i != 2 && i != 4) << i;
   EXPECT_EQ(copier->expected(clock.now()), base::Time::max());
 }
@@ -117,7 +117,7 @@ TEST_F(JoinedCopies, OfWhichAllAreCanceledNothingBegins) {
   copier->abort(tickets[2]);
   script.run();
   EXPECT_TRUE(copier->poll(tickets[0])->ok());
-  for (const std::size_t i : {1, 2})
+  for (const std::size_t i : {1u, 2u})
     EXPECT_EQ(copier->poll(tickets[i])->code(), Code::canceled) << i;
   EXPECT_TRUE(script.work.empty());
   EXPECT_EQ(copier->expected(clock.now()), base::Time::max());
@@ -168,7 +168,7 @@ TEST_F(JoinedCopies, AreRefusedTogether) {
   script.copies_until_error = 0;
   script.launch = CUDA_ERROR_INVALID_VALUE;
   script.run();
-  for (const std::size_t i : {1, 2, 3, 4})
+  for (const std::size_t i : {1u, 2u, 3u, 4u})
     EXPECT_EQ(copier->poll(tickets[i])->code(), Code::cuda) << i;
   EXPECT_TRUE(copier->poll(tickets[0])->ok());
   for (std::size_t i = 1; i < 5; ++i) EXPECT_FALSE(copied(i)) << i;
