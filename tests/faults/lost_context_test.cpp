@@ -61,7 +61,9 @@ TEST_P(LostContextOnDevice, EndsItsTransfersAndNobodyElses) {
   }
   for (Way& way : ways) way.submit(pair.peer);
   shim_.order("lose cuStreamWriteValue64 1 " + error);
-  ways[0].submit(pair.peer);  // the first of them meets it
+  ways[0].submit(pair.peer);  // the first of them that begins meets it
+  const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+  while (shim_.struck().empty() && !limit.passed()) pair.engine.progress();
   ASSERT_EQ(shim_.struck(), "cuStreamWriteValue64");
   for (Way& way : ways) way.submit(pair.peer);
   const auto is_cause = [&](const Status& end) {

@@ -323,8 +323,9 @@ TEST_F(GpuCopierTest, ExpectsTheOldestAndThenNews) {
   auto later = start();
   ASSERT_TRUE(later.ok());
   EXPECT_EQ(copier->expected(clock.now()), due);
+  EXPECT_FALSE(copier->poll(*later).has_value());
   script.run();
-  EXPECT_TRUE(copier->poll(*later)->ok());
+  EXPECT_TRUE(copier->poll(*later).value().ok());
   EXPECT_EQ(copier->expected(clock.now()), clock.now());  // the first has ended as well
 }
 

@@ -45,10 +45,11 @@ TEST_F(JoinedCopies, GoAsOneWhenSomebodyLooks) {
   for (std::size_t i = 1; i < 5; ++i)
     EXPECT_EQ(taken[i], copier->has_kernel() ? Method::sm_kernel : Method::copy_engine);
   script.run(2 + together);
-  EXPECT_TRUE(copier->poll(tickets[0])->ok());
+  EXPECT_TRUE(copier->poll(tickets[0]).value().ok());
   EXPECT_FALSE(copier->poll(tickets[1]).has_value()) << "their word is not written yet";
   script.run();
-  for (const std::size_t i : {4u, 2u, 1u, 3u}) EXPECT_TRUE(copier->poll(tickets[i])->ok()) << i;
+  for (const std::size_t i : {4u, 2u, 1u, 3u})
+    EXPECT_TRUE(copier->poll(tickets[i]).value().ok()) << i;
   for (std::size_t i = 0; i < 5; ++i) EXPECT_TRUE(copied(i)) << i;
   EXPECT_EQ(script.queries, 0);
   EXPECT_EQ(copier->expected(clock.now()), base::Time::max());
@@ -66,10 +67,10 @@ TEST_F(JoinedCopies, StayBehindTwoThatAreInTheStream) {
     EXPECT_EQ(script.work.size(), 4u);
   }
   script.run(2);
-  EXPECT_TRUE(copier->poll(tickets[0])->ok());
+  EXPECT_TRUE(copier->poll(tickets[0]).value().ok());
   EXPECT_GT(script.work.size(), 2u) << "one has ended";
   script.run();
-  for (std::size_t i = 1; i < 5; ++i) EXPECT_TRUE(copier->poll(tickets[i])->ok()) << i;
+  for (std::size_t i = 1; i < 5; ++i) EXPECT_TRUE(copier->poll(tickets[i]).value().ok()) << i;
   for (std::size_t i = 0; i < 5; ++i) EXPECT_TRUE(copied(i)) << i;
 }
 
@@ -101,12 +102,12 @@ TEST_F(JoinedCopies, OneThatIsCanceledMeanwhileIsNeverCopied) {
   copier->abort(tickets[2]);
   copier->abort(tickets[4]);
   copier->abort(tickets[4]);
-  EXPECT_EQ(copier->poll(tickets[4])->code(), Code::canceled);
-  EXPECT_EQ(copier->poll(tickets[2])->code(), Code::canceled);
-  EXPECT_EQ(copier->poll(tickets[2])->code(), Code::internal);
+  EXPECT_EQ(copier->poll(tickets[4]).value().code(), Code::canceled);
+  EXPECT_EQ(copier->poll(tickets[2]).value().code(), Code::canceled);
+  EXPECT_EQ(copier->poll(tickets[2]).value().code(), Code::internal);
   EXPECT_FALSE(copier->poll(tickets[3]).has_value());
   script.run();
-  for (const std::size_t i : {0u, 1u, 3u}) EXPECT_TRUE(copier->poll(tickets[i])->ok()) << i;
+  for (const std::size_t i : {0u, 1u, 3u}) EXPECT_TRUE(copier->poll(tickets[i]).value().ok()) << i;
   for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(copied(i), i != 2 && i != 4) << i;
   EXPECT_EQ(copier->expected(clock.now()), base::Time::max());
 }
@@ -116,9 +117,9 @@ TEST_F(JoinedCopies, OfWhichAllAreCanceledNothingBegins) {
   copier->abort(tickets[1]);
   copier->abort(tickets[2]);
   script.run();
-  EXPECT_TRUE(copier->poll(tickets[0])->ok());
+  EXPECT_TRUE(copier->poll(tickets[0]).value().ok());
   for (const std::size_t i : {1u, 2u})
-    EXPECT_EQ(copier->poll(tickets[i])->code(), Code::canceled) << i;
+    EXPECT_EQ(copier->poll(tickets[i]).value().code(), Code::canceled) << i;
   EXPECT_TRUE(script.work.empty());
   EXPECT_EQ(copier->expected(clock.now()), base::Time::max());
 }
@@ -130,7 +131,7 @@ TEST_F(JoinedCopies, AnAbortOfOneThatIsUnderWayLeavesTheOthersAlone) {
   for (const Ticket ticket : tickets) copier->abort(ticket);
   EXPECT_TRUE(script.urgent.empty());
   script.run();
-  for (const Ticket ticket : tickets) EXPECT_TRUE(copier->poll(ticket)->ok());
+  for (const Ticket ticket : tickets) EXPECT_TRUE(copier->poll(ticket).value().ok());
   for (std::size_t i = 0; i < 5; ++i) EXPECT_TRUE(copied(i)) << i;
 }
 
@@ -169,15 +170,15 @@ TEST_F(JoinedCopies, AreRefusedTogether) {
   script.launch = CUDA_ERROR_INVALID_VALUE;
   script.run();
   for (const std::size_t i : {1u, 2u, 3u, 4u})
-    EXPECT_EQ(copier->poll(tickets[i])->code(), Code::cuda) << i;
-  EXPECT_TRUE(copier->poll(tickets[0])->ok());
+    EXPECT_EQ(copier->poll(tickets[i]).value().code(), Code::cuda) << i;
+  EXPECT_TRUE(copier->poll(tickets[0]).value().ok());
   for (std::size_t i = 1; i < 5; ++i) EXPECT_FALSE(copied(i)) << i;
   script.copies_until_error = -1;
   EXPECT_EQ(copier->expected(clock.now()), base::Time::max());
   const auto next = copier->start(order(5));
   ASSERT_TRUE(next.ok());
   script.run();
-  EXPECT_TRUE(copier->poll(*next)->ok());
+  EXPECT_TRUE(copier->poll(*next).value().ok());
 }
 
 TEST_F(JoinedCopies, ALostContextEndsThemToo) {
@@ -202,7 +203,7 @@ TEST_F(JoinedCopies, AStreamThatIsIdleEndsOnlyWhatIsInIt) {
   EXPECT_FALSE(copier->poll(*waits).has_value()) << "it has not begun";
   EXPECT_FALSE(copied(2));
   EXPECT_FALSE(copied(1));
-  EXPECT_EQ(copier->poll(*first)->code(), Code::cuda);
+  EXPECT_EQ(copier->poll(*first).value().code(), Code::cuda);
 }
 
 }  // namespace
