@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "copy/blocks_kernel.hpp"
@@ -213,12 +214,14 @@ Result<std::unique_ptr<PageableLanes::Lane>> PageableLanes::Lane::create(
 }
 
 Status PageableLanes::make(const cuda::Device& device, unsigned lanes) {
+  std::vector<std::unique_ptr<Lane>> all;
   for (unsigned i = 0; i < lanes; ++i) {
     auto made = Lane::create(device);
     if (!made.ok()) return made.status();
-    const base::MutexLock lock(mutex_);
-    spare_.push_back(*std::move(made));
+    all.push_back(*std::move(made));
   }
+  const base::MutexLock lock(mutex_);
+  std::move(all.begin(), all.end(), std::back_inserter(spare_));
   return {};
 }
 

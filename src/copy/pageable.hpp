@@ -39,7 +39,7 @@ class PageableLanes {
     std::optional<cuda::DeviceBuffer> zero;  // the kernel's abort word, which nobody sets
   };
 
-  /// OFF THE LOCK. So many more of a GPU, which outlives them.
+  /// OFF THE LOCK. So many more of a GPU, which outlives them; or none.
   Status make(const cuda::Device& device, unsigned lanes) LINKSPAN_EXCLUDES(mutex_);
   /// Null: none is left of that GPU.
   std::unique_ptr<Lane> take(const cuda::Device& device) LINKSPAN_EXCLUDES(mutex_);

@@ -181,14 +181,15 @@ void StreamOrders::make_ready() {
 }
 
 Result<std::shared_ptr<GatePool>> StreamOrders::gates(const cuda::Device& device) {
-  const base::MutexLock lock(mutex_);
-  auto& made = gates_[&device];
-  if (made == nullptr) {
-    auto fresh = GatePool::create(device);
-    if (!fresh.ok()) return fresh.status();
-    made = *std::move(fresh);
+  {
+    const base::MutexLock lock(mutex_);
+    if (const auto made = gates_.find(&device); made != gates_.end()) return made->second;
   }
-  return made;
+  // It may wait for what is in flight on that GPU: whoever is about another one does not.
+  auto fresh = GatePool::create(device);
+  if (!fresh.ok()) return fresh.status();
+  const base::MutexLock lock(mutex_);
+  return gates_.try_emplace(&device, *std::move(fresh)).first->second;
 }
 
 }  // namespace linkspan::engine

@@ -156,7 +156,9 @@ TEST_P(DriverCallsOf, AreTheGuardTheSubmissionAndTheFlag) {
     return finished(c.op == Op::write ? pair.peer.write(here.region, there, blocks, options)
                                       : pair.peer.read(here.region, there, blocks, options));
   };
-  ASSERT_EQ(move().to_string(), "ok");  // the first may still set up
+  counts_.reset();
+  ASSERT_EQ(move().to_string(), "ok");  // the first may still set up,
+  EXPECT_FALSE(counts_.read().contains("cuStreamCreateWithPriority")) << "but may not wait";
   std::uint64_t most = 0;
   int stalls = 3;  // of the machine: what is overdue asks its stream, and is measured again
   for (std::uint64_t i = 0; i < kTimes; ++i) {

@@ -32,8 +32,8 @@ class Lists {
     else
       device_.emplace(take(cuda::DeviceBuffer::create(scope, bytes())));
   }
-  /// What write() is given, made before a stream is held: to allocate may wait for it. On the GPU,
-  /// since a copy from host memory to host memory returns only when it is done.
+  /// What write() is given, made before a stream is held: to make a stream may wait for it. On the
+  /// GPU, since a copy from host memory to host memory returns only when it is done.
   cuda::DeviceBuffer stage(const Indices& ours, const Indices& theirs) const {
     const auto scope = take(gpu().enter());
     const auto host = take(cuda::PinnedBuffer::create(scope, bytes()));
@@ -48,8 +48,8 @@ class Lists {
   }
   /// In the order of `stream`.
   void write(HeldStream& stream, const cuda::DeviceBuffer& staged) const {
-    stream.copy(begin(), reinterpret_cast<const void*>(staged.address()),  // NOLINT
-                bytes());
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    stream.copy(begin(), reinterpret_cast<const void*>(staged.address()), bytes());
   }
   Pages pages(std::uint64_t page_bytes) const {
     return {.page_bytes = page_bytes,

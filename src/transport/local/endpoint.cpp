@@ -274,7 +274,7 @@ Status LocalEndpoint::start_some(Slot& slot, const StreamLinks& streams) {
   if (!ticket.ok()) return ticket.status();
   slot.ticket = *ticket;
   slot.next += wave.size();
-  transport_.begun(slot.method, wave.size() + slot.pages.to_index.size());
+  slot.under_way = wave.size() + slot.pages.to_index.size();
   slot.pages = {};
   return {};
 }
@@ -305,6 +305,7 @@ void LocalEndpoint::advance(Slot& slot) {
       if (!end) return;
       slot.ticket = 0;
       slot.end = *std::move(end);
+      transport_.copied(slot.method, slot.under_way);
     }
     if (slot.end.ok() && (slot.next < slot.pieces.size() || !slot.pages.to_index.empty())) {
       if (slot.canceled)
@@ -368,14 +369,6 @@ NextLook LocalEndpoint::next_look() const {
 Status LocalEndpoint::send(Message message, std::span<const std::byte> bytes,
                            std::span<base::Fd> fds) {
   return channel_.send(static_cast<std::uint16_t>(message), bytes, fds);
-}
-
-bool LocalEndpoint::tell_retract(std::uint64_t serial, bool at_once) {
-  const base::MutexLock lock(retract_mutex_);
-  if (deaf_) return false;
-  to_retract_.emplace_back(serial, at_once);
-  any_to_retract_ = true;
-  return true;
 }
 
 void LocalEndpoint::close() {

@@ -117,6 +117,7 @@ class LocalEndpoint final : public Endpoint {
     const cuda::Device* device = nullptr;
     copy::Copier* copier = nullptr;
     copy::Ticket ticket = 0;                 // 0: nothing is with the copier
+    std::size_t under_way = 0;               // blocks that are
     std::uint64_t offered = 0;               // our serial that the peer was asked with
     std::uint32_t tally_word = kNoWord;      // ours, or the peer's, of a copy that is asked for
     base::Time due{}, looked{};              // of one that was asked for: no end comes before

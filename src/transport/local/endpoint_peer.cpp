@@ -123,6 +123,14 @@ bool LocalEndpoint::report(Slot& slot, CompletionSink& sink) {
   return true;
 }
 
+bool LocalEndpoint::tell_retract(std::uint64_t serial, bool at_once) {
+  const base::MutexLock lock(retract_mutex_);
+  if (deaf_) return false;
+  to_retract_.emplace_back(serial, at_once);
+  any_to_retract_ = true;
+  return true;
+}
+
 void LocalEndpoint::send_pending() {
   std::vector<std::pair<std::uint64_t, bool>> retract;
   if (any_to_retract_.load(std::memory_order_relaxed)) {

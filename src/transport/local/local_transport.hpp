@@ -116,7 +116,7 @@ class LocalTransport final : public Transport, public PageKeeper {
   const GpuCopiers* copiers_between(const Published& local, const ImportedMemory& remote) const
       LINKSPAN_EXCLUDES(mutex_);
   copy::CpuCopier& cpu_copier() noexcept { return *cpu_; }
-  void begun(copy::Method method, std::size_t blocks) noexcept {
+  void copied(copy::Method method, std::size_t blocks) noexcept {
     CopyCount& count = copies_[static_cast<std::size_t>(method)];
     ++count.orders;
     count.blocks += blocks;

@@ -1,0 +1,35 @@
+// Small batches that wait for each other and go together: what each is told of its way.
+#include "tests/support/fake_cuda/controls.hpp"
+#include "tests/support/transport_fixture.hpp"
+
+namespace linkspan::test {
+
+TEST_P(TransportConformance, ABatchThatWentWithOthersTellsTheirWay) {
+  if (GetParam().name != "local_device") return;  // only there they wait, behind a GPU
+  const FakeCuda fake = FakeCuda::find();
+  if (!fake) return;  // only there it stands still
+  constexpr std::uint64_t kBytes = 4096;
+  link->here->fill(1);
+  link->there->fill(2);
+  std::vector<transport::Way> ways(8);
+  const auto path = [&ways](std::size_t i) { return std::string(ways[i].path); };
+  FakeCudaHold held(fake, 0);
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    const Block block{i * kBytes, i * kBytes, kBytes};
+    Batch batch = link->batch(std::span(&block, 1));
+    batch.way = &ways[i];
+    EXPECT_EQ(link->post(batch).to_string(), "ok") << i;
+    EXPECT_EQ(path(i), "cuda_ipc+copy_engine") << i;
+  }
+  link->progress();
+  held.release();
+  EXPECT_TRUE(link->drain());
+  for (const auto& [cookie, status] : link->done) EXPECT_EQ(status.to_string(), "ok") << cookie;
+  const bool kernel = take(topology()->activate(topology()->devices()[0].uuid))->kernels().ok();
+  for (std::size_t i = 0; i < ways.size(); ++i)
+    EXPECT_EQ(path(i), i > 0 && kernel ? "cuda_ipc+sm_kernel" : "cuda_ipc+copy_engine") << i;
+  link->there->expect(0, *link->here, 0, ways.size() * kBytes);
+  link->there->check();
+}
+
+}  // namespace linkspan::test
