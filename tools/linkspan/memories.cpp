@@ -16,6 +16,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint64_t kLead = 4096;  // so that no region begins where its allocation does
+// Allocations of a GPU have a multiple of it: docs/cuda_notes.md, "rates".
+constexpr std::uint64_t kGpuPage = std::uint64_t{2} << 20;
 constexpr std::uint64_t kStagingBytes = std::uint64_t{8} << 20;
 
 }  // namespace
@@ -106,7 +108,8 @@ Status Memory::allocate(const Gpus& gpus) {
     owner_ = *std::move(buffer);
     return {};
   }
-  auto buffer = cuda::DeviceBuffer::create(*scope, bytes_ + kLead);
+  const std::uint64_t pages = (bytes_ + kLead + kGpuPage - 1) / kGpuPage;
+  auto buffer = cuda::DeviceBuffer::create(*scope, pages * kGpuPage);
   if (!buffer.ok()) return buffer.status();
   auto staging = cuda::PinnedBuffer::create(*scope, kStagingBytes);
   if (!staging.ok()) return staging.status();
