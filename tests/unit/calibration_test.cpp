@@ -8,6 +8,8 @@
 namespace linkspan::copy {
 namespace {
 
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 using test::take;
 
@@ -70,6 +72,16 @@ TEST_F(CalibrationOnDevice, TooLittleMemoryTellsNothing) {
   const std::uint64_t at = memory->address();
   EXPECT_EQ(calibration->rates_to(at, Calibration::kLeast - 1, mapping), nullptr);
   EXPECT_NE(calibration->rates_to(at, Calibration::kLeast, mapping), nullptr);
+}
+
+/// Wherever that is. Beside ThreadSanitizer the simulated driver tells who touches what is in use.
+TEST_F(CalibrationOnDevice, WhatRunsOutOfTimeIsNotWrittenOver) {
+  for (Duration limit = microseconds(20); limit < milliseconds(100); limit += limit / 4) {
+    calibration = take(Calibration::create(*device, 4, limit));
+    for (const Link link : {Link::host, Link::same_gpu}) calibration->rates(link);
+  }
+  calibration = take(Calibration::create(*device, 4, kPlenty));
+  EXPECT_NE(calibration->rates(Link::host), nullptr);
 }
 
 TEST_F(CalibrationOnDevice, NobodyWaitsForAGpuThatStandsStill) {
