@@ -159,21 +159,26 @@ foreach(major 12 13)
   endif()
 endforeach()
 
-# ---- libnvlink_transfer's ABI, by a C compiler ------------------------------------------------
+# ---- what is C, by a C compiler ---------------------------------------------------------------
 enable_language(C)
-set(nvlink_abi ${CMAKE_SOURCE_DIR}/tests/abi/nvlink_transfer_abi.c)
-set(nvlink_abi_flags -std=c99 -pedantic -Wall -Wextra -Werror)
-add_library(nvlink_transfer_abi OBJECT ${nvlink_abi})
-target_include_directories(nvlink_transfer_abi PRIVATE ${CMAKE_SOURCE_DIR}/include)
-target_compile_options(nvlink_transfer_abi PRIVATE ${nvlink_abi_flags})
+set(c_abi ${CMAKE_SOURCE_DIR}/tests/abi/linkspan_abi.c
+          ${CMAKE_SOURCE_DIR}/tests/abi/nvlink_transfer_abi.c)
+set(c_flags -std=c99 -pedantic -Wall -Wextra -Werror)
+add_library(c_abi OBJECT ${c_abi})
+target_include_directories(c_abi PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR})
+target_compile_options(c_abi PRIVATE ${c_flags})
 
 # ---- once, not per sanitizer ------------------------------------------------------------------
 if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+  add_executable(example_two_processes examples/c/two_processes.c)
+  target_link_libraries(example_two_processes PRIVATE linkspan)
+  target_compile_options(example_two_processes PRIVATE ${c_flags})
+  linkspan_test(example_c TIMEOUT 60 COMMAND example_two_processes ENVIRONMENT ${no_driver})
   linkspan_test(scripts TIMEOUT 60
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/scripts_test.py)
   linkspan_test(exports TIMEOUT 30
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_exports.py
-            $<TARGET_FILE:linkspan>)
+            $<TARGET_FILE:linkspan> ${CMAKE_SOURCE_DIR}/include/linkspan/linkspan.h)
   linkspan_test(nvlink_transfer_exports TIMEOUT 30
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_exports.py
             $<TARGET_FILE:nvlink_transfer> ${CMAKE_SOURCE_DIR}/include/linkspan/nvlink_transfer.h)
@@ -190,9 +195,9 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   endif()
   find_program(LINKSPAN_CLANG clang)
   if(LINKSPAN_CLANG)
-    linkspan_test(nvlink_transfer_abi_clang TIMEOUT 30
-      COMMAND ${LINKSPAN_CLANG} -fsyntax-only ${nvlink_abi_flags} -I${CMAKE_SOURCE_DIR}/include
-              ${nvlink_abi})
+    linkspan_test(c_abi_clang TIMEOUT 30
+      COMMAND ${LINKSPAN_CLANG} -fsyntax-only ${c_flags} -I${CMAKE_SOURCE_DIR}/include
+              -I${CMAKE_SOURCE_DIR} ${c_abi})
   endif()
   linkspan_test(consumer TIMEOUT 300 ENVIRONMENT ${no_driver}
     COMMAND ${CMAKE_SOURCE_DIR}/tests/consumer/run.sh ${CMAKE_BINARY_DIR})

@@ -3,8 +3,8 @@
 
 Usage: check_exports.py FILE [HEADER]
 
-With a C header it has to export exactly the functions that the header marks NVLINK_TRANSFER_API,
-and those of CUDA's names weakly.
+With a C header it has to export exactly the functions that the header marks NVLINK_TRANSFER_API or
+LINKSPAN_C_API, and those of CUDA's names weakly; what is of C++ in linkspan:: beside them.
 """
 
 import pathlib
@@ -15,7 +15,8 @@ import sys
 OURS = re.compile(
     r"(?:(?:vtable|VTT|typeinfo|typeinfo name) for |guard variable for )?linkspan(?:::|_)\w*"
 )
-DECLARED = re.compile(r"^NVLINK_TRANSFER_API [^(;]*?(\w+)\(", re.MULTILINE)
+OF_CPP = re.compile(r"(?:\w+ )*linkspan::")
+DECLARED = re.compile(r"^(?:NVLINK_TRANSFER|LINKSPAN_C)_API [^(;]*?(\w+)\(", re.MULTILINE)
 
 
 def exports_of(file: str) -> dict[str, str]:
@@ -30,8 +31,9 @@ def faults_of(exports: dict[str, str], declared: set[str]) -> list[str]:
     """Against a header, or against OURS where nothing is declared."""
     if not declared:
         return [f"exported but not ours: {name}" for name in exports if not OURS.match(name)]
-    faults = [f"exported but not declared: {name}" for name in exports.keys() - declared]
-    faults += [f"declared but not exported: {name}" for name in declared - exports.keys()]
+    of_c = {name for name in exports if not OF_CPP.match(name)}
+    faults = [f"exported but not declared: {name}" for name in of_c - declared]
+    faults += [f"declared but not exported: {name}" for name in declared - of_c]
     for name in declared & exports.keys():
         if (exports[name] in "WV") != name.startswith("cuda"):
             faults.append(f"{name} is {exports[name]}: CUDA's names are weak, no others")

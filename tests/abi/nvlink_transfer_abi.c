@@ -7,11 +7,7 @@
 #include <stddef.h>
 
 #include "linkspan/nvlink_transfer.h"
-
-/* C99 has no _Static_assert: an array of -1 elements is the error. */
-#define PIN_JOIN2(a, b) a##b
-#define PIN_JOIN(a, b) PIN_JOIN2(a, b)
-#define PIN(condition) typedef char PIN_JOIN(pin_at_line_, __LINE__)[(condition) ? 1 : -1]
+#include "tests/abi/pin.h"
 
 typedef int (*transfer_type)(int, uint64_t, int, uint64_t, uint64_t, const void*, unsigned,
                              const void*, unsigned, uint64_t, uint64_t, void*);

@@ -1,0 +1,364 @@
+/* linkspan/linkspan.h - the C interface of linkspan, and the only binary one that it promises.
+ *
+ *   linkspan_engine* engine = NULL;
+ *   if (linkspan_engine_open(NULL, &engine) != LINKSPAN_OK) puts(linkspan_last_error());
+ *
+ * What each call does, costs and refuses stands at its namesake in linkspan/{engine,peer,region,
+ * transfer,prepared}.hpp: these functions add nothing but the conventions of C.
+ *
+ * - A function that may fail answers a code; LINKSPAN_OK is 0. The text is then in
+ *   linkspan_last_error(), which belongs to the calling thread until its next failure.
+ * - What a function makes it stores through its last parameter, and NULL on an error. It is the
+ *   caller's and is freed by the function of its type, which takes NULL too. Handles are counted
+ *   references: a peer, a region, a transfer may be freed before or after their Engine, and to free
+ *   one ends no transfer. Only linkspan_engine_free() ends something.
+ * - A struct of options begins with its size: start from LINKSPAN_..._INIT. Null instead of a
+ *   struct stands for the same. A larger struct, of a later release, is taken if what this release
+ *   does not know is zero.
+ * - Times are nanoseconds. A negative one is LINKSPAN_INVALID_ARGUMENT.
+ * - Strings are UTF-8 and end with a zero. A char* that is returned is the caller's:
+ *   linkspan_text_free().
+ *
+ * Threads: every function from any thread. A handle must not be freed while another thread uses it.
+ */
+#ifndef LINKSPAN_LINKSPAN_H
+#define LINKSPAN_LINKSPAN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__) && !defined(_WIN32)
+#define LINKSPAN_C_API __attribute__((visibility("default")))
+#else
+#define LINKSPAN_C_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* NOLINTBEGIN(readability-identifier-naming): as C spells types */
+
+/* ---- codes and texts ------------------------------------------------------------------------ */
+
+enum {
+  LINKSPAN_OK = 0,
+  LINKSPAN_INVALID_ARGUMENT = 1,
+  LINKSPAN_UNSUPPORTED = 2,
+  LINKSPAN_NO_RESOURCE = 3, /* not started; try again after progress */
+  LINKSPAN_BUSY = 4,
+  LINKSPAN_PENDING = 5,
+  LINKSPAN_TIMED_OUT = 6,
+  LINKSPAN_CANCELED = 7,
+  LINKSPAN_NOT_FOUND = 8,
+  LINKSPAN_PERMISSION_DENIED = 9,
+  LINKSPAN_TRUNCATED = 10,
+  LINKSPAN_UNREACHABLE = 11,
+  LINKSPAN_DISCONNECTED = 12,
+  LINKSPAN_CORRUPT = 13,
+  LINKSPAN_CUDA = 14,
+  LINKSPAN_SYSTEM = 15,
+  LINKSPAN_INTERNAL = 16
+};
+
+/* The largest thing that can no longer be used. */
+enum {
+  LINKSPAN_SCOPE_REQUEST = 0,
+  LINKSPAN_SCOPE_PEER = 1,
+  LINKSPAN_SCOPE_TRANSPORT = 2,
+  LINKSPAN_SCOPE_PROCESS = 3
+};
+
+LINKSPAN_C_API const char* linkspan_version(void);       /* "0.1.0" */
+LINKSPAN_C_API const char* linkspan_code_name(int code); /* "timed_out"; "unknown" */
+LINKSPAN_C_API const char* linkspan_last_error(void);    /* "": none yet */
+LINKSPAN_C_API int linkspan_last_scope(void);            /* of the same failure */
+LINKSPAN_C_API void linkspan_text_free(char* text);
+
+/* ---- handles -------------------------------------------------------------------------------- */
+
+typedef struct linkspan_engine linkspan_engine;
+typedef struct linkspan_peer linkspan_peer;
+typedef struct linkspan_region linkspan_region;               /* memory of this process */
+typedef struct linkspan_remote_region linkspan_remote_region; /* a peer's */
+typedef struct linkspan_region_set linkspan_region_set;       /* a peer's, of one version */
+typedef struct linkspan_prepared linkspan_prepared;
+typedef struct linkspan_transfer linkspan_transfer;
+typedef struct linkspan_notifications linkspan_notifications;
+typedef struct linkspan_explanation linkspan_explanation;
+
+LINKSPAN_C_API void linkspan_engine_free(linkspan_engine* engine); /* closes, with 5 s */
+LINKSPAN_C_API void linkspan_peer_free(linkspan_peer* peer);
+LINKSPAN_C_API void linkspan_region_free(linkspan_region* region);
+LINKSPAN_C_API void linkspan_remote_region_free(linkspan_remote_region* region);
+LINKSPAN_C_API void linkspan_region_set_free(linkspan_region_set* set);
+LINKSPAN_C_API void linkspan_prepared_free(linkspan_prepared* prepared);
+LINKSPAN_C_API void linkspan_transfer_free(linkspan_transfer* transfer);
+LINKSPAN_C_API void linkspan_notifications_free(linkspan_notifications* notifications);
+LINKSPAN_C_API void linkspan_explanation_free(linkspan_explanation* explanation);
+
+/* ---- the Engine ----------------------------------------------------------------------------- */
+
+enum {
+  LINKSPAN_LOG_DEBUG = 0,
+  LINKSPAN_LOG_INFO = 1,
+  LINKSPAN_LOG_WARNING = 2,
+  LINKSPAN_LOG_ERROR = 3,
+  LINKSPAN_LOG_OFF = 4
+};
+
+typedef struct linkspan_engine_options {
+  size_t size;
+  const char* name;       /* null: "pid N" */
+  const char* socket_dir; /* null: the default */
+  /* A whole line of `bytes` bytes, without a zero behind it; by any thread. Null: stderr. */
+  void (*log)(void* log_user, int level, const char* line, size_t bytes);
+  void* log_user;
+  int64_t transfer_deadline; /* 0: the default */
+  uint32_t cpu_threads;      /* 0: the default */
+  int32_t copy_ctas;         /* -1: the default */
+  int32_t relay_gpus;        /* -1: the default */
+  int32_t calibrate;         /* 0, 1, or -1: the default */
+  int32_t any_uid;           /* 0 or 1 */
+  int32_t use_gpu;           /* 0 or 1 */
+} linkspan_engine_options;
+
+#define LINKSPAN_ENGINE_OPTIONS_INIT \
+  { sizeof(linkspan_engine_options), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, 1 }
+
+LINKSPAN_C_API int linkspan_engine_open(const linkspan_engine_options* options,
+                                        linkspan_engine** engine);
+LINKSPAN_C_API int linkspan_engine_close(linkspan_engine* engine, int64_t timeout);
+/* `address` null: a name is made up. */
+LINKSPAN_C_API int linkspan_engine_listen(linkspan_engine* engine, const char* address);
+LINKSPAN_C_API int linkspan_engine_connect(linkspan_engine* engine, const char* address,
+                                           int64_t timeout, linkspan_peer** peer);
+LINKSPAN_C_API int linkspan_engine_accept(linkspan_engine* engine, int64_t timeout,
+                                          linkspan_peer** peer);
+/* How many transfers became quiet by it goes to `ended`, which may be null. */
+LINKSPAN_C_API int linkspan_engine_progress(linkspan_engine* engine, size_t* ended);
+/* What came since the last call; waits for the first. OK and an empty list: none came. */
+LINKSPAN_C_API int linkspan_engine_notifications(linkspan_engine* engine, int64_t timeout,
+                                                 linkspan_notifications** notifications);
+LINKSPAN_C_API int linkspan_engine_address(linkspan_engine* engine, char** text);
+LINKSPAN_C_API int linkspan_engine_dump(linkspan_engine* engine, char** text);
+LINKSPAN_C_API int linkspan_engine_metrics(linkspan_engine* engine, char** text);
+
+LINKSPAN_C_API size_t linkspan_notifications_count(const linkspan_notifications* notifications);
+/* `message` is the list's. */
+LINKSPAN_C_API int linkspan_notifications_at(const linkspan_notifications* notifications,
+                                             size_t index, uint64_t* peer_id, const void** message,
+                                             size_t* bytes);
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+enum {
+  LINKSPAN_MEMORY_HOST = 0,
+  LINKSPAN_MEMORY_PINNED = 1,
+  LINKSPAN_MEMORY_SHARED = 2,
+  LINKSPAN_MEMORY_DEVICE = 3,
+  LINKSPAN_MEMORY_MANAGED = 4
+};
+
+typedef struct linkspan_region_options {
+  size_t size;
+  int32_t peers_read, peers_write, exclusive; /* 0 or 1 */
+  int32_t pin;                                /* 0 or 1 */
+} linkspan_region_options;
+
+#define LINKSPAN_REGION_OPTIONS_INIT \
+  { sizeof(linkspan_region_options), 1, 1, 0, 0 }
+
+LINKSPAN_C_API int linkspan_register_memory(linkspan_engine* engine, void* pointer, uint64_t bytes,
+                                            const linkspan_region_options* options,
+                                            linkspan_region** region);
+LINKSPAN_C_API int linkspan_allocate_shared(linkspan_engine* engine, uint64_t bytes,
+                                            const linkspan_region_options* options,
+                                            linkspan_region** region);
+LINKSPAN_C_API int linkspan_deregister(linkspan_engine* engine, const linkspan_region* region,
+                                       int64_t timeout);
+LINKSPAN_C_API int linkspan_invalidate(linkspan_engine* engine, const linkspan_region* region,
+                                       int64_t timeout);
+LINKSPAN_C_API int linkspan_publish(linkspan_engine* engine, const char* name,
+                                    const linkspan_region* region);
+LINKSPAN_C_API int linkspan_publish_set(linkspan_engine* engine, const char* name,
+                                        const linkspan_region* const* regions, size_t count,
+                                        uint64_t* version);
+
+/* Of a handle that is null: 0, null, or LINKSPAN_MEMORY_HOST. */
+LINKSPAN_C_API uint64_t linkspan_region_bytes(const linkspan_region* region);
+LINKSPAN_C_API int linkspan_region_kind(const linkspan_region* region);
+LINKSPAN_C_API void* linkspan_region_data(const linkspan_region* region);
+
+LINKSPAN_C_API uint64_t linkspan_remote_region_bytes(const linkspan_remote_region* region);
+LINKSPAN_C_API int linkspan_remote_region_kind(const linkspan_remote_region* region);
+LINKSPAN_C_API uint64_t linkspan_remote_region_peer(const linkspan_remote_region* region);
+LINKSPAN_C_API int linkspan_remote_region_name(const linkspan_remote_region* region, char** text);
+
+/* ---- peers ---------------------------------------------------------------------------------- */
+
+enum { LINKSPAN_PEER_UP = 0, LINKSPAN_PEER_LOST = 1, LINKSPAN_PEER_GONE = 2 };
+
+LINKSPAN_C_API uint64_t linkspan_peer_id(const linkspan_peer* peer); /* 0: null */
+LINKSPAN_C_API int linkspan_peer_state(const linkspan_peer* peer);
+LINKSPAN_C_API int linkspan_peer_name(const linkspan_peer* peer, char** text);
+LINKSPAN_C_API int linkspan_peer_lookup(const linkspan_peer* peer, const char* name,
+                                        int64_t timeout, linkspan_remote_region** region);
+LINKSPAN_C_API int linkspan_peer_lookup_set(const linkspan_peer* peer, const char* name,
+                                            int64_t timeout, linkspan_region_set** set);
+LINKSPAN_C_API int linkspan_peer_await_version(const linkspan_peer* peer, const char* name,
+                                               uint64_t above, int64_t timeout, uint64_t* version);
+LINKSPAN_C_API int linkspan_peer_notify(const linkspan_peer* peer, const void* message,
+                                        size_t bytes);
+
+LINKSPAN_C_API uint64_t linkspan_region_set_version(const linkspan_region_set* set);
+LINKSPAN_C_API size_t linkspan_region_set_count(const linkspan_region_set* set);
+/* A handle of its own. */
+LINKSPAN_C_API int linkspan_region_set_at(const linkspan_region_set* set, size_t index,
+                                          linkspan_remote_region** region);
+
+/* ---- shapes --------------------------------------------------------------------------------- */
+
+typedef struct linkspan_block {
+  uint64_t local_offset, remote_offset, bytes;
+} linkspan_block;
+
+typedef struct linkspan_pages {
+  uint64_t page_bytes, local_base, remote_base;
+  const uint32_t *local_index, *remote_index; /* `count` each */
+  size_t count;
+  int32_t indices_on_gpu; /* 0 or 1 */
+} linkspan_pages;
+
+typedef struct linkspan_strides {
+  uint64_t bytes, local_base, remote_base;
+  struct {
+    uint64_t count, local_step, remote_step;
+  } levels[3]; /* a level that is not used has count 1 */
+} linkspan_strides;
+
+#define LINKSPAN_STRIDES_INIT           \
+  {                                     \
+    0, 0, 0, {                          \
+      {1, 0, 0}, {1, 0, 0}, { 1, 0, 0 } \
+    }                                   \
+  }
+
+/* Exactly one of the three, or no block. All of it is read during the call only, but lists on a
+ * GPU. */
+typedef struct linkspan_shape {
+  size_t size;
+  const linkspan_block* blocks;
+  size_t block_count;
+  const linkspan_pages* pages;
+  const linkspan_strides* strides;
+} linkspan_shape;
+
+#define LINKSPAN_SHAPE_INIT \
+  { sizeof(linkspan_shape), 0, 0, 0, 0 }
+
+/* ---- transfers ------------------------------------------------------------------------------ */
+
+enum { LINKSPAN_WRITE = 0, LINKSPAN_READ = 1 };
+
+enum {
+  LINKSPAN_STREAM_NONE = 0,
+  LINKSPAN_STREAM_CREATED = 1, /* `handle` is a cudaStream_t of cudaStreamCreate...() */
+  LINKSPAN_STREAM_LEGACY_DEFAULT = 2,
+  LINKSPAN_STREAM_PER_THREAD_DEFAULT = 3
+};
+
+typedef struct linkspan_stream {
+  int32_t flavour;
+  uint8_t gpu[16]; /* as cuDeviceGetUuid tells it */
+  void* handle;
+} linkspan_stream;
+
+typedef struct linkspan_transfer_options {
+  size_t size;
+  int64_t deadline;         /* 0: the Engine's */
+  const void* notification; /* `notification_bytes` bytes */
+  size_t notification_bytes;
+  const char* require; /* null: any path */
+  linkspan_stream after, release;
+  int32_t low_latency; /* 0 or 1 */
+  int32_t copy_ctas;   /* -1: the Engine's */
+} linkspan_transfer_options;
+
+#define LINKSPAN_TRANSFER_OPTIONS_INIT \
+  { sizeof(linkspan_transfer_options), 0, 0, 0, 0, {0, {0}, 0}, {0, {0}, 0}, 0, -1 }
+
+/* `op` is LINKSPAN_WRITE or LINKSPAN_READ. */
+LINKSPAN_C_API int linkspan_submit(const linkspan_peer* peer, int op, const linkspan_region* local,
+                                   const linkspan_remote_region* remote,
+                                   const linkspan_shape* shape,
+                                   const linkspan_transfer_options* options,
+                                   linkspan_transfer** transfer);
+/* `codes` and `transfers` have a place for each target: each ends as a call of its own. The answer
+ * is the first code that is not OK. */
+LINKSPAN_C_API int linkspan_write_to_all(linkspan_engine* engine, const linkspan_region* local,
+                                         const linkspan_remote_region* const* targets, size_t count,
+                                         const linkspan_shape* shape,
+                                         const linkspan_transfer_options* options, int* codes,
+                                         linkspan_transfer** transfers);
+LINKSPAN_C_API int linkspan_prepare(const linkspan_peer* peer, int op, const linkspan_region* local,
+                                    const linkspan_remote_region* remote,
+                                    const linkspan_shape* shape, linkspan_prepared** prepared);
+LINKSPAN_C_API uint64_t linkspan_prepared_bytes(const linkspan_prepared* prepared);
+LINKSPAN_C_API int linkspan_post(const linkspan_prepared* prepared,
+                                 const linkspan_transfer_options* options,
+                                 linkspan_transfer** transfer);
+/* Only the pages at these positions of the prepared lists. */
+LINKSPAN_C_API int linkspan_post_some(const linkspan_prepared* prepared, const uint32_t* positions,
+                                      size_t count, const linkspan_transfer_options* options,
+                                      linkspan_transfer** transfer);
+LINKSPAN_C_API int linkspan_send(const linkspan_peer* peer, uint64_t tag, const void* data,
+                                 uint64_t bytes, const linkspan_transfer_options* options,
+                                 linkspan_transfer** transfer);
+LINKSPAN_C_API int linkspan_recv(const linkspan_peer* peer, uint64_t tag, void* data,
+                                 uint64_t bytes, const linkspan_transfer_options* options,
+                                 linkspan_transfer** transfer);
+/* `deadline` 0: the default. */
+LINKSPAN_C_API int linkspan_send_ipc(linkspan_engine* engine, uint64_t conn_id, const void* data,
+                                     size_t bytes, int64_t deadline);
+LINKSPAN_C_API int linkspan_recv_ipc(linkspan_engine* engine, uint64_t conn_id, void* data,
+                                     size_t bytes, int64_t deadline);
+LINKSPAN_C_API int linkspan_send_ipc_async(linkspan_engine* engine, uint64_t conn_id,
+                                           const void* data, size_t bytes, int64_t deadline,
+                                           linkspan_transfer** transfer);
+LINKSPAN_C_API int linkspan_recv_ipc_async(linkspan_engine* engine, uint64_t conn_id, void* data,
+                                           size_t bytes, int64_t deadline,
+                                           linkspan_transfer** transfer);
+
+LINKSPAN_C_API int linkspan_transfer_wait(const linkspan_transfer* transfer, int64_t timeout);
+LINKSPAN_C_API int linkspan_transfer_done(const linkspan_transfer* transfer); /* 0 or 1 */
+LINKSPAN_C_API int linkspan_transfer_status(const linkspan_transfer* transfer);
+LINKSPAN_C_API int linkspan_transfer_cancel(const linkspan_transfer* transfer);
+LINKSPAN_C_API uint64_t linkspan_transfer_bytes(const linkspan_transfer* transfer);
+LINKSPAN_C_API uint64_t linkspan_transfer_id(const linkspan_transfer* transfer);
+
+/* ---- which way, and why --------------------------------------------------------------------- */
+
+LINKSPAN_C_API int linkspan_explain(const linkspan_peer* peer, int op, const linkspan_region* local,
+                                    const linkspan_remote_region* remote, uint64_t blocks,
+                                    uint64_t bytes, const linkspan_transfer_options* options,
+                                    linkspan_explanation** explanation);
+/* The explanation's own texts. Of one that is null: "". */
+LINKSPAN_C_API const char* linkspan_explanation_path(const linkspan_explanation* explanation);
+LINKSPAN_C_API const char* linkspan_explanation_executor(const linkspan_explanation* explanation);
+LINKSPAN_C_API const char* linkspan_explanation_reason(const linkspan_explanation* explanation);
+LINKSPAN_C_API double linkspan_explanation_gbps(const linkspan_explanation* explanation);
+/* Better ways, the best first, and what is in the way of each. "" from the count on. */
+LINKSPAN_C_API size_t linkspan_explanation_refused_count(const linkspan_explanation* explanation);
+LINKSPAN_C_API const char* linkspan_explanation_refused_path(
+    const linkspan_explanation* explanation, size_t index);
+LINKSPAN_C_API const char* linkspan_explanation_refused_reason(
+    const linkspan_explanation* explanation, size_t index);
+
+/* NOLINTEND(readability-identifier-naming) */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,122 @@
+// api/c/handles.hpp - what the handles of linkspan.h are, and how a call ends.
+//
+// Each handle is one of the C++ API. No exception crosses: all that throws is memory that cannot be
+// had.
+// Threads: any thread; the text of a failure is the calling thread's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "linkspan/engine.hpp"
+#include "linkspan/linkspan.h"
+
+struct linkspan_engine {
+  linkspan::Engine is;
+};
+struct linkspan_peer {
+  linkspan::Peer is;
+};
+struct linkspan_region {
+  linkspan::Region is;
+};
+struct linkspan_remote_region {
+  linkspan::RemoteRegion is;
+};
+struct linkspan_region_set {
+  linkspan::RegionSet is;
+};
+struct linkspan_prepared {
+  linkspan::Prepared is;
+};
+struct linkspan_transfer {
+  linkspan::Transfer is;
+};
+struct linkspan_notifications {
+  std::vector<linkspan::Notification> is;
+};
+struct linkspan_explanation {
+  linkspan::Explanation is;
+};
+
+namespace linkspan::c {
+
+/// Its code; the text of a failure is kept for linkspan_last_error().
+int answer(const Status& status) noexcept;
+
+inline Status bad(std::string what) {
+  return {Code::invalid_argument, Scope::request, std::move(what)};
+}
+
+/// An argument that may not be null, and its name.
+struct Needed {
+  const void* pointer;
+  const char* name;
+};
+/// invalid_argument names the first that is null.
+Status given(std::initializer_list<Needed> all);
+
+/// A time that a caller gives, in nanoseconds, and its name.
+struct Time {
+  const char* name;
+  std::int64_t nanoseconds;
+};
+/// invalid_argument: below zero.
+Result<Duration> duration(Time time);
+
+int out_of_memory() noexcept;
+
+/// Runs `call`, which answers a Status, once nothing that is needed is null.
+template <class Call>
+int run(std::initializer_list<Needed> needed, const Call& call) noexcept {
+  try {
+    Status status = given(needed);
+    return answer(status.ok() ? call() : status);
+  } catch (const std::exception&) {  // the library's own code throws nothing
+    return out_of_memory();
+  }
+}
+/// Likewise, with the time that it may take.
+template <class Call>
+int run(std::initializer_list<Needed> needed, Time time, const Call& call) noexcept {
+  return run(needed, [&]() -> Status {
+    const auto limit = duration(time);
+    return limit.ok() ? call(*limit) : limit.status();
+  });
+}
+
+/// Runs `call`, which answers a Result, and makes a handle of that.
+template <class Handle, class Call>
+int make(Handle** out, std::initializer_list<Needed> needed, const Call& call) noexcept {
+  if (out == nullptr) return run({{out, "the place for the handle"}}, [] { return Status(); });
+  *out = nullptr;
+  return run(needed, [&]() -> Status {
+    std::unique_ptr<Handle> handle;  // before anything starts, which else might have none
+    if constexpr (std::is_default_constructible_v<Handle>) handle = std::make_unique<Handle>();
+    auto made = call();
+    if (!made.ok()) return made.status();
+    if constexpr (std::is_default_constructible_v<Handle>)
+      handle->is = *std::move(made);
+    else
+      handle.reset(new Handle{*std::move(made)});  // NOLINT(bugprone-unhandled-exception-at-new)
+    *out = handle.release();
+    return {};
+  });
+}
+template <class Handle, class Call>
+int make(Handle** out, std::initializer_list<Needed> needed, Time time, const Call& call) noexcept {
+  return make(out, needed, [&]() -> decltype(call(Duration())) {
+    const auto limit = duration(time);
+    if (!limit.ok()) return limit.status();
+    return call(*limit);
+  });
+}
+
+}  // namespace linkspan::c

@@ -1,0 +1,167 @@
+#include "api/c/options.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <optional>
+
+namespace linkspan::c {
+namespace {
+
+/// What the caller's struct says, over `defaults`, which are as long as this release has them.
+template <class T>
+Result<T> sized(const T* given, const T& defaults, const char* name) {
+  if (given == nullptr) return defaults;
+  if (given->size < sizeof given->size)
+    return bad(std::string(name) + ": size is " + std::to_string(given->size) +
+               "; begin with its INIT macro");
+  T out = defaults;
+  std::memcpy(&out, given, std::min(given->size, sizeof out));
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(given);
+  for (std::size_t i = sizeof out; i < given->size; ++i)
+    if (bytes[i] != 0)
+      return Status(Code::unsupported, Scope::request,
+                    std::string(name) + " of a later release: this one knows " +
+                        std::to_string(sizeof out) + " bytes of it, and byte " + std::to_string(i) +
+                        " is not zero");
+  return out;
+}
+
+/// Reads fields, and keeps the first that is wrong.
+class Fields {
+ public:
+  bool flag(const char* name, std::int32_t value) { return number(name, value, 0, 1) != 0; }
+  std::optional<unsigned> optional(const char* name, std::int32_t value) {
+    if (number(name, value, -1, std::numeric_limits<std::int32_t>::max()) < 0) return std::nullopt;
+    return static_cast<unsigned>(value);
+  }
+  Duration time(const char* name, std::int64_t value) {
+    const auto out = duration({name, value});
+    if (!out.ok() && status_.ok()) status_ = out.status();
+    return out.ok() ? *out : Duration();
+  }
+  std::int32_t number(const char* name, std::int32_t value, std::int32_t least, std::int32_t most) {
+    if (value >= least && value <= most) return value;
+    if (status_.ok())
+      status_ = bad(std::string(name) + " is " + std::to_string(value) + "; from " +
+                    std::to_string(least) + " to " + std::to_string(most));
+    return least;
+  }
+  StreamOrder stream(const char* name, const linkspan_stream& given) {
+    StreamOrder out{.flavour = static_cast<StreamOrder::Flavour>(
+                        number(name, given.flavour, 0, LINKSPAN_STREAM_PER_THREAD_DEFAULT)),
+                    .handle = given.handle};
+    std::memcpy(out.gpu.data(), given.gpu, sizeof given.gpu);
+    return out;
+  }
+  const Status& status() const { return status_; }
+
+ private:
+  Status status_;
+};
+
+const char* text_of(const char* given) { return given == nullptr ? "" : given; }
+
+}  // namespace
+
+Result<EngineOptions> engine_options(const linkspan_engine_options* given) {
+  const auto c = sized<linkspan_engine_options>(given, LINKSPAN_ENGINE_OPTIONS_INIT,
+                                                "linkspan_engine_options");
+  if (!c.ok()) return c.status();
+  Fields fields;
+  EngineOptions out{.name = text_of(c->name),
+                    .socket_dir = text_of(c->socket_dir),
+                    .any_uid = fields.flag("any_uid", c->any_uid),
+                    .use_gpu = fields.flag("use_gpu", c->use_gpu),
+                    .cpu_threads = c->cpu_threads,
+                    .copy_ctas = fields.optional("copy_ctas", c->copy_ctas),
+                    .relay_gpus = fields.optional("relay_gpus", c->relay_gpus),
+                    .transfer_deadline = fields.time("transfer_deadline", c->transfer_deadline)};
+  if (fields.number("calibrate", c->calibrate, -1, 1) >= 0) out.calibrate = c->calibrate != 0;
+  if (c->log != nullptr)
+    out.log = [log = c->log, user = c->log_user](LogLevel level, std::string_view line) {
+      log(user, static_cast<int>(level), line.data(), line.size());
+    };
+  if (!fields.status().ok()) return fields.status();
+  return out;
+}
+
+Result<RegionOptions> region_options(const linkspan_region_options* given) {
+  const auto c = sized<linkspan_region_options>(given, LINKSPAN_REGION_OPTIONS_INIT,
+                                                "linkspan_region_options");
+  if (!c.ok()) return c.status();
+  Fields fields;
+  const RegionOptions out{.peers = {.read = fields.flag("peers_read", c->peers_read),
+                                    .write = fields.flag("peers_write", c->peers_write),
+                                    .exclusive = fields.flag("exclusive", c->exclusive)},
+                          .pin = fields.flag("pin", c->pin)};
+  if (!fields.status().ok()) return fields.status();
+  return out;
+}
+
+Result<TransferOptions> transfer_options(const linkspan_transfer_options* given) {
+  const auto c = sized<linkspan_transfer_options>(given, LINKSPAN_TRANSFER_OPTIONS_INIT,
+                                                  "linkspan_transfer_options");
+  if (!c.ok()) return c.status();
+  if (c->notification == nullptr && c->notification_bytes != 0)
+    return bad("a notification of " + std::to_string(c->notification_bytes) + " bytes at null");
+  Fields fields;
+  TransferOptions out{
+      .deadline = fields.time("deadline", c->deadline),
+      .notification = {static_cast<const std::byte*>(c->notification), c->notification_bytes},
+      .after = fields.stream("after.flavour", c->after),
+      .release = fields.stream("release.flavour", c->release),
+      .low_latency = fields.flag("low_latency", c->low_latency),
+      .copy_ctas = fields.optional("copy_ctas", c->copy_ctas),
+      .require = text_of(c->require)};
+  if (!fields.status().ok()) return fields.status();
+  return out;
+}
+
+Result<Op> op_of(int op) {
+  if (op == LINKSPAN_WRITE) return Op::write;
+  if (op == LINKSPAN_READ) return Op::read;
+  return bad("op is " + std::to_string(op) + "; LINKSPAN_WRITE or LINKSPAN_READ");
+}
+
+Result<Shape> shape_of(const linkspan_shape& given) {
+  const auto c = sized<linkspan_shape>(&given, LINKSPAN_SHAPE_INIT, "linkspan_shape");
+  if (!c.ok()) return c.status();
+  const int forms = (c->blocks != nullptr ? 1 : 0) + (c->pages != nullptr ? 1 : 0) +
+                    (c->strides != nullptr ? 1 : 0);
+  if (forms > 1) return bad("a shape of more than one of blocks, pages and strides");
+  if (c->blocks == nullptr && c->block_count != 0)
+    return bad(std::to_string(c->block_count) + " blocks at null");
+  Shape out;
+  if (c->blocks != nullptr) {
+    out.blocks.reserve(c->block_count);
+    for (const linkspan_block& b : std::span(c->blocks, c->block_count))
+      out.blocks.push_back({b.local_offset, b.remote_offset, b.bytes});
+  }
+  if (c->pages != nullptr) {
+    const linkspan_pages& p = *c->pages;
+    if (p.count != 0 && (p.local_index == nullptr || p.remote_index == nullptr))
+      return bad(std::to_string(p.count) + " pages of which an index list is null");
+    Fields fields;
+    out.form = Shape::Form::pages;
+    out.pages = {.page_bytes = p.page_bytes,
+                 .local_base = p.local_base,
+                 .remote_base = p.remote_base,
+                 .local_index = {p.local_index, p.count},
+                 .remote_index = {p.remote_index, p.count},
+                 .indices_on_gpu = fields.flag("indices_on_gpu", p.indices_on_gpu)};
+    if (!fields.status().ok()) return fields.status();
+  }
+  if (c->strides != nullptr) {
+    const linkspan_strides& s = *c->strides;
+    out.form = Shape::Form::strides;
+    out.strides = {.bytes = s.bytes, .local_base = s.local_base, .remote_base = s.remote_base};
+    std::transform(std::begin(s.levels), std::end(s.levels), out.strides.levels.begin(),
+                   [](const auto& level) {
+                     return Strides::Level{level.count, level.local_step, level.remote_step};
+                   });
+  }
+  return out;
+}
+
+}  // namespace linkspan::c

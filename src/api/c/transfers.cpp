@@ -1,0 +1,222 @@
+// linkspan.h: transfers, and which way they take.
+#include <algorithm>
+
+#include "api/c/options.hpp"
+
+using namespace linkspan;  // NOLINT(google-build-using-namespace): the functions of C are in none
+namespace {
+
+const char* text_at(const linkspan_explanation* explanation, std::size_t index,
+                    std::string PathRefusal::*part) {
+  if (explanation == nullptr || index >= explanation->is.refused.size()) return "";
+  return (explanation->is.refused[index].*part).c_str();
+}
+
+/// A transfer of `call` with the caller's options.
+template <class Call>
+int begin(std::initializer_list<c::Needed> needed, const linkspan_transfer_options* options,
+          linkspan_transfer** transfer, const Call& call) {
+  return c::make(transfer, needed, [&]() -> Result<Transfer> {
+    const auto known = c::transfer_options(options);
+    if (!known.ok()) return known.status();
+    return call(*known);
+  });
+}
+
+}  // namespace
+
+void linkspan_prepared_free(linkspan_prepared* prepared) { delete prepared; }
+void linkspan_transfer_free(linkspan_transfer* transfer) { delete transfer; }
+void linkspan_explanation_free(linkspan_explanation* explanation) { delete explanation; }
+
+int linkspan_submit(const linkspan_peer* peer, int op, const linkspan_region* local,
+                    const linkspan_remote_region* remote, const linkspan_shape* shape,
+                    const linkspan_transfer_options* options, linkspan_transfer** transfer) {
+  return begin({{peer, "peer"}, {local, "local"}, {remote, "remote"}, {shape, "shape"}}, options,
+               transfer, [&](const TransferOptions& known) -> Result<Transfer> {
+                 const auto way = c::op_of(op);
+                 if (!way.ok()) return way.status();
+                 const auto what = c::shape_of(*shape);
+                 if (!what.ok()) return what.status();
+                 return what->visit([&](const auto& form) {
+                   return *way == Op::write ? peer->is.write(local->is, remote->is, form, known)
+                                            : peer->is.read(local->is, remote->is, form, known);
+                 });
+               });
+}
+
+int linkspan_write_to_all(linkspan_engine* engine, const linkspan_region* local,
+                          const linkspan_remote_region* const* targets, size_t count,
+                          const linkspan_shape* shape, const linkspan_transfer_options* options,
+                          int* codes, linkspan_transfer** transfers) {
+  if (transfers != nullptr) std::fill_n(transfers, count, nullptr);
+  return c::run({{engine, "engine"},
+                 {local, "local"},
+                 {targets, "targets"},
+                 {shape, "shape"},
+                 {codes, "codes"},
+                 {transfers, "transfers"}},
+                [&]() -> Status {
+                  const auto known = c::transfer_options(options);
+                  if (!known.ok()) return known.status();
+                  const auto what = c::shape_of(*shape);
+                  if (!what.ok()) return what.status();
+                  std::vector<RemoteRegion> all;
+                  all.reserve(count);
+                  std::vector<std::unique_ptr<linkspan_transfer>> handles;
+                  handles.reserve(count);
+                  for (const linkspan_remote_region* each : std::span(targets, count)) {
+                    if (Status status = c::given({{each, "a target"}}); !status.ok()) return status;
+                    all.push_back(each->is);
+                    handles.push_back(std::make_unique<linkspan_transfer>());
+                  }
+                  auto outcomes = what->visit([&](const auto& form) {
+                    return engine->is.write_to_all(local->is, all, form, *known);
+                  });
+                  Status first;
+                  for (std::size_t i = 0; i < count; ++i) {
+                    codes[i] = static_cast<int>(outcomes[i].status().code());
+                    if (first.ok()) first = outcomes[i].status();
+                    if (!outcomes[i].ok()) continue;
+                    handles[i]->is = *std::move(outcomes[i]);
+                    transfers[i] = handles[i].release();
+                  }
+                  return first;
+                });
+}
+
+int linkspan_prepare(const linkspan_peer* peer, int op, const linkspan_region* local,
+                     const linkspan_remote_region* remote, const linkspan_shape* shape,
+                     linkspan_prepared** prepared) {
+  return c::make(prepared, {{peer, "peer"}, {local, "local"}, {remote, "remote"}, {shape, "shape"}},
+                 [&]() -> Result<Prepared> {
+                   const auto way = c::op_of(op);
+                   if (!way.ok()) return way.status();
+                   const auto what = c::shape_of(*shape);
+                   if (!what.ok()) return what.status();
+                   return what->visit([&](const auto& form) {
+                     return peer->is.prepare(*way, local->is, remote->is, form);
+                   });
+                 });
+}
+
+uint64_t linkspan_prepared_bytes(const linkspan_prepared* prepared) {
+  return prepared == nullptr ? 0 : prepared->is.bytes();
+}
+
+int linkspan_post(const linkspan_prepared* prepared, const linkspan_transfer_options* options,
+                  linkspan_transfer** transfer) {
+  return begin({{prepared, "prepared"}}, options, transfer,
+               [&](const TransferOptions& known) { return prepared->is.post(known); });
+}
+
+int linkspan_post_some(const linkspan_prepared* prepared, const uint32_t* positions, size_t count,
+                       const linkspan_transfer_options* options, linkspan_transfer** transfer) {
+  return begin({{prepared, "prepared"}}, options, transfer,
+               [&](const TransferOptions& known) -> Result<Transfer> {
+                 if (positions == nullptr && count != 0)
+                   return c::bad(std::to_string(count) + " positions at null");
+                 return prepared->is.post(std::span(positions, count), known);
+               });
+}
+
+int linkspan_send(const linkspan_peer* peer, uint64_t tag, const void* data, uint64_t bytes,
+                  const linkspan_transfer_options* options, linkspan_transfer** transfer) {
+  return begin({{peer, "peer"}}, options, transfer, [&](const TransferOptions& known) {
+    return peer->is.send(tag, data, bytes, known);
+  });
+}
+
+int linkspan_recv(const linkspan_peer* peer, uint64_t tag, void* data, uint64_t bytes,
+                  const linkspan_transfer_options* options, linkspan_transfer** transfer) {
+  return begin({{peer, "peer"}}, options, transfer, [&](const TransferOptions& known) {
+    return peer->is.recv(tag, data, bytes, known);
+  });
+}
+
+int linkspan_send_ipc(linkspan_engine* engine, uint64_t conn_id, const void* data, size_t bytes,
+                      int64_t deadline) {
+  return c::run({{engine, "engine"}}, {"deadline", deadline},
+                [&](Duration limit) { return engine->is.send_ipc(conn_id, data, bytes, limit); });
+}
+
+int linkspan_recv_ipc(linkspan_engine* engine, uint64_t conn_id, void* data, size_t bytes,
+                      int64_t deadline) {
+  return c::run({{engine, "engine"}}, {"deadline", deadline},
+                [&](Duration limit) { return engine->is.recv_ipc(conn_id, data, bytes, limit); });
+}
+
+int linkspan_send_ipc_async(linkspan_engine* engine, uint64_t conn_id, const void* data,
+                            size_t bytes, int64_t deadline, linkspan_transfer** transfer) {
+  return c::make(transfer, {{engine, "engine"}}, {"deadline", deadline}, [&](Duration limit) {
+    return engine->is.send_ipc_async(conn_id, data, bytes, limit);
+  });
+}
+
+int linkspan_recv_ipc_async(linkspan_engine* engine, uint64_t conn_id, void* data, size_t bytes,
+                            int64_t deadline, linkspan_transfer** transfer) {
+  return c::make(transfer, {{engine, "engine"}}, {"deadline", deadline}, [&](Duration limit) {
+    return engine->is.recv_ipc_async(conn_id, data, bytes, limit);
+  });
+}
+
+int linkspan_transfer_wait(const linkspan_transfer* transfer, int64_t timeout) {
+  return c::run({{transfer, "transfer"}}, {"timeout", timeout},
+                [&](Duration limit) { return transfer->is.wait(limit); });
+}
+
+int linkspan_transfer_done(const linkspan_transfer* transfer) {
+  return transfer != nullptr && transfer->is.done() ? 1 : 0;
+}
+
+int linkspan_transfer_status(const linkspan_transfer* transfer) {
+  return c::run({{transfer, "transfer"}}, [&] { return transfer->is.status(); });
+}
+
+int linkspan_transfer_cancel(const linkspan_transfer* transfer) {
+  return c::run({{transfer, "transfer"}}, [&] { return transfer->is.cancel(); });
+}
+
+uint64_t linkspan_transfer_bytes(const linkspan_transfer* transfer) {
+  return transfer == nullptr ? 0 : transfer->is.bytes();
+}
+uint64_t linkspan_transfer_id(const linkspan_transfer* transfer) {
+  return transfer == nullptr ? 0 : transfer->is.id();
+}
+
+int linkspan_explain(const linkspan_peer* peer, int op, const linkspan_region* local,
+                     const linkspan_remote_region* remote, uint64_t blocks, uint64_t bytes,
+                     const linkspan_transfer_options* options, linkspan_explanation** explanation) {
+  return c::make(explanation, {{peer, "peer"}, {local, "local"}, {remote, "remote"}},
+                 [&]() -> Result<Explanation> {
+                   const auto way = c::op_of(op);
+                   if (!way.ok()) return way.status();
+                   const auto known = c::transfer_options(options);
+                   if (!known.ok()) return known.status();
+                   return peer->is.explain(*way, local->is, remote->is, blocks, bytes, *known);
+                 });
+}
+
+const char* linkspan_explanation_path(const linkspan_explanation* explanation) {
+  return explanation == nullptr ? "" : explanation->is.path.c_str();
+}
+const char* linkspan_explanation_executor(const linkspan_explanation* explanation) {
+  return explanation == nullptr ? "" : explanation->is.executor.c_str();
+}
+const char* linkspan_explanation_reason(const linkspan_explanation* explanation) {
+  return explanation == nullptr ? "" : explanation->is.reason.c_str();
+}
+double linkspan_explanation_gbps(const linkspan_explanation* explanation) {
+  return explanation == nullptr ? 0 : explanation->is.expected_gbps;
+}
+size_t linkspan_explanation_refused_count(const linkspan_explanation* explanation) {
+  return explanation == nullptr ? 0 : explanation->is.refused.size();
+}
+const char* linkspan_explanation_refused_path(const linkspan_explanation* explanation,
+                                              size_t index) {
+  return text_at(explanation, index, &PathRefusal::path);
+}
+const char* linkspan_explanation_refused_reason(const linkspan_explanation* explanation,
+                                                size_t index) {
+  return text_at(explanation, index, &PathRefusal::reason);
+}
