@@ -4,8 +4,8 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "linkspan/linkspan.h"
 #include "tools/linkspan/table.hpp"
-#include "tools/linkspan/verb.hpp"
 
 namespace linkspan::tool {
 
@@ -36,7 +36,7 @@ std::string Diagnosis::text() const {
 std::string Diagnosis::json(const std::string& command) const {
   nlohmann::ordered_json out{{"what", "what works here, what does not, what to do"},
                              {"command", command},
-                             {"version", kVersion},
+                             {"version", linkspan_version()},
                              {"pass", count(Level::fail) == 0}};
   for (const Level level : {Level::ok, Level::warn, Level::fail})
     out["counts"][name_of(level)] = count(level);

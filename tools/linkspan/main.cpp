@@ -7,6 +7,7 @@
 #include <iostream>
 #include <string>
 
+#include "linkspan/linkspan.h"
 #include "tools/linkspan/far_end.hpp"
 #include "tools/linkspan/verb.hpp"
 
@@ -33,7 +34,7 @@ int refuse(const CLI::App& app, const std::string& first, const std::string& why
 
 int run(int argc, char** argv) {
   CLI::App app("linkspan moves bytes between GPU and CPU memories, point to point.", "linkspan");
-  app.set_version_flag("--version", std::string("linkspan ") + kVersion);
+  app.set_version_flag("--version", std::string("linkspan ") + linkspan_version());
   app.require_subcommand(1);
   app.footer(
       "Exit codes: 0 all is well, 1 something failed, 2 the arguments are wrong.\n"

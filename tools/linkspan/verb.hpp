@@ -11,8 +11,6 @@
 
 namespace linkspan::tool {
 
-inline constexpr const char* kVersion = "0.1.0";
-
 /// Exit codes of every verb.
 enum Exit : int {
   kWell = 0,      ///< All is well.

@@ -21,7 +21,7 @@ Failure& last_failure() noexcept {
   return last;
 }
 
-const char* text_of(Failure& failure) noexcept {
+const char* told(Failure& failure) noexcept {
   try {
     if (failure.text.empty() && !failure.status.ok()) failure.text = failure.status.to_string();
     return failure.text.c_str();
@@ -60,7 +60,7 @@ namespace {
 
 /// The caller's copy of the text that `call` makes of the handle.
 template <class Handle, class Call>
-int text_of(const Handle* handle, char** out, const Call& call) noexcept {
+int give_text(const Handle* handle, char** out, const Call& call) noexcept {
   if (out == nullptr) return run({{out, "the place for the text"}}, [] { return Status(); });
   *out = nullptr;
   int code = LINKSPAN_OK;
@@ -83,7 +83,7 @@ const char* linkspan_version(void) { return LINKSPAN_VERSION; }
 const char* linkspan_code_name(int code) {
   return code < 0 || code > LINKSPAN_INTERNAL ? "unknown" : name_of(static_cast<Code>(code));
 }
-const char* linkspan_last_error(void) { return c::text_of(c::last_failure()); }
+const char* linkspan_last_error(void) { return c::told(c::last_failure()); }
 int linkspan_last_scope(void) { return static_cast<int>(c::last_failure().scope); }
 void linkspan_text_free(char* text) { std::free(text); }
 
@@ -140,13 +140,13 @@ int linkspan_engine_notifications(linkspan_engine* engine, int64_t timeout,
 }
 
 int linkspan_engine_address(linkspan_engine* engine, char** text) {
-  return c::text_of(engine, text, [](const Engine& is) { return is.address(); });
+  return c::give_text(engine, text, [](const Engine& is) { return is.address(); });
 }
 int linkspan_engine_dump(linkspan_engine* engine, char** text) {
-  return c::text_of(engine, text, [](const Engine& is) { return is.dump(); });
+  return c::give_text(engine, text, [](const Engine& is) { return is.dump(); });
 }
 int linkspan_engine_metrics(linkspan_engine* engine, char** text) {
-  return c::text_of(engine, text, [](const Engine& is) { return is.metrics(); });
+  return c::give_text(engine, text, [](const Engine& is) { return is.metrics(); });
 }
 
 size_t linkspan_notifications_count(const linkspan_notifications* notifications) {
@@ -235,7 +235,7 @@ uint64_t linkspan_remote_region_peer(const linkspan_remote_region* region) {
   return region == nullptr ? 0 : region->is.peer();
 }
 int linkspan_remote_region_name(const linkspan_remote_region* region, char** text) {
-  return c::text_of(region, text, [](const RemoteRegion& is) { return is.name(); });
+  return c::give_text(region, text, [](const RemoteRegion& is) { return is.name(); });
 }
 
 uint64_t linkspan_peer_id(const linkspan_peer* peer) { return peer == nullptr ? 0 : peer->is.id(); }
@@ -243,7 +243,7 @@ int linkspan_peer_state(const linkspan_peer* peer) {
   return peer == nullptr ? LINKSPAN_PEER_GONE : static_cast<int>(peer->is.state());
 }
 int linkspan_peer_name(const linkspan_peer* peer, char** text) {
-  return c::text_of(peer, text, [](const Peer& is) { return is.name(); });
+  return c::give_text(peer, text, [](const Peer& is) { return is.name(); });
 }
 
 int linkspan_peer_lookup(const linkspan_peer* peer, const char* name, int64_t timeout,

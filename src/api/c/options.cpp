@@ -60,7 +60,7 @@ class Fields {
   Status status_;
 };
 
-const char* text_of(const char* given) { return given == nullptr ? "" : given; }
+const char* or_empty(const char* given) { return given == nullptr ? "" : given; }
 
 }  // namespace
 
@@ -69,8 +69,8 @@ Result<EngineOptions> engine_options(const linkspan_engine_options* given) {
                                                 "linkspan_engine_options");
   if (!c.ok()) return c.status();
   Fields fields;
-  EngineOptions out{.name = text_of(c->name),
-                    .socket_dir = text_of(c->socket_dir),
+  EngineOptions out{.name = or_empty(c->name),
+                    .socket_dir = or_empty(c->socket_dir),
                     .any_uid = fields.flag("any_uid", c->any_uid),
                     .use_gpu = fields.flag("use_gpu", c->use_gpu),
                     .cpu_threads = c->cpu_threads,
@@ -113,7 +113,7 @@ Result<TransferOptions> transfer_options(const linkspan_transfer_options* given)
       .release = fields.stream("release.flavour", c->release),
       .low_latency = fields.flag("low_latency", c->low_latency),
       .copy_ctas = fields.optional("copy_ctas", c->copy_ctas),
-      .require = text_of(c->require)};
+      .require = or_empty(c->require)};
   if (!fields.status().ok()) return fields.status();
   return out;
 }

@@ -4,6 +4,7 @@
 #include "api/c/options.hpp"
 
 using namespace linkspan;  // NOLINT(google-build-using-namespace): the functions of C are in none
+
 namespace {
 
 const char* text_at(const linkspan_explanation* explanation, std::size_t index,

@@ -1,0 +1,306 @@
+// linkspan.h: each call once, between two Engines of one process.
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/unit/c_api_fixture.hpp"
+
+namespace linkspan::test {
+namespace {
+
+/// Each with 1 MiB that the other may write and read: `near` connects to `far`.
+class CApiPair : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t kBytes = 1 << 20;
+
+  void SetUp() override {
+    const linkspan_engine_options near_options = options_of("near"),
+                                  far_options = options_of("far");
+    ASSERT_OK(linkspan_engine_open(&near_options, &near_));
+    ASSERT_OK(linkspan_engine_open(&far_options, &far_));
+    ASSERT_OK(linkspan_engine_listen(far_, nullptr));
+    char* address = nullptr;
+    ASSERT_OK(linkspan_engine_address(far_, &address));
+    ASSERT_OK(linkspan_engine_connect(near_, taken(address).c_str(), kLong, &peer_));
+    ASSERT_OK(linkspan_engine_accept(far_, kLong, &back_));
+    ASSERT_OK(linkspan_register_memory(near_, here_.data(), kBytes, nullptr, &local_));
+    ASSERT_OK(linkspan_allocate_shared(far_, kBytes, nullptr, &theirs_));
+    ASSERT_OK(linkspan_publish(far_, "theirs", theirs_));
+    ASSERT_OK(linkspan_peer_lookup(peer_, "theirs", kLong, &remote_));
+    there_ = static_cast<unsigned char*>(linkspan_region_data(theirs_));
+    for (std::uint64_t i = 0; i < kBytes; ++i) here_[i] = value(i);
+  }
+
+  int moved(int op, const linkspan_shape& shape) {
+    TransferC transfer;
+    const int code = linkspan_submit(peer_, op, local_, remote_, &shape, nullptr, &transfer);
+    return code == LINKSPAN_OK ? linkspan_transfer_wait(transfer, kLong) : code;
+  }
+  static linkspan_shape shape_of(const linkspan_block& block) {
+    linkspan_shape out = LINKSPAN_SHAPE_INIT;
+    out.blocks = &block;
+    out.block_count = 1;
+    return out;
+  }
+  static unsigned char value(std::uint64_t i) {
+    return static_cast<unsigned char>(i * 7 + i / 251 + 1);
+  }
+  /// What was at `here` at first.
+  static bool holds(const unsigned char* memory, std::uint64_t here, std::uint64_t bytes) {
+    for (std::uint64_t i = 0; i < bytes; ++i)
+      if (memory[i] != value(here + i)) return false;
+    return true;
+  }
+  bool same(std::uint64_t here, std::uint64_t there, std::uint64_t bytes) const {
+    return holds(there_ + there, here, bytes);
+  }
+
+  std::vector<unsigned char> here_ = std::vector<unsigned char>(kBytes);  // outlives the Engines
+  unsigned char* there_ = nullptr;
+  EngineC near_, far_;
+  PeerC peer_, back_;
+  RegionC local_, theirs_;
+  RemoteC remote_;
+};
+
+TEST_F(CApiPair, BlocksPagesAndStrides) {
+  const std::array<linkspan_block, 2> blocks = {{{5, 1'003, 70'001}, {100'000, 200'003, 1}}};
+  linkspan_shape shape = LINKSPAN_SHAPE_INIT;
+  shape.blocks = blocks.data();
+  shape.block_count = blocks.size();
+  EXPECT_OK(moved(LINKSPAN_WRITE, shape));
+  EXPECT_TRUE(same(5, 1'003, 70'001));
+  EXPECT_TRUE(same(100'000, 200'003, 1));
+  EXPECT_EQ(there_[1'002] + there_[1'003 + 70'001], 0);
+
+  const std::array<std::uint32_t, 3> from = {7, 2, 9}, to = {1, 8, 0};
+  linkspan_pages pages{};
+  pages.page_bytes = 4096;
+  pages.remote_base = 300'001;
+  pages.local_index = from.data();
+  pages.remote_index = to.data();
+  pages.count = from.size();
+  shape = LINKSPAN_SHAPE_INIT;
+  shape.pages = &pages;
+  EXPECT_OK(moved(LINKSPAN_WRITE, shape));
+  for (std::size_t i = 0; i < from.size(); ++i)
+    EXPECT_TRUE(same(from[i] * 4096, 300'001 + to[i] * 4096, 4096)) << i;
+
+  linkspan_strides strides = LINKSPAN_STRIDES_INIT;
+  strides.bytes = 100;
+  strides.remote_base = 600'000;
+  strides.levels[0].count = 3;
+  strides.levels[0].local_step = 1000;
+  strides.levels[0].remote_step = 200;
+  shape = LINKSPAN_SHAPE_INIT;
+  shape.strides = &strides;
+  EXPECT_OK(moved(LINKSPAN_WRITE, shape));
+  for (std::uint64_t i = 0; i < 3; ++i) EXPECT_TRUE(same(i * 1000, 600'000 + i * 200, 100)) << i;
+
+  std::memset(here_.data(), 0, 5000);
+  EXPECT_OK(moved(LINKSPAN_READ, shape_of({100, 300'001, 3001})));
+  EXPECT_TRUE(holds(here_.data() + 100, 9 * 4096, 3001)) << "the page that went to index 0";
+  EXPECT_EQ(here_[99] + here_[3101], 0);
+}
+
+TEST_F(CApiPair, WhatIsNoShapeIsRefused) {
+  linkspan_shape shape = LINKSPAN_SHAPE_INIT;
+  EXPECT_OK(moved(LINKSPAN_WRITE, shape)) << "no blocks, no bytes";
+  shape.block_count = 1;
+  EXPECT_EQ(moved(LINKSPAN_WRITE, shape), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("1 blocks at null")) << linkspan_last_error();
+  const linkspan_block block = {0, 0, 1};
+  linkspan_strides strides = LINKSPAN_STRIDES_INIT;
+  shape = shape_of(block);
+  shape.strides = &strides;
+  EXPECT_EQ(moved(LINKSPAN_WRITE, shape), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_EQ(moved(2, shape_of(block)), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("op is 2")) << linkspan_last_error();
+  linkspan_pages pages{};
+  pages.count = 4;
+  shape = LINKSPAN_SHAPE_INIT;
+  shape.pages = &pages;
+  EXPECT_EQ(moved(LINKSPAN_WRITE, shape), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_EQ(moved(LINKSPAN_WRITE, shape_of({0, kBytes, 1})), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("remote_offset 1048576")) << linkspan_last_error();
+}
+
+TEST_F(CApiPair, WhatIsPreparedIsPostedWholeOrInPart) {
+  const std::array<std::uint32_t, 3> from = {3, 4, 5}, to = {9, 7, 1};
+  linkspan_pages pages{};
+  pages.page_bytes = 1000;
+  pages.local_index = from.data();
+  pages.remote_index = to.data();
+  pages.count = from.size();
+  linkspan_shape shape = LINKSPAN_SHAPE_INIT;
+  shape.pages = &pages;
+  PreparedC prepared;
+  ASSERT_OK(linkspan_prepare(peer_, LINKSPAN_WRITE, local_, remote_, &shape, &prepared));
+  EXPECT_EQ(linkspan_prepared_bytes(prepared), 3000u);
+  TransferC transfer;
+  const std::uint32_t second = 1;
+  ASSERT_OK(linkspan_post_some(prepared, &second, 1, nullptr, &transfer));
+  ASSERT_OK(linkspan_transfer_wait(transfer, kLong));
+  EXPECT_TRUE(same(4000, 7000, 1000));
+  EXPECT_EQ(there_[9000] + there_[1000], 0);
+  ASSERT_OK(linkspan_post(prepared, nullptr, &transfer));
+  ASSERT_OK(linkspan_transfer_wait(transfer, kLong));
+  EXPECT_TRUE(same(3000, 9000, 1000) && same(5000, 1000, 1000));
+  EXPECT_EQ(linkspan_post_some(prepared, nullptr, 2, nullptr, &transfer),
+            LINKSPAN_INVALID_ARGUMENT);
+}
+
+TEST_F(CApiPair, ANotificationComesAfterItsData) {
+  linkspan_transfer_options options = LINKSPAN_TRANSFER_OPTIONS_INIT;
+  options.notification = "done";
+  options.notification_bytes = 4;
+  const linkspan_block block = {0, 0, 1000};
+  const linkspan_shape shape = shape_of(block);
+  TransferC transfer;
+  ASSERT_OK(linkspan_submit(peer_, LINKSPAN_WRITE, local_, remote_, &shape, &options, &transfer));
+  EXPECT_OK(linkspan_peer_notify(peer_, "more", 4));
+  std::string all;
+  for (NotificationsC came; all.size() < 8;) {
+    ASSERT_OK(linkspan_engine_notifications(far_, kLong, &came));
+    ASSERT_NE(linkspan_notifications_count(came), 0u);
+    for (std::size_t i = 0; i < linkspan_notifications_count(came); ++i) {
+      std::uint64_t from = 0;
+      const void* message = nullptr;
+      std::size_t bytes = 0;
+      ASSERT_OK(linkspan_notifications_at(came, i, &from, &message, &bytes));
+      EXPECT_EQ(from, linkspan_peer_id(back_));
+      all.append(static_cast<const char*>(message), bytes);
+    }
+    EXPECT_EQ(linkspan_notifications_at(came, 9, nullptr, nullptr, nullptr),
+              LINKSPAN_INVALID_ARGUMENT);
+  }
+  EXPECT_TRUE(all == "donemore" || all == "moredone") << all;
+  EXPECT_TRUE(same(0, 0, 1000));
+  EXPECT_OK(linkspan_transfer_wait(transfer, kLong));
+  EXPECT_EQ(linkspan_transfer_done(transfer), 1);
+  EXPECT_OK(linkspan_transfer_status(transfer));
+  EXPECT_OK(linkspan_transfer_cancel(transfer)) << "it is quiet already";
+  EXPECT_EQ(linkspan_transfer_bytes(transfer), 1000u);
+  EXPECT_NE(linkspan_transfer_id(transfer), 0u);
+}
+
+TEST_F(CApiPair, MessagesMatchByTheirTags) {
+  std::array<char, 16> room{};
+  TransferC sent, received;
+  ASSERT_OK(linkspan_recv(back_, 7, room.data(), room.size(), nullptr, &received));
+  ASSERT_OK(linkspan_send(peer_, 7, "seven", 5, nullptr, &sent));
+  EXPECT_OK(linkspan_transfer_wait(received, kLong));
+  EXPECT_OK(linkspan_transfer_wait(sent, kLong));
+  EXPECT_EQ(linkspan_transfer_bytes(received), 5u);
+  EXPECT_STREQ(room.data(), "seven");
+  ASSERT_OK(linkspan_send_ipc_async(near_, linkspan_peer_id(peer_), "again", 5, 0, &sent));
+  EXPECT_OK(linkspan_recv_ipc(far_, linkspan_peer_id(back_), room.data(), 5, kLong));
+  EXPECT_OK(linkspan_transfer_wait(sent, kLong));
+  EXPECT_STREQ(room.data(), "again");
+  ASSERT_OK(linkspan_recv_ipc_async(far_, linkspan_peer_id(back_), room.data(), 5, 0, &received));
+  EXPECT_OK(linkspan_send_ipc(near_, linkspan_peer_id(peer_), "third", 5, kLong));
+  EXPECT_OK(linkspan_transfer_wait(received, kLong));
+  EXPECT_EQ(linkspan_send_ipc(near_, 99, "nobody", 6, kLong), LINKSPAN_NOT_FOUND);
+}
+
+TEST_F(CApiPair, OneSourceToSeveralTargets) {
+  RegionC read_only;
+  RemoteC refused;
+  linkspan_region_options options = LINKSPAN_REGION_OPTIONS_INIT;
+  options.peers_write = 0;
+  ASSERT_OK(linkspan_allocate_shared(far_, kBytes, &options, &read_only));
+  ASSERT_OK(linkspan_publish(far_, "read only", read_only));
+  ASSERT_OK(linkspan_peer_lookup(peer_, "read only", kLong, &refused));
+  const std::array<const linkspan_remote_region*, 2> targets = {remote_, refused};
+  std::array<int, 2> codes{};
+  std::array<linkspan_transfer*, 2> transfers{};
+  const linkspan_block block = {0, 0, 5000};
+  const linkspan_shape shape = shape_of(block);
+  EXPECT_EQ(linkspan_write_to_all(near_, local_, targets.data(), 2, &shape, nullptr, codes.data(),
+                                  transfers.data()),
+            LINKSPAN_PERMISSION_DENIED);
+  EXPECT_EQ(codes[0], LINKSPAN_OK);
+  EXPECT_EQ(codes[1], LINKSPAN_PERMISSION_DENIED);
+  EXPECT_EQ(transfers[1], nullptr);
+  EXPECT_OK(linkspan_transfer_wait(transfers[0], kLong));
+  EXPECT_TRUE(same(0, 0, 5000));
+  linkspan_transfer_free(transfers[0]);
+}
+
+TEST_F(CApiPair, SetsHaveVersions) {
+  RegionC second;
+  ASSERT_OK(linkspan_allocate_shared(far_, 4096, nullptr, &second));
+  const std::array<const linkspan_region*, 2> regions = {theirs_, second};
+  std::uint64_t first = 0, version = 0;
+  ASSERT_OK(linkspan_publish_set(far_, "set", regions.data(), 2, &first));
+  ASSERT_OK(linkspan_publish_set(far_, "set", regions.data(), 2, &version));
+  EXPECT_GT(version, first);
+  std::uint64_t found = 0;
+  EXPECT_OK(linkspan_peer_await_version(peer_, "set", first, kLong, &found));
+  EXPECT_EQ(found, version);
+  EXPECT_EQ(linkspan_peer_await_version(peer_, "set", version, 1, &found), LINKSPAN_TIMED_OUT);
+  SetC set;
+  ASSERT_OK(linkspan_peer_lookup_set(peer_, "set", kLong, &set));
+  EXPECT_EQ(linkspan_region_set_version(set), version);
+  ASSERT_EQ(linkspan_region_set_count(set), 2u);
+  RemoteC one;
+  ASSERT_OK(linkspan_region_set_at(set, 1, &one));
+  EXPECT_EQ(linkspan_remote_region_bytes(one), 4096u);
+  EXPECT_EQ(linkspan_region_set_at(set, 2, &one), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_EQ(one, nullptr);
+}
+
+TEST_F(CApiPair, NamesKindsAndReports) {
+  char* text = nullptr;
+  EXPECT_OK(linkspan_peer_name(peer_, &text));
+  EXPECT_EQ(taken(text), "far");
+  EXPECT_OK(linkspan_remote_region_name(remote_, &text));
+  EXPECT_EQ(taken(text), "theirs");
+  EXPECT_EQ(linkspan_remote_region_bytes(remote_), kBytes);
+  EXPECT_EQ(linkspan_remote_region_kind(remote_), LINKSPAN_MEMORY_SHARED);
+  EXPECT_EQ(linkspan_remote_region_peer(remote_), linkspan_peer_id(peer_));
+  EXPECT_EQ(linkspan_region_kind(local_), LINKSPAN_MEMORY_HOST);
+  EXPECT_EQ(linkspan_region_data(local_), here_.data());
+  EXPECT_EQ(linkspan_region_bytes(local_), kBytes);
+  EXPECT_EQ(linkspan_peer_state(peer_), LINKSPAN_PEER_UP);
+  EXPECT_OK(linkspan_engine_dump(near_, &text));
+  EXPECT_NE(taken(text).find("\"far\""), std::string::npos);
+  EXPECT_OK(linkspan_engine_metrics(near_, &text));
+  EXPECT_NE(taken(text).find("linkspan_"), std::string::npos);
+  std::size_t ended = 9;
+  EXPECT_OK(linkspan_engine_progress(near_, &ended));
+  EXPECT_EQ(ended, 0u);
+
+  ExplanationC why;
+  ASSERT_OK(linkspan_explain(peer_, LINKSPAN_WRITE, local_, remote_, 1, 4096, nullptr, &why));
+  EXPECT_STREQ(linkspan_explanation_path(why), "same_process+cpu_threads");
+  EXPECT_STREQ(linkspan_explanation_executor(why), "here");
+  EXPECT_STRNE(linkspan_explanation_reason(why), "");
+  EXPECT_GT(linkspan_explanation_gbps(why), 0);
+  EXPECT_EQ(linkspan_explanation_refused_count(why), 0u);
+  linkspan_transfer_options options = LINKSPAN_TRANSFER_OPTIONS_INIT;
+  options.require = "cuda_ipc";
+  const linkspan_block block = {0, 0, 1};
+  const linkspan_shape shape = shape_of(block);
+  TransferC transfer;
+  EXPECT_EQ(linkspan_submit(peer_, LINKSPAN_WRITE, local_, remote_, &shape, &options, &transfer),
+            LINKSPAN_UNSUPPORTED);
+  EXPECT_EQ(transfer, nullptr);
+  EXPECT_TRUE(says("same_process+cpu_threads")) << linkspan_last_error();
+}
+
+TEST_F(CApiPair, TheEndOfAPeer) {
+  EXPECT_OK(linkspan_engine_close(far_, kLong));
+  for (int i = 0; i < 200 && linkspan_peer_state(peer_) == LINKSPAN_PEER_UP; ++i) ::usleep(50'000);
+  EXPECT_EQ(moved(LINKSPAN_WRITE, shape_of({0, 0, 1})), LINKSPAN_DISCONNECTED);
+  EXPECT_EQ(linkspan_last_scope(), LINKSPAN_SCOPE_PEER);
+  EXPECT_OK(linkspan_invalidate(near_, local_, kLong));
+  EXPECT_EQ(linkspan_engine_close(near_, -5), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("timeout is -5")) << linkspan_last_error();
+}
+
+}  // namespace
+}  // namespace linkspan::test
