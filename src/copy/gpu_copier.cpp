@@ -210,8 +210,8 @@ Result<Ticket> GpuCopier::start(const Order& order) {
 /// No word may overtake the one before it.
 Status GpuCopier::write_word(const cuda::DeviceScope& scope, Lane& lane, std::uint64_t number,
                              std::uint64_t bytes) {
-  const bool small = bytes < kBesideLeast && lane.by_beside <= lane.quiet;
-  if (lane.in_stream == 0 || small || !lane.beside)
+  const bool own = bytes < kBesideLeast || bytes >= kBesideMost;
+  if (lane.in_stream == 0 || !lane.beside || (own && lane.by_beside <= lane.quiet))
     return lane.stream.write_value(scope, lane.word_device, number);
   lane.by_beside = number;
   auto& [stream, event] = *lane.beside;

@@ -25,15 +25,16 @@ TEST_F(GpuCopierTest, EndsWithItsWordAndNotBefore) {
 
 /// A word within the lane's stream would hold up what comes behind it.
 TEST_F(GpuCopierTest, WritesTheWordOfWhatIsLargeAndNotAloneFromBeside) {
-  const Bytes source(256u << 10, 7);
+  const Bytes source(64u << 20, 7);
   Bytes target(source.size());
-  const Piece large{address(target.data()), address(source.data()), source.size()};
-  const auto start_large = [&] {
-    auto ticket = copier->start({.method = Method::copy_engine, .pieces = {&large, 1}});
+  const auto start_one = [&](std::size_t bytes) {
+    const Piece piece{address(target.data()), address(source.data()), bytes};
+    auto ticket = copier->start({.method = Method::copy_engine, .pieces = {&piece, 1}});
     EXPECT_TRUE(ticket.ok());
     EXPECT_FALSE(copier->poll(*ticket).has_value());  // whoever looks has no more of them
     return *ticket;
   };
+  const auto start_large = [&] { return start_one(256u << 10); };
   Ticket alone = start_large();
   EXPECT_EQ(script.records, 0);
   Ticket second = start_large();
@@ -49,6 +50,13 @@ TEST_F(GpuCopierTest, WritesTheWordOfWhatIsLargeAndNotAloneFromBeside) {
   EXPECT_EQ(script.records, 1) << "what is small ends before anyone would be held up";
   script.run();
   EXPECT_TRUE(copier->poll(alone).value().ok());
+
+  alone = start_large();
+  second = start_one(source.size());
+  EXPECT_EQ(script.records, 1) << "beside so much the word costs less than the way to it";
+  script.run();
+  EXPECT_TRUE(copier->poll(alone).value().ok());
+  EXPECT_TRUE(copier->poll(second).value().ok());
 
   alone = start_large();
   script.wait = CUDA_ERROR_INVALID_VALUE;
