@@ -190,6 +190,8 @@ LINKSPAN_C_API int linkspan_publish_set(linkspan_engine* engine, const char* nam
 LINKSPAN_C_API uint64_t linkspan_region_bytes(const linkspan_region* region);
 LINKSPAN_C_API int linkspan_region_kind(const linkspan_region* region);
 LINKSPAN_C_API void* linkspan_region_data(const linkspan_region* region);
+/* As cuDeviceGetUuid tells it; zeros: no GPU holds it. */
+LINKSPAN_C_API void linkspan_region_gpu(const linkspan_region* region, uint8_t uuid[16]);
 
 LINKSPAN_C_API uint64_t linkspan_remote_region_bytes(const linkspan_remote_region* region);
 LINKSPAN_C_API int linkspan_remote_region_kind(const linkspan_remote_region* region);

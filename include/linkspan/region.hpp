@@ -36,7 +36,8 @@ class LINKSPAN_API Region {
   bool valid() const noexcept { return registration_ != nullptr; }
   std::uint64_t bytes() const noexcept;
   MemoryKind kind() const noexcept;
-  void* data() const noexcept;  ///< The address; of a GPU when kind() is device.
+  void* data() const noexcept;   ///< The address; of a GPU when kind() is device.
+  GpuUuid gpu() const noexcept;  ///< The one that holds it. Zero: none.
   std::string describe() const;
 
  private:

@@ -291,6 +291,9 @@ void* Region::data() const noexcept {
   return reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr)
       registration_->region().facts().address);
 }
+GpuUuid Region::gpu() const noexcept {
+  return registration_ == nullptr ? GpuUuid{} : registration_->region().facts().gpu;
+}
 std::string Region::describe() const {
   if (registration_ == nullptr) return "no region";
   return std::to_string(bytes()) + " bytes of " + std::string(name_of(kind())) + " memory";

@@ -49,6 +49,7 @@ PIN_CALL(linkspan_publish_set, int,
 PIN_CALL(linkspan_region_bytes, uint64_t, (const linkspan_region*));
 PIN_CALL(linkspan_region_kind, int, (const linkspan_region*));
 PIN_CALL(linkspan_region_data, void*, (const linkspan_region*));
+PIN_CALL(linkspan_region_gpu, void, (const linkspan_region*, uint8_t[16]));
 PIN_CALL(linkspan_remote_region_bytes, uint64_t, (const linkspan_remote_region*));
 PIN_CALL(linkspan_remote_region_kind, int, (const linkspan_remote_region*));
 PIN_CALL(linkspan_remote_region_peer, uint64_t, (const linkspan_remote_region*));

@@ -3,6 +3,7 @@
 #include <map>
 #include <optional>
 
+#include "api/c/handles.hpp"
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
@@ -40,6 +41,21 @@ TEST_F(EngineMemory, OfCudaManagedKindIsRefusedWithTheRemedy) {
     }
   }
   EXPECT_EQ(device.driver().cuMemFree(managed), cuda::CUDA_SUCCESS);
+}
+
+TEST_F(EngineMemory, NamesTheGpuThatHoldsIt) {
+  Held on_gpu, pinned;  // outlive the Engine
+  Engine engine = take(Engine::open(engine_options("near")));
+  on_gpu = Held::make(engine, {.kind = "device0"});
+  pinned = Held::make(engine, {.kind = "pinned"});
+  const GpuUuid due = topology()->devices()[0].uuid;
+  EXPECT_EQ(on_gpu.region.gpu(), due);
+  EXPECT_EQ(pinned.region.gpu(), GpuUuid{});
+  EXPECT_EQ(Region().gpu(), GpuUuid{});
+  const linkspan_region of_c{on_gpu.region};
+  GpuUuid told{};
+  linkspan_region_gpu(&of_c, reinterpret_cast<std::uint8_t*>(told.data()));
+  EXPECT_EQ(told, due);
 }
 
 /// Memory of the peer that this process has opened by itself, and registers as its own.

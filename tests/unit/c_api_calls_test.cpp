@@ -267,6 +267,9 @@ TEST_F(CApiPair, NamesKindsAndReports) {
   EXPECT_EQ(linkspan_region_kind(local_), LINKSPAN_MEMORY_HOST);
   EXPECT_EQ(linkspan_region_data(local_), here_.data());
   EXPECT_EQ(linkspan_region_bytes(local_), kBytes);
+  std::array<std::uint8_t, 16> gpu{1};
+  linkspan_region_gpu(local_, gpu.data());
+  EXPECT_EQ(gpu, (std::array<std::uint8_t, 16>{}));
   EXPECT_EQ(linkspan_peer_state(peer_), LINKSPAN_PEER_UP);
   EXPECT_OK(linkspan_engine_dump(near_, &text));
   EXPECT_NE(taken(text).find("\"far\""), std::string::npos);

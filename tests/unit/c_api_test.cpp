@@ -1,4 +1,5 @@
 // linkspan.h: what C adds to the C++ API.
+#include <array>
 #include <cstddef>
 #include <string>
 #include <thread>
@@ -72,6 +73,10 @@ TEST(CApi, NullIsRefusedOrNothing) {
   EXPECT_EQ(linkspan_transfer_wait(nullptr, 0), LINKSPAN_INVALID_ARGUMENT);
   EXPECT_EQ(linkspan_transfer_done(nullptr), 0);
   EXPECT_EQ(linkspan_region_bytes(nullptr), 0u);
+  std::array<std::uint8_t, 16> gpu{1, 2, 3};
+  linkspan_region_gpu(nullptr, gpu.data());
+  EXPECT_EQ(gpu, (std::array<std::uint8_t, 16>{}));
+  linkspan_region_gpu(nullptr, nullptr);
   EXPECT_EQ(linkspan_peer_state(nullptr), LINKSPAN_PEER_GONE);
   EXPECT_STREQ(linkspan_explanation_path(nullptr), "");
   EXPECT_STREQ(linkspan_explanation_refused_reason(nullptr, 0), "");

@@ -225,6 +225,11 @@ void* linkspan_region_data(const linkspan_region* region) {
   return region == nullptr ? nullptr : region->is.data();
 }
 
+void linkspan_region_gpu(const linkspan_region* region, uint8_t uuid[16]) {
+  const GpuUuid gpu = region == nullptr ? GpuUuid{} : region->is.gpu();
+  if (uuid != nullptr) std::memcpy(uuid, gpu.data(), gpu.size());
+}
+
 uint64_t linkspan_remote_region_bytes(const linkspan_remote_region* region) {
   return region == nullptr ? 0 : region->is.bytes();
 }
