@@ -4,7 +4,7 @@
  *   if (linkspan_engine_open(NULL, &engine) != LINKSPAN_OK) puts(linkspan_last_error());
  *
  * What each call does, costs and refuses stands at its namesake in linkspan/{engine,peer,region,
- * transfer,prepared}.hpp: these functions add nothing but the conventions of C.
+ * transfer,prepared,completion_queue}.hpp: these functions add nothing but the conventions of C.
  *
  * - A function that may fail answers a code; LINKSPAN_OK is 0. The text is then in
  *   linkspan_last_error(), which belongs to the calling thread until its next failure.
@@ -84,6 +84,7 @@ typedef struct linkspan_remote_region linkspan_remote_region; /* a peer's */
 typedef struct linkspan_region_set linkspan_region_set;       /* a peer's, of one version */
 typedef struct linkspan_prepared linkspan_prepared;
 typedef struct linkspan_transfer linkspan_transfer;
+typedef struct linkspan_completion_queue linkspan_completion_queue;
 typedef struct linkspan_notifications linkspan_notifications;
 typedef struct linkspan_explanation linkspan_explanation;
 
@@ -94,6 +95,7 @@ LINKSPAN_C_API void linkspan_remote_region_free(linkspan_remote_region* region);
 LINKSPAN_C_API void linkspan_region_set_free(linkspan_region_set* set);
 LINKSPAN_C_API void linkspan_prepared_free(linkspan_prepared* prepared);
 LINKSPAN_C_API void linkspan_transfer_free(linkspan_transfer* transfer);
+LINKSPAN_C_API void linkspan_completion_queue_free(linkspan_completion_queue* queue);
 LINKSPAN_C_API void linkspan_notifications_free(linkspan_notifications* notifications);
 LINKSPAN_C_API void linkspan_explanation_free(linkspan_explanation* explanation);
 
@@ -339,6 +341,19 @@ LINKSPAN_C_API int linkspan_transfer_status(const linkspan_transfer* transfer);
 LINKSPAN_C_API int linkspan_transfer_cancel(const linkspan_transfer* transfer);
 LINKSPAN_C_API uint64_t linkspan_transfer_bytes(const linkspan_transfer* transfer);
 LINKSPAN_C_API uint64_t linkspan_transfer_id(const linkspan_transfer* transfer);
+
+/* ---- ends of transfers, for event loops ----------------------------------------------------- */
+
+LINKSPAN_C_API int linkspan_completion_queue_create(linkspan_completion_queue** queue);
+/* Of null: -1. */
+LINKSPAN_C_API int linkspan_completion_queue_fd(const linkspan_completion_queue* queue);
+LINKSPAN_C_API int linkspan_completion_queue_add(linkspan_completion_queue* queue,
+                                                 const linkspan_transfer* transfer,
+                                                 uint64_t cookie);
+/* As many as `cookies` has room for; the descriptor stays readable while some are left. How many
+ * goes to `count`. */
+LINKSPAN_C_API int linkspan_completion_queue_take(linkspan_completion_queue* queue,
+                                                  uint64_t* cookies, size_t room, size_t* count);
 
 /* ---- which way, and why --------------------------------------------------------------------- */
 

@@ -61,6 +61,7 @@ class LINKSPAN_API Transfer {
 
  private:
   friend class engine::Core;
+  friend class CompletionQueue;
   Transfer(std::shared_ptr<engine::Core> core, std::shared_ptr<engine::TransferState> state);
 
   std::shared_ptr<engine::Core> core_;            // also the Engine's and other handles'

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
+#include "engine/completion_queue.hpp"
 #include "transport/registry.hpp"
 
 namespace linkspan::engine {
@@ -198,6 +200,25 @@ Status Core::cancel(TransferState& transfer) {
   if (transfer.quiet.load(std::memory_order_acquire)) return {};
   return {Code::pending, Scope::request,
           "transfer " + std::to_string(transfer.id) + " is not quiet yet"};
+}
+
+Status Core::tell_end(TransferState& transfer, std::shared_ptr<CompletionQueueState> queue,
+                      std::uint64_t cookie) {
+  {
+    const base::MutexLock lock(worker_.mutex);
+    if (std::exchange(transfer.added, true))
+      return {
+          Code::invalid_argument, Scope::request,
+          "transfer " + std::to_string(transfer.id) + " was added to a completion queue before"};
+    if (transfer.quiet) {
+      queue->push(cookie);
+      return {};
+    }
+    transfer.queue = std::move(queue);
+    transfer.cookie = cookie;
+  }
+  watcher_->wake();  // it alone may be left to look
+  return {};
 }
 
 Status Core::close(Duration timeout) {

@@ -100,6 +100,8 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   Status finish(const Result<Transfer>& transfer);
   Status wait(TransferState& transfer, Duration timeout);
   Status cancel(TransferState& transfer);
+  Status tell_end(TransferState& transfer, std::shared_ptr<CompletionQueueState> queue,
+                  std::uint64_t cookie);
   std::size_t progress();
   // core_report.cpp
   std::string dump() LINKSPAN_EXCLUDES(events_mutex_);

@@ -1,7 +1,9 @@
 // The public handles: each call goes to the Core.
 #include <type_traits>
 
+#include "engine/completion_queue.hpp"
 #include "engine/core.hpp"
+#include "linkspan/completion_queue.hpp"
 
 namespace linkspan {
 
@@ -276,6 +278,31 @@ std::uint64_t Transfer::bytes() const noexcept {
   return room ? 0 : state_->bytes;
 }
 std::uint64_t Transfer::id() const noexcept { return state_ == nullptr ? 0 : state_->id; }
+
+// CompletionQueue
+CompletionQueue::CompletionQueue(std::shared_ptr<engine::CompletionQueueState> state)
+    : state_(std::move(state)) {}
+Result<CompletionQueue> CompletionQueue::create() {
+  auto state = engine::CompletionQueueState::create();
+  if (!state.ok()) return state.status();
+  return CompletionQueue(*std::move(state));
+}
+int CompletionQueue::fd() const noexcept {
+  return state_ == nullptr || state_->forked() ? -1 : state_->fd();
+}
+Status CompletionQueue::add(const Transfer& transfer, std::uint64_t cookie) {
+  if (transfer.state_ == nullptr) return {Code::invalid_argument, Scope::request, "no transfer"};
+  if (state_ == nullptr) return {Code::invalid_argument, Scope::request, "no completion queue"};
+  if (state_->forked())
+    return {Code::invalid_argument, Scope::process,
+            "this process was forked from the one that made the completion queue: make one here"};
+  return on(transfer.core_,
+            [&](auto& core) { return core.tell_end(*transfer.state_, state_, cookie); });
+}
+std::vector<std::uint64_t> CompletionQueue::take(std::size_t at_most) {
+  if (state_ == nullptr || state_->forked()) return {};
+  return state_->take(at_most);
+}
 
 // Region
 Region::Region(std::shared_ptr<const memory::Registration> registration)

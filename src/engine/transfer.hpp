@@ -22,6 +22,8 @@
 
 namespace linkspan::engine {
 
+class CompletionQueueState;
+
 /// A peer's region with one Mapping per transport that reaches it.
 /// Threads: immutable after construction; destroyed off the lock.
 struct ImportedRegion {
@@ -83,6 +85,9 @@ struct TransferState : Sides {
   bool wants_release = false;  // by `behind`, as long as that can be
   bool finishing = false;      // only its notification is left to send
   bool canceled = false, expired = false;
+  bool added = false;                           // to a CompletionQueue, once and for all
+  std::uint64_t cookie = 0;                     // for it
+  std::shared_ptr<CompletionQueueState> queue;  // until it is quiet; also handles'
   std::atomic<bool> quiet{false};
 
   const Plan& plan() const noexcept {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/completion_queue.hpp"
+
 namespace linkspan::engine {
 
 Status SessionChannel::send(std::uint16_t op, std::span<const std::byte> bytes,
@@ -228,6 +230,10 @@ void Worker::settle(const std::shared_ptr<TransferState>& transfer) {
                                       std::string(transfer->way.path) +
                                       "\" ended: " + transfer->end.to_string());
   transfer->quiet.store(true, std::memory_order_release);
+  if (transfer->queue != nullptr) {
+    transfer->queue->push(transfer->cookie);
+    garbage_.push_back(std::exchange(transfer->queue, nullptr));
+  }
   ++ended_;
 }
 

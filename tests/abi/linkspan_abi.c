@@ -22,6 +22,7 @@ PIN_CALL(linkspan_remote_region_free, void, (linkspan_remote_region*));
 PIN_CALL(linkspan_region_set_free, void, (linkspan_region_set*));
 PIN_CALL(linkspan_prepared_free, void, (linkspan_prepared*));
 PIN_CALL(linkspan_transfer_free, void, (linkspan_transfer*));
+PIN_CALL(linkspan_completion_queue_free, void, (linkspan_completion_queue*));
 PIN_CALL(linkspan_notifications_free, void, (linkspan_notifications*));
 PIN_CALL(linkspan_explanation_free, void, (linkspan_explanation*));
 PIN_CALL(linkspan_engine_open, int, (const linkspan_engine_options*, linkspan_engine**));
@@ -101,6 +102,12 @@ PIN_CALL(linkspan_transfer_status, int, (const linkspan_transfer*));
 PIN_CALL(linkspan_transfer_cancel, int, (const linkspan_transfer*));
 PIN_CALL(linkspan_transfer_bytes, uint64_t, (const linkspan_transfer*));
 PIN_CALL(linkspan_transfer_id, uint64_t, (const linkspan_transfer*));
+PIN_CALL(linkspan_completion_queue_create, int, (linkspan_completion_queue**));
+PIN_CALL(linkspan_completion_queue_fd, int, (const linkspan_completion_queue*));
+PIN_CALL(linkspan_completion_queue_add, int,
+         (linkspan_completion_queue*, const linkspan_transfer*, uint64_t));
+PIN_CALL(linkspan_completion_queue_take, int,
+         (linkspan_completion_queue*, uint64_t*, size_t, size_t*));
 PIN_CALL(linkspan_explain, int,
          (const linkspan_peer*, int, const linkspan_region*, const linkspan_remote_region*,
           uint64_t, uint64_t, const linkspan_transfer_options*, linkspan_explanation**));

@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "linkspan/completion_queue.hpp"
 #include "tests/conformance/engine_fixture.hpp"
 #include "tests/support/kinds.hpp"
 #include "tests/support/sanitizers.hpp"
@@ -41,6 +42,8 @@ TEST(EngineFork, AChildFindsItDeadAndTheParentGoesOn) {
   pair.far.fill("there", 2);
   const Block half{0, 0, kBytes / 2}, rest{kBytes / 2, kBytes / 2, kBytes / 2};
   Transfer flying = take(pair.peer.write(here.region, there, {&half, 1}));
+  CompletionQueue queue = take(CompletionQueue::create());
+  must(queue.add(flying, 7));
 
   const int code = in_a_fork([&] {
     const auto dead = [](const Status& status) {
@@ -60,16 +63,23 @@ TEST(EngineFork, AChildFindsItDeadAndTheParentGoesOn) {
     ++step;
     if (!flying.done() && !dead(flying.wait(1s))) return step;
     ++step;
+    if (queue.fd() != -1 || !queue.take().empty() || !dead(queue.add(flying, 8))) return step;
+    CompletionQueue own = take(CompletionQueue::create());
+    if (!dead(own.add(flying, 8))) return step;
+    ++step;
     if (!dead(pair.engine.close(1s))) return step;
     { const Engine ending = std::move(pair.engine); }
     { const RemoteRegion ending = std::move(there); }
     { const Peer ending = std::move(pair.peer); }
     { const Transfer ending = std::move(flying); }
+    { const CompletionQueue ending = std::move(queue); }
     return 0;
   });
   EXPECT_EQ(code, 0) << "the step that was not refused; -1: it hung";
 
   EXPECT_EQ(flying.wait(10s).to_string(), "ok");
+  pair.engine.progress();  // under the lock of whoever told the queue
+  EXPECT_EQ(queue.take(), std::vector<std::uint64_t>{7});
   EXPECT_EQ(finished(pair.peer.write(here.region, there, {&rest, 1})).to_string(), "ok");
   EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kBytes}}), "");
 }

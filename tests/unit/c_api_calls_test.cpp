@@ -1,4 +1,5 @@
 // linkspan.h: each call once, between two Engines of one process.
+#include <poll.h>
 #include <unistd.h>
 
 #include <array>
@@ -187,6 +188,39 @@ TEST_F(CApiPair, ANotificationComesAfterItsData) {
   EXPECT_OK(linkspan_transfer_cancel(transfer)) << "it is quiet already";
   EXPECT_EQ(linkspan_transfer_bytes(transfer), 1000u);
   EXPECT_NE(linkspan_transfer_id(transfer), 0u);
+}
+
+TEST_F(CApiPair, AQueueTellsAsManyAsThereIsRoomFor) {
+  QueueC queue;
+  ASSERT_OK(linkspan_completion_queue_create(&queue));
+  pollfd bell{.fd = linkspan_completion_queue_fd(queue), .events = POLLIN, .revents = 0};
+  const auto readable = [&] { return ::poll(&bell, 1, 0) == 1; };
+  const linkspan_block block = {0, 0, 1000};
+  const linkspan_shape shape = shape_of(block);
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    TransferC transfer;
+    ASSERT_OK(linkspan_submit(peer_, LINKSPAN_WRITE, local_, remote_, &shape, nullptr, &transfer));
+    EXPECT_OK(linkspan_completion_queue_add(queue, transfer, 100 + i));
+    EXPECT_EQ(linkspan_completion_queue_add(queue, transfer, 0), LINKSPAN_INVALID_ARGUMENT);
+    EXPECT_OK(linkspan_transfer_wait(transfer, kLong));
+  }
+  EXPECT_OK(linkspan_engine_progress(near_, nullptr)) << "under the lock of whoever told the queue";
+  std::vector<std::uint64_t> told;
+  for (const std::size_t due : {2u, 2u, 1u, 0u}) {
+    EXPECT_EQ(readable(), due != 0);
+    std::array<std::uint64_t, 2> cookies{};
+    std::size_t count = 9;
+    ASSERT_OK(linkspan_completion_queue_take(queue, nullptr, 0, &count));
+    EXPECT_EQ(count, 0u) << "no room";
+    ASSERT_OK(linkspan_completion_queue_take(queue, cookies.data(), cookies.size(), &count));
+    ASSERT_EQ(count, due);
+    told.insert(told.end(), cookies.begin(), cookies.begin() + count);
+  }
+  EXPECT_EQ(told, (std::vector<std::uint64_t>{100, 101, 102, 103, 104}));
+  std::size_t count = 9;
+  EXPECT_EQ(linkspan_completion_queue_take(queue, nullptr, 3, &count), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("room for 3 cookies at null")) << linkspan_last_error();
+  EXPECT_EQ(count, 0u);
 }
 
 TEST_F(CApiPair, MessagesMatchByTheirTags) {

@@ -77,6 +77,11 @@ TEST(CApi, NullIsRefusedOrNothing) {
   linkspan_region_gpu(nullptr, gpu.data());
   EXPECT_EQ(gpu, (std::array<std::uint8_t, 16>{}));
   linkspan_region_gpu(nullptr, nullptr);
+  std::size_t count = 9;
+  EXPECT_EQ(linkspan_completion_queue_fd(nullptr), -1);
+  EXPECT_EQ(linkspan_completion_queue_add(nullptr, nullptr, 0), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_EQ(linkspan_completion_queue_take(nullptr, nullptr, 0, &count), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_EQ(count, 0u);
   EXPECT_EQ(linkspan_peer_state(nullptr), LINKSPAN_PEER_GONE);
   EXPECT_STREQ(linkspan_explanation_path(nullptr), "");
   EXPECT_STREQ(linkspan_explanation_refused_reason(nullptr, 0), "");

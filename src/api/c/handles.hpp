@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "linkspan/completion_queue.hpp"
 #include "linkspan/engine.hpp"
 #include "linkspan/linkspan.h"
 
@@ -38,6 +39,9 @@ struct linkspan_prepared {
 };
 struct linkspan_transfer {
   linkspan::Transfer is;
+};
+struct linkspan_completion_queue {
+  linkspan::CompletionQueue is;
 };
 struct linkspan_notifications {
   std::vector<linkspan::Notification> is;

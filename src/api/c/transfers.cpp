@@ -28,6 +28,7 @@ int begin(std::initializer_list<c::Needed> needed, const linkspan_transfer_optio
 
 void linkspan_prepared_free(linkspan_prepared* prepared) { delete prepared; }
 void linkspan_transfer_free(linkspan_transfer* transfer) { delete transfer; }
+void linkspan_completion_queue_free(linkspan_completion_queue* queue) { delete queue; }
 void linkspan_explanation_free(linkspan_explanation* explanation) { delete explanation; }
 
 int linkspan_submit(const linkspan_peer* peer, int op, const linkspan_region* local,
@@ -183,6 +184,34 @@ uint64_t linkspan_transfer_bytes(const linkspan_transfer* transfer) {
 }
 uint64_t linkspan_transfer_id(const linkspan_transfer* transfer) {
   return transfer == nullptr ? 0 : transfer->is.id();
+}
+
+int linkspan_completion_queue_create(linkspan_completion_queue** queue) {
+  return c::make(queue, {}, [] { return CompletionQueue::create(); });
+}
+
+int linkspan_completion_queue_fd(const linkspan_completion_queue* queue) {
+  return queue == nullptr ? -1 : queue->is.fd();
+}
+
+int linkspan_completion_queue_add(linkspan_completion_queue* queue,
+                                  const linkspan_transfer* transfer, uint64_t cookie) {
+  return c::run({{queue, "queue"}, {transfer, "transfer"}},
+                [&] { return queue->is.add(transfer->is, cookie); });
+}
+
+int linkspan_completion_queue_take(linkspan_completion_queue* queue, uint64_t* cookies, size_t room,
+                                   size_t* count) {
+  std::vector<std::uint64_t> taken;
+  const int code = c::run({{queue, "queue"}, {count, "count"}}, [&] {
+    if (cookies == nullptr && room != 0)
+      return c::bad("room for " + std::to_string(room) + " cookies at null");
+    taken = queue->is.take(room);
+    std::copy(taken.begin(), taken.end(), cookies);
+    return Status();
+  });
+  if (count != nullptr) *count = taken.size();
+  return code;
 }
 
 int linkspan_explain(const linkspan_peer* peer, int op, const linkspan_region* local,
