@@ -1,0 +1,145 @@
+"""Thousands of scattered KV pages from a prefill process to a decode process.
+
+    python3 examples/python/kv_pages.py [--mib 256] [--rounds 12] [--quick]
+
+The decode side says which of its pages are to be filled, the prefill side writes them all in one
+transfer, and a notification that comes behind the data says so. Pages of 4, 16 and 64 KiB take
+turns. Between two GPUs where torch finds them (or within one), else between the CPU memories of
+the two processes. After each round every byte of the decode side's cache is compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing.connection
+import sys
+import tempfile
+import time
+from typing import Any
+
+import linkspan
+import numpy as np
+
+try:
+    import torch
+
+    GPUS = torch.cuda.device_count()
+except ImportError:
+    GPUS = 0
+SECONDS = 30.0  # of any single wait
+MOST = 16000  # pages of a round: a notification of 64 KiB holds their indices
+
+
+def pattern(size: int, seed: int) -> np.ndarray:
+    """Bytes that tell their place: eight of them occur nowhere else, nor with another seed."""
+    words = np.arange(size // 8 + 1, dtype=np.uint64) + np.uint64(seed << 40)
+    return (words * np.uint64(0x9E3779B97F4A7C15)).view(np.uint8)[:size]
+
+
+def memory(size: int, gpu: int) -> Any:
+    if GPUS:
+        return torch.zeros(size, dtype=torch.uint8, device=f"cuda:{gpu % GPUS}")
+    return np.zeros(size, np.uint8)
+
+
+def fill(cache: Any, new: np.ndarray) -> None:
+    cache[:] = torch.from_numpy(new) if GPUS else new  # is there when this returns
+
+
+def content(cache: Any) -> np.ndarray:
+    return cache.cpu().numpy() if GPUS else cache
+
+
+def choose(size: int, number: int, side: str) -> tuple[int, np.ndarray]:
+    """The size of this round's pages, and which ones: half of the cache, in no order."""
+    page = (4 << 10, 16 << 10, 64 << 10)[number % 3]
+    count = min(MOST, size // page // 2)
+    random = np.random.default_rng([number, side == "prefill"])
+    return page, random.permutation(size // page)[:count].astype(np.uint32)
+
+
+def message(engine: linkspan.Engine) -> bytes:
+    """The only one that is under way."""
+    if not (came := engine.notifications(SECONDS)):
+        raise TimeoutError("the other side says nothing")
+    return came[0].message
+
+
+def prefill(path: str, size: int, rounds: int) -> None:
+    with linkspan.Engine("prefill") as engine:
+        cache = memory(size, 0)
+        ours = engine.register(cache)
+        decode = linkspan.rendezvous(engine, 1, 2, path=path, timeout=SECONDS)[0]
+        theirs = decode.lookup("kv", SECONDS)
+        moved, took = 0, 0.0
+        for number in range(rounds):
+            bar(number, rounds)
+            fill(cache, pattern(size, number))
+            page, mine = choose(size, number, "prefill")
+            wanted = np.frombuffer(message(engine), np.uint32)
+            begin = time.perf_counter()
+            pages = linkspan.Pages(page, mine, wanted)
+            sent = decode.write(ours, theirs, pages, notification=b"round %d" % number)
+            sent.wait(SECONDS)
+            took += time.perf_counter() - begin
+            moved += sent.bytes
+            way = decode.explain("write", ours, theirs, sent.bytes, len(pages)).path
+        end = message(engine).decode()
+        bar(rounds, rounds)
+        print(f"{moved} bytes in pages, {moved / took / 1e9:.2f} GB/s by {way}, {end}")
+
+
+def decode(path: str, size: int, rounds: int) -> None:
+    with linkspan.Engine("decode") as engine:
+        cache = memory(size, 1)
+        expected = pattern(size, rounds)
+        fill(cache, expected)
+        engine.publish("kv", engine.register(cache))
+        prefill = linkspan.rendezvous(engine, 0, 2, path=path, timeout=SECONDS)[1]
+        for number in range(rounds):
+            page, wanted = choose(size, number, "decode")
+            prefill.notify(wanted.tobytes())
+            if (came := message(engine)) != b"round %d" % number:
+                raise ValueError(f"{came!r} instead of round {number}")
+            _, sent = choose(size, number, "prefill")
+            expected.reshape(-1, page)[wanted] = pattern(size, number).reshape(-1, page)[sent]
+            wrong = np.flatnonzero(content(cache) != expected)
+            if len(wrong):
+                raise ValueError(f"round {number}: {len(wrong)} wrong bytes, from {wrong[0]} on")
+        prefill.notify(b"verified")
+
+
+def bar(done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\r[{'#' * (40 * done // total):40}]", end="\n" * (done == total), file=sys.stderr)
+
+
+def run(processes: list[Any]) -> int:
+    """1 where one fails, or ten minutes are over. Then the others are killed."""
+    until = time.monotonic() + 600
+    for each in processes:
+        each.start()
+    left = processes
+    while left and not any(each.exitcode for each in processes) and time.monotonic() < until:
+        multiprocessing.connection.wait([each.sentinel for each in left], until - time.monotonic())
+        left = [each for each in left if each.is_alive()]
+    for each in left:
+        each.kill()
+    return int(any(each.exitcode != 0 for each in processes))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mib", type=int, default=256, help="of cache on each side")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--quick", action="store_true", help="some seconds on any machine")
+    options = parser.parse_args()
+    size, rounds = (32 << 20, 6) if options.quick else (options.mib << 20, options.rounds)
+    spawn = multiprocessing.get_context("spawn").Process
+    with tempfile.TemporaryDirectory() as folder:
+        args = (f"{folder}/peer", size, rounds)
+        return run([spawn(target=each, args=args) for each in (prefill, decode)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
