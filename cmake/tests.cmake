@@ -142,6 +142,37 @@ if(TARGET nvlink_transfer AND NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # Pytho
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/nvlink_engine_memory_test.py)
 endif()
 
+# ---- the Python package; beside AddressSanitizer, whose runtime has to come first, too ---------
+if(TARGET _core)
+  set(python_environment PYTHONPATH=${CMAKE_BINARY_DIR}/python PYTHONDONTWRITEBYTECODE=1)
+  if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=address")
+    execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libclang_rt.asan-x86_64.so
+                    OUTPUT_VARIABLE asan_runtime OUTPUT_STRIP_TRAILING_WHITESPACE)
+    list(APPEND python_environment LD_PRELOAD=${asan_runtime} PYTHONMALLOC=malloc
+                ASAN_OPTIONS=detect_leaks=0)  # the interpreter keeps what it has
+    # Two runtimes in one process do not work: the tool has its own.
+    set(not_beside_asan --deselect
+        ${CMAKE_BINARY_DIR}/python/linkspan/tests/test_smoke.py::test_what_the_package_brings)
+  endif()
+  set(modes simulated)
+  if(NOT not_beside_asan)  # there one takes long enough, and does all that the other does
+    list(PREPEND modes cpu)
+  endif()
+  foreach(mode IN LISTS modes)
+    set(driver ${no_driver})
+    if(mode STREQUAL "simulated")
+      set(driver ${simulated})
+    endif()
+    linkspan_test(python_${mode} TIMEOUT 600 ENVIRONMENT ${python_environment} ${driver}
+      COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
+              --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode ${mode}
+              --xml ${CMAKE_BINARY_DIR}/gtest/python_${mode}.xml
+              --pytest --run ${LINKSPAN_PYTHON} -X faulthandler -m pytest -q -p no:cacheprovider
+              ${not_beside_asan} ${CMAKE_SOURCE_DIR}/tests/python
+              ${CMAKE_BINARY_DIR}/python/linkspan/tests)
+  endforeach()
+endif()
+
 # ---- our declarations of the driver against NVIDIA's own, of two releases --------------------
 set(abi_check ${CMAKE_SOURCE_DIR}/tests/abi/driver_abi_check.cpp)
 find_path(LINKSPAN_CUDA_INCLUDE_12 cuda.h NO_DEFAULT_PATH

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Holds gtest's results against tests/allowed_skips.txt.
+"""Holds gtest's and pytest's results against tests/allowed_skips.txt.
 
     check_skips.py --mode cpu --xml RESULT.xml --run PROGRAM [ARGS]   run, then check
+    check_skips.py ... --pytest --run PYTHON -m pytest [ARGS]
     check_skips.py --report RESULT.xml...     what ran, what was skipped and why
 
 A test may skip only if a line `name glob | reason` lists it and the message holds that reason.
@@ -33,13 +34,15 @@ def read_results(file: pathlib.Path) -> tuple[list[str], dict[str, str], list[st
         name = f"{case.get('classname')}.{case.get('name')}"
         skipped = case.find("skipped")
         if skipped is not None:
-            message = skipped.get("message") or skipped.text or ""
+            message = skipped.get("message") or ""
+            if message in ("", "collection skipped"):  # pytest, of a whole file
+                message = skipped.text or ""
             skips[name] = " ".join(
                 message.split("\n", 1)[-1].split()
             )  # the first line is file:line
-        elif case.get("status") == "run":
+        elif case.get("status", "run") == "run":  # pytest has none
             ran.append(name)
-            if case.find("failure") is not None:
+            if case.find("failure") is not None or case.find("error") is not None:
                 failed.append(name)
     return ran, skips, failed
 
@@ -85,6 +88,7 @@ def main() -> int:
     parser.add_argument("--mode", choices=["cpu", "simulated", "gpu"], default="cpu")
     parser.add_argument("--xml", type=pathlib.Path)
     parser.add_argument("--report", nargs="+", type=pathlib.Path)
+    parser.add_argument("--pytest", action="store_true")
     parser.add_argument("--run", nargs=argparse.REMAINDER)
     args = parser.parse_args()
     if args.report:
@@ -94,8 +98,9 @@ def main() -> int:
     code = 0
     if args.run:
         args.xml.unlink(missing_ok=True)
-        # gtest makes the folder of the file.
-        code = subprocess.run(args.run + [f"--gtest_output=xml:{args.xml}"], check=False).returncode
+        # Both make the folder of the file.
+        result = f"--junitxml={args.xml}" if args.pytest else f"--gtest_output=xml:{args.xml}"
+        code = subprocess.run(args.run + [result], check=False).returncode
     if not args.xml.exists():
         print(f"no result file: the program ended early with {code}")
         return 1

@@ -52,6 +52,12 @@ TOPICS = {
         "suites": ["driver_facts"],
         "sources": ["src/cuda"],
     },
+    "python": {
+        "what": "what Python adds to the library",
+        "rows": ["python"],
+        "suites": ["python_tests"],
+        "sources": [*ENGINE, "python/core", "python/linkspan"],
+    },
     "nvlink_transfer": {
         "what": "libnvlink_transfer beside the driver's own calls",
         "rows": ["nvlink_bench"],

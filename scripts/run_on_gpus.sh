@@ -64,6 +64,24 @@ program() {
   step "$name" "$seconds" "${python[@]}" "$pack/$file" "$@"
 }
 
+# The wheel, beside the machine's own torch and numpy.
+python_steps() {
+  local wheels=("$pack"/*.whl) site=$out/site
+  [[ -e ${wheels[0]} ]] || { absent python_tests "no wheel was packed"; return; }
+  python3 -m zipfile -e "${wheels[0]}" "$site" && chmod +x "$site/linkspan/bin/linkspan"
+  local -x PYTHONPATH=$site:$pack/pytest
+  step python_tests 300 python3 "$pack/check_skips.py" --allowed "$pack/allowed_skips.txt" --mode gpu \
+    --xml "$out/python_tests.xml" --pytest --run python3 -m pytest -q -p no:cacheprovider \
+    -o 'python_files=*_test.py test_*.py' "$pack/tests/python" "$site/linkspan/tests"
+  step python_p2p 200 env -C "$pack/p2p" torchrun --nproc_per_node=2 tests/test_ipc_cpu_gpu.py
+  step python_bench 120 python3 "$pack/bench/python_overhead.py" --json "$out/python.json"
+  local example
+  for example in kv_pages weights offload; do
+    step "example_$example" 120 python3 "$pack/examples/python/$example.py"
+  done
+  step example_connector 120 python3 "$pack/examples/kv_connector/main.py"
+}
+
 run_all() {
   echo "linkspan $commit on $(uname -n), $(date -u +%FT%TZ)"
   nvidia-smi -L || echo "no nvidia-smi"
@@ -95,6 +113,7 @@ run_all() {
   program nvlink_async tests/nvlink_engine_async_test.py 300 "$pack/libnvlink_transfer.so" gpu
   program seed_commands tests/seed_commands.sh 300 gpu --library "$pack/libnvlink_transfer.so" \
     --shim "$pack/libdriver_shim.so"
+  python_steps
   if command -v compute-sanitizer >/dev/null; then
     suite memcheck linkspan_conformance 150 compute-sanitizer --tool memcheck --target-processes all \
       --report-api-errors no --error-exitcode 9 -- "--gtest_filter=$memcheck_filter"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""clang-tidy over src, tools and bench.
+"""clang-tidy over src, tools, bench and python.
 
 A file whose preprocessed text was clean before is not read again.
 Usage: tidy.py BUILD_FOLDER CACHE_FOLDER   (the build was configured with clang)
@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CHECKED = [str(ROOT / top) + "/" for top in ("src", "tools", "bench")]
+CHECKED = [str(ROOT / top) + "/" for top in ("src", "tools", "bench", "python")]
 
 
 def preprocess(entry: dict) -> bytes:

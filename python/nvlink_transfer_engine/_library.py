@@ -1,8 +1,8 @@
 """Finds libnvlink_transfer and gives its functions their types.
 
 A library that the user names is the only one tried, and an error when it does not load. Otherwise:
-the package's folder, the repository's build folders as seen from the package and from the current
-folder, then the loader's path.
+the package's folder, the libraries of a linkspan that is installed beside it, the repository's build
+folders as seen from the package and from the current folder, then the loader's path.
 Threads: any thread. Calls leave the interpreter's lock (CDLL), so other threads go on meanwhile.
 """
 
@@ -163,7 +163,7 @@ def file_names() -> tuple[str, ...]:
 
 def folders() -> list[str]:
     """Where an unnamed library may be, best first; "" is the loader's path."""
-    found = [PACKAGE]
+    found = [PACKAGE, PACKAGE.parent / "linkspan" / "lib"]  # the latter of a wheel
     for root in (PACKAGE.parent.parent, pathlib.Path.cwd()):
         for build in BUILD_FOLDERS:
             found.append(root / build)

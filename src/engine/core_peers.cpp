@@ -254,6 +254,7 @@ std::vector<Notification> Core::notifications(Duration timeout) {
 }
 
 PeerState Core::state(std::uint64_t peer) {
+  if (closed_) return PeerState::gone;
   const base::MutexLock lock(worker_.mutex);
   const PeerRecord* record = worker_.find_peer(peer);
   return record == nullptr ? PeerState::gone : record->state;

@@ -1,0 +1,134 @@
+// core.hpp - what the files of the extension module share.
+//
+// The module is thin: each call goes to its namesake in linkspan/*.hpp. What Python adds lies here:
+// exceptions, options by name, shapes out of lists and arrays, and memory that lives until its
+// transfer is quiet.
+// Threads: all under the interpreter's lock but for GIL-free sections, which touch no Python
+// object. No lock of the library is ever held by a thread that waits for the interpreter's.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "linkspan/completion_queue.hpp"
+#include "linkspan/engine.hpp"
+
+namespace linkspan::python {
+
+namespace nb = nanobind;
+
+/// A Region with what its memory belongs to.
+struct OwnedRegion {
+  Region region;
+  nb::object memory;  // lives as long
+  int device = -1;    // as CUDA's runtime counts in this process; -1: no GPU, or nobody said
+};
+
+/// A Transfer with what must live until it is quiet beside its regions.
+struct KeptTransfer {
+  Transfer transfer;
+  std::uint64_t peer = 0;
+  nb::object memory;
+};
+
+/// A Prepared, and the region whose current stream its posts come after.
+struct PreparedOn {
+  Prepared prepared;
+  std::uint64_t peer = 0;
+  nb::object local;
+};
+
+/// Page indices as the library wants them: copied, or where they are on a GPU.
+struct OwnedPages {
+  std::uint64_t page_bytes = 0, local_base = 0, remote_base = 0;
+  std::vector<std::uint32_t> lists;  // of this side, then of the other
+  nb::object on_gpu;                 // instead: what holds both arrays
+  std::span<const std::uint32_t> gpu_local, gpu_remote;
+
+  Pages pages() const;
+};
+
+// errors.cpp
+/// Throws the exception of that code, with peer and transfer in it.
+[[noreturn]] void raise(const Status& status, std::uint64_t peer = 0, nb::handle transfer = {});
+/// The exception itself.
+nb::object exception_of(const Status& status, std::uint64_t peer = 0, nb::handle transfer = {});
+inline void check(const Status& status, std::uint64_t peer = 0) {
+  if (!status.ok()) raise(status, peer);
+}
+template <class T>
+T take(Result<T> result, std::uint64_t peer = 0) {
+  if (!result.ok()) raise(result.status(), peer);
+  return *std::move(result);
+}
+
+/// Seconds. ValueError: negative or no number; `what` names the argument.
+Duration seconds(double value, const char* what);
+
+/// While one lives, other threads of Python run. Not any more when the interpreter ends, where a
+/// thread that came back would be killed in the midst of ours: drain() waits for those that are
+/// out.
+class Released {
+ public:
+  Released();
+  Released(const Released&) = delete;
+  Released& operator=(const Released&) = delete;
+  ~Released();
+
+ private:
+  std::optional<nb::gil_scoped_release> out_;
+};
+/// From now on nobody leaves the interpreter's lock; at most a second until nobody is out.
+void drain();
+bool is_ending();
+
+/// `act(slice)` without the interpreter's lock in slices, between which signals are looked at,
+/// until it answers true or the time has passed. No time: until it answers true. The last answer.
+template <class Act>
+bool in_slices(std::optional<Duration> timeout, Act act) {
+  constexpr Duration kSlice = std::chrono::milliseconds(50);
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  for (;;) {
+    const Duration left =
+        timeout ? *timeout - std::chrono::duration_cast<Duration>(Clock::now() - begin) : kSlice;
+    bool done = false;
+    {
+      const Released released;
+      done = act(is_ending() ? Duration::zero() : std::clamp(left, Duration::zero(), kSlice));
+    }
+    if (done || left <= Duration::zero() || is_ending()) return done;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+}
+
+// options.cpp
+/// Of the keywords of a submission. `local`: the region that "current" means a stream of; may be
+/// null. What it points to is in `options`, which outlives it.
+TransferOptions transfer_options(const nb::kwargs& options, const OwnedRegion* local);
+
+// shapes.cpp
+using Blocks = std::vector<Block>;
+using Shape = std::variant<Blocks, const OwnedPages*, const Strides*>;
+/// None: all of both regions. Else Pages, Strides, or blocks as rows of three.
+Shape shape_of(nb::handle value, std::uint64_t here, std::uint64_t there);
+/// Of a list, or of an array of whole numbers.
+std::vector<std::uint32_t> indices_of(nb::handle value, const char* what);
+
+// transfers.cpp
+/// `memory`, if any, is held until the transfer is quiet, whoever drops the object.
+nb::object keep(Transfer transfer, std::uint64_t peer, const nb::object& memory = {});
+
+void bind_shapes(nb::module_& module);
+void bind_memory(nb::module_& module);
+void bind_transfers(nb::module_& module);
+void bind_peers(nb::module_& module);
+void bind_engine(nb::module_& module);
+
+}  // namespace linkspan::python

@@ -1,0 +1,238 @@
+// The Engine; linkspan/_engine.py adds what reads better in Python.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <string>
+
+#include "python/core/core.hpp"
+
+namespace linkspan::python {
+namespace {
+
+using namespace nb::literals;
+
+/// Its end may wait for what is in flight.
+class Held {
+ public:
+  explicit Held(Engine engine) : engine_(std::move(engine)) {}
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  ~Held() {
+    const Released released;
+    engine_.reset();
+  }
+  Engine& operator*() { return *engine_; }
+  Engine* operator->() { return &*engine_; }
+
+ private:
+  std::optional<Engine> engine_;
+};
+
+template <class Act>
+auto without_gil(Act act) {
+  const Released released;
+  return act();
+}
+
+/// In attempts, between which signals are looked at; each lasts longer than the one before, since a
+/// handshake that is cut short has to begin again.
+Peer connect(Held& engine, const std::string& address, double timeout) {
+  using namespace std::chrono_literals;
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + seconds(timeout, "timeout");
+  for (Duration attempt = 2s;; attempt *= 2) {
+    const auto left = std::max<Duration>(end - Clock::now(), 0s);
+    auto peer = without_gil([&] { return engine->connect(address, std::min(attempt, left)); });
+    const Code code = peer.status().code();
+    const bool again = code == Code::unreachable || code == Code::timed_out;
+    if (!again || left <= attempt) return take(std::move(peer));
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+}
+
+void* at(std::uintptr_t address) {
+  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+RegionOptions region_options(bool peers_read, bool peers_write, bool exclusive, bool pin) {
+  return {.peers = {.read = peers_read, .write = peers_write, .exclusive = exclusive}, .pin = pin};
+}
+
+nb::object outcomes_of(std::vector<Result<Transfer>> results,
+                       const std::vector<RemoteRegion>& targets, const nb::object& memory) {
+  nb::list outcomes;
+  for (std::size_t i = 0; i < results.size(); ++i)
+    outcomes.append(results[i].ok() ? keep(*std::move(results[i]), targets[i].peer(), memory)
+                                    : exception_of(results[i].status(), targets[i].peer()));
+  return outcomes;
+}
+
+nb::object write_to_all(Held& engine, const OwnedRegion& local,
+                        const std::vector<RemoteRegion>& targets, nb::handle shape,
+                        const nb::kwargs& options) {
+  const TransferOptions wishes = transfer_options(options, &local);
+  std::uint64_t there = local.region.bytes();
+  for (const RemoteRegion& target : targets)
+    if (target.bytes() != there) there = target.bytes();
+  const Shape parsed = shape_of(shape, local.region.bytes(), there);
+  if (const auto* pages = std::get_if<const OwnedPages*>(&parsed))
+    return outcomes_of(engine->write_to_all(local.region, targets, (*pages)->pages(), wishes),
+                       targets, (*pages)->on_gpu);
+  if (const auto* strides = std::get_if<const Strides*>(&parsed))
+    return outcomes_of(engine->write_to_all(local.region, targets, **strides, wishes), targets, {});
+  const std::span<const Block> blocks(std::get<Blocks>(parsed));
+  return outcomes_of(engine->write_to_all(local.region, targets, blocks, wishes), targets, {});
+}
+
+std::vector<Region> regions_of(const std::vector<OwnedRegion*>& owned) {
+  std::vector<Region> regions;
+  regions.reserve(owned.size());
+  for (const OwnedRegion* each : owned) regions.push_back(each->region);
+  return regions;
+}
+
+}  // namespace
+
+void bind_engine(nb::module_& module) {
+  nb::class_<Held>(module, "Engine", nb::is_weak_referenceable())
+      .def(
+          "__init__",
+          [](Held* self, const std::string& name, const std::string& socket_dir, bool any_uid,
+             bool use_gpu, unsigned cpu_threads, std::optional<unsigned> copy_ctas,
+             std::optional<unsigned> relay_gpus, std::optional<bool> calibrate,
+             std::optional<double> transfer_deadline) {
+            EngineOptions options{.name = name,
+                                  .socket_dir = socket_dir,
+                                  .any_uid = any_uid,
+                                  .use_gpu = use_gpu,
+                                  .cpu_threads = cpu_threads,
+                                  .copy_ctas = copy_ctas,
+                                  .relay_gpus = relay_gpus,
+                                  .calibrate = calibrate,
+                                  .transfer_deadline = {},
+                                  .log = {}};
+            if (transfer_deadline)
+              options.transfer_deadline = seconds(*transfer_deadline, "transfer_deadline");
+            new (self) Held(take(without_gil([&] { return Engine::open(options); })));
+          },
+          "name"_a = "", nb::kw_only(), "socket_dir"_a = "", "any_uid"_a = false,
+          "use_gpu"_a = true, "cpu_threads"_a = 0, "copy_ctas"_a = nb::none(),
+          "relay_gpus"_a = nb::none(), "calibrate"_a = nb::none(),
+          "transfer_deadline"_a = nb::none())
+      .def("_register",
+           [](Held& self, std::uintptr_t address, std::uint64_t bytes, bool peers_read,
+              bool peers_write, bool exclusive, bool pin, int device, nb::object memory) {
+             const RegionOptions options = region_options(peers_read, peers_write, exclusive, pin);
+             auto region =
+                 without_gil([&] { return self->register_memory(at(address), bytes, options); });
+             return OwnedRegion{take(std::move(region)), std::move(memory), device};
+           })
+      .def("_allocate_shared",
+           [](Held& self, std::uint64_t bytes, bool peers_read, bool peers_write, bool exclusive,
+              bool pin) {
+             const RegionOptions options = region_options(peers_read, peers_write, exclusive, pin);
+             auto region = without_gil([&] { return self->allocate_shared(bytes, options); });
+             return OwnedRegion{take(std::move(region)), {}, -1};
+           })
+      .def("_deregister",
+           [](Held& self, const OwnedRegion& region, double timeout) {
+             const Duration limit = seconds(timeout, "timeout");
+             check(without_gil([&] { return self->deregister(region.region, limit); }));
+           })
+      .def("_invalidate",
+           [](Held& self, const OwnedRegion& region, double timeout) {
+             const Duration limit = seconds(timeout, "timeout");
+             check(without_gil([&] { return self->invalidate(region.region, limit); }));
+           })
+      .def("_publish", [](Held& self, const std::string& name,
+                          const OwnedRegion& region) { check(self->publish(name, region.region)); })
+      .def("_publish_set",
+           [](Held& self, const std::string& name, const std::vector<OwnedRegion*>& regions) {
+             return take(self->publish(name, regions_of(regions)));
+           })
+      .def(
+          "listen",
+          [](Held& self, const std::string& address) {
+            check(without_gil([&] { return self->listen(address); }));
+            return self->address();
+          },
+          "address"_a = "",
+          "\"unix:/path\", or a name below socket_dir; empty: a name is made up. The address, for "
+          "connect().")
+      .def_prop_ro(
+          "address", [](Held& self) { return self->address(); },
+          "For connect(). \"\": not listening.")
+      .def("connect", &connect, "address"_a, "timeout"_a = 10.0,
+           "Until both sides are ready; where nobody listens yet, until somebody does. "
+           "UnreachableError, TimedOutError, PermissionDeniedError: another user's.")
+      .def(
+          "accept",
+          [](Held& self, std::optional<double> timeout) {
+            std::optional<Duration> limit;
+            if (timeout) limit = seconds(*timeout, "timeout");
+            std::optional<Result<Peer>> peer;
+            in_slices(limit, [&](Duration slice) {
+              peer.emplace(self->accept(slice));
+              return peer->status().code() != Code::timed_out;
+            });
+            return take(*std::move(peer));
+          },
+          "timeout"_a = 10.0, nb::sig("def accept(self, timeout: float | None = 10.0) -> Peer"),
+          "The next peer that has connected to us. TimedOutError: none came.")
+      .def("_notifications",
+           [](Held& self, std::optional<double> timeout) {
+             std::optional<Duration> limit;
+             if (timeout) limit = seconds(*timeout, "timeout");
+             std::vector<Notification> came;
+             in_slices(limit, [&](Duration slice) {
+               came = self->notifications(slice);
+               return !came.empty();
+             });
+             nb::list list;
+             for (const Notification& each : came)
+               list.append(
+                   nb::make_tuple(each.peer, nb::bytes(each.bytes.data(), each.bytes.size())));
+             return list;
+           })
+      .def("write_to_all", &write_to_all, "local"_a, "targets"_a, "shape"_a = nb::none(),
+           "options"_a,
+           nb::sig("def write_to_all(self, local: Region, targets: typing.Sequence[RemoteRegion], "
+                   "shape: Shape | None = None, **options: Unpack[TransferOptions]) -> "
+                   "list[Transfer | Error]"),
+           "One source to several targets: Peer.write() of the same shape to each. In its place "
+           "each "
+           "target has its Transfer, or the exception with which it was refused.")
+      .def("_send_ipc",
+           [](Held& self, std::uint64_t conn_id, std::uintptr_t address, std::uint64_t bytes,
+              std::optional<double> deadline, nb::object memory) {
+             const Duration limit = deadline ? seconds(*deadline, "deadline") : Duration();
+             auto transfer = without_gil(
+                 [&] { return self->send_ipc_async(conn_id, at(address), bytes, limit); });
+             return keep(take(std::move(transfer), conn_id), conn_id, std::move(memory));
+           })
+      .def("_recv_ipc",
+           [](Held& self, std::uint64_t conn_id, std::uintptr_t address, std::uint64_t bytes,
+              std::optional<double> deadline, nb::object memory) {
+             const Duration limit = deadline ? seconds(*deadline, "deadline") : Duration();
+             auto transfer = without_gil(
+                 [&] { return self->recv_ipc_async(conn_id, at(address), bytes, limit); });
+             return keep(take(std::move(transfer), conn_id), conn_id, std::move(memory));
+           })
+      .def(
+          "progress", [](Held& self) { return without_gil([&] { return self->progress(); }); },
+          "Does what is to be done now; how many transfers became quiet. Nobody has to call it.")
+      .def(
+          "dump", [](Held& self) { return without_gil([&] { return self->dump(); }); },
+          "What is outstanding, for people.")
+      .def(
+          "metrics", [](Held& self) { return without_gil([&] { return self->metrics(); }); },
+          "What was counted since it was opened, in the text format of Prometheus.")
+      .def("_close", [](Held& self, double timeout) {
+        const Duration limit = seconds(timeout, "timeout");
+        check(without_gil([&] { return self->close(limit); }));
+      });
+}
+
+}  // namespace linkspan::python

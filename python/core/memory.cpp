@@ -1,0 +1,108 @@
+// Regions of both sides, and where an object's memory lies.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+
+#include "python/core/core.hpp"
+
+namespace linkspan::python {
+namespace {
+
+using namespace nb::literals;
+
+/// (pointer, shape, strides in bytes, bytes an element, DLPack's device type, device id, what holds
+/// it), by DLPack.
+nb::object dlpack_view(nb::handle value) {
+  nb::ndarray<nb::ro> array;
+  if (!nb::try_cast(value, array))
+    throw nb::type_error("its __dlpack__() gives nothing that can be used here");
+  const std::int64_t item = static_cast<std::int64_t>(array.itemsize());
+  nb::list shape, strides;
+  for (std::size_t i = 0; i < array.ndim(); ++i) {
+    shape.append(array.shape(i));
+    strides.append(array.stride(i) * item);
+  }
+  return nb::make_tuple(reinterpret_cast<std::uintptr_t>(array.data()), shape, strides, item,
+                        array.device_type(), array.device_id(), nb::borrow(value));
+}
+
+/// Of the buffer protocol: of the first element, whatever lies between it and the others.
+std::uintptr_t address_of(nb::handle value) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(value.ptr(), &view, PyBUF_FULL_RO) != 0) throw nb::python_error();
+  const auto address = reinterpret_cast<std::uintptr_t>(view.buf);
+  PyBuffer_Release(&view);
+  return address;
+}
+
+nb::object memory_of(nb::handle self) {
+  const auto& region = *nb::inst_ptr<OwnedRegion>(self);
+  if (region.region.kind() == MemoryKind::device)
+    throw nb::type_error("the region is on a GPU, where the CPU reads nothing");
+  return nb::cast(nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>, nb::c_contig>(
+      region.region.data(), {static_cast<std::size_t>(region.region.bytes())}, self));
+}
+
+std::string gpu_of(const Region& region) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text = "GPU-";
+  const GpuUuid uuid = region.gpu();
+  if (uuid == GpuUuid{}) return {};
+  for (std::size_t i = 0; i < uuid.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    const auto value = static_cast<unsigned>(uuid[i]);
+    text += {kDigits[value >> 4], kDigits[value & 15]};
+  }
+  return text;
+}
+
+}  // namespace
+
+void bind_memory(nb::module_& module) {
+  module.def("dlpack_view", &dlpack_view, "memory"_a);
+  module.def("address_of", &address_of, "memory"_a);
+
+  nb::class_<OwnedRegion>(module, "Region",
+                          "Memory of this process that was registered; what it belongs to lives as "
+                          "long as the registration.")
+      .def_prop_ro("bytes", [](const OwnedRegion& self) { return self.region.bytes(); })
+      .def_prop_ro(
+          "kind", [](const OwnedRegion& self) { return std::string(name_of(self.region.kind())); },
+          "\"host\", \"pinned\", \"shared\" or \"device\"")
+      .def_prop_ro("address",
+                   [](const OwnedRegion& self) {
+                     return reinterpret_cast<std::uintptr_t>(self.region.data());
+                   })
+      .def_prop_ro(
+          "gpu", [](const OwnedRegion& self) { return gpu_of(self.region); },
+          "\"GPU-...\", as nvidia-smi names it; \"\": none")
+      .def_prop_ro("memory", &memory_of, nb::sig("def memory(self) -> memoryview"),
+                   "Its bytes, of host memory. Lives on as long as the region is registered.")
+      .def("__len__", [](const OwnedRegion& self) { return self.region.bytes(); })
+      .def("__repr__",
+           [](const OwnedRegion& self) { return "<Region: " + self.region.describe() + ">"; });
+
+  nb::class_<RemoteRegion>(module, "RemoteRegion",
+                           "A peer's region, imported. Dropping the last reference unmaps it.")
+      .def_prop_ro("bytes", &RemoteRegion::bytes)
+      .def_prop_ro("kind",
+                   [](const RemoteRegion& self) { return std::string(name_of(self.kind())); })
+      .def_prop_ro("name", &RemoteRegion::name)
+      .def_prop_ro("peer", &RemoteRegion::peer, "Peer.id of its owner.")
+      .def("__len__", &RemoteRegion::bytes)
+      .def("__repr__", [](const RemoteRegion& self) {
+        return "<RemoteRegion \"" + self.name() + "\": " + std::to_string(self.bytes()) +
+               " bytes of " + std::string(name_of(self.kind())) + " memory of peer " +
+               std::to_string(self.peer()) + ">";
+      });
+
+  nb::class_<RegionSet>(
+      module, "RegionSet",
+      "What a name of a peer's stood for at one time: all regions of one version.")
+      .def_ro("version", &RegionSet::version)
+      .def_ro("regions", &RegionSet::regions);
+}
+
+}  // namespace linkspan::python

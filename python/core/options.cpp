@@ -1,0 +1,106 @@
+// The keywords of a submission.
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "python/core/core.hpp"
+
+namespace linkspan::python {
+namespace {
+
+using Flavour = StreamOrder::Flavour;
+
+StreamOrder stream_of_number(std::uint64_t number) {
+  switch (number) {
+    case 1:
+      return {.flavour = Flavour::legacy_default};
+    case 2:
+      return {.flavour = Flavour::per_thread_default};
+    default:
+      return {.flavour = Flavour::created,
+              .handle = reinterpret_cast<void*>(number)};  // NOLINT(performance-no-int-to-ptr)
+  }
+}
+
+/// Asks torch for its current stream of a device. Not valid: torch does not work with CUDA here, so
+/// nothing of it is under way. Kept for ever once it is found: this is on the path of every byte.
+nb::handle current_stream_of_torch() {
+  static nb::handle ask;
+  if (ask.is_valid()) return ask;
+  PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");  // borrowed
+  if (torch == nullptr) return {};
+  const nb::object module = nb::borrow(torch);
+  if (!nb::hasattr(module, "cuda") || !nb::cast<bool>(module.attr("cuda").attr("is_initialized")()))
+    return {};
+  ask = nb::object(module.attr("_C").attr("_cuda_getCurrentRawStream")).release();
+  return ask;
+}
+
+StreamOrder current_stream(const OwnedRegion* local) {
+  if (local == nullptr || local->device < 0) return {};
+  const nb::handle ask = current_stream_of_torch();
+  if (!ask.is_valid()) return {};
+  const auto number = nb::cast<std::uint64_t>(ask(local->device));
+  return stream_of_number(number == 0 ? 1 : number);  // torch's 0 is the legacy default stream
+}
+
+StreamOrder stream_of(nb::handle value, const char* what, const OwnedRegion* local) {
+  if (value.is_none()) return {};
+  if (nb::isinstance<nb::str>(value)) {
+    if (std::string_view(nb::cast<const char*>(value)) == "current") return current_stream(local);
+    throw nb::value_error((std::string(what) + "=\"" + nb::cast<const char*>(value) +
+                           "\": give \"current\", None, a stream object or a cudaStream_t")
+                              .c_str());
+  }
+  const nb::object found =
+      nb::module_::import_("linkspan._streams").attr("number_and_gpu")(value, what);
+  StreamOrder order = stream_of_number(nb::cast<std::uint64_t>(found[0]));
+  if (!found[1].is_none()) {
+    const auto uuid = nb::cast<nb::bytes>(found[1]);
+    std::copy_n(static_cast<const std::byte*>(uuid.data()), std::min(uuid.size(), order.gpu.size()),
+                order.gpu.begin());
+  }
+  return order;
+}
+
+std::span<const std::byte> bytes_of(nb::handle value) {
+  if (!nb::isinstance<nb::bytes>(value)) throw nb::type_error("notification: give bytes");
+  const auto bytes = nb::borrow<nb::bytes>(value);
+  return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+TransferOptions transfer_options(const nb::kwargs& options, const OwnedRegion* local) {
+  TransferOptions parsed;
+  bool ordered = false;
+  for (const auto& [key, value] : options) {
+    const std::string_view name = nb::cast<const char*>(key);
+    const bool given = !value.is_none();
+    if (name == "after") {
+      parsed.after = stream_of(value, "after", local);
+      ordered = true;
+    } else if (name == "release") {
+      parsed.release = stream_of(value, "release", local);
+    } else if (name == "deadline") {
+      if (given) parsed.deadline = seconds(nb::cast<double>(value), "deadline");
+    } else if (name == "notification") {
+      if (given) parsed.notification = bytes_of(value);
+    } else if (name == "require") {
+      if (given) parsed.require = nb::cast<const char*>(value);
+    } else if (name == "low_latency") {
+      parsed.low_latency = nb::cast<bool>(value);
+    } else if (name == "copy_ctas") {
+      if (given) parsed.copy_ctas = nb::cast<unsigned>(value);
+    } else {
+      throw nb::type_error(("unknown option \"" + std::string(name) +
+                            "\"; there are deadline, notification, after, release, require, "
+                            "low_latency, copy_ctas")
+                               .c_str());
+    }
+  }
+  if (!ordered) parsed.after = current_stream(local);
+  return parsed;
+}
+
+}  // namespace linkspan::python

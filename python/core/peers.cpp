@@ -1,0 +1,218 @@
+// Peers: lookups, submissions, messages.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+
+#include "python/core/core.hpp"
+
+namespace linkspan::python {
+namespace {
+
+using namespace nb::literals;
+
+#define LINKSPAN_OPTIONS "**options: Unpack[TransferOptions]"
+
+Op op_of(const std::string& name) {
+  if (name == "write") return Op::write;
+  if (name == "read") return Op::read;
+  throw nb::value_error(("op=\"" + name + "\": give \"write\" or \"read\"").c_str());
+}
+
+/// Calls `act` with the shape as the library's type.
+template <class Act>
+auto with_shape(const Shape& shape, Act act) {
+  if (const auto* pages = std::get_if<const OwnedPages*>(&shape)) return act((*pages)->pages());
+  if (const auto* strides = std::get_if<const Strides*>(&shape)) return act(**strides);
+  return act(std::span<const Block>(std::get<Blocks>(shape)));
+}
+
+/// Lists on a GPU are read when the kernel runs.
+nb::object held_by(const Shape& shape) {
+  const auto* pages = std::get_if<const OwnedPages*>(&shape);
+  return pages != nullptr ? (*pages)->on_gpu : nb::object();
+}
+
+template <Op kOp>
+nb::object submit(const Peer& peer, const OwnedRegion& local, const RemoteRegion& remote,
+                  nb::handle shape, const nb::kwargs& options) {
+  const TransferOptions wishes = transfer_options(options, &local);
+  const Shape parsed = shape_of(shape, local.region.bytes(), remote.bytes());
+  auto transfer = with_shape(parsed, [&](const auto& which) {
+    return kOp == Op::write ? peer.write(local.region, remote, which, wishes)
+                            : peer.read(local.region, remote, which, wishes);
+  });
+  return keep(take(std::move(transfer), peer.id()), peer.id(), held_by(parsed));
+}
+
+PreparedOn prepare(const Peer& peer, const std::string& op, nb::handle local,
+                   const RemoteRegion& remote, nb::handle shape) {
+  const Op which_op = op_of(op);
+  const Region& region = nb::cast<const OwnedRegion&>(local).region;
+  const Shape parsed = shape_of(shape, region.bytes(), remote.bytes());
+  auto prepared = with_shape(parsed, [&](const auto& which) {
+    const Released released;
+    return peer.prepare(which_op, region, remote, which);
+  });
+  return {take(std::move(prepared), peer.id()), peer.id(), nb::borrow(local)};
+}
+
+/// Memory that needs no registration: (address, bytes, device, what holds it).
+struct Loose {
+  std::uintptr_t address = 0;
+  std::uint64_t bytes = 0;
+  OwnedRegion stands_for;  // its device, and what holds it
+};
+
+Loose loose(nb::handle memory, bool writable) {
+  const nb::object view = nb::module_::import_("linkspan._memory").attr("whole")(memory, writable);
+  return {nb::cast<std::uintptr_t>(view[0]),
+          nb::cast<std::uint64_t>(view[1]),
+          {.region = {}, .memory = view[3], .device = nb::cast<int>(view[2])}};
+}
+
+template <bool kSends>
+nb::object exchange(const Peer& peer, std::uint64_t tag, nb::handle memory,
+                    const nb::kwargs& options) {
+  const Loose of = loose(memory, !kSends);
+  const TransferOptions wishes = transfer_options(options, &of.stands_for);
+  auto* data = reinterpret_cast<void*>(of.address);  // NOLINT(performance-no-int-to-ptr)
+  auto transfer = [&] {
+    const Released released;
+    return kSends ? peer.send(tag, data, of.bytes, wishes) : peer.recv(tag, data, of.bytes, wishes);
+  }();
+  return keep(take(std::move(transfer), peer.id()), peer.id(), of.stands_for.memory);
+}
+
+std::string text_of(const Explanation& why) {
+  std::string text = (why.path.empty() ? "no path" : why.path) + ", executed " +
+                     (why.executor == "both" ? "by both sides" : why.executor) + ", ";
+  if (why.expected_gbps > 0) {
+    std::string gbps = std::to_string(why.expected_gbps);
+    text += gbps.substr(0, gbps.find('.') + 2) + " GB/s expected";
+  } else {
+    text += "of unknown rate";
+  }
+  text += "\n  because " + why.reason;
+  for (const PathRefusal& each : why.refused) text += "\n  not " + each.path + ": " + each.reason;
+  return text;
+}
+
+}  // namespace
+
+void bind_peers(nb::module_& module) {
+  nb::class_<PathRefusal>(module, "PathRefusal")
+      .def_ro("path", &PathRefusal::path)
+      .def_ro("reason", &PathRefusal::reason)
+      .def("__repr__",
+           [](const PathRefusal& self) { return "not " + self.path + ": " + self.reason; });
+  nb::class_<Explanation>(module, "Explanation",
+                          "What a transfer takes, and why nothing better; print it.")
+      .def_ro("path", &Explanation::path, "\"cuda_ipc+copy_engine\": mapping, then copier.")
+      .def_ro("executor", &Explanation::executor, "\"here\", \"peer\" or \"both\"")
+      .def_ro("reason", &Explanation::reason)
+      .def_ro("expected_gbps", &Explanation::expected_gbps, "1e9 bytes a second; 0: unknown.")
+      .def_ro("refused", &Explanation::refused, "Better ways first.")
+      .def("__str__", &text_of)
+      .def("__repr__", [](const Explanation& self) { return "<Explanation " + self.path + ">"; });
+
+  nb::class_<Peer>(module, "Peer",
+                   "A connected remote Engine. Any thread; it may outlive the Engine, and calls "
+                   "then raise.")
+      .def_prop_ro("id", &Peer::id, "Unique in this Engine, from 1.")
+      .def_prop_ro("name", &Peer::name)
+      .def_prop_ro(
+          "state",
+          [](const Peer& self) {
+            constexpr const char* kNames[] = {"up", "lost", "gone"};
+            return kNames[static_cast<std::size_t>(self.state())];
+          },
+          "\"up\"; \"lost\": its connection has ended, its process may live; \"gone\": "
+          "nothing of it touches memory any more.")
+      .def(
+          "lookup",
+          [](const Peer& self, const std::string& name, double timeout) {
+            const Duration limit = seconds(timeout, "timeout");
+            auto region = [&] {
+              const Released released;
+              return self.lookup(name, limit);
+            }();
+            return take(std::move(region), self.id());
+          },
+          "name"_a, "timeout"_a = 10.0,
+          "Imports the region that the peer published under that name: 5 to 10 ms for memory of "
+          "another GPU. NotFoundError, TimedOutError, DisconnectedError.")
+      .def(
+          "lookup_set",
+          [](const Peer& self, const std::string& name, double timeout) {
+            const Duration limit = seconds(timeout, "timeout");
+            auto set = [&] {
+              const Released released;
+              return self.lookup_set(name, limit);
+            }();
+            return take(std::move(set), self.id());
+          },
+          "name"_a, "timeout"_a = 10.0, "Imports all regions of a published set, of one version.")
+      .def(
+          "await_version",
+          [](const Peer& self, const std::string& name, std::uint64_t above, double timeout) {
+            std::optional<Result<std::uint64_t>> version;
+            in_slices(seconds(timeout, "timeout"), [&](Duration slice) {
+              version.emplace(self.await_version(name, above, slice));
+              return version->status().code() != Code::timed_out;
+            });
+            return take(*std::move(version), self.id());
+          },
+          "name"_a, "above"_a = 0, "timeout"_a = 10.0,
+          "The version of that set as soon as there is one above this.")
+      .def(
+          "write", &submit<Op::write>, "local"_a, "remote"_a, "shape"_a = nb::none(), "options"_a,
+          nb::sig("def write(self, local: Region, remote: RemoteRegion, shape: Shape | None = "
+                  "None, " LINKSPAN_OPTIONS ") -> Transfer"),
+          "Copies from a region here to one of the peer's; returns when it is under way or queued. "
+          "shape: Pages, Strides, or rows of (local offset, remote offset, bytes); None: all of "
+          "both, which are equally long. Errors name what is wrong; nothing was started then.")
+      .def("read", &submit<Op::read>, "local"_a, "remote"_a, "shape"_a = nb::none(), "options"_a,
+           nb::sig("def read(self, local: Region, remote: RemoteRegion, shape: Shape | None = "
+                   "None, " LINKSPAN_OPTIONS ") -> Transfer"),
+           "The same, from the peer's region to the one here.")
+      .def("prepare", &prepare, "op"_a, "local"_a, "remote"_a, "shape"_a = nb::none(),
+           nb::sig("def prepare(self, op: typing.Literal['write', 'read'], local: Region, remote: "
+                   "RemoteRegion, shape: Shape | None = None) -> Prepared"),
+           "Checks and keeps what write() or read() would take, to be posted often.")
+      .def("send", &exchange<true>, "tag"_a, "memory"_a, "options"_a,
+           nb::sig("def send(self, tag: int, memory: Memory, " LINKSPAN_OPTIONS ") -> Transfer"),
+           "Two-sided: the peer's recv() of the same tag takes these bytes, the oldest the oldest; "
+           "the memory need not be registered.")
+      .def("recv", &exchange<false>, "tag"_a, "memory"_a, "options"_a,
+           nb::sig("def recv(self, tag: int, memory: Memory, " LINKSPAN_OPTIONS ") -> Transfer"),
+           "TruncatedError, on both sides, nothing written: more bytes came than it has room for.")
+      .def(
+          "notify",
+          [](const Peer& self, const nb::bytes& message) {
+            check(self.notify({static_cast<const std::byte*>(message.data()), message.size()}),
+                  self.id());
+          },
+          "message"_a, "A small message by itself, in order with those of transfers that are done.")
+      .def(
+          "explain",
+          [](const Peer& self, const std::string& op, const OwnedRegion& local,
+             const RemoteRegion& remote, std::optional<std::uint64_t> bytes, std::uint64_t blocks,
+             const nb::kwargs& options) {
+            return take(self.explain(op_of(op), local.region, remote, blocks,
+                                     bytes.value_or(std::min(local.region.bytes(), remote.bytes())),
+                                     transfer_options(options, nullptr)),
+                        self.id());
+          },
+          "op"_a, "local"_a, "remote"_a, "bytes"_a = nb::none(), "blocks"_a = 1, "options"_a,
+          nb::sig("def explain(self, op: typing.Literal['write', 'read'], local: Region, remote: "
+                  "RemoteRegion, bytes: int | None = None, blocks: int = 1, " LINKSPAN_OPTIONS
+                  ") -> Explanation"),
+          "Which way a transfer of so many blocks and bytes in all takes, and why no better one.")
+      .def("__repr__", [](const Peer& self) {
+        return "<Peer " + std::to_string(self.id()) + " \"" + self.name() + "\">";
+      });
+}
+
+}  // namespace linkspan::python

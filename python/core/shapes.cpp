@@ -1,0 +1,279 @@
+// Blocks, Pages, Strides out of Python's lists and arrays.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <limits>
+#include <string>
+
+#include "python/core/core.hpp"
+
+namespace linkspan::python {
+namespace {
+
+using namespace nb::literals;
+using Array = nb::ndarray<nb::ro>;
+
+[[noreturn]] void refuse(const std::string& what) { throw nb::value_error(what.c_str()); }
+
+bool is_array(nb::handle value) {
+  return nb::hasattr(value, "__dlpack__") || PyObject_CheckBuffer(value.ptr()) != 0;
+}
+
+/// Calls `each(i, value)` for all of one dimension, or stops where it answers false.
+template <class T, class Each>
+void for_all(const Array& array, Each each) {
+  const auto* data = static_cast<const T*>(array.data());
+  const std::int64_t step = array.ndim() == 0 ? 1 : array.stride(array.ndim() - 1);
+  for (std::size_t i = 0; i < array.size(); ++i) each(i, data[static_cast<std::int64_t>(i) * step]);
+}
+
+template <class T>
+std::size_t copy_indices(const Array& array, std::uint32_t* to) {
+  constexpr auto kMost = std::uint64_t{std::numeric_limits<std::uint32_t>::max()};
+  std::uint64_t wrong = 0;  // looked at once, behind the loop
+  for_all<T>(array, [&](std::size_t i, T value) {
+    const auto wide = static_cast<std::uint64_t>(static_cast<std::int64_t>(value));
+    wrong |= std::is_same_v<T, std::uint32_t> ? 0 : wide & ~kMost;
+    to[i] = static_cast<std::uint32_t>(value);
+  });
+  if (wrong == 0) return array.size();
+  std::size_t first = array.size();
+  for_all<T>(array, [&](std::size_t i, T value) {
+    if ((static_cast<std::uint64_t>(static_cast<std::int64_t>(value)) & ~kMost) != 0)
+      first = std::min(first, i);
+  });
+  return first;
+}
+
+/// A host array of whole numbers, one after the other.
+void append_indices(const Array& array, const char* what, std::vector<std::uint32_t>& to) {
+  if (array.ndim() != 1)
+    refuse(std::string(what) + " has " + std::to_string(array.ndim()) + " dimensions; give one");
+  const std::size_t begin = to.size();
+  to.resize(begin + array.size());
+  std::uint32_t* const into = to.data() + begin;
+  std::size_t good = 0;
+  using T = nb::dlpack::dtype;
+  const T type = array.dtype();
+  if (type == nb::dtype<std::int32_t>())
+    good = copy_indices<std::int32_t>(array, into);
+  else if (type == nb::dtype<std::uint32_t>())
+    good = copy_indices<std::uint32_t>(array, into);
+  else if (type == nb::dtype<std::int64_t>())
+    good = copy_indices<std::int64_t>(array, into);
+  else if (type == nb::dtype<std::uint64_t>())
+    good = copy_indices<std::uint64_t>(array, into);
+  else
+    refuse(std::string(what) +
+           " has elements of another type; give int32, uint32, int64 or uint64");
+  if (good != array.size())
+    refuse(std::string(what) + "[" + std::to_string(good) + "] is no page index; these are 0 to " +
+           std::to_string(std::numeric_limits<std::uint32_t>::max()));
+}
+
+void append_indices(nb::handle value, const char* what, std::vector<std::uint32_t>& to) {
+  if (is_array(value)) return append_indices(nb::cast<Array>(value), what, to);
+  if (!nb::isinstance<nb::sequence>(value) && !nb::hasattr(value, "__iter__"))
+    throw nb::type_error(
+        (std::string(what) + ": give whole numbers, as a list or an array").c_str());
+  for (const nb::handle each : nb::iter(value)) {
+    std::uint32_t index = 0;
+    if (!nb::try_cast(each, index))
+      refuse(std::string(what) + ": " + nb::cast<std::string>(nb::repr(each)) +
+             " is no page index; these are 0 to " +
+             std::to_string(std::numeric_limits<std::uint32_t>::max()));
+    to.push_back(index);
+  }
+}
+
+/// Where they are: a kernel reads them. None: they are not on a GPU.
+std::optional<std::span<const std::uint32_t>> gpu_indices(nb::handle value, const char* what) {
+  if (nb::isinstance<nb::list>(value)) return std::nullopt;
+  const nb::object found =
+      nb::module_::import_("linkspan._memory").attr("gpu_indices")(value, what);
+  if (found.is_none()) return std::nullopt;
+  const auto address = nb::cast<std::uintptr_t>(found[0]);
+  return std::span(
+      reinterpret_cast<const std::uint32_t*>(address),  // NOLINT(performance-no-int-to-ptr)
+      nb::cast<std::size_t>(found[1]));
+}
+
+OwnedPages make_pages(std::uint64_t page_bytes, nb::handle local, nb::handle remote,
+                      std::uint64_t local_base, std::uint64_t remote_base) {
+  OwnedPages pages{.page_bytes = page_bytes,
+                   .local_base = local_base,
+                   .remote_base = remote_base,
+                   .lists = {},
+                   .on_gpu = {},
+                   .gpu_local = {},
+                   .gpu_remote = {}};
+  std::size_t here = 0, there = 0;
+  const auto here_on_gpu = gpu_indices(local, "local_index");
+  const auto there_on_gpu = gpu_indices(remote, "remote_index");
+  if (here_on_gpu.has_value() != there_on_gpu.has_value())
+    refuse("one list of indices is on a GPU and one is not: move one to where the other is");
+  if (here_on_gpu) {
+    pages.gpu_local = *here_on_gpu;
+    pages.gpu_remote = *there_on_gpu;
+    pages.on_gpu = nb::make_tuple(local, remote);
+    here = pages.gpu_local.size();
+    there = pages.gpu_remote.size();
+  } else {
+    append_indices(local, "local_index", pages.lists);
+    here = pages.lists.size();
+    append_indices(remote, "remote_index", pages.lists);
+    there = pages.lists.size() - here;
+  }
+  if (here != there)
+    refuse("local_index has " + std::to_string(here) + " pages and remote_index " +
+           std::to_string(there) + ": each page needs both");
+  return pages;
+}
+
+using Level = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>;
+
+Strides make_strides(std::uint64_t bytes, const std::vector<Level>& levels,
+                     std::uint64_t local_base, std::uint64_t remote_base) {
+  Strides strides{.bytes = bytes, .local_base = local_base, .remote_base = remote_base};
+  if (levels.size() > strides.levels.size())
+    refuse(std::to_string(levels.size()) + " levels; at most " +
+           std::to_string(strides.levels.size()));
+  for (std::size_t i = 0; i < levels.size(); ++i) {
+    const auto& [count, local_step, remote_step] = levels[i];
+    strides.levels[i] = {count, local_step, remote_step};
+  }
+  return strides;
+}
+
+template <class T>
+Blocks blocks_of(const Array& array) {
+  Blocks blocks(array.shape(0));
+  const auto* data = static_cast<const T*>(array.data());
+  const std::int64_t row = array.stride(0), column = array.stride(1);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const T* of = data + static_cast<std::int64_t>(i) * row;
+    const auto at = [&](std::int64_t k) {
+      if (std::is_signed_v<T> && of[k * column] < 0)
+        refuse("block " + std::to_string(i) + " has a negative number");
+      return static_cast<std::uint64_t>(of[k * column]);
+    };
+    blocks[i] = {at(0), at(1), at(2)};
+  }
+  return blocks;
+}
+
+Blocks blocks_of(nb::handle value) {
+  constexpr const char* kWhat =
+      "shape: give Pages, Strides, or blocks as rows of (local offset, remote offset, bytes)";
+  if (is_array(value)) {
+    const auto array = nb::cast<Array>(value);
+    if (array.device_type() != nb::device::cpu::value)
+      refuse("blocks are on a GPU: move them to the CPU");
+    if (array.ndim() != 2 || array.shape(1) != 3) refuse(kWhat);
+    if (array.dtype() == nb::dtype<std::int64_t>()) return blocks_of<std::int64_t>(array);
+    if (array.dtype() == nb::dtype<std::uint64_t>()) return blocks_of<std::uint64_t>(array);
+    refuse("blocks in an array: give int64 or uint64");
+  }
+  Blocks blocks;
+  if (!nb::hasattr(value, "__iter__")) throw nb::type_error(kWhat);
+  for (const nb::handle each : nb::iter(value)) {
+    Level block;
+    if (!nb::try_cast(each, block)) throw nb::type_error(kWhat);
+    blocks.push_back({std::get<0>(block), std::get<1>(block), std::get<2>(block)});
+  }
+  return blocks;
+}
+
+}  // namespace
+
+Pages OwnedPages::pages() const {
+  Pages pages{.page_bytes = page_bytes,
+              .local_base = local_base,
+              .remote_base = remote_base,
+              .local_index = gpu_local,
+              .remote_index = gpu_remote,
+              .indices_on_gpu = on_gpu.is_valid()};
+  if (!pages.indices_on_gpu) {
+    const std::span all(lists);
+    pages.local_index = all.first(all.size() / 2);
+    pages.remote_index = all.subspan(all.size() / 2);
+  }
+  return pages;
+}
+
+std::vector<std::uint32_t> indices_of(nb::handle value, const char* what) {
+  std::vector<std::uint32_t> indices;
+  append_indices(value, what, indices);
+  return indices;
+}
+
+Shape shape_of(nb::handle value, std::uint64_t here, std::uint64_t there) {
+  if (value.is_none()) {
+    if (here != there)
+      refuse("the local region has " + std::to_string(here) + " bytes and the remote one " +
+             std::to_string(there) + ": say which part, [(local offset, remote offset, bytes)]");
+    return Blocks{{0, 0, here}};
+  }
+  if (nb::isinstance<OwnedPages>(value)) return nb::cast<const OwnedPages*>(value);
+  if (nb::isinstance<Strides>(value)) return nb::cast<const Strides*>(value);
+  return blocks_of(value);
+}
+
+void bind_shapes(nb::module_& module) {
+  nb::class_<OwnedPages>(
+      module, "Pages",
+      "Blocks of one size at page indices: page i is at base + index[i] * "
+      "page_bytes.\n\n"
+      "local_index, remote_index: equally many, as lists, numpy arrays or tensors "
+      "of whole numbers with one dimension, which are copied; or both int32 "
+      "tensors on the GPU that copies, which its kernel reads when it runs and "
+      "which must stay as they are until the transfer is done.\n"
+      "ValueError: what is no page index, unequal lengths.")
+      .def(
+          "__init__",
+          [](OwnedPages* self, std::uint64_t page_bytes, nb::handle local_index,
+             nb::handle remote_index, std::uint64_t local_base, std::uint64_t remote_base) {
+            new (self) OwnedPages(
+                make_pages(page_bytes, local_index, remote_index, local_base, remote_base));
+          },
+          "page_bytes"_a, "local_index"_a, "remote_index"_a, nb::kw_only(), "local_base"_a = 0,
+          "remote_base"_a = 0)
+      .def_ro("page_bytes", &OwnedPages::page_bytes)
+      .def_ro("local_base", &OwnedPages::local_base)
+      .def_ro("remote_base", &OwnedPages::remote_base)
+      .def_prop_ro("on_gpu", [](const OwnedPages& self) { return self.on_gpu.is_valid(); })
+      .def("__len__", [](const OwnedPages& self) { return self.pages().local_index.size(); })
+      .def("__repr__", [](const OwnedPages& self) {
+        return "Pages(" + std::to_string(self.pages().local_index.size()) + " of " +
+               std::to_string(self.page_bytes) + " bytes)";
+      });
+  nb::class_<Strides>(
+      module, "Strides",
+      "A block of `bytes` bytes at the two bases, repeated along up to three levels "
+      "of (count, local step, remote step), steps in bytes: the heads that one side "
+      "needs of tensors whose rows differ.")
+      .def(
+          "__init__",
+          [](Strides* self, std::uint64_t bytes, const std::vector<Level>& levels,
+             std::uint64_t local_base, std::uint64_t remote_base) {
+            new (self) Strides(make_strides(bytes, levels, local_base, remote_base));
+          },
+          "bytes"_a, "levels"_a, nb::kw_only(), "local_base"_a = 0, "remote_base"_a = 0)
+      .def_ro("bytes", &Strides::bytes)
+      .def_ro("local_base", &Strides::local_base)
+      .def_ro("remote_base", &Strides::remote_base)
+      .def_prop_ro("levels",
+                   [](const Strides& self) {
+                     std::vector<Level> levels;
+                     for (const Strides::Level& level : self.levels)
+                       levels.emplace_back(level.count, level.local_step, level.remote_step);
+                     return levels;
+                   })
+      .def("__repr__", [](const Strides& self) {
+        return "Strides(" + std::to_string(self.bytes) + " bytes a block)";
+      });
+}
+
+}  // namespace linkspan::python

@@ -1,0 +1,177 @@
+// Transfers, prepared ones, and the queue that tells of their ends.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <string>
+
+#include "python/core/core.hpp"
+
+namespace linkspan::python {
+namespace {
+
+using namespace nb::literals;
+
+/// Of transfers that hold memory and are not known to be quiet. Never destroyed: what is in flight
+/// when the interpreter ends keeps its memory.
+std::vector<nb::object>& flying() {
+  static std::vector<nb::object>& transfers = *new std::vector<nb::object>;
+  return transfers;
+}
+
+void let_go_of_what_is_quiet() {
+  std::vector<nb::object> quiet;  // goes last: what is freed here may run Python code
+  std::erase_if(flying(), [&](nb::object& each) {
+    auto* transfer = nb::inst_ptr<KeptTransfer>(each);
+    if (!transfer->transfer.done()) return false;
+    quiet.push_back(std::move(transfer->memory));
+    quiet.push_back(std::move(each));
+    return true;
+  });
+}
+
+/// Status of one that is quiet; its memory is the caller's again.
+void end(nb::handle self, KeptTransfer& transfer) {
+  if (transfer.memory.is_valid()) let_go_of_what_is_quiet();
+  const Status status = transfer.transfer.status();
+  if (!status.ok()) raise(status, transfer.peer, self);
+}
+
+void wait(nb::handle self, std::optional<double> timeout) {
+  auto& kept = *nb::inst_ptr<KeptTransfer>(self);
+  std::optional<Duration> limit;
+  if (timeout) limit = seconds(*timeout, "timeout");
+  if (!kept.transfer.done()) {
+    // A copy, so that the transfer outlives its object.
+    Status status;
+    in_slices(limit, [&, transfer = kept.transfer](Duration slice) {
+      status = transfer.wait(slice);
+      return transfer.done() || status.code() != Code::timed_out;
+    });
+    if (!kept.transfer.done()) raise(status, kept.peer, self);
+  }
+  end(self, kept);
+}
+
+/// Nanoseconds of a post and a wait each, without Python between them: what
+/// bench/python_overhead.py holds Python against.
+std::vector<std::uint64_t> measure(const PreparedOn& self, unsigned runs) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<std::uint64_t> times(runs);
+  const Released released;
+  for (std::uint64_t& time : times) {
+    const auto begin = Clock::now();
+    auto posted = self.prepared.post();
+    const Status end = posted.ok() ? posted->wait(std::chrono::seconds(10)) : posted.status();
+    time = static_cast<std::uint64_t>((Clock::now() - begin).count());
+    if (!end.ok()) return {};
+  }
+  return times;
+}
+
+nb::object as_list(const std::vector<std::uint64_t>& cookies) {
+  nb::list list;
+  for (const std::uint64_t cookie : cookies) list.append(cookie);
+  return list;
+}
+
+}  // namespace
+
+nb::object keep(Transfer transfer, std::uint64_t peer, const nb::object& memory) {
+  nb::object object =
+      nb::cast(KeptTransfer{std::move(transfer), peer, memory}, nb::rv_policy::move);
+  if (memory.is_valid()) {
+    let_go_of_what_is_quiet();
+    flying().push_back(object);
+  }
+  return object;
+}
+
+void bind_transfers(nb::module_& module) {
+  nb::class_<KeptTransfer>(
+      module, "Transfer", nb::is_weak_referenceable(),
+      "What a submission becomes. `await transfer`, or wait(): both return None when it is "
+      "complete "
+      "at the destination, and raise what else it ended with. Until it is done its memory is not "
+      "yours. Any thread; dropping it changes nothing.")
+      .def("wait", &wait, "timeout"_a = nb::none(),
+           nb::sig("def wait(self, timeout: float | None = None) -> None"),
+           "Until it is quiet, at most so many seconds; without the interpreter's lock, and a "
+           "signal "
+           "ends it. TimedOutError: the time-out passed and done() is false, or its deadline did.")
+      .def(
+          "done", [](const KeptTransfer& self) { return self.transfer.done(); },
+          "It is quiet: nothing will touch its memory any more.")
+      .def(
+          "cancel",
+          [](const KeptTransfer& self) {
+            Status status;
+            {
+              const Released released;
+              status = self.transfer.cancel();
+            }
+            if (status.code() != Code::pending) check(status, self.peer);
+            return status.ok();
+          },
+          "Asks for an early end. True: it is quiet now; False: wait() tells when.")
+      .def_prop_ro(
+          "status", [](const KeptTransfer& self) { return name_of(self.transfer.status().code()); },
+          "\"ok\", \"pending\", \"timed_out\", \"canceled\", \"disconnected\" ...")
+      .def_prop_ro(
+          "bytes", [](const KeptTransfer& self) { return self.transfer.bytes(); },
+          "Submitted. Of a receive: what the sender sent, once it is done; 0 before.")
+      .def_prop_ro("id", [](const KeptTransfer& self) { return self.transfer.id(); })
+      .def_prop_ro("peer", [](const KeptTransfer& self) { return self.peer; })
+      .def(
+          "__await__",
+          [](nb::handle self) {
+            return nb::module_::import_("linkspan._asyncio")
+                .attr("until_quiet")(self)
+                .attr("__await__")();
+          },
+          nb::sig("def __await__(self) -> typing.Generator[typing.Any, None, None]"))
+      .def("__repr__", [](const KeptTransfer& self) {
+        return "<Transfer " + std::to_string(self.transfer.id()) + " to peer " +
+               std::to_string(self.peer) + ": " + name_of(self.transfer.status().code()) + ">";
+      });
+
+  nb::class_<PreparedOn>(module, "Prepared",
+                         "A transfer that is made again and again: checked once, posted at the "
+                         "cost of one launch.")
+      .def_prop_ro("bytes", [](const PreparedOn& self) { return self.prepared.bytes(); })
+      .def(
+          "post",
+          [](const PreparedOn& self, nb::handle positions, const nb::kwargs& options) {
+            const auto* local = nb::inst_ptr<OwnedRegion>(self.local);
+            const TransferOptions wishes = transfer_options(options, local);
+            if (positions.is_none())
+              return keep(take(self.prepared.post(wishes), self.peer), self.peer);
+            const auto indices = indices_of(positions, "positions");
+            return keep(take(self.prepared.post(indices, wishes), self.peer), self.peer);
+          },
+          "positions"_a = nb::none(), "options"_a,
+          nb::sig("def post(self, positions: IndexArray | None = None, **options: "
+                  "Unpack[TransferOptions]) -> Transfer"),
+          "All of it, or only the pages at these positions of the prepared lists.")
+      .def("_measure", &measure, "runs"_a);
+
+  nb::class_<CompletionQueue>(module, "CompletionQueue",
+                              "Transfers that have become quiet, behind one file descriptor.")
+      .def("__init__",
+           [](CompletionQueue* self) {
+             new (self) CompletionQueue(take(CompletionQueue::create()));
+           })
+      .def("fileno", &CompletionQueue::fd)
+      .def(
+          "add",
+          [](CompletionQueue& self, const KeptTransfer& transfer, std::uint64_t cookie) {
+            check(self.add(transfer.transfer, cookie), transfer.peer);
+          },
+          "transfer"_a, "cookie"_a)
+      .def(
+          "take", [](CompletionQueue& self) { return as_list(self.take()); },
+          nb::sig("def take(self) -> list[int]"));
+}
+
+}  // namespace linkspan::python

@@ -1,0 +1,112 @@
+"""linkspan moves bytes between memories: GPU and CPU, within a process, between processes.
+
+    import linkspan, torch
+
+    engine = linkspan.Engine("decode")
+    kv = engine.register(torch.empty(1 << 30, dtype=torch.uint8, device="cuda"))
+    engine.publish("kv", kv)
+    engine.listen("unix:/run/app/decode.sock")
+
+and in another process
+
+    peer = engine.connect("unix:/run/app/decode.sock")
+    await peer.write(region, peer.lookup("kv"), linkspan.Pages(4096, mine, theirs))
+
+docs/python.md is the tutorial. Importing this initialises no CUDA and needs no GPU.
+Threads: every object from any thread. A process that was forked from one with an Engine opens its
+own; where GPUs are used it has to be spawned instead.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+from ._core import (
+    CompletionQueue,
+    Explanation,
+    Pages,
+    PathRefusal,
+    Peer,
+    Prepared,
+    Region,
+    RegionSet,
+    RemoteRegion,
+    Strides,
+    Transfer,
+    __version__,
+)
+from ._tool import doctor
+from ._engine import Descriptor, Engine, Notification
+from ._errors import (
+    BusyError,
+    CanceledError,
+    CorruptError,
+    CudaError,
+    DisconnectedError,
+    Error,
+    InternalError,
+    InvalidArgumentError,
+    NoResourceError,
+    NotFoundError,
+    PendingError,
+    PermissionDeniedError,
+    SystemCallError,
+    TimedOutError,
+    TruncatedError,
+    UnreachableError,
+    UnsupportedError,
+)
+from ._memory import packed
+from ._rendezvous import TAG as RENDEZVOUS_TAG
+from ._rendezvous import rendezvous
+
+__all__ = [
+    "BusyError",
+    "CanceledError",
+    "CompletionQueue",
+    "CorruptError",
+    "CudaError",
+    "Descriptor",
+    "DisconnectedError",
+    "Engine",
+    "Error",
+    "Explanation",
+    "InternalError",
+    "InvalidArgumentError",
+    "NoResourceError",
+    "NotFoundError",
+    "Notification",
+    "Pages",
+    "PathRefusal",
+    "Peer",
+    "PendingError",
+    "PermissionDeniedError",
+    "Prepared",
+    "RENDEZVOUS_TAG",
+    "Region",
+    "RegionSet",
+    "RemoteRegion",
+    "Strides",
+    "SystemCallError",
+    "TimedOutError",
+    "Transfer",
+    "TruncatedError",
+    "UnreachableError",
+    "UnsupportedError",
+    "__version__",
+    "doctor",
+    "include_dir",
+    "library_path",
+    "packed",
+    "rendezvous",
+]
+
+
+def include_dir() -> str:
+    """The folder for -I: the C and C++ headers, and those for kernels."""
+    return str(pathlib.Path(__file__).parent / "include")
+
+
+def library_path() -> str:
+    """The liblinkspan that this package uses, for programs in C that link it."""
+    return str(pathlib.Path(__file__).parent / "lib" / "liblinkspan.so.0")

@@ -1,0 +1,197 @@
+"""The Engine as Python has it: memory by object, contexts, ends in any order."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import os
+import weakref
+from typing import Any, NamedTuple, Sequence
+
+from . import _core, _errors, _memory
+from ._core import Peer, Region, RemoteRegion, Transfer
+
+
+class Notification(NamedTuple):
+    peer: int  # Peer.id of the sender
+    message: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Descriptor:
+    """What another process needs to find a published region. A value: pickle it, store it, send it.
+
+    It holds no key: whoever has it must still be let in by the Engine at `address`.
+    """
+
+    address: str
+    name: str
+    bytes: int
+    kind: str
+
+
+class Engine(_core.Engine):
+    """The root object of a process: memory is registered here, peers are met here.
+
+    name: for people, in logs and errors. socket_dir: where bare names of listen() and connect()
+    lie. any_uid: also peers of other users. use_gpu False: no CUDA call is ever made. cpu_threads
+    0: the default. copy_ctas: CTAs that one copy by a kernel may take; 0: copy engines only.
+    relay_gpus: other GPUs whose PCIe links large copies may take too. calibrate: measure rates at
+    first use. transfer_deadline: seconds. None: the environment's (docs/options.md), or the
+    default's.
+
+    `with Engine() as engine:` closes it at the end, as close() does; so does the interpreter's end.
+    Lines go to stderr, from WARNING up, or as LINKSPAN_LOG_LEVEL says.
+    Threads: any thread.
+    """
+
+    def __init__(self, name: str = "", **options: Any) -> None:
+        super().__init__(name, **options)
+        # Until deregistered or closed: who drops a Region drops neither key nor memory.
+        self._regions: set[Region] = set()
+        self._process = os.getpid()
+        self._peers: dict[str, Peer] = {}  # of open(), by address
+        _open.add(self)
+
+    def register(
+        self,
+        memory: Any,
+        *,
+        peers_read: bool = True,
+        peers_write: bool = True,
+        exclusive: bool = False,
+        pin: bool = False,
+    ) -> Region:
+        """Registers memory that has no gaps: a tensor or array of torch, numpy, CuPy or another, on
+        a GPU or not, anything with __cuda_array_interface__, __dlpack__ or the buffer protocol, or
+        (address, bytes), which must live on by itself. What it belongs to lives until deregister()
+        or close(). Off the data path: the first region of a GPU takes up to 0.5 s.
+
+        exclusive: no peer may map it. pin: lock host memory for the GPU.
+        ValueError: gaps, read-only memory that peers may write. UnsupportedError: managed memory.
+        """
+        address, size, device, owner = _memory.whole(memory, peers_write, any_order=True)
+        region = self._register(
+            address, size, peers_read, peers_write, exclusive, pin, device, owner
+        )
+        self._regions.add(region)
+        return region
+
+    def allocate_shared(
+        self,
+        bytes: int,
+        *,
+        peers_read: bool = True,
+        peers_write: bool = True,
+        exclusive: bool = False,
+        pin: bool = False,
+    ) -> Region:
+        """Zeroed memory that every local peer can map; region.memory is a memoryview of it."""
+        region = self._allocate_shared(bytes, peers_read, peers_write, exclusive, pin)
+        self._regions.add(region)
+        return region
+
+    def deregister(self, region: Region, timeout: float = 10.0) -> None:
+        """Its key is dead at once; returns when no peer maps it and no transfer uses it any more.
+        BusyError names who still does: call again."""
+        self._deregister(region, timeout)
+        self._regions.discard(region)
+
+    def invalidate(self, region: Region, timeout: float = 10.0) -> None:
+        """As deregister(), for memory that is about to be freed: what is in flight on it is
+        canceled, and peers let go of GPU memory although their users hold its RemoteRegion."""
+        self._invalidate(region, timeout)
+        self._regions.discard(region)
+
+    def publish(self, name: str, region: Region | Sequence[Region]) -> int | None:
+        """Lets peers find it. Several regions are a set, published at once in the place of what the
+        name stood for: peers see the old or the new one, never a mix. Of a set, its version."""
+        if isinstance(region, Region):
+            return self._publish(name, region)
+        return self._publish_set(name, list(region))
+
+    def describe(self, name: str, region: Region) -> Descriptor:
+        """Publishes the region under that name, and what another process needs to find it."""
+        if not self.address:
+            raise _errors.InvalidArgumentError("nobody can connect: listen() first")
+        self._publish(name, region)
+        return Descriptor(self.address, name, region.bytes, region.kind)
+
+    def open(self, descriptor: Descriptor, timeout: float = 10.0) -> tuple[Peer, RemoteRegion]:
+        """Connects to where the descriptor comes from, unless it has done so before and that peer
+        is up, and imports its region."""
+        peer = self._peers.get(descriptor.address)
+        if peer is None or peer.state != "up":
+            peer = self._peers[descriptor.address] = self.connect(descriptor.address, timeout)
+        return peer, peer.lookup(descriptor.name, timeout)
+
+    def notifications(self, timeout: float | None = 0.0) -> list[Notification]:
+        """Those that came since the last call, in order; where there are none, waits for the first,
+        for ever with None. Empty: none came."""
+        return [Notification(*each) for each in self._notifications(timeout)]
+
+    def send_ipc(
+        self, conn_id: int, memory: Any, *, deadline: float | None = None
+    ) -> None:
+        """Sends it to the connection's next recv_ipc(): the n-th matches the n-th, either side
+        first; memory need not be registered. Returns when it is in the receiver's memory.
+
+        conn_id: Peer.id. deadline: seconds. TruncatedError, on both sides, nothing written: the
+        receiver has less room."""
+        self.send_ipc_async(conn_id, memory, deadline=deadline).wait()
+
+    def recv_ipc(
+        self, conn_id: int, memory: Any, *, deadline: float | None = None
+    ) -> int:
+        """Receives the connection's next send_ipc(); how many bytes came."""
+        transfer = self.recv_ipc_async(conn_id, memory, deadline=deadline)
+        transfer.wait()
+        return transfer.bytes
+
+    def send_ipc_async(
+        self, conn_id: int, memory: Any, *, deadline: float | None = None
+    ) -> Transfer:
+        address, size, _, owner = _memory.whole(memory, False)
+        return self._send_ipc(conn_id, address, size, deadline, owner)
+
+    def recv_ipc_async(
+        self, conn_id: int, memory: Any, *, deadline: float | None = None
+    ) -> Transfer:
+        address, size, _, owner = _memory.whole(memory, True)
+        return self._recv_ipc(conn_id, address, size, deadline, owner)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Cancels what is in flight and says goodbye to all peers. PendingError: something is not
+        quiet, the text names whom it waits for, and its memory is kept. Call again."""
+        self._close(timeout)
+        self._regions.clear()
+        _open.discard(self)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_process", None) == os.getpid():
+            _close_or_keep(self)
+
+
+_open: weakref.WeakSet[Engine] = weakref.WeakSet()
+_kept: list[Any] = []  # memory that is in use until the process ends
+
+
+def _close_or_keep(engine: Engine) -> None:
+    try:
+        engine.close()
+    except _errors.Error:
+        _kept.append(engine._regions)
+
+
+@atexit.register
+def _close_all() -> None:
+    for engine in list(_open):
+        if engine._process == os.getpid():
+            _close_or_keep(engine)
+    _core._drain()

@@ -1,0 +1,199 @@
+"""Where an object's memory lies, and what of it is meant.
+
+Threads: any thread.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any, NamedTuple
+
+from . import _core
+from ._core import Region, Strides
+
+_KINDS = (
+    "a tensor, an array, an object with __cuda_array_interface__, __dlpack__ or the buffer"
+    " protocol, or (address, bytes)"
+)
+_DLPACK_CPU, _DLPACK_CUDA, _DLPACK_PINNED, _DLPACK_MANAGED = 1, 2, 3, 13
+
+
+class View(NamedTuple):
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # bytes
+    itemsize: int
+    device: int  # as CUDA's runtime counts; -1: none, or nobody says
+    owner: Any  # what the memory belongs to
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.itemsize
+
+    @property
+    def contiguous(self) -> bool:
+        return not self.levels()
+
+    @property
+    def dense(self) -> bool:
+        """Without gaps, in whatever order its dimensions lie."""
+        by_step = sorted(zip(self.strides, self.shape), reverse=True)
+        strides, shape = tuple(zip(*by_step)) if by_step else ((), ())
+        return self._replace(shape=shape, strides=strides).contiguous
+
+    def levels(self) -> list[tuple[int, int]]:
+        """(count, step in bytes) of what does not lie one behind the other, outermost first."""
+        if 0 in self.shape:
+            return []
+        levels: list[tuple[int, int]] = []
+        run = self.itemsize
+        for count, step in zip(reversed(self.shape), reversed(self.strides)):
+            if count == 1:
+                continue
+            if not levels and step == run:
+                run *= count
+            elif levels and step == levels[0][0] * levels[0][1]:
+                levels[0] = (levels[0][0] * count, levels[0][1])
+            else:
+                levels.insert(0, (count, step))
+        return levels
+
+
+def view(memory: Any, writable: bool) -> View:
+    """TypeError: it has no memory that can be named. ValueError: read-only, or of a strange kind."""
+    torch = sys.modules.get("torch")  # without it loaded no object is one of its tensors
+    if torch is not None and isinstance(memory, getattr(torch, "Tensor", ())):
+        return _tensor(torch, memory)
+    if (interface := getattr(memory, "__cuda_array_interface__", None)) is not None:
+        return _array_interface(interface, memory, writable)
+    if isinstance(memory, tuple) and len(memory) == 2:
+        address, size = memory
+        if not (isinstance(address, int) and isinstance(size, int)) or not (
+            0 < address < 1 << 64 and 0 <= size < 1 << 64
+        ):
+            raise ValueError(f"{memory!r} is no (address, bytes): whole numbers, the first not 0")
+        return View(address, (size,), (1,), 1, -1, memory)
+    try:
+        buffer = memoryview(memory)  # as long as it lives, a bytearray keeps its place
+    except TypeError:
+        if hasattr(memory, "__dlpack__"):
+            return _dlpack(memory)
+        raise TypeError(f"{type(memory).__name__} is no memory: give {_KINDS}") from None
+    if writable and buffer.readonly:
+        raise ValueError(
+            f"{type(memory).__name__} is read-only: give memory that may be written, or say that"
+            " peers do not write it, peers_write=False"
+        )
+    address = _core.address_of(buffer)
+    shape, strides = buffer.shape or (), buffer.strides or ()
+    return View(address, shape, strides, buffer.itemsize, -1, buffer)
+
+
+def whole(memory: Any, writable: bool, any_order: bool = False) -> tuple[int, int, int, Any]:
+    """(address, bytes, device, what it belongs to) of memory without gaps."""
+    of = view(memory, writable)
+    if not (of.dense if any_order else of.contiguous):
+        raise ValueError(
+            f"shape {of.shape} with strides {of.strides} in bytes is not contiguous: give"
+            " .contiguous(), or register what it is a view of and pass packed(region, view) as shape"
+        )
+    return of.address, of.bytes, of.device, of.owner
+
+
+def gpu_indices(value: Any, what: str) -> tuple[int, int] | None:
+    """(address, count) of page indices on a GPU; None: they are not on one."""
+    interface = getattr(value, "__cuda_array_interface__", None)
+    if interface is None:
+        if not hasattr(value, "__dlpack_device__") or value.__dlpack_device__()[0] != _DLPACK_CUDA:
+            return None
+        raise ValueError(f"{what} is on a GPU without __cuda_array_interface__: give a tensor")
+    if interface["typestr"][1:] not in ("i4", "u4"):
+        raise ValueError(
+            f"{what} is on a GPU, where indices have 32 bits, and is {interface['typestr']}: give"
+            f" {what}.to(torch.int32)"
+        )
+    of = view(value, False)
+    if len(of.shape) != 1 or not of.contiguous:
+        raise ValueError(f"{what} is on a GPU: give one dimension without gaps")
+    return of.address, of.shape[0]
+
+
+def packed(region: Region, memory: Any, *, remote_base: int = 0) -> Strides:
+    """The shape that moves a view of registered memory, its elements one behind the other on the
+    peer's side from remote_base on: the way to send a slice of a tensor without a copy.
+
+    memory: a view of what `region` was made of, with at most three levels of gaps.
+    ValueError: it leaves the region, or has more levels, or a negative step.
+    """
+    of = view(memory, False)
+    levels = of.levels()
+    block = of.bytes // math.prod(count for count, _ in levels) if of.bytes else 0
+    if len(levels) > 3 or any(step < 0 for _, step in levels):
+        raise ValueError(
+            f"shape {of.shape} with strides {of.strides} in bytes has {len(levels)} levels of gaps;"
+            " at most 3, with steps forward: give a contiguous copy"
+        )
+    base = of.address - region.address
+    reach = base + sum((count - 1) * step for count, step in levels) + block
+    if base < 0 or reach > region.bytes:
+        raise ValueError(f"the view lies outside {region!r}: give a view of what was registered")
+    steps = []
+    behind = of.bytes
+    for count, step in levels:
+        behind //= count
+        steps.append((count, step, behind))
+    return Strides(block, steps, local_base=base, remote_base=remote_base)
+
+
+def _tensor(torch: Any, tensor: Any) -> View:
+    if tensor.layout is not torch.strided:
+        raise ValueError(f"a tensor of layout {tensor.layout}: give its dense form, .to_dense()")
+    if tensor.device.type not in ("cuda", "cpu"):
+        raise ValueError(f"a tensor on {tensor.device}: give one on a GPU or the CPU")
+    if tensor.is_conj() or tensor.is_neg():
+        raise ValueError(
+            "the tensor's memory is not what it reads as (a conjugated or negated view): give"
+            " .resolve_conj().resolve_neg()"
+        )
+    item = tensor.element_size()
+    return View(
+        tensor.data_ptr(),
+        tuple(tensor.shape),
+        tuple(step * item for step in tensor.stride()),
+        item,
+        tensor.device.index if tensor.is_cuda else -1,
+        tensor,
+    )
+
+
+def _array_interface(interface: dict[str, Any], owner: Any, writable: bool) -> View:
+    shape = tuple(interface["shape"])
+    address, read_only = interface["data"]
+    if writable and read_only:
+        raise ValueError(f"{type(owner).__name__} is read-only: give memory that may be written")
+    if interface.get("mask") is not None:
+        raise ValueError(f"{type(owner).__name__} has a mask: give its data without one")
+    item = int(interface["typestr"][2:])
+    strides = interface.get("strides")
+    if strides is None:
+        strides = _dense(shape, item)
+    device = owner.__dlpack_device__()[1] if hasattr(owner, "__dlpack_device__") else -1
+    return View(int(address or 0), shape, tuple(strides), item, int(device), owner)
+
+
+def _dlpack(owner: Any) -> View:
+    address, shape, strides, item, kind, device, held = _core.dlpack_view(owner)
+    if kind not in (_DLPACK_CPU, _DLPACK_CUDA, _DLPACK_PINNED, _DLPACK_MANAGED):
+        raise ValueError(f"{type(owner).__name__} is on DLPack's device type {kind}: give memory of"
+                         " CUDA or of the CPU")
+    on_gpu = device if kind == _DLPACK_CUDA else -1
+    return View(address, tuple(shape), tuple(strides), item, on_gpu, held)
+
+
+def _dense(shape: tuple[int, ...], item: int) -> tuple[int, ...]:
+    steps: list[int] = []
+    for count in reversed(shape):
+        steps.insert(0, item)
+        item *= count
+    return tuple(steps)

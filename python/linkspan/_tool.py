@@ -1,0 +1,22 @@
+"""The command-line tool that comes with the package."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+_TOOL = pathlib.Path(__file__).parent / "bin" / "linkspan"
+
+
+def doctor() -> int:
+    """Prints what works on this machine, what does not, and what to do; the exit code of
+    `linkspan doctor`."""
+    sys.stdout.flush()
+    return subprocess.run([_TOOL, "doctor"], check=False, timeout=120).returncode
+
+
+def main() -> None:
+    """`linkspan ...` and `python -m linkspan ...`: becomes the tool."""
+    os.execv(_TOOL, ["linkspan", *sys.argv[1:]])

@@ -1,0 +1,399 @@
+"""Ends in any order: objects dropped in flight, threads, tasks, signals, forks, interpreters."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+from conftest import Pair, pattern
+
+import linkspan
+
+
+class Weak(bytearray):
+    """A bytearray that weakref can watch."""
+
+
+def run(code: str, timeout: float = 60) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-W", "ignore::DeprecationWarning", "-c", code],
+        capture_output=True, text=True, timeout=timeout,
+    )
+
+
+def test_received_memory_lives_until_it_is_there(pair: Pair) -> None:
+    memory = Weak(16)
+    watch = weakref.ref(memory)
+    pair.back.recv(1, memory)  # nobody holds the Transfer
+    del memory
+    gc.collect()
+    assert watch() is not None
+    pair.peer.send(1, b"0123456789abcdef").wait(10)
+    deadline = time.monotonic() + 10
+    while watch() is not None and time.monotonic() < deadline:  # the next message lets it go
+        pair.back.recv(2, bytearray(1))
+        pair.peer.send(2, b"x").wait(10)
+        gc.collect()
+    assert watch() is None
+
+
+def test_waiting_lets_memory_go(pair: Pair) -> None:
+    memory = Weak(16)
+    watch = weakref.ref(memory)
+    transfer = pair.back.recv(1, memory)
+    del memory
+    pair.peer.send(1, b"0123").wait(10)
+    transfer.wait(10)
+    gc.collect()
+    assert watch() is None
+
+
+def test_tensors_dropped_in_flight(pair: Pair, gpu) -> None:
+    from cuda_memory import HeldStream
+
+    data = pattern(1 << 20)
+    source, target = gpu(data), gpu(np.zeros_like(data))
+    region, remote = pair.here.register(source), pair.remote(target)
+    held = HeldStream(gpu.driver, 0)  # not before: registration waits for what the GPU does
+    try:
+        transfer = pair.peer.write(region, remote, after=held)
+        del source, region
+        gc.collect()
+        assert not gpu.freed and not transfer.done()
+        held.release()
+        transfer.wait(10)
+        assert target.read() == data.tobytes()
+    finally:
+        held.close()
+
+
+def test_engine_closed_in_flight() -> None:
+    with linkspan.Engine() as there:
+        here = linkspan.Engine()
+        peer = here.connect(there.listen())
+        transfer = peer.recv(1, memory := bytearray(8))
+        here.close()
+        assert transfer.done() and transfer.status == "canceled"
+        assert memory == bytes(8)
+        with pytest.raises(linkspan.CanceledError):
+            transfer.wait()
+        with pytest.raises(linkspan.Error):
+            peer.send(1, b"late")
+        assert peer.state == "gone"
+        here.close()
+
+
+def test_engine_dropped_in_flight() -> None:
+    with linkspan.Engine() as there:
+        here = linkspan.Engine()
+        peer = here.connect(there.listen())
+        transfer = peer.recv(1, bytearray(8))
+        del here
+        gc.collect()
+        assert transfer.status == "canceled"
+
+
+def test_keyboard_interrupt_ends_a_wait(pair: Pair) -> None:
+    for wait in (
+        lambda: pair.back.recv(1, bytearray(8), deadline=60).wait(),
+        lambda: pair.here.accept(60),
+        lambda: pair.here.notifications(60),
+        lambda: pair.peer.await_version("none", timeout=60),
+        lambda: pair.here.connect("nobody", timeout=60),
+    ):
+        killer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+        begin = time.monotonic()
+        killer.start()
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+        killer.join()
+        assert time.monotonic() - begin < 10
+
+
+def test_other_threads_run_while_one_waits(pair: Pair) -> None:
+    waiter = threading.Thread(target=lambda: pair.back.recv(1, bytearray(1)).wait(20))
+    waiter.start()
+    begin, rounds = time.monotonic(), 0
+    while time.monotonic() - begin < 0.3:
+        rounds += 1
+    assert rounds > 1000
+    pair.peer.send(1, b"x").wait(10)
+    waiter.join(10)
+    assert not waiter.is_alive()
+
+
+def test_eight_threads(pair: Pair) -> None:
+    size, rounds = 4096, 100
+    source, target = pattern(8 * size), np.zeros(8 * size, np.uint8)
+    region, remote = pair.here.register(source), pair.remote(target)
+    wrong: list[object] = []
+
+    def work(number: int) -> None:
+        try:
+            mine = slice(number * size, (number + 1) * size)
+            for turn in range(rounds):
+                target[mine] = 0
+                block = [(number * size, number * size, size)]
+                if turn % 3 == 2:
+                    asyncio.run(as_task(pair.peer.write(region, remote, block)))
+                else:
+                    pair.peer.write(region, remote, block).wait(20)
+                if not (target[mine] == source[mine]).all():
+                    wrong.append((number, turn))
+        except Exception as error:
+            wrong.append(error)
+
+    async def as_task(transfer: linkspan.Transfer) -> None:
+        await transfer
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong and not any(thread.is_alive() for thread in threads)
+
+
+def test_asyncio_with_1000_transfers(pair: Pair) -> None:
+    size = 96
+    source, target = pattern(1000 * size), np.zeros(1000 * size, np.uint8)
+    region, remote = pair.here.register(source), pair.remote(target)
+    before = threading.active_count()
+
+    async def one(number: int) -> None:
+        await pair.peer.write(region, remote, [(number * size, number * size, size)])
+        assert (target[number * size : (number + 1) * size] == source[number * size :][:size]).all()
+
+    async def everything() -> None:
+        messages = [pair.back.recv(tag, bytearray(8)) for tag in range(1000)]
+
+        async def sends() -> None:
+            await asyncio.sleep(0)
+            for tag in range(1000):
+                pair.peer.send(tag, b"12345678")
+
+        await asyncio.gather(*(one(number) for number in range(1000)), *map(wrap, messages), sends())
+        assert threading.active_count() == before  # none for a wait
+
+    async def wrap(transfer: linkspan.Transfer) -> None:
+        await transfer
+
+    asyncio.run(everything())
+    assert (target == source).all()
+
+
+def test_await_twice_and_after_the_end(pair: Pair) -> None:
+    async def go() -> None:
+        transfer = pair.back.recv(1, bytearray(4))
+        both = asyncio.gather(wrap(transfer), wrap(transfer))
+        await asyncio.sleep(0.05)
+        pair.peer.send(1, b"four")
+        await both
+        await transfer
+
+    async def wrap(transfer: linkspan.Transfer) -> None:
+        await transfer
+
+    asyncio.run(go())
+
+
+def test_a_canceled_task_cancels_its_transfer(pair: Pair) -> None:
+    async def go() -> None:
+        transfer = pair.back.recv(1, bytearray(4), deadline=60)
+
+        async def wrap() -> None:
+            await transfer
+
+        task = asyncio.create_task(wrap())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert transfer.done() and transfer.status == "canceled"
+        with pytest.raises(linkspan.CanceledError):
+            await transfer
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(wrap_of(pair.back.recv(2, bytearray(4))), 0.05)
+
+    async def wrap_of(transfer: linkspan.Transfer) -> None:
+        await transfer
+
+    asyncio.run(go())
+
+
+def test_a_task_that_waits_for_a_held_stream(pair: Pair, gpu) -> None:
+    from cuda_memory import HeldStream
+
+    data = pattern(4096)
+    region, remote = pair.here.register(gpu(data)), pair.remote(gpu(data))
+    held = HeldStream(gpu.driver, 0)
+
+    async def go() -> None:
+        transfer = pair.peer.write(region, remote, after=held)
+
+        async def wrap() -> None:
+            await transfer
+
+        task = asyncio.create_task(wrap())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.sleep(0.05)
+        assert not task.done()  # its memory may still be touched
+        held.release()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert transfer.done()
+
+    try:
+        asyncio.run(go())
+    finally:
+        held.close()
+
+
+def test_a_fork_says_what_to_do(pair: Pair) -> None:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = b"nothing"
+        try:
+            pair.here.register(bytearray(8))
+        except linkspan.Error as error:
+            said = str(error).encode()
+        os.write(writing, said)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        assert b"forked" in pipe.read()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_forked_child_ends_as_usual() -> None:
+    ended = run(
+        "import os, linkspan\n"
+        "here, there = linkspan.Engine(use_gpu=False), linkspan.Engine(use_gpu=False)\n"
+        "peer = here.connect(there.listen())\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    raise SystemExit(3)\n"  # with all ends of an interpreter
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3\n"
+        "got = there.accept(10).recv(1, memory := bytearray(2))\n"
+        "peer.send(1, b'ok').wait(10)\n"
+        "got.wait(10)\n"
+        "print(memory.decode())\n"
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ok\n", "")
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_children_of_multiprocessing(method: str, tmp_path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import multiprocessing, sys, linkspan\n"
+        "def child(address):\n"
+        "    with linkspan.Engine('child', use_gpu=False) as engine:\n"
+        "        engine.connect(address).send(1, b'hello').wait(20)\n"
+        "if __name__ == '__main__':\n"
+        "    with linkspan.Engine('parent', use_gpu=False) as engine:\n"
+        "        context = multiprocessing.get_context(sys.argv[1])\n"
+        "        process = context.Process(target=child, args=(engine.listen(),))\n"
+        "        process.start()\n"
+        "        got = engine.accept(20).recv(1, memory := bytearray(5))\n"
+        "        got.wait(20)\n"
+        "        process.join(20)\n"
+        "        print(memory.decode(), process.exitcode)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, program, method], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "hello 0\n", "")
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "",
+        "del here",
+        "del peer, here, there",
+        "import sys; sys.exit(0)",
+        "there.close()",
+        "here.close(); there.close(); del remote",
+        "keep = [here, peer, remote, flying]; keep.append(keep)",
+        "import threading; threading.Thread(target=flying.wait, args=(0.5,), daemon=True).start()",
+    ],
+)
+def test_interpreters_end_in_any_order(last: str) -> None:
+    ended = run(
+        "import linkspan\n"
+        "here, there = linkspan.Engine(), linkspan.Engine()\n"
+        "there.publish('memory', there.register(bytearray(100)))\n"
+        "peer = here.connect(there.listen())\n"
+        "remote = peer.lookup('memory')\n"
+        "region = here.register(bytearray(100))\n"
+        "flying = peer.recv(1, bytearray(100))\n"
+        "peer.write(region, remote).wait(10)\n" + last
+    )
+    assert ended.returncode == 0
+    # What a thread ends with that waits when the Engine closes, as far as it gets to say it.
+    assert ended.stderr == "" or "daemon" in last and "Exception in thread" in ended.stderr
+
+
+def test_the_import_starts_nothing() -> None:
+    ended = run(
+        "import os, threading, linkspan, nvlink_transfer_engine\n"
+        "maps = open('/proc/self/maps').read()\n"
+        "assert 'libcuda' not in maps and 'fake_cuda' not in maps, maps\n"
+        "assert len(os.listdir('/proc/self/task')) == 1\n"
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_peer_that_dies_ends_what_waits_for_it(pair: Pair) -> None:
+    child = subprocess.Popen(
+        [
+            sys.executable, "-c",
+            "import linkspan, sys, time\n"
+            "engine = linkspan.Engine('child', use_gpu=False)\n"
+            f"peer = engine.connect({pair.here.listen()!r})\n"
+            "time.sleep(60)",
+        ]
+    )
+    try:
+        peer = pair.here.accept(20)
+        transfer = peer.recv(1, bytearray(10), deadline=60)
+        child.kill()
+        begin = time.monotonic()
+        with pytest.raises(ConnectionError) as caught:
+            asyncio.run(asyncio.wait_for(awaited(transfer), 20))
+        assert time.monotonic() - begin < 5
+        assert isinstance(caught.value, linkspan.DisconnectedError)
+        assert caught.value.peer == peer.id
+    finally:
+        child.kill()
+        child.wait(10)
+
+
+async def awaited(transfer: linkspan.Transfer) -> None:
+    await transfer
+
+
+def test_an_idle_engine_costs_nothing() -> None:
+    ended = run(
+        "import linkspan, time\n"
+        "here, there = linkspan.Engine(use_gpu=False), linkspan.Engine(use_gpu=False)\n"
+        "peer = here.connect(there.listen())\n"
+        "there.accept(5)\n"
+        "time.sleep(0.3)\n"
+        "before = time.process_time()\n"
+        "time.sleep(2)\n"
+        "print(time.process_time() - before)\n"
+    )
+    assert ended.stderr == "" and float(ended.stdout) < 0.02  # 1 % of a core, of two Engines
