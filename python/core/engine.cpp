@@ -204,22 +204,30 @@ void bind_engine(nb::module_& module) {
            "One source to several targets: Peer.write() of the same shape to each. In its place "
            "each "
            "target has its Transfer, or the exception with which it was refused.")
-      .def("_send_ipc",
-           [](Held& self, std::uint64_t conn_id, std::uintptr_t address, std::uint64_t bytes,
-              std::optional<double> deadline, nb::object memory) {
-             const Duration limit = deadline ? seconds(*deadline, "deadline") : Duration();
-             auto transfer = without_gil(
-                 [&] { return self->send_ipc_async(conn_id, at(address), bytes, limit); });
-             return keep(take(std::move(transfer), conn_id), conn_id, std::move(memory));
-           })
-      .def("_recv_ipc",
-           [](Held& self, std::uint64_t conn_id, std::uintptr_t address, std::uint64_t bytes,
-              std::optional<double> deadline, nb::object memory) {
-             const Duration limit = deadline ? seconds(*deadline, "deadline") : Duration();
-             auto transfer = without_gil(
-                 [&] { return self->recv_ipc_async(conn_id, at(address), bytes, limit); });
-             return keep(take(std::move(transfer), conn_id), conn_id, std::move(memory));
-           })
+      .def(
+          "_send_ipc",
+          [](Held& self, std::uint64_t conn_id, std::uintptr_t address, std::uint64_t bytes,
+             std::optional<double> deadline, const nb::object& memory) {
+            const Duration limit = deadline ? seconds(*deadline, "deadline") : Duration();
+            auto transfer = without_gil(
+                [&] { return self->send_ipc_async(conn_id, at(address), bytes, limit); });
+            return keep(take(std::move(transfer), conn_id), conn_id, memory);
+          },
+          nb::sig(
+              "def _send_ipc(self, conn_id: int, address: int, bytes: int, deadline: float | None, "
+              "memory: object, /) -> Transfer"))
+      .def(
+          "_recv_ipc",
+          [](Held& self, std::uint64_t conn_id, std::uintptr_t address, std::uint64_t bytes,
+             std::optional<double> deadline, const nb::object& memory) {
+            const Duration limit = deadline ? seconds(*deadline, "deadline") : Duration();
+            auto transfer = without_gil(
+                [&] { return self->recv_ipc_async(conn_id, at(address), bytes, limit); });
+            return keep(take(std::move(transfer), conn_id), conn_id, memory);
+          },
+          nb::sig(
+              "def _recv_ipc(self, conn_id: int, address: int, bytes: int, deadline: float | None, "
+              "memory: object, /) -> Transfer"))
       .def(
           "progress", [](Held& self) { return without_gil([&] { return self->progress(); }); },
           "Does what is to be done now; how many transfers became quiet. Nobody has to call it.")

@@ -61,7 +61,10 @@ std::string gpu_of(const Region& region) {
 }  // namespace
 
 void bind_memory(nb::module_& module) {
-  module.def("dlpack_view", &dlpack_view, "memory"_a);
+  module.def(
+      "dlpack_view", &dlpack_view, "memory"_a,
+      nb::sig("def dlpack_view(memory: object) -> tuple[int, list[int], list[int], int, int, "
+              "int, object]"));
   module.def("address_of", &address_of, "memory"_a);
 
   nb::class_<OwnedRegion>(module, "Region",

@@ -5,7 +5,7 @@ NB_MODULE(_core, module) {
   using namespace linkspan::python;
   // Transfers in flight when the interpreter ends are no leak.
   nanobind::set_leak_warnings(false);
-  module.attr("__version__") = LINKSPAN_VERSION;
+  module.attr("version") = LINKSPAN_VERSION;
   module.def("_drain", &drain);
   bind_shapes(module);
   bind_memory(module);

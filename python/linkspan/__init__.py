@@ -33,8 +33,8 @@ from ._core import (
     RemoteRegion,
     Strides,
     Transfer,
-    __version__,
 )
+from ._core import version as __version__
 from ._tool import doctor
 from ._engine import Descriptor, Engine, Notification
 from ._errors import (

@@ -10,6 +10,7 @@ import itertools
 import weakref
 
 from ._core import CompletionQueue, Transfer
+from ._errors import InvalidArgumentError
 
 
 class Inbox:
@@ -29,7 +30,10 @@ class Inbox:
         future = self._of.get(transfer)
         if future is None:
             cookie = next(self._cookies)
-            self._queue.add(transfer, cookie)
+            try:
+                self._queue.add(transfer, cookie)
+            except InvalidArgumentError:
+                raise RuntimeError(f"{transfer!r} is awaited in another event loop") from None
             future = self._of[transfer] = asyncio.get_running_loop().create_future()
             self._waiting[cookie] = future
         return future

@@ -107,7 +107,8 @@ class Engine(_core.Engine):
         """Lets peers find it. Several regions are a set, published at once in the place of what the
         name stood for: peers see the old or the new one, never a mix. Of a set, its version."""
         if isinstance(region, Region):
-            return self._publish(name, region)
+            self._publish(name, region)
+            return None
         return self._publish_set(name, list(region))
 
     def describe(self, name: str, region: Region) -> Descriptor:
