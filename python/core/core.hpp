@@ -108,6 +108,16 @@ bool in_slices(std::optional<Duration> timeout, Act act) {
   }
 }
 
+/// A submission. What orders it after a stream of the user's may wait in the driver, for a stream
+/// that is full.
+template <class Act>
+auto submitting(const TransferOptions& options, Act act) {
+  constexpr auto kNone = StreamOrder::Flavour::none;
+  std::optional<Released> released;
+  if (options.after.flavour != kNone || options.release.flavour != kNone) released.emplace();
+  return act();
+}
+
 // options.cpp
 /// Of the keywords of a submission. `local`: the region that "current" means a stream of; may be
 /// null. What it points to is in `options`, which outlives it.
@@ -118,6 +128,19 @@ using Blocks = std::vector<Block>;
 using Shape = std::variant<Blocks, const OwnedPages*, const Strides*>;
 /// None: all of both regions. Else Pages, Strides, or blocks as rows of three.
 Shape shape_of(nb::handle value, std::uint64_t here, std::uint64_t there);
+/// Calls `act` with the shape as the library's type.
+template <class Act>
+auto with_shape(const Shape& shape, Act act) {
+  if (const auto* pages = std::get_if<const OwnedPages*>(&shape)) return act((*pages)->pages());
+  if (const auto* strides = std::get_if<const Strides*>(&shape)) return act(**strides);
+  return act(std::span<const Block>(std::get<Blocks>(shape)));
+}
+
+/// Lists on a GPU are read when the kernel runs.
+inline nb::object held_by(const Shape& shape) {
+  const auto* pages = std::get_if<const OwnedPages*>(&shape);
+  return pages != nullptr ? (*pages)->on_gpu : nb::object();
+}
 /// Of a list, or of an array of whole numbers.
 std::vector<std::uint32_t> indices_of(nb::handle value, const char* what);
 

@@ -77,13 +77,11 @@ nb::object write_to_all(Held& engine, const OwnedRegion& local,
   for (const RemoteRegion& target : targets)
     if (target.bytes() != there) there = target.bytes();
   const Shape parsed = shape_of(shape, local.region.bytes(), there);
-  if (const auto* pages = std::get_if<const OwnedPages*>(&parsed))
-    return outcomes_of(engine->write_to_all(local.region, targets, (*pages)->pages(), wishes),
-                       targets, (*pages)->on_gpu);
-  if (const auto* strides = std::get_if<const Strides*>(&parsed))
-    return outcomes_of(engine->write_to_all(local.region, targets, **strides, wishes), targets, {});
-  const std::span<const Block> blocks(std::get<Blocks>(parsed));
-  return outcomes_of(engine->write_to_all(local.region, targets, blocks, wishes), targets, {});
+  auto results = with_shape(parsed, [&](const auto& which) {
+    return submitting(wishes,
+                      [&] { return engine->write_to_all(local.region, targets, which, wishes); });
+  });
+  return outcomes_of(std::move(results), targets, held_by(parsed));
 }
 
 std::vector<Region> regions_of(const std::vector<OwnedRegion*>& owned) {

@@ -1,4 +1,6 @@
 // The keywords of a submission.
+#include <nanobind/stl/string.h>
+
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -63,6 +65,15 @@ StreamOrder stream_of(nb::handle value, const char* what, const OwnedRegion* loc
   return order;
 }
 
+template <class T>
+T option(nb::handle value, const char* name, const char* what) {
+  T parsed{};
+  if (nb::try_cast(value, parsed)) return parsed;
+  throw nb::type_error(
+      (std::string(name) + "=" + nb::cast<std::string>(nb::repr(value)) + ": give " + what)
+          .c_str());
+}
+
 std::span<const std::byte> bytes_of(nb::handle value) {
   if (!nb::isinstance<nb::bytes>(value)) throw nb::type_error("notification: give bytes");
   const auto bytes = nb::borrow<nb::bytes>(value);
@@ -83,15 +94,17 @@ TransferOptions transfer_options(const nb::kwargs& options, const OwnedRegion* l
     } else if (name == "release") {
       parsed.release = stream_of(value, "release", local);
     } else if (name == "deadline") {
-      if (given) parsed.deadline = seconds(nb::cast<double>(value), "deadline");
+      if (given)
+        parsed.deadline = seconds(option<double>(value, "deadline", "seconds"), "deadline");
     } else if (name == "notification") {
       if (given) parsed.notification = bytes_of(value);
     } else if (name == "require") {
-      if (given) parsed.require = nb::cast<const char*>(value);
+      if (given) parsed.require = option<std::string>(value, "require", "the beginning of a path");
     } else if (name == "low_latency") {
-      parsed.low_latency = nb::cast<bool>(value);
+      parsed.low_latency = option<bool>(value, "low_latency", "True or False");
     } else if (name == "copy_ctas") {
-      if (given) parsed.copy_ctas = nb::cast<unsigned>(value);
+      if (given)
+        parsed.copy_ctas = option<unsigned>(value, "copy_ctas", "a whole number from 0 on");
     } else {
       throw nb::type_error(("unknown option \"" + std::string(name) +
                             "\"; there are deadline, notification, after, release, require, "

@@ -20,28 +20,16 @@ Op op_of(const std::string& name) {
   throw nb::value_error(("op=\"" + name + "\": give \"write\" or \"read\"").c_str());
 }
 
-/// Calls `act` with the shape as the library's type.
-template <class Act>
-auto with_shape(const Shape& shape, Act act) {
-  if (const auto* pages = std::get_if<const OwnedPages*>(&shape)) return act((*pages)->pages());
-  if (const auto* strides = std::get_if<const Strides*>(&shape)) return act(**strides);
-  return act(std::span<const Block>(std::get<Blocks>(shape)));
-}
-
-/// Lists on a GPU are read when the kernel runs.
-nb::object held_by(const Shape& shape) {
-  const auto* pages = std::get_if<const OwnedPages*>(&shape);
-  return pages != nullptr ? (*pages)->on_gpu : nb::object();
-}
-
 template <Op kOp>
 nb::object submit(const Peer& peer, const OwnedRegion& local, const RemoteRegion& remote,
                   nb::handle shape, const nb::kwargs& options) {
   const TransferOptions wishes = transfer_options(options, &local);
   const Shape parsed = shape_of(shape, local.region.bytes(), remote.bytes());
   auto transfer = with_shape(parsed, [&](const auto& which) {
-    return kOp == Op::write ? peer.write(local.region, remote, which, wishes)
-                            : peer.read(local.region, remote, which, wishes);
+    return submitting(wishes, [&] {
+      return kOp == Op::write ? peer.write(local.region, remote, which, wishes)
+                              : peer.read(local.region, remote, which, wishes);
+    });
   });
   return keep(take(std::move(transfer), peer.id()), peer.id(), held_by(parsed));
 }

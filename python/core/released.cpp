@@ -9,44 +9,40 @@ namespace linkspan::python {
 namespace {
 
 std::atomic<bool> ending{false};
+std::atomic<int> outside{0};  // threads without the interpreter's lock
 
-struct Outside {
+/// Of drain() alone, so that no fork finds it locked. Never destroyed.
+struct Back {
   std::mutex mutex;
   std::condition_variable changed;
-  int threads = 0;
 };
-
-/// Never destroyed: threads may be out when the process ends.
-Outside& outside() {
-  static Outside& all = *new Outside;
-  return all;
-}
-
-void count(int more) {
-  const std::lock_guard lock(outside().mutex);
-  outside().threads += more;
-  outside().changed.notify_all();
+Back& back() {
+  static Back& one = *new Back;
+  return one;
 }
 
 }  // namespace
 
 Released::Released() {
-  if (is_ending()) return;
-  count(1);
+  if (ending) return;
+  ++outside;
   out_.emplace();
 }
 
 Released::~Released() {
   if (!out_) return;
   out_.reset();  // first the interpreter's lock
-  count(-1);
+  --outside;
+  if (!ending) return;
+  const std::lock_guard lock(back().mutex);
+  back().changed.notify_all();
 }
 
 void drain() {
   ending = true;
   const nb::gil_scoped_release release;
-  std::unique_lock lock(outside().mutex);
-  outside().changed.wait_for(lock, std::chrono::seconds(1), [] { return outside().threads == 0; });
+  std::unique_lock lock(back().mutex);
+  back().changed.wait_for(lock, std::chrono::seconds(1), [] { return outside == 0; });
 }
 
 bool is_ending() { return ending; }

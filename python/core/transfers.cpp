@@ -13,27 +13,43 @@ namespace {
 
 using namespace nb::literals;
 
-/// Of transfers that hold memory and are not known to be quiet. Never destroyed: what is in flight
-/// when the interpreter ends keeps its memory.
-std::vector<nb::object>& flying() {
-  static std::vector<nb::object>& transfers = *new std::vector<nb::object>;
-  return transfers;
-}
+/// Transfers that hold memory, whoever else dropped them. Never destroyed: what is in flight when
+/// the interpreter ends keeps its memory.
+class Flying {
+ public:
+  void add(const nb::object& transfer) {
+    if (transfers_.size() >= sweep_at_) {
+      sweep();
+      sweep_at_ = 2 * transfers_.size() + kFew;
+    }
+    transfers_.push_back(transfer);
+  }
 
-void let_go_of_what_is_quiet() {
-  std::vector<nb::object> quiet;  // goes last: what is freed here may run Python code
-  std::erase_if(flying(), [&](nb::object& each) {
-    auto* transfer = nb::inst_ptr<KeptTransfer>(each);
-    if (!transfer->transfer.done()) return false;
-    quiet.push_back(std::move(transfer->memory));
-    quiet.push_back(std::move(each));
-    return true;
-  });
+ private:
+  static constexpr std::size_t kFew = 8;
+
+  void sweep() {
+    std::vector<nb::object> quiet;  // goes last: what is freed here may run Python code
+    std::erase_if(transfers_, [&](nb::object& each) {
+      if (!nb::inst_ptr<KeptTransfer>(each)->transfer.done()) return false;
+      quiet.push_back(std::move(nb::inst_ptr<KeptTransfer>(each)->memory));
+      quiet.push_back(std::move(each));
+      return true;
+    });
+  }
+
+  std::vector<nb::object> transfers_;
+  std::size_t sweep_at_ = kFew;
+};
+
+Flying& flying() {
+  static Flying& transfers = *new Flying;
+  return transfers;
 }
 
 /// Status of one that is quiet; its memory is the caller's again.
 void end(nb::handle self, KeptTransfer& transfer) {
-  if (transfer.memory.is_valid()) let_go_of_what_is_quiet();
+  const nb::object memory = std::move(transfer.memory);
   const Status status = transfer.transfer.status();
   if (!status.ok()) raise(status, transfer.peer, self);
 }
@@ -81,10 +97,7 @@ nb::object as_list(const std::vector<std::uint64_t>& cookies) {
 nb::object keep(Transfer transfer, std::uint64_t peer, const nb::object& memory) {
   nb::object object =
       nb::cast(KeptTransfer{std::move(transfer), peer, memory}, nb::rv_policy::move);
-  if (memory.is_valid()) {
-    let_go_of_what_is_quiet();
-    flying().push_back(object);
-  }
+  if (memory.is_valid()) flying().add(object);
   return object;
 }
 
@@ -145,10 +158,13 @@ void bind_transfers(nb::module_& module) {
           [](const PreparedOn& self, nb::handle positions, const nb::kwargs& options) {
             const auto* local = nb::inst_ptr<OwnedRegion>(self.local);
             const TransferOptions wishes = transfer_options(options, local);
-            if (positions.is_none())
-              return keep(take(self.prepared.post(wishes), self.peer), self.peer);
-            const auto indices = indices_of(positions, "positions");
-            return keep(take(self.prepared.post(indices, wishes), self.peer), self.peer);
+            std::vector<std::uint32_t> some;
+            if (!positions.is_none()) some = indices_of(positions, "positions");
+            auto transfer = submitting(wishes, [&] {
+              return positions.is_none() ? self.prepared.post(wishes)
+                                         : self.prepared.post(some, wishes);
+            });
+            return keep(take(std::move(transfer), self.peer), self.peer);
           },
           "positions"_a = nb::none(), "options"_a,
           nb::sig("def post(self, positions: IndexArray | None = None, **options: "

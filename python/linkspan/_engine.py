@@ -180,6 +180,7 @@ class Engine(_core.Engine):
 
 
 _open: weakref.WeakSet[Engine] = weakref.WeakSet()
+_imported_by = os.getpid()
 _kept: list[Any] = []  # memory that is in use until the process ends
 
 
@@ -195,4 +196,5 @@ def _close_all() -> None:
     for engine in list(_open):
         if engine._process == os.getpid():
             _close_or_keep(engine)
-    _core._drain()
+    if os.getpid() == _imported_by:  # a forked child has not the threads that are out
+        _core._drain()

@@ -13,8 +13,9 @@ _TOOL = pathlib.Path(__file__).parent / "bin" / "linkspan"
 def doctor() -> int:
     """Prints what works on this machine, what does not, and what to do; the exit code of
     `linkspan doctor`."""
-    sys.stdout.flush()
-    return subprocess.run([_TOOL, "doctor"], check=False, timeout=120).returncode
+    said = subprocess.run([_TOOL, "doctor"], capture_output=True, text=True, timeout=120)
+    print(said.stdout + said.stderr, end="")
+    return said.returncode
 
 
 def main() -> None:

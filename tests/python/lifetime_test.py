@@ -46,6 +46,27 @@ def test_received_memory_lives_until_it_is_there(pair: Pair) -> None:
     assert watch() is None
 
 
+def test_thousands_in_flight(pair: Pair) -> None:
+    inboxes = [bytearray(4) for _ in range(5000)]
+    received = [pair.back.recv(tag, inbox) for tag, inbox in enumerate(inboxes)]
+    for tag in range(5000):
+        pair.peer.send(tag, tag.to_bytes(4, "little"))
+    for tag, transfer in enumerate(received):
+        transfer.wait(20)
+        assert int.from_bytes(inboxes[tag], "little") == tag
+
+
+def test_memory_of_a_region_that_ended(pair: Pair) -> None:
+    region = pair.here.allocate_shared(4096)
+    view = region.memory
+    pair.here.deregister(region)
+    pair.here.close()
+    del region
+    gc.collect()
+    view[:5] = b"still"
+    assert bytes(view[:6]) == b"still\0"
+
+
 def test_waiting_lets_memory_go(pair: Pair) -> None:
     memory = Weak(16)
     watch = weakref.ref(memory)

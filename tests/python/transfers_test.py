@@ -97,6 +97,10 @@ def test_options(pair: Pair) -> None:
     for options, error, said in [
         ({"depth": 1}, TypeError, "unknown option \"depth\""),
         ({"deadline": -1}, ValueError, "deadline=-1"),
+        ({"deadline": "soon"}, TypeError, "deadline='soon'"),
+        ({"copy_ctas": -1}, TypeError, "copy_ctas=-1"),
+        ({"low_latency": "yes"}, TypeError, "True or False"),
+        ({"require": 5}, TypeError, "beginning of a path"),
         ({"notification": "text"}, TypeError, "bytes"),
         ({"after": 0}, ValueError, "legacy"),
         ({"after": "mine"}, ValueError, "after=\"mine\""),
