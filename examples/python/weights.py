@@ -89,8 +89,8 @@ def worker(rank: int, path: str, mib: int, versions: int) -> None:
             verify(weights.cpu().numpy() if GPUS else weights, version, tensors)
             whole += 1
         moved = whole * int(np.concatenate(tensors)[:, 2].sum())
-        rate = f"{moved / took / 1e9:.2f} GB/s by {way}"
-        print(f"worker {rank}: {moved} bytes, {rate}, {whole} of {versions} versions verified")
+        said = f"worker {rank}: {moved} bytes, {moved / took / 1e9:.2f} GB/s by {way}"
+        sys.stdout.write(f"{said}, {whole} of {versions} versions verified\n")  # in one piece
         peer.send(0, b"through").wait(SECONDS)
 
 

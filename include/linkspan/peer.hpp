@@ -25,7 +25,8 @@ class LINKSPAN_API Peer {
   Peer() = default;  ///< None.
   bool valid() const noexcept { return core_ != nullptr; }
   std::uint64_t id() const noexcept { return id_; }  ///< Unique in this Engine, from 1.
-  std::string name() const;                          ///< As the peer's EngineOptions say.
+  /// As the peer's EngineOptions say; also when it has gone.
+  const std::string& name() const noexcept { return name_; }
   PeerState state() const;
 
   /// Imports the region that the peer published under `name`: 5-10 ms for memory of another GPU.
@@ -110,10 +111,11 @@ class LINKSPAN_API Peer {
 
  private:
   friend class engine::Core;
-  Peer(std::shared_ptr<engine::Core> core, std::uint64_t id);
+  Peer(std::shared_ptr<engine::Core> core, std::uint64_t id, std::string name);
 
   std::shared_ptr<engine::Core> core_;  // also the Engine's and other handles'
   std::uint64_t id_ = 0;
+  std::string name_;
 };
 
 }  // namespace linkspan

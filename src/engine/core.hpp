@@ -62,7 +62,6 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   std::vector<Notification> notifications(Duration timeout)
       LINKSPAN_EXCLUDES(events_mutex_, collecting_);
   PeerState state(std::uint64_t peer);
-  std::string peer_name(std::uint64_t peer);
 
   // core_names.cpp
   Status publish(std::string_view name, const Region& region) LINKSPAN_EXCLUDES(sets_mutex_);
@@ -244,7 +243,8 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   base::Mutex collecting_;            // held by who takes what lies in rings: so it keeps its order
   mutable base::Mutex events_mutex_;  // of what the Control thread hands to users
   base::Condition event_;
-  std::deque<std::uint64_t> accepted_ LINKSPAN_GUARDED_BY(events_mutex_);
+  // Peers that accept() has not given out yet: id and name.
+  std::deque<std::pair<std::uint64_t, std::string>> accepted_ LINKSPAN_GUARDED_BY(events_mutex_);
   std::vector<Notification> notifications_ LINKSPAN_GUARDED_BY(events_mutex_);
   std::uint64_t bells_ LINKSPAN_GUARDED_BY(events_mutex_) = 0;  // who sleeps is to ask anew
   std::map<std::uint64_t, Waiting> waiting_

@@ -36,7 +36,7 @@ Result<Peer> Core::connect(std::string_view address, Duration timeout) {
   if (!path.ok()) return path.status();
   auto session = control_->connect(*path, after(timeout));
   if (!session.ok()) return session.status();
-  return Peer(shared_from_this(), (*session)->id());
+  return Peer(shared_from_this(), (*session)->id(), (*session)->hello().engine);
 }
 
 Result<Peer> Core::accept(Duration timeout) {
@@ -47,9 +47,9 @@ Result<Peer> Core::accept(Duration timeout) {
     if (deadline.passed()) return Status(Code::timed_out, Scope::request, "no peer has connected");
     event_.wait(events_mutex_, deadline);
   }
-  const std::uint64_t id = accepted_.front();
+  auto [id, name] = std::move(accepted_.front());
   accepted_.pop_front();
-  return Peer(shared_from_this(), id);
+  return Peer(shared_from_this(), id, std::move(name));
 }
 
 std::vector<control::TransportAddress> Core::addresses() {
@@ -82,7 +82,7 @@ Status Core::met(const std::shared_ptr<control::Session>& session) {
 void Core::up(control::Session& session) {
   if (log_.enabled(base::Level::info)) log_.write(base::Level::info, greeting(session));
   const base::MutexLock lock(events_mutex_);
-  if (!session.initiated()) accepted_.push_back(session.id());
+  if (!session.initiated()) accepted_.emplace_back(session.id(), session.hello().engine);
   ++bells_;  // of this peer nobody has asked for one
   event_.notify_all();
 }
@@ -108,7 +108,8 @@ void Core::gone(control::Session& session) {
   collect(session, true);
   {
     const base::MutexLock lock(events_mutex_);
-    if (accepted_.size() > kMaxUnaccepted) std::erase(accepted_, session.id());
+    if (accepted_.size() > kMaxUnaccepted)
+      std::erase_if(accepted_, [&](const auto& each) { return each.first == session.id(); });
   }
   {
     const base::MutexLock lock(worker_.mutex);
@@ -258,12 +259,6 @@ PeerState Core::state(std::uint64_t peer) {
   const base::MutexLock lock(worker_.mutex);
   const PeerRecord* record = worker_.find_peer(peer);
   return record == nullptr ? PeerState::gone : record->state;
-}
-
-std::string Core::peer_name(std::uint64_t peer) {
-  const base::MutexLock lock(worker_.mutex);
-  const PeerRecord* record = worker_.find_peer(peer);
-  return record == nullptr ? std::string() : record->session->hello().engine;
 }
 
 }  // namespace linkspan::engine

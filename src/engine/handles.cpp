@@ -152,11 +152,8 @@ Status Engine::close(Duration timeout) {
 }
 
 // Peer
-Peer::Peer(std::shared_ptr<engine::Core> core, std::uint64_t id)
-    : core_(std::move(core)), id_(id) {}
-std::string Peer::name() const {
-  return on(core_, [&](auto& core) { return core.peer_name(id_); });
-}
+Peer::Peer(std::shared_ptr<engine::Core> core, std::uint64_t id, std::string name)
+    : core_(std::move(core)), id_(id), name_(std::move(name)) {}
 PeerState Peer::state() const {
   return core_ == nullptr || core_->forked() ? PeerState::gone : core_->state(id_);
 }

@@ -101,6 +101,7 @@ def test_engine_closed_in_flight() -> None:
     with linkspan.Engine() as there:
         here = linkspan.Engine()
         peer = here.connect(there.listen())
+        name = peer.name
         transfer = peer.recv(1, memory := bytearray(8))
         here.close()
         assert transfer.done() and transfer.status == "canceled"
@@ -109,7 +110,7 @@ def test_engine_closed_in_flight() -> None:
             transfer.wait()
         with pytest.raises(linkspan.Error):
             peer.send(1, b"late")
-        assert peer.state == "gone"
+        assert peer.state == "gone" and peer.name == name
         here.close()
 
 
