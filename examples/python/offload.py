@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import multiprocessing.connection
+import multiprocessing
 import sys
 import tempfile
 import time
@@ -21,22 +21,13 @@ from typing import Any
 
 import linkspan
 import numpy as np
+from scenery import GPUS, SECONDS, bar, pattern, run
 
-try:
+if GPUS:
     import torch
 
-    GPUS = torch.cuda.device_count()
-except ImportError:
-    GPUS = 0
-SECONDS = 30.0  # of any single wait
 BLOCK = 64 << 10
 GROUPS, AT_ONCE = 16, 4
-
-
-def pattern(size: int, seed: int) -> np.ndarray:
-    """Bytes that tell their place: eight of them occur nowhere else, nor with another seed."""
-    words = np.arange(size // 8 + 1, dtype=np.uint64) + np.uint64(seed << 40)
-    return (words * np.uint64(0x9E3779B97F4A7C15)).view(np.uint8)[:size]
 
 
 def slots(size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -111,25 +102,6 @@ def store(path: str, size: int, rounds: int) -> None:
             expected[its] = pattern(size, number).reshape(-1, BLOCK)[mine]
             check(np.frombuffer(region.memory, np.uint8), expected.reshape(-1), "store")
             worker.notify(b"verified")
-
-
-def bar(done: int, total: int) -> None:
-    if sys.stderr.isatty():
-        print(f"\r[{'#' * (40 * done // total):40}]", end="\n" * (done == total), file=sys.stderr)
-
-
-def run(processes: list[Any]) -> int:
-    """1 where one fails, or ten minutes are over. Then the others are killed."""
-    until = time.monotonic() + 600
-    for each in processes:
-        each.start()
-    left = processes
-    while left and not any(each.exitcode for each in processes) and time.monotonic() < until:
-        multiprocessing.connection.wait([each.sentinel for each in left], until - time.monotonic())
-        left = [each for each in left if each.is_alive()]
-    for each in left:
-        each.kill()
-    return int(any(each.exitcode != 0 for each in processes))
 
 
 def main() -> int:

@@ -11,35 +11,19 @@ Workers verify that what they have read is wholly one version, whichever they ha
 from __future__ import annotations
 
 import argparse
-import multiprocessing.connection
+import multiprocessing
 import sys
 import tempfile
 import time
-from typing import Any
 
 import linkspan
 import numpy as np
+from scenery import GPUS, SECONDS, bar, memory, pattern, run
 
-try:
+if GPUS:
     import torch
 
-    GPUS = torch.cuda.device_count()
-except ImportError:
-    GPUS = 0
-SECONDS = 30.0  # of any single wait
 TENSORS, BUFFERS, WORKERS = 10_000, 4, 2
-
-
-def pattern(size: int, seed: int) -> np.ndarray:
-    """Bytes that tell their place: eight of them occur nowhere else, nor with another seed."""
-    words = np.arange(size // 8 + 1, dtype=np.uint64) + np.uint64(seed << 40)
-    return (words * np.uint64(0x9E3779B97F4A7C15)).view(np.uint8)[:size]
-
-
-def memory(size: int, gpu: int) -> Any:
-    if GPUS:
-        return torch.zeros(size, dtype=torch.uint8, device=f"cuda:{gpu % GPUS}")
-    return np.zeros(size, np.uint8)
 
 
 def layout(mib: int) -> list[np.ndarray]:
@@ -110,25 +94,6 @@ def verify(weights: np.ndarray, version: int, tensors: list[np.ndarray]) -> None
             expected[here : here + size] = source[there : there + size]
     if wrong := np.count_nonzero(weights != expected):
         raise ValueError(f"{wrong} bytes are not of version {version}")
-
-
-def bar(done: int, total: int) -> None:
-    if sys.stderr.isatty():
-        print(f"\r[{'#' * (40 * done // total):40}]", end="\n" * (done == total), file=sys.stderr)
-
-
-def run(processes: list[Any]) -> int:
-    """1 where one fails, or ten minutes are over. Then the others are killed."""
-    until = time.monotonic() + 600
-    for each in processes:
-        each.start()
-    left = processes
-    while left and not any(each.exitcode for each in processes) and time.monotonic() < until:
-        multiprocessing.connection.wait([each.sentinel for each in left], until - time.monotonic())
-        left = [each for each in left if each.is_alive()]
-    for each in left:
-        each.kill()
-    return int(any(each.exitcode != 0 for each in processes))
 
 
 def main() -> int:

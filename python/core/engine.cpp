@@ -56,6 +56,17 @@ void* at(std::uintptr_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
+/// kAct: Engine::send_ipc_async or recv_ipc_async.
+template <auto kAct>
+nb::object exchange_ipc(Held& engine, std::uint64_t conn_id, std::uintptr_t address,
+                        std::uint64_t bytes, std::optional<double> deadline,
+                        const nb::object& memory) {
+  const Duration limit = deadline ? seconds(*deadline, "deadline") : Duration();
+  auto transfer =
+      without_gil([&] { return ((*engine).*kAct)(conn_id, at(address), bytes, limit); });
+  return keep(take(std::move(transfer), conn_id), conn_id, memory);
+}
+
 RegionOptions region_options(bool peers_read, bool peers_write, bool exclusive, bool pin) {
   return {.peers = {.read = peers_read, .write = peers_write, .exclusive = exclusive}, .pin = pin};
 }
@@ -202,30 +213,12 @@ void bind_engine(nb::module_& module) {
            "One source to several targets: Peer.write() of the same shape to each. In its place "
            "each "
            "target has its Transfer, or the exception with which it was refused.")
-      .def(
-          "_send_ipc",
-          [](Held& self, std::uint64_t conn_id, std::uintptr_t address, std::uint64_t bytes,
-             std::optional<double> deadline, const nb::object& memory) {
-            const Duration limit = deadline ? seconds(*deadline, "deadline") : Duration();
-            auto transfer = without_gil(
-                [&] { return self->send_ipc_async(conn_id, at(address), bytes, limit); });
-            return keep(take(std::move(transfer), conn_id), conn_id, memory);
-          },
-          nb::sig(
-              "def _send_ipc(self, conn_id: int, address: int, bytes: int, deadline: float | None, "
-              "memory: object, /) -> Transfer"))
-      .def(
-          "_recv_ipc",
-          [](Held& self, std::uint64_t conn_id, std::uintptr_t address, std::uint64_t bytes,
-             std::optional<double> deadline, const nb::object& memory) {
-            const Duration limit = deadline ? seconds(*deadline, "deadline") : Duration();
-            auto transfer = without_gil(
-                [&] { return self->recv_ipc_async(conn_id, at(address), bytes, limit); });
-            return keep(take(std::move(transfer), conn_id), conn_id, memory);
-          },
-          nb::sig(
-              "def _recv_ipc(self, conn_id: int, address: int, bytes: int, deadline: float | None, "
-              "memory: object, /) -> Transfer"))
+      .def("_send_ipc", &exchange_ipc<&Engine::send_ipc_async>,
+           nb::sig("def _send_ipc(self, conn_id: int, address: int, bytes: int, deadline: float | "
+                   "None, memory: object, /) -> Transfer"))
+      .def("_recv_ipc", &exchange_ipc<&Engine::recv_ipc_async>,
+           nb::sig("def _recv_ipc(self, conn_id: int, address: int, bytes: int, deadline: float | "
+                   "None, memory: object, /) -> Transfer"))
       .def(
           "progress", [](Held& self) { return without_gil([&] { return self->progress(); }); },
           "Does what is to be done now; how many transfers became quiet. Nobody has to call it.")

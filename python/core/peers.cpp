@@ -34,6 +34,17 @@ nb::object submit(const Peer& peer, const OwnedRegion& local, const RemoteRegion
   return keep(take(std::move(transfer), peer.id()), peer.id(), held_by(parsed));
 }
 
+/// kAct: Peer::lookup or lookup_set.
+template <auto kAct>
+auto look_up(const Peer& peer, const std::string& name, double timeout) {
+  const Duration limit = seconds(timeout, "timeout");
+  auto found = [&] {
+    const Released released;
+    return (peer.*kAct)(name, limit);
+  }();
+  return take(std::move(found), peer.id());
+}
+
 PreparedOn prepare(const Peer& peer, const std::string& op, nb::handle local,
                    const RemoteRegion& remote, nb::handle shape) {
   const Op which_op = op_of(op);
@@ -118,30 +129,11 @@ void bind_peers(nb::module_& module) {
           },
           "\"up\"; \"lost\": its connection has ended, its process may live; \"gone\": "
           "nothing of it touches memory any more.")
-      .def(
-          "lookup",
-          [](const Peer& self, const std::string& name, double timeout) {
-            const Duration limit = seconds(timeout, "timeout");
-            auto region = [&] {
-              const Released released;
-              return self.lookup(name, limit);
-            }();
-            return take(std::move(region), self.id());
-          },
-          "name"_a, "timeout"_a = 10.0,
-          "Imports the region that the peer published under that name: 5 to 10 ms for memory of "
-          "another GPU. NotFoundError, TimedOutError, DisconnectedError.")
-      .def(
-          "lookup_set",
-          [](const Peer& self, const std::string& name, double timeout) {
-            const Duration limit = seconds(timeout, "timeout");
-            auto set = [&] {
-              const Released released;
-              return self.lookup_set(name, limit);
-            }();
-            return take(std::move(set), self.id());
-          },
-          "name"_a, "timeout"_a = 10.0, "Imports all regions of a published set, of one version.")
+      .def("lookup", &look_up<&Peer::lookup>, "name"_a, "timeout"_a = 10.0,
+           "Imports the region that the peer published under that name: 5 to 10 ms for memory of "
+           "another GPU. NotFoundError, TimedOutError, DisconnectedError.")
+      .def("lookup_set", &look_up<&Peer::lookup_set>, "name"_a, "timeout"_a = 10.0,
+           "Imports all regions of a published set, of one version.")
       .def(
           "await_version",
           [](const Peer& self, const std::string& name, std::uint64_t above, double timeout) {
