@@ -143,8 +143,9 @@ class LINKSPAN_API Engine {
   /// What was counted since open(), in the text format of Prometheus.
   std::string metrics() const;
 
-  /// Cancels what is in flight and says goodbye to all peers. pending: something is not quiet; the
-  /// text names whom it waits for, and its memory must live on. Call again.
+  /// Cancels what is in flight, says goodbye to all peers, and waits until those that had imported
+  /// memory of this Engine copy there no more: then that is the user's again. pending: something is
+  /// not quiet; the text names whom it waits for, and the memory must live on. Call again.
   Status close(Duration timeout);
 
  private:

@@ -162,8 +162,9 @@ class Engine(_core.Engine):
         return self._recv_ipc(conn_id, address, size, deadline, owner)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Cancels what is in flight and says goodbye to all peers. PendingError: something is not
-        quiet, the text names whom it waits for, and its memory is kept. Call again."""
+        """Cancels what is in flight, says goodbye to all peers, and waits until those that had
+        imported memory of this Engine copy there no more. PendingError: something is not quiet, the
+        text names whom it waits for, and the memory is kept. Call again."""
         self._close(timeout)
         self._regions.clear()
         _open.discard(self)

@@ -131,13 +131,30 @@ class AsioControl final : public Control {
     if (awake_until_.exchange(now + time) < now) asio::post(io_, [] {});
   }
 
-  void close(base::Deadline deadline) override LINKSPAN_EXCLUDES(mutex_) {
+  void say_goodbye() override LINKSPAN_EXCLUDES(mutex_) {
     {
       const base::MutexLock lock(mutex_);
       if (std::exchange(closing_, true)) return;
     }
     changed_.notify_all();
-    asio::post(io_, [this, deadline] { wind_down(deadline); });
+    asio::post(io_, [this] {
+      ending_ = true;
+      operators_.close();
+      stop_listening();
+      for (auto& [id, link] : links_) {
+        link->session->say_goodbye();
+        write_more(id);
+      }
+    });
+  }
+
+  void close(base::Deadline deadline) override LINKSPAN_EXCLUDES(mutex_) {
+    say_goodbye();
+    {
+      const base::MutexLock lock(mutex_);
+      if (std::exchange(closed_, true)) return;
+    }
+    asio::post(io_, [this, deadline] { poll_end(deadline); });
     if (thread_.joinable()) thread_.join();
     links_.clear();
     operators_.close();
@@ -328,15 +345,6 @@ class AsioControl final : public Control {
     return false;
   }
 
-  /// Until everything that was queued is sent, or the deadline.
-  void wind_down(base::Deadline deadline) {
-    ending_ = true;
-    operators_.close();
-    stop_listening();
-    for (auto& [id, link] : links_) link->session->say_goodbye();
-    poll_end(deadline);
-  }
-
   void run() {
     while (!io_.stopped()) {
       if (base::Clock::steady().now() >= awake_until_.load())
@@ -346,6 +354,7 @@ class AsioControl final : public Control {
     }
   }
 
+  /// Until everything that was queued is sent, or the deadline.
   void poll_end(base::Deadline deadline) {
     bool unsent = false;
     for (auto& [id, link] : links_) {
@@ -387,7 +396,7 @@ class AsioControl final : public Control {
   std::atomic<base::Time> awake_until_{};
   base::Mutex mutex_;  // of connect() and close()
   base::Condition changed_;
-  bool closing_ LINKSPAN_GUARDED_BY(mutex_) = false;
+  bool closing_ LINKSPAN_GUARDED_BY(mutex_) = false, closed_ LINKSPAN_GUARDED_BY(mutex_) = false;
   std::jthread thread_;  // last: it uses all of the above
 };
 

@@ -33,7 +33,10 @@ class Control {
   /// A frame is likely to come within `time`: until then its thread looks for one instead of
   /// sleeping, which it takes 20 us to wake up from. Cheap where it does so already.
   virtual void stay_awake(Duration time) = 0;
-  /// Says goodbye to all, stops listening, joins the thread. Waits `deadline` for what is queued.
+  /// As Session::say_goodbye(), to all; stops listening. Peers that end are still heard.
+  virtual void say_goodbye() = 0;
+  /// Says goodbye if nobody has, hears nothing more, joins the thread. Waits `deadline` for what is
+  /// queued.
   virtual void close(base::Deadline deadline) = 0;
 };
 

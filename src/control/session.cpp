@@ -25,7 +25,10 @@ Session::Session(std::uint64_t id, bool initiated, base::Fd socket, const Identi
       socket_(socket.get()),
       channel_(std::move(socket)) {}
 
-Session::~Session() = default;
+Session::~Session() {
+  // Whoever held this until now was its last copy on the peer's memory.
+  if (goodbye_heard_ && !goodbye_said_ && !dropped_) (void)queue(FrameOp::goodbye, 0, {}, {});
+}
 
 std::string Session::describe() const {
   return (hello_.engine.empty() ? "unknown" : hello_.engine) + " (peer " + std::to_string(id_) +
@@ -38,6 +41,11 @@ Status Session::send(FrameOp op, std::uint64_t id, std::span<const std::byte> pa
                      std::span<base::Fd> fds) {
   if (lost_)
     return {Code::disconnected, Scope::peer, "the connection to " + describe() + " is closed"};
+  return queue(op, id, payload, fds);
+}
+
+Status Session::queue(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
+                      std::span<base::Fd> fds) {
   const base::MutexLock lock(mutex_);
   const base::FrameHeader header{.length = 0,
                                  .version = base::kProtocolVersion,
@@ -142,6 +150,7 @@ Status Session::handle(base::Frame& frame) {
   }
   if (frame.header.incarnation != incarnation_)
     return {Code::corrupt, Scope::peer, "a frame of another incarnation"};
+  if (goodbye_said_ && op != FrameOp::goodbye) return {};
   switch (op) {
     case FrameOp::ready:
       if (stage_ == Stage::met) {
@@ -188,6 +197,7 @@ Status Session::handle(base::Frame& frame) {
       return {};
     case FrameOp::goodbye:
       goodbye_heard_ = true;
+      lose(Status(Code::disconnected, Scope::peer, "peer " + describe() + " closed its Engine"));
       return {};
     case FrameOp::for_transport: {
       auto message = decode_for_transport(frame.payload);
@@ -264,7 +274,8 @@ void Session::fail(const Status& why) {
 void Session::lose(const Status& why) {
   if (lost_.exchange(true)) return;
   failure_ = why;
-  ::shutdown(socket_, SHUT_RDWR);  // the number stays ours, the peer sees the end
+  // The number stays ours, the peer sees the end. One that said goodbye sees it when this goes.
+  if (!goodbye_heard_) ::shutdown(socket_, SHUT_RDWR);
   if (stage_ != Stage::greeting && !dropped_) listener_.lost(*this);
   settle();
 }
@@ -285,7 +296,8 @@ void Session::settle() {
 }
 
 void Session::say_goodbye() {
-  if (stage_ != Stage::greeting) (void)send(FrameOp::goodbye, 0, {});
+  if (stage_ == Stage::greeting || std::exchange(goodbye_said_, true)) return;
+  (void)send(FrameOp::goodbye, 0, {});
 }
 
 void Session::drop() {

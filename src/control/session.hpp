@@ -6,7 +6,9 @@
 // on the Control thread with no lock held.
 // Invariants: the Listener hears up() at most once, then lost() and gone() once each, in that order
 // and nothing after; gone() only when nothing of the peer will touch memory again: its process has
-// ended and its socket is closed, or it said goodbye.
+// ended and its socket is closed, or it said goodbye. Who says goodbye touches the other's memory
+// no more and waits to hear the same, which the other's Session says when the last who copies drops
+// it.
 #pragma once
 
 #include <array>
@@ -121,8 +123,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void on_readable();
   void on_process_end();
   void fail(const Status& why);  ///< Tells the peer why, then is lost and gone.
-  void say_goodbye();
-  void drop();  ///< The Engine is ending: no more is heard, nothing more is told.
+  void say_goodbye();  ///< Requires: nothing of ours touches its memory. What it asks is not heard.
+  void drop();         ///< The Engine is ending: no more is heard, nothing more is told.
   bool wants_write() LINKSPAN_EXCLUDES(mutex_);
   Status flush() LINKSPAN_EXCLUDES(mutex_);        ///< As FdChannel::flush().
   int socket() const noexcept { return socket_; }  ///< A loan, for waiting.
@@ -137,6 +139,8 @@ class Session : public std::enable_shared_from_this<Session> {
   Status handle(base::Frame& frame);
   Status on_hello(base::Frame& frame);
   Status on_import(const base::Frame& frame);
+  Status queue(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
+               std::span<base::Fd> fds) LINKSPAN_EXCLUDES(mutex_);
   void answer_error(std::uint64_t id, const Status& status);
   void lose(const Status& why);
   void settle();
@@ -152,7 +156,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::atomic<bool> lost_{false};
 
   Stage stage_ = Stage::greeting;
-  bool goodbye_heard_ = false, process_ended_ = false, gone_ = false, dropped_ = false;
+  bool goodbye_said_ = false, goodbye_heard_ = false, process_ended_ = false, gone_ = false,
+       dropped_ = false;
   Status failure_;
   Hello hello_;
   std::uint64_t incarnation_ = 0;

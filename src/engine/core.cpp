@@ -244,10 +244,21 @@ Status Core::close(Duration timeout) {
     if (!worker_.serves_nobody())
       return {Code::pending, Scope::process, "a copy for a peer is not quiet"};
   }
-  if (closed_.exchange(true)) return {};
+  if (!closed_.exchange(true)) {
+    const base::MutexLock lock(events_mutex_);
+    event_.notify_all();
+  }
+  control_->say_goodbye();
+  {
+    const base::MutexLock lock(worker_.mutex);
+    while (!worker_.holders().empty() && !deadline.passed()) {
+      advance();
+      quiet_.wait(worker_.mutex, after(std::min<Duration>(deadline.left(), kNap)));
+    }
+    if (const std::string holders = worker_.holders(); !holders.empty())
+      return {Code::pending, Scope::process, "memory of this Engine may be copied by " + holders};
+  }
   control_->close(deadline);
-  const base::MutexLock lock(events_mutex_);
-  event_.notify_all();
   return {};
 }
 

@@ -115,6 +115,7 @@ void Core::gone(control::Session& session) {
     const base::MutexLock lock(worker_.mutex);
     worker_.gone(session.id());
     advance();
+    quiet_.notify_all();  // close() may wait for it
   }
   watcher_->wake();
 }

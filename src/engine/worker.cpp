@@ -400,6 +400,14 @@ std::string Worker::waits_for() {
   return names;
 }
 
+std::string Worker::holders() {
+  std::string names;
+  for (auto& [id, peer] : peers_)
+    if (peer->state != PeerState::gone && !peer->exported.empty())
+      names += (names.empty() ? "" : ", ") + peer->session->describe();
+  return names;
+}
+
 std::vector<std::shared_ptr<void>> Worker::take_garbage() { return std::exchange(garbage_, {}); }
 
 }  // namespace linkspan::engine

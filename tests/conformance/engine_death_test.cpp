@@ -145,6 +145,23 @@ TEST_P(EngineRoutes, NoByteLandsAfterACancel) {
   }
 }
 
+TEST_P(EngineRoutes, NoByteLandsAfterTheOwnerHasClosed) {
+  Held here;  // outlives the Engine
+  FarEngine far;
+  far.add("source", far_memory());
+  Engine engine = take(Engine::open(engine_options("owner")));
+  must(engine.listen());
+  here = Held::make(engine, {.kind = GetParam().near.name, .bytes = kTraffic});
+  must(engine.publish("here", here.region));
+  far.connect(engine.address());
+  far.churn(Op::write, "source", "here", {0, 0, kTraffic});
+  std::this_thread::sleep_for(20ms);  // in the midst of it
+  EXPECT_EQ(engine.close(10s).to_string(), "ok");
+  here.fill(7);  // the memory is the user's
+  EXPECT_NE(far.rest(), "");
+  EXPECT_EQ(here.difference(7), "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Every, EngineRoutes, ::testing::ValuesIn(kRoutes),
                          [](const auto& param) { return std::string(param.param.name); });
 
