@@ -71,6 +71,9 @@ class Includes(unittest.TestCase):
             "include/linkspan/engine.hpp", '#include <vector>\n#include "linkspan/types.hpp"\n'
         )
         self.accepted("src/base/a.hpp", '#include "linkspan/types.hpp"\n')
+        self.refused("src/control/a.hpp", '#include "linkspan/engine.hpp"\n', "upwards (public)")
+        self.refused("src/copy/a.hpp", '#include "linkspan/store.hpp"\n', "upwards (public)")
+        self.accepted("src/control/a.hpp", '#include "linkspan/store.hpp"\n')
 
     def test_unknown(self):
         self.refused("src/base/a.cpp", '#include "a.hpp"\n', "no such file")

@@ -1,0 +1,159 @@
+// control/store/protocol.hpp - the bytes of PyTorch's TCPStore: requests and answers, both
+// dialects.
+//
+// The format was established from traces (tests/store_traces) of torch 2.11 and 1.13. A request is
+// a byte that says what, then its fields; numbers are little-endian, a key or value is a u64 length
+// and so many bytes, a list a u64 count and so many elements. A client of the current dialect
+// begins with `validate` and a magic number; the older one has no beginning and other numbers.
+// Parsing is incremental: what was read once is not looked at again, however slowly bytes come.
+// Threads: externally synchronised.
+// Invariants: no length that a peer tells is believed beyond Limits; memory grows with bytes that
+// came, never with a count that was only claimed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "linkspan/status.hpp"
+#include "linkspan/types.hpp"
+
+namespace linkspan::control::store {
+
+/// docs/security.md lists them. Those of a key, a value and a request are torch's own server's.
+struct Limits {
+  std::size_t key = std::size_t{8} << 10;
+  std::size_t value = std::size_t{8} << 20;
+  std::size_t fields = std::size_t{128} << 10;  ///< Keys or pairs of one request.
+  std::size_t message = std::size_t{64} << 20;  ///< One request, or one answer.
+  std::size_t entries = std::size_t{1} << 20;   ///< Keys and values in queues.
+  std::size_t stored = std::size_t{1} << 30;    ///< All of them together, kEntry for each.
+  std::size_t connections = 4096;
+  std::size_t buffered = std::size_t{512} << 20;  ///< For all connections, what they wait for too.
+  Duration silence = std::chrono::seconds(10);    ///< From connecting to the first byte.
+  Duration stall = std::chrono::seconds(30);      ///< For a request or an answer that has begun.
+};
+/// What a key, value or wait costs beside its bytes.
+inline constexpr std::size_t kEntry = 64;
+
+enum class Dialect : std::uint8_t { current, older };
+
+/// Numbers as on the wire, in the current dialect.
+enum class Op : std::uint8_t {
+  validate,
+  set,
+  compare_set,
+  get,
+  add,
+  check,
+  wait,
+  num_keys,
+  delete_key,
+  append,
+  multi_get,
+  multi_set,
+  cancel_wait,
+  ping,
+  queue_push,
+  queue_pop,
+  queue_length,
+  list_keys,
+};
+inline constexpr std::size_t kOps = 18;
+const char* name_of(Op op) noexcept;
+/// None: that dialect has no such request.
+std::optional<std::uint8_t> code_of(Op op, Dialect dialect) noexcept;
+
+inline constexpr std::uint32_t kMagic = 0x3C85F7CE;
+enum CheckAnswer : std::uint8_t { kReady = 0, kNotReady = 1 };
+enum WaitAnswer : std::uint8_t { kStopWaiting = 0, kWaitCanceled = 1 };
+
+struct Message {
+  std::vector<std::string> keys{}, values{};
+  std::int64_t number = 0;
+};
+struct Request : Message {
+  Op op = Op::validate;
+};
+
+void put_number(std::string& to, std::uint64_t value, std::size_t bytes);
+void put_text(std::string& to, std::string_view text);
+/// unsupported: that dialect has no such request.
+Result<std::string> encode(const Request& request, Dialect dialect);
+
+/// Bytes that came and were not read yet.
+class Buffer {
+ public:
+  void append(std::string_view bytes);
+  std::size_t size() const noexcept { return bytes_.size() - at_; }
+  /// The next bytes, at most size(); valid until append().
+  std::string_view take(std::size_t count) noexcept;
+  std::string_view peek(std::size_t count) const noexcept;
+
+ private:
+  std::string bytes_;
+  std::size_t at_ = 0;
+};
+
+/// One request's or answer's fields, read as they come.
+class MessageReader {
+ public:
+  static MessageReader of_request(Op op, const Limits& limits);
+  /// `keys`: of the request, whose answer may have as many values.
+  static MessageReader of_answer(Op op, std::size_t keys, const Limits& limits);
+
+  /// True: it is whole. corrupt: it passes a limit, and the connection is of no more use.
+  Result<bool> read(Buffer& from);
+  Message& message() noexcept { return message_; }
+  /// What it holds by now.
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  MessageReader(std::string_view shape, std::uint64_t repeat, const Limits& limits)
+      : shape_(shape), left_(repeat), limits_(&limits) {}
+  Result<bool> read_field(char kind, Buffer& from);
+  Result<bool> read_text(std::vector<std::string>& into, std::size_t limit, Buffer& from);
+
+  std::string_view shape_;  // as the table in protocol.cpp has it
+  std::size_t at_ = 0;      // in shape_
+  std::uint64_t left_;      // times that shape_ is still to come
+  const Limits* limits_;
+  std::optional<std::uint64_t> length_;  // of the text that is to come
+  std::size_t bytes_ = 0;
+  Message message_;
+};
+
+/// The requests of one connection, from its first byte.
+class RequestParser {
+ public:
+  /// Without a dialect the first bytes tell it.
+  explicit RequestParser(const Limits& limits, std::optional<Dialect> dialect = std::nullopt)
+      : limits_(&limits), dialect_(dialect) {}
+
+  void feed(std::string_view bytes) { buffer_.append(bytes); }
+  /// None: more bytes have to come first. corrupt: this is no client, or one beyond the limits.
+  Result<std::optional<Request>> next();
+  /// None: not decided yet.
+  std::optional<Dialect> dialect() const noexcept { return dialect_; }
+  /// A request has begun and is not whole.
+  bool midway() const noexcept { return buffer_.size() != 0 || reader_.has_value(); }
+  std::size_t bytes() const noexcept {
+    return buffer_.size() + (reader_ ? reader_->bytes() : std::size_t{0});
+  }
+  /// Of them, those which no next() has looked at.
+  std::size_t unread() const noexcept { return buffer_.size(); }
+
+ private:
+  bool greeted();
+
+  const Limits* limits_;
+  std::optional<Dialect> dialect_;
+  Buffer buffer_;
+  Op op_ = Op::validate;
+  std::optional<MessageReader> reader_;  // of op_
+};
+
+}  // namespace linkspan::control::store

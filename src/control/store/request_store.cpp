@@ -1,0 +1,167 @@
+#include "control/store/request_store.hpp"
+
+#include <poll.h>
+
+#include <utility>
+
+namespace linkspan {
+
+Store::~Store() = default;
+
+namespace control::store {
+namespace {
+
+/// Before a queue is looked at again whose value another one took.
+constexpr int kLostRaceMs = 1;
+
+Status refused(const char* what, std::size_t size, std::size_t limit) {
+  return {Code::invalid_argument, Scope::request,
+          std::string(what) + " of " + std::to_string(size) + " bytes: a store takes " +
+              std::to_string(limit)};
+}
+
+base::Deadline within(Duration time) { return base::Deadline::after(base::Clock::steady(), time); }
+
+}  // namespace
+
+Status not_there(const Store::Keys& keys) {
+  std::string which = keys.empty() ? "" : "\"" + keys.front().substr(0, 256) + "\"";
+  if (keys.size() > 1) which += " and " + std::to_string(keys.size() - 1) + " more";
+  return {Code::timed_out, Scope::request, "waited for " + which};
+}
+
+Result<Request> RequestStore::make(Op op, const Keys& keys, std::vector<std::string> values) const {
+  Request request;
+  request.op = op;
+  std::size_t bytes = 0;
+  if (keys.size() > limits_.fields)
+    return Status(Code::invalid_argument, Scope::request,
+                  std::to_string(keys.size()) + " keys: a store takes " +
+                      std::to_string(limits_.fields) + " at a time");
+  for (const std::string& key : keys) {
+    request.keys.push_back(prefix_ + key);
+    if (request.keys.back().size() > limits_.key)
+      return refused("a key", request.keys.back().size(), limits_.key);
+    bytes += request.keys.back().size() + kEntry;
+  }
+  for (const std::string& value : values) {
+    if (value.size() > limits_.value) return refused("a value", value.size(), limits_.value);
+    bytes += value.size() + kEntry;
+  }
+  if (bytes > limits_.message) return refused("keys and values", bytes, limits_.message);
+  request.values = std::move(values);
+  return request;
+}
+
+Result<Message> RequestStore::ask(Op op, std::string_view key, std::vector<std::string> values,
+                                  std::int64_t number) {
+  auto request = make(op, {std::string(key)}, std::move(values));
+  if (!request.ok()) return request.status();
+  request->number = number;
+  return exchange(*request, answer_deadline());
+}
+
+Status RequestStore::set(std::string_view key, std::string_view value) {
+  return ask(Op::set, key, {std::string(value)}).status();
+}
+
+Result<std::string> RequestStore::get(std::string_view key, Duration timeout) {
+  if (Status there = wait({std::string(key)}, timeout); !there.ok()) return there;
+  auto answer = ask(Op::get, key);
+  if (!answer.ok()) return answer.status();
+  return std::move(answer->values.at(0));
+}
+
+Result<std::int64_t> RequestStore::add(std::string_view key, std::int64_t amount) {
+  auto answer = ask(Op::add, key, {}, amount);
+  if (!answer.ok()) return answer.status();
+  return answer->number;
+}
+
+Status RequestStore::wait(const Keys& keys, Duration timeout) {
+  auto request = make(Op::wait, keys);
+  if (!request.ok()) return request.status();
+  if (keys.empty()) return {};
+  return await(request->keys, within(timeout));
+}
+
+Result<bool> RequestStore::check(const Keys& keys) {
+  auto request = make(Op::check, keys);
+  if (!request.ok()) return request.status();
+  if (keys.empty()) return true;
+  auto answer = exchange(*request, answer_deadline());
+  if (!answer.ok()) return answer.status();
+  return answer->number == kReady;
+}
+
+Result<bool> RequestStore::delete_key(std::string_view key) {
+  auto answer = ask(Op::delete_key, key);
+  if (!answer.ok()) return answer.status();
+  return answer->number != 0;
+}
+
+Result<std::string> RequestStore::compare_set(std::string_view key, std::string_view expected,
+                                              std::string_view desired) {
+  auto answer = ask(Op::compare_set, key, {std::string(expected), std::string(desired)});
+  if (!answer.ok()) return answer.status();
+  return std::move(answer->values.at(0));
+}
+
+Status RequestStore::append(std::string_view key, std::string_view value) {
+  return ask(Op::append, key, {std::string(value)}).status();
+}
+
+Result<std::vector<std::string>> RequestStore::multi_get(const Keys& keys, Duration timeout) {
+  auto request = make(Op::multi_get, keys);
+  if (!request.ok()) return request.status();
+  if (keys.empty()) return std::vector<std::string>();
+  if (Status there = await(request->keys, within(timeout)); !there.ok()) return there;
+  auto answer = exchange(*request, answer_deadline());
+  if (!answer.ok()) return answer.status();
+  return std::move(answer->values);
+}
+
+Status RequestStore::multi_set(const Keys& keys, const std::vector<std::string>& values) {
+  if (keys.size() != values.size())
+    return {
+        Code::invalid_argument, Scope::request,
+        std::to_string(keys.size()) + " keys with " + std::to_string(values.size()) + " values"};
+  auto request = make(Op::multi_set, keys, values);
+  if (!request.ok()) return request.status();
+  if (keys.empty()) return {};
+  return exchange(*request, answer_deadline()).status();
+}
+
+Result<std::int64_t> RequestStore::num_keys() {
+  Request request;
+  request.op = Op::num_keys;
+  auto answer = exchange(request, answer_deadline());
+  if (!answer.ok()) return answer.status();
+  return answer->number;
+}
+
+Status RequestStore::queue_push(std::string_view queue, std::string_view value) {
+  return ask(Op::queue_push, queue, {std::string(value)}).status();
+}
+
+Result<std::string> RequestStore::queue_pop(std::string_view queue, Duration timeout) {
+  const auto deadline = within(timeout);
+  for (;;) {
+    if (timeout > Duration::zero())
+      if (Status there = wait({std::string(queue)}, deadline.left()); !there.ok()) return there;
+    auto answer = ask(Op::queue_pop, queue);
+    if (!answer.ok()) return answer.status();
+    if (!answer->values.empty()) return std::move(answer->values.front());
+    if (deadline.passed()) return not_there({std::string(queue)});
+    ::poll(nullptr, 0, kLostRaceMs);
+  }
+}
+
+Result<std::int64_t> RequestStore::queue_length(std::string_view queue) {
+  auto answer = ask(Op::queue_length, queue);
+  if (!answer.ok()) return answer.status();
+  return answer->number;
+}
+
+}  // namespace control::store
+}  // namespace linkspan

@@ -1,0 +1,64 @@
+// control/store/request_store.hpp - linkspan::Store in terms of requests: what is common to all
+// kinds of store.
+//
+// A kind brings two things: exchange() has a request done and returns its answer, await() waits for
+// keys. What is asked of a server is, request by request, what torch's own client asks.
+// Threads: any thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "control/store/protocol.hpp"
+#include "linkspan/store.hpp"
+
+namespace linkspan::control::store {
+
+class RequestStore : public Store {
+ public:
+  Status set(std::string_view key, std::string_view value) final;
+  Result<std::string> get(std::string_view key, Duration timeout) final;
+  Result<std::int64_t> add(std::string_view key, std::int64_t amount) final;
+  Status wait(const Keys& keys, Duration timeout) final;
+  Result<bool> check(const Keys& keys) final;
+  Result<bool> delete_key(std::string_view key) final;
+  Result<std::string> compare_set(std::string_view key, std::string_view expected,
+                                  std::string_view desired) final;
+  Status append(std::string_view key, std::string_view value) final;
+  Result<std::vector<std::string>> multi_get(const Keys& keys, Duration timeout) final;
+  Status multi_set(const Keys& keys, const std::vector<std::string>& values) final;
+  Result<std::int64_t> num_keys() final;
+  Status queue_push(std::string_view queue, std::string_view value) final;
+  Result<std::string> queue_pop(std::string_view queue, Duration timeout) final;
+  Result<std::int64_t> queue_length(std::string_view queue) final;
+
+ protected:
+  /// `timeout`: for answers that depend on nobody else. `prefix`: of each key, as the server has
+  /// it.
+  RequestStore(Duration timeout, std::string prefix)
+      : timeout_(timeout), prefix_(std::move(prefix)) {}
+
+  virtual Result<Message> exchange(const Request& request, base::Deadline deadline) = 0;
+  /// Keys as the server has them.
+  virtual Status await(const Keys& keys, base::Deadline deadline) = 0;
+
+  base::Deadline answer_deadline() const {
+    return base::Deadline::after(base::Clock::steady(), timeout_);
+  }
+  const Limits& limits() const noexcept { return limits_; }
+
+ private:
+  Result<Request> make(Op op, const Keys& keys, std::vector<std::string> values = {}) const;
+  Result<Message> ask(Op op, std::string_view key, std::vector<std::string> values = {},
+                      std::int64_t number = 0);
+
+  const Duration timeout_;
+  const std::string prefix_;
+  const Limits limits_{};
+};
+
+/// timed_out, and which keys are missing: "/a", or the first of them and how many more.
+Status not_there(const Store::Keys& keys);
+
+}  // namespace linkspan::control::store

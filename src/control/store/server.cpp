@@ -1,0 +1,353 @@
+#include "control/store/server.hpp"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/post.hpp>
+#include <asio/steady_timer.hpp>
+#include <map>
+#include <set>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/mutex.hpp"
+#include "control/store/table.hpp"
+#include "control/store/tcp_socket.hpp"
+
+namespace linkspan::control::store {
+namespace {
+
+using asio::posix::stream_descriptor;
+
+constexpr int kAcceptsATurn = 16;
+constexpr std::size_t kRead = std::size_t{64} << 10;
+/// No more requests of a connection are done before it has taken its answers down to this.
+constexpr std::size_t kUnsent = std::size_t{1} << 20;
+/// Until what the kernel had no room for (fds, memory) is tried again.
+constexpr auto kPauseWhenFull = std::chrono::milliseconds(50);
+constexpr auto kLogPause = std::chrono::seconds(1);
+
+/// Server thread only.
+struct Connection {
+  Connection(asio::io_context& io, const Limits& limits, base::Fd fd)
+      : owner(std::move(fd)), socket(io), patience(io), parser(limits) {}
+  ~Connection() {
+    if (socket.is_open()) (void)socket.release();
+  }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  std::size_t unsent() const noexcept { return out.size() - sent; }
+  bool busy() const noexcept { return !has_spoken || parser.midway() || unsent() != 0; }
+
+  base::Fd owner;
+  stream_descriptor socket;  // its loan
+  asio::steady_timer patience;
+  RequestParser parser;
+  std::string out;
+  std::size_t sent = 0;  // of out
+  bool reading = false, writing = false, timed = false, has_spoken = false;
+  std::set<std::string> awaited;  // keys that are not there yet
+  std::size_t awaited_bytes = 0, counted = 0;
+};
+
+class AsioServer final : public Server {
+ public:
+  AsioServer(const Limits& limits, Log log)
+      : limits_(limits), log_(std::move(log)), acceptor_(io_), pause_(io_), table_(limits_) {}
+  AsioServer(const AsioServer&) = delete;
+  AsioServer& operator=(const AsioServer&) = delete;
+  ~AsioServer() override {
+    io_.stop();
+    if (thread_.joinable()) thread_.join();
+    connections_.clear();
+    if (acceptor_.is_open()) (void)acceptor_.release();
+  }
+
+  Status start(base::Fd listening) {
+    listening_ = std::move(listening);
+    if (Status status = watch(acceptor_, listening_.get()); !status.ok()) return status;
+    accept_next();
+    thread_ = std::jthread([this] { io_.run(); });
+    return {};
+  }
+
+  Status drain(base::Deadline deadline) override LINKSPAN_EXCLUDES(mutex_) {
+    const base::MutexLock lock(mutex_);
+    while (clients_ != 0) {
+      if (deadline.passed())
+        return {Code::timed_out, Scope::peer,
+                std::to_string(clients_) + " clients of the store had not finished"};
+      changed_.wait(mutex_, deadline);
+    }
+    return {};
+  }
+
+ private:
+  static Status watch(stream_descriptor& by, int fd) {
+    asio::error_code error;
+    by.assign(fd, error);
+    if (!error) return {};
+    return {Code::system, Scope::process, "epoll_ctl: " + error.message()};
+  }
+
+  void accept_next() {
+    acceptor_.async_wait(stream_descriptor::wait_read, [this](const asio::error_code& error) {
+      if (error) return;
+      for (int i = 0; i < kAcceptsATurn; ++i) {
+        base::Fd socket(
+            ::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        if (!socket.valid()) {
+          if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+            return accept_later();
+          break;
+        }
+        admit(std::move(socket));
+      }
+      accept_next();
+    });
+  }
+
+  void accept_later() {
+    pause_.expires_after(kPauseWhenFull);
+    pause_.async_wait([this](const asio::error_code& error) {
+      if (!error) accept_next();
+    });
+  }
+
+  void admit(base::Fd socket) {
+    if (connections_.size() >= limits_.connections)
+      return tell(std::to_string(limits_.connections) + " connections are open: no more");
+    prepare(socket);
+    const std::uint64_t id = ++last_id_;
+    Connection& each =
+        *connections_.emplace(id, std::make_unique<Connection>(io_, limits_, std::move(socket)))
+             .first->second;
+    if (const Status status = watch(each.socket, each.owner.get()); !status.ok())
+      return drop(id, status.what());
+    be_patient(id, each, true);
+    read_next(id, each);
+  }
+
+  /// A client that is connected and idle may stay so; one that is midway and gets no further may
+  /// not. `further`: since the last time.
+  void be_patient(std::uint64_t id, Connection& each, bool further) {
+    if (each.timed && !each.busy()) each.patience.cancel();
+    const bool restart = each.busy() && (further || !each.timed);
+    each.timed = each.busy();
+    if (!restart) return;
+    each.patience.expires_after(each.has_spoken ? limits_.stall : limits_.silence);
+    each.patience.async_wait([this, id](const asio::error_code& error) {
+      if (error || !connections_.contains(id)) return;
+      const Connection& late = *connections_.at(id);
+      if (!late.timed || late.patience.expiry() > std::chrono::steady_clock::now()) return;
+      if (!late.has_spoken && !late.parser.midway()) return drop(id, {});  // as torch 1.13's second
+      // Else the kernel would keep what it does not read.
+      const linger at_once{.l_onoff = 1, .l_linger = 0};
+      (void)::setsockopt(late.owner.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+      drop(id, late.unsent() != 0 ? "it does not read its answers"
+                                  : "a request that it began has no end");
+    });
+  }
+
+  void read_next(std::uint64_t id, Connection& each) {
+    if (each.reading || each.unsent() > kUnsent) return;
+    each.reading = true;
+    each.socket.async_wait(stream_descriptor::wait_read, [this, id](const asio::error_code& error) {
+      if (error || !connections_.contains(id)) return;
+      Connection& ready = *connections_.at(id);
+      ready.reading = false;
+      const ssize_t got = ::recv(ready.owner.get(), input_.data(), input_.size(), 0);
+      if (got < 0 && (errno == EAGAIN || errno == EINTR)) return read_next(id, ready);
+      if (got <= 0) return drop(id, {});
+      ready.parser.feed({input_.data(), static_cast<std::size_t>(got)});
+      go_on(id, ready);
+    });
+  }
+
+  /// Does what it asks as far as it takes the answers. The connection may be gone after it.
+  void go_on(std::uint64_t id, Connection& each) {
+    bool further = false, more = true;
+    for (;;) {
+      const std::size_t before = each.unsent();
+      if (!flush(each)) return drop(id, {});
+      further |= each.unsent() != before;
+      if (!more || each.unsent() > kUnsent) break;
+      while (more && each.unsent() <= kUnsent) {
+        auto request = each.parser.next();
+        if (!request.ok()) return drop(id, request.status().what());
+        more = request->has_value();
+        if (!more) break;
+        further = true;
+        if (!std::exchange(each.has_spoken, true)) count_client(1);
+        if (Status status = serve(id, each, *std::move(*request)); !status.ok())
+          return drop(id, status.what());
+      }
+    }
+    if (!count(each)) return drop(id, "all connections together buffer too much");
+    be_patient(id, each, further);
+    if (each.unsent() != 0) write_later(id, each);
+    read_next(id, each);
+  }
+
+  Status serve(std::uint64_t id, Connection& each, Request request) {
+    // Of torch 1.13: its wait has timed out there, and it no longer reads the answer.
+    if (each.parser.dialect() == Dialect::older) forget_wait(id, each);
+    if (request.op == Op::wait) return wait(id, each, request);
+    if (request.op == Op::cancel_wait) {
+      forget_wait(id, each);
+      each.out.push_back(static_cast<char>(kWaitCanceled));
+      return {};
+    }
+    const Op op = request.op;
+    std::vector<std::string> changed;
+    if (changes(op) && op != Op::delete_key && op != Op::queue_pop) changed = request.keys;
+    auto answer = table_.apply(std::move(request));
+    if (!answer.ok()) return answer.status();
+    each.out += *answer;
+    for (const std::string& key : changed) wake(key, op == Op::queue_push);
+    return {};
+  }
+
+  /// A second wait takes the first one's place.
+  Status wait(std::uint64_t id, Connection& each, const Request& request) {
+    forget_wait(id, each);
+    for (const std::string& key : request.keys)
+      if (!table_.has(key) && each.awaited.insert(key).second) {
+        waiting_[key].insert(id);
+        each.awaited_bytes += 2 * (key.size() + kEntry);
+      }
+    if (each.awaited.empty()) each.out.push_back(static_cast<char>(kStopWaiting));
+    return {};
+  }
+
+  void forget_wait(std::uint64_t id, Connection& each) {
+    for (const std::string& key : each.awaited) {
+      const auto found = waiting_.find(key);
+      found->second.erase(id);
+      if (found->second.empty()) waiting_.erase(found);
+    }
+    each.awaited.clear();
+    each.awaited_bytes = 0;
+  }
+
+  /// A value of a queue is for one: the first to come of those who wait for nothing else.
+  void wake(const std::string& key, bool only_one) {
+    const auto found = waiting_.find(key);
+    if (found == waiting_.end() || !table_.has(key)) return;
+    while (!found->second.empty()) {
+      const std::uint64_t id = *found->second.begin();
+      found->second.erase(found->second.begin());
+      Connection& waits = *connections_.at(id);
+      waits.awaited.erase(key);
+      waits.awaited_bytes -= 2 * (key.size() + kEntry);
+      if (!waits.awaited.empty()) continue;
+      waits.out.push_back(static_cast<char>(kStopWaiting));
+      // Not now: it may be the one whose requests are being done.
+      asio::post(io_, [this, id] {
+        if (connections_.contains(id)) go_on(id, *connections_.at(id));
+      });
+      if (only_one) break;
+    }
+    if (found->second.empty()) waiting_.erase(found);
+  }
+
+  /// False: nobody is there to read it.
+  static bool flush(Connection& each) {
+    while (each.unsent() != 0) {
+      const ssize_t sent =
+          ::send(each.owner.get(), each.out.data() + each.sent, each.unsent(), MSG_NOSIGNAL);
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent < 0) return errno == EAGAIN;
+      each.sent += static_cast<std::size_t>(sent);
+    }
+    each.sent = 0;
+    each.out.clear();
+    if (each.out.capacity() > kRead) each.out.shrink_to_fit();
+    return true;
+  }
+
+  void write_later(std::uint64_t id, Connection& each) {
+    if (std::exchange(each.writing, true)) return;
+    each.socket.async_wait(stream_descriptor::wait_write,
+                           [this, id](const asio::error_code& error) {
+                             if (error || !connections_.contains(id)) return;
+                             Connection& ready = *connections_.at(id);
+                             ready.writing = false;
+                             go_on(id, ready);
+                           });
+  }
+
+  bool count(Connection& each) {
+    const std::size_t now = each.parser.bytes() + each.out.size() + each.awaited_bytes;
+    buffered_ = buffered_ - std::exchange(each.counted, now) + now;
+    return buffered_ <= limits_.buffered;
+  }
+
+  void drop(std::uint64_t id, const std::string& why) {
+    const auto found = connections_.find(id);
+    forget_wait(id, *found->second);
+    buffered_ -= found->second->counted;
+    const bool counted = found->second->has_spoken;
+    connections_.erase(found);
+    if (counted) count_client(-1);
+    if (!why.empty()) tell("a connection was closed: " + why);
+  }
+
+  void count_client(int change) LINKSPAN_EXCLUDES(mutex_) {
+    const base::MutexLock lock(mutex_);
+    clients_ += change;
+    changed_.notify_all();
+  }
+
+  void tell(const std::string& what) {
+    if (!log_) return;
+    const base::Time now = base::Clock::steady().now();
+    if (told_ != base::Time() && now - told_ < kLogPause) {
+      ++untold_;
+      return;
+    }
+    told_ = now;
+    const std::size_t more = std::exchange(untold_, 0);
+    log_("store: " + what + (more == 0 ? "" : " (and " + std::to_string(more) + " more)"));
+  }
+
+  const Limits limits_;
+  const Log log_;
+  asio::io_context io_{1};
+  // Of the server's thread, until it is joined:
+  base::Fd listening_;
+  stream_descriptor acceptor_;  // its loan
+  asio::steady_timer pause_;
+  Table table_;
+  std::map<std::uint64_t, std::unique_ptr<Connection>> connections_;
+  std::map<std::string, std::set<std::uint64_t>> waiting_;  // by key, who waits for it
+  std::uint64_t last_id_ = 0;
+  std::size_t buffered_ = 0;
+  base::Time told_{};
+  std::size_t untold_ = 0;
+  std::array<char, kRead> input_{};
+
+  base::Mutex mutex_;
+  base::Condition changed_;
+  int clients_ LINKSPAN_GUARDED_BY(mutex_) = 0;
+  std::jthread thread_;  // last: it uses all of the above
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Server>> Server::start(base::Fd listening, const Limits& limits, Log log) {
+  try {
+    auto server = std::make_unique<AsioServer>(limits, std::move(log));
+    if (Status status = server->start(std::move(listening)); !status.ok()) return status;
+    return std::unique_ptr<Server>(std::move(server));
+  } catch (const std::system_error& error) {  // of Asio, of the thread
+    return Status(Code::system, Scope::process, std::string("no event loop: ") + error.what());
+  }
+}
+
+}  // namespace linkspan::control::store

@@ -1,0 +1,184 @@
+#include "control/store/tcp_socket.hpp"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+
+#include <array>
+#include <cstring>
+#include <memory>
+
+namespace linkspan::control::store {
+namespace {
+
+const sockaddr* raw(const TcpAddress& address) {
+  return reinterpret_cast<const sockaddr*>(&address.raw);
+}
+
+Result<base::Fd> new_socket(const TcpAddress& address) {
+  return base::Fd::from(
+      "socket", ::socket(address.raw.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+Status failed(const std::string& what, int error, Code code) {
+  return {code, Scope::peer, what + ": " + std::generic_category().message(error)};
+}
+
+/// False: the deadline has passed.
+bool wait_for(const base::Fd& socket, short events, base::Deadline deadline) {
+  pollfd ready{.fd = socket.get(), .events = events, .revents = 0};
+  return ::poll(&ready, 1, deadline.left_ms()) > 0 || !deadline.passed();
+}
+
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+}  // namespace
+
+bool TcpAddress::is_loopback() const noexcept {
+  if (raw.ss_family == AF_INET) {
+    sockaddr_in four{};
+    std::memcpy(&four, &raw, sizeof four);
+    return ntohl(four.sin_addr.s_addr) >> 24 == 127;
+  }
+  sockaddr_in6 six{};
+  std::memcpy(&six, &raw, sizeof six);
+  return raw.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&six.sin6_addr);
+}
+
+std::uint16_t TcpAddress::port() const noexcept {
+  sockaddr_in four{};  // the port lies where sockaddr_in6 has it
+  std::memcpy(&four, &raw, sizeof four);
+  return ntohs(four.sin_port);
+}
+
+std::string TcpAddress::to_string() const {
+  std::array<char, NI_MAXHOST> host{};
+  if (::getnameinfo(store::raw(*this), bytes, host.data(), host.size(), nullptr, 0,
+                    NI_NUMERICHOST) != 0)
+    return "?";
+  const std::string name = host.data();
+  return (raw.ss_family == AF_INET6 ? "[" + name + "]" : name) + ":" + std::to_string(port());
+}
+
+Result<std::vector<TcpAddress>> resolve(const std::string& host, std::uint16_t port) {
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  wanted.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found);
+  if (error != 0)
+    return Status(Code::not_found, Scope::request,
+                  "host \"" + host + "\": " + ::gai_strerror(error));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
+  std::vector<TcpAddress> out;
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    if (each->ai_family != AF_INET && each->ai_family != AF_INET6) continue;
+    TcpAddress address;
+    address.bytes = each->ai_addrlen;
+    std::memcpy(&address.raw, each->ai_addr, each->ai_addrlen);
+    out.push_back(address);
+  }
+  if (out.empty())
+    return Status(Code::not_found, Scope::request, "host \"" + host + "\" has no IP address");
+  return out;
+}
+
+Status is_local(const TcpAddress& address) {
+  auto socket = new_socket(address);
+  if (!socket.ok()) return socket.status();
+  TcpAddress any_port = address;
+  constexpr std::uint16_t kAny = 0;
+  std::memcpy(reinterpret_cast<char*>(&any_port.raw) + offsetof(sockaddr_in, sin_port), &kAny,
+              sizeof kAny);
+  if (::bind(socket->get(), raw(any_port), any_port.bytes) == 0) return {};
+  return failed("bind to " + address.to_string(), errno, Code::not_found);
+}
+
+Result<base::Fd> listen_at(const TcpAddress& address) {
+  auto socket = new_socket(address);
+  if (!socket.ok()) return socket;
+  const int yes = 1;  // of an earlier server's connections some may linger
+  (void)::setsockopt(socket->get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  const bool bound = ::bind(socket->get(), raw(address), address.bytes) == 0;
+  if (bound && ::listen(socket->get(), SOMAXCONN) == 0) return socket;
+  const int error = errno;
+  return failed("listen at " + address.to_string(), error,
+                error == EADDRINUSE      ? Code::busy
+                : error == EADDRNOTAVAIL ? Code::not_found
+                : error == EACCES        ? Code::permission_denied
+                                         : Code::system);
+}
+
+Result<TcpAddress> address_of(const base::Fd& socket) {
+  TcpAddress address;
+  address.bytes = sizeof address.raw;
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address.raw), &address.bytes) != 0)
+    return failed("getsockname", errno, Code::system);
+  return address;
+}
+
+Result<base::Fd> connect_to(const TcpAddress& address, base::Deadline deadline) {
+  auto socket = new_socket(address);
+  if (!socket.ok()) return socket;
+  const std::string what = "connect to " + address.to_string();
+  if (::connect(socket->get(), raw(address), address.bytes) != 0) {
+    if (errno != EINPROGRESS) return failed(what, errno, Code::unreachable);
+    pollfd ready{.fd = socket->get(), .events = POLLOUT, .revents = 0};
+    while (::poll(&ready, 1, deadline.left_ms()) <= 0)
+      if (deadline.passed()) return Status(Code::timed_out, Scope::peer, what + ": no answer");
+    int error = 0;
+    socklen_t bytes = sizeof error;
+    (void)::getsockopt(socket->get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
+    if (error != 0) return failed(what, error, Code::unreachable);
+  }
+  // A port among those that the kernel gives out may have become ours: then we met ourselves.
+  const auto ours = address_of(*socket);
+  if (ours.ok() && ours->to_string() == address.to_string())
+    return Status(Code::unreachable, Scope::peer, what + ": nobody listens");
+  prepare(*socket);
+  return socket;
+}
+
+void prepare(const base::Fd& socket) noexcept {
+  const int yes = 1;
+  (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+}
+
+Status send_all(const base::Fd& socket, std::string_view bytes, base::Deadline deadline) {
+  while (!bytes.empty()) {
+    const ssize_t sent = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(sent));
+    } else if (!would_block(errno)) {
+      return failed("the store's server has gone", errno, Code::disconnected);
+    } else if (!wait_for(socket, POLLOUT, deadline)) {
+      return {Code::timed_out, Scope::peer, "the store's server takes no more bytes"};
+    }
+  }
+  return {};
+}
+
+Result<std::string> receive_some(const base::Fd& socket, std::size_t most,
+                                 base::Deadline deadline) {
+  std::string bytes(most, '\0');
+  for (;;) {
+    const ssize_t got = ::recv(socket.get(), bytes.data(), bytes.size(), 0);
+    if (got > 0) {
+      bytes.resize(static_cast<std::size_t>(got));
+      return bytes;
+    }
+    if (got == 0)
+      return Status(
+          Code::disconnected, Scope::peer,
+          "the store's server has closed the connection: it has ended, or refused what it "
+          "was asked");
+    if (!would_block(errno))
+      return failed("the store's server has gone", errno, Code::disconnected);
+    if (!wait_for(socket, POLLIN, deadline))
+      return Status(Code::timed_out, Scope::peer, "the store's server has not answered");
+  }
+}
+
+}  // namespace linkspan::control::store

@@ -1,0 +1,46 @@
+// control/store/tcp_socket.hpp - TCP sockets of a store: where they listen and connect, and bytes
+// through them by a deadline.
+//
+// Names are resolved by the system, which takes its own time; numbers and "localhost" take none.
+// Threads: any thread.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/fd.hpp"
+
+namespace linkspan::control::store {
+
+struct TcpAddress {
+  sockaddr_storage raw{};
+  socklen_t bytes = 0;
+
+  bool is_loopback() const noexcept;
+  std::uint16_t port() const noexcept;
+  std::string to_string() const;  ///< "127.0.0.1:9998", "[::1]:9998"
+};
+
+/// At least one. not_found: nobody of that name.
+Result<std::vector<TcpAddress>> resolve(const std::string& host, std::uint16_t port);
+/// not_found: it is not an address of this machine.
+Status is_local(const TcpAddress& address);
+/// busy: somebody listens there. not_found: as is_local().
+Result<base::Fd> listen_at(const TcpAddress& address);
+Result<TcpAddress> address_of(const base::Fd& socket);
+/// unreachable: nobody accepts there, now.
+Result<base::Fd> connect_to(const TcpAddress& address, base::Deadline deadline);
+/// For a socket that was accepted as well. No failure of it is one of the connection.
+void prepare(const base::Fd& socket) noexcept;
+
+/// All of it. disconnected, timed_out: nobody knows how much of it arrived.
+Status send_all(const base::Fd& socket, std::string_view bytes, base::Deadline deadline);
+/// At least one byte, and what else is there up to `most`. disconnected: the other side has closed.
+Result<std::string> receive_some(const base::Fd& socket, std::size_t most, base::Deadline deadline);
+
+}  // namespace linkspan::control::store

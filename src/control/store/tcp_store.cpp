@@ -1,0 +1,339 @@
+// The network form of a Store: a client, and beside it the server if this side was first.
+#include <poll.h>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "base/fork.hpp"
+#include "base/mutex.hpp"
+#include "base/process.hpp"
+#include "control/store/request_store.hpp"
+#include "control/store/server.hpp"
+#include "control/store/tcp_socket.hpp"
+#include "control/store/turns.hpp"
+
+namespace linkspan {
+namespace control::store {
+namespace {
+
+using base::Deadline;
+
+/// What torch puts before each key, and where it counts its workers, without that.
+constexpr const char* kPrefix = "/";
+constexpr const char* kWorkers = "init/";
+constexpr std::size_t kRead = std::size_t{64} << 10;
+/// Until somebody is looked for again who does not serve yet, or workers are counted again.
+constexpr int kPauseMs = 10;
+/// For the answer to a cancelled wait, which depends on the server only.
+constexpr auto kCancel = std::chrono::seconds(5);
+constexpr auto kLinger = std::chrono::seconds(5);
+
+Deadline within(Duration time) { return Deadline::after(base::Clock::steady(), time); }
+
+void pause(Deadline deadline) { ::poll(nullptr, 0, std::min(kPauseMs, deadline.left_ms())); }
+
+/// One connection. A failure in the midst of an answer is its end.
+class Client {
+ public:
+  Client(base::Fd socket, Dialect dialect) : socket_(std::move(socket)), dialect_(dialect) {}
+
+  Dialect dialect() const noexcept { return dialect_; }
+  const base::Fd& socket() const noexcept { return socket_; }
+
+  Status send(const Request& request, Deadline deadline) {
+    auto bytes = encode(request, dialect_);
+    if (!bytes.ok()) return bytes.status();
+    return send_all(socket_, *bytes, deadline);
+  }
+  Result<Message> receive(Op op, std::size_t keys, const Limits& limits, Deadline deadline) {
+    MessageReader reader = MessageReader::of_answer(op, keys, limits);
+    for (;;) {
+      auto whole = reader.read(input_);
+      if (!whole.ok()) return whole.status();
+      if (*whole) return std::move(reader.message());
+      auto more = receive_some(socket_, kRead, deadline);
+      if (!more.ok()) return more.status();
+      input_.append(*more);
+    }
+  }
+
+ private:
+  base::Fd socket_;
+  Dialect dialect_;
+  Buffer input_;
+};
+
+/// Greets, and has a first answer. disconnected: that server does not understand this dialect, or
+/// has ended.
+Result<Client> greet(base::Fd socket, Dialect dialect, const Limits& limits, Deadline deadline) {
+  Client client(std::move(socket), dialect);
+  Request first;
+  if (dialect == Dialect::current) {
+    // An older server takes these ten bytes for a `set` whose key has more bytes than there can be:
+    // it hangs up. Hence the high bits, and hence one send.
+    first.op = Op::ping;
+    first.number = 0xffffff | static_cast<std::int64_t>(base::random_u64() & 0xff) << 24;
+    std::string bytes(1, '\0');
+    put_number(bytes, kMagic, 4);
+    bytes += *encode(first, dialect);
+    if (Status sent = send_all(client.socket(), bytes, deadline); !sent.ok()) return sent;
+  } else {
+    first.op = Op::num_keys;
+    if (Status sent = client.send(first, deadline); !sent.ok()) return sent;
+  }
+  auto answer = client.receive(first.op, 0, limits, deadline);
+  if (!answer.ok()) return answer.status();
+  if (dialect == Dialect::current && answer->number != first.number)
+    return Status(Code::corrupt, Scope::peer, "what answers there is no TCPStore");
+  return client;
+}
+
+/// unreachable: nobody listens, now.
+Result<Client> meet(const std::vector<TcpAddress>& addresses, StoreDialect wish,
+                    const Limits& limits, Deadline deadline) {
+  Status last;
+  for (const TcpAddress& address : addresses) {
+    const auto attempt = [&](Dialect dialect) -> Result<Client> {
+      auto socket = connect_to(address, deadline);
+      if (!socket.ok()) return socket.status();
+      return greet(*std::move(socket), dialect, limits, deadline);
+    };
+    auto client = attempt(wish == StoreDialect::older ? Dialect::older : Dialect::current);
+    if (!client.ok() && client.status().code() == Code::disconnected &&
+        wish == StoreDialect::detect)
+      client = attempt(Dialect::older);
+    if (client.ok()) return client;
+    last = client.status();
+    if (last.code() != Code::unreachable) return last;
+  }
+  return last;
+}
+
+class TcpStore final : public RequestStore {
+ public:
+  explicit TcpStore(const TcpStoreOptions& options)
+      : RequestStore(options.timeout, kPrefix), options_(options) {}
+  TcpStore(const TcpStore&) = delete;
+  TcpStore& operator=(const TcpStore&) = delete;
+  ~TcpStore() override { (void)shut(kLinger); }
+
+  Status open(Deadline deadline) {
+    auto addresses = resolve(options_.host, options_.port);
+    if (!addresses.ok()) return addresses.status();
+    addresses_ = *std::move(addresses);
+    Status status = settle(deadline);
+    if (!status.ok() || options_.workers == 0) return status;
+    return count_workers(deadline);
+  }
+
+  std::string address() const override { return "tcp:" + addresses_.front().to_string(); }
+  bool serves() const override { return serving_; }
+  Status close(Duration timeout) override { return shut(timeout); }
+
+ protected:
+  Result<Message> exchange(const Request& request, Deadline deadline) override {
+    const auto turn = turns_.take(deadline);
+    if (Status ready = be_ready(turn, deadline); !ready.ok()) return ready;
+    if (Status sent = client_->send(request, deadline); !sent.ok())
+      return sent.code() == Code::unsupported ? sent : ended(sent);
+    auto answer = client_->receive(request.op, request.keys.size(), limits(), deadline);
+    if (!answer.ok()) return ended(answer.status());
+    return answer;
+  }
+
+  Status await(const Keys& keys, Deadline deadline) override {
+    const auto turn = turns_.take(deadline);
+    if (Status ready = be_ready(turn, answer_deadline()); !ready.ok()) return ready;
+    Request request;
+    request.op = Op::wait;
+    request.keys = keys;
+    if (Status sent = client_->send(request, answer_deadline()); !sent.ok()) return ended(sent);
+    auto answer = client_->receive(Op::wait, 0, limits(), deadline);
+    if (answer.ok()) return {};
+    if (answer.status().code() != Code::timed_out) return ended(answer.status());
+    if (client_->dialect() == Dialect::older) {
+      // It knows no way to take a wait back: the connection goes, and the next call brings another.
+      replace(std::nullopt);
+      return not_there(keys);
+    }
+    return cancel_wait(keys);
+  }
+
+ private:
+  /// Connects, or serves and connects.
+  Status settle(Deadline deadline) {
+    for (;;) {
+      if (options_.role != StoreRole::serve) {
+        auto met = meet(addresses_, options_.dialect, limits(), deadline);
+        if (met.ok()) {
+          replace(*std::move(met));
+          return {};
+        }
+        const Code code = met.status().code();
+        if ((code != Code::unreachable && code != Code::disconnected) ||
+            (deadline.passed() && options_.role == StoreRole::connect))
+          return met.status();
+      }
+      if (options_.role != StoreRole::connect) {
+        Status served = serve(deadline);
+        const bool again = served.code() == Code::busy || served.code() == Code::not_found;
+        if (served.ok() || !again || options_.role == StoreRole::serve || deadline.passed())
+          return served;
+      }
+      pause(deadline);
+    }
+  }
+
+  /// busy, not_found: as listen_at().
+  Status serve(Deadline deadline) {
+    // "localhost" may be ::1 first, where there is no IPv6.
+    const auto ours = std::find_if(addresses_.begin(), addresses_.end(),
+                                   [](const TcpAddress& each) { return is_local(each).ok(); });
+    if (ours == addresses_.end()) return is_local(addresses_.front());
+    const TcpAddress at = *ours;
+    if (!at.is_loopback() && !options_.insecure)
+      return {Code::permission_denied, Scope::request,
+              "a store at " + at.to_string() +
+                  " would be open to everybody who reaches it: TcpStoreOptions::insecure says that "
+                  "this is meant"};
+    auto socket = listen_at(at);
+    if (!socket.ok()) return socket.status();
+    auto bound = address_of(*socket);
+    if (!bound.ok()) return bound.status();
+    auto server = Server::start(*std::move(socket), limits(), options_.log);
+    if (!server.ok()) return server.status();
+    addresses_ = {*bound};
+    auto met = meet(addresses_, StoreDialect::current, limits(), deadline);
+    if (!met.ok()) return met.status();
+    server_ = *std::move(server);
+    serving_ = true;
+    replace(*std::move(met));
+    return {};
+  }
+
+  Status count_workers(Deadline deadline) {
+    Request request;
+    request.op = Op::add;
+    request.keys = {kWorkers};
+    for (request.number = 1;; request.number = 0) {
+      auto come = exchange(request, deadline);
+      if (!come.ok()) return come.status();
+      if (!serving_ || come->number >= options_.workers) return {};
+      if (deadline.passed())
+        return {Code::timed_out, Scope::peer,
+                std::to_string(come->number) + " of " + std::to_string(options_.workers) +
+                    " workers have come"};
+      pause(deadline);
+    }
+  }
+
+  Status cancel_wait(const Keys& keys) {
+    Request request;
+    request.op = Op::cancel_wait;
+    const Deadline deadline = within(kCancel);
+    if (Status sent = client_->send(request, deadline); !sent.ok()) return ended(sent);
+    for (bool there = false;; there = true) {
+      auto answer = client_->receive(Op::cancel_wait, 0, limits(), deadline);
+      if (!answer.ok()) return ended(answer.status());
+      if (answer->number == kWaitCanceled) return there ? Status() : not_there(keys);
+      if (there)
+        return ended({Code::corrupt, Scope::peer, "the store's server answers a wait twice"});
+    }
+  }
+
+  /// With the turn: that there is a connection, if there can be one.
+  Status be_ready(const Turns::Turn& turn, Deadline deadline) LINKSPAN_EXCLUDES(mutex_) {
+    if (fork_.forked())
+      return {Code::invalid_argument, Scope::request,
+              "this Store is the parent's: a forked child opens its own"};
+    if (!turn)
+      return {Code::timed_out, Scope::request, "other calls of this Store take the whole time"};
+    {
+      const base::MutexLock lock(mutex_);
+      if (closing_) return closed();
+    }
+    if (!failure_.ok()) return failure_;
+    if (client_) return {};
+    auto met = meet(addresses_, StoreDialect::older, limits(), deadline);
+    if (!met.ok()) return ended(met.status());
+    replace(*std::move(met));
+    return {};
+  }
+
+  static Status closed() { return {Code::canceled, Scope::request, "the Store is closed"}; }
+
+  /// The connection is of no more use, and all later calls say why.
+  Status ended(const Status& why) LINKSPAN_EXCLUDES(mutex_) {
+    replace(std::nullopt);
+    {
+      const base::MutexLock lock(mutex_);
+      if (closing_) return closed();
+    }
+    const bool overdue = why.code() == Code::timed_out;
+    failure_ = Status(why.code() == Code::corrupt ? Code::corrupt : Code::disconnected, Scope::peer,
+                      overdue ? "given up when an answer was overdue" : why.what());
+    return overdue ? why : failure_;
+  }
+
+  void replace(std::optional<Client> by) LINKSPAN_EXCLUDES(mutex_) {
+    std::optional<Client> old = std::exchange(client_, std::move(by));
+    const base::MutexLock lock(mutex_);
+    shown_ = client_ ? client_->socket().get() : -1;
+    old.reset();  // not before close() can no longer see its number
+  }
+
+  Status shut(Duration timeout) LINKSPAN_EXCLUDES(mutex_) {
+    if (fork_.forked()) {
+      (void)server_.release();  // its thread is the parent's, and would be joined for ever
+      return {};
+    }
+    const Deadline deadline = within(timeout);
+    {
+      const base::MutexLock lock(mutex_);
+      if (std::exchange(closing_, true)) return {};
+      if (shown_ >= 0) ::shutdown(shown_, SHUT_RDWR);
+    }
+    const auto turn = turns_.take(within(kCancel));
+    if (turn) replace(std::nullopt);
+    if (server_ == nullptr) return {};
+    Status drained = server_->drain(deadline);
+    server_.reset();
+    return drained;
+  }
+
+  const TcpStoreOptions options_;
+  const base::ForkWatch fork_;
+  std::vector<TcpAddress> addresses_;  // not changed once it is open, and neither is the next
+  bool serving_ = false;
+  std::unique_ptr<Server> server_;
+  Turns turns_;
+  // By whose turn it is:
+  std::optional<Client> client_;
+  Status failure_;
+
+  base::Mutex mutex_;
+  int shown_ LINKSPAN_GUARDED_BY(mutex_) = -1;  // client_'s socket, for close()
+  bool closing_ LINKSPAN_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+}  // namespace control::store
+
+Result<std::unique_ptr<Store>> open_tcp_store(const TcpStoreOptions& options) {
+  const auto refuse = [](const char* why) -> Result<std::unique_ptr<Store>> {
+    return Status(Code::invalid_argument, Scope::request, why);
+  };
+  if (options.timeout <= Duration::zero()) return refuse("a timeout that is not positive");
+  if (options.port == 0 && options.role != StoreRole::serve)
+    return refuse("port 0 is for who serves: nobody could find it");
+  auto store = std::make_unique<control::store::TcpStore>(options);
+  const auto deadline = base::Deadline::after(base::Clock::steady(), options.timeout);
+  if (Status status = store->open(deadline); !status.ok()) {
+    (void)store->close(Duration::zero());
+    return status;
+  }
+  return std::unique_ptr<Store>(std::move(store));
+}
+
+}  // namespace linkspan

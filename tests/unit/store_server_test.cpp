@@ -1,0 +1,251 @@
+// The server before clients that mean no good, or know no better.
+#include "control/store/server.hpp"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <future>
+#include <stdexcept>
+
+#include "base/mutex.hpp"
+#include "control/store/tcp_socket.hpp"
+
+namespace linkspan::control::store {
+namespace {
+
+using namespace std::chrono_literals;
+using namespace std::string_literals;
+
+base::Deadline within(Duration time) { return base::Deadline::after(base::Clock::steady(), time); }
+
+template <class T>
+T must(Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.status().to_string());
+  return *std::move(result);
+}
+
+std::string bytes_of(Op op, std::vector<std::string> keys = {},
+                     std::vector<std::string> values = {}, std::int64_t number = 0,
+                     Dialect dialect = Dialect::current) {
+  Request request;
+  request.op = op;
+  request.keys = std::move(keys);
+  request.values = std::move(values);
+  request.number = number;
+  return must(encode(request, dialect));
+}
+
+std::string hello() {
+  std::string out(1, '\0');
+  put_number(out, kMagic, 4);
+  return out + bytes_of(Op::ping, {}, {}, 7);
+}
+const std::string kPong = "\7\0\0\0"s;
+
+class StoreServer : public ::testing::Test {
+ protected:
+  void serve(const Limits& limits) {
+    base::Fd socket = must(listen_at(must(resolve("127.0.0.1", 0)).front()));
+    at_ = must(address_of(socket));
+    server_ = must(Server::start(std::move(socket), limits, [this](std::string_view line) {
+      const base::MutexLock lock(mutex_);
+      log_ += std::string(line) + "\n";
+    }));
+  }
+  std::string log() LINKSPAN_EXCLUDES(mutex_) {
+    const base::MutexLock lock(mutex_);
+    return log_;
+  }
+
+  base::Fd connect() { return must(connect_to(at_, within(10s))); }
+  static void say(const base::Fd& socket, const std::string& bytes) {
+    ASSERT_TRUE(send_all(socket, bytes, within(10s)).ok());
+  }
+  /// What comes, up to `count` bytes; less: the server has closed it.
+  static std::string hear(const base::Fd& socket, std::size_t count) {
+    std::string all;
+    while (all.size() < count) {
+      auto more = receive_some(socket, count - all.size(), within(10s));
+      if (!more.ok()) return all + (more.status().code() == Code::disconnected ? "" : "(late)");
+      all += *more;
+    }
+    return all;
+  }
+  static std::string ask(const base::Fd& socket, const std::string& bytes, std::size_t count) {
+    say(socket, bytes);
+    return hear(socket, count);
+  }
+  /// A new client is served: the server as a whole is well.
+  void expect_well() {
+    const base::Fd client = connect();
+    EXPECT_EQ(ask(client, hello(), 4), kPong) << log();
+  }
+  static bool closed(const base::Fd& socket) { return hear(socket, 1).empty(); }
+
+  TcpAddress at_;
+  base::Mutex mutex_;
+  std::string log_ LINKSPAN_GUARDED_BY(mutex_);
+  std::unique_ptr<Server> server_;  // last: it writes to the log
+};
+
+TEST_F(StoreServer, BothDialectsSeeTheSameKeys) {
+  serve({});
+  const base::Fd now = connect(), older = connect();
+  EXPECT_EQ(ask(now, hello() + bytes_of(Op::add, {"n"}, {}, 5), 12), kPong + "\5\0\0\0\0\0\0\0"s);
+  const auto old = [](Op op, std::vector<std::string> keys, std::vector<std::string> values = {},
+                      std::int64_t number = 0) {
+    return bytes_of(op, std::move(keys), std::move(values), number, Dialect::older);
+  };
+  // Its first request is a `set`, which also begins with a zero, and comes byte by byte.
+  for (const char each : old(Op::set, {"k"}, {"v"})) say(older, std::string(1, each));
+  EXPECT_EQ(ask(older, old(Op::add, {"n"}, {}, 1), 8), "\6\0\0\0\0\0\0\0"s);
+  EXPECT_EQ(ask(now, bytes_of(Op::get, {"k"}), 9), "\1\0\0\0\0\0\0\0v"s);
+}
+
+TEST_F(StoreServer, AnOlderClientsForgottenWaitIsNotAnswered) {
+  serve({});
+  const base::Fd older = connect(), other = connect();
+  say(older, bytes_of(Op::wait, {"a"}, {}, 0, Dialect::older));
+  EXPECT_EQ(ask(older, bytes_of(Op::num_keys, {}, {}, 0, Dialect::older), 8), std::string(8, '\0'));
+  EXPECT_EQ(ask(other, hello() + bytes_of(Op::add, {"a"}, {}, 1), 12).size(), 12u);
+  EXPECT_EQ(ask(older, bytes_of(Op::num_keys, {}, {}, 0, Dialect::older), 8), "\1\0\0\0\0\0\0\0"s);
+}
+
+TEST_F(StoreServer, WaitsAreAnsweredOnceAndCancelled) {
+  serve({});
+  const base::Fd a = connect(), b = connect(), c = connect();
+  EXPECT_EQ(ask(a, hello() + bytes_of(Op::wait, {"x", "y", "x"}), 4), kPong);
+  EXPECT_EQ(ask(b, hello() + bytes_of(Op::wait, {"x"}) + bytes_of(Op::cancel_wait), 5),
+            kPong + "\1"s);
+  EXPECT_EQ(ask(c, hello() + bytes_of(Op::add, {"x"}, {}, 1), 12).size(), 12u);
+  EXPECT_EQ(ask(c, bytes_of(Op::compare_set, {"y"}, {"", "1"}), 9).size(), 9u);
+  EXPECT_EQ(ask(a, bytes_of(Op::ping, {}, {}, 7), 5), "\0"s + kPong);
+  EXPECT_EQ(ask(b, bytes_of(Op::ping, {}, {}, 7), 4), kPong) << "a wait that was taken back";
+  EXPECT_EQ(ask(a, bytes_of(Op::cancel_wait), 1), "\1"s) << "without a wait";
+}
+
+TEST_F(StoreServer, AQueuesValueWakesOne) {
+  serve({});
+  const base::Fd a = connect(), b = connect(), c = connect();
+  EXPECT_EQ(ask(a, hello() + bytes_of(Op::wait, {"q"}), 4), kPong);
+  EXPECT_EQ(ask(b, hello() + bytes_of(Op::wait, {"q"}), 4), kPong);
+  EXPECT_EQ(ask(c, hello() + bytes_of(Op::queue_push, {"q"}, {"1"}), 4), kPong);
+  EXPECT_EQ(hear(a, 1), "\0"s);
+  EXPECT_EQ(ask(a, bytes_of(Op::queue_pop, {"q"}), 17), "\1\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\x31"s);
+  EXPECT_EQ(ask(b, bytes_of(Op::cancel_wait), 1), "\1"s);
+}
+
+TEST_F(StoreServer, WhoSpeaksNonsenseIsClosedAndTheOthersStay) {
+  serve({});
+  const base::Fd good = connect();
+  EXPECT_EQ(ask(good, hello(), 4), kPong);
+  std::string long_key(1, static_cast<char>(Op::get));
+  put_number(long_key, ~std::uint64_t{0}, 8);
+  for (const std::string& bad :
+       {"GET / HTTP/1.1\r\n\r\n"s, hello() + "\0"s, hello() + "\xff"s, hello() + long_key,
+        hello() + bytes_of(Op::set, {"t"}, {"text"}) + bytes_of(Op::add, {"t"}, {}, 1)}) {
+    const base::Fd client = connect();
+    say(client, bad);
+    const std::string heard = hear(client, 5);
+    EXPECT_LE(heard.size(), 4u) << "it was not closed";
+  }
+  EXPECT_EQ(ask(good, bytes_of(Op::get, {"t"}), 12).substr(8), "text");
+  EXPECT_NE(log().find("a connection was closed"), std::string::npos);
+}
+
+TEST_F(StoreServer, SilenceAndHalfRequestsEnd) {
+  serve({.silence = 50ms, .stall = 200ms});
+  const base::Fd silent = connect(), greeted = connect(), half = connect(), idle = connect();
+  say(greeted, hello().substr(0, 5));
+  EXPECT_EQ(ask(half, hello(), 4), kPong);
+  EXPECT_EQ(ask(idle, hello(), 4), kPong);
+  say(half, bytes_of(Op::get, {"k"}).substr(0, 5));
+  EXPECT_TRUE(closed(silent));
+  EXPECT_TRUE(closed(greeted));
+  EXPECT_TRUE(closed(half));
+  EXPECT_EQ(ask(idle, bytes_of(Op::ping, {}, {}, 7), 4), kPong) << "who has asked may be idle";
+}
+
+TEST_F(StoreServer, ConnectionsBeyondTheLimitAreClosed) {
+  serve({.connections = 3});
+  std::vector<base::Fd> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(connect());
+    EXPECT_EQ(ask(clients.back(), hello(), 4), kPong);
+  }
+  const base::Fd more = connect();
+  EXPECT_TRUE(closed(more));
+  clients.pop_back();
+  const auto limit = within(10s);
+  for (bool served = false; !served && !limit.passed();) {
+    const base::Fd next = connect();
+    served = send_all(next, hello(), within(1s)).ok() && hear(next, 4) == kPong;
+  }
+  EXPECT_FALSE(limit.passed()) << "a place was free";
+}
+
+TEST_F(StoreServer, WhoReadsNothingIsNotReadOn) {
+  serve({.stall = 500ms});
+  const base::Fd client = connect();
+  EXPECT_EQ(ask(client, hello() + bytes_of(Op::set, {"k"}, {std::string(4 << 20, 'x')}), 4), kPong);
+  std::string many;
+  for (int i = 0; i < 4096; ++i) many += bytes_of(Op::get, {"k"});  // 16 GiB of answers
+  (void)send_all(client, many, within(300ms));
+  expect_well();
+  pollfd gone{.fd = client.get(), .events = POLLRDHUP, .revents = 0};
+  EXPECT_EQ(::poll(&gone, 1, 20'000), 1) << "it is not closed";
+  expect_well();
+}
+
+TEST_F(StoreServer, AllBuffersTogetherAreBounded) {
+  serve({.buffered = std::size_t{1} << 20});
+  std::vector<base::Fd> clients;
+  const std::string part = bytes_of(Op::set, {"k"}, {std::string(400 << 10, 'x')});
+  for (int i = 0; i < 4; ++i) {
+    clients.push_back(connect());
+    (void)send_all(clients.back(), hello() + part.substr(0, part.size() - 1), within(5s));
+  }
+  EXPECT_EQ(hear(clients[0], 4), kPong);
+  std::size_t open = 0;
+  for (const base::Fd& client : clients) {
+    pollfd gone{.fd = client.get(), .events = POLLRDHUP, .revents = 0};
+    open += ::poll(&gone, 1, 1000) == 0 ? 1 : 0;
+  }
+  EXPECT_LE(open, 2u);
+  expect_well();
+  // Waits count as well.
+  const base::Fd waits = connect();
+  std::vector<std::string> keys;
+  for (int i = 0; i < 10'000; ++i) keys.push_back(std::to_string(i));
+  (void)send_all(waits, hello() + bytes_of(Op::wait, keys), within(5s));
+  EXPECT_LE(hear(waits, 5).size(), 4u);
+  expect_well();
+}
+
+TEST_F(StoreServer, AnswersThatAreTooLongEndTheConnection) {
+  serve({});
+  const base::Fd client = connect();
+  EXPECT_EQ(ask(client, hello() + bytes_of(Op::set, {"k"}, {std::string(8 << 20, 'x')}), 4), kPong);
+  say(client, bytes_of(Op::multi_get, std::vector<std::string>(100'000, "k")));
+  EXPECT_TRUE(closed(client));
+  expect_well();
+}
+
+TEST_F(StoreServer, DrainWaitsForThoseWhoHaveAsked) {
+  serve({});
+  const base::Fd silent = connect();
+  EXPECT_TRUE(server_->drain(within(0s)).ok());
+  {
+    const base::Fd client = connect();
+    EXPECT_EQ(ask(client, hello(), 4), kPong);
+    EXPECT_EQ(server_->drain(within(20ms)).code(), Code::timed_out);
+    auto drained = std::async(std::launch::async, [&] { return server_->drain(within(10s)); });
+    EXPECT_EQ(drained.wait_for(20ms), std::future_status::timeout);
+    ::shutdown(client.get(), SHUT_RDWR);
+    EXPECT_TRUE(drained.get().ok());
+  }
+}
+
+}  // namespace
+}  // namespace linkspan::control::store
