@@ -7,6 +7,7 @@
 #include "base/schema/local_generated.h"
 #include "control/exchange.hpp"
 #include "control/handshake.hpp"
+#include "control/store/protocol.hpp"
 #include "memory/descriptor.hpp"
 #include "tests/fuzz/frames.hpp"
 #include "tests/fuzz/support.hpp"
@@ -76,7 +77,43 @@ Bytes table(const Make& make) {
   return schema::finished(out);
 }
 
+void write_store(const std::filesystem::path& folder) {
+  using namespace control::store;
+  using control::store::Op;  // linkspan has one too
+  const Corpus corpus(folder, "store");
+  const auto bytes = [](Op op, Dialect dialect, std::vector<std::string> keys = {},
+                        std::vector<std::string> values = {}, std::int64_t number = 0) {
+    Request request;
+    request.op = op;
+    request.keys = std::move(keys);
+    request.values = std::move(values);
+    request.number = number;
+    const std::string text = *encode(request, dialect);
+    const auto all = std::as_bytes(std::span(text));
+    return Bytes(all.begin(), all.end());
+  };
+  const auto common = [&](Dialect dialect) {
+    return join({bytes(Op::add, dialect, {"n"}, {}, -5), bytes(Op::set, dialect, {"k"}, {"v"}),
+                 bytes(Op::compare_set, dialect, {"k"}, {"v", "w"}), bytes(Op::get, dialect, {"k"}),
+                 bytes(Op::check, dialect, {"k", "n"}), bytes(Op::wait, dialect, {"none"}),
+                 bytes(Op::num_keys, dialect), bytes(Op::delete_key, dialect, {"k"})});
+  };
+  const Bytes greeted = raw({63, 0, 0xce, 0xf7, 0x85, 0x3c});
+  constexpr Dialect kNow = Dialect::current;
+  corpus.add("older", join({raw({63}), common(Dialect::older)}));
+  corpus.add("current", join({greeted, common(kNow)}));
+  corpus.add("many", join({greeted, bytes(Op::multi_set, kNow, {"a", "b"}, {"1", ""}),
+                           bytes(Op::multi_get, kNow, {"b", "a"}), bytes(Op::list_keys, kNow),
+                           bytes(Op::append, kNow, {"a"}, {"2"})}));
+  corpus.add("queues",
+             join({greeted, bytes(Op::queue_push, kNow, {"q"}, {"1"}),
+                   bytes(Op::queue_length, kNow, {"q"}), bytes(Op::queue_pop, kNow, {"q"}),
+                   bytes(Op::cancel_wait, kNow), bytes(Op::ping, kNow, {}, {}, 7)}));
+  corpus.add("slow", join({raw({0, 0, 0xce, 0xf7, 0x85, 0x3c}), common(kNow)}));
+}
+
 void write(const std::filesystem::path& folder) {
+  write_store(folder);
   memory::Descriptor d;
   d.name = "kv";
   d.id = {kPeerIncarnation, 0, 1};
