@@ -432,6 +432,52 @@ class Ps(unittest.TestCase):
             self.assertIn("is of uid 0", ask("1").stderr)
 
 
+class Store(unittest.TestCase):
+    def setUp(self):
+        serve = [TOOL, "store", "--port", "0", "--for", "60"]
+        self.server = subprocess.Popen(serve, stdout=subprocess.PIPE, text=True)
+        line = self.server.stdout.readline()
+        self.assertRegex(line, r"^store at tcp:127\.0\.0\.1:\d+\n$")
+        self.port = line.strip().rsplit(":", 1)[1]
+
+    def tearDown(self):
+        self.server.send_signal(signal.SIGINT)
+        self.assertEqual(self.server.communicate(timeout=TIMEOUT_S), ("", None))
+        self.assertEqual(self.server.returncode, 0)
+
+    def ask(self, *words: str, code: int = 0) -> str:
+        ran = run("store", "--port", self.port, "--timeout", "2", *words)
+        self.assertEqual(ran.returncode, code, ran.stderr)
+        return ran.stdout if code == 0 else ran.stderr
+
+    def test_operations(self):
+        self.assertEqual(self.ask("set", "k", "a value"), "")
+        self.assertEqual(self.ask("get", "k"), "a value\n")
+        self.assertEqual(self.ask("add", "n", "-3"), "-3\n")
+        self.assertEqual(self.ask("check", "k", "n"), "1\n")
+        self.assertEqual(self.ask("multi_set", "a", "1", "b", "2"), "")
+        self.assertEqual(self.ask("multi_get", "b", "a"), "2\n1\n")
+        self.assertEqual(self.ask("num_keys"), "4\n")
+        self.assertIn("waited for", self.ask("get", "none", code=1))
+        self.assertIn("KEY VALUE", self.ask("set", "k", code=2))
+        self.assertIn("compare_set", self.ask("frob", code=2))
+        self.assertIn("in use", run("store", "--port", self.port).stderr)
+
+    def test_a_store_in_a_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = ["store", "--file", f"{folder}/store"]
+            self.assertEqual(run(*file, "set", "k", "v").returncode, 0)
+            self.assertEqual(run(*file, "get", "k").stdout, "v\n")
+
+    def test_beyond_loopback_it_says_so(self):
+        ran = run("store", "--host", "0.0.0.0", "--port", "0", "--for", "1")
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn("insecure", ran.stderr)
+        ran = run("store", "--host", "0.0.0.0", "--port", "0", "--for", "1", "--insecure")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertIn("insecure: everybody", ran.stdout)
+
+
 class BadArguments(unittest.TestCase):
     def refused(self, arguments: list[str], *told: str) -> None:
         ran = run(*arguments)
@@ -489,7 +535,7 @@ class Others(unittest.TestCase):
         self.assertIn("LINKSPAN_SOCKET_DIR", run("options").stdout)
 
     def test_help(self):
-        for verb in ([], ["demo"], ["doctor"], ["bench"], ["topo"], ["ps"], ["options"]):
+        for verb in ([], ["demo"], ["doctor"], ["bench"], ["topo"], ["ps"], ["store"], ["options"]):
             ran = run(*verb, "--help")
             self.assertEqual((ran.returncode, ran.stderr), (0, ""))
             self.assertIn("Usage", ran.stdout)

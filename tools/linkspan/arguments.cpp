@@ -44,6 +44,11 @@ void Arguments::text(const char* name, std::string& into, const char* shown, con
   verb_.add_option(name, into, help)->option_text(shown);
 }
 
+void Arguments::rest(const char* name, std::vector<std::string>& into, const char* shown,
+                     const char* help) {
+  verb_.add_option(name, into, help)->option_text(shown);
+}
+
 void Arguments::choice(const char* name, std::string& into, std::vector<std::string> known,
                        const char* help) {
   const std::string shown = joined(known);

@@ -26,6 +26,8 @@ class Arguments {
   void flag(const char* name, bool& into, const char* help);
   /// `shown` stands for the value in --help: "FILE".
   void text(const char* name, std::string& into, const char* shown, const char* help);
+  /// All words that no option takes.
+  void rest(const char* name, std::vector<std::string>& into, const char* shown, const char* help);
   /// One of `known`.
   void choice(const char* name, std::string& into, std::vector<std::string> known,
               const char* help);

@@ -37,6 +37,7 @@ std::unique_ptr<Verb> bench_verb();
 std::unique_ptr<Verb> topo_verb();
 std::unique_ptr<Verb> doctor_verb();
 std::unique_ptr<Verb> ps_verb();
+std::unique_ptr<Verb> store_verb();
 std::unique_ptr<Verb> options_verb();
 
 }  // namespace linkspan::tool
