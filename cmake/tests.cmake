@@ -118,6 +118,23 @@ if(TARGET linkspan_tool)
   endif()
 endif()
 
+# ---- the store beside torch's, from traces and, where there is one, with a torch ------------------
+if(TARGET linkspan_tool)
+  linkspan_test(store_traces TIMEOUT 60 ENVIRONMENT ${no_driver}
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/store_trace_test.py
+            $<TARGET_FILE:linkspan_tool>)
+  # Debian's python3-torch is of Debian's Python.
+  find_program(LINKSPAN_TORCH_PYTHON python3 PATHS /usr/bin NO_DEFAULT_PATH)
+  if(LINKSPAN_TORCH_PYTHON AND NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+    linkspan_test(store_torch TIMEOUT 300 ENVIRONMENT ${no_driver}
+      COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
+              --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode cpu
+              --xml ${CMAKE_BINARY_DIR}/gtest/store_torch.xml
+              --run ${LINKSPAN_TORCH_PYTHON} ${CMAKE_SOURCE_DIR}/tests/store_torch_test.py
+              --tool $<TARGET_FILE:linkspan_tool>)
+  endif()
+endif()
+
 if(TARGET fake_cuda)
   linkspan_test(bench_nvlink_transfer_simulated TIMEOUT 60 ENVIRONMENT ${simulated}
     COMMAND bench_nvlink_transfer --quick
