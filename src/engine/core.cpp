@@ -120,6 +120,7 @@ transport::NextLook Core::look() {
         (next.when == When::now || next.at - base::Clock::steady().now() < kBeforeAnEnd))
       control_raw_->stay_awake(kAskedAgain);
   }
+  serve_windows(next);
   return next;
 }
 
@@ -223,6 +224,7 @@ Status Core::tell_end(TransferState& transfer, std::shared_ptr<CompletionQueueSt
 
 Status Core::close(Duration timeout) {
   const base::Deadline deadline = after(timeout);
+  end_windows(std::nullopt);
   {
     const base::MutexLock lock(worker_.mutex);
     worker_.close();

@@ -21,6 +21,7 @@
 #include "control/control.hpp"
 #include "cuda/topology.hpp"
 #include "engine/watcher.hpp"
+#include "engine/window.hpp"
 #include "engine/worker.hpp"
 #include "linkspan/engine.hpp"
 #include "memory/descriptor.hpp"
@@ -39,7 +40,9 @@ inline constexpr std::size_t kMaxSetWaits = 64;
 /// Peers that nobody has accepted; beyond it those that are gone are forgotten.
 inline constexpr std::size_t kMaxUnaccepted = 4096;
 
-class Core final : public control::Listener, public std::enable_shared_from_this<Core> {
+class Core final : public control::Listener,
+                   private WindowCopier,
+                   public std::enable_shared_from_this<Core> {
  public:
   static Result<std::shared_ptr<Core>> open(const EngineOptions& options);
   ~Core();
@@ -92,6 +95,17 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   // core.cpp
   Result<Explanation> explain(std::uint64_t peer, Op op, const Region& local,
                               const RemoteRegion& remote, transport::Shape shape);
+  // core_windows.cpp
+  Result<Window> window(std::uint64_t peer, const Region& local, const RemoteRegion& remote,
+                        const Region& local_pad, const RemoteRegion& remote_pad,
+                        const WindowOptions& options) LINKSPAN_EXCLUDES(windows_->mutex);
+  Status raise(WindowState& window, std::uint32_t index, std::uint64_t n, Duration timeout)
+      LINKSPAN_EXCLUDES(windows_->mutex);
+  Result<std::uint64_t> wait_signal(WindowState& window, std::uint32_t index,
+                                    std::uint64_t at_least, Duration timeout)
+      LINKSPAN_EXCLUDES(windows_->mutex);
+  Status abort(WindowState& window) LINKSPAN_EXCLUDES(windows_->mutex);
+  Status failure(const WindowState& window) LINKSPAN_EXCLUDES(windows_->mutex);
   // two_sided.cpp
   Result<Transfer> exchange(std::uint64_t peer, bool sends, control::Space space, std::uint64_t tag,
                             const void* data, std::uint64_t bytes, const TransferOptions& options);
@@ -187,6 +201,12 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   /// Whether the import counts, for metrics() and dump(), and passes it on.
   Result<std::shared_ptr<ImportedRegion>> counted(const PeerLife& peer,
                                                   Result<std::shared_ptr<ImportedRegion>> region);
+  Result<std::size_t> take_word() LINKSPAN_EXCLUDES(windows_->mutex);
+  Result<std::shared_ptr<TransferState>> copy(std::uint64_t peer, Op op, const WindowSides& sides,
+                                              const Block& block) override;
+  void serve_windows(transport::NextLook& next) LINKSPAN_EXCLUDES(windows_->mutex);
+  /// Of that peer; of all, when there is none.
+  void end_windows(std::optional<std::uint64_t> peer) LINKSPAN_EXCLUDES(windows_->mutex);
   std::string greeting(const control::Session& session);
   transport::NextLook look();
   /// The Worker's progress(), told to who waits.
@@ -230,6 +250,8 @@ class Core final : public control::Listener, public std::enable_shared_from_this
   Transports transports_;
   std::unique_ptr<LooseMemory> loose_;
   std::unique_ptr<StreamOrders> streams_;
+
+  const std::shared_ptr<WindowSet> windows_ = std::make_shared<WindowSet>();  // also the windows'
 
   base::Mutex exports_mutex_;
   // Of each region that the user registered, by serial; shared with who sends them.

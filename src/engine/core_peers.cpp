@@ -96,6 +96,7 @@ void Core::lost(control::Session& session) {
     advance();
   }
   watcher_->wake();
+  end_windows(session.id());
   forget_set_waits(session.id());
   const base::MutexLock lock(events_mutex_);
   for (auto& [id, lookup] : lookups_)

@@ -224,6 +224,13 @@ Result<Transfer> Peer::recv(std::uint64_t tag, void* data, std::uint64_t bytes,
     return core.exchange(id_, false, control::Space::tags, tag, data, bytes, options);
   });
 }
+Result<Window> Peer::window(const Region& local, const RemoteRegion& remote,
+                            const Region& local_pad, const RemoteRegion& remote_pad,
+                            const WindowOptions& options) const {
+  return on(core_, [&](auto& core) {
+    return core.window(id_, local, remote, local_pad, remote_pad, options);
+  });
+}
 Status Peer::notify(std::span<const std::byte> message) const {
   return on(core_, [&](auto& core) { return core.notify(id_, message); });
 }
@@ -341,6 +348,27 @@ std::string RemoteRegion::name() const {
 }
 std::uint64_t RemoteRegion::peer() const noexcept {
   return imported_ == nullptr ? 0 : imported_->peer;
+}
+
+// Window
+Window::Window(std::shared_ptr<engine::Core> core, std::shared_ptr<engine::WindowState> state)
+    : core_(std::move(core)), state_(std::move(state)) {}
+device::Window Window::device() const {
+  return state_ == nullptr ? device::Window{} : state_->device();
+}
+std::string Window::path() const { return state_ == nullptr ? "" : state_->path(); }
+Status Window::failure() const {
+  return on(core_, [&](auto& core) { return core.failure(*state_); });
+}
+Status Window::abort() const {
+  return on(core_, [&](auto& core) { return core.abort(*state_); });
+}
+Status Window::raise(std::uint32_t index, std::uint64_t n, Duration timeout) const {
+  return on(core_, [&](auto& core) { return core.raise(*state_, index, n, timeout); });
+}
+Result<std::uint64_t> Window::wait_signal(std::uint32_t index, std::uint64_t at_least,
+                                          Duration timeout) const {
+  return on(core_, [&](auto& core) { return core.wait_signal(*state_, index, at_least, timeout); });
 }
 
 }  // namespace linkspan

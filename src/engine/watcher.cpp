@@ -84,7 +84,7 @@ void Watcher::run(const std::stop_token& stop) {
       nap(lately ? kDoze : kPark, lately ? Sleep::doze : Sleep::parked);
       continue;
     }
-    if (busy_since == base::Time{}) busy_since = now;
+    if (busy_since == base::Time{} || next.moved) busy_since = now;
     const Duration left = next.when == When::now ? Duration::zero() : next.at - now;
     if (left > kYieldFor)
       nap(std::min<Duration>(left - kWakeUp, kPark), left > kDoze ? Sleep::parked : Sleep::doze);

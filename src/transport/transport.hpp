@@ -125,6 +125,7 @@ struct NextLook {
   When when = When::idle;  ///< idle: only post() or a message of the peer changes that.
   base::Time at{};         ///< For `at`: by then; sooner does no harm.
   bool for_peer = false;   ///< Also for what a peer has asked for, who may ask for more at its end.
+  bool moved = false;      ///< Something has just begun or ended, which more may follow.
 };
 
 /// What is known of a Batch that is not posted yet; for explain() and the router.
@@ -220,6 +221,18 @@ class PageKeeper {
 
  protected:
   ~PageKeeper() = default;
+};
+
+/// What a Transport is as well, if kernels can load and store in what it has imported.
+class KernelReach {
+ public:
+  /// Of the region's first byte, for kernels of that GPU; for this CPU where it is zero. The Mapping
+  /// keeps it valid. unreachable: the text says why.
+  virtual Result<std::uint64_t> address_for_kernels(const Mapping& remote,
+                                                    const GpuUuid& gpu) const = 0;
+
+ protected:
+  ~KernelReach() = default;
 };
 
 }  // namespace linkspan::transport

@@ -309,4 +309,22 @@ Result<std::unique_ptr<KeptPages>> LocalTransport::keep_pages(const memory::Regi
   return kept;
 }
 
+Result<std::uint64_t> LocalTransport::address_for_kernels(const Mapping& remote,
+                                                          const GpuUuid& gpu) const {
+  const ImportedMemory& memory = *static_cast<const LocalMapping&>(remote).memory();
+  const auto no = [](std::string why) {
+    return Status(Code::unreachable, Scope::peer, std::move(why));
+  };
+  if (memory.mapped() == Mapped::nothing) return no(memory.why_not_mapped());
+  const bool by_cpu = gpu == GpuUuid{};
+  if (memory.key().kind != MemoryKind::device) {
+    if (by_cpu || memory.host_dma()) return memory.host_address();
+    return no("the peer's memory is not pinned");
+  }
+  if (by_cpu) return no("it is memory of a GPU");
+  const auto view = memory.view(options_.topology->active(gpu));
+  if (!view || view->device->info().uuid != gpu) return no("that GPU does not map it");
+  return view->address;
+}
+
 }  // namespace linkspan::transport::local

@@ -82,7 +82,7 @@ struct GpuCopiers {
   std::unique_ptr<copy::Calibration> calibration;  ///< Null: likewise, or not asked for.
 };
 
-class LocalTransport final : public Transport, public PageKeeper {
+class LocalTransport final : public Transport, public PageKeeper, public KernelReach {
  public:
   static Result<std::unique_ptr<Transport>> create(const LocalOptions& options);
   LocalTransport(const LocalTransport&) = delete;
@@ -100,6 +100,8 @@ class LocalTransport final : public Transport, public PageKeeper {
   Result<std::unique_ptr<KeptPages>> keep_pages(const memory::Region& local, const Mapping& remote,
                                                 const Pages& pages) override
       LINKSPAN_EXCLUDES(mutex_);
+  Result<std::uint64_t> address_for_kernels(const Mapping& remote,
+                                            const GpuUuid& gpu) const override;
   std::vector<CopyCount> copies() const override;
   std::vector<std::byte> address() const override;
   Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> address, Channel& channel,

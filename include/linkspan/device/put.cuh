@@ -1,0 +1,253 @@
+// linkspan/device/put.cuh - bytes from this GPU into a peer's memory, and back.
+//
+// MEMORY MODEL
+//   put()         a barrier of the scope, then ordinary stores by its lanes, in no order, visible
+//   to
+//                 the peer when a signal that was raised behind them is. It ends when this lane's
+//                 stores are issued; over the proxy, when the order is queued: then `src` is read
+//                 until flush().
+//   put_signal()  put(), a barrier of the scope, then ONE release at system scope by one lane,
+//   which
+//                 is the signal: who acquires it sees the bytes of all lanes (barrier and release
+//                 are cumulative). A fence costs a round trip of the link, so there is one a put.
+//   put_signal_grid()  the same by all CTAs of a grid: each arrives at a counter of this GPU
+//                 (acq_rel, gpu scope), and the last one releases for all.
+//   put_bulk()    by the bulk-copy engine of an SM (sm_90 and newer). When it ends its stores are
+//                 complete, so a release behind it covers them.
+//   get()         ordinary loads of the peer's memory: what was there when a signal that this scope
+//                 has waited for was raised. Over the proxy it is there after flush().
+//   flush()       what this lane has put comes before whatever it does next, for all who look;
+//                 over the proxy, all that was queued is applied at the peer.
+//   Payload       never through a const __restrict__ pointer and never by __ldg: that makes
+//                 ld.global.nc, which is outside the model.
+#pragma once
+
+#include "linkspan/device/proxy.cuh"
+
+namespace linkspan::device {
+namespace detail {
+
+/// Of `count` words from `done` on: as many runs of N a lane as there are, all loads of a run
+/// before its stores, so that N are in flight.
+template <unsigned N, Scope S, class Word>
+LINKSPAN_DEVICE void copy_runs(Word* to, const Word* from, uint64_t count, uint64_t& done) {
+  const unsigned step = lanes<S>(), lane = rank<S>();
+  for (; count - done >= uint64_t{N} * step; done += uint64_t{N} * step) {
+    Word words[N];
+    LINKSPAN_UNROLL
+    for (unsigned k = 0; k < N; ++k) words[k] = from[done + k * step + lane];
+    LINKSPAN_UNROLL
+    for (unsigned k = 0; k < N; ++k) to[done + k * step + lane] = words[k];
+  }
+}
+
+/// `to` and `from` are congruent modulo the size of a Word.
+template <Scope S, class Word>
+LINKSPAN_DEVICE void copy_words(unsigned char* to, const unsigned char* from, uint64_t bytes) {
+  uint64_t head = (0 - reinterpret_cast<uint64_t>(to)) % sizeof(Word);
+  if (head > bytes) head = bytes;
+  const uint64_t count = (bytes - head) / sizeof(Word), tail = (bytes - head) % sizeof(Word);
+  for (uint64_t i = rank<S>(); i < head; i += lanes<S>()) to[i] = from[i];
+  for (uint64_t i = rank<S>(); i < tail; i += lanes<S>())
+    to[bytes - tail + i] = from[bytes - tail + i];
+  auto* words = reinterpret_cast<Word*>(to + head);
+  const auto* given = reinterpret_cast<const Word*>(from + head);
+  uint64_t done = 0;
+  copy_runs<8, S>(words, given, count, done);
+  copy_runs<2, S>(words, given, count, done);
+  for (uint64_t i = done + rank<S>(); i < count; i += lanes<S>()) words[i] = given[i];
+}
+
+/// Ordinary loads and stores, 16 bytes each where both sides allow it.
+template <Scope S>
+LINKSPAN_DEVICE void copy(void* to, const void* from, uint64_t bytes) {
+  auto* out = static_cast<unsigned char*>(to);
+  const auto* in = static_cast<const unsigned char*>(from);
+  const uint64_t apart = reinterpret_cast<uint64_t>(to) ^ reinterpret_cast<uint64_t>(from);
+  if (apart % 16 == 0)
+    copy_words<S, Chunk>(out, in, bytes);
+  else if (apart % 8 == 0)
+    copy_words<S, uint64_t>(out, in, bytes);
+  else if (apart % 4 == 0)
+    copy_words<S, uint32_t>(out, in, bytes);
+  else
+    copy_words<S, unsigned char>(out, in, bytes);
+}
+
+/// One part of `parts` of so many bytes: where it begins, and how long it is. All but the last are
+/// multiples of 128.
+struct Share {
+  uint64_t offset, bytes;
+};
+LINKSPAN_DEVICE Share share_of(uint64_t bytes, uint64_t part, uint64_t parts) {
+  const uint64_t each = (bytes / parts + 127) / 128 * 128;
+  const uint64_t offset = part * each < bytes ? part * each : bytes;
+  const uint64_t rest = bytes - offset;
+  return {offset, rest < each || part + 1 == parts ? rest : each};
+}
+
+}  // namespace detail
+
+/// `src` is in memory that this GPU reads; over the proxy, in the window's local region.
+template <Scope S>
+LINKSPAN_DEVICE Outcome put(const Window& window, uint64_t offset, const void* src,
+                            uint64_t bytes) {
+  if (!detail::within(offset, bytes, window.remote_bytes)) return Outcome::out_of_range;
+  if (window.proxied()) return detail::queue_copy<S>(window, ProxyOp::put, src, offset, bytes);
+  detail::sync<S>();
+  detail::copy<S>(window.remote + offset, src, bytes);
+  return Outcome::ok;
+}
+
+/// put(), then adds `n` to the peer's signal `index`.
+template <Scope S>
+LINKSPAN_DEVICE Outcome put_signal(const Window& window, uint64_t offset, const void* src,
+                                   uint64_t bytes, uint32_t index, uint64_t n = 1) {
+  if (index >= window.layout.signals) return Outcome::out_of_range;
+  if (const Outcome end = put<S>(window, offset, src, bytes); end != Outcome::ok) return end;
+  if (window.proxied()) return detail::queue_word<S>(window, ProxyOp::add, uint64_t{index} * 8, n);
+  detail::sync<S>();
+  if (detail::rank<S>() == 0)
+    detail::add_release(detail::word_at(window.remote_pad, uint64_t{index} * 8), n);
+  return Outcome::ok;
+}
+
+/// Ends when the bytes are in `dst`; over the proxy when that is queued, and flush() waits for it.
+template <Scope S>
+LINKSPAN_DEVICE Outcome get(const Window& window, void* dst, uint64_t offset, uint64_t bytes) {
+  if (!detail::within(offset, bytes, window.remote_bytes)) return Outcome::out_of_range;
+  if (window.proxied()) return detail::queue_copy<S>(window, ProxyOp::get, dst, offset, bytes);
+  detail::copy<S>(dst, window.remote + offset, bytes);
+  return Outcome::ok;
+}
+
+template <Scope S>
+LINKSPAN_DEVICE Outcome flush(const Window& window, Bound bound) {
+  if (window.proxied()) return detail::drain_queue<S>(window, bound);
+  detail::fence();
+  return Outcome::ok;
+}
+
+#if defined(__CUDACC__)
+/// put_signal() by all CTAs of a one-dimensional grid, each for its share. `arrived`: a word of
+/// this GPU's memory, zero at first and again behind each use; between two uses of one lies the end
+/// of the kernel or a barrier of the grid. Block scope.
+__device__ inline Outcome put_signal_grid(const Window& window, uint64_t offset, const void* src,
+                                          uint64_t bytes, uint32_t index, uint32_t* arrived,
+                                          uint64_t n = 1) {
+  if (index >= window.layout.signals || !detail::within(offset, bytes, window.remote_bytes))
+    return Outcome::out_of_range;
+  if (window.proxied())  // one of them asks for all
+    return blockIdx.x == 0 ? put_signal<Scope::block>(window, offset, src, bytes, index, n)
+                           : Outcome::ok;
+  const detail::Share share = detail::share_of(bytes, blockIdx.x, gridDim.x);
+  detail::copy<Scope::block>(window.remote + offset + share.offset,
+                             static_cast<const unsigned char*>(src) + share.offset, share.bytes);
+  __syncthreads();
+  if (detail::rank<Scope::block>() == 0) {
+    uint32_t before;
+    asm volatile("atom.acq_rel.gpu.inc.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(arrived), "r"(gridDim.x - 1)
+                 : "memory");
+    if (before + 1 == gridDim.x)
+      detail::add_release(detail::word_at(window.remote_pad, uint64_t{index} * 8), n);
+  }
+  return Outcome::ok;
+}
+
+namespace detail {
+
+constexpr unsigned kBulkStages = 4;
+
+/// By one lane: 16-byte aligned on both sides, a multiple of 16 bytes, through shared memory.
+__device__ inline void bulk_copy(unsigned char* to, const unsigned char* from, uint64_t bytes,
+                                 unsigned char* stage, uint32_t stage_bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(stage));
+  const uint32_t piece = (stage_bytes - 8 * kBulkStages) / kBulkStages / 128 * 128;
+  const uint32_t buffers = shared, barriers = shared + kBulkStages * piece;
+  const uint64_t pieces = (bytes + piece - 1) / piece;
+  const auto size_of = [&](uint64_t i) {
+    return static_cast<uint32_t>(i + 1 == pieces ? bytes - i * piece : piece);
+  };
+  const auto load = [&](uint64_t i) {
+    const auto slot = static_cast<uint32_t>(i % kBulkStages);
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barriers + 8 * slot),
+                 "r"(size_of(i))
+                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(buffers + slot * piece),
+        "l"(from + i * piece), "r"(size_of(i)), "r"(barriers + 8 * slot)
+        : "memory");
+  };
+  for (unsigned i = 0; i < kBulkStages; ++i)
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(barriers + 8 * i) : "memory");
+  // The source may have been written by ordinary stores, as the barriers were.
+  asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async;" ::: "memory");
+  for (uint64_t i = 0; i + 1 < kBulkStages && i < pieces; ++i) load(i);
+  for (uint64_t i = 0; i < pieces; ++i) {
+    const auto slot = static_cast<uint32_t>(i % kBulkStages);
+    const auto phase = static_cast<uint32_t>(i / kBulkStages % 2);
+    uint32_t here = 0;
+    while (here == 0)
+      asm volatile(
+          "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+          : "=r"(here)
+          : "r"(barriers + 8 * slot), "r"(phase)
+          : "memory");
+    asm volatile(
+        "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to + i * piece),
+        "r"(buffers + slot * piece), "r"(size_of(i))
+        : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    // The buffer of the piece before this one is free when its store has read it.
+    asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
+    if (i + kBulkStages - 1 < pieces) load(i + kBulkStages - 1);
+  }
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");  // complete, not only read
+  for (unsigned i = 0; i < kBulkStages; ++i)
+    asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(barriers + 8 * i) : "memory");
+#else
+  (void)stage, (void)stage_bytes;
+  copy<Scope::thread>(to, from, bytes);
+#endif
+}
+
+}  // namespace detail
+
+/// As put() of block scope, by the bulk-copy engine, which leaves the lanes' registers and time to
+/// others. `stage`: shared memory, 128-byte aligned, of at least 2 KiB; 64 KiB are as fast as it
+/// gets. Ends with a barrier of the CTA; the wait for a load that it has started is the hardware's.
+/// Below sm_90, over the proxy, and where the two sides are not congruent modulo 16, it is put().
+__device__ inline Outcome put_bulk(const Window& window, uint64_t offset, const void* src,
+                                   uint64_t bytes, void* stage, uint32_t stage_bytes) {
+  if (!detail::within(offset, bytes, window.remote_bytes)) return Outcome::out_of_range;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  auto* to = window.remote + offset;
+  const auto* from = static_cast<const unsigned char*>(src);
+  const bool congruent =
+      (reinterpret_cast<uint64_t>(to) ^ reinterpret_cast<uint64_t>(from)) % 16 == 0;
+  if (!window.proxied() && congruent && stage_bytes >= 2048) {
+    uint64_t head = (0 - reinterpret_cast<uint64_t>(to)) % 16;
+    if (head > bytes) head = bytes;
+    const uint64_t whole = (bytes - head) / 16 * 16;
+    detail::copy<Scope::block>(to, from, head);
+    detail::copy<Scope::block>(to + head + whole, from + head + whole, bytes - head - whole);
+    __syncthreads();
+    if (detail::rank<Scope::block>() == 0 && whole != 0)
+      detail::bulk_copy(to + head, from + head, whole, static_cast<unsigned char*>(stage),
+                        stage_bytes);
+    __syncthreads();
+    return Outcome::ok;
+  }
+#endif
+  (void)stage, (void)stage_bytes;
+  const Outcome end = put<Scope::block>(window, offset, src, bytes);
+  __syncthreads();
+  return end;
+}
+#endif
+
+}  // namespace linkspan::device

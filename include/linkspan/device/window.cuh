@@ -1,0 +1,290 @@
+// linkspan/device/window.cuh - a peer's memory as a kernel reaches it, and what all primitives
+// share.
+//
+// A Window is a POD that a kernel takes by value. Host code gets it from linkspan::Window
+// (linkspan/window.hpp), whose handle keeps alive what it points to. Where the peer's memory is
+// mapped, kernels load and store there; where it is not, they queue what they want for the host
+// (proxy.cuh), and the calls are the same.
+//
+// Compiled by nvcc 12.4 or newer and NVRTC for sm_80 and newer; needs libcu++ under NVRTC only. A
+// host compiler takes these headers too: a call is then one lane, and words are std::atomic_ref.
+// The memory model in one place: docs/memory_model.md. Instructions are pinned by
+// tests/device/ptx_test.py.
+#pragma once
+
+#if defined(__CUDACC_RTC__)
+#include <cuda/std/cstddef>
+#include <cuda/std/cstdint>
+#else
+#include <cstddef>
+#include <cstdint>
+#endif
+#if !defined(__CUDACC__)
+#include <atomic>
+#include <chrono>
+#define LINKSPAN_DEVICE inline
+#define LINKSPAN_HOST_DEVICE inline
+#define LINKSPAN_UNROLL
+#else
+#define LINKSPAN_DEVICE __device__ inline
+#define LINKSPAN_HOST_DEVICE __host__ __device__ inline
+#define LINKSPAN_UNROLL _Pragma("unroll")
+#endif
+
+namespace linkspan::device {
+
+#if defined(__CUDACC_RTC__)
+using cuda::std::size_t;
+using cuda::std::uint32_t;
+using cuda::std::uint64_t;
+using cuda::std::uint8_t;
+#else
+using std::size_t;
+using std::uint32_t;
+using std::uint64_t;
+using std::uint8_t;
+#endif
+
+/// How a call ended; the same in all lanes of its scope.
+enum class Outcome : uint8_t {
+  ok,
+  timed_out,     ///< The bound's time has passed.
+  aborted,       ///< The bound's abort word was set: the host gave up, or the peer has gone.
+  out_of_range,  ///< It leaves the region, or there is no such signal: nothing was done.
+  failed,        ///< The proxy could not do it; Window::failure() on the host says why.
+};
+
+/// What ends every wait of a kernel.
+struct Bound {
+  uint64_t nanoseconds = 0;         ///< From the start of the wait, by %globaltimer (1 us steps).
+  const uint32_t* abort = nullptr;  ///< Nonzero: end. In this GPU's memory; null: time alone.
+};
+
+/// Who makes a call together: all lanes of it, converged, with the same arguments.
+enum class Scope : uint8_t { thread, warp, block };
+
+/// Where what lies in a pad: `signals` counters of 8 bytes, then for each mailbox its counters and
+/// its slots (packet.cuh). Both sides of a window have pads of one layout, zero at the start.
+struct PadLayout {
+  uint32_t signals = 64;
+  uint32_t mailboxes = 0;
+  uint32_t mailbox_bytes = 16384;  ///< Of a message that goes as packets: a multiple of 16.
+
+  static constexpr uint32_t kSlots = 8;  ///< Messages of a mailbox that are under way as packets.
+
+  LINKSPAN_HOST_DEVICE uint64_t credits_at() const {
+    return (uint64_t{signals} * 8 + 15) / 16 * 16;
+  }
+  LINKSPAN_HOST_DEVICE uint64_t arrivals_at() const {
+    return credits_at() + uint64_t{mailboxes} * 8;
+  }
+  LINKSPAN_HOST_DEVICE uint64_t slots_at() const { return credits_at() + uint64_t{mailboxes} * 16; }
+  LINKSPAN_HOST_DEVICE uint64_t bytes() const {
+    return slots_at() + uint64_t{mailboxes} * kSlots * 2 * mailbox_bytes;
+  }
+};
+
+struct ProxyEntry;
+
+/// What a kernel hands to the host where nothing is mapped; see proxy.cuh.
+struct ProxyQueue {
+  ProxyEntry* entries = nullptr;  ///< In mapped host memory; null: there is no proxy.
+  uint64_t* state = nullptr;      ///< There too, of the host: taken, failed, done.
+  uint64_t* tickets = nullptr;    ///< In this GPU's memory: how many were given out.
+  uint64_t capacity = 0;
+  uint64_t patience = 0;  ///< Nanoseconds that a call waits for room.
+};
+
+struct Window {
+  unsigned char* remote = nullptr;  ///< The peer's region; null: by the proxy alone.
+  uint64_t remote_bytes = 0;
+  unsigned char* local = nullptr;  ///< The region here: what the proxy sends from and gets into,
+  uint64_t local_bytes = 0;        ///< and where a message that came as packets is put down.
+  unsigned char* remote_pad = nullptr;  ///< The peer's, which kernels here raise.
+  unsigned char* local_pad = nullptr;   ///< Ours, which kernels here wait for.
+  PadLayout layout{};
+  /// 1: any number of producers may raise one signal. 0: each signal has one, this window.
+  uint32_t atomics = 0;
+  uint32_t wrap = ~uint32_t{0};  ///< Epochs of packets, before they begin anew; smaller in tests.
+  uint32_t* abort = nullptr;     ///< Set by the host: the peer has gone, or Window::abort().
+  ProxyQueue proxy{};            ///< Of a window whose remote and remote_pad are not mapped.
+
+  LINKSPAN_HOST_DEVICE bool proxied() const { return proxy.entries != nullptr; }
+  LINKSPAN_HOST_DEVICE Bound within(uint64_t nanoseconds) const { return {nanoseconds, abort}; }
+};
+
+namespace detail {
+
+// ---- words that a peer reads or writes: always 64 bits, naturally aligned -----------------------
+#if defined(__CUDACC__)
+LINKSPAN_DEVICE uint64_t load_acquire(const uint64_t* word) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+}
+LINKSPAN_DEVICE uint32_t load_relaxed(const uint32_t* word) {
+  uint32_t value;
+  asm volatile("ld.relaxed.sys.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
+}
+LINKSPAN_DEVICE void store_release(uint64_t* word, uint64_t value) {
+  asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
+LINKSPAN_DEVICE void store_relaxed(uint64_t* word, uint64_t value) {
+  asm volatile("st.relaxed.sys.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
+LINKSPAN_DEVICE void add_release(uint64_t* word, uint64_t n) {
+  asm volatile("red.release.sys.add.u64 [%0], %1;" ::"l"(word), "l"(n) : "memory");
+}
+/// Of this GPU's threads alone; what the word was.
+LINKSPAN_DEVICE uint64_t exchange_if(uint64_t* word, uint64_t expected, uint64_t value) {
+  uint64_t old;
+  asm volatile("atom.relaxed.gpu.cas.b64 %0, [%1], %2, %3;"
+               : "=l"(old)
+               : "l"(word), "l"(expected), "l"(value)
+               : "memory");
+  return old;
+}
+/// Two words of a slot, each of them whole; no order between them.
+LINKSPAN_DEVICE void load_pair(const uint64_t* words, uint64_t& first, uint64_t& second) {
+  asm volatile("ld.relaxed.sys.v2.u64 {%0, %1}, [%2];"
+               : "=l"(first), "=l"(second)
+               : "l"(words)
+               : "memory");
+}
+LINKSPAN_DEVICE void store_pair(uint64_t* words, uint64_t first, uint64_t second) {
+  asm volatile("st.relaxed.sys.v2.u64 [%0], {%1, %2};" ::"l"(words), "l"(first), "l"(second)
+               : "memory");
+}
+LINKSPAN_DEVICE void fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+LINKSPAN_DEVICE uint64_t now() {
+  uint64_t time;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+  return time;
+}
+struct alignas(16) Chunk {
+  uint32_t words[4];
+};
+#else
+inline uint64_t load_acquire(const uint64_t* word) {
+  return std::atomic_ref(const_cast<uint64_t&>(*word)).load(std::memory_order_acquire);
+}
+inline uint32_t load_relaxed(const uint32_t* word) {
+  return std::atomic_ref(const_cast<uint32_t&>(*word)).load(std::memory_order_relaxed);
+}
+inline void store_release(uint64_t* word, uint64_t value) {
+  std::atomic_ref(*word).store(value, std::memory_order_release);
+}
+inline void store_relaxed(uint64_t* word, uint64_t value) {
+  std::atomic_ref(*word).store(value, std::memory_order_relaxed);
+}
+inline void add_release(uint64_t* word, uint64_t n) {
+  std::atomic_ref(*word).fetch_add(n, std::memory_order_release);
+}
+inline uint64_t exchange_if(uint64_t* word, uint64_t expected, uint64_t value) {
+  std::atomic_ref(*word).compare_exchange_strong(expected, value, std::memory_order_relaxed);
+  return expected;
+}
+inline void load_pair(const uint64_t* words, uint64_t& first, uint64_t& second) {
+  first = std::atomic_ref(const_cast<uint64_t&>(words[0])).load(std::memory_order_relaxed);
+  second = std::atomic_ref(const_cast<uint64_t&>(words[1])).load(std::memory_order_relaxed);
+}
+inline void store_pair(uint64_t* words, uint64_t first, uint64_t second) {
+  store_relaxed(words, first);
+  store_relaxed(words + 1, second);
+}
+inline void fence() {}  // one lane: what it does next is its release
+inline uint64_t now() {
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+}
+struct alignas(16) Chunk {
+  uint32_t words[4];
+};
+#endif
+
+// ---- the lanes of a scope ------------------------------------------------------------------
+#if defined(__CUDACC__)
+template <Scope S>
+LINKSPAN_DEVICE unsigned rank() {
+  if constexpr (S == Scope::thread) return 0;
+  const unsigned linear = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  return S == Scope::warp ? linear % 32 : linear;
+}
+template <Scope S>
+LINKSPAN_DEVICE unsigned lanes() {
+  if constexpr (S == Scope::thread) return 1;
+  return S == Scope::warp ? 32 : blockDim.x * blockDim.y * blockDim.z;
+}
+template <Scope S>
+LINKSPAN_DEVICE void sync() {
+  if constexpr (S == Scope::warp) __syncwarp();
+  if constexpr (S == Scope::block) __syncthreads();
+}
+/// A barrier; the worst of all lanes' in all of them.
+template <Scope S>
+LINKSPAN_DEVICE Outcome agree(Outcome mine) {
+  const auto bits = static_cast<unsigned>(mine);
+  if constexpr (S == Scope::warp) return static_cast<Outcome>(__reduce_max_sync(~0u, bits));
+  if constexpr (S == Scope::block) {
+    // Nearly always all are ok, and then one barrier says so.
+    if (__syncthreads_or(static_cast<int>(bits)) == 0) return Outcome::ok;
+    unsigned worst = 0;
+    for (unsigned each = 1; each <= static_cast<unsigned>(Outcome::failed); ++each)
+      if (__syncthreads_or(bits == each) != 0) worst = each;
+    return static_cast<Outcome>(worst);
+  }
+  return mine;
+}
+#else
+template <Scope S>
+inline unsigned rank() {
+  return 0;
+}
+template <Scope S>
+inline unsigned lanes() {
+  return 1;
+}
+template <Scope S>
+inline void sync() {}
+template <Scope S>
+inline Outcome agree(Outcome mine) {
+  return mine;
+}
+#endif
+
+/// The time that a wait takes, looked at ever and again.
+class Patience {
+ public:
+  LINKSPAN_DEVICE explicit Patience(Bound bound) : bound_(bound), start_(now()) {}
+  /// ok: go on.
+  LINKSPAN_DEVICE Outcome spent() {
+    if (++spins_ % 64 != 0) return Outcome::ok;
+    if (bound_.abort != nullptr && load_relaxed(bound_.abort) != 0) return Outcome::aborted;
+    return now() - start_ > bound_.nanoseconds ? Outcome::timed_out : Outcome::ok;
+  }
+
+ private:
+  const Bound bound_;
+  const uint64_t start_;
+  uint32_t spins_ = 0;
+};
+
+/// By one lane, until the word is at least that. The order of `ok`: acquire, system.
+LINKSPAN_DEVICE Outcome wait_at_least(const uint64_t* word, uint64_t at_least, Bound bound) {
+  if (load_acquire(word) >= at_least) return Outcome::ok;
+  Patience patience(bound);
+  while (load_acquire(word) < at_least)
+    if (const Outcome spent = patience.spent(); spent != Outcome::ok) return spent;
+  return Outcome::ok;
+}
+
+LINKSPAN_DEVICE bool within(uint64_t offset, uint64_t bytes, uint64_t size) {
+  return offset <= size && bytes <= size - offset;
+}
+
+LINKSPAN_DEVICE uint64_t* word_at(unsigned char* pad, uint64_t offset) {
+  return reinterpret_cast<uint64_t*>(pad + offset);
+}
+
+}  // namespace detail
+}  // namespace linkspan::device

@@ -1,0 +1,235 @@
+// Windows of a Core: what kernels reach of a peer's memory, and the proxy for what they do not.
+#include <algorithm>
+
+#include "engine/core.hpp"
+#include "engine/window.hpp"
+
+namespace linkspan::engine {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kWords = 512;         // windows that write signals
+constexpr Duration kLookForOrders = 110us;  // while none has come lately
+constexpr Duration kSpinForSignal = 50us, kNapForSignal = 50us;
+
+Status no_signal(std::uint32_t index, const device::PadLayout& layout) {
+  return {Code::invalid_argument, Scope::request,
+          "there is no signal " + std::to_string(index) + ": the pads have " +
+              std::to_string(layout.signals)};
+}
+
+}  // namespace
+
+/// The word from which the window's signals are written.
+Result<std::size_t> Core::take_word() {
+  const auto take = [this] {
+    const base::MutexLock lock(windows_->mutex);
+    return windows_->take();
+  };
+  if (const auto word = take()) return *word;
+  auto words = allocate_shared(kWords * 8, {.peers = {.read = false, .write = false}});
+  if (!words.ok()) return words.status();
+  {
+    const base::MutexLock lock(windows_->mutex);
+    if (windows_->taken.empty()) {
+      windows_->words = words->registration_->id();
+      windows_->words_at = words->registration_->region().facts().address;
+      windows_->taken.resize(kWords);
+      words = Region();
+    }
+  }
+  if (words->valid()) (void)deregister(*words, {});  // another thread was first, or all are taken
+  if (const auto word = take()) return *word;
+  return Status(Code::no_resource, Scope::process,
+                std::to_string(kWords) + " windows are open, which is all that there may be");
+}
+
+Result<Window> Core::window(std::uint64_t peer, const Region& local, const RemoteRegion& remote,
+                            const Region& local_pad, const RemoteRegion& remote_pad,
+                            const WindowOptions& options) {
+  auto data = sides(peer, Op::write, local, remote);
+  if (!data.ok()) return data.status();
+  auto pads = sides(peer, Op::write, local_pad, remote_pad);
+  if (!pads.ok()) return pads.status();
+  if (!remote_pad.permissions().write)
+    return Status(
+        Code::permission_denied, Scope::request,
+        "signals are written to \"" + remote_pad.name() + "\", which its owner does not permit");
+  WindowState::Parts parts{.peer = peer,
+                           .data = {data->local->id(), data->remote, data->transport},
+                           .pad = {{}, pads->remote, pads->transport},
+                           .local = data->local,
+                           .local_pad = pads->local};
+  GpuUuid gpu = options.gpu;
+  for (const Sides* each : {&*data, &*pads})
+    if (gpu == GpuUuid{}) gpu = each->local->region().facts().gpu;
+  if (gpu != GpuUuid{}) {
+    if (topology_ == nullptr)
+      return Status(Code::unsupported, Scope::request, "a window of a GPU: " + no_gpu_.what());
+    auto device = topology_->activate(gpu);
+    if (!device.ok()) return device.status();
+    parts.device = *device;
+    parts.closings = topology_->closings();
+  }
+  for (const Sides* each : {&*data, &*pads}) {
+    const memory::Region::Facts& f = each->local->region().facts();
+    const bool reached = parts.device == nullptr || f.kind == MemoryKind::pinned ||
+                         (f.kind == MemoryKind::shared && each->local->pinned()) ||
+                         (f.kind == MemoryKind::device && f.gpu == gpu);
+    if (!reached)
+      return Status(Code::invalid_argument, Scope::request,
+                    "kernels of the window's GPU do not reach the local " +
+                        std::string(each == &*data ? "region" : "pad") + ", " +
+                        std::string(name_of(f.kind)) +
+                        " memory: take memory of that GPU, pinned or shared memory");
+  }
+  const auto reach = [&](const Sides& to, const GpuUuid& by) -> Result<std::uint64_t> {
+    const auto* reacher = dynamic_cast<transport::KernelReach*>(transports_[to.transport].get());
+    if (reacher == nullptr)
+      return Status(Code::unreachable, Scope::peer,
+                    std::string(transports_[to.transport]->name()) + " maps nothing");
+    return reacher->address_for_kernels(*to.remote->mappings[to.transport], by);
+  };
+  for (auto [to, address] :
+       {std::pair(&*data, &parts.remote), std::pair(&*pads, &parts.remote_pad)}) {
+    const auto found = reach(*to, gpu);
+    if (found.ok())
+      *address = *found;
+    else if (parts.why_not.empty())
+      parts.why_not = found.status().what();
+  }
+  if (!remote.permissions().write) {
+    parts.remote = 0;
+    parts.why_not = "\"" + remote.name() + "\" is not permitted to be written";
+  }
+  if (const auto found = reach(*pads, {}); found.ok()) parts.remote_pad_here = *found;
+  parts.remote_pad_on_gpu = remote_pad.kind() == MemoryKind::device;
+  auto word = take_word();
+  if (!word.ok()) return word.status();
+  parts.word = *word;
+  {
+    const base::MutexLock lock(windows_->mutex);
+    parts.pad.local = windows_->words;
+  }
+  auto state = WindowState::create(std::move(parts), options, windows_);
+  if (!state.ok()) {
+    const base::MutexLock lock(windows_->mutex);
+    windows_->give_back(*word, nullptr);
+    return state.status();
+  }
+  if (this->state(peer) != PeerState::up) end_windows(peer);  // it was lost meanwhile
+  watcher_->wake();
+  return Window(shared_from_this(), *std::move(state));
+}
+
+Result<std::shared_ptr<TransferState>> Core::copy(std::uint64_t peer, Op op,
+                                                  const WindowSides& sides, const Block& block) {
+  auto local = registered(sides.local);
+  if (!local.ok()) return local.status();
+  const Sides between{.peer = peer,
+                      .op = op,
+                      .transport = sides.transport,
+                      .local = *std::move(local),
+                      .remote = sides.remote};
+  auto planned = plan(between, std::span(&block, 1));
+  if (!planned.ok()) return planned.status();
+  auto transfer = std::make_shared<TransferState>();
+  static_cast<Sides&>(*transfer) = between;
+  transfer->own = std::move(planned->plan);
+  auto started = start(std::move(transfer), planned->size, {});
+  if (!started.ok()) return started.status();
+  return std::move(started->transfer);
+}
+
+void Core::serve_windows(transport::NextLook& next) {
+  const base::MutexLock lock(windows_->mutex);
+  bool moved = false, polls = false;
+  for (WindowState* window : windows_->all) {
+    moved |= window->serve(*this, windows_->words_at);
+    polls |= window->wants_looks() && window->failure().ok();
+  }
+  using When = transport::NextLook::When;
+  if (moved) {
+    next.when = When::now;
+    next.moved = true;
+  } else if (polls && next.when != When::now) {
+    const base::Time at = base::Clock::steady().now() + kLookForOrders;
+    if (next.when == When::idle || at < next.at) next.at = at;
+    next.when = When::at;
+  }
+}
+
+void Core::end_windows(std::optional<std::uint64_t> peer) {
+  const base::MutexLock lock(windows_->mutex);
+  for (WindowState* window : windows_->all)
+    if (!peer)
+      window->end({Code::canceled, Scope::process, "the Engine is closed"});
+    else if (window->peer() == *peer)
+      window->end({Code::disconnected, Scope::peer,
+                   "peer " + std::to_string(*peer) + " is not connected any more"});
+}
+
+Status Core::raise(WindowState& window, std::uint32_t index, std::uint64_t n, Duration timeout) {
+  if (index >= window.device().layout.signals) return no_signal(index, window.device().layout);
+  const base::Deadline deadline = after(timeout);
+  std::uint64_t number = 0;
+  {
+    const base::MutexLock lock(windows_->mutex);
+    if (!window.failure().ok()) return window.failure();
+    if (std::uint64_t* word = window.peers_word(index)) {
+      device::detail::add_release(word, n);
+      return {};
+    }
+    number = window.ask_to_raise(index, n);
+  }
+  watcher_->wake();
+  const base::MutexLock lock(windows_->mutex);
+  while (!window.raised(number)) {
+    if (!window.failure().ok()) return window.failure();
+    if (deadline.passed())
+      return {Code::timed_out, Scope::request,
+              "signal " + std::to_string(index) + " is not written yet: it will be"};
+    windows_->changed.wait(windows_->mutex, deadline);
+  }
+  return {};
+}
+
+Result<std::uint64_t> Core::wait_signal(WindowState& window, std::uint32_t index,
+                                        std::uint64_t at_least, Duration timeout) {
+  if (index >= window.device().layout.signals) return no_signal(index, window.device().layout);
+  const std::uint64_t* word = window.our_word(index);
+  if (word == nullptr)
+    return Status(
+        Code::unsupported, Scope::request,
+        "the pad is in memory of a GPU, where this CPU cannot look: put it into pinned or "
+        "shared memory");
+  const base::Deadline deadline = after(timeout);
+  const base::Deadline spin = after(kSpinForSignal);
+  for (;;) {
+    const std::uint64_t value = device::detail::load_acquire(word);
+    if (value >= at_least) return value;
+    if (deadline.passed())
+      return Status(Code::timed_out, Scope::request,
+                    "signal " + std::to_string(index) + " is " + std::to_string(value) + ", not " +
+                        std::to_string(at_least));
+    if (!spin.passed()) continue;
+    const base::MutexLock lock(windows_->mutex);
+    if (!window.failure().ok()) return window.failure();
+    windows_->changed.wait(windows_->mutex,
+                           after(std::min<Duration>(deadline.left(), kNapForSignal)));
+  }
+}
+
+Status Core::abort(WindowState& window) {
+  const base::MutexLock lock(windows_->mutex);
+  window.end({Code::canceled, Scope::request, "Window::abort() was called"});
+  return {};
+}
+
+Status Core::failure(const WindowState& window) {
+  const base::MutexLock lock(windows_->mutex);
+  return window.failure();
+}
+
+}  // namespace linkspan::engine

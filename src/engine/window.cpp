@@ -1,0 +1,278 @@
+#include "engine/window.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+namespace linkspan::engine {
+namespace {
+
+using device::ProxyEntry;
+using device::ProxyOp;
+
+constexpr std::size_t kRunning = 256;      // copies of a window's that are under way together
+constexpr std::uint64_t kTicketsAt = 128;  // behind the abort word, in a line of its own
+
+template <class T>
+T* pointer(std::uint64_t address) {
+  return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+Status too_large(const char* what, std::uint64_t is, std::uint64_t most) {
+  return {Code::invalid_argument, Scope::request,
+          std::string(what) + " is " + std::to_string(is) + "; at most " + std::to_string(most)};
+}
+
+Status check(const device::PadLayout& layout) {
+  if (layout.signals > 1u << 20) return too_large("PadLayout::signals", layout.signals, 1u << 20);
+  if (layout.mailboxes > 1u << 16)
+    return too_large("PadLayout::mailboxes", layout.mailboxes, 1u << 16);
+  if (layout.mailbox_bytes > 1u << 20)
+    return too_large("PadLayout::mailbox_bytes", layout.mailbox_bytes, 1u << 20);
+  if (layout.mailbox_bytes % 16 != 0)
+    return {Code::invalid_argument, Scope::request,
+            "PadLayout::mailbox_bytes is " + std::to_string(layout.mailbox_bytes) +
+                ": it has to be a multiple of 16"};
+  return {};
+}
+
+Status check_pad(const char* whose, std::uint64_t bytes, std::uint64_t address,
+                 const device::PadLayout& layout) {
+  if (bytes < layout.bytes())
+    return {Code::invalid_argument, Scope::request,
+            std::string(whose) + " pad has " + std::to_string(bytes) + " bytes; its layout takes " +
+                std::to_string(layout.bytes())};
+  if (address % 16 != 0)
+    return {Code::invalid_argument, Scope::request,
+            std::string(whose) + " pad is not at a multiple of 16 bytes"};
+  return {};
+}
+
+}  // namespace
+
+std::optional<std::size_t> WindowSet::take() {
+  std::erase_if(leaving, [this](const auto& each) {
+    if (each.second != nullptr && !each.second->quiet) return false;
+    taken[each.first] = false;
+    return true;
+  });
+  const auto free = std::find(taken.begin(), taken.end(), false);
+  if (free == taken.end()) return std::nullopt;
+  *free = true;
+  return static_cast<std::size_t>(free - taken.begin());
+}
+
+Result<std::shared_ptr<WindowState>> WindowState::create(Parts parts, const WindowOptions& options,
+                                                         std::shared_ptr<WindowSet> set) {
+  const device::PadLayout& layout = options.layout;
+  if (Status status = check(layout); !status.ok()) return status;
+  if (options.queue == 0 || options.queue > 1u << 20)
+    return too_large("WindowOptions::queue", options.queue, 1u << 20);
+  const memory::Region::Facts &local = parts.local->region().facts(),
+                              &pad = parts.local_pad->region().facts();
+  if (Status status = check_pad("the local", pad.bytes, pad.address, layout); !status.ok())
+    return status;
+  if (Status status = check_pad("the remote", parts.pad.remote->bytes, parts.remote_pad, layout);
+      !status.ok())
+    return status;
+  auto state = std::shared_ptr<WindowState>(new WindowState(std::move(parts), std::move(set)));
+  const Parts& p = state->parts_;
+  const bool proxied = options.force_proxy || p.remote == 0 || p.remote_pad == 0;
+  state->path_ = !proxied              ? "mapped"
+                 : options.force_proxy ? "proxy: WindowOptions::force_proxy"
+                                       : "proxy: " + p.why_not;
+  device::Window& window = state->device_;
+  if (!proxied) {
+    window.remote = pointer<unsigned char>(p.remote);
+    window.remote_pad = pointer<unsigned char>(p.remote_pad);
+    window.atomics = p.remote_pad_on_gpu || p.device == nullptr ? 1 : 0;
+  }
+  window.remote_bytes = p.data.remote->bytes;
+  window.local = pointer<unsigned char>(local.address);
+  window.local_bytes = local.bytes;
+  window.local_pad = pointer<unsigned char>(pad.address);
+  window.layout = layout;
+  window.proxy.patience =
+      static_cast<std::uint64_t>(std::max<Duration>(options.patience, {}).count());
+  if (Status status = state->make_queue(options.queue, proxied); !status.ok()) return status;
+  {
+    const base::MutexLock lock(state->set_->mutex);
+    state->sums_.resize(layout.signals);
+    state->set_->all.insert(state.get());
+  }
+  return state;
+}
+
+Status WindowState::make_queue(std::uint32_t capacity, bool proxied) {
+  const std::size_t queue_bytes = (std::size_t{capacity} + 1) * sizeof(ProxyEntry);
+  unsigned char* entries = nullptr;  // as the window's kernels see them
+  unsigned char* words = nullptr;
+  if (parts_.device != nullptr) {
+    const auto scope = parts_.device->enter();
+    if (!scope.ok()) return scope.status();
+    auto queue = cuda::PinnedBuffer::create(*scope, queue_bytes);
+    if (!queue.ok()) return queue.status();
+    auto on_gpu = cuda::DeviceBuffer::create(*scope, 2 * kTicketsAt);
+    if (!on_gpu.ok()) return on_gpu.status();
+    auto stream = cuda::Stream::create(*scope);
+    if (!stream.ok()) return stream.status();
+    std::memset(queue->data(), 0, queue_bytes);
+    if (Status status = stream->fill(*scope, on_gpu->address(), 0, 2 * kTicketsAt); !status.ok())
+      return status;
+    if (Status status = stream->synchronize(*scope); !status.ok()) return status;
+    entries_ = reinterpret_cast<ProxyEntry*>(queue->data());
+    entries = pointer<unsigned char>(queue->device_address());
+    words = pointer<unsigned char>(on_gpu->address());
+    on_gpu_ = cuda::Closings::end_by(
+        parts_.closings, std::unique_ptr<OnGpu>(
+                             new OnGpu{*std::move(queue), *std::move(on_gpu), *std::move(stream)}));
+  } else {
+    host_queue_.resize(capacity + 1);
+    entries_ = host_queue_.data();
+    entries = reinterpret_cast<unsigned char*>(entries_);
+    words = reinterpret_cast<unsigned char*>(host_words_.data());
+    static_assert(sizeof host_words_ >= kTicketsAt);
+  }
+  state_ = reinterpret_cast<std::uint64_t*>(entries_ + capacity);
+  device_.abort = reinterpret_cast<std::uint32_t*>(words);
+  if (!proxied) return {};
+  device_.proxy.entries = reinterpret_cast<ProxyEntry*>(entries);
+  device_.proxy.state =
+      reinterpret_cast<std::uint64_t*>(entries + std::size_t{capacity} * sizeof(ProxyEntry));
+  device_.proxy.tickets = reinterpret_cast<std::uint64_t*>(
+      words + (parts_.device != nullptr ? kTicketsAt : kTicketsAt / 2));
+  device_.proxy.capacity = capacity;
+  return {};
+}
+
+WindowState::~WindowState() {
+  const base::MutexLock lock(set_->mutex);
+  set_->all.erase(this);
+  set_->give_back(parts_.word,
+                  running_.empty() || !running_.front().word ? nullptr : running_.front().transfer);
+  end({Code::canceled, Scope::request, "the window has gone"});
+}
+
+std::uint64_t* WindowState::peers_word(std::uint32_t index) const noexcept {
+  if (parts_.remote_pad_here == 0 || device_.proxied()) return nullptr;
+  return pointer<std::uint64_t>(parts_.remote_pad_here) + index;
+}
+
+std::uint64_t* WindowState::our_word(std::uint32_t index) const noexcept {
+  const memory::Region::Facts& pad = parts_.local_pad->region().facts();
+  return pad.kind == MemoryKind::device ? nullptr : pointer<std::uint64_t>(pad.address) + index;
+}
+
+std::uint64_t WindowState::ask_to_raise(std::uint32_t index, std::uint64_t n) {
+  asked_.push_back({index, n});
+  return ++last_asked_;
+}
+
+void WindowState::end(const Status& why) {
+  if (!failure_.ok()) return;
+  failure_ = why;
+  if (on_gpu_ != nullptr) {
+    const auto scope = parts_.device->enter();  // of a lost context no kernel is left
+    if (scope.ok()) (void)on_gpu_->stream.write_value(*scope, on_gpu_->words.address(), 1);
+  } else {
+    std::atomic_ref(host_words_[0]).store(1, std::memory_order_relaxed);
+  }
+  tell();
+  set_->changed.notify_all();
+}
+
+/// Takes note of what has ended, in order.
+bool WindowState::reap() {
+  bool any = false;
+  while (!running_.empty() && running_.front().transfer->quiet.load(std::memory_order_acquire)) {
+    const Running over = std::move(running_.front());
+    running_.pop_front();
+    any = true;
+    if (over.of_kernel)
+      ++done_;
+    else
+      ++raised_;
+    const Status& status = over.transfer->end;
+    if (!status.ok()) {
+      end(status);
+    } else if (!over.of_kernel) {
+      set_->changed.notify_all();
+    }
+  }
+  return any;
+}
+
+/// False: there is no room now, or a signal waits for what is before it.
+bool WindowState::begin(WindowCopier& copier, const ProxyEntry& entry, bool of_kernel,
+                        std::uint64_t words_at) {
+  const auto op = static_cast<ProxyOp>(entry.op);
+  const bool word = op == ProxyOp::add || op == ProxyOp::set;
+  if (word ? !running_.empty()
+           : running_.size() >= kRunning || (!running_.empty() && running_.front().word))
+    return false;
+  const auto bad = [&] {
+    end({Code::invalid_argument, Scope::request,
+         "a kernel asked the proxy for what there is not: op " + std::to_string(entry.op) + " at " +
+             std::to_string(entry.remote)});
+    return false;
+  };
+  Block block{entry.local, entry.remote, entry.bytes};
+  const WindowSides* sides = &parts_.data;
+  if (word) {
+    const device::PadLayout& layout = device_.layout;
+    if (entry.remote % 8 != 0 || !memory::fits(entry.remote, 8, layout.slots_at())) return bad();
+    std::uint64_t value = entry.value;
+    if (op == ProxyOp::add) {
+      if (entry.remote / 8 >= sums_.size()) return bad();
+      value = sums_[entry.remote / 8] + entry.value;
+    }
+    std::atomic_ref(*(pointer<std::uint64_t>(words_at) + parts_.word)).store(value);
+    block = {parts_.word * 8, entry.remote, 8};
+    sides = &parts_.pad;
+  } else if (op != ProxyOp::put && op != ProxyOp::get) {
+    return bad();
+  }
+  auto transfer =
+      copier.copy(parts_.peer, op == ProxyOp::get ? Op::read : Op::write, *sides, block);
+  if (!transfer.ok()) {
+    if (transfer.status().code() != Code::no_resource) end(transfer.status());
+    return false;
+  }
+  if (op == ProxyOp::add) sums_[entry.remote / 8] += entry.value;
+  running_.push_back({*std::move(transfer), word, of_kernel});
+  return true;
+}
+
+/// What kernels look at.
+void WindowState::tell() {
+  if (!device_.proxied()) return;
+  device::detail::store_release(state_ + device::kProxyDone, done_);
+  device::detail::store_release(state_ + device::kProxyTaken, taken_);
+  device::detail::store_release(state_ + device::kProxyFailed, failure_.ok() ? 0 : 1);
+}
+
+bool WindowState::serve(WindowCopier& copier, std::uint64_t words_at) {
+  bool any = reap();
+  while (failure_.ok() && !asked_.empty()) {
+    const Raise& raise = asked_.front();
+    const ProxyEntry entry{.op = static_cast<std::uint64_t>(ProxyOp::add),
+                           .remote = std::uint64_t{raise.index} * 8,
+                           .bytes = 8,
+                           .value = raise.n};
+    if (!begin(copier, entry, false, words_at)) break;
+    asked_.pop_front();
+    any = true;
+  }
+  while (failure_.ok() && device_.proxied()) {
+    ProxyEntry& entry = entries_[taken_ % device_.proxy.capacity];
+    if (device::detail::load_acquire(&entry.number) != taken_ + 1) break;
+    if (!begin(copier, entry, true, words_at)) break;
+    ++taken_;
+    any = true;
+  }
+  if (any) tell();
+  return any;
+}
+
+}  // namespace linkspan::engine

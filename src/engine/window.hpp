@@ -1,0 +1,158 @@
+// engine/window.hpp - what a Window is a handle of: the POD for kernels, and the proxy behind it.
+//
+// The proxy takes the orders of kernels from a queue in mapped host memory, runs each as a transfer
+// of the Engine's, in order as device/proxy.cuh says, and tells how far it has come. Signals that
+// the CPU raises where it maps nothing go the same way.
+// Threads: under the WindowSet's mutex, but for device() and path(), which are immutable. The
+// Watcher serves; nothing there waits.
+// Invariants: signals are written one at a time, when all copies before them are quiet and ok;
+// after a failure nothing is begun.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "cuda/memory.hpp"
+#include "cuda/stream.hpp"
+#include "cuda/topology.hpp"
+#include "engine/transfer.hpp"
+#include "linkspan/device/proxy.cuh"
+#include "linkspan/window.hpp"
+
+namespace linkspan::engine {
+
+class WindowState;
+
+/// All windows of an Engine, and what they have together.
+struct WindowSet {
+  base::Mutex mutex;
+  base::Condition changed;  ///< A signal of the CPU's has been written, or a window has ended.
+  std::set<WindowState*> all LINKSPAN_GUARDED_BY(mutex);
+  /// Shared memory from which signals are written, one word a window.
+  memory::RegionId words LINKSPAN_GUARDED_BY(mutex);
+  std::uint64_t words_at LINKSPAN_GUARDED_BY(mutex) = 0;
+  std::vector<bool> taken LINKSPAN_GUARDED_BY(mutex);
+  /// Words of windows that have gone, from which a transfer may still read.
+  std::vector<std::pair<std::size_t, std::shared_ptr<TransferState>>> leaving
+      LINKSPAN_GUARDED_BY(mutex);  // the transfers are also the Worker's
+
+  /// The word is free as soon as that transfer is quiet.
+  void give_back(std::size_t word, std::shared_ptr<TransferState> reader) LINKSPAN_REQUIRES(mutex) {
+    if (word >= taken.size()) return;
+    leaving.emplace_back(word, std::move(reader));
+  }
+  /// None: all are taken.
+  std::optional<std::size_t> take() LINKSPAN_REQUIRES(mutex);
+};
+
+/// A region here and one of the peer's, as Sides but without the pin of the local one.
+struct WindowSides {
+  memory::RegionId local;
+  std::shared_ptr<ImportedRegion> remote;  // also the user's
+  std::size_t transport = 0;
+};
+
+/// Who copies for a proxy: the Core.
+class WindowCopier {
+ public:
+  /// An error: nothing was started. no_resource: try again.
+  virtual Result<std::shared_ptr<TransferState>> copy(std::uint64_t peer, Op op,
+                                                      const WindowSides& sides,
+                                                      const Block& block) = 0;
+
+ protected:
+  ~WindowCopier() = default;
+};
+
+class WindowState {
+ public:
+  struct Parts {
+    std::uint64_t peer = 0;
+    WindowSides data, pad;  ///< `pad.local`: WindowSet::words.
+    std::shared_ptr<const memory::Registration> local, local_pad;  // also the registry's; for facts
+    std::uint64_t remote = 0, remote_pad = 0;  ///< For the GPU; zero: it does not reach them.
+    std::string why_not{};                     ///< it does not.
+    std::uint64_t remote_pad_here = 0;         ///< For this CPU; zero: it does not reach it.
+    bool remote_pad_on_gpu = false;
+    const cuda::Device* device = nullptr;        ///< Null: for code of this CPU.
+    std::shared_ptr<cuda::Closings> closings{};  // also the Topology's; null without a device
+    std::size_t word = 0;                        ///< Index in WindowSet::words.
+  };
+  static Result<std::shared_ptr<WindowState>> create(Parts parts, const WindowOptions& options,
+                                                     std::shared_ptr<WindowSet> set);
+  WindowState(const WindowState&) = delete;
+  WindowState& operator=(const WindowState&) = delete;
+  ~WindowState();
+
+  const device::Window& device() const noexcept { return device_; }
+  const std::string& path() const noexcept { return path_; }
+  std::uint64_t peer() const noexcept { return parts_.peer; }
+  WindowSet& set() const noexcept { return *set_; }
+
+  /// What there is to do now: whether anything was.
+  bool serve(WindowCopier& copier, std::uint64_t words_at) LINKSPAN_REQUIRES(set_->mutex);
+  /// Kernels may order at any time, and ring no bell.
+  bool wants_looks() const noexcept { return device_.proxied(); }
+  void end(const Status& why) LINKSPAN_REQUIRES(set_->mutex);
+  const Status& failure() const LINKSPAN_REQUIRES(set_->mutex) { return failure_; }
+
+  /// Of the CPU. Null: it has to be asked for.
+  std::uint64_t* peers_word(std::uint32_t index) const noexcept;
+  std::uint64_t* our_word(std::uint32_t index) const noexcept;
+  /// Number of the order, for raised().
+  std::uint64_t ask_to_raise(std::uint32_t index, std::uint64_t n) LINKSPAN_REQUIRES(set_->mutex);
+  bool raised(std::uint64_t number) const LINKSPAN_REQUIRES(set_->mutex) {
+    return raised_ >= number;
+  }
+
+ private:
+  /// What kernels and the proxy share, on a machine with GPUs. Ends when nothing is held up by it.
+  struct OnGpu {
+    cuda::PinnedBuffer queue;
+    cuda::DeviceBuffer words;  // abort, and behind it the tickets
+    cuda::Stream stream;       // of the abort word
+  };
+  /// One transfer of the proxy's, in order.
+  struct Running {
+    std::shared_ptr<TransferState> transfer;  // also the Worker's
+    bool word = false, of_kernel = false;
+  };
+  struct Raise {
+    std::uint32_t index;
+    std::uint64_t n;
+  };
+
+  WindowState(Parts parts, std::shared_ptr<WindowSet> set)
+      : parts_(std::move(parts)), set_(std::move(set)) {}
+  Status make_queue(std::uint32_t capacity, bool proxied);
+  bool reap() LINKSPAN_REQUIRES(set_->mutex);
+  bool begin(WindowCopier& copier, const device::ProxyEntry& entry, bool of_kernel,
+             std::uint64_t words_at) LINKSPAN_REQUIRES(set_->mutex);
+  void tell() LINKSPAN_REQUIRES(set_->mutex);
+
+  Parts parts_;
+  const std::shared_ptr<WindowSet> set_;  // also the Core's and other windows'
+  device::Window device_;
+  std::string path_;
+  std::shared_ptr<OnGpu> on_gpu_;  // its end is the Closings'; null: host memory
+  std::vector<device::ProxyEntry> host_queue_;
+  std::array<std::uint64_t, 16> host_words_{};
+  device::ProxyEntry* entries_ = nullptr;  // as this CPU sees them
+  std::uint64_t* state_ = nullptr;
+
+  Status failure_ LINKSPAN_GUARDED_BY(set_->mutex);
+  std::deque<Running> running_ LINKSPAN_GUARDED_BY(set_->mutex);
+  std::vector<std::uint64_t> sums_ LINKSPAN_GUARDED_BY(set_->mutex);  // by signal
+  std::uint64_t taken_ LINKSPAN_GUARDED_BY(set_->mutex) = 0, done_
+                                                             LINKSPAN_GUARDED_BY(set_->mutex) = 0;
+  std::deque<Raise> asked_ LINKSPAN_GUARDED_BY(set_->mutex);
+  std::uint64_t last_asked_ LINKSPAN_GUARDED_BY(set_->mutex) = 0, raised_ LINKSPAN_GUARDED_BY(
+                                                                      set_->mutex) = 0;
+};
+
+}  // namespace linkspan::engine
