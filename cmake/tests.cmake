@@ -34,7 +34,7 @@ set(shimmed LINKSPAN_CUDA_LIBRARY=$<TARGET_FILE:driver_shim>
 
 # ---- gtest programs ------------------------------------------------------------------------
 linkspan_glob(support_sources tests/support)
-list(FILTER support_sources EXCLUDE REGEX "/tests/support/(fake_cuda/|driver_shim/|main\\.cpp$)")
+list(FILTER support_sources EXCLUDE REGEX "/tests/support/(fake_cuda/|fake_runtime/|driver_shim/|main\\.cpp$)")
 if(support_sources)
   add_library(linkspan_test_support OBJECT ${support_sources})
   target_include_directories(linkspan_test_support PRIVATE ${CMAKE_SOURCE_DIR})
@@ -109,11 +109,11 @@ endif()
 if(TARGET linkspan_tool)
   set(cli_test ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/cli_test.py
       $<TARGET_FILE:linkspan_tool>)
-  linkspan_test(cli_cpu TIMEOUT 120 COMMAND ${cli_test} cpu ENVIRONMENT ${no_driver})
+  linkspan_test(cli_cpu TIMEOUT 300 COMMAND ${cli_test} cpu ENVIRONMENT ${no_driver})
   linkspan_test(demo_cpu TIMEOUT 120 COMMAND linkspan_tool demo --quick ENVIRONMENT ${no_driver})
   if(TARGET fake_cuda)
-    linkspan_test(cli_simulated TIMEOUT 120 COMMAND ${cli_test} simulated ENVIRONMENT ${simulated})
-    linkspan_test(demo_simulated TIMEOUT 120 COMMAND linkspan_tool demo --quick
+    linkspan_test(cli_simulated TIMEOUT 300 COMMAND ${cli_test} simulated ENVIRONMENT ${simulated})
+    linkspan_test(demo_simulated TIMEOUT 300 COMMAND linkspan_tool demo --quick
                   ENVIRONMENT ${simulated})
   endif()
 endif()
@@ -139,6 +139,25 @@ if(TARGET fake_cuda)
   linkspan_test(bench_nvlink_transfer_simulated TIMEOUT 60 ENVIRONMENT ${simulated}
     COMMAND bench_nvlink_transfer --quick
             --json ${CMAKE_BINARY_DIR}/bench_nvlink_transfer.json)
+endif()
+
+# ---- simple_write: over the simulated driver with its kernels compiled for the host ---------------
+add_executable(simple_write_simulated
+  examples/device/2proc/simple_write.cpp examples/device/2proc/kernels.cu
+  tests/support/fake_runtime/cuda_runtime.cpp)
+set_source_files_properties(examples/device/2proc/kernels.cu PROPERTIES
+  LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
+target_include_directories(simple_write_simulated PRIVATE ${CMAKE_SOURCE_DIR}
+  tests/support/fake_runtime)
+target_link_libraries(simple_write_simulated PRIVATE linkspan_internal)
+set(simple_write_test ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/simple_write_test.py)
+if(TARGET fake_cuda)
+  linkspan_test(simple_write_simulated TIMEOUT 300 ENVIRONMENT ${simulated}
+    COMMAND ${simple_write_test} $<TARGET_FILE:simple_write_simulated> simulated)
+endif()
+if(TARGET simple_write)
+  linkspan_test(simple_write_cpu TIMEOUT 60 ENVIRONMENT CUDA_VISIBLE_DEVICES=
+    COMMAND ${simple_write_test} $<TARGET_FILE:simple_write> cpu)
 endif()
 
 # ---- the Python engine over libnvlink_transfer ------------------------------------------------

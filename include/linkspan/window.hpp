@@ -61,7 +61,7 @@ class LINKSPAN_API Window {  // NOLINT(cppcoreguidelines-special-member-function
   Status failure() const;
   /// Ends the waits of all kernels that use it, for good: failure() is `canceled`. What the proxy
   /// was asked for and has not begun is dropped.
-  Status abort() const;
+  Status cancel() const;
 
   // The same counters from the CPU.
   /// Adds `n` to the peer's signal, behind what this thread did to memory that both map. Where this

@@ -104,7 +104,7 @@ class Core final : public control::Listener,
   Result<std::uint64_t> wait_signal(WindowState& window, std::uint32_t index,
                                     std::uint64_t at_least, Duration timeout)
       LINKSPAN_EXCLUDES(windows_->mutex);
-  Status abort(WindowState& window) LINKSPAN_EXCLUDES(windows_->mutex);
+  Status cancel(WindowState& window) LINKSPAN_EXCLUDES(windows_->mutex);
   Status failure(const WindowState& window) LINKSPAN_EXCLUDES(windows_->mutex);
   // two_sided.cpp
   Result<Transfer> exchange(std::uint64_t peer, bool sends, control::Space space, std::uint64_t tag,

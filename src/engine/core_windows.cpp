@@ -221,9 +221,9 @@ Result<std::uint64_t> Core::wait_signal(WindowState& window, std::uint32_t index
   }
 }
 
-Status Core::abort(WindowState& window) {
+Status Core::cancel(WindowState& window) {
   const base::MutexLock lock(windows_->mutex);
-  window.end({Code::canceled, Scope::request, "Window::abort() was called"});
+  window.end({Code::canceled, Scope::request, "Window::cancel() was called"});
   return {};
 }
 

@@ -360,8 +360,8 @@ std::string Window::path() const { return state_ == nullptr ? "" : state_->path(
 Status Window::failure() const {
   return on(core_, [&](auto& core) { return core.failure(*state_); });
 }
-Status Window::abort() const {
-  return on(core_, [&](auto& core) { return core.abort(*state_); });
+Status Window::cancel() const {
+  return on(core_, [&](auto& core) { return core.cancel(*state_); });
 }
 Status Window::raise(std::uint32_t index, std::uint64_t n, Duration timeout) const {
   return on(core_, [&](auto& core) { return core.raise(*state_, index, n, timeout); });

@@ -248,6 +248,15 @@ __device__ inline Outcome put_bulk(const Window& window, uint64_t offset, const 
   __syncthreads();
   return end;
 }
+#else
+inline Outcome put_signal_grid(const Window& window, uint64_t offset, const void* src,
+                               uint64_t bytes, uint32_t index, uint32_t*, uint64_t n = 1) {
+  return put_signal<Scope::thread>(window, offset, src, bytes, index, n);
+}
+inline Outcome put_bulk(const Window& window, uint64_t offset, const void* src, uint64_t bytes,
+                        void*, uint32_t) {
+  return put<Scope::thread>(window, offset, src, bytes);
+}
 #endif
 
 }  // namespace linkspan::device

@@ -106,12 +106,23 @@ struct Window {
   /// 1: any number of producers may raise one signal. 0: each signal has one, this window.
   uint32_t atomics = 0;
   uint32_t wrap = ~uint32_t{0};  ///< Epochs of packets, before they begin anew; smaller in tests.
-  uint32_t* abort = nullptr;     ///< Set by the host: the peer has gone, or Window::abort().
+  uint32_t* abort = nullptr;     ///< Set by the host: the peer has gone, or Window::cancel().
   ProxyQueue proxy{};            ///< Of a window whose remote and remote_pad are not mapped.
 
   LINKSPAN_HOST_DEVICE bool proxied() const { return proxy.entries != nullptr; }
   LINKSPAN_HOST_DEVICE Bound within(uint64_t nanoseconds) const { return {nanoseconds, abort}; }
 };
+
+/// A clock of this GPU, in nanoseconds; it goes in steps of up to 1 us.
+LINKSPAN_DEVICE uint64_t nanoseconds() {
+#if defined(__CUDACC__)
+  uint64_t time;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+  return time;
+#else
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+#endif
+}
 
 namespace detail {
 
@@ -157,11 +168,6 @@ LINKSPAN_DEVICE void store_pair(uint64_t* words, uint64_t first, uint64_t second
                : "memory");
 }
 LINKSPAN_DEVICE void fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
-LINKSPAN_DEVICE uint64_t now() {
-  uint64_t time;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
-  return time;
-}
 struct alignas(16) Chunk {
   uint32_t words[4];
 };
@@ -194,9 +200,6 @@ inline void store_pair(uint64_t* words, uint64_t first, uint64_t second) {
   store_relaxed(words + 1, second);
 }
 inline void fence() {}  // one lane: what it does next is its release
-inline uint64_t now() {
-  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-}
 struct alignas(16) Chunk {
   uint32_t words[4];
 };
@@ -255,12 +258,12 @@ inline Outcome agree(Outcome mine) {
 /// The time that a wait takes, looked at ever and again.
 class Patience {
  public:
-  LINKSPAN_DEVICE explicit Patience(Bound bound) : bound_(bound), start_(now()) {}
+  LINKSPAN_DEVICE explicit Patience(Bound bound) : bound_(bound), start_(nanoseconds()) {}
   /// ok: go on.
   LINKSPAN_DEVICE Outcome spent() {
     if (++spins_ % 64 != 0) return Outcome::ok;
     if (bound_.abort != nullptr && load_relaxed(bound_.abort) != 0) return Outcome::aborted;
-    return now() - start_ > bound_.nanoseconds ? Outcome::timed_out : Outcome::ok;
+    return nanoseconds() - start_ > bound_.nanoseconds ? Outcome::timed_out : Outcome::ok;
   }
 
  private:

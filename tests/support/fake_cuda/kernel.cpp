@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "tests/support/fake_cuda/fake_cuda.hpp"
+#include "tests/support/fake_cuda/host_code.hpp"
 
 namespace linkspan::cuda::fake {
 namespace {
@@ -152,12 +153,24 @@ CUresult resident(const Device& device, const Parameters& parameters) {
   return CUDA_SUCCESS;
 }
 
+/// A program's own kernel, compiled for the host: the caller's business what it does there.
+CUresult host_code(const Device& device, const Parameters& parameters) {
+  const auto reach = [](const void* of, std::uint64_t address) -> void* {
+    const auto found = access(*static_cast<const Device*>(of), address, 1);
+    return found ? found->view : nullptr;
+  };
+  const auto run = reinterpret_cast<HostCode>(parameters[0][0]);
+  run(reach, &device, reinterpret_cast<void*>(parameters[1][0]));
+  return CUDA_SUCCESS;
+}
+
 constexpr int kMaxThreads = 512;
 
 const std::array kKernels{
     Kernel{.name = "linkspan_copy_blocks", .parameter_bytes = {8, 4, 8, 8}, .run = copy_blocks},
     Kernel{.name = "linkspan_copy_pages", .parameter_bytes = {64, 8, 8, 8}, .run = copy_pages},
-    Kernel{.name = "linkspan_resident", .parameter_bytes = {64}, .run = resident}};
+    Kernel{.name = "linkspan_resident", .parameter_bytes = {64}, .run = resident},
+    Kernel{.name = kHostCode, .parameter_bytes = {8, 8}, .run = host_code}};
 
 /// A kernel in a module, whose context is the only one that may launch it.
 struct Function {
