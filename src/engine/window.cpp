@@ -172,13 +172,13 @@ std::uint64_t WindowState::ask_to_raise(std::uint32_t index, std::uint64_t n) {
 void WindowState::end(const Status& why) {
   if (!failure_.ok()) return;
   failure_ = why;
+  tell();  // first: who is aborted looks there for the reason
   if (on_gpu_ != nullptr) {
     const auto scope = parts_.device->enter();  // of a lost context no kernel is left
     if (scope.ok()) (void)on_gpu_->stream.write_value(*scope, on_gpu_->words.address(), 1);
   } else {
     std::atomic_ref(host_words_[0]).store(1, std::memory_order_relaxed);
   }
-  tell();
   set_->changed.notify_all();
 }
 

@@ -1,0 +1,344 @@
+// bench_device: the device API between two GPUs of this process, beside bare kernels of the same
+// run.
+//
+// Prints a line of JSON for each row. Every byte is verified. Exit code 1: a mismatch or a failure.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "linkspan/device/packet.cuh"
+
+namespace {
+
+using namespace linkspan::device;  // NOLINT(google-build-using-namespace)
+
+constexpr unsigned kThreads = 512;
+constexpr std::uint64_t kLarge = std::uint64_t{1} << 30;
+constexpr std::uint64_t kBound = 2'000'000'000;
+
+void must(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "bench_device: %s: %s\n", call, cudaGetErrorString(error));
+  std::exit(1);
+}
+
+/// One GPU, with its side of a window onto the other's.
+struct Side {
+  int device = 0;
+  unsigned char *data = nullptr, *source = nullptr, *pad = nullptr;
+  std::uint64_t* took = nullptr;  // of each round, and behind them words for results
+  std::uint32_t* words = nullptr;
+  cudaStream_t stream = nullptr, noise = nullptr;
+  Window window{};
+};
+
+__device__ unsigned expected(std::uint64_t round, std::uint64_t i) {
+  return static_cast<unsigned>((i * 0x9E3779B97F4A7C15ull + round * 0xD1B54A32D192ED03ull) >> 32);
+}
+
+__global__ void fill(unsigned* words, std::uint64_t count, std::uint64_t round) {
+  for (std::uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count;
+       i += std::uint64_t{gridDim.x} * blockDim.x)
+    words[i] = expected(round, i);
+}
+__global__ void count_wrong(const unsigned* words, std::uint64_t count, std::uint64_t round,
+                            unsigned* wrong) {
+  for (std::uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count;
+       i += std::uint64_t{gridDim.x} * blockDim.x)
+    if (words[i] != expected(round, i)) atomicAdd(wrong, 1);
+}
+
+enum class Way { put_signal, packets, bare };
+
+/// Bytes there and back, `rounds` times; `first` is who begins.
+template <Way W>
+__global__ void __launch_bounds__(kThreads)
+    ping_pong(Window w, const unsigned char* source, std::uint64_t bytes, std::uint32_t rounds,
+              std::uint64_t before, bool first, std::uint64_t* took, std::uint32_t* failed) {
+  const Bound bound = w.within(kBound);
+  Outcome end = Outcome::ok;
+  const auto give = [&](std::uint64_t number) {
+    if constexpr (W == Way::put_signal) end = put_signal<Scope::block>(w, 0, source, bytes, 0);
+    if constexpr (W == Way::packets)
+      end = send<Scope::block>(w, 0, number, 0, source, bytes, bound);
+    if constexpr (W == Way::bare) {
+      auto* to = reinterpret_cast<uint4*>(w.remote);
+      const auto* from = reinterpret_cast<const uint4*>(source);
+      for (std::uint64_t i = threadIdx.x; i < (bytes + 15) / 16; i += blockDim.x) to[i] = from[i];
+      __syncthreads();
+      if (threadIdx.x == 0)
+        asm volatile("red.release.sys.add.u64 [%0], 1;" ::"l"(w.remote_pad) : "memory");
+    }
+  };
+  const auto take = [&](std::uint64_t number) {
+    if constexpr (W == Way::put_signal) end = wait_signal<Scope::block>(w, 0, number, bound);
+    if constexpr (W == Way::packets) end = receive<Scope::block>(w, 0, number, 0, bytes, bound);
+    if constexpr (W == Way::bare) {
+      if (threadIdx.x == 0) {
+        std::uint64_t value = 0, begin = nanoseconds();
+        do asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(w.local_pad) : "memory");
+        while (value < number && nanoseconds() - begin < kBound);
+      }
+      __syncthreads();
+    }
+  };
+  for (std::uint32_t i = 0; i < rounds && end == Outcome::ok; ++i) {
+    const std::uint64_t number = before + i + 1, begin = nanoseconds();
+    first ? give(number) : take(number);
+    if (end != Outcome::ok) break;
+    first ? take(number) : give(number);
+    if (threadIdx.x == 0) took[i] = nanoseconds() - begin;
+  }
+  if (threadIdx.x == 0 && end != Outcome::ok) *failed = 1;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    wide(Window w, const unsigned char* source, std::uint64_t bytes, int how,
+         std::uint32_t* arrived, unsigned stage_bytes) {
+  extern __shared__ __align__(128) unsigned char stage[];
+  if (how == 0) {
+    (void)put_signal_grid(w, 0, source, bytes, 1, arrived);
+    return;
+  }
+  const std::uint64_t each = (bytes / gridDim.x + 127) / 128 * 128, begin = blockIdx.x * each;
+  if (begin >= bytes) return;
+  const std::uint64_t mine = bytes - begin < each ? bytes - begin : each;
+  if (how == 1) {
+    (void)put_bulk(w, begin, source + begin, mine, stage, stage_bytes);
+  } else {
+    auto* to = reinterpret_cast<uint4*>(w.remote + begin);
+    const auto* from = reinterpret_cast<const uint4*>(source + begin);
+    const std::uint64_t count = mine / 16;
+    std::uint64_t i = threadIdx.x;
+    for (; i + 7 * kThreads < count; i += 8 * kThreads) {
+      uint4 words[8];
+#pragma unroll
+      for (unsigned k = 0; k < 8; ++k) words[k] = from[i + k * kThreads];
+#pragma unroll
+      for (unsigned k = 0; k < 8; ++k) to[i + k * kThreads] = words[k];
+    }
+    for (; i < count; i += kThreads) to[i] = from[i];
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) (void)signal_add(w, 1);
+}
+
+/// Writes a fresh pattern and gives it; the other looks at every word when it has the signal.
+__global__ void __launch_bounds__(kThreads)
+    litmus(Window w, unsigned char* source, bool gives, bool packets, std::uint32_t rounds,
+           std::uint64_t acks, std::uint32_t* wrong, std::uint32_t* failed) {
+  const Bound bound = w.within(kBound);
+  std::uint64_t state = 12345;
+  Outcome end = Outcome::ok;
+  for (std::uint32_t i = 0; i < rounds && end == Outcome::ok; ++i) {
+    const std::uint64_t number = i + 1;
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    const std::uint64_t bytes = 4 + (state >> 33) % 16000 / 4 * 4;
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    const std::uint64_t offset = (state >> 33) % 4096 / 4 * 4;
+    if (gives) {
+      const std::uint64_t until = nanoseconds() + (state >> 40) % 3000;
+      while (nanoseconds() < until) {
+      }
+      for (std::uint64_t k = threadIdx.x; k < bytes / 4; k += blockDim.x)
+        reinterpret_cast<unsigned*>(source)[k] = expected(number, k);
+      end = packets ? send<Scope::block>(w, 1, number, offset, source, bytes, bound)
+                    : put_signal<Scope::block>(w, offset, source, bytes, 2);
+      if (end == Outcome::ok) end = wait_signal<Scope::block>(w, 3, acks + number, bound);
+    } else {
+      end = packets ? receive<Scope::block>(w, 1, number, offset, bytes, bound)
+                    : wait_signal<Scope::block>(w, 2, number, bound);
+      if (end == Outcome::ok)
+        for (std::uint64_t k = threadIdx.x; k < bytes / 4; k += blockDim.x)
+          if (*reinterpret_cast<volatile unsigned*>(w.local + offset + k * 4) !=
+              expected(number, k))
+            atomicAdd(wrong, 1);
+      __syncthreads();
+      if (threadIdx.x == 0) (void)signal_add(w, 3);
+    }
+  }
+  if (threadIdx.x == 0 && end != Outcome::ok) *failed = 1;
+}
+
+class Bench {
+ public:
+  Bench() {
+    for (int i = 0; i < 2; ++i) {
+      Side& s = sides_[i];
+      s.device = i;
+      must(cudaSetDevice(i), "cudaSetDevice");
+      must(cudaDeviceEnablePeerAccess(1 - i, 0), "cudaDeviceEnablePeerAccess");
+      for (auto [to, bytes] : {std::pair<void*, std::uint64_t>{&s.data, kLarge},
+                               {&s.source, kLarge},
+                               {&s.pad, layout_.bytes()},
+                               {&s.took, 8 * kRounds},
+                               {&s.words, 256}}) {
+        must(cudaMalloc(static_cast<void**>(to), bytes), "cudaMalloc");
+        must(cudaMemset(*static_cast<void**>(to), 0, bytes), "cudaMemset");
+      }
+      must(cudaStreamCreateWithFlags(&s.stream, cudaStreamNonBlocking), "cudaStreamCreate");
+      must(cudaStreamCreateWithFlags(&s.noise, cudaStreamNonBlocking), "cudaStreamCreate");
+      must(cudaFuncSetAttribute(wide, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024),
+           "cudaFuncSetAttribute");
+      must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    }
+    for (int i = 0; i < 2; ++i) {
+      Window& w = sides_[i].window;
+      const Side &own = sides_[i], &other = sides_[1 - i];
+      w.remote = other.data;
+      w.remote_bytes = w.local_bytes = kLarge;
+      w.local = own.data;
+      w.remote_pad = other.pad;
+      w.local_pad = own.pad;
+      w.layout = layout_;
+      w.atomics = 1;
+    }
+  }
+
+  template <Way W>
+  void latency(const char* name, std::uint64_t bytes, unsigned threads) {
+    for (int warm = 1; warm >= 0; --warm) {
+      const std::uint32_t rounds = warm ? 50 : kRounds;
+      for (int i : {1, 0}) {
+        must(cudaSetDevice(i), "cudaSetDevice");
+        fill<<<64, 256, 0, sides_[i].stream>>>(reinterpret_cast<unsigned*>(sides_[i].source),
+                                               (bytes + 15) / 16 * 4, i + 7);
+        must(cudaStreamSynchronize(sides_[i].stream), "fill");
+      }
+      std::uint64_t& before = W == Way::packets ? messages_ : signals_;
+      for (int i : {1, 0}) {
+        Side& s = sides_[i];
+        must(cudaSetDevice(i), "cudaSetDevice");
+        ping_pong<W><<<1, threads, 0, s.stream>>>(s.window, s.source, bytes, rounds, before, i == 0,
+                                                  s.took, s.words);
+        must(cudaGetLastError(), "launch");
+      }
+      finish();
+      before += rounds;
+    }
+    std::vector<std::uint64_t> took(kRounds);
+    must(cudaMemcpy(took.data(), sides_[0].took, 8 * kRounds, cudaMemcpyDefault), "cudaMemcpy");
+    std::sort(took.begin(), took.end());
+    check(bytes / 4, 8, 7);
+    double sum = 0;
+    for (const std::uint64_t each : took) sum += static_cast<double>(each);
+    std::printf(
+        "{\"id\": \"device.%s.%lluB.%ut\", \"p50_us\": %.3f, \"p99_us\": %.3f, \"mean_us\": "
+        "%.3f}\n",
+        name, static_cast<unsigned long long>(bytes), threads,
+        static_cast<double>(took[kRounds / 2]) / 2e3,
+        static_cast<double>(took[kRounds * 99 / 100]) / 2e3, sum / kRounds / 2e3);
+    std::fflush(stdout);
+  }
+
+  void bandwidth(const char* name, int how, unsigned ctas, unsigned stage) {
+    Side& s = sides_[0];
+    must(cudaSetDevice(0), "cudaSetDevice");
+    fill<<<1024, 256, 0, s.stream>>>(reinterpret_cast<unsigned*>(s.source), kLarge / 4, ++seed_);
+    cudaEvent_t begin, end;
+    must(cudaEventCreate(&begin), "event");
+    must(cudaEventCreate(&end), "event");
+    std::vector<float> times;
+    for (int run = 0; run < 8; ++run) {
+      must(cudaEventRecord(begin, s.stream), "record");
+      wide<<<ctas, how == 1 ? 128 : kThreads, stage, s.stream>>>(s.window, s.source, kLarge, how,
+                                                                 s.words + 8, stage);
+      must(cudaEventRecord(end, s.stream), "record");
+      must(cudaStreamSynchronize(s.stream), "wide");
+      float ms = 0;
+      must(cudaEventElapsedTime(&ms, begin, end), "elapsed");
+      if (run != 0) times.push_back(ms);
+    }
+    std::sort(times.begin(), times.end());
+    must(cudaSetDevice(1), "cudaSetDevice");
+    count_wrong<<<1024, 256, 0, sides_[1].stream>>>(reinterpret_cast<unsigned*>(sides_[1].data),
+                                                    kLarge / 4, seed_, sides_[1].words + 1);
+    must(cudaStreamSynchronize(sides_[1].stream), "check");
+    finish();
+    std::printf("{\"id\": \"device.%s.1GiB.%uctas\", \"GB/s\": %.1f}\n", name, ctas,
+                static_cast<double>(kLarge) / times[times.size() / 2] / 1e6);
+    std::fflush(stdout);
+  }
+
+  void litmus_test(bool packets, std::uint32_t rounds) {
+    for (Side& s : sides_) {
+      must(cudaSetDevice(s.device), "cudaSetDevice");
+      for (int k = 0; k < 200; ++k)  // noise on the same link, both ways
+        must(cudaMemcpyAsync(sides_[1 - s.device].source + (64 << 20), s.source + (512 << 20),
+                             4 << 20, cudaMemcpyDefault, s.noise),
+             "noise");
+    }
+    for (int i : {1, 0}) {
+      Side& s = sides_[i];
+      must(cudaSetDevice(i), "cudaSetDevice");
+      litmus<<<1, 256, 0, s.stream>>>(s.window, s.source, i == 0, packets, rounds, acks_,
+                                      s.words + 1, s.words);
+      must(cudaGetLastError(), "launch");
+    }
+    finish();
+    acks_ += rounds;
+    std::printf("{\"id\": \"device.litmus.%s\", \"rounds\": %u, \"wrong\": 0}\n",
+                packets ? "packets" : "put_signal", rounds);
+    std::fflush(stdout);
+  }
+
+ private:
+  static constexpr std::uint32_t kRounds = 2000;
+
+  void check(std::uint64_t words, int at0, int at1) {
+    for (int i : {0, 1}) {
+      must(cudaSetDevice(i), "cudaSetDevice");
+      count_wrong<<<64, 256, 0, sides_[i].stream>>>(reinterpret_cast<unsigned*>(sides_[i].data),
+                                                    words, i == 0 ? at0 : at1, sides_[i].words + 1);
+    }
+    finish();
+  }
+
+  void finish() {
+    for (Side& s : sides_) {
+      must(cudaSetDevice(s.device), "cudaSetDevice");
+      must(cudaStreamSynchronize(s.stream), "cudaStreamSynchronize");
+      std::uint32_t words[2] = {};
+      must(cudaMemcpy(words, s.words, sizeof words, cudaMemcpyDefault), "cudaMemcpy");
+      if (words[0] == 0 && words[1] == 0) continue;
+      std::printf("{\"failed\": %u, \"wrong\": %u, \"gpu\": %d}\n", words[0], words[1], s.device);
+      std::exit(1);
+    }
+  }
+
+  const PadLayout layout_{.signals = 16, .mailboxes = 2, .mailbox_bytes = 65536};
+  Side sides_[2];
+  std::uint64_t signals_ = 0, messages_ = 0, acks_ = 0;
+  unsigned seed_ = 100;
+};
+
+}  // namespace
+
+int main() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count < 2) {
+    std::fprintf(stderr, "bench_device: needs two GPUs\n");
+    return 2;
+  }
+  Bench bench;
+  for (const std::uint64_t bytes : {8, 1024, 4096, 8192, 16384, 65536}) {
+    const auto words = static_cast<unsigned>(std::clamp<std::uint64_t>((bytes + 15) / 16, 32, 512));
+    bench.latency<Way::bare>("bare", bytes, words);
+    bench.latency<Way::put_signal>("put_signal", bytes, words);
+    for (const unsigned threads : {words, 512u, 1024u})
+      if (threads <= kThreads) bench.latency<Way::packets>("packets", bytes, threads);
+  }
+  bench.litmus_test(false, 5000);
+  bench.litmus_test(true, 5000);
+  for (const unsigned ctas : {8u, 16u, 32u, 132u}) {
+    bench.bandwidth("bare", 2, ctas, 0);
+    bench.bandwidth("put", 0, ctas, 0);
+    bench.bandwidth("bulk", 1, ctas, 64 * 1024);
+    bench.bandwidth("bulk128K", 1, ctas, 128 * 1024);
+  }
+  return 0;
+}

@@ -1,0 +1,305 @@
+// Windows between two Engines: what kernels do there, done by a CPU where all memory is host memory
+// (the device headers are the host's too), mapped and through the proxy; and what ends a window.
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "linkspan/device/packet.cuh"
+#include "tests/conformance/engine_fixture.hpp"
+
+namespace linkspan::test {
+namespace {
+
+using device::Outcome;
+using device::PadLayout;
+constexpr auto kThread = device::Scope::thread;
+constexpr std::uint64_t kBytes = 1u << 16, kBound = 10'000'000'000;
+constexpr PadLayout kLayout{.signals = 8, .mailboxes = 1, .mailbox_bytes = 1024};
+
+/// One Engine with a region and a pad in shared memory, and its window onto the other's.
+struct Side {
+  explicit Side(const char* name)
+      : engine(take(Engine::open(engine_options(name)))),
+        region(take(engine.allocate_shared(kBytes))),
+        pad(take(engine.allocate_shared(kLayout.bytes()))) {
+    must(engine.listen());
+    must(engine.publish("data", region));
+    must(engine.publish("pad", pad));
+  }
+  void open(const Peer& other, const WindowOptions& options) {
+    peer = other;
+    window = take(try_open(options));
+    w = window.device();
+  }
+  Result<Window> try_open(const WindowOptions& options) {
+    remote = take(peer.lookup("data"));
+    remote_pad = take(peer.lookup("pad"));
+    return peer.window(region, remote, pad, remote_pad, options);
+  }
+  unsigned char* data() const { return static_cast<unsigned char*>(region.data()); }
+
+  Engine engine;
+  Region region, pad;
+  Peer peer;
+  RemoteRegion remote, remote_pad;
+  Window window;
+  device::Window w;
+};
+
+class Windows : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    const WindowOptions options{.layout = kLayout, .force_proxy = GetParam(), .queue = 16};
+    Peer to_right = take(left_.engine.connect(right_.engine.address()));
+    Peer to_left = take(right_.engine.accept(10s));
+    left_.open(to_right, options);
+    right_.open(to_left, options);
+  }
+  static void fill(const Side& side, unsigned seed) {
+    for (std::uint64_t i = 0; i < kBytes; ++i)
+      side.data()[i] = static_cast<unsigned char>(i * 7 + i / 251 + seed);
+  }
+
+  Side left_{"left"}, right_{"right"};
+};
+
+TEST_P(Windows, PutThenSignal) {
+  EXPECT_EQ(left_.window.path().substr(0, 6), GetParam() ? "proxy:" : "mapped");
+  EXPECT_EQ(left_.w.proxied(), GetParam());
+  fill(left_, 1);
+  std::memset(right_.data(), 0, kBytes);
+  std::uint64_t count = 0;
+  for (const auto& [offset, bytes] :
+       {std::pair<std::uint64_t, std::uint64_t>{0, 1}, {3, 777}, {4096, 0}, {5000, 60000}}) {
+    ASSERT_EQ(device::put_signal<kThread>(left_.w, offset, left_.data() + offset, bytes, 2),
+              Outcome::ok);
+    ASSERT_EQ(device::wait_signal(right_.w, 2, ++count, right_.w.within(kBound)), Outcome::ok);
+    EXPECT_EQ(std::memcmp(right_.data() + offset, left_.data() + offset, bytes), 0);
+  }
+  EXPECT_EQ(right_.data()[1], 0);
+  EXPECT_EQ(device::read_signal(right_.w, 2), 4u);
+  EXPECT_EQ(device::read_signal(right_.w, 1), 0u);
+}
+
+TEST_P(Windows, ManyInFlightKeepTheirOrder) {
+  constexpr std::uint64_t kCount = 400, kPiece = kBytes / kCount;
+  fill(left_, 2);
+  std::jthread kernel([this] {
+    for (std::uint64_t i = 0; i < kCount; ++i) {
+      const std::uint64_t at = i * kPiece;
+      EXPECT_EQ(device::put<kThread>(left_.w, at, left_.data() + at, kPiece), Outcome::ok);
+      if (i % 7 == 6) {
+        EXPECT_EQ(device::signal_add(left_.w, 0, 7), Outcome::ok);
+      }
+    }
+    EXPECT_EQ(device::flush<kThread>(left_.w, left_.w.within(kBound)), Outcome::ok);
+  });
+  for (std::uint64_t seen = 0; seen + 7 <= kCount;) {
+    ASSERT_EQ(device::wait_signal(right_.w, 0, seen + 7, right_.w.within(kBound)), Outcome::ok);
+    seen = device::read_signal(right_.w, 0);
+    ASSERT_EQ(std::memcmp(right_.data(), left_.data(), seen * kPiece), 0)
+        << "a signal before its data";
+  }
+}
+
+TEST_P(Windows, GetReadsWhatIsThere) {
+  fill(right_, 3);
+  std::memset(left_.data(), 0, kBytes);
+  ASSERT_EQ(device::get<kThread>(left_.w, left_.data() + 5, 9, 5000), Outcome::ok);
+  ASSERT_EQ(device::flush<kThread>(left_.w, left_.w.within(kBound)), Outcome::ok);
+  EXPECT_EQ(std::memcmp(left_.data() + 5, right_.data() + 9, 5000), 0);
+  EXPECT_EQ(left_.data()[5005], 0);
+}
+
+TEST_P(Windows, MessagesOfAMailbox) {
+  constexpr std::uint64_t kCount = 300;
+  const auto bytes_of = [](std::uint64_t n) { return n * 37 % 2000; };  // packets, and above
+  std::jthread sender([&] {
+    for (std::uint64_t n = 1; n <= kCount; ++n) {
+      for (std::uint64_t i = 0; i < bytes_of(n); ++i)
+        left_.data()[i] = static_cast<unsigned char>(n + i);
+      ASSERT_EQ(device::send<kThread>(left_.w, 0, n, 64, left_.data(), bytes_of(n),
+                                      left_.w.within(kBound)),
+                Outcome::ok);
+      ASSERT_EQ(device::flush<kThread>(left_.w, left_.w.within(kBound)), Outcome::ok);
+      // What is put into its place directly must have been read before the next.
+      ASSERT_EQ(device::wait_signal(left_.w, 5, n, left_.w.within(kBound)), Outcome::ok);
+    }
+  });
+  for (std::uint64_t n = 1; n <= kCount; ++n) {
+    ASSERT_EQ(device::receive<kThread>(right_.w, 0, n, 64, bytes_of(n), right_.w.within(kBound)),
+              Outcome::ok);
+    for (std::uint64_t i = 0; i < bytes_of(n); ++i)
+      ASSERT_EQ(right_.data()[64 + i], static_cast<unsigned char>(n + i)) << n << " at " << i;
+    ASSERT_EQ(device::signal_add(right_.w, 5), Outcome::ok);
+  }
+}
+
+TEST_P(Windows, TheCpuRaisesAndWaits) {
+  EXPECT_EQ(right_.window.wait_signal(3, 1, 20ms).status().code(), Code::timed_out);
+  EXPECT_EQ(left_.window.raise(3, 2).to_string(), "ok");
+  EXPECT_EQ(take(right_.window.wait_signal(3, 1, 5s)), 2u);
+  EXPECT_EQ(left_.window.raise(3).to_string(), "ok");
+  EXPECT_EQ(take(right_.window.wait_signal(3, 3, 5s)), 3u);
+  EXPECT_EQ(left_.window.raise(8).code(), Code::invalid_argument);
+  EXPECT_EQ(right_.window.wait_signal(8, 1, 1s).status().code(), Code::invalid_argument);
+}
+
+TEST_P(Windows, ADeadPeerEndsTheWaits) {
+  std::atomic<Outcome> end{Outcome::ok};
+  std::jthread waiting(
+      [&] { end = device::wait_signal(left_.w, 0, 1, left_.w.within(30'000'000'000)); });
+  std::jthread cpu(
+      [&] { EXPECT_EQ(left_.window.wait_signal(1, 1, 30s).status().code(), Code::disconnected); });
+  right_.window = {};
+  must(right_.engine.close(10s));
+  waiting.join();
+  EXPECT_EQ(end, Outcome::aborted);
+  EXPECT_EQ(left_.window.failure().code(), Code::disconnected);
+  EXPECT_EQ(left_.window.raise(0).code(), Code::disconnected);
+  const Outcome late = device::put<kThread>(left_.w, 0, left_.data(), 1);
+  EXPECT_EQ(late, GetParam() ? Outcome::failed : Outcome::ok);  // what is mapped stays mapped
+}
+
+TEST_P(Windows, CancelEndsTheWaits) {
+  std::atomic<Outcome> end{Outcome::ok};
+  std::jthread waiting(
+      [&] { end = device::wait_signal(left_.w, 0, 1, left_.w.within(30'000'000'000)); });
+  EXPECT_TRUE(left_.window.failure().ok());
+  EXPECT_EQ(left_.window.cancel().to_string(), "ok");
+  waiting.join();
+  EXPECT_EQ(end, Outcome::aborted);
+  EXPECT_EQ(left_.window.failure().code(), Code::canceled);
+  EXPECT_TRUE(right_.window.failure().ok());
+}
+
+TEST_P(Windows, WhatIsOutOfRangeIsRefused) {
+  fill(right_, 4);
+  const std::vector<unsigned char> before(right_.data(), right_.data() + kBytes);
+  EXPECT_EQ(device::put<kThread>(left_.w, kBytes - 4, left_.data(), 5), Outcome::out_of_range);
+  EXPECT_EQ(device::put<kThread>(left_.w, ~std::uint64_t{0}, left_.data(), 2),
+            Outcome::out_of_range);
+  EXPECT_EQ(device::put_signal<kThread>(left_.w, 0, left_.data(), 1, 8), Outcome::out_of_range);
+  EXPECT_EQ(device::signal_add(left_.w, 8), Outcome::out_of_range);
+  EXPECT_EQ(device::wait_signal(left_.w, 8, 1, left_.w.within(1)), Outcome::out_of_range);
+  if (GetParam()) {  // the proxy sends from the local region alone
+    unsigned char elsewhere = 0;
+    EXPECT_EQ(device::put<kThread>(left_.w, 0, &elsewhere, 1), Outcome::out_of_range);
+  }
+  EXPECT_EQ(std::memcmp(right_.data(), before.data(), kBytes), 0);
+  EXPECT_TRUE(left_.window.failure().ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(By, Windows, ::testing::Bool(), [](const auto& param) {
+  return std::string(param.param ? "proxy" : "mapping");
+});
+
+class WindowRefusals : public ::testing::Test {
+ protected:
+  void SetUp() override { left_.peer = take(left_.engine.connect(right_.engine.address())); }
+  Code refused(WindowOptions options) {
+    if (options.layout.signals == 64) options.layout = kLayout;
+    return left_.try_open(options).status().code();
+  }
+  Side left_{"left"}, right_{"right"};
+};
+
+TEST_F(WindowRefusals, LayoutsThatAreNone) {
+  EXPECT_EQ(refused({}), Code::ok);
+  EXPECT_EQ(refused({.layout = {.signals = 9000}}),
+            Code::invalid_argument);  // the pads are smaller
+  EXPECT_EQ(refused({.layout = {.signals = ~0u}}), Code::invalid_argument);
+  EXPECT_EQ(refused({.layout = {.signals = 1, .mailboxes = 1, .mailbox_bytes = 24}}),
+            Code::invalid_argument);
+  EXPECT_EQ(refused({.layout = {.signals = 1, .mailboxes = ~0u, .mailbox_bytes = ~0u << 4}}),
+            Code::invalid_argument);
+  EXPECT_EQ(refused({.queue = 0}), Code::invalid_argument);
+  GpuUuid nobodys{};
+  nobodys[0] = std::byte{1};
+  EXPECT_NE(refused({.gpu = nobodys}), Code::ok);
+}
+
+TEST_F(WindowRefusals, WhatThePeerDoesNotPermit) {
+  const RegionOptions read_only{.peers = {.read = true, .write = false}};
+  const Region closed = take(right_.engine.allocate_shared(kBytes, read_only));
+  must(right_.engine.publish("closed", closed));
+  const RemoteRegion data = take(left_.peer.lookup("data")), pad = take(left_.peer.lookup("pad"));
+  const RemoteRegion remote = take(left_.peer.lookup("closed"));
+  EXPECT_EQ(
+      left_.peer.window(left_.region, data, left_.pad, remote, {.layout = kLayout}).status().code(),
+      Code::permission_denied);
+  // Read it may: a put fails at the proxy, which asks as any transfer does.
+  const Window window =
+      take(left_.peer.window(left_.region, remote, left_.pad, pad, {.layout = kLayout}));
+  EXPECT_NE(window.path().find("not permitted"), std::string::npos) << window.path();
+  const device::Window w = window.device();
+  ASSERT_EQ(device::put<kThread>(w, 0, left_.data(), 8), Outcome::ok);
+  EXPECT_EQ(device::flush<kThread>(w, w.within(kBound)), Outcome::failed);
+  EXPECT_EQ(window.failure().code(), Code::permission_denied) << window.failure().to_string();
+}
+
+TEST_F(WindowRefusals, MoreThanThereIsRoomFor) {
+  std::vector<Window> all;
+  for (;;) {
+    auto window = left_.try_open({.layout = kLayout});
+    if (!window.ok()) {
+      EXPECT_EQ(window.status().code(), Code::no_resource) << window.status().to_string();
+      break;
+    }
+    all.push_back(*window);
+    ASSERT_LE(all.size(), 512u);
+  }
+  EXPECT_EQ(all.size(), 512u);
+  all.pop_back();
+  EXPECT_TRUE(left_.try_open({.layout = kLayout}).ok());
+}
+
+TEST_F(WindowRefusals, AnEngineThatIsClosed) {
+  const Window window = take(left_.try_open({.layout = kLayout}));
+  must(left_.engine.close(10s));
+  EXPECT_EQ(window.failure().code(), Code::canceled);
+  EXPECT_EQ(Window().failure().code(), Code::invalid_argument);
+  EXPECT_EQ(Window().raise(0).code(), Code::invalid_argument);
+}
+
+/// Of a GPU: kernels are simple_write's to test; here what the CPU sees of such a window.
+class WindowOnDevice : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const Status status = kinds_here({kKinds[0], kKinds[1]}); !status.ok())
+      GTEST_SKIP() << status.to_string();
+  }
+};
+
+TEST_F(WindowOnDevice, TheCpuRaisesSignalsOfAPeersGpu) {
+  Side left{"left"};
+  Engine right = take(Engine::open(engine_options("right")));
+  Held data = Held::make(right, {.kind = "device1", .bytes = kBytes});
+  Held pad = Held::make(right, {.kind = "device1", .bytes = kLayout.bytes()});
+  must(right.listen());
+  must(right.publish("data", data.region));
+  must(right.publish("pad", pad.region));
+  Held zero = Held::make(left.engine, {.kind = "host", .bytes = kLayout.bytes()});
+  std::memset(zero.at(0), 0, kLayout.bytes());
+  left.peer = take(left.engine.connect(right.address()));
+  const RemoteRegion to = take(left.peer.lookup("pad"));
+  const Block all{0, 0, kLayout.bytes()};
+  must(finished(left.peer.write(zero.region, to, std::span(&all, 1))));
+
+  left.window = take(left.try_open({.layout = kLayout}));
+  EXPECT_EQ(left.window.path().substr(0, 6), "proxy:") << "a window of this CPU, onto a GPU";
+  EXPECT_EQ(left.window.raise(6, 5).to_string(), "ok");
+  EXPECT_EQ(left.window.raise(6, 2).to_string(), "ok");
+  const Peer back = take(right.accept(10s));
+  const Window theirs = take(back.window(data.region, take(back.lookup("data")), pad.region,
+                                         take(back.lookup("pad")), {.layout = kLayout}));
+  EXPECT_EQ(theirs.wait_signal(6, 1, 1s).status().code(), Code::unsupported);
+  std::uint64_t words[8] = {};
+  const Block first{0, 0, sizeof words};
+  must(finished(left.peer.read(zero.region, to, std::span(&first, 1))));
+  std::memcpy(words, zero.at(0), sizeof words);
+  EXPECT_EQ(words[6], 7u);
+}
+
+}  // namespace
+}  // namespace linkspan::test
