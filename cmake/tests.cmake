@@ -272,9 +272,14 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   # Both build the helper as its users do, from nothing.
   set(seed_commands ${CMAKE_COMMAND} -E env "CMAKE_CXX_COMPILER_LAUNCHER=${LINKSPAN_CCACHE}"
       ${CMAKE_SOURCE_DIR}/tests/seed_commands.sh)
-  linkspan_test(seed_commands_cpu TIMEOUT 400 COMMAND ${seed_commands} cpu)
+  set(simple_write_there)
+  if(TARGET simple_write)
+    set(simple_write_there --simple-write $<TARGET_FILE:simple_write>)
+  endif()
+  linkspan_test(seed_commands_cpu TIMEOUT 400 COMMAND ${seed_commands} cpu ${simple_write_there})
   if(TARGET fake_cuda)
     linkspan_test(seed_commands_simulated TIMEOUT 600 ENVIRONMENT ${simulated}
-      COMMAND ${seed_commands} simulated --shim $<TARGET_FILE:driver_shim>)
+      COMMAND ${seed_commands} simulated --shim $<TARGET_FILE:driver_shim>
+              --simple-write $<TARGET_FILE:simple_write_simulated>)
   endif()
 endif()

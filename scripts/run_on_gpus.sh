@@ -112,7 +112,10 @@ run_all() {
   program nvlink_engine tests/nvlink_engine_test.py 300 "$pack/libnvlink_transfer.so" gpu
   program nvlink_async tests/nvlink_engine_async_test.py 300 "$pack/libnvlink_transfer.so" gpu
   program seed_commands tests/seed_commands.sh 300 gpu --library "$pack/libnvlink_transfer.so" \
-    --shim "$pack/libdriver_shim.so"
+    --shim "$pack/libdriver_shim.so" --simple-write "$pack/simple_write"
+  program simple_write tests/simple_write_test.py 300 "$pack/simple_write" gpu
+  program device_patterns device_patterns 120
+  program bench_device bench_device 120
   python_steps
   if command -v compute-sanitizer >/dev/null; then
     suite memcheck linkspan_conformance 150 compute-sanitizer --tool memcheck --target-processes all \

@@ -2,24 +2,26 @@
 # The commands of the seeds' documents as a user types them: from the folder that they name, with
 # the exit code and the line that they promise. Works in a copy, so that the tree stays clean.
 #
-# Usage: seed_commands.sh MODE [--library FILE] [--shim FILE] [--only SEED]
+# Usage: seed_commands.sh MODE [--library FILE] [--shim FILE] [--simple-write FILE] [--only SEED]
 #   MODE       cpu: no driver. simulated: LINKSPAN_CUDA_LIBRARY names the simulated driver.
 #              gpu: the machine's own driver and two GPUs.
 #   --library  a built libnvlink_transfer.so, for a machine without a compiler: nothing is built
 #   --shim     libdriver_shim.so, which makes copies wrong; cpu does without
-#   --only     the commands of one seed: 000
+#   --simple-write  the built program of seed 004, whose commands are left out without it
+#   --only     the commands of one seed: 000, 004
 # Exit codes: 0 every row as expected, 1 some row not, 2 the arguments are wrong.
 set -uo pipefail
 here=$(dirname "$(readlink -f "$0")")
 
 usage() { echo "seed_commands.sh: $1" >&2; sed -n 's/^# \(Usage.*\)/\1/p' "$0" >&2; exit 2; }
-mode=${1:-} library="" shim="" only=""
+mode=${1:-} library="" shim="" simple_write="" only=""
 (($# == 0)) || shift
 while (($#)); do
   (($# > 1)) || usage "$1 wants a value"
   case $1 in
     --library) library=$(readlink -f "$2") ;;
     --shim) shim=$(readlink -f "$2") ;;
+    --simple-write) simple_write=$(readlink -f "$2") ;;
     --only) only=$2 ;;
     *) usage "what is $1?" ;;
   esac
@@ -131,6 +133,29 @@ seed_000() {
 native=(vcache/native/examples)
 [[ -n $library ]] || native=(vcache/native src include cmake)
 if seed 000 "${native[@]}"; then seed_000; fi
+
+# ---- seed 004: kernels that write to a peer ----------------------------------------------------
+# What builds it there (cmake -G Ninja -B build; ninja -C build) has built the program that is given.
+seed_004() {
+  local program=./build/examples/device/2proc/simple_write devices='simulated gpu' all='cpu simulated gpu'
+  local prefix='export UCX_POSIX_USE_PROC_LINK=n; '  # the seed's; nothing here needs it
+  mkdir -p "$tree/build/examples/device/2proc"
+  # A link, so that the program finds the library beside itself.
+  ln -s "$simple_write" "$tree/$program"
+
+  row "$all" 20 . 0 '--mode initiator.target' "$program --help"
+  row "$all" 20 . 2 'what is --frob' "$program --frob"
+  row "$all" 20 . 2 '--mode is "both"' "$program --mode both"
+  row cpu 20 . 2 'no CUDA device' "CUDA_VISIBLE_DEVICES= $program --mode initiator"
+  # Two terminals, in either order. The second one's end is the first one's too.
+  local both="{ $program --mode %s >first & sleep 0.5; $program --mode %s || exit 9; wait \$! || exit 8; cat first; }"
+  row "$devices" 120 . 0 '1048576 +[0-9]+ .* ok' "$prefix$(printf "$both" initiator target)"
+  row "$devices" 120 . 0 '1048576 +[0-9]+ .* ok' "$(printf "$both" target initiator)"
+  row "$devices" 120 . 0 '  4097 +[0-9]+ .* ok' \
+    "$(printf "$both" 'initiator --size 4097' 'target --size 4097')"
+}
+
+if [[ -n $simple_write ]] && seed 004; then seed_004; fi
 
 echo "$ran commands, $failed not as expected"
 ((ran > 0 && failed == 0))

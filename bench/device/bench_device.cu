@@ -2,55 +2,14 @@
 // run.
 //
 // Prints a line of JSON for each row. Every byte is verified. Exit code 1: a mismatch or a failure.
-#include <cuda_runtime.h>
-
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <string>
 #include <vector>
 
-#include "linkspan/device/packet.cuh"
+#include "bench/device/two_gpus.cuh"
 
 namespace {
 
-using namespace linkspan::device;  // NOLINT(google-build-using-namespace)
-
-constexpr unsigned kThreads = 512;
-constexpr std::uint64_t kLarge = std::uint64_t{1} << 30;
 constexpr std::uint64_t kBound = 2'000'000'000;
-
-void must(cudaError_t error, const char* call) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "bench_device: %s: %s\n", call, cudaGetErrorString(error));
-  std::exit(1);
-}
-
-/// One GPU, with its side of a window onto the other's.
-struct Side {
-  int device = 0;
-  unsigned char *data = nullptr, *source = nullptr, *pad = nullptr;
-  std::uint64_t* took = nullptr;  // of each round, and behind them words for results
-  std::uint32_t* words = nullptr;
-  cudaStream_t stream = nullptr, noise = nullptr;
-  Window window{};
-};
-
-__device__ unsigned expected(std::uint64_t round, std::uint64_t i) {
-  return static_cast<unsigned>((i * 0x9E3779B97F4A7C15ull + round * 0xD1B54A32D192ED03ull) >> 32);
-}
-
-__global__ void fill(unsigned* words, std::uint64_t count, std::uint64_t round) {
-  for (std::uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count;
-       i += std::uint64_t{gridDim.x} * blockDim.x)
-    words[i] = expected(round, i);
-}
-__global__ void count_wrong(const unsigned* words, std::uint64_t count, std::uint64_t round,
-                            unsigned* wrong) {
-  for (std::uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count;
-       i += std::uint64_t{gridDim.x} * blockDim.x)
-    if (words[i] != expected(round, i)) atomicAdd(wrong, 1);
-}
 
 enum class Way { put_signal, packets, bare };
 
@@ -164,38 +123,13 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0 && end != Outcome::ok) *failed = 1;
 }
 
-class Bench {
+class Bench : TwoGpus {
  public:
-  Bench() {
-    for (int i = 0; i < 2; ++i) {
-      Side& s = sides_[i];
-      s.device = i;
-      must(cudaSetDevice(i), "cudaSetDevice");
-      must(cudaDeviceEnablePeerAccess(1 - i, 0), "cudaDeviceEnablePeerAccess");
-      for (auto [to, bytes] : {std::pair<void*, std::uint64_t>{&s.data, kLarge},
-                               {&s.source, kLarge},
-                               {&s.pad, layout_.bytes()},
-                               {&s.took, 8 * kRounds},
-                               {&s.words, 256}}) {
-        must(cudaMalloc(static_cast<void**>(to), bytes), "cudaMalloc");
-        must(cudaMemset(*static_cast<void**>(to), 0, bytes), "cudaMemset");
-      }
-      must(cudaStreamCreateWithFlags(&s.stream, cudaStreamNonBlocking), "cudaStreamCreate");
-      must(cudaStreamCreateWithFlags(&s.noise, cudaStreamNonBlocking), "cudaStreamCreate");
+  Bench() : TwoGpus({.signals = 16, .mailboxes = 2, .mailbox_bytes = 65536}) {
+    for (const Side& s : sides_) {
+      must(cudaSetDevice(s.device), "cudaSetDevice");
       must(cudaFuncSetAttribute(wide, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024),
            "cudaFuncSetAttribute");
-      must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    }
-    for (int i = 0; i < 2; ++i) {
-      Window& w = sides_[i].window;
-      const Side &own = sides_[i], &other = sides_[1 - i];
-      w.remote = other.data;
-      w.remote_bytes = w.local_bytes = kLarge;
-      w.local = own.data;
-      w.remote_pad = other.pad;
-      w.local_pad = own.pad;
-      w.layout = layout_;
-      w.atomics = 1;
     }
   }
 
@@ -265,13 +199,7 @@ class Bench {
   }
 
   void litmus_test(bool packets, std::uint32_t rounds) {
-    for (Side& s : sides_) {
-      must(cudaSetDevice(s.device), "cudaSetDevice");
-      for (int k = 0; k < 200; ++k)  // noise on the same link, both ways
-        must(cudaMemcpyAsync(sides_[1 - s.device].source + (64 << 20), s.source + (512 << 20),
-                             4 << 20, cudaMemcpyDefault, s.noise),
-             "noise");
-    }
+    make_noise(200);
     for (int i : {1, 0}) {
       Side& s = sides_[i];
       must(cudaSetDevice(i), "cudaSetDevice");
@@ -298,20 +226,6 @@ class Bench {
     finish();
   }
 
-  void finish() {
-    for (Side& s : sides_) {
-      must(cudaSetDevice(s.device), "cudaSetDevice");
-      must(cudaStreamSynchronize(s.stream), "cudaStreamSynchronize");
-      std::uint32_t words[2] = {};
-      must(cudaMemcpy(words, s.words, sizeof words, cudaMemcpyDefault), "cudaMemcpy");
-      if (words[0] == 0 && words[1] == 0) continue;
-      std::printf("{\"failed\": %u, \"wrong\": %u, \"gpu\": %d}\n", words[0], words[1], s.device);
-      std::exit(1);
-    }
-  }
-
-  const PadLayout layout_{.signals = 16, .mailboxes = 2, .mailbox_bytes = 65536};
-  Side sides_[2];
   std::uint64_t signals_ = 0, messages_ = 0, acks_ = 0;
   unsigned seed_ = 100;
 };
