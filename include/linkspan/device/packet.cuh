@@ -12,11 +12,15 @@
 //              accesses), so a word that bears the epoch bears its data, and nothing is asked of
 //              the order among words: no fence on either side.
 //   receive()  `ok`: the bytes are in the region for all lanes of the scope, behind a barrier.
+//   Landing    packets are put down by receive(). What goes by a put lands as soon as it is sent,
+//              up to kSlots messages before it is received: its place is no other's of the kSlots
+//              messages before it, and each is read before the next one is received.
 //   Slots      kSlots messages may be under way. The receiver returns credit every kSlots / 2
-//              messages by a release behind its last load of them; the sender acquires it before
-//              it writes there again.
+//              messages by a release behind its last load of them and behind what it cleared; the
+//              sender acquires it before it writes there again.
 //   Epoch      (number - 1) % wrap + 1. Zero is no epoch, and before a slot's epochs begin anew the
-//              receiver clears it, so that no word of the cycle before is taken for a new one.
+//              receiver clears it, so that no word of the cycle before is taken for a new one. A
+//              cycle has at least kSlots epochs.
 #pragma once
 
 #include "linkspan/device/put.cuh"
@@ -55,14 +59,19 @@ LINKSPAN_DEVICE void store_eight(unsigned char* to, uint64_t i, uint64_t bytes, 
       to[at + k] = static_cast<unsigned char>(value >> (8 * k));
 }
 
+/// Goes through a slot, unless the sender has a proxy.
+LINKSPAN_DEVICE bool is_small(const Window& window, uint64_t bytes) {
+  return bytes <= window.layout.mailbox_bytes && window.layout.mailbox_bytes != 0;
+}
+
 /// Pairs of words that a message of so many bytes takes; of an empty one too.
 LINKSPAN_DEVICE uint64_t pairs_of(uint64_t bytes) { return bytes == 0 ? 1 : (bytes + 7) / 8; }
 
-/// `value` into a word of the peer's pad, behind what the scope has put.
+/// `value` into a word of the peer's pad, behind what all lanes of the scope have done.
 template <Scope S>
 LINKSPAN_DEVICE Outcome tell(const Window& window, uint64_t pad_offset, uint64_t value) {
-  if (window.proxied()) return queue_word<S>(window, ProxyOp::set, pad_offset, value);
   sync<S>();
+  if (window.proxied()) return queue_word<S>(window, ProxyOp::set, pad_offset, value);
   if (rank<S>() == 0) store_release(word_at(window.remote_pad, pad_offset), value);
   return Outcome::ok;
 }
@@ -85,9 +94,11 @@ LINKSPAN_DEVICE Outcome unpack(const Window& window, uint32_t mailbox, uint64_t 
     if ((low >> 32) != epoch || (high >> 32) != epoch) {
       Patience patience(bound);
       for (uint32_t spins = 1; (low >> 32) != epoch || (high >> 32) != epoch; ++spins) {
-        if (spins % 64 == 0 && load_acquire(arrived) >= number) return Outcome::ok;
-        if (const Outcome spent = patience.spent(); spent != Outcome::ok) return spent;
+        const bool put = spins % 64 == 0 && load_acquire(arrived) >= number;
         load_pair(slot + 2 * i, low, high);
+        // Put was this one or a later one, and then the packets of this one were there before.
+        if (put && ((low >> 32) != epoch || (high >> 32) != epoch)) return Outcome::ok;
+        if (const Outcome spent = patience.spent(); spent != Outcome::ok) return spent;
       }
     }
     store_eight(to, i, bytes, (low & ~uint32_t{0}) | high << 32);
@@ -98,8 +109,8 @@ LINKSPAN_DEVICE Outcome unpack(const Window& window, uint32_t mailbox, uint64_t 
 }  // namespace detail
 
 /// Message `number` of a mailbox: bytes to `offset` of the peer's region, where it receives the
-/// same number and size. Numbers follow each other. The bound is for room; `src` is the caller's
-/// again when this ends, over the proxy at flush().
+/// same number and size. Numbers follow each other. The bound is for room; what a lane gave is its
+/// own again when this ends, all of `src` behind a barrier of the scope, over the proxy at flush().
 template <Scope S>
 LINKSPAN_DEVICE Outcome send(const Window& window, uint32_t mailbox, uint64_t number,
                              uint64_t offset, const void* src, uint64_t bytes, Bound bound) {
@@ -116,7 +127,7 @@ LINKSPAN_DEVICE Outcome send(const Window& window, uint32_t mailbox, uint64_t nu
   } else {
     detail::sync<S>();
   }
-  if (window.proxied() || bytes > window.layout.mailbox_bytes) {
+  if (window.proxied() || !detail::is_small(window, bytes)) {
     if (const Outcome end = put<S>(window, offset, src, bytes); end != Outcome::ok) return end;
     return detail::tell<S>(window, window.layout.arrivals_at() + uint64_t{mailbox} * 8, number);
   }
@@ -131,7 +142,9 @@ LINKSPAN_DEVICE Outcome send(const Window& window, uint32_t mailbox, uint64_t nu
 }
 
 /// Until message `number` is at `offset` of the region here. What the scope still reads there of an
-/// earlier one, it has to have read.
+/// earlier one, it has to have read. Not ok: it may be asked for again, unless it was the credit
+/// that a proxy did not take (timed_out or failed while the bytes are there): that ends the
+/// mailbox.
 template <Scope S>
 LINKSPAN_DEVICE Outcome receive(const Window& window, uint32_t mailbox, uint64_t number,
                                 uint64_t offset, uint64_t bytes, Bound bound) {
@@ -139,8 +152,7 @@ LINKSPAN_DEVICE Outcome receive(const Window& window, uint32_t mailbox, uint64_t
       !detail::within(offset, bytes, window.local_bytes))
     return Outcome::out_of_range;
   Outcome end = Outcome::ok;
-  const bool small = bytes <= window.layout.mailbox_bytes;
-  if (small)
+  if (detail::is_small(window, bytes))
     end = detail::unpack<S>(window, mailbox, number, window.local + offset, bytes, bound);
   else if (detail::rank<S>() == 0)
     end = detail::wait_at_least(
