@@ -2,20 +2,21 @@
 //
 // MEMORY MODEL
 //   put()         a barrier of the scope, then ordinary stores by its lanes, in no order, visible
-//   to
-//                 the peer when a signal that was raised behind them is. It ends when this lane's
-//                 stores are issued; over the proxy, when the order is queued: then `src` is read
-//                 until flush().
+//                 to the peer when a signal that was raised behind them is. It ends when this
+//                 lane's stores are issued; over the proxy, when the order is queued: then `src` is
+//                 read until flush().
 //   put_signal()  put(), a barrier of the scope, then ONE release at system scope by one lane,
-//   which
-//                 is the signal: who acquires it sees the bytes of all lanes (barrier and release
-//                 are cumulative). A fence costs a round trip of the link, so there is one a put.
+//                 which is the signal: who acquires it sees the bytes of all lanes (barrier and
+//                 release are cumulative). A fence costs a round trip of the link, so there is one
+//                 a put.
 //   put_signal_grid()  the same by all CTAs of a grid: each arrives at a counter of this GPU
-//                 (acq_rel, gpu scope), and the last one releases for all.
+//                 (acq_rel, gpu scope), and the last one releases for all; over the proxy it is the
+//                 last one that asks for all.
 //   put_bulk()    by the bulk-copy engine of an SM (sm_90 and newer). When it ends its stores are
 //                 complete, so a release behind it covers them.
 //   get()         ordinary loads of the peer's memory: what was there when a signal that this scope
-//                 has waited for was raised. Over the proxy it is there after flush().
+//                 has waited for was raised, in `dst` for all lanes: a barrier ends it. Over the
+//                 proxy it is there after flush().
 //   flush()       what this lane has put comes before whatever it does next, for all who look;
 //                 over the proxy, all that was queued is applied at the peer.
 //   Payload       never through a const __restrict__ pointer and never by __ldg: that makes
@@ -118,6 +119,7 @@ LINKSPAN_DEVICE Outcome get(const Window& window, void* dst, uint64_t offset, ui
   if (!detail::within(offset, bytes, window.remote_bytes)) return Outcome::out_of_range;
   if (window.proxied()) return detail::queue_copy<S>(window, ProxyOp::get, dst, offset, bytes);
   detail::copy<S>(dst, window.remote + offset, bytes);
+  detail::sync<S>();
   return Outcome::ok;
 }
 
@@ -137,23 +139,26 @@ __device__ inline Outcome put_signal_grid(const Window& window, uint64_t offset,
                                           uint64_t n = 1) {
   if (index >= window.layout.signals || !detail::within(offset, bytes, window.remote_bytes))
     return Outcome::out_of_range;
-  if (window.proxied())  // one of them asks for all
-    return blockIdx.x == 0 ? put_signal<Scope::block>(window, offset, src, bytes, index, n)
-                           : Outcome::ok;
-  const detail::Share share = detail::share_of(bytes, blockIdx.x, gridDim.x);
-  detail::copy<Scope::block>(window.remote + offset + share.offset,
-                             static_cast<const unsigned char*>(src) + share.offset, share.bytes);
   __syncthreads();
+  if (!window.proxied()) {
+    const detail::Share share = detail::share_of(bytes, blockIdx.x, gridDim.x);
+    detail::copy<Scope::block>(window.remote + offset + share.offset,
+                               static_cast<const unsigned char*>(src) + share.offset, share.bytes);
+    __syncthreads();
+  }
+  int last = 0;
   if (detail::rank<Scope::block>() == 0) {
     uint32_t before;
     asm volatile("atom.acq_rel.gpu.inc.u32 %0, [%1], %2;"
                  : "=r"(before)
                  : "l"(arrived), "r"(gridDim.x - 1)
                  : "memory");
-    if (before + 1 == gridDim.x)
+    last = before + 1 == gridDim.x;
+    if (last != 0 && !window.proxied())
       detail::add_release(detail::word_at(window.remote_pad, uint64_t{index} * 8), n);
   }
-  return Outcome::ok;
+  if (!window.proxied() || __syncthreads_or(last) == 0) return Outcome::ok;
+  return put_signal<Scope::block>(window, offset, src, bytes, index, n);
 }
 
 namespace detail {
@@ -233,9 +238,9 @@ __device__ inline Outcome put_bulk(const Window& window, uint64_t offset, const 
     uint64_t head = (0 - reinterpret_cast<uint64_t>(to)) % 16;
     if (head > bytes) head = bytes;
     const uint64_t whole = (bytes - head) / 16 * 16;
+    __syncthreads();
     detail::copy<Scope::block>(to, from, head);
     detail::copy<Scope::block>(to + head + whole, from + head + whole, bytes - head - whole);
-    __syncthreads();
     if (detail::rank<Scope::block>() == 0 && whole != 0)
       detail::bulk_copy(to + head, from + head, whole, static_cast<unsigned char*>(stage),
                         stage_bytes);

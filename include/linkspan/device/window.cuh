@@ -22,6 +22,7 @@
 #if !defined(__CUDACC__)
 #include <atomic>
 #include <chrono>
+#include <thread>
 #define LINKSPAN_DEVICE inline
 #define LINKSPAN_HOST_DEVICE inline
 #define LINKSPAN_UNROLL
@@ -60,7 +61,7 @@ struct Bound {
   const uint32_t* abort = nullptr;  ///< Nonzero: end. In this GPU's memory; null: time alone.
 };
 
-/// Who makes a call together: all lanes of it, converged, with the same arguments.
+/// Who makes a call together: all lanes of it, converged, with the same arguments. A warp has 32.
 enum class Scope : uint8_t { thread, warp, block };
 
 /// Where what lies in a pad: `signals` counters of 8 bytes, then for each mailbox its counters and
@@ -133,6 +134,11 @@ LINKSPAN_DEVICE uint64_t load_acquire(const uint64_t* word) {
   asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
   return value;
 }
+LINKSPAN_DEVICE uint64_t load_relaxed(const uint64_t* word) {
+  uint64_t value;
+  asm volatile("ld.relaxed.sys.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+}
 LINKSPAN_DEVICE uint32_t load_relaxed(const uint32_t* word) {
   uint32_t value;
   asm volatile("ld.relaxed.sys.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
@@ -168,12 +174,16 @@ LINKSPAN_DEVICE void store_pair(uint64_t* words, uint64_t first, uint64_t second
                : "memory");
 }
 LINKSPAN_DEVICE void fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+LINKSPAN_DEVICE void give_way() {}
 struct alignas(16) Chunk {
   uint32_t words[4];
 };
 #else
 inline uint64_t load_acquire(const uint64_t* word) {
   return std::atomic_ref(const_cast<uint64_t&>(*word)).load(std::memory_order_acquire);
+}
+inline uint64_t load_relaxed(const uint64_t* word) {
+  return std::atomic_ref(const_cast<uint64_t&>(*word)).load(std::memory_order_relaxed);
 }
 inline uint32_t load_relaxed(const uint32_t* word) {
   return std::atomic_ref(const_cast<uint32_t&>(*word)).load(std::memory_order_relaxed);
@@ -199,7 +209,8 @@ inline void store_pair(uint64_t* words, uint64_t first, uint64_t second) {
   store_relaxed(words, first);
   store_relaxed(words + 1, second);
 }
-inline void fence() {}  // one lane: what it does next is its release
+inline void fence() {}                                 // one lane: what it does next is its release
+inline void give_way() { std::this_thread::yield(); }  // whom it waits for may need this core
 struct alignas(16) Chunk {
   uint32_t words[4];
 };
@@ -227,7 +238,11 @@ LINKSPAN_DEVICE void sync() {
 template <Scope S>
 LINKSPAN_DEVICE Outcome agree(Outcome mine) {
   const auto bits = static_cast<unsigned>(mine);
-  if constexpr (S == Scope::warp) return static_cast<Outcome>(__reduce_max_sync(~0u, bits));
+  if constexpr (S == Scope::warp) {
+    const unsigned worst = __reduce_max_sync(~0u, bits);
+    __syncwarp();  // which orders memory; a reduction does not
+    return static_cast<Outcome>(worst);
+  }
   if constexpr (S == Scope::block) {
     // Nearly always all are ok, and then one barrier says so.
     if (__syncthreads_or(static_cast<int>(bits)) == 0) return Outcome::ok;
@@ -262,6 +277,7 @@ class Patience {
   /// ok: go on.
   LINKSPAN_DEVICE Outcome spent() {
     if (++spins_ % 64 != 0) return Outcome::ok;
+    give_way();
     if (bound_.abort != nullptr && load_relaxed(bound_.abort) != 0) return Outcome::aborted;
     return nanoseconds() - start_ > bound_.nanoseconds ? Outcome::timed_out : Outcome::ok;
   }
