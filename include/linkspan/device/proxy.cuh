@@ -6,14 +6,14 @@
 //
 // MEMORY MODEL
 //   Order     entries of one window are taken in the order of their tickets. Copies that follow
-//   each
-//             other run together; a signal is written when all copies before it are applied at the
-//             peer, and the next entry starts when it is there.
+//             each other run together; a signal is written when all copies before it are applied at
+//             the peer, and the next entry starts when it is there.
 //   Entry     fields by ordinary stores, then its number by a release at system scope behind a
 //             barrier of the scope: so the host copies what all lanes had written.
+//   Room      the host has read an entry before it says so, by a release that the next writer of
+//             the entry acquires.
 //   Signal    add: the host keeps each signal's sum and writes that, so a signal that is raised by
-//   a
-//             proxied window has no other producer (Window::atomics is 0).
+//             a proxied window has no other producer (Window::atomics is 0).
 //   Failure   the first transfer that fails ends the queue: everything behind it answers `failed`.
 //   A ticket is taken only when there is room, so that a call that gives up leaves no gap.
 #pragma once
@@ -45,10 +45,11 @@ LINKSPAN_DEVICE Outcome enqueue(const Window& window, ProxyOp op, uint64_t local
                                 uint64_t bytes, uint64_t value) {
   const ProxyQueue& queue = window.proxy;
   Patience patience(window.within(queue.patience));
-  uint64_t ticket = *static_cast<volatile const uint64_t*>(queue.tickets);
+  uint64_t ticket = load_relaxed(queue.tickets);
   for (;;) {
-    uint64_t taken = 0, failed = 0;
-    load_pair(queue.state, taken, failed);
+    // Both before the first is needed: one way to the host.
+    const uint64_t failed = load_relaxed(queue.state + kProxyFailed);
+    const uint64_t taken = load_acquire(queue.state + kProxyTaken);
     if (failed != 0) return Outcome::failed;
     if (ticket - taken < queue.capacity || ticket < taken) {  // `ticket` may be older than `taken`
       const uint64_t seen = exchange_if(queue.tickets, ticket, ticket + 1);
@@ -80,7 +81,7 @@ LINKSPAN_DEVICE Outcome queue_copy(const Window& window, ProxyOp op, const void*
   return agree<S>(end);
 }
 
-/// What the window queued before is applied before the word is written.
+/// What this lane queued before is applied before the word is written.
 template <Scope S>
 LINKSPAN_DEVICE Outcome queue_word(const Window& window, ProxyOp op, uint64_t pad_offset,
                                    uint64_t value) {
@@ -89,16 +90,14 @@ LINKSPAN_DEVICE Outcome queue_word(const Window& window, ProxyOp op, uint64_t pa
   return agree<S>(end);
 }
 
-/// Until all that has been queued so far is applied.
+/// Until all that any lane of the scope has queued so far is applied.
 template <Scope S>
 LINKSPAN_DEVICE Outcome drain_queue(const Window& window, Bound bound) {
+  sync<S>();
   Outcome end = Outcome::ok;
   if (rank<S>() == 0) {
-    const uint64_t tickets = *static_cast<volatile const uint64_t*>(window.proxy.tickets);
-    end = wait_at_least(window.proxy.state + kProxyDone, tickets, bound);
-    uint64_t taken = 0, failed = 0;
-    load_pair(window.proxy.state, taken, failed);
-    if (failed != 0) end = Outcome::failed;
+    end = wait_at_least(window.proxy.state + kProxyDone, load_relaxed(window.proxy.tickets), bound);
+    if (load_relaxed(window.proxy.state + kProxyFailed) != 0) end = Outcome::failed;
   }
   return agree<S>(end);
 }
