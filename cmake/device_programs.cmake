@@ -34,6 +34,7 @@ endfunction()
 
 if(LINKSPAN_NVCC AND LINKSPAN_CUDART AND LINKSPAN_CUDA_INCLUDE)
   linkspan_device_program(simple_write examples/device/2proc simple_write.cpp KERNELS kernels.cu)
+  linkspan_device_program(simple_write_unified examples/device/2proc unified.cpp KERNELS kernels.cu)
   linkspan_device_program(bench_device bench/device KERNELS bench_device.cu)
   linkspan_device_program(device_patterns tests/device KERNELS patterns_gpu.cu)
 else()

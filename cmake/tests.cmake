@@ -142,18 +142,26 @@ if(TARGET fake_cuda)
 endif()
 
 # ---- simple_write: over the simulated driver with its kernels compiled for the host ---------------
-add_executable(simple_write_simulated
-  examples/device/2proc/simple_write.cpp examples/device/2proc/kernels.cu
-  tests/support/fake_runtime/cuda_runtime.cpp)
 set_source_files_properties(examples/device/2proc/kernels.cu PROPERTIES
   LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
-target_include_directories(simple_write_simulated PRIVATE ${CMAKE_SOURCE_DIR}
-  tests/support/fake_runtime)
-target_link_libraries(simple_write_simulated PRIVATE linkspan_internal)
+foreach(program simple_write unified)
+  add_executable(${program}_simulated
+    examples/device/2proc/${program}.cpp examples/device/2proc/kernels.cu
+    tests/support/fake_runtime/cuda_runtime.cpp)
+  target_include_directories(${program}_simulated PRIVATE ${CMAKE_SOURCE_DIR}
+    tests/support/fake_runtime)
+  target_link_libraries(${program}_simulated PRIVATE linkspan_internal)
+endforeach()
 set(simple_write_test ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/simple_write_test.py)
 if(TARGET fake_cuda)
   linkspan_test(simple_write_simulated TIMEOUT 300 ENVIRONMENT ${simulated}
     COMMAND ${simple_write_test} $<TARGET_FILE:simple_write_simulated> simulated)
+  linkspan_test(unified_simulated TIMEOUT 60 COMMAND unified_simulated 70001
+                ENVIRONMENT ${simulated})
+endif()
+if(EXISTS ${LINKSPAN_WHEELS}/nvidia/cuda_nvrtc AND preset STREQUAL "release")
+  linkspan_test(kernel_guide TIMEOUT 120 COMMAND ${Python3_EXECUTABLE}
+                ${CMAKE_SOURCE_DIR}/tests/device/guide_test.py ${LINKSPAN_WHEELS})
 endif()
 if(TARGET simple_write)
   linkspan_test(simple_write_cpu TIMEOUT 60 ENVIRONMENT CUDA_VISIBLE_DEVICES=

@@ -74,4 +74,5 @@ def main() -> None:
         (args.out / f"{arch}.{suffix}").write_bytes(image)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -63,7 +63,7 @@ class TwoGpus {
       allocate(s.data, kLarge);
       allocate(s.source, kLarge);
       allocate(s.pad, layout_.bytes());
-      allocate(s.took, 8 * kRounds);
+      allocate(s.took, 8 * (kRounds + 1));
       allocate(s.words, 256);
       must(cudaStreamCreateWithFlags(&s.stream, cudaStreamNonBlocking), "cudaStreamCreate");
       must(cudaStreamCreateWithFlags(&s.noise, cudaStreamNonBlocking), "cudaStreamCreate");

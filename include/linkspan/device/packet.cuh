@@ -38,7 +38,7 @@ LINKSPAN_DEVICE uint64_t* slot_of(const Window& window, unsigned char* pad, uint
 }
 
 LINKSPAN_DEVICE uint64_t epoch_of(const Window& window, uint64_t number) {
-  return (number - 1) % window.wrap + 1;
+  return number <= window.wrap ? number : (number - 1) % window.wrap + 1;  // a division costs 50 ns
 }
 
 /// Bytes [8 * i, 8 * i + 8) as far as there are so many.
@@ -80,6 +80,28 @@ LINKSPAN_DEVICE bool is_message(const Window& window, uint32_t mailbox, uint64_t
   return mailbox < window.layout.mailboxes && number != 0;
 }
 
+constexpr uint32_t kAtOnce = 4;  // pairs of a lane that are on their way together
+
+/// By one lane for its share.
+template <Scope S>
+LINKSPAN_DEVICE void pack(const Window& window, uint32_t mailbox, uint64_t number,
+                          const unsigned char* from, uint64_t bytes) {
+  uint64_t* slot = slot_of(window, window.remote_pad, mailbox, number);
+  const uint64_t epoch = epoch_of(window, number) << 32;
+  const uint64_t pairs = pairs_of(bytes), step = lanes<S>();
+  for (uint64_t i = rank<S>(); i < pairs; i += kAtOnce * step) {
+    uint64_t data[kAtOnce];
+    LINKSPAN_UNROLL
+    for (uint32_t k = 0; k < kAtOnce; ++k)
+      if (i + k * step < pairs) data[k] = load_eight(from, i + k * step, bytes);
+    LINKSPAN_UNROLL
+    for (uint32_t k = 0; k < kAtOnce; ++k)
+      if (i + k * step < pairs)
+        store_pair(slot + 2 * (i + k * step), epoch | (data[k] & ~uint32_t{0}),
+                   epoch | data[k] >> 32);
+  }
+}
+
 /// Puts down what comes as packets, unless it comes by a put. By one lane for its share.
 template <Scope S>
 LINKSPAN_DEVICE Outcome unpack(const Window& window, uint32_t mailbox, uint64_t number,
@@ -87,21 +109,32 @@ LINKSPAN_DEVICE Outcome unpack(const Window& window, uint32_t mailbox, uint64_t 
   const uint64_t* slot = slot_of(window, window.local_pad, mailbox, number);
   const uint64_t* arrived =
       word_at(window.local_pad, window.layout.arrivals_at() + uint64_t{mailbox} * 8);
-  const uint64_t epoch = epoch_of(window, number);
-  for (uint64_t i = rank<S>(); i < pairs_of(bytes); i += lanes<S>()) {
-    uint64_t low = 0, high = 0;
-    load_pair(slot + 2 * i, low, high);
-    if ((low >> 32) != epoch || (high >> 32) != epoch) {
-      Patience patience(bound);
-      for (uint32_t spins = 1; (low >> 32) != epoch || (high >> 32) != epoch; ++spins) {
-        const bool put = spins % 64 == 0 && load_acquire(arrived) >= number;
-        load_pair(slot + 2 * i, low, high);
+  const uint64_t epoch = epoch_of(window, number), pairs = pairs_of(bytes), step = lanes<S>();
+  for (uint64_t i = rank<S>(); i < pairs; i += kAtOnce * step) {
+    uint64_t low[kAtOnce], high[kAtOnce];
+    const auto look = [&] {
+      bool here = true;
+      LINKSPAN_UNROLL
+      for (uint32_t k = 0; k < kAtOnce; ++k)
+        if (i + k * step < pairs) load_pair(slot + 2 * (i + k * step), low[k], high[k]);
+      LINKSPAN_UNROLL
+      for (uint32_t k = 0; k < kAtOnce; ++k)
+        if (i + k * step < pairs) here &= (low[k] >> 32) == epoch && (high[k] >> 32) == epoch;
+      return here;
+    };
+    Patience patience(bound);
+    for (uint32_t spins = 1; !look(); ++spins) {
+      if (spins % 64 == 0 && load_acquire(arrived) >= number) {
         // Put was this one or a later one, and then the packets of this one were there before.
-        if (put && ((low >> 32) != epoch || (high >> 32) != epoch)) return Outcome::ok;
-        if (const Outcome spent = patience.spent(); spent != Outcome::ok) return spent;
+        if (look()) break;
+        return Outcome::ok;
       }
+      if (const Outcome spent = patience.spent(); spent != Outcome::ok) return spent;
     }
-    store_eight(to, i, bytes, (low & ~uint32_t{0}) | high << 32);
+    LINKSPAN_UNROLL
+    for (uint32_t k = 0; k < kAtOnce; ++k)
+      if (i + k * step < pairs)
+        store_eight(to, i + k * step, bytes, (low[k] & ~uint32_t{0}) | high[k] << 32);
   }
   return Outcome::ok;
 }
@@ -131,13 +164,7 @@ LINKSPAN_DEVICE Outcome send(const Window& window, uint32_t mailbox, uint64_t nu
     if (const Outcome end = put<S>(window, offset, src, bytes); end != Outcome::ok) return end;
     return detail::tell<S>(window, window.layout.arrivals_at() + uint64_t{mailbox} * 8, number);
   }
-  uint64_t* slot = detail::slot_of(window, window.remote_pad, mailbox, number);
-  const uint64_t epoch = detail::epoch_of(window, number) << 32;
-  const auto* from = static_cast<const unsigned char*>(src);
-  for (uint64_t i = detail::rank<S>(); i < detail::pairs_of(bytes); i += detail::lanes<S>()) {
-    const uint64_t data = detail::load_eight(from, i, bytes);
-    detail::store_pair(slot + 2 * i, epoch | (data & ~uint32_t{0}), epoch | data >> 32);
-  }
+  detail::pack<S>(window, mailbox, number, static_cast<const unsigned char*>(src), bytes);
   return Outcome::ok;
 }
 

@@ -270,21 +270,24 @@ inline Outcome agree(Outcome mine) {
 }
 #endif
 
-/// The time that a wait takes, looked at ever and again.
+/// The time that a wait takes, looked at ever and again; from the 64th look on, so that a short one
+/// reads no clock.
 class Patience {
  public:
-  LINKSPAN_DEVICE explicit Patience(Bound bound) : bound_(bound), start_(nanoseconds()) {}
+  LINKSPAN_DEVICE explicit Patience(Bound bound) : bound_(bound) {}
   /// ok: go on.
   LINKSPAN_DEVICE Outcome spent() {
     if (++spins_ % 64 != 0) return Outcome::ok;
     give_way();
     if (bound_.abort != nullptr && load_relaxed(bound_.abort) != 0) return Outcome::aborted;
-    return nanoseconds() - start_ > bound_.nanoseconds ? Outcome::timed_out : Outcome::ok;
+    const uint64_t time = nanoseconds();
+    if (start_ == 0) start_ = time;
+    return time - start_ > bound_.nanoseconds ? Outcome::timed_out : Outcome::ok;
   }
 
  private:
   const Bound bound_;
-  const uint64_t start_;
+  uint64_t start_ = 0;
   uint32_t spins_ = 0;
 };
 
