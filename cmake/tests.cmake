@@ -275,6 +275,16 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
       COMMAND ${LINKSPAN_CLANG} -fsyntax-only ${c_flags} -I${CMAKE_SOURCE_DIR}/include
               -I${CMAKE_SOURCE_DIR} ${c_abi})
   endif()
+  # The device headers by both compilers. NVRTC comes with the wheels that build the kernels.
+  foreach(test compile ptx)
+    set(device_test ${Python3_EXECUTABLE} -B ${CMAKE_SOURCE_DIR}/tests/device/${test}_test.py)
+    linkspan_test(device_${test}_nvrtc TIMEOUT 300 COMMAND ${device_test} nvrtc ${LINKSPAN_WHEELS})
+    if(LINKSPAN_NVCC)
+      linkspan_test(device_${test}_nvcc TIMEOUT 300 COMMAND ${device_test} nvcc ${LINKSPAN_NVCC})
+    else()
+      message(STATUS "linkspan: no test device_${test}_nvcc: no nvcc was found")
+    endif()
+  endforeach()
   linkspan_test(consumer TIMEOUT 300 ENVIRONMENT ${no_driver}
     COMMAND ${CMAKE_SOURCE_DIR}/tests/consumer/run.sh ${CMAKE_BINARY_DIR})
   # Both build the helper as its users do, from nothing.
