@@ -16,9 +16,9 @@ function(linkspan_device_program name folder)
   set(object ${CMAKE_BINARY_DIR}/${folder}/${name}_kernels.o)
   add_custom_command(OUTPUT ${object}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/${folder}
-    COMMAND ${LINKSPAN_NVCC} -std=c++17 -O3 -t 0 -Xcompiler=-fPIC
+    COMMAND ${LINKSPAN_NVCC} -std=c++20 -O3 -t 0 -Xcompiler=-fPIC
             -gencode=arch=compute_80,code=[sm_80,compute_80] -gencode=arch=compute_90,code=sm_90
-            -gencode=arch=compute_100,code=sm_100 -I${CMAKE_SOURCE_DIR}/include -I${CMAKE_SOURCE_DIR} -I${CMAKE_SOURCE_DIR}
+            -gencode=arch=compute_100,code=sm_100 -I${CMAKE_SOURCE_DIR}/include -I${CMAKE_SOURCE_DIR}
             -MD -MF ${object}.d -c -o ${object} ${CMAKE_SOURCE_DIR}/${folder}/${arg_KERNELS}
     DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/${arg_KERNELS} DEPFILE ${object}.d
     COMMENT "nvcc ${folder}/${arg_KERNELS}" VERBATIM)

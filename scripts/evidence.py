@@ -52,6 +52,12 @@ TOPICS = {
         "suites": ["driver_facts"],
         "sources": ["src/cuda"],
     },
+    "device": {
+        "what": "kernels that write to a peer and raise a signal there",
+        "rows": ["device"],
+        "suites": [],
+        "sources": ["include/linkspan/device"],
+    },
     "python": {
         "what": "what Python adds to the library",
         "rows": ["python"],
@@ -77,7 +83,7 @@ def tree_hashes() -> dict[str, str]:
     """Of HEAD. A line of ls-tree is `mode type hash<TAB>path`."""
     hashes = {}
     for line in git(
-        "ls-tree", "-d", "HEAD", "include/", "src/", "bench/", "tools/", "python/"
+        "ls-tree", "-d", "HEAD", "include/", "include/linkspan/", "src/", "bench/", "tools/", "python/"
     ).splitlines():
         meta, path = line.split("\t")
         hashes[path] = meta.split()[2]

@@ -115,7 +115,15 @@ run_all() {
     --shim "$pack/libdriver_shim.so" --simple-write "$pack/simple_write"
   program simple_write tests/simple_write_test.py 300 "$pack/simple_write" gpu
   program device_patterns device_patterns 120
-  program bench_device bench_device 120
+  # Beside NVSHMEM of this machine's Python packages, if it comes up.
+  local nvshmem
+  nvshmem=$(python3 -c 'import nvidia.nvshmem as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
+  if [[ -n $nvshmem && -x $pack/nvshmem_put_signal ]]; then
+    step nvshmem 120 env "LD_LIBRARY_PATH=$nvshmem" bash -c "$pack/nvshmem_put_signal >$out/nvshmem.txt"
+  else
+    absent nvshmem "not packed, or not on this machine"
+  fi
+  program bench_device bench_device 120 --json "$out/device.json" --nvshmem "$out/nvshmem.txt"
   python_steps
   if command -v compute-sanitizer >/dev/null; then
     suite memcheck linkspan_conformance 150 compute-sanitizer --tool memcheck --target-processes all \

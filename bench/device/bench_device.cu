@@ -1,11 +1,18 @@
 // bench_device: the device API between two GPUs of this process, beside bare kernels of the same
-// run.
+// run and, where nvshmem_put_signal has run before, beside NVSHMEM's put_signal.
 //
-// Prints a line of JSON for each row. Every byte is verified. Exit code 1: a mismatch or a failure.
+// Usage: bench_device [--json FILE] [--nvshmem FILE]
+// Prints a line for each measurement and writes the rows that have a bar. Every byte is verified.
+// Exit codes: 1 a mismatch or a failure, 2 fewer than two GPUs or bad usage.
 #include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "bench/device/two_gpus.cuh"
+#include "linkspan/engine.hpp"
 
 namespace {
 
@@ -137,7 +144,7 @@ class Bench : TwoGpus {
   }
 
   template <Way W>
-  void latency(const char* name, std::uint64_t bytes, unsigned threads) {
+  double latency(const char* name, std::uint64_t bytes, unsigned threads) {
     for (int warm = 1; warm >= 0; --warm) {
       const std::uint32_t rounds = warm ? 50 : kRounds;
       for (int i : {1, 0}) {
@@ -173,9 +180,10 @@ class Bench : TwoGpus {
         name, static_cast<unsigned long long>(bytes), threads, half_us(kRounds / 2),
         half_us(kRounds * 99 / 100), mean / 2e3);
     std::fflush(stdout);
+    return half_us(kRounds / 2);
   }
 
-  void bandwidth(const char* name, int how, unsigned ctas, unsigned stage) {
+  double bandwidth(const char* name, int how, unsigned ctas, unsigned stage) {
     Side& s = sides_[0];
     must(cudaSetDevice(0), "cudaSetDevice");
     fill<<<1024, 256, 0, s.stream>>>(reinterpret_cast<unsigned*>(s.source), kLarge / 4, ++seed_);
@@ -199,9 +207,10 @@ class Bench : TwoGpus {
                                                     kLarge / 4, seed_, sides_[1].words + 1);
     must(cudaStreamSynchronize(sides_[1].stream), "check");
     finish();
-    std::printf("{\"id\": \"device.%s.1GiB.%uctas\", \"GB/s\": %.1f}\n", name, ctas,
-                static_cast<double>(kLarge) / times[times.size() / 2] / 1e6);
+    const double rate = static_cast<double>(kLarge) / times[times.size() / 2] / 1e6;
+    std::printf("{\"id\": \"device.%s.1GiB.%uctas\", \"GB/s\": %.1f}\n", name, ctas, rate);
     std::fflush(stdout);
+    return rate;
   }
 
   void litmus_test(bool packets, std::uint32_t rounds) {
@@ -220,9 +229,58 @@ class Bench : TwoGpus {
     std::fflush(stdout);
   }
 
- private:
-  static constexpr std::uint32_t kRounds = 2000;
+  /// Through two Engines, whose windows go by the proxy although the memory is mapped.
+  double proxy(std::uint64_t bytes) {
+    constexpr std::uint32_t kProxyRounds = 300;
+    const auto give = [](auto result) {
+      if (result.ok()) return *std::move(result);
+      std::fprintf(stderr, "%s\n", result.status().to_string().c_str());
+      std::exit(1);
+    };
+    const auto patience = std::chrono::seconds(10);
+    linkspan::Engine engines[2] = {give(linkspan::Engine::open({.name = "left"})),
+                                   give(linkspan::Engine::open({.name = "right"}))};
+    linkspan::Region data[2], pads[2];
+    for (int i : {0, 1}) {
+      const Side& s = sides_[i];
+      must(cudaSetDevice(i), "cudaSetDevice");
+      must(cudaMemset(s.pad, 0, layout_.bytes()), "cudaMemset");
+      // What the proxy sends lies in the local region.
+      fill<<<64, 256, 0, s.stream>>>(reinterpret_cast<unsigned*>(s.data + kLarge / 2), bytes / 4,
+                                     static_cast<std::uint64_t>(i + 7));
+      must(cudaStreamSynchronize(s.stream), "fill");
+      data[i] = give(engines[i].register_memory(s.data, kLarge));
+      pads[i] = give(engines[i].register_memory(s.pad, layout_.bytes()));
+      if (!engines[i].publish("data", data[i]).ok() || !engines[i].publish("pad", pads[i]).ok() ||
+          !engines[i].listen().ok())
+        std::exit(1);
+    }
+    linkspan::Peer peers[2] = {give(engines[0].connect(engines[1].address(), patience)),
+                               give(engines[1].accept(patience))};
+    linkspan::Window windows[2];
+    for (int i : {0, 1})
+      windows[i] = give(peers[i].window(data[i], give(peers[i].lookup("data")), pads[i],
+                                        give(peers[i].lookup("pad")),
+                                        {.layout = layout_, .force_proxy = true}));
+    for (int i : {1, 0}) {
+      Side& s = sides_[i];
+      must(cudaSetDevice(i), "cudaSetDevice");
+      ping_pong<Way::put_signal><<<1, 128, 0, s.stream>>>(windows[i].device(), s.data + kLarge / 2,
+                                                          bytes, kProxyRounds, 0, i == 0, s.took,
+                                                          s.words);
+      must(cudaGetLastError(), "launch");
+    }
+    finish();
+    check(bytes / 4, 8, 7);
+    std::uint64_t whole = 0;
+    must(cudaMemcpy(&whole, sides_[0].took + kProxyRounds, 8, cudaMemcpyDefault), "cudaMemcpy");
+    for (linkspan::Window& each : windows) each = {};
+    for (linkspan::Engine& each : engines)
+      if (!each.close(patience).ok()) std::exit(1);
+    return static_cast<double>(whole) / kProxyRounds / 2e3;
+  }
 
+ private:
   void check(std::uint64_t words, int at0, int at1) {
     for (int i : {0, 1}) {
       must(cudaSetDevice(i), "cudaSetDevice");
@@ -236,29 +294,96 @@ class Bench : TwoGpus {
   unsigned seed_ = 100;
 };
 
+/// Those that have a bar, as evidence/device.json has them.
+class Rows {
+ public:
+  void add(const std::string& id, double value, const char* unit, double ceiling,
+           const std::string& how, double bar, bool pass) {
+    char text[512];
+    std::snprintf(text, sizeof text,
+                  "{\"id\": \"%s\", \"value\": %.3f, \"unit\": \"%s\", \"ceiling\": %.3f, "
+                  "\"ceiling_how\": \"%s\", \"ratio\": %.3f, \"runs\": 1, \"verified\": true, "
+                  "\"bar\": %.3f, \"pass\": %s}",
+                  id.c_str(), value, unit, ceiling, how.c_str(), value / ceiling, bar,
+                  pass ? "true" : "false");
+    text_ += (text_.empty() ? "" : ",\n  ") + std::string(text);
+  }
+  /// Without a ceiling or a bar.
+  void state(const std::string& id, double value, const char* unit) {
+    char text[256];
+    std::snprintf(
+        text, sizeof text,
+        "{\"id\": \"%s\", \"value\": %.3f, \"unit\": \"%s\", \"runs\": 1, \"verified\": true}",
+        id.c_str(), value, unit);
+    text_ += ",\n  " + std::string(text);
+  }
+  bool write(const std::string& file, const std::string& command) const {
+    std::ofstream out(file);
+    out << "{\n \"command\": \"" << command << "\",\n \"rows\": [\n  " << text_ << "\n ]\n}\n";
+    return out.good();
+  }
+
+ private:
+  std::string text_;
+};
+
+std::string name_of(std::uint64_t bytes) {
+  return bytes < 1024 ? std::to_string(bytes) + "B" : std::to_string(bytes / 1024) + "KiB";
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  std::string json, nvshmem, command = "bench_device";
+  for (int i = 1; i < argc; i += 2) {
+    const std::string option = argv[i];
+    if (i + 1 == argc || (option != "--json" && option != "--nvshmem")) {
+      std::fprintf(stderr, "usage: bench_device [--json FILE] [--nvshmem FILE]\n");
+      return 2;
+    }
+    (option == "--json" ? json : nvshmem) = argv[i + 1];
+    command += " " + option;
+  }
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess || count < 2) {
     std::fprintf(stderr, "bench_device: needs two GPUs\n");
     return 2;
   }
+  std::map<std::uint64_t, double> theirs;
+  std::ifstream said(nvshmem);
+  for (std::uint64_t bytes = 0; said >> bytes;) said >> theirs[bytes];
+
   Bench bench;
-  for (const std::uint64_t bytes : {8, 1024, 4096, 8192, 16384, 65536}) {
-    const auto words = static_cast<unsigned>(std::clamp<std::uint64_t>((bytes + 15) / 16, 32, 512));
-    bench.latency<Way::bare>("bare", bytes, words);
-    bench.latency<Way::put_signal>("put_signal", bytes, words);
-    for (const unsigned threads : {words, 512u, 1024u})
-      if (threads <= kThreads) bench.latency<Way::packets>("packets", bytes, threads);
+  Rows rows;
+  for (const auto& [bytes, bar] : {std::pair<std::uint64_t, double>{8, 0.85},
+                                   {1024, 0.95},
+                                   {4096, 1.2},
+                                   {16384, 1.9},
+                                   {65536, 3.5}}) {
+    double bare = 0, best = 0;
+    const auto least = [](double& to, double value) { to = to == 0 ? value : std::min(to, value); };
+    for (const unsigned threads : {32u, 128u, 256u, 512u}) {
+      least(bare, bench.latency<Way::bare>("bare", bytes, threads));
+      least(best, bench.latency<Way::put_signal>("put_signal", bytes, threads));
+      least(best, bench.latency<Way::packets>("packets", bytes, threads));
+    }
+    const auto other = theirs.find(bytes);
+    const bool known = other != theirs.end();
+    const bool ahead = !known || bytes > 4096 || other->second >= 1.8 * best;
+    rows.add("put_signal." + name_of(bytes) + ".half_rtt", best, "us", known ? other->second : bare,
+             known ? "NVSHMEM put_signal" : "bare kernel: put and release", bar,
+             best <= bar && ahead);
   }
   bench.litmus_test(false, 5000);
   bench.litmus_test(true, 5000);
   for (const unsigned ctas : {8u, 16u, 32u, 132u}) {
-    bench.bandwidth("bare", 2, ctas, 0);
-    bench.bandwidth("put", 0, ctas, 0);
+    const double bare = bench.bandwidth("bare", 2, ctas, 0);
+    const double put = bench.bandwidth("put", 0, ctas, 0);
     bench.bandwidth("bulk", 1, ctas, 64 * 1024);
-    bench.bandwidth("bulk128K", 1, ctas, 128 * 1024);
+    if (ctas == 16)
+      rows.add("put.1GiB.16cta", put, "GB/s", bare, "bare kernel of 16 CTAs", 350,
+               put >= 350 || put >= 0.98 * bare);
   }
-  return 0;
+  rows.state("proxy_put_signal.4KiB.half_rtt", bench.proxy(4096), "us");
+  return json.empty() || rows.write(json, command) ? 0 : 1;
 }
