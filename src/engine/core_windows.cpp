@@ -84,26 +84,32 @@ Result<Window> Core::window(std::uint64_t peer, const Region& local, const Remot
                         std::string(name_of(f.kind)) +
                         " memory: take memory of that GPU, pinned or shared memory");
   }
-  const auto reach = [&](const Sides& to, const GpuUuid& by) -> Result<std::uint64_t> {
-    const auto* reacher = dynamic_cast<transport::KernelReach*>(transports_[to.transport].get());
+  using Reach = transport::KernelReach;
+  const auto reach = [&](const Sides& to, const GpuUuid& by) -> Result<Reach::View> {
+    const auto* reacher = dynamic_cast<Reach*>(transports_[to.transport].get());
     if (reacher == nullptr)
       return Status(Code::unreachable, Scope::peer,
                     std::string(transports_[to.transport]->name()) + " maps nothing");
-    return reacher->address_for_kernels(*to.remote->mappings[to.transport], by);
+    return reacher->reach(*to.remote->mappings[to.transport], by);
   };
   for (auto [to, address] :
        {std::pair(&*data, &parts.remote), std::pair(&*pads, &parts.remote_pad)}) {
-    const auto found = reach(*to, gpu);
-    if (found.ok())
-      *address = *found;
-    else if (parts.why_not.empty())
+    auto found = reach(*to, gpu);
+    if (found.ok()) {
+      *address = found->address;
+      parts.holds.push_back(std::move(found->hold));
+    } else if (parts.why_not.empty()) {
       parts.why_not = found.status().what();
+    }
   }
   if (!remote.permissions().write) {
     parts.remote = 0;
     parts.why_not = "\"" + remote.name() + "\" is not permitted to be written";
   }
-  if (const auto found = reach(*pads, {}); found.ok()) parts.remote_pad_here = *found;
+  if (auto found = reach(*pads, {}); found.ok()) {
+    parts.remote_pad_here = found->address;
+    parts.holds.push_back(std::move(found->hold));
+  }
   parts.remote_pad_on_gpu = remote_pad.kind() == MemoryKind::device;
   auto word = take_word();
   if (!word.ok()) return word.status();

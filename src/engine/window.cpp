@@ -147,6 +147,7 @@ Status WindowState::make_queue(std::uint32_t capacity, bool proxied) {
 }
 
 WindowState::~WindowState() {
+  if (set_->fork.forked()) return;
   const base::MutexLock lock(set_->mutex);
   set_->all.erase(this);
   set_->give_back(parts_.word,

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/fork.hpp"
 #include "base/mutex.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
@@ -30,6 +31,7 @@ class WindowState;
 
 /// All windows of an Engine, and what they have together.
 struct WindowSet {
+  const base::ForkWatch fork;
   base::Mutex mutex;
   base::Condition changed;  ///< A signal of the CPU's has been written, or a window has ended.
   std::set<WindowState*> all LINKSPAN_GUARDED_BY(mutex);
@@ -77,7 +79,9 @@ class WindowState {
     std::shared_ptr<const memory::Registration> local, local_pad;  // also the registry's; for facts
     std::uint64_t remote = 0, remote_pad = 0;  ///< For the GPU; zero: it does not reach them.
     std::string why_not{};                     ///< it does not.
-    std::uint64_t remote_pad_here = 0;         ///< For this CPU; zero: it does not reach it.
+    std::vector<std::shared_ptr<const void>>
+        holds{};                        // also the transport's: all of these addresses
+    std::uint64_t remote_pad_here = 0;  ///< For this CPU; zero: it does not reach it.
     bool remote_pad_on_gpu = false;
     const cuda::Device* device = nullptr;        ///< Null: for code of this CPU.
     std::shared_ptr<cuda::Closings> closings{};  // also the Topology's; null without a device

@@ -226,10 +226,12 @@ class PageKeeper {
 /// What a Transport is as well, if kernels can load and store in what it has imported.
 class KernelReach {
  public:
-  /// Of the region's first byte, for kernels of that GPU; for this CPU where it is zero. The Mapping
-  /// keeps it valid. unreachable: the text says why.
-  virtual Result<std::uint64_t> address_for_kernels(const Mapping& remote,
-                                                    const GpuUuid& gpu) const = 0;
+  struct View {
+    std::uint64_t address = 0;         ///< Of the region's first byte.
+    std::shared_ptr<const void> hold;  ///< As a Batch: until it goes nothing is given back.
+  };
+  /// For kernels of that GPU; for this CPU where it is zero. unreachable: the text says why.
+  virtual Result<View> reach(const Mapping& remote, const GpuUuid& gpu) const = 0;
 
  protected:
   ~KernelReach() = default;

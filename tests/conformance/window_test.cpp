@@ -262,6 +262,14 @@ TEST_F(WindowRefusals, AnEngineThatIsClosed) {
   EXPECT_EQ(Window().raise(0).code(), Code::invalid_argument);
 }
 
+TEST_F(WindowRefusals, TheOwnerHearsThatItIsUsed) {
+  Window window = take(left_.try_open({.layout = kLayout}));
+  left_.remote = left_.remote_pad = {};  // the window holds them
+  EXPECT_EQ(right_.engine.deregister(right_.region, 20ms).code(), Code::busy);
+  window = {};
+  EXPECT_EQ(right_.engine.deregister(right_.region, 5s).to_string(), "ok");
+}
+
 /// Of a GPU: kernels are simple_write's to test; here what the CPU sees of such a window.
 class WindowOnDevice : public ::testing::Test {
  protected:

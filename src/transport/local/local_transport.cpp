@@ -309,22 +309,21 @@ Result<std::unique_ptr<KeptPages>> LocalTransport::keep_pages(const memory::Regi
   return kept;
 }
 
-Result<std::uint64_t> LocalTransport::address_for_kernels(const Mapping& remote,
-                                                          const GpuUuid& gpu) const {
-  const ImportedMemory& memory = *static_cast<const LocalMapping&>(remote).memory();
+Result<KernelReach::View> LocalTransport::reach(const Mapping& remote, const GpuUuid& gpu) const {
+  const auto memory = static_cast<const LocalMapping&>(remote).memory();
   const auto no = [](std::string why) {
     return Status(Code::unreachable, Scope::peer, std::move(why));
   };
-  if (memory.mapped() == Mapped::nothing) return no(memory.why_not_mapped());
+  if (memory->mapped() == Mapped::nothing) return no(memory->why_not_mapped());
   const bool by_cpu = gpu == GpuUuid{};
-  if (memory.key().kind != MemoryKind::device) {
-    if (by_cpu || memory.host_dma()) return memory.host_address();
+  if (memory->key().kind != MemoryKind::device) {
+    if (by_cpu || memory->host_dma()) return View{memory->host_address(), memory};
     return no("the peer's memory is not pinned");
   }
   if (by_cpu) return no("it is memory of a GPU");
-  const auto view = memory.view(options_.topology->active(gpu));
+  const auto view = memory->view(options_.topology->active(gpu));
   if (!view || view->device->info().uuid != gpu) return no("that GPU does not map it");
-  return view->address;
+  return View{view->address, memory};
 }
 
 }  // namespace linkspan::transport::local

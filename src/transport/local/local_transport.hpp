@@ -100,8 +100,7 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
   Result<std::unique_ptr<KeptPages>> keep_pages(const memory::Region& local, const Mapping& remote,
                                                 const Pages& pages) override
       LINKSPAN_EXCLUDES(mutex_);
-  Result<std::uint64_t> address_for_kernels(const Mapping& remote,
-                                            const GpuUuid& gpu) const override;
+  Result<View> reach(const Mapping& remote, const GpuUuid& gpu) const override;
   std::vector<CopyCount> copies() const override;
   std::vector<std::byte> address() const override;
   Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> address, Channel& channel,
