@@ -11,7 +11,7 @@
 //   Covers         ordinary loads and stores and puts, by kernels and CPUs. A transfer of the
 //                  host's is covered when the signal was raised by the proxy behind it.
 //   Progress       the wait needs the raiser to run: two processes on one GPU take turns of
-//                  milliseconds (docs/cuda_notes.md). It always ends, at the latest by the bound.
+//                  milliseconds. It always ends, at the latest by the bound.
 #pragma once
 
 #include "linkspan/device/proxy.cuh"
