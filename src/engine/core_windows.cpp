@@ -56,11 +56,12 @@ Result<Window> Core::window(std::uint64_t peer, const Region& local, const Remot
     return Status(
         Code::permission_denied, Scope::request,
         "signals are written to \"" + remote_pad.name() + "\", which its owner does not permit");
-  WindowState::Parts parts{.peer = peer,
-                           .data = {data->local->id(), data->remote, data->transport},
-                           .pad = {{}, pads->remote, pads->transport},
-                           .local = data->local,
-                           .local_pad = pads->local};
+  WindowState::Parts parts;
+  parts.peer = peer;
+  parts.data = {data->local->id(), data->remote, data->transport};
+  parts.pad = {{}, pads->remote, pads->transport};
+  parts.local = data->local->region().facts();
+  parts.local_pad = pads->local->region().facts();
   GpuUuid gpu = options.gpu;
   for (const Sides* each : {&*data, &*pads})
     if (gpu == GpuUuid{}) gpu = each->local->region().facts().gpu;

@@ -52,11 +52,11 @@ Status check_pad(const char* whose, std::uint64_t bytes, std::uint64_t address,
 }  // namespace
 
 std::optional<std::size_t> WindowSet::take() {
-  std::erase_if(leaving, [this](const auto& each) {
-    if (each.second != nullptr && !each.second->quiet) return false;
-    taken[each.first] = false;
-    return true;
-  });
+  for (auto each = leaving.begin(); each != leaving.end();) {
+    const bool quiet = each->second == nullptr || each->second->quiet;
+    if (quiet) taken[each->first] = false;
+    each = quiet ? leaving.erase(each) : std::next(each);
+  }
   const auto free = std::find(taken.begin(), taken.end(), false);
   if (free == taken.end()) return std::nullopt;
   *free = true;
@@ -69,8 +69,7 @@ Result<std::shared_ptr<WindowState>> WindowState::create(Parts parts, const Wind
   if (Status status = check(layout); !status.ok()) return status;
   if (options.queue == 0 || options.queue > 1u << 20)
     return too_large("WindowOptions::queue", options.queue, 1u << 20);
-  const memory::Region::Facts &local = parts.local->region().facts(),
-                              &pad = parts.local_pad->region().facts();
+  const memory::Region::Facts local = parts.local, pad = parts.local_pad;
   if (Status status = check_pad("the local", pad.bytes, pad.address, layout); !status.ok())
     return status;
   if (Status status = check_pad("the remote", parts.pad.remote->bytes, parts.remote_pad, layout);
@@ -161,7 +160,7 @@ std::uint64_t* WindowState::peers_word(std::uint32_t index) const noexcept {
 }
 
 std::uint64_t* WindowState::our_word(std::uint32_t index) const noexcept {
-  const memory::Region::Facts& pad = parts_.local_pad->region().facts();
+  const memory::Region::Facts& pad = parts_.local_pad;
   return pad.kind == MemoryKind::device ? nullptr : pointer<std::uint64_t>(pad.address) + index;
 }
 

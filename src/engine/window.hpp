@@ -3,10 +3,10 @@
 // The proxy takes the orders of kernels from a queue in mapped host memory, runs each as a transfer
 // of the Engine's, in order as device/proxy.cuh says, and tells how far it has come. Signals that
 // the CPU raises where it maps nothing go the same way.
-// Threads: under the WindowSet's mutex, but for device() and path(), which are immutable. The
-// Watcher serves; nothing there waits.
-// Invariants: signals are written one at a time, when all copies before them are quiet and ok;
-// after a failure nothing is begun.
+// Threads: under the WindowSet's mutex, as Endpoints under the Worker's, but for device(), path()
+// and the words, which any thread reads. The Watcher serves; nothing there waits. Invariants:
+// signals are written one at a time, when all copies before them are quiet and ok; after a failure
+// nothing is begun.
 #pragma once
 
 #include <deque>
@@ -76,7 +76,7 @@ class WindowState {
   struct Parts {
     std::uint64_t peer = 0;
     WindowSides data, pad;  ///< `pad.local`: WindowSet::words.
-    std::shared_ptr<const memory::Registration> local, local_pad;  // also the registry's; for facts
+    memory::Region::Facts local, local_pad;
     std::uint64_t remote = 0, remote_pad = 0;  ///< For the GPU; zero: it does not reach them.
     std::string why_not{};                     ///< it does not.
     std::vector<std::shared_ptr<const void>>
@@ -96,23 +96,20 @@ class WindowState {
   const device::Window& device() const noexcept { return device_; }
   const std::string& path() const noexcept { return path_; }
   std::uint64_t peer() const noexcept { return parts_.peer; }
-  WindowSet& set() const noexcept { return *set_; }
 
   /// What there is to do now: whether anything was.
-  bool serve(WindowCopier& copier, std::uint64_t words_at) LINKSPAN_REQUIRES(set_->mutex);
+  bool serve(WindowCopier& copier, std::uint64_t words_at);
   /// Kernels may order at any time, and ring no bell.
   bool wants_looks() const noexcept { return device_.proxied(); }
-  void end(const Status& why) LINKSPAN_REQUIRES(set_->mutex);
-  const Status& failure() const LINKSPAN_REQUIRES(set_->mutex) { return failure_; }
+  void end(const Status& why);
+  const Status& failure() const { return failure_; }
 
   /// Of the CPU. Null: it has to be asked for.
   std::uint64_t* peers_word(std::uint32_t index) const noexcept;
   std::uint64_t* our_word(std::uint32_t index) const noexcept;
   /// Number of the order, for raised().
-  std::uint64_t ask_to_raise(std::uint32_t index, std::uint64_t n) LINKSPAN_REQUIRES(set_->mutex);
-  bool raised(std::uint64_t number) const LINKSPAN_REQUIRES(set_->mutex) {
-    return raised_ >= number;
-  }
+  std::uint64_t ask_to_raise(std::uint32_t index, std::uint64_t n);
+  bool raised(std::uint64_t number) const { return raised_ >= number; }
 
  private:
   /// What kernels and the proxy share, on a machine with GPUs. Ends when nothing is held up by it.
@@ -134,10 +131,10 @@ class WindowState {
   WindowState(Parts parts, std::shared_ptr<WindowSet> set)
       : parts_(std::move(parts)), set_(std::move(set)) {}
   Status make_queue(std::uint32_t capacity, bool proxied);
-  bool reap() LINKSPAN_REQUIRES(set_->mutex);
+  bool reap();
   bool begin(WindowCopier& copier, const device::ProxyEntry& entry, bool of_kernel,
-             std::uint64_t words_at) LINKSPAN_REQUIRES(set_->mutex);
-  void tell() LINKSPAN_REQUIRES(set_->mutex);
+             std::uint64_t words_at);
+  void tell();
 
   Parts parts_;
   const std::shared_ptr<WindowSet> set_;  // also the Core's and other windows'
@@ -149,14 +146,12 @@ class WindowState {
   device::ProxyEntry* entries_ = nullptr;  // as this CPU sees them
   std::uint64_t* state_ = nullptr;
 
-  Status failure_ LINKSPAN_GUARDED_BY(set_->mutex);
-  std::deque<Running> running_ LINKSPAN_GUARDED_BY(set_->mutex);
-  std::vector<std::uint64_t> sums_ LINKSPAN_GUARDED_BY(set_->mutex);  // by signal
-  std::uint64_t taken_ LINKSPAN_GUARDED_BY(set_->mutex) = 0, done_
-                                                             LINKSPAN_GUARDED_BY(set_->mutex) = 0;
-  std::deque<Raise> asked_ LINKSPAN_GUARDED_BY(set_->mutex);
-  std::uint64_t last_asked_ LINKSPAN_GUARDED_BY(set_->mutex) = 0, raised_ LINKSPAN_GUARDED_BY(
-                                                                      set_->mutex) = 0;
+  Status failure_;
+  std::deque<Running> running_;
+  std::vector<std::uint64_t> sums_;  // by signal
+  std::uint64_t taken_ = 0, done_ = 0;
+  std::deque<Raise> asked_;
+  std::uint64_t last_asked_ = 0, raised_ = 0;
 };
 
 }  // namespace linkspan::engine

@@ -313,8 +313,7 @@ class SimpleWrite {
     for (;;) {
       for (const linkspan::Notification& each :
            engine_->notifications(std::chrono::milliseconds(100)))
-        heard_.emplace_back(reinterpret_cast<const char*>(each.bytes.data()),
-                            each.bytes.size());
+        heard_.emplace_back(reinterpret_cast<const char*>(each.bytes.data()), each.bytes.size());
       if (!heard_.empty()) {
         const std::string first = heard_.front();
         heard_.erase(heard_.begin());
