@@ -177,7 +177,7 @@ void WindowState::end(const Status& why) {
     const auto scope = parts_.device->enter();  // of a lost context no kernel is left
     if (scope.ok()) (void)on_gpu_->stream.write_value(*scope, on_gpu_->words.address(), 1);
   } else {
-    std::atomic_ref(host_words_[0]).store(1, std::memory_order_relaxed);
+    std::atomic_ref(host_words_[0]).store(1, std::memory_order_release);
   }
   set_->changed.notify_all();
 }

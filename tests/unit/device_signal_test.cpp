@@ -103,5 +103,16 @@ TEST(DeviceSignal, AWaitEndsByTheAbortWord) {
       << "what is there is there";
 }
 
+TEST(DeviceSignal, WhatCameBeforeTheAbortCounts) {
+  for (int round = 0; round < 300; ++round) {
+    WindowPair pair({}, 8);
+    const std::jthread host([&] {
+      EXPECT_EQ(signal_add(pair.from_a, 0), Outcome::ok);
+      std::atomic_ref(pair.b.abort).store(1, std::memory_order_release);
+    });
+    ASSERT_EQ(wait_signal(pair.from_b, 0, 1, pair.from_b.within(kLong)), Outcome::ok) << round;
+  }
+}
+
 }  // namespace
 }  // namespace linkspan::device

@@ -129,7 +129,10 @@ LINKSPAN_DEVICE Outcome unpack(const Window& window, uint32_t mailbox, uint64_t 
         if (look()) break;
         return Outcome::ok;
       }
-      if (const Outcome spent = patience.spent(); spent != Outcome::ok) return spent;
+      if (const Outcome spent = patience.spent(); spent != Outcome::ok) {
+        if (look()) break;  // it has come meanwhile
+        return spent;
+      }
     }
     LINKSPAN_UNROLL
     for (uint32_t k = 0; k < kAtOnce; ++k)

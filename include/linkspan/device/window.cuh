@@ -139,9 +139,9 @@ LINKSPAN_DEVICE uint64_t load_relaxed(const uint64_t* word) {
   asm volatile("ld.relaxed.sys.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
   return value;
 }
-LINKSPAN_DEVICE uint32_t load_relaxed(const uint32_t* word) {
+LINKSPAN_DEVICE uint32_t load_acquire(const uint32_t* word) {
   uint32_t value;
-  asm volatile("ld.relaxed.sys.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  asm volatile("ld.acquire.sys.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
   return value;
 }
 LINKSPAN_DEVICE void store_release(uint64_t* word, uint64_t value) {
@@ -185,8 +185,8 @@ inline uint64_t load_acquire(const uint64_t* word) {
 inline uint64_t load_relaxed(const uint64_t* word) {
   return std::atomic_ref(const_cast<uint64_t&>(*word)).load(std::memory_order_relaxed);
 }
-inline uint32_t load_relaxed(const uint32_t* word) {
-  return std::atomic_ref(const_cast<uint32_t&>(*word)).load(std::memory_order_relaxed);
+inline uint32_t load_acquire(const uint32_t* word) {
+  return std::atomic_ref(const_cast<uint32_t&>(*word)).load(std::memory_order_acquire);
 }
 inline void store_release(uint64_t* word, uint64_t value) {
   std::atomic_ref(*word).store(value, std::memory_order_release);
@@ -279,7 +279,7 @@ class Patience {
   LINKSPAN_DEVICE Outcome spent() {
     if (++spins_ % 64 != 0) return Outcome::ok;
     give_way();
-    if (bound_.abort != nullptr && load_relaxed(bound_.abort) != 0) return Outcome::aborted;
+    if (bound_.abort != nullptr && load_acquire(bound_.abort) != 0) return Outcome::aborted;
     const uint64_t time = nanoseconds();
     if (start_ == 0) start_ = time;
     return time - start_ > bound_.nanoseconds ? Outcome::timed_out : Outcome::ok;
@@ -296,7 +296,8 @@ LINKSPAN_DEVICE Outcome wait_at_least(const uint64_t* word, uint64_t at_least, B
   if (load_acquire(word) >= at_least) return Outcome::ok;
   Patience patience(bound);
   while (load_acquire(word) < at_least)
-    if (const Outcome spent = patience.spent(); spent != Outcome::ok) return spent;
+    if (const Outcome spent = patience.spent(); spent != Outcome::ok)
+      return load_acquire(word) >= at_least ? Outcome::ok : spent;  // it may have come meanwhile
   return Outcome::ok;
 }
 
