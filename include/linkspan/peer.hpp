@@ -103,10 +103,10 @@ class LINKSPAN_API Peer {
 
   /// For kernels that write into `remote` and raise signals in the peer's pad themselves: mapped
   /// where a GPU of ours reaches both, else by a queue that this Engine serves over any transport,
-  /// for which it looks every 100 us as long as the window lives. `local`: what the proxy sends from
-  /// and gets into, and where messages of a mailbox are put down. Off the data path: allocates on
-  /// the GPU. invalid_argument: a pad is too small or unaligned, kernels do not reach local memory.
-  /// permission_denied. no_resource: 512 windows are open.
+  /// for which it looks every 100 us as long as the window lives. `local`: what the proxy sends
+  /// from and gets into, and where messages of a mailbox are put down. Off the data path: allocates
+  /// on the GPU. invalid_argument: a pad is too small or unaligned, kernels do not reach local
+  /// memory. permission_denied. no_resource: 512 windows are open.
   Result<Window> window(const Region& local, const RemoteRegion& remote, const Region& local_pad,
                         const RemoteRegion& remote_pad, const WindowOptions& options = {}) const;
 

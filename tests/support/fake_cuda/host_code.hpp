@@ -1,5 +1,5 @@
-// tests/support/fake_cuda/host_code.hpp - how a test runs its own kernels, compiled for the host, on
-// the simulated driver's streams: each module has a function of this name.
+// tests/support/fake_cuda/host_code.hpp - how a test runs its own kernels, compiled for the host,
+// on the simulated driver's streams: each module has a function of this name.
 #pragma once
 
 #include <cstdint>
