@@ -228,8 +228,8 @@ class SimpleWrite {
     must(cudaSetDevice(device), "cudaSetDevice");
     must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     gpu_.assign(properties.uuid.bytes, sizeof properties.uuid.bytes);
-    say("GPU %d (%s), %llu bytes", device, properties.name,
-        static_cast<unsigned long long>(o_.size));
+    say("GPU " + std::to_string(device) + " (" + properties.name + "), " + std::to_string(o_.size) +
+        " bytes");
 
     memory_.emplace(o_.offset + o_.size + kGuard);
     pad_.emplace(layout_.bytes());
@@ -241,7 +241,7 @@ class SimpleWrite {
     pad_region_ = must(engine_->register_memory(pad_->data(), layout_.bytes()));
     must(engine_->publish("data", region_));
     must(engine_->publish("pad", pad_region_));
-    say("published \"data\" and \"pad\" at %s", engine_->address().c_str());
+    say("published \"data\" and \"pad\" at " + engine_->address());
   }
 
   void connect() {
@@ -250,7 +250,7 @@ class SimpleWrite {
           {.host = o_.host, .port = static_cast<std::uint16_t>(o_.port), .timeout = patience_}));
     else
       store_ = must(linkspan::open_file_store(o_.store.substr(5), patience_));
-    say("store %s%s", store_->address().c_str(), store_->serves() ? ", served here" : "");
+    say("store " + store_->address() + (store_->serves() ? ", served here" : ""));
     const std::string key = "simple_write/";
     must(store_->set(key + name_ + "/gpu", gpu_));
     must(store_->set(key + name_ + "/size", std::to_string(o_.size)));
@@ -267,7 +267,7 @@ class SimpleWrite {
     const auto pad = must(peer_.lookup("pad", patience_));
     window_ = must(peer_.window(region_, data, pad_region_, pad,
                                 {.layout = layout_, .force_proxy = o_.force_proxy}));
-    say("connected to %s, window: %s", peer_.name().c_str(), window_.path().c_str());
+    say("connected to " + peer_.name() + ", window: " + window_.path());
     if (one_gpu_)
       say("both processes are on one GPU, which gives them turns of milliseconds: latencies say "
           "nothing; MPS (nvidia-cuda-mps-control -d) lets them run at once");
@@ -298,11 +298,8 @@ class SimpleWrite {
   }
 
  private:
-  template <class... Values>
-  void say(const char* format, Values... values) const {
-    std::printf("[%s] ", name_.c_str());
-    std::printf(format, values...);  // NOLINT(clang-diagnostic-format-nonliteral)
-    std::printf("\n");
+  void say(const std::string& text) const {
+    std::printf("[%s] %s\n", name_.c_str(), text.c_str());
     std::fflush(stdout);
   }
 
@@ -414,8 +411,8 @@ class SimpleWrite {
          "cudaMemcpy");
     const auto wrong = std::mismatch(found.begin(), found.end(), wanted.begin()).first;
     if (wrong == found.end()) {
-      say("%llu bytes verified after %u puts", static_cast<unsigned long long>(all.bytes),
-          all.count);
+      say(std::to_string(all.bytes) + " bytes verified after " + std::to_string(all.count) +
+          " puts");
       return tell("verified");
     }
     const std::string what = "MISMATCH: byte " + std::to_string(wrong - found.begin()) + " of " +
