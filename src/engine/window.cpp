@@ -189,18 +189,15 @@ bool WindowState::reap() {
     const Running over = std::move(running_.front());
     running_.pop_front();
     any = true;
-    if (over.of_kernel)
-      ++done_;
-    else
-      ++raised_;
     const Status& status = over.transfer->end;
-    if (!status.ok()) {
-      end(status);
-    } else if (!over.of_kernel) {
-      set_->changed.notify_all();
-    }
+    status.ok() ? ended(over.of_kernel) : end(status);
   }
   return any;
+}
+
+void WindowState::ended(bool of_kernel) {
+  ++(of_kernel ? done_ : raised_);
+  if (!of_kernel) set_->changed.notify_all();
 }
 
 /// False: there is no room now, or a signal waits for what is before it.
@@ -222,11 +219,16 @@ bool WindowState::begin(WindowCopier& copier, const ProxyEntry& entry, bool of_k
   if (word) {
     const device::PadLayout& layout = device_.layout;
     if (entry.remote % 8 != 0 || !memory::fits(entry.remote, 8, layout.slots_at())) return bad();
-    std::uint64_t value = entry.value;
-    if (op == ProxyOp::add) {
-      if (entry.remote / 8 >= sums_.size()) return bad();
-      value = sums_[entry.remote / 8] + entry.value;
+    if (op == ProxyOp::add && entry.remote / 8 >= sums_.size()) return bad();
+    if (parts_.remote_pad_here != 0) {  // what was copied before is quiet, so this releases it
+      auto* const there = pointer<std::uint64_t>(parts_.remote_pad_here + entry.remote);
+      op == ProxyOp::add ? device::detail::add_release(there, entry.value)
+                         : device::detail::store_release(there, entry.value);
+      ended(of_kernel);
+      return true;
     }
+    std::uint64_t value = entry.value;
+    if (op == ProxyOp::add) value += sums_[entry.remote / 8];
     std::atomic_ref(*(pointer<std::uint64_t>(words_at) + parts_.word)).store(value);
     block = {parts_.word * 8, entry.remote, 8};
     sides = &parts_.pad;

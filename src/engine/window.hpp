@@ -132,6 +132,7 @@ class WindowState {
       : parts_(std::move(parts)), set_(std::move(set)) {}
   Status make_queue(std::uint32_t capacity, bool proxied);
   bool reap();
+  void ended(bool of_kernel);  // an order
   bool begin(WindowCopier& copier, const device::ProxyEntry& entry, bool of_kernel,
              std::uint64_t words_at);
   void tell();
