@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs one fuzzer: for 30 s, or 5 minutes with LINKSPAN_LONG=1.
+"""Runs one fuzzer: for 24 s, or 5 minutes with LINKSPAN_LONG=1.
 
     run_fuzzer.py BUILD_FOLDER FUZZER
 
@@ -18,7 +18,7 @@ GRACE = 60  # to load the seeds and to end
 
 def main() -> int:
     build, program = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-    seconds = 300 if os.environ.get("LINKSPAN_LONG") == "1" else 30
+    seconds = 300 if os.environ.get("LINKSPAN_LONG") == "1" else 24
     name = program.name.removesuffix("_fuzz")
     if not (SEEDS / name).is_dir():
         sys.exit(f"{program} has no seeds: {SEEDS / name} is no folder")

@@ -17,6 +17,7 @@
 
 #include "control/operators.hpp"
 #include "control/socket_address.hpp"
+#include "control/waiting.hpp"
 
 namespace linkspan::control {
 namespace {
@@ -52,14 +53,6 @@ struct Link {
   bool writing = false;
   std::shared_ptr<Outcome> outcome;  // also connect()'s; null: the peer came to us
 };
-
-/// Of epoll, which has no room or no memory.
-Status watch(stream_descriptor& by, int fd) {
-  asio::error_code error;
-  by.assign(fd, error);
-  if (!error) return {};
-  return {Code::system, Scope::process, "epoll_ctl: " + error.message()};
-}
 
 class AsioControl final : public Control {
  public:
@@ -197,11 +190,6 @@ class AsioControl final : public Control {
     });
   }
 
-  static bool is_full(int error) {
-    return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-  }
-
-  /// The one who waits stays in the socket's queue, and epoll would tell of it again at once.
   void accept_later() {
     accept_pause_.expires_after(kPauseWhenFull);
     accept_pause_.async_wait([this](const asio::error_code& error) {

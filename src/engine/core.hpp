@@ -201,7 +201,7 @@ class Core final : public control::Listener,
   /// Whether the import counts, for metrics() and dump(), and passes it on.
   Result<std::shared_ptr<ImportedRegion>> counted(const PeerLife& peer,
                                                   Result<std::shared_ptr<ImportedRegion>> region);
-  Result<std::size_t> take_word() LINKSPAN_EXCLUDES(windows_->mutex);
+  Result<std::size_t> take_word() LINKSPAN_EXCLUDES(making_words_, windows_->mutex);
   Result<std::shared_ptr<TransferState>> copy(std::uint64_t peer, Op op, const WindowSides& sides,
                                               const Block& block) override;
   void serve_windows(transport::NextLook& next) LINKSPAN_EXCLUDES(windows_->mutex);
@@ -251,6 +251,7 @@ class Core final : public control::Listener,
   std::unique_ptr<LooseMemory> loose_;
   std::unique_ptr<StreamOrders> streams_;
 
+  base::Mutex making_words_;  // of the first window, before the next asks for one
   const std::shared_ptr<WindowSet> windows_ = std::make_shared<WindowSet>();  // also the windows'
 
   base::Mutex exports_mutex_;

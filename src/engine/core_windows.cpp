@@ -21,28 +21,23 @@ Status no_signal(std::uint32_t index, const device::PadLayout& layout) {
 
 }  // namespace
 
-/// The word from which the window's signals are written.
+/// The word from which the window's signals are written. The first window makes them all.
 Result<std::size_t> Core::take_word() {
-  const auto take = [this] {
-    const base::MutexLock lock(windows_->mutex);
-    return windows_->take();
-  };
-  if (const auto word = take()) return *word;
-  auto words = allocate_shared(kWords * 8, {.peers = {.read = false, .write = false}});
-  if (!words.ok()) return words.status();
+  const base::MutexLock making(making_words_);
   {
     const base::MutexLock lock(windows_->mutex);
-    if (windows_->taken.empty()) {
-      windows_->words = words->registration_->id();
-      windows_->words_at = words->registration_->region().facts().address;
-      windows_->taken.resize(kWords);
-      words = Region();
-    }
+    if (const auto word = windows_->take()) return *word;
+    if (!windows_->taken.empty())
+      return Status(Code::no_resource, Scope::process,
+                    std::to_string(kWords) + " windows are open, which is all that there may be");
   }
-  if (words->valid()) (void)deregister(*words, {});  // another thread was first, or all are taken
-  if (const auto word = take()) return *word;
-  return Status(Code::no_resource, Scope::process,
-                std::to_string(kWords) + " windows are open, which is all that there may be");
+  auto words = allocate_shared(kWords * 8, {.peers = {.read = false, .write = false}});
+  if (!words.ok()) return words.status();
+  const base::MutexLock lock(windows_->mutex);
+  windows_->words = words->registration_->id();
+  windows_->words_at = words->registration_->region().facts().address;
+  windows_->taken.resize(kWords);
+  return *windows_->take();
 }
 
 Result<Window> Core::window(std::uint64_t peer, const Region& local, const RemoteRegion& remote,

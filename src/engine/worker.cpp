@@ -391,23 +391,6 @@ bool Worker::ask_for_bells() {
   return silent;
 }
 
-std::string Worker::waits_for() {
-  std::string names;
-  for (auto& [id, peer] : peers_)
-    if (peer->unquiet != 0)
-      names += (names.empty() ? "" : ", ") + peer->session->describe() + " with " +
-               std::to_string(peer->unquiet);
-  return names;
-}
-
-std::string Worker::holders() {
-  std::string names;
-  for (auto& [id, peer] : peers_)
-    if (peer->state != PeerState::gone && !peer->exported.empty())
-      names += (names.empty() ? "" : ", ") + peer->session->describe();
-  return names;
-}
-
 std::vector<std::shared_ptr<void>> Worker::take_garbage() { return std::exchange(garbage_, {}); }
 
 }  // namespace linkspan::engine

@@ -100,15 +100,15 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
   bool serves_nobody() LINKSPAN_REQUIRES(mutex);
   /// No more submissions; all that is in flight is canceled.
   void close() LINKSPAN_REQUIRES(mutex);
-  /// Whom it waits for: peers with transfers that are not quiet.
-  std::string waits_for() LINKSPAN_REQUIRES(mutex);
-  /// Who was sent keys of our memory and may still copy there: peers that are not gone.
-  std::string holders() LINKSPAN_REQUIRES(mutex);
   /// All that lie in the rings of peers, each peer's in order.
   void take_notifications(std::vector<Notification>& into) LINKSPAN_REQUIRES(mutex);
   /// As Session::ask_for_bell(), of every peer.
   bool ask_for_bells() LINKSPAN_REQUIRES(mutex);
   // worker_report.cpp
+  /// Whom it waits for: peers with transfers that are not quiet.
+  std::string waits_for() LINKSPAN_REQUIRES(mutex);
+  /// Who was sent keys of our memory and may still copy there: peers that are not gone.
+  std::string holders() LINKSPAN_REQUIRES(mutex);
   /// Of each kind of thing the first ones, and how many more.
   std::string dump() LINKSPAN_REQUIRES(mutex);
   /// All but the regions.

@@ -204,4 +204,21 @@ std::string Worker::waits_for(const TransferState& transfer, bool held) {
   return stops ? who + ", to be quiet" : who;
 }
 
+std::string Worker::waits_for() {
+  std::string names;
+  for (auto& [id, peer] : peers_)
+    if (peer->unquiet != 0)
+      names += (names.empty() ? "" : ", ") + peer->session->describe() + " with " +
+               std::to_string(peer->unquiet);
+  return names;
+}
+
+std::string Worker::holders() {
+  std::string names;
+  for (auto& [id, peer] : peers_)
+    if (peer->state != PeerState::gone && !peer->exported.empty())
+      names += (names.empty() ? "" : ", ") + peer->session->describe();
+  return names;
+}
+
 }  // namespace linkspan::engine

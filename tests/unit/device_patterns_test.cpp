@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/unit/device_fixture.hpp"
+
 #define __global__ static
 #include "examples/device/2proc/patterns.cuh"
 
@@ -19,32 +21,18 @@ constexpr std::size_t kBytes = 1 << 16;
 
 class DevicePatterns : public ::testing::Test {
  protected:
-  struct Side {
-    std::vector<std::uint64_t> data = std::vector<std::uint64_t>(kBytes / 8), pad;
-    Window window;
+  /// What a kernel of one side has.
+  struct Seat {
+    Window& window;
+    unsigned char* bytes;
     patterns::u32 failed = 0, wrong = 0;
-    unsigned char* bytes() { return reinterpret_cast<unsigned char*>(data.data()); }
-    patterns::u32* words() { return reinterpret_cast<patterns::u32*>(data.data()); }
+    patterns::u32* words() const { return reinterpret_cast<patterns::u32*>(bytes); }
   };
 
-  void SetUp() override {
-    const PadLayout layout{.signals = 16, .mailboxes = 1, .mailbox_bytes = 64};
-    for (Side& side : sides_) side.pad.resize(layout.bytes() / 8 + 2);
-    for (std::size_t i : {0u, 1u}) {
-      Side &own = sides_[i], &other = sides_[1 - i];
-      own.window.remote = other.bytes();
-      own.window.local = own.bytes();
-      own.window.remote_bytes = own.window.local_bytes = kBytes;
-      own.window.remote_pad = reinterpret_cast<unsigned char*>(other.pad.data());
-      own.window.local_pad = reinterpret_cast<unsigned char*>(own.pad.data());
-      own.window.layout = layout;
-      own.window.atomics = 1;
-    }
-  }
   void TearDown() override {
-    for (const Side& side : sides_) {
-      EXPECT_EQ(side.failed, 0u);
-      EXPECT_EQ(side.wrong, 0u);
+    for (const Seat& seat : seats_) {
+      EXPECT_EQ(seat.failed, 0u);
+      EXPECT_EQ(seat.wrong, 0u);
     }
   }
   static void both(const std::function<void()>& first, const std::function<void()>& second) {
@@ -52,8 +40,10 @@ class DevicePatterns : public ::testing::Test {
     second();
   }
 
-  Side sides_[2];
-  Side &left_ = sides_[0], &right_ = sides_[1];
+  WindowPair pair_{{.signals = 16, .mailboxes = 1, .mailbox_bytes = 64}, kBytes};
+  Seat seats_[2] = {{pair_.from_a, raw(pair_.a.region.data())},
+                    {pair_.from_b, raw(pair_.b.region.data())}};
+  Seat &left_ = seats_[0], &right_ = seats_[1];
 };
 
 TEST_F(DevicePatterns, PutAndSignal) {
@@ -61,14 +51,14 @@ TEST_F(DevicePatterns, PutAndSignal) {
   std::iota(source.begin(), source.end(), static_cast<unsigned char>(3));
   both([&] { patterns::give(left_.window, source.data(), source.size(), &left_.failed); },
        [&] { patterns::take(right_.window, 1, kWait, &right_.failed); });
-  EXPECT_EQ(std::memcmp(right_.bytes(), source.data(), source.size()), 0);
+  EXPECT_EQ(std::memcmp(right_.bytes, source.data(), source.size()), 0);
 }
 
 TEST_F(DevicePatterns, PingPong) {
   for (patterns::u64 before : {0u, 100u})
     both([&] { patterns::ping(left_.window, 100, before, kWait, &left_.failed); },
          [&] { patterns::pong(right_.window, 100, before, kWait, &right_.failed); });
-  EXPECT_EQ(left_.data[1], 200u);
+  EXPECT_EQ(left_.words()[2], 200u);
 }
 
 TEST_F(DevicePatterns, DoubleBuffering) {
@@ -83,7 +73,7 @@ TEST_F(DevicePatterns, Ring) {
   for (patterns::u64 nth = 1; nth <= 20; ++nth) {
     for (patterns::u32 rank : {0u, 1u}) values[rank].assign(100, rank + 1);
     const auto go = [&](patterns::u32 rank) {
-      Side& side = sides_[rank];
+      Seat& side = seats_[rank];
       patterns::ring(side.window, side.window, rank, values[rank].data(), 100, nth, kWait,
                      &side.failed);
     };
@@ -102,7 +92,7 @@ TEST_F(DevicePatterns, FanIn) {
       if (own != 0) *failed = 1;
     });
   patterns::collect(right_.window, 8, kWait, &right_.failed);
-  EXPECT_EQ(std::memcmp(right_.bytes(), source.data(), source.size()), 0);
+  EXPECT_EQ(std::memcmp(right_.bytes, source.data(), source.size()), 0);
 }
 
 TEST_F(DevicePatterns, AllToAll) {
@@ -111,7 +101,7 @@ TEST_F(DevicePatterns, AllToAll) {
                                         std::vector<unsigned char>(kRow * 5, 2)};
   patterns::u32 counts[2][2] = {};
   const auto go = [&](patterns::u32 rank) {
-    Side& side = sides_[rank];
+    Seat& side = seats_[rank];
     const Window windows[2] = {side.window, side.window};
     const patterns::Rows mine{rows[rank].data(),
                               static_cast<patterns::u32>(rows[rank].size() / kRow)};
@@ -119,7 +109,7 @@ TEST_F(DevicePatterns, AllToAll) {
     patterns::dispatch(windows, all, 2, rank, kRow, kPart, &side.failed);
     patterns::combine(windows, 2, rank, 1, kPart, kWait, counts[rank], &side.failed);
     const std::vector<unsigned char>& theirs = rows[1 - rank];
-    if (std::memcmp(side.bytes() + (1 - rank) * kPart + 16, theirs.data(), theirs.size()) != 0)
+    if (std::memcmp(side.bytes + (1 - rank) * kPart + 16, theirs.data(), theirs.size()) != 0)
       side.wrong = 1;
   };
   both([&] { go(0); }, [&] { go(1); });

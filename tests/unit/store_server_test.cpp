@@ -6,24 +6,19 @@
 #include <sys/socket.h>
 
 #include <future>
-#include <stdexcept>
 
 #include "base/mutex.hpp"
 #include "control/store/tcp_socket.hpp"
+#include "tests/support/take.hpp"
 
 namespace linkspan::control::store {
 namespace {
 
 using namespace std::chrono_literals;
 using namespace std::string_literals;
+using test::take;
 
 base::Deadline within(Duration time) { return base::Deadline::after(base::Clock::steady(), time); }
-
-template <class T>
-T must(Result<T> result) {
-  if (!result.ok()) throw std::runtime_error(result.status().to_string());
-  return *std::move(result);
-}
 
 std::string bytes_of(Op op, std::vector<std::string> keys = {},
                      std::vector<std::string> values = {}, std::int64_t number = 0,
@@ -33,7 +28,7 @@ std::string bytes_of(Op op, std::vector<std::string> keys = {},
   request.keys = std::move(keys);
   request.values = std::move(values);
   request.number = number;
-  return must(encode(request, dialect));
+  return take(encode(request, dialect));
 }
 
 std::string hello() {
@@ -46,9 +41,9 @@ const std::string kPong = "\7\0\0\0"s;
 class StoreServer : public ::testing::Test {
  protected:
   void serve(const Limits& limits) {
-    base::Fd socket = must(listen_at(must(resolve("127.0.0.1", 0)).front()));
-    at_ = must(address_of(socket));
-    server_ = must(Server::start(std::move(socket), limits, [this](std::string_view line) {
+    base::Fd socket = take(listen_at(take(resolve("127.0.0.1", 0)).front()));
+    at_ = take(address_of(socket));
+    server_ = take(Server::start(std::move(socket), limits, [this](std::string_view line) {
       const base::MutexLock lock(mutex_);
       log_ += std::string(line) + "\n";
     }));
@@ -58,7 +53,7 @@ class StoreServer : public ::testing::Test {
     return log_;
   }
 
-  base::Fd connect() { return must(connect_to(at_, within(10s))); }
+  base::Fd connect() { return take(connect_to(at_, within(10s))); }
   static void say(const base::Fd& socket, const std::string& bytes) {
     ASSERT_TRUE(send_all(socket, bytes, within(10s)).ok());
   }

@@ -1,8 +1,7 @@
-// Every operation of a Store, of each kind; who serves, and what comes of it.
+// Every operation of a Store, of each kind; and what a file of one withstands.
 #include "linkspan/store.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -11,46 +10,12 @@
 #include <thread>
 
 #include "base/clock.hpp"
-#include "control/store/tcp_socket.hpp"
-#include "tests/support/process.hpp"
+#include "tests/unit/store_fixture.hpp"
 
-namespace linkspan {
+namespace linkspan::test {
 namespace {
 
-using namespace std::chrono_literals;
 using namespace std::string_literals;
-
-/// One that nobody has now. Another process may be quicker: tests on it may say busy, not succeed.
-std::uint16_t free_port() {
-  const auto address = *control::store::resolve("127.0.0.1", 0);
-  const auto socket = control::store::listen_at(address.front());
-  return control::store::address_of(*socket)->port();
-}
-
-TcpStoreOptions at_port(std::uint16_t port, StoreRole role = StoreRole::connect) {
-  TcpStoreOptions options;
-  options.port = port;
-  options.role = role;
-  options.timeout = 20s;
-  return options;
-}
-
-std::uint16_t port_of(const Store& store) {
-  const std::string address = store.address();
-  return static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
-}
-
-std::unique_ptr<Store> open(const TcpStoreOptions& options) {
-  auto store = open_tcp_store(options);
-  EXPECT_TRUE(store.ok()) << store.status().to_string();
-  return store.ok() ? *std::move(store) : nullptr;
-}
-
-Code code_of(const Status& status) { return status.code(); }
-template <class T>
-Code code_of(const Result<T>& result) {
-  return result.status().code();
-}
 
 /// Two Stores of one content: "served" beside its client, "asked" two clients, "file" two of a
 /// file.
@@ -198,175 +163,6 @@ TEST_P(StoreKinds, AClosedOneAnswersCanceled) {
   EXPECT_TRUE(a_->close(0s).ok()) << "again";
 }
 
-// ---- who serves --------------------------------------------------------------------------------
-
-/// A process that meets others at port argv: sets its key, waits for the other's, closes.
-void meet_and_tell(test::Line& line) {
-  std::unique_ptr<Store> store;
-  line.serve(
-      [&](const test::Json& request, std::vector<base::Fd>) -> Result<test::Answer> {
-        if (request.at("do") == "close") {
-          const Status closed = store->close(20s);
-          return closed.ok() ? Result<test::Answer>(test::Answer{}) : closed;
-        }
-        const std::string name = request.at("name");
-        if (!store) {
-          auto options = at_port(request.at("port"), StoreRole::first_to_bind);
-          auto opened = open_tcp_store(options);
-          if (!opened.ok()) return opened.status();
-          store = *std::move(opened);
-        }
-        if (Status status = store->set(name, "of " + name); !status.ok()) return status;
-        auto other = store->get(request.at("other").get<std::string>(), 20s);
-        if (!other.ok()) return other.status();
-        return test::Answer{.value = {{"got", *other}, {"serves", store->serves()}}, .fds = {}};
-      },
-      [] { return false; });
-}
-const bool kMeets = test::add_helper("store_meets", meet_and_tell);
-
-TEST(StoreRoles, TwoProcessesMeetInAnyOrderAndTheServerLeavesLast) {
-  for (int round = 0; round < 4; ++round) {
-    const std::uint16_t port = free_port();
-    auto left = test::Child::spawn("store_meets");
-    auto right = test::Child::spawn("store_meets");
-    ASSERT_TRUE(left.ok() && right.ok());
-    const auto ask = [&](test::Child& child, const char* name, const char* other) {
-      return std::async(std::launch::async, [&child, port, name, other] {
-        return child.line().call(
-            {{"do", "meet"}, {"port", port}, {"name", name}, {"other", other}});
-      });
-    };
-    const bool swapped = round % 2 != 0;
-    auto a = ask(swapped ? **right : **left, "a", "b");
-    if (round >= 2) std::this_thread::sleep_for(30ms);
-    auto b = ask(swapped ? **left : **right, "b", "a");
-    const auto got_a = a.get(), got_b = b.get();
-    ASSERT_TRUE(got_a.ok()) << got_a.status().to_string();
-    ASSERT_TRUE(got_b.ok()) << got_b.status().to_string();
-    EXPECT_EQ(got_a->value.at("got"), "of b");
-    EXPECT_EQ(got_b->value.at("got"), "of a");
-    EXPECT_NE(got_a->value.at("serves"), got_b->value.at("serves"));
-    const bool left_serves = (swapped ? got_b : got_a)->value.at("serves");
-    test::Child &server = left_serves ? **left : **right, &client = left_serves ? **right : **left;
-    const auto close = [](test::Child& child) {
-      return child.line().call({{"do", "close"}}).status();
-    };
-    auto closed = std::async(std::launch::async, [&] { return close(server); });
-    EXPECT_EQ(closed.wait_for(100ms), std::future_status::timeout) << "a client is still there";
-    EXPECT_TRUE(close(client).ok());
-    EXPECT_TRUE(closed.get().ok());
-  }
-}
-
-TEST(StoreRoles, AKilledServerIsNoticedByWhoWaits) {
-  const std::uint16_t port = free_port();
-  auto server = test::Child::spawn("store_meets");
-  ASSERT_TRUE(server.ok());
-  auto met = std::async(std::launch::async, [&] {
-    return (*server)->line().call({{"do", "meet"}, {"port", port}, {"name", "a"}, {"other", "b"}});
-  });
-  auto options = at_port(port);
-  auto client = open(options);
-  ASSERT_NE(client, nullptr);
-  ASSERT_TRUE(client->set("b", "").ok());
-  ASSERT_TRUE(met.get().ok());
-  auto waits = std::async(std::launch::async, [&] { return client->get("never", 20s); });
-  EXPECT_EQ(waits.wait_for(50ms), std::future_status::timeout);
-  (*server)->kill();
-  EXPECT_EQ(waits.wait_for(5s), std::future_status::ready);
-  EXPECT_EQ(code_of(waits.get()), Code::disconnected);
-  EXPECT_EQ(code_of(client->add("n", 1)), Code::disconnected);
-  EXPECT_EQ(code_of(client->set("n", "1")), Code::disconnected);
-}
-
-TEST(StoreRoles, AStoppedServerCostsTheTimeoutOnce) {
-  const std::uint16_t port = free_port();
-  auto server = test::Child::spawn("store_meets");
-  ASSERT_TRUE(server.ok());
-  auto met = std::async(std::launch::async, [&] {
-    return (*server)->line().call({{"do", "meet"}, {"port", port}, {"name", "a"}, {"other", "b"}});
-  });
-  auto options = at_port(port);
-  options.timeout = 5s;
-  auto client = open(options);
-  ASSERT_NE(client, nullptr);
-  ASSERT_TRUE(client->set("b", "").ok());
-  ASSERT_TRUE(met.get().ok());
-  (*server)->signal(SIGSTOP);
-  options.timeout = 300ms;
-  EXPECT_EQ(code_of(open_tcp_store(options)), Code::timed_out) << "the kernel alone accepts";
-  EXPECT_EQ(code_of(client->num_keys()), Code::timed_out);
-  EXPECT_EQ(code_of(client->num_keys()), Code::disconnected);
-  (*server)->kill();
-}
-
-TEST(StoreRoles, WhoIsRefused) {
-  auto server = open(at_port(0, StoreRole::serve));
-  ASSERT_NE(server, nullptr);
-  EXPECT_TRUE(server->serves());
-  EXPECT_EQ(code_of(open_tcp_store(at_port(port_of(*server), StoreRole::serve))), Code::busy);
-  EXPECT_EQ(code_of(open_tcp_store(at_port(0, StoreRole::connect))), Code::invalid_argument);
-  auto options = at_port(free_port());
-  options.timeout = 100ms;
-  EXPECT_EQ(code_of(open_tcp_store(options)), Code::unreachable);
-  options.role = StoreRole::serve;
-  options.host = "0.0.0.0";
-  EXPECT_EQ(code_of(open_tcp_store(options)), Code::permission_denied);
-  options.insecure = true;
-  EXPECT_TRUE(open_tcp_store(options).ok());
-  options.host = "localhost";
-  EXPECT_TRUE(open_tcp_store(options).ok());
-  options.host = "192.0.2.1";  // of documentation, nobody's
-  EXPECT_EQ(code_of(open_tcp_store(options)), Code::not_found);
-  options.host = "no such host";
-  EXPECT_EQ(code_of(open_tcp_store(options)), Code::not_found);
-}
-
-TEST(StoreRoles, WorkersAreWaitedFor) {
-  auto options = at_port(free_port(), StoreRole::first_to_bind);
-  options.workers = 3;
-  std::vector<std::future<std::unique_ptr<Store>>> opened;
-  for (int i = 0; i < 2; ++i)
-    opened.push_back(std::async(std::launch::async, [options] { return open(options); }));
-  const auto both = [&](std::future_status status) {
-    int count = 0;
-    for (auto& each : opened) count += each.wait_for(100ms) == status ? 1 : 0;
-    return count;
-  };
-  EXPECT_GE(both(std::future_status::timeout), 1) << "who serves";
-  opened.push_back(std::async(std::launch::async, [options] { return open(options); }));
-  int servers = 0;
-  std::vector<std::unique_ptr<Store>> stores;
-  for (auto& each : opened) {
-    stores.push_back(each.get());
-    ASSERT_NE(stores.back(), nullptr);
-    servers += stores.back()->serves() ? 1 : 0;
-  }
-  EXPECT_EQ(servers, 1);
-  for (auto& each : stores)
-    if (!each->serves()) each.reset();
-  options.timeout = 200ms;
-  options.port = free_port();
-  options.role = StoreRole::serve;
-  EXPECT_EQ(code_of(open_tcp_store(options)), Code::timed_out);
-}
-
-TEST(StoreRoles, AForkedChildIsTold) {
-  auto store = open(at_port(0, StoreRole::serve));
-  ASSERT_NE(store, nullptr);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const bool told = code_of(store->set("k", "v")) == Code::invalid_argument;
-    store.reset();  // does not wait for a thread that it does not have
-    ::_exit(told ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-  EXPECT_EQ(*store->add("n", 1), 1);
-}
-
 // ---- the file ----------------------------------------------------------------------------------
 
 class StoreFile : public ::testing::Test {
@@ -410,4 +206,4 @@ TEST_F(StoreFile, WhatIsNoStoreStaysAsItIs) {
 }
 
 }  // namespace
-}  // namespace linkspan
+}  // namespace linkspan::test

@@ -17,6 +17,7 @@
 #include "base/mutex.hpp"
 #include "control/store/table.hpp"
 #include "control/store/tcp_socket.hpp"
+#include "control/waiting.hpp"
 
 namespace linkspan::control::store {
 namespace {
@@ -88,13 +89,6 @@ class AsioServer final : public Server {
   }
 
  private:
-  static Status watch(stream_descriptor& by, int fd) {
-    asio::error_code error;
-    by.assign(fd, error);
-    if (!error) return {};
-    return {Code::system, Scope::process, "epoll_ctl: " + error.message()};
-  }
-
   void accept_next() {
     acceptor_.async_wait(stream_descriptor::wait_read, [this](const asio::error_code& error) {
       if (error) return;
@@ -102,8 +96,7 @@ class AsioServer final : public Server {
         base::Fd socket(
             ::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
         if (!socket.valid()) {
-          if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-            return accept_later();
+          if (is_full(errno)) return accept_later();
           break;
         }
         admit(std::move(socket));

@@ -1,0 +1,50 @@
+// tests/unit/store_fixture.hpp - what the tests of stores have in common: ports, and short words.
+//
+// Threads: any thread.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "control/store/tcp_socket.hpp"
+#include "linkspan/store.hpp"
+
+namespace linkspan::test {
+
+using namespace std::chrono_literals;  // NOLINT(google-global-names-in-headers)
+
+/// One that nobody has now. Another process may be quicker: tests on it may say busy, not succeed.
+inline std::uint16_t free_port() {
+  const auto address = *control::store::resolve("127.0.0.1", 0);
+  const auto socket = control::store::listen_at(address.front());
+  return control::store::address_of(*socket)->port();
+}
+
+inline TcpStoreOptions at_port(std::uint16_t port, StoreRole role = StoreRole::connect) {
+  TcpStoreOptions options;
+  options.port = port;
+  options.role = role;
+  options.timeout = 20s;
+  return options;
+}
+
+inline std::uint16_t port_of(const Store& store) {
+  const std::string address = store.address();
+  return static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
+}
+
+inline std::unique_ptr<Store> open(const TcpStoreOptions& options) {
+  auto store = open_tcp_store(options);
+  EXPECT_TRUE(store.ok()) << store.status().to_string();
+  return store.ok() ? *std::move(store) : nullptr;
+}
+
+inline Code code_of(const Status& status) { return status.code(); }
+template <class T>
+Code code_of(const Result<T>& result) {
+  return result.status().code();
+}
+
+}  // namespace linkspan::test
