@@ -9,7 +9,9 @@
 // window at a time on each side.
 //
 // Threads: any thread. A handle may be copied; while one lives, what the kernels use stays mapped.
-// A kernel that still uses a window when its last handle goes has its waits aborted.
+// A kernel that still uses a window when its last handle goes has its waits aborted. What kernels
+// had ordered by then (a put or a signal through a proxy that answered ok) is still done, as what
+// they stored themselves is: Engine::close() waits for it. After cancel() it is not.
 #pragma once
 
 #include <cstdint>

@@ -98,6 +98,12 @@ Core::~Core() {
   if (control_) control_->close(after(1s));
   opener_.end();
   watcher_.reset();
+  std::set<std::shared_ptr<WindowState>> windows;
+  {
+    const base::MutexLock lock(windows_->mutex);
+    windows.swap(windows_->all);
+  }
+  windows.clear();
   std::vector<std::shared_ptr<void>> garbage;
   {
     const base::MutexLock lock(worker_.mutex);
@@ -224,7 +230,9 @@ Status Core::tell_end(TransferState& transfer, std::shared_ptr<CompletionQueueSt
 
 Status Core::close(Duration timeout) {
   const base::Deadline deadline = after(timeout);
+  const Status finished = finish_windows(deadline);
   end_windows(std::nullopt);
+  if (!finished.ok()) return finished;
   {
     const base::MutexLock lock(worker_.mutex);
     worker_.close();

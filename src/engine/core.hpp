@@ -205,6 +205,8 @@ class Core final : public control::Listener,
   Result<std::shared_ptr<TransferState>> copy(std::uint64_t peer, Op op, const WindowSides& sides,
                                               const Block& block) override;
   void serve_windows(transport::NextLook& next) LINKSPAN_EXCLUDES(windows_->mutex);
+  /// Waits for what kernels have ordered. pending: there still is some.
+  Status finish_windows(base::Deadline deadline) LINKSPAN_EXCLUDES(windows_->mutex);
   /// Of that peer; of all, when there is none.
   void end_windows(std::optional<std::uint64_t> peer) LINKSPAN_EXCLUDES(windows_->mutex);
   std::string greeting(const control::Session& session);

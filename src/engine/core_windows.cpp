@@ -145,11 +145,17 @@ Result<std::shared_ptr<TransferState>> Core::copy(std::uint64_t peer, Op op,
 }
 
 void Core::serve_windows(transport::NextLook& next) {
+  std::vector<std::shared_ptr<WindowState>> over;  // end after the lock
   const base::MutexLock lock(windows_->mutex);
   bool moved = false, polls = false;
-  for (WindowState* window : windows_->all) {
-    moved |= window->serve(*this, windows_->words_at);
-    polls |= window->wants_looks() && window->failure().ok();
+  for (auto each = windows_->all.begin(); each != windows_->all.end();) {
+    WindowState& window = **each;
+    moved |= window.serve(*this, windows_->words_at);
+    polls |= window.wants_looks() && window.failure().ok();
+    if (window.left() && window.settled())
+      over.push_back(std::move(windows_->all.extract(each++).value()));
+    else
+      ++each;
   }
   using When = transport::NextLook::When;
   if (moved) {
@@ -162,9 +168,27 @@ void Core::serve_windows(transport::NextLook& next) {
   }
 }
 
+Status Core::finish_windows(base::Deadline deadline) {
+  watcher_->wake();
+  const base::MutexLock lock(windows_->mutex);
+  for (const auto& window : windows_->all) window->retire();
+  const auto unsettled = [this]() LINKSPAN_REQUIRES(windows_->mutex) {
+    return std::find_if(windows_->all.begin(), windows_->all.end(),
+                        [](const auto& window) { return !window->settled(); });
+  };
+  for (auto window = unsettled(); window != windows_->all.end(); window = unsettled()) {
+    if (deadline.passed())
+      return {Code::pending, Scope::process,
+              "what kernels ordered for peer " + std::to_string((*window)->peer()) +
+                  " was not done in time, and is dropped now"};
+    windows_->changed.wait(windows_->mutex, deadline);
+  }
+  return {};
+}
+
 void Core::end_windows(std::optional<std::uint64_t> peer) {
   const base::MutexLock lock(windows_->mutex);
-  for (WindowState* window : windows_->all)
+  for (const auto& window : windows_->all)
     if (!peer)
       window->end({Code::canceled, Scope::process, "the Engine is closed"});
     else if (window->peer() == *peer)

@@ -98,9 +98,24 @@ Result<std::shared_ptr<WindowState>> WindowState::create(Parts parts, const Wind
   {
     const base::MutexLock lock(state->set_->mutex);
     state->sums_.resize(layout.signals);
-    state->set_->all.insert(state.get());
+    state->set_->all.insert(state);
   }
-  return state;
+  return std::shared_ptr<WindowState>(state.get(), [state](WindowState*) { leave(state); });
+}
+
+/// With the last handle.
+void WindowState::leave(const std::shared_ptr<WindowState>& state) {
+  if (state->set_->fork.forked()) return;
+  const base::MutexLock lock(state->set_->mutex);
+  state->left_ = true;
+  state->retire();
+  if (state->settled()) state->set_->all.erase(state);
+}
+
+void WindowState::retire() {
+  if (begin_until_ != ~std::uint64_t{0}) return;
+  begin_until_ = taken_ + device_.proxy.capacity;
+  abort_waits();
 }
 
 Status WindowState::make_queue(std::uint32_t capacity, bool proxied) {
@@ -148,7 +163,6 @@ Status WindowState::make_queue(std::uint32_t capacity, bool proxied) {
 WindowState::~WindowState() {
   if (set_->fork.forked()) return;
   const base::MutexLock lock(set_->mutex);
-  set_->all.erase(this);
   set_->give_back(parts_.word,
                   running_.empty() || !running_.front().word ? nullptr : running_.front().transfer);
   end({Code::canceled, Scope::request, "the window has gone"});
@@ -173,13 +187,27 @@ void WindowState::end(const Status& why) {
   if (!failure_.ok()) return;
   failure_ = why;
   tell();  // first: who is aborted looks there for the reason
+  abort_waits();
+  set_->changed.notify_all();
+}
+
+void WindowState::abort_waits() {
   if (on_gpu_ != nullptr) {
     const auto scope = parts_.device->enter();  // of a lost context no kernel is left
     if (scope.ok()) (void)on_gpu_->stream.write_value(*scope, on_gpu_->words.address(), 1);
   } else {
     std::atomic_ref(host_words_[0]).store(1, std::memory_order_release);
   }
-  set_->changed.notify_all();
+}
+
+bool WindowState::next_is_there() const {
+  if (!device_.proxied() || taken_ >= begin_until_) return false;
+  return device::detail::load_acquire(&entries_[taken_ % device_.proxy.capacity].number) ==
+         taken_ + 1;
+}
+
+bool WindowState::settled() const {
+  return !failure_.ok() || (running_.empty() && asked_.empty() && !next_is_there());
 }
 
 /// Takes note of what has ended, in order.
@@ -266,14 +294,13 @@ bool WindowState::serve(WindowCopier& copier, std::uint64_t words_at) {
     asked_.pop_front();
     any = true;
   }
-  while (failure_.ok() && device_.proxied()) {
-    ProxyEntry& entry = entries_[taken_ % device_.proxy.capacity];
-    if (device::detail::load_acquire(&entry.number) != taken_ + 1) break;
-    if (!begin(copier, entry, true, words_at)) break;
+  while (failure_.ok() && next_is_there()) {
+    if (!begin(copier, entries_[taken_ % device_.proxy.capacity], true, words_at)) break;
     ++taken_;
     any = true;
   }
   if (any) tell();
+  if (any && settled()) set_->changed.notify_all();
   return any;
 }
 

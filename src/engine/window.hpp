@@ -6,7 +6,8 @@
 // Threads: under the WindowSet's mutex, as Endpoints under the Worker's, but for device(), path()
 // and the words, which any thread reads. The Watcher serves; nothing there waits. Invariants:
 // signals are written one at a time, when all copies before them are quiet and ok; after a failure
-// nothing is begun.
+// nothing is begun. What was ordered before the last handle went is still carried out: the
+// WindowSet holds the state until then.
 #pragma once
 
 #include <deque>
@@ -33,8 +34,9 @@ class WindowState;
 struct WindowSet {
   const base::ForkWatch fork;
   base::Mutex mutex;
-  base::Condition changed;  ///< A signal of the CPU's has been written, or a window has ended.
-  std::set<WindowState*> all LINKSPAN_GUARDED_BY(mutex);
+  /// A signal of the CPU's has been written, or a window has settled or ended.
+  base::Condition changed;
+  std::set<std::shared_ptr<WindowState>> all LINKSPAN_GUARDED_BY(mutex);  // also their handles'
   /// Shared memory from which signals are written, one word a window.
   memory::RegionId words LINKSPAN_GUARDED_BY(mutex);
   std::uint64_t words_at LINKSPAN_GUARDED_BY(mutex) = 0;
@@ -87,6 +89,7 @@ class WindowState {
     std::shared_ptr<cuda::Closings> closings{};  // also the Topology's; null without a device
     std::size_t word = 0;                        ///< Index in WindowSet::words.
   };
+  /// The handle: with its last copy the window leaves the set, at once or when it has settled.
   static Result<std::shared_ptr<WindowState>> create(Parts parts, const WindowOptions& options,
                                                      std::shared_ptr<WindowSet> set);
   WindowState(const WindowState&) = delete;
@@ -103,6 +106,12 @@ class WindowState {
   bool wants_looks() const noexcept { return device_.proxied(); }
   void end(const Status& why);
   const Status& failure() const { return failure_; }
+  /// Kernels' waits end, and of their orders one queue more is begun: who orders on and on does
+  /// not hold up its end.
+  void retire();
+  /// Nothing is under way, and nothing that is ordered will be begun.
+  bool settled() const;
+  bool left() const { return left_; }  ///< No handle is left.
 
   /// Of the CPU. Null: it has to be asked for.
   std::uint64_t* peers_word(std::uint32_t index) const noexcept;
@@ -130,7 +139,10 @@ class WindowState {
 
   WindowState(Parts parts, std::shared_ptr<WindowSet> set)
       : parts_(std::move(parts)), set_(std::move(set)) {}
+  static void leave(const std::shared_ptr<WindowState>& state);
   Status make_queue(std::uint32_t capacity, bool proxied);
+  bool next_is_there() const;
+  void abort_waits();
   bool reap();
   void ended(bool of_kernel);  // an order
   bool begin(WindowCopier& copier, const device::ProxyEntry& entry, bool of_kernel,
@@ -151,6 +163,8 @@ class WindowState {
   std::deque<Running> running_;
   std::vector<std::uint64_t> sums_;  // by signal
   std::uint64_t taken_ = 0, done_ = 0;
+  std::uint64_t begin_until_ = ~std::uint64_t{0};  // of kernels' orders
+  bool left_ = false;
   std::deque<Raise> asked_;
   std::uint64_t last_asked_ = 0, raised_ = 0;
 };

@@ -135,6 +135,28 @@ TEST_P(Windows, MessagesOfAMailbox) {
   }
 }
 
+TEST_P(Windows, WhatWasOrderedIsDoneBeforeTheEnd) {
+  constexpr std::uint64_t kCount = 256, kPiece = kBytes / kCount;
+  left_.open(left_.peer, {.layout = kLayout, .force_proxy = GetParam(), .queue = 2 * kCount});
+  fill(left_, 5);
+  for (std::uint64_t at = 0; at < kBytes; at += kPiece)
+    ASSERT_EQ(device::put_signal<kThread>(left_.w, at, left_.data() + at, kPiece, 0), Outcome::ok);
+  left_.window = {};
+  EXPECT_EQ(left_.engine.close(10s).to_string(), "ok");
+  EXPECT_EQ(device::read_signal(right_.w, 0), kCount);
+  EXPECT_EQ(std::memcmp(right_.data(), left_.data(), kBytes), 0);
+}
+
+TEST_P(Windows, AKernelThatOrdersOnHoldsUpNoEnd) {
+  std::atomic<bool> enough{false};
+  std::jthread kernel([this, &enough] {
+    Outcome end = Outcome::ok;
+    while (!enough && end == Outcome::ok) end = device::signal_add(left_.w, 0);
+  });
+  EXPECT_EQ(left_.engine.close(10s).to_string(), "ok");
+  enough = true;
+}
+
 TEST_P(Windows, TheCpuRaisesAndWaits) {
   EXPECT_EQ(right_.window.wait_signal(3, 1, 20ms).status().code(), Code::timed_out);
   EXPECT_EQ(left_.window.raise(3, 2).to_string(), "ok");

@@ -198,6 +198,20 @@ class DeviceMemory {
   void* data_ = nullptr;
 };
 
+class Stream {
+ public:
+  Stream() {
+    must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  ~Stream() { (void)cudaStreamDestroy(stream_); }
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
 /// What is to be at position `i`; `seed` is another in each step.
 std::vector<unsigned char> pattern(std::uint64_t bytes, std::uint64_t seed) {
   std::vector<unsigned char> data(bytes);
@@ -226,7 +240,7 @@ class SimpleWrite {
     cudaDeviceProp properties{};
     must(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
     must(cudaSetDevice(device), "cudaSetDevice");
-    must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+    stream_.emplace();
     gpu_.assign(properties.uuid.bytes, sizeof properties.uuid.bytes);
     say("GPU " + std::to_string(device) + " (" + properties.name + "), " + std::to_string(o_.size) +
         " bytes");
@@ -293,7 +307,6 @@ class SimpleWrite {
       for (const char* each : {"/gpu", "/size", "/address"})
         must(store_->delete_key("simple_write/" + name_ + each));
     must(store_->close(patience_));
-    must(cudaStreamDestroy(stream_), "cudaStreamDestroy");
     say("done");
   }
 
@@ -326,7 +339,7 @@ class SimpleWrite {
 
   /// Until this GPU's kernel has ended, which it does by its bound.
   void finish(std::uint32_t rounds) {
-    must(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    must(cudaStreamSynchronize(stream_->get()), "cudaStreamSynchronize");
     Report report{};
     must(cudaMemcpy(&report, report_->data(), sizeof report, cudaMemcpyDeviceToHost), "cudaMemcpy");
     if (report.outcome == Outcome::ok) return;
@@ -367,7 +380,7 @@ class SimpleWrite {
     must(cudaMemcpy(memory_->data() + o_.offset, data.data(), all.bytes, cudaMemcpyHostToDevice),
          "cudaMemcpy");
     if (const std::string said = hear(); said != "ready") throw std::runtime_error(said);
-    must(launch_initiator(all, o_.scope, stream_), "launch");
+    must(launch_initiator(all, o_.scope, stream_->get()), "launch");
     finish(all.count);
     std::vector<std::uint64_t> took(all.count), took_wide(wide);
     const auto read = [&](std::vector<std::uint64_t>& into) {
@@ -380,7 +393,7 @@ class SimpleWrite {
     all.before += all.count;
     for (std::uint32_t i = 0; i < wide; ++i, ++all.before, ++all.took_ns) {
       must(launch_wide_put(all, reinterpret_cast<std::uint32_t*>(report_->data() + sizeof(Report)),
-                           stream_),
+                           stream_->get()),
            "launch");
       finish(1);
     }
@@ -402,7 +415,7 @@ class SimpleWrite {
     all.count += wide;
     const std::uint64_t room = all.bytes + kGuard;
     must(cudaMemset(memory_->data() + o_.offset, kPoison, room), "cudaMemset");
-    must(launch_target(all, o_.scope, stream_), "launch");
+    must(launch_target(all, o_.scope, stream_->get()), "launch");
     tell("ready");
     finish(all.count);
     std::vector<unsigned char> found(room), wanted = pattern(all.bytes, seed);
@@ -428,7 +441,7 @@ class SimpleWrite {
   std::string gpu_;
   bool one_gpu_ = false;
   std::uint64_t rounds_before_ = 0;
-  cudaStream_t stream_ = nullptr;
+  std::optional<Stream> stream_;
   std::optional<DeviceMemory> memory_, pad_, took_, report_;  // outlive the Engine
   std::optional<linkspan::Engine> engine_;
   std::unique_ptr<linkspan::Store> store_;
