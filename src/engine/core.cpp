@@ -230,7 +230,7 @@ Status Core::tell_end(TransferState& transfer, std::shared_ptr<CompletionQueueSt
 
 Status Core::close(Duration timeout) {
   const base::Deadline deadline = after(timeout);
-  const Status finished = finish_windows(deadline);
+  Status finished = finish_windows(deadline);
   end_windows(std::nullopt);
   if (!finished.ok()) return finished;
   {

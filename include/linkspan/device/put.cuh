@@ -55,6 +55,7 @@ LINKSPAN_DEVICE void copy_words(unsigned char* to, const unsigned char* from, ui
   const auto* given = reinterpret_cast<const Word*>(from + head);
   uint64_t done = 0;
   copy_runs<8, S>(words, given, count, done);
+  copy_runs<4, S>(words, given, count, done);
   copy_runs<2, S>(words, given, count, done);
   for (uint64_t i = done + rank<S>(); i < count; i += lanes<S>()) words[i] = given[i];
 }
