@@ -1,0 +1,193 @@
+#include "transport/nccl_net/plugin.hpp"
+
+#include <dlfcn.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/mutex.hpp"
+
+namespace linkspan::transport::nccl_net {
+namespace {
+
+constexpr int kUnpackRequests = 16;
+constexpr std::size_t kUnpackBytes = std::size_t{4} << 20;
+constexpr int kMostDevices = 1024;
+
+/// The process's, as the plugins are: what has been loaded, and where their lines go.
+struct Loaded {
+  base::Mutex mutex;
+  std::map<void*, std::weak_ptr<Plugin>> plugins LINKSPAN_GUARDED_BY(mutex);  // by their libraries
+  std::vector<std::shared_ptr<Plugin>> endless LINKSPAN_GUARDED_BY(mutex);    // also their users'
+  base::Mutex log_mutex;
+  std::optional<base::Log> log LINKSPAN_GUARDED_BY(log_mutex);
+};
+Loaded& loaded() {
+  static auto* const all = new Loaded;  // plugins' threads may log until the process has ended
+  return *all;
+}
+
+base::Level level_of(int level) {
+  switch (level) {
+    case abi::kWarn:
+    case abi::kAbort:
+      return base::Level::warning;
+    case abi::kVersion:
+    case abi::kInfo:
+      return base::Level::info;
+    default:
+      return base::Level::debug;
+  }
+}
+
+/// Their logger. Warnings are told as they are; the rest is for who asks for it.
+void log_of_plugin(int level, unsigned long, const char* file, int line, const char* format, ...) {
+  Loaded& all = loaded();
+  const base::MutexLock lock(all.log_mutex);
+  if (format == nullptr || !all.log || !all.log->enabled(level_of(level))) return;
+  char text[512];
+  va_list arguments;
+  va_start(arguments, format);
+  const int length = std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  if (length < 0) return;
+  all.log->write(level_of(level), "nccl net plugin: " + std::string(text) + " (" +
+                                      (file == nullptr ? "" : file) + ":" + std::to_string(line) +
+                                      ")");
+}
+
+}  // namespace
+
+std::string name_of_result(int result) {
+  constexpr const char* kNames[] = {
+      "ncclSuccess",         "ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError",
+      "ncclInvalidArgument", "ncclInvalidUsage",       "ncclRemoteError", "ncclInProgress"};
+  if (result >= 0 && result < static_cast<int>(std::size(kNames))) return kNames[result];
+  return "result " + std::to_string(result);
+}
+
+std::vector<std::string> files_of(const std::string& list) {
+  std::vector<std::string> files;
+  if (list == "none") return files;
+  for (std::size_t at = 0; at <= list.size();) {
+    const std::size_t end = std::min(list.find(',', at), list.size());
+    if (const std::string name = list.substr(at, end - at); !name.empty()) {
+      files.push_back(name);
+      if (name.find('/') == std::string::npos) files.push_back("libnccl-net-" + name + ".so");
+    }
+    at = end + 1;
+  }
+  return files;
+}
+
+Result<std::shared_ptr<Plugin>> Plugin::load(const std::vector<std::string>& files,
+                                             const base::Log& log) {
+  if (files.empty())
+    return Status(Code::not_found, Scope::process, "no network plugin is asked for");
+  Loaded& all = loaded();
+  const base::MutexLock lock(all.mutex);
+  std::string reasons;
+  for (const std::string& file : files) {
+    void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+      const char* const why = ::dlerror();
+      reasons += "\n  " + (why == nullptr ? file : std::string(why));
+      continue;
+    }
+    // One that is in use holds a reference of its own, which is never given back.
+    if (auto known = all.plugins[library].lock()) {
+      ::dlclose(library);
+      return known;
+    }
+    std::unique_ptr<Net> net;
+    for (int version = abi::kNewest; version >= abi::kOldest && net == nullptr; --version)
+      net = make_net(version,
+                     ::dlsym(library, ("ncclNetPlugin_v" + std::to_string(version)).c_str()));
+    if (net == nullptr) {
+      ::dlclose(library);
+      return Status(Code::unsupported, Scope::process,
+                    file + " has no whole ncclNetPlugin_v" + std::to_string(abi::kOldest) +
+                        " to _v" + std::to_string(abi::kNewest) +
+                        ": it is no network plugin of NCCL's, or of a version that linkspan does "
+                        "not know");
+    }
+    {
+      const base::MutexLock with_log(all.log_mutex);
+      if (!all.log) all.log = log;
+    }
+    std::shared_ptr<Plugin> plugin(new Plugin(file, std::move(net)));
+    if (Status status = plugin->start(); !status.ok()) return status;
+    if (log.enabled(base::Level::info))
+      log.write(base::Level::info, "nccl net plugin " + file + ": " + plugin->name() + ", v" +
+                                       std::to_string(plugin->version()) + ", " +
+                                       std::to_string(plugin->devices_.size()) + " devices");
+    all.plugins[library] = plugin;
+    if (plugin->version() < 11) all.endless.push_back(plugin);
+    return plugin;
+  }
+  return Status(Code::not_found, Scope::process,
+                "no network plugin could be loaded; name one by --plugin, LINKSPAN_NCCL_NET_PLUGIN "
+                "or NCCL_NET_PLUGIN:" +
+                    reasons);
+}
+
+Plugin::~Plugin() {
+  if (started_) (void)net_->finalize();
+}
+
+Status Plugin::start() {
+  if (Status s = status(net_->init(log_of_plugin), "init"); !s.ok()) return s;
+  started_ = true;
+  int count = 0;
+  if (Status s = status(net_->devices(count), "devices"); !s.ok()) return s;
+  if (count < 0 || count > kMostDevices)
+    return {Code::corrupt, Scope::transport,
+            file_ + " says that it has " + std::to_string(count) + " devices"};
+  for (int i = 0; i < count; ++i) {
+    Properties properties;
+    if (Status s = status(net_->properties(i, properties), "getProperties"); !s.ok()) return s;
+    if (properties.device_type == abi::kDeviceUnpack)
+      properties.max_bytes = std::min(properties.max_bytes, kUnpackBytes);
+    devices_.push_back(std::move(properties));
+  }
+  return {};
+}
+
+int Plugin::max_requests(int device) const noexcept {
+  const bool unpacks = devices_[static_cast<std::size_t>(device)].device_type == abi::kDeviceUnpack;
+  return unpacks ? std::min(kUnpackRequests, net_->max_requests()) : net_->max_requests();
+}
+
+Status Plugin::status(int result, const char* function, Where at) const {
+  if (result == abi::kSuccess) return {};
+  Code code = Code::internal;
+  switch (result) {
+    case abi::kUnhandledCuda:
+      code = Code::cuda;
+      break;
+    case abi::kSystem:
+      code = Code::system;
+      break;
+    case abi::kInvalidArgument:
+    case abi::kInvalidUsage:
+      code = Code::invalid_argument;
+      break;
+    case abi::kRemote:
+      code = Code::disconnected;
+      break;
+    case abi::kInProgress:
+      code = Code::pending;
+      break;
+    default:
+      break;
+  }
+  return {code, Scope::transport,
+          name() + " (v" + std::to_string(version()) + "): " + function + " answered " +
+              name_of_result(result) + " (" + std::to_string(result) + ")",
+          at};
+}
+
+}  // namespace linkspan::transport::nccl_net
