@@ -43,11 +43,16 @@ if(support_sources)
                         nlohmann_json::nlohmann_json)
 endif()
 
-# linkspan_gtest(name folder [modes...] [LIBRARY target] [SHIM]): one program, one ctest entry per
-# mode (cpu, simulated; the latter with SHIM over the shim). What the library exports comes from it,
-# not from linkspan_internal.
+# linkspan_gtest(name folder [modes...] [LIBRARY target] [SHIM] [SANITIZED_PARTS n]): one program,
+# one ctest entry per mode (cpu, simulated; the latter with SHIM over the shim). What the library
+# exports comes from it, not from linkspan_internal. Beside a sanitizer one of n parts runs, by the
+# run's seed; `./dev test --long` runs all.
 function(linkspan_gtest name folder)
-  cmake_parse_arguments(arg "SHIM" "LIBRARY" "" ${ARGN})
+  cmake_parse_arguments(arg "SHIM" "LIBRARY;SANITIZED_PARTS" "" ${ARGN})
+  set(parts)
+  if(arg_SANITIZED_PARTS AND CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+    set(parts --parts ${arg_SANITIZED_PARTS})
+  endif()
   linkspan_glob(sources ${folder})
   if(NOT sources)
     return()
@@ -82,13 +87,13 @@ function(linkspan_gtest name folder)
     endif()
     linkspan_test(${name}_${mode} TIMEOUT 900 ENVIRONMENT ${environment}
       COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
-              --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode ${mode}
+              --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode ${mode} ${parts}
               --xml ${CMAKE_BINARY_DIR}/gtest/${name}_${mode}.xml
               --run $<TARGET_FILE:linkspan_${name}>)
   endforeach()
 endfunction()
 linkspan_gtest(unit tests/unit cpu simulated)
-linkspan_gtest(conformance tests/conformance cpu simulated)
+linkspan_gtest(conformance tests/conformance cpu simulated SANITIZED_PARTS 3)
 linkspan_gtest(faults tests/faults cpu simulated SHIM)
 if(TARGET linkspan_faults)
   target_sources(linkspan_faults PRIVATE ${CMAKE_SOURCE_DIR}/tests/conformance/engine_fixture.cpp)

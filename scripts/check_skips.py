@@ -2,6 +2,7 @@
 """Holds gtest's and pytest's results against tests/allowed_skips.txt.
 
     check_skips.py --mode cpu --xml RESULT.xml --run PROGRAM [ARGS]   run, then check
+    check_skips.py ... --parts 3 --run PROGRAM            one of three parts, by FAKE_CUDA_SEED
     check_skips.py ... --pytest --run PYTHON -m pytest [ARGS]
     check_skips.py --report RESULT.xml...     what ran, what was skipped and why
 
@@ -11,6 +12,7 @@ Without a driver (--mode cpu) a listed test that "needs a GPU" and ran all the s
 
 import argparse
 import fnmatch
+import os
 import pathlib
 import subprocess
 import sys
@@ -64,11 +66,21 @@ def faults_of(
     return faults
 
 
+def part_of(parts: int) -> int:
+    """Which of the parts runs; all of them where LINKSPAN_LONG is set: 0."""
+    if parts <= 1 or os.environ.get("LINKSPAN_LONG"):
+        return 0
+    return int(os.environ.get("FAKE_CUDA_SEED") or 0) % parts + 1
+
+
 def report(files: list[pathlib.Path]) -> None:
     for file in files:
         ran, skips, failed = read_results(file)
+        part = ElementTree.parse(file).getroot().get("part")
         print(
-            f"{file.parent.parent.name}.{file.stem}: {len(ran)} ran, {len(failed)} failed, {len(skips)} skipped"
+            f"{file.parent.parent.name}.{file.stem}: "
+            + (f"part {part}, " if part else "")
+            + f"{len(ran)} ran, {len(failed)} failed, {len(skips)} skipped"
         )
         by_reason: dict[str, list[str]] = {}
         for name, why in skips.items():
@@ -89,6 +101,7 @@ def main() -> int:
     parser.add_argument("--xml", type=pathlib.Path)
     parser.add_argument("--report", nargs="+", type=pathlib.Path)
     parser.add_argument("--pytest", action="store_true")
+    parser.add_argument("--parts", type=int, default=1)
     parser.add_argument("--run", nargs=argparse.REMAINDER)
     args = parser.parse_args()
     if args.report:
@@ -100,7 +113,13 @@ def main() -> int:
         args.xml.unlink(missing_ok=True)
         # Both make the folder of the file.
         result = f"--junitxml={args.xml}" if args.pytest else f"--gtest_output=xml:{args.xml}"
+        if part := part_of(args.parts):
+            os.environ.update(GTEST_TOTAL_SHARDS=str(args.parts), GTEST_SHARD_INDEX=str(part - 1))
         code = subprocess.run(args.run + [result], check=False).returncode
+        if part and args.xml.exists():
+            tree = ElementTree.parse(args.xml)
+            tree.getroot().set("part", f"{part} of {args.parts}")
+            tree.write(args.xml)
     if not args.xml.exists():
         print(f"no result file: the program ended early with {code}")
         return 1

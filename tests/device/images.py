@@ -35,8 +35,8 @@ def by_nvcc(nvcc: str, arch: str, standard: str = "c++17") -> bytes:
 
 
 def compiler(arguments: list[str]):
-    """nvrtc WHEELS | nvcc NVCC -> a function of an architecture."""
+    """nvrtc WHEELS | nvcc NVCC -> a function of an architecture and, for nvcc, a standard."""
     kind, where = arguments
     if kind == "nvrtc":
-        return lambda arch: by_nvrtc(pathlib.Path(where), arch)
-    return lambda arch: by_nvcc(where, arch)
+        return lambda arch, _="": by_nvrtc(pathlib.Path(where), arch)
+    return lambda arch, standard="c++17": by_nvcc(where, arch, standard)

@@ -184,7 +184,7 @@ TEST_F(NvlinkBegun, CanceledInItsMidstItTouchesNothingAfterItsEnd) {
 TEST_F(NvlinkBegun, CanceledItIsNotOverBeforeItsPiecesAre) {
   const FakeCuda fake = FakeCuda::find();
   if (!fake) GTEST_SKIP() << "needs the simulated driver";
-  constexpr std::uint64_t kLarge = 512 * kMiB;
+  constexpr std::uint64_t kLarge = 256 * kMiB;
   const GpuMemory large(nullptr, 0, 1, kLarge), target(nullptr, 1, 2, kLarge);
   const std::uint64_t id = begun({large.at(0), target.at(0), kLarge});
   const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
@@ -199,7 +199,7 @@ TEST_F(NvlinkBegun, CanceledItIsNotOverBeforeItsPiecesAre) {
 }
 
 TEST_F(NvlinkBegun, ProgressGrowsToTheWhole) {
-  const std::uint64_t bytes = (simulated() ? 256 : 1024) * kMiB + 5;
+  const std::uint64_t bytes = (simulated() ? 128 : 1024) * kMiB + 5;
   const GpuMemory large(nullptr, 0, 1, bytes), target(&lender(), 1, 2, bytes);
   const std::uint64_t id = begun({large.at(0), target.at(0), bytes});
   const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
