@@ -3,6 +3,7 @@
 
 #include "engine/core.hpp"
 #include "engine/report.hpp"
+#include "engine/window.hpp"
 
 namespace linkspan::engine {
 namespace {
@@ -44,7 +45,12 @@ std::string Core::dump() {
   const auto [regions, count] = registry_->list(Listing::kMost);
   for (std::size_t i = 0; i < count; ++i)
     if (listed.room()) text += line_of(regions[i]);
-  return text + listed.more();
+  text += listed.more();
+  Listing windows("windows");
+  const base::MutexLock lock(windows_->mutex);
+  for (const auto& window : windows_->all)
+    if (windows.room()) text += window->dump();
+  return text + windows.more();
 }
 
 std::string Core::metrics() {

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/report.hpp"
+
 namespace linkspan::engine {
 namespace {
 
@@ -208,6 +210,17 @@ bool WindowState::next_is_there() const {
 
 bool WindowState::settled() const {
   return !failure_.ok() || (running_.empty() && asked_.empty() && !next_is_there());
+}
+
+std::string WindowState::dump() const {
+  std::string text = "window onto " + quoted(parts_.data.remote->name) + " of peer " +
+                     std::to_string(parts_.peer) + ", " + path_;
+  if (device_.proxied())
+    text += ": " + std::to_string(taken_) + " orders of kernels taken, " + std::to_string(done_) +
+            " done";
+  if (left_) text += ", its handles are gone";
+  if (!failure_.ok()) text += "; ended: " + failure_.what();
+  return text + "\n";
 }
 
 /// Takes note of what has ended, in order.

@@ -99,6 +99,7 @@ class WindowState {
   const device::Window& device() const noexcept { return device_; }
   const std::string& path() const noexcept { return path_; }
   std::uint64_t peer() const noexcept { return parts_.peer; }
+  std::string dump() const;  ///< A line.
 
   /// What there is to do now: whether anything was.
   bool serve(WindowCopier& copier, std::uint64_t words_at);

@@ -66,6 +66,9 @@ class Windows : public ::testing::TestWithParam<bool> {
 TEST_P(Windows, PutThenSignal) {
   EXPECT_EQ(left_.window.path().substr(0, 6), GetParam() ? "proxy:" : "mapped");
   EXPECT_EQ(left_.w.proxied(), GetParam());
+  const std::string told = "window onto \"data\" of peer " + std::to_string(left_.peer.id()) +
+                           ", " + left_.window.path();
+  EXPECT_NE(left_.engine.dump().find(told), std::string::npos) << left_.engine.dump();
   fill(left_, 1);
   std::memset(right_.data(), 0, kBytes);
   std::uint64_t count = 0;
