@@ -27,6 +27,8 @@ add_library(driver_shim MODULE ${shim_sources})
 target_include_directories(driver_shim PRIVATE ${CMAKE_SOURCE_DIR})
 target_link_libraries(driver_shim PRIVATE linkspan_common ${CMAKE_DL_LIBS})
 
+include(cmake/nccl_net_plugin.cmake)  # sets nccl_net_plugins
+
 set(no_driver LINKSPAN_CUDA_LIBRARY=/nonexistent/libcuda.so.1)
 set(simulated LINKSPAN_CUDA_LIBRARY=$<TARGET_FILE:fake_cuda>)
 set(shimmed LINKSPAN_CUDA_LIBRARY=$<TARGET_FILE:driver_shim>
@@ -34,7 +36,7 @@ set(shimmed LINKSPAN_CUDA_LIBRARY=$<TARGET_FILE:driver_shim>
 
 # ---- gtest programs ------------------------------------------------------------------------
 linkspan_glob(support_sources tests/support)
-list(FILTER support_sources EXCLUDE REGEX "/tests/support/(fake_cuda/|fake_runtime/|driver_shim/|main\\.cpp$)")
+list(FILTER support_sources EXCLUDE REGEX "/tests/support/(fake_cuda/|fake_runtime/|driver_shim/|nccl_net_plugin/|main\\.cpp$)")
 if(support_sources)
   add_library(linkspan_test_support OBJECT ${support_sources})
   target_include_directories(linkspan_test_support PRIVATE ${CMAKE_SOURCE_DIR})
@@ -93,6 +95,7 @@ function(linkspan_gtest name folder)
   endforeach()
 endfunction()
 linkspan_gtest(unit tests/unit cpu simulated)
+add_dependencies(linkspan_unit ${nccl_net_plugins})  # loaded by name
 linkspan_gtest(conformance tests/conformance cpu simulated SANITIZED_PARTS 3)
 linkspan_gtest(faults tests/faults cpu simulated SHIM)
 if(TARGET linkspan_faults)
