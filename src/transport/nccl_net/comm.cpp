@@ -121,8 +121,11 @@ Result<bool> ReceiveComm::flushed(void* request) {
 
 Status ReceiveComm::consumed(const Done& done) {
   if (!plugin_->net().has_consumed()) return {};
-  --unconsumed_;
-  return plugin_->status(plugin_->net().consumed(comm_, done.request), "irecvConsumed");
+  if (unconsumed_ <= requests_.size())
+    return {Code::invalid_argument, Scope::request, "no receive is done and not yet consumed"};
+  const int result = plugin_->net().consumed(comm_, done.request);
+  if (result == abi::kSuccess) --unconsumed_;
+  return plugin_->status(result, "irecvConsumed");
 }
 
 Result<std::unique_ptr<Listener>> Listener::open(std::shared_ptr<Plugin> plugin, int device) {
