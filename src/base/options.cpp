@@ -42,6 +42,11 @@ constexpr OptionInfo kTable[] = {
      "After which a transfer that names no deadline ends as timed_out."},
     {"connect_deadline", "LINKSPAN_CONNECT_DEADLINE_MS", "ms", "10000",
      "After which a connect or import that names no deadline ends as timed_out."},
+    {"unpack", "LINKSPAN_UNPACK", "d2d, host or kernel", "chosen by what is fastest",
+     "How fragments that a GPUDirect-TCPX plugin has received reach their place: a copy for each, "
+     "through host memory, or one kernel for all."},
+    {"unpack (seed)", "UCCL_TCPX_UNPACK_IMPL", "d2d, host or kernel", "chosen by what is fastest",
+     "The same for programs that set it; LINKSPAN_UNPACK wins."},
 };
 
 constexpr std::uint64_t kMaxCpuThreads = 256, kMaxCtas = 65535, kMaxRelayGpus = 15;
@@ -94,7 +99,23 @@ Status read_socket_dir(std::string& into) {
   return {};
 }
 
+Status read_unpack(std::optional<Unpack>& into) {
+  for (const char* variable : {"LINKSPAN_UNPACK", "UCCL_TCPX_UNPACK_IMPL"}) {
+    const char* set = set_value(variable);
+    if (set == nullptr) continue;
+    into = parse_unpack(set);
+    return into ? Status() : bad(variable, set, kUnpackRemedy);
+  }
+  return {};
+}
+
 }  // namespace
+
+std::optional<Unpack> parse_unpack(std::string_view text) noexcept {
+  for (const Unpack way : {Unpack::d2d, Unpack::host, Unpack::kernel})
+    if (text == name_of(way)) return way;
+  return std::nullopt;
+}
 
 std::span<const OptionInfo> option_table() noexcept { return kTable; }
 
@@ -137,6 +158,7 @@ Result<Options> Options::from_environment() {
     return s;
   if (Status s = read_duration("LINKSPAN_CONNECT_DEADLINE_MS", options.connect_deadline); !s.ok())
     return s;
+  if (Status s = read_unpack(options.unpack); !s.ok()) return s;
   return options;
 }
 

@@ -6,9 +6,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/environment.hpp"
 #include "base/log.hpp"
@@ -17,9 +19,22 @@
 
 namespace linkspan::base {
 
+/// How what a network plugin has left in a bounce pool reaches its place
+/// (transport/nccl_net/tcpx/unpack.hpp).
+enum class Unpack : std::uint8_t { d2d, host, kernel };
+
+/// "d2d" and so on, as options spell it.
+constexpr const char* name_of(Unpack way) noexcept {
+  constexpr const char* kNames[] = {"d2d", "host", "kernel"};
+  return kNames[static_cast<unsigned>(way)];
+}
+inline constexpr const char* kUnpackRemedy = "set d2d, host or kernel";
+/// As name_of() spells it; none: it is none of them.
+std::optional<Unpack> parse_unpack(std::string_view text) noexcept;
+
 struct OptionInfo {
   const char* name;      ///< The member of Options, or what it is beside one.
-  const char* variable;  ///< LINKSPAN_..., but for one that users of others know.
+  const char* variable;  ///< LINKSPAN_..., but for those that users of others know.
   const char* unit;      ///< "path", "ms" and so on.
   const char* fallback;  ///< What holds when it is not set, for people.
   const char* what;
@@ -35,6 +50,7 @@ struct Options {
   std::optional<unsigned> copy_ctas;  ///< None: as many as the GPU has SMs.
   unsigned relay_gpus = 0;
   bool calibrate = false;
+  std::optional<Unpack> unpack;  ///< None: the transport chooses.
   std::size_t staging = std::size_t{64} << 20;
   Duration transfer_deadline = std::chrono::seconds(30);
   Duration connect_deadline = std::chrono::seconds(10);

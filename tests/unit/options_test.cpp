@@ -59,6 +59,7 @@ TEST_F(OptionsTest, HasFallbacks) {
   EXPECT_FALSE(options.copy_ctas.has_value());
   EXPECT_EQ(options.relay_gpus, 0u);
   EXPECT_FALSE(options.calibrate);
+  EXPECT_FALSE(options.unpack.has_value());
   EXPECT_EQ(options.staging, std::size_t{64} << 20);
   EXPECT_EQ(options.transfer_deadline, 30s);
   EXPECT_EQ(options.connect_deadline, 10s);
@@ -97,7 +98,8 @@ TEST_F(OptionsTest, NamesVariableValueAndRemedy) {
         std::pair("LINKSPAN_COPY_CTAS", "65536"), std::pair("LINKSPAN_COPY_CTAS", "few"),
         std::pair("LINKSPAN_RELAY_GPUS", "16"), std::pair("LINKSPAN_STAGING_MIB", "0"),
         std::pair("LINKSPAN_STAGING_MIB", "64M"), std::pair("LINKSPAN_TRANSFER_DEADLINE_MS", "-1"),
-        std::pair("LINKSPAN_TRANSFER_DEADLINE_MS", "30s"),
+        std::pair("LINKSPAN_TRANSFER_DEADLINE_MS", "30s"), std::pair("LINKSPAN_UNPACK", "gpu"),
+        std::pair("UCCL_TCPX_UNPACK_IMPL", "Kernel"),
         std::pair("LINKSPAN_CONNECT_DEADLINE_MS", "1e99"),
         std::pair("LINKSPAN_CONNECT_DEADLINE_MS", "99999999999999999999")}) {
     set(variable, value);
@@ -129,10 +131,24 @@ TEST_F(OptionsTest, TakesTheSeedsLogLevelUnlessOursIsSet) {
       << read().warning;
 }
 
+TEST_F(OptionsTest, TakesTheSeedsUnpackUnlessOursIsSet) {
+  for (const Unpack way : {Unpack::d2d, Unpack::host, Unpack::kernel}) {
+    set("UCCL_TCPX_UNPACK_IMPL", name_of(way));
+    EXPECT_EQ(read().unpack, way) << name_of(way);
+  }
+  set("LINKSPAN_UNPACK", "d2d");
+  EXPECT_EQ(read().unpack, Unpack::d2d);
+  set("UCCL_TCPX_UNPACK_IMPL", "fast");
+  EXPECT_EQ(read().unpack, Unpack::d2d) << "nobody asked it";
+  set("LINKSPAN_UNPACK", nullptr);
+  EXPECT_NE(Options::from_environment().status().what().find("d2d, host or kernel"),
+            std::string::npos);
+}
+
 TEST_F(OptionsTest, TableNamesEachOnce) {
   for (const OptionInfo& a : option_table()) {
     EXPECT_TRUE(std::string(a.variable).rfind("LINKSPAN_", 0) == 0 ||
-                std::string(a.variable) == "UCCL_P2P_LOG_LEVEL");
+                std::string(a.variable).rfind("UCCL_", 0) == 0);
     for (const OptionInfo& b : option_table()) {
       EXPECT_EQ(std::string(a.variable) == b.variable, &a == &b);
       EXPECT_EQ(std::string(a.name) == b.name, &a == &b);
