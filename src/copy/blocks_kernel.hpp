@@ -20,6 +20,11 @@ struct BlockList {
   cuda::CUdeviceptr aborted = 0;     ///< A u32 that the kernel sets when it has stopped so.
 };
 
+/// Into entries of how many bytes pieces are cut: as fine as it takes to give every warp work, as
+/// coarse as the list is long, 64 KiB at most.
+std::uint64_t entry_bytes(std::uint64_t pieces, std::uint64_t bytes, std::uint64_t warps,
+                          std::uint64_t list) noexcept;
+
 /// Pieces of more than 64 KiB take more than one entry, and more are cut so that all warps have
 /// work. Requires: the kernel is loaded, a CTA, and the list is long enough for the 64 KiB.
 Status launch_blocks(const cuda::DeviceScope& scope, const cuda::Stream& stream,

@@ -44,7 +44,8 @@ struct RefusedPage {
 
 static_assert(GpuCopier::kPages < 1u << 30);  // RefusedPage::position()
 
-/// As fine as it takes to give every warp work, as coarse as the list is long.
+}  // namespace
+
 std::uint64_t entry_bytes(std::uint64_t pieces, std::uint64_t bytes, std::uint64_t warps,
                           std::uint64_t list) noexcept {
   std::uint64_t entry = GpuCopier::kListBytes;
@@ -52,8 +53,6 @@ std::uint64_t entry_bytes(std::uint64_t pieces, std::uint64_t bytes, std::uint64
     entry /= 2;
   return entry;
 }
-
-}  // namespace
 
 Status launch_blocks(const cuda::DeviceScope& scope, const cuda::Stream& stream,
                      const cuda::Device& device, unsigned most_ctas, const BlockList& list,

@@ -33,7 +33,8 @@ Result<Kernels> Kernels::load(const DeviceScope& scope, std::span<const linkspan
   Kernels kernels(scope, module);
   for (auto [function, name] : {std::pair(&kernels.copy_blocks_, "linkspan_copy_blocks"),
                                 std::pair(&kernels.copy_pages_, "linkspan_copy_pages"),
-                                std::pair(&kernels.resident_, "linkspan_resident")})
+                                std::pair(&kernels.resident_, "linkspan_resident"),
+                                std::pair(&kernels.unpack_, "linkspan_unpack")})
     if (Status status = kernels.touch(*function, name); !status.ok()) return status;
   return kernels;
 }

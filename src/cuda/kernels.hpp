@@ -43,7 +43,8 @@ class Kernels {
         module_(std::exchange(other.module_, nullptr)),
         copy_blocks_(other.copy_blocks_),
         copy_pages_(other.copy_pages_),
-        resident_(other.resident_) {}
+        resident_(other.resident_),
+        unpack_(other.unpack_) {}
   Kernels(const Kernels&) = delete;
   Kernels& operator=(const Kernels&) = delete;
   Kernels& operator=(Kernels&&) = delete;
@@ -52,6 +53,7 @@ class Kernels {
   CUfunction copy_blocks() const noexcept { return copy_blocks_; }
   CUfunction copy_pages() const noexcept { return copy_pages_; }
   CUfunction resident() const noexcept { return resident_; }
+  CUfunction unpack() const noexcept { return unpack_; }
 
  private:
   Kernels(const DeviceScope& scope, CUmodule module) noexcept
@@ -61,7 +63,7 @@ class Kernels {
   const Driver* driver_;
   CUcontext context_;
   CUmodule module_;  // null only after a move
-  CUfunction copy_blocks_ = nullptr, copy_pages_ = nullptr, resident_ = nullptr;
+  CUfunction copy_blocks_ = nullptr, copy_pages_ = nullptr, resident_ = nullptr, unpack_ = nullptr;
 };
 
 }  // namespace linkspan::cuda

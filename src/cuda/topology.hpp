@@ -52,6 +52,7 @@ class Device {
   CUfunction copy_blocks() const noexcept { return kernels_ ? kernels_->copy_blocks() : nullptr; }
   CUfunction copy_pages() const noexcept { return kernels_ ? kernels_->copy_pages() : nullptr; }
   CUfunction resident() const noexcept { return kernels_ ? kernels_->resident() : nullptr; }
+  CUfunction unpack() const noexcept { return kernels_ ? kernels_->unpack() : nullptr; }
   const Status& kernels() const noexcept { return kernels_status_; }
   /// For as many transfers as may wait behind a user's streams.
   EventPool& events() const noexcept { return *events_; }

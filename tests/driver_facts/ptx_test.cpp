@@ -90,7 +90,7 @@ TEST_F(Ptx, TheAbortWordIsLoadedRelaxedAtSystemScope) {
 }
 
 TEST_F(Ptx, TheCopyKernelFencesNothing) {
-  for (const char* kernel : {"linkspan_copy_blocks", "linkspan_copy_pages"}) {
+  for (const char* kernel : {"linkspan_copy_blocks", "linkspan_copy_pages", "linkspan_unpack"}) {
     ASSERT_TRUE(kernels.contains(kernel));
     EXPECT_EQ(with(kernels.at(kernel), "fence"), Lines{});
     EXPECT_EQ(with(kernels.at(kernel), "membar"), Lines{});
@@ -106,8 +106,27 @@ TEST_F(Ptx, TheResidentKernelFencesOnceBeforeAndOnceBehindACommand) {
 }
 
 TEST_F(Ptx, CongruentPiecesMove16BytesALane) {
-  EXPECT_GE(with("ld.v4.u32").size(), 8u);  // 8 in flight
-  EXPECT_EQ(with("ld.v4.u32").size(), with("st.v4.u32").size());
+  for (const char* kernel : {"linkspan_copy_blocks", "linkspan_copy_pages", "linkspan_resident"}) {
+    ASSERT_TRUE(kernels.contains(kernel));
+    const Lines& lines = kernels.at(kernel);
+    EXPECT_GE(with(lines, "ld.v4.u32").size(), 8u) << kernel;  // 8 in flight
+    EXPECT_EQ(with(lines, "ld.v4.u32").size(), with(lines, "st.v4.u32").size()) << kernel;
+  }
+}
+
+TEST_F(Ptx, TheUnpackKernelStores16BytesWhateverTheAlignment) {
+  ASSERT_TRUE(kernels.contains("linkspan_unpack"));
+  const Lines& lines = kernels.at("linkspan_unpack");
+  const auto count = [&](const char* text) { return with(lines, text).size(); };
+  // Of a word that is shifted into its place: two loads, four funnel shifts and one store.
+  const std::size_t shifted = count("shf.r") / 4;
+  EXPECT_GE(shifted, 4u + 2 + 1 + 1);
+  EXPECT_GE(count("st.v4.u32"), shifted + 8 + 4 + 2 + 1 + 1);
+  EXPECT_EQ(count("ld.v4.u32"), count("st.v4.u32") + shifted);
+  EXPECT_EQ(count("st.u8"), 4u) << "a head and a tail of each sort";
+  EXPECT_EQ(count("st.u32") + count("st.u64") + count("st.u16"), 0u);
+  EXPECT_EQ(count("bar."), 0u);
+  EXPECT_EQ(count("local"), 0u) << "the pools are read where they are";
 }
 
 }  // namespace

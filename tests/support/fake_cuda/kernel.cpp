@@ -16,7 +16,7 @@ namespace linkspan::cuda::fake {
 namespace {
 
 /// Each as the launch gave it, from its first byte on.
-using Parameters = std::array<std::array<std::uint64_t, 8>, 4>;
+using Parameters = std::array<std::array<std::uint64_t, 34>, 4>;
 
 struct Kernel {
   std::string_view name;
@@ -102,6 +102,34 @@ CUresult copy_pages(const Device& device, const Parameters& parameters) {
                   parameters[2][0]);
 }
 
+/// As kernels/unpack.cu. Of two entries that overlap the real one has no order; here the later
+/// wins.
+CUresult unpack(const Device& device, const Parameters& parameters) {
+  struct Entry {
+    std::uint32_t from, bytes_and_pool;
+    std::uint64_t to;
+  };
+  struct Unpack {
+    std::uint64_t list, pools[32];
+    std::uint32_t count;
+  } p;
+  std::memcpy(&p, parameters[0].data(), sizeof p);
+  const auto list = access(device, p.list, p.count * sizeof(Entry));
+  if (!list) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  for (std::uint64_t i = 0; i < p.count && !world().ended; ++i) {
+    Entry entry;
+    std::memcpy(&entry, list->view + i * sizeof entry, sizeof entry);
+    const std::uint32_t bytes = entry.bytes_and_pool & 0xffffff;
+    if (bytes == 0) continue;
+    const auto to = access(device, entry.to, bytes);
+    const auto from = access(device, p.pools[entry.bytes_and_pool >> 24 & 31] + entry.from, bytes);
+    if (!to || !from) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    std::memmove(to->view, from->view, bytes);
+    if (!live(*to) || !live(*from)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  }
+  return CUDA_SUCCESS;
+}
+
 /// As kernels/resident.cu: looks for the next command, leaves by the clock.
 CUresult resident(const Device& device, const Parameters& parameters) {
   constexpr std::size_t kLineWords = 8, kCommandWords = 5;
@@ -170,6 +198,7 @@ const std::array kKernels{
     Kernel{.name = "linkspan_copy_blocks", .parameter_bytes = {8, 4, 8, 8}, .run = copy_blocks},
     Kernel{.name = "linkspan_copy_pages", .parameter_bytes = {64, 8, 8, 8}, .run = copy_pages},
     Kernel{.name = "linkspan_resident", .parameter_bytes = {64}, .run = resident},
+    Kernel{.name = "linkspan_unpack", .parameter_bytes = {272}, .run = unpack},
     Kernel{.name = kHostCode, .parameter_bytes = {8, 8}, .run = host_code}};
 
 /// A kernel in a module, whose context is the only one that may launch it.
