@@ -1,0 +1,313 @@
+#include "transport/nccl_net/tcpx/unpack.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string>
+
+#include "copy/blocks_kernel.hpp"
+#include "copy/chooser.hpp"
+#include "copy/gpu_copier.hpp"
+
+namespace linkspan::transport::nccl_net::tcpx {
+namespace {
+
+using base::Unpack;
+
+constexpr std::size_t kWord = 128;  // the marks' word has lines of its own
+constexpr unsigned kThreads = 512, kWarps = kThreads / 32, kCtasPerSm = 2;
+constexpr std::size_t kSteps = Unpacker::kStreamEntries / 2 - 1;  // between two marks
+
+/// What the kernel reads as LinkspanUnpack.
+struct Parameter {
+  cuda::CUdeviceptr list;
+  std::array<cuda::CUdeviceptr, Unpacker::kRequests> pools;
+  std::uint32_t count;
+};
+static_assert(sizeof(Parameter) == 8 + 32 * 8 + 8);
+
+Status refused(const std::string& what, Where at = {}) {
+  return {Code::invalid_argument, Scope::request, what, at};
+}
+
+constexpr std::size_t list_bytes(std::size_t entry) {
+  return (Unpacker::kEntries * entry + kWord - 1) / kWord * kWord;
+}
+
+}  // namespace
+
+Result<Unpack> choose_unpack(std::string_view option, const base::Options& options,
+                             Unpack fallback) {
+  if (option.empty()) return options.unpack.value_or(fallback);
+  const auto way = base::parse_unpack(option);
+  if (!way)
+    return refused("no unpack is called \"" + std::string(option) + "\": " + base::kUnpackRemedy);
+  return *way;
+}
+
+Result<std::unique_ptr<Unpacker>> Unpacker::create(const cuda::Device& device, Unpack way,
+                                                   const Bounds& bounds, const base::Clock& clock) {
+  const auto sms = static_cast<unsigned>(std::max(device.info().sm_count, 1));
+  const unsigned ctas = std::min(bounds.ctas.value_or(~0u), sms * kCtasPerSm);
+  if (way == Unpack::kernel) {
+    if (!device.kernels().ok()) return device.kernels();
+    if (ctas == 0)
+      return Status(Code::unsupported, Scope::request,
+                    "copies may take no CTAs here (LINKSPAN_COPY_CTAS or "
+                    "EngineOptions::copy_ctas is 0), so that no kernel unpacks");
+  }
+  const auto scope = device.enter();
+  if (!scope.ok()) return scope.status();
+  const std::size_t each = list_bytes(sizeof(Entry)) + (way == Unpack::host ? kHostBytes : 0);
+  auto memory = cuda::PinnedBuffer::create(*scope, kWord + kBatches * each);
+  if (!memory.ok()) return memory.status();
+  std::memset(memory->data(), 0, kWord);
+  auto stream = cuda::Stream::create(*scope);
+  if (!stream.ok()) return stream.status();
+  return std::unique_ptr<Unpacker>(
+      new Unpacker(device, way, ctas, clock, *std::move(memory), *std::move(stream)));
+}
+
+Unpacker::Unpacker(const cuda::Device& device, Unpack way, unsigned ctas, const base::Clock& clock,
+                   cuda::PinnedBuffer memory, cuda::Stream stream)
+    : device_(device),
+      way_(way),
+      ctas_(ctas),
+      clock_(clock),
+      memory_(std::move(memory)),
+      stream_(std::move(stream)) {
+  std::size_t at = kWord;
+  for (Batch& batch : batches_) {
+    batch.list = reinterpret_cast<Entry*>(memory_.data() + at);
+    batch.list_device = memory_.device_address() + at;
+    at += list_bytes(sizeof(Entry));
+    if (way_ != Unpack::host) continue;
+    batch.staging = memory_.data() + at;
+    batch.staging_device = memory_.device_address() + at;
+    at += kHostBytes;
+  }
+}
+
+Result<Unpacker::Ticket> Unpacker::begin(std::span<const UnpackRequest> requests) {
+  if (!lost_.ok()) return lost_;
+  const auto bytes = check(requests);
+  if (!bytes.ok()) return bytes.status();
+  look();
+  if (!lost_.ok()) return lost_;
+  Batch& batch = of(last_ + 1);
+  if (batch.ticket != 0) return Status::no_resource();
+  lay_out(batch, requests, cut_of(requests));
+  const base::Time now = clock_.now();
+  last_due_ = std::max(now, last_due_) +
+              copy::earliest_time(copy::Method::sm_kernel, copy::Link::same_gpu, *bytes, 1);
+  batch.due = last_due_;
+  batch.looked = now;
+  batch.ticket = ++last_;
+  feed();
+  if (batch.begun != 0 || batch.status.ok()) return batch.ticket;
+  Status failed = std::move(batch.status);
+  batch.ticket = 0;
+  --last_;
+  fed_ = std::min(fed_, last_);
+  return failed;
+}
+
+/// All bytes, if a batch takes them.
+Result<std::uint64_t> Unpacker::check(std::span<const UnpackRequest> requests) const {
+  if (requests.size() > kRequests)
+    return refused(std::to_string(requests.size()) + " receives to unpack at once, " +
+                   std::to_string(kRequests) + " are the most");
+  const std::uint64_t most = way_ == Unpack::kernel ? copy::GpuCopier::kListBytes : kMostCopy;
+  std::uint64_t bytes = 0, entries = 0;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const UnpackRequest& request = requests[i];
+    if (request.block == nullptr) return refused("receive " + std::to_string(i) + " has no block");
+    if (request.host != nullptr && way_ != Unpack::host)
+      return refused("receive " + std::to_string(i) + " goes to host memory, where " +
+                     base::name_of(way_) + " does not unpack: `host` does");
+    bytes += request.block->bytes();
+    for (const LoadMeta& entry : request.block->entries())  // 16k divisions would be 0.1 ms
+      entries += entry.len <= most ? 1 : (entry.len + most - 1) / most;
+  }
+  if (entries > kEntries)
+    return refused("the receives have " + std::to_string(entries) + " entries of at most " +
+                   std::to_string(most) + " bytes, of which " + std::to_string(kEntries) +
+                   " go at once");
+  if (way_ == Unpack::host && bytes > kHostBytes)
+    return refused("the receives have " + std::to_string(bytes) + " bytes, of which " +
+                   std::to_string(kHostBytes) + " go through host memory at once");
+  return bytes;
+}
+
+/// Pieces of how many bytes an entry of the list is at most.
+std::uint64_t Unpacker::cut_of(std::span<const UnpackRequest> requests) const {
+  if (way_ != Unpack::kernel) return kMostCopy;
+  std::uint64_t pieces = 0, bytes = 0;
+  for (const UnpackRequest& request : requests) {
+    pieces += request.block->entries().size();
+    bytes += request.block->bytes();
+  }
+  return copy::entry_bytes(pieces, bytes, std::uint64_t{ctas_} * kWarps, kEntries);
+}
+
+void Unpacker::lay_out(Batch& batch, std::span<const UnpackRequest> requests,
+                       std::uint64_t cut) const {
+  Entry* next = batch.list;
+  batch.runs.clear();
+  batch.home.clear();
+  std::uint64_t staged = 0;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const UnpackRequest& request = requests[i];
+    batch.pools[i] = request.bounce;
+    std::vector<Run>& runs = request.host != nullptr ? batch.home : batch.runs;
+    std::uint64_t run_end = ~std::uint64_t{0};  // in the receive
+    for (const LoadMeta& piece : request.block->entries()) {
+      std::uint64_t to = request.destination + piece.dst_off;
+      if (way_ == Unpack::host) {
+        to = batch.staging_device + staged;
+        if (piece.dst_off != run_end)
+          runs.push_back(
+              {.staged = staged,
+               .bytes = 0,
+               .to = request.destination + piece.dst_off,
+               .host = request.host != nullptr ? request.host + piece.dst_off : nullptr});
+        runs.back().bytes += piece.len;
+        run_end = piece.dst_off + piece.len;
+        staged += piece.len;
+      }
+      for (std::uint64_t done = 0; done < piece.len; done += cut) {
+        const auto some = static_cast<std::uint32_t>(std::min(piece.len - done, cut));
+        *next++ = {.from = static_cast<std::uint32_t>(piece.src_off + done),
+                   .bytes = some & 0xffffff,
+                   .pool = static_cast<std::uint32_t>(i) & 0xff,
+                   .to = to + done};
+      }
+    }
+  }
+  batch.entries = static_cast<std::uint32_t>(next - batch.list);
+  batch.steps =
+      way_ == Unpack::kernel ? (batch.entries != 0 ? 1 : 0) : batch.entries + batch.runs.size();
+  batch.begun = 0;
+  batch.mark = 0;
+  batch.status = {};
+}
+
+void Unpacker::feed() {
+  for (; fed_ < last_; ++fed_) {
+    Batch& batch = of(fed_ + 1);
+    while (batch.begun < batch.steps) {
+      const std::size_t before = batch.begun;
+      Status status = feed(batch);
+      if (status.ok() && batch.begun == before) return;  // no room
+      if (status.ok()) continue;
+      batch.steps = batch.begun;
+      batch.status = status;
+      if (status.scope() == Scope::process) return lose(status);
+    }
+  }
+}
+
+Status Unpacker::feed(Batch& batch) {
+  const std::size_t some = std::min(batch.steps - batch.begun, kSteps);
+  if (in_stream_ + some + 1 > kStreamEntries) return {};
+  const auto scope = device_.enter();
+  if (!scope.ok()) return scope.status();
+  Status status;
+  const std::size_t before = batch.begun;
+  while (batch.begun < before + some && status.ok()) {
+    status = step(*scope, batch, batch.begun);
+    if (status.ok()) ++batch.begun;
+  }
+  if (batch.begun == before) return status;
+  if (between_.empty()) ask_at_ = clock_.now() + copy::kOverdue;
+  between_.push_back(static_cast<unsigned>(batch.begun - before) + 1);
+  in_stream_ += between_.back();
+  batch.mark = ++marks_;
+  const Status marked = stream_.write_value(*scope, memory_.device_address(), marks_);
+  if (marked.ok()) return status;
+  ask_at_ = clock_.now();  // the word will not tell: only the stream can
+  return status.ok() ? marked : status;
+}
+
+Status Unpacker::step(const cuda::DeviceScope& scope, const Batch& batch,
+                      std::size_t number) const {
+  if (way_ == Unpack::kernel) return launch(scope, batch);
+  if (number < batch.entries) {
+    const Entry& entry = batch.list[number];
+    return stream_.copy(scope, entry.to, batch.pools[entry.pool] + entry.from, entry.bytes);
+  }
+  const Run& run = batch.runs[number - batch.entries];
+  return stream_.copy(scope, run.to, batch.staging_device + run.staged, run.bytes);
+}
+
+Status Unpacker::launch(const cuda::DeviceScope& scope, const Batch& batch) const {
+  Parameter parameter{.list = batch.list_device, .pools = batch.pools, .count = batch.entries};
+  void* parameters[] = {&parameter};
+  const unsigned ctas = std::min(ctas_, (batch.entries + kWarps - 1) / kWarps);
+  return stream_.launch(scope, device_.unpack(), ctas, kThreads, parameters);
+}
+
+std::optional<Status> Unpacker::poll(Ticket ticket) {
+  Batch& batch = of(ticket);
+  if (ticket == 0 || batch.ticket != ticket)
+    return Status(Code::internal, Scope::request, "poll of a batch that is not in flight");
+  if (!quiet(batch)) {
+    look();
+    feed();
+  }
+  if (!quiet(batch)) {
+    batch.looked = clock_.now();
+    return std::nullopt;
+  }
+  if (batch.status.ok())
+    for (const Run& run : batch.home) std::memcpy(run.host, batch.staging + run.staged, run.bytes);
+  batch.ticket = 0;
+  return std::move(batch.status);
+}
+
+base::Time Unpacker::expected(base::Time now) const {
+  base::Time soonest = base::Time::max();
+  for (const Batch& batch : batches_) {
+    if (batch.ticket == 0) continue;
+    if (quiet(batch) || batch.ticket > fed_) return now;
+    soonest = std::min(soonest, copy::next_look(batch.due, batch.looked));
+  }
+  return soonest;
+}
+
+bool Unpacker::quiet(const Batch& batch) const noexcept {
+  return batch.ticket <= fed_ && batch.mark <= reached_;
+}
+
+void Unpacker::look() {
+  if (between_.empty()) return;
+  const auto reach = [this](std::uint64_t mark) {
+    for (; reached_ < mark; ++reached_) {
+      in_stream_ -= between_.front();
+      between_.pop_front();
+    }
+  };
+  const std::uint64_t before = reached_;
+  auto& word = *reinterpret_cast<std::uint64_t*>(memory_.data());
+  reach(std::min(std::atomic_ref(word).load(std::memory_order_acquire), marks_));
+  const base::Time now = clock_.now();
+  if (reached_ != before) ask_at_ = now + copy::kOverdue;
+  if (between_.empty() || now < ask_at_) return;
+  ask_at_ = now + copy::kAskAgain;
+  const auto scope = device_.enter();
+  const Status answer = scope.ok() ? stream_.query(*scope) : scope.status();
+  if (answer.ok()) return reach(marks_);
+  if (answer.scope() == Scope::process) lose(answer);
+}  // pending, or a driver that cannot tell now: what is not known to be quiet is not
+
+void Unpacker::lose(const Status& cause) {
+  lost_ = cause;
+  for (Batch& batch : batches_)
+    if (batch.ticket != 0 && !quiet(batch)) batch.status = cause;
+  between_.clear();
+  in_stream_ = 0;
+  reached_ = marks_;
+  fed_ = last_;
+}
+
+}  // namespace linkspan::transport::nccl_net::tcpx
