@@ -11,8 +11,10 @@
 #include "memory/descriptor.hpp"
 #include "tests/fuzz/frames.hpp"
 #include "tests/fuzz/support.hpp"
+#include "tests/support/rx_control.hpp"
 #include "transport/local/key.hpp"
 #include "transport/local/wire.hpp"
+#include "transport/nccl_net/tcpx/structs.hpp"
 
 namespace linkspan::fuzz {
 namespace {
@@ -112,8 +114,44 @@ void write_store(const std::filesystem::path& folder) {
   corpus.add("slow", join({raw({0, 0, 0xce, 0xf7, 0x85, 0x3c}), common(kNow)}));
 }
 
+void write_tcpx(const std::filesystem::path& folder) {
+  using namespace transport::nccl_net::tcpx;
+  using test::RxControl;
+  const Corpus corpus(folder, "tcpx_cmsg");
+  /// {what, pool, receive, DMA-BUF}; the pool is that many 256 bytes.
+  const auto head = [](int what, std::size_t pool, std::size_t receive, int dmabuf) {
+    return join({raw({what | 8 << 1}), word(pool), word(receive), raw({dmabuf})});
+  };
+  const auto call = [](const RxControl& control) {
+    return join({word(control.bytes().size()), control.bytes()});
+  };
+  const RxControl tcpx = RxControl()
+                             .tcpx(kScmDevmemHeader, 0, 66)
+                             .tcpx(kScmDevmemOffset, 4096, 4030, 5)
+                             .tcpx(kScmDevmemOffset, 8126, 100, 6);
+  corpus.add("tcpx", join({head(0, 256, 4196, 0), call(tcpx), call(tcpx)}));
+  RxControl cut = tcpx;
+  corpus.add("without_padding", join({head(0, 256, 4196, 0), call(cut.without_padding())}));
+  corpus.add("upstream",
+             join({head(0, 256, 220, 7), call(RxControl()
+                                                  .upstream(kScmDevmemLinear, 0, 20)
+                                                  .upstream(kScmDevmemDmabuf, 64, 100, 1, 7)
+                                                  .upstream(kScmDevmemDmabuf, 4096, 100, 9, 7))}));
+  const std::uint32_t words[] = {1, 2, 3};
+  corpus.add("others", join({head(0, 256, 0, 0), call(RxControl().add(SOL_SOCKET, 1, words)),
+                             call(RxControl().add(6, kScmDevmemOffset, words))}));
+  const auto list = [&head](std::size_t receive, const std::vector<LoadMeta>& entries) {
+    const auto all = std::as_bytes(std::span(entries));
+    return join({head(1, 256, receive, 0), Bytes(all.begin(), all.end())});
+  };
+  corpus.add("list", list(300, {{4096, 100, 100}, {0, 100, 0}, {4196, 100, 200}}));
+  corpus.add("gap", list(300, {{0, 100, 0}, {4096, 150, 150}}));
+  corpus.add("overlap", list(300, {{0, 200, 0}, {4096, 150, 150}}));
+}
+
 void write(const std::filesystem::path& folder) {
   write_store(folder);
+  write_tcpx(folder);
   memory::Descriptor d;
   d.name = "kv";
   d.id = {kPeerIncarnation, 0, 1};
