@@ -149,6 +149,10 @@ if(TARGET fake_cuda)
   linkspan_test(bench_nvlink_transfer_simulated TIMEOUT 60 ENVIRONMENT ${simulated}
     COMMAND bench_nvlink_transfer --quick
             --json ${CMAKE_BINARY_DIR}/bench_nvlink_transfer.json)
+  if(EXISTS ${LINKSPAN_WHEELS}/nvidia/cuda_nvrtc)  # it runs kernels
+    linkspan_test(bench_tcpx_unpack_simulated TIMEOUT 60 ENVIRONMENT ${simulated}
+      COMMAND bench_tcpx_unpack --quick --json ${CMAKE_BINARY_DIR}/bench_tcpx_unpack.json)
+  endif()
 endif()
 
 # ---- simple_write: over the simulated driver with its kernels compiled for the host ---------------

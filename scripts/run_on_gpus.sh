@@ -20,7 +20,7 @@ commit=${commit:-$(<"$pack/commit")}
 mkdir -p "$out"
 out=$(readlink -f "$out")
 
-memcheck_filter='*Copies*:*MovesBlocks*:EngineShapes.*'   # what compute-sanitizer watches: it is slow
+memcheck_filter='*Copies*:*UnpackOnDevice.*:*MovesBlocks*:EngineShapes.*'   # what compute-sanitizer watches: it is slow
 racecheck_filter='KernelsOnDevice.*:*GpuPages.*:ResidentOnDevice.*'  # the kernels, which use shared memory
 unset LINKSPAN_CUDA_LIBRARY
 PATH=$PATH:/usr/local/cuda/bin
@@ -109,6 +109,7 @@ run_all() {
     -- '--gtest_filter=DriverErrors.*'
   suite nvlink_tests linkspan_nvlink_transfer 400
   program nvlink_bench bench_nvlink_transfer 120 --json "$out/nvlink_bench.json"
+  program tcpx_unpack bench_tcpx_unpack 120 --json "$out/tcpx_unpack.json"
   program nvlink_engine tests/nvlink_engine_test.py 300 "$pack/libnvlink_transfer.so" gpu
   program nvlink_async tests/nvlink_engine_async_test.py 300 "$pack/libnvlink_transfer.so" gpu
   program seed_commands tests/seed_commands.sh 300 gpu --library "$pack/libnvlink_transfer.so" \
