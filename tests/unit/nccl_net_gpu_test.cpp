@@ -104,6 +104,21 @@ TEST_P(NcclNetOnDevice, MemoryThatIsNeverFlushedIsSeen) {
   EXPECT_TRUE(said("never flushed"));
 }
 
+TEST_P(NcclNetOnDevice, MemoryThatWasGivenBackIsNotFlushedInto) {
+  const Pair pair = connect(take(load(GetParam())));
+  const Gpu first = gpu_memory(4096), second = gpu_memory(4096);
+  write(first.address, Bytes(16, kBefore));
+  Bytes from(16);
+  const auto source = take(pair.send->add_memory(from.data(), 16, abi::kHost));
+  auto target = take(pair.receive->add_memory(first.data(), 4096, abi::kCuda));
+  must(pair.receive->receive(first.data(), 16, kTag, *target, 0));
+  must(pair.send->send(from.data(), 16, kTag, *source, 0));
+  (void)done(*pair.receive);
+  target = take(pair.receive->add_memory(second.data(), 4096, abi::kCuda));
+  EXPECT_EQ(take(pair.receive->flush(second.data(), 16, *target)), nullptr);
+  EXPECT_EQ(read(first.address, 16), Bytes(16, kBefore));
+}
+
 TEST_P(NcclNetOnDevice, TheGpuIsTheOneThatWasCurrent) {
   const auto plugin = take(load(GetParam()));
   const Gpu memory = gpu_memory(4096);
@@ -152,8 +167,10 @@ class NcclNetUnpackOnDevice : public GpuTools {
     ASSERT_EQ(device->driver().cuMemGetAddressRange(&base, &pool_bytes, handle.bounce_pool),
               cuda::CUDA_SUCCESS);
     EXPECT_EQ(base, handle.bounce_pool);
-    from = pattern_of(kMost, 5);
-    source = take(pair.send->add_memory(from.data(), from.size(), abi::kHost));
+    message = pattern_of(kMost, 5);
+    from = std::make_unique<Gpu>(gpu_memory(kMost));
+    write(from->address, message);
+    source = take(pair.send->add_memory(from->data(), kMost, abi::kCuda));
     to = std::make_unique<Gpu>(gpu_memory(kMost + 1));
     target = take(pair.receive->add_memory(to->data(), kMost, abi::kCuda));
   }
@@ -165,7 +182,7 @@ class NcclNetUnpackOnDevice : public GpuTools {
   }
   Done bring(std::size_t bytes) {
     must(pair.receive->receive(to->data(), bytes, kTag, *target, 0));
-    must(pair.send->send(from.data(), bytes, kTag, *source, 0));
+    must(pair.send->send(from->data(), bytes, kTag, *source, 0));
     Result<std::optional<Done>> arrived = std::optional<Done>();
     until([&] {
       (void)take(pair.send->test());
@@ -182,8 +199,8 @@ class NcclNetUnpackOnDevice : public GpuTools {
   nccl_test::UnpackHandle handle{};
   const nccl_test::UnpackMeta* meta = nullptr;
   std::size_t pool_bytes = 0;
-  Bytes from;
-  std::unique_ptr<Gpu> to;
+  Bytes message;  // what `from` holds
+  std::unique_ptr<Gpu> from, to;
   std::unique_ptr<Comm::Registration> source, target;
 };
 
@@ -216,7 +233,7 @@ TEST_F(NcclNetUnpackOnDevice, TheListsSayWhereEachByteIs) {
     EXPECT_EQ(end, bytes);
     end = 0;
     for (const auto& [begin, behind] : in_pool) EXPECT_GE(begin, std::exchange(end, behind));
-    Bytes due(from.begin(), from.begin() + static_cast<std::ptrdiff_t>(bytes));
+    Bytes due(message.begin(), message.begin() + static_cast<std::ptrdiff_t>(bytes));
     due.push_back(kBefore);
     ASSERT_EQ(read(to->address, bytes + 1), due) << "message " << n;
     must(pair.receive->consumed(done));
@@ -249,15 +266,48 @@ TEST_F(NcclNetUnpackOnDevice, HostMemoryNeedsNoUnpackAndTakesASlotToo) {
   Bytes here(100);
   const auto host = take(pair.receive->add_memory(here.data(), here.size(), abi::kHost));
   must(pair.receive->receive(here.data(), 100, kTag, *host, 0));
-  must(pair.send->send(from.data(), 100, kTag, *source, 0));
+  must(pair.send->send(from->data(), 100, kTag, *source, 0));
   (void)done(*pair.send);
   const Done first = done(*pair.receive);
-  EXPECT_EQ(std::memcmp(here.data(), from.data(), 100), 0);
+  EXPECT_EQ(std::memcmp(here.data(), message.data(), 100), 0);
   EXPECT_EQ(meta->cnt[0], 0u);
   (void)bring(100);
   EXPECT_EQ(meta->cnt[0], 0u);
   EXPECT_NE(meta->cnt[1], 0u);
   must(pair.receive->consumed(first));
+}
+
+TEST_F(NcclNetUnpackOnDevice, EachOfThoseInFlightHasItsSlot) {
+  constexpr std::size_t kPart = std::size_t{64} << 10;
+  open();
+  for (int round = 0; round < 3; ++round) {
+    for (std::size_t n = 0; n < nccl_test::kUnpackSlots; ++n)
+      must(pair.receive->receive(static_cast<std::byte*>(to->data()) + n * kPart, kPart, kTag,
+                                 *target, n));
+    for (std::size_t n = 0; n < nccl_test::kUnpackSlots; ++n)
+      must(pair.send->send(static_cast<std::byte*>(from->data()) + n * kPart, kPart - n, kTag,
+                           *source, n));
+    std::vector<Done> all;
+    until([&] {
+      (void)take(pair.send->test());
+      if (const std::optional<Done> one = take(pair.receive->test())) all.push_back(*one);
+      return all.size() == nccl_test::kUnpackSlots && pair.send->in_flight() == 0;
+    });
+    for (std::size_t n = 0; n < all.size(); ++n) {
+      EXPECT_EQ(all[n].cookie, n);
+      EXPECT_EQ(all[n].bytes, kPart - n);
+      Bytes got(kPart - n);
+      for (const nccl_test::UnpackEntry& e : list(n)) {
+        const Bytes fragment = read(handle.bounce_pool + e.src_off, e.len);
+        ASSERT_LE(e.dst_off + e.len, got.size());
+        std::copy(fragment.begin(), fragment.end(),
+                  got.begin() + static_cast<std::ptrdiff_t>(e.dst_off));
+      }
+      EXPECT_EQ(std::memcmp(got.data(), message.data() + n * kPart, got.size()), 0) << n;
+    }
+    for (const Done& each : all) must(pair.receive->consumed(each));
+  }
+  EXPECT_FALSE(said("WARNING")) << Lines::all().text();
 }
 
 TEST_F(NcclNetUnpackOnDevice, GpuMemoryIsAligned) {

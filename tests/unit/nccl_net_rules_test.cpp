@@ -1,8 +1,17 @@
 // What the test plugin refuses, by calls past our own checks: so that a rule which our comms break
 // is seen.
+#include <dlfcn.h>
+
 #include <atomic>
 
+#include "tests/support/nccl_net_plugin/abi.hpp"
 #include "tests/unit/nccl_net_fixture.hpp"
+#define NCCL_NET_VERSION 10
+#include "tests/support/nccl_net_plugin/versioned_abi.hpp"
+#undef NCCL_NET_VERSION
+#define NCCL_NET_VERSION 11
+#include "tests/support/nccl_net_plugin/versioned_abi.hpp"
+#undef NCCL_NET_VERSION
 
 namespace linkspan::transport::nccl_net {
 namespace {
@@ -151,6 +160,39 @@ TEST_F(NcclNetRules, AHandleStaysWhereItIsBetweenTries) {
   alignas(16) Handle copy = handle;
   EXPECT_EQ(net().connect(0, copy.data(), comm, kernels), abi::kInvalidUsage);
   EXPECT_TRUE(said("a handle that was copied after the first try"));
+}
+
+/// The table of a module that is loaded, by the plugin's own declaration.
+template <class Table>
+const Table& table_of(int version) {
+  void* const library = ::dlopen(plugin_file(version).c_str(), RTLD_NOW | RTLD_LOCAL);
+  const void* const table = ::dlsym(library, ("ncclNetPlugin_v" + std::to_string(version)).c_str());
+  if (table == nullptr) throw std::runtime_error(::dlerror());
+  return *static_cast<const Table*>(table);
+}
+
+void nowhere(int, unsigned long, const char*, int, const char*, ...) {}
+
+TEST_F(NcclNetRules, ThereIsAConfig) {
+  start(10);
+  const auto listener = take(Listener::open(plugin, 0));
+  Handle handle = listener->handle();
+  void* comm = nullptr;
+  nccl_test::NetDeviceHandle* kernels = nullptr;
+  EXPECT_EQ(table_of<nccl_test::v10::Net>(10).connect(0, nullptr, handle.data(), &comm, &kernels),
+            abi::kInvalidUsage);
+  EXPECT_TRUE(said("connect without a config"));
+  start(11);
+  void* context = nullptr;
+  EXPECT_EQ(table_of<nccl_test::v11::Net>(11).init(&context, 0, nullptr, nowhere, nullptr),
+            abi::kInvalidUsage);
+  EXPECT_EQ(context, nullptr);
+}
+
+TEST_F(NcclNetRules, AContextEndsBehindItsComms) {
+  start(12);
+  EXPECT_EQ(net().finalize(), abi::kInvalidUsage);
+  EXPECT_TRUE(said("finalize before all comms were closed"));
 }
 
 TEST_F(NcclNetRules, CommsAreClosedOnceAndCallsAreOfOpenOnes) {

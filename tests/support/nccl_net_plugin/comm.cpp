@@ -1,6 +1,5 @@
 #include "tests/support/nccl_net_plugin/comm.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "tests/support/nccl_net_plugin/live.hpp"
@@ -64,13 +63,14 @@ int Comm::add_memory(void* data, std::size_t bytes, int type, void** memory) {
 int Comm::remove_memory(void* memory) {
   const Memory* const known = find(memory);
   if (known == nullptr) return refuse(kInvalidArgument, "deregMr of what this comm did not give");
-  bool used = false;
-  for (std::uint64_t number = done_; number != begun_; ++number) used |= at(number).memory == known;
-  if (used && error_ == kOk) {
+  for (std::uint64_t number = done_; number != begun_ && error_ == kOk; ++number) {
+    if (at(number).memory != known) continue;
     inform("memory is given back with requests in flight: the comm has ended");
     error_ = kInvalidUsage;
-    if (gpu_) gpu_->drain();
   }
+  for (Request& request : ring_)
+    if (request.memory == known) request.unflushed = false;
+  if (known->gpu) gpu_->drain();
   memories_.erase(memory);
   return kOk;
 }

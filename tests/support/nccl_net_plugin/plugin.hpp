@@ -20,8 +20,8 @@
 //   NULL_PERCENT  of isend and irecv answer no request, though there would be room (0)
 //   NULL_COMMS    tries of connect and of accept that answer no comm (0)
 //   FAIL          FUNCTION:N:RESULT: the n-th call, or with 0 each, of the table's function of that
-//                 name answers RESULT. Counted for each comm; connect and accept: for each
-//                 connection; the rest: for the process
+//                 name answers RESULT; not those that close or finalize. Counted for each comm;
+//                 connect and accept: for each connection; the rest: for the process
 //   LIST          FAULT:N: the list of fragments of the n-th receive is wrong: "short" by a byte,
 //                 "lost" a fragment, "overlap" of two, "outside" of the pool, "beyond" the message
 //   CORRUPT       N: a byte of the n-th message is wrong where it arrives
