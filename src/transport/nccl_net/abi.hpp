@@ -312,9 +312,9 @@ struct TableOfContexts {
 };
 using TableV11 = TableOfContexts<PropertiesV11, 4>;
 using TableV12 = TableOfContexts<PropertiesV12, 8>;
-static_assert(sizeof(TableV5) == 16 * 8 && sizeof(TableV6) == 17 * 8);
-static_assert(sizeof(TableV7) == 19 * 8 && sizeof(TableV8) == 19 * 8);
-static_assert(sizeof(TableV9) == 20 * 8 && sizeof(TableV10) == 20 * 8);
-static_assert(sizeof(TableV11) == 22 * 8 && sizeof(TableV12) == 22 * 8);
+static_assert(sizeof(TableV5) == 16 * sizeof(void*) && sizeof(TableV6) == 17 * sizeof(void*));
+static_assert(sizeof(TableV7) == 19 * sizeof(void*) && sizeof(TableV8) == 19 * sizeof(void*));
+static_assert(sizeof(TableV9) == 20 * sizeof(void*) && sizeof(TableV10) == 20 * sizeof(void*));
+static_assert(sizeof(TableV11) == 22 * sizeof(void*) && sizeof(TableV12) == 22 * sizeof(void*));
 
 }  // namespace linkspan::transport::nccl_net::abi

@@ -85,6 +85,8 @@ class SendComm : public Comm {
  public:
   SendComm(std::shared_ptr<Plugin> plugin, std::size_t device, void* comm)
       : Comm(std::move(plugin), device, comm) {}
+  SendComm(const SendComm&) = delete;
+  SendComm& operator=(const SendComm&) = delete;
   ~SendComm() { (void)plugin_->net().close_send(comm_); }
 
   /// no_resource: nothing was begun, ask again after test().
@@ -97,6 +99,8 @@ class ReceiveComm : public Comm {
   ReceiveComm(std::shared_ptr<Plugin> plugin, std::size_t device, void* comm,
               abi::DeviceHandle* kernels)
       : Comm(std::move(plugin), device, comm), kernels_(kernels) {}
+  ReceiveComm(const ReceiveComm&) = delete;
+  ReceiveComm& operator=(const ReceiveComm&) = delete;
   ~ReceiveComm() { (void)plugin_->net().close_receive(comm_); }
 
   /// `bytes`: at least what the peer sends with that tag. no_resource as above.
@@ -146,6 +150,7 @@ class Connector {
                                                  std::span<const std::byte> handle);
   Connector(const Connector&) = delete;
   Connector& operator=(const Connector&) = delete;
+  ~Connector() = default;
 
   /// Null: the other side has not accepted yet.
   Result<std::unique_ptr<SendComm>> connect();

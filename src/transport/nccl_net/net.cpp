@@ -202,19 +202,19 @@ class NetOf final : public Net {
 };
 
 template <int V>
-std::unique_ptr<Net> make(int version, const void* table) {
-  if constexpr (V >= abi::kOldest) {
-    if (version != V) return make<V - 1>(version, table);
-    const auto* const typed = static_cast<const typename TableOf<V>::Table*>(table);
-    if (NetOf<V>::complete(*typed)) return std::make_unique<NetOf<V>>(typed);
-  }
-  return nullptr;
+std::unique_ptr<Net> make(const void* table) {
+  const auto* const typed = static_cast<const typename TableOf<V>::Table*>(table);
+  return NetOf<V>::complete(*typed) ? std::make_unique<NetOf<V>>(typed) : nullptr;
 }
 
 }  // namespace
 
 std::unique_ptr<Net> make_net(int version, const void* table) {
-  return table == nullptr ? nullptr : make<abi::kNewest>(version, table);
+  constexpr std::unique_ptr<Net> (*kMake[])(const void*) = {make<5>, make<6>,  make<7>,  make<8>,
+                                                            make<9>, make<10>, make<11>, make<12>};
+  static_assert(std::size(kMake) == abi::kNewest - abi::kOldest + 1);
+  if (table == nullptr || version < abi::kOldest || version > abi::kNewest) return nullptr;
+  return kMake[version - abi::kOldest](table);
 }
 
 }  // namespace linkspan::transport::nccl_net

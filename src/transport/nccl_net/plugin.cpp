@@ -93,7 +93,7 @@ Result<std::shared_ptr<Plugin>> Plugin::load(const std::vector<std::string>& fil
   for (const std::string& file : files) {
     void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
-      const char* const why = ::dlerror();
+      const char* const why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): as in cuda/library.cpp
       reasons += "\n  " + (why == nullptr ? file : std::string(why));
       continue;
     }
