@@ -23,17 +23,17 @@ std::size_t next_size(std::size_t left, std::size_t entries, std::size_t most, R
 }  // namespace
 
 Result<std::unique_ptr<BouncePool>> BouncePool::create(Gpu& gpu) {
-  Result<cuda::DeviceBuffer> pool = gpu.device(kPoolBytes);
+  Result<Block> pool = gpu.device(kPoolBytes);
   if (!pool.ok()) return pool.status();
-  Result<cuda::DeviceBuffer> kernels = gpu.device(sizeof(UnpackHandle));
+  Result<Block> kernels = gpu.device(sizeof(UnpackHandle));
   if (!kernels.ok()) return kernels.status();
-  Result<cuda::PinnedBuffer> lists = gpu.pinned(sizeof(UnpackMeta));
+  Result<Block> lists = gpu.pinned(sizeof(UnpackMeta));
   if (!lists.ok()) return lists.status();
   std::memset(lists->data(), 0, sizeof(UnpackMeta));
   std::unique_ptr<BouncePool> made(
       new BouncePool(gpu, *std::move(pool), *std::move(kernels), *std::move(lists)));
 
-  const UnpackHandle handle{made->lists_.device_address(), made->pool_.address(), 0};
+  const UnpackHandle handle{made->lists_.address(), made->pool_.address(), 0};
   Staging staging;
   if (Status status = staging.reserve(gpu, sizeof handle); !status.ok()) return status;
   std::memcpy(staging.data(), &handle, sizeof handle);

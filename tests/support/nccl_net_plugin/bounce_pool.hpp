@@ -47,14 +47,13 @@ class BouncePool {
   static constexpr std::size_t kCell = 4096, kSlotBytes = kCell * kUnpackFragments;
   static constexpr std::size_t kPoolBytes = kSlotBytes * kUnpackSlots;
 
-  BouncePool(Gpu& gpu, cuda::DeviceBuffer pool, cuda::DeviceBuffer kernels,
-             cuda::PinnedBuffer lists)
+  BouncePool(Gpu& gpu, Block pool, Block kernels, Block lists)
       : gpu_(gpu), pool_(std::move(pool)), kernels_(std::move(kernels)), lists_(std::move(lists)) {}
   UnpackMeta& meta() const { return *reinterpret_cast<UnpackMeta*>(lists_.data()); }
 
   Gpu& gpu_;
-  cuda::DeviceBuffer pool_, kernels_;
-  cuda::PinnedBuffer lists_;
+  Block pool_, kernels_;
+  Block lists_;
   NetDeviceHandle handle_{};
   std::array<Slot, kUnpackSlots> slots_;
 };
