@@ -155,6 +155,8 @@ if(TARGET fake_cuda)
   endif()
 endif()
 
+include(cmake/tcpx.cmake)
+
 # ---- simple_write: over the simulated driver with its kernels compiled for the host ---------------
 set_source_files_properties(examples/device/2proc/kernels.cu PROPERTIES
   LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
@@ -308,10 +310,12 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   if(TARGET simple_write)
     set(simple_write_there --simple-write $<TARGET_FILE:simple_write>)
   endif()
-  linkspan_test(seed_commands_cpu TIMEOUT 400 COMMAND ${seed_commands} cpu ${simple_write_there})
+  set(tcpx_there --tcpx ${CMAKE_BINARY_DIR})
+  linkspan_test(seed_commands_cpu TIMEOUT 400
+    COMMAND ${seed_commands} cpu ${simple_write_there} ${tcpx_there})
   if(TARGET fake_cuda)
     linkspan_test(seed_commands_simulated TIMEOUT 600 ENVIRONMENT ${simulated}
       COMMAND ${seed_commands} simulated --shim $<TARGET_FILE:driver_shim>
-              --simple-write $<TARGET_FILE:simple_write_simulated>)
+              --simple-write $<TARGET_FILE:simple_write_simulated> ${tcpx_there})
   endif()
 endif()

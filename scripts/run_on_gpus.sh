@@ -113,8 +113,9 @@ run_all() {
   program nvlink_engine tests/nvlink_engine_test.py 300 "$pack/libnvlink_transfer.so" gpu
   program nvlink_async tests/nvlink_engine_async_test.py 300 "$pack/libnvlink_transfer.so" gpu
   program seed_commands tests/seed_commands.sh 300 gpu --library "$pack/libnvlink_transfer.so" \
-    --shim "$pack/libdriver_shim.so" --simple-write "$pack/simple_write"
+    --shim "$pack/libdriver_shim.so" --simple-write "$pack/simple_write" --tcpx "$pack"
   program simple_write tests/simple_write_test.py 300 "$pack/simple_write" gpu
+  program tcpx tests/tcpx_test.py 300 "$pack" gpu
   program device_patterns device_patterns 120
   # Beside NVSHMEM of this machine's Python packages, if it comes up.
   local nvshmem

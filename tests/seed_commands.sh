@@ -2,19 +2,22 @@
 # The commands of the seeds' documents as a user types them: from the folder that they name, with
 # the exit code and the line that they promise. Works in a copy, so that the tree stays clean.
 #
-# Usage: seed_commands.sh MODE [--library FILE] [--shim FILE] [--simple-write FILE] [--only SEED]
+# Usage: seed_commands.sh MODE [--library FILE] [--shim FILE] [--simple-write FILE] [--tcpx FOLDER]
+#        [--only SEED]
 #   MODE       cpu: no driver. simulated: LINKSPAN_CUDA_LIBRARY names the simulated driver.
 #              gpu: the machine's own driver and two GPUs.
 #   --library  a built libnvlink_transfer.so, for a machine without a compiler: nothing is built
 #   --shim     libdriver_shim.so, which makes copies wrong; cpu does without
 #   --simple-write  the built program of seed 004, whose commands are left out without it
-#   --only     the commands of one seed: 000, 004
+#   --tcpx     where p2p/tcpx's programs and the test plugin are built, for seeds 002 and 003; left
+#              out without it
+#   --only     the commands of one seed: 000, 002, 004
 # Exit codes: 0 every row as expected, 1 some row not, 2 the arguments are wrong.
 set -uo pipefail
 here=$(dirname "$(readlink -f "$0")")
 
 usage() { echo "seed_commands.sh: $1" >&2; sed -n 's/^# \(Usage.*\)/\1/p' "$0" >&2; exit 2; }
-mode=${1:-} library="" shim="" simple_write="" only=""
+mode=${1:-} library="" shim="" simple_write="" tcpx="" only=""
 (($# == 0)) || shift
 while (($#)); do
   (($# > 1)) || usage "$1 wants a value"
@@ -22,6 +25,7 @@ while (($#)); do
     --library) library=$(readlink -f "$2") ;;
     --shim) shim=$(readlink -f "$2") ;;
     --simple-write) simple_write=$(readlink -f "$2") ;;
+    --tcpx) tcpx=$(readlink -f "$2") ;;
     --only) only=$2 ;;
     *) usage "what is $1?" ;;
   esac
@@ -133,6 +137,30 @@ seed_000() {
 native=(vcache/native/examples)
 [[ -n $library ]] || native=(vcache/native src include cmake)
 if seed 000 "${native[@]}"; then seed_000; fi
+
+# ---- seeds 002 and 003: GPU memory through a network plugin --------------------------------------
+seed_002() {
+  local devices='simulated gpu' unpack script=./run_tcpx_test.sh
+  export LINKSPAN_NCCL_NET_PLUGIN=$tcpx/libnccl-net-linkspan-test.so
+  row 'cpu simulated' 120 p2p/tcpx 0 'build.*--target test_tcpx_transfer' "make clean && make BUILD=$tcpx"
+  [[ $mode != gpu ]] || ln -s "$tcpx"/test_* "$tree/p2p/tcpx/tests/"
+  # Two terminals: the client's end is the server's too.
+  local both="{ $script %s server >first & $script %s 127.0.0.1 || exit 9; wait \$! || exit 8; cat first; }"
+  row "cpu $devices" 60 p2p/tcpx 0 '✓ Connection test PASSED' "$(printf "$both" connection connection)"
+  for unpack in d2d host kernel; do
+    row "$devices" 60 p2p/tcpx 0 '^\[DEBUG\] Device unpack completed successfully$' \
+      "export UCCL_TCPX_UNPACK_IMPL=$unpack; $(printf "$both" transfer transfer)"
+  done
+  local program=./tests/test_tcpx_transfer
+  row "$devices" 60 p2p/tcpx 0 '^\[DEBUG\] Received data matches expected payload$' \
+    "{ $program server >first & $program client 127.0.0.1 || exit 9; wait \$! || exit 8; cat first; }"
+  row "cpu $devices" 60 p2p/tcpx 0 '\[  PASSED  \]' ./tests/test_rx_cmsg_parser
+  row "cpu $devices" 60 p2p/tcpx 0 '\[  PASSED  \]' ./tests/test_rx_descriptor
+  row "cpu $devices" 20 p2p/tcpx 2 'transfer or connection' "$script both server"
+  row "cpu $devices" 20 p2p/tcpx 2 '^usage: .*client SERVER_IP' "$program client"
+}
+
+if [[ -n $tcpx ]] && seed 002 p2p/tcpx; then seed_002; fi
 
 # ---- seed 004: kernels that write to a peer ----------------------------------------------------
 # What builds it there (cmake -G Ninja -B build; ninja -C build) has built the program that is given.

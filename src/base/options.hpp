@@ -45,7 +45,8 @@ struct Options {
   std::string socket_dir;  ///< An absolute path. Not yet made or checked.
   std::string cuda_library = "libcuda.so.1";
   Level log_level = Level::warning;
-  std::string warning;  ///< Of a value that was replaced by its fallback. Empty: none.
+  std::string warning;          ///< Of a value that was replaced by its fallback. Empty: none.
+  std::string nccl_net_plugin;  ///< Names and paths by comma. Empty: none was named.
   unsigned cpu_threads = 1;
   std::optional<unsigned> copy_ctas;  ///< None: as many as the GPU has SMs.
   unsigned relay_gpus = 0;

@@ -39,12 +39,15 @@ Result<DeviceInfo> describe(const Driver& driver, int ordinal) {
   ask(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   ask(&info.sm_count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   ask(&info.copy_engines, CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT);
+  int dma_buf = 0;
+  ask(&dma_buf, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
   if (result != CUDA_SUCCESS) return to_status(driver, result, call);
   info.uuid = std::bit_cast<GpuUuid>(uuid);
   info.name = name.data();
   info.bus_id = bus_id.data();
   info.sm = 10 * major + minor;
   info.memory_bytes = bytes;
+  info.dma_buf = dma_buf != 0;
   return info;
 }
 

@@ -32,6 +32,7 @@ struct DeviceInfo {
   int sm = 0;  ///< 90 for compute capability 9.0.
   int sm_count = 0, copy_engines = 0;
   std::uint64_t memory_bytes = 0;
+  bool dma_buf = false;  ///< Its memory can be exported as a DMA-BUF.
 };
 
 class Device {

@@ -50,6 +50,8 @@ class Diagnosis {
 void check_host(Diagnosis& out);
 void check_settings(Diagnosis& out);
 void check_gpus(Diagnosis& out, const Gpus& gpus);
+/// What GPUDirect-TCPX, or another network plugin of NCCL's, needs. A machine without one is well.
+void check_tcpx(Diagnosis& out, const Gpus& gpus);
 /// A second process and an Engine in each: each path is taken once, by bytes that are verified.
 void check_two_processes(Diagnosis& out, const Gpus& gpus);
 

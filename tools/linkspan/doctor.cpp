@@ -24,6 +24,7 @@ class DoctorVerb final : public Verb {
     check_settings(found);
     check_host(found);
     check_gpus(found, gpus);
+    check_tcpx(found, gpus);
     check_two_processes(found, gpus);
     if (Status s = output->write(found.text(), found.json(command)); !s.ok())
       return failed(name(), s);

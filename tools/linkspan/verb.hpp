@@ -38,6 +38,7 @@ std::unique_ptr<Verb> topo_verb();
 std::unique_ptr<Verb> doctor_verb();
 std::unique_ptr<Verb> ps_verb();
 std::unique_ptr<Verb> store_verb();
+std::unique_ptr<Verb> tcpx_verb();
 std::unique_ptr<Verb> options_verb();
 
 }  // namespace linkspan::tool

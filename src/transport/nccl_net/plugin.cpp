@@ -59,6 +59,41 @@ void log_of_plugin(int level, unsigned long, const char* file, int line, const c
                                       ")");
 }
 
+struct Opened {
+  std::string file;
+  void* library = nullptr;  // a reference of the caller's
+  std::unique_ptr<Net> net{};
+};
+
+/// Errors as Plugin::load().
+Result<Opened> open_first(const std::vector<std::string>& files) {
+  if (files.empty())
+    return Status(Code::not_found, Scope::process, "no network plugin is asked for");
+  std::string reasons;
+  for (const std::string& file : files) {
+    Opened opened{.file = file, .library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)};
+    if (opened.library == nullptr) {
+      const char* const why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): as in cuda/library.cpp
+      reasons += "\n  " + (why == nullptr ? file : std::string(why));
+      continue;
+    }
+    for (int version = abi::kNewest; version >= abi::kOldest && opened.net == nullptr; --version)
+      opened.net = make_net(
+          version, ::dlsym(opened.library, ("ncclNetPlugin_v" + std::to_string(version)).c_str()));
+    if (opened.net != nullptr) return opened;
+    ::dlclose(opened.library);
+    return Status(Code::unsupported, Scope::process,
+                  file + " has no whole ncclNetPlugin_v" + std::to_string(abi::kOldest) + " to _v" +
+                      std::to_string(abi::kNewest) +
+                      ": it is no network plugin of NCCL's, or of a version that linkspan does "
+                      "not know");
+  }
+  return Status(Code::not_found, Scope::process,
+                "no network plugin could be loaded; name one by --plugin, LINKSPAN_NCCL_NET_PLUGIN "
+                "or NCCL_NET_PLUGIN:" +
+                    reasons);
+}
+
 }  // namespace
 
 std::string name_of_result(int result) {
@@ -83,55 +118,38 @@ std::vector<std::string> files_of(const std::string& list) {
   return files;
 }
 
+Result<Found> find_plugin(const std::vector<std::string>& files) {
+  auto opened = open_first(files);
+  if (!opened.ok()) return opened.status();
+  Found found{opened->file, opened->net->version()};
+  ::dlclose(opened->library);
+  return found;
+}
+
 Result<std::shared_ptr<Plugin>> Plugin::load(const std::vector<std::string>& files,
                                              const base::Log& log) {
-  if (files.empty())
-    return Status(Code::not_found, Scope::process, "no network plugin is asked for");
   Loaded& all = loaded();
   const base::MutexLock lock(all.mutex);
-  std::string reasons;
-  for (const std::string& file : files) {
-    void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) {
-      const char* const why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): as in cuda/library.cpp
-      reasons += "\n  " + (why == nullptr ? file : std::string(why));
-      continue;
-    }
-    // One that is in use holds a reference of its own, which is never given back.
-    if (auto known = all.plugins[library].lock()) {
-      ::dlclose(library);
-      return known;
-    }
-    std::unique_ptr<Net> net;
-    for (int version = abi::kNewest; version >= abi::kOldest && net == nullptr; --version)
-      net = make_net(version,
-                     ::dlsym(library, ("ncclNetPlugin_v" + std::to_string(version)).c_str()));
-    if (net == nullptr) {
-      ::dlclose(library);
-      return Status(Code::unsupported, Scope::process,
-                    file + " has no whole ncclNetPlugin_v" + std::to_string(abi::kOldest) +
-                        " to _v" + std::to_string(abi::kNewest) +
-                        ": it is no network plugin of NCCL's, or of a version that linkspan does "
-                        "not know");
-    }
-    {
-      const base::MutexLock with_log(all.log_mutex);
-      if (!all.log) all.log = log;
-    }
-    std::shared_ptr<Plugin> plugin(new Plugin(file, std::move(net)));
-    if (Status status = plugin->start(); !status.ok()) return status;
-    if (log.enabled(base::Level::info))
-      log.write(base::Level::info, "nccl net plugin " + file + ": " + plugin->name() + ", v" +
-                                       std::to_string(plugin->version()) + ", " +
-                                       std::to_string(plugin->devices_.size()) + " devices");
-    all.plugins[library] = plugin;
-    if (plugin->version() < 11) all.endless.push_back(plugin);
-    return plugin;
+  auto opened = open_first(files);
+  if (!opened.ok()) return opened.status();
+  // One that is in use holds a reference of its own, which is never given back.
+  if (auto known = all.plugins[opened->library].lock()) {
+    ::dlclose(opened->library);
+    return known;
   }
-  return Status(Code::not_found, Scope::process,
-                "no network plugin could be loaded; name one by --plugin, LINKSPAN_NCCL_NET_PLUGIN "
-                "or NCCL_NET_PLUGIN:" +
-                    reasons);
+  {
+    const base::MutexLock with_log(all.log_mutex);
+    if (!all.log) all.log = log;
+  }
+  std::shared_ptr<Plugin> plugin(new Plugin(opened->file, std::move(opened->net)));
+  if (Status status = plugin->start(); !status.ok()) return status;
+  if (log.enabled(base::Level::info))
+    log.write(base::Level::info, "nccl net plugin " + plugin->file() + ": " + plugin->name() +
+                                     ", v" + std::to_string(plugin->version()) + ", " +
+                                     std::to_string(plugin->devices_.size()) + " devices");
+  all.plugins[opened->library] = plugin;
+  if (plugin->version() < 11) all.endless.push_back(plugin);
+  return plugin;
 }
 
 Plugin::~Plugin() {

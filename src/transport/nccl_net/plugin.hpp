@@ -24,6 +24,14 @@ inline constexpr const char* kTcpxPlaces[] = {"/usr/local/tcpx/lib64/libnccl-net
 /// libnccl-net-x.so. Each is tried as dlopen() takes it. "none" alone means none.
 std::vector<std::string> files_of(const std::string& list);
 
+/// A library that can be loaded, not initialised: what a look may cost.
+struct Found {
+  std::string file;
+  int version = 0;  ///< Of its newest table.
+};
+/// Errors as Plugin::load(). Runs the library's constructors, as dlopen() does.
+Result<Found> find_plugin(const std::vector<std::string>& files);
+
 class Plugin {
  public:
   /// The first of `files` that loads and has a table of a version that is known, the newest of its

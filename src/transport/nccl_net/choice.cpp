@@ -1,0 +1,20 @@
+#include "transport/nccl_net/choice.hpp"
+
+#include <iterator>
+
+namespace linkspan::transport::nccl_net {
+
+std::vector<std::string> chosen_files(const std::string& wanted, const base::Options& options) {
+  const std::string& list = wanted.empty() ? options.nccl_net_plugin : wanted;
+  if (!list.empty()) return files_of(list);
+  return {std::begin(kTcpxPlaces), std::end(kTcpxPlaces)};
+}
+
+Result<std::shared_ptr<Plugin>> load_chosen(const std::string& wanted) {
+  auto options = base::Options::from_environment();
+  if (!options.ok()) return options.status();
+  return Plugin::load(chosen_files(wanted, *options),
+                      base::Log(options->log_level, base::stderr_sink()));
+}
+
+}  // namespace linkspan::transport::nccl_net
