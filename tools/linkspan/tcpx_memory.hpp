@@ -22,6 +22,7 @@ class TcpxMemory {
   static Result<std::unique_ptr<TcpxMemory>> create(bool on_gpu, std::uint64_t bytes);
   TcpxMemory(const TcpxMemory&) = delete;
   TcpxMemory& operator=(const TcpxMemory&) = delete;
+  ~TcpxMemory() = default;
 
   bool on_gpu() const noexcept { return device_ != nullptr; }
   const cuda::Device* device() const noexcept { return device_; }        ///< Null: on the host.
