@@ -58,6 +58,12 @@ TOPICS = {
         "suites": [],
         "sources": ["include/linkspan/device"],
     },
+    "tcpx": {
+        "what": "fragments of a bounce pool into their place",
+        "rows": ["tcpx_unpack"],
+        "suites": [],
+        "sources": ["src/transport", "src/copy"],
+    },
     "python": {
         "what": "what Python adds to the library",
         "rows": ["python"],

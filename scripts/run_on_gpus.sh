@@ -116,6 +116,7 @@ run_all() {
     --shim "$pack/libdriver_shim.so" --simple-write "$pack/simple_write" --tcpx "$pack"
   program simple_write tests/simple_write_test.py 300 "$pack/simple_write" gpu
   program tcpx tests/tcpx_test.py 300 "$pack" gpu
+  program store_torch tests/store_torch_test.py 200 --need-torch --tool "$pack/linkspan"
   program device_patterns device_patterns 120
   # Beside NVSHMEM of this machine's Python packages, if it comes up.
   local nvshmem
@@ -130,6 +131,11 @@ run_all() {
   if command -v compute-sanitizer >/dev/null; then
     suite memcheck linkspan_conformance 150 compute-sanitizer --tool memcheck --target-processes all \
       --report-api-errors no --error-exitcode 9 -- "--gtest_filter=$memcheck_filter"
+    local watched="compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9"
+    [[ ! -x $pack/device_patterns ]] || step memcheck_device 150 $watched "$pack/device_patterns" 20
+    [[ ! -x $pack/simple_write ]] || step memcheck_simple 200 env "SIMPLE_WRITE_UNDER=$watched" \
+      python3 "$pack/tests/simple_write_test.py" "$pack/simple_write" gpu \
+      TwoProcesses.test_sizes TwoProcesses.test_proxy TwoProcesses.test_one_gpu
     suite racecheck linkspan_unit 150 compute-sanitizer --tool racecheck --error-exitcode 9 \
       -- "--gtest_filter=$racecheck_filter"
   else

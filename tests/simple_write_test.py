@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """examples/device/2proc/simple_write as its users run it: two processes, in either order.
 
-Usage: simple_write_test.py PROGRAM cpu|simulated|gpu
+Usage: simple_write_test.py PROGRAM cpu|simulated|gpu [TEST...]
+SIMPLE_WRITE_UNDER: what each process runs under, such as compute-sanitizer with its options.
 """
 
+import os
 import pathlib
+import shlex
 import signal
 import socket
 import subprocess
@@ -14,6 +17,7 @@ import time
 import unittest
 
 PROGRAM, MODE = "", ""
+UNDER = shlex.split(os.environ.get("SIMPLE_WRITE_UNDER", ""))
 SIZE = 70001  # odd, and above 64 KiB, where many CTAs put
 
 
@@ -33,7 +37,7 @@ class Pair:
         self.processes = {}
         for mode in sorted(own, key=lambda each: each != first):
             self.processes[mode] = subprocess.Popen(
-                [PROGRAM, "--mode", mode, *common, *own[mode]],
+                [*UNDER, PROGRAM, "--mode", mode, *common, *own[mode]],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -114,7 +118,10 @@ class TwoProcesses(unittest.TestCase):
                     self.assertIn("window: mapped", self.passes(pair))
 
     def test_sizes(self):
-        for size, offset in [(1, 0), (7, 3), (4096, 16), (1 << 20, 0), ((1 << 20) + 1, 5)]:
+        sizes = [(1, 0), (7, 3), (4096, 16), (1 << 20, 0), ((1 << 20) + 1, 5)]
+        if MODE == "gpu" and not UNDER:
+            sizes.append((1 << 30, 0))
+        for size, offset in sizes:
             with self.subTest(size=size, offset=offset):
                 text = self.passes(Pair("--size", str(size), "--offset", str(offset)))
                 self.assertRegex(text, rf"(?m)^ +{size} ")
@@ -170,6 +177,7 @@ class TwoProcesses(unittest.TestCase):
                 self.assertEqual(code, 1, text)
                 self.assertRegex(text, "disconnected|timed_out")
                 self.assertLess(time.monotonic() - begin, 25)
+                self.passes(Pair("--size", "5000"))  # the GPUs are as they were
 
 
 if __name__ == "__main__":

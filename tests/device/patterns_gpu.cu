@@ -1,12 +1,13 @@
 // The kernels of KERNEL_GUIDE.md between two GPUs: each pattern a thousand times and more, with
 // random delays before it and other traffic on the link, and every word looked at.
+//
+// Usage: device_patterns [TIMES]: fewer, under a sanitizer.
 #include "bench/device/two_gpus.cuh"
 #include "examples/device/2proc/patterns.cuh"
 
 namespace {
 
 constexpr patterns::u64 kWait = 5'000'000'000;
-constexpr patterns::u32 kTimes = 1000;
 
 /// Holds a stream up to 3 us.
 __global__ void delay(std::uint64_t seed) {
@@ -28,7 +29,8 @@ __global__ void count_up(unsigned* values, std::uint64_t words, unsigned factor)
 
 class Patterns : TwoGpus {
  public:
-  Patterns() : TwoGpus({.signals = 16, .mailboxes = 1, .mailbox_bytes = 1024}) {}
+  explicit Patterns(patterns::u32 times)
+      : TwoGpus({.signals = 16, .mailboxes = 1, .mailbox_bytes = 1024}), times_(times) {}
 
   void all() {
     run("put and signal", [this](std::uint64_t i) {
@@ -113,13 +115,13 @@ class Patterns : TwoGpus {
   void run(const char* name, Once once) {
     must(cudaSetDevice(1), "cudaSetDevice");
     if (looked_ == nullptr) must(cudaEventCreate(&looked_), "cudaEventCreate");
-    for (patterns::u32 i = 1; i <= kTimes; ++i) {
+    for (patterns::u32 i = 1; i <= times_; ++i) {
       if (i % 50 == 1) make_noise(20);
       once(i);
       if (i % 100 == 0) finish();
     }
     finish();
-    std::printf("%s: %u times, nothing wrong\n", name, kTimes);
+    std::printf("%s: %u times, nothing wrong\n", name, times_);
     std::fflush(stdout);
   }
 
@@ -174,19 +176,24 @@ class Patterns : TwoGpus {
     });
   }
 
+  const patterns::u32 times_;
   cudaEvent_t looked_ = nullptr;
   std::uint64_t seed_ = 0;
 };
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  const int times = argc > 1 ? std::atoi(argv[1]) : 1000;
+  if (times <= 0 || argc > 2) {
+    std::fprintf(stderr, "usage: device_patterns [TIMES]\n");
+    return 2;
+  }
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess || count < 2) {
     std::fprintf(stderr, "device_patterns: needs two GPUs\n");
     return 2;
   }
-  Patterns patterns;
-  patterns.all();
+  Patterns(static_cast<patterns::u32>(times)).all();
   return 0;
 }
