@@ -317,5 +317,8 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
     linkspan_test(seed_commands_simulated TIMEOUT 600 ENVIRONMENT ${simulated}
       COMMAND ${seed_commands} simulated --shim $<TARGET_FILE:driver_shim>
               --simple-write $<TARGET_FILE:simple_write_simulated> ${tcpx_there})
+    # Both take the port that the documents name.
+    set_tests_properties(${preset}.seed_commands_cpu ${preset}.seed_commands_simulated
+                         PROPERTIES RESOURCE_LOCK tcpx_port)
   endif()
 endif()
