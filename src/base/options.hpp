@@ -51,7 +51,7 @@ struct Options {
   std::optional<unsigned> copy_ctas;  ///< None: as many as the GPU has SMs.
   unsigned relay_gpus = 0;
   bool calibrate = false;
-  std::optional<Unpack> unpack;  ///< None: the transport chooses.
+  std::optional<Unpack> unpack;  ///< None: who unpacks chooses.
   std::size_t staging = std::size_t{64} << 20;
   Duration transfer_deadline = std::chrono::seconds(30);
   Duration connect_deadline = std::chrono::seconds(10);

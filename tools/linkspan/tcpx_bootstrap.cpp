@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 
 #include "control/store/tcp_socket.hpp"
 
@@ -32,7 +33,11 @@ Result<Bootstrap> Bootstrap::serve(unsigned port, const Handle& handle, base::De
                     "no client has come to port " + std::to_string(port));
     if (::poll(&ready, 1, deadline.left_ms()) <= 0) continue;
     base::Fd client(::accept4(listening->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (client.get() < 0) continue;  // it has gone again
+    if (!client.valid() && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED))
+      continue;  // it has gone again
+    if (!client.valid())
+      return Status(Code::system, Scope::process,
+                    "accept4: " + std::generic_category().message(errno));
     sockets::prepare(client);
     if (Status status = sockets::send_all(client, bytes_of(handle), deadline); !status.ok())
       return status;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <tuple>
 #include <type_traits>
 
 namespace linkspan::transport::nccl_net {
@@ -11,54 +12,23 @@ namespace {
 constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // a power of two that an int holds
 constexpr int kOldRequests = 8, kRequests = 32;
 
+/// By version, from abi::kOldest on.
 template <int V>
-struct TableOf;
-template <>
-struct TableOf<5> {
-  using Table = abi::TableV5;
-  using Properties = abi::PropertiesV5;
-};
-template <>
-struct TableOf<6> {
-  using Table = abi::TableV6;
-  using Properties = abi::PropertiesV5;
-};
-template <>
-struct TableOf<7> {
-  using Table = abi::TableV7;
-  using Properties = abi::PropertiesV7;
-};
-template <>
-struct TableOf<8> {
-  using Table = abi::TableV8;
-  using Properties = abi::PropertiesV8;
-};
-template <>
-struct TableOf<9> {
-  using Table = abi::TableV9;
-  using Properties = abi::PropertiesV9;
-};
-template <>
-struct TableOf<10> {
-  using Table = abi::TableV10;
-  using Properties = abi::PropertiesV9;
-};
-template <>
-struct TableOf<11> {
-  using Table = abi::TableV11;
-  using Properties = abi::PropertiesV11;
-};
-template <>
-struct TableOf<12> {
-  using Table = abi::TableV12;
-  using Properties = abi::PropertiesV12;
-};
+using TableOf =
+    std::tuple_element_t<V - abi::kOldest,
+                         std::tuple<abi::TableV5, abi::TableV6, abi::TableV7, abi::TableV8,
+                                    abi::TableV9, abi::TableV10, abi::TableV11, abi::TableV12>>;
+template <int V>
+using PropertiesOf = std::tuple_element_t<
+    V - abi::kOldest,
+    std::tuple<abi::PropertiesV5, abi::PropertiesV5, abi::PropertiesV7, abi::PropertiesV8,
+               abi::PropertiesV9, abi::PropertiesV9, abi::PropertiesV11, abi::PropertiesV12>>;
 
 std::string text_of(const char* text) { return text == nullptr ? "" : text; }
 
 template <int V>
 class NetOf final : public Net {
-  using Table = typename TableOf<V>::Table;
+  using Table = TableOf<V>;
 
  public:
   explicit NetOf(const Table* table) : table_(table) {}
@@ -88,7 +58,7 @@ class NetOf final : public Net {
   int devices(int& count) override { return table_->devices(&count); }
 
   int properties(int device, Properties& into) override {
-    typename TableOf<V>::Properties p;
+    PropertiesOf<V> p;
     std::memset(&p, 0, sizeof p);
     const int result = table_->get_properties(device, &p);
     if (result != abi::kSuccess) return result;
@@ -203,7 +173,7 @@ class NetOf final : public Net {
 
 template <int V>
 std::unique_ptr<Net> make(const void* table) {
-  const auto* const typed = static_cast<const typename TableOf<V>::Table*>(table);
+  const auto* const typed = static_cast<const TableOf<V>*>(table);
   return NetOf<V>::complete(*typed) ? std::make_unique<NetOf<V>>(typed) : nullptr;
 }
 
