@@ -99,6 +99,7 @@ add_dependencies(linkspan_unit ${nccl_net_plugins})  # loaded by name
 set_source_files_properties(tests/unit/unpack_kernel_test.cpp PROPERTIES
   COMPILE_OPTIONS -Wno-unknown-pragmas)  # a kernel's #pragma unroll
 linkspan_gtest(conformance tests/conformance cpu simulated SANITIZED_PARTS 3)
+add_dependencies(linkspan_conformance ${nccl_net_plugins})  # likewise
 linkspan_gtest(faults tests/faults cpu simulated SHIM)
 if(TARGET linkspan_faults)
   target_sources(linkspan_faults PRIVATE ${CMAKE_SOURCE_DIR}/tests/conformance/engine_fixture.cpp)

@@ -14,6 +14,14 @@ const std::vector<Subject>& all_subjects() {
       {"local_bounced", open_in_two_processes, local_exclusive, local_exclusive},
       {"local_bounced_gpu", open_in_two_processes, local_exclusive_device, local_exclusive_device},
       {"local_bounced_mixed", open_in_two_processes, local_exclusive_device, local_exclusive},
+      {"nccl_net_v7", open_in_two_processes, nccl_net_v7_host, nccl_net_v7_host},
+      {"nccl_net_v7_device", open_in_two_processes, nccl_net_v7_device, nccl_net_v7_device},
+      {"nccl_net_v7_mixed", open_in_two_processes, nccl_net_v7_host, nccl_net_v7_device},
+      {"nccl_net_newest", open_in_two_processes, nccl_net_newest_host, nccl_net_newest_host},
+      {"nccl_net_newest_device", open_in_two_processes, nccl_net_newest_device,
+       nccl_net_newest_device},
+      {"nccl_net_newest_mixed", open_in_two_processes, nccl_net_newest_device,
+       nccl_net_newest_host},
   };
   return kSubjects;
 }

@@ -19,4 +19,10 @@ Result<HereEnd::Parts> local_shared();
 Result<HereEnd::Parts> local_device();
 Result<HereEnd::Parts> local_pinned();
 
+// nccl_net.cpp: by tests/support/nccl_net_plugin, of version 7 (device type UNPACK) and the newest.
+Result<HereEnd::Parts> nccl_net_v7_host();
+Result<HereEnd::Parts> nccl_net_v7_device();
+Result<HereEnd::Parts> nccl_net_newest_host();
+Result<HereEnd::Parts> nccl_net_newest_device();
+
 }  // namespace linkspan::test

@@ -6,7 +6,10 @@
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstring>
 
@@ -242,6 +245,13 @@ std::optional<int> run_helper(int argc, char** argv) {
   Line line{base::Fd(kSocket)};
   found->second(line);
   return 0;
+}
+
+std::string file_beside_this_program(const std::string& name) {
+  std::array<char, 4096> path{};
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
+  const std::string self(path.data(), static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
+  return self.substr(0, self.rfind('/') + 1) + name;
 }
 
 }  // namespace linkspan::test

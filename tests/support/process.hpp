@@ -99,4 +99,7 @@ bool add_helper(const char* name, HelperMain main);
 /// For main(): the exit code when argv names a helper.
 std::optional<int> run_helper(int argc, char** argv);
 
+/// Such as a module that a test loads.
+std::string file_beside_this_program(const std::string& name);
+
 }  // namespace linkspan::test

@@ -24,6 +24,7 @@
 
 #include "base/clock.hpp"
 #include "tests/support/pattern.hpp"
+#include "tests/support/process.hpp"
 #include "tests/support/take.hpp"
 #include "transport/nccl_net/comm.hpp"
 
@@ -59,19 +60,12 @@ class Lines {
   std::string text_;
 };
 
-inline std::string file_beside_this_program(const std::string& name) {
-  std::array<char, 4096> path{};
-  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
-  const std::string self(path.data(), static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
-  return self.substr(0, self.rfind('/') + 1) + name;
-}
-
 /// Of a version from 4 to 12; 0: the module without a table.
 inline std::string plugin_file(int version) {
   const std::string suffix = version == 0   ? "-none"
                              : version == 7 ? ""
                                             : "-v" + std::to_string(version);
-  return file_beside_this_program("libnccl-net-linkspan-test" + suffix + ".so");
+  return test::file_beside_this_program("libnccl-net-linkspan-test" + suffix + ".so");
 }
 
 /// Both ends of a way. The Listener may go.

@@ -62,9 +62,6 @@ Status TcpxMemory::put(const std::vector<unsigned char>& from) const {
 Status TcpxMemory::get(std::vector<unsigned char>& into) const {
   return copy(number(into.data()), at_, into.size());
 }
-Status TcpxMemory::read(const void* from, void* into, std::uint64_t bytes) const {
-  return copy(number(into), number(from), bytes);
-}
 Status TcpxMemory::fill(unsigned char value) const {
   return put(std::vector<unsigned char>(bytes_, value));
 }

@@ -37,8 +37,6 @@ class TcpxMemory {
   Status put(const std::vector<unsigned char>& from) const;
   Status get(std::vector<unsigned char>& into) const;
   Status fill(unsigned char value) const;
-  /// From anywhere in the GPU's memory.
-  Status read(const void* from, void* into, std::uint64_t bytes) const;
 
  private:
   TcpxMemory() = default;

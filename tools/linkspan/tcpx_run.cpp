@@ -12,6 +12,7 @@
 #include "tools/linkspan/tcpx_bootstrap.hpp"
 #include "tools/linkspan/tcpx_memory.hpp"
 #include "transport/nccl_net/choice.hpp"
+#include "transport/nccl_net/tcpx/pool.hpp"
 #include "transport/nccl_net/tcpx/unpack.hpp"
 
 namespace linkspan::tool {
@@ -186,19 +187,12 @@ class Run {
 
   /// What an unpack reads: once a connection, since neither moves.
   Status find_pool(const ReceiveComm& comm) {
-    const abi::DeviceHandle* const kernels = comm.kernels();
-    if (kernels == nullptr || kernels->handle == nullptr || kernels->size < sizeof state_)
-      return {Code::corrupt, Scope::transport,
-              plugin_->name() + " unpacks and shows no state for it"};
     if (!memory_->on_gpu())
       return {Code::unsupported, Scope::transport,
               plugin_->name() + " receives into a pool of GPU memory: the unpack needs that GPU"};
-    if (Status status = memory_->read(kernels->handle, &state_, sizeof state_); !status.ok())
-      return status;
-    auto pool = memory_->topology()->query(state_.bounce);
+    auto pool = tcpx::find_pool(*memory_->topology(), *memory_->device(), comm.kernels());
     if (!pool.ok()) return pool.status();
-    const auto bounce = reinterpret_cast<std::uintptr_t>(state_.bounce);
-    pool_bytes_ = pool->base + pool->bytes - bounce;
+    pool_ = *pool;
     auto options = base::Options::from_environment();
     if (!options.ok()) return options.status();
     auto way = tcpx::choose_unpack(plan_.unpack, *options, base::Unpack::d2d);
@@ -211,8 +205,8 @@ class Run {
 
   Status unpack(std::size_t receive, std::uint64_t at, std::uint64_t bytes) {
     auto block =
-        tcpx::DescriptorBlock::of_slot(*state_.meta, receive % tcpx::kMetaSlots,
-                                       {.pool_bytes = pool_bytes_, .receive_bytes = bytes});
+        tcpx::DescriptorBlock::of_slot(*pool_.meta, receive % tcpx::kMetaSlots,
+                                       {.pool_bytes = pool_.bytes, .receive_bytes = bytes});
     if (!block.ok()) return block.status();
     figures_.fragments += block->fragments();
     if (plan_.bytes == 0) {
@@ -225,9 +219,8 @@ class Run {
       say_(std::string("Launching device unpack (") + words_of(unpacker_->way()) +
            "), total_bytes=" + std::to_string(block->bytes()));
     }
-    const tcpx::UnpackRequest request{.block = &*block,
-                                      .bounce = reinterpret_cast<std::uintptr_t>(state_.bounce),
-                                      .destination = memory_->address() + at};
+    const tcpx::UnpackRequest request{
+        .block = &*block, .bounce = pool_.bounce, .destination = memory_->address() + at};
     auto ticket = unpacker_->begin({&request, 1});
     if (!ticket.ok()) return ticket.status();
     std::optional<Status> end;
@@ -351,9 +344,9 @@ class Run {
   std::unique_ptr<TcpxMemory> memory_;  // outlives the comm and the unpacker
   std::unique_ptr<tcpx::Unpacker> unpacker_;
   std::optional<Bootstrap> bootstrap_;
-  std::uint64_t piece_ = 0, pool_bytes_ = 0;
+  std::uint64_t piece_ = 0;
   std::size_t received_ = 0;  // of the comm, by which a receive finds its slot
-  tcpx::DeviceState state_{};
+  tcpx::Pool pool_;
   TcpxFigures figures_;
 };
 

@@ -96,6 +96,10 @@ Result<Opened> open_first(const std::vector<std::string>& files) {
 
 }  // namespace
 
+std::string name_of(const Plugin& plugin) {
+  return plugin.name() + " v" + std::to_string(plugin.version());
+}
+
 std::string name_of_result(int result) {
   constexpr const char* kNames[] = {
       "ncclSuccess",         "ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError",

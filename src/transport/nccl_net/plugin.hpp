@@ -68,6 +68,9 @@ class Plugin {
   bool started_ = false;
 };
 
+/// "Ethernet v8".
+std::string name_of(const Plugin& plugin);
+
 /// "ncclSystemError" and so on; the number, where it has no name.
 std::string name_of_result(int result);
 

@@ -1,0 +1,315 @@
+#include "transport/nccl_net/endpoint.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/schema/nccl_net_generated.h"
+
+namespace linkspan::transport::nccl_net {
+namespace {
+
+using namespace std::chrono_literals;
+using schema::vector_of;
+
+constexpr const char* kPath = "nccl_net";
+constexpr Duration kConnect = 10s;    // of a flow, from its first use
+constexpr Duration kLook = 20us;      // at orders that the thread works on
+constexpr Duration kLookAgain = 1ms;  // at what waits for the peer
+
+}  // namespace
+
+NcclNetEndpoint::NcclNetEndpoint(NcclNetTransport& transport, const Address& peer, Channel& channel,
+                                 base::Deadline)
+    : transport_(transport),
+      peer_(peer),
+      channel_(channel),
+      most_(std::min(transport.most(), peer.most)) {}
+
+NcclNetEndpoint::~NcclNetEndpoint() {
+  const Status over(Code::canceled, Scope::peer, "the endpoint has ended");
+  for (auto& [id, known] : receives_) known.flow->end(over);
+  for (auto& [id, known] : sends_) known.flow->end(over);
+  transport_.thread().wake();
+}
+
+Status NcclNetEndpoint::ready() const {
+  if (closed_) return {Code::canceled, Scope::peer, "the endpoint is closed"};
+  if (gone_)
+    return {Code::disconnected, Scope::peer,
+            "peer " + std::string(channel_.peer_name()) + " is gone"};
+  return {};
+}
+
+Status NcclNetEndpoint::post(const Batch& batch) {
+  if (Status status = ready(); !status.ok()) return status;
+  if (batch.streams.after != nullptr)
+    return {Code::unsupported, Scope::request, "no GPU of this process copies it"};
+  if (const auto* pages = std::get_if<Pages>(&batch.shape);
+      pages != nullptr && pages->indices_on_gpu)
+    return {Code::unsupported, Scope::request,
+            "a network plugin reads no page indices on a GPU: copy them to host memory"};
+  const auto& remote = static_cast<const NetMapping&>(*batch.remote);
+  if (remote.key().id.incarnation != peer_.incarnation)
+    return {Code::invalid_argument, Scope::request, "the remote region is another peer's"};
+  const Permissions permits = remote.permissions();
+  if (!(batch.op == Op::write ? permits.write : permits.read))
+    return {Code::permission_denied, Scope::request,
+            std::string("the peer does not permit to ") +
+                (batch.op == Op::write ? "write to" : "read from") + " this region"};
+  auto asked = batch.checked ? Result<Checked>(taken(batch.shape))
+                             : checked(batch.shape, batch.local->bytes(), batch.remote->bytes(),
+                                       transport_.capabilities());
+  if (!asked.ok()) return asked.status();
+  if (!remote.alive())
+    return {Code::unreachable, Scope::request, "the peer has deregistered the region"};
+  if (ours_.size() >= transport_.capabilities().max_inflight) return Status::no_resource();
+  Slot slot;
+  slot.use = transport_.use(batch.local->facts().id.serial);
+  if (slot.use.memory() == nullptr || slot.use.memory()->region != batch.local)
+    return {Code::invalid_argument, Scope::request, "the local region is not registered here"};
+  slot.id = ++last_id_;
+  slot.cookie = batch.cookie;
+  slot.op = batch.op;
+  slot.remote = &remote;
+  if (batch.way != nullptr) *batch.way = {.path = kPath, .by_peer = false};
+  if (asked->size.blocks == 0) {
+    slot.heard = true;  // there is nothing to ask
+    ours_.push_back(std::move(slot));
+    return {};
+  }
+  if (asked->pages != nullptr) asked->made = blocks_of(*asked->pages);
+  std::vector<schema::WireSpan> spans;
+  spans.reserve(asked->blocks().size());
+  slot.spans.reserve(asked->blocks().size());
+  for (const Block& b : asked->blocks()) {
+    spans.emplace_back(b.remote_offset, b.bytes);
+    slot.spans.push_back({b.local_offset, b.bytes});
+  }
+  transport_.count(spans.size());
+  const Published& local = *slot.use.memory();
+  std::uint32_t flow = 0;
+  if (slot.op == Op::read) {
+    auto found = receive_flow(local.device, remote.key().gpu);
+    if (!found.ok()) return found.status();
+    flow = (*found)->first;
+    slot.order = order_of(slot);
+    slot.spans.clear();
+    (*found)->second.flow->add(slot.order);
+    transport_.thread().wake();
+  }
+  flatbuffers::FlatBufferBuilder out;
+  const auto token = vector_of(out, remote.key().token);
+  const auto gpu = vector_of(out, local.key.gpu);
+  const auto list = out.CreateVectorOfStructs(spans);
+  const std::uint64_t serial = remote.key().id.serial;
+  if (slot.op == Op::write)
+    out.Finish(schema::CreateNetWrite(out, slot.id, serial, token, gpu, list));
+  else
+    out.Finish(schema::CreateNetRead(out, slot.id, serial, token, flow, list));
+  say(slot.op == Op::write ? Message::write : Message::read, out);
+  ours_.push_back(std::move(slot));
+  return {};
+}
+
+/// The messages of its spans.
+std::shared_ptr<Order> NcclNetEndpoint::order_of(const Slot& slot) const {
+  const std::shared_ptr<Published> memory = slot.use.memory();
+  std::vector<Order::Piece> pieces;
+  for (const Span& span : slot.spans)
+    for (std::uint64_t done = 0; done < span.bytes; done += most_)
+      pieces.push_back({.address = (memory ? memory->address : 0) + span.offset + done,
+                        .bytes = std::min(most_, span.bytes - done)});
+  // Shared: with the flow.
+  return std::make_shared<Order>(memory, std::move(pieces));
+}
+
+base::Deadline NcclNetEndpoint::connect_by() {
+  return base::Deadline::after(base::Clock::steady(), kConnect);
+}
+
+Result<NcclNetEndpoint::Receives::iterator> NcclNetEndpoint::receive_flow(const cuda::Device* ours,
+                                                                          const GpuUuid& theirs) {
+  for (auto known = receives_.begin(); known != receives_.end(); ++known)
+    if (known->second.flow->device() == ours && known->second.theirs == theirs &&
+        !known->second.heard && !known->second.told)
+      return known;
+  if (receives_.size() >= kMostFlows)
+    return Status(Code::no_resource, Scope::peer,
+                  std::to_string(kMostFlows) + " flows from one peer, broken ones too");
+  const NcclNetOptions& options = transport_.options();
+  // Shared: with the thread.
+  auto flow = std::make_shared<ReceiveFlow>(
+      options.plugin, ours, connect_by(),
+      ReceiveFlow::Unpacking{options.topology, options.unpack, options.copy_ctas});
+  if (Status status = transport_.thread().add(flow); !status.ok()) return status;
+  const std::uint32_t number = ++last_flow_;
+  flatbuffers::FlatBufferBuilder out;
+  const auto gpu = vector_of(out, theirs);
+  out.Finish(schema::CreateNetOpen(out, number, gpu));
+  say(Message::open, out);
+  return receives_.emplace(number, Known<ReceiveFlow>{.flow = std::move(flow), .theirs = theirs})
+      .first;
+}
+
+void NcclNetEndpoint::cancel(std::uint64_t cookie) {
+  for (Slot& slot : ours_) {
+    if (slot.cookie != cookie || std::exchange(slot.canceled, true)) continue;
+    if (slot.op == Op::write) {
+      if (slot.order != nullptr) slot.order->hollow = true;  // else when it is clear
+      continue;
+    }
+    flatbuffers::FlatBufferBuilder out;
+    out.Finish(schema::CreateNetCancel(out, slot.id));
+    say(Message::cancel, out);
+  }
+}
+
+std::size_t NcclNetEndpoint::progress(CompletionSink& sink) {
+  look_at_flows();
+  for (auto slot = theirs_.begin(); slot != theirs_.end();) {
+    if (slot->order != nullptr && !slot->order->ended.load(std::memory_order_acquire)) {
+      ++slot;
+      continue;
+    }
+    tell_end(*slot);
+    slot = theirs_.erase(slot);
+  }
+  flush();
+  std::size_t completed = 0;
+  for (auto slot = ours_.begin(); slot != ours_.end();) {
+    if (!is_over(*slot)) {
+      ++slot;
+      continue;
+    }
+    Completion completion{slot->cookie, end_of(*slot)};
+    slot = ours_.erase(slot);  // its use too, before its owner hears that it is quiet
+    sink.complete(std::move(completion));
+    ++completed;
+  }
+  return completed;
+}
+
+bool NcclNetEndpoint::is_over(const Slot& slot) const {
+  if (slot.order != nullptr && !slot.order->ended.load(std::memory_order_acquire)) return false;
+  return slot.heard || gone_;
+}
+
+Status NcclNetEndpoint::end_of(const Slot& slot) const {
+  if (gone_ && !slot.heard)
+    return {Code::disconnected, Scope::peer,
+            "peer " + std::string(channel_.peer_name()) + " is gone"};
+  Status here = slot.order != nullptr ? slot.order->status : Status();
+  if (slot.canceled && (here.code() == Code::canceled || slot.end.code() == Code::canceled))
+    return {Code::canceled, Scope::request, "canceled"};
+  // Of two the one that is a cause: who got no more of it was told so by the other.
+  if (!slot.end.ok() && (here.ok() || here.code() == Code::canceled)) return slot.end;
+  return here;
+}
+
+void NcclNetEndpoint::tell_end(const Slot& slot) {
+  const Status& end = slot.order != nullptr && slot.end.ok() ? slot.order->status : slot.end;
+  flatbuffers::FlatBufferBuilder out;
+  const auto what = out.CreateString(end.what().substr(0, 512));
+  out.Finish(schema::CreateNetEnded(out, slot.id, static_cast<std::uint8_t>(end.code()), what));
+  say(Message::ended, out);
+}
+
+/// What the thread has made of them, for the peer; and those of which both know that they are
+/// broken go.
+void NcclNetEndpoint::look_at_flows() {
+  const auto tell = [this](std::uint32_t number, auto& known, bool by_receiver) {
+    const auto broken = known.flow->broken();
+    if (!broken || std::exchange(known.told, true)) return;
+    flatbuffers::FlatBufferBuilder out;
+    const auto what = out.CreateString(broken->what().substr(0, 512));
+    out.Finish(schema::CreateNetBroken(out, number, by_receiver,
+                                       static_cast<std::uint8_t>(broken->code()), what));
+    say(Message::broken, out);
+  };
+  const auto is_over = [](const auto& known) { return known.second.told && known.second.heard; };
+  for (auto& [number, known] : receives_) {
+    tell(number, known, true);
+    const auto handle = known.announced ? std::nullopt : known.flow->handle();
+    if (!handle) continue;
+    known.announced = true;
+    flatbuffers::FlatBufferBuilder out;
+    const auto bytes = vector_of(out, *handle);
+    out.Finish(schema::CreateNetListening(out, number, bytes));
+    say(Message::listening, out);
+  }
+  for (auto& [number, known] : sends_) tell(number, known, false);
+  std::erase_if(receives_, is_over);
+  std::erase_if(sends_, is_over);
+}
+
+void NcclNetEndpoint::say(Message message, const flatbuffers::FlatBufferBuilder& out) {
+  if (gone_) return;
+  outbox_.push_back({message, finished(out)});
+  flush();
+}
+
+void NcclNetEndpoint::flush() {
+  while (!outbox_.empty()) {
+    const Saying& next = outbox_.front();
+    const Status status = channel_.send(static_cast<std::uint16_t>(next.message), next.bytes, {});
+    if (status.code() == Code::no_resource) return;
+    outbox_.pop_front();  // or the peer is lost, and gone() comes
+  }
+}
+
+NextLook NcclNetEndpoint::next_look() const {
+  const auto working = [](const Slot& slot) { return slot.order != nullptr && !slot.order->ended; };
+  const bool for_peer = !theirs_.empty();
+  const bool orders = for_peer || std::any_of(ours_.begin(), ours_.end(), working);
+  const base::Time now = base::Clock::steady().now();
+  for (const Slot& slot : ours_)
+    if (is_over(slot)) return {.when = NextLook::When::now, .for_peer = for_peer};
+  if (orders) return {.when = NextLook::When::at, .at = now + kLook, .for_peer = for_peer};
+  const auto unsaid = [](const auto& known) {
+    return !known.second.announced || known.second.flow->broken().has_value();
+  };
+  if (!outbox_.empty() || std::any_of(receives_.begin(), receives_.end(), unsaid))
+    return {.when = NextLook::When::at, .at = now + kLookAgain};
+  return {};
+}
+
+Explanation NcclNetEndpoint::explain(Op, const memory::Region&, const Mapping&, Shape) const {
+  const Plugin& plugin = *transport_.options().plugin;
+  return {.path = kPath,
+          .executor = "both",
+          .reason = "network plugin " + name_of(plugin) + ", device " + transport_.device().name +
+                    ", messages of at most " + std::to_string(most_) + " bytes",
+          .expected_gbps = 0,
+          .refused = {}};
+}
+
+std::string NcclNetEndpoint::outlook() const {
+  return "network plugin " + name_of(*transport_.options().plugin) + " here, " + peer_.plugin +
+         " there" +
+         (transport_.capabilities().local_kinds.contains(MemoryKind::device)
+              ? ""
+              : "; host memory only");
+}
+
+void NcclNetEndpoint::close() {
+  closed_ = true;
+  for (const Slot& slot : ours_) cancel(slot.cookie);
+}
+
+void NcclNetEndpoint::peer_gone() {
+  gone_ = true;
+  outbox_.clear();
+  const Status why(Code::disconnected, Scope::peer,
+                   "peer " + std::string(channel_.peer_name()) + " is gone");
+  for (auto& [id, known] : receives_) {
+    known.flow->end(why);
+    known.heard = known.announced = true;
+  }
+  for (auto& [id, known] : sends_) {
+    known.flow->end(why);
+    known.heard = true;
+  }
+  transport_.thread().wake();
+}
+
+}  // namespace linkspan::transport::nccl_net

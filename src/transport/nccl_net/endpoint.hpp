@@ -1,0 +1,121 @@
+// transport/nccl_net/endpoint.hpp - one peer behind a network plugin: writes and reads out of
+// messages that are sent and received in order.
+//
+// On the path of a byte: post() checks and asks the peer by the Channel. Of a write: the peer
+// checks, orders the receives in one of its flows and answers `clear`; then this side orders the
+// sends. Of a read: this side orders the receives and asks, the peer orders the sends. So the
+// receives of a flow stand in the order in which the peer hears of them, and the sends follow it.
+// Either ends with the peer's `ended`, which says how it went there: its memory is quiet then.
+// Threads: under the Worker's lock. The flows are the transport's thread's.
+// Invariants: a batch ends when its order has ended and the peer has said so or is gone; who
+// cancels or refuses sends empty messages, so each receive gets its send.
+#pragma once
+
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "transport/batch.hpp"
+#include "transport/nccl_net/nccl_net_transport.hpp"
+#include "transport/nccl_net/wire.hpp"
+
+namespace linkspan::transport::nccl_net {
+
+class NcclNetEndpoint final : public Endpoint {
+ public:
+  NcclNetEndpoint(NcclNetTransport& transport, const Address& peer, Channel& channel,
+                  base::Deadline deadline);
+  NcclNetEndpoint(const NcclNetEndpoint&) = delete;
+  NcclNetEndpoint& operator=(const NcclNetEndpoint&) = delete;
+  ~NcclNetEndpoint() override;
+
+  Status post(const Batch& batch) override;
+  void cancel(std::uint64_t cookie) override;
+  std::size_t progress(CompletionSink& sink) override;
+  NextLook next_look() const override;
+  Explanation explain(Op op, const memory::Region& local, const Mapping& remote,
+                      Shape shape) const override;
+  std::string outlook() const override;
+  Status on_message(std::uint16_t op, std::span<const std::byte> bytes,
+                    std::span<base::Fd> fds) override;
+  void close() override;
+  void peer_gone() override;
+
+ private:
+  /// Flows of an Endpoint at once, one way: two GPUs of eight each, and their hosts, need 81.
+  static constexpr std::size_t kMostFlows = 128;
+
+  struct Span {
+    std::uint64_t offset = 0, bytes = 0;
+  };
+  using Spans = std::vector<Span>;
+
+  /// Of ours, or for the peer.
+  struct Slot {
+    std::uint64_t id = 0;  // the asker's
+    std::uint64_t cookie = 0;
+    Op op = Op::write;  // the asker's
+    Use use;
+    Spans spans;  // of the memory here; until they are ordered
+    const NetMapping* remote = nullptr;
+    std::shared_ptr<Order> order;  // also the flow's; null: not yet, or refused
+    bool canceled = false, heard = false;
+    Status end;  // for the peer: as it was refused; ours: what it has answered
+  };
+  /// One way.
+  template <class Kind>
+  struct Known {
+    std::shared_ptr<Kind> flow;  // also the thread's
+    GpuUuid theirs{};
+    bool announced = false;            // of those that we opened: its handle
+    bool told = false, heard = false;  // that it is broken
+  };
+  using Receives = std::map<std::uint32_t, Known<ReceiveFlow>>;  // by our numbers
+  using Sends = std::map<std::uint32_t, Known<SendFlow>>;        // by the peer's
+
+  Status ready() const;
+  std::shared_ptr<Order> order_of(const Slot& slot) const;
+  Result<Receives::iterator> receive_flow(const cuda::Device* ours, const GpuUuid& theirs);
+  static base::Deadline connect_by();  // of a flow that begins now
+  void say(Message message, const flatbuffers::FlatBufferBuilder& out);
+  void flush();
+  void look_at_flows();
+  bool is_over(const Slot& slot) const;
+  Status end_of(const Slot& slot) const;
+  void tell_end(const Slot& slot);
+  Slot* find(std::list<Slot>& slots, std::uint64_t id);
+
+  // endpoint_messages.cpp
+  Status on_open(std::span<const std::byte> bytes);
+  Status on_listening(std::span<const std::byte> bytes);
+  Status on_broken(std::span<const std::byte> bytes);
+  Status on_write(std::span<const std::byte> bytes);
+  Status on_clear(std::span<const std::byte> bytes);
+  Status on_read(std::span<const std::byte> bytes);
+  Status on_cancel(std::span<const std::byte> bytes);
+  Status on_ended(std::span<const std::byte> bytes);
+  template <class Wire>
+  Result<Slot> asked(const Wire& wire, Op op);
+
+  NcclNetTransport& transport_;
+  const Address peer_;
+  Channel& channel_;
+  const std::uint64_t most_;  // bytes of a message
+  bool closed_ = false, gone_ = false;
+  std::uint64_t last_id_ = 0;
+  std::uint32_t last_flow_ = 0;
+  std::list<Slot> ours_, theirs_;
+  Receives receives_;
+  Sends sends_;
+  struct Saying {
+    Message message;
+    std::vector<std::byte> bytes;
+  };
+  std::deque<Saying> outbox_;
+};
+
+}  // namespace linkspan::transport::nccl_net

@@ -1,0 +1,204 @@
+// transport/nccl_net/flow.hpp - messages one way between the memories of two processes: one comm of
+// the plugin's, made and driven by the transport's thread.
+//
+// The Endpoint orders, under the Worker's lock; the thread turns. Orders run one behind the other,
+// and what the n-th receive takes the n-th send brings: so a sender that has nothing to bring, or
+// may not, sends its messages empty. Who breaks a flow ends all of its orders.
+// Threads: add(), end(), broken(), handle() any thread; turn(), give_back() and idle() the
+// transport's.
+// Invariants: an Order ends once, when nothing of this side touches its memory for it any more; the
+// memory's registrations end before the comm; a broken flow has no comm and no orders.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/mutex.hpp"
+#include "base/options.hpp"
+#include "cuda/topology.hpp"
+#include "transport/nccl_net/comm.hpp"
+#include "transport/nccl_net/key.hpp"
+#include "transport/nccl_net/tcpx/pool.hpp"
+#include "transport/nccl_net/tcpx/unpack.hpp"
+
+namespace linkspan::transport::nccl_net {
+
+/// One published region.
+/// Threads: the counts any thread; the rest is immutable.
+struct Published {
+  Key key;
+  std::uint64_t address = 0;
+  const memory::Region* region = nullptr;       ///< Its owner's: a name, not to be followed.
+  const cuda::Device* device = nullptr;         ///< Null: host memory.
+  std::atomic<std::uint32_t> uses{0};           ///< By batches, ours and peers'.
+  std::atomic<std::uint32_t> registrations{0};  ///< With comms.
+  std::atomic<bool> retracted{false};           ///< Flows give their registrations back.
+};
+
+/// Messages of one batch, one behind the other.
+struct Order {
+  struct Piece {
+    std::uint64_t address = 0, bytes = 0;
+  };
+
+  const std::shared_ptr<Published> memory;  ///< Also the batch's. Null: a send of empty messages.
+  const std::vector<Piece> pieces;
+  std::atomic<bool> hollow{false};  ///< Of a send: what was not begun yet goes empty.
+  std::atomic<bool> ended{false};
+  Status status{};  ///< Once it has ended. canceled: the sender has sent some of them empty.
+
+  // The thread's.
+  std::size_t begun = 0, arrived = 0, done = 0;
+};
+
+class Flow {
+ public:
+  Flow(std::shared_ptr<Plugin> plugin, const cuda::Device* device, base::Deadline connect_by)
+      : plugin_(std::move(plugin)), device_(device), connect_by_(connect_by) {}
+  Flow(const Flow&) = delete;
+  Flow& operator=(const Flow&) = delete;
+  virtual ~Flow() = default;  ///< Broken.
+
+  // Whoever calls these wakes the thread.
+  /// Behind those before. To a flow that is broken: it ends.
+  void add(std::shared_ptr<Order> order) LINKSPAN_EXCLUDES(mutex_);
+  /// Breaks it, unless it is broken.
+  void end(const Status& why) LINKSPAN_EXCLUDES(mutex_);
+
+  /// Why it carries nothing any more.
+  std::optional<Status> broken() const LINKSPAN_EXCLUDES(mutex_);
+
+  /// True: something has moved.
+  bool turn() LINKSPAN_EXCLUDES(mutex_);
+  /// Registrations of regions that were retracted.
+  void give_back();
+  /// Until something is added or it is ended.
+  bool idle() const { return ready() && orders_.empty() && good(); }
+
+  const cuda::Device* device() const noexcept { return device_; }
+
+ protected:
+  static constexpr int kTag = 0;
+
+  void fail(const Status& why) {
+    if (failed_.ok()) failed_ = why;
+  }
+  bool good() const noexcept { return failed_.ok(); }
+  virtual bool ready() const = 0;     ///< Has its comm.
+  virtual bool step() = 0;            ///< What turn() does of a good one.
+  virtual bool may_close() = 0;       ///< No GPU works for it any more.
+  virtual void close() = 0;           ///< Its comm.
+  virtual Comm* comm() noexcept = 0;  ///< Null: none yet.
+
+  /// Where messages of this memory go from or to. Null: fail() was called.
+  const Comm::Registration* registration(const std::shared_ptr<Published>& memory);
+  /// The oldest order is done.
+  void pop_order();
+
+  const std::shared_ptr<Plugin> plugin_;  // also the transport's and other flows'
+  const cuda::Device* const device_;      // null: host memory
+  const base::Deadline connect_by_;
+  std::deque<std::shared_ptr<Order>> orders_;  // also the Endpoint's
+  std::size_t next_ = 0;                       // of them: those before have begun
+  mutable base::Mutex mutex_;                  // of what the thread and the Endpoint share
+
+ private:
+  bool take_orders() LINKSPAN_EXCLUDES(mutex_);
+  void enter(std::optional<cuda::DeviceScope>& scope);
+  bool wind_up() LINKSPAN_EXCLUDES(mutex_);
+
+  std::vector<std::shared_ptr<Order>> incoming_ LINKSPAN_GUARDED_BY(mutex_);
+  Status ending_ LINKSPAN_GUARDED_BY(mutex_);
+  std::optional<Status> broken_ LINKSPAN_GUARDED_BY(mutex_);
+
+  Status failed_;
+  struct Kept {
+    std::shared_ptr<Published> memory;  // also the transport's
+    std::unique_ptr<Comm::Registration> registration;
+  };
+  std::map<const Published*, Kept> kept_;
+};
+
+/// To a peer that has opened the flow.
+class SendFlow final : public Flow {
+ public:
+  using Flow::Flow;
+  /// Of the peer's listener; once.
+  void set_handle(const Handle& handle) LINKSPAN_EXCLUDES(mutex_);
+
+ private:
+  bool ready() const override { return comm_ != nullptr; }
+  bool step() override;
+  bool may_close() override { return true; }
+  void close() override;
+  Comm* comm() noexcept override { return comm_.get(); }
+  bool connect() LINKSPAN_EXCLUDES(mutex_);
+  bool begin();
+  bool look();
+
+  std::optional<Handle> handle_ LINKSPAN_GUARDED_BY(mutex_);
+  std::unique_ptr<Connector> connector_;
+  std::unique_ptr<SendComm> comm_;
+  std::array<std::byte, 64> nothing_{};
+  std::unique_ptr<Comm::Registration> of_nothing_;
+};
+
+/// Opened by this side.
+class ReceiveFlow final : public Flow {
+ public:
+  /// `unpack`: none: by a kernel, else by copies.
+  struct Unpacking {
+    const cuda::Topology* topology = nullptr;
+    std::optional<base::Unpack> way{};
+    std::optional<unsigned> ctas{};
+  };
+  ReceiveFlow(std::shared_ptr<Plugin> plugin, const cuda::Device* device, base::Deadline connect_by,
+              const Unpacking& unpacking)
+      : Flow(std::move(plugin), device, connect_by), unpacking_(unpacking) {}
+
+  /// Once it listens.
+  std::optional<Handle> handle() const LINKSPAN_EXCLUDES(mutex_);
+
+ private:
+  /// A receive that is done, of the oldest order that has not all of them.
+  struct Arrival {
+    Done done;
+    Order::Piece piece;
+    std::size_t number = 0;             // of the comm's receives
+    tcpx::Unpacker::Ticket ticket = 0;  // of the unpack that it is in
+    bool flushing = false, in_place = false;
+    void* flush = nullptr;  // the plugin's request
+  };
+
+  bool ready() const override { return comm_ != nullptr; }
+  bool step() override;
+  bool may_close() override;
+  void close() override;
+  Comm* comm() noexcept override { return comm_.get(); }
+  bool accept() LINKSPAN_EXCLUDES(mutex_);
+  Status make_unpacker();
+  bool begin();
+  bool look();
+  bool land();
+  bool put_in_place(Arrival& arrival);
+  void unpack();
+  void poll();
+
+  const Unpacking unpacking_;
+  std::optional<Handle> handle_ LINKSPAN_GUARDED_BY(mutex_);
+  std::unique_ptr<Listener> listener_;
+  std::unique_ptr<ReceiveComm> comm_;
+  std::size_t arriving_ = 0;  // of the orders: those before have arrived
+  std::size_t received_ = 0;  // of the comm
+  std::deque<Arrival> arrivals_;
+  tcpx::Pool pool_;
+  std::unique_ptr<tcpx::Unpacker> unpacker_;     // null: nothing is to be unpacked
+  std::vector<tcpx::Unpacker::Ticket> tickets_;  // in flight
+};
+
+}  // namespace linkspan::transport::nccl_net

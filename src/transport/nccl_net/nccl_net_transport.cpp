@@ -1,0 +1,133 @@
+#include "transport/nccl_net/nccl_net_transport.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/process.hpp"
+#include "transport/nccl_net/endpoint.hpp"
+
+namespace linkspan::transport::nccl_net {
+namespace {
+
+/// Large enough that a message costs nothing beside its bytes, small enough that several are under
+/// way; GPUDirect-TCPX takes no larger ones.
+constexpr std::uint64_t kMostMessage = std::uint64_t{4} << 20;
+constexpr std::uint64_t kUnpackAlignment = 4096;
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> NcclNetTransport::create(NcclNetOptions options) {
+  if (options.plugin->devices().empty())
+    return Status(Code::not_found, Scope::transport,
+                  "network plugin " + options.plugin->name() + " has no device on this machine");
+  return std::unique_ptr<Transport>(new NcclNetTransport(std::move(options)));
+}
+
+NcclNetTransport::NcclNetTransport(NcclNetOptions options)
+    : options_(std::move(options)),
+      capabilities_{.local_kinds = {MemoryKind::host, MemoryKind::pinned, MemoryKind::shared},
+                    .initiator_reads = true,
+                    .orders_streams = false,
+                    .gpu_indices = false,
+                    .leaves_host = true,
+                    .max_batch_bytes = std::uint64_t{64} << 20,
+                    .max_batch_blocks = 4096,  // a message of the Channel has room for 65536
+                    .max_batch_pages = 4096,
+                    .max_inflight = 64},
+      most_(std::min<std::uint64_t>(device().max_bytes, kMostMessage)) {
+  if (options_.topology != nullptr && device().takes(abi::kCuda))
+    capabilities_.local_kinds = {MemoryKind::host, MemoryKind::pinned, MemoryKind::shared,
+                                 MemoryKind::device};
+}
+
+Result<memory::PublishedKey> NcclNetTransport::publish(const memory::Region& region) {
+  const memory::Region::Facts& facts = region.facts();
+  if (!capabilities_.local_kinds.contains(facts.kind))
+    return Status(Code::unsupported, Scope::request,
+                  "network plugin " + options_.plugin->name() + " takes no " +
+                      std::string(name_of(facts.kind)) + " memory");
+  auto published = std::make_shared<Published>();
+  published->key = {.id = facts.id,
+                    .kind = facts.kind,
+                    .peers = facts.peers,
+                    .bytes = facts.bytes,
+                    .gpu = facts.gpu};
+  published->address = facts.address;
+  published->region = &region;
+  if (facts.kind == MemoryKind::device) {
+    if (device().device_type == abi::kDeviceUnpack && facts.address % kUnpackAlignment != 0)
+      return Status(Code::invalid_argument, Scope::request,
+                    "GPU memory for network plugin " + options_.plugin->name() +
+                        " has to begin at a multiple of 4096 bytes: allocate 4096 more and "
+                        "register from there");
+    auto device = options_.topology->activate(facts.gpu);
+    if (!device.ok()) return device.status();
+    published->device = *device;
+  } else {
+    published->key.gpu = {};  // pinned memory is for one and lies on none
+  }
+  if (Status status = base::random_bytes(published->key.token); !status.ok()) return status;
+  memory::PublishedKey key;
+  key.bytes = encode(published->key);
+  key.bearer = true;
+  const base::MutexLock lock(mutex_);
+  published_[facts.id.serial] = std::move(published);
+  return key;
+}
+
+Status NcclNetTransport::retract(const memory::Region& region, bool) {
+  const std::uint64_t serial = region.facts().id.serial;
+  const base::MutexLock lock(mutex_);
+  const auto found = published_.find(serial);
+  if (found == published_.end())
+    return {Code::not_found, Scope::request, "the region is not published"};
+  Published& published = *found->second;
+  published.retracted = true;
+  if (published.uses != 0) return {Code::busy, Scope::request, "a transfer still uses the region"};
+  if (published.registrations != 0) {
+    thread_.give_back();
+    return {Code::busy, Scope::request, "the network plugin has not given the memory back yet"};
+  }
+  published_.erase(found);
+  return {};
+}
+
+Use NcclNetTransport::use(std::uint64_t serial) {
+  const base::MutexLock lock(mutex_);
+  const auto found = published_.find(serial);
+  if (found == published_.end() || found->second->retracted) return {};
+  return Use(found->second);
+}
+
+Result<std::unique_ptr<Mapping>> NcclNetTransport::import_key(RemoteKey key,
+                                                              base::Deadline deadline) {
+  auto decoded = decode_key(key.bytes);
+  if (!decoded.ok()) return decoded.status();
+  if (key.incarnation != 0 && decoded->id.incarnation != key.incarnation)
+    return Status(Code::corrupt, Scope::request, "a key of another Engine's region");
+  if (deadline.passed()) return Status(Code::timed_out, Scope::request, "import of a region");
+  return std::unique_ptr<Mapping>(std::make_unique<NetMapping>(*decoded));
+}
+
+std::vector<CopyCount> NcclNetTransport::copies() const {
+  return {{.copier = "nccl_net", .orders = orders_, .blocks = blocks_}};
+}
+
+std::vector<std::byte> NcclNetTransport::address() const {
+  return encode(Address{
+      .incarnation = options_.incarnation, .most = most_, .plugin = name_of(*options_.plugin)});
+}
+
+Result<std::unique_ptr<Endpoint>> NcclNetTransport::connect(std::span<const std::byte> address,
+                                                            Channel& channel,
+                                                            base::Deadline deadline) {
+  auto peer = decode_address(address);
+  if (!peer.ok()) return peer.status();
+  if (const std::uint64_t known = channel.process().incarnation;
+      known != 0 && known != peer->incarnation)
+    return Status(Code::corrupt, Scope::peer, "an address of another Engine");
+  return std::unique_ptr<Endpoint>(
+      std::make_unique<NcclNetEndpoint>(*this, *peer, channel, deadline));
+}
+
+}  // namespace linkspan::transport::nccl_net

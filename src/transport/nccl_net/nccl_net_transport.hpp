@@ -1,0 +1,113 @@
+// transport/nccl_net/nccl_net_transport.hpp - peers by a network plugin of NCCL's: GPUDirect-TCPX,
+// or whichever moves bytes between the memories of two processes.
+//
+// A plugin sends and receives; on top of that stand writes and reads: whose bytes come posts the
+// receives and says so over the Channel (endpoint.hpp). Flows, one comm each, are made when the
+// first transfer between two GPUs, or host memories, needs them.
+// Threads: as transport.hpp says; what Endpoints call is marked.
+// Invariants: who has a region's token may ask for it from publish() to retract(); once retract()
+// answered OK the plugin knows nothing of its memory.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/nccl_net/flow_thread.hpp"
+#include "transport/transport.hpp"
+
+namespace linkspan::transport::nccl_net {
+
+/// A region of a peer's.
+class NetMapping final : public Mapping {
+ public:
+  explicit NetMapping(const Key& key) : key_(key) {}
+  std::uint64_t bytes() const noexcept override { return key_.bytes; }
+  Permissions permissions() const noexcept override { return key_.peers; }
+  bool alive() const noexcept override { return alive_; }
+
+  const Key& key() const noexcept { return key_; }
+  void die() const noexcept { alive_ = false; }  ///< Its owner has answered so.
+
+ private:
+  const Key key_;
+  mutable std::atomic<bool> alive_{true};
+};
+
+/// Of a region by a batch: until its end the region is not given back.
+class Use {
+ public:
+  Use() = default;
+  explicit Use(std::shared_ptr<Published> memory) : memory_(std::move(memory)) { ++memory_->uses; }
+  Use(Use&& other) noexcept : memory_(std::move(other.memory_)) {}
+  Use& operator=(Use&& other) noexcept {
+    std::swap(memory_, other.memory_);
+    return *this;
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+  ~Use() {
+    if (memory_ != nullptr) --memory_->uses;
+  }
+  const std::shared_ptr<Published>& memory() const noexcept { return memory_; }  ///< Null: none.
+
+ private:
+  std::shared_ptr<Published> memory_;  // also the transport's
+};
+
+struct NcclNetOptions {
+  std::shared_ptr<Plugin> plugin;      ///< Also the process's.
+  cuda::Topology* topology = nullptr;  ///< Null: no GPU here.
+  std::uint64_t incarnation = 0;       ///< Of our Engine.
+  std::optional<base::Unpack> unpack{};
+  std::optional<unsigned> copy_ctas{};  ///< As the local transport's.
+};
+
+class NcclNetTransport final : public Transport {
+ public:
+  /// not_found: the plugin has no device.
+  static Result<std::unique_ptr<Transport>> create(NcclNetOptions options);
+  NcclNetTransport(const NcclNetTransport&) = delete;
+  NcclNetTransport& operator=(const NcclNetTransport&) = delete;
+  ~NcclNetTransport() override = default;
+
+  std::string_view name() const noexcept override { return "nccl_net"; }
+  const Capabilities& capabilities() const noexcept override { return capabilities_; }
+  Result<memory::PublishedKey> publish(const memory::Region& region) override
+      LINKSPAN_EXCLUDES(mutex_);
+  Status retract(const memory::Region& region, bool at_once) override LINKSPAN_EXCLUDES(mutex_);
+  Status forget(const memory::Region& region) override { return retract(region, true); }
+  Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, base::Deadline deadline) override;
+  std::vector<CopyCount> copies() const override;
+  std::vector<std::byte> address() const override;
+  Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> address, Channel& channel,
+                                            base::Deadline deadline) override;
+
+  // Any thread, for Endpoints:
+  /// Of none, if there is none or it was retracted.
+  Use use(std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
+  const NcclNetOptions& options() const noexcept { return options_; }
+  const Properties& device() const noexcept { return options_.plugin->devices().front(); }
+  std::uint64_t most() const noexcept { return most_; }  ///< Bytes of a message.
+  FlowThread& thread() noexcept { return thread_; }
+  void count(std::size_t blocks) noexcept {
+    ++orders_;
+    blocks_ += blocks;
+  }
+
+ private:
+  explicit NcclNetTransport(NcclNetOptions options);
+
+  const NcclNetOptions options_;
+  Capabilities capabilities_;
+  std::uint64_t most_ = 0;
+  std::atomic<std::uint64_t> orders_{0}, blocks_{0};
+  mutable base::Mutex mutex_;
+  // By serial; also the batches' and the flows'.
+  std::map<std::uint64_t, std::shared_ptr<Published>> published_ LINKSPAN_GUARDED_BY(mutex_);
+  FlowThread thread_;  // last: its flows use the plugin
+};
+
+}  // namespace linkspan::transport::nccl_net

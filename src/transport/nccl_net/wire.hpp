@@ -1,0 +1,27 @@
+// transport/nccl_net/wire.hpp - the ops of this transport on the Channel.
+//
+// Threads: pure functions.
+#pragma once
+
+#include <cstdint>
+
+#include "base/schema/flat.hpp"
+
+namespace linkspan::transport::nccl_net {
+
+/// Ops on the Channel. Numbers are wire format.
+enum class Message : std::uint16_t {
+  open = 1,
+  listening,
+  broken,
+  write,
+  clear,
+  read,
+  cancel,
+  ended,
+};
+
+using schema::finished;
+using schema::verified;
+
+}  // namespace linkspan::transport::nccl_net

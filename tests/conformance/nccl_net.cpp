@@ -1,0 +1,39 @@
+// tests/conformance/nccl_net.cpp - the nccl_net transport of this process over the test plugin,
+// tried with one kind of memory.
+#include "base/process.hpp"
+#include "tests/conformance/subjects.hpp"
+#include "transport/nccl_net/nccl_net_transport.hpp"
+
+namespace linkspan::test {
+namespace {
+
+namespace nccl_net = transport::nccl_net;
+
+Result<HereEnd::Parts> nccl_net_parts(const char* suffix, MemoryKind kind) {
+  if (Status status = kind == MemoryKind::device ? need_gpus(1) : Status(); !status.ok())
+    return status;
+  const std::uint64_t incarnation = base::random_u64();
+  HereEnd::Parts parts;
+  parts.kind = kind;
+  parts.registry = std::make_unique<memory::Registry>(incarnation, topology());
+  auto plugin = nccl_net::Plugin::load(
+      {file_beside_this_program(std::string("libnccl-net-linkspan-test") + suffix + ".so")},
+      base::Log(base::Level::warning, base::stderr_sink()));
+  if (!plugin.ok()) return plugin.status();
+  auto made = nccl_net::NcclNetTransport::create(
+      {.plugin = *std::move(plugin), .topology = topology(), .incarnation = incarnation});
+  if (!made.ok()) return made.status();
+  parts.transport = *std::move(made);
+  return parts;
+}
+
+}  // namespace
+
+Result<HereEnd::Parts> nccl_net_v7_host() { return nccl_net_parts("", MemoryKind::host); }
+Result<HereEnd::Parts> nccl_net_v7_device() { return nccl_net_parts("", MemoryKind::device); }
+Result<HereEnd::Parts> nccl_net_newest_host() { return nccl_net_parts("-v12", MemoryKind::host); }
+Result<HereEnd::Parts> nccl_net_newest_device() {
+  return nccl_net_parts("-v12", MemoryKind::device);
+}
+
+}  // namespace linkspan::test
