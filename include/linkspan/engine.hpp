@@ -49,6 +49,10 @@ struct EngineOptions {
   /// chooses between them by that; keeps 4 MiB of pinned memory and 9 of the GPU's for it. None:
   /// the default, which is no: it chooses by what two H200 have reached.
   std::optional<bool> calibrate{};
+  /// A network plugin of NCCL's by which peers are reached as well: names or paths by comma, x is
+  /// also libnccl-net-x.so. It is code of its vendor in this process (docs/tcpx.md). Transfers with
+  /// peers of this host take it that say `require = "nccl_net"`. Empty: the default, which is none.
+  std::string nccl_net_plugin{};
   Duration transfer_deadline{0};
   /// Called by any thread, whole lines. Empty: stderr, from WARNING up.
   std::function<void(LogLevel, std::string_view)> log{};

@@ -38,10 +38,10 @@ constexpr OptionInfo kTable[] = {
     {"staging", "LINKSPAN_STAGING_MIB", "MiB", "64",
      "Pinned memory of an Engine through which copies between GPUs and pageable memory go, at "
      "most; 64 KiB a thread at least. Pinned with the first such copies."},
-    {"nccl_net_plugin", "LINKSPAN_NCCL_NET_PLUGIN", "names or paths, by comma",
-     "$NCCL_NET_PLUGIN, else GPUDirect-TCPX below /usr/local/tcpx",
-     "The network plugin of NCCL's that `linkspan tcpx` and p2p/tcpx load; x is also "
-     "libnccl-net-x.so."},
+    {"nccl_net_plugin", "LINKSPAN_NCCL_NET_PLUGIN", "names or paths, by comma", "none",
+     "The network plugin of NCCL's by which Engines reach peers as well (docs/tcpx.md); x is also "
+     "libnccl-net-x.so. `linkspan tcpx` and p2p/tcpx load it too, where it is not set "
+     "$NCCL_NET_PLUGIN, else GPUDirect-TCPX below /usr/local/tcpx."},
     {"transfer_deadline", "LINKSPAN_TRANSFER_DEADLINE_MS", "ms", "30000",
      "After which a transfer that names no deadline ends as timed_out."},
     {"connect_deadline", "LINKSPAN_CONNECT_DEADLINE_MS", "ms", "10000",
@@ -139,9 +139,8 @@ Result<Options> Options::from_environment() {
           bad("UCCL_P2P_LOG_LEVEL", seed, "set DEBUG, INFO, WARNING or ERROR; it counts as WARNING")
               .what();
   }
-  for (const char* variable : {"LINKSPAN_NCCL_NET_PLUGIN", "NCCL_NET_PLUGIN"})
-    if (const char* set = set_value(variable); set != nullptr && options.nccl_net_plugin.empty())
-      options.nccl_net_plugin = set;
+  if (const char* set = set_value("LINKSPAN_NCCL_NET_PLUGIN")) options.nccl_net_plugin = set;
+  if (const char* set = set_value("NCCL_NET_PLUGIN")) options.nccl_net_plugin_of_nccl = set;
   // hardware_concurrency() is 0 where it is not known.
   std::uint64_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
   if (Status s = read_number("LINKSPAN_CPU_THREADS", 1, kMaxCpuThreads, threads); !s.ok()) return s;

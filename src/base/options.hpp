@@ -47,6 +47,7 @@ struct Options {
   Level log_level = Level::warning;
   std::string warning;          ///< Of a value that was replaced by its fallback. Empty: none.
   std::string nccl_net_plugin;  ///< Names and paths by comma. Empty: none was named.
+  std::string nccl_net_plugin_of_nccl;  ///< As NCCL is told; Engines do not look there.
   unsigned cpu_threads = 1;
   std::optional<unsigned> copy_ctas;  ///< None: as many as the GPU has SMs.
   unsigned relay_gpus = 0;

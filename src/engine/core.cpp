@@ -37,6 +37,7 @@ Result<std::shared_ptr<Core>> Core::open(const EngineOptions& options) {
   if (options.copy_ctas) settings->copy_ctas = options.copy_ctas;
   if (options.relay_gpus) settings->relay_gpus = *options.relay_gpus;
   if (options.calibrate) settings->calibrate = *options.calibrate;
+  if (!options.nccl_net_plugin.empty()) settings->nccl_net_plugin = options.nccl_net_plugin;
   if (options.transfer_deadline > Duration::zero())
     settings->transfer_deadline = options.transfer_deadline;
   const base::Level level = settings->log_level;
@@ -75,7 +76,8 @@ Status Core::set_up(const EngineOptions& options) {
   auto transports = transport::create_all({.topology = topology_.get(),
                                            .registry = registry_.get(),
                                            .incarnation = identity_.incarnation,
-                                           .options = &options_});
+                                           .options = &options_,
+                                           .log = &log_});
   if (!transports.ok()) return transports.status();
   transports_ = *std::move(transports);
   streams_ = std::make_unique<StreamOrders>(topology_.get());

@@ -188,6 +188,8 @@ class Core final : public control::Listener,
     transport::Shape size;
   };
   Result<Planned> plan(const Sides& sides, const UserShape& shape) const;
+  Result<Planned> plan(Sides& sides, const UserShape& shape, const TransferOptions& options);
+  Status check_path(const Sides& sides, const transport::Shape& size, const std::string& required);
   /// Under way; its user's stream is not held yet.
   struct Started {
     std::shared_ptr<TransferState> transfer;  // also the Worker's

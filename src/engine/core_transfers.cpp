@@ -12,6 +12,12 @@ std::uint64_t bytes_there(const Sides& sides) {
   return std::min(sides.remote->bytes, sides.remote->mappings[sides.transport]->bytes());
 }
 
+/// The best that reaches it, of those from `first` on; none: as many as there are.
+std::size_t transport_from(const ImportedRegion& remote, std::size_t first) {
+  while (first < remote.mappings.size() && remote.mappings[first] == nullptr) ++first;
+  return first;
+}
+
 /// In whose memory both lists are; zero: pinned. What lies between the ends of one is of the same
 /// allocation, or of another that is mapped behind it.
 Result<GpuUuid> gpu_of_indices(const cuda::Topology* topology, const Pages& pages) {
@@ -54,9 +60,7 @@ Result<Sides> Core::sides(std::uint64_t peer, Op op, const Region& local,
     return refuse(Code::invalid_argument, "the remote region \"" + imported.name +
                                               "\" is of peer " + std::to_string(imported.peer) +
                                               ", not of peer " + std::to_string(peer));
-  std::size_t transport = 0;
-  while (transport < imported.mappings.size() && imported.mappings[transport] == nullptr)
-    ++transport;
+  const std::size_t transport = transport_from(imported, 0);
   if (transport == imported.mappings.size())
     return refuse(Code::unreachable, "no transport reaches \"" + imported.name + "\"");
   if (!local.valid()) return refuse(Code::invalid_argument, "no local region was given");
@@ -119,12 +123,40 @@ Result<Core::Planned> Core::plan(const Sides& sides, const UserShape& shape) con
   return planned;
 }
 
+/// For the first transport whose path is the one that is required.
+Result<Core::Planned> Core::plan(Sides& sides, const UserShape& shape,
+                                 const TransferOptions& options) {
+  Status refused;
+  while (true) {
+    auto planned = plan(sides, shape);
+    if (!planned.ok() || options.require.empty()) return planned;
+    planned->size.wishes = wishes_of(options);
+    const Status met = check_path(sides, planned->size, options.require);
+    if (met.ok()) return planned;
+    if (refused.ok()) refused = met;
+    const std::size_t next = transport_from(*sides.remote, sides.transport + 1);
+    if (next == sides.remote->mappings.size()) return refused;
+    sides.transport = next;
+  }
+}
+
+Status Core::check_path(const Sides& sides, const transport::Shape& size,
+                        const std::string& required) {
+  if (required.empty()) return {};
+  const auto way = explain(sides, size);
+  if (!way.ok()) return way.status();
+  if (meets(way->path, required)) return {};
+  return {Code::unsupported, Scope::request,
+          "path \"" + required + "\" was required, this transfer takes \"" + way->path +
+              "\": " + way->reason};
+}
+
 Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
                               const RemoteRegion& remote, const UserShape& shape,
                               const TransferOptions& options) {
   auto between = sides(peer, op, local, remote);
   if (!between.ok()) return between.status();
-  auto planned = plan(*between, shape);
+  auto planned = plan(*between, shape, options);
   if (!planned.ok()) return planned.status();
   auto transfer = std::make_shared<TransferState>();
   static_cast<Sides&>(*transfer) = *std::move(between);
@@ -146,8 +178,9 @@ std::vector<Result<Transfer>> Core::write_to_all(const Region& local,
     auto between = sides(target.peer(), Op::write, local, target);
     if (!between.ok()) return between.status();
     const std::uint64_t bytes = bytes_there(*between);
-    if (!fits || fits->transport != between->transport || bytes < fits->bytes) {
-      auto planned = plan(*between, shape);
+    if (!fits || fits->transport != between->transport || bytes < fits->bytes ||
+        !options.require.empty()) {
+      auto planned = plan(*between, shape, options);
       if (!planned.ok()) return planned.status();
       fits.emplace(Fits{between->transport, bytes, *std::move(planned)});
     }
@@ -178,14 +211,7 @@ Result<Core::Started> Core::start(std::shared_ptr<TransferState> transfer, trans
     return refuse(Code::invalid_argument,
                   "a notification of " + std::to_string(options.notification.size()) +
                       " bytes; at most " + std::to_string(kMaxNotification));
-  if (!options.require.empty()) {
-    auto way = explain(*transfer, size);
-    if (!way.ok()) return way.status();
-    if (!meets(way->path, options.require))
-      return refuse(Code::unsupported, "path \"" + options.require +
-                                           "\" was required, this transfer takes \"" + way->path +
-                                           "\": " + way->reason);
-  }
+  if (Status status = check_path(*transfer, size, options.require); !status.ok()) return status;
   auto place =
       streams_->place(options.after, options.release, transfer->local->region().facts().gpu);
   if (!place.ok()) return place.status();

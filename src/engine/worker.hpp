@@ -164,6 +164,8 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
   Status tell(std::uint64_t peer, control::FrameOp op, std::uint64_t id,
               std::span<const std::byte> payload) override LINKSPAN_REQUIRES(mutex);
   Status copy(TransferState& transfer) override LINKSPAN_REQUIRES(mutex);
+  Result<std::size_t> transport_for(const PeerRecord& peer, const Exchange& x, Op op,
+                                    std::uint64_t bytes) const LINKSPAN_REQUIRES(mutex);
   void stop(TransferState& transfer) override LINKSPAN_REQUIRES(mutex);
   void matched(const TransferState& transfer) override LINKSPAN_REQUIRES(mutex);
   void end(TransferState& transfer, const Status& status) override LINKSPAN_REQUIRES(mutex);

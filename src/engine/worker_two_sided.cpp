@@ -52,6 +52,28 @@ Status Worker::tell(std::uint64_t id, control::FrameOp op, std::uint64_t exchang
   return {};
 }
 
+/// The first that reaches the peer's memory by a path that both sides require.
+Result<std::size_t> Worker::transport_for(const PeerRecord& peer, const Exchange& x, Op op,
+                                          std::uint64_t bytes) const {
+  Status refused;
+  const auto& mappings = x.peer.region->mappings;
+  for (std::size_t i = 0; i < mappings.size(); ++i) {
+    if (mappings[i] == nullptr || peer.endpoints[i] == nullptr) continue;
+    if (x.require.empty() && x.peer.require.empty()) return i;
+    const Explanation way = peer.endpoints[i]->explain(op, x.memory.registration()->region(),
+                                                       *mappings[i], {.blocks = 1, .bytes = bytes});
+    const std::string& required = meets(way.path, x.require) ? x.peer.require : x.require;
+    if (meets(way.path, required)) return i;
+    if (!refused.ok()) continue;
+    std::string what = "path \"";
+    what.append(required).append("\" was required, this message takes ");
+    what.append(way.path.empty() ? "no path" : "\"" + way.path + "\"").append(": ");
+    refused = Status(Code::unsupported, Scope::request, what.append(way.reason));
+  }
+  if (!refused.ok()) return refused;
+  return Status(Code::unreachable, Scope::request, "no transport reaches the peer's memory");
+}
+
 /// By an ordinary one-sided transfer.
 Status Worker::copy(TransferState& whole) {
   Exchange& x = *whole.exchange;
@@ -62,32 +84,17 @@ Status Worker::copy(TransferState& whole) {
   PeerRecord* peer = find_peer(whole.peer);
   if (peer == nullptr || peer->state != PeerState::up)
     return {Code::disconnected, Scope::peer, "its peer is not connected any more"};
-  const auto& mappings = x.peer.region->mappings;
-  std::size_t transport = 0;
-  while (transport < mappings.size() &&
-         (mappings[transport] == nullptr || peer->endpoints[transport] == nullptr))
-    ++transport;
-  if (transport == mappings.size())
-    return {Code::unreachable, Scope::request, "no transport reaches the peer's memory"};
   const Op op = x.sends ? Op::write : Op::read;
-  for (const std::string& required : {x.require, x.peer.require}) {
-    if (required.empty()) continue;
-    const Explanation way = peer->endpoints[transport]->explain(
-        op, local->region(), *mappings[transport], {.blocks = 1, .bytes = block.bytes});
-    if (way.path.empty() || meets(way.path, required)) continue;
-    std::string what = "path \"";
-    what.append(required).append("\" was required, this message takes \"").append(way.path);
-    what.append("\": ").append(way.reason);
-    return {Code::unsupported, Scope::request, std::move(what)};
-  }
+  const auto transport = transport_for(*peer, x, op, block.bytes);
+  if (!transport.ok()) return transport.status();
   auto copy = std::make_shared<TransferState>();  // shared as every transfer is
   copy->peer = whole.peer;
   copy->op = op;
   copy->bytes = block.bytes;
   copy->local = local;
   copy->remote = x.peer.region;
-  copy->transport = transport;
-  copy->own = make_plan({block}, transports_[transport]->capabilities());
+  copy->transport = *transport;
+  copy->own = make_plan({block}, transports_[*transport]->capabilities());
   copy->batches = copy->own.batches;
   copy->whole = &whole;
   copy->submitted = base::Clock::steady().now();

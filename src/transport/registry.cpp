@@ -1,6 +1,7 @@
 #include "transport/registry.hpp"
 
 #include "transport/local/local_transport.hpp"
+#include "transport/nccl_net/nccl_net_transport.hpp"
 
 namespace linkspan::transport {
 
@@ -16,6 +17,17 @@ Result<std::vector<std::unique_ptr<Transport>>> create_all(const Context& contex
                                               .staging = context.options->staging});
   if (!local.ok()) return local.status();
   all.push_back(*std::move(local));
+  if (context.options->nccl_net_plugin.empty()) return all;
+  auto plugin =
+      nccl_net::Plugin::load(nccl_net::files_of(context.options->nccl_net_plugin), *context.log);
+  if (!plugin.ok()) return plugin.status();
+  auto net = nccl_net::NcclNetTransport::create({.plugin = *std::move(plugin),
+                                                 .topology = context.topology,
+                                                 .incarnation = context.incarnation,
+                                                 .unpack = context.options->unpack,
+                                                 .copy_ctas = context.options->copy_ctas});
+  if (!net.ok()) return net.status();
+  all.push_back(*std::move(net));
   return all;
 }
 

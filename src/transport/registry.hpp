@@ -17,6 +17,7 @@ struct Context {
   memory::Registry* registry = nullptr;
   std::uint64_t incarnation = 0;
   const base::Options* options = nullptr;
+  const base::Log* log = nullptr;
 };
 
 /// Best first, which is the order in which the router tries them.

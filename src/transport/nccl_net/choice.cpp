@@ -5,8 +5,8 @@
 namespace linkspan::transport::nccl_net {
 
 std::vector<std::string> chosen_files(const std::string& wanted, const base::Options& options) {
-  const std::string& list = wanted.empty() ? options.nccl_net_plugin : wanted;
-  if (!list.empty()) return files_of(list);
+  for (const std::string& list : {wanted, options.nccl_net_plugin, options.nccl_net_plugin_of_nccl})
+    if (!list.empty()) return files_of(list);
   return {std::begin(kTcpxPlaces), std::end(kTcpxPlaces)};
 }
 
