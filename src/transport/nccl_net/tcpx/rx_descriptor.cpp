@@ -99,6 +99,11 @@ std::vector<LoadMeta> merge(std::span<const Entry> all) {
 
 }  // namespace
 
+void DescriptorBlock::set(std::vector<LoadMeta> entries) {
+  entries_ = std::move(entries);
+  for (const LoadMeta& entry : entries_) largest_ = std::max(largest_, entry.len);
+}
+
 Result<DescriptorBlock> DescriptorBlock::of(std::span<const LoadMeta> entries,
                                             const RxBounds& bounds) {
   if (Status status = check_count(entries.size()); !status.ok()) return status;
@@ -109,7 +114,7 @@ Result<DescriptorBlock> DescriptorBlock::of(std::span<const LoadMeta> entries,
         {entry.dst_off, entry.src_off, entry.len, static_cast<std::uint32_t>(all.size()), false});
   if (Status status = check(all, bounds); !status.ok()) return status;
   DescriptorBlock block(entries.size());
-  block.entries_ = merge(all);
+  block.set(merge(all));
   block.bytes_ = bounds.receive_bytes;
   return block;
 }
@@ -133,7 +138,7 @@ Result<DescriptorBlock> DescriptorBlock::of(const RxMessage& message, const RxBo
   }
   if (Status status = check(all, bounds); !status.ok()) return status;
   DescriptorBlock block(message.fragments.size());
-  block.entries_ = merge(all);
+  block.set(merge(all));
   block.bytes_ = bounds.receive_bytes - linear;
   return block;
 }

@@ -40,12 +40,16 @@ class DescriptorBlock {
   /// By dst_off; what was contiguous in the pool and in the receive is one.
   std::span<const LoadMeta> entries() const noexcept { return entries_; }
   std::uint64_t bytes() const noexcept { return bytes_; }        ///< Their sum.
+  std::uint32_t largest() const noexcept { return largest_; }    ///< Bytes of an entry.
   std::size_t fragments() const noexcept { return fragments_; }  ///< As they came.
 
  private:
   explicit DescriptorBlock(std::size_t fragments) : fragments_(fragments) {}
 
+  void set(std::vector<LoadMeta> entries);
+
   std::vector<LoadMeta> entries_;
+  std::uint32_t largest_ = 0;
   std::uint64_t bytes_ = 0;
   std::size_t fragments_;
 };

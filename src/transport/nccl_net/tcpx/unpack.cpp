@@ -126,8 +126,12 @@ Result<std::uint64_t> Unpacker::check(std::span<const UnpackRequest> requests) c
       return refused("receive " + std::to_string(i) + " goes to host memory, where " +
                      base::name_of(way_) + " does not unpack: `host` does");
     bytes += request.block->bytes();
-    for (const LoadMeta& entry : request.block->entries())  // 16k divisions would be 0.1 ms
-      entries += entry.len <= most ? 1 : (entry.len + most - 1) / most;
+    // There may be 16k of them: to look at each takes as long as to move it.
+    if (request.block->largest() <= most) {
+      entries += request.block->entries().size();
+      continue;
+    }
+    for (const LoadMeta& entry : request.block->entries()) entries += (entry.len + most - 1) / most;
   }
   if (entries > kEntries)
     return refused("the receives have " + std::to_string(entries) + " entries of at most " +
@@ -156,32 +160,38 @@ void Unpacker::lay_out(Batch& batch, std::span<const UnpackRequest> requests,
   batch.runs.clear();
   batch.home.clear();
   std::uint64_t staged = 0;
-  for (std::size_t i = 0; i < requests.size(); ++i) {
+  for (std::uint32_t i = 0; i < requests.size(); ++i) {
     const UnpackRequest& request = requests[i];
     batch.pools[i] = request.bounce;
+    const auto add = [&next, i, cut](const LoadMeta& piece, std::uint64_t to) {
+      const auto entry = [i](std::uint32_t from, std::uint32_t bytes, std::uint64_t at) {
+        return Entry{.from = from, .bytes = bytes & 0xffffff, .pool = i & 0xff, .to = at};
+      };
+      if (piece.len <= cut) {
+        *next++ = entry(piece.src_off, piece.len, to);
+        return;
+      }
+      for (std::uint64_t done = 0; done < piece.len; done += cut)
+        *next++ = entry(static_cast<std::uint32_t>(piece.src_off + done),
+                        static_cast<std::uint32_t>(std::min(piece.len - done, cut)), to + done);
+    };
+    if (way_ != Unpack::host) {
+      for (const LoadMeta& piece : request.block->entries())
+        add(piece, request.destination + piece.dst_off);
+      continue;
+    }
     std::vector<Run>& runs = request.host != nullptr ? batch.home : batch.runs;
     std::uint64_t run_end = ~std::uint64_t{0};  // in the receive
     for (const LoadMeta& piece : request.block->entries()) {
-      std::uint64_t to = request.destination + piece.dst_off;
-      if (way_ == Unpack::host) {
-        to = batch.staging_device + staged;
-        if (piece.dst_off != run_end)
-          runs.push_back(
-              {.staged = staged,
-               .bytes = 0,
-               .to = request.destination + piece.dst_off,
-               .host = request.host != nullptr ? request.host + piece.dst_off : nullptr});
-        runs.back().bytes += piece.len;
-        run_end = piece.dst_off + piece.len;
-        staged += piece.len;
-      }
-      for (std::uint64_t done = 0; done < piece.len; done += cut) {
-        const auto some = static_cast<std::uint32_t>(std::min(piece.len - done, cut));
-        *next++ = {.from = static_cast<std::uint32_t>(piece.src_off + done),
-                   .bytes = some & 0xffffff,
-                   .pool = static_cast<std::uint32_t>(i) & 0xff,
-                   .to = to + done};
-      }
+      if (piece.dst_off != run_end)
+        runs.push_back({.staged = staged,
+                        .bytes = 0,
+                        .to = request.destination + piece.dst_off,
+                        .host = request.host != nullptr ? request.host + piece.dst_off : nullptr});
+      add(piece, batch.staging_device + staged);
+      runs.back().bytes += piece.len;
+      run_end = piece.dst_off + piece.len;
+      staged += piece.len;
     }
   }
   batch.entries = static_cast<std::uint32_t>(next - batch.list);
