@@ -154,6 +154,9 @@ if(TARGET fake_cuda)
     linkspan_test(bench_tcpx_unpack_simulated TIMEOUT 60 ENVIRONMENT ${simulated}
       COMMAND bench_tcpx_unpack --quick --json ${CMAKE_BINARY_DIR}/bench_tcpx_unpack.json)
   endif()
+  linkspan_test(bench_nccl_net_transfer_simulated TIMEOUT 60 ENVIRONMENT ${simulated}
+    COMMAND bench_nccl_net_transfer --quick --plugins ${CMAKE_BINARY_DIR}
+            --json ${CMAKE_BINARY_DIR}/bench_nccl_net_transfer.json)
 endif()
 
 include(cmake/tcpx.cmake)

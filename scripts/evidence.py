@@ -59,8 +59,8 @@ TOPICS = {
         "sources": ["include/linkspan/device"],
     },
     "tcpx": {
-        "what": "fragments of a bounce pool into their place",
-        "rows": ["tcpx_unpack"],
+        "what": "fragments of a bounce pool into their place; transfers by a network plugin",
+        "rows": ["tcpx_unpack", "nccl_net_bench"],
         "suites": [],
         "sources": ["src/transport", "src/copy"],
     },
