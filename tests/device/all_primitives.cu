@@ -63,13 +63,10 @@ BOTH(put_bulk, (Window w, u64 at, const void* src, u64 bytes, u32 size, Outcome*
 
 // Parts, of which the whole has more than one.
 KERNEL part_enqueue(Window w, u64 local, u64 remote, u64 bytes, Outcome* end) {
-  *end = device::detail::enqueue(w, device::ProxyOp::put, local, remote, bytes, 0);
+  *end = device::detail::enqueue(w.proxy, w.abort, device::ProxyOp::put, local, remote, bytes, 0);
 }
 KERNEL part_drain(Window w, u64 time, Outcome* end) {
   *end = device::detail::drain_queue<Scope::block>(w, w.within(time));
-}
-KERNEL part_unpack(Window w, u64 n, unsigned char* to, u64 bytes, u64 time, Outcome* end) {
-  *end = device::detail::unpack<Scope::block>(w, 0, n, to, bytes, w.within(time));
 }
 KERNEL part_copy(void* to, const void* from, u64 bytes) {
   device::detail::copy<Scope::block>(to, from, bytes);

@@ -36,7 +36,7 @@ class Shared {
     window_.local_bytes = window_.remote_bytes = kPadAt;
     window_.local_pad = window_.local + kPadAt;
     window_.remote_pad = window_.remote + kPadAt;
-    window_.wrap = 13;
+    window_.wrap = 29;
   }
   Shared(const Shared&) = delete;
   Shared& operator=(const Shared&) = delete;

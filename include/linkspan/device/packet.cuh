@@ -4,7 +4,7 @@
 // receiver finds each at the offset of its region that both name. Up to PadLayout::mailbox_bytes a
 // message goes as packets through a slot of the receiver's pad, from where the receiver puts it in
 // its place; above, and over the proxy, it is put there directly and its number behind it. Packets
-// take half the time of a put with a signal for 8 bytes, and as long at about 16 KiB.
+// take half the time of a put with a signal for 8 bytes, and as long at about 32 KiB.
 //
 // MEMORY MODEL
 //   Packet     a word of 8 bytes: 4 of data below the epoch of the message. Words are stored and
@@ -15,9 +15,10 @@
 //   Landing    packets are put down by receive(). What goes by a put lands as soon as it is sent,
 //              up to kSlots messages before it is received: its place is no other's of the kSlots
 //              messages before it, and each is read before the next one is received.
-//   Slots      kSlots messages may be under way. The receiver returns credit every kSlots / 2
-//              messages by a release behind its last load of them and behind what it cleared; the
-//              sender acquires it before it writes there again.
+//   Slots      kSlots messages may be under way, half as many while nobody receives. The receiver
+//              returns credit every kSlots / 2 messages, with the receive of the next one: by a
+//              release behind its last load of them and behind what it cleared; the sender acquires
+//              it before it writes there again.
 //   Epoch      (number - 1) % wrap + 1. Zero is no epoch, and before a slot's epochs begin anew the
 //              receiver clears it, so that no word of the cycle before is taken for a new one. A
 //              cycle has at least kSlots epochs.
@@ -33,30 +34,29 @@ constexpr uint32_t kCreditEvery = PadLayout::kSlots / 2;
 
 LINKSPAN_DEVICE uint64_t* slot_of(const Window& window, unsigned char* pad, uint32_t mailbox,
                                   uint64_t number) {
-  const uint64_t slot = uint64_t{mailbox} * PadLayout::kSlots + number % PadLayout::kSlots;
-  return word_at(pad, window.layout.slots_at() + slot * 2 * window.layout.mailbox_bytes);
+  const uint32_t slot =
+      mailbox * PadLayout::kSlots + static_cast<uint32_t>(number) % PadLayout::kSlots;
+  return word_at(pad, window.layout.slots_at() + uint64_t{2 * slot} * window.layout.mailbox_bytes);
 }
 
-LINKSPAN_DEVICE uint64_t epoch_of(const Window& window, uint64_t number) {
-  return number <= window.wrap ? number : (number - 1) % window.wrap + 1;  // a division costs 50 ns
+LINKSPAN_COLD uint32_t wrapped(uint64_t number, uint32_t wrap) {
+  return static_cast<uint32_t>((number - 1) % wrap) + 1;  // a division costs 50 ns
+}
+LINKSPAN_DEVICE uint32_t epoch_of(const Window& window, uint64_t number) {
+  return number <= window.wrap ? static_cast<uint32_t>(number) : wrapped(number, window.wrap);
 }
 
-/// Bytes [8 * i, 8 * i + 8) as far as there are so many.
-LINKSPAN_DEVICE uint64_t load_eight(const unsigned char* from, uint64_t i, uint64_t bytes) {
-  const uint64_t at = i * 8;
-  if (at + 8 <= bytes && reinterpret_cast<uint64_t>(from) % 8 == 0)
-    return reinterpret_cast<const uint64_t*>(from)[i];
+/// The words that are not whole or not aligned: bytes [8 * i, 8 * i + 8) as far as there are so
+/// many.
+LINKSPAN_COLD uint64_t load_part(const unsigned char* from, uint32_t i, uint32_t bytes) {
   uint64_t value = 0;
-  for (uint64_t k = 0; k < 8 && at + k < bytes; ++k) value |= uint64_t{from[at + k]} << (8 * k);
+  for (uint32_t k = 0; k < 8 && i * 8 + k < bytes; ++k)
+    value |= uint64_t{from[i * 8 + k]} << (8 * k);
   return value;
 }
-LINKSPAN_DEVICE void store_eight(unsigned char* to, uint64_t i, uint64_t bytes, uint64_t value) {
-  const uint64_t at = i * 8;
-  if (at + 8 <= bytes && reinterpret_cast<uint64_t>(to) % 8 == 0)
-    reinterpret_cast<uint64_t*>(to)[i] = value;
-  else
-    for (uint64_t k = 0; k < 8 && at + k < bytes; ++k)
-      to[at + k] = static_cast<unsigned char>(value >> (8 * k));
+LINKSPAN_COLD void store_part(unsigned char* to, uint32_t i, uint32_t bytes, uint64_t value) {
+  for (uint32_t k = 0; k < 8 && i * 8 + k < bytes; ++k)
+    to[i * 8 + k] = static_cast<unsigned char>(value >> (8 * k));
 }
 
 /// Goes through a slot, unless the sender has a proxy.
@@ -64,82 +64,253 @@ LINKSPAN_DEVICE bool is_small(const Window& window, uint64_t bytes) {
   return bytes <= window.layout.mailbox_bytes && window.layout.mailbox_bytes != 0;
 }
 
-/// Pairs of words that a message of so many bytes takes; of an empty one too.
-LINKSPAN_DEVICE uint64_t pairs_of(uint64_t bytes) { return bytes == 0 ? 1 : (bytes + 7) / 8; }
-
-/// `value` into a word of the peer's pad, behind what all lanes of the scope have done.
-template <Scope S>
-LINKSPAN_DEVICE Outcome tell(const Window& window, uint64_t pad_offset, uint64_t value) {
-  sync<S>();
-  if (window.proxied()) return queue_word<S>(window, ProxyOp::set, pad_offset, value);
-  if (rank<S>() == 0) store_release(word_at(window.remote_pad, pad_offset), value);
-  return Outcome::ok;
-}
-
 LINKSPAN_DEVICE bool is_message(const Window& window, uint32_t mailbox, uint64_t number) {
   return mailbox < window.layout.mailboxes && number != 0;
 }
 
-constexpr uint32_t kAtOnce = 4;  // pairs of a lane that are on their way together
+/// A message as one lane sees it, on one side.
+struct Packets {
+  uint64_t* slot;
+  uint32_t epoch;
+  uint32_t pairs;  // of words; an empty message has one too
+  uint32_t bytes;
+  uint32_t whole;  // of the pairs, those that are 8 aligned bytes in the region or in `src`
+};
+LINKSPAN_DEVICE Packets packets_of(const Window& window, unsigned char* pad, uint32_t mailbox,
+                                   uint64_t number, const void* memory, uint64_t bytes) {
+  const auto size = static_cast<uint32_t>(bytes);
+  return {slot_of(window, pad, mailbox, number), epoch_of(window, number),
+          size == 0 ? 1 : (size + 7) / 8, size,
+          reinterpret_cast<uint64_t>(memory) % 8 == 0 ? size / 8 : 0};
+}
 
-/// By one lane for its share.
-template <Scope S>
-LINKSPAN_DEVICE void pack(const Window& window, uint32_t mailbox, uint64_t number,
-                          const unsigned char* from, uint64_t bytes) {
-  uint64_t* slot = slot_of(window, window.remote_pad, mailbox, number);
-  const uint64_t epoch = epoch_of(window, number) << 32;
-  const uint64_t pairs = pairs_of(bytes), step = lanes<S>();
-  for (uint64_t i = rank<S>(); i < pairs; i += kAtOnce * step) {
-    uint64_t data[kAtOnce];
+LINKSPAN_DEVICE void store_packet(const Packets& message, uint32_t i, uint64_t data) {
+  const uint64_t epoch = uint64_t{message.epoch} << 32;
+  store_pair(message.slot + 2 * i, epoch | (data & ~uint32_t{0}), epoch | data >> 32);
+}
+LINKSPAN_DEVICE uint64_t load_data(const Packets& message, const unsigned char* from, uint32_t i) {
+  return i < message.whole ? reinterpret_cast<const uint64_t*>(from)[i]
+                           : load_part(from, i, message.bytes);
+}
+LINKSPAN_DEVICE uint64_t data_of(uint64_t low, uint64_t high) {
+  return (low & ~uint32_t{0}) | high << 32;
+}
+LINKSPAN_DEVICE bool is_here(const Packets& message, uint64_t low, uint64_t high) {
+  return static_cast<uint32_t>(low >> 32) == message.epoch &&
+         static_cast<uint32_t>(high >> 32) == message.epoch;
+}
+
+/// Of the whole pairs from `i` on, as many runs of N a lane as there are: N are on their way
+/// together.
+template <uint32_t N>
+LINKSPAN_DEVICE void pack_runs(const Packets& message, const unsigned char* from, uint32_t step,
+                               uint32_t& i) {
+  for (; i + (N - 1) * step < message.whole; i += N * step) {
+    uint64_t data[N];
     LINKSPAN_UNROLL
-    for (uint32_t k = 0; k < kAtOnce; ++k)
-      if (i + k * step < pairs) data[k] = load_eight(from, i + k * step, bytes);
+    for (uint32_t k = 0; k < N; ++k)
+      data[k] = reinterpret_cast<const uint64_t*>(from)[i + k * step];
     LINKSPAN_UNROLL
-    for (uint32_t k = 0; k < kAtOnce; ++k)
-      if (i + k * step < pairs)
-        store_pair(slot + 2 * (i + k * step), epoch | (data[k] & ~uint32_t{0}),
-                   epoch | data[k] >> 32);
+    for (uint32_t k = 0; k < N; ++k) store_packet(message, i + k * step, data[k]);
   }
 }
 
-/// Puts down what comes as packets, unless it comes by a put. By one lane for its share.
-template <Scope S>
-LINKSPAN_DEVICE Outcome unpack(const Window& window, uint32_t mailbox, uint64_t number,
-                               unsigned char* to, uint64_t bytes, Bound bound) {
-  const uint64_t* slot = slot_of(window, window.local_pad, mailbox, number);
-  const uint64_t* arrived =
-      word_at(window.local_pad, window.layout.arrivals_at() + uint64_t{mailbox} * 8);
-  const uint64_t epoch = epoch_of(window, number), pairs = pairs_of(bytes), step = lanes<S>();
-  for (uint64_t i = rank<S>(); i < pairs; i += kAtOnce * step) {
-    uint64_t low[kAtOnce], high[kAtOnce];
-    const auto look = [&] {
+/// What a wait for packets has come to, at each 64th look.
+enum class Glance : uint8_t { go_on, put, timed_out, aborted };
+LINKSPAN_COLD Glance glance(const uint64_t* arrived, uint64_t number, Bound bound, uint64_t start) {
+  give_way();
+  // Put was this one or a later one, and then the packets of this one were there before.
+  if (load_acquire(arrived) >= number) return Glance::put;
+  if (bound.abort != nullptr && load_acquire(bound.abort) != 0) return Glance::aborted;
+  return nanoseconds() - start > bound.nanoseconds ? Glance::timed_out : Glance::go_on;
+}
+/// Calls `look` until it answers true, or the bound ends it.
+template <class Look>
+LINKSPAN_DEVICE Glance await(const uint64_t* arrived, uint64_t number, Bound bound,
+                             const Look& look) {
+  uint64_t start = 0;
+  for (uint32_t looks = 1; !look(); ++looks) {
+    if (looks % 64 != 0) continue;
+    if (start == 0) start = nanoseconds();
+    const Glance found = glance(arrived, number, bound, start);
+    if (found != Glance::go_on) return look() ? Glance::go_on : found;  // it may be here meanwhile
+  }
+  return Glance::go_on;
+}
+LINKSPAN_DEVICE Outcome outcome_of(Glance glance) {
+  return glance == Glance::timed_out ? Outcome::timed_out
+         : glance == Glance::aborted ? Outcome::aborted
+                                     : Outcome::ok;
+}
+
+/// As pack_runs(). go_on: they are all put down.
+template <uint32_t N>
+LINKSPAN_DEVICE Glance unpack_runs(const Packets& message, unsigned char* to, uint32_t step,
+                                   uint32_t& i, const uint64_t* arrived, uint64_t number,
+                                   Bound bound) {
+  for (; i + (N - 1) * step < message.whole; i += N * step) {
+    uint64_t low[N], high[N];
+    const Glance found = await(arrived, number, bound, [&] {
+      LINKSPAN_UNROLL
+      for (uint32_t k = 0; k < N; ++k)
+        load_pair(message.slot + 2 * (i + k * step), low[k], high[k]);
       bool here = true;
       LINKSPAN_UNROLL
-      for (uint32_t k = 0; k < kAtOnce; ++k)
-        if (i + k * step < pairs) load_pair(slot + 2 * (i + k * step), low[k], high[k]);
-      LINKSPAN_UNROLL
-      for (uint32_t k = 0; k < kAtOnce; ++k)
-        if (i + k * step < pairs) here &= (low[k] >> 32) == epoch && (high[k] >> 32) == epoch;
+      for (uint32_t k = 0; k < N; ++k) here &= is_here(message, low[k], high[k]);
       return here;
-    };
-    Patience patience(bound);
-    for (uint32_t spins = 1; !look(); ++spins) {
-      if (spins % 64 == 0 && load_acquire(arrived) >= number) {
-        // Put was this one or a later one, and then the packets of this one were there before.
-        if (look()) break;
-        return Outcome::ok;
-      }
-      if (const Outcome spent = patience.spent(); spent != Outcome::ok) {
-        if (look()) break;  // it has come meanwhile
-        return spent;
-      }
-    }
+    });
+    if (found != Glance::go_on) return found;
     LINKSPAN_UNROLL
-    for (uint32_t k = 0; k < kAtOnce; ++k)
-      if (i + k * step < pairs)
-        store_eight(to, i + k * step, bytes, (low[k] & ~uint32_t{0}) | high[k] << 32);
+    for (uint32_t k = 0; k < N; ++k)
+      reinterpret_cast<uint64_t*>(to)[i + k * step] = data_of(low[k], high[k]);
   }
+  return Glance::go_on;
+}
+
+/// Of one lane; unless it comes by a put.
+LINKSPAN_DEVICE Glance unpack_one(const Packets& message, unsigned char* to, uint32_t i,
+                                  const uint64_t* arrived, uint64_t number, Bound bound) {
+  uint64_t low = 0, high = 0;
+  const Glance found = await(arrived, number, bound, [&] {
+    load_pair(message.slot + 2 * i, low, high);
+    return is_here(message, low, high);
+  });
+  if (found != Glance::go_on) return found;
+  if (i < message.whole)
+    reinterpret_cast<uint64_t*>(to)[i] = data_of(low, high);
+  else
+    store_part(to, i, message.bytes, data_of(low, high));
+  return found;
+}
+
+/// Of a message with more pairs than the scope has lanes.
+template <Scope S>
+LINKSPAN_DEVICE void pack_many(const Packets& message, const unsigned char* from) {
+  const uint32_t step = lanes<S>();
+  uint32_t i = rank<S>();
+  pack_runs<4>(message, from, step, i);
+  pack_runs<2>(message, from, step, i);
+  for (; i < message.pairs; i += step) store_packet(message, i, load_data(message, from, i));
+}
+template <Scope S>
+LINKSPAN_DEVICE Glance unpack_many(const Packets& message, unsigned char* to,
+                                   const uint64_t* arrived, uint64_t number, Bound bound) {
+  const uint32_t step = lanes<S>();
+  uint32_t i = rank<S>();
+  Glance found = unpack_runs<4>(message, to, step, i, arrived, number, bound);
+  if (found == Glance::go_on) found = unpack_runs<2>(message, to, step, i, arrived, number, bound);
+  for (; i < message.pairs && found == Glance::go_on; i += step)
+    found = unpack_one(message, to, i, arrived, number, bound);
+  return found;
+}
+
+/// Before a slot's epochs begin anew. Ends with a barrier.
+template <Scope S>
+LINKSPAN_COLD void clear(uint64_t* slot, uint32_t pairs) {
+  for (uint32_t i = rank<S>(); i < pairs; i += lanes<S>()) store_pair(slot + 2 * i, 0, 0);
+  sync<S>();
+}
+
+/// `value` into a word of the peer's pad, by one lane.
+LINKSPAN_DEVICE Outcome tell(const Window& window, uint64_t pad_offset, uint64_t value) {
+  if (window.proxied())
+    return enqueue(window.proxy, window.abort, ProxyOp::set, 0, pad_offset, 8, value);
+  store_release(word_at(window.remote_pad, pad_offset), value);
   return Outcome::ok;
+}
+
+template <Scope S>
+LINKSPAN_COLD Outcome await_room(const uint64_t* credit, uint64_t at_least, Bound bound) {
+  Outcome room = Outcome::ok;
+  if (rank<S>() == 0) room = wait_at_least(credit, at_least, bound);
+  return agree<S>(room);
+}
+
+/// By a put, and its number behind it.
+template <Scope S>
+LINKSPAN_COLD Outcome send_large(const Window window, uint32_t mailbox, uint64_t number,
+                                 uint64_t offset, const void* src, uint64_t bytes) {
+  Outcome end = put<S>(window, offset, src, bytes);
+  if (end != Outcome::ok) return end;
+  sync<S>();
+  if (rank<S>() == 0)
+    end = tell(window, window.layout.arrivals_at() + uint64_t{mailbox} * 8, number);
+  return agree<S>(end);
+}
+
+/// Goes as packets of whole words on both sides of this one, and its epoch is its number.
+LINKSPAN_DEVICE bool is_plain(const Window& window, uint32_t mailbox, uint64_t number,
+                              uint64_t last, const void* memory, uint64_t bytes) {
+  return (mailbox < window.layout.mailboxes) & (number - 1 < last) &
+         (bytes - 1 < window.layout.mailbox_bytes) &
+         ((reinterpret_cast<uint64_t>(memory) | bytes) % 8 == 0);
+}
+LINKSPAN_DEVICE Packets plain_packets(const Window& window, unsigned char* pad, uint32_t mailbox,
+                                      uint64_t number, uint64_t bytes) {
+  const auto size = static_cast<uint32_t>(bytes);
+  return {slot_of(window, pad, mailbox, number), static_cast<uint32_t>(number), size / 8, size,
+          size / 8};
+}
+
+/// A barrier, once there is a slot for the message.
+template <Scope S>
+LINKSPAN_DEVICE Outcome make_room(const Window& window, uint32_t mailbox, uint64_t number,
+                                  Bound bound) {
+  if ((number - 1) % kCreditEvery == 0 && number > kCreditEvery)
+    return await_room<S>(
+        word_at(window.local_pad, window.layout.credits_at() + uint64_t{mailbox} * 8),
+        number - 1 - kCreditEvery, bound);
+  sync<S>();
+  return Outcome::ok;
+}
+
+/// Every message; by value, so that what a kernel keeps of its Window stays in registers.
+template <Scope S>
+LINKSPAN_COLD Outcome any_send(const Window window, uint32_t mailbox, uint64_t number,
+                               uint64_t offset, const void* src, uint64_t bytes, Bound bound) {
+  if (!is_message(window, mailbox, number) || !within(offset, bytes, window.remote_bytes))
+    return Outcome::out_of_range;
+  if (const Outcome room = make_room<S>(window, mailbox, number, bound); room != Outcome::ok)
+    return room;
+  if (window.proxied() || !is_small(window, bytes))
+    return send_large<S>(window, mailbox, number, offset, src, bytes);
+  const auto* from = static_cast<const unsigned char*>(src);
+  const Packets message = packets_of(window, window.remote_pad, mailbox, number, from, bytes);
+  if (const uint32_t i = rank<S>(); message.pairs > lanes<S>())
+    pack_many<S>(message, from);
+  else if (i < message.pairs)
+    store_packet(message, i, load_data(message, from, i));
+  return Outcome::ok;
+}
+
+template <Scope S>
+LINKSPAN_COLD Outcome any_receive(const Window window, uint32_t mailbox, uint64_t number,
+                                  uint64_t offset, uint64_t bytes, Bound bound) {
+  if (!is_message(window, mailbox, number) || !within(offset, bytes, window.local_bytes))
+    return Outcome::out_of_range;
+  Outcome end = Outcome::ok;
+  const uint32_t lane = rank<S>();
+  // For those before this one, while it is on its way: a release takes as long as a message.
+  if (number % kCreditEvery == 1 && number != 1 && lane == 0)
+    end = tell(window, window.layout.credits_at() + uint64_t{mailbox} * 8, number - 1);
+  const uint64_t* const arrived =
+      word_at(window.local_pad, window.layout.arrivals_at() + uint64_t{mailbox} * 8);
+  unsigned char* const to = window.local + offset;
+  const Packets message = packets_of(window, window.local_pad, mailbox, number, to, bytes);
+  Glance found = Glance::go_on;
+  if (end != Outcome::ok) {
+  } else if (!is_small(window, bytes)) {
+    if (lane == 0) end = wait_at_least(arrived, number, bound);
+  } else if (message.pairs > lanes<S>()) {
+    found = unpack_many<S>(message, to, arrived, number, bound);
+  } else if (lane < message.pairs) {
+    found = unpack_one(message, to, lane, arrived, number, bound);
+  }
+  if (found != Glance::go_on) end = outcome_of(found);
+  end = agree<S>(end);
+  if (end == Outcome::ok && uint64_t{message.epoch} + PadLayout::kSlots > window.wrap)
+    clear<S>(message.slot, window.layout.mailbox_bytes / 8);
+  return end;
 }
 
 }  // namespace detail
@@ -150,54 +321,49 @@ LINKSPAN_DEVICE Outcome unpack(const Window& window, uint32_t mailbox, uint64_t 
 template <Scope S>
 LINKSPAN_DEVICE Outcome send(const Window& window, uint32_t mailbox, uint64_t number,
                              uint64_t offset, const void* src, uint64_t bytes, Bound bound) {
-  if (!detail::is_message(window, mailbox, number) ||
+  // Of most messages no more needs to be asked, and each question costs what a short one takes.
+  if (window.proxied() | !detail::is_plain(window, mailbox, number, window.wrap, src, bytes) |
       !detail::within(offset, bytes, window.remote_bytes))
-    return Outcome::out_of_range;
-  if ((number - 1) % detail::kCreditEvery == 0 && number > detail::kCreditEvery) {
-    Outcome room = Outcome::ok;
-    if (detail::rank<S>() == 0)
-      room = detail::wait_at_least(
-          detail::word_at(window.local_pad, window.layout.credits_at() + uint64_t{mailbox} * 8),
-          number - 1 - detail::kCreditEvery, bound);
-    if (room = detail::agree<S>(room); room != Outcome::ok) return room;
-  } else {
-    detail::sync<S>();
-  }
-  if (window.proxied() || !detail::is_small(window, bytes)) {
-    if (const Outcome end = put<S>(window, offset, src, bytes); end != Outcome::ok) return end;
-    return detail::tell<S>(window, window.layout.arrivals_at() + uint64_t{mailbox} * 8, number);
-  }
-  detail::pack<S>(window, mailbox, number, static_cast<const unsigned char*>(src), bytes);
+    return detail::any_send<S>(window, mailbox, number, offset, src, bytes, bound);
+  if (const Outcome room = detail::make_room<S>(window, mailbox, number, bound);
+      room != Outcome::ok)
+    return room;
+  const auto* from = static_cast<const unsigned char*>(src);
+  const detail::Packets message =
+      detail::plain_packets(window, window.remote_pad, mailbox, number, bytes);
+  if (const uint32_t i = detail::rank<S>(); message.pairs > detail::lanes<S>())
+    detail::pack_many<S>(message, from);
+  else if (i < message.pairs)
+    detail::store_packet(message, i, reinterpret_cast<const uint64_t*>(from)[i]);
   return Outcome::ok;
 }
 
 /// Until message `number` is at `offset` of the region here. What the scope still reads there of an
-/// earlier one, it has to have read. Not ok: it may be asked for again, unless it was the credit
-/// that a proxy did not take (timed_out or failed while the bytes are there): that ends the
-/// mailbox.
+/// earlier one, it has to have read. Not ok: it may be asked for again.
 template <Scope S>
 LINKSPAN_DEVICE Outcome receive(const Window& window, uint32_t mailbox, uint64_t number,
                                 uint64_t offset, uint64_t bytes, Bound bound) {
-  if (!detail::is_message(window, mailbox, number) ||
+  unsigned char* const to = window.local + offset;
+  // Behind these a slot is cleared.
+  const uint32_t last = window.wrap > PadLayout::kSlots ? window.wrap - PadLayout::kSlots : 0;
+  if (window.proxied() | !detail::is_plain(window, mailbox, number, last, to, bytes) |
       !detail::within(offset, bytes, window.local_bytes))
-    return Outcome::out_of_range;
-  Outcome end = Outcome::ok;
-  if (detail::is_small(window, bytes))
-    end = detail::unpack<S>(window, mailbox, number, window.local + offset, bytes, bound);
-  else if (detail::rank<S>() == 0)
-    end = detail::wait_at_least(
-        detail::word_at(window.local_pad, window.layout.arrivals_at() + uint64_t{mailbox} * 8),
-        number, bound);
-  end = detail::agree<S>(end);
-  if (end != Outcome::ok) return end;
-  if (detail::epoch_of(window, number) + PadLayout::kSlots > window.wrap) {
-    uint64_t* slot = detail::slot_of(window, window.local_pad, mailbox, number);
-    const uint64_t pairs = window.layout.mailbox_bytes / 8;
-    for (uint64_t i = detail::rank<S>(); i < pairs; i += detail::lanes<S>())
-      detail::store_pair(slot + 2 * i, 0, 0);
-  }
-  if (number % detail::kCreditEvery != 0) return Outcome::ok;
-  return detail::tell<S>(window, window.layout.credits_at() + uint64_t{mailbox} * 8, number);
+    return detail::any_receive<S>(window, mailbox, number, offset, bytes, bound);
+  const uint32_t lane = detail::rank<S>();
+  if (number % detail::kCreditEvery == 1 && number != 1 && lane == 0)
+    detail::store_release(
+        detail::word_at(window.remote_pad, window.layout.credits_at() + uint64_t{mailbox} * 8),
+        number - 1);
+  const uint64_t* const arrived =
+      detail::word_at(window.local_pad, window.layout.arrivals_at() + uint64_t{mailbox} * 8);
+  const detail::Packets message =
+      detail::plain_packets(window, window.local_pad, mailbox, number, bytes);
+  detail::Glance found = detail::Glance::go_on;
+  if (message.pairs > detail::lanes<S>())
+    found = detail::unpack_many<S>(message, to, arrived, number, bound);
+  else if (lane < message.pairs)
+    found = detail::unpack_one(message, to, lane, arrived, number, bound);
+  return detail::agree<S>(detail::outcome_of(found));
 }
 
 }  // namespace linkspan::device

@@ -41,10 +41,9 @@ enum ProxyState : uint32_t { kProxyTaken, kProxyFailed, kProxyDone, kProxyStateW
 namespace detail {
 
 /// By one lane; what the scope's lanes wrote comes before.
-LINKSPAN_DEVICE Outcome enqueue(const Window& window, ProxyOp op, uint64_t local, uint64_t remote,
-                                uint64_t bytes, uint64_t value) {
-  const ProxyQueue& queue = window.proxy;
-  Patience patience(window.within(queue.patience));
+LINKSPAN_COLD Outcome enqueue(const ProxyQueue queue, const uint32_t* abort, ProxyOp op,
+                              uint64_t local, uint64_t remote, uint64_t bytes, uint64_t value) {
+  Patience patience({queue.patience, abort});
   uint64_t ticket = load_relaxed(queue.tickets);
   for (;;) {
     // Both before the first is needed: one way to the host.
@@ -77,7 +76,7 @@ LINKSPAN_DEVICE Outcome queue_copy(const Window& window, ProxyOp op, const void*
   if (!within(offset, bytes, window.local_bytes)) return Outcome::out_of_range;
   sync<S>();
   Outcome end = Outcome::ok;
-  if (rank<S>() == 0) end = enqueue(window, op, offset, remote, bytes, 0);
+  if (rank<S>() == 0) end = enqueue(window.proxy, window.abort, op, offset, remote, bytes, 0);
   return agree<S>(end);
 }
 
@@ -86,7 +85,7 @@ template <Scope S>
 LINKSPAN_DEVICE Outcome queue_word(const Window& window, ProxyOp op, uint64_t pad_offset,
                                    uint64_t value) {
   Outcome end = Outcome::ok;
-  if (rank<S>() == 0) end = enqueue(window, op, 0, pad_offset, 8, value);
+  if (rank<S>() == 0) end = enqueue(window.proxy, window.abort, op, 0, pad_offset, 8, value);
   return agree<S>(end);
 }
 

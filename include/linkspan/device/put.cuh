@@ -41,18 +41,10 @@ LINKSPAN_DEVICE void copy_runs(Word* to, const Word* from, uint64_t count, uint6
     for (unsigned k = 0; k < N; ++k) to[done + k * step + lane] = words[k];
   }
 }
-
-/// `to` and `from` are congruent modulo the size of a Word.
 template <Scope S, class Word>
-LINKSPAN_DEVICE void copy_words(unsigned char* to, const unsigned char* from, uint64_t bytes) {
-  uint64_t head = (0 - reinterpret_cast<uint64_t>(to)) % sizeof(Word);
-  if (head > bytes) head = bytes;
-  const uint64_t count = (bytes - head) / sizeof(Word), tail = (bytes - head) % sizeof(Word);
-  for (uint64_t i = rank<S>(); i < head; i += lanes<S>()) to[i] = from[i];
-  for (uint64_t i = rank<S>(); i < tail; i += lanes<S>())
-    to[bytes - tail + i] = from[bytes - tail + i];
-  auto* words = reinterpret_cast<Word*>(to + head);
-  const auto* given = reinterpret_cast<const Word*>(from + head);
+LINKSPAN_DEVICE void copy_words(unsigned char* to, const unsigned char* from, uint64_t count) {
+  auto* words = reinterpret_cast<Word*>(to);
+  const auto* given = reinterpret_cast<const Word*>(from);
   uint64_t done = 0;
   copy_runs<8, S>(words, given, count, done);
   copy_runs<4, S>(words, given, count, done);
@@ -60,20 +52,39 @@ LINKSPAN_DEVICE void copy_words(unsigned char* to, const unsigned char* from, ui
   for (uint64_t i = done + rank<S>(); i < count; i += lanes<S>()) words[i] = given[i];
 }
 
+/// `to` and `from` are congruent modulo the size of a Word.
+template <Scope S, class Word>
+LINKSPAN_DEVICE void copy_congruent(unsigned char* to, const unsigned char* from, uint64_t bytes) {
+  uint64_t head = (0 - reinterpret_cast<uint64_t>(to)) % sizeof(Word);
+  if (head > bytes) head = bytes;
+  const uint64_t count = (bytes - head) / sizeof(Word), tail = (bytes - head) % sizeof(Word);
+  for (uint64_t i = rank<S>(); i < head; i += lanes<S>()) to[i] = from[i];
+  for (uint64_t i = rank<S>(); i < tail; i += lanes<S>())
+    to[bytes - tail + i] = from[bytes - tail + i];
+  copy_words<S, Word>(to + head, from + head, count);
+}
+template <Scope S>
+LINKSPAN_COLD void copy_ragged(unsigned char* to, const unsigned char* from, uint64_t bytes) {
+  const uint64_t apart = reinterpret_cast<uint64_t>(to) ^ reinterpret_cast<uint64_t>(from);
+  if (apart % 16 == 0)
+    copy_congruent<S, Chunk>(to, from, bytes);
+  else if (apart % 8 == 0)
+    copy_congruent<S, uint64_t>(to, from, bytes);
+  else if (apart % 4 == 0)
+    copy_congruent<S, uint32_t>(to, from, bytes);
+  else
+    copy_words<S, unsigned char>(to, from, bytes);
+}
+
 /// Ordinary loads and stores, 16 bytes each where both sides allow it.
 template <Scope S>
 LINKSPAN_DEVICE void copy(void* to, const void* from, uint64_t bytes) {
   auto* out = static_cast<unsigned char*>(to);
   const auto* in = static_cast<const unsigned char*>(from);
-  const uint64_t apart = reinterpret_cast<uint64_t>(to) ^ reinterpret_cast<uint64_t>(from);
-  if (apart % 16 == 0)
-    copy_words<S, Chunk>(out, in, bytes);
-  else if (apart % 8 == 0)
-    copy_words<S, uint64_t>(out, in, bytes);
-  else if (apart % 4 == 0)
-    copy_words<S, uint32_t>(out, in, bytes);
+  if ((reinterpret_cast<uint64_t>(out) | reinterpret_cast<uint64_t>(in) | bytes) % 16 == 0)
+    copy_words<S, Chunk>(out, in, bytes / 16);
   else
-    copy_words<S, unsigned char>(out, in, bytes);
+    copy_ragged<S>(out, in, bytes);
 }
 
 /// One part of `parts` of so many bytes: where it begins, and how long it is. All but the last are

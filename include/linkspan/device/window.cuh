@@ -24,10 +24,13 @@
 #include <chrono>
 #include <thread>
 #define LINKSPAN_DEVICE inline
+#define LINKSPAN_COLD inline
 #define LINKSPAN_HOST_DEVICE inline
 #define LINKSPAN_UNROLL
 #else
 #define LINKSPAN_DEVICE __device__ inline
+// Out of the way: what a small message runs through is counted in instructions.
+#define LINKSPAN_COLD __device__ __noinline__ inline
 #define LINKSPAN_HOST_DEVICE __host__ __device__ inline
 #define LINKSPAN_UNROLL _Pragma("unroll")
 #endif
@@ -71,7 +74,7 @@ struct PadLayout {
   uint32_t mailboxes = 0;
   uint32_t mailbox_bytes = 16384;  ///< Of a message that goes as packets: a multiple of 16.
 
-  static constexpr uint32_t kSlots = 8;  ///< Messages of a mailbox that are under way as packets.
+  static constexpr uint32_t kSlots = 16;  ///< Messages of a mailbox that are under way as packets.
 
   LINKSPAN_HOST_DEVICE uint64_t credits_at() const {
     return (uint64_t{signals} * 8 + 15) / 16 * 16;
@@ -234,6 +237,12 @@ LINKSPAN_DEVICE void sync() {
   if constexpr (S == Scope::warp) __syncwarp();
   if constexpr (S == Scope::block) __syncthreads();
 }
+LINKSPAN_COLD Outcome worst_of_block(unsigned mine) {
+  unsigned worst = 0;
+  for (unsigned each = 1; each <= static_cast<unsigned>(Outcome::failed); ++each)
+    if (__syncthreads_or(mine == each) != 0) worst = each;
+  return static_cast<Outcome>(worst);
+}
 /// A barrier; the worst of all lanes' in all of them.
 template <Scope S>
 LINKSPAN_DEVICE Outcome agree(Outcome mine) {
@@ -246,10 +255,7 @@ LINKSPAN_DEVICE Outcome agree(Outcome mine) {
   if constexpr (S == Scope::block) {
     // Nearly always all are ok, and then one barrier says so.
     if (__syncthreads_or(static_cast<int>(bits)) == 0) return Outcome::ok;
-    unsigned worst = 0;
-    for (unsigned each = 1; each <= static_cast<unsigned>(Outcome::failed); ++each)
-      if (__syncthreads_or(bits == each) != 0) worst = each;
-    return static_cast<Outcome>(worst);
+    return worst_of_block(bits);
   }
   return mine;
 }
