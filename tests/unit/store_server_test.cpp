@@ -8,7 +8,7 @@
 #include <future>
 
 #include "base/mutex.hpp"
-#include "control/store/tcp_socket.hpp"
+#include "control/tcp_socket.hpp"
 #include "tests/support/take.hpp"
 
 namespace linkspan::control::store {

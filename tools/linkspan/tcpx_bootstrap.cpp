@@ -7,12 +7,12 @@
 #include <cstring>
 #include <system_error>
 
-#include "control/store/tcp_socket.hpp"
+#include "control/tcp_socket.hpp"
 
 namespace linkspan::tool {
 namespace {
 
-namespace sockets = control::store;
+namespace sockets = control;
 using transport::nccl_net::Handle;
 
 std::string_view bytes_of(const Handle& handle) {

@@ -16,7 +16,7 @@
 
 #include "base/mutex.hpp"
 #include "control/store/table.hpp"
-#include "control/store/tcp_socket.hpp"
+#include "control/tcp_socket.hpp"
 #include "control/waiting.hpp"
 
 namespace linkspan::control::store {

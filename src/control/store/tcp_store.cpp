@@ -10,8 +10,8 @@
 #include "base/process.hpp"
 #include "control/store/request_store.hpp"
 #include "control/store/server.hpp"
-#include "control/store/tcp_socket.hpp"
 #include "control/store/turns.hpp"
+#include "control/tcp_socket.hpp"
 
 namespace linkspan {
 namespace control::store {

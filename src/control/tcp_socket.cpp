@@ -1,4 +1,4 @@
-#include "control/store/tcp_socket.hpp"
+#include "control/tcp_socket.hpp"
 
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -9,7 +9,7 @@
 #include <cstring>
 #include <memory>
 
-namespace linkspan::control::store {
+namespace linkspan::control {
 namespace {
 
 const sockaddr* raw(const TcpAddress& address) {
@@ -54,7 +54,7 @@ std::uint16_t TcpAddress::port() const noexcept {
 
 std::string TcpAddress::to_string() const {
   std::array<char, NI_MAXHOST> host{};
-  if (::getnameinfo(store::raw(*this), bytes, host.data(), host.size(), nullptr, 0,
+  if (::getnameinfo(control::raw(*this), bytes, host.data(), host.size(), nullptr, 0,
                     NI_NUMERICHOST) != 0)
     return "?";
   const std::string name = host.data();
@@ -152,9 +152,9 @@ Status send_all(const base::Fd& socket, std::string_view bytes, base::Deadline d
     if (sent >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     } else if (!would_block(errno)) {
-      return failed("the store's server has gone", errno, Code::disconnected);
+      return failed("the other side has gone", errno, Code::disconnected);
     } else if (!wait_for(socket, POLLOUT, deadline)) {
-      return {Code::timed_out, Scope::peer, "the store's server takes no more bytes"};
+      return {Code::timed_out, Scope::peer, "the other side takes no more bytes"};
     }
   }
   return {};
@@ -172,13 +172,11 @@ Result<std::string> receive_some(const base::Fd& socket, std::size_t most,
     if (got == 0)
       return Status(
           Code::disconnected, Scope::peer,
-          "the store's server has closed the connection: it has ended, or refused what it "
-          "was asked");
-    if (!would_block(errno))
-      return failed("the store's server has gone", errno, Code::disconnected);
+          "the other side has closed the connection: it has ended, or refused what it was asked");
+    if (!would_block(errno)) return failed("the other side has gone", errno, Code::disconnected);
     if (!wait_for(socket, POLLIN, deadline))
-      return Status(Code::timed_out, Scope::peer, "the store's server has not answered");
+      return Status(Code::timed_out, Scope::peer, "the other side has not answered");
   }
 }
 
-}  // namespace linkspan::control::store
+}  // namespace linkspan::control
