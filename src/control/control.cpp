@@ -1,6 +1,5 @@
 #include "control/control.hpp"
 
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "control/acceptor.hpp"
 #include "control/operators.hpp"
 #include "control/socket_address.hpp"
 #include "control/waiting.hpp"
@@ -25,8 +25,7 @@ namespace {
 using asio::posix::stream_descriptor;
 
 constexpr auto kRetryConnect = std::chrono::milliseconds(5);
-constexpr int kAcceptsATurn = 16;
-/// Until what the kernel had no room for (fds, memory) is tried again.
+/// Until fds that the kernel had no room for are sent again.
 constexpr auto kPauseWhenFull = std::chrono::milliseconds(20);
 
 /// What connect() waits for.
@@ -57,7 +56,7 @@ struct Link {
 class AsioControl final : public Control {
  public:
   AsioControl(const Identity& us, Listener& listener, const base::Log& log)
-      : us_(us), listener_(listener), log_(log), acceptor_(io_) {}
+      : us_(us), listener_(listener), log_(log) {}
   AsioControl(const AsioControl&) = delete;
   AsioControl& operator=(const AsioControl&) = delete;
   ~AsioControl() override {
@@ -77,16 +76,11 @@ class AsioControl final : public Control {
     auto socket = listen_at(path);
     if (!socket.ok()) return socket.status();
     asio::post(io_, [this, path, listening = *std::move(socket)]() mutable {
-      stop_listening();
       if (ending_) {
         ::unlink(path.c_str());
         return;
       }
-      listening_ = std::move(listening);
-      path_ = path;
-      if (const Status status = watch(acceptor_, listening_.get()); status.ok())
-        accept_next();
-      else
+      if (const Status status = acceptor_.listen(std::move(listening), path); !status.ok())
         log_.write(base::Level::error, "nobody is accepted: " + status.to_string());
     });
     return {};
@@ -133,7 +127,7 @@ class AsioControl final : public Control {
     asio::post(io_, [this] {
       ending_ = true;
       operators_.close();
-      stop_listening();
+      acceptor_.stop();
       for (auto& [id, link] : links_) {
         link->session->say_goodbye();
         write_more(id);
@@ -171,36 +165,6 @@ class AsioControl final : public Control {
     }
     if (!outcome->status.ok()) return outcome->status;
     return outcome->session;
-  }
-
-  void accept_next() {
-    acceptor_.async_wait(stream_descriptor::wait_read, [this](const asio::error_code& error) {
-      if (error) return;
-      // A few: those who are connected wait for this thread too.
-      for (int i = 0; i < kAcceptsATurn; ++i) {
-        base::Fd socket(
-            ::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-        if (!socket.valid()) {
-          if (is_full(errno)) return accept_later();
-          break;
-        }
-        adopt(std::move(socket), us_.limits.handshake, nullptr);
-      }
-      accept_next();
-    });
-  }
-
-  void accept_later() {
-    accept_pause_.expires_after(kPauseWhenFull);
-    accept_pause_.async_wait([this](const asio::error_code& error) {
-      if (!error && acceptor_.is_open()) accept_next();
-    });
-  }
-
-  void stop_listening() {
-    accept_pause_.cancel();
-    if (acceptor_.is_open()) (void)acceptor_.release();
-    if (std::exchange(listening_, {}).valid()) ::unlink(path_.c_str());
   }
 
   Status room_for(const std::shared_ptr<Outcome>& outcome) const {
@@ -371,10 +335,8 @@ class AsioControl final : public Control {
   asio::io_context io_{1};
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> keep_running_;
   // Of the Control thread, until it is joined:
-  base::Fd listening_;          // at path_
-  stream_descriptor acceptor_;  // its loan
-  asio::steady_timer accept_pause_{io_};
-  std::string path_;
+  Acceptor acceptor_{
+      io_, [this](base::Fd socket) { adopt(std::move(socket), us_.limits.handshake, nullptr); }};
   Operators operators_{io_, [this](OperatorOp op) { return listener_.asked(op); }};
   std::map<std::uint64_t, std::unique_ptr<Link>> links_;
   std::uint64_t last_id_ = 0;

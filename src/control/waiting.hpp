@@ -1,10 +1,9 @@
-// control/waiting.hpp - what the event loops of this room have in common about a full machine.
+// control/waiting.hpp - what the event loops of this room have in common.
 //
 // Threads: any thread.
 #pragma once
 
 #include <asio/posix/stream_descriptor.hpp>
-#include <cerrno>
 
 #include "linkspan/status.hpp"
 
@@ -16,12 +15,6 @@ inline Status watch(asio::posix::stream_descriptor& by, int fd) {
   by.assign(fd, error);
   if (!error) return {};
   return {Code::system, Scope::process, "epoll_ctl: " + error.message()};
-}
-
-/// Of accept4: who connects stays in the socket's queue, and epoll would tell of it again at once,
-/// so the next try has to wait.
-inline bool is_full(int error) {
-  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
 }
 
 }  // namespace linkspan::control

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/mutex.hpp"
+#include "control/acceptor.hpp"
 #include "control/store/table.hpp"
 #include "control/tcp_socket.hpp"
 #include "control/waiting.hpp"
@@ -24,12 +25,9 @@ namespace {
 
 using asio::posix::stream_descriptor;
 
-constexpr int kAcceptsATurn = 16;
 constexpr std::size_t kRead = std::size_t{64} << 10;
 /// No more requests of a connection are done before it has taken its answers down to this.
 constexpr std::size_t kUnsent = std::size_t{1} << 20;
-/// Until what the kernel had no room for (fds, memory) is tried again.
-constexpr auto kPauseWhenFull = std::chrono::milliseconds(50);
 constexpr auto kLogPause = std::chrono::seconds(1);
 
 /// Server thread only.
@@ -59,20 +57,17 @@ struct Connection {
 class AsioServer final : public Server {
  public:
   AsioServer(const Limits& limits, Log log)
-      : limits_(limits), log_(std::move(log)), acceptor_(io_), pause_(io_), table_(limits_) {}
+      : limits_(limits), log_(std::move(log)), table_(limits_) {}
   AsioServer(const AsioServer&) = delete;
   AsioServer& operator=(const AsioServer&) = delete;
   ~AsioServer() override {
     io_.stop();
     if (thread_.joinable()) thread_.join();
     connections_.clear();
-    if (acceptor_.is_open()) (void)acceptor_.release();
   }
 
   Status start(base::Fd listening) {
-    listening_ = std::move(listening);
-    if (Status status = watch(acceptor_, listening_.get()); !status.ok()) return status;
-    accept_next();
+    if (Status status = acceptor_.listen(std::move(listening)); !status.ok()) return status;
     thread_ = std::jthread([this] { io_.run(); });
     return {};
   }
@@ -89,29 +84,6 @@ class AsioServer final : public Server {
   }
 
  private:
-  void accept_next() {
-    acceptor_.async_wait(stream_descriptor::wait_read, [this](const asio::error_code& error) {
-      if (error) return;
-      for (int i = 0; i < kAcceptsATurn; ++i) {
-        base::Fd socket(
-            ::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-        if (!socket.valid()) {
-          if (is_full(errno)) return accept_later();
-          break;
-        }
-        admit(std::move(socket));
-      }
-      accept_next();
-    });
-  }
-
-  void accept_later() {
-    pause_.expires_after(kPauseWhenFull);
-    pause_.async_wait([this](const asio::error_code& error) {
-      if (!error) accept_next();
-    });
-  }
-
   void admit(base::Fd socket) {
     if (connections_.size() >= limits_.connections)
       return tell(std::to_string(limits_.connections) + " connections are open: no more");
@@ -313,9 +285,7 @@ class AsioServer final : public Server {
   const Log log_;
   asio::io_context io_{1};
   // Of the server's thread, until it is joined:
-  base::Fd listening_;
-  stream_descriptor acceptor_;  // its loan
-  asio::steady_timer pause_;
+  Acceptor acceptor_{io_, [this](base::Fd socket) { admit(std::move(socket)); }};
   Table table_;
   std::map<std::uint64_t, std::unique_ptr<Connection>> connections_;
   std::map<std::string, std::set<std::uint64_t>> waiting_;  // by key, who waits for it

@@ -1,0 +1,66 @@
+#include "control/acceptor.hpp"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "control/waiting.hpp"
+
+namespace linkspan::control {
+namespace {
+
+using asio::posix::stream_descriptor;
+
+constexpr int kAcceptsATurn = 16;
+/// Until what the kernel had no room for is tried again: epoll would tell of it at once.
+constexpr auto kPauseWhenFull = std::chrono::milliseconds(50);
+
+bool is_full(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+}  // namespace
+
+Acceptor::Acceptor(asio::io_context& io, std::function<void(base::Fd)> take)
+    : take_(std::move(take)), waiting_(io), pause_(io) {}
+
+Status Acceptor::listen(base::Fd socket, std::string path) {
+  stop();
+  listening_ = std::move(socket);
+  path_ = std::move(path);
+  if (Status status = watch(waiting_, listening_.get()); !status.ok()) return status;
+  accept_next();
+  return {};
+}
+
+void Acceptor::stop() {
+  pause_.cancel();
+  if (waiting_.is_open()) (void)waiting_.release();
+  if (std::exchange(listening_, {}).valid() && !path_.empty()) ::unlink(path_.c_str());
+}
+
+void Acceptor::accept_next() {
+  waiting_.async_wait(stream_descriptor::wait_read, [this](const asio::error_code& error) {
+    if (error) return;
+    for (int i = 0; i < kAcceptsATurn && listening_.valid(); ++i) {
+      base::Fd socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!socket.valid()) {
+        if (is_full(errno)) return accept_later();
+        break;
+      }
+      take_(std::move(socket));
+    }
+    accept_next();
+  });
+}
+
+void Acceptor::accept_later() {
+  pause_.expires_after(kPauseWhenFull);
+  pause_.async_wait([this](const asio::error_code& error) {
+    if (!error && waiting_.is_open()) accept_next();
+  });
+}
+
+}  // namespace linkspan::control

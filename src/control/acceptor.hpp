@@ -1,0 +1,42 @@
+// control/acceptor.hpp - a listening socket in an event loop.
+//
+// It takes a few connections at a time, for those who are connected wait for that thread too. Where
+// the kernel has no room for more (fds, memory) who knocks waits in the socket's queue.
+// Threads: the event loop's.
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/steady_timer.hpp>
+#include <functional>
+#include <string>
+
+#include "base/fd.hpp"
+#include "linkspan/status.hpp"
+
+namespace linkspan::control {
+
+class Acceptor {
+ public:
+  /// `take` is given each connection, which does not block.
+  Acceptor(asio::io_context& io, std::function<void(base::Fd)> take);
+  Acceptor(const Acceptor&) = delete;
+  Acceptor& operator=(const Acceptor&) = delete;
+  ~Acceptor() { stop(); }
+
+  /// In the place of the one before. A `path` is a Unix socket's, and goes with it.
+  Status listen(base::Fd socket, std::string path = {});
+  void stop();
+
+ private:
+  void accept_next();
+  void accept_later();
+
+  const std::function<void(base::Fd)> take_;
+  base::Fd listening_;
+  asio::posix::stream_descriptor waiting_;  // its loan
+  asio::steady_timer pause_;
+  std::string path_;
+};
+
+}  // namespace linkspan::control
