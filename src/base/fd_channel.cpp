@@ -24,6 +24,19 @@ T get(const std::byte* at) noexcept {
 
 Status errno_status(const char* call, Where at = {}) { return Fd::from(call, -1, at).status(); }
 
+/// Of a socket whose other side has ended, or whose host is not reached any more (tcp(7)).
+bool is_end(int error) noexcept {
+  return error == ECONNRESET || error == EPIPE || error == ETIMEDOUT || error == EHOSTUNREACH ||
+         error == ENETUNREACH;
+}
+
+Status ended(int error, Where at = {}) {
+  std::string why = "the peer's host is not reached: " + std::generic_category().message(error);
+  if (error == EPIPE) why = "the peer has closed the socket";
+  if (error == ECONNRESET) why = "the peer has reset the socket";
+  return {Code::disconnected, Scope::peer, std::move(why), at};
+}
+
 }  // namespace
 
 std::array<std::byte, kFrameHeaderBytes> encode(const FrameHeader& header) noexcept {
@@ -118,15 +131,15 @@ Status FdChannel::send_some(Outgoing& frame, bool& would_block) {
     case ENOBUFS:
     case ENOMEM:
       return Status::no_resource();
-    case EPIPE:
-    case ECONNRESET:
-      // Not lose(): what the peer sent before it closed can still be received.
-      out_.clear();
-      queued_bytes_ = queued_fds_ = 0;
-      return {Code::disconnected, Scope::peer, "the peer has closed the socket"};
     default:
-      return lose(errno_status("sendmsg"));
+      break;
   }
+  if (!is_end(errno)) return lose(errno_status("sendmsg"));
+  // Not lose(): what the peer sent before it closed can still be received.
+  cut_ = ended(errno);
+  out_.clear();
+  queued_bytes_ = queued_fds_ = 0;
+  return cut_;
 }
 
 Result<std::optional<Frame>> FdChannel::receive() {
@@ -177,9 +190,7 @@ Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::vector<
     if (got < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN) return std::size_t{0};
-      if (errno == ECONNRESET)
-        return lose({Code::disconnected, Scope::peer, "the peer has reset the socket"});
-      return lose(errno_status("recvmsg"));
+      return lose(is_end(errno) ? ended(errno) : errno_status("recvmsg"));
     }
     // First of all own what came, so that every way out closes it.
     const std::size_t before = fds.size();
@@ -196,6 +207,7 @@ Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::vector<
         return lose({Code::corrupt, Scope::peer, "fds were cut off: too many in one frame"});
       lost = true;
     }
+    if (got == 0 && !cut_.ok()) return lose(cut_);
     if (got == 0)
       return lose({Code::disconnected, Scope::peer,
                    header_got_ == 0 ? "the peer has closed the socket"

@@ -1,4 +1,5 @@
-// base/fd_channel.hpp - frames and file descriptors over a Unix stream socket, without blocking.
+// base/fd_channel.hpp - frames over a stream socket, and file descriptors over a Unix one, without
+// blocking.
 //
 // A frame is a header of 24 bytes, little-endian (length of the payload u32, version u16, op u16,
 // id u64, incarnation u64), then the payload. Its fds travel with the first byte of its header.
@@ -57,13 +58,13 @@ class FdChannel {
   /// invalid_argument: payload or fds beyond what a frame holds.
   Status queue(const FrameHeader& header, std::span<const std::byte> payload, std::span<Fd> fds);
   /// Sends what the socket takes now. no_resource: the kernel has no room for more fds in flight,
-  /// try again a little later. disconnected: the peer has closed.
+  /// try again a little later. disconnected: the peer has closed, or its host has vanished.
   Status flush();
   bool wants_write() const noexcept { return !out_.empty(); }
 
-  /// The next frame; none: it is not here yet. disconnected: the peer has closed. corrupt: this
-  /// cannot be a stream of frames. Frames that the peer
-  /// sent before it closed come first. The version is the caller's to judge.
+  /// The next frame; none: it is not here yet. disconnected: as flush(). corrupt: this cannot be a
+  /// stream of frames. Frames that the peer sent before it closed come first. The version is the
+  /// caller's to judge.
   Result<std::optional<Frame>> receive();
 
   int fd() const noexcept { return socket_.get(); }  ///< A loan, for poll.
@@ -85,7 +86,8 @@ class FdChannel {
 
   std::array<std::byte, kFrameHeaderBytes> header_{};
   std::size_t header_got_ = 0, payload_got_ = 0;
-  Frame in_;  // what has come of the current frame
+  Frame in_;    // what has come of the current frame
+  Status cut_;  // why nothing can be sent any more: the kernel says so once, and then end-of-file
   Status lost_;
 };
 

@@ -72,6 +72,12 @@ ProcessIdentity this_process() {
   return {read_boot_id(), read_start_time(), nonce_of_this_process()};
 }
 
+bool is_unix_socket(int fd) noexcept {
+  int domain = AF_UNSPEC;
+  socklen_t bytes = sizeof domain;
+  return ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) == 0 && domain == AF_UNIX;
+}
+
 Result<PeerCredentials> peer_credentials(int fd) {
   ucred peer{};
   socklen_t bytes = sizeof peer;

@@ -32,6 +32,9 @@ struct PeerCredentials {
   uid_t uid = 0;
   gid_t gid = 0;
 };
+/// Whether it is a Unix socket, which tells of the process at its other end and carries fds.
+bool is_unix_socket(int fd) noexcept;
+
 /// Of the process that connected or listened, or called socketpair, at that time (SO_PEERCRED).
 Result<PeerCredentials> peer_credentials(int fd);
 

@@ -1,6 +1,7 @@
 #include "base/fd_channel.hpp"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
@@ -142,6 +143,61 @@ TEST_F(FdChannelTest, PutsAFrameTogetherFromSingleBytes) {
   const Frame frame = next();
   EXPECT_EQ(frame.payload, payload);
   EXPECT_EQ(frame.fds.size(), 1u);
+}
+
+/// Two ends of a TCP connection, which keeps few bytes and carries them in pieces of its own.
+class FdChannelOverTcp : public FdChannelTest {
+ protected:
+  FdChannelOverTcp() : FdChannelTest(connected()) {}
+
+ private:
+  static Result<std::pair<Fd, Fd>> connected() {
+    const Fd listening(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t bytes = sizeof at;
+    auto* const raw = reinterpret_cast<sockaddr*>(&at);
+    const int few = 8192;
+    Fd one(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ::setsockopt(one.get(), SOL_SOCKET, SO_SNDBUF, &few, sizeof few);
+    ::setsockopt(listening.get(), SOL_SOCKET, SO_RCVBUF, &few, sizeof few);
+    if (::bind(listening.get(), raw, bytes) != 0 || ::listen(listening.get(), 1) != 0 ||
+        ::getsockname(listening.get(), raw, &bytes) != 0 || ::connect(one.get(), raw, bytes) != 0)
+      return Fd::from("a TCP connection", -1).status();
+    return std::pair(std::move(one),
+                     Fd(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC)));
+  }
+};
+
+TEST_F(FdChannelOverTcp, AFrameOfAnySizeArrivesWhole) {
+  const std::size_t sizes[] = {0, 1, 8192, 65537, kMaxPayload};
+  for (const std::size_t size : sizes)
+    ASSERT_TRUE(here.queue({.id = size}, pattern(size), {}).ok());
+  std::size_t turns = 0;
+  for (const std::size_t size : sizes) {
+    std::optional<Frame> got;
+    for (; !got && turns < 1000000; ++turns) {
+      ASSERT_TRUE(here.flush().ok());
+      auto frame = there.receive();
+      ASSERT_TRUE(frame.ok()) << frame.status().to_string();
+      got = *std::move(frame);
+    }
+    ASSERT_TRUE(got.has_value());
+    EXPECT_EQ(got->header.id, size);
+    EXPECT_EQ(got->payload, pattern(size));
+  }
+  EXPECT_GT(turns, 20u) << "it went in one piece";
+}
+
+TEST_F(FdChannelOverTcp, AResetIsAnEndAndWhatCameBeforeIsHeard) {
+  ASSERT_TRUE(here.queue({.op = 6}, pattern(10), {}).ok());
+  ASSERT_TRUE(here.flush().ok());
+  EXPECT_EQ(next().header.op, 6);
+  const linger at_once{.l_onoff = 1, .l_linger = 0};
+  ASSERT_EQ(::setsockopt(here.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+  here = FdChannel(Fd());
+  EXPECT_EQ(receive_code(), Code::disconnected);
 }
 
 TEST_F(FdChannelTest, RefusesWhatNoFrameHoldsAndTakesNothing) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include <csignal>
@@ -45,6 +46,15 @@ TEST(Process, SeesWhoIsAtTheOtherEnd) {
   EXPECT_EQ(peer->pid, ::getpid());
   EXPECT_EQ(peer->uid, ::getuid());
   EXPECT_EQ(peer_credentials(-1).status().code(), Code::system);
+}
+
+TEST(Process, TellsAUnixSocketFromOthers) {
+  const Fd tcp(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const Fd file(::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  EXPECT_TRUE(is_unix_socket(socket_pair()->first.get()));
+  EXPECT_FALSE(is_unix_socket(tcp.get()));
+  EXPECT_FALSE(is_unix_socket(file.get()));
+  EXPECT_FALSE(is_unix_socket(-1));
 }
 
 TEST(Process, APidfdTellsOfTheEnd) {
