@@ -53,6 +53,9 @@ struct EngineOptions {
   /// also libnccl-net-x.so. It is code of its vendor in this process (docs/tcpx.md). Transfers with
   /// peers of this host take it that say `require = "nccl_net"`. Empty: the default, which is none.
   std::string nccl_net_plugin{};
+  /// Also TCP addresses beyond loopback, where whoever reaches the port is a peer: nothing shows
+  /// who he is, nothing is encrypted (docs/security.md). None: the default, which is no.
+  std::optional<bool> insecure{};
   Duration transfer_deadline{0};
   /// Called by any thread, whole lines. Empty: stderr, from WARNING up.
   std::function<void(LogLevel, std::string_view)> log{};
@@ -97,11 +100,17 @@ class LINKSPAN_API Engine {
   /// again (docs/memory.md).
   Status invalidate(const Region& region, Duration timeout = std::chrono::seconds(10));
 
-  /// "unix:/path", or a name below socket_dir; empty: a name is made up.
+  /// "unix:/path", or a name below socket_dir; empty: a name is made up. "tcp:host:port", as in
+  /// "tcp:127.0.0.1:4711" and "tcp:[::1]:0", of which port 0 is any that is free. Again: in the
+  /// place of the one before, but a Unix socket and a TCP port may be listened at together. busy:
+  /// somebody listens there. permission_denied: beyond loopback, and not `insecure`.
   Status listen(std::string_view address = {});
-  std::string address() const;  ///< For connect(). Empty: not listening.
-  /// Until both sides are ready; where nobody listens yet, until somebody does. unreachable,
-  /// timed_out, permission_denied (another user), invalid_argument.
+  /// For connect(), of the last listen(), with its real port. Empty: not listening.
+  std::string address() const;
+  /// Until both sides are ready; where nobody listens yet, until somebody does. A peer over TCP is
+  /// a remote one, also on this host: only transports that leave the host reach it. unreachable,
+  /// timed_out, permission_denied (another user; beyond loopback, and not `insecure`), not_found
+  /// (no host of that name), invalid_argument.
   Result<Peer> connect(std::string_view address, Duration timeout = std::chrono::seconds(10));
   /// The next peer that has connected to us. timed_out: none came.
   Result<Peer> accept(Duration timeout);

@@ -18,7 +18,8 @@
 namespace linkspan {
 
 /// up: works. lost: its connection has ended, its process may live; nothing new is started.
-/// gone: its process has ended or it said goodbye; nothing of it touches memory any more.
+/// gone: its process has ended or it said goodbye, or it was a remote one and is lost; nothing of
+/// it touches memory any more.
 enum class PeerState : std::uint8_t { up, lost, gone };
 
 class LINKSPAN_API Peer {
@@ -33,6 +34,7 @@ class LINKSPAN_API Peer {
   /// Imports the region that the peer published under `name`: 5-10 ms for memory of another GPU.
   /// not_found: no such name there. invalid_argument: it is a set of several: lookup_set().
   /// corrupt: its key opens nothing here, which also happens when the peer dies meanwhile.
+  /// unreachable: it came over TCP, and the region is reached on its host alone.
   /// timed_out, disconnected.
   Result<RemoteRegion> lookup(std::string_view name,
                               Duration timeout = std::chrono::seconds(10)) const;
@@ -110,7 +112,9 @@ class LINKSPAN_API Peer {
   Result<Window> window(const Region& local, const RemoteRegion& remote, const Region& local_pad,
                         const RemoteRegion& remote_pad, const WindowOptions& options = {}) const;
 
-  /// A message to the peer's Engine::notifications(), at most 64 KiB.
+  /// A message to the peer's Engine::notifications(), at most 64 KiB. A remote peer drops, and
+  /// logs, what comes while it has not taken 65,536 of them or 16 MiB; any other pushes back:
+  /// no_resource.
   Status notify(std::span<const std::byte> message) const;
 
   /// Which way `blocks` blocks of together `bytes` bytes would take, and why not a better one.

@@ -35,6 +35,10 @@ constexpr OptionInfo kTable[] = {
     {"calibrate", "LINKSPAN_CALIBRATE", "0 or 1", "0",
      "Whether an Engine measures the copiers of its GPUs at their first use, some milliseconds for "
      "each link, and chooses by that; else by what two H200 have reached."},
+    {"insecure", "LINKSPAN_INSECURE", "0 or 1", "0",
+     "Whether an Engine listens and connects over TCP beyond loopback, where nothing shows who is "
+     "at "
+     "the other end and nothing is encrypted (docs/security.md)."},
     {"staging", "LINKSPAN_STAGING_MIB", "MiB", "64",
      "Pinned memory of an Engine through which copies between GPUs and pageable memory go, at "
      "most; 64 KiB a thread at least. Pinned with the first such copies."},
@@ -80,6 +84,13 @@ Status read_number(const char* variable, std::uint64_t min, std::uint64_t max,
                "set a whole number from " + std::to_string(min) + " to " + std::to_string(max));
   into = number;
   return {};
+}
+
+Status read_flag(const char* variable, bool& into) {
+  std::uint64_t number = into ? 1 : 0;
+  Status status = read_number(variable, 0, 1, number);
+  into = number != 0;
+  return status;
 }
 
 Status read_duration(const char* variable, Duration& into) {
@@ -154,9 +165,8 @@ Result<Options> Options::from_environment() {
   if (Status s = read_number("LINKSPAN_RELAY_GPUS", 0, kMaxRelayGpus, relay_gpus); !s.ok())
     return s;
   options.relay_gpus = static_cast<unsigned>(relay_gpus);
-  std::uint64_t calibrate = 0;
-  if (Status s = read_number("LINKSPAN_CALIBRATE", 0, 1, calibrate); !s.ok()) return s;
-  options.calibrate = calibrate != 0;
+  if (Status s = read_flag("LINKSPAN_CALIBRATE", options.calibrate); !s.ok()) return s;
+  if (Status s = read_flag("LINKSPAN_INSECURE", options.insecure); !s.ok()) return s;
   std::uint64_t staging = options.staging >> 20;
   if (Status s = read_number("LINKSPAN_STAGING_MIB", 1, kMaxStagingMib, staging); !s.ok()) return s;
   options.staging = staging << 20;

@@ -52,6 +52,7 @@ struct Options {
   std::optional<unsigned> copy_ctas;  ///< None: as many as the GPU has SMs.
   unsigned relay_gpus = 0;
   bool calibrate = false;
+  bool insecure = false;
   std::optional<Unpack> unpack;  ///< None: who unpacks chooses.
   std::size_t staging = std::size_t{64} << 20;
   Duration transfer_deadline = std::chrono::seconds(30);

@@ -24,7 +24,7 @@ namespace {
 
 using asio::posix::stream_descriptor;
 
-constexpr auto kRetryConnect = std::chrono::milliseconds(5);
+constexpr auto kRetryConnect = std::chrono::milliseconds(5), kRetryTcp = 10 * kRetryConnect;
 /// Until fds that the kernel had no room for are sent again.
 constexpr auto kPauseWhenFull = std::chrono::milliseconds(20);
 
@@ -72,26 +72,38 @@ class AsioControl final : public Control {
     thread_ = std::jthread([this] { run(); });
   }
 
-  Status listen(const std::string& path) override {
-    auto socket = listen_at(path);
-    if (!socket.ok()) return socket.status();
-    asio::post(io_, [this, path, listening = *std::move(socket)]() mutable {
+  Result<Address> listen(const Address& address) override {
+    auto listening = listen_at(address, us_.insecure);
+    if (!listening.ok()) return listening.status();
+    const Address at = listening->at;
+    if (listening->beyond_loopback && log_.enabled(base::Level::warning))
+      log_.write(base::Level::warning,
+                 at.to_string() +
+                     " is open to everybody who reaches it, as `insecure` says: whoever connects "
+                     "is a peer, and nothing shows who he is");
+    asio::post(io_, [this, path = at.path, socket = std::move(listening->socket)]() mutable {
       if (ending_) {
-        ::unlink(path.c_str());
+        if (!path.empty()) ::unlink(path.c_str());
         return;
       }
-      if (const Status status = acceptor_.listen(std::move(listening), path); !status.ok())
+      Acceptor& acceptor = path.empty() ? tcp_ : unix_;
+      if (const Status status = acceptor.listen(std::move(socket), path); !status.ok())
         log_.write(base::Level::error, "nobody is accepted: " + status.to_string());
     });
-    return {};
+    return at;
   }
 
-  Result<std::shared_ptr<Session>> connect(const std::string& path,
-                                           base::Deadline deadline) override
+  Result<std::shared_ptr<Session>> connect(const Address& address, base::Deadline deadline) override
       LINKSPAN_EXCLUDES(mutex_) {
+    std::vector<TcpAddress> hosts;
+    if (address.is_tcp()) {
+      auto found = resolve(address, us_.insecure);
+      if (!found.ok()) return found.status();
+      hosts = *std::move(found);
+    }
     Status full;  // the last answer of one that had no room
     for (;;) {
-      auto session = try_connect(path, deadline);
+      auto session = try_connect(address, hosts, deadline);
       const Code code = session.status().code();
       if (code == Code::timed_out && !full.ok()) return full;
       full = code == Code::no_resource ? session.status() : Status();
@@ -101,7 +113,8 @@ class AsioControl final : public Control {
         if (deadline.passed())
           return Status(code == Code::no_resource ? code : Code::unreachable, Scope::peer,
                         session.status().what());
-        const auto pause = std::min<Duration>(kRetryConnect, deadline.left());
+        const auto pause =
+            std::min<Duration>(address.is_tcp() ? kRetryTcp : kRetryConnect, deadline.left());
         changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), pause));
         continue;
       }
@@ -127,7 +140,8 @@ class AsioControl final : public Control {
     asio::post(io_, [this] {
       ending_ = true;
       operators_.close();
-      acceptor_.stop();
+      unix_.stop();
+      tcp_.stop();
       for (auto& [id, link] : links_) {
         link->session->say_goodbye();
         write_more(id);
@@ -148,10 +162,12 @@ class AsioControl final : public Control {
   }
 
  private:
-  Result<std::shared_ptr<Session>> try_connect(const std::string& path, base::Deadline deadline)
-      LINKSPAN_EXCLUDES(mutex_) {
-    auto socket = connect_to(path);
+  Result<std::shared_ptr<Session>> try_connect(const Address& address,
+                                               const std::vector<TcpAddress>& hosts,
+                                               base::Deadline deadline) LINKSPAN_EXCLUDES(mutex_) {
+    auto socket = address.is_tcp() ? connect_to(hosts, deadline) : connect_to(address.path);
     if (!socket.ok()) return socket.status();
+    if (address.is_tcp()) prepare(*socket, us_.limits.silence);
     const auto outcome = std::make_shared<Outcome>();
     asio::post(io_, [this, outcome, deadline, ours = *std::move(socket)]() mutable {
       adopt(std::move(ours), deadline.left(), outcome);
@@ -159,7 +175,8 @@ class AsioControl final : public Control {
     const base::MutexLock lock(mutex_);
     while (!outcome->decided) {
       if (deadline.passed())
-        return Status(Code::timed_out, Scope::peer, "no answer to the handshake at " + path);
+        return Status(Code::timed_out, Scope::peer,
+                      "no answer to the handshake at " + address.to_string());
       if (closing_) return Status(Code::canceled, Scope::process, "the Engine is closing");
       changed_.wait(mutex_, deadline);
     }
@@ -335,8 +352,12 @@ class AsioControl final : public Control {
   asio::io_context io_{1};
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> keep_running_;
   // Of the Control thread, until it is joined:
-  Acceptor acceptor_{
+  Acceptor unix_{
       io_, [this](base::Fd socket) { adopt(std::move(socket), us_.limits.handshake, nullptr); }};
+  Acceptor tcp_{io_, [this](base::Fd socket) {
+                  prepare(socket, us_.limits.silence);
+                  adopt(std::move(socket), us_.limits.handshake, nullptr);
+                }};
   Operators operators_{io_, [this](OperatorOp op) { return listener_.asked(op); }};
   std::map<std::uint64_t, std::unique_ptr<Link>> links_;
   std::uint64_t last_id_ = 0;

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "control/session.hpp"
+#include "control/socket_address.hpp"
 
 namespace linkspan::control {
 
@@ -22,11 +23,14 @@ class Control {
                                                const base::Log& log);
   virtual ~Control() = default;  ///< Closes.
 
-  /// A filesystem path; a stale socket is replaced, a live one is `busy`.
-  virtual Status listen(const std::string& path) = 0;
-  /// Until both sides are ready. A path where nobody listens yet is tried again until the deadline,
-  /// then it is `unreachable`. What the peer refuses comes with its words.
-  virtual Result<std::shared_ptr<Session>> connect(const std::string& path,
+  /// In the place of where it listened before by the same means, a Unix socket or TCP; where, with
+  /// the port that the kernel chose. A stale Unix socket is replaced, a live one is `busy`, and so
+  /// is a port. permission_denied, not_found: as resolve().
+  virtual Result<Address> listen(const Address& address) = 0;
+  /// Until both sides are ready. Where nobody listens yet it is tried again until the deadline,
+  /// then it is `unreachable`, or `timed_out` where no host answered. What the peer refuses comes
+  /// with its words. permission_denied, not_found: as resolve(), which the caller waits for.
+  virtual Result<std::shared_ptr<Session>> connect(const Address& address,
                                                    base::Deadline deadline) = 0;
   /// More of a Session's frames wait for room in its socket.
   virtual void write_when_ready(const std::shared_ptr<Session>& session) = 0;

@@ -3,6 +3,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "control/tcp_socket.hpp"
+
 namespace linkspan::control {
 namespace {
 
@@ -19,6 +21,7 @@ Session::Session(std::uint64_t id, bool initiated, base::Fd socket, const Identi
                  Listener& listener, const base::Log& log)
     : id_(id),
       initiated_(initiated),
+      remote_(!base::is_unix_socket(socket.get())),
       us_(us),
       listener_(listener),
       log_(log),
@@ -32,10 +35,10 @@ Session::~Session() {
 
 std::string Session::describe() const {
   return (hello_.engine.empty() ? "unknown" : hello_.engine) + " (peer " + std::to_string(id_) +
-         ", pid " + std::to_string(pid_) + ")";
+         ", " + place_ + ")";
 }
 
-bool Session::is_this_process() const noexcept { return pid_ == ::getpid(); }
+bool Session::is_this_process() const noexcept { return !remote_ && pid_ == ::getpid(); }
 
 Status Session::send(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
                      std::span<base::Fd> fds) {
@@ -46,6 +49,8 @@ Status Session::send(FrameOp op, std::uint64_t id, std::span<const std::byte> pa
 
 Status Session::queue(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
                       std::span<base::Fd> fds) {
+  if (remote_ && !fds.empty())  // which the kernel would drop without a word
+    return {Code::unsupported, Scope::request, "no file descriptor travels over TCP"};
   const base::MutexLock lock(mutex_);
   const base::FrameHeader header{.length = 0,
                                  .version = base::kProtocolVersion,
@@ -68,10 +73,12 @@ Status Session::flush() {
   return channel_.flush();
 }
 
-Status Session::start() {
+/// As the kernel says, and whether its user may be our peer.
+Status Session::know_process() {
   auto credentials = base::peer_credentials(socket_);
   if (!credentials.ok()) return credentials.status();
   pid_ = credentials->pid;
+  place_ = "pid " + std::to_string(pid_);
   const bool one_user = base::names_one_user(credentials->uid);
   same_user_ = one_user && credentials->uid == ::geteuid();
   if (!us_.any_uid && !same_user_)
@@ -80,13 +87,25 @@ Status Session::start() {
                 std::to_string(::geteuid()) +
                 (one_user ? "" : " (any user that this user namespace has no number for)") +
                 "; EngineOptions::any_uid lets it in"};
+  return {};
+}
+
+Status Session::start() {
+  if (remote_) {
+    const auto other_end = peer_of(socket_);
+    place_ = "at " + (other_end.ok() ? other_end->to_string() : "an end that has gone");
+  } else if (Status status = know_process(); !status.ok()) {
+    return status;
+  }
   if (Status status = base::random_bytes(our_share_); !status.ok()) return status;
+  Hello hello{.engine = us_.engine,
+              .process = {},
+              .key_share = our_share_,
+              .transports = listener_.addresses(remote_)};
+  if (remote_) return send(FrameOp::hello, 0, encode(hello));
+  hello.process = base::this_process();
   auto own = base::open_pidfd(::getpid());
   if (!own.ok()) return own.status();
-  const Hello hello{.engine = us_.engine,
-                    .process = base::this_process(),
-                    .key_share = our_share_,
-                    .transports = listener_.addresses()};
   auto ring = NotificationRing::create();
   if (!ring.ok()) return ring.status();
   base::Fd fds[] = {*std::move(own), ring->take_fd()};
@@ -125,7 +144,8 @@ void Session::on_readable() {
     }();
     if (!next.ok()) {
       if (next.status().code() == Code::disconnected)
-        lose(Status(Code::disconnected, Scope::peer, "peer " + describe() + " closed its socket"));
+        lose(Status(Code::disconnected, Scope::peer,
+                    "peer " + describe() + ": " + next.status().what()));
       else
         fail(next.status());
       return;
@@ -230,17 +250,19 @@ Status Session::on_hello(base::Frame& frame) {
   if (!hello.ok()) return hello.status();
   if (frame.header.incarnation == 0 || frame.header.incarnation == us_.incarnation)
     return {Code::invalid_argument, Scope::peer, "an Engine cannot be its own peer"};
-  // What is readable when it likes would tell of a death that has not happened.
-  if (frame.fds.empty() || !base::is_pidfd(frame.fds[0].get()))
-    return {Code::corrupt, Scope::peer, "hello without a pidfd"};
-  if (frame.fds.size() > 1) {
-    auto ring = NotificationRing::open(frame.fds[1]);
-    if (!ring.ok()) return ring.status();
-    outgoing_.emplace(*std::move(ring));
+  if (!remote_) {
+    // What is readable when it likes would tell of a death that has not happened.
+    if (frame.fds.empty() || !base::is_pidfd(frame.fds[0].get()))
+      return {Code::corrupt, Scope::peer, "hello without a pidfd"};
+    if (frame.fds.size() > 1) {
+      auto ring = NotificationRing::open(frame.fds[1]);
+      if (!ring.ok()) return ring.status();
+      outgoing_.emplace(*std::move(ring));
+    }
+    pidfd_ = std::move(frame.fds[0]);
   }
   hello_ = *std::move(hello);
   incarnation_ = frame.header.incarnation;
-  pidfd_ = std::move(frame.fds[0]);
   for (std::size_t i = 0; i < key_.size(); ++i) key_[i] = our_share_[i] ^ hello_.key_share[i];
   if (Status status = listener_.met(shared_from_this()); !status.ok()) return status;
   stage_ = Stage::met;
@@ -290,7 +312,7 @@ void Session::settle() {
   // A process that only closed its socket may still copy; one that died may have a forked child
   // that holds the socket and the GPU's files (fact: Death.NothingLandsAfterProcessAndSocketEnded).
   const bool never_met = stage_ == Stage::greeting;
-  if (!never_met && !goodbye_heard_ && !process_ended_) return;
+  if (!never_met && !goodbye_heard_ && !process_ended_ && !remote_) return;
   gone_ = true;
   if (!never_met) listener_.gone(*this);
 }

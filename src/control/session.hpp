@@ -4,11 +4,14 @@
 // the Listener, which the engine implements; a Session knows no Worker.
 // Threads: send() and the facts, any thread; all else on the Control thread. A Listener is called
 // on the Control thread with no lock held.
+// A peer over TCP is remote, whatever host it is on: its kernel names no process, no fd comes or
+// goes, and notifications travel as frames.
 // Invariants: the Listener hears up() at most once, then lost() and gone() once each, in that order
 // and nothing after; gone() only when nothing of the peer will touch memory again: its process has
-// ended and its socket is closed, or it said goodbye. Who says goodbye touches the other's memory
-// no more and waits to hear the same, which the other's Session says when the last who copies drops
-// it.
+// ended and its socket is closed, or it said goodbye. A remote one maps nothing of ours and reaches
+// it only through the wires of transports, each of which fences itself (Endpoint::peer_gone()): so
+// once it is lost it is gone. Who says goodbye touches the other's memory no more and waits to hear
+// the same, which the other's Session says when the last who copies drops it.
 #pragma once
 
 #include <array>
@@ -40,7 +43,8 @@ struct Exported {
 
 class Listener {
  public:
-  virtual std::vector<TransportAddress> addresses() = 0;
+  /// Of the transports that reach a peer of this host, or a remote one.
+  virtual std::vector<TransportAddress> addresses(bool remote) = 0;
   /// The peer's hello is good: make its endpoints. An error refuses the peer.
   virtual Status met(const std::shared_ptr<Session>& session) = 0;
   virtual void up(Session& session) = 0;    ///< Both sides are ready.
@@ -75,12 +79,14 @@ struct Limits {
   std::size_t peers = 4096;                       ///< Connections, until their ends are known.
   std::size_t handshakes = 256;                   ///< Of these, begun by others and not ready.
   Duration handshake = std::chrono::seconds(10);  ///< Then one that others began is closed.
+  Duration silence = std::chrono::seconds(10);    ///< Of a remote peer's host; then it is lost.
 };
 
 struct Identity {
   std::string engine;
   std::uint64_t incarnation = 0;
-  bool any_uid = false;  ///< Peers of other users are let in.
+  bool any_uid = false;   ///< Peers of other users are let in.
+  bool insecure = false;  ///< TCP leaves the host.
   Limits limits{};
 };
 
@@ -108,12 +114,14 @@ class Session : public std::enable_shared_from_this<Session> {
 
   std::uint64_t id() const noexcept { return id_; }       ///< Unique in this Engine, from 1.
   bool initiated() const noexcept { return initiated_; }  ///< We connected to it.
+  bool is_remote() const noexcept { return remote_; }
   // Known from met() on.
   const Hello& hello() const noexcept { return hello_; }
   std::uint64_t incarnation() const noexcept { return incarnation_; }
-  std::int64_t pid() const noexcept { return pid_; }
-  int pidfd() const noexcept { return pidfd_.get(); }
-  bool same_user() const noexcept { return same_user_; }
+  std::int64_t pid() const noexcept { return pid_; }            ///< 0: a remote one's.
+  int pidfd() const noexcept { return pidfd_.get(); }           ///< -1: the same.
+  bool same_user() const noexcept { return same_user_; }        ///< A remote one's is not known.
+  const std::string& place() const noexcept { return place_; }  ///< "pid 4711", "at 10.0.0.7:4711"
   bool is_this_process() const noexcept;
   std::span<const std::byte, 32> key() const noexcept { return key_; }
   std::string describe() const;  ///< "engine (peer 3, pid 4711)"
@@ -136,6 +144,7 @@ class Session : public std::enable_shared_from_this<Session> {
  private:
   enum class Stage : std::uint8_t { greeting, met, up };
 
+  Status know_process();
   Status handle(base::Frame& frame);
   Status on_hello(base::Frame& frame);
   Status on_import(const base::Frame& frame);
@@ -146,7 +155,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void settle();
 
   const std::uint64_t id_;
-  const bool initiated_;
+  const bool initiated_, remote_;
   const Identity& us_;
   Listener& listener_;
   const base::Log& log_;
@@ -161,6 +170,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Status failure_;
   Hello hello_;
   std::uint64_t incarnation_ = 0;
+  std::string place_ = "not known yet";
   std::int64_t pid_ = 0;
   bool same_user_ = false;
   base::Fd pidfd_;

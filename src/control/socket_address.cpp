@@ -4,23 +4,66 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cstring>
+#include <utility>
 
 namespace linkspan::control {
+namespace {
 
-Result<std::string> socket_path(std::string_view address, const std::string& folder) {
+constexpr std::size_t kMaxHost = 253;  // of a name in DNS
+/// For a host that does not answer; then comes the next one.
+constexpr auto kTryOneHost = std::chrono::seconds(3);
+
+/// "host:port" or "[host]:port". Null, or what is wrong with it.
+const char* parse_tcp(std::string_view rest, Address& into) {
+  const auto colon = rest.rfind(':');
+  if (colon == std::string_view::npos) return "has no port; give tcp:host:port";
+  std::string_view host = rest.substr(0, colon);
+  const std::string_view port = rest.substr(colon + 1);
+  const bool brackets = host.starts_with('[') && host.ends_with(']');
+  if (brackets) host = host.substr(1, host.size() - 2);
+  if (host.empty()) return "has no host; give tcp:host:port";
+  if (host.size() > kMaxHost) return "a host's name has at most 253 bytes";
+  if (host.find_first_of("[]/ ") != std::string_view::npos) return "no host has such a name";
+  if (brackets != (host.find(':') != std::string_view::npos))
+    return "brackets are for IPv6 alone, which needs them: tcp:[::1]:4711";
+  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), into.port);
+  if (error != std::errc() || end != port.data() + port.size())
+    return "a port is a number from 0 to 65535";
+  into.host = host;
+  return nullptr;
+}
+
+}  // namespace
+
+std::string Address::to_string() const {
+  if (!is_tcp()) return "unix:" + path;
+  const bool six = host.find(':') != std::string::npos;
+  return "tcp:" + (six ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+Result<Address> parse_address(std::string_view address, const std::string& folder) {
   const auto bad = [&](const char* why) {
     return Status(Code::invalid_argument, Scope::request,
                   "address \"" + std::string(address) + "\": " + why);
   };
-  constexpr std::string_view kUnix = "unix:";
-  if (address.starts_with(kUnix))
-    address.remove_prefix(kUnix.size());
-  else if (address.find(':') != std::string_view::npos)
-    return bad("only unix:/path is supported by this release");
-  if (address.empty()) return bad("empty; give unix:/path or a name");
-  if (address.find('\0') != std::string_view::npos) return bad("has a zero byte");
-  std::string path(address);
+  constexpr std::string_view kUnix = "unix:", kTcp = "tcp:";
+  std::string_view rest = address;
+  if (rest.find('\0') != std::string_view::npos) return bad("has a zero byte");
+  if (rest.starts_with(kTcp)) {
+    Address at;
+    const char* const wrong = parse_tcp(rest.substr(kTcp.size()), at);
+    if (wrong != nullptr) return bad(wrong);
+    return at;
+  }
+  if (rest.starts_with(kUnix))
+    rest.remove_prefix(kUnix.size());
+  else if (rest.find(':') != std::string_view::npos)
+    return bad("only unix:/path and tcp:host:port are supported by this release");
+  if (rest.empty()) return bad("empty; give unix:/path, tcp:host:port or a name");
+  std::string path(rest);
   if (path.front() != '/') {
     if (path.find('/') != std::string::npos)
       return bad("a name has no slash, a path begins with one");
@@ -28,7 +71,19 @@ Result<std::string> socket_path(std::string_view address, const std::string& fol
   }
   if (path.size() >= sizeof(sockaddr_un::sun_path))
     return bad("longer than the 107 bytes that a Unix socket may have");
-  return path;
+  return Address{.path = std::move(path)};
+}
+
+Result<std::vector<TcpAddress>> resolve(const Address& address, bool insecure) {
+  auto found = resolve(address.host, address.port);
+  if (!found.ok() || insecure) return found;
+  for (const TcpAddress& each : *found)
+    if (!each.is_loopback())
+      return Status(Code::permission_denied, Scope::request,
+                    address.to_string() + " is " + each.to_string() +
+                        ", beyond loopback, where nobody shows who he is: EngineOptions::insecure "
+                        "or LINKSPAN_INSECURE=1 says that this is meant");
+  return found;
 }
 
 Status secure_folder(const std::string& folder) {
@@ -59,6 +114,26 @@ Result<sockaddr_un> unix_address(const std::string& path) {
     return Status(Code::invalid_argument, Scope::request, "socket path too long: " + path);
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   return address;
+}
+
+Result<Listening> listen_at(const Address& address, bool insecure) {
+  if (!address.is_tcp()) {
+    auto socket = listen_at(address.path);
+    if (!socket.ok()) return socket.status();
+    return Listening{*std::move(socket), address};
+  }
+  auto found = resolve(address, insecure);
+  if (!found.ok()) return found.status();
+  // "localhost" may be ::1 first, where there is no IPv6.
+  const auto ours = std::find_if(found->begin(), found->end(),
+                                 [](const TcpAddress& each) { return is_local(each).ok(); });
+  if (ours == found->end()) return is_local(found->front());
+  auto socket = listen_at(*ours);
+  if (!socket.ok()) return socket.status();
+  const auto at = address_of(*socket);
+  if (!at.ok()) return at.status();
+  return Listening{
+      *std::move(socket), {.host = at->host(), .port = at->port()}, !at->is_loopback()};
 }
 
 Result<base::Fd> listen_at(const std::string& path) {
@@ -104,6 +179,18 @@ Result<base::Fd> connect_to(const std::string& path) {
     default:
       return base::Fd::from(("connect " + path).c_str(), -1).status();
   }
+}
+
+Result<base::Fd> connect_to(const std::vector<TcpAddress>& hosts, base::Deadline deadline) {
+  Status last;
+  for (const TcpAddress& host : hosts) {
+    const Duration most = std::min<Duration>(kTryOneHost, deadline.left());
+    auto socket = connect_to(host, base::Deadline::after(base::Clock::steady(), most));
+    if (socket.ok()) return socket;
+    last = socket.status();
+  }
+  if (last.code() != Code::timed_out || deadline.passed()) return last;
+  return Status(Code::unreachable, last.scope(), last.what());
 }
 
 }  // namespace linkspan::control

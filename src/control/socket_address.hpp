@@ -1,27 +1,51 @@
-// control/socket_address.hpp - where Engines of one host find each other: Unix sockets in a folder
-// that only their user can enter.
+// control/socket_address.hpp - where Engines find each other: Unix sockets, those with a bare name
+// in a folder that only their user can enter, and TCP.
 //
-// Threads: any thread.
+// Threads: any thread; names of hosts are resolved as tcp_socket.hpp says.
 #pragma once
 
 #include <sys/un.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/fd.hpp"
+#include "control/tcp_socket.hpp"
 
 namespace linkspan::control {
 
-/// "unix:/path" or "/path" as a path; a bare name is a socket in `folder`. invalid_argument: empty,
-/// too long for a socket, or of a scheme that this release does not have.
-Result<std::string> socket_path(std::string_view address, const std::string& folder);
+struct Address {
+  std::string path{};      ///< Of a Unix socket. Empty: TCP, and the two below count.
+  std::string host{};      ///< A name or a number, which stands without brackets.
+  std::uint16_t port = 0;  ///< 0: any that is free, for who listens.
+
+  bool is_tcp() const noexcept { return path.empty(); }
+  std::string to_string() const;  ///< "unix:/run/app/s", "tcp:127.0.0.1:4711", "tcp:[::1]:4711"
+};
+
+/// What to_string() says, or "/path"; a bare name is a socket in `folder`. invalid_argument: empty,
+/// too long for a socket, no port, or of a scheme that this release does not have.
+Result<Address> parse_address(std::string_view address, const std::string& folder);
+
+/// Where that is; at least one. permission_denied: one is beyond loopback, and that is not
+/// `insecure`. not_found: no host of that name.
+Result<std::vector<TcpAddress>> resolve(const Address& address, bool insecure);
 
 /// Makes the folder (mode 0700) if there is none. permission_denied: it is no folder (a link
 /// to one either), another user's, or others may write to it.
 Status secure_folder(const std::string& folder);
 
 Result<sockaddr_un> unix_address(const std::string& path);
+
+struct Listening {
+  base::Fd socket;
+  Address at;  ///< With the real port.
+  bool beyond_loopback = false;
+};
+/// As below, or as the listen_at() and resolve() of TCP.
+Result<Listening> listen_at(const Address& address, bool insecure);
 
 /// A listening socket. busy: somebody listens there already. invalid_argument: a file is there that
 /// is no socket.
@@ -30,5 +54,8 @@ Result<base::Fd> listen_at(const std::string& path);
 /// not_found; unreachable when nobody listens; no_resource when too many wait there to be accepted.
 /// Each may change.
 Result<base::Fd> connect_to(const std::string& path);
+/// To the first that accepts. unreachable: none does now, which may change; also where none has
+/// answered for a while, and the caller may look at something else. timed_out: by the deadline.
+Result<base::Fd> connect_to(const std::vector<TcpAddress>& hosts, base::Deadline deadline);
 
 }  // namespace linkspan::control

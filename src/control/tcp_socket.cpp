@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>
@@ -52,13 +53,16 @@ std::uint16_t TcpAddress::port() const noexcept {
   return ntohs(four.sin_port);
 }
 
-std::string TcpAddress::to_string() const {
-  std::array<char, NI_MAXHOST> host{};
-  if (::getnameinfo(control::raw(*this), bytes, host.data(), host.size(), nullptr, 0,
+std::string TcpAddress::host() const {
+  std::array<char, NI_MAXHOST> name{};
+  if (::getnameinfo(control::raw(*this), bytes, name.data(), name.size(), nullptr, 0,
                     NI_NUMERICHOST) != 0)
     return "?";
-  const std::string name = host.data();
-  return (raw.ss_family == AF_INET6 ? "[" + name + "]" : name) + ":" + std::to_string(port());
+  return name.data();
+}
+
+std::string TcpAddress::to_string() const {
+  return (raw.ss_family == AF_INET6 ? "[" + host() + "]" : host()) + ":" + std::to_string(port());
 }
 
 Result<std::vector<TcpAddress>> resolve(const std::string& host, std::uint16_t port) {
@@ -118,6 +122,14 @@ Result<TcpAddress> address_of(const base::Fd& socket) {
   return address;
 }
 
+Result<TcpAddress> peer_of(int socket) {
+  TcpAddress address;
+  address.bytes = sizeof address.raw;
+  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&address.raw), &address.bytes) != 0)
+    return failed("getpeername", errno, Code::system);
+  return address;
+}
+
 Result<base::Fd> connect_to(const TcpAddress& address, base::Deadline deadline) {
   auto socket = new_socket(address);
   if (!socket.ok()) return socket;
@@ -144,6 +156,19 @@ void prepare(const base::Fd& socket) noexcept {
   const int yes = 1;
   (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
   (void)::setsockopt(socket.get(), SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+}
+
+void prepare(const base::Fd& socket, Duration silence) noexcept {
+  prepare(socket);
+  const auto set = [&](int option, auto value) {
+    const int number = static_cast<int>(std::max<std::int64_t>(value.count(), 1));
+    (void)::setsockopt(socket.get(), IPPROTO_TCP, option, &number, sizeof number);
+  };
+  using std::chrono::duration_cast, std::chrono::seconds, std::chrono::milliseconds;
+  set(TCP_KEEPIDLE, duration_cast<seconds>(silence / 2));
+  set(TCP_KEEPINTVL, duration_cast<seconds>(silence / 5));
+  // In the place of a number of probes; also where bytes are under way, which keeps probes back.
+  set(TCP_USER_TIMEOUT, duration_cast<milliseconds>(silence));
 }
 
 Status send_all(const base::Fd& socket, std::string_view bytes, base::Deadline deadline) {

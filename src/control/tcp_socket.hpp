@@ -22,6 +22,7 @@ struct TcpAddress {
   socklen_t bytes = 0;
 
   bool is_loopback() const noexcept;
+  std::string host() const;  ///< "127.0.0.1", "::1"
   std::uint16_t port() const noexcept;
   std::string to_string() const;  ///< "127.0.0.1:9998", "[::1]:9998"
 };
@@ -33,10 +34,14 @@ Status is_local(const TcpAddress& address);
 /// busy: somebody listens there. not_found: as is_local().
 Result<base::Fd> listen_at(const TcpAddress& address);
 Result<TcpAddress> address_of(const base::Fd& socket);
+Result<TcpAddress> peer_of(int socket);  ///< Of the other end.
 /// unreachable: nobody accepts there, now.
 Result<base::Fd> connect_to(const TcpAddress& address, base::Deadline deadline);
 /// For a socket that was accepted as well. No failure of it is one of the connection.
 void prepare(const base::Fd& socket) noexcept;
+/// As that, and a host that vanished ends the connection within about `silence`, of 2 s at least:
+/// so does one that takes nothing for as long while bytes wait for it.
+void prepare(const base::Fd& socket, Duration silence) noexcept;
 
 /// All of it. disconnected, timed_out: nobody knows how much of it arrived.
 Status send_all(const base::Fd& socket, std::string_view bytes, base::Deadline deadline);

@@ -38,6 +38,7 @@ Result<std::shared_ptr<Core>> Core::open(const EngineOptions& options) {
   if (options.relay_gpus) settings->relay_gpus = *options.relay_gpus;
   if (options.calibrate) settings->calibrate = *options.calibrate;
   if (!options.nccl_net_plugin.empty()) settings->nccl_net_plugin = options.nccl_net_plugin;
+  if (options.insecure) settings->insecure = *options.insecure;
   if (options.transfer_deadline > Duration::zero())
     settings->transfer_deadline = options.transfer_deadline;
   const base::Level level = settings->log_level;
@@ -57,7 +58,8 @@ Result<std::shared_ptr<Core>> Core::open(const EngineOptions& options) {
 Status Core::set_up(const EngineOptions& options) {
   identity_ = {.engine = options.name.empty() ? "pid " + std::to_string(::getpid()) : options.name,
                .incarnation = base::random_u64(),
-               .any_uid = options.any_uid};
+               .any_uid = options.any_uid,
+               .insecure = options_.insecure};
   if (options.use_gpu) {
     auto topology = cuda::Topology::create();
     // A driver that is there and fails is no machine without a GPU: the user's memory may be on

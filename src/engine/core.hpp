@@ -168,9 +168,10 @@ class Core final : public control::Listener,
     explicit PeerLife(const control::Session& session)
         : id(session.id()),
           incarnation(session.incarnation()),
-          this_process(session.is_this_process()) {}
+          this_process(session.is_this_process()),
+          remote(session.is_remote()) {}
     std::uint64_t id, incarnation;
-    bool this_process;
+    bool this_process, remote;
   };
   Result<std::shared_ptr<ImportedRegion>> import(const PeerLife& peer, control::Exported& exported,
                                                  base::Deadline deadline);
@@ -222,7 +223,7 @@ class Core final : public control::Listener,
   }
 
   // control::Listener
-  std::vector<control::TransportAddress> addresses() override;
+  std::vector<control::TransportAddress> addresses(bool remote) override;
   Status met(const std::shared_ptr<control::Session>& session) override;
   void up(control::Session& session) override;
   void lost(control::Session& session) override;

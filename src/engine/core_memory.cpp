@@ -84,7 +84,8 @@ Result<control::Exported> Core::exported(control::Session& session, std::string_
     if (Status status = memory::still_there(*topology_, facts.address, facts.id.buffer);
         !status.ok())
       return status;
-  auto sent = engine::exported(transports_, registration->region(), *keys, name);
+  auto sent =
+      engine::exported(transports_, registration->region(), *keys, name, session.is_remote());
   if (sent.ok()) {
     const base::MutexLock lock(worker_.mutex);
     worker_.count_export(session.id(), registration->id().serial);
@@ -123,7 +124,8 @@ Result<std::shared_ptr<ImportedRegion>> Core::import(const PeerLife& peer,
     const auto of_key = fds.first(key.fd_count);
     fds = fds.subspan(key.fd_count);
     for (std::size_t i = 0; i < transports_.size(); ++i) {
-      if (transports_[i]->name() != key.transport) continue;
+      if (transports_[i]->name() != key.transport || !reaches(*transports_[i], peer.remote))
+        continue;
       auto mapping = transports_[i]->import_key(
           {key.bytes, of_key, peer.incarnation, peer.this_process}, deadline);
       if (mapping.ok() && (*mapping)->bytes() != descriptor->bytes)

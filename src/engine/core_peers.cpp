@@ -16,13 +16,14 @@ constexpr std::size_t kNotificationCost = 64;  // at least, whatever it says
 
 Status Core::listen(std::string_view address) {
   const std::string made_up = std::to_string(identity_.incarnation);
-  auto path = control::socket_path(address.empty() ? made_up : address, options_.socket_dir);
-  if (!path.ok()) return path.status();
-  if (path->starts_with(options_.socket_dir + "/"))
+  const auto at = control::parse_address(address.empty() ? made_up : address, options_.socket_dir);
+  if (!at.ok()) return at.status();
+  if (at->path.starts_with(options_.socket_dir + "/"))
     if (Status status = control::secure_folder(options_.socket_dir); !status.ok()) return status;
-  if (Status status = control_->listen(*path); !status.ok()) return status;
+  const auto bound = control_->listen(*at);
+  if (!bound.ok()) return bound.status();
   const base::MutexLock lock(events_mutex_);
-  address_ = "unix:" + *path;
+  address_ = bound->to_string();
   return {};
 }
 
@@ -32,9 +33,12 @@ std::string Core::address() const {
 }
 
 Result<Peer> Core::connect(std::string_view address, Duration timeout) {
-  auto path = control::socket_path(address, options_.socket_dir);
-  if (!path.ok()) return path.status();
-  auto session = control_->connect(*path, after(timeout));
+  const auto at = control::parse_address(address, options_.socket_dir);
+  if (!at.ok()) return at.status();
+  if (at->is_tcp() && at->port == 0)
+    return Status(Code::invalid_argument, Scope::request,
+                  at->to_string() + ": nobody is at port 0; Engine::address() there names the port");
+  auto session = control_->connect(*at, after(timeout));
   if (!session.ok()) return session.status();
   return Peer(shared_from_this(), (*session)->id(), (*session)->hello().engine);
 }
@@ -52,10 +56,11 @@ Result<Peer> Core::accept(Duration timeout) {
   return Peer(shared_from_this(), id, std::move(name));
 }
 
-std::vector<control::TransportAddress> Core::addresses() {
+std::vector<control::TransportAddress> Core::addresses(bool remote) {
   std::vector<control::TransportAddress> all;
   for (const auto& transport : transports_)
-    all.push_back({std::string(transport->name()), transport->address()});
+    if (reaches(*transport, remote))
+      all.push_back({std::string(transport->name()), transport->address()});
   return all;
 }
 
@@ -66,7 +71,8 @@ Status Core::met(const std::shared_ptr<control::Session>& session) {
   record->endpoints.resize(transports_.size());
   for (std::size_t i = 0; i < transports_.size(); ++i) {
     for (const control::TransportAddress& each : session->hello().transports) {
-      if (each.name != transports_[i]->name()) continue;
+      if (each.name != transports_[i]->name() || !reaches(*transports_[i], session->is_remote()))
+        continue;
       record->channels[i] = std::make_unique<SessionChannel>(session, each.name, *control_raw_);
       auto endpoint = transports_[i]->connect(each.bytes, *record->channels[i],
                                               after(options_.connect_deadline));

@@ -86,8 +86,8 @@ Result<std::shared_ptr<ImportedRegion>> Core::counted(
 /// The line at connect. Nothing was imported yet, so no path is promised.
 std::string Core::greeting(const control::Session& session) {
   std::string text = "peer " + std::to_string(session.id()) + " " + quoted(session.hello().engine) +
-                     " (pid " + std::to_string(session.pid()) + ", incarnation " +
-                     hex_of(session.incarnation()) + ") up";
+                     " (" + session.place() + ", incarnation " + hex_of(session.incarnation()) +
+                     ") up";
   const base::MutexLock lock(worker_.mutex);
   const PeerRecord* peer = worker_.find_peer(session.id());
   bool any = false;

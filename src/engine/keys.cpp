@@ -5,6 +5,25 @@
 #include "memory/descriptor.hpp"
 
 namespace linkspan::engine {
+namespace {
+
+bool has_fds(const memory::PublishedKey& key) { return !key.fds.empty() || key.last_fd; }
+
+/// Why a remote peer gets no key of it.
+std::string no_way_out(const Transports& transports, std::string_view name,
+                       const std::string& left_out) {
+  std::string wires;
+  for (const auto& transport : transports)
+    if (transport->capabilities().leaves_host)
+      wires.append(wires.empty() ? "" : ", ").append(transport->name());
+  std::string what = name.empty() ? "the message's memory" : "\"" + std::string(name) + "\"";
+  what += " is reached through " + left_out + ", which a peer over TCP is not; ";
+  what += wires.empty() ? "no transport of this release leaves the host"
+                        : wires + " leaves the host, but has no key for it";
+  return what + ": on one host connect to a unix: address";
+}
+
+}  // namespace
 
 Result<std::shared_ptr<const Keys>> publish_everywhere(const Transports& transports,
                                                        const memory::Region& region) {
@@ -36,8 +55,12 @@ Status retract_everywhere(const Transports& transports, const memory::Region& re
   return status;
 }
 
+bool reaches(const transport::Transport& transport, bool remote) noexcept {
+  return !remote || transport.capabilities().leaves_host;
+}
+
 Result<control::Exported> exported(const Transports& transports, const memory::Region& region,
-                                   const Keys& keys, std::string_view name) {
+                                   const Keys& keys, std::string_view name, bool remote) {
   const memory::Region::Facts& facts = region.facts();
   memory::Descriptor descriptor{.name = std::string(name),
                                 .id = facts.id,
@@ -47,9 +70,14 @@ Result<control::Exported> exported(const Transports& transports, const memory::R
                                 .bytes = facts.bytes,
                                 .keys = {}};
   control::Exported out;
+  std::string left_out;
   for (std::size_t i = 0; i < transports.size(); ++i) {
     const auto& key = keys[i];
     if (!key) continue;
+    if (!reaches(*transports[i], remote) || (remote && has_fds(*key))) {
+      left_out.append(left_out.empty() ? "" : ", ").append(transports[i]->name());
+      continue;
+    }
     for (const base::Fd& fd : key->fds) {
       auto duplicate = fd.duplicate();
       if (!duplicate.ok()) return duplicate.status();
@@ -66,6 +94,8 @@ Result<control::Exported> exported(const Transports& transports, const memory::R
          .fd_count = static_cast<std::uint32_t>(key->fds.size()) + (key->last_fd ? 1u : 0u),
          .bearer = key->bearer});
   }
+  if (descriptor.keys.empty())
+    return Status(Code::unreachable, Scope::request, no_way_out(transports, name, left_out));
   out.descriptor = memory::encode(descriptor);
   return out;
 }

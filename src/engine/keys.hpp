@@ -27,8 +27,12 @@ Result<std::shared_ptr<const Keys>> publish_everywhere(const Transports& transpo
 /// OK: no peer maps it any more. busy: ask again. `at_once` as Transport::retract().
 Status retract_everywhere(const Transports& transports, const memory::Region& region, bool at_once);
 
-/// The Descriptor and duplicates of the keys' fds.
+/// A remote peer is reached by what leaves the host alone.
+bool reaches(const transport::Transport& transport, bool remote) noexcept;
+
+/// The Descriptor and duplicates of the keys' fds. For a remote peer only the keys of transports
+/// that reach it, and no fd; unreachable: there is none, the text names whose keys there are.
 Result<control::Exported> exported(const Transports& transports, const memory::Region& region,
-                                   const Keys& keys, std::string_view name);
+                                   const Keys& keys, std::string_view name, bool remote);
 
 }  // namespace linkspan::engine

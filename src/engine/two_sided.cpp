@@ -83,8 +83,12 @@ Status Core::begin_exchange(const std::shared_ptr<TransferState>& transfer) {
     frame.bare = control::encode(offer);
     // What is registered for this message only is not worth a question and its answer.
     if (x.memory.fleeting()) {
-      auto key =
-          engine::exported(transports_, x.memory.registration()->region(), *x.memory.keys(), {});
+      const auto session = session_of(transfer->peer);
+      if (session == nullptr)
+        return {Code::disconnected, Scope::peer,
+                "peer " + std::to_string(transfer->peer) + " is gone"};
+      auto key = engine::exported(transports_, x.memory.registration()->region(), *x.memory.keys(),
+                                  {}, session->is_remote());
       if (!key.ok()) return key.status();
       offer.descriptor = std::move(key->descriptor);
       frame.fds = std::move(key->fds);
@@ -173,7 +177,7 @@ Result<control::Exported> Core::offered(control::Session& session, std::uint64_t
   if (registration != nullptr && keys == nullptr) keys = keys_of(serial);
   if (keys == nullptr)
     return Status(Code::not_found, Scope::request, "no such region was offered to you");
-  auto sent = engine::exported(transports_, registration->region(), *keys, {});
+  auto sent = engine::exported(transports_, registration->region(), *keys, {}, session.is_remote());
   if (sent.ok()) {
     const base::MutexLock lock(worker_.mutex);
     worker_.count_export(session.id(), 0);

@@ -108,14 +108,15 @@ std::string Worker::dump() {
 std::string Worker::line_of(const PeerRecord& peer, base::Time now) {
   constexpr std::array kStates = {"up", "lost: its connection has ended, its process lives",
                                   "gone"};
-  std::string text = "peer " + name_of_peer(peer) + " (pid " + std::to_string(peer.session->pid()) +
+  std::string text = "peer " + name_of_peer(peer) + " (" + peer.session->place() +
                      "): " + kStates[static_cast<std::size_t>(peer.state)] + ", met " +
                      age_of(now - peer.since) + " ago, incarnation " +
                      hex_of(peer.session->incarnation()) + ", by";
+  std::string ways;
   for (std::size_t i = 0; i < transports_.size(); ++i)
-    if (peer.endpoints[i] != nullptr) text.append(" ").append(transports_[i]->name());
-  text += "; " + std::to_string(peer.unquiet) + " not quiet, " + std::to_string(peer.queue.size()) +
-          " queued";
+    if (peer.endpoints[i] != nullptr) ways.append(" ").append(transports_[i]->name());
+  text += (ways.empty() ? " no transport" : ways) + "; " + std::to_string(peer.unquiet) +
+          " not quiet, " + std::to_string(peer.queue.size()) + " queued";
   if (!peer.unsent.empty())
     text += ", " + std::to_string(peer.unsent.size()) + " messages wait for room in its socket";
   Listing imported("imported");

@@ -20,15 +20,16 @@ using SessionKey = std::span<const std::byte, 32>;
 
 /// A peer of this host; a remote one has neither.
 struct PeerProcess {
-  std::int64_t pid = 0;  ///< By SO_PEERCRED. 0: unknown here.
-  int pidfd = -1;        ///< A loan, lives as long as the Channel. -1: none.
-  bool same_user = true;
+  std::int64_t pid = 0;           ///< By SO_PEERCRED. 0: unknown here.
+  int pidfd = -1;                 ///< A loan, lives as long as the Channel. -1: none.
+  bool same_user = true;          ///< A remote one's user is not known: false.
   std::uint64_t incarnation = 0;  ///< Of the Engine there. 0: unknown here.
 };
 
 class Channel {
  public:
   /// Whole and in order, or the peer is lost. no_resource: the queue is full, ask again later.
+  /// unsupported: fds, to a remote peer.
   virtual Status send(std::uint16_t op, std::span<const std::byte> bytes,
                       std::span<base::Fd> fds) = 0;
   /// Fresh for each incarnation of the peer: authenticates the data sockets of a wire.

@@ -163,7 +163,8 @@ class Endpoint {
   virtual void close() = 0;  ///< Refuses new posts and cancels the pending ones.
   /// The peer's process has ended and nothing of it will touch memory again: what it was asked to
   /// execute completes as `disconnected`, what runs here goes on to its own end. Posts answer
-  /// `disconnected`.
+  /// `disconnected`. Of a remote peer only the connection is known to have ended: a wire fences
+  /// itself, so that nothing of that peer lands any more when this returns.
   virtual void peer_gone() = 0;
 };
 

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "base/clock.hpp"
-#include "control/socket_address.hpp"
+#include "tests/support/raw_peer.hpp"
 #include "tests/support/take.hpp"
 
 namespace linkspan::test {
@@ -25,7 +25,7 @@ void wait(const base::FdChannel& channel, short events, const base::Deadline& li
 base::Fd connected(const std::string& address) {
   const base::Deadline limit = soon();
   while (true) {
-    auto socket = control::connect_to(take(control::socket_path(address, {})));
+    auto socket = socket_to(address);
     if (socket.status().code() != Code::no_resource || limit.passed())
       return take(std::move(socket));
     std::this_thread::yield();
@@ -57,7 +57,8 @@ bool RawPeer::greet(const control::Hello& hello) { return greet(control::encode(
 
 bool RawPeer::greet(std::span<const std::byte> hello) {
   base::Fd fds[] = {take(base::open_pidfd(::getpid()))};
-  return send(FrameOp::hello, hello, 0, fds) && send(FrameOp::ready, {}, 0);
+  const std::size_t count = base::is_unix_socket(channel_.fd()) ? 1 : 0;
+  return send(FrameOp::hello, hello, 0, std::span(fds, count)) && send(FrameOp::ready, {}, 0);
 }
 
 std::optional<base::Frame> RawPeer::next() {

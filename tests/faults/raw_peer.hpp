@@ -30,7 +30,7 @@ class RawPeer {
             std::span<base::Fd> fds = {}) {
     return send(static_cast<std::uint16_t>(op), payload, id, fds);
   }
-  /// hello with a pidfd, and ready.
+  /// hello, over a Unix socket with a pidfd, and ready.
   bool greet(const control::Hello& hello);
   bool greet(std::span<const std::byte> hello);
   static control::Hello hello();  ///< One of this process, without transports.

@@ -13,8 +13,15 @@ namespace linkspan::test {
 
 using control::FrameOp;
 
-base::FdChannel connect_raw(const std::string& path) {
-  return base::FdChannel(take(control::connect_to(path)));
+Result<base::Fd> socket_to(const std::string& address) {
+  const control::Address at = take(control::parse_address(address, {}));
+  if (!at.is_tcp()) return control::connect_to(at.path);
+  return control::connect_to(take(control::resolve(at, false)),
+                             base::Deadline::after(base::Clock::steady(), 10s));
+}
+
+base::FdChannel connect_raw(const std::string& address) {
+  return base::FdChannel(take(socket_to(address)));
 }
 
 void send_raw(base::FdChannel& channel, FrameOp op, std::span<const std::byte> payload,
@@ -28,9 +35,10 @@ void send_raw(base::FdChannel& channel, FrameOp op, std::span<const std::byte> p
 
 void greet_raw(base::FdChannel& channel) {
   base::Fd fds[] = {take(base::open_pidfd(::getpid()))};
+  const std::size_t count = base::is_unix_socket(channel.fd()) ? 1 : 0;
   const control::Hello hello{
       .engine = "odd", .process = base::this_process(), .key_share = {}, .transports = {}};
-  send_raw(channel, FrameOp::hello, encode(hello), kRawIncarnation, fds);
+  send_raw(channel, FrameOp::hello, encode(hello), kRawIncarnation, std::span(fds, count));
   send_raw(channel, FrameOp::ready, {});
 }
 

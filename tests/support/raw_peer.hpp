@@ -13,10 +13,12 @@ namespace linkspan::test {
 
 inline constexpr std::uint64_t kRawIncarnation = 42;
 
-base::FdChannel connect_raw(const std::string& path);
+/// To an address of an Engine's, or a path. no_resource: too many wait there to be accepted.
+Result<base::Fd> socket_to(const std::string& address);
+base::FdChannel connect_raw(const std::string& address);
 void send_raw(base::FdChannel& channel, control::FrameOp op, std::span<const std::byte> payload,
               std::uint64_t incarnation = kRawIncarnation, std::span<base::Fd> fds = {});
-/// Says hello and ready, as a process should.
+/// Says hello and ready, as a process should; over TCP without a pidfd.
 void greet_raw(base::FdChannel& channel);
 /// The next frame that is not one of the handshake's, within 10 s; none: the Engine has closed.
 std::optional<base::Frame> next_raw(base::FdChannel& channel);

@@ -18,6 +18,7 @@
 #include "control/socket_address.hpp"
 #include "linkspan/engine.hpp"
 #include "tests/support/raw_peer.hpp"
+#include "tests/support/take.hpp"
 
 namespace linkspan::control {
 namespace {
@@ -35,13 +36,14 @@ class ControlTest : public ::testing::Test {
     server_ = std::make_unique<Engine>(*std::move(engine));
     const Status listening = server_->listen("s");
     ASSERT_TRUE(listening.ok()) << listening.to_string();
+    at_ = server_->address();
   }
   void TearDown() override {
     server_.reset();
     std::filesystem::remove_all(folder_);
   }
 
-  base::FdChannel connect() const { return test::connect_raw(folder_ + "/s"); }
+  base::FdChannel connect() const { return test::connect_raw(at_); }
   static std::optional<base::Frame> next(base::FdChannel& channel) {
     return test::next_raw(channel);
   }
@@ -60,25 +62,38 @@ class ControlTest : public ::testing::Test {
     EXPECT_EQ(peer->lookup("nothing").status().code(), Code::not_found);
   }
 
-  std::string folder_;
+  std::string folder_, at_;
   std::unique_ptr<Engine> server_;
 };
 
-TEST_F(ControlTest, GarbageClosesThatConnectionOnly) {
-  auto socket = connect_to(folder_ + "/s");
-  ASSERT_TRUE(socket.ok());
-  const std::string garbage(4096, '\xff');
-  ASSERT_GT(::send(socket->get(), garbage.data(), garbage.size(), MSG_NOSIGNAL), 0);
-  base::FdChannel channel(*std::move(socket));
-  const auto said = next(channel);
-  if (said) {
-    EXPECT_EQ(static_cast<FrameOp>(said->header.op), FrameOp::error);
+/// By a Unix socket and by TCP. The others, who are not to be disturbed, come by the Unix socket.
+class ControlBytes : public ControlTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    ControlTest::SetUp();
+    if (!by_tcp()) return;
+    const Status listening = server_->listen("tcp:127.0.0.1:0");
+    ASSERT_TRUE(listening.ok()) << listening.to_string();
+    at_ = server_->address();
+  }
+  static bool by_tcp() { return GetParam() == std::string_view("tcp"); }
+};
+
+TEST_P(ControlBytes, GarbageClosesThatConnectionOnly) {
+  for (const std::string& garbage :
+       {std::string(4096, '\xff'), std::string("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")}) {
+    base::FdChannel channel = connect();
+    ASSERT_GT(::send(channel.fd(), garbage.data(), garbage.size(), MSG_NOSIGNAL), 0);
+    const auto said = next(channel);
+    if (said) {
+      EXPECT_EQ(static_cast<FrameOp>(said->header.op), FrameOp::error);
+    }
   }
   expect_server_is_well();
 }
 
-TEST_F(ControlTest, RefusesWhatIsNoHelloAndSaysWhy) {
-  for (int i = 0; i < 3; ++i) {
+TEST_P(ControlBytes, RefusesWhatIsNoHelloAndSaysWhy) {
+  for (int i = 0; i < (by_tcp() ? 2 : 3); ++i) {
     base::FdChannel channel = connect();
     if (i == 0) send(channel, FrameOp::import, encode_import("x"));
     if (i == 1) send(channel, FrameOp::hello, encode_import("x"));
@@ -92,7 +107,7 @@ TEST_F(ControlTest, RefusesWhatIsNoHelloAndSaysWhy) {
   expect_server_is_well();
 }
 
-TEST_F(ControlTest, AnUnknownOpIsAnsweredAndTheConnectionStays) {
+TEST_P(ControlBytes, AnUnknownOpIsAnsweredAndTheConnectionStays) {
   base::FdChannel channel = connect();
   greet(channel);
   send(channel, static_cast<FrameOp>(999), {});
@@ -106,7 +121,7 @@ TEST_F(ControlTest, AnUnknownOpIsAnsweredAndTheConnectionStays) {
   EXPECT_EQ(decode_error(said->payload).code(), Code::not_found);
 }
 
-TEST_F(ControlTest, AMalformedExchangeEndsThatConnectionOnly) {
+TEST_P(ControlBytes, AMalformedExchangeEndsThatConnectionOnly) {
   for (const FrameOp op : {FrameOp::offer, FrameOp::accept, FrameOp::finished, FrameOp::withdraw})
     for (const std::size_t bytes : {0u, 3u, 64u}) {
       base::FdChannel channel = connect();
@@ -127,7 +142,7 @@ TEST_F(ControlTest, AMalformedExchangeEndsThatConnectionOnly) {
   expect_server_is_well();
 }
 
-TEST_F(ControlTest, UnknownExchangesAreAnsweredAndRegionsThatWereNotOfferedStayOurs) {
+TEST_P(ControlBytes, UnknownExchangesAreAnsweredAndRegionsThatWereNotOfferedStayOurs) {
   base::FdChannel channel = connect();
   greet(channel);
   send(channel, FrameOp::accept, encode(Accept{.serial = 3}));
@@ -155,7 +170,7 @@ TEST_F(ControlTest, UnknownExchangesAreAnsweredAndRegionsThatWereNotOfferedStayO
   expect_server_is_well();
 }
 
-TEST_F(ControlTest, AFrameOfAnotherIncarnationEndsIt) {
+TEST_P(ControlBytes, AFrameOfAnotherIncarnationEndsIt) {
   base::FdChannel channel = connect();
   greet(channel);
   send(channel, FrameOp::import, encode_import("nothing"), 43);
@@ -185,7 +200,7 @@ TEST_F(ControlTest, WaitsForAListenerUntilTheDeadlineAndNotLonger) {
   auto client = Engine::open({.name = "client", .socket_dir = folder_, .use_gpu = false});
   ASSERT_TRUE(client.ok());
   EXPECT_EQ(client->connect("nobody", 50ms).status().code(), Code::unreachable);
-  EXPECT_EQ(client->connect("tcp:host:1", 50ms).status().code(), Code::invalid_argument);
+  EXPECT_EQ(client->connect("udp:host:1", 50ms).status().code(), Code::invalid_argument);
   EXPECT_EQ(client->connect(std::string(200, 'x'), 50ms).status().code(), Code::invalid_argument);
   EXPECT_EQ(client->accept(10ms).status().code(), Code::timed_out);
 }
@@ -341,7 +356,7 @@ TEST_F(ControlTest, AnswersThatNobodyAskedForAreDroppedAndTheirFdsClosed) {
   EXPECT_EQ(decode_error(said->payload).code(), Code::not_found);
 }
 
-TEST_F(ControlTest, NotificationsThatNobodyTakesAreBoundedForEachPeer) {
+TEST_P(ControlBytes, NotificationsThatNobodyTakesAreBoundedForEachPeer) {
   base::FdChannel channel = connect();
   greet(channel);
   const std::vector<std::byte> large(65536, std::byte{7});
@@ -358,6 +373,88 @@ TEST_F(ControlTest, NotificationsThatNobodyTakesAreBoundedForEachPeer) {
   EXPECT_EQ(server_->notifications().size(), kRoom);
   flood(3);
   EXPECT_EQ(server_->notifications().size(), 3u);
+}
+
+INSTANTIATE_TEST_SUITE_P(By, ControlBytes, ::testing::Values("unix", "tcp"),
+                         [](const auto& param) { return std::string(param.param); });
+
+class ControlTcp : public ControlTest {
+ protected:
+  Engine open(const EngineOptions& options) { return test::take(Engine::open(options)); }
+  EngineOptions options(std::optional<bool> insecure = {}) {
+    return {.name = "client",
+            .socket_dir = folder_,
+            .use_gpu = false,
+            .insecure = insecure,
+            .log = [this](LogLevel level, std::string_view line) {
+              const base::MutexLock lock(mutex_);
+              if (level == LogLevel::warning) warnings_.emplace_back(line);
+            }};
+  }
+  std::vector<std::string> warnings() {
+    const base::MutexLock lock(mutex_);
+    return warnings_;
+  }
+
+ private:
+  base::Mutex mutex_;
+  std::vector<std::string> warnings_ LINKSPAN_GUARDED_BY(mutex_);
+};
+
+TEST_F(ControlTcp, IsListenedAtBesideAUnixSocketAndEachMovesAlone) {
+  const std::string by_unix = server_->address();
+  ASSERT_TRUE(server_->listen("tcp:127.0.0.1:0").ok());
+  const std::string first = server_->address();
+  EXPECT_EQ(first.find("tcp:127.0.0.1:"), 0u) << first;
+  EXPECT_NE(first, "tcp:127.0.0.1:0");
+  Engine client = open(options());
+  EXPECT_TRUE(client.connect(first, 10s).ok());
+  EXPECT_TRUE(client.connect(by_unix, 10s).ok());
+  EXPECT_EQ(client.listen(first).code(), Code::busy);
+
+  ASSERT_TRUE(server_->listen("tcp:localhost:0").ok());
+  EXPECT_TRUE(client.connect(server_->address(), 10s).ok());
+  const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+  Status left = client.connect(first, 20ms).status();
+  while (left.ok() && !limit.passed()) left = client.connect(first, 20ms).status();
+  EXPECT_EQ(left.code(), Code::unreachable) << left.to_string();
+  ASSERT_TRUE(server_->listen("moved").ok());
+  EXPECT_TRUE(client.connect("moved", 10s).ok());
+  EXPECT_TRUE(client.connect(server_->address(), 10s).ok());
+}
+
+TEST_F(ControlTcp, WaitsForAListenerAndRefusesWhatCannotBe) {
+  Engine client = open(options());
+  ASSERT_TRUE(server_->listen("tcp:127.0.0.1:0").ok());
+  const std::string port = server_->address();
+  server_.reset();
+  EXPECT_EQ(client.connect(port, 50ms).status().code(), Code::unreachable);
+  EXPECT_EQ(client.connect("tcp:127.0.0.1:0").status().code(), Code::invalid_argument);
+  const std::string nobody(64, 'x');  // no name has such a part, so nobody is asked for it
+  EXPECT_EQ(client.connect("tcp:" + nobody + ":1").status().code(), Code::not_found);
+  const base::Fd mute = test::take(listen_at(test::take(parse_address(port, {})), false)).socket;
+  EXPECT_EQ(client.connect(port, 100ms).status().code(), Code::timed_out);
+}
+
+TEST_F(ControlTcp, LeavesLoopbackOnlyIfThatIsSaidAndLogsIt) {
+  const std::string everybody = "tcp:0.0.0.0:0";
+  for (const std::optional<bool> insecure : {std::optional<bool>(), std::optional<bool>(false)}) {
+    Engine careful = open(options(insecure));
+    const Status refused = careful.listen(everybody);
+    EXPECT_EQ(refused.code(), Code::permission_denied) << refused.to_string();
+    EXPECT_NE(refused.what().find("EngineOptions::insecure"), std::string::npos) << refused.what();
+    EXPECT_EQ(careful.address(), "");
+    EXPECT_EQ(careful.connect("tcp:192.0.2.1:1").status().code(), Code::permission_denied);
+  }
+  EXPECT_TRUE(warnings().empty());
+  Engine open_to_all = open(options(true));
+  ASSERT_TRUE(open_to_all.listen("tcp:127.0.0.1:0").ok());
+  EXPECT_TRUE(warnings().empty());
+  ASSERT_TRUE(open_to_all.listen(everybody).ok());
+  ASSERT_EQ(warnings().size(), 1u);
+  EXPECT_NE(warnings()[0].find(open_to_all.address()), std::string::npos) << warnings()[0];
+  const std::string port = open_to_all.address().substr(open_to_all.address().rfind(':'));
+  EXPECT_TRUE(server_->connect("tcp:127.0.0.1" + port, 10s).ok());
 }
 
 TEST(SocketFolder, IsOursAloneOrSaysWhatIsWrongAndWhatToDo) {

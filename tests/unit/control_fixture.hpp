@@ -1,0 +1,108 @@
+// tests/unit/control_fixture.hpp - a Control alone, before a Listener that has nothing to say.
+//
+// Threads: externally synchronised; what a Quiet has seen, any thread.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "base/mutex.hpp"
+#include "control/control.hpp"
+#include "tests/support/raw_peer.hpp"
+#include "tests/support/take.hpp"
+
+namespace linkspan::test {
+
+/// An Engine that has nothing to say, and remembers its last peer.
+class Quiet final : public control::Listener {
+ public:
+  using Session = control::Session;
+  using Exported = control::Exported;
+
+  std::vector<control::TransportAddress> addresses(bool) override { return {}; }
+  Status met(const std::shared_ptr<Session>& session) override {
+    const base::MutexLock lock(mutex_);
+    last_ = session;
+    gone_ = false;
+    return {};
+  }
+  void up(Session&) override {}
+  void lost(Session&) override {}
+  void gone(Session& session) override {
+    const base::MutexLock lock(mutex_);
+    if (&session != last_.get()) return;
+    why_ = session.failure();
+    gone_ = true;
+    changed_.notify_all();
+  }
+  void for_transport(Session&, control::TransportMessage, std::span<base::Fd>) override {}
+  Result<Exported> exported(Session&, std::string_view, std::uint64_t) override {
+    return nothing();
+  }
+  void asked_for_set(Session&, std::uint64_t, control::AskSet) override {}
+  void set_told(Session&, std::uint64_t, memory::PublishedSet) override {}
+  Result<Exported> offered(Session&, std::uint64_t) override { return nothing(); }
+  Status exchange(Session&, base::Frame&) override { return {}; }
+  void imported(Session&, std::uint64_t, Result<Exported>) override {}
+  void notified(Session&, std::vector<std::byte>) override {}
+  void collect(Session&) override {}
+  Result<std::string> asked(control::OperatorOp) override { return nothing(); }
+
+  std::shared_ptr<Session> last() {
+    const base::MutexLock lock(mutex_);
+    return last_;
+  }
+  /// Why the last peer is gone; OK: it was not, for so long.
+  Status wait_for_the_end(Duration time) {
+    const base::MutexLock lock(mutex_);
+    const auto limit = base::Deadline::after(base::Clock::steady(), time);
+    while (!gone_ && !limit.passed()) changed_.wait(mutex_, limit);
+    return gone_ ? why_ : Status();
+  }
+
+ private:
+  static Status nothing() { return {Code::not_found, Scope::request, "nothing"}; }
+
+  base::Mutex mutex_;
+  base::Condition changed_;
+  std::shared_ptr<Session> last_ LINKSPAN_GUARDED_BY(mutex_);  // also Control's
+  Status why_ LINKSPAN_GUARDED_BY(mutex_);
+  bool gone_ LINKSPAN_GUARDED_BY(mutex_) = false;
+};
+
+class ControlFixture : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/linkspan-test-XXXXXX";
+    ASSERT_NE(::mkdtemp(name), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void serve(bool tcp, const control::Limits& limits = {}) {
+    us_ = {.engine = "server", .incarnation = 11, .limits = limits};
+    server_ = take(control::Control::open(us_, quiet_, log_));
+    at_ = take(server_->listen(
+        take(control::parse_address(tcp ? "tcp:127.0.0.1:0" : "unix:" + folder_ + "/s", {}))));
+  }
+  base::FdChannel connect() const { return connect_raw(at_.to_string()); }
+  /// The answer of a server that has not closed the connection.
+  static Code answer(base::FdChannel& channel) {
+    send_raw(channel, control::FrameOp::import, control::encode_import("x"));
+    const auto said = next_raw(channel);
+    return said ? control::decode_error(said->payload).code() : Code::disconnected;
+  }
+
+  std::string folder_;
+  control::Address at_;
+  const base::Log log_{base::Level::off, base::stderr_sink()};
+  Quiet quiet_;
+  control::Identity us_;
+  std::unique_ptr<control::Control> server_;
+};
+
+}  // namespace linkspan::test

@@ -1,0 +1,99 @@
+#include "control/socket_address.hpp"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/take.hpp"
+
+namespace linkspan::control {
+namespace {
+
+using test::take;
+
+Address parsed(const std::string& text) { return take(parse_address(text, "/run/here")); }
+
+TEST(SocketAddress, IsAPathANameOrAHostAndAPort) {
+  for (const char* text : {"unix:/a/b", "/a/b"}) {
+    EXPECT_EQ(parsed(text).path, "/a/b");
+    EXPECT_FALSE(parsed(text).is_tcp());
+    EXPECT_EQ(parsed(text).to_string(), "unix:/a/b");
+  }
+  EXPECT_EQ(parsed("name").path, "/run/here/name");
+  EXPECT_EQ(parsed("unix:name").path, "/run/here/name");
+
+  struct {
+    const char *text, *host;
+    std::uint16_t port;
+  } const good[] = {{"tcp:127.0.0.1:4711", "127.0.0.1", 4711},
+                    {"tcp:[::1]:0", "::1", 0},
+                    {"tcp:[fe80::1%lo]:9", "fe80::1%lo", 9},
+                    {"tcp:localhost:1", "localhost", 1},
+                    {"tcp:gpu-7.rack.net:65535", "gpu-7.rack.net", 65535}};
+  for (const auto& each : good) {
+    const Address address = parsed(each.text);
+    EXPECT_TRUE(address.is_tcp());
+    EXPECT_EQ(address.host, each.host);
+    EXPECT_EQ(address.port, each.port);
+    EXPECT_EQ(address.to_string(), each.text);
+  }
+}
+
+TEST(SocketAddress, ThatIsNoneIsNamedWithWhatIsWrong) {
+  struct {
+    std::string text;
+    const char* word;
+  } const bad[] = {{"", "empty"},
+                   {"unix:", "empty"},
+                   {"a/b", "slash"},
+                   {std::string("a\0b", 3), "zero byte"},
+                   {std::string("tcp:a\0b:1", 9), "zero byte"},
+                   {"/" + std::string(107, 'x'), "107 bytes"},
+                   {"udp:host:1", "only unix:/path and tcp:host:port"},
+                   {"127.0.0.1:4711", "only unix:/path and tcp:host:port"},
+                   {"tcp:", "no port"},
+                   {"tcp:host", "no port"},
+                   {"tcp:host:", "0 to 65535"},
+                   {"tcp:host:65536", "0 to 65535"},
+                   {"tcp:host:-1", "0 to 65535"},
+                   {"tcp:host:1x", "0 to 65535"},
+                   {"tcp:host: 1", "0 to 65535"},
+                   {"tcp::1", "no host"},
+                   {"tcp:[]:1", "no host"},
+                   {"tcp:::1:4711", "brackets"},
+                   {"tcp:[::1:4711", "such a name"},
+                   {"tcp:[127.0.0.1]:1", "brackets"},
+                   {"tcp:a b:1", "such a name"},
+                   {"tcp:a/b:1", "such a name"},
+                   {"tcp:" + std::string(254, 'x') + ":1", "253 bytes"}};
+  for (const auto& each : bad) {
+    const Status status = parse_address(each.text, "/run/here").status();
+    EXPECT_EQ(status.code(), Code::invalid_argument) << each.text;
+    EXPECT_NE(status.what().find(each.word), std::string::npos) << status.what();
+    EXPECT_NE(status.what().find("\"" + each.text + "\""), std::string::npos) << status.what();
+  }
+}
+
+TEST(SocketAddress, LeavesLoopbackOnlyWhereThatIsMeant) {
+  for (const char* text : {"tcp:127.0.0.1:1", "tcp:127.9.9.9:1", "tcp:[::1]:1", "tcp:localhost:1"})
+    EXPECT_TRUE(resolve(parsed(text), false).ok()) << text;
+  for (const char* text : {"tcp:0.0.0.0:0", "tcp:[::]:0", "tcp:192.0.2.1:1", "tcp:[2001:db8::1]:1",
+                           "tcp:[::ffff:192.0.2.1]:1", "tcp:128.0.0.1:1"}) {
+    const Status refused = resolve(parsed(text), false).status();
+    EXPECT_EQ(refused.code(), Code::permission_denied) << text;
+    for (const char* word : {text, "EngineOptions::insecure", "LINKSPAN_INSECURE=1"})
+      EXPECT_NE(refused.what().find(word), std::string::npos) << refused.what();
+    EXPECT_TRUE(resolve(parsed(text), true).ok()) << text;
+  }
+}
+
+TEST(SocketAddress, OfAListenerHasTheRealPort) {
+  const Listening first = take(listen_at(parsed("tcp:127.0.0.1:0"), false));
+  EXPECT_NE(first.at.port, 0);
+  EXPECT_FALSE(first.beyond_loopback);
+  EXPECT_EQ(listen_at(first.at, false).status().code(), Code::busy);
+  EXPECT_TRUE(take(listen_at(parsed("tcp:0.0.0.0:0"), true)).beyond_loopback);
+  const auto limit = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(5));
+  EXPECT_TRUE(connect_to(take(resolve(first.at, false)), limit).ok());
+}
+
+}  // namespace
+}  // namespace linkspan::control
