@@ -124,10 +124,12 @@ typedef struct linkspan_engine_options {
   int32_t calibrate;         /* 0, 1, or -1: the default */
   int32_t any_uid;           /* 0 or 1 */
   int32_t use_gpu;           /* 0 or 1 */
+  int32_t insecure;          /* 0, 1, or -1: the default */
+  int32_t reserved;          /* 0 */
 } linkspan_engine_options;
 
 #define LINKSPAN_ENGINE_OPTIONS_INIT \
-  { sizeof(linkspan_engine_options), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, 1 }
+  { sizeof(linkspan_engine_options), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, 1, -1, 0 }
 
 LINKSPAN_C_API int linkspan_engine_open(const linkspan_engine_options* options,
                                         linkspan_engine** engine);

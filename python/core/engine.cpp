@@ -111,7 +111,7 @@ void bind_engine(nb::module_& module) {
           [](Held* self, const std::string& name, const std::string& socket_dir, bool any_uid,
              bool use_gpu, unsigned cpu_threads, std::optional<unsigned> copy_ctas,
              std::optional<unsigned> relay_gpus, std::optional<bool> calibrate,
-             std::optional<double> transfer_deadline) {
+             std::optional<bool> insecure, std::optional<double> transfer_deadline) {
             EngineOptions options{.name = name,
                                   .socket_dir = socket_dir,
                                   .any_uid = any_uid,
@@ -120,6 +120,7 @@ void bind_engine(nb::module_& module) {
                                   .copy_ctas = copy_ctas,
                                   .relay_gpus = relay_gpus,
                                   .calibrate = calibrate,
+                                  .insecure = insecure,
                                   .transfer_deadline = {},
                                   .log = {}};
             if (transfer_deadline)
@@ -128,7 +129,7 @@ void bind_engine(nb::module_& module) {
           },
           "name"_a = "", nb::kw_only(), "socket_dir"_a = "", "any_uid"_a = false,
           "use_gpu"_a = true, "cpu_threads"_a = 0, "copy_ctas"_a = nb::none(),
-          "relay_gpus"_a = nb::none(), "calibrate"_a = nb::none(),
+          "relay_gpus"_a = nb::none(), "calibrate"_a = nb::none(), "insecure"_a = nb::none(),
           "transfer_deadline"_a = nb::none())
       .def("_register",
            [](Held& self, std::uintptr_t address, std::uint64_t bytes, bool peers_read,
@@ -168,14 +169,20 @@ void bind_engine(nb::module_& module) {
             return self->address();
           },
           "address"_a = "",
-          "\"unix:/path\", or a name below socket_dir; empty: a name is made up. The address, for "
+          "\"unix:/path\", or a name below socket_dir; empty: a name is made up. "
+          "\"tcp:host:port\": port 0 is any that is free; beyond loopback PermissionDeniedError, "
+          "unless `insecure`. A Unix socket and a port may be listened at together. The address, "
+          "for "
           "connect().")
       .def_prop_ro(
           "address", [](Held& self) { return self->address(); },
           "For connect(). \"\": not listening.")
-      .def("connect", &connect, "address"_a, "timeout"_a = 10.0,
-           "Until both sides are ready; where nobody listens yet, until somebody does. "
-           "UnreachableError, TimedOutError, PermissionDeniedError: another user's.")
+      .def(
+          "connect", &connect, "address"_a, "timeout"_a = 10.0,
+          "Until both sides are ready; where nobody listens yet, until somebody does. "
+          "A peer over TCP is a remote one, also on this host: only transports that leave the host "
+          "reach it. UnreachableError, TimedOutError, PermissionDeniedError: another user's, or "
+          "beyond loopback.")
       .def(
           "accept",
           [](Held& self, std::optional<double> timeout) {

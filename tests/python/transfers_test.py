@@ -285,3 +285,18 @@ def test_streams_of_others(pair: Pair, gpu) -> None:
     finally:
         held.close()
     assert target.read() == data.tobytes()
+
+
+def test_peers_over_tcp() -> None:
+    with linkspan.Engine("here") as here, linkspan.Engine("there", insecure=False) as there:
+        with pytest.raises(linkspan.PermissionDeniedError, match="insecure"):
+            there.listen("tcp:0.0.0.0:0")
+        peer = here.connect(there.listen("tcp:127.0.0.1:0"))
+        back = there.accept()
+        peer.notify(b"by TCP")
+        assert there.notifications(5) == [(back.id, b"by TCP")]
+        there.publish("memory", there.register(pattern(100)))
+        with pytest.raises(linkspan.UnreachableError, match="local"):
+            peer.lookup("memory")
+    with linkspan.Engine("open", insecure=True) as engine:
+        assert engine.listen("tcp:0.0.0.0:0").startswith("tcp:0.0.0.0:")

@@ -78,6 +78,8 @@ Result<EngineOptions> engine_options(const linkspan_engine_options* given) {
                     .relay_gpus = fields.optional("relay_gpus", c->relay_gpus),
                     .transfer_deadline = fields.time("transfer_deadline", c->transfer_deadline)};
   if (fields.number("calibrate", c->calibrate, -1, 1) >= 0) out.calibrate = c->calibrate != 0;
+  if (fields.number("insecure", c->insecure, -1, 1) >= 0) out.insecure = c->insecure != 0;
+  (void)fields.number("reserved", c->reserved, 0, 0);
   if (c->log != nullptr)
     out.log = [log = c->log, user = c->log_user](LogLevel level, std::string_view line) {
       log(user, static_cast<int>(level), line.data(), line.size());
