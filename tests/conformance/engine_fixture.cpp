@@ -138,6 +138,7 @@ class EngineServer {
       const std::uint64_t offset = reinterpret_cast<std::uintptr_t>(data) - facts.base;
       return Answer{{take(cuda::export_ipc(device, facts.base)), offset}, {}};
     }
+    if (what == "notify") return notify(call.at("texts").get<std::vector<std::string>>());
     if (what == "notifications") return notifications(call.at("count").get<std::size_t>());
     if (what == "connect") {
       peer_ = take(engine_->connect(call.at("address").get<std::string>()));
@@ -255,6 +256,16 @@ class EngineServer {
     if (!made.ok()) return made.status();
     posted_.push_back(*made);
     return Answer{posted_.size() - 1, {}};
+  }
+  Result<Answer> notify(const std::vector<std::string>& texts) {
+    const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+    for (const std::string& each : texts) {
+      Status sent = peer_.notify(std::as_bytes(std::span(each)));
+      while (sent.code() == Code::no_resource && !limit.passed())
+        sent = peer_.notify(std::as_bytes(std::span(each)));
+      if (!sent.ok()) return sent;
+    }
+    return Answer{};
   }
   Answer notifications(std::size_t count) {
     Json texts = Json::array();
@@ -417,6 +428,10 @@ std::pair<cuda::IpcHandle, std::uint64_t> FarEngine::ipc(const std::string& name
 
 std::vector<std::string> FarEngine::notifications(std::size_t count) {
   return call({{"do", "notifications"}, {"count", count}});
+}
+
+void FarEngine::notify(const std::vector<std::string>& texts) {
+  call({{"do", "notify"}, {"texts", texts}});
 }
 
 void FarEngine::connect(const std::string& address) {

@@ -114,6 +114,8 @@ class FarEngine {
   std::pair<cuda::IpcHandle, std::uint64_t> ipc(const std::string& name);
   /// Those that have come, as texts; waits 10 s for `count`.
   std::vector<std::string> notifications(std::size_t count);
+  /// Its peer, with each of these; returns when all were taken, for which it waits 10 s.
+  void notify(const std::vector<std::string>& texts);
 
   // As an initiator: it has one peer, whose regions it looks up by name.
   void connect(const std::string& address);

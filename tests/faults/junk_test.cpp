@@ -1,0 +1,109 @@
+// Strangers at a TCP port, which everybody of the host can reach: junk, silence, endless
+// connections. Each is closed by itself, those who are connected notice nothing, and there is room
+// again.
+#include <sys/socket.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "tests/conformance/engine_fixture.hpp"
+#include "tests/support/raw_peer.hpp"
+
+namespace linkspan::test {
+namespace {
+
+constexpr const char* kAnyPort = "tcp:127.0.0.1:0";
+/// For an undisturbed notification or transfer; a busy machine takes some of it.
+constexpr Duration kBound = 2s;
+constexpr Block kAll{0, 0, 1u << 20};
+
+/// One Engine with a peer of either kind.
+class JunkOnAPort : public ::testing::Test {
+ protected:
+  JunkOnAPort() {
+    must(pair_.engine.listen(kAnyPort));
+    remote_.connect(pair_.engine.address());
+    here_ = Held::make(pair_.engine, {.kind = "shared"});
+    pair_.far.add("there", {.kind = "shared"});
+    there_ = pair_.remote("there");
+    (void)take(pair_.engine.accept(5s));
+  }
+  /// What the peers do meanwhile.
+  void go_on() {
+    const base::Time begin = base::Clock::steady().now();
+    remote_.notify({std::to_string(++moved_)});
+    const std::vector<Notification> came = pair_.engine.notifications(5s);
+    ASSERT_EQ(came.size(), 1u);
+    here_.fill(moved_);
+    pair_.far.fill("there", moved_ + 1);
+    EXPECT_EQ(finished(pair_.peer.write(here_.region, there_, std::span(&kAll, 1))).to_string(),
+              "ok");
+    EXPECT_EQ(pair_.far.difference("there", moved_ + 1, {{0, moved_, 0, kAll.bytes}}), "");
+    EXPECT_LT(base::Clock::steady().now() - begin, kBound);
+  }
+  void go_on_for(Duration time) {
+    const auto limit = base::Deadline::after(base::Clock::steady(), time);
+    while (!limit.passed() && !HasFatalFailure()) go_on();
+  }
+  /// Who keeps the rules is let in.
+  void expect_room() {
+    FarEngine next;
+    next.connect(pair_.engine.address());
+    EXPECT_TRUE(pair_.engine.accept(5s).ok());
+  }
+
+  Held here_;  // outlives the Engine
+  Pair pair_;
+  FarEngine remote_;
+  RemoteRegion there_;
+  std::uint64_t moved_ = 0;
+};
+
+TEST_F(JunkOnAPort, IsClosedAndDisturbsNobody) {
+  std::atomic<bool> end{false};
+  std::atomic<std::uint64_t> strangers{0};
+  const std::string port = pair_.engine.address();
+  const auto knock = [&](unsigned seed, std::size_t most) {
+    std::minstd_rand random(seed);
+    while (!end) {
+      auto socket = socket_to(port);
+      if (!socket.ok()) continue;
+      std::string bytes(random() % (most + 1), '\0');
+      for (char& each : bytes) each = static_cast<char>(random());
+      (void)::send(socket->get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      ++strangers;
+    }
+  };
+  {
+    const std::jthread noisy(knock, 1, 4096), brief(knock, 2, 23), gone(knock, 3, 0);
+    go_on_for(700ms);
+    end = true;
+  }
+  EXPECT_GT(strangers, 100u);
+  go_on();
+  expect_room();
+}
+
+/// As many as may be under way, each with less than a header; the next is told so.
+TEST_F(JunkOnAPort, HalfOpenHandshakesTakeNoMoreThanTheirRoom) {
+  constexpr std::size_t kHandshakes = 256;
+  std::vector<base::FdChannel> slow;
+  for (std::size_t i = 0; i < kHandshakes; ++i) {
+    slow.push_back(connect_raw(pair_.engine.address()));
+    ASSERT_EQ(::send(slow.back().fd(), "\x18", 1, MSG_NOSIGNAL), 1);
+  }
+  auto next = connect_raw(pair_.engine.address());
+  const auto said = next_raw(next);
+  ASSERT_TRUE(said.has_value());
+  const Status why = control::decode_error(said->payload);
+  EXPECT_EQ(why.code(), Code::no_resource) << why.to_string();
+  EXPECT_NE(why.what().find("256 handshakes"), std::string::npos) << why.to_string();
+  go_on();
+  slow.clear();
+  expect_room();
+  go_on();
+}
+
+}  // namespace
+}  // namespace linkspan::test
