@@ -36,8 +36,9 @@ Result<Peer> Core::connect(std::string_view address, Duration timeout) {
   const auto at = control::parse_address(address, options_.socket_dir);
   if (!at.ok()) return at.status();
   if (at->is_tcp() && at->port == 0)
-    return Status(Code::invalid_argument, Scope::request,
-                  at->to_string() + ": nobody is at port 0; Engine::address() there names the port");
+    return Status(
+        Code::invalid_argument, Scope::request,
+        at->to_string() + ": nobody is at port 0; Engine::address() there names the port");
   auto session = control_->connect(*at, after(timeout));
   if (!session.ok()) return session.status();
   return Peer(shared_from_this(), (*session)->id(), (*session)->hello().engine);
