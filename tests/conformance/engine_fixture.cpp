@@ -158,9 +158,12 @@ class EngineServer {
     }
     if (what == "start") {
       const auto count = call.at("count").get<std::uint64_t>();
+      TransferOptions options;
+      options.require = call.at("require").get<std::string>();
       for (std::uint64_t i = 0; i < count; ++i) {
         const Block part = part_of(held(call).region.bytes(), i, count);
-        started_.push_back(take(peer_.write(held(call).region, remote(call), std::span(&part, 1))));
+        started_.push_back(
+            take(peer_.write(held(call).region, remote(call), std::span(&part, 1), options)));
       }
       return Answer{};
     }
@@ -451,8 +454,13 @@ std::string FarEngine::why_no_better(const std::string& local, const std::string
   return call({{"do", "explain"}, {"name", local}, {"remote", remote}, {"bytes", bytes}})[1];
 }
 
-void FarEngine::start(const std::string& local, const std::string& remote, std::uint64_t count) {
-  call({{"do", "start"}, {"name", local}, {"remote", remote}, {"count", count}});
+void FarEngine::start(const std::string& local, const std::string& remote, std::uint64_t count,
+                      const std::string& require) {
+  call({{"do", "start"},
+        {"name", local},
+        {"remote", remote},
+        {"count", count},
+        {"require", require}});
 }
 
 void FarEngine::let_go() { call({{"do", "let go"}}); }

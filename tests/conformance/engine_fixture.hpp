@@ -127,7 +127,8 @@ class FarEngine {
   std::string why_no_better(const std::string& local, const std::string& remote,
                             std::uint64_t bytes = 1);
   /// Submits `count` writes, which are together the whole region; returns when all are under way.
-  void start(const std::string& local, const std::string& remote, std::uint64_t count);
+  void start(const std::string& local, const std::string& remote, std::uint64_t count,
+             const std::string& require = "");
   /// Of the regions that it has looked up. Nothing of that is in flight.
   void let_go();
   /// Of all that was started, one text each: "ok" or the code's name.

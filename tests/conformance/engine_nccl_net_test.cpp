@@ -1,54 +1,19 @@
 // Engines that reach each other by a network plugin as well: every pair of memory kinds, both ways,
-// and what is said where it cannot be had.
+// every shape, many at once, one- and two-sided.
+#include <algorithm>
+#include <numeric>
+#include <random>
 #include <tuple>
 
-#include "tests/conformance/engine_fixture.hpp"
+#include "tests/conformance/nccl_net_pair.hpp"
 
 namespace linkspan::test {
 namespace {
 
-constexpr std::uint64_t kBytes = 9u << 20;  // of more than one message
-constexpr const char* kVariable = "LINKSPAN_NCCL_NET_PLUGIN=";
+constexpr std::uint64_t kMiB = 1u << 20;
+constexpr std::uint64_t kBytes = 9 * kMiB;  // of more than one message
 
-/// Of the device type UNPACK, and the newest.
-constexpr int kVersions[] = {7, 12};
-
-std::string plugin_of(int version) {
-  return file_beside_this_program("libnccl-net-linkspan-test" +
-                                  (version == 7 ? "" : "-v" + std::to_string(version)) + ".so");
-}
-
-TransferOptions by_plugin() {
-  TransferOptions options;
-  options.require = "nccl_net";
-  return options;
-}
-
-/// Both have the plugin.
-struct PluginPair {
-  explicit PluginPair(int version, std::vector<std::string> environment = {})
-      : far(with(std::move(environment), kVariable + plugin_of(version))),
-        engine(take(Engine::open(options(version)))),
-        peer(take(engine.connect(far.address()))) {}
-
-  static std::vector<std::string> with(std::vector<std::string> environment, std::string more) {
-    environment.push_back(std::move(more));
-    return environment;
-  }
-  static EngineOptions options(int version) {
-    EngineOptions options = engine_options("near");
-    options.nccl_net_plugin = plugin_of(version);
-    return options;
-  }
-
-  FarEngine far;
-  Engine engine;
-  Peer peer;
-};
-
-using Case = std::tuple<int, Kind, Kind>;
-
-class EngineNcclNet : public ::testing::TestWithParam<Case> {
+class EngineNcclNet : public ::testing::TestWithParam<std::tuple<int, Kind, Kind>> {
  protected:
   void SetUp() override {
     if (Status status = kinds_here({near(), far()}); !status.ok())
@@ -59,40 +24,45 @@ class EngineNcclNet : public ::testing::TestWithParam<Case> {
   static Kind far() { return std::get<2>(GetParam()); }
 };
 
+/// Whatever is started moves `blocks`, and nothing else.
+template <class Start>
+void moves(FarEngine& far, Held& here, Op op, std::span<const Block> blocks, std::uint64_t seed,
+           const Start& start) {
+  here.fill(seed);
+  far.fill("there", seed + 1);
+  ASSERT_EQ(finished(start()).to_string(), "ok");
+  std::vector<Expected> here_due, there_due;
+  for (const Block& b : blocks)
+    if (op == Op::write)
+      there_due.push_back({b.remote_offset, seed, b.local_offset, b.bytes});
+    else
+      here_due.push_back({b.local_offset, seed + 1, b.remote_offset, b.bytes});
+  EXPECT_EQ(here.difference(seed, here_due), "");
+  EXPECT_EQ(far.difference("there", seed + 1, there_due), "");
+}
+
 TEST_P(EngineNcclNet, MovesBlocksBothWays) {
   Held here;  // outlives the Engine
   PluginPair pair(version());
   here = Held::make(pair.engine, {.kind = near().name, .bytes = kBytes});
   pair.far.add("there", {.kind = far().name, .bytes = kBytes});
-  RemoteRegion there = take(pair.peer.lookup("there"));
+  RemoteRegion there = pair.remote("there");
   const Block blocks[] = {{5, 3, 1},
                           {4097, 70001, 65537},
                           {kBytes - (5u << 20), (3u << 20) + 1, (5u << 20) - 7},
                           {300000, kBytes - 100, 100}};
-  std::uint64_t seed = 10;
-  for (const Op op : {Op::write, Op::read}) {
-    seed += 2;
-    here.fill(seed);
-    pair.far.fill("there", seed + 1);
-    const auto moved = op == Op::write ? pair.peer.write(here.region, there, blocks, by_plugin())
-                                       : pair.peer.read(here.region, there, blocks, by_plugin());
-    ASSERT_EQ(finished(moved).to_string(), "ok");
-    std::vector<Expected> here_due, there_due;
-    for (const Block& b : blocks)
-      if (op == Op::write)
-        there_due.push_back({b.remote_offset, seed, b.local_offset, b.bytes});
-      else
-        here_due.push_back({b.local_offset, seed + 1, b.remote_offset, b.bytes});
-    EXPECT_EQ(here.difference(seed, here_due), "");
-    EXPECT_EQ(pair.far.difference("there", seed + 1, there_due), "");
-  }
+  for (const Op op : {Op::write, Op::read})
+    moves(pair.far, here, op, blocks, op == Op::write ? 12 : 14, [&] {
+      return op == Op::write ? pair.peer.write(here.region, there, blocks, by_plugin())
+                             : pair.peer.read(here.region, there, blocks, by_plugin());
+    });
   there = {};
   EXPECT_EQ(pair.engine.deregister(here.region).to_string(), "ok");
   EXPECT_EQ(pair.far.deregister("there", 10s).to_string(), "ok");
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, EngineNcclNet,
-                         ::testing::Combine(::testing::ValuesIn(kVersions),
+                         ::testing::Combine(::testing::ValuesIn(kPluginVersions),
                                             ::testing::Values(kKinds[0], kKinds[2], kKinds[3],
                                                               kKinds[4]),
                                             ::testing::Values(kKinds[0], kKinds[3], kKinds[4])),
@@ -100,6 +70,170 @@ INSTANTIATE_TEST_SUITE_P(Every, EngineNcclNet,
                            return "v" + std::to_string(std::get<0>(param.param)) + "_" +
                                   std::get<1>(param.param).name + "_to_" +
                                   std::get<2>(param.param).name;
+                         });
+
+/// For each version host memory and GPU memory on both sides.
+class EngineNcclNetAlike : public ::testing::TestWithParam<std::tuple<int, Kind>> {
+ protected:
+  void SetUp() override {
+    if (Status status = kinds_here({std::get<1>(GetParam())}); !status.ok())
+      GTEST_SKIP() << status.to_string();
+  }
+  static int version() { return std::get<0>(GetParam()); }
+  static const char* kind() { return std::get<1>(GetParam()).name; }
+};
+
+TEST_P(EngineNcclNetAlike, MovesPagesAndStrides) {
+  constexpr std::uint64_t kPage = 1000, kPages = 300;
+  Held here;
+  PluginPair pair(version());
+  here = Held::make(pair.engine, {.kind = kind()});
+  pair.far.add("there", {.kind = kind()});
+  const RemoteRegion there = pair.remote("there");
+  std::vector<std::uint32_t> from(kPages), to(kPages);
+  std::iota(from.begin(), from.end(), 0u);
+  std::iota(to.begin(), to.end(), 7u);
+  std::mt19937_64 random(1);
+  std::shuffle(from.begin(), from.end(), random);
+  std::shuffle(to.begin(), to.end(), random);
+  const Pages pages{kPage, 11, 13, from, to};
+  const Strides strides{
+      .bytes = 70, .local_base = 3, .remote_base = 5, .levels = {{{9, 100, 200}, {5, 1000, 3000}}}};
+  std::vector<Block> of_pages, of_strides;
+  for (std::size_t i = 0; i < kPages; ++i)
+    of_pages.push_back({11 + from[i] * kPage, 13 + to[i] * kPage, kPage});
+  for (std::uint64_t i = 0; i < 9; ++i)
+    for (std::uint64_t j = 0; j < 5; ++j)
+      of_strides.push_back({3 + i * 100 + j * 1000, 5 + i * 200 + j * 3000, 70});
+  std::uint64_t seed = 20;
+  for (const Op op : {Op::write, Op::read}) {
+    const auto start = [&](const auto& shape) {
+      return op == Op::write ? pair.peer.write(here.region, there, shape, by_plugin())
+                             : pair.peer.read(here.region, there, shape, by_plugin());
+    };
+    moves(pair.far, here, op, of_pages, seed += 2, [&] { return start(pages); });
+    moves(pair.far, here, op, of_strides, seed += 2, [&] { return start(strides); });
+  }
+}
+
+/// Far more than are in flight, from both ends at once.
+TEST_P(EngineNcclNetAlike, MovesManyBothWaysAtOnce) {
+  constexpr std::uint64_t kCount = 200;
+  Held from, to, target;
+  PluginPair pair(version());
+  pair.far.accept();
+  from = Held::make(pair.engine, {.kind = kind()});
+  to = Held::make(pair.engine, {.kind = kind()});
+  target = Held::make(pair.engine, {.kind = kind()});
+  must(pair.engine.publish("target", target.region));
+  for (const char* name : {"from", "to", "source"}) pair.far.add(name, {.kind = kind()});
+  from.fill(1);
+  to.fill(2);
+  target.fill(3);
+  pair.far.fill("from", 4);
+  pair.far.fill("to", 5);
+  pair.far.fill("source", 6);
+  pair.far.start("source", "target", kCount, "nccl_net");
+  std::vector<Transfer> moved;
+  const RemoteRegion far_from = pair.remote("from"), far_to = pair.remote("to");
+  for (std::uint64_t i = 0; i < kCount; ++i) {
+    const Block part = part_of(kMiB, i, kCount);
+    moved.push_back(take(move(pair.peer, Op::write, from.region, far_to, part)));
+    moved.push_back(take(move(pair.peer, Op::read, to.region, far_from, part)));
+  }
+  for (const Transfer& each : moved) ASSERT_EQ(each.wait(20s).to_string(), "ok");
+  EXPECT_EQ(pair.far.ends(), std::vector<std::string>(kCount, "ok"));
+  EXPECT_EQ(to.difference(2, {{0, 4, 0, kMiB}}), "");
+  EXPECT_EQ(target.difference(3, {{0, 6, 0, kMiB}}), "");
+  EXPECT_EQ(pair.far.difference("to", 5, {{0, 1, 0, kMiB}}), "");
+}
+
+TEST_P(EngineNcclNetAlike, AWritesNotificationComesAfterItsData) {
+  constexpr std::uint64_t kCount = 16;
+  Held here, target;
+  FarEngine far(with_plugin(version(), {"DELAY_US=1000"}));
+  Engine engine = take(Engine::open(plugin_options(version())));
+  must(engine.listen());
+  target = Held::make(engine, {.kind = kind()});
+  must(engine.publish("target", target.region));
+  here = Held::make(engine, {.kind = kind()});
+  far.add("there", {.kind = kind()});
+  const Peer peer = take(engine.connect(far.address()));
+  const RemoteRegion there = take(peer.lookup("there"));
+  here.fill(1);
+  for (std::uint64_t i = 0; i < kCount; ++i) {
+    far.fill("there", 2 + i);
+    const std::string text = std::to_string(i);
+    TransferOptions options = by_plugin();
+    options.notification = std::as_bytes(std::span(text));
+    const Block all{0, 0, kMiB};
+    const Transfer moved = take(move(peer, Op::write, here.region, there, all, options));
+    ASSERT_EQ(far.notifications(1), std::vector<std::string>{text});
+    ASSERT_EQ(far.difference("there", 2 + i, {{0, 1, 0, kMiB}}), "");
+    EXPECT_EQ(moved.wait(10s).to_string(), "ok");
+  }
+}
+
+TEST_P(EngineNcclNetAlike, WritesToTwoPeers) {
+  Held here;
+  FarEngine far[2] = {FarEngine(with_plugin(version())), FarEngine(with_plugin(version()))};
+  Engine engine = take(Engine::open(plugin_options(version())));
+  here = Held::make(engine, {.kind = kind(), .bytes = kBytes});
+  here.fill(1);
+  std::vector<Peer> peers;
+  std::vector<RemoteRegion> remotes;
+  for (std::size_t i = 0; i < 2; ++i) {
+    far[i].add("there", {.kind = kind(), .bytes = kBytes - i});
+    far[i].fill("there", 2);
+    peers.push_back(take(engine.connect(far[i].address())));
+    remotes.push_back(take(peers[i].lookup("there")));
+  }
+  const Block most{1, 0, kBytes - 1};
+  for (const auto& each :
+       engine.write_to_all(here.region, remotes, std::span(&most, 1), by_plugin()))
+    EXPECT_EQ(finished(each).to_string(), "ok");
+  for (FarEngine& each : far) EXPECT_EQ(each.difference("there", 2, {{0, 1, 1, kBytes - 1}}), "");
+}
+
+/// Of memory that nobody registered, whoever comes first.
+TEST_P(EngineNcclNetAlike, SendsAndReceives) {
+  constexpr std::uint64_t kSizes[] = {0, 1, 4097, 5 * kMiB + 7};
+  Held here;
+  PluginPair pair(version());
+  pair.far.accept();
+  here = Held::loose(pair.engine, {.kind = kind(), .bytes = 6 * kMiB});
+  pair.far.add_loose("there", {.kind = kind(), .bytes = 6 * kMiB});
+  std::uint64_t seed = 50;
+  for (const std::uint64_t bytes : kSizes)
+    for (const bool sends : {true, false}) {
+      SCOPED_TRACE(std::to_string(bytes) + (sends ? " out" : " in"));
+      here.fill(++seed);
+      pair.far.fill("there", ++seed);
+      const Message theirs{.sends = !sends, .name = "there", .offset = 5, .bytes = bytes};
+      std::size_t number = 0;
+      if (bytes % 2 == 0) number = take(pair.far.post(theirs));
+      const Transfer ours = take(sends ? pair.peer.send(1, here.at(11), bytes, by_plugin())
+                                       : pair.peer.recv(1, here.at(11), bytes, by_plugin()));
+      if (bytes % 2 != 0) number = take(pair.far.post(theirs));
+      EXPECT_EQ(ours.wait(20s).to_string(), "ok") << pair.engine.dump();
+      const FarEnd end = pair.far.end(number);
+      EXPECT_EQ(end.code, "ok") << end.what;
+      std::vector<Expected> here_due, there_due;
+      if (sends)
+        there_due.push_back({5, seed - 1, 11, bytes});
+      else
+        here_due.push_back({11, seed, 5, bytes});
+      EXPECT_EQ(here.difference(seed - 1, here_due), "");
+      EXPECT_EQ(pair.far.difference("there", seed, there_due), "");
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, EngineNcclNetAlike,
+                         ::testing::Combine(::testing::ValuesIn(kPluginVersions),
+                                            ::testing::Values(kKinds[3], kKinds[0])),
+                         [](const auto& param) {
+                           return "v" + std::to_string(std::get<0>(param.param)) + "_" +
+                                  std::get<1>(param.param).name;
                          });
 
 }  // namespace

@@ -244,9 +244,16 @@ Status ReceiveFlow::make_unpacker() {
   return made.status();
 }
 
+/// A plugin keeps what a flush needs with the receive's request, and may take another for it.
+bool ReceiveFlow::flushes_first() const {
+  return device_ != nullptr && unpacker_ == nullptr &&
+         comm_->in_flight() + arrivals_.size() >=
+             static_cast<std::size_t>(plugin_->max_requests(kNic));
+}
+
 bool ReceiveFlow::begin() {
   bool moved = false;
-  while (next_ < orders_.size()) {
+  while (next_ < orders_.size() && !flushes_first()) {
     Order& order = *orders_[next_];
     if (order.begun == order.pieces.size()) {
       ++next_;

@@ -182,6 +182,7 @@ class ReceiveFlow final : public Flow {
   Comm* comm() noexcept override { return comm_.get(); }
   bool accept() LINKSPAN_EXCLUDES(mutex_);
   Status make_unpacker();
+  bool flushes_first() const;
   bool begin();
   bool look();
   bool land();
