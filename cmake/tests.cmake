@@ -103,6 +103,7 @@ add_dependencies(linkspan_conformance ${nccl_net_plugins})  # likewise
 linkspan_gtest(faults tests/faults cpu simulated SHIM)
 if(TARGET linkspan_faults)
   target_sources(linkspan_faults PRIVATE ${CMAKE_SOURCE_DIR}/tests/conformance/engine_fixture.cpp)
+  add_dependencies(linkspan_faults ${nccl_net_plugins})  # likewise
 endif()
 linkspan_gtest(driver_facts tests/driver_facts simulated)
 linkspan_gtest(nvlink_transfer tests/nvlink_transfer cpu simulated LIBRARY nvlink_transfer)

@@ -131,7 +131,7 @@ Result<NcclNetEndpoint::Receives::iterator> NcclNetEndpoint::receive_flow(const 
                                                                           const GpuUuid& theirs) {
   for (auto known = receives_.begin(); known != receives_.end(); ++known)
     if (known->second.flow->device() == ours && known->second.theirs == theirs &&
-        !known->second.heard && !known->second.told)
+        !known->second.heard && !known->second.flow->broken())
       return known;
   if (receives_.size() >= kMostFlows)
     return Status(Code::no_resource, Scope::peer,
@@ -165,16 +165,17 @@ void NcclNetEndpoint::cancel(std::uint64_t cookie) {
 }
 
 std::size_t NcclNetEndpoint::progress(CompletionSink& sink) {
-  look_at_flows();
-  for (auto slot = theirs_.begin(); slot != theirs_.end();) {
-    if (slot->order != nullptr && !slot->order->ended.load(std::memory_order_acquire)) {
+  flush();
+  // Who takes nothing is told nothing more, so that what waits for it is bounded.
+  if (outbox_.empty()) look_at_flows();
+  for (auto slot = theirs_.begin(); slot != theirs_.end() && outbox_.empty();) {
+    if (!has_ended(*slot)) {
       ++slot;
       continue;
     }
     tell_end(*slot);
     slot = theirs_.erase(slot);
   }
-  flush();
   std::size_t completed = 0;
   for (auto slot = ours_.begin(); slot != ours_.end();) {
     if (!is_over(*slot)) {
@@ -182,6 +183,7 @@ std::size_t NcclNetEndpoint::progress(CompletionSink& sink) {
       continue;
     }
     Completion completion{slot->cookie, end_of(*slot)};
+    if (!completion.status.ok()) look_at_flows();
     slot = ours_.erase(slot);  // its use too, before its owner hears that it is quiet
     sink.complete(std::move(completion));
     ++completed;
@@ -189,9 +191,13 @@ std::size_t NcclNetEndpoint::progress(CompletionSink& sink) {
   return completed;
 }
 
+/// Of what was ordered.
+bool NcclNetEndpoint::has_ended(const Slot& slot) {
+  return slot.order == nullptr || slot.order->ended.load(std::memory_order_acquire);
+}
+
 bool NcclNetEndpoint::is_over(const Slot& slot) const {
-  if (slot.order != nullptr && !slot.order->ended.load(std::memory_order_acquire)) return false;
-  return slot.heard || gone_;
+  return has_ended(slot) && (slot.heard || gone_);
 }
 
 Status NcclNetEndpoint::end_of(const Slot& slot) const {
@@ -201,13 +207,16 @@ Status NcclNetEndpoint::end_of(const Slot& slot) const {
   Status here = slot.order != nullptr ? slot.order->status : Status();
   if (slot.canceled && (here.code() == Code::canceled || slot.end.code() == Code::canceled))
     return {Code::canceled, Scope::request, "canceled"};
-  // Of two the one that is a cause: who got no more of it was told so by the other.
-  if (!slot.end.ok() && (here.ok() || here.code() == Code::canceled)) return slot.end;
-  return here;
+  // Of two the one that is a cause: who got no more of it, or lost the connection, did so because
+  // of the other.
+  const bool follows =
+      here.ok() || here.code() == Code::canceled || here.code() == Code::disconnected;
+  return follows && !slot.end.ok() ? slot.end : here;
 }
 
 void NcclNetEndpoint::tell_end(const Slot& slot) {
   const Status& end = slot.order != nullptr && slot.end.ok() ? slot.order->status : slot.end;
+  if (!end.ok()) look_at_flows();
   flatbuffers::FlatBufferBuilder out;
   const auto what = out.CreateString(end.what().substr(0, 512));
   out.Finish(schema::CreateNetEnded(out, slot.id, static_cast<std::uint8_t>(end.code()), what));
@@ -215,7 +224,8 @@ void NcclNetEndpoint::tell_end(const Slot& slot) {
 }
 
 /// What the thread has made of them, for the peer; and those of which both know that they are
-/// broken go.
+/// broken go. Before the end of what broke with a flow is told, here or there: the next transfer
+/// is to take another.
 void NcclNetEndpoint::look_at_flows() {
   const auto tell = [this](std::uint32_t number, auto& known, bool by_receiver) {
     const auto broken = known.flow->broken();
@@ -229,7 +239,7 @@ void NcclNetEndpoint::look_at_flows() {
   const auto is_over = [](const auto& known) { return known.second.told && known.second.heard; };
   for (auto& [number, known] : receives_) {
     tell(number, known, true);
-    const auto handle = known.announced ? std::nullopt : known.flow->handle();
+    const auto handle = known.announced || known.told ? std::nullopt : known.flow->handle();
     if (!handle) continue;
     known.announced = true;
     flatbuffers::FlatBufferBuilder out;
@@ -258,18 +268,30 @@ void NcclNetEndpoint::flush() {
 }
 
 NextLook NcclNetEndpoint::next_look() const {
-  const auto working = [](const Slot& slot) { return slot.order != nullptr && !slot.order->ended; };
-  const bool for_peer = !theirs_.empty();
-  const bool orders = for_peer || std::any_of(ours_.begin(), ours_.end(), working);
-  const base::Time now = base::Clock::steady().now();
-  for (const Slot& slot : ours_)
+  const bool for_peer = !theirs_.empty(), told = outbox_.empty();
+  bool works = false;  // the thread
+  for (const Slot& slot : ours_) {
     if (is_over(slot)) return {.when = NextLook::When::now, .for_peer = for_peer};
-  if (orders) return {.when = NextLook::When::at, .at = now + kLook, .for_peer = for_peer};
-  const auto unsaid = [](const auto& known) {
-    return !known.second.announced || known.second.flow->broken().has_value();
+    works |= !has_ended(slot);
+  }
+  for (const Slot& slot : theirs_) {
+    if (told && has_ended(slot)) return {.when = NextLook::When::now, .for_peer = for_peer};
+    works |= !has_ended(slot);
+  }
+  const base::Time now = base::Clock::steady().now();
+  if (works) return {.when = NextLook::When::at, .at = now + kLook, .for_peer = for_peer};
+  // A flow that is to listen, or to be told that it is broken.
+  const auto unsaid = [](const auto& entry) {
+    const auto& known = entry.second;
+    return !known.told && (known.heard || known.flow->broken());
   };
-  if (!outbox_.empty() || std::any_of(receives_.begin(), receives_.end(), unsaid))
-    return {.when = NextLook::When::at, .at = now + kLookAgain};
+  const auto listens = [](const auto& entry) {
+    return !entry.second.told && !entry.second.announced;
+  };
+  if (!told || std::any_of(receives_.begin(), receives_.end(), listens) ||
+      std::any_of(receives_.begin(), receives_.end(), unsaid) ||
+      std::any_of(sends_.begin(), sends_.end(), unsaid))
+    return {.when = NextLook::When::at, .at = now + kLookAgain, .for_peer = for_peer};
   return {};
 }
 

@@ -84,6 +84,7 @@ class NcclNetEndpoint final : public Endpoint {
   void say(Message message, const flatbuffers::FlatBufferBuilder& out);
   void flush();
   void look_at_flows();
+  static bool has_ended(const Slot& slot);
   bool is_over(const Slot& slot) const;
   Status end_of(const Slot& slot) const;
   void tell_end(const Slot& slot);

@@ -12,9 +12,10 @@ constexpr std::size_t kMaxWords = 512;
 
 Status corrupt(const char* what) { return {Code::corrupt, Scope::peer, what}; }
 
-/// False: no code of this release's.
+/// False: no code of this release's, or none of an end.
 bool take_status(std::uint8_t code, const flatbuffers::String& what, Status& status) {
   if (code > static_cast<std::uint8_t>(Code::internal)) return false;
+  if (static_cast<Code>(code) == Code::pending) return false;
   if (static_cast<Code>(code) != Code::ok)
     status = Status(static_cast<Code>(code), Scope::request,
                     "by the peer: " + schema::text_of(what, kMaxWords));
