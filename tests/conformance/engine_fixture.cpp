@@ -179,8 +179,12 @@ class EngineServer {
     }
     if (what == "churn") {
       const Json& b = call.at("block");
-      churned_.push_back(
-          {call.at("op"), &held(call).region, &remote(call), {b[0], b[1], b[2]}, Transfer()});
+      churned_.push_back({call.at("op"),
+                          &held(call).region,
+                          &remote(call),
+                          {b[0], b[1], b[2]},
+                          call.at("require"),
+                          Transfer()});
       return Answer{};
     }
     if (what == "rest") {
@@ -216,8 +220,10 @@ class EngineServer {
       if (!each.transfer.done()) continue;
       if (each.transfer.id() != 0) note(each.transfer.status());
       const auto block = std::span(&each.block, 1);
-      auto next = each.op == Op::write ? peer_.write(*each.local, *each.remote, block)
-                                       : peer_.read(*each.local, *each.remote, block);
+      TransferOptions options;
+      options.require = each.require;
+      auto next = each.op == Op::write ? peer_.write(*each.local, *each.remote, block, options)
+                                       : peer_.read(*each.local, *each.remote, block, options);
       note(next.status());
       each.transfer = next.ok() ? *next : Transfer();
     }
@@ -230,6 +236,7 @@ class EngineServer {
     const Region* local;
     const RemoteRegion* remote;
     Block block;
+    std::string require;
     Transfer transfer;
   };
   void note(const Status& status) {
@@ -467,12 +474,14 @@ void FarEngine::let_go() { call({{"do", "let go"}}); }
 
 std::vector<std::string> FarEngine::ends() { return call({{"do", "ends"}}); }
 
-void FarEngine::churn(Op op, const std::string& local, const std::string& remote, const Block& b) {
+void FarEngine::churn(Op op, const std::string& local, const std::string& remote, const Block& b,
+                      const std::string& require) {
   call({{"do", "churn"},
         {"op", op},
         {"name", local},
         {"remote", remote},
-        {"block", {b.local_offset, b.remote_offset, b.bytes}}});
+        {"block", {b.local_offset, b.remote_offset, b.bytes}},
+        {"require", require}});
 }
 
 std::string FarEngine::rest() { return call({{"do", "rest"}}); }

@@ -134,7 +134,8 @@ class FarEngine {
   /// Of all that was started, one text each: "ok" or the code's name.
   std::vector<std::string> ends();
   /// From now on such a transfer is always in flight: one that ends is followed by the next.
-  void churn(Op op, const std::string& local, const std::string& remote, const Block& block);
+  void churn(Op op, const std::string& local, const std::string& remote, const Block& block,
+             const std::string& require = "");
   /// Until nothing of that is in flight; what went wrong first, or nothing.
   std::string rest();
 

@@ -144,6 +144,8 @@ class Listener {
   Handle handle_{};
 };
 
+/// One that is given up before it has its comm leaves with the plugin what that holds for it: the
+/// ABI has no call to end a connect.
 class Connector {
  public:
   static Result<std::unique_ptr<Connector>> open(std::shared_ptr<Plugin> plugin, int device,

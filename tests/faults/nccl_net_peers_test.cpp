@@ -1,0 +1,273 @@
+// Transfers by a network plugin whose peer is killed or stopped, or whose user ends them early:
+// each becomes quiet with a true status, no byte comes late, and the Engine serves the next one.
+#include <signal.h>
+
+#include <random>
+#include <tuple>
+
+#include "tests/conformance/nccl_net_pair.hpp"
+#include "tests/faults/killer.hpp"
+#include "tests/faults/usage.hpp"
+
+namespace linkspan::test {
+namespace {
+
+constexpr std::uint64_t kBytes = 3u << 20, kParts = 48;
+constexpr Block kAll{0, 0, kBytes};
+/// Of the far end: something is in flight whenever the test looks.
+constexpr const char* kSlow = "DELAY_US=500";
+
+class NcclNetPeers : public ::testing::TestWithParam<std::tuple<int, Kind>> {
+ protected:
+  void SetUp() override {
+    if (Status status = kinds_here({std::get<1>(GetParam())}); !status.ok())
+      GTEST_SKIP() << status.to_string();
+  }
+  static int version() { return std::get<0>(GetParam()); }
+  static MemoryOptions memory() { return {.kind = std::get<1>(GetParam()).name, .bytes = kBytes}; }
+  static Engine open() { return take(Engine::open(plugin_options(version()))); }
+
+  /// Writes and reads by turns.
+  static std::vector<Transfer> start_all(const Peer& peer, const Region& here,
+                                         const RemoteRegion& there) {
+    std::vector<Transfer> started;
+    for (std::uint64_t i = 0; i < kParts; ++i)
+      started.push_back(take(
+          move(peer, i % 2 == 0 ? Op::write : Op::read, here, there, part_of(kBytes, i, kParts))));
+    return started;
+  }
+  /// Both ways, every byte. `here` outlives the Engine.
+  static void serves(Engine& engine, FarEngine& far, const Peer& peer, Held& here) {
+    static int last = 0;
+    const std::string name = "served " + std::to_string(++last);
+    here = Held::make(engine, memory());
+    far.add(name, memory());
+    const RemoteRegion there = take(peer.lookup(name));
+    here.fill(5);
+    far.fill(name, 6);
+    EXPECT_EQ(finished(move(peer, Op::write, here.region, there, kAll)).to_string(), "ok");
+    EXPECT_EQ(far.difference(name, 6, {{0, 5, 0, kBytes}}), "");
+    far.fill(name, 7);
+    EXPECT_EQ(finished(move(peer, Op::read, here.region, there, kAll)).to_string(), "ok");
+    EXPECT_EQ(here.difference(5, {{0, 7, 0, kBytes}}), "");
+  }
+};
+
+TEST_P(NcclNetPeers, EndAllWhenOneIsKilled) {
+  Held here, beside;  // outlive the Engine
+  Engine engine = open();
+  here = Held::make(engine, memory());
+  {
+    FarEngine far(with_plugin(version(), {kSlow}));
+    far.add("there", memory());
+    const Peer peer = take(engine.connect(far.address()));
+    const RemoteRegion there = take(peer.lookup("there"));
+    const auto transfers = start_all(peer, here.region, there);
+    EXPECT_EQ(transfers[0].wait(10s).to_string(), "ok");  // in the midst of it
+    far.process().kill();
+    const auto limit = base::Deadline::after(base::Clock::steady(), 1s);
+    std::size_t broken = 0;
+    for (const Transfer& each : transfers) {
+      const Status end = each.wait(limit.left());
+      ASSERT_TRUE(each.done()) << "not quiet a second after the kill: " << engine.dump();
+      EXPECT_TRUE(end.ok() || end.code() == Code::disconnected) << end.to_string();
+      broken += end.ok() ? 0 : 1;
+    }
+    EXPECT_GT(broken, 0u) << "this test shows nothing";
+    ASSERT_TRUE(is_down(peer, limit));
+    const auto late = move(peer, Op::write, here.region, there, kAll);
+    EXPECT_EQ(finished(late).code(), Code::disconnected) << finished(late).to_string();
+  }
+  here.fill(8);
+  FarEngine next(with_plugin(version()));
+  serves(engine, next, take(engine.connect(next.address())), beside);
+  EXPECT_EQ(here.difference(8), "");
+  EXPECT_EQ(engine.deregister(here.region, 5s).to_string(), "ok");
+}
+
+/// At random moments: while they meet, while flows are made, in the midst of messages.
+TEST_P(NcclNetPeers, ThatAreKilledLeaveNothingBehind) {
+  constexpr int kKills = 6, kWarm = 2;
+  std::mt19937_64 random(std::random_device{}());
+  Held here, target;
+  Killer killer;
+  Engine engine = open();
+  must(engine.listen());
+  here = Held::make(engine, memory());
+  target = Held::make(engine, memory());
+  must(engine.publish("target", target.region));
+  Usage before;
+  for (int i = 0; i < kKills + kWarm; ++i) {
+    if (i == kWarm) before = Usage::lowest(200ms, {});
+    const bool early = i % 2 == 0;
+    FarEngine victim(with_plugin(version()));
+    victim.add("there", memory());
+    victim.connect(engine.address());
+    const Peer peer = take(engine.accept(10s));
+    const RemoteRegion there = take(peer.lookup("there"));
+    if (!early) must(finished(move(peer, Op::read, here.region, there, kAll)));
+    Strike strike;
+    killer.kill(victim.process().pid(),
+                base::Clock::steady().now() + std::chrono::microseconds(random() % 20000), strike);
+    std::vector<Transfer> transfers;
+    try {
+      victim.churn(Op::write, "there", "target", kAll, "nccl_net");
+      transfers = start_all(peer, here.region, there);
+    } catch (const std::exception&) {  // by now it is dead
+    }
+    const auto met = base::Deadline::after(base::Clock::steady(), 10s);
+    while (!strike.came() && !met.passed()) engine.progress();
+    const auto limit = base::Deadline::after(base::Clock::steady(), 1s);
+    for (const Transfer& each : transfers) {
+      const Status end = each.wait(limit.left());
+      ASSERT_TRUE(each.done()) << engine.dump();
+      EXPECT_TRUE(end.ok() || end.code() == Code::disconnected) << end.to_string();
+    }
+    while (peer.state() != PeerState::gone && !limit.passed()) engine.progress();
+    victim.process().kill();
+  }
+  // Of a connect that is given up the plugin keeps the socket: the ABI has no call that ends one.
+  before.fds += kKills / 2;
+  const Usage after = Usage::lowest(5s, before);
+  EXPECT_EQ(after.above(before), 0u) << before.to_string() << "; after: " << after.to_string();
+  target.fill(2);
+  EXPECT_EQ(engine.deregister(target.region, 5s).to_string(), "ok");
+  EXPECT_EQ(target.difference(2), "") << "a late byte";
+}
+
+TEST_P(NcclNetPeers, OneThatIsStoppedHoldsWhatItHasAndNobodyElse) {
+  for (const bool met : {false, true}) {  // their flows are there
+    Held here, beside, again;
+    FarEngine far(with_plugin(version())), other(with_plugin(version()));
+    Engine engine = open();
+    here = Held::make(engine, memory());
+    far.add("there", memory());
+    const Peer peer = take(engine.connect(far.address()));
+    const RemoteRegion there = take(peer.lookup("there"));
+    if (met) {
+      for (const Op op : {Op::write, Op::read})
+        EXPECT_EQ(finished(move(peer, op, here.region, there, kAll)).to_string(), "ok");
+    }
+    far.process().signal(SIGSTOP);
+    const Block first{0, 0, kBytes / 2}, second{kBytes / 2, kBytes / 2, kBytes / 2};
+    const TransferOptions soon = by_plugin(50ms);
+    const Transfer moved[] = {take(move(peer, Op::write, here.region, there, first, soon)),
+                              take(move(peer, Op::read, here.region, there, second, soon))};
+    const Transfer canceled = take(move(peer, Op::read, here.region, there, {1, 1, 100}));
+    for (const Transfer& each : moved) {
+      EXPECT_EQ(each.wait(100ms).code(), Code::timed_out);
+      EXPECT_EQ(each.cancel().code(), Code::pending);
+    }
+    EXPECT_EQ(canceled.cancel().code(), Code::pending);
+    EXPECT_EQ(engine.deregister(here.region, 20ms).code(), Code::busy);
+    serves(engine, other, take(engine.connect(other.address())), beside);
+    for (const Transfer& each : moved) {
+      EXPECT_FALSE(each.done()) << "a stopped peer can still touch the memory";
+      EXPECT_EQ(each.status().code(), Code::pending);
+    }
+    far.process().signal(SIGCONT);
+    for (const Transfer& each : moved) {
+      const Status end = each.wait(10s);
+      ASSERT_TRUE(each.done()) << engine.dump();
+      EXPECT_TRUE(end.ok() || end.code() == Code::timed_out) << end.to_string();
+    }
+    const Status end = canceled.wait(10s);
+    EXPECT_TRUE(end.ok() || end.code() == Code::canceled) << end.to_string();
+    here.fill(8);
+    far.fill("there", 9);
+    EXPECT_EQ(engine.deregister(here.region, 5s).to_string(), "ok");
+    serves(engine, far, peer, again);  // by the same flows
+    EXPECT_EQ(here.difference(8), "");
+    EXPECT_EQ(far.difference("there", 9), "");
+  }
+}
+
+TEST_P(NcclNetPeers, NoByteLandsAfterACancel) {
+  Held here, beside[3];
+  PluginPair pair(version(), {kSlow});
+  here = Held::make(pair.engine, memory());
+  pair.far.add("there", memory());
+  const RemoteRegion there = pair.remote("there");
+  std::size_t canceled = 0, moved = 0;
+  for (int round = 0; round < 3; ++round) {
+    const auto transfers = start_all(pair.peer, here.region, there);
+    if (round != 0) {
+      EXPECT_EQ(transfers[4].wait(10s).to_string(), "ok");
+    }
+    for (const Transfer& each : transfers) {
+      const Status asked = each.cancel();
+      EXPECT_TRUE(asked.ok() || asked.code() == Code::pending) << asked.to_string();
+      EXPECT_TRUE(!asked.ok() || each.done());
+    }
+    for (const Transfer& each : transfers) {
+      const Status end = each.wait(10s);
+      ASSERT_TRUE(each.done()) << pair.engine.dump();
+      ASSERT_TRUE(end.ok() || end.code() == Code::canceled) << end.to_string();
+      ++(end.ok() ? moved : canceled);
+    }
+    here.fill(8);  // the user has both memories back
+    pair.far.fill("there", 9);
+    serves(pair.engine, pair.far, pair.peer, beside[round]);  // behind them, by the same flows
+    EXPECT_EQ(here.difference(8), "");
+    EXPECT_EQ(pair.far.difference("there", 9), "");
+  }
+  EXPECT_GT(canceled, 0u) << "each was faster than its cancel";
+  EXPECT_GT(moved, 0u);
+}
+
+TEST_P(NcclNetPeers, NoByteLandsAfterACloseOfEitherEnd) {
+  Held here, target;
+  FarEngine far(with_plugin(version(), {kSlow}));
+  Engine engine = open();
+  must(engine.listen());
+  here = Held::make(engine, memory());
+  target = Held::make(engine, memory());
+  must(engine.publish("target", target.region));
+  for (const char* name : {"there", "source"}) far.add(name, memory());
+  far.connect(engine.address());
+  const Peer peer = take(engine.accept(10s));
+  const RemoteRegion there = take(peer.lookup("there"));
+  far.churn(Op::write, "source", "target", kAll, "nccl_net");
+  const auto transfers = start_all(peer, here.region, there);
+  EXPECT_EQ(transfers[0].wait(10s).to_string(), "ok");
+  EXPECT_EQ(engine.close(10s).to_string(), "ok") << engine.dump();
+  for (const Transfer& each : transfers) {
+    EXPECT_TRUE(each.done());
+    const Code code = each.status().code();
+    EXPECT_TRUE(code == Code::ok || code == Code::canceled) << each.status().to_string();
+  }
+  here.fill(8);
+  target.fill(8);
+  far.fill("there", 9);
+  EXPECT_NE(far.rest(), "");  // the end of the peer
+  EXPECT_EQ(here.difference(8), "");
+  EXPECT_EQ(target.difference(8), "");
+  EXPECT_EQ(far.difference("there", 9), "");
+}
+
+TEST_P(NcclNetPeers, AnEnginesEndGivesAllBack) {
+  const auto run = [] {
+    Held here;
+    PluginPair pair(version(), {kSlow});
+    here = Held::make(pair.engine, memory());
+    pair.far.add("there", memory());
+    const auto transfers = start_all(pair.peer, here.region, pair.remote("there"));
+    EXPECT_EQ(transfers[0].wait(10s).to_string(), "ok");
+  };
+  run();  // what is made once
+  const Usage before = Usage::lowest(200ms, {});
+  for (int i = 0; i < 2; ++i) run();
+  const Usage after = Usage::lowest(5s, before);
+  EXPECT_EQ(after.above(before), 0u) << before.to_string() << "; after: " << after.to_string();
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, NcclNetPeers,
+                         ::testing::Combine(::testing::ValuesIn(kPluginVersions),
+                                            ::testing::Values(kKinds[3], kKinds[0])),
+                         [](const auto& param) {
+                           return "v" + std::to_string(std::get<0>(param.param)) + "_" +
+                                  std::get<1>(param.param).name;
+                         });
+
+}  // namespace
+}  // namespace linkspan::test
