@@ -259,10 +259,6 @@ bool ReceiveFlow::begin() {
       ++next_;
       continue;
     }
-    // A plugin keeps what it needs for a flush with the request, whose place is then taken again.
-    const std::size_t unflushed = plugin_->net().has_consumed() ? 0 : arrivals_.size();
-    if (comm_->in_flight() + unflushed >= static_cast<std::size_t>(plugin_->max_requests(kNic)))
-      return moved;
     const Order::Piece& piece = order.pieces[order.begun];
     const Comm::Registration* const into = registration(order.memory);
     if (into == nullptr) return moved;
