@@ -51,7 +51,7 @@ struct EngineOptions {
   std::optional<bool> calibrate{};
   /// A network plugin of NCCL's by which peers are reached as well: names or paths by comma, x is
   /// also libnccl-net-x.so. It is code of its vendor in this process (docs/tcpx.md). Transfers with
-  /// peers of this host take it that say `require = "nccl_net"`. Empty: the default, which is none.
+  /// peers of this host take it that say `require = "nccl_net"`. Empty: the default; "none": none.
   std::string nccl_net_plugin{};
   /// Also TCP addresses beyond loopback, where whoever reaches the port is a peer: nothing shows
   /// who he is, nothing is encrypted (docs/security.md). None: the default, which is no.

@@ -133,11 +133,20 @@ Result<Core::Planned> Core::plan(Sides& sides, const UserShape& shape,
     planned->size.wishes = wishes_of(options);
     const Status met = check_path(sides, planned->size, options.require);
     if (met.ok()) return planned;
-    if (refused.ok()) refused = met;
+    const bool named = options.require.starts_with(transports_[sides.transport]->name());
+    if (refused.ok() || named) refused = met;
     const std::size_t next = transport_from(*sides.remote, sides.transport + 1);
-    if (next == sides.remote->mappings.size()) return refused;
+    if (next == sides.remote->mappings.size()) break;
     sides.transport = next;
   }
+  for (std::size_t i = 0; i < transports_.size(); ++i) {
+    if (sides.remote->mappings[i] != nullptr || options.require != transports_[i]->name()) continue;
+    return Status(refused.code(), refused.scope(),
+                  refused.what() + "; the peer has given no key of " + options.require + " for \"" +
+                      sides.remote->name +
+                      "\": it lacks the transport, or that does not take this memory");
+  }
+  return refused;
 }
 
 Status Core::check_path(const Sides& sides, const transport::Shape& size,
@@ -147,8 +156,8 @@ Status Core::check_path(const Sides& sides, const transport::Shape& size,
   if (!way.ok()) return way.status();
   if (meets(way->path, required)) return {};
   return {Code::unsupported, Scope::request,
-          "path \"" + required + "\" was required, this transfer takes \"" + way->path +
-              "\": " + way->reason};
+          "path \"" + required + "\" was required, this transfer takes " +
+              (way->path.empty() ? "no path" : "\"" + way->path + "\"") + ": " + way->reason};
 }
 
 Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,

@@ -64,7 +64,7 @@ Result<std::size_t> Worker::transport_for(const PeerRecord& peer, const Exchange
                                                        *mappings[i], {.blocks = 1, .bytes = bytes});
     const std::string& required = meets(way.path, x.require) ? x.peer.require : x.require;
     if (meets(way.path, required)) return i;
-    if (!refused.ok()) continue;
+    if (!refused.ok() && !required.starts_with(transports_[i]->name())) continue;
     std::string what = "path \"";
     what.append(required).append("\" was required, this message takes ");
     what.append(way.path.empty() ? "no path" : "\"" + way.path + "\"").append(": ");

@@ -17,9 +17,9 @@ Result<std::vector<std::unique_ptr<Transport>>> create_all(const Context& contex
                                               .staging = context.options->staging});
   if (!local.ok()) return local.status();
   all.push_back(*std::move(local));
-  if (context.options->nccl_net_plugin.empty()) return all;
-  auto plugin =
-      nccl_net::Plugin::load(nccl_net::files_of(context.options->nccl_net_plugin), *context.log);
+  const auto files = nccl_net::files_of(context.options->nccl_net_plugin);
+  if (files.empty()) return all;  // "none", too
+  auto plugin = nccl_net::Plugin::load(files, *context.log);
   if (!plugin.ok()) return plugin.status();
   auto net = nccl_net::NcclNetTransport::create({.plugin = *std::move(plugin),
                                                  .topology = context.topology,

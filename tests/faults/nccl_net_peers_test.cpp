@@ -62,8 +62,10 @@ TEST_P(NcclNetPeers, EndAllWhenOneIsKilled) {
     far.add("there", memory());
     const Peer peer = take(engine.connect(far.address()));
     const RemoteRegion there = take(peer.lookup("there"));
-    const auto transfers = start_all(peer, here.region, there);
+    auto transfers = start_all(peer, here.region, there);
     EXPECT_EQ(transfers[0].wait(10s).to_string(), "ok");  // in the midst of it
+    far.process().signal(SIGSTOP);
+    for (const Transfer& each : start_all(peer, here.region, there)) transfers.push_back(each);
     far.process().kill();
     const auto limit = base::Deadline::after(base::Clock::steady(), 1s);
     std::size_t broken = 0;

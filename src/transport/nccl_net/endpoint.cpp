@@ -63,6 +63,7 @@ Status NcclNetEndpoint::post(const Batch& batch) {
   if (!remote.alive())
     return {Code::unreachable, Scope::request, "the peer has deregistered the region"};
   if (ours_.size() >= transport_.capabilities().max_inflight) return Status::no_resource();
+  if (Status status = transport_.takes(batch.local->facts()); !status.ok()) return status;
   Slot slot;
   slot.use = transport_.use(batch.local->facts().id.serial);
   if (slot.use.memory() == nullptr || slot.use.memory()->region != batch.local)
@@ -295,7 +296,9 @@ NextLook NcclNetEndpoint::next_look() const {
   return {};
 }
 
-Explanation NcclNetEndpoint::explain(Op, const memory::Region&, const Mapping&, Shape) const {
+Explanation NcclNetEndpoint::explain(Op, const memory::Region& local, const Mapping&, Shape) const {
+  if (const Status status = transport_.takes(local.facts()); !status.ok())
+    return {.path = {}, .executor = {}, .reason = status.what(), .expected_gbps = 0, .refused = {}};
   const Plugin& plugin = *transport_.options().plugin;
   return {.path = kPath,
           .executor = "both",

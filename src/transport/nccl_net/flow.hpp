@@ -45,6 +45,8 @@ struct Order {
   struct Piece {
     std::uint64_t address = 0, bytes = 0;
   };
+  Order(std::shared_ptr<Published> of, std::vector<Piece> messages)
+      : memory(std::move(of)), pieces(std::move(messages)) {}
 
   const std::shared_ptr<Published> memory;  ///< Also the batch's. Null: a send of empty messages.
   const std::vector<Piece> pieces;

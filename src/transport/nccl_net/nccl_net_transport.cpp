@@ -40,12 +40,23 @@ NcclNetTransport::NcclNetTransport(NcclNetOptions options)
                                  MemoryKind::device};
 }
 
+Status NcclNetTransport::takes(const memory::Region::Facts& facts) const {
+  if (!capabilities_.local_kinds.contains(facts.kind))
+    return {Code::unsupported, Scope::request,
+            "network plugin " + options_.plugin->name() + " takes no " +
+                std::string(name_of(facts.kind)) + " memory"};
+  if (facts.kind == MemoryKind::device && device().device_type == abi::kDeviceUnpack &&
+      facts.address % kUnpackAlignment != 0)
+    return {Code::invalid_argument, Scope::request,
+            "GPU memory for network plugin " + options_.plugin->name() +
+                " has to begin at a multiple of 4096 bytes: allocate 4096 more and register from "
+                "there"};
+  return {};
+}
+
 Result<memory::PublishedKey> NcclNetTransport::publish(const memory::Region& region) {
   const memory::Region::Facts& facts = region.facts();
-  if (!capabilities_.local_kinds.contains(facts.kind))
-    return Status(Code::unsupported, Scope::request,
-                  "network plugin " + options_.plugin->name() + " takes no " +
-                      std::string(name_of(facts.kind)) + " memory");
+  if (Status status = takes(facts); !status.ok()) return status;
   auto published = std::make_shared<Published>();
   published->key = {.id = facts.id,
                     .kind = facts.kind,
@@ -55,11 +66,6 @@ Result<memory::PublishedKey> NcclNetTransport::publish(const memory::Region& reg
   published->address = facts.address;
   published->region = &region;
   if (facts.kind == MemoryKind::device) {
-    if (device().device_type == abi::kDeviceUnpack && facts.address % kUnpackAlignment != 0)
-      return Status(Code::invalid_argument, Scope::request,
-                    "GPU memory for network plugin " + options_.plugin->name() +
-                        " has to begin at a multiple of 4096 bytes: allocate 4096 more and "
-                        "register from there");
     auto device = options_.topology->activate(facts.gpu);
     if (!device.ok()) return device.status();
     published->device = *device;

@@ -88,6 +88,8 @@ class NcclNetTransport final : public Transport {
   // Any thread, for Endpoints:
   /// Of none, if there is none or it was retracted.
   Use use(std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
+  /// OK, or why the plugin cannot take such memory and what helps.
+  Status takes(const memory::Region::Facts& facts) const;
   const NcclNetOptions& options() const noexcept { return options_; }
   const Properties& device() const noexcept { return options_.plugin->devices().front(); }
   std::uint64_t most() const noexcept { return most_; }  ///< Bytes of a message.
