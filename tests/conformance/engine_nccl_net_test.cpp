@@ -125,11 +125,11 @@ TEST_P(EngineNcclNetAlike, MovesManyBothWaysAtOnce) {
   from = Held::make(pair.engine, {.kind = kind()});
   to = Held::make(pair.engine, {.kind = kind()});
   target = Held::make(pair.engine, {.kind = kind()});
-  must(pair.engine.publish("target", target.region));
   for (const char* name : {"from", "to", "source"}) pair.far.add(name, {.kind = kind()});
   from.fill(1);
   to.fill(2);
   target.fill(3);
+  must(pair.engine.publish("target", target.region));
   pair.far.fill("from", 4);
   pair.far.fill("to", 5);
   pair.far.fill("source", 6);
