@@ -187,7 +187,8 @@ Result<base::Fd> connect_to(const std::vector<TcpAddress>& hosts, base::Deadline
     const Duration most = std::min<Duration>(kTryOneHost, deadline.left());
     auto socket = connect_to(host, base::Deadline::after(base::Clock::steady(), most));
     if (socket.ok()) return socket;
-    last = socket.status();
+    // "localhost" may also be ::1, where there is no IPv6: that is not the answer.
+    if (last.ok() || socket.status().code() != Code::system) last = socket.status();
   }
   if (last.code() != Code::timed_out || deadline.passed()) return last;
   return Status(Code::unreachable, last.scope(), last.what());
