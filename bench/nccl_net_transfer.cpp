@@ -117,8 +117,8 @@ class Memory {
 /// Two comms, and the memory of their messages.
 class Bare {
  public:
-  static Result<std::unique_ptr<Bare>> create(std::shared_ptr<Plugin> plugin, const Memory& from,
-                                              const Memory& to) {
+  static Result<std::unique_ptr<Bare>> create(const std::shared_ptr<Plugin>& plugin,
+                                              const Memory& from, const Memory& to) {
     auto bare = std::unique_ptr<Bare>(new Bare(from, to));
     const auto scope = bare->enter();
     auto listener = Listener::open(plugin, 0);
@@ -176,7 +176,7 @@ class Bare {
     for (std::uint64_t begun = 0, done = 0; done < from_.bytes();) {
       while (begun < from_.bytes()) {
         const std::uint64_t bytes = std::min(kMessage, from_.bytes() - begun);
-        const Status status = send_->send(from_.at(begun), bytes, 0, *source_, bytes);
+        Status status = send_->send(from_.at(begun), bytes, 0, *source_, bytes);
         if (status.code() == Code::no_resource) break;
         if (!status.ok()) return status;
         begun += bytes;
@@ -194,7 +194,7 @@ class Bare {
     for (std::uint64_t begun = 0, done = 0; done < to_.bytes();) {
       while (begun < to_.bytes()) {
         const std::uint64_t bytes = std::min(kMessage, to_.bytes() - begun);
-        const Status status = receive_->receive(to_.at(begun), bytes, 0, *target_, begun);
+        Status status = receive_->receive(to_.at(begun), bytes, 0, *target_, begun);
         if (status.code() == Code::no_resource) break;
         if (!status.ok()) return status;
         begun += bytes;

@@ -216,7 +216,8 @@ Status NcclNetEndpoint::end_of(const Slot& slot) const {
 }
 
 void NcclNetEndpoint::tell_end(const Slot& slot) {
-  const Status& end = slot.order != nullptr && slot.end.ok() ? slot.order->status : slot.end;
+  Status end = slot.end;
+  if (end.ok() && slot.order != nullptr) end = slot.order->status;
   if (!end.ok()) look_at_flows();
   flatbuffers::FlatBufferBuilder out;
   const auto what = out.CreateString(end.what().substr(0, 512));

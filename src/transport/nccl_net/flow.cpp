@@ -240,8 +240,9 @@ Status ReceiveFlow::make_unpacker() {
   auto made = create(unpacking_.way.value_or(base::Unpack::kernel));
   if (!made.ok() && made.status().code() == Code::unsupported && !unpacking_.way)
     made = create(base::Unpack::d2d);
-  if (made.ok()) unpacker_ = *std::move(made);
-  return made.status();
+  if (!made.ok()) return made.status();
+  unpacker_ = *std::move(made);
+  return {};
 }
 
 /// A plugin keeps what a flush needs with the receive's request, and may take another for it.
