@@ -24,28 +24,33 @@ bool is_full(int error) {
 }  // namespace
 
 Acceptor::Acceptor(asio::io_context& io, std::function<void(base::Fd)> take)
-    : take_(std::move(take)), waiting_(io), pause_(io) {}
+    : take_(std::move(take)), listening_(io), pause_(io) {}
 
 Status Acceptor::listen(base::Fd socket, std::string path) {
   stop();
-  listening_ = std::move(socket);
   path_ = std::move(path);
-  if (Status status = watch(waiting_, listening_.get()); !status.ok()) return status;
+  if (Status status = give(listening_, std::move(socket)); !status.ok()) return status;
   accept_next();
   return {};
 }
 
 void Acceptor::stop() {
   pause_.cancel();
-  if (waiting_.is_open()) (void)waiting_.release();
-  if (std::exchange(listening_, {}).valid() && !path_.empty()) ::unlink(path_.c_str());
+  if (listening_.is_open()) listening_.close();
+  remove_path();
+}
+
+void Acceptor::remove_path() noexcept {
+  if (!path_.empty()) ::unlink(path_.c_str());
+  path_.clear();
 }
 
 void Acceptor::accept_next() {
-  waiting_.async_wait(stream_descriptor::wait_read, [this](const asio::error_code& error) {
+  listening_.async_wait(stream_descriptor::wait_read, [this](const asio::error_code& error) {
     if (error) return;
-    for (int i = 0; i < kAcceptsATurn && listening_.valid(); ++i) {
-      base::Fd socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    for (int i = 0; i < kAcceptsATurn && listening_.is_open(); ++i) {
+      base::Fd socket(
+          ::accept4(listening_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket.valid()) {
         if (is_full(errno)) return accept_later();
         break;
@@ -59,7 +64,7 @@ void Acceptor::accept_next() {
 void Acceptor::accept_later() {
   pause_.expires_after(kPauseWhenFull);
   pause_.async_wait([this](const asio::error_code& error) {
-    if (!error && waiting_.is_open()) accept_next();
+    if (!error && listening_.is_open()) accept_next();
   });
 }
 

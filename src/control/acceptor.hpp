@@ -22,7 +22,7 @@ class Acceptor {
   Acceptor(asio::io_context& io, std::function<void(base::Fd)> take);
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
-  ~Acceptor() { stop(); }
+  ~Acceptor() { remove_path(); }
 
   /// In the place of the one before. A `path` is a Unix socket's, and goes with it.
   Status listen(base::Fd socket, std::string path = {});
@@ -31,10 +31,10 @@ class Acceptor {
  private:
   void accept_next();
   void accept_later();
+  void remove_path() noexcept;
 
   const std::function<void(base::Fd)> take_;
-  base::Fd listening_;
-  asio::posix::stream_descriptor waiting_;  // its loan
+  asio::posix::stream_descriptor listening_;
   asio::steady_timer pause_;
   std::string path_;
 };

@@ -8,6 +8,7 @@
 
 #include "base/process.hpp"
 #include "control/handshake.hpp"
+#include "control/waiting.hpp"
 
 namespace linkspan::control {
 namespace {
@@ -15,49 +16,18 @@ namespace {
 using asio::posix::stream_descriptor;
 
 constexpr std::size_t kFrame = std::size_t{256} << 10;
-/// Until what the kernel had no room for (fds, memory) is tried again.
-constexpr auto kPauseWhenFull = std::chrono::milliseconds(100);
-
-/// False: epoll has no room for it, and it is closed.
-bool give(stream_descriptor& to, base::Fd fd) {
-  asio::error_code error;
-  to.assign(fd.get(), error);
-  if (!error) (void)fd.release();
-  return !error;
-}
 
 }  // namespace
 
 Status Operators::open(std::uint64_t incarnation) {
   auto socket = listen_for_operators(incarnation);
   if (!socket.ok()) return socket.status();
-  if (!give(acceptor_, *std::move(socket)))
-    return {Code::no_resource, Scope::process, "no more files can be watched"};
-  accept_next();
-  return {};
+  return acceptor_.listen(*std::move(socket));
 }
 
 void Operators::close() {
-  if (acceptor_.is_open()) acceptor_.close();
-  pause_.cancel();
+  acceptor_.stop();
   clients_.clear();
-}
-
-void Operators::accept_next() {
-  acceptor_.async_wait(stream_descriptor::wait_read, [this](const asio::error_code& error) {
-    if (error) return;
-    base::Fd socket(
-        ::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket.valid()) {
-      admit(std::move(socket));
-      return accept_next();
-    }
-    // Whoever asks stays in the socket's queue, and epoll would tell of it again at once.
-    pause_.expires_after(kPauseWhenFull);
-    pause_.async_wait([this](const asio::error_code& stopped) {
-      if (!stopped) accept_next();
-    });
-  });
 }
 
 void Operators::admit(base::Fd socket) {
@@ -68,7 +38,7 @@ void Operators::admit(base::Fd socket) {
   const std::uint64_t id = ++last_id_;
   Client& client =
       *clients_.emplace(id, std::make_unique<Client>(io_, std::move(socket))).first->second;
-  if (!give(client.socket, *std::move(watched))) {
+  if (!give(client.socket, *std::move(watched)).ok()) {
     clients_.erase(id);
     return;
   }

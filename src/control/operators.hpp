@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 
+#include "control/acceptor.hpp"
 #include "control/operator_socket.hpp"
 
 namespace linkspan::control {
@@ -25,7 +26,7 @@ class Operators {
 
   /// `answer` is called on the Control thread.
   Operators(asio::io_context& io, std::function<Result<std::string>(OperatorOp)> answer)
-      : io_(io), answer_(std::move(answer)), acceptor_(io), pause_(io) {}
+      : io_(io), answer_(std::move(answer)) {}
   Operators(const Operators&) = delete;
   Operators& operator=(const Operators&) = delete;
   ~Operators() = default;
@@ -42,7 +43,6 @@ class Operators {
     bool answered = false;
   };
 
-  void accept_next();
   void admit(base::Fd socket);
   void wait(std::uint64_t id);
   void go_on(std::uint64_t id);
@@ -51,8 +51,7 @@ class Operators {
 
   asio::io_context& io_;
   const std::function<Result<std::string>(OperatorOp)> answer_;
-  asio::posix::stream_descriptor acceptor_;
-  asio::steady_timer pause_;  // before the next is accepted
+  Acceptor acceptor_{io_, [this](base::Fd socket) { admit(std::move(socket)); }};
   std::map<std::uint64_t, std::unique_ptr<Client>> clients_;
   std::uint64_t last_id_ = 0;
 };

@@ -5,6 +5,7 @@
 
 #include <asio/posix/stream_descriptor.hpp>
 
+#include "base/fd.hpp"
 #include "linkspan/status.hpp"
 
 namespace linkspan::control {
@@ -15,6 +16,13 @@ inline Status watch(asio::posix::stream_descriptor& by, int fd) {
   by.assign(fd, error);
   if (!error) return {};
   return {Code::system, Scope::process, "epoll_ctl: " + error.message()};
+}
+
+/// Gives it `fd`, to close with itself. system: as watch().
+inline Status give(asio::posix::stream_descriptor& to, base::Fd fd) {
+  if (Status status = watch(to, fd.get()); !status.ok()) return status;
+  (void)fd.release();
+  return {};
 }
 
 }  // namespace linkspan::control
