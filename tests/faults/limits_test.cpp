@@ -1,7 +1,5 @@
 // A process that runs out of file descriptors, of address space or of memory that it may lock: each
 // call answers so at once, nothing is lost or kept, and all goes on when there is room again.
-#include <fcntl.h>
-#include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -10,6 +8,7 @@
 #include <thread>
 
 #include "tests/conformance/engine_fixture.hpp"
+#include "tests/support/few_fds.hpp"
 #include "tests/support/sanitizers.hpp"
 
 namespace linkspan::test {
@@ -18,63 +17,6 @@ namespace {
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr Block kAll{0, 0, kMiB};
 constexpr Duration kAtOnce = 2s;
-
-/// A soft limit of this process, for the length of a scope.
-class Limit {
- public:
-  Limit(__rlimit_resource which, rlim_t value) : which_(which) {
-    if (::getrlimit(which, &old_) != 0) throw std::runtime_error("getrlimit");
-    const rlimit now{.rlim_cur = std::min(value, old_.rlim_max), .rlim_max = old_.rlim_max};
-    if (::setrlimit(which, &now) != 0) throw std::runtime_error("setrlimit");
-  }
-  ~Limit() { ::setrlimit(which_, &old_); }
-  Limit(const Limit&) = delete;
-  Limit& operator=(const Limit&) = delete;
-
- private:
-  const __rlimit_resource which_;
-  rlimit old_{};
-};
-
-/// This process has room for `spare` more file descriptors and no others.
-class FewFds {
- public:
-  explicit FewFds(std::size_t spare) : limit_(RLIMIT_NOFILE, 1024), spare_(spare) {
-    // An Engine's threads close a moment later what came with a message that was answered.
-    for (int quiet = 0; quiet < 20; ++quiet) {
-      const std::size_t before = taken_.size();
-      fill();
-      if (taken_.size() != before) quiet = 0;
-      ::poll(nullptr, 0, 1);
-    }
-    taken_.resize(taken_.size() - spare);
-  }
-  /// Empty, or how many of them are not free. What ended may be closed a moment later.
-  std::string kept() {
-    const auto limit = base::Deadline::after(base::Clock::steady(), kAtOnce);
-    for (;;) {
-      const std::size_t before = taken_.size();
-      fill();
-      const std::size_t found = taken_.size() - before;
-      taken_.resize(before);
-      if (found >= spare_) return {};
-      if (limit.passed()) return std::to_string(spare_ - found) + " are kept";
-      std::this_thread::yield();
-    }
-  }
-
- private:
-  void fill() {
-    for (;;) {
-      base::Fd next(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-      if (!next.valid()) return;
-      taken_.push_back(std::move(next));
-    }
-  }
-  std::vector<base::Fd> taken_;  // given back after the limit is: there is room for all at once
-  const Limit limit_;
-  const std::size_t spare_;
-};
 
 class FdLimit : public ::testing::Test {
  protected:
@@ -105,7 +47,7 @@ class FdLimit : public ::testing::Test {
   template <class Step>
   static int refusals(Step step) {
     for (std::size_t spare = 0; spare < 64; ++spare) {
-      FewFds few(spare);
+      test::FewFds few(spare);
       const base::Time begin = base::Clock::steady().now();
       const Status status = step();
       EXPECT_LT(base::Clock::steady().now() - begin, kAtOnce) << spare << " fds";
@@ -150,7 +92,7 @@ TEST_F(FdLimit, LookupHereAndThere) {
   far.add("local", {.kind = "host"});
   const auto asks = [&] { return far.explain("local", "here", kMiB).status(); };
   const Status refused = [&] {
-    FewFds few(0);
+    test::FewFds few(0);
     return asks();
   }();
   // The helper throws what lookup() has answered.
@@ -171,7 +113,7 @@ TEST_F(FdLimit, AnOfferOfWhomWeCopyFor) {
   far.fill("source", 3);
   ASSERT_TRUE(far.explain("source", "mine", kMiB).ok());  // looks it up
   {
-    FewFds few(0);
+    test::FewFds few(0);
     far.start("source", "mine", 1);
     EXPECT_EQ(far.ends(), std::vector<std::string>{"system"});
     EXPECT_EQ(few.kept(), "");
@@ -191,7 +133,7 @@ TEST_F(FdLimit, AMessageThatComesWithItsKey) {
   room.fill(5);
   const auto exchange = [&](bool poor) {
     const auto received = pair_.peer.recv(1, room.at(0), kMiB, {.deadline = 5s});
-    std::optional<FewFds> few;
+    std::optional<test::FewFds> few;
     if (poor) few.emplace(0);
     const auto number = take(
         pair_.far.post({.sends = true, .name = "sent", .bytes = kMiB, .tag = 1, .deadline = 5s}));
@@ -202,7 +144,7 @@ TEST_F(FdLimit, AMessageThatComesWithItsKey) {
   EXPECT_EQ(exchange(true).code(), Code::system);
   EXPECT_EQ(exchange(false).to_string(), "ok");
   {
-    FewFds few(0);
+    test::FewFds few(0);
     EXPECT_EQ(pair_.peer.recv(1, room.at(0), kMiB).status().code(), Code::system);
   }
   EXPECT_EQ(room.difference(5, {{0, 4, 0, kMiB}}), "");
@@ -219,7 +161,7 @@ TEST_F(FdLimit, WhoConnectsToUsWaitsAndNobodySpins) {
   };
   std::optional<std::jthread> connecting;
   {
-    FewFds few(0);
+    test::FewFds few(0);
     connecting.emplace([&] { EXPECT_NO_THROW(far.connect(pair_.engine.address())); });
     const auto begin = cpu();
     EXPECT_EQ(pair_.engine.accept(500ms).status().code(), Code::timed_out);
@@ -249,7 +191,8 @@ TEST(AddressSpaceLimit, ThreadsAndMappingsAreRefused) {
     const std::shared_ptr<void> ending(nullptr, [&](void*) { end.count_down(); });
     std::uint64_t pages = 0;
     std::ifstream("/proc/self/statm") >> pages;
-    const Limit limit(RLIMIT_AS, pages * static_cast<std::uint64_t>(::getpagesize()) + 4 * kMiB);
+    const test::Limit limit(RLIMIT_AS,
+                            pages * static_cast<std::uint64_t>(::getpagesize()) + 4 * kMiB);
     const Status open = Engine::open(options).status();
     EXPECT_EQ(open.code(), Code::system) << open.to_string();
     EXPECT_EQ(pair.engine.allocate_shared(kLarge).status().code(), Code::system);
@@ -271,7 +214,7 @@ TEST(LockedMemoryLimit, PinningIsDoneOrRefusedAndTheRestWorks) {
   Pair pair;
   pair.far.add("there", {.kind = "shared"});
   pair.far.fill("there", 2);
-  const Limit limit(RLIMIT_MEMLOCK, 0);
+  const test::Limit limit(RLIMIT_MEMLOCK, 0);
   auto region = pair.engine.register_memory(memory.data(), kMiB, {.pin = true});
   if (!region.ok()) {
     EXPECT_NE(region.status().code(), Code::internal) << region.status().to_string();

@@ -4,8 +4,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <optional>
 #include <thread>
 
+#include "tests/support/few_fds.hpp"
 #include "tests/unit/control_fixture.hpp"
 
 namespace linkspan::control {
@@ -94,10 +96,7 @@ TEST_P(ControlLimits, WithoutFdsItWaitsAndDoesNotSpin) {
   ASSERT_EQ(::getpeername(before.fd(), reinterpret_cast<sockaddr*>(&address), &bytes), 0);
   auto waiting = base::FdChannel(test::take(base::Fd::from(
       "socket", ::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0))));
-  rlimit all{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &all), 0);
-  const rlimit none{.rlim_cur = 0, .rlim_max = all.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  std::optional<test::FewFds> few(std::in_place, 0);
   const bool connected =
       ::connect(waiting.fd(), reinterpret_cast<const sockaddr*>(&address), bytes) == 0 ||
       errno == EINPROGRESS;
@@ -105,7 +104,7 @@ TEST_P(ControlLimits, WithoutFdsItWaitsAndDoesNotSpin) {
   ::getrusage(RUSAGE_SELF, &begin);
   std::this_thread::sleep_for(300ms);
   ::getrusage(RUSAGE_SELF, &end);
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &all), 0);
+  few.reset();
   ASSERT_TRUE(connected);
   const auto ms = [](const rusage& use) {
     return (use.ru_utime.tv_sec + use.ru_stime.tv_sec) * 1000 +
