@@ -238,12 +238,18 @@ LINKSPAN_COLD Outcome send_large(const Window window, uint32_t mailbox, uint64_t
   return agree<S>(end);
 }
 
+/// One jump for all of them.
+template <class... Bools>
+LINKSPAN_DEVICE bool any(Bools... each) {
+  return (static_cast<unsigned>(each) | ...) != 0;
+}
+
 /// Goes as packets of whole words on both sides of this one, and its epoch is its number.
 LINKSPAN_DEVICE bool is_plain(const Window& window, uint32_t mailbox, uint64_t number,
                               uint64_t last, const void* memory, uint64_t bytes) {
-  return (mailbox < window.layout.mailboxes) & (number - 1 < last) &
-         (bytes - 1 < window.layout.mailbox_bytes) &
-         ((reinterpret_cast<uint64_t>(memory) | bytes) % 8 == 0);
+  return !any(mailbox >= window.layout.mailboxes, number - 1 >= last,
+              bytes - 1 >= window.layout.mailbox_bytes,
+              (reinterpret_cast<uint64_t>(memory) | bytes) % 8 != 0);
 }
 LINKSPAN_DEVICE Packets plain_packets(const Window& window, unsigned char* pad, uint32_t mailbox,
                                       uint64_t number, uint64_t bytes) {
@@ -322,8 +328,9 @@ template <Scope S>
 LINKSPAN_DEVICE Outcome send(const Window& window, uint32_t mailbox, uint64_t number,
                              uint64_t offset, const void* src, uint64_t bytes, Bound bound) {
   // Of most messages no more needs to be asked, and each question costs what a short one takes.
-  if (window.proxied() | !detail::is_plain(window, mailbox, number, window.wrap, src, bytes) |
-      !detail::within(offset, bytes, window.remote_bytes))
+  if (detail::any(window.proxied(),
+                  !detail::is_plain(window, mailbox, number, window.wrap, src, bytes),
+                  !detail::within(offset, bytes, window.remote_bytes)))
     return detail::any_send<S>(window, mailbox, number, offset, src, bytes, bound);
   if (const Outcome room = detail::make_room<S>(window, mailbox, number, bound);
       room != Outcome::ok)
@@ -346,8 +353,8 @@ LINKSPAN_DEVICE Outcome receive(const Window& window, uint32_t mailbox, uint64_t
   unsigned char* const to = window.local + offset;
   // Behind these a slot is cleared.
   const uint32_t last = window.wrap > PadLayout::kSlots ? window.wrap - PadLayout::kSlots : 0;
-  if (window.proxied() | !detail::is_plain(window, mailbox, number, last, to, bytes) |
-      !detail::within(offset, bytes, window.local_bytes))
+  if (detail::any(window.proxied(), !detail::is_plain(window, mailbox, number, last, to, bytes),
+                  !detail::within(offset, bytes, window.local_bytes)))
     return detail::any_receive<S>(window, mailbox, number, offset, bytes, bound);
   const uint32_t lane = detail::rank<S>();
   if (number % detail::kCreditEvery == 1 && number != 1 && lane == 0)
