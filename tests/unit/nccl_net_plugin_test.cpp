@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "tests/unit/nccl_net_fixture.hpp"
+#include "transport/nccl_net/nearest.hpp"
 
 namespace linkspan::transport::nccl_net {
 namespace {
@@ -16,6 +17,25 @@ TEST(NcclNetFiles, AreNamesPathsAndSuffixes) {
   EXPECT_EQ(files_of("/a/b.so"), Names{"/a/b.so"});
   EXPECT_EQ(files_of("tcpx"), (Names{"tcpx", "libnccl-net-tcpx.so"}));
   EXPECT_EQ(files_of("./x.so,,fast"), (Names{"./x.so", "fast", "libnccl-net-fast.so"}));
+}
+
+TEST(NcclNetNearest, IsWhoSharesMostBridges) {
+  const auto at = [](const char* path) {
+    Properties nic;
+    nic.pci_path = path;
+    return nic;
+  };
+  const std::string root = "/sys/devices/pci0000:10/0000:10:01.0/";
+  const std::vector<Properties> nics = {at("/sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0"),
+                                        at("/sys/devices/pci0000:10/0000:10:01.0/0000:11:00.0"),
+                                        at("/sys/devices/pci0000:10/0000:10:01.0/0000:11:00.1"),
+                                        at("/sys/devices/pci0000:10/0000:10:05.0/0000:15:00.0")};
+  EXPECT_EQ(nearest(nics, "/sys/devices/pci0000:80/0000:80:03.0/0000:83:00.0", 1), 0);
+  EXPECT_EQ(nearest(nics, root + "0000:12:00.0", 0), 1);
+  EXPECT_EQ(nearest(nics, root + "0000:12:00.0", 1), 2);
+  EXPECT_EQ(nearest(nics, "/sys/devices/pci0000:10/0000:10:05.0/0000:16:00.0", 5), 3);
+  EXPECT_EQ(nearest({at("")}, "", 7), 0);
+  EXPECT_EQ(nearest({at(""), at("")}, root, 1), 1);
 }
 
 TEST(NcclNetResults, HaveTheirNames) {

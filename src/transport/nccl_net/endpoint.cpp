@@ -140,8 +140,8 @@ Result<NcclNetEndpoint::Receives::iterator> NcclNetEndpoint::receive_flow(const 
   const NcclNetOptions& options = transport_.options();
   // Shared: with the thread.
   auto flow = std::make_shared<ReceiveFlow>(
-      options.plugin, ours, connect_by(),
-      ReceiveFlow::Unpacking{options.topology, options.unpack, options.copy_ctas});
+      options.plugin, ours, transport_.nic(ours != nullptr ? ours->info().uuid : GpuUuid{}),
+      connect_by(), ReceiveFlow::Unpacking{options.topology, options.unpack, options.copy_ctas});
   if (Status status = transport_.thread().add(flow); !status.ok()) return status;
   const std::uint32_t number = ++last_flow_;
   flatbuffers::FlatBufferBuilder out;
@@ -301,10 +301,12 @@ Explanation NcclNetEndpoint::explain(Op, const memory::Region& local, const Mapp
   if (const Status status = transport_.takes(local.facts()); !status.ok())
     return {.path = {}, .executor = {}, .reason = status.what(), .expected_gbps = 0, .refused = {}};
   const Plugin& plugin = *transport_.options().plugin;
+  const GpuUuid gpu = local.facts().kind == MemoryKind::device ? local.facts().gpu : GpuUuid{};
   return {.path = kPath,
           .executor = "both",
-          .reason = "network plugin " + name_of(plugin) + ", device " + transport_.device().name +
-                    ", messages of at most " + std::to_string(most_) + " bytes",
+          .reason = "network plugin " + name_of(plugin) + ", device " +
+                    transport_.device(gpu).name + ", messages of at most " + std::to_string(most_) +
+                    " bytes",
           .expected_gbps = 0,
           .refused = {}};
 }

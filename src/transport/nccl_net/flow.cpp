@@ -6,8 +6,6 @@
 namespace linkspan::transport::nccl_net {
 namespace {
 
-constexpr int kNic = 0;
-
 void* pointer(std::uint64_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
@@ -142,7 +140,7 @@ bool SendFlow::connect() {
       handle = handle_;
     }
     if (!handle) return false;
-    auto opened = Connector::open(plugin_, kNic, *handle);
+    auto opened = Connector::open(plugin_, nic_, *handle);
     if (!opened.ok()) return fail(opened.status()), false;
     connector_ = *std::move(opened);
   }
@@ -214,7 +212,7 @@ bool ReceiveFlow::step() {
 bool ReceiveFlow::accept() {
   if (connect_by_.passed()) fail(late("from the peer"));
   if (listener_ == nullptr) {
-    auto opened = Listener::open(plugin_, kNic);
+    auto opened = Listener::open(plugin_, nic_);
     if (!opened.ok()) return fail(opened.status()), false;
     listener_ = *std::move(opened);
     const base::MutexLock lock(mutex_);
@@ -249,7 +247,7 @@ Status ReceiveFlow::make_unpacker() {
 bool ReceiveFlow::flushes_first() const {
   return device_ != nullptr && unpacker_ == nullptr &&
          comm_->in_flight() + arrivals_.size() >=
-             static_cast<std::size_t>(plugin_->max_requests(kNic));
+             static_cast<std::size_t>(plugin_->max_requests(nic_));
 }
 
 bool ReceiveFlow::begin() {

@@ -60,8 +60,10 @@ struct Order {
 
 class Flow {
  public:
-  Flow(std::shared_ptr<Plugin> plugin, const cuda::Device* device, base::Deadline connect_by)
-      : plugin_(std::move(plugin)), device_(device), connect_by_(connect_by) {}
+  /// `device`: the GPU whose memory it carries; null: host memory. `nic`: the plugin's device.
+  Flow(std::shared_ptr<Plugin> plugin, const cuda::Device* device, int nic,
+       base::Deadline connect_by)
+      : plugin_(std::move(plugin)), device_(device), nic_(nic), connect_by_(connect_by) {}
   Flow(const Flow&) = delete;
   Flow& operator=(const Flow&) = delete;
   virtual ~Flow() = default;  ///< Broken.
@@ -103,7 +105,8 @@ class Flow {
   void pop_order();
 
   const std::shared_ptr<Plugin> plugin_;  // also the transport's and other flows'
-  const cuda::Device* const device_;      // null: host memory
+  const cuda::Device* const device_;
+  const int nic_;
   const base::Deadline connect_by_;
   std::deque<std::shared_ptr<Order>> orders_;  // also the Endpoint's
   std::size_t next_ = 0;                       // of them: those before have begun
@@ -159,9 +162,9 @@ class ReceiveFlow final : public Flow {
     std::optional<base::Unpack> way{};
     std::optional<unsigned> ctas{};
   };
-  ReceiveFlow(std::shared_ptr<Plugin> plugin, const cuda::Device* device, base::Deadline connect_by,
-              const Unpacking& unpacking)
-      : Flow(std::move(plugin), device, connect_by), unpacking_(unpacking) {}
+  ReceiveFlow(std::shared_ptr<Plugin> plugin, const cuda::Device* device, int nic,
+              base::Deadline connect_by, const Unpacking& unpacking)
+      : Flow(std::move(plugin), device, nic, connect_by), unpacking_(unpacking) {}
 
   /// Once it listens.
   std::optional<Handle> handle() const LINKSPAN_EXCLUDES(mutex_);

@@ -5,6 +5,7 @@
 
 #include "base/process.hpp"
 #include "transport/nccl_net/endpoint.hpp"
+#include "transport/nccl_net/nearest.hpp"
 
 namespace linkspan::transport::nccl_net {
 namespace {
@@ -34,10 +35,22 @@ NcclNetTransport::NcclNetTransport(NcclNetOptions options)
                     .max_batch_blocks = 4096,  // a message of the Channel has room for 65536
                     .max_batch_pages = 4096,
                     .max_inflight = 64},
-      most_(std::min<std::uint64_t>(device().max_bytes, kMostMessage)) {
-  if (options_.topology != nullptr && device().takes(abi::kCuda))
-    capabilities_.local_kinds = {MemoryKind::host, MemoryKind::pinned, MemoryKind::shared,
-                                 MemoryKind::device};
+      most_(kMostMessage) {
+  const auto& nics = options_.plugin->devices();
+  for (const Properties& nic : nics) most_ = std::min<std::uint64_t>(most_, nic.max_bytes);
+  if (options_.topology == nullptr) return;
+  for (const cuda::DeviceInfo& gpu : options_.topology->devices()) {
+    const int nic = nearest(nics, sysfs_path(gpu), gpu.ordinal);
+    nics_.emplace(gpu.uuid, nic);
+    if (nics[static_cast<std::size_t>(nic)].takes(abi::kCuda))
+      capabilities_.local_kinds = {MemoryKind::host, MemoryKind::pinned, MemoryKind::shared,
+                                   MemoryKind::device};
+  }
+}
+
+int NcclNetTransport::nic(const GpuUuid& gpu) const noexcept {
+  const auto found = nics_.find(gpu);
+  return found == nics_.end() ? 0 : found->second;
 }
 
 Status NcclNetTransport::takes(const memory::Region::Facts& facts) const {
@@ -45,8 +58,13 @@ Status NcclNetTransport::takes(const memory::Region::Facts& facts) const {
     return {Code::unsupported, Scope::request,
             "network plugin " + options_.plugin->name() + " takes no " +
                 std::string(name_of(facts.kind)) + " memory"};
-  if (facts.kind == MemoryKind::device && device().device_type == abi::kDeviceUnpack &&
-      facts.address % kUnpackAlignment != 0)
+  if (facts.kind != MemoryKind::device) return {};
+  const Properties& nic = device(facts.gpu);
+  if (!nic.takes(abi::kCuda))
+    return {Code::unsupported, Scope::request,
+            "network plugin " + options_.plugin->name() + " takes no memory of this GPU: " +
+                nic.name + ", which is the nearest to it, sees host memory alone"};
+  if (nic.device_type == abi::kDeviceUnpack && facts.address % kUnpackAlignment != 0)
     return {Code::invalid_argument, Scope::request,
             "GPU memory for network plugin " + options_.plugin->name() +
                 " has to begin at a multiple of 4096 bytes: allocate 4096 more and register from "

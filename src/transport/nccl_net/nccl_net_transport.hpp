@@ -91,7 +91,11 @@ class NcclNetTransport final : public Transport {
   /// OK, or why the plugin cannot take such memory and what helps.
   Status takes(const memory::Region::Facts& facts) const;
   const NcclNetOptions& options() const noexcept { return options_; }
-  const Properties& device() const noexcept { return options_.plugin->devices().front(); }
+  /// The plugin's device for memory of that GPU; the first for host memory.
+  int nic(const GpuUuid& gpu) const noexcept;
+  const Properties& device(const GpuUuid& gpu) const noexcept {
+    return options_.plugin->devices()[static_cast<std::size_t>(nic(gpu))];
+  }
   std::uint64_t most() const noexcept { return most_; }  ///< Bytes of a message.
   FlowThread& thread() noexcept { return thread_; }
   void count(std::size_t blocks) noexcept {
@@ -103,6 +107,7 @@ class NcclNetTransport final : public Transport {
   explicit NcclNetTransport(NcclNetOptions options);
 
   const NcclNetOptions options_;
+  std::map<GpuUuid, int> nics_;
   Capabilities capabilities_;
   std::uint64_t most_ = 0;
   std::atomic<std::uint64_t> orders_{0}, blocks_{0};
