@@ -117,19 +117,20 @@ typedef struct linkspan_engine_options {
    * linkspan. Null: stderr. */
   void (*log)(void* log_user, int level, const char* line, size_t bytes);
   void* log_user;
-  int64_t transfer_deadline; /* 0: the default */
-  uint32_t cpu_threads;      /* 0: the default */
-  int32_t copy_ctas;         /* -1: the default */
-  int32_t relay_gpus;        /* -1: the default */
-  int32_t calibrate;         /* 0, 1, or -1: the default */
-  int32_t any_uid;           /* 0 or 1 */
-  int32_t use_gpu;           /* 0 or 1 */
-  int32_t insecure;          /* 0, 1, or -1: the default */
-  int32_t reserved;          /* 0 */
+  int64_t transfer_deadline;   /* 0: the default */
+  uint32_t cpu_threads;        /* 0: the default */
+  int32_t copy_ctas;           /* -1: the default */
+  int32_t relay_gpus;          /* -1: the default */
+  int32_t calibrate;           /* 0, 1, or -1: the default */
+  int32_t any_uid;             /* 0 or 1 */
+  int32_t use_gpu;             /* 0 or 1 */
+  int32_t insecure;            /* 0, 1, or -1: the default */
+  int32_t reserved;            /* 0 */
+  const char* nccl_net_plugin; /* names or paths by comma, "none"; null: the default */
 } linkspan_engine_options;
 
 #define LINKSPAN_ENGINE_OPTIONS_INIT \
-  { sizeof(linkspan_engine_options), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, 1, -1, 0 }
+  { sizeof(linkspan_engine_options), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, 1, -1, 0, 0 }
 
 LINKSPAN_C_API int linkspan_engine_open(const linkspan_engine_options* options,
                                         linkspan_engine** engine);
