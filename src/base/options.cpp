@@ -50,10 +50,11 @@ constexpr OptionInfo kTable[] = {
      "After which a transfer that names no deadline ends as timed_out."},
     {"connect_deadline", "LINKSPAN_CONNECT_DEADLINE_MS", "ms", "10000",
      "After which a connect or import that names no deadline ends as timed_out."},
-    {"unpack", "LINKSPAN_UNPACK", "d2d, host or kernel", "d2d",
-     "How fragments that a GPUDirect-TCPX plugin has received reach their place in `linkspan tcpx` "
-     "and p2p/tcpx: a copy for each, through host memory, or one kernel for all."},
-    {"unpack (seed)", "UCCL_TCPX_UNPACK_IMPL", "d2d, host or kernel", "d2d",
+    {"unpack", "LINKSPAN_UNPACK", "d2d, host or kernel",
+     "kernel; d2d in `linkspan tcpx` and p2p/tcpx",
+     "How fragments that a GPUDirect-TCPX plugin has received reach their place: a copy for each, "
+     "through host memory, or one kernel for all."},
+    {"unpack (seed)", "UCCL_TCPX_UNPACK_IMPL", "d2d, host or kernel", "none",
      "The same for programs that set it; LINKSPAN_UNPACK wins."},
 };
 

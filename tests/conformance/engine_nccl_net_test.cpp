@@ -83,6 +83,30 @@ class EngineNcclNetAlike : public ::testing::TestWithParam<std::tuple<int, Kind>
   static const char* kind() { return std::get<1>(GetParam()).name; }
 };
 
+TEST_P(EngineNcclNetAlike, ReachesRemotePeersUnasked) {
+  Held here;  // outlives the Engine
+  auto environment = with_plugin(version());
+  environment.push_back(std::string(kListenAt) + "tcp:127.0.0.1:0");
+  FarEngine far(environment);
+  Engine engine = take(Engine::open(plugin_options(version())));
+  const Peer peer = take(engine.connect(far.address()));
+  here = Held::make(engine, {.kind = kind(), .bytes = kBytes});
+  far.add("there", {.kind = kind(), .bytes = kBytes});
+  RemoteRegion there = take(peer.lookup("there"));
+  const auto explained = take(peer.explain(Op::write, here.region, there, 1, kBytes));
+  EXPECT_EQ(explained.path, "nccl_net");
+  const Block block{7, 4097, kBytes - 5000};
+  for (const Op op : {Op::write, Op::read})
+    moves(far, here, op, {&block, 1}, op == Op::write ? 21 : 23,
+          [&] { return move(peer, op, here.region, there, block, {}); });
+  const auto goes_on = take(move(peer, Op::write, here.region, there, block, {}));
+  far.process().kill();
+  const Code end = finished(goes_on).code();
+  EXPECT_TRUE(end == Code::disconnected || end == Code::ok) << name_of(end);
+  there = {};
+  EXPECT_EQ(engine.deregister(here.region).to_string(), "ok");
+}
+
 TEST_P(EngineNcclNetAlike, MovesPagesAndStrides) {
   constexpr std::uint64_t kPage = 1000, kPages = 300;
   Held here;
