@@ -7,14 +7,15 @@
 #include "memory/descriptor.hpp"
 #include "tests/conformance/nccl_net_pair.hpp"
 #include "tests/faults/raw_peer.hpp"
-#include "transport/nccl_net/key.hpp"
+#include "transport/nccl_net/address.hpp"
 #include "transport/nccl_net/wire.hpp"
+#include "transport/published.hpp"
 
 namespace linkspan::test {
 namespace {
 
 using control::FrameOp;
-using transport::nccl_net::Key;
+using transport::WireKey;
 using Op = transport::nccl_net::Message;
 using Bytes = std::vector<std::byte>;
 
@@ -85,12 +86,12 @@ class Hostile {
                          .incarnation = RawPeer::kIncarnation, .most = 4096, .plugin = "odd"})}};
     if (!raw_.greet(hello)) ADD_FAILURE() << "it is not let in";
   }
-  Key key(const std::string& name) {
+  WireKey key(const std::string& name) {
     EXPECT_TRUE(raw_.send(FrameOp::import, control::encode_import(name)));
     const auto frame = raw_.next();
     const auto found = take(memory::decode(take(control::decode_imported(frame.value().payload))));
     for (const auto& each : found.keys)
-      if (each.transport == "nccl_net") return take(transport::nccl_net::decode_key(each.bytes));
+      if (each.transport == "nccl_net") return take(transport::decode_key(each.bytes));
     throw std::runtime_error("no key of nccl_net");
   }
   bool say(Op op, const Bytes& bytes) { return say(static_cast<std::uint16_t>(op), bytes); }
@@ -152,7 +153,7 @@ class NcclNetHostile : public ::testing::TestWithParam<int> {
     target_.process().kill();  // it would wait for the end of the hostile ones, which is ours
   }
   Hostile meet() { return Hostile(target_.address()); }
-  static Asked of(const Key& key, std::uint64_t id = 1) {
+  static Asked of(const WireKey& key, std::uint64_t id = 1) {
     return {.id = id, .serial = key.id.serial, .token = Bytes(key.token.begin(), key.token.end())};
   }
 
@@ -161,7 +162,7 @@ class NcclNetHostile : public ::testing::TestWithParam<int> {
 
 TEST_P(NcclNetHostile, WhatItMayNotHaveIsAnswered) {
   Hostile peer = meet();
-  const Key bait = peer.key("bait"), closed = peer.key("closed");
+  const WireKey bait = peer.key("bait"), closed = peer.key("closed");
   std::uint64_t id = 0;
   const auto answers = [&](Asked asked, Code code, const char* says) {
     asked.id = ++id;

@@ -85,7 +85,7 @@ class NcclNetEndpointTest : public ::testing::Test {
   memory::Registry registry_{kUs, nullptr};
   std::unique_ptr<Transport> transport_;
   RecordingChannel channel_;
-  Key key_;
+  WireKey key_;
   Ends ends_;
   std::unique_ptr<Endpoint> endpoint_;
 };

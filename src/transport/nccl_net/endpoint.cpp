@@ -48,7 +48,7 @@ Status NcclNetEndpoint::post(const Batch& batch) {
       pages != nullptr && pages->indices_on_gpu)
     return {Code::unsupported, Scope::request,
             "a network plugin reads no page indices on a GPU: copy them to host memory"};
-  const auto& remote = static_cast<const NetMapping&>(*batch.remote);
+  const auto& remote = static_cast<const WireMapping&>(*batch.remote);
   if (remote.key().id.incarnation != peer_.incarnation)
     return {Code::invalid_argument, Scope::request, "the remote region is another peer's"};
   const Permissions permits = remote.permissions();

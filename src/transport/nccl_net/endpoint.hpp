@@ -61,7 +61,7 @@ class NcclNetEndpoint final : public Endpoint {
     Op op = Op::write;  // the asker's
     Use use;
     Spans spans;  // of the memory here; until they are ordered
-    const NetMapping* remote = nullptr;
+    const WireMapping* remote = nullptr;
     std::shared_ptr<Order> order;  // also the flow's; null: not yet, or refused
     bool canceled = false, heard = false;
     Status end;  // for the peer: as it was refused; ours: what it has answered

@@ -22,13 +22,6 @@ bool take_status(std::uint8_t code, const flatbuffers::String& what, Status& sta
   return true;
 }
 
-/// Whoever guesses learns nothing from how long it takes.
-bool same(const Token& ours, const Token& theirs) {
-  std::byte difference{};
-  for (std::size_t i = 0; i < ours.size(); ++i) difference |= ours[i] ^ theirs[i];
-  return difference == std::byte{};
-}
-
 }  // namespace
 
 Status NcclNetEndpoint::on_message(std::uint16_t op, std::span<const std::byte> bytes,

@@ -22,23 +22,11 @@
 #include "base/options.hpp"
 #include "cuda/topology.hpp"
 #include "transport/nccl_net/comm.hpp"
-#include "transport/nccl_net/key.hpp"
 #include "transport/nccl_net/tcpx/pool.hpp"
 #include "transport/nccl_net/tcpx/unpack.hpp"
+#include "transport/published.hpp"
 
 namespace linkspan::transport::nccl_net {
-
-/// One published region.
-/// Threads: the counts any thread; the rest is immutable.
-struct Published {
-  Key key;
-  std::uint64_t address = 0;
-  const memory::Region* region = nullptr;       ///< Its owner's: a name, not to be followed.
-  const cuda::Device* device = nullptr;         ///< Null: host memory.
-  std::atomic<std::uint32_t> uses{0};           ///< By batches, ours and peers'.
-  std::atomic<std::uint32_t> registrations{0};  ///< With comms.
-  std::atomic<bool> retracted{false};           ///< Flows give their registrations back.
-};
 
 /// Messages of one batch, one behind the other.
 struct Order {

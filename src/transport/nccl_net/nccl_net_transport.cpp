@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/process.hpp"
 #include "transport/nccl_net/endpoint.hpp"
 #include "transport/nccl_net/nearest.hpp"
 
@@ -35,7 +34,8 @@ NcclNetTransport::NcclNetTransport(NcclNetOptions options)
                     .max_batch_blocks = 4096,  // a message of the Channel has room for 65536
                     .max_batch_pages = 4096,
                     .max_inflight = 64},
-      most_(kMostMessage) {
+      most_(kMostMessage),
+      published_(options_.topology) {
   const auto& nics = options_.plugin->devices();
   for (const Properties& nic : nics) most_ = std::min<std::uint64_t>(most_, nic.max_bytes);
   if (options_.topology == nullptr) return;
@@ -73,64 +73,14 @@ Status NcclNetTransport::takes(const memory::Region::Facts& facts) const {
 }
 
 Result<memory::PublishedKey> NcclNetTransport::publish(const memory::Region& region) {
-  const memory::Region::Facts& facts = region.facts();
-  if (Status status = takes(facts); !status.ok()) return status;
-  auto published = std::make_shared<Published>();
-  published->key = {.id = facts.id,
-                    .kind = facts.kind,
-                    .peers = facts.peers,
-                    .bytes = facts.bytes,
-                    .gpu = facts.gpu};
-  published->address = facts.address;
-  published->region = &region;
-  if (facts.kind == MemoryKind::device) {
-    auto device = options_.topology->activate(facts.gpu);
-    if (!device.ok()) return device.status();
-    published->device = *device;
-  } else {
-    published->key.gpu = {};  // pinned memory is for one and lies on none
-  }
-  if (Status status = base::random_bytes(published->key.token); !status.ok()) return status;
-  memory::PublishedKey key;
-  key.bytes = encode(published->key);
-  key.bearer = true;
-  const base::MutexLock lock(mutex_);
-  published_[facts.id.serial] = std::move(published);
-  return key;
+  const Status status = takes(region.facts());
+  return status.ok() ? published_.add(region) : status;
 }
 
 Status NcclNetTransport::retract(const memory::Region& region, bool) {
-  const std::uint64_t serial = region.facts().id.serial;
-  const base::MutexLock lock(mutex_);
-  const auto found = published_.find(serial);
-  if (found == published_.end())
-    return {Code::not_found, Scope::request, "the region is not published"};
-  Published& published = *found->second;
-  published.retracted = true;
-  if (published.uses != 0) return {Code::busy, Scope::request, "a transfer still uses the region"};
-  if (published.registrations != 0) {
-    thread_.give_back();
-    return {Code::busy, Scope::request, "the network plugin has not given the memory back yet"};
-  }
-  published_.erase(found);
-  return {};
-}
-
-Use NcclNetTransport::use(std::uint64_t serial) {
-  const base::MutexLock lock(mutex_);
-  const auto found = published_.find(serial);
-  if (found == published_.end() || found->second->retracted) return {};
-  return Use(found->second);
-}
-
-Result<std::unique_ptr<Mapping>> NcclNetTransport::import_key(RemoteKey key,
-                                                              base::Deadline deadline) {
-  auto decoded = decode_key(key.bytes);
-  if (!decoded.ok()) return decoded.status();
-  if (key.incarnation != 0 && decoded->id.incarnation != key.incarnation)
-    return Status(Code::corrupt, Scope::request, "a key of another Engine's region");
-  if (deadline.passed()) return Status(Code::timed_out, Scope::request, "import of a region");
-  return std::unique_ptr<Mapping>(std::make_unique<NetMapping>(*decoded));
+  Status status = published_.retract(region);
+  if (status.code() == Code::busy) thread_.give_back();
+  return status;
 }
 
 std::vector<CopyCount> NcclNetTransport::copies() const {

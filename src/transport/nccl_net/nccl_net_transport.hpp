@@ -5,8 +5,7 @@
 // receives and says so over the Channel (endpoint.hpp). Flows, one comm each, are made when the
 // first transfer between two GPUs, or host memories, needs them.
 // Threads: as transport.hpp says; what Endpoints call is marked.
-// Invariants: who has a region's token may ask for it from publish() to retract(); once retract()
-// answered OK the plugin knows nothing of its memory.
+// Invariants: once retract() answered OK the plugin knows nothing of the region's memory.
 #pragma once
 
 #include <atomic>
@@ -15,47 +14,12 @@
 #include <string>
 #include <vector>
 
+#include "transport/nccl_net/address.hpp"
 #include "transport/nccl_net/flow_thread.hpp"
+#include "transport/published.hpp"
 #include "transport/transport.hpp"
 
 namespace linkspan::transport::nccl_net {
-
-/// A region of a peer's.
-class NetMapping final : public Mapping {
- public:
-  explicit NetMapping(const Key& key) : key_(key) {}
-  std::uint64_t bytes() const noexcept override { return key_.bytes; }
-  Permissions permissions() const noexcept override { return key_.peers; }
-  bool alive() const noexcept override { return alive_; }
-
-  const Key& key() const noexcept { return key_; }
-  void die() const noexcept { alive_ = false; }  ///< Its owner has answered so.
-
- private:
-  const Key key_;
-  mutable std::atomic<bool> alive_{true};
-};
-
-/// Of a region by a batch: until its end the region is not given back.
-class Use {
- public:
-  Use() = default;
-  explicit Use(std::shared_ptr<Published> memory) : memory_(std::move(memory)) { ++memory_->uses; }
-  Use(Use&& other) noexcept : memory_(std::move(other.memory_)) {}
-  Use& operator=(Use&& other) noexcept {
-    std::swap(memory_, other.memory_);
-    return *this;
-  }
-  Use(const Use&) = delete;
-  Use& operator=(const Use&) = delete;
-  ~Use() {
-    if (memory_ != nullptr) --memory_->uses;
-  }
-  const std::shared_ptr<Published>& memory() const noexcept { return memory_; }  ///< Null: none.
-
- private:
-  std::shared_ptr<Published> memory_;  // also the transport's
-};
 
 struct NcclNetOptions {
   std::shared_ptr<Plugin> plugin;      ///< Also the process's.
@@ -75,19 +39,19 @@ class NcclNetTransport final : public Transport {
 
   std::string_view name() const noexcept override { return "nccl_net"; }
   const Capabilities& capabilities() const noexcept override { return capabilities_; }
-  Result<memory::PublishedKey> publish(const memory::Region& region) override
-      LINKSPAN_EXCLUDES(mutex_);
-  Status retract(const memory::Region& region, bool at_once) override LINKSPAN_EXCLUDES(mutex_);
+  Result<memory::PublishedKey> publish(const memory::Region& region) override;
+  Status retract(const memory::Region& region, bool at_once) override;
   Status forget(const memory::Region& region) override { return retract(region, true); }
-  Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, base::Deadline deadline) override;
+  Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, base::Deadline deadline) override {
+    return WireMapping::import(key, deadline);
+  }
   std::vector<CopyCount> copies() const override;
   std::vector<std::byte> address() const override;
   Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> address, Channel& channel,
                                             base::Deadline deadline) override;
 
   // Any thread, for Endpoints:
-  /// Of none, if there is none or it was retracted.
-  Use use(std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
+  Use use(std::uint64_t serial) { return published_.use(serial); }
   /// OK, or why the plugin cannot take such memory and what helps.
   Status takes(const memory::Region::Facts& facts) const;
   const NcclNetOptions& options() const noexcept { return options_; }
@@ -111,9 +75,7 @@ class NcclNetTransport final : public Transport {
   Capabilities capabilities_;
   std::uint64_t most_ = 0;
   std::atomic<std::uint64_t> orders_{0}, blocks_{0};
-  mutable base::Mutex mutex_;
-  // By serial; also the batches' and the flows'.
-  std::map<std::uint64_t, std::shared_ptr<Published>> published_ LINKSPAN_GUARDED_BY(mutex_);
+  PublishedTable published_;
   FlowThread thread_;  // last: its flows use the plugin
 };
 

@@ -1,0 +1,31 @@
+#include "transport/nccl_net/address.hpp"
+
+#include "base/schema/nccl_net_generated.h"
+#include "transport/nccl_net/wire.hpp"
+
+namespace linkspan::transport::nccl_net {
+namespace {
+
+constexpr std::size_t kMaxName = 256;
+
+Status corrupt(const char* what) { return {Code::corrupt, Scope::request, what}; }
+
+}  // namespace
+
+std::vector<std::byte> encode(const Address& address) {
+  flatbuffers::FlatBufferBuilder out;
+  const auto plugin = out.CreateString(address.plugin.substr(0, kMaxName));
+  out.Finish(schema::CreateNetAddress(out, address.incarnation, address.most, plugin));
+  return finished(out);
+}
+
+Result<Address> decode_address(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::NetAddress>(bytes);
+  if (wire == nullptr) return corrupt("malformed address");
+  if (wire->most() < kLeastMessage) return corrupt("an address of too small messages");
+  return Address{.incarnation = wire->incarnation(),
+                 .most = wire->most(),
+                 .plugin = schema::text_of(*wire->plugin(), kMaxName)};
+}
+
+}  // namespace linkspan::transport::nccl_net

@@ -1,0 +1,27 @@
+// transport/nccl_net/address.hpp - what travels about an Engine, decoded.
+//
+// The bytes come from a peer: decode_address() verifies their form.
+// Threads: values.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "linkspan/status.hpp"
+
+namespace linkspan::transport::nccl_net {
+
+struct Address {
+  std::uint64_t incarnation = 0;
+  std::uint64_t most = 0;  ///< Bytes of a message, kLeastMessage at least.
+  std::string plugin;      ///< For people.
+};
+
+/// Smaller ones would make a list of messages out of hand.
+inline constexpr std::uint64_t kLeastMessage = 4096;
+
+std::vector<std::byte> encode(const Address& address);
+Result<Address> decode_address(std::span<const std::byte> bytes);  ///< Else `corrupt`.
+
+}  // namespace linkspan::transport::nccl_net

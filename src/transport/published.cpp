@@ -1,0 +1,100 @@
+#include "transport/published.hpp"
+
+#include "base/process.hpp"
+#include "base/schema/flat.hpp"
+#include "base/schema/wire_generated.h"
+
+namespace linkspan::transport {
+namespace {
+
+using schema::take;
+using schema::vector_of;
+
+Status corrupt(const char* what) { return {Code::corrupt, Scope::request, what}; }
+
+}  // namespace
+
+bool same(const Token& ours, const Token& theirs) noexcept {
+  std::byte difference{};
+  for (std::size_t i = 0; i < ours.size(); ++i) difference |= ours[i] ^ theirs[i];
+  return difference == std::byte{};
+}
+
+std::vector<std::byte> encode(const WireKey& key) {
+  flatbuffers::FlatBufferBuilder out;
+  const auto gpu = vector_of(out, key.gpu);
+  const auto token = vector_of(out, key.token);
+  out.Finish(schema::CreateWireKey(out, key.id.incarnation, key.id.buffer, key.id.serial,
+                                   static_cast<std::uint8_t>(key.kind), key.peers.read,
+                                   key.peers.write, key.bytes, gpu, token));
+  return schema::finished(out);
+}
+
+Result<WireKey> decode_key(std::span<const std::byte> bytes) {
+  const auto* wire = schema::verified<schema::WireKey>(bytes);
+  if (wire == nullptr) return corrupt("malformed key");
+  WireKey key;
+  key.id = {wire->incarnation(), wire->buffer(), wire->serial()};
+  if (wire->kind() >= kMemoryKinds) return corrupt("key of an unknown memory kind");
+  key.kind = static_cast<MemoryKind>(wire->kind());
+  key.peers = {.read = wire->read(), .write = wire->write()};
+  key.bytes = wire->bytes();
+  if (!take(wire->gpu(), key.gpu)) return corrupt("key with a malformed GPU UUID");
+  if (!take(wire->token(), key.token)) return corrupt("key with a malformed token");
+  if (key.id.incarnation == 0 || key.id.serial == 0) return corrupt("key without an identity");
+  return key;
+}
+
+Result<std::unique_ptr<Mapping>> WireMapping::import(const RemoteKey& key,
+                                                     base::Deadline deadline) {
+  auto decoded = decode_key(key.bytes);
+  if (!decoded.ok()) return decoded.status();
+  if (key.incarnation != 0 && decoded->id.incarnation != key.incarnation)
+    return Status(Code::corrupt, Scope::request, "a key of another Engine's region");
+  if (deadline.passed()) return Status(Code::timed_out, Scope::request, "import of a region");
+  return std::unique_ptr<Mapping>(std::make_unique<WireMapping>(*decoded));
+}
+
+Result<memory::PublishedKey> PublishedTable::add(const memory::Region& region) {
+  const memory::Region::Facts& facts = region.facts();
+  auto published = std::make_shared<Published>();
+  published->key = {.id = facts.id, .kind = facts.kind, .peers = facts.peers, .bytes = facts.bytes};
+  published->address = facts.address;
+  published->region = &region;
+  if (facts.kind == MemoryKind::device) {  // pinned memory is for a GPU and lies on none
+    auto device = topology_->activate(facts.gpu);
+    if (!device.ok()) return device.status();
+    published->device = *device;
+    published->key.gpu = facts.gpu;
+  }
+  if (Status status = base::random_bytes(published->key.token); !status.ok()) return status;
+  memory::PublishedKey key;
+  key.bytes = encode(published->key);
+  key.bearer = true;
+  const base::MutexLock lock(mutex_);
+  all_[facts.id.serial] = std::move(published);
+  return key;
+}
+
+Status PublishedTable::retract(const memory::Region& region) {
+  const std::uint64_t serial = region.facts().id.serial;
+  const base::MutexLock lock(mutex_);
+  const auto found = all_.find(serial);
+  if (found == all_.end()) return {Code::not_found, Scope::request, "the region is not published"};
+  Published& published = *found->second;
+  published.retracted = true;
+  if (published.uses != 0) return {Code::busy, Scope::request, "a transfer still uses the region"};
+  if (published.registrations != 0)
+    return {Code::busy, Scope::request, "the wire has not given the memory back yet"};
+  all_.erase(found);
+  return {};
+}
+
+Use PublishedTable::use(std::uint64_t serial) {
+  const base::MutexLock lock(mutex_);
+  const auto found = all_.find(serial);
+  if (found == all_.end() || found->second->retracted) return {};
+  return Use(found->second);
+}
+
+}  // namespace linkspan::transport
