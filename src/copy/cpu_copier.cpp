@@ -53,7 +53,7 @@ void CpuCopier::Job::cut(std::span<const Piece> whole, std::uint64_t chunk_bytes
   pieces.clear();
   chunks.clear();
   const bool staged = method == Method::pageable;
-  const std::size_t most = staged ? PageableCopies::kRuns : kChunkPieces;
+  const std::size_t most = staged ? Staging::kRuns : kChunkPieces;
   std::uint64_t filled = 0;
   std::size_t runs = 0;
   for (const Piece& piece : whole) {
@@ -93,9 +93,9 @@ Result<std::unique_ptr<CpuCopier>> CpuCopier::create(unsigned threads, std::size
 
 CpuCopier::CpuCopier(unsigned threads, std::size_t staging, const base::Clock& clock)
     : max_threads_(threads),
-      slot_bytes_(PageableCopies::slot_bytes(staging / threads)),
+      slot_bytes_(Staging::slot_bytes(staging / threads)),
       clock_(clock),
-      lanes_(std::make_unique<PageableLanes>()),
+      lanes_(std::make_unique<StagingLanes>()),
       jobs_(kOrders) {
   for (unsigned i = kOrders; i > 0; --i) free_.push_back(i - 1);
   threads_.reserve(threads);
@@ -221,16 +221,17 @@ Status CpuCopier::start_threads(std::size_t chunks) {
 /// Every executor's slots have work before one of them has two rounds of it.
 std::uint64_t CpuCopier::staged_bytes(std::uint64_t all) const noexcept {
   const std::uint64_t least = std::min<std::uint64_t>(kStagedBytes, slot_bytes_);
-  const std::uint64_t share = all / max_threads_ / PageableCopies::kSlots;
+  const std::uint64_t share = all / max_threads_ / Staging::kSlots;
   return std::clamp<std::uint64_t>(share / least * least, least, slot_bytes_);
 }
 
 void CpuCopier::execute(const std::stop_token& stop) {
   PageableCopies staged(slot_bytes_, *lanes_);
-  while (!stop.stop_requested() || !staged.idle()) {
+  const Staging& staging = staged.staging();
+  while (!stop.stop_requested() || !staging.idle()) {
     if (const auto ended = staged.end_one()) {
       finish(jobs_[ended->cookie], ended->status);
-    } else if (const auto mine = claim(stop, staged)) {
+    } else if (const auto mine = claim(stop, staging)) {
       Job& job = *mine->job;
       if (job.method != Method::pageable) {
         finish(job, job.copy(mine->chunk));
@@ -244,7 +245,7 @@ void CpuCopier::execute(const std::stop_token& stop) {
       if (!begun.ok()) finish(job, begun);
     } else {
       const auto soon = base::Deadline::after(base::Clock::steady(), kBetweenClaims);
-      while (!staged.idle() && !staged.ready() && !soon.passed()) std::this_thread::yield();
+      while (!staging.idle() && !staging.ready() && !soon.passed()) std::this_thread::yield();
     }
   }
 }
@@ -252,13 +253,13 @@ void CpuCopier::execute(const std::stop_token& stop) {
 /// While the GPU works at slots of the executor's, nothing after a while: to look at them again.
 /// When they are taken, what needs none.
 std::optional<CpuCopier::Claim> CpuCopier::claim(const std::stop_token& stop,
-                                                 const PageableCopies& staged) {
+                                                 const Staging& staging) {
   const base::MutexLock lock(mutex_);
   while (true) {
     const auto mine = stop.stop_requested()
                           ? queue_.end()
-                          : std::ranges::find_if(queue_, [&staged](const Job* job) {
-                              return job->method != Method::pageable || staged.room(*job->device);
+                          : std::ranges::find_if(queue_, [&staging](const Job* job) {
+                              return job->method != Method::pageable || staging.room(*job->device);
                             });
     if (mine != queue_.end()) {
       Job& job = **mine;
@@ -266,11 +267,11 @@ std::optional<CpuCopier::Claim> CpuCopier::claim(const std::stop_token& stop,
       if (job.next == job.chunks.size()) queue_.erase(mine);
       return Claim{&job, chunk};
     }
-    if (staged.idle() && stop.stop_requested()) return std::nullopt;
-    const Duration wait = staged.idle() ? std::chrono::minutes(1) : staged.patience();
+    if (staging.idle() && stop.stop_requested()) return std::nullopt;
+    const Duration wait = staging.idle() ? std::chrono::minutes(1) : staging.patience();
     if (wait > Duration::zero())
       changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), wait));
-    if (!staged.idle()) return std::nullopt;
+    if (!staging.idle()) return std::nullopt;
   }
 }
 

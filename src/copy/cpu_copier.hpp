@@ -24,8 +24,8 @@
 
 namespace linkspan::copy {
 
-class PageableCopies;
-class PageableLanes;
+class Staging;
+class StagingLanes;
 
 class CpuCopier final : public Copier {
  public:
@@ -72,16 +72,16 @@ class CpuCopier final : public Copier {
   Status start_threads(std::size_t chunks);
   std::uint64_t staged_bytes(std::uint64_t all) const noexcept;
   void execute(const std::stop_token& stop);
-  std::optional<Claim> claim(const std::stop_token& stop, const PageableCopies& staged);
+  std::optional<Claim> claim(const std::stop_token& stop, const Staging& staging);
   void finish(Job& job, const Status& status);
   void drop_rest(Job& job, const Status& why) LINKSPAN_REQUIRES(mutex_);
 
   const unsigned max_threads_;
   const std::size_t slot_bytes_;
   const base::Clock& clock_;
-  const std::unique_ptr<PageableLanes> lanes_;  // also of the executors
-  std::vector<Job> jobs_;                       // kOrders, never moved
-  std::vector<unsigned> free_;                  // indices of jobs_
+  const std::unique_ptr<StagingLanes> lanes_;  // also of the executors
+  std::vector<Job> jobs_;                      // kOrders, never moved
+  std::vector<unsigned> free_;                 // indices of jobs_
   std::uint64_t accepted_ = 0;
   base::Time last_due_{};
 

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <map>
 
-#include "copy/pageable.hpp"
+#include "copy/staging.hpp"
 #include "tests/faults/killer.hpp"
 #include "tests/faults/lane.hpp"
 #include "tests/faults/usage.hpp"
@@ -372,11 +372,11 @@ void write_rows(const Tally& tally, std::uint64_t leaks) {
   std::ofstream(file) << out.dump(2) << '\n';
 }
 
-/// Executors pin slots, and make their streams, when they first need one more (copy/pageable.hpp).
+/// Executors pin slots, and make their streams, when they first need one more (copy/staging.hpp).
 constexpr unsigned kExecutors = 2, kGpus = 2;
 void allow_for_staging(Usage& usage) {
   if (usage.balance.empty()) return;
-  constexpr unsigned kSlots = kExecutors * copy::PageableCopies::kSlots;
+  constexpr unsigned kSlots = kExecutors * copy::Staging::kSlots;
   usage.balance["host allocations"] += kSlots;
   usage.mappings += kSlots;
   for (const char* each : {"streams", "device allocations"})
