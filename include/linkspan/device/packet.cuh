@@ -350,7 +350,9 @@ LINKSPAN_DEVICE Outcome send(const Window& window, uint32_t mailbox, uint64_t nu
 template <Scope S>
 LINKSPAN_DEVICE Outcome receive(const Window& window, uint32_t mailbox, uint64_t number,
                                 uint64_t offset, uint64_t bytes, Bound bound) {
-  unsigned char* const to = window.local + offset;
+  // Of which nobody has looked yet whether it is within the region.
+  auto* const to =
+      reinterpret_cast<unsigned char*>(reinterpret_cast<uint64_t>(window.local) + offset);
   // Behind these a slot is cleared.
   const uint32_t last = window.wrap > PadLayout::kSlots ? window.wrap - PadLayout::kSlots : 0;
   if (detail::any(window.proxied(), !detail::is_plain(window, mailbox, number, last, to, bytes),
