@@ -68,6 +68,8 @@ class FdChannel {
   Result<std::optional<Frame>> receive();
 
   int fd() const noexcept { return socket_.get(); }  ///< A loan, for poll.
+  /// Behind the frames that were received, of which no byte too many was read.
+  Fd take_socket() noexcept { return std::move(socket_); }
 
  private:
   struct Outgoing {

@@ -27,6 +27,11 @@ constexpr OptionInfo kTable[] = {
     {"cpu_threads", "LINKSPAN_CPU_THREADS", "1 to 256", "the smaller of 8 and the CPU's cores",
      "Threads that copy between host memories, and between GPUs and pageable memory; they start on "
      "demand."},
+    {"tcp_streams", "LINKSPAN_TCP_STREAMS", "0 to 64",
+     "the smaller of 8 and half of the CPU's cores",
+     "TCP connections to a remote peer, each with a thread; the smaller number of both sides. 0: "
+     "no "
+     "bytes go by TCP."},
     {"copy_ctas", "LINKSPAN_COPY_CTAS", "0 to 65535", "as many as the GPU has SMs",
      "CTAs of 512 threads that one copy by a kernel takes at most; 0: copy engines only."},
     {"relay_gpus", "LINKSPAN_RELAY_GPUS", "0 to 15", "0",
@@ -58,7 +63,8 @@ constexpr OptionInfo kTable[] = {
      "The same for programs that set it; LINKSPAN_UNPACK wins."},
 };
 
-constexpr std::uint64_t kMaxCpuThreads = 256, kMaxCtas = 65535, kMaxRelayGpus = 15;
+constexpr std::uint64_t kMaxTcpStreams = 64, kMaxCpuThreads = 256, kMaxCtas = 65535,
+                        kMaxRelayGpus = 15;
 constexpr std::uint64_t kMaxStagingMib = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxMilliseconds = std::uint64_t{7} * 24 * 3600 * 1000;
 
@@ -157,6 +163,9 @@ Result<Options> Options::from_environment() {
   std::uint64_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
   if (Status s = read_number("LINKSPAN_CPU_THREADS", 1, kMaxCpuThreads, threads); !s.ok()) return s;
   options.cpu_threads = static_cast<unsigned>(threads);
+  std::uint64_t streams = std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u);
+  if (Status s = read_number("LINKSPAN_TCP_STREAMS", 0, kMaxTcpStreams, streams); !s.ok()) return s;
+  options.tcp_streams = static_cast<unsigned>(streams);
   if (set_value("LINKSPAN_COPY_CTAS") != nullptr) {
     std::uint64_t ctas = 0;
     if (Status s = read_number("LINKSPAN_COPY_CTAS", 0, kMaxCtas, ctas); !s.ok()) return s;

@@ -17,6 +17,7 @@
 #include "control/acceptor.hpp"
 #include "control/operators.hpp"
 #include "control/socket_address.hpp"
+#include "control/stream_opener.hpp"
 #include "control/waiting.hpp"
 
 namespace linkspan::control {
@@ -50,6 +51,7 @@ struct Link {
   stream_descriptor socket, pidfd;   // loans of the Session, for waiting
   asio::steady_timer handshake, full;
   bool writing = false;
+  std::vector<StreamHello> streams;  // to be made once it is up
   std::shared_ptr<Outcome> outcome;  // also connect()'s; null: the peer came to us
 };
 
@@ -126,6 +128,18 @@ class AsioControl final : public Control {
     asio::post(io_, [this, id = session->id()] { write_more(id); });
   }
 
+  Status open_stream(const std::shared_ptr<Session>& session, std::string transport) override {
+    if (!session->is_remote() || !session->initiated())
+      return {Code::unsupported, Scope::peer, "streams are made by who has connected, by TCP"};
+    asio::post(io_, [this, id = session->id(), transport = std::move(transport)]() mutable {
+      Link* const link = find(id);
+      if (link == nullptr || ending_) return;
+      link->streams.push_back({std::move(transport), {}});
+      open_streams(*link);
+    });
+    return {};
+  }
+
   void stay_awake(Duration time) override {
     const base::Time now = base::Clock::steady().now();
     if (awake_until_.exchange(now + time) < now) asio::post(io_, [] {});
@@ -140,6 +154,7 @@ class AsioControl final : public Control {
     asio::post(io_, [this] {
       ending_ = true;
       operators_.close();
+      opener_.close();
       unix_.stop();
       tcp_.stop();
       for (auto& [id, link] : links_) {
@@ -159,6 +174,7 @@ class AsioControl final : public Control {
     if (thread_.joinable()) thread_.join();
     links_.clear();
     operators_.close();
+    opener_.close();
   }
 
  private:
@@ -258,11 +274,50 @@ class AsioControl final : public Control {
                              Link* ready = find(id);
                              if (error || ready == nullptr) return;
                              ready->session->on_readable();
+                             if (ready->session->stream()) return hand_over(*ready);
                              watch_process(*ready);
                              if (!settle(id) || ready->session->is_lost()) return;
                              read_next(*ready);
                              write_more(id);  // the answers that its socket had no room for
                            });
+  }
+
+  /// For the peer whose transports expect it; else it is closed.
+  void hand_over(Link& link) {
+    Session& from = *link.session;
+    const auto found = std::ranges::find_if(links_, [&from](const auto& each) {
+      const Session& session = *each.second->session;
+      return session.is_remote() && !session.initiated() && !session.is_lost() &&
+             session.incarnation() == from.incarnation() && session.knows(from.stream()->key);
+    });
+    if (found == links_.end()) {
+      from.fail(Status(Code::permission_denied, Scope::peer, "a stream of a session that is none"));
+    } else {
+      const std::shared_ptr<Session> session = found->second->session;
+      (void)link.socket.release();
+      base::Fd socket = from.take_socket();
+      listener_.stream(*session, from.stream()->transport, std::move(socket));
+    }
+    links_.erase(from.id());
+  }
+
+  /// What its transports have asked for, since it is up.
+  void open_streams(Link& link) {
+    if (!link.session->is_up() || link.session->is_lost()) return;
+    const auto at = peer_of(link.session->socket());
+    for (StreamHello& hello : std::exchange(link.streams, {})) {
+      std::ranges::copy(link.session->key(), hello.key.begin());
+      const auto told = [this, id = link.session->id(), hello](Result<base::Fd> made) {
+        Link* const asking = find(id);
+        if (asking == nullptr) return;
+        const std::shared_ptr<Session> session = asking->session;
+        if (!made.ok() && log_.enabled(base::Level::warning))
+          log_.write(base::Level::warning, "a stream to " + session->describe() +
+                                               " could not be made: " + made.status().to_string());
+        listener_.stream(*session, hello.transport, std::move(made));
+      };
+      at.ok() ? opener_.open(*at, hello, us_.limits.handshake, told) : told(at.status());
+    }
   }
 
   void write_more(std::uint64_t id) {
@@ -301,6 +356,7 @@ class AsioControl final : public Control {
   bool settle(std::uint64_t id) LINKSPAN_EXCLUDES(mutex_) {
     Link& link = *links_.at(id);
     const bool lost = link.session->is_lost();
+    if (link.session->is_up() && !lost) open_streams(link);
     if (link.session->is_up() || lost) {
       link.handshake.cancel();
       if (link.outcome) {
@@ -359,6 +415,7 @@ class AsioControl final : public Control {
                   adopt(std::move(socket), us_.limits.handshake, nullptr);
                 }};
   Operators operators_{io_, [this](OperatorOp op) { return listener_.asked(op); }};
+  StreamOpener opener_{io_, us_.incarnation, us_.limits.silence};
   std::map<std::uint64_t, std::unique_ptr<Link>> links_;
   std::uint64_t last_id_ = 0;
   bool ending_ = false;

@@ -34,6 +34,9 @@ class Control {
                                                    base::Deadline deadline) = 0;
   /// More of a Session's frames wait for room in its socket.
   virtual void write_when_ready(const std::shared_ptr<Session>& session) = 0;
+  /// Another connection to where that remote Session was connected to, for a transport alone; as
+  /// Channel::open_stream() says. Returns at once.
+  virtual Status open_stream(const std::shared_ptr<Session>& session, std::string transport) = 0;
   /// A frame is likely to come within `time`: until then its thread looks for one instead of
   /// sleeping, which it takes 20 us to wake up from. Cheap where it does so already.
   virtual void stay_awake(Duration time) = 0;

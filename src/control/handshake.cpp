@@ -158,4 +158,20 @@ Result<TransportMessage> decode_for_transport(std::span<const std::byte> bytes) 
                           bytes_of(*wire->bytes())};
 }
 
+std::vector<std::byte> encode(const StreamHello& hello) {
+  flatbuffers::FlatBufferBuilder out;
+  const auto transport = out.CreateString(hello.transport);
+  out.Finish(schema::CreateStream(out, transport, vector_of(out, hello.key)));
+  return finished(out);
+}
+
+Result<StreamHello> decode_stream(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::Stream>(bytes);
+  StreamHello hello;
+  if (wire == nullptr || wire->transport()->size() > kMaxName || !take(wire->key(), hello.key))
+    return corrupt("malformed stream");
+  hello.transport = text_of(*wire->transport(), kMaxName);
+  return hello;
+}
+
 }  // namespace linkspan::control

@@ -35,6 +35,7 @@ enum class FrameOp : std::uint16_t {
   collect = 14,  // the sender's ring of notifications is full, or has what a sleeper waits for
   ask_set = 15,
   set = 16,
+  stream = 17,  // a connection of its own for a transport
 };
 
 struct TransportAddress {
@@ -92,5 +93,13 @@ struct TransportMessage {
 std::vector<std::byte> encode_for_transport(std::string_view transport, std::uint16_t op,
                                             std::span<const std::byte> bytes);
 Result<TransportMessage> decode_for_transport(std::span<const std::byte> bytes);
+
+/// What opens a connection for a transport alone.
+struct StreamHello {
+  std::string transport;
+  std::array<std::byte, 32> key{};  ///< Of the session that it belongs to.
+};
+std::vector<std::byte> encode(const StreamHello& hello);
+Result<StreamHello> decode_stream(std::span<const std::byte> bytes);
 
 }  // namespace linkspan::control

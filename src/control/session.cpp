@@ -137,7 +137,7 @@ std::optional<std::vector<std::byte>> Session::next_notification() {
 }
 
 void Session::on_readable() {
-  for (int i = 0; i < kFramesATurn && !lost_; ++i) {
+  for (int i = 0; i < kFramesATurn && !lost_ && !stream_; ++i) {
     Result<std::optional<base::Frame>> next = [&] {
       const base::MutexLock lock(mutex_);
       return channel_.receive();
@@ -162,6 +162,13 @@ Status Session::handle(base::Frame& frame) {
   const auto op = static_cast<FrameOp>(frame.header.op);
   if (stage_ == Stage::greeting && op == FrameOp::error) {  // refused
     lose(decode_error(frame.payload));
+    return {};
+  }
+  if (stage_ == Stage::greeting && op == FrameOp::stream && remote_ && !initiated_) {
+    auto stream = decode_stream(frame.payload);
+    if (!stream.ok()) return stream.status();
+    stream_ = *std::move(stream);
+    incarnation_ = frame.header.incarnation;
     return {};
   }
   if (stage_ == Stage::greeting) {
@@ -232,6 +239,7 @@ Status Session::handle(base::Frame& frame) {
       return listener_.exchange(*this, frame);
     case FrameOp::hello:
     case FrameOp::challenge:
+    case FrameOp::stream:
       break;
   }
   answer_error(frame.header.id,
@@ -279,6 +287,21 @@ Status Session::on_import(const base::Frame& frame) {
                              : found.status();
   if (!status.ok()) answer_error(frame.header.id, status);
   return {};
+}
+
+/// Whoever guesses learns nothing from how long it takes.
+bool Session::knows(std::span<const std::byte, 32> key) const noexcept {
+  std::byte difference{};
+  for (std::size_t i = 0; i < key_.size(); ++i) difference |= key_[i] ^ key[i];
+  return stage_ != Stage::greeting && difference == std::byte{};
+}
+
+base::Fd Session::take_socket() {
+  (void)send(FrameOp::ready, 0, {});
+  const base::MutexLock lock(mutex_);
+  dropped_ = true;
+  lost_ = true;
+  return channel_.take_socket();
 }
 
 void Session::answer_error(std::uint64_t id, const Status& status) {

@@ -52,6 +52,8 @@ class Listener {
   virtual void gone(Session& session) = 0;  ///< Also when it never came up().
   virtual void for_transport(Session& session, TransportMessage message,
                              std::span<base::Fd> fds) = 0;
+  /// A connection for that transport alone, made by either side; or why ours could not be made.
+  virtual void stream(Session& session, const std::string& transport, Result<base::Fd> socket) = 0;
   /// A region that it asks for by name: the only one, or of the set the one with that serial.
   virtual Result<Exported> exported(Session& session, std::string_view name,
                                     std::uint64_t serial) = 0;
@@ -124,7 +126,8 @@ class Session : public std::enable_shared_from_this<Session> {
   const std::string& place() const noexcept { return place_; }  ///< "pid 4711", "at 10.0.0.7:4711"
   bool is_this_process() const noexcept;
   std::span<const std::byte, 32> key() const noexcept { return key_; }
-  std::string describe() const;  ///< "engine (peer 3, pid 4711)"
+  bool knows(std::span<const std::byte, 32> key) const noexcept;  ///< It is key(), and known.
+  std::string describe() const;                                   ///< "engine (peer 3, pid 4711)"
 
   // The Control thread's.
   Status start();
@@ -139,6 +142,10 @@ class Session : public std::enable_shared_from_this<Session> {
   bool is_up() const noexcept { return stage_ == Stage::up; }
   bool is_lost() const noexcept { return lost_; }
   bool is_gone() const noexcept { return gone_; }
+  /// It is none: who has connected wants a stream beside another Session.
+  const std::optional<StreamHello>& stream() const noexcept { return stream_; }
+  /// Of such a one. It ends with it.
+  base::Fd take_socket() LINKSPAN_EXCLUDES(mutex_);
   const Status& failure() const noexcept { return failure_; }  ///< Why it is lost.
 
  private:
@@ -168,6 +175,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool goodbye_said_ = false, goodbye_heard_ = false, process_ended_ = false, gone_ = false,
        dropped_ = false;
   Status failure_;
+  std::optional<StreamHello> stream_;
   Hello hello_;
   std::uint64_t incarnation_ = 0;
   std::string place_ = "not known yet";

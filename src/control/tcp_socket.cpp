@@ -130,25 +130,37 @@ Result<TcpAddress> peer_of(int socket) {
   return address;
 }
 
-Result<base::Fd> connect_to(const TcpAddress& address, base::Deadline deadline) {
+Result<base::Fd> begin_connect(const TcpAddress& address) {
   auto socket = new_socket(address);
-  if (!socket.ok()) return socket;
+  if (socket.ok() && ::connect(socket->get(), raw(address), address.bytes) != 0 &&
+      errno != EINPROGRESS)
+    return failed("connect to " + address.to_string(), errno, Code::unreachable);
+  return socket;
+}
+
+Status connected(const base::Fd& socket, const TcpAddress& address) {
   const std::string what = "connect to " + address.to_string();
-  if (::connect(socket->get(), raw(address), address.bytes) != 0) {
-    if (errno != EINPROGRESS) return failed(what, errno, Code::unreachable);
-    pollfd ready{.fd = socket->get(), .events = POLLOUT, .revents = 0};
-    while (::poll(&ready, 1, deadline.left_ms()) <= 0)
-      if (deadline.passed()) return Status(Code::timed_out, Scope::peer, what + ": no answer");
-    int error = 0;
-    socklen_t bytes = sizeof error;
-    (void)::getsockopt(socket->get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
-    if (error != 0) return failed(what, error, Code::unreachable);
-  }
+  int error = 0;
+  socklen_t bytes = sizeof error;
+  (void)::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
+  if (error != 0) return failed(what, error, Code::unreachable);
   // A port among those that the kernel gives out may have become ours: then we met ourselves.
-  const auto ours = address_of(*socket);
+  const auto ours = address_of(socket);
   if (ours.ok() && ours->to_string() == address.to_string())
-    return Status(Code::unreachable, Scope::peer, what + ": nobody listens");
-  prepare(*socket);
+    return {Code::unreachable, Scope::peer, what + ": nobody listens"};
+  prepare(socket);
+  return {};
+}
+
+Result<base::Fd> connect_to(const TcpAddress& address, base::Deadline deadline) {
+  auto socket = begin_connect(address);
+  if (!socket.ok()) return socket;
+  pollfd ready{.fd = socket->get(), .events = POLLOUT, .revents = 0};
+  while (::poll(&ready, 1, deadline.left_ms()) <= 0)
+    if (deadline.passed())
+      return Status(Code::timed_out, Scope::peer,
+                    "connect to " + address.to_string() + ": no answer");
+  if (Status status = connected(*socket, address); !status.ok()) return status;
   return socket;
 }
 

@@ -35,7 +35,12 @@ Status is_local(const TcpAddress& address);
 Result<base::Fd> listen_at(const TcpAddress& address);
 Result<TcpAddress> address_of(const base::Fd& socket);
 Result<TcpAddress> peer_of(int socket);  ///< Of the other end.
+/// A socket that is writable once it is connected, or not: connected() tells. unreachable: nobody
+/// accepts there, as is known at once.
+Result<base::Fd> begin_connect(const TcpAddress& address);
 /// unreachable: nobody accepts there, now.
+Status connected(const base::Fd& socket, const TcpAddress& address);
+/// Both, as connected().
 Result<base::Fd> connect_to(const TcpAddress& address, base::Deadline deadline);
 /// For a socket that was accepted as well. No failure of it is one of the connection.
 void prepare(const base::Fd& socket) noexcept;

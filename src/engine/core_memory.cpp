@@ -133,6 +133,8 @@ Result<std::shared_ptr<ImportedRegion>> Core::import(const PeerLife& peer,
       if (mapping.ok()) {
         imported->mappings[i] = *std::move(mapping);
         any = true;
+      } else if (!is_not_for_it(mapping.status())) {
+        return mapping.status();
       } else if (refused.ok()) {
         refused = mapping.status();
       }

@@ -150,6 +150,28 @@ void Core::for_transport(control::Session& session, control::TransportMessage me
     log_.write(base::Level::warning, session.describe() + ": " + status.to_string());
 }
 
+void Core::stream(control::Session& session, const std::string& transport,
+                  Result<base::Fd> socket) {
+  Status status(Code::unsupported, Scope::request, "no streams of \"" + transport + "\" here");
+  {
+    const base::MutexLock lock(worker_.mutex);
+    PeerRecord* peer = worker_.find_peer(session.id());
+    const auto mine =
+        std::ranges::find(transports_, transport, [](const auto& each) { return each->name(); });
+    if (peer != nullptr && mine != transports_.end()) {
+      const auto at = static_cast<std::size_t>(mine - transports_.begin());
+      if (auto* const taker = dynamic_cast<transport::StreamTaker*>(peer->endpoints[at].get()))
+        status = taker->on_stream(std::move(socket));
+    }
+    advance();
+  }
+  watcher_->wake();
+  if (status.code() == Code::corrupt)
+    session.fail(status);
+  else if (!status.ok() && log_.enabled(base::Level::warning))
+    log_.write(base::Level::warning, session.describe() + ": " + status.to_string());
+}
+
 void Core::notified(control::Session& session, std::vector<std::byte> payload) {
   if (payload.size() > kMaxNotification) {
     session.fail(Status(Code::corrupt, Scope::peer, "a notification beyond 64 KiB"));

@@ -36,12 +36,27 @@ Result<std::shared_ptr<const Keys>> publish_everywhere(const Transports& transpo
     if (key.ok()) {
       (*keys)[i] = *std::move(key);
       any = true;
+    } else if (!is_not_for_it(key.status())) {
+      (void)retract_everywhere(transports, region, true);
+      return key.status();
     } else if (refused.ok()) {
       refused = key.status();
     }
   }
   if (!any) return refused;
   return std::shared_ptr<const Keys>(std::move(keys));
+}
+
+bool is_not_for_it(const Status& status) noexcept {
+  switch (status.code()) {
+    case Code::unsupported:
+    case Code::invalid_argument:
+    case Code::unreachable:
+    case Code::permission_denied:
+      return true;
+    default:
+      return false;
+  }
 }
 
 Status retract_everywhere(const Transports& transports, const memory::Region& region,
@@ -56,7 +71,8 @@ Status retract_everywhere(const Transports& transports, const memory::Region& re
 }
 
 bool reaches(const transport::Transport& transport, bool remote) noexcept {
-  return !remote || transport.capabilities().leaves_host;
+  const transport::Capabilities& can = transport.capabilities();
+  return remote ? can.leaves_host : !can.remote_only;
 }
 
 Result<control::Exported> exported(const Transports& transports, const memory::Region& region,

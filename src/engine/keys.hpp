@@ -21,7 +21,11 @@ using Transports = std::vector<std::unique_ptr<transport::Transport>>;
 /// By the transports' order; none: that one cannot reach the region.
 using Keys = std::vector<std::optional<memory::PublishedKey>>;
 
-/// The region is good if one transport gave a key; else the first refusal, and nothing is kept.
+/// What a transport answers of memory that is not for it, where another may take it. Any other
+/// error is one: to go on by another transport would be to fall back in silence.
+bool is_not_for_it(const Status& status) noexcept;
+/// The region is good if one transport gave a key, and what others answered is_not_for_it(); else
+/// the first refusal, and nothing is kept.
 Result<std::shared_ptr<const Keys>> publish_everywhere(const Transports& transports,
                                                        const memory::Region& region);
 /// OK: no peer maps it any more. busy: ask again. `at_once` as Transport::retract().

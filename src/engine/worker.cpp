@@ -281,6 +281,7 @@ std::size_t Worker::progress(base::Time now) {
       if (transfer->finishing) finishing.push_back(transfer);
     for (const auto& transfer : finishing) end_if_quiet(transfer);
   }
+  for (auto& [id, peer] : peers_) settle_gone(id, *peer);
   progress_two_sided();
   for (auto each = peers_.begin(); each != peers_.end();) {
     // A peer that is gone is forgotten once nothing copies for it any more.
@@ -345,9 +346,20 @@ void Worker::gone(std::uint64_t id) {
   lost(id);
   PeerRecord* peer = find_peer(id);
   if (peer == nullptr) return;
-  peer->state = PeerState::gone;
   for (auto& endpoint : peer->endpoints)
     if (endpoint != nullptr) endpoint->peer_gone();
+  peer->leaving = true;
+  settle_gone(id, *peer);
+}
+
+/// Gone it is when nothing of it lands any more.
+void Worker::settle_gone(std::uint64_t id, PeerRecord& peer) {
+  if (!peer.leaving || std::ranges::any_of(peer.endpoints, [](const auto& endpoint) {
+        return endpoint != nullptr && !endpoint->landed();
+      }))
+    return;
+  peer.leaving = false;
+  peer.state = PeerState::gone;
   rendezvous_.gone(id);
 }
 

@@ -41,6 +41,8 @@ class SessionChannel final : public transport::Channel {
     return {session_->pid(), session_->pidfd(), session_->same_user(), session_->incarnation()};
   }
   std::string_view peer_name() const noexcept override { return session_->hello().engine; }
+  bool connects() const noexcept override { return session_->is_remote() && session_->initiated(); }
+  Status open_stream() override { return control_.open_stream(session_, transport_); }
 
  private:
   std::shared_ptr<control::Session> session_;  // also control's
@@ -54,6 +56,7 @@ struct PeerRecord {
   std::vector<std::unique_ptr<transport::Endpoint>> endpoints;  // null: the peer lacks it
   PeerState state = PeerState::up;
   bool ready = false;
+  bool leaving = false;  // its connection has ended; something of it may still land
   std::deque<std::shared_ptr<TransferState>> queue;  // also of handles; some batch is not posted
   bool sweep = false;  // some of the queue will not be posted any more
   std::size_t unquiet = 0;
@@ -132,6 +135,7 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
     completions_.push_back(std::move(completion));
   }
   void pump(PeerRecord& peer) LINKSPAN_REQUIRES(mutex);
+  void settle_gone(std::uint64_t id, PeerRecord& peer) LINKSPAN_REQUIRES(mutex);
   static bool is_held(const Status& status, const TransferState& transfer);
   void hold(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex);
   void look_at_held(base::Time now) LINKSPAN_REQUIRES(mutex);

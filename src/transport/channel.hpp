@@ -32,6 +32,11 @@ class Channel {
   /// unsupported: fds, to a remote peer.
   virtual Status send(std::uint16_t op, std::span<const std::byte> bytes,
                       std::span<base::Fd> fds) = 0;
+  /// This side has connected to the other and may open_stream().
+  virtual bool connects() const noexcept = 0;
+  /// Makes another connection to the peer, for the transport alone: StreamTaker::on_stream() at
+  /// both ends. unsupported: the other side is to do it, or the peer is reached by none.
+  virtual Status open_stream() = 0;
   /// Fresh for each incarnation of the peer: authenticates the data sockets of a wire.
   virtual SessionKey session_key() const noexcept = 0;
   /// The peer as this process's kernel names it; its number may lie (another pid namespace), so

@@ -55,6 +55,38 @@ Result<std::unique_ptr<Mapping>> WireMapping::import(const RemoteKey& key,
   return std::unique_ptr<Mapping>(std::make_unique<WireMapping>(*decoded));
 }
 
+Result<WireBatch> wire_batch(const Batch& batch, PublishedTable& published, std::uint64_t peer,
+                             const Capabilities& limits) {
+  if (batch.streams.after != nullptr)
+    return Status(Code::unsupported, Scope::request, "no GPU of this process copies it");
+  if (const auto* pages = std::get_if<Pages>(&batch.shape);
+      pages != nullptr && pages->indices_on_gpu)
+    return Status(Code::unsupported, Scope::request,
+                  "a wire reads no page indices on a GPU: copy them to host memory");
+  WireBatch out;
+  out.remote = static_cast<const WireMapping*>(batch.remote);
+  if (out.remote->key().id.incarnation != peer)
+    return Status(Code::invalid_argument, Scope::request, "the remote region is another peer's");
+  const Permissions permits = out.remote->permissions();
+  if (!(batch.op == Op::write ? permits.write : permits.read))
+    return Status(Code::permission_denied, Scope::request,
+                  std::string("the peer does not permit to ") +
+                      (batch.op == Op::write ? "write to" : "read from") + " this region");
+  auto asked = batch.checked
+                   ? Result<Checked>(taken(batch.shape))
+                   : checked(batch.shape, batch.local->bytes(), batch.remote->bytes(), limits);
+  if (!asked.ok()) return asked.status();
+  if (!out.remote->alive())
+    return Status(Code::unreachable, Scope::request, "the peer has deregistered the region");
+  out.checked = *std::move(asked);
+  if (out.checked.pages != nullptr) out.checked.made = blocks_of(*out.checked.pages);
+  out.use = published.use(batch.local->facts().id.serial);
+  if (out.use.memory() == nullptr || out.use.memory()->region != batch.local)
+    return Status(Code::invalid_argument, Scope::request,
+                  "the local region is not registered here");
+  return out;
+}
+
 Result<memory::PublishedKey> PublishedTable::add(const memory::Region& region) {
   const memory::Region::Facts& facts = region.facts();
   auto published = std::make_shared<Published>();

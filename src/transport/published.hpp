@@ -20,6 +20,7 @@
 #include "cuda/topology.hpp"
 #include "linkspan/status.hpp"
 #include "memory/region.hpp"
+#include "transport/batch.hpp"
 #include "transport/transport.hpp"
 
 namespace linkspan::transport {
@@ -91,6 +92,18 @@ class Use {
  private:
   std::shared_ptr<Published> memory_;  // also the table's
 };
+
+class PublishedTable;
+
+/// A batch that a wire may send.
+struct WireBatch {
+  Use use;  ///< Of the memory here.
+  const WireMapping* remote = nullptr;
+  Checked checked;  ///< Of blocks alone.
+};
+/// What every wire asks before: errors as Endpoint::post(). `peer`: the incarnation there.
+Result<WireBatch> wire_batch(const Batch& batch, PublishedTable& published, std::uint64_t peer,
+                             const Capabilities& limits);
 
 class PublishedTable {
  public:

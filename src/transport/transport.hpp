@@ -35,6 +35,7 @@ struct Capabilities {
   bool orders_streams = false;   ///< Takes Batch::streams, where a GPU of ours copies.
   bool gpu_indices = false;      ///< Takes Pages::indices_on_gpu, where a kernel of ours copies.
   bool leaves_host = false;
+  bool remote_only = false;            ///< Its streams go beside a TCP connection.
   std::uint64_t max_batch_bytes = 0;   ///< The router splits what is larger.
   std::uint64_t max_batch_blocks = 0;  ///< The same.
   std::uint64_t max_batch_pages = 0;   ///< The same of Pages.
@@ -164,8 +165,10 @@ class Endpoint {
   /// The peer's process has ended and nothing of it will touch memory again: what it was asked to
   /// execute completes as `disconnected`, what runs here goes on to its own end. Posts answer
   /// `disconnected`. Of a remote peer only the connection is known to have ended: a wire fences
-  /// itself, so that nothing of that peer lands any more when this returns.
+  /// itself: nothing of that peer lands any more once landed() says so.
   virtual void peer_gone() = 0;
+  /// After peer_gone(): nothing of that peer lands any more. Until then next_look() is not idle.
+  virtual bool landed() const = 0;
 };
 
 /// What a transport's copiers have begun, for peers as well; for metrics().
@@ -208,6 +211,17 @@ class Transport {
   /// may answer no_resource; past the deadline, timed_out. The Channel outlives the Endpoint.
   virtual Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> address,
                                                     Channel& channel, base::Deadline deadline) = 0;
+};
+
+/// What an Endpoint is as well, if its wire is made of connections beside the Channel.
+class StreamTaker {
+ public:
+  /// One that this side or the other has asked for by Channel::open_stream(): a socket that does
+  /// not block, or why it could not be made. corrupt: the peer makes too many.
+  virtual Status on_stream(Result<base::Fd> socket) = 0;
+
+ protected:
+  ~StreamTaker() = default;
 };
 
 /// What a Transport is as well, if lists of pages that are posted again and again can lie ready.

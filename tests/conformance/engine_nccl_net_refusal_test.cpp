@@ -1,6 +1,6 @@
 // What an Engine says of a network plugin that it cannot load, that the peer lacks, or that does
 // not take the memory; and that the other paths go on.
-#include "tests/conformance/nccl_net_pair.hpp"
+#include "tests/conformance/wire_pair.hpp"
 
 namespace linkspan::test {
 namespace {
@@ -41,14 +41,14 @@ TEST(EngineNcclNetRefuses, APluginThatFailsToStart) {
 
 TEST(EngineNcclNetRefuses, WhatOnlyOneEndHas) {
   Held here;
-  FarEngine none({"LINKSPAN_NCCL_NET_PLUGIN=none"}), has(with_plugin(12));
-  Engine with = take(Engine::open(plugin_options(12))), without = take(with_file("none"));
+  FarEngine none({"LINKSPAN_NCCL_NET_PLUGIN=none"}), has(with_wire(12));
+  Engine with = take(Engine::open(wire_options(12))), without = take(with_file("none"));
   for (const auto& [engine, far] : {std::pair(&with, &none), std::pair(&without, &has)}) {
     here = Held::make(*engine, {.kind = "host"});
     far->add("there", {.kind = "shared"});
     const Peer peer = take(engine->connect(far->address()));
     const RemoteRegion there = take(peer.lookup("there"));
-    const auto refused = move(peer, Op::write, here.region, there, kAll);
+    const auto refused = move(peer, Op::write, here.region, there, kAll, by_wire(12));
     expect_says(refused.status(), Code::unsupported, {"\"nccl_net\" was required", "memfd"});
     if (engine == &with) {
       expect_says(refused.status(), Code::unsupported, {"lacks the transport"});
@@ -61,7 +61,7 @@ TEST(EngineNcclNetRefuses, WhatOnlyOneEndHas) {
 /// Who asks for no path, or for another one, does not get the plugin's.
 TEST(EngineNcclNetRefuses, OtherPathsThanTheOneRequired) {
   Held here;
-  PluginPair pair(12);
+  WirePair pair(12);
   here = Held::make(pair.engine, {.kind = "host"});
   pair.far.add("there", {.kind = "shared"});
   const RemoteRegion there = pair.remote("there");
@@ -76,7 +76,7 @@ TEST(EngineNcclNetRefuses, OtherPathsThanTheOneRequired) {
             "ok");
   // prepare() takes no options: it has chosen by then.
   const auto prepared = take(pair.peer.prepare(Op::write, here.region, there, std::span(&kAll, 1)));
-  expect_says(prepared.post(by_plugin()).status(), Code::unsupported,
+  expect_says(prepared.post(by_wire(12)).status(), Code::unsupported,
               {"\"nccl_net\" was required", "memfd"});
   EXPECT_EQ(finished(prepared.post()).to_string(), "ok");
 }
@@ -86,26 +86,29 @@ TEST(EngineNcclNetRefusesOnDevice, MemoryThatIsNotAligned) {
   if (Status status = need_gpus(1); !status.ok()) GTEST_SKIP() << status.to_string();
   constexpr std::uint64_t kOff = Buffer::kGuard + 256;
   Held odd, even;
-  PluginPair pair(7);
+  WirePair pair(7);
   pair.far.accept();
   odd = Held::make(pair.engine, {.kind = "device0", .guard = kOff});
   even = Held::make(pair.engine, {.kind = "device0"});
   pair.far.add("odd", {.kind = "device0", .guard = kOff});
   pair.far.add("even", {.kind = "device0"});
   const RemoteRegion far_odd = pair.remote("odd"), far_even = pair.remote("even");
-  expect_says(move(pair.peer, Op::write, odd.region, far_even, kAll).status(), Code::unsupported,
+  expect_says(move(pair.peer, Op::write, odd.region, far_even, kAll, by_wire(7)).status(),
+              Code::unsupported,
               {"\"nccl_net\" was required", "multiple of 4096", "allocate 4096 more"});
-  expect_says(move(pair.peer, Op::read, even.region, far_odd, kAll).status(), Code::unsupported,
-              {"\"nccl_net\" was required", "no key of nccl_net for \"odd\""});
+  expect_says(move(pair.peer, Op::read, even.region, far_odd, kAll, by_wire(7)).status(),
+              Code::unsupported, {"\"nccl_net\" was required", "no key of nccl_net for \"odd\""});
   const auto received = take(pair.far.post({.name = "even", .bytes = 64}));
-  const Transfer sent = take(pair.peer.send(1, odd.at(0), 64, by_plugin()));
+  const Transfer sent = take(pair.peer.send(1, odd.at(0), 64, by_wire(7)));
   EXPECT_EQ(sent.wait(10s).to_string(), "ok") << "the whole allocation is taken, from its begin";
   EXPECT_EQ(pair.far.end(received).code, "ok");
   odd.fill(1);
   pair.far.fill("odd", 2);
   EXPECT_EQ(finished(move(pair.peer, Op::write, odd.region, far_odd, kAll, {})).to_string(), "ok");
   EXPECT_EQ(pair.far.difference("odd", 2, {{0, 1, 0, kAll.bytes}}), "");
-  EXPECT_EQ(finished(move(pair.peer, Op::write, even.region, far_even, kAll)).to_string(), "ok");
+  EXPECT_EQ(
+      finished(move(pair.peer, Op::write, even.region, far_even, kAll, by_wire(7))).to_string(),
+      "ok");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "base/process.hpp"
+#include "tests/support/tcp_pair.hpp"
 #include "tests/support/transport_fixture.hpp"
 
 namespace linkspan::test {
@@ -23,26 +24,36 @@ std::vector<std::byte> from_json(const Json& json) {
 /// What control is to an Engine's endpoints.
 class LineChannel final : public Channel {
  public:
-  LineChannel(Line& line, std::int64_t pid, Fd pidfd)
-      : line_(line), pid_(pid), pidfd_(std::move(pidfd)) {}
+  LineChannel(Line& line, std::int64_t pid, Fd pidfd, bool connects)
+      : line_(line), pid_(pid), pidfd_(std::move(pidfd)), connects_(connects) {}
   Status send(std::uint16_t op, std::span<const std::byte> bytes, std::span<Fd> fds) override {
     return line_.tell(op, bytes, fds);
   }
   transport::SessionKey session_key() const noexcept override { return key_; }
   transport::PeerProcess process() const noexcept override { return {pid_, pidfd_.get()}; }
   std::string_view peer_name() const noexcept override { return "the other end"; }
+  bool connects() const noexcept override { return connects_; }
+  Status open_stream() override {
+    auto [ours, theirs] = tcp_pair();
+    base::Frame message{.header = {.op = kStreamOp}, .payload = {}, .fds = {}};
+    message.fds.push_back(std::move(ours));
+    line_.hear(std::move(message));
+    return line_.tell(kStreamOp, {}, {&theirs, 1});
+  }
 
  private:
   Line& line_;
   const std::int64_t pid_;
   const Fd pidfd_;
+  const bool connects_;
   std::array<std::byte, 32> key_ = {};
 };
 
-Result<std::shared_ptr<Channel>> channel_to(Line& line, pid_t pid) {
+Result<std::shared_ptr<Channel>> channel_to(Line& line, pid_t pid, bool connects) {
   auto pidfd = base::open_pidfd(pid);
   if (!pidfd.ok()) return pidfd.status();
-  return std::shared_ptr<Channel>(std::make_shared<LineChannel>(line, pid, *std::move(pidfd)));
+  return std::shared_ptr<Channel>(
+      std::make_shared<LineChannel>(line, pid, *std::move(pidfd), connects));
 }
 
 const Subject* find_subject(const std::string& name) {
@@ -83,8 +94,7 @@ class FarServer {
   bool work() {
     Endpoint* endpoint = end_ == nullptr ? nullptr : end_->endpoint();
     if (endpoint == nullptr) return false;
-    while (auto message = line_.next())
-      must(endpoint->on_message(message->header.op, message->payload, message->fds));
+    while (auto message = line_.next()) must(deliver(*endpoint, *message));
     end_->progress();
     return endpoint->next_look().when != NextLook::When::idle;
   }
@@ -100,7 +110,7 @@ class FarServer {
     auto parts = subject->far_parts();
     if (!parts.ok()) return parts.status();
     end_ = std::make_unique<HereEnd>(*std::move(parts));
-    end_->use(take(channel_to(line_, ::getppid())));
+    end_->use(take(channel_to(line_, ::getppid(), false)));
     return Answer{};
   }
 
@@ -195,7 +205,7 @@ Result<Ends> open_in_two_processes(const Subject& subject) {
   Line& line = far->child().line();
   if (auto opened = line.call({{"do", "open"}, {"subject", subject.name}}); !opened.ok())
     return opened.status();
-  auto channel = channel_to(line, far->child().pid());
+  auto channel = channel_to(line, far->child().pid(), true);
   if (!channel.ok()) return channel.status();
   auto near = std::make_unique<HereEnd>(*std::move(parts));
   near->use(*std::move(channel));

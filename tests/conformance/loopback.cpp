@@ -154,6 +154,7 @@ class LoopEndpoint final : public Endpoint {
   void close() override { closed_ = true; }
   /// Nothing is ever asked of the other end, so all that is in flight runs to its own end.
   void peer_gone() override { gone_ = true; }
+  bool landed() const override { return gone_; }
 
  private:
   struct Slot {

@@ -19,6 +19,10 @@ Result<HereEnd::Parts> local_shared();
 Result<HereEnd::Parts> local_device();
 Result<HereEnd::Parts> local_pinned();
 
+// tcp.cpp: three streams over loopback.
+Result<HereEnd::Parts> tcp_host();
+Result<HereEnd::Parts> tcp_device();
+
 // nccl_net.cpp: by tests/support/nccl_net_plugin, of version 7 (device type UNPACK) and the newest.
 Result<HereEnd::Parts> nccl_net_v7_host();
 Result<HereEnd::Parts> nccl_net_v7_device();

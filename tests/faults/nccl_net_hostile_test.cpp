@@ -5,7 +5,7 @@
 
 #include "base/schema/nccl_net_generated.h"
 #include "memory/descriptor.hpp"
-#include "tests/conformance/nccl_net_pair.hpp"
+#include "tests/conformance/wire_pair.hpp"
 #include "tests/faults/raw_peer.hpp"
 #include "transport/nccl_net/address.hpp"
 #include "transport/nccl_net/wire.hpp"
@@ -140,13 +140,14 @@ class NcclNetHostile : public ::testing::TestWithParam<int> {
     EXPECT_EQ(target_.difference("bait", 1), "");
     EXPECT_EQ(target_.difference("closed", 2), "");
     Held here;
-    Engine engine = take(Engine::open(plugin_options(GetParam())));
+    Engine engine = take(Engine::open(wire_options(GetParam())));
     here = Held::make(engine, {.kind = "host", .bytes = kBytes});
     here.fill(3);
     const Peer peer = take(engine.connect(target_.address()));
     const RemoteRegion bait = take(peer.lookup("bait"));
     for (std::uint64_t i = 0; i < 20; ++i)
-      EXPECT_EQ(finished(move(peer, linkspan::Op::write, here.region, bait, part_of(kBytes, i, 20)))
+      EXPECT_EQ(finished(move(peer, linkspan::Op::write, here.region, bait, part_of(kBytes, i, 20),
+                              by_wire(12)))
                     .to_string(),
                 "ok");
     EXPECT_EQ(target_.difference("bait", 1, {{0, 3, 0, kBytes}}), "");
@@ -157,7 +158,7 @@ class NcclNetHostile : public ::testing::TestWithParam<int> {
     return {.id = id, .serial = key.id.serial, .token = Bytes(key.token.begin(), key.token.end())};
   }
 
-  FarEngine target_{with_plugin(GetParam())};
+  FarEngine target_{with_wire(GetParam())};
 };
 
 TEST_P(NcclNetHostile, WhatItMayNotHaveIsAnswered) {

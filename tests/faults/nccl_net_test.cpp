@@ -4,7 +4,7 @@
 #include <cstring>
 #include <tuple>
 
-#include "tests/conformance/nccl_net_pair.hpp"
+#include "tests/conformance/wire_pair.hpp"
 
 namespace linkspan::test {
 namespace {
@@ -64,7 +64,7 @@ constexpr Fault kFaults[] = {
 /// Memory on both sides for one path, and what is known of it. A write's destination is there.
 class Lanes {
  public:
-  Lanes(PluginPair& pair, Op op, const char* kind, const std::string& name)
+  Lanes(WirePair& pair, Op op, const char* kind, const std::string& name)
       : pair_(pair), op_(op), name_(name) {
     here_ = Held::make(pair.engine, {.kind = kind, .bytes = kBytes});
     pair.far.add(name, {.kind = kind, .bytes = kBytes});
@@ -105,7 +105,7 @@ class Lanes {
   static constexpr std::uint64_t kHere = 1, kThere = 2, kUsed = 3;
   std::uint64_t source() const { return op_ == Op::write ? kHere : kThere; }
 
-  PluginPair& pair_;
+  WirePair& pair_;
   const Op op_;
   const std::string name_;
   Held here_;
@@ -125,14 +125,14 @@ class NcclNetFaults : public ::testing::TestWithParam<std::tuple<int, Kind, bool
     const Op op = (fault.role == Role::sender) == in_far() ? Op::read : Op::write;
     std::unique_ptr<Lanes> lanes, beside;  // outlive the Engine
     PluginSettings ours;
-    PluginPair pair(
-        version(), in_far() ? std::vector<std::string>{fault.setting} : std::vector<std::string>{});
+    WirePair pair(version(),
+                  in_far() ? std::vector<std::string>{fault.setting} : std::vector<std::string>{});
     if (!in_far()) ours.set(fault.setting);
     lanes = std::make_unique<Lanes>(pair, op, kind().name, "there");
     beside = std::make_unique<Lanes>(pair, op, "host", "beside");
     lanes->fill();
     beside->fill();
-    const auto moved = lanes->start(kParts, by_plugin(kDeadline));
+    const auto moved = lanes->start(kParts, by_wire(version(), kDeadline));
     const auto undisturbed = beside->start(kParts, {.deadline = kDeadline});
     std::size_t named = 0;
     for (const Transfer& each : moved) {
@@ -154,7 +154,7 @@ class NcclNetFaults : public ::testing::TestWithParam<std::tuple<int, Kind, bool
     ours.clear();
     if (in_far() && fault.next == Next::unknown) return;
     lanes->fill();
-    const auto next = lanes->start(2, by_plugin(kDeadline));
+    const auto next = lanes->start(2, by_wire(version(), kDeadline));
     for (const Transfer& each : next) EXPECT_EQ(each.wait(kDeadline).to_string(), "ok");
     EXPECT_EQ(lanes->look(next), "");
   }
@@ -175,15 +175,15 @@ TEST_P(NcclNetFaults, SlownessDelaysAndBreaksNothing) {
                                       "NULL_COMMS=30", "FRAGMENT=1000"};
   std::unique_ptr<Lanes> out, in;
   PluginSettings ours;
-  PluginPair pair(version(), in_far() ? slow : std::vector<std::string>{});
+  WirePair pair(version(), in_far() ? slow : std::vector<std::string>{});
   if (!in_far())
     for (const std::string& each : slow) ours.set(each);
   out = std::make_unique<Lanes>(pair, Op::write, kind().name, "out");
   in = std::make_unique<Lanes>(pair, Op::read, kind().name, "in");
   out->fill();
   in->fill();
-  const auto sent = out->start(kParts, by_plugin(kDeadline));
-  const auto got = in->start(kParts, by_plugin(kDeadline));
+  const auto sent = out->start(kParts, by_wire(version(), kDeadline));
+  const auto got = in->start(kParts, by_wire(version(), kDeadline));
   for (const auto* each : {&sent, &got})
     for (const Transfer& moved : *each) EXPECT_EQ(moved.wait(kDeadline).to_string(), "ok");
   EXPECT_EQ(out->look(sent), "");

@@ -296,7 +296,10 @@ def test_peers_over_tcp() -> None:
         peer.notify(b"by TCP")
         assert there.notifications(5) == [(back.id, b"by TCP")]
         there.publish("memory", there.register(pattern(100)))
-        with pytest.raises(linkspan.UnreachableError, match="local"):
-            peer.lookup("memory")
+        target = bytearray(100)
+        region, remote = here.register(target), peer.lookup("memory")
+        assert peer.explain("read", region, remote).path == "tcp"
+        peer.read(region, remote, require="tcp").wait(10)
+        assert target == pattern(100).tobytes()
     with linkspan.Engine("open", insecure=True) as engine:
         assert engine.listen("tcp:0.0.0.0:0").startswith("tcp:0.0.0.0:")

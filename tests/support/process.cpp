@@ -107,6 +107,11 @@ Status Line::tell(std::uint16_t op, std::span<const std::byte> bytes, std::span<
   return queue({.op = op, .id = 0}, bytes, fds);
 }
 
+void Line::hear(base::Frame message) {
+  const base::MutexLock lock(mutex_);
+  messages_.push_back(std::move(message));
+}
+
 std::optional<base::Frame> Line::next() {
   const base::MutexLock lock(mutex_);
   if (messages_.empty()) (void)pump();  // whoever calls hears of an end

@@ -40,6 +40,8 @@ class Line {
   /// A message, for next() there.
   Status tell(std::uint16_t op, std::span<const std::byte> bytes, std::span<base::Fd> fds)
       LINKSPAN_EXCLUDES(mutex_);
+  /// As if it had come from the other end.
+  void hear(base::Frame message) LINKSPAN_EXCLUDES(mutex_);
   /// The next message that has come here.
   std::optional<base::Frame> next() LINKSPAN_EXCLUDES(mutex_);
 

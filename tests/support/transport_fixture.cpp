@@ -14,6 +14,8 @@ class SilentChannel final : public Channel {
   transport::SessionKey session_key() const noexcept override { return key_; }
   transport::PeerProcess process() const noexcept override { return {}; }
   std::string_view peer_name() const noexcept override { return "the other end"; }
+  bool connects() const noexcept override { return false; }
+  Status open_stream() override { return {Code::unsupported, Scope::peer, "no streams here"}; }
 
  private:
   std::array<std::byte, 32> key_ = {};
@@ -155,12 +157,18 @@ Status Link::post(const Batch& batch) {
   return status;
 }
 
+Status deliver(Endpoint& endpoint, base::Frame& message) {
+  if (message.header.op != kStreamOp)
+    return endpoint.on_message(message.header.op, message.payload, message.fds);
+  return dynamic_cast<transport::StreamTaker&>(endpoint).on_stream(std::move(message.fds.front()));
+}
+
 bool Link::deliver() {
   bool any = false;
   while (ends_.line != nullptr) {
     auto message = ends_.line->next();
     if (!message) break;
-    const Status status = endpoint->on_message(message->header.op, message->payload, message->fds);
+    const Status status = test::deliver(*endpoint, *message);
     EXPECT_TRUE(status.ok()) << status.to_string();
     any = true;
   }

@@ -59,6 +59,11 @@ class Memory {
   std::vector<Expected> expected_;
 };
 
+/// Of a message that brings a stream's socket.
+inline constexpr std::uint16_t kStreamOp = 0xFFFE;
+/// What has come for it.
+Status deliver(Endpoint& endpoint, base::Frame& message);
+
 /// One end, as the test commands it.
 class End {
  public:

@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <deque>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/mutex.hpp"
@@ -40,6 +42,11 @@ class Quiet final : public control::Listener {
     changed_.notify_all();
   }
   void for_transport(Session&, control::TransportMessage, std::span<base::Fd>) override {}
+  void stream(Session&, const std::string& transport, Result<base::Fd> socket) override {
+    const base::MutexLock lock(mutex_);
+    streams_.push_back({transport, std::move(socket)});
+    changed_.notify_all();
+  }
   Result<Exported> exported(Session&, std::string_view, std::uint64_t) override {
     return nothing();
   }
@@ -56,6 +63,20 @@ class Quiet final : public control::Listener {
     const base::MutexLock lock(mutex_);
     return last_;
   }
+  struct Stream {
+    std::string transport;
+    Result<base::Fd> socket;
+  };
+  /// The next that has come; none: not for so long.
+  std::optional<Stream> next_stream(Duration time) {
+    const base::MutexLock lock(mutex_);
+    const auto limit = base::Deadline::after(base::Clock::steady(), time);
+    while (streams_.empty() && !limit.passed()) changed_.wait(mutex_, limit);
+    if (streams_.empty()) return std::nullopt;
+    Stream next = std::move(streams_.front());
+    streams_.pop_front();
+    return next;
+  }
   /// Why the last peer is gone; OK: it was not, for so long.
   Status wait_for_the_end(Duration time) {
     const base::MutexLock lock(mutex_);
@@ -69,6 +90,7 @@ class Quiet final : public control::Listener {
 
   base::Mutex mutex_;
   base::Condition changed_;
+  std::deque<Stream> streams_ LINKSPAN_GUARDED_BY(mutex_);
   std::shared_ptr<Session> last_ LINKSPAN_GUARDED_BY(mutex_);  // also Control's
   Status why_ LINKSPAN_GUARDED_BY(mutex_);
   bool gone_ LINKSPAN_GUARDED_BY(mutex_) = false;

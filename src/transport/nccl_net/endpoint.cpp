@@ -42,55 +42,36 @@ Status NcclNetEndpoint::ready() const {
 
 Status NcclNetEndpoint::post(const Batch& batch) {
   if (Status status = ready(); !status.ok()) return status;
-  if (batch.streams.after != nullptr)
-    return {Code::unsupported, Scope::request, "no GPU of this process copies it"};
-  if (const auto* pages = std::get_if<Pages>(&batch.shape);
-      pages != nullptr && pages->indices_on_gpu)
-    return {Code::unsupported, Scope::request,
-            "a network plugin reads no page indices on a GPU: copy them to host memory"};
-  const auto& remote = static_cast<const WireMapping&>(*batch.remote);
-  if (remote.key().id.incarnation != peer_.incarnation)
-    return {Code::invalid_argument, Scope::request, "the remote region is another peer's"};
-  const Permissions permits = remote.permissions();
-  if (!(batch.op == Op::write ? permits.write : permits.read))
-    return {Code::permission_denied, Scope::request,
-            std::string("the peer does not permit to ") +
-                (batch.op == Op::write ? "write to" : "read from") + " this region"};
-  auto asked = batch.checked ? Result<Checked>(taken(batch.shape))
-                             : checked(batch.shape, batch.local->bytes(), batch.remote->bytes(),
-                                       transport_.capabilities());
-  if (!asked.ok()) return asked.status();
-  if (!remote.alive())
-    return {Code::unreachable, Scope::request, "the peer has deregistered the region"};
-  if (ours_.size() >= transport_.capabilities().max_inflight) return Status::no_resource();
   if (Status status = transport_.takes(batch.local->facts()); !status.ok()) return status;
+  auto asked = transport_.check(batch, peer_.incarnation);
+  if (!asked.ok()) return asked.status();
+  if (ours_.size() >= transport_.capabilities().max_inflight) return Status::no_resource();
   Slot slot;
-  slot.use = transport_.use(batch.local->facts().id.serial);
-  if (slot.use.memory() == nullptr || slot.use.memory()->region != batch.local)
-    return {Code::invalid_argument, Scope::request, "the local region is not registered here"};
+  slot.use = std::move(asked->use);
   slot.id = ++last_id_;
   slot.cookie = batch.cookie;
   slot.op = batch.op;
-  slot.remote = &remote;
+  slot.remote = asked->remote;
   if (batch.way != nullptr) *batch.way = {.path = kPath, .by_peer = false};
-  if (asked->size.blocks == 0) {
+  const Checked& checked = asked->checked;
+  if (checked.size.blocks == 0) {
     slot.heard = true;  // there is nothing to ask
     ours_.push_back(std::move(slot));
     return {};
   }
-  if (asked->pages != nullptr) asked->made = blocks_of(*asked->pages);
   std::vector<schema::WireSpan> spans;
-  spans.reserve(asked->blocks().size());
-  slot.spans.reserve(asked->blocks().size());
-  for (const Block& b : asked->blocks()) {
+  spans.reserve(checked.blocks().size());
+  slot.spans.reserve(checked.blocks().size());
+  for (const Block& b : checked.blocks()) {
     spans.emplace_back(b.remote_offset, b.bytes);
     slot.spans.push_back({b.local_offset, b.bytes});
   }
   transport_.count(spans.size());
   const Published& local = *slot.use.memory();
+  const WireKey& remote = slot.remote->key();
   std::uint32_t flow = 0;
   if (slot.op == Op::read) {
-    auto found = receive_flow(local.device, remote.key().gpu);
+    auto found = receive_flow(local.device, remote.gpu);
     if (!found.ok()) return found.status();
     flow = (*found)->first;
     slot.order = order_of(slot);
@@ -99,10 +80,10 @@ Status NcclNetEndpoint::post(const Batch& batch) {
     transport_.thread().wake();
   }
   flatbuffers::FlatBufferBuilder out;
-  const auto token = vector_of(out, remote.key().token);
+  const auto token = vector_of(out, remote.token);
   const auto gpu = vector_of(out, local.key.gpu);
   const auto list = out.CreateVectorOfStructs(spans);
-  const std::uint64_t serial = remote.key().id.serial;
+  const std::uint64_t serial = remote.id.serial;
   if (slot.op == Op::write)
     out.Finish(schema::CreateNetWrite(out, slot.id, serial, token, gpu, list));
   else
@@ -322,6 +303,10 @@ std::string NcclNetEndpoint::outlook() const {
 void NcclNetEndpoint::close() {
   closed_ = true;
   for (const Slot& slot : ours_) cancel(slot.cookie);
+}
+
+bool NcclNetEndpoint::landed() const {
+  return gone_ && std::ranges::all_of(theirs_, has_ended) && std::ranges::all_of(ours_, has_ended);
 }
 
 void NcclNetEndpoint::peer_gone() {

@@ -44,6 +44,7 @@ class NcclNetEndpoint final : public Endpoint {
                     std::span<base::Fd> fds) override;
   void close() override;
   void peer_gone() override;
+  bool landed() const override;
 
  private:
   /// Flows of an Endpoint at once, one way: two GPUs of eight each, and their hosts, need 81.

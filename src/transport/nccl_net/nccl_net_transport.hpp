@@ -52,6 +52,9 @@ class NcclNetTransport final : public Transport {
 
   // Any thread, for Endpoints:
   Use use(std::uint64_t serial) { return published_.use(serial); }
+  Result<WireBatch> check(const Batch& batch, std::uint64_t peer) {
+    return wire_batch(batch, published_, peer, capabilities_);
+  }
   /// OK, or why the plugin cannot take such memory and what helps.
   Status takes(const memory::Region::Facts& facts) const;
   const NcclNetOptions& options() const noexcept { return options_; }

@@ -1,5 +1,5 @@
-// tests/conformance/nccl_net_pair.hpp - an Engine here and one there that reach each other by the
-// test plugin as well.
+// tests/conformance/wire_pair.hpp - an Engine here and one there that reach each other by a wire:
+// TCP, or beside what else they have the test plugin.
 //
 // Threads: externally synchronised.
 #pragma once
@@ -13,8 +13,12 @@
 
 namespace linkspan::test {
 
-/// Of the device type UNPACK, and the newest.
-inline constexpr int kPluginVersions[] = {7, 12};
+/// Which wire: TCP, or a version of the plugin: 7 is of the device type UNPACK, 12 the newest.
+inline constexpr int kTcp = 0;
+inline constexpr int kPluginVersions[] = {7, 12}, kWires[] = {kTcp, 7, 12};
+inline std::string name_of_wire(int wire) {
+  return wire == kTcp ? "tcp" : "v" + std::to_string(wire);
+}
 
 inline std::string plugin_file(const std::string& suffix) {
   return file_beside_this_program("libnccl-net-linkspan-test" + suffix + ".so");
@@ -23,23 +27,26 @@ inline std::string plugin_of(int version) {
   return plugin_file(version == 7 ? "" : "-v" + std::to_string(version));
 }
 
-inline TransferOptions by_plugin(Duration deadline = {}) {
+inline TransferOptions by_wire(int wire, Duration deadline = {}) {
   TransferOptions options;
   options.deadline = deadline;
-  options.require = "nccl_net";
+  options.require = wire == kTcp ? "tcp" : "nccl_net";
   return options;
 }
 
-inline EngineOptions plugin_options(int version, std::string name = "near") {
+inline EngineOptions wire_options(int wire, std::string name = "near") {
   EngineOptions options = engine_options(std::move(name));
-  options.nccl_net_plugin = plugin_of(version);
+  if (wire != kTcp) options.nccl_net_plugin = plugin_of(wire);
   return options;
 }
 
-/// For a far end: it has the plugin, and `settings` of plugin.hpp, such as "FAIL=isend:1:3".
-inline std::vector<std::string> with_plugin(int version,
-                                            const std::vector<std::string>& settings = {}) {
-  std::vector<std::string> environment{"LINKSPAN_NCCL_NET_PLUGIN=" + plugin_of(version)};
+/// Where the near end listens for far ones that come by the wire.
+inline std::string listen_at(int wire) { return wire == kTcp ? "tcp:127.0.0.1:0" : ""; }
+
+/// For a far end: it has the wire; a plugin takes `settings` of plugin.hpp, as "FAIL=isend:1:3".
+inline std::vector<std::string> with_wire(int wire, const std::vector<std::string>& settings = {}) {
+  if (wire == kTcp) return {kListenAt + listen_at(kTcp), "LINKSPAN_TCP_STREAMS=3"};
+  std::vector<std::string> environment{"LINKSPAN_NCCL_NET_PLUGIN=" + plugin_of(wire)};
   for (const std::string& each : settings) environment.push_back("LINKSPAN_TEST_PLUGIN_" + each);
   return environment;
 }
@@ -66,10 +73,10 @@ class PluginSettings {
   std::vector<std::string> names_;
 };
 
-struct PluginPair {
-  explicit PluginPair(int version, const std::vector<std::string>& settings_of_far = {})
-      : far(with_plugin(version, settings_of_far)),
-        engine(take(Engine::open(plugin_options(version)))),
+struct WirePair {
+  explicit WirePair(int wire, const std::vector<std::string>& settings_of_far = {})
+      : far(with_wire(wire, settings_of_far)),
+        engine(take(Engine::open(wire_options(wire)))),
         peer(take(engine.connect(far.address()))) {}
 
   RemoteRegion remote(const std::string& name) { return take(peer.lookup(name)); }
@@ -80,7 +87,7 @@ struct PluginPair {
 };
 
 inline Result<Transfer> move(const Peer& peer, Op op, const Region& here, const RemoteRegion& there,
-                             const Block& block, const TransferOptions& options = by_plugin()) {
+                             const Block& block, const TransferOptions& options) {
   const auto one = std::span(&block, 1);
   return op == Op::write ? peer.write(here, there, one, options)
                          : peer.read(here, there, one, options);

@@ -5,7 +5,7 @@
 #include <random>
 #include <tuple>
 
-#include "tests/conformance/nccl_net_pair.hpp"
+#include "tests/conformance/wire_pair.hpp"
 #include "tests/faults/killer.hpp"
 #include "tests/faults/usage.hpp"
 
@@ -17,23 +17,23 @@ constexpr Block kAll{0, 0, kBytes};
 /// Of the far end: something is in flight whenever the test looks.
 constexpr const char* kSlow = "DELAY_US=500";
 
-class NcclNetPeers : public ::testing::TestWithParam<std::tuple<int, Kind>> {
+class WirePeers : public ::testing::TestWithParam<std::tuple<int, Kind>> {
  protected:
   void SetUp() override {
     if (Status status = kinds_here({std::get<1>(GetParam())}); !status.ok())
       GTEST_SKIP() << status.to_string();
   }
-  static int version() { return std::get<0>(GetParam()); }
+  static int wire() { return std::get<0>(GetParam()); }
   static MemoryOptions memory() { return {.kind = std::get<1>(GetParam()).name, .bytes = kBytes}; }
-  static Engine open() { return take(Engine::open(plugin_options(version()))); }
+  static Engine open() { return take(Engine::open(wire_options(wire()))); }
 
   /// Writes and reads by turns.
   static std::vector<Transfer> start_all(const Peer& peer, const Region& here,
                                          const RemoteRegion& there) {
     std::vector<Transfer> started;
     for (std::uint64_t i = 0; i < kParts; ++i)
-      started.push_back(take(
-          move(peer, i % 2 == 0 ? Op::write : Op::read, here, there, part_of(kBytes, i, kParts))));
+      started.push_back(take(move(peer, i % 2 == 0 ? Op::write : Op::read, here, there,
+                                  part_of(kBytes, i, kParts), by_wire(wire()))));
     return started;
   }
   /// Both ways, every byte. `here` outlives the Engine.
@@ -45,20 +45,23 @@ class NcclNetPeers : public ::testing::TestWithParam<std::tuple<int, Kind>> {
     const RemoteRegion there = take(peer.lookup(name));
     here.fill(5);
     far.fill(name, 6);
-    EXPECT_EQ(finished(move(peer, Op::write, here.region, there, kAll)).to_string(), "ok");
+    EXPECT_EQ(
+        finished(move(peer, Op::write, here.region, there, kAll, by_wire(wire()))).to_string(),
+        "ok");
     EXPECT_EQ(far.difference(name, 6, {{0, 5, 0, kBytes}}), "");
     far.fill(name, 7);
-    EXPECT_EQ(finished(move(peer, Op::read, here.region, there, kAll)).to_string(), "ok");
+    EXPECT_EQ(finished(move(peer, Op::read, here.region, there, kAll, by_wire(wire()))).to_string(),
+              "ok");
     EXPECT_EQ(here.difference(5, {{0, 7, 0, kBytes}}), "");
   }
 };
 
-TEST_P(NcclNetPeers, EndAllWhenOneIsKilled) {
+TEST_P(WirePeers, EndAllWhenOneIsKilled) {
   Held here, beside;  // outlive the Engine
   Engine engine = open();
   here = Held::make(engine, memory());
   {
-    FarEngine far(with_plugin(version(), {kSlow}));
+    FarEngine far(with_wire(wire(), {kSlow}));
     far.add("there", memory());
     const Peer peer = take(engine.connect(far.address()));
     const RemoteRegion there = take(peer.lookup("there"));
@@ -77,24 +80,24 @@ TEST_P(NcclNetPeers, EndAllWhenOneIsKilled) {
     }
     EXPECT_GT(broken, 0u) << "this test shows nothing";
     ASSERT_TRUE(is_down(peer, limit));
-    const auto late = move(peer, Op::write, here.region, there, kAll);
+    const auto late = move(peer, Op::write, here.region, there, kAll, by_wire(wire()));
     EXPECT_EQ(finished(late).code(), Code::disconnected) << finished(late).to_string();
   }
   here.fill(8);
-  FarEngine next(with_plugin(version()));
+  FarEngine next(with_wire(wire()));
   serves(engine, next, take(engine.connect(next.address())), beside);
   EXPECT_EQ(here.difference(8), "");
   EXPECT_EQ(engine.deregister(here.region, 5s).to_string(), "ok");
 }
 
 /// At random moments: while they meet, while flows are made, in the midst of messages.
-TEST_P(NcclNetPeers, ThatAreKilledLeaveNothingBehind) {
+TEST_P(WirePeers, ThatAreKilledLeaveNothingBehind) {
   constexpr int kKills = 6, kWarm = 2;
   std::mt19937_64 random(std::random_device{}());
   Held here, target;
   Killer killer;
   Engine engine = open();
-  must(engine.listen());
+  must(engine.listen(listen_at(wire())));
   here = Held::make(engine, memory());
   target = Held::make(engine, memory());
   must(engine.publish("target", target.region));
@@ -102,18 +105,18 @@ TEST_P(NcclNetPeers, ThatAreKilledLeaveNothingBehind) {
   for (int i = 0; i < kKills + kWarm; ++i) {
     if (i == kWarm) before = Usage::lowest(200ms, {});
     const bool early = i % 2 == 0;
-    FarEngine victim(with_plugin(version()));
+    FarEngine victim(with_wire(wire()));
     victim.add("there", memory());
     victim.connect(engine.address());
     const Peer peer = take(engine.accept(10s));
     const RemoteRegion there = take(peer.lookup("there"));
-    if (!early) must(finished(move(peer, Op::read, here.region, there, kAll)));
+    if (!early) must(finished(move(peer, Op::read, here.region, there, kAll, by_wire(wire()))));
     Strike strike;
     killer.kill(victim.process().pid(),
                 base::Clock::steady().now() + std::chrono::microseconds(random() % 20000), strike);
     std::vector<Transfer> transfers;
     try {
-      victim.churn(Op::write, "there", "target", kAll, "nccl_net");
+      victim.churn(Op::write, "there", "target", kAll, by_wire(wire()).require);
       transfers = start_all(peer, here.region, there);
     } catch (const std::exception&) {  // by now it is dead
     }
@@ -137,10 +140,10 @@ TEST_P(NcclNetPeers, ThatAreKilledLeaveNothingBehind) {
   EXPECT_EQ(target.difference(2), "") << "a late byte";
 }
 
-TEST_P(NcclNetPeers, OneThatIsStoppedHoldsWhatItHasAndNobodyElse) {
+TEST_P(WirePeers, OneThatIsStoppedHoldsWhatItHasAndNobodyElse) {
   for (const bool met : {false, true}) {  // their flows are there
     Held here, beside, again;
-    FarEngine far(with_plugin(version())), other(with_plugin(version()));
+    FarEngine far(with_wire(wire())), other(with_wire(wire()));
     Engine engine = open();
     here = Held::make(engine, memory());
     far.add("there", memory());
@@ -148,14 +151,16 @@ TEST_P(NcclNetPeers, OneThatIsStoppedHoldsWhatItHasAndNobodyElse) {
     const RemoteRegion there = take(peer.lookup("there"));
     if (met) {
       for (const Op op : {Op::write, Op::read})
-        EXPECT_EQ(finished(move(peer, op, here.region, there, kAll)).to_string(), "ok");
+        EXPECT_EQ(finished(move(peer, op, here.region, there, kAll, by_wire(wire()))).to_string(),
+                  "ok");
     }
     far.process().signal(SIGSTOP);
     const Block first{0, 0, kBytes / 2}, second{kBytes / 2, kBytes / 2, kBytes / 2};
-    const TransferOptions soon = by_plugin(50ms);
+    const TransferOptions soon = by_wire(wire(), 50ms);
     const Transfer moved[] = {take(move(peer, Op::write, here.region, there, first, soon)),
                               take(move(peer, Op::read, here.region, there, second, soon))};
-    const Transfer canceled = take(move(peer, Op::read, here.region, there, {1, 1, 100}));
+    const Transfer canceled =
+        take(move(peer, Op::read, here.region, there, {1, 1, 100}, by_wire(wire())));
     for (const Transfer& each : moved) {
       EXPECT_EQ(each.wait(100ms).code(), Code::timed_out);
       EXPECT_EQ(each.cancel().code(), Code::pending);
@@ -184,9 +189,9 @@ TEST_P(NcclNetPeers, OneThatIsStoppedHoldsWhatItHasAndNobodyElse) {
   }
 }
 
-TEST_P(NcclNetPeers, NoByteLandsAfterACancel) {
+TEST_P(WirePeers, NoByteLandsAfterACancel) {
   Held here, beside[3];
-  PluginPair pair(version(), {kSlow});
+  WirePair pair(wire(), {kSlow});
   here = Held::make(pair.engine, memory());
   pair.far.add("there", memory());
   const RemoteRegion there = pair.remote("there");
@@ -217,11 +222,11 @@ TEST_P(NcclNetPeers, NoByteLandsAfterACancel) {
   EXPECT_GT(moved, 0u);
 }
 
-TEST_P(NcclNetPeers, NoByteLandsAfterACloseOfEitherEnd) {
+TEST_P(WirePeers, NoByteLandsAfterACloseOfEitherEnd) {
   Held here, target;
-  FarEngine far(with_plugin(version(), {kSlow}));
+  FarEngine far(with_wire(wire(), {kSlow}));
   Engine engine = open();
-  must(engine.listen());
+  must(engine.listen(listen_at(wire())));
   here = Held::make(engine, memory());
   target = Held::make(engine, memory());
   must(engine.publish("target", target.region));
@@ -229,7 +234,7 @@ TEST_P(NcclNetPeers, NoByteLandsAfterACloseOfEitherEnd) {
   far.connect(engine.address());
   const Peer peer = take(engine.accept(10s));
   const RemoteRegion there = take(peer.lookup("there"));
-  far.churn(Op::write, "source", "target", kAll, "nccl_net");
+  far.churn(Op::write, "source", "target", kAll, by_wire(wire()).require);
   const auto transfers = start_all(peer, here.region, there);
   EXPECT_EQ(transfers[0].wait(10s).to_string(), "ok");
   EXPECT_EQ(engine.close(10s).to_string(), "ok") << engine.dump();
@@ -247,10 +252,10 @@ TEST_P(NcclNetPeers, NoByteLandsAfterACloseOfEitherEnd) {
   EXPECT_EQ(far.difference("there", 9), "");
 }
 
-TEST_P(NcclNetPeers, AnEnginesEndGivesAllBack) {
+TEST_P(WirePeers, AnEnginesEndGivesAllBack) {
   const auto run = [] {
     Held here;
-    PluginPair pair(version(), {kSlow});
+    WirePair pair(wire(), {kSlow});
     here = Held::make(pair.engine, memory());
     pair.far.add("there", memory());
     const auto transfers = start_all(pair.peer, here.region, pair.remote("there"));
@@ -263,11 +268,11 @@ TEST_P(NcclNetPeers, AnEnginesEndGivesAllBack) {
   EXPECT_EQ(after.above(before), 0u) << before.to_string() << "; after: " << after.to_string();
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, NcclNetPeers,
-                         ::testing::Combine(::testing::ValuesIn(kPluginVersions),
+INSTANTIATE_TEST_SUITE_P(Every, WirePeers,
+                         ::testing::Combine(::testing::ValuesIn(kWires),
                                             ::testing::Values(kKinds[3], kKinds[0])),
                          [](const auto& param) {
-                           return "v" + std::to_string(std::get<0>(param.param)) + "_" +
+                           return name_of_wire(std::get<0>(param.param)) + "_" +
                                   std::get<1>(param.param).name;
                          });
 

@@ -1,11 +1,11 @@
-// Engines that reach each other by a network plugin as well: every pair of memory kinds, both ways,
-// every shape, many at once, one- and two-sided.
+// Engines that reach each other by TCP, or by a network plugin as well: every pair of memory kinds,
+// both ways, every shape, many at once, one- and two-sided.
 #include <algorithm>
 #include <numeric>
 #include <random>
 #include <tuple>
 
-#include "tests/conformance/nccl_net_pair.hpp"
+#include "tests/conformance/wire_pair.hpp"
 
 namespace linkspan::test {
 namespace {
@@ -13,13 +13,13 @@ namespace {
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr std::uint64_t kBytes = 9 * kMiB;  // of more than one message
 
-class EngineNcclNet : public ::testing::TestWithParam<std::tuple<int, Kind, Kind>> {
+class EngineWire : public ::testing::TestWithParam<std::tuple<int, Kind, Kind>> {
  protected:
   void SetUp() override {
     if (Status status = kinds_here({near(), far()}); !status.ok())
       GTEST_SKIP() << status.to_string();
   }
-  static int version() { return std::get<0>(GetParam()); }
+  static int wire() { return std::get<0>(GetParam()); }
   static Kind near() { return std::get<1>(GetParam()); }
   static Kind far() { return std::get<2>(GetParam()); }
 };
@@ -41,9 +41,9 @@ void moves(FarEngine& far, Held& here, Op op, std::span<const Block> blocks, std
   EXPECT_EQ(far.difference("there", seed + 1, there_due), "");
 }
 
-TEST_P(EngineNcclNet, MovesBlocksBothWays) {
+TEST_P(EngineWire, MovesBlocksBothWays) {
   Held here;  // outlives the Engine
-  PluginPair pair(version());
+  WirePair pair(wire());
   here = Held::make(pair.engine, {.kind = near().name, .bytes = kBytes});
   pair.far.add("there", {.kind = far().name, .bytes = kBytes});
   RemoteRegion there = pair.remote("there");
@@ -53,48 +53,48 @@ TEST_P(EngineNcclNet, MovesBlocksBothWays) {
                           {300000, kBytes - 100, 100}};
   for (const Op op : {Op::write, Op::read})
     moves(pair.far, here, op, blocks, op == Op::write ? 12 : 14, [&] {
-      return op == Op::write ? pair.peer.write(here.region, there, blocks, by_plugin())
-                             : pair.peer.read(here.region, there, blocks, by_plugin());
+      return op == Op::write ? pair.peer.write(here.region, there, blocks, by_wire(wire()))
+                             : pair.peer.read(here.region, there, blocks, by_wire(wire()));
     });
   there = {};
   EXPECT_EQ(pair.engine.deregister(here.region).to_string(), "ok");
   EXPECT_EQ(pair.far.deregister("there", 10s).to_string(), "ok");
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, EngineNcclNet,
-                         ::testing::Combine(::testing::ValuesIn(kPluginVersions),
+INSTANTIATE_TEST_SUITE_P(Every, EngineWire,
+                         ::testing::Combine(::testing::ValuesIn(kWires),
                                             ::testing::Values(kKinds[0], kKinds[2], kKinds[3],
                                                               kKinds[4]),
                                             ::testing::Values(kKinds[0], kKinds[3], kKinds[4])),
                          [](const auto& param) {
-                           return "v" + std::to_string(std::get<0>(param.param)) + "_" +
+                           return name_of_wire(std::get<0>(param.param)) + "_" +
                                   std::get<1>(param.param).name + "_to_" +
                                   std::get<2>(param.param).name;
                          });
 
 /// For each version host memory and GPU memory on both sides.
-class EngineNcclNetAlike : public ::testing::TestWithParam<std::tuple<int, Kind>> {
+class EngineWireAlike : public ::testing::TestWithParam<std::tuple<int, Kind>> {
  protected:
   void SetUp() override {
     if (Status status = kinds_here({std::get<1>(GetParam())}); !status.ok())
       GTEST_SKIP() << status.to_string();
   }
-  static int version() { return std::get<0>(GetParam()); }
+  static int wire() { return std::get<0>(GetParam()); }
   static const char* kind() { return std::get<1>(GetParam()).name; }
 };
 
-TEST_P(EngineNcclNetAlike, ReachesRemotePeersUnasked) {
+TEST_P(EngineWireAlike, ReachesRemotePeersUnasked) {
   Held here;  // outlives the Engine
-  auto environment = with_plugin(version());
+  auto environment = with_wire(wire());
   environment.push_back(std::string(kListenAt) + "tcp:127.0.0.1:0");
   FarEngine far(environment);
-  Engine engine = take(Engine::open(plugin_options(version())));
+  Engine engine = take(Engine::open(wire_options(wire())));
   const Peer peer = take(engine.connect(far.address()));
   here = Held::make(engine, {.kind = kind(), .bytes = kBytes});
   far.add("there", {.kind = kind(), .bytes = kBytes});
   RemoteRegion there = take(peer.lookup("there"));
   const auto explained = take(peer.explain(Op::write, here.region, there, 1, kBytes));
-  EXPECT_EQ(explained.path, "nccl_net");
+  EXPECT_EQ(explained.path, wire() == kTcp ? "tcp" : "nccl_net");
   const Block block{7, 4097, kBytes - 5000};
   for (const Op op : {Op::write, Op::read})
     moves(far, here, op, {&block, 1}, op == Op::write ? 21 : 23,
@@ -107,10 +107,10 @@ TEST_P(EngineNcclNetAlike, ReachesRemotePeersUnasked) {
   EXPECT_EQ(engine.deregister(here.region).to_string(), "ok");
 }
 
-TEST_P(EngineNcclNetAlike, MovesPagesAndStrides) {
+TEST_P(EngineWireAlike, MovesPagesAndStrides) {
   constexpr std::uint64_t kPage = 1000, kPages = 300;
   Held here;
-  PluginPair pair(version());
+  WirePair pair(wire());
   here = Held::make(pair.engine, {.kind = kind()});
   pair.far.add("there", {.kind = kind()});
   const RemoteRegion there = pair.remote("there");
@@ -132,8 +132,8 @@ TEST_P(EngineNcclNetAlike, MovesPagesAndStrides) {
   std::uint64_t seed = 20;
   for (const Op op : {Op::write, Op::read}) {
     const auto start = [&](const auto& shape) {
-      return op == Op::write ? pair.peer.write(here.region, there, shape, by_plugin())
-                             : pair.peer.read(here.region, there, shape, by_plugin());
+      return op == Op::write ? pair.peer.write(here.region, there, shape, by_wire(wire()))
+                             : pair.peer.read(here.region, there, shape, by_wire(wire()));
     };
     moves(pair.far, here, op, of_pages, seed += 2, [&] { return start(pages); });
     moves(pair.far, here, op, of_strides, seed += 2, [&] { return start(strides); });
@@ -141,10 +141,10 @@ TEST_P(EngineNcclNetAlike, MovesPagesAndStrides) {
 }
 
 /// Far more than are in flight, from both ends at once.
-TEST_P(EngineNcclNetAlike, MovesManyBothWaysAtOnce) {
+TEST_P(EngineWireAlike, MovesManyBothWaysAtOnce) {
   constexpr std::uint64_t kCount = 200;
   Held from, to, target;
-  PluginPair pair(version());
+  WirePair pair(wire());
   pair.far.accept();
   from = Held::make(pair.engine, {.kind = kind()});
   to = Held::make(pair.engine, {.kind = kind()});
@@ -157,13 +157,13 @@ TEST_P(EngineNcclNetAlike, MovesManyBothWaysAtOnce) {
   pair.far.fill("from", 4);
   pair.far.fill("to", 5);
   pair.far.fill("source", 6);
-  pair.far.start("source", "target", kCount, "nccl_net");
+  pair.far.start("source", "target", kCount, by_wire(wire()).require);
   std::vector<Transfer> moved;
   const RemoteRegion far_from = pair.remote("from"), far_to = pair.remote("to");
   for (std::uint64_t i = 0; i < kCount; ++i) {
     const Block part = part_of(kMiB, i, kCount);
-    moved.push_back(take(move(pair.peer, Op::write, from.region, far_to, part)));
-    moved.push_back(take(move(pair.peer, Op::read, to.region, far_from, part)));
+    moved.push_back(take(move(pair.peer, Op::write, from.region, far_to, part, by_wire(wire()))));
+    moved.push_back(take(move(pair.peer, Op::read, to.region, far_from, part, by_wire(wire()))));
   }
   for (const Transfer& each : moved) ASSERT_EQ(each.wait(20s).to_string(), "ok");
   EXPECT_EQ(pair.far.ends(), std::vector<std::string>(kCount, "ok"));
@@ -172,12 +172,12 @@ TEST_P(EngineNcclNetAlike, MovesManyBothWaysAtOnce) {
   EXPECT_EQ(pair.far.difference("to", 5, {{0, 1, 0, kMiB}}), "");
 }
 
-TEST_P(EngineNcclNetAlike, AWritesNotificationComesAfterItsData) {
+TEST_P(EngineWireAlike, AWritesNotificationComesAfterItsData) {
   constexpr std::uint64_t kCount = 16;
   Held here, target;
-  FarEngine far(with_plugin(version(), {"DELAY_US=1000"}));
-  Engine engine = take(Engine::open(plugin_options(version())));
-  must(engine.listen());
+  FarEngine far(with_wire(wire(), {"DELAY_US=1000"}));
+  Engine engine = take(Engine::open(wire_options(wire())));
+  must(engine.listen(listen_at(wire())));
   target = Held::make(engine, {.kind = kind()});
   must(engine.publish("target", target.region));
   here = Held::make(engine, {.kind = kind()});
@@ -188,7 +188,7 @@ TEST_P(EngineNcclNetAlike, AWritesNotificationComesAfterItsData) {
   for (std::uint64_t i = 0; i < kCount; ++i) {
     far.fill("there", 2 + i);
     const std::string text = std::to_string(i);
-    TransferOptions options = by_plugin();
+    TransferOptions options = by_wire(wire());
     options.notification = std::as_bytes(std::span(text));
     const Block all{0, 0, kMiB};
     const Transfer moved = take(move(peer, Op::write, here.region, there, all, options));
@@ -198,10 +198,10 @@ TEST_P(EngineNcclNetAlike, AWritesNotificationComesAfterItsData) {
   }
 }
 
-TEST_P(EngineNcclNetAlike, WritesToTwoPeers) {
+TEST_P(EngineWireAlike, WritesToTwoPeers) {
   Held here;
-  FarEngine far[2] = {FarEngine(with_plugin(version())), FarEngine(with_plugin(version()))};
-  Engine engine = take(Engine::open(plugin_options(version())));
+  FarEngine far[2] = {FarEngine(with_wire(wire())), FarEngine(with_wire(wire()))};
+  Engine engine = take(Engine::open(wire_options(wire())));
   here = Held::make(engine, {.kind = kind(), .bytes = kBytes});
   here.fill(1);
   std::vector<Peer> peers;
@@ -214,16 +214,16 @@ TEST_P(EngineNcclNetAlike, WritesToTwoPeers) {
   }
   const Block most{1, 0, kBytes - 1};
   for (const auto& each :
-       engine.write_to_all(here.region, remotes, std::span(&most, 1), by_plugin()))
+       engine.write_to_all(here.region, remotes, std::span(&most, 1), by_wire(wire())))
     EXPECT_EQ(finished(each).to_string(), "ok");
   for (FarEngine& each : far) EXPECT_EQ(each.difference("there", 2, {{0, 1, 1, kBytes - 1}}), "");
 }
 
 /// Of memory that nobody registered, whoever comes first.
-TEST_P(EngineNcclNetAlike, SendsAndReceives) {
+TEST_P(EngineWireAlike, SendsAndReceives) {
   constexpr std::uint64_t kSizes[] = {0, 1, 4097, 5 * kMiB + 7};
   Held here;
-  PluginPair pair(version());
+  WirePair pair(wire());
   pair.far.accept();
   here = Held::loose(pair.engine, {.kind = kind(), .bytes = 6 * kMiB});
   pair.far.add_loose("there", {.kind = kind(), .bytes = 6 * kMiB});
@@ -236,8 +236,8 @@ TEST_P(EngineNcclNetAlike, SendsAndReceives) {
       const Message theirs{.sends = !sends, .name = "there", .offset = 5, .bytes = bytes};
       std::size_t number = 0;
       if (bytes % 2 == 0) number = take(pair.far.post(theirs));
-      const Transfer ours = take(sends ? pair.peer.send(1, here.at(11), bytes, by_plugin())
-                                       : pair.peer.recv(1, here.at(11), bytes, by_plugin()));
+      const Transfer ours = take(sends ? pair.peer.send(1, here.at(11), bytes, by_wire(wire()))
+                                       : pair.peer.recv(1, here.at(11), bytes, by_wire(wire())));
       if (bytes % 2 != 0) number = take(pair.far.post(theirs));
       EXPECT_EQ(ours.wait(20s).to_string(), "ok") << pair.engine.dump();
       const FarEnd end = pair.far.end(number);
@@ -252,11 +252,11 @@ TEST_P(EngineNcclNetAlike, SendsAndReceives) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, EngineNcclNetAlike,
-                         ::testing::Combine(::testing::ValuesIn(kPluginVersions),
+INSTANTIATE_TEST_SUITE_P(Every, EngineWireAlike,
+                         ::testing::Combine(::testing::ValuesIn(kWires),
                                             ::testing::Values(kKinds[3], kKinds[0])),
                          [](const auto& param) {
-                           return "v" + std::to_string(std::get<0>(param.param)) + "_" +
+                           return name_of_wire(std::get<0>(param.param)) + "_" +
                                   std::get<1>(param.param).name;
                          });
 

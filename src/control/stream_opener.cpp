@@ -1,0 +1,101 @@
+#include "control/stream_opener.hpp"
+
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/steady_timer.hpp>
+#include <utility>
+
+#include "base/fd_channel.hpp"
+#include "control/waiting.hpp"
+
+namespace linkspan::control {
+
+using asio::posix::stream_descriptor;
+
+struct StreamOpener::Opening {
+  Opening(asio::io_context& io, TcpAddress at, StreamHello said, Then what)
+      : to(at), hello(std::move(said)), then(std::move(what)), waiting(io), limit(io) {}
+  ~Opening() {
+    if (waiting.is_open()) (void)waiting.release();
+  }
+  Opening(const Opening&) = delete;
+  Opening& operator=(const Opening&) = delete;
+
+  const TcpAddress to;
+  const StreamHello hello;
+  const Then then;
+  base::Fd socket;                      // until it is connected,
+  base::FdChannel channel{base::Fd()};  // then here
+  stream_descriptor waiting;            // a loan, for waiting
+  asio::steady_timer limit;
+};
+
+StreamOpener::StreamOpener(asio::io_context& io, std::uint64_t incarnation, Duration silence)
+    : io_(io), incarnation_(incarnation), silence_(silence) {}
+
+StreamOpener::~StreamOpener() = default;
+
+void StreamOpener::close() { openings_.clear(); }
+
+void StreamOpener::open(const TcpAddress& to, const StreamHello& hello, Duration limit, Then then) {
+  const std::uint64_t id = ++last_id_;
+  Opening& opening =
+      *openings_.emplace(id, std::make_unique<Opening>(io_, to, hello, std::move(then)))
+           .first->second;
+  auto socket = begin_connect(to);
+  if (!socket.ok()) return end(id, socket.status());
+  opening.socket = *std::move(socket);
+  if (Status status = watch(opening.waiting, opening.socket.get()); !status.ok())
+    return end(id, status);
+  opening.waiting.async_wait(stream_descriptor::wait_write, [this, id](const asio::error_code& e) {
+    if (!e) say_hello(id);
+  });
+  opening.limit.expires_after(limit);
+  opening.limit.async_wait([this, id](const asio::error_code& e) {
+    if (!e) end(id, Status(Code::timed_out, Scope::peer, "a stream was not made in time"));
+  });
+}
+
+void StreamOpener::say_hello(std::uint64_t id) {
+  const auto found = openings_.find(id);
+  if (found == openings_.end()) return;
+  Opening& opening = *found->second;
+  Status status = connected(opening.socket, opening.to);
+  if (!status.ok()) return end(id, status);
+  prepare(opening.socket, silence_);
+  opening.channel = base::FdChannel(std::move(opening.socket));
+  status = opening.channel.queue(
+      {.op = static_cast<std::uint16_t>(FrameOp::stream), .id = 0, .incarnation = incarnation_},
+      encode(opening.hello), {});
+  if (status.ok()) status = opening.channel.flush();  // all of it: the socket is empty
+  if (!status.ok()) return end(id, status);
+  hear(id);
+}
+
+void StreamOpener::hear(std::uint64_t id) {
+  openings_.at(id)->waiting.async_wait(
+      stream_descriptor::wait_read, [this, id](const asio::error_code& e) {
+        const auto found = openings_.find(id);
+        if (e || found == openings_.end()) return;
+        auto frame = found->second->channel.receive();
+        if (!frame.ok()) return end(id, frame.status());
+        const auto op = *frame ? static_cast<FrameOp>((*frame)->header.op) : FrameOp::hello;
+        if (op == FrameOp::hello) return hear(id);  // said to whoever connects
+        if (op == FrameOp::ready) {
+          (void)found->second->waiting.release();
+          return end(id, found->second->channel.take_socket());
+        }
+        end(id, op == FrameOp::error
+                    ? decode_error((*frame)->payload)
+                    : Status(Code::corrupt, Scope::peer, "no answer to a stream's hello"));
+      });
+}
+
+void StreamOpener::end(std::uint64_t id, Result<base::Fd> with) {
+  const auto found = openings_.find(id);
+  if (found == openings_.end()) return;
+  const std::unique_ptr<Opening> opening = std::move(found->second);
+  openings_.erase(found);
+  opening->then(std::move(with));
+}
+
+}  // namespace linkspan::control

@@ -1,0 +1,27 @@
+#include "transport/tcp/address.hpp"
+
+#include <algorithm>
+
+#include "base/schema/flat.hpp"
+#include "base/schema/tcp_generated.h"
+#include "transport/tcp/frame.hpp"
+
+namespace linkspan::transport::tcp {
+
+std::vector<std::byte> encode(const Address& address) {
+  flatbuffers::FlatBufferBuilder out;
+  out.Finish(schema::CreateTcpAddress(out, address.incarnation, address.streams, address.chunk));
+  return schema::finished(out);
+}
+
+Result<Address> decode_address(std::span<const std::byte> bytes) {
+  const auto* wire = schema::verified<schema::TcpAddress>(bytes);
+  if (wire == nullptr) return Status(Code::corrupt, Scope::peer, "malformed address");
+  if (wire->streams() == 0 || wire->chunk() < kLeastChunk)
+    return Status(Code::corrupt, Scope::peer, "an address without streams, or of too small frames");
+  return Address{.incarnation = wire->incarnation(),
+                 .streams = std::min<unsigned>(wire->streams(), kMostStreams),
+                 .chunk = wire->chunk()};
+}
+
+}  // namespace linkspan::transport::tcp

@@ -1,0 +1,65 @@
+// transport/tcp/endpoint.hpp - one peer by TCP: what the Worker sees of a Wire.
+//
+// On the path of a byte: post() checks the batch and gives it to the wire, whose streams' threads
+// do the rest; progress() looks whether its Ticket has ended.
+// Threads: under the Worker's lock.
+// Invariants: who has connected to the other makes the streams; a wire that fails is not mended,
+// the peer has to be met again.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <string>
+
+#include "transport/tcp/address.hpp"
+#include "transport/tcp/tcp_transport.hpp"
+#include "transport/tcp/wire.hpp"
+
+namespace linkspan::transport::tcp {
+
+class TcpEndpoint final : public Endpoint, public StreamTaker {
+ public:
+  TcpEndpoint(TcpTransport& transport, const Address& peer, Channel& channel,
+              base::Deadline deadline);
+  TcpEndpoint(const TcpEndpoint&) = delete;
+  TcpEndpoint& operator=(const TcpEndpoint&) = delete;
+  ~TcpEndpoint() override;
+
+  Status post(const Batch& batch) override;
+  void cancel(std::uint64_t cookie) override;
+  std::size_t progress(CompletionSink& sink) override;
+  NextLook next_look() const override;
+  Explanation explain(linkspan::Op op, const memory::Region& local, const Mapping& remote,
+                      Shape shape) const override;
+  std::string outlook() const override;
+  Status on_message(std::uint16_t op, std::span<const std::byte> bytes,
+                    std::span<base::Fd> fds) override;
+  void close() override;
+  void peer_gone() override;
+  Status on_stream(Result<base::Fd> socket) override;
+  bool landed() const override { return gone_ && wire_->over(); }
+
+ private:
+  struct Slot {
+    std::uint64_t id = 0, cookie = 0;
+    Op op = Op::put;
+    const WireMapping* remote = nullptr;
+    std::shared_ptr<Ticket> ticket;  // also the wire's
+  };
+
+  Status ready() const;
+  bool is_late() const;
+  Status late() const;
+
+  TcpTransport& transport_;
+  const Address peer_;
+  Channel& channel_;
+  const base::Deadline connect_by_;
+  const std::shared_ptr<Wire> wire_;  // also its streams'
+  bool closed_ = false, gone_ = false;
+  unsigned awaited_ = 0, streams_ = 0;  // that were asked for and have not failed; that have come
+  std::uint64_t last_id_ = 0;
+  std::list<Slot> ours_;
+};
+
+}  // namespace linkspan::transport::tcp

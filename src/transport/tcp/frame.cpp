@@ -1,0 +1,194 @@
+#include "transport/tcp/frame.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace linkspan::transport::tcp {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
+
+Status corrupt(const std::string& what) { return {Code::corrupt, Scope::peer, what}; }
+
+/// Fields behind the header, by op. put: serial, token, position, spans, last. get: serial, token,
+/// spans, zero. data: position, last, code. ended: code, zero; then its text.
+std::optional<std::size_t> fixed_bytes(Op op) {
+  switch (op) {
+    case Op::put:
+      return 40;
+    case Op::get:
+      return 32;
+    case Op::data:
+      return 16;
+    case Op::ended:
+      return 8;
+    case Op::cancel:
+      return 0;
+  }
+  return std::nullopt;
+}
+
+class Writer {
+ public:
+  explicit Writer(std::vector<std::byte>& out) : out_(out) {}
+  template <class T>
+  void put(const T& value) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+    out_.insert(out_.end(), bytes, bytes + sizeof value);
+  }
+
+ private:
+  std::vector<std::byte>& out_;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : left_(bytes) {}
+  template <class T>
+  T take() {
+    T value{};
+    std::memcpy(&value, left_.data(), sizeof value);
+    left_ = left_.subspan(sizeof value);
+    return value;
+  }
+  std::span<const std::byte> left() const { return left_; }
+
+ private:
+  std::span<const std::byte> left_;
+};
+
+/// The count of spans in the fields of a put or get.
+std::uint32_t spans_in(Op op, std::span<const std::byte> fields) {
+  std::uint32_t count = 0;
+  std::memcpy(&count, fields.data() + (op == Op::put ? 32 : 24), sizeof count);
+  return count;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const Head& head) {
+  std::vector<std::byte> out;
+  out.reserve(base::kFrameHeaderBytes + 40 + head.spans.size() * sizeof(Span) + head.text.size());
+  out.resize(base::kFrameHeaderBytes);
+  Writer writer(out);
+  const auto code = static_cast<std::uint32_t>(head.code);
+  const auto spans = static_cast<std::uint32_t>(head.spans.size());
+  const std::uint32_t last = head.last ? 1 : 0;
+  switch (head.op) {
+    case Op::put:
+      writer.put(head.serial), writer.put(head.token), writer.put(head.position);
+      writer.put(spans), writer.put(last);
+      break;
+    case Op::get:
+      writer.put(head.serial), writer.put(head.token);
+      writer.put(spans), writer.put(std::uint32_t{0});
+      break;
+    case Op::data:
+      writer.put(head.position), writer.put(last), writer.put(code);
+      break;
+    case Op::ended:
+      writer.put(code), writer.put(std::uint32_t{0});
+      for (const char c : head.text.substr(0, kMostText)) out.push_back(static_cast<std::byte>(c));
+      break;
+    case Op::cancel:
+      break;
+  }
+  for (const Span& span : head.spans) writer.put(span.offset), writer.put(span.bytes);
+  const auto header = base::encode(
+      {.length = static_cast<std::uint32_t>(out.size() - base::kFrameHeaderBytes + head.data),
+       .op = static_cast<std::uint16_t>(head.op),
+       .id = head.id,
+       .incarnation = head.incarnation});
+  std::ranges::copy(header, out.begin());
+  return out;
+}
+
+Result<std::optional<std::size_t>> head_bytes(std::span<const std::byte> bytes) {
+  using Answer = std::optional<std::size_t>;
+  if (bytes.size() < base::kFrameHeaderBytes) return Answer();
+  const auto header = base::decode_header(bytes.first<base::kFrameHeaderBytes>());
+  const auto op = static_cast<Op>(header.op);
+  const auto fixed = fixed_bytes(op);
+  if (header.version < 1 || !fixed)
+    return corrupt("a frame of version " + std::to_string(header.version) + " and op " +
+                   std::to_string(header.op));
+  if (header.length < *fixed) return corrupt("a frame that is too short for its op");
+  const std::uint64_t rest = header.length - *fixed;
+  std::uint64_t list = 0;
+  if (op == Op::put || op == Op::get) {
+    if (bytes.size() < base::kFrameHeaderBytes + *fixed) return Answer();
+    const std::uint64_t spans = spans_in(op, bytes.subspan(base::kFrameHeaderBytes));
+    if (spans > (op == Op::put ? kMostPutSpans : kMostSpans))
+      return corrupt("a frame of " + std::to_string(spans) + " spans");
+    list = spans * sizeof(Span);
+  } else if (op == Op::ended) {
+    list = rest;
+  }
+  const bool has_data = op == Op::put || op == Op::data;
+  if (list > rest || (has_data ? rest - list > kMostChunk : rest != list) ||
+      (op == Op::ended && rest > kMostText))
+    return corrupt("a frame of " + std::to_string(header.length) + " bytes, op " +
+                   std::to_string(header.op));
+  return Answer(base::kFrameHeaderBytes + *fixed + list);
+}
+
+Result<Head> decode(std::span<const std::byte> bytes) {
+  const auto header = base::decode_header(bytes.first<base::kFrameHeaderBytes>());
+  Head head{.op = static_cast<Op>(header.op), .id = header.id, .incarnation = header.incarnation};
+  head.data = header.length - (bytes.size() - base::kFrameHeaderBytes);
+  Reader reader(bytes.subspan(base::kFrameHeaderBytes));
+  std::uint32_t spans = 0, last = 0, code = 0;
+  switch (head.op) {
+    case Op::put:
+      head.serial = reader.take<std::uint64_t>();
+      head.token = reader.take<Token>();
+      head.position = reader.take<std::uint64_t>();
+      spans = reader.take<std::uint32_t>();
+      last = reader.take<std::uint32_t>();
+      break;
+    case Op::get:
+      head.serial = reader.take<std::uint64_t>();
+      head.token = reader.take<Token>();
+      spans = reader.take<std::uint32_t>();
+      (void)reader.take<std::uint32_t>();
+      break;
+    case Op::data:
+      head.position = reader.take<std::uint64_t>();
+      last = reader.take<std::uint32_t>();
+      code = reader.take<std::uint32_t>();
+      break;
+    case Op::ended:
+      code = reader.take<std::uint32_t>();
+      (void)reader.take<std::uint32_t>();
+      for (const std::byte b : reader.left()) {
+        const auto c = std::to_integer<unsigned char>(b);
+        head.text.push_back(c < 0x20 || c == 0x7f ? '?' : static_cast<char>(c));
+      }
+      break;
+    case Op::cancel:
+      break;
+  }
+  if (last > 1) return corrupt("a frame that is more than the last");
+  if (code > static_cast<std::uint32_t>(Code::internal) || static_cast<Code>(code) == Code::pending)
+    return corrupt("a frame of an unknown code");
+  head.last = last == 1;
+  head.code = static_cast<Code>(code);
+  std::uint64_t left = head.op == Op::get ? ~std::uint64_t{0} : head.data;
+  head.spans.reserve(spans);
+  for (std::uint32_t i = 0; i < spans; ++i) {
+    const auto offset = reader.take<std::uint64_t>();
+    const Span span{offset, reader.take<std::uint64_t>()};
+    if (span.bytes == 0 || span.bytes > left)
+      return corrupt("a span without bytes, or of too many");
+    left -= span.bytes;
+    head.spans.push_back(span);
+  }
+  if (head.op == Op::put && left != 0) return corrupt("data that belongs to no span");
+  if (head.op == Op::get && spans == 0) return corrupt("a question for nothing");
+  if ((head.op == Op::put || head.op == Op::data) && head.data == 0 && !head.last)
+    return corrupt("a frame without data");
+  return head;
+}
+
+}  // namespace linkspan::transport::tcp

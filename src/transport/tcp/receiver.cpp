@@ -1,0 +1,191 @@
+#include "transport/tcp/receiver.hpp"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "transport/tcp/sender.hpp"
+
+namespace linkspan::transport::tcp {
+namespace {
+
+constexpr std::size_t kParts = 512;  // of one call
+constexpr std::size_t kScrap = 64u << 10;
+constexpr std::size_t kTurn = std::size_t{4} << 20;  // until others have theirs
+
+void* pointer(std::uint64_t address) {
+  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+}  // namespace
+
+Result<bool> Receiver::turn(bool& readable, std::vector<Head>& answers) {
+  bool moved = look_at_gpu(answers);
+  for (std::size_t left = kTurn; left != 0;) {
+    if (!landing_) {
+      const auto begun = begin_frame(answers);
+      if (!begun.ok()) return begun.status();
+      moved |= *begun;
+      if (*begun) continue;
+    } else if (parts_.empty()) {
+      if (!begin_part()) break;  // a GPU has all slots
+    }
+    const auto received = receive(readable);
+    if (!received.ok()) return received.status();
+    if (*received == 0) break;
+    moved = true;
+    left -= std::min(left, *received);
+    if (landing_ && part_ == parts_.size()) end_part(answers);
+  }
+  return moved;
+}
+
+/// True: a frame has begun, or was one without data.
+Result<bool> Receiver::begin_frame(std::vector<Head>& answers) {
+  const std::span<const std::byte> here(buffer_.data() + begin_, end_ - begin_);
+  const auto size = head_bytes(here);
+  if (!size.ok()) return size.status();
+  if (!*size || here.size() < **size) return false;
+  const auto head = decode(here.first(**size));
+  if (!head.ok()) return head.status();
+  if (head->incarnation != peer_)
+    return Status(Code::corrupt, Scope::peer, "a frame of another Engine");
+  begin_ += **size;
+  if (head->op != Op::put && head->op != Op::data) {
+    if (Status status = wire_.heard(*head); !status.ok()) return status;
+    return true;
+  }
+  auto landing = wire_.land(*head);
+  if (!landing.ok()) return landing.status();
+  if (head->data == 0) {
+    tell(*landing->of, 0, {}, answers);
+    return true;
+  }
+  landing_ = *std::move(landing);
+  left_ = landing_->bytes;
+  piece_ = 0;
+  return true;
+}
+
+/// Where the next bytes go. False: there is no slot now.
+bool Receiver::begin_part() {
+  part_ = 0;
+  part_bytes_ = 0;
+  const cuda::Device* const device = landing_->device;
+  const bool lands = !landing_->pieces.empty() && status_.ok();
+  if (lands && device != nullptr) {
+    if (!staging_.room(*device)) return false;
+    runs_.clear();
+    for (; piece_ < landing_->pieces.size() && runs_.size() < copy::Staging::kRuns; ++piece_)
+      runs_.push_back({landing_->pieces[piece_].here, landing_->pieces[piece_].bytes});
+    auto slot = staging_.take({.device = device, .runs = runs_, .to_gpu = true, .ctas = ctas_});
+    status_ = slot.status();
+    if (slot.ok()) slot_ = *slot;
+    for (std::size_t i = 0; slot.ok() && i < runs_.size(); ++i)
+      parts_.push_back({slot_->at(i), runs_[i].bytes});
+  } else if (lands) {
+    for (const Piece& piece : landing_->pieces)
+      parts_.push_back({pointer(piece.here), piece.bytes});
+  }
+  if (parts_.empty()) {  // thrown away
+    scrap_.resize(kScrap);
+    for (std::uint64_t left = left_; left != 0; left -= parts_.back().iov_len)
+      parts_.push_back({scrap_.data(), std::min<std::uint64_t>(left, kScrap)});
+  }
+  for (const iovec& part : parts_) part_bytes_ += part.iov_len;
+  return true;
+}
+
+/// Into the part, and behind it into the buffer. 0: there is nothing more now.
+Result<std::size_t> Receiver::receive(bool& readable) {
+  if (landing_ && begin_ != end_) {
+    iovec& to = parts_[part_];
+    const std::size_t bytes = std::min(to.iov_len, end_ - begin_);
+    std::memcpy(to.iov_base, buffer_.data() + begin_, bytes);
+    begin_ += bytes;
+    (void)advance(parts_, part_, bytes);
+    return bytes;
+  }
+  if (!readable) return std::size_t{0};
+  if (begin_ != 0) std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+  end_ -= std::exchange(begin_, 0);
+  into_.clear();
+  std::size_t direct = 0;
+  for (std::size_t i = part_; landing_ && i < parts_.size() && into_.size() < kParts; ++i) {
+    into_.push_back(parts_[i]);
+    direct += parts_[i].iov_len;
+  }
+  if (!landing_ || part_ + into_.size() == parts_.size())
+    into_.push_back({buffer_.data() + end_, buffer_.size() - end_});
+  msghdr message{};
+  message.msg_iov = into_.data();
+  message.msg_iovlen = into_.size();
+  ssize_t got = -1;
+  do got = ::recvmsg(socket_, &message, MSG_DONTWAIT);
+  while (got < 0 && errno == EINTR);
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+    readable = false;
+    return std::size_t{0};
+  }
+  if (got <= 0)
+    return Status(Code::disconnected, Scope::peer,
+                  got == 0 ? "the peer has closed a stream"
+                           : std::string("a stream brings no more: ") +
+                                 std::generic_category().message(errno));
+  const auto bytes = static_cast<std::size_t>(got), here = std::min(bytes, direct);
+  if (landing_) (void)advance(parts_, part_, here);
+  end_ += bytes - here;
+  return bytes;
+}
+
+/// All of it is here.
+void Receiver::end_part(std::vector<Head>& answers) {
+  left_ -= part_bytes_;
+  parts_.clear();
+  Status status = status_;
+  if (slot_ != nullptr) {
+    copy::Staging::Slot& slot = *std::exchange(slot_, nullptr);
+    in_slots_[slot.index()] = {landing_->of, part_bytes_};
+    status = staging_.submit(slot);
+    if (status.ok())
+      ++in_gpu_;
+    else
+      tell(*landing_->of, part_bytes_, status, answers);
+  } else {
+    tell(*landing_->of, part_bytes_, status, answers);
+  }
+  if (left_ != 0) return;
+  landing_.reset();
+  status_ = {};
+}
+
+bool Receiver::look_at_gpu(std::vector<Head>& answers) {
+  bool moved = false;
+  while (copy::Staging::Slot* const done = staging_.next_done()) {
+    const InSlot what = std::exchange(in_slots_[done->index()], {});
+    const Status status = done->status();
+    staging_.give_back(*done);
+    --in_gpu_;
+    tell(*what.of, what.bytes, status, answers);
+    moved = true;
+  }
+  return moved;
+}
+
+void Receiver::tell(Incoming& batch, std::uint64_t bytes, const Status& status,
+                    std::vector<Head>& answers) {
+  if (auto answer = wire_.landed(batch, bytes, status)) answers.push_back(*std::move(answer));
+}
+
+bool Receiver::stop() {
+  if (slot_ != nullptr) staging_.give_back(*std::exchange(slot_, nullptr));
+  std::vector<Head> unsaid;
+  (void)look_at_gpu(unsaid);
+  return in_gpu_ == 0;
+}
+
+}  // namespace linkspan::transport::tcp

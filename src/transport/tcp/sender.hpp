@@ -1,0 +1,75 @@
+// transport/tcp/sender.hpp - the half of a stream that sends: what was said, and chunks of batches.
+//
+// Host memory goes from where it is. Memory of a GPU is copied to staging slots first, some chunks
+// ahead of the one that the socket takes.
+// Threads: its stream's thread; say() any thread.
+// Invariants: frames go whole, one behind the other; of a chunk that was taken as many bytes go as
+// its head says, zeros if they cannot be had.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <atomic>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "copy/staging.hpp"
+#include "transport/tcp/wire.hpp"
+
+namespace linkspan::transport::tcp {
+
+/// A frame on its way through a Sender.
+struct SentFrame {
+  std::optional<Chunk> chunk;  // none: it was said
+  std::vector<std::byte> head;
+  copy::Staging::Slot* slot = nullptr;  // null: not staged
+  bool staged = false;                  // the GPU is done, or it was not asked
+  Status status{};                      // of the staging
+  std::vector<iovec> parts;             // what is left to be sent,
+  std::size_t part = 0;                 // from here on
+};
+
+class Sender {
+ public:
+  /// `socket` is a loan; `wire` and `lanes` outlive it.
+  Sender(Wire& wire, int socket, copy::StagingLanes& lanes, unsigned ctas)
+      : wire_(wire), socket_(socket), ctas_(ctas), staging_(kMostChunk, lanes) {}
+  Sender(const Sender&) = delete;
+  Sender& operator=(const Sender&) = delete;
+  ~Sender() = default;  ///< Requires: stop() is true, or no GPU was asked.
+
+  void say(std::vector<std::byte> frame) LINKSPAN_EXCLUDES(mutex_);
+  /// True: something has moved. disconnected: the socket takes no more.
+  Result<bool> turn(bool& writable) LINKSPAN_EXCLUDES(mutex_);
+  /// It has nothing to send.
+  bool is_idle() const noexcept { return idle_; }
+  /// A GPU copies for it.
+  bool watches() const noexcept { return !staged_.empty(); }
+  /// Sends nothing more. True: no GPU copies for it.
+  bool stop();
+
+ private:
+  bool stage();
+  bool look_at_gpu();
+  bool next() LINKSPAN_EXCLUDES(mutex_);
+  void lay_out(SentFrame& frame) const;
+  void finish(SentFrame& frame);
+
+  Wire& wire_;
+  const int socket_;
+  const unsigned ctas_;
+  copy::Staging staging_;
+  std::deque<SentFrame> staged_;
+  std::optional<SentFrame> current_;
+  std::vector<copy::Staging::Run> runs_;
+  std::atomic<bool> idle_{true};
+  base::Mutex mutex_;
+  std::deque<std::vector<std::byte>> said_ LINKSPAN_GUARDED_BY(mutex_);
+};
+
+/// Cuts what was moved off the front. True: nothing is left.
+bool advance(std::vector<iovec>& parts, std::size_t& part, std::size_t bytes) noexcept;
+
+}  // namespace linkspan::transport::tcp

@@ -1,0 +1,65 @@
+// transport/tcp/stream.hpp - one socket to a peer.
+//
+// Threads: say(), wake(), is_idle() any thread; the rest its thread's (stream_thread.hpp).
+// Invariants: it is over once its wire has failed and no GPU copies for it; then its socket is
+// closed and the wire has been told.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/fd.hpp"
+#include "transport/tcp/receiver.hpp"
+#include "transport/tcp/sender.hpp"
+#include "transport/tcp/wire.hpp"
+
+namespace linkspan::transport::tcp {
+
+class StreamThread;
+
+struct StreamOptions {
+  std::uint64_t peer = 0;               ///< Incarnation of the Engine there.
+  copy::StagingLanes* lanes = nullptr;  ///< Outlives it.
+  unsigned ctas = ~0U;                  ///< As copy::Order::ctas.
+};
+
+class Stream {
+ public:
+  Stream(std::shared_ptr<Wire> wire, base::Fd socket, const StreamOptions& options,
+         StreamThread& thread)
+      : wire_(std::move(wire)),
+        thread_(thread),
+        socket_(std::move(socket)),
+        sender_(*wire_, socket_.get(), *options.lanes, options.ctas),
+        receiver_(*wire_, socket_.get(), options.peer, *options.lanes, options.ctas) {}
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  ~Stream() = default;
+
+  void say(std::vector<std::byte> frame);
+  void wake();
+  bool is_idle() const noexcept { return sender_.is_idle(); }
+
+  int socket() const noexcept { return socket_.get(); }
+  Wire& wire() noexcept { return *wire_; }
+  void is_ready(bool readable, bool writable) noexcept {
+    readable_ |= readable;
+    writable_ |= writable;
+  }
+  struct Turn {
+    bool moved = false;    ///< And may go on at once.
+    bool watches = false;  ///< A GPU, which tells nobody when it is done.
+    bool over = false;
+  };
+  Turn turn();
+
+ private:
+  const std::shared_ptr<Wire> wire_;  // also the Endpoint's and other streams'
+  StreamThread& thread_;
+  const base::Fd socket_;
+  bool readable_ = true, writable_ = true;
+  Sender sender_;
+  Receiver receiver_;
+};
+
+}  // namespace linkspan::transport::tcp

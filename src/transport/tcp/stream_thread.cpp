@@ -1,0 +1,131 @@
+#include "transport/tcp/stream_thread.hpp"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <system_error>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "transport/tcp/stream.hpp"
+
+namespace linkspan::transport::tcp {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kSpin = 50us;     // what comes sooner is not worth a sleep
+constexpr Duration kSleep = 60s;     // until it is woken
+constexpr Duration kPatience = 10s;  // at the end
+
+}  // namespace
+
+Result<std::unique_ptr<StreamThread>> StreamThread::start() {
+  auto epoll = base::Fd::from("epoll_create1", ::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.ok()) return epoll.status();
+  auto bell = base::Fd::from("eventfd", ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!bell.ok()) return bell.status();
+  epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
+  if (::epoll_ctl(epoll->get(), EPOLL_CTL_ADD, bell->get(), &event) != 0)
+    return Status(Code::system, Scope::process, "epoll_ctl: no room for a thread's bell");
+  std::unique_ptr<StreamThread> made(new StreamThread(*std::move(epoll), *std::move(bell)));
+  try {
+    made->thread_ = std::jthread([self = made.get()](const std::stop_token& s) { self->run(s); });
+  } catch (const std::system_error& error) {
+    return Status(Code::system, Scope::process, std::string("no thread: ") + error.what());
+  }
+  return made;
+}
+
+StreamThread::~StreamThread() {
+  thread_.request_stop();
+  wake();
+}
+
+Status StreamThread::add(std::shared_ptr<Stream> stream) {
+  epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
+                    .data = {.ptr = stream.get()}};
+  const base::MutexLock lock(mutex_);
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stream->socket(), &event) != 0)
+    return {Code::system, Scope::process, "epoll_ctl: no room for a stream"};
+  added_.push_back(std::move(stream));
+  wake();
+  return {};
+}
+
+void StreamThread::wake() {
+  const std::uint64_t one = 1;
+  if (!rung_.exchange(true)) (void)!::write(bell_.get(), &one, sizeof one);
+}
+
+void StreamThread::wait(Duration most) {
+  std::array<epoll_event, 64> events{};
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(most).count();
+  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                 static_cast<int>(ms));
+  for (int i = 0; i < count; ++i) {
+    auto* const stream = static_cast<Stream*>(events[static_cast<std::size_t>(i)].data.ptr);
+    const auto what = events[static_cast<std::size_t>(i)].events;
+    if (stream != nullptr) {
+      stream->is_ready((what & ~std::uint32_t{EPOLLOUT}) != 0,
+                       (what & ~std::uint32_t{EPOLLIN}) != 0);
+      continue;
+    }
+    std::uint64_t rings = 0;
+    (void)!::read(bell_.get(), &rings, sizeof rings);
+    rung_ =
+        false;  // who rings from here on is heard by the next wait(), who did before by this one
+  }
+}
+
+void StreamThread::collect(Streams& streams) {
+  const base::MutexLock lock(mutex_);
+  for (auto& stream : added_) streams.push_back(std::move(stream));
+  added_.clear();
+}
+
+void StreamThread::run(const std::stop_token& stop) {
+  const base::Clock& clock = base::Clock::steady();
+  Streams streams;
+  base::Time moved = clock.now();
+  auto end_by = base::Deadline::after(clock, Duration::max());
+  bool watches = false, ending = false;
+  while (!ending || (!streams.empty() && !end_by.passed())) {
+    const bool spins = watches || clock.now() - moved < kSpin;
+    wait(spins ? Duration::zero() : kSleep);
+    collect(streams);
+    if (!std::exchange(ending, stop.stop_requested()) && ending)
+      end_by = base::Deadline::after(clock, kPatience);
+    bool any = false;
+    watches = false;
+    std::erase_if(streams, [&](const std::shared_ptr<Stream>& stream) {
+      const Stream::Turn turn = stream->turn();
+      any |= turn.moved;
+      watches |= turn.watches;
+      if (turn.over) {
+        // No event of it comes from here on: they are of sockets that are still in epoll.
+        (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stream->socket(), nullptr);
+        stream->wire().ended(*stream);
+      }
+      return turn.over;
+    });
+    if (any)
+      moved = clock.now();
+    else if (spins)
+      std::this_thread::yield();
+  }
+}
+
+Result<StreamThread*> StreamThreads::next() {
+  const base::MutexLock lock(mutex_);
+  if (all_.size() < most_) {
+    auto made = StreamThread::start();
+    if (!made.ok() && all_.empty()) return made.status();
+    if (made.ok()) all_.push_back(*std::move(made));
+  }
+  return all_[count_++ % all_.size()].get();
+}
+
+}  // namespace linkspan::transport::tcp

@@ -1,0 +1,54 @@
+#include "transport/tcp/tcp_transport.hpp"
+
+#include "transport/tcp/address.hpp"
+#include "transport/tcp/endpoint.hpp"
+#include "transport/tcp/frame.hpp"
+
+namespace linkspan::transport::tcp {
+
+TcpTransport::TcpTransport(const TcpOptions& options)
+    : options_(options),
+      capabilities_{.local_kinds = {MemoryKind::host, MemoryKind::pinned, MemoryKind::shared},
+                    .initiator_reads = true,
+                    .orders_streams = false,
+                    .gpu_indices = false,
+                    .leaves_host = true,
+                    .remote_only = true,
+                    .max_batch_bytes = std::uint64_t{1} << 30,
+                    .max_batch_blocks = kMostSpans,
+                    .max_batch_pages = kMostSpans,
+                    .max_inflight = 64},
+      published_(options.topology),
+      threads_(options.streams) {
+  if (options_.topology != nullptr)
+    capabilities_.local_kinds = {MemoryKind::host, MemoryKind::pinned, MemoryKind::shared,
+                                 MemoryKind::device};
+}
+
+Result<memory::PublishedKey> TcpTransport::publish(const memory::Region& region) {
+  if (!capabilities_.local_kinds.contains(region.facts().kind))
+    return Status(Code::unsupported, Scope::request,
+                  "tcp takes no " + std::string(name_of(region.facts().kind)) + " memory");
+  return published_.add(region);
+}
+
+std::vector<CopyCount> TcpTransport::copies() const {
+  return {{.copier = "tcp", .orders = orders_, .blocks = blocks_}};
+}
+
+std::vector<std::byte> TcpTransport::address() const {
+  return encode(Address{
+      .incarnation = options_.incarnation, .streams = options_.streams, .chunk = kMostChunk});
+}
+
+Result<std::unique_ptr<Endpoint>> TcpTransport::connect(std::span<const std::byte> address,
+                                                        Channel& channel, base::Deadline deadline) {
+  auto peer = decode_address(address);
+  if (!peer.ok()) return peer.status();
+  if (const std::uint64_t known = channel.process().incarnation;
+      known != 0 && known != peer->incarnation)
+    return Status(Code::corrupt, Scope::peer, "an address of another Engine");
+  return std::unique_ptr<Endpoint>(std::make_unique<TcpEndpoint>(*this, *peer, channel, deadline));
+}
+
+}  // namespace linkspan::transport::tcp

@@ -1,0 +1,67 @@
+// transport/tcp/tcp_transport.hpp - peers by TCP alone: several streams to each, host memory from
+// where it is, memory of GPUs through pinned slots.
+//
+// The streams come from the Channel, which connects and authenticates them beside the connection
+// that it is. Each is a thread's of this transport; batches are spread over them by chunks
+// (wire.hpp).
+// Threads: as transport.hpp says; what Endpoints call is marked.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "copy/staging.hpp"
+#include "transport/published.hpp"
+#include "transport/tcp/stream_thread.hpp"
+#include "transport/transport.hpp"
+
+namespace linkspan::transport::tcp {
+
+struct TcpOptions {
+  cuda::Topology* topology = nullptr;   ///< Null: no GPU here.
+  std::uint64_t incarnation = 0;        ///< Of our Engine.
+  unsigned streams = 1;                 ///< To a peer, and threads.
+  std::optional<unsigned> copy_ctas{};  ///< As the local transport's.
+};
+
+class TcpTransport final : public Transport {
+ public:
+  explicit TcpTransport(const TcpOptions& options);
+  TcpTransport(const TcpTransport&) = delete;
+  TcpTransport& operator=(const TcpTransport&) = delete;
+  ~TcpTransport() override = default;
+
+  std::string_view name() const noexcept override { return "tcp"; }
+  const Capabilities& capabilities() const noexcept override { return capabilities_; }
+  Result<memory::PublishedKey> publish(const memory::Region& region) override;
+  Status retract(const memory::Region& region, bool) override { return published_.retract(region); }
+  Status forget(const memory::Region& region) override { return published_.retract(region); }
+  Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, base::Deadline deadline) override {
+    return WireMapping::import(key, deadline);
+  }
+  std::vector<CopyCount> copies() const override;
+  std::vector<std::byte> address() const override;
+  Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> address, Channel& channel,
+                                            base::Deadline deadline) override;
+
+  // Any thread, for Endpoints:
+  PublishedTable& published() noexcept { return published_; }
+  StreamThreads& threads() noexcept { return threads_; }
+  copy::StagingLanes& lanes() noexcept { return lanes_; }
+  const TcpOptions& options() const noexcept { return options_; }
+  void count(std::size_t blocks) noexcept {
+    ++orders_;
+    blocks_ += blocks;
+  }
+
+ private:
+  const TcpOptions options_;
+  Capabilities capabilities_;
+  std::atomic<std::uint64_t> orders_{0}, blocks_{0};
+  PublishedTable published_;
+  copy::StagingLanes lanes_;
+  StreamThreads threads_;  // last: their streams use all of the above
+};
+
+}  // namespace linkspan::transport::tcp

@@ -1,0 +1,366 @@
+#include "transport/tcp/wire.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "copy/staging.hpp"
+#include "transport/tcp/stream.hpp"
+
+namespace linkspan::transport::tcp {
+namespace {
+
+Status corrupt(const char* what) { return {Code::corrupt, Scope::peer, what}; }
+
+/// What a peer may do with a region, by its token. Else the use is of none.
+Status permits(const Use& use, const Token& token, Op op) {
+  if (use.memory() == nullptr || !same(use.memory()->key.token, token))
+    return {Code::unreachable, Scope::request, "the region is not registered here"};
+  const Permissions may = use.memory()->key.peers;
+  if (!(op == Op::put ? may.write : may.read))
+    return {Code::permission_denied, Scope::request, "not permitted on this region"};
+  return {};
+}
+
+Status fits(const Published& memory, const std::vector<Span>& spans) {
+  for (const Span& span : spans)
+    if (!memory::fits(span.offset, span.bytes, memory.key.bytes))
+      return {Code::invalid_argument, Scope::request, "a block leaves the region"};
+  return {};
+}
+
+}  // namespace
+
+void Wire::end(Ticket& ticket, const Status& status) {
+  ticket.status = status;
+  ticket.ended.store(true, std::memory_order_release);
+}
+
+void Wire::put(std::shared_ptr<Outgoing> batch) {
+  const base::MutexLock lock(mutex_);
+  if (failure_) return end(*batch->ticket, *failure_);
+  queue_.push_back(batch);
+  puts_.emplace(batch->id, std::move(batch));
+  wake_some();
+}
+
+void Wire::get(std::shared_ptr<Incoming> batch, Head question) {
+  const base::MutexLock lock(mutex_);
+  if (failure_) return end(*batch->ticket, *failure_);
+  gets_.emplace(batch->id, std::move(batch));
+  question.incarnation = options_.incarnation;
+  say(question);
+}
+
+void Wire::say(const Head& head) {
+  if (streams_.empty())
+    unsaid_.push_back(encode(head));
+  else
+    streams_[next_stream_++ % streams_.size()]->say(encode(head));
+}
+
+void Wire::cancel(Op op, std::uint64_t id) {
+  const base::MutexLock lock(mutex_);
+  if (op == Op::put) {
+    const auto found = puts_.find(id);
+    if (found == puts_.end()) return;
+    found->second->canceled = true;
+    wake_some();
+    return;
+  }
+  const auto found = gets_.find(id);
+  if (found == gets_.end() || std::exchange(found->second->canceled, true)) return;
+  say({.op = Op::cancel, .id = id, .incarnation = options_.incarnation});
+}
+
+Status Wire::add(std::shared_ptr<Stream> stream) {
+  const base::MutexLock lock(mutex_);
+  if (failure_) return *failure_;
+  for (auto& frame : std::exchange(unsaid_, {})) stream->say(std::move(frame));
+  streams_.push_back(std::move(stream));
+  wake_some();
+  return {};
+}
+
+void Wire::fail(const Status& why) {
+  const base::MutexLock lock(mutex_);
+  if (failure_) return;
+  failure_ = why;
+  for (const auto& stream : streams_) stream->wake();
+  settle();
+}
+
+std::optional<Status> Wire::failure() const {
+  const base::MutexLock lock(mutex_);
+  return failure_;
+}
+
+bool Wire::over() const {
+  const base::MutexLock lock(mutex_);
+  return failure_ && streams_.empty();
+}
+
+bool Wire::serves() const {
+  const base::MutexLock lock(mutex_);
+  return !theirs_.empty() || !answers_.empty();
+}
+
+void Wire::ended(const Stream& stream) {
+  const base::MutexLock lock(mutex_);
+  std::erase_if(streams_, [&](const auto& each) { return each.get() == &stream; });
+  settle();
+}
+
+/// The batches of a wire that is over end with it.
+void Wire::settle() {
+  if (!failure_ || !streams_.empty()) return;
+  for (const auto& [id, batch] : puts_)
+    end(*batch->ticket, batch->status.ok() ? *failure_ : batch->status);
+  for (const auto& [id, batch] : gets_)
+    end(*batch->ticket, batch->status.ok() ? *failure_ : batch->status);
+  queue_.clear();
+  puts_.clear();
+  answers_.clear();
+  gets_.clear();
+  theirs_.clear();
+}
+
+/// As many streams as there is work for, those first that do nothing.
+void Wire::wake_some() {
+  if (streams_.empty()) return;
+  std::size_t chunks = 0;
+  for (const auto& batch : queue_) {
+    std::uint64_t bytes = 0;
+    for (std::size_t i = batch->next; i < batch->pieces.size() && chunks < streams_.size(); ++i)
+      bytes += batch->pieces[i].bytes;
+    chunks += 1 + bytes / options_.chunk;
+    if (chunks >= streams_.size()) break;
+  }
+  for (const bool idle : {true, false})
+    for (std::size_t i = 0; i < streams_.size() && chunks != 0; ++i) {
+      Stream& stream = *streams_[(next_stream_ + i) % streams_.size()];
+      if (stream.is_idle() != idle) continue;
+      stream.wake();
+      --chunks;
+    }
+  ++next_stream_;
+}
+
+// ---- bytes that go ------------------------------------------------------------------------------
+
+std::optional<Chunk> Wire::take(const copy::Staging* staging) {
+  const base::MutexLock lock(mutex_);
+  if (failure_) return std::nullopt;
+  for (auto each = queue_.begin(); each != queue_.end(); ++each) {
+    const std::shared_ptr<Outgoing> batch = *each;
+    const auto& memory = batch->use.memory();
+    const bool more = !batch->canceled && memory != nullptr && batch->next < batch->pieces.size();
+    const cuda::Device* const device = more ? memory->device : nullptr;
+    if ((device != nullptr) != (staging != nullptr)) continue;
+    if (device != nullptr && !staging->room(*device)) continue;
+    Chunk chunk{.of = batch, .pieces = {}, .position = batch->taken};
+    if (more) {
+      chunk.last = cut(*batch, chunk);
+    } else {
+      chunk.last = true;
+      if (batch->canceled && batch->status.ok())
+        batch->status = Status(Code::canceled, Scope::request, "canceled");
+    }
+    batch->taken += chunk.bytes;
+    ++batch->reading;
+    batch->all_taken = chunk.last;
+    queue_.erase(each);
+    if (!chunk.last) queue_.push_back(batch);  // others have their turn
+    return chunk;
+  }
+  return std::nullopt;
+}
+
+/// True: nothing of it is left.
+bool Wire::cut(Outgoing& batch, Chunk& chunk) const {
+  while (batch.next < batch.pieces.size() && chunk.bytes < options_.chunk &&
+         chunk.pieces.size() < kMostPutSpans) {
+    const Piece& piece = batch.pieces[batch.next];
+    const std::uint64_t bytes = std::min(piece.bytes - batch.within, options_.chunk - chunk.bytes);
+    chunk.pieces.push_back({piece.here + batch.within, piece.there + batch.within, bytes});
+    chunk.bytes += bytes;
+    batch.within += bytes;
+    if (batch.within != piece.bytes) continue;
+    batch.within = 0;
+    ++batch.next;
+  }
+  return batch.next == batch.pieces.size();
+}
+
+Head Wire::head_of(const Chunk& chunk) const {
+  const base::MutexLock lock(mutex_);
+  const Outgoing& batch = *chunk.of;
+  Head head{.op = batch.op,
+            .id = batch.id,
+            .incarnation = options_.incarnation,
+            .serial = batch.serial,
+            .token = batch.token,
+            .position = chunk.position,
+            .last = chunk.last,
+            .code = batch.op == Op::data ? batch.status.code() : Code::ok,
+            .data = chunk.bytes};
+  if (batch.op == Op::put)
+    for (const Piece& piece : chunk.pieces) head.spans.push_back({piece.there, piece.bytes});
+  return head;
+}
+
+void Wire::sent(const Chunk& chunk, const Status& status) {
+  const base::MutexLock lock(mutex_);
+  Outgoing& batch = *chunk.of;
+  if (batch.status.ok()) batch.status = status;
+  --batch.reading;
+  if (batch.op == Op::put)
+    end_if_over(batch.id);
+  else if (batch.all_taken && batch.reading == 0)
+    answers_.erase(batch.id);
+}
+
+/// A put that has ended there, and that no stream reads for here.
+void Wire::end_if_over(std::uint64_t id) {
+  const auto found = puts_.find(id);
+  if (found == puts_.end() || !found->second->heard || found->second->reading != 0) return;
+  Outgoing& batch = *found->second;
+  batch.use = {};
+  end(*batch.ticket, batch.status);
+  puts_.erase(found);
+}
+
+// ---- bytes that come ----------------------------------------------------------------------------
+
+Result<Landing> Wire::land(const Head& head) {
+  const base::MutexLock lock(mutex_);
+  Landing landing{.of = {}, .pieces = {}, .bytes = head.data};
+  if (head.op == Op::put) {
+    auto batch = put_of(head);
+    if (!batch.ok()) return batch.status();
+    landing.of = *std::move(batch);
+    if (const auto& memory = landing.of->use.memory(); memory != nullptr) {
+      landing.device = memory->device;
+      for (const Span& span : head.spans)
+        landing.pieces.push_back({memory->address + span.offset, 0, span.bytes});
+    }
+  } else {
+    const auto found = gets_.find(head.id);
+    if (found == gets_.end()) return corrupt("data that nobody asked for");
+    landing.of = found->second;
+    if (!memory::fits(head.position, head.data, landing.of->asked))
+      return corrupt("data beyond what was asked for");
+    landing.device = landing.of->use.memory()->device;
+    std::uint64_t at = head.position, left = head.data;
+    auto piece = std::ranges::upper_bound(landing.of->pieces, at, {}, &Piece::there);
+    for (--piece; left != 0; ++piece) {
+      const std::uint64_t skip = at - piece->there, bytes = std::min(left, piece->bytes - skip);
+      landing.pieces.push_back({piece->here + skip, 0, bytes});
+      at += bytes;
+      left -= bytes;
+    }
+    if (head.code != Code::ok && landing.of->status.ok())
+      landing.of->status = Status(head.code, Scope::request, "the peer could not read all of it");
+    if (head.code != Code::ok) landing.pieces.clear();
+  }
+  Incoming& batch = *landing.of;
+  if (head.last && batch.total) return corrupt("two last frames of one batch");
+  if (head.last) batch.total = head.position + head.data;
+  batch.announced += head.data;
+  if (head.data > ~std::uint64_t{0} - head.position ||
+      (batch.total && batch.announced > *batch.total))
+    return corrupt("more data than its batch has");
+  return landing;
+}
+
+/// The put that a frame belongs to; from its first frame on.
+Result<std::shared_ptr<Incoming>> Wire::put_of(const Head& head) {
+  auto found = theirs_.find(head.id);
+  if (found == theirs_.end()) {
+    if (theirs_.size() >= options_.inflight) return corrupt("more puts than may be in flight");
+    auto batch = std::make_shared<Incoming>();
+    batch->id = head.id;
+    batch->serial = head.serial;
+    batch->use = options_.published->use(head.serial);
+    found = theirs_.emplace(head.id, std::move(batch)).first;
+  }
+  Incoming& batch = *found->second;
+  if (batch.serial != head.serial) return corrupt("a put to two regions");
+  Status status = batch.status;
+  if (status.ok()) status = permits(batch.use, head.token, Op::put);
+  if (status.ok()) status = fits(*batch.use.memory(), head.spans);
+  if (!status.ok()) {
+    batch.status = status;
+    // What is landing keeps the region; what comes from now on is thrown away.
+    if (batch.announced == batch.arrived) batch.use = {};
+    if (batch.use.memory() != nullptr) return corrupt("a put whose later frames are not permitted");
+  }
+  return found->second;
+}
+
+std::optional<Head> Wire::landed(Incoming& batch, std::uint64_t bytes, const Status& status) {
+  const base::MutexLock lock(mutex_);
+  batch.arrived += bytes;
+  if (batch.status.ok()) batch.status = status;
+  if (!batch.total || batch.arrived != *batch.total) return std::nullopt;
+  if (batch.op == Op::put) {
+    Head head{.op = Op::ended,
+              .id = batch.id,
+              .incarnation = options_.incarnation,
+              .code = batch.status.code(),
+              .text = batch.status.what()};
+    theirs_.erase(batch.id);
+    return head;
+  }
+  if (batch.status.ok() && batch.arrived != batch.asked)
+    batch.status = Status(batch.canceled ? Code::canceled : Code::corrupt, Scope::request,
+                          "the peer sent less than was asked for");
+  batch.use = {};
+  end(*batch.ticket, batch.status);
+  gets_.erase(batch.id);
+  return std::nullopt;
+}
+
+// ---- the other ops ------------------------------------------------------------------------------
+
+Status Wire::heard(const Head& head) {
+  const base::MutexLock lock(mutex_);
+  if (head.op == Op::get) return asked(head);
+  if (head.op == Op::cancel) {
+    // What is sent already needs no cancel.
+    if (const auto found = answers_.find(head.id); found != answers_.end()) {
+      found->second->canceled = true;
+      wake_some();
+    }
+    return {};
+  }
+  const auto found = puts_.find(head.id);
+  if (found == puts_.end()) return corrupt("what has ended was not begun");
+  Outgoing& batch = *found->second;
+  if (!batch.all_taken) return corrupt("a put has ended before it was sent");
+  if (batch.status.ok() && head.code != Code::ok)
+    batch.status = Status(head.code, Scope::request, "by the peer: " + head.text);
+  batch.heard = true;
+  end_if_over(head.id);
+  return {};
+}
+
+Status Wire::asked(const Head& head) {
+  if (answers_.size() >= options_.inflight) return corrupt("more gets than may be in flight");
+  auto batch = std::make_shared<Outgoing>();
+  batch->op = Op::data;
+  batch->id = head.id;
+  batch->use = options_.published->use(head.serial);
+  batch->status = permits(batch->use, head.token, Op::get);
+  if (batch->status.ok()) batch->status = fits(*batch->use.memory(), head.spans);
+  if (batch->status.ok())
+    for (const Span& span : head.spans)
+      batch->pieces.push_back({batch->use.memory()->address + span.offset, 0, span.bytes});
+  else
+    batch->use = {};
+  if (!answers_.emplace(head.id, batch).second) return corrupt("two gets of one number");
+  queue_.push_back(std::move(batch));
+  wake_some();
+  return {};
+}
+
+}  // namespace linkspan::transport::tcp

@@ -1,0 +1,169 @@
+// transport/tcp/wire.hpp - all streams to one peer, and the batches whose bytes they carry.
+//
+// A batch becomes chunks; each stream takes the next chunk when its socket has room, so that a slow
+// one takes fewer. A put names its place in the peer's region in each frame and a get's data its
+// place in the batch: frames may arrive in any order. Whoever lets bytes land counts them; all have
+// landed when as many have as the frame that was the last to be taken has said.
+// Threads: any thread; one mutex, which nobody holds for long.
+// What begins before the first stream has come waits for it.
+// Invariants: a Ticket ends once, when no stream of this side reads or writes the batch's memory
+// any more, and of a put when the peer has said the same; a wire that has failed carries nothing,
+// and is over when its streams are.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fd.hpp"
+#include "base/mutex.hpp"
+#include "transport/published.hpp"
+#include "transport/tcp/frame.hpp"
+
+namespace linkspan::copy {
+class Staging;
+}  // namespace linkspan::copy
+
+namespace linkspan::transport::tcp {
+
+class Stream;
+
+/// How a batch of ours has ended.
+struct Ticket {
+  std::atomic<bool> ended{false};
+  Status status{};  ///< Once it has.
+};
+
+/// Contiguous on both sides.
+struct Piece {
+  std::uint64_t here = 0;   ///< An address.
+  std::uint64_t there = 0;  ///< An offset in the peer's region, of a put.
+  std::uint64_t bytes = 0;
+};
+
+/// Bytes of this side on their way: a put of ours, or what the peer asked for.
+struct Outgoing {
+  Op op = Op::put;
+  std::uint64_t id = 0;
+  Use use;
+  std::vector<Piece> pieces;
+  std::uint64_t serial = 0;        ///< put
+  Token token{};                   ///< put
+  std::shared_ptr<Ticket> ticket;  ///< Also the Endpoint's; null: the peer asked for it.
+
+  // The Wire's.
+  std::size_t next = 0;  // piece
+  std::uint64_t within = 0, taken = 0;
+  unsigned reading = 0;  // chunks with streams
+  bool canceled = false, all_taken = false;
+  bool heard = false;  // of a put that it has ended there
+  Status status{};
+};
+
+/// Bytes on their way here: a put of the peer's, or what we asked for.
+struct Incoming {
+  Op op = Op::put;
+  std::uint64_t id = 0;
+  Use use;                         ///< Of none: refused, what comes is thrown away.
+  std::uint64_t serial = 0;        ///< put
+  std::vector<Piece> pieces;       ///< get; `there` is the position in the batch.
+  std::uint64_t asked = 0;         ///< get
+  std::shared_ptr<Ticket> ticket;  ///< get; also the Endpoint's.
+
+  // The Wire's.
+  std::uint64_t arrived = 0, announced = 0;  // of these frames' data some may be on its way
+  std::optional<std::uint64_t> total;
+  bool canceled = false;
+  Status status{};
+};
+
+/// What a stream sends as one frame.
+struct Chunk {
+  std::shared_ptr<Outgoing> of;  // also the Wire's
+  std::vector<Piece> pieces;
+  std::uint64_t position = 0, bytes = 0;
+  bool last = false;
+};
+
+/// Where the data of a frame goes.
+struct Landing {
+  std::shared_ptr<Incoming> of;          // also the Wire's
+  std::vector<Piece> pieces;             ///< None: thrown away.
+  const cuda::Device* device = nullptr;  ///< Null: host memory.
+  std::uint64_t bytes = 0;
+};
+
+struct WireOptions {
+  PublishedTable* published = nullptr;      ///< Outlives it.
+  std::uint64_t incarnation = 0, peer = 0;  ///< Of our Engine, and of the peer's.
+  std::uint64_t chunk = kMostChunk;         ///< Data of a frame.
+  std::size_t inflight = 64;  ///< Batches of the peer's at once, each way; else it is dropped.
+};
+
+class Wire {
+ public:
+  explicit Wire(const WireOptions& options) : options_(options) {}
+  Wire(const Wire&) = delete;
+  Wire& operator=(const Wire&) = delete;
+  ~Wire() = default;  ///< Over, or without streams.
+
+  // The Endpoint's.
+  void put(std::shared_ptr<Outgoing> batch) LINKSPAN_EXCLUDES(mutex_);
+  /// `spans`: of the region with that serial and token, as many bytes as the pieces have.
+  void get(std::shared_ptr<Incoming> batch, Head question) LINKSPAN_EXCLUDES(mutex_);
+  void cancel(Op op, std::uint64_t id) LINKSPAN_EXCLUDES(mutex_);
+  /// As failure(): nothing is carried any more.
+  Status add(std::shared_ptr<Stream> stream) LINKSPAN_EXCLUDES(mutex_);
+  /// Unless it has failed: all batches end so.
+  void fail(const Status& why) LINKSPAN_EXCLUDES(mutex_);
+  std::optional<Status> failure() const LINKSPAN_EXCLUDES(mutex_);
+  bool over() const LINKSPAN_EXCLUDES(mutex_);  ///< It has failed, and touches no memory any more.
+  bool serves() const LINKSPAN_EXCLUDES(mutex_);  ///< Something of the peer's is in flight.
+
+  // The streams'.
+  /// The next to be sent, of host memory or without any.
+  std::optional<Chunk> take() LINKSPAN_EXCLUDES(mutex_) { return take(nullptr); }
+  /// The next of memory of a GPU of which `staging` has a slot left.
+  std::optional<Chunk> take(const copy::Staging* staging) LINKSPAN_EXCLUDES(mutex_);
+  Head head_of(const Chunk& chunk) const LINKSPAN_EXCLUDES(mutex_);
+  /// Its memory is not read any more. An error: other bytes were sent in its place.
+  void sent(const Chunk& chunk, const Status& status) LINKSPAN_EXCLUDES(mutex_);
+  /// Of a put or data. corrupt: the wire is to fail.
+  Result<Landing> land(const Head& head) LINKSPAN_EXCLUDES(mutex_);
+  /// So many bytes have landed, or were thrown away. A Head: to be said to the peer.
+  std::optional<Head> landed(Incoming& batch, std::uint64_t bytes, const Status& status)
+      LINKSPAN_EXCLUDES(mutex_);
+  /// Of the other ops. corrupt: the wire is to fail.
+  Status heard(const Head& head) LINKSPAN_EXCLUDES(mutex_);
+  /// It touches no memory any more.
+  void ended(const Stream& stream) LINKSPAN_EXCLUDES(mutex_);
+
+ private:
+  Result<std::shared_ptr<Incoming>> put_of(const Head& head) LINKSPAN_REQUIRES(mutex_);
+  Status asked(const Head& head) LINKSPAN_REQUIRES(mutex_);
+  bool cut(Outgoing& batch, Chunk& chunk) const LINKSPAN_REQUIRES(mutex_);
+  void end_if_over(std::uint64_t id) LINKSPAN_REQUIRES(mutex_);
+  void say(const Head& head) LINKSPAN_REQUIRES(mutex_);
+  void wake_some() LINKSPAN_REQUIRES(mutex_);
+  void settle() LINKSPAN_REQUIRES(mutex_);
+  static void end(Ticket& ticket, const Status& status);
+
+  const WireOptions options_;
+  mutable base::Mutex mutex_;
+  std::deque<std::shared_ptr<Outgoing>> queue_ LINKSPAN_GUARDED_BY(mutex_);  // not all taken
+  // By id; also the streams'. Of ours until the peer has said `ended`, answers until they are sent.
+  std::map<std::uint64_t, std::shared_ptr<Outgoing>> puts_ LINKSPAN_GUARDED_BY(mutex_), answers_
+      LINKSPAN_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::shared_ptr<Incoming>> gets_ LINKSPAN_GUARDED_BY(mutex_), theirs_
+      LINKSPAN_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Stream>> streams_ LINKSPAN_GUARDED_BY(mutex_);  // also a thread's
+  std::vector<std::vector<std::byte>> unsaid_ LINKSPAN_GUARDED_BY(mutex_);    // no stream has come
+  std::size_t next_stream_ LINKSPAN_GUARDED_BY(mutex_) = 0;
+  std::optional<Status> failure_ LINKSPAN_GUARDED_BY(mutex_);
+};
+
+}  // namespace linkspan::transport::tcp

@@ -1,0 +1,28 @@
+// tests/support/tcp_pair.hpp - two ends of a TCP connection over loopback.
+//
+// Threads: any thread.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <chrono>
+#include <utility>
+
+#include "control/tcp_socket.hpp"
+#include "tests/support/take.hpp"
+
+namespace linkspan::test {
+
+inline std::pair<base::Fd, base::Fd> tcp_pair() {
+  const auto listening = take(control::listen_at(take(control::resolve("127.0.0.1", 0)).front()));
+  auto one = take(
+      control::connect_to(take(control::address_of(listening)),
+                          base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10))));
+  auto other = take(base::Fd::from(
+      "accept", ::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)));
+  control::prepare(one);
+  control::prepare(other);
+  return {std::move(one), std::move(other)};
+}
+
+}  // namespace linkspan::test
