@@ -7,19 +7,15 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <fstream>
-#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 
 #include "bench/bare/machine.hpp"
-#include "cuda/memory.hpp"
-#include "cuda/stream.hpp"
+#include "bench/memory.hpp"
 #include "linkspan/engine.hpp"
-#include "tools/linkspan/data.hpp"
 #include "transport/nccl_net/comm.hpp"
 
 namespace linkspan::bench {
@@ -29,87 +25,10 @@ using namespace std::chrono_literals;
 using namespace transport::nccl_net;  // NOLINT(google-build-using-namespace)
 using Json = nlohmann::ordered_json;
 
-constexpr std::uint64_t kSeed = 1, kPoison = 2, kAlignment = 4096;
+constexpr std::uint64_t kSeed = 1, kPoison = 2;
 constexpr std::uint64_t kMessage = std::uint64_t{4} << 20;  // as the transport cuts
 constexpr double kBar = 0.9;
 constexpr Duration kLimit = 120s;
-
-/// Of a GPU, or of the host where there is none.
-class Memory {
- public:
-  static Result<Memory> create(const cuda::Device* device, std::uint64_t bytes) {
-    Memory memory;
-    memory.device_ = device;
-    memory.bytes_ = bytes;
-    if (device == nullptr) {
-      memory.host_ = std::make_unique<std::byte[]>(bytes);
-      memory.address_ = reinterpret_cast<std::uintptr_t>(memory.host_.get());
-      return memory;
-    }
-    const auto scope = device->enter();
-    if (!scope.ok()) return scope.status();
-    auto buffer = cuda::DeviceBuffer::create(*scope, bytes + kAlignment);
-    if (!buffer.ok()) return buffer.status();
-    memory.gpu_.emplace(*std::move(buffer));
-    memory.address_ = (memory.gpu_->address() + kAlignment - 1) / kAlignment * kAlignment;
-    auto stream = cuda::Stream::create(*scope);
-    if (!stream.ok()) return stream.status();
-    memory.stream_.emplace(*std::move(stream));
-    return memory;
-  }
-
-  std::uint64_t address() const noexcept { return address_; }
-  std::uint64_t bytes() const noexcept { return bytes_; }
-  const cuda::Device* device() const noexcept { return device_; }
-  void* at(std::uint64_t offset) const noexcept {
-    return reinterpret_cast<void*>(address_ + offset);  // NOLINT(performance-no-int-to-ptr)
-  }
-
-  Status fill(std::uint64_t seed) const {
-    return each_part([&](std::span<std::byte> part, std::uint64_t at) {
-      tool::put_data(part, seed, at);
-      return copy(address_ + at, reinterpret_cast<std::uintptr_t>(part.data()), part.size());
-    });
-  }
-  Status verify(std::uint64_t seed) const {
-    return each_part([&](std::span<std::byte> part, std::uint64_t at) -> Status {
-      if (Status s =
-              copy(reinterpret_cast<std::uintptr_t>(part.data()), address_ + at, part.size());
-          !s.ok())
-        return s;
-      if (tool::first_difference(part, seed, at) == 0) return {};
-      return {Code::corrupt, Scope::process,
-              "other bytes came, from " + std::to_string(at) + " on"};
-    });
-  }
-
- private:
-  Memory() = default;
-  Status each_part(const std::function<Status(std::span<std::byte>, std::uint64_t)>& work) const {
-    std::vector<std::byte> part(std::size_t{16} << 20);
-    Status status;
-    for (std::uint64_t at = 0; at < bytes_ && status.ok(); at += part.size())
-      status = work(std::span(part).first(std::min<std::uint64_t>(part.size(), bytes_ - at)), at);
-    return status;
-  }
-  Status copy(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const {
-    if (device_ == nullptr) {
-      std::memcpy(reinterpret_cast<void*>(to),                  // NOLINT(performance-no-int-to-ptr)
-                  reinterpret_cast<const void*>(from), bytes);  // NOLINT(performance-no-int-to-ptr)
-      return {};
-    }
-    const auto scope = device_->enter();
-    if (!scope.ok()) return scope.status();
-    if (Status s = stream_->copy(*scope, to, from, bytes); !s.ok()) return s;
-    return stream_->synchronize(*scope);
-  }
-
-  const cuda::Device* device_ = nullptr;
-  std::uint64_t address_ = 0, bytes_ = 0;
-  std::unique_ptr<std::byte[]> host_;
-  std::optional<cuda::DeviceBuffer> gpu_;
-  std::optional<cuda::Stream> stream_;
-};
 
 // ---- the plugin alone
 // -----------------------------------------------------------------------------

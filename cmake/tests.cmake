@@ -158,6 +158,8 @@ if(TARGET fake_cuda)
   linkspan_test(bench_nccl_net_transfer_simulated TIMEOUT 60 ENVIRONMENT ${simulated}
     COMMAND bench_nccl_net_transfer --quick --plugins ${CMAKE_BINARY_DIR}
             --json ${CMAKE_BINARY_DIR}/bench_nccl_net_transfer.json)
+  linkspan_test(bench_tcp_transfer_simulated TIMEOUT 60 ENVIRONMENT ${simulated}
+    COMMAND bench_tcp_transfer --quick --streams 2 --json ${CMAKE_BINARY_DIR}/bench_tcp_transfer.json)
 endif()
 
 include(cmake/tcpx.cmake)

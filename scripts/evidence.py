@@ -64,6 +64,12 @@ TOPICS = {
         "suites": [],
         "sources": ["src/transport", "src/copy"],
     },
+    "tcp": {
+        "what": "transfers by TCP over loopback beside bare sockets",
+        "rows": ["tcp_bench"],
+        "suites": [],
+        "sources": ["src/transport", "src/copy", "src/control"],
+    },
     "python": {
         "what": "what Python adds to the library",
         "rows": ["python"],

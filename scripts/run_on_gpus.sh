@@ -111,6 +111,7 @@ run_all() {
   program nvlink_bench bench_nvlink_transfer 120 --json "$out/nvlink_bench.json"
   program tcpx_unpack bench_tcpx_unpack 120 --json "$out/tcpx_unpack.json"
   program nccl_net_bench bench_nccl_net_transfer 240 --plugins "$pack" --json "$out/nccl_net_bench.json"
+  program tcp_bench bench_tcp_transfer 240 --json "$out/tcp_bench.json"
   program nvlink_engine tests/nvlink_engine_test.py 300 "$pack/libnvlink_transfer.so" gpu
   program nvlink_async tests/nvlink_engine_async_test.py 300 "$pack/libnvlink_transfer.so" gpu
   program seed_commands tests/seed_commands.sh 300 gpu --library "$pack/libnvlink_transfer.so" \

@@ -1,0 +1,294 @@
+// bench_tcp_transfer: from one Engine to another by TCP over loopback, beside as many bare sockets
+// that send host memory, and for small messages beside a bare ping-pong.
+//
+// All ends are in this process, in threads of their own; the sides take turns on the same memory,
+// and the bytes of each are verified before the clock runs and after it. Exit: 0 all rows are
+// there, and right; 1 not. --enforce: 1 also where a bar is missed. Without a GPU: host memory
+// only.
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "bench/bare/machine.hpp"
+#include "bench/memory.hpp"
+#include "control/tcp_socket.hpp"
+#include "linkspan/engine.hpp"
+
+namespace linkspan::bench {
+namespace {
+
+using namespace std::chrono_literals;
+using Json = nlohmann::ordered_json;
+
+constexpr std::uint64_t kSeed = 1, kPoison = 2, kCall = std::uint64_t{1} << 20;
+constexpr Duration kLimit = 120s;
+constexpr double kPinnedLink = 55;  // GB/s of PCIe 5 x16, reference/limits.md
+
+double rounded(double number) { return std::round(number * 1000) / 1000; }
+double median(std::vector<double> all) {
+  std::sort(all.begin(), all.end());
+  return all[all.size() / 2];
+}
+
+struct Pair {
+  base::Fd one, other;
+};
+Result<Pair> connected_pair() {
+  const auto deadline = base::Deadline::after(base::Clock::steady(), 10s);
+  auto at = control::resolve("127.0.0.1", 0);
+  if (!at.ok()) return at.status();
+  auto listening = control::listen_at(at->front());
+  if (!listening.ok()) return listening.status();
+  auto bound = control::address_of(*listening);
+  if (!bound.ok()) return bound.status();
+  auto one = control::connect_to(*bound, deadline);
+  if (!one.ok()) return one.status();
+  auto other =
+      base::Fd::from("accept", ::accept4(listening->get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!other.ok()) return other.status();
+  (void)::fcntl(one->get(), F_SETFL, 0);  // blocking
+  control::prepare(*one);
+  control::prepare(*other);
+  return Pair{*std::move(one), *std::move(other)};
+}
+
+/// Blocking sockets, each with a thread on both sides and its share of the bytes.
+class Bare {
+ public:
+  static Result<Bare> create(unsigned sockets) {
+    Bare bare;
+    for (unsigned i = 0; i < sockets; ++i) {
+      auto pair = connected_pair();
+      if (!pair.ok()) return pair.status();
+      bare.pairs_.push_back(*std::move(pair));
+    }
+    return bare;
+  }
+  Result<Duration> run(const Memory& from, const Memory& to) const {
+    const auto begin = base::Clock::steady().now();
+    const std::uint64_t share = from.bytes() / pairs_.size();
+    std::atomic<bool> failed{false};
+    {
+      std::vector<std::jthread> threads;
+      for (std::size_t i = 0; i < pairs_.size(); ++i) {
+        const std::uint64_t at = i * share;
+        const std::uint64_t bytes = i + 1 == pairs_.size() ? from.bytes() - at : share;
+        threads.emplace_back([&, at, bytes, i] {
+          for (std::uint64_t done = 0; done < bytes && !failed;) {
+            const ssize_t sent = ::send(pairs_[i].one.get(), from.at(at + done),
+                                        std::min(kCall, bytes - done), MSG_NOSIGNAL);
+            if (sent <= 0) failed = true;
+            done += static_cast<std::uint64_t>(std::max<ssize_t>(sent, 0));
+          }
+        });
+        threads.emplace_back([&, at, bytes, i] {
+          for (std::uint64_t done = 0; done < bytes && !failed;) {
+            const ssize_t got =
+                ::recv(pairs_[i].other.get(), to.at(at + done), std::min(kCall, bytes - done), 0);
+            if (got <= 0) failed = true;
+            done += static_cast<std::uint64_t>(std::max<ssize_t>(got, 0));
+          }
+        });
+      }
+    }
+    if (failed) return Status(Code::system, Scope::process, "a bare socket failed");
+    return Duration(base::Clock::steady().now() - begin);
+  }
+
+ private:
+  std::vector<Pair> pairs_;
+};
+
+struct Ends {
+  Engine near, far;
+  Peer peer;
+};
+Result<Ends> connect() {
+  auto near = Engine::open(), far = Engine::open();
+  if (!near.ok()) return near.status();
+  if (!far.ok()) return far.status();
+  if (Status s = far->listen("tcp:127.0.0.1:0"); !s.ok()) return s;
+  auto peer = near->connect(far->address());
+  if (!peer.ok()) return peer.status();
+  return Ends{*std::move(near), *std::move(far), *std::move(peer)};
+}
+
+struct Case {
+  const char* id;
+  bool from_gpu, to_gpu;
+  bool pages;
+  double bar;
+};
+
+double cpu_seconds() {
+  rusage use{};
+  ::getrusage(RUSAGE_SELF, &use);
+  const auto s = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
+  };
+  return s(use.ru_utime) + s(use.ru_stime);
+}
+
+/// Of pages the ceiling is the same bytes in one piece, by the Engine too.
+Status measure(const Case& c, const cuda::Device* device, unsigned streams, std::uint64_t bytes,
+               unsigned runs, Json& rows) {
+  auto from = Memory::create(c.from_gpu ? device : nullptr, bytes);
+  if (!from.ok()) return from.status();
+  auto to = Memory::create(c.to_gpu ? device : nullptr, bytes);
+  if (!to.ok()) return to.status();
+  auto host_from = Memory::create(nullptr, bytes), host_to = Memory::create(nullptr, bytes);
+  if (!host_from.ok()) return host_from.status();
+  if (!host_to.ok()) return host_to.status();
+  auto ends = connect();
+  if (!ends.ok()) return ends.status();
+  auto here = ends->near.register_memory(from->at(0), bytes);
+  if (!here.ok()) return here.status();
+  auto there =
+      ends->far.register_memory(to->at(0), bytes, {.peers = {.read = true, .write = true}});
+  if (!there.ok()) return there.status();
+  if (Status s = ends->far.publish("to", *there); !s.ok()) return s;
+  auto remote = ends->peer.lookup("to");
+  if (!remote.ok()) return remote.status();
+  TransferOptions by_tcp;
+  by_tcp.require = "tcp";
+  by_tcp.deadline = kLimit;
+  constexpr std::uint64_t kPage = 4096;
+  std::vector<std::uint32_t> index(bytes / kPage);
+  std::iota(index.begin(), index.end(), 0u);
+  std::shuffle(index.begin(), index.end(), std::mt19937(7));
+  const Block all{0, 0, bytes};
+  const auto write = [&](bool pages) -> Result<Duration> {
+    const auto begin = base::Clock::steady().now();
+    auto moved =
+        pages ? ends->peer.write(
+                    *here, *remote,
+                    Pages{.page_bytes = kPage, .local_index = index, .remote_index = index}, by_tcp)
+              : ends->peer.write(*here, *remote, std::span(&all, 1), by_tcp);
+    if (!moved.ok()) return moved.status();
+    if (Status s = moved->wait(kLimit); !s.ok()) return s;
+    return Duration(base::Clock::steady().now() - begin);
+  };
+  auto bare = Bare::create(streams);
+  if (!bare.ok()) return bare.status();
+  const auto ceiling_run = [&] { return c.pages ? write(false) : bare->run(*host_from, *host_to); };
+
+  if (Status s = from->fill(kSeed); !s.ok()) return s;
+  if (Status s = host_from->fill(kSeed); !s.ok()) return s;
+  std::vector<double> mine, theirs;
+  double cpu = 0;
+  for (unsigned i = 0; i <= runs; ++i) {  // the first is not counted
+    if (i == 0 || i == runs)
+      if (Status s = to->fill(kPoison); !s.ok()) return s;
+    const double before = cpu_seconds();
+    const auto one = write(c.pages);
+    if (!one.ok()) return one.status();
+    if (i != 0) cpu += cpu_seconds() - before;
+    if (i == 0 || i == runs)
+      if (Status s = to->verify(kSeed); !s.ok()) return s;
+    const auto other = ceiling_run();
+    if (!other.ok()) return other.status();
+    if (i == 0) continue;
+    mine.push_back(static_cast<double>(bytes) / static_cast<double>(one->count()));
+    theirs.push_back(static_cast<double>(bytes) / static_cast<double>(other->count()));
+  }
+  const double value = median(mine), found = median(theirs);
+  const bool staged = (c.from_gpu || c.to_gpu) && !c.pages;
+  const double ceiling = staged ? std::min(found, kPinnedLink) : found, ratio = value / ceiling;
+  rows.push_back(
+      {{"id", c.id},
+       {"value", rounded(value)},
+       {"unit", "GB/s"},
+       {"ceiling", rounded(ceiling)},
+       {"ceiling_how", c.pages ? "the same bytes in one piece"
+                               : std::to_string(streams) + " bare sockets that send host memory"},
+       {"ratio", rounded(ratio)},
+       {"cpu_s_per_GB", rounded(cpu / runs / (static_cast<double>(bytes) / 1e9))},
+       {"runs", runs},
+       {"verified", true},
+       {"bar", c.bar},
+       {"pass", ratio >= c.bar}});
+  return {};
+}
+
+int run(bool quick, bool enforce, unsigned streams, const std::string& file,
+        const std::string& command) {
+  // Before any thread. NOLINTNEXTLINE(concurrency-mt-unsafe)
+  ::setenv("LINKSPAN_TCP_STREAMS", std::to_string(streams).c_str(), 1);
+  auto topology = cuda::Topology::create();
+  const cuda::Device* device = nullptr;
+  if (topology.ok())
+    if (auto active = (*topology)->activate((*topology)->devices()[0].uuid); active.ok())
+      device = *active;
+  constexpr Case kCases[] = {{"tcp.host_to_host.1GiB", false, false, false, 0.95},
+                             {"tcp.gpu_to_gpu.1GiB", true, true, false, 0.9},
+                             {"tcp.gpu_to_host.1GiB", true, false, false, 0.9},
+                             {"tcp.host_to_gpu.1GiB", false, true, false, 0.9},
+                             {"tcp.gpu_to_gpu.8192x4KiB", true, true, true, 0.85},
+                             {"tcp.host_to_host.8192x4KiB", false, false, true, 0.85}};
+  Json rows = Json::array();
+  Status end;
+  for (const Case& c : kCases) {
+    if ((c.from_gpu || c.to_gpu) && device == nullptr) continue;
+    const std::uint64_t mib = c.pages ? 32 : quick ? 24 : 1024;
+    end = measure(c, device, streams, mib << 20, quick ? 1 : c.pages ? 31 : 9, rows);
+    if (!end.ok()) break;
+  }
+  const bare::Machine machine = bare::describe_machine(topology.ok() ? topology->get() : nullptr);
+  Json out{{"what", "transfers by TCP over loopback beside bare sockets"}, {"command", command}};
+  out["machine"] = {{"gpus", machine.gpus},
+                    {"driver", machine.driver},
+                    {"cuda", machine.cuda},
+                    {"cpus", machine.cpus},
+                    {"kernel", machine.kernel}};
+  if (quick) out["quick"] = true;  // smaller than the names say
+  if (!end.ok()) out["stopped"] = end.to_string();
+  out["verified"] = end.ok();
+  out["rows"] = rows;
+  bool missed = false;
+  for (const Json& row : rows) {
+    const bool met = row["pass"].get<bool>();
+    std::cout << row["id"].get<std::string>() << ": " << row["value"] << " GB/s of "
+              << row["ceiling"] << ", ratio " << row["ratio"] << ", bar " << row["bar"]
+              << (met ? " met" : " MISSED") << ", CPU " << row["cpu_s_per_GB"] << " s/GB\n";
+    missed = missed || !met;
+  }
+  if (!end.ok()) std::cout << "stopped: " << end.to_string() << '\n';
+  if (!file.empty() && !(std::ofstream(file) << out.dump(2) << '\n').flush()) {
+    std::cout << "cannot write " << file << '\n';
+    return 1;
+  }
+  return end.ok() && !(enforce && missed) ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace linkspan::bench
+
+int main(int argc, char** argv) try {
+  CLI::App app("Transfers by TCP over loopback, beside bare sockets.");
+  bool quick = false, enforce = false;
+  unsigned streams = 8;
+  std::string file, command = "bench_tcp_transfer";
+  app.add_flag("--quick", quick, "Few and seldom: shows that it works, not speeds");
+  app.add_flag("--enforce", enforce, "Exit code 1 also where a bar is missed");
+  app.add_option("--streams", streams, "Of the Engines, and bare sockets")
+      ->check(CLI::Range(1, 64));
+  app.add_option("--json", file, "Also write rows as evidence/ keeps them")->type_name("FILE");
+  CLI11_PARSE(app, argc, argv);
+  for (int i = 1; i < argc; ++i) command += std::string(" ") + argv[i];
+  return linkspan::bench::run(quick, enforce, streams, file, command);
+} catch (const std::exception& error) {  // of CLI11, of Json
+  std::cerr << "bench_tcp_transfer: " << error.what() << '\n';
+  return 1;
+}
