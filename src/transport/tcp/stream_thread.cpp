@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <system_error>
 #include <utility>
@@ -51,6 +52,7 @@ Status StreamThread::add(std::shared_ptr<Stream> stream) {
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stream->socket(), &event) != 0)
     return {Code::system, Scope::process, "epoll_ctl: no room for a stream"};
   added_.push_back(std::move(stream));
+  ++count_;
   wake();
   return {};
 }
@@ -108,6 +110,7 @@ void StreamThread::run(const std::stop_token& stop) {
         // No event of it comes from here on: they are of sockets that are still in epoll.
         (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stream->socket(), nullptr);
         stream->wire().ended(*stream);
+        --count_;
       }
       return turn.over;
     });
@@ -120,12 +123,14 @@ void StreamThread::run(const std::stop_token& stop) {
 
 Result<StreamThread*> StreamThreads::next() {
   const base::MutexLock lock(mutex_);
-  if (all_.size() < most_) {
-    auto made = StreamThread::start();
-    if (!made.ok() && all_.empty()) return made.status();
-    if (made.ok()) all_.push_back(*std::move(made));
-  }
-  return all_[count_++ % all_.size()].get();
+  const auto fewest =
+      std::ranges::min_element(all_, {}, [](const auto& each) { return each->streams(); });
+  if (fewest != all_.end() && ((*fewest)->streams() == 0 || all_.size() == most_))
+    return fewest->get();
+  auto made = StreamThread::start();
+  if (made.ok()) return all_.emplace_back(*std::move(made)).get();
+  if (fewest == all_.end()) return made.status();
+  return fewest->get();
 }
 
 }  // namespace linkspan::transport::tcp

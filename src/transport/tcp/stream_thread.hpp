@@ -30,6 +30,7 @@ class StreamThread {
   /// Until it is over. system: epoll has no room for it.
   Status add(std::shared_ptr<Stream> stream) LINKSPAN_EXCLUDES(mutex_);
   void wake();
+  std::size_t streams() const noexcept { return count_; }
 
  private:
   using Streams = std::vector<std::shared_ptr<Stream>>;  // also their wires'
@@ -40,22 +41,22 @@ class StreamThread {
 
   const base::Fd epoll_, bell_;
   std::atomic<bool> rung_{false};
+  std::atomic<std::size_t> count_{0};  // of its streams
   base::Mutex mutex_;
   Streams added_ LINKSPAN_GUARDED_BY(mutex_);
   std::jthread thread_;  // last
 };
 
-/// As many as there may be, started one after the other as streams come.
+/// As many as there may be, each started when all others have streams.
 class StreamThreads {
  public:
   explicit StreamThreads(unsigned most) : most_(most) {}
-  /// The one that is next. Errors as StreamThread::start().
+  /// The one with the fewest. Errors as StreamThread::start().
   Result<StreamThread*> next() LINKSPAN_EXCLUDES(mutex_);
 
  private:
   const unsigned most_;
   base::Mutex mutex_;
-  std::size_t count_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   std::vector<std::unique_ptr<StreamThread>> all_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
