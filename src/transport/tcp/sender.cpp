@@ -14,6 +14,7 @@ namespace {
 constexpr std::size_t kParts = 512;                  // of one call
 constexpr std::size_t kTurn = std::size_t{4} << 20;  // until others have theirs
 constexpr std::array<std::byte, 64u << 10> kZeros{};
+constexpr std::size_t kMostSaid = 1024;  // an answer for each batch that may be under way, and more
 
 void* pointer(std::uint64_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
@@ -33,6 +34,11 @@ void Sender::say(std::vector<std::byte> frame) {
   const base::MutexLock lock(mutex_);
   said_.push_back(std::move(frame));
   idle_ = false;
+}
+
+bool Sender::is_full() {
+  const base::MutexLock lock(mutex_);
+  return said_.size() >= kMostSaid;
 }
 
 Result<bool> Sender::turn(bool& writable) {

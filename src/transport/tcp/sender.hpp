@@ -43,6 +43,8 @@ class Sender {
   void say(std::vector<std::byte> frame) LINKSPAN_EXCLUDES(mutex_);
   /// True: something has moved. disconnected: the socket takes no more.
   Result<bool> turn(bool& writable) LINKSPAN_EXCLUDES(mutex_);
+  /// The other side has asked for more answers than an honest one lets wait: it is to read some.
+  bool is_full() LINKSPAN_EXCLUDES(mutex_);
   /// It has nothing to send.
   bool is_idle() const noexcept { return idle_; }
   /// A GPU copies for it.

@@ -15,7 +15,7 @@ Stream::Turn Stream::turn() {
   Turn turn;
   if (!wire_->failure()) {
     std::vector<Head> answers;
-    auto received = receiver_.turn(readable_, answers);
+    auto received = sender_.is_full() ? false : receiver_.turn(readable_, answers);
     for (const Head& each : answers) sender_.say(encode(each));
     auto sent = sender_.turn(writable_);
     turn.moved = (received.ok() && *received) || (sent.ok() && *sent) || !answers.empty();

@@ -1,0 +1,102 @@
+// Connections for transports alone, beside a Session: who gets them, and who does not.
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "control/tcp_socket.hpp"
+#include "tests/unit/control_fixture.hpp"
+
+namespace linkspan::control {
+namespace {
+
+using namespace std::chrono_literals;
+using test::next_raw, test::send_raw;
+
+class ControlStreams : public test::ControlFixture {
+ protected:
+  ControlStreams() = default;
+  ControlStreams(const ControlStreams&) = delete;
+  ControlStreams& operator=(const ControlStreams&) = delete;
+  ~ControlStreams() override {
+    if (client_) client_->close(soon());
+    if (server_) server_->close(soon());
+  }
+  static base::Deadline soon() { return base::Deadline::after(base::Clock::steady(), 10s); }
+  void meet(bool tcp) {
+    serve(tcp);
+    client_ = test::take(Control::open(other_, theirs_, log_));
+    session_ = test::take(client_->connect(at_, soon()));
+  }
+
+  Identity other_{.engine = "client", .incarnation = 12};
+  test::Quiet theirs_;
+  std::unique_ptr<Control> client_;
+  std::shared_ptr<Session> session_;  // also the client's
+};
+
+TEST_F(ControlStreams, ComeToBothEndsAndCarryWhatIsSentAtOnce) {
+  meet(true);
+  for (const char* transport : {"tcp", "another"}) {
+    ASSERT_TRUE(client_->open_stream(session_, transport).ok());
+    auto here = theirs_.next_stream(5s), there = quiet_.next_stream(5s);
+    ASSERT_TRUE(here && there);
+    EXPECT_EQ(here->transport, transport);
+    EXPECT_EQ(there->transport, transport);
+    ASSERT_TRUE(here->socket.ok() && there->socket.ok());
+    for (const auto& [from, to] :
+         {std::pair(&*here->socket, &*there->socket), std::pair(&*there->socket, &*here->socket)}) {
+      ASSERT_TRUE(send_all(*from, "bytes", soon()).ok());
+      EXPECT_EQ(test::take(receive_some(*to, 64, soon())), "bytes");
+    }
+  }
+  EXPECT_FALSE(session_->is_lost());
+}
+
+TEST_F(ControlStreams, AreMadeByWhoHasConnectedByTcp) {
+  meet(true);
+  EXPECT_EQ(server_->open_stream(quiet_.last(), "tcp").code(), Code::unsupported);
+  client_->close(soon());
+  server_->close(soon());
+  meet(false);
+  EXPECT_EQ(client_->open_stream(session_, "tcp").code(), Code::unsupported);
+}
+
+TEST_F(ControlStreams, OfNoSessionAreRefused) {
+  meet(true);
+  StreamHello guessed{.transport = "tcp"};
+  guessed.key.fill(std::byte{1});
+  StreamHello stolen{.transport = "tcp"};  // the key is right, the Engine another one
+  std::ranges::copy(session_->key(), stolen.key.begin());
+  for (const StreamHello& hello : {guessed, stolen}) {
+    auto raw = connect();
+    send_raw(raw, FrameOp::stream, encode(hello));
+    const auto said = next_raw(raw);
+    ASSERT_TRUE(said.has_value());
+    EXPECT_EQ(decode_error(said->payload).code(), Code::permission_denied);
+    EXPECT_FALSE(next_raw(raw).has_value());
+  }
+  auto raw = connect();
+  send_raw(raw, FrameOp::stream, std::as_bytes(std::span("no table")));
+  const auto said = next_raw(raw);
+  ASSERT_TRUE(said.has_value());
+  EXPECT_EQ(decode_error(said->payload).code(), Code::corrupt);
+  EXPECT_FALSE(quiet_.next_stream(100ms).has_value());
+  EXPECT_FALSE(session_->is_lost());
+}
+
+TEST_F(ControlStreams, ThatCannotBeMadeAreTold) {
+  meet(true);
+  at_ = test::take(server_->listen(test::take(parse_address("tcp:127.0.0.1:0", {}))));
+  const auto limit = soon();
+  for (bool told = false; !told && !limit.passed();) {  // the old port closes in a moment
+    ASSERT_TRUE(client_->open_stream(session_, "tcp").ok());
+    const auto made = theirs_.next_stream(5s);
+    ASSERT_TRUE(made.has_value());
+    told = made->socket.status().code() == Code::unreachable;
+  }
+  EXPECT_FALSE(limit.passed());
+  EXPECT_FALSE(session_->is_lost());
+}
+
+}  // namespace
+}  // namespace linkspan::control
