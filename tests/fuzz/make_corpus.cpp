@@ -15,6 +15,7 @@
 #include "transport/local/key.hpp"
 #include "transport/local/wire.hpp"
 #include "transport/nccl_net/tcpx/structs.hpp"
+#include "transport/tcp/frame.hpp"
 
 namespace linkspan::fuzz {
 namespace {
@@ -114,6 +115,44 @@ void write_store(const std::filesystem::path& folder) {
   corpus.add("slow", join({raw({0, 0, 0xce, 0xf7, 0x85, 0x3c}), common(kNow)}));
 }
 
+void write_tcp(const std::filesystem::path& folder) {
+  using transport::tcp::Head, transport::tcp::Op;
+  const Corpus corpus(folder, "tcp_frames");
+  constexpr std::uint64_t kUs = 77;
+  const auto put = [](std::uint64_t position, bool last, std::uint64_t offset,
+                      std::uint64_t bytes) {
+    return encode(Head{.op = Op::put,
+                       .id = 9,
+                       .incarnation = kUs,
+                       .serial = 1,
+                       .position = position,
+                       .last = last,
+                       .spans = {{offset, bytes}},
+                       .data = bytes});
+  };
+  const auto data = [](std::uint64_t position, bool last, std::uint64_t bytes, Code code = {}) {
+    return encode(Head{.op = Op::data,
+                       .id = 2,
+                       .incarnation = kUs,
+                       .position = position,
+                       .last = last,
+                       .code = code,
+                       .data = bytes});
+  };
+  const Bytes get = encode(Head{
+      .op = Op::get, .id = 8, .incarnation = kUs, .serial = 1, .spans = {{0, 100}, {4000, 4192}}});
+  const Bytes strange =
+      encode(Head{.op = Op::get, .id = 8, .incarnation = kUs, .serial = 2, .spans = {{0, 100}}});
+  const Bytes cancel = encode(Head{.op = Op::cancel, .id = 8, .incarnation = kUs});
+  const Bytes ended = encode(
+      Head{.op = Op::ended, .id = 1, .incarnation = kUs, .code = Code::unreachable, .text = "why"});
+  corpus.add("put", join({put(4, true, 200, 60), put(0, false, 7, 4)}));
+  corpus.add("beyond", join({put(0, true, 8190, 60), put(0, true, 0, 1)}));
+  corpus.add("get", join({get, cancel, strange}));
+  corpus.add("data", join({data(3000, true, 50), data(0, false, 3000), ended}));
+  corpus.add("less", join({data(0, true, 10), data(0, true, 0, Code::unreachable)}));
+}
+
 void write_tcpx(const std::filesystem::path& folder) {
   using namespace transport::nccl_net::tcpx;
   using test::RxControl;
@@ -151,6 +190,7 @@ void write_tcpx(const std::filesystem::path& folder) {
 
 void write(const std::filesystem::path& folder) {
   write_store(folder);
+  write_tcp(folder);
   write_tcpx(folder);
   memory::Descriptor d;
   d.name = "kv";

@@ -67,9 +67,10 @@ TEST_F(ControlStreams, OfNoSessionAreRefused) {
   guessed.key.fill(std::byte{1});
   StreamHello stolen{.transport = "tcp"};  // the key is right, the Engine another one
   std::ranges::copy(session_->key(), stolen.key.begin());
-  for (const StreamHello& hello : {guessed, stolen}) {
+  for (const auto& [hello, incarnation] :
+       {std::pair(guessed, other_.incarnation), std::pair(stolen, test::kRawIncarnation)}) {
     auto raw = connect();
-    send_raw(raw, FrameOp::stream, encode(hello));
+    send_raw(raw, FrameOp::stream, encode(hello), incarnation);
     const auto said = next_raw(raw);
     ASSERT_TRUE(said.has_value());
     EXPECT_EQ(decode_error(said->payload).code(), Code::permission_denied);
