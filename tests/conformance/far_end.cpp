@@ -64,12 +64,29 @@ const Subject* find_subject(const std::string& name) {
 
 // ---- the child -------------------------------------------------------------------------------
 
+/// Around what the test has ordered by the child's own memory: it is behind what has landed there,
+/// and before what comes.
+class Ordered {
+ public:
+  explicit Ordered(HereEnd* end) : end_(end) { look(); }
+  Ordered(const Ordered&) = delete;
+  Ordered& operator=(const Ordered&) = delete;
+  ~Ordered() { look(); }
+
+ private:
+  void look() const {
+    if (end_ != nullptr && end_->endpoint() != nullptr) end_->progress();
+  }
+  HereEnd* const end_;
+};
+
 class FarServer {
  public:
   explicit FarServer(Line& line) : line_(line) {}
 
   Result<Answer> handle(const Json& call) {
     const auto what = call.at("do").get<std::string>();
+    const Ordered ordered(end_.get());
     if (what == "open") return open(call.at("subject").get<std::string>());
     if (what == "address") return Answer{to_json(take(end_->address())), {}};
     if (what == "connect") return done(end_->connect(from_json(call.at("address"))));

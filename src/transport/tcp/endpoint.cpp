@@ -107,6 +107,8 @@ void TcpEndpoint::cancel(std::uint64_t cookie) {
 }
 
 std::size_t TcpEndpoint::progress(CompletionSink& sink) {
+  // Also whoever has been told elsewhere that bytes have landed here sees them behind this.
+  wire_->sync();
   if (!ours_.empty() && is_late()) wire_->fail(late());
   std::size_t completed = 0;
   for (auto slot = ours_.begin(); slot != ours_.end();) {

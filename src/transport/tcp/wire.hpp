@@ -122,6 +122,8 @@ class Wire {
   void fail(const Status& why) LINKSPAN_EXCLUDES(mutex_);
   std::optional<Status> failure() const LINKSPAN_EXCLUDES(mutex_);
   bool over() const LINKSPAN_EXCLUDES(mutex_);  ///< It has failed, and touches no memory any more.
+  /// What has landed by now happened before this returns; what is sent later happens after it.
+  void sync() const LINKSPAN_EXCLUDES(mutex_) { const base::MutexLock lock(mutex_); }
   bool serves() const LINKSPAN_EXCLUDES(mutex_);  ///< Something of the peer's is in flight.
 
   // The streams'.
