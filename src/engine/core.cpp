@@ -265,12 +265,15 @@ Status Core::close(Duration timeout) {
   control_->say_goodbye();
   {
     const base::MutexLock lock(worker_.mutex);
-    while (!worker_.holders().empty() && !deadline.passed()) {
+    // A peer may have asked for one more copy before it heard the goodbye.
+    while (!(worker_.holders().empty() && worker_.serves_nobody()) && !deadline.passed()) {
       advance();
       quiet_.wait(worker_.mutex, after(std::min<Duration>(deadline.left(), kNap)));
     }
     if (const std::string holders = worker_.holders(); !holders.empty())
       return {Code::pending, Scope::process, "memory of this Engine may be copied by " + holders};
+    if (!worker_.serves_nobody())
+      return {Code::pending, Scope::process, "a copy for a peer is not quiet"};
   }
   control_->close(deadline);
   return {};

@@ -51,8 +51,9 @@ Result<bool> Sender::turn(bool& writable) {
     message.msg_iovlen = std::min(frame.parts.size() - frame.part, kParts);
     const ssize_t sent = ::sendmsg(socket_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS)) {
-      writable = errno == ENOBUFS;
+    if (sent < 0 && errno == ENOBUFS) return true;  // no event will tell when there is memory
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      writable = false;
       break;
     }
     if (sent < 0)

@@ -285,15 +285,14 @@ Result<std::shared_ptr<Incoming>> Wire::put_of(const Head& head) {
   }
   Incoming& batch = *found->second;
   if (batch.serial != head.serial) return corrupt("a put to two regions");
-  Status status = batch.status;
-  if (status.ok()) status = permits(batch.use, head.token, Op::put);
+  if (batch.refused) return found->second;
+  Status status = permits(batch.use, head.token, Op::put);
   if (status.ok()) status = fits(*batch.use.memory(), head.spans);
-  if (!status.ok()) {
-    batch.status = status;
-    // What is landing keeps the region; what comes from now on is thrown away.
-    if (batch.announced == batch.arrived) batch.use = {};
-    if (batch.use.memory() != nullptr) return corrupt("a put whose later frames are not permitted");
-  }
+  if (status.ok()) return found->second;
+  if (batch.announced != 0) return corrupt("a put whose later frames are not permitted");
+  batch.refused = true;
+  batch.status = status;
+  batch.use = {};
   return found->second;
 }
 

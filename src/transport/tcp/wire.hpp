@@ -4,8 +4,8 @@
 // one takes fewer. A put names its place in the peer's region in each frame and a get's data its
 // place in the batch: frames may arrive in any order. Whoever lets bytes land counts them; all have
 // landed when as many have as the frame that was the last to be taken has said.
-// Threads: any thread; one mutex, which nobody holds for long.
 // What begins before the first stream has come waits for it.
+// Threads: any thread; one mutex, which nobody holds for long.
 // Invariants: a Ticket ends once, when no stream of this side reads or writes the batch's memory
 // any more, and of a put when the peer has said the same; a wire that has failed carries nothing,
 // and is over when its streams are.
@@ -78,7 +78,8 @@ struct Incoming {
   std::uint64_t arrived = 0, announced = 0;  // of these frames' data some may be on its way
   std::optional<std::uint64_t> total;
   bool canceled = false;
-  Status status{};
+  bool refused = false;  // a put by its first frame
+  Status status{};       // the first failure; of a GPU's, what comes later lands all the same
 };
 
 /// What a stream sends as one frame.
