@@ -53,8 +53,12 @@ struct EngineOptions {
   /// also libnccl-net-x.so. It is code of its vendor in this process (docs/tcpx.md). Transfers with
   /// peers of this host take it that say `require = "nccl_net"`. Empty: the default; "none": none.
   std::string nccl_net_plugin{};
-  /// Also TCP addresses beyond loopback, where whoever reaches the port is a peer: nothing shows
-  /// who he is, nothing is encrypted (docs/security.md). None: the default, which is no.
+  /// A file with 16 to 4096 bytes that nobody else may read: peers over TCP have to know them, and
+  /// what is said to them is sealed. Needed on both sides, beyond loopback (docs/security.md).
+  /// Empty: the environment's; without one, TCP does not leave the host.
+  std::string secret_file{};
+  /// Without a secret also TCP addresses beyond loopback, where whoever reaches the port is a peer:
+  /// nothing shows who he is (docs/security.md). None: the default, which is no.
   std::optional<bool> insecure{};
   Duration transfer_deadline{0};
   /// Called by any thread, whole lines. Empty: stderr, from WARNING up.
@@ -103,13 +107,13 @@ class LINKSPAN_API Engine {
   /// "unix:/path", or a name below socket_dir; empty: a name is made up. "tcp:host:port", as in
   /// "tcp:127.0.0.1:4711" and "tcp:[::1]:0", of which port 0 is any that is free. Again: in the
   /// place of the one before, but a Unix socket and a TCP port may be listened at together. busy:
-  /// somebody listens there. permission_denied: beyond loopback, and not `insecure`.
+  /// somebody listens there. permission_denied: beyond loopback without a secret.
   Status listen(std::string_view address = {});
   /// For connect(), of the last listen(), with its real port. Empty: not listening.
   std::string address() const;
   /// Until both sides are ready; where nobody listens yet, until somebody does. A peer over TCP is
   /// a remote one, also on this host: only transports that leave the host reach it. unreachable,
-  /// timed_out, permission_denied (another user; beyond loopback, and not `insecure`), not_found
+  /// timed_out, permission_denied (another user or secret; beyond loopback without one), not_found
   /// (no host of that name), invalid_argument.
   Result<Peer> connect(std::string_view address, Duration timeout = std::chrono::seconds(10));
   /// The next peer that has connected to us. timed_out: none came.
@@ -146,9 +150,9 @@ class LINKSPAN_API Engine {
 
   /// Does what is to be done now; how many transfers became quiet by it. Nobody has to call it.
   std::size_t progress();
-  /// Those that came since the last call, in order. Where there are none it sleeps until one comes,
-  /// the Engine is closed or `timeout` has passed; to look costs no system call, to be woken one of
-  /// the peer's.
+  /// Those that came since the last call, in order. Where there are none it looks for 50 us and
+  /// then sleeps until one comes, the Engine is closed or `timeout` has passed; to look costs no
+  /// system call, to be woken one of the peer's.
   std::vector<Notification> notifications(Duration timeout = {});
   /// What is outstanding, for people: peers, transfers with whom they wait for, regions; the first
   /// 64 of each. `linkspan ps PID` asks for the same from outside.

@@ -127,10 +127,11 @@ typedef struct linkspan_engine_options {
   int32_t insecure;            /* 0, 1, or -1: the default */
   int32_t reserved;            /* 0 */
   const char* nccl_net_plugin; /* names or paths by comma, "none"; null: the default */
+  const char* secret_file;     /* that peers over TCP have to have as well; null: the default */
 } linkspan_engine_options;
 
 #define LINKSPAN_ENGINE_OPTIONS_INIT \
-  { sizeof(linkspan_engine_options), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, 1, -1, 0, 0 }
+  { sizeof(linkspan_engine_options), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, 1, -1, 0, 0, 0 }
 
 LINKSPAN_C_API int linkspan_engine_open(const linkspan_engine_options* options,
                                         linkspan_engine** engine);

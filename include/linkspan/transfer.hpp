@@ -38,8 +38,8 @@ struct TransferOptions {
   /// peer copies its own bound holds.
   std::optional<unsigned> copy_ctas{};
   /// A prefix of Explanation::path that must hold ("cuda_ipc", "memfd+cpu_threads"), or with '!'
-  /// one that must not ("!bounce"); else the submission is refused as `unsupported` with the path
-  /// that it would have taken.
+  /// one that must not ("!bounce"); "local": no network. Else the submission is refused as
+  /// `unsupported` with the path that it would have taken.
   std::string require{};
 };
 

@@ -111,8 +111,8 @@ void bind_engine(nb::module_& module) {
           [](Held* self, const std::string& name, const std::string& socket_dir, bool any_uid,
              bool use_gpu, unsigned cpu_threads, std::optional<unsigned> copy_ctas,
              std::optional<unsigned> relay_gpus, std::optional<bool> calibrate,
-             const std::string& nccl_net_plugin, std::optional<bool> insecure,
-             std::optional<double> transfer_deadline) {
+             const std::string& nccl_net_plugin, const std::string& secret_file,
+             std::optional<bool> insecure, std::optional<double> transfer_deadline) {
             EngineOptions options{.name = name,
                                   .socket_dir = socket_dir,
                                   .any_uid = any_uid,
@@ -122,6 +122,7 @@ void bind_engine(nb::module_& module) {
                                   .relay_gpus = relay_gpus,
                                   .calibrate = calibrate,
                                   .nccl_net_plugin = nccl_net_plugin,
+                                  .secret_file = secret_file,
                                   .insecure = insecure,
                                   .transfer_deadline = {},
                                   .log = {}};
@@ -132,7 +133,7 @@ void bind_engine(nb::module_& module) {
           "name"_a = "", nb::kw_only(), "socket_dir"_a = "", "any_uid"_a = false,
           "use_gpu"_a = true, "cpu_threads"_a = 0, "copy_ctas"_a = nb::none(),
           "relay_gpus"_a = nb::none(), "calibrate"_a = nb::none(), "nccl_net_plugin"_a = "",
-          "insecure"_a = nb::none(), "transfer_deadline"_a = nb::none())
+          "secret_file"_a = "", "insecure"_a = nb::none(), "transfer_deadline"_a = nb::none())
       .def("_register",
            [](Held& self, std::uintptr_t address, std::uint64_t bytes, bool peers_read,
               bool peers_write, bool exclusive, bool pin, int device, nb::object memory) {

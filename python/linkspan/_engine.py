@@ -38,8 +38,9 @@ class Engine(_core.Engine):
     0: the default. copy_ctas: CTAs that one copy by a kernel may take; 0: copy engines only.
     relay_gpus: other GPUs whose PCIe links large copies may take too. calibrate: measure rates at
     first use. nccl_net_plugin: a network plugin of NCCL's that moves bytes too (docs/tcpx.md).
-    insecure: TCP beyond loopback, where nothing shows who a peer is. transfer_deadline: seconds.
-    None: the environment's (docs/options.md), or the default's.
+    secret_file: what peers over TCP have to know as well. insecure: TCP beyond loopback without
+    one, where nothing shows who a peer is (docs/security.md). transfer_deadline: seconds. None:
+    the environment's (docs/options.md), or the default's.
 
     `with Engine() as engine:` closes it at the end, as close() does; so does the interpreter's end.
     Lines go to stderr, from WARNING up, or as LINKSPAN_LOG_LEVEL says.

@@ -64,7 +64,8 @@ Status FdChannel::queue(const FrameHeader& header, std::span<const std::byte> pa
                 " bytes and " + std::to_string(fds.size()) + " fds"};
   if (!std::ranges::all_of(fds, &Fd::valid))
     return {Code::invalid_argument, Scope::request, "an fd to send is closed"};
-  const std::size_t bytes = kFrameHeaderBytes + payload.size();
+  const std::size_t bytes =
+      kFrameHeaderBytes + payload.size() + (sealer_ ? kSealBytes : std::size_t{0});
   if (queued_bytes_ + bytes > kMaxQueuedBytes || queued_fds_ + fds.size() > kMaxQueuedFds)
     return Status::no_resource();
 
@@ -75,6 +76,12 @@ Status FdChannel::queue(const FrameHeader& header, std::span<const std::byte> pa
   const auto head = encode(filled);
   frame.bytes.insert(frame.bytes.end(), head.begin(), head.end());
   frame.bytes.insert(frame.bytes.end(), payload.begin(), payload.end());
+  if (sealer_) {
+    sealer_->update(frame.bytes);
+    const auto seal = sealer_->finish();
+    if (!seal.ok()) return lose(seal.status());
+    frame.bytes.insert(frame.bytes.end(), seal->begin(), seal->end());
+  }
   for (Fd& fd : fds) frame.fds.push_back(std::move(fd));
   queued_bytes_ += bytes;
   queued_fds_ += fds.size();
@@ -157,7 +164,7 @@ Result<std::optional<Frame>> FdChannel::receive() {
     if (in_.header.length > kMaxPayload)
       return lose({Code::corrupt, Scope::peer,
                    "a frame announces " + std::to_string(in_.header.length) + " bytes"});
-    in_.payload.resize(in_.header.length);
+    in_.payload.resize(in_.header.length + (opener_ ? kSealBytes : std::size_t{0}));
   }
   while (payload_got_ < in_.payload.size()) {
     std::vector<Fd> strays;
@@ -171,7 +178,21 @@ Result<std::optional<Frame>> FdChannel::receive() {
   }
   header_got_ = payload_got_ = 0;
   if (in_.fds_lost) in_.fds.clear();
+  if (Status status = opener_ ? check_seal() : Status(); !status.ok()) return status;
   return std::optional<Frame>(std::exchange(in_, {}));
+}
+
+/// Takes it from the payload.
+Status FdChannel::check_seal() {
+  const std::size_t bytes = in_.payload.size() - kSealBytes;
+  opener_->update(header_);
+  opener_->update(std::span(in_.payload).first(bytes));
+  const auto seal = opener_->finish();
+  if (!seal.ok()) return lose(seal.status());
+  if (!same_secret(*seal, std::span(in_.payload).subspan(bytes)))
+    return lose({Code::corrupt, Scope::peer, "a frame whose seal is not its own"});
+  in_.payload.resize(bytes);
+  return {};
 }
 
 /// At least one byte, or 0: it would block. `lost` is set when the kernel dropped fds, for want of

@@ -3,6 +3,7 @@
 //
 // A frame is a header of 24 bytes, little-endian (length of the payload u32, version u16, op u16,
 // id u64, incarnation u64), then the payload. Its fds travel with the first byte of its header.
+// Once both sides have said so, 16 bytes follow each frame that seal all of it (base/seal.hpp).
 // The receiver never reads past the end of the header or payload it is at, and the kernel never
 // delivers bytes of two sendmsg with fds in one recvmsg; so fds that come while a header is read
 // are that frame's, and fds that come with a payload are an error. What arrives is hostile.
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "base/fd.hpp"
+#include "base/seal.hpp"
 #include "linkspan/status.hpp"
 
 namespace linkspan::base {
@@ -67,22 +69,29 @@ class FdChannel {
   /// caller's to judge.
   Result<std::optional<Frame>> receive();
 
+  /// What is queued from now on is sealed.
+  void seal(const SealKey& key) { sealer_.emplace(key); }
+  /// What comes behind the frames that were received has to be. Else it is corrupt.
+  void expect_seals(const SealKey& key) { opener_.emplace(key); }
+
   int fd() const noexcept { return socket_.get(); }  ///< A loan, for poll.
   /// Behind the frames that were received, of which no byte too many was read.
   Fd take_socket() noexcept { return std::move(socket_); }
 
  private:
   struct Outgoing {
-    std::vector<std::byte> bytes;  // header and payload
+    std::vector<std::byte> bytes;  // header, payload, seal
     std::vector<Fd> fds;           // empty once the first byte has gone
     std::size_t sent = 0;
   };
 
   Status send_some(Outgoing& frame, bool& would_block);
   Result<std::size_t> read_some(std::span<std::byte> into, std::vector<Fd>& fds, bool& lost);
+  Status check_seal();
   Status lose(Status why);
 
   Fd socket_;
+  std::optional<Sealer> sealer_, opener_;
   std::deque<Outgoing> out_;
   std::size_t queued_bytes_ = 0, queued_fds_ = 0;
 

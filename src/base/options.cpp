@@ -1,5 +1,7 @@
 #include "base/options.hpp"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +11,8 @@
 #include <cstdlib>
 #include <string_view>
 #include <thread>
+
+#include "base/fd.hpp"
 
 namespace linkspan::base {
 namespace {
@@ -40,9 +44,14 @@ constexpr OptionInfo kTable[] = {
      "Whether an Engine measures the copiers of its GPUs at their first use, some milliseconds for "
      "each link, and chooses by that; else by what two H200 have reached."},
     {"insecure", "LINKSPAN_INSECURE", "0 or 1", "0",
-     "Whether an Engine listens and connects over TCP beyond loopback, where nothing shows who is "
-     "at "
-     "the other end and nothing is encrypted (docs/security.md)."},
+     "Whether an Engine without a secret listens and connects over TCP beyond loopback, where "
+     "nothing shows who is at the other end (docs/security.md)."},
+    {"secret_file", "LINKSPAN_SECRET_FILE", "file", "none",
+     "What peers over TCP have to know as well: 16 to 4096 bytes that nobody guesses, in a file "
+     "that "
+     "nobody else may read (docs/security.md)."},
+    {"secret", "LINKSPAN_SECRET", "text", "none",
+     "The same, where a file is not to be had; LINKSPAN_SECRET_FILE wins."},
     {"staging", "LINKSPAN_STAGING_MIB", "MiB", "64",
      "Pinned memory of an Engine through which copies between GPUs and pageable memory go, at "
      "most; 64 KiB a thread at least. Pinned with the first such copies."},
@@ -65,6 +74,7 @@ constexpr OptionInfo kTable[] = {
 constexpr std::uint64_t kMaxTcpStreams = 64, kMaxCpuThreads = 256, kMaxCtas = 65535,
                         kMaxRelayGpus = 15;
 constexpr std::uint64_t kMaxStagingMib = std::uint64_t{1} << 20;
+constexpr std::size_t kMinSecret = 16, kMaxSecret = 4096;
 constexpr std::uint64_t kMaxMilliseconds = std::uint64_t{7} * 24 * 3600 * 1000;
 
 /// Null for an empty one too: `LINKSPAN_X= program` is how a shell takes a variable back.
@@ -176,6 +186,8 @@ Result<Options> Options::from_environment() {
   options.relay_gpus = static_cast<unsigned>(relay_gpus);
   if (Status s = read_flag("LINKSPAN_CALIBRATE", options.calibrate); !s.ok()) return s;
   if (Status s = read_flag("LINKSPAN_INSECURE", options.insecure); !s.ok()) return s;
+  if (const char* set = set_value("LINKSPAN_SECRET_FILE")) options.secret_file = set;
+  if (const char* set = set_value("LINKSPAN_SECRET")) options.secret = set;
   std::uint64_t staging = options.staging >> 20;
   if (Status s = read_number("LINKSPAN_STAGING_MIB", 1, kMaxStagingMib, staging); !s.ok()) return s;
   options.staging = staging << 20;
@@ -185,6 +197,38 @@ Result<Options> Options::from_environment() {
     return s;
   if (Status s = read_unpack(options.unpack); !s.ok()) return s;
   return options;
+}
+
+Result<std::string> read_secret(const Options& options) {
+  std::string secret = options.secret, where = "LINKSPAN_SECRET";
+  if (!options.secret_file.empty()) {
+    where = "secret file " + options.secret_file;
+    const auto file =
+        Fd::from(where.c_str(), ::open(options.secret_file.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file.ok() && errno == ENOENT)
+      return Status(Code::not_found, Scope::process, where + " is not there");
+    if (!file.ok()) return file.status();
+    struct stat facts {};
+    if (::fstat(file->get(), &facts) != 0) return Fd::from(where.c_str(), -1).status();
+    if (!S_ISREG(facts.st_mode))
+      return Status(Code::invalid_argument, Scope::process, where + " is no file");
+    if ((facts.st_mode & 077) != 0)
+      return Status(Code::permission_denied, Scope::process,
+                    where + " may be read by others: chmod 600 " + options.secret_file);
+    secret.resize(kMaxSecret + 2);  // and a line end
+    const ssize_t got = ::pread(file->get(), secret.data(), secret.size(), 0);
+    if (got < 0) return Fd::from(where.c_str(), -1).status();
+    secret.resize(static_cast<std::size_t>(got));
+    while (secret.ends_with('\n') || secret.ends_with('\r')) secret.pop_back();
+  } else if (secret.empty()) {
+    return secret;
+  }
+  if (secret.size() < kMinSecret || secret.size() > kMaxSecret)
+    return Status(Code::invalid_argument, Scope::process,
+                  where + " has " + (secret.size() > kMaxSecret ? "more than " : "") +
+                      std::to_string(std::min(secret.size(), kMaxSecret)) +
+                      " bytes: make one of 16 to 4096 by `head -c 32 /dev/urandom | base64`");
+  return secret;
 }
 
 }  // namespace linkspan::base

@@ -54,6 +54,8 @@ struct Options {
   unsigned relay_gpus = 0;
   bool calibrate = false;
   bool insecure = false;
+  std::string secret_file;       ///< Empty: none.
+  std::string secret;            ///< From the environment. Empty: none.
   std::optional<Unpack> unpack;  ///< None: who unpacks chooses.
   std::size_t staging = std::size_t{64} << 20;
   Duration transfer_deadline = std::chrono::seconds(30);
@@ -63,5 +65,9 @@ struct Options {
   /// invalid_argument: names the variable, its value and the remedy.
   static Result<Options> from_environment();
 };
+
+/// What the file has, without the line end, or of none the secret of the environment; empty: there
+/// is none. permission_denied: others may read the file. invalid_argument: too short to be one.
+Result<std::string> read_secret(const Options& options);
 
 }  // namespace linkspan::base

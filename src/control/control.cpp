@@ -51,7 +51,7 @@ struct Link {
   stream_descriptor socket, pidfd;   // loans of the Session, for waiting
   asio::steady_timer handshake, full;
   bool writing = false;
-  std::vector<StreamHello> streams;  // to be made once it is up
+  std::vector<std::string> streams;  // of these transports, to be made once it is up
   std::shared_ptr<Outcome> outcome;  // also connect()'s; null: the peer came to us
 };
 
@@ -75,10 +75,10 @@ class AsioControl final : public Control {
   }
 
   Result<Address> listen(const Address& address) override {
-    auto listening = listen_at(address, us_.insecure);
+    auto listening = listen_at(address, leaves_host());
     if (!listening.ok()) return listening.status();
     const Address at = listening->at;
-    if (listening->beyond_loopback && log_.enabled(base::Level::warning))
+    if (listening->beyond_loopback && us_.secret.empty() && log_.enabled(base::Level::warning))
       log_.write(base::Level::warning,
                  at.to_string() +
                      " is open to everybody who reaches it, as `insecure` says: whoever connects "
@@ -99,7 +99,7 @@ class AsioControl final : public Control {
       LINKSPAN_EXCLUDES(mutex_) {
     std::vector<TcpAddress> hosts;
     if (address.is_tcp()) {
-      auto found = resolve(address, us_.insecure);
+      auto found = resolve(address, leaves_host());
       if (!found.ok()) return found.status();
       hosts = *std::move(found);
     }
@@ -134,10 +134,19 @@ class AsioControl final : public Control {
     asio::post(io_, [this, id = session->id(), transport = std::move(transport)]() mutable {
       Link* const link = find(id);
       if (link == nullptr || ending_) return;
-      link->streams.push_back({std::move(transport), {}});
+      link->streams.push_back(std::move(transport));
       open_streams(*link);
     });
     return {};
+  }
+
+  void drop(const std::shared_ptr<Session>& session, const Status& why) override {
+    asio::post(io_, [this, id = session->id(), why] {
+      Link* const link = find(id);
+      if (link == nullptr) return;
+      link->session->fail(why);
+      settle(id);
+    });
   }
 
   void stay_awake(Duration time) override {
@@ -178,6 +187,8 @@ class AsioControl final : public Control {
   }
 
  private:
+  bool leaves_host() const noexcept { return us_.insecure || !us_.secret.empty(); }
+
   Result<std::shared_ptr<Session>> try_connect(const Address& address,
                                                const std::vector<TcpAddress>& hosts,
                                                base::Deadline deadline) LINKSPAN_EXCLUDES(mutex_) {
@@ -285,18 +296,24 @@ class AsioControl final : public Control {
   /// For the peer whose transports expect it; else it is closed.
   void hand_over(Link& link) {
     Session& from = *link.session;
-    const auto found = std::ranges::find_if(links_, [&from](const auto& each) {
-      const Session& session = *each.second->session;
-      return session.is_remote() && !session.initiated() && !session.is_lost() &&
-             session.incarnation() == from.incarnation() && session.knows(from.stream()->key);
-    });
-    if (found == links_.end()) {
-      from.fail(Status(Code::permission_denied, Scope::peer, "a stream of a session that is none"));
-    } else {
-      const std::shared_ptr<Session> session = found->second->session;
+    Result<std::optional<base::SealKeys>> seals =
+        Status(Code::permission_denied, Scope::peer, "a stream of a session that is none");
+    std::shared_ptr<Session> session;
+    for (const auto& [id, each] : links_) {
+      if (!each->session->is_remote() || each->session->initiated() || each->session->is_lost() ||
+          each->session->incarnation() != from.incarnation())
+        continue;
+      session = each->session;
+      seals = session->admit(*from.stream());
+      if (seals.ok()) break;
+    }
+    if (seals.ok()) {
       (void)link.socket.release();
       base::Fd socket = from.take_socket();
-      listener_.stream(*session, from.stream()->transport, std::move(socket));
+      listener_.stream(*session, from.stream()->transport,
+                       base::SealedSocket{std::move(socket), *seals});
+    } else {
+      from.fail(seals.status());
     }
     links_.erase(from.id());
   }
@@ -305,18 +322,23 @@ class AsioControl final : public Control {
   void open_streams(Link& link) {
     if (!link.session->is_up() || link.session->is_lost()) return;
     const auto at = peer_of(link.session->socket());
-    for (StreamHello& hello : std::exchange(link.streams, {})) {
-      std::ranges::copy(link.session->key(), hello.key.begin());
-      const auto told = [this, id = link.session->id(), hello](Result<base::Fd> made) {
+    for (std::string& transport : std::exchange(link.streams, {})) {
+      const auto offer = link.session->offer_stream(transport);
+      const auto told = [this, id = link.session->id(), transport,
+                         seals = offer.ok() ? offer->seals : std::nullopt](Result<base::Fd> made) {
         Link* const asking = find(id);
         if (asking == nullptr) return;
         const std::shared_ptr<Session> session = asking->session;
         if (!made.ok() && log_.enabled(base::Level::warning))
           log_.write(base::Level::warning, "a stream to " + session->describe() +
                                                " could not be made: " + made.status().to_string());
-        listener_.stream(*session, hello.transport, std::move(made));
+        if (!made.ok()) return listener_.stream(*session, transport, made.status());
+        listener_.stream(*session, transport, base::SealedSocket{*std::move(made), seals});
       };
-      at.ok() ? opener_.open(*at, hello, us_.limits.handshake, told) : told(at.status());
+      if (at.ok() && offer.ok())
+        opener_.open(*at, offer->hello, us_.limits.handshake, told);
+      else
+        told(at.ok() ? offer.status() : at.status());
     }
   }
 

@@ -37,6 +37,8 @@ class Control {
   /// Another connection to where that remote Session was connected to, for a transport alone; as
   /// Channel::open_stream() says. Returns at once.
   virtual Status open_stream(const std::shared_ptr<Session>& session, std::string transport) = 0;
+  /// Tells it why, if it still listens; it is lost, and a remote one gone. Returns at once.
+  virtual void drop(const std::shared_ptr<Session>& session, const Status& why) = 0;
   /// A frame is likely to come within `time`: until then its thread looks for one instead of
   /// sleeping, which it takes 20 us to wake up from. Cheap where it does so already.
   virtual void stay_awake(Duration time) = 0;

@@ -33,7 +33,7 @@ std::vector<std::byte> encode(const Hello& hello) {
   const auto share = vector_of(out, hello.key_share);
   const auto list = out.CreateVector(addresses);
   out.Finish(schema::CreateHello(out, engine, boot, hello.process.start_time, hello.process.nonce,
-                                 share, list));
+                                 share, list, hello.proves));
   return finished(out);
 }
 
@@ -48,6 +48,7 @@ Result<Hello> decode_hello(std::span<const std::byte> bytes) {
     return corrupt("malformed hello");
   hello.process.start_time = wire->start_time();
   hello.process.nonce = wire->process_nonce();
+  hello.proves = wire->proves();
   for (const schema::TransportAddress* each : *wire->transports()) {
     if (each->name()->size() > kMaxName || each->bytes()->size() > kMaxAddress)
       return corrupt("hello beyond a limit");
@@ -158,18 +159,32 @@ Result<TransportMessage> decode_for_transport(std::span<const std::byte> bytes) 
                           bytes_of(*wire->bytes())};
 }
 
+std::vector<std::byte> encode_proof(const base::SealKey& proof) {
+  flatbuffers::FlatBufferBuilder out;
+  out.Finish(schema::CreateProof(out, vector_of(out, proof)));
+  return finished(out);
+}
+
+Result<base::SealKey> decode_proof(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::Proof>(bytes);
+  base::SealKey proof{};
+  if (wire == nullptr || !take(wire->bytes(), proof)) return corrupt("malformed proof");
+  return proof;
+}
+
 std::vector<std::byte> encode(const StreamHello& hello) {
   flatbuffers::FlatBufferBuilder out;
   const auto transport = out.CreateString(hello.transport);
-  out.Finish(schema::CreateStream(out, transport, vector_of(out, hello.key)));
+  out.Finish(schema::CreateStream(out, transport, hello.number, vector_of(out, hello.proof)));
   return finished(out);
 }
 
 Result<StreamHello> decode_stream(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Stream>(bytes);
   StreamHello hello;
-  if (wire == nullptr || wire->transport()->size() > kMaxName || !take(wire->key(), hello.key))
+  if (wire == nullptr || wire->transport()->size() > kMaxName || !take(wire->proof(), hello.proof))
     return corrupt("malformed stream");
+  hello.number = wire->number();
   hello.transport = text_of(*wire->transport(), kMaxName);
   return hello;
 }

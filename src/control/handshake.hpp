@@ -1,7 +1,8 @@
 // control/handshake.hpp - the first words of two Engines, and the ops of the control connection.
 //
-// Both sides send `hello`, check what came (version, the socket's uid), connect their transports
-// to the addresses in it and send `ready`; who has sent and heard `ready` may use the peer.
+// Both sides send `hello`, check what came (version, the socket's uid), over TCP prove that they
+// know the secret (control/proof.hpp), connect their transports to the addresses in it and send
+// `ready`; who has sent and heard `ready` may use the peer.
 // Threads: pure functions and values.
 #pragma once
 
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "base/process.hpp"
+#include "base/seal.hpp"
 #include "linkspan/status.hpp"
 #include "memory/descriptor.hpp"
 
@@ -20,7 +22,7 @@ namespace linkspan::control {
 /// Numbers are wire format. What is missing here is answered `unsupported`.
 enum class FrameOp : std::uint16_t {
   hello = 1,
-  challenge = 2,  // for networks; a Unix socket knows its peer's uid
+  proof = 2,  // over TCP, of sides with a secret; a Unix socket knows its peer's uid
   ready = 3,
   import = 4,
   imported = 5,
@@ -48,6 +50,7 @@ struct Hello {
   base::ProcessIdentity process;
   std::array<std::byte, 32> key_share{};
   std::vector<TransportAddress> transports;
+  bool proves = false;  ///< It has a secret, and `proof` follows.
 };
 
 std::vector<std::byte> encode(const Hello& hello);
@@ -94,10 +97,14 @@ std::vector<std::byte> encode_for_transport(std::string_view transport, std::uin
                                             std::span<const std::byte> bytes);
 Result<TransportMessage> decode_for_transport(std::span<const std::byte> bytes);
 
+std::vector<std::byte> encode_proof(const base::SealKey& proof);
+Result<base::SealKey> decode_proof(std::span<const std::byte> bytes);
+
 /// What opens a connection for a transport alone.
 struct StreamHello {
   std::string transport;
-  std::array<std::byte, 32> key{};  ///< Of the session that it belongs to.
+  std::uint64_t number = 0;  ///< Of the session that it belongs to, each once.
+  base::SealKey proof{};     ///< By that session's key.
 };
 std::vector<std::byte> encode(const StreamHello& hello);
 Result<StreamHello> decode_stream(std::span<const std::byte> bytes);

@@ -9,6 +9,7 @@ namespace linkspan::control {
 namespace {
 
 constexpr int kFramesATurn = 64;
+constexpr std::size_t kMostStreams = 256;  // beside a session, ever
 
 Status no_room_for_fds() {
   return {Code::system, Scope::process,
@@ -93,16 +94,20 @@ Status Session::know_process() {
 Status Session::start() {
   if (remote_) {
     const auto other_end = peer_of(socket_);
+    loopback_ = other_end.ok() && other_end->is_loopback();
     place_ = "at " + (other_end.ok() ? other_end->to_string() : "an end that has gone");
   } else if (Status status = know_process(); !status.ok()) {
     return status;
   }
-  if (Status status = base::random_bytes(our_share_); !status.ok()) return status;
   Hello hello{.engine = us_.engine,
               .process = {},
-              .key_share = our_share_,
-              .transports = listener_.addresses(remote_)};
-  if (remote_) return send(FrameOp::hello, 0, encode(hello));
+              .transports = listener_.addresses(remote_),
+              .proves = seals()};
+  if (Status status = base::random_bytes(hello.key_share); !status.ok()) return status;
+  if (remote_) {
+    our_hello_ = encode(hello);
+    return send(FrameOp::hello, 0, our_hello_);
+  }
   hello.process = base::this_process();
   auto own = base::open_pidfd(::getpid());
   if (!own.ok()) return own.status();
@@ -110,7 +115,8 @@ Status Session::start() {
   if (!ring.ok()) return ring.status();
   base::Fd fds[] = {*std::move(own), ring->take_fd()};
   incoming_.emplace(*std::move(ring));
-  return send(FrameOp::hello, 0, encode(hello), fds);
+  our_hello_ = encode(hello);
+  return send(FrameOp::hello, 0, our_hello_, fds);
 }
 
 Status Session::notify(std::span<const std::byte> message) {
@@ -160,7 +166,7 @@ void Session::on_readable() {
 
 Status Session::handle(base::Frame& frame) {
   const auto op = static_cast<FrameOp>(frame.header.op);
-  if (stage_ == Stage::greeting && op == FrameOp::error) {  // refused
+  if (!is_met() && op == FrameOp::error) {  // refused
     lose(decode_error(frame.payload));
     return {};
   }
@@ -177,6 +183,7 @@ Status Session::handle(base::Frame& frame) {
   }
   if (frame.header.incarnation != incarnation_)
     return {Code::corrupt, Scope::peer, "a frame of another incarnation"};
+  if (stage_ == Stage::proving) return on_proof(frame);
   if (goodbye_said_ && op != FrameOp::goodbye) return {};
   switch (op) {
     case FrameOp::ready:
@@ -238,7 +245,7 @@ Status Session::handle(base::Frame& frame) {
     case FrameOp::withdraw:
       return listener_.exchange(*this, frame);
     case FrameOp::hello:
-    case FrameOp::challenge:
+    case FrameOp::proof:
     case FrameOp::stream:
       break;
   }
@@ -269,9 +276,55 @@ Status Session::on_hello(base::Frame& frame) {
     }
     pidfd_ = std::move(frame.fds[0]);
   }
+  if (remote_ && hello->proves == us_.secret.empty())
+    return {Code::permission_denied, Scope::peer,
+            std::string(hello->proves ? "the peer asks for a secret and this side has none"
+                                      : "the peer has no secret and this side asks for it") +
+                ": give both the same file by LINKSPAN_SECRET_FILE or EngineOptions::secret_file"};
   hello_ = *std::move(hello);
   incarnation_ = frame.header.incarnation;
-  for (std::size_t i = 0; i < key_.size(); ++i) key_[i] = our_share_[i] ^ hello_.key_share[i];
+  const Said ours{our_hello_, us_.incarnation}, theirs{frame.payload, incarnation_};
+  const std::string_view secret = seals() ? us_.secret : std::string_view();
+  const auto key = session_key(std::as_bytes(std::span(secret)), initiated_ ? ours : theirs,
+                               initiated_ ? theirs : ours);
+  if (!key.ok()) return key.status();
+  key_ = *key;
+  if (!seals()) return meet();
+  stage_ = Stage::proving;
+  // Who listens shows nothing to who has shown nothing.
+  return initiated_ ? prove() : Status();
+}
+
+/// From then on what this side says is sealed.
+Status Session::prove() {
+  const auto proof = proof_of(key_, side());
+  const auto keys = seals_of(key_, side());
+  if (!proof.ok() || !keys.ok()) return proof.ok() ? keys.status() : proof.status();
+  if (Status status = send(FrameOp::proof, 0, encode_proof(*proof)); !status.ok()) return status;
+  const base::MutexLock lock(mutex_);
+  channel_.seal(keys->out);
+  return {};
+}
+
+Status Session::on_proof(const base::Frame& frame) {
+  if (static_cast<FrameOp>(frame.header.op) != FrameOp::proof)
+    return {Code::corrupt, Scope::peer, "the peer did not prove that it knows the secret"};
+  const auto said = decode_proof(frame.payload);
+  const auto right = proof_of(key_, other(side()));
+  const auto keys = seals_of(key_, side());
+  if (!said.ok()) return said.status();
+  if (!right.ok() || !keys.ok()) return right.ok() ? keys.status() : right.status();
+  if (!base::same_secret(*said, *right))
+    return {Code::permission_denied, Scope::peer, "the peer has another secret than this side"};
+  {
+    const base::MutexLock lock(mutex_);
+    channel_.expect_seals(keys->in);
+  }
+  if (Status status = initiated_ ? Status() : prove(); !status.ok()) return status;
+  return meet();
+}
+
+Status Session::meet() {
   if (Status status = listener_.met(shared_from_this()); !status.ok()) return status;
   stage_ = Stage::met;
   return send(FrameOp::ready, 0, {});
@@ -289,11 +342,30 @@ Status Session::on_import(const base::Frame& frame) {
   return {};
 }
 
-/// Whoever guesses learns nothing from how long it takes.
-bool Session::knows(std::span<const std::byte, 32> key) const noexcept {
-  std::byte difference{};
-  for (std::size_t i = 0; i < key_.size(); ++i) difference |= key_[i] ^ key[i];
-  return stage_ != Stage::greeting && difference == std::byte{};
+Result<Session::StreamOffer> Session::offer_stream(std::string transport) {
+  StreamOffer offer{{.transport = std::move(transport), .number = ++streams_offered_}, {}};
+  const auto key = stream_key(key_, offer.hello.transport, offer.hello.number);
+  if (!key.ok()) return key.status();
+  const auto proof = proof_of(*key, side());
+  const auto keys = seals_of(*key, side());
+  if (!proof.ok() || !keys.ok()) return proof.ok() ? keys.status() : proof.status();
+  offer.hello.proof = *proof;
+  if (seals()) offer.seals = *keys;
+  return offer;
+}
+
+Result<std::optional<base::SealKeys>> Session::admit(const StreamHello& hello) {
+  const Status no(Code::permission_denied, Scope::peer, "a stream of a session that is none");
+  if (!is_met()) return no;
+  const auto key = stream_key(key_, hello.transport, hello.number);
+  if (!key.ok()) return key.status();
+  const auto right = proof_of(*key, other(side()));
+  const auto keys = seals_of(*key, side());
+  if (!right.ok() || !keys.ok()) return right.ok() ? keys.status() : right.status();
+  if (!base::same_secret(hello.proof, *right)) return no;
+  if (streams_admitted_.size() >= kMostStreams || !streams_admitted_.insert(hello.number).second)
+    return Status(Code::permission_denied, Scope::peer, "a stream that was made before");
+  return seals() ? std::optional(*keys) : std::nullopt;
 }
 
 base::Fd Session::take_socket() {
@@ -321,7 +393,7 @@ void Session::lose(const Status& why) {
   failure_ = why;
   // The number stays ours, the peer sees the end. One that said goodbye sees it when this goes.
   if (!goodbye_heard_) ::shutdown(socket_, SHUT_RDWR);
-  if (stage_ != Stage::greeting && !dropped_) listener_.lost(*this);
+  if (is_met() && !dropped_) listener_.lost(*this);
   settle();
 }
 
@@ -334,14 +406,13 @@ void Session::settle() {
   if (gone_ || !lost_ || dropped_) return;
   // A process that only closed its socket may still copy; one that died may have a forked child
   // that holds the socket and the GPU's files (fact: Death.NothingLandsAfterProcessAndSocketEnded).
-  const bool never_met = stage_ == Stage::greeting;
-  if (!never_met && !goodbye_heard_ && !process_ended_ && !remote_) return;
+  if (is_met() && !goodbye_heard_ && !process_ended_ && !remote_) return;
   gone_ = true;
-  if (!never_met) listener_.gone(*this);
+  if (is_met()) listener_.gone(*this);
 }
 
 void Session::say_goodbye() {
-  if (stage_ == Stage::greeting || std::exchange(goodbye_said_, true)) return;
+  if (!is_met() || std::exchange(goodbye_said_, true)) return;
   (void)send(FrameOp::goodbye, 0, {});
 }
 

@@ -4,6 +4,8 @@
 // the Listener, which the engine implements; a Session knows no Worker.
 // Threads: send() and the facts, any thread; all else on the Control thread. A Listener is called
 // on the Control thread with no lock held.
+// Who has a secret knows a peer over TCP by its proof of the same one, and seals what it says from
+// then on (control/proof.hpp); who has none takes whoever comes.
 // A peer over TCP is remote, whatever host it is on: its kernel names no process, no fd comes or
 // goes, and notifications travel as frames.
 // Invariants: the Listener hears up() at most once, then lost() and gone() once each, in that order
@@ -18,6 +20,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,6 +33,7 @@
 #include "control/handshake.hpp"
 #include "control/notification_ring.hpp"
 #include "control/operator_socket.hpp"
+#include "control/proof.hpp"
 
 namespace linkspan::control {
 
@@ -53,7 +57,8 @@ class Listener {
   virtual void for_transport(Session& session, TransportMessage message,
                              std::span<base::Fd> fds) = 0;
   /// A connection for that transport alone, made by either side; or why ours could not be made.
-  virtual void stream(Session& session, const std::string& transport, Result<base::Fd> socket) = 0;
+  virtual void stream(Session& session, const std::string& transport,
+                      Result<base::SealedSocket> socket) = 0;
   /// A region that it asks for by name: the only one, or of the set the one with that serial.
   virtual Result<Exported> exported(Session& session, std::string_view name,
                                     std::uint64_t serial) = 0;
@@ -88,7 +93,8 @@ struct Identity {
   std::string engine;
   std::uint64_t incarnation = 0;
   bool any_uid = false;   ///< Peers of other users are let in.
-  bool insecure = false;  ///< TCP leaves the host.
+  bool insecure = false;  ///< TCP leaves the host without a secret.
+  std::string secret{};   ///< That peers over TCP have to know. Empty: none.
   Limits limits{};
 };
 
@@ -125,9 +131,9 @@ class Session : public std::enable_shared_from_this<Session> {
   bool same_user() const noexcept { return same_user_; }        ///< A remote one's is not known.
   const std::string& place() const noexcept { return place_; }  ///< "pid 4711", "at 10.0.0.7:4711"
   bool is_this_process() const noexcept;
+  bool is_on_loopback() const noexcept { return loopback_; }  ///< By TCP, on this host.
   std::span<const std::byte, 32> key() const noexcept { return key_; }
-  bool knows(std::span<const std::byte, 32> key) const noexcept;  ///< It is key(), and known.
-  std::string describe() const;                                   ///< "engine (peer 3, pid 4711)"
+  std::string describe() const;  ///< "engine (peer 3, pid 4711)"
 
   // The Control thread's.
   Status start();
@@ -140,20 +146,34 @@ class Session : public std::enable_shared_from_this<Session> {
   Status flush() LINKSPAN_EXCLUDES(mutex_);        ///< As FdChannel::flush().
   int socket() const noexcept { return socket_; }  ///< A loan, for waiting.
   bool is_up() const noexcept { return stage_ == Stage::up; }
+  bool is_met() const noexcept { return stage_ >= Stage::met; }  ///< Or more.
   bool is_lost() const noexcept { return lost_; }
   bool is_gone() const noexcept { return gone_; }
   /// It is none: who has connected wants a stream beside another Session.
   const std::optional<StreamHello>& stream() const noexcept { return stream_; }
   /// Of such a one. It ends with it.
   base::Fd take_socket() LINKSPAN_EXCLUDES(mutex_);
+  /// The words of another stream beside this, which is met, and its seals.
+  struct StreamOffer {
+    StreamHello hello;
+    std::optional<base::SealKeys> seals;
+  };
+  Result<StreamOffer> offer_stream(std::string transport);
+  /// Whether whoever says that may have one, each once. permission_denied: not of this session.
+  Result<std::optional<base::SealKeys>> admit(const StreamHello& hello);
   const Status& failure() const noexcept { return failure_; }  ///< Why it is lost.
 
  private:
-  enum class Stage : std::uint8_t { greeting, met, up };
+  enum class Stage : std::uint8_t { greeting, proving, met, up };
 
   Status know_process();
   Status handle(base::Frame& frame);
   Status on_hello(base::Frame& frame);
+  Status on_proof(const base::Frame& frame);
+  Status prove() LINKSPAN_EXCLUDES(mutex_);
+  Status meet();
+  Side side() const noexcept { return initiated_ ? Side::connector : Side::acceptor; }
+  bool seals() const noexcept { return remote_ && !us_.secret.empty(); }
   Status on_import(const base::Frame& frame);
   Status queue(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
                std::span<base::Fd> fds) LINKSPAN_EXCLUDES(mutex_);
@@ -180,9 +200,12 @@ class Session : public std::enable_shared_from_this<Session> {
   std::uint64_t incarnation_ = 0;
   std::string place_ = "not known yet";
   std::int64_t pid_ = 0;
-  bool same_user_ = false;
+  bool same_user_ = false, loopback_ = false;
   base::Fd pidfd_;
-  std::array<std::byte, 32> our_share_{}, key_{};
+  std::vector<std::byte> our_hello_;
+  base::SealKey key_{};
+  std::uint64_t streams_offered_ = 0;
+  std::set<std::uint64_t> streams_admitted_;             // by number
   std::optional<NotificationRing> incoming_, outgoing_;  // none: over the socket
   bool collecting_ = false;                              // the peer was asked to
 };

@@ -74,15 +74,16 @@ Result<Address> parse_address(std::string_view address, const std::string& folde
   return Address{.path = std::move(path)};
 }
 
-Result<std::vector<TcpAddress>> resolve(const Address& address, bool insecure) {
+Result<std::vector<TcpAddress>> resolve(const Address& address, bool leaves_host) {
   auto found = resolve(address.host, address.port);
-  if (!found.ok() || insecure) return found;
+  if (!found.ok() || leaves_host) return found;
   for (const TcpAddress& each : *found)
     if (!each.is_loopback())
       return Status(Code::permission_denied, Scope::request,
                     address.to_string() + " is " + each.to_string() +
-                        ", beyond loopback, where nobody shows who he is: EngineOptions::insecure "
-                        "or LINKSPAN_INSECURE=1 says that this is meant");
+                        ", beyond loopback: give both sides a secret by LINKSPAN_SECRET_FILE or "
+                        "EngineOptions::secret_file; without one nobody shows who he is, and "
+                        "EngineOptions::insecure or LINKSPAN_INSECURE=1 says that this is meant");
   return found;
 }
 
@@ -116,13 +117,13 @@ Result<sockaddr_un> unix_address(const std::string& path) {
   return address;
 }
 
-Result<Listening> listen_at(const Address& address, bool insecure) {
+Result<Listening> listen_at(const Address& address, bool leaves_host) {
   if (!address.is_tcp()) {
     auto socket = listen_at(address.path);
     if (!socket.ok()) return socket.status();
     return Listening{*std::move(socket), address};
   }
-  auto found = resolve(address, insecure);
+  auto found = resolve(address, leaves_host);
   if (!found.ok()) return found.status();
   // "localhost" may be ::1 first, where there is no IPv6.
   const auto ours = std::find_if(found->begin(), found->end(),

@@ -29,9 +29,9 @@ struct Address {
 /// too long for a socket, no port, or of a scheme that this release does not have.
 Result<Address> parse_address(std::string_view address, const std::string& folder);
 
-/// Where that is; at least one. permission_denied: one is beyond loopback, and that is not
-/// `insecure`. not_found: no host of that name.
-Result<std::vector<TcpAddress>> resolve(const Address& address, bool insecure);
+/// Where that is; at least one. permission_denied: one is beyond loopback, and it may not leave the
+/// host. not_found: no host of that name.
+Result<std::vector<TcpAddress>> resolve(const Address& address, bool leaves_host);
 
 /// Makes the folder (mode 0700) if there is none. permission_denied: it is no folder (a link
 /// to one either), another user's, or others may write to it.
@@ -45,7 +45,7 @@ struct Listening {
   bool beyond_loopback = false;
 };
 /// As below, or as the listen_at() and resolve() of TCP.
-Result<Listening> listen_at(const Address& address, bool insecure);
+Result<Listening> listen_at(const Address& address, bool leaves_host);
 
 /// A listening socket. busy: somebody listens there already. invalid_argument: a file is there that
 /// is no socket.

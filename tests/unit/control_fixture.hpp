@@ -42,7 +42,7 @@ class Quiet final : public control::Listener {
     changed_.notify_all();
   }
   void for_transport(Session&, control::TransportMessage, std::span<base::Fd>) override {}
-  void stream(Session&, const std::string& transport, Result<base::Fd> socket) override {
+  void stream(Session&, const std::string& transport, Result<base::SealedSocket> socket) override {
     const base::MutexLock lock(mutex_);
     streams_.push_back({transport, std::move(socket)});
     changed_.notify_all();
@@ -65,7 +65,7 @@ class Quiet final : public control::Listener {
   }
   struct Stream {
     std::string transport;
-    Result<base::Fd> socket;
+    Result<base::SealedSocket> socket;
   };
   /// The next that has come; none: not for so long.
   std::optional<Stream> next_stream(Duration time) {
@@ -98,6 +98,13 @@ class Quiet final : public control::Listener {
 
 class ControlFixture : public ::testing::Test {
  protected:
+  ControlFixture() = default;
+  ControlFixture(const ControlFixture&) = delete;
+  ControlFixture& operator=(const ControlFixture&) = delete;
+  ~ControlFixture() override {
+    if (client_) client_->close(soon());
+    if (server_) server_->close(soon());
+  }
   void SetUp() override {
     char name[] = "/tmp/linkspan-test-XXXXXX";
     ASSERT_NE(::mkdtemp(name), nullptr);
@@ -105,8 +112,12 @@ class ControlFixture : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
+  static base::Deadline soon() {
+    return base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10));
+  }
   void serve(bool tcp, const control::Limits& limits = {}) {
-    us_ = {.engine = "server", .incarnation = 11, .limits = limits};
+    if (server_) server_->close(soon());
+    us_.limits = limits;
     server_ = take(control::Control::open(us_, quiet_, log_));
     at_ = take(server_->listen(
         take(control::parse_address(tcp ? "tcp:127.0.0.1:0" : "unix:" + folder_ + "/s", {}))));
@@ -123,8 +134,11 @@ class ControlFixture : public ::testing::Test {
   control::Address at_;
   const base::Log log_{base::Level::off, base::stderr_sink()};
   Quiet quiet_;
-  control::Identity us_;
+  control::Identity us_{.engine = "server", .incarnation = 11};
   std::unique_ptr<control::Control> server_;
+  Quiet theirs_;
+  control::Identity other_{.engine = "client", .incarnation = 12};
+  std::unique_ptr<control::Control> client_;  // a test's
 };
 
 }  // namespace linkspan::test

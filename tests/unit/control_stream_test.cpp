@@ -14,23 +14,12 @@ using test::next_raw, test::send_raw;
 
 class ControlStreams : public test::ControlFixture {
  protected:
-  ControlStreams() = default;
-  ControlStreams(const ControlStreams&) = delete;
-  ControlStreams& operator=(const ControlStreams&) = delete;
-  ~ControlStreams() override {
-    if (client_) client_->close(soon());
-    if (server_) server_->close(soon());
-  }
-  static base::Deadline soon() { return base::Deadline::after(base::Clock::steady(), 10s); }
   void meet(bool tcp) {
     serve(tcp);
     client_ = test::take(Control::open(other_, theirs_, log_));
     session_ = test::take(client_->connect(at_, soon()));
   }
 
-  Identity other_{.engine = "client", .incarnation = 12};
-  test::Quiet theirs_;
-  std::unique_ptr<Control> client_;
   std::shared_ptr<Session> session_;  // also the client's
 };
 
@@ -43,8 +32,8 @@ TEST_F(ControlStreams, ComeToBothEndsAndCarryWhatIsSentAtOnce) {
     EXPECT_EQ(here->transport, transport);
     EXPECT_EQ(there->transport, transport);
     ASSERT_TRUE(here->socket.ok() && there->socket.ok());
-    for (const auto& [from, to] :
-         {std::pair(&*here->socket, &*there->socket), std::pair(&*there->socket, &*here->socket)}) {
+    for (const auto& [from, to] : {std::pair(&here->socket->socket, &there->socket->socket),
+                                   std::pair(&there->socket->socket, &here->socket->socket)}) {
       ASSERT_TRUE(send_all(*from, "bytes", soon()).ok());
       EXPECT_EQ(test::take(receive_some(*to, 64, soon())), "bytes");
     }
@@ -63,10 +52,9 @@ TEST_F(ControlStreams, AreMadeByWhoHasConnectedByTcp) {
 
 TEST_F(ControlStreams, OfNoSessionAreRefused) {
   meet(true);
-  StreamHello guessed{.transport = "tcp"};
-  guessed.key.fill(std::byte{1});
-  StreamHello stolen{.transport = "tcp"};  // the key is right, the Engine another one
-  std::ranges::copy(session_->key(), stolen.key.begin());
+  StreamHello guessed{.transport = "tcp", .number = 1};
+  guessed.proof.fill(std::byte{1});
+  const StreamHello stolen = test::take(session_->offer_stream("tcp")).hello;  // another Engine's
   for (const auto& [hello, incarnation] :
        {std::pair(guessed, other_.incarnation), std::pair(stolen, test::kRawIncarnation)}) {
     auto raw = connect();

@@ -1,11 +1,13 @@
 #include "base/options.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -147,6 +149,42 @@ TEST_F(OptionsTest, TakesTheSeedsUnpackUnlessOursIsSet) {
   set("LINKSPAN_UNPACK", nullptr);
   EXPECT_NE(Options::from_environment().status().what().find("d2d, host or kernel"),
             std::string::npos);
+}
+
+TEST_F(OptionsTest, SecretIsOfTheFileThatNobodyElseReads) {
+  char path[] = "/tmp/linkspan-secret-XXXXXX";
+  const int made = ::mkstemp(path);
+  ASSERT_GE(made, 0);
+  const auto write = [&](std::string_view text) {
+    ASSERT_EQ(::ftruncate(made, 0), 0);
+    ASSERT_EQ(::pwrite(made, text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
+  };
+  const auto refused = [&](Code code, const std::string& word) {
+    const Status status = read_secret(read()).status();
+    EXPECT_EQ(status.code(), code) << status.to_string();
+    EXPECT_NE(status.what().find(word), std::string::npos) << status.what();
+  };
+  EXPECT_EQ(*read_secret(read()), "");
+  set("LINKSPAN_SECRET", "of the environment");
+  EXPECT_EQ(*read_secret(read()), "of the environment");
+  set("LINKSPAN_SECRET", "too short");
+  refused(Code::invalid_argument, "LINKSPAN_SECRET has 9 bytes");
+  set("LINKSPAN_SECRET_FILE", path);
+  write("sixteen bytes of\n");
+  EXPECT_EQ(*read_secret(read()), "sixteen bytes of");
+  write(std::string(4096, 'x') + "\r\n");
+  EXPECT_EQ(read_secret(read())->size(), 4096u);
+  write(std::string(4097, 'x'));
+  refused(Code::invalid_argument, "more than 4096 bytes");
+  write("fifteen bytes .\n");
+  refused(Code::invalid_argument, "head -c 32 /dev/urandom");
+  ASSERT_EQ(::chmod(path, 0640), 0);
+  refused(Code::permission_denied, std::string("chmod 600 ") + path);
+  ::close(made);
+  ::unlink(path);
+  refused(Code::not_found, path);
+  set("LINKSPAN_SECRET_FILE", "/tmp");
+  refused(Code::invalid_argument, "no file");
 }
 
 TEST_F(OptionsTest, TableNamesEachOnce) {

@@ -1,0 +1,94 @@
+#include "base/seal.hpp"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace linkspan::base {
+namespace {
+
+constexpr std::size_t kNonce = 12;
+constexpr std::size_t kStep = std::size_t{1} << 30;  // libcrypto counts by int
+
+const unsigned char* raw(std::span<const std::byte> bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes.data());
+}
+
+/// libcrypto would clean up at exit, while threads of an Engine that nobody has closed use it.
+void let_it_stay() {
+  [[maybe_unused]] static const int done = OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
+}
+
+Status none(const char* what) {
+  return {Code::internal, Scope::process, std::string("libcrypto has no ") + what};
+}
+
+}  // namespace
+
+Result<SealKey> hmac(std::span<const std::byte> key,
+                     std::initializer_list<std::span<const std::byte>> parts) {
+  let_it_stay();
+  std::vector<std::byte> all;
+  for (const auto part : parts) all.insert(all.end(), part.begin(), part.end());
+  SealKey out{};
+  std::size_t bytes = 0;
+  constexpr unsigned char kNothing = 0;  // a null key would be another thing than an empty one
+  const auto* made = EVP_Q_mac(nullptr, "HMAC", nullptr, "SHA256", nullptr,
+                               key.empty() ? &kNothing : raw(key), key.size(), raw(all), all.size(),
+                               reinterpret_cast<unsigned char*>(out.data()), out.size(), &bytes);
+  if (made == nullptr || bytes != out.size()) return none("HMAC-SHA256");
+  return out;
+}
+
+bool same_secret(std::span<const std::byte> a, std::span<const std::byte> b) noexcept {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+void Sealer::Free::operator()(evp_cipher_ctx_st* context) const noexcept {
+  EVP_CIPHER_CTX_free(context);
+}
+
+Sealer::Sealer(const SealKey& key) {
+  let_it_stay();
+  context_.reset(EVP_CIPHER_CTX_new());
+  works_ = context_ != nullptr &&
+           EVP_EncryptInit_ex(context_.get(), EVP_aes_256_gcm(), nullptr, raw(key), nullptr) == 1;
+  begin();
+}
+
+/// With the nonce of the next message.
+void Sealer::begin() noexcept {
+  std::array<unsigned char, kNonce> nonce{};
+  for (std::size_t i = 0; i < sizeof count_; ++i)
+    nonce[i] = static_cast<unsigned char>(count_ >> 8 * i);
+  ++count_;
+  works_ =
+      works_ && EVP_EncryptInit_ex(context_.get(), nullptr, nullptr, nullptr, nonce.data()) == 1;
+}
+
+void Sealer::update(std::span<const std::byte> bytes) noexcept {
+  while (works_ && !bytes.empty()) {
+    const auto part = bytes.first(std::min(bytes.size(), kStep));
+    int done = 0;
+    works_ = EVP_EncryptUpdate(context_.get(), nullptr, &done, raw(part),
+                               static_cast<int>(part.size())) == 1;
+    bytes = bytes.subspan(part.size());
+  }
+}
+
+Result<Seal> Sealer::finish() {
+  Seal seal{};
+  int rest = 0;
+  unsigned char nothing = 0;
+  works_ = works_ && EVP_EncryptFinal_ex(context_.get(), &nothing, &rest) == 1 &&
+           EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_AEAD_GET_TAG, static_cast<int>(seal.size()),
+                               seal.data()) == 1;
+  if (!works_) return none("GMAC by AES-256");
+  begin();
+  return seal;
+}
+
+}  // namespace linkspan::base

@@ -1,0 +1,95 @@
+"""docs/wire_protocol.md is enough to write a second implementation: tests/python/wire_client.py."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from typing import Iterator
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY, pattern
+
+import linkspan
+
+pytest.importorskip("cryptography", reason="needs cryptography")
+pytest.importorskip("flatbuffers", reason="needs flatbuffers")
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import wire_client  # noqa: E402
+
+SECRET = b"a secret of the tests"
+SIZE = (3 << 20) + 77
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tables(tmp_path_factory: pytest.TempPathFactory) -> None:
+    wire_client.make_tables(REPOSITORY / "src/base/schema", tmp_path_factory.mktemp("tables"))
+
+
+@pytest.fixture(params=[b"", SECRET], ids=["no_secret", "secret"])
+def secret(request: pytest.FixtureRequest) -> bytes:
+    return request.param
+
+
+@pytest.fixture
+def engine(secret: bytes, tmp_path: pathlib.Path) -> Iterator[linkspan.Engine]:
+    file = tmp_path / "secret"
+    file.write_bytes(SECRET)
+    file.chmod(0o600)
+    with linkspan.Engine("served", secret_file=str(file) if secret else "") as made:
+        made.listen("tcp:127.0.0.1:0")
+        yield made
+
+
+def address_of(engine: linkspan.Engine) -> tuple[str, int]:
+    host, port = engine.address.removeprefix("tcp:").rsplit(":", 1)
+    return host, int(port)
+
+
+def test_writes_reads_and_notifies(engine: linkspan.Engine, secret: bytes) -> None:
+    memory = pattern(SIZE, 1)
+    expected = memory.copy()
+    engine.publish("memory", engine.register(memory))
+    client = wire_client.WireClient(address_of(engine), secret)
+    peer = engine.accept(10)
+    region = client.lookup("memory")
+    assert region.bytes == SIZE
+
+    data = pattern((2 << 20) + 3, 2)
+    assert client.write(region, 5, data.tobytes()) == 0
+    expected[5 : 5 + data.size] = data
+    peer.notify(b"for the client")  # makes progress: what has landed is seen
+    assert client.next_notification() == b"for the client"
+    assert np.array_equal(memory, expected)
+    assert client.read(region, 1, SIZE - 1) == expected[1:].tobytes()
+
+    client.notify(b"for the Engine")
+    assert engine.notifications(10) == [(peer.id, b"for the Engine")]
+    assert client.write(region, 9, b"more", b"it has come") == 0
+    assert engine.notifications(10) == [(peer.id, b"it has come")]
+    assert memory[9:13].tobytes() == b"more"
+    client.close()
+
+
+def test_is_refused_what_is_not_its(engine: linkspan.Engine, secret: bytes) -> None:
+    memory = pattern(4096, 1)
+    expected = memory.copy()
+    engine.publish("memory", engine.register(memory))
+    client = wire_client.WireClient(address_of(engine), secret)
+    with pytest.raises(KeyError):
+        client.lookup("nothing")
+    region = client.lookup("memory")
+    assert client.write(region, 4090, b"beyond it", b"it has not come") != 0
+    region.token = bytes(16)
+    assert client.write(region, 0, b"by a token of nobody") != 0
+    with pytest.raises(PermissionError):
+        client.read(region, 0, 8)
+    assert np.array_equal(memory, expected)
+    assert engine.notifications() == []
+    client.close()
+
+
+def test_is_let_in_by_the_same_secret_alone(engine: linkspan.Engine, secret: bytes) -> None:
+    with pytest.raises(PermissionError, match="secret"):
+        wire_client.WireClient(address_of(engine), b"another secret of them")
+    wire_client.WireClient(address_of(engine), secret).close()

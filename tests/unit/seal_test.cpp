@@ -1,0 +1,76 @@
+// Seals: which message has which, and what no other message has.
+#include "base/seal.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "tests/support/take.hpp"
+
+namespace linkspan::base {
+namespace {
+
+using test::take;
+
+std::span<const std::byte> bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+template <class Bytes>
+std::string hex(const Bytes& all) {
+  std::string text;
+  for (const std::byte each : all) {
+    char two[3];
+    (void)std::snprintf(two, sizeof two, "%02x", std::to_integer<unsigned>(each));
+    text += two;
+  }
+  return text;
+}
+
+SealKey counted_key() {
+  SealKey key{};
+  for (std::size_t i = 0; i < key.size(); ++i) key[i] = static_cast<std::byte>(i);
+  return key;
+}
+
+Seal next(Sealer& sealer, std::string_view text) {
+  sealer.update(bytes(text));
+  return take(sealer.finish());
+}
+
+TEST(Hmac, IsThatOfRfc4231) {
+  EXPECT_EQ(hex(take(hmac(bytes("Jefe"), {bytes("what do ya want "), bytes("for nothing?")}))),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  EXPECT_EQ(hex(take(hmac({}, {}))),
+            "b613679a0814d9ec772f95d778c35fc5ff1697c493715653c6c712144292c5ad");
+}
+
+TEST(Seals, AreGmacByAes256WithTheCountAsNonce) {
+  Sealer sealer(counted_key());
+  EXPECT_EQ(hex(next(sealer, "")), "f05d76ae4ab99fe5a6f69b3148c2363d");
+  EXPECT_EQ(hex(next(sealer, "linkspan")), "f22e76b7e89ca253e96165ea64709576");
+}
+
+TEST(Seals, OfTheSameMessagesAreTheSameHoweverTheyCome) {
+  Sealer one(counted_key()), other(counted_key());
+  for (const std::string_view text : {"a message", "", "the next"}) {
+    one.update(bytes(text.substr(0, text.size() / 2)));
+    one.update(bytes(text.substr(text.size() / 2)));
+    EXPECT_EQ(take(one.finish()), next(other, text)) << text;
+  }
+}
+
+TEST(Seals, DifferByMessageOrderAndKey) {
+  SealKey near_key = counted_key();
+  near_key[31] ^= std::byte{1};
+  Sealer sealer(counted_key()), changed(counted_key()), another(near_key);
+  const Seal first = next(sealer, "one"), again = next(sealer, "one");
+  EXPECT_FALSE(same_secret(first, again));
+  EXPECT_FALSE(same_secret(first, next(changed, "onf")));
+  EXPECT_FALSE(same_secret(first, next(another, "one")));
+  EXPECT_FALSE(same_secret(first, std::span(first).first(15)));
+  EXPECT_TRUE(same_secret(first, first));
+}
+
+}  // namespace
+}  // namespace linkspan::base
