@@ -5,14 +5,12 @@
 // and the bytes of each are verified before the clock runs and after it. Exit: 0 all rows are
 // there, and right; 1 not. --enforce: 1 also where a bar is missed. Without a GPU: host memory
 // only.
-#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -23,46 +21,15 @@
 
 #include "bench/bare/machine.hpp"
 #include "bench/memory.hpp"
-#include "control/tcp_socket.hpp"
-#include "linkspan/engine.hpp"
+#include "bench/tcp_ping.hpp"
 
 namespace linkspan::bench {
 namespace {
 
 using namespace std::chrono_literals;
-using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kSeed = 1, kPoison = 2, kCall = std::uint64_t{1} << 20;
-constexpr Duration kLimit = 120s;
 constexpr double kPinnedLink = 55;  // GB/s of PCIe 5 x16, reference/limits.md
-
-double rounded(double number) { return std::round(number * 1000) / 1000; }
-double median(std::vector<double> all) {
-  std::sort(all.begin(), all.end());
-  return all[all.size() / 2];
-}
-
-struct Pair {
-  base::Fd one, other;
-};
-Result<Pair> connected_pair() {
-  const auto deadline = base::Deadline::after(base::Clock::steady(), 10s);
-  auto at = control::resolve("127.0.0.1", 0);
-  if (!at.ok()) return at.status();
-  auto listening = control::listen_at(at->front());
-  if (!listening.ok()) return listening.status();
-  auto bound = control::address_of(*listening);
-  if (!bound.ok()) return bound.status();
-  auto one = control::connect_to(*bound, deadline);
-  if (!one.ok()) return one.status();
-  auto other =
-      base::Fd::from("accept", ::accept4(listening->get(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (!other.ok()) return other.status();
-  (void)::fcntl(one->get(), F_SETFL, 0);  // blocking
-  control::prepare(*one);
-  control::prepare(*other);
-  return Pair{*std::move(one), *std::move(other)};
-}
 
 /// Blocking sockets, each with a thread on both sides and its share of the bytes.
 class Bare {
@@ -110,20 +77,6 @@ class Bare {
  private:
   std::vector<Pair> pairs_;
 };
-
-struct Ends {
-  Engine near, far;
-  Peer peer;
-};
-Result<Ends> connect() {
-  auto near = Engine::open(), far = Engine::open();
-  if (!near.ok()) return near.status();
-  if (!far.ok()) return far.status();
-  if (Status s = far->listen("tcp:127.0.0.1:0"); !s.ok()) return s;
-  auto peer = near->connect(far->address());
-  if (!peer.ok()) return peer.status();
-  return Ends{*std::move(near), *std::move(far), *std::move(peer)};
-}
 
 struct Case {
   const char* id;
@@ -245,6 +198,11 @@ int run(bool quick, bool enforce, unsigned streams, const std::string& file,
     end = measure(c, device, streams, mib << 20, quick ? 1 : c.pages ? 31 : 9, rows);
     if (!end.ok()) break;
   }
+  if (end.ok()) {
+    auto row = ping(quick ? 50 : 4000);
+    end = row.status();
+    if (row.ok()) rows.push_back(*std::move(row));
+  }
   const bare::Machine machine = bare::describe_machine(topology.ok() ? topology->get() : nullptr);
   Json out{{"what", "transfers by TCP over loopback beside bare sockets"}, {"command", command}};
   out["machine"] = {{"gpus", machine.gpus},
@@ -259,9 +217,11 @@ int run(bool quick, bool enforce, unsigned streams, const std::string& file,
   bool missed = false;
   for (const Json& row : rows) {
     const bool met = row["pass"].get<bool>();
-    std::cout << row["id"].get<std::string>() << ": " << row["value"] << " GB/s of "
-              << row["ceiling"] << ", ratio " << row["ratio"] << ", bar " << row["bar"]
-              << (met ? " met" : " MISSED") << ", CPU " << row["cpu_s_per_GB"] << " s/GB\n";
+    std::cout << row["id"].get<std::string>() << ": " << row["value"] << ' '
+              << row["unit"].get<std::string>() << ", bare " << row["ceiling"] << ", ratio "
+              << row["ratio"] << ", bar " << row["bar"] << (met ? " met" : " MISSED");
+    if (row.contains("cpu_s_per_GB")) std::cout << ", CPU " << row["cpu_s_per_GB"] << " s/GB";
+    std::cout << '\n';
     missed = missed || !met;
   }
   if (!end.ok()) std::cout << "stopped: " << end.to_string() << '\n';

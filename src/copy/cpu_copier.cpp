@@ -109,7 +109,9 @@ CpuCopier::~CpuCopier() {
   }
 }
 
-Status CpuCopier::serve(const cuda::Device& device) { return lanes_->make(device, max_threads_); }
+Status CpuCopier::serve(const cuda::Device& device) {
+  return lanes_->reserve(device, max_threads_);
+}
 
 Result<Ticket> CpuCopier::start(const Order& order) {
   switch (order.method) {

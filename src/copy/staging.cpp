@@ -4,7 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <iterator>
 #include <utility>
 
 #include "copy/blocks_kernel.hpp"
@@ -24,7 +23,7 @@ constexpr std::size_t kBytes = kList + kListEntries * sizeof(Piece);
 constexpr std::uint64_t kCongruent = 16;  // what the kernel moves 16 bytes a lane for
 static_assert(kBytes % kCongruent == 0);
 static_assert(kBytes + Staging::kRuns * (kCongruent - 1) <= Staging::kBeside);
-static_assert(Staging::kRuns + Staging::kMostBytes / GpuCopier::kListBytes < kListEntries);
+static_assert(Staging::kRuns + Staging::kMostSlot / GpuCopier::kListBytes < kListEntries);
 static_assert(Staging::kSlotsOfAGpu * (Staging::kRuns + 1) < 1000);
 
 }  // namespace
@@ -36,7 +35,7 @@ std::size_t Staging::slot_bytes(std::size_t pinned) noexcept {
 }
 
 Staging::Staging(std::size_t slot_bytes, StagingLanes& lanes)
-    : slot_bytes_(slot_bytes), spare_(lanes) {
+    : slot_bytes_(slot_bytes), lanes_(lanes) {
   for (unsigned i = 0; i < kSlots; ++i) slots_[i].index_ = i;
 }
 
@@ -53,12 +52,10 @@ std::byte* Staging::Slot::at(std::size_t run) const {
 Result<Staging::Slot*> Staging::take(const Chunk& chunk) {
   const auto scope = chunk.device->enter();
   if (!scope.ok()) return scope.status();
-  auto lane = lane_of(*chunk.device);
-  if (!lane.ok()) return lane.status();
   Slot& slot = *std::ranges::find(slots_, State::free, &Slot::state_);
   if (!slot.memory_)
     if (Status status = pin(slot, *scope); !status.ok()) return status;
-  slot.lane_ = *lane;
+  slot.device_ = chunk.device;
   slot.to_gpu_ = chunk.to_gpu;
   slot.ctas_ = chunk.ctas;
   slot.status_ = {};
@@ -77,9 +74,11 @@ Result<Staging::Slot*> Staging::take(const Chunk& chunk) {
 }
 
 Status Staging::submit(Slot& slot) {
-  const auto scope = slot.lane_->device->enter();
-  if (!scope.ok() || start(slot, *scope) == 0) {
-    Status status = scope.ok() ? std::exchange(slot.status_, {}) : scope.status();
+  const auto scope = slot.device_->enter();
+  auto lane = scope.ok() ? lane_of(*slot.device_) : scope.status();
+  if (lane.ok()) slot.lane_ = *lane;
+  if (!lane.ok() || start(slot, *scope) == 0) {
+    Status status = lane.ok() ? std::exchange(slot.status_, {}) : lane.status();
     give_back(slot);
     return status;
   }
@@ -131,14 +130,16 @@ Staging::Slot* Staging::next_done() {
         (!slot.told() && (now < slot.ask_ || !ask_stream(slot, now))))
       continue;
     slot.state_ = State::done;
+    leave_lane(slot);
     return &slot;
   }
   return nullptr;
 }
 
 void Staging::give_back(Slot& slot) noexcept {
+  if (slot.lane_ != nullptr) leave_lane(slot);
   slot.state_ = State::free;
-  slot.lane_ = nullptr;
+  slot.device_ = nullptr;
   --busy_;
 }
 
@@ -158,9 +159,8 @@ bool Staging::ask_stream(Slot& slot, base::Time now) {
 }
 
 bool Staging::room(const cuda::Device& device) const noexcept {
-  const auto its = std::ranges::count_if(slots_, [&device](const Slot& slot) {
-    return slot.lane_ != nullptr && slot.lane_->device == &device;
-  });
+  const auto its = std::ranges::count_if(
+      slots_, [&device](const Slot& slot) { return slot.device_ == &device; });
   return busy_ < kSlots && its < kSlotsOfAGpu;
 }
 
@@ -179,16 +179,17 @@ Duration Staging::patience() const noexcept {
   return since < kSpin ? Duration::zero() : std::min<Duration>(since / 16, milliseconds(1));
 }
 
+/// That of a slot which the GPU works at, or one of the pool's.
 Result<Staging::Lane*> Staging::lane_of(const cuda::Device& device) {
-  for (const auto& lane : lanes_)
-    if (lane->device == &device) return lane.get();
-  std::unique_ptr<Lane> lane = spare_.take(device);
-  if (lane == nullptr) {
-    auto made = Lane::create(device);
-    if (!made.ok()) return made.status();
-    lane = *std::move(made);
-  }
-  return lanes_.emplace_back(std::move(lane)).get();
+  for (const Slot& slot : slots_)
+    if (slot.lane_ != nullptr && slot.device_ == &device) return slot.lane_;
+  return lanes_.take(device);
+}
+
+/// The last of its slots gives it back.
+void Staging::leave_lane(Slot& slot) noexcept {
+  Lane* const lane = std::exchange(slot.lane_, nullptr);
+  if (std::ranges::find(slots_, lane, &Slot::lane_) == slots_.end()) lanes_.give_back(*lane);
 }
 
 Result<std::unique_ptr<StagingLanes::Lane>> StagingLanes::Lane::create(const cuda::Device& device) {
@@ -208,25 +209,43 @@ Result<std::unique_ptr<StagingLanes::Lane>> StagingLanes::Lane::create(const cud
       new Lane{.device = &device, .stream = *std::move(stream), .zero = std::move(zero)});
 }
 
-Status StagingLanes::make(const cuda::Device& device, unsigned lanes) {
-  std::vector<std::unique_ptr<Lane>> all;
-  for (unsigned i = 0; i < lanes; ++i) {
-    auto made = Lane::create(device);
+Status StagingLanes::reserve(const cuda::Device& device, unsigned lanes) {
+  const base::MutexLock making(making_);
+  const auto wanted = [&] {
+    const base::MutexLock lock(mutex_);
+    return std::ranges::count(all_, &device, [](const Entry& e) { return e.lane->device; }) <
+           static_cast<std::ptrdiff_t>(lanes);
+  };
+  while (wanted()) {
+    auto made = add(device, false);
     if (!made.ok()) return made.status();
-    all.push_back(*std::move(made));
   }
-  const base::MutexLock lock(mutex_);
-  std::move(all.begin(), all.end(), std::back_inserter(spare_));
   return {};
 }
 
-std::unique_ptr<StagingLanes::Lane> StagingLanes::take(const cuda::Device& device) {
+Result<StagingLanes::Lane*> StagingLanes::take(const cuda::Device& device) {
+  {
+    const base::MutexLock lock(mutex_);
+    for (Entry& entry : all_) {
+      if (entry.taken || entry.lane->device != &device) continue;
+      entry.taken = true;
+      return entry.lane.get();
+    }
+  }
+  return add(device, true);
+}
+
+Result<StagingLanes::Lane*> StagingLanes::add(const cuda::Device& device, bool taken) {
+  auto made = Lane::create(device);
+  if (!made.ok()) return made.status();
   const base::MutexLock lock(mutex_);
-  const auto found = std::ranges::find(spare_, &device, &Lane::device);
-  if (found == spare_.end()) return nullptr;
-  std::unique_ptr<Lane> lane = std::move(*found);
-  spare_.erase(found);
-  return lane;
+  return all_.emplace_back(Entry{.lane = *std::move(made), .taken = taken}).lane.get();
+}
+
+void StagingLanes::give_back(const Lane& lane) noexcept {
+  const base::MutexLock lock(mutex_);
+  for (Entry& entry : all_)
+    if (entry.lane.get() == &lane) entry.taken = false;
 }
 
 /// For all GPUs, at one address (fact: Identity.MemoryIsPinnedOnceAndForAllGpus).

@@ -5,7 +5,8 @@
 // stream order. From a GPU: it submits the slot and empties it when the GPU is done. A word in the
 // slot, written behind the chunk, tells of the GPU's part, so that the owner fills or empties one
 // slot while the GPU works at the others. The slots are pinned by the thread that uses them, at its
-// first chunks: they lie on its NUMA node, and are the only memory of this path for good.
+// first chunks: they lie on its NUMA node, and are the only memory of this path for good. A lane is
+// held while the GPU works at a slot, and no longer: who fills slots slowly holds up nobody else.
 // Threads: of one executor. Nothing here waits but the driver's own calls.
 // Invariants: a slot is used again only when its word, or its stream, has told that the GPU is done
 // with it; what was in flight when a context was lost is never used again.
@@ -27,7 +28,7 @@
 
 namespace linkspan::copy {
 
-/// What executors submit to, made when a GPU comes up: to make a stream may wait for all that is in
+/// A pool of what stagings submit to, made ahead: to make a stream may wait for all that is in
 /// flight on the GPU (fact: Held.MakingManyStreams), and that may wait for the copy which needs it.
 /// Threads: any thread.
 class StagingLanes {
@@ -40,14 +41,23 @@ class StagingLanes {
     std::optional<cuda::DeviceBuffer> zero;  // the kernel's abort word, which nobody sets
   };
 
-  /// OFF THE LOCK. So many more of a GPU, which outlives them; or none.
-  Status make(const cuda::Device& device, unsigned lanes) LINKSPAN_EXCLUDES(mutex_);
-  /// Null: none is left of that GPU.
-  std::unique_ptr<Lane> take(const cuda::Device& device) LINKSPAN_EXCLUDES(mutex_);
+  /// OFF THE LOCK. At least so many of that GPU, which outlives them, with those that are taken.
+  Status reserve(const cuda::Device& device, unsigned lanes) LINKSPAN_EXCLUDES(making_, mutex_);
+  /// The taker's until give_back(). One is made where all are taken, and kept.
+  Result<Lane*> take(const cuda::Device& device) LINKSPAN_EXCLUDES(mutex_);
+  /// Requires: nothing is in flight there.
+  void give_back(const Lane& lane) noexcept LINKSPAN_EXCLUDES(mutex_);
 
  private:
+  struct Entry {
+    std::unique_ptr<Lane> lane;
+    bool taken = false;
+  };
+  Result<Lane*> add(const cuda::Device& device, bool taken) LINKSPAN_EXCLUDES(mutex_);
+
+  base::Mutex making_;  // one reserve() at a time: it counts and then makes
   base::Mutex mutex_;
-  std::vector<std::unique_ptr<Lane>> spare_ LINKSPAN_GUARDED_BY(mutex_);
+  std::vector<Entry> all_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
 class Staging {
@@ -60,6 +70,8 @@ class Staging {
   static constexpr std::size_t kRuns = 240;
   /// So that slots stay in the caches between memcpy and the GPU; at a guess, not measured.
   static constexpr std::size_t kMostBytes = std::size_t{2} << 20;
+  /// Of a slot whatever its owner wants: more the kernel's list does not name.
+  static constexpr std::size_t kMostSlot = std::size_t{4} << 20;
   /// Beside the bytes of a slot: its words, the kernel's list, and what is left free between runs.
   static constexpr std::size_t kBeside = 12u << 10;
 
@@ -76,8 +88,9 @@ class Staging {
 
   class Slot {
    public:
-    unsigned index() const noexcept { return index_; }         ///< Below kSlots.
-    std::byte* at(std::size_t run) const;                      ///< Where the bytes of that run lie.
+    unsigned index() const noexcept { return index_; }  ///< Below kSlots.
+    std::byte* at(std::size_t run) const;               ///< Where the bytes of that run lie.
+    std::span<std::byte> memory() const { return {memory_->data(), memory_->bytes()}; }
     const Status& status() const noexcept { return status_; }  ///< Once the GPU is done.
 
    private:
@@ -88,7 +101,8 @@ class Staging {
     unsigned index_ = 0;
     State state_ = State::free;
     std::optional<cuda::PinnedBuffer> memory_;  // from its first use on
-    StagingLanes::Lane* lane_ = nullptr;
+    const cuda::Device* device_ = nullptr;      // from take() to give_back()
+    StagingLanes::Lane* lane_ = nullptr;        // while it is submitted
     std::vector<Piece> runs_;
     bool to_gpu_ = false;
     unsigned ctas_ = 0;
@@ -100,7 +114,7 @@ class Staging {
   /// What a slot takes where a thread may pin so much; at least 4 KiB.
   static std::size_t slot_bytes(std::size_t pinned) noexcept;
 
-  /// `lanes` outlives it.
+  /// `slot_bytes`: kMostSlot at most. `lanes` outlives it.
   Staging(std::size_t slot_bytes, StagingLanes& lanes);
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
@@ -108,7 +122,7 @@ class Staging {
 
   /// The caller's until give_back(). Requires room().
   Result<Slot*> take(const Chunk& chunk);
-  /// An error: nothing is in flight, and the slot is given back.
+  /// An error, also of a lane that is not to be had: nothing is in flight, the slot is given back.
   Status submit(Slot& slot);
   /// One that the GPU is done with, if there is any; once each.
   Slot* next_done();
@@ -127,16 +141,16 @@ class Staging {
   using State = Slot::State;
 
   Result<Lane*> lane_of(const cuda::Device& device);
+  void leave_lane(Slot& slot) noexcept;
   Status pin(Slot& slot, const cuda::DeviceScope& scope) const;
   static unsigned start(Slot& slot, const cuda::DeviceScope& scope);  // how much is in flight
   bool ask_stream(Slot& slot, base::Time now);
 
   const std::size_t slot_bytes_;
-  StagingLanes& spare_;
+  StagingLanes& lanes_;
   std::vector<cuda::PinnedBuffer> lost_;  // a GPU may have them in its hands for ever
   std::array<Slot, kSlots> slots_;
   unsigned busy_ = 0;
-  std::vector<std::unique_ptr<Lane>> lanes_;  // one a device, made at its first chunk
 };
 
 }  // namespace linkspan::copy

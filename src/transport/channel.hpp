@@ -3,13 +3,14 @@
 // control implements it over the peer's control connection; so a transport can ask the peer to
 // execute a copy that only the peer can map, fence a cancel, or agree on a rendezvous, and never
 // includes control. What arrives comes to Endpoint::on_message.
-// Threads: send() under the Worker's lock; it queues and never blocks.
+// Threads: send() under the Worker's lock; it queues and never blocks. notified() any thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/fd.hpp"
 #include "linkspan/status.hpp"
@@ -43,6 +44,9 @@ class Channel {
   /// nothing is done to it before a secret was read back from it.
   virtual PeerProcess process() const noexcept = 0;
   virtual std::string_view peer_name() const noexcept = 0;  ///< For people: logs and errors.
+  /// What the peer has sent with a batch that has landed, for this side's user. Takes no lock under
+  /// which an Endpoint is called.
+  virtual void notified(std::vector<std::byte> notification) = 0;
 
  protected:
   ~Channel() = default;

@@ -19,6 +19,7 @@
 
 #include "base/clock.hpp"
 #include "base/fd.hpp"
+#include "base/seal.hpp"
 #include "cuda/event.hpp"
 #include "linkspan/status.hpp"
 #include "linkspan/types.hpp"
@@ -101,6 +102,11 @@ struct Batch {
   Wishes wishes = {};
   /// Out: as post() chose it, and until the Completion as it was gone. Null: nobody asks.
   Way* way = nullptr;
+  /// Of a write, for the peer's user. Read during post() only.
+  std::span<const std::byte> notification{};
+  /// Out, of a batch with one: post() has taken it along, and an OK Completion says that the peer
+  /// has it. Left as it is by a transport that takes none.
+  bool* notifies = nullptr;
   std::uint64_t cookie = 0;  ///< Unique among those in flight; comes back untouched.
 };
 
@@ -217,8 +223,9 @@ class Transport {
 class StreamTaker {
  public:
   /// One that this side or the other has asked for by Channel::open_stream(): a socket that does
-  /// not block, or why it could not be made. corrupt: the peer makes too many.
-  virtual Status on_stream(Result<base::Fd> socket) = 0;
+  /// not block, how what goes over it is sealed, or why it could not be made. corrupt: the peer
+  /// makes too many.
+  virtual Status on_stream(Result<base::SealedSocket> socket) = 0;
 
  protected:
   ~StreamTaker() = default;

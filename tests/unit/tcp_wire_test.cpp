@@ -1,165 +1,15 @@
-// A TcpEndpoint whose peer is played by the test, frame by frame.
-#include <gtest/gtest.h>
+// Frames of a peer that keeps the rules of a stream, and of one that does not.
 #include <poll.h>
+#include <sys/ioctl.h>
 
+#include <atomic>
 #include <cstring>
-#include <map>
+#include <thread>
 
-#include "memory/registry.hpp"
-#include "tests/support/take.hpp"
-#include "tests/support/tcp_pair.hpp"
-#include "transport/tcp/endpoint.hpp"
-#include "transport/tcp/frame.hpp"
+#include "tests/unit/tcp_wire_fixture.hpp"
 
 namespace linkspan::transport::tcp {
 namespace {
-
-using namespace std::chrono_literals;
-using test::take;
-using Bytes = std::vector<std::byte>;
-
-constexpr std::uint64_t kUs = 11, kPeer = 77, kBytes = 8192;
-
-class PeerChannel final : public Channel {
- public:
-  Status send(std::uint16_t, std::span<const std::byte>, std::span<base::Fd>) override {
-    return {};
-  }
-  SessionKey session_key() const noexcept override { return key_; }
-  PeerProcess process() const noexcept override {
-    return {.pid = 0, .pidfd = -1, .same_user = false, .incarnation = kPeer};
-  }
-  std::string_view peer_name() const noexcept override { return "played"; }
-  bool connects() const noexcept override { return false; }
-  Status open_stream() override { return {Code::unsupported, Scope::peer, "no"}; }
-
- private:
-  std::array<std::byte, 32> key_{};
-};
-
-class Ends final : public CompletionSink {
- public:
-  void complete(Completion&& end) override { all[end.cookie] = end.status; }
-  std::map<std::uint64_t, Status> all;
-};
-
-class TcpWire : public ::testing::Test {
- protected:
-  TcpWire() {
-    for (std::size_t i = 0; i < kBytes; ++i) memory_[i] = static_cast<std::byte>(i * 7);
-    region_ = take(registry_.add(memory_.data(), kBytes, {.read = true, .write = true}, false));
-    fixed_ =
-        take(registry_.add(fixed_memory_.data(), kBytes, {.read = false, .write = false}, false));
-    key_ = take(decode_key(take(transport_.publish(region_->region())).bytes));
-    fixed_key_ = take(decode_key(take(transport_.publish(fixed_->region())).bytes));
-    WireKey theirs{.id = {.incarnation = kPeer, .buffer = 1, .serial = 1},
-                   .peers = {.read = true, .write = true},
-                   .bytes = kBytes};
-    remote_ = std::make_unique<WireMapping>(theirs);
-    endpoint_ = take(transport_.connect(
-        encode(Address{.incarnation = kPeer, .streams = 1, .chunk = kLeastChunk}), channel_,
-        base::Deadline::after(base::Clock::steady(), 10s)));
-    add_stream();
-  }
-  TcpWire(const TcpWire&) = delete;
-  TcpWire& operator=(const TcpWire&) = delete;
-  ~TcpWire() override {
-    raw_ = {};
-    endpoint_->peer_gone();
-    const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
-    while (!endpoint_->landed() && !limit.passed()) endpoint_->progress(ends_);
-    EXPECT_TRUE(endpoint_->landed());
-  }
-  void add_stream() {
-    auto [ours, theirs] = test::tcp_pair();
-    raw_ = std::move(theirs);
-    must(dynamic_cast<StreamTaker&>(*endpoint_).on_stream(std::move(ours)));
-  }
-  static void must(const Status& status) { ASSERT_TRUE(status.ok()) << status.to_string(); }
-
-  void send(Head head, const Bytes& data = {}) {
-    head.incarnation = head.incarnation == 0 ? kPeer : head.incarnation;
-    head.data = data.size();
-    Bytes frame = encode(head);
-    frame.insert(frame.end(), data.begin(), data.end());
-    send_bytes(frame);
-  }
-  void send_bytes(const Bytes& bytes) {
-    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    (void)control::send_all(raw_, text, base::Deadline::after(base::Clock::steady(), 5s));
-  }
-  struct Heard {
-    Head head;
-    Bytes data;
-  };
-  /// None: it was closed.
-  std::optional<Heard> next() {
-    const auto limit = base::Deadline::after(base::Clock::steady(), 5s);
-    for (;;) {
-      const auto size = head_bytes(heard_);
-      if (size.ok() && *size && heard_.size() >= **size) {
-        Heard out{take(decode(std::span(heard_).first(**size))), {}};
-        const std::size_t whole = **size + out.head.data;
-        if (heard_.size() >= whole) {
-          out.data.assign(heard_.begin() + static_cast<std::ptrdiff_t>(**size),
-                          heard_.begin() + static_cast<std::ptrdiff_t>(whole));
-          heard_.erase(heard_.begin(), heard_.begin() + static_cast<std::ptrdiff_t>(whole));
-          endpoint_->progress(ends_);  // to see what has landed
-          return out;
-        }
-      }
-      const auto more = control::receive_some(raw_, 65536, limit);
-      EXPECT_NE(more.status().code(), Code::timed_out);
-      if (!more.ok()) return std::nullopt;
-      const auto* data = reinterpret_cast<const std::byte*>(more->data());
-      heard_.insert(heard_.end(), data, data + more->size());
-    }
-  }
-  void expect_end(std::uint64_t id, Code code) {
-    const auto heard = next();
-    ASSERT_TRUE(heard.has_value());
-    EXPECT_EQ(heard->head.op, Op::ended);
-    EXPECT_EQ(heard->head.id, id);
-    EXPECT_EQ(heard->head.code, code) << heard->head.text;
-  }
-  Status post(linkspan::Op op, std::uint64_t offset, std::uint64_t bytes) {
-    const Block block{offset, offset, bytes};
-    return endpoint_->post({.op = op,
-                            .local = &region_->region(),
-                            .remote = remote_.get(),
-                            .shape = std::span(&block, 1),
-                            .cookie = ++cookies_});
-  }
-  Status end() {
-    const auto limit = base::Deadline::after(base::Clock::steady(), 5s);
-    while (!ends_.all.contains(cookies_) && !limit.passed()) endpoint_->progress(ends_);
-    const auto found = ends_.all.find(cookies_);
-    return found == ends_.all.end() ? Status(Code::pending, Scope::request, "") : found->second;
-  }
-  Head put(std::uint64_t id, std::uint64_t offset, std::uint64_t bytes, bool last = true) {
-    return {.op = Op::put,
-            .id = id,
-            .serial = key_.id.serial,
-            .token = key_.token,
-            .last = last,
-            .spans = {{offset, bytes}}};
-  }
-
-  Bytes memory_ = Bytes(kBytes), fixed_memory_ = Bytes(kBytes, std::byte{9});
-  memory::Registry registry_{kUs, nullptr};
-  TcpTransport transport_{{.incarnation = kUs, .streams = 1}};
-  std::shared_ptr<const memory::Registration> region_, fixed_;
-  WireKey key_, fixed_key_;
-  std::unique_ptr<WireMapping> remote_;
-  PeerChannel channel_;
-  Ends ends_;
-  std::unique_ptr<Endpoint> endpoint_;
-  base::Fd raw_;
-  Bytes heard_;
-  std::uint64_t cookies_ = 0;
-};
-
-Bytes ones(std::size_t count) { return Bytes(count, std::byte{1}); }
 
 TEST_F(TcpWire, TakesPutsOfSeveralFramesAndAnswersGets) {
   Bytes expected = memory_;
@@ -184,6 +34,67 @@ TEST_F(TcpWire, TakesPutsOfSeveralFramesAndAnswersGets) {
   Bytes due(memory_.begin() + 1, memory_.begin() + 10);
   due.insert(due.end(), memory_.end() - 2, memory_.end());
   EXPECT_EQ(heard->data, due);
+}
+
+/// Each cut of them comes by itself.
+TEST_F(TcpWire, StoresAWordWhole) {
+  constexpr std::uint64_t kAt = 64;
+  constexpr std::uint64_t kOld = 0x0101010101010101, kNew = 0xA1A2A3A4A5A6A7A8;
+  std::atomic_ref word(*reinterpret_cast<std::uint64_t*>(memory_.data() + kAt));
+  word = kOld;
+  std::jthread watching([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      const std::uint64_t seen = word.load(std::memory_order_acquire);
+      ASSERT_TRUE(seen == kOld || seen == kNew) << std::hex << seen;
+    }
+  });
+  // Data before the word, the word, and data behind it.
+  Head head = put(5, 3, 5);
+  head.spans = {{3, 5}, {kAt, 8}, {200, 6}};
+  head.incarnation = kPeer;
+  head.data = 19;
+  Bytes frame = encode(head);
+  const std::size_t data = frame.size();
+  frame.resize(data + head.data, std::byte{1});
+  std::memcpy(frame.data() + data + 5, &kNew, 8);
+  for (std::size_t from = 0, to = 0; to != frame.size(); from = to) {
+    to = from < data + 5 ? data + 6 : from + 1;
+    send_bytes(Bytes(frame.begin() + static_cast<std::ptrdiff_t>(from),
+                     frame.begin() + static_cast<std::ptrdiff_t>(to)));
+    const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+    int waits = 1;
+    while (waits != 0 && !limit.passed()) {
+      ASSERT_EQ(::ioctl(received_by_, FIONREAD, &waits), 0);
+      if (waits != 0) std::this_thread::yield();
+    }
+    ASSERT_EQ(waits, 0) << "the stream's thread takes nothing";
+    if (to != frame.size()) {
+      EXPECT_EQ(word.load(), kOld) << "behind " << to - data << " bytes of data";
+    }
+  }
+  expect_end(5, Code::ok);
+  EXPECT_EQ(word.load(), kNew);
+  EXPECT_EQ(Bytes(memory_.begin() + 3, memory_.begin() + 8), ones(5));
+  EXPECT_EQ(Bytes(memory_.begin() + 200, memory_.begin() + 206), ones(6));
+}
+
+/// Of 4096 bytes at most each: the word does not fit behind what is before it.
+TEST_F(TcpWire, SendsAWordInOneFrame) {
+  const std::array<Block, 2> blocks{{{1, 1, kLeastChunk - 4}, {5000, 5000, 8}}};
+  must(endpoint_->post({.op = linkspan::Op::write,
+                        .local = &region_->region(),
+                        .remote = remote_.get(),
+                        .shape = std::span<const Block>(blocks),
+                        .cookie = ++cookies_}));
+  for (const Block& block : blocks) {
+    const auto heard = next();
+    ASSERT_TRUE(heard.has_value());
+    ASSERT_EQ(heard->head.spans.size(), 1u);
+    EXPECT_EQ(heard->head.spans[0].offset, block.remote_offset);
+    EXPECT_EQ(heard->head.spans[0].bytes, block.bytes);
+  }
+  send({.op = Op::ended, .id = cookies_});
+  EXPECT_EQ(end().to_string(), "ok");
 }
 
 TEST_F(TcpWire, RefusesWhatIsNotPermittedAndGoesOn) {
@@ -220,6 +131,46 @@ TEST_F(TcpWire, RefusesWhatIsNotPermittedAndGoesOn) {
   expect_end(9, Code::ok);
 }
 
+TEST_F(TcpWire, TellsOfWhatHasLandedBeforeItsEnd) {
+  const Bytes told = ones(3);
+  Head first = put(5, 0, 8, false), last = put(5, 100, 8);
+  last.position = 8;
+  last.notification = told;
+  send(last, ones(8));
+  Head refused = put(6, kBytes - 5, 6);
+  refused.notification = told;
+  send(refused, ones(6));
+  expect_end(6, Code::invalid_argument);
+  EXPECT_TRUE(channel_.notifications().empty());
+  send(first, ones(8));
+  expect_end(5, Code::ok);
+  EXPECT_EQ(channel_.notifications(), std::vector<Bytes>{told});
+}
+
+TEST_F(TcpWire, TakesANotificationAlongWithABatchOfOneFrame) {
+  const Bytes small = ones(kMostNotification), large = ones(kMostNotification + 1);
+  const std::tuple<linkspan::Op, std::uint64_t, Bytes, bool> posted[] = {
+      {linkspan::Op::write, kLeastChunk, small, true},
+      {linkspan::Op::write, kLeastChunk, large, false},
+      {linkspan::Op::write, kLeastChunk + 1, small, false},
+      {linkspan::Op::write, kLeastChunk, {}, false},
+      {linkspan::Op::read, 8, small, false}};
+  for (const auto& [op, bytes, notification, rides] : posted) {
+    must(post(op, 0, bytes, notification));
+    EXPECT_EQ(notifies_, rides) << bytes;
+    auto heard = next();
+    ASSERT_TRUE(heard.has_value());
+    EXPECT_EQ(heard->head.notification, rides ? notification : Bytes());
+    if (!heard->head.last && op == linkspan::Op::write) heard = next();
+    ASSERT_TRUE(heard.has_value());
+    EXPECT_TRUE(heard->head.notification.empty() || rides);
+    if (op == linkspan::Op::write) send({.op = Op::ended, .id = cookies_});
+    if (op == linkspan::Op::read) send({.op = Op::data, .id = cookies_, .last = true}, ones(8));
+    EXPECT_EQ(end().code(), Code::ok) << end().to_string();
+  }
+  EXPECT_TRUE(channel_.notifications().empty());
+}
+
 TEST(TcpFrame, ComesBackAsItWas) {
   const Head put{.op = Op::put,
                  .id = 3,
@@ -229,6 +180,7 @@ TEST(TcpFrame, ComesBackAsItWas) {
                  .position = 7,
                  .last = true,
                  .spans = {{8, 9}, {10, 11}},
+                 .notification = ones(5),
                  .data = 20};
   const Head end{.op = Op::ended, .id = 3, .incarnation = 4, .code = Code::corrupt, .text = "why"};
   for (const Head& head : {put, end}) {
@@ -253,14 +205,16 @@ TEST(TcpFrame, IsNoneWhereItsLengthsDisagree) {
            (*size && (bytes.size() < **size || !decode(std::span(bytes).first(**size)).ok()));
   };
   EXPECT_TRUE(broken(0, 8)) << "shorter than its fields";
-  EXPECT_TRUE(broken(0, 64)) << "fewer bytes than its span";
-  EXPECT_TRUE(broken(0, 70)) << "more bytes than its span";
+  EXPECT_TRUE(broken(0, 72)) << "fewer bytes than its span";
+  EXPECT_TRUE(broken(0, 78)) << "more bytes than its span";
   EXPECT_TRUE(broken(3, 1)) << "beyond the largest";
   EXPECT_TRUE(broken(4, 0)) << "version 0";
   EXPECT_TRUE(broken(6, 99)) << "an op that is none";
   EXPECT_TRUE(broken(24 + 32, 255)) << "more spans than there is room for";
   EXPECT_TRUE(broken(24 + 36, 2)) << "neither the last nor not";
   EXPECT_FALSE(broken(24 + 36, 1));
+  EXPECT_TRUE(broken(24 + 40, 1)) << "a notification before the last frame";
+  EXPECT_TRUE(broken(24 + 41, 0xff)) << "a notification that is too long";
 }
 
 /// Each to a wire of its own.

@@ -13,6 +13,8 @@ using namespace std::chrono_literals;
 constexpr const char* kPath = "tcp";
 constexpr Duration kLook = 20us;      // at batches that the threads work on
 constexpr Duration kLookAgain = 1ms;  // at what is the peer's
+constexpr Duration kSilence = 5s;     // of a peer that was asked to let a batch end
+constexpr Duration kLookAtTraffic = 100ms;
 
 }  // namespace
 
@@ -24,6 +26,7 @@ TcpEndpoint::TcpEndpoint(TcpTransport& transport, const Address& peer, Channel& 
       connect_by_(deadline),
       wire_(std::make_shared<Wire>(
           WireOptions{.published = &transport.published(),
+                      .channel = &channel,
                       .incarnation = transport.options().incarnation,
                       .peer = peer.incarnation,
                       .chunk = std::min<std::uint64_t>(peer.chunk, kMostChunk),
@@ -82,6 +85,10 @@ Status TcpEndpoint::post(const Batch& batch) {
     out->ticket = slot.ticket;
     for (const Block& b : blocks)
       out->pieces.push_back({here + b.local_offset, b.remote_offset, b.bytes});
+    if (takes_along(batch, out->pieces)) {
+      out->notification.assign(batch.notification.begin(), batch.notification.end());
+      *batch.notifies = true;
+    }
     wire_->put(std::move(out));
   } else {
     auto in = std::make_shared<Incoming>();
@@ -101,15 +108,47 @@ Status TcpEndpoint::post(const Batch& batch) {
   return {};
 }
 
+/// A notification goes with a batch of one frame: of several, one might fail behind the last.
+bool TcpEndpoint::takes_along(const Batch& batch, const std::vector<Piece>& pieces) const {
+  if (batch.notifies == nullptr || batch.notification.empty() ||
+      batch.notification.size() > kMostNotification || pieces.size() > kMostPutSpans)
+    return false;
+  std::uint64_t left = wire_->chunk();
+  return std::ranges::all_of(pieces, [&](const Piece& piece) {
+    return piece.bytes <= left && (left -= piece.bytes, true);
+  });
+}
+
 void TcpEndpoint::cancel(std::uint64_t cookie) {
-  for (const Slot& slot : ours_)
-    if (slot.cookie == cookie) wire_->cancel(slot.op, slot.id);
+  for (Slot& slot : ours_)
+    if (slot.cookie == cookie) stop(slot);
+}
+
+void TcpEndpoint::stop(Slot& slot) {
+  slot.canceled = true;
+  wire_->cancel(slot.op, slot.id);
+}
+
+/// Else a batch would end when its peer likes. What the streams still hold is fenced by their end.
+void TcpEndpoint::look_at_silence(base::Time now) {
+  if (now < look_at_traffic_) return;
+  const bool fresh = now - look_at_traffic_ > kSilence;  // or nobody has looked for long
+  look_at_traffic_ = now + kLookAtTraffic;
+  const std::uint64_t before = std::exchange(traffic_, wire_->traffic());
+  if (fresh || traffic_ != before) silent_since_ = now;
+  if (now - silent_since_ > kSilence)
+    wire_->fail(Status(Code::disconnected, Scope::peer,
+                       "peer " + std::string(channel_.peer_name()) + " has not answered for 5 s"));
 }
 
 std::size_t TcpEndpoint::progress(CompletionSink& sink) {
   // Also whoever has been told elsewhere that bytes have landed here sees them behind this.
   wire_->sync();
   if (!ours_.empty() && is_late()) wire_->fail(late());
+  if (std::ranges::any_of(ours_, &Slot::canceled))
+    look_at_silence(base::Clock::steady().now());
+  else
+    look_at_traffic_ = {};
   std::size_t completed = 0;
   for (auto slot = ours_.begin(); slot != ours_.end();) {
     if (!slot->ticket->ended.load(std::memory_order_acquire)) {
@@ -156,7 +195,7 @@ Status TcpEndpoint::on_message(std::uint16_t op, std::span<const std::byte>, std
   return {Code::unsupported, Scope::request, "tcp has no op " + std::to_string(op)};
 }
 
-Status TcpEndpoint::on_stream(Result<base::Fd> socket) {
+Status TcpEndpoint::on_stream(Result<base::SealedSocket> socket) {
   if (!socket.ok()) {
     // Fewer will do.
     if (--awaited_ == 0 && streams_ == 0) wire_->fail(socket.status());
@@ -184,7 +223,7 @@ Status TcpEndpoint::on_stream(Result<base::Fd> socket) {
 
 void TcpEndpoint::close() {
   closed_ = true;
-  for (const Slot& slot : ours_) wire_->cancel(slot.op, slot.id);
+  for (Slot& slot : ours_) stop(slot);
 }
 
 void TcpEndpoint::peer_gone() {

@@ -4,7 +4,7 @@
 // do the rest; progress() looks whether its Ticket has ended.
 // Threads: under the Worker's lock.
 // Invariants: who has connected to the other makes the streams; a wire that fails is not mended,
-// the peer has to be met again.
+// the peer has to be met again. It fails too when a batch was canceled and the peer is silent.
 #pragma once
 
 #include <list>
@@ -36,7 +36,7 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
                     std::span<base::Fd> fds) override;
   void close() override;
   void peer_gone() override;
-  Status on_stream(Result<base::Fd> socket) override;
+  Status on_stream(Result<base::SealedSocket> socket) override;
   bool landed() const override { return gone_ && wire_->over(); }
 
  private:
@@ -45,11 +45,15 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
     Op op = Op::put;
     const WireMapping* remote = nullptr;
     std::shared_ptr<Ticket> ticket;  // also the wire's
+    bool canceled = false;
   };
 
   Status ready() const;
   bool is_late() const;
+  bool takes_along(const Batch& batch, const std::vector<Piece>& pieces) const;
   Status late() const;
+  void stop(Slot& slot);
+  void look_at_silence(base::Time now);
 
   TcpTransport& transport_;
   const Address peer_;
@@ -60,6 +64,9 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
   unsigned awaited_ = 0, streams_ = 0;  // that were asked for and have not failed; that have come
   std::uint64_t last_id_ = 0;
   std::list<Slot> ours_;
+  // While one of them is canceled: bytes to and from the peer, and since when it has been as many.
+  std::uint64_t traffic_ = 0;
+  base::Time silent_since_{}, look_at_traffic_{};
 };
 
 }  // namespace linkspan::transport::tcp

@@ -11,12 +11,13 @@ static_assert(std::endian::native == std::endian::little, "the wire is little-en
 
 Status corrupt(const std::string& what) { return {Code::corrupt, Scope::peer, what}; }
 
-/// Fields behind the header, by op. put: serial, token, position, spans, last. get: serial, token,
-/// spans, zero. data: position, last, code. ended: code, zero; then its text.
+/// Fields behind the header, by op. put: serial, token, position, spans, last, bytes of the
+/// notification, zero; then the spans, then the notification. get: serial, token, spans, zero.
+/// data: position, last, code. ended: code, zero; then its text.
 std::optional<std::size_t> fixed_bytes(Op op) {
   switch (op) {
     case Op::put:
-      return 40;
+      return 48;
     case Op::get:
       return 32;
     case Op::data:
@@ -58,27 +59,36 @@ class Reader {
   std::span<const std::byte> left_;
 };
 
-/// The count of spans in the fields of a put or get.
+std::uint32_t field(std::span<const std::byte> fields, std::size_t at) {
+  std::uint32_t value = 0;
+  std::memcpy(&value, fields.data() + at, sizeof value);
+  return value;
+}
+/// Those counts in the fields of a put or get.
 std::uint32_t spans_in(Op op, std::span<const std::byte> fields) {
-  std::uint32_t count = 0;
-  std::memcpy(&count, fields.data() + (op == Op::put ? 32 : 24), sizeof count);
-  return count;
+  return field(fields, op == Op::put ? 32 : 24);
+}
+std::uint32_t notification_in(Op op, std::span<const std::byte> fields) {
+  return op == Op::put ? field(fields, 40) : 0;
 }
 
 }  // namespace
 
 std::vector<std::byte> encode(const Head& head) {
   std::vector<std::byte> out;
-  out.reserve(base::kFrameHeaderBytes + 40 + head.spans.size() * sizeof(Span) + head.text.size());
+  out.reserve(base::kFrameHeaderBytes + 48 + head.spans.size() * sizeof(Span) + head.text.size() +
+              head.notification.size());
   out.resize(base::kFrameHeaderBytes);
   Writer writer(out);
   const auto code = static_cast<std::uint32_t>(head.code);
   const auto spans = static_cast<std::uint32_t>(head.spans.size());
   const std::uint32_t last = head.last ? 1 : 0;
+  const auto notification = static_cast<std::uint32_t>(head.notification.size());
   switch (head.op) {
     case Op::put:
       writer.put(head.serial), writer.put(head.token), writer.put(head.position);
       writer.put(spans), writer.put(last);
+      writer.put(notification), writer.put(std::uint32_t{0});
       break;
     case Op::get:
       writer.put(head.serial), writer.put(head.token);
@@ -95,6 +105,7 @@ std::vector<std::byte> encode(const Head& head) {
       break;
   }
   for (const Span& span : head.spans) writer.put(span.offset), writer.put(span.bytes);
+  out.insert(out.end(), head.notification.begin(), head.notification.end());
   const auto header = base::encode(
       {.length = static_cast<std::uint32_t>(out.size() - base::kFrameHeaderBytes + head.data),
        .op = static_cast<std::uint16_t>(head.op),
@@ -118,10 +129,13 @@ Result<std::optional<std::size_t>> head_bytes(std::span<const std::byte> bytes) 
   std::uint64_t list = 0;
   if (op == Op::put || op == Op::get) {
     if (bytes.size() < base::kFrameHeaderBytes + *fixed) return Answer();
-    const std::uint64_t spans = spans_in(op, bytes.subspan(base::kFrameHeaderBytes));
+    const auto fields = bytes.subspan(base::kFrameHeaderBytes);
+    const std::uint64_t spans = spans_in(op, fields), notification = notification_in(op, fields);
     if (spans > (op == Op::put ? kMostPutSpans : kMostSpans))
       return corrupt("a frame of " + std::to_string(spans) + " spans");
-    list = spans * sizeof(Span);
+    if (notification > kMostNotification)
+      return corrupt("a frame with a notification of " + std::to_string(notification) + " bytes");
+    list = spans * sizeof(Span) + notification;
   } else if (op == Op::ended) {
     list = rest;
   }
@@ -138,7 +152,7 @@ Result<Head> decode(std::span<const std::byte> bytes) {
   Head head{.op = static_cast<Op>(header.op), .id = header.id, .incarnation = header.incarnation};
   head.data = header.length - (bytes.size() - base::kFrameHeaderBytes);
   Reader reader(bytes.subspan(base::kFrameHeaderBytes));
-  std::uint32_t spans = 0, last = 0, code = 0;
+  std::uint32_t spans = 0, last = 0, code = 0, notification = 0;
   switch (head.op) {
     case Op::put:
       head.serial = reader.take<std::uint64_t>();
@@ -146,6 +160,8 @@ Result<Head> decode(std::span<const std::byte> bytes) {
       head.position = reader.take<std::uint64_t>();
       spans = reader.take<std::uint32_t>();
       last = reader.take<std::uint32_t>();
+      notification = reader.take<std::uint32_t>();
+      (void)reader.take<std::uint32_t>();
       break;
     case Op::get:
       head.serial = reader.take<std::uint64_t>();
@@ -184,6 +200,8 @@ Result<Head> decode(std::span<const std::byte> bytes) {
     left -= span.bytes;
     head.spans.push_back(span);
   }
+  if (notification != 0 && !head.last) return corrupt("a notification before the last frame");
+  head.notification.assign(reader.left().begin(), reader.left().begin() + notification);
   if (head.op == Op::put && left != 0) return corrupt("data that belongs to no span");
   if (head.op == Op::get && spans == 0) return corrupt("a question for nothing");
   if ((head.op == Op::put || head.op == Op::data) && head.data == 0 && !head.last)

@@ -34,6 +34,7 @@ inline constexpr std::size_t kMostPutSpans = 240;    ///< What a staging slot ta
 inline constexpr std::size_t kLeastChunk = 4096;     ///< Data of a frame: what an address may say,
 inline constexpr std::size_t kMostChunk = 1u << 20;  ///< and what is taken whatever it says.
 inline constexpr std::size_t kMostText = 512;
+inline constexpr std::size_t kMostNotification = 4096;
 
 struct Span {
   std::uint64_t offset = 0, bytes = 0;
@@ -50,7 +51,9 @@ struct Head {
   Code code = Code::ok;           ///< data: not ok: it is none. ended: how it went.
   std::vector<Span> spans{};      ///< put, get.
   std::string text{};             ///< ended: for people.
-  std::uint64_t data = 0;         ///< Bytes that follow; of put and data.
+  /// put, the last of its batch: for the user there, once all of it has landed.
+  std::vector<std::byte> notification{};
+  std::uint64_t data = 0;  ///< Bytes that follow; of put and data.
 };
 
 /// Without the data.

@@ -3,6 +3,8 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -21,9 +23,11 @@ void* pointer(std::uint64_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
+bool is_word(const Piece& piece) { return piece.bytes == 8 && piece.here % 8 == 0; }
+
 }  // namespace
 
-Result<bool> Receiver::turn(bool& readable, std::vector<Head>& answers) {
+Result<bool> Receiver::turn(bool& readable, std::vector<Answer>& answers) {
   bool moved = look_at_gpu(answers);
   for (std::size_t left = kTurn; left != 0;) {
     if (!landing_) {
@@ -45,16 +49,18 @@ Result<bool> Receiver::turn(bool& readable, std::vector<Head>& answers) {
 }
 
 /// True: a frame has begun, or was one without data.
-Result<bool> Receiver::begin_frame(std::vector<Head>& answers) {
+Result<bool> Receiver::begin_frame(std::vector<Answer>& answers) {
   const std::span<const std::byte> here(buffer_.data() + begin_, end_ - begin_);
   const auto size = head_bytes(here);
   if (!size.ok()) return size.status();
   if (!*size || here.size() < **size) return false;
   const auto head = decode(here.first(**size));
   if (!head.ok()) return head.status();
+  if (auto whole = check_seal(**size + head->data); !whole.ok() || !*whole) return whole;
   if (head->incarnation != peer_)
     return Status(Code::corrupt, Scope::peer, "a frame of another Engine");
   begin_ += **size;
+  if (head->data == 0) end_frame();
   if (head->op != Op::put && head->op != Op::data) {
     if (Status status = wire_.heard(*head); !status.ok()) return status;
     return true;
@@ -68,6 +74,19 @@ Result<bool> Receiver::begin_frame(std::vector<Head>& answers) {
   landing_ = *std::move(landing);
   left_ = landing_->bytes;
   piece_ = 0;
+  return true;
+}
+
+/// Of the frame of so many bytes that is next. False: it is not all here.
+Result<bool> Receiver::check_seal(std::uint64_t frame) {
+  if (!opener_) return true;
+  const std::span<const std::byte> here(buffer_.data() + begin_, end_ - begin_);
+  if (here.size() < frame + base::kSealBytes) return false;
+  opener_->update(here.first(frame));
+  const auto seal = opener_->finish();
+  if (!seal.ok()) return seal.status();
+  if (!base::same_secret(*seal, here.subspan(frame, base::kSealBytes)))
+    return Status(Code::corrupt, Scope::peer, "a frame whose seal is not its own");
   return true;
 }
 
@@ -88,8 +107,11 @@ bool Receiver::begin_part() {
     for (std::size_t i = 0; slot.ok() && i < runs_.size(); ++i)
       parts_.push_back({slot_->at(i), runs_[i].bytes});
   } else if (lands) {
+    words_.reserve(landing_->pieces.size());  // parts point into it
     for (const Piece& piece : landing_->pieces)
-      parts_.push_back({pointer(piece.here), piece.bytes});
+      parts_.push_back(
+          {is_word(piece) ? words_.emplace_back(piece.here).value.data() : pointer(piece.here),
+           piece.bytes});
   }
   if (parts_.empty()) {  // thrown away
     scrap_.resize(kScrap);
@@ -143,27 +165,39 @@ Result<std::size_t> Receiver::receive(bool& readable) {
 }
 
 /// All of it is here.
-void Receiver::end_part(std::vector<Head>& answers) {
+void Receiver::end_part(std::vector<Answer>& answers) {
   left_ -= part_bytes_;
   parts_.clear();
+  for (const Word& word : words_)  // behind what this frame has landed, and the frames before it
+    std::atomic_ref(*static_cast<std::uint64_t*>(pointer(word.here)))
+        .store(std::bit_cast<std::uint64_t>(word.value), std::memory_order_release);
+  words_.clear();
   Status status = status_;
   if (slot_ != nullptr) {
     copy::Staging::Slot& slot = *std::exchange(slot_, nullptr);
-    in_slots_[slot.index()] = {landing_->of, part_bytes_};
+    InSlot& what = in_slots_[slot.index()];
     status = staging_.submit(slot);
-    if (status.ok())
+    if (status.ok()) {
+      what = {landing_->of, part_bytes_};
       ++in_gpu_;
-    else
+    } else {
       tell(*landing_->of, part_bytes_, status, answers);
+    }
   } else {
     tell(*landing_->of, part_bytes_, status, answers);
   }
   if (left_ != 0) return;
   landing_.reset();
   status_ = {};
+  end_frame();
 }
 
-bool Receiver::look_at_gpu(std::vector<Head>& answers) {
+/// Its seal, which has been looked at, is left behind.
+void Receiver::end_frame() noexcept {
+  if (opener_) begin_ += base::kSealBytes;
+}
+
+bool Receiver::look_at_gpu(std::vector<Answer>& answers) {
   bool moved = false;
   while (copy::Staging::Slot* const done = staging_.next_done()) {
     const InSlot what = std::exchange(in_slots_[done->index()], {});
@@ -177,13 +211,13 @@ bool Receiver::look_at_gpu(std::vector<Head>& answers) {
 }
 
 void Receiver::tell(Incoming& batch, std::uint64_t bytes, const Status& status,
-                    std::vector<Head>& answers) {
+                    std::vector<Answer>& answers) {
   if (auto answer = wire_.landed(batch, bytes, status)) answers.push_back(*std::move(answer));
 }
 
 bool Receiver::stop() {
   if (slot_ != nullptr) staging_.give_back(*std::exchange(slot_, nullptr));
-  std::vector<Head> unsaid;
+  std::vector<Answer> unsaid;
   (void)look_at_gpu(unsaid);
   return in_gpu_ == 0;
 }

@@ -1,7 +1,10 @@
 // transport/tcp/receiver.hpp - the half of a stream that receives: frames in, bytes to their place.
 //
-// Data for host memory is received into it. Data for a GPU is received into staging slots, part by
-// part; while all are with the GPU nothing is received, which the sender comes to feel.
+// Data for host memory is received into it, but for aligned words of 8 bytes, each a piece of its
+// own: who polls one, for a signal, sees it old or new and never in part. Data for a GPU is
+// received into staging slots, part by part; while all are with the GPU nothing is received, which
+// the sender comes to feel. Of a frame that is to be sealed nothing goes anywhere before all of it
+// is here and is what its seal says.
 // Threads: its stream's thread.
 #pragma once
 
@@ -11,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/seal.hpp"
 #include "copy/staging.hpp"
 #include "transport/tcp/wire.hpp"
 
@@ -25,9 +29,15 @@ class Receiver {
   Receiver& operator=(const Receiver&) = delete;
   ~Receiver() = default;  ///< Requires: stop() is true, or no GPU was asked.
 
+  /// Each frame has to be followed by its seal. Before the first one.
+  void expect_seals(const base::SealKey& key) {
+    opener_.emplace(key);
+    buffer_.resize(kMostHead + kMostChunk + base::kSealBytes);
+  }
+
   /// True: something has moved. `answers`: frames to be said. disconnected: the peer has closed it.
   /// corrupt: no more can be understood.
-  Result<bool> turn(bool& readable, std::vector<Head>& answers);
+  Result<bool> turn(bool& readable, std::vector<Answer>& answers);
   /// A GPU copies for it.
   bool watches() const noexcept { return in_gpu_ != 0; }
   /// Receives nothing more. True: no GPU copies for it.
@@ -39,13 +49,22 @@ class Receiver {
     std::shared_ptr<Incoming> of;  // also the wire's
     std::uint64_t bytes = 0;
   };
+  /// One that is stored when its frame has come.
+  struct Word {
+    explicit Word(std::uint64_t address) : here(address) {}
+    std::uint64_t here;
+    std::array<std::byte, 8> value{};
+  };
 
-  bool look_at_gpu(std::vector<Head>& answers);
-  Result<bool> begin_frame(std::vector<Head>& answers);
+  bool look_at_gpu(std::vector<Answer>& answers);
+  Result<bool> begin_frame(std::vector<Answer>& answers);
+  Result<bool> check_seal(std::uint64_t frame);
   bool begin_part();
   Result<std::size_t> receive(bool& readable);
-  void end_part(std::vector<Head>& answers);
-  void tell(Incoming& batch, std::uint64_t bytes, const Status& status, std::vector<Head>& answers);
+  void end_part(std::vector<Answer>& answers);
+  void end_frame() noexcept;
+  void tell(Incoming& batch, std::uint64_t bytes, const Status& status,
+            std::vector<Answer>& answers);
 
   Wire& wire_;
   const int socket_;
@@ -56,6 +75,7 @@ class Receiver {
   unsigned in_gpu_ = 0;
   std::vector<std::byte> buffer_ = std::vector<std::byte>(2 * kMostHead);
   std::size_t begin_ = 0, end_ = 0;  // of what it holds
+  std::optional<base::Sealer> opener_;
 
   // The frame whose data comes.
   std::optional<Landing> landing_;
@@ -63,6 +83,7 @@ class Receiver {
   std::uint64_t left_ = 0;
   // Its part that comes: all of it, or pieces that a slot takes.
   std::vector<iovec> parts_;
+  std::vector<Word> words_;  // into which parts point
   std::size_t part_ = 0;
   std::uint64_t part_bytes_ = 0;
   copy::Staging::Slot* slot_ = nullptr;

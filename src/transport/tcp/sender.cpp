@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <system_error>
 #include <utility>
 
@@ -14,6 +15,7 @@ namespace {
 constexpr std::size_t kParts = 512;                  // of one call
 constexpr std::size_t kTurn = std::size_t{4} << 20;  // until others have theirs
 constexpr std::array<std::byte, 64u << 10> kZeros{};
+constexpr Duration kCompany = std::chrono::microseconds(10);  // to send two frames takes as long
 constexpr std::size_t kMostSaid = 1024;  // an answer for each batch that may be under way, and more
 
 void* pointer(std::uint64_t address) {
@@ -36,6 +38,12 @@ void Sender::say(std::vector<std::byte> frame) {
   idle_ = false;
 }
 
+void Sender::answer(std::vector<std::byte> frame, bool waits) {
+  if (!waits || sealer_) return say(std::move(frame));
+  if (waiting_.empty()) waits_until_ = base::Clock::steady().now() + kCompany;
+  waiting_.insert(waiting_.end(), frame.begin(), frame.end());
+}
+
 bool Sender::is_full() {
   const base::MutexLock lock(mutex_);
   return said_.size() >= kMostSaid;
@@ -44,7 +52,10 @@ bool Sender::is_full() {
 Result<bool> Sender::turn(bool& writable) {
   bool moved = look_at_gpu();
   moved |= stage();
-  for (std::size_t left = kTurn; writable && left != 0 && (current_ || next());) {
+  for (std::size_t left = kTurn; writable && left != 0;) {
+    const auto more = current_ ? Result<bool>(true) : next();
+    if (!more.ok()) return more.status();
+    if (!*more) break;
     SentFrame& frame = *current_;
     msghdr message{};
     message.msg_iov = frame.parts.data() + frame.part;
@@ -104,16 +115,9 @@ bool Sender::look_at_gpu() {
 }
 
 /// The next frame to be sent becomes the current one.
-bool Sender::next() {
-  {
-    const base::MutexLock lock(mutex_);
-    if (!said_.empty()) {
-      current_.emplace();
-      current_->head = std::move(said_.front());
-      said_.pop_front();
-    }
-  }
-  if (!current_) {
+Result<bool> Sender::next() {
+  std::vector<std::byte> said = take_said();
+  if (said.empty() || !sealer_) {
     if (const auto ready = std::ranges::find(staged_, true, &SentFrame::staged);
         ready != staged_.end()) {
       current_ = std::move(*ready);
@@ -123,8 +127,19 @@ bool Sender::next() {
       current_->chunk = *std::move(chunk);
     }
   }
+  if (!waiting_.empty() &&
+      (current_ || !said.empty() || base::Clock::steady().now() >= waits_until_)) {
+    said.insert(said.end(), waiting_.begin(), waiting_.end());
+    waiting_.clear();
+  }
+  if (!said.empty()) {
+    if (!current_) current_.emplace();
+    current_->head = std::move(said);
+  }
   if (current_) {
+    idle_ = false;
     lay_out(*current_);
+    if (Status status = sealer_ ? seal(*current_) : Status(); !status.ok()) return status;
     return true;
   }
   const base::MutexLock lock(mutex_);
@@ -132,11 +147,24 @@ bool Sender::next() {
   return false;
 }
 
+/// Whole frames, of which one call sends as many as it can; one if it is to be sealed.
+std::vector<std::byte> Sender::take_said() {
+  const base::MutexLock lock(mutex_);
+  std::vector<std::byte> frames;
+  while (!said_.empty() && (frames.empty() || (!sealer_ && frames.size() < kMostHead))) {
+    frames.insert(frames.end(), said_.front().begin(), said_.front().end());
+    said_.pop_front();
+  }
+  return frames;
+}
+
 void Sender::lay_out(SentFrame& frame) const {
   if (frame.chunk) {
     Head head = wire_.head_of(*frame.chunk);
     if (!frame.status.ok() && head.op == Op::data) head.code = frame.status.code();
-    frame.head = encode(head);
+    if (!frame.status.ok()) head.notification.clear();
+    const auto bytes = encode(head);
+    frame.head.insert(frame.head.end(), bytes.begin(), bytes.end());
   }
   frame.parts.push_back({frame.head.data(), frame.head.size()});
   if (!frame.chunk) return;
@@ -152,6 +180,25 @@ void Sender::lay_out(SentFrame& frame) const {
   for (std::size_t i = 0; i < pieces.size(); ++i)
     frame.parts.push_back(
         {frame.slot != nullptr ? frame.slot->at(i) : pointer(pieces[i].here), pieces[i].bytes});
+}
+
+/// What is left to be sent, and the seal of it.
+Status Sender::seal(SentFrame& frame) {
+  copy_.resize(kMostChunk);
+  std::size_t copied = 0;
+  for (std::size_t i = 1; i < frame.parts.size(); ++i) {
+    std::memcpy(copy_.data() + copied, frame.parts[i].iov_base, frame.parts[i].iov_len);
+    copied += frame.parts[i].iov_len;
+  }
+  sealer_->update(frame.head);
+  sealer_->update(std::span(copy_).first(copied));
+  const auto made = sealer_->finish();
+  if (!made.ok()) return made.status();
+  frame.seal = *made;
+  frame.parts.resize(1);
+  if (copied != 0) frame.parts.push_back({copy_.data(), copied});
+  frame.parts.push_back({frame.seal.data(), frame.seal.size()});
+  return {};
 }
 
 void Sender::finish(SentFrame& frame) {

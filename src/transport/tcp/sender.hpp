@@ -4,7 +4,8 @@
 // ahead of the one that the socket takes.
 // Threads: its stream's thread; say() any thread.
 // Invariants: frames go whole, one behind the other; of a chunk that was taken as many bytes go as
-// its head says, zeros if they cannot be had.
+// its head says, zeros if they cannot be had. What is sealed is a copy, for others may write to the
+// memory between its seal and its way.
 #pragma once
 
 #include <sys/uio.h>
@@ -14,7 +15,9 @@
 #include <optional>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/mutex.hpp"
+#include "base/seal.hpp"
 #include "copy/staging.hpp"
 #include "transport/tcp/wire.hpp"
 
@@ -22,13 +25,14 @@ namespace linkspan::transport::tcp {
 
 /// A frame on its way through a Sender.
 struct SentFrame {
-  std::optional<Chunk> chunk;  // none: it was said
-  std::vector<std::byte> head;
+  std::optional<Chunk> chunk;           // none: it was said
+  std::vector<std::byte> head;          // behind frames that were said
   copy::Staging::Slot* slot = nullptr;  // null: not staged
   bool staged = false;                  // the GPU is done, or it was not asked
   Status status{};                      // of the staging
   std::vector<iovec> parts;             // what is left to be sent,
   std::size_t part = 0;                 // from here on
+  base::Seal seal{};
 };
 
 class Sender {
@@ -40,7 +44,13 @@ class Sender {
   Sender& operator=(const Sender&) = delete;
   ~Sender() = default;  ///< Requires: stop() is true, or no GPU was asked.
 
+  /// Each frame is followed by its seal. Before the first one.
+  void seal(const base::SealKey& key) { sealer_.emplace(key); }
+
   void say(std::vector<std::byte> frame) LINKSPAN_EXCLUDES(mutex_);
+  /// Its stream's thread, which turns again soon. One that waits goes with the next frame, if one
+  /// comes soon.
+  void answer(std::vector<std::byte> frame, bool waits) LINKSPAN_EXCLUDES(mutex_);
   /// True: something has moved. disconnected: the socket takes no more.
   Result<bool> turn(bool& writable) LINKSPAN_EXCLUDES(mutex_);
   /// The other side has asked for more answers than an honest one lets wait: it is to read some.
@@ -55,8 +65,10 @@ class Sender {
  private:
   bool stage();
   bool look_at_gpu();
-  bool next() LINKSPAN_EXCLUDES(mutex_);
+  Result<bool> next() LINKSPAN_EXCLUDES(mutex_);
+  std::vector<std::byte> take_said() LINKSPAN_EXCLUDES(mutex_);
   void lay_out(SentFrame& frame) const;
+  Status seal(SentFrame& frame);
   void finish(SentFrame& frame);
 
   Wire& wire_;
@@ -66,6 +78,10 @@ class Sender {
   std::deque<SentFrame> staged_;
   std::optional<SentFrame> current_;
   std::vector<copy::Staging::Run> runs_;
+  std::optional<base::Sealer> sealer_;
+  std::vector<std::byte> copy_;     // of the current frame's data, to be sealed
+  std::vector<std::byte> waiting_;  // answers, whole frames
+  base::Time waits_until_{};
   std::atomic<bool> idle_{true};
   base::Mutex mutex_;
   std::deque<std::vector<std::byte>> said_ LINKSPAN_GUARDED_BY(mutex_);

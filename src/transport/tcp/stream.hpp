@@ -1,8 +1,8 @@
 // transport/tcp/stream.hpp - one socket to a peer.
 //
-// Threads: say(), wake(), is_idle() any thread; the rest its thread's (stream_thread.hpp).
-// Invariants: it is over once its wire has failed and no GPU copies for it; then its socket is
-// closed and the wire has been told.
+// Threads: say(), wake(), is_idle(), traffic() any thread; the rest its thread's
+// (stream_thread.hpp). Invariants: it is over once its wire has failed and no GPU copies for it;
+// then its socket is closed and the wire has been told.
 #pragma once
 
 #include <memory>
@@ -25,13 +25,17 @@ struct StreamOptions {
 
 class Stream {
  public:
-  Stream(std::shared_ptr<Wire> wire, base::Fd socket, const StreamOptions& options,
+  Stream(std::shared_ptr<Wire> wire, base::SealedSocket socket, const StreamOptions& options,
          StreamThread& thread)
       : wire_(std::move(wire)),
         thread_(thread),
-        socket_(std::move(socket)),
+        socket_(std::move(socket.socket)),
         sender_(*wire_, socket_.get(), *options.lanes, options.ctas),
-        receiver_(*wire_, socket_.get(), options.peer, *options.lanes, options.ctas) {}
+        receiver_(*wire_, socket_.get(), options.peer, *options.lanes, options.ctas) {
+    if (!socket.keys) return;
+    sender_.seal(socket.keys->out);
+    receiver_.expect_seals(socket.keys->in);
+  }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   ~Stream() = default;
@@ -39,6 +43,9 @@ class Stream {
   void say(std::vector<std::byte> frame);
   void wake();
   bool is_idle() const noexcept { return sender_.is_idle(); }
+
+  /// Bytes that the other side's kernel has taken, and that came.
+  std::uint64_t traffic() const;
 
   int socket() const noexcept { return socket_.get(); }
   Wire& wire() noexcept { return *wire_; }

@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kSpin = 50us;     // what comes sooner is not worth a sleep
+constexpr Duration kSpin = 100us;    // what comes sooner is not worth a sleep
 constexpr Duration kSleep = 60s;     // until it is woken
 constexpr Duration kPatience = 10s;  // at the end
 
@@ -59,14 +59,18 @@ Status StreamThread::add(std::shared_ptr<Stream> stream) {
 
 void StreamThread::wake() {
   const std::uint64_t one = 1;
-  if (!rung_.exchange(true)) (void)!::write(bell_.get(), &one, sizeof one);
+  if (!rung_.exchange(true) && sleeps_) (void)!::write(bell_.get(), &one, sizeof one);
 }
 
 void StreamThread::wait(Duration most) {
   std::array<epoll_event, 64> events{};
+  sleeps_ = most > Duration::zero();
+  if (rung_) most = Duration::zero();  // who rings from here on sees that it sleeps
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(most).count();
   const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                  static_cast<int>(ms));
+  sleeps_ = false;
+  rung_ = false;  // who rings from here on is heard by the next wait(), who did before by this one
   for (int i = 0; i < count; ++i) {
     auto* const stream = static_cast<Stream*>(events[static_cast<std::size_t>(i)].data.ptr);
     const auto what = events[static_cast<std::size_t>(i)].events;
@@ -77,8 +81,6 @@ void StreamThread::wait(Duration most) {
     }
     std::uint64_t rings = 0;
     (void)!::read(bell_.get(), &rings, sizeof rings);
-    rung_ =
-        false;  // who rings from here on is heard by the next wait(), who did before by this one
   }
 }
 

@@ -40,7 +40,7 @@ class StreamThread {
   void collect(Streams& streams) LINKSPAN_EXCLUDES(mutex_);
 
   const base::Fd epoll_, bell_;
-  std::atomic<bool> rung_{false};
+  std::atomic<bool> rung_{false}, sleeps_{false};
   std::atomic<std::size_t> count_{0};  // of its streams
   base::Mutex mutex_;
   Streams added_ LINKSPAN_GUARDED_BY(mutex_);

@@ -29,7 +29,18 @@ Result<memory::PublishedKey> TcpTransport::publish(const memory::Region& region)
   if (!capabilities_.local_kinds.contains(region.facts().kind))
     return Status(Code::unsupported, Scope::request,
                   "tcp takes no " + std::string(name_of(region.facts().kind)) + " memory");
+  if (Status status = reserve_lanes(region.facts()); !status.ok()) return status;
   return published_.add(region);
+}
+
+/// Before a kernel can run that waits for the region's bytes: to make a lane might wait for that
+/// kernel. One for each direction of as many streams as a peer may have; more are made when more
+/// are at work at once.
+Status TcpTransport::reserve_lanes(const memory::Region::Facts& facts) {
+  if (facts.kind != MemoryKind::device) return {};
+  auto device = options_.topology->activate(facts.gpu);
+  if (!device.ok()) return device.status();
+  return lanes_.reserve(**device, 2 * options_.streams);
 }
 
 std::vector<CopyCount> TcpTransport::copies() const {

@@ -52,10 +52,9 @@ void Wire::get(std::shared_ptr<Incoming> batch, Head question) {
 }
 
 void Wire::say(const Head& head) {
-  if (streams_.empty())
-    unsaid_.push_back(encode(head));
-  else
-    streams_[next_stream_++ % streams_.size()]->say(encode(head));
+  if (streams_.empty()) return unsaid_.push_back(encode(head));
+  const auto idle = std::ranges::find_if(streams_, &Stream::is_idle);
+  (idle != streams_.end() ? *idle : streams_[next_stream_++ % streams_.size()])->say(encode(head));
 }
 
 void Wire::cancel(Op op, std::uint64_t id) {
@@ -85,6 +84,7 @@ void Wire::fail(const Status& why) {
   const base::MutexLock lock(mutex_);
   if (failure_) return;
   failure_ = why;
+  abandons_ = !puts_.empty();
   for (const auto& stream : streams_) stream->wake();
   settle();
 }
@@ -92,6 +92,18 @@ void Wire::fail(const Status& why) {
 std::optional<Status> Wire::failure() const {
   const base::MutexLock lock(mutex_);
   return failure_;
+}
+
+bool Wire::abandons() const {
+  const base::MutexLock lock(mutex_);
+  return abandons_;
+}
+
+std::uint64_t Wire::traffic() const {
+  const base::MutexLock lock(mutex_);
+  std::uint64_t bytes = 0;
+  for (const auto& stream : streams_) bytes += stream->traffic();
+  return bytes;
 }
 
 bool Wire::over() const {
@@ -124,7 +136,8 @@ void Wire::settle() {
   theirs_.clear();
 }
 
-/// As many streams as there is work for, those first that do nothing.
+/// As many streams as there is work for, those first that do nothing; always the same of these,
+/// so that in turns of small ones a thread finds the next before it sleeps.
 void Wire::wake_some() {
   if (streams_.empty()) return;
   std::size_t chunks = 0;
@@ -137,12 +150,10 @@ void Wire::wake_some() {
   }
   for (const bool idle : {true, false})
     for (std::size_t i = 0; i < streams_.size() && chunks != 0; ++i) {
-      Stream& stream = *streams_[(next_stream_ + i) % streams_.size()];
-      if (stream.is_idle() != idle) continue;
-      stream.wake();
+      if (streams_[i]->is_idle() != idle) continue;
+      streams_[i]->wake();
       --chunks;
     }
-  ++next_stream_;
 }
 
 // ---- bytes that go ------------------------------------------------------------------------------
@@ -180,6 +191,8 @@ bool Wire::cut(Outgoing& batch, Chunk& chunk) const {
   while (batch.next < batch.pieces.size() && chunk.bytes < options_.chunk &&
          chunk.pieces.size() < kMostPutSpans) {
     const Piece& piece = batch.pieces[batch.next];
+    // A word is not cut: it may be polled there (receiver.hpp).
+    if (piece.bytes == 8 && options_.chunk - chunk.bytes < 8) break;
     const std::uint64_t bytes = std::min(piece.bytes - batch.within, options_.chunk - chunk.bytes);
     chunk.pieces.push_back({piece.here + batch.within, piece.there + batch.within, bytes});
     chunk.bytes += bytes;
@@ -205,6 +218,7 @@ Head Wire::head_of(const Chunk& chunk) const {
             .data = chunk.bytes};
   if (batch.op == Op::put)
     for (const Piece& piece : chunk.pieces) head.spans.push_back({piece.there, piece.bytes});
+  if (chunk.last && !chunk.pieces.empty()) head.notification = batch.notification;
   return head;
 }
 
@@ -264,7 +278,10 @@ Result<Landing> Wire::land(const Head& head) {
   }
   Incoming& batch = *landing.of;
   if (head.last && batch.total) return corrupt("two last frames of one batch");
-  if (head.last) batch.total = head.position + head.data;
+  if (head.last) {
+    batch.total = head.position + head.data;
+    batch.notification = head.notification;
+  }
   batch.announced += head.data;
   if (head.data > ~std::uint64_t{0} - head.position ||
       (batch.total && batch.announced > *batch.total))
@@ -296,19 +313,21 @@ Result<std::shared_ptr<Incoming>> Wire::put_of(const Head& head) {
   return found->second;
 }
 
-std::optional<Head> Wire::landed(Incoming& batch, std::uint64_t bytes, const Status& status) {
+std::optional<Answer> Wire::landed(Incoming& batch, std::uint64_t bytes, const Status& status) {
   const base::MutexLock lock(mutex_);
   batch.arrived += bytes;
   if (batch.status.ok()) batch.status = status;
   if (!batch.total || batch.arrived != *batch.total) return std::nullopt;
   if (batch.op == Op::put) {
+    const bool notifies = batch.status.ok() && !batch.notification.empty() && !failure_;
+    if (notifies) options_.channel->notified(batch.notification);
     Head head{.op = Op::ended,
               .id = batch.id,
               .incarnation = options_.incarnation,
               .code = batch.status.code(),
               .text = batch.status.what()};
     theirs_.erase(batch.id);
-    return head;
+    return Answer{.head = std::move(head), .waits = notifies};
   }
   if (batch.status.ok() && batch.arrived != batch.asked)
     batch.status = Status(batch.canceled ? Code::canceled : Code::corrupt, Scope::request,

@@ -21,6 +21,7 @@
 
 #include "base/fd.hpp"
 #include "base/mutex.hpp"
+#include "transport/channel.hpp"
 #include "transport/published.hpp"
 #include "transport/tcp/frame.hpp"
 
@@ -51,9 +52,10 @@ struct Outgoing {
   std::uint64_t id = 0;
   Use use;
   std::vector<Piece> pieces;
-  std::uint64_t serial = 0;        ///< put
-  Token token{};                   ///< put
-  std::shared_ptr<Ticket> ticket;  ///< Also the Endpoint's; null: the peer asked for it.
+  std::uint64_t serial = 0;               ///< put
+  Token token{};                          ///< put
+  std::shared_ptr<Ticket> ticket;         ///< Also the Endpoint's; null: the peer asked for it.
+  std::vector<std::byte> notification{};  ///< put, of one chunk.
 
   // The Wire's.
   std::size_t next = 0;  // piece
@@ -80,6 +82,7 @@ struct Incoming {
   bool canceled = false;
   bool refused = false;  // a put by its first frame
   Status status{};       // the first failure; of a GPU's, what comes later lands all the same
+  std::vector<std::byte> notification{};  // put
 };
 
 /// What a stream sends as one frame.
@@ -98,8 +101,15 @@ struct Landing {
   std::uint64_t bytes = 0;
 };
 
+/// What is to be said to the peer.
+struct Answer {
+  Head head;
+  bool waits = false;  ///< A little: our user was told at the same time, and may send something.
+};
+
 struct WireOptions {
   PublishedTable* published = nullptr;      ///< Outlives it.
+  Channel* channel = nullptr;               ///< Until it has failed.
   std::uint64_t incarnation = 0, peer = 0;  ///< Of our Engine, and of the peer's.
   std::uint64_t chunk = kMostChunk;         ///< Data of a frame.
   std::size_t inflight = 64;  ///< Batches of the peer's at once, each way; else it is dropped.
@@ -123,9 +133,14 @@ class Wire {
   void fail(const Status& why) LINKSPAN_EXCLUDES(mutex_);
   std::optional<Status> failure() const LINKSPAN_EXCLUDES(mutex_);
   bool over() const LINKSPAN_EXCLUDES(mutex_);  ///< It has failed, and touches no memory any more.
+  /// Once it has failed: a put of ours had not ended there.
+  bool abandons() const LINKSPAN_EXCLUDES(mutex_);
+  /// Grows while bytes go to the peer's kernel or come from the peer.
+  std::uint64_t traffic() const LINKSPAN_EXCLUDES(mutex_);
   /// What has landed by now happened before this returns; what is sent later happens after it.
   void sync() const LINKSPAN_EXCLUDES(mutex_) { const base::MutexLock lock(mutex_); }
   bool serves() const LINKSPAN_EXCLUDES(mutex_);  ///< Something of the peer's is in flight.
+  std::uint64_t chunk() const noexcept { return options_.chunk; }  ///< Data of a frame, at most.
 
   // The streams'.
   /// The next to be sent, of host memory or without any.
@@ -137,8 +152,8 @@ class Wire {
   void sent(const Chunk& chunk, const Status& status) LINKSPAN_EXCLUDES(mutex_);
   /// Of a put or data. corrupt: the wire is to fail.
   Result<Landing> land(const Head& head) LINKSPAN_EXCLUDES(mutex_);
-  /// So many bytes have landed, or were thrown away. A Head: to be said to the peer.
-  std::optional<Head> landed(Incoming& batch, std::uint64_t bytes, const Status& status)
+  /// So many bytes have landed, or were thrown away.
+  std::optional<Answer> landed(Incoming& batch, std::uint64_t bytes, const Status& status)
       LINKSPAN_EXCLUDES(mutex_);
   /// Of the other ops. corrupt: the wire is to fail.
   Status heard(const Head& head) LINKSPAN_EXCLUDES(mutex_);
@@ -167,6 +182,7 @@ class Wire {
   std::vector<std::vector<std::byte>> unsaid_ LINKSPAN_GUARDED_BY(mutex_);    // no stream has come
   std::size_t next_stream_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   std::optional<Status> failure_ LINKSPAN_GUARDED_BY(mutex_);
+  bool abandons_ LINKSPAN_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace linkspan::transport::tcp

@@ -1,0 +1,107 @@
+// The pool of lanes that stagings share, over the simulated driver. What goes through their slots:
+// pageable_test.cpp.
+#include "copy/staging.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <set>
+#include <thread>
+
+#include "base/clock.hpp"
+#include "tests/support/fake_cuda/controls.hpp"
+#include "tests/support/take.hpp"
+#include "tests/unit/cuda_fixture.hpp"
+
+namespace linkspan::copy {
+namespace {
+
+using test::take, test::must;
+
+class StagingOnDevice : public cuda::OnDevice {
+ protected:
+  void SetUp() override {
+    OnDevice::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    if (!fake) GTEST_SKIP() << "needs the simulated driver";
+    fake.reset();
+  }
+  unsigned long long made() const { return fake.call_count("cuStreamCreateWithPriority"); }
+
+  test::FakeCuda fake = test::FakeCuda::find();
+  StagingLanes lanes;
+};
+
+TEST_F(StagingOnDevice, LanesAreReservedOnceAndMadeWhereAllAreTaken) {
+  for (int again = 0; again < 2; ++again) must(lanes.reserve(*device, 3));
+  EXPECT_EQ(made(), 3u);
+  std::set<StagingLanes::Lane*> taken;
+  for (int i = 0; i < 3; ++i) taken.insert(take(lanes.take(*device)));
+  EXPECT_EQ(made(), 3u);
+  must(lanes.reserve(*device, 3));  // those that are taken count
+  taken.insert(take(lanes.take(*device)));
+  EXPECT_EQ(taken.size(), 4u);
+  EXPECT_EQ(made(), 4u);
+  for (StagingLanes::Lane* lane : taken) lanes.give_back(*lane);
+  for (std::size_t i = 0; i < taken.size(); ++i)
+    EXPECT_TRUE(taken.contains(take(lanes.take(*device))));
+  EXPECT_EQ(made(), 4u);
+}
+
+TEST_F(StagingOnDevice, NoTwoThreadsHaveOneLane) {
+  constexpr unsigned kThreads = 4;
+  must(lanes.reserve(*device, 2));
+  std::array<std::atomic<int>, kThreads> holders{};  // by lane
+  std::array<StagingLanes::Lane*, kThreads> known{};
+  base::Mutex mutex;
+  const auto number = [&](StagingLanes::Lane* lane) {
+    const base::MutexLock lock(mutex);
+    const auto at = std::ranges::find_if(
+        known, [&](const auto* each) { return each == lane || each == nullptr; });
+    if (at != known.end()) *at = lane;
+    return static_cast<std::size_t>(at - known.begin());
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (unsigned t = 0; t < kThreads; ++t)
+      threads.emplace_back([&] {
+        for (int i = 0; i < 500; ++i) {
+          StagingLanes::Lane* const lane = take(lanes.take(*device));
+          const std::size_t n = number(lane);
+          ASSERT_LT(n, kThreads) << "more lanes than were ever taken at once";
+          EXPECT_EQ(holders[n]++, 0);
+          --holders[n];
+          lanes.give_back(*lane);
+        }
+      });
+  }
+  EXPECT_LE(made(), kThreads);
+}
+
+TEST_F(StagingOnDevice, ALaneIsHeldWhileTheGpuWorksAndNoLonger) {
+  constexpr std::size_t kBytes = 64u << 10;
+  must(lanes.reserve(*device, 1));
+  const auto there = take(cuda::DeviceBuffer::create(*scope, 2 * kBytes));
+  Staging one(kBytes, lanes), other(kBytes, lanes);
+  std::vector<std::pair<Staging*, Staging::Slot*>> slots;  // taken and filled, of both
+  for (Staging* each : {&one, &other}) {
+    const Staging::Run run{there.address() + slots.size() * kBytes, kBytes};
+    slots.emplace_back(
+        each, take(each->take({.device = device, .runs = std::span(&run, 1), .to_gpu = true})));
+    std::memset(slots.back().second->at(0), 7, kBytes);
+  }
+  for (const auto& [staging, slot] : slots) {
+    must(staging->submit(*slot));
+    const auto limit = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(20));
+    Staging::Slot* done = nullptr;
+    while ((done = staging->next_done()) == nullptr && !limit.passed()) std::this_thread::yield();
+    ASSERT_EQ(done, slot);
+    EXPECT_TRUE(done->status().ok()) << done->status().to_string();
+  }
+  for (const auto& [staging, slot] : slots) staging->give_back(*slot);
+  EXPECT_EQ(made(), 1u);
+}
+
+}  // namespace
+}  // namespace linkspan::copy

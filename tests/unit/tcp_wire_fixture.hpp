@@ -1,0 +1,191 @@
+// tests/unit/tcp_wire_fixture.hpp - a TcpEndpoint whose peer is played by the test, frame by frame.
+//
+// Threads: externally synchronised.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "memory/registry.hpp"
+#include "tests/support/take.hpp"
+#include "tests/support/tcp_pair.hpp"
+#include "transport/tcp/endpoint.hpp"
+#include "transport/tcp/frame.hpp"
+
+namespace linkspan::transport::tcp {
+
+using namespace std::chrono_literals;
+using test::take;
+using Bytes = std::vector<std::byte>;
+
+inline constexpr std::uint64_t kUs = 11, kPeer = 77, kBytes = 8192;
+
+class PeerChannel final : public Channel {
+ public:
+  Status send(std::uint16_t, std::span<const std::byte>, std::span<base::Fd>) override {
+    return {};
+  }
+  SessionKey session_key() const noexcept override { return key_; }
+  PeerProcess process() const noexcept override {
+    return {.pid = 0, .pidfd = -1, .same_user = false, .incarnation = kPeer};
+  }
+  std::string_view peer_name() const noexcept override { return "played"; }
+  void notified(std::vector<std::byte> notification) override {
+    const base::MutexLock lock(mutex_);
+    heard_.push_back(std::move(notification));
+  }
+  std::vector<Bytes> notifications() const {
+    const base::MutexLock lock(mutex_);
+    return heard_;
+  }
+  bool connects() const noexcept override { return false; }
+  Status open_stream() override { return {Code::unsupported, Scope::peer, "no"}; }
+
+ private:
+  std::array<std::byte, 32> key_{};
+  mutable base::Mutex mutex_;
+  std::vector<Bytes> heard_ LINKSPAN_GUARDED_BY(mutex_);
+};
+
+class Ends final : public CompletionSink {
+ public:
+  void complete(Completion&& end) override { all[end.cookie] = end.status; }
+  std::map<std::uint64_t, Status> all;
+};
+
+class TcpWire : public ::testing::Test {
+ protected:
+  /// `keys`: of the endpoint's streams.
+  explicit TcpWire(const std::optional<base::SealKeys>& keys = {}) : keys_(keys) {
+    for (std::size_t i = 0; i < kBytes; ++i) memory_[i] = static_cast<std::byte>(i * 7);
+    region_ = take(registry_.add(memory_.data(), kBytes, {.read = true, .write = true}, false));
+    fixed_ =
+        take(registry_.add(fixed_memory_.data(), kBytes, {.read = false, .write = false}, false));
+    key_ = take(decode_key(take(transport_.publish(region_->region())).bytes));
+    fixed_key_ = take(decode_key(take(transport_.publish(fixed_->region())).bytes));
+    WireKey theirs{.id = {.incarnation = kPeer, .buffer = 1, .serial = 1},
+                   .peers = {.read = true, .write = true},
+                   .bytes = kBytes};
+    remote_ = std::make_unique<WireMapping>(theirs);
+    endpoint_ = take(transport_.connect(
+        encode(Address{.incarnation = kPeer, .streams = 1, .chunk = kLeastChunk}), channel_,
+        base::Deadline::after(base::Clock::steady(), 10s)));
+    add_stream();
+  }
+  TcpWire(const TcpWire&) = delete;
+  TcpWire& operator=(const TcpWire&) = delete;
+  ~TcpWire() override {
+    raw_ = {};
+    endpoint_->peer_gone();
+    const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+    while (!endpoint_->landed() && !limit.passed()) endpoint_->progress(ends_);
+    EXPECT_TRUE(endpoint_->landed());
+  }
+  void add_stream() {
+    auto [ours, theirs] = test::tcp_pair();
+    raw_ = std::move(theirs);
+    received_by_ = ours.get();
+    must(dynamic_cast<StreamTaker&>(*endpoint_)
+             .on_stream(base::SealedSocket{std::move(ours), keys_}));
+  }
+  static void must(const Status& status) { ASSERT_TRUE(status.ok()) << status.to_string(); }
+
+  void send(Head head, const Bytes& data = {}) {
+    head.incarnation = head.incarnation == 0 ? kPeer : head.incarnation;
+    head.data = data.size();
+    Bytes frame = encode(head);
+    frame.insert(frame.end(), data.begin(), data.end());
+    send_bytes(frame);
+  }
+  void send_bytes(const Bytes& bytes) {
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    (void)control::send_all(raw_, text, base::Deadline::after(base::Clock::steady(), 5s));
+  }
+  struct Heard {
+    Head head;
+    Bytes data;
+  };
+  /// None: it was closed.
+  std::optional<Heard> next() {
+    const auto limit = base::Deadline::after(base::Clock::steady(), 5s);
+    for (;;) {
+      const auto size = head_bytes(heard_);
+      if (size.ok() && *size && heard_.size() >= **size) {
+        Heard out{take(decode(std::span(heard_).first(**size))), {}};
+        const std::size_t whole = **size + out.head.data;
+        if (heard_.size() >= whole) {
+          out.data.assign(heard_.begin() + static_cast<std::ptrdiff_t>(**size),
+                          heard_.begin() + static_cast<std::ptrdiff_t>(whole));
+          heard_.erase(heard_.begin(), heard_.begin() + static_cast<std::ptrdiff_t>(whole));
+          endpoint_->progress(ends_);  // to see what has landed
+          return out;
+        }
+      }
+      const auto more = control::receive_some(raw_, 65536, limit);
+      EXPECT_NE(more.status().code(), Code::timed_out);
+      if (!more.ok()) return std::nullopt;
+      const auto* data = reinterpret_cast<const std::byte*>(more->data());
+      heard_.insert(heard_.end(), data, data + more->size());
+    }
+  }
+  void expect_end(std::uint64_t id, Code code) {
+    const auto heard = next();
+    ASSERT_TRUE(heard.has_value());
+    EXPECT_EQ(heard->head.op, Op::ended);
+    EXPECT_EQ(heard->head.id, id);
+    EXPECT_EQ(heard->head.code, code) << heard->head.text;
+  }
+  Status post(linkspan::Op op, std::uint64_t offset, std::uint64_t bytes,
+              const Bytes& notification = {}) {
+    notifies_ = false;
+    const Block block{offset, offset, bytes};
+    return endpoint_->post({.op = op,
+                            .local = &region_->region(),
+                            .remote = remote_.get(),
+                            .shape = std::span(&block, 1),
+                            .notification = notification,
+                            .notifies = &notifies_,
+                            .cookie = ++cookies_});
+  }
+  Status end() {
+    const auto limit = base::Deadline::after(base::Clock::steady(), 5s);
+    while (!ends_.all.contains(cookies_) && !limit.passed()) endpoint_->progress(ends_);
+    const auto found = ends_.all.find(cookies_);
+    return found == ends_.all.end() ? Status(Code::pending, Scope::request, "") : found->second;
+  }
+  Head put(std::uint64_t id, std::uint64_t offset, std::uint64_t bytes, bool last = true) {
+    return {.op = Op::put,
+            .id = id,
+            .serial = key_.id.serial,
+            .token = key_.token,
+            .last = last,
+            .spans = {{offset, bytes}}};
+  }
+
+  const std::optional<base::SealKeys> keys_;
+  Bytes memory_ = Bytes(kBytes), fixed_memory_ = Bytes(kBytes, std::byte{9});
+  memory::Registry registry_{kUs, nullptr};
+  TcpTransport transport_{{.incarnation = kUs, .streams = 1}};
+  std::shared_ptr<const memory::Registration> region_, fixed_;
+  WireKey key_, fixed_key_;
+  std::unique_ptr<WireMapping> remote_;
+  PeerChannel channel_;
+  Ends ends_;
+  std::unique_ptr<Endpoint> endpoint_;
+  base::Fd raw_;
+  int received_by_ = -1;  // the endpoint's
+  Bytes heard_;
+  std::uint64_t cookies_ = 0;
+  bool notifies_ = false;  // the last one posted
+};
+
+inline Bytes ones(std::size_t count) { return Bytes(count, std::byte{1}); }
+
+}  // namespace linkspan::transport::tcp
