@@ -1,5 +1,5 @@
 # The network plugins of the tests: modules that are loaded by name, one for each version of the ABI,
-# one of a version that nobody knows and one without any.
+# one of a version that nobody knows, one without any, and one that takes host memory only.
 set(plugin_folder ${CMAKE_SOURCE_DIR}/tests/support/nccl_net_plugin)
 linkspan_glob(plugin_sources tests/support/nccl_net_plugin)
 list(FILTER plugin_sources EXCLUDE REGEX "/(table|unknown_version|no_table)\\.cpp$")
@@ -34,5 +34,7 @@ foreach(version RANGE 5 12)
   linkspan_nccl_net_plugin("${suffix}" ${plugin_folder}/table.cpp $<TARGET_OBJECTS:nccl_net_plugin_parts>)
   target_compile_definitions(nccl_net_plugin${suffix} PRIVATE NCCL_NET_VERSION=${version})
 endforeach()
+linkspan_nccl_net_plugin(-host ${plugin_folder}/table.cpp $<TARGET_OBJECTS:nccl_net_plugin_parts>)
+target_compile_definitions(nccl_net_plugin-host PRIVATE NCCL_NET_VERSION=12 NCCL_NET_TAKES_GPUS=false)
 linkspan_nccl_net_plugin(-v4 ${plugin_folder}/unknown_version.cpp)
 linkspan_nccl_net_plugin(-none ${plugin_folder}/no_table.cpp)

@@ -36,4 +36,9 @@ Result<HereEnd::Parts> nccl_net_newest_device() {
   return nccl_net_parts("-v12", MemoryKind::device);
 }
 
+Result<HereEnd::Parts> nccl_net_staged_host() { return nccl_net_parts("-host", MemoryKind::host); }
+Result<HereEnd::Parts> nccl_net_staged_device() {
+  return nccl_net_parts("-host", MemoryKind::device);
+}
+
 }  // namespace linkspan::test

@@ -14,8 +14,8 @@ constexpr Duration kDeadline = 10s;
 
 /// Which end of a message has the fault.
 enum class Role : std::uint8_t { sender, receiver };
-/// What comes after the fault. With it in the far process, whose environment stays as it is, the
-/// next comm has the same: it is good as long as it carries less.
+/// What comes after the fault, by the next comm. With the fault in the far process, whose
+/// environment stays as it is, that has the same: it is good as long as it carries less.
 enum class Next : std::uint8_t { good, unknown };
 
 struct Fault {
@@ -53,7 +53,7 @@ constexpr Fault kFaults[] = {
      Next::good, 12, true},
     {"list_short", Role::receiver, "LIST=short:5", Code::corrupt, "", Next::good, 7, true},
     {"list_lost", Role::receiver, "LIST=lost:5", Code::corrupt, "", Next::good, 7, true},
-    {"list_overlap", Role::receiver, "LIST=overlap:5", Code::corrupt, "a gap", Next::good, 7, true},
+    {"list_overlap", Role::receiver, "LIST=overlap:5", Code::corrupt, "", Next::good, 7, true},
     {"list_outside", Role::receiver, "LIST=outside:5", Code::corrupt, "leaves the pool", Next::good,
      7, true},
     {"list_beyond", Role::receiver, "LIST=beyond:5", Code::corrupt, "", Next::good, 7, true},
@@ -61,9 +61,19 @@ constexpr Fault kFaults[] = {
      Next::unknown},
 };
 
+/// Transfers of so many blocks each. A comm has a failure from when it listens or connects on, and
+/// begins as soon as the one before is broken: so only what breaks each comm that has it, the last
+/// one, leaves none behind for the transfers after the fault. Before it there is one that does not.
+const std::vector<std::uint64_t> kUntilItFails{1, 2, kParts - 3};
+const std::vector<std::uint64_t> kEach(kParts, 1), kTwo(2, 1);
+
 /// Memory on both sides for one path, and what is known of it. A write's destination is there.
 class Lanes {
  public:
+  struct Moved {
+    Transfer transfer;
+    std::uint64_t first = 0, parts = 0;
+  };
   Lanes(WirePair& pair, Op op, const char* kind, const std::string& name)
       : pair_(pair), op_(op), name_(name) {
     here_ = Held::make(pair.engine, {.kind = kind, .bytes = kBytes});
@@ -74,21 +84,30 @@ class Lanes {
     here_.fill(kHere);
     pair_.far.fill(name_, kThere);
   }
-  std::vector<Transfer> start(std::uint64_t parts, const TransferOptions& options) const {
-    std::vector<Transfer> started;
-    for (std::uint64_t i = 0; i < parts; ++i)
-      started.push_back(
-          take(move(pair_.peer, op_, here_.region, there_, part_of(kBytes, i, kParts), options)));
+  std::vector<Moved> start(const std::vector<std::uint64_t>& parts,
+                           const TransferOptions& options) const {
+    std::vector<Moved> started;
+    std::uint64_t first = 0;
+    for (const std::uint64_t count : parts) {
+      std::vector<Block> blocks;  // backwards: those that follow each other would be one message
+      for (std::uint64_t i = first + count; i > first; --i)
+        blocks.push_back(part_of(kBytes, i - 1, kParts));
+      auto moved = op_ == Op::write ? pair_.peer.write(here_.region, there_, blocks, options)
+                                    : pair_.peer.read(here_.region, there_, blocks, options);
+      started.push_back({take(std::move(moved)), first, count});
+      first += count;
+    }
     return started;
   }
   /// All of them are quiet: those that are ok brought their bytes, and into the memory of the
   /// others, which is the user's again, nothing comes.
-  std::string look(const std::vector<Transfer>& moved) {
+  std::string look(const std::vector<Moved>& moved) {
     std::vector<Expected> due;
-    for (std::uint64_t i = 0; i < moved.size(); ++i) {
-      const Block part = part_of(kBytes, i, kParts);
-      const Extent extent{part.local_offset, part.bytes};
-      const bool ok = moved[i].status().ok();
+    for (const Moved& each : moved) {
+      const Block begin = part_of(kBytes, each.first, kParts),
+                  last = part_of(kBytes, each.first + each.parts - 1, kParts);
+      const Extent extent{begin.local_offset, last.local_offset + last.bytes - begin.local_offset};
+      const bool ok = each.transfer.status().ok();
       due.push_back({extent.offset, ok ? source() : kUsed, extent.offset, extent.bytes});
       if (ok) continue;
       if (op_ == Op::read)
@@ -132,10 +151,10 @@ class NcclNetFaults : public ::testing::TestWithParam<std::tuple<int, Kind, bool
     beside = std::make_unique<Lanes>(pair, op, "host", "beside");
     lanes->fill();
     beside->fill();
-    const auto moved = lanes->start(kParts, by_wire(version(), kDeadline));
-    const auto undisturbed = beside->start(kParts, {.deadline = kDeadline});
+    const auto moved = lanes->start(kUntilItFails, by_wire(version(), kDeadline));
+    const auto undisturbed = beside->start(kEach, {.deadline = kDeadline});
     std::size_t named = 0;
-    for (const Transfer& each : moved) {
+    for (const auto& [each, first, parts] : moved) {
       const Status end = each.wait(kDeadline);
       ASSERT_TRUE(each.done()) << pair.engine.dump();
       if (end.ok()) continue;
@@ -148,14 +167,14 @@ class NcclNetFaults : public ::testing::TestWithParam<std::tuple<int, Kind, bool
           << end.to_string();
     }
     EXPECT_GT(named, 0u);
-    for (const Transfer& each : undisturbed) EXPECT_EQ(each.wait(kDeadline).to_string(), "ok");
+    for (const auto& each : undisturbed) EXPECT_EQ(each.transfer.wait(kDeadline).to_string(), "ok");
     EXPECT_EQ(lanes->look(moved), "");
     EXPECT_EQ(beside->look(undisturbed), "");
     ours.clear();
     if (in_far() && fault.next == Next::unknown) return;
     lanes->fill();
-    const auto next = lanes->start(2, by_wire(version(), kDeadline));
-    for (const Transfer& each : next) EXPECT_EQ(each.wait(kDeadline).to_string(), "ok");
+    const auto next = lanes->start(kTwo, by_wire(version(), kDeadline));
+    for (const auto& each : next) EXPECT_EQ(each.transfer.wait(kDeadline).to_string(), "ok");
     EXPECT_EQ(lanes->look(next), "");
   }
 };
@@ -182,20 +201,20 @@ TEST_P(NcclNetFaults, SlownessDelaysAndBreaksNothing) {
   in = std::make_unique<Lanes>(pair, Op::read, kind().name, "in");
   out->fill();
   in->fill();
-  const auto sent = out->start(kParts, by_wire(version(), kDeadline));
-  const auto got = in->start(kParts, by_wire(version(), kDeadline));
+  const auto sent = out->start(kEach, by_wire(version(), kDeadline));
+  const auto got = in->start(kEach, by_wire(version(), kDeadline));
   for (const auto* each : {&sent, &got})
-    for (const Transfer& moved : *each) EXPECT_EQ(moved.wait(kDeadline).to_string(), "ok");
+    for (const auto& moved : *each) EXPECT_EQ(moved.transfer.wait(kDeadline).to_string(), "ok");
   EXPECT_EQ(out->look(sent), "");
   EXPECT_EQ(in->look(got), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, NcclNetFaults,
-                         ::testing::Combine(::testing::ValuesIn(kPluginVersions),
+                         ::testing::Combine(::testing::Values(7, 12, kStaged),
                                             ::testing::Values(kKinds[3], kKinds[0]),
                                             ::testing::Bool()),
                          [](const auto& param) {
-                           return "v" + std::to_string(std::get<0>(param.param)) + "_" +
+                           return name_of_wire(std::get<0>(param.param)) + "_" +
                                   std::get<1>(param.param).name +
                                   (std::get<2>(param.param) ? "_there" : "_here");
                          });

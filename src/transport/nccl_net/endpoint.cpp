@@ -122,7 +122,8 @@ Result<NcclNetEndpoint::Receives::iterator> NcclNetEndpoint::receive_flow(const 
   // Shared: with the thread.
   auto flow = std::make_shared<ReceiveFlow>(
       options.plugin, ours, transport_.nic(ours != nullptr ? ours->info().uuid : GpuUuid{}),
-      connect_by(), ReceiveFlow::Unpacking{options.topology, options.unpack, options.copy_ctas});
+      connect_by(), transport_.staging(),
+      ReceiveFlow::Unpacking{options.topology, options.unpack, options.copy_ctas});
   if (Status status = transport_.thread().add(flow); !status.ok()) return status;
   const std::uint32_t number = ++last_flow_;
   flatbuffers::FlatBufferBuilder out;
@@ -287,7 +288,10 @@ Explanation NcclNetEndpoint::explain(Op, const memory::Region& local, const Mapp
           .executor = "both",
           .reason = "network plugin " + name_of(plugin) + ", device " +
                     transport_.device(gpu).name + ", messages of at most " + std::to_string(most_) +
-                    " bytes",
+                    " bytes" +
+                    (transport_.stages(local.facts())
+                         ? "; staged in pinned memory: the device takes host memory only"
+                         : ""),
           .expected_gbps = 0,
           .refused = {}};
 }

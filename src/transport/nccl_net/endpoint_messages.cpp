@@ -59,7 +59,8 @@ Status NcclNetEndpoint::on_open(std::span<const std::byte> bytes) {
   if (gpu != GpuUuid{} && device == nullptr)
     return corrupt("a flow from a GPU of which no region was published");
   // Shared: with the thread.
-  auto flow = std::make_shared<SendFlow>(options.plugin, device, transport_.nic(gpu), connect_by());
+  auto flow = std::make_shared<SendFlow>(options.plugin, device, transport_.nic(gpu), connect_by(),
+                                         transport_.staging());
   if (Status status = transport_.thread().add(flow); !status.ok()) return status;
   sends_.emplace(wire->flow(), Known<SendFlow>{.flow = std::move(flow)});
   return {};

@@ -1,26 +1,25 @@
 #include "transport/nccl_net/flow.hpp"
 
-#include <algorithm>
 #include <utility>
 
 namespace linkspan::transport::nccl_net {
 namespace {
-
-void* pointer(std::uint64_t address) {
-  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
-}
 
 void finish(Order& order, const Status& status) {
   order.status = status;
   order.ended.store(true, std::memory_order_release);
 }
 
-Status late(const char* whom) {
+}  // namespace
+
+void* Flow::pointer(std::uint64_t address) noexcept {
+  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+Status Flow::late(const char* whom) {
   return {Code::timed_out, Scope::peer,
           std::string("the network plugin's connection ") + whom + " was not made in time"};
 }
-
-}  // namespace
 
 void Flow::add(std::shared_ptr<Order> order) {
   const base::MutexLock lock(mutex_);
@@ -70,7 +69,9 @@ bool Flow::wind_up() {
   if (!may_close()) return false;
   for (const auto& [memory, kept] : kept_) --kept.memory->registrations;
   kept_.clear();
+  if (staged_ != nullptr) staged_->deregister();
   close();
+  staged_.reset();
   const base::MutexLock lock(mutex_);
   for (const auto& order : orders_) finish(*order, failed_);
   for (const auto& order : incoming_) finish(*order, failed_);
@@ -110,6 +111,29 @@ void Flow::give_back() {
   }
 }
 
+void Flow::stage_if_needed(Staged::Way way) {
+  if (device_ != nullptr && !comm()->properties().takes(abi::kCuda))
+    staged_ = std::make_unique<Staged>(*comm(), *device_, staging_, way);
+}
+
+bool Flow::look_at_gpu() {
+  const auto moved = staged_->look();
+  fail(moved.status());
+  return moved.ok() && *moved;
+}
+
+bool Flow::take_slot(Order& order) {
+  const auto taken = staged_->take(order, order.staged);
+  fail(taken.status());
+  if (taken.ok()) order.staged += *taken;
+  return taken.ok() && *taken != 0;
+}
+
+bool Flow::may_close() {
+  if (staged_ != nullptr) (void)look_at_gpu();
+  return staged_ == nullptr || staged_->is_quiet();
+}
+
 void Flow::pop_order() {
   const std::shared_ptr<Order> order = std::move(orders_.front());
   orders_.pop_front();
@@ -127,8 +151,10 @@ void SendFlow::set_handle(const Handle& handle) {
 
 bool SendFlow::step() {
   if (comm_ == nullptr && !connect()) return false;
+  const bool filled = staged_ != nullptr && fill();
+  if (!good()) return filled;
   const bool begun = begin();
-  return look() || begun;
+  return look() || begun || filled;
 }
 
 bool SendFlow::connect() {
@@ -147,8 +173,47 @@ bool SendFlow::connect() {
   auto comm = connector_->connect();
   fail(comm.status());
   if (comm.ok()) comm_ = *std::move(comm);
-  if (comm_ != nullptr) connector_.reset();
-  return comm_ != nullptr;
+  if (comm_ == nullptr) return false;
+  connector_.reset();
+  stage_if_needed(Staged::Way::from_gpu);
+  return true;
+}
+
+/// As many slots as there are, ahead of what is sent.
+bool SendFlow::fill() {
+  bool moved = look_at_gpu();
+  while (good() && filling_ < orders_.size()) {
+    Order& order = *orders_[filling_];
+    if (order.hollow || order.memory == nullptr || order.staged == order.pieces.size())
+      ++filling_;
+    else if (!take_slot(order))
+      break;
+    moved = true;
+  }
+  return moved;
+}
+
+/// None: a GPU has it still, or fail() was called.
+std::optional<Place> SendFlow::next_place(const Order& order, bool empty) {
+  std::optional<Place> place;
+  if (order.begun < order.staged) {
+    place = staged_->next();
+    if (!place) return place;
+  } else if (!empty && staged_ != nullptr) {
+    return place;
+  }
+  if (empty) {
+    if (of_nothing_ == nullptr) {
+      auto made = comm_->add_memory(nothing_.data(), nothing_.size(), abi::kHost);
+      if (!made.ok()) return fail(made.status()), std::nullopt;
+      of_nothing_ = *std::move(made);
+    }
+    return Place{nothing_.data(), of_nothing_.get()};
+  }
+  if (place) return place;
+  const Comm::Registration* const from = registration(order.memory);
+  if (from == nullptr) return std::nullopt;
+  return Place{pointer(order.pieces[order.begun].address), from};
 }
 
 bool SendFlow::begin() {
@@ -161,17 +226,13 @@ bool SendFlow::begin() {
     }
     const Order::Piece& piece = order.pieces[order.begun];
     const bool empty = order.hollow || order.memory == nullptr;
-    if (empty && of_nothing_ == nullptr) {
-      auto made = comm_->add_memory(nothing_.data(), nothing_.size(), abi::kHost);
-      if (!made.ok()) return fail(made.status()), moved;
-      of_nothing_ = *std::move(made);
-    }
-    const Comm::Registration* const from = empty ? of_nothing_.get() : registration(order.memory);
-    if (from == nullptr) return moved;
-    const Status sent = comm_->send(empty ? nothing_.data() : pointer(piece.address),
-                                    empty ? 0 : piece.bytes, kTag, *from, 0);
+    const auto from = next_place(order, empty);
+    if (!from) return moved;
+    const Status sent =
+        comm_->send(from->data, empty ? 0 : piece.bytes, kTag, *from->memory, from->cookie);
     if (sent.code() == Code::no_resource) return moved;
     if (!sent.ok()) return fail(sent), moved;
+    if (order.begun < order.staged) staged_->begun(empty);
     if (empty) order.status = Status(Code::canceled, Scope::request, "some of it was not sent");
     ++order.begun;
     moved = true;
@@ -184,8 +245,11 @@ bool SendFlow::look() {
     auto done = comm_->test();
     fail(done.status());
     if (!done.ok() || !*done) return moved;
+    if ((*done)->cookie != 0) (void)staged_->done((*done)->cookie, true);
     Order& order = *orders_.front();
-    if (++order.done == order.pieces.size()) pop_order();
+    if (++order.done != order.pieces.size()) continue;
+    pop_order();
+    if (filling_ != 0) --filling_;
   }
 }
 
@@ -193,189 +257,6 @@ void SendFlow::close() {
   of_nothing_.reset();
   comm_.reset();
   connector_.reset();
-}
-
-// ---- from the peer ------------------------------------------------------------------------------
-
-std::optional<Handle> ReceiveFlow::handle() const {
-  const base::MutexLock lock(mutex_);
-  return handle_;
-}
-
-bool ReceiveFlow::step() {
-  if (comm_ == nullptr && !accept()) return false;
-  const bool begun = begin();
-  const bool arrived = look();
-  return land() || arrived || begun;
-}
-
-bool ReceiveFlow::accept() {
-  if (connect_by_.passed()) fail(late("from the peer"));
-  if (listener_ == nullptr) {
-    auto opened = Listener::open(plugin_, nic_);
-    if (!opened.ok()) return fail(opened.status()), false;
-    listener_ = *std::move(opened);
-    const base::MutexLock lock(mutex_);
-    handle_ = listener_->handle();
-  }
-  auto comm = listener_->accept();
-  fail(comm.status());
-  if (!comm.ok() || *comm == nullptr) return false;
-  comm_ = *std::move(comm);
-  listener_.reset();
-  if (device_ == nullptr || !comm_->unpacks()) return true;
-  fail(make_unpacker());
-  return good();
-}
-
-Status ReceiveFlow::make_unpacker() {
-  auto pool = tcpx::find_pool(*unpacking_.topology, *device_, comm_->kernels());
-  if (!pool.ok()) return pool.status();
-  pool_ = *pool;
-  const auto create = [&](base::Unpack way) {
-    return tcpx::Unpacker::create(*device_, way, {.ctas = unpacking_.ctas});
-  };
-  auto made = create(unpacking_.way.value_or(base::Unpack::kernel));
-  if (!made.ok() && made.status().code() == Code::unsupported && !unpacking_.way)
-    made = create(base::Unpack::d2d);
-  if (!made.ok()) return made.status();
-  unpacker_ = *std::move(made);
-  return {};
-}
-
-/// A plugin keeps what a flush needs with the receive's request, and may take another for it.
-bool ReceiveFlow::flushes_first() const {
-  return device_ != nullptr && unpacker_ == nullptr &&
-         comm_->in_flight() + arrivals_.size() >=
-             static_cast<std::size_t>(plugin_->max_requests(nic_));
-}
-
-bool ReceiveFlow::begin() {
-  bool moved = false;
-  while (next_ < orders_.size() && !flushes_first()) {
-    Order& order = *orders_[next_];
-    if (order.begun == order.pieces.size()) {
-      ++next_;
-      continue;
-    }
-    const Order::Piece& piece = order.pieces[order.begun];
-    const Comm::Registration* const into = registration(order.memory);
-    if (into == nullptr) return moved;
-    const Status begun = comm_->receive(pointer(piece.address), piece.bytes, kTag, *into, 0);
-    if (begun.code() == Code::no_resource) return moved;
-    if (!begun.ok()) return fail(begun), moved;
-    ++order.begun;
-    moved = true;
-  }
-  return moved;
-}
-
-bool ReceiveFlow::look() {
-  for (bool moved = false;; moved = true) {
-    auto done = comm_->test();
-    fail(done.status());
-    if (!done.ok() || !*done) return moved;
-    Order& order = *orders_[arriving_];
-    arrivals_.push_back(
-        {.done = **done, .piece = order.pieces[order.arrived], .number = received_++});
-    if (++order.arrived == order.pieces.size()) ++arriving_;
-  }
-}
-
-/// In the order in which they came: so the plugin wants to hear of it.
-bool ReceiveFlow::land() {
-  if (!tickets_.empty()) poll();
-  bool moved = false;
-  while (good() && !arrivals_.empty() && put_in_place(arrivals_.front())) {
-    const Arrival arrival = arrivals_.front();
-    arrivals_.pop_front();
-    fail(comm_->consumed(arrival.done));
-    Order& order = *orders_.front();
-    if (arrival.done.bytes != arrival.piece.bytes && order.status.ok())
-      order.status =
-          arrival.done.bytes == 0
-              ? Status(Code::canceled, Scope::request, "the sender sent no more of it")
-              : Status(Code::corrupt, Scope::peer,
-                       "a message of " + std::to_string(arrival.done.bytes) + " bytes came where " +
-                           std::to_string(arrival.piece.bytes) + " were due");
-    if (++order.done == order.pieces.size()) {
-      pop_order();
-      --arriving_;
-    }
-    moved = true;
-  }
-  return moved;
-}
-
-bool ReceiveFlow::put_in_place(Arrival& arrival) {
-  if (device_ == nullptr || arrival.done.bytes == 0 || arrival.in_place) return true;
-  if (unpacker_ != nullptr) {
-    if (arrival.ticket == 0) unpack();
-    return false;
-  }
-  if (!arrival.flushing) {
-    const Comm::Registration* const into = registration(orders_.front()->memory);
-    if (into == nullptr) return false;
-    auto flush = comm_->flush(pointer(arrival.piece.address), arrival.done.bytes, *into);
-    if (!flush.ok()) return fail(flush.status()), false;
-    arrival.flush = *flush;
-    arrival.flushing = true;
-  }
-  const auto flushed = comm_->flushed(arrival.flush);
-  fail(flushed.status());
-  return flushed.ok() && *flushed;
-}
-
-/// All that has come and is in no unpack yet.
-void ReceiveFlow::unpack() {
-  std::vector<tcpx::DescriptorBlock> blocks;
-  std::vector<tcpx::UnpackRequest> requests;
-  std::vector<Arrival*> arrivals;
-  blocks.reserve(tcpx::kMetaSlots);
-  std::uint64_t bytes = 0;
-  for (Arrival& each : arrivals_) {
-    if (each.ticket != 0 || each.done.bytes == 0) continue;
-    bytes += each.done.bytes;
-    if (blocks.size() == tcpx::kMetaSlots ||
-        (!blocks.empty() && bytes > tcpx::Unpacker::kHostBytes))
-      break;
-    auto block = tcpx::DescriptorBlock::of_slot(
-        *pool_.meta, each.number % tcpx::kMetaSlots,
-        {.pool_bytes = pool_.bytes, .receive_bytes = each.done.bytes});
-    if (!block.ok()) return fail(block.status());
-    blocks.push_back(*std::move(block));
-    requests.push_back(
-        {.block = &blocks.back(), .bounce = pool_.bounce, .destination = each.piece.address});
-    arrivals.push_back(&each);
-  }
-  auto ticket = unpacker_->begin(requests);
-  if (ticket.status().code() == Code::no_resource) return;
-  if (!ticket.ok()) return fail(ticket.status());
-  tickets_.push_back(*ticket);
-  for (Arrival* each : arrivals) each->ticket = *ticket;
-}
-
-void ReceiveFlow::poll() {
-  std::erase_if(tickets_, [this](tcpx::Unpacker::Ticket ticket) {
-    const auto end = unpacker_->poll(ticket);
-    if (!end) return false;
-    fail(*end);
-    for (Arrival& each : arrivals_)
-      if (each.ticket == ticket) each.in_place = true;
-    return true;
-  });
-}
-
-bool ReceiveFlow::may_close() {
-  if (!tickets_.empty()) poll();
-  return tickets_.empty();
-}
-
-void ReceiveFlow::close() {
-  arrivals_.clear();
-  unpacker_.reset();
-  comm_.reset();
-  listener_.reset();
 }
 
 }  // namespace linkspan::transport::nccl_net

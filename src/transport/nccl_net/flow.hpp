@@ -21,7 +21,7 @@
 #include "base/mutex.hpp"
 #include "base/options.hpp"
 #include "cuda/topology.hpp"
-#include "transport/nccl_net/comm.hpp"
+#include "transport/nccl_net/staged.hpp"
 #include "transport/nccl_net/tcpx/pool.hpp"
 #include "transport/nccl_net/tcpx/unpack.hpp"
 #include "transport/published.hpp"
@@ -44,14 +44,20 @@ struct Order {
 
   // The thread's.
   std::size_t begun = 0, arrived = 0, done = 0;
+  std::size_t staged = 0;  // those before are, or were, in slots
 };
 
 class Flow {
  public:
   /// `device`: the GPU whose memory it carries; null: host memory. `nic`: the plugin's device.
+  /// `staging`: for a GPU whose memory that does not take.
   Flow(std::shared_ptr<Plugin> plugin, const cuda::Device* device, int nic,
-       base::Deadline connect_by)
-      : plugin_(std::move(plugin)), device_(device), nic_(nic), connect_by_(connect_by) {}
+       base::Deadline connect_by, const Staged::Options& staging)
+      : plugin_(std::move(plugin)),
+        device_(device),
+        nic_(nic),
+        connect_by_(connect_by),
+        staging_(staging) {}
   Flow(const Flow&) = delete;
   Flow& operator=(const Flow&) = delete;
   virtual ~Flow() = default;  ///< Broken.
@@ -77,18 +83,25 @@ class Flow {
  protected:
   static constexpr int kTag = 0;
 
+  static void* pointer(std::uint64_t address) noexcept;
+  static Status late(const char* whom);  ///< Whose connection was not made.
   void fail(const Status& why) {
     if (failed_.ok()) failed_ = why;
   }
   bool good() const noexcept { return failed_.ok(); }
   virtual bool ready() const = 0;     ///< Has its comm.
   virtual bool step() = 0;            ///< What turn() does of a good one.
-  virtual bool may_close() = 0;       ///< No GPU works for it any more.
+  virtual bool may_close();           ///< No GPU works for it any more.
   virtual void close() = 0;           ///< Its comm.
   virtual Comm* comm() noexcept = 0;  ///< Null: none yet.
 
   /// Where messages of this memory go from or to. Null: fail() was called.
   const Comm::Registration* registration(const std::shared_ptr<Published>& memory);
+  /// Once it has its comm.
+  void stage_if_needed(Staged::Way way);
+  bool look_at_gpu();
+  /// A slot for what comes next of the order. False: not now, or fail() was called.
+  bool take_slot(Order& order);
   /// The oldest order is done.
   void pop_order();
 
@@ -96,6 +109,8 @@ class Flow {
   const cuda::Device* const device_;
   const int nic_;
   const base::Deadline connect_by_;
+  const Staged::Options staging_;
+  std::unique_ptr<Staged> staged_;             // null: the comm takes the memory itself
   std::deque<std::shared_ptr<Order>> orders_;  // also the Endpoint's
   std::size_t next_ = 0;                       // of them: those before have begun
   mutable base::Mutex mutex_;                  // of what the thread and the Endpoint share
@@ -127,16 +142,18 @@ class SendFlow final : public Flow {
  private:
   bool ready() const override { return comm_ != nullptr; }
   bool step() override;
-  bool may_close() override { return true; }
   void close() override;
   Comm* comm() noexcept override { return comm_.get(); }
   bool connect() LINKSPAN_EXCLUDES(mutex_);
+  bool fill();
+  std::optional<Place> next_place(const Order& order, bool empty);
   bool begin();
   bool look();
 
   std::optional<Handle> handle_ LINKSPAN_GUARDED_BY(mutex_);
   std::unique_ptr<Connector> connector_;
   std::unique_ptr<SendComm> comm_;
+  std::size_t filling_ = 0;  // of the orders: of those before all that has to be is in slots
   std::array<std::byte, 64> nothing_{};
   std::unique_ptr<Comm::Registration> of_nothing_;
 };
@@ -151,8 +168,8 @@ class ReceiveFlow final : public Flow {
     std::optional<unsigned> ctas{};
   };
   ReceiveFlow(std::shared_ptr<Plugin> plugin, const cuda::Device* device, int nic,
-              base::Deadline connect_by, const Unpacking& unpacking)
-      : Flow(std::move(plugin), device, nic, connect_by), unpacking_(unpacking) {}
+              base::Deadline connect_by, const Staged::Options& staging, const Unpacking& unpacking)
+      : Flow(std::move(plugin), device, nic, connect_by, staging), unpacking_(unpacking) {}
 
   /// Once it listens.
   std::optional<Handle> handle() const LINKSPAN_EXCLUDES(mutex_);
@@ -175,7 +192,9 @@ class ReceiveFlow final : public Flow {
   Comm* comm() noexcept override { return comm_.get(); }
   bool accept() LINKSPAN_EXCLUDES(mutex_);
   Status make_unpacker();
+  bool flushes() const noexcept;
   bool flushes_first() const;
+  std::optional<Place> next_place(Order& order);
   bool begin();
   bool look();
   bool land();

@@ -12,6 +12,7 @@ namespace {
 /// Large enough that a message costs nothing beside its bytes, small enough that several are under
 /// way; GPUDirect-TCPX takes no larger ones.
 constexpr std::uint64_t kMostMessage = std::uint64_t{4} << 20;
+static_assert(kMostMessage <= copy::Staging::kMostSlot);
 constexpr std::uint64_t kUnpackAlignment = 4096;
 
 }  // namespace
@@ -39,13 +40,11 @@ NcclNetTransport::NcclNetTransport(NcclNetOptions options)
   const auto& nics = options_.plugin->devices();
   for (const Properties& nic : nics) most_ = std::min<std::uint64_t>(most_, nic.max_bytes);
   if (options_.topology == nullptr) return;
-  for (const cuda::DeviceInfo& gpu : options_.topology->devices()) {
-    const int nic = nearest(nics, sysfs_path(gpu), gpu.ordinal);
-    nics_.emplace(gpu.uuid, nic);
-    if (nics[static_cast<std::size_t>(nic)].takes(abi::kCuda))
-      capabilities_.local_kinds = {MemoryKind::host, MemoryKind::pinned, MemoryKind::shared,
-                                   MemoryKind::device};
-  }
+  for (const cuda::DeviceInfo& gpu : options_.topology->devices())
+    nics_.emplace(gpu.uuid, nearest(nics, sysfs_path(gpu), gpu.ordinal));
+  if (!nics_.empty())
+    capabilities_.local_kinds = {MemoryKind::host, MemoryKind::pinned, MemoryKind::shared,
+                                 MemoryKind::device};
 }
 
 int NcclNetTransport::nic(const GpuUuid& gpu) const noexcept {
@@ -60,11 +59,8 @@ Status NcclNetTransport::takes(const memory::Region::Facts& facts) const {
                 std::string(name_of(facts.kind)) + " memory"};
   if (facts.kind != MemoryKind::device) return {};
   const Properties& nic = device(facts.gpu);
-  if (!nic.takes(abi::kCuda))
-    return {Code::unsupported, Scope::request,
-            "network plugin " + options_.plugin->name() + " takes no memory of this GPU: " +
-                nic.name + ", which is the nearest to it, sees host memory alone"};
-  if (nic.device_type == abi::kDeviceUnpack && facts.address % kUnpackAlignment != 0)
+  if (!stages(facts) && nic.device_type == abi::kDeviceUnpack &&
+      facts.address % kUnpackAlignment != 0)
     return {Code::invalid_argument, Scope::request,
             "GPU memory for network plugin " + options_.plugin->name() +
                 " has to begin at a multiple of 4096 bytes: allocate 4096 more and register from "

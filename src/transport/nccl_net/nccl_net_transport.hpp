@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "copy/staging.hpp"
 #include "transport/nccl_net/address.hpp"
 #include "transport/nccl_net/flow_thread.hpp"
 #include "transport/published.hpp"
@@ -55,8 +56,15 @@ class NcclNetTransport final : public Transport {
   Result<WireBatch> check(const Batch& batch, std::uint64_t peer) {
     return wire_batch(batch, published_, peer, capabilities_);
   }
-  /// OK, or why the plugin cannot take such memory and what helps.
+  /// OK, or why such memory cannot be taken and what helps.
   Status takes(const memory::Region::Facts& facts) const;
+  /// Memory of a GPU whose nearest NIC takes host memory only.
+  bool stages(const memory::Region::Facts& facts) const {
+    return facts.kind == MemoryKind::device && !device(facts.gpu).takes(abi::kCuda);
+  }
+  Staged::Options staging() noexcept {
+    return {.lanes = &lanes_, .slot_bytes = most_, .ctas = options_.copy_ctas.value_or(~0U)};
+  }
   const NcclNetOptions& options() const noexcept { return options_; }
   /// The plugin's device for memory of that GPU; the first for host memory.
   int nic(const GpuUuid& gpu) const noexcept;
@@ -79,7 +87,8 @@ class NcclNetTransport final : public Transport {
   std::uint64_t most_ = 0;
   std::atomic<std::uint64_t> orders_{0}, blocks_{0};
   PublishedTable published_;
-  FlowThread thread_;  // last: its flows use the plugin
+  copy::StagingLanes lanes_;
+  FlowThread thread_;  // last: its flows use the plugin, and the lanes
 };
 
 }  // namespace linkspan::transport::nccl_net

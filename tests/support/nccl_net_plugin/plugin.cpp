@@ -105,7 +105,9 @@ int devices(int* count) {
   return ordered_failure("devices");
 }
 
-int pointer_support() { return Gpu::any() ? kHostPointer | kCudaPointer : kHostPointer; }
+int pointer_support() {
+  return kKind.takes_gpus && Gpu::any() ? kHostPointer | kCudaPointer : kHostPointer;
+}
 
 int listen(void* context, int device, void* handle, void** comm) {
   *comm = nullptr;

@@ -4,7 +4,8 @@
 // has version 7 and behaves as GPUDirect-TCPX does: device type UNPACK, fragments in a bounce pool
 // on the GPU, lists of them in mapped host memory, slots that only irecvConsumed frees.
 // libnccl-net-linkspan-test-v5.so to -v12.so are of the device type HOST: what comes into GPU
-// memory is there after an iflush, not before. Without a driver of CUDA all take host memory only.
+// memory is there after an iflush, not before. Without a driver of CUDA all take host memory only,
+// with one so does libnccl-net-linkspan-test-host.so, of version 12.
 // It refuses whoever breaks the ABI's rules, with a line at WARN that says which: tests in another
 // order than the begins, tests after done, too many requests, consumed twice or out of order, sends
 // larger than their receives, memory that is not registered, of another GPU or not aligned, calls
@@ -41,6 +42,7 @@ namespace linkspan::nccl_test {
 struct Kind {
   int version;
   bool unpacks;
+  bool takes_gpus;
   std::size_t requests;    ///< Of a comm at once.
   std::size_t most_bytes;  ///< Of a message.
 };
@@ -52,7 +54,7 @@ int init(Logger logger);
 int make_context(void** context);
 int finalize(void* context);
 int devices(int* count);
-/// kHostPointer, and kCudaPointer where there is a driver.
+/// kHostPointer, and kCudaPointer where the kind takes it and there is a driver.
 int pointer_support();
 int listen(void* context, int device, void* handle, void** comm);
 int connect(void* context, int device, void* handle, void** comm, NetDeviceHandle** kernels);

@@ -5,9 +5,14 @@
 
 namespace linkspan::nccl_test {
 
+#ifndef NCCL_NET_TAKES_GPUS
+#define NCCL_NET_TAKES_GPUS true
+#endif
+
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 const Kind kKind{.version = NCCL_NET_VERSION,
                  .unpacks = NCCL_NET_VERSION == 7,
+                 .takes_gpus = NCCL_NET_TAKES_GPUS,
                  .requests = NCCL_NET_VERSION < 7    ? 8u
                              : NCCL_NET_VERSION == 7 ? 16u
                                                      : 32u,
