@@ -17,8 +17,9 @@ using namespace std::chrono_literals;
 constexpr Duration kSpin = 200us;    // what is shorter than this is not worth a sleep
 constexpr Duration kWakeUp = 100us;  // it takes to be awake again
 constexpr Duration kBeforeAnEnd = 100us, kAskedAgain = 200us;
-constexpr unsigned kLooks = 4;   // for each look at the clock and taking of the lock
-constexpr Duration kNap = 10ms;  // in close(): a missed ring costs so much
+constexpr unsigned kLooks = 4;    // for each look at the clock and taking of the lock
+constexpr Duration kNap = 10ms;   // in close(): a missed ring costs so much
+constexpr Duration kHeldUp = 1s;  // there, for each step, by remote peers
 
 base::LogSink sink_of(const EngineOptions& options) {
   if (!options.log) return base::stderr_sink();
@@ -39,6 +40,7 @@ Result<std::shared_ptr<Core>> Core::open(const EngineOptions& options) {
   if (options.calibrate) settings->calibrate = *options.calibrate;
   if (!options.nccl_net_plugin.empty()) settings->nccl_net_plugin = options.nccl_net_plugin;
   if (options.insecure) settings->insecure = *options.insecure;
+  if (!options.secret_file.empty()) settings->secret_file = options.secret_file;
   if (options.transfer_deadline > Duration::zero())
     settings->transfer_deadline = options.transfer_deadline;
   const base::Level level = settings->log_level;
@@ -56,10 +58,13 @@ Result<std::shared_ptr<Core>> Core::open(const EngineOptions& options) {
 }
 
 Status Core::set_up(const EngineOptions& options) {
+  auto secret = base::read_secret(options_);
+  if (!secret.ok()) return secret.status();
   identity_ = {.engine = options.name.empty() ? "pid " + std::to_string(::getpid()) : options.name,
                .incarnation = base::random_u64(),
                .any_uid = options.any_uid,
-               .insecure = options_.insecure};
+               .insecure = options_.insecure,
+               .secret = *std::move(secret)};
   if (options.use_gpu) {
     auto topology = cuda::Topology::create();
     // A driver that is there and fails is no machine without a GPU: the user's memory may be on
@@ -232,6 +237,20 @@ Status Core::tell_end(TransferState& transfer, std::shared_ptr<CompletionQueueSt
   return {};
 }
 
+/// False: the deadline has passed. Remote peers that hold it up for long are dropped: they map
+/// nothing of ours, and their wires fence themselves.
+bool Core::await(Worker::Hold hold, base::Deadline deadline) {
+  const base::Deadline patience = after(kHeldUp);
+  while (worker_.is_held_up(hold) && !deadline.passed()) {
+    advance();
+    if (patience.passed())
+      for (const auto& session : worker_.remote_holders(hold))
+        control_->drop(session, Status(Code::timed_out, Scope::peer, "it holds up close()"));
+    quiet_.wait(worker_.mutex, after(std::min<Duration>(deadline.left(), kNap)));
+  }
+  return !worker_.is_held_up(hold);
+}
+
 Status Core::close(Duration timeout) {
   const base::Deadline deadline = after(timeout);
   Status finished = finish_windows(deadline);
@@ -244,18 +263,10 @@ Status Core::close(Duration timeout) {
   watcher_->wake();
   {
     const base::MutexLock lock(worker_.mutex);
-    while (!worker_.idle() && !deadline.passed()) {
-      advance();
-      quiet_.wait(worker_.mutex, after(std::min<Duration>(deadline.left(), kNap)));
-    }
-    if (!worker_.idle())
+    if (!await(Worker::Hold::transfers, deadline))
       return {Code::pending, Scope::process, "not quiet: transfers of " + worker_.waits_for()};
     // Copies for peers end here too, or are finished by their Endpoints.
-    while (!worker_.serves_nobody() && !deadline.passed()) {
-      advance();
-      quiet_.wait(worker_.mutex, after(std::min<Duration>(deadline.left(), kNap)));
-    }
-    if (!worker_.serves_nobody())
+    if (!await(Worker::Hold::copies, deadline))
       return {Code::pending, Scope::process, "a copy for a peer is not quiet"};
   }
   if (!closed_.exchange(true)) {
@@ -266,14 +277,13 @@ Status Core::close(Duration timeout) {
   {
     const base::MutexLock lock(worker_.mutex);
     // A peer may have asked for one more copy before it heard the goodbye.
-    while (!(worker_.holders().empty() && worker_.serves_nobody()) && !deadline.passed()) {
-      advance();
-      quiet_.wait(worker_.mutex, after(std::min<Duration>(deadline.left(), kNap)));
+    if (!await(Worker::Hold::memory, deadline)) {
+      const std::string holders = worker_.holders();
+      return {Code::pending, Scope::process,
+              holders.empty() ? "a copy for a peer is not quiet"
+                              : "memory of this Engine may be copied by " + holders};
     }
-    if (const std::string holders = worker_.holders(); !holders.empty())
-      return {Code::pending, Scope::process, "memory of this Engine may be copied by " + holders};
-    if (!worker_.serves_nobody())
-      return {Code::pending, Scope::process, "a copy for a peer is not quiet"};
+    (void)await(Worker::Hold::words, deadline);  // what is left of them is dropped
   }
   control_->close(deadline);
   return {};

@@ -132,6 +132,7 @@ class Core final : public control::Listener,
   /// Notifications of a peer that Engine::notifications() has not taken.
   struct Waiting {
     std::size_t count = 0, bytes = 0, dropped = 0;
+    std::size_t uncounted = 0;  // they came where the Worker's lock may not be taken
   };
   bool has_room(const Waiting& waiting, std::size_t bytes) const LINKSPAN_REQUIRES(events_mutex_);
   void keep(const control::Session& session, std::vector<std::byte> payload)
@@ -217,6 +218,7 @@ class Core final : public control::Listener,
   /// The Worker's progress(), told to who waits.
   std::size_t advance(base::Time now = base::Clock::steady().now())
       LINKSPAN_REQUIRES(worker_.mutex);
+  bool await(Worker::Hold hold, base::Deadline deadline) LINKSPAN_REQUIRES(worker_.mutex);
   Duration nap_until_next_look(base::Time begin, base::Time now) LINKSPAN_REQUIRES(worker_.mutex);
   base::Deadline after(Duration wait) const {
     return base::Deadline::after(base::Clock::steady(), wait);
@@ -231,7 +233,7 @@ class Core final : public control::Listener,
   void for_transport(control::Session& session, control::TransportMessage message,
                      std::span<base::Fd> fds) override;
   void stream(control::Session& session, const std::string& transport,
-              Result<base::Fd> socket) override;
+              Result<base::SealedSocket> socket) override;
   Result<control::Exported> exported(control::Session& session, std::string_view name,
                                      std::uint64_t serial) override;
   void asked_for_set(control::Session& session, std::uint64_t request,
@@ -276,7 +278,8 @@ class Core final : public control::Listener,
   // Peers that accept() has not given out yet: id and name.
   std::deque<std::pair<std::uint64_t, std::string>> accepted_ LINKSPAN_GUARDED_BY(events_mutex_);
   std::vector<Notification> notifications_ LINKSPAN_GUARDED_BY(events_mutex_);
-  std::uint64_t bells_ LINKSPAN_GUARDED_BY(events_mutex_) = 0;  // who sleeps is to ask anew
+  // Grows under that mutex: who sleeps is to look, and ask for bells, anew.
+  std::atomic<std::uint64_t> news_{0};
   std::map<std::uint64_t, Waiting> waiting_
       LINKSPAN_GUARDED_BY(events_mutex_);                             // of these, by peer
   std::size_t waiting_bytes_ LINKSPAN_GUARDED_BY(events_mutex_) = 0;  // of all
@@ -291,7 +294,7 @@ class Core final : public control::Listener,
   std::unique_ptr<control::Control> control_;
   std::unique_ptr<Watcher> watcher_;
   base::Condition quiet_;  // with the Worker's mutex: some transfer became quiet
-  std::atomic<bool> closed_{false};
+  std::atomic<bool> closed_{false}, told_of_loopback_{false};
   std::shared_ptr<Core> self_;  // of stay()
   // Last: what takes milliseconds and would keep the Control thread from hearing of a death.
   base::TaskThread opener_;

@@ -1,5 +1,6 @@
 // Peers of a Core: meeting them, what they say, and when they are gone.
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "control/socket_address.hpp"
@@ -11,6 +12,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kNotificationCost = 64;  // at least, whatever it says
+constexpr Duration kSpin = 50us;               // what comes sooner is not worth a sleep
 
 }  // namespace
 
@@ -74,7 +76,13 @@ Status Core::met(const std::shared_ptr<control::Session>& session) {
     for (const control::TransportAddress& each : session->hello().transports) {
       if (each.name != transports_[i]->name() || !reaches(*transports_[i], session->is_remote()))
         continue;
-      record->channels[i] = std::make_unique<SessionChannel>(session, each.name, *control_raw_);
+      record->channels[i] = std::make_unique<SessionChannel>(
+          session, each.name, *control_raw_,
+          [this](const control::Session& from, std::vector<std::byte> payload) {
+            const base::MutexLock lock(events_mutex_);
+            ++waiting_[from.id()].uncounted;
+            keep(from, std::move(payload));
+          });
       auto endpoint = transports_[i]->connect(each.bytes, *record->channels[i],
                                               after(options_.connect_deadline));
       if (!endpoint.ok()) return endpoint.status();
@@ -88,9 +96,16 @@ Status Core::met(const std::shared_ptr<control::Session>& session) {
 
 void Core::up(control::Session& session) {
   if (log_.enabled(base::Level::info)) log_.write(base::Level::info, greeting(session));
+  if (session.initiated() && session.is_on_loopback() && !told_of_loopback_.exchange(true) &&
+      log_.enabled(base::Level::warning))
+    log_.write(base::Level::warning,
+               session.describe() +
+                   " is on this host but was met by TCP: its memory is not mapped, transfers take "
+                   "TCP and not NVLink or shared memory. Connect to its unix: address for those; "
+                   "require \"local\" refuses what goes by a network");
   const base::MutexLock lock(events_mutex_);
   if (!session.initiated()) accepted_.emplace_back(session.id(), session.hello().engine);
-  ++bells_;  // of this peer nobody has asked for one
+  ++news_;  // of this peer nobody has asked for the bell
   event_.notify_all();
 }
 
@@ -151,7 +166,7 @@ void Core::for_transport(control::Session& session, control::TransportMessage me
 }
 
 void Core::stream(control::Session& session, const std::string& transport,
-                  Result<base::Fd> socket) {
+                  Result<base::SealedSocket> socket) {
   Status status(Code::unsupported, Scope::request, "no streams of \"" + transport + "\" here");
   {
     const base::MutexLock lock(worker_.mutex);
@@ -189,7 +204,7 @@ void Core::collect(control::Session& session) {
   collect(session, false);
   // It may have rung for what was taken already, and the bell that was asked for since is gone.
   const base::MutexLock lock(events_mutex_);
-  ++bells_;
+  ++news_;
   event_.notify_all();
 }
 
@@ -227,6 +242,7 @@ void Core::keep(const control::Session& session, std::vector<std::byte> payload)
     waiting.bytes += cost;
     waiting_bytes_ += cost;
     notifications_.push_back({session.id(), std::move(payload)});
+    ++news_;
     event_.notify_all();
   } else if (waiting.dropped++ == 0 && log_.enabled(base::Level::error)) {
     log_.write(base::Level::error, "notifications of " + session.describe() +
@@ -253,13 +269,17 @@ Status Core::notify(std::uint64_t peer, std::span<const std::byte> message) {
 std::vector<Notification> Core::notifications() {
   const base::MutexLock in_order(collecting_);
   std::vector<Notification> all;
+  std::map<std::uint64_t, Waiting> waiting;
   {
     const base::MutexLock lock(events_mutex_);
-    waiting_.clear();
+    waiting = std::exchange(waiting_, {});
     waiting_bytes_ = 0;
     all = std::exchange(notifications_, {});
   }
   const base::MutexLock lock(worker_.mutex);
+  for (const auto& [id, of_peer] : waiting)
+    if (PeerRecord* peer = of_peer.uncounted != 0 ? worker_.find_peer(id) : nullptr)
+      peer->counters.notifications_received += of_peer.uncounted;
   worker_.take_notifications(all);
   return all;
 }
@@ -267,21 +287,19 @@ std::vector<Notification> Core::notifications() {
 std::vector<Notification> Core::notifications(Duration timeout) {
   const base::Deadline deadline = after(timeout);
   while (true) {
+    const std::uint64_t heard = news_;
     std::vector<Notification> all = notifications();
     if (!all.empty() || deadline.passed()) return all;
-    std::uint64_t heard = 0;
-    {
-      const base::MutexLock lock(events_mutex_);
-      heard = bells_;
-    }
     bool silent = false;
     {
       const base::MutexLock lock(worker_.mutex);
       silent = worker_.ask_for_bells();
     }
+    const base::Deadline spin = after(silent ? kSpin : Duration::zero());
+    while (news_ == heard && !spin.passed()) std::this_thread::yield();
     const base::MutexLock lock(events_mutex_);
     if (closed_) return all;
-    if (silent && notifications_.empty() && heard == bells_) event_.wait(events_mutex_, deadline);
+    if (silent && news_ == heard) event_.wait(events_mutex_, deadline);
   }
 }
 

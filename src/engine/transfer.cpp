@@ -14,8 +14,11 @@ transport::Wishes wishes_of(const TransferOptions& options) {
 }
 
 bool meets(std::string_view path, std::string_view required) {
-  if (!required.starts_with('!')) return path.starts_with(required);
-  return !path.starts_with(required.substr(1));
+  const bool not_that = required.starts_with('!');
+  if (not_that) required.remove_prefix(1);
+  // Of transports with Capabilities::leaves_host; a path begins with its transport's name there.
+  const bool wire = path.starts_with("tcp") || path.starts_with("nccl_net");
+  return (required == "local" ? !wire : path.starts_with(required)) != not_that;
 }
 
 Status settled(const TransferState& transfer, const Status& status) {

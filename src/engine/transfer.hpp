@@ -68,6 +68,7 @@ struct TransferState : Sides {
   std::shared_ptr<PreparedState> prepared;  // instead, until it is quiet; also handles'
   std::size_t batches = 0;                  // of its plan
   std::vector<std::byte> notification;
+  bool notifies = false;  // its batch has taken that along
   base::Time submitted{}, deadline{};
 
   UserStream stream;                        // to run after

@@ -87,6 +87,9 @@ Status Worker::post_next(PeerRecord& peer, TransferState& transfer) {
                    .release = last && transfer.wants_release ? &transfer.behind : nullptr},
        .wishes = transfer.wishes,
        .way = &transfer.way,
+       .notification = transfer.batches == 1 ? std::span<const std::byte>(transfer.notification)
+                                             : std::span<const std::byte>(),
+       .notifies = &transfer.notifies,
        .cookie = cookie});
   if (!status.ok()) {
     batches_.take(cookie);
@@ -180,7 +183,9 @@ void Worker::cancel_all_on(const memory::Registration& registration) {
 /// The transfer's status once nothing of it is in flight; its notification goes first.
 bool Worker::finish(TransferState& transfer) {
   PeerRecord* peer = find_peer(transfer.peer);
-  if (transfer.first_error.ok() && !transfer.notification.empty()) {
+  if (transfer.first_error.ok() && transfer.notifies) {
+    if (peer != nullptr) ++peer->counters.notifications_sent;
+  } else if (transfer.first_error.ok() && !transfer.notification.empty()) {
     Status sent = peer == nullptr || peer->state != PeerState::up
                       ? Status(Code::disconnected, Scope::peer,
                                "the data was written, but its peer left before the notification")
@@ -286,12 +291,7 @@ std::size_t Worker::progress(base::Time now) {
   for (auto each = peers_.begin(); each != peers_.end();) {
     // A peer that is gone is forgotten once nothing copies for it any more.
     PeerRecord& peer = *each->second;
-    const bool over =
-        peer.state == PeerState::gone && peer.unquiet == 0 &&
-        std::none_of(peer.endpoints.begin(), peer.endpoints.end(), [](auto& endpoint) {
-          return endpoint != nullptr &&
-                 endpoint->next_look().when != transport::NextLook::When::idle;
-        });
+    const bool over = peer.state == PeerState::gone && peer.unquiet == 0 && is_idle(peer);
     if (over) {
       of_gone_.add(peer.counters);
       garbage_.push_back(rendezvous_.forget(each->first));
@@ -361,32 +361,6 @@ void Worker::settle_gone(std::uint64_t id, PeerRecord& peer) {
   peer.leaving = false;
   peer.state = PeerState::gone;
   rendezvous_.gone(id);
-}
-
-bool Worker::serves_nobody() {
-  return std::all_of(peers_.begin(), peers_.end(), [](const auto& entry) {
-    const auto& endpoints = entry.second->endpoints;
-    return std::all_of(endpoints.begin(), endpoints.end(), [](const auto& endpoint) {
-      return endpoint == nullptr || endpoint->next_look().when == transport::NextLook::When::idle;
-    });
-  });
-}
-
-void Worker::close() {
-  closed_ = true;
-  std::vector<std::shared_ptr<TransferState>> all;  // some end at once
-  for (auto& [id, transfer] : transfers_) all.push_back(transfer);
-  for (const auto& transfer : all) cancel(*transfer);
-}
-
-void Worker::destroy_peers() {
-  for (auto& [id, peer] : peers_) {
-    for (auto& endpoint : peer->endpoints)
-      if (endpoint != nullptr) endpoint->close();
-    garbage_.push_back(rendezvous_.forget(id));
-    garbage_.push_back(std::shared_ptr<PeerRecord>(std::move(peer)));
-  }
-  peers_.clear();
 }
 
 void Worker::take_notifications(std::vector<Notification>& into) {

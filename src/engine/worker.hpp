@@ -32,9 +32,14 @@ namespace linkspan::engine {
 /// How a transport talks to its peer: through the Session of that peer.
 class SessionChannel final : public transport::Channel {
  public:
+  using Inbox = std::function<void(const control::Session&, std::vector<std::byte>)>;
+  /// `inbox`: for notifications; any thread.
   SessionChannel(std::shared_ptr<control::Session> session, std::string transport,
-                 control::Control& control)
-      : session_(std::move(session)), transport_(std::move(transport)), control_(control) {}
+                 control::Control& control, Inbox inbox)
+      : session_(std::move(session)),
+        transport_(std::move(transport)),
+        control_(control),
+        inbox_(std::move(inbox)) {}
   Status send(std::uint16_t op, std::span<const std::byte> bytes, std::span<base::Fd> fds) override;
   transport::SessionKey session_key() const noexcept override { return session_->key(); }
   transport::PeerProcess process() const noexcept override {
@@ -43,11 +48,15 @@ class SessionChannel final : public transport::Channel {
   std::string_view peer_name() const noexcept override { return session_->hello().engine; }
   bool connects() const noexcept override { return session_->is_remote() && session_->initiated(); }
   Status open_stream() override { return control_.open_stream(session_, transport_); }
+  void notified(std::vector<std::byte> notification) override {
+    inbox_(*session_, std::move(notification));
+  }
 
  private:
   std::shared_ptr<control::Session> session_;  // also control's
   std::string transport_;
   control::Control& control_;
+  const Inbox inbox_;
 };
 
 struct PeerRecord {
@@ -98,9 +107,12 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
   /// How many transfers became quiet.
   std::size_t progress(base::Time now) LINKSPAN_REQUIRES(mutex);
   transport::NextLook next_look() LINKSPAN_REQUIRES(mutex);
-  bool idle() const LINKSPAN_REQUIRES(mutex) { return transfers_.empty(); }
-  /// No copy for a peer is under way.
-  bool serves_nobody() LINKSPAN_REQUIRES(mutex);
+  /// What holds close() up, one after the other: transfers that are not quiet, copies for peers,
+  /// peers that may still copy on our memory, and what is said to remote ones and not sent.
+  enum class Hold : std::uint8_t { transfers, copies, memory, words };
+  bool is_held_up(Hold hold) LINKSPAN_REQUIRES(mutex);
+  /// By which remote peers that are connected.
+  std::vector<std::shared_ptr<control::Session>> remote_holders(Hold hold) LINKSPAN_REQUIRES(mutex);
   /// No more submissions; all that is in flight is canceled.
   void close() LINKSPAN_REQUIRES(mutex);
   /// All that lie in the rings of peers, each peer's in order.
@@ -134,6 +146,9 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
       LINKSPAN_TSA(no_thread_safety_analysis) {
     completions_.push_back(std::move(completion));
   }
+  static bool is_idle(const PeerRecord& peer);  ///< Its endpoints.
+  /// No copy for a peer is under way.
+  bool serves_nobody() LINKSPAN_REQUIRES(mutex);
   void pump(PeerRecord& peer) LINKSPAN_REQUIRES(mutex);
   void settle_gone(std::uint64_t id, PeerRecord& peer) LINKSPAN_REQUIRES(mutex);
   static bool is_held(const Status& status, const TransferState& transfer);
