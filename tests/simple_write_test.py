@@ -67,7 +67,7 @@ class Usage(unittest.TestCase):
     def test_help(self):
         code, text = run("--help")
         self.assertEqual(code, 0)
-        for option in ("--mode", "--size", "--scope", "--force-proxy", "--store"):
+        for option in ("--mode", "--size", "--scope", "--force-proxy", "--store", "--listen"):
             self.assertIn(option, text)
 
     def test_bad_usage(self):
@@ -132,6 +132,16 @@ class TwoProcesses(unittest.TestCase):
                 text = self.passes(Pair("--force-proxy", "--scope", scope, "--size", str(SIZE)))
                 self.assertIn("window: proxy", text)
 
+    def test_by_tcp(self):
+        listen = ("--listen", "tcp:127.0.0.1:0")
+        for first in ("initiator", "target"):
+            with self.subTest(first=first):
+                pair = Pair("--size", str(SIZE), target=listen, first=first, between=0.5)
+                text = self.passes(pair)
+                self.assertIn("window: proxy: tcp maps nothing", text)
+        text = self.passes(Pair("--size", str((3 << 20) + 1), "--iterations", "5", target=listen))
+        self.assertIn("window: proxy", text)
+
     def test_one_side_by_proxy(self):
         self.passes(Pair("--size", "5000", initiator=("--force-proxy",)))
 
@@ -164,9 +174,13 @@ class TwoProcesses(unittest.TestCase):
         self.assertLess(time.monotonic() - begin, 30)
 
     def test_the_partner_dies(self):
-        for victim, other in (("target", "initiator"), ("initiator", "target")):
-            with self.subTest(victim):
-                pair = Pair("--size", str(64 << 20), "--iterations", "100000")
+        for victim, other, options in (
+            ("target", "initiator", ()),
+            ("initiator", "target", ()),
+            ("target", "initiator", ("--listen", "tcp:127.0.0.1:0")),
+        ):
+            with self.subTest(victim, options=options):
+                pair = Pair("--size", str(64 << 20), "--iterations", "100000", target=options)
                 seen = pair.processes[other].stdout.readline
                 while "connected" not in (line := seen()):
                     self.assertNotEqual(line, "")

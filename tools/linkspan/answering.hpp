@@ -56,8 +56,9 @@ class Answering {
  public:
   using Memories = std::map<std::string, std::unique_ptr<Memory>>;
 
-  /// All of them outlive it.
-  Answering(Engine& engine, const Memories& memories) : engine_(engine), memories_(memories) {}
+  /// All of them outlive it. No peer: `meet` takes the next one that connects.
+  Answering(Engine& engine, const Memories& memories, Peer peer)
+      : engine_(engine), memories_(memories), peer_(std::move(peer)) {}
 
   /// meet, echo, ping and pong of far_end.hpp.
   Status handle(const std::string& request);

@@ -18,6 +18,7 @@
 #include "tools/linkspan/suites.hpp"
 #include "tools/linkspan/svg.hpp"
 #include "tools/linkspan/table.hpp"
+#include "tools/linkspan/two_hosts.hpp"
 #include "tools/linkspan/verb.hpp"
 
 namespace linkspan::tool {
@@ -25,8 +26,14 @@ namespace {
 
 class Bench {
  public:
-  Bench(const Gpus& gpus, const BenchPlan& plan, std::chrono::seconds limit)
-      : gpus_(gpus), plan_(plan), deadline_(base::Deadline::after(base::Clock::steady(), limit)) {}
+  /// `host`: where the second process serves; empty: it is started here.
+  Bench(const Gpus& gpus, const BenchPlan& plan, std::chrono::seconds limit, std::string host,
+        const NetworkOptions& network)
+      : gpus_(gpus),
+        plan_(plan),
+        deadline_(base::Deadline::after(base::Clock::steady(), limit)),
+        host_(std::move(host)),
+        network_(network) {}
 
   Report run();
 
@@ -42,6 +49,8 @@ class Bench {
   const Gpus& gpus_;
   const BenchPlan& plan_;
   const base::Deadline deadline_;
+  const std::string host_;
+  const NetworkOptions& network_;
   std::unique_ptr<TwoProcesses> both_;
 };
 
@@ -66,7 +75,8 @@ Report Bench::run() {
 
 Status Bench::set_up(std::span<const PlannedRow> rows) {
   both_.reset();
-  auto both = TwoProcesses::start(gpus_, rows.front().run.relay_gpus);
+  auto both = host_.empty() ? TwoProcesses::start(gpus_, rows.front().run.relay_gpus)
+                            : meet_host(gpus_, host_, network_);
   if (!both.ok()) return both.status();
   both_ = *std::move(both);
   Sizes near, far;
@@ -180,6 +190,10 @@ class BenchVerb final : public Verb {
            "p99 and max.";
   }
   void define(Arguments& arguments) override {
+    arguments.text("--to", host_, "HOST:PORT",
+                   "The second process is `linkspan serve` of another host; --suite hosts, if "
+                   "nothing else is said");
+    network_.define(arguments);
     arguments.choice("--suite", options_.suite, suite_names(),
                      "Rows that evidence/ keeps and that have a bar, instead of sizes and kinds");
     arguments.sizes("--sizes", options_.sizes, "Of one transfer; 8,4KiB,1MiB,64MiB");
@@ -213,6 +227,7 @@ class BenchVerb final : public Verb {
   }
 
   int run(const std::string& command) override {
+    if (Status s = between_hosts(); !s.ok()) return refused(name(), s);
     const Gpus gpus = Gpus::find();
     const auto plan = plan_bench(options_, equipment_of(gpus));
     if (!plan.ok()) return refused(name(), plan.status());
@@ -224,8 +239,10 @@ class BenchVerb final : public Verb {
       if (!read.ok()) return refused(name(), read.status());
       baseline = *std::move(read);
     }
-    const Report report = Bench(gpus, *plan, std::chrono::seconds(options_.limit())).run();
-    const char* const what = options_.suite == "host"
+    const Report report =
+        Bench(gpus, *plan, std::chrono::seconds(options_.limit()), host_, network_).run();
+    const char* const what = !host_.empty() ? "two hosts: this one and one that serves"
+                             : options_.suite == "host"
                                  ? "one host: shapes and kinds of memory against the bare ceiling"
                                  : "one host, two processes: rows against the bare call";
     const std::string json = to_json(report, what, command);
@@ -235,8 +252,25 @@ class BenchVerb final : public Verb {
   }
 
  private:
+  /// What --to changes.
+  Status between_hosts() {
+    const auto bad = [](const char* why) {
+      return Status(Code::invalid_argument, Scope::request, why);
+    };
+    if (host_.empty())
+      return options_.suite == kHostsSuite ? bad("--suite hosts: --to names the other host")
+                                           : Status();
+    if (options_.with_ceiling) return bad("--with-ceiling: no bare call reaches another host");
+    if (options_.suite.empty() && options_.sizes.empty() && options_.kinds.empty() &&
+        options_.op.empty() && options_.blocks == 0 && options_.pages == 0)
+      options_.suite = kHostsSuite;
+    if (options_.suite.empty() && options_.kinds.empty()) options_.kinds = {"host"};
+    return {};
+  }
+
   BenchOptions options_;
-  std::string json_, svg_, baseline_;
+  NetworkOptions network_;
+  std::string json_, svg_, baseline_, host_;
 };
 
 }  // namespace

@@ -95,11 +95,6 @@ ChildProcess::~ChildProcess() {
   (void)reap(3s);
 }
 
-Result<std::string> ChildProcess::ask(std::string_view request, Duration timeout) {
-  if (Status s = tell(request); !s.ok()) return s;
-  return answer(timeout);
-}
-
 Status ChildProcess::tell(std::string_view request) {
   if (!socket_.valid() || !send_text(socket_.get(), request)) return ended();
   return {};

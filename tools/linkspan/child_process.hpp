@@ -16,24 +16,21 @@
 #include "base/fd.hpp"
 #include "linkspan/status.hpp"
 #include "linkspan/types.hpp"
+#include "tools/linkspan/far_side.hpp"
 
 namespace linkspan::tool {
 
-class ChildProcess {
+class ChildProcess final : public FarSide {
  public:
   static Result<std::unique_ptr<ChildProcess>> spawn(const char* verb, Duration timeout);
   /// Closes the socket, gives it 3 s for its end, then kills it.
-  ~ChildProcess();
+  ~ChildProcess() override;
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
-  /// What the child answered, or the Status that it answered. With lost(): it has ended, and how
-  /// (disconnected), or it did not answer (timed_out).
-  Result<std::string> ask(std::string_view request, Duration timeout);
-  /// The two halves of ask(), for what both do at a time.
-  Status tell(std::string_view request);
-  Result<std::string> answer(Duration timeout);
-  bool lost() const noexcept { return lost_; }  ///< Ask nothing more.
+  Status tell(std::string_view request) override;
+  Result<std::string> answer(Duration timeout) override;
+  bool lost() const noexcept override { return lost_; }
   pid_t pid() const noexcept { return pid_; }
 
  private:

@@ -1,6 +1,6 @@
 // tools/linkspan/diagnosis.hpp - what `linkspan doctor` found: checks, each with its remedy.
 //
-// Three rooms fill it: the host, the GPUs, and two processes that move bytes.
+// Rooms fill it: the host, its network, the GPUs, and two processes that move bytes.
 // Threads: externally synchronised.
 #pragma once
 
@@ -49,6 +49,8 @@ class Diagnosis {
 
 void check_host(Diagnosis& out);
 void check_settings(Diagnosis& out);
+/// What TCP to other hosts needs to be fast.
+void check_network(Diagnosis& out);
 void check_gpus(Diagnosis& out, const Gpus& gpus);
 /// What GPUDirect-TCPX, or another network plugin of NCCL's, needs. A machine without one is well.
 void check_tcpx(Diagnosis& out, const Gpus& gpus);

@@ -23,6 +23,7 @@ class DoctorVerb final : public Verb {
     const Gpus gpus = Gpus::find();
     check_settings(found);
     check_host(found);
+    check_network(found);
     check_gpus(found, gpus);
     check_tcpx(found, gpus);
     check_two_processes(found, gpus);

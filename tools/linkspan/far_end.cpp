@@ -2,15 +2,12 @@
 
 #include <sys/uio.h>
 
-#include <map>
-#include <memory>
 #include <optional>
 #include <sstream>
 
 #include "base/process.hpp"
-#include "tools/linkspan/answering.hpp"
 #include "tools/linkspan/child_process.hpp"
-#include "tools/linkspan/memories.hpp"
+#include "tools/linkspan/far_memories.hpp"
 
 namespace linkspan::tool {
 namespace {
@@ -35,15 +32,12 @@ class FarEnd {
  private:
   static Result<std::string> peek(const std::string& request);
   Status open(const std::string& address);
-  Result<std::string> add(Place place, std::uint64_t bytes);
-  Status arrived(Memory& memory, std::istream& words) const;
   void close();
 
   Gpus gpus_;
   const std::uint64_t word_ = base::random_u64();  // for probe
   std::optional<Engine> engine_;
-  std::map<std::string, std::unique_ptr<Memory>> memories_;
-  std::optional<Answering> answering_;
+  std::optional<FarMemories> memories_;
 };
 
 Result<std::string> FarEnd::handle(const std::string& request) {
@@ -58,39 +52,8 @@ Result<std::string> FarEnd::handle(const std::string& request) {
     if (Status s = open(what); !s.ok()) return s;
     return std::string();
   }
-  if (!engine_) return bad_request(request);
-  if (verb == "memory") {
-    const auto place = Place::parse(what);
-    std::uint64_t bytes = 0;
-    if (!place || !(words >> bytes)) return bad_request(request);
-    return add(*place, bytes);
-  }
-  Status status = bad_request(request);
-  if (verb == "ping" || verb == "pong" || verb == "meet" || verb == "echo") {
-    if (!answering_) answering_.emplace(*engine_, memories_);
-    status = answering_->handle(request);
-  }
-  const auto memory = memories_.find(what);
-  if (memory != memories_.end() && verb == "arrived") {
-    status = arrived(*memory->second, words);
-  } else if (memory != memories_.end() && (verb == "fill" || verb == "check")) {
-    std::uint64_t offset = 0, bytes = 0, seed = 0, from = 0;
-    if (!(words >> offset >> bytes >> seed >> from)) return bad_request(request);
-    status = verb == "fill" ? memory->second->fill(offset, bytes, seed, from)
-                            : memory->second->check(offset, bytes, seed, from);
-  }
-  if (!status.ok()) return status;
-  return std::string();
-}
-
-Status FarEnd::arrived(Memory& memory, std::istream& words) const {
-  std::uint64_t base = 0, sent = 0, before = 0;
-  std::string shape;
-  if (!(words >> base >> sent >> before) || !std::getline(words, shape))
-    return bad_request("arrived");
-  const auto known = Shape::decode(shape);
-  if (!known) return bad_request("arrived" + shape);
-  return memory.check(base, Layout::of(*known).tiles(base, sent, before));
+  if (!memories_) return bad_request(request);
+  return memories_->handle(request);
 }
 
 Result<std::string> FarEnd::peek(const std::string& request) {
@@ -108,24 +71,13 @@ Status FarEnd::open(const std::string& address) {
   auto engine = Engine::open({.name = "far end"});
   if (!engine.ok()) return engine.status();
   engine_.emplace(*std::move(engine));
+  memories_.emplace(*engine_, gpus_);
   return engine_->listen(address);
-}
-
-Result<std::string> FarEnd::add(Place place, std::uint64_t bytes) {
-  auto memory = Memory::create(*engine_, gpus_, place, bytes);
-  if (!memory.ok()) return memory.status();
-  if (Status s = engine_->publish(place.name(), (*memory)->region()); !s.ok()) return s;
-  const auto far = FarMemory::of(**memory);
-  if (!far.ok()) return far.status();
-  memories_[place.name()] = *std::move(memory);
-  return far->encode();
 }
 
 /// What is not quiet may still be written to: it stays until the process ends, which is soon.
 void FarEnd::close() {
-  answering_.reset();
-  if (!engine_ || engine_->close(3s).ok()) return;
-  for (auto& [name, memory] : memories_) (void)memory.release();
+  if (engine_ && !engine_->close(3s).ok() && memories_) memories_->leave();
 }
 
 }  // namespace

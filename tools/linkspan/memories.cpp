@@ -136,6 +136,36 @@ Status Memory::reach(std::uint64_t offset, std::uint64_t bytes) const {
       std::to_string(bytes) + " bytes at " + std::to_string(offset) + " leave " + place_.name()};
 }
 
+Status Memory::put(std::uint64_t offset, std::span<const std::byte> data) {
+  if (Status s = reach(offset, data.size()); !s.ok()) return s;
+  if (device_ == nullptr && !data.empty())
+    std::memcpy(static_cast<std::byte*>(region_.data()) + offset, data.data(), data.size());
+  for (std::uint64_t done = 0; device_ != nullptr && done < data.size();) {
+    const std::uint64_t count = std::min(data.size() - done, kStagingBytes);
+    std::memcpy(staging_->data(), data.data() + done, count);
+    const auto took =
+        copy_->run({address() + offset + done, staging_->device_address()}, count, 10s);
+    if (!took.ok()) return took.status();
+    done += count;
+  }
+  return {};
+}
+
+Status Memory::get(std::uint64_t offset, std::span<std::byte> into) {
+  if (Status s = reach(offset, into.size()); !s.ok()) return s;
+  if (device_ == nullptr && !into.empty())
+    std::memcpy(into.data(), static_cast<const std::byte*>(region_.data()) + offset, into.size());
+  for (std::uint64_t done = 0; device_ != nullptr && done < into.size();) {
+    const std::uint64_t count = std::min(into.size() - done, kStagingBytes);
+    const auto took =
+        copy_->run({staging_->device_address(), address() + offset + done}, count, 10s);
+    if (!took.ok()) return took.status();
+    std::memcpy(into.data() + done, staging_->data(), count);
+    done += count;
+  }
+  return {};
+}
+
 Status Memory::fill(std::uint64_t offset, std::uint64_t bytes, std::uint64_t seed,
                     std::uint64_t from) {
   if (Status s = reach(offset, bytes); !s.ok()) return s;

@@ -80,6 +80,9 @@ class Memory {
   std::uint64_t lead() const noexcept { return lead_; }
   const cuda::Device* device() const noexcept { return device_; }  ///< Null: not of a GPU.
 
+  /// Any bytes, into it and out of it.
+  Status put(std::uint64_t offset, std::span<const std::byte> data);
+  Status get(std::uint64_t offset, std::span<std::byte> into);
   /// [offset, offset + bytes) becomes `seed` at positions `from`, `from` + 1, ...
   Status fill(std::uint64_t offset, std::uint64_t bytes, std::uint64_t seed, std::uint64_t from);
   /// `corrupt` with the first wrong byte.

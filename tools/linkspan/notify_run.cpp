@@ -134,16 +134,16 @@ Result<Contender> NotifyRun::by_bare_code(const Pair& pair, std::uint64_t bytes)
 }
 
 Status NotifyRun::tell(const std::string& request) {
-  Status told = both_.child().tell(request);
+  Status told = both_.far_side().tell(request);
   told_ = told.ok();
-  if (both_.child().lost()) lost_ = told;
+  if (both_.far_side().lost()) lost_ = told;
   return told;
 }
 
 Status NotifyRun::answer() {
   told_ = false;
-  const auto answer = both_.child().answer(kAnswerIn);
-  if (both_.child().lost()) lost_ = answer.status();
+  const auto answer = both_.far_side().answer(kAnswerIn);
+  if (both_.far_side().lost()) lost_ = answer.status();
   return answer.status();
 }
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iostream>
 
@@ -54,8 +55,17 @@ Progress::~Progress() {
 }
 
 void Progress::show(std::size_t index, std::size_t count, const std::string& what) const {
-  if (terminal_)
-    std::cerr << kClearLine << '[' << index << '/' << count << "] " << what << std::flush;
+  show('[' + std::to_string(index) + '/' + std::to_string(count) + "] " + what);
+}
+
+void Progress::show(const std::string& line) const {
+  if (terminal_) std::cerr << kClearLine << line << std::flush;
+}
+
+std::string printable(std::string text) {
+  const auto control = [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; };
+  std::replace_if(text.begin(), text.end(), control, '?');
+  return text;
 }
 
 }  // namespace linkspan::tool

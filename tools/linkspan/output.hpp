@@ -26,7 +26,7 @@ class Output {
   std::string json_, svg_;
 };
 
-/// "[3/20] what" on stderr, in place, if that is a terminal.
+/// "[3/20] what", or any line, on stderr, in place, if that is a terminal.
 class Progress {
  public:
   Progress();
@@ -34,9 +34,13 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   void show(std::size_t index, std::size_t count, const std::string& what) const;
+  void show(const std::string& line) const;
 
  private:
   const bool terminal_;
 };
+
+/// What another host has said, for a terminal: its control characters become '?'.
+std::string printable(std::string text);
 
 }  // namespace linkspan::tool

@@ -233,7 +233,7 @@ Status PairRun::measure(std::span<const Pair> pairs, const RunPlan& plan, const 
 /// A lost peer is lost for all that comes after.
 Status PairRun::note(Status status) {
   if (status.code() == Code::disconnected && lost_.ok()) {
-    const auto answer = both_.child().ask("hello", kAnswerIn);  // which tells how it ended
+    const auto answer = both_.far_side().ask("hello", kAnswerIn);  // which tells how it ended
     lost_ = answer.ok() ? status : answer.status();
   }
   return status;
@@ -284,8 +284,8 @@ Status PairRun::check(const Pair& pair, std::uint64_t offset, std::uint64_t byte
 }
 
 Status PairRun::ask(const std::string& request) {
-  const auto answer = both_.child().ask(request, kAnswerIn);
-  if (both_.child().lost()) lost_ = answer.status();
+  const auto answer = both_.far_side().ask(request, kAnswerIn);
+  if (both_.far_side().lost()) lost_ = answer.status();
   return answer.status();
 }
 

@@ -1,36 +1,12 @@
 // `linkspan store`: serves a store that speaks PyTorch's TCPStore protocol, or asks one.
-#include <signal.h>
-
-#include <algorithm>
-#include <cerrno>
 #include <iostream>
 
-#include "base/clock.hpp"
+#include "tools/linkspan/signals.hpp"
 #include "tools/linkspan/store_call.hpp"
 #include "tools/linkspan/verb.hpp"
 
 namespace linkspan::tool {
 namespace {
-
-/// Blocked in all threads that begin later, so that wait() alone sees them.
-sigset_t block_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  return set;
-}
-
-void wait_for(const sigset_t& set, Duration time) {
-  const auto deadline = base::Deadline::after(base::Clock::steady(), time);
-  for (;;) {
-    const Duration left = std::min<Duration>(deadline.left(), std::chrono::hours(1));
-    const timespec limit{.tv_sec = left.count() / 1'000'000'000,
-                         .tv_nsec = left.count() % 1'000'000'000};
-    if (::sigtimedwait(&set, nullptr, &limit) > 0 || deadline.passed()) return;
-  }
-}
 
 class StoreVerb final : public Verb {
  public:

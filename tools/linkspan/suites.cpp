@@ -162,13 +162,24 @@ constexpr std::array kHostRows = {
              .against = Against::two_links,
              .relay_gpus = 1}};
 
+/// Between two hosts.
+constexpr std::array kHostsRows = {
+    SuiteRow{.from = kHost, .to = kHost, .shape = whole(kGiB)},
+    SuiteRow{.from = kHost, .to = kHost, .shape = pages(8192, 4 * kKiB), .suffix = ".pages"},
+    SuiteRow{.from = kHost,
+             .to = kHost,
+             .shape = whole(8),
+             .suffix = ".notify.one_way.p50",
+             .kind = PlannedRow::Kind::notify}};
+
 }  // namespace
 
-std::vector<std::string> suite_names() { return {"foundation", "host"}; }
+std::vector<std::string> suite_names() { return {"foundation", "host", kHostsSuite}; }
 
 std::span<const SuiteRow> suite_rows(const std::string& suite) {
   if (suite == "foundation") return kFoundation;
   if (suite == "host") return kHostRows;
+  if (suite == kHostsSuite) return kHostsRows;
   return {};
 }
 

@@ -24,6 +24,7 @@ struct SuiteRow {
   unsigned relay_gpus = 0;
 };
 
+inline constexpr const char* kHostsSuite = "hosts";
 std::vector<std::string> suite_names();
 /// Empty: there is no such suite.
 std::span<const SuiteRow> suite_rows(const std::string& suite);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/options.hpp"
+#include "tools/linkspan/child_process.hpp"
 
 namespace linkspan::tool {
 namespace {
@@ -48,16 +49,26 @@ Result<std::unique_ptr<TwoProcesses>> TwoProcesses::start(const Gpus& gpus,
   return both;
 }
 
+std::unique_ptr<TwoProcesses> TwoProcesses::with(const Gpus& gpus, Engine engine, Peer peer,
+                                                 std::unique_ptr<FarSide> far_side) {
+  std::unique_ptr<TwoProcesses> both(new TwoProcesses(gpus));
+  both->far_side_ = std::move(far_side);
+  both->engine_.emplace(std::move(engine));
+  both->peer_ = std::move(peer);
+  return both;
+}
+
 Status TwoProcesses::connect(std::optional<unsigned> relay_gpus) {
   auto options = base::Options::from_environment();
   if (!options.ok()) return options.status();
   auto child = ChildProcess::spawn(kFarEnd.data(), kChildStarts);
   if (!child.ok()) return child.status();
-  child_ = *std::move(child);
+  const pid_t pid = (*child)->pid();
+  far_side_ = *std::move(child);
   auto folder = SocketFolder::create();
   if (!folder.ok()) return folder.status();
   const std::string address = "unix:" + folder->socket();
-  if (auto open = child_->ask("open " + address, kChildStarts); !open.ok()) return open.status();
+  if (auto open = far_side_->ask("open " + address, kChildStarts); !open.ok()) return open.status();
 
   auto engine = Engine::open({.name = "near end", .relay_gpus = relay_gpus});
   if (!engine.ok()) return engine.status();
@@ -65,7 +76,7 @@ Status TwoProcesses::connect(std::optional<unsigned> relay_gpus) {
   auto peer = engine_->connect(address, kChildStarts);
   if (!peer.ok()) return peer.status();
   peer_ = *std::move(peer);
-  ceilings_.emplace(gpus_, near_, child_->pid(), options->cpu_threads);
+  ceilings_.emplace(gpus_, near_, pid, options->cpu_threads);
   return {};
 }
 
@@ -89,7 +100,7 @@ Status TwoProcesses::add_near(Place place, std::uint64_t bytes) {
 
 Status TwoProcesses::add_far(Place place, std::uint64_t bytes) {
   const std::string name = place.name();
-  auto answer = child_->ask("memory " + name + ' ' + std::to_string(bytes), kChildAllocates);
+  auto answer = far_side_->ask("memory " + name + ' ' + std::to_string(bytes), kChildAllocates);
   if (!answer.ok()) return answer.status();
   auto memory = FarMemory::decode(*answer);
   if (!memory.ok()) return memory.status();

@@ -1,7 +1,7 @@
 // tools/linkspan/two_processes.hpp - this process, a second one, an Engine in each, and memories.
 //
-// The first process asks for every transfer; the second, which is started here, owns the far
-// memories. Demo, bench and doctor run their pairs between them.
+// The first process asks for every transfer; the second, which is started here or serves on another
+// host, owns the far memories. Demo, bench and doctor run their pairs between them.
 // Threads: externally synchronised.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 #include "linkspan/engine.hpp"
 #include "tools/linkspan/ceiling.hpp"
-#include "tools/linkspan/child_process.hpp"
+#include "tools/linkspan/far_side.hpp"
 #include "tools/linkspan/memories.hpp"
 
 namespace linkspan::tool {
@@ -23,6 +23,9 @@ class TwoProcesses {
   /// Connected, without memories. `gpus` outlives it. `relay_gpus` is the first process's.
   static Result<std::unique_ptr<TwoProcesses>> start(const Gpus& gpus,
                                                      std::optional<unsigned> relay_gpus = {});
+  /// With `linkspan serve` as the second one, which `peer` leads to: no bare call reaches it.
+  static std::unique_ptr<TwoProcesses> with(const Gpus& gpus, Engine engine, Peer peer,
+                                            std::unique_ptr<FarSide> far_side);
   ~TwoProcesses();
   TwoProcesses(const TwoProcesses&) = delete;
   TwoProcesses& operator=(const TwoProcesses&) = delete;
@@ -35,15 +38,15 @@ class TwoProcesses {
 
   Engine& engine() noexcept { return *engine_; }
   const Peer& peer() const noexcept { return peer_; }
-  ChildProcess& child() noexcept { return *child_; }
-  Ceilings& ceilings() noexcept { return *ceilings_; }
+  FarSide& far_side() noexcept { return *far_side_; }
+  Ceilings& ceilings() noexcept { return *ceilings_; }  ///< Of a process that was started here.
 
  private:
   explicit TwoProcesses(const Gpus& gpus) : gpus_(gpus) {}
   Status connect(std::optional<unsigned> relay_gpus);
 
   const Gpus& gpus_;
-  std::unique_ptr<ChildProcess> child_;
+  std::unique_ptr<FarSide> far_side_;
   std::optional<Engine> engine_;
   Peer peer_;
   Ceilings::Memories near_;

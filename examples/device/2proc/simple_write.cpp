@@ -39,7 +39,7 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   bool initiator = true, force_proxy = false, flip = false;
   std::uint64_t size = 1 << 20, offset = 0;
-  std::string host = "127.0.0.1", store = "tcp";
+  std::string host = "127.0.0.1", store = "tcp", listen;
   int port = 9998, device = -1;
   std::uint32_t iterations = 1000;
   Scope scope = Scope::block;
@@ -57,6 +57,8 @@ constexpr const char* kHelp =
     "  --timeout SECONDS           for each step, and each wait of a kernel (30)\n"
     "  --store tcp|file:PATH       where the two find each other (tcp)\n"
     "  --host NAME, --port N       of the tcp store (127.0.0.1, 9998)\n"
+    "  --listen ADDRESS            tcp:HOST:PORT (0: any): go by TCP, also between hosts; of the\n"
+    "                              target, to which the initiator connects (a Unix socket)\n"
     "  --force-proxy               by the host's queue, although the memory is mapped\n"
     "  --flip-byte                 initiator: send one wrong byte, which the target has to find\n"
     "  --help\n";
@@ -114,18 +116,20 @@ std::optional<Options> parse(int argc, char** argv) {
     kStore,
     kHost,
     kPort,
+    kListen,
     kProxy,
     kFlip,
     kHelpAsked
   };
   const option known[] = {
-      {"mode", 1, nullptr, kMode},         {"size", 1, nullptr, kSize},
-      {"offset", 1, nullptr, kOffset},     {"iterations", 1, nullptr, kIterations},
-      {"scope", 1, nullptr, kScope},       {"device", 1, nullptr, kDevice},
-      {"timeout", 1, nullptr, kTimeout},   {"store", 1, nullptr, kStore},
-      {"host", 1, nullptr, kHost},         {"port", 1, nullptr, kPort},
-      {"force-proxy", 0, nullptr, kProxy}, {"flip-byte", 0, nullptr, kFlip},
-      {"help", 0, nullptr, kHelpAsked},    {nullptr, 0, nullptr, 0}};
+      {"mode", 1, nullptr, kMode},       {"size", 1, nullptr, kSize},
+      {"offset", 1, nullptr, kOffset},   {"iterations", 1, nullptr, kIterations},
+      {"scope", 1, nullptr, kScope},     {"device", 1, nullptr, kDevice},
+      {"timeout", 1, nullptr, kTimeout}, {"store", 1, nullptr, kStore},
+      {"host", 1, nullptr, kHost},       {"port", 1, nullptr, kPort},
+      {"listen", 1, nullptr, kListen},   {"force-proxy", 0, nullptr, kProxy},
+      {"flip-byte", 0, nullptr, kFlip},  {"help", 0, nullptr, kHelpAsked},
+      {nullptr, 0, nullptr, 0}};
   Options o;
   opterr = 0;
   for (int found = 0; (found = getopt_long(argc, argv, "", known, nullptr)) != -1;) switch (found) {
@@ -160,6 +164,9 @@ std::optional<Options> parse(int argc, char** argv) {
         break;
       case kPort:
         o.port = number<int>("--port", optarg, 1, 65535);
+        break;
+      case kListen:
+        o.listen = optarg;
         break;
       case kProxy:
         o.force_proxy = true;
@@ -250,7 +257,7 @@ class SimpleWrite {
     took_.emplace(o_.iterations * sizeof(std::uint64_t));
     report_.emplace(sizeof(Report) + sizeof(std::uint32_t) * 2);
     engine_.emplace(must(linkspan::Engine::open({.name = name_})));
-    must(engine_->listen());
+    must(engine_->listen(o_.listen));
     region_ = must(engine_->register_memory(memory_->data() + o_.offset, o_.size + kGuard));
     pad_region_ = must(engine_->register_memory(pad_->data(), layout_.bytes()));
     must(engine_->publish("data", region_));
