@@ -107,10 +107,34 @@ set_source_files_properties(tests/unit/unpack_kernel_test.cpp PROPERTIES
   COMPILE_OPTIONS -Wno-unknown-pragmas)  # a kernel's #pragma unroll
 linkspan_gtest(conformance tests/conformance cpu simulated SANITIZED_PARTS 3)
 add_dependencies(linkspan_conformance ${nccl_net_plugins})  # likewise
+# The tcp transport's part of it between two hosts with a bad cable (tests/support/network.hpp).
+if(preset STREQUAL "release" AND TARGET fake_cuda)
+  foreach(link lossy slow small_packets lossy_with_small_windows)
+    linkspan_test(conformance_${link} TIMEOUT 180
+      ENVIRONMENT ${simulated} LINKSPAN_TEST_LINK=${link}
+      COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
+              --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode simulated
+              --xml ${CMAKE_BINARY_DIR}/gtest/conformance_${link}.xml
+              --run $<TARGET_FILE:linkspan_conformance>
+              --gtest_filter=Every/TransportConformance.*/tcp*)
+  endforeach()
+  # And between Engines that have a secret, all of what goes by TCP sealed.
+  linkspan_test(conformance_sealed TIMEOUT 180
+    ENVIRONMENT ${simulated} "LINKSPAN_SECRET=a secret of the tests"
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
+            --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode simulated
+            --xml ${CMAKE_BINARY_DIR}/gtest/conformance_sealed.xml
+            --run $<TARGET_FILE:linkspan_conformance>
+            --gtest_filter=*EngineWire*tcp*:*Windows*tcp*)
+endif()
 linkspan_gtest(faults tests/faults cpu simulated SHIM)
 if(TARGET linkspan_faults)
   target_sources(linkspan_faults PRIVATE ${CMAKE_SOURCE_DIR}/tests/conformance/engine_fixture.cpp)
   add_dependencies(linkspan_faults ${nccl_net_plugins})  # likewise
+endif()
+if(preset STREQUAL "release")
+  linkspan_gtest(hosts tests/hosts cpu)
+  target_sources(linkspan_hosts PRIVATE ${CMAKE_SOURCE_DIR}/tests/conformance/engine_fixture.cpp)
 endif()
 linkspan_gtest(driver_facts tests/driver_facts simulated)
 linkspan_gtest(nvlink_transfer tests/nvlink_transfer cpu simulated LIBRARY nvlink_transfer)
@@ -133,6 +157,17 @@ if(TARGET linkspan_tool)
   if(TARGET fake_cuda)
     linkspan_test(cli_simulated TIMEOUT 300 COMMAND ${cli_test} simulated ENVIRONMENT ${simulated})
     linkspan_test(demo_simulated TIMEOUT 300 COMMAND linkspan_tool demo --quick
+                  ENVIRONMENT ${simulated})
+  endif()
+endif()
+
+# Files go through SHA-256 and fsync, which takes minutes beside a sanitizer.
+if(TARGET linkspan_tool AND preset STREQUAL "release")
+  set(hosts_cli_test ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/hosts_cli_test.py
+      $<TARGET_FILE:linkspan_tool>)
+  linkspan_test(hosts_cli_cpu TIMEOUT 600 COMMAND ${hosts_cli_test} cpu ENVIRONMENT ${no_driver})
+  if(TARGET fake_cuda)
+    linkspan_test(hosts_cli_simulated TIMEOUT 600 COMMAND ${hosts_cli_test} simulated
                   ENVIRONMENT ${simulated})
   endif()
 endif()

@@ -26,7 +26,7 @@ THIRD_PARTY = {
     "asio.hpp": {"transport", "control"},
     "spdlog": {"log_spdlog.cpp"},
     "fmt": {"log_spdlog.cpp"},
-    "openssl": {"control"},
+    "openssl": {"base", "tools"},
     "CLI": {"tools", "bench"},
     "nlohmann": {"tools", "bench", "python"},
 }

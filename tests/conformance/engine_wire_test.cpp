@@ -95,6 +95,9 @@ TEST_P(EngineWireAlike, ReachesRemotePeersUnasked) {
   RemoteRegion there = take(peer.lookup("there"));
   const auto explained = take(peer.explain(Op::write, here.region, there, 1, kBytes));
   EXPECT_EQ(explained.path, wire() == kTcp ? "tcp" : "nccl_net");
+  const bool staged = wire() == kStaged && std::get<1>(GetParam()).kind == MemoryKind::device;
+  EXPECT_EQ(explained.reason.find("staged in pinned memory") != std::string::npos, staged)
+      << explained.reason;
   const Block block{7, 4097, kBytes - 5000};
   for (const Op op : {Op::write, Op::read})
     moves(far, here, op, {&block, 1}, op == Op::write ? 21 : 23,

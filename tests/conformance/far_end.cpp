@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "base/process.hpp"
+#include "tests/support/network.hpp"
 #include "tests/support/tcp_pair.hpp"
 #include "tests/support/transport_fixture.hpp"
 
@@ -32,9 +33,11 @@ class LineChannel final : public Channel {
   transport::SessionKey session_key() const noexcept override { return key_; }
   transport::PeerProcess process() const noexcept override { return {pid_, pidfd_.get()}; }
   std::string_view peer_name() const noexcept override { return "the other end"; }
+  void notified(std::vector<std::byte>) override {}
   bool connects() const noexcept override { return connects_; }
   Status open_stream() override {
-    auto [ours, theirs] = tcp_pair();
+    Network* const network = take(network_of_tests());
+    auto [ours, theirs] = network != nullptr ? network->connection() : tcp_pair();
     base::Frame message{.header = {.op = kStreamOp}, .payload = {}, .fds = {}};
     message.fds.push_back(std::move(ours));
     line_.hear(std::move(message));

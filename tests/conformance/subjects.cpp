@@ -14,9 +14,9 @@ const std::vector<Subject>& all_subjects() {
       {"local_bounced", open_in_two_processes, local_exclusive, local_exclusive},
       {"local_bounced_gpu", open_in_two_processes, local_exclusive_device, local_exclusive_device},
       {"local_bounced_mixed", open_in_two_processes, local_exclusive_device, local_exclusive},
-      {"tcp", open_in_two_processes, tcp_host, tcp_host},
-      {"tcp_device", open_in_two_processes, tcp_device, tcp_device},
-      {"tcp_mixed", open_in_two_processes, tcp_host, tcp_device},
+      {"tcp", open_tcp, tcp_host, tcp_host},
+      {"tcp_device", open_tcp, tcp_device, tcp_device},
+      {"tcp_mixed", open_tcp, tcp_host, tcp_device},
       {"nccl_net_v7", open_in_two_processes, nccl_net_v7_host, nccl_net_v7_host},
       {"nccl_net_v7_device", open_in_two_processes, nccl_net_v7_device, nccl_net_v7_device},
       {"nccl_net_v7_mixed", open_in_two_processes, nccl_net_v7_host, nccl_net_v7_device},
@@ -25,6 +25,11 @@ const std::vector<Subject>& all_subjects() {
        nccl_net_newest_device},
       {"nccl_net_newest_mixed", open_in_two_processes, nccl_net_newest_device,
        nccl_net_newest_host},
+      {"nccl_net_staged", open_in_two_processes, nccl_net_staged_device, nccl_net_staged_device},
+      {"nccl_net_staged_mixed", open_in_two_processes, nccl_net_staged_device,
+       nccl_net_staged_host},
+      {"nccl_net_staged_at_one_end", open_in_two_processes, nccl_net_newest_device,
+       nccl_net_staged_device},
   };
   return kSubjects;
 }

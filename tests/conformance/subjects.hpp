@@ -19,14 +19,18 @@ Result<HereEnd::Parts> local_shared();
 Result<HereEnd::Parts> local_device();
 Result<HereEnd::Parts> local_pinned();
 
-// tcp.cpp: three streams over loopback.
+// tcp.cpp: three streams over loopback, or by the cable that LINKSPAN_TEST_LINK names.
+Result<Ends> open_tcp(const Subject& subject);
 Result<HereEnd::Parts> tcp_host();
 Result<HereEnd::Parts> tcp_device();
 
-// nccl_net.cpp: by tests/support/nccl_net_plugin, of version 7 (device type UNPACK) and the newest.
+// nccl_net.cpp: by tests/support/nccl_net_plugin, of version 7 (device type UNPACK), the newest,
+// and that which takes host memory only.
 Result<HereEnd::Parts> nccl_net_v7_host();
 Result<HereEnd::Parts> nccl_net_v7_device();
 Result<HereEnd::Parts> nccl_net_newest_host();
 Result<HereEnd::Parts> nccl_net_newest_device();
+Result<HereEnd::Parts> nccl_net_staged_host();
+Result<HereEnd::Parts> nccl_net_staged_device();
 
 }  // namespace linkspan::test

@@ -1,6 +1,7 @@
 // tests/conformance/tcp.cpp - the tcp transport of this process, tried with one kind of memory.
 #include "base/process.hpp"
 #include "tests/conformance/subjects.hpp"
+#include "tests/support/network.hpp"
 #include "transport/tcp/tcp_transport.hpp"
 
 namespace linkspan::test {
@@ -20,6 +21,11 @@ Result<HereEnd::Parts> tcp_parts(MemoryKind kind) {
 
 }  // namespace
 
+Result<Ends> open_tcp(const Subject& subject) {
+  // Of the near end's process, which makes the streams.
+  if (const auto network = network_of_tests(); !network.ok()) return network.status();
+  return open_in_two_processes(subject);
+}
 Result<HereEnd::Parts> tcp_host() { return tcp_parts(MemoryKind::host); }
 Result<HereEnd::Parts> tcp_device() { return tcp_parts(MemoryKind::device); }
 

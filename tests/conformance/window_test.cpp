@@ -1,5 +1,8 @@
 // Windows between two Engines: what kernels do there, done by a CPU where all memory is host memory
-// (the device headers are the host's too), mapped and through the proxy; and what ends a window.
+// (the device headers are the host's too), mapped, through the proxy, and to a remote peer; and
+// what ends a window.
+#include <stdlib.h>
+
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -46,31 +49,51 @@ struct Side {
   device::Window w;
 };
 
-class Windows : public ::testing::TestWithParam<bool> {
+constexpr const char* kAnyPort = "tcp:127.0.0.1:0";
+
+enum class By { mapping, proxy, tcp };
+const char* name_of(By by) {
+  return by == By::mapping ? "mapping" : by == By::proxy ? "proxy" : "tcp";
+}
+
+class Windows : public ::testing::TestWithParam<By> {
  protected:
+  /// Several, so that frames overtake each other.
+  static void SetUpTestSuite() { ::setenv("LINKSPAN_TCP_STREAMS", "4", 1); }
+  static void TearDownTestSuite() { ::unsetenv("LINKSPAN_TCP_STREAMS"); }
+  static bool proxied() { return GetParam() != By::mapping; }
+  static bool forced() { return GetParam() == By::proxy; }
   void SetUp() override {
-    const WindowOptions options{.layout = kLayout, .force_proxy = GetParam(), .queue = 16};
+    const WindowOptions options{.layout = kLayout, .force_proxy = forced(), .queue = 16};
+    if (GetParam() == By::tcp) must(right_.engine.listen(kAnyPort));
     Peer to_right = take(left_.engine.connect(right_.engine.address()));
     Peer to_left = take(right_.engine.accept(10s));
     left_.open(to_right, options);
     right_.open(to_left, options);
   }
-  static void fill(const Side& side, unsigned seed) {
+  static void fill(Side& side, unsigned seed) {
     for (std::uint64_t i = 0; i < kBytes; ++i)
       side.data()[i] = static_cast<unsigned char>(i * 7 + i / 251 + seed);
+    order(side);
   }
+  static void clear(Side& side) {
+    std::memset(side.data(), 0, kBytes);
+    order(side);
+  }
+  /// A remote peer orders what reads and writes there next, which no sanitizer sees.
+  static void order(Side& side) { side.engine.progress(); }
 
   Side left_{"left"}, right_{"right"};
 };
 
 TEST_P(Windows, PutThenSignal) {
-  EXPECT_EQ(left_.window.path().substr(0, 6), GetParam() ? "proxy:" : "mapped");
-  EXPECT_EQ(left_.w.proxied(), GetParam());
+  EXPECT_EQ(left_.window.path().substr(0, 6), proxied() ? "proxy:" : "mapped");
+  EXPECT_EQ(left_.w.proxied(), proxied());
   const std::string told = "window onto \"data\" of peer " + std::to_string(left_.peer.id()) +
                            ", " + left_.window.path();
   EXPECT_NE(left_.engine.dump().find(told), std::string::npos) << left_.engine.dump();
   fill(left_, 1);
-  std::memset(right_.data(), 0, kBytes);
+  clear(right_);
   std::uint64_t count = 0;
   for (const auto& [offset, bytes] :
        {std::pair<std::uint64_t, std::uint64_t>{0, 1}, {3, 777}, {4096, 0}, {5000, 60000}}) {
@@ -107,7 +130,7 @@ TEST_P(Windows, ManyInFlightKeepTheirOrder) {
 
 TEST_P(Windows, GetReadsWhatIsThere) {
   fill(right_, 3);
-  std::memset(left_.data(), 0, kBytes);
+  clear(left_);
   ASSERT_EQ(device::get<kThread>(left_.w, left_.data() + 5, 9, 5000), Outcome::ok);
   ASSERT_EQ(device::flush<kThread>(left_.w, left_.w.within(kBound)), Outcome::ok);
   EXPECT_EQ(std::memcmp(left_.data() + 5, right_.data() + 9, 5000), 0);
@@ -140,7 +163,7 @@ TEST_P(Windows, MessagesOfAMailbox) {
 
 TEST_P(Windows, WhatWasOrderedIsDoneBeforeTheEnd) {
   constexpr std::uint64_t kCount = 256, kPiece = kBytes / kCount;
-  left_.open(left_.peer, {.layout = kLayout, .force_proxy = GetParam(), .queue = 2 * kCount});
+  left_.open(left_.peer, {.layout = kLayout, .force_proxy = forced(), .queue = 2 * kCount});
   fill(left_, 5);
   for (std::uint64_t at = 0; at < kBytes; at += kPiece)
     ASSERT_EQ(device::put_signal<kThread>(left_.w, at, left_.data() + at, kPiece, 0), Outcome::ok);
@@ -183,7 +206,7 @@ TEST_P(Windows, ADeadPeerEndsTheWaits) {
   EXPECT_EQ(left_.window.failure().code(), Code::disconnected);
   EXPECT_EQ(left_.window.raise(0).code(), Code::disconnected);
   const Outcome late = device::put<kThread>(left_.w, 0, left_.data(), 1);
-  EXPECT_EQ(late, GetParam() ? Outcome::failed : Outcome::ok);  // what is mapped stays mapped
+  EXPECT_EQ(late, proxied() ? Outcome::failed : Outcome::ok);  // what is mapped stays mapped
 }
 
 TEST_P(Windows, CancelEndsTheWaits) {
@@ -207,7 +230,7 @@ TEST_P(Windows, WhatIsOutOfRangeIsRefused) {
   EXPECT_EQ(device::put_signal<kThread>(left_.w, 0, left_.data(), 1, 8), Outcome::out_of_range);
   EXPECT_EQ(device::signal_add(left_.w, 8), Outcome::out_of_range);
   EXPECT_EQ(device::wait_signal(left_.w, 8, 1, left_.w.within(1)), Outcome::out_of_range);
-  if (GetParam()) {  // the proxy sends from the local region alone
+  if (proxied()) {  // the proxy sends from the local region alone
     unsigned char elsewhere = 0;
     EXPECT_EQ(device::put<kThread>(left_.w, 0, &elsewhere, 1), Outcome::out_of_range);
   }
@@ -215,9 +238,41 @@ TEST_P(Windows, WhatIsOutOfRangeIsRefused) {
   EXPECT_TRUE(left_.window.failure().ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(By, Windows, ::testing::Bool(), [](const auto& param) {
-  return std::string(param.param ? "proxy" : "mapping");
-});
+INSTANTIATE_TEST_SUITE_P(By, Windows, ::testing::Values(By::mapping, By::proxy, By::tcp),
+                         [](const auto& param) { return std::string(name_of(param.param)); });
+
+/// In the midst of its puts and signals.
+TEST(WindowByTcp, AKilledPeerEndsAll) {
+  FarEngine far({std::string(kListenAt) + kAnyPort});
+  far.add("data", {.kind = "shared", .bytes = kBytes});
+  far.add("pad", {.kind = "shared", .bytes = kLayout.bytes()});
+  Side left{"left"};
+  left.open(take(left.engine.connect(far.address())),
+            {.layout = kLayout, .queue = 16, .patience = 30s});
+  EXPECT_EQ(left.window.path(), "proxy: tcp maps nothing");
+  std::atomic<Outcome> put{Outcome::ok}, wait{Outcome::ok}, early{Outcome::ok};
+  {
+    std::jthread waiting(
+        [&] { wait = device::wait_signal(left.w, 0, 1, left.w.within(30'000'000'000)); });
+    std::jthread kernel([&] {
+      Outcome end = Outcome::ok;
+      for (std::uint64_t n = 0; end == Outcome::ok; ++n) {
+        end = device::put_signal<kThread>(left.w, n % 64, left.data() + n % 64, 4096, 0);
+        if (n == 100) early = device::flush<kThread>(left.w, left.w.within(kBound));
+        if (n == 100) far.process().kill();
+      }
+      put = end;
+    });
+  }
+  EXPECT_EQ(early, Outcome::ok);
+  EXPECT_TRUE(put == Outcome::failed || put == Outcome::aborted) << static_cast<int>(put.load());
+  EXPECT_EQ(wait, Outcome::aborted);
+  EXPECT_EQ(left.window.failure().code(), Code::disconnected) << left.window.failure().to_string();
+  EXPECT_EQ(left.window.raise(0).code(), Code::disconnected);
+  left.window = {};
+  left.remote = left.remote_pad = {};
+  EXPECT_EQ(left.engine.close(10s).to_string(), "ok");
+}
 
 class WindowRefusals : public ::testing::Test {
  protected:

@@ -13,10 +13,12 @@
 
 namespace linkspan::test {
 
-/// Which wire: TCP, or a version of the plugin: 7 is of the device type UNPACK, 12 the newest.
-inline constexpr int kTcp = 0;
-inline constexpr int kPluginVersions[] = {7, 12}, kWires[] = {kTcp, 7, 12};
+/// Which wire: TCP, or a version of the plugin: 7 is of the device type UNPACK, 12 the newest; or
+/// the one that takes host memory only, so that memory of GPUs is staged.
+inline constexpr int kTcp = 0, kStaged = 13;
+inline constexpr int kPluginVersions[] = {7, 12}, kWires[] = {kTcp, 7, 12, kStaged};
 inline std::string name_of_wire(int wire) {
+  if (wire == kStaged) return "staged";
   return wire == kTcp ? "tcp" : "v" + std::to_string(wire);
 }
 
@@ -24,6 +26,7 @@ inline std::string plugin_file(const std::string& suffix) {
   return file_beside_this_program("libnccl-net-linkspan-test" + suffix + ".so");
 }
 inline std::string plugin_of(int version) {
+  if (version == kStaged) return plugin_file("-host");
   return plugin_file(version == 7 ? "" : "-v" + std::to_string(version));
 }
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tests/conformance/engine_fixture.hpp"
+#include "tests/faults/usage.hpp"
 #include "tests/support/raw_peer.hpp"
 
 namespace linkspan::test {
@@ -82,6 +83,49 @@ TEST_F(JunkOnAPort, IsClosedAndDisturbsNobody) {
   }
   EXPECT_GT(strangers, 100u);
   go_on();
+  expect_room();
+}
+
+/// 10,000 of all kinds, of which none stays: what this process holds is bounded all along.
+TEST_F(JunkOnAPort, TenThousandLeaveNothing) {
+  constexpr std::size_t kStrangers = 10'000, kEach = 500;
+  const std::vector<std::byte> hello =
+      control::encode(control::Hello{.engine = "junk", .process = {}, .transports = {}});
+  std::vector<std::byte> stream =
+      control::encode(control::StreamHello{.transport = "tcp", .number = 1});
+  std::minstd_rand random(7);
+  const Usage before = Usage::lowest(200ms, {});
+  Usage most = before;
+  for (std::size_t i = 0; i < kStrangers; ++i) {
+    auto socket = socket_to(pair_.engine.address());
+    ASSERT_TRUE(socket.ok()) << socket.status().to_string();
+    base::FdChannel channel(*std::move(socket));
+    const std::size_t cut = random() % stream.size();
+    switch (i % 4) {
+      case 0:  // gone at once
+        break;
+      case 1:
+        send_raw(channel, control::FrameOp::stream, stream);  // of no session
+        break;
+      case 2:
+        send_raw(channel, control::FrameOp::hello, std::span(hello).first(cut % hello.size()));
+        break;
+      default:
+        stream[cut] ^= std::byte{0x55};
+        send_raw(channel, static_cast<control::FrameOp>(random() % 20), stream);
+    }
+    if (i % kEach != 0) continue;
+    const Usage now = Usage::now();
+    most.fds = std::max(most.fds, now.fds);
+    most.mappings = std::max(most.mappings, now.mappings);
+    go_on();
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_LT(most.fds, before.fds + 300) << before.to_string();  // handshakes under way
+  EXPECT_LT(most.mappings, before.mappings + 10) << before.to_string();
+  const Usage after = Usage::lowest(5s, before);
+  EXPECT_LE(after.fds, before.fds) << before.to_string() << "; after: " << after.to_string();
+  EXPECT_LE(after.mappings, before.mappings);
   expect_room();
 }
 

@@ -67,6 +67,17 @@ Usage Usage::lowest(Duration time, const Usage& enough) {
   return least;
 }
 
+void Usage::allow_staging(std::uint64_t lanes, std::uint64_t slots) {
+  fds += lanes;
+  threads += lanes;
+  mappings += 2 * lanes + slots;
+  granules += lanes;
+  for (auto& [name, count] : balance) {
+    if (name == "streams" || name == "device allocations") count += static_cast<long long>(lanes);
+    if (name == "host allocations") count += static_cast<long long>(slots);
+  }
+}
+
 std::uint64_t Usage::above(const Usage& before) const {
   const auto more = [](std::uint64_t mine, std::uint64_t other) {
     return mine > other ? mine - other : 0;

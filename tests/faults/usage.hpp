@@ -28,6 +28,11 @@ struct Usage {
   /// early when nothing is above `enough`.
   static Usage lowest(Duration time, const Usage& enough);
 
+  /// Staging keeps the streams that were once needed at the same time (copy::StagingLanes), with
+  /// what the simulated driver has for each, and the slots that were once used. So many more than
+  /// before are no leak.
+  void allow_staging(std::uint64_t lanes, std::uint64_t slots);
+
   /// How much of all together is above `before`; of granules that is exact without a shim only.
   std::uint64_t above(const Usage& before) const;
   std::string to_string() const;

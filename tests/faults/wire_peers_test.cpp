@@ -2,6 +2,8 @@
 // each becomes quiet with a true status, no byte comes late, and the Engine serves the next one.
 #include <signal.h>
 
+#include <algorithm>
+#include <deque>
 #include <random>
 #include <tuple>
 
@@ -133,6 +135,7 @@ TEST_P(WirePeers, ThatAreKilledLeaveNothingBehind) {
   }
   // Of a connect that is given up the plugin keeps the socket: the ABI has no call that ends one.
   before.fds += kKills / 2;
+  if (std::get<1>(GetParam()).kind == MemoryKind::device) before.allow_staging(3, 0);
   const Usage after = Usage::lowest(5s, before);
   EXPECT_EQ(after.above(before), 0u) << before.to_string() << "; after: " << after.to_string();
   target.fill(2);
@@ -190,17 +193,20 @@ TEST_P(WirePeers, OneThatIsStoppedHoldsWhatItHasAndNobodyElse) {
 }
 
 TEST_P(WirePeers, NoByteLandsAfterACancel) {
-  Held here, beside[3];
+  Held here;
+  std::deque<Held> beside;
   WirePair pair(wire(), {kSlow});
   here = Held::make(pair.engine, memory());
   pair.far.add("there", memory());
   const RemoteRegion there = pair.remote("there");
   std::size_t canceled = 0, moved = 0;
-  for (int round = 0; round < 3; ++round) {
-    const auto transfers = start_all(pair.peer, here.region, there);
-    if (round != 0) {
+  // More rounds where all are faster than their cancels.
+  for (int round = 0; round < 3 || (canceled == 0 && round < 50); ++round) {
+    auto transfers = start_all(pair.peer, here.region, there);
+    if (round % 3 != 0) {
       EXPECT_EQ(transfers[4].wait(10s).to_string(), "ok");
     }
+    std::ranges::reverse(transfers);  // the last one is the likeliest to be under way
     for (const Transfer& each : transfers) {
       const Status asked = each.cancel();
       EXPECT_TRUE(asked.ok() || asked.code() == Code::pending) << asked.to_string();
@@ -214,7 +220,8 @@ TEST_P(WirePeers, NoByteLandsAfterACancel) {
     }
     here.fill(8);  // the user has both memories back
     pair.far.fill("there", 9);
-    serves(pair.engine, pair.far, pair.peer, beside[round]);  // behind them, by the same flows
+    serves(pair.engine, pair.far, pair.peer,
+           beside.emplace_back());  // behind them, by the same flows
     EXPECT_EQ(here.difference(8), "");
     EXPECT_EQ(pair.far.difference("there", 9), "");
   }
@@ -241,7 +248,9 @@ TEST_P(WirePeers, NoByteLandsAfterACloseOfEitherEnd) {
   for (const Transfer& each : transfers) {
     EXPECT_TRUE(each.done());
     const Code code = each.status().code();
-    EXPECT_TRUE(code == Code::ok || code == Code::canceled) << each.status().to_string();
+    // disconnected: the machine is slow, and close() has dropped a peer after 1 s.
+    EXPECT_TRUE(code == Code::ok || code == Code::canceled || code == Code::disconnected)
+        << each.status().to_string();
   }
   here.fill(8);
   target.fill(8);

@@ -32,7 +32,7 @@ void round(std::span<const std::byte> bytes, const Decode& decode, const Encode&
 }
 
 void parse(std::uint8_t which, std::span<const std::byte> bytes) {
-  switch (which % 12) {
+  switch (which % 14) {
     case 0:
       if (const auto hello = decode_hello(bytes); hello.ok()) {
         printable(hello->engine);
@@ -67,8 +67,15 @@ void parse(std::uint8_t which, std::span<const std::byte> bytes) {
                    [](bool by_sender) { return encode_withdraw(by_sender); });
     case 10:
       return round(bytes, decode_ask_set, [](const AskSet& a) { return encode(a); });
-    default:
+    case 11:
       return round(bytes, decode_set, [](const auto& set) { return encode_set(set); });
+    case 12:
+      return round(bytes, decode_proof, [](const auto& proof) { return encode_proof(proof); });
+    default:
+      return round(bytes, decode_stream, [](const StreamHello& hello) {
+        printable(hello.transport);
+        return encode(hello);
+      });
   }
 }
 

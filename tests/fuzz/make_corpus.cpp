@@ -128,6 +128,7 @@ void write_tcp(const std::filesystem::path& folder) {
                        .position = position,
                        .last = last,
                        .spans = {{offset, bytes}},
+                       .notification = Bytes(last ? position : 0),
                        .data = bytes});
   };
   const auto data = [](std::uint64_t position, bool last, std::uint64_t bytes, Code code = {}) {
@@ -231,6 +232,9 @@ void write(const std::filesystem::path& folder) {
   const AskSet waits{.name = "s", .above = 9, .waits = true};
   words.add("ask_set", join({raw({10}), encode(waits)}));
   words.add("set", join({raw({11}), encode_set({.version = 3, .serials = {1, 2}})}));
+
+  words.add("proof", join({raw({12}), encode_proof({})}));
+  words.add("stream", join({raw({13}), encode(StreamHello{.transport = "tcp", .number = 1})}));
 
   const Corpus fds(folder, "fd_passing");
   // {flags, bytes, fds, kinds..., payload length, op, id, incarnation}

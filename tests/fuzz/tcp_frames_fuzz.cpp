@@ -21,6 +21,25 @@ using namespace transport::tcp;  // NOLINT(google-build-using-namespace)
 
 constexpr std::uint64_t kUs = 11, kPeer = 77, kBytes = 8192;
 
+class Nobody final : public transport::Channel {
+ public:
+  Status send(std::uint16_t, std::span<const std::byte>, std::span<base::Fd>) override {
+    return {};
+  }
+  bool connects() const noexcept override { return false; }
+  Status open_stream() override { return {}; }
+  transport::SessionKey session_key() const noexcept override { return key_; }
+  transport::PeerProcess process() const noexcept override { return {}; }
+  std::string_view peer_name() const noexcept override { return "nobody"; }
+  void notified(std::vector<std::byte> notification) override {
+    demand(!notification.empty() && notification.size() <= kMostNotification,
+           "a notification that is none");
+  }
+
+ private:
+  const std::array<std::byte, 32> key_{};
+};
+
 class World {
  public:
   World() {
@@ -33,7 +52,9 @@ class World {
   }
 
   void run(std::span<const std::byte> input) {
+    Nobody channel;
     Wire wire({.published = &table_,
+               .channel = &channel,
                .incarnation = kUs,
                .peer = kPeer,
                .chunk = kLeastChunk,
@@ -44,6 +65,7 @@ class World {
     out->use = table_.use(key_.id.serial);
     out->pieces = {{address(), 0, 5000}};
     out->ticket = written;
+    out->notification.resize(3);
     wire.put(out);
     auto in = std::make_shared<Incoming>();
     in->op = tcp::Op::get;
@@ -101,7 +123,7 @@ class World {
     demand(landing->bytes == head->data, "another length");
     if (!landing->pieces.empty()) check(landing->pieces, head->data);
     if (const auto answer = wire.landed(*landing->of, head->data, {}))
-      demand(answer->op == tcp::Op::ended && answer->id == head->id, "another answer");
+      demand(answer->head.op == tcp::Op::ended && answer->head.id == head->id, "another answer");
     return true;
   }
   static bool refused(const Status& status) {

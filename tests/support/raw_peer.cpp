@@ -42,23 +42,27 @@ void greet_raw(base::FdChannel& channel) {
   send_raw(channel, FrameOp::ready, {});
 }
 
-std::optional<base::Frame> next_raw(base::FdChannel& channel) {
+std::optional<base::Frame> any_raw(base::FdChannel& channel) {
   const auto limit = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10));
   while (!limit.passed()) {
     if (channel.wants_write()) (void)channel.flush();
     auto frame = channel.receive();
     if (!frame.ok()) return std::nullopt;
-    if (*frame) {
-      const auto op = static_cast<FrameOp>((*frame)->header.op);
-      if (op != FrameOp::hello && op != FrameOp::ready) return std::move(**frame);
-      continue;
-    }
+    if (*frame) return std::move(**frame);
     const short events = channel.wants_write() ? POLLIN | POLLOUT : POLLIN;
     pollfd wait{.fd = channel.fd(), .events = events, .revents = 0};
     ::poll(&wait, 1, limit.left_ms());
   }
   ADD_FAILURE() << "the Engine neither answered nor closed";
   return std::nullopt;
+}
+
+std::optional<base::Frame> next_raw(base::FdChannel& channel) {
+  for (;;) {
+    auto frame = any_raw(channel);
+    const auto op = frame ? static_cast<FrameOp>(frame->header.op) : FrameOp::error;
+    if (op != FrameOp::hello && op != FrameOp::ready) return frame;
+  }
 }
 
 }  // namespace linkspan::test

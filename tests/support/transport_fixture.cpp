@@ -14,6 +14,7 @@ class SilentChannel final : public Channel {
   transport::SessionKey session_key() const noexcept override { return key_; }
   transport::PeerProcess process() const noexcept override { return {}; }
   std::string_view peer_name() const noexcept override { return "the other end"; }
+  void notified(std::vector<std::byte>) override {}
   bool connects() const noexcept override { return false; }
   Status open_stream() override { return {Code::unsupported, Scope::peer, "no streams here"}; }
 
@@ -160,7 +161,8 @@ Status Link::post(const Batch& batch) {
 Status deliver(Endpoint& endpoint, base::Frame& message) {
   if (message.header.op != kStreamOp)
     return endpoint.on_message(message.header.op, message.payload, message.fds);
-  return dynamic_cast<transport::StreamTaker&>(endpoint).on_stream(std::move(message.fds.front()));
+  return dynamic_cast<transport::StreamTaker&>(endpoint).on_stream(
+      base::SealedSocket{std::move(message.fds.front())});
 }
 
 bool Link::deliver() {

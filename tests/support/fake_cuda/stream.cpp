@@ -34,6 +34,12 @@ std::uint64_t chance() {
 void move(std::byte* to, const std::byte* from, std::size_t bytes) {
   constexpr std::size_t kWhole = 64, kPieces = 4;
   const bool overlap = to < from + bytes && from < to + bytes;
+  if (bytes == 8 && reinterpret_cast<std::uintptr_t>(to) % 8 == 0) {  // a kernel may poll it
+    std::uint64_t word = 0;
+    std::memcpy(&word, from, sizeof word);
+    std::atomic_ref(*reinterpret_cast<std::uint64_t*>(to)).store(word, std::memory_order_release);
+    return;
+  }
   if (bytes <= kWhole || overlap) {
     std::memmove(to, from, bytes);
     return;

@@ -1,0 +1,129 @@
+// The kill matrix over TCP: two Engines, three peers of each, of whom two are killed at random
+// moments, round after round. The third moves bytes all along and notices nothing.
+#include <cstdlib>
+#include <random>
+
+#include "base/options.hpp"
+#include "copy/staging.hpp"
+#include "tests/conformance/wire_pair.hpp"
+#include "tests/faults/killer.hpp"
+#include "tests/faults/usage.hpp"
+
+namespace linkspan::test {
+namespace {
+
+constexpr std::uint64_t kBytes = (1u << 20) + 77, kParts = 12;
+constexpr Block kAll{0, 0, kBytes};
+constexpr std::size_t kVictims = 2;
+constexpr int kWarm = 2;
+
+class TcpKills : public ::testing::TestWithParam<Kind> {
+ protected:
+  void SetUp() override {
+    if (Status status = kinds_here({GetParam()}); !status.ok()) GTEST_SKIP() << status.to_string();
+  }
+  static int rounds() {
+    const char* const set = std::getenv("LINKSPAN_KILL_ROUNDS");
+    return set != nullptr ? std::atoi(set) : 6;
+  }
+  /// Those that its streams may have come to use, both ways.
+  static std::uint64_t slots_with_third() {
+    const unsigned streams = take(base::Options::from_environment()).tcp_streams;
+    return std::uint64_t{2} * 2 * copy::Staging::kSlotsOfAGpu * streams;
+  }
+  static MemoryOptions memory() { return {.kind = GetParam().name, .bytes = kBytes}; }
+};
+
+/// One of the two, and what it has with the third peer.
+struct Side {
+  Side(FarEngine& third, const MemoryOptions& memory, const std::string& name)
+      : engine(take(Engine::open(wire_options(kTcp, name)))),
+        here(Held::make(engine, memory)),
+        region(name) {
+    third.add(region, memory);
+    peer = take(engine.connect(third.address()));
+    there = take(peer.lookup(region));
+  }
+  /// Both ways, every byte, with the third.
+  void go_on(FarEngine& third, std::uint64_t seed) {
+    here.fill(seed);
+    third.fill(region, seed + 1);
+    const Status written = finished(move(peer, Op::write, here.region, there, kAll, by_wire(kTcp)));
+    ASSERT_EQ(written.to_string(), "ok");
+    ASSERT_EQ(third.difference(region, seed + 1, {{0, seed, 0, kBytes}}), "");
+    third.fill(region, seed + 2);
+    const Status read = finished(move(peer, Op::read, here.region, there, kAll, by_wire(kTcp)));
+    ASSERT_EQ(read.to_string(), "ok");
+    ASSERT_EQ(here.difference(seed, {{0, seed + 2, 0, kBytes}}), "");
+  }
+
+  Held outgoing{};  // outlives the Engine, for the victims
+  Engine engine;
+  Held here;
+  std::string region;
+  Peer peer;
+  RemoteRegion there;
+};
+
+TEST_P(TcpKills, LeaveNothingAndDisturbNoThird) {
+  std::mt19937_64 random(std::random_device{}());
+  Killer killer;
+  FarEngine third(with_wire(kTcp));
+  Side sides[] = {Side(third, memory(), "one"), Side(third, memory(), "two")};
+  for (Side& side : sides) side.outgoing = Held::make(side.engine, memory());
+  Usage before;
+  std::uint64_t broken = 0, seed = 1;
+  for (int round = 0; round < rounds() + kWarm; ++round) {
+    if (round == kWarm) before = Usage::lowest(200ms, {});
+    std::vector<std::unique_ptr<FarEngine>> victims;
+    std::vector<Peer> peers;
+    std::vector<Transfer> transfers;
+    Strike strikes[kVictims];
+    for (std::size_t i = 0; i < kVictims; ++i) {
+      FarEngine& victim = *victims.emplace_back(std::make_unique<FarEngine>(with_wire(kTcp)));
+      victim.add("there", memory());
+      for (Side& side : sides) {
+        const Peer peer = peers.emplace_back(take(side.engine.connect(victim.address())));
+        const RemoteRegion there = take(peer.lookup("there"));
+        for (std::uint64_t part = 0; part < kParts; ++part)
+          transfers.push_back(
+              take(move(peer, part % 2 == 0 ? Op::write : Op::read, side.outgoing.region, there,
+                        part_of(kBytes, part, kParts), by_wire(kTcp))));
+      }
+      killer.kill(victim.process().pid(),
+                  base::Clock::steady().now() + std::chrono::microseconds(random() % 8000),
+                  strikes[i]);
+    }
+    for (Side& side : sides) {
+      side.go_on(third, seed += 3);
+      if (HasFatalFailure()) return;
+    }
+    const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+    for (const Transfer& each : transfers) {
+      const Status end = each.wait(limit.left());
+      ASSERT_TRUE(each.done()) << sides[0].engine.dump() << sides[1].engine.dump();
+      EXPECT_TRUE(end.ok() || end.code() == Code::disconnected) << end.to_string();
+      broken += end.ok() ? 0 : 1;
+    }
+    for (const Peer& peer : peers)
+      while (peer.state() != PeerState::gone && !limit.passed())
+        for (Side& side : sides) side.engine.progress();
+    for (const Strike& strike : strikes) ASSERT_TRUE(strike.came());
+    for (const auto& victim : victims) victim->process().kill();
+  }
+  if (GetParam().kind == MemoryKind::device) before.allow_staging(4, slots_with_third());
+  EXPECT_GT(broken, 0u) << "each kill came too late: this test shows nothing";
+  const Usage after = Usage::lowest(5s, before);
+  EXPECT_EQ(after.above(before), 0u) << before.to_string() << "; after: " << after.to_string();
+  for (Side& side : sides) {
+    side.outgoing.fill(2);
+    EXPECT_EQ(side.engine.deregister(side.outgoing.region, 5s).to_string(), "ok");
+    EXPECT_EQ(side.outgoing.difference(2), "") << "a late byte";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, TcpKills, ::testing::Values(kKinds[3], kKinds[0]),
+                         [](const auto& param) { return std::string(param.param.name); });
+
+}  // namespace
+}  // namespace linkspan::test

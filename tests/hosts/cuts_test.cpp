@@ -1,0 +1,159 @@
+// The cable is cut while transfers are in flight, or the far process stands still: all of them end
+// by themselves, and another peer of the same Engine does not notice.
+#include <signal.h>
+
+#include <cstdlib>
+
+#include "tests/conformance/engine_world.hpp"
+#include "tests/hosts/hosts.hpp"
+
+namespace linkspan::test {
+namespace {
+
+constexpr std::uint64_t kBytes = 8u << 20, kCount = 8;
+
+class HostCuts : public OnHosts {
+ protected:
+  void SetUp() override {
+    join(Cable::slow);  // so that much is under way
+    if (IsSkipped()) return;
+    for (const char* name : {"written", "read"}) {
+      far().add(name, {.kind = "host", .bytes = kBytes});
+      held_.push_back(Held::make(engine(), {.kind = "host", .bytes = kBytes}));
+    }
+    third().add("beside", {.kind = "host", .bytes = kBytes / 8});
+    beside_ = Held::make(engine(), {.kind = "host", .bytes = kBytes / 8});
+    peer_ = hosts_->connect(far().address());
+    other_ = hosts_->connect(third().address());
+    written_ = take(peer_.lookup("written"));
+    read_ = take(peer_.lookup("read"));
+    there_ = take(other_.lookup("beside"));
+    out().fill(1);
+    in().fill(2);
+    far().fill("written", 3);
+    far().fill("read", 4);
+  }
+  Held& out() { return held_[0]; }
+  Held& in() { return held_[1]; }
+
+  /// One transfer of each of these kinds for each part from `first` to `end`.
+  void start(std::uint64_t first, std::uint64_t end, Duration deadline = {},
+             std::initializer_list<Op> ops = {Op::write, Op::read}) {
+    for (std::uint64_t i = first; i < end; ++i)
+      for (const Op op : ops) {
+        const Block part = part_of(kBytes, i, kCount);
+        const auto one = std::span(&part, 1);
+        const TransferOptions options{.deadline = deadline};
+        moving_.push_back(take(op == Op::write ? peer_.write(out().region, written_, one, options)
+                                               : peer_.read(in().region, read_, one, options)));
+      }
+  }
+  /// With the third peer, each byte looked at.
+  void move_beside() {
+    const Block all{0, 0, kBytes / 8};
+    for (const Op op : {Op::write, Op::read})
+      expect_moved(third(), "beside", beside_, op, std::span(&all, 1), seed_ += 2, [&] {
+        return op == Op::write ? other_.write(beside_.region, there_, std::span(&all, 1))
+                               : other_.read(beside_.region, there_, std::span(&all, 1));
+      });
+  }
+  bool all_quiet() const {
+    return std::ranges::all_of(moving_, [](const Transfer& each) { return each.done(); });
+  }
+  /// Until all are quiet: nobody has mended anything, and the third peer goes on.
+  void expect_to_end_badly() {
+    const auto limit = base::Deadline::after(base::Clock::steady(), 60s);
+    do {
+      move_beside();
+    } while (!all_quiet() && !limit.passed());
+    ASSERT_TRUE(all_quiet()) << engine().dump();
+    bool failed = false;
+    for (const Transfer& each : moving_) {
+      const Status end = each.status();
+      EXPECT_TRUE(end.ok() || end.code() == Code::disconnected || end.code() == Code::timed_out)
+          << end.to_string();
+      failed |= !end.ok();
+    }
+    EXPECT_TRUE(failed);
+  }
+  /// Nor is sent: a kernel that still holds bytes tries again after 6.2 s of a cut.
+  void expect_nothing_lands_here() {
+    const auto limit = base::Deadline::after(base::Clock::steady(), 3s);
+    while (!limit.passed()) move_beside();
+    EXPECT_EQ(out().difference(5), "");
+    EXPECT_EQ(in().difference(6), "");
+  }
+
+  Held beside_;
+  Peer peer_, other_;
+  RemoteRegion written_, read_, there_;
+  std::vector<Transfer> moving_;
+  std::uint64_t seed_ = 100;
+};
+
+TEST_F(HostCuts, OfSecondsLoseNothing) {
+  const Duration lasts = std::getenv("LINKSPAN_LONG") != nullptr ? 5s : 2s;
+  start(0, kCount / 2);
+  network().cut();
+  start(kCount / 2, kCount);
+  move_beside();
+  EXPECT_EQ(moving_.back().wait(lasts).code(), Code::timed_out) << "the cable is cut";
+  move_beside();
+  network().mend();
+  for (const Transfer& each : moving_) EXPECT_EQ(finished(each).to_string(), "ok");
+  EXPECT_EQ(out().difference(1), "");
+  EXPECT_EQ(in().difference(2, {{0, 4, 0, kBytes}}), "");
+  EXPECT_EQ(far().difference("written", 3, {{0, 1, 0, kBytes}}), "");
+  EXPECT_EQ(far().difference("read", 4), "");
+}
+
+TEST_F(HostCuts, ForEverEndTransfersByTheirDeadlineAndNothingLandsLater) {
+  // Writes alone: where bytes of a read come for a socket that is closed, its kernel resets it.
+  start(0, kCount / 2, 100ms, {Op::write});
+  network().cut();
+  start(kCount / 2, kCount, 100ms, {Op::write});
+  expect_to_end_badly();
+  out().fill(5);
+  in().fill(6);
+  far().fill("written", 7);
+  far().fill("read", 8);
+  network().mend();
+  expect_nothing_lands_here();
+  EXPECT_EQ(far().difference("written", 7), "");
+  EXPECT_EQ(far().difference("read", 8), "");
+}
+
+TEST_F(HostCuts, ForEverEndTransfersWithoutAnyDeadlineOfTheirs) {
+  start(0, kCount / 2);
+  network().cut();
+  start(kCount / 2, kCount);
+  expect_to_end_badly();
+  EXPECT_TRUE(is_down(peer_, base::Deadline::after(base::Clock::steady(), 30s)));
+  EXPECT_EQ(other_.state(), PeerState::up);
+}
+
+TEST_F(HostCuts, AFarProcessThatStandsStillTakesNothing) {
+  start(0, kCount / 2, 1s);
+  far().process().signal(SIGSTOP);
+  start(kCount / 2, kCount, 1s);
+  expect_to_end_badly();
+  out().fill(5);
+  in().fill(6);
+  far().process().signal(SIGCONT);
+  expect_nothing_lands_here();
+  EXPECT_EQ(other_.state(), PeerState::up);
+}
+
+/// Its kernel has taken the questions: TCP alone would wait for ever.
+TEST_F(HostCuts, AFarProcessThatStandsStillIsNotWaitedForByReads) {
+  far().process().signal(SIGSTOP);
+  start(0, kCount, 100ms, {Op::read});
+  expect_to_end_badly();
+  in().fill(6);
+  far().process().signal(SIGCONT);
+  out().fill(5);
+  expect_nothing_lands_here();
+}
+
+}  // namespace
+}  // namespace linkspan::test

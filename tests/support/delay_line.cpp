@@ -1,0 +1,143 @@
+#include "tests/support/delay_line.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <deque>
+#include <list>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace linkspan::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+bool later(ssize_t moved) { return moved < 0 && (errno == EAGAIN || errno == EINTR); }
+
+/// One direction of a connection.
+class Pipe {
+ public:
+  Pipe(const base::Fd& from, const base::Fd& to, Duration delay)
+      : from_(from.get()), to_(to.get()), delay_(delay) {}
+
+  bool over() const { return ended_ && held_.empty(); }
+  short wants(base::Time now, bool reads) const {
+    if (reads) return !ended_ && bytes_ < DelayLine::kMost ? POLLIN : 0;
+    return !held_.empty() && held_.front().due <= now ? POLLOUT : 0;
+  }
+  std::optional<base::Time> due() const {
+    return held_.empty() ? std::nullopt : std::optional(held_.front().due);
+  }
+  /// False: an end of it is broken.
+  bool turn(base::Time now) {
+    while (!ended_ && bytes_ < DelayLine::kMost) {
+      std::array<char, 16384> some{};
+      const ssize_t got = ::recv(from_, some.data(),
+                                 std::min(some.size(), DelayLine::kMost - bytes_), MSG_DONTWAIT);
+      if (later(got)) break;
+      if (got < 0) return false;
+      ended_ = got == 0;
+      if (ended_) break;
+      bytes_ += static_cast<std::size_t>(got);
+      held_.push_back({now + delay_, {some.data(), some.data() + got}});
+    }
+    while (!held_.empty() && held_.front().due <= now) {
+      const auto& first = held_.front().bytes;
+      const ssize_t sent =
+          ::send(to_, first.data() + gone_, first.size() - gone_, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (later(sent)) break;
+      if (sent < 0) return false;
+      gone_ += static_cast<std::size_t>(sent);
+      bytes_ -= static_cast<std::size_t>(sent);
+      if (gone_ != first.size()) continue;
+      held_.pop_front();
+      gone_ = 0;
+    }
+    if (over() && !std::exchange(shut_, true)) ::shutdown(to_, SHUT_WR);
+    return true;
+  }
+
+ private:
+  struct Held {
+    base::Time due;
+    std::vector<char> bytes;
+  };
+  const int from_, to_;
+  const Duration delay_;
+  std::deque<Held> held_;
+  std::size_t bytes_ = 0, gone_ = 0;  // held; of the first, sent
+  bool ended_ = false, shut_ = false;
+};
+
+struct Connection {
+  Connection(base::Fd one, base::Fd other, Duration delay)
+      : a(std::move(one)), b(std::move(other)), there(a, b, delay), back(b, a, delay) {}
+  base::Fd a, b;
+  Pipe there, back;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<DelayLine>> DelayLine::start(const control::TcpAddress& at,
+                                                    const control::TcpAddress& to, Duration delay) {
+  auto listening = control::listen_at(at);
+  if (!listening.ok()) return listening.status();
+  auto address = control::address_of(*listening);
+  if (!address.ok()) return address.status();
+  auto bell = base::Fd::from("eventfd", ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!bell.ok()) return bell.status();
+  std::unique_ptr<DelayLine> made(
+      new DelayLine(*std::move(listening), *std::move(bell), *address, to, delay));
+  made->thread_ = std::jthread([self = made.get()](const std::stop_token& s) { self->run(s); });
+  return made;
+}
+
+DelayLine::~DelayLine() {
+  thread_.request_stop();
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto rung = ::write(bell_.get(), &one, sizeof one);
+}
+
+void DelayLine::run(const std::stop_token& stop) {
+  const base::Clock& clock = base::Clock::steady();
+  std::list<Connection> connections;
+  while (!stop.stop_requested()) {
+    std::vector<pollfd> ends = {{.fd = bell_.get(), .events = POLLIN, .revents = 0},
+                                {.fd = listening_.get(), .events = POLLIN, .revents = 0}};
+    base::Time now = clock.now(), next = now + 1s;
+    for (const Connection& each : connections) {
+      const auto wants = [&](const Pipe& in, const Pipe& out) {
+        return static_cast<short>(in.wants(now, true) | out.wants(now, false));
+      };
+      // An end that is asked for nothing would tell of its hang-up again and again.
+      if (const short events = wants(each.there, each.back); events != 0)
+        ends.push_back({.fd = each.a.get(), .events = events, .revents = 0});
+      if (const short events = wants(each.back, each.there); events != 0)
+        ends.push_back({.fd = each.b.get(), .events = events, .revents = 0});
+      for (const Pipe* pipe : {&each.there, &each.back})
+        if (const auto due = pipe->due(); due && *due > now) next = std::min(next, *due);
+    }
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - now);
+    ::poll(ends.data(), ends.size(), static_cast<int>(left.count()));
+    base::Fd came(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (came.valid()) {
+      control::prepare(came);
+      auto on = control::connect_to(to_, base::Deadline::after(clock, 5s));
+      if (on.ok()) connections.emplace_back(std::move(came), *std::move(on), delay_);
+    }
+    now = clock.now();
+    std::erase_if(connections, [now](Connection& each) {
+      return !each.there.turn(now) || !each.back.turn(now) ||
+             (each.there.over() && each.back.over());
+    });
+  }
+}
+
+}  // namespace linkspan::test

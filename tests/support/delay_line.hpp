@@ -1,0 +1,46 @@
+// tests/support/delay_line.hpp - TCP connections whose bytes take a while: a thread accepts them,
+// connects on, and holds what comes.
+//
+// This stands for distance, of which this kernel has no model (netem).
+// Threads: any thread; its own does the work and is joined by the destructor.
+// Invariants: of each connection and direction it holds kMost bytes at most; then it reads no more.
+#pragma once
+
+#include <memory>
+#include <thread>
+
+#include "base/fd.hpp"
+#include "control/tcp_socket.hpp"
+
+namespace linkspan::test {
+
+class DelayLine {
+ public:
+  static constexpr std::size_t kMost = 256u << 10;
+
+  /// Its sockets and its thread are of the host whose thread calls.
+  static Result<std::unique_ptr<DelayLine>> start(const control::TcpAddress& at,
+                                                  const control::TcpAddress& to, Duration delay);
+  DelayLine(const DelayLine&) = delete;
+  DelayLine& operator=(const DelayLine&) = delete;
+  ~DelayLine();
+
+  const control::TcpAddress& address() const noexcept { return address_; }
+
+ private:
+  DelayLine(base::Fd listening, base::Fd bell, const control::TcpAddress& address,
+            const control::TcpAddress& to, Duration delay)
+      : listening_(std::move(listening)),
+        bell_(std::move(bell)),
+        address_(address),
+        to_(to),
+        delay_(delay) {}
+  void run(const std::stop_token& stop);
+
+  const base::Fd listening_, bell_;
+  const control::TcpAddress address_, to_;
+  const Duration delay_;
+  std::jthread thread_;  // last: it uses all of the above
+};
+
+}  // namespace linkspan::test
