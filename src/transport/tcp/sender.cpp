@@ -77,6 +77,8 @@ Result<bool> Sender::turn(bool& writable) {
     finish(frame);
     current_.reset();
   }
+  // An event will tell; until then its thread may sleep.
+  if (!writable && !waiting_.empty()) say(std::exchange(waiting_, {}));
   return moved;
 }
 

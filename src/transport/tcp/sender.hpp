@@ -48,7 +48,7 @@ class Sender {
   void seal(const base::SealKey& key) { sealer_.emplace(key); }
 
   void say(std::vector<std::byte> frame) LINKSPAN_EXCLUDES(mutex_);
-  /// Its stream's thread, which turns again soon. One that waits goes with the next frame, if one
+  /// Its stream's thread. One that waits goes with the next frame, if one
   /// comes soon.
   void answer(std::vector<std::byte> frame, bool waits) LINKSPAN_EXCLUDES(mutex_);
   /// True: something has moved. disconnected: the socket takes no more.
@@ -57,8 +57,8 @@ class Sender {
   bool is_full() LINKSPAN_EXCLUDES(mutex_);
   /// It has nothing to send.
   bool is_idle() const noexcept { return idle_; }
-  /// A GPU copies for it.
-  bool watches() const noexcept { return !staged_.empty(); }
+  /// A GPU copies for it, or an answer waits: nobody will wake its thread.
+  bool watches() const noexcept { return !staged_.empty() || !waiting_.empty(); }
   /// Sends nothing more. True: no GPU copies for it.
   bool stop();
 

@@ -55,7 +55,7 @@ class Stream {
   }
   struct Turn {
     bool moved = false;    ///< And may go on at once.
-    bool watches = false;  ///< A GPU, which tells nobody when it is done.
+    bool watches = false;  ///< A GPU, or the clock, which tell nobody.
     bool over = false;
   };
   Turn turn();
