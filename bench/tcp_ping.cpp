@@ -100,8 +100,8 @@ class Player {
   static constexpr std::size_t kOut = 0, kIn = 4;  // in words
   explicit Player(Engine& engine) : engine_(engine) {}
 
-  Engine& engine_;
   alignas(64) std::array<std::uint64_t, 8> words_{};
+  Engine& engine_;
   Region here_;
   Peer peer_;
   RemoteRegion there_;
