@@ -175,7 +175,7 @@ Result<Json> ping(unsigned rounds) {
   }
   const double value = median(mine), ceiling = median(theirs), ratio = value / ceiling;
   constexpr double kBar = 1.3;
-  return Json{{"id", "tcp.8B.notify.half_round_trip.p50"},
+  return Json{{"id", kPingId},
               {"value", rounded(value)},
               {"unit", "us"},
               {"ceiling", rounded(ceiling)},

@@ -31,7 +31,8 @@ Result<Ends> connect();
 double rounded(double number);
 double median(std::vector<double> all);
 
-/// The row.
+inline constexpr const char* kPingId = "tcp.8B.notify.half_round_trip.p50";
+/// The row of that name.
 Result<Json> ping(unsigned rounds);
 
 }  // namespace linkspan::bench

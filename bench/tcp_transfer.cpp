@@ -175,8 +175,8 @@ Status measure(const Case& c, const cuda::Device* device, unsigned streams, std:
   return {};
 }
 
-int run(bool quick, bool enforce, unsigned streams, const std::string& file,
-        const std::string& command) {
+int run(bool quick, bool enforce, unsigned streams, const std::string& only,
+        const std::string& file, const std::string& command) {
   // Before any thread. NOLINTNEXTLINE(concurrency-mt-unsafe)
   ::setenv("LINKSPAN_TCP_STREAMS", std::to_string(streams).c_str(), 1);
   auto topology = cuda::Topology::create();
@@ -194,11 +194,12 @@ int run(bool quick, bool enforce, unsigned streams, const std::string& file,
   Status end;
   for (const Case& c : kCases) {
     if ((c.from_gpu || c.to_gpu) && device == nullptr) continue;
+    if (std::string_view(c.id).find(only) == std::string_view::npos) continue;
     const std::uint64_t mib = c.pages ? 32 : quick ? 24 : 1024;
     end = measure(c, device, streams, mib << 20, quick ? 1 : c.pages ? 31 : 9, rows);
     if (!end.ok()) break;
   }
-  if (end.ok()) {
+  if (end.ok() && std::string_view(kPingId).find(only) != std::string_view::npos) {
     auto row = ping(quick ? 50 : 4000);
     end = row.status();
     if (row.ok()) rows.push_back(*std::move(row));
@@ -239,15 +240,16 @@ int main(int argc, char** argv) try {
   CLI::App app("Transfers by TCP over loopback, beside bare sockets.");
   bool quick = false, enforce = false;
   unsigned streams = 8;
-  std::string file, command = "bench_tcp_transfer";
+  std::string only, file, command = "bench_tcp_transfer";
   app.add_flag("--quick", quick, "Few and seldom: shows that it works, not speeds");
   app.add_flag("--enforce", enforce, "Exit code 1 also where a bar is missed");
   app.add_option("--streams", streams, "Of the Engines, and bare sockets")
       ->check(CLI::Range(1, 64));
+  app.add_option("--only", only, "Rows whose names have this")->type_name("TEXT");
   app.add_option("--json", file, "Also write rows as evidence/ keeps them")->type_name("FILE");
   CLI11_PARSE(app, argc, argv);
   for (int i = 1; i < argc; ++i) command += std::string(" ") + argv[i];
-  return linkspan::bench::run(quick, enforce, streams, file, command);
+  return linkspan::bench::run(quick, enforce, streams, only, file, command);
 } catch (const std::exception& error) {  // of CLI11, of Json
   std::cerr << "bench_tcp_transfer: " << error.what() << '\n';
   return 1;

@@ -197,8 +197,11 @@ class Core final : public control::Listener,
     std::shared_ptr<TransferState> transfer;  // also the Worker's
     StreamPlace place;
   };
-  /// Of a transfer that has its sides and its plan.
+  /// Of a transfer that has its sides, its plan and the path that is required.
   Result<Started> start(std::shared_ptr<TransferState> transfer, transport::Shape size,
+                        const TransferOptions& options);
+  /// Of one whose path has not been held against the one required yet.
+  Result<Transfer> post(std::shared_ptr<TransferState> transfer, transport::Shape size,
                         const TransferOptions& options);
   Result<Transfer> held(Result<Started> started);
   Result<Explanation> explain(const Sides& sides, transport::Shape shape);

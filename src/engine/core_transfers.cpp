@@ -220,7 +220,6 @@ Result<Core::Started> Core::start(std::shared_ptr<TransferState> transfer, trans
     return refuse(Code::invalid_argument,
                   "a notification of " + std::to_string(options.notification.size()) +
                       " bytes; at most " + std::to_string(kMaxNotification));
-  if (Status status = check_path(*transfer, size, options.require); !status.ok()) return status;
   auto place =
       streams_->place(options.after, options.release, transfer->local->region().facts().gpu);
   if (!place.ok()) return place.status();
@@ -334,7 +333,7 @@ Result<Transfer> Core::post(const std::shared_ptr<PreparedState>& prepared,
   auto transfer = transfer_of(*prepared);
   if (!transfer.ok()) return transfer.status();
   (*transfer)->prepared = prepared;
-  return held(start(*std::move(transfer), prepared->size, options));
+  return post(*std::move(transfer), prepared->size, options);
 }
 
 Result<Transfer> Core::post(const PreparedState& prepared, std::span<const std::uint32_t> subset,
@@ -348,9 +347,15 @@ Result<Transfer> Core::post(const PreparedState& prepared, std::span<const std::
   if (!plan.ok()) return plan.status();
   (*transfer)->own = *std::move(plan);
   const std::uint64_t page = prepared.pages.page_bytes;
-  return held(start(*std::move(transfer),
-                    {.blocks = page == 0 ? 0 : subset.size(), .bytes = page * subset.size()},
-                    options));
+  return post(*std::move(transfer),
+              {.blocks = page == 0 ? 0 : subset.size(), .bytes = page * subset.size()}, options);
+}
+
+Result<Transfer> Core::post(std::shared_ptr<TransferState> transfer, transport::Shape size,
+                            const TransferOptions& options) {
+  size.wishes = wishes_of(options);
+  if (Status status = check_path(*transfer, size, options.require); !status.ok()) return status;
+  return held(start(std::move(transfer), size, options));
 }
 
 }  // namespace linkspan::engine
