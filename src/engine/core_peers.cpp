@@ -12,6 +12,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kNotificationCost = 64;  // at least, whatever it says
+constexpr unsigned kLooks = 8;                 // for each time that others may have the core
 constexpr Duration kSpin = 50us;               // what comes sooner is not worth a sleep
 
 }  // namespace
@@ -269,17 +270,22 @@ Status Core::notify(std::uint64_t peer, std::span<const std::byte> message) {
 std::vector<Notification> Core::notifications() {
   const base::MutexLock in_order(collecting_);
   std::vector<Notification> all;
-  std::map<std::uint64_t, Waiting> waiting;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> uncounted;  // peers, and how many
   {
     const base::MutexLock lock(events_mutex_);
-    waiting = std::exchange(waiting_, {});
+    std::erase_if(waiting_,
+                  [](const auto& each) { return each.second.count + each.second.uncounted == 0; });
+    for (auto& [id, of_peer] : waiting_) {
+      if (of_peer.uncounted != 0) uncounted.emplace_back(id, of_peer.uncounted);
+      of_peer = {};  // stays for the next ones
+    }
     waiting_bytes_ = 0;
     all = std::exchange(notifications_, {});
   }
   const base::MutexLock lock(worker_.mutex);
-  for (const auto& [id, of_peer] : waiting)
-    if (PeerRecord* peer = of_peer.uncounted != 0 ? worker_.find_peer(id) : nullptr)
-      peer->counters.notifications_received += of_peer.uncounted;
+  for (const auto& [id, count] : uncounted)
+    if (PeerRecord* const peer = worker_.find_peer(id))
+      peer->counters.notifications_received += count;
   worker_.take_notifications(all);
   return all;
 }
@@ -296,7 +302,8 @@ std::vector<Notification> Core::notifications(Duration timeout) {
       silent = worker_.ask_for_bells();
     }
     const base::Deadline spin = after(silent ? kSpin : Duration::zero());
-    while (news_ == heard && !spin.passed()) std::this_thread::yield();
+    for (unsigned looks = 1; news_ == heard && !spin.passed(); ++looks)
+      if (looks % kLooks == 0) std::this_thread::yield();
     const base::MutexLock lock(events_mutex_);
     if (closed_) return all;
     if (silent && news_ == heard) event_.wait(events_mutex_, deadline);

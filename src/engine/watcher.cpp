@@ -90,7 +90,7 @@ void Watcher::run(const std::stop_token& stop) {
       nap(std::min<Duration>(left - kWakeUp, kPark), left > kDoze ? Sleep::parked : Sleep::doze);
     else if (users_ > 0)
       nap(kDoze, Sleep::doze);
-    else if (now - busy_since > 1ms)
+    else if (next.patient || now - busy_since > 1ms)
       nap(kNap, Sleep::doze);
     else
       std::this_thread::yield();

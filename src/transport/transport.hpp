@@ -133,6 +133,7 @@ struct NextLook {
   base::Time at{};         ///< For `at`: by then; sooner does no harm.
   bool for_peer = false;   ///< Also for what a peer has asked for, who may ask for more at its end.
   bool moved = false;      ///< Something has just begun or ended, which more may follow.
+  bool patient = false;    ///< For `at`: a little later will do, nobody need spin until then.
 };
 
 /// What is known of a Batch that is not posted yet; for explain() and the router.

@@ -59,12 +59,10 @@ class World {
                .peer = kPeer,
                .chunk = kLeastChunk,
                .inflight = 4});
-    const auto written = std::make_shared<Ticket>(), read = std::make_shared<Ticket>();
     auto out = std::make_shared<Outgoing>();
     out->id = 1;
     out->use = table_.use(key_.id.serial);
     out->pieces = {{address(), 0, 5000}};
-    out->ticket = written;
     out->notification.resize(3);
     wire.put(out);
     auto in = std::make_shared<Incoming>();
@@ -73,12 +71,11 @@ class World {
     in->use = table_.use(key_.id.serial);
     in->pieces = {{address() + 100, 0, 50}, {address() + 1000, 50, 3000}};
     in->asked = 3050;
-    in->ticket = read;
     wire.get(in, {.op = tcp::Op::get, .id = 2, .spans = {{0, 3050}}});
     send(wire);
     while (step(wire, input)) send(wire);
     wire.fail(Status(Code::canceled, Scope::peer, "over"));
-    demand(written->ended && read->ended && wire.over(), "a batch that never ends");
+    demand(out->ticket.ended && in->ticket.ended && wire.over(), "a batch that never ends");
     in.reset();
     out.reset();
   }
@@ -97,7 +94,7 @@ class World {
   void send(Wire& wire) const {
     while (const auto chunk = wire.take()) {
       check(chunk->pieces, chunk->bytes);
-      demand(head_bytes(encode(wire.head_of(*chunk))).ok(), "a frame of ours that is none");
+      demand(head_bytes(encode(chunk->head)).ok(), "a frame of ours that is none");
       wire.sent(*chunk, {});
     }
   }

@@ -11,7 +11,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr const char* kPath = "tcp";
-constexpr Duration kLook = 20us;      // at batches that the threads work on
+constexpr Duration kLook = 50us;      // at batches that the threads work on
 constexpr Duration kLookAgain = 1ms;  // at what is the peer's
 constexpr Duration kSilence = 5s;     // of a peer that was asked to let a batch end
 constexpr Duration kLookAtTraffic = 100ms;
@@ -46,7 +46,7 @@ Status TcpEndpoint::ready() const {
   if (gone_)
     return {Code::disconnected, Scope::peer,
             "peer " + std::string(channel_.peer_name()) + " is gone"};
-  if (const auto failed = wire_->failure()) return *failed;
+  if (wire_->has_failed()) return *wire_->failure();
   return is_late() ? late() : Status();
 }
 
@@ -68,13 +68,14 @@ Status TcpEndpoint::post(const Batch& batch) {
             .cookie = batch.cookie,
             .op = batch.op == linkspan::Op::write ? Op::put : Op::get,
             .remote = asked->remote,
-            .ticket = std::make_shared<Ticket>()};
+            .ticket = {}};
   if (batch.way != nullptr) *batch.way = {.path = kPath, .by_peer = false};
   const auto blocks = asked->checked.blocks();
   const WireKey& key = slot.remote->key();
   const std::uint64_t here = asked->use.memory()->address;
   transport_.count(blocks.size());
   if (blocks.empty()) {
+    slot.ticket = std::make_shared<Ticket>();
     slot.ticket->ended = true;  // there is nothing to move
   } else if (slot.op == Op::put) {
     auto out = std::make_shared<Outgoing>();
@@ -82,7 +83,7 @@ Status TcpEndpoint::post(const Batch& batch) {
     out->use = std::move(asked->use);
     out->serial = key.id.serial;
     out->token = key.token;
-    out->ticket = slot.ticket;
+    slot.ticket = {out, &out->ticket};
     for (const Block& b : blocks)
       out->pieces.push_back({here + b.local_offset, b.remote_offset, b.bytes});
     if (takes_along(batch, out->pieces)) {
@@ -96,7 +97,7 @@ Status TcpEndpoint::post(const Batch& batch) {
     in->op = Op::get;
     in->id = slot.id;
     in->use = std::move(asked->use);
-    in->ticket = slot.ticket;
+    slot.ticket = {in, &in->ticket};
     for (const Block& b : blocks) {
       in->pieces.push_back({here + b.local_offset, in->asked, b.bytes});
       in->asked += b.bytes;
@@ -165,14 +166,13 @@ std::size_t TcpEndpoint::progress(CompletionSink& sink) {
 }
 
 NextLook TcpEndpoint::next_look() const {
-  const base::Time now = base::Clock::steady().now();
-  const bool serves = wire_->serves();
   for (const Slot& slot : ours_)
-    if (slot.ticket->ended.load(std::memory_order_acquire))
-      return {.when = NextLook::When::now, .for_peer = serves};
-  if (!ours_.empty()) return {.when = NextLook::When::at, .at = now + kLook, .for_peer = serves};
-  if (serves || (gone_ && !wire_->over()))
-    return {.when = NextLook::When::at, .at = now + kLookAgain, .for_peer = serves};
+    if (slot.ticket->ended.load(std::memory_order_acquire)) return {.when = NextLook::When::now};
+  const base::Time now = base::Clock::steady().now();
+  if (!ours_.empty()) return {.when = NextLook::When::at, .at = now + kLook, .patient = true};
+  // What a peer asks for more it asks by its streams, whose threads look.
+  if (wire_->serves() || (gone_ && !wire_->over()))
+    return {.when = NextLook::When::at, .at = now + kLookAgain, .patient = true};
   return {};
 }
 

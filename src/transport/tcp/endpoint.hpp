@@ -44,7 +44,7 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
     std::uint64_t id = 0, cookie = 0;
     Op op = Op::put;
     const WireMapping* remote = nullptr;
-    std::shared_ptr<Ticket> ticket;  // also the wire's
+    std::shared_ptr<Ticket> ticket;  // of a batch that is also the wire's
     bool canceled = false;
   };
 

@@ -54,7 +54,7 @@ Result<bool> Receiver::begin_frame(std::vector<Answer>& answers) {
   const auto size = head_bytes(here);
   if (!size.ok()) return size.status();
   if (!*size || here.size() < **size) return false;
-  const auto head = decode(here.first(**size));
+  auto head = decode(here.first(**size));
   if (!head.ok()) return head.status();
   if (auto whole = check_seal(**size + head->data); !whole.ok() || !*whole) return whole;
   if (head->incarnation != peer_)
@@ -65,9 +65,10 @@ Result<bool> Receiver::begin_frame(std::vector<Answer>& answers) {
     if (Status status = wire_.heard(*head); !status.ok()) return status;
     return true;
   }
-  auto landing = wire_.land(*head);
+  const bool empty = head->data == 0;
+  auto landing = wire_.land(*std::move(head));
   if (!landing.ok()) return landing.status();
-  if (head->data == 0) {
+  if (empty) {
     tell(*landing->of, 0, {}, answers);
     return true;
   }

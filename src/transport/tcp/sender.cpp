@@ -16,6 +16,7 @@ constexpr std::size_t kParts = 512;                  // of one call
 constexpr std::size_t kTurn = std::size_t{4} << 20;  // until others have theirs
 constexpr std::array<std::byte, 64u << 10> kZeros{};
 constexpr Duration kCompany = std::chrono::microseconds(10);  // to send two frames takes as long
+constexpr std::uint64_t kSmallData = 64u << 10;
 constexpr std::size_t kMostSaid = 1024;  // an answer for each batch that may be under way, and more
 
 void* pointer(std::uint64_t address) {
@@ -39,20 +40,41 @@ void Sender::say(std::vector<std::byte> frame) {
 }
 
 void Sender::answer(std::vector<std::byte> frame, bool waits) {
+  const base::MutexLock lock(sending_);
   if (!waits || sealer_) return say(std::move(frame));
   if (waiting_.empty()) waits_until_ = base::Clock::steady().now() + kCompany;
   waiting_.insert(waiting_.end(), frame.begin(), frame.end());
 }
 
 bool Sender::is_full() {
+  if (idle_) return false;
   const base::MutexLock lock(mutex_);
   return said_.size() >= kMostSaid;
 }
 
-Result<bool> Sender::turn(bool& writable) {
+Result<bool> Sender::turn() {
+  const base::MutexLock lock(sending_);
   bool moved = look_at_gpu();
   moved |= stage();
-  for (std::size_t left = kTurn; writable && left != 0;) {
+  auto sent = send();
+  // An event will tell; until then its thread may sleep.
+  if (!writable_ && !waiting_.empty()) say(std::exchange(waiting_, {}));
+  if (sent.ok()) *sent |= moved;
+  return sent;
+}
+
+Result<bool> Sender::send_now() {
+  if (!sending_.try_lock()) return false;  // its thread is at it, and might not look again
+  Result<bool> sent = staged_.empty() && !current_ && !wire_.has_failed();
+  if (*sent) sent = send();
+  if (sent.ok()) sent = !current_ && idle_;
+  sending_.unlock();
+  return sent;
+}
+
+Result<bool> Sender::send() {
+  bool moved = false;
+  for (std::size_t left = kTurn; writable_ && left != 0;) {
     const auto more = current_ ? Result<bool>(true) : next();
     if (!more.ok()) return more.status();
     if (!*more) break;
@@ -60,13 +82,12 @@ Result<bool> Sender::turn(bool& writable) {
     msghdr message{};
     message.msg_iov = frame.parts.data() + frame.part;
     message.msg_iovlen = std::min(frame.parts.size() - frame.part, kParts);
+    writable_ = false;  // before the event that tells that it is again
     const ssize_t sent = ::sendmsg(socket_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    writable_ = true;
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && errno == ENOBUFS) return true;  // no event will tell when there is memory
-    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      writable = false;
-      break;
-    }
     if (sent < 0)
       return Status(
           Code::disconnected, Scope::peer,
@@ -77,8 +98,6 @@ Result<bool> Sender::turn(bool& writable) {
     finish(frame);
     current_.reset();
   }
-  // An event will tell; until then its thread may sleep.
-  if (!writable && !waiting_.empty()) say(std::exchange(waiting_, {}));
   return moved;
 }
 
@@ -131,7 +150,10 @@ Result<bool> Sender::next() {
   }
   if (!waiting_.empty() &&
       (current_ || !said.empty() || base::Clock::steady().now() >= waits_until_)) {
-    said.insert(said.end(), waiting_.begin(), waiting_.end());
+    // The peer's user is told of what is small before this side's answers are heard.
+    const bool behind = current_ && current_->chunk->bytes <= kSmallData;
+    auto& with = behind ? current_->behind : said;
+    with.insert(with.end(), waiting_.begin(), waiting_.end());
     waiting_.clear();
   }
   if (!said.empty()) {
@@ -160,16 +182,20 @@ std::vector<std::byte> Sender::take_said() {
   return frames;
 }
 
-void Sender::lay_out(SentFrame& frame) const {
+void Sender::lay_out(SentFrame& frame) {
   if (frame.chunk) {
-    Head head = wire_.head_of(*frame.chunk);
+    Head& head = frame.chunk->head;
     if (!frame.status.ok() && head.op == Op::data) head.code = frame.status.code();
     if (!frame.status.ok()) head.notification.clear();
     const auto bytes = encode(head);
     frame.head.insert(frame.head.end(), bytes.begin(), bytes.end());
   }
   frame.parts.push_back({frame.head.data(), frame.head.size()});
-  if (!frame.chunk) return;
+  if (frame.chunk) lay_out_data(frame);
+  if (!frame.behind.empty()) frame.parts.push_back({frame.behind.data(), frame.behind.size()});
+}
+
+void Sender::lay_out_data(SentFrame& frame) {
   if (!frame.status.ok()) {
     for (std::uint64_t left = frame.chunk->bytes; left != 0;) {
       const std::uint64_t bytes = std::min<std::uint64_t>(left, kZeros.size());
@@ -209,6 +235,7 @@ void Sender::finish(SentFrame& frame) {
 }
 
 bool Sender::stop() {
+  const base::MutexLock lock(sending_);
   (void)look_at_gpu();
   if (current_ && current_->slot != nullptr) staging_.give_back(*current_->slot);
   current_.reset();

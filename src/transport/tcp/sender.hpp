@@ -2,7 +2,7 @@
 //
 // Host memory goes from where it is. Memory of a GPU is copied to staging slots first, some chunks
 // ahead of the one that the socket takes.
-// Threads: its stream's thread; say() any thread.
+// Threads: any thread; of a GPU's memory its stream's thread alone.
 // Invariants: frames go whole, one behind the other; of a chunk that was taken as many bytes go as
 // its head says, zeros if they cannot be had. What is sealed is a copy, for others may write to the
 // memory between its seal and its way.
@@ -26,7 +26,8 @@ namespace linkspan::transport::tcp {
 /// A frame on its way through a Sender.
 struct SentFrame {
   std::optional<Chunk> chunk;           // none: it was said
-  std::vector<std::byte> head;          // behind frames that were said
+  std::vector<std::byte> head;          // behind frames that were said,
+  std::vector<std::byte> behind;        // or those are behind its data, which is small
   copy::Staging::Slot* slot = nullptr;  // null: not staged
   bool staged = false;                  // the GPU is done, or it was not asked
   Status status{};                      // of the staging
@@ -45,44 +46,57 @@ class Sender {
   ~Sender() = default;  ///< Requires: stop() is true, or no GPU was asked.
 
   /// Each frame is followed by its seal. Before the first one.
-  void seal(const base::SealKey& key) { sealer_.emplace(key); }
+  void seal(const base::SealKey& key) LINKSPAN_EXCLUDES(sending_) {
+    const base::MutexLock lock(sending_);
+    sealer_.emplace(key);
+  }
 
   void say(std::vector<std::byte> frame) LINKSPAN_EXCLUDES(mutex_);
-  /// Its stream's thread. One that waits goes with the next frame, if one
-  /// comes soon.
-  void answer(std::vector<std::byte> frame, bool waits) LINKSPAN_EXCLUDES(mutex_);
+  /// One that waits goes with the next frame, if one comes soon.
+  void answer(std::vector<std::byte> frame, bool waits) LINKSPAN_EXCLUDES(sending_, mutex_);
+  void is_writable() noexcept { writable_ = true; }  ///< As epoll tells.
   /// True: something has moved. disconnected: the socket takes no more.
-  Result<bool> turn(bool& writable) LINKSPAN_EXCLUDES(mutex_);
+  Result<bool> turn() LINKSPAN_EXCLUDES(sending_, mutex_);
+  /// The same for who has something small to send now, if nothing is on its way. False: there may
+  /// be something left for its stream's thread.
+  Result<bool> send_now() LINKSPAN_EXCLUDES(sending_, mutex_);
   /// The other side has asked for more answers than an honest one lets wait: it is to read some.
   bool is_full() LINKSPAN_EXCLUDES(mutex_);
   /// It has nothing to send.
   bool is_idle() const noexcept { return idle_; }
   /// A GPU copies for it, or an answer waits: nobody will wake its thread.
-  bool watches() const noexcept { return !staged_.empty() || !waiting_.empty(); }
-  /// Sends nothing more. True: no GPU copies for it.
-  bool stop();
+  bool watches() LINKSPAN_EXCLUDES(sending_) {
+    const base::MutexLock lock(sending_);
+    return !staged_.empty() || !waiting_.empty();
+  }
+  /// Sends nothing more, once its wire has failed. True: no GPU copies for it.
+  bool stop() LINKSPAN_EXCLUDES(sending_);
 
  private:
-  bool stage();
-  bool look_at_gpu();
-  Result<bool> next() LINKSPAN_EXCLUDES(mutex_);
-  std::vector<std::byte> take_said() LINKSPAN_EXCLUDES(mutex_);
-  void lay_out(SentFrame& frame) const;
-  Status seal(SentFrame& frame);
-  void finish(SentFrame& frame);
+  bool stage() LINKSPAN_REQUIRES(sending_);
+  bool look_at_gpu() LINKSPAN_REQUIRES(sending_);
+  Result<bool> send() LINKSPAN_REQUIRES(sending_) LINKSPAN_EXCLUDES(mutex_);
+  Result<bool> next() LINKSPAN_REQUIRES(sending_) LINKSPAN_EXCLUDES(mutex_);
+  std::vector<std::byte> take_said() LINKSPAN_REQUIRES(sending_) LINKSPAN_EXCLUDES(mutex_);
+  static void lay_out(SentFrame& frame);
+  static void lay_out_data(SentFrame& frame);
+  Status seal(SentFrame& frame) LINKSPAN_REQUIRES(sending_);
+  void finish(SentFrame& frame) LINKSPAN_REQUIRES(sending_);
 
   Wire& wire_;
   const int socket_;
   const unsigned ctas_;
-  copy::Staging staging_;
-  std::deque<SentFrame> staged_;
-  std::optional<SentFrame> current_;
-  std::vector<copy::Staging::Run> runs_;
-  std::optional<base::Sealer> sealer_;
-  std::vector<std::byte> copy_;     // of the current frame's data, to be sealed
-  std::vector<std::byte> waiting_;  // answers, whole frames
-  base::Time waits_until_{};
-  std::atomic<bool> idle_{true};
+  std::atomic<bool> writable_{true}, idle_{true};
+  base::Mutex sending_;  // before mutex_
+  copy::Staging staging_ LINKSPAN_GUARDED_BY(sending_);
+  std::deque<SentFrame> staged_ LINKSPAN_GUARDED_BY(sending_);
+  std::optional<SentFrame> current_ LINKSPAN_GUARDED_BY(sending_);
+  std::vector<copy::Staging::Run> runs_ LINKSPAN_GUARDED_BY(sending_);
+  std::optional<base::Sealer> sealer_ LINKSPAN_GUARDED_BY(sending_);
+  // Of the current frame's data, to be sealed; answers, whole frames.
+  std::vector<std::byte> copy_ LINKSPAN_GUARDED_BY(sending_), waiting_
+      LINKSPAN_GUARDED_BY(sending_);
+  base::Time waits_until_ LINKSPAN_GUARDED_BY(sending_){};
   base::Mutex mutex_;
   std::deque<std::vector<std::byte>> said_ LINKSPAN_GUARDED_BY(mutex_);
 };

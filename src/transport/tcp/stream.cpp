@@ -8,9 +8,9 @@
 
 namespace linkspan::transport::tcp {
 
-void Stream::say(std::vector<std::byte> frame) {
-  sender_.say(std::move(frame));
-  wake();
+void Stream::send_now() {
+  // What has failed its thread finds as well.
+  if (const auto sent = sender_.send_now(); !sent.ok() || !*sent) wake();
 }
 
 void Stream::wake() { thread_.wake(); }
@@ -22,15 +22,20 @@ std::uint64_t Stream::traffic() const {
   return info.tcpi_bytes_acked + info.tcpi_bytes_received;
 }
 
-Stream::Turn Stream::turn() {
+Stream::Turn Stream::turn(bool rung) {
   Turn turn;
-  if (!wire_->failure()) {
+  if (!wire_->has_failed()) {
     std::vector<Answer> answers;
     auto received = sender_.is_full() ? false : receiver_.turn(readable_, answers);
     for (const Answer& each : answers) sender_.answer(encode(each.head), each.waits);
-    auto sent = sender_.turn(writable_);
+    auto sent = Result<bool>(false);
+    if (sends_ || rung || !answers.empty()) {
+      sent = sender_.turn();
+      turn.watches = sender_.watches();
+      sends_ = turn.watches || (sent.ok() && *sent);
+    }
     turn.moved = (received.ok() && *received) || (sent.ok() && *sent) || !answers.empty();
-    turn.watches = sender_.watches() || receiver_.watches();
+    turn.watches |= receiver_.watches();
     if (!received.ok()) wire_->fail(received.status());
     if (!sent.ok()) wire_->fail(sent.status());
     if (received.ok() && sent.ok()) return turn;

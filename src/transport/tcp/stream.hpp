@@ -1,8 +1,9 @@
 // transport/tcp/stream.hpp - one socket to a peer.
 //
-// Threads: say(), wake(), is_idle(), traffic() any thread; the rest its thread's
-// (stream_thread.hpp). Invariants: it is over once its wire has failed and no GPU copies for it;
-// then its socket is closed and the wire has been told.
+// Threads: say(), send_now(), wake(), is_idle(), traffic() any thread; the rest its thread's
+// (stream_thread.hpp).
+// Invariants: it is over once its wire has failed and no GPU copies for it; then its socket is
+// closed and the wire has been told.
 #pragma once
 
 #include <memory>
@@ -40,7 +41,9 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
   ~Stream() = default;
 
-  void say(std::vector<std::byte> frame);
+  void say(std::vector<std::byte> frame) { sender_.say(std::move(frame)); }
+  /// What was said, and a small batch, without the stream's thread if that does nothing.
+  void send_now();
   void wake();
   bool is_idle() const noexcept { return sender_.is_idle(); }
 
@@ -51,20 +54,23 @@ class Stream {
   Wire& wire() noexcept { return *wire_; }
   void is_ready(bool readable, bool writable) noexcept {
     readable_ |= readable;
-    writable_ |= writable;
+    sends_ |= writable;
+    if (writable) sender_.is_writable();
   }
   struct Turn {
     bool moved = false;    ///< And may go on at once.
     bool watches = false;  ///< A GPU, or the clock, which tell nobody.
     bool over = false;
   };
-  Turn turn();
+  /// `rung`: somebody has woken its thread.
+  Turn turn(bool rung);
 
  private:
   const std::shared_ptr<Wire> wire_;  // also the Endpoint's and other streams'
   StreamThread& thread_;
   const base::Fd socket_;
-  bool readable_ = true, writable_ = true;
+  // To be looked at. What nobody has woken is left alone: others are at it as well.
+  bool readable_ = true, sends_ = true;
   Sender sender_;
   Receiver receiver_;
 };

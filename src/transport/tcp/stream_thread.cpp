@@ -18,6 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Duration kSpin = 100us;    // what comes sooner is not worth a sleep
+constexpr unsigned kLooks = 8;       // at an only stream's socket, for one by epoll and a yield
 constexpr Duration kSleep = 60s;     // until it is woken
 constexpr Duration kPatience = 10s;  // at the end
 
@@ -62,7 +63,8 @@ void StreamThread::wake() {
   if (!rung_.exchange(true) && sleeps_) (void)!::write(bell_.get(), &one, sizeof one);
 }
 
-void StreamThread::wait(Duration most) {
+/// True: it was woken.
+bool StreamThread::wait(Duration most) {
   std::array<epoll_event, 64> events{};
   sleeps_ = most > Duration::zero();
   if (rung_) most = Duration::zero();  // who rings from here on sees that it sleeps
@@ -70,7 +72,8 @@ void StreamThread::wait(Duration most) {
   const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                  static_cast<int>(ms));
   sleeps_ = false;
-  rung_ = false;  // who rings from here on is heard by the next wait(), who did before by this one
+  // Who rings from here on is heard by the next wait(), who did before by this one.
+  const bool rung = rung_.exchange(false);
   for (int i = 0; i < count; ++i) {
     auto* const stream = static_cast<Stream*>(events[static_cast<std::size_t>(i)].data.ptr);
     const auto what = events[static_cast<std::size_t>(i)].events;
@@ -82,6 +85,7 @@ void StreamThread::wait(Duration most) {
     std::uint64_t rings = 0;
     (void)!::read(bell_.get(), &rings, sizeof rings);
   }
+  return rung;
 }
 
 void StreamThread::collect(Streams& streams) {
@@ -96,16 +100,24 @@ void StreamThread::run(const std::stop_token& stop) {
   base::Time moved = clock.now();
   auto end_by = base::Deadline::after(clock, Duration::max());
   bool watches = false, ending = false;
+  unsigned looks = 0;
   while (!ending || (!streams.empty() && !end_by.passed())) {
     const bool spins = watches || clock.now() - moved < kSpin;
-    wait(spins ? Duration::zero() : kSleep);
-    collect(streams);
+    const bool quick = spins && streams.size() == 1 && ++looks % kLooks != 0;
+    bool rung = false;
+    if (quick) {
+      rung = rung_ && rung_.exchange(false);  // as in wait()
+      streams.front()->is_ready(true, false);
+    } else {
+      rung = wait(spins ? Duration::zero() : kSleep);
+    }
+    if (rung) collect(streams);
     if (!std::exchange(ending, stop.stop_requested()) && ending)
       end_by = base::Deadline::after(clock, kPatience);
     bool any = false;
     watches = false;
     std::erase_if(streams, [&](const std::shared_ptr<Stream>& stream) {
-      const Stream::Turn turn = stream->turn();
+      const Stream::Turn turn = stream->turn(rung);
       any |= turn.moved;
       watches |= turn.watches;
       if (turn.over) {
@@ -118,7 +130,7 @@ void StreamThread::run(const std::stop_token& stop) {
     });
     if (any)
       moved = clock.now();
-    else if (spins)
+    else if (spins && !quick)
       std::this_thread::yield();
   }
 }

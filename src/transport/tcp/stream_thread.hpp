@@ -36,7 +36,7 @@ class StreamThread {
   using Streams = std::vector<std::shared_ptr<Stream>>;  // also their wires'
   StreamThread(base::Fd epoll, base::Fd bell) : epoll_(std::move(epoll)), bell_(std::move(bell)) {}
   void run(const std::stop_token& stop) LINKSPAN_EXCLUDES(mutex_);
-  void wait(Duration most);
+  bool wait(Duration most);
   void collect(Streams& streams) LINKSPAN_EXCLUDES(mutex_);
 
   const base::Fd epoll_, bell_;

@@ -9,7 +9,21 @@
 namespace linkspan::transport::tcp {
 namespace {
 
+constexpr std::uint64_t kSmall = 16u << 10;  // who posts it sends it: about as long as to wake one
+
 Status corrupt(const char* what) { return {Code::corrupt, Scope::peer, what}; }
+
+/// Null: none of that number.
+template <class Batch>
+Batch* find(const std::vector<std::shared_ptr<Batch>>& all, std::uint64_t id) {
+  const auto found = std::ranges::find(all, id, &Batch::id);
+  return found != all.end() ? found->get() : nullptr;
+}
+
+template <class Batch>
+void erase(std::vector<std::shared_ptr<Batch>>& all, std::uint64_t id) {
+  std::erase_if(all, [&](const auto& batch) { return batch->id == id; });
+}
 
 /// What a peer may do with a region, by its token. Else the use is of none.
 Status permits(const Use& use, const Token& token, Op op) {
@@ -28,6 +42,13 @@ Status fits(const Published& memory, const std::vector<Span>& spans) {
   return {};
 }
 
+bool is_small(const Outgoing& batch) {
+  std::uint64_t bytes = 0;
+  for (const Piece& piece : batch.pieces)
+    if ((bytes += piece.bytes) > kSmall) return false;
+  return batch.use.memory()->device == nullptr && batch.pieces.size() <= kMostPutSpans;
+}
+
 }  // namespace
 
 void Wire::end(Ticket& ticket, const Status& status) {
@@ -36,39 +57,61 @@ void Wire::end(Ticket& ticket, const Status& status) {
 }
 
 void Wire::put(std::shared_ptr<Outgoing> batch) {
-  const base::MutexLock lock(mutex_);
-  if (failure_) return end(*batch->ticket, *failure_);
-  queue_.push_back(batch);
-  puts_.emplace(batch->id, std::move(batch));
-  wake_some();
+  std::shared_ptr<Stream> by;  // also the wire's
+  {
+    const base::MutexLock lock(mutex_);
+    if (failure_) return end(batch->ticket, *failure_);
+    if (queue_.empty() && is_small(*batch)) by = idle();
+    queue_.push_back(batch);
+    puts_.push_back(std::move(batch));
+    if (by == nullptr) wake_some();
+  }
+  if (by != nullptr) by->send_now();
 }
 
 void Wire::get(std::shared_ptr<Incoming> batch, Head question) {
-  const base::MutexLock lock(mutex_);
-  if (failure_) return end(*batch->ticket, *failure_);
-  gets_.emplace(batch->id, std::move(batch));
-  question.incarnation = options_.incarnation;
-  say(question);
+  std::shared_ptr<Stream> by;  // also the wire's
+  {
+    const base::MutexLock lock(mutex_);
+    if (failure_) return end(batch->ticket, *failure_);
+    gets_.push_back(std::move(batch));
+    question.incarnation = options_.incarnation;
+    by = say(question);
+  }
+  if (by != nullptr) by->send_now();
 }
 
-void Wire::say(const Head& head) {
-  if (streams_.empty()) return unsaid_.push_back(encode(head));
-  const auto idle = std::ranges::find_if(streams_, &Stream::is_idle);
-  (idle != streams_.end() ? *idle : streams_[next_stream_++ % streams_.size()])->say(encode(head));
+/// Null: all have something to send.
+std::shared_ptr<Stream> Wire::idle() const {
+  const auto found = std::ranges::find_if(streams_, &Stream::is_idle);
+  return found != streams_.end() ? *found : nullptr;
+}
+
+/// The stream that has it now and is to send it; null: none has come.
+std::shared_ptr<Stream> Wire::say(const Head& head) {
+  if (streams_.empty()) {
+    unsaid_.push_back(encode(head));
+    return nullptr;
+  }
+  std::shared_ptr<Stream> by = idle();
+  if (by == nullptr) by = streams_[next_stream_++ % streams_.size()];
+  by->say(encode(head));
+  return by;
 }
 
 void Wire::cancel(Op op, std::uint64_t id) {
   const base::MutexLock lock(mutex_);
   if (op == Op::put) {
-    const auto found = puts_.find(id);
-    if (found == puts_.end()) return;
-    found->second->canceled = true;
+    Outgoing* const batch = find(puts_, id);
+    if (batch == nullptr) return;
+    batch->canceled = true;
     wake_some();
     return;
   }
-  const auto found = gets_.find(id);
-  if (found == gets_.end() || std::exchange(found->second->canceled, true)) return;
-  say({.op = Op::cancel, .id = id, .incarnation = options_.incarnation});
+  Incoming* const batch = find(gets_, id);
+  if (batch == nullptr || std::exchange(batch->canceled, true)) return;
+  if (const auto by = say({.op = Op::cancel, .id = id, .incarnation = options_.incarnation}))
+    by->wake();
 }
 
 Status Wire::add(std::shared_ptr<Stream> stream) {
@@ -84,6 +127,7 @@ void Wire::fail(const Status& why) {
   const base::MutexLock lock(mutex_);
   if (failure_) return;
   failure_ = why;
+  failed_.store(true, std::memory_order_release);
   abandons_ = !puts_.empty();
   for (const auto& stream : streams_) stream->wake();
   settle();
@@ -125,10 +169,10 @@ void Wire::ended(const Stream& stream) {
 /// The batches of a wire that is over end with it.
 void Wire::settle() {
   if (!failure_ || !streams_.empty()) return;
-  for (const auto& [id, batch] : puts_)
-    end(*batch->ticket, batch->status.ok() ? *failure_ : batch->status);
-  for (const auto& [id, batch] : gets_)
-    end(*batch->ticket, batch->status.ok() ? *failure_ : batch->status);
+  for (const auto& batch : puts_)
+    end(batch->ticket, batch->status.ok() ? *failure_ : batch->status);
+  for (const auto& batch : gets_)
+    end(batch->ticket, batch->status.ok() ? *failure_ : batch->status);
   queue_.clear();
   puts_.clear();
   answers_.clear();
@@ -176,6 +220,7 @@ std::optional<Chunk> Wire::take(const copy::Staging* staging) {
       if (batch->canceled && batch->status.ok())
         batch->status = Status(Code::canceled, Scope::request, "canceled");
     }
+    chunk.head = head_of(chunk);
     batch->taken += chunk.bytes;
     ++batch->reading;
     batch->all_taken = chunk.last;
@@ -205,7 +250,6 @@ bool Wire::cut(Outgoing& batch, Chunk& chunk) const {
 }
 
 Head Wire::head_of(const Chunk& chunk) const {
-  const base::MutexLock lock(mutex_);
   const Outgoing& batch = *chunk.of;
   Head head{.op = batch.op,
             .id = batch.id,
@@ -218,7 +262,7 @@ Head Wire::head_of(const Chunk& chunk) const {
             .data = chunk.bytes};
   if (batch.op == Op::put)
     for (const Piece& piece : chunk.pieces) head.spans.push_back({piece.there, piece.bytes});
-  if (chunk.last && !chunk.pieces.empty()) head.notification = batch.notification;
+  if (chunk.last && !chunk.pieces.empty()) head.notification = std::move(batch.notification);
   return head;
 }
 
@@ -230,22 +274,21 @@ void Wire::sent(const Chunk& chunk, const Status& status) {
   if (batch.op == Op::put)
     end_if_over(batch.id);
   else if (batch.all_taken && batch.reading == 0)
-    answers_.erase(batch.id);
+    erase(answers_, batch.id);
 }
 
 /// A put that has ended there, and that no stream reads for here.
 void Wire::end_if_over(std::uint64_t id) {
-  const auto found = puts_.find(id);
-  if (found == puts_.end() || !found->second->heard || found->second->reading != 0) return;
-  Outgoing& batch = *found->second;
-  batch.use = {};
-  end(*batch.ticket, batch.status);
-  puts_.erase(found);
+  Outgoing* const batch = find(puts_, id);
+  if (batch == nullptr || !batch->heard || batch->reading != 0) return;
+  batch->use = {};
+  end(batch->ticket, batch->status);
+  erase(puts_, id);
 }
 
 // ---- bytes that come ----------------------------------------------------------------------------
 
-Result<Landing> Wire::land(const Head& head) {
+Result<Landing> Wire::land(Head head) {
   const base::MutexLock lock(mutex_);
   Landing landing{.of = {}, .pieces = {}, .bytes = head.data};
   if (head.op == Op::put) {
@@ -258,9 +301,9 @@ Result<Landing> Wire::land(const Head& head) {
         landing.pieces.push_back({memory->address + span.offset, 0, span.bytes});
     }
   } else {
-    const auto found = gets_.find(head.id);
+    const auto found = std::ranges::find(gets_, head.id, &Incoming::id);
     if (found == gets_.end()) return corrupt("data that nobody asked for");
-    landing.of = found->second;
+    landing.of = *found;
     if (!memory::fits(head.position, head.data, landing.of->asked))
       return corrupt("data beyond what was asked for");
     landing.device = landing.of->use.memory()->device;
@@ -280,7 +323,7 @@ Result<Landing> Wire::land(const Head& head) {
   if (head.last && batch.total) return corrupt("two last frames of one batch");
   if (head.last) {
     batch.total = head.position + head.data;
-    batch.notification = head.notification;
+    batch.notification = std::move(head.notification);
   }
   batch.announced += head.data;
   if (head.data > ~std::uint64_t{0} - head.position ||
@@ -291,26 +334,26 @@ Result<Landing> Wire::land(const Head& head) {
 
 /// The put that a frame belongs to; from its first frame on.
 Result<std::shared_ptr<Incoming>> Wire::put_of(const Head& head) {
-  auto found = theirs_.find(head.id);
+  auto found = std::ranges::find(theirs_, head.id, &Incoming::id);
   if (found == theirs_.end()) {
     if (theirs_.size() >= options_.inflight) return corrupt("more puts than may be in flight");
     auto batch = std::make_shared<Incoming>();
     batch->id = head.id;
     batch->serial = head.serial;
     batch->use = options_.published->use(head.serial);
-    found = theirs_.emplace(head.id, std::move(batch)).first;
+    found = theirs_.insert(theirs_.end(), std::move(batch));
   }
-  Incoming& batch = *found->second;
+  Incoming& batch = **found;
   if (batch.serial != head.serial) return corrupt("a put to two regions");
-  if (batch.refused) return found->second;
+  if (batch.refused) return *found;
   Status status = permits(batch.use, head.token, Op::put);
   if (status.ok()) status = fits(*batch.use.memory(), head.spans);
-  if (status.ok()) return found->second;
+  if (status.ok()) return *found;
   if (batch.announced != 0) return corrupt("a put whose later frames are not permitted");
   batch.refused = true;
   batch.status = status;
   batch.use = {};
-  return found->second;
+  return *found;
 }
 
 std::optional<Answer> Wire::landed(Incoming& batch, std::uint64_t bytes, const Status& status) {
@@ -320,21 +363,21 @@ std::optional<Answer> Wire::landed(Incoming& batch, std::uint64_t bytes, const S
   if (!batch.total || batch.arrived != *batch.total) return std::nullopt;
   if (batch.op == Op::put) {
     const bool notifies = batch.status.ok() && !batch.notification.empty() && !failure_;
-    if (notifies) options_.channel->notified(batch.notification);
+    if (notifies) options_.channel->notified(std::move(batch.notification));
     Head head{.op = Op::ended,
               .id = batch.id,
               .incarnation = options_.incarnation,
               .code = batch.status.code(),
               .text = batch.status.what()};
-    theirs_.erase(batch.id);
+    erase(theirs_, batch.id);
     return Answer{.head = std::move(head), .waits = notifies};
   }
   if (batch.status.ok() && batch.arrived != batch.asked)
     batch.status = Status(batch.canceled ? Code::canceled : Code::corrupt, Scope::request,
                           "the peer sent less than was asked for");
   batch.use = {};
-  end(*batch.ticket, batch.status);
-  gets_.erase(batch.id);
+  end(batch.ticket, batch.status);
+  erase(gets_, batch.id);
   return std::nullopt;
 }
 
@@ -345,15 +388,15 @@ Status Wire::heard(const Head& head) {
   if (head.op == Op::get) return asked(head);
   if (head.op == Op::cancel) {
     // What is sent already needs no cancel.
-    if (const auto found = answers_.find(head.id); found != answers_.end()) {
-      found->second->canceled = true;
+    if (Outgoing* const answer = find(answers_, head.id)) {
+      answer->canceled = true;
       wake_some();
     }
     return {};
   }
-  const auto found = puts_.find(head.id);
-  if (found == puts_.end()) return corrupt("what has ended was not begun");
-  Outgoing& batch = *found->second;
+  Outgoing* const found = find(puts_, head.id);
+  if (found == nullptr) return corrupt("what has ended was not begun");
+  Outgoing& batch = *found;
   if (!batch.all_taken) return corrupt("a put has ended before it was sent");
   if (batch.status.ok() && head.code != Code::ok)
     batch.status = Status(head.code, Scope::request, "by the peer: " + head.text);
@@ -375,7 +418,8 @@ Status Wire::asked(const Head& head) {
       batch->pieces.push_back({batch->use.memory()->address + span.offset, 0, span.bytes});
   else
     batch->use = {};
-  if (!answers_.emplace(head.id, batch).second) return corrupt("two gets of one number");
+  if (find(answers_, head.id) != nullptr) return corrupt("two gets of one number");
+  answers_.push_back(batch);
   queue_.push_back(std::move(batch));
   wake_some();
   return {};

@@ -13,7 +13,6 @@
 
 #include <atomic>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -54,7 +53,7 @@ struct Outgoing {
   std::vector<Piece> pieces;
   std::uint64_t serial = 0;               ///< put
   Token token{};                          ///< put
-  std::shared_ptr<Ticket> ticket;         ///< Also the Endpoint's; null: the peer asked for it.
+  Ticket ticket{};                        ///< put
   std::vector<std::byte> notification{};  ///< put, of one chunk.
 
   // The Wire's.
@@ -70,11 +69,11 @@ struct Outgoing {
 struct Incoming {
   Op op = Op::put;
   std::uint64_t id = 0;
-  Use use;                         ///< Of none: refused, what comes is thrown away.
-  std::uint64_t serial = 0;        ///< put
-  std::vector<Piece> pieces;       ///< get; `there` is the position in the batch.
-  std::uint64_t asked = 0;         ///< get
-  std::shared_ptr<Ticket> ticket;  ///< get; also the Endpoint's.
+  Use use;                    ///< Of none: refused, what comes is thrown away.
+  std::uint64_t serial = 0;   ///< put
+  std::vector<Piece> pieces;  ///< get; `there` is the position in the batch.
+  std::uint64_t asked = 0;    ///< get
+  Ticket ticket{};            ///< get
 
   // The Wire's.
   std::uint64_t arrived = 0, announced = 0;  // of these frames' data some may be on its way
@@ -91,6 +90,7 @@ struct Chunk {
   std::vector<Piece> pieces;
   std::uint64_t position = 0, bytes = 0;
   bool last = false;
+  Head head{};
 };
 
 /// Where the data of a frame goes.
@@ -132,6 +132,7 @@ class Wire {
   /// Unless it has failed: all batches end so.
   void fail(const Status& why) LINKSPAN_EXCLUDES(mutex_);
   std::optional<Status> failure() const LINKSPAN_EXCLUDES(mutex_);
+  bool has_failed() const noexcept { return failed_.load(std::memory_order_acquire); }
   bool over() const LINKSPAN_EXCLUDES(mutex_);  ///< It has failed, and touches no memory any more.
   /// Once it has failed: a put of ours had not ended there.
   bool abandons() const LINKSPAN_EXCLUDES(mutex_);
@@ -147,11 +148,10 @@ class Wire {
   std::optional<Chunk> take() LINKSPAN_EXCLUDES(mutex_) { return take(nullptr); }
   /// The next of memory of a GPU of which `staging` has a slot left.
   std::optional<Chunk> take(const copy::Staging* staging) LINKSPAN_EXCLUDES(mutex_);
-  Head head_of(const Chunk& chunk) const LINKSPAN_EXCLUDES(mutex_);
   /// Its memory is not read any more. An error: other bytes were sent in its place.
   void sent(const Chunk& chunk, const Status& status) LINKSPAN_EXCLUDES(mutex_);
   /// Of a put or data. corrupt: the wire is to fail.
-  Result<Landing> land(const Head& head) LINKSPAN_EXCLUDES(mutex_);
+  Result<Landing> land(Head head) LINKSPAN_EXCLUDES(mutex_);
   /// So many bytes have landed, or were thrown away.
   std::optional<Answer> landed(Incoming& batch, std::uint64_t bytes, const Status& status)
       LINKSPAN_EXCLUDES(mutex_);
@@ -164,8 +164,10 @@ class Wire {
   Result<std::shared_ptr<Incoming>> put_of(const Head& head) LINKSPAN_REQUIRES(mutex_);
   Status asked(const Head& head) LINKSPAN_REQUIRES(mutex_);
   bool cut(Outgoing& batch, Chunk& chunk) const LINKSPAN_REQUIRES(mutex_);
+  Head head_of(const Chunk& chunk) const LINKSPAN_REQUIRES(mutex_);
   void end_if_over(std::uint64_t id) LINKSPAN_REQUIRES(mutex_);
-  void say(const Head& head) LINKSPAN_REQUIRES(mutex_);
+  std::shared_ptr<Stream> idle() const LINKSPAN_REQUIRES(mutex_);
+  std::shared_ptr<Stream> say(const Head& head) LINKSPAN_REQUIRES(mutex_);
   void wake_some() LINKSPAN_REQUIRES(mutex_);
   void settle() LINKSPAN_REQUIRES(mutex_);
   static void end(Ticket& ticket, const Status& status);
@@ -173,16 +175,18 @@ class Wire {
   const WireOptions options_;
   mutable base::Mutex mutex_;
   std::deque<std::shared_ptr<Outgoing>> queue_ LINKSPAN_GUARDED_BY(mutex_);  // not all taken
-  // By id; also the streams'. Of ours until the peer has said `ended`, answers until they are sent.
-  std::map<std::uint64_t, std::shared_ptr<Outgoing>> puts_ LINKSPAN_GUARDED_BY(mutex_), answers_
-      LINKSPAN_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, std::shared_ptr<Incoming>> gets_ LINKSPAN_GUARDED_BY(mutex_), theirs_
-      LINKSPAN_GUARDED_BY(mutex_);
+  // By id, a few at a time; also the streams'. Of ours until the peer has said `ended`, answers
+  // until they are sent.
+  template <class Batch>
+  using Batches = std::vector<std::shared_ptr<Batch>>;
+  Batches<Outgoing> puts_ LINKSPAN_GUARDED_BY(mutex_), answers_ LINKSPAN_GUARDED_BY(mutex_);
+  Batches<Incoming> gets_ LINKSPAN_GUARDED_BY(mutex_), theirs_ LINKSPAN_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Stream>> streams_ LINKSPAN_GUARDED_BY(mutex_);  // also a thread's
   std::vector<std::vector<std::byte>> unsaid_ LINKSPAN_GUARDED_BY(mutex_);    // no stream has come
   std::size_t next_stream_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   std::optional<Status> failure_ LINKSPAN_GUARDED_BY(mutex_);
   bool abandons_ LINKSPAN_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> failed_{false};
 };
 
 }  // namespace linkspan::transport::tcp
