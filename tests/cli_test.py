@@ -499,6 +499,7 @@ class BadArguments(unittest.TestCase):
         self.refused(["bench", "--depth", "257"], '"257"', "256")
         self.refused(["bench", "--depth", "256", "--sizes", "1GiB"], "256 transfers of 1GiB")
         self.refused(["bench", "--runs", "many"], '"many"')
+        self.refused(["bench", "--checksum"], "--checksum", "--to")
         self.refused(["bench", "--suite", "foundation", "--sizes", "8"], "leave out --sizes")
         self.refused(["bench", "--suite", "host", "--pages", "8"], "leave out --sizes", "--pages")
         self.refused(["bench", "--blocks", "2", "--pages", "2"], "--blocks or --pages")

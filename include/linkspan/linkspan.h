@@ -292,10 +292,12 @@ typedef struct linkspan_transfer_options {
   linkspan_stream after, release;
   int32_t low_latency; /* 0 or 1 */
   int32_t copy_ctas;   /* -1: the Engine's */
+  int32_t checksum;    /* 0 or 1 */
+  int32_t reserved;    /* 0 */
 } linkspan_transfer_options;
 
 #define LINKSPAN_TRANSFER_OPTIONS_INIT \
-  { sizeof(linkspan_transfer_options), 0, 0, 0, 0, {0, {0}, 0}, {0, {0}, 0}, 0, -1 }
+  { sizeof(linkspan_transfer_options), 0, 0, 0, 0, {0, {0}, 0}, {0, {0}, 0}, 0, -1, 0, 0 }
 
 /* `op` is LINKSPAN_WRITE or LINKSPAN_READ. */
 LINKSPAN_C_API int linkspan_submit(const linkspan_peer* peer, int op, const linkspan_region* local,

@@ -41,6 +41,12 @@ struct TransferOptions {
   /// one that must not ("!bounce"); "local": no network. Else the submission is refused as
   /// `unsupported` with the path that it would have taken.
   std::string require{};
+  /// CRC32C of what goes over TCP, frame by frame, beside TCP's own 16 bits: made here or there of
+  /// the memory that is sent, looked at where it has landed, or on its way to a GPU. What differs
+  /// ends `corrupt`: what is at the destination is not to be used then. Of memory that somebody
+  /// writes to meanwhile it may differ as well. One pass over the bytes on each side. `unsupported`
+  /// on every other way, and of send() and recv().
+  bool checksum = false;
 };
 
 class LINKSPAN_API Transfer {

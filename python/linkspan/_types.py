@@ -38,3 +38,7 @@ class TransferOptions(TypedDict, total=False):
     """Of a single block of some KiB: a kernel that stays on an SM for up to a millisecond."""
     copy_ctas: int | None
     """CTAs that a kernel may take for it; 0: copy engines only."""
+    checksum: bool
+    """CRC32C of what goes over TCP, from memory to memory; what differs raises CorruptError, and
+    the bytes at the destination are not to be used. Refused as unsupported on other ways, and of
+    send and recv."""

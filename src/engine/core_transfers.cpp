@@ -220,6 +220,12 @@ Result<Core::Started> Core::start(std::shared_ptr<TransferState> transfer, trans
     return refuse(Code::invalid_argument,
                   "a notification of " + std::to_string(options.notification.size()) +
                       " bytes; at most " + std::to_string(kMaxNotification));
+  const transport::Transport& carrier = *transports_[transfer->transport];
+  if (options.checksum && !carrier.capabilities().checksums)
+    return refuse(Code::unsupported,
+                  std::string(carrier.name()) +
+                      " makes no checksums: leave out TransferOptions::checksum, or require a "
+                      "transport that makes them (docs/tcp.md)");
   auto place =
       streams_->place(options.after, options.release, transfer->local->region().facts().gpu);
   if (!place.ok()) return place.status();

@@ -10,7 +10,8 @@ transport::Wishes wishes_of(const TransferOptions& options) {
   const bool in_a_stream =
       options.after.flavour != Flavour::none || options.release.flavour != Flavour::none;
   return {.low_latency = options.low_latency && !in_a_stream,
-          .ctas = options.copy_ctas.value_or(transport::Wishes{}.ctas)};
+          .ctas = options.copy_ctas.value_or(transport::Wishes{}.ctas),
+          .checksum = options.checksum};
 }
 
 bool meets(std::string_view path, std::string_view required) {

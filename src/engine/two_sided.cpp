@@ -25,6 +25,9 @@ Result<Transfer> Core::exchange(std::uint64_t peer, bool sends, control::Space s
   if (!options.notification.empty())
     return refuse(Code::invalid_argument,
                   "a notification of a two-sided message: the peer's receive is its notification");
+  if (options.checksum)
+    return refuse(Code::unsupported,
+                  "a checksum of a two-sided message: only writes and reads have one");
   if (options.require.size() > kMaxRequire)
     return refuse(Code::invalid_argument, "a required path of over 256 characters");
   if (state(peer) == PeerState::gone && space == control::Space::ipc)

@@ -63,6 +63,8 @@ Result<WireBatch> wire_batch(const Batch& batch, PublishedTable& published, std:
       pages != nullptr && pages->indices_on_gpu)
     return Status(Code::unsupported, Scope::request,
                   "a wire reads no page indices on a GPU: copy them to host memory");
+  if (batch.wishes.checksum && !limits.checksums)
+    return Status(Code::unsupported, Scope::request, "this wire makes no checksums");
   WireBatch out;
   out.remote = static_cast<const WireMapping*>(batch.remote);
   if (out.remote->key().id.incarnation != peer)

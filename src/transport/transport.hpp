@@ -37,6 +37,7 @@ struct Capabilities {
   bool gpu_indices = false;      ///< Takes Pages::indices_on_gpu, where a kernel of ours copies.
   bool leaves_host = false;
   bool remote_only = false;            ///< Its streams go beside a TCP connection.
+  bool checksums = false;              ///< Takes Wishes::checksum.
   std::uint64_t max_batch_bytes = 0;   ///< The router splits what is larger.
   std::uint64_t max_batch_blocks = 0;  ///< The same.
   std::uint64_t max_batch_pages = 0;   ///< The same of Pages.
@@ -62,10 +63,11 @@ struct StreamLinks {
   std::optional<cuda::PooledEvent>* release = nullptr;
 };
 
-/// What a user asks of the copier, by TransferOptions.
+/// What a user asks of the copier or wire, by TransferOptions.
 struct Wishes {
   bool low_latency = false;      ///< Not beside StreamLinks.
   unsigned ctas = ~unsigned{0};  ///< That a kernel of ours takes at most. 0: none is started.
+  bool checksum = false;  ///< What arrives is held against what was sent: else it ends `corrupt`.
 };
 
 /// Which way a batch went, in the words of Explanation; for dump() and metrics().

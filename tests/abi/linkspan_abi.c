@@ -198,7 +198,7 @@ PIN(sizeof(linkspan_stream) == 32);
 PIN(offsetof(linkspan_stream, gpu) == 4);
 PIN(offsetof(linkspan_stream, handle) == 24);
 
-PIN(sizeof(linkspan_transfer_options) == 112);
+PIN(sizeof(linkspan_transfer_options) == 120);
 PIN(offsetof(linkspan_transfer_options, deadline) == 8);
 PIN(offsetof(linkspan_transfer_options, notification) == 16);
 PIN(offsetof(linkspan_transfer_options, notification_bytes) == 24);
@@ -207,6 +207,8 @@ PIN(offsetof(linkspan_transfer_options, after) == 40);
 PIN(offsetof(linkspan_transfer_options, release) == 72);
 PIN(offsetof(linkspan_transfer_options, low_latency) == 104);
 PIN(offsetof(linkspan_transfer_options, copy_ctas) == 108);
+PIN(offsetof(linkspan_transfer_options, checksum) == 112);
+PIN(offsetof(linkspan_transfer_options, reserved) == 116);
 
 /* The defaults are as complete as the structs, and of C as of C++. */
 extern const linkspan_engine_options pinned_engine_options;

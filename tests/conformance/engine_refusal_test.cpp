@@ -70,6 +70,19 @@ TEST_F(EngineRefusals, WhatThePeerDoesNotPermit) {
       Code::permission_denied, "read");
 }
 
+TEST_F(EngineRefusals, AChecksumWhereNoneIsMade) {
+  const auto one = std::span(&kOneByte, 1);
+  const TransferOptions options{.checksum = true};
+  const auto prepared = take(pair_.peer.prepare(Op::write, here_.region, there_, one));
+  for (const auto& started :
+       {pair_.peer.write(here_.region, there_, one, options),
+        pair_.peer.read(here_.region, there_, one, options), prepared.post(options),
+        pair_.engine.write_to_all(here_.region, {&there_, 1}, one, options).front()})
+    refused(started.status(), Code::unsupported, "local makes no checksums");
+  refused(pair_.peer.send(1, here_.at(0), 8, options).status(), Code::unsupported, "two-sided");
+  refused(pair_.peer.recv(1, here_.at(0), 8, options).status(), Code::unsupported, "two-sided");
+}
+
 TEST_F(EngineRefusals, ARegionOfAnotherPeer) {
   FarEngine other;
   other.add("foreign", {.kind = "shared"});

@@ -143,6 +143,34 @@ TEST_P(EngineWireAlike, MovesPagesAndStrides) {
   }
 }
 
+/// A plugin makes none.
+TEST_P(EngineWireAlike, MovesWithChecksumsByTcp) {
+  Held here;
+  WirePair pair(wire());
+  here = Held::make(pair.engine, {.kind = kind(), .bytes = kBytes});
+  pair.far.add("there", {.kind = kind(), .bytes = kBytes});
+  const RemoteRegion there = pair.remote("there");
+  TransferOptions options = by_wire(wire());
+  options.checksum = true;
+  std::vector<Block> blocks{{9, 8 * kMiB + 1, kMiB - 1}, {2 * kMiB + 3, 11, 5 * kMiB}};
+  for (std::uint64_t i = 0; i < 700; ++i)
+    blocks.push_back({kMiB + 64 + i * 16, 7 * kMiB + i * 24, 8});
+  for (const Op op : {Op::write, Op::read}) {
+    const auto start = [&] {
+      return op == Op::write ? pair.peer.write(here.region, there, blocks, options)
+                             : pair.peer.read(here.region, there, blocks, options);
+    };
+    if (wire() == kTcp) {
+      moves(pair.far, here, op, blocks, op == Op::write ? 31 : 33, start);
+      continue;
+    }
+    const Status refused = start().status();
+    EXPECT_EQ(refused.code(), Code::unsupported);
+    EXPECT_NE(refused.what().find("nccl_net makes no checksums"), std::string::npos)
+        << refused.to_string();
+  }
+}
+
 /// Far more than are in flight, from both ends at once.
 TEST_P(EngineWireAlike, MovesManyBothWaysAtOnce) {
   constexpr std::uint64_t kCount = 200;

@@ -97,6 +97,8 @@ class LoopEndpoint final : public Endpoint {
     if (slots_.size() >= kCapabilities.max_inflight) return Status::no_resource();
     if (batch.streams.after != nullptr)
       return Status(Code::unsupported, Scope::request, "loopback knows no streams");
+    if (batch.wishes.checksum)
+      return Status(Code::unsupported, Scope::request, "loopback makes no checksums");
     const auto& remote = static_cast<const LoopRemote&>(*batch.remote);
     if (!(batch.op == Op::write ? remote.peers.write : remote.peers.read))
       return Status(Code::permission_denied, Scope::request, "the peer does not permit it");

@@ -20,7 +20,7 @@ std::vector<Block> part_of_region(std::uint64_t part, std::uint64_t count, std::
 }  // namespace
 
 constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
-constexpr std::uint64_t kBytes = Memory::kBytes;
+constexpr std::uint64_t kBytes = Memory::kBytes, kMiB = 1u << 20;
 constexpr Block kOneByte[] = {{0, 0, 1}};
 
 TEST_P(TransportConformance, CopiesExactlyTheBlocks) {
@@ -44,6 +44,34 @@ TEST_P(TransportConformance, CopiesExactlyTheBlocks) {
       link->here->check();
       link->there->check();
     }
+  }
+}
+
+/// That they tell what was changed on its way: tests/unit/tcp_sum_test.cpp.
+TEST_P(TransportConformance, MakesChecksumsWhereItSaysSo) {
+  const Capabilities& can = link->near->transport().capabilities();
+  for (Op op : {Op::write, Op::read}) {
+    if (op == Op::read && !can.initiator_reads) continue;
+    link->here->fill(5);
+    link->there->fill(6);
+    std::vector<Block> blocks = part_of_region(3, 300, 1001);
+    for (const Block more : {Block{0, 8, 8}, Block{17, 1, 3}, Block{kMiB - 7, kMiB, 70001}})
+      blocks.push_back(more);
+    Batch batch = link->batch(std::span<const Block>(blocks), op);
+    batch.wishes.checksum = true;
+    if (!can.checksums) {
+      EXPECT_EQ(link->post(batch).code(), Code::unsupported);
+      link->linger();
+    } else {
+      link->run(batch);
+      for (const Block& b : blocks)
+        if (op == Op::write)
+          link->there->expect(b.remote_offset, *link->here, b.local_offset, b.bytes);
+        else
+          link->here->expect(b.local_offset, *link->there, b.remote_offset, b.bytes);
+    }
+    link->here->check();
+    link->there->check();
   }
 }
 

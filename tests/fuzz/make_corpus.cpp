@@ -140,8 +140,15 @@ void write_tcp(const std::filesystem::path& folder) {
                        .code = code,
                        .data = bytes});
   };
-  const Bytes get = encode(Head{
-      .op = Op::get, .id = 8, .incarnation = kUs, .serial = 1, .spans = {{0, 100}, {4000, 4192}}});
+  const auto get_of = [](bool summed) {
+    return encode(Head{.op = Op::get,
+                       .id = 8,
+                       .incarnation = kUs,
+                       .serial = 1,
+                       .summed = summed,
+                       .spans = {{0, 100}, {4000, 4192}}});
+  };
+  const Bytes get = get_of(false);
   const Bytes strange =
       encode(Head{.op = Op::get, .id = 8, .incarnation = kUs, .serial = 2, .spans = {{0, 100}}});
   const Bytes cancel = encode(Head{.op = Op::cancel, .id = 8, .incarnation = kUs});
@@ -151,6 +158,7 @@ void write_tcp(const std::filesystem::path& folder) {
   corpus.add("beyond", join({put(0, true, 8190, 60), put(0, true, 0, 1)}));
   corpus.add("get", join({get, cancel, strange}));
   corpus.add("data", join({data(3000, true, 50), data(0, false, 3000), ended}));
+  corpus.add("summed", get_of(true));
   corpus.add("less", join({data(0, true, 10), data(0, true, 0, Code::unreachable)}));
 }
 

@@ -91,7 +91,7 @@ def test_options(pair: Pair) -> None:
     region, remote = pair.here.register(bytearray(64)), pair.remote(bytearray(64))
     pair.peer.write(
         region, remote, deadline=5, notification=b"after it", after=None, release=None,
-        require="same_process", low_latency=True, copy_ctas=4,
+        require="same_process", low_latency=True, copy_ctas=4, checksum=False,
     ).wait(10)
     assert pair.there.notifications(5) == [(pair.back.id, b"after it")]
     for options, error, said in [
@@ -101,6 +101,8 @@ def test_options(pair: Pair) -> None:
         ({"copy_ctas": -1}, TypeError, "copy_ctas=-1"),
         ({"low_latency": "yes"}, TypeError, "True or False"),
         ({"require": 5}, TypeError, "beginning of a path"),
+        ({"checksum": 1}, TypeError, "True or False"),
+        ({"checksum": True}, linkspan.UnsupportedError, "makes no checksums"),
         ({"notification": "text"}, TypeError, "bytes"),
         ({"after": 0}, ValueError, "legacy"),
         ({"after": "mine"}, ValueError, "after=\"mine\""),

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 HELLO, PROOF, READY, IMPORT, IMPORTED, NOTIFY, GOODBYE, ERROR, STREAM = 1, 2, 3, 4, 5, 6, 7, 8, 17
 PUT, GET, DATA, ENDED = 1, 2, 3, 4
 HEADER = struct.Struct("<IHHQQ")  # length, version, op, id, incarnation
+LAST, SUMMED = 1, 2  # flags
 CHUNK = 1 << 20
 
 Frame = collections.namedtuple("Frame", "op id incarnation payload")
@@ -65,6 +66,15 @@ def pack_import(name: str) -> bytes:
 
 def hmac_sha256(key: bytes, *parts: bytes) -> bytes:
     return hmac.digest(key, b"".join(parts), "sha256")
+
+
+def crc32c(data: bytes) -> int:
+    value = 0xFFFFFFFF
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+    return value ^ 0xFFFFFFFF
 
 
 class Sealer:
@@ -168,31 +178,49 @@ class WireClient:
         descriptor = unpack("Descriptor", bytes(unpack("Imported", frame.payload).descriptor))
         return next(unpack("WireKey", bytes(key.bytes)) for key in descriptor.keys if key.transport == b"tcp")
 
-    def write(self, region: Any, offset: int, data: bytes, notification: bytes = b"") -> int:
-        """All of it has landed; the code that the Engine tells, 0: ok."""
+    def write(self, region: Any, offset: int, data: bytes, notification: bytes = b"",
+              summed: bool = False, wrong: int = 0) -> int:
+        """All of it has landed; the code that the Engine tells, 0: ok. `wrong` spoils each sum."""
         self._batches += 1
         for at in range(0, len(data), CHUNK):
             part, last = data[at : at + CHUNK], at + CHUNK >= len(data)
             told = notification if last else b""
-            self._stream.send(PUT, self._batches, struct.pack(
-                "<Q16sQIIIIQQ", region.serial, bytes(region.token), at, 1, last, len(told), 0,
-                offset + at, len(part)) + told + part)
+            flags = (LAST if last else 0) | (SUMMED if summed else 0)
+            fields = struct.pack("<Q16sQIIII", region.serial, bytes(region.token), at, 1, flags,
+                                 len(told), 0)
+            self._send_summed(PUT, fields + struct.pack("<QQ", offset + at, len(part)) + told + part,
+                              44 if summed else None, wrong)
         ended = self._stream.receive(ENDED)
         assert ended.id == self._batches
         return struct.unpack_from("<I", ended.payload)[0]
 
-    def read(self, region: Any, offset: int, count: int) -> bytes:
+    def read(self, region: Any, offset: int, count: int, summed: bool = False, wrong: int = 0) -> bytes:
         self._batches += 1
-        self._stream.send(GET, self._batches, struct.pack(
-            "<Q16sIIQQ", region.serial, bytes(region.token), 1, 0, offset, count))
-        data, last = bytearray(count), 0
-        while not last:
+        fields = struct.pack("<Q16sIIII", region.serial, bytes(region.token), 1,
+                             SUMMED if summed else 0, 0, 0)
+        self._send_summed(GET, fields + struct.pack("<QQ", offset, count), 32 if summed else None, wrong)
+        data, flags = bytearray(count), 0
+        while not flags & LAST:
             frame = self._stream.receive(DATA)
-            position, last, code = struct.unpack_from("<QII", frame.payload)
+            position, flags, code, value = struct.unpack_from("<QIII", frame.payload)
+            assert bool(flags & SUMMED) == summed
+            if summed and value != self._sum_of(frame.op, frame.incarnation, frame.payload, 16):
+                raise OSError("a wrong sum")
             if code:
                 raise PermissionError(f"code {code}")
-            data[position : position + len(frame.payload) - 16] = frame.payload[16:]
+            data[position : position + len(frame.payload) - 24] = frame.payload[24:]
         return bytes(data)
+
+    def _sum_of(self, op: int, incarnation: int, payload: bytes, at: int) -> int:
+        """Of a frame of the last batch whose sum is `at` those bytes behind its header."""
+        header = HEADER.pack(len(payload), 1, op, self._batches, incarnation)
+        return crc32c(header + payload[:at] + bytes(4) + payload[at + 4 :])
+
+    def _send_summed(self, op: int, payload: bytes, at: int | None, wrong: int) -> None:
+        if at is not None:
+            value = self._sum_of(op, self.incarnation, payload, at) ^ wrong
+            payload = payload[:at] + struct.pack("<I", value) + payload[at + 4 :]
+        self._stream.send(op, self._batches, payload)
 
     def notify(self, message: bytes) -> None:
         self._control.send(NOTIFY, payload=pack("Notify", bytes=message))

@@ -19,6 +19,7 @@ import wire_client  # noqa: E402
 
 SECRET = b"a secret of the tests"
 SIZE = (3 << 20) + 77
+CORRUPT = 13  # linkspan::Code
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,6 +69,26 @@ def test_writes_reads_and_notifies(engine: linkspan.Engine, secret: bytes) -> No
     assert client.write(region, 9, b"more", b"it has come") == 0
     assert engine.notifications(10) == [(peer.id, b"it has come")]
     assert memory[9:13].tobytes() == b"more"
+    client.close()
+
+
+def test_sums(engine: linkspan.Engine, secret: bytes) -> None:
+    memory = pattern(9000, 1)
+    engine.publish("memory", engine.register(memory))
+    client = wire_client.WireClient(address_of(engine), secret)
+    engine.accept(10)
+    region = client.lookup("memory")
+    data = pattern(5000, 2).tobytes()
+    assert client.write(region, 5, data, b"it has come", summed=True) == 0
+    assert [text for _, text in engine.notifications(10)] == [b"it has come"]
+    assert memory[5:5005].tobytes() == data
+    assert client.read(region, 3, 8000, summed=True) == memory[3:8003].tobytes()
+
+    assert client.write(region, 5, data, b"it is not right", summed=True, wrong=1 << 31) == CORRUPT
+    with pytest.raises(PermissionError, match=f"code {CORRUPT}"):
+        client.read(region, 3, 8000, summed=True, wrong=1)
+    assert engine.notifications() == []
+    assert client.read(region, 0, 9000) == memory.tobytes()
     client.close()
 
 

@@ -154,6 +154,24 @@ TEST_F(CApiPair, WhatIsPreparedIsPostedWholeOrInPart) {
             LINKSPAN_INVALID_ARGUMENT);
 }
 
+TEST_F(CApiPair, AChecksumIsAskedForByTheOptions) {
+  const linkspan_block block = {0, 0, 1000};
+  const linkspan_shape shape = shape_of(block);
+  const auto submit = [&](std::int32_t checksum, std::int32_t reserved) {
+    linkspan_transfer_options options = LINKSPAN_TRANSFER_OPTIONS_INIT;
+    options.checksum = checksum;
+    options.reserved = reserved;
+    TransferC transfer;
+    return linkspan_submit(peer_, LINKSPAN_WRITE, local_, remote_, &shape, &options, &transfer);
+  };
+  EXPECT_OK(submit(0, 0));
+  EXPECT_EQ(submit(1, 0), LINKSPAN_UNSUPPORTED);
+  EXPECT_TRUE(says("local makes no checksums")) << linkspan_last_error();
+  EXPECT_EQ(submit(2, 0), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("checksum is 2; from 0 to 1")) << linkspan_last_error();
+  EXPECT_EQ(submit(0, 1), LINKSPAN_INVALID_ARGUMENT);
+}
+
 TEST_F(CApiPair, ANotificationComesAfterItsData) {
   linkspan_transfer_options options = LINKSPAN_TRANSFER_OPTIONS_INIT;
   options.notification = "done";

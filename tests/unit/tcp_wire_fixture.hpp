@@ -62,8 +62,10 @@ class Ends final : public CompletionSink {
 
 class TcpWire : public ::testing::Test {
  protected:
-  /// `keys`: of the endpoint's streams.
-  explicit TcpWire(const std::optional<base::SealKeys>& keys = {}) : keys_(keys) {
+  /// `keys`: of the endpoint's streams. `topology`: for memory of GPUs.
+  explicit TcpWire(const std::optional<base::SealKeys>& keys = {},
+                   cuda::Topology* topology = nullptr)
+      : keys_(keys), topology_(topology) {
     for (std::size_t i = 0; i < kBytes; ++i) memory_[i] = static_cast<std::byte>(i * 7);
     region_ = take(registry_.add(memory_.data(), kBytes, {.read = true, .write = true}, false));
     fixed_ =
@@ -97,13 +99,15 @@ class TcpWire : public ::testing::Test {
   }
   static void must(const Status& status) { ASSERT_TRUE(status.ok()) << status.to_string(); }
 
-  void send(Head head, const Bytes& data = {}) {
+  static Bytes frame_of(Head head, const Bytes& data = {}) {
     head.incarnation = head.incarnation == 0 ? kPeer : head.incarnation;
     head.data = data.size();
     Bytes frame = encode(head);
+    if (head.summed) add_to_sum(frame, data);
     frame.insert(frame.end(), data.begin(), data.end());
-    send_bytes(frame);
+    return frame;
   }
+  void send(const Head& head, const Bytes& data = {}) { send_bytes(frame_of(head, data)); }
   void send_bytes(const Bytes& bytes) {
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     (void)control::send_all(raw_, text, base::Deadline::after(base::Clock::steady(), 5s));
@@ -150,6 +154,7 @@ class TcpWire : public ::testing::Test {
                             .local = &region_->region(),
                             .remote = remote_.get(),
                             .shape = std::span(&block, 1),
+                            .wishes = wishes_,
                             .notification = notification,
                             .notifies = &notifies_,
                             .cookie = ++cookies_});
@@ -170,9 +175,10 @@ class TcpWire : public ::testing::Test {
   }
 
   const std::optional<base::SealKeys> keys_;
+  cuda::Topology* const topology_;
   Bytes memory_ = Bytes(kBytes), fixed_memory_ = Bytes(kBytes, std::byte{9});
-  memory::Registry registry_{kUs, nullptr};
-  TcpTransport transport_{{.incarnation = kUs, .streams = 1}};
+  memory::Registry registry_{kUs, topology_};
+  TcpTransport transport_{{.topology = topology_, .incarnation = kUs, .streams = 1}};
   std::shared_ptr<const memory::Registration> region_, fixed_;
   WireKey key_, fixed_key_;
   std::unique_ptr<WireMapping> remote_;
@@ -184,6 +190,7 @@ class TcpWire : public ::testing::Test {
   Bytes heard_;
   std::uint64_t cookies_ = 0;
   bool notifies_ = false;  // the last one posted
+  Wishes wishes_{};        // of the next
 };
 
 inline Bytes ones(std::size_t count) { return Bytes(count, std::byte{1}); }

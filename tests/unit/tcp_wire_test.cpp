@@ -183,7 +183,11 @@ TEST(TcpFrame, ComesBackAsItWas) {
                  .notification = ones(5),
                  .data = 20};
   const Head end{.op = Op::ended, .id = 3, .incarnation = 4, .code = Code::corrupt, .text = "why"};
-  for (const Head& head : {put, end}) {
+  Head summed = put;
+  summed.summed = true;
+  const Head get{.op = Op::get, .id = 3, .serial = 5, .summed = true, .spans = {{8, 9}}};
+  const Head data{.op = Op::data, .id = 3, .position = 7, .last = true, .summed = true, .data = 2};
+  for (const Head& head : {put, end, summed, get, data}) {
     const Bytes bytes = encode(head);
     for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
       const auto size = take(head_bytes(std::span(bytes).first(cut)));
@@ -192,6 +196,8 @@ TEST(TcpFrame, ComesBackAsItWas) {
     EXPECT_EQ(take(head_bytes(bytes)), bytes.size());
     const Head back = take(decode(bytes));
     EXPECT_EQ(encode(back), bytes);
+    EXPECT_EQ(back.summed, head.summed);
+    EXPECT_EQ(back.sum, back.sum_of_head);
   }
 }
 
@@ -211,8 +217,9 @@ TEST(TcpFrame, IsNoneWhereItsLengthsDisagree) {
   EXPECT_TRUE(broken(4, 0)) << "version 0";
   EXPECT_TRUE(broken(6, 99)) << "an op that is none";
   EXPECT_TRUE(broken(24 + 32, 255)) << "more spans than there is room for";
-  EXPECT_TRUE(broken(24 + 36, 2)) << "neither the last nor not";
-  EXPECT_FALSE(broken(24 + 36, 1));
+  EXPECT_TRUE(broken(24 + 36, 4)) << "a flag that is unknown";
+  EXPECT_TRUE(broken(24 + 44, 1)) << "a sum of a frame without one";
+  for (std::uint8_t flags = 1; flags < 4; ++flags) EXPECT_FALSE(broken(24 + 36, flags));
   EXPECT_TRUE(broken(24 + 40, 1)) << "a notification before the last frame";
   EXPECT_TRUE(broken(24 + 41, 0xff)) << "a notification that is too long";
 }

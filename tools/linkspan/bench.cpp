@@ -209,6 +209,8 @@ class BenchVerb final : public Verb {
     arguments.number("--runs", options_.runs, 1, 1'000'000, "N", "Measured runs a row; by size");
     arguments.number("--depth", options_.depth, 1, 256, "N",
                      "Transfers of a run: all are submitted, then all are waited for; 1");
+    arguments.flag("--checksum", options_.checksum,
+                   "With --to: ask for a checksum of what goes over the network");
     arguments.flag("--with-ceiling", options_.with_ceiling,
                    "Run the bare call too, in turns, on the same memory where it can");
     arguments.flag("--enforce", options_.enforce,
@@ -257,12 +259,14 @@ class BenchVerb final : public Verb {
     const auto bad = [](const char* why) {
       return Status(Code::invalid_argument, Scope::request, why);
     };
+    if (host_.empty() && options_.checksum)
+      return bad("--checksum: only what goes over a network has one; --to names the other host");
     if (host_.empty())
       return options_.suite == kHostsSuite ? bad("--suite hosts: --to names the other host")
                                            : Status();
     if (options_.with_ceiling) return bad("--with-ceiling: no bare call reaches another host");
     if (options_.suite.empty() && options_.sizes.empty() && options_.kinds.empty() &&
-        options_.op.empty() && options_.blocks == 0 && options_.pages == 0)
+        options_.op.empty() && options_.blocks == 0 && options_.pages == 0 && !options_.checksum)
       options_.suite = kHostsSuite;
     if (options_.suite.empty() && options_.kinds.empty()) options_.kinds = {"host"};
     return {};

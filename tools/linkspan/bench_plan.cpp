@@ -32,6 +32,7 @@ RunPlan plan_of(const BenchOptions& options, const Shape& shape, unsigned depth)
   out.latency = shape.count == 1 && bytes <= kMiB && depth == 1;
   out.verify = !options.no_verify;
   out.ceiling = options.with_ceiling;
+  out.checksum = options.checksum;
   if (bytes <= 64 * kKiB) {
     out.runs = 4000;
     out.block = 100;
@@ -142,10 +143,10 @@ Result<BenchPlan> plan_bench(const BenchOptions& options, const Equipment& here)
     return bad("--enforce holds rows against their bars: give --with-ceiling too");
   if (!options.suite.empty()) {
     if (!options.sizes.empty() || !options.kinds.empty() || !options.op.empty() ||
-        options.blocks != 0 || options.pages != 0 || options.depth != 1)
+        options.blocks != 0 || options.pages != 0 || options.depth != 1 || options.checksum)
       return bad("--suite " + options.suite +
-                 " says what is measured: leave out --sizes, --kinds, --op, --blocks, --pages and "
-                 "--depth");
+                 " says what is measured: leave out --sizes, --kinds, --op, --blocks, --pages, "
+                 "--depth and --checksum");
     return plan_suite(options, here);
   }
   if (options.blocks != 0 && options.pages != 0)
@@ -171,6 +172,7 @@ Result<BenchPlan> plan_bench(const BenchOptions& options, const Equipment& here)
           if (options.pages != 0) shape.form = Form::pages;
           RunPlan run = plan_of(options, shape, options.depth);
           if (options.pages != 0) run.suffix = ".pages";
+          if (options.checksum) run.suffix += ".checksum";
           out.rows.push_back({op, from, to, std::move(run)});
         }
       }

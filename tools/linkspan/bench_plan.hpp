@@ -23,7 +23,7 @@ struct BenchOptions {
   unsigned runs = 0;                 ///< Zero: by size.
   unsigned depth = 1;
   unsigned limit_s = 0;  ///< Zero: by suite.
-  bool with_ceiling = false, no_verify = false, quick = false, enforce = false;
+  bool with_ceiling = false, no_verify = false, quick = false, enforce = false, checksum = false;
 
   unsigned limit() const noexcept { return limit_s != 0 ? limit_s : suite == "host" ? 420 : 150; }
 };

@@ -195,7 +195,8 @@ Status PairRun::measure(std::span<const Pair> pairs, const RunPlan& plan, const 
     lists = *std::move(made);
   }
   std::vector<Contender> contenders(1);
-  contenders.front() = {.run = [&] { return transfer(all, plan.low_latency); }, .same_bytes = true};
+  contenders.front() = {.run = [&] { return transfer(all, plan.low_latency, plan.checksum); },
+                        .same_bytes = true};
   if (plan.ceiling) {
     auto bare = both_.ceilings().make(pairs.front(), layout, plan.depth,
                                       plan.prepared ? Against::ready : plan.against, out.path);
@@ -239,10 +240,12 @@ Status PairRun::note(Status status) {
   return status;
 }
 
-Result<Duration> PairRun::transfer(std::span<const Submission> all, bool low_latency) {
+Result<Duration> PairRun::transfer(std::span<const Submission> all, bool low_latency,
+                                   bool checksum) {
   if (deadline_.passed()) return Status(Code::timed_out, Scope::request, kTimeIsOver);
   const Peer& peer = both_.peer();
-  const TransferOptions options{.deadline = kTransferDeadline, .low_latency = low_latency};
+  const TransferOptions options{
+      .deadline = kTransferDeadline, .low_latency = low_latency, .checksum = checksum};
   under_way_.clear();
   under_way_.reserve(all.size());
   const auto submit = [&](const Pair& pair, const auto& what) {

@@ -36,6 +36,7 @@ struct RunPlan {
   bool prepared = false;                 ///< Each transfer is prepared once and posted each time.
   bool gpu_indices = false;              ///< Pages::indices_on_gpu
   bool low_latency = false;              ///< TransferOptions::low_latency
+  bool checksum = false;                 ///< TransferOptions::checksum
   std::optional<unsigned> relay_gpus{};  ///< EngineOptions::relay_gpus of the first process.
   Against against = Against::usual;
   std::string label{}, suffix{};               ///< Row::label, Row::suffix
@@ -82,7 +83,8 @@ class PairRun {
   Status note(Status status);
 
   /// From before the first submission until all are seen to be quiet.
-  Result<Duration> transfer(std::span<const Submission> all, bool low_latency = false);
+  Result<Duration> transfer(std::span<const Submission> all, bool low_latency = false,
+                            bool checksum = false);
   /// What `contender` does to fresh data: each byte must be where it should and no other changed.
   Result<Duration> verified(const Contender& contender, std::span<const Submission> all,
                             const Shape& shape, const Layout& layout);

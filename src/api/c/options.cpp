@@ -117,7 +117,9 @@ Result<TransferOptions> transfer_options(const linkspan_transfer_options* given)
       .release = fields.stream("release.flavour", c->release),
       .low_latency = fields.flag("low_latency", c->low_latency),
       .copy_ctas = fields.optional("copy_ctas", c->copy_ctas),
-      .require = or_empty(c->require)};
+      .require = or_empty(c->require),
+      .checksum = fields.flag("checksum", c->checksum)};
+  (void)fields.number("reserved", c->reserved, 0, 0);
   if (!fields.status().ok()) return fields.status();
   return out;
 }

@@ -72,6 +72,8 @@ Status LocalEndpoint::post(const Batch& batch) {
                              : checked(batch.shape, batch.local->bytes(), batch.remote->bytes(),
                                        transport_.capabilities());
   if (!asked.ok()) return asked.status();
+  if (batch.wishes.checksum)
+    return {Code::unsupported, Scope::request, "what is copied inside a host has no checksum"};
   asked->size.wishes = batch.wishes;
   asked->size.indices_gpu = batch.indices_gpu;
   if (!memory->alive())

@@ -84,6 +84,7 @@ Status TcpEndpoint::post(const Batch& batch) {
     out->serial = key.id.serial;
     out->token = key.token;
     slot.ticket = {out, &out->ticket};
+    out->summed = batch.wishes.checksum;
     for (const Block& b : blocks)
       out->pieces.push_back({here + b.local_offset, b.remote_offset, b.bytes});
     if (takes_along(batch, out->pieces)) {
@@ -93,11 +94,16 @@ Status TcpEndpoint::post(const Batch& batch) {
     wire_->put(std::move(out));
   } else {
     auto in = std::make_shared<Incoming>();
-    Head question{.op = Op::get, .id = slot.id, .serial = key.id.serial, .token = key.token};
+    Head question{.op = Op::get,
+                  .id = slot.id,
+                  .serial = key.id.serial,
+                  .token = key.token,
+                  .summed = batch.wishes.checksum};
     in->op = Op::get;
     in->id = slot.id;
     in->use = std::move(asked->use);
     slot.ticket = {in, &in->ticket};
+    in->summed = batch.wishes.checksum;
     for (const Block& b : blocks) {
       in->pieces.push_back({here + b.local_offset, in->asked, b.bytes});
       in->asked += b.bytes;

@@ -1,8 +1,11 @@
 #include "transport/tcp/frame.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
+
+#include "base/crc32c.hpp"
 
 namespace linkspan::transport::tcp {
 namespace {
@@ -11,17 +14,20 @@ static_assert(std::endian::native == std::endian::little, "the wire is little-en
 
 Status corrupt(const std::string& what) { return {Code::corrupt, Scope::peer, what}; }
 
-/// Fields behind the header, by op. put: serial, token, position, spans, last, bytes of the
-/// notification, zero; then the spans, then the notification. get: serial, token, spans, zero.
-/// data: position, last, code. ended: code, zero; then its text.
+// Bits of the flags.
+constexpr std::uint32_t kLast = 1, kSummed = 2;
+
+/// Fields behind the header, by op. put: serial, token, position, spans, flags, bytes of the
+/// notification, sum; then the spans, then the notification. get: serial, token, spans, flags, sum,
+/// zero. data: position, flags, code, sum, zero. ended: code, zero; then its text.
 std::optional<std::size_t> fixed_bytes(Op op) {
   switch (op) {
     case Op::put:
       return 48;
     case Op::get:
-      return 32;
+      return 40;
     case Op::data:
-      return 16;
+      return 24;
     case Op::ended:
       return 8;
     case Op::cancel:
@@ -71,6 +77,17 @@ std::uint32_t spans_in(Op op, std::span<const std::byte> fields) {
 std::uint32_t notification_in(Op op, std::span<const std::byte> fields) {
   return op == Op::put ? field(fields, 40) : 0;
 }
+/// Where the sum of a put, get or data is in its head.
+std::size_t place_of_sum(Op op) {
+  return base::kFrameHeaderBytes + (op == Op::put ? 44 : op == Op::get ? 32 : 16);
+}
+
+/// With zeros in its place.
+std::uint32_t sum_of_head(std::span<const std::byte> head, std::size_t place) {
+  constexpr std::array<std::byte, 4> kZeros{};
+  const std::uint32_t before = base::crc32c(kZeros, base::crc32c(head.first(place)));
+  return base::crc32c(head.subspan(place + kZeros.size()), before);
+}
 
 }  // namespace
 
@@ -82,20 +99,22 @@ std::vector<std::byte> encode(const Head& head) {
   Writer writer(out);
   const auto code = static_cast<std::uint32_t>(head.code);
   const auto spans = static_cast<std::uint32_t>(head.spans.size());
-  const std::uint32_t last = head.last ? 1 : 0;
+  const std::uint32_t flags = (head.last ? kLast : 0) | (head.summed ? kSummed : 0), no_sum = 0;
   const auto notification = static_cast<std::uint32_t>(head.notification.size());
   switch (head.op) {
     case Op::put:
       writer.put(head.serial), writer.put(head.token), writer.put(head.position);
-      writer.put(spans), writer.put(last);
-      writer.put(notification), writer.put(std::uint32_t{0});
+      writer.put(spans), writer.put(flags);
+      writer.put(notification), writer.put(no_sum);
       break;
     case Op::get:
       writer.put(head.serial), writer.put(head.token);
-      writer.put(spans), writer.put(std::uint32_t{0});
+      writer.put(spans), writer.put(flags);
+      writer.put(no_sum), writer.put(std::uint32_t{0});
       break;
     case Op::data:
-      writer.put(head.position), writer.put(last), writer.put(code);
+      writer.put(head.position), writer.put(flags), writer.put(code);
+      writer.put(no_sum), writer.put(std::uint32_t{0});
       break;
     case Op::ended:
       writer.put(code), writer.put(std::uint32_t{0});
@@ -112,7 +131,18 @@ std::vector<std::byte> encode(const Head& head) {
        .id = head.id,
        .incarnation = head.incarnation});
   std::ranges::copy(header, out.begin());
+  if (head.summed) {
+    const std::uint32_t sum = base::crc32c(out);
+    std::memcpy(out.data() + place_of_sum(head.op), &sum, sizeof sum);
+  }
   return out;
+}
+
+void add_to_sum(std::span<std::byte> head, std::span<const std::byte> data) noexcept {
+  const auto op = static_cast<Op>(base::decode_header(head.first<base::kFrameHeaderBytes>()).op);
+  const std::size_t place = place_of_sum(op);
+  const std::uint32_t sum = base::crc32c(data, field(head, place));
+  std::memcpy(head.data() + place, &sum, sizeof sum);
 }
 
 Result<std::optional<std::size_t>> head_bytes(std::span<const std::byte> bytes) {
@@ -152,27 +182,31 @@ Result<Head> decode(std::span<const std::byte> bytes) {
   Head head{.op = static_cast<Op>(header.op), .id = header.id, .incarnation = header.incarnation};
   head.data = header.length - (bytes.size() - base::kFrameHeaderBytes);
   Reader reader(bytes.subspan(base::kFrameHeaderBytes));
-  std::uint32_t spans = 0, last = 0, code = 0, notification = 0;
+  std::uint32_t spans = 0, flags = 0, code = 0, notification = 0, zero = 0;
   switch (head.op) {
     case Op::put:
       head.serial = reader.take<std::uint64_t>();
       head.token = reader.take<Token>();
       head.position = reader.take<std::uint64_t>();
       spans = reader.take<std::uint32_t>();
-      last = reader.take<std::uint32_t>();
+      flags = reader.take<std::uint32_t>();
       notification = reader.take<std::uint32_t>();
-      (void)reader.take<std::uint32_t>();
+      head.sum = reader.take<std::uint32_t>();
       break;
     case Op::get:
       head.serial = reader.take<std::uint64_t>();
       head.token = reader.take<Token>();
       spans = reader.take<std::uint32_t>();
-      (void)reader.take<std::uint32_t>();
+      flags = reader.take<std::uint32_t>();
+      head.sum = reader.take<std::uint32_t>();
+      zero = reader.take<std::uint32_t>();
       break;
     case Op::data:
       head.position = reader.take<std::uint64_t>();
-      last = reader.take<std::uint32_t>();
+      flags = reader.take<std::uint32_t>();
       code = reader.take<std::uint32_t>();
+      head.sum = reader.take<std::uint32_t>();
+      zero = reader.take<std::uint32_t>();
       break;
     case Op::ended:
       code = reader.take<std::uint32_t>();
@@ -185,10 +219,14 @@ Result<Head> decode(std::span<const std::byte> bytes) {
     case Op::cancel:
       break;
   }
-  if (last > 1) return corrupt("a frame that is more than the last");
+  if ((flags & ~(head.op == Op::get ? kSummed : kLast | kSummed)) != 0 || zero != 0)
+    return corrupt("a frame of flags that are unknown");
   if (code > static_cast<std::uint32_t>(Code::internal) || static_cast<Code>(code) == Code::pending)
     return corrupt("a frame of an unknown code");
-  head.last = last == 1;
+  head.last = (flags & kLast) != 0;
+  head.summed = (flags & kSummed) != 0;
+  if (!head.summed && head.sum != 0) return corrupt("a sum of a frame that has none");
+  if (head.summed) head.sum_of_head = sum_of_head(bytes, place_of_sum(head.op));
   head.code = static_cast<Code>(code);
   std::uint64_t left = head.op == Op::get ? ~std::uint64_t{0} : head.data;
   head.spans.reserve(spans);

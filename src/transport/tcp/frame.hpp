@@ -3,7 +3,8 @@
 // A frame is a head and then its data. A head is the header of every frame of ours (base/
 // fd_channel.hpp; its length counts all behind it), fields of the op, and for put and get a list of
 // spans. Little-endian. What a peer sends is hostile: decode() checks each length against the
-// others and the limits below, nothing more.
+// others and the limits below, nothing more. A frame may have a sum: CRC32C of head and data, with
+// zeros in the place of the sum.
 // Threads: pure functions and values.
 #pragma once
 
@@ -48,16 +49,22 @@ struct Head {
   Token token{};                  ///< The same.
   std::uint64_t position = 0;     ///< put, data: where in the batch its data begins.
   bool last = false;              ///< put, data: the batch has no bytes behind this.
+  bool summed = false;            ///< put, get, data: it has a sum. get: what answers it has one.
   Code code = Code::ok;           ///< data: not ok: it is none. ended: how it went.
   std::vector<Span> spans{};      ///< put, get.
   std::string text{};             ///< ended: for people.
   /// put, the last of its batch: for the user there, once all of it has landed.
   std::vector<std::byte> notification{};
   std::uint64_t data = 0;  ///< Bytes that follow; of put and data.
+  // By decode(), of one that is summed:
+  std::uint32_t sum = 0;          ///< As it came.
+  std::uint32_t sum_of_head = 0;  ///< As it is here; the data's goes on from it.
 };
 
-/// Without the data.
+/// Without the data. The sum of one that is summed is the head's alone.
 std::vector<std::byte> encode(const Head& head);
+/// Of an encoded head that is summed: the sum goes on with the first, or next, of its data.
+void add_to_sum(std::span<std::byte> head, std::span<const std::byte> data) noexcept;
 
 /// How much of what begins with `bytes` is its head. None: too few bytes to tell. corrupt: no
 /// frame.

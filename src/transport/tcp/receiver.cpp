@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/crc32c.hpp"
 #include "transport/tcp/sender.hpp"
 
 namespace linkspan::transport::tcp {
@@ -65,11 +66,13 @@ Result<bool> Receiver::begin_frame(std::vector<Answer>& answers) {
     if (Status status = wire_.heard(*head); !status.ok()) return status;
     return true;
   }
-  const bool empty = head->data == 0;
-  auto landing = wire_.land(*std::move(head));
+  auto landing = wire_.land(*head);
   if (!landing.ok()) return landing.status();
-  if (empty) {
-    tell(*landing->of, 0, {}, answers);
+  summed_ = head->summed;
+  due_ = head->sum;
+  sum_ = head->sum_of_head;
+  if (head->data == 0) {
+    tell(*landing->of, 0, sum_ == due_ ? Status() : wrong_sum(head->op), answers);
     return true;
   }
   landing_ = *std::move(landing);
@@ -165,10 +168,33 @@ Result<std::size_t> Receiver::receive(bool& readable) {
   return bytes;
 }
 
+/// The sum goes on with what has landed, or is about to.
+void Receiver::sum_part() noexcept {
+  const auto add = [this](const void* at, std::uint64_t bytes) {
+    sum_ = base::crc32c({static_cast<const std::byte*>(at), bytes}, sum_);
+  };
+  if (slot_ != nullptr) {
+    for (std::size_t i = 0; i < runs_.size(); ++i) add(slot_->at(i), runs_[i].bytes);
+    return;
+  }
+  auto word = words_.begin();
+  for (const Piece& piece : landing_->pieces)
+    add(is_word(piece) ? (word++)->value.data() : pointer(piece.here), piece.bytes);
+}
+
 /// All of it is here.
 void Receiver::end_part(std::vector<Answer>& answers) {
   left_ -= part_bytes_;
   parts_.clear();
+  // What was thrown away has failed already.
+  if (summed_ && status_.ok() && !landing_->pieces.empty()) {
+    sum_part();
+    if (left_ == 0 && sum_ != due_) {
+      status_ = wrong_sum(landing_->of->op == Op::put ? Op::put : Op::data);
+      words_.clear();
+      if (slot_ != nullptr) staging_.give_back(*std::exchange(slot_, nullptr));
+    }
+  }
   for (const Word& word : words_)  // behind what this frame has landed, and the frames before it
     std::atomic_ref(*static_cast<std::uint64_t*>(pointer(word.here)))
         .store(std::bit_cast<std::uint64_t>(word.value), std::memory_order_release);

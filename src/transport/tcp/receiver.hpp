@@ -4,7 +4,8 @@
 // own: who polls one, for a signal, sees it old or new and never in part. Data for a GPU is
 // received into staging slots, part by part; while all are with the GPU nothing is received, which
 // the sender comes to feel. Of a frame that is to be sealed nothing goes anywhere before all of it
-// is here and is what its seal says.
+// is here and is what its seal says. The sum of a frame that has one is looked at once all of it is
+// here, where it has landed, before its words are stored and its last slot goes to the GPU.
 // Threads: its stream's thread.
 #pragma once
 
@@ -61,6 +62,7 @@ class Receiver {
   Result<bool> check_seal(std::uint64_t frame);
   bool begin_part();
   Result<std::size_t> receive(bool& readable);
+  void sum_part() noexcept;
   void end_part(std::vector<Answer>& answers);
   void end_frame() noexcept;
   void tell(Incoming& batch, std::uint64_t bytes, const Status& status,
@@ -81,6 +83,8 @@ class Receiver {
   std::optional<Landing> landing_;
   std::size_t piece_ = 0;  // the next that is in no part
   std::uint64_t left_ = 0;
+  bool summed_ = false;
+  std::uint32_t due_ = 0, sum_ = 0;  // of it; of what is here of it
   // Its part that comes: all of it, or pieces that a slot takes.
   std::vector<iovec> parts_;
   std::vector<Word> words_;  // into which parts point

@@ -183,6 +183,7 @@ std::vector<std::byte> Sender::take_said() {
 }
 
 void Sender::lay_out(SentFrame& frame) {
+  const std::size_t said = frame.head.size();
   if (frame.chunk) {
     Head& head = frame.chunk->head;
     if (!frame.status.ok() && head.op == Op::data) head.code = frame.status.code();
@@ -192,6 +193,9 @@ void Sender::lay_out(SentFrame& frame) {
   }
   frame.parts.push_back({frame.head.data(), frame.head.size()});
   if (frame.chunk) lay_out_data(frame);
+  for (std::size_t i = 1; frame.chunk && frame.chunk->head.summed && i < frame.parts.size(); ++i)
+    add_to_sum(std::span(frame.head).subspan(said),
+               {static_cast<const std::byte*>(frame.parts[i].iov_base), frame.parts[i].iov_len});
   if (!frame.behind.empty()) frame.parts.push_back({frame.behind.data(), frame.behind.size()});
 }
 

@@ -14,6 +14,7 @@ TcpTransport::TcpTransport(const TcpOptions& options)
                     .gpu_indices = false,
                     .leaves_host = true,
                     .remote_only = true,
+                    .checksums = true,
                     .max_batch_bytes = std::uint64_t{1} << 30,
                     .max_batch_blocks = kMostSpans,
                     .max_batch_pages = kMostSpans,

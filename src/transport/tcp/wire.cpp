@@ -51,6 +51,17 @@ bool is_small(const Outgoing& batch) {
 
 }  // namespace
 
+Status wrong_sum(Op op) {
+  const char* const what =
+      op == Op::put ? "a write came by TCP with another CRC32C than it was sent with: what is at "
+                      "its destination is not to be used"
+      : op == Op::data ? "a read came by TCP with another CRC32C than it was sent with: what is at "
+                         "its destination is not to be used"
+                       : "the request of a read came by TCP with another CRC32C than it was sent "
+                         "with: nothing was read";
+  return {Code::corrupt, Scope::request, what};
+}
+
 void Wire::end(Ticket& ticket, const Status& status) {
   ticket.status = status;
   ticket.ended.store(true, std::memory_order_release);
@@ -258,6 +269,7 @@ Head Wire::head_of(const Chunk& chunk) const {
             .token = batch.token,
             .position = chunk.position,
             .last = chunk.last,
+            .summed = batch.summed,
             .code = batch.op == Op::data ? batch.status.code() : Code::ok,
             .data = chunk.bytes};
   if (batch.op == Op::put)
@@ -288,7 +300,7 @@ void Wire::end_if_over(std::uint64_t id) {
 
 // ---- bytes that come ----------------------------------------------------------------------------
 
-Result<Landing> Wire::land(Head head) {
+Result<Landing> Wire::land(Head& head) {
   const base::MutexLock lock(mutex_);
   Landing landing{.of = {}, .pieces = {}, .bytes = head.data};
   if (head.op == Op::put) {
@@ -306,6 +318,8 @@ Result<Landing> Wire::land(Head head) {
     landing.of = *found;
     if (!memory::fits(head.position, head.data, landing.of->asked))
       return corrupt("data beyond what was asked for");
+    if (landing.of->summed && !head.summed)
+      return corrupt("data without the sum that was asked for");
     landing.device = landing.of->use.memory()->device;
     std::uint64_t at = head.position, left = head.data;
     auto piece = std::ranges::upper_bound(landing.of->pieces, at, {}, &Piece::there);
@@ -316,7 +330,9 @@ Result<Landing> Wire::land(Head head) {
       left -= bytes;
     }
     if (head.code != Code::ok && landing.of->status.ok())
-      landing.of->status = Status(head.code, Scope::request, "the peer could not read all of it");
+      landing.of->status = head.code == Code::corrupt ? wrong_sum(Op::get)
+                                                      : Status(head.code, Scope::request,
+                                                               "the peer could not read all of it");
     if (head.code != Code::ok) landing.pieces.clear();
   }
   Incoming& batch = *landing.of;
@@ -410,8 +426,10 @@ Status Wire::asked(const Head& head) {
   auto batch = std::make_shared<Outgoing>();
   batch->op = Op::data;
   batch->id = head.id;
+  batch->summed = head.summed;
   batch->use = options_.published->use(head.serial);
-  batch->status = permits(batch->use, head.token, Op::get);
+  if (head.sum != head.sum_of_head) batch->status = wrong_sum(Op::get);
+  if (batch->status.ok()) batch->status = permits(batch->use, head.token, Op::get);
   if (batch->status.ok()) batch->status = fits(*batch->use.memory(), head.spans);
   if (batch->status.ok())
     for (const Span& span : head.spans)

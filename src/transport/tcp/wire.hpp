@@ -55,6 +55,7 @@ struct Outgoing {
   Token token{};                          ///< put
   Ticket ticket{};                        ///< put
   std::vector<std::byte> notification{};  ///< put, of one chunk.
+  bool summed = false;                    ///< Its frames have sums.
 
   // The Wire's.
   std::size_t next = 0;  // piece
@@ -73,6 +74,7 @@ struct Incoming {
   std::uint64_t serial = 0;   ///< put
   std::vector<Piece> pieces;  ///< get; `there` is the position in the batch.
   std::uint64_t asked = 0;    ///< get
+  bool summed = false;        ///< get: its data has to have sums.
   Ticket ticket{};            ///< get
 
   // The Wire's.
@@ -100,6 +102,9 @@ struct Landing {
   const cuda::Device* device = nullptr;  ///< Null: host memory.
   std::uint64_t bytes = 0;
 };
+
+/// How a frame ends whose sum is not that of what has come.
+Status wrong_sum(Op op);
 
 /// What is to be said to the peer.
 struct Answer {
@@ -150,8 +155,8 @@ class Wire {
   std::optional<Chunk> take(const copy::Staging* staging) LINKSPAN_EXCLUDES(mutex_);
   /// Its memory is not read any more. An error: other bytes were sent in its place.
   void sent(const Chunk& chunk, const Status& status) LINKSPAN_EXCLUDES(mutex_);
-  /// Of a put or data. corrupt: the wire is to fail.
-  Result<Landing> land(Head head) LINKSPAN_EXCLUDES(mutex_);
+  /// Of a put or data, whose notification is taken. corrupt: the wire is to fail.
+  Result<Landing> land(Head& head) LINKSPAN_EXCLUDES(mutex_);
   /// So many bytes have landed, or were thrown away.
   std::optional<Answer> landed(Incoming& batch, std::uint64_t bytes, const Status& status)
       LINKSPAN_EXCLUDES(mutex_);
