@@ -16,6 +16,7 @@ pytest.importorskip("cryptography", reason="needs cryptography")
 pytest.importorskip("flatbuffers", reason="needs flatbuffers")
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import wire_client  # noqa: E402
+import wire_sums  # noqa: E402
 
 SECRET = b"a secret of the tests"
 SIZE = (3 << 20) + 77
@@ -79,15 +80,19 @@ def test_sums(engine: linkspan.Engine, secret: bytes) -> None:
     engine.accept(10)
     region = client.lookup("memory")
     data = pattern(5000, 2).tobytes()
-    assert client.write(region, 5, data, b"it has come", summed=True) == 0
+    stream = client._stream
+    client._stream = wire_sums.SummedStream(stream, client.incarnation)
+    assert client.write(region, 5, data, b"it has come") == 0
     assert [text for _, text in engine.notifications(10)] == [b"it has come"]
     assert memory[5:5005].tobytes() == data
-    assert client.read(region, 3, 8000, summed=True) == memory[3:8003].tobytes()
+    assert client.read(region, 3, 8000) == memory[3:8003].tobytes()
 
-    assert client.write(region, 5, data, b"it is not right", summed=True, wrong=1 << 31) == CORRUPT
+    client._stream = wire_sums.SummedStream(stream, client.incarnation, wrong=1 << 31)
+    assert client.write(region, 5, data, b"it is not right") == CORRUPT
     with pytest.raises(PermissionError, match=f"code {CORRUPT}"):
-        client.read(region, 3, 8000, summed=True, wrong=1)
+        client.read(region, 3, 8000)
     assert engine.notifications() == []
+    client._stream = stream
     assert client.read(region, 0, 9000) == memory.tobytes()
     client.close()
 
