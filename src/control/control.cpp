@@ -109,7 +109,9 @@ class AsioControl final : public Control {
       const Code code = session.status().code();
       if (code == Code::timed_out && !full.ok()) return full;
       full = code == Code::no_resource ? session.status() : Status();
-      if (code == Code::not_found || code == Code::unreachable || code == Code::no_resource) {
+      // disconnected: without a word, by one that ends just now, or by a proxy before nobody.
+      if (code == Code::not_found || code == Code::unreachable || code == Code::no_resource ||
+          code == Code::disconnected) {
         const base::MutexLock lock(mutex_);
         if (closing_) return Status(Code::canceled, Scope::process, "the Engine is closing");
         if (deadline.passed())

@@ -27,9 +27,9 @@ class Control {
   /// the port that the kernel chose. A stale Unix socket is replaced, a live one is `busy`, and so
   /// is a port. permission_denied, not_found: as resolve().
   virtual Result<Address> listen(const Address& address) = 0;
-  /// Until both sides are ready. Where nobody listens yet it is tried again until the deadline,
-  /// then it is `unreachable`, or `timed_out` where no host answered. What the peer refuses comes
-  /// with its words. permission_denied, not_found: as resolve(), which the caller waits for.
+  /// Until both sides are ready. Where nobody listens yet, or who does ends it without a word, it
+  /// is tried again until the deadline, then `unreachable`, or `timed_out` where no host answered.
+  /// A refusal comes with its words. permission_denied, not_found: as resolve(), also waited for.
   virtual Result<std::shared_ptr<Session>> connect(const Address& address,
                                                    base::Deadline deadline) = 0;
   /// More of a Session's frames wait for room in its socket.

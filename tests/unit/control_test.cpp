@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -10,9 +11,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <thread>
 
 #include "control/exchange.hpp"
 #include "control/socket_address.hpp"
@@ -434,6 +437,23 @@ TEST_F(ControlTcp, WaitsForAListenerAndRefusesWhatCannotBe) {
   EXPECT_EQ(client.connect("tcp:" + nobody + ":1").status().code(), Code::not_found);
   const base::Fd mute = test::take(listen_at(test::take(parse_address(port, {})), false)).socket;
   EXPECT_EQ(client.connect(port, 100ms).status().code(), Code::timed_out);
+}
+
+/// As a process that ends just now, or a proxy before one that is not there yet.
+TEST_F(ControlTcp, ConnectsAgainWhereAConnectionEndsWithoutAWord) {
+  Engine client = open(options());
+  auto hasty = test::take(listen_at(test::take(parse_address("tcp:127.0.0.1:0", {})), false));
+  const std::string port = hasty.at.to_string();
+  std::atomic<int> came{0};
+  std::jthread closing([&] {
+    pollfd ready{.fd = hasty.socket.get(), .events = POLLIN, .revents = 0};
+    while (came < 3 && ::poll(&ready, 1, 10'000) > 0)
+      if (base::Fd(::accept(hasty.socket.get(), nullptr, nullptr)).valid()) ++came;
+    hasty.socket = {};
+    EXPECT_EQ(server_->listen(port).to_string(), "ok");
+  });
+  EXPECT_EQ(client.connect(port, 10s).status().to_string(), "ok");
+  EXPECT_EQ(came, 3);
 }
 
 TEST_F(ControlTcp, LeavesLoopbackOnlyIfThatIsSaidAndLogsIt) {
