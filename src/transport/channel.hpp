@@ -3,7 +3,8 @@
 // control implements it over the peer's control connection; so a transport can ask the peer to
 // execute a copy that only the peer can map, fence a cancel, or agree on a rendezvous, and never
 // includes control. What arrives comes to Endpoint::on_message.
-// Threads: send() under the Worker's lock; it queues and never blocks. notified() any thread.
+// Threads: send() and give_up() under the Worker's lock; they queue and never block. notified() any
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -38,6 +39,8 @@ class Channel {
   /// Makes another connection to the peer, for the transport alone: StreamTaker::on_stream() at
   /// both ends. unsupported: the other side is to do it, or the peer is reached by none.
   virtual Status open_stream() = 0;
+  /// Its wire is broken and the peer has to be met again: soon it is lost, for all transports.
+  virtual void give_up(const Status& why) = 0;
   /// Fresh for each incarnation of the peer: authenticates the data sockets of a wire.
   virtual SessionKey session_key() const noexcept = 0;
   /// The peer as this process's kernel names it; its number may lie (another pid namespace), so

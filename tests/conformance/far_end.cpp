@@ -43,6 +43,7 @@ class LineChannel final : public Channel {
     line_.hear(std::move(message));
     return line_.tell(kStreamOp, {}, {&theirs, 1});
   }
+  void give_up(const Status&) override {}
 
  private:
   Line& line_;

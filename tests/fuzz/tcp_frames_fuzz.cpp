@@ -28,6 +28,7 @@ class Nobody final : public transport::Channel {
   }
   bool connects() const noexcept override { return false; }
   Status open_stream() override { return {}; }
+  void give_up(const Status&) override {}
   transport::SessionKey session_key() const noexcept override { return key_; }
   transport::PeerProcess process() const noexcept override { return {}; }
   std::string_view peer_name() const noexcept override { return "nobody"; }

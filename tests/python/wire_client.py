@@ -20,9 +20,8 @@ HEADER = struct.Struct("<IHHQQ")  # length, version, op, id, incarnation
 PUT_FIELDS = struct.Struct("<Q16sQIIIIQQ")  # serial, token, position, spans, flags, notification, sum
 GET_FIELDS = struct.Struct("<Q16sIIIIQQ")  # serial, token, spans, flags, sum, 0
 DATA_FIELDS = struct.Struct("<QIIII")  # position, flags, code, sum, 0
-LAST = 1  # a flag
 ENDED_FIELDS = struct.Struct("<II")  # code, 0
-CHUNK = 1 << 20
+CHUNK, LAST = 1 << 20, 1  # bytes; a flag
 Frame = collections.namedtuple("Frame", "op id incarnation payload")
 
 

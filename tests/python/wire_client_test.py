@@ -81,13 +81,13 @@ def test_sums(engine: linkspan.Engine, secret: bytes) -> None:
     region = client.lookup("memory")
     data = pattern(5000, 2).tobytes()
     stream = client._stream
-    client._stream = wire_sums.SummedStream(stream, client.incarnation)
+    client._stream = wire_sums.SummedStream(stream)
     assert client.write(region, 5, data, b"it has come") == 0
     assert [text for _, text in engine.notifications(10)] == [b"it has come"]
     assert memory[5:5005].tobytes() == data
     assert client.read(region, 3, 8000) == memory[3:8003].tobytes()
 
-    client._stream = wire_sums.SummedStream(stream, client.incarnation, wrong=1 << 31)
+    client._stream = wire_sums.SummedStream(stream, wrong=1 << 31)
     assert client.write(region, 5, data, b"it is not right") == CORRUPT
     with pytest.raises(PermissionError, match=f"code {CORRUPT}"):
         client.read(region, 3, 8000)

@@ -21,8 +21,8 @@ def crc32c(data: bytes) -> int:
 class SummedStream:
     """In the place of `stream`: what goes has a sum, and so has what comes. `wrong` spoils each that goes."""
 
-    def __init__(self, stream: Connection, incarnation: int, wrong: int = 0) -> None:
-        self._stream, self._incarnation, self._wrong = stream, incarnation, wrong
+    def __init__(self, stream: Connection, wrong: int = 0) -> None:
+        self._stream, self._wrong = stream, wrong
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -31,7 +31,7 @@ class SummedStream:
         flags, place = PLACES[op]
         bits = struct.pack("<I", struct.unpack_from("<I", payload, flags)[0] | SUMMED)
         payload = payload[:flags] + bits + payload[flags + 4 :]
-        header = HEADER.pack(len(payload), 1, op, number, self._incarnation)
+        header = HEADER.pack(len(payload), 1, op, number, self._stream._incarnation)
         value = struct.pack("<I", crc32c(header + payload) ^ self._wrong)
         self._stream.send(op, payload[:place] + value + payload[place + 4 :], number)
 

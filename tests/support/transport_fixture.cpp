@@ -17,6 +17,7 @@ class SilentChannel final : public Channel {
   void notified(std::vector<std::byte>) override {}
   bool connects() const noexcept override { return false; }
   Status open_stream() override { return {Code::unsupported, Scope::peer, "no streams here"}; }
+  void give_up(const Status&) override {}
 
  private:
   std::array<std::byte, 32> key_ = {};

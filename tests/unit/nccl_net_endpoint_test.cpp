@@ -29,6 +29,7 @@ class RecordingChannel final : public Channel {
   void notified(std::vector<std::byte>) override {}
   bool connects() const noexcept override { return false; }
   Status open_stream() override { return {Code::unsupported, Scope::peer, "no streams here"}; }
+  void give_up(const Status&) override {}
 
   struct Sent {
     Message message;

@@ -47,6 +47,8 @@ class PeerChannel final : public Channel {
   }
   bool connects() const noexcept override { return false; }
   Status open_stream() override { return {Code::unsupported, Scope::peer, "no"}; }
+  void give_up(const Status& why) override { given_up = why; }
+  Status given_up;  ///< Why; OK: it was not.
 
  private:
   std::array<std::byte, 32> key_{};

@@ -224,6 +224,41 @@ TEST(TcpFrame, IsNoneWhereItsLengthsDisagree) {
   EXPECT_TRUE(broken(24 + 41, 0xff)) << "a notification that is too long";
 }
 
+/// So no writer that keeps the rules meets the end of its streams below.
+TEST_F(TcpWire, APutOfSeveralFramesHoldsItsRegionFromTheFirstOn) {
+  send(put(1, 0, 8, false), ones(8));
+  send(put(2, 100, 1), ones(1));
+  expect_end(2, Code::ok);  // so the first frame has come
+  EXPECT_EQ(transport_.retract(region_->region(), false).code(), Code::busy);
+  send(put(3, 16, 8), ones(8));
+  expect_end(3, Code::unreachable);
+  Head last = put(1, 8, 8);
+  last.position = 8;
+  send(last, ones(8));
+  expect_end(1, Code::ok);
+  EXPECT_TRUE(std::equal(memory_.begin(), memory_.begin() + 16, ones(16).begin()));
+  const auto limit = base::Deadline::after(base::Clock::steady(), 5s);
+  Status retracted = transport_.retract(region_->region(), false);
+  while (retracted.code() == Code::busy && !limit.passed())
+    retracted = transport_.retract(region_->region(), false);
+  EXPECT_EQ(retracted.to_string(), "ok");
+}
+
+/// Its control connection may have something to say yet.
+TEST_F(TcpWire, GivesThePeerUpASecondAfterItsStreamsHaveEnded) {
+  send_bytes(ones(64));
+  while (next()) continue;
+  endpoint_->progress(ends_);
+  EXPECT_EQ(channel_.given_up.to_string(), "ok");
+  const base::Time ended = base::Clock::steady().now();
+  EXPECT_EQ(endpoint_->next_look().when, NextLook::When::at);
+  const auto limit = base::Deadline::after(base::Clock::steady(), 5s);
+  while (channel_.given_up.ok() && !limit.passed()) endpoint_->progress(ends_);
+  EXPECT_EQ(channel_.given_up.code(), Code::corrupt);
+  EXPECT_GT(base::Clock::steady().now() - ended, 500ms);
+  EXPECT_EQ(endpoint_->next_look().when, NextLook::When::idle) << "once";
+}
+
 /// Each to a wire of its own.
 class TcpWireBroken : public TcpWire, public ::testing::WithParamInterface<int> {};
 
@@ -287,6 +322,13 @@ TEST_P(TcpWireBroken, EndsAndTouchesNothingMore) {
     case 9:
       send_bytes(ones(64));
       break;
+    case 10: {  // a later frame that leaves the region
+      send(put(4, 0, 8, false), Bytes(before.begin(), before.begin() + 8));
+      Head beyond = put(4, kBytes - 4, 8);
+      beyond.position = 8;
+      send(beyond, ones(8));
+      break;
+    }
     default: {  // a get of ours: data beyond what was asked for
       must(post(linkspan::Op::read, 0, 16));
       ASSERT_TRUE(next().has_value());
@@ -301,7 +343,7 @@ TEST_P(TcpWireBroken, EndsAndTouchesNothingMore) {
   EXPECT_EQ(fixed_memory_, Bytes(kBytes, std::byte{9}));
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, TcpWireBroken, ::testing::Range(0, 11));
+INSTANTIATE_TEST_SUITE_P(Each, TcpWireBroken, ::testing::Range(0, 12));
 
 TEST_F(TcpWire, TellsWhatTheOtherSideAnswers) {
   must(post(linkspan::Op::write, 10, 6000));  // of two frames

@@ -15,6 +15,7 @@ constexpr Duration kLook = 50us;      // at batches that the threads work on
 constexpr Duration kLookAgain = 1ms;  // at what is the peer's
 constexpr Duration kSilence = 5s;     // of a peer that was asked to let a batch end
 constexpr Duration kLookAtTraffic = 100ms;
+constexpr Duration kLastWords = 1s;  // of a peer's control connection, when its streams have ended
 
 }  // namespace
 
@@ -148,9 +149,19 @@ void TcpEndpoint::look_at_silence(base::Time now) {
                        "peer " + std::string(channel_.peer_name()) + " has not answered for 5 s"));
 }
 
+/// Else it would be up for ever and carry nothing. One that leaves is gone by itself before that,
+/// when all that it has said was heard; one to which no stream could be made stays for the rest.
+void TcpEndpoint::look_at_failure(base::Time now) {
+  if (streams_ == 0 || closed_ || gone_) return;
+  if (!give_up_at_) give_up_at_ = now + kLastWords;
+  if (now < *give_up_at_ || *give_up_at_ == base::Time::max()) return;
+  give_up_at_ = base::Time::max();
+  channel_.give_up(*wire_->failure());
+}
+
 std::size_t TcpEndpoint::progress(CompletionSink& sink) {
   // Also whoever has been told elsewhere that bytes have landed here sees them behind this.
-  wire_->sync();
+  if (!wire_->sync()) look_at_failure(base::Clock::steady().now());
   if (!ours_.empty() && is_late()) wire_->fail(late());
   if (std::ranges::any_of(ours_, &Slot::canceled))
     look_at_silence(base::Clock::steady().now());
@@ -179,6 +190,8 @@ NextLook TcpEndpoint::next_look() const {
   // What a peer asks for more it asks by its streams, whose threads look.
   if (wire_->serves() || (gone_ && !wire_->over()))
     return {.when = NextLook::When::at, .at = now + kLookAgain, .patient = true};
+  if (give_up_at_ && *give_up_at_ != base::Time::max() && !closed_ && !gone_)
+    return {.when = NextLook::When::at, .at = *give_up_at_};
   return {};
 }
 

@@ -4,11 +4,13 @@
 // do the rest; progress() looks whether its Ticket has ended.
 // Threads: under the Worker's lock.
 // Invariants: who has connected to the other makes the streams; a wire that fails is not mended,
-// the peer has to be met again. It fails too when a batch was canceled and the peer is silent.
+// the peer has to be met again and is given up a second later. It fails too when a batch was
+// canceled and the peer is silent.
 #pragma once
 
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "transport/tcp/address.hpp"
@@ -54,6 +56,7 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
   Status late() const;
   void stop(Slot& slot);
   void look_at_silence(base::Time now);
+  void look_at_failure(base::Time now);
 
   TcpTransport& transport_;
   const Address peer_;
@@ -67,6 +70,7 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
   // While one of them is canceled: bytes to and from the peer, and since when it has been as many.
   std::uint64_t traffic_ = 0;
   base::Time silent_since_{}, look_at_traffic_{};
+  std::optional<base::Time> give_up_at_;  // the peer, since its wire has failed; max: done
 };
 
 }  // namespace linkspan::transport::tcp

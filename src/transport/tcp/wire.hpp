@@ -144,7 +144,11 @@ class Wire {
   /// Grows while bytes go to the peer's kernel or come from the peer.
   std::uint64_t traffic() const LINKSPAN_EXCLUDES(mutex_);
   /// What has landed by now happened before this returns; what is sent later happens after it.
-  void sync() const LINKSPAN_EXCLUDES(mutex_) { const base::MutexLock lock(mutex_); }
+  /// False: it has failed.
+  bool sync() const LINKSPAN_EXCLUDES(mutex_) {
+    const base::MutexLock lock(mutex_);
+    return !failure_;
+  }
   bool serves() const LINKSPAN_EXCLUDES(mutex_);  ///< Something of the peer's is in flight.
   std::uint64_t chunk() const noexcept { return options_.chunk; }  ///< Data of a frame, at most.
 
