@@ -12,20 +12,26 @@ namespace {
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr Block kAll{0, 0, kMiB};
 
-TEST(Restart, AtTheSameAddressNothingOldReachesTheNewOne) {
+/// Where it listens, first: its later lives take the port that the first was given.
+class Restart : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Restart, AtTheSameAddressNothingOldReachesTheNewOne) {
   constexpr int kLives = 3;
-  const std::vector<std::string> at{kListenAt + std::string("restarted")};
+  std::vector<std::string> at{kListenAt + std::string(GetParam())};
   Held here;  // outlives the Engine
   Engine engine = take(Engine::open(engine_options("near")));
   here = Held::make(engine, {.kind = "host"});
   here.fill(1);
+  must(engine.publish("near", here.region));
   std::vector<Peer> peers;
   std::vector<RemoteRegion> remotes;
+  std::vector<Prepared> prepared;
   std::vector<Transfer> transfers;
   std::unique_ptr<FarEngine> far;
   for (int life = 0; life < kLives; ++life) {
     far.reset();  // the killed one's: it has ended
     far = std::make_unique<FarEngine>(at);
+    at = {kListenAt + far->address()};
     far->add("kv", {.kind = "shared"});
     far->add("private", {.kind = "host"});
     far->fill("kv", 2);
@@ -50,6 +56,7 @@ TEST(Restart, AtTheSameAddressNothingOldReachesTheNewOne) {
       EXPECT_EQ(finished(old.send(1, here.at(0), 8)).code(), Code::disconnected);
       EXPECT_EQ(old.notify({}).code(), Code::disconnected);
     }
+    for (const Prepared& old : prepared) EXPECT_EQ(finished(old.post()).code(), Code::disconnected);
     for (const Transfer& old : transfers) EXPECT_TRUE(old.done());
     EXPECT_EQ(far->difference("kv", 2), "") << "of an earlier life";
     EXPECT_EQ(far->difference("private", 3), "") << "of an earlier life";
@@ -57,11 +64,20 @@ TEST(Restart, AtTheSameAddressNothingOldReachesTheNewOne) {
     peers.push_back(peer);
     for (const char* name : {"kv", "private"}) {
       remotes.push_back(take(peer.lookup(name)));
+      prepared.push_back(
+          take(peer.prepare(Op::write, here.region, remotes.back(), std::span(&kAll, 1))));
       transfers.push_back(take(peer.write(here.region, remotes.back(), std::span(&kAll, 1))));
       EXPECT_EQ(transfers.back().wait(10s).to_string(), "ok");
     }
     EXPECT_EQ(far->difference("kv", 2, {{0, 1, 0, kMiB}}), "");
     EXPECT_EQ(far->difference("private", 3, {{0, 1, 0, kMiB}}), "");
+    // What this side has published, each new life finds.
+    far->accept();
+    far->fill("private", 4);
+    far->start("private", "near", 1);
+    EXPECT_EQ(far->ends(), std::vector<std::string>{"ok"});
+    EXPECT_EQ(here.difference(1, {{0, 4, 0, kMiB}}), "");
+    here.fill(1);
     for (int i = 0; i < 32; ++i)  // under way when it dies
       for (std::size_t last : {remotes.size() - 2, remotes.size() - 1}) {
         const Block part = part_of(kMiB, static_cast<std::uint64_t>(i), 32);
@@ -77,21 +93,29 @@ TEST(Restart, AtTheSameAddressNothingOldReachesTheNewOne) {
     ASSERT_TRUE(is_down(peer, limit));
   }
   remotes.clear();
+  prepared.clear();
   EXPECT_EQ(engine.deregister(here.region, 2s).to_string(), "ok");
 }
 
-TEST(Restart, ConnectingGoesOnUntilTheNewOneListens) {
+TEST_P(Restart, ConnectingGoesOnUntilTheNewOneListens) {
   Engine engine = take(Engine::open(engine_options("near")));
+  std::string at;
   {
-    FarEngine first({kListenAt + std::string("later")});
+    FarEngine first({kListenAt + std::string(GetParam())});
+    at = first.address();
     first.process().kill();  // it leaves its socket
   }
   std::optional<Result<Peer>> met;
-  std::jthread connecting([&] { met = engine.connect("later", 10s); });
-  FarEngine second({kListenAt + std::string("later")});
+  std::jthread connecting([&] { met = engine.connect(at, 10s); });
+  FarEngine second({kListenAt + at});
   connecting.join();
   EXPECT_TRUE(met->ok()) << met->status().to_string();
 }
+
+INSTANTIATE_TEST_SUITE_P(By, Restart, ::testing::Values("restarted", "tcp:127.0.0.1:0"),
+                         [](const auto& param) {
+                           return std::string(param.index == 0 ? "unix" : "tcp");
+                         });
 
 /// The child of a dead peer holds its socket and what it had opened: neither the process nor its
 /// end-of-file alone says that nothing lands any more.

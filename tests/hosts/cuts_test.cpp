@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <cstdlib>
+#include <future>
 
 #include "tests/conformance/engine_world.hpp"
 #include "tests/hosts/hosts.hpp"
@@ -84,6 +85,31 @@ class HostCuts : public OnHosts {
     EXPECT_EQ(in().difference(6), "");
   }
 
+  /// In the place of peer_, which has ended: all goes both ways, by either side, and the old one's
+  /// handles reach nothing.
+  void meet_again(const Peer& peer) {
+    EXPECT_NE(peer.id(), peer_.id());
+    const Block all{0, 0, kBytes};
+    const auto one = std::span(&all, 1);
+    const RemoteRegion written = take(peer.lookup("written")), read = take(peer.lookup("read"));
+    expect_moved(far(), "written", out(), Op::write, one, seed_ += 2,
+                 [&] { return peer.write(out().region, written, one); });
+    expect_moved(far(), "read", in(), Op::read, one, seed_ += 2,
+                 [&] { return peer.read(in().region, read, one); });
+    far().accept();
+    in().fill(5);
+    far().fill("read", 6);
+    far().start("read", "near", 1);
+    EXPECT_EQ(far().ends(), std::vector<std::string>{"ok"});
+    EXPECT_EQ(in().difference(5, {{0, 6, 0, kBytes}}), "");
+
+    EXPECT_EQ(finished(peer_.write(out().region, written_, one)).code(), Code::disconnected);
+    EXPECT_EQ(peer_.lookup("read").status().code(), Code::disconnected);
+    EXPECT_EQ(finished(peer.write(out().region, written_, one)).code(), Code::invalid_argument);
+    EXPECT_EQ(far().difference("read", 6), "");
+    move_beside();
+  }
+
   Held beside_;
   Peer peer_, other_;
   RemoteRegion written_, read_, there_;
@@ -130,6 +156,39 @@ TEST_F(HostCuts, ForEverEndTransfersWithoutAnyDeadlineOfTheirs) {
   expect_to_end_badly();
   EXPECT_TRUE(is_down(peer_, base::Deadline::after(base::Clock::steady(), 30s)));
   EXPECT_EQ(other_.state(), PeerState::up);
+}
+
+TEST_F(HostCuts, OfLongerThanAllLimitsAreMendedByMeetingAgain) {
+  must(engine().publish("near", in().region));
+  far().accept();
+  start(0, kCount / 2);
+  network().cut();
+  start(kCount / 2, kCount);
+  expect_to_end_badly();
+  ASSERT_TRUE(is_down(peer_, base::Deadline::after(base::Clock::steady(), 30s)));
+  auto meeting = std::async(std::launch::async, [&] { return hosts_->connect(far().address()); });
+  move_beside();
+  EXPECT_EQ(meeting.wait_for(1s), std::future_status::timeout) << "the cable is cut";
+  network().mend();
+  meet_again(meeting.get());
+}
+
+/// Nothing tells this side of the end there, nor the new process of the old connection.
+TEST_F(HostCuts, AFarProcessThatRestartedBehindThemIsMetAtOnce) {
+  must(engine().publish("near", in().region));
+  start(0, kCount / 2, 2s);
+  network().cut();
+  start(kCount / 2, kCount, 2s);
+  const std::string address = far().address();
+  far().process().kill();
+  hosts_->far = engine_at(network(), Host::far, address);
+  for (const char* name : {"written", "read"}) far().add(name, {.kind = "host", .bytes = kBytes});
+  network().mend();
+  EXPECT_EQ(peer_.state(), PeerState::up) << "this test shows nothing";
+  const Peer peer = hosts_->connect(address);
+  expect_to_end_badly();
+  EXPECT_TRUE(is_down(peer_, base::Deadline::after(base::Clock::steady(), 15s)));
+  meet_again(peer);
 }
 
 TEST_F(HostCuts, AFarProcessThatStandsStillTakesNothing) {

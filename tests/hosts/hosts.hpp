@@ -16,9 +16,11 @@
 
 namespace linkspan::test {
 
-inline FarEngine engine_at(const Network& network, Host host) {
-  return network.at(host, [host] {
-    return FarEngine({kListenAt + Network::listen_at(host), "LINKSPAN_INSECURE=1"});
+/// `address`: where one listened before.
+inline FarEngine engine_at(const Network& network, Host host, const std::string& address = "") {
+  return network.at(host, [&] {
+    return FarEngine({kListenAt + (address.empty() ? Network::listen_at(host) : address),
+                      "LINKSPAN_INSECURE=1"});
   });
 }
 

@@ -81,6 +81,7 @@ struct Connection {
       : a(std::move(one)), b(std::move(other)), there(a, b, delay), back(b, a, delay) {}
   base::Fd a, b;
   Pipe there, back;
+  bool frozen = false;
 };
 
 }  // namespace
@@ -101,8 +102,18 @@ Result<std::unique_ptr<DelayLine>> DelayLine::start(const control::TcpAddress& a
 
 DelayLine::~DelayLine() {
   thread_.request_stop();
+  ring();
+}
+
+void DelayLine::ring() const {
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto rung = ::write(bell_.get(), &one, sizeof one);
+}
+
+void DelayLine::freeze() {
+  freezes_ = true;
+  ring();
+  freezes_.wait(true);
 }
 
 void DelayLine::run(const std::stop_token& stop) {
@@ -113,6 +124,7 @@ void DelayLine::run(const std::stop_token& stop) {
                                 {.fd = listening_.get(), .events = POLLIN, .revents = 0}};
     base::Time now = clock.now(), next = now + 1s;
     for (const Connection& each : connections) {
+      if (each.frozen) continue;
       const auto wants = [&](const Pipe& in, const Pipe& out) {
         return static_cast<short>(in.wants(now, true) | out.wants(now, false));
       };
@@ -126,6 +138,13 @@ void DelayLine::run(const std::stop_token& stop) {
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - now);
     ::poll(ends.data(), ends.size(), static_cast<int>(left.count()));
+    if (freezes_) {
+      std::uint64_t rings = 0;
+      [[maybe_unused]] const auto heard = ::read(bell_.get(), &rings, sizeof rings);
+      for (Connection& each : connections) each.frozen = true;
+      freezes_ = false;
+      freezes_.notify_all();
+    }
     base::Fd came(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (came.valid()) {
       control::prepare(came);
@@ -134,6 +153,7 @@ void DelayLine::run(const std::stop_token& stop) {
     }
     now = clock.now();
     std::erase_if(connections, [now](Connection& each) {
+      if (each.frozen) return false;
       return !each.there.turn(now) || !each.back.turn(now) ||
              (each.there.over() && each.back.over());
     });

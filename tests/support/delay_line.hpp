@@ -6,6 +6,7 @@
 // Invariants: of each connection and direction it holds kMost bytes at most; then it reads no more.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <thread>
 
@@ -26,6 +27,9 @@ class DelayLine {
   ~DelayLine();
 
   const control::TcpAddress& address() const noexcept { return address_; }
+  /// The connections of now stand still, and their ends hear nothing of each other any more; those
+  /// that come later do. As of a proxy that has forgotten them.
+  void freeze();
 
  private:
   DelayLine(base::Fd listening, base::Fd bell, const control::TcpAddress& address,
@@ -35,11 +39,13 @@ class DelayLine {
         address_(address),
         to_(to),
         delay_(delay) {}
+  void ring() const;
   void run(const std::stop_token& stop);
 
   const base::Fd listening_, bell_;
   const control::TcpAddress address_, to_;
   const Duration delay_;
+  std::atomic<bool> freezes_{false};
   std::jthread thread_;  // last: it uses all of the above
 };
 

@@ -42,9 +42,10 @@ class Quiet final : public control::Listener {
     changed_.notify_all();
   }
   void for_transport(Session&, control::TransportMessage, std::span<base::Fd>) override {}
-  void stream(Session&, const std::string& transport, Result<base::SealedSocket> socket) override {
+  void stream(Session& session, const std::string& transport,
+              Result<base::SealedSocket> socket) override {
     const base::MutexLock lock(mutex_);
-    streams_.push_back({transport, std::move(socket)});
+    streams_.push_back({session.id(), transport, std::move(socket)});
     changed_.notify_all();
   }
   Result<Exported> exported(Session&, std::string_view, std::uint64_t) override {
@@ -64,6 +65,7 @@ class Quiet final : public control::Listener {
     return last_;
   }
   struct Stream {
+    std::uint64_t session;  ///< Its id here.
     std::string transport;
     Result<base::SealedSocket> socket;
   };

@@ -1,6 +1,7 @@
 // Connections for transports alone, beside a Session: who gets them, and who does not.
 #include <gtest/gtest.h>
 
+#include <thread>
 #include <utility>
 
 #include "control/tcp_socket.hpp"
@@ -69,6 +70,37 @@ TEST_F(ControlStreams, OfNoSessionAreRefused) {
   const auto said = next_raw(raw);
   ASSERT_TRUE(said.has_value());
   EXPECT_EQ(decode_error(said->payload).code(), Code::corrupt);
+  EXPECT_FALSE(quiet_.next_stream(100ms).has_value());
+  EXPECT_FALSE(session_->is_lost());
+}
+
+/// As after a loss that one side has not noticed yet: both sessions are of the same incarnations.
+TEST_F(ControlStreams, OfTwoSessionsOfTheSameEnginesComeEachToItsOwn) {
+  meet(true);
+  const auto old_here = session_, old_there = quiet_.last();
+  session_ = test::take(client_->connect(at_, soon()));
+  const auto there = quiet_.last();
+  ASSERT_NE(there->id(), old_there->id());
+  for (int i = 0; i < 2; ++i)
+    for (const auto& [ours, theirs] :
+         {std::pair(session_, there), std::pair(old_here, old_there)}) {
+      ASSERT_TRUE(client_->open_stream(ours, "tcp").ok());
+      const auto made = theirs_.next_stream(5s), taken = quiet_.next_stream(5s);
+      ASSERT_TRUE(made && taken && made->socket.ok() && taken->socket.ok());
+      EXPECT_EQ(made->session, ours->id());
+      EXPECT_EQ(taken->session, theirs->id());
+    }
+
+  // One that was asked for in time and comes when its session has ended is not the other's.
+  const StreamHello late = test::take(old_here->offer_stream("tcp")).hello;
+  client_->drop(old_here, Status(Code::disconnected, Scope::peer, "lost"));
+  const auto limit = soon();
+  while (!old_there->is_lost() && !limit.passed()) std::this_thread::yield();
+  auto raw = connect();
+  send_raw(raw, FrameOp::stream, encode(late), other_.incarnation);
+  const auto said = next_raw(raw);
+  ASSERT_TRUE(said.has_value());
+  EXPECT_EQ(decode_error(said->payload).code(), Code::permission_denied);
   EXPECT_FALSE(quiet_.next_stream(100ms).has_value());
   EXPECT_FALSE(session_->is_lost());
 }
