@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/numa.hpp"
 #include "copy/blocks_kernel.hpp"
 #include "copy/chooser.hpp"
 #include "copy/gpu_copier.hpp"
@@ -54,7 +55,7 @@ Result<Staging::Slot*> Staging::take(const Chunk& chunk) {
   if (!scope.ok()) return scope.status();
   Slot& slot = *std::ranges::find(slots_, State::free, &Slot::state_);
   if (!slot.memory_)
-    if (Status status = pin(slot, *scope); !status.ok()) return status;
+    if (Status status = pin(slot, *chunk.device, *scope); !status.ok()) return status;
   slot.device_ = chunk.device;
   slot.to_gpu_ = chunk.to_gpu;
   slot.ctas_ = chunk.ctas;
@@ -249,7 +250,8 @@ void StagingLanes::give_back(const Lane& lane) noexcept {
 }
 
 /// For all GPUs, at one address (fact: Identity.MemoryIsPinnedOnceAndForAllGpus).
-Status Staging::pin(Slot& slot, const cuda::DeviceScope& scope) const {
+Status Staging::pin(Slot& slot, const cuda::Device& device, const cuda::DeviceScope& scope) const {
+  const base::PreferredNode near(base::numa_node_of(device.info().bus_id));
   auto memory = cuda::PinnedBuffer::create(scope, slot_bytes_ + kBeside);
   if (!memory.ok()) return memory.status();
   slot.memory_.emplace(*std::move(memory));

@@ -5,8 +5,9 @@
 // stream order. From a GPU: it submits the slot and empties it when the GPU is done. A word in the
 // slot, written behind the chunk, tells of the GPU's part, so that the owner fills or empties one
 // slot while the GPU works at the others. The slots are pinned by the thread that uses them, at its
-// first chunks: they lie on its NUMA node, and are the only memory of this path for good. A lane is
-// held while the GPU works at a slot, and no longer: who fills slots slowly holds up nobody else.
+// first chunks: they lie on the NUMA node of the GPU that has the first, or on the thread's where
+// that is not known, and are the only memory of this path for good. A lane is held while the GPU
+// works at a slot, and no longer: who fills slots slowly holds up nobody else.
 // Threads: of one executor. Nothing here waits but the driver's own calls.
 // Invariants: a slot is used again only when its word, or its stream, has told that the GPU is done
 // with it; what was in flight when a context was lost is never used again.
@@ -142,7 +143,7 @@ class Staging {
 
   Result<Lane*> lane_of(const cuda::Device& device);
   void leave_lane(Slot& slot) noexcept;
-  Status pin(Slot& slot, const cuda::DeviceScope& scope) const;
+  Status pin(Slot& slot, const cuda::Device& device, const cuda::DeviceScope& scope) const;
   static unsigned start(Slot& slot, const cuda::DeviceScope& scope);  // how much is in flight
   bool ask_stream(Slot& slot, base::Time now);
 

@@ -1,0 +1,42 @@
+#include "base/numa.hpp"
+
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <fstream>
+
+namespace linkspan::base {
+
+int numa_node_of(const std::string& bus_id, const std::string& sysfs) {
+  std::string online;  // "0", "0-1", "0,2-3"
+  if (!(std::ifstream(sysfs + "/devices/system/node/online") >> online) ||
+      online.find_first_of("-,") == std::string::npos)
+    return -1;
+  std::string name = bus_id;  // in capitals, other than sysfs has it
+  std::ranges::transform(name, name.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  int node = -1;
+  if (!(std::ifstream(sysfs + "/bus/pci/devices/" + name + "/numa_node") >> node)) return -1;
+  return std::max(node, -1);
+}
+
+// The calls take the number of bits and one more.
+PreferredNode::PreferredNode(int node) noexcept {
+  constexpr unsigned kBits = 8 * sizeof(unsigned long);
+  if (node < 0 || static_cast<unsigned long>(node) >= kNodes) return;
+  if (::syscall(SYS_get_mempolicy, &before_, before_of_.data(), kNodes + 1, nullptr, 0UL) != 0)
+    return;
+  const auto at = static_cast<unsigned>(node);
+  Mask mask{};
+  mask[at / kBits] = 1UL << (at % kBits);
+  changed_ = ::syscall(SYS_set_mempolicy, MPOL_PREFERRED, mask.data(), kNodes + 1) == 0;
+}
+
+PreferredNode::~PreferredNode() {
+  if (changed_) (void)::syscall(SYS_set_mempolicy, before_, before_of_.data(), kNodes + 1);
+}
+
+}  // namespace linkspan::base
