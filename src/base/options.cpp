@@ -33,8 +33,9 @@ constexpr OptionInfo kTable[] = {
      "demand."},
     {"tcp_streams", "LINKSPAN_TCP_STREAMS", "0 to 64",
      "the smaller of 8 and half of the CPU's cores",
-     "TCP connections to a remote peer, each with a thread; the smaller number of both sides. "
-     "0: no bytes go by TCP."},
+     "TCP connections to a remote peer at most, each with a thread; the smaller number of both "
+     "sides. Two are made when it is met, more while they make transfers faster. 0: no bytes go by "
+     "TCP."},
     {"copy_ctas", "LINKSPAN_COPY_CTAS", "0 to 65535", "as many as the GPU has SMs",
      "CTAs of 512 threads that one copy by a kernel takes at most; 0: copy engines only."},
     {"relay_gpus", "LINKSPAN_RELAY_GPUS", "0 to 15", "0",

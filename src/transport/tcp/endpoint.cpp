@@ -31,9 +31,11 @@ TcpEndpoint::TcpEndpoint(TcpTransport& transport, const Address& peer, Channel& 
                       .incarnation = transport.options().incarnation,
                       .peer = peer.incarnation,
                       .chunk = std::min<std::uint64_t>(peer.chunk, kMostChunk),
-                      .inflight = transport.capabilities().max_inflight})) {
+                      .inflight = transport.capabilities().max_inflight,
+                      .streams = channel.connects() ? first_streams() : 0,
+                      .most_streams = channel.connects() ? most_streams() : 0})) {
   if (!channel_.connects()) return;
-  awaited_ = std::min(peer.streams, transport.options().streams);
+  awaited_ = first_streams();
   for (unsigned i = 0; i < awaited_; ++i)
     if (Status status = channel_.open_stream(); !status.ok()) wire_->fail(status);
 }
@@ -49,6 +51,14 @@ Status TcpEndpoint::ready() const {
             "peer " + std::string(channel_.peer_name()) + " is gone"};
   if (wire_->has_failed()) return *wire_->failure();
   return is_late() ? late() : Status();
+}
+
+unsigned TcpEndpoint::most_streams() const noexcept {
+  return std::min(peer_.streams, transport_.options().streams);
+}
+
+unsigned TcpEndpoint::first_streams() const noexcept {
+  return std::min(most_streams(), transport_.options().first);
 }
 
 /// No stream has come in time.
@@ -206,8 +216,7 @@ Explanation TcpEndpoint::explain(linkspan::Op, const memory::Region& local, cons
 }
 
 std::string TcpEndpoint::outlook() const {
-  return "up to " + std::to_string(std::min(peer_.streams, transport_.options().streams)) +
-         " TCP streams";
+  return "up to " + std::to_string(most_streams()) + " TCP streams";
 }
 
 Status TcpEndpoint::on_message(std::uint16_t op, std::span<const std::byte>, std::span<base::Fd>) {
@@ -216,8 +225,9 @@ Status TcpEndpoint::on_message(std::uint16_t op, std::span<const std::byte>, std
 
 Status TcpEndpoint::on_stream(Result<base::SealedSocket> socket) {
   if (!socket.ok()) {
-    // Fewer will do.
-    if (--awaited_ == 0 && streams_ == 0) wire_->fail(socket.status());
+    // Fewer will do; who tries has logged it.
+    wire_->not_made();
+    if (streams_ == 0 && --awaited_ == 0) wire_->fail(socket.status());
     return {};
   }
   if (streams_ >= kMostStreams)

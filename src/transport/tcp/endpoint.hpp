@@ -3,9 +3,9 @@
 // On the path of a byte: post() checks the batch and gives it to the wire, whose streams' threads
 // do the rest; progress() looks whether its Ticket has ended.
 // Threads: under the Worker's lock.
-// Invariants: who has connected to the other makes the streams; a wire that fails is not mended,
-// the peer has to be met again and is given up a second later. It fails too when a batch was
-// canceled and the peer is silent.
+// Invariants: who has connected to the other makes the streams, a few at once; a wire that fails is
+// not mended, the peer has to be met again and is given up a second later. It fails too when a batch
+// was canceled and the peer is silent.
 #pragma once
 
 #include <list>
@@ -52,6 +52,8 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
 
   Status ready() const;
   bool is_late() const;
+  unsigned most_streams() const noexcept;
+  unsigned first_streams() const noexcept;
   bool takes_along(const Batch& batch, const std::vector<Piece>& pieces) const;
   Status late() const;
   void stop(Slot& slot);
@@ -64,7 +66,7 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
   const base::Deadline connect_by_;
   const std::shared_ptr<Wire> wire_;  // also its streams'
   bool closed_ = false, gone_ = false;
-  unsigned awaited_ = 0, streams_ = 0;  // that were asked for and have not failed; that have come
+  unsigned awaited_ = 0, streams_ = 0;  // of the first those that have not failed; that have come
   std::uint64_t last_id_ = 0;
   std::list<Slot> ours_;
   // While one of them is canceled: bytes to and from the peer, and since when it has been as many.

@@ -38,6 +38,7 @@ Stream::Turn Stream::turn(bool rung) {
     turn.watches |= receiver_.watches();
     if (!received.ok()) wire_->fail(received.status());
     if (!sent.ok()) wire_->fail(sent.status());
+    if (turn.moved) wire_->look_at_rate();
     if (received.ok() && sent.ok()) return turn;
   }
   // What the kernel still holds of puts that have ended is not to land later; answers may.

@@ -19,9 +19,12 @@
 namespace linkspan::transport::tcp {
 
 struct TcpOptions {
-  cuda::Topology* topology = nullptr;   ///< Null: no GPU here.
-  std::uint64_t incarnation = 0;        ///< Of our Engine.
-  unsigned streams = 1;                 ///< To a peer, and threads.
+  cuda::Topology* topology = nullptr;  ///< Null: no GPU here.
+  std::uint64_t incarnation = 0;       ///< Of our Engine.
+  unsigned streams = 1;                ///< To a peer, and threads, at most.
+  /// That are made when a peer is met; more come while they pay (stream_count.hpp). Two, so that a
+  /// small message need not wait behind a frame of a large one.
+  unsigned first = 2;
   std::optional<unsigned> copy_ctas{};  ///< As the local transport's.
 };
 

@@ -75,6 +75,7 @@ void Wire::put(std::shared_ptr<Outgoing> batch) {
     if (queue_.empty() && is_small(*batch)) by = idle();
     queue_.push_back(batch);
     puts_.push_back(std::move(batch));
+    begun();
     if (by == nullptr) wake_some();
   }
   if (by != nullptr) by->send_now();
@@ -87,6 +88,7 @@ void Wire::get(std::shared_ptr<Incoming> batch, Head question) {
     if (failure_) return end(batch->ticket, *failure_);
     gets_.push_back(std::move(batch));
     question.incarnation = options_.incarnation;
+    begun();
     by = say(question);
   }
   if (by != nullptr) by->send_now();
@@ -156,6 +158,10 @@ bool Wire::abandons() const {
 
 std::uint64_t Wire::traffic() const {
   const base::MutexLock lock(mutex_);
+  return moved();
+}
+
+std::uint64_t Wire::moved() const {
   std::uint64_t bytes = 0;
   for (const auto& stream : streams_) bytes += stream->traffic();
   return bytes;
@@ -209,6 +215,32 @@ void Wire::wake_some() {
       streams_[i]->wake();
       --chunks;
     }
+}
+
+// ---- how many streams -----------------------------------------------------------------------
+
+/// A batch; where its end is seen, look_at_rate() follows.
+void Wire::begun() {
+  if (may_grow_) count_.work(base::Clock::steady().now(), true);
+}
+
+void Wire::look_at_rate() {
+  if (!may_grow_) return;
+  const base::MutexLock lock(mutex_);
+  if (failure_) return;
+  const bool idle = puts_.empty() && gets_.empty() && theirs_.empty() && answers_.empty();
+  count_.work(base::Clock::steady().now(), !idle);
+  if (!count_.is_due()) return;
+  const unsigned before = count_.wanted();
+  for (unsigned n = count_.look(moved(), static_cast<unsigned>(streams_.size())); n != before; --n)
+    if (!options_.channel->open_stream().ok()) count_.could_not_be_made();
+  may_grow_ = count_.may_grow();
+}
+
+void Wire::not_made() {
+  const base::MutexLock lock(mutex_);
+  count_.could_not_be_made();
+  may_grow_ = count_.may_grow();
 }
 
 // ---- bytes that go ------------------------------------------------------------------------------
@@ -358,6 +390,7 @@ Result<std::shared_ptr<Incoming>> Wire::put_of(const Head& head) {
     batch->serial = head.serial;
     batch->use = options_.published->use(head.serial);
     found = theirs_.insert(theirs_.end(), std::move(batch));
+    begun();
   }
   Incoming& batch = **found;
   if (batch.serial != head.serial) return corrupt("a put to two regions");
@@ -439,6 +472,7 @@ Status Wire::asked(const Head& head) {
   if (find(answers_, head.id) != nullptr) return corrupt("two gets of one number");
   answers_.push_back(batch);
   queue_.push_back(std::move(batch));
+  begun();
   wake_some();
   return {};
 }

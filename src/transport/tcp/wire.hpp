@@ -23,6 +23,7 @@
 #include "transport/channel.hpp"
 #include "transport/published.hpp"
 #include "transport/tcp/frame.hpp"
+#include "transport/tcp/stream_count.hpp"
 
 namespace linkspan::copy {
 class Staging;
@@ -118,11 +119,16 @@ struct WireOptions {
   std::uint64_t incarnation = 0, peer = 0;  ///< Of our Engine, and of the peer's.
   std::uint64_t chunk = kMostChunk;         ///< Data of a frame.
   std::size_t inflight = 64;  ///< Batches of the peer's at once, each way; else it is dropped.
+  /// If this side makes the streams: how many it has asked for, and may. Else none.
+  unsigned streams = 0, most_streams = 0;
 };
 
 class Wire {
  public:
-  explicit Wire(const WireOptions& options) : options_(options) {}
+  explicit Wire(const WireOptions& options)
+      : options_(options),
+        count_(options.streams, options.most_streams),
+        may_grow_(count_.may_grow()) {}
   Wire(const Wire&) = delete;
   Wire& operator=(const Wire&) = delete;
   ~Wire() = default;  ///< Over, or without streams.
@@ -134,6 +140,8 @@ class Wire {
   void cancel(Op op, std::uint64_t id) LINKSPAN_EXCLUDES(mutex_);
   /// As failure(): nothing is carried any more.
   Status add(std::shared_ptr<Stream> stream) LINKSPAN_EXCLUDES(mutex_);
+  /// A stream that was asked for is not to be had: fewer will do.
+  void not_made() LINKSPAN_EXCLUDES(mutex_);
   /// Unless it has failed: all batches end so.
   void fail(const Status& why) LINKSPAN_EXCLUDES(mutex_);
   std::optional<Status> failure() const LINKSPAN_EXCLUDES(mutex_);
@@ -166,6 +174,8 @@ class Wire {
       LINKSPAN_EXCLUDES(mutex_);
   /// Of the other ops. corrupt: the wire is to fail.
   Status heard(const Head& head) LINKSPAN_EXCLUDES(mutex_);
+  /// Bytes have moved: asks for more streams where these pay (stream_count.hpp).
+  void look_at_rate() LINKSPAN_EXCLUDES(mutex_);
   /// It touches no memory any more.
   void ended(const Stream& stream) LINKSPAN_EXCLUDES(mutex_);
 
@@ -179,6 +189,8 @@ class Wire {
   std::shared_ptr<Stream> say(const Head& head) LINKSPAN_REQUIRES(mutex_);
   void wake_some() LINKSPAN_REQUIRES(mutex_);
   void settle() LINKSPAN_REQUIRES(mutex_);
+  void begun() LINKSPAN_REQUIRES(mutex_);
+  std::uint64_t moved() const LINKSPAN_REQUIRES(mutex_);
   static void end(Ticket& ticket, const Status& status);
 
   const WireOptions options_;
@@ -196,6 +208,8 @@ class Wire {
   std::optional<Status> failure_ LINKSPAN_GUARDED_BY(mutex_);
   bool abandons_ LINKSPAN_GUARDED_BY(mutex_) = false;
   std::atomic<bool> failed_{false};
+  StreamCount count_ LINKSPAN_GUARDED_BY(mutex_);
+  std::atomic<bool> may_grow_;  // as count_ says; else nobody has to look
 };
 
 }  // namespace linkspan::transport::tcp

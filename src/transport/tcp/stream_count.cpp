@@ -1,0 +1,55 @@
+#include "transport/tcp/stream_count.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace linkspan::transport::tcp {
+
+void StreamCount::work(base::Time now, bool busy) noexcept {
+  if (busy_) {
+    unseen_ += now - seen_;
+    window_ += now - seen_;
+  }
+  seen_ = now;
+  busy_ = busy;
+}
+
+unsigned StreamCount::look(std::uint64_t bytes, unsigned streams) noexcept {
+  unseen_ = {};
+  if (std::exchange(came_, streams) != streams || streams < wanted_) {
+    begin_window(bytes);
+    return wanted_;
+  }
+  if (bytes - from_ < kWindowBytes || window_ < kWindowTime) return wanted_;
+  const double rate = static_cast<double>(bytes - from_) / static_cast<double>(window_.count());
+  rested_ += window_;
+  begin_window(bytes);
+  if (std::exchange(fresh_, false)) return wanted_;
+  if (rate_ && rate < kGain * *rate_) {
+    rest();
+  } else if (rate_ || rested_ >= pause_) {
+    if (rate_) pause_ = {};
+    rate_ = rate;
+    fresh_ = true;
+    wanted_ = std::min(2 * wanted_, most_);
+  }
+  return wanted_;
+}
+
+void StreamCount::could_not_be_made() noexcept {
+  if (wanted_ != 0) --wanted_;
+  if (rate_) rest();  // once for all of a doubling
+}
+
+void StreamCount::begin_window(std::uint64_t bytes) noexcept {
+  from_ = bytes;
+  window_ = {};
+}
+
+void StreamCount::rest() noexcept {
+  rate_.reset();
+  rested_ = {};
+  pause_ = std::max(kPause, 2 * pause_);
+}
+
+}  // namespace linkspan::transport::tcp

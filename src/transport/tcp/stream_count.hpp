@@ -1,0 +1,58 @@
+// transport/tcp/stream_count.hpp - how many streams to a peer pay, by the rate that they reach.
+//
+// One is fed with what a wire sees. A window is 32 MiB that have moved, both ways together, and
+// 5 ms in which something was in flight. At the end of the first the number is doubled; from then
+// on it is doubled when the last doubling has brought 10 % at least. When one brought less, or a
+// stream could not be made, the number stays for 5 s of work, then one doubling is tried again,
+// for other load may have gone; each time in vain the pause is twice as long. What new streams
+// move at first fills the buffers of their sockets: their first window does not count.
+// Threads: externally synchronised.
+// Invariants: never more than `most`; time in which nothing was in flight counts nowhere.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/clock.hpp"
+
+namespace linkspan::transport::tcp {
+
+class StreamCount {
+ public:
+  static constexpr std::uint64_t kWindowBytes = std::uint64_t{32} << 20;
+  static constexpr Duration kWindowTime = std::chrono::milliseconds(5);
+  static constexpr Duration kLook = std::chrono::milliseconds(2);
+  static constexpr Duration kPause = std::chrono::seconds(5);
+  static constexpr double kGain = 1.1;
+
+  /// `first` have been asked for.
+  StreamCount(unsigned first, unsigned most) : wanted_(first), most_(most) {}
+
+  /// From now on something is in flight, or nothing.
+  void work(base::Time now, bool busy) noexcept;
+  /// Something was in flight for kLook since the last look().
+  bool is_due() const noexcept { return unseen_ >= kLook; }
+  /// How many there should be. `bytes`: that have moved, ever; `streams`: that have come.
+  unsigned look(std::uint64_t bytes, unsigned streams) noexcept;
+  /// One that was asked for.
+  void could_not_be_made() noexcept;
+
+  unsigned wanted() const noexcept { return wanted_; }
+  bool may_grow() const noexcept { return wanted_ < most_; }
+
+ private:
+  void begin_window(std::uint64_t bytes) noexcept;
+  void rest() noexcept;
+
+  unsigned wanted_, came_ = 0;
+  const unsigned most_;
+  bool busy_ = false;
+  bool fresh_ = false;            // the window is the first with new streams
+  base::Time seen_{};             // until then time is counted
+  Duration unseen_{}, window_{};  // of work, since the last look and in the window
+  std::uint64_t from_ = 0;        // bytes before the window
+  std::optional<double> rate_;    // before the last doubling, while it is on trial
+  Duration rested_{}, pause_{};   // of work
+};
+
+}  // namespace linkspan::transport::tcp

@@ -1,0 +1,200 @@
+#include "transport/tcp/stream_count.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <vector>
+
+namespace linkspan::transport::tcp {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A wire whose rate depends on the number of its streams, which come as soon as they are asked
+/// for. Time is what it says.
+class Played {
+ public:
+  /// `rate`: bytes each ns with so many streams.
+  Played(unsigned first, unsigned most, std::function<double(unsigned)> rate)
+      : count(first, most), rate_(std::move(rate)), streams(first) {}
+
+  /// Something is in flight for so long; looks as often as a wire does.
+  void busy(Duration time) {
+    count.work(now, true);
+    for (Duration left = time; left > 0ns; left -= kStep) {
+      now += kStep;
+      bytes += static_cast<std::uint64_t>(rate_(streams) * static_cast<double>(kStep.count()));
+      count.work(now, true);
+      look();
+    }
+    count.work(now, false);
+  }
+  void idle(Duration time) {
+    now += time;
+    count.work(now, false);
+    look();
+  }
+  void look() {
+    if (!count.is_due()) return;
+    const unsigned wanted = count.look(bytes, streams);
+    for (unsigned n = streams; n < wanted; ++n) {
+      asked.push_back(wanted);
+      if (fails)
+        count.could_not_be_made();
+      else
+        ++streams;
+    }
+    EXPECT_LE(streams, 64u);
+  }
+
+  static constexpr Duration kStep = 100us;
+  StreamCount count;
+
+ private:
+  std::function<double(unsigned)> rate_;
+
+ public:
+  unsigned streams;
+  bool fails = false;  // none can be made
+  base::Time now{1h};
+  std::uint64_t bytes = 0;
+  std::vector<unsigned> asked;  // what was wanted, once for each stream that was asked for
+};
+
+constexpr double kOne = 4;  // GB/s of one stream
+double each_helps(unsigned streams) { return kOne * streams; }
+double none_helps(unsigned) { return kOne; }
+
+TEST(StreamCount, GrowsToItsBoundWhileEachDoublingHelps) {
+  Played wire(1, 8, each_helps);
+  wire.busy(5ms);
+  EXPECT_EQ(wire.streams, 1u) << "not 32 MiB yet";
+  wire.busy(145ms);
+  EXPECT_EQ(wire.streams, 8u);
+  wire.busy(20s);
+  EXPECT_EQ(wire.streams, 8u);
+  EXPECT_EQ(wire.asked, (std::vector<unsigned>{2, 4, 4, 8, 8, 8, 8}));
+  EXPECT_FALSE(wire.count.may_grow());
+}
+
+TEST(StreamCount, IsNeverBeyondItsBound) {
+  for (unsigned most = 1; most <= 12; ++most)
+    for (unsigned first = 1; first <= most; ++first) {
+      Played wire(first, most, each_helps);
+      wire.busy(1s);
+      EXPECT_EQ(wire.streams, most);
+      EXPECT_EQ(wire.asked.size(), most - first);
+    }
+  Played none(0, 0, each_helps);
+  none.busy(100ms);
+  EXPECT_TRUE(none.asked.empty());
+}
+
+TEST(StreamCount, StopsAtTwoWhereNothingHelps) {
+  Played wire(1, 64, none_helps);
+  wire.busy(4s);
+  EXPECT_EQ(wire.streams, 2u);
+  Played little(2, 64, [](unsigned streams) { return kOne * std::pow(1.09, streams / 2); });
+  little.busy(4s);
+  EXPECT_EQ(little.streams, 4u) << "each doubling brings 9 %";
+}
+
+TEST(StreamCount, WhatFillsTheBuffersOfNewStreamsIsNoGain) {
+  Played wire(1, 64, none_helps);
+  for (int i = 0; i < 400; ++i) {
+    const unsigned before = wire.streams;
+    wire.busy(10ms);
+    wire.bytes += (wire.streams - before) * StreamCount::kWindowBytes / 4;
+  }
+  EXPECT_EQ(wire.streams, 2u);
+}
+
+TEST(StreamCount, TriesAgainAfterSomeTimeOfWorkEverMoreSeldom) {
+  Played wire(1, 64, none_helps);
+  std::vector<Duration> grown;  // work before each doubling
+  unsigned last = wire.streams;
+  for (Duration worked{}; worked < 90s; worked += 10ms) {
+    wire.busy(10ms);
+    if (std::exchange(last, wire.streams) != wire.streams) grown.push_back(worked);
+  }
+  ASSERT_GE(grown.size(), 4u);
+  EXPECT_LT(grown[0], 50ms);
+  for (std::size_t i = 1; i < grown.size(); ++i) {
+    const Duration pause = grown[i] - grown[i - 1], due = StreamCount::kPause * (1 << (i - 1));
+    EXPECT_GT(pause, due) << i;
+    EXPECT_LT(pause, due + 200ms) << i;
+  }
+}
+
+TEST(StreamCount, GoesOnWhenTheOtherLoadHasGone) {
+  bool loaded = true;
+  Played wire(1, 16, [&](unsigned streams) { return loaded ? kOne : each_helps(streams); });
+  wire.busy(1s);
+  EXPECT_EQ(wire.streams, 2u);
+  loaded = false;
+  wire.busy(3s);
+  EXPECT_EQ(wire.streams, 2u);
+  wire.busy(2s);
+  EXPECT_EQ(wire.streams, 16u);
+}
+
+TEST(StreamCount, TimeWithoutWorkCountsNowhere) {
+  // 1 MiB in each millisecond, then nothing for a second.
+  const auto bursts = [](Played& wire, int count) {
+    for (int i = 0; i < count; ++i) {
+      wire.busy(1ms);
+      wire.idle(1s);
+    }
+  };
+  Played wire(1, 8, each_helps);
+  bursts(wire, 60);
+  EXPECT_EQ(wire.streams, 8u) << "the rate is that of the bursts";
+  Played flat(1, 8, none_helps);
+  bursts(flat, 4000);
+  EXPECT_EQ(flat.streams, 2u) << "an hour without work is no pause";
+}
+
+TEST(StreamCount, SmallJobsAreLeftWithWhatTheyHave) {
+  Played wire(2, 8, [](unsigned) { return 8.0 / 20000; });  // 8 bytes in 20 us
+  wire.busy(60s);
+  EXPECT_EQ(wire.streams, 2u);
+}
+
+TEST(StreamCount, AStreamThatCannotBeMadeIsTriedAgainLaterOnly) {
+  Played wire(2, 8, each_helps);
+  wire.fails = true;
+  wire.busy(4s);
+  EXPECT_EQ(wire.streams, 2u);
+  EXPECT_EQ(wire.asked.size(), 2u);
+  wire.busy(30s);
+  EXPECT_EQ(wire.asked.size(), 6u) << "5 s and 10 s later";
+  wire.fails = false;
+  wire.busy(60s);
+  EXPECT_EQ(wire.streams, 8u);
+}
+
+/// Of those that were asked for some come later than others: no window ends before.
+TEST(StreamCount, WaitsForThoseThatItHasAskedFor) {
+  StreamCount count(2, 8);
+  base::Time now{1h};
+  std::uint64_t bytes = 0;
+  const auto work = [&](unsigned streams) {
+    for (int i = 0; i < 40; ++i) {
+      count.work(now, true);
+      now += 1ms;
+      count.work(now, true);
+      bytes += StreamCount::kWindowBytes / 4;
+      if (count.is_due()) count.look(bytes, streams);
+    }
+    return count.wanted();
+  };
+  for (const unsigned came : {0u, 1u}) EXPECT_EQ(work(came), 2u);
+  EXPECT_EQ(work(2), 4u);
+  EXPECT_EQ(work(3), 4u);
+  EXPECT_TRUE(count.may_grow());
+}
+
+}  // namespace
+}  // namespace linkspan::transport::tcp
