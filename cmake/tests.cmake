@@ -204,6 +204,11 @@ if(TARGET fake_cuda)
     COMMAND bench_tcp_transfer --quick --streams 2 --json ${CMAKE_BINARY_DIR}/bench_tcp_transfer.json)
 endif()
 
+linkspan_test(bench_tcp_ways TIMEOUT 60 ENVIRONMENT ${no_driver}
+  COMMAND bench_tcp_ways --quick --json ${CMAKE_BINARY_DIR}/bench_tcp_ways.json)
+linkspan_test(bench_tcp_ways_link TIMEOUT 60 ENVIRONMENT ${no_driver}
+  COMMAND bench_tcp_ways --quick --link --json ${CMAKE_BINARY_DIR}/bench_tcp_ways_link.json)
+
 include(cmake/tcpx.cmake)
 
 # ---- simple_write: over the simulated driver with its kernels compiled for the host ---------------
