@@ -65,8 +65,8 @@ TOPICS = {
         "sources": ["src/transport", "src/copy"],
     },
     "tcp": {
-        "what": "transfers by TCP over loopback beside bare sockets",
-        "rows": ["tcp_bench"],
+        "what": "transfers by TCP over loopback beside bare sockets, the calls that could move them, UCX",
+        "rows": ["tcp_bench", "tcp_ways", "tcp_ways_link", "ucx_tcp"],
         "suites": [],
         "sources": ["src/transport", "src/copy", "src/control"],
     },
@@ -83,6 +83,9 @@ TOPICS = {
         "sources": ["src/api", "src/cuda"],
     },
 }
+
+
+UCX_BAR = 5  # times as fast as UCX over TCP
 
 
 def git(*args: str) -> str:
@@ -173,6 +176,33 @@ def add_up(runs: list[dict]) -> dict:
     return {**runs[0], "command": "; ".join(run["command"] for run in runs), "rows": rows}
 
 
+def beside_ucx(rows: dict[str, dict]) -> dict[str, dict]:
+    """Ours beside the faster of UCX's tests of the same run, and how many times as fast it is."""
+    beside = {}
+    for name, ours in rows.items():
+        if not re.fullmatch(r"tcp\.\w+\.\w+", name):
+            continue
+        prefix = name.replace("tcp.", "tcp.ucx.", 1) + "."
+        theirs = [row for other, row in rows.items() if other.startswith(prefix)]
+        if not theirs:
+            continue
+        best = max(theirs, key=lambda row: row["value"])
+        ratio = ours["value"] / best["value"]
+        beside[f"{name}.beside_ucx"] = {
+            "id": f"{name}.beside_ucx",
+            "value": ours["value"],
+            "unit": ours["unit"],
+            "ceiling": best["value"],
+            "ceiling_how": f"{best['how']}, bytes not verified",
+            "ratio": round(ratio, 3),
+            "runs": ours.get("runs", 1),
+            "verified": ours.get("verified", False),
+            "bar": UCX_BAR,
+            "pass": ratio >= UCX_BAR,
+        }
+    return beside
+
+
 def merge(folder: pathlib.Path, more: list[pathlib.Path]) -> None:
     stamped = json.loads((folder / "stamp.json").read_text())
     for other in more:
@@ -202,6 +232,7 @@ def merge(folder: pathlib.Path, more: list[pathlib.Path]) -> None:
         # Without the folders of the machine that ran it.
         commands = [re.sub(r"\S+/", "", r["command"]) for r in results if "command" in r]
         rows = {row["id"]: row for result in results for row in result.get("rows", [])}
+        rows |= beside_ucx(rows)
         value = {
             "what": results[0].get("what", about["what"]) if len(results) == 1 else about["what"],
             "command": "; ".join(commands) or "scripts/run_on_gpus.sh",

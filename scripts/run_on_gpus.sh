@@ -112,6 +112,13 @@ run_all() {
   program tcpx_unpack bench_tcpx_unpack 120 --json "$out/tcpx_unpack.json"
   program nccl_net_bench bench_nccl_net_transfer 240 --plugins "$pack" --json "$out/nccl_net_bench.json"
   program tcp_bench bench_tcp_transfer 240 --json "$out/tcp_bench.json"
+  program tcp_ways bench_tcp_ways 60 --json "$out/tcp_ways.json"
+  program tcp_ways_link bench_tcp_ways 60 --link --json "$out/tcp_ways_link.json"
+  if [[ -e $pack/ucx.tar.xz ]]; then
+    program ucx_tcp bench/peers/ucx_tcp.py 65 --ucx "$pack/ucx.tar.xz" --json "$out/ucx_tcp.json"
+  else
+    absent ucx_tcp "UCX was not packed"
+  fi
   program nvlink_engine tests/nvlink_engine_test.py 300 "$pack/libnvlink_transfer.so" gpu
   program nvlink_async tests/nvlink_engine_async_test.py 300 "$pack/libnvlink_transfer.so" gpu
   program seed_commands tests/seed_commands.sh 300 gpu --library "$pack/libnvlink_transfer.so" \

@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
 
@@ -296,6 +297,35 @@ class Evidence(unittest.TestCase):
             told = (merged[topic]["what"], merged[topic]["command"])
             self.assertEqual(told, ("w", "linkspan x"))
 
+    def test_tcp_beside_ucx(self):
+        def row(name, value, **more):
+            return {"id": name, "value": value, "unit": "GB/s", **more}
+
+        def run(*rows):
+            return {"what": "w", "command": "c", "rows": list(rows)}
+
+        ours = row("tcp.gpu_to_gpu.1GiB", 26, runs=9, verified=True)
+        pages = row("tcp.gpu_to_gpu.8192x4KiB", 17)
+        ways = row("tcp.ways.loopback.epoll.8", 20)
+        alone = {"tcp_bench": run(ours, pages), "tcp_ways": run(ways)}
+        rows = self.merge(alone)["tcp"]["rows"]
+        self.assertEqual([r["id"] for r in rows], [ours["id"], pages["id"], ways["id"]])
+        for faster, ratio in ((4, 6.5), (10, 2.6)):
+            ucx = run(
+                row("tcp.ucx.gpu_to_gpu.1GiB.put", 0.5, how="put"),
+                row("tcp.ucx.gpu_to_gpu.1GiB.tag", faster, how="tag"),
+                row("tcp.ucx.gpu_to_gpu.64MiB.tag", 99, how="another size"),
+            )
+            rows = {r["id"]: r for r in self.merge({**alone, "ucx_tcp": ucx})["tcp"]["rows"]}
+            (beside,) = [r for name, r in rows.items() if name.endswith("beside_ucx")]
+            self.assertEqual(beside["id"], "tcp.gpu_to_gpu.1GiB.beside_ucx")
+            self.assertEqual((beside["value"], beside["ceiling"]), (26, faster))
+            self.assertEqual(
+                (beside["ratio"], beside["bar"], beside["pass"]), (ratio, 5, ratio >= 5)
+            )
+            self.assertEqual((beside["runs"], beside["verified"]), (9, True))
+            self.assertIn("tag", beside["ceiling_how"])
+
     def test_kills_of_several_runs_add_up(self):
         def run(kills, lost, slowest):
             count = {"unit": "count", "bar": 0}
@@ -327,6 +357,68 @@ class Evidence(unittest.TestCase):
         leaks = {"id": "leaks", "unit": "count", "bar": 0, "value": 0, "pass": True}
         merged = self.merge(run(1), run(0, leaks), run(1))["faults"]["rows"]
         self.assertEqual(merged, [{**run(2)["faults"]["rows"][0]}, leaks])
+
+
+class UcxTcp(unittest.TestCase):
+    """bench/peers/ucx_tcp.py, with something in the place of ucx_perftest."""
+
+    SERVER = """#!/usr/bin/env python3
+import os, socket, sys, time
+port = int(sys.argv[sys.argv.index("-p") + 1])
+if "127.0.0.1" not in sys.argv:
+    listening = socket.create_server(("127.0.0.1", port))
+    listening.accept()[0].recv(1)
+    sys.exit(0)
+assert os.environ["UCX_TLS"] == "tcp" and os.environ["LD_LIBRARY_PATH"].split(":")[0].endswith("lib")
+"""
+    FIGURE = """
+print("iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr")
+print("[1795503697.5] [vm:1:0] module.c:1 UCX  WARN  of no matter, or so")
+print("   5,1.6,5502.4,5502.4,999.0,1000.0,2,2")
+"""
+
+    def run_with(self, client: str, limit: float = 20) -> tuple[int, dict]:
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for part in ("bin", "lib"):
+                (root / "ucx" / part).mkdir(parents=True)
+            program = root / "ucx/bin/ucx_perftest"
+            program.write_text(self.SERVER + client)
+            program.chmod(0o755)
+            with tarfile.open(root / "ucx.tar.xz", "w:xz") as archive:
+                archive.add(root / "ucx", ".")
+            run = [sys.executable, ROOT / "bench/peers/ucx_tcp.py", "--ucx", root / "ucx.tar.xz"]
+            run += ["--memory", "host", "--limit", str(limit), "--json", root / "out.json"]
+            code = subprocess.run(run, check=False, capture_output=True).returncode
+            return code, json.loads((root / "out.json").read_text())
+
+    def test_figures_in_gb(self):
+        code, told = self.run_with(self.FIGURE)
+        self.assertEqual((code, told["absent"]), (0, []))
+        self.assertEqual(
+            [row["id"] for row in told["rows"]],
+            [
+                f"tcp.ucx.host_to_host.{size}.{test}"
+                for size in ("64MiB", "1GiB")
+                for test in ("put", "tag")
+            ],
+        )
+        for row in told["rows"]:
+            self.assertEqual((row["value"], row["unit"], row["verified"]), (1.049, "GB/s", False))
+
+    def test_what_fails_is_absent(self):
+        for client, why in (
+            ("sys.exit('no GPU here')", "exit code 1: no GPU here"),
+            ("print('a,b')", "no figure in: a,b"),
+        ):
+            code, told = self.run_with(client)
+            self.assertEqual((code, told["rows"], len(told["absent"])), (1, [], 4))
+            self.assertIn(why, told["absent"][0]["why"])
+
+    def test_what_hangs_ends(self):
+        code, told = self.run_with("time.sleep(60)", limit=1)
+        self.assertEqual((code, told["rows"], len(told["absent"])), (1, [], 4))
+        self.assertIn("not done after 1 s", told["absent"][0]["why"])
 
 
 if __name__ == "__main__":
