@@ -86,8 +86,8 @@ std::uint32_t crc32c_by_table(std::span<const std::byte> bytes, std::uint32_t be
 
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before) noexcept {
 #if defined(__x86_64__)
-  static const bool kHasInstruction = __builtin_cpu_supports("sse4.2") != 0;
-  if (kHasInstruction) return by_instruction(bytes.data(), bytes.size(), before);
+  static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
+  if (has_instruction) return by_instruction(bytes.data(), bytes.size(), before);
 #endif
   return crc32c_by_table(bytes, before);
 }

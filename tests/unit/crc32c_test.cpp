@@ -43,7 +43,7 @@ TEST(Crc32c, IsThatOfTheStandard) {
 }
 
 TEST(Crc32c, IsTheSameByBothWays) {
-  const Bytes bytes = counting(10'000, 7 * 251);
+  const Bytes bytes = counting(10'000, 1757);
   for (const std::size_t count : {1, 7, 8, 1023, 3071, 3072, 3073, 3080, 6143, 6144, 9217, 9991})
     for (const std::size_t from : {0, 1, 5, 9}) {
       const auto part = std::span(bytes).subspan(from, count);
