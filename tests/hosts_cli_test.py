@@ -458,12 +458,13 @@ class Arguments(unittest.TestCase):
 class Doctor(unittest.TestCase):
     LIMITS = ("net.core.rmem_max", "net.core.wmem_max", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem")
 
-    def checks(self, *before: str) -> dict[str, dict]:
+    def checks(self, *before: str, code: int = 0, **environment: str) -> dict[str, dict]:
         ran = subprocess.run(
             [*before, TOOL, "doctor", "--json", "-"],
             capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+            env={**os.environ, **environment},
         )  # fmt: skip
-        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertEqual(ran.returncode, code, ran.stderr)
         return {c["name"]: c for c in json.loads(ran.stdout)["checks"] if c["area"] == "network"}
 
     def test_the_network_is_told(self):
@@ -492,6 +493,35 @@ class Doctor(unittest.TestCase):
         self.assertEqual((large["level"], large["found"]), ("ok", "at most 32MiB"))
         self.assertRegex(checks["one"]["found"], r"^10\.9\.8\.7.*, MTU 1500, .*, TSO off, GRO \w+$")
         self.assertIn("`ethtool -K one tso on", checks["one"]["remedy"])
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root: it makes a network namespace")
+    def test_interfaces_for_streams(self):
+        make = (
+            "ip link set lo up; ip link add one type veth peer name two; "
+            "ip link add three mtu 9000 type veth peer name four mtu 9000; "
+            "ip address add 10.9.8.7/24 dev one; ip address add 10.9.9.7/24 dev three; "
+            'for each in three four $0; do ip link set $each up; done; exec "$@"'
+        )
+        name = "LINKSPAN_TCP_INTERFACES"
+
+        def check(up: str, names: str, code: int = 0):
+            before = ("unshare", "-n", "sh", "-ec", make, up)
+            return self.checks(*before, code=code, **{name: names})[name]
+
+        both = "one two"  # ends of the cable
+        good = check(both, "one")
+        self.assertEqual((good["level"], good["found"]), ("ok", "one 10.9.8.7, MTU 1500"))
+        unequal = check(both, "three,one")
+        self.assertEqual(unequal["level"], "warn")
+        self.assertEqual(unequal["found"], "three 10.9.9.7, MTU 9000; one 10.9.8.7, MTU 1500")
+        self.assertIn("`ip link set dev NAME mtu 9000` for those that have less", unequal["remedy"])
+        self.assertNotIn("up`", unequal["remedy"])
+        self.assertIn("no stream goes by one", check("one", "three,one")["remedy"])
+        self.assertIn("no stream goes by one", check("two", "one")["remedy"])
+        bad = check(both, "one,two", 1)
+        self.assertEqual(bad["level"], "FAIL")
+        self.assertIn('interface "two" has no address', bad["found"])
+        self.assertIn("usable are one, three", bad["found"])
 
 
 if __name__ == "__main__":

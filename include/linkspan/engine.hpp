@@ -60,6 +60,10 @@ struct EngineOptions {
   /// Without a secret also TCP addresses beyond loopback, where whoever reaches the port is a peer:
   /// nothing shows who he is (docs/security.md). None: the default, which is no.
   std::optional<bool> insecure{};
+  /// Network interfaces by comma, as in "eth1,eth2", which the streams to remote peers take in turn
+  /// where both sides name some (docs/tcp.md). Each has to be here, with an address. Empty: the
+  /// default; without one, what the kernel routes by.
+  std::string tcp_interfaces{};
   Duration transfer_deadline{0};
   /// Called by any thread, whole lines. Empty: stderr, from WARNING up.
   std::function<void(LogLevel, std::string_view)> log{};

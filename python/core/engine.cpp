@@ -112,7 +112,8 @@ void bind_engine(nb::module_& module) {
              bool use_gpu, unsigned cpu_threads, std::optional<unsigned> copy_ctas,
              std::optional<unsigned> relay_gpus, std::optional<bool> calibrate,
              const std::string& nccl_net_plugin, const std::string& secret_file,
-             std::optional<bool> insecure, std::optional<double> transfer_deadline) {
+             std::optional<bool> insecure, const std::string& tcp_interfaces,
+             std::optional<double> transfer_deadline) {
             EngineOptions options{.name = name,
                                   .socket_dir = socket_dir,
                                   .any_uid = any_uid,
@@ -124,6 +125,7 @@ void bind_engine(nb::module_& module) {
                                   .nccl_net_plugin = nccl_net_plugin,
                                   .secret_file = secret_file,
                                   .insecure = insecure,
+                                  .tcp_interfaces = tcp_interfaces,
                                   .transfer_deadline = {},
                                   .log = {}};
             if (transfer_deadline)
@@ -133,7 +135,8 @@ void bind_engine(nb::module_& module) {
           "name"_a = "", nb::kw_only(), "socket_dir"_a = "", "any_uid"_a = false,
           "use_gpu"_a = true, "cpu_threads"_a = 0, "copy_ctas"_a = nb::none(),
           "relay_gpus"_a = nb::none(), "calibrate"_a = nb::none(), "nccl_net_plugin"_a = "",
-          "secret_file"_a = "", "insecure"_a = nb::none(), "transfer_deadline"_a = nb::none())
+          "secret_file"_a = "", "insecure"_a = nb::none(), "tcp_interfaces"_a = "",
+          "transfer_deadline"_a = nb::none())
       .def("_register",
            [](Held& self, std::uintptr_t address, std::uint64_t bytes, bool peers_read,
               bool peers_write, bool exclusive, bool pin, int device, nb::object memory) {

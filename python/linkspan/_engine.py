@@ -39,8 +39,9 @@ class Engine(_core.Engine):
     relay_gpus: other GPUs whose PCIe links large copies may take too. calibrate: measure rates at
     first use. nccl_net_plugin: a network plugin of NCCL's that moves bytes too (docs/tcpx.md).
     secret_file: what peers over TCP have to know as well. insecure: TCP beyond loopback without
-    one, where nothing shows who a peer is (docs/security.md). transfer_deadline: seconds. None:
-    the environment's (docs/options.md), or the default's.
+    one, where nothing shows who a peer is (docs/security.md). tcp_interfaces: network interfaces
+    that bytes to remote peers take in turn, "eth1,eth2". transfer_deadline: seconds. None: the
+    environment's (docs/options.md), or the default's.
 
     `with Engine() as engine:` closes it at the end, as close() does; so does the interpreter's end.
     Lines go to stderr, from WARNING up, or as LINKSPAN_LOG_LEVEL says.

@@ -36,6 +36,9 @@ constexpr OptionInfo kTable[] = {
      "TCP connections to a remote peer at most, each with a thread; the smaller number of both "
      "sides. Two are made when it is met, more while they make transfers faster. 0: no bytes go by "
      "TCP."},
+    {"tcp_interfaces", "LINKSPAN_TCP_INTERFACES", "names, by comma", "none",
+     "Network interfaces that these connections take in turn, where both sides name some: a `tcp:` "
+     "listen is also at their addresses (docs/tcp.md). None: what the kernel routes by."},
     {"copy_ctas", "LINKSPAN_COPY_CTAS", "0 to 65535", "as many as the GPU has SMs",
      "CTAs of 512 threads that one copy by a kernel takes at most; 0: copy engines only."},
     {"relay_gpus", "LINKSPAN_RELAY_GPUS", "0 to 15", "0",
@@ -176,6 +179,7 @@ Result<Options> Options::from_environment() {
   std::uint64_t streams = std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u);
   if (Status s = read_number("LINKSPAN_TCP_STREAMS", 0, kMaxTcpStreams, streams); !s.ok()) return s;
   options.tcp_streams = static_cast<unsigned>(streams);
+  if (const char* set = set_value("LINKSPAN_TCP_INTERFACES")) options.tcp_interfaces = set;
   if (set_value("LINKSPAN_COPY_CTAS") != nullptr) {
     std::uint64_t ctas = 0;
     if (Status s = read_number("LINKSPAN_COPY_CTAS", 0, kMaxCtas, ctas); !s.ok()) return s;

@@ -50,6 +50,7 @@ struct Options {
   std::string nccl_net_plugin_of_nccl;  ///< As NCCL is told; Engines do not look there.
   unsigned cpu_threads = 1;
   unsigned tcp_streams = 1;
+  std::string tcp_interfaces;         ///< Names by comma. Empty: what the kernel chooses.
   std::optional<unsigned> copy_ctas;  ///< None: as many as the GPU has SMs.
   unsigned relay_gpus = 0;
   bool calibrate = false;

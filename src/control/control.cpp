@@ -8,8 +8,10 @@
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 #include <atomic>
+#include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -52,6 +54,8 @@ struct Link {
   asio::steady_timer handshake, full;
   bool writing = false;
   std::vector<std::string> streams;  // of these transports, to be made once it is up
+  std::uint64_t ways = 0;            // that its streams have asked for
+  std::set<std::string> bad_ways;    // which were told of
   std::shared_ptr<Outcome> outcome;  // also connect()'s; null: the peer came to us
 };
 
@@ -75,22 +79,34 @@ class AsioControl final : public Control {
   }
 
   Result<Address> listen(const Address& address) override {
-    auto listening = listen_at(address, leaves_host());
+    auto listening = listen_at(address, leaves_host(), addresses_of(us_.interfaces));
     if (!listening.ok()) return listening.status();
     const Address at = listening->at;
+    std::string all = at.to_string();
+    for (const base::Fd& each : listening->beside)
+      if (const auto more = address_of(each); more.ok()) all += " and " + more->to_string();
+    if (!listening->beside.empty() && log_.enabled(base::Level::info))
+      log_.write(base::Level::info, "streams are taken at " + all);
     if (listening->beyond_loopback && us_.secret.empty() && log_.enabled(base::Level::warning))
       log_.write(base::Level::warning,
-                 at.to_string() +
+                 all +
                      " is open to everybody who reaches it, as `insecure` says: whoever connects "
                      "is a peer, and nothing shows who he is");
-    asio::post(io_, [this, path = at.path, socket = std::move(listening->socket)]() mutable {
+    asio::post(io_, [this, path = at.path, socket = std::move(listening->socket),
+                     beside = std::move(listening->beside)]() mutable {
       if (ending_) {
         if (!path.empty()) ::unlink(path.c_str());
         return;
       }
-      Acceptor& acceptor = path.empty() ? tcp_ : unix_;
-      if (const Status status = acceptor.listen(std::move(socket), path); !status.ok())
-        log_.write(base::Level::error, "nobody is accepted: " + status.to_string());
+      if (!path.empty()) return accept_at(unix_, std::move(socket), path);
+      beside.push_back(std::move(socket));
+      while (tcp_.size() < beside.size()) tcp_.emplace_back(io_, take_tcp_);
+      for (std::size_t i = 0; i < tcp_.size(); ++i) {
+        if (i < beside.size())
+          accept_at(tcp_[i], std::move(beside[i]));
+        else
+          tcp_[i].stop();
+      }
     });
     return at;
   }
@@ -167,7 +183,7 @@ class AsioControl final : public Control {
       operators_.close();
       opener_.close();
       unix_.stop();
-      tcp_.stop();
+      for (Acceptor& each : tcp_) each.stop();
       for (auto& [id, link] : links_) {
         link->session->say_goodbye();
         write_more(id);
@@ -189,6 +205,11 @@ class AsioControl final : public Control {
   }
 
  private:
+  void accept_at(Acceptor& acceptor, base::Fd socket, std::string path = {}) {
+    if (const Status status = acceptor.listen(std::move(socket), std::move(path)); !status.ok())
+      log_.write(base::Level::error, "nobody is accepted: " + status.to_string());
+  }
+
   bool leaves_host() const noexcept { return us_.insecure || !us_.secret.empty(); }
 
   Result<std::shared_ptr<Session>> try_connect(const Address& address,
@@ -324,24 +345,55 @@ class AsioControl final : public Control {
   void open_streams(Link& link) {
     if (!link.session->is_up() || link.session->is_lost()) return;
     const auto at = peer_of(link.session->socket());
-    for (std::string& transport : std::exchange(link.streams, {})) {
-      const auto offer = link.session->offer_stream(transport);
-      const auto told = [this, id = link.session->id(), transport,
-                         seals = offer.ok() ? offer->seals : std::nullopt](Result<base::Fd> made) {
-        Link* const asking = find(id);
-        if (asking == nullptr) return;
-        const std::shared_ptr<Session> session = asking->session;
-        if (!made.ok() && log_.enabled(base::Level::warning))
-          log_.write(base::Level::warning, "a stream to " + session->describe() +
-                                               " could not be made: " + made.status().to_string());
-        if (!made.ok()) return listener_.stream(*session, transport, made.status());
-        listener_.stream(*session, transport, base::SealedSocket{*std::move(made), seals});
-      };
-      if (at.ok() && offer.ok())
-        opener_.open(*at, offer->hello, us_.limits.handshake, told);
-      else
-        told(at.ok() ? offer.status() : at.status());
-    }
+    for (std::string& transport : std::exchange(link.streams, {}))
+      make_stream(link, transport, at, at.ok() ? next_way(link, *at) : std::nullopt);
+  }
+
+  /// By none of the ways that the user has named: to `at`, where the peer was met.
+  void make_stream(Link& link, const std::string& transport, const Result<TcpAddress>& at,
+                   const std::optional<StreamWay>& way) {
+    const auto offer = link.session->offer_stream(transport);
+    const auto told = [this, id = link.session->id(), transport, at, way,
+                       seals = offer.ok() ? offer->seals : std::nullopt](Result<base::Fd> made) {
+      Link* const asking = find(id);
+      if (asking == nullptr) return;
+      const std::shared_ptr<Session> session = asking->session;
+      if (!made.ok() && way && !session->is_lost()) {
+        warn_of_way(*asking, way->to_string(), made.status().to_string());
+        return make_stream(*asking, transport, at, std::nullopt);
+      }
+      if (!made.ok() && log_.enabled(base::Level::warning))
+        log_.write(base::Level::warning, "a stream to " + session->describe() +
+                                             " could not be made: " + made.status().to_string());
+      if (!made.ok()) return listener_.stream(*session, transport, made.status());
+      if (way && log_.enabled(base::Level::info))
+        log_.write(base::Level::info,
+                   "a stream to " + session->describe() + " goes by " + way->to_string());
+      listener_.stream(*session, transport, base::SealedSocket{*std::move(made), seals});
+    };
+    if (!at.ok() || !offer.ok()) return told(at.ok() ? offer.status() : at.status());
+    opener_.open(way.value_or(StreamWay{.to = *at}), offer->hello, us_.limits.handshake, told);
+  }
+
+  /// Of the interfaces that both sides have named. None: they have not, or it does not leave here.
+  std::optional<StreamWay> next_way(Link& link, const TcpAddress& at) {
+    if (us_.interfaces.empty() || is_local(at).ok()) return std::nullopt;
+    const std::uint64_t k = link.ways++;
+    const auto& theirs = link.session->hello().addresses;
+    auto way = choose_way(us_.interfaces, theirs, k, at.port());
+    if (!way)
+      theirs.empty() ? warn_of_way(link, "the interfaces of LINKSPAN_TCP_INTERFACES",
+                                   "that side has named none")
+                     : warn_of_way(link, us_.interfaces[k % us_.interfaces.size()].name,
+                                   "that side has told of no address of its family");
+    return way;
+  }
+
+  /// Once for each.
+  void warn_of_way(Link& link, const std::string& way, const std::string& why) {
+    if (!link.bad_ways.insert(way).second || !log_.enabled(base::Level::warning)) return;
+    log_.write(base::Level::warning, "no stream to " + link.session->describe() + " goes by " +
+                                         way + ", but where the peer was met: " + why);
   }
 
   void write_more(std::uint64_t id) {
@@ -434,10 +486,11 @@ class AsioControl final : public Control {
   // Of the Control thread, until it is joined:
   Acceptor unix_{
       io_, [this](base::Fd socket) { adopt(std::move(socket), us_.limits.handshake, nullptr); }};
-  Acceptor tcp_{io_, [this](base::Fd socket) {
-                  prepare(socket, us_.limits.silence);
-                  adopt(std::move(socket), us_.limits.handshake, nullptr);
-                }};
+  const std::function<void(base::Fd)> take_tcp_ = [this](base::Fd socket) {
+    prepare(socket, us_.limits.silence);
+    adopt(std::move(socket), us_.limits.handshake, nullptr);
+  };
+  std::deque<Acceptor> tcp_;  // by address; those that have ended stay, for what they wait for
   Operators operators_{io_, [this](OperatorOp op) { return listener_.asked(op); }};
   StreamOpener opener_{io_, us_.incarnation, us_.limits.silence};
   std::map<std::uint64_t, std::unique_ptr<Link>> links_;

@@ -4,6 +4,7 @@
 
 #include "base/schema/control_generated.h"
 #include "base/schema/flat.hpp"
+#include "control/interfaces.hpp"
 
 namespace linkspan::control {
 namespace {
@@ -32,8 +33,11 @@ std::vector<std::byte> encode(const Hello& hello) {
   const auto boot = vector_of(out, hello.process.boot_id);
   const auto share = vector_of(out, hello.key_share);
   const auto list = out.CreateVector(addresses);
+  std::vector<std::string> hosts;
+  for (const TcpAddress& each : hello.addresses) hosts.push_back(each.host());
+  const auto more = hosts.empty() ? 0 : out.CreateVectorOfStrings(hosts);
   out.Finish(schema::CreateHello(out, engine, boot, hello.process.start_time, hello.process.nonce,
-                                 share, list, hello.proves));
+                                 share, list, hello.proves, more));
   return finished(out);
 }
 
@@ -53,6 +57,13 @@ Result<Hello> decode_hello(std::span<const std::byte> bytes) {
     if (each->name()->size() > kMaxName || each->bytes()->size() > kMaxAddress)
       return corrupt("hello beyond a limit");
     hello.transports.push_back({each->name()->str(), bytes_of(*each->bytes())});
+  }
+  if (wire->addresses() == nullptr) return hello;
+  if (wire->addresses()->size() > kMaxInterfaceAddresses) return corrupt("hello beyond a limit");
+  for (const flatbuffers::String* each : *wire->addresses()) {
+    const auto address = parse_host(each->string_view());
+    if (!address) return corrupt("hello with an address that is no other host's");
+    hello.addresses.push_back(*address);
   }
   return hello;
 }

@@ -14,6 +14,7 @@
 
 #include "base/process.hpp"
 #include "base/seal.hpp"
+#include "control/tcp_socket.hpp"
 #include "linkspan/status.hpp"
 #include "memory/descriptor.hpp"
 
@@ -51,10 +52,13 @@ struct Hello {
   std::array<std::byte, 32> key_share{};
   std::vector<TransportAddress> transports;
   bool proves = false;  ///< It has a secret, and `proof` follows.
+  /// Of who was connected to: where it takes streams as well, at the same port.
+  std::vector<TcpAddress> addresses{};
 };
 
 std::vector<std::byte> encode(const Hello& hello);
-/// corrupt: malformed, or a name of over 256 bytes, or over 16 transports.
+/// corrupt: malformed, or a name of over 256 bytes, or over 16 transports or addresses, or an
+/// address that is none by which another host is reached (control/interfaces.hpp).
 Result<Hello> decode_hello(std::span<const std::byte> bytes);
 
 std::vector<std::byte> encode_error(const Status& status);

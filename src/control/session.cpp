@@ -103,6 +103,7 @@ Status Session::start() {
               .process = {},
               .transports = listener_.addresses(remote_),
               .proves = seals()};
+  if (remote_ && !initiated_) hello.addresses = addresses_of(us_.interfaces);
   if (Status status = base::random_bytes(hello.key_share); !status.ok()) return status;
   if (remote_) {
     our_hello_ = encode(hello);

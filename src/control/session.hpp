@@ -31,6 +31,7 @@
 #include "base/mutex.hpp"
 #include "base/process.hpp"
 #include "control/handshake.hpp"
+#include "control/interfaces.hpp"
 #include "control/notification_ring.hpp"
 #include "control/operator_socket.hpp"
 #include "control/proof.hpp"
@@ -92,9 +93,10 @@ struct Limits {
 struct Identity {
   std::string engine;
   std::uint64_t incarnation = 0;
-  bool any_uid = false;   ///< Peers of other users are let in.
-  bool insecure = false;  ///< TCP leaves the host without a secret.
-  std::string secret{};   ///< That peers over TCP have to know. Empty: none.
+  bool any_uid = false;                 ///< Peers of other users are let in.
+  bool insecure = false;                ///< TCP leaves the host without a secret.
+  std::string secret{};                 ///< That peers over TCP have to know. Empty: none.
+  std::vector<Interface> interfaces{};  ///< That carry streams. Empty: what the kernel chooses.
   Limits limits{};
 };
 

@@ -1,5 +1,6 @@
 #include "control/socket_address.hpp"
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@ namespace {
 constexpr std::size_t kMaxHost = 253;  // of a name in DNS
 /// For a host that does not answer; then comes the next one.
 constexpr auto kTryOneHost = std::chrono::seconds(3);
+constexpr int kTryPorts = 16;
 
 /// "host:port" or "[host]:port". Null, or what is wrong with it.
 const char* parse_tcp(std::string_view rest, Address& into) {
@@ -34,6 +36,45 @@ const char* parse_tcp(std::string_view rest, Address& into) {
     return "a port is a number from 0 to 65535";
   into.host = host;
   return nullptr;
+}
+
+Status refused(const std::string& what) {
+  return {Code::permission_denied, Scope::request,
+          what +
+              ", beyond loopback: give both sides a secret by LINKSPAN_SECRET_FILE or "
+              "EngineOptions::secret_file; without one nobody shows who he is, and "
+              "EngineOptions::insecure or LINKSPAN_INSECURE=1 says that this is meant"};
+}
+
+/// Whether who listens there is reached at that address as well.
+bool includes(const base::Fd& socket, const TcpAddress& at, const TcpAddress& address) {
+  if (at.host() == address.host()) return true;
+  if (at.raw.ss_family == AF_INET)
+    return at.host() == "0.0.0.0" && address.raw.ss_family == AF_INET;
+  int six_alone = 0;
+  socklen_t bytes = sizeof six_alone;
+  (void)::getsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &six_alone, &bytes);
+  return at.host() == "::" && (address.raw.ss_family == AF_INET6 || six_alone == 0);
+}
+
+Result<Listening> listen_once(const TcpAddress& first, std::span<const TcpAddress> beside) {
+  auto socket = listen_at(first);
+  if (!socket.ok()) return socket.status();
+  const auto at = address_of(*socket);
+  if (!at.ok()) return at.status();
+  Listening out{.socket = *std::move(socket),
+                .at = {.host = at->host(), .port = at->port()},
+                .beyond_loopback = !at->is_loopback()};
+  for (const TcpAddress& each : beside) {
+    if (includes(out.socket, *at, each)) continue;
+    auto more = listen_at(each.with_port(at->port()));
+    if (!more.ok())
+      return Status(more.status().code(), more.status().scope(),
+                    "tcp_interfaces: " + more.status().what());
+    out.beside.push_back(*std::move(more));
+    out.beyond_loopback |= !each.is_loopback();
+  }
+  return out;
 }
 
 }  // namespace
@@ -78,12 +119,7 @@ Result<std::vector<TcpAddress>> resolve(const Address& address, bool leaves_host
   auto found = resolve(address.host, address.port);
   if (!found.ok() || leaves_host) return found;
   for (const TcpAddress& each : *found)
-    if (!each.is_loopback())
-      return Status(Code::permission_denied, Scope::request,
-                    address.to_string() + " is " + each.to_string() +
-                        ", beyond loopback: give both sides a secret by LINKSPAN_SECRET_FILE or "
-                        "EngineOptions::secret_file; without one nobody shows who he is, and "
-                        "EngineOptions::insecure or LINKSPAN_INSECURE=1 says that this is meant");
+    if (!each.is_loopback()) return refused(address.to_string() + " is " + each.to_string());
   return found;
 }
 
@@ -117,11 +153,12 @@ Result<sockaddr_un> unix_address(const std::string& path) {
   return address;
 }
 
-Result<Listening> listen_at(const Address& address, bool leaves_host) {
+Result<Listening> listen_at(const Address& address, bool leaves_host,
+                            std::span<const TcpAddress> beside) {
   if (!address.is_tcp()) {
     auto socket = listen_at(address.path);
     if (!socket.ok()) return socket.status();
-    return Listening{*std::move(socket), address};
+    return Listening{.socket = *std::move(socket), .at = address};
   }
   auto found = resolve(address, leaves_host);
   if (!found.ok()) return found.status();
@@ -129,12 +166,14 @@ Result<Listening> listen_at(const Address& address, bool leaves_host) {
   const auto ours = std::find_if(found->begin(), found->end(),
                                  [](const TcpAddress& each) { return is_local(each).ok(); });
   if (ours == found->end()) return is_local(found->front());
-  auto socket = listen_at(*ours);
-  if (!socket.ok()) return socket.status();
-  const auto at = address_of(*socket);
-  if (!at.ok()) return at.status();
-  return Listening{
-      *std::move(socket), {.host = at->host(), .port = at->port()}, !at->is_loopback()};
+  for (const TcpAddress& each : beside)
+    if (!leaves_host && !each.is_loopback())
+      return refused("tcp_interfaces adds " + each.host() + " to " + address.to_string());
+  for (int left = kTryPorts;; --left) {
+    auto listening = listen_once(*ours, beside);
+    // A port that is free at the first address may be somebody's at another.
+    if (listening.status().code() != Code::busy || address.port != 0 || left == 0) return listening;
+  }
 }
 
 Result<base::Fd> listen_at(const std::string& path) {

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,9 +44,12 @@ struct Listening {
   base::Fd socket;
   Address at;  ///< With the real port.
   bool beyond_loopback = false;
+  std::vector<base::Fd> beside{};  ///< The same port at more addresses.
 };
-/// As below, or as the listen_at() and resolve() of TCP.
-Result<Listening> listen_at(const Address& address, bool leaves_host);
+/// As below, or as the listen_at() and resolve() of TCP; there also at the addresses `beside`,
+/// which the first may be or include.
+Result<Listening> listen_at(const Address& address, bool leaves_host,
+                            std::span<const TcpAddress> beside = {});
 
 /// A listening socket. busy: somebody listens there already. invalid_argument: a file is there that
 /// is no socket.

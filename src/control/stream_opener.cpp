@@ -1,7 +1,9 @@
 #include "control/stream_opener.hpp"
 
+#include <algorithm>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/steady_timer.hpp>
+#include <chrono>
 #include <utility>
 
 #include "base/fd_channel.hpp"
@@ -11,9 +13,17 @@ namespace linkspan::control {
 
 using asio::posix::stream_descriptor;
 
+/// Of a host that may be reached by another way. Who is slow to answer a stream's hello is not one.
+constexpr auto kConnect = std::chrono::seconds(3);
+
 struct StreamOpener::Opening {
-  Opening(asio::io_context& io, TcpAddress at, StreamHello said, Then what)
-      : to(at), hello(std::move(said)), then(std::move(what)), waiting(io), limit(io) {}
+  Opening(asio::io_context& io, TcpAddress at, StreamHello said, Duration whole, Then what)
+      : to(at),
+        hello(std::move(said)),
+        most(whole),
+        then(std::move(what)),
+        waiting(io),
+        limit(io) {}
   ~Opening() {
     if (waiting.is_open()) (void)waiting.release();
   }
@@ -22,6 +32,7 @@ struct StreamOpener::Opening {
 
   const TcpAddress to;
   const StreamHello hello;
+  const Duration most;
   const Then then;
   base::Fd socket;                      // until it is connected,
   base::FdChannel channel{base::Fd()};  // then here
@@ -36,12 +47,13 @@ StreamOpener::~StreamOpener() = default;
 
 void StreamOpener::close() { openings_.clear(); }
 
-void StreamOpener::open(const TcpAddress& to, const StreamHello& hello, Duration limit, Then then) {
+void StreamOpener::open(const StreamWay& way, const StreamHello& hello, Duration limit, Then then) {
   const std::uint64_t id = ++last_id_;
   Opening& opening =
-      *openings_.emplace(id, std::make_unique<Opening>(io_, to, hello, std::move(then)))
+      *openings_.emplace(id, std::make_unique<Opening>(io_, way.to, hello, limit, std::move(then)))
            .first->second;
-  auto socket = begin_connect(to);
+  auto socket = way.interface.empty() ? begin_connect(way.to)
+                                      : begin_connect(way.to, way.from, way.interface);
   if (!socket.ok()) return end(id, socket.status());
   opening.socket = *std::move(socket);
   if (Status status = watch(opening.waiting, opening.socket.get()); !status.ok())
@@ -49,9 +61,16 @@ void StreamOpener::open(const TcpAddress& to, const StreamHello& hello, Duration
   opening.waiting.async_wait(stream_descriptor::wait_write, [this, id](const asio::error_code& e) {
     if (!e) say_hello(id);
   });
-  opening.limit.expires_after(limit);
-  opening.limit.async_wait([this, id](const asio::error_code& e) {
-    if (!e) end(id, Status(Code::timed_out, Scope::peer, "a stream was not made in time"));
+  end_after(id, way.interface.empty() ? limit : std::min<Duration>(kConnect, limit),
+            "no answer from " + way.to.to_string());
+}
+
+/// In the place of what was said before.
+void StreamOpener::end_after(std::uint64_t id, Duration time, std::string why) {
+  asio::steady_timer& limit = openings_.at(id)->limit;
+  limit.expires_after(time);
+  limit.async_wait([this, id, why = std::move(why)](const asio::error_code& e) {
+    if (!e) end(id, Status(Code::timed_out, Scope::peer, why));
   });
 }
 
@@ -68,6 +87,7 @@ void StreamOpener::say_hello(std::uint64_t id) {
       encode(opening.hello), {});
   if (status.ok()) status = opening.channel.flush();  // all of it: the socket is empty
   if (!status.ok()) return end(id, status);
+  end_after(id, opening.most, "a stream was not made in time");
   hear(id);
 }
 

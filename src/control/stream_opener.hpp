@@ -9,11 +9,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/fd.hpp"
 #include "control/handshake.hpp"
-#include "control/tcp_socket.hpp"
+#include "control/interfaces.hpp"
 
 namespace linkspan::control {
 
@@ -26,12 +27,14 @@ class StreamOpener {
   StreamOpener& operator=(const StreamOpener&) = delete;
   ~StreamOpener();
 
-  /// The socket, once the other side has taken it. unreachable, timed_out, or what it answers.
-  void open(const TcpAddress& to, const StreamHello& hello, Duration limit, Then then);
+  /// The socket, once the other side has taken it. unreachable, timed_out, or what it answers;
+  /// by an interface that was named unreachable or timed_out after 3 s, for there is another way.
+  void open(const StreamWay& way, const StreamHello& hello, Duration limit, Then then);
   void close();
 
  private:
   struct Opening;
+  void end_after(std::uint64_t id, Duration time, std::string why);
   void say_hello(std::uint64_t id);
   void hear(std::uint64_t id);
   void end(std::uint64_t id, Result<base::Fd> with);

@@ -26,6 +26,12 @@ Status failed(const std::string& what, int error, Code code) {
   return {code, Scope::peer, what + ": " + std::generic_category().message(error)};
 }
 
+Result<base::Fd> begin(base::Fd socket, const TcpAddress& address) {
+  if (::connect(socket.get(), raw(address), address.bytes) != 0 && errno != EINPROGRESS)
+    return failed("connect to " + address.to_string(), errno, Code::unreachable);
+  return socket;
+}
+
 /// False: the deadline has passed.
 bool wait_for(const base::Fd& socket, short events, base::Deadline deadline) {
   pollfd ready{.fd = socket.get(), .events = events, .revents = 0};
@@ -51,6 +57,14 @@ std::uint16_t TcpAddress::port() const noexcept {
   sockaddr_in four{};  // the port lies where sockaddr_in6 has it
   std::memcpy(&four, &raw, sizeof four);
   return ntohs(four.sin_port);
+}
+
+TcpAddress TcpAddress::with_port(std::uint16_t port) const noexcept {
+  TcpAddress out = *this;
+  const std::uint16_t wire = htons(port);
+  std::memcpy(reinterpret_cast<char*>(&out.raw) + offsetof(sockaddr_in, sin_port), &wire,
+              sizeof wire);
+  return out;
 }
 
 std::string TcpAddress::host() const {
@@ -91,10 +105,7 @@ Result<std::vector<TcpAddress>> resolve(const std::string& host, std::uint16_t p
 Status is_local(const TcpAddress& address) {
   auto socket = new_socket(address);
   if (!socket.ok()) return socket.status();
-  TcpAddress any_port = address;
-  constexpr std::uint16_t kAny = 0;
-  std::memcpy(reinterpret_cast<char*>(&any_port.raw) + offsetof(sockaddr_in, sin_port), &kAny,
-              sizeof kAny);
+  const TcpAddress any_port = address.with_port(0);
   if (::bind(socket->get(), raw(any_port), any_port.bytes) == 0) return {};
   return failed("bind to " + address.to_string(), errno, Code::not_found);
 }
@@ -132,10 +143,20 @@ Result<TcpAddress> peer_of(int socket) {
 
 Result<base::Fd> begin_connect(const TcpAddress& address) {
   auto socket = new_socket(address);
-  if (socket.ok() && ::connect(socket->get(), raw(address), address.bytes) != 0 &&
-      errno != EINPROGRESS)
-    return failed("connect to " + address.to_string(), errno, Code::unreachable);
-  return socket;
+  return socket.ok() ? begin(*std::move(socket), address) : std::move(socket);
+}
+
+Result<base::Fd> begin_connect(const TcpAddress& address, const TcpAddress& from,
+                               const std::string& interface) {
+  auto socket = new_socket(address);
+  if (!socket.ok()) return socket;
+  const int yes = 1;  // the port is chosen when both ends are known, so there are enough
+  (void)::setsockopt(socket->get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &yes, sizeof yes);
+  (void)::setsockopt(socket->get(), SOL_SOCKET, SO_BINDTODEVICE, interface.c_str(),
+                     static_cast<socklen_t>(interface.size()));
+  if (::bind(socket->get(), raw(from), from.bytes) != 0)
+    return failed("bind to " + from.host(), errno, Code::unreachable);
+  return begin(*std::move(socket), address);
 }
 
 Status connected(const base::Fd& socket, const TcpAddress& address) {

@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,7 @@ struct TcpAddress {
   std::string host() const;  ///< "127.0.0.1", "::1"
   std::uint16_t port() const noexcept;
   std::string to_string() const;  ///< "127.0.0.1:9998", "[::1]:9998"
+  TcpAddress with_port(std::uint16_t port) const noexcept;
 };
 
 /// At least one. not_found: nobody of that name.
@@ -38,6 +40,10 @@ Result<TcpAddress> peer_of(int socket);  ///< Of the other end.
 /// A socket that is writable once it is connected, or not: connected() tells. unreachable: nobody
 /// accepts there, as is known at once.
 Result<base::Fd> begin_connect(const TcpAddress& address);
+/// From that address of this machine; by that interface, as far as the kernel lets us (Linux 5.7
+/// asks for no privilege), else as it routes.
+Result<base::Fd> begin_connect(const TcpAddress& address, const TcpAddress& from,
+                               const std::string& interface);
 /// unreachable: nobody accepts there, now.
 Status connected(const base::Fd& socket, const TcpAddress& address);
 /// Both, as connected().

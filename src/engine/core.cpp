@@ -41,6 +41,7 @@ Result<std::shared_ptr<Core>> Core::open(const EngineOptions& options) {
   if (!options.nccl_net_plugin.empty()) settings->nccl_net_plugin = options.nccl_net_plugin;
   if (options.insecure) settings->insecure = *options.insecure;
   if (!options.secret_file.empty()) settings->secret_file = options.secret_file;
+  if (!options.tcp_interfaces.empty()) settings->tcp_interfaces = options.tcp_interfaces;
   if (options.transfer_deadline > Duration::zero())
     settings->transfer_deadline = options.transfer_deadline;
   const base::Level level = settings->log_level;
@@ -60,11 +61,14 @@ Result<std::shared_ptr<Core>> Core::open(const EngineOptions& options) {
 Status Core::set_up(const EngineOptions& options) {
   auto secret = base::read_secret(options_);
   if (!secret.ok()) return secret.status();
+  auto interfaces = control::find_interfaces(options_.tcp_interfaces);
+  if (!interfaces.ok()) return interfaces.status();
   identity_ = {.engine = options.name.empty() ? "pid " + std::to_string(::getpid()) : options.name,
                .incarnation = base::random_u64(),
                .any_uid = options.any_uid,
                .insecure = options_.insecure,
-               .secret = *std::move(secret)};
+               .secret = *std::move(secret),
+               .interfaces = *std::move(interfaces)};
   if (options.use_gpu) {
     auto topology = cuda::Topology::create();
     // A driver that is there and fails is no machine without a GPU: the user's memory may be on

@@ -147,7 +147,7 @@ PIN(LINKSPAN_WRITE == 0 && LINKSPAN_READ == 1);
 PIN(LINKSPAN_STREAM_NONE == 0 && LINKSPAN_STREAM_CREATED == 1);
 PIN(LINKSPAN_STREAM_LEGACY_DEFAULT == 2 && LINKSPAN_STREAM_PER_THREAD_DEFAULT == 3);
 
-PIN(sizeof(linkspan_engine_options) == 96);
+PIN(sizeof(linkspan_engine_options) == 104);
 PIN(offsetof(linkspan_engine_options, size) == 0);
 PIN(offsetof(linkspan_engine_options, name) == 8);
 PIN(offsetof(linkspan_engine_options, socket_dir) == 16);
@@ -164,6 +164,7 @@ PIN(offsetof(linkspan_engine_options, insecure) == 72);
 PIN(offsetof(linkspan_engine_options, reserved) == 76);
 PIN(offsetof(linkspan_engine_options, nccl_net_plugin) == 80);
 PIN(offsetof(linkspan_engine_options, secret_file) == 88);
+PIN(offsetof(linkspan_engine_options, tcp_interfaces) == 96);
 
 PIN(sizeof(linkspan_region_options) == 24);
 PIN(offsetof(linkspan_region_options, peers_read) == 8);

@@ -7,6 +7,7 @@
 #include "base/schema/local_generated.h"
 #include "control/exchange.hpp"
 #include "control/handshake.hpp"
+#include "control/interfaces.hpp"
 #include "control/store/protocol.hpp"
 #include "memory/descriptor.hpp"
 #include "tests/fuzz/frames.hpp"
@@ -228,6 +229,10 @@ void write(const std::filesystem::path& folder) {
                           .status = Status(Code::truncated, Scope::request, "too long")};
   const Corpus words(folder, "handshake");
   words.add("hello", join({raw({0}), encode(hello)}));
+  Hello interfaces = hello;
+  for (const char* each : {"10.0.1.2", "2001:db8::2"})
+    interfaces.addresses.push_back(*parse_host(each));
+  words.add("hello_addresses", join({raw({0}), encode(interfaces)}));
   words.add("error", join({raw({1}), encode_error(finished.status)}));
   words.add("import", join({raw({2}), encode_import("kv", 3)}));
   words.add("imported", join({raw({3}), encode_imported(memory::encode(d))}));

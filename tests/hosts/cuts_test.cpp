@@ -181,7 +181,7 @@ TEST_F(HostCuts, AFarProcessThatRestartedBehindThemIsMetAtOnce) {
   start(kCount / 2, kCount, 2s);
   const std::string address = far().address();
   far().process().kill();
-  hosts_->far = engine_at(network(), Host::far, address);
+  hosts_->far = engine_at(network(), Host::far, {}, address);
   for (const char* name : {"written", "read"}) far().add(name, {.kind = "host", .bytes = kBytes});
   network().mend();
   EXPECT_EQ(peer_.state(), PeerState::up) << "this test shows nothing";

@@ -17,17 +17,19 @@
 namespace linkspan::test {
 
 /// `address`: where one listened before.
-inline FarEngine engine_at(const Network& network, Host host, const std::string& address = "") {
-  return network.at(host, [&] {
-    return FarEngine({kListenAt + (address.empty() ? Network::listen_at(host) : address),
-                      "LINKSPAN_INSECURE=1"});
-  });
+inline FarEngine engine_at(const Network& network, Host host,
+                           std::vector<std::string> environment = {},
+                           const std::string& address = "") {
+  environment.push_back(kListenAt + (address.empty() ? Network::listen_at(host) : address));
+  environment.emplace_back("LINKSPAN_INSECURE=1");
+  return network.at(host, [&] { return FarEngine(environment); });
 }
 
 struct Hosts {
-  explicit Hosts(std::unique_ptr<Network> joined, EngineOptions options = engine_options("near"))
+  explicit Hosts(std::unique_ptr<Network> joined, EngineOptions options = engine_options("near"),
+                 const std::vector<std::string>& far_environment = {})
       : network(std::move(joined)),
-        far(engine_at(*network, Host::far)),
+        far(engine_at(*network, Host::far, far_environment)),
         third(engine_at(*network, Host::near)),
         engine(network->at(Host::near, [&options] {
           options.insecure = true;

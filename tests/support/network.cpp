@@ -96,9 +96,7 @@ Result<std::unique_ptr<Network>> Network::create(Cable cable) {
 
 Status Network::set_up() {
   try {
-    const std::string far =
-        "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(hosts_[1].get());
-    run(Host::near, "ip link add cable type veth peer name cable netns " + far);
+    run(Host::near, "ip link add cable type veth peer name cable netns " + far_name());
     run(Host::near, set_up_of(cable_, kAddresses[0]));
     run(Host::far, set_up_of(cable_, kAddresses[1]));
     auto listening = at(Host::far, [] {
@@ -113,6 +111,21 @@ Status Network::set_up() {
     return {Code::system, Scope::process, std::string("no network: ") + error.what()};
   }
   return {};
+}
+
+std::string Network::far_name() const {
+  return "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(hosts_[1].get());
+}
+
+void Network::add_cable(int n) const {
+  const std::string number = std::to_string(n), net = "10.78." + number + ".";
+  const auto up = [&](const std::string& name, const char* last) {
+    return "ip address add " + net + last + "/24 dev " + name + number + "; ip link set " + name +
+           number + " up";
+  };
+  run(Host::near, "ip link add near" + number + " type veth peer name far" + number + " netns " +
+                      far_name() + "; " + up("near", "1"));
+  run(Host::far, up("far", "2"));
 }
 
 void Network::enter(Host host) const {

@@ -58,6 +58,9 @@ class Network {
   static std::string listen_at(Host host);
   /// From the near host to what listens on the far one at "tcp:10.77.0.2:4711".
   std::string way_to(const std::string& far) LINKSPAN_EXCLUDES(mutex_);
+  /// Another one that does nothing to what goes by it, from "nearN", 10.78.N.1, to "farN",
+  /// 10.78.N.2.
+  void add_cable(int n) const;
   /// A connection: the near host's end and the far one's.
   std::pair<base::Fd, base::Fd> connection() LINKSPAN_EXCLUDES(mutex_);
 
@@ -71,6 +74,7 @@ class Network {
  private:
   explicit Network(Cable cable) : cable_(cable) {}
   Status set_up();
+  std::string far_name() const;  // for ip(8)
   void enter(Host host) const;
 
   const Cable cable_;

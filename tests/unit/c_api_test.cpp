@@ -30,7 +30,7 @@ TEST(CApi, OptionsOfOtherReleases) {
   later.more = 1;
   EXPECT_EQ(linkspan_engine_open(&later.known, &engine), LINKSPAN_UNSUPPORTED);
   EXPECT_EQ(engine, nullptr);
-  EXPECT_TRUE(says("byte 96 is not zero")) << linkspan_last_error();
+  EXPECT_TRUE(says("byte 104 is not zero")) << linkspan_last_error();
   linkspan_engine_options earlier = options_of("earlier");
   earlier.size = offsetof(linkspan_engine_options, calibrate);
   earlier.calibrate = 1000;  // behind its end
@@ -62,6 +62,10 @@ TEST(CApi, WrongValuesAreNamed) {
   options.secret_file = "/nowhere/secret";
   EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_NOT_FOUND);
   EXPECT_TRUE(says("/nowhere/secret")) << linkspan_last_error();
+  options = options_of("wrong");
+  options.tcp_interfaces = "nowhere0";
+  EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_NOT_FOUND);
+  EXPECT_TRUE(says("\"nowhere0\" is not here")) << linkspan_last_error();
   options = options_of("wrong");
   options.reserved = 1;
   EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_INVALID_ARGUMENT);

@@ -95,5 +95,31 @@ TEST(SocketAddress, OfAListenerHasTheRealPort) {
   EXPECT_TRUE(connect_to(take(resolve(first.at, false)), limit).ok());
 }
 
+TEST(SocketAddress, OfAListenerMayBeSeveralWithOnePort) {
+  const std::vector<TcpAddress> beside{take(resolve("127.0.0.1", 0)).front(),
+                                       take(resolve("127.0.0.2", 0)).front()};
+  const Listening all = take(listen_at(parsed("tcp:127.0.0.1:0"), false, beside));
+  ASSERT_EQ(all.beside.size(), 1u) << "the first is there already";
+  EXPECT_EQ(take(address_of(all.beside[0])).to_string(),
+            "127.0.0.2:" + std::to_string(all.at.port));
+  const Status busy =
+      listen_at(parsed("tcp:127.0.0.3:" + std::to_string(all.at.port)), false, beside).status();
+  EXPECT_EQ(busy.code(), Code::busy);
+  EXPECT_NE(busy.what().find("tcp_interfaces: listen at 127.0.0.1"), std::string::npos)
+      << busy.what();
+  EXPECT_TRUE(take(listen_at(parsed("tcp:0.0.0.0:0"), true, beside)).beside.empty());
+}
+
+TEST(SocketAddress, BesideTheFirstOneIsRefusedAsItWouldBe) {
+  const std::vector<TcpAddress> beside{take(resolve("192.0.2.1", 0)).front()};
+  const Status refused = listen_at(parsed("tcp:127.0.0.1:0"), false, beside).status();
+  EXPECT_EQ(refused.code(), Code::permission_denied);
+  for (const char* word : {"tcp_interfaces adds 192.0.2.1 to tcp:127.0.0.1:0", "secret_file"})
+    EXPECT_NE(refused.what().find(word), std::string::npos) << refused.what();
+  const Status gone = listen_at(parsed("tcp:127.0.0.1:0"), true, beside).status();
+  EXPECT_EQ(gone.code(), Code::not_found);
+  EXPECT_NE(gone.what().find("listen at 192.0.2.1"), std::string::npos) << gone.what();
+}
+
 }  // namespace
 }  // namespace linkspan::control

@@ -18,6 +18,7 @@ class AskedChannel final : public Channel {
   }
   std::string_view peer_name() const noexcept override { return "asked"; }
   void notified(std::vector<std::byte>) override {}
+  void give_up(const Status&) override {}
   bool connects() const noexcept override { return true; }
   Status open_stream() override { return ++asked, Status(); }
 

@@ -1,6 +1,6 @@
 // The doctor's look at what transfers by TCP between hosts need: interfaces with their speed, MTU
-// and offloads, and how far the kernel lets a socket's buffers grow. The kernel is asked, not
-// sysfs, which in a container may show another network namespace's.
+// and offloads, those that streams are to take, and how far the kernel lets a socket's buffers
+// grow. The kernel is asked, not sysfs, which in a container may show another network namespace's.
 #include <ifaddrs.h>
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
@@ -9,7 +9,9 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
+#include <climits>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -17,6 +19,8 @@
 #include <optional>
 
 #include "base/fd.hpp"
+#include "base/options.hpp"
+#include "control/interfaces.hpp"
 #include "tools/linkspan/diagnosis.hpp"
 #include "tools/linkspan/table.hpp"
 
@@ -122,6 +126,42 @@ void check_interface(Diagnosis& out, const base::Fd& socket, const std::string& 
   out.add(remedy.empty() ? Level::ok : Level::warn, kArea, name, found, remedy);
 }
 
+/// Of LINKSPAN_TCP_INTERFACES. What is wrong with the options as such stands under settings.
+void check_chosen(Diagnosis& out, const base::Fd& socket,
+                  const std::map<std::string, Interface>& up) {
+  constexpr const char* kName = "LINKSPAN_TCP_INTERFACES";
+  const auto options = base::Options::from_environment();
+  if (!options.ok() || options->tcp_interfaces.empty()) return;
+  const auto chosen = control::find_interfaces(options->tcp_interfaces);
+  if (!chosen.ok()) {
+    out.add(Level::fail, kArea, kName, chosen.status().what(),
+            "set the names of interfaces that have an address, or unset it; no Engine opens until "
+            "then");
+    return;
+  }
+  std::string found, down;
+  int least = INT_MAX, most = 0;
+  for (const control::Interface& each : *chosen) {
+    const auto mtu = mtu_of(socket, each.name);
+    const auto one = up.find(each.name);
+    if (mtu) least = std::min(least, *mtu), most = std::max(most, *mtu);
+    if (one == up.end() || (one->second.flags & IFF_RUNNING) == 0)
+      down += (down.empty() ? "" : ", ") + each.name;
+    found += (found.empty() ? "" : "; ") + each.name;
+    for (const control::Interface::At& at : each.at) found += " " + at.address.host();
+    found += mtu ? ", MTU " + std::to_string(*mtu) : ", MTU unknown";
+  }
+  std::string remedy;
+  if (!down.empty())
+    remedy = "`ip link set dev NAME up`, or look at the cable: no stream goes by " + down;
+  if (least < most)
+    remedy += (remedy.empty() ? "" : "; ") + std::string("`ip link set dev NAME mtu ") +
+              std::to_string(most) +
+              "` for those that have less, on both hosts and all that lies between, or " +
+              std::to_string(least) + " for all: streams share what is to be moved";
+  out.add(remedy.empty() ? Level::ok : Level::warn, kArea, kName, found, remedy);
+}
+
 /// Of /proc/sys/net: its numbers, of which the last is the most that a buffer may have.
 void check_limit(Diagnosis& out, const std::string& name) {
   std::string path = "/proc/sys/" + name;
@@ -156,6 +196,7 @@ void check_network(Diagnosis& out) {
   const auto all = interfaces();
   if (all.empty()) out.ok(kArea, "interfaces", "unknown: none is up, or getifaddrs() fails");
   for (const auto& [name, one] : all) check_interface(out, socket, name, one);
+  check_chosen(out, socket, all);
   for (const char* name :
        {"net.core.rmem_max", "net.core.wmem_max", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"})
     check_limit(out, name);

@@ -78,6 +78,7 @@ Result<EngineOptions> engine_options(const linkspan_engine_options* given) {
                     .relay_gpus = fields.optional("relay_gpus", c->relay_gpus),
                     .nccl_net_plugin = or_empty(c->nccl_net_plugin),
                     .secret_file = or_empty(c->secret_file),
+                    .tcp_interfaces = or_empty(c->tcp_interfaces),
                     .transfer_deadline = fields.time("transfer_deadline", c->transfer_deadline)};
   if (fields.number("calibrate", c->calibrate, -1, 1) >= 0) out.calibrate = c->calibrate != 0;
   if (fields.number("insecure", c->insecure, -1, 1) >= 0) out.insecure = c->insecure != 0;

@@ -1,0 +1,54 @@
+// What a hello may say of addresses: a hostile peer's does not get past the decoder.
+#include "control/handshake.hpp"
+
+#include <gtest/gtest.h>
+
+#include "base/schema/control_generated.h"
+#include "base/schema/flat.hpp"
+#include "control/interfaces.hpp"
+#include "tests/support/take.hpp"
+
+namespace linkspan::control {
+namespace {
+
+/// As whoever keeps no rule encodes it.
+std::vector<std::byte> hello_with(const std::vector<std::string>& addresses) {
+  flatbuffers::FlatBufferBuilder out;
+  const std::vector<std::byte> bytes(32);
+  const auto engine = out.CreateString("peer");
+  const auto boot = schema::vector_of(out, std::span(bytes).first(16));
+  const auto share = schema::vector_of(out, bytes);
+  const auto list = out.CreateVector(std::vector<flatbuffers::Offset<schema::TransportAddress>>());
+  const auto more = out.CreateVectorOfStrings(addresses);
+  out.Finish(schema::CreateHello(out, engine, boot, 0, 0, share, list, false, more));
+  return schema::finished(out);
+}
+
+TEST(Hello, BringsItsAddresses) {
+  Hello hello;
+  EXPECT_TRUE(test::take(decode_hello(encode(hello))).addresses.empty());
+  for (const char* each : {"10.0.1.2", "2001:db8::2"})
+    hello.addresses.push_back(parse_host(each).value());
+  const Hello heard = test::take(decode_hello(encode(hello)));
+  ASSERT_EQ(heard.addresses.size(), 2u);
+  EXPECT_EQ(heard.addresses[0].to_string(), "10.0.1.2:0");
+  EXPECT_EQ(heard.addresses[1].to_string(), "[2001:db8::2]:0");
+}
+
+TEST(Hello, WithAddressesThatLeadElsewhereIsCorrupt) {
+  EXPECT_EQ(test::take(decode_hello(hello_with({"10.0.1.2"}))).addresses.size(), 1u);
+  for (const char* bad : {"", "db.internal", "10.0.1.2:22", "127.0.0.1", "0.0.0.0", "::1",
+                          "::ffff:127.0.0.1", "fe80::1%eth0", "255.255.255.255", "ff02::1"})
+    EXPECT_EQ(decode_hello(hello_with({"10.0.1.2", bad})).status().code(), Code::corrupt) << bad;
+  EXPECT_EQ(decode_hello(hello_with({std::string(1u << 16, '1')})).status().code(), Code::corrupt);
+}
+
+TEST(Hello, HasSixteenAddressesAtMost) {
+  std::vector<std::string> addresses(16, "10.0.1.2");
+  EXPECT_TRUE(decode_hello(hello_with(addresses)).ok());
+  addresses.emplace_back("10.0.1.2");
+  EXPECT_EQ(decode_hello(hello_with(addresses)).status().code(), Code::corrupt);
+}
+
+}  // namespace
+}  // namespace linkspan::control
