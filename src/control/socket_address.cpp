@@ -66,13 +66,14 @@ Result<Listening> listen_once(const TcpAddress& first, std::span<const TcpAddres
                 .at = {.host = at->host(), .port = at->port()},
                 .beyond_loopback = !at->is_loopback()};
   for (const TcpAddress& each : beside) {
+    // Whoever comes by loopback is on this host, where no interface makes a difference.
+    if (at->is_loopback() && !each.is_loopback()) continue;
     if (includes(out.socket, *at, each)) continue;
     auto more = listen_at(each.with_port(at->port()));
     if (!more.ok())
       return Status(more.status().code(), more.status().scope(),
                     "tcp_interfaces: " + more.status().what());
     out.beside.push_back(*std::move(more));
-    out.beyond_loopback |= !each.is_loopback();
   }
   return out;
 }
@@ -166,9 +167,6 @@ Result<Listening> listen_at(const Address& address, bool leaves_host,
   const auto ours = std::find_if(found->begin(), found->end(),
                                  [](const TcpAddress& each) { return is_local(each).ok(); });
   if (ours == found->end()) return is_local(found->front());
-  for (const TcpAddress& each : beside)
-    if (!leaves_host && !each.is_loopback())
-      return refused("tcp_interfaces adds " + each.host() + " to " + address.to_string());
   for (int left = kTryPorts;; --left) {
     auto listening = listen_once(*ours, beside);
     // A port that is free at the first address may be somebody's at another.

@@ -165,14 +165,14 @@ TEST_F(HostInterfaces, AreListenedAtByWhoMayLeaveTheHost) {
   EngineOptions options = engine_options("near");
   options.tcp_interfaces = "near1,near2";
   joined_->at(Host::near, [&] {
-    const Status refused = take(Engine::open(options)).listen("tcp:127.0.0.1:0");
-    EXPECT_EQ(refused.code(), Code::permission_denied);
-    EXPECT_NE(refused.what().find("10.78.1.1"), std::string::npos) << refused.what();
+    EXPECT_EQ(take(Engine::open(options)).listen("tcp:10.78.1.1:0").code(),
+              Code::permission_denied);
     options.insecure = true;
     Engine open = take(Engine::open(options));
     struct {
       const char *first, *all;
-    } const cases[] = {{"tcp:10.77.0.1:4711", "10.77.0.1:4711 10.78.1.1:4711 10.78.2.1:4711\n"},
+    } const cases[] = {{"tcp:127.0.0.1:4710", "127.0.0.1:4710\n"},
+                       {"tcp:10.77.0.1:4711", "10.77.0.1:4711 10.78.1.1:4711 10.78.2.1:4711\n"},
                        {"tcp:10.78.2.1:4712", "10.78.1.1:4712 10.78.2.1:4712\n"},
                        {"tcp:0.0.0.0:4713", "0.0.0.0:4713\n"}};
     for (const auto& each : cases) {
