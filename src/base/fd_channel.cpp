@@ -103,7 +103,18 @@ Status FdChannel::flush() {
   return {};
 }
 
+Status FdChannel::send_by_tls(Outgoing& frame, bool& would_block) {
+  const iovec part{frame.bytes.data() + frame.sent, frame.bytes.size() - frame.sent};
+  const auto sent = tls_->send(std::span(&part, 1));
+  if (sent.status().code() == Code::no_resource) return sent.status();
+  if (!sent.ok()) return cut_off(sent.status());
+  would_block = *sent == 0;
+  frame.sent += *sent;
+  return {};
+}
+
 Status FdChannel::send_some(Outgoing& frame, bool& would_block) {
+  if (tls_ != nullptr) return send_by_tls(frame, would_block);
   iovec part{frame.bytes.data() + frame.sent, frame.bytes.size() - frame.sent};
   msghdr message{};
   message.msg_iov = &part;
@@ -142,8 +153,12 @@ Status FdChannel::send_some(Outgoing& frame, bool& would_block) {
       break;
   }
   if (!is_end(errno)) return lose(errno_status("sendmsg"));
-  // Not lose(): what the peer sent before it closed can still be received.
-  cut_ = ended(errno);
+  return cut_off(ended(errno));
+}
+
+/// Not lose(): what the peer sent before it closed can still be received.
+Status FdChannel::cut_off(Status why) {
+  cut_ = std::move(why);
   out_.clear();
   queued_bytes_ = queued_fds_ = 0;
   return cut_;
@@ -160,6 +175,9 @@ Result<std::optional<Frame>> FdChannel::receive() {
     if (in_.fds.size() > kMaxFrameFds)
       return lose({Code::corrupt, Scope::peer, "more fds than a frame holds"});
     if (header_got_ < kFrameHeaderBytes) continue;
+    if (tls_ == nullptr && begins_tls(header_))
+      return Status(Code::permission_denied, Scope::peer,
+                    std::string("the peer speaks TLS and this side does not") + kTlsRemedy);
     in_.header = decode_header(header_);
     if (in_.header.length > kMaxPayload)
       return lose({Code::corrupt, Scope::peer,
@@ -178,6 +196,7 @@ Result<std::optional<Frame>> FdChannel::receive() {
   }
   header_got_ = payload_got_ = 0;
   if (in_.fds_lost) in_.fds.clear();
+  in_.plain = plain_;
   if (Status status = opener_ ? check_seal() : Status(); !status.ok()) return status;
   return std::optional<Frame>(std::exchange(in_, {}));
 }
@@ -199,6 +218,7 @@ Status FdChannel::check_seal() {
 /// room in our table.
 Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::vector<Fd>& fds,
                                          bool& lost) {
+  if (tls_ != nullptr) return read_by_tls(into);
   for (;;) {
     iovec part{into.data(), into.size()};
     alignas(cmsghdr) std::byte control[CMSG_SPACE(kMaxFrameFds * sizeof(int))];
@@ -235,6 +255,22 @@ Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::vector<
                                     : "the peer has closed the socket within a frame"});
     return static_cast<std::size_t>(got);
   }
+}
+
+Result<std::size_t> FdChannel::read_by_tls(std::span<std::byte> into) {
+  const iovec part{into.data(), into.size()};
+  const auto got = tls_->receive(std::span(&part, 1));
+  if (const auto came = tls_->came_plain(); !came.empty()) {  // fewer than a header has
+    std::ranges::copy(came, into.begin());
+    const std::size_t bytes = came.size();
+    out_.clear();
+    queued_bytes_ = queued_fds_ = 0;
+    plain_ = true;
+    tls_.reset();
+    return bytes;
+  }
+  if (got.status().code() == Code::disconnected && !cut_.ok()) return lose(cut_);
+  return got.ok() ? got : lose(got.status());
 }
 
 Status FdChannel::lose(Status why) {

@@ -3,7 +3,8 @@
 //
 // A frame is a header of 24 bytes, little-endian (length of the payload u32, version u16, op u16,
 // id u64, incarnation u64), then the payload. Its fds travel with the first byte of its header.
-// Once both sides have said so, 16 bytes follow each frame that seal all of it (base/seal.hpp).
+// Once both sides have said so, 16 bytes follow each frame that seal all of it (base/seal.hpp). By
+// TLS (base/tls.hpp) no fds travel.
 // The receiver never reads past the end of the header or payload it is at, and the kernel never
 // delivers bytes of two sendmsg with fds in one recvmsg; so fds that come while a header is read
 // are that frame's, and fds that come with a payload are an error. What arrives is hostile.
@@ -23,6 +24,7 @@
 
 #include "base/fd.hpp"
 #include "base/seal.hpp"
+#include "base/tls.hpp"
 #include "linkspan/status.hpp"
 
 namespace linkspan::base {
@@ -50,6 +52,7 @@ struct Frame {
   std::vector<std::byte> payload;
   std::vector<Fd> fds;
   bool fds_lost = false;  ///< It came with some that our table had no room for; `fds` is empty.
+  bool plain = false;     ///< It came without the TLS that it should have come by.
 };
 
 class FdChannel {
@@ -62,13 +65,21 @@ class FdChannel {
   /// Sends what the socket takes now. no_resource: the kernel has no room for more fds in flight,
   /// try again a little later. disconnected: the peer has closed, or its host has vanished.
   Status flush();
-  bool wants_write() const noexcept { return !out_.empty(); }
+  bool wants_write() const noexcept {
+    return !out_.empty() && !(tls_ != nullptr && tls_->waits_for_peer());
+  }
+  /// What has been read of the socket and not received: it tells nothing of that.
+  bool has_buffered() const noexcept { return tls_ != nullptr && tls_->has_buffered(); }
 
   /// The next frame; none: it is not here yet. disconnected: as flush(). corrupt: this cannot be a
-  /// stream of frames. Frames that the peer sent before it closed come first. The version is the
+  /// stream of frames. permission_denied: the peer speaks TLS and this side does not, or it has
+  /// another secret. Frames that the peer sent before it closed come first. The version is the
   /// caller's to judge.
   Result<std::optional<Frame>> receive();
 
+  /// All goes by TLS, before anything has. From a peer that has none what comes is `plain`; what
+  /// was queued for it is dropped, and what is from then on goes without TLS: an error at most.
+  void secure(std::unique_ptr<TlsEnd> tls) { tls_ = std::move(tls); }
   /// What is queued from now on is sealed.
   void seal(const SealKey& key) { sealer_.emplace(key); }
   /// What comes behind the frames that were received has to be. Else it is corrupt.
@@ -77,6 +88,7 @@ class FdChannel {
   int fd() const noexcept { return socket_.get(); }  ///< A loan, for poll.
   /// Behind the frames that were received, of which no byte too many was read.
   Fd take_socket() noexcept { return std::move(socket_); }
+  std::unique_ptr<TlsEnd> take_tls() noexcept { return std::move(tls_); }
 
  private:
   struct Outgoing {
@@ -86,11 +98,16 @@ class FdChannel {
   };
 
   Status send_some(Outgoing& frame, bool& would_block);
+  Status send_by_tls(Outgoing& frame, bool& would_block);
+  Status cut_off(Status why);
   Result<std::size_t> read_some(std::span<std::byte> into, std::vector<Fd>& fds, bool& lost);
+  Result<std::size_t> read_by_tls(std::span<std::byte> into);
   Status check_seal();
   Status lose(Status why);
 
   Fd socket_;
+  std::unique_ptr<TlsEnd> tls_;  // on loan it has the socket
+  bool plain_ = false;           // instead of it
   std::optional<Sealer> sealer_, opener_;
   std::deque<Outgoing> out_;
   std::size_t queued_bytes_ = 0, queued_fds_ = 0;

@@ -14,6 +14,7 @@
 #include <span>
 
 #include "base/fd.hpp"
+#include "base/tls.hpp"
 #include "linkspan/status.hpp"
 
 struct evp_cipher_ctx_st;
@@ -58,10 +59,11 @@ struct SealKeys {
   SealKey out{}, in{};
 };
 
-/// A connection, and how what goes over it is sealed; none: it is not.
+/// A connection, and how what goes over it is sealed: by keys, by TLS, or not at all.
 struct SealedSocket {
   Fd socket;
   std::optional<SealKeys> keys{};
+  std::unique_ptr<TlsEnd> tls{};  ///< Its handshake is over.
 };
 
 }  // namespace linkspan::base

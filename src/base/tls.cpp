@@ -1,0 +1,361 @@
+#include "base/tls.hpp"
+
+#include <openssl/bio.h>
+#include <openssl/crypto.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <system_error>
+
+#include "base/seal.hpp"
+
+namespace linkspan::base {
+namespace {
+
+constexpr char kIdentity[] = "linkspan";
+constexpr char kCipher[] = "TLS_AES_256_GCM_SHA384";
+constexpr unsigned char kCipherId[] = {0x13, 0x02};  // the same (RFC 8446, B.4)
+constexpr std::size_t kReadAhead = std::size_t{64} << 10, kOneCall = kReadAhead;
+// What libssl tells its socket: that the kernel is to encrypt (1) or to decrypt (0), and before an
+// alert or another message that is not data goes by a kernel that does (bio.h, in comments).
+constexpr int kLeaveToKernel = 72, kNextIsMessage = 74, kNextIsData = 75;
+
+/// Of the side that has looked at the other's, and of the one that is told.
+bool is_of_secrets(int reason) noexcept {
+  return reason == SSL_R_BINDER_DOES_NOT_VERIFY ||
+         reason == SSL_AD_REASON_OFFSET + SSL_AD_ILLEGAL_PARAMETER ||
+         reason == SSL_AD_REASON_OFFSET + SSL_AD_DECRYPT_ERROR;
+}
+
+/// ERR_* is the thread's, and so the user's: what libssl has left there goes.
+Status no_tls(const char* call) {
+  char why[256] = "no reason given";
+  if (const unsigned long error = ERR_peek_error(); error != 0)
+    ERR_error_string_n(error, why, sizeof why);
+  ERR_clear_error();
+  return {Code::internal, Scope::process, std::string("libssl: ") + call + ": " + why};
+}
+
+bool is_record(std::span<const std::byte> first) noexcept {
+  const auto at = [&](std::size_t i) { return std::to_integer<unsigned>(first[i]); };
+  return at(0) >= 20 && at(0) <= 23 && at(1) == 3 && at(2) >= 1 && at(2) <= 4;
+}
+
+bool no_memory(int error) noexcept { return error == ENOBUFS || error == ENOMEM; }
+
+Status cut(int error) {
+  const char* const what = error == EPIPE        ? "the peer has closed the socket"
+                           : error == ECONNRESET ? "the peer has reset the socket"
+                                                 : nullptr;
+  if (what != nullptr) return {Code::disconnected, Scope::peer, what};
+  return {Code::disconnected, Scope::peer,
+          "the peer's host is not reached: " + std::generic_category().message(error)};
+}
+
+}  // namespace
+
+bool begins_tls(std::span<const std::byte> bytes) noexcept {
+  return bytes.size() >= 6 && is_record(bytes) && bytes[0] == std::byte{22} &&
+         bytes[5] == std::byte{1};  // a ClientHello
+}
+
+Result<std::shared_ptr<const TlsContext>> TlsContext::create(std::string_view secret) {
+  constexpr std::string_view kLabel = "linkspan tls";
+  const auto key = hmac(std::as_bytes(std::span(secret)), {std::as_bytes(std::span(kLabel))});
+  if (!key.ok()) return key.status();
+  std::shared_ptr<TlsContext> made(new TlsContext);
+  made->key_ = *key;
+  made->ssl_ = SSL_CTX_new(TLS_method());
+  static const int type = BIO_get_new_index();
+  made->socket_ = BIO_meth_new(type | BIO_TYPE_FILTER, "linkspan socket");
+  if (made->ssl_ == nullptr || made->socket_ == nullptr) return no_tls("SSL_CTX_new");
+  if (BIO_meth_set_write(made->socket_, &TlsEnd::write_out) != 1 ||
+      BIO_meth_set_read(made->socket_, &TlsEnd::read_in) != 1 ||
+      BIO_meth_set_ctrl(made->socket_, &TlsEnd::control) != 1)
+    return no_tls("BIO_meth_new");
+  SSL_CTX* const ssl = made->ssl_;
+  if (SSL_CTX_set_min_proto_version(ssl, TLS1_3_VERSION) != 1 ||
+      SSL_CTX_set_max_proto_version(ssl, TLS1_3_VERSION) != 1 ||
+      SSL_CTX_set_ciphersuites(ssl, kCipher) != 1 || SSL_CTX_set_num_tickets(ssl, 0) != 1 ||
+      SSL_CTX_set_app_data(ssl, made.get()) != 1)
+    return no_tls("TLS 1.3 with TLS_AES_256_GCM_SHA384");
+  SSL_CTX_set_session_cache_mode(ssl, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_options(ssl, SSL_OP_ENABLE_KTLS | SSL_OP_IGNORE_UNEXPECTED_EOF);
+  SSL_CTX_set_default_read_buffer_len(ssl, kReadAhead);
+  SSL_CTX_set_psk_use_session_callback(ssl, [](SSL* of, const EVP_MD*, const unsigned char** id,
+                                               std::size_t* bytes, SSL_SESSION** session) {
+    *id = reinterpret_cast<const unsigned char*>(kIdentity);
+    *bytes = sizeof kIdentity - 1;
+    *session = static_cast<TlsContext*>(SSL_CTX_get_app_data(SSL_get_SSL_CTX(of)))->psk(of);
+    return *session != nullptr ? 1 : 0;
+  });
+  SSL_CTX_set_psk_find_session_callback(
+      ssl, [](SSL* of, const unsigned char* id, std::size_t bytes, SSL_SESSION** session) {
+        *session = nullptr;  // of no other identity
+        if (bytes != sizeof kIdentity - 1 || std::memcmp(id, kIdentity, bytes) != 0) return 1;
+        *session = static_cast<TlsContext*>(SSL_CTX_get_app_data(SSL_get_SSL_CTX(of)))->psk(of);
+        return *session != nullptr ? 1 : 0;
+      });
+  return std::shared_ptr<const TlsContext>(std::move(made));
+}
+
+TlsContext::~TlsContext() {
+  SSL_CTX_free(ssl_);
+  BIO_meth_free(socket_);
+  OPENSSL_cleanse(key_.data(), key_.size());
+}
+
+/// libssl's then. Null: it has no room.
+SSL_SESSION* TlsContext::psk(SSL* ssl) const noexcept {
+  SSL_SESSION* const session = SSL_SESSION_new();
+  if (session != nullptr &&
+      SSL_SESSION_set1_master_key(session, reinterpret_cast<const unsigned char*>(key_.data()),
+                                  key_.size()) == 1 &&
+      SSL_SESSION_set_cipher(session, SSL_CIPHER_find(ssl, kCipherId)) == 1 &&
+      SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1)
+    return session;
+  SSL_SESSION_free(session);
+  return nullptr;
+}
+
+Result<std::unique_ptr<TlsEnd>> TlsEnd::create(std::shared_ptr<const TlsContext> context,
+                                               int socket, TlsSide side,
+                                               std::uint64_t records_a_key) {
+  std::unique_ptr<TlsEnd> made(new TlsEnd(std::move(context), records_a_key));
+  made->socket_ = socket;
+  made->ssl_ = SSL_new(made->context_->ssl_);
+  BIO* const ours = BIO_new(made->context_->socket_);
+  BIO* const kernels = BIO_new_socket(socket, BIO_NOCLOSE);
+  if (made->ssl_ == nullptr || ours == nullptr || kernels == nullptr) {
+    BIO_free(ours);
+    BIO_free(kernels);
+    return no_tls("SSL_new");
+  }
+  BIO_set_data(ours, made.get());
+  BIO_push(ours, kernels);
+  SSL_set_bio(made->ssl_, ours, ours);
+  if (side == TlsSide::acceptor) {
+    SSL_set_accept_state(made->ssl_);
+    return made;
+  }
+  SSL_set_connect_state(made->ssl_);
+  // Nobody shows who he is by a certificate: one that comes in the place of the PSK is refused.
+  SSL_set_verify(made->ssl_, SSL_VERIFY_PEER, [](int, X509_STORE_CTX*) { return 0; });
+  return made;
+}
+
+TlsEnd::~TlsEnd() { SSL_free(ssl_); }
+
+/// What libssl makes waits here, so that several records go by one call.
+int TlsEnd::write_out(BIO* bio, const char* bytes, int count) {
+  auto& self = *static_cast<TlsEnd*>(BIO_get_data(bio));
+  BIO_clear_retry_flags(bio);
+  // It would go by a control message of the kernel's. An alert is nothing that the peer needs
+  // beside the end of the socket.
+  if (!std::exchange(self.message_of_kernel_, false))
+    self.out_.insert(self.out_.end(), bytes, bytes + count);
+  return count;
+}
+
+/// As the socket's own BIO would, but without SIGPIPE. False: it takes no more now, or `error_`.
+bool TlsEnd::drain() {
+  while (out_sent_ < out_.size()) {
+    const ssize_t sent = ::send(socket_, out_.data() + out_sent_, out_.size() - out_sent_,
+                                MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0) {
+      if (errno != EAGAIN && errno != EWOULDBLOCK) error_ = errno;
+      return false;
+    }
+    out_sent_ += static_cast<std::size_t>(sent);
+  }
+  out_.clear();
+  out_sent_ = 0;
+  return true;
+}
+
+int TlsEnd::read_in(BIO* bio, char* bytes, int count) {
+  auto& self = *static_cast<TlsEnd*>(BIO_get_data(bio));
+  const std::size_t missing = self.first_.size() - self.first_got_;
+  if (missing != 0) count = std::min(count, static_cast<int>(missing));
+  BIO_clear_retry_flags(bio);
+  errno = 0;
+  const int got = BIO_read(BIO_next(bio), bytes, count);
+  if (got <= 0) {
+    BIO_copy_next_retry(bio);
+    if (BIO_should_retry(bio)) return -1;
+    if (got < 0) self.error_ = errno;
+    self.ended_ |= got == 0;
+    return got;
+  }
+  if (missing != 0) {
+    std::memcpy(self.first_.data() + self.first_got_, bytes, static_cast<std::size_t>(got));
+    self.first_got_ += static_cast<std::size_t>(got);
+    self.plain_ = self.first_got_ >= 3 && !is_record(self.first_);
+    if (self.plain_) return -1;
+  }
+  return got;
+}
+
+long TlsEnd::control(BIO* bio, int what, long number, void* pointer) {
+  auto& self = *static_cast<TlsEnd*>(BIO_get_data(bio));
+  if (what == BIO_CTRL_FLUSH) {
+    BIO_clear_retry_flags(bio);
+    if (self.drain()) return 1;
+    if (self.error_ == 0 || no_memory(self.error_)) BIO_set_retry_write(bio);
+    return -1;
+  }
+  // Who decrypts by the kernel could not go on when the other side changes its key.
+  if (what == kLeaveToKernel && number == 0) return 0;
+  if (what != kNextIsMessage && what != kNextIsData)
+    return BIO_ctrl(BIO_next(bio), what, number, pointer);
+  self.message_of_kernel_ = what == kNextIsMessage;
+  return 0;
+}
+
+std::span<const std::byte> TlsEnd::came_plain() const noexcept {
+  return std::span(first_).first(plain_ ? first_got_ : 0);
+}
+
+const char* TlsEnd::name() const noexcept {
+  return BIO_get_ktls_send(SSL_get_wbio(ssl_)) ? "TLS (kTLS)" : "TLS";
+}
+
+/// Part of a record is not: the socket tells of the rest.
+bool TlsEnd::has_buffered() const noexcept { return more_ && SSL_has_pending(ssl_) == 1; }
+
+/// The handshake, as far as it goes.
+Status TlsEnd::go_on() {
+  if (done_ || !refused_.ok()) return refused_;
+  ERR_clear_error();
+  error_ = 0;
+  const int returned = SSL_do_handshake(ssl_);
+  if (returned != 1) {
+    const int why = SSL_get_error(ssl_, returned);
+    waits_ = why == SSL_ERROR_WANT_READ;
+    if (!waits_ && why != SSL_ERROR_WANT_WRITE) refused_ = failed();
+    return refused_;
+  }
+  if (SSL_session_reused(ssl_) != 1)  // as libssl calls it
+    return refused_ = {Code::permission_denied, Scope::peer,
+                       "the peer did not show by TLS that it knows the secret"};
+  done_ = true;
+  // No earlier: what comes behind the handshake would lie here and the socket tell nothing of it.
+  SSL_set_read_ahead(ssl_, 1);
+  return {};
+}
+
+/// Why the last call has.
+Status TlsEnd::failed() {
+  const unsigned long error = ERR_peek_error();
+  const char* const reason = ERR_reason_error_string(error);
+  const std::string words = reason != nullptr ? reason : "it ended";
+  ERR_clear_error();
+  if (plain_)
+    return {Code::permission_denied, Scope::peer,
+            std::string("the peer speaks no TLS and this side does") + kTlsRemedy};
+  if (error_ != 0) return cut(error_);
+  if (ended_)
+    return {Code::disconnected, Scope::peer,
+            done_ ? "the peer has closed the socket"
+                  : "the peer has closed the socket within the TLS handshake"};
+  if (!done_)
+    return {Code::permission_denied, Scope::peer,
+            (is_of_secrets(ERR_GET_REASON(error)) ? "the peer has another secret than this side: "
+                                                  : "no TLS with the peer: ") +
+                words};
+  return {Code::corrupt, Scope::peer, "not what the peer has sent by TLS: " + words};
+}
+
+Result<std::size_t> TlsEnd::send(std::span<const iovec> parts) {
+  if (waits_for_peer()) return std::size_t{0};
+  if (Status status = go_on(); !status.ok()) return status;
+  if (!done_) return std::size_t{0};
+  if (pending_ == 0) {
+    Status status = change_key();
+    if (status.ok()) status = encrypt(parts);
+    if (!status.ok()) return status;
+  }
+  error_ = 0;
+  if (drain()) return std::exchange(pending_, 0);
+  if (error_ == 0) return std::size_t{0};
+  return no_memory(error_) ? Status::no_resource() : cut(error_);
+}
+
+/// As much of the parts as goes by one call.
+Status TlsEnd::encrypt(std::span<const iovec> parts) {
+  for (std::size_t at = 0; !parts.empty() && pending_ < kOneCall;) {  // at: in the first part
+    const auto* data = static_cast<const std::byte*>(parts.front().iov_base) + at;
+    std::size_t bytes = std::min(parts.front().iov_len - at, kTlsRecord);
+    if (bytes < kTlsRecord && parts.size() > 1) {
+      gathered_.resize(kTlsRecord);
+      bytes = 0;
+      for (std::size_t i = 0, from = at; i < parts.size() && bytes < kTlsRecord; ++i, from = 0) {
+        const std::size_t some = std::min(parts[i].iov_len - from, kTlsRecord - bytes);
+        std::memcpy(gathered_.data() + bytes,
+                    static_cast<const std::byte*>(parts[i].iov_base) + from, some);
+        bytes += some;
+      }
+      data = gathered_.data();
+    }
+    if (bytes == 0) return {};
+    ERR_clear_error();
+    error_ = 0;
+    std::size_t sent = 0;
+    if (SSL_write_ex(ssl_, data, bytes, &sent) != 1) return failed();
+    ++records_;
+    pending_ += sent;
+    for (at += sent; !parts.empty() && at >= parts.front().iov_len; parts = parts.subspan(1))
+      at -= parts.front().iov_len;
+  }
+  return {};
+}
+
+/// When it is time and the socket has room, so that to receive waits for no room. A kernel that
+/// encrypts keeps its key.
+Status TlsEnd::change_key() {
+  if (records_ < records_a_key_) return {};
+  pollfd room{.fd = socket_, .events = POLLOUT, .revents = 0};
+  if (BIO_get_ktls_send(SSL_get_wbio(ssl_)) || ::poll(&room, 1, 0) != 1) return {};
+  ERR_clear_error();
+  error_ = 0;
+  if (SSL_key_update(ssl_, SSL_KEY_UPDATE_NOT_REQUESTED) != 1 || SSL_do_handshake(ssl_) != 1)
+    return failed();
+  records_ = 0;
+  return {};
+}
+
+Result<std::size_t> TlsEnd::receive(std::span<const iovec> parts) {
+  if (Status status = go_on(); !status.ok()) return status;
+  std::size_t received = 0;
+  for (const iovec& part : parts) {
+    for (std::size_t at = 0; done_ && at < part.iov_len;) {
+      if (received != 0 && SSL_has_pending(ssl_) != 1) return received;
+      ERR_clear_error();
+      error_ = 0;
+      std::size_t got = 0;
+      const int returned =
+          SSL_read_ex(ssl_, static_cast<std::byte*>(part.iov_base) + at, part.iov_len - at, &got);
+      if (returned != 1) {
+        const int why = SSL_get_error(ssl_, returned);
+        more_ = false;
+        ended_ |= why == SSL_ERROR_ZERO_RETURN;
+        if (received != 0 || why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE)
+          return received;
+        return failed();
+      }
+      more_ = true;
+      at += got;
+      received += got;
+    }
+  }
+  return received;
+}
+
+}  // namespace linkspan::base
