@@ -64,6 +64,9 @@ struct EngineOptions {
   /// where both sides name some (docs/tcp.md). Each has to be here, with an address. Empty: the
   /// default; without one, what the kernel routes by.
   std::string tcp_interfaces{};
+  /// All that goes by TCP by TLS 1.3 with a key of the secret's, without which open() answers
+  /// invalid_argument. On both sides or on none. None: the default, which is no.
+  std::optional<bool> tls{};
   Duration transfer_deadline{0};
   /// Called by any thread, whole lines. Empty: stderr, from WARNING up.
   std::function<void(LogLevel, std::string_view)> log{};

@@ -125,14 +125,14 @@ typedef struct linkspan_engine_options {
   int32_t any_uid;             /* 0 or 1 */
   int32_t use_gpu;             /* 0 or 1 */
   int32_t insecure;            /* 0, 1, or -1: the default */
-  int32_t reserved;            /* 0 */
+  int32_t tls;                 /* 0, 1, or -1: the default; 1 needs a secret */
   const char* nccl_net_plugin; /* names or paths by comma, "none"; null: the default */
   const char* secret_file;     /* that peers over TCP have to have as well; null: the default */
   const char* tcp_interfaces;  /* that streams take in turn, by comma; null: the default */
 } linkspan_engine_options;
 
 #define LINKSPAN_ENGINE_OPTIONS_INIT \
-  { sizeof(linkspan_engine_options), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, 1, -1, 0, 0, 0, 0 }
+  { sizeof(linkspan_engine_options), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, 1, -1, -1, 0, 0, 0 }
 
 LINKSPAN_C_API int linkspan_engine_open(const linkspan_engine_options* options,
                                         linkspan_engine** engine);

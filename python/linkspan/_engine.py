@@ -40,7 +40,8 @@ class Engine(_core.Engine):
     first use. nccl_net_plugin: a network plugin of NCCL's that moves bytes too (docs/tcpx.md).
     secret_file: what peers over TCP have to know as well. insecure: TCP beyond loopback without
     one, where nothing shows who a peer is (docs/security.md). tcp_interfaces: network interfaces
-    that bytes to remote peers take in turn, "eth1,eth2". transfer_deadline: seconds. None: the
+    that bytes to remote peers take in turn, "eth1,eth2". tls: all that goes by TCP is encrypted,
+    which needs a secret, on both sides. transfer_deadline: seconds. None: the
     environment's (docs/options.md), or the default's.
 
     `with Engine() as engine:` closes it at the end, as close() does; so does the interpreter's end.

@@ -56,6 +56,9 @@ constexpr OptionInfo kTable[] = {
      "nobody else may read (docs/security.md)."},
     {"secret", "LINKSPAN_SECRET", "text", "none",
      "The same, where a file is not to be had; LINKSPAN_SECRET_FILE wins."},
+    {"tls", "LINKSPAN_TLS", "0 or 1", "0",
+     "Whether all that goes by TCP is encrypted, by TLS 1.3 with a key of the secret's, which it "
+     "needs; both sides or none (docs/security.md)."},
     {"staging", "LINKSPAN_STAGING_MIB", "MiB", "64",
      "Pinned memory of an Engine through which copies between GPUs and pageable memory go, at "
      "most; 64 KiB a thread at least. Pinned with the first such copies."},
@@ -191,6 +194,7 @@ Result<Options> Options::from_environment() {
   options.relay_gpus = static_cast<unsigned>(relay_gpus);
   if (Status s = read_flag("LINKSPAN_CALIBRATE", options.calibrate); !s.ok()) return s;
   if (Status s = read_flag("LINKSPAN_INSECURE", options.insecure); !s.ok()) return s;
+  if (Status s = read_flag("LINKSPAN_TLS", options.tls); !s.ok()) return s;
   if (const char* set = set_value("LINKSPAN_SECRET_FILE")) options.secret_file = set;
   if (const char* set = set_value("LINKSPAN_SECRET")) options.secret = set;
   std::uint64_t staging = options.staging >> 20;

@@ -55,6 +55,7 @@ struct Options {
   unsigned relay_gpus = 0;
   bool calibrate = false;
   bool insecure = false;
+  bool tls = false;
   std::string secret_file;       ///< Empty: none.
   std::string secret;            ///< From the environment. Empty: none.
   std::optional<Unpack> unpack;  ///< None: who unpacks chooses.

@@ -303,17 +303,20 @@ class AsioControl final : public Control {
   }
 
   void read_next(Link& link) {
-    link.socket.async_wait(stream_descriptor::wait_read,
-                           [this, id = link.session->id()](const asio::error_code& error) {
-                             Link* ready = find(id);
-                             if (error || ready == nullptr) return;
-                             ready->session->on_readable();
-                             if (ready->session->stream()) return hand_over(*ready);
-                             watch_process(*ready);
-                             if (!settle(id) || ready->session->is_lost()) return;
-                             read_next(*ready);
-                             write_more(id);  // the answers that its socket had no room for
-                           });
+    const auto read = [this, id = link.session->id()](const asio::error_code& error) {
+      Link* ready = find(id);
+      if (error || ready == nullptr) return;
+      ready->session->on_readable();
+      if (ready->session->stream()) return hand_over(*ready);
+      watch_process(*ready);
+      if (!settle(id) || ready->session->is_lost()) return;
+      read_next(*ready);
+      write_more(id);  // the answers that its socket had no room for
+    };
+    if (link.session->has_buffered())
+      asio::post(io_, [read] { read({}); });
+    else
+      link.socket.async_wait(stream_descriptor::wait_read, read);
   }
 
   /// For the peer whose transports expect it; else it is closed.
@@ -332,9 +335,7 @@ class AsioControl final : public Control {
     }
     if (seals.ok()) {
       (void)link.socket.release();
-      base::Fd socket = from.take_socket();
-      listener_.stream(*session, from.stream()->transport,
-                       base::SealedSocket{std::move(socket), *seals});
+      listener_.stream(*session, from.stream()->transport, from.take_socket(*seals));
     } else {
       from.fail(seals.status());
     }
@@ -354,7 +355,8 @@ class AsioControl final : public Control {
                    const std::optional<StreamWay>& way) {
     const auto offer = link.session->offer_stream(transport);
     const auto told = [this, id = link.session->id(), transport, at, way,
-                       seals = offer.ok() ? offer->seals : std::nullopt](Result<base::Fd> made) {
+                       seals = offer.ok() ? offer->seals
+                                          : std::nullopt](Result<base::SealedSocket> made) {
       Link* const asking = find(id);
       if (asking == nullptr) return;
       const std::shared_ptr<Session> session = asking->session;
@@ -369,7 +371,8 @@ class AsioControl final : public Control {
       if (way && log_.enabled(base::Level::info))
         log_.write(base::Level::info,
                    "a stream to " + session->describe() + " goes by " + way->to_string());
-      listener_.stream(*session, transport, base::SealedSocket{*std::move(made), seals});
+      made->keys = seals;
+      listener_.stream(*session, transport, std::move(made));
     };
     if (!at.ok() || !offer.ok()) return told(at.ok() ? offer.status() : at.status());
     opener_.open(way.value_or(StreamWay{.to = *at}), offer->hello, us_.limits.handshake, told);
@@ -492,7 +495,7 @@ class AsioControl final : public Control {
   };
   std::deque<Acceptor> tcp_;  // by address; those that have ended stay, for what they wait for
   Operators operators_{io_, [this](OperatorOp op) { return listener_.asked(op); }};
-  StreamOpener opener_{io_, us_.incarnation, us_.limits.silence};
+  StreamOpener opener_{io_, us_};
   std::map<std::uint64_t, std::unique_ptr<Link>> links_;
   std::uint64_t last_id_ = 0;
   bool ending_ = false;

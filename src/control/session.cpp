@@ -74,6 +74,21 @@ Status Session::flush() {
   return channel_.flush();
 }
 
+bool Session::has_buffered() {
+  const base::MutexLock lock(mutex_);
+  return channel_.has_buffered();
+}
+
+Status Session::secure() {
+  if (us_.tls == nullptr) return {};
+  auto tls = base::TlsEnd::create(us_.tls, socket_,
+                                  initiated_ ? base::TlsSide::connector : base::TlsSide::acceptor);
+  if (!tls.ok()) return tls.status();
+  const base::MutexLock lock(mutex_);
+  channel_.secure(*std::move(tls));
+  return {};
+}
+
 /// As the kernel says, and whether its user may be our peer.
 Status Session::know_process() {
   auto credentials = base::peer_credentials(socket_);
@@ -96,13 +111,14 @@ Status Session::start() {
     const auto other_end = peer_of(socket_);
     loopback_ = other_end.ok() && other_end->is_loopback();
     place_ = "at " + (other_end.ok() ? other_end->to_string() : "an end that has gone");
+    if (Status status = secure(); !status.ok()) return status;
   } else if (Status status = know_process(); !status.ok()) {
     return status;
   }
   Hello hello{.engine = us_.engine,
               .process = {},
               .transports = listener_.addresses(remote_),
-              .proves = seals()};
+              .proves = proves()};
   if (remote_ && !initiated_) hello.addresses = addresses_of(us_.interfaces);
   if (Status status = base::random_bytes(hello.key_share); !status.ok()) return status;
   if (remote_) {
@@ -171,6 +187,9 @@ Status Session::handle(base::Frame& frame) {
     lose(decode_error(frame.payload));
     return {};
   }
+  if (frame.plain)
+    return {Code::permission_denied, Scope::peer,
+            std::string("the peer speaks no TLS and this side does") + base::kTlsRemedy};
   if (stage_ == Stage::greeting && op == FrameOp::stream && remote_ && !initiated_) {
     auto stream = decode_stream(frame.payload);
     if (!stream.ok()) return stream.status();
@@ -285,25 +304,25 @@ Status Session::on_hello(base::Frame& frame) {
   hello_ = *std::move(hello);
   incarnation_ = frame.header.incarnation;
   const Said ours{our_hello_, us_.incarnation}, theirs{frame.payload, incarnation_};
-  const std::string_view secret = seals() ? us_.secret : std::string_view();
+  const std::string_view secret = proves() ? us_.secret : std::string_view();
   const auto key = session_key(std::as_bytes(std::span(secret)), initiated_ ? ours : theirs,
                                initiated_ ? theirs : ours);
   if (!key.ok()) return key.status();
   key_ = *key;
-  if (!seals()) return meet();
+  if (!proves()) return meet();
   stage_ = Stage::proving;
   // Who listens shows nothing to who has shown nothing.
   return initiated_ ? prove() : Status();
 }
 
-/// From then on what this side says is sealed.
+/// From then on what this side says is sealed, if TLS does not.
 Status Session::prove() {
   const auto proof = proof_of(key_, side());
   const auto keys = seals_of(key_, side());
   if (!proof.ok() || !keys.ok()) return proof.ok() ? keys.status() : proof.status();
   if (Status status = send(FrameOp::proof, 0, encode_proof(*proof)); !status.ok()) return status;
   const base::MutexLock lock(mutex_);
-  channel_.seal(keys->out);
+  if (seals()) channel_.seal(keys->out);
   return {};
 }
 
@@ -319,7 +338,7 @@ Status Session::on_proof(const base::Frame& frame) {
     return {Code::permission_denied, Scope::peer, "the peer has another secret than this side"};
   {
     const base::MutexLock lock(mutex_);
-    channel_.expect_seals(keys->in);
+    if (seals()) channel_.expect_seals(keys->in);
   }
   if (Status status = initiated_ ? Status() : prove(); !status.ok()) return status;
   return meet();
@@ -369,12 +388,12 @@ Result<std::optional<base::SealKeys>> Session::admit(const StreamHello& hello) {
   return seals() ? std::optional(*keys) : std::nullopt;
 }
 
-base::Fd Session::take_socket() {
+base::SealedSocket Session::take_socket(std::optional<base::SealKeys> keys) {
   (void)send(FrameOp::ready, 0, {});
   const base::MutexLock lock(mutex_);
   dropped_ = true;
   lost_ = true;
-  return channel_.take_socket();
+  return {channel_.take_socket(), keys, channel_.take_tls()};
 }
 
 void Session::answer_error(std::uint64_t id, const Status& status) {

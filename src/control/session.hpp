@@ -5,7 +5,7 @@
 // Threads: send() and the facts, any thread; all else on the Control thread. A Listener is called
 // on the Control thread with no lock held.
 // Who has a secret knows a peer over TCP by its proof of the same one, and seals what it says from
-// then on (control/proof.hpp); who has none takes whoever comes.
+// then on (control/proof.hpp), or says all of it by TLS; who has none takes whoever comes.
 // A peer over TCP is remote, whatever host it is on: its kernel names no process, no fd comes or
 // goes, and notifications travel as frames.
 // Invariants: the Listener hears up() at most once, then lost() and gone() once each, in that order
@@ -97,6 +97,7 @@ struct Identity {
   bool insecure = false;                ///< TCP leaves the host without a secret.
   std::string secret{};                 ///< That peers over TCP have to know. Empty: none.
   std::vector<Interface> interfaces{};  ///< That carry streams. Empty: what the kernel chooses.
+  std::shared_ptr<const base::TlsContext> tls{};  ///< Over TCP; also its connections'. None: plain.
   Limits limits{};
 };
 
@@ -146,6 +147,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void drop();         ///< The Engine is ending: no more is heard, nothing more is told.
   bool wants_write() LINKSPAN_EXCLUDES(mutex_);
   Status flush() LINKSPAN_EXCLUDES(mutex_);        ///< As FdChannel::flush().
+  bool has_buffered() LINKSPAN_EXCLUDES(mutex_);   ///< As FdChannel::has_buffered().
   int socket() const noexcept { return socket_; }  ///< A loan, for waiting.
   bool is_up() const noexcept { return stage_ == Stage::up; }
   bool is_met() const noexcept { return stage_ >= Stage::met; }  ///< Or more.
@@ -154,7 +156,7 @@ class Session : public std::enable_shared_from_this<Session> {
   /// It is none: who has connected wants a stream beside another Session.
   const std::optional<StreamHello>& stream() const noexcept { return stream_; }
   /// Of such a one. It ends with it.
-  base::Fd take_socket() LINKSPAN_EXCLUDES(mutex_);
+  base::SealedSocket take_socket(std::optional<base::SealKeys> keys) LINKSPAN_EXCLUDES(mutex_);
   /// The words of another stream beside this, which is met, and its seals.
   struct StreamOffer {
     StreamHello hello;
@@ -175,7 +177,9 @@ class Session : public std::enable_shared_from_this<Session> {
   Status prove() LINKSPAN_EXCLUDES(mutex_);
   Status meet();
   Side side() const noexcept { return initiated_ ? Side::connector : Side::acceptor; }
-  bool seals() const noexcept { return remote_ && !us_.secret.empty(); }
+  bool proves() const noexcept { return remote_ && !us_.secret.empty(); }
+  bool seals() const noexcept { return proves() && us_.tls == nullptr; }  // TLS does it else
+  Status secure() LINKSPAN_EXCLUDES(mutex_);
   Status on_import(const base::Frame& frame);
   Status queue(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
                std::span<base::Fd> fds) LINKSPAN_EXCLUDES(mutex_);

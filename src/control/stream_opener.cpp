@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <asio/posix/stream_descriptor.hpp>
+#include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 #include <chrono>
 #include <utility>
@@ -40,8 +41,7 @@ struct StreamOpener::Opening {
   asio::steady_timer limit;
 };
 
-StreamOpener::StreamOpener(asio::io_context& io, std::uint64_t incarnation, Duration silence)
-    : io_(io), incarnation_(incarnation), silence_(silence) {}
+StreamOpener::StreamOpener(asio::io_context& io, const Identity& us) : io_(io), us_(us) {}
 
 StreamOpener::~StreamOpener() = default;
 
@@ -80,10 +80,15 @@ void StreamOpener::say_hello(std::uint64_t id) {
   Opening& opening = *found->second;
   Status status = connected(opening.socket, opening.to);
   if (!status.ok()) return end(id, status);
-  prepare(opening.socket, silence_);
+  prepare(opening.socket, us_.limits.silence);
   opening.channel = base::FdChannel(std::move(opening.socket));
+  if (us_.tls != nullptr) {
+    auto tls = base::TlsEnd::create(us_.tls, opening.channel.fd(), base::TlsSide::connector);
+    if (!tls.ok()) return end(id, tls.status());
+    opening.channel.secure(*std::move(tls));
+  }
   status = opening.channel.queue(
-      {.op = static_cast<std::uint16_t>(FrameOp::stream), .id = 0, .incarnation = incarnation_},
+      {.op = static_cast<std::uint16_t>(FrameOp::stream), .id = 0, .incarnation = us_.incarnation},
       encode(opening.hello), {});
   if (status.ok()) status = opening.channel.flush();  // all of it: the socket is empty
   if (!status.ok()) return end(id, status);
@@ -92,25 +97,32 @@ void StreamOpener::say_hello(std::uint64_t id) {
 }
 
 void StreamOpener::hear(std::uint64_t id) {
-  openings_.at(id)->waiting.async_wait(
-      stream_descriptor::wait_read, [this, id](const asio::error_code& e) {
-        const auto found = openings_.find(id);
-        if (e || found == openings_.end()) return;
-        auto frame = found->second->channel.receive();
-        if (!frame.ok()) return end(id, frame.status());
-        const auto op = *frame ? static_cast<FrameOp>((*frame)->header.op) : FrameOp::hello;
-        if (op == FrameOp::hello) return hear(id);  // said to whoever connects
-        if (op == FrameOp::ready) {
-          (void)found->second->waiting.release();
-          return end(id, found->second->channel.take_socket());
-        }
-        end(id, op == FrameOp::error
-                    ? decode_error((*frame)->payload)
-                    : Status(Code::corrupt, Scope::peer, "no answer to a stream's hello"));
-      });
+  const auto read = [this, id](const asio::error_code& e) {
+    const auto found = openings_.find(id);
+    if (e || found == openings_.end()) return;
+    base::FdChannel& channel = found->second->channel;
+    auto frame = channel.receive();
+    if (!frame.ok()) return end(id, frame.status());
+    (void)channel.flush();  // TLS sends nothing before its handshake
+    const bool plain = *frame && (*frame)->plain;
+    const auto op = *frame ? static_cast<FrameOp>((*frame)->header.op) : FrameOp::hello;
+    if (op == FrameOp::hello && !plain) return hear(id);  // said to whoever connects
+    if (op == FrameOp::ready && !plain) {
+      (void)found->second->waiting.release();
+      return end(id, base::SealedSocket{channel.take_socket(), {}, channel.take_tls()});
+    }
+    end(id, op == FrameOp::error
+                ? decode_error((*frame)->payload)
+                : Status(Code::corrupt, Scope::peer, "no answer to a stream's hello"));
+  };
+  Opening& opening = *openings_.at(id);
+  if (opening.channel.has_buffered())
+    asio::post(io_, [read] { read({}); });
+  else
+    opening.waiting.async_wait(stream_descriptor::wait_read, read);
 }
 
-void StreamOpener::end(std::uint64_t id, Result<base::Fd> with) {
+void StreamOpener::end(std::uint64_t id, Result<base::SealedSocket> with) {
   const auto found = openings_.find(id);
   if (found == openings_.end()) return;
   const std::unique_ptr<Opening> opening = std::move(found->second);

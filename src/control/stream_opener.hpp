@@ -15,20 +15,23 @@
 #include "base/fd.hpp"
 #include "control/handshake.hpp"
 #include "control/interfaces.hpp"
+#include "control/session.hpp"
 
 namespace linkspan::control {
 
 class StreamOpener {
  public:
-  using Then = std::function<void(Result<base::Fd>)>;
+  using Then = std::function<void(Result<base::SealedSocket>)>;
 
-  StreamOpener(asio::io_context& io, std::uint64_t incarnation, Duration silence);
+  /// `us` outlives it.
+  StreamOpener(asio::io_context& io, const Identity& us);
   StreamOpener(const StreamOpener&) = delete;
   StreamOpener& operator=(const StreamOpener&) = delete;
   ~StreamOpener();
 
-  /// The socket, once the other side has taken it. unreachable, timed_out, or what it answers;
-  /// by an interface that was named unreachable or timed_out after 3 s, for there is another way.
+  /// The socket, once the other side has taken it, by TLS if we have it, and without keys.
+  /// unreachable, timed_out, or what it answers; by an interface that was named unreachable or
+  /// timed_out after 3 s, for there is another way.
   void open(const StreamWay& way, const StreamHello& hello, Duration limit, Then then);
   void close();
 
@@ -37,11 +40,10 @@ class StreamOpener {
   void end_after(std::uint64_t id, Duration time, std::string why);
   void say_hello(std::uint64_t id);
   void hear(std::uint64_t id);
-  void end(std::uint64_t id, Result<base::Fd> with);
+  void end(std::uint64_t id, Result<base::SealedSocket> with);
 
   asio::io_context& io_;
-  const std::uint64_t incarnation_;
-  const Duration silence_;
+  const Identity& us_;
   std::map<std::uint64_t, std::unique_ptr<Opening>> openings_;
   std::uint64_t last_id_ = 0;
 };

@@ -40,6 +40,7 @@ Result<std::shared_ptr<Core>> Core::open(const EngineOptions& options) {
   if (options.calibrate) settings->calibrate = *options.calibrate;
   if (!options.nccl_net_plugin.empty()) settings->nccl_net_plugin = options.nccl_net_plugin;
   if (options.insecure) settings->insecure = *options.insecure;
+  if (options.tls) settings->tls = *options.tls;
   if (!options.secret_file.empty()) settings->secret_file = options.secret_file;
   if (!options.tcp_interfaces.empty()) settings->tcp_interfaces = options.tcp_interfaces;
   if (options.transfer_deadline > Duration::zero())
@@ -69,6 +70,16 @@ Status Core::set_up(const EngineOptions& options) {
                .insecure = options_.insecure,
                .secret = *std::move(secret),
                .interfaces = *std::move(interfaces)};
+  if (options_.tls) {
+    if (identity_.secret.empty())
+      return {Code::invalid_argument, Scope::process,
+              "TLS (LINKSPAN_TLS, EngineOptions::tls) takes its key from a secret, and there is "
+              "none: give both sides the same file by LINKSPAN_SECRET_FILE or "
+              "EngineOptions::secret_file"};
+    auto tls = base::TlsContext::create(identity_.secret);
+    if (!tls.ok()) return tls.status();
+    identity_.tls = *std::move(tls);
+  }
   if (options.use_gpu) {
     auto topology = cuda::Topology::create();
     // A driver that is there and fails is no machine without a GPU: the user's memory may be on

@@ -161,7 +161,7 @@ PIN(offsetof(linkspan_engine_options, calibrate) == 60);
 PIN(offsetof(linkspan_engine_options, any_uid) == 64);
 PIN(offsetof(linkspan_engine_options, use_gpu) == 68);
 PIN(offsetof(linkspan_engine_options, insecure) == 72);
-PIN(offsetof(linkspan_engine_options, reserved) == 76);
+PIN(offsetof(linkspan_engine_options, tls) == 76);
 PIN(offsetof(linkspan_engine_options, nccl_net_plugin) == 80);
 PIN(offsetof(linkspan_engine_options, secret_file) == 88);
 PIN(offsetof(linkspan_engine_options, tcp_interfaces) == 96);

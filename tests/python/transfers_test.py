@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import pickle
 import threading
 import time
@@ -305,3 +306,24 @@ def test_peers_over_tcp() -> None:
         assert target == pattern(100).tobytes()
     with linkspan.Engine("open", insecure=True) as engine:
         assert engine.listen("tcp:0.0.0.0:0").startswith("tcp:0.0.0.0:")
+
+
+def test_peers_over_tls(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ValueError, match="LINKSPAN_SECRET_FILE"):
+        linkspan.Engine("bare", tls=True)
+    secret = tmp_path / "secret"
+    secret.write_text("a secret of the tests")
+    secret.chmod(0o600)
+    options = {"secret_file": str(secret), "tls": True}
+    with linkspan.Engine("here", **options) as here, linkspan.Engine("there", **options) as there:
+        peer = here.connect(there.listen("tcp:127.0.0.1:0"))
+        there.publish("memory", there.register(pattern(100)))
+        target = bytearray(100)
+        region, remote = here.register(target), peer.lookup("memory")
+        assert "TLS" in peer.explain("read", region, remote).reason
+        peer.read(region, remote, require="tcp").wait(10)
+        assert target == pattern(100).tobytes()
+    with linkspan.Engine("plain", secret_file=str(secret)) as plain:
+        with linkspan.Engine("tls", **options) as tls:
+            with pytest.raises(linkspan.PermissionDeniedError, match="LINKSPAN_TLS"):
+                tls.connect(plain.listen("tcp:127.0.0.1:0"))

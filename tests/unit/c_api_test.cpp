@@ -67,9 +67,9 @@ TEST(CApi, WrongValuesAreNamed) {
   EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_NOT_FOUND);
   EXPECT_TRUE(says("\"nowhere0\" is not here")) << linkspan_last_error();
   options = options_of("wrong");
-  options.reserved = 1;
+  options.tls = 2;
   EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_INVALID_ARGUMENT);
-  EXPECT_TRUE(says("reserved is 1; from 0 to 0")) << linkspan_last_error();
+  EXPECT_TRUE(says("tls is 2; from -1 to 1")) << linkspan_last_error();
   options = options_of("wrong");
   options.transfer_deadline = -1;
   EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_INVALID_ARGUMENT);

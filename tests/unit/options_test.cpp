@@ -62,6 +62,7 @@ TEST_F(OptionsTest, HasFallbacks) {
   EXPECT_EQ(options.relay_gpus, 0u);
   EXPECT_FALSE(options.calibrate);
   EXPECT_FALSE(options.insecure);
+  EXPECT_FALSE(options.tls);
   EXPECT_FALSE(options.unpack.has_value());
   EXPECT_EQ(options.staging, std::size_t{64} << 20);
   EXPECT_EQ(options.transfer_deadline, 30s);
@@ -79,6 +80,7 @@ TEST_F(OptionsTest, ReadsWhatIsSet) {
   set("LINKSPAN_RELAY_GPUS", "3");
   set("LINKSPAN_CALIBRATE", "1");
   set("LINKSPAN_INSECURE", "1");
+  set("LINKSPAN_TLS", "1");
   set("LINKSPAN_STAGING_MIB", "5");
   set("LINKSPAN_TRANSFER_DEADLINE_MS", "1500");
   set("LINKSPAN_CONNECT_DEADLINE_MS", "");  // not set
@@ -91,6 +93,7 @@ TEST_F(OptionsTest, ReadsWhatIsSet) {
   EXPECT_EQ(options.relay_gpus, 3u);
   EXPECT_TRUE(options.calibrate);
   EXPECT_TRUE(options.insecure);
+  EXPECT_TRUE(options.tls);
   EXPECT_EQ(options.staging, std::size_t{5} << 20);
   EXPECT_EQ(options.transfer_deadline, 1500ms);
   EXPECT_EQ(options.connect_deadline, 10s);
@@ -101,9 +104,9 @@ TEST_F(OptionsTest, NamesVariableValueAndRemedy) {
        {std::pair("LINKSPAN_SOCKET_DIR", "here"), std::pair("LINKSPAN_LOG_LEVEL", "LOUD"),
         std::pair("LINKSPAN_CPU_THREADS", "0"), std::pair("LINKSPAN_CPU_THREADS", "257"),
         std::pair("LINKSPAN_COPY_CTAS", "65536"), std::pair("LINKSPAN_COPY_CTAS", "few"),
-        std::pair("LINKSPAN_INSECURE", "yes"), std::pair("LINKSPAN_RELAY_GPUS", "16"),
-        std::pair("LINKSPAN_STAGING_MIB", "0"), std::pair("LINKSPAN_STAGING_MIB", "64M"),
-        std::pair("LINKSPAN_TRANSFER_DEADLINE_MS", "-1"),
+        std::pair("LINKSPAN_INSECURE", "yes"), std::pair("LINKSPAN_TLS", "on"),
+        std::pair("LINKSPAN_RELAY_GPUS", "16"), std::pair("LINKSPAN_STAGING_MIB", "0"),
+        std::pair("LINKSPAN_STAGING_MIB", "64M"), std::pair("LINKSPAN_TRANSFER_DEADLINE_MS", "-1"),
         std::pair("LINKSPAN_TRANSFER_DEADLINE_MS", "30s"), std::pair("LINKSPAN_UNPACK", "gpu"),
         std::pair("UCCL_TCPX_UNPACK_IMPL", "Kernel"),
         std::pair("LINKSPAN_CONNECT_DEADLINE_MS", "1e99"),

@@ -82,7 +82,7 @@ Result<EngineOptions> engine_options(const linkspan_engine_options* given) {
                     .transfer_deadline = fields.time("transfer_deadline", c->transfer_deadline)};
   if (fields.number("calibrate", c->calibrate, -1, 1) >= 0) out.calibrate = c->calibrate != 0;
   if (fields.number("insecure", c->insecure, -1, 1) >= 0) out.insecure = c->insecure != 0;
-  (void)fields.number("reserved", c->reserved, 0, 0);
+  if (fields.number("tls", c->tls, -1, 1) >= 0) out.tls = c->tls != 0;
   if (c->log != nullptr)
     out.log = [log = c->log, user = c->log_user](LogLevel level, std::string_view line) {
       log(user, static_cast<int>(level), line.data(), line.size());

@@ -210,13 +210,15 @@ Explanation TcpEndpoint::explain(linkspan::Op, const memory::Region& local, cons
   return {.path = kPath,
           .executor = "both",
           .reason = std::to_string(streams_) + " TCP streams" +
+                    (tls_.empty() ? "" : " by " + tls_) +
                     (local.facts().kind == MemoryKind::device ? ", memory of GPUs staged" : ""),
           .expected_gbps = 0,
           .refused = {}};
 }
 
 std::string TcpEndpoint::outlook() const {
-  return "up to " + std::to_string(most_streams()) + " TCP streams";
+  return "up to " + std::to_string(most_streams()) + " TCP streams" +
+         (transport_.options().tls ? " by TLS" : "");
 }
 
 Status TcpEndpoint::on_message(std::uint16_t op, std::span<const std::byte>, std::span<base::Fd>) {
@@ -232,6 +234,7 @@ Status TcpEndpoint::on_stream(Result<base::SealedSocket> socket) {
   }
   if (streams_ >= kMostStreams)
     return {Code::corrupt, Scope::peer, "more streams than there may be"};
+  if (socket->tls != nullptr) tls_ = socket->tls->name();
   auto thread = transport_.threads().next();
   if (!thread.ok()) return thread.status();
   // Shared: with its thread and the wire.

@@ -4,8 +4,8 @@
 // do the rest; progress() looks whether its Ticket has ended.
 // Threads: under the Worker's lock.
 // Invariants: who has connected to the other makes the streams, a few at once; a wire that fails is
-// not mended, the peer has to be met again and is given up a second later. It fails too when a batch
-// was canceled and the peer is silent.
+// not mended, the peer has to be met again and is given up a second later. It fails too when a
+// batch was canceled and the peer is silent.
 #pragma once
 
 #include <list>
@@ -67,6 +67,7 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
   const std::shared_ptr<Wire> wire_;  // also its streams'
   bool closed_ = false, gone_ = false;
   unsigned awaited_ = 0, streams_ = 0;  // of the first those that have not failed; that have come
+  std::string tls_;                     // how they are encrypted; empty: not
   std::uint64_t last_id_ = 0;
   std::list<Slot> ours_;
   // While one of them is canceled: bytes to and from the peer, and since when it has been as many.

@@ -147,25 +147,30 @@ Result<std::size_t> Receiver::receive(bool& readable) {
   }
   if (!landing_ || part_ + into_.size() == parts_.size())
     into_.push_back({buffer_.data() + end_, buffer_.size() - end_});
+  const auto got = receive_some();
+  if (got.ok() && *got == 0) readable = false;
+  if (!got.ok() || *got == 0) return got;
+  const std::size_t here = std::min(*got, direct);
+  if (landing_) (void)advance(parts_, part_, here);
+  end_ += *got - here;
+  return got;
+}
+
+/// Into what is laid out. 0: there is nothing now.
+Result<std::size_t> Receiver::receive_some() {
+  if (tls_ != nullptr) return tls_->receive(into_);
   msghdr message{};
   message.msg_iov = into_.data();
   message.msg_iovlen = into_.size();
   ssize_t got = -1;
   do got = ::recvmsg(socket_, &message, MSG_DONTWAIT);
   while (got < 0 && errno == EINTR);
-  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-    readable = false;
-    return std::size_t{0};
-  }
-  if (got <= 0)
-    return Status(Code::disconnected, Scope::peer,
-                  got == 0 ? "the peer has closed a stream"
-                           : std::string("a stream brings no more: ") +
-                                 std::generic_category().message(errno));
-  const auto bytes = static_cast<std::size_t>(got), here = std::min(bytes, direct);
-  if (landing_) (void)advance(parts_, part_, here);
-  end_ += bytes - here;
-  return bytes;
+  if (got > 0) return static_cast<std::size_t>(got);
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::size_t{0};
+  return Status(
+      Code::disconnected, Scope::peer,
+      got == 0 ? "the peer has closed a stream"
+               : std::string("a stream brings no more: ") + std::generic_category().message(errno));
 }
 
 /// The sum goes on with what has landed, or is about to.

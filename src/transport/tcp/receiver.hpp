@@ -4,9 +4,9 @@
 // own: who polls one, for a signal, sees it old or new and never in part. Data for a GPU is
 // received into staging slots, part by part; while all are with the GPU nothing is received, which
 // the sender comes to feel. Of a frame that is to be sealed nothing goes anywhere before all of it
-// is here and is what its seal says. The sum of a frame that has one is looked at once all of it is
-// here, where it has landed, before its words are stored and its last slot goes to the GPU.
-// Threads: its stream's thread.
+// is here and is what its seal says; TLS keeps to that for each of its records. The sum of a frame
+// that has one is looked at once all of it is here, where it has landed, before its words are
+// stored and its last slot goes to the GPU. Threads: its stream's thread.
 #pragma once
 
 #include <sys/uio.h>
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/seal.hpp"
+#include "base/tls.hpp"
 #include "copy/staging.hpp"
 #include "transport/tcp/wire.hpp"
 
@@ -23,9 +24,16 @@ namespace linkspan::transport::tcp {
 
 class Receiver {
  public:
-  /// `socket` is a loan; `wire` and `lanes` outlive it. Frames have to be of `peer`.
-  Receiver(Wire& wire, int socket, std::uint64_t peer, copy::StagingLanes& lanes, unsigned ctas)
-      : wire_(wire), socket_(socket), peer_(peer), ctas_(ctas), staging_(kMostChunk, lanes) {}
+  /// `socket` and `tls`, which may be null, are loans; `wire` and `lanes` outlive it. Frames have
+  /// to be of `peer`.
+  Receiver(Wire& wire, int socket, base::TlsEnd* tls, std::uint64_t peer, copy::StagingLanes& lanes,
+           unsigned ctas)
+      : wire_(wire),
+        socket_(socket),
+        tls_(tls),
+        peer_(peer),
+        ctas_(ctas),
+        staging_(kMostChunk, lanes) {}
   Receiver(const Receiver&) = delete;
   Receiver& operator=(const Receiver&) = delete;
   ~Receiver() = default;  ///< Requires: stop() is true, or no GPU was asked.
@@ -63,6 +71,7 @@ class Receiver {
   bool begin_part();
   Result<std::size_t> receive(bool& readable);
   void sum_part() noexcept;
+  Result<std::size_t> receive_some();
   void end_part(std::vector<Answer>& answers);
   void end_frame() noexcept;
   void tell(Incoming& batch, std::uint64_t bytes, const Status& status,
@@ -70,6 +79,7 @@ class Receiver {
 
   Wire& wire_;
   const int socket_;
+  base::TlsEnd* const tls_;
   const std::uint64_t peer_;
   const unsigned ctas_;
   copy::Staging staging_;

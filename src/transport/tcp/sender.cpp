@@ -56,7 +56,7 @@ Result<bool> Sender::turn() {
   const base::MutexLock lock(sending_);
   bool moved = look_at_gpu();
   moved |= stage();
-  auto sent = send();
+  auto sent = send_frames();
   // An event will tell; until then its thread may sleep.
   if (!writable_ && !waiting_.empty()) say(std::exchange(waiting_, {}));
   if (sent.ok()) *sent |= moved;
@@ -64,41 +64,53 @@ Result<bool> Sender::turn() {
 }
 
 Result<bool> Sender::send_now() {
+  if (tls_ != nullptr) return false;       // its thread receives by it as well
   if (!sending_.try_lock()) return false;  // its thread is at it, and might not look again
   Result<bool> sent = staged_.empty() && !current_ && !wire_.has_failed();
-  if (*sent) sent = send();
+  if (*sent) sent = send_frames();
   if (sent.ok()) sent = !current_ && idle_;
   sending_.unlock();
   return sent;
 }
 
-Result<bool> Sender::send() {
+Result<bool> Sender::send_frames() {
   bool moved = false;
   for (std::size_t left = kTurn; writable_ && left != 0;) {
     const auto more = current_ ? Result<bool>(true) : next();
     if (!more.ok()) return more.status();
     if (!*more) break;
     SentFrame& frame = *current_;
-    msghdr message{};
-    message.msg_iov = frame.parts.data() + frame.part;
-    message.msg_iovlen = std::min(frame.parts.size() - frame.part, kParts);
+    const auto parts = std::span(frame.parts).subspan(frame.part);
     writable_ = false;  // before the event that tells that it is again
-    const ssize_t sent = ::sendmsg(socket_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    const auto sent = send(parts.first(std::min(parts.size(), kParts)));
+    if (sent.ok() && *sent == 0) break;
     writable_ = true;
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && errno == ENOBUFS) return true;  // no event will tell when there is memory
-    if (sent < 0)
-      return Status(
-          Code::disconnected, Scope::peer,
-          std::string("a stream takes no more: ") + std::generic_category().message(errno));
+    // No event will tell when there is memory.
+    if (sent.status().code() == Code::no_resource) return true;
+    if (!sent.ok()) return sent.status();
     moved = true;
-    left -= std::min(left, static_cast<std::size_t>(sent));
-    if (!advance(frame.parts, frame.part, static_cast<std::size_t>(sent))) continue;
+    left -= std::min(left, *sent);
+    if (!advance(frame.parts, frame.part, *sent)) continue;
     finish(frame);
     current_.reset();
   }
   return moved;
+}
+
+/// 0: the socket takes no more now. no_resource: the kernel has no memory now.
+Result<std::size_t> Sender::send(std::span<iovec> parts) {
+  if (tls_ != nullptr) return tls_->send(parts);
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = parts.size();
+  ssize_t sent = -1;
+  do sent = ::sendmsg(socket_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  while (sent < 0 && errno == EINTR);
+  if (sent >= 0) return static_cast<std::size_t>(sent);
+  if (errno == ENOBUFS) return Status::no_resource();
+  if (errno == EAGAIN || errno == EWOULDBLOCK) return std::size_t{0};
+  return Status(Code::disconnected, Scope::peer,
+                std::string("a stream takes no more: ") + std::generic_category().message(errno));
 }
 
 /// Gives the GPUs as much to do as there are slots.

@@ -18,6 +18,7 @@
 #include "base/clock.hpp"
 #include "base/mutex.hpp"
 #include "base/seal.hpp"
+#include "base/tls.hpp"
 #include "copy/staging.hpp"
 #include "transport/tcp/wire.hpp"
 
@@ -38,9 +39,9 @@ struct SentFrame {
 
 class Sender {
  public:
-  /// `socket` is a loan; `wire` and `lanes` outlive it.
-  Sender(Wire& wire, int socket, copy::StagingLanes& lanes, unsigned ctas)
-      : wire_(wire), socket_(socket), ctas_(ctas), staging_(kMostChunk, lanes) {}
+  /// `socket` and `tls`, which may be null, are loans; `wire` and `lanes` outlive it.
+  Sender(Wire& wire, int socket, base::TlsEnd* tls, copy::StagingLanes& lanes, unsigned ctas)
+      : wire_(wire), socket_(socket), tls_(tls), ctas_(ctas), staging_(kMostChunk, lanes) {}
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
   ~Sender() = default;  ///< Requires: stop() is true, or no GPU was asked.
@@ -75,7 +76,8 @@ class Sender {
  private:
   bool stage() LINKSPAN_REQUIRES(sending_);
   bool look_at_gpu() LINKSPAN_REQUIRES(sending_);
-  Result<bool> send() LINKSPAN_REQUIRES(sending_) LINKSPAN_EXCLUDES(mutex_);
+  Result<bool> send_frames() LINKSPAN_REQUIRES(sending_) LINKSPAN_EXCLUDES(mutex_);
+  Result<std::size_t> send(std::span<iovec> parts) LINKSPAN_REQUIRES(sending_);
   Result<bool> next() LINKSPAN_REQUIRES(sending_) LINKSPAN_EXCLUDES(mutex_);
   std::vector<std::byte> take_said() LINKSPAN_REQUIRES(sending_) LINKSPAN_EXCLUDES(mutex_);
   static void lay_out(SentFrame& frame);
@@ -85,6 +87,7 @@ class Sender {
 
   Wire& wire_;
   const int socket_;
+  base::TlsEnd* const tls_;
   const unsigned ctas_;
   std::atomic<bool> writable_{true}, idle_{true};
   base::Mutex sending_;  // before mutex_

@@ -31,8 +31,9 @@ class Stream {
       : wire_(std::move(wire)),
         thread_(thread),
         socket_(std::move(socket.socket)),
-        sender_(*wire_, socket_.get(), *options.lanes, options.ctas),
-        receiver_(*wire_, socket_.get(), options.peer, *options.lanes, options.ctas) {
+        tls_(std::move(socket.tls)),
+        sender_(*wire_, socket_.get(), tls_.get(), *options.lanes, options.ctas),
+        receiver_(*wire_, socket_.get(), tls_.get(), options.peer, *options.lanes, options.ctas) {
     if (!socket.keys) return;
     sender_.seal(socket.keys->out);
     receiver_.expect_seals(socket.keys->in);
@@ -69,6 +70,7 @@ class Stream {
   const std::shared_ptr<Wire> wire_;  // also the Endpoint's and other streams'
   StreamThread& thread_;
   const base::Fd socket_;
+  const std::unique_ptr<base::TlsEnd> tls_;  // none: it is not encrypted
   // To be looked at. What nobody has woken is left alone: others are at it as well.
   bool readable_ = true, sends_ = true;
   Sender sender_;

@@ -26,6 +26,7 @@ struct TcpOptions {
   /// small message need not wait behind a frame of a large one.
   unsigned first = 2;
   std::optional<unsigned> copy_ctas{};  ///< As the local transport's.
+  bool tls = false;                     ///< Streams come by it.
 };
 
 class TcpTransport final : public Transport {
