@@ -126,11 +126,27 @@ if(preset STREQUAL "release" AND TARGET fake_cuda)
             --xml ${CMAKE_BINARY_DIR}/gtest/conformance_sealed.xml
             --run $<TARGET_FILE:linkspan_conformance>
             --gtest_filter=*EngineWire*tcp*:*Windows*tcp*)
+  # The same by TLS.
+  linkspan_test(conformance_tls TIMEOUT 180
+    ENVIRONMENT ${simulated} "LINKSPAN_SECRET=a secret of the tests" LINKSPAN_TLS=1
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
+            --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode simulated
+            --xml ${CMAKE_BINARY_DIR}/gtest/conformance_tls.xml
+            --run $<TARGET_FILE:linkspan_conformance>
+            --gtest_filter=*EngineWire*tcp*:*Windows*tcp*)
 endif()
 linkspan_gtest(faults tests/faults cpu simulated SHIM)
 if(TARGET linkspan_faults)
   target_sources(linkspan_faults PRIVATE ${CMAKE_SOURCE_DIR}/tests/conformance/engine_fixture.cpp)
   add_dependencies(linkspan_faults ${nccl_net_plugins})  # likewise
+  if(preset STREQUAL "release" AND TARGET fake_cuda)  # peers that are killed in the midst of TLS
+    linkspan_test(faults_tls TIMEOUT 180
+      ENVIRONMENT ${simulated} "LINKSPAN_SECRET=a secret of the tests" LINKSPAN_TLS=1
+      COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
+              --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode simulated
+              --xml ${CMAKE_BINARY_DIR}/gtest/faults_tls.xml
+              --run $<TARGET_FILE:linkspan_faults> --gtest_filter=*TcpKills*:*WirePeers*tcp*)
+  endif()
 endif()
 if(preset STREQUAL "release")
   linkspan_gtest(hosts tests/hosts cpu)

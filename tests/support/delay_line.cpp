@@ -24,8 +24,8 @@ bool later(ssize_t moved) { return moved < 0 && (errno == EAGAIN || errno == EIN
 /// One direction of a connection.
 class Pipe {
  public:
-  Pipe(const base::Fd& from, const base::Fd& to, Duration delay)
-      : from_(from.get()), to_(to.get()), delay_(delay) {}
+  Pipe(const base::Fd& from, const base::Fd& to, Duration delay, const DelayLine::Tap& tap)
+      : from_(from.get()), to_(to.get()), delay_(delay), tap_(tap) {}
 
   bool over() const { return ended_ && held_.empty(); }
   short wants(base::Time now, bool reads) const {
@@ -45,6 +45,7 @@ class Pipe {
       if (got < 0) return false;
       ended_ = got == 0;
       if (ended_) break;
+      if (tap_) tap_(std::span(some).first(static_cast<std::size_t>(got)));
       bytes_ += static_cast<std::size_t>(got);
       held_.push_back({now + delay_, {some.data(), some.data() + got}});
     }
@@ -71,14 +72,15 @@ class Pipe {
   };
   const int from_, to_;
   const Duration delay_;
+  const DelayLine::Tap& tap_;
   std::deque<Held> held_;
   std::size_t bytes_ = 0, gone_ = 0;  // held; of the first, sent
   bool ended_ = false, shut_ = false;
 };
 
 struct Connection {
-  Connection(base::Fd one, base::Fd other, Duration delay)
-      : a(std::move(one)), b(std::move(other)), there(a, b, delay), back(b, a, delay) {}
+  Connection(base::Fd one, base::Fd other, Duration delay, const DelayLine::Tap& tap)
+      : a(std::move(one)), b(std::move(other)), there(a, b, delay, tap), back(b, a, delay, tap) {}
   base::Fd a, b;
   Pipe there, back;
   bool frozen = false;
@@ -87,7 +89,8 @@ struct Connection {
 }  // namespace
 
 Result<std::unique_ptr<DelayLine>> DelayLine::start(const control::TcpAddress& at,
-                                                    const control::TcpAddress& to, Duration delay) {
+                                                    const control::TcpAddress& to, Duration delay,
+                                                    Tap tap) {
   auto listening = control::listen_at(at);
   if (!listening.ok()) return listening.status();
   auto address = control::address_of(*listening);
@@ -95,7 +98,7 @@ Result<std::unique_ptr<DelayLine>> DelayLine::start(const control::TcpAddress& a
   auto bell = base::Fd::from("eventfd", ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!bell.ok()) return bell.status();
   std::unique_ptr<DelayLine> made(
-      new DelayLine(*std::move(listening), *std::move(bell), *address, to, delay));
+      new DelayLine(*std::move(listening), *std::move(bell), *address, to, delay, std::move(tap)));
   made->thread_ = std::jthread([self = made.get()](const std::stop_token& s) { self->run(s); });
   return made;
 }
@@ -149,7 +152,7 @@ void DelayLine::run(const std::stop_token& stop) {
     if (came.valid()) {
       control::prepare(came);
       auto on = control::connect_to(to_, base::Deadline::after(clock, 5s));
-      if (on.ok()) connections.emplace_back(std::move(came), *std::move(on), delay_);
+      if (on.ok()) connections.emplace_back(std::move(came), *std::move(on), delay_, tap_);
     }
     now = clock.now();
     std::erase_if(connections, [now](Connection& each) {

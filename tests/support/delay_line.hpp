@@ -3,11 +3,14 @@
 //
 // This stands for distance, of which this kernel has no model (netem).
 // Threads: any thread; its own does the work and is joined by the destructor.
+// `tap` is called by that thread, with what has come from either side; it may change it.
 // Invariants: of each connection and direction it holds kMost bytes at most; then it reads no more.
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <span>
 #include <thread>
 
 #include "base/fd.hpp"
@@ -18,10 +21,12 @@ namespace linkspan::test {
 class DelayLine {
  public:
   static constexpr std::size_t kMost = 256u << 10;
+  using Tap = std::function<void(std::span<char>)>;
 
   /// Its sockets and its thread are of the host whose thread calls.
   static Result<std::unique_ptr<DelayLine>> start(const control::TcpAddress& at,
-                                                  const control::TcpAddress& to, Duration delay);
+                                                  const control::TcpAddress& to, Duration delay,
+                                                  Tap tap = {});
   DelayLine(const DelayLine&) = delete;
   DelayLine& operator=(const DelayLine&) = delete;
   ~DelayLine();
@@ -33,12 +38,13 @@ class DelayLine {
 
  private:
   DelayLine(base::Fd listening, base::Fd bell, const control::TcpAddress& address,
-            const control::TcpAddress& to, Duration delay)
+            const control::TcpAddress& to, Duration delay, Tap tap)
       : listening_(std::move(listening)),
         bell_(std::move(bell)),
         address_(address),
         to_(to),
-        delay_(delay) {}
+        delay_(delay),
+        tap_(std::move(tap)) {}
   void ring() const;
   void run(const std::stop_token& stop);
 
@@ -46,6 +52,7 @@ class DelayLine {
   const control::TcpAddress address_, to_;
   const Duration delay_;
   std::atomic<bool> freezes_{false};
+  const Tap tap_;
   std::jthread thread_;  // last: it uses all of the above
 };
 
