@@ -1,6 +1,7 @@
 // The doctor's look at what transfers by TCP between hosts need: interfaces with their speed, MTU
-// and offloads, those that streams are to take, and how far the kernel lets a socket's buffers
-// grow. The kernel is asked, not sysfs, which in a container may show another network namespace's.
+// and offloads, those that streams are to take, how far the kernel lets a socket's buffers grow, and
+// whether it encrypts. The kernel is asked, not sysfs, which in a container may show another network
+// namespace's.
 #include <ifaddrs.h>
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
@@ -189,6 +190,24 @@ void check_limit(Diagnosis& out, const std::string& name) {
               "25 Gbit/s by 5 ms");
 }
 
+/// Whether TLS is the kernel's work, where libssl can hand it over.
+void check_tls(Diagnosis& out) {
+  constexpr const char* kName = "kTLS";
+  std::ifstream file("/proc/sys/net/ipv4/tcp_available_ulp");
+  if (!file) {
+    out.ok(kArea, kName, "unknown: cannot read /proc/sys/net/ipv4/tcp_available_ulp");
+    return;
+  }
+  for (std::string one; file >> one;)
+    if (one == "tls") {
+      out.ok(kArea, kName, "the kernel can encrypt what LINKSPAN_TLS=1 sends");
+      return;
+    }
+  out.add(Level::ok, kArea, kName,
+          "not in this kernel, or not loaded: what LINKSPAN_TLS=1 sends is encrypted by libssl",
+          "`modprobe tls`, if the CPU's time matters");
+}
+
 }  // namespace
 
 void check_network(Diagnosis& out) {
@@ -200,6 +219,7 @@ void check_network(Diagnosis& out) {
   for (const char* name :
        {"net.core.rmem_max", "net.core.wmem_max", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"})
     check_limit(out, name);
+  check_tls(out);
 }
 
 }  // namespace linkspan::tool
