@@ -113,8 +113,7 @@ void bind_engine(nb::module_& module) {
              std::optional<unsigned> relay_gpus, std::optional<bool> calibrate,
              const std::string& nccl_net_plugin, const std::string& secret_file,
              std::optional<bool> insecure, const std::string& tcp_interfaces,
-             std::optional<bool> tls,
-             std::optional<double> transfer_deadline) {
+             std::optional<bool> tls, std::optional<double> transfer_deadline) {
             EngineOptions options{.name = name,
                                   .socket_dir = socket_dir,
                                   .any_uid = any_uid,
@@ -138,8 +137,7 @@ void bind_engine(nb::module_& module) {
           "use_gpu"_a = true, "cpu_threads"_a = 0, "copy_ctas"_a = nb::none(),
           "relay_gpus"_a = nb::none(), "calibrate"_a = nb::none(), "nccl_net_plugin"_a = "",
           "secret_file"_a = "", "insecure"_a = nb::none(), "tcp_interfaces"_a = "",
-          "tls"_a = nb::none(),
-          "transfer_deadline"_a = nb::none())
+          "tls"_a = nb::none(), "transfer_deadline"_a = nb::none())
       .def("_register",
            [](Held& self, std::uintptr_t address, std::uint64_t bytes, bool peers_read,
               bool peers_write, bool exclusive, bool pin, int device, nb::object memory) {

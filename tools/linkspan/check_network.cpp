@@ -1,7 +1,7 @@
 // The doctor's look at what transfers by TCP between hosts need: interfaces with their speed, MTU
-// and offloads, those that streams are to take, how far the kernel lets a socket's buffers grow, and
-// whether it encrypts. The kernel is asked, not sysfs, which in a container may show another network
-// namespace's.
+// and offloads, those that streams are to take, how far the kernel lets a socket's buffers grow,
+// and whether it encrypts. The kernel is asked, not sysfs, which in a container may show another
+// network namespace's.
 #include <ifaddrs.h>
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
