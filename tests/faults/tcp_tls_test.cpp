@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "base/mutex.hpp"
+#include "control/socket_address.hpp"
 #include "tests/conformance/wire_pair.hpp"
 #include "tests/support/delay_line.hpp"
 
@@ -40,11 +41,9 @@ class TcpTls : public ::testing::Test {
     here_ = Held::make(*near_, {.kind = "host", .bytes = kBytes});
     ASSERT_TRUE(far_->publish("there", there_.region).ok());
     ASSERT_TRUE(far_->listen("tcp:127.0.0.1:0").ok());
-    const std::string address = far_->address();
-    const auto port =
-        static_cast<std::uint16_t>(std::atoi(address.c_str() + address.rfind(':') + 1));
+    const auto address = take(control::parse_address(far_->address(), {}));
     line_ = take(DelayLine::start(take(control::resolve("127.0.0.1", 0)).front(),
-                                  take(control::resolve("127.0.0.1", port)).front(), 0ms,
+                                  take(control::resolve(address, false)).front(), 0ms,
                                   [this](std::span<char> bytes) { see(bytes); }));
     peer_ = take(near_->connect("tcp:" + line_->address().to_string()));
     remote_ = take(peer_->lookup("there"));
@@ -124,19 +123,6 @@ TEST_F(TcpTls, WhatIsChangedOnTheWayEndsThePeer) {
   ASSERT_TRUE(far_->close(5s).ok());
   for (std::uint64_t i = 0; i < kBytes; ++i)
     ASSERT_TRUE(*there_.at(i) == old[i] || *there_.at(i) == *here_.at(i)) << i;
-}
-
-TEST(Tls, NeedsASecret) {
-  const char* const set = std::getenv("LINKSPAN_SECRET");
-  const std::optional<std::string> before =
-      set != nullptr ? std::optional<std::string>(set) : std::nullopt;
-  ::unsetenv("LINKSPAN_SECRET");
-  EngineOptions options = engine_options("no secret");
-  options.tls = true;
-  const Status status = Engine::open(options).status();
-  if (before) ::setenv("LINKSPAN_SECRET", before->c_str(), 1);
-  EXPECT_EQ(status.code(), Code::invalid_argument) << status.to_string();
-  EXPECT_NE(status.what().find("LINKSPAN_SECRET_FILE"), std::string::npos) << status.what();
 }
 
 }  // namespace

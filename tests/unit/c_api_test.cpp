@@ -70,6 +70,9 @@ TEST(CApi, WrongValuesAreNamed) {
   options.tls = 2;
   EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_INVALID_ARGUMENT);
   EXPECT_TRUE(says("tls is 2; from -1 to 1")) << linkspan_last_error();
+  options.tls = 1;
+  EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("LINKSPAN_SECRET_FILE")) << linkspan_last_error();
   options = options_of("wrong");
   options.transfer_deadline = -1;
   EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_INVALID_ARGUMENT);

@@ -95,7 +95,7 @@ TEST_F(ControlTls, ASideWithoutItTellsThatThePeerHasIt) {
   serve(kSecret, false);
   auto raw = connect_by_tls();
   ASSERT_TRUE(raw.queue({.op = static_cast<std::uint16_t>(FrameOp::hello)}, {}, {}).ok());
-  ASSERT_TRUE(raw.flush().ok());  // its handshake begins
+  (void)raw.flush();  // its handshake begins, or has ended: a plain hello may be here already
   for (;;) {
     const auto said = any_raw(raw);
     ASSERT_TRUE(said.has_value());

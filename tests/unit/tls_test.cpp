@@ -278,7 +278,7 @@ TEST_F(Tls, ChangesItsKeyAndGoesOn) {
   carry(*here_, *there_, pattern(40 * kTlsRecord), {kTlsRecord});
   carry(*there_, *here_, pattern(40 * kTlsRecord, 1), {kTlsRecord});
   // A record has 22 bytes beside its data; a change of keys is one of 27.
-  EXPECT_GE(between_.seen.size() - before, 80 * (kTlsRecord + 22) + 10 * 27);
+  EXPECT_GE(between_.seen.size() - before, 80 * (kTlsRecord + 22) + std::size_t{10} * 27);
 }
 
 /// A server that shows a certificate in the place of the secret.

@@ -147,7 +147,7 @@ Result<std::size_t> Receiver::receive(bool& readable) {
   }
   if (!landing_ || part_ + into_.size() == parts_.size())
     into_.push_back({buffer_.data() + end_, buffer_.size() - end_});
-  const auto got = receive_some();
+  auto got = receive_some();
   if (got.ok() && *got == 0) readable = false;
   if (!got.ok() || *got == 0) return got;
   const std::size_t here = std::min(*got, direct);
