@@ -144,6 +144,11 @@ class Doctor(unittest.TestCase):
         checks = self.checks(few_descriptors=True)
         self.assertEqual(self.find(checks, "host", "RLIMIT_NOFILE")["level"], "warn")
 
+    def test_secret_stays_one(self):
+        ran = run("doctor", LINKSPAN_SECRET="nobody is to see this")
+        self.assertRegex(ran.stdout, r"(?m)^ok +settings +LINKSPAN_SECRET +set \(environment\)")
+        self.assertNotIn("nobody is to see", ran.stdout + ran.stderr)
+
     def test_text(self):
         ran = run("doctor")
         self.assertEqual(ran.returncode, 0, ran.stdout)

@@ -55,7 +55,7 @@ constexpr OptionInfo kTable[] = {
      "that "
      "nobody else may read (docs/security.md)."},
     {"secret", "LINKSPAN_SECRET", "text", "none",
-     "The same, where a file is not to be had; LINKSPAN_SECRET_FILE wins."},
+     "The same, where a file is not to be had; LINKSPAN_SECRET_FILE wins.", true},
     {"tls", "LINKSPAN_TLS", "0 or 1", "0",
      "Whether all that goes by TCP is encrypted, by TLS 1.3 with a key of the secret's, which it "
      "needs; both sides or none (docs/security.md)."},

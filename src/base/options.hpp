@@ -38,6 +38,7 @@ struct OptionInfo {
   const char* unit;      ///< "path", "ms" and so on.
   const char* fallback;  ///< What holds when it is not set, for people.
   const char* what;
+  bool secret = false;  ///< What it is set to is shown to nobody.
 };
 std::span<const OptionInfo> option_table() noexcept;
 

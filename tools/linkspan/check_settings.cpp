@@ -43,8 +43,9 @@ void check_settings(Diagnosis& out) {
     const bool refused = !options.ok() && options.status().what().starts_with(option.variable);
     if (refused) continue;
     out.ok(kArea, option.variable,
-           set ? "\"" + std::string(value) + "\" (environment)"
-               : std::string(option.fallback) + " (default)");
+           !set            ? std::string(option.fallback) + " (default)"
+           : option.secret ? "set (environment)"
+                           : "\"" + std::string(value) + "\" (environment)");
   }
   check_names(out);
 }
