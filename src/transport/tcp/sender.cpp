@@ -255,10 +255,10 @@ bool Sender::stop() {
   (void)look_at_gpu();
   if (current_ && current_->slot != nullptr) staging_.give_back(*current_->slot);
   current_.reset();
-  std::erase_if(staged_, [this](SentFrame& frame) {
-    if (frame.staged && frame.slot != nullptr) staging_.give_back(*frame.slot);
-    return frame.staged;
-  });
+  for (auto frame = staged_.begin(); frame != staged_.end();) {
+    if (frame->staged && frame->slot != nullptr) staging_.give_back(*frame->slot);
+    frame = frame->staged ? staged_.erase(frame) : std::next(frame);
+  }
   return staged_.empty();
 }
 
