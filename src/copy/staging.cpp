@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 constexpr Duration kSpin = milliseconds(2);  // 24 slots of 2 MiB take 0.9 ms of one link
 
 // A slot: its words on a line each, the list, the bytes.
-constexpr std::size_t kLine = 128, kAborted = kLine, kList = 2 * kLine, kListEntries = 320;
+constexpr std::size_t kLine = 128, kAborted = kLine, kList = 2 * kLine, kListEntries = 328;
 constexpr std::size_t kBytes = kList + kListEntries * sizeof(Piece);
 constexpr std::uint64_t kCongruent = 16;  // what the kernel moves 16 bytes a lane for
 static_assert(kBytes % kCongruent == 0);

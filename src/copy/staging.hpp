@@ -68,7 +68,7 @@ class Staging {
   static constexpr unsigned kSlots = 4, kSlotsOfAGpu = 3;
   /// Of one chunk at most. Without the kernel each is a copy, and all slots together stay below
   /// what a stream takes (docs/cuda_notes.md, "queues").
-  static constexpr std::size_t kRuns = 240;
+  static constexpr std::size_t kRuns = 256;
   /// So that slots stay in the caches between memcpy and the GPU; at a guess, not measured.
   static constexpr std::size_t kMostBytes = std::size_t{2} << 20;
   /// Of a slot whatever its owner wants: more the kernel's list does not name.

@@ -31,7 +31,7 @@ enum class Op : std::uint16_t {
 };
 
 inline constexpr std::size_t kMostSpans = 4096;      ///< Of a get.
-inline constexpr std::size_t kMostPutSpans = 240;    ///< What a staging slot takes.
+inline constexpr std::size_t kMostPutSpans = 256;    ///< What a staging slot takes.
 inline constexpr std::size_t kLeastChunk = 4096;     ///< Data of a frame: what an address may say,
 inline constexpr std::size_t kMostChunk = 1u << 20;  ///< and what is taken whatever it says.
 inline constexpr std::size_t kMostText = 512;

@@ -26,10 +26,11 @@ unsigned StreamCount::look(std::uint64_t bytes, unsigned streams) noexcept {
   begin_window(bytes);
   if (std::exchange(fresh_, false)) return wanted_;
   if (rate_ && rate < kGain * *rate_) {
-    rest();
+    if (++in_vain_ == kWindows) rest();
   } else if (rate_ || rested_ >= pause_) {
     if (rate_) pause_ = {};
     rate_ = rate;
+    in_vain_ = 0;
     fresh_ = true;
     wanted_ = std::min(2 * wanted_, most_);
   }

@@ -2,10 +2,11 @@
 //
 // One is fed with what a wire sees. A window is 32 MiB that have moved, both ways together, and
 // 5 ms in which something was in flight. At the end of the first the number is doubled; from then
-// on it is doubled when the last doubling has brought 10 % at least. When one brought less, or a
-// stream could not be made, the number stays for 5 s of work, then one doubling is tried again,
-// for other load may have gone; each time in vain the pause is twice as long. What new streams
-// move at first fills the buffers of their sockets: their first window does not count.
+// on it is doubled when one of three windows since the last doubling shows 10 % more: others take
+// their share at any time, and too few streams cost more than too many. When none does, or a
+// stream could not be made, the number stays for a second of work, then one doubling is tried
+// again, for other load may have gone; each time in vain the pause is twice as long. What new
+// streams move at first fills the buffers of their sockets: their first window does not count.
 // Threads: externally synchronised.
 // Invariants: never more than `most`; time in which nothing was in flight counts nowhere.
 #pragma once
@@ -22,8 +23,9 @@ class StreamCount {
   static constexpr std::uint64_t kWindowBytes = std::uint64_t{32} << 20;
   static constexpr Duration kWindowTime = std::chrono::milliseconds(5);
   static constexpr Duration kLook = std::chrono::milliseconds(2);
-  static constexpr Duration kPause = std::chrono::seconds(5);
+  static constexpr Duration kPause = std::chrono::seconds(1);
   static constexpr double kGain = 1.1;
+  static constexpr unsigned kWindows = 3;
 
   /// `first` have been asked for.
   StreamCount(unsigned first, unsigned most) : wanted_(first), most_(most) {}
@@ -52,6 +54,7 @@ class StreamCount {
   Duration unseen_{}, window_{};  // of work, since the last look and in the window
   std::uint64_t from_ = 0;        // bytes before the window
   std::optional<double> rate_;    // before the last doubling, while it is on trial
+  unsigned in_vain_ = 0;          // windows of that trial
   Duration rested_{}, pause_{};   // of work
 };
 

@@ -99,11 +99,13 @@ void StreamThread::run(const std::stop_token& stop) {
   Streams streams;
   base::Time moved = clock.now();
   auto end_by = base::Deadline::after(clock, Duration::max());
-  bool watches = false, ending = false;
+  bool any = false, watches = false, ending = false;
   unsigned looks = 0;
   while (!ending || (!streams.empty() && !end_by.passed())) {
     const bool spins = watches || clock.now() - moved < kSpin;
-    const bool quick = spins && streams.size() == 1 && ++looks % kLooks != 0;
+    // Nothing is there: for one stream its socket tells so at once. Beside traffic to ask it would
+    // take its lock from the kernel.
+    const bool quick = spins && !any && !watches && streams.size() == 1 && ++looks % kLooks != 0;
     bool rung = false;
     if (quick) {
       rung = rung_ && rung_.exchange(false);  // as in wait()
@@ -114,8 +116,7 @@ void StreamThread::run(const std::stop_token& stop) {
     if (rung) collect(streams);
     if (!std::exchange(ending, stop.stop_requested()) && ending)
       end_by = base::Deadline::after(clock, kPatience);
-    bool any = false;
-    watches = false;
+    any = watches = false;
     std::erase_if(streams, [&](const std::shared_ptr<Stream>& stream) {
       const Stream::Turn turn = stream->turn(rung);
       any |= turn.moved;
