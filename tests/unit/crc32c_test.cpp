@@ -44,8 +44,9 @@ TEST(Crc32c, IsThatOfTheStandard) {
 
 TEST(Crc32c, IsTheSameByBothWays) {
   const Bytes bytes = counting(10'000, 1757);
-  for (const std::size_t count : {1, 7, 8, 1023, 3071, 3072, 3073, 3080, 6143, 6144, 9217, 9991})
-    for (const std::size_t from : {0, 1, 5, 9}) {
+  for (const std::size_t count :
+       {1u, 7u, 8u, 1023u, 3071u, 3072u, 3073u, 3080u, 6143u, 6144u, 9217u, 9991u})
+    for (const std::size_t from : {0u, 1u, 5u, 9u}) {
       const auto part = std::span(bytes).subspan(from, count);
       EXPECT_EQ(crc32c(part), crc32c_by_table(part)) << count << " from " << from;
     }
@@ -53,7 +54,7 @@ TEST(Crc32c, IsTheSameByBothWays) {
 
 TEST(Crc32c, GoesOnWhereItStopped) {
   const Bytes bytes = counting(7'000, 13);
-  for (const std::size_t cut : {0, 1, 8, 100, 3072, 6999, 7000}) {
+  for (const std::size_t cut : {0u, 1u, 8u, 100u, 3072u, 6999u, 7000u}) {
     const auto first = std::span(bytes).first(cut), rest = std::span(bytes).subspan(cut);
     EXPECT_EQ(crc32c(rest, crc32c(first)), crc32c(bytes)) << cut;
     EXPECT_EQ(crc32c_by_table(rest, crc32c_by_table(first)), crc32c(bytes)) << cut;

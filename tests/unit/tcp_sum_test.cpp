@@ -228,7 +228,7 @@ class TcpSumsOnDevice : public TcpSums {
 
 TEST_F(TcpSumsOnDevice, KeepWrongDataOutOfIt) {
   const Bytes data = counting(3000);
-  for (const std::size_t at : {0, 1500, 2999}) {
+  for (const std::size_t at : {0u, 1500u, 2999u}) {
     send_flipped(summed_put(1, {{5, 1000}, {4000, 2000}}), data, kPutHead + 2 * sizeof(Span) + at);
     expect_corrupt(1);
     EXPECT_EQ(gpu_->difference(kSeed, {}), "");
