@@ -46,8 +46,10 @@ class Again : public ::testing::TestWithParam<Notices> {
       });
     here_.fill(++seed_);
     far_.fill("there", seed_ + 1);
+    engine_.progress();  // what it brings comes behind what is here, and is seen once it has
     far_.start("there", "here", kCount);
     EXPECT_EQ(far_.ends(), std::vector<std::string>(kCount, "ok"));
+    engine_.progress();
     EXPECT_EQ(here_.difference(seed_, {{0, seed_ + 1, 0, kBytes}}), "");
     ++seed_;
     far_.notify({"from afar"});

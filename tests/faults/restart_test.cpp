@@ -74,8 +74,10 @@ TEST_P(Restart, AtTheSameAddressNothingOldReachesTheNewOne) {
     // What this side has published, each new life finds.
     far->accept();
     far->fill("private", 4);
+    engine.progress();  // what it brings comes behind what is here, and is seen once it has
     far->start("private", "near", 1);
     EXPECT_EQ(far->ends(), std::vector<std::string>{"ok"});
+    engine.progress();
     EXPECT_EQ(here.difference(1, {{0, 4, 0, kMiB}}), "");
     here.fill(1);
     for (int i = 0; i < 32; ++i)  // under way when it dies

@@ -19,6 +19,9 @@ constexpr int kWarm = 2;
 
 class TcpKills : public ::testing::TestWithParam<Kind> {
  protected:
+  /// As many streams as there are from the start: what is counted does not grow.
+  static void SetUpTestSuite() { ::setenv("LINKSPAN_TCP_STREAMS", "2", 1); }
+  static void TearDownTestSuite() { ::unsetenv("LINKSPAN_TCP_STREAMS"); }
   void SetUp() override {
     if (Status status = kinds_here({GetParam()}); !status.ok()) GTEST_SKIP() << status.to_string();
   }

@@ -45,8 +45,8 @@ std::vector<std::byte> newer_hello() {
   out.AddElement<std::uint64_t>(Hello::VT_PROCESS_NONCE, known.process.nonce, 0);
   out.AddOffset(Hello::VT_KEY_SHARE, share);
   out.AddOffset(Hello::VT_TRANSPORTS, list);
-  out.AddOffset(Hello::VT_TRANSPORTS + 2, unknown);
-  out.AddElement<std::uint64_t>(Hello::VT_TRANSPORTS + 4, 7, 0);
+  out.AddOffset(Hello::VT_ADDRESSES + 2, unknown);
+  out.AddElement<std::uint64_t>(Hello::VT_ADDRESSES + 4, 7, 0);
   out.Finish(flatbuffers::Offset<Hello>(out.EndTable(table)));
   return schema::finished(out);
 }

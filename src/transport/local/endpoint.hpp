@@ -44,7 +44,8 @@ class LocalEndpoint final : public Endpoint {
                     std::span<base::Fd> fds) override;
   void close() override;
   void peer_gone() override;
-  bool landed() const override { return gone_; }  // its process has ended
+  /// Its process has ended, and what was copied for it here.
+  bool landed() const override { return gone_ && for_peer_ == 0; }
 
   /// Any thread: the peer is to be told that our region is dead. False: there is no peer to tell.
   bool tell_retract(std::uint64_t serial, bool at_once) LINKSPAN_EXCLUDES(retract_mutex_);
