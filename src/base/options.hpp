@@ -33,11 +33,11 @@ inline constexpr const char* kUnpackRemedy = "set d2d, host or kernel";
 std::optional<Unpack> parse_unpack(std::string_view text) noexcept;
 
 struct OptionInfo {
-  const char* name;      ///< The member of Options, or what it is beside one.
-  const char* variable;  ///< LINKSPAN_..., but for those that users of others know.
-  const char* unit;      ///< "path", "ms" and so on.
-  const char* fallback;  ///< What holds when it is not set, for people.
-  const char* what;
+  const char* name = nullptr;      ///< The member of Options, or what it is beside one.
+  const char* variable = nullptr;  ///< LINKSPAN_..., but for those that users of others know.
+  const char* unit = nullptr;      ///< "path", "ms" and so on.
+  const char* fallback = nullptr;  ///< What holds when it is not set, for people.
+  const char* what = nullptr;
   bool secret = false;  ///< What it is set to is shown to nobody.
 };
 std::span<const OptionInfo> option_table() noexcept;

@@ -293,7 +293,7 @@ bool Wire::cut(Outgoing& batch, Chunk& chunk) const {
 }
 
 Head Wire::head_of(const Chunk& chunk) const {
-  const Outgoing& batch = *chunk.of;
+  Outgoing& batch = *chunk.of;
   Head head{.op = batch.op,
             .id = batch.id,
             .incarnation = options_.incarnation,
