@@ -210,7 +210,7 @@ Explanation TcpEndpoint::explain(linkspan::Op, const memory::Region& local, cons
   return {.path = kPath,
           .executor = "both",
           .reason = std::to_string(streams_) + " TCP streams" +
-                    (tls_.empty() ? "" : " by " + tls_) +
+                    (transport_.options().tls ? " by " + tls_ : "") +
                     (local.facts().kind == MemoryKind::device ? ", memory of GPUs staged" : ""),
           .expected_gbps = 0,
           .refused = {}};

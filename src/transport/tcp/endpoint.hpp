@@ -67,7 +67,7 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
   const std::shared_ptr<Wire> wire_;  // also its streams'
   bool closed_ = false, gone_ = false;
   unsigned awaited_ = 0, streams_ = 0;  // of the first those that have not failed; that have come
-  std::string tls_;                     // how they are encrypted; empty: not
+  std::string tls_ = "TLS";             // how they are encrypted, if they are
   std::uint64_t last_id_ = 0;
   std::list<Slot> ours_;
   // While one of them is canceled: bytes to and from the peer, and since when it has been as many.
