@@ -11,15 +11,14 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "control/acceptor.hpp"
 #include "control/operators.hpp"
+#include "control/session_streams.hpp"
 #include "control/socket_address.hpp"
-#include "control/stream_opener.hpp"
 #include "control/waiting.hpp"
 
 namespace linkspan::control {
@@ -40,8 +39,13 @@ struct Outcome {
 
 /// One Session and what the event loop waits for on its behalf. Control thread only.
 struct Link {
-  Link(asio::io_context& io, std::shared_ptr<Session> s)
-      : session(std::move(s)), socket(io), pidfd(io), handshake(io), full(io) {}
+  Link(asio::io_context& io, std::shared_ptr<Session> s, const SessionStreams::Uses& uses)
+      : session(std::move(s)),
+        socket(io),
+        pidfd(io),
+        handshake(io),
+        full(io),
+        streams(std::make_shared<SessionStreams>(session, uses)) {}
   ~Link() {
     if (socket.is_open()) (void)socket.release();
     if (pidfd.is_open()) (void)pidfd.release();
@@ -53,9 +57,8 @@ struct Link {
   stream_descriptor socket, pidfd;   // loans of the Session, for waiting
   asio::steady_timer handshake, full;
   bool writing = false;
-  std::vector<std::string> streams;  // of these transports, to be made once it is up
-  std::uint64_t ways = 0;            // that its streams have asked for
-  std::set<std::string> bad_ways;    // which were told of
+  // Shared for as long as one that is under way asks whether it lives.
+  std::shared_ptr<SessionStreams> streams;
   std::shared_ptr<Outcome> outcome;  // also connect()'s; null: the peer came to us
 };
 
@@ -152,8 +155,8 @@ class AsioControl final : public Control {
     asio::post(io_, [this, id = session->id(), transport = std::move(transport)]() mutable {
       Link* const link = find(id);
       if (link == nullptr || ending_) return;
-      link->streams.push_back(std::move(transport));
-      open_streams(*link);
+      link->streams->ask(std::move(transport));
+      link->streams->open();
     });
     return {};
   }
@@ -283,7 +286,7 @@ class AsioControl final : public Control {
     const std::uint64_t id = ++last_id_;
     auto session =
         std::make_shared<Session>(id, outcome != nullptr, std::move(socket), us_, listener_, log_);
-    Link& link = *links_.emplace(id, std::make_unique<Link>(io_, session)).first->second;
+    Link& link = *links_.emplace(id, std::make_unique<Link>(io_, session, streams_)).first->second;
     link.outcome = std::move(outcome);
     Status started = watch(link.socket, session->socket());
     if (started.ok()) started = session->start();
@@ -342,63 +345,6 @@ class AsioControl final : public Control {
     links_.erase(from.id());
   }
 
-  /// What its transports have asked for, since it is up.
-  void open_streams(Link& link) {
-    if (!link.session->is_up() || link.session->is_lost()) return;
-    const auto at = peer_of(link.session->socket());
-    for (std::string& transport : std::exchange(link.streams, {}))
-      make_stream(link, transport, at, at.ok() ? next_way(link, *at) : std::nullopt);
-  }
-
-  /// By none of the ways that the user has named: to `at`, where the peer was met.
-  void make_stream(Link& link, const std::string& transport, const Result<TcpAddress>& at,
-                   const std::optional<StreamWay>& way) {
-    const auto offer = link.session->offer_stream(transport);
-    const auto told = [this, id = link.session->id(), transport, at, way,
-                       seals = offer.ok() ? offer->seals
-                                          : std::nullopt](Result<base::SealedSocket> made) {
-      Link* const asking = find(id);
-      if (asking == nullptr) return;
-      const std::shared_ptr<Session> session = asking->session;
-      if (!made.ok() && way && !session->is_lost()) {
-        warn_of_way(*asking, way->to_string(), made.status().to_string());
-        return make_stream(*asking, transport, at, std::nullopt);
-      }
-      if (!made.ok() && log_.enabled(base::Level::warning))
-        log_.write(base::Level::warning, "a stream to " + session->describe() +
-                                             " could not be made: " + made.status().to_string());
-      if (!made.ok()) return listener_.stream(*session, transport, made.status());
-      if (way && log_.enabled(base::Level::info))
-        log_.write(base::Level::info,
-                   "a stream to " + session->describe() + " goes by " + way->to_string());
-      made->keys = seals;
-      listener_.stream(*session, transport, std::move(made));
-    };
-    if (!at.ok() || !offer.ok()) return told(at.ok() ? offer.status() : at.status());
-    opener_.open(way.value_or(StreamWay{.to = *at}), offer->hello, us_.limits.handshake, told);
-  }
-
-  /// Of the interfaces that both sides have named. None: they have not, or it does not leave here.
-  std::optional<StreamWay> next_way(Link& link, const TcpAddress& at) {
-    if (us_.interfaces.empty() || is_local(at).ok()) return std::nullopt;
-    const std::uint64_t k = link.ways++;
-    const auto& theirs = link.session->hello().addresses;
-    auto way = choose_way(us_.interfaces, theirs, k, at.port());
-    if (!way)
-      theirs.empty() ? warn_of_way(link, "the interfaces of LINKSPAN_TCP_INTERFACES",
-                                   "that side has named none")
-                     : warn_of_way(link, us_.interfaces[k % us_.interfaces.size()].name,
-                                   "that side has told of no address of its family");
-    return way;
-  }
-
-  /// Once for each.
-  void warn_of_way(Link& link, const std::string& way, const std::string& why) {
-    if (!link.bad_ways.insert(way).second || !log_.enabled(base::Level::warning)) return;
-    log_.write(base::Level::warning, "no stream to " + link.session->describe() + " goes by " +
-                                         way + ", but where the peer was met: " + why);
-  }
-
   void write_more(std::uint64_t id) {
     Link* link = find(id);
     if (link == nullptr || link->writing || link->session->is_lost()) return;
@@ -435,7 +381,7 @@ class AsioControl final : public Control {
   bool settle(std::uint64_t id) LINKSPAN_EXCLUDES(mutex_) {
     Link& link = *links_.at(id);
     const bool lost = link.session->is_lost();
-    if (link.session->is_up() && !lost) open_streams(link);
+    link.streams->open();
     if (link.session->is_up() || lost) {
       link.handshake.cancel();
       if (link.outcome) {
@@ -496,6 +442,7 @@ class AsioControl final : public Control {
   std::deque<Acceptor> tcp_;  // by address; those that have ended stay, for what they wait for
   Operators operators_{io_, [this](OperatorOp op) { return listener_.asked(op); }};
   StreamOpener opener_{io_, us_};
+  const SessionStreams::Uses streams_{opener_, us_, listener_, log_};
   std::map<std::uint64_t, std::unique_ptr<Link>> links_;
   std::uint64_t last_id_ = 0;
   bool ending_ = false;
