@@ -96,6 +96,7 @@ Status TcpEndpoint::post(const Batch& batch) {
     out->token = key.token;
     slot.ticket = {out, &out->ticket};
     out->summed = batch.wishes.checksum;
+    out->pieces.reserve(blocks.size());
     for (const Block& b : blocks)
       out->pieces.push_back({here + b.local_offset, b.remote_offset, b.bytes});
     if (takes_along(batch, out->pieces)) {
@@ -115,6 +116,8 @@ Status TcpEndpoint::post(const Batch& batch) {
     in->use = std::move(asked->use);
     slot.ticket = {in, &in->ticket};
     in->summed = batch.wishes.checksum;
+    in->pieces.reserve(blocks.size());
+    question.spans.reserve(blocks.size());
     for (const Block& b : blocks) {
       in->pieces.push_back({here + b.local_offset, in->asked, b.bytes});
       in->asked += b.bytes;

@@ -109,13 +109,13 @@ bool Receiver::begin_part() {
     status_ = slot.status();
     if (slot.ok()) slot_ = *slot;
     for (std::size_t i = 0; slot.ok() && i < runs_.size(); ++i)
-      parts_.push_back({slot_->at(i), runs_[i].bytes});
+      append(parts_, 0, slot_->at(i), runs_[i].bytes);
   } else if (lands) {
     words_.reserve(landing_->pieces.size());  // parts point into it
     for (const Piece& piece : landing_->pieces)
-      parts_.push_back(
-          {is_word(piece) ? words_.emplace_back(piece.here).value.data() : pointer(piece.here),
-           piece.bytes});
+      append(parts_, 0,
+             is_word(piece) ? words_.emplace_back(piece.here).value.data() : pointer(piece.here),
+             piece.bytes);
   }
   if (parts_.empty()) {  // thrown away
     scrap_.resize(kScrap);

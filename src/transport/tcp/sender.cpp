@@ -25,6 +25,14 @@ void* pointer(std::uint64_t address) {
 
 }  // namespace
 
+void append(std::vector<iovec>& parts, std::size_t from, void* at, std::size_t bytes) {
+  if (parts.size() > from &&
+      static_cast<std::byte*>(parts.back().iov_base) + parts.back().iov_len == at)
+    parts.back().iov_len += bytes;
+  else
+    parts.push_back({at, bytes});
+}
+
 bool advance(std::vector<iovec>& parts, std::size_t& part, std::size_t bytes) noexcept {
   while (part < parts.size() && bytes >= parts[part].iov_len) bytes -= parts[part++].iov_len;
   if (part == parts.size()) return true;
@@ -222,8 +230,8 @@ void Sender::lay_out_data(SentFrame& frame) {
   }
   const auto& pieces = frame.chunk->pieces;
   for (std::size_t i = 0; i < pieces.size(); ++i)
-    frame.parts.push_back(
-        {frame.slot != nullptr ? frame.slot->at(i) : pointer(pieces[i].here), pieces[i].bytes});
+    append(frame.parts, 1, frame.slot != nullptr ? frame.slot->at(i) : pointer(pieces[i].here),
+           pieces[i].bytes);
 }
 
 /// What is left to be sent, and the seal of it.

@@ -104,6 +104,9 @@ class Sender {
   std::deque<std::vector<std::byte>> said_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
+/// Another part; the last one grows in its place if the bytes lie behind it and it is none of the
+/// first `from`. So what lies in a slot is one part, of however many pages.
+void append(std::vector<iovec>& parts, std::size_t from, void* at, std::size_t bytes);
 /// Cuts what was moved off the front. True: nothing is left.
 bool advance(std::vector<iovec>& parts, std::size_t& part, std::size_t bytes) noexcept;
 
