@@ -11,37 +11,6 @@ namespace {
 
 constexpr std::uint64_t kSmall = 16u << 10;  // who posts it sends it: about as long as to wake one
 
-Status corrupt(const char* what) { return {Code::corrupt, Scope::peer, what}; }
-
-/// Null: none of that number.
-template <class Batch>
-Batch* find(const std::vector<std::shared_ptr<Batch>>& all, std::uint64_t id) {
-  const auto found = std::ranges::find(all, id, &Batch::id);
-  return found != all.end() ? found->get() : nullptr;
-}
-
-template <class Batch>
-void erase(std::vector<std::shared_ptr<Batch>>& all, std::uint64_t id) {
-  std::erase_if(all, [&](const auto& batch) { return batch->id == id; });
-}
-
-/// What a peer may do with a region, by its token. Else the use is of none.
-Status permits(const Use& use, const Token& token, Op op) {
-  if (use.memory() == nullptr || !same(use.memory()->key.token, token))
-    return {Code::unreachable, Scope::request, "the region is not registered here"};
-  const Permissions may = use.memory()->key.peers;
-  if (!(op == Op::put ? may.write : may.read))
-    return {Code::permission_denied, Scope::request, "not permitted on this region"};
-  return {};
-}
-
-Status fits(const Published& memory, const std::vector<Span>& spans) {
-  for (const Span& span : spans)
-    if (!memory::fits(span.offset, span.bytes, memory.key.bytes))
-      return {Code::invalid_argument, Scope::request, "a block leaves the region"};
-  return {};
-}
-
 bool is_small(const Outgoing& batch) {
   std::uint64_t bytes = 0;
   for (const Piece& piece : batch.pieces)
@@ -50,17 +19,6 @@ bool is_small(const Outgoing& batch) {
 }
 
 }  // namespace
-
-Status wrong_sum(Op op) {
-  const char* const what =
-      op == Op::put ? "a write came by TCP with another CRC32C than it was sent with: what is at "
-                      "its destination is not to be used"
-      : op == Op::data ? "a read came by TCP with another CRC32C than it was sent with: what is at "
-                         "its destination is not to be used"
-                       : "the request of a read came by TCP with another CRC32C than it was sent "
-                         "with: nothing was read";
-  return {Code::corrupt, Scope::request, what};
-}
 
 void Wire::end(Ticket& ticket, const Status& status) {
   ticket.status = status;
@@ -328,153 +286,6 @@ void Wire::end_if_over(std::uint64_t id) {
   batch->use = {};
   end(batch->ticket, batch->status);
   erase(puts_, id);
-}
-
-// ---- bytes that come ----------------------------------------------------------------------------
-
-Result<Landing> Wire::land(Head& head) {
-  const base::MutexLock lock(mutex_);
-  Landing landing{.of = {}, .pieces = {}, .bytes = head.data};
-  if (head.op == Op::put) {
-    auto batch = put_of(head);
-    if (!batch.ok()) return batch.status();
-    landing.of = *std::move(batch);
-    if (const auto& memory = landing.of->use.memory(); memory != nullptr) {
-      landing.device = memory->device;
-      for (const Span& span : head.spans)
-        landing.pieces.push_back({memory->address + span.offset, 0, span.bytes});
-    }
-  } else {
-    const auto found = std::ranges::find(gets_, head.id, &Incoming::id);
-    if (found == gets_.end()) return corrupt("data that nobody asked for");
-    landing.of = *found;
-    if (!memory::fits(head.position, head.data, landing.of->asked))
-      return corrupt("data beyond what was asked for");
-    if (landing.of->summed && !head.summed)
-      return corrupt("data without the sum that was asked for");
-    landing.device = landing.of->use.memory()->device;
-    std::uint64_t at = head.position, left = head.data;
-    auto piece = std::ranges::upper_bound(landing.of->pieces, at, {}, &Piece::there);
-    for (--piece; left != 0; ++piece) {
-      const std::uint64_t skip = at - piece->there, bytes = std::min(left, piece->bytes - skip);
-      landing.pieces.push_back({piece->here + skip, 0, bytes});
-      at += bytes;
-      left -= bytes;
-    }
-    if (head.code != Code::ok && landing.of->status.ok())
-      landing.of->status = head.code == Code::corrupt ? wrong_sum(Op::get)
-                                                      : Status(head.code, Scope::request,
-                                                               "the peer could not read all of it");
-    if (head.code != Code::ok) landing.pieces.clear();
-  }
-  Incoming& batch = *landing.of;
-  if (head.last && batch.total) return corrupt("two last frames of one batch");
-  if (head.last) {
-    batch.total = head.position + head.data;
-    batch.notification = std::move(head.notification);
-  }
-  batch.announced += head.data;
-  if (head.data > ~std::uint64_t{0} - head.position ||
-      (batch.total && batch.announced > *batch.total))
-    return corrupt("more data than its batch has");
-  return landing;
-}
-
-/// The put that a frame belongs to; from its first frame on.
-Result<std::shared_ptr<Incoming>> Wire::put_of(const Head& head) {
-  auto found = std::ranges::find(theirs_, head.id, &Incoming::id);
-  if (found == theirs_.end()) {
-    if (theirs_.size() >= options_.inflight) return corrupt("more puts than may be in flight");
-    auto batch = std::make_shared<Incoming>();
-    batch->id = head.id;
-    batch->serial = head.serial;
-    batch->use = options_.published->use(head.serial);
-    found = theirs_.insert(theirs_.end(), std::move(batch));
-    begun();
-  }
-  Incoming& batch = **found;
-  if (batch.serial != head.serial) return corrupt("a put to two regions");
-  if (batch.refused) return *found;
-  Status status = permits(batch.use, head.token, Op::put);
-  if (status.ok()) status = fits(*batch.use.memory(), head.spans);
-  if (status.ok()) return *found;
-  if (batch.announced != 0) return corrupt("a put whose later frames are not permitted");
-  batch.refused = true;
-  batch.status = status;
-  batch.use = {};
-  return *found;
-}
-
-std::optional<Answer> Wire::landed(Incoming& batch, std::uint64_t bytes, const Status& status) {
-  const base::MutexLock lock(mutex_);
-  batch.arrived += bytes;
-  if (batch.status.ok()) batch.status = status;
-  if (!batch.total || batch.arrived != *batch.total) return std::nullopt;
-  if (batch.op == Op::put) {
-    const bool notifies = batch.status.ok() && !batch.notification.empty() && !failure_;
-    if (notifies) options_.channel->notified(std::move(batch.notification));
-    Head head{.op = Op::ended,
-              .id = batch.id,
-              .incarnation = options_.incarnation,
-              .code = batch.status.code(),
-              .text = batch.status.what()};
-    erase(theirs_, batch.id);
-    return Answer{.head = std::move(head), .waits = notifies};
-  }
-  if (batch.status.ok() && batch.arrived != batch.asked)
-    batch.status = Status(batch.canceled ? Code::canceled : Code::corrupt, Scope::request,
-                          "the peer sent less than was asked for");
-  batch.use = {};
-  end(batch.ticket, batch.status);
-  erase(gets_, batch.id);
-  return std::nullopt;
-}
-
-// ---- the other ops ------------------------------------------------------------------------------
-
-Status Wire::heard(const Head& head) {
-  const base::MutexLock lock(mutex_);
-  if (head.op == Op::get) return asked(head);
-  if (head.op == Op::cancel) {
-    // What is sent already needs no cancel.
-    if (Outgoing* const answer = find(answers_, head.id)) {
-      answer->canceled = true;
-      wake_some();
-    }
-    return {};
-  }
-  Outgoing* const found = find(puts_, head.id);
-  if (found == nullptr) return corrupt("what has ended was not begun");
-  Outgoing& batch = *found;
-  if (!batch.all_taken) return corrupt("a put has ended before it was sent");
-  if (batch.status.ok() && head.code != Code::ok)
-    batch.status = Status(head.code, Scope::request, "by the peer: " + head.text);
-  batch.heard = true;
-  end_if_over(head.id);
-  return {};
-}
-
-Status Wire::asked(const Head& head) {
-  if (answers_.size() >= options_.inflight) return corrupt("more gets than may be in flight");
-  auto batch = std::make_shared<Outgoing>();
-  batch->op = Op::data;
-  batch->id = head.id;
-  batch->summed = head.summed;
-  batch->use = options_.published->use(head.serial);
-  if (head.sum != head.sum_of_head) batch->status = wrong_sum(Op::get);
-  if (batch->status.ok()) batch->status = permits(batch->use, head.token, Op::get);
-  if (batch->status.ok()) batch->status = fits(*batch->use.memory(), head.spans);
-  if (batch->status.ok())
-    for (const Span& span : head.spans)
-      batch->pieces.push_back({batch->use.memory()->address + span.offset, 0, span.bytes});
-  else
-    batch->use = {};
-  if (find(answers_, head.id) != nullptr) return corrupt("two gets of one number");
-  answers_.push_back(batch);
-  queue_.push_back(std::move(batch));
-  begun();
-  wake_some();
-  return {};
 }
 
 }  // namespace linkspan::transport::tcp

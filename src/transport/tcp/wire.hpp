@@ -11,6 +11,7 @@
 // and is over when its streams are.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <memory>
@@ -193,13 +194,24 @@ class Wire {
   std::uint64_t moved() const LINKSPAN_REQUIRES(mutex_);
   static void end(Ticket& ticket, const Status& status);
 
+  // Few at a time, by number; also the streams'.
+  template <class Batch>
+  using Batches = std::vector<std::shared_ptr<Batch>>;
+  /// Null: none of that number.
+  template <class Batch>
+  static Batch* find(const Batches<Batch>& all, std::uint64_t id) {
+    const auto found = std::ranges::find(all, id, &Batch::id);
+    return found != all.end() ? found->get() : nullptr;
+  }
+  template <class Batch>
+  static void erase(Batches<Batch>& all, std::uint64_t id) {
+    std::erase_if(all, [&](const auto& batch) { return batch->id == id; });
+  }
+
   const WireOptions options_;
   mutable base::Mutex mutex_;
   std::deque<std::shared_ptr<Outgoing>> queue_ LINKSPAN_GUARDED_BY(mutex_);  // not all taken
-  // By id, a few at a time; also the streams'. Of ours until the peer has said `ended`, answers
-  // until they are sent.
-  template <class Batch>
-  using Batches = std::vector<std::shared_ptr<Batch>>;
+  // Of ours until the peer has said `ended`, answers until they are sent.
   Batches<Outgoing> puts_ LINKSPAN_GUARDED_BY(mutex_), answers_ LINKSPAN_GUARDED_BY(mutex_);
   Batches<Incoming> gets_ LINKSPAN_GUARDED_BY(mutex_), theirs_ LINKSPAN_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Stream>> streams_ LINKSPAN_GUARDED_BY(mutex_);  // also a thread's
