@@ -65,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(Every, EngineWire,
                          ::testing::Combine(::testing::ValuesIn(kWires),
                                             ::testing::Values(kKinds[0], kKinds[2], kKinds[3],
                                                               kKinds[4]),
-                                            ::testing::Values(kKinds[0], kKinds[3], kKinds[4])),
+                                            ::testing::ValuesIn(kKinds)),
                          [](const auto& param) {
                            return name_of_wire(std::get<0>(param.param)) + "_" +
                                   std::get<1>(param.param).name + "_to_" +
