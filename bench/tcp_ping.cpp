@@ -5,22 +5,16 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <memory>
 #include <optional>
 #include <thread>
 
+#include "bench/figures.hpp"
 #include "control/tcp_socket.hpp"
 
 namespace linkspan::bench {
 
 using namespace std::chrono_literals;
-
-double rounded(double number) { return std::round(number * 1000) / 1000; }
-double median(std::vector<double> all) {
-  std::sort(all.begin(), all.end());
-  return all[all.size() / 2];
-}
 
 Result<Pair> connected_pair() {
   const auto deadline = base::Deadline::after(base::Clock::steady(), 10s);

@@ -28,10 +28,7 @@ struct Ends {
 };
 Result<Ends> connect();
 
-double rounded(double number);
-double median(std::vector<double> all);
-
-inline constexpr const char* kPingId = "tcp.8B.notify.half_round_trip.p50";
+inline constexpr const char* kPingId = "notify.8B.half_rtt.p50";
 /// The row of that name.
 Result<Json> ping(unsigned rounds);
 

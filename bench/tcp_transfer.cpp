@@ -6,7 +6,6 @@
 // and the bytes of each are verified before the clock runs and after it. Exit: 0 all rows are
 // there, and right; 1 not. --enforce: 1 also where a bar is missed. Without a GPU: host memory
 // only.
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <CLI/CLI.hpp>
@@ -15,6 +14,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
@@ -22,7 +22,9 @@
 #include <thread>
 #include <utility>
 
+#include "bench/bare/gpu_copy.hpp"
 #include "bench/bare/machine.hpp"
+#include "bench/figures.hpp"
 #include "bench/memory.hpp"
 #include "bench/tcp_ping.hpp"
 
@@ -33,7 +35,6 @@ using namespace std::chrono_literals;
 
 constexpr std::uint64_t kSeed = 1, kPoison = 2, kCall = std::uint64_t{1} << 20;
 constexpr unsigned kPatience = 24;  // rounds of 32 MiB at least: several windows (stream_count.hpp)
-constexpr double kPinnedLink = 55;  // GB/s of PCIe 5 x16, reference/limits.md
 
 /// Blocking sockets, each with a thread on both sides and its share of the bytes.
 class Bare {
@@ -89,21 +90,33 @@ struct Case {
   double bar;
 };
 
-double cpu_seconds() {
-  rusage use{};
-  ::getrusage(RUSAGE_SELF, &use);
-  const auto s = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
-  };
-  return s(use.ru_utime) + s(use.ru_stime);
+/// GB/s of bare copies between that memory of a GPU and pinned memory; of the host's, no limit.
+Result<double> pinned_rate(const Memory& memory, bool to_gpu, unsigned runs) {
+  if (memory.device() == nullptr) return std::numeric_limits<double>::infinity();
+  const auto scope = memory.device()->enter();
+  if (!scope.ok()) return scope.status();
+  const std::uint64_t bytes = std::min(memory.bytes(), std::uint64_t{256} << 20);
+  auto pinned = cuda::PinnedBuffer::create(*scope, bytes);
+  if (!pinned.ok()) return pinned.status();
+  auto copy = bare::GpuCopy::create(*memory.device());
+  if (!copy.ok()) return copy.status();
+  const bare::Way in{memory.address(), pinned->device_address()}, out{in.from, in.to};
+  std::vector<double> rates;
+  for (unsigned i = 0; i <= runs; ++i) {  // the first is not counted
+    const auto took = (*copy)->run(to_gpu ? in : out, bytes, kLimit);
+    if (!took.ok()) return took.status();
+    if (i != 0) rates.push_back(static_cast<double>(bytes) / static_cast<double>(took->count()));
+  }
+  return median(rates);
 }
 
-/// Of pages the ceiling is the same bytes in one piece, by the Engine too.
-Status measure(const Case& c, const cuda::Device* device, unsigned streams, std::uint64_t bytes,
-               unsigned runs, Json& rows) {
-  auto from = Memory::create(c.from_gpu ? device : nullptr, bytes);
+/// Of pages the ceiling is the same bytes in one piece, by the Engine too; else the slower of the
+/// bare sockets and the bare copies between the GPUs and pinned memory.
+Status measure(const Case& c, std::span<const cuda::Device* const> gpus, unsigned streams,
+               std::uint64_t bytes, unsigned runs, Json& rows) {
+  auto from = Memory::create(c.from_gpu ? gpus.front() : nullptr, bytes);
   if (!from.ok()) return from.status();
-  auto to = Memory::create(c.to_gpu ? device : nullptr, bytes);
+  auto to = Memory::create(c.to_gpu ? gpus.back() : nullptr, bytes);
   if (!to.ok()) return to.status();
   auto host_from = Memory::create(nullptr, bytes), host_to = Memory::create(nullptr, bytes);
   if (!host_from.ok()) return host_from.status();
@@ -177,18 +190,23 @@ Status measure(const Case& c, const cuda::Device* device, unsigned streams, std:
   const auto used = streams_now();
   if (!used.ok()) return used.status();
   const double value = median(mine), found = median(theirs);
-  const bool staged = (c.from_gpu || c.to_gpu) && !c.pages;
-  const double ceiling = staged ? std::min(found, kPinnedLink) : found, ratio = value / ceiling;
+  auto out = pinned_rate(*from, false, runs), in = pinned_rate(*to, true, runs);
+  if (!out.ok()) return out.status();
+  if (!in.ok()) return in.status();
+  const bool by_link = !c.pages && std::min(*out, *in) < found;
+  const double ceiling = by_link ? std::min(*out, *in) : found, ratio = value / ceiling;
   rows.push_back(
       {{"id", c.id},
        {"value", rounded(value)},
        {"unit", "GB/s"},
        {"ceiling", rounded(ceiling)},
-       {"ceiling_how", c.pages ? "the same bytes in one piece"
-                               : std::to_string(streams) + " bare sockets that send host memory"},
+       {"ceiling_how", c.pages   ? "the same bytes in one piece"
+                       : by_link ? "bare pinned copies"
+                                 : std::to_string(streams) + " bare sockets that send host memory"},
        {"ratio", rounded(ratio)},
        {"cpu_s_per_GB", rounded(cpu / runs / (static_cast<double>(bytes) / 1e9))},
        {"streams", *used},
+       {"gpus", std::min<std::size_t>(gpus.size(), c.from_gpu + c.to_gpu)},
        {"runs", runs},
        {"verified", true},
        {"bar", c.bar},
@@ -201,23 +219,23 @@ int run(bool quick, bool enforce, unsigned streams, const std::string& only,
   // Before any thread. NOLINTNEXTLINE(concurrency-mt-unsafe)
   ::setenv("LINKSPAN_TCP_STREAMS", std::to_string(streams).c_str(), 1);
   auto topology = cuda::Topology::create();
-  const cuda::Device* device = nullptr;
-  if (topology.ok())
-    if (auto active = (*topology)->activate((*topology)->devices()[0].uuid); active.ok())
-      device = *active;
-  constexpr Case kCases[] = {{"tcp.host_to_host.1GiB", false, false, false, 0.95},
-                             {"tcp.gpu_to_gpu.1GiB", true, true, false, 0.9},
-                             {"tcp.gpu_to_host.1GiB", true, false, false, 0.9},
-                             {"tcp.host_to_gpu.1GiB", false, true, false, 0.9},
-                             {"tcp.gpu_to_gpu.8192x4KiB", true, true, true, 0.85},
-                             {"tcp.host_to_host.8192x4KiB", false, false, true, 0.85}};
+  std::vector<const cuda::Device*> gpus;  // from the first to the last
+  for (std::size_t i = 0; topology.ok() && i < (*topology)->devices().size(); ++i)
+    if (auto active = (*topology)->activate((*topology)->devices()[i].uuid); active.ok())
+      gpus.push_back(*active);
+  constexpr Case kCases[] = {{"host_host.1GiB", false, false, false, 0.95},
+                             {"gpu_gpu.1GiB", true, true, false, 0.9},
+                             {"gpu_host.1GiB", true, false, false, 0.9},
+                             {"host_gpu.1GiB", false, true, false, 0.9},
+                             {"pages.8192x4KiB", true, true, true, 0.85},
+                             {"pages.8192x4KiB.host", false, false, true, 0.85}};
   Json rows = Json::array();
   Status end;
   for (const Case& c : kCases) {
-    if ((c.from_gpu || c.to_gpu) && device == nullptr) continue;
+    if ((c.from_gpu || c.to_gpu) && gpus.empty()) continue;
     if (std::string_view(c.id).find(only) == std::string_view::npos) continue;
     const std::uint64_t mib = c.pages ? 32 : quick ? 24 : 1024;
-    end = measure(c, device, streams, mib << 20, quick ? 1 : c.pages ? 31 : 9, rows);
+    end = measure(c, gpus, streams, mib << 20, quick ? 1 : c.pages ? 31 : 9, rows);
     if (!end.ok()) break;
   }
   if (end.ok() && std::string_view(kPingId).find(only) != std::string_view::npos) {

@@ -5,11 +5,8 @@
 // memory and keep their connections; the bytes of each are verified before the clock runs and
 // after it. Exit: 0 all rows are there, and right; 1 not. What the kernel does not offer is told
 // under "absent".
-#include <sys/resource.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <deque>
 #include <fstream>
 #include <iostream>
@@ -21,6 +18,7 @@
 
 #include "base/clock.hpp"
 #include "bench/bare/machine.hpp"
+#include "bench/figures.hpp"
 #include "bench/tcp_ways/ways.hpp"
 #include "bench/tcp_ways/wire.hpp"
 #include "tools/linkspan/data.hpp"
@@ -32,21 +30,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kSeed = 1, kPoison = 2;
 constexpr unsigned kConnections[] = {1, 4, 8};
-
-double rounded(double number) { return std::round(number * 1000) / 1000; }
-double median(std::vector<double> all) {
-  std::sort(all.begin(), all.end());
-  return all[all.size() / 2];
-}
-
-double cpu_seconds() {
-  rusage use{};
-  ::getrusage(RUSAGE_SELF, &use);
-  const auto s = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
-  };
-  return s(use.ru_utime) + s(use.ru_stime);
-}
 
 /// Where the data comes from and goes to.
 class Buffer {
@@ -167,7 +150,7 @@ Result<Duration> turn(Contender& it, const Buffer& from, const Buffer& to) {
 }
 
 std::string id_of(const Contender& it, const std::string& wire) {
-  return "tcp.ways." + wire + '.' + it.way->name + '.' + std::to_string(it.pairs.size());
+  return "ways." + wire + '.' + it.way->name + '.' + std::to_string(it.pairs.size());
 }
 
 Json row_of(const Contender& it, double bare, const std::string& id, std::uint64_t bytes) {
@@ -255,12 +238,12 @@ int run(bool quick, bool link, unsigned runs, const std::string& file, const std
     if (Status s = way.offered(); s.ok())
       offered.push_back(&way);
     else
-      report.leave_out("tcp.ways." + name + '.' + way.name, s);
+      report.leave_out("ways." + name + '.' + way.name, s);
   }
   const auto wire = link ? Wire::veth() : Result<Wire>(Wire::loopback());
   Status end;
   if (!wire.ok()) {
-    report.leave_out("tcp.ways." + name, wire.status());
+    report.leave_out("ways." + name, wire.status());
   } else {
     const Buffer from(bytes), to(bytes);
     from.fill(kSeed);

@@ -304,21 +304,21 @@ class Evidence(unittest.TestCase):
         def run(*rows):
             return {"what": "w", "command": "c", "rows": list(rows)}
 
-        ours = row("tcp.gpu_to_gpu.1GiB", 26, runs=9, verified=True)
-        pages = row("tcp.gpu_to_gpu.8192x4KiB", 17)
-        ways = row("tcp.ways.loopback.epoll.8", 20)
+        ours = row("gpu_gpu.1GiB", 26, runs=9, verified=True)
+        pages = row("pages.8192x4KiB", 17)
+        ways = row("ways.loopback.epoll.8", 20)
         alone = {"tcp_bench": run(ours, pages), "tcp_ways": run(ways)}
         rows = self.merge(alone)["tcp"]["rows"]
         self.assertEqual([r["id"] for r in rows], [ours["id"], pages["id"], ways["id"]])
         for faster, ratio in ((4, 6.5), (10, 2.6)):
             ucx = run(
-                row("tcp.ucx.gpu_to_gpu.1GiB.put", 0.5, how="put"),
-                row("tcp.ucx.gpu_to_gpu.1GiB.tag", faster, how="tag"),
-                row("tcp.ucx.gpu_to_gpu.64MiB.tag", 99, how="another size"),
+                row("ucx.gpu_gpu.1GiB.put", 0.5, how="put"),
+                row("ucx.gpu_gpu.1GiB.tag", faster, how="tag"),
+                row("ucx.gpu_gpu.64MiB.tag", 99, how="another size"),
             )
             rows = {r["id"]: r for r in self.merge({**alone, "ucx_tcp": ucx})["tcp"]["rows"]}
             (beside,) = [r for name, r in rows.items() if name.endswith("beside_ucx")]
-            self.assertEqual(beside["id"], "tcp.gpu_to_gpu.1GiB.beside_ucx")
+            self.assertEqual(beside["id"], "gpu_gpu.1GiB.beside_ucx")
             self.assertEqual((beside["value"], beside["ceiling"]), (26, faster))
             self.assertEqual(
                 (beside["ratio"], beside["bar"], beside["pass"]), (ratio, 5, ratio >= 5)
@@ -398,7 +398,7 @@ print("   5,1.6,5502.4,5502.4,999.0,1000.0,2,2")
         self.assertEqual(
             [row["id"] for row in told["rows"]],
             [
-                f"tcp.ucx.host_to_host.{size}.{test}"
+                f"ucx.host_host.{size}.{test}"
                 for size in ("64MiB", "1GiB")
                 for test in ("put", "tag")
             ],

@@ -114,7 +114,7 @@ def main() -> int:
     tls = "tcp,cuda_copy" if args.memory == "cuda" else "tcp"
     # Of one GPU both have the same, of more one each.
     devices = (gpus() or ["0"])[:2]
-    route = "gpu_to_gpu" if args.memory == "cuda" else "host_to_host"
+    route = "gpu_gpu" if args.memory == "cuda" else "host_host"
     rows, absent = [], []
     with tempfile.TemporaryDirectory() as folder:
         home = unpacked(args.ucx, folder)
@@ -130,7 +130,7 @@ def main() -> int:
         ]
         for size, bytes_, runs, before in SIZES:
             for suffix, test in TESTS:
-                name = f"tcp.ucx.{route}.{size}.{suffix}"
+                name = f"ucx.{route}.{size}.{suffix}"
                 shape = ["-t", test, "-m", args.memory, "-s", str(bytes_), "-n", str(runs)]
                 how = f"UCX_TLS={tls} ucx_perftest {' '.join(shape)}"
                 try:
