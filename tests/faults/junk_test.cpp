@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <random>
 #include <thread>
 
@@ -22,13 +23,19 @@ constexpr Block kAll{0, 0, 1u << 20};
 /// One Engine with a peer of either kind.
 class JunkOnAPort : public ::testing::Test {
  protected:
+  static void SetUpTestSuite() { ::setenv("LINKSPAN_TCP_STREAMS", "1", 1); }  // of all ends
+  static void TearDownTestSuite() { ::unsetenv("LINKSPAN_TCP_STREAMS"); }
   JunkOnAPort() {
     must(pair_.engine.listen(kAnyPort));
     remote_.connect(pair_.engine.address());
     here_ = Held::make(pair_.engine, {.kind = "shared"});
     pair_.far.add("there", {.kind = "shared"});
     there_ = pair_.remote("there");
-    (void)take(pair_.engine.accept(5s));
+    remote_.add("remote", {.kind = "shared"});
+    const Peer remote = take(pair_.engine.accept(5s));
+    const RemoteRegion at_remote = take(remote.lookup("remote"));
+    // Its stream is there, and no other will come: what is counted from here on does not grow.
+    must(finished(remote.write(here_.region, at_remote, std::span(&kAll, 1))));
   }
   /// What the peers do meanwhile.
   void go_on() {
