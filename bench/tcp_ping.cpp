@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "bench/figures.hpp"
 #include "control/tcp_socket.hpp"
@@ -66,21 +67,21 @@ class Player {
     there_ = *std::move(there);
     return {};
   }
-  /// The number, with a notification behind it.
+  /// The number, with a notification behind it. The one before has landed, for it was answered: its
+  /// end is waited for while this one is under way.
   Status serve(std::uint64_t number) {
-    if (last_)
-      if (Status s = last_->wait(kLimit); !s.ok()) return s;
-    words_[kOut] = number;
+    const std::size_t out = number % 2;
+    words_[out] = number;
     constexpr std::array kTold{std::byte{1}};
     TransferOptions options;
     options.require = "tcp";
     options.deadline = kLimit;
     options.notification = kTold;
-    const Block word{kOut * 8, kIn * 8, 8};
+    const Block word{out * 8, kIn * 8, 8};
     auto moved = peer_.write(here_, there_, std::span(&word, 1), options);
     if (!moved.ok()) return moved.status();
-    last_ = *std::move(moved);
-    return {};
+    const auto before = std::exchange(last_, *std::move(moved));
+    return before ? before->wait(kLimit) : Status();
   }
   Status expect(std::uint64_t number) {
     if (engine_.notifications(kLimit).size() != 1)
@@ -91,7 +92,7 @@ class Player {
   }
 
  private:
-  static constexpr std::size_t kOut = 0, kIn = 4;  // in words
+  static constexpr std::size_t kIn = 4;  // in words; the first two are sent
   explicit Player(Engine& engine) : engine_(engine) {}
 
   alignas(64) std::array<std::uint64_t, 8> words_{};
