@@ -98,7 +98,7 @@ run_all() {
   fi
   suite driver_facts linkspan_driver_facts 120 env "LINKSPAN_FACTS_OUT=$out/driver_facts.json"
   suite unit linkspan_unit 90
-  suite conformance linkspan_conformance 240
+  suite conformance linkspan_conformance 420
   suite driver_calls linkspan_conformance 120 env "LINKSPAN_CUDA_LIBRARY=$pack/libdriver_shim.so" \
     "LINKSPAN_ROWS_OUT=$out/driver_calls.json" -- '--gtest_filter=*DriverCallsOf.*'
   suite one_gpu linkspan_conformance 100 env CUDA_VISIBLE_DEVICES=0
