@@ -4,7 +4,7 @@
     check_skips.py --mode cpu --xml RESULT.xml --run PROGRAM [ARGS]   run, then check
     check_skips.py ... --parts 3 --run PROGRAM            one of three parts, by FAKE_CUDA_SEED
     check_skips.py ... --pytest --run PYTHON -m pytest [ARGS]
-    check_skips.py --report RESULT.xml...     what ran, what was skipped and why
+    check_skips.py --report RESULT.xml...     what ran, what was skipped and why, what failed
 
 A test may skip only if a line `name glob | reason` lists it and the message holds that reason.
 Without a driver (--mode cpu) a listed test that "needs a GPU" and ran all the same is a failure too.
@@ -74,8 +74,10 @@ def part_of(parts: int) -> int:
 
 
 def report(files: list[pathlib.Path]) -> None:
+    all_failed = []  # told last, where who reads only the end of a log finds them
     for file in files:
         ran, skips, failed = read_results(file)
+        all_failed += [f"FAILED {file.parent.parent.name}.{file.stem}: {name}" for name in failed]
         part = ElementTree.parse(file).getroot().get("part")
         print(
             f"{file.parent.parent.name}.{file.stem}: "
@@ -90,6 +92,8 @@ def report(files: list[pathlib.Path]) -> None:
             told = names if "not simulated" in why else names[:3]
             more = f" and {len(names) - len(told)} more" if len(names) > len(told) else ""
             print(f"    skipped, {why}: {', '.join(told)}{more}")
+    for line in all_failed:
+        print(line)
 
 
 def main() -> int:

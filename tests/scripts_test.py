@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Shows that the project's own checks bite: each rule is broken once in a scratch tree."""
 
+import contextlib
+import io
 import json
 import pathlib
 import shutil
@@ -197,6 +199,10 @@ class Skips(unittest.TestCase):
             self.assertEqual(
                 check_skips.read_results(file), (["T.A", "T.B"], {"T.C": "needs root"}, ["T.B"])
             )
+            with contextlib.redirect_stdout(io.StringIO()) as told:
+                check_skips.report([file, file])
+            self.assertEqual([line[:6] for line in told.getvalue().splitlines()[-2:]], ["FAILED"] * 2)
+            self.assertTrue(told.getvalue().endswith(".r: T.B\n"))
 
     def test_a_program_without_results_fails(self):
         run = subprocess.run(
