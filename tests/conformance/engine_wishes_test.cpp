@@ -144,7 +144,42 @@ TEST_F(EngineWishes, TakesNoMoreCtasThanATransferAllows) {
 
 /// By rates that this process measures. Over the simulated driver they mean nothing, so either
 /// copier may be taken.
-class EngineCalibrated : public ::testing::TestWithParam<std::tuple<Kind, Kind>> {};
+class EngineCalibrated : public ::testing::TestWithParam<std::tuple<Kind, Kind>> {
+ protected:
+  static constexpr std::uint64_t kBytes = 5 << 20;
+  /// An Engine that measures, and one whose memory it reaches.
+  struct Measuring {
+    Measuring(const Kind& near, const Kind& far)
+        : engine(take(Engine::open(options()))), peer(take(engine.connect(there.address()))) {
+      here = Held::make(engine, {.kind = near.name, .bytes = kBytes});
+      there.add("there", {.kind = far.name, .bytes = kBytes});
+      remote = take(peer.lookup("there"));
+      there.fill("there", 7);
+      EXPECT_EQ(there.difference("there", 7), "") << "measuring reads a peer's memory";
+    }
+    static EngineOptions options() {
+      EngineOptions options = engine_options("near");
+      options.calibrate = true;
+      return options;
+    }
+    bool has_measured() const {
+      const auto why = take(peer.explain(Op::write, here.region, remote, 1, kBytes));
+      EXPECT_GT(why.expected_gbps, 0);
+      return why.reason.find("; rates as measured in this process") != std::string::npos;
+    }
+    bool measures_in(Duration time) const {
+      const auto limit = base::Deadline::after(base::Clock::steady(), time);
+      while (!has_measured() && !limit.passed()) std::this_thread::sleep_for(1ms);
+      return has_measured();
+    }
+
+    Held here;  // outlives the Engine
+    FarEngine there;
+    Engine engine;
+    Peer peer;
+    RemoteRegion remote;
+  };
+};
 
 TEST_P(EngineCalibrated, MovesAndSaysByWhichRates) {
   const auto& [near, far] = GetParam();
@@ -152,36 +187,26 @@ TEST_P(EngineCalibrated, MovesAndSaysByWhichRates) {
   if (!status.ok()) GTEST_SKIP() << status.to_string();
   if (!take(topology()->activate(topology()->devices()[0].uuid))->kernels().ok())
     GTEST_SKIP() << "needs a build with kernels";
-  constexpr std::uint64_t kBytes = 5 << 20;
-  Held here;  // outlives the Engine
-  FarEngine there;
-  EngineOptions options = engine_options("near");
-  options.calibrate = true;
-  Engine engine = take(Engine::open(options));
-  here = Held::make(engine, {.kind = near.name, .bytes = kBytes});
-  there.add("there", {.kind = far.name, .bytes = kBytes});
-  const Peer peer = take(engine.connect(there.address()));
-  const RemoteRegion remote = take(peer.lookup("there"));
-  there.fill("there", 7);
-  EXPECT_EQ(there.difference("there", 7), "") << "measuring reads a peer's memory";
+  auto it = std::make_unique<Measuring>(near, far);
 #if !defined(LINKSPAN_SANITIZER)  // beside which 100 ms may be too few for the simulated driver
-  const auto measured = [&] {
-    const auto why = take(peer.explain(Op::write, here.region, remote, 1, kBytes));
-    EXPECT_GT(why.expected_gbps, 0);
-    return why.reason.find("; rates as measured in this process") != std::string::npos;
-  };
-  const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
-  while (!measured() && !limit.passed()) std::this_thread::sleep_for(1ms);
-  EXPECT_TRUE(measured());
+  // Beside other suites they may be too few at times: an Engine that has run out of them keeps the
+  // rates that are built in.
+  bool measured = it->measures_in(1s);
+  for (int again = 0; again < 10 && !measured; ++again) {
+    it.reset();
+    it = std::make_unique<Measuring>(near, far);
+    measured = it->measures_in(1s);
+  }
+  EXPECT_TRUE(measured);
 #endif
   const std::vector<Block> one = {{5, 1'000'003, 2'000'001}},
                            three = {{0, 70'001, 8}, {200'000, 0, 8}, {500'001, 500'003, 999}};
   std::uint64_t seed = 10;
   for (const auto& blocks : {one, three})
     for (const Op op : {Op::write, Op::read})
-      expect_moved(there, "there", here, op, blocks, seed += 2, [&] {
-        return op == Op::write ? peer.write(here.region, remote, std::span(blocks))
-                               : peer.read(here.region, remote, std::span(blocks));
+      expect_moved(it->there, "there", it->here, op, blocks, seed += 2, [&] {
+        return op == Op::write ? it->peer.write(it->here.region, it->remote, std::span(blocks))
+                               : it->peer.read(it->here.region, it->remote, std::span(blocks));
       });
 }
 
