@@ -172,9 +172,10 @@ inline constexpr const char* kStderrFile = "LINKSPAN_TEST_STDERR=";
 /// An Engine here that is connected to one there. Memory that is registered here outlives it.
 struct Pair {
   explicit Pair(const std::vector<std::string>& environment = {},
-                const std::string& helper = kEngineHelper)
+                const std::string& helper = kEngineHelper,
+                const EngineOptions& options = engine_options("near"))
       : far(environment, helper),
-        engine(take(Engine::open(engine_options("near")))),
+        engine(take(Engine::open(options))),
         peer(take(engine.connect(far.address()))) {}
 
   RemoteRegion remote(const std::string& name) { return take(peer.lookup(name)); }

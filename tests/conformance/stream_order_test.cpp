@@ -1,10 +1,11 @@
 // Transfers in the order of a user's stream: behind it, before it, and while it stands still.
 //
 // A stream is held by a wait for a word of the test's. The routes differ in who copies: a GPU of
-// this process, its CPU, or the peer.
+// this process, its CPU, the peer, or a wire.
+#include <optional>
 #include <thread>
 
-#include "tests/conformance/engine_fixture.hpp"
+#include "tests/conformance/wire_pair.hpp"
 #include "tests/support/held_stream.hpp"
 
 namespace linkspan::test {
@@ -17,18 +18,22 @@ bool stays_undone(const Transfer& transfer, Duration time = kAWhile) {
   return transfer.wait(time).code() == Code::timed_out && !transfer.done();
 }
 
-/// Kinds here and there, and how many blocks.
+/// Kinds here and there, how many blocks, and by which wire, if by any.
 struct Way {
   const char* name;
   const char *near, *far;
   std::uint64_t blocks = 1;
+  std::optional<int> wire{};
 };
 constexpr Way kWays[] = {{"copy_engine", "device0", "device1"},
                          {"sm_kernel", "device0", "device1", 300},
                          {"peer_executes", "device0", "pinned"},
                          {"pageable", "host", "device0"},
                          {"cpu", "host", "shared"},
-                         {"bounce", "unshared0", "unshared1"}};
+                         {"bounce", "unshared0", "unshared1"},
+                         {"tcp", "device0", "device1", 300, kTcp},
+                         {"tcp_from_host", "host", "device0", 1, kTcp},
+                         {"nccl_net", "device0", "device1", 300, kStaged}};
 void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
 
 class StreamOrders : public ::testing::TestWithParam<Way> {
@@ -38,12 +43,16 @@ class StreamOrders : public ::testing::TestWithParam<Way> {
     const Status status = kinds_here({kind_of("device0"), kind_of(way.near), kind_of(way.far)});
     if (!status.ok()) GTEST_SKIP() << status.to_string();
     stream = std::make_unique<HeldStream>();
-    pair = std::make_unique<Pair>();
+    pair = way.wire ? std::make_unique<Pair>(with_wire(*way.wire), kEngineHelper,
+                                             wire_options(*way.wire))
+                    : std::make_unique<Pair>();
     here = Held::make(pair->engine, {.kind = way.near, .bytes = kBytes});
     pair->far.add("there", {.kind = way.far, .bytes = kBytes});
     there = pair->remote("there");
     for (std::uint64_t i = 0; i < way.blocks; ++i) parts.push_back(part_of(kBytes, i, way.blocks));
-    // What the first use of a GPU makes may wait for what is in flight there.
+    // What the first use of a GPU makes may wait for what is in flight there; of a plugin's, also
+    // for a stream that waits for this.
+    if (way.wire == kStaged) must(write({}).wait(10s));
     EXPECT_EQ(write({}, stream->order()).wait(10s).to_string(), "ok");
     stream->synchronize();
     here.fill(1);
@@ -55,8 +64,12 @@ class StreamOrders : public ::testing::TestWithParam<Way> {
     if (pair != nullptr) pair.reset();
   }
   Transfer write(StreamOrder after, StreamOrder release = {}) {
-    return take(pair->peer.write(here.region, there, parts,
-                                 {.deadline = 20s, .after = after, .release = release}));
+    TransferOptions options;
+    if (const auto wire = GetParam().wire) options = by_wire(*wire);
+    options.deadline = 20s;
+    options.after = after;
+    options.release = release;
+    return take(pair->peer.write(here.region, there, parts, options));
   }
   std::string far_holds(std::uint64_t seed) {
     return pair->far.difference("there", 2, {{0, seed, 0, kBytes}});
@@ -245,10 +258,10 @@ TEST_F(StreamOrderGpu, WhatIsClosedBehindAHeldStreamHoldsUpNobody) {
   EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kBytes}}), "");
 }
 
-TEST_F(StreamOrderGpu, MessagesWaitForTheStreamAndHoldIt) {
+void messages_wait(const std::vector<std::string>& far_environment = {}) {
   HeldStream stream;
   Held here;  // outlives the Engine
-  Pair pair;
+  Pair pair(far_environment);
   pair.far.accept();
   here = Held::loose(pair.engine, {.kind = "device0", .bytes = kBytes});
   const TransferOptions options{
@@ -291,6 +304,9 @@ TEST_F(StreamOrderGpu, MessagesWaitForTheStreamAndHoldIt) {
     stream.synchronize();
   }
 }
+
+TEST_F(StreamOrderGpu, MessagesWaitForTheStreamAndHoldIt) { messages_wait(); }
+TEST_F(StreamOrderGpu, MessagesByTcpDoAsWell) { messages_wait(with_wire(kTcp)); }
 
 TEST_F(StreamOrderGpu, TakesTheDefaultStreamsByNameOnly) {
   Held here;

@@ -76,17 +76,9 @@ class PluginSettings {
   std::vector<std::string> names_;
 };
 
-struct WirePair {
+struct WirePair : Pair {
   explicit WirePair(int wire, const std::vector<std::string>& settings_of_far = {})
-      : far(with_wire(wire, settings_of_far)),
-        engine(take(Engine::open(wire_options(wire)))),
-        peer(take(engine.connect(far.address()))) {}
-
-  RemoteRegion remote(const std::string& name) { return take(peer.lookup(name)); }
-
-  FarEngine far;
-  Engine engine;
-  Peer peer;
+      : Pair(with_wire(wire, settings_of_far), kEngineHelper, wire_options(wire)) {}
 };
 
 inline Result<Transfer> move(const Peer& peer, Op op, const Region& here, const RemoteRegion& there,
