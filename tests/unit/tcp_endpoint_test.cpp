@@ -7,25 +7,12 @@ namespace linkspan::transport::tcp {
 namespace {
 
 /// Of the side that has connected.
-class AskedChannel final : public Channel {
+class AskedChannel final : public PeerChannel {
  public:
-  Status send(std::uint16_t, std::span<const std::byte>, std::span<base::Fd>) override {
-    return {};
-  }
-  SessionKey session_key() const noexcept override { return key_; }
-  PeerProcess process() const noexcept override {
-    return {.pid = 0, .pidfd = -1, .same_user = false, .incarnation = kPeer};
-  }
-  std::string_view peer_name() const noexcept override { return "asked"; }
-  void notified(std::vector<std::byte>) override {}
-  void give_up(const Status&) override {}
   bool connects() const noexcept override { return true; }
   Status open_stream() override { return ++asked, Status(); }
 
   unsigned asked = 0;
-
- private:
-  std::array<std::byte, 32> key_{};
 };
 
 struct Asking {

@@ -27,7 +27,7 @@ using Bytes = std::vector<std::byte>;
 
 inline constexpr std::uint64_t kUs = 11, kPeer = 77, kBytes = 8192;
 
-class PeerChannel final : public Channel {
+class PeerChannel : public Channel {
  public:
   Status send(std::uint16_t, std::span<const std::byte>, std::span<base::Fd>) override {
     return {};
