@@ -24,6 +24,7 @@ std::uint64_t Stream::traffic() const {
 
 Stream::Turn Stream::turn(bool rung) {
   Turn turn;
+  if (reset_) wire_->fail(Status(Code::disconnected, Scope::peer, "a stream was reset"));
   if (!wire_->has_failed()) {
     std::vector<Answer> answers;
     auto received = sender_.is_full() ? false : receiver_.turn(readable_, answers);
@@ -41,7 +42,7 @@ Stream::Turn Stream::turn(bool rung) {
     if (turn.moved) wire_->look_at_rate();
     if (received.ok() && sent.ok()) return turn;
   }
-  // What the kernel still holds of puts that have ended is not to land later; answers may.
+  // A reset: what the kernels still hold of puts that have ended is not to land later; answers may.
   if (const linger at_once{.l_onoff = 1, .l_linger = 0}; wire_->abandons())
     (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   const bool sends = !sender_.stop(), receives = !receiver_.stop();

@@ -58,6 +58,9 @@ class Stream {
     sends_ |= writable;
     if (writable) sender_.is_writable();
   }
+  /// As epoll tells. Who has given up does so: what the kernel holds of him is not to land any
+  /// more.
+  void is_reset() noexcept { reset_ = true; }
   struct Turn {
     bool moved = false;    ///< And may go on at once.
     bool watches = false;  ///< A GPU, or the clock, which tell nobody.
@@ -72,7 +75,7 @@ class Stream {
   const base::Fd socket_;
   const std::unique_ptr<base::TlsEnd> tls_;  // none: it is not encrypted
   // To be looked at. What nobody has woken is left alone: others are at it as well.
-  bool readable_ = true, sends_ = true;
+  bool readable_ = true, sends_ = true, reset_ = false;
   Sender sender_;
   Receiver receiver_;
 };

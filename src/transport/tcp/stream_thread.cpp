@@ -78,6 +78,7 @@ bool StreamThread::wait(Duration most) {
     auto* const stream = static_cast<Stream*>(events[static_cast<std::size_t>(i)].data.ptr);
     const auto what = events[static_cast<std::size_t>(i)].events;
     if (stream != nullptr) {
+      if ((what & EPOLLERR) != 0) stream->is_reset();
       stream->is_ready((what & ~std::uint32_t{EPOLLOUT}) != 0,
                        (what & ~std::uint32_t{EPOLLIN}) != 0);
       continue;

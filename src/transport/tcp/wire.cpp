@@ -48,6 +48,7 @@ void Wire::get(std::shared_ptr<Incoming> batch, Head question) {
     question.incarnation = options_.incarnation;
     begun();
     by = say(question);
+    gets_.back()->asked_by = by.get();
   }
   if (by != nullptr) by->send_now();
 }
@@ -58,13 +59,15 @@ std::shared_ptr<Stream> Wire::idle() const {
   return found != streams_.end() ? *found : nullptr;
 }
 
-/// The stream that has it now and is to send it; null: none has come.
-std::shared_ptr<Stream> Wire::say(const Head& head) {
+/// The stream that has it now and is to send it: `behind` if that is still here, else any; null:
+/// none has come.
+std::shared_ptr<Stream> Wire::say(const Head& head, const Stream* behind) {
   if (streams_.empty()) {
     unsaid_.push_back(encode(head));
     return nullptr;
   }
-  std::shared_ptr<Stream> by = idle();
+  const auto before = std::ranges::find(streams_, behind, &std::shared_ptr<Stream>::get);
+  std::shared_ptr<Stream> by = before != streams_.end() ? *before : idle();
   if (by == nullptr) by = streams_[next_stream_++ % streams_.size()];
   by->say(encode(head));
   return by;
@@ -81,7 +84,9 @@ void Wire::cancel(Op op, std::uint64_t id) {
   }
   Incoming* const batch = find(gets_, id);
   if (batch == nullptr || std::exchange(batch->canceled, true)) return;
-  if (const auto by = say({.op = Op::cancel, .id = id, .incarnation = options_.incarnation}))
+  // Not before its question.
+  if (const auto by =
+          say({.op = Op::cancel, .id = id, .incarnation = options_.incarnation}, batch->asked_by))
     by->wake();
 }
 
@@ -89,6 +94,8 @@ Status Wire::add(std::shared_ptr<Stream> stream) {
   const base::MutexLock lock(mutex_);
   if (failure_) return *failure_;
   for (auto& frame : std::exchange(unsaid_, {})) stream->say(std::move(frame));
+  for (const auto& get : gets_)
+    if (get->asked_by == nullptr) get->asked_by = stream.get();
   streams_.push_back(std::move(stream));
   wake_some();
   return {};

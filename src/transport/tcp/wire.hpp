@@ -80,6 +80,7 @@ struct Incoming {
   Ticket ticket{};            ///< get
 
   // The Wire's.
+  const Stream* asked_by = nullptr;  // get: which had the question; compared and nothing else
   std::uint64_t arrived = 0, announced = 0;  // of these frames' data some may be on its way
   std::optional<std::uint64_t> total;
   bool canceled = false;
@@ -187,7 +188,8 @@ class Wire {
   Head head_of(const Chunk& chunk) const LINKSPAN_REQUIRES(mutex_);
   void end_if_over(std::uint64_t id) LINKSPAN_REQUIRES(mutex_);
   std::shared_ptr<Stream> idle() const LINKSPAN_REQUIRES(mutex_);
-  std::shared_ptr<Stream> say(const Head& head) LINKSPAN_REQUIRES(mutex_);
+  std::shared_ptr<Stream> say(const Head& head, const Stream* behind = nullptr)
+      LINKSPAN_REQUIRES(mutex_);
   void wake_some() LINKSPAN_REQUIRES(mutex_);
   void settle() LINKSPAN_REQUIRES(mutex_);
   void begun() LINKSPAN_REQUIRES(mutex_);

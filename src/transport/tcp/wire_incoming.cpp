@@ -162,7 +162,11 @@ Status Wire::heard(const Head& head) {
 }
 
 Status Wire::asked(const Head& head) {
-  if (answers_.size() >= options_.inflight) return corrupt("more gets than may be in flight");
+  // One that streams have taken whole may have ended there already.
+  const auto untaken =
+      std::ranges::count_if(answers_, [](const auto& answer) { return !answer->all_taken; });
+  if (static_cast<std::size_t>(untaken) >= options_.inflight)
+    return corrupt("more gets than may be in flight");
   auto batch = std::make_shared<Outgoing>();
   batch->op = Op::data;
   batch->id = head.id;
