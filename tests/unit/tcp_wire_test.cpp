@@ -1,11 +1,13 @@
 // Frames of a peer that keeps the rules of a stream, and of one that does not.
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <cstring>
 #include <thread>
 
+#include "tests/support/kinds.hpp"
 #include "tests/unit/tcp_wire_fixture.hpp"
 
 namespace linkspan::transport::tcp {
@@ -408,6 +410,151 @@ TEST_F(TcpWire, ACanceledPutTellsHowMuchOfItThereIs) {
   const Code ended = end().code();
   EXPECT_TRUE(ended == Code::canceled || ended == Code::ok) << name_of(ended);
   EXPECT_EQ(ended == Code::ok, sent[cookies_] == kBytes);
+}
+
+/// Its peer may have all of it, and ask for more, before this side has looked again.
+TEST_F(TcpWire, AnAnswerThatWasTakenWholeIsNotInFlight) {
+  Wire wire({.published = &transport_.published(),
+             .channel = &channel_,
+             .incarnation = kUs,
+             .peer = kPeer,
+             .inflight = 2});
+  const auto asked = [&](std::uint64_t id) {
+    return wire.heard({.op = Op::get,
+                       .id = id,
+                       .incarnation = kPeer,
+                       .serial = key_.id.serial,
+                       .token = key_.token,
+                       .spans = {{0, 64}}});
+  };
+  must(asked(1));
+  must(asked(2));
+  EXPECT_EQ(asked(3).code(), Code::corrupt);
+  const auto chunk = wire.take();
+  ASSERT_TRUE(chunk && chunk->last);
+  must(asked(4));
+  EXPECT_EQ(asked(5).code(), Code::corrupt);
+  wire.sent(*chunk, {});
+  wire.fail(Status(Code::canceled, Scope::peer, "over"));
+}
+
+/// What the stream with room would say at once must not pass the question on its way by another.
+TEST_F(TcpWire, ACancelGoesBehindItsQuestion) {
+  const auto narrow = [&] {
+    const int bytes = 1 << 16;  // no less than a packet of loopback's: else it trickles
+    (void)::setsockopt(received_by_, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+    (void)::setsockopt(raw_.get(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+  };
+  narrow();
+  base::Fd first = std::move(raw_);
+  add_stream();
+  narrow();
+  // Questions of 64 KiB, until neither socket takes more; and one for each, to be canceled.
+  const std::vector<Block> many(kMostSpans, Block{0, 0, 1});
+  for (unsigned i = 0; i < 62; ++i)
+    must(endpoint_->post({.op = linkspan::Op::read,
+                          .local = &region_->region(),
+                          .remote = remote_.get(),
+                          .shape = std::span(many),
+                          .cookie = ++cookies_}));
+  const std::uint64_t ids[] = {cookies_ + 1, cookies_ + 2};
+  for (int i = 0; i < 2; ++i) must(post(linkspan::Op::read, 0, 64));
+  using Said = std::map<std::uint64_t, std::vector<Op>>;
+  Said here, there;
+  const auto drain = [&](Said& said) {  // until nothing comes any more
+    for (;;) {
+      const auto more =
+          control::receive_some(raw_, 1 << 20, base::Deadline::after(base::Clock::steady(), 100ms));
+      if (!more.ok()) return;
+      const auto* data = reinterpret_cast<const std::byte*>(more->data());
+      heard_.insert(heard_.end(), data, data + more->size());
+      for (auto size = head_bytes(heard_); size.ok() && *size && heard_.size() >= **size;
+           size = head_bytes(heard_)) {
+        const Head head = take(decode(std::span(heard_).first(**size)));
+        said[head.id].push_back(head.op);
+        heard_.erase(heard_.begin(), heard_.begin() + static_cast<std::ptrdiff_t>(**size));
+      }
+    }
+  };
+  drain(here);
+  for (const std::uint64_t id : ids) endpoint_->cancel(id);
+  drain(here);
+  heard_.clear();
+  std::swap(first, raw_);
+  drain(there);
+  std::swap(first, raw_);
+  const std::vector<Op> both{Op::get, Op::cancel};
+  for (const std::uint64_t id : ids)
+    EXPECT_TRUE(here[id] == both ? there[id].empty() : here[id].empty() && there[id] == both)
+        << here[id].size() << " here, " << there[id].size() << " there";
+}
+
+/// However small what is answered together.
+TEST_F(TcpWire, WhoReadsNoAnswersIsNotHeardForEver) {
+  constexpr std::size_t kFlood = std::size_t{40} << 20;  // far more than sockets take
+  Head empty = put(0, 0, 0);
+  empty.spans = {};
+  Bytes flood;
+  while (flood.size() < kFlood) {
+    ++empty.id;
+    empty.notification = ones(1);
+    const Bytes frame = frame_of(empty);
+    flood.insert(flood.end(), frame.begin(), frame.end());
+  }
+  const std::string_view text(reinterpret_cast<const char*>(flood.data()), flood.size());
+  const Status sent =
+      control::send_all(raw_, text, base::Deadline::after(base::Clock::steady(), 3s));
+  EXPECT_EQ(sent.code(), Code::timed_out) << sent.to_string();
+}
+
+class TcpTurnsOnDevice : public TcpWire {
+ protected:
+  TcpTurnsOnDevice() : TcpWire({}, test::topology()) {}
+  void SetUp() override {
+    if (topology_ == nullptr) GTEST_SKIP() << test::kNeedsGpu;
+    gpu_ = take(test::Buffer::create(MemoryKind::device, kBytes));
+    gpu_->fill(1);
+    on_gpu_ = take(registry_.add(gpu_->data(), kBytes, {.read = true, .write = true}, false));
+    (void)take(transport_.publish(on_gpu_->region()));
+  }
+  void post_from_gpu() {
+    const Block all{0, 0, kBytes};
+    must(endpoint_->post({.op = linkspan::Op::write,
+                          .local = &on_gpu_->region(),
+                          .remote = remote_.get(),
+                          .shape = std::span(&all, 1),
+                          .cookie = ++cookies_}));
+  }
+
+  std::unique_ptr<test::Buffer> gpu_;
+  std::shared_ptr<const memory::Registration> on_gpu_;
+};
+
+/// A socket that is always full lets slots always be ready.
+TEST_F(TcpTurnsOnDevice, AreOfHostMemoryAndOfCancelsToo) {
+  constexpr std::size_t kPuts = 60;
+  const int out = 1, in = 65536;  // as little as can be
+  (void)::setsockopt(received_by_, SOL_SOCKET, SO_SNDBUF, &out, sizeof out);
+  (void)::setsockopt(raw_.get(), SOL_SOCKET, SO_RCVBUF, &in, sizeof in);
+  for (std::size_t i = 0; i < kPuts; ++i) post_from_gpu();
+  std::this_thread::sleep_for(20ms);
+  must(post(linkspan::Op::write, 0, 64));
+  const std::uint64_t small = cookies_, canceled = small - 1;
+  endpoint_->cancel(canceled);
+  std::size_t frames = 0, small_at = 0, canceled_at = 0;
+  for (std::size_t over = 0; over < kPuts + 1;) {
+    std::this_thread::sleep_for(1ms);  // so long the socket is full, and the GPU is done
+    const auto heard = next();
+    ASSERT_TRUE(heard.has_value());
+    ++frames;
+    if (!heard->head.last) continue;
+    if (heard->head.id == small) small_at = frames;
+    if (heard->head.id == canceled) canceled_at = frames;
+    send({.op = Op::ended, .id = heard->head.id});
+    ++over;
+  }
+  EXPECT_LT(small_at, frames / 2) << "of " << frames;
+  EXPECT_LT(canceled_at, frames / 2) << "of " << frames;
 }
 
 }  // namespace

@@ -41,9 +41,10 @@ bool advance(std::vector<iovec>& parts, std::size_t& part, std::size_t bytes) no
   return false;
 }
 
-void Sender::say(std::vector<std::byte> frame) {
+void Sender::say(std::vector<std::byte> bytes, std::size_t frames) {
   const base::MutexLock lock(mutex_);
-  said_.push_back(std::move(frame));
+  said_.push_back({std::move(bytes), frames});
+  said_frames_ += frames;
   idle_ = false;
 }
 
@@ -52,12 +53,13 @@ void Sender::answer(std::vector<std::byte> frame, bool waits) {
   if (!waits || sealer_) return say(std::move(frame));
   if (waiting_.empty()) waits_until_ = base::Clock::steady().now() + kCompany;
   waiting_.insert(waiting_.end(), frame.begin(), frame.end());
+  ++waiting_frames_;
 }
 
 bool Sender::is_full() {
   if (idle_) return false;
   const base::MutexLock lock(mutex_);
-  return said_.size() >= kMostSaid;
+  return said_frames_ >= kMostSaid;
 }
 
 Result<bool> Sender::turn() {
@@ -66,7 +68,8 @@ Result<bool> Sender::turn() {
   moved |= stage();
   auto sent = send_frames();
   // An event will tell; until then its thread may sleep.
-  if (!writable_ && !waiting_.empty()) say(std::exchange(waiting_, {}));
+  if (!writable_ && !waiting_.empty())
+    say(std::exchange(waiting_, {}), std::exchange(waiting_frames_, 0));
   if (sent.ok()) *sent |= moved;
   return sent;
 }
@@ -159,13 +162,17 @@ bool Sender::look_at_gpu() {
 Result<bool> Sender::next() {
   std::vector<std::byte> said = take_said();
   if (said.empty() || !sealer_) {
-    if (const auto ready = std::ranges::find(staged_, true, &SentFrame::staged);
-        ready != staged_.end()) {
-      current_ = std::move(*ready);
-      staged_.erase(ready);
-    } else if (auto chunk = wire_.take()) {
+    const auto ready = std::ranges::find(staged_, true, &SentFrame::staged);
+    const bool any_staged = ready != staged_.end();
+    // In turns: slots may always be full, and what needs none is also how a batch ends early.
+    auto chunk = any_staged && !was_staged_ ? std::nullopt : wire_.take();
+    was_staged_ = any_staged && !chunk;
+    if (chunk) {
       current_.emplace();
       current_->chunk = *std::move(chunk);
+    } else if (any_staged) {
+      current_ = std::move(*ready);
+      staged_.erase(ready);
     }
   }
   if (!waiting_.empty() &&
@@ -175,6 +182,7 @@ Result<bool> Sender::next() {
     auto& with = behind ? current_->behind : said;
     with.insert(with.end(), waiting_.begin(), waiting_.end());
     waiting_.clear();
+    waiting_frames_ = 0;
   }
   if (!said.empty()) {
     if (!current_) current_.emplace();
@@ -196,7 +204,9 @@ std::vector<std::byte> Sender::take_said() {
   const base::MutexLock lock(mutex_);
   std::vector<std::byte> frames;
   while (!said_.empty() && (frames.empty() || (!sealer_ && frames.size() < kMostHead))) {
-    frames.insert(frames.end(), said_.front().begin(), said_.front().end());
+    const Said& first = said_.front();
+    frames.insert(frames.end(), first.bytes.begin(), first.bytes.end());
+    said_frames_ -= first.frames;
     said_.pop_front();
   }
   return frames;

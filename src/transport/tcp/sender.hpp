@@ -10,6 +10,7 @@
 
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <optional>
@@ -52,7 +53,7 @@ class Sender {
     sealer_.emplace(key);
   }
 
-  void say(std::vector<std::byte> frame) LINKSPAN_EXCLUDES(mutex_);
+  void say(std::vector<std::byte> frame) LINKSPAN_EXCLUDES(mutex_) { say(std::move(frame), 1); }
   /// One that waits goes with the next frame, if one comes soon.
   void answer(std::vector<std::byte> frame, bool waits) LINKSPAN_EXCLUDES(sending_, mutex_);
   void is_writable() noexcept { writable_ = true; }  ///< As epoll tells.
@@ -65,15 +66,21 @@ class Sender {
   bool is_full() LINKSPAN_EXCLUDES(mutex_);
   /// It has nothing to send.
   bool is_idle() const noexcept { return idle_; }
-  /// A GPU copies for it, or an answer waits: nobody will wake its thread.
+  /// A GPU copies for it, or an answer waits: nobody will wake its thread. What the GPU is done
+  /// with waits for the socket, which does.
   bool watches() LINKSPAN_EXCLUDES(sending_) {
     const base::MutexLock lock(sending_);
-    return !staged_.empty() || !waiting_.empty();
+    return !waiting_.empty() || !std::ranges::all_of(staged_, &SentFrame::staged);
   }
   /// Sends nothing more, once its wire has failed. True: no GPU copies for it.
   bool stop() LINKSPAN_EXCLUDES(sending_);
 
  private:
+  struct Said {
+    std::vector<std::byte> bytes;
+    std::size_t frames = 0;
+  };
+  void say(std::vector<std::byte> bytes, std::size_t frames) LINKSPAN_EXCLUDES(mutex_);
   bool stage() LINKSPAN_REQUIRES(sending_);
   bool look_at_gpu() LINKSPAN_REQUIRES(sending_);
   Result<bool> send_frames() LINKSPAN_REQUIRES(sending_) LINKSPAN_EXCLUDES(mutex_);
@@ -99,9 +106,12 @@ class Sender {
   // Of the current frame's data, to be sealed; answers, whole frames.
   std::vector<std::byte> copy_ LINKSPAN_GUARDED_BY(sending_), waiting_
       LINKSPAN_GUARDED_BY(sending_);
+  std::size_t waiting_frames_ LINKSPAN_GUARDED_BY(sending_) = 0;
   base::Time waits_until_ LINKSPAN_GUARDED_BY(sending_){};
+  bool was_staged_ LINKSPAN_GUARDED_BY(sending_) = false;  // the chunk before
   base::Mutex mutex_;
-  std::deque<std::vector<std::byte>> said_ LINKSPAN_GUARDED_BY(mutex_);
+  std::deque<Said> said_ LINKSPAN_GUARDED_BY(mutex_);
+  std::size_t said_frames_ LINKSPAN_GUARDED_BY(mutex_) = 0;
 };
 
 /// Another part; the last one grows in its place if the bytes lie behind it and it is none of the
