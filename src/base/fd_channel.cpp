@@ -9,6 +9,8 @@
 namespace linkspan::base {
 namespace {
 
+constexpr std::size_t kFirstPayload = std::size_t{64} << 10;
+
 template <class T>
 void put(std::byte* at, T value) noexcept {
   for (std::size_t i = 0; i < sizeof value; ++i) at[i] = static_cast<std::byte>(value >> 8 * i);
@@ -182,9 +184,12 @@ Result<std::optional<Frame>> FdChannel::receive() {
     if (in_.header.length > kMaxPayload)
       return lose({Code::corrupt, Scope::peer,
                    "a frame announces " + std::to_string(in_.header.length) + " bytes"});
-    in_.payload.resize(in_.header.length + (opener_ ? kSealBytes : std::size_t{0}));
   }
-  while (payload_got_ < in_.payload.size()) {
+  const std::size_t all = in_.header.length + (opener_ ? kSealBytes : std::size_t{0});
+  while (payload_got_ < all) {
+    // As bytes come: a header alone costs little memory here, whatever it announces.
+    if (payload_got_ == in_.payload.size())
+      in_.payload.resize(std::min(all, std::max(kFirstPayload, 2 * payload_got_)));
     std::vector<Fd> strays;
     bool lost = false;
     const Result<std::size_t> got =

@@ -33,6 +33,7 @@ constexpr auto kPauseWhenFull = std::chrono::milliseconds(20);
 /// What connect() waits for.
 struct Outcome {
   bool decided = false;
+  bool unwanted = false;  // nobody waits for it any more
   Status status;
   std::shared_ptr<Session> session;  // also the Link's
 };
@@ -227,6 +228,7 @@ class AsioControl final : public Control {
     });
     const base::MutexLock lock(mutex_);
     while (!outcome->decided) {
+      outcome->unwanted = deadline.passed() || closing_;
       if (deadline.passed())
         return Status(Code::timed_out, Scope::peer,
                       "no answer to the handshake at " + address.to_string());
@@ -266,13 +268,16 @@ class AsioControl final : public Control {
     if (outcome != nullptr) decide(outcome, why);
   }
 
-  void decide(const std::shared_ptr<Outcome>& outcome, const Status& status,
+  /// False: nobody hears of it.
+  bool decide(const std::shared_ptr<Outcome>& outcome, const Status& status,
               std::shared_ptr<Session> session = nullptr) LINKSPAN_EXCLUDES(mutex_) {
     const base::MutexLock lock(mutex_);
+    if (outcome->unwanted) return false;
     outcome->decided = true;
     outcome->status = status;
     outcome->session = std::move(session);
     changed_.notify_all();
+    return true;
   }
 
   void adopt(base::Fd socket, Duration handshake, std::shared_ptr<Outcome> outcome) {
@@ -384,10 +389,11 @@ class AsioControl final : public Control {
     link.streams->open();
     if (link.session->is_up() || lost) {
       link.handshake.cancel();
-      if (link.outcome) {
-        lost ? decide(link.outcome, link.session->failure())
-             : decide(link.outcome, {}, link.session);
-        link.outcome.reset();
+      if (const auto outcome = std::exchange(link.outcome, nullptr); outcome != nullptr) {
+        if (lost)
+          decide(outcome, link.session->failure());
+        else if (!decide(outcome, {}, link.session))  // connect() has answered without it
+          link.session->fail(Status(Code::timed_out, Scope::peer, "the handshake took too long"));
       }
     }
     if (!link.session->is_gone()) return true;

@@ -1,6 +1,7 @@
 #include "control/handshake.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/schema/control_generated.h"
 #include "base/schema/flat.hpp"
@@ -56,7 +57,12 @@ Result<Hello> decode_hello(std::span<const std::byte> bytes) {
   for (const schema::TransportAddress* each : *wire->transports()) {
     if (each->name()->size() > kMaxName || each->bytes()->size() > kMaxAddress)
       return corrupt("hello beyond a limit");
-    hello.transports.push_back({each->name()->str(), bytes_of(*each->bytes())});
+    // It has one Endpoint, and one Channel that lives as long.
+    std::string name = each->name()->str();
+    if (std::ranges::find(hello.transports, name, &TransportAddress::name) !=
+        hello.transports.end())
+      return corrupt("hello that names a transport twice");
+    hello.transports.push_back({std::move(name), bytes_of(*each->bytes())});
   }
   if (wire->addresses() == nullptr) return hello;
   if (wire->addresses()->size() > kMaxInterfaceAddresses) return corrupt("hello beyond a limit");

@@ -1,4 +1,4 @@
-// What a hello may say of addresses: a hostile peer's does not get past the decoder.
+// What a hello may say of addresses and transports: a hostile peer's does not get past the decoder.
 #include "control/handshake.hpp"
 
 #include <gtest/gtest.h>
@@ -33,6 +33,15 @@ TEST(Hello, BringsItsAddresses) {
   ASSERT_EQ(heard.addresses.size(), 2u);
   EXPECT_EQ(heard.addresses[0].to_string(), "10.0.1.2:0");
   EXPECT_EQ(heard.addresses[1].to_string(), "[2001:db8::2]:0");
+}
+
+/// Each has one Endpoint, and a Channel that lives as long.
+TEST(Hello, ThatNamesATransportTwiceIsCorrupt) {
+  Hello hello;
+  hello.transports = {{"local", {}}, {"tcp", {}}};
+  EXPECT_EQ(test::take(decode_hello(encode(hello))).transports.size(), 2u);
+  hello.transports.push_back({"local", {}});
+  EXPECT_EQ(decode_hello(encode(hello)).status().code(), Code::corrupt);
 }
 
 TEST(Hello, WithAddressesThatLeadElsewhereIsCorrupt) {
