@@ -65,11 +65,13 @@ def until(what, message: str):
 
 
 class Proxy:
-    """Between a client and a server. What goes to the server stops behind `budget` bytes; `flip`
-    changes one byte within the first such run of bytes."""
+    """Between a client and a server. What goes to the server stops behind `budget` bytes, and takes
+    `pause` seconds for each 64 KiB; `flip` changes one byte within the first such run of bytes."""
 
-    def __init__(self, port: int, budget: int | None = None, flip: bytes | None = None):
-        self.port_there, self.flip = port, flip
+    def __init__(
+        self, port: int, budget: int | None = None, flip: bytes | None = None, pause: float = 0
+    ):
+        self.port_there, self.flip, self.pause = port, flip, pause
         self.budget = budget
         self.lock = threading.Lock()
         self.closed = threading.Event()
@@ -95,6 +97,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 if to_server:
+                    time.sleep(self.pause)
                     data = self.changed(data)
                     if not self.may_pass(len(data)):
                         self.closed.wait()
@@ -366,6 +369,37 @@ class Failures(Hosts):
         self.fails("push", self.put("f", data), f"127.0.0.1:{proxy.port}", told="wrong checksum")
         self.assertIsNone(proxy.flip)
         self.assertEqual(os.listdir(self.there), [])
+
+    def test_a_file_that_changes_while_it_is_sent(self):
+        _, address = self.serve()
+        file, part = self.put("f", data_of(20 * MIB)), self.there / "f.part"
+        proxy = self.proxy(address, pause=0.01)
+        client = subprocess.Popen(
+            [TOOL, "push", file, f"127.0.0.1:{proxy.port}"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **STREAMS},
+        )  # fmt: skip
+        until(lambda: part.exists() and part.stat().st_size >= MIB, "the first pieces")
+        with open(file, "r+b") as changed:
+            changed.write(b"?")
+        _, log = client.communicate(timeout=TIMEOUT_S)
+        self.assertEqual(client.returncode, 1, log)
+        self.assertIn("has changed while it was read", log)
+        self.assertEqual(os.listdir(self.there), ["f.part"])
+
+    def test_a_client_that_stands_still(self):
+        server, address = self.serve("--once", "--timeout", "1")
+        file, part = self.put("f", data_of(40 * MIB)), self.there / "f.part"
+        proxy = self.proxy(address, budget=24 * MIB)
+        client = subprocess.Popen(
+            [TOOL, "push", file, f"127.0.0.1:{proxy.port}"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **STREAMS},
+        )  # fmt: skip
+        self.addCleanup(client.wait)
+        self.addCleanup(client.kill)
+        until(lambda: part.exists() and part.stat().st_size >= 2 * MIB, "the first pieces")
+        client.send_signal(signal.SIGSTOP)
+        self.assertEqual(server.wait(TIMEOUT_S), 1)
 
     def test_a_full_disk(self):
         server, address = self.serve(file_limit=3 * MIB)

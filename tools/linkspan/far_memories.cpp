@@ -2,6 +2,7 @@
 
 #include <sstream>
 
+#include "base/clock.hpp"
 #include "tools/linkspan/far_end.hpp"
 
 namespace linkspan::tool {
@@ -62,21 +63,25 @@ Result<std::string> FarMemories::add(Place place, std::uint64_t bytes) {
                   "at most 4 GiB of a kind of memory, and once; ask for less");
   auto memory = Memory::create(engine_, gpus_, place, bytes);
   if (!memory.ok()) return memory.status();
-  if (Status s = engine_.publish(place.name(), (*memory)->region()); !s.ok()) return s;
-  const auto far = stranger_ ? Result<FarMemory>(FarMemory{}) : FarMemory::of(**memory);
+  // Kept first: nothing that peers know of is freed by a failure.
+  const Memory& kept = *(memories_[place.name()] = *std::move(memory));
+  if (Status s = engine_.publish(place.name(), kept.region()); !s.ok()) return s;
+  const auto far = stranger_ ? Result<FarMemory>(FarMemory{}) : FarMemory::of(kept);
   if (!far.ok()) return far.status();
-  memories_[place.name()] = *std::move(memory);
   return far->encode();
 }
 
-void FarMemories::close() {
-  for (auto& [name, memory] : memories_)
-    if (!engine_.deregister(memory->region(), 10s).ok()) (void)memory.release();
-  memories_.clear();
+bool FarMemories::close(Duration timeout) {
+  const auto deadline = base::Deadline::after(base::Clock::steady(), timeout);
+  std::erase_if(memories_, [&](const auto& named) {
+    return engine_.deregister(named.second->region(), deadline.left()).ok();
+  });
+  return memories_.empty();
 }
 
 void FarMemories::leave() {
   for (auto& [name, memory] : memories_) (void)memory.release();
+  memories_.clear();
 }
 
 }  // namespace linkspan::tool

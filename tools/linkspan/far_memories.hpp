@@ -28,13 +28,13 @@ class FarMemories {
         answering_(engine, memories_, std::move(stranger)) {}
   FarMemories(const FarMemories&) = delete;
   FarMemories& operator=(const FarMemories&) = delete;
-  ~FarMemories() = default;
+  ~FarMemories() = default;  ///< Requires: closed, or the Engine is; or left.
 
   /// hello, memory, fill, check, arrived, meet and echo of far_end.hpp; of the parent also ping and
   /// pong.
   Result<std::string> handle(const std::string& request);
-  /// Deregisters all. What somebody still uses stays with the process.
-  void close();
+  /// Deregisters all. False: somebody still uses what is left.
+  bool close(Duration timeout);
   /// The Engine could not be closed: all stays with the process, which ends soon.
   void leave();
 

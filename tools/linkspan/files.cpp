@@ -34,6 +34,10 @@ Duration disk_time(std::uint64_t bytes) {
   return std::chrono::seconds(std::min<std::uint64_t>(bytes / (16 * kMiB), kWeek));
 }
 
+std::int64_t last_write(const struct stat& facts) {
+  return facts.st_mtim.tv_sec * std::int64_t{1'000'000'000} + facts.st_mtim.tv_nsec;
+}
+
 Status read_all(int fd, std::uint64_t offset, std::span<std::byte> into) {
   while (!into.empty()) {
     const ssize_t got = ::pread(fd, into.data(), into.size(), static_cast<off_t>(offset));
@@ -132,7 +136,16 @@ Result<LeavingFile> LeavingFile::open(int folder, const std::string& name, bool 
   if (::fstat(fd->get(), &facts) != 0) return system(name);
   if (!S_ISREG(facts.st_mode))
     return Status(Code::invalid_argument, Scope::request, name + " is no regular file");
-  return LeavingFile{*std::move(fd), static_cast<std::uint64_t>(facts.st_size)};
+  return LeavingFile{*std::move(fd), static_cast<std::uint64_t>(facts.st_size), last_write(facts)};
+}
+
+Status LeavingFile::is_as_it_was() const {
+  struct stat facts {};
+  if (::fstat(fd.get(), &facts) != 0) return system("fstat");
+  if (static_cast<std::uint64_t>(facts.st_size) == bytes && last_write(facts) == written_ns)
+    return {};
+  return {Code::corrupt, Scope::request,
+          "the file has changed while it was read: run it again when nobody writes to it"};
 }
 
 Result<ArrivingFile> ArrivingFile::open(int folder, const std::string& name) {
@@ -181,7 +194,8 @@ Status ArrivingFile::complete() {
   if (::fsync(fd_.get()) != 0) return system(name_);
   const std::string part = name_ + std::string(kPart);
   if (::renameat(folder_, part.c_str(), folder_, name_.c_str()) != 0) return system(name_);
-  return {};
+  // The name too; not all file systems can (EINVAL).
+  return ::fsync(folder_) == 0 || errno == EINVAL ? Status() : system(name_);
 }
 
 void ArrivingFile::discard() { (void)::unlinkat(folder_, (name_ + std::string(kPart)).c_str(), 0); }
@@ -223,6 +237,7 @@ Result<Moved> send(Conversation& talk, const LeavingFile& file, const Told& told
     if (told) told(at);
   }
   if (Status s = talk.all_sent(); !s.ok()) return s;
+  if (Status s = file.is_as_it_was(); !s.ok()) return s;
   ours = sum->hex();
   if (!ours.ok()) return ours.status();
   if (Status s = talk.tell("sum " + *ours); !s.ok()) return s;

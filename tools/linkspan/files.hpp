@@ -47,9 +47,12 @@ class Checksum {
 struct LeavingFile {
   base::Fd fd;
   std::uint64_t bytes = 0;
+  std::int64_t written_ns = 0;  ///< When it was written to last, before it was read.
 
   /// `folder` is an fd, or AT_FDCWD. Below a folder that is served no link is followed.
   static Result<LeavingFile> open(int folder, const std::string& name, bool follow_links);
+  /// corrupt: somebody has written to it since, and what was read is of no one time.
+  Status is_as_it_was() const;
 };
 
 /// NAME.part of a folder, which nobody else writes meanwhile; NAME as soon as it is complete.

@@ -4,10 +4,12 @@
 #include <exception>
 #include <iostream>
 #include <mutex>
+#include <optional>
 #include <sstream>
 #include <thread>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "tools/linkspan/conversation.hpp"
 #include "tools/linkspan/far_memories.hpp"
 #include "tools/linkspan/files.hpp"
@@ -39,6 +41,11 @@ class Server {
 
   /// Peers, one behind the other, until it is to stop; or one.
   void work(const std::stop_token& stop, bool once);
+  /// All threads have ended, and the Engine could not be closed: what peers may still write to
+  /// stays with the process.
+  void leave() {
+    if (memories_) memories_->leave();
+  }
   bool failed() const noexcept { return failed_; }
 
  private:
@@ -48,18 +55,24 @@ class Server {
   Status pull(Conversation& talk, const std::string& request);
   Status bench(Conversation& talk, const Peer& peer);
   Status folder_for(const std::string& name) const;
+  bool hold(std::unique_ptr<Conversation>& talk);
+  void settle_held();
 
   Engine& engine_;
   const Gpus& gpus_;
   const base::Fd folder_;  // none: no files
   const Place place_;
   const Duration patience_;
-  std::timed_mutex bench_;  // the Engine's notifications are one bench's at a time
+  std::timed_mutex bench_;               // the Engine's notifications are one bench's at a time
+  std::optional<FarMemories> memories_;  // with bench_: of this bench, or the one before
+  std::mutex held_mutex_;
+  std::vector<std::unique_ptr<Conversation>> held_;  // with peers that have stopped in the midst
   std::atomic<bool> failed_{false};
 };
 
 void Server::work(const std::stop_token& stop, bool once) {
   while (!stop.stop_requested()) {
+    settle_held();
     const auto peer = engine_.accept(kAcceptLooks);
     if (peer.status().code() == Code::timed_out) continue;
     if (!peer.ok()) return;
@@ -87,10 +100,25 @@ Status Server::serve(const Peer& peer, const std::stop_token& stop, std::string&
     request = *std::move(asked);
     end = handle(**talk, peer, request);
   }
-  // The ring of a peer that has stopped in the midst keeps this thread: there are a few of both.
-  while (!(*talk)->settle(1s) && !stop.stop_requested()) {
-  }
+  // The ring of a peer that has stopped in the midst keeps this thread for a while, and is then put
+  // by; for good if there are as many already.
+  const auto patience = base::Deadline::after(base::Clock::steady(), patience_);
+  while (!(*talk)->settle(1s) && !stop.stop_requested())
+    if (patience.passed() && hold(*talk)) break;
   return end;
+}
+
+/// False: there is no room.
+bool Server::hold(std::unique_ptr<Conversation>& talk) {
+  const std::lock_guard lock(held_mutex_);
+  if (held_.size() >= kAtOnce) return false;
+  held_.push_back(std::move(talk));
+  return true;
+}
+
+void Server::settle_held() {
+  const std::lock_guard lock(held_mutex_);
+  std::erase_if(held_, [](const auto& talk) { return talk->settle(Duration::zero()); });
 }
 
 Status Server::handle(Conversation& talk, const Peer& peer, const std::string& request) {
@@ -152,7 +180,13 @@ Status Server::bench(Conversation& talk, const Peer& peer) {
     talk.refuse(why);
     return why;
   }
-  FarMemories memories(engine_, gpus_, peer);
+  if (memories_ && !memories_->close(kBenchTurn)) {
+    Status why(Code::busy, Scope::request,
+               "the peer of the bench before still uses its memory here: run it again later");
+    talk.refuse(why);
+    return why;
+  }
+  FarMemories& memories = memories_.emplace(engine_, gpus_, peer);
   Status end = talk.tell(kOk);
   while (end.ok()) {
     const auto request = talk.hear(kBenchThinks);
@@ -166,7 +200,7 @@ Status Server::bench(Conversation& talk, const Peer& peer) {
     else
       talk.refuse(answer.status());
   }
-  memories.close();
+  if (memories.close(kBenchTurn)) memories_.reset();
   return end.code() == Code::disconnected ? Status() : end;
 }
 
@@ -216,8 +250,9 @@ class ServeVerb final : public Verb {
           [this, &server](const std::stop_token& stop) { server.work(stop, once_); });
     wait_for(signals, seconds_ == 0 ? Duration::max() : std::chrono::seconds(seconds_));
     for (std::jthread& thread : threads) thread.request_stop();
-    (void)engine->close(3s);
+    const Status closed = engine->close(3s);
     threads.clear();
+    if (!closed.ok()) server.leave();
     return server.failed() ? kFailed : kWell;
   }
 
