@@ -47,7 +47,9 @@ struct Exchange {
   OfferFrame offer;  // of a send that is held
 
   Stage stage = Stage::unmatched;
-  bool withdrawn = false;     // the peer was asked to let go
+  bool withdrawn = false;  // the peer was asked to let go
+  // When a receive and the offer that it took came: their places, should the match be undone.
+  std::uint64_t turn = 0, offer_turn = 0;
   std::uint64_t wire_id = 0;  // the sender's number
   std::uint64_t bytes = 0;    // what the sender sends, once it is known
   PeerMemory peer;            // of the match

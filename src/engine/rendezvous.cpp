@@ -19,7 +19,22 @@ bool alive(const ImportedRegion& region) {
                      [](const auto& mapping) { return mapping == nullptr || mapping->alive(); });
 }
 
+/// Of a line in the order of `turn`.
+template <class Each, class Turn>
+void insert_at(std::deque<Each>& line, Each each, Turn turn) {
+  const auto later = [&, mine = turn(each)](const Each& other) { return turn(other) > mine; };
+  line.insert(std::find_if(line.begin(), line.end(), later), std::move(each));
+}
+
 }  // namespace
+
+void Rendezvous::Line::put_back(Offer offer) {
+  insert_at(offers, std::move(offer), [](const Offer& each) { return each.turn; });
+}
+
+void Rendezvous::Line::put_back(TransferState& receive) {
+  insert_at(receives, &receive, [](const TransferState* each) { return each->exchange->turn; });
+}
 
 void Rendezvous::post(TransferState& transfer) {
   Exchange& x = *transfer.exchange;
@@ -30,6 +45,7 @@ void Rendezvous::post(TransferState& transfer) {
     meeting.sends[transfer.id] = &transfer;
     return;
   }
+  x.turn = ++turns_;
   meeting.lines[key_of(x)].receives.push_back(&transfer);
   pair_up(meeting, key_of(x));
 }
@@ -53,6 +69,7 @@ void Rendezvous::match(Meeting& meeting, TransferState& receive, Offer offer) {
   Exchange& x = *receive.exchange;
   x.wire_id = offer.id;
   x.bytes = offer.bytes;
+  x.offer_turn = offer.turn;
   x.peer = std::move(offer.memory);
   meeting.taken[x.wire_id] = &receive;
   if (x.bytes > receive.bytes)
@@ -151,7 +168,7 @@ void Rendezvous::leave_line(Meeting& meeting, TransferState& receive) {
   if (receives.empty() && found->second.offers.empty()) meeting.lines.erase(found);
 }
 
-/// The receive is as before its match; its offer stands first in its line again, or is gone.
+/// The receive is as before its match; its offer stands in its place again, or is gone.
 void Rendezvous::unmatch(Meeting& meeting, TransferState& receive, bool offer_stays) {
   Exchange& x = *receive.exchange;
   meeting.taken.erase(x.wire_id);
@@ -161,7 +178,7 @@ void Rendezvous::unmatch(Meeting& meeting, TransferState& receive, bool offer_st
         std::exchange(memory.region, nullptr));  // it is found there again, if it still lives
   if (offer_stays) {
     meeting.offers[x.wire_id] = key_of(x);
-    meeting.lines[key_of(x)].offers.push_front({x.wire_id, x.bytes, std::move(memory)});
+    meeting.lines[key_of(x)].put_back({x.wire_id, x.bytes, x.offer_turn, std::move(memory)});
   } else if (memory.region != nullptr) {
     host_.drop(std::move(memory.region));
   }

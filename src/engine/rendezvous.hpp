@@ -90,13 +90,17 @@ class Rendezvous {
 
  private:
   struct Offer {
-    std::uint64_t id = 0, bytes = 0;
+    std::uint64_t id = 0, bytes = 0, turn = 0;
     PeerMemory memory;
   };
   using Key = std::pair<control::Space, std::uint64_t>;
+  /// Each in the order of turns.
   struct Line {
     std::deque<Offer> offers;  // never both: what can match has matched
     std::deque<TransferState*> receives;
+
+    void put_back(Offer offer);
+    void put_back(TransferState& receive);
   };
   /// All that goes on with one peer.
   struct Meeting {
@@ -123,6 +127,7 @@ class Rendezvous {
 
   RendezvousHost& host_;
   std::map<std::uint64_t, Meeting> meetings_;
+  std::uint64_t turns_ = 0;
 };
 
 }  // namespace linkspan::engine

@@ -37,6 +37,7 @@ Status Rendezvous::on_offer(std::uint64_t peer, std::uint64_t id, const control:
   }
   Offer kept{.id = id,
              .bytes = offer.bytes,
+             .turn = ++turns_,
              .memory = {.kind = offer.kind,
                         .serial = offer.serial,
                         .offset = offer.offset,
@@ -135,7 +136,7 @@ void Rendezvous::on_withdraw(std::uint64_t peer, std::uint64_t id, bool by_sende
   unmatch(meeting, receive, false);
   let_go(Code::canceled, "withdrawn before it was received");
   if (over) return end_unsent(receive);
-  meeting.lines[key].receives.push_front(&receive);
+  meeting.lines[key].put_back(receive);
   pair_up(meeting, key);
 }
 

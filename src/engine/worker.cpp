@@ -84,7 +84,9 @@ Status Worker::post_next(PeerRecord& peer, TransferState& transfer) {
        .indices_gpu = plan.indices_gpu,
        .streams = {.after = transfer.mark ? &**transfer.mark : nullptr,
                    .stream = transfer.stream.key,
-                   .release = last && transfer.wants_release ? &transfer.behind : nullptr},
+                   // Of several batches the last may lie in the stream before the others do.
+                   .release = transfer.batches == 1 && transfer.wants_release ? &transfer.behind
+                                                                              : nullptr},
        .wishes = transfer.wishes,
        .way = &transfer.way,
        .notification = transfer.batches == 1 ? std::span<const std::byte>(transfer.notification)

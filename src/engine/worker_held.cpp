@@ -1,5 +1,7 @@
 // Transfers that wait for a stream of the user's where no GPU of ours can wait for it.
 #include <algorithm>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "engine/worker.hpp"
@@ -29,10 +31,19 @@ Result<bool> Worker::has_passed(const TransferState& transfer) {
 void Worker::look_at_held(base::Time now) {
   if (held_.empty() || now < look_at_held_) return;
   look_at_held_ = now + std::clamp<Duration>((now - held_since_) / 16, 5us, 1ms);
+  // Messages of one peer behind one stream keep their order: none is asked behind one that stays,
+  // for the stream may come by in between.
+  using Line = std::tuple<std::uint64_t, std::uint64_t, bool>;
+  std::set<Line> stay;
   for (const std::shared_ptr<TransferState>& transfer : std::exchange(held_, {})) {
+    const Exchange* const x = transfer->exchange.get();
+    const Line line{transfer->peer, transfer->stream.key, x != nullptr && x->sends};
+    const bool waits = x != nullptr && x->stage == Exchange::Stage::held && stay.contains(line);
     const bool goes_on =
-        transfer->exchange != nullptr ? message_goes_on(*transfer) : copy_goes_on(transfer);
-    if (!goes_on) held_.push_back(transfer);
+        !waits && (x != nullptr ? message_goes_on(*transfer) : copy_goes_on(transfer));
+    if (goes_on) continue;
+    held_.push_back(transfer);
+    if (x != nullptr) stay.insert(line);
   }
 }
 

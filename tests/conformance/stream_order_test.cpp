@@ -258,6 +258,33 @@ TEST_F(StreamOrderGpu, WhatIsClosedBehindAHeldStreamHoldsUpNobody) {
   EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kBytes}}), "");
 }
 
+/// Of which the first goes to the copy engine piece by piece, and the last at once.
+TEST_F(StreamOrderGpu, HoldsTheStreamUntilAllOfSeveralBatchesHaveEnded) {
+  constexpr std::uint64_t kBlocks = 8193, kEach = 128, kAll = kBlocks * 2 * kEach;
+  Held here;  // outlives the Engine
+  HeldStream stream;
+  auto later = take(Buffer::create(MemoryKind::pinned, kAll));
+  Pair pair;
+  here = Held::make(pair.engine, {.kind = "device0", .bytes = kAll});
+  pair.far.add("there", {.kind = "device0", .bytes = kAll});
+  const RemoteRegion there = pair.remote("there");
+  std::vector<Block> blocks;
+  std::vector<Expected> due;
+  for (std::uint64_t i = 0; i < kBlocks; ++i) {
+    blocks.push_back({i * 2 * kEach, i * 2 * kEach, kEach});
+    due.push_back({i * 2 * kEach, 1, i * 2 * kEach, kEach});
+  }
+  here.fill(1);
+  pair.far.fill("there", 2);
+  later->fill(4);
+  const Transfer moved = take(pair.peer.write(
+      here.region, there, blocks, {.deadline = 20s, .release = stream.order(), .copy_ctas = 0}));
+  stream.copy(here.region.data(), later->data(), kAll);
+  EXPECT_EQ(moved.wait(10s).to_string(), "ok");
+  stream.synchronize();
+  EXPECT_EQ(pair.far.difference("there", 2, due), "");
+}
+
 void messages_wait(const std::vector<std::string>& far_environment = {}) {
   HeldStream stream;
   Held here;  // outlives the Engine
@@ -307,6 +334,32 @@ void messages_wait(const std::vector<std::string>& far_environment = {}) {
 
 TEST_F(StreamOrderGpu, MessagesWaitForTheStreamAndHoldIt) { messages_wait(); }
 TEST_F(StreamOrderGpu, MessagesByTcpDoAsWell) { messages_wait(with_wire(kTcp)); }
+
+/// Also where the stream comes by while they are asked one behind the other.
+TEST_F(StreamOrderGpu, MessagesBehindOneStreamKeepTheirOrder) {
+  constexpr std::uint64_t kMessages = 400, kEach = 16;
+  HeldStream stream;
+  Held here;  // outlives the Engine
+  Pair pair;
+  pair.far.accept();
+  here = Held::loose(pair.engine, {.kind = "host", .bytes = kMessages * kEach});
+  pair.far.add_loose("there", {.kind = "host", .bytes = kMessages * kEach});
+  here.fill(1);
+  pair.far.fill("there", 2);
+  std::vector<std::size_t> received;
+  for (std::uint64_t i = 0; i < kMessages; ++i)
+    received.push_back(take(pair.far.post(
+        {.sends = false, .name = "there", .offset = i * kEach, .bytes = kEach, .tag = 7})));
+  stream.hold();
+  std::vector<Transfer> sent;
+  for (std::uint64_t i = 0; i < kMessages; ++i)
+    sent.push_back(take(
+        pair.peer.send(7, here.at(i * kEach), kEach, {.deadline = 20s, .after = stream.order()})));
+  stream.go_on();
+  for (const Transfer& each : sent) EXPECT_EQ(each.wait(10s).to_string(), "ok");
+  for (const std::size_t each : received) EXPECT_EQ(pair.far.end(each).code, "ok");
+  EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kMessages * kEach}}), "");
+}
 
 TEST_F(StreamOrderGpu, TakesTheDefaultStreamsByNameOnly) {
   Held here;

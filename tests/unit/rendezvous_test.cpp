@@ -320,6 +320,38 @@ TEST_F(RendezvousTest, AWithdrawalThatCrossesTheEnd) {
   expect_well();
 }
 
+TEST_F(RendezvousTest, MatchesThatAreUndoneOldestFirstLeaveTheirOrder) {
+  TransferState* const sends[] = {&sender_.send(1, 10, false), &sender_.send(1, 20, false)};
+  TransferState* const given_up[] = {&receiver_.receive(1, 20), &receiver_.receive(1, 20)};
+  deliver(sender_, receiver_);  // both wait for the key
+  for (TransferState* const each : given_up) receiver_.cancel(*each);
+  TransferState& first = receiver_.receive(1, 20);
+  TransferState& second = receiver_.receive(1, 20);
+  talk();
+  ASSERT_EQ(receiver_.copying.size(), 2u);
+  EXPECT_EQ(first.exchange->bytes, 10u);
+  EXPECT_EQ(second.exchange->bytes, 20u);
+  receiver_.copied(first);
+  receiver_.copied(second);
+  talk();
+  for (TransferState* const each : sends) EXPECT_EQ(sender_.end_of(*each), "ok");
+}
+
+TEST_F(RendezvousTest, ReceivesWhoseSendsAreWithdrawnOldestFirstKeepTheirOrder) {
+  TransferState* const withdrawn[] = {&sender_.send(2, 10, false), &sender_.send(2, 20, false)};
+  TransferState& first = receiver_.receive(2, 30);
+  TransferState& second = receiver_.receive(2, 30);
+  deliver(sender_, receiver_);
+  receiver_.told.clear();  // the key does not come
+  for (TransferState* const each : withdrawn) sender_.cancel(*each);
+  deliver(sender_, receiver_);
+  sender_.send(2, 11);
+  sender_.send(2, 22);
+  talk();
+  EXPECT_EQ(first.exchange->bytes, 11u);
+  EXPECT_EQ(second.exchange->bytes, 22u);
+}
+
 TEST_F(RendezvousTest, AKeyThatDoesNotOpenIsAskedForAgainAndOnce) {
   TransferState& send = sender_.send(1, 10, false);
   TransferState& receive = receiver_.receive(1, 10);
