@@ -83,7 +83,8 @@ Result<Ticket> ResidentCopier::start(const Order& order) {
   const std::uint64_t number = submitted_ + 1;
   Running& running = of(number);
   if (running.number != 0) return Status::no_resource();
-  if (left())
+  // Else advance() sees to it: what is in flight may have ended since it looked.
+  if (quiet_ == submitted_ && left())
     if (Status launched = launch(); !launched.ok()) return launched;
   const Piece& piece = order.pieces[0];
   write_command(memory_, number, piece, static_cast<std::uint32_t>(piece.bytes));

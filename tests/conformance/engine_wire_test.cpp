@@ -229,6 +229,26 @@ TEST_P(EngineWireAlike, AWritesNotificationComesAfterItsData) {
   }
 }
 
+/// What is busy is asked for again, and again; its registration stays where a request uses it.
+TEST_P(EngineWireAlike, ADeregisterBesideATransferIsBusyAndHarmsNothing) {
+  Held here;
+  WirePair pair(wire(), {"DELAY_US=20000"});
+  here = Held::make(pair.engine, {.kind = kind(), .bytes = kBytes});
+  pair.far.add("there", {.kind = kind(), .bytes = kBytes});
+  RemoteRegion there = pair.remote("there");
+  const Block all{0, 0, kBytes};
+  here.fill(1);
+  pair.far.fill("there", 2);
+  const Transfer moved = take(move(pair.peer, Op::write, here.region, there, all, by_wire(wire())));
+  const Status asked = pair.engine.deregister(here.region, 5ms);
+  EXPECT_TRUE(asked.ok() || asked.code() == Code::busy) << asked.to_string();
+  EXPECT_EQ(moved.wait(10s).to_string(), "ok");
+  EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kBytes}}), "");
+  if (!asked.ok()) {
+    EXPECT_EQ(pair.engine.deregister(here.region).to_string(), "ok");
+  }
+}
+
 TEST_P(EngineWireAlike, WritesToTwoPeers) {
   Held here;
   FarEngine far[2] = {FarEngine(with_wire(wire())), FarEngine(with_wire(wire()))};

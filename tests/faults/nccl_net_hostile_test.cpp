@@ -134,7 +134,9 @@ class NcclNetHostile : public ::testing::TestWithParam<int> {
     target_.add("closed", {.kind = "host", .peers = {.read = true, .write = false}});
     target_.fill("bait", 1);
     target_.fill("closed", 2);
+    if (has_gpu()) target_.add("on_gpu", {.kind = "device0", .bytes = kBytes});
   }
+  static bool has_gpu() { return kinds_here({kind_of("device0")}).ok(); }
   /// Nothing came, and a peer that keeps the rules is served.
   void TearDown() override {
     EXPECT_EQ(target_.difference("bait", 1), "");
@@ -266,6 +268,13 @@ TEST_P(NcclNetHostile, WhoBreaksTheRulesIsDropped) {
          }
        }},
   };
+  if (has_gpu())
+    cases.push_back(
+        {"a read of host memory through a GPU's flow", [](Hostile& peer, const Asked& asked) {
+           const WireKey key = peer.key("on_gpu");
+           (void)peer.say(Op::open, open(1, Bytes(key.gpu.begin(), key.gpu.end())));
+           (void)peer.say(Op::read, read(asked, 1));
+         }});
   for (std::uint16_t op = 1; op <= 8; ++op)
     for (const std::size_t bytes : {0u, 3u, 64u})
       cases.push_back({"nonsense", [=](Hostile& peer, const Asked&) {

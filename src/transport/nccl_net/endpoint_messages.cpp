@@ -160,6 +160,8 @@ Status NcclNetEndpoint::on_clear(std::span<const std::byte> bytes) {
     return corrupt("what is clear was not asked for");
   const auto known = sends_.find(wire->flow());
   if (known == sends_.end()) return corrupt("clear for a flow that was not opened");
+  if (known->second.flow->device() != slot->use.memory()->device)
+    return corrupt("clear for a flow of other memory");
   slot->order = order_of(*slot);
   slot->spans.clear();
   slot->order->hollow = slot->canceled;
@@ -175,6 +177,9 @@ Status NcclNetEndpoint::on_read(std::span<const std::byte> bytes) {
   if (known == sends_.end()) return corrupt("a read through a flow that was not opened");
   auto slot = asked(*wire, Op::read);
   if (!slot.ok()) return slot.status();
+  if (const auto& memory = slot->use.memory();
+      memory != nullptr && memory->device != known->second.flow->device())
+    return corrupt("a read through a flow of other memory");
   slot->order = order_of(*slot);  // of one that is refused: of empty messages
   known->second.flow->add(slot->order);
   theirs_.push_back(*std::move(slot));

@@ -67,7 +67,10 @@ bool Flow::turn() {
 
 bool Flow::wind_up() {
   if (!may_close()) return false;
-  for (const auto& [memory, kept] : kept_) --kept.memory->registrations;
+  for (auto& [memory, kept] : kept_) {
+    kept.registration.reset();  // before its user hears that it may go
+    --kept.memory->registrations;
+  }
   kept_.clear();
   if (staged_ != nullptr) staged_->deregister();
   close();
@@ -102,7 +105,7 @@ void Flow::give_back() {
   enter(scope);
   for (auto each = kept_.begin(); each != kept_.end();) {
     const std::shared_ptr<Published> memory = each->second.memory;
-    if (!memory->retracted) {
+    if (!memory->retracted || memory->uses != 0) {  // there will be no more of them
       ++each;
       continue;
     }
