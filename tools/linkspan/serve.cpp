@@ -117,7 +117,8 @@ bool Server::hold(std::unique_ptr<Conversation>& talk) {
 }
 
 void Server::settle_held() {
-  const std::lock_guard lock(held_mutex_);
+  const std::unique_lock lock(held_mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;  // another thread is at it, which may take seconds
   std::erase_if(held_, [](const auto& talk) { return talk->settle(Duration::zero()); });
 }
 
