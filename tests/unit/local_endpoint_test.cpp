@@ -284,6 +284,23 @@ TEST(LocalImports, AreBoundedForEachPeerAndRoomComesBack) {
   EXPECT_TRUE(third.ok()) << third.status().to_string();
 }
 
+/// A GPU would be given an address that nobody has pinned.
+TEST(LocalImports, MemoryThatIsMappedIsNotPinnedBecauseItsOwnerSaysSo) {
+  memory::Registry registry(kPeer, nullptr);
+  auto made = LocalTransport::create({.registry = &registry, .incarnation = kPeer});
+  ASSERT_TRUE(made.ok());
+  auto shared = registry.allocate_shared(kBytes, {.read = true, .write = true});
+  ASSERT_TRUE(shared.ok()) << shared.status().to_string();
+  auto published = (*made)->publish((*shared)->region());
+  ASSERT_TRUE(published.ok()) << published.status().to_string();
+  Key key = *decode_key(published->bytes);
+  ASSERT_TRUE(key.has_memfd);
+  for (const MemoryKind kind : {MemoryKind::pinned, MemoryKind::host, MemoryKind::device}) {
+    key.kind = kind;
+    EXPECT_EQ(decode_key(encode(key)).status().code(), Code::corrupt) << name_of(kind);
+  }
+}
+
 TEST_F(LocalEndpointTest, AnswersLaterWhenTheChannelIsFull) {
   const std::uint64_t writable = us_.publish(ours_, {.read = true, .write = true});
   const std::uint64_t theirs = offer();

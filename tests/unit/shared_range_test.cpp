@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <thread>
+
 #include "base/fd_parcel.hpp"
 #include "memory/registry.hpp"
 #include "tests/support/kinds.hpp"
@@ -76,6 +78,31 @@ TEST_F(SharedRangeOnDevice, ARowOfChunksIsOneMapping) {
 TEST_F(SharedRangeOnDevice, AnAllocationOfAPoolIsOneMapping) {
   auto made = take(import(Make::pool, [](Key& key, auto&) { EXPECT_TRUE(key.pool); }));
   EXPECT_EQ(made->mapped(), Mapped::cuda_pool) << made->why_not_mapped();
+}
+
+/// A retract says that nothing is mapped here any more: what is being mapped has to be seen, too.
+TEST_F(SharedRangeOnDevice, WhatIsLetGoWhileItIsImportedIsClosedOrToldOf) {
+  const auto one = add(Make::chunks);
+  auto published = take(transport_->publish(one->region()));
+  Key key = take(decode_key(published.bytes));
+  ++key.process.nonce;
+  for (int round = 0; round < 50; ++round) {
+    std::vector<base::Fd> fds;
+    fds.push_back(take(published.fds[0].duplicate()));
+    fds.push_back(take(published.last_fd()));
+    std::atomic<bool> imported = false;
+    std::thread retracts([&] {
+      while (!imported) transport_->let_go(key.id);
+    });
+    const auto made = transport_->import_memory(
+        {encode(key), fds}, base::Deadline::after(base::Clock::steady(), 10s));
+    imported = true;
+    retracts.join();
+    ASSERT_TRUE(made.ok()) << made.status().to_string();
+    ASSERT_TRUE(transport_->maps(key.id) || (*made)->range() == nullptr) << round;
+    transport_->let_go(key.id);
+    EXPECT_EQ((*made)->range(), nullptr);
+  }
 }
 
 TEST_F(SharedRangeOnDevice, AKeyThatClaimsWhatIsNotThereIsCorrupt) {

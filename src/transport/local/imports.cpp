@@ -26,7 +26,7 @@ void LocalTransport::let_go(const memory::RegionId& id) {
   std::vector<std::shared_ptr<ImportedMemory>> found;  // ends after the lock
   const base::MutexLock lock(mutex_);
   for (auto& [number, import] : imports_) {
-    if (import.letting_go || import.id.incarnation != id.incarnation ||
+    if (import.opening || import.letting_go || import.id.incarnation != id.incarnation ||
         import.id.serial != id.serial)
       continue;
     found.push_back(import.memory.lock());
@@ -119,6 +119,8 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
     status = map_host(*memory, remote.fds[1], deadline);
   if (status.code() == Code::corrupt || status.code() == Code::timed_out) return status;
   if (!status.ok()) memory->refuse(status.what());
+  const base::MutexLock lock(mutex_);
+  imports_[number].opening = false;
   return memory;
 }
 

@@ -61,7 +61,8 @@ Result<Key> decode_key(std::span<const std::byte> bytes) {
           int{key.pool.has_value()} >
       1)
     return corrupt("key with two ways to map it");
-  if (key.kind == MemoryKind::device ? key.has_memfd : key.ipc || key.chunks || key.pool)
+  if (key.has_memfd ? key.kind != MemoryKind::shared
+                    : key.kind != MemoryKind::device && (key.ipc || key.chunks || key.pool))
     return corrupt("key to map another kind of memory");
   if (key.id.incarnation == 0 || key.id.serial == 0) return corrupt("key without an identity");
   if (!memory::fits(key.address, key.bytes, ~std::uint64_t{0}) ||

@@ -148,6 +148,7 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
   struct Import {
     memory::RegionId id;
     std::weak_ptr<ImportedMemory> memory;
+    bool opening = true;                      // by the thread that imports it
     bool letting_go = false, closed = false;  // although there is the memory, which maps nothing
   };
 

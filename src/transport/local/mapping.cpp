@@ -72,7 +72,8 @@ std::string ImportedMemory::why_not_mapped() const {
 
 bool ImportedMemory::host_dma() const noexcept {
   if (host_address_ == 0) return false;
-  return key_.kind == MemoryKind::pinned || (host_ != nullptr && host_->pinned());
+  return (same_process_ && key_.kind == MemoryKind::pinned) ||
+         (host_ != nullptr && host_->pinned());
 }
 
 std::optional<ImportedMemory::View> ImportedMemory::view(const cuda::Device* preferred) const {
