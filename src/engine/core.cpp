@@ -280,7 +280,7 @@ Status Core::close(Duration timeout) {
     const base::MutexLock lock(worker_.mutex);
     if (!await(Worker::Hold::transfers, deadline))
       return {Code::pending, Scope::process, "not quiet: transfers of " + worker_.waits_for()};
-    // Copies for peers end here too, or are finished by their Endpoints.
+    // Copies for peers end here too, or are finished by their Endpoints, which begin none any more.
     if (!await(Worker::Hold::copies, deadline))
       return {Code::pending, Scope::process, "a copy for a peer is not quiet"};
   }
@@ -291,7 +291,6 @@ Status Core::close(Duration timeout) {
   control_->say_goodbye();
   {
     const base::MutexLock lock(worker_.mutex);
-    // A peer may have asked for one more copy before it heard the goodbye.
     if (!await(Worker::Hold::memory, deadline)) {
       const std::string holders = worker_.holders();
       return {Code::pending, Scope::process,

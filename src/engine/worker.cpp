@@ -17,6 +17,7 @@ Status SessionChannel::send(std::uint16_t op, std::span<const std::byte> bytes,
 
 void Worker::add_peer(std::uint64_t id, std::unique_ptr<PeerRecord> peer) {
   peer->since = base::Clock::steady().now();
+  if (closed_) serve_no_more(*peer);
   peers_[id] = std::move(peer);
 }
 

@@ -114,7 +114,7 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
   bool is_held_up(Hold hold) LINKSPAN_REQUIRES(mutex);
   /// By which remote peers that are connected.
   std::vector<std::shared_ptr<control::Session>> remote_holders(Hold hold) LINKSPAN_REQUIRES(mutex);
-  /// No more submissions; all that is in flight is canceled.
+  /// No more submissions, none of peers either; all of ours that is in flight is canceled.
   void close() LINKSPAN_REQUIRES(mutex);
   /// All that lie in the rings of peers, each peer's in order.
   void take_notifications(std::vector<Notification>& into) LINKSPAN_REQUIRES(mutex);
@@ -148,6 +148,7 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
     completions_.push_back(std::move(completion));
   }
   static bool is_idle(const PeerRecord& peer);  ///< Its endpoints.
+  static void serve_no_more(const PeerRecord& peer);
   /// No copy for a peer is under way.
   bool serves_nobody() LINKSPAN_REQUIRES(mutex);
   void pump(PeerRecord& peer) LINKSPAN_REQUIRES(mutex);

@@ -51,8 +51,14 @@ std::vector<std::shared_ptr<control::Session>> Worker::remote_holders(Hold hold)
   return all;
 }
 
+void Worker::serve_no_more(const PeerRecord& peer) {
+  for (const auto& endpoint : peer.endpoints)
+    if (endpoint != nullptr) endpoint->serve_no_more();
+}
+
 void Worker::close() {
   closed_ = true;
+  for (const auto& [id, peer] : peers_) serve_no_more(*peer);
   std::vector<std::shared_ptr<TransferState>> all;  // some end at once
   for (auto& [id, transfer] : transfers_) all.push_back(transfer);
   for (const auto& transfer : all) cancel(*transfer);

@@ -170,6 +170,9 @@ class Endpoint {
   /// What the peer sent over the Channel. unsupported: an op this release does not know.
   virtual Status on_message(std::uint16_t op, std::span<const std::byte> bytes,
                             std::span<base::Fd> fds) = 0;
+  /// What the peer asks this side to copy from now on is refused; what was begun goes on. Of wires,
+  /// which fence themselves: nothing.
+  virtual void serve_no_more() {}
   virtual void close() = 0;  ///< Refuses new posts and cancels the pending ones.
   /// The peer's process has ended and nothing of it will touch memory again: what it was asked to
   /// execute completes as `disconnected`, what runs here goes on to its own end. Posts answer

@@ -165,6 +165,34 @@ TEST_P(EngineRoutes, NoByteLandsAfterTheOwnerHasClosed) {
 INSTANTIATE_TEST_SUITE_P(Every, EngineRoutes, ::testing::ValuesIn(kRoutes),
                          [](const auto& param) { return std::string(param.param.name); });
 
+/// The owner alone can copy, and is asked again as soon as it has done so.
+TEST(EngineClose, NoByteLandsAtAPeerThatHasHeardOfIt) {
+  constexpr std::uint64_t kBytes = 64 * kMiB, kTail = 4096;
+  for (int round = 0; round < 4; ++round) {
+    Held here;  // outlives the Engine
+    FarEngine far;
+    far.add("into", {.kind = "shared", .bytes = kBytes});
+    Engine engine = take(Engine::open(engine_options("owner")));
+    must(engine.listen());
+    here = Held::make(engine, {.kind = "host", .bytes = kBytes, .peers = {true, true, true}});
+    must(engine.publish("here", here.region));
+    here.fill(1);
+    far.fill("into", 2);
+    far.fill("into", 1, {0, kBytes});  // so it looks whatever was read
+    far.connect(engine.address());
+    far.churn(Op::read, "into", "here", {0, 0, kBytes});
+    std::this_thread::sleep_for(30ms);
+    std::thread closing([&] { EXPECT_EQ(engine.close(10s).to_string(), "ok"); });
+    const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+    while (far.wrong().empty() && !limit.passed()) {
+    }
+    far.fill("into", 2, {kBytes - kTail, kTail});  // its user's again
+    closing.join();
+    EXPECT_NE(far.rest(), "");
+    EXPECT_EQ(far.difference("into", 2, {{0, 1, 0, kBytes - kTail}}), "");
+  }
+}
+
 /// A peer that alone can execute, and that stops in the midst of it.
 class EngineStopped : public ::testing::Test {
  protected:

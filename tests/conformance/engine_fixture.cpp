@@ -187,6 +187,7 @@ class EngineServer {
                           Transfer()});
       return Answer{};
     }
+    if (what == "wrong") return Answer{wrong_, {}};
     if (what == "rest") {
       idle();  // each was submitted once at least
       for (const Churned& each : churned_)
@@ -483,6 +484,8 @@ void FarEngine::churn(Op op, const std::string& local, const std::string& remote
         {"block", {b.local_offset, b.remote_offset, b.bytes}},
         {"require", require}});
 }
+
+std::string FarEngine::wrong() { return call({{"do", "wrong"}}); }
 
 std::string FarEngine::rest() { return call({{"do", "rest"}}); }
 

@@ -136,6 +136,8 @@ class FarEngine {
   /// From now on such a transfer is always in flight: one that ends is followed by the next.
   void churn(Op op, const std::string& local, const std::string& remote, const Block& block,
              const std::string& require = "");
+  /// Of that, what has gone wrong first by now, or nothing.
+  std::string wrong();
   /// Until nothing of that is in flight; what went wrong first, or nothing.
   std::string rest();
 

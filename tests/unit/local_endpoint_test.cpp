@@ -148,6 +148,16 @@ TEST_F(LocalEndpointTest, ExecutesWhatIsPermittedAndNothingElse) {
   EXPECT_EQ(theirs_[69], std::byte{2});
 }
 
+/// Its Engine is being closed: soon it says goodbye, and by then nothing may be under way.
+TEST_F(LocalEndpointTest, BeginsNothingWhenItServesNoMore) {
+  const std::uint64_t readable = us_.publish(ours_, {.read = true});
+  const std::uint64_t theirs = offer();
+  endpoint_->serve_no_more();
+  ASSERT_TRUE(execute(false, theirs, readable, {0, 0, 64}).ok());
+  EXPECT_EQ(answer(), Code::disconnected);
+  EXPECT_EQ(theirs_, std::vector<std::byte>(kBytes, std::byte{2}));
+}
+
 TEST_F(LocalEndpointTest, RefusesBlocksOutsideEitherRegionAlsoWhenTheSumOverflows) {
   const std::uint64_t writable = us_.publish(ours_, {.read = true, .write = true});
   const std::uint64_t theirs = offer();

@@ -42,6 +42,7 @@ class LocalEndpoint final : public Endpoint {
   std::string outlook() const override;
   Status on_message(std::uint16_t op, std::span<const std::byte> bytes,
                     std::span<base::Fd> fds) override;
+  void serve_no_more() override { serves_ = false; }
   void close() override;
   void peer_gone() override;
   /// Its process has ended, and what was copied for it here.
@@ -180,7 +181,7 @@ class LocalEndpoint final : public Endpoint {
   Channel& channel_;
   const unsigned lane_;
   const Status cross_process_;  // OK, or why process_vm_readv does not reach the peer
-  bool closed_ = false, gone_ = false;
+  bool serves_ = true, closed_ = false, gone_ = false;
   base::Time last_asked_due_{};  // the peer runs what it is asked one after the other
   std::list<Slot> slots_;
   std::size_t ours_ = 0, legs_ = 0, for_peer_ = 0;  // of slots_
