@@ -40,6 +40,12 @@ Staging::Staging(std::size_t slot_bytes, StagingLanes& lanes)
   for (unsigned i = 0; i < kSlots; ++i) slots_[i].index_ = i;
 }
 
+Staging::~Staging() {
+  for (Slot& slot : slots_)
+    if (slot.memory_) lost_.push_back(*std::exchange(slot.memory_, std::nullopt));
+  lanes_.free(std::move(lost_));
+}
+
 bool Staging::Slot::told() const noexcept {
   auto& word = *reinterpret_cast<std::uint64_t*>(memory_->data());
   return std::atomic_ref(word).load(std::memory_order_acquire) == number_;
@@ -247,6 +253,11 @@ void StagingLanes::give_back(const Lane& lane) noexcept {
   const base::MutexLock lock(mutex_);
   for (Entry& entry : all_)
     if (entry.lane.get() == &lane) entry.taken = false;
+}
+
+void StagingLanes::free(std::vector<cuda::PinnedBuffer> memory) {
+  if (closings_ == nullptr || memory.empty()) return;
+  closings_->run([held = std::make_shared<std::vector<cuda::PinnedBuffer>>(std::move(memory))] {});
 }
 
 /// For all GPUs, at one address (fact: Identity.MemoryIsPinnedOnceAndForAllGpus).

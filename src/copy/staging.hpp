@@ -42,12 +42,19 @@ class StagingLanes {
     std::optional<cuda::DeviceBuffer> zero;  // the kernel's abort word, which nobody sets
   };
 
+  /// `closings`: free what stagings have pinned when they end, for that waits for what is in flight
+  /// on the GPU. Null: they free it themselves.
+  explicit StagingLanes(std::shared_ptr<cuda::Closings> closings = nullptr)
+      : closings_(std::move(closings)) {}
+
   /// OFF THE LOCK. At least so many of that GPU, which outlives them, with those that are taken.
   Status reserve(const cuda::Device& device, unsigned lanes) LINKSPAN_EXCLUDES(making_, mutex_);
   /// The taker's until give_back(). One is made where all are taken, and kept.
   Result<Lane*> take(const cuda::Device& device) LINKSPAN_EXCLUDES(mutex_);
   /// Requires: nothing is in flight there.
   void give_back(const Lane& lane) noexcept LINKSPAN_EXCLUDES(mutex_);
+  /// Of a staging that ends.
+  void free(std::vector<cuda::PinnedBuffer> memory);
 
  private:
   struct Entry {
@@ -56,6 +63,7 @@ class StagingLanes {
   };
   Result<Lane*> add(const cuda::Device& device, bool taken) LINKSPAN_EXCLUDES(mutex_);
 
+  const std::shared_ptr<cuda::Closings> closings_;  // also the Topology's
   base::Mutex making_;  // one reserve() at a time: it counts and then makes
   base::Mutex mutex_;
   std::vector<Entry> all_ LINKSPAN_GUARDED_BY(mutex_);
@@ -119,7 +127,7 @@ class Staging {
   Staging(std::size_t slot_bytes, StagingLanes& lanes);
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
-  ~Staging() = default;  ///< Requires: idle().
+  ~Staging();  ///< Requires: idle().
 
   /// The caller's until give_back(). Requires room().
   Result<Slot*> take(const Chunk& chunk);

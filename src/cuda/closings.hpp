@@ -1,14 +1,14 @@
 // cuda/closings.hpp - the end of what the driver maps or pins for us, put off while a stream of the
 // user's may stand still.
 //
-// To close a CUDA IPC handle and to unpin host memory waits for all that is in flight on the GPU, a
-// stream that is held too, and the submissions of all other threads wait with it (fact:
-// Held.ClosingAHandle, fact: Held.UnregisteringHostMemory). So a peer that dies while one transfer
-// waits for a held stream would hold up those of all other peers. Therefore: each transfer that
-// follows or holds a stream of the user's has a Stay, and nothing is closed while there is one. A
-// Stay that came later does not count for ever: after the patience only the older ones do, so that
-// a program whose streams always move gets its memory back. Between two closings there is a pause:
-// the driver's lock is not fair.
+// To close a CUDA IPC handle, to unpin host memory and to free pinned memory waits for all that is
+// in flight on the GPU, a stream that is held too, and the submissions of all other threads wait
+// with it (fact: Held.ClosingAHandle, fact: Held.UnregisteringHostMemory, fact:
+// Held.FreeingPinnedMemory). So a peer that dies while one transfer waits for a held stream would
+// hold up those of all other peers. Therefore: each transfer that follows or holds a stream of the
+// user's has a Stay, and nothing is closed while there is one. A Stay that came later does not
+// count for ever: after the patience only the older ones do, so that a program whose streams always
+// move gets its memory back. Between two closings there is a pause: the driver's lock is not fair.
 // Threads: any thread; closings run in order, on a thread of their own.
 // Invariants: each closing runs exactly once, at the latest in drain() or the destructor.
 #pragma once

@@ -50,9 +50,6 @@ class StreamOrders : public ::testing::TestWithParam<Way> {
     pair->far.add("there", {.kind = way.far, .bytes = kBytes});
     there = pair->remote("there");
     for (std::uint64_t i = 0; i < way.blocks; ++i) parts.push_back(part_of(kBytes, i, way.blocks));
-    // What the first use of a GPU makes may wait for what is in flight there; of a plugin's, also
-    // for a stream that waits for this.
-    if (way.wire == kStaged) must(write({}).wait(10s));
     EXPECT_EQ(write({}, stream->order()).wait(10s).to_string(), "ok");
     stream->synchronize();
     here.fill(1);
@@ -257,6 +254,49 @@ TEST_F(StreamOrderGpu, WhatIsClosedBehindAHeldStreamHoldsUpNobody) {
   EXPECT_EQ(pair.engine.deregister(pinned).to_string(), "ok");
   EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kBytes}}), "");
 }
+
+class StreamOrderWires : public StreamOrderGpu, public ::testing::WithParamInterface<int> {};
+
+/// What a wire has pinned for one is freed when that one ends.
+TEST_P(StreamOrderWires, APeerThatEndsBehindAHeldStreamHoldsUpNoOther) {
+  const int wire = GetParam();
+  HeldStream stream;
+  Held here;  // outlives the Engine
+  WirePair pair(wire);
+  FarEngine leaving(with_wire(wire));
+  here = Held::make(pair.engine, {.kind = "device0", .bytes = kBytes});
+  here.fill(1);
+  pair.far.add("there", {.kind = "device0", .bytes = kBytes});
+  pair.far.fill("there", 2);
+  leaving.add("left", {.kind = "device0", .bytes = kBytes});
+  const Peer left = take(pair.engine.connect(leaving.address()));
+  const RemoteRegion there = pair.remote("there");
+  const Block first = part_of(kBytes, 0, 2), second = part_of(kBytes, 1, 2);
+  TransferOptions options = by_wire(wire, 20s);
+  for (const auto& [peer, region] :
+       {std::pair(pair.peer, there), {left, take(left.lookup("left"))}})
+    for (const Op op : {Op::write, Op::read})
+      ASSERT_EQ(finished(move(peer, op, here.region, region, first, options)).to_string(), "ok");
+  stream.hold();
+  options.after = stream.order();
+  const Transfer held = take(move(pair.peer, Op::write, here.region, there, first, options));
+  options.after = {};
+  leaving.process().kill();
+  EXPECT_TRUE(is_down(left, base::Deadline::after(base::Clock::steady(), 10s)));
+  const base::Time begin = base::Clock::steady().now();
+  while (base::Clock::steady().now() - begin < 200ms)
+    ASSERT_EQ(finished(move(pair.peer, Op::write, here.region, there, second, options)).to_string(),
+              "ok");
+  EXPECT_LT(base::Clock::steady().now() - begin, 5s);
+  EXPECT_FALSE(held.done());
+  stream.go_on();
+  EXPECT_EQ(held.wait(10s).to_string(), "ok");
+  EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kBytes}}), "");
+}
+
+// A plugin that takes memory of GPUs frees some of its own, which waits in the driver.
+INSTANTIATE_TEST_SUITE_P(Every, StreamOrderWires, ::testing::Values(kTcp, kStaged),
+                         [](const auto& param) { return name_of_wire(param.param); });
 
 /// Of which the first goes to the copy engine piece by piece, and the last at once.
 TEST_F(StreamOrderGpu, HoldsTheStreamUntilAllOfSeveralBatchesHaveEnded) {

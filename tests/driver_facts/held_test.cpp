@@ -76,6 +76,19 @@ TEST_F(Held, UnregisteringHostMemory) {
   beside([&] { return cu->cuMemHostUnregister(plain.data()); }, Waits::all);
 }
 
+TEST_F(Held, AllocatingPinnedMemory) {
+  void* memory = nullptr;
+  beside([&] { return cu->cuMemHostAlloc(&memory, kBytes, CU_MEMHOSTALLOC_PORTABLE); },
+         Waits::nobody);
+  EXPECT_EQ(cu->cuMemFreeHost(memory), CUDA_SUCCESS);
+}
+
+TEST_F(Held, FreeingPinnedMemory) {
+  void* memory = nullptr;
+  ASSERT_EQ(cu->cuMemHostAlloc(&memory, kBytes, CU_MEMHOSTALLOC_PORTABLE), CUDA_SUCCESS);
+  beside([&] { return cu->cuMemFreeHost(memory); }, Waits::all);
+}
+
 TEST_F(Held, AllocatingMemory) {
   CUdeviceptr memory = 0;
   beside([&] { return cu->cuMemAlloc(&memory, kBytes); }, Waits::nobody);

@@ -94,8 +94,8 @@ TEST_F(SharedRangeOnDevice, WhatIsLetGoWhileItIsImportedIsClosedOrToldOf) {
     std::thread retracts([&] {
       while (!imported) transport_->let_go(key.id);
     });
-    const auto made = transport_->import_memory(
-        {encode(key), fds}, base::Deadline::after(base::Clock::steady(), 10s));
+    const auto made = transport_->import_memory({encode(key), fds},
+                                                base::Deadline::after(base::Clock::steady(), 10s));
     imported = true;
     retracts.join();
     ASSERT_TRUE(made.ok()) << made.status().to_string();

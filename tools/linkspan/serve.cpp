@@ -55,8 +55,6 @@ class Server {
   Status pull(Conversation& talk, const std::string& request);
   Status bench(Conversation& talk, const Peer& peer);
   Status folder_for(const std::string& name) const;
-  bool hold(std::unique_ptr<Conversation>& talk);
-  void settle_held();
 
   Engine& engine_;
   const Gpus& gpus_;
@@ -65,14 +63,11 @@ class Server {
   const Duration patience_;
   std::timed_mutex bench_;               // the Engine's notifications are one bench's at a time
   std::optional<FarMemories> memories_;  // with bench_: of this bench, or the one before
-  std::mutex held_mutex_;
-  std::vector<std::unique_ptr<Conversation>> held_;  // with peers that have stopped in the midst
   std::atomic<bool> failed_{false};
 };
 
 void Server::work(const std::stop_token& stop, bool once) {
   while (!stop.stop_requested()) {
-    settle_held();
     const auto peer = engine_.accept(kAcceptLooks);
     if (peer.status().code() == Code::timed_out) continue;
     if (!peer.ok()) return;
@@ -100,26 +95,11 @@ Status Server::serve(const Peer& peer, const std::stop_token& stop, std::string&
     request = *std::move(asked);
     end = handle(**talk, peer, request);
   }
-  // The ring of a peer that has stopped in the midst keeps this thread for a while, and is then put
-  // by; for good if there are as many already.
-  const auto patience = base::Deadline::after(base::Clock::steady(), patience_);
-  while (!(*talk)->settle(1s) && !stop.stop_requested())
-    if (patience.passed() && hold(*talk)) break;
+  // A peer that has stopped in the midst is lost after some seconds of silence, and with it goes
+  // what it was lent.
+  while (!(*talk)->settle(1s) && !stop.stop_requested()) {
+  }
   return end;
-}
-
-/// False: there is no room.
-bool Server::hold(std::unique_ptr<Conversation>& talk) {
-  const std::lock_guard lock(held_mutex_);
-  if (held_.size() >= kAtOnce) return false;
-  held_.push_back(std::move(talk));
-  return true;
-}
-
-void Server::settle_held() {
-  const std::unique_lock lock(held_mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return;  // another thread is at it, which may take seconds
-  std::erase_if(held_, [](const auto& talk) { return talk->settle(Duration::zero()); });
 }
 
 Status Server::handle(Conversation& talk, const Peer& peer, const std::string& request) {

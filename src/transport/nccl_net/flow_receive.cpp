@@ -202,7 +202,8 @@ bool ReceiveFlow::may_close() {
 
 void ReceiveFlow::close() {
   arrivals_.clear();
-  unpacker_.reset();
+  if (unpacker_ != nullptr)  // pinned memory of its goes with it
+    (void)cuda::Closings::end_by(unpacking_.topology->closings(), std::move(unpacker_));
   comm_.reset();
   listener_.reset();
 }

@@ -36,7 +36,8 @@ NcclNetTransport::NcclNetTransport(NcclNetOptions options)
                     .max_batch_pages = 4096,
                     .max_inflight = 64},
       most_(kMostMessage),
-      published_(options_.topology) {
+      published_(options_.topology),
+      lanes_(options_.topology != nullptr ? options_.topology->closings() : nullptr) {
   const auto& nics = options_.plugin->devices();
   for (const Properties& nic : nics) most_ = std::min<std::uint64_t>(most_, nic.max_bytes);
   if (options_.topology == nullptr) return;
@@ -69,8 +70,17 @@ Status NcclNetTransport::takes(const memory::Region::Facts& facts) const {
 }
 
 Result<memory::PublishedKey> NcclNetTransport::publish(const memory::Region& region) {
-  const Status status = takes(region.facts());
-  return status.ok() ? published_.add(region) : status;
+  if (Status status = takes(region.facts()); !status.ok()) return status;
+  if (Status status = reserve_lanes(region.facts()); !status.ok()) return status;
+  return published_.add(region);
+}
+
+/// Before a kernel can run that waits for the region's bytes: to make a lane might wait for that
+/// kernel. One for each direction of a peer; more are made when more are at work at once.
+Status NcclNetTransport::reserve_lanes(const memory::Region::Facts& facts) {
+  if (!stages(facts)) return {};
+  auto device = options_.topology->activate(facts.gpu);
+  return device.ok() ? lanes_.reserve(**device, 2) : device.status();
 }
 
 Status NcclNetTransport::retract(const memory::Region& region, bool) {

@@ -80,6 +80,7 @@ class NcclNetTransport final : public Transport {
 
  private:
   explicit NcclNetTransport(NcclNetOptions options);
+  Status reserve_lanes(const memory::Region::Facts& facts);
 
   const NcclNetOptions options_;
   std::map<GpuUuid, int> nics_;

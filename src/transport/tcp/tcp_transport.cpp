@@ -20,6 +20,7 @@ TcpTransport::TcpTransport(const TcpOptions& options)
                     .max_batch_pages = kMostSpans,
                     .max_inflight = 64},
       published_(options.topology),
+      lanes_(options.topology != nullptr ? options.topology->closings() : nullptr),
       threads_(options.streams) {
   if (options_.topology != nullptr)
     capabilities_.local_kinds = {MemoryKind::host, MemoryKind::pinned, MemoryKind::shared,

@@ -46,7 +46,7 @@ int Comm::add_memory(void* data, std::size_t bytes, int type, void** memory) {
   if (type != kHostPointer && type != kCudaPointer)
     return refuse(kInvalidArgument, "regMr of type " + std::to_string(type));
   const bool gpu = type == kCudaPointer;
-  if (!kKind.takes_gpus && (gpu || (gpu_ != nullptr && gpu_->owns(data, bytes))))
+  if (!kKind.takes_gpus && (gpu || Gpu::is_its(data)))
     return refuse(kInvalidArgument, "regMr of GPU memory");
   if (gpu && gpu_ == nullptr)
     return refuse(kInvalidUsage, "regMr of GPU memory: no GPU was current at listen or connect");

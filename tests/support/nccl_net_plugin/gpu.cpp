@@ -62,6 +62,8 @@ bool Gpu::any() {
   return driver() != nullptr && driver()->cuDeviceGetCount(&count) == CUDA_SUCCESS && count > 0;
 }
 
+bool Gpu::is_its(const void* memory) { return any() && ordinal_of(address_of(memory)) >= 0; }
+
 CUcontext Gpu::current() {
   CUcontext context = nullptr;
   return any() && driver()->cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : nullptr;

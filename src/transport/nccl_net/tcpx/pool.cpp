@@ -17,8 +17,10 @@ Result<Pool> find_pool(const cuda::Topology& topology, const cuda::Device& devic
   if (!scope.ok()) return scope.status();
   const auto stream = cuda::Stream::create(*scope);
   if (!stream.ok()) return stream.status();
-  const auto copy = cuda::PinnedBuffer::create(*scope, sizeof state);
-  if (!copy.ok()) return copy.status();
+  auto made = cuda::PinnedBuffer::create(*scope, sizeof state);
+  if (!made.ok()) return made.status();
+  const auto copy = cuda::Closings::end_by(topology.closings(),
+                                           std::make_unique<cuda::PinnedBuffer>(*std::move(made)));
   if (Status status = stream->copy(*scope, copy->device_address(),
                                    reinterpret_cast<std::uintptr_t>(kernels->handle), sizeof state);
       !status.ok())
