@@ -230,6 +230,11 @@ Status StagingLanes::reserve(const cuda::Device& device, unsigned lanes) {
   return {};
 }
 
+Status StagingLanes::reserve(const GpuUuid& gpu, unsigned lanes) {
+  auto device = topology_->activate(gpu);
+  return device.ok() ? reserve(**device, lanes) : device.status();
+}
+
 Result<StagingLanes::Lane*> StagingLanes::take(const cuda::Device& device) {
   {
     const base::MutexLock lock(mutex_);
@@ -256,8 +261,9 @@ void StagingLanes::give_back(const Lane& lane) noexcept {
 }
 
 void StagingLanes::free(std::vector<cuda::PinnedBuffer> memory) {
-  if (closings_ == nullptr || memory.empty()) return;
-  closings_->run([held = std::make_shared<std::vector<cuda::PinnedBuffer>>(std::move(memory))] {});
+  if (topology_ == nullptr || memory.empty()) return;
+  (void)cuda::Closings::end_by(
+      topology_->closings(), std::make_unique<std::vector<cuda::PinnedBuffer>>(std::move(memory)));
 }
 
 /// For all GPUs, at one address (fact: Identity.MemoryIsPinnedOnceAndForAllGpus).

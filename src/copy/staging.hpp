@@ -42,13 +42,14 @@ class StagingLanes {
     std::optional<cuda::DeviceBuffer> zero;  // the kernel's abort word, which nobody sets
   };
 
-  /// `closings`: free what stagings have pinned when they end, for that waits for what is in flight
-  /// on the GPU. Null: they free it themselves.
-  explicit StagingLanes(std::shared_ptr<cuda::Closings> closings = nullptr)
-      : closings_(std::move(closings)) {}
+  /// `topology` outlives it; its Closings free what stagings have pinned when they end, for that
+  /// waits for what is in flight on the GPU. Null: they free it themselves.
+  explicit StagingLanes(cuda::Topology* topology = nullptr) : topology_(topology) {}
 
   /// OFF THE LOCK. At least so many of that GPU, which outlives them, with those that are taken.
   Status reserve(const cuda::Device& device, unsigned lanes) LINKSPAN_EXCLUDES(making_, mutex_);
+  /// The same, of one that may not be up yet. Requires a topology.
+  Status reserve(const GpuUuid& gpu, unsigned lanes) LINKSPAN_EXCLUDES(making_, mutex_);
   /// The taker's until give_back(). One is made where all are taken, and kept.
   Result<Lane*> take(const cuda::Device& device) LINKSPAN_EXCLUDES(mutex_);
   /// Requires: nothing is in flight there.
@@ -63,7 +64,7 @@ class StagingLanes {
   };
   Result<Lane*> add(const cuda::Device& device, bool taken) LINKSPAN_EXCLUDES(mutex_);
 
-  const std::shared_ptr<cuda::Closings> closings_;  // also the Topology's
+  cuda::Topology* const topology_;
   base::Mutex making_;  // one reserve() at a time: it counts and then makes
   base::Mutex mutex_;
   std::vector<Entry> all_ LINKSPAN_GUARDED_BY(mutex_);

@@ -291,6 +291,7 @@ Status Core::close(Duration timeout) {
   control_->say_goodbye();
   {
     const base::MutexLock lock(worker_.mutex);
+    // By a wire a peer may have begun something more before it heard the goodbye.
     if (!await(Worker::Hold::memory, deadline)) {
       const std::string holders = worker_.holders();
       return {Code::pending, Scope::process,

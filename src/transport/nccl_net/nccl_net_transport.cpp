@@ -37,7 +37,7 @@ NcclNetTransport::NcclNetTransport(NcclNetOptions options)
                     .max_inflight = 64},
       most_(kMostMessage),
       published_(options_.topology),
-      lanes_(options_.topology != nullptr ? options_.topology->closings() : nullptr) {
+      lanes_(options_.topology) {
   const auto& nics = options_.plugin->devices();
   for (const Properties& nic : nics) most_ = std::min<std::uint64_t>(most_, nic.max_bytes);
   if (options_.topology == nullptr) return;
@@ -70,17 +70,12 @@ Status NcclNetTransport::takes(const memory::Region::Facts& facts) const {
 }
 
 Result<memory::PublishedKey> NcclNetTransport::publish(const memory::Region& region) {
-  if (Status status = takes(region.facts()); !status.ok()) return status;
-  if (Status status = reserve_lanes(region.facts()); !status.ok()) return status;
+  const memory::Region::Facts& facts = region.facts();
+  if (Status status = takes(facts); !status.ok()) return status;
+  // One for each direction of a peer.
+  if (stages(facts))
+    if (Status status = lanes_.reserve(facts.gpu, 2); !status.ok()) return status;
   return published_.add(region);
-}
-
-/// Before a kernel can run that waits for the region's bytes: to make a lane might wait for that
-/// kernel. One for each direction of a peer; more are made when more are at work at once.
-Status NcclNetTransport::reserve_lanes(const memory::Region::Facts& facts) {
-  if (!stages(facts)) return {};
-  auto device = options_.topology->activate(facts.gpu);
-  return device.ok() ? lanes_.reserve(**device, 2) : device.status();
 }
 
 Status NcclNetTransport::retract(const memory::Region& region, bool) {

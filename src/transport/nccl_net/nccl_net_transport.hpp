@@ -80,7 +80,6 @@ class NcclNetTransport final : public Transport {
 
  private:
   explicit NcclNetTransport(NcclNetOptions options);
-  Status reserve_lanes(const memory::Region::Facts& facts);
 
   const NcclNetOptions options_;
   std::map<GpuUuid, int> nics_;

@@ -20,7 +20,7 @@ TcpTransport::TcpTransport(const TcpOptions& options)
                     .max_batch_pages = kMostSpans,
                     .max_inflight = 64},
       published_(options.topology),
-      lanes_(options.topology != nullptr ? options.topology->closings() : nullptr),
+      lanes_(options.topology),
       threads_(options.streams) {
   if (options_.topology != nullptr)
     capabilities_.local_kinds = {MemoryKind::host, MemoryKind::pinned, MemoryKind::shared,
@@ -28,21 +28,15 @@ TcpTransport::TcpTransport(const TcpOptions& options)
 }
 
 Result<memory::PublishedKey> TcpTransport::publish(const memory::Region& region) {
-  if (!capabilities_.local_kinds.contains(region.facts().kind))
+  const memory::Region::Facts& facts = region.facts();
+  if (!capabilities_.local_kinds.contains(facts.kind))
     return Status(Code::unsupported, Scope::request,
-                  "tcp takes no " + std::string(name_of(region.facts().kind)) + " memory");
-  if (Status status = reserve_lanes(region.facts()); !status.ok()) return status;
+                  "tcp takes no " + std::string(name_of(facts.kind)) + " memory");
+  // One for each direction of as many streams as a peer may have.
+  if (facts.kind == MemoryKind::device)
+    if (Status status = lanes_.reserve(facts.gpu, 2 * options_.streams); !status.ok())
+      return status;
   return published_.add(region);
-}
-
-/// Before a kernel can run that waits for the region's bytes: to make a lane might wait for that
-/// kernel. One for each direction of as many streams as a peer may have; more are made when more
-/// are at work at once.
-Status TcpTransport::reserve_lanes(const memory::Region::Facts& facts) {
-  if (facts.kind != MemoryKind::device) return {};
-  auto device = options_.topology->activate(facts.gpu);
-  if (!device.ok()) return device.status();
-  return lanes_.reserve(**device, 2 * options_.streams);
 }
 
 std::vector<CopyCount> TcpTransport::copies() const {

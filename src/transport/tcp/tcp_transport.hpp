@@ -60,8 +60,6 @@ class TcpTransport final : public Transport {
   }
 
  private:
-  Status reserve_lanes(const memory::Region::Facts& facts);
-
   const TcpOptions options_;
   Capabilities capabilities_;
   std::atomic<std::uint64_t> orders_{0}, blocks_{0};
