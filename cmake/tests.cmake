@@ -50,6 +50,7 @@ if(support_sources)
   target_compile_options(linkspan_test_support PRIVATE -O1)
   target_link_libraries(linkspan_test_support PRIVATE linkspan_internal GTest::gtest
                         nlohmann_json::nlohmann_json)
+  linkspan_unity(linkspan_test_support)
 endif()
 
 # linkspan_gtest(name folder [modes...] [LIBRARY target] [SHIM] [SANITIZED_PARTS n]): one program,
@@ -73,6 +74,7 @@ function(linkspan_gtest name folder)
     set(main_library GTest::gtest_main)
   endif()
   add_executable(linkspan_${name} ${sources})
+  linkspan_unity(linkspan_${name})
   if(TARGET linkspan_test_support)
     target_sources(linkspan_${name} PRIVATE $<TARGET_OBJECTS:linkspan_test_support>)
   endif()
@@ -219,11 +221,6 @@ if(TARGET fake_cuda)
   linkspan_test(bench_tcp_transfer_simulated TIMEOUT 60 ENVIRONMENT ${simulated}
     COMMAND bench_tcp_transfer --quick --streams 2 --json ${CMAKE_BINARY_DIR}/bench_tcp_transfer.json)
 endif()
-
-linkspan_test(bench_tcp_ways TIMEOUT 60 ENVIRONMENT ${no_driver}
-  COMMAND bench_tcp_ways --quick --json ${CMAKE_BINARY_DIR}/bench_tcp_ways.json)
-linkspan_test(bench_tcp_ways_link TIMEOUT 60 ENVIRONMENT ${no_driver}
-  COMMAND bench_tcp_ways --quick --link --json ${CMAKE_BINARY_DIR}/bench_tcp_ways_link.json)
 
 include(cmake/tcpx.cmake)
 

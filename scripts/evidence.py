@@ -65,8 +65,8 @@ TOPICS = {
         "sources": ["src/transport", "src/copy"],
     },
     "tcp": {
-        "what": "transfers by TCP over loopback beside bare sockets, the calls that could move them, UCX",
-        "rows": ["tcp_bench", "tcp_ways", "tcp_ways_link", "ucx_tcp"],
+        "what": "transfers by TCP over loopback beside bare sockets and UCX",
+        "rows": ["tcp_bench", "ucx_tcp"],
         "suites": ["conformance", "faults"],
         "sources": ["src/transport", "src/copy", "src/control"],
     },

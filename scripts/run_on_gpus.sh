@@ -112,8 +112,6 @@ run_all() {
   program tcpx_unpack bench_tcpx_unpack 120 --json "$out/tcpx_unpack.json"
   program nccl_net_bench bench_nccl_net_transfer 240 --plugins "$pack" --json "$out/nccl_net_bench.json"
   program tcp_bench bench_tcp_transfer 240 --json "$out/tcp_bench.json"
-  program tcp_ways bench_tcp_ways 60 --json "$out/tcp_ways.json"
-  program tcp_ways_link bench_tcp_ways 60 --link --json "$out/tcp_ways_link.json"
   if [[ -e $pack/ucx.tar.xz ]]; then
     program ucx_tcp bench/peers/ucx_tcp.py 65 --ucx "$pack/ucx.tar.xz" --json "$out/ucx_tcp.json"
   else

@@ -312,10 +312,9 @@ class Evidence(unittest.TestCase):
 
         ours = row("gpu_gpu.1GiB", 26, runs=9, verified=True)
         pages = row("pages.8192x4KiB", 17)
-        ways = row("ways.loopback.epoll.8", 20)
-        alone = {"tcp_bench": run(ours, pages), "tcp_ways": run(ways)}
+        alone = {"tcp_bench": run(ours, pages)}
         rows = self.merge(alone)["tcp"]["rows"]
-        self.assertEqual([r["id"] for r in rows], [ours["id"], pages["id"], ways["id"]])
+        self.assertEqual([r["id"] for r in rows], [ours["id"], pages["id"]])
         for faster, ratio in ((4, 6.5), (10, 2.6)):
             ucx = run(
                 row("ucx.gpu_gpu.1GiB.put", 0.5, how="put"),

@@ -15,7 +15,7 @@ using asio::posix::stream_descriptor;
 
 constexpr int kAcceptsATurn = 16;
 /// Until what the kernel had no room for is tried again: epoll would tell of it at once.
-constexpr auto kPauseWhenFull = std::chrono::milliseconds(50);
+constexpr auto kPauseWhenNoFds = std::chrono::milliseconds(50);
 
 bool is_full(int error) {
   return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
@@ -62,7 +62,7 @@ void Acceptor::accept_next() {
 }
 
 void Acceptor::accept_later() {
-  pause_.expires_after(kPauseWhenFull);
+  pause_.expires_after(kPauseWhenNoFds);
   pause_.async_wait([this](const asio::error_code& error) {
     if (!error && listening_.is_open()) accept_next();
   });

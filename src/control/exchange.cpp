@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::size_t kMaxRequire = 256, kMaxWhat = 1024;
 
-Status corrupt(const char* what) { return {Code::corrupt, Scope::peer, what}; }
+Status corrupt_exchange(const char* what) { return {Code::corrupt, Scope::peer, what}; }
 bool is_kind(std::uint8_t kind) { return kind < kMemoryKinds; }
 
 using schema::bytes_of;
@@ -32,11 +32,12 @@ std::vector<std::byte> encode(const Offer& offer) {
 
 Result<Offer> decode_offer(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::SendOffer>(bytes);
-  if (wire == nullptr || wire->require()->size() > kMaxRequire) return corrupt("malformed offer");
+  if (wire == nullptr || wire->require()->size() > kMaxRequire)
+    return corrupt_exchange("malformed offer");
   if (wire->space() > static_cast<std::uint8_t>(Space::ipc) || !is_kind(wire->kind()))
-    return corrupt("an offer of an unknown kind");
+    return corrupt_exchange("an offer of an unknown kind");
   if ((wire->serial() == 0) != (wire->bytes() == 0))
-    return corrupt("an offer of bytes without memory, or of memory without bytes");
+    return corrupt_exchange("an offer of bytes without memory, or of memory without bytes");
   Offer offer{.space = static_cast<Space>(wire->space()),
               .tag = wire->tag(),
               .bytes = wire->bytes(),
@@ -60,8 +61,8 @@ std::vector<std::byte> encode(const Accept& accept) {
 Result<Accept> decode_accept(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::SendAccept>(bytes);
   if (wire == nullptr || wire->require()->size() > kMaxRequire || !is_kind(wire->kind()))
-    return corrupt("malformed accept");
-  if (wire->serial() == 0) return corrupt("an accept without memory");
+    return corrupt_exchange("malformed accept");
+  if (wire->serial() == 0) return corrupt_exchange("an accept without memory");
   return Accept{static_cast<MemoryKind>(wire->kind()), wire->serial(), wire->offset(),
                 wire->require()->str()};
 }
@@ -77,9 +78,10 @@ std::vector<std::byte> encode(const Finished& end) {
 
 Result<Finished> decode_finished(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::SendFinished>(bytes);
-  if (wire == nullptr || !is_kind(wire->kind())) return corrupt("malformed end of a message");
+  if (wire == nullptr || !is_kind(wire->kind()))
+    return corrupt_exchange("malformed end of a message");
   const auto code = static_cast<Code>(wire->code());
-  if (code > Code::internal) return corrupt("a message ended with an unknown code");
+  if (code > Code::internal) return corrupt_exchange("a message ended with an unknown code");
   Finished end{.by_sender = wire->by_sender(),
                .untouched = wire->untouched(),
                .status = {},
@@ -97,7 +99,7 @@ std::vector<std::byte> encode_withdraw(bool by_sender) {
 
 Result<bool> decode_withdraw(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::SendWithdraw>(bytes);
-  if (wire == nullptr) return corrupt("malformed withdrawal");
+  if (wire == nullptr) return corrupt_exchange("malformed withdrawal");
   return wire->by_sender();
 }
 

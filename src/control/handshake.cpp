@@ -10,9 +10,9 @@
 namespace linkspan::control {
 namespace {
 
-constexpr std::size_t kMaxName = 256, kMaxTransports = 16, kMaxAddress = 4096, kMaxWhat = 1024;
+constexpr std::size_t kMaxName = 256, kMaxTransports = 16, kMaxAddress = 4096, kMaxHelloWhat = 1024;
 
-Status corrupt(const char* what) { return {Code::corrupt, Scope::peer, what}; }
+Status corrupt_hello(const char* what) { return {Code::corrupt, Scope::peer, what}; }
 
 using schema::bytes_of;
 using schema::finished;
@@ -44,31 +44,32 @@ std::vector<std::byte> encode(const Hello& hello) {
 
 Result<Hello> decode_hello(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Hello>(bytes);
-  if (wire == nullptr) return corrupt("malformed hello");
+  if (wire == nullptr) return corrupt_hello("malformed hello");
   Hello hello;
   hello.engine = text_of(*wire->engine(), kMaxName + 1);
   if (hello.engine.size() > kMaxName || wire->transports()->size() > kMaxTransports)
-    return corrupt("hello beyond a limit");
+    return corrupt_hello("hello beyond a limit");
   if (!take(wire->boot_id(), hello.process.boot_id) || !take(wire->key_share(), hello.key_share))
-    return corrupt("malformed hello");
+    return corrupt_hello("malformed hello");
   hello.process.start_time = wire->start_time();
   hello.process.nonce = wire->process_nonce();
   hello.proves = wire->proves();
   for (const schema::TransportAddress* each : *wire->transports()) {
     if (each->name()->size() > kMaxName || each->bytes()->size() > kMaxAddress)
-      return corrupt("hello beyond a limit");
+      return corrupt_hello("hello beyond a limit");
     // It has one Endpoint, and one Channel that lives as long.
     std::string name = each->name()->str();
     if (std::ranges::find(hello.transports, name, &TransportAddress::name) !=
         hello.transports.end())
-      return corrupt("hello that names a transport twice");
+      return corrupt_hello("hello that names a transport twice");
     hello.transports.push_back({std::move(name), bytes_of(*each->bytes())});
   }
   if (wire->addresses() == nullptr) return hello;
-  if (wire->addresses()->size() > kMaxInterfaceAddresses) return corrupt("hello beyond a limit");
+  if (wire->addresses()->size() > kMaxInterfaceAddresses)
+    return corrupt_hello("hello beyond a limit");
   for (const flatbuffers::String* each : *wire->addresses()) {
     const auto address = parse_host(each->string_view());
-    if (!address) return corrupt("hello with an address that is no other host's");
+    if (!address) return corrupt_hello("hello with an address that is no other host's");
     hello.addresses.push_back(*address);
   }
   return hello;
@@ -76,17 +77,17 @@ Result<Hello> decode_hello(std::span<const std::byte> bytes) {
 
 std::vector<std::byte> encode_error(const Status& status) {
   flatbuffers::FlatBufferBuilder out;
-  const auto what = out.CreateString(status.what().substr(0, kMaxWhat));
+  const auto what = out.CreateString(status.what().substr(0, kMaxHelloWhat));
   out.Finish(schema::CreateError(out, static_cast<std::uint8_t>(status.code()), what));
   return finished(out);
 }
 
 Status decode_error(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Error>(bytes);
-  if (wire == nullptr) return corrupt("malformed error");
+  if (wire == nullptr) return corrupt_hello("malformed error");
   const auto code = static_cast<Code>(wire->code());
-  if (code == Code::ok || code > Code::internal) return corrupt("error of an unknown code");
-  return {code, Scope::request, "the peer: " + text_of(*wire->what(), kMaxWhat)};
+  if (code == Code::ok || code > Code::internal) return corrupt_hello("error of an unknown code");
+  return {code, Scope::request, "the peer: " + text_of(*wire->what(), kMaxHelloWhat)};
 }
 
 std::vector<std::byte> encode_import(std::string_view name, std::uint64_t serial) {
@@ -97,7 +98,7 @@ std::vector<std::byte> encode_import(std::string_view name, std::uint64_t serial
 
 Result<ImportRequest> decode_import(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Import>(bytes);
-  if (wire == nullptr || wire->name()->size() > kMaxName) return corrupt("malformed import");
+  if (wire == nullptr || wire->name()->size() > kMaxName) return corrupt_hello("malformed import");
   return ImportRequest{wire->name()->str(), wire->serial()};
 }
 
@@ -109,7 +110,8 @@ std::vector<std::byte> encode(const AskSet& ask) {
 
 Result<AskSet> decode_ask_set(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::AskSet>(bytes);
-  if (wire == nullptr || wire->name()->size() > kMaxName) return corrupt("malformed question");
+  if (wire == nullptr || wire->name()->size() > kMaxName)
+    return corrupt_hello("malformed question");
   return AskSet{wire->name()->str(), wire->above(), wire->waits()};
 }
 
@@ -123,13 +125,13 @@ Result<memory::PublishedSet> decode_set(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Set>(bytes);
   if (wire == nullptr || wire->version() == 0 || wire->serials()->size() == 0 ||
       wire->serials()->size() > memory::kMaxSet)
-    return corrupt("malformed set");
+    return corrupt_hello("malformed set");
   // The verifier looks at the alignment of a table's scalars, not of a vector's.
   if (reinterpret_cast<std::uintptr_t>(wire->serials()->Data()) % alignof(std::uint64_t) != 0)
-    return corrupt("malformed set");
+    return corrupt_hello("malformed set");
   memory::PublishedSet set{wire->version(), {wire->serials()->begin(), wire->serials()->end()}};
   if (std::find(set.serials.begin(), set.serials.end(), 0u) != set.serials.end())
-    return corrupt("a set with a region that is none");
+    return corrupt_hello("a set with a region that is none");
   return set;
 }
 
@@ -141,7 +143,7 @@ std::vector<std::byte> encode_imported(std::span<const std::byte> descriptor) {
 
 Result<std::vector<std::byte>> decode_imported(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Imported>(bytes);
-  if (wire == nullptr) return corrupt("malformed answer to an import");
+  if (wire == nullptr) return corrupt_hello("malformed answer to an import");
   return bytes_of(*wire->descriptor());
 }
 
@@ -153,7 +155,7 @@ std::vector<std::byte> encode_notify(std::span<const std::byte> payload) {
 
 Result<std::vector<std::byte>> decode_notify(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Notify>(bytes);
-  if (wire == nullptr) return corrupt("malformed notification");
+  if (wire == nullptr) return corrupt_hello("malformed notification");
   return bytes_of(*wire->bytes());
 }
 
@@ -170,7 +172,7 @@ std::vector<std::byte> encode_for_transport(std::string_view transport, std::uin
 Result<TransportMessage> decode_for_transport(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::ForTransport>(bytes);
   if (wire == nullptr || wire->transport()->size() > kMaxName)
-    return corrupt("malformed message for a transport");
+    return corrupt_hello("malformed message for a transport");
   // A copy, and so aligned whatever the peer sent.
   return TransportMessage{text_of(*wire->transport(), kMaxName), wire->op(),
                           bytes_of(*wire->bytes())};
@@ -185,7 +187,7 @@ std::vector<std::byte> encode_proof(const base::SealKey& proof) {
 Result<base::SealKey> decode_proof(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Proof>(bytes);
   base::SealKey proof{};
-  if (wire == nullptr || !take(wire->bytes(), proof)) return corrupt("malformed proof");
+  if (wire == nullptr || !take(wire->bytes(), proof)) return corrupt_hello("malformed proof");
   return proof;
 }
 
@@ -200,7 +202,7 @@ Result<StreamHello> decode_stream(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Stream>(bytes);
   StreamHello hello;
   if (wire == nullptr || wire->transport()->size() > kMaxName || !take(wire->proof(), hello.proof))
-    return corrupt("malformed stream");
+    return corrupt_hello("malformed stream");
   hello.number = wire->number();
   hello.transport = text_of(*wire->transport(), kMaxName);
   return hello;

@@ -17,7 +17,7 @@
 namespace linkspan::control {
 namespace {
 
-constexpr std::string_view kPrefix = "linkspan-ps/";
+constexpr std::string_view kOperatorPrefix = "linkspan-ps/";
 constexpr std::size_t kMaxAnswer = std::size_t{64} << 20;
 constexpr int kBacklog = 16;
 
@@ -36,16 +36,16 @@ std::optional<Abstract> abstract(std::string_view name) {
   return out;
 }
 
-Result<base::Fd> new_socket() {
+Result<base::Fd> new_operator_socket() {
   return base::Fd::from("socket", ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
 }  // namespace
 
 Result<base::Fd> listen_for_operators(std::uint64_t incarnation) {
-  const auto name = abstract(std::string(kPrefix) + std::to_string(::geteuid()) + "/" +
+  const auto name = abstract(std::string(kOperatorPrefix) + std::to_string(::geteuid()) + "/" +
                              std::to_string(incarnation));
-  auto socket = new_socket();
+  auto socket = new_operator_socket();
   if (!socket.ok()) return socket;
   if (::bind(socket->get(), reinterpret_cast<const sockaddr*>(&name->address), name->bytes) != 0)
     return base::Fd::from("bind of the operator's socket", -1).status();
@@ -57,7 +57,7 @@ Result<std::vector<std::string>> operator_sockets() {
   std::ifstream table("/proc/net/unix");
   if (!table) return Status(Code::system, Scope::process, "/proc/net/unix cannot be read");
   std::set<std::string> names;  // each connection of it has a line too
-  const std::string mark = " @" + std::string(kPrefix);
+  const std::string mark = " @" + std::string(kOperatorPrefix);
   for (std::string line; std::getline(table, line);)
     if (const auto at = line.find(mark); at != std::string::npos) names.insert(line.substr(at + 2));
   return std::vector<std::string>(names.begin(), names.end());
@@ -66,7 +66,7 @@ Result<std::vector<std::string>> operator_sockets() {
 Result<OperatorCall> OperatorCall::connect(const std::string& name) {
   const auto address = abstract(name);
   if (!address) return Status(Code::invalid_argument, Scope::request, "no name of a socket");
-  auto socket = new_socket();
+  auto socket = new_operator_socket();
   if (!socket.ok()) return socket.status();
   if (::connect(socket->get(), reinterpret_cast<const sockaddr*>(&address->address),
                 address->bytes) != 0) {

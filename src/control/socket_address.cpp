@@ -38,7 +38,7 @@ const char* parse_tcp(std::string_view rest, Address& into) {
   return nullptr;
 }
 
-Status refused(const std::string& what) {
+Status refused_address(const std::string& what) {
   return {Code::permission_denied, Scope::request,
           what +
               ", beyond loopback: give both sides a secret by LINKSPAN_SECRET_FILE or "
@@ -120,7 +120,8 @@ Result<std::vector<TcpAddress>> resolve(const Address& address, bool leaves_host
   auto found = resolve(address.host, address.port);
   if (!found.ok() || leaves_host) return found;
   for (const TcpAddress& each : *found)
-    if (!each.is_loopback()) return refused(address.to_string() + " is " + each.to_string());
+    if (!each.is_loopback())
+      return refused_address(address.to_string() + " is " + each.to_string());
   return found;
 }
 

@@ -17,18 +17,18 @@ const sockaddr* raw(const TcpAddress& address) {
   return reinterpret_cast<const sockaddr*>(&address.raw);
 }
 
-Result<base::Fd> new_socket(const TcpAddress& address) {
+Result<base::Fd> new_tcp_socket(const TcpAddress& address) {
   return base::Fd::from(
       "socket", ::socket(address.raw.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-Status failed(const std::string& what, int error, Code code) {
+Status socket_failed(const std::string& what, int error, Code code) {
   return {code, Scope::peer, what + ": " + std::generic_category().message(error)};
 }
 
 Result<base::Fd> begin(base::Fd socket, const TcpAddress& address) {
   if (::connect(socket.get(), raw(address), address.bytes) != 0 && errno != EINPROGRESS)
-    return failed("connect to " + address.to_string(), errno, Code::unreachable);
+    return socket_failed("connect to " + address.to_string(), errno, Code::unreachable);
   return socket;
 }
 
@@ -103,33 +103,33 @@ Result<std::vector<TcpAddress>> resolve(const std::string& host, std::uint16_t p
 }
 
 Status is_local(const TcpAddress& address) {
-  auto socket = new_socket(address);
+  auto socket = new_tcp_socket(address);
   if (!socket.ok()) return socket.status();
   const TcpAddress any_port = address.with_port(0);
   if (::bind(socket->get(), raw(any_port), any_port.bytes) == 0) return {};
-  return failed("bind to " + address.to_string(), errno, Code::not_found);
+  return socket_failed("bind to " + address.to_string(), errno, Code::not_found);
 }
 
 Result<base::Fd> listen_at(const TcpAddress& address) {
-  auto socket = new_socket(address);
+  auto socket = new_tcp_socket(address);
   if (!socket.ok()) return socket;
   const int yes = 1;  // of an earlier server's connections some may linger
   (void)::setsockopt(socket->get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   const bool bound = ::bind(socket->get(), raw(address), address.bytes) == 0;
   if (bound && ::listen(socket->get(), SOMAXCONN) == 0) return socket;
   const int error = errno;
-  return failed("listen at " + address.to_string(), error,
-                error == EADDRINUSE      ? Code::busy
-                : error == EADDRNOTAVAIL ? Code::not_found
-                : error == EACCES        ? Code::permission_denied
-                                         : Code::system);
+  return socket_failed("listen at " + address.to_string(), error,
+                       error == EADDRINUSE      ? Code::busy
+                       : error == EADDRNOTAVAIL ? Code::not_found
+                       : error == EACCES        ? Code::permission_denied
+                                                : Code::system);
 }
 
 Result<TcpAddress> address_of(const base::Fd& socket) {
   TcpAddress address;
   address.bytes = sizeof address.raw;
   if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address.raw), &address.bytes) != 0)
-    return failed("getsockname", errno, Code::system);
+    return socket_failed("getsockname", errno, Code::system);
   return address;
 }
 
@@ -137,25 +137,25 @@ Result<TcpAddress> peer_of(int socket) {
   TcpAddress address;
   address.bytes = sizeof address.raw;
   if (::getpeername(socket, reinterpret_cast<sockaddr*>(&address.raw), &address.bytes) != 0)
-    return failed("getpeername", errno, Code::system);
+    return socket_failed("getpeername", errno, Code::system);
   return address;
 }
 
 Result<base::Fd> begin_connect(const TcpAddress& address) {
-  auto socket = new_socket(address);
+  auto socket = new_tcp_socket(address);
   return socket.ok() ? begin(*std::move(socket), address) : std::move(socket);
 }
 
 Result<base::Fd> begin_connect(const TcpAddress& address, const TcpAddress& from,
                                const std::string& interface) {
-  auto socket = new_socket(address);
+  auto socket = new_tcp_socket(address);
   if (!socket.ok()) return socket;
   const int yes = 1;  // the port is chosen when both ends are known, so there are enough
   (void)::setsockopt(socket->get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &yes, sizeof yes);
   (void)::setsockopt(socket->get(), SOL_SOCKET, SO_BINDTODEVICE, interface.c_str(),
                      static_cast<socklen_t>(interface.size()));
   if (::bind(socket->get(), raw(from), from.bytes) != 0)
-    return failed("bind to " + from.host(), errno, Code::unreachable);
+    return socket_failed("bind to " + from.host(), errno, Code::unreachable);
   return begin(*std::move(socket), address);
 }
 
@@ -164,7 +164,7 @@ Status connected(const base::Fd& socket, const TcpAddress& address) {
   int error = 0;
   socklen_t bytes = sizeof error;
   (void)::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
-  if (error != 0) return failed(what, error, Code::unreachable);
+  if (error != 0) return socket_failed(what, error, Code::unreachable);
   // A port among those that the kernel gives out may have become ours: then we met ourselves.
   const auto ours = address_of(socket);
   if (ours.ok() && ours->to_string() == address.to_string())
@@ -210,7 +210,7 @@ Status send_all(const base::Fd& socket, std::string_view bytes, base::Deadline d
     if (sent >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     } else if (!would_block(errno)) {
-      return failed("the other side has gone", errno, Code::disconnected);
+      return socket_failed("the other side has gone", errno, Code::disconnected);
     } else if (!wait_for(socket, POLLOUT, deadline)) {
       return {Code::timed_out, Scope::peer, "the other side takes no more bytes"};
     }
@@ -231,7 +231,8 @@ Result<std::string> receive_some(const base::Fd& socket, std::size_t most,
       return Status(
           Code::disconnected, Scope::peer,
           "the other side has closed the connection: it has ended, or refused what it was asked");
-    if (!would_block(errno)) return failed("the other side has gone", errno, Code::disconnected);
+    if (!would_block(errno))
+      return socket_failed("the other side has gone", errno, Code::disconnected);
     if (!wait_for(socket, POLLIN, deadline))
       return Status(Code::timed_out, Scope::peer, "the other side has not answered");
   }

@@ -15,10 +15,11 @@ constexpr unsigned kTries = 3;
 constexpr std::uint64_t kLittle = 8;
 
 // In pinned memory: words, the kernel's list, data.
-constexpr std::size_t kLine = 128, kAborted = kLine, kList = 2 * kLine;
+constexpr std::size_t kCalibrationLine = 128, kAborted = kCalibrationLine,
+                      kList = 2 * kCalibrationLine;
 constexpr std::size_t kEntries = 16384, kData = kList + kEntries * sizeof(Piece);
 // In the GPU's: the word by which a kernel would be stopped, data twice.
-constexpr std::size_t kGpuData = kLine;
+constexpr std::size_t kGpuData = kCalibrationLine;
 
 }  // namespace
 
@@ -33,7 +34,7 @@ Result<std::unique_ptr<Calibration>> Calibration::create(const cuda::Device& dev
   if (!gpu.ok()) return gpu.status();
   auto stream = cuda::Stream::create(*scope);
   if (!stream.ok()) return stream.status();
-  if (Status s = stream->fill(*scope, gpu->address(), 0, kLine); !s.ok()) return s;
+  if (Status s = stream->fill(*scope, gpu->address(), 0, kCalibrationLine); !s.ok()) return s;
   return std::unique_ptr<Calibration>(new Calibration(device, ctas, limit, *std::move(pinned),
                                                       *std::move(gpu), *std::move(stream)));
 }

@@ -14,7 +14,7 @@ constexpr std::size_t kLineBytes = kLineWords * sizeof(std::uint64_t);
 constexpr std::size_t kDone = ResidentCopier::kOrders * kLineBytes, kLeft = kDone + 2 * kLineBytes,
                       kMemory = kLeft + 2 * kLineBytes;  // words of the kernel: lines of their own
 constexpr std::uint32_t kLeave = ~std::uint32_t{0};      // instead of a size
-constexpr unsigned kThreads = 512;
+constexpr unsigned kResidentThreads = 512;
 
 /// What the kernel reads as LinkspanResident.
 struct Parameter {
@@ -153,7 +153,7 @@ Status ResidentCopier::launch() {
                       .stay = static_cast<std::uint64_t>(kStay.count()),
                       .lines = kOrders};
   void* parameters[] = {&parameter};
-  Status launched = stream_.launch(*scope, device_.resident(), 1, kThreads, parameters);
+  Status launched = stream_.launch(*scope, device_.resident(), 1, kResidentThreads, parameters);
   if (launched.ok()) ++launches_;
   if (launched.scope() == Scope::process) end_all(launched);
   return launched;

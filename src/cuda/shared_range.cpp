@@ -12,7 +12,7 @@ namespace {
 
 constexpr unsigned kFdType = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-Status unsupported(const char* what) { return {Code::unsupported, Scope::request, what}; }
+Status not_shareable(const char* what) { return {Code::unsupported, Scope::request, what}; }
 
 void* as_handle(const base::Fd& fd) {
   return reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): as the driver takes an fd
@@ -63,7 +63,7 @@ Result<base::Fd> export_chunk(const Device& device, std::uint64_t address) {
   r = driver.cuMemExportToShareableHandle(&raw, handle, kFdType, 0);
   driver.cuMemRelease(handle);
   if (r == CUDA_ERROR_INVALID_VALUE)  // (fact: Chunks.WithoutAHandleTypeOneIsNotExported)
-    return unsupported(
+    return not_shareable(
         "its chunks were made by cuMemCreate without CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: "
         "request that type; PyTorch: TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC=1, or "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False; see docs/memory.md");
@@ -79,7 +79,7 @@ Result<base::Fd> export_pool(const Device& device, std::uint64_t base) {
   const CUresult r =
       driver.cuMemPoolExportToShareableHandle(&raw, pool_of(driver, base), kFdType, 0);
   if (r == CUDA_ERROR_INVALID_VALUE)  // (fact: Pools.OnlyThoseWithAHandleTypeAreShared)
-    return unsupported(
+    return not_shareable(
         "its pool has no CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR (the default pool of "
         "cudaMallocAsync never has): allocate from a pool of cudaMemPoolCreate with that type, or "
         "by cudaMalloc; PyTorch: leave PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync away; see "

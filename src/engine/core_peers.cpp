@@ -12,8 +12,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kNotificationCost = 64;  // at least, whatever it says
-constexpr unsigned kLooks = 8;                 // for each time that others may have the core
-constexpr Duration kSpin = 50us;               // what comes sooner is not worth a sleep
+constexpr unsigned kPeerLooks = 8;             // for each time that others may have the core
+constexpr Duration kPeerSpin = 50us;           // what comes sooner is not worth a sleep
 
 }  // namespace
 
@@ -303,7 +303,7 @@ std::vector<Notification> Core::notifications(Duration timeout) {
     }
     const base::Deadline spin = after(silent ? kSpin : Duration::zero());
     for (unsigned looks = 1; news_ == heard && !spin.passed(); ++looks)
-      if (looks % kLooks == 0) std::this_thread::yield();
+      if (looks % kPeerLooks == 0) std::this_thread::yield();
     const base::MutexLock lock(events_mutex_);
     if (closed_) return all;
     if (silent && news_ == heard) event_.wait(events_mutex_, deadline);

@@ -11,7 +11,7 @@ using control::Finished;
 using control::FrameOp;
 using Stage = Exchange::Stage;
 
-Status request_error(Code code, std::string what) {
+Status message_error(Code code, std::string what) {
   return {code, Scope::request, std::move(what)};
 }
 
@@ -31,7 +31,7 @@ Status Rendezvous::on_offer(std::uint64_t peer, std::uint64_t id, const control:
     if (line.offers.empty()) meeting.lines.erase(key);
     if (region.ok() && *region != nullptr) host_.drop(*std::move(region));
     (void)finish(peer, id,
-                 {.status = request_error(Code::no_resource, std::to_string(kOffers) +
+                 {.status = message_error(Code::no_resource, std::to_string(kOffers) +
                                                                  " messages wait to be received")});
     return {};
   }
@@ -57,7 +57,7 @@ Status Rendezvous::on_accept(std::uint64_t peer, std::uint64_t id, const control
   if (found == meeting.sends.end()) {
     (void)finish(
         peer, id,
-        {.by_sender = true, .status = request_error(Code::not_found, "no such message is sent")});
+        {.by_sender = true, .status = message_error(Code::not_found, "no such message is sent")});
     return {};
   }
   TransferState& send = *found->second;
@@ -104,7 +104,7 @@ void Rendezvous::on_withdraw(std::uint64_t peer, std::uint64_t id, bool by_sende
   const auto let_go = [&](Code code, const char* what, bool untouched = false) {
     (void)finish(
         peer, id,
-        {.by_sender = !by_sender, .untouched = untouched, .status = request_error(code, what)});
+        {.by_sender = !by_sender, .untouched = untouched, .status = message_error(code, what)});
   };
   if (!by_sender) {
     const auto found = meeting.sends.find(id);

@@ -13,7 +13,7 @@ constexpr std::size_t kLine = 128;  // words of different writers lie so far apa
 // What the driver's headers call CU_STREAM_LEGACY and CU_STREAM_PER_THREAD.
 constexpr std::uintptr_t kLegacy = 1, kPerThread = 2;
 
-Status refused(Code code, std::string what, Where at = {}) {
+Status refused_order(Code code, std::string what, Where at = {}) {
   return {code, Scope::request, std::move(what), at};
 }
 
@@ -21,9 +21,10 @@ Status refuse_capture(const cuda::DeviceScope& scope, const UserStream& stream) 
   const Result<bool> captures = cuda::is_capturing(scope, stream.handle);
   if (!captures.ok()) return captures.status();
   if (!*captures) return {};
-  return refused(Code::unsupported,
-                 "the stream records a CUDA graph: a transfer cannot be captured, submit it before "
-                 "or after");
+  return refused_order(
+      Code::unsupported,
+      "the stream records a CUDA graph: a transfer cannot be captured, submit it before "
+      "or after");
 }
 
 }  // namespace
@@ -112,17 +113,17 @@ Result<UserStream> StreamOrders::find(const StreamOrder& order, const GpuUuid& g
   using enum StreamOrder::Flavour;
   if (order.flavour == none) return UserStream{};
   if (topology_ == nullptr)
-    return refused(Code::unsupported, "a stream was named, and this process has no GPU");
+    return refused_order(Code::unsupported, "a stream was named, and this process has no GPU");
   const auto raw = reinterpret_cast<std::uintptr_t>(order.handle);
   if (order.flavour == created && raw == 0)
-    return refused(Code::invalid_argument,
-                   "stream handle 0 of the flavour `created`: say legacy_default or "
-                   "per_thread_default, which of them 0 means is the compiler's choice");
+    return refused_order(Code::invalid_argument,
+                         "stream handle 0 of the flavour `created`: say legacy_default or "
+                         "per_thread_default, which of them 0 means is the compiler's choice");
   const GpuUuid& wanted = order.gpu != GpuUuid{} ? order.gpu : gpu;
   if (wanted == GpuUuid{})
-    return refused(Code::invalid_argument,
-                   "no memory of a GPU is here that could tell whose stream it is: set "
-                   "StreamOrder::gpu");
+    return refused_order(Code::invalid_argument,
+                         "no memory of a GPU is here that could tell whose stream it is: set "
+                         "StreamOrder::gpu");
   auto device = topology_->open(wanted);
   if (!device.ok()) return device.status();
   const std::uintptr_t handle = order.flavour == legacy_default       ? kLegacy

@@ -15,12 +15,13 @@ namespace {
 using namespace std::chrono_literals;
 using When = transport::NextLook::When;
 
-constexpr Duration kPark = 1s;        // a missed ring costs so much
-constexpr Duration kNap = 50us;       // while something is a little overdue
-constexpr Duration kDoze = 100us;     // while it is not needed, and may soon be
-constexpr Duration kStayAwake = 1ms;  // after something was outstanding
+constexpr Duration kPark = 1s;          // a missed ring costs so much
+constexpr Duration kWatcherNap = 50us;  // while something is a little overdue
+constexpr Duration kDoze = 100us;       // while it is not needed, and may soon be
+constexpr Duration kStayAwake = 1ms;    // after something was outstanding
 constexpr Duration kYieldFor = 100us;
-constexpr Duration kWakeUp = 75us;      // at most, until a sleeper of a virtual machine runs again
+constexpr Duration kWatcherWakeUp =
+    75us;                               // at most, until a sleeper of a virtual machine runs again
 constexpr unsigned long kSlack = 1000;  // ns that the kernel may sleep too long; usually 50 us
 
 }  // namespace
@@ -87,11 +88,12 @@ void Watcher::run(const std::stop_token& stop) {
     if (busy_since == base::Time{} || next.moved) busy_since = now;
     const Duration left = next.when == When::now ? Duration::zero() : next.at - now;
     if (left > kYieldFor)
-      nap(std::min<Duration>(left - kWakeUp, kPark), left > kDoze ? Sleep::parked : Sleep::doze);
+      nap(std::min<Duration>(left - kWatcherWakeUp, kPark),
+          left > kDoze ? Sleep::parked : Sleep::doze);
     else if (users_ > 0)
       nap(kDoze, Sleep::doze);
     else if (next.patient || now - busy_since > 1ms)
-      nap(kNap, Sleep::doze);
+      nap(kWatcherNap, Sleep::doze);
     else
       std::this_thread::yield();
     if (left > kYieldFor) busy_since = {};  // it slept until the predicted end

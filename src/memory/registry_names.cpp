@@ -4,7 +4,7 @@
 namespace linkspan::memory {
 namespace {
 
-Status refused(Code code, std::string what, Where at = {}) {
+Status refused_name(Code code, std::string what, Where at = {}) {
   return {code, Scope::request, std::move(what), at};
 }
 
@@ -14,14 +14,16 @@ std::string quoted(std::string_view name) { return "\"" + std::string(name) + "\
 
 Status Registry::set_name(const RegionId& id, std::string_view name) {
   if (name.size() > kMaxNameBytes)
-    return refused(Code::invalid_argument,
-                   "the name of a region has " + std::to_string(kMaxNameBytes) + " bytes at most");
+    return refused_name(
+        Code::invalid_argument,
+        "the name of a region has " + std::to_string(kMaxNameBytes) + " bytes at most");
   const base::MutexLock lock(mutex_);
   const Entry* entry = entry_of(id);
-  if (entry == nullptr) return refused(Code::not_found, "no such region");
+  if (entry == nullptr) return refused_name(Code::not_found, "no such region");
   if (const auto taken = names_.find(name); taken != names_.end()) {
     if (taken->second.serials == std::vector{id.serial}) return {};
-    return refused(Code::invalid_argument, "another region or set is published as " + quoted(name));
+    return refused_name(Code::invalid_argument,
+                        "another region or set is published as " + quoted(name));
   }
   if (!name.empty())
     if (Status status = may_leave(*entry, name); !status.ok()) return status;
@@ -32,19 +34,19 @@ Status Registry::set_name(const RegionId& id, std::string_view name) {
 
 Result<std::uint64_t> Registry::publish(std::string_view name, std::span<const RegionId> ids) {
   if (name.empty() || name.size() > kMaxNameBytes)
-    return refused(Code::invalid_argument,
-                   "the name of a set has 1 to " + std::to_string(kMaxNameBytes) + " bytes");
+    return refused_name(Code::invalid_argument,
+                        "the name of a set has 1 to " + std::to_string(kMaxNameBytes) + " bytes");
   if (ids.empty() || ids.size() > kMaxSet)
-    return refused(Code::invalid_argument, "a set has 1 to " + std::to_string(kMaxSet) +
-                                               " regions, this one has " +
-                                               std::to_string(ids.size()));
+    return refused_name(Code::invalid_argument, "a set has 1 to " + std::to_string(kMaxSet) +
+                                                    " regions, this one has " +
+                                                    std::to_string(ids.size()));
   std::vector<std::uint64_t> serials;
   const base::MutexLock lock(mutex_);
   for (const RegionId& id : ids) {
     const Entry* entry = entry_of(id);
     if (entry == nullptr)
-      return refused(Code::not_found, "number " + std::to_string(serials.size()) +
-                                          " of the set is not registered in this Engine");
+      return refused_name(Code::not_found, "number " + std::to_string(serials.size()) +
+                                               " of the set is not registered in this Engine");
     if (Status status = may_leave(*entry, name); !status.ok()) return status;
     serials.push_back(id.serial);
   }
@@ -71,15 +73,15 @@ Result<std::shared_ptr<const Registration>> Registry::find_name(std::string_view
   const base::MutexLock lock(mutex_);
   const auto found = names_.find(name);
   if (found == names_.end())
-    return refused(Code::not_found, "no region is published as " + quoted(name));
+    return refused_name(Code::not_found, "no region is published as " + quoted(name));
   const std::vector<std::uint64_t>& serials = found->second.serials;
   if (serial == 0 && serials.size() != 1)
-    return refused(Code::invalid_argument, quoted(name) + " is a set of " +
-                                               std::to_string(serials.size()) +
-                                               " regions: Peer::lookup_set() imports it");
+    return refused_name(Code::invalid_argument, quoted(name) + " is a set of " +
+                                                    std::to_string(serials.size()) +
+                                                    " regions: Peer::lookup_set() imports it");
   const auto entry = entries_.find(serial == 0 ? serials.front() : serial);
   if (entry == entries_.end() || entry->second.name != name)
-    return refused(Code::not_found, "the region is not of " + quoted(name) + " any more");
+    return refused_name(Code::not_found, "the region is not of " + quoted(name) + " any more");
   return entry->second.registration;
 }
 
@@ -87,8 +89,8 @@ Result<std::shared_ptr<const Registration>> Registry::find_name(std::string_view
 Status Registry::may_leave(const Entry& entry, std::string_view name) const {
   const auto old = names_.find(entry.name);
   if (entry.name == name || old == names_.end() || old->second.serials.size() == 1) return {};
-  return refused(Code::invalid_argument, "the region is one of the set " + quoted(entry.name) +
-                                             ": publish that without it");
+  return refused_name(Code::invalid_argument, "the region is one of the set " + quoted(entry.name) +
+                                                  ": publish that without it");
 }
 
 std::uint64_t Registry::put(std::string_view name, std::vector<std::uint64_t> serials) {

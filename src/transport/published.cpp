@@ -10,7 +10,7 @@ namespace {
 using schema::take;
 using schema::vector_of;
 
-Status corrupt(const char* what) { return {Code::corrupt, Scope::request, what}; }
+Status corrupt_record(const char* what) { return {Code::corrupt, Scope::request, what}; }
 
 }  // namespace
 
@@ -32,16 +32,17 @@ std::vector<std::byte> encode(const WireKey& key) {
 
 Result<WireKey> decode_key(std::span<const std::byte> bytes) {
   const auto* wire = schema::verified<schema::WireKey>(bytes);
-  if (wire == nullptr) return corrupt("malformed key");
+  if (wire == nullptr) return corrupt_record("malformed key");
   WireKey key;
   key.id = {wire->incarnation(), wire->buffer(), wire->serial()};
-  if (wire->kind() >= kMemoryKinds) return corrupt("key of an unknown memory kind");
+  if (wire->kind() >= kMemoryKinds) return corrupt_record("key of an unknown memory kind");
   key.kind = static_cast<MemoryKind>(wire->kind());
   key.peers = {.read = wire->read(), .write = wire->write()};
   key.bytes = wire->bytes();
-  if (!take(wire->gpu(), key.gpu)) return corrupt("key with a malformed GPU UUID");
-  if (!take(wire->token(), key.token)) return corrupt("key with a malformed token");
-  if (key.id.incarnation == 0 || key.id.serial == 0) return corrupt("key without an identity");
+  if (!take(wire->gpu(), key.gpu)) return corrupt_record("key with a malformed GPU UUID");
+  if (!take(wire->token(), key.token)) return corrupt_record("key with a malformed token");
+  if (key.id.incarnation == 0 || key.id.serial == 0)
+    return corrupt_record("key without an identity");
   return key;
 }
 

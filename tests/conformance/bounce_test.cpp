@@ -11,7 +11,7 @@
 #include "tests/support/fake_cuda/controls.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace bounce_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 
@@ -302,5 +302,5 @@ TEST_F(EngineBounceGpu, MovesMessagesOfMemoryThatNobodyExports) {
   }
 }
 
-}  // namespace
+}  // namespace bounce_test
 }  // namespace linkspan::test

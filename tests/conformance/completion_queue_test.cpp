@@ -9,7 +9,7 @@
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace completion_queue_test {
 
 constexpr std::uint64_t kBytes = 4096, kCount = 1000;
 using Cookies = std::vector<std::uint64_t>;
@@ -189,5 +189,5 @@ TEST_F(CompletionQueues, ServesSeveralEngines) {
   EXPECT_EQ(told(queue_, 1), Cookies{4});
 }
 
-}  // namespace
+}  // namespace completion_queue_test
 }  // namespace linkspan::test

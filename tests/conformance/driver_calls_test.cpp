@@ -13,7 +13,7 @@
 #include "tests/support/driver_shim/counts.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace driver_calls_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 
@@ -179,5 +179,5 @@ TEST_P(DriverCallsOf, AreTheGuardTheSubmissionAndTheFlag) {
 INSTANTIATE_TEST_SUITE_P(Every, DriverCallsOf, ::testing::ValuesIn(kCases),
                          [](const auto& param) { return std::string(param.param.name); });
 
-}  // namespace
+}  // namespace driver_calls_test
 }  // namespace linkspan::test

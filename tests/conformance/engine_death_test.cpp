@@ -5,7 +5,7 @@
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace engine_death_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr Block kAll{0, 0, kMiB};
@@ -262,5 +262,5 @@ TEST_F(EngineStopped, AKilledPeerFreesWhatItHeld) {
   EXPECT_EQ(pair_.engine.close(1s).to_string(), "ok");
 }
 
-}  // namespace
+}  // namespace engine_death_test
 }  // namespace linkspan::test

@@ -305,7 +305,7 @@ void engine_main(Line& line) {
   line.serve([&](const Json& call, const std::vector<base::Fd>&) { return server.handle(call); },
              [&] { return server.idle(); });
 }
-const bool kRegistered = add_helper(kEngineHelper, engine_main);
+const bool kEngineRegistered = add_helper(kEngineHelper, engine_main);
 
 }  // namespace
 

@@ -11,7 +11,7 @@
 #include "tests/support/sanitizers.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace engine_fork_test {
 
 /// Runs `child` in a forked child; its exit code, or -1 when it does not end in time.
 template <class Child>
@@ -130,5 +130,5 @@ TEST(EngineFork, AChildOfAProcessWithThreadsOpensTheFirstOne) {
   }
 }
 
-}  // namespace
+}  // namespace engine_fork_test
 }  // namespace linkspan::test

@@ -3,7 +3,7 @@
 #include "tests/support/held_stream.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace engine_invalidate_test {
 
 constexpr std::uint64_t kMiB = 1u << 20, kBytes = 5 * kMiB;
 
@@ -80,5 +80,5 @@ TEST_F(EngineInvalidate, InvalidateCancelsWhatIsInFlightHere) {
   EXPECT_EQ(pair.engine.invalidate(here.region, 10s).to_string(), "ok");
 }
 
-}  // namespace
+}  // namespace engine_invalidate_test
 }  // namespace linkspan::test

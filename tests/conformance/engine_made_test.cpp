@@ -6,7 +6,7 @@
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace engine_made_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr std::uint64_t kBytes = 5 * kMiB;  // crosses two borders of chunks, the first at 8249
@@ -228,5 +228,5 @@ TEST_F(EngineMadeGpu, BetweenEnginesOfOneProcessTheOtherGpuIsLetIn) {
   }
 }
 
-}  // namespace
+}  // namespace engine_made_test
 }  // namespace linkspan::test

@@ -7,7 +7,7 @@
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace engine_memory_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 
@@ -225,5 +225,5 @@ TEST_F(EngineMemory, OfOneGpuInTwoProcessesMovesAndSaysThatKernelsTakeTurns) {
   EXPECT_EQ(pair.far.difference("there", 2, due), "");
 }
 
-}  // namespace
+}  // namespace engine_memory_test
 }  // namespace linkspan::test

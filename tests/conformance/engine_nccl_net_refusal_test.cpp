@@ -3,7 +3,7 @@
 #include "tests/conformance/wire_pair.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace engine_nccl_net_refusal_test {
 
 constexpr Block kAll{0, 0, 1u << 20};
 
@@ -111,5 +111,5 @@ TEST(EngineNcclNetRefusesOnDevice, MemoryThatIsNotAligned) {
       "ok");
 }
 
-}  // namespace
+}  // namespace engine_nccl_net_refusal_test
 }  // namespace linkspan::test

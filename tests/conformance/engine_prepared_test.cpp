@@ -5,7 +5,7 @@
 #include "tests/support/held_stream.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace engine_prepared_test {
 
 constexpr std::uint64_t kMiB = 1u << 20, kPage = 512, kPages = kMiB / kPage;
 
@@ -200,5 +200,5 @@ TEST(EnginePreparedShapes, AreCheckedOnce) {
   EXPECT_FALSE(Prepared().valid());
 }
 
-}  // namespace
+}  // namespace engine_prepared_test
 }  // namespace linkspan::test

@@ -4,7 +4,7 @@
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace engine_refusal_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
@@ -216,5 +216,5 @@ TEST_F(EngineRefusals, ToMapAnExclusiveRegionWhichItsOwnerServes) {
   EXPECT_EQ(pair_.engine.deregister(secret.region).to_string(), "ok");
 }
 
-}  // namespace
+}  // namespace engine_refusal_test
 }  // namespace linkspan::test

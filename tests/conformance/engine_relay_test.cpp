@@ -3,7 +3,7 @@
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace engine_relay_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr std::uint64_t kBytes = 45 * kMiB + 1001;
@@ -112,5 +112,5 @@ TEST_F(EngineLinksOnDevice, UnlessAskedForItTakesOneLinkAndSaysWhy) {
   EXPECT_NE(why.find("LINKSPAN_RELAY_GPUS) is 0"), std::string::npos) << why;
 }
 
-}  // namespace
+}  // namespace engine_relay_test
 }  // namespace linkspan::test

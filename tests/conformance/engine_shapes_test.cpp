@@ -9,7 +9,7 @@
 #include "tests/support/sanitizers.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace engine_shapes_test {
 
 using Indices = std::vector<std::uint32_t>;
 using Level = Strides::Level;
@@ -259,5 +259,5 @@ INSTANTIATE_TEST_SUITE_P(Every, EngineOverlaps,
                                             ::testing::ValuesIn(kKinds)),
                          name_of_pair);
 
-}  // namespace
+}  // namespace engine_shapes_test
 }  // namespace linkspan::test

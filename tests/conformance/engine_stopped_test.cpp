@@ -5,7 +5,7 @@
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace engine_stopped_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr Block kAll{0, 0, kMiB};
@@ -89,5 +89,5 @@ TEST_P(EngineAsked, KeepsTheMemoryLentWhileThePeerIsStopped) {
 INSTANTIATE_TEST_SUITE_P(Every, EngineAsked, ::testing::ValuesIn(kAsked),
                          [](const auto& param) { return std::string(param.param.name); });
 
-}  // namespace
+}  // namespace engine_stopped_test
 }  // namespace linkspan::test

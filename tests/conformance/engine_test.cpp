@@ -6,7 +6,7 @@
 #include "tests/conformance/engine_world.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace engine_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 
@@ -256,5 +256,5 @@ TEST_F(EngineGpu, MapsAGpuThatIsHiddenFromTheInitiator) {
   EXPECT_EQ(target.difference(1, {{0, 2, 0, kMiB}}), "");
 }
 
-}  // namespace
+}  // namespace engine_test
 }  // namespace linkspan::test

@@ -8,7 +8,7 @@
 #include "tests/conformance/wire_pair.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace engine_wire_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr std::uint64_t kBytes = 9 * kMiB;  // of more than one message
@@ -311,5 +311,5 @@ INSTANTIATE_TEST_SUITE_P(Every, EngineWireAlike,
                                   std::get<1>(param.param).name;
                          });
 
-}  // namespace
+}  // namespace engine_wire_test
 }  // namespace linkspan::test

@@ -7,7 +7,7 @@
 #include "tests/support/sanitizers.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace engine_wishes_test {
 
 constexpr std::uint64_t kKiB = 1024;
 TransferOptions fast() { return {.low_latency = true}; }
@@ -216,5 +216,5 @@ INSTANTIATE_TEST_SUITE_P(Every, EngineCalibrated,
                                            std::tuple{kKinds[2], kKinds[1]}),
                          name_of_pair);
 
-}  // namespace
+}  // namespace engine_wishes_test
 }  // namespace linkspan::test

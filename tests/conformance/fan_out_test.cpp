@@ -6,7 +6,7 @@
 #include "tests/support/held_stream.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace fan_out_test {
 
 constexpr std::uint64_t kBytes = (1u << 20) + 77;
 constexpr std::size_t kFar = 3;
@@ -224,5 +224,5 @@ TEST_F(FanOut, RefusesWhatIsNoTargetInItsPlace) {
   engine = std::move(moved);
 }
 
-}  // namespace
+}  // namespace fan_out_test
 }  // namespace linkspan::test

@@ -8,7 +8,7 @@
 #include "tests/support/held_stream.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace gpu_indices_test {
 
 using Indices = std::vector<std::uint32_t>;
 constexpr std::uint64_t kLocalBase = 3, kRemoteBase = 99'999;  // so fewer pages fit there
@@ -283,5 +283,5 @@ INSTANTIATE_TEST_SUITE_P(Every, EngineGpuIndicesElsewhere,
                                            std::tuple{kUnshared[0], kUnshared[1]}),
                          name_of_pair);
 
-}  // namespace
+}  // namespace gpu_indices_test
 }  // namespace linkspan::test

@@ -8,7 +8,7 @@
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace gpu_spin_test {
 
 using namespace std::chrono_literals;
 
@@ -91,5 +91,5 @@ TEST_F(GpuSpin, AFirstTransferDoesNotWaitForTheKernelsOfItsUser) {
   EXPECT_EQ(driver.cuModuleUnload(module), cuda::CUDA_SUCCESS);
 }
 
-}  // namespace
+}  // namespace gpu_spin_test
 }  // namespace linkspan::test

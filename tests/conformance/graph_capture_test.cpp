@@ -11,7 +11,7 @@
 #include "tests/support/graph_entries.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace graph_capture_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 
@@ -180,5 +180,5 @@ TEST_F(GraphCapture, IsNotDisturbedBySetUpAndTearDown) {
   user.finish();
 }
 
-}  // namespace
+}  // namespace graph_capture_test
 }  // namespace linkspan::test

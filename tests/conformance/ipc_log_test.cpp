@@ -7,7 +7,7 @@
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace ipc_log_test {
 
 using Lines = std::vector<std::string>;
 
@@ -145,5 +145,5 @@ TEST(IpcLogLevel, WarnsOfABadValueOnceAndIsSilentOtherwise) {
       "WARNING");
 }
 
-}  // namespace
+}  // namespace ipc_log_test
 }  // namespace linkspan::test

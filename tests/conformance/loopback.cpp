@@ -31,13 +31,13 @@ constexpr Capabilities kCapabilities{.local_kinds = {MemoryKind::host, MemoryKin
 /// What the ends share in place of a wire. The mutex is held to copy one block, never longer.
 struct Wire {
   std::mutex mutex;
-  std::map<std::uint64_t, const Region*> published;  // by token; the token is the key
-  std::uint64_t tokens = base::random_u64();         // a key of another wire means nothing here
+  std::map<std::uint64_t, const memory::Region*> published;  // by token; the token is the key
+  std::uint64_t tokens = base::random_u64();  // a key of another wire means nothing here
   std::array<bool, 2> connected{};
 };
 
 struct LoopRemote final : Mapping {
-  LoopRemote(std::uint64_t t, const Region& region)
+  LoopRemote(std::uint64_t t, const memory::Region& region)
       : token(t), size(region.bytes()), peers(region.facts().peers) {}
   std::uint64_t bytes() const noexcept override { return size; }
   Permissions permissions() const noexcept override { return peers; }
@@ -48,7 +48,7 @@ struct LoopRemote final : Mapping {
 };
 
 /// For publish() took host memory only.
-std::byte* pointer(const Region& region, std::uint64_t offset) {
+std::byte* pointer(const memory::Region& region, std::uint64_t offset) {
   return reinterpret_cast<std::byte*>(region.facts().address + offset);  // NOLINT(*-int-to-ptr)
 }
 
@@ -139,7 +139,7 @@ class LoopEndpoint final : public Endpoint {
   NextLook next_look() const override {
     return {slots_.empty() ? NextLook::When::idle : NextLook::When::now, {}};
   }
-  Explanation explain(Op, const Region&, const Mapping&, Shape) const override {
+  Explanation explain(Op, const memory::Region&, const Mapping&, Shape) const override {
     return {.path = kPath,
             .executor = "here",
             .reason = "both ends are in this process",
@@ -161,7 +161,7 @@ class LoopEndpoint final : public Endpoint {
  private:
   struct Slot {
     Op op;
-    const Region* local;
+    const memory::Region* local;
     std::uint64_t token;
     std::vector<Block> blocks;
     std::uint64_t cookie;
@@ -204,7 +204,7 @@ class Loopback final : public Transport {
   std::string_view name() const noexcept override { return "loopback"; }
   const Capabilities& capabilities() const noexcept override { return kCapabilities; }
 
-  Result<PublishedKey> publish(const Region& region) override {
+  Result<PublishedKey> publish(const memory::Region& region) override {
     if (!kCapabilities.local_kinds.contains(region.facts().kind))
       return Status(Code::unsupported, Scope::request, "loopback copies by memcpy");
     const std::scoped_lock lock(wire_->mutex);
@@ -215,12 +215,12 @@ class Loopback final : public Transport {
       key.bytes.push_back(static_cast<std::byte>(token >> shift));
     return key;
   }
-  Status retract(const Region& region, bool) override {
+  Status retract(const memory::Region& region, bool) override {
     const std::scoped_lock lock(wire_->mutex);
     std::erase_if(wire_->published, [&](const auto& entry) { return entry.second == &region; });
     return {};
   }
-  Status forget(const Region& region) override { return retract(region, false); }
+  Status forget(const memory::Region& region) override { return retract(region, false); }
   Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, Deadline deadline) override {
     if (deadline.passed()) return Status(Code::timed_out, Scope::request, "import");
     if (key.bytes.size() != 8 || !key.fds.empty())

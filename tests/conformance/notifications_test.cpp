@@ -4,7 +4,7 @@
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace notifications_test {
 
 class Notifications : public ::testing::Test {
  protected:
@@ -125,5 +125,5 @@ TEST_F(Notifications, RefuseWhatIsTooLong) {
   EXPECT_TRUE(peer_.notify(std::vector<std::byte>(65536)).ok());
 }
 
-}  // namespace
+}  // namespace notifications_test
 }  // namespace linkspan::test

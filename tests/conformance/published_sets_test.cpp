@@ -7,7 +7,7 @@
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace published_sets_test {
 
 constexpr const char* kReader = "set_reader";
 /// Of the regions of a set; the first holds the number of its generation, the others its pattern.
@@ -333,5 +333,5 @@ TEST_F(Sets, WaitsEndWithEitherEngine) {
   EXPECT_EQ(wait.get().status().code(), Code::canceled);
 }
 
-}  // namespace
+}  // namespace published_sets_test
 }  // namespace linkspan::test

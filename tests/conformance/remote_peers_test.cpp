@@ -11,7 +11,7 @@
 #include "tests/support/raw_peer.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace remote_peers_test {
 
 using control::FrameOp;
 
@@ -294,5 +294,5 @@ TEST_F(HostileRemotePeers, GetNoKeyOfATransportOfTheHost) {
   EXPECT_TRUE(sent.cancel().code() == Code::pending || sent.done());
 }
 
-}  // namespace
+}  // namespace remote_peers_test
 }  // namespace linkspan::test

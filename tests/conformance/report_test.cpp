@@ -12,7 +12,7 @@
 #include "tests/support/held_stream.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace report_test {
 
 using namespace std::chrono_literals;
 
@@ -216,5 +216,5 @@ TEST_F(ReportGpu, WhoWaitsForAStreamOfTheUsers) {
   EXPECT_EQ(held.wait(20s).to_string(), "ok");
 }
 
-}  // namespace
+}  // namespace report_test
 }  // namespace linkspan::test

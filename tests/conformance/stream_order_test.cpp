@@ -9,7 +9,7 @@
 #include "tests/support/held_stream.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace stream_order_test {
 
 constexpr std::uint64_t kBytes = (1u << 20) + 77;
 constexpr Duration kAWhile = 30ms;
@@ -448,5 +448,5 @@ TEST(StreamOrderCpu, AStreamWithoutAGpuIsRefused) {
             Code::unsupported);
 }
 
-}  // namespace
+}  // namespace stream_order_test
 }  // namespace linkspan::test

@@ -5,7 +5,7 @@
 #include "tests/conformance/wire_pair.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace tcp_streams_test {
 
 constexpr std::uint64_t kBytes = 16u << 20;
 constexpr Block kAll{0, 0, kBytes};
@@ -87,5 +87,5 @@ TEST_F(TcpStreams, GrowForTheOtherSideToo) {
   EXPECT_EQ(streams(peer, here.region, there), 4u);
 }
 
-}  // namespace
+}  // namespace tcp_streams_test
 }  // namespace linkspan::test

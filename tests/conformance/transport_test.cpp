@@ -6,7 +6,7 @@
 #include "tests/support/transport_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace transport_test {
 
 /// Blocks of `bytes` that no other `part` has: what two batches in flight both write is either's.
 /// The last comes first, so that none continues the one before it.
@@ -16,8 +16,6 @@ std::vector<Block> part_of_region(std::uint64_t part, std::uint64_t count, std::
     blocks.push_back({(part * count + i) * bytes, (part * count + i) * bytes, bytes});
   return blocks;
 }
-
-}  // namespace
 
 constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t kBytes = Memory::kBytes, kMiB = 1u << 20;
@@ -212,9 +210,9 @@ TEST_P(TransportConformance, HoldsToItsCapabilities) {
   using enum MemoryKind;
   for (MemoryKind kind : {host, pinned, shared, device, managed}) {
     if (can.local_kinds.contains(kind)) continue;
-    Region::Facts facts = HereEnd::region(*link->here).facts();
+    memory::Region::Facts facts = HereEnd::region(*link->here).facts();
     facts.kind = kind;
-    const auto region = take(Region::create(facts));
+    const auto region = take(memory::Region::create(facts));
     EXPECT_EQ(link->near->transport().publish(*region).status().code(), Code::unsupported);
   }
 }
@@ -428,6 +426,7 @@ TEST_P(TransportConformance, RefusesMessagesThatItDoesNotKnow) {
 INSTANTIATE_TEST_SUITE_P(Every, TransportConformance, ::testing::ValuesIn(all_subjects()),
                          [](const auto& subject) { return subject.param.name; });
 
+}  // namespace transport_test
 }  // namespace linkspan::test
 
 // Mutants of loopback.cpp with which this suite went red, without a sanitizer too, and where:

@@ -4,7 +4,7 @@
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace two_sided_death_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr std::uint64_t kTraffic = 12 * kMiB, kParts = 48;
@@ -161,5 +161,5 @@ TEST_F(TwoSidedStopped, PushesBackAtItsLimit) {
   EXPECT_EQ(sent.back().status().code(), Code::disconnected);
 }
 
-}  // namespace
+}  // namespace two_sided_death_test
 }  // namespace linkspan::test

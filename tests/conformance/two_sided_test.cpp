@@ -7,7 +7,7 @@
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace two_sided_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 /// Sanitizers (cmake/tests.cmake) take their time.
@@ -349,5 +349,5 @@ TEST_F(TwoSidedGpu, MovesBetweenTwoEnginesOfOneProcess) {
   }
 }
 
-}  // namespace
+}  // namespace two_sided_test
 }  // namespace linkspan::test

@@ -11,7 +11,7 @@
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace window_test {
 
 using device::Outcome;
 using device::PadLayout;
@@ -389,5 +389,5 @@ TEST_F(WindowOnDevice, TheCpuRaisesSignalsOfAPeersGpu) {
   EXPECT_EQ(words[6], 7u);
 }
 
-}  // namespace
+}  // namespace window_test
 }  // namespace linkspan::test

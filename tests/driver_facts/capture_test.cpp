@@ -6,7 +6,7 @@
 #include "tests/support/graph_entries.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace capture_test {
 
 class Capture : public Fact {
  protected:
@@ -182,5 +182,5 @@ TEST_F(Capture, WhetherAStreamCapturesCanBeAskedByAnyThread) {
   EXPECT_EQ(end(), CUDA_SUCCESS);
 }
 
-}  // namespace
+}  // namespace capture_test
 }  // namespace linkspan::test

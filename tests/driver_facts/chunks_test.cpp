@@ -8,7 +8,7 @@
 #include "tests/support/memory_entries.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace chunks_test {
 
 constexpr std::size_t kChunk = 2u << 20, kCount = 3;
 
@@ -279,5 +279,5 @@ TEST_F(Chunks, SharingBesideAHeldStream) {
         ", unmapping " + (unmapped ? "does not" : "does"));
 }
 
-}  // namespace
+}  // namespace chunks_test
 }  // namespace linkspan::test

@@ -5,7 +5,7 @@
 #include "tests/driver_facts/far_process.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace held_test {
 
 class Held : public Fact {
  protected:
@@ -129,5 +129,5 @@ TEST_F(Held, MakingManyStreams) {
   for (CUstream each : made) EXPECT_EQ(cu->cuStreamDestroy(each), CUDA_SUCCESS);
 }
 
-}  // namespace
+}  // namespace held_test
 }  // namespace linkspan::test

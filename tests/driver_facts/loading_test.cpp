@@ -6,7 +6,7 @@
 #include "tests/driver_facts/far_process.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace loading_test {
 
 /// `spin` ends when *word is 1 or after `limit` ns; `mark_...` set *word to 1.
 constexpr char kModule[] = R"(
@@ -224,5 +224,5 @@ TEST_F(Binaries, ThePtxOfTheBuildLoads) {
     }
 }
 
-}  // namespace
+}  // namespace loading_test
 }  // namespace linkspan::test

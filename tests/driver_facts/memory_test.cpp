@@ -10,7 +10,7 @@
 #include "tests/driver_facts/far_process.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace memory_test {
 
 constexpr std::uint64_t kFilled = 0x0101010101010101 * FarProcess::kFill;
 
@@ -292,5 +292,5 @@ TEST_F(Loss, AStrayKernelEndsTheContextForGood) {
   found(words);
 }
 
-}  // namespace
+}  // namespace memory_test
 }  // namespace linkspan::test

@@ -5,7 +5,7 @@
 #include "tests/support/memory_entries.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace pools_test {
 
 /// Memory of a stream-ordered pool of the test's, with file descriptors as its handles, or none.
 class Pools : public Fact {
@@ -154,5 +154,5 @@ TEST_F(Pools, TwoImportsOfOneAllocation) {
   EXPECT_EQ(cu->cuMemPoolDestroy(made), CUDA_SUCCESS);
 }
 
-}  // namespace
+}  // namespace pools_test
 }  // namespace linkspan::test

@@ -12,7 +12,7 @@
 #include "tests/driver_facts/fact.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace ptx_test {
 
 class Ptx : public Recorded {
  protected:
@@ -129,5 +129,5 @@ TEST_F(Ptx, TheUnpackKernelStores16BytesWhateverTheAlignment) {
   EXPECT_EQ(count("local"), 0u) << "the pools are read where they are";
 }
 
-}  // namespace
+}  // namespace ptx_test
 }  // namespace linkspan::test

@@ -4,7 +4,7 @@
 #include "tests/driver_facts/fact.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace streams_test {
 
 class Queues : public Fact {
  protected:
@@ -277,5 +277,5 @@ TEST_F(Events, OneOfAnotherGpuIsNotRecorded) {
   EXPECT_EQ(cu->cuEventRecord(new_event(1), new_stream(0)), CUDA_ERROR_INVALID_HANDLE);
 }
 
-}  // namespace
+}  // namespace streams_test
 }  // namespace linkspan::test

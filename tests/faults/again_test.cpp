@@ -9,7 +9,7 @@
 #include "tests/support/delay_line.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace again_test {
 
 constexpr std::uint64_t kBytes = 4u << 20, kCount = 8;
 constexpr Block kAll{0, 0, kBytes};
@@ -156,5 +156,5 @@ INSTANTIATE_TEST_SUITE_P(Noticed, Again,
                            return std::string(kNames[static_cast<std::size_t>(param.param)]);
                          });
 
-}  // namespace
+}  // namespace again_test
 }  // namespace linkspan::test

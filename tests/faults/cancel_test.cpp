@@ -8,7 +8,7 @@
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace cancel_test {
 
 constexpr std::uint64_t kBytes = 2u << 20, kParts = 16, kPiece = 1024;
 constexpr Duration kWatch = 2s;
@@ -181,5 +181,5 @@ TEST(CancelInFlight, NoByteLandsLateOnAnyRoute) {
   } while (!limit.passed() && !HasFailure());
 }
 
-}  // namespace
+}  // namespace cancel_test
 }  // namespace linkspan::test

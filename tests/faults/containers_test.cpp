@@ -19,7 +19,7 @@
 #include "tests/support/sanitizers.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace containers_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr const char* kHelper = "contained";
@@ -252,5 +252,5 @@ TEST(ContainersRefuse, WhoMayBeAnyUser) {
   EXPECT_EQ(near.connect(far.address(), 5s).status().code(), Code::permission_denied);
 }
 
-}  // namespace
+}  // namespace containers_test
 }  // namespace linkspan::test

@@ -21,7 +21,7 @@
 #include "tests/support/take.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace driver_errors_test {
 
 class DriverErrors : public ::testing::Test {
  protected:
@@ -159,5 +159,5 @@ TEST_F(DriverErrors, ACallThatIsLateBreaksNothing) {
   check_all(orders, [](const Worked& worked) { EXPECT_EQ(worked.to_string(), ""); });
 }
 
-}  // namespace
+}  // namespace driver_errors_test
 }  // namespace linkspan::test

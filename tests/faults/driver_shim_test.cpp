@@ -10,7 +10,7 @@
 #include "tests/support/take.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace driver_shim_test {
 
 using cuda::DeviceBuffer, cuda::DeviceScope, cuda::Event, cuda::PinnedBuffer, cuda::Stream;
 
@@ -130,5 +130,5 @@ TEST_F(DriverShimOnDevice, RefusesOrdersThatItDoesNotKnow) {
     EXPECT_THROW(shim_.order(wrong), std::invalid_argument) << wrong;
 }
 
-}  // namespace
+}  // namespace driver_shim_test
 }  // namespace linkspan::test

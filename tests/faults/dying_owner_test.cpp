@@ -17,7 +17,7 @@
 #include "tests/support/take.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace dying_owner_test {
 
 constexpr const char* kHelper = "dying owner";
 constexpr std::uint64_t kBytes = 8u << 20;
@@ -253,5 +253,5 @@ INSTANTIATE_TEST_SUITE_P(Every, DyingOwnerOnDevice,
                                                                  : "pool";
                          });
 
-}  // namespace
+}  // namespace dying_owner_test
 }  // namespace linkspan::test

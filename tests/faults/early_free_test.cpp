@@ -7,7 +7,7 @@
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace early_free_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr Block kAll{0, 0, kMiB};
@@ -152,5 +152,5 @@ TEST_F(EarlyFree, MemoryOfAGpu) {
   EXPECT_EQ(engine_.deregister(local.region).to_string(), "ok");
 }
 
-}  // namespace
+}  // namespace early_free_test
 }  // namespace linkspan::test

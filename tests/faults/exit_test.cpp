@@ -11,7 +11,7 @@
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace exit_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr const char* kHelper = "leaver";
@@ -158,5 +158,5 @@ TEST(EngineHandles, OfAThreadThatHasEnded) {
   EXPECT_EQ(server.deregister(there.region, 2s).to_string(), "ok");
 }
 
-}  // namespace
+}  // namespace exit_test
 }  // namespace linkspan::test

@@ -10,7 +10,7 @@
 #include "tests/faults/raw_peer.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace flood_test {
 
 using control::FrameOp;
 
@@ -214,5 +214,5 @@ TEST(Flood, SixtyFourComeAndGoWhileOthersMove) {
   EXPECT_EQ(neighbour.engine.deregister(guests.region, 5s).to_string(), "ok");
 }
 
-}  // namespace
+}  // namespace flood_test
 }  // namespace linkspan::test

@@ -13,7 +13,7 @@
 #include "tests/support/raw_peer.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace junk_test {
 
 constexpr const char* kAnyPort = "tcp:127.0.0.1:0";
 /// For an undisturbed notification or transfer; a busy machine takes some of it.
@@ -156,5 +156,5 @@ TEST_F(JunkOnAPort, HalfOpenHandshakesTakeNoMoreThanTheirRoom) {
   go_on();
 }
 
-}  // namespace
+}  // namespace junk_test
 }  // namespace linkspan::test

@@ -16,7 +16,7 @@
 #include "tests/support/held_stream.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace kill_test {
 
 constexpr std::uint64_t kBar = 200;    // kills that one run on a machine with GPUs is to survive
 constexpr std::uint64_t kMany = 1000;  // and all routes together
@@ -437,5 +437,5 @@ TEST(Kills, TheEngineThatStaysEndsAllHoldsNothingAndServesTheOthers) {
   EXPECT_EQ(engine.close(5s).to_string(), "ok");
 }
 
-}  // namespace
+}  // namespace kill_test
 }  // namespace linkspan::test

@@ -12,7 +12,7 @@
 #include "tests/support/sanitizers.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace limits_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr Block kAll{0, 0, kMiB};
@@ -228,5 +228,5 @@ TEST(LockedMemoryLimit, PinningIsDoneOrRefusedAndTheRestWorks) {
   EXPECT_EQ(pair.engine.deregister(*region).to_string(), "ok");
 }
 
-}  // namespace
+}  // namespace limits_test
 }  // namespace linkspan::test

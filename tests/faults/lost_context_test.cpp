@@ -4,7 +4,7 @@
 #include "tests/support/driver_shim/control.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace lost_context_test {
 
 constexpr std::uint64_t kBytes = 4u << 20, kParts = 64;
 
@@ -100,5 +100,5 @@ TEST(OpenOnDevice, ADriverThatFailsIsNoMachineWithoutGpus) {
 
 INSTANTIATE_TEST_SUITE_P(Every, LostContextOnDevice, ::testing::Values("226", "700", "719"));
 
-}  // namespace
+}  // namespace lost_context_test
 }  // namespace linkspan::test

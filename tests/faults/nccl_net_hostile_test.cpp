@@ -12,7 +12,7 @@
 #include "transport/published.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace nccl_net_hostile_test {
 
 using control::FrameOp;
 using transport::WireKey;
@@ -323,5 +323,5 @@ TEST_P(NcclNetHostile, NoNonsenseEndsTheEngine) {
 INSTANTIATE_TEST_SUITE_P(Every, NcclNetHostile, ::testing::ValuesIn(kPluginVersions),
                          [](const auto& param) { return "v" + std::to_string(param.param); });
 
-}  // namespace
+}  // namespace nccl_net_hostile_test
 }  // namespace linkspan::test

@@ -8,7 +8,7 @@
 #include "tests/support/fake_cuda/controls.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace nccl_net_staged_test {
 
 constexpr std::uint64_t kBytes = 9u << 20;  // more than one slot, less than there are
 constexpr Block kAll{0, 0, kBytes};
@@ -162,5 +162,5 @@ TEST_F(NcclNetStaged, ACanceledOneBringsNothingOfOthers) {
   EXPECT_GT(canceled, 0u) << "each was faster than its cancel";
 }
 
-}  // namespace
+}  // namespace nccl_net_staged_test
 }  // namespace linkspan::test

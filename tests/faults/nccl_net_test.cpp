@@ -7,7 +7,7 @@
 #include "tests/conformance/wire_pair.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace nccl_net_test {
 
 constexpr std::uint64_t kParts = 16, kBytes = kParts * 20'001;
 constexpr Duration kDeadline = 10s;
@@ -219,5 +219,5 @@ INSTANTIATE_TEST_SUITE_P(Every, NcclNetFaults,
                                   (std::get<2>(param.param) ? "_there" : "_here");
                          });
 
-}  // namespace
+}  // namespace nccl_net_test
 }  // namespace linkspan::test

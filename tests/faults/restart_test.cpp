@@ -7,7 +7,7 @@
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace restart_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr Block kAll{0, 0, kMiB};
@@ -167,5 +167,5 @@ TEST(Orphan, AChildOfADeadPeerKeepsItsMemoryLent) {
   EXPECT_EQ(here.difference(5), "");
 }
 
-}  // namespace
+}  // namespace restart_test
 }  // namespace linkspan::test

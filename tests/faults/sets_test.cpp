@@ -8,7 +8,7 @@
 #include "tests/faults/raw_peer.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace sets_test {
 
 using control::FrameOp;
 
@@ -157,5 +157,5 @@ TEST_F(OddSets, WaitsForNoMoreThanItMay) {
             Code::corrupt);
 }
 
-}  // namespace
+}  // namespace sets_test
 }  // namespace linkspan::test

@@ -9,7 +9,7 @@
 #include "tests/support/sanitizers.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace signals_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 
@@ -126,5 +126,5 @@ TEST_F(Signals, APeerThatDiesRaisesNoSigpipe) {
   EXPECT_EQ(came, 0u);
 }
 
-}  // namespace
+}  // namespace signals_test
 }  // namespace linkspan::test

@@ -10,7 +10,7 @@
 #include "tests/faults/usage.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace tcp_kills_test {
 
 constexpr std::uint64_t kBytes = (1u << 20) + 77, kParts = 12;
 constexpr Block kAll{0, 0, kBytes};
@@ -129,5 +129,5 @@ TEST_P(TcpKills, LeaveNothingAndDisturbNoThird) {
 INSTANTIATE_TEST_SUITE_P(Every, TcpKills, ::testing::Values(kKinds[3], kKinds[0]),
                          [](const auto& param) { return std::string(param.param.name); });
 
-}  // namespace
+}  // namespace tcp_kills_test
 }  // namespace linkspan::test

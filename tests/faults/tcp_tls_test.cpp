@@ -10,7 +10,7 @@
 #include "tests/support/delay_line.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace tcp_tls_test {
 
 using namespace std::chrono_literals;
 
@@ -126,5 +126,5 @@ TEST_F(TcpTls, WhatIsChangedOnTheWayEndsThePeer) {
     ASSERT_TRUE(*there_.at(i) == old[i] || *there_.at(i) == *here_.at(i)) << i;
 }
 
-}  // namespace
+}  // namespace tcp_tls_test
 }  // namespace linkspan::test

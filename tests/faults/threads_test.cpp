@@ -7,7 +7,7 @@
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace threads_test {
 
 constexpr std::uint64_t kThreads = 16, kPeers = 3, kSlice = 32u << 10;
 constexpr std::uint64_t kRounds = 12;  // of each thread; a sanitizer takes seconds for them
@@ -151,5 +151,5 @@ TEST(Threads, SixteenOnOneEngineFindTheirBytes) {
   EXPECT_EQ(engine.dump().find("transfer "), std::string::npos) << engine.dump();
 }
 
-}  // namespace
+}  // namespace threads_test
 }  // namespace linkspan::test

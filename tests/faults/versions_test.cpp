@@ -14,7 +14,7 @@
 #include "transport/local/lease.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace versions_test {
 
 using control::FrameOp;
 
@@ -180,5 +180,5 @@ TEST_F(Versions, AKeyOfATransportThatThePeerDidNotOffer) {
   EXPECT_EQ(peer.explain(Op::write, here, *remote, 1, 64).status().code(), Code::unreachable);
 }
 
-}  // namespace
+}  // namespace versions_test
 }  // namespace linkspan::test

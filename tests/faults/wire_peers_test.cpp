@@ -12,7 +12,7 @@
 #include "tests/faults/usage.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace wire_peers_test {
 
 constexpr std::uint64_t kBytes = 3u << 20, kParts = 48;
 constexpr Block kAll{0, 0, kBytes};
@@ -285,5 +285,5 @@ INSTANTIATE_TEST_SUITE_P(Every, WirePeers,
                                   std::get<1>(param.param).name;
                          });
 
-}  // namespace
+}  // namespace wire_peers_test
 }  // namespace linkspan::test

@@ -297,7 +297,7 @@ void workload_main(Line& line) {
       },
       [] { return false; });
 }
-const bool kRegistered = add_helper(kHelper, workload_main);
+const bool kWorkloadRegistered = add_helper(kHelper, workload_main);
 
 }  // namespace
 

@@ -3,7 +3,7 @@
 #include "tests/hosts/hosts.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace cables_test {
 
 constexpr std::uint64_t kBytes = (1u << 20) + 5;
 
@@ -56,5 +56,5 @@ TEST_P(HostCables, NotifyBehindTheData) {
 INSTANTIATE_TEST_SUITE_P(Every, HostCables, ::testing::ValuesIn(kBadCables),
                          [](const auto& cable) { return std::string(name_of(cable.param)); });
 
-}  // namespace
+}  // namespace cables_test
 }  // namespace linkspan::test

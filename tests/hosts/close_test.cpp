@@ -4,7 +4,7 @@
 #include "tests/hosts/hosts.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace close_test {
 
 constexpr std::uint64_t kBytes = 8u << 20;
 
@@ -63,5 +63,5 @@ TEST_F(HostClose, DropsAPeerThatHasItsKeysAndDoesNotSayGoodbye) {
   EXPECT_EQ(dropped_, 1) << "and nobody else";
 }
 
-}  // namespace
+}  // namespace close_test
 }  // namespace linkspan::test

@@ -9,7 +9,7 @@
 #include "tests/hosts/hosts.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace cuts_test {
 
 constexpr std::uint64_t kBytes = 8u << 20, kCount = 8;
 
@@ -214,5 +214,5 @@ TEST_F(HostCuts, AFarProcessThatStandsStillIsNotWaitedForByReads) {
   expect_nothing_lands_here();
 }
 
-}  // namespace
+}  // namespace cuts_test
 }  // namespace linkspan::test

@@ -8,7 +8,7 @@
 #include "tests/hosts/hosts.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace interfaces_test {
 
 constexpr std::uint64_t kBytes = (16u << 20) + 5;
 /// What streams carry of it at least, of four: they take what there is as fast as they can.
@@ -205,5 +205,5 @@ INSTANTIATE_TEST_SUITE_P(Every, HostInterfacesDown, ::testing::Values(Host::near
                            return std::string(end.param == Host::near ? "near" : "far");
                          });
 
-}  // namespace
+}  // namespace interfaces_test
 }  // namespace linkspan::test

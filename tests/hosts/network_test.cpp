@@ -14,7 +14,7 @@
 #include "tests/support/take.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace network_test {
 
 bool is_readable(const base::Fd& socket, std::chrono::milliseconds limit) {
   pollfd ready{.fd = socket.get(), .events = POLLIN, .revents = 0};
@@ -111,5 +111,5 @@ INSTANTIATE_TEST_SUITE_P(Every, NetworkOf,
                                            Cable::small_packets, Cable::lossy_with_small_windows),
                          [](const auto& cable) { return std::string(name_of(cable.param)); });
 
-}  // namespace
+}  // namespace network_test
 }  // namespace linkspan::test

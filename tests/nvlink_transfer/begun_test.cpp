@@ -8,7 +8,7 @@
 #include "tests/support/held_stream.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace begun_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr std::uint32_t kLongMs = 10000;
@@ -265,5 +265,5 @@ TEST_F(NvlinkBegun, ManyAtOnceEachFindsItsBytes) {
   EXPECT_EQ(std::unique(ids.begin(), ids.end()), ids.end()) << "a number was given twice";
 }
 
-}  // namespace
+}  // namespace begun_test
 }  // namespace linkspan::test

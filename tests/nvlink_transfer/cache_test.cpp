@@ -8,7 +8,7 @@
 #include "tests/support/fake_cuda/controls.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace cache_test {
 
 class NvlinkCache : public NvlinkTransfer {
  protected:
@@ -234,5 +234,5 @@ TEST_F(NvlinkLeaks, NothingInThoseThatFail) {
   EXPECT_EQ(to->difference(), "");
 }
 
-}  // namespace
+}  // namespace cache_test
 }  // namespace linkspan::test

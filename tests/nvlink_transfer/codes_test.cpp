@@ -8,7 +8,7 @@
 #include "tests/nvlink_transfer/fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace codes_test {
 
 std::string last_error() { return nvlink_transfer_last_error(); }
 bool tells(const std::string& word) { return last_error().find(word) != std::string::npos; }
@@ -224,5 +224,5 @@ TEST_F(NvlinkCodes, WhatIsStagedIsSaidOnceForAPair) {
   EXPECT_EQ(target.difference({{0, 1, 0, 4096}}), "");
 }
 
-}  // namespace
+}  // namespace codes_test
 }  // namespace linkspan::test

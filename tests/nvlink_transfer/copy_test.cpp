@@ -10,7 +10,7 @@
 #include "tests/support/held_stream.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace copy_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 
@@ -207,5 +207,5 @@ TEST_F(NvlinkCapture, ACaptureIsNotDisturbedByTransfersBesideIt) {
   expected = {{0, 1, 0, kMiB}, {kMiB, 1, 0, kMiB}};
 }
 
-}  // namespace
+}  // namespace copy_test
 }  // namespace linkspan::test

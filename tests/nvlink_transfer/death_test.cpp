@@ -6,7 +6,7 @@
 #include "tests/nvlink_transfer/fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace death_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 
@@ -173,5 +173,5 @@ TEST_F(NvlinkDeath, WhileTransfersThatWereBegunRun) {
   }
 }
 
-}  // namespace
+}  // namespace death_test
 }  // namespace linkspan::test

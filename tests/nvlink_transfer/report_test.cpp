@@ -14,7 +14,7 @@
 #include "tests/nvlink_transfer/fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace report_test {
 
 TEST(NvlinkReport, TheVersion) { EXPECT_STREQ(nvlink_transfer_version(), "0.1.0"); }
 
@@ -141,5 +141,5 @@ TEST(NvlinkReport, ACallbackThatWasReplacedIsNotRunning) {
   stop = true;
 }
 
-}  // namespace
+}  // namespace report_test
 }  // namespace linkspan::test

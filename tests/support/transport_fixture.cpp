@@ -63,7 +63,7 @@ Status HereEnd::connect_by(std::span<const std::byte> address, Deadline deadline
   return made.status();
 }
 
-const Region& HereEnd::region(const Memory& memory) {
+const memory::Region& HereEnd::region(const Memory& memory) {
   return here_memory(memory).registration->region();
 }
 

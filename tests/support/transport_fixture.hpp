@@ -26,7 +26,7 @@
 namespace linkspan::test {
 
 using base::Clock, base::Deadline, base::FakeClock, base::Fd;
-using memory::PublishedKey, memory::Region;
+using memory::PublishedKey;
 using transport::Batch, transport::Capabilities, transport::Channel, transport::Completion,
     transport::CompletionSink, transport::Endpoint, transport::Mapping, transport::NextLook,
     transport::Transport;
@@ -99,7 +99,7 @@ class HereEnd final : public End {
 
   Transport& transport() { return *parts_.transport; }
   Endpoint* endpoint() { return endpoint_.get(); }
-  static const Region& region(const Memory& memory);
+  static const memory::Region& region(const Memory& memory);
 
   Result<std::vector<std::byte>> address() override { return transport().address(); }
   Status connect(std::span<const std::byte> address) override {

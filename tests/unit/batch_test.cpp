@@ -6,7 +6,7 @@
 #include <vector>
 
 namespace linkspan::transport {
-namespace {
+namespace batch_test {
 
 using Indices = std::vector<std::uint32_t>;
 
@@ -146,5 +146,5 @@ TEST(Batch, StridesWithoutBlocksLeaveNothingAndWithoutBytesTheirBases) {
   EXPECT_EQ(shape_of(empty).blocks, 0u);
 }
 
-}  // namespace
+}  // namespace batch_test
 }  // namespace linkspan::transport

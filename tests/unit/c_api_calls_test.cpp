@@ -10,7 +10,7 @@
 #include "tests/unit/c_api_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace c_api_calls_test {
 
 /// Each with 1 MiB that the other may write and read: `near` connects to `far`.
 class CApiPair : public ::testing::Test {
@@ -359,5 +359,5 @@ TEST_F(CApiPair, TheEndOfAPeer) {
   EXPECT_TRUE(says("timeout is -5")) << linkspan_last_error();
 }
 
-}  // namespace
+}  // namespace c_api_calls_test
 }  // namespace linkspan::test

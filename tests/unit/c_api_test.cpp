@@ -8,7 +8,7 @@
 #include "tests/unit/c_api_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace c_api_test {
 
 TEST(CApi, CodesHaveTheNamesOfTheOthers) {
   for (int code = 0; code <= LINKSPAN_INTERNAL; ++code)
@@ -143,5 +143,5 @@ TEST(CApi, WhatIsLoggedComesToTheCaller) {
   EXPECT_NE(lines.find("quiet"), std::string::npos) << lines;
 }
 
-}  // namespace
+}  // namespace c_api_test
 }  // namespace linkspan::test

@@ -6,7 +6,7 @@
 #include "tests/unit/cuda_fixture.hpp"
 
 namespace linkspan::copy {
-namespace {
+namespace calibration_test {
 
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
@@ -103,5 +103,5 @@ TEST_F(CalibrationOnDevice, NobodyWaitsForAGpuThatStandsStill) {
   EXPECT_EQ(mapping.use_count(), 1);
 }
 
-}  // namespace
+}  // namespace calibration_test
 }  // namespace linkspan::copy

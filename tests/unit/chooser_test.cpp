@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace linkspan::copy {
-namespace {
+namespace chooser_test {
 
 using std::chrono::microseconds, std::chrono::milliseconds, std::chrono::seconds;
 
@@ -126,5 +126,5 @@ TEST(ChooserTest, LooksMoreRarelyTheLaterItGets) {
   EXPECT_EQ(next_look(due, due + seconds(9)), due + seconds(9) + milliseconds(1));
 }
 
-}  // namespace
+}  // namespace chooser_test
 }  // namespace linkspan::copy

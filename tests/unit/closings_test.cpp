@@ -7,7 +7,7 @@
 #include <semaphore>
 
 namespace linkspan::cuda {
-namespace {
+namespace closings_test {
 
 using namespace std::chrono_literals;
 
@@ -120,5 +120,5 @@ TEST(Closings, EndWhatOutlivesThemToo) {
   EXPECT_EQ(ends, 2);
 }
 
-}  // namespace
+}  // namespace closings_test
 }  // namespace linkspan::cuda

@@ -8,7 +8,7 @@
 #include "tests/support/take.hpp"
 
 namespace linkspan::engine {
-namespace {
+namespace completion_queue_test {
 
 using test::take;
 
@@ -55,5 +55,5 @@ TEST(CompletionQueue, MissesNothingThatComesWhileItIsTaken) {
   EXPECT_FALSE(readable(*queue));
 }
 
-}  // namespace
+}  // namespace completion_queue_test
 }  // namespace linkspan::engine

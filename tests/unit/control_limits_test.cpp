@@ -11,7 +11,7 @@
 #include "tests/unit/control_fixture.hpp"
 
 namespace linkspan::control {
-namespace {
+namespace control_limits_test {
 
 using namespace std::chrono_literals;
 using test::greet_raw, test::next_raw;
@@ -128,5 +128,5 @@ TEST(PeersWords, AreCutAndWriteNothingButThemselves) {
   EXPECT_EQ(said.what(), "the peer: " + std::string(1024, '?'));
 }
 
-}  // namespace
+}  // namespace control_limits_test
 }  // namespace linkspan::control

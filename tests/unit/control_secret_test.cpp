@@ -9,7 +9,7 @@
 #include "tests/unit/control_fixture.hpp"
 
 namespace linkspan::control {
-namespace {
+namespace control_secret_test {
 
 using namespace std::chrono_literals;
 using test::next_raw, test::send_raw, test::take;
@@ -214,5 +214,5 @@ TEST_F(SealedBytes, OfAStreamThatWasMadeBeforeAreRefused) {
   EXPECT_FALSE(quiet_.last()->is_lost());
 }
 
-}  // namespace
+}  // namespace control_secret_test
 }  // namespace linkspan::control

@@ -8,7 +8,7 @@
 #include "tests/unit/control_fixture.hpp"
 
 namespace linkspan::control {
-namespace {
+namespace control_stream_test {
 
 using namespace std::chrono_literals;
 using test::next_raw, test::send_raw;
@@ -119,5 +119,5 @@ TEST_F(ControlStreams, ThatCannotBeMadeAreTold) {
   EXPECT_FALSE(session_->is_lost());
 }
 
-}  // namespace
+}  // namespace control_stream_test
 }  // namespace linkspan::control

@@ -24,7 +24,7 @@
 #include "tests/support/take.hpp"
 
 namespace linkspan::control {
-namespace {
+namespace control_test {
 
 using namespace std::chrono_literals;
 
@@ -515,5 +515,5 @@ TEST(SocketFolder, AnotherUsersIsRefused) {
   ::rmdir(name);
 }
 
-}  // namespace
+}  // namespace control_test
 }  // namespace linkspan::control

@@ -10,7 +10,7 @@
 #include "tests/unit/control_fixture.hpp"
 
 namespace linkspan::control {
-namespace {
+namespace control_tls_test {
 
 using namespace std::chrono_literals;
 using test::any_raw, test::next_raw, test::send_raw, test::take;
@@ -187,5 +187,5 @@ TEST_F(ControlTls, WhoWaitsForAHandshakeDoesNotSpin) {
   EXPECT_LT(ms(end) - ms(begin), 150);
 }
 
-}  // namespace
+}  // namespace control_tls_test
 }  // namespace linkspan::control

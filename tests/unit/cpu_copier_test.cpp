@@ -16,7 +16,7 @@
 #include "base/fd.hpp"
 
 namespace linkspan::copy {
-namespace {
+namespace cpu_copier_test {
 
 using Bytes = std::vector<unsigned char>;
 
@@ -259,5 +259,5 @@ TEST_F(CpuCopierTest, SaysThatAProcessHasEnded) {
   EXPECT_EQ(run(*copier, reused).code(), Code::disconnected);
 }
 
-}  // namespace
+}  // namespace cpu_copier_test
 }  // namespace linkspan::copy

@@ -7,7 +7,7 @@
 #include <vector>
 
 namespace linkspan::base {
-namespace {
+namespace crc32c_test {
 
 using Bytes = std::vector<std::byte>;
 
@@ -71,5 +71,5 @@ TEST(Crc32c, SeesEachBit) {
   }
 }
 
-}  // namespace
+}  // namespace crc32c_test
 }  // namespace linkspan::base

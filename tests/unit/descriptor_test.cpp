@@ -8,7 +8,7 @@
 #include "base/schema/descriptor_generated.h"
 
 namespace linkspan::memory {
-namespace {
+namespace descriptor_test {
 
 std::vector<std::byte> bytes_of(std::size_t count, unsigned seed) {
   std::vector<std::byte> bytes(count);
@@ -30,8 +30,6 @@ Descriptor full() {
 }
 
 Code code_of(std::span<const std::byte> bytes) { return decode(bytes).status().code(); }
-
-}  // namespace
 
 TEST(Descriptor, ComesBackAsItWas) {
   for (const Descriptor& d : {full(), Descriptor()}) {
@@ -134,4 +132,5 @@ TEST(Descriptor, SurvivesAnyDamage) {  // what is not refused keeps the limits
   }
 }
 
+}  // namespace descriptor_test
 }  // namespace linkspan::memory

@@ -14,7 +14,7 @@
 #include "tests/unit/device_stream.hpp"
 
 namespace linkspan::device {
-namespace {
+namespace device_packet_test {
 
 constexpr std::uint64_t kEvery = PadLayout::kSlots / 2;
 
@@ -202,5 +202,5 @@ TEST(DevicePacket, ASmallMessageIsTakenThoughALargeOneFollowedAtOnce) {
   ::munmap(pages, 2 * page);
 }
 
-}  // namespace
+}  // namespace device_packet_test
 }  // namespace linkspan::device

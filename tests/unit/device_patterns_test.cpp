@@ -14,7 +14,7 @@
 #include "examples/device/2proc/patterns.cuh"
 
 namespace linkspan::device {
-namespace {
+namespace device_patterns_test {
 
 constexpr patterns::u64 kWait = 20'000'000'000;
 constexpr std::size_t kBytes = 1 << 16;
@@ -123,5 +123,5 @@ TEST_F(DevicePatterns, AWaitForNothingEnds) {
   right_.failed = 0;
 }
 
-}  // namespace
+}  // namespace device_patterns_test
 }  // namespace linkspan::device

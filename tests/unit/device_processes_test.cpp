@@ -10,7 +10,7 @@
 #include "tests/unit/device_stream.hpp"
 
 namespace linkspan::device {
-namespace {
+namespace device_processes_test {
 
 using test::Answer;
 using test::Child;
@@ -114,5 +114,5 @@ TEST(DeviceProcesses, PlayPingPongAndSendEachOtherPackets) {
   EXPECT_TRUE(well) << "the other process says why, above";
 }
 
-}  // namespace
+}  // namespace device_processes_test
 }  // namespace linkspan::device

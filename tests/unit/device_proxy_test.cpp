@@ -10,7 +10,7 @@
 #include "tests/unit/device_stream.hpp"
 
 namespace linkspan::device {
-namespace {
+namespace device_proxy_test {
 
 using detail::load_acquire;
 using detail::store_release;
@@ -293,5 +293,5 @@ TEST_F(DeviceProxy, MessagesOfAllSizesByTheHost) {
   }
 }
 
-}  // namespace
+}  // namespace device_proxy_test
 }  // namespace linkspan::device

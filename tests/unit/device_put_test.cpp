@@ -7,7 +7,7 @@
 #include "tests/unit/device_fixture.hpp"
 
 namespace linkspan::device {
-namespace {
+namespace device_put_test {
 
 using test::Expected;
 
@@ -132,5 +132,5 @@ TEST(DevicePut, TheSharesOfAGridAreTheWhole) {
   }
 }
 
-}  // namespace
+}  // namespace device_put_test
 }  // namespace linkspan::device

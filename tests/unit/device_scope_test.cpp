@@ -9,7 +9,7 @@
 #include "tests/unit/cuda_fixture.hpp"
 
 namespace linkspan::cuda {
-namespace {
+namespace device_scope_test {
 
 /// What a thread's driver state would be: capture mode and the stack of contexts.
 struct Thread {
@@ -145,5 +145,5 @@ TEST_F(DeviceScopeOnDevice, MakesTheDevicesContextCurrentAndPutsTheOldBack) {
   EXPECT_EQ(before, after);
 }
 
-}  // namespace
+}  // namespace device_scope_test
 }  // namespace linkspan::cuda

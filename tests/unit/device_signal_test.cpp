@@ -7,7 +7,7 @@
 #include "tests/unit/device_fixture.hpp"
 
 namespace linkspan::device {
-namespace {
+namespace device_signal_test {
 
 constexpr std::uint64_t kMillisecond = 1'000'000;
 
@@ -114,5 +114,5 @@ TEST(DeviceSignal, WhatCameBeforeTheAbortCounts) {
   }
 }
 
-}  // namespace
+}  // namespace device_signal_test
 }  // namespace linkspan::device

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace linkspan::cuda {
-namespace {
+namespace driver_test {
 
 /// A table that knows the words for one error and nothing else.
 Driver speaking() {
@@ -77,5 +77,5 @@ TEST(ToStatus, ALostContextIsTheProcesss) {
     EXPECT_FALSE(loses_context(harmless));
 }
 
-}  // namespace
+}  // namespace driver_test
 }  // namespace linkspan::cuda

@@ -5,7 +5,7 @@
 #include "tests/unit/cuda_fixture.hpp"
 
 namespace linkspan::cuda {
-namespace {
+namespace event_test {
 
 using EventOnDevice = OnDevice;
 
@@ -37,5 +37,5 @@ TEST_F(EventOnDevice, AMoveMovesTheOwner) {
   finish(*stream);
 }
 
-}  // namespace
+}  // namespace event_test
 }  // namespace linkspan::cuda

@@ -16,7 +16,7 @@
 #include "transport/local/lease.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace exclusive_test {
 
 using control::FrameOp;
 
@@ -145,5 +145,5 @@ TEST_F(ExclusiveOnDevice, WhatAMessageHasLentIsNotMadeExclusiveLater) {
   (void)sent.cancel();
 }
 
-}  // namespace
+}  // namespace exclusive_test
 }  // namespace linkspan::test

@@ -22,7 +22,7 @@
 #include "tests/support/take.hpp"
 
 namespace linkspan::cuda {
-namespace {
+namespace fake_cuda_test {
 
 constexpr std::size_t kBytes = 3u << 20;
 
@@ -594,5 +594,5 @@ TEST_F(FakeCuda, AForkedChildFindsNothingAndEnds) {
   EXPECT_EQ(ask(*child, {{"do", "fork"}}), 0);
 }
 
-}  // namespace
+}  // namespace fake_cuda_test
 }  // namespace linkspan::cuda

@@ -14,7 +14,7 @@
 #include "tests/support/raw_message.hpp"
 
 namespace linkspan::base {
-namespace {
+namespace fd_channel_test {
 
 std::vector<std::byte> pattern(std::size_t bytes, unsigned seed = 0) {
   std::vector<std::byte> data(bytes);
@@ -67,8 +67,6 @@ class FdChannelTest : public testing::Test {
 
   FdChannel here, there;
 };
-
-}  // namespace
 
 TEST(FrameHeader, IsLittleEndianOnTheWire) {
   const FrameHeader header{0x01020304, 0x0506, 0x0708, 0x1112131415161718, 0x2122232425262728};
@@ -297,4 +295,5 @@ TEST_F(FdChannelTest, AnEndWithinAFrameIsDisconnectedToo) {
   EXPECT_EQ(receive_code(), Code::disconnected);
 }
 
+}  // namespace fd_channel_test
 }  // namespace linkspan::base

@@ -8,7 +8,7 @@
 #include "tests/support/take.hpp"
 
 namespace linkspan::base {
-namespace {
+namespace fd_parcel_test {
 
 using test::take;
 
@@ -71,5 +71,5 @@ TEST(FdParcel, HoldsAsManyAsItSays) {
   EXPECT_EQ(came, FdParcel::kMost);
 }
 
-}  // namespace
+}  // namespace fd_parcel_test
 }  // namespace linkspan::base

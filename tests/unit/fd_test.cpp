@@ -6,12 +6,10 @@
 #include <utility>
 
 namespace linkspan::base {
-namespace {
+namespace fd_test {
 
 Fd make() { return Fd(::eventfd(0, EFD_CLOEXEC)); }
 bool open_now(int raw) { return ::fcntl(raw, F_GETFD) >= 0; }
-
-}  // namespace
 
 TEST(Fd, ClosesWhatItOwnsOnce) {
   int raw = -1;
@@ -64,4 +62,5 @@ TEST(Fd, DuplicatesCloseOnExec) {
   EXPECT_FALSE(Fd().duplicate().ok());
 }
 
+}  // namespace fd_test
 }  // namespace linkspan::base

@@ -2,7 +2,7 @@
 #include "tests/unit/gpu_copier_fixture.hpp"
 
 namespace linkspan::copy {
-namespace {
+namespace gpu_copier_test {
 
 TEST_F(GpuCopierTest, EndsWithItsWordAndNotBefore) {
   auto first = start(), second = start();
@@ -381,5 +381,5 @@ TEST_F(GpuCopierTest, AnAbortStopsItsOwnKernelAndNoOther) {
   }
 }
 
-}  // namespace
+}  // namespace gpu_copier_test
 }  // namespace linkspan::copy

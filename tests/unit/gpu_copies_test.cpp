@@ -6,7 +6,7 @@
 #include "tests/unit/gpu_copier_fixture.hpp"
 
 namespace linkspan::copy {
-namespace {
+namespace gpu_copies_test {
 
 Bytes pattern(std::size_t bytes, std::size_t seed) {
   Bytes data(bytes);
@@ -203,5 +203,5 @@ INSTANTIATE_TEST_SUITE_P(Methods, GpuCopies,
                          ::testing::Values(Method::copy_engine, Method::sm_kernel),
                          [](const auto& method) { return std::string(name_of(method.param)); });
 
-}  // namespace
+}  // namespace gpu_copies_test
 }  // namespace linkspan::copy

@@ -5,7 +5,7 @@
 #include "tests/unit/cuda_fixture.hpp"
 
 namespace linkspan::cuda {
-namespace {
+namespace handles_test {
 
 // That a mapping reaches the other process's bytes is the conformance suite's to show: it takes
 // two.
@@ -49,5 +49,5 @@ TEST_F(HandlesOnDevice, RandomBytesAreCorrupt) {
   EXPECT_TRUE(DeviceBuffer::create(*scope, 4096).ok());  // the context has survived it
 }
 
-}  // namespace
+}  // namespace handles_test
 }  // namespace linkspan::cuda

@@ -9,7 +9,7 @@
 #include "tests/support/take.hpp"
 
 namespace linkspan::control {
-namespace {
+namespace handshake_test {
 
 /// As whoever keeps no rule encodes it.
 std::vector<std::byte> hello_with(const std::vector<std::string>& addresses) {
@@ -59,5 +59,5 @@ TEST(Hello, HasSixteenAddressesAtMost) {
   EXPECT_EQ(decode_hello(hello_with(addresses)).status().code(), Code::corrupt);
 }
 
-}  // namespace
+}  // namespace handshake_test
 }  // namespace linkspan::control

@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace linkspan::memory {
-namespace {
+namespace import_cache_test {
 
 using namespace std::chrono_literals;
 using base::Clock;
@@ -40,8 +40,6 @@ class ImportCacheTest : public testing::Test {
   Cache cache;
   std::atomic<int> opens{0}, live{0};
 };
-
-}  // namespace
 
 TEST_F(ImportCacheTest, OpensOnceWhileInUse) {
   std::shared_ptr<Opened> first = *cache.get(kKey, soon(), opener());
@@ -134,4 +132,5 @@ TEST_F(ImportCacheTest, HoldsUnderManyThreads) {
   EXPECT_EQ(cache.size(), 0u);
 }
 
+}  // namespace import_cache_test
 }  // namespace linkspan::memory

@@ -5,7 +5,7 @@
 #include "tests/support/take.hpp"
 
 namespace linkspan::control {
-namespace {
+namespace interfaces_test {
 
 using test::take;
 
@@ -143,5 +143,5 @@ TEST(FindInterfaces, NamesWhatIsWrong) {
   }
 }
 
-}  // namespace
+}  // namespace interfaces_test
 }  // namespace linkspan::control

@@ -4,7 +4,7 @@
 #include "tests/unit/gpu_copier_fixture.hpp"
 
 namespace linkspan::copy {
-namespace {
+namespace joined_copies_test {
 
 class JoinedCopies : public GpuCopierTest {
  protected:
@@ -206,5 +206,5 @@ TEST_F(JoinedCopies, AStreamThatIsIdleEndsOnlyWhatIsInIt) {
   EXPECT_EQ(copier->poll(*first).value().code(), Code::cuda);
 }
 
-}  // namespace
+}  // namespace joined_copies_test
 }  // namespace linkspan::copy

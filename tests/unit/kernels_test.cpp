@@ -11,7 +11,7 @@
 #include "tests/unit/cuda_fixture.hpp"
 
 namespace linkspan::cuda {
-namespace {
+namespace kernels_test {
 
 linkspan_image image(int sm) { return {nullptr, nullptr, sm}; }
 
@@ -187,5 +187,5 @@ TEST_F(KernelsOnDevice, AnAbortWhileItRunsEndsItBeforeTheNextPiece) {
   EXPECT_EQ(was_aborted(), 1u);
 }
 
-}  // namespace
+}  // namespace kernels_test
 }  // namespace linkspan::cuda

@@ -9,7 +9,7 @@
 #include "tests/support/take.hpp"
 
 namespace linkspan::engine {
-namespace {
+namespace keys_test {
 
 using test::take;
 using transport::Capabilities, transport::Channel, transport::Endpoint, transport::Mapping;
@@ -111,5 +111,5 @@ TEST_F(KeysOf, ARegionThatNoWireReachesSayWhose) {
   expect_unreachable({"shared, copier", "wire leaves the host", "no key"});
 }
 
-}  // namespace
+}  // namespace keys_test
 }  // namespace linkspan::engine

@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 
 namespace linkspan::transport::local {
-namespace {
+namespace lease_test {
 
 TEST(Lease, APeerSeesGrantAndRevoke) {
   auto table = LeaseTable::create();
@@ -45,5 +45,5 @@ TEST(Lease, PushesBackWhenAllAreGranted) {
   EXPECT_EQ((*table)->grant(1).status().code(), Code::no_resource);
 }
 
-}  // namespace
+}  // namespace lease_test
 }  // namespace linkspan::transport::local

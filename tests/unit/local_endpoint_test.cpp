@@ -15,7 +15,7 @@
 #include "base/schema/local_generated.h"
 
 namespace linkspan::transport::local {
-namespace {
+namespace local_endpoint_test {
 
 using namespace std::chrono_literals;
 
@@ -461,5 +461,5 @@ TEST_F(LocalEndpointTest, WhatIsMalformedIsCorruptAndWhatIsUnknownUnsupported) {
   EXPECT_TRUE(say(Message::executed, finished(out)).ok());  // late: the tally has told already
 }
 
-}  // namespace
+}  // namespace local_endpoint_test
 }  // namespace linkspan::transport::local

@@ -8,7 +8,7 @@
 #include "tests/unit/cuda_fixture.hpp"
 
 namespace linkspan::cuda {
-namespace {
+namespace memory_test {
 
 using MemoryOnDevice = OnDevice;
 
@@ -68,5 +68,5 @@ TEST_F(MemoryOnDevice, NothingIsNotAnAllocation) {
   EXPECT_FALSE(DeviceBuffer::create(*scope, 0).ok());
 }
 
-}  // namespace
+}  // namespace memory_test
 }  // namespace linkspan::cuda

@@ -5,7 +5,7 @@
 #include "engine/report.hpp"
 
 namespace linkspan::engine {
-namespace {
+namespace metrics_test {
 
 using namespace std::chrono_literals;
 
@@ -83,5 +83,5 @@ TEST(Report, ListsEnd) {
   EXPECT_EQ(listing.rest(), " and 3 more");
 }
 
-}  // namespace
+}  // namespace metrics_test
 }  // namespace linkspan::engine

@@ -35,7 +35,7 @@
 #undef NCCL_NET_VERSION
 
 namespace linkspan::transport::nccl_net::abi {
-namespace {
+namespace nccl_net_abi_test {
 
 template <int V>
 constexpr void compare_properties(const auto& ours, const auto& theirs) {
@@ -201,5 +201,5 @@ TEST(NcclNetTables, LimitsAreTheVersions) {
   EXPECT_EQ(make_net(12, &young)->max_requests(), 32);
 }
 
-}  // namespace
+}  // namespace nccl_net_abi_test
 }  // namespace linkspan::transport::nccl_net::abi

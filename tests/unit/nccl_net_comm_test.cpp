@@ -5,7 +5,7 @@
 #include "tests/unit/nccl_net_fixture.hpp"
 
 namespace linkspan::transport::nccl_net {
-namespace {
+namespace nccl_net_comm_test {
 
 constexpr int kTag = 7;
 
@@ -271,5 +271,5 @@ TEST_F(NcclNet, DevicesAndHandlesThatAreNoneAreRefused) {
             Code::unsupported);
 }
 
-}  // namespace
+}  // namespace nccl_net_comm_test
 }  // namespace linkspan::transport::nccl_net

@@ -8,7 +8,7 @@
 #include "tests/unit/nccl_net_fixture.hpp"
 
 namespace linkspan::transport::nccl_net {
-namespace {
+namespace nccl_net_endpoint_test {
 
 using namespace std::chrono_literals;
 
@@ -140,5 +140,5 @@ TEST_F(NcclNetEndpointTest, ABrokenFlowDoesNotListen) {
   EXPECT_EQ(count(Message::ended), 1u);
 }
 
-}  // namespace
+}  // namespace nccl_net_endpoint_test
 }  // namespace linkspan::transport::nccl_net

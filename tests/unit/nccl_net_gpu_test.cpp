@@ -8,7 +8,7 @@
 #include "tests/unit/nccl_net_fixture.hpp"
 
 namespace linkspan::transport::nccl_net {
-namespace {
+namespace nccl_net_gpu_test {
 
 constexpr int kTag = 3;
 constexpr std::byte kBefore{0xEE};
@@ -349,5 +349,5 @@ TEST_F(NcclNetUnpackOnDevice, ListsCanBeWrong) {
   }
 }
 
-}  // namespace
+}  // namespace nccl_net_gpu_test
 }  // namespace linkspan::transport::nccl_net

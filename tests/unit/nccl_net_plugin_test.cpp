@@ -6,7 +6,7 @@
 #include "transport/nccl_net/nearest.hpp"
 
 namespace linkspan::transport::nccl_net {
-namespace {
+namespace nccl_net_plugin_test {
 
 using Names = std::vector<std::string>;
 
@@ -138,5 +138,5 @@ TEST_F(NcclNet, ItsLinesAreOurs) {
       << Lines::all().text();
 }
 
-}  // namespace
+}  // namespace nccl_net_plugin_test
 }  // namespace linkspan::transport::nccl_net

@@ -14,7 +14,7 @@
 #undef NCCL_NET_VERSION
 
 namespace linkspan::transport::nccl_net {
-namespace {
+namespace nccl_net_rules_test {
 
 constexpr int kTag = 1;
 
@@ -251,5 +251,5 @@ TEST_F(NcclNetRules, TwoThreadsDoNotCallForOneComm) {
   EXPECT_TRUE(said("while another thread calls for the comm"));
 }
 
-}  // namespace
+}  // namespace nccl_net_rules_test
 }  // namespace linkspan::transport::nccl_net

@@ -8,7 +8,7 @@
 #include "tests/support/take.hpp"
 
 namespace linkspan::control {
-namespace {
+namespace notification_ring_test {
 
 using test::must;
 using test::take;
@@ -111,5 +111,5 @@ TEST_F(NotificationRingTest, TwoThreadsMeetInIt) {
   }
 }
 
-}  // namespace
+}  // namespace notification_ring_test
 }  // namespace linkspan::control

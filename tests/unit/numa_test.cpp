@@ -11,7 +11,7 @@
 #include <string>
 
 namespace linkspan::base {
-namespace {
+namespace numa_test {
 
 /// As /sys, with what a test writes there.
 class NumaSysfs : public ::testing::Test {
@@ -104,5 +104,5 @@ TEST(PreferredNode, OfNoNodeChangesNothing) {
   EXPECT_EQ(Policy::now(), before);
 }
 
-}  // namespace
+}  // namespace numa_test
 }  // namespace linkspan::base

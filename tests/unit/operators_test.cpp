@@ -14,7 +14,7 @@
 #include "linkspan/engine.hpp"
 
 namespace linkspan::control {
-namespace {
+namespace operators_test {
 
 using namespace std::chrono_literals;
 
@@ -108,5 +108,5 @@ TEST_F(OperatorsTest, NothingIsLeftBehind) {
   EXPECT_EQ(std::find(left.begin(), left.end(), socket_), left.end());
 }
 
-}  // namespace
+}  // namespace operators_test
 }  // namespace linkspan::control

@@ -13,7 +13,7 @@
 
 namespace linkspan::base {
 
-namespace {
+namespace options_test {
 
 using namespace std::chrono_literals;
 
@@ -48,8 +48,6 @@ class OptionsTest : public testing::Test {
 
   std::vector<std::pair<const char*, std::optional<std::string>>> before_;
 };
-
-}  // namespace
 
 TEST_F(OptionsTest, HasFallbacks) {
   const Options options = read();
@@ -201,4 +199,5 @@ TEST_F(OptionsTest, TableNamesEachOnce) {
   }
 }
 
+}  // namespace options_test
 }  // namespace linkspan::base

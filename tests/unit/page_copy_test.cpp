@@ -11,7 +11,7 @@
 #include "tests/support/take.hpp"
 
 namespace linkspan::copy {
-namespace {
+namespace page_copy_test {
 
 using test::take;
 using Bytes = std::vector<unsigned char>;
@@ -245,5 +245,5 @@ TEST_F(GpuPageOrders, AnAbortedOneIsQuietAndLeavesTheNextAlone) {
   }
 }
 
-}  // namespace
+}  // namespace page_copy_test
 }  // namespace linkspan::copy

@@ -15,7 +15,7 @@
 #include "tests/unit/cuda_fixture.hpp"
 
 namespace linkspan::copy {
-namespace {
+namespace pageable_test {
 
 using test::take, test::must;
 using Bytes = std::vector<std::byte>;
@@ -383,5 +383,5 @@ TEST_F(PageableOnDevice, IsDestroyedWithOrdersQueued) {
   copier.reset();
 }
 
-}  // namespace
+}  // namespace pageable_test
 }  // namespace linkspan::copy

@@ -14,7 +14,7 @@
 #include "memory/descriptor.hpp"
 
 namespace linkspan::memory {
-namespace {
+namespace registry_test {
 
 using Found = std::shared_ptr<const Registration>;
 
@@ -51,8 +51,6 @@ class RegistryTest : public testing::Test {
   Registry registry{77, nullptr};
   std::vector<std::byte> memory = std::vector<std::byte>(100000);
 };
-
-}  // namespace
 
 TEST_F(RegistryTest, RegistersHostMemory) {
   const Found made =
@@ -269,8 +267,6 @@ TEST_F(RegistryTest, PinWithoutAGpuSaysWhatToDo) {
   EXPECT_NE(status.what().find("leave `pin` away"), std::string::npos);
 }
 
-namespace {
-
 class RegistryOnDevice : public testing::Test {
  protected:
   void SetUp() override {
@@ -291,8 +287,6 @@ class RegistryOnDevice : public testing::Test {
   std::optional<Registry> registry;
   std::vector<std::byte> memory = std::vector<std::byte>(100000);
 };
-
-}  // namespace
 
 TEST_F(RegistryOnDevice, KnowsTheMemoryOfAGpu) {
   const cuda::Device& device = activate();
@@ -361,4 +355,5 @@ TEST_F(RegistryOnDevice, PinsSharedMemoryWhenAGpuComesUp) {
   EXPECT_TRUE(part->pinned());
 }
 
+}  // namespace registry_test
 }  // namespace linkspan::memory

@@ -18,7 +18,7 @@
 #include "tests/support/take.hpp"
 
 namespace linkspan::copy {
-namespace {
+namespace relay_test {
 
 using namespace std::chrono_literals;
 using test::Buffer, test::Expected, test::must, test::take;
@@ -288,5 +288,5 @@ TEST_F(RelayOnDevice, LeavesNothingBehindAndMakesNothingOnTheWay) {
   EXPECT_EQ(balance("cuStreamCreateWithPriority", "cuStreamDestroy"), 0);
 }
 
-}  // namespace
+}  // namespace relay_test
 }  // namespace linkspan::copy

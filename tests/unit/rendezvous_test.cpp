@@ -7,7 +7,7 @@
 #include <optional>
 
 namespace linkspan::engine {
-namespace {
+namespace rendezvous_test {
 
 using control::FrameOp;
 
@@ -446,5 +446,5 @@ TEST_F(RendezvousTest, AHostilePeerIsDroppedOrAnswered) {
   it.imported(kPeer, 12345, region());  // not asked for
 }
 
-}  // namespace
+}  // namespace rendezvous_test
 }  // namespace linkspan::engine

@@ -8,7 +8,7 @@
 #include "tests/unit/cuda_fixture.hpp"
 
 namespace linkspan::copy {
-namespace {
+namespace resident_copier_test {
 
 using cuda::pattern;
 using std::chrono::milliseconds, std::chrono::microseconds, std::chrono::seconds;
@@ -132,5 +132,5 @@ TEST_F(ResidentOnDevice, RefusesWhatItCannotCopy) {
     EXPECT_EQ(copier->start(order).status().code(), Code::invalid_argument);
 }
 
-}  // namespace
+}  // namespace resident_copier_test
 }  // namespace linkspan::copy

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace linkspan::transport::local {
-namespace {
+namespace route_test {
 
 using enum MemoryKind;
 using Where = Route::Where;
@@ -220,5 +220,5 @@ TEST(Route, SaysThatTwoProcessesOnOneGpuAreTimeSliced) {
   EXPECT_FALSE(says_so());
 }
 
-}  // namespace
+}  // namespace route_test
 }  // namespace linkspan::transport::local

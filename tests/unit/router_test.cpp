@@ -6,7 +6,7 @@
 #include <vector>
 
 namespace linkspan::engine {
-namespace {
+namespace router_test {
 
 constexpr transport::Capabilities kSmall{
     .max_batch_bytes = 100, .max_batch_blocks = 3, .max_batch_pages = 4};
@@ -204,5 +204,5 @@ TEST(Router, StridesOfAnyNumberCostOneBatchAtATime) {
   EXPECT_EQ(blocks_of(plan, plan.batches - 1).back().remote_offset, 2 * (kMany - 1));
 }
 
-}  // namespace
+}  // namespace router_test
 }  // namespace linkspan::engine

@@ -10,7 +10,7 @@
 #include "tests/support/take.hpp"
 
 namespace linkspan::base {
-namespace {
+namespace seal_test {
 
 using test::take;
 
@@ -72,5 +72,5 @@ TEST(Seals, DifferByMessageOrderAndKey) {
   EXPECT_TRUE(same_secret(first, first));
 }
 
-}  // namespace
+}  // namespace seal_test
 }  // namespace linkspan::base

@@ -8,7 +8,7 @@
 #include "tests/unit/control_fixture.hpp"
 
 namespace linkspan::control {
-namespace {
+namespace session_test {
 
 using namespace std::chrono_literals;
 using test::greet_raw, test::next_raw, test::take;
@@ -116,5 +116,5 @@ TEST_F(RemoteSession, SaysAndHearsGoodbye) {
   EXPECT_EQ(static_cast<FrameOp>(said->header.op), FrameOp::goodbye);
 }
 
-}  // namespace
+}  // namespace session_test
 }  // namespace linkspan::control

@@ -14,7 +14,7 @@
 #include "transport/local/local_transport.hpp"
 
 namespace linkspan::transport::local {
-namespace {
+namespace shared_range_test {
 
 using test::Buffer;
 using test::ChunkRow;
@@ -166,5 +166,5 @@ TEST_F(SharedRangeOnDevice, TheRegistryWalksTheChunks) {
   EXPECT_TRUE(registry_->add(buffer_->data(), 1u << 20, {.read = true}, false).ok());
 }
 
-}  // namespace
+}  // namespace shared_range_test
 }  // namespace linkspan::transport::local

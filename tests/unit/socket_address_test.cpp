@@ -5,7 +5,7 @@
 #include "tests/support/take.hpp"
 
 namespace linkspan::control {
-namespace {
+namespace socket_address_test {
 
 using test::take;
 
@@ -117,5 +117,5 @@ TEST(SocketAddress, OfLoopbackHasNoOthersBesideIt) {
   EXPECT_FALSE(alone.beyond_loopback);
 }
 
-}  // namespace
+}  // namespace socket_address_test
 }  // namespace linkspan::control

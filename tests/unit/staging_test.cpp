@@ -15,7 +15,7 @@
 #include "tests/unit/cuda_fixture.hpp"
 
 namespace linkspan::copy {
-namespace {
+namespace staging_test {
 
 using test::take, test::must;
 
@@ -103,5 +103,5 @@ TEST_F(StagingOnDevice, ALaneIsHeldWhileTheGpuWorksAndNoLonger) {
   EXPECT_EQ(made(), 1u);
 }
 
-}  // namespace
+}  // namespace staging_test
 }  // namespace linkspan::copy

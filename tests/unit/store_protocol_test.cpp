@@ -8,7 +8,7 @@
 #include "control/store/table.hpp"
 
 namespace linkspan::control::store {
-namespace {
+namespace store_protocol_test {
 
 using namespace std::string_literals;
 
@@ -203,5 +203,5 @@ TEST_F(StoreTable, Adds) {
   EXPECT_EQ(ask(request(Op::add, {"n"}, {}, 1)), "invalid_argument");
 }
 
-}  // namespace
+}  // namespace store_protocol_test
 }  // namespace linkspan::control::store

@@ -11,7 +11,7 @@
 #include "tests/unit/store_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace store_roles_test {
 
 /// A process that meets others at port argv: sets its key, waits for the other's, closes.
 void meet_and_tell(Line& line) {
@@ -177,5 +177,5 @@ TEST(StoreRoles, AForkedChildIsTold) {
   EXPECT_EQ(*store->add("n", 1), 1);
 }
 
-}  // namespace
+}  // namespace store_roles_test
 }  // namespace linkspan::test

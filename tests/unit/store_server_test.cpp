@@ -12,7 +12,7 @@
 #include "tests/support/take.hpp"
 
 namespace linkspan::control::store {
-namespace {
+namespace store_server_test {
 
 using namespace std::chrono_literals;
 using namespace std::string_literals;
@@ -242,5 +242,5 @@ TEST_F(StoreServer, DrainWaitsForThoseWhoHaveAsked) {
   }
 }
 
-}  // namespace
+}  // namespace store_server_test
 }  // namespace linkspan::control::store

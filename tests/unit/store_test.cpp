@@ -13,7 +13,7 @@
 #include "tests/unit/store_fixture.hpp"
 
 namespace linkspan::test {
-namespace {
+namespace store_test {
 
 using namespace std::string_literals;
 
@@ -205,5 +205,5 @@ TEST_F(StoreFile, WhatIsNoStoreStaysAsItIs) {
   EXPECT_EQ(code_of(open_file_store("/nonexistent/x")), Code::system);
 }
 
-}  // namespace
+}  // namespace store_test
 }  // namespace linkspan::test

@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace linkspan::transport::tcp {
-namespace {
+namespace stream_count_test {
 
 using namespace std::chrono_literals;
 
@@ -208,5 +208,5 @@ TEST(StreamCount, WaitsForThoseThatItHasAskedFor) {
   EXPECT_TRUE(count.may_grow());
 }
 
-}  // namespace
+}  // namespace stream_count_test
 }  // namespace linkspan::transport::tcp

@@ -5,7 +5,7 @@
 #include "tests/unit/cuda_fixture.hpp"
 
 namespace linkspan::engine {
-namespace {
+namespace stream_order_test {
 
 class StreamOrdersOnDevice : public cuda::OnDevice {
  protected:
@@ -55,5 +55,5 @@ TEST_F(StreamOrdersOnDevice, AGateThatWasOpenedBeforeHoldsNothing) {
   EXPECT_TRUE(goes_on());
 }
 
-}  // namespace
+}  // namespace stream_order_test
 }  // namespace linkspan::engine

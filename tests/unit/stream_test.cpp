@@ -9,7 +9,7 @@
 #include "tests/unit/cuda_fixture.hpp"
 
 namespace linkspan::cuda {
-namespace {
+namespace stream_test {
 
 class StreamOnDevice : public OnDevice {
  protected:
@@ -87,5 +87,5 @@ TEST_F(StreamOnDevice, WaitsForTheEventOfAnother) {
   finish(*second);
 }
 
-}  // namespace
+}  // namespace stream_test
 }  // namespace linkspan::cuda

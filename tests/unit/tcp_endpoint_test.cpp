@@ -4,7 +4,7 @@
 #include "tests/unit/tcp_wire_fixture.hpp"
 
 namespace linkspan::transport::tcp {
-namespace {
+namespace tcp_endpoint_test {
 
 /// Of the side that has connected.
 class AskedChannel final : public PeerChannel {
@@ -70,5 +70,5 @@ TEST(TcpEndpoint, FailsWhenNoneCanBeMade) {
   EXPECT_EQ(asking.channel.asked, 2u);
 }
 
-}  // namespace
+}  // namespace tcp_endpoint_test
 }  // namespace linkspan::transport::tcp

@@ -2,7 +2,7 @@
 #include "tests/unit/tcp_wire_fixture.hpp"
 
 namespace linkspan::transport::tcp {
-namespace {
+namespace tcp_seal_test {
 
 base::SealKeys keys() {
   base::SealKeys keys;
@@ -137,5 +137,5 @@ TEST_F(TcpSeals, AreAskedForOfEachFrame) {
   expect_closed(before);
 }
 
-}  // namespace
+}  // namespace tcp_seal_test
 }  // namespace linkspan::transport::tcp

@@ -4,7 +4,7 @@
 #include "tests/unit/tcp_wire_fixture.hpp"
 
 namespace linkspan::transport::tcp {
-namespace {
+namespace tcp_sum_test {
 
 constexpr std::size_t kPutHead = base::kFrameHeaderBytes + 48, kPlaceOfSum = kPutHead - 4;
 
@@ -264,5 +264,5 @@ TEST_F(TcpSumsOnDevice, GoOnFromSlotToSlot) {
   }
 }
 
-}  // namespace
+}  // namespace tcp_sum_test
 }  // namespace linkspan::transport::tcp

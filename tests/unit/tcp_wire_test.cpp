@@ -11,7 +11,7 @@
 #include "tests/unit/tcp_wire_fixture.hpp"
 
 namespace linkspan::transport::tcp {
-namespace {
+namespace tcp_wire_test {
 
 TEST_F(TcpWire, TakesPutsOfSeveralFramesAndAnswersGets) {
   Bytes expected = memory_;
@@ -557,5 +557,5 @@ TEST_F(TcpTurnsOnDevice, AreOfHostMemoryAndOfCancelsToo) {
   EXPECT_LT(canceled_at, frames / 2) << "of " << frames;
 }
 
-}  // namespace
+}  // namespace tcp_wire_test
 }  // namespace linkspan::transport::tcp

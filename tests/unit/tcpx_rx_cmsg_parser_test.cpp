@@ -8,7 +8,7 @@
 #include "tests/support/rx_control.hpp"
 
 namespace linkspan::transport::nccl_net::tcpx {
-namespace {
+namespace tcpx_rx_cmsg_parser_test {
 
 using test::RxControl;
 
@@ -180,5 +180,5 @@ TEST(TcpxRxCmsg, ARoomThatWasTooSmallIsSaid) {
       {"32 bytes of room", "MSG_CTRUNC"});
 }
 
-}  // namespace
+}  // namespace tcpx_rx_cmsg_parser_test
 }  // namespace linkspan::transport::nccl_net::tcpx

@@ -10,7 +10,7 @@
 #include "tests/support/rx_control.hpp"
 
 namespace linkspan::transport::nccl_net::tcpx {
-namespace {
+namespace tcpx_rx_descriptor_test {
 
 using Entries = std::vector<LoadMeta>;
 
@@ -146,5 +146,5 @@ TEST(TcpxRxDescriptor, ASlotOfThePluginsQueue) {
   }
 }
 
-}  // namespace
+}  // namespace tcpx_rx_descriptor_test
 }  // namespace linkspan::transport::nccl_net::tcpx

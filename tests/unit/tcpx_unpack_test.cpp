@@ -13,7 +13,7 @@
 #include "tests/unit/gpu_copier_fixture.hpp"
 
 namespace linkspan::transport::nccl_net::tcpx {
-namespace {
+namespace tcpx_unpack_test {
 
 using base::Unpack;
 using test::take;
@@ -388,5 +388,5 @@ TEST(TcpxUnpackChoice, TheOptionWinsOverTheEnvironmentAndThatOverTheFallback) {
   EXPECT_NE(status.what().find("\"gpu\": set d2d, host or kernel"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace tcpx_unpack_test
 }  // namespace linkspan::transport::nccl_net::tcpx

@@ -19,7 +19,7 @@
 #include "tests/support/tcp_pair.hpp"
 
 namespace linkspan::base {
-namespace {
+namespace tls_test {
 
 using test::take;
 using Bytes = std::vector<std::byte>;
@@ -334,5 +334,5 @@ TEST_F(Tls, FramesThatCameTogetherAreAllHeard) {
   EXPECT_FALSE(near.wants_write());
 }
 
-}  // namespace
+}  // namespace tls_test
 }  // namespace linkspan::base

@@ -9,7 +9,7 @@
 #include "tests/unit/cuda_fixture.hpp"
 
 namespace linkspan::cuda {
-namespace {
+namespace topology_test {
 
 std::uint64_t number(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
@@ -168,5 +168,5 @@ TEST_F(TopologyOnDevice, QueryOfPlainMemoryIsHostAndNoError) {
   }
 }
 
-}  // namespace
+}  // namespace topology_test
 }  // namespace linkspan::cuda

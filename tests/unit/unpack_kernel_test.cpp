@@ -12,7 +12,7 @@
 #include "tests/support/pattern.hpp"
 
 namespace linkspan::copy {
-namespace {
+namespace unpack_kernel_test {
 
 struct [[gnu::may_alias]] alignas(16) uint4 {  // NOLINT(readability-identifier-naming): CUDA's
   unsigned x, y, z, w;
@@ -129,5 +129,5 @@ TEST_F(TcpxUnpackKernel, ListsOfAnyLength) {
   }
 }
 
-}  // namespace
+}  // namespace unpack_kernel_test
 }  // namespace linkspan::copy

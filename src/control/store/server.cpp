@@ -25,7 +25,7 @@ namespace {
 
 using asio::posix::stream_descriptor;
 
-constexpr std::size_t kRead = std::size_t{64} << 10;
+constexpr std::size_t kServerRead = std::size_t{64} << 10;
 /// No more requests of a connection are done before it has taken its answers down to this.
 constexpr std::size_t kUnsent = std::size_t{1} << 20;
 constexpr auto kLogPause = std::chrono::seconds(1);
@@ -232,7 +232,7 @@ class AsioServer final : public Server {
     }
     each.sent = 0;
     each.out.clear();
-    if (each.out.capacity() > kRead) each.out.shrink_to_fit();
+    if (each.out.capacity() > kServerRead) each.out.shrink_to_fit();
     return true;
   }
 
@@ -293,7 +293,7 @@ class AsioServer final : public Server {
   std::size_t buffered_ = 0;
   base::Time told_{};
   std::size_t untold_ = 0;
-  std::array<char, kRead> input_{};
+  std::array<char, kServerRead> input_{};
 
   base::Mutex mutex_;
   base::Condition changed_;

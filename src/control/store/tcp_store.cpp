@@ -22,7 +22,7 @@ using base::Deadline;
 /// What torch puts before each key, and where it counts its workers, without that.
 constexpr const char* kPrefix = "/";
 constexpr const char* kWorkers = "init/";
-constexpr std::size_t kRead = std::size_t{64} << 10;
+constexpr std::size_t kClientRead = std::size_t{64} << 10;
 /// Until somebody is looked for again who does not serve yet, or workers are counted again.
 constexpr int kPauseMs = 10;
 /// For the answer to a cancelled wait, which depends on the server only.
@@ -52,7 +52,7 @@ class Client {
       auto whole = reader.read(input_);
       if (!whole.ok()) return whole.status();
       if (*whole) return std::move(reader.message());
-      auto more = receive_some(socket_, kRead, deadline);
+      auto more = receive_some(socket_, kClientRead, deadline);
       if (!more.ok()) return more.status();
       input_.append(*more);
     }

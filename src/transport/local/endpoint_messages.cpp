@@ -7,9 +7,9 @@
 namespace linkspan::transport::local {
 namespace {
 
-constexpr std::size_t kMaxWords = 512, kMaxKeyFds = 2;
+constexpr std::size_t kMaxMessageWords = 512, kMaxKeyFds = 2;
 
-Status corrupt(const char* what) { return {Code::corrupt, Scope::peer, what}; }
+Status corrupt_message(const char* what) { return {Code::corrupt, Scope::peer, what}; }
 
 }  // namespace
 
@@ -36,19 +36,21 @@ Status LocalEndpoint::on_message(std::uint16_t op, std::span<const std::byte> by
 
 Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base::Fd> fds) {
   const auto* wire = verified<schema::Offer>(bytes);
-  if (wire == nullptr) return corrupt("malformed offer");
-  if (offers_.size() >= kLeaseSlots) return corrupt("more offers than a peer can have regions");
+  if (wire == nullptr) return corrupt_message("malformed offer");
+  if (offers_.size() >= kLeaseSlots)
+    return corrupt_message("more offers than a peer can have regions");
   const auto* data = reinterpret_cast<const std::byte*>(wire->key()->data());
   std::vector<std::byte> key(data, data + wire->key()->size());
   auto decoded = decode_key(key);
   if (!decoded.ok()) return decoded.status();
   if (decoded->id.incarnation != peer_.incarnation)
-    return corrupt("an offer of another peer's key");
-  if (fds.size() > kMaxKeyFds) return corrupt("an offer with fds that no key has");
+    return corrupt_message("an offer of another peer's key");
+  if (fds.size() > kMaxKeyFds) return corrupt_message("an offer with fds that no key has");
   if (const auto before = offers_.find(decoded->id.serial);
       before != offers_.end() && !before->second->failed())
     return {};  // an execution of ours failed for want of something, and the peer begins anew
-  if (*opening_ >= kMaxOpening) return corrupt("more offers than requests to execute on them");
+  if (*opening_ >= kMaxOpening)
+    return corrupt_message("more offers than requests to execute on them");
 
   auto offer = std::make_shared<Offer>();
   offers_[decoded->id.serial] = offer;
@@ -79,11 +81,11 @@ Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base:
 
 Status LocalEndpoint::on_execute(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Execute>(bytes);
-  if (wire == nullptr) return corrupt("malformed request to execute");
+  if (wire == nullptr) return corrupt_message("malformed request to execute");
   if (for_peer_ >= transport_.capabilities().max_inflight + kMostLegs)
-    return corrupt("more requests to execute than may be in flight");
+    return corrupt_message("more requests to execute than may be in flight");
   if (wire->blocks()->size() > transport_.capabilities().max_batch_pages)
-    return corrupt("too many blocks in a request to execute");
+    return corrupt_message("too many blocks in a request to execute");
   Slot slot;
   slot.id = wire->id();
   slot.for_peer = true;
@@ -121,15 +123,15 @@ Status LocalEndpoint::on_execute(std::span<const std::byte> bytes) {
 
 Status LocalEndpoint::on_executed(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Executed>(bytes);
-  if (wire == nullptr) return corrupt("malformed answer of an execution");
+  if (wire == nullptr) return corrupt_message("malformed answer of an execution");
   for (Slot& slot : slots_) {
     if (slot.for_peer || slot.asked != wire->id() || slot.stage != Stage::asked) continue;
     const auto code = static_cast<Code>(wire->code());
-    if (code > Code::internal) return corrupt("an execution ended with an unknown code");
+    if (code > Code::internal) return corrupt_message("an execution ended with an unknown code");
     if (code == Code::system) offered_.erase(slot.offered);  // what failed there may go next time
     if (code != Code::ok)
-      slot.end =
-          Status(code, Scope::request, "by the peer: " + schema::text_of(*wire->what(), kMaxWords));
+      slot.end = Status(code, Scope::request,
+                        "by the peer: " + schema::text_of(*wire->what(), kMaxMessageWords));
     slot.stage = Stage::ended;
     if (code == Code::unsupported && slot.whole == nullptr) {
       const Status why = std::exchange(slot.end, {});
@@ -143,7 +145,7 @@ Status LocalEndpoint::on_executed(std::span<const std::byte> bytes) {
 
 Status LocalEndpoint::on_cancel(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Cancel>(bytes);
-  if (wire == nullptr) return corrupt("malformed cancel");
+  if (wire == nullptr) return corrupt_message("malformed cancel");
   for (Slot& slot : slots_)
     if (slot.for_peer && slot.id == wire->id()) stop(slot);
   return {};  // what has ended meanwhile needs no cancel
@@ -151,8 +153,9 @@ Status LocalEndpoint::on_cancel(std::span<const std::byte> bytes) {
 
 Status LocalEndpoint::on_retract(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Retract>(bytes);
-  if (wire == nullptr) return corrupt("malformed retract");
-  if (dying_.size() >= kLeaseSlots) return corrupt("more retracts than a peer can have regions");
+  if (wire == nullptr) return corrupt_message("malformed retract");
+  if (dying_.size() >= kLeaseSlots)
+    return corrupt_message("more retracts than a peer can have regions");
   offers_.erase(wire->serial());
   dying_[wire->serial()] |= wire->at_once();
   return {};
@@ -160,7 +163,7 @@ Status LocalEndpoint::on_retract(std::span<const std::byte> bytes) {
 
 Status LocalEndpoint::on_retracted(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Retracted>(bytes);
-  if (wire == nullptr) return corrupt("malformed retracted");
+  if (wire == nullptr) return corrupt_message("malformed retracted");
   transport_.acknowledged(*this, wire->serial());
   return {};
 }
@@ -168,7 +171,8 @@ Status LocalEndpoint::on_retracted(std::span<const std::byte> bytes) {
 Status LocalEndpoint::on_tally(std::span<base::Fd> fds) {
   if (fds.empty())  // the ends are told by messages then
     return {Code::system, Scope::process, "the page of ends found no room (RLIMIT_NOFILE)"};
-  if (fds.size() != 1 || peers_tally_ != nullptr) return corrupt("a second tally, or no page");
+  if (fds.size() != 1 || peers_tally_ != nullptr)
+    return corrupt_message("a second tally, or no page");
   auto view = TallyView::open(fds[0]);
   if (!view.ok()) return view.status();
   peers_tally_ = *std::move(view);

@@ -10,7 +10,7 @@
 namespace linkspan::transport::local {
 namespace {
 
-Status corrupt(const char* what) { return {Code::corrupt, Scope::request, what}; }
+Status corrupt_import(const char* what) { return {Code::corrupt, Scope::request, what}; }
 
 }  // namespace
 
@@ -75,10 +75,11 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
   if (!decoded.ok()) return decoded.status();
   Key& key = *decoded;
   if (remote.incarnation != 0 && key.id.incarnation != remote.incarnation)
-    return corrupt("a key of another Engine's region");
+    return corrupt_import("a key of another Engine's region");
   // Every peer knows who we are and may say that it is us: then its addresses would be ours.
   const bool same_process = remote.from_this_process && key.process == base::this_process();
-  if (remote.fds.size() != (key.has_fd() ? 2u : 1u)) return corrupt("the key came without its fds");
+  if (remote.fds.size() != (key.has_fd() ? 2u : 1u))
+    return corrupt_import("the key came without its fds");
   auto lease = lease_of(key.id.incarnation, remote.fds[0]);
   if (!lease.ok()) return lease.status();
 
@@ -133,7 +134,7 @@ Status LocalTransport::map_host(ImportedMemory& memory, const base::Fd& memfd,
   const std::uint64_t needed = key.allocation_offset + key.bytes;  // decode_key saw that it fits
   auto host = host_mappings_.get(which, deadline, [&] { return HostMapping::map(memfd, needed); });
   if (!host.ok()) return host.status();
-  if ((*host)->bytes() < needed) return corrupt("the key claims more than its memfd has");
+  if ((*host)->bytes() < needed) return corrupt_import("the key claims more than its memfd has");
   if (options_.topology != nullptr)
     for (const cuda::Device* device : options_.topology->all_active())
       if ((*host)->pin(*device).ok()) break;
@@ -200,7 +201,7 @@ Status LocalTransport::add_view(ImportedMemory& memory, const cuda::Device& devi
       });
   if (!opened.ok()) return opened.status();
   if (!memory::fits(key.allocation_offset, key.bytes, (*opened)->bytes()))
-    return corrupt("the key claims more than its CUDA allocation has");
+    return corrupt_import("the key claims more than its CUDA allocation has");
   memory.add_view({&device, (*opened)->base() + key.allocation_offset, *std::move(opened)});
   return {};
 }
@@ -239,7 +240,7 @@ Status LocalTransport::map_range(ImportedMemory& memory, const base::Fd& fd,
     memory.use_range(*std::move(opened));
   }
   if (!memory::fits(key.allocation_offset, key.bytes, memory.range()->bytes()))
-    return corrupt("the key claims more than its CUDA memory has");
+    return corrupt_import("the key claims more than its CUDA memory has");
   return {};
 }
 

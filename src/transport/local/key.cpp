@@ -12,7 +12,7 @@ constexpr std::size_t kMaxReason = 512;
 using schema::take;
 using schema::vector_of;
 
-Status corrupt(const char* what) { return {Code::corrupt, Scope::request, what}; }
+Status corrupt_key(const char* what) { return {Code::corrupt, Scope::request, what}; }
 
 }  // namespace
 
@@ -35,39 +35,39 @@ std::vector<std::byte> encode(const Key& key) {
 
 Result<Key> decode_key(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::LocalKey>(bytes);
-  if (wire == nullptr) return corrupt("malformed key");
+  if (wire == nullptr) return corrupt_key("malformed key");
   Key key;
   key.id = {wire->incarnation(), wire->buffer(), wire->serial()};
-  if (!take(wire->boot_id(), key.process.boot_id)) return corrupt("key of a malformed process");
+  if (!take(wire->boot_id(), key.process.boot_id)) return corrupt_key("key of a malformed process");
   key.process.start_time = wire->start_time();
   key.process.nonce = wire->process_nonce();
   key.lease_slot = wire->lease_slot();
-  if (wire->kind() >= kMemoryKinds) return corrupt("key of an unknown memory kind");
+  if (wire->kind() >= kMemoryKinds) return corrupt_key("key of an unknown memory kind");
   key.kind = static_cast<MemoryKind>(wire->kind());
   key.peers = {wire->read(), wire->write(), wire->exclusive()};
   key.bytes = wire->bytes();
   key.address = wire->address();
-  if (!take(wire->gpu(), key.gpu)) return corrupt("key with a malformed GPU UUID");
+  if (!take(wire->gpu(), key.gpu)) return corrupt_key("key with a malformed GPU UUID");
   key.allocation_offset = wire->allocation_offset();
   if (wire->ipc_handle() != nullptr && !take(wire->ipc_handle(), key.ipc.emplace()))
-    return corrupt("key with a malformed IPC handle");
+    return corrupt_key("key with a malformed IPC handle");
   key.has_memfd = wire->has_memfd();
   key.why_not_mapped = schema::text_of(*wire->why_not_mapped(), kMaxReason);
-  if (wire->chunks() > base::FdParcel::kMost) return corrupt("key of too many chunks");
+  if (wire->chunks() > base::FdParcel::kMost) return corrupt_key("key of too many chunks");
   if (wire->chunks() != 0) key.chunks = {wire->chunks(), wire->range_bytes(), wire->range_id()};
   if (wire->pool_pointer() != nullptr && !take(wire->pool_pointer(), key.pool.emplace()))
-    return corrupt("key with a malformed pool pointer");
+    return corrupt_key("key with a malformed pool pointer");
   if (int{key.has_memfd} + int{key.ipc.has_value()} + int{key.chunks.has_value()} +
           int{key.pool.has_value()} >
       1)
-    return corrupt("key with two ways to map it");
+    return corrupt_key("key with two ways to map it");
   if (key.has_memfd ? key.kind != MemoryKind::shared
                     : key.kind != MemoryKind::device && (key.ipc || key.chunks || key.pool))
-    return corrupt("key to map another kind of memory");
-  if (key.id.incarnation == 0 || key.id.serial == 0) return corrupt("key without an identity");
+    return corrupt_key("key to map another kind of memory");
+  if (key.id.incarnation == 0 || key.id.serial == 0) return corrupt_key("key without an identity");
   if (!memory::fits(key.address, key.bytes, ~std::uint64_t{0}) ||
       !memory::fits(key.allocation_offset, key.bytes, ~std::uint64_t{0}))
-    return corrupt("key of a region that passes the end of memory");
+    return corrupt_key("key of a region that passes the end of memory");
   return key;
 }
 
@@ -82,11 +82,11 @@ std::vector<std::byte> encode(const Address& address) {
 
 Result<Address> decode_address(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::LocalAddress>(bytes);
-  if (wire == nullptr) return corrupt("malformed address");
+  if (wire == nullptr) return corrupt_key("malformed address");
   Address address;
   address.incarnation = wire->incarnation();
   if (!take(wire->boot_id(), address.process.boot_id) || !take(wire->proof(), address.proof))
-    return corrupt("malformed address");
+    return corrupt_key("malformed address");
   address.process.start_time = wire->start_time();
   address.process.nonce = wire->process_nonce();
   address.proof_address = wire->proof_address();

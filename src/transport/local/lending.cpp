@@ -6,7 +6,7 @@
 namespace linkspan::transport::local {
 namespace {
 
-Status corrupt(const char* what) { return {Code::corrupt, Scope::request, what}; }
+Status corrupt_loan(const char* what) { return {Code::corrupt, Scope::request, what}; }
 
 /// Which chunks these are, as one number: the key of a cache, where a region that overlaps another
 /// one may share its ends and differ in between.
@@ -81,13 +81,13 @@ Result<std::unique_ptr<cuda::SharedRange>> open_chunks(const cuda::Device& devic
     auto batch = base::FdParcel::take_batch(parcel);
     if (!batch.ok()) return batch.status();
     if (batch->empty() || batch->size() > left)
-      return corrupt("the key came with another number of chunks");
+      return corrupt_loan("the key came with another number of chunks");
     for (const base::NumberedFd& chunk : *batch)
       if (Status status = (*range)->add(chunk.fd, chunk.number); !status.ok()) return status;
     left -= static_cast<std::uint32_t>(batch->size());
   }
   if ((*range)->bytes() != key.chunks->bytes)
-    return corrupt("the chunks of the key are less than it claims");
+    return corrupt_loan("the chunks of the key are less than it claims");
   return range;
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::size_t kMaxName = 256;
 
-Status corrupt(const char* what) { return {Code::corrupt, Scope::request, what}; }
+Status corrupt_address(const char* what) { return {Code::corrupt, Scope::request, what}; }
 
 }  // namespace
 
@@ -21,8 +21,8 @@ std::vector<std::byte> encode(const Address& address) {
 
 Result<Address> decode_address(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::NetAddress>(bytes);
-  if (wire == nullptr) return corrupt("malformed address");
-  if (wire->most() < kLeastMessage) return corrupt("an address of too small messages");
+  if (wire == nullptr) return corrupt_address("malformed address");
+  if (wire->most() < kLeastMessage) return corrupt_address("an address of too small messages");
   return Address{.incarnation = wire->incarnation(),
                  .most = wire->most(),
                  .plugin = schema::text_of(*wire->plugin(), kMaxName)};

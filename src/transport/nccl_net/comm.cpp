@@ -7,7 +7,7 @@
 namespace linkspan::transport::nccl_net {
 namespace {
 
-constexpr std::uint64_t kUnpackAlignment = 4096;
+constexpr std::uint64_t kCommUnpackAlignment = 4096;
 
 Status check_device(const Plugin& plugin, int device) {
   if (device >= 0 && static_cast<std::size_t>(device) < plugin.devices().size()) return {};
@@ -34,7 +34,7 @@ Result<std::unique_ptr<Comm::Registration>> Comm::add_memory(void* data, std::si
         Code::unsupported, Scope::transport,
         plugin_->name() + ", device " + device.name + ", takes no " + name_of(type) + " memory");
   if (type == abi::kCuda && device.device_type == abi::kDeviceUnpack &&
-      reinterpret_cast<std::uintptr_t>(data) % kUnpackAlignment != 0)
+      reinterpret_cast<std::uintptr_t>(data) % kCommUnpackAlignment != 0)
     return Status(Code::invalid_argument, Scope::request,
                   "GPU memory for " + plugin_->name() +
                       " has to begin at a multiple of 4096 bytes: allocate 4096 more and round up");

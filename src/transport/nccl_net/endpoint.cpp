@@ -11,10 +11,10 @@ namespace {
 using namespace std::chrono_literals;
 using schema::vector_of;
 
-constexpr const char* kPath = "nccl_net";
-constexpr Duration kConnect = 10s;    // of a flow, from its first use
-constexpr Duration kLook = 20us;      // at orders that the thread works on
-constexpr Duration kLookAgain = 1ms;  // at what waits for the peer
+constexpr const char* kNetPath = "nccl_net";
+constexpr Duration kConnect = 10s;       // of a flow, from its first use
+constexpr Duration kNetLook = 20us;      // at orders that the thread works on
+constexpr Duration kNetLookAgain = 1ms;  // at what waits for the peer
 
 }  // namespace
 
@@ -52,7 +52,7 @@ Status NcclNetEndpoint::post(const Batch& batch) {
   slot.cookie = batch.cookie;
   slot.op = batch.op;
   slot.remote = asked->remote;
-  if (batch.way != nullptr) *batch.way = {.path = kPath, .by_peer = false};
+  if (batch.way != nullptr) *batch.way = {.path = kNetPath, .by_peer = false};
   const Checked& checked = asked->checked;
   if (checked.size.blocks == 0) {
     slot.heard = true;  // there is nothing to ask
@@ -263,7 +263,7 @@ NextLook NcclNetEndpoint::next_look() const {
     works |= !has_ended(slot);
   }
   const base::Time now = base::Clock::steady().now();
-  if (works) return {.when = NextLook::When::at, .at = now + kLook, .for_peer = for_peer};
+  if (works) return {.when = NextLook::When::at, .at = now + kNetLook, .for_peer = for_peer};
   // A flow that is to listen, or to be told that it is broken.
   const auto unsaid = [](const auto& entry) {
     const auto& known = entry.second;
@@ -275,7 +275,7 @@ NextLook NcclNetEndpoint::next_look() const {
   if (!told || std::any_of(receives_.begin(), receives_.end(), listens) ||
       std::any_of(receives_.begin(), receives_.end(), unsaid) ||
       std::any_of(sends_.begin(), sends_.end(), unsaid))
-    return {.when = NextLook::When::at, .at = now + kLookAgain, .for_peer = for_peer};
+    return {.when = NextLook::When::at, .at = now + kNetLookAgain, .for_peer = for_peer};
   return {};
 }
 
@@ -284,7 +284,7 @@ Explanation NcclNetEndpoint::explain(Op, const memory::Region& local, const Mapp
     return {.path = {}, .executor = {}, .reason = status.what(), .expected_gbps = 0, .refused = {}};
   const Plugin& plugin = *transport_.options().plugin;
   const GpuUuid gpu = local.facts().kind == MemoryKind::device ? local.facts().gpu : GpuUuid{};
-  return {.path = kPath,
+  return {.path = kNetPath,
           .executor = "both",
           .reason = "network plugin " + name_of(plugin) + ", device " +
                     transport_.device(gpu).name + ", messages of at most " + std::to_string(most_) +

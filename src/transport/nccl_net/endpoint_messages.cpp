@@ -8,9 +8,9 @@
 namespace linkspan::transport::nccl_net {
 namespace {
 
-constexpr std::size_t kMaxWords = 512;
+constexpr std::size_t kMaxNetMessageWords = 512;
 
-Status corrupt(const char* what) { return {Code::corrupt, Scope::peer, what}; }
+Status corrupt_net_message(const char* what) { return {Code::corrupt, Scope::peer, what}; }
 
 /// False: no code of this release's, or none of an end.
 bool take_status(std::uint8_t code, const flatbuffers::String& what, Status& status) {
@@ -18,7 +18,7 @@ bool take_status(std::uint8_t code, const flatbuffers::String& what, Status& sta
   if (static_cast<Code>(code) == Code::pending) return false;
   if (static_cast<Code>(code) != Code::ok)
     status = Status(static_cast<Code>(code), Scope::request,
-                    "by the peer: " + schema::text_of(what, kMaxWords));
+                    "by the peer: " + schema::text_of(what, kMaxNetMessageWords));
   return true;
 }
 
@@ -50,14 +50,15 @@ Status NcclNetEndpoint::on_message(std::uint16_t op, std::span<const std::byte> 
 Status NcclNetEndpoint::on_open(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::NetOpen>(bytes);
   GpuUuid gpu{};
-  if (wire == nullptr || !schema::take(wire->gpu(), gpu)) return corrupt("malformed open");
-  if (sends_.contains(wire->flow())) return corrupt("a flow is opened twice");
-  if (sends_.size() >= kMostFlows) return corrupt("more flows than a peer may open");
+  if (wire == nullptr || !schema::take(wire->gpu(), gpu))
+    return corrupt_net_message("malformed open");
+  if (sends_.contains(wire->flow())) return corrupt_net_message("a flow is opened twice");
+  if (sends_.size() >= kMostFlows) return corrupt_net_message("more flows than a peer may open");
   const NcclNetOptions& options = transport_.options();
   const cuda::Device* device = nullptr;
   if (gpu != GpuUuid{} && options.topology != nullptr) device = options.topology->active(gpu);
   if (gpu != GpuUuid{} && device == nullptr)
-    return corrupt("a flow from a GPU of which no region was published");
+    return corrupt_net_message("a flow from a GPU of which no region was published");
   // Shared: with the thread.
   auto flow = std::make_shared<SendFlow>(options.plugin, device, transport_.nic(gpu), connect_by(),
                                          transport_.staging());
@@ -70,9 +71,9 @@ Status NcclNetEndpoint::on_listening(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::NetListening>(bytes);
   Handle handle{};
   if (wire == nullptr || !schema::take(wire->handle(), handle))
-    return corrupt("malformed listening");
+    return corrupt_net_message("malformed listening");
   const auto known = sends_.find(wire->flow());
-  if (known == sends_.end()) return corrupt("a flow listens that was not opened");
+  if (known == sends_.end()) return corrupt_net_message("a flow listens that was not opened");
   known->second.flow->set_handle(handle);
   transport_.thread().wake();
   return {};
@@ -82,7 +83,7 @@ Status NcclNetEndpoint::on_broken(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::NetBroken>(bytes);
   Status why;
   if (wire == nullptr || !take_status(wire->code(), *wire->what(), why) || why.ok())
-    return corrupt("malformed broken");
+    return corrupt_net_message("malformed broken");
   const auto hear = [&](auto& flows) {
     const auto known = flows.find(wire->flow());
     if (known == flows.end()) return;  // both had said so
@@ -99,11 +100,13 @@ template <class Wire>
 Result<NcclNetEndpoint::Slot> NcclNetEndpoint::asked(const Wire& wire, Op op) {
   const Capabilities& limits = transport_.capabilities();
   Token token{};
-  if (!schema::take(wire.token(), token)) return corrupt("a request with a malformed token");
-  if (theirs_.size() >= limits.max_inflight) return corrupt("more requests than may be in flight");
-  if (find(theirs_, wire.id()) != nullptr) return corrupt("two requests of one number");
+  if (!schema::take(wire.token(), token))
+    return corrupt_net_message("a request with a malformed token");
+  if (theirs_.size() >= limits.max_inflight)
+    return corrupt_net_message("more requests than may be in flight");
+  if (find(theirs_, wire.id()) != nullptr) return corrupt_net_message("two requests of one number");
   if (wire.blocks()->size() == 0 || wire.blocks()->size() > limits.max_batch_blocks)
-    return corrupt("a request of too many blocks, or of none");
+    return corrupt_net_message("a request of too many blocks, or of none");
   Slot slot;
   slot.id = wire.id();
   slot.op = op;
@@ -119,7 +122,7 @@ Result<NcclNetEndpoint::Slot> NcclNetEndpoint::asked(const Wire& wire, Op op) {
   std::uint64_t left = limits.max_batch_bytes;
   for (const schema::WireSpan* span : *wire.blocks()) {
     if (span->bytes() == 0 || span->bytes() > left)
-      return corrupt("a request of too many bytes, or with an empty block");
+      return corrupt_net_message("a request of too many bytes, or with an empty block");
     left -= span->bytes();
     if (slot.use.memory() != nullptr &&
         !memory::fits(span->offset(), span->bytes(), slot.use.memory()->key.bytes))
@@ -133,7 +136,8 @@ Result<NcclNetEndpoint::Slot> NcclNetEndpoint::asked(const Wire& wire, Op op) {
 Status NcclNetEndpoint::on_write(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::NetWrite>(bytes);
   GpuUuid gpu{};
-  if (wire == nullptr || !schema::take(wire->gpu(), gpu)) return corrupt("malformed write");
+  if (wire == nullptr || !schema::take(wire->gpu(), gpu))
+    return corrupt_net_message("malformed write");
   auto slot = asked(*wire, Op::write);
   if (!slot.ok()) return slot.status();
   if (slot->end.ok()) {
@@ -154,14 +158,14 @@ Status NcclNetEndpoint::on_write(std::span<const std::byte> bytes) {
 
 Status NcclNetEndpoint::on_clear(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::NetClear>(bytes);
-  if (wire == nullptr) return corrupt("malformed clear");
+  if (wire == nullptr) return corrupt_net_message("malformed clear");
   Slot* const slot = find(ours_, wire->id());
   if (slot == nullptr || slot->op != Op::write || slot->order != nullptr)
-    return corrupt("what is clear was not asked for");
+    return corrupt_net_message("what is clear was not asked for");
   const auto known = sends_.find(wire->flow());
-  if (known == sends_.end()) return corrupt("clear for a flow that was not opened");
+  if (known == sends_.end()) return corrupt_net_message("clear for a flow that was not opened");
   if (known->second.flow->device() != slot->use.memory()->device)
-    return corrupt("clear for a flow of other memory");
+    return corrupt_net_message("clear for a flow of other memory");
   slot->order = order_of(*slot);
   slot->spans.clear();
   slot->order->hollow = slot->canceled;
@@ -172,14 +176,15 @@ Status NcclNetEndpoint::on_clear(std::span<const std::byte> bytes) {
 
 Status NcclNetEndpoint::on_read(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::NetRead>(bytes);
-  if (wire == nullptr) return corrupt("malformed read");
+  if (wire == nullptr) return corrupt_net_message("malformed read");
   const auto known = sends_.find(wire->flow());
-  if (known == sends_.end()) return corrupt("a read through a flow that was not opened");
+  if (known == sends_.end())
+    return corrupt_net_message("a read through a flow that was not opened");
   auto slot = asked(*wire, Op::read);
   if (!slot.ok()) return slot.status();
   if (const auto& memory = slot->use.memory();
       memory != nullptr && memory->device != known->second.flow->device())
-    return corrupt("a read through a flow of other memory");
+    return corrupt_net_message("a read through a flow of other memory");
   slot->order = order_of(*slot);  // of one that is refused: of empty messages
   known->second.flow->add(slot->order);
   theirs_.push_back(*std::move(slot));
@@ -189,7 +194,7 @@ Status NcclNetEndpoint::on_read(std::span<const std::byte> bytes) {
 
 Status NcclNetEndpoint::on_cancel(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::NetCancel>(bytes);
-  if (wire == nullptr) return corrupt("malformed cancel");
+  if (wire == nullptr) return corrupt_net_message("malformed cancel");
   // What has ended meanwhile needs no cancel.
   if (const Slot* const slot = find(theirs_, wire->id());
       slot != nullptr && slot->op == Op::read && slot->order != nullptr)
@@ -201,10 +206,12 @@ Status NcclNetEndpoint::on_ended(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::NetEnded>(bytes);
   Status end;
   if (wire == nullptr || !take_status(wire->code(), *wire->what(), end))
-    return corrupt("malformed ended");
+    return corrupt_net_message("malformed ended");
   Slot* const slot = find(ours_, wire->id());
-  if (slot == nullptr || slot->heard) return corrupt("what has ended was not asked for");
-  if (slot->order == nullptr && end.ok()) return corrupt("a write ended before it was clear");
+  if (slot == nullptr || slot->heard)
+    return corrupt_net_message("what has ended was not asked for");
+  if (slot->order == nullptr && end.ok())
+    return corrupt_net_message("a write ended before it was clear");
   slot->heard = true;
   slot->end = end;
   if (end.code() == Code::unreachable) slot->remote->die();

@@ -9,10 +9,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kSpins = 2000;         // turns without a move, before it naps
-constexpr Duration kNap = 50us;      // a look at a peer that has to move first
-constexpr Duration kSleep = 60s;     // until it is woken
-constexpr Duration kPatience = 10s;  // at the end
+constexpr int kSpins = 2000;             // turns without a move, before it naps
+constexpr Duration kNap = 50us;          // a look at a peer that has to move first
+constexpr Duration kFlowSleep = 60s;     // until it is woken
+constexpr Duration kFlowPatience = 10s;  // at the end
 
 }  // namespace
 
@@ -76,9 +76,9 @@ void FlowThread::loop() {
     std::erase_if(flows, [](const auto& flow) { return flow->broken().has_value(); });
     still = moved ? 0 : std::min(still + 1, kSpins);
     if (still != 0) std::this_thread::yield();
-    sleep = idle ? kSleep : still == kSpins ? kNap : Duration::zero();
+    sleep = idle ? kFlowSleep : still == kSpins ? kNap : Duration::zero();
   }
-  const auto deadline = base::Deadline::after(base::Clock::steady(), kPatience);
+  const auto deadline = base::Deadline::after(base::Clock::steady(), kFlowPatience);
   for (const auto& flow : flows)
     flow->end(Status(Code::canceled, Scope::process, "the Engine has ended"));
   while (!flows.empty() && !deadline.passed()) {

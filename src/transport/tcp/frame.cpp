@@ -12,7 +12,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 
-Status corrupt(const std::string& what) { return {Code::corrupt, Scope::peer, what}; }
+Status corrupt_frame(const std::string& what) { return {Code::corrupt, Scope::peer, what}; }
 
 // Bits of the flags.
 constexpr std::uint32_t kLast = 1, kSummed = 2;
@@ -146,25 +146,26 @@ void add_to_sum(std::span<std::byte> head, std::span<const std::byte> data) noex
 }
 
 Result<std::optional<std::size_t>> head_bytes(std::span<const std::byte> bytes) {
-  using Answer = std::optional<std::size_t>;
-  if (bytes.size() < base::kFrameHeaderBytes) return Answer();
+  using Needed = std::optional<std::size_t>;
+  if (bytes.size() < base::kFrameHeaderBytes) return Needed();
   const auto header = base::decode_header(bytes.first<base::kFrameHeaderBytes>());
   const auto op = static_cast<Op>(header.op);
   const auto fixed = fixed_bytes(op);
   if (header.version < 1 || !fixed)
-    return corrupt("a frame of version " + std::to_string(header.version) + " and op " +
-                   std::to_string(header.op));
-  if (header.length < *fixed) return corrupt("a frame that is too short for its op");
+    return corrupt_frame("a frame of version " + std::to_string(header.version) + " and op " +
+                         std::to_string(header.op));
+  if (header.length < *fixed) return corrupt_frame("a frame that is too short for its op");
   const std::uint64_t rest = header.length - *fixed;
   std::uint64_t list = 0;
   if (op == Op::put || op == Op::get) {
-    if (bytes.size() < base::kFrameHeaderBytes + *fixed) return Answer();
+    if (bytes.size() < base::kFrameHeaderBytes + *fixed) return Needed();
     const auto fields = bytes.subspan(base::kFrameHeaderBytes);
     const std::uint64_t spans = spans_in(op, fields), notification = notification_in(op, fields);
     if (spans > (op == Op::put ? kMostPutSpans : kMostSpans))
-      return corrupt("a frame of " + std::to_string(spans) + " spans");
+      return corrupt_frame("a frame of " + std::to_string(spans) + " spans");
     if (notification > kMostNotification)
-      return corrupt("a frame with a notification of " + std::to_string(notification) + " bytes");
+      return corrupt_frame("a frame with a notification of " + std::to_string(notification) +
+                           " bytes");
     list = spans * sizeof(Span) + notification;
   } else if (op == Op::ended) {
     list = rest;
@@ -172,9 +173,9 @@ Result<std::optional<std::size_t>> head_bytes(std::span<const std::byte> bytes) 
   const bool has_data = op == Op::put || op == Op::data;
   if (list > rest || (has_data ? rest - list > kMostChunk : rest != list) ||
       (op == Op::ended && rest > kMostText))
-    return corrupt("a frame of " + std::to_string(header.length) + " bytes, op " +
-                   std::to_string(header.op));
-  return Answer(base::kFrameHeaderBytes + *fixed + list);
+    return corrupt_frame("a frame of " + std::to_string(header.length) + " bytes, op " +
+                         std::to_string(header.op));
+  return Needed(base::kFrameHeaderBytes + *fixed + list);
 }
 
 Result<Head> decode(std::span<const std::byte> bytes) {
@@ -220,12 +221,12 @@ Result<Head> decode(std::span<const std::byte> bytes) {
       break;
   }
   if ((flags & ~(head.op == Op::get ? kSummed : kLast | kSummed)) != 0 || zero != 0)
-    return corrupt("a frame of flags that are unknown");
+    return corrupt_frame("a frame of flags that are unknown");
   if (code > static_cast<std::uint32_t>(Code::internal) || static_cast<Code>(code) == Code::pending)
-    return corrupt("a frame of an unknown code");
+    return corrupt_frame("a frame of an unknown code");
   head.last = (flags & kLast) != 0;
   head.summed = (flags & kSummed) != 0;
-  if (!head.summed && head.sum != 0) return corrupt("a sum of a frame that has none");
+  if (!head.summed && head.sum != 0) return corrupt_frame("a sum of a frame that has none");
   if (head.summed) head.sum_of_head = sum_of_head(bytes, place_of_sum(head.op));
   head.code = static_cast<Code>(code);
   std::uint64_t left = head.op == Op::get ? ~std::uint64_t{0} : head.data;
@@ -234,16 +235,16 @@ Result<Head> decode(std::span<const std::byte> bytes) {
     const auto offset = reader.take<std::uint64_t>();
     const Span span{offset, reader.take<std::uint64_t>()};
     if (span.bytes == 0 || span.bytes > left)
-      return corrupt("a span without bytes, or of too many");
+      return corrupt_frame("a span without bytes, or of too many");
     left -= span.bytes;
     head.spans.push_back(span);
   }
-  if (notification != 0 && !head.last) return corrupt("a notification before the last frame");
+  if (notification != 0 && !head.last) return corrupt_frame("a notification before the last frame");
   head.notification.assign(reader.left().begin(), reader.left().begin() + notification);
-  if (head.op == Op::put && left != 0) return corrupt("data that belongs to no span");
-  if (head.op == Op::get && spans == 0) return corrupt("a question for nothing");
+  if (head.op == Op::put && left != 0) return corrupt_frame("data that belongs to no span");
+  if (head.op == Op::get && spans == 0) return corrupt_frame("a question for nothing");
   if ((head.op == Op::put || head.op == Op::data) && head.data == 0 && !head.last)
-    return corrupt("a frame without data");
+    return corrupt_frame("a frame without data");
   return head;
 }
 

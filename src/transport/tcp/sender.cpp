@@ -12,14 +12,14 @@
 namespace linkspan::transport::tcp {
 namespace {
 
-constexpr std::size_t kParts = 512;                  // of one call
-constexpr std::size_t kTurn = std::size_t{4} << 20;  // until others have theirs
+constexpr std::size_t kSentParts = 512;                    // of one call
+constexpr std::size_t kSenderTurn = std::size_t{4} << 20;  // until others have theirs
 constexpr std::array<std::byte, 64u << 10> kZeros{};
 constexpr Duration kCompany = std::chrono::microseconds(10);  // to send two frames takes as long
 constexpr std::uint64_t kSmallData = 64u << 10;
 constexpr std::size_t kMostSaid = 1024;  // an answer for each batch that may be under way, and more
 
-void* pointer(std::uint64_t address) {
+void* source_pointer(std::uint64_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
@@ -86,14 +86,14 @@ Result<bool> Sender::send_now() {
 
 Result<bool> Sender::send_frames() {
   bool moved = false;
-  for (std::size_t left = kTurn; writable_ && left != 0;) {
+  for (std::size_t left = kSenderTurn; writable_ && left != 0;) {
     const auto more = current_ ? Result<bool>(true) : next();
     if (!more.ok()) return more.status();
     if (!*more) break;
     SentFrame& frame = *current_;
     const auto parts = std::span(frame.parts).subspan(frame.part);
     writable_ = false;  // before the event that tells that it is again
-    const auto sent = send(parts.first(std::min(parts.size(), kParts)));
+    const auto sent = send(parts.first(std::min(parts.size(), kSentParts)));
     if (sent.ok() && *sent == 0) break;
     writable_ = true;
     // No event will tell when there is memory.
@@ -240,7 +240,8 @@ void Sender::lay_out_data(SentFrame& frame) {
   }
   const auto& pieces = frame.chunk->pieces;
   for (std::size_t i = 0; i < pieces.size(); ++i)
-    append(frame.parts, 1, frame.slot != nullptr ? frame.slot->at(i) : pointer(pieces[i].here),
+    append(frame.parts, 1,
+           frame.slot != nullptr ? frame.slot->at(i) : source_pointer(pieces[i].here),
            pieces[i].bytes);
 }
 

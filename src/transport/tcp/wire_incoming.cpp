@@ -7,7 +7,7 @@
 namespace linkspan::transport::tcp {
 namespace {
 
-Status corrupt(const char* what) { return {Code::corrupt, Scope::peer, what}; }
+Status corrupt_request(const char* what) { return {Code::corrupt, Scope::peer, what}; }
 
 /// What a peer may do with a region, by its token. Else the use is of none.
 Status permits(const Use& use, const Token& token, Op op) {
@@ -53,12 +53,12 @@ Result<Landing> Wire::land(Head& head) {
     }
   } else {
     const auto found = std::ranges::find(gets_, head.id, &Incoming::id);
-    if (found == gets_.end()) return corrupt("data that nobody asked for");
+    if (found == gets_.end()) return corrupt_request("data that nobody asked for");
     landing.of = *found;
     if (!memory::fits(head.position, head.data, landing.of->asked))
-      return corrupt("data beyond what was asked for");
+      return corrupt_request("data beyond what was asked for");
     if (landing.of->summed && !head.summed)
-      return corrupt("data without the sum that was asked for");
+      return corrupt_request("data without the sum that was asked for");
     landing.device = landing.of->use.memory()->device;
     std::uint64_t at = head.position, left = head.data;
     auto piece = std::ranges::upper_bound(landing.of->pieces, at, {}, &Piece::there);
@@ -75,7 +75,7 @@ Result<Landing> Wire::land(Head& head) {
     if (head.code != Code::ok) landing.pieces.clear();
   }
   Incoming& batch = *landing.of;
-  if (head.last && batch.total) return corrupt("two last frames of one batch");
+  if (head.last && batch.total) return corrupt_request("two last frames of one batch");
   if (head.last) {
     batch.total = head.position + head.data;
     batch.notification = std::move(head.notification);
@@ -83,7 +83,7 @@ Result<Landing> Wire::land(Head& head) {
   batch.announced += head.data;
   if (head.data > ~std::uint64_t{0} - head.position ||
       (batch.total && batch.announced > *batch.total))
-    return corrupt("more data than its batch has");
+    return corrupt_request("more data than its batch has");
   return landing;
 }
 
@@ -91,7 +91,8 @@ Result<Landing> Wire::land(Head& head) {
 Result<std::shared_ptr<Incoming>> Wire::put_of(const Head& head) {
   auto found = std::ranges::find(theirs_, head.id, &Incoming::id);
   if (found == theirs_.end()) {
-    if (theirs_.size() >= options_.inflight) return corrupt("more puts than may be in flight");
+    if (theirs_.size() >= options_.inflight)
+      return corrupt_request("more puts than may be in flight");
     auto batch = std::make_shared<Incoming>();
     batch->id = head.id;
     batch->serial = head.serial;
@@ -100,12 +101,12 @@ Result<std::shared_ptr<Incoming>> Wire::put_of(const Head& head) {
     begun();
   }
   Incoming& batch = **found;
-  if (batch.serial != head.serial) return corrupt("a put to two regions");
+  if (batch.serial != head.serial) return corrupt_request("a put to two regions");
   if (batch.refused) return *found;
   Status status = permits(batch.use, head.token, Op::put);
   if (status.ok()) status = fits(*batch.use.memory(), head.spans);
   if (status.ok()) return *found;
-  if (batch.announced != 0) return corrupt("a put whose later frames are not permitted");
+  if (batch.announced != 0) return corrupt_request("a put whose later frames are not permitted");
   batch.refused = true;
   batch.status = status;
   batch.use = {};
@@ -151,9 +152,9 @@ Status Wire::heard(const Head& head) {
     return {};
   }
   Outgoing* const found = find(puts_, head.id);
-  if (found == nullptr) return corrupt("what has ended was not begun");
+  if (found == nullptr) return corrupt_request("what has ended was not begun");
   Outgoing& batch = *found;
-  if (!batch.all_taken) return corrupt("a put has ended before it was sent");
+  if (!batch.all_taken) return corrupt_request("a put has ended before it was sent");
   if (batch.status.ok() && head.code != Code::ok)
     batch.status = Status(head.code, Scope::request, "by the peer: " + head.text);
   batch.heard = true;
@@ -166,7 +167,7 @@ Status Wire::asked(const Head& head) {
   const auto untaken =
       std::ranges::count_if(answers_, [](const auto& answer) { return !answer->all_taken; });
   if (static_cast<std::size_t>(untaken) >= options_.inflight)
-    return corrupt("more gets than may be in flight");
+    return corrupt_request("more gets than may be in flight");
   auto batch = std::make_shared<Outgoing>();
   batch->op = Op::data;
   batch->id = head.id;
@@ -180,7 +181,7 @@ Status Wire::asked(const Head& head) {
       batch->pieces.push_back({batch->use.memory()->address + span.offset, 0, span.bytes});
   else
     batch->use = {};
-  if (find(answers_, head.id) != nullptr) return corrupt("two gets of one number");
+  if (find(answers_, head.id) != nullptr) return corrupt_request("two gets of one number");
   answers_.push_back(batch);
   queue_.push_back(std::move(batch));
   begun();

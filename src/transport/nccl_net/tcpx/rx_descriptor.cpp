@@ -26,26 +26,26 @@ struct Entry {
   }
 };
 
-Status corrupt(std::string what, Where at = {}) {
+Status corrupt_descriptor(std::string what, Where at = {}) {
   return {Code::corrupt, Scope::peer, std::move(what), at};
 }
 
 Status check_count(std::uint64_t count) {
   if (count <= kMaxFragments) return {};
-  return corrupt(std::to_string(count) + " fragments, where a receive has at most " +
-                 std::to_string(kMaxFragments));
+  return corrupt_descriptor(std::to_string(count) + " fragments, where a receive has at most " +
+                            std::to_string(kMaxFragments));
 }
 
 /// Each by itself.
 Status check_bounds(const Entry& entry, const RxBounds& bounds) {
-  if (entry.bytes == 0) return corrupt(entry.text() + " has no bytes");
+  if (entry.bytes == 0) return corrupt_descriptor(entry.text() + " has no bytes");
   if (!entry.linear && (entry.from > kMaxOffset || entry.from > bounds.pool_bytes ||
                         entry.bytes > bounds.pool_bytes - entry.from))
-    return corrupt(entry.text() + " leaves the pool of " + std::to_string(bounds.pool_bytes) +
-                   " bytes");
+    return corrupt_descriptor(entry.text() + " leaves the pool of " +
+                              std::to_string(bounds.pool_bytes) + " bytes");
   if (entry.to > bounds.receive_bytes || entry.bytes > bounds.receive_bytes - entry.to)
-    return corrupt(entry.text() + " leaves the receive of " + std::to_string(bounds.receive_bytes) +
-                   " bytes");
+    return corrupt_descriptor(entry.text() + " leaves the receive of " +
+                              std::to_string(bounds.receive_bytes) + " bytes");
   return {};
 }
 
@@ -54,16 +54,19 @@ Status check_cover(std::span<const Entry> all, const RxBounds& bounds) {
   std::uint64_t covered = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const Entry& entry = all[i];
-    if (entry.to < covered) return corrupt(entry.text() + " overlaps " + all[i - 1].text());
+    if (entry.to < covered)
+      return corrupt_descriptor(entry.text() + " overlaps " + all[i - 1].text());
     if (entry.to > covered)
-      return corrupt("a gap: bytes " + std::to_string(covered) + " to " +
-                     std::to_string(entry.to - 1) + " of the receive are in none of " +
-                     std::to_string(all.size()) + " entries; the next is " + entry.text());
+      return corrupt_descriptor("a gap: bytes " + std::to_string(covered) + " to " +
+                                std::to_string(entry.to - 1) + " of the receive are in none of " +
+                                std::to_string(all.size()) + " entries; the next is " +
+                                entry.text());
     covered = entry.end();
   }
   if (covered != bounds.receive_bytes)
-    return corrupt(std::to_string(all.size()) + " entries have " + std::to_string(covered) +
-                   " bytes, the receive has " + std::to_string(bounds.receive_bytes));
+    return corrupt_descriptor(std::to_string(all.size()) + " entries have " +
+                              std::to_string(covered) + " bytes, the receive has " +
+                              std::to_string(bounds.receive_bytes));
   return {};
 }
 
@@ -127,8 +130,9 @@ Result<DescriptorBlock> DescriptorBlock::of(const RxMessage& message, const RxBo
     const auto number = static_cast<std::uint32_t>(all.size());
     all.push_back({piece.dst_off, piece.src_off, piece.bytes, number, false});
     if (piece.dmabuf != bounds.dmabuf)
-      return corrupt(all.back().text() + " lies in DMA-BUF " + std::to_string(piece.dmabuf) +
-                     ", the pool is " + std::to_string(bounds.dmabuf));
+      return corrupt_descriptor(all.back().text() + " lies in DMA-BUF " +
+                                std::to_string(piece.dmabuf) + ", the pool is " +
+                                std::to_string(bounds.dmabuf));
   }
   std::uint64_t linear = 0;
   for (const RxPiece& piece : message.linear) {
