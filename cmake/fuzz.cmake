@@ -1,8 +1,13 @@
 # The fuzzers (clang's libFuzzer): tests/fuzz/NAME_fuzz.cpp with the seeds in tests/fuzz/corpus/NAME.
+# The preset of that name explores; beside AddressSanitizer the seeds are run once each.
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 cmake_path(GET CMAKE_BINARY_DIR FILENAME preset)
 file(GLOB fuzz_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/fuzz/*_fuzz.cpp)
 add_custom_target(linkspan_fuzzers)
+set(replay --replay)
+if(LINKSPAN_FUZZ)
+  set(replay)
+endif()
 foreach(source IN LISTS fuzz_sources)
   cmake_path(GET source STEM name)
   add_executable(${name} ${source} ${CMAKE_SOURCE_DIR}/tests/fuzz/support.cpp)
@@ -11,7 +16,7 @@ foreach(source IN LISTS fuzz_sources)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
   add_dependencies(linkspan_fuzzers ${name})
   add_test(NAME ${preset}.${name} COMMAND ${Python3_EXECUTABLE}
-           ${CMAKE_SOURCE_DIR}/scripts/run_fuzzer.py ${CMAKE_BINARY_DIR} $<TARGET_FILE:${name}>)
+           ${CMAKE_SOURCE_DIR}/scripts/run_fuzzer.py ${replay} ${CMAKE_BINARY_DIR} $<TARGET_FILE:${name}>)
   set_tests_properties(${preset}.${name} PROPERTIES TIMEOUT 400
                        ENVIRONMENT LINKSPAN_CUDA_LIBRARY=/nonexistent/libcuda.so.1)
 endforeach()

@@ -9,6 +9,11 @@ function(linkspan_test name)
   # What may take longest begins first, so that no core is idle at the end.
   set_tests_properties(${preset}.${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT}
                        ENVIRONMENT "${arg_ENVIRONMENT}")
+  # What repeats in another mode what a plain `./dev test` runs already is for --all.
+  if(name MATCHES "_cpu$|^conformance_(lossy|slow|small|sealed|tls)|^faults_tls" AND
+     NOT name STREQUAL "hosts_cpu")
+    set_tests_properties(${preset}.${name} PROPERTIES LABELS all)
+  endif()
 endfunction()
 
 # ---- the simulated driver: loaded by name, linked into nothing ------------------------------
@@ -207,7 +212,7 @@ if(TARGET linkspan_tool)
   endif()
 endif()
 
-if(TARGET fake_cuda)
+if(TARGET fake_cuda AND NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   linkspan_test(bench_nvlink_transfer_simulated TIMEOUT 60 ENVIRONMENT ${simulated}
     COMMAND bench_nvlink_transfer --quick
             --json ${CMAKE_BINARY_DIR}/bench_nvlink_transfer.json)

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Runs one fuzzer: for 24 s, or 5 minutes with LINKSPAN_LONG=1.
+"""Runs one fuzzer for 5 minutes, or over its seeds once.
 
-    run_fuzzer.py BUILD_FOLDER FUZZER
+    run_fuzzer.py [--replay] BUILD_FOLDER FUZZER
 
 Seeds are tests/fuzz/corpus/NAME; what is new goes to BUILD_FOLDER/corpus/NAME, and an input that
 fails to BUILD_FOLDER/found, with the command that runs it again.
 """
 
-import os
 import pathlib
 import subprocess
 import sys
@@ -17,16 +16,17 @@ GRACE = 60  # to load the seeds and to end
 
 
 def main() -> int:
-    build, program = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-    seconds = 300 if os.environ.get("LINKSPAN_LONG") == "1" else 24
+    replay = sys.argv[1:2] == ["--replay"]
+    build, program = map(pathlib.Path, sys.argv[1 + replay : 3 + replay])
+    seconds = 0 if replay else 300
     name = program.name.removesuffix("_fuzz")
     if not (SEEDS / name).is_dir():
         sys.exit(f"{program} has no seeds: {SEEDS / name} is no folder")
     corpus, found = build / "corpus" / name, build / "found"
     corpus.mkdir(parents=True, exist_ok=True)
     found.mkdir(exist_ok=True)
-    command = [program, f"-max_total_time={seconds}", "-timeout=20", "-rss_limit_mb=2048",
-               "-max_len=16384", "-print_final_stats=1",
+    command = [program, "-runs=0" if replay else f"-max_total_time={seconds}",
+               "-timeout=20", "-rss_limit_mb=2048", "-max_len=16384", "-print_final_stats=1",
                "-print_funcs=0",  # a symbolizer's two pipes would count as fds that stay open
                f"-artifact_prefix={found}/{name}-",
                corpus, SEEDS / name]

@@ -13,7 +13,7 @@ namespace linkspan::engine {
 namespace {
 
 using namespace std::chrono_literals;
-using When = transport::NextLook::When;
+using LookWhen = transport::NextLook::When;
 
 constexpr Duration kPark = 1s;          // a missed ring costs so much
 constexpr Duration kWatcherNap = 50us;  // while something is a little overdue
@@ -77,8 +77,8 @@ void Watcher::run(const std::stop_token& stop) {
     const bool rung = rung_.exchange(false, std::memory_order_seq_cst);
     const transport::NextLook next = look_();
     const base::Time now = base::Clock::steady().now();
-    if (rung || next.when != When::idle) active = now;
-    if (next.when == When::idle) {
+    if (rung || next.when != LookWhen::idle) active = now;
+    if (next.when == LookWhen::idle) {
       busy_since = {};
       // A ring is a system call, which whoever submits one transfer after the other need not pay.
       const bool lately = now - active < kStayAwake;
@@ -86,7 +86,7 @@ void Watcher::run(const std::stop_token& stop) {
       continue;
     }
     if (busy_since == base::Time{} || next.moved) busy_since = now;
-    const Duration left = next.when == When::now ? Duration::zero() : next.at - now;
+    const Duration left = next.when == LookWhen::now ? Duration::zero() : next.at - now;
     if (left > kYieldFor)
       nap(std::min<Duration>(left - kWatcherWakeUp, kPark),
           left > kDoze ? Sleep::parked : Sleep::doze);
