@@ -468,12 +468,6 @@ class Store(unittest.TestCase):
         self.assertIn("compare_set", self.ask("frob", code=2))
         self.assertIn("in use", run("store", "--port", self.port).stderr)
 
-    def test_a_store_in_a_file(self):
-        with tempfile.TemporaryDirectory() as folder:
-            file = ["store", "--file", f"{folder}/store"]
-            self.assertEqual(run(*file, "set", "k", "v").returncode, 0)
-            self.assertEqual(run(*file, "get", "k").stdout, "v\n")
-
     def test_beyond_loopback_it_says_so(self):
         ran = run("store", "--host", "0.0.0.0", "--port", "0", "--for", "1")
         self.assertEqual(ran.returncode, 1)

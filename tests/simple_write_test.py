@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
@@ -148,11 +147,6 @@ class TwoProcesses(unittest.TestCase):
     def test_one_gpu(self):
         text = self.passes(Pair("--device", "0", "--size", "5000"))
         self.assertIn("MPS", text)
-
-    def test_file_store(self):
-        with tempfile.TemporaryDirectory() as folder:
-            self.passes(Pair("--size", "100", "--store", f"file:{folder}/store"))
-            self.passes(Pair("--size", "100", "--store", f"file:{folder}/store"))
 
     def test_a_flipped_byte_is_found(self):
         ends = Pair("--size", "5000", initiator=("--flip-byte",)).end()

@@ -1,6 +1,5 @@
 // linkspan/store.hpp - a small map that the processes of a job share, to find each other:
-// addresses, Descriptors, counters. Its network form speaks the protocol of PyTorch's TCPStore, in
-// both roles.
+// addresses, Descriptors, counters. It speaks the protocol of PyTorch's TCPStore, in both roles.
 //
 //   auto store = *open_tcp_store();                  // the first to come serves, on 127.0.0.1:9998
 //   Status told = store->set("decode/address", "unix:/run/app/decode.sock");
@@ -69,7 +68,7 @@ class LINKSPAN_API Store {
   virtual Result<std::string> queue_pop(std::string_view queue, Duration timeout) = 0;
   virtual Result<std::int64_t> queue_length(std::string_view queue) = 0;
 
-  /// "tcp:127.0.0.1:9998", or "file:/path".
+  /// "tcp:127.0.0.1:9998".
   virtual std::string address() const = 0;
   virtual bool serves() const = 0;  ///< This Store is the server.
   /// Calls of other threads end as canceled. Who serves stays until the clients that have come have
@@ -110,11 +109,5 @@ struct TcpStoreOptions {
 /// Tries until the timeout, so it does not matter who comes first. unreachable: nobody serves
 /// there; busy, to serve: another one does; permission_denied: see `insecure`.
 LINKSPAN_API Result<std::unique_ptr<Store>> open_tcp_store(const TcpStoreOptions& options = {});
-
-/// For processes that share a file system with flock(2), and no network. The file, which is made if
-/// there is none, has to be this user's and a store's; it grows with each write, to 1 GiB at most,
-/// and stays when the Stores have gone. `timeout` is for the lock of the file.
-LINKSPAN_API Result<std::unique_ptr<Store>> open_file_store(
-    const std::string& path, Duration timeout = std::chrono::seconds(30));
 
 }  // namespace linkspan

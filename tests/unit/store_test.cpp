@@ -1,11 +1,8 @@
-// Every operation of a Store, of each kind; and what a file of one withstands.
+// Every operation of a Store, by the one that serves and by clients.
 #include "linkspan/store.hpp"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <future>
 #include <thread>
 
@@ -17,35 +14,20 @@ namespace store_test {
 
 using namespace std::string_literals;
 
-/// Two Stores of one content: "served" beside its client, "asked" two clients, "file" two of a
-/// file.
+/// Two Stores of one content: "served" beside its client, "asked" two clients.
 class StoreKinds : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     const std::string kind = GetParam();
-    if (kind == "file") {
-      path_ =
-          std::filesystem::temp_directory_path() / ("linkspan_store_" + std::to_string(::getpid()));
-      std::filesystem::remove(path_);
-      a_ = *open_file_store(path_);
-      b_ = *open_file_store(path_);
-      return;
-    }
     server_ = open(at_port(0, StoreRole::serve));
     ASSERT_NE(server_, nullptr);
     const std::uint16_t port = port_of(*server_);
     b_ = open(at_port(port));
     a_ = kind == "served" ? std::move(server_) : open(at_port(port));
   }
-  void TearDown() override {
-    b_.reset();
-    if (!path_.empty()) std::filesystem::remove(path_);
-  }
-
-  std::filesystem::path path_;
   std::unique_ptr<Store> server_, a_, b_;
 };
-INSTANTIATE_TEST_SUITE_P(Every, StoreKinds, ::testing::Values("served", "asked", "file"),
+INSTANTIATE_TEST_SUITE_P(Every, StoreKinds, ::testing::Values("served", "asked"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 TEST_P(StoreKinds, ValuesAreBytes) {
@@ -161,48 +143,6 @@ TEST_P(StoreKinds, AClosedOneAnswersCanceled) {
   EXPECT_EQ(code_of(waits.get()), Code::canceled);
   EXPECT_EQ(code_of(a_->set("n", "1")), Code::canceled);
   EXPECT_TRUE(a_->close(0s).ok()) << "again";
-}
-
-// ---- the file ----------------------------------------------------------------------------------
-
-class StoreFile : public ::testing::Test {
- protected:
-  void SetUp() override {
-    path_ = std::filesystem::temp_directory_path() /
-            ("linkspan_store_file_" + std::to_string(::getpid()));
-    std::filesystem::remove(path_);
-  }
-  void TearDown() override { std::filesystem::remove(path_); }
-  void write(std::string_view bytes, std::ios::openmode mode = std::ios::app) const {
-    std::ofstream(path_, std::ios::binary | mode) << bytes;
-  }
-  std::filesystem::path path_;
-};
-
-TEST_F(StoreFile, OutlivesItsStoresAndATornEnd) {
-  (*open_file_store(path_))->set("a", "1").ok();
-  const auto whole = std::filesystem::file_size(path_);
-  write("\1\1\0\0\0\0\0\0\0bcut"s);
-  auto store = *open_file_store(path_);
-  EXPECT_EQ(std::filesystem::file_size(path_), whole);
-  EXPECT_EQ(*store->get("a", 1s), "1");
-  write("\1\1\0"s);  // beside one that is open
-  EXPECT_EQ(*store->add("n", 4), 4);
-  EXPECT_EQ(*(*open_file_store(path_))->get("n", 1s), "4");
-  EXPECT_EQ(*store->num_keys(), 2);
-}
-
-TEST_F(StoreFile, WhatIsNoStoreStaysAsItIs) {
-  write("my thesis\n");
-  EXPECT_EQ(code_of(open_file_store(path_)), Code::corrupt);
-  EXPECT_EQ(std::filesystem::file_size(path_), 10u);
-  write("linkspan store 1\n\xfe", std::ios::trunc);
-  EXPECT_EQ(code_of(open_file_store(path_)), Code::corrupt);
-  std::filesystem::remove(path_);
-  std::filesystem::create_symlink("/dev/null", path_);
-  EXPECT_EQ(code_of(open_file_store(path_)), Code::system);
-  EXPECT_EQ(code_of(open_file_store("/tmp")), Code::system);
-  EXPECT_EQ(code_of(open_file_store("/nonexistent/x")), Code::system);
 }
 
 }  // namespace store_test

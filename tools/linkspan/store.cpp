@@ -27,7 +27,6 @@ class StoreVerb final : public Verb {
                      "Wait until so many have come, as torch counts them");
     arguments.number("--timeout", timeout_s_, 1, 1u << 20, "SECONDS",
                      "For opening and for each operation (30)");
-    arguments.text("--file", file_, "PATH", "Ask a store in a file");
     arguments.choice("--dialect", dialect_, {"detect", "current", "older"},
                      "What to speak to a server: older is torch 1.13");
     arguments.flag("--insecure", insecure_,
@@ -76,7 +75,6 @@ class StoreVerb final : public Verb {
   }
 
   Result<std::unique_ptr<Store>> connect() const {
-    if (!file_.empty()) return open_file_store(file_, timeout());
     return open_tcp_store(options(StoreRole::connect));
   }
 
@@ -101,7 +99,7 @@ class StoreVerb final : public Verb {
   }
 
   std::vector<std::string> words_;
-  std::string host_ = "127.0.0.1", file_, dialect_ = "detect";
+  std::string host_ = "127.0.0.1", dialect_ = "detect";
   unsigned port_ = 9998, seconds_ = 0, workers_ = 0, timeout_s_ = 30;
   bool insecure_ = false;
 };

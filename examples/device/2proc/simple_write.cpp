@@ -39,7 +39,7 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   bool initiator = true, force_proxy = false, flip = false;
   std::uint64_t size = 1 << 20, offset = 0;
-  std::string host = "127.0.0.1", store = "tcp", listen;
+  std::string host = "127.0.0.1", listen;
   int port = 9998, device = -1;
   std::uint32_t iterations = 1000;
   Scope scope = Scope::block;
@@ -55,8 +55,7 @@ constexpr const char* kHelp =
     "  --scope thread|warp|block   who makes each call together (block)\n"
     "  --device N                  the GPU (initiator 0, target 1 if there is one)\n"
     "  --timeout SECONDS           for each step, and each wait of a kernel (30)\n"
-    "  --store tcp|file:PATH       where the two find each other (tcp)\n"
-    "  --host NAME, --port N       of the tcp store (127.0.0.1, 9998)\n"
+    "  --host NAME, --port N       of the store, by which the two meet (127.0.0.1, 9998)\n"
     "  --listen ADDRESS            tcp:HOST:PORT (0: any): go by TCP, also between hosts; of the\n"
     "                              target, to which the initiator connects (a Unix socket)\n"
     "  --force-proxy               by the host's queue, although the memory is mapped\n"
@@ -113,7 +112,6 @@ std::optional<Options> parse(int argc, char** argv) {
     kScope,
     kDevice,
     kTimeout,
-    kStore,
     kHost,
     kPort,
     kListen,
@@ -122,14 +120,13 @@ std::optional<Options> parse(int argc, char** argv) {
     kHelpAsked
   };
   const option known[] = {
-      {"mode", 1, nullptr, kMode},       {"size", 1, nullptr, kSize},
-      {"offset", 1, nullptr, kOffset},   {"iterations", 1, nullptr, kIterations},
-      {"scope", 1, nullptr, kScope},     {"device", 1, nullptr, kDevice},
-      {"timeout", 1, nullptr, kTimeout}, {"store", 1, nullptr, kStore},
-      {"host", 1, nullptr, kHost},       {"port", 1, nullptr, kPort},
-      {"listen", 1, nullptr, kListen},   {"force-proxy", 0, nullptr, kProxy},
-      {"flip-byte", 0, nullptr, kFlip},  {"help", 0, nullptr, kHelpAsked},
-      {nullptr, 0, nullptr, 0}};
+      {"mode", 1, nullptr, kMode},         {"size", 1, nullptr, kSize},
+      {"offset", 1, nullptr, kOffset},     {"iterations", 1, nullptr, kIterations},
+      {"scope", 1, nullptr, kScope},       {"device", 1, nullptr, kDevice},
+      {"timeout", 1, nullptr, kTimeout},   {"host", 1, nullptr, kHost},
+      {"port", 1, nullptr, kPort},         {"listen", 1, nullptr, kListen},
+      {"force-proxy", 0, nullptr, kProxy}, {"flip-byte", 0, nullptr, kFlip},
+      {"help", 0, nullptr, kHelpAsked},    {nullptr, 0, nullptr, 0}};
   Options o;
   opterr = 0;
   for (int found = 0; (found = getopt_long(argc, argv, "", known, nullptr)) != -1;) switch (found) {
@@ -156,9 +153,6 @@ std::optional<Options> parse(int argc, char** argv) {
       case kTimeout:
         o.timeout = number<double>("--timeout", optarg, 0.001, 86400);
         break;
-      case kStore:
-        o.store = optarg;
-        break;
       case kHost:
         o.host = optarg;
         break;
@@ -180,8 +174,6 @@ std::optional<Options> parse(int argc, char** argv) {
         throw BadUsage(std::string("what is ") + argv[optind - 1] + "?");
     }
   if (optind < argc) throw BadUsage(std::string("what is ") + argv[optind] + "?");
-  if (o.store != "tcp" && !o.store.starts_with("file:"))
-    throw BadUsage("--store is \"" + o.store + "\": tcp or file:PATH is wanted");
   return o;
 }
 
@@ -266,11 +258,8 @@ class SimpleWrite {
   }
 
   void connect() {
-    if (o_.store == "tcp")
-      store_ = must(linkspan::open_tcp_store(
-          {.host = o_.host, .port = static_cast<std::uint16_t>(o_.port), .timeout = patience_}));
-    else
-      store_ = must(linkspan::open_file_store(o_.store.substr(5), patience_));
+    store_ = must(linkspan::open_tcp_store(
+        {.host = o_.host, .port = static_cast<std::uint16_t>(o_.port), .timeout = patience_}));
     say("store " + store_->address() + (store_->serves() ? ", served here" : ""));
     const std::string key = "simple_write/";
     must(store_->set(key + name_ + "/gpu", gpu_));
@@ -310,9 +299,6 @@ class SimpleWrite {
   void close() {
     window_ = {};
     must(engine_->close(patience_));
-    if (o_.store != "tcp")
-      for (const char* each : {"/gpu", "/size", "/address"})
-        must(store_->delete_key("simple_write/" + name_ + each));
     must(store_->close(patience_));
     say("done");
   }

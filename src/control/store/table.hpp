@@ -1,7 +1,7 @@
 // control/store/table.hpp - what a store holds: keys, and queues. Requests in, the bytes of their
 // answers out; no sockets, no time.
 //
-// The server has one, and so has each Store over a file, which feeds it the requests in the file.
+// The server has one.
 // Threads: externally synchronised.
 // Invariants: entries() <= Limits::entries and stored() <= Limits::stored; a request that would
 // pass them changes nothing. What a request does depends on those before it only.
@@ -49,7 +49,7 @@ class Table {
   std::size_t entries_ = 0, stored_ = 0;
 };
 
-/// Whether it may change a Table: what a file has to keep.
+/// Whether it may change a Table.
 bool changes(Op op) noexcept;
 
 }  // namespace linkspan::control::store
