@@ -68,10 +68,4 @@ Result<Descriptor> decode(std::span<const std::byte> bytes) {
   return out;
 }
 
-Descriptor for_store(Descriptor descriptor) {
-  std::erase_if(descriptor.keys,
-                [](const Descriptor::Key& key) { return key.bearer || key.fd_count != 0; });
-  return descriptor;
-}
-
 }  // namespace linkspan::memory

@@ -51,8 +51,5 @@ struct PublishedSet {
 std::vector<std::byte> encode(const Descriptor& descriptor);
 /// For bytes of a peer, at any alignment. corrupt: not a descriptor, or beyond a limit.
 Result<Descriptor> decode(std::span<const std::byte> bytes);
-/// What of it may go anywhere but over a peer's authenticated socket, such as to a file or a store:
-/// without the keys that are as good as the memory, or are nothing without their fds.
-Descriptor for_store(Descriptor descriptor);
 
 }  // namespace linkspan::memory

@@ -53,23 +53,6 @@ TEST(Descriptor, ComesBackAsItWas) {
   }
 }
 
-TEST(Descriptor, WhatIsStoredHasNoKeyThatIsAsGoodAsTheMemory) {
-  Descriptor d = full();
-  for (auto& key : d.keys) key.fd_count = 0;
-  d.keys[5].fd_count = 1;
-  d.keys.resize(6);
-  ASSERT_TRUE(d.keys[3].bearer);
-  const Descriptor stored = for_store(d);
-  ASSERT_EQ(stored.keys.size(), 4u);
-  for (const auto& key : stored.keys) {
-    EXPECT_FALSE(key.bearer);
-    EXPECT_EQ(key.fd_count, 0u);
-  }
-  const std::vector<std::byte> text = encode(stored);
-  for (const auto& secret : {d.keys[3].bytes, d.keys[5].bytes})
-    EXPECT_EQ(std::search(text.begin(), text.end(), secret.begin(), secret.end()), text.end());
-}
-
 TEST(Descriptor, DecodesAtAnyAlignment) {
   std::vector<std::byte> shifted = encode(full());
   shifted.insert(shifted.begin(), std::byte{0});

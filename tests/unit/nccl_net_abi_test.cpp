@@ -178,7 +178,6 @@ TEST(NcclNetTables, WhatIsNotWholeIsNone) {
   table.get_device_mr = nullptr;
   ASSERT_NE(make_net(8, &table), nullptr);
   EXPECT_FALSE(make_net(8, &table)->has_consumed());
-  EXPECT_FALSE(make_net(8, &table)->has_dma_buf());
   table.test = nullptr;
   EXPECT_EQ(make_net(8, &table), nullptr);
 }

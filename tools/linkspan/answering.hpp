@@ -6,8 +6,6 @@
 
 #include <sys/mman.h>
 
-#include <sys/mman.h>
-
 #include <map>
 #include <memory>
 #include <optional>

@@ -143,8 +143,6 @@ class RequestParser {
   std::size_t bytes() const noexcept {
     return buffer_.size() + (reader_ ? reader_->bytes() : std::size_t{0});
   }
-  /// Of them, those which no next() has looked at.
-  std::size_t unread() const noexcept { return buffer_.size(); }
 
  private:
   bool greeted();

@@ -36,10 +36,6 @@ class NetOf final : public Net {
   int version() const noexcept override { return V; }
   const char* name() const noexcept override { return table_->name; }
   int max_requests() const noexcept override { return V < 7 ? kOldRequests : kRequests; }
-  bool has_dma_buf() const noexcept override {
-    if constexpr (V >= 6) return table_->reg_mr_dma_buf != nullptr;
-    return false;
-  }
   bool has_consumed() const noexcept override {
     if constexpr (V >= 7) return table_->irecv_consumed != nullptr;
     return false;
@@ -108,13 +104,6 @@ class NetOf final : public Net {
       if (bytes > INT_MAX) return abi::kInvalidArgument;
       return table_->reg_mr(comm, data, static_cast<int>(bytes), type, &handle);
     }
-  }
-  int register_dma_buf(void* comm, void* data, std::size_t bytes, std::uint64_t offset, int fd,
-                       void*& handle) override {
-    if constexpr (V >= 6)
-      if (table_->reg_mr_dma_buf != nullptr)
-        return table_->reg_mr_dma_buf(comm, data, bytes, abi::kCuda, offset, fd, &handle);
-    return abi::kInvalidUsage;
   }
   int deregister(void* comm, void* handle) override { return table_->dereg_mr(comm, handle); }
 

@@ -39,7 +39,6 @@ class Net {
   virtual const char* name() const noexcept = 0;
   /// Requests that one comm takes at once, as far as the version says it: TCPX takes 16.
   virtual int max_requests() const noexcept = 0;
-  virtual bool has_dma_buf() const noexcept = 0;
   virtual bool has_consumed() const noexcept = 0;
 
   virtual int init(abi::Logger logger) = 0;
@@ -53,8 +52,6 @@ class Net {
   virtual int accept(void* listening, void*& comm, abi::DeviceHandle*& kernels) = 0;
   virtual int register_memory(void* comm, void* data, std::size_t bytes, abi::PointerType type,
                               void*& handle) = 0;
-  virtual int register_dma_buf(void* comm, void* data, std::size_t bytes, std::uint64_t offset,
-                               int fd, void*& handle) = 0;
   virtual int deregister(void* comm, void* handle) = 0;
   virtual int send(void* comm, void* data, std::size_t bytes, int tag, void* handle,
                    void*& request) = 0;
