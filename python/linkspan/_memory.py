@@ -6,6 +6,7 @@ Threads: any thread.
 from __future__ import annotations
 
 import math
+import re
 import sys
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ _KINDS = (
     "a tensor, an array, an object with __cuda_array_interface__, __dlpack__ or the buffer"
     " protocol, or (address, bytes)"
 )
+_TYPE = re.compile(r"[<>|=]?([a-zA-Z])(\d+)")  # of __array_interface__: byte order, kind, size
 _DLPACK_CPU, _DLPACK_CUDA, _DLPACK_PINNED, _DLPACK_MANAGED = 1, 2, 3, 13
 
 
@@ -66,7 +68,8 @@ def view(memory: Any, writable: bool) -> View:
     if torch is not None and isinstance(memory, getattr(torch, "Tensor", ())):
         return _tensor(torch, memory)
     if (interface := getattr(memory, "__cuda_array_interface__", None)) is not None:
-        return _array_interface(interface, memory, writable)
+        device = memory.__dlpack_device__()[1] if hasattr(memory, "__dlpack_device__") else -1
+        return _array_interface(interface, memory, writable, int(device))
     if isinstance(memory, tuple) and len(memory) == 2:
         address, size = memory
         if not (isinstance(address, int) and isinstance(size, int)) or not (
@@ -74,12 +77,19 @@ def view(memory: Any, writable: bool) -> View:
         ):
             raise ValueError(f"{memory!r} is no (address, bytes): whole numbers, the first not 0")
         return View(address, (size,), (1,), 1, -1, memory)
+    _refuse_objects(memory)
     try:
         buffer = memoryview(memory)  # as long as it lives, a bytearray keeps its place
-    except TypeError:
+    except (TypeError, ValueError, BufferError) as error:
+        # The buffer protocol has no name for datetime64, bfloat16 and other types of numpy.
+        interface = getattr(memory, "__array_interface__", None)
+        if interface is not None and isinstance(interface.get("data"), tuple):
+            return _array_interface(interface, memory, writable, -1)
         if hasattr(memory, "__dlpack__"):
             return _dlpack(memory)
-        raise TypeError(f"{type(memory).__name__} is no memory: give {_KINDS}") from None
+        raise TypeError(f"{type(memory).__name__} is no memory ({error}): give {_KINDS}") from None
+    if "O" in re.sub(":[^:]*:", "", buffer.format):  # without the names of fields
+        raise _objects(memory)
     if writable and buffer.readonly:
         raise ValueError(
             f"{type(memory).__name__} is read-only: give memory that may be written, or say that"
@@ -167,19 +177,41 @@ def _tensor(torch: Any, tensor: Any) -> View:
     )
 
 
-def _array_interface(interface: dict[str, Any], owner: Any, writable: bool) -> View:
+def _objects(owner: Any) -> ValueError:
+    return ValueError(
+        f"{type(owner).__name__} holds Python objects: its memory is pointers, which mean nothing to"
+        " a peer; give an array of numbers or bytes, or pickle it"
+    )
+
+
+def _refuse_objects(memory: Any) -> None:
+    """ValueError: an array of Python objects, or of structures with such a field."""
+    interface = getattr(memory, "__array_interface__", None)
+    typestr = interface.get("typestr", "") if isinstance(interface, dict) else ""
+    if typestr[1:2] == "O" or getattr(getattr(memory, "dtype", None), "hasobject", False):
+        raise _objects(memory)
+
+
+def _array_interface(
+    interface: dict[str, Any], owner: Any, writable: bool, device: int
+) -> View:
     shape = tuple(interface["shape"])
     address, read_only = interface["data"]
     if writable and read_only:
         raise ValueError(f"{type(owner).__name__} is read-only: give memory that may be written")
     if interface.get("mask") is not None:
         raise ValueError(f"{type(owner).__name__} has a mask: give its data without one")
-    item = int(interface["typestr"][2:])
+    kind = _TYPE.match(interface["typestr"])
+    if kind is None:
+        raise ValueError(
+            f"{type(owner).__name__} has elements of type {interface['typestr']!r}: give a type with"
+            " a size, or its bytes"
+        )
+    item = int(kind[2]) * (4 if kind[1] == "U" else 1)  # of text the size counts characters
     strides = interface.get("strides")
     if strides is None:
         strides = _dense(shape, item)
-    device = owner.__dlpack_device__()[1] if hasattr(owner, "__dlpack_device__") else -1
-    return View(int(address or 0), shape, tuple(strides), item, int(device), owner)
+    return View(int(address or 0), shape, tuple(strides), item, device, owner)
 
 
 def _dlpack(owner: Any) -> View:

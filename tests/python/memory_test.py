@@ -5,9 +5,11 @@ from __future__ import annotations
 import array
 import ctypes
 import gc
+import importlib.util
 import math
 import mmap
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,6 +45,85 @@ def test_all_kinds_of_host_memory(pair: Pair) -> None:
         pair.peer.write(region, pair.remote(target, name)).wait(10)
         expected = np.asfortranarray(data.reshape(64, 64)) if name == "columns first" else data
         assert target.tobytes() == expected.tobytes("A"), name
+
+
+class Interface:
+    """An array that the buffer protocol does not know, as libraries beside numpy have them."""
+
+    def __init__(self, data: np.ndarray, typestr: str, read_only: bool = False) -> None:
+        self.data = data
+        self.__array_interface__ = {
+            "shape": (data.nbytes // int(typestr[2:]),),
+            "typestr": typestr,
+            "data": (data.ctypes.data, read_only),
+            "version": 3,
+        }
+
+
+def arrays_without_a_buffer() -> dict[str, Any]:
+    arrays: dict[str, Any] = {
+        name: np.zeros(32, name) for name in ("datetime64[ns]", "timedelta64[s]", "M8[D]")
+    }
+    arrays["two dimensions"] = np.zeros((4, 8), "datetime64[ns]")
+    arrays["structure"] = np.zeros(8, [("at", "datetime64[us]"), ("name", "U3"), ("of", "i1")])
+    arrays["interface"] = Interface(np.zeros(64, np.uint8), "<V2")
+    if importlib.util.find_spec("ml_dtypes"):
+        import ml_dtypes
+
+        for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "float4_e2m1fn"):
+            arrays[name] = np.zeros(32, getattr(ml_dtypes, name))
+    return arrays
+
+
+@pytest.mark.parametrize("name", arrays_without_a_buffer())
+def test_bytes_are_bytes(pair: Pair, name: str) -> None:
+    target = arrays_without_a_buffer()[name]
+    array = target.data if isinstance(target, Interface) else target
+    data = pattern(array.nbytes)
+    remote = pair.remote(target, name)
+    assert remote.bytes == array.nbytes
+    pair.peer.write(pair.here.register(data.copy()), remote).wait(10)
+    assert array.tobytes() == data.tobytes()
+    got = pair.back.recv(1, target)
+    pair.peer.send(1, data[::-1].copy()).wait(10)
+    got.wait(10)
+    assert array.tobytes() == data[::-1].tobytes()
+
+
+def test_read_only_arrays_are_refused_without_a_buffer(pair: Pair) -> None:
+    times = np.zeros(4, "datetime64[ns]")
+    times.flags.writeable = False
+    for memory in (times, Interface(np.zeros(8, np.uint8), "<V2", read_only=True)):
+        with pytest.raises(ValueError, match="read-only"):
+            pair.here.register(memory)
+        assert pair.here.register(memory, peers_write=False).bytes in (8, 32)
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        np.array([{}, "a"], object),
+        np.zeros(2, [("count", "i4"), ("who", object)]),
+        np.zeros(2, [("in", [("who", object)], (3,))]),
+        np.ma.masked_array(np.array([{}, "a"], object)),
+        memoryview(np.array([{}, "a"], object)),
+        (ctypes.py_object * 2)(),
+    ],
+    ids=["objects", "field", "nested", "masked", "memoryview", "ctypes"],
+)
+def test_python_objects_are_refused(pair: Pair, memory: object) -> None:
+    for call in (
+        lambda: pair.here.register(memory),
+        lambda: pair.peer.send(1, memory),
+        lambda: pair.peer.recv(1, memory),
+        lambda: linkspan.packed(pair.here.register(bytearray(64)), memory),
+    ):
+        with pytest.raises(ValueError, match="holds Python objects"):
+            call()
+
+
+def test_a_field_may_be_called_as_an_object_is(pair: Pair) -> None:
+    assert pair.here.register(np.zeros(2, [("O", "i4"), ("xOx", "i4")])).bytes == 16
 
 
 @pytest.mark.parametrize(
