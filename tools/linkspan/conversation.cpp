@@ -14,10 +14,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint64_t kWordsTag = 1, kChunkTag = 2;
-constexpr Duration kWhole = 24h * 7;  // of a file: words may be waited for as long
+constexpr std::uint64_t kWordsTag = 1;
+constexpr Duration kWhole = 24h * 7;  // words may be waited for as long
 constexpr Duration kRefusalIn = 2s, kSettledIn = 3s;
-constexpr int kPieces = Conversation::kSlots;  // that one may wait for
 constexpr std::string_view kError = "error ";
 
 base::Deadline after(Duration timeout) {
@@ -113,73 +112,9 @@ Status Conversation::until(const Transfer& one, Duration patience, const char* w
   return {end.code(), Scope::peer, end.what()};
 }
 
-Status Conversation::open_ring(Engine& engine, const Gpus& gpus, Place place) {
-  auto ring = Memory::create(engine, gpus, place, kSlots * kChunk);
-  if (!ring.ok()) return ring.status();
-  engine_ = &engine;
-  buffers_->ring = *std::move(ring);
-  if (place.on_gpu()) buffers_->bounce.resize(kChunk);
-  return {};
-}
-
-std::byte* Conversation::at(std::uint64_t chunk) const {
-  return static_cast<std::byte*>(buffers_->ring->region().data()) + offset(chunk);
-}
-
-Result<std::span<std::byte>> Conversation::room(std::uint64_t chunk) {
-  Slot& slot = slots_[chunk % kSlots];
-  if (slot.transfer.id() != 0)
-    if (Status s = until(slot.transfer, patience_, "the other side to take a piece"); !s.ok())
-      return s;
-  slot = {};
-  if (!buffers_->bounce.empty()) return std::span(buffers_->bounce);
-  return std::span(at(chunk), kChunk);
-}
-
-Status Conversation::send(std::uint64_t chunk, std::uint64_t bytes) {
-  if (!buffers_->bounce.empty())
-    if (Status s = buffers_->ring->put(offset(chunk), std::span(buffers_->bounce).first(bytes));
-        !s.ok())
-      return s;
-  return under_way(chunk, bytes,
-                   peer_.send(kChunkTag, at(chunk), bytes, {.deadline = kPieces * patience_}));
-}
-
-Status Conversation::all_sent() {
-  for (std::uint64_t chunk = 0; chunk < kSlots; ++chunk)
-    if (auto room = this->room(chunk); !room.ok()) return room.status();
-  return {};
-}
-
-Status Conversation::expect(std::uint64_t chunk, std::uint64_t bytes) {
-  return under_way(chunk, bytes,
-                   peer_.recv(kChunkTag, at(chunk), bytes, {.deadline = kPieces * patience_}));
-}
-
-Status Conversation::under_way(std::uint64_t chunk, std::uint64_t bytes, Result<Transfer> posted) {
-  if (!posted.ok()) return {posted.status().code(), Scope::peer, posted.status().what()};
-  Slot& slot = slots_[chunk % kSlots];
-  slot = {.transfer = *std::move(posted), .bytes = bytes};
-  return queue_.add(slot.transfer, 0);
-}
-
-Result<std::span<const std::byte>> Conversation::take(std::uint64_t chunk) {
-  const Slot& slot = slots_[chunk % kSlots];
-  if (Status s = until(slot.transfer, patience_, "the next piece"); !s.ok()) return s;
-  if (slot.transfer.bytes() != slot.bytes)
-    return Status(Code::corrupt, Scope::request,
-                  "a piece of " + std::to_string(slot.transfer.bytes()) +
-                      " bytes came in place of " + std::to_string(slot.bytes));
-  if (buffers_->bounce.empty()) return std::span<const std::byte>(at(chunk), slot.bytes);
-  const auto bytes = std::span(buffers_->bounce).first(slot.bytes);
-  if (Status s = buffers_->ring->get(offset(chunk), bytes); !s.ok()) return s;
-  return std::span<const std::byte>(bytes);
-}
-
 bool Conversation::settle(Duration timeout) {
   const base::Deadline deadline = after(timeout);
   std::vector<Transfer> all{told_, heard_};
-  for (const Slot& slot : slots_) all.push_back(slot.transfer);
   std::erase_if(all, [](const Transfer& one) { return !is_under_way(one); });
   for (const Transfer& one : all) (void)one.cancel();
   bool quiet = true;
@@ -187,10 +122,7 @@ bool Conversation::settle(Duration timeout) {
     (void)one.wait(deadline.left());
     quiet = quiet && one.done();
   }
-  if (!quiet || buffers_->ring == nullptr) return quiet;
-  if (!engine_->deregister(buffers_->ring->region(), kSettledIn).ok()) return false;
-  buffers_->ring.reset();
-  return true;
+  return quiet;
 }
 
 }  // namespace linkspan::tool

@@ -39,9 +39,8 @@ int run(int argc, char** argv) {
   app.footer(
       "Exit codes: 0 all is well, 1 something failed, 2 the arguments are wrong.\n"
       "Settings by environment: `linkspan options`. First steps: `linkspan doctor`.");
-  const std::array verbs{demo_verb(),  doctor_verb(), topo_verb(),   bench_verb(),
-                         serve_verb(), push_verb(),   pull_verb(),   ps_verb(),
-                         store_verb(), tcpx_verb(),   options_verb()};
+  const std::array verbs{demo_verb(), doctor_verb(), topo_verb(), bench_verb(),  serve_verb(),
+                         ps_verb(),   store_verb(),  tcpx_verb(), options_verb()};
   for (const auto& verb : verbs) {
     Arguments arguments(*app.add_subcommand(verb->name(), verb->what()));
     verb->define(arguments);

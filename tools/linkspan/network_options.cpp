@@ -19,11 +19,6 @@ EngineOptions NetworkOptions::engine(const char* name) const {
   return out;
 }
 
-void StagingOption::define(Arguments& arguments) {
-  arguments.number("--gpu,--device", gpu, 0, 1023, "N",
-                   "Files go through memory of this GPU on this side; else through host memory");
-}
-
 std::string tcp_address(const std::string& host_and_port) {
   return host_and_port.starts_with("tcp:") ? host_and_port : "tcp:" + host_and_port;
 }

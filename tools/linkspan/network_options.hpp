@@ -8,7 +8,6 @@
 
 #include "linkspan/engine.hpp"
 #include "tools/linkspan/arguments.hpp"
-#include "tools/linkspan/memories.hpp"
 
 namespace linkspan::tool {
 
@@ -20,16 +19,6 @@ struct NetworkOptions {
   void define(Arguments& arguments);
   EngineOptions engine(const char* name) const;
   Duration timeout() const { return std::chrono::seconds(timeout_s); }
-};
-
-/// --gpu of verbs that move files: through which memory they go.
-struct StagingOption {
-  static constexpr unsigned kNone = ~0u;
-  unsigned gpu = kNone;
-
-  void define(Arguments& arguments);
-  bool on_gpu() const noexcept { return gpu != kNone; }
-  Place place() const { return on_gpu() ? Place{.kind = MemoryKind::device, .gpu = gpu} : kHost; }
 };
 
 /// "tcp:10.0.0.7:4711" of "10.0.0.7:4711"; with "tcp:" before it, it is taken as well.

@@ -1,18 +1,16 @@
-// `linkspan serve`: the far end of push, pull and bench --to. A few threads take one peer each,
-// hear what it asks for, and do that.
+// `linkspan serve`: the far end of `bench --to`. A few threads serve one peer each: they read its
+// requests and carry them out.
 #include <atomic>
 #include <exception>
 #include <iostream>
 #include <mutex>
 #include <optional>
-#include <sstream>
 #include <thread>
 #include <vector>
 
 #include "base/clock.hpp"
 #include "tools/linkspan/conversation.hpp"
 #include "tools/linkspan/far_memories.hpp"
-#include "tools/linkspan/files.hpp"
 #include "tools/linkspan/network_options.hpp"
 #include "tools/linkspan/output.hpp"
 #include "tools/linkspan/signals.hpp"
@@ -32,12 +30,8 @@ constexpr const char* kInsecure = ", insecure: everybody who reaches it may use 
 
 class Server {
  public:
-  Server(Engine& engine, const Gpus& gpus, base::Fd folder, Place place, Duration patience)
-      : engine_(engine),
-        gpus_(gpus),
-        folder_(std::move(folder)),
-        place_(place),
-        patience_(patience) {}
+  Server(Engine& engine, const Gpus& gpus, Duration patience)
+      : engine_(engine), gpus_(gpus), patience_(patience) {}
 
   /// Peers, one behind the other, until it is to stop; or one.
   void work(const std::stop_token& stop, bool once);
@@ -51,15 +45,10 @@ class Server {
  private:
   Status serve(const Peer& peer, const std::stop_token& stop, std::string& request);
   Status handle(Conversation& talk, const Peer& peer, const std::string& request);
-  Status push(Conversation& talk, const std::string& request);
-  Status pull(Conversation& talk, const std::string& request);
   Status bench(Conversation& talk, const Peer& peer);
-  Status folder_for(const std::string& name) const;
 
   Engine& engine_;
   const Gpus& gpus_;
-  const base::Fd folder_;  // none: no files
-  const Place place_;
   const Duration patience_;
   std::timed_mutex bench_;               // the Engine's notifications are one bench's at a time
   std::optional<FarMemories> memories_;  // with bench_: of this bench, or the one before
@@ -103,54 +92,12 @@ Status Server::serve(const Peer& peer, const std::stop_token& stop, std::string&
 }
 
 Status Server::handle(Conversation& talk, const Peer& peer, const std::string& request) {
-  if (request.starts_with("push ")) return push(talk, request);
-  if (request.starts_with("pull ")) return pull(talk, request);
   if (request == "bench") return bench(talk, peer);
   Status why(
       Code::invalid_argument, Scope::request,
       "not understood: \"" + request.substr(0, 64) + "\"; both sides must be of one release");
   talk.refuse(why);
   return why;
-}
-
-Status Server::folder_for(const std::string& name) const {
-  if (!folder_.valid())
-    return {Code::unsupported, Scope::request,
-            "no files here: `linkspan serve` was started without --folder"};
-  return check_name(name);
-}
-
-/// push BYTES NAME
-Status Server::push(Conversation& talk, const std::string& request) {
-  std::istringstream words(request);
-  std::string verb, name;
-  std::uint64_t bytes = 0;
-  Status status;
-  if (!(words >> verb >> bytes) || words.get() != ' ')
-    status = {Code::invalid_argument, Scope::request, "push BYTES NAME"};
-  std::getline(words, name, '\0');
-  if (status.ok()) status = words.eof() ? folder_for(name) : check_name({});
-  if (status.ok()) status = talk.open_ring(engine_, gpus_, place_);
-  auto file = status.ok() ? ArrivingFile::open(folder_.get(), name) : status;
-  if (!file.ok()) {
-    talk.refuse(file.status());
-    return file.status();
-  }
-  return receive_file(talk, *file, bytes).status();
-}
-
-/// pull NAME
-Status Server::pull(Conversation& talk, const std::string& request) {
-  const std::string name = request.substr(request.find(' ') + 1);
-  Status status = folder_for(name);
-  if (status.ok()) status = talk.open_ring(engine_, gpus_, place_);
-  auto file = status.ok() ? LeavingFile::open(folder_.get(), name, false) : status;
-  if (!file.ok()) {
-    talk.refuse(file.status());
-    return file.status();
-  }
-  if (Status s = talk.tell("file " + std::to_string(file->bytes)); !s.ok()) return s;
-  return send_file(talk, *file).status();
 }
 
 /// Requests of far_memories.hpp, until the peer leaves.
@@ -189,40 +136,31 @@ class ServeVerb final : public Verb {
  public:
   const char* name() const override { return "serve"; }
   const char* what() const override {
-    return "Lets other hosts push files here, pull them and measure (`bench --to`), until SIGINT "
-           "or SIGTERM.";
+    return "Serves other hosts that measure (`bench --to`), until SIGINT or SIGTERM.";
   }
   void define(Arguments& arguments) override {
     arguments.text("--listen", listen_, "HOST:PORT",
                    "127.0.0.1:4711; port 0 takes one that is free");
-    arguments.text("--folder", folder_, "DIR",
-                   "Where files are pushed to and pulled from; without it there are none");
     arguments.flag("--once", once_, "Serve one peer, and exit with how that went");
     arguments.number("--for", seconds_, 1, 1u << 30, "SECONDS", "Serve so long at most");
-    staging_.define(arguments);
+    arguments.number("--gpu,--device", gpu_, 0, 1023, "N",
+                     "Measures memory of GPUs too; this one has to exist");
     network_.define(arguments);
   }
 
   int run(const std::string& /*command*/) override {
     const sigset_t signals = block_signals();
-    base::Fd folder;
-    if (!folder_.empty()) {
-      auto opened = open_folder(folder_);
-      if (!opened.ok()) return refused(name(), opened.status());
-      folder = *std::move(opened);
-    }
     const Gpus gpus = Gpus::find();
-    if (staging_.on_gpu())
-      if (const auto device = gpus.device(staging_.gpu); !device.ok())
+    if (gpu_ != kNoGpu)
+      if (const auto device = gpus.device(gpu_); !device.ok())
         return refused(name(), device.status());
     EngineOptions options = network_.engine(name());
-    options.use_gpu = staging_.on_gpu();
+    options.use_gpu = gpu_ != kNoGpu;
     auto engine = Engine::open(options);
     if (!engine.ok()) return failed(name(), engine.status());
     if (Status s = engine->listen(tcp_address(listen_)); !s.ok()) return failed(name(), s);
-    Server server(*engine, gpus, std::move(folder), staging_.place(), network_.timeout());
+    Server server(*engine, gpus, network_.timeout());
     std::cout << "serve at " + engine->address() +
-                     (folder_.empty() ? ", no files" : ", files in " + folder_) +
                      (network_.insecure && network_.secret_file.empty() ? kInsecure : "") + "\n"
               << std::flush;
     std::vector<std::jthread> threads;
@@ -238,10 +176,11 @@ class ServeVerb final : public Verb {
   }
 
  private:
-  std::string listen_ = "127.0.0.1:4711", folder_;
+  static constexpr unsigned kNoGpu = ~0u;
+  std::string listen_ = "127.0.0.1:4711";
+  unsigned gpu_ = kNoGpu;
   bool once_ = false;
   unsigned seconds_ = 0;
-  StagingOption staging_;
   NetworkOptions network_;
 };
 

@@ -37,8 +37,6 @@ std::unique_ptr<Verb> bench_verb();
 std::unique_ptr<Verb> topo_verb();
 std::unique_ptr<Verb> doctor_verb();
 std::unique_ptr<Verb> serve_verb();
-std::unique_ptr<Verb> push_verb();
-std::unique_ptr<Verb> pull_verb();
 std::unique_ptr<Verb> ps_verb();
 std::unique_ptr<Verb> store_verb();
 std::unique_ptr<Verb> tcpx_verb();
