@@ -39,6 +39,11 @@ target_include_directories(driver_shim PRIVATE ${CMAKE_SOURCE_DIR})
 target_compile_options(driver_shim PRIVATE ${late_tls})
 target_link_libraries(driver_shim PRIVATE linkspan_common ${CMAKE_DL_LIBS})
 
+# ---- preloaded: threads that lose their cores at random ------------------------------------------
+linkspan_glob(unlucky_sources tests/support/unlucky_threads)
+add_library(unlucky_threads MODULE ${unlucky_sources})
+target_link_libraries(unlucky_threads PRIVATE ${CMAKE_DL_LIBS})
+
 include(cmake/nccl_net_plugin.cmake)  # sets nccl_net_plugins
 
 set(no_driver LINKSPAN_CUDA_LIBRARY=/nonexistent/libcuda.so.1)
@@ -48,7 +53,7 @@ set(shimmed LINKSPAN_CUDA_LIBRARY=$<TARGET_FILE:driver_shim>
 
 # ---- gtest programs ------------------------------------------------------------------------
 linkspan_glob(support_sources tests/support)
-list(FILTER support_sources EXCLUDE REGEX "/tests/support/(fake_cuda/|fake_runtime/|driver_shim/|nccl_net_plugin/|main\\.cpp$)")
+list(FILTER support_sources EXCLUDE REGEX "/tests/support/(fake_cuda/|fake_runtime/|driver_shim/|nccl_net_plugin/|unlucky_threads/|main\\.cpp$)")
 if(support_sources)
   add_library(linkspan_test_support OBJECT ${support_sources})
   target_include_directories(linkspan_test_support PRIVATE ${CMAKE_SOURCE_DIR})
@@ -125,6 +130,14 @@ if(preset STREQUAL "release" AND TARGET fake_cuda)
               --run $<TARGET_FILE:linkspan_conformance>
               --gtest_filter=Every/TransportConformance.*/tcp*)
   endforeach()
+  # The same, and between Engines, while threads lose their cores at random.
+  linkspan_test(conformance_unlucky TIMEOUT 180 ENVIRONMENT ${simulated}
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
+            --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode simulated
+            --xml ${CMAKE_BINARY_DIR}/gtest/conformance_unlucky.xml
+            --run env LD_PRELOAD=$<TARGET_FILE:unlucky_threads>
+                  $<TARGET_FILE:linkspan_conformance>
+            --gtest_filter=Every/TransportConformance.*/tcp*:*EngineWire*tcp*)
   # And between Engines that have a secret, all of what goes by TCP sealed.
   linkspan_test(conformance_sealed TIMEOUT 180
     ENVIRONMENT ${simulated} "LINKSPAN_SECRET=a secret of the tests"

@@ -27,7 +27,8 @@ Stream::Turn Stream::turn(bool rung) {
   if (reset_) wire_->fail(Status(Code::disconnected, Scope::peer, "a stream was reset"));
   if (!wire_->has_failed()) {
     std::vector<Answer> answers;
-    auto received = sender_.is_full() ? false : receiver_.turn(readable_, answers);
+    const bool full = sender_.is_full();
+    auto received = full ? false : receiver_.turn(readable_, answers);
     for (const Answer& each : answers) sender_.answer(encode(each.head), each.waits);
     auto sent = Result<bool>(false);
     if (sends_ || rung || !answers.empty()) {
@@ -36,6 +37,8 @@ Stream::Turn Stream::turn(bool rung) {
       sends_ = turn.watches || (sent.ok() && *sent);
     }
     turn.moved = (received.ok() && *received) || (sent.ok() && *sent) || !answers.empty();
+    // Another thread may have sent what was in the way: no event tells of what came meanwhile.
+    turn.moved |= full && !sender_.is_full();
     turn.watches |= receiver_.watches();
     if (!received.ok()) wire_->fail(received.status());
     if (!sent.ok()) wire_->fail(sent.status());

@@ -17,7 +17,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kSpin = 100us;    // what comes sooner is not worth a sleep
 constexpr unsigned kLooks = 8;       // at an only stream's socket, for one by epoll and a yield
 constexpr Duration kSleep = 60s;     // until it is woken
 constexpr Duration kPatience = 10s;  // at the end
@@ -98,12 +97,12 @@ void StreamThread::collect(Streams& streams) {
 void StreamThread::run(const std::stop_token& stop) {
   const base::Clock& clock = base::Clock::steady();
   Streams streams;
-  base::Time moved = clock.now();
+  SleepDecision decision(clock.now());
   auto end_by = base::Deadline::after(clock, Duration::max());
   bool any = false, watches = false, ending = false;
   unsigned looks = 0;
   while (!ending || (!streams.empty() && !end_by.passed())) {
-    const bool spins = watches || clock.now() - moved < kSpin;
+    const bool spins = !decision.may_sleep(clock.now());
     // Nothing is there: for one stream its socket tells so at once. Beside traffic to ask it would
     // take its lock from the kernel.
     const bool quick = spins && !any && !watches && streams.size() == 1 && ++looks % kLooks != 0;
@@ -130,10 +129,8 @@ void StreamThread::run(const std::stop_token& stop) {
       }
       return turn.over;
     });
-    if (any)
-      moved = clock.now();
-    else if (spins && !quick)
-      std::this_thread::yield();
+    decision.turned(any, watches, any ? clock.now() : base::Time{});
+    if (!any && spins && !quick) std::this_thread::yield();
   }
 }
 

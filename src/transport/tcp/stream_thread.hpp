@@ -1,8 +1,10 @@
 // transport/tcp/stream_thread.hpp - the threads that move the bytes of streams, each of its own.
 //
-// A thread sleeps in epoll while its sockets have nothing and nobody wakes it. It spins a little
-// before, and as long as a GPU copies for one of its streams.
-// Threads: any thread may call.
+// A thread sleeps in epoll after a turn in which no data connection moved anything, until an event
+// or wake(). Edges tell of what is new and never again of what was left, so the clock alone never
+// decides that a thread sleeps (SleepDecision). It spins a little before, and as long as a GPU
+// copies for one of its data connections.
+// Threads: any thread may call; a SleepDecision is externally synchronised.
 #pragma once
 
 #include <atomic>
@@ -10,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/fd.hpp"
 #include "base/mutex.hpp"
 #include "linkspan/status.hpp"
@@ -17,6 +20,27 @@
 namespace linkspan::transport::tcp {
 
 class Stream;
+
+/// Decides whether a thread may sleep before its next turn.
+class SleepDecision {
+ public:
+  static constexpr Duration kSpin = std::chrono::microseconds(100);  ///< A sleep costs about that.
+
+  explicit SleepDecision(base::Time now) : moved_at_(now) {}
+  /// Records a turn of all data connections. `watches`: no event will come of what one waits for.
+  /// `now`: a time after the turn, read only if something `moved`.
+  void turned(bool moved, bool watches, base::Time now) noexcept {
+    goes_on_ = moved || watches;
+    if (moved) moved_at_ = now;
+  }
+  /// Returns true only if the last turn moved nothing and watches nothing. The thread may have lost
+  /// its core since then, so `now` may lie any time later.
+  bool may_sleep(base::Time now) const noexcept { return !goes_on_ && now - moved_at_ >= kSpin; }
+
+ private:
+  base::Time moved_at_;
+  bool goes_on_ = true;  // of the last turn; true before the first
+};
 
 class StreamThread {
  public:
