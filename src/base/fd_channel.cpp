@@ -10,6 +10,8 @@ namespace linkspan::base {
 namespace {
 
 constexpr std::size_t kFirstPayload = std::size_t{64} << 10;
+/// That one sendmsg carries (SCM_MAX_FD). With room for fewer the kernel closes the rest here.
+constexpr std::size_t kMaxMessageFds = 253;
 
 template <class T>
 void put(std::byte* at, T value) noexcept {
@@ -40,6 +42,11 @@ Status ended(int error, Where at = {}) {
 }
 
 }  // namespace
+
+FdChannel::~FdChannel() {
+  // A sink closes it a moment later: the peer is to see the end now.
+  if (socket_.valid() && socket_.sink() != nullptr) ::shutdown(socket_.get(), SHUT_RDWR);
+}
 
 std::array<std::byte, kFrameHeaderBytes> encode(const FrameHeader& header) noexcept {
   std::array<std::byte, kFrameHeaderBytes> bytes{};
@@ -226,7 +233,7 @@ Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::vector<
   if (tls_ != nullptr) return read_by_tls(into);
   for (;;) {
     iovec part{into.data(), into.size()};
-    alignas(cmsghdr) std::byte control[CMSG_SPACE(kMaxFrameFds * sizeof(int))];
+    alignas(cmsghdr) std::byte control[CMSG_SPACE(kMaxMessageFds * sizeof(int))];
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
@@ -245,14 +252,13 @@ Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::vector<
       for (std::size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
         int raw = -1;
         std::memcpy(&raw, reinterpret_cast<std::byte*>(c) + at, sizeof raw);
-        fds.emplace_back(raw);
+        fds.emplace_back(raw).close_by(socket_.sink());
       }
     }
-    if ((message.msg_flags & MSG_CTRUNC) != 0) {
-      if (fds.size() - before == kMaxFrameFds)
-        return lose({Code::corrupt, Scope::peer, "fds were cut off: too many in one frame"});
-      lost = true;
-    }
+    if (fds.size() != before && socket_.sink() != nullptr && socket_.sink()->full())
+      return lose({Code::no_resource, Scope::peer,
+                   "it sends more file descriptors while those before stand still in close(2)"});
+    if ((message.msg_flags & MSG_CTRUNC) != 0) lost = true;
     if (got == 0 && !cut_.ok()) return lose(cut_);
     if (got == 0)
       return lose({Code::disconnected, Scope::peer,

@@ -57,7 +57,11 @@ struct Frame {
 
 class FdChannel {
  public:
+  /// What comes through a socket that has a sink has the same.
   explicit FdChannel(Fd socket) noexcept : socket_(std::move(socket)) {}
+  FdChannel(FdChannel&&) = default;
+  FdChannel& operator=(FdChannel&&) = default;
+  ~FdChannel();
 
   /// Takes the fds, and sends nothing yet. no_resource: too much is queued; nothing was taken.
   /// invalid_argument: payload or fds beyond what a frame holds.
@@ -73,8 +77,8 @@ class FdChannel {
 
   /// The next frame; none: it is not here yet. disconnected: as flush(). corrupt: this cannot be a
   /// stream of frames. permission_denied: the peer speaks TLS and this side does not, or it has
-  /// another secret. Frames that the peer sent before it closed come first. The version is the
-  /// caller's to judge.
+  /// another secret. no_resource: fds of the peer stand still in close(2), and it sends more.
+  /// Frames that the peer sent before it closed come first. The version is the caller's to judge.
   Result<std::optional<Frame>> receive();
 
   /// All goes by TLS, before anything has. From a peer that has none what comes is `plain`; what

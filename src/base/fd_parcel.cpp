@@ -8,7 +8,10 @@
 namespace linkspan::base {
 namespace {
 
-constexpr std::size_t kControlBytes = CMSG_SPACE(FdParcel::kBatch * sizeof(int));
+/// For as many as one sendmsg carries (SCM_MAX_FD): with room for fewer the kernel closes the rest,
+/// on the thread that receives.
+constexpr std::size_t kControlBytes = CMSG_SPACE(253 * sizeof(int));
+static_assert(FdParcel::kBatch <= 253);
 
 Status corrupt(const char* what) { return {Code::corrupt, Scope::request, what}; }
 
@@ -82,6 +85,7 @@ Result<std::vector<NumberedFd>> FdParcel::take_batch(const Fd& sealed) {
       int raw = -1;
       std::memcpy(&raw, reinterpret_cast<std::byte*>(c) + at, sizeof raw);
       batch.push_back({Fd(raw), 0});
+      batch.back().fd.close_by(sealed.sink());
     }
   }
   if ((message.msg_flags & MSG_CTRUNC) != 0)

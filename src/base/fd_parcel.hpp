@@ -34,7 +34,8 @@ class FdParcel {
   /// What travels. The parcel has ended.
   Result<Fd> seal();
 
-  /// The next batch; none: that was all. corrupt: it is no parcel, or not a whole one.
+  /// The next batch, with the sink of `sealed`; none: that was all. corrupt: it is no parcel, or
+  /// not a whole one.
   static Result<std::vector<NumberedFd>> take_batch(const Fd& sealed);
 
  private:

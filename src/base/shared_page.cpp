@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 namespace linkspan::base {
 namespace {
@@ -14,6 +13,15 @@ Result<SharedPage::Word*> map(const Fd& fd, std::size_t words, int rights) {
 }
 
 }  // namespace
+
+Result<struct stat> stat_sealed(const Fd& fd) {
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+    return Status(Code::corrupt, Scope::peer, "an fd that is no memfd sealed against shrinking");
+  struct stat facts {};
+  if (::fstat(fd.get(), &facts) != 0) return Fd::from("fstat", -1).status();
+  return facts;
+}
 
 Result<SharedPage> SharedPage::create(const char* name, std::size_t words, Others others) {
   auto fd = Fd::from("memfd_create", ::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -31,12 +39,10 @@ Result<SharedPage> SharedPage::create(const char* name, std::size_t words, Other
 }
 
 Result<SharedPage> SharedPage::open(const Fd& fd, std::size_t words, Others ours) {
-  struct stat facts {};
-  if (::fstat(fd.get(), &facts) != 0) return Fd::from("fstat", -1).status();
-  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
-  if (facts.st_size != static_cast<off_t>(words * sizeof(Word)) || seals < 0 ||
-      (seals & F_SEAL_SHRINK) == 0)
-    return Status(Code::corrupt, Scope::peer, "an fd that is no sealed page of words");
+  const auto facts = stat_sealed(fd);
+  if (!facts.ok()) return facts.status();
+  if (facts->st_size != static_cast<off_t>(words * sizeof(Word)))
+    return Status(Code::corrupt, Scope::peer, "an fd that is no page of words");
   auto mapped = map(fd, words, ours == Others::write ? PROT_READ | PROT_WRITE : PROT_READ);
   if (!mapped.ok()) return mapped.status();
   return SharedPage(Fd(), *mapped, words);

@@ -23,8 +23,9 @@ bool is_full(int error) {
 
 }  // namespace
 
-Acceptor::Acceptor(asio::io_context& io, std::function<void(base::Fd)> take)
-    : take_(std::move(take)), listening_(io), pause_(io) {}
+Acceptor::Acceptor(asio::io_context& io, std::function<void(base::Fd)> take,
+                   const base::FdCloser* closer)
+    : take_(std::move(take)), closer_(closer), listening_(io), pause_(io) {}
 
 Status Acceptor::listen(base::Fd socket, std::string path) {
   stop();
@@ -36,7 +37,11 @@ Status Acceptor::listen(base::Fd socket, std::string path) {
 
 void Acceptor::stop() {
   pause_.cancel();
-  if (listening_.is_open()) listening_.close();
+  if (listening_.is_open()) {
+    // Closes with it what others have sent in connections that were not accepted.
+    base::Fd ending(listening_.release());
+    if (closer_ != nullptr) ending.close_by(closer_->sink());
+  }
   remove_path();
 }
 
@@ -49,12 +54,14 @@ void Acceptor::accept_next() {
   listening_.async_wait(stream_descriptor::wait_read, [this](const asio::error_code& error) {
     if (error) return;
     for (int i = 0; i < kAcceptsATurn && listening_.is_open(); ++i) {
+      if (closer_ != nullptr && closer_->full()) return accept_later();
       base::Fd socket(
           ::accept4(listening_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket.valid()) {
         if (is_full(errno)) return accept_later();
         break;
       }
+      if (closer_ != nullptr) socket.close_by(closer_->sink());
       take_(std::move(socket));
     }
     accept_next();

@@ -1,7 +1,8 @@
 // control/acceptor.hpp - a listening socket in an event loop.
 //
 // It takes a few connections at a time, for those who are connected wait for that thread too. Where
-// the kernel has no room for more (fds, memory) who knocks waits in the socket's queue.
+// the kernel has no room for more (fds, memory) who knocks waits in the socket's queue; so it does
+// while too many descriptors stand still in close(2).
 // Threads: the event loop's.
 #pragma once
 
@@ -11,18 +12,20 @@
 #include <functional>
 #include <string>
 
-#include "base/fd.hpp"
+#include "base/fd_closer.hpp"
 #include "linkspan/status.hpp"
 
 namespace linkspan::control {
 
 class Acceptor {
  public:
-  /// `take` is given each connection, which does not block.
-  Acceptor(asio::io_context& io, std::function<void(base::Fd)> take);
+  /// `take` is given each connection, which does not block. A `closer` outlives it: of Unix
+  /// sockets, each with a sink of its own.
+  Acceptor(asio::io_context& io, std::function<void(base::Fd)> take,
+           const base::FdCloser* closer = nullptr);
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
-  ~Acceptor() { remove_path(); }
+  ~Acceptor() { stop(); }
 
   /// In the place of the one before. A `path` is a Unix socket's, and goes with it.
   Status listen(base::Fd socket, std::string path = {});
@@ -34,6 +37,7 @@ class Acceptor {
   void remove_path() noexcept;
 
   const std::function<void(base::Fd)> take_;
+  const base::FdCloser* const closer_;
   asio::posix::stream_descriptor listening_;
   asio::steady_timer pause_;
   std::string path_;

@@ -221,7 +221,10 @@ class AsioControl final : public Control {
                                                base::Deadline deadline) LINKSPAN_EXCLUDES(mutex_) {
     auto socket = address.is_tcp() ? connect_to(hosts, deadline) : connect_to(address.path);
     if (!socket.ok()) return socket.status();
-    if (address.is_tcp()) prepare(*socket, us_.limits.silence);
+    if (address.is_tcp())
+      prepare(*socket, us_.limits.silence);
+    else
+      socket->close_by(us_.closer->sink());
     const auto outcome = std::make_shared<Outcome>();
     asio::post(io_, [this, outcome, deadline, ours = *std::move(socket)]() mutable {
       adopt(std::move(ours), deadline.left(), outcome);
@@ -440,13 +443,14 @@ class AsioControl final : public Control {
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> keep_running_;
   // Of the Control thread, until it is joined:
   Acceptor unix_{
-      io_, [this](base::Fd socket) { adopt(std::move(socket), us_.limits.handshake, nullptr); }};
+      io_, [this](base::Fd socket) { adopt(std::move(socket), us_.limits.handshake, nullptr); },
+      us_.closer.get()};
   const std::function<void(base::Fd)> take_tcp_ = [this](base::Fd socket) {
     prepare(socket, us_.limits.silence);
     adopt(std::move(socket), us_.limits.handshake, nullptr);
   };
   std::deque<Acceptor> tcp_;  // by address; those that have ended stay, for what they wait for
-  Operators operators_{io_, [this](OperatorOp op) { return listener_.asked(op); }};
+  Operators operators_{io_, *us_.closer, [this](OperatorOp op) { return listener_.asked(op); }};
   StreamOpener opener_{io_, us_};
   const SessionStreams::Uses streams_{opener_, us_, listener_, log_};
   std::map<std::uint64_t, std::unique_ptr<Link>> links_;

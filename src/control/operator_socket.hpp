@@ -43,7 +43,8 @@ class OperatorCall {
   /// not_found, or unreachable: it has ended meanwhile, or too many ask.
   static Result<OperatorCall> connect(const std::string& socket);
 
-  pid_t pid() const noexcept { return pid_; }  ///< 0: in a pid namespace that we cannot see.
+  int fd() const noexcept { return channel_.fd(); }  ///< A loan, for poll.
+  pid_t pid() const noexcept { return pid_; }        ///< 0: in a pid namespace that we cannot see.
   uid_t uid() const noexcept { return uid_; }
 
   Status ask(OperatorOp question);

@@ -33,12 +33,11 @@ void Operators::close() {
 void Operators::admit(base::Fd socket) {
   if (clients_.size() >= kClients) return;  // closes it
   const auto who = base::peer_credentials(socket.get());
-  auto watched = socket.duplicate();
-  if (!who.ok() || !watched.ok()) return;
+  if (!who.ok()) return;
   const std::uint64_t id = ++last_id_;
   Client& client =
       *clients_.emplace(id, std::make_unique<Client>(io_, std::move(socket))).first->second;
-  if (!give(client.socket, *std::move(watched)).ok()) {
+  if (!watch(client.socket, client.channel.fd()).ok()) {
     clients_.erase(id);
     return;
   }

@@ -24,9 +24,13 @@ class Operators {
   static constexpr std::size_t kClients = 8;
   static constexpr Duration kPatience = std::chrono::seconds(2);
 
-  /// `answer` is called on the Control thread.
-  Operators(asio::io_context& io, std::function<Result<std::string>(OperatorOp)> answer)
-      : io_(io), answer_(std::move(answer)) {}
+  /// `answer` is called on the Control thread. `closer` outlives this.
+  Operators(asio::io_context& io, const base::FdCloser& closer,
+            std::function<Result<std::string>(OperatorOp)> answer)
+      : io_(io),
+        answer_(std::move(answer)),
+        acceptor_(
+            io, [this](base::Fd socket) { admit(std::move(socket)); }, &closer) {}
   Operators(const Operators&) = delete;
   Operators& operator=(const Operators&) = delete;
   ~Operators() = default;
@@ -37,8 +41,14 @@ class Operators {
  private:
   struct Client {
     Client(asio::io_context& io, base::Fd fd) : channel(std::move(fd)), socket(io), patience(io) {}
+    ~Client() {
+      if (socket.is_open()) (void)socket.release();
+    }
+    Client(const Client&) = delete;
+    Client& operator=(const Client&) = delete;
+
     base::FdChannel channel;
-    asio::posix::stream_descriptor socket;  // a duplicate
+    asio::posix::stream_descriptor socket;  // its loan
     asio::steady_timer patience;
     bool answered = false;
   };
@@ -51,7 +61,7 @@ class Operators {
 
   asio::io_context& io_;
   const std::function<Result<std::string>(OperatorOp)> answer_;
-  Acceptor acceptor_{io_, [this](base::Fd socket) { admit(std::move(socket)); }};
+  Acceptor acceptor_;
   std::map<std::uint64_t, std::unique_ptr<Client>> clients_;
   std::uint64_t last_id_ = 0;
 };

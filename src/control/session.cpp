@@ -295,6 +295,7 @@ Status Session::on_hello(base::Frame& frame) {
       outgoing_.emplace(*std::move(ring));
     }
     pidfd_ = std::move(frame.fds[0]);
+    pidfd_.trust();
   }
   if (remote_ && hello->proves == us_.secret.empty())
     return {Code::permission_denied, Scope::peer,

@@ -27,6 +27,7 @@
 
 #include "base/clock.hpp"
 #include "base/fd_channel.hpp"
+#include "base/fd_closer.hpp"
 #include "base/log.hpp"
 #include "base/mutex.hpp"
 #include "base/process.hpp"
@@ -99,6 +100,8 @@ struct Identity {
   std::vector<Interface> interfaces{};  ///< That carry streams. Empty: what the kernel chooses.
   std::shared_ptr<const base::TlsContext> tls{};  ///< Over TCP; also its connections'. None: plain.
   Limits limits{};
+  /// Closes what came from other processes. Also the Engine's, which ends it last.
+  std::shared_ptr<base::FdCloser> closer = std::make_shared<base::FdCloser>();
 };
 
 class Session : public std::enable_shared_from_this<Session> {

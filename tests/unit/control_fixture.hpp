@@ -49,6 +49,12 @@ class Quiet final : public control::Listener {
     changed_.notify_all();
   }
   Result<Exported> exported(Session&, std::string_view, std::uint64_t) override {
+    const base::MutexLock lock(mutex_);
+    const auto limit = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10));
+    held_ = holding_;
+    changed_.notify_all();
+    while (holding_ && !limit.passed()) changed_.wait(mutex_, limit);
+    held_ = false;
     return nothing();
   }
   void asked_for_set(Session&, std::uint64_t, control::AskSet) override {}
@@ -79,6 +85,23 @@ class Quiet final : public control::Listener {
     streams_.pop_front();
     return next;
   }
+  /// The Control thread stands still in the next import that a peer asks for, until let_go().
+  void hold() {
+    const base::MutexLock lock(mutex_);
+    holding_ = true;
+  }
+  /// It does. False: not within 10 s.
+  bool wait_until_held() {
+    const base::MutexLock lock(mutex_);
+    const auto limit = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10));
+    while (!held_ && !limit.passed()) changed_.wait(mutex_, limit);
+    return held_;
+  }
+  void let_go() {
+    const base::MutexLock lock(mutex_);
+    holding_ = false;
+    changed_.notify_all();
+  }
   /// Why the last peer is gone; OK: it was not, for so long.
   Status wait_for_the_end(Duration time) {
     const base::MutexLock lock(mutex_);
@@ -96,6 +119,7 @@ class Quiet final : public control::Listener {
   std::shared_ptr<Session> last_ LINKSPAN_GUARDED_BY(mutex_);  // also Control's
   Status why_ LINKSPAN_GUARDED_BY(mutex_);
   bool gone_ LINKSPAN_GUARDED_BY(mutex_) = false;
+  bool holding_ LINKSPAN_GUARDED_BY(mutex_) = false, held_ LINKSPAN_GUARDED_BY(mutex_) = false;
 };
 
 class ControlFixture : public ::testing::Test {

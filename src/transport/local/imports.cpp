@@ -1,9 +1,8 @@
 // LocalTransport's imports: a key of a peer becomes a mapping, and ends.
-#include <sys/stat.h>
-
 #include <algorithm>
 
 #include "base/process.hpp"
+#include "base/shared_page.hpp"
 #include "transport/local/lending.hpp"
 #include "transport/local/local_transport.hpp"
 
@@ -53,10 +52,10 @@ Result<std::unique_ptr<Mapping>> LocalTransport::import_key(RemoteKey key,
 
 Result<std::shared_ptr<LeaseView>> LocalTransport::lease_of(std::uint64_t incarnation,
                                                             const base::Fd& fd) {
-  struct stat facts {};
-  if (::fstat(fd.get(), &facts) != 0) return base::Fd::from("fstat", -1).status();
+  const auto facts = base::stat_sealed(fd);
+  if (!facts.ok()) return facts.status();
   const auto soon = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(1));
-  return lease_views_.get({incarnation, {facts.st_dev, facts.st_ino}, -1}, soon,
+  return lease_views_.get({incarnation, {facts->st_dev, facts->st_ino}, -1}, soon,
                           [&] { return LeaseView::open(fd); });
 }
 
@@ -128,9 +127,9 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
 Status LocalTransport::map_host(ImportedMemory& memory, const base::Fd& memfd,
                                 base::Deadline deadline) {
   const Key& key = memory.key();
-  struct stat facts {};
-  if (::fstat(memfd.get(), &facts) != 0) return base::Fd::from("fstat", -1).status();
-  const memory::ImportKey which{key.id.incarnation, {facts.st_dev, facts.st_ino}, -1};
+  const auto facts = base::stat_sealed(memfd);
+  if (!facts.ok()) return facts.status();
+  const memory::ImportKey which{key.id.incarnation, {facts->st_dev, facts->st_ino}, -1};
   const std::uint64_t needed = key.allocation_offset + key.bytes;  // decode_key saw that it fits
   auto host = host_mappings_.get(which, deadline, [&] { return HostMapping::map(memfd, needed); });
   if (!host.ok()) return host.status();

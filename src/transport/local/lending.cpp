@@ -82,8 +82,10 @@ Result<std::unique_ptr<cuda::SharedRange>> open_chunks(const cuda::Device& devic
     if (!batch.ok()) return batch.status();
     if (batch->empty() || batch->size() > left)
       return corrupt_loan("the key came with another number of chunks");
-    for (const base::NumberedFd& chunk : *batch)
+    for (base::NumberedFd& chunk : *batch) {
       if (Status status = (*range)->add(chunk.fd, chunk.number); !status.ok()) return status;
+      chunk.fd.trust();  // the driver has shown what it is
+    }
     left -= static_cast<std::uint32_t>(batch->size());
   }
   if ((*range)->bytes() != key.chunks->bytes)

@@ -1,25 +1,21 @@
 #include "transport/local/mapping.hpp"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <algorithm>
+
+#include "base/shared_page.hpp"
 
 namespace linkspan::transport::local {
 
 Result<std::unique_ptr<HostMapping>> HostMapping::map(const base::Fd& memfd, std::uint64_t needed) {
-  struct stat facts {};
-  if (::fstat(memfd.get(), &facts) != 0) return base::Fd::from("fstat", -1).status();
-  const auto bytes = static_cast<std::uint64_t>(std::max<off_t>(facts.st_size, 0));
+  const auto facts = base::stat_sealed(memfd);
+  if (!facts.ok()) return facts.status();
+  const auto bytes = static_cast<std::uint64_t>(std::max<off_t>(facts->st_size, 0));
   if (bytes < needed)
     return Status(Code::corrupt, Scope::request,
                   "the key claims " + std::to_string(needed) + " bytes of a memfd that has " +
                       std::to_string(bytes));
-  const int seals = ::fcntl(memfd.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
-    return Status(Code::corrupt, Scope::request,
-                  "the peer's memfd is not sealed against shrinking");
   void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd.get(), 0);
   if (at == MAP_FAILED) return base::Fd::from("mmap", -1).status();
   return std::unique_ptr<HostMapping>(new HostMapping(reinterpret_cast<std::uintptr_t>(at), bytes));
