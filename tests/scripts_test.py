@@ -14,6 +14,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
+import ab_report  # noqa: E402
 import check_facts  # noqa: E402
 import check_includes  # noqa: E402
 import check_skips  # noqa: E402
@@ -27,6 +28,38 @@ def faults(files: dict[str, str], check=check_includes.check) -> list[str]:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)
         return check(root)
+
+
+class Slower(unittest.TestCase):
+    def compared(self, old, new, again, unit):
+        with tempfile.TemporaryDirectory() as folder:
+            for side, values in (("old", old), ("new", new), ("again", again)):
+                for turn, value in enumerate(values):
+                    rows = [{"id": "row", "value": value, "unit": unit}] if value else []
+                    file = pathlib.Path(folder) / f"{side}.{turn}.json"
+                    file.write_text(json.dumps({"rows": rows}))
+            (row,) = ab_report.compare(pathlib.Path(folder))
+        return row["ratio"], row["slower"]
+
+    def test_a_time_that_grows_is_slower(self):
+        self.assertEqual(self.compared([10] * 3, [10.5] * 3, [10] * 3, "us"), (1.05, True))
+        self.assertEqual(self.compared([10] * 3, [9] * 3, [10] * 3, "us"), (0.9, False))
+
+    def test_a_rate_that_falls_is_slower(self):
+        self.assertEqual(self.compared([10] * 3, [8] * 3, [10] * 3, "GB/s"), (1.25, True))
+        self.assertEqual(self.compared([10] * 3, [12.5] * 3, [10] * 3, "GB/s"), (0.8, False))
+
+    def test_three_percent_and_noise_are_allowed(self):
+        self.assertEqual(self.compared([10] * 3, [10.2] * 3, [10] * 3, "us"), (1.02, False))
+        self.assertEqual(self.compared([10] * 3, [10.5] * 3, [11, 9, 10.8], "us"), (1.05, False))
+
+    def test_pairs_count_and_not_medians(self):
+        self.assertEqual(
+            self.compared([10, 20, 30], [10, 20, 30], [10, 20, 30], "us"), (1.0, False)
+        )
+
+    def test_a_row_that_new_lacks_is_slower(self):
+        self.assertEqual(self.compared([10] * 3, [None] * 3, [10] * 3, "us"), (None, True))
 
 
 class Includes(unittest.TestCase):
