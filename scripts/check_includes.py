@@ -15,7 +15,7 @@ import sys
 FLOORS = ["base", "cuda", "memory", "copy", "transport", "control", "engine", "api"]
 TOP = len(FLOORS)
 GROUND = {"linkspan/status.hpp", "linkspan/types.hpp"}
-PUBLIC = {"linkspan/store.hpp": "control"}
+PUBLIC = {"linkspan/interrupt_check.hpp": "base", "linkspan/store.hpp": "control"}
 # Beside src/cuda. The first measures the bare calls; the second answers CUDA's own numbers, which a
 # Status does not keep.
 CALLS_THE_DRIVER = ("bench/bare", "bench/nvlink_transfer.cpp", "src/api/nvlink_transfer")
@@ -26,7 +26,7 @@ THIRD_PARTY = {
     "asio.hpp": {"transport", "control"},
     "spdlog": {"log_spdlog.cpp"},
     "fmt": {"log_spdlog.cpp"},
-    "openssl": {"base", "tools"},
+    "openssl": {"base"},
     "CLI": {"tools", "bench"},
     "nlohmann": {"tools", "bench", "python"},
 }

@@ -18,6 +18,7 @@
 
 #include "linkspan/completion_queue.hpp"
 #include "linkspan/engine.hpp"
+#include "linkspan/interrupt_check.hpp"
 
 namespace linkspan::python {
 
@@ -87,6 +88,30 @@ class Released {
 /// From now on nobody leaves the interpreter's lock; at most a second until nobody is out.
 void drain();
 bool is_ending();
+
+/// Returns act()'s result, which is called without the interpreter's lock and waits for nothing.
+template <class Act>
+auto without_gil(Act act) {
+  const Released released;
+  return act();
+}
+
+/// Runs the handlers of the signals that came. Returns true if one raised, or the interpreter ends:
+/// the wait is over. Called without the interpreter's lock.
+bool handle_signals();
+
+/// Returns act()'s result, which is called without the interpreter's lock and may wait. A signal
+/// whose handler raises ends the wait within 0.1 s, and the exception is thrown.
+template <class Act>
+auto waiting(Act act) {
+  auto result = [&] {
+    const Released released;
+    const InterruptCheck check(&handle_signals);
+    return act();
+  }();
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  return result;
+}
 
 /// `act(slice)` without the interpreter's lock in slices, between which signals are looked at,
 /// until it answers true or the time has passed. No time: until it answers true. The last answer.

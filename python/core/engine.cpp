@@ -21,35 +21,33 @@ class Held {
   Held& operator=(const Held&) = delete;
   ~Held() {
     const Released released;
+    // What the user did not wait for in close() is not waited for here.
+    std::optional<InterruptCheck> at_once;
+    if (interrupted_) at_once.emplace([] { return true; });
     engine_.reset();
+  }
+  void close(Duration timeout) {
+    interrupted_ = true;
+    const Status status = waiting([&] { return engine_->close(timeout); });
+    interrupted_ = false;
+    check(status);
   }
   Engine& operator*() { return *engine_; }
   Engine* operator->() { return &*engine_; }
 
  private:
   std::optional<Engine> engine_;
+  bool interrupted_ = false;  // close() was, by a signal
 };
 
-template <class Act>
-auto without_gil(Act act) {
-  const Released released;
-  return act();
+Peer connect(Held& engine, const std::string& address, double timeout) {
+  const Duration limit = seconds(timeout, "timeout");
+  return take(waiting([&] { return engine->connect(address, limit); }));
 }
 
-/// In attempts, between which signals are looked at; each lasts longer than the one before, since a
-/// handshake that is cut short has to begin again.
-Peer connect(Held& engine, const std::string& address, double timeout) {
-  using namespace std::chrono_literals;
-  using Clock = std::chrono::steady_clock;
-  const auto end = Clock::now() + seconds(timeout, "timeout");
-  for (Duration attempt = 2s;; attempt *= 2) {
-    const auto left = std::max<Duration>(end - Clock::now(), 0s);
-    auto peer = without_gil([&] { return engine->connect(address, std::min(attempt, left)); });
-    const Code code = peer.status().code();
-    const bool again = code == Code::unreachable || code == Code::timed_out;
-    if (!again || left <= attempt) return take(std::move(peer));
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-  }
+/// Returns the time-out of a wait; None: it has no end.
+Duration limit_of(std::optional<double> timeout) {
+  return timeout ? seconds(*timeout, "timeout") : Duration::max();
 }
 
 void* at(std::uintptr_t address) {
@@ -156,12 +154,12 @@ void bind_engine(nb::module_& module) {
       .def("_deregister",
            [](Held& self, const OwnedRegion& region, double timeout) {
              const Duration limit = seconds(timeout, "timeout");
-             check(without_gil([&] { return self->deregister(region.region, limit); }));
+             check(waiting([&] { return self->deregister(region.region, limit); }));
            })
       .def("_invalidate",
            [](Held& self, const OwnedRegion& region, double timeout) {
              const Duration limit = seconds(timeout, "timeout");
-             check(without_gil([&] { return self->invalidate(region.region, limit); }));
+             check(waiting([&] { return self->invalidate(region.region, limit); }));
            })
       .def("_publish", [](Held& self, const std::string& name,
                           const OwnedRegion& region) { check(self->publish(name, region.region)); })
@@ -193,26 +191,15 @@ void bind_engine(nb::module_& module) {
       .def(
           "accept",
           [](Held& self, std::optional<double> timeout) {
-            std::optional<Duration> limit;
-            if (timeout) limit = seconds(*timeout, "timeout");
-            std::optional<Result<Peer>> peer;
-            in_slices(limit, [&](Duration slice) {
-              peer.emplace(self->accept(slice));
-              return peer->status().code() != Code::timed_out;
-            });
-            return take(*std::move(peer));
+            const Duration limit = limit_of(timeout);
+            return take(waiting([&] { return self->accept(limit); }));
           },
           "timeout"_a = 10.0, nb::sig("def accept(self, timeout: float | None = 10.0) -> Peer"),
           "The next peer that has connected to us. TimedOutError: none came.")
       .def("_notifications",
            [](Held& self, std::optional<double> timeout) {
-             std::optional<Duration> limit;
-             if (timeout) limit = seconds(*timeout, "timeout");
-             std::vector<Notification> came;
-             in_slices(limit, [&](Duration slice) {
-               came = self->notifications(slice);
-               return !came.empty();
-             });
+             const Duration limit = limit_of(timeout);
+             const auto came = waiting([&] { return self->notifications(limit); });
              nb::list list;
              for (const Notification& each : came)
                list.append(
@@ -244,7 +231,7 @@ void bind_engine(nb::module_& module) {
           "What was counted since it was opened, in the text format of Prometheus.")
       .def("_close", [](Held& self, double timeout) {
         const Duration limit = seconds(timeout, "timeout");
-        check(without_gil([&] { return self->close(limit); }));
+        self.close(limit);
       });
 }
 

@@ -38,11 +38,7 @@ nb::object submit(const Peer& peer, const OwnedRegion& local, const RemoteRegion
 template <auto kAct>
 auto look_up(const Peer& peer, const std::string& name, double timeout) {
   const Duration limit = seconds(timeout, "timeout");
-  auto found = [&] {
-    const Released released;
-    return (peer.*kAct)(name, limit);
-  }();
-  return take(std::move(found), peer.id());
+  return take(waiting([&] { return (peer.*kAct)(name, limit); }), peer.id());
 }
 
 PreparedOn prepare(const Peer& peer, const std::string& op, nb::handle local,
@@ -137,12 +133,8 @@ void bind_peers(nb::module_& module) {
       .def(
           "await_version",
           [](const Peer& self, const std::string& name, std::uint64_t above, double timeout) {
-            std::optional<Result<std::uint64_t>> version;
-            in_slices(seconds(timeout, "timeout"), [&](Duration slice) {
-              version.emplace(self.await_version(name, above, slice));
-              return version->status().code() != Code::timed_out;
-            });
-            return take(*std::move(version), self.id());
+            const Duration limit = seconds(timeout, "timeout");
+            return take(waiting([&] { return self.await_version(name, above, limit); }), self.id());
           },
           "name"_a, "above"_a = 0, "timeout"_a = 10.0,
           "The version of that set as soon as there is one above this.")

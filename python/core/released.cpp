@@ -47,4 +47,10 @@ void drain() {
 
 bool is_ending() { return ending; }
 
+bool handle_signals() {
+  if (ending) return true;
+  const nb::gil_scoped_acquire gil;
+  return PyErr_CheckSignals() != 0;
+}
+
 }  // namespace linkspan::python

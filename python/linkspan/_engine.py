@@ -132,7 +132,7 @@ class Engine(_core.Engine):
 
     def notifications(self, timeout: float | None = 0.0) -> list[Notification]:
         """Those that came since the last call, in order; where there are none, waits for the first,
-        for ever with None. Empty: none came."""
+        for ever with None. Empty: none came, or the Engine is closed."""
         return [Notification(*each) for each in self._notifications(timeout)]
 
     def send_ipc(
@@ -168,7 +168,7 @@ class Engine(_core.Engine):
     def close(self, timeout: float = 5.0) -> None:
         """Cancels what is in flight, says goodbye to all peers, and waits until those that had
         imported memory of this Engine copy there no more. PendingError: something is not quiet, the
-        text names whom it waits for, and the memory is kept. Call again."""
+        text names whom it waits for, and the memory is kept. Call again, also after a signal."""
         self._close(timeout)
         self._regions.clear()
         _open.discard(self)
@@ -194,6 +194,9 @@ def _close_or_keep(engine: Engine) -> None:
         engine.close()
     except _errors.Error:
         _kept.append(engine._regions)
+    except BaseException:  # a signal: what it interrupted may still touch the memory
+        _kept.append(engine._regions)
+        raise
 
 
 @atexit.register

@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/interrupt.hpp"
 #include "control/acceptor.hpp"
 #include "control/operators.hpp"
 #include "control/session_streams.hpp"
@@ -139,7 +140,9 @@ class AsioControl final : public Control {
                         session.status().what());
         const auto pause =
             std::min<Duration>(address.is_tcp() ? kRetryTcp : kRetryConnect, deadline.left());
-        changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), pause));
+        if (base::wait_or_interrupted(changed_, mutex_,
+                                      base::Deadline::after(base::Clock::steady(), pause)))
+          return base::interrupted();
         continue;
       }
       return session;
@@ -202,6 +205,13 @@ class AsioControl final : public Control {
       if (std::exchange(closed_, true)) return;
     }
     asio::post(io_, [this, deadline] { poll_end(deadline); });
+    {
+      const base::MutexLock lock(mutex_);
+      bool interrupted = !InterruptCheck::exists();
+      while (!ended_ && !interrupted)
+        interrupted = base::wait_or_interrupted(changed_, mutex_, after(base::kPollInterrupts));
+    }
+    if (InterruptCheck::has_ended()) asio::post(io_, [this] { poll_end(after(Duration::zero())); });
     if (thread_.joinable()) thread_.join();
     links_.clear();
     operators_.close();
@@ -212,6 +222,10 @@ class AsioControl final : public Control {
   void accept_at(Acceptor& acceptor, base::Fd socket, std::string path = {}) {
     if (const Status status = acceptor.listen(std::move(socket), std::move(path)); !status.ok())
       log_.write(base::Level::error, "nobody is accepted: " + status.to_string());
+  }
+
+  static base::Deadline after(Duration time) {
+    return base::Deadline::after(base::Clock::steady(), time);
   }
 
   bool leaves_host() const noexcept { return us_.insecure || !us_.secret.empty(); }
@@ -230,13 +244,15 @@ class AsioControl final : public Control {
       adopt(std::move(ours), deadline.left(), outcome);
     });
     const base::MutexLock lock(mutex_);
+    bool interrupted = false;
     while (!outcome->decided) {
-      outcome->unwanted = deadline.passed() || closing_;
+      outcome->unwanted = deadline.passed() || closing_ || interrupted;
+      if (interrupted) return base::interrupted();
       if (deadline.passed())
         return Status(Code::timed_out, Scope::peer,
                       "no answer to the handshake at " + address.to_string());
       if (closing_) return Status(Code::canceled, Scope::process, "the Engine is closing");
-      changed_.wait(mutex_, deadline);
+      interrupted = base::wait_or_interrupted(changed_, mutex_, deadline);
     }
     if (!outcome->status.ok()) return outcome->status;
     return outcome->session;
@@ -404,13 +420,16 @@ class AsioControl final : public Control {
     return false;
   }
 
-  void run() {
+  void run() LINKSPAN_EXCLUDES(mutex_) {
     while (!io_.stopped()) {
       if (base::Clock::steady().now() >= awake_until_.load())
         io_.run_one();
       else if (io_.poll() == 0)
         std::this_thread::yield();
     }
+    const base::MutexLock lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
   }
 
   /// Until everything that was queued is sent, or the deadline.
@@ -462,7 +481,8 @@ class AsioControl final : public Control {
   base::Mutex mutex_;  // of connect() and close()
   base::Condition changed_;
   bool closing_ LINKSPAN_GUARDED_BY(mutex_) = false, closed_ LINKSPAN_GUARDED_BY(mutex_) = false;
-  std::jthread thread_;  // last: it uses all of the above
+  bool ended_ LINKSPAN_GUARDED_BY(mutex_) = false;  // run() has returned
+  std::jthread thread_;                             // last: it uses all of the above
 };
 
 }  // namespace

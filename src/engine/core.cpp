@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/interrupt.hpp"
 #include "engine/completion_queue.hpp"
 #include "transport/registry.hpp"
 
@@ -252,8 +253,8 @@ Status Core::tell_end(TransferState& transfer, std::shared_ptr<CompletionQueueSt
   return {};
 }
 
-/// False: the deadline has passed. Remote peers that hold it up for long are dropped: they map
-/// nothing of ours, and their wires fence themselves.
+/// False: the deadline has passed, or the wait was interrupted. Remote peers that hold it up for
+/// long are dropped: they map nothing of ours, and their wires fence themselves.
 bool Core::await(Worker::Hold hold, base::Deadline deadline) {
   const base::Deadline patience = after(kHeldUp);
   while (worker_.is_held_up(hold) && !deadline.passed()) {
@@ -261,7 +262,9 @@ bool Core::await(Worker::Hold hold, base::Deadline deadline) {
     if (patience.passed())
       for (const auto& session : worker_.remote_holders(hold))
         control_->drop(session, Status(Code::timed_out, Scope::peer, "it holds up close()"));
-    quiet_.wait(worker_.mutex, after(std::min<Duration>(deadline.left(), kNap)));
+    if (base::wait_or_interrupted(quiet_, worker_.mutex,
+                                  after(std::min<Duration>(deadline.left(), kNap))))
+      return false;
   }
   return !worker_.is_held_up(hold);
 }
@@ -269,6 +272,7 @@ bool Core::await(Worker::Hold hold, base::Deadline deadline) {
 Status Core::close(Duration timeout) {
   const base::Deadline deadline = after(timeout);
   Status finished = finish_windows(deadline);
+  if (InterruptCheck::has_ended()) return base::interrupted();
   end_windows(std::nullopt);
   if (!finished.ok()) return finished;
   {
@@ -278,11 +282,14 @@ Status Core::close(Duration timeout) {
   watcher_->wake();
   {
     const base::MutexLock lock(worker_.mutex);
-    if (!await(Worker::Hold::transfers, deadline))
+    const bool ended = await(Worker::Hold::transfers, deadline);
+    if (InterruptCheck::has_ended()) return base::interrupted();
+    if (!ended)
       return {Code::pending, Scope::process, "not quiet: transfers of " + worker_.waits_for()};
     // Copies for peers end here too, or are finished by their Endpoints, which begin none any more.
-    if (!await(Worker::Hold::copies, deadline))
-      return {Code::pending, Scope::process, "a copy for a peer is not quiet"};
+    const bool copied = await(Worker::Hold::copies, deadline);
+    if (InterruptCheck::has_ended()) return base::interrupted();
+    if (!copied) return {Code::pending, Scope::process, "a copy for a peer is not quiet"};
   }
   if (!closed_.exchange(true)) {
     const base::MutexLock lock(events_mutex_);
@@ -292,7 +299,9 @@ Status Core::close(Duration timeout) {
   {
     const base::MutexLock lock(worker_.mutex);
     // By a wire a peer may have begun something more before it heard the goodbye.
-    if (!await(Worker::Hold::memory, deadline)) {
+    const bool free = await(Worker::Hold::memory, deadline);
+    if (InterruptCheck::has_ended()) return base::interrupted();
+    if (!free) {
       const std::string holders = worker_.holders();
       return {Code::pending, Scope::process,
               holders.empty() ? "a copy for a peer is not quiet"

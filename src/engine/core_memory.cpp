@@ -1,4 +1,5 @@
 // Regions of a Core: registration, publication, and what peers import.
+#include "base/interrupt.hpp"
 #include "engine/core.hpp"
 #include "memory/still_there.hpp"
 
@@ -51,7 +52,9 @@ Status Core::end_region(const Region& region, Duration timeout, bool at_once) {
     const base::MutexLock lock(exports_mutex_);
     exports_.erase(registration.id().serial);
   }
+  base::InterruptPoll poll;
   for (bool first = true;; first = false) {
+    if (poll.due_and_interrupted()) return base::interrupted();
     Status status = retract_everywhere(transports_, registration.region(), at_once);
     // The user frees it next, so this cannot be put off (cuda/closings.hpp).
     if (status.ok() && registration.unpins() && !topology_->closings()->free())

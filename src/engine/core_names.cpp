@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/interrupt.hpp"
 #include "engine/core.hpp"
 #include "engine/report.hpp"
 
@@ -136,6 +137,7 @@ Result<RegionSet> Core::lookup_set(std::uint64_t peer, std::string_view name, Du
         found.regions.push_back(RemoteRegion(shared_from_this(), *std::move(region)));
     }
     if (failed.ok()) return found;
+    if (InterruptCheck::has_ended()) return base::interrupted();
   }
 }
 
@@ -156,7 +158,8 @@ Result<memory::PublishedSet> Core::ask_for_set(std::uint64_t peer, const control
   // Also the Control thread's, which answers; whoever comes last drops it.
   const auto lookup = std::make_shared<Lookup>(Lookup{.deadline = deadline, .peer = peer});
   Status status = ask(lookup, control::FrameOp::ask_set, encode(question), question.name);
-  const bool gives_up = question.waits && status.code() == Code::timed_out;
+  const bool gives_up = question.waits && !closed_ &&
+                        (status.code() == Code::timed_out || status.code() == Code::canceled);
   if (const auto session = gives_up ? session_of(peer) : nullptr; session != nullptr) {
     (void)session->send(control::FrameOp::ask_set, lookup->id, encode(control::AskSet{}));
     if (session->wants_write()) control_->write_when_ready(session);
@@ -191,12 +194,14 @@ Status Core::ask(const std::shared_ptr<Lookup>& lookup, control::FrameOp op,
   Status status = session->send(op, lookup->id, question);
   if (status.ok() && session->wants_write()) control_->write_when_ready(session);
   const base::MutexLock lock(events_mutex_);
-  while (status.ok() && !lookup->answer && !closed_ && !lookup->deadline.passed())
-    event_.wait(events_mutex_, lookup->deadline);
+  bool interrupted = false;
+  while (status.ok() && !lookup->answer && !closed_ && !interrupted && !lookup->deadline.passed())
+    interrupted = base::wait_or_interrupted(event_, events_mutex_, lookup->deadline);
   lookups_.erase(lookup->id);
   if (!status.ok()) return status;
   if (lookup->answer) return *lookup->answer;
   if (closed_) return {Code::canceled, Scope::process, "the Engine is closed"};
+  if (interrupted) return base::interrupted();
   return {
       Code::timed_out, Scope::request,
       "peer " + std::to_string(lookup->peer) + " did not answer for " + quoted(name) + " in time"};

@@ -3,6 +3,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/interrupt.hpp"
 #include "control/socket_address.hpp"
 #include "engine/core.hpp"
 
@@ -53,7 +54,7 @@ Result<Peer> Core::accept(Duration timeout) {
   while (accepted_.empty()) {
     if (closed_) return Status(Code::canceled, Scope::process, "the Engine is closed");
     if (deadline.passed()) return Status(Code::timed_out, Scope::request, "no peer has connected");
-    event_.wait(events_mutex_, deadline);
+    if (base::wait_or_interrupted(event_, events_mutex_, deadline)) return base::interrupted();
   }
   auto [id, name] = std::move(accepted_.front());
   accepted_.pop_front();
@@ -306,7 +307,8 @@ std::vector<Notification> Core::notifications(Duration timeout) {
       if (looks % kPeerLooks == 0) std::this_thread::yield();
     const base::MutexLock lock(events_mutex_);
     if (closed_) return all;
-    if (silent && news_ == heard) event_.wait(events_mutex_, deadline);
+    if (silent && news_ == heard && base::wait_or_interrupted(event_, events_mutex_, deadline))
+      return all;
   }
 }
 

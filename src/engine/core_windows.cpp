@@ -1,6 +1,7 @@
 // Windows of a Core: what kernels reach of a peer's memory, and the proxy for what they do not.
 #include <algorithm>
 
+#include "base/interrupt.hpp"
 #include "engine/core.hpp"
 #include "engine/window.hpp"
 
@@ -181,7 +182,8 @@ Status Core::finish_windows(base::Deadline deadline) {
       return {Code::pending, Scope::process,
               "what kernels ordered for peer " + std::to_string((*window)->peer()) +
                   " was not done in time, and is dropped now"};
-    windows_->changed.wait(windows_->mutex, deadline);
+    if (base::wait_or_interrupted(windows_->changed, windows_->mutex, deadline))
+      return base::interrupted();
   }
   return {};
 }
@@ -216,7 +218,8 @@ Status Core::raise(WindowState& window, std::uint32_t index, std::uint64_t n, Du
     if (deadline.passed())
       return {Code::timed_out, Scope::request,
               "signal " + std::to_string(index) + " is not written yet: it will be"};
-    windows_->changed.wait(windows_->mutex, deadline);
+    if (base::wait_or_interrupted(windows_->changed, windows_->mutex, deadline))
+      return base::interrupted();
   }
   return {};
 }
@@ -232,6 +235,7 @@ Result<std::uint64_t> Core::wait_signal(WindowState& window, std::uint32_t index
         "shared memory");
   const base::Deadline deadline = after(timeout);
   const base::Deadline spin = after(kSpinForSignal);
+  base::InterruptPoll poll;
   for (;;) {
     const std::uint64_t value = device::detail::load_acquire(word);
     if (value >= at_least) return value;
@@ -240,6 +244,7 @@ Result<std::uint64_t> Core::wait_signal(WindowState& window, std::uint32_t index
                     "signal " + std::to_string(index) + " is " + std::to_string(value) + ", not " +
                         std::to_string(at_least));
     if (!spin.passed()) continue;
+    if (poll.due_and_interrupted()) return base::interrupted();
     const base::MutexLock lock(windows_->mutex);
     if (!window.failure().ok()) return window.failure();
     windows_->changed.wait(windows_->mutex,
