@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import unittest
 
 TOOL, MODE = os.path.abspath(sys.argv[1]), sys.argv[2]
@@ -85,6 +86,70 @@ class Bench(unittest.TestCase):
         ran = run("bench", "--to", "127.0.0.1:1", "--timeout", "1", "--quick")
         self.assertEqual(ran.returncode, 1)
         self.assertIn("is `linkspan serve", ran.stdout)
+
+
+@unittest.skipUnless(os.geteuid() == 0, "needs root: it makes a mount namespace")
+class Names(unittest.TestCase):
+    """A name has two addresses, of which the first takes SYNs in silence."""
+
+    NAME, ADDRESSES = "two-addresses.test", ("127.0.0.2", "127.0.0.3")
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.hosts = os.path.join(folder.name, "hosts")
+        with open(self.hosts, "w", encoding="utf-8") as file:
+            file.writelines(f"{each} {self.NAME}\n" for each in self.ADDRESSES)
+        order = self.there(
+            sys.executable, "-c",
+            f"import socket; print(*(a[4][0] for a in socket.getaddrinfo({self.NAME!r}, 1, type=1)))",
+        ).stdout.split()  # fmt: skip
+        self.assertEqual(sorted(order), sorted(self.ADDRESSES))
+        self.silent, self.live = order
+
+    def there(self, *command: str):
+        """Runs it where the name has both addresses."""
+        mount = 'mount --bind "$0" /etc/hosts && exec "$@"'
+        return subprocess.run(
+            ["unshare", "-m", "sh", "-ec", mount, self.hosts, *command],
+            capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+            env={**os.environ, **STREAMS},
+        )  # fmt: skip
+
+    def serve(self, *arguments: str) -> int:
+        server = subprocess.Popen([TOOL, *arguments], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(server.wait, TIMEOUT_S)
+        self.addCleanup(server.stdout.close)
+        self.addCleanup(server.kill)
+        port = int(server.stdout.readline().split(",")[0].rsplit(":", 1)[1])
+        self.be_silent_at(port)
+        return port
+
+    def be_silent_at(self, port: int):
+        """Listens there with a full queue."""
+        listener = socket.socket()
+        self.addCleanup(listener.close)
+        listener.bind((self.silent, port))
+        listener.listen(0)
+        for _ in range(5):
+            one = socket.socket()
+            self.addCleanup(one.close)
+            one.setblocking(False)
+            one.connect_ex((self.silent, port))
+
+    def test_a_store_is_asked_at_the_second(self):
+        port = str(self.serve("store", "--host", self.live, "--port", "0", "--for", "250"))
+        ask = (TOOL, "store", "--host", self.NAME, "--port", port, "--timeout", "3")
+        for operation in (("set", "k", "v"), ("get", "k")):
+            ran = self.there(*ask, *operation)
+            self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertEqual(ran.stdout, "v\n")
+
+    def test_an_engine_is_met_at_the_second(self):
+        port = self.serve("serve", "--listen", f"{self.live}:0", "--for", "250")
+        what = ("--sizes", "4KiB", "--op", "write", "--runs", "2", "--timeout", "3")
+        ran = self.there(TOOL, "bench", "--to", f"{self.NAME}:{port}", *what)
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
 
 
 class Arguments(unittest.TestCase):

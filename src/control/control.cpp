@@ -20,6 +20,7 @@
 #include "control/operators.hpp"
 #include "control/session_streams.hpp"
 #include "control/socket_address.hpp"
+#include "control/staggered_connect.hpp"
 #include "control/waiting.hpp"
 
 namespace linkspan::control {

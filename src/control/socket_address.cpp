@@ -14,8 +14,6 @@ namespace linkspan::control {
 namespace {
 
 constexpr std::size_t kMaxHost = 253;  // of a name in DNS
-/// For a host that does not answer; then comes the next one.
-constexpr auto kTryOneHost = std::chrono::seconds(3);
 constexpr int kTryPorts = 16;
 
 /// "host:port" or "[host]:port". Null, or what is wrong with it.
@@ -218,19 +216,6 @@ Result<base::Fd> connect_to(const std::string& path) {
     default:
       return base::Fd::from(("connect " + path).c_str(), -1).status();
   }
-}
-
-Result<base::Fd> connect_to(const std::vector<TcpAddress>& hosts, base::Deadline deadline) {
-  Status last;
-  for (const TcpAddress& host : hosts) {
-    const Duration most = std::min<Duration>(kTryOneHost, deadline.left());
-    auto socket = connect_to(host, base::Deadline::after(base::Clock::steady(), most));
-    if (socket.ok()) return socket;
-    // "localhost" may also be ::1, where there is no IPv6: that is not the answer.
-    if (last.ok() || socket.status().code() != Code::system) last = socket.status();
-  }
-  if (last.code() != Code::timed_out || deadline.passed()) return last;
-  return Status(Code::unreachable, last.scope(), last.what());
 }
 
 }  // namespace linkspan::control

@@ -58,8 +58,5 @@ Result<base::Fd> listen_at(const std::string& path);
 /// not_found; unreachable when nobody listens; no_resource when too many wait there to be accepted.
 /// Each may change.
 Result<base::Fd> connect_to(const std::string& path);
-/// To the first that accepts. unreachable: none does now, which may change; also where none has
-/// answered for a while, and the caller may look at something else. timed_out: by the deadline.
-Result<base::Fd> connect_to(const std::vector<TcpAddress>& hosts, base::Deadline deadline);
 
 }  // namespace linkspan::control

@@ -7,6 +7,7 @@
 #include "base/clock.hpp"
 #include "base/process.hpp"
 #include "control/socket_address.hpp"
+#include "control/staggered_connect.hpp"
 #include "tests/support/take.hpp"
 
 namespace linkspan::test {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "control/staggered_connect.hpp"
 #include "tests/support/take.hpp"
 
 namespace linkspan::control {

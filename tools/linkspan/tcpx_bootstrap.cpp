@@ -7,7 +7,7 @@
 #include <cstring>
 #include <system_error>
 
-#include "control/tcp_socket.hpp"
+#include "control/staggered_connect.hpp"
 
 namespace linkspan::tool {
 namespace {
@@ -50,7 +50,7 @@ Result<Bootstrap> Bootstrap::connect(const std::string& host, unsigned port, Han
   auto addresses = sockets::resolve(host, static_cast<std::uint16_t>(port));
   if (!addresses.ok()) return addresses.status();
   for (;;) {
-    auto socket = sockets::connect_to(addresses->front(), deadline);
+    auto socket = sockets::connect_to(*addresses, deadline);
     if (!socket.ok()) {
       if (socket.status().code() != Code::unreachable || deadline.passed()) return socket.status();
       ::poll(nullptr, 0, 100);  // the server may come yet

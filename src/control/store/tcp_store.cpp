@@ -8,10 +8,10 @@
 #include "base/fork.hpp"
 #include "base/mutex.hpp"
 #include "base/process.hpp"
+#include "control/staggered_connect.hpp"
 #include "control/store/request_store.hpp"
 #include "control/store/server.hpp"
 #include "control/store/turns.hpp"
-#include "control/tcp_socket.hpp"
 
 namespace linkspan {
 namespace control::store {
@@ -92,22 +92,16 @@ Result<Client> greet(base::Fd socket, Dialect dialect, const Limits& limits, Dea
 /// unreachable: nobody listens, now.
 Result<Client> meet(const std::vector<TcpAddress>& addresses, StoreDialect wish,
                     const Limits& limits, Deadline deadline) {
-  Status last;
-  for (const TcpAddress& address : addresses) {
-    const auto attempt = [&](Dialect dialect) -> Result<Client> {
-      auto socket = connect_to(address, deadline);
-      if (!socket.ok()) return socket.status();
-      return greet(*std::move(socket), dialect, limits, deadline);
-    };
-    auto client = attempt(wish == StoreDialect::older ? Dialect::older : Dialect::current);
-    if (!client.ok() && client.status().code() == Code::disconnected &&
-        wish == StoreDialect::detect)
-      client = attempt(Dialect::older);
-    if (client.ok()) return client;
-    last = client.status();
-    if (last.code() != Code::unreachable) return last;
-  }
-  return last;
+  auto socket = connect_to(addresses, deadline);
+  if (!socket.ok()) return socket.status();
+  const auto at = peer_of(socket->get());
+  if (!at.ok()) return at.status();
+  const Dialect first = wish == StoreDialect::older ? Dialect::older : Dialect::current;
+  auto client = greet(*std::move(socket), first, limits, deadline);
+  if (client.status().code() != Code::disconnected || wish != StoreDialect::detect) return client;
+  socket = connect_to(*at, deadline);
+  if (!socket.ok()) return socket.status();
+  return greet(*std::move(socket), Dialect::older, limits, deadline);
 }
 
 class TcpStore final : public RequestStore {
@@ -167,6 +161,8 @@ class TcpStore final : public RequestStore {
       if (options_.role != StoreRole::serve) {
         auto met = meet(addresses_, options_.dialect, limits(), deadline);
         if (met.ok()) {
+          // A later connection is to the same server, whatever else the name stands for.
+          if (const auto at = peer_of(met->socket().get()); at.ok()) addresses_ = {*at};
           replace(*std::move(met));
           return {};
         }

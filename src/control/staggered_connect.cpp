@@ -1,0 +1,100 @@
+#include "control/staggered_connect.hpp"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/interrupt.hpp"
+
+namespace linkspan::control {
+namespace {
+
+base::Deadline after(Duration time) { return base::Deadline::after(base::Clock::steady(), time); }
+
+/// The attempts at the addresses of one host.
+class Attempts {
+ public:
+  explicit Attempts(std::span<const TcpAddress> addresses) : left_(addresses) {}
+
+  bool none() const noexcept { return under_way_.empty(); }
+  bool begun() const noexcept { return left_.empty(); }
+  bool is_next_due() const noexcept { return !begun() && (none() || next_.passed()); }
+  /// Returns how long nothing happens by time alone.
+  Duration quiet_for() const noexcept { return begun() ? patience_.left() : next_.left(); }
+  bool out_of_patience() const noexcept { return begun() && patience_.passed(); }
+
+  void begin_next() {
+    const TcpAddress& to = left_.front();
+    left_ = left_.subspan(1);
+    auto socket = begin_connect(to);
+    if (!socket.ok()) return failed(socket.status());
+    under_way_.push_back({to, *std::move(socket)});
+    next_ = after(kConnectStagger);
+    patience_ = after(kConnectPatience);
+  }
+
+  /// Waits until one has ended, or `time` has passed. Returns the socket that is connected, if any.
+  base::Fd wait(Duration time) {
+    std::vector<pollfd> polled;
+    for (const Attempt& each : under_way_)
+      polled.push_back({.fd = each.socket.get(), .events = POLLOUT, .revents = 0});
+    if (::poll(polled.data(), polled.size(), after(time).left_ms()) <= 0) return {};
+    for (std::size_t i = polled.size(); i-- > 0;) {
+      if (polled[i].revents == 0) continue;
+      Attempt ended = std::move(under_way_[i]);
+      under_way_.erase(under_way_.begin() + static_cast<std::ptrdiff_t>(i));
+      const Status status = connected(ended.socket, ended.to);
+      if (status.ok()) return std::move(ended.socket);
+      failed(status);
+    }
+    return {};
+  }
+
+  /// Returns why none has connected.
+  Status failure(Code of_silent) const {
+    std::string text = text_;
+    for (const Attempt& each : under_way_)
+      text += (text.empty() ? "" : "; ") + ("connect to " + each.to.to_string()) + ": no answer";
+    return {none() ? code_ : of_silent, Scope::peer, text};
+  }
+
+ private:
+  struct Attempt {
+    TcpAddress to;
+    base::Fd socket;
+  };
+
+  void failed(const Status& why) {
+    // "localhost" may also be ::1, where there is no IPv6: that is not the answer.
+    if (text_.empty() || code_ == Code::system) code_ = why.code();
+    text_ += (text_.empty() ? "" : "; ") + why.what();
+    next_ = after(Duration::zero());
+  }
+
+  std::span<const TcpAddress> left_;
+  std::vector<Attempt> under_way_;
+  base::Deadline next_ = after(Duration::zero()), patience_ = after(kConnectPatience);
+  Code code_ = Code::unreachable;
+  std::string text_;
+};
+
+}  // namespace
+
+Result<base::Fd> connect_to(std::span<const TcpAddress> addresses, base::Deadline deadline) {
+  Attempts attempts(addresses);
+  for (;;) {
+    if (attempts.is_next_due()) attempts.begin_next();
+    if (attempts.is_next_due()) continue;
+    if (attempts.none()) return attempts.failure(Code::unreachable);
+    const Duration time = std::min(attempts.quiet_for(), deadline.left());
+    if (base::Fd socket = attempts.wait(base::until_poll(time)); socket.valid()) return socket;
+    if (attempts.none()) continue;  // a refusal counts, also at the deadline
+    if (InterruptCheck::poll()) return base::interrupted();
+    if (deadline.passed()) return attempts.failure(Code::timed_out);
+    if (attempts.out_of_patience()) return attempts.failure(Code::unreachable);
+  }
+}
+
+}  // namespace linkspan::control
