@@ -62,7 +62,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       check(**request, *parser.dialect());
       if (is_for_a_table((*request)->op)) apply(table, **request);
     }
-    demand(parser.bytes() <= kLimits.message + kLimits.value + kLimits.key + 4 * kEntry + piece,
+    constexpr std::size_t kGrows = 2, kKept = std::size_t{256} << 10;  // as strings and lists do
+    demand(parser.allocated() <=
+               kGrows * (kLimits.message + kLimits.value + kLimits.key + piece) + kKept,
            "a request passes its limit");
   }
   return 0;

@@ -131,6 +131,84 @@ TEST_F(StoreServer, AQueuesValueWakesOne) {
   EXPECT_EQ(ask(b, bytes_of(Op::cancel_wait), 1), "\1"s);
 }
 
+TEST_F(StoreServer, WakesTheNextWaiter_WhenTheOneThatWasWokenDoesNotPop) {
+  serve({});
+  base::Fd a = connect(), b = connect(), c = connect();
+  const base::Fd d = connect();
+  for (const base::Fd* each : {&a, &b, &c})  // in this order
+    EXPECT_EQ(ask(*each, hello() + bytes_of(Op::wait, {"q"}), 4), kPong);
+  EXPECT_EQ(ask(d, hello() + bytes_of(Op::queue_push, {"q"}, {"1"}), 4), kPong);
+  EXPECT_EQ(hear(a, 1), "\0"s);
+  a = base::Fd();  // it dies
+  EXPECT_EQ(hear(b, 1), "\0"s);
+  EXPECT_EQ(ask(b, bytes_of(Op::ping, {}, {}, 7), 4), kPong);  // it wants something else
+  EXPECT_EQ(hear(c, 1), "\0"s);
+  EXPECT_EQ(ask(c, bytes_of(Op::queue_pop, {"q"}), 17).size(), 17u);
+}
+
+TEST_F(StoreServer, ASlowRequestIsServed_WhileItsBytesCome) {
+  constexpr std::chrono::milliseconds kStall = 2s, kPause = 100ms;
+  serve({.stall = kStall});
+  const base::Fd client = connect();
+  EXPECT_EQ(ask(client, hello(), 4), kPong);
+  const std::string request =
+      bytes_of(Op::set, {"k"}, {std::string(10, 'v')}) + bytes_of(Op::ping, {}, {}, 7);
+  ASSERT_GT(request.size() * kPause, kStall + 1s);
+  for (const char each : request) {
+    say(client, std::string(1, each));
+    (void)::poll(nullptr, 0, static_cast<int>(kPause / 1ms));  // the pace of a slow network
+  }
+  EXPECT_EQ(hear(client, 4), kPong) << log();
+}
+
+TEST_F(StoreServer, SilentConnectionsGo_WhenRoomIsNeeded) {
+  serve({.connections = 3, .silence = 1h});
+  const base::Fd first = connect(), second = connect(), third = connect();
+  EXPECT_EQ(ask(third, hello(), 4), kPong);  // so all three are there
+  const base::Fd more = connect();
+  EXPECT_EQ(ask(more, hello(), 4), kPong);
+  EXPECT_TRUE(closed(first));
+  EXPECT_EQ(ask(second, hello(), 4), kPong);
+  EXPECT_EQ(ask(third, bytes_of(Op::ping, {}, {}, 7), 4), kPong);
+}
+
+TEST_F(StoreServer, IdleConnectionsGo_WhenRoomIsNeeded) {
+  serve({.connections = 3, .idle = 0s});
+  const base::Fd idle = connect(), waits = connect(), midway = connect();
+  EXPECT_EQ(ask(waits, hello() + bytes_of(Op::wait, {"k"}), 4), kPong);
+  EXPECT_EQ(
+      ask(midway,
+          hello() + bytes_of(Op::num_keys).substr(0, 1) + bytes_of(Op::get, {"k"}).substr(0, 3), 12)
+          .size(),
+      12u);
+  EXPECT_EQ(ask(idle, hello(), 4), kPong);
+  const base::Fd more = connect();
+  EXPECT_EQ(ask(more, hello() + bytes_of(Op::add, {"k"}, {}, 1), 12).size(), 12u);
+  EXPECT_TRUE(closed(idle));
+  EXPECT_EQ(hear(waits, 1), "\0"s);
+  EXPECT_EQ(ask(midway, bytes_of(Op::get, {"k"}).substr(3), 9).size(), 9u);
+}
+
+TEST_F(StoreServer, CountsWhatConnectionsAllocate) {
+  serve({.buffered = std::size_t{1} << 20});
+  // 10,000 short keys of a request that is not whole: 30 KiB on the wire, in lists of strings more.
+  std::vector<base::Fd> clients;
+  std::size_t open = 0;
+  std::string part(1, static_cast<char>(Op::check));
+  put_number(part, 20'000, 8);
+  for (int i = 0; i < 10'000; ++i) put_text(part, "k");
+  for (int i = 0; i < 8; ++i) {
+    clients.push_back(connect());
+    (void)send_all(clients.back(), hello() + part, within(5s));
+  }
+  for (const base::Fd& client : clients) {
+    pollfd gone{.fd = client.get(), .events = POLLRDHUP, .revents = 0};
+    open += ::poll(&gone, 1, 500) == 0 ? 1 : 0;
+  }
+  EXPECT_LE(open, 3u);
+  expect_well();
+}
+
 TEST_F(StoreServer, WhoSpeaksNonsenseIsClosedAndTheOthersStay) {
   serve({});
   const base::Fd good = connect();

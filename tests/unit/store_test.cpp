@@ -124,7 +124,12 @@ TEST_P(StoreKinds, Queues) {
 
 TEST_P(StoreKinds, WhatIsTooLargeIsRefusedHere) {
   const std::string key(8 << 10, 'k'), value((8 << 20) + 1, 'v');
-  EXPECT_EQ(code_of(a_->set(key + "k", "v")), Code::invalid_argument);
+  ASSERT_TRUE(a_->set(key, "of 8 KiB").ok());
+  EXPECT_EQ(*b_->get(key, 1s), "of 8 KiB");
+  const Status refused = a_->set(key + "k", "v");
+  EXPECT_EQ(refused.code(), Code::invalid_argument);
+  EXPECT_NE(refused.what().find("a key of 8193 bytes: a store takes 8192"), std::string::npos)
+      << refused.what();
   EXPECT_EQ(code_of(a_->set("k", value)), Code::invalid_argument);
   EXPECT_EQ(code_of(a_->multi_set({"k", "l"}, {"v"})), Code::invalid_argument);
   EXPECT_EQ(code_of(a_->wait(Store::Keys((128 << 10) + 1), 1s)), Code::invalid_argument);

@@ -7,6 +7,9 @@
 namespace linkspan::control::store {
 namespace {
 
+/// A Buffer keeps so much memory while it is empty, and so many bytes that were read.
+constexpr std::size_t kKept = std::size_t{64} << 10;
+
 constexpr std::uint8_t kNone = 0xff;
 
 /// What each request and its answer consist of, in order: k a key, v a value, i 8 bytes, u 4, b 1;
@@ -111,10 +114,15 @@ Result<std::string> encode(const Request& request, Dialect dialect) {
   return out;
 }
 
+std::size_t heap_of(const std::string& text) noexcept {
+  static const std::size_t in_place = std::string().capacity();
+  return text.capacity() > in_place ? text.capacity() + 1 : 0;
+}
+
 void Buffer::append(std::string_view bytes) {
-  if (at_ == bytes_.size() || at_ > std::size_t{1} << 16) {
+  if (at_ == bytes_.size() || at_ > kKept) {
     bytes_.erase(0, std::exchange(at_, 0));
-    if (bytes_.empty() && bytes_.capacity() > std::size_t{1} << 20) bytes_.shrink_to_fit();
+    if (bytes_.empty() && bytes_.capacity() > kKept) bytes_.shrink_to_fit();
   }
   bytes_.append(bytes);
 }
@@ -137,6 +145,10 @@ MessageReader MessageReader::of_answer(Op op, std::size_t keys, const Limits& li
   const std::string_view shape = form_of(op).answer;
   if (shape.starts_with('*')) return {shape.substr(1), keys, limits};
   return {shape, 1, limits};
+}
+
+std::size_t MessageReader::allocated() const noexcept {
+  return heap_ + sizeof(std::string) * (message_.keys.capacity() + message_.values.capacity());
 }
 
 Result<bool> MessageReader::read(Buffer& from) {
@@ -177,8 +189,8 @@ Result<bool> MessageReader::read_text(std::vector<std::string>& into, std::size_
   if (from.size() < *length_) return false;
   const auto text = from.take(static_cast<std::size_t>(*length_));
   length_.reset();
-  bytes_ += text.size() + kEntry;
-  into.emplace_back(text);
+  bytes_ += text.size() + kText;
+  heap_ += heap_of(into.emplace_back(text));
   return true;
 }
 

@@ -23,21 +23,28 @@
 
 namespace linkspan::control::store {
 
-/// docs/security.md lists them. Those of a key, a value and a request are torch's own server's.
+/// docs/security.md lists them. Those of a value and a request are torch's own server's.
 struct Limits {
-  std::size_t key = std::size_t{8} << 10;
+  /// 8 KiB, and the prefix that keys have on the wire. torch's own server counts the prefix.
+  std::size_t key = (std::size_t{8} << 10) + 1;
   std::size_t value = std::size_t{8} << 20;
   std::size_t fields = std::size_t{128} << 10;  ///< Keys or pairs of one request.
   std::size_t message = std::size_t{64} << 20;  ///< One request, or one answer.
   std::size_t entries = std::size_t{1} << 20;   ///< Keys and values in queues.
-  std::size_t stored = std::size_t{1} << 30;    ///< All of them together, kEntry for each.
+  std::size_t stored = std::size_t{1} << 30;    ///< What all of them allocate.
   std::size_t connections = 4096;
   std::size_t buffered = std::size_t{512} << 20;  ///< For all connections, what they wait for too.
-  Duration silence = std::chrono::seconds(10);    ///< From connecting to the first byte.
-  Duration stall = std::chrono::seconds(30);      ///< For a request or an answer that has begun.
+  Duration silence = std::chrono::seconds(10);    ///< Without a byte before the first request.
+  Duration stall = std::chrono::seconds(30);      ///< Without a byte of what has begun.
+  Duration idle = std::chrono::seconds(60);       ///< Then a connection goes when room is needed.
 };
-/// What a key, value or wait costs beside its bytes.
-inline constexpr std::size_t kEntry = 64;
+/// What a text of a request costs beside its bytes.
+inline constexpr std::size_t kText = 64;
+/// What a key with its value, a value of a queue or an awaited key allocates at most, beside texts
+/// that are too long to lie in their strings.
+inline constexpr std::size_t kEntry = 224;
+/// Returns what a string has allocated.
+std::size_t heap_of(const std::string& text) noexcept;
 
 enum class Dialect : std::uint8_t { current, older };
 
@@ -89,6 +96,7 @@ class Buffer {
  public:
   void append(std::string_view bytes);
   std::size_t size() const noexcept { return bytes_.size() - at_; }
+  std::size_t allocated() const noexcept { return heap_of(bytes_); }
   /// The next bytes, at most size(); valid until append().
   std::string_view take(std::size_t count) noexcept;
   std::string_view peek(std::size_t count) const noexcept;
@@ -108,8 +116,9 @@ class MessageReader {
   /// True: it is whole. corrupt: it passes a limit, and the connection is of no more use.
   Result<bool> read(Buffer& from);
   Message& message() noexcept { return message_; }
-  /// What it holds by now.
+  /// What counts against Limits::message.
   std::size_t bytes() const noexcept { return bytes_; }
+  std::size_t allocated() const noexcept;
 
  private:
   MessageReader(std::string_view shape, std::uint64_t repeat, const Limits& limits)
@@ -122,7 +131,7 @@ class MessageReader {
   std::uint64_t left_;      // times that shape_ is still to come
   const Limits* limits_;
   std::optional<std::uint64_t> length_;  // of the text that is to come
-  std::size_t bytes_ = 0;
+  std::size_t bytes_ = 0, heap_ = 0;     // heap_: of the texts
   Message message_;
 };
 
@@ -140,8 +149,8 @@ class RequestParser {
   std::optional<Dialect> dialect() const noexcept { return dialect_; }
   /// A request has begun and is not whole.
   bool midway() const noexcept { return buffer_.size() != 0 || reader_.has_value(); }
-  std::size_t bytes() const noexcept {
-    return buffer_.size() + (reader_ ? reader_->bytes() : std::size_t{0});
+  std::size_t allocated() const noexcept {
+    return buffer_.allocated() + (reader_ ? reader_->allocated() : std::size_t{0});
   }
 
  private:

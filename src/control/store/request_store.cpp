@@ -39,14 +39,14 @@ Result<Request> RequestStore::make(Op op, const Keys& keys, std::vector<std::str
                   std::to_string(keys.size()) + " keys: a store takes " +
                       std::to_string(limits_.fields) + " at a time");
   for (const std::string& key : keys) {
+    const std::size_t most = limits_.key - prefix_.size();
+    if (key.size() > most) return refused("a key", key.size(), most);
     request.keys.push_back(prefix_ + key);
-    if (request.keys.back().size() > limits_.key)
-      return refused("a key", request.keys.back().size(), limits_.key);
-    bytes += request.keys.back().size() + kEntry;
+    bytes += request.keys.back().size() + kText;
   }
   for (const std::string& value : values) {
     if (value.size() > limits_.value) return refused("a value", value.size(), limits_.value);
-    bytes += value.size() + kEntry;
+    bytes += value.size() + kText;
   }
   if (bytes > limits_.message) return refused("keys and values", bytes, limits_.message);
   request.values = std::move(values);

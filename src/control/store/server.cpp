@@ -9,6 +9,7 @@
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 #include <map>
+#include <new>
 #include <set>
 #include <system_error>
 #include <thread>
@@ -26,6 +27,9 @@ namespace {
 using asio::posix::stream_descriptor;
 
 constexpr std::size_t kServerRead = std::size_t{64} << 10;
+/// What a connection allocates beside its texts.
+constexpr std::size_t kConnection = std::size_t{2} << 10;
+constexpr auto kFindIdlePause = std::chrono::seconds(1);  // to look for one costs a walk over all
 /// No more requests of a connection are done before it has taken its answers down to this.
 constexpr std::size_t kUnsent = std::size_t{1} << 20;
 constexpr auto kLogPause = std::chrono::seconds(1);
@@ -42,6 +46,9 @@ struct Connection {
 
   std::size_t unsent() const noexcept { return out.size() - sent; }
   bool busy() const noexcept { return !has_spoken || parser.midway() || unsent() != 0; }
+  bool may_go(base::Time now, Duration idle) const {
+    return !busy() && awaited.empty() && woken.empty() && now - moved >= idle;
+  }
 
   base::Fd owner;
   stream_descriptor socket;  // its loan
@@ -51,6 +58,8 @@ struct Connection {
   std::size_t sent = 0;  // of out
   bool reading = false, writing = false, timed = false, has_spoken = false;
   std::set<std::string> awaited;  // keys that are not there yet
+  std::string woken;              // a queue that it was woken for, and has not popped yet
+  base::Time moved = base::Clock::steady().now();  // when a byte came or went
   std::size_t awaited_bytes = 0, counted = 0;
 };
 
@@ -85,17 +94,42 @@ class AsioServer final : public Server {
 
  private:
   void admit(base::Fd socket) {
-    if (connections_.size() >= limits_.connections)
+    if (connections_.size() >= limits_.connections && !make_room())
       return tell(std::to_string(limits_.connections) + " connections are open: no more");
     prepare(socket);
     const std::uint64_t id = ++last_id_;
     Connection& each =
         *connections_.emplace(id, std::make_unique<Connection>(io_, limits_, std::move(socket)))
              .first->second;
+    silent_.insert(id);
     if (const Status status = watch(each.socket, each.owner.get()); !status.ok())
       return drop(id, status.what());
+    if (!count(each)) return drop(id, "all connections together buffer too much");
     be_patient(id, each, true);
     read_next(id, each);
+  }
+
+  /// Closes the oldest connection that has asked nothing, else the one that is idle the longest.
+  /// False: none may go.
+  bool make_room() {
+    if (!silent_.empty()) {
+      drop(*silent_.begin(), "it had asked nothing, and another one came");
+      return true;
+    }
+    const base::Time now = base::Clock::steady().now();
+    if (found_none_ && now < look_again_) return false;
+    const auto longest = std::min_element(
+        connections_.begin(), connections_.end(), [&](const auto& a, const auto& b) {
+          const auto rank = [&](const Connection& each) {
+            return std::pair(!each.may_go(now, limits_.idle), each.moved);
+          };
+          return rank(*a.second) < rank(*b.second);
+        });
+    found_none_ = longest == connections_.end() || !longest->second->may_go(now, limits_.idle);
+    look_again_ = now + kFindIdlePause;
+    if (found_none_) return false;
+    drop(longest->first, "it was idle, and another one came");
+    return true;
   }
 
   /// A client that is connected and idle may stay so; one that is midway and gets no further may
@@ -129,14 +163,25 @@ class AsioServer final : public Server {
       const ssize_t got = ::recv(ready.owner.get(), input_.data(), input_.size(), 0);
       if (got < 0 && (errno == EAGAIN || errno == EINTR)) return read_next(id, ready);
       if (got <= 0) return drop(id, {});
-      ready.parser.feed({input_.data(), static_cast<std::size_t>(got)});
-      go_on(id, ready);
+      serve_bytes(id, ready, {input_.data(), static_cast<std::size_t>(got)});
     });
   }
 
+  /// What came, or nothing: then what its answers kept waiting. A connection for which there is no
+  /// memory is closed. It may be gone after this.
+  void serve_bytes(std::uint64_t id, Connection& each, std::string_view bytes) {
+    try {
+      each.parser.feed(bytes);
+      go_on(id, each, !bytes.empty());
+    } catch (const std::bad_alloc&) {
+      if (connections_.contains(id)) drop(id, "no memory for what it asks");
+    }
+  }
+
   /// Does what it asks as far as it takes the answers. The connection may be gone after it.
-  void go_on(std::uint64_t id, Connection& each) {
-    bool further = false, more = true;
+  /// `further`: bytes came.
+  void go_on(std::uint64_t id, Connection& each, bool further) {
+    bool more = true;
     for (;;) {
       const std::size_t before = each.unsent();
       if (!flush(each)) return drop(id, {});
@@ -148,12 +193,16 @@ class AsioServer final : public Server {
         more = request->has_value();
         if (!more) break;
         further = true;
-        if (!std::exchange(each.has_spoken, true)) count_client(1);
+        if (!std::exchange(each.has_spoken, true)) {
+          silent_.erase(id);
+          count_client(1);
+        }
         if (Status status = serve(id, each, *std::move(*request)); !status.ok())
           return drop(id, status.what());
       }
     }
     if (!count(each)) return drop(id, "all connections together buffer too much");
+    if (further) each.moved = base::Clock::steady().now();
     be_patient(id, each, further);
     if (each.unsent() != 0) write_later(id, each);
     read_next(id, each);
@@ -162,6 +211,9 @@ class AsioServer final : public Server {
   Status serve(std::uint64_t id, Connection& each, Request request) {
     // Of torch 1.13: its wait has timed out there, and it no longer reads the answer.
     if (each.parser.dialect() == Dialect::older) forget_wait(id, each);
+    const std::string woken = std::exchange(each.woken, {});
+    const bool pops = request.op == Op::queue_pop && request.keys[0] == woken;
+    if (!woken.empty() && !pops) wake(woken, true);  // it does not want the value
     if (request.op == Op::wait) return wait(id, each, request);
     if (request.op == Op::cancel_wait) {
       forget_wait(id, each);
@@ -184,7 +236,7 @@ class AsioServer final : public Server {
     for (const std::string& key : request.keys)
       if (!table_.has(key) && each.awaited.insert(key).second) {
         waiting_[key].insert(id);
-        each.awaited_bytes += 2 * (key.size() + kEntry);
+        each.awaited_bytes += cost_of_wait(key);
       }
     if (each.awaited.empty()) each.out.push_back(static_cast<char>(kStopWaiting));
     return {};
@@ -209,12 +261,13 @@ class AsioServer final : public Server {
       found->second.erase(found->second.begin());
       Connection& waits = *connections_.at(id);
       waits.awaited.erase(key);
-      waits.awaited_bytes -= 2 * (key.size() + kEntry);
+      waits.awaited_bytes -= cost_of_wait(key);
       if (!waits.awaited.empty()) continue;
       waits.out.push_back(static_cast<char>(kStopWaiting));
+      if (only_one) waits.woken = key;
       // Not now: it may be the one whose requests are being done.
       asio::post(io_, [this, id] {
-        if (connections_.contains(id)) go_on(id, *connections_.at(id));
+        if (connections_.contains(id)) serve_bytes(id, *connections_.at(id), {});
       });
       if (only_one) break;
     }
@@ -229,6 +282,7 @@ class AsioServer final : public Server {
       if (sent < 0 && errno == EINTR) continue;
       if (sent < 0) return errno == EAGAIN;
       each.sent += static_cast<std::size_t>(sent);
+      if (each.sent > kUnsent) each.out.erase(0, std::exchange(each.sent, 0));
     }
     each.sent = 0;
     each.out.clear();
@@ -243,12 +297,16 @@ class AsioServer final : public Server {
                              if (error || !connections_.contains(id)) return;
                              Connection& ready = *connections_.at(id);
                              ready.writing = false;
-                             go_on(id, ready);
+                             serve_bytes(id, ready, {});
                            });
   }
 
+  /// In `awaited` and in `waiting_`.
+  static std::size_t cost_of_wait(const std::string& key) { return 2 * (key.size() + kEntry); }
+
   bool count(Connection& each) {
-    const std::size_t now = each.parser.bytes() + each.out.size() + each.awaited_bytes;
+    const std::size_t now =
+        kConnection + each.parser.allocated() + heap_of(each.out) + each.awaited_bytes;
     buffered_ = buffered_ - std::exchange(each.counted, now) + now;
     return buffered_ <= limits_.buffered;
   }
@@ -256,10 +314,13 @@ class AsioServer final : public Server {
   void drop(std::uint64_t id, const std::string& why) {
     const auto found = connections_.find(id);
     forget_wait(id, *found->second);
+    silent_.erase(id);
+    const std::string woken = std::move(found->second->woken);
     buffered_ -= found->second->counted;
     const bool counted = found->second->has_spoken;
     connections_.erase(found);
     if (counted) count_client(-1);
+    if (!woken.empty()) wake(woken, true);
     if (!why.empty()) tell("a connection was closed: " + why);
   }
 
@@ -289,6 +350,9 @@ class AsioServer final : public Server {
   Table table_;
   std::map<std::uint64_t, std::unique_ptr<Connection>> connections_;
   std::map<std::string, std::set<std::uint64_t>> waiting_;  // by key, who waits for it
+  std::set<std::uint64_t> silent_;  // connections that have asked nothing; the oldest first
+  bool found_none_ = false;         // make_room() did, before look_again_
+  base::Time look_again_{};
   std::uint64_t last_id_ = 0;
   std::size_t buffered_ = 0;
   base::Time told_{};

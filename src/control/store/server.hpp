@@ -4,7 +4,9 @@
 // Threads: any thread; what clients ask is done on the one thread that start() starts and the
 // destructor joins. It blocks in epoll only.
 // Invariants: a limit that one connection passes ends that connection and nothing else; what a
-// connection costs (bytes of requests and answers, waits) is counted, and bounded for all together.
+// connection allocates (requests and answers, waits) is counted, and bounded for all together. A
+// connection may be slow: each byte is progress. A value that is pushed wakes one waiter, and the
+// next one if that one does not pop it.
 #pragma once
 
 #include <functional>

@@ -19,8 +19,8 @@ std::string text(std::string_view value) {
   return out;
 }
 
-std::size_t cost_of(std::string_view name, std::string_view value) {
-  return name.size() + value.size() + kEntry;
+std::size_t cost_of(const std::string& name, const std::string& value) {
+  return heap_of(name) + heap_of(value) + kEntry;
 }
 
 /// As torch reads it: spaces and a sign before it, and anything behind it.
@@ -125,7 +125,7 @@ Status Table::put(const std::string& key, std::string value) {
     return full;
   stored_ = stored_ - before + after;
   if (found != values_.end()) {
-    found->second = std::move(value);
+    found->second.swap(value);  // a short value that is assigned would keep the old one's memory
   } else {
     values_.emplace(key, std::move(value));
     ++entries_;
@@ -176,9 +176,13 @@ Status Table::append(const std::string& key, std::string value) {
   if (value.size() > limits_->value - std::min(found->second.size(), limits_->value))
     return {Code::no_resource, Scope::request,
             "a value of more than " + std::to_string(limits_->value) + " bytes"};
-  if (Status full = room_for(0, value.size()); !full.ok()) return full;
+  const std::size_t before = heap_of(found->second), size = found->second.size() + value.size();
+  // As std::string grows, so that many small ones do not copy it each time.
+  const std::size_t grown =
+      size <= found->second.capacity() ? before : std::max(size, 2 * found->second.capacity()) + 1;
+  if (Status full = room_for(0, grown - before); !full.ok()) return full;
   found->second += value;
-  stored_ += value.size();
+  stored_ += heap_of(found->second) - before;
   return {};
 }
 

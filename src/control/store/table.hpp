@@ -3,11 +3,12 @@
 //
 // The server has one.
 // Threads: externally synchronised.
-// Invariants: entries() <= Limits::entries and stored() <= Limits::stored; a request that would
+// Invariants: entries() <= Limits::entries and stored() <= Limits::stored, which is at least what
+// the table allocates; a request that would
 // pass them changes nothing. What a request does depends on those before it only.
 #pragma once
 
-#include <deque>
+#include <list>
 #include <map>
 #include <string>
 
@@ -45,7 +46,7 @@ class Table {
   const Limits* limits_;
   // Ordered: hashes that a peer can foresee collide when it wants.
   std::map<std::string, std::string> values_;
-  std::map<std::string, std::deque<std::string>> queues_;  // none is empty
+  std::map<std::string, std::list<std::string>> queues_;  // none is empty; a deque allocates 512 B
   std::size_t entries_ = 0, stored_ = 0;
 };
 
