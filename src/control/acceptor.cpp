@@ -50,11 +50,22 @@ void Acceptor::remove_path() noexcept {
   path_.clear();
 }
 
+bool Acceptor::may_accept() {
+  if (closer_ != nullptr && closer_->full()) return false;
+  if (at_most_ == 0) return true;
+  const base::Time now = base::Clock::steady().now();
+  if (now - second_ >= std::chrono::seconds(1)) {
+    second_ = now;
+    taken_ = 0;
+  }
+  return taken_++ < at_most_;
+}
+
 void Acceptor::accept_next() {
   listening_.async_wait(stream_descriptor::wait_read, [this](const asio::error_code& error) {
     if (error) return;
     for (int i = 0; i < kAcceptsATurn && listening_.is_open(); ++i) {
-      if (closer_ != nullptr && closer_->full()) return accept_later();
+      if (!may_accept()) return accept_later();
       base::Fd socket(
           ::accept4(listening_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket.valid()) {

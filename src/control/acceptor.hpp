@@ -27,11 +27,14 @@ class Acceptor {
   Acceptor& operator=(const Acceptor&) = delete;
   ~Acceptor() { stop(); }
 
+  /// In each second; the others wait in the socket's queue. Else there is no bound.
+  void take_at_most(unsigned connections) { at_most_ = connections; }
   /// In the place of the one before. A `path` is a Unix socket's, and goes with it.
   Status listen(base::Fd socket, std::string path = {});
   void stop();
 
  private:
+  bool may_accept();
   void accept_next();
   void accept_later();
   void remove_path() noexcept;
@@ -41,6 +44,8 @@ class Acceptor {
   asio::posix::stream_descriptor listening_;
   asio::steady_timer pause_;
   std::string path_;
+  unsigned at_most_ = 0, taken_ = 0;  // in the second that began then; no bound: 0
+  base::Time second_{};
 };
 
 }  // namespace linkspan::control

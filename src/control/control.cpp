@@ -77,7 +77,8 @@ class AsioControl final : public Control {
 
   void start() {
     // An Engine that no operator can ask works all the same.
-    if (Status status = operators_.open(us_.incarnation);
+    if (Status status =
+            us_.socket_dir.empty() ? Status() : operators_.open(us_.socket_dir, us_.incarnation);
         !status.ok() && log_.enabled(base::Level::info))
       log_.write(base::Level::info, "`linkspan ps` cannot ask this Engine: " + status.what());
     keep_running_.emplace(io_.get_executor());

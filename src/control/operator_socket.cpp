@@ -2,79 +2,98 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstddef>
-#include <cstring>
+#include <filesystem>
 #include <fstream>
-#include <optional>
 #include <set>
 
 #include "base/process.hpp"
 #include "control/handshake.hpp"
+#include "control/socket_address.hpp"
 
 namespace linkspan::control {
 namespace {
 
-constexpr std::string_view kOperatorPrefix = "linkspan-ps/";
+constexpr std::string_view kOperatorPrefix = "linkspan-ps-";
 constexpr std::size_t kMaxAnswer = std::size_t{64} << 20;
 constexpr int kBacklog = 16;
+/// Of dead Engines that may lie in a folder before a new one looks for them; and how old they are,
+/// for one that is being made does not accept yet.
+constexpr std::size_t kMaxLeft = 32;
+constexpr auto kLeftFor = std::chrono::minutes(1);
 
-struct Abstract {
-  sockaddr_un address{};
-  socklen_t bytes = 0;
-};
+namespace fs = std::filesystem;
 
-/// Empty: too long for a socket.
-std::optional<Abstract> abstract(std::string_view name) {
-  Abstract out;
-  if (name.size() >= sizeof out.address.sun_path) return std::nullopt;
-  out.address.sun_family = AF_UNIX;
-  std::memcpy(out.address.sun_path + 1, name.data(), name.size());  // behind a zero byte
-  out.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return out;
+std::vector<fs::directory_entry> sockets_in(const std::string& folder) {
+  std::vector<fs::directory_entry> found;
+  std::error_code error;
+  for (fs::directory_iterator next(folder, error), end; !error && next != end;
+       next.increment(error))
+    if (next->path().filename().native().starts_with(kOperatorPrefix)) found.push_back(*next);
+  return found;
 }
 
-Result<base::Fd> new_operator_socket() {
-  return base::Fd::from("socket", ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+/// Of Engines that were killed.
+void remove_left(const std::string& folder) {
+  const auto found = sockets_in(folder);
+  if (found.size() <= kMaxLeft) return;
+  for (const fs::directory_entry& each : found) {
+    std::error_code error;
+    const auto made = each.last_write_time(error);
+    if (error || fs::file_time_type::clock::now() - made < kLeftFor) continue;
+    if (connect_to(each.path().native()).status().code() == Code::unreachable)
+      ::unlink(each.path().c_str());
+  }
 }
 
 }  // namespace
 
-Result<base::Fd> listen_for_operators(std::uint64_t incarnation) {
-  const auto name = abstract(std::string(kOperatorPrefix) + std::to_string(::geteuid()) + "/" +
-                             std::to_string(incarnation));
-  auto socket = new_operator_socket();
-  if (!socket.ok()) return socket;
-  if (::bind(socket->get(), reinterpret_cast<const sockaddr*>(&name->address), name->bytes) != 0)
-    return base::Fd::from("bind of the operator's socket", -1).status();
-  if (::listen(socket->get(), kBacklog) != 0) return base::Fd::from("listen", -1).status();
-  return socket;
-}
-
-Result<std::vector<std::string>> operator_sockets() {
-  std::ifstream table("/proc/net/unix");
-  if (!table) return Status(Code::system, Scope::process, "/proc/net/unix cannot be read");
-  std::set<std::string> names;  // each connection of it has a line too
-  const std::string mark = " @" + std::string(kOperatorPrefix);
-  for (std::string line; std::getline(table, line);)
-    if (const auto at = line.find(mark); at != std::string::npos) names.insert(line.substr(at + 2));
-  return std::vector<std::string>(names.begin(), names.end());
-}
-
-Result<OperatorCall> OperatorCall::connect(const std::string& name) {
-  const auto address = abstract(name);
-  if (!address) return Status(Code::invalid_argument, Scope::request, "no name of a socket");
-  auto socket = new_operator_socket();
+Result<OperatorSocket> listen_for_operators(const std::string& folder, std::uint64_t incarnation) {
+  if (Status status = secure_folder(folder); !status.ok()) return status;
+  remove_left(folder);
+  OperatorSocket made{
+      .listening = {},
+      .path = folder + "/" + std::string(kOperatorPrefix) + std::to_string(incarnation)};
+  const auto address = unix_address(made.path);
+  if (!address.ok()) return address.status();
+  auto socket =
+      base::Fd::from("socket", ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.ok()) return socket.status();
-  if (::connect(socket->get(), reinterpret_cast<const sockaddr*>(&address->address),
-                address->bytes) != 0) {
-    if (errno == ECONNREFUSED) return Status(Code::not_found, Scope::request, "it has ended");
-    if (errno == EAGAIN)
-      return Status(Code::unreachable, Scope::request, "too many ask it at this time");
-    return base::Fd::from("connect to the operator's socket", -1).status();
+  if (::bind(socket->get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
+    return base::Fd::from(("bind " + made.path).c_str(), -1).status();
+  if (::chmod(made.path.c_str(), 0600) != 0 || ::listen(socket->get(), kBacklog) != 0) {
+    Status failed = base::Fd::from(("listen at " + made.path).c_str(), -1).status();
+    ::unlink(made.path.c_str());
+    return failed;
   }
+  made.listening = *std::move(socket);
+  return made;
+}
+
+std::vector<std::string> operator_sockets(const std::string& folder) {
+  std::set<std::string> paths;  // each connection of one has a line too
+  for (const fs::directory_entry& each : sockets_in(folder)) paths.insert(each.path().native());
+  std::ifstream table("/proc/net/unix");
+  for (std::string line; std::getline(table, line);) {
+    const auto at = line.find(" /");
+    if (at == std::string::npos) continue;
+    std::string path = line.substr(at + 1);
+    const auto name = std::string_view(path).substr(path.rfind('/') + 1);
+    if (name.starts_with(kOperatorPrefix)) paths.insert(std::move(path));
+  }
+  return {paths.begin(), paths.end()};
+}
+
+Result<OperatorCall> OperatorCall::connect(const std::string& path, const base::FdCloser* closer) {
+  auto socket = connect_to(path);
+  if (socket.status().code() == Code::unreachable)
+    return Status(Code::not_found, Scope::request, "it has ended");
+  if (socket.status().code() == Code::no_resource)
+    return Status(Code::unreachable, Scope::request, "too many ask it at this time");
+  if (!socket.ok()) return socket.status();
+  if (closer != nullptr) socket->close_by(closer->sink());
   auto owner = base::peer_credentials(socket->get());
   if (!owner.ok()) return owner.status();
   return OperatorCall(*std::move(socket), owner->pid, owner->uid);

@@ -1,13 +1,12 @@
 // control/operator_socket.hpp - where an Engine answers the operator's tool, and the tool's side.
 //
-// Each Engine of a process, whether it listens for peers or not, has an abstract Unix socket
-// "linkspan-ps/UID/INCARNATION": nothing lies in a folder, so nothing is left behind by a SIGKILL
-// and no folder has to be agreed on. Who may ask is decided by SO_PEERCRED on both sides: the
-// Engine answers its own uid and root, and the tool believes the uid and pid that the kernel names,
-// never the socket's name. A network namespace has its own names. One question a connection, in
-// frames (base/fd_channel.hpp): op and no payload; the answer is `text` frames and `end`, or
-// `error`.
-// Threads: any thread; an OperatorCall is externally synchronised.
+// Each Engine of a process, whether it listens for peers or not, has a Unix socket
+// "linkspan-ps-INCARNATION" in the folder of its user's sockets, which nobody else enters. The tool
+// finds it there, or, of other folders, in the kernel's table of Unix sockets. Who may ask is
+// decided by SO_PEERCRED on both sides: the Engine answers its own uid and root, and the tool
+// believes the uid and pid that the kernel names, never the socket's path. One question a
+// connection, in frames (base/fd_channel.hpp): op and no payload; the answer is `text` frames and
+// `end`, or `error`. Threads: any thread; an OperatorCall is externally synchronised.
 #pragma once
 
 #include <sys/types.h>
@@ -18,6 +17,7 @@
 
 #include "base/clock.hpp"
 #include "base/fd_channel.hpp"
+#include "base/fd_closer.hpp"
 #include "linkspan/status.hpp"
 
 namespace linkspan::control {
@@ -31,17 +31,24 @@ enum class OperatorOp : std::uint16_t {
   error = 8,
 };
 
-/// The Engine's, listening.
-Result<base::Fd> listen_for_operators(std::uint64_t incarnation);
+struct OperatorSocket {
+  base::Fd listening;
+  std::string path;  ///< To remove at its end.
+};
+/// The Engine's. Makes the folder as secure_folder() does, and removes from it what dead Engines
+/// have left, once that is much.
+Result<OperatorSocket> listen_for_operators(const std::string& folder, std::uint64_t incarnation);
 
-/// Those of this network namespace, of every user. `system`: /proc/net/unix cannot be read.
-Result<std::vector<std::string>> operator_sockets();
+/// Those in `folder`, and those of this network namespace, of every user.
+std::vector<std::string> operator_sockets(const std::string& folder);
 
 /// One question to one Engine.
 class OperatorCall {
  public:
-  /// not_found, or unreachable: it has ended meanwhile, or too many ask.
-  static Result<OperatorCall> connect(const std::string& socket);
+  /// not_found: it has ended. unreachable: too many ask. permission_denied: another user's. A
+  /// `closer` ends the connection, for whoever answers may be hostile.
+  static Result<OperatorCall> connect(const std::string& socket,
+                                      const base::FdCloser* closer = nullptr);
 
   int fd() const noexcept { return channel_.fd(); }  ///< A loan, for poll.
   pid_t pid() const noexcept { return pid_; }        ///< 0: in a pid namespace that we cannot see.

@@ -19,10 +19,11 @@ constexpr std::size_t kFrame = std::size_t{256} << 10;
 
 }  // namespace
 
-Status Operators::open(std::uint64_t incarnation) {
-  auto socket = listen_for_operators(incarnation);
+Status Operators::open(const std::string& folder, std::uint64_t incarnation) {
+  auto socket = listen_for_operators(folder, incarnation);
   if (!socket.ok()) return socket.status();
-  return acceptor_.listen(*std::move(socket));
+  acceptor_.take_at_most(kASecond);
+  return acceptor_.listen(std::move(socket->listening), std::move(socket->path));
 }
 
 void Operators::close() {

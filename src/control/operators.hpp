@@ -1,9 +1,10 @@
 // control/operators.hpp - the Engine's side of the operator's tool, on the Control thread.
 //
 // Off the path of a byte. Few at a time, one question each, and what is slow is dropped: nobody who
-// asks can hold up a peer.
+// asks can hold up a peer, nor by how often.
 // Threads: the Control thread, but for open(), which comes before it starts.
-// Invariants: at most kClients are connected, each for at most kPatience.
+// Invariants: at most kClients are connected, each for at most kPatience, and kASecond come in a
+// second.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -22,6 +23,7 @@ namespace linkspan::control {
 class Operators {
  public:
   static constexpr std::size_t kClients = 8;
+  static constexpr unsigned kASecond = 256;
   static constexpr Duration kPatience = std::chrono::seconds(2);
 
   /// `answer` is called on the Control thread. `closer` outlives this.
@@ -35,7 +37,7 @@ class Operators {
   Operators& operator=(const Operators&) = delete;
   ~Operators() = default;
 
-  Status open(std::uint64_t incarnation);
+  Status open(const std::string& folder, std::uint64_t incarnation);
   void close();
 
  private:

@@ -94,6 +94,7 @@ struct Limits {
 struct Identity {
   std::string engine;
   std::uint64_t incarnation = 0;
+  std::string socket_dir{};             ///< For the operator's socket. Empty: there is none.
   bool any_uid = false;                 ///< Peers of other users are let in.
   bool insecure = false;                ///< TCP leaves the host without a secret.
   std::string secret{};                 ///< That peers over TCP have to know. Empty: none.

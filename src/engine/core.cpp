@@ -67,6 +67,7 @@ Status Core::set_up(const EngineOptions& options) {
   if (!interfaces.ok()) return interfaces.status();
   identity_ = {.engine = options.name.empty() ? "pid " + std::to_string(::getpid()) : options.name,
                .incarnation = base::random_u64(),
+               .socket_dir = options_.socket_dir,
                .any_uid = options.any_uid,
                .insecure = options_.insecure,
                .secret = *std::move(secret),

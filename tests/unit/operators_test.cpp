@@ -1,17 +1,22 @@
 // The operator's socket of a real Engine, which does not listen for peers.
 #include "control/operators.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 
-#include "control/handshake.hpp"
+#include "control/socket_address.hpp"
 #include "linkspan/engine.hpp"
+#include "tests/support/take.hpp"
 
 namespace linkspan::control {
 namespace operators_test {
@@ -23,19 +28,19 @@ base::Deadline within(Duration time) { return base::Deadline::after(base::Clock:
 class OperatorsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto before = sockets();
-    auto engine = Engine::open({.name = "asked", .use_gpu = false});
+    char name[] = "/tmp/linkspan-test-XXXXXX";
+    ASSERT_NE(::mkdtemp(name), nullptr);
+    folder_ = name;
+    auto engine = Engine::open({.name = "asked", .socket_dir = folder_, .use_gpu = false});
     ASSERT_TRUE(engine.ok()) << engine.status().to_string();
     engine_ = std::make_unique<Engine>(*std::move(engine));
-    for (const std::string& each : sockets())
-      if (std::find(before.begin(), before.end(), each) == before.end())
-        if (auto call = OperatorCall::connect(each); call.ok() && call->pid() == ::getpid())
-          socket_ = each;
+    for (const std::string& each : operator_sockets(folder_))
+      if (each.starts_with(folder_)) socket_ = each;
     ASSERT_NE(socket_, "");
   }
-  static std::vector<std::string> sockets() {
-    auto found = operator_sockets();
-    return found.ok() ? *std::move(found) : std::vector<std::string>();
+  void TearDown() override {
+    engine_.reset();
+    std::filesystem::remove_all(folder_);
   }
 
   OperatorCall connect() const {
@@ -50,7 +55,7 @@ class OperatorsTest : public ::testing::Test {
   }
 
   std::unique_ptr<Engine> engine_;
-  std::string socket_;
+  std::string folder_, socket_;
 };
 
 TEST_F(OperatorsTest, AnEngineThatListensNowhereTells) {
@@ -88,24 +93,66 @@ TEST_F(OperatorsTest, OneThatReadsNothingOfItsAnswerHoldsUpNobody) {
   EXPECT_TRUE(ask(OperatorOp::metrics).ok());
 }
 
-TEST_F(OperatorsTest, AnotherUserIsRefusedAndToldWhy) {
+TEST_F(OperatorsTest, AnotherUserDoesNotReachTheSocket) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root: it asks as another user";
   constexpr long kNobody = 65534, kKeep = -1;
   ASSERT_EQ(::syscall(SYS_setresuid, kKeep, kNobody, kKeep), 0);  // of this thread only
-  auto call = OperatorCall::connect(socket_);
+  const auto call = OperatorCall::connect(socket_);
   ASSERT_EQ(::syscall(SYS_setresuid, kKeep, 0L, kKeep), 0);
-  ASSERT_TRUE(call.ok()) << call.status().to_string();
-  (void)call->ask(OperatorOp::dump);
-  const auto refused = call->answer(within(10s));
-  EXPECT_EQ(refused.status().code(), Code::permission_denied) << refused.status().to_string();
-  EXPECT_NE(refused.status().what().find("65534"), std::string::npos);
+  EXPECT_EQ(call.status().code(), Code::permission_denied) << call.status().to_string();
+}
+
+TEST_F(OperatorsTest, LiesInAFolderOfItsUserAndNowhereElse) {
+  struct stat facts {};
+  ASSERT_EQ(::stat(folder_.c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 0777, 0700u);
+  ASSERT_EQ(::lstat(socket_.c_str(), &facts), 0);
+  EXPECT_TRUE(S_ISSOCK(facts.st_mode));
+  EXPECT_EQ(facts.st_mode & 0777, 0600u);
+  std::ifstream table("/proc/net/unix");
+  for (std::string line; std::getline(table, line);)
+    EXPECT_EQ(line.find("@linkspan"), std::string::npos) << line;
+}
+
+TEST_F(OperatorsTest, IsFoundFromAnotherFolder) {
+  const auto found = operator_sockets("/nonexistent");
+  EXPECT_NE(std::find(found.begin(), found.end(), socket_), found.end());
+}
+
+TEST_F(OperatorsTest, NoMoreThanSomeComeInASecond) {
+  const auto limit = within(1s);
+  std::size_t answered = 0;
+  while (!limit.passed()) {
+    auto call = OperatorCall::connect(socket_);
+    if (!call.ok()) continue;  // they wait
+    if (call->ask(static_cast<OperatorOp>(999)).ok() &&
+        call->answer(within(3s)).status().code() == Code::unsupported)
+      ++answered;
+  }
+  EXPECT_GT(answered, 0u);
+  EXPECT_LE(answered, 3 * Operators::kASecond);  // of the seconds that it may have touched
+}
+
+TEST_F(OperatorsTest, WhatDeadEnginesLeftIsRemoved) {
+  std::vector<std::string> left;
+  for (int i = 0; i < 40; ++i) {
+    left.push_back(folder_ + "/linkspan-ps-" + std::to_string(i));
+    const auto address = test::take(unix_address(left.back()));
+    const base::Fd dead(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::bind(dead.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    const timespec old[] = {{.tv_sec = 1, .tv_nsec = 0}, {.tv_sec = 1, .tv_nsec = 0}};
+    ASSERT_EQ(::utimensat(AT_FDCWD, left.back().c_str(), old, 0), 0);
+  }
+  auto next = Engine::open({.name = "next", .socket_dir = folder_, .use_gpu = false});
+  ASSERT_TRUE(next.ok());
+  for (const std::string& each : left) EXPECT_FALSE(std::filesystem::exists(each)) << each;
+  EXPECT_TRUE(ask(OperatorOp::dump).ok());
 }
 
 TEST_F(OperatorsTest, NothingIsLeftBehind) {
   ASSERT_TRUE(engine_->close(10s).ok());
   EXPECT_EQ(OperatorCall::connect(socket_).status().code(), Code::not_found);
-  const auto left = sockets();
-  EXPECT_EQ(std::find(left.begin(), left.end(), socket_), left.end());
+  EXPECT_FALSE(std::filesystem::exists(socket_));
 }
 
 }  // namespace operators_test

@@ -9,6 +9,7 @@
 #include <iostream>
 #include <optional>
 
+#include "base/options.hpp"
 #include "control/operator_socket.hpp"
 #include "tools/linkspan/verb.hpp"
 
@@ -59,8 +60,10 @@ Status why_absent(pid_t pid) {
   if (::stat("/proc/self/ns/net", &ours) == 0 &&
       ::stat(proc(pid, "ns/net").c_str(), &theirs) == 0 && ours.st_ino != theirs.st_ino)
     return {Code::not_found, Scope::request,
-            who + " is in another network namespace: nsenter -n -t " + std::to_string(pid) +
-                " linkspan ps " + std::to_string(pid)};
+            who +
+                " is in another network namespace: set LINKSPAN_SOCKET_DIR to its folder of "
+                "sockets, as it is seen here, or nsenter -m -n -t " +
+                std::to_string(pid) + " linkspan ps " + std::to_string(pid)};
   return {Code::not_found, Scope::request, who + " has no Engine open"};
 }
 
@@ -93,11 +96,11 @@ class PsVerb final : public Verb {
  private:
   /// All Engines that may be asked, or those of `pid`. Each is asked before one is waited for.
   Result<std::vector<OperatorCall>> ask(pid_t pid) const {
-    auto sockets = control::operator_sockets();
-    if (!sockets.ok()) return sockets.status();
+    const auto options = base::Options::from_environment();
+    if (!options.ok()) return options.status();
     std::vector<OperatorCall> calls;
-    for (const std::string& socket : *sockets) {
-      auto call = OperatorCall::connect(socket);
+    for (const std::string& socket : control::operator_sockets(options->socket_dir)) {
+      auto call = OperatorCall::connect(socket, &closer_);
       if (!call.ok()) continue;  // it has ended since
       if (pid != 0 ? call->pid() != pid : !may_ask(*call)) continue;
       // A forked child holds its dead parent's socket, and nobody answers there.
@@ -142,6 +145,7 @@ class PsVerb final : public Verb {
     return kWell;
   }
 
+  base::FdCloser closer_;  // of connections to whoever named a socket as an Engine does
   std::string pid_text_;
   bool metrics_ = false;
 };
