@@ -9,7 +9,7 @@
 namespace linkspan::base {
 namespace {
 
-constexpr std::size_t kFirstPayload = std::size_t{64} << 10;
+constexpr std::size_t kFirstPayload = std::size_t{4} << 10;
 /// That one sendmsg carries (SCM_MAX_FD). With room for fewer the kernel closes the rest here.
 constexpr std::size_t kMaxMessageFds = 253;
 
@@ -188,9 +188,10 @@ Result<std::optional<Frame>> FdChannel::receive() {
       return Status(Code::permission_denied, Scope::peer,
                     std::string("the peer speaks TLS and this side does not") + kTlsRemedy);
     in_.header = decode_header(header_);
-    if (in_.header.length > kMaxPayload)
+    if (in_.header.length > max_payload_)
       return lose({Code::corrupt, Scope::peer,
-                   "a frame announces " + std::to_string(in_.header.length) + " bytes"});
+                   "a frame announces " + std::to_string(in_.header.length) + " bytes, " +
+                       std::to_string(max_payload_) + " at most may come here"});
   }
   const std::size_t all = in_.header.length + (opener_ ? kSealBytes : std::size_t{0});
   while (payload_got_ < all) {

@@ -84,6 +84,11 @@ class FdChannel {
   /// All goes by TLS, before anything has. From a peer that has none what comes is `plain`; what
   /// was queued for it is dropped, and what is from then on goes without TLS: an error at most.
   void secure(std::unique_ptr<TlsEnd> tls) { tls_ = std::move(tls); }
+  /// A frame that comes with a larger payload is corrupt: what a peer may send before it has shown
+  /// who it is.
+  void limit_payload(std::size_t bytes) noexcept { max_payload_ = bytes; }
+  /// What this connection costs in memory.
+  std::size_t held_bytes() const noexcept { return in_.payload.capacity() + queued_bytes_; }
   /// What is queued from now on is sealed.
   void seal(const SealKey& key) { sealer_.emplace(key); }
   /// What comes behind the frames that were received has to be. Else it is corrupt.
@@ -117,7 +122,7 @@ class FdChannel {
   std::size_t queued_bytes_ = 0, queued_fds_ = 0;
 
   std::array<std::byte, kFrameHeaderBytes> header_{};
-  std::size_t header_got_ = 0, payload_got_ = 0;
+  std::size_t header_got_ = 0, payload_got_ = 0, max_payload_ = kMaxPayload;
   Frame in_;    // what has come of the current frame
   Status cut_;  // why nothing can be sent any more: the kernel says so once, and then end-of-file
   Status lost_;

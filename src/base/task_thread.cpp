@@ -1,5 +1,6 @@
 #include "base/task_thread.hpp"
 
+#include <exception>
 #include <system_error>
 #include <utility>
 
@@ -50,7 +51,11 @@ void TaskThread::loop() {
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
-    task();
+    try {
+      task();
+    } catch (const std::exception&) {
+      // No memory: what it was for is dropped, and the next ones run.
+    }
   }
 }
 

@@ -3,7 +3,7 @@
 //
 // Threads: run() from any thread, also from a task. The thread starts with the first task; where
 // none can be had run() does the task itself. end() and the destructor let the queued tasks finish,
-// so each must end by a deadline of its own.
+// so each must end by a deadline of its own. A task that throws is over; the others go on.
 #pragma once
 
 #include <deque>

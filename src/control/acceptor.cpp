@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <exception>
 #include <utility>
 
 #include "control/waiting.hpp"
@@ -73,7 +74,11 @@ void Acceptor::accept_next() {
         break;
       }
       if (closer_ != nullptr) socket.close_by(closer_->sink());
-      take_(std::move(socket));
+      try {
+        take_(std::move(socket));
+      } catch (const std::exception&) {
+        // No memory for it: it is closed, and the next ones are taken.
+      }
     }
     accept_next();
   });

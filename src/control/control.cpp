@@ -9,6 +9,7 @@
 #include <asio/steady_timer.hpp>
 #include <atomic>
 #include <deque>
+#include <exception>
 #include <map>
 #include <optional>
 #include <system_error>
@@ -31,6 +32,8 @@ using asio::posix::stream_descriptor;
 constexpr auto kRetryConnect = std::chrono::milliseconds(5), kRetryTcp = 10 * kRetryConnect;
 /// Until fds that the kernel had no room for are sent again.
 constexpr auto kPauseWhenFull = std::chrono::milliseconds(20);
+/// Until a peer is dropped that could not be for want of memory.
+constexpr auto kPauseWithoutMemory = std::chrono::milliseconds(100);
 
 /// What connect() waits for.
 struct Outcome {
@@ -59,7 +62,7 @@ struct Link {
   std::shared_ptr<Session> session;  // also the engine's peer, as its Channel
   stream_descriptor socket, pidfd;   // loans of the Session, for waiting
   asio::steady_timer handshake, full;
-  bool writing = false;
+  bool writing = false, broken = false;  // what was done for it has thrown
   // Shared for as long as one that is under way asks whether it lives.
   std::shared_ptr<SessionStreams> streams;
   std::shared_ptr<Outcome> outcome;  // also connect()'s; null: the peer came to us
@@ -312,35 +315,90 @@ class AsioControl final : public Control {
     const std::uint64_t id = ++last_id_;
     auto session =
         std::make_shared<Session>(id, outcome != nullptr, std::move(socket), us_, listener_, log_);
-    Link& link = *links_.emplace(id, std::make_unique<Link>(io_, session, streams_)).first->second;
-    link.outcome = std::move(outcome);
-    Status started = watch(link.socket, session->socket());
-    if (started.ok()) started = session->start();
-    if (!started.ok()) session->fail(started);
-    link.handshake.expires_after(handshake);
-    link.handshake.async_wait([this, id](const asio::error_code& error) {
-      if (error) return;
-      if (Link* late = find(id); late != nullptr && !late->session->is_up()) {
-        late->session->fail(Status(Code::timed_out, Scope::peer, "the handshake took too long"));
-        settle(id);
-      }
-    });
-    if (settle(id)) {
+    links_.emplace(id, std::make_unique<Link>(io_, session, streams_));
+    serve(id, [&](Link& link) {
+      link.outcome = std::move(outcome);
+      Status started = watch(link.socket, session->socket());
+      if (started.ok()) started = session->start();
+      if (!started.ok()) session->fail(started);
+      link.handshake.expires_after(handshake);
+      link.handshake.async_wait([this, id](const asio::error_code& error) {
+        if (error) return;
+        serve(id, [&](Link& late) {
+          if (late.session->is_up()) return;
+          late.session->fail(Status(Code::timed_out, Scope::peer, "the handshake took too long"));
+          settle(id);
+        });
+      });
+      if (!settle(id)) return;
       read_next(link);
       write_more(id);
+    });
+  }
+
+  /// Does something for one peer. Where that throws, as where memory ends, this peer alone is lost.
+  template <class What>
+  void serve(std::uint64_t id, const What& what) {
+    Link* const link = find(id);
+    if (link == nullptr) return;
+    try {
+      what(*link);
+    } catch (const std::exception&) {
+      if (Link* const broken = find(id); broken != nullptr) broken->broken = any_broken_ = true;
     }
+  }
+
+  void drop_broken() {
+    any_broken_ = false;
+    for (auto next = links_.begin(); next != links_.end();) {
+      const auto& [id, link] = *next++;
+      if (!link->broken) continue;
+      serve(id, [this, id = id](Link& broken) {
+        broken.session->fail(no_memory_);
+        broken.broken = false;  // lost, at least
+        settle(id);
+      });
+    }
+  }
+
+  /// Of the connections that others began and that have not shown who they are, all keep no more
+  /// than Limits::unproven together: the one that keeps most is closed.
+  void bound_unproven() {
+    std::size_t held = 0, most = 0;
+    Session* largest = nullptr;
+    for (const auto& [id, link] : links_) {
+      Session& session = *link->session;
+      if (session.initiated() || session.is_met() || session.is_lost()) continue;
+      const std::size_t bytes = session.held_bytes();
+      held += bytes;
+      if (bytes <= most) continue;
+      most = bytes;
+      largest = &session;
+    }
+    if (held <= us_.limits.unproven) return;
+    const std::uint64_t id = largest->id();
+    largest->fail(Status(Code::no_resource, Scope::peer,
+                         std::to_string(held) +
+                             " bytes are kept here for connections that have not "
+                             "shown who they are, " +
+                             std::to_string(us_.limits.unproven) + " at most: try again"));
+    asio::post(io_, [this, id] {
+      if (find(id) != nullptr) settle(id);
+    });
   }
 
   void read_next(Link& link) {
     const auto read = [this, id = link.session->id()](const asio::error_code& error) {
-      Link* ready = find(id);
-      if (error || ready == nullptr) return;
-      ready->session->on_readable();
-      if (ready->session->stream()) return hand_over(*ready);
-      watch_process(*ready);
-      if (!settle(id) || ready->session->is_lost()) return;
-      read_next(*ready);
-      write_more(id);  // the answers that its socket had no room for
+      if (error) return;
+      serve(id, [&](Link& ready) {
+        ready.session->on_readable();
+        if (ready.session->stream()) return hand_over(ready);
+        watch_process(ready);
+        bound_unproven();
+        if (!settle(id) || ready.session->is_lost()) return;
+        read_next(ready);
+        write_more(id);  // the answers that its socket had no room for
+      });
     };
     if (link.session->has_buffered())
       asio::post(io_, [read] { read({}); });
@@ -378,10 +436,10 @@ class AsioControl final : public Control {
     if (!link->session->wants_write()) return;
     link->writing = true;
     const auto again = [this, id](const asio::error_code& error) {
-      Link* ready = find(id);
-      if (ready == nullptr) return;
-      ready->writing = false;
-      if (!error) write_more(id);
+      serve(id, [&](Link& ready) {
+        ready.writing = false;
+        if (!error) write_more(id);
+      });
     };
     if (flushed.code() != Code::no_resource)
       return link->socket.async_wait(stream_descriptor::wait_write, again);
@@ -396,10 +454,11 @@ class AsioControl final : public Control {
       return link.session->fail(status);
     link.pidfd.async_wait(stream_descriptor::wait_read,
                           [this, id = link.session->id()](const asio::error_code& error) {
-                            Link* ended = find(id);
-                            if (error || ended == nullptr) return;
-                            ended->session->on_process_end();
-                            settle(id);
+                            if (error) return;
+                            serve(id, [&](Link& ended) {
+                              ended.session->on_process_end();
+                              settle(id);
+                            });
                           });
   }
 
@@ -424,10 +483,17 @@ class AsioControl final : public Control {
 
   void run() LINKSPAN_EXCLUDES(mutex_) {
     while (!io_.stopped()) {
-      if (base::Clock::steady().now() >= awake_until_.load())
-        io_.run_one();
-      else if (io_.poll() == 0)
-        std::this_thread::yield();
+      try {
+        if (any_broken_) drop_broken();
+        if (any_broken_)
+          io_.run_one_for(kPauseWithoutMemory);
+        else if (base::Clock::steady().now() >= awake_until_.load())
+          io_.run_one();
+        else if (io_.poll() == 0)
+          std::this_thread::yield();
+      } catch (const std::exception&) {
+        // Of no peer that is met: what it was for is dropped.
+      }
     }
     const base::MutexLock lock(mutex_);
     ended_ = true;
@@ -476,7 +542,9 @@ class AsioControl final : public Control {
   const SessionStreams::Uses streams_{opener_, us_, listener_, log_};
   std::map<std::uint64_t, std::unique_ptr<Link>> links_;
   std::uint64_t last_id_ = 0;
-  bool ending_ = false;
+  bool ending_ = false, any_broken_ = false;
+  const Status no_memory_{Code::no_resource, Scope::peer,
+                          "this process could not serve the peer, for want of memory"};
   asio::steady_timer linger_{io_};
 
   std::atomic<base::Time> awake_until_{};

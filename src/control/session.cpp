@@ -3,6 +3,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <exception>
+
 #include "control/tcp_socket.hpp"
 
 namespace linkspan::control {
@@ -27,7 +29,10 @@ Session::Session(std::uint64_t id, bool initiated, base::Fd socket, const Identi
       listener_(listener),
       log_(log),
       socket_(socket.get()),
-      channel_(std::move(socket)) {}
+      channel_(std::move(socket)) {
+  const base::MutexLock lock(mutex_);
+  channel_.limit_payload(kMaxUnprovenFrame);
+}
 
 Session::~Session() {
   // Whoever held this until now was its last copy on the peer's memory.
@@ -77,6 +82,11 @@ Status Session::flush() {
 bool Session::has_buffered() {
   const base::MutexLock lock(mutex_);
   return channel_.has_buffered();
+}
+
+std::size_t Session::held_bytes() {
+  const base::MutexLock lock(mutex_);
+  return channel_.held_bytes();
 }
 
 Status Session::secure() {
@@ -348,6 +358,10 @@ Status Session::on_proof(const base::Frame& frame) {
 Status Session::meet() {
   if (Status status = listener_.met(shared_from_this()); !status.ok()) return status;
   stage_ = Stage::met;
+  {
+    const base::MutexLock lock(mutex_);
+    channel_.limit_payload(base::kMaxPayload);
+  }
   return send(FrameOp::ready, 0, {});
 }
 
@@ -402,19 +416,23 @@ void Session::answer_error(std::uint64_t id, const Status& status) {
 }
 
 void Session::fail(const Status& why) {
-  if (lost_) return;
-  if (log_.enabled(base::Level::warning))
-    log_.write(base::Level::warning, "peer " + describe() + " is dropped: " + why.to_string());
-  answer_error(0, why);
+  if (lost_) return settle();
+  try {
+    if (log_.enabled(base::Level::warning))
+      log_.write(base::Level::warning, "peer " + describe() + " is dropped: " + why.to_string());
+    answer_error(0, why);
+  } catch (const std::exception&) {
+    // No memory to say it.
+  }
   lose(why);
 }
 
 void Session::lose(const Status& why) {
-  if (lost_.exchange(true)) return;
-  failure_ = why;
-  // The number stays ours, the peer sees the end. One that said goodbye sees it when this goes.
-  if (!goodbye_heard_) ::shutdown(socket_, SHUT_RDWR);
-  if (is_met() && !dropped_) listener_.lost(*this);
+  if (!lost_.exchange(true)) {
+    failure_ = why;
+    // The number stays ours, the peer sees the end. One that said goodbye sees it when this goes.
+    if (!goodbye_heard_) ::shutdown(socket_, SHUT_RDWR);
+  }
   settle();
 }
 
@@ -423,8 +441,18 @@ void Session::on_process_end() {
   settle();
 }
 
+/// May throw where memory ends: then the caller comes again.
 void Session::settle() {
   if (gone_ || !lost_ || dropped_) return;
+  if (is_met() && !lost_told_) {
+    lost_told_ = true;
+    try {
+      listener_.lost(*this);
+    } catch (...) {
+      lost_told_ = false;  // again the next time
+      throw;
+    }
+  }
   // A process that only closed its socket may still copy; one that died may have a forked child
   // that holds the socket and the GPU's files (fact: Death.NothingLandsAfterProcessAndSocketEnded).
   if (is_met() && !goodbye_heard_ && !process_ended_ && !remote_) return;

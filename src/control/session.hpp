@@ -83,10 +83,15 @@ class Listener {
   ~Listener() = default;
 };
 
+/// Of a frame that comes before its sender has shown who it is.
+inline constexpr std::size_t kMaxUnprovenFrame = std::size_t{64} << 10;
+
 /// What peers may take of an Engine before it answers `no_resource`. docs/security.md has them all.
 struct Limits {
-  std::size_t peers = 4096;                       ///< Connections, until their ends are known.
-  std::size_t handshakes = 256;                   ///< Of these, begun by others and not ready.
+  std::size_t peers = 4096;      ///< Connections, until their ends are known.
+  std::size_t handshakes = 256;  ///< Of these, begun by others and not ready.
+  std::size_t unproven = std::size_t{4}
+                         << 20;  ///< Bytes kept for those of others that are not met.
   Duration handshake = std::chrono::seconds(10);  ///< Then one that others began is closed.
   Duration silence = std::chrono::seconds(10);    ///< Of a remote peer's host; then it is lost.
 };
@@ -150,9 +155,10 @@ class Session : public std::enable_shared_from_this<Session> {
   void say_goodbye();  ///< Requires: nothing of ours touches its memory. What it asks is not heard.
   void drop();         ///< The Engine is ending: no more is heard, nothing more is told.
   bool wants_write() LINKSPAN_EXCLUDES(mutex_);
-  Status flush() LINKSPAN_EXCLUDES(mutex_);        ///< As FdChannel::flush().
-  bool has_buffered() LINKSPAN_EXCLUDES(mutex_);   ///< As FdChannel::has_buffered().
-  int socket() const noexcept { return socket_; }  ///< A loan, for waiting.
+  Status flush() LINKSPAN_EXCLUDES(mutex_);            ///< As FdChannel::flush().
+  bool has_buffered() LINKSPAN_EXCLUDES(mutex_);       ///< As FdChannel::has_buffered().
+  std::size_t held_bytes() LINKSPAN_EXCLUDES(mutex_);  ///< As FdChannel::held_bytes().
+  int socket() const noexcept { return socket_; }      ///< A loan, for waiting.
   bool is_up() const noexcept { return stage_ == Stage::up; }
   bool is_met() const noexcept { return stage_ >= Stage::met; }  ///< Or more.
   bool is_lost() const noexcept { return lost_; }
@@ -203,7 +209,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   Stage stage_ = Stage::greeting;
   bool goodbye_said_ = false, goodbye_heard_ = false, process_ended_ = false, gone_ = false,
-       dropped_ = false;
+       dropped_ = false, lost_told_ = false;
   Status failure_;
   std::optional<StreamHello> stream_;
   Hello hello_;

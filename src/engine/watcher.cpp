@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <system_error>
 
@@ -75,7 +76,12 @@ void Watcher::run(const std::stop_token& stop) {
   base::Time busy_since{}, active{};
   while (!stop.stop_requested()) {
     const bool rung = rung_.exchange(false, std::memory_order_seq_cst);
-    const transport::NextLook next = look_();
+    transport::NextLook next;
+    try {
+      next = look_();
+    } catch (const std::exception&) {
+      next = {};  // no memory: what is there is looked at again
+    }
     const base::Time now = base::Clock::steady().now();
     if (rung || next.when != LookWhen::idle) active = now;
     if (next.when == LookWhen::idle) {
