@@ -35,6 +35,7 @@ inline constexpr std::size_t kMaxNotification = control::NotificationRing::kLong
 inline constexpr std::size_t kMaxWaitingNotifications = 65536;
 inline constexpr std::size_t kMaxWaitingBytes = std::size_t{16} << 20;
 inline constexpr std::size_t kMaxWaitingBytesOfAll = std::size_t{256} << 20;
+inline constexpr std::size_t kMaxEarlyBytes = std::size_t{1} << 20;  ///< Core::Early, of a peer.
 /// Requests of one peer that wait for a version of a set.
 inline constexpr std::size_t kMaxSetWaits = 64;
 /// Peers that nobody has accepted; beyond it those that are gone are forgotten.
@@ -134,6 +135,21 @@ class Core final : public control::Listener,
     std::size_t count = 0, bytes = 0, dropped = 0;
     std::size_t uncounted = 0;  // they came where the Worker's lock may not be taken
   };
+  /// Notifications of a peer that came with a write before others, sent earlier, which go over its
+  /// control connection.
+  struct Early {
+    struct Each {
+      std::uint64_t after;  // so many of these others
+      std::vector<std::byte> payload;
+    };
+    std::uint64_t heard = 0;  // of these others
+    std::vector<Each> waiting;
+    std::size_t bytes = 0;  // that they cost
+  };
+  void keep_in_order(const control::Session& from, std::vector<std::byte> payload,
+                     std::uint64_t after) LINKSPAN_EXCLUDES(events_mutex_);
+  void keep_early(const control::Session& from, Early& early, std::uint64_t heard)
+      LINKSPAN_REQUIRES(events_mutex_);
   bool has_room(const Waiting& waiting, std::size_t bytes) const LINKSPAN_REQUIRES(events_mutex_);
   void keep(const control::Session& session, std::vector<std::byte> payload)
       LINKSPAN_REQUIRES(events_mutex_);
@@ -284,8 +300,9 @@ class Core final : public control::Listener,
   // Grows under that mutex: who sleeps is to look, and ask for bells, anew.
   std::atomic<std::uint64_t> news_{0};
   std::map<std::uint64_t, Waiting> waiting_
-      LINKSPAN_GUARDED_BY(events_mutex_);                             // of these, by peer
-  std::size_t waiting_bytes_ LINKSPAN_GUARDED_BY(events_mutex_) = 0;  // of all
+      LINKSPAN_GUARDED_BY(events_mutex_);                                    // of these, by peer
+  std::size_t waiting_bytes_ LINKSPAN_GUARDED_BY(events_mutex_) = 0;         // of all
+  std::map<std::uint64_t, Early> early_ LINKSPAN_GUARDED_BY(events_mutex_);  // by peer
   // Answers by serial that the opener has not come to, by peer and serial.
   std::set<std::pair<std::uint64_t, std::uint64_t>> by_serial_ LINKSPAN_GUARDED_BY(events_mutex_);
   std::map<std::uint64_t, std::shared_ptr<Lookup>> lookups_ LINKSPAN_GUARDED_BY(events_mutex_);

@@ -80,11 +80,8 @@ Status Core::met(const std::shared_ptr<control::Session>& session) {
         continue;
       record->channels[i] = std::make_unique<SessionChannel>(
           session, each.name, *control_raw_,
-          [this](const control::Session& from, std::vector<std::byte> payload) {
-            const base::MutexLock lock(events_mutex_);
-            ++waiting_[from.id()].uncounted;
-            keep(from, std::move(payload));
-          });
+          [this](const control::Session& from, std::vector<std::byte> payload,
+                 std::uint64_t after) { keep_in_order(from, std::move(payload), after); });
       auto endpoint = transports_[i]->connect(each.bytes, *record->channels[i],
                                               after(options_.connect_deadline));
       if (!endpoint.ok()) return endpoint.status();
@@ -143,6 +140,10 @@ void Core::gone(control::Session& session) {
     quiet_.notify_all();  // close() may wait for it
   }
   watcher_->wake();
+  // Its data connections have failed and bring no more.
+  const base::MutexLock lock(events_mutex_);
+  keep_early(session, early_[session.id()], ~std::uint64_t{0});
+  early_.erase(session.id());
 }
 
 void Core::for_transport(control::Session& session, control::TransportMessage message,
@@ -200,6 +201,35 @@ void Core::notified(control::Session& session, std::vector<std::byte> payload) {
   }
   const base::MutexLock lock(events_mutex_);
   keep(session, std::move(payload));
+  Early& early = early_[session.id()];
+  ++early.heard;
+  keep_early(session, early, early.heard);
+}
+
+/// Hands a notification that came with a write to the user, once the first `after` of the control
+/// connection have come.
+void Core::keep_in_order(const control::Session& from, std::vector<std::byte> payload,
+                         std::uint64_t after) {
+  const base::MutexLock lock(events_mutex_);
+  ++waiting_[from.id()].uncounted;
+  Early& early = early_[from.id()];
+  if (after <= early.heard) return keep(from, std::move(payload));
+  const std::size_t cost = std::max(payload.size(), kNotificationCost);
+  // The others are on their way: only a peer that lies, or whose control connection stands still
+  // for long, reaches the bound. It loses the order and no notification.
+  if (early.bytes + cost > kMaxEarlyBytes) keep_early(from, early, ~std::uint64_t{0});
+  early.bytes += cost;
+  early.waiting.push_back({after, std::move(payload)});
+}
+
+/// Hands over those that wait for at most the first `heard` of the control connection.
+void Core::keep_early(const control::Session& from, Early& early, std::uint64_t heard) {
+  std::erase_if(early.waiting, [&](auto& each) {
+    if (each.after > heard) return false;
+    early.bytes -= std::max(each.payload.size(), kNotificationCost);
+    keep(from, std::move(each.payload));
+    return true;
+  });
 }
 
 void Core::collect(control::Session& session) {
@@ -262,7 +292,7 @@ Status Core::notify(std::uint64_t peer, std::span<const std::byte> message) {
   PeerRecord* record = worker_.find_peer(peer);
   if (record == nullptr || record->state != PeerState::up)
     return {Code::disconnected, Scope::peer, "peer " + std::to_string(peer) + " is not connected"};
-  Status status = record->session->notify(message);
+  Status status = record->notify(message);
   if (status.ok()) ++record->counters.notifications_sent;
   if (record->session->wants_write()) control_->write_when_ready(record->session);
   return status;

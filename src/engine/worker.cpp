@@ -92,6 +92,7 @@ Status Worker::post_next(PeerRecord& peer, TransferState& transfer) {
        .way = &transfer.way,
        .notification = transfer.batches == 1 ? std::span<const std::byte>(transfer.notification)
                                              : std::span<const std::byte>(),
+       .notifications_before = peer.notified,
        .notifies = &transfer.notifies,
        .cookie = cookie});
   if (!status.ok()) {
@@ -192,7 +193,7 @@ bool Worker::finish(TransferState& transfer) {
     Status sent = peer == nullptr || peer->state != PeerState::up
                       ? Status(Code::disconnected, Scope::peer,
                                "the data was written, but its peer left before the notification")
-                      : peer->session->notify(transfer.notification);
+                      : peer->notify(transfer.notification);
     if (peer != nullptr && peer->session->wants_write()) control_->write_when_ready(peer->session);
     if (sent.code() == Code::no_resource) {
       if (!transfer.expired && !transfer.canceled) return false;

@@ -32,7 +32,8 @@ namespace linkspan::engine {
 /// How a transport talks to its peer: through the Session of that peer.
 class SessionChannel final : public transport::Channel {
  public:
-  using Inbox = std::function<void(const control::Session&, std::vector<std::byte>)>;
+  using Inbox = std::function<void(const control::Session&, std::vector<std::byte>,
+                                   std::uint64_t after)>;  // as notified()
   /// `inbox`: for notifications; any thread.
   SessionChannel(std::shared_ptr<control::Session> session, std::string transport,
                  control::Control& control, Inbox inbox)
@@ -49,8 +50,8 @@ class SessionChannel final : public transport::Channel {
   bool connects() const noexcept override { return session_->is_remote() && session_->initiated(); }
   Status open_stream() override { return control_.open_stream(session_, transport_); }
   void give_up(const Status& why) override { control_.drop(session_, why); }
-  void notified(std::vector<std::byte> notification) override {
-    inbox_(*session_, std::move(notification));
+  void notified(std::vector<std::byte> notification, std::uint64_t after) override {
+    inbox_(*session_, std::move(notification), after);
   }
 
  private:
@@ -80,6 +81,14 @@ struct PeerRecord {
   std::vector<std::weak_ptr<ImportedRegion>> imported;  // those that nobody holds go now and then
   std::set<std::uint64_t> exported;                     // serials whose keys were sent
   PeerCounters counters;
+  std::uint64_t notified = 0;  // notifications that went by its session
+
+  /// Sends a notification by its session. Errors as Session::notify().
+  Status notify(std::span<const std::byte> message) {
+    Status status = session->notify(message);
+    notified += status.ok() ? 1 : 0;
+    return status;
+  }
 };
 
 class Worker final : private transport::CompletionSink, private RendezvousHost {

@@ -47,9 +47,10 @@ class Channel {
   /// nothing is done to it before a secret was read back from it.
   virtual PeerProcess process() const noexcept = 0;
   virtual std::string_view peer_name() const noexcept = 0;  ///< For people: logs and errors.
-  /// What the peer has sent with a batch that has landed, for this side's user. Takes no lock under
-  /// which an Endpoint is called.
-  virtual void notified(std::vector<std::byte> notification) = 0;
+  /// Hands what the peer has sent with a batch that has landed to this side's user, behind the
+  /// first `after` notifications of the control connection. Takes no lock under which an Endpoint
+  /// is called.
+  virtual void notified(std::vector<std::byte> notification, std::uint64_t after) = 0;
 
  protected:
   ~Channel() = default;

@@ -106,6 +106,9 @@ struct Batch {
   Way* way = nullptr;
   /// Of a write, for the peer's user. Read during post() only.
   std::span<const std::byte> notification{};
+  /// How many notifications this side has sent over the peer's control connection before: the
+  /// peer's user hears `notification` behind them.
+  std::uint64_t notifications_before = 0;
   /// Out, of a batch with one: post() has taken it along, and an OK Completion says that the peer
   /// has it. Left as it is by a transport that takes none.
   bool* notifies = nullptr;

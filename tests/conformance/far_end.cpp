@@ -33,7 +33,7 @@ class LineChannel final : public Channel {
   transport::SessionKey session_key() const noexcept override { return key_; }
   transport::PeerProcess process() const noexcept override { return {pid_, pidfd_.get()}; }
   std::string_view peer_name() const noexcept override { return "the other end"; }
-  void notified(std::vector<std::byte>) override {}
+  void notified(std::vector<std::byte>, std::uint64_t) override {}
   bool connects() const noexcept override { return connects_; }
   Status open_stream() override {
     Network* const network = take(network_of_tests());

@@ -32,7 +32,7 @@ class Nobody final : public transport::Channel {
   transport::SessionKey session_key() const noexcept override { return key_; }
   transport::PeerProcess process() const noexcept override { return {}; }
   std::string_view peer_name() const noexcept override { return "nobody"; }
-  void notified(std::vector<std::byte> notification) override {
+  void notified(std::vector<std::byte> notification, std::uint64_t) override {
     demand(!notification.empty() && notification.size() <= kMostNotification,
            "a notification that is none");
   }

@@ -14,7 +14,7 @@ class SilentChannel final : public Channel {
   transport::SessionKey session_key() const noexcept override { return key_; }
   transport::PeerProcess process() const noexcept override { return {}; }
   std::string_view peer_name() const noexcept override { return "the other end"; }
-  void notified(std::vector<std::byte>) override {}
+  void notified(std::vector<std::byte>, std::uint64_t) override {}
   bool connects() const noexcept override { return false; }
   Status open_stream() override { return {Code::unsupported, Scope::peer, "no streams here"}; }
   void give_up(const Status&) override {}

@@ -34,7 +34,7 @@ class RecordingChannel final : public Channel {
     return {.pid = pid, .pidfd = -1, .same_user = same_user, .incarnation = kPeer};
   }
   std::string_view peer_name() const noexcept override { return "hostile"; }
-  void notified(std::vector<std::byte>) override {}
+  void notified(std::vector<std::byte>, std::uint64_t) override {}
   bool connects() const noexcept override { return false; }
   Status open_stream() override { return {Code::unsupported, Scope::peer, "no streams here"}; }
   void give_up(const Status&) override {}

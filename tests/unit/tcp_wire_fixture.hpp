@@ -37,13 +37,19 @@ class PeerChannel : public Channel {
     return {.pid = 0, .pidfd = -1, .same_user = false, .incarnation = kPeer};
   }
   std::string_view peer_name() const noexcept override { return "played"; }
-  void notified(std::vector<std::byte> notification) override {
+  void notified(std::vector<std::byte> notification, std::uint64_t after) override {
     const base::MutexLock lock(mutex_);
+    afters_.push_back(after);
     heard_.push_back(std::move(notification));
   }
   std::vector<Bytes> notifications() const {
     const base::MutexLock lock(mutex_);
     return heard_;
+  }
+  /// Behind how many others each of them is to be heard.
+  std::vector<std::uint64_t> afters() const {
+    const base::MutexLock lock(mutex_);
+    return afters_;
   }
   bool connects() const noexcept override { return false; }
   Status open_stream() override { return {Code::unsupported, Scope::peer, "no"}; }
@@ -54,6 +60,7 @@ class PeerChannel : public Channel {
   std::array<std::byte, 32> key_{};
   mutable base::Mutex mutex_;
   std::vector<Bytes> heard_ LINKSPAN_GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> afters_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
 class Ends final : public CompletionSink {
@@ -64,9 +71,10 @@ class Ends final : public CompletionSink {
 
 class TcpWire : public ::testing::Test {
  protected:
-  /// `keys`: of the endpoint's streams. `topology`: for memory of GPUs.
+  /// `keys`: of the endpoint's streams. `topology`: for memory of GPUs. `ordered`: as the played
+  /// peer's address.
   explicit TcpWire(const std::optional<base::SealKeys>& keys = {},
-                   cuda::Topology* topology = nullptr)
+                   cuda::Topology* topology = nullptr, bool ordered = false)
       : keys_(keys), topology_(topology) {
     for (std::size_t i = 0; i < kBytes; ++i) memory_[i] = static_cast<std::byte>(i * 7);
     region_ = take(registry_.add(memory_.data(), kBytes, {.read = true, .write = true}, false));
@@ -79,8 +87,9 @@ class TcpWire : public ::testing::Test {
                    .bytes = kBytes};
     remote_ = std::make_unique<WireMapping>(theirs);
     endpoint_ = take(transport_.connect(
-        encode(Address{.incarnation = kPeer, .streams = 1, .chunk = kLeastChunk}), channel_,
-        base::Deadline::after(base::Clock::steady(), 10s)));
+        encode(
+            Address{.incarnation = kPeer, .streams = 1, .chunk = kLeastChunk, .ordered = ordered}),
+        channel_, base::Deadline::after(base::Clock::steady(), 10s)));
     add_stream();
   }
   TcpWire(const TcpWire&) = delete;
@@ -158,6 +167,7 @@ class TcpWire : public ::testing::Test {
                             .shape = std::span(&block, 1),
                             .wishes = wishes_,
                             .notification = notification,
+                            .notifications_before = notifications_before_,
                             .notifies = &notifies_,
                             .cookie = ++cookies_});
   }
@@ -191,8 +201,9 @@ class TcpWire : public ::testing::Test {
   int received_by_ = -1;  // the endpoint's
   Bytes heard_;
   std::uint64_t cookies_ = 0;
-  bool notifies_ = false;  // the last one posted
-  Wishes wishes_{};        // of the next
+  bool notifies_ = false;                   // the last one posted
+  Wishes wishes_{};                         // of the next
+  std::uint64_t notifications_before_ = 0;  // the same
 };
 
 inline Bytes ones(std::size_t count) { return Bytes(count, std::byte{1}); }

@@ -173,6 +173,43 @@ TEST_F(TcpWire, TakesANotificationAlongWithABatchOfOneFrame) {
   EXPECT_TRUE(channel_.notifications().empty());
 }
 
+/// The other connection is the control connection: the put may be the first to come.
+TEST_F(TcpWire, SaysBehindWhichOthersANotificationIsHeard) {
+  notifications_before_ = 3;
+  must(post(linkspan::Op::write, 0, 8, ones(5)));
+  EXPECT_FALSE(notifies_) << "this peer's release does not know the order";
+  auto heard = next();
+  ASSERT_TRUE(heard.has_value());
+  EXPECT_EQ(heard->head.after, 0u);
+  send({.op = Op::ended, .id = cookies_});
+  EXPECT_EQ(end().code(), Code::ok);
+  Head told = put(1, 0, 8);
+  told.notification = ones(2);
+  told.after = 7;
+  send(told, ones(8));
+  expect_end(1, Code::ok);
+  EXPECT_EQ(channel_.afters(), std::vector<std::uint64_t>{7});
+}
+
+class TcpWireOfThisRelease : public TcpWire {
+ protected:
+  TcpWireOfThisRelease() : TcpWire({}, nullptr, true) {}
+};
+
+TEST_F(TcpWireOfThisRelease, SaysBehindWhichOthersANotificationIsHeard) {
+  for (const std::uint64_t before : {0, 3}) {
+    notifications_before_ = before;
+    must(post(linkspan::Op::write, 0, 8, ones(5)));
+    EXPECT_TRUE(notifies_);
+    const auto heard = next();
+    ASSERT_TRUE(heard.has_value());
+    EXPECT_EQ(heard->head.notification, ones(5));
+    EXPECT_EQ(heard->head.after, before);
+    send({.op = Op::ended, .id = cookies_});
+    EXPECT_EQ(end().code(), Code::ok);
+  }
+}
+
 TEST(TcpFrame, ComesBackAsItWas) {
   const Head put{.op = Op::put,
                  .id = 3,
@@ -189,7 +226,9 @@ TEST(TcpFrame, ComesBackAsItWas) {
   summed.summed = true;
   const Head get{.op = Op::get, .id = 3, .serial = 5, .summed = true, .spans = {{8, 9}}};
   const Head data{.op = Op::data, .id = 3, .position = 7, .last = true, .summed = true, .data = 2};
-  for (const Head& head : {put, end, summed, get, data}) {
+  Head ordered = summed;
+  ordered.after = 12;
+  for (const Head& head : {put, end, summed, get, data, ordered}) {
     const Bytes bytes = encode(head);
     for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
       const auto size = take(head_bytes(std::span(bytes).first(cut)));
@@ -200,6 +239,7 @@ TEST(TcpFrame, ComesBackAsItWas) {
     EXPECT_EQ(encode(back), bytes);
     EXPECT_EQ(back.summed, head.summed);
     EXPECT_EQ(back.sum, back.sum_of_head);
+    EXPECT_EQ(back.after, head.after);
   }
 }
 
@@ -219,7 +259,8 @@ TEST(TcpFrame, IsNoneWhereItsLengthsDisagree) {
   EXPECT_TRUE(broken(4, 0)) << "version 0";
   EXPECT_TRUE(broken(6, 99)) << "an op that is none";
   EXPECT_TRUE(broken(24 + 32, 255)) << "more spans than there is room for";
-  EXPECT_TRUE(broken(24 + 36, 4)) << "a flag that is unknown";
+  EXPECT_TRUE(broken(24 + 36, 4)) << "an order without a notification";
+  EXPECT_TRUE(broken(24 + 36, 8)) << "a flag that is unknown";
   EXPECT_TRUE(broken(24 + 44, 1)) << "a sum of a frame without one";
   for (std::uint8_t flags = 1; flags < 4; ++flags) EXPECT_FALSE(broken(24 + 36, flags));
   EXPECT_TRUE(broken(24 + 40, 1)) << "a notification before the last frame";

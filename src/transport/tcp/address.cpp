@@ -10,7 +10,8 @@ namespace linkspan::transport::tcp {
 
 std::vector<std::byte> encode(const Address& address) {
   flatbuffers::FlatBufferBuilder out;
-  out.Finish(schema::CreateTcpAddress(out, address.incarnation, address.streams, address.chunk));
+  out.Finish(schema::CreateTcpAddress(out, address.incarnation, address.streams, address.chunk,
+                                      address.ordered));
   return schema::finished(out);
 }
 
@@ -21,7 +22,8 @@ Result<Address> decode_address(std::span<const std::byte> bytes) {
     return Status(Code::corrupt, Scope::peer, "an address without streams, or of too small frames");
   return Address{.incarnation = wire->incarnation(),
                  .streams = std::min<unsigned>(wire->streams(), kMostStreams),
-                 .chunk = wire->chunk()};
+                 .chunk = wire->chunk(),
+                 .ordered = wire->ordered()};
 }
 
 }  // namespace linkspan::transport::tcp

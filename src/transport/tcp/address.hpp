@@ -18,6 +18,7 @@ struct Address {
   std::uint64_t incarnation = 0;
   unsigned streams = 1;     ///< 1 to kMostStreams: that it wants at most.
   std::uint32_t chunk = 0;  ///< Data of a frame that it takes, kLeastChunk at least.
+  bool ordered = false;     ///< Takes a put's Head::after, which older releases do not.
 };
 
 std::vector<std::byte> encode(const Address& address);

@@ -101,6 +101,7 @@ Status TcpEndpoint::post(const Batch& batch) {
       out->pieces.push_back({here + b.local_offset, b.remote_offset, b.bytes});
     if (takes_along(batch, out->pieces)) {
       out->notification.assign(batch.notification.begin(), batch.notification.end());
+      out->after = batch.notifications_before;
       *batch.notifies = true;
     }
     wire_->put(std::move(out));
@@ -129,10 +130,13 @@ Status TcpEndpoint::post(const Batch& batch) {
   return {};
 }
 
-/// A notification goes with a batch of one frame: of several, one might fail behind the last.
+/// A notification goes with a batch of one frame: of several, one might fail behind the last. Where
+/// the peer's release keeps no order of two connections, it goes with no batch once others have
+/// gone over the control connection.
 bool TcpEndpoint::takes_along(const Batch& batch, const std::vector<Piece>& pieces) const {
   if (batch.notifies == nullptr || batch.notification.empty() ||
-      batch.notification.size() > kMostNotification || pieces.size() > kMostPutSpans)
+      batch.notification.size() > kMostNotification || pieces.size() > kMostPutSpans ||
+      (batch.notifications_before != 0 && !peer_.ordered))
     return false;
   std::uint64_t left = wire_->chunk();
   return std::ranges::all_of(pieces, [&](const Piece& piece) {

@@ -15,10 +15,11 @@ static_assert(std::endian::native == std::endian::little, "the wire is little-en
 Status corrupt_frame(const std::string& what) { return {Code::corrupt, Scope::peer, what}; }
 
 // Bits of the flags.
-constexpr std::uint32_t kLast = 1, kSummed = 2;
+constexpr std::uint32_t kLast = 1, kSummed = 2, kOrdered = 4;
 
 /// Fields behind the header, by op. put: serial, token, position, spans, flags, bytes of the
-/// notification, sum; then the spans, then the notification. get: serial, token, spans, flags, sum,
+/// notification, sum; then the spans, of one that is ordered the count before its notification,
+/// then the notification. get: serial, token, spans, flags, sum,
 /// zero. data: position, flags, code, sum, zero. ended: code, zero; then its text.
 std::optional<std::size_t> fixed_bytes(Op op) {
   switch (op) {
@@ -77,6 +78,9 @@ std::uint32_t spans_in(Op op, std::span<const std::byte> fields) {
 std::uint32_t notification_in(Op op, std::span<const std::byte> fields) {
   return op == Op::put ? field(fields, 40) : 0;
 }
+bool is_ordered(Op op, std::span<const std::byte> fields) {
+  return op == Op::put && (field(fields, 36) & kOrdered) != 0;
+}
 /// Where the sum of a put, get or data is in its head.
 std::size_t place_of_sum(Op op) {
   return base::kFrameHeaderBytes + (op == Op::put ? 44 : op == Op::get ? 32 : 16);
@@ -93,13 +97,16 @@ std::uint32_t sum_of_head(std::span<const std::byte> head, std::size_t place) {
 
 std::vector<std::byte> encode(const Head& head) {
   std::vector<std::byte> out;
-  out.reserve(base::kFrameHeaderBytes + 48 + head.spans.size() * sizeof(Span) + head.text.size() +
+  out.reserve(base::kFrameHeaderBytes + 56 + head.spans.size() * sizeof(Span) + head.text.size() +
               head.notification.size());
   out.resize(base::kFrameHeaderBytes);
   Writer writer(out);
   const auto code = static_cast<std::uint32_t>(head.code);
   const auto spans = static_cast<std::uint32_t>(head.spans.size());
-  const std::uint32_t flags = (head.last ? kLast : 0) | (head.summed ? kSummed : 0), no_sum = 0;
+  const bool ordered = head.after != 0 && !head.notification.empty();
+  const std::uint32_t flags = (head.last ? kLast : 0) | (head.summed ? kSummed : 0) |
+                              (ordered ? kOrdered : 0),
+                      no_sum = 0;
   const auto notification = static_cast<std::uint32_t>(head.notification.size());
   switch (head.op) {
     case Op::put:
@@ -124,6 +131,7 @@ std::vector<std::byte> encode(const Head& head) {
       break;
   }
   for (const Span& span : head.spans) writer.put(span.offset), writer.put(span.bytes);
+  if (ordered) writer.put(head.after);
   out.insert(out.end(), head.notification.begin(), head.notification.end());
   const auto header = base::encode(
       {.length = static_cast<std::uint32_t>(out.size() - base::kFrameHeaderBytes + head.data),
@@ -167,6 +175,7 @@ Result<std::optional<std::size_t>> head_bytes(std::span<const std::byte> bytes) 
       return corrupt_frame("a frame with a notification of " + std::to_string(notification) +
                            " bytes");
     list = spans * sizeof(Span) + notification;
+    if (is_ordered(op, fields)) list += sizeof Head::after;
   } else if (op == Op::ended) {
     list = rest;
   }
@@ -220,8 +229,10 @@ Result<Head> decode(std::span<const std::byte> bytes) {
     case Op::cancel:
       break;
   }
-  if ((flags & ~(head.op == Op::get ? kSummed : kLast | kSummed)) != 0 || zero != 0)
-    return corrupt_frame("a frame of flags that are unknown");
+  const std::uint32_t known = head.op == Op::get   ? kSummed
+                              : head.op == Op::put ? kLast | kSummed | kOrdered
+                                                   : kLast | kSummed;
+  if ((flags & ~known) != 0 || zero != 0) return corrupt_frame("a frame of flags that are unknown");
   if (code > static_cast<std::uint32_t>(Code::internal) || static_cast<Code>(code) == Code::pending)
     return corrupt_frame("a frame of an unknown code");
   head.last = (flags & kLast) != 0;
@@ -240,6 +251,11 @@ Result<Head> decode(std::span<const std::byte> bytes) {
     head.spans.push_back(span);
   }
   if (notification != 0 && !head.last) return corrupt_frame("a notification before the last frame");
+  if ((flags & kOrdered) != 0) {
+    head.after = reader.take<std::uint64_t>();
+    if (head.after == 0 || notification == 0)
+      return corrupt_frame("an order of a notification that is none");
+  }
   head.notification.assign(reader.left().begin(), reader.left().begin() + notification);
   if (head.op == Op::put && left != 0) return corrupt_frame("data that belongs to no span");
   if (head.op == Op::get && spans == 0) return corrupt_frame("a question for nothing");

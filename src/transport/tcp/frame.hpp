@@ -55,6 +55,9 @@ struct Head {
   std::string text{};             ///< ended: for people.
   /// put, the last of its batch: for the user there, once all of it has landed.
   std::vector<std::byte> notification{};
+  /// put: the user there hears the notification behind so many that the writer has sent over the
+  /// control connection. 0 without a notification.
+  std::uint64_t after = 0;
   std::uint64_t data = 0;  ///< Bytes that follow; of put and data.
   // By decode(), of one that is summed:
   std::uint32_t sum = 0;          ///< As it came.

@@ -44,8 +44,10 @@ std::vector<CopyCount> TcpTransport::copies() const {
 }
 
 std::vector<std::byte> TcpTransport::address() const {
-  return encode(Address{
-      .incarnation = options_.incarnation, .streams = options_.streams, .chunk = kMostChunk});
+  return encode(Address{.incarnation = options_.incarnation,
+                        .streams = options_.streams,
+                        .chunk = kMostChunk,
+                        .ordered = true});
 }
 
 Result<std::unique_ptr<Endpoint>> TcpTransport::connect(std::span<const std::byte> address,

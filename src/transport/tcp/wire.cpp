@@ -271,7 +271,10 @@ Head Wire::head_of(const Chunk& chunk) const {
             .data = chunk.bytes};
   if (batch.op == Op::put)
     for (const Piece& piece : chunk.pieces) head.spans.push_back({piece.there, piece.bytes});
-  if (chunk.last && !chunk.pieces.empty()) head.notification = std::move(batch.notification);
+  if (chunk.last && !chunk.pieces.empty()) {
+    head.notification = std::move(batch.notification);
+    head.after = batch.after;
+  }
   return head;
 }
 

@@ -57,6 +57,7 @@ struct Outgoing {
   Token token{};                          ///< put
   Ticket ticket{};                        ///< put
   std::vector<std::byte> notification{};  ///< put, of one chunk.
+  std::uint64_t after = 0;                ///< The same: as Head::after.
   bool summed = false;                    ///< Its frames have sums.
 
   // The Wire's.
@@ -87,6 +88,7 @@ struct Incoming {
   bool refused = false;  // a put by its first frame
   Status status{};       // the first failure; of a GPU's, what comes later lands all the same
   std::vector<std::byte> notification{};  // put
+  std::uint64_t after = 0;                // put: as Head::after
 };
 
 /// What a stream sends as one frame.

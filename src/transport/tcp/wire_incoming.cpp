@@ -79,6 +79,7 @@ Result<Landing> Wire::land(Head& head) {
   if (head.last) {
     batch.total = head.position + head.data;
     batch.notification = std::move(head.notification);
+    batch.after = head.after;
   }
   batch.announced += head.data;
   if (head.data > ~std::uint64_t{0} - head.position ||
@@ -120,7 +121,7 @@ std::optional<Answer> Wire::landed(Incoming& batch, std::uint64_t bytes, const S
   if (!batch.total || batch.arrived != *batch.total) return std::nullopt;
   if (batch.op == Op::put) {
     const bool notifies = batch.status.ok() && !batch.notification.empty() && !failure_;
-    if (notifies) options_.channel->notified(std::move(batch.notification));
+    if (notifies) options_.channel->notified(std::move(batch.notification), batch.after);
     Head head{.op = Op::ended,
               .id = batch.id,
               .incarnation = options_.incarnation,
