@@ -13,7 +13,7 @@ base::SealKeys keys() {
 
 class TcpSeals : public TcpWire {
  protected:
-  TcpSeals() : TcpWire(keys()) {}
+  TcpSeals() : TcpWire({.keys = keys()}) {}
 
   /// A put of 8 bytes as it goes over the socket.
   Bytes sealed_put(std::uint64_t id, std::uint64_t offset) {

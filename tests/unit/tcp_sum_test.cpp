@@ -16,7 +16,7 @@ Bytes counting(std::size_t count, std::size_t from = 0) {
 
 class TcpSums : public TcpWire {
  protected:
-  explicit TcpSums(cuda::Topology* topology = nullptr) : TcpWire({}, topology) {
+  explicit TcpSums(cuda::Topology* topology = nullptr) : TcpWire({.topology = topology}) {
     wishes_.checksum = true;
   }
 

@@ -71,11 +71,15 @@ class Ends final : public CompletionSink {
 
 class TcpWire : public ::testing::Test {
  protected:
-  /// `keys`: of the endpoint's streams. `topology`: for memory of GPUs. `ordered`: as the played
-  /// peer's address.
-  explicit TcpWire(const std::optional<base::SealKeys>& keys = {},
-                   cuda::Topology* topology = nullptr, bool ordered = false)
-      : keys_(keys), topology_(topology) {
+  struct Options {
+    std::optional<base::SealKeys> keys{};  // of the endpoint's data connections
+    cuda::Topology* topology = nullptr;    // for memory of GPUs
+    bool ordered = false;                  // as the played peer's address
+    bool fake_clock = false;               // of the endpoint's bounds
+  };
+  TcpWire() : TcpWire(Options{}) {}
+  explicit TcpWire(const Options& options)
+      : keys_(options.keys), topology_(options.topology), fake_clock_(options.fake_clock) {
     for (std::size_t i = 0; i < kBytes; ++i) memory_[i] = static_cast<std::byte>(i * 7);
     region_ = take(registry_.add(memory_.data(), kBytes, {.read = true, .write = true}, false));
     fixed_ =
@@ -87,8 +91,8 @@ class TcpWire : public ::testing::Test {
                    .bytes = kBytes};
     remote_ = std::make_unique<WireMapping>(theirs);
     endpoint_ = take(transport_.connect(
-        encode(
-            Address{.incarnation = kPeer, .streams = 1, .chunk = kLeastChunk, .ordered = ordered}),
+        encode(Address{
+            .incarnation = kPeer, .streams = 1, .chunk = kLeastChunk, .ordered = options.ordered}),
         channel_, base::Deadline::after(base::Clock::steady(), 10s)));
     add_stream();
   }
@@ -188,9 +192,15 @@ class TcpWire : public ::testing::Test {
 
   const std::optional<base::SealKeys> keys_;
   cuda::Topology* const topology_;
+  const bool fake_clock_;
+  base::FakeClock clock_;
   Bytes memory_ = Bytes(kBytes), fixed_memory_ = Bytes(kBytes, std::byte{9});
   memory::Registry registry_{kUs, topology_};
-  TcpTransport transport_{{.topology = topology_, .incarnation = kUs, .streams = 1}};
+  TcpTransport transport_{
+      {.topology = topology_,
+       .incarnation = kUs,
+       .streams = 1,
+       .clock = fake_clock_ ? static_cast<const base::Clock*>(&clock_) : &base::Clock::steady()}};
   std::shared_ptr<const memory::Registration> region_, fixed_;
   WireKey key_, fixed_key_;
   std::unique_ptr<WireMapping> remote_;

@@ -193,7 +193,7 @@ TEST_F(TcpWire, SaysBehindWhichOthersANotificationIsHeard) {
 
 class TcpWireOfThisRelease : public TcpWire {
  protected:
-  TcpWireOfThisRelease() : TcpWire({}, nullptr, true) {}
+  TcpWireOfThisRelease() : TcpWire({.ordered = true}) {}
 };
 
 TEST_F(TcpWireOfThisRelease, SaysBehindWhichOthersANotificationIsHeard) {
@@ -550,7 +550,7 @@ TEST_F(TcpWire, WhoReadsNoAnswersIsNotHeardForEver) {
 
 class TcpTurnsOnDevice : public TcpWire {
  protected:
-  TcpTurnsOnDevice() : TcpWire({}, test::topology()) {}
+  TcpTurnsOnDevice() : TcpWire({.topology = test::topology()}) {}
   void SetUp() override {
     if (topology_ == nullptr) GTEST_SKIP() << test::kNeedsGpu;
     gpu_ = take(test::Buffer::create(MemoryKind::device, kBytes));

@@ -13,7 +13,6 @@ using namespace std::chrono_literals;
 constexpr const char* kPath = "tcp";
 constexpr Duration kLook = 50us;      // at batches that the threads work on
 constexpr Duration kLookAgain = 1ms;  // at what is the peer's
-constexpr Duration kSilence = 5s;     // of a peer that was asked to let a batch end
 constexpr Duration kLookAtTraffic = 100ms;
 constexpr Duration kLastWords = 1s;  // of a peer's control connection, when its streams have ended
 
@@ -150,20 +149,31 @@ void TcpEndpoint::cancel(std::uint64_t cookie) {
 }
 
 void TcpEndpoint::stop(Slot& slot) {
-  slot.canceled = true;
+  if (!slot.canceled) slot.canceled = now();
   wire_->cancel(slot.op, slot.id);
 }
 
-/// Else a batch would end when its peer likes. What the streams still hold is fenced by their end.
-void TcpEndpoint::look_at_silence(base::Time now) {
+/// Else a batch would end when its peer likes: other bytes that it sends, one frame a second, or a
+/// data connection of several that something on the way holds back, say nothing about this batch.
+/// What the data connections still hold is fenced by their end.
+void TcpEndpoint::look_at_canceled(base::Time now) {
   if (now < look_at_traffic_) return;
-  const bool fresh = now - look_at_traffic_ > kSilence;  // or nobody has looked for long
+  const bool fresh = now - look_at_traffic_ > kSilence;  // or nothing has looked for long
   look_at_traffic_ = now + kLookAtTraffic;
   const std::uint64_t before = std::exchange(traffic_, wire_->traffic());
   if (fresh || traffic_ != before) silent_since_ = now;
+  const std::string peer = "peer " + std::string(channel_.peer_name());
   if (now - silent_since_ > kSilence)
-    wire_->fail(Status(Code::disconnected, Scope::peer,
-                       "peer " + std::string(channel_.peer_name()) + " has not answered for 5 s"));
+    wire_->fail(Status(Code::disconnected, Scope::peer, peer + " has not answered for 5 s"));
+  for (Slot& slot : ours_) {
+    if (!slot.canceled) continue;
+    // This process stood still: an answer may be here that nothing has read.
+    if (fresh) slot.canceled = std::max(*slot.canceled, now - kCancelEnds + kSilence);
+    if (now - *slot.canceled > kCancelEnds)
+      wire_->fail(Status(Code::disconnected, Scope::peer,
+                         peer + " has not ended a canceled transfer for 10 s, though bytes came "
+                                "or went: connect to it again"));
+  }
 }
 
 /// Else it would be up for ever and carry nothing. One that leaves is gone by itself before that,
@@ -178,10 +188,10 @@ void TcpEndpoint::look_at_failure(base::Time now) {
 
 std::size_t TcpEndpoint::progress(CompletionSink& sink) {
   // Also whoever has been told elsewhere that bytes have landed here sees them behind this.
-  if (!wire_->sync()) look_at_failure(base::Clock::steady().now());
+  if (!wire_->sync()) look_at_failure(now());
   if (!ours_.empty() && is_late()) wire_->fail(late());
-  if (std::ranges::any_of(ours_, &Slot::canceled))
-    look_at_silence(base::Clock::steady().now());
+  if (std::ranges::any_of(ours_, [](const Slot& slot) { return slot.canceled.has_value(); }))
+    look_at_canceled(now());
   else
     look_at_traffic_ = {};
   std::size_t completed = 0;
@@ -202,7 +212,7 @@ std::size_t TcpEndpoint::progress(CompletionSink& sink) {
 NextLook TcpEndpoint::next_look() const {
   for (const Slot& slot : ours_)
     if (slot.ticket->ended.load(std::memory_order_acquire)) return {.when = NextLook::When::now};
-  const base::Time now = base::Clock::steady().now();
+  const base::Time now = this->now();
   if (!ours_.empty()) return {.when = NextLook::When::at, .at = now + kLook, .patient = true};
   // What a peer asks for more it asks by its streams, whose threads look.
   if (wire_->serves() || (gone_ && !wire_->over()))

@@ -4,8 +4,9 @@
 // do the rest; progress() looks whether its Ticket has ended.
 // Threads: under the Worker's lock.
 // Invariants: who has connected to the other makes the streams, a few at once; a wire that fails is
-// not mended, the peer has to be met again and is given up a second later. It fails too when a
-// batch was canceled and the peer is silent.
+// not mended, the peer has to be met again and is given up a second later. A batch that was
+// canceled ends within kCancelEnds: then the wire fails, whatever else the peer sends or takes;
+// sooner when the peer is silent.
 #pragma once
 
 #include <list>
@@ -21,6 +22,10 @@ namespace linkspan::transport::tcp {
 
 class TcpEndpoint final : public Endpoint, public StreamTaker {
  public:
+  /// Of a batch since its cancel: in silence, and in all.
+  static constexpr Duration kSilence = std::chrono::seconds(5),
+                            kCancelEnds = std::chrono::seconds(10);
+
   TcpEndpoint(TcpTransport& transport, const Address& peer, Channel& channel,
               base::Deadline deadline);
   TcpEndpoint(const TcpEndpoint&) = delete;
@@ -46,10 +51,11 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
     std::uint64_t id = 0, cookie = 0;
     Op op = Op::put;
     const WireMapping* remote = nullptr;
-    std::shared_ptr<Ticket> ticket;  // of a batch that is also the wire's
-    bool canceled = false;
+    std::shared_ptr<Ticket> ticket;        // of a batch that is also the wire's
+    std::optional<base::Time> canceled{};  // since then
   };
 
+  base::Time now() const noexcept { return transport_.options().clock->now(); }
   Status ready() const;
   bool is_late() const;
   unsigned most_streams() const noexcept;
@@ -57,7 +63,7 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
   bool takes_along(const Batch& batch, const std::vector<Piece>& pieces) const;
   Status late() const;
   void stop(Slot& slot);
-  void look_at_silence(base::Time now);
+  void look_at_canceled(base::Time now);
   void look_at_failure(base::Time now);
 
   TcpTransport& transport_;
@@ -70,7 +76,8 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
   std::string tls_ = "TLS";             // how they are encrypted, if they are
   std::uint64_t last_id_ = 0;
   std::list<Slot> ours_;
-  // While one of them is canceled: bytes to and from the peer, and since when it has been as many.
+  // While one of them is canceled: when that was looked at, bytes to and from the peer, and since
+  // when it has been as many.
   std::uint64_t traffic_ = 0;
   base::Time silent_since_{}, look_at_traffic_{};
   std::optional<base::Time> give_up_at_;  // the peer, since its wire has failed; max: done

@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "copy/staging.hpp"
 #include "transport/published.hpp"
 #include "transport/tcp/stream_thread.hpp"
@@ -27,6 +28,8 @@ struct TcpOptions {
   unsigned first = 2;
   std::optional<unsigned> copy_ctas{};  ///< As the local transport's.
   bool tls = false;                     ///< Streams come by it.
+  /// Of the bounds of an Endpoint; outlives the transport.
+  const base::Clock* clock = &base::Clock::steady();
 };
 
 class TcpTransport final : public Transport {
