@@ -18,10 +18,10 @@ class AskedChannel final : public PeerChannel {
 struct Asking {
   Asking(unsigned ours, unsigned theirs, unsigned first) {
     transport = std::make_unique<TcpTransport>(
-        TcpOptions{.incarnation = kUs, .streams = ours, .first = first});
+        TcpOptions{.incarnation = kUs, .streams = ours, .first = first, .clock = &clock});
     endpoint = take(transport->connect(
         encode(Address{.incarnation = kPeer, .streams = theirs, .chunk = kLeastChunk}), channel,
-        base::Deadline::after(base::Clock::steady(), 10s)));
+        base::Deadline::after(clock, 10s)));
   }
   Status comes(Result<base::SealedSocket> socket) const {
     return dynamic_cast<StreamTaker&>(*endpoint).on_stream(std::move(socket));
@@ -32,6 +32,22 @@ struct Asking {
         {.op = linkspan::Op::write, .remote = &strange, .shape = std::span<const Block>()});
   }
 
+  /// In steps of a tenth of a second.
+  void passes(Duration time) {
+    for (Duration step = 0ns; step < time; step += 100ms) {
+      clock.advance(100ms);
+      endpoint->progress(ends);
+    }
+  }
+  /// When it looks again, from now on.
+  Duration next_look() const {
+    const NextLook look = endpoint->next_look();
+    EXPECT_EQ(look.when, NextLook::When::at);
+    return look.at - clock.now();
+  }
+
+  base::FakeClock clock;
+  Ends ends;
   AskedChannel channel;
   std::unique_ptr<TcpTransport> transport;
   std::unique_ptr<Endpoint> endpoint;
@@ -52,22 +68,118 @@ TEST(TcpEndpoint, BeginsWithAFewStreams) {
   }
 }
 
+Status full() { return {Code::no_resource, Scope::peer, "256 handshakes are under way there"}; }
+base::SealedSocket one() {
+  auto [ours, theirs] = test::tcp_pair();
+  static std::vector<base::Fd> open;
+  open.push_back(std::move(theirs));
+  return {std::move(ours), {}};
+}
+
 TEST(TcpEndpoint, IsFineWithFewerThanItHasAskedFor) {
-  const Asking asking(8, 8, 2);
+  Asking asking(8, 8, 2);
   EXPECT_TRUE(asking.comes(refused()).ok());
   EXPECT_EQ(asking.refusal().code(), Code::invalid_argument);
-  auto [ours, theirs] = test::tcp_pair();
-  EXPECT_TRUE(asking.comes(base::SealedSocket{std::move(ours), {}}).ok());
+  EXPECT_TRUE(asking.comes(one()).ok());
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(asking.comes(refused()).ok());
   EXPECT_EQ(asking.refusal().code(), Code::invalid_argument);
   EXPECT_EQ(asking.channel.asked, 2u) << "it does not ask again at once";
 }
 
-TEST(TcpEndpoint, FailsWhenNoneCanBeMade) {
-  const Asking asking(8, 8, 2);
-  for (int i = 0; i < 2; ++i) EXPECT_TRUE(asking.comes(refused()).ok());
-  EXPECT_EQ(asking.refusal().code(), Code::unreachable);
+TEST(TcpEndpoint, AsksAgainForAConnectionThatWasRefused) {
+  Asking asking(8, 8, 2);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(asking.comes(full()).ok());
   EXPECT_EQ(asking.channel.asked, 2u);
+  EXPECT_LE(asking.next_look(), TcpEndpoint::kFirstPause);
+  asking.passes(1s);
+  EXPECT_EQ(asking.channel.asked, 4u) << "both, once";
+  EXPECT_TRUE(asking.comes(one()).ok());
+  EXPECT_TRUE(asking.comes(full()).ok());
+  asking.passes(1s);
+  EXPECT_EQ(asking.channel.asked, 5u) << "the one that is missing";
+  EXPECT_TRUE(asking.comes(one()).ok());
+  asking.passes(1min);
+  EXPECT_EQ(asking.channel.asked, 5u);
+  EXPECT_TRUE(asking.channel.given_up.ok());
+}
+
+/// The refusal of each try takes no time.
+TEST(TcpEndpoint, AsksEverMoreRarelyAndNotForEver) {
+  Asking asking(8, 8, 2);
+  EXPECT_TRUE(asking.comes(one()).ok());
+  unsigned asked = 1;
+  for (int i = 0; i < 3000; ++i) {
+    for (; asked < asking.channel.asked; ++asked) EXPECT_TRUE(asking.comes(full()).ok());
+    asking.passes(100ms);
+  }
+  EXPECT_EQ(asking.channel.asked, 2 + TcpEndpoint::kTries);
+  EXPECT_EQ(asking.refusal().code(), Code::invalid_argument) << "it works with one";
+  EXPECT_TRUE(asking.channel.given_up.ok());
+}
+
+TEST(TcpEndpoint, DropsAPeerThatStaysWithoutAConnection) {
+  Asking asking(8, 8, 2);
+  unsigned asked = 0;
+  for (int i = 0; i < 98; ++i) {
+    for (; asked < asking.channel.asked; ++asked) EXPECT_TRUE(asking.comes(full()).ok());
+    EXPECT_EQ(asking.refusal().code(), Code::invalid_argument) << "it waits for one";
+    asking.passes(100ms);
+  }
+  EXPECT_LE(asked, 20u);
+  EXPECT_TRUE(asking.channel.given_up.ok());
+  asking.passes(3s);
+  EXPECT_EQ(asking.refusal().code(), Code::timed_out);
+  EXPECT_EQ(asking.channel.given_up.code(), Code::timed_out);
+  EXPECT_NE(asking.channel.given_up.what().find("256 handshakes"), std::string::npos)
+      << asking.channel.given_up.what();
+}
+
+TEST(TcpEndpoint, TellsWhyNoneCouldBeMade) {
+  Asking asking(8, 8, 2);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(asking.comes(refused()).ok());
+  asking.passes(12s);
+  EXPECT_EQ(asking.refusal().code(), Code::unreachable);
+  EXPECT_NE(asking.refusal().what().find("nobody listens there"), std::string::npos);
+}
+
+TEST(TcpEndpoint, FailsAtOnceWhereItIsNotPermitted) {
+  const Asking asking(8, 8, 2);
+  for (int i = 0; i < 2; ++i)
+    EXPECT_TRUE(asking.comes(Status(Code::permission_denied, Scope::peer, "another secret")).ok());
+  EXPECT_EQ(asking.refusal().code(), Code::permission_denied);
+  EXPECT_EQ(asking.channel.asked, 2u);
+}
+
+/// The Worker takes these codes for back-pressure and would wait for ever.
+TEST_F(TcpWire, NeverFailsWithACodeThatMeansLater) {
+  for (const Code code : {Code::ok, Code::no_resource, Code::pending, Code::busy}) {
+    Wire wire({.published = &transport_.published(), .channel = &channel_});
+    wire.fail(Status(code, Scope::peer, "why"));
+    ASSERT_TRUE(wire.failure().has_value());
+    EXPECT_EQ(wire.failure()->code(), Code::disconnected);
+  }
+}
+
+/// The peer has not heard of it.
+TEST_F(TcpWire, ACanceledBatchEndsAtOnceWhereNoConnectionHasCome) {
+  for (const linkspan::Op op : {linkspan::Op::write, linkspan::Op::read}) {
+    auto lonely = take(transport_.connect(
+        encode(Address{.incarnation = kPeer, .streams = 1, .chunk = kLeastChunk}), channel_,
+        base::Deadline::after(base::Clock::steady(), 1min)));
+    const Block block{0, 0, 100};
+    must(lonely->post({.op = op,
+                       .local = &region_->region(),
+                       .remote = remote_.get(),
+                       .shape = std::span(&block, 1),
+                       .cookie = ++cookies_}));
+    lonely->progress(ends_);
+    EXPECT_FALSE(ends_.all.contains(cookies_));
+    lonely->cancel(cookies_);
+    lonely->progress(ends_);
+    ASSERT_TRUE(ends_.all.contains(cookies_));
+    EXPECT_EQ(ends_.all[cookies_].code(), Code::canceled);
+    lonely->peer_gone();
+  }
 }
 
 }  // namespace tcp_endpoint_test

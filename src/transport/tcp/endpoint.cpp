@@ -32,7 +32,10 @@ TcpEndpoint::TcpEndpoint(TcpTransport& transport, const Address& peer, Channel& 
                       .chunk = std::min<std::uint64_t>(peer.chunk, kMostChunk),
                       .inflight = transport.capabilities().max_inflight,
                       .streams = channel.connects() ? first_streams() : 0,
-                      .most_streams = channel.connects() ? most_streams() : 0})) {
+                      .most_streams = channel.connects() ? most_streams() : 0})),
+      drop_at_(base::Deadline::after(
+          *transport.options().clock,
+          channel.connects() ? deadline.left() : deadline.left() + kDropsLater)) {
   if (!channel_.connects()) return;
   awaited_ = first_streams();
   for (unsigned i = 0; i < awaited_; ++i)
@@ -64,8 +67,38 @@ unsigned TcpEndpoint::first_streams() const noexcept {
 bool TcpEndpoint::is_late() const { return streams_ == 0 && connect_by_.passed(); }
 
 Status TcpEndpoint::late() const {
-  return {Code::timed_out, Scope::peer,
-          "no stream to peer " + std::string(channel_.peer_name()) + " was made in time"};
+  std::string what =
+      "no data connection to peer " + std::string(channel_.peer_name()) + " was made in time";
+  if (!refusal_.ok()) what += "; the last try: " + refusal_.what();
+  return {refusal_.ok() || refusal_.code() == Code::no_resource ? Code::timed_out : refusal_.code(),
+          Scope::peer, what};
+}
+
+/// One of the first is asked for again; one that was to be more is not missed.
+void TcpEndpoint::refused(const Status& why) {
+  wire_->not_made();
+  if (streams_ >= first_streams()) return;
+  if (awaited_ != 0) --awaited_;
+  refusal_ = why;
+  // A later try changes nothing about these.
+  const bool final = why.code() == Code::permission_denied || why.code() == Code::unsupported ||
+                     why.code() == Code::corrupt;
+  if (final && streams_ == 0 && awaited_ == 0) wire_->fail(why);
+  if (final || ask_again_at_ || (streams_ != 0 && asked_again_ >= kTries)) return;
+  const unsigned doublings = std::min(asked_again_++, 10U);
+  ask_again_at_ = now() + std::min(kFirstPause * (1U << doublings), kLastPause);
+}
+
+/// Data connections that were refused are asked for again; a peer without any is dropped.
+void TcpEndpoint::look_at_missing(base::Time now) {
+  if (closed_ || gone_ || wire_->has_failed()) return;
+  if (streams_ == 0 && drop_at_.passed()) return wire_->fail(late());
+  if (!ask_again_at_ || now < *ask_again_at_) return;
+  ask_again_at_.reset();
+  while (streams_ + awaited_ < first_streams()) {
+    ++awaited_;
+    if (Status status = channel_.open_stream(); !status.ok()) return refused(status);
+  }
 }
 
 Status TcpEndpoint::post(const Batch& batch) {
@@ -177,9 +210,9 @@ void TcpEndpoint::look_at_canceled(base::Time now) {
 }
 
 /// Else it would be up for ever and carry nothing. One that leaves is gone by itself before that,
-/// when all that it has said was heard; one to which no stream could be made stays for the rest.
+/// when all that it has said was heard.
 void TcpEndpoint::look_at_failure(base::Time now) {
-  if (streams_ == 0 || closed_ || gone_) return;
+  if (closed_ || gone_) return;
   if (!give_up_at_) give_up_at_ = now + kLastWords;
   if (now < *give_up_at_ || *give_up_at_ == base::Time::max()) return;
   give_up_at_ = base::Time::max();
@@ -188,6 +221,7 @@ void TcpEndpoint::look_at_failure(base::Time now) {
 
 std::size_t TcpEndpoint::progress(CompletionSink& sink) {
   // Also whoever has been told elsewhere that bytes have landed here sees them behind this.
+  look_at_missing(now());
   if (!wire_->sync()) look_at_failure(now());
   if (!ours_.empty() && is_late()) wire_->fail(late());
   if (std::ranges::any_of(ours_, [](const Slot& slot) { return slot.canceled.has_value(); }))
@@ -217,9 +251,14 @@ NextLook TcpEndpoint::next_look() const {
   // What a peer asks for more it asks by its streams, whose threads look.
   if (wire_->serves() || (gone_ && !wire_->over()))
     return {.when = NextLook::When::at, .at = now + kLookAgain, .patient = true};
-  if (give_up_at_ && *give_up_at_ != base::Time::max() && !closed_ && !gone_)
+  if (closed_ || gone_) return {};
+  if (give_up_at_ && *give_up_at_ != base::Time::max())
     return {.when = NextLook::When::at, .at = *give_up_at_};
-  return {};
+  if (wire_->has_failed()) return {};
+  base::Time at = streams_ == 0 ? now + drop_at_.left() : base::Time::max();
+  if (ask_again_at_) at = std::min(at, *ask_again_at_);
+  if (at == base::Time::max()) return {};
+  return {.when = NextLook::When::at, .at = at, .patient = true};
 }
 
 Explanation TcpEndpoint::explain(linkspan::Op, const memory::Region& local, const Mapping&,
@@ -244,9 +283,7 @@ Status TcpEndpoint::on_message(std::uint16_t op, std::span<const std::byte>, std
 
 Status TcpEndpoint::on_stream(Result<base::SealedSocket> socket) {
   if (!socket.ok()) {
-    // Fewer will do; who tries has logged it.
-    wire_->not_made();
-    if (streams_ == 0 && --awaited_ == 0) wire_->fail(socket.status());
+    refused(socket.status());  // the side that tries has logged it
     return {};
   }
   if (streams_ >= kMostStreams)
@@ -267,6 +304,7 @@ Status TcpEndpoint::on_stream(Result<base::SealedSocket> socket) {
     return status;
   }
   ++streams_;
+  if (awaited_ != 0) --awaited_;
   return {};
 }
 

@@ -3,10 +3,12 @@
 // On the path of a byte: post() checks the batch and gives it to the wire, whose streams' threads
 // do the rest; progress() looks whether its Ticket has ended.
 // Threads: under the Worker's lock.
-// Invariants: who has connected to the other makes the streams, a few at once; a wire that fails is
-// not mended, the peer has to be met again and is given up a second later. A batch that was
-// canceled ends within kCancelEnds: then the wire fails, whatever else the peer sends or takes;
-// sooner when the peer is silent.
+// Invariants: the side that has connected to the other makes the data connections, a few at once,
+// and asks again, ever more rarely, for those of the first that were refused. A peer without any
+// when the deadline of connect() has passed is dropped with the reason. A wire that fails is not
+// mended: the peer has to be met again and is given up a second later. A batch that was canceled
+// ends within kCancelEnds: then the wire fails, whatever else the peer sends or takes; sooner when
+// the peer is silent.
 #pragma once
 
 #include <list>
@@ -22,6 +24,13 @@ namespace linkspan::transport::tcp {
 
 class TcpEndpoint final : public Endpoint, public StreamTaker {
  public:
+  /// From one try for a data connection to the next: the first, doubled each time up to the last.
+  static constexpr Duration kFirstPause = std::chrono::milliseconds(100),
+                            kLastPause = std::chrono::seconds(5);
+  /// Tries for more than the one or few that there are.
+  static constexpr unsigned kTries = 10;
+  /// By that later than the side that connects, which knows the reason, the other drops a peer.
+  static constexpr Duration kDropsLater = std::chrono::seconds(5);
   /// Of a batch since its cancel: in silence, and in all.
   static constexpr Duration kSilence = std::chrono::seconds(5),
                             kCancelEnds = std::chrono::seconds(10);
@@ -58,6 +67,8 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
   base::Time now() const noexcept { return transport_.options().clock->now(); }
   Status ready() const;
   bool is_late() const;
+  void refused(const Status& why);
+  void look_at_missing(base::Time now);
   unsigned most_streams() const noexcept;
   unsigned first_streams() const noexcept;
   bool takes_along(const Batch& batch, const std::vector<Piece>& pieces) const;
@@ -71,9 +82,14 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
   Channel& channel_;
   const base::Deadline connect_by_;
   const std::shared_ptr<Wire> wire_;  // also its streams'
+  const base::Deadline drop_at_;      // the peer, without a data connection
   bool closed_ = false, gone_ = false;
-  unsigned awaited_ = 0, streams_ = 0;  // of the first those that have not failed; that have come
-  std::string tls_ = "TLS";             // how they are encrypted, if they are
+  unsigned awaited_ = 0, streams_ = 0;  // of the first those that are asked for; that have come
+  // Of the first that were refused: why, when they are asked for again, how often they were.
+  Status refusal_;
+  std::optional<base::Time> ask_again_at_;
+  unsigned asked_again_ = 0;
+  std::string tls_ = "TLS";  // how they are encrypted, if they are
   std::uint64_t last_id_ = 0;
   std::list<Slot> ours_;
   // While one of them is canceled: when that was looked at, bytes to and from the peer, and since

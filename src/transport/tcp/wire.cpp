@@ -63,7 +63,7 @@ std::shared_ptr<Stream> Wire::idle() const {
 /// none has come.
 std::shared_ptr<Stream> Wire::say(const Head& head, const Stream* behind) {
   if (streams_.empty()) {
-    unsaid_.push_back(encode(head));
+    unsaid_.push_back({head.id, encode(head)});
     return nullptr;
   }
   const auto before = std::ranges::find(streams_, behind, &std::shared_ptr<Stream>::get);
@@ -79,21 +79,37 @@ void Wire::cancel(Op op, std::uint64_t id) {
     Outgoing* const batch = find(puts_, id);
     if (batch == nullptr) return;
     batch->canceled = true;
+    if (streams_.empty()) return forget(id);
     wake_some();
     return;
   }
   Incoming* const batch = find(gets_, id);
   if (batch == nullptr || std::exchange(batch->canceled, true)) return;
+  if (streams_.empty()) return forget(id);
   // Not before its question.
   if (const auto by =
           say({.op = Op::cancel, .id = id, .incarnation = options_.incarnation}, batch->asked_by))
     by->wake();
 }
 
+/// A batch of ours of which the peer has not heard, for no data connection has come.
+void Wire::forget(std::uint64_t id) {
+  if (failure_) return;  // settle() ends it
+  const Status canceled(Code::canceled, Scope::request, "canceled");
+  for (const auto& put : puts_)
+    if (put->id == id) put->use = {}, end(put->ticket, canceled);
+  for (const auto& get : gets_)
+    if (get->id == id) get->use = {}, end(get->ticket, canceled);
+  std::erase_if(queue_, [&](const auto& each) { return each->op == Op::put && each->id == id; });
+  std::erase_if(unsaid_, [&](const auto& each) { return each.id == id; });
+  erase(puts_, id);
+  erase(gets_, id);
+}
+
 Status Wire::add(std::shared_ptr<Stream> stream) {
   const base::MutexLock lock(mutex_);
   if (failure_) return *failure_;
-  for (auto& frame : std::exchange(unsaid_, {})) stream->say(std::move(frame));
+  for (auto& question : std::exchange(unsaid_, {})) stream->say(std::move(question.frame));
   for (const auto& get : gets_)
     if (get->asked_by == nullptr) get->asked_by = stream.get();
   streams_.push_back(std::move(stream));
@@ -104,7 +120,10 @@ Status Wire::add(std::shared_ptr<Stream> stream) {
 void Wire::fail(const Status& why) {
   const base::MutexLock lock(mutex_);
   if (failure_) return;
-  failure_ = why;
+  // For the Worker these mean "later", and a failure is for good, whoever named it so.
+  const bool passes = why.code() == Code::ok || why.code() == Code::no_resource ||
+                      why.code() == Code::pending || why.code() == Code::busy;
+  failure_ = passes ? Status(Code::disconnected, Scope::peer, why.what()) : why;
   failed_.store(true, std::memory_order_release);
   abandons_ = !puts_.empty();
   for (const auto& stream : streams_) stream->wake();

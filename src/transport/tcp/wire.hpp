@@ -192,6 +192,7 @@ class Wire {
   std::shared_ptr<Stream> idle() const LINKSPAN_REQUIRES(mutex_);
   std::shared_ptr<Stream> say(const Head& head, const Stream* behind = nullptr)
       LINKSPAN_REQUIRES(mutex_);
+  void forget(std::uint64_t id) LINKSPAN_REQUIRES(mutex_);
   void wake_some() LINKSPAN_REQUIRES(mutex_);
   void settle() LINKSPAN_REQUIRES(mutex_);
   void begun() LINKSPAN_REQUIRES(mutex_);
@@ -219,7 +220,11 @@ class Wire {
   Batches<Outgoing> puts_ LINKSPAN_GUARDED_BY(mutex_), answers_ LINKSPAN_GUARDED_BY(mutex_);
   Batches<Incoming> gets_ LINKSPAN_GUARDED_BY(mutex_), theirs_ LINKSPAN_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Stream>> streams_ LINKSPAN_GUARDED_BY(mutex_);  // also a thread's
-  std::vector<std::vector<std::byte>> unsaid_ LINKSPAN_GUARDED_BY(mutex_);    // no stream has come
+  struct Unsaid {
+    std::uint64_t id;
+    std::vector<std::byte> frame;
+  };
+  std::vector<Unsaid> unsaid_ LINKSPAN_GUARDED_BY(mutex_);  // questions: no stream has come
   std::size_t next_stream_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   std::optional<Status> failure_ LINKSPAN_GUARDED_BY(mutex_);
   bool abandons_ LINKSPAN_GUARDED_BY(mutex_) = false;
