@@ -181,6 +181,7 @@ Result<std::optional<Frame>> FdChannel::receive() {
     if (!got.ok()) return got.status();
     if (*got == 0) return std::optional<Frame>();
     header_got_ += *got;
+    heard_ = true;
     if (in_.fds.size() > kMaxFrameFds)
       return lose({Code::corrupt, Scope::peer, "more fds than a frame holds"});
     if (header_got_ < kFrameHeaderBytes) continue;
@@ -271,6 +272,7 @@ Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::vector<
 
 Result<std::size_t> FdChannel::read_by_tls(std::span<std::byte> into) {
   const iovec part{into.data(), into.size()};
+  heard_ = true;  // it is asked once something has come, which may be of the handshake alone
   const auto got = tls_->receive(std::span(&part, 1));
   if (const auto came = tls_->came_plain(); !came.empty()) {  // fewer than a header has
     std::ranges::copy(came, into.begin());
@@ -283,6 +285,11 @@ Result<std::size_t> FdChannel::read_by_tls(std::span<std::byte> into) {
   }
   if (got.status().code() == Code::disconnected && !cut_.ok()) return lose(cut_);
   return got.ok() ? got : lose(got.status());
+}
+
+bool FdChannel::has_heard() const noexcept {
+  std::byte next{};
+  return heard_ || ::recv(socket_.get(), &next, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
 Status FdChannel::lose(Status why) {

@@ -87,6 +87,8 @@ class FdChannel {
   /// A frame that comes with a larger payload is corrupt: what a peer may send before it has shown
   /// who it is.
   void limit_payload(std::size_t bytes) noexcept { max_payload_ = bytes; }
+  /// Whether a byte has come, or waits in the socket.
+  bool has_heard() const noexcept;
   /// What this connection costs in memory.
   std::size_t held_bytes() const noexcept { return in_.payload.capacity() + queued_bytes_; }
   /// What is queued from now on is sealed.
@@ -123,6 +125,7 @@ class FdChannel {
 
   std::array<std::byte, kFrameHeaderBytes> header_{};
   std::size_t header_got_ = 0, payload_got_ = 0, max_payload_ = kMaxPayload;
+  bool heard_ = false;
   Frame in_;    // what has come of the current frame
   Status cut_;  // why nothing can be sent any more: the kernel says so once, and then end-of-file
   Status lost_;

@@ -23,6 +23,7 @@
 #include "control/socket_address.hpp"
 #include "control/staggered_connect.hpp"
 #include "control/waiting.hpp"
+#include "control/waiting_room.hpp"
 
 namespace linkspan::control {
 namespace {
@@ -32,6 +33,8 @@ using asio::posix::stream_descriptor;
 constexpr auto kRetryConnect = std::chrono::milliseconds(5), kRetryTcp = 10 * kRetryConnect;
 /// Until fds that the kernel had no room for are sent again.
 constexpr auto kPauseWhenFull = std::chrono::milliseconds(20);
+/// After which a handshake may have to make room for another one.
+constexpr auto kSlow = std::chrono::seconds(1);
 /// Until a peer is dropped that could not be for want of memory.
 constexpr auto kPauseWithoutMemory = std::chrono::milliseconds(100);
 
@@ -62,6 +65,9 @@ struct Link {
   std::shared_ptr<Session> session;  // also the engine's peer, as its Channel
   stream_descriptor socket, pidfd;   // loans of the Session, for waiting
   asio::steady_timer handshake, full;
+  std::string source;  // its address, of a remote one
+  const base::Time since = base::Clock::steady().now();
+  bool known = false;                    // a peer of that address, which counts
   bool writing = false, broken = false;  // what was done for it has thrown
   // Shared for as long as one that is under way asks whether it lives.
   std::shared_ptr<SessionStreams> streams;
@@ -263,19 +269,34 @@ class AsioControl final : public Control {
     return outcome->session;
   }
 
-  Status room_for(const std::shared_ptr<Outcome>& outcome) const {
-    const auto full = [](std::size_t limit, const char* of) {
-      return Status(Code::no_resource, Scope::peer,
-                    std::to_string(limit) + of + ", which is all that it takes: try again");
-    };
+  Status room_for(const std::shared_ptr<Outcome>& outcome, const std::string& source) {
     if (links_.size() >= us_.limits.peers)
-      return full(us_.limits.peers, " connections are open here");
-    const auto unready = std::count_if(links_.begin(), links_.end(), [](const auto& link) {
-      const Session& session = *link.second->session;
-      return !session.initiated() && !session.is_up() && !session.is_lost();
-    });
-    if (outcome == nullptr && static_cast<std::size_t>(unready) >= us_.limits.handshakes)
-      return full(us_.limits.handshakes, " handshakes are under way here");
+      return {Code::no_resource, Scope::peer,
+              std::to_string(us_.limits.peers) +
+                  " connections are open here, which is all that it takes: try again"};
+    if (outcome == nullptr) return make_room(source);
+    return {};
+  }
+
+  /// For one more that comes to us: the oldest one that is silent, or has been slow, goes. Else, or
+  /// where there is none, as room_for().
+  Status make_room(const std::string& source) {
+    const std::vector<std::uint64_t> in_the_way = waiting_.in_the_way(source);
+    if (in_the_way.empty()) return {};
+    const std::string all = std::to_string(in_the_way.size()) + " handshakes are under way here";
+    const base::Time now = base::Clock::steady().now();
+    const auto oldest = [&](const auto& may_go) -> Link* {
+      for (const std::uint64_t id : in_the_way)
+        if (Link* const link = find(id); link != nullptr && may_go(*link)) return link;
+      return nullptr;
+    };
+    Link* goes = oldest([](Link& each) { return !each.session->has_heard(); });
+    if (goes == nullptr) goes = oldest([&](Link& each) { return now - each.since > kSlow; });
+    if (goes == nullptr)
+      return {Code::no_resource, Scope::peer, all + ", which is all that it takes: try again"};
+    goes->session->fail(
+        Status(Code::no_resource, Scope::peer, all + ", and this one made room: try again"));
+    settle(goes->session->id());
     return {};
   }
 
@@ -310,14 +331,21 @@ class AsioControl final : public Control {
         decide(outcome, Status(Code::canceled, Scope::process, "the Engine is closing"));
       return;
     }
-    if (const Status room = room_for(outcome); !room.ok())
+    std::string source;
+    if (!base::is_unix_socket(socket.get())) {
+      const auto from = peer_of(socket.get());
+      source = from.ok() ? WaitingRoom::source_of(*from) : "?";
+    }
+    if (const Status room = room_for(outcome, source); !room.ok())
       return turn_away(std::move(socket), room, outcome);
     const std::uint64_t id = ++last_id_;
+    if (outcome == nullptr) waiting_.enter(id, source);
     auto session =
         std::make_shared<Session>(id, outcome != nullptr, std::move(socket), us_, listener_, log_);
     links_.emplace(id, std::make_unique<Link>(io_, session, streams_));
     serve(id, [&](Link& link) {
       link.outcome = std::move(outcome);
+      link.source = source;
       Status started = watch(link.socket, session->socket());
       if (started.ok()) started = session->start();
       if (!started.ok()) session->fail(started);
@@ -426,7 +454,7 @@ class AsioControl final : public Control {
     } else {
       from.fail(seals.status());
     }
-    links_.erase(from.id());
+    forget(from.id());
   }
 
   void write_more(std::uint64_t id) {
@@ -467,7 +495,11 @@ class AsioControl final : public Control {
     Link& link = *links_.at(id);
     const bool lost = link.session->is_lost();
     link.streams->open();
+    const bool known = !link.source.empty() && link.session->is_met() && !lost;
+    if (std::exchange(link.known, known) != known)
+      known ? waiting_.know(link.source) : waiting_.forget(link.source);
     if (link.session->is_up() || lost) {
+      waiting_.leave(id);
       link.handshake.cancel();
       if (const auto outcome = std::exchange(link.outcome, nullptr); outcome != nullptr) {
         if (lost)
@@ -477,8 +509,13 @@ class AsioControl final : public Control {
       }
     }
     if (!link.session->is_gone()) return true;
-    links_.erase(id);
+    forget(id);
     return false;
+  }
+
+  void forget(std::uint64_t id) {
+    waiting_.leave(id);
+    links_.erase(id);
   }
 
   void run() LINKSPAN_EXCLUDES(mutex_) {
@@ -541,6 +578,7 @@ class AsioControl final : public Control {
   StreamOpener opener_{io_, us_};
   const SessionStreams::Uses streams_{opener_, us_, listener_, log_};
   std::map<std::uint64_t, std::unique_ptr<Link>> links_;
+  WaitingRoom waiting_{us_.limits.handshakes, us_.limits.handshakes_of_address};
   std::uint64_t last_id_ = 0;
   bool ending_ = false, any_broken_ = false;
   const Status no_memory_{Code::no_resource, Scope::peer,

@@ -84,6 +84,11 @@ bool Session::has_buffered() {
   return channel_.has_buffered();
 }
 
+bool Session::has_heard() {
+  const base::MutexLock lock(mutex_);
+  return channel_.has_heard();
+}
+
 std::size_t Session::held_bytes() {
   const base::MutexLock lock(mutex_);
   return channel_.held_bytes();

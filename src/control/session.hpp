@@ -88,8 +88,11 @@ inline constexpr std::size_t kMaxUnprovenFrame = std::size_t{64} << 10;
 
 /// What peers may take of an Engine before it answers `no_resource`. docs/security.md has them all.
 struct Limits {
-  std::size_t peers = 4096;      ///< Connections, until their ends are known.
-  std::size_t handshakes = 256;  ///< Of these, begun by others and not ready.
+  std::size_t peers = 4096;  ///< Connections, until their ends are known.
+  /// Of these, begun by others and not ready: by Unix sockets, by TCP of strangers, and of each
+  /// address of which a peer is connected.
+  std::size_t handshakes = 256;
+  std::size_t handshakes_of_address = 64;  ///< Of one address of strangers.
   std::size_t unproven = std::size_t{4}
                          << 20;  ///< Bytes kept for those of others that are not met.
   Duration handshake = std::chrono::seconds(10);  ///< Then one that others began is closed.
@@ -157,6 +160,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool wants_write() LINKSPAN_EXCLUDES(mutex_);
   Status flush() LINKSPAN_EXCLUDES(mutex_);            ///< As FdChannel::flush().
   bool has_buffered() LINKSPAN_EXCLUDES(mutex_);       ///< As FdChannel::has_buffered().
+  bool has_heard() LINKSPAN_EXCLUDES(mutex_);          ///< As FdChannel::has_heard().
   std::size_t held_bytes() LINKSPAN_EXCLUDES(mutex_);  ///< As FdChannel::held_bytes().
   int socket() const noexcept { return socket_; }      ///< A loan, for waiting.
   bool is_up() const noexcept { return stage_ == Stage::up; }

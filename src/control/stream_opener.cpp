@@ -16,12 +16,16 @@ using asio::posix::stream_descriptor;
 
 /// Of a host that may be reached by another way. Who is slow to answer a stream's hello is not one.
 constexpr auto kConnect = std::chrono::seconds(3);
+/// Before a connection is tried again that found no room; twice as long each time, up to the
+/// second.
+constexpr Duration kFirstPause = std::chrono::milliseconds(50),
+                   kLastPause = std::chrono::seconds(1);
 
 struct StreamOpener::Opening {
-  Opening(asio::io_context& io, TcpAddress at, StreamHello said, Duration whole, Then what)
-      : to(at),
+  Opening(asio::io_context& io, StreamWay by, StreamHello said, Duration all, Then what)
+      : way(std::move(by)),
         hello(std::move(said)),
-        most(whole),
+        most(all),
         then(std::move(what)),
         waiting(io),
         limit(io) {}
@@ -31,7 +35,7 @@ struct StreamOpener::Opening {
   Opening(const Opening&) = delete;
   Opening& operator=(const Opening&) = delete;
 
-  const TcpAddress to;
+  const StreamWay way;
   const StreamHello hello;
   const Duration most;
   const Then then;
@@ -39,6 +43,8 @@ struct StreamOpener::Opening {
   base::FdChannel channel{base::Fd()};  // then here
   stream_descriptor waiting;            // a loan, for waiting
   asio::steady_timer limit;
+  const base::Deadline whole = base::Deadline::after(base::Clock::steady(), most);
+  Duration pause = kFirstPause;  // before it is tried again
 };
 
 StreamOpener::StreamOpener(asio::io_context& io, const Identity& us) : io_(io), us_(us) {}
@@ -49,9 +55,13 @@ void StreamOpener::close() { openings_.clear(); }
 
 void StreamOpener::open(const StreamWay& way, const StreamHello& hello, Duration limit, Then then) {
   const std::uint64_t id = ++last_id_;
-  Opening& opening =
-      *openings_.emplace(id, std::make_unique<Opening>(io_, way.to, hello, limit, std::move(then)))
-           .first->second;
+  openings_.emplace(id, std::make_unique<Opening>(io_, way, hello, limit, std::move(then)));
+  begin(id);
+}
+
+void StreamOpener::begin(std::uint64_t id) {
+  Opening& opening = *openings_.at(id);
+  const StreamWay& way = opening.way;
   auto socket = way.interface.empty() ? begin_connect(way.to)
                                       : begin_connect(way.to, way.from, way.interface);
   if (!socket.ok()) return end(id, socket.status());
@@ -61,8 +71,23 @@ void StreamOpener::open(const StreamWay& way, const StreamHello& hello, Duration
   opening.waiting.async_wait(stream_descriptor::wait_write, [this, id](const asio::error_code& e) {
     if (!e) say_hello(id);
   });
-  end_after(id, way.interface.empty() ? limit : std::min<Duration>(kConnect, limit),
+  end_after(id, way.interface.empty() ? opening.most : std::min<Duration>(kConnect, opening.most),
             "no answer from " + way.to.to_string());
+}
+
+/// A little later: the other side had no room. False: the whole time has passed.
+bool StreamOpener::again(std::uint64_t id) {
+  Opening& opening = *openings_.at(id);
+  if (opening.whole.left() <= opening.pause) return false;
+  if (opening.waiting.is_open()) (void)opening.waiting.release();
+  opening.channel = base::FdChannel(base::Fd());
+  opening.socket = base::Fd();
+  opening.limit.expires_after(opening.pause);
+  opening.pause = std::min<Duration>(2 * opening.pause, kLastPause);
+  opening.limit.async_wait([this, id](const asio::error_code& e) {
+    if (!e && openings_.contains(id)) begin(id);
+  });
+  return true;
 }
 
 /// In the place of what was said before.
@@ -78,7 +103,7 @@ void StreamOpener::say_hello(std::uint64_t id) {
   const auto found = openings_.find(id);
   if (found == openings_.end()) return;
   Opening& opening = *found->second;
-  Status status = connected(opening.socket, opening.to);
+  Status status = connected(opening.socket, opening.way.to);
   if (!status.ok()) return end(id, status);
   prepare(opening.socket, us_.limits.silence);
   opening.channel = base::FdChannel(std::move(opening.socket));
@@ -125,6 +150,10 @@ void StreamOpener::hear(std::uint64_t id) {
 void StreamOpener::end(std::uint64_t id, Result<base::SealedSocket> with) {
   const auto found = openings_.find(id);
   if (found == openings_.end()) return;
+  if (with.status().code() == Code::no_resource) {
+    if (again(id)) return;
+    with = Status(Code::unreachable, Scope::peer, with.status().what());
+  }
   const std::unique_ptr<Opening> opening = std::move(found->second);
   openings_.erase(found);
   opening->then(std::move(with));

@@ -31,12 +31,15 @@ class StreamOpener {
 
   /// The socket, once the other side has taken it, by TLS if we have it, and without keys.
   /// unreachable, timed_out, or what it answers; by an interface that was named unreachable or
-  /// timed_out after 3 s, for there is another way.
+  /// timed_out after 3 s, for there is another way. Where the other side has no room for it now it
+  /// is tried again within `limit`, then `unreachable`.
   void open(const StreamWay& way, const StreamHello& hello, Duration limit, Then then);
   void close();
 
  private:
   struct Opening;
+  void begin(std::uint64_t id);
+  bool again(std::uint64_t id);
   void end_after(std::uint64_t id, Duration time, std::string why);
   void say_hello(std::uint64_t id);
   void hear(std::uint64_t id);

@@ -136,20 +136,15 @@ TEST_F(JunkOnAPort, TenThousandLeaveNothing) {
   expect_room();
 }
 
-/// As many as may be under way, each with less than a header; the next is told so.
+/// More than may be under way, each with less than a header: who keeps the rules comes in.
 TEST_F(JunkOnAPort, HalfOpenHandshakesTakeNoMoreThanTheirRoom) {
-  constexpr std::size_t kHandshakes = 256;
+  constexpr std::size_t kHandshakes = 300;
   std::vector<base::FdChannel> slow;
   for (std::size_t i = 0; i < kHandshakes; ++i) {
     slow.push_back(connect_raw(pair_.engine.address()));
-    ASSERT_EQ(::send(slow.back().fd(), "\x18", 1, MSG_NOSIGNAL), 1);
+    (void)::send(slow.back().fd(), "\x18", 1, MSG_NOSIGNAL);
   }
-  auto next = connect_raw(pair_.engine.address());
-  const auto said = next_raw(next);
-  ASSERT_TRUE(said.has_value());
-  const Status why = control::decode_error(said->payload);
-  EXPECT_EQ(why.code(), Code::no_resource) << why.to_string();
-  EXPECT_NE(why.what().find("256 handshakes"), std::string::npos) << why.to_string();
+  expect_room();
   go_on();
   slow.clear();
   expect_room();

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "tests/support/few_fds.hpp"
 #include "tests/unit/control_fixture.hpp"
@@ -68,22 +69,71 @@ TEST_P(ControlLimits, OursCountToo) {
   client->close(base::Deadline::after(base::Clock::steady(), 1s));
 }
 
-TEST_P(ControlLimits, WhoSaysNothingIsClosedByADeadlineAndCountsUntilThen) {
+/// Fails where `channel` is not told so and closed.
+void expect_error(base::FdChannel& channel, Code code) {
+  const auto said = next_raw(channel);
+  ASSERT_TRUE(said.has_value());
+  EXPECT_EQ(decode_error(said->payload).code(), code);
+  EXPECT_FALSE(next_raw(channel).has_value());
+}
+
+TEST_P(ControlLimits, WhoSaysNothingIsClosedByADeadline) {
   serve({.handshakes = 2, .handshake = 300ms});
   auto mute = connect(), slow = connect();
   const std::byte drop{24};  // the first byte of a header, and no more
   ASSERT_EQ(::send(slow.fd(), &drop, 1, MSG_NOSIGNAL), 1);
-  auto third = connect();
-  turned_away(third, "2 handshakes");
-  for (base::FdChannel* each : {&mute, &slow}) {
-    const auto said = next_raw(*each);
-    ASSERT_TRUE(said.has_value());
-    EXPECT_EQ(decode_error(said->payload).code(), Code::timed_out);
-    EXPECT_FALSE(next_raw(*each).has_value());
-  }
+  expect_error(mute, Code::timed_out);
+  expect_error(slow, Code::timed_out);
+}
+
+TEST_P(ControlLimits, ANewcomerTakesThePlaceOfTheOldestThatIsSilent) {
+  serve({.handshakes = 2});
+  auto slow = connect();
+  const std::byte drop{24};
+  ASSERT_EQ(::send(slow.fd(), &drop, 1, MSG_NOSIGNAL), 1);
+  auto first = connect(), second = connect();
+  expect_error(first, Code::no_resource);
   auto good = connect();
   greet_raw(good);
+  expect_error(second, Code::no_resource);
   EXPECT_EQ(answer(good), Code::not_found);
+}
+
+/// Those that have said something stay for a second.
+TEST_P(ControlLimits, ANewcomerIsTurnedAwayWhereNobodyIsSilentAndComesInLater) {
+  serve({.handshakes = 2});
+  std::vector<base::FdChannel> slow;
+  const std::byte drop{24};
+  for (int i = 0; i < 2; ++i) {
+    slow.push_back(connect());
+    ASSERT_EQ(::send(slow.back().fd(), &drop, 1, MSG_NOSIGNAL), 1);
+  }
+  auto third = connect();
+  turned_away(third, "2 handshakes");
+  auto client = test::take(Control::open(other_, quiet_, log_));
+  const auto session = client->connect(at_, base::Deadline::after(base::Clock::steady(), 10s));
+  EXPECT_TRUE(session.ok()) << session.status().to_string();
+  client->close(base::Deadline::after(base::Clock::steady(), 1s));
+}
+
+/// As many as a stranger likes, silent by TCP and by the Unix socket.
+TEST_P(ControlLimits, ThreeHundredSilentOnesKeepNobodyOut) {
+  serve({});
+  auto met = connect();
+  greet_raw(met);
+  ASSERT_EQ(answer(met), Code::not_found);
+  std::vector<base::Fd> silent;
+  for (int i = 0; i < 300; ++i) {
+    auto socket = test::socket_to(at_.to_string());
+    while (socket.status().code() == Code::no_resource) socket = test::socket_to(at_.to_string());
+    silent.push_back(test::take(std::move(socket)));
+  }
+  for (int i = 0; i < 3; ++i) {
+    auto good = connect();
+    greet_raw(good);
+    EXPECT_EQ(answer(good), Code::not_found);
+  }
+  EXPECT_EQ(answer(met), Code::not_found);
 }
 
 TEST_P(ControlLimits, WithoutFdsItWaitsAndDoesNotSpin) {

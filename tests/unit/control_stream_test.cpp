@@ -42,6 +42,20 @@ TEST_F(ControlStreams, ComeToBothEndsAndCarryWhatIsSentAtOnce) {
   EXPECT_FALSE(session_->is_lost());
 }
 
+TEST_F(ControlStreams, ThatFindNoRoomAreTriedAgain) {
+  serve(true, {.handshakes = 1});
+  client_ = test::take(Control::open(other_, theirs_, log_));
+  session_ = test::take(client_->connect(at_, soon()));
+  ASSERT_EQ(quiet_.last()->is_remote(), true);
+  const auto slow = connect();  // it has the only place, for a second
+  const std::byte first{24};
+  ASSERT_EQ(::send(slow.fd(), &first, 1, MSG_NOSIGNAL), 1);
+  ASSERT_TRUE(client_->open_stream(session_, "tcp").ok());
+  const auto made = theirs_.next_stream(10s);
+  ASSERT_TRUE(made.has_value());
+  EXPECT_TRUE(made->socket.ok()) << made->socket.status().to_string();
+}
+
 TEST_F(ControlStreams, AreMadeByWhoHasConnectedByTcp) {
   meet(true);
   EXPECT_EQ(server_->open_stream(quiet_.last(), "tcp").code(), Code::unsupported);
