@@ -66,7 +66,7 @@ class Usage(unittest.TestCase):
     def test_help(self):
         code, text = run("--help")
         self.assertEqual(code, 0)
-        for option in ("--mode", "--size", "--scope", "--force-proxy", "--store", "--listen"):
+        for option in ("--mode", "--size", "--scope", "--force-proxy", "--listen"):
             self.assertIn(option, text)
 
     def test_bad_usage(self):
@@ -77,7 +77,6 @@ class Usage(unittest.TestCase):
             (("--size", "12x"), "12x"),
             (("--scope", "grid"), "thread, warp, block"),
             (("--port", "70000"), "70000"),
-            (("--store", "etcd"), "etcd"),
             (("stray",), "stray"),
         ]:
             with self.subTest(options):

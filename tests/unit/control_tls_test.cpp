@@ -109,7 +109,7 @@ TEST_F(ControlTls, ASideWithoutItTellsThatThePeerHasIt) {
 }
 
 TEST_F(ControlTls, WhereThereIsNoRoomItIsTriedAgain) {
-  serve(kSecret, true, {.handshakes = 0});
+  serve(kSecret, true, {.peers = 0});
   const auto full = meet(kSecret, true, 300ms);
   EXPECT_EQ(full.status().code(), Code::no_resource) << full.status().to_string();
 }

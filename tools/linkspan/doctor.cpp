@@ -1,10 +1,31 @@
 // `linkspan doctor`: what works on this machine, what does not, and what to do about it.
+#include <unistd.h>
+
+#include "base/options.hpp"
 #include "tools/linkspan/diagnosis.hpp"
 #include "tools/linkspan/output.hpp"
 #include "tools/linkspan/verb.hpp"
 
 namespace linkspan::tool {
 namespace {
+
+/// Removes the socket folder, which each Engine makes, at the end if it was not there before.
+class SocketFolderAsBefore {
+ public:
+  SocketFolderAsBefore() {
+    const auto options = base::Options::from_environment();
+    if (options.ok() && ::access(options->socket_dir.c_str(), F_OK) != 0)
+      absent_ = options->socket_dir;
+  }
+  SocketFolderAsBefore(const SocketFolderAsBefore&) = delete;
+  SocketFolderAsBefore& operator=(const SocketFolderAsBefore&) = delete;
+  ~SocketFolderAsBefore() {
+    if (!absent_.empty()) ::rmdir(absent_.c_str());  // fails where another process uses it now
+  }
+
+ private:
+  std::string absent_;
+};
 
 class DoctorVerb final : public Verb {
  public:
@@ -19,6 +40,7 @@ class DoctorVerb final : public Verb {
   int run(const std::string& command) override {
     const auto output = Output::open(json_);
     if (!output.ok()) return refused(name(), output.status());
+    const SocketFolderAsBefore folder;
     Diagnosis found(gpu_);
     const Gpus gpus = Gpus::find();
     check_settings(found);
