@@ -134,6 +134,14 @@ TEST(TcpEndpoint, DropsAPeerThatStaysWithoutAConnection) {
       << asking.channel.given_up.what();
 }
 
+/// The Engine's close() waits until its endpoints are idle.
+TEST(TcpEndpoint, HoldsUpNoCloseWhereConnectionsAreMissing) {
+  Asking asking(8, 8, 2);
+  EXPECT_TRUE(asking.comes(full()).ok());
+  asking.endpoint->serve_no_more();
+  EXPECT_EQ(asking.endpoint->next_look().when, NextLook::When::idle);
+}
+
 TEST(TcpEndpoint, TellsWhyNoneCouldBeMade) {
   Asking asking(8, 8, 2);
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(asking.comes(refused()).ok());

@@ -251,7 +251,7 @@ NextLook TcpEndpoint::next_look() const {
   // What a peer asks for more it asks by its streams, whose threads look.
   if (wire_->serves() || (gone_ && !wire_->over()))
     return {.when = NextLook::When::at, .at = now + kLookAgain, .patient = true};
-  if (closed_ || gone_) return {};
+  if (closed_ || gone_ || leaving_) return {};
   if (give_up_at_ && *give_up_at_ != base::Time::max())
     return {.when = NextLook::When::at, .at = *give_up_at_};
   if (wire_->has_failed()) return {};

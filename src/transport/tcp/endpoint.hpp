@@ -50,6 +50,8 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
   std::string outlook() const override;
   Status on_message(std::uint16_t op, std::span<const std::byte> bytes,
                     std::span<base::Fd> fds) override;
+  /// close() of the Engine waits for what is in flight and not for what is looked at later.
+  void serve_no_more() override { leaving_ = true; }
   void close() override;
   void peer_gone() override;
   Status on_stream(Result<base::SealedSocket> socket) override;
@@ -83,7 +85,7 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
   const base::Deadline connect_by_;
   const std::shared_ptr<Wire> wire_;  // also its streams'
   const base::Deadline drop_at_;      // the peer, without a data connection
-  bool closed_ = false, gone_ = false;
+  bool closed_ = false, gone_ = false, leaving_ = false;
   unsigned awaited_ = 0, streams_ = 0;  // of the first those that are asked for; that have come
   // Of the first that were refused: why, when they are asked for again, how often they were.
   Status refusal_;
