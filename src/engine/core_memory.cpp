@@ -65,7 +65,12 @@ Status Core::end_region(const Region& region, Duration timeout, bool at_once) {
     const bool cancels = at_once && first;
     const base::MutexLock lock(worker_.mutex);
     if (status.ok()) worker_.retracted(registration.id().serial);
-    if (status.code() != Code::busy || (deadline.passed() && !cancels)) return status;
+    if (status.code() != Code::busy) return status;
+    if (deadline.passed() && !cancels) {
+      const std::string users = worker_.users_of(registration.id().serial);
+      return users.empty() ? status
+                           : Status(Code::busy, status.scope(), status.what() + ": " + users);
+    }
     // Now that nothing is submitted on it any more, nothing escapes.
     if (cancels) worker_.cancel_all_on(registration);
     advance();

@@ -134,6 +134,7 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
   std::string waits_for() LINKSPAN_REQUIRES(mutex);
   /// Who was sent keys of our memory and may still copy there: peers that are not gone.
   std::string holders() LINKSPAN_REQUIRES(mutex);
+  std::string users_of(std::uint64_t serial) LINKSPAN_REQUIRES(mutex);
   /// Of each kind of thing the first ones, and how many more.
   std::string dump() LINKSPAN_REQUIRES(mutex);
   /// All but the regions.

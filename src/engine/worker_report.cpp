@@ -17,6 +17,12 @@ std::string name_of_peer(const PeerRecord& peer) {
   return std::to_string(peer.session->id()) + " " + quoted(peer.session->hello().engine);
 }
 
+std::string words_of(const transport::Served& served) {
+  return std::string(served.op == Op::write ? "write" : "read") + " (" +
+         std::to_string(served.bytes) + " bytes have moved, none for " + age_of(served.still) +
+         ") on";
+}
+
 }  // namespace
 
 void Worker::count_end(const TransferState& transfer) {
@@ -136,7 +142,29 @@ std::string Worker::line_of(const PeerRecord& peer, base::Time now) {
   for (const std::uint64_t serial : peer.exported)
     if (exported.room()) serials += (serials.empty() ? "" : ", ") + std::to_string(serial);
   if (!serials.empty()) text += "; was sent the keys of region " + serials + exported.rest();
+  Listing served("transfers of it");
+  std::string theirs;
+  for (const auto& endpoint : peer.endpoints)
+    for (const transport::Served& each :
+         endpoint != nullptr ? endpoint->served() : std::vector<transport::Served>())
+      if (served.room())
+        theirs += (theirs.empty() ? "" : ", ") + words_of(each) + " region " +
+                  std::to_string(each.serial);
+  if (!theirs.empty()) text += "; does a " + theirs + served.rest();
   return text + "\n";
+}
+
+/// What peers do on that region of ours, in words; empty: nothing.
+std::string Worker::users_of(std::uint64_t serial) {
+  std::string text;
+  for (const auto& [id, peer] : peers_)
+    for (const auto& endpoint : peer->endpoints)
+      for (const transport::Served& each :
+           endpoint != nullptr ? endpoint->served() : std::vector<transport::Served>())
+        if (each.serial == serial)
+          text += (text.empty() ? "" : ", ") + ("peer " + name_of_peer(*peer)) + ": a " +
+                  words_of(each) + " it";
+  return text;
 }
 
 std::string Worker::line_of(const TransferState& transfer, bool held, base::Time now) {

@@ -111,12 +111,13 @@ Result<memory::PublishedKey> PublishedTable::add(const memory::Region& region) {
   return key;
 }
 
-Status PublishedTable::retract(const memory::Region& region) {
+Status PublishedTable::retract(const memory::Region& region, bool at_once) {
   const std::uint64_t serial = region.facts().id.serial;
   const base::MutexLock lock(mutex_);
   const auto found = all_.find(serial);
   if (found == all_.end()) return {Code::not_found, Scope::request, "the region is not published"};
   Published& published = *found->second;
+  if (at_once) published.at_once = true;
   published.retracted = true;
   if (published.uses != 0) return {Code::busy, Scope::request, "a transfer still uses the region"};
   if (published.registrations != 0)

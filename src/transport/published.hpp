@@ -70,6 +70,7 @@ struct Published {
   std::atomic<std::uint32_t> uses{0};           ///< By batches, ours and peers'.
   std::atomic<std::uint32_t> registrations{0};  ///< With what the wire is made of.
   std::atomic<bool> retracted{false};           ///< Registrations are to be given back.
+  std::atomic<bool> at_once{false};             ///< Retracted so: what peers do there is ended.
 };
 
 /// Of a region by a batch: until its end the region is not given back.
@@ -113,7 +114,7 @@ class PublishedTable {
   /// OFF THE LOCK. As Transport::publish() of memory that the transport takes.
   Result<memory::PublishedKey> add(const memory::Region& region) LINKSPAN_EXCLUDES(mutex_);
   /// As Transport::retract(). busy: in use, or registered.
-  Status retract(const memory::Region& region) LINKSPAN_EXCLUDES(mutex_);
+  Status retract(const memory::Region& region, bool at_once = false) LINKSPAN_EXCLUDES(mutex_);
   /// Of none, if there is none or it was retracted.
   Use use(std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
 

@@ -149,6 +149,14 @@ struct Shape {
   GpuUuid indices_gpu{};     ///< or zero: of any GPU.
 };
 
+/// What a peer does on a region of this side by a wire; for dump() and the words of `busy`.
+struct Served {
+  std::uint64_t serial = 0;  ///< Of the region.
+  Op op = Op::write;         ///< The peer's.
+  std::uint64_t bytes = 0;   ///< That have moved.
+  Duration still{};          ///< Since the last of them.
+};
+
 /// One connection to one peer. Batches may complete in any order.
 class Endpoint {
  public:
@@ -176,6 +184,8 @@ class Endpoint {
   /// What the peer asks this side to copy from now on is refused; what was begun goes on. Of wires,
   /// which fence themselves: nothing.
   virtual void serve_no_more() {}
+  /// Lists what the peer does on regions of this side, if this is a wire.
+  virtual std::vector<Served> served() const { return {}; }
   virtual void close() = 0;  ///< Refuses new posts and cancels the pending ones.
   /// The peer's process has ended and nothing of it will touch memory again: what it was asked to
   /// execute completes as `disconnected`, what runs here goes on to its own end. Posts answer

@@ -14,6 +14,7 @@ constexpr const char* kPath = "tcp";
 constexpr Duration kLook = 50us;      // at batches that the threads work on
 constexpr Duration kLookAgain = 1ms;  // at what is the peer's
 constexpr Duration kLookAtTraffic = 100ms;
+constexpr Duration kLookAtServed = 10ms;  // at what stands still
 constexpr Duration kLastWords = 1s;  // of a peer's control connection, when its streams have ended
 
 }  // namespace
@@ -224,6 +225,10 @@ std::size_t TcpEndpoint::progress(CompletionSink& sink) {
   look_at_missing(now());
   if (!wire_->sync()) look_at_failure(now());
   if (!ours_.empty() && is_late()) wire_->fail(late());
+  if (const base::Time at = now(); at >= look_at_served_) {
+    look_at_served_ = at + kLookAtServed;
+    wire_->end_still(at);
+  }
   if (std::ranges::any_of(ours_, [](const Slot& slot) { return slot.canceled.has_value(); }))
     look_at_canceled(now());
   else

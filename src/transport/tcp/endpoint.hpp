@@ -50,6 +50,7 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
   std::string outlook() const override;
   Status on_message(std::uint16_t op, std::span<const std::byte> bytes,
                     std::span<base::Fd> fds) override;
+  std::vector<Served> served() const override { return wire_->served(now()); }
   /// close() of the Engine waits for what is in flight and not for what is looked at later.
   void serve_no_more() override { leaving_ = true; }
   void close() override;
@@ -98,6 +99,7 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
   // when it has been as many.
   std::uint64_t traffic_ = 0;
   base::Time silent_since_{}, look_at_traffic_{};
+  base::Time look_at_served_{};
   std::optional<base::Time> give_up_at_;  // the peer, since its wire has failed; max: done
 };
 

@@ -44,6 +44,7 @@ Result<bool> Receiver::turn(bool& readable, std::vector<Answer>& answers) {
     if (*received == 0) break;
     moved = true;
     left -= std::min(left, *received);
+    if (landing_) landing_->of->progress.bytes.fetch_add(*received, std::memory_order_relaxed);
     if (landing_ && part_ == parts_.size()) end_part(answers);
   }
   return moved;
@@ -117,13 +118,29 @@ bool Receiver::begin_part() {
              is_word(piece) ? words_.emplace_back(piece.here).value.data() : pointer(piece.here),
              piece.bytes);
   }
-  if (parts_.empty()) {  // thrown away
-    scrap_.resize(kScrap);
-    for (std::uint64_t left = left_; left != 0; left -= parts_.back().iov_len)
-      parts_.push_back({scrap_.data(), std::min<std::uint64_t>(left, kScrap)});
-  }
+  if (parts_.empty()) throw_away(left_);
   for (const iovec& part : parts_) part_bytes_ += part.iov_len;
   return true;
+}
+
+void Receiver::throw_away(std::uint64_t bytes) {
+  scrap_.resize(kScrap);
+  for (; bytes != 0; bytes -= parts_.back().iov_len)
+    parts_.push_back({scrap_.data(), std::min<std::uint64_t>(bytes, kScrap)});
+}
+
+void Receiver::let_go() {
+  if (!landing_ || landing_->use.memory() == nullptr || !landing_->of->progress.revoked) return;
+  std::uint64_t left = 0;  // of the part
+  for (std::size_t i = part_; i < parts_.size(); ++i) left += parts_[i].iov_len;
+  const bool begun = !parts_.empty();
+  parts_.clear();
+  part_ = 0;
+  if (begun) throw_away(left);
+  words_.clear();
+  landing_->pieces.clear();
+  if (slot_ != nullptr) staging_.give_back(*std::exchange(slot_, nullptr));
+  landing_->use = {};
 }
 
 /// Into the part, and behind it into the buffer. 0: there is nothing more now.
@@ -205,12 +222,16 @@ void Receiver::end_part(std::vector<Answer>& answers) {
         .store(std::bit_cast<std::uint64_t>(word.value), std::memory_order_release);
   words_.clear();
   Status status = status_;
+  // The peer hears of the end next, and its owner may deregister the region.
+  if (left_ == 0 && slot_ == nullptr) landing_->use = {};
   if (slot_ != nullptr) {
     copy::Staging::Slot& slot = *std::exchange(slot_, nullptr);
     InSlot& what = in_slots_[slot.index()];
     status = staging_.submit(slot);
     if (status.ok()) {
-      what = {landing_->of, part_bytes_};
+      what.of = landing_->of;
+      what.bytes = part_bytes_;
+      if (landing_->use.memory() != nullptr) what.use = Use(landing_->use.memory());
       ++in_gpu_;
     } else {
       tell(*landing_->of, part_bytes_, status, answers);
@@ -232,7 +253,8 @@ void Receiver::end_frame() noexcept {
 bool Receiver::look_at_gpu(std::vector<Answer>& answers) {
   bool moved = false;
   while (copy::Staging::Slot* const done = staging_.next_done()) {
-    const InSlot what = std::exchange(in_slots_[done->index()], {});
+    InSlot what = std::exchange(in_slots_[done->index()], {});
+    what.use = {};
     const Status status = done->status();
     staging_.give_back(*done);
     --in_gpu_;

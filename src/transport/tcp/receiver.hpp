@@ -47,6 +47,9 @@ class Receiver {
   /// True: something has moved. `answers`: frames to be said. disconnected: the peer has closed it.
   /// corrupt: no more can be understood.
   Result<bool> turn(bool& readable, std::vector<Answer>& answers);
+  /// Lets go of memory that the peer may not write to any more: what is left of the frame that
+  /// comes is thrown away. A GPU's copy that is under way ends first.
+  void let_go();
   /// A GPU copies for it.
   bool watches() const noexcept { return in_gpu_ != 0; }
   /// Receives nothing more. True: no GPU copies for it.
@@ -56,6 +59,7 @@ class Receiver {
   /// Parts of a frame, in a slot.
   struct InSlot {
     std::shared_ptr<Incoming> of;  // also the wire's
+    Use use{};
     std::uint64_t bytes = 0;
   };
   /// One that is stored when its frame has come.
@@ -69,6 +73,7 @@ class Receiver {
   Result<bool> begin_frame(std::vector<Answer>& answers);
   Result<bool> check_seal(std::uint64_t frame);
   bool begin_part();
+  void throw_away(std::uint64_t bytes);
   Result<std::size_t> receive(bool& readable);
   void sum_part() noexcept;
   Result<std::size_t> receive_some();

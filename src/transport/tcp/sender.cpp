@@ -100,6 +100,7 @@ Result<bool> Sender::send_frames() {
     if (sent.status().code() == Code::no_resource) return true;
     if (!sent.ok()) return sent.status();
     moved = true;
+    if (frame.chunk) frame.chunk->of->progress.bytes.fetch_add(*sent, std::memory_order_relaxed);
     left -= std::min(left, *sent);
     if (!advance(frame.parts, frame.part, *sent)) continue;
     finish(frame);
@@ -142,6 +143,7 @@ bool Sender::stage() {
       if (!frame.status.ok()) frame.slot = nullptr;
     }
     frame.staged = frame.slot == nullptr;
+    if (frame.staged) frame.chunk->use = {};  // zeros go
     staged_.push_back(std::move(frame));
   }
   return moved;
@@ -153,6 +155,7 @@ bool Sender::look_at_gpu() {
     SentFrame& frame = *std::ranges::find(staged_, done, &SentFrame::slot);
     frame.staged = true;
     frame.status = done->status();
+    frame.chunk->use = {};  // its bytes are in the slot
     moved = true;
   }
   return moved;
@@ -264,7 +267,32 @@ Status Sender::seal(SentFrame& frame) {
   return {};
 }
 
+void Sender::let_go() {
+  const base::MutexLock lock(sending_);
+  if (!current_ || !current_->chunk || current_->chunk->use.memory() == nullptr ||
+      !current_->chunk->of->progress.revoked)
+    return;
+  if (current_->slot == nullptr && !sealer_) send_zeros(*current_);
+  current_->chunk->use = {};
+}
+
+/// In the place of what is left of its data, which is neither its first part nor what is behind.
+void Sender::send_zeros(SentFrame& frame) {
+  const std::size_t from = std::max<std::size_t>(frame.part, 1),
+                    to = frame.parts.size() - (frame.behind.empty() ? 0 : 1);
+  std::vector<iovec> parts(frame.parts.begin(),
+                           frame.parts.begin() + static_cast<std::ptrdiff_t>(std::min(from, to)));
+  for (std::size_t i = from; i < to; ++i)
+    for (std::uint64_t left = frame.parts[i].iov_len; left != 0; left -= parts.back().iov_len)
+      parts.push_back({const_cast<std::byte*>(kZeros.data()),  // only read
+                       std::min<std::uint64_t>(left, kZeros.size())});
+  for (std::size_t i = std::max(from, to); i < frame.parts.size(); ++i)
+    parts.push_back(frame.parts[i]);
+  frame.parts = std::move(parts);
+}
+
 void Sender::finish(SentFrame& frame) {
+  if (frame.chunk) frame.chunk->use = {};
   if (frame.slot != nullptr) staging_.give_back(*frame.slot);
   if (frame.chunk) wire_.sent(*frame.chunk, frame.status);
 }

@@ -72,6 +72,9 @@ class Sender {
     const base::MutexLock lock(sending_);
     return !waiting_.empty() || !std::ranges::all_of(staged_, &SentFrame::staged);
   }
+  /// Lets go of memory that the peer may not read any more: zeros go in its place, and the batch
+  /// ends with an error. A GPU's copy that is under way ends first.
+  void let_go() LINKSPAN_EXCLUDES(sending_);
   /// Sends nothing more, once its wire has failed. True: no GPU copies for it.
   bool stop() LINKSPAN_EXCLUDES(sending_);
 
@@ -90,6 +93,7 @@ class Sender {
   static void lay_out(SentFrame& frame);
   static void lay_out_data(SentFrame& frame);
   Status seal(SentFrame& frame) LINKSPAN_REQUIRES(sending_);
+  static void send_zeros(SentFrame& frame);
   void finish(SentFrame& frame) LINKSPAN_REQUIRES(sending_);
 
   Wire& wire_;

@@ -26,6 +26,11 @@ Stream::Turn Stream::turn(bool rung) {
   Turn turn;
   if (reset_) wire_->fail(Status(Code::disconnected, Scope::peer, "a stream was reset"));
   if (!wire_->has_failed()) {
+    if (const auto revocations = wire_->revocations(); revocations != let_go_) {
+      let_go_ = revocations;
+      receiver_.let_go();
+      sender_.let_go();
+    }
     std::vector<Answer> answers;
     const bool full = sender_.is_full();
     auto received = full ? false : receiver_.turn(readable_, answers);

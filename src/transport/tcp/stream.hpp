@@ -76,6 +76,7 @@ class Stream {
   const std::unique_ptr<base::TlsEnd> tls_;  // none: it is not encrypted
   // To be looked at. What nobody has woken is left alone: others are at it as well.
   bool readable_ = true, sends_ = true, reset_ = false;
+  std::uint64_t let_go_ = 0;  // of the wire's revocations
   Sender sender_;
   Receiver receiver_;
 };

@@ -42,7 +42,9 @@ class TcpTransport final : public Transport {
   std::string_view name() const noexcept override { return "tcp"; }
   const Capabilities& capabilities() const noexcept override { return capabilities_; }
   Result<memory::PublishedKey> publish(const memory::Region& region) override;
-  Status retract(const memory::Region& region, bool) override { return published_.retract(region); }
+  Status retract(const memory::Region& region, bool at_once) override {
+    return published_.retract(region, at_once);
+  }
   Status forget(const memory::Region& region) override { return published_.retract(region); }
   Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, base::Deadline deadline) override {
     return WireMapping::import(key, deadline);

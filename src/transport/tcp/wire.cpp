@@ -239,7 +239,7 @@ std::optional<Chunk> Wire::take(const copy::Staging* staging) {
     const cuda::Device* const device = more ? memory->device : nullptr;
     if ((device != nullptr) != (staging != nullptr)) continue;
     if (device != nullptr && !staging->room(*device)) continue;
-    Chunk chunk{.of = batch, .pieces = {}, .position = batch->taken};
+    Chunk chunk{.of = batch, .use = {}, .pieces = {}, .position = batch->taken};
     if (more) {
       chunk.last = cut(*batch, chunk);
     } else {
@@ -247,6 +247,7 @@ std::optional<Chunk> Wire::take(const copy::Staging* staging) {
       if (batch->canceled && batch->status.ok())
         batch->status = Status(Code::canceled, Scope::request, "canceled");
     }
+    if (memory != nullptr && batch->op == Op::data) chunk.use = Use(memory);
     chunk.head = head_of(chunk);
     batch->taken += chunk.bytes;
     ++batch->reading;

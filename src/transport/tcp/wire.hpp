@@ -47,6 +47,20 @@ struct Piece {
   std::uint64_t bytes = 0;
 };
 
+/// How far a peer is with what it does on a region of this side.
+struct PeersProgress {
+  std::atomic<std::uint64_t> bytes{0};  ///< That have come or gone; counted by data connections.
+  /// It has no right to the memory any more: data connections that still touch it let go at their
+  /// next turn.
+  std::atomic<bool> revoked{false};
+
+  // The Wire's.
+  std::uint64_t seen = 0;                     // of the bytes, when that was looked at,
+  base::Time since{};                         // and since when it has been as many
+  std::optional<base::Time> retracted_since;  // the region
+  bool late = false;                          // since then
+};
+
 /// Bytes of this side on their way: a put of ours, or what the peer asked for.
 struct Outgoing {
   Op op = Op::put;
@@ -59,6 +73,7 @@ struct Outgoing {
   std::vector<std::byte> notification{};  ///< put, of one chunk.
   std::uint64_t after = 0;                ///< The same: as Head::after.
   bool summed = false;                    ///< Its frames have sums.
+  PeersProgress progress{};               ///< Of what the peer asked for.
 
   // The Wire's.
   std::size_t next = 0;  // piece
@@ -79,6 +94,7 @@ struct Incoming {
   std::uint64_t asked = 0;    ///< get
   bool summed = false;        ///< get: its data has to have sums.
   Ticket ticket{};            ///< get
+  PeersProgress progress{};   ///< put
 
   // The Wire's.
   const Stream* asked_by = nullptr;  // get: which had the question; compared and nothing else
@@ -94,6 +110,7 @@ struct Incoming {
 /// What a stream sends as one frame.
 struct Chunk {
   std::shared_ptr<Outgoing> of;  // also the Wire's
+  Use use{};  // Of the memory, if it is the peer's question: the batch's may end before.
   std::vector<Piece> pieces;
   std::uint64_t position = 0, bytes = 0;
   bool last = false;
@@ -103,6 +120,7 @@ struct Chunk {
 /// Where the data of a frame goes.
 struct Landing {
   std::shared_ptr<Incoming> of;          // also the Wire's
+  Use use{};                             ///< Of a put's memory: the batch's may end before.
   std::vector<Piece> pieces;             ///< None: thrown away.
   const cuda::Device* device = nullptr;  ///< Null: host memory.
   std::uint64_t bytes = 0;
@@ -129,6 +147,12 @@ struct WireOptions {
 
 class Wire {
  public:
+  /// A peer's put may stand still that long; what a peer does on a region that was retracted; and
+  /// from then on it may go on that long in all.
+  static constexpr Duration kStill = std::chrono::seconds(60),
+                            kStillRetracted = std::chrono::seconds(10),
+                            kRetracted = std::chrono::seconds(30);
+
   explicit Wire(const WireOptions& options)
       : options_(options),
         count_(options.streams, options.most_streams),
@@ -162,6 +186,13 @@ class Wire {
     return !failure_;
   }
   bool serves() const LINKSPAN_EXCLUDES(mutex_);  ///< Something of the peer's is in flight.
+  /// Ends what the peer does on regions of this side without progress, or after their retraction
+  /// (kStill and so on): it answers so once the peer has come to its end, and holds no memory.
+  void end_still(base::Time now) LINKSPAN_EXCLUDES(mutex_);
+  /// Grows when end_still() has ended something: data connections are to let go of its memory.
+  std::uint64_t revocations() const noexcept { return revocations_; }
+  /// As Endpoint::served(). `now`: of the same clock as end_still().
+  std::vector<Served> served(base::Time now) const LINKSPAN_EXCLUDES(mutex_);
   std::uint64_t chunk() const noexcept { return options_.chunk; }  ///< Data of a frame, at most.
 
   // The streams'.
@@ -196,6 +227,8 @@ class Wire {
   void wake_some() LINKSPAN_REQUIRES(mutex_);
   void settle() LINKSPAN_REQUIRES(mutex_);
   void begun() LINKSPAN_REQUIRES(mutex_);
+  static Status why_over(PeersProgress& progress, const Published& memory, bool bounded,
+                         base::Time now);
   std::uint64_t moved() const LINKSPAN_REQUIRES(mutex_);
   static void end(Ticket& ticket, const Status& status);
 
@@ -229,6 +262,7 @@ class Wire {
   std::optional<Status> failure_ LINKSPAN_GUARDED_BY(mutex_);
   bool abandons_ LINKSPAN_GUARDED_BY(mutex_) = false;
   std::atomic<bool> failed_{false};
+  std::atomic<std::uint64_t> revocations_{0};
   StreamCount count_ LINKSPAN_GUARDED_BY(mutex_);
   std::atomic<bool> may_grow_;  // as count_ says; else nobody has to look
 };

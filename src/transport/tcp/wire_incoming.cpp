@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "transport/tcp/stream.hpp"
 #include "transport/tcp/wire.hpp"
 
 namespace linkspan::transport::tcp {
@@ -41,12 +42,13 @@ Status wrong_sum(Op op) {
 
 Result<Landing> Wire::land(Head& head) {
   const base::MutexLock lock(mutex_);
-  Landing landing{.of = {}, .pieces = {}, .bytes = head.data};
+  Landing landing{.of = {}, .use = {}, .pieces = {}, .bytes = head.data};
   if (head.op == Op::put) {
     auto batch = put_of(head);
     if (!batch.ok()) return batch.status();
     landing.of = *std::move(batch);
     if (const auto& memory = landing.of->use.memory(); memory != nullptr) {
+      landing.use = Use(memory);
       landing.device = memory->device;
       for (const Span& span : head.spans)
         landing.pieces.push_back({memory->address + span.offset, 0, span.bytes});
@@ -137,6 +139,80 @@ std::optional<Answer> Wire::landed(Incoming& batch, std::uint64_t bytes, const S
   end(batch.ticket, batch.status);
   erase(gets_, batch.id);
   return std::nullopt;
+}
+
+// ---- what stands still --------------------------------------------------------------------------
+
+/// OK: it may go on. `bounded`: also where the region was not retracted.
+Status Wire::why_over(PeersProgress& progress, const Published& memory, bool bounded,
+                      base::Time now) {
+  const std::uint64_t bytes = progress.bytes;
+  if (progress.since == base::Time{} || bytes != progress.seen) progress.since = now;
+  progress.seen = bytes;
+  const Duration still = now - progress.since;
+  if (bounded && still > kStill)
+    return {Code::timed_out, Scope::request,
+            "no byte of it has come for 60 s: the region is not kept for it any longer"};
+  if (!memory.retracted) return {};
+  if (!progress.retracted_since) progress.retracted_since = now;
+  progress.late = still > kStillRetracted || now - *progress.retracted_since > kRetracted;
+  if (memory.at_once || progress.late)
+    return {Code::unreachable, Scope::request, "its owner has deregistered the region"};
+  return {};
+}
+
+void Wire::end_still(base::Time now) {
+  Status broken;
+  {
+    const base::MutexLock lock(mutex_);
+    bool any = false;
+    const auto revoke = [&](auto& batch, const Status& why) {
+      if (batch.status.ok()) batch.status = why;
+      batch.progress.revoked = true;
+      batch.use = {};
+      any = true;
+    };
+    for (const auto& put : theirs_) {
+      const auto& memory = put->use.memory();
+      const Status why = memory ? why_over(put->progress, *memory, true, now) : Status();
+      if (why.ok()) continue;
+      put->refused = true;  // its later frames are thrown away
+      revoke(*put, why);
+    }
+    // What a peer reads holds nothing up until the region is retracted.
+    for (const auto& answer : answers_) {
+      const auto& memory = answer->use.memory();
+      const Status why = memory ? why_over(answer->progress, *memory, false, now) : Status();
+      if (why.ok()) continue;
+      if (!answer->all_taken) {
+        answer->canceled = true;  // its last frame goes without data and says why
+        revoke(*answer, why);
+      } else if (answer->progress.late) {
+        // Its last frame is on its way and can say nothing any more.
+        broken = Status(Code::disconnected, Scope::peer,
+                        "the peer takes the bytes of a read too slowly: " + why.what());
+      }
+    }
+    revocations_ += any ? 1 : 0;
+    for (std::size_t i = 0; any && i < streams_.size(); ++i) streams_[i]->wake();
+  }
+  if (!broken.ok()) fail(broken);
+}
+
+std::vector<Served> Wire::served(base::Time now) const {
+  const base::MutexLock lock(mutex_);
+  std::vector<Served> all;
+  const auto add = [&](const auto& batch, linkspan::Op op) {
+    const PeersProgress& of = batch->progress;
+    if (batch->use.memory() != nullptr)
+      all.push_back({.serial = batch->use.memory()->key.id.serial,
+                     .op = op,
+                     .bytes = of.bytes,
+                     .still = of.since == base::Time{} ? Duration::zero() : now - of.since});
+  };
+  for (const auto& put : theirs_) add(put, linkspan::Op::write);
+  for (const auto& answer : answers_) add(answer, linkspan::Op::read);
+  return all;
 }
 
 // ---- the other ops ------------------------------------------------------------------------------

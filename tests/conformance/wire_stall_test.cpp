@@ -1,0 +1,41 @@
+// A peer by TCP that stands still in the midst of a write: whose write it is, deregister() and
+// dump() say, and invalidate() does not wait for it.
+#include <signal.h>
+
+#include "tests/conformance/wire_pair.hpp"
+
+namespace linkspan::test {
+namespace wire_stall_test {
+
+TEST(WireStalls, AreNamedAndEndedByInvalidate) {
+  constexpr std::uint64_t kBytes = std::uint64_t{32} << 20;
+  Held here;  // outlives the Engine
+  FarEngine far(with_wire(kTcp));
+  Engine engine = take(Engine::open(wire_options(kTcp)));
+  ASSERT_TRUE(engine.listen(listen_at(kTcp)).ok());
+  here = Held::make(engine, {.kind = "host", .bytes = kBytes});
+  ASSERT_TRUE(engine.publish("target", here.region).ok());
+  far.add("theirs", {.kind = "host", .bytes = kBytes});
+  far.connect(engine.address());
+  const Peer peer = take(engine.accept(10s));
+  far.churn(Op::write, "theirs", "target", {0, 0, kBytes}, "tcp");
+  const auto limit = base::Deadline::after(base::Clock::steady(), 20s);
+  const auto writes = [&] { return engine.dump().find("does a write") != std::string::npos; };
+  while (!writes() && !limit.passed()) {
+  }
+  far.process().signal(SIGSTOP);
+  ASSERT_TRUE(writes()) << engine.dump();
+  const Status busy = engine.deregister(here.region, 100ms);
+  EXPECT_EQ(busy.code(), Code::busy) << busy.to_string();
+  EXPECT_NE(busy.what().find("peer " + std::to_string(peer.id()) + " "), std::string::npos)
+      << busy.what();
+  EXPECT_NE(busy.what().find("a write"), std::string::npos) << busy.what();
+  EXPECT_EQ(engine.invalidate(here.region, 5s).to_string(), "ok") << engine.dump();
+  here.fill(4);
+  far.process().signal(SIGCONT);
+  (void)far.rest();
+  EXPECT_EQ(here.difference(4), "") << "a late byte";
+}
+
+}  // namespace wire_stall_test
+}  // namespace linkspan::test
