@@ -1,20 +1,25 @@
 #include "copy/cma.hpp"
 
+#include <linux/futex.h>
 #include <poll.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <system_error>
 
 namespace linkspan::copy {
 namespace {
 
-constexpr std::size_t kVectors = 16;  // a call
+constexpr std::size_t kVectors = 64;  // a call
 
 void* pointer(std::uint64_t address) noexcept {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
@@ -55,29 +60,102 @@ Status failure(int error, const OtherProcess& other, bool read, const Piece& at)
   }
 }
 
+/// Drops the pieces that are done. `done`: bytes of the pieces, later of the first that is left.
+void drop_done(std::span<const Piece>& pieces, std::uint64_t& done) {
+  while (!pieces.empty() && done >= pieces.front().bytes) {
+    done -= pieces.front().bytes;
+    pieces = pieces.subspan(1);
+  }
+}
+
+/// Moves what one call of the kernel takes of the first pieces. Returns what the call returns: it
+/// stops before a fault, or at 2 GiB.
+ssize_t move_some(std::int64_t pid, bool read, std::span<const Piece> pieces, std::uint64_t done) {
+  std::array<iovec, kVectors> ours{}, theirs{};
+  const std::size_t count = std::min(pieces.size(), kVectors);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t skip = i == 0 ? done : 0;
+    const Piece& piece = pieces[i];
+    const std::uint64_t bytes = piece.bytes - skip;
+    ours[i] = {pointer((read ? piece.to : piece.from) + skip), bytes};
+    theirs[i] = {pointer((read ? piece.from : piece.to) + skip), bytes};
+  }
+  const auto call = read ? ::process_vm_readv : ::process_vm_writev;
+  return call(static_cast<pid_t>(pid), ours.data(), count, theirs.data(), count, 0);
+}
+
+/// Moves the first bytes by way of memory of this function, where neither end may be the one that
+/// the kernel pins: memory that a driver has mapped.
+ssize_t move_by_bounce(std::int64_t pid, const Piece& piece, std::uint64_t done) {
+  std::array<std::byte, 16384> between;
+  const auto at = reinterpret_cast<std::uintptr_t>(between.data());
+  const std::uint64_t bytes = std::min<std::uint64_t>(piece.bytes - done, between.size());
+  const Piece in{.to = at, .from = piece.from + done, .bytes = bytes};
+  const ssize_t got = move_some(pid, false, {&in, 1}, 0);
+  if (got <= 0) return got;
+  const Piece out{.to = piece.to + done, .from = at, .bytes = static_cast<std::uint64_t>(got)};
+  return move_some(pid, true, {&out, 1}, 0);
+}
+
+Status not_usable(const Piece& at) {
+  return {Code::unreachable, Scope::request,
+          "memory at " + hex(at.to) + " cannot be written or memory at " + hex(at.from) +
+              " cannot be read in the process that copies: it was freed, unmapped or truncated "
+              "without Engine::deregister or Engine::invalidate, or is mapped without that right"};
+}
+
 }  // namespace
+
+bool is_word(const Piece& piece) noexcept { return piece.bytes == 8 && piece.to % 8 == 0; }
+
+Status store_word(std::uint64_t to, std::uint64_t value) {
+  // An atomic addition of zero by the kernel, which wakes no more than a spurious waiter.
+  std::uint32_t own = 0;
+  const long asked = ::syscall(SYS_futex, &own, FUTEX_WAKE_OP_PRIVATE, 0, 0, pointer(to),
+                               FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_LT, 0));
+  if (asked < 0 && errno == EFAULT) return not_usable({.to = to, .from = to, .bytes = 8});
+  std::atomic_ref(*static_cast<std::uint64_t*>(pointer(to)))
+      .store(value, std::memory_order_release);
+  return {};
+}
+
+Status copy_within(std::span<const Piece> pieces) {
+  const std::int64_t self = ::getpid();
+  std::uint64_t done = 0;  // of the first piece that is left
+  for (drop_done(pieces, done); !pieces.empty(); drop_done(pieces, done)) {
+    const Piece& first = pieces.front();
+    std::uint64_t word = 0;
+    const Piece to_word{reinterpret_cast<std::uintptr_t>(&word), first.from, first.bytes};
+    const bool by_word = is_word(first);
+    const auto run = by_word ? std::span(&to_word, 1)
+                             : pieces.first(static_cast<std::size_t>(
+                                   std::ranges::find_if(pieces, is_word) - pieces.begin()));
+    ssize_t moved = move_some(self, true, run, done);
+    // Memory that a driver has mapped is no source for the kernel, but may be a destination.
+    if (moved <= 0 && errno != EINTR && !by_word) moved = move_some(self, false, run, done);
+    if (moved <= 0 && errno != EINTR) moved = move_by_bounce(self, run.front(), done);
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved < 0 && (errno == ENOSYS || errno == EPERM)) {  // a sandbox allows no such call
+      std::memcpy(pointer(run.front().to + done), pointer(run.front().from + done),
+                  run.front().bytes - done);
+      moved = static_cast<ssize_t>(run.front().bytes - done);
+    }
+    if (moved <= 0) return not_usable({first.to + done, first.from + done, first.bytes - done});
+    if (by_word && moved == 8)
+      if (Status status = store_word(first.to, word); !status.ok()) return status;
+    if (by_word && moved != 8) return not_usable(first);
+    done += static_cast<std::uint64_t>(moved);
+  }
+  return {};
+}
 
 Status copy_across(const OtherProcess& other, bool read, std::span<const Piece> pieces) {
   if (Status s = alive(other); !s.ok()) return s;
-  std::array<iovec, kVectors> ours{}, theirs{};
   std::uint64_t done = 0;  // of the first piece that is left
   for (;;) {
-    while (!pieces.empty() && done >= pieces.front().bytes) {
-      done -= pieces.front().bytes;
-      pieces = pieces.subspan(1);
-    }
+    drop_done(pieces, done);
     if (pieces.empty()) return alive(other);  // the number was its own all the while
-    const std::size_t count = std::min(pieces.size(), kVectors);
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::uint64_t skip = i == 0 ? done : 0;
-      const Piece& piece = pieces[i];
-      const std::uint64_t bytes = piece.bytes - skip;
-      ours[i] = {pointer((read ? piece.to : piece.from) + skip), bytes};
-      theirs[i] = {pointer((read ? piece.from : piece.to) + skip), bytes};
-    }
-    const auto call = read ? ::process_vm_readv : ::process_vm_writev;
-    const ssize_t moved =
-        call(static_cast<pid_t>(other.pid), ours.data(), count, theirs.data(), count, 0);
+    const ssize_t moved = move_some(other.pid, read, pieces, done);
     if (moved < 0 && errno == EINTR) continue;
     // It stops short of a fault (or of 2 GiB); called again there, it says why.
     if (moved <= 0) {

@@ -1,7 +1,10 @@
-// copy/cma.hpp - copies between this process's memory and another's by one system call.
+// copy/cma.hpp - copies between memory of this process and of another, or within this one, by
+// system calls that answer EFAULT.
 //
-// The path where neither side can map the other's memory and the peer runs as the same user. The
-// kernel copies once, from user page to user page.
+// copy_across() is the path where neither side can map the other's memory and the peer runs as the
+// same user: the kernel copies once, from user page to user page. copy_within() copies for a peer
+// into or out of memory that its owner may have unmapped, truncated or mapped for reading only. A
+// memcpy there would end this process by SIGSEGV or SIGBUS.
 // Threads: any thread; blocks on page faults of either process.
 #pragma once
 
@@ -23,5 +26,17 @@ struct OtherProcess {
 /// does not let us. unreachable: an address is not mapped, in one process or the other; pieces
 /// before it were copied.
 Status copy_across(const OtherProcess& other, bool read, std::span<const Piece> pieces);
+
+/// Copies within this process. unreachable: a page of either end is not mapped, may not be read or
+/// written, or lies beyond the end of its file; what lies before it was copied. An aligned word of
+/// 8 bytes is stored at once. Where a sandbox forbids process_vm_readv it is a memcpy.
+Status copy_within(std::span<const Piece> pieces);
+
+/// Whether copy_within() stores the piece at once, so that who polls it never sees it in part.
+bool is_word(const Piece& piece) noexcept;
+
+/// Stores an aligned word. unreachable: its page cannot be written. The kernel is asked first, so
+/// memory that is unmapped between the answer and the store still ends the process.
+Status store_word(std::uint64_t to, std::uint64_t value);
 
 }  // namespace linkspan::copy

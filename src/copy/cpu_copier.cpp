@@ -28,7 +28,7 @@ struct CpuCopier::Job {
   // Written by start() before the job is queued; only read from then on.
   Method method = Method::cpu_threads;
   OtherProcess other;
-  bool remote_is_source = false, to_gpu = false;
+  bool remote_is_source = false, to_gpu = false, guarded = false;
   const cuda::Device* device = nullptr;
   unsigned ctas = 0;
   std::vector<Piece> pieces;        // cut to the size of a chunk
@@ -77,6 +77,7 @@ void CpuCopier::Job::cut(std::span<const Piece> whole, std::uint64_t chunk_bytes
 
 Status CpuCopier::Job::copy(std::size_t i) const {
   if (method == Method::cross_process) return copy_across(other, remote_is_source, chunk(i));
+  if (guarded) return copy_within(chunk(i));
   for (const Piece& piece : chunk(i))
     std::memcpy(reinterpret_cast<void*>(piece.to),          // NOLINT(performance-no-int-to-ptr)
                 reinterpret_cast<const void*>(piece.from),  // NOLINT(performance-no-int-to-ptr)
@@ -137,6 +138,7 @@ Result<Ticket> CpuCopier::start(const Order& order) {
   Job& job = jobs_[slot];
   job.method = order.method;
   job.to_gpu = order.to_gpu;
+  job.guarded = order.guarded;
   job.cut(order.pieces, order.method == Method::pageable ? staged_bytes(bytes) : kChunkBytes);
   if (Status s = start_threads(job.chunks.size()); !s.ok()) return s;
   free_.pop_back();
@@ -242,6 +244,7 @@ void CpuCopier::execute(const std::stop_token& stop) {
       const Status begun = staged.begin({.device = job.device,
                                          .pieces = job.chunk(mine->chunk),
                                          .to_gpu = job.to_gpu,
+                                         .guarded = job.guarded,
                                          .ctas = job.ctas,
                                          .cookie = static_cast<std::size_t>(&job - jobs_.data())});
       if (!begun.ok()) finish(job, begun);

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "copy/cma.hpp"
+
 namespace linkspan::copy {
 namespace {
 
@@ -26,6 +28,22 @@ void each_piece(const Staging::Slot& slot, const PageableCopies::Chunk& chunk, E
 
 }  // namespace
 
+/// Copies all pieces between the slot and host memory.
+Status PageableCopies::copy(const Staging::Slot& slot, const Chunk& chunk) {
+  guarded_.clear();
+  each_piece(slot, chunk, [&](const Piece& piece, std::byte* at) {
+    const auto in_slot = reinterpret_cast<std::uintptr_t>(at);
+    const Piece copied{.to = chunk.to_gpu ? in_slot : piece.to,
+                       .from = chunk.to_gpu ? piece.from : in_slot,
+                       .bytes = piece.bytes};
+    if (chunk.guarded)
+      guarded_.push_back(copied);
+    else
+      std::memcpy(host(copied.to), host(copied.from), copied.bytes);
+  });
+  return copy_within(guarded_);
+}
+
 Status PageableCopies::begin(const Chunk& chunk) {
   runs_.clear();
   const Piece* before = nullptr;
@@ -40,9 +58,10 @@ Status PageableCopies::begin(const Chunk& chunk) {
       {.device = chunk.device, .runs = runs_, .to_gpu = chunk.to_gpu, .ctas = chunk.ctas});
   if (!slot.ok()) return slot.status();
   if (chunk.to_gpu)
-    each_piece(**slot, chunk, [](const Piece& piece, std::byte* at) {
-      std::memcpy(at, host(piece.from), piece.bytes);
-    });
+    if (Status status = copy(**slot, chunk); !status.ok()) {
+      staging_.give_back(**slot);
+      return status;
+    }
   chunks_[(*slot)->index()] = chunk;
   return staging_.submit(**slot);
 }
@@ -51,11 +70,8 @@ std::optional<PageableCopies::Ended> PageableCopies::end_one() {
   Staging::Slot* const slot = staging_.next_done();
   if (slot == nullptr) return std::nullopt;
   const Chunk& chunk = chunks_[slot->index()];
-  if (!chunk.to_gpu && slot->status().ok())
-    each_piece(*slot, chunk, [](const Piece& piece, const std::byte* at) {
-      std::memcpy(host(piece.to), at, piece.bytes);
-    });
   Ended ended{chunk.cookie, slot->status()};
+  if (!chunk.to_gpu && ended.status.ok()) ended.status = copy(*slot, chunk);
   staging_.give_back(*slot);
   return ended;
 }

@@ -23,6 +23,7 @@ class PageableCopies {
     const cuda::Device* device = nullptr;  ///< Outlives this.
     std::span<const Piece> pieces{};       ///< Stay until it has ended.
     bool to_gpu = false;
+    bool guarded = false;    ///< As Order::guarded.
     unsigned ctas = 0;       ///< As Order::ctas.
     std::size_t cookie = 0;  ///< The caller's.
   };
@@ -46,9 +47,12 @@ class PageableCopies {
   const Staging& staging() const noexcept { return staging_; }
 
  private:
+  Status copy(const Staging::Slot& slot, const Chunk& chunk);
+
   Staging staging_;
   std::array<Chunk, Staging::kSlots> chunks_;  // by slots
   std::vector<Staging::Run> runs_;             // of the chunk that begins
+  std::vector<Piece> guarded_;                 // between a slot and host memory, of one chunk
 };
 
 }  // namespace linkspan::copy

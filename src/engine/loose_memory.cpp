@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "memory/page_access.hpp"
+
 namespace linkspan::engine {
 namespace {
 
@@ -46,7 +48,7 @@ Result<Loan> LooseMemory::borrow(const void* pointer, std::uint64_t bytes, bool 
   // would stand in the way of another registration.
   const bool on_gpu = facts.kind == MemoryKind::device;
   if (registry_.any_exclusive(address, bytes, on_gpu ? facts.buffer_id : 0))
-    return lend_exclusive(pointer, bytes);
+    return lend_exclusive(pointer, bytes, facts.kind);
   if (facts.kind == MemoryKind::device) return keep(pointer, bytes, facts.buffer_id);
   if (auto shared = registry_.find_shared(address, bytes); shared && shared->acquire()) {
     Loan loan;
@@ -64,9 +66,12 @@ Result<Loan> LooseMemory::lend_once(std::uint64_t address, std::uint64_t bytes, 
   return lend(registry_.add_private(address, bytes, kind, {.read = peer_reads}));
 }
 
-Result<Loan> LooseMemory::lend_exclusive(const void* pointer, std::uint64_t bytes) {
-  constexpr Permissions kByUs{.read = true, .write = true, .exclusive = true};
-  return lend(registry_.add(const_cast<void*>(pointer), bytes, kByUs, false));
+Result<Loan> LooseMemory::lend_exclusive(const void* pointer, std::uint64_t bytes,
+                                         MemoryKind kind) {
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  const bool writable = kind == MemoryKind::device || memory::page_access(address, bytes).write;
+  const Permissions by_us{.read = true, .write = writable, .exclusive = true};
+  return lend(registry_.add(const_cast<void*>(pointer), bytes, by_us, false));
 }
 
 /// What is registered for the one message.

@@ -98,7 +98,7 @@ class LooseMemory {
       LINKSPAN_EXCLUDES(making_, mutex_);
   Result<Loan> lend_once(std::uint64_t address, std::uint64_t bytes, MemoryKind kind,
                          bool peer_reads);
-  Result<Loan> lend_exclusive(const void* pointer, std::uint64_t bytes);
+  Result<Loan> lend_exclusive(const void* pointer, std::uint64_t bytes, MemoryKind kind);
   Result<Loan> lend(Result<std::shared_ptr<const memory::Registration>> made);
   /// Empty: nothing of that buffer is kept. Else acquired, if the bytes lie within it.
   Result<Loan> find_kept(std::uint64_t address, std::uint64_t bytes, std::uint64_t buffer)

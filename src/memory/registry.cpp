@@ -6,6 +6,7 @@
 
 #include "cuda/topology.hpp"
 #include "memory/host_backing.hpp"
+#include "memory/page_access.hpp"
 #include "memory/still_there.hpp"
 
 namespace linkspan::memory {
@@ -19,6 +20,25 @@ std::string span_text(std::uint64_t address, std::uint64_t bytes) {
 
 Status refused(Code code, std::string what, Where at = {}) {
   return {code, Scope::request, std::move(what), at};
+}
+
+/// Refuses host memory whose pages do not permit what peers are to be permitted.
+Status pages_permit(std::uint64_t address, std::uint64_t bytes, Permissions peers) {
+  const PageAccess pages = page_access(address, bytes);
+  if (peers.write && !pages.write)
+    return refused(Code::invalid_argument,
+                   span_text(address, bytes) + " are mapped " +
+                       (pages.read ? "for reading only" : "without access") +
+                       ", so peers cannot write them: register them with `write` of "
+                       "RegionOptions::peers false (peers_write in C and Python), or map them "
+                       "writable");
+  if (peers.read && !pages.read)
+    return refused(Code::invalid_argument,
+                   span_text(address, bytes) +
+                       " are mapped without the right to read them, so peers cannot: register them "
+                       "with `read` of RegionOptions::peers false (peers_read in C and Python), or "
+                       "map them readable");
+  return {};
 }
 
 /// What a peer that maps the region can touch: of GPU and of shared memory all of the allocation.
@@ -118,6 +138,9 @@ Result<std::shared_ptr<const Registration>> Registry::add(void* pointer, std::ui
     facts.allocation = backing->address();
     facts.allocation_bytes = backing->bytes();
   }
+  if (facts.kind != MemoryKind::device && facts.kind != MemoryKind::shared &&
+      is_mapped(address, bytes))
+    if (Status status = pages_permit(address, bytes, peers); !status.ok()) return status;
   if (facts.kind != MemoryKind::host) {
     if (!fits(address - facts.allocation, bytes, facts.allocation_bytes))
       return refused(Code::invalid_argument,

@@ -269,6 +269,7 @@ Status LocalEndpoint::start_some(Slot& slot, const StreamLinks& streams) {
        .device = slot.device,
        .ctas = ctas,
        .to_gpu = on_gpu(slot.op == Op::read ? slot.target->key.kind : slot.remote->key().kind),
+       .guarded = touches_private_memory(slot),
        .after = streams.after,
        .stream = streams.stream,
        .release = wave.size() == slot.pieces.size() ? streams.release : nullptr,

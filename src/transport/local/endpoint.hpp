@@ -150,6 +150,7 @@ class LocalEndpoint final : public Endpoint {
   void give_back_word(Slot& slot);
   void expect_end(Slot& slot, copy::Method method, copy::Link link, std::uint64_t bytes);
   static void stop(Slot& slot);
+  static bool touches_private_memory(const Slot& slot);
   Status start_some(Slot& slot, const StreamLinks& streams = {});
   void advance(Slot& slot);
   void open_offer(Slot& slot);

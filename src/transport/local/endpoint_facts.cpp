@@ -77,4 +77,14 @@ std::string LocalEndpoint::outlook() const {
          cross_process_.what();
 }
 
+/// Whether a copy for another Engine touches host memory that its owner can unmap or protect at any
+/// time. What linkspan made and sealed cannot go; this Engine's own transfers trust their user.
+bool LocalEndpoint::touches_private_memory(const Slot& slot) {
+  const auto is_private = [](MemoryKind kind) {
+    return kind == MemoryKind::host || kind == MemoryKind::pinned;
+  };
+  return (slot.for_peer && is_private(slot.target->key.kind)) ||
+         (slot.remote->same_process() && is_private(slot.remote->key().kind));
+}
+
 }  // namespace linkspan::transport::local

@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -11,6 +10,8 @@
 #include <utility>
 
 #include "base/crc32c.hpp"
+#include "copy/cma.hpp"
+#include "memory/still_there.hpp"
 #include "transport/tcp/sender.hpp"
 
 namespace linkspan::transport::tcp {
@@ -99,6 +100,7 @@ Result<bool> Receiver::check_seal(std::uint64_t frame) {
 bool Receiver::begin_part() {
   part_ = 0;
   part_bytes_ = 0;
+  to_user_ = false;
   const cuda::Device* const device = landing_->device;
   const bool lands = !landing_->pieces.empty() && status_.ok();
   if (lands && device != nullptr) {
@@ -112,6 +114,7 @@ bool Receiver::begin_part() {
     for (std::size_t i = 0; slot.ok() && i < runs_.size(); ++i)
       append(parts_, 0, slot_->at(i), runs_[i].bytes);
   } else if (lands) {
+    to_user_ = true;
     words_.reserve(landing_->pieces.size());  // parts point into it
     for (const Piece& piece : landing_->pieces)
       append(parts_, 0,
@@ -145,26 +148,25 @@ void Receiver::let_go() {
 
 /// Into the part, and behind it into the buffer. 0: there is nothing more now.
 Result<std::size_t> Receiver::receive(bool& readable) {
-  if (landing_ && begin_ != end_) {
-    iovec& to = parts_[part_];
-    const std::size_t bytes = std::min(to.iov_len, end_ - begin_);
-    std::memcpy(to.iov_base, buffer_.data() + begin_, bytes);
-    begin_ += bytes;
-    (void)advance(parts_, part_, bytes);
-    return bytes;
-  }
+  if (landing_ && begin_ != end_) return land_buffered();
   if (!readable) return std::size_t{0};
   if (begin_ != 0) std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
   end_ -= std::exchange(begin_, 0);
   into_.clear();
   std::size_t direct = 0;
-  for (std::size_t i = part_; landing_ && i < parts_.size() && into_.size() < kParts; ++i) {
+  // What decrypts writes by itself, and memory that is gone would end the process.
+  const bool in_place = landing_ && (tls_ == nullptr || !to_user_);
+  for (std::size_t i = part_; in_place && i < parts_.size() && into_.size() < kParts; ++i) {
     into_.push_back(parts_[i]);
     direct += parts_[i].iov_len;
   }
-  if (!landing_ || part_ + into_.size() == parts_.size())
+  if (!in_place || part_ + into_.size() == parts_.size())
     into_.push_back({buffer_.data() + end_, buffer_.size() - end_});
   auto got = receive_some();
+  if (got.status().code() == Code::unreachable && to_user_) {
+    discard_rest(got.status());
+    return receive(readable);
+  }
   if (got.ok() && *got == 0) readable = false;
   if (!got.ok() || *got == 0) return got;
   const std::size_t here = std::min(*got, direct);
@@ -173,7 +175,41 @@ Result<std::size_t> Receiver::receive(bool& readable) {
   return got;
 }
 
-/// Into what is laid out. 0: there is nothing now.
+/// What came behind the head goes to its place.
+std::size_t Receiver::land_buffered() {
+  copied_.clear();
+  std::size_t bytes = 0;
+  for (std::size_t i = part_; i < parts_.size() && bytes < end_ - begin_; ++i) {
+    copied_.push_back({.to = reinterpret_cast<std::uintptr_t>(parts_[i].iov_base),
+                       .from = reinterpret_cast<std::uintptr_t>(buffer_.data() + begin_ + bytes),
+                       .bytes = std::min(parts_[i].iov_len, end_ - begin_ - bytes)});
+    bytes += copied_.back().bytes;
+  }
+  if (to_user_) {
+    if (Status status = copy::copy_within(copied_); !status.ok()) discard_rest(status);
+  } else {
+    for (const copy::Piece& each : copied_)
+      std::memcpy(pointer(each.to), pointer(each.from), each.bytes);
+  }
+  begin_ += bytes;
+  (void)advance(parts_, part_, bytes);
+  return bytes;
+}
+
+/// What comes of the frame from here on is thrown away; its batch fails.
+void Receiver::discard_rest(const Status& why) {
+  std::uint64_t left = 0;
+  for (std::size_t i = part_; i < parts_.size(); ++i) left += parts_[i].iov_len;
+  parts_.resize(part_);
+  scrap_.resize(kScrap);
+  for (; left != 0; left -= parts_.back().iov_len)
+    parts_.push_back({scrap_.data(), std::min<std::uint64_t>(left, kScrap)});
+  words_.clear();
+  to_user_ = false;
+  status_ = why;
+}
+
+/// Into what is laid out. 0: there is nothing now. unreachable: a place of it is not mapped so.
 Result<std::size_t> Receiver::receive_some() {
   if (tls_ != nullptr) return tls_->receive(into_);
   msghdr message{};
@@ -184,6 +220,7 @@ Result<std::size_t> Receiver::receive_some() {
   while (got < 0 && errno == EINTR);
   if (got > 0) return static_cast<std::size_t>(got);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::size_t{0};
+  if (got < 0 && errno == EFAULT) return memory::freed_early();
   return Status(
       Code::disconnected, Scope::peer,
       got == 0 ? "the peer has closed a stream"
@@ -191,17 +228,31 @@ Result<std::size_t> Receiver::receive_some() {
 }
 
 /// The sum goes on with what has landed, or is about to.
-void Receiver::sum_part() noexcept {
+Status Receiver::sum_part() {
   const auto add = [this](const void* at, std::uint64_t bytes) {
     sum_ = base::crc32c({static_cast<const std::byte*>(at), bytes}, sum_);
   };
   if (slot_ != nullptr) {
     for (std::size_t i = 0; i < runs_.size(); ++i) add(slot_->at(i), runs_[i].bytes);
-    return;
+    return {};
   }
+  scrap_.resize(kScrap);
   auto word = words_.begin();
-  for (const Piece& piece : landing_->pieces)
-    add(is_word(piece) ? (word++)->value.data() : pointer(piece.here), piece.bytes);
+  for (const Piece& piece : landing_->pieces) {
+    if (is_word(piece)) {
+      add((word++)->value.data(), piece.bytes);
+      continue;
+    }
+    for (std::uint64_t at = 0, some = 0; at < piece.bytes; at += some) {
+      some = std::min<std::uint64_t>(piece.bytes - at, kScrap);
+      const copy::Piece back{.to = reinterpret_cast<std::uintptr_t>(scrap_.data()),
+                             .from = piece.here + at,
+                             .bytes = some};
+      if (Status status = copy::copy_within({&back, 1}); !status.ok()) return status;
+      add(scrap_.data(), some);
+    }
+  }
+  return {};
 }
 
 /// All of it is here.
@@ -210,16 +261,17 @@ void Receiver::end_part(std::vector<Answer>& answers) {
   parts_.clear();
   // What was thrown away has failed already.
   if (summed_ && status_.ok() && !landing_->pieces.empty()) {
-    sum_part();
-    if (left_ == 0 && sum_ != due_) {
+    status_ = sum_part();
+    if (status_.ok() && left_ == 0 && sum_ != due_)
       status_ = wrong_sum(landing_->of->op == Op::put ? Op::put : Op::data);
+    if (!status_.ok()) {
       words_.clear();
       if (slot_ != nullptr) staging_.give_back(*std::exchange(slot_, nullptr));
     }
   }
   for (const Word& word : words_)  // behind what this frame has landed, and the frames before it
-    std::atomic_ref(*static_cast<std::uint64_t*>(pointer(word.here)))
-        .store(std::bit_cast<std::uint64_t>(word.value), std::memory_order_release);
+    if (status_.ok())
+      status_ = copy::store_word(word.here, std::bit_cast<std::uint64_t>(word.value));
   words_.clear();
   Status status = status_;
   // The peer hears of the end next, and its owner may deregister the region.

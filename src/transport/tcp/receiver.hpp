@@ -6,7 +6,9 @@
 // the sender comes to feel. Of a frame that is to be sealed nothing goes anywhere before all of it
 // is here and is what its seal says; TLS keeps to that for each of its records. The sum of a frame
 // that has one is looked at once all of it is here, where it has landed, before its words are
-// stored and its last slot goes to the GPU. Threads: its stream's thread.
+// stored and its last slot goes to the GPU. Host memory is written and read by calls that answer
+// EFAULT: its owner may have freed it, and the rest of the frame is then thrown away.
+// Threads: its stream's thread.
 #pragma once
 
 #include <sys/uio.h>
@@ -75,7 +77,9 @@ class Receiver {
   bool begin_part();
   void throw_away(std::uint64_t bytes);
   Result<std::size_t> receive(bool& readable);
-  void sum_part() noexcept;
+  std::size_t land_buffered();
+  void discard_rest(const Status& why);
+  Status sum_part();
   Result<std::size_t> receive_some();
   void end_part(std::vector<Answer>& answers);
   void end_frame() noexcept;
@@ -100,6 +104,8 @@ class Receiver {
   std::uint64_t left_ = 0;
   bool summed_ = false;
   std::uint32_t due_ = 0, sum_ = 0;  // of it; of what is here of it
+  bool to_user_ = false;             // the part lands in memory that its owner may have freed
+  std::vector<copy::Piece> copied_;  // by one call
   // Its part that comes: all of it, or pieces that a slot takes.
   std::vector<iovec> parts_;
   std::vector<Word> words_;  // into which parts point

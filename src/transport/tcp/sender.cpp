@@ -9,6 +9,10 @@
 #include <system_error>
 #include <utility>
 
+#include "copy/cma.hpp"
+#include "memory/page_access.hpp"
+#include "memory/still_there.hpp"
+
 namespace linkspan::transport::tcp {
 namespace {
 
@@ -96,6 +100,7 @@ Result<bool> Sender::send_frames() {
     const auto sent = send(parts.first(std::min(parts.size(), kSentParts)));
     if (sent.ok() && *sent == 0) break;
     writable_ = true;
+    if (sent.status().code() == Code::unreachable && blank(frame)) continue;
     // No event will tell when there is memory.
     if (sent.status().code() == Code::no_resource) return true;
     if (!sent.ok()) return sent.status();
@@ -109,7 +114,8 @@ Result<bool> Sender::send_frames() {
   return moved;
 }
 
-/// 0: the socket takes no more now. no_resource: the kernel has no memory now.
+/// 0: the socket takes no more now. no_resource: the kernel has no memory now. unreachable: memory
+/// of the user's cannot be read.
 Result<std::size_t> Sender::send(std::span<iovec> parts) {
   if (tls_ != nullptr) return tls_->send(parts);
   msghdr message{};
@@ -120,6 +126,7 @@ Result<std::size_t> Sender::send(std::span<iovec> parts) {
   while (sent < 0 && errno == EINTR);
   if (sent >= 0) return static_cast<std::size_t>(sent);
   if (errno == ENOBUFS) return Status::no_resource();
+  if (errno == EFAULT) return memory::freed_early();
   if (errno == EAGAIN || errno == EWOULDBLOCK) return std::size_t{0};
   return Status(Code::disconnected, Scope::peer,
                 std::string("a stream takes no more: ") + std::generic_category().message(errno));
@@ -193,6 +200,7 @@ Result<bool> Sender::next() {
   }
   if (current_) {
     idle_ = false;
+    check_memory(*current_);
     lay_out(*current_);
     if (Status status = sealer_ ? seal(*current_) : Status(); !status.ok()) return status;
     return true;
@@ -215,6 +223,31 @@ std::vector<std::byte> Sender::take_said() {
   return frames;
 }
 
+/// Copies host memory that is not sent from its place. Data that a peer has asked for is promised
+/// by its head, hence looked at before. An error is the frame's.
+void Sender::check_memory(SentFrame& frame) {
+  if (!frame.chunk || frame.chunk->pieces.empty() || frame.slot != nullptr || !frame.status.ok())
+    return;
+  const Chunk& chunk = *frame.chunk;
+  frame.copied = tls_ != nullptr || sealer_ || chunk.head.summed;
+  if (!frame.copied) {
+    const auto is_there = [](const Piece& piece) {
+      return memory::pages_are_readable(piece.here, piece.bytes);
+    };
+    if (chunk.head.op == Op::data && !std::ranges::all_of(chunk.pieces, is_there))
+      frame.status = memory::freed_early();
+    return;
+  }
+  copy_.resize(kMostChunk);
+  pieces_.clear();
+  auto to = reinterpret_cast<std::uintptr_t>(copy_.data());
+  for (const Piece& piece : chunk.pieces) {
+    pieces_.push_back({.to = to, .from = piece.here, .bytes = piece.bytes});
+    to += piece.bytes;
+  }
+  frame.status = copy::copy_within(pieces_);
+}
+
 void Sender::lay_out(SentFrame& frame) {
   const std::size_t said = frame.head.size();
   if (frame.chunk) {
@@ -226,6 +259,7 @@ void Sender::lay_out(SentFrame& frame) {
   }
   frame.parts.push_back({frame.head.data(), frame.head.size()});
   if (frame.chunk) lay_out_data(frame);
+  frame.data_end = frame.parts.size();
   for (std::size_t i = 1; frame.chunk && frame.chunk->head.summed && i < frame.parts.size(); ++i)
     add_to_sum(std::span(frame.head).subspan(said),
                {static_cast<const std::byte*>(frame.parts[i].iov_base), frame.parts[i].iov_len});
@@ -233,12 +267,9 @@ void Sender::lay_out(SentFrame& frame) {
 }
 
 void Sender::lay_out_data(SentFrame& frame) {
-  if (!frame.status.ok()) {
-    for (std::uint64_t left = frame.chunk->bytes; left != 0;) {
-      const std::uint64_t bytes = std::min<std::uint64_t>(left, kZeros.size());
-      frame.parts.push_back({const_cast<std::byte*>(kZeros.data()), bytes});  // only read
-      left -= bytes;
-    }
+  if (!frame.status.ok()) return lay_out_zeros(frame, frame.chunk->bytes);
+  if (frame.copied) {
+    frame.parts.push_back({copy_.data(), frame.chunk->bytes});
     return;
   }
   const auto& pieces = frame.chunk->pieces;
@@ -248,21 +279,40 @@ void Sender::lay_out_data(SentFrame& frame) {
            pieces[i].bytes);
 }
 
-/// What is left to be sent, and the seal of it.
-Status Sender::seal(SentFrame& frame) {
-  copy_.resize(kMostChunk);
-  std::size_t copied = 0;
-  for (std::size_t i = 1; i < frame.parts.size(); ++i) {
-    std::memcpy(copy_.data() + copied, frame.parts[i].iov_base, frame.parts[i].iov_len);
-    copied += frame.parts[i].iov_len;
+void Sender::lay_out_zeros(SentFrame& frame, std::uint64_t bytes) {
+  for (std::uint64_t some = 0; bytes != 0; bytes -= some) {
+    some = std::min<std::uint64_t>(bytes, kZeros.size());
+    frame.parts.push_back({const_cast<std::byte*>(kZeros.data()), some});  // only read
   }
-  sealer_->update(frame.head);
-  sealer_->update(std::span(copy_).first(copied));
+}
+
+/// The rest of a put's data becomes zeros, and the put fails. False: its memory is ours, or it is
+/// data that a peer has asked for, whose head has said already that it is well.
+bool Sender::blank(SentFrame& frame) {
+  if (!frame.chunk || frame.chunk->head.op != Op::put || frame.slot != nullptr || frame.copied ||
+      !frame.status.ok())
+    return false;
+  const auto at = [&frame](std::size_t part) {
+    return frame.parts.begin() + static_cast<std::ptrdiff_t>(part);
+  };
+  const std::size_t first = std::max<std::size_t>(frame.part, 1);
+  std::uint64_t left = 0;
+  for (std::size_t i = first; i < frame.data_end; ++i) left += frame.parts[i].iov_len;
+  const std::vector<iovec> behind(at(frame.data_end), frame.parts.end());
+  frame.parts.erase(at(first), frame.parts.end());
+  lay_out_zeros(frame, left);
+  frame.data_end = frame.parts.size();
+  frame.parts.insert(frame.parts.end(), behind.begin(), behind.end());
+  frame.status = memory::freed_early();
+  return true;
+}
+
+Status Sender::seal(SentFrame& frame) {
+  for (const iovec& part : frame.parts)
+    sealer_->update({static_cast<const std::byte*>(part.iov_base), part.iov_len});
   const auto made = sealer_->finish();
   if (!made.ok()) return made.status();
   frame.seal = *made;
-  frame.parts.resize(1);
-  if (copied != 0) frame.parts.push_back({copy_.data(), copied});
   frame.parts.push_back({frame.seal.data(), frame.seal.size()});
   return {};
 }

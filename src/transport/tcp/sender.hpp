@@ -4,8 +4,9 @@
 // ahead of the one that the socket takes.
 // Threads: any thread; of a GPU's memory its stream's thread alone.
 // Invariants: frames go whole, one behind the other; of a chunk that was taken as many bytes go as
-// its head says, zeros if they cannot be had. What is sealed is a copy, for others may write to the
-// memory between its seal and its way.
+// its head says, zeros if they cannot be had. Host memory is read by calls that answer EFAULT: its
+// owner may have freed it. What is sealed, summed or encrypted is a copy, made so, and nobody can
+// write to it between its seal and its way.
 #pragma once
 
 #include <sys/uio.h>
@@ -33,8 +34,10 @@ struct SentFrame {
   copy::Staging::Slot* slot = nullptr;  // null: not staged
   bool staged = false;                  // the GPU is done, or it was not asked
   Status status{};                      // of the staging
+  bool copied = false;                  // its data lies in the Sender's own memory
   std::vector<iovec> parts;             // what is left to be sent,
-  std::size_t part = 0;                 // from here on
+  std::size_t part = 0;                 // from here on;
+  std::size_t data_end = 0;             // parts from 1 to here are its data
   base::Seal seal{};
 };
 
@@ -90,8 +93,11 @@ class Sender {
   Result<std::size_t> send(std::span<iovec> parts) LINKSPAN_REQUIRES(sending_);
   Result<bool> next() LINKSPAN_REQUIRES(sending_) LINKSPAN_EXCLUDES(mutex_);
   std::vector<std::byte> take_said() LINKSPAN_REQUIRES(sending_) LINKSPAN_EXCLUDES(mutex_);
-  static void lay_out(SentFrame& frame);
-  static void lay_out_data(SentFrame& frame);
+  void check_memory(SentFrame& frame) LINKSPAN_REQUIRES(sending_);
+  void lay_out(SentFrame& frame) LINKSPAN_REQUIRES(sending_);
+  void lay_out_data(SentFrame& frame) LINKSPAN_REQUIRES(sending_);
+  static void lay_out_zeros(SentFrame& frame, std::uint64_t bytes);
+  static bool blank(SentFrame& frame);
   Status seal(SentFrame& frame) LINKSPAN_REQUIRES(sending_);
   static void send_zeros(SentFrame& frame);
   void finish(SentFrame& frame) LINKSPAN_REQUIRES(sending_);
@@ -106,8 +112,9 @@ class Sender {
   std::deque<SentFrame> staged_ LINKSPAN_GUARDED_BY(sending_);
   std::optional<SentFrame> current_ LINKSPAN_GUARDED_BY(sending_);
   std::vector<copy::Staging::Run> runs_ LINKSPAN_GUARDED_BY(sending_);
+  std::vector<copy::Piece> pieces_ LINKSPAN_GUARDED_BY(sending_);  // of one copy
   std::optional<base::Sealer> sealer_ LINKSPAN_GUARDED_BY(sending_);
-  // Of the current frame's data, to be sealed; answers, whole frames.
+  // The current frame's data, where it is copied; answers, whole frames.
   std::vector<std::byte> copy_ LINKSPAN_GUARDED_BY(sending_), waiting_
       LINKSPAN_GUARDED_BY(sending_);
   std::size_t waiting_frames_ LINKSPAN_GUARDED_BY(sending_) = 0;

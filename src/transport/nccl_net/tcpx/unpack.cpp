@@ -7,6 +7,7 @@
 
 #include "copy/blocks_kernel.hpp"
 #include "copy/chooser.hpp"
+#include "copy/cma.hpp"
 #include "copy/gpu_copier.hpp"
 
 namespace linkspan::transport::nccl_net::tcpx {
@@ -269,8 +270,14 @@ std::optional<Status> Unpacker::poll(Ticket ticket) {
     batch.looked = clock_.now();
     return std::nullopt;
   }
-  if (batch.status.ok())
-    for (const Run& run : batch.home) std::memcpy(run.host, batch.staging + run.staged, run.bytes);
+  if (batch.status.ok()) {
+    std::vector<copy::Piece> pieces;
+    for (const Run& run : batch.home)
+      pieces.push_back({.to = reinterpret_cast<std::uintptr_t>(run.host),
+                        .from = reinterpret_cast<std::uintptr_t>(batch.staging + run.staged),
+                        .bytes = run.bytes});
+    batch.status = copy::copy_within(pieces);
+  }
   batch.ticket = 0;
   return std::move(batch.status);
 }

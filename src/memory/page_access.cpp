@@ -1,0 +1,106 @@
+#include "memory/page_access.hpp"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "base/fd.hpp"
+#include "memory/still_there.hpp"
+
+namespace linkspan::memory {
+namespace {
+
+/// One mapping of this process.
+struct PageRange {
+  std::uint64_t begin = 0, end = 0;
+  PageAccess access;
+};
+
+/// The kernel's struct procmap_query (linux/fs.h of 6.11).
+struct MapQuery {
+  std::uint64_t size, flags, address;
+  std::uint64_t begin, end, rights, page_size, offset, inode;
+  std::uint32_t device_major, device_minor, name_bytes, build_id_bytes;
+  std::uint64_t name, build_id;
+};
+static_assert(sizeof(MapQuery) == 104);
+constexpr unsigned long kMapQuery = _IOWR('f', 17, MapQuery);
+constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ of Linux 5.14
+constexpr std::uint64_t kNextMapping = 0x10, kReadable = 0x01, kWritable = 0x02;
+
+/// Calls `each` with the mappings from the one that holds `address` or follows it, until that
+/// answers false. False: the kernel does not answer such questions.
+template <class Each>
+bool ask_kernel(const base::Fd& maps, std::uint64_t address, Each each) {
+  for (bool more = true; more;) {
+    MapQuery query{};
+    query.size = sizeof query;
+    query.flags = kNextMapping;
+    query.address = address;
+    if (::ioctl(maps.get(), kMapQuery, &query) != 0) return errno == ENOENT;
+    more = each(PageRange{query.begin,
+                          query.end,
+                          {(query.rights & kReadable) != 0, (query.rights & kWritable) != 0}});
+    address = query.end;
+  }
+  return true;
+}
+
+/// The same from the text. False: it cannot be read.
+template <class Each>
+bool read_text(std::uint64_t address, Each each) {
+  struct Close {
+    void operator()(std::FILE* file) const { (void)std::fclose(file); }
+  };
+  const std::unique_ptr<std::FILE, Close> maps(std::fopen("/proc/self/maps", "re"));
+  if (maps == nullptr) return false;
+  PageRange range;
+  char read = 0, write = 0;
+  while (std::fscanf(maps.get(), "%" SCNx64 "-%" SCNx64 " %c%c%*[^\n]", &range.begin, &range.end,
+                     &read, &write) == 4) {
+    if (range.end <= address) continue;
+    range.access = {read == 'r', write == 'w'};
+    if (!each(range)) break;
+  }
+  return true;
+}
+
+}  // namespace
+
+PageAccess page_access(std::uint64_t address, std::uint64_t bytes) {
+  const std::uint64_t end = address + bytes;
+  std::uint64_t seen = address;  // the pages before it are mapped
+  PageAccess access;
+  const auto each = [&](const PageRange& range) {
+    if (range.begin > seen) return false;
+    seen = range.end;
+    access.read &= range.access.read;
+    access.write &= range.access.write;
+    return seen < end;
+  };
+  const base::Fd maps(::open("/proc/self/maps", O_RDONLY | O_CLOEXEC));
+  if (!maps.valid()) return {};
+  if (!ask_kernel(maps, address, each)) {
+    seen = address;
+    access = {};
+    if (!read_text(address, each)) return {};
+  }
+  return seen < end ? PageAccess{false, false} : access;
+}
+
+bool pages_are_readable(std::uint64_t address, std::uint64_t bytes) noexcept {
+  const std::uint64_t before = address % static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  void* first = reinterpret_cast<void*>(address - before);  // NOLINT(performance-no-int-to-ptr)
+  if (::madvise(first, before + bytes, kPopulateRead) == 0) return true;
+  if (errno == EINVAL) return is_mapped(address, bytes);
+  return errno != EFAULT && errno != ENOMEM && errno != EHWPOISON;
+}
+
+}  // namespace linkspan::memory
