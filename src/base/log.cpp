@@ -4,14 +4,14 @@
 #include <string>
 #include <utility>
 
+#include "base/peer_words.hpp"
+
 namespace linkspan::base {
 namespace {
 
 constexpr char upper(char c) noexcept {
   return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
 }
-
-constexpr bool control(char c) noexcept { return static_cast<unsigned char>(c) < 32 || c == 127; }
 
 }  // namespace
 
@@ -31,10 +31,7 @@ Log::Log(Level threshold, LogSink sink)
 
 void Log::write(Level level, std::string_view text) const {
   if (!enabled(level)) return;
-  if (std::ranges::none_of(text, control)) return sink_(level, text);
-  std::string line(text);
-  std::ranges::replace_if(line, control, '?');
-  sink_(level, line);
+  sink_(level, printable(text));
 }
 
 }  // namespace linkspan::base

@@ -32,7 +32,7 @@ class Log {
   Log(Level threshold, LogSink sink);
 
   bool enabled(Level level) const noexcept { return level >= threshold_ && level < Level::off; }
-  /// One line: a text may quote a peer, so its control characters become '?'.
+  /// One line: a text may quote a peer, so it is made printable().
   void write(Level level, std::string_view text) const;
 
  private:

@@ -1,5 +1,6 @@
 #include "control/exchange.hpp"
 
+#include "base/peer_words.hpp"
 #include "base/schema/control_generated.h"
 #include "base/schema/flat.hpp"
 
@@ -80,14 +81,14 @@ Result<Finished> decode_finished(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::SendFinished>(bytes);
   if (wire == nullptr || !is_kind(wire->kind()))
     return corrupt_exchange("malformed end of a message");
-  const auto code = static_cast<Code>(wire->code());
-  if (code > Code::internal) return corrupt_exchange("a message ended with an unknown code");
+  const auto code = base::final_code(wire->code());
+  if (!code) return corrupt_exchange("a message ended with an unknown code");
   Finished end{.by_sender = wire->by_sender(),
                .untouched = wire->untouched(),
                .status = {},
                .kind = static_cast<MemoryKind>(wire->kind())};
-  if (code != Code::ok)
-    end.status = Status(code, Scope::request, "the peer: " + text_of(*wire->what(), kMaxWhat));
+  if (*code != Code::ok)
+    end.status = Status(*code, Scope::request, "the peer: " + text_of(*wire->what(), kMaxWhat));
   return end;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/peer_words.hpp"
 #include "base/schema/control_generated.h"
 #include "base/schema/flat.hpp"
 #include "control/interfaces.hpp"
@@ -85,9 +86,9 @@ std::vector<std::byte> encode_error(const Status& status) {
 Status decode_error(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Error>(bytes);
   if (wire == nullptr) return corrupt_hello("malformed error");
-  const auto code = static_cast<Code>(wire->code());
-  if (code == Code::ok || code > Code::internal) return corrupt_hello("error of an unknown code");
-  return {code, Scope::request, "the peer: " + text_of(*wire->what(), kMaxHelloWhat)};
+  const auto code = base::final_code(wire->code());
+  if (!code || *code == Code::ok) return corrupt_hello("error of an unknown code");
+  return {*code, Scope::request, "the peer: " + text_of(*wire->what(), kMaxHelloWhat)};
 }
 
 std::vector<std::byte> encode_import(std::string_view name, std::uint64_t serial) {

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "base/options.hpp"
+#include "base/peer_words.hpp"
 #include "control/operator_socket.hpp"
 #include "tools/linkspan/verb.hpp"
 
@@ -28,12 +29,7 @@ std::string proc(pid_t pid, const char* file) {
 bool is_alive(pid_t pid) { return ::kill(pid, 0) == 0 || errno == EPERM; }
 
 /// An Engine's words quote its peers; a terminal is to obey neither.
-std::string plain(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(),
-      [](char c) { return (static_cast<unsigned char>(c) < 32 && c != '\n') || c == 127; }, '?');
-  return text;
-}
+std::string plain(const std::string& text) { return base::printable(text, true); }
 
 bool is_stopped(pid_t pid) {
   std::ifstream file(proc(pid, "status"));
@@ -125,7 +121,7 @@ class PsVerb final : public Verb {
     for (OperatorCall& call : calls) {
       auto answer = call.answer(deadline);
       if (answer.ok())
-        std::cout << plain(*std::move(answer)) << std::flush;
+        std::cout << plain(*answer) << std::flush;
       else
         code = failed(name(), why_silent(pid, answer.status()));
     }
@@ -139,7 +135,7 @@ class PsVerb final : public Verb {
       auto answer = call.answer(deadline);
       std::string line = answer.ok() ? answer->substr(0, answer->find('\n'))
                                      : why_silent(call.pid(), answer.status()).what();
-      std::cout << std::to_string(call.pid()) + "\t" + plain(std::move(line)) + "\n";
+      std::cout << std::to_string(call.pid()) + "\t" + plain(line) + "\n";
     }
     std::cout << std::flush;
     return kWell;

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "base/peer_words.hpp"
+
 namespace linkspan::schema {
 
 using ByteVector = flatbuffers::Vector<std::uint8_t>;
@@ -41,12 +43,9 @@ inline std::vector<std::byte> bytes_of(const ByteVector& from) {
   return {data, data + from.size()};
 }
 
-/// Words of a peer for logs and errors: cut, and without what would write more than itself there.
+/// Words of a peer for logs and errors: cut, and printable().
 inline std::string text_of(const flatbuffers::String& from, std::size_t max) {
-  std::string text = from.str().substr(0, max);
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return text;
+  return base::printable(from.string_view().substr(0, max));
 }
 
 /// False: absent, or of another length.

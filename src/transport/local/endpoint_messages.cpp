@@ -1,6 +1,7 @@
 // What the peer says to a LocalEndpoint: hostile bytes until they are verified.
 #include <unistd.h>
 
+#include "base/peer_words.hpp"
 #include "base/schema/local_generated.h"
 #include "transport/local/endpoint.hpp"
 
@@ -126,8 +127,9 @@ Status LocalEndpoint::on_executed(std::span<const std::byte> bytes) {
   if (wire == nullptr) return corrupt_message("malformed answer of an execution");
   for (Slot& slot : slots_) {
     if (slot.for_peer || slot.asked != wire->id() || slot.stage != Stage::asked) continue;
-    const auto code = static_cast<Code>(wire->code());
-    if (code > Code::internal) return corrupt_message("an execution ended with an unknown code");
+    const auto end = base::final_code(wire->code());
+    if (!end) return corrupt_message("an execution ended with an unknown code");
+    const Code code = *end;
     if (code == Code::system) offered_.erase(slot.offered);  // what failed there may go next time
     if (code != Code::ok)
       slot.end = Status(code, Scope::request,

@@ -1,6 +1,7 @@
 // What the peer says to a NcclNetEndpoint: hostile bytes until they are verified.
 #include <algorithm>
 
+#include "base/peer_words.hpp"
 #include "base/schema/nccl_net_generated.h"
 #include "memory/region.hpp"
 #include "transport/nccl_net/endpoint.hpp"
@@ -14,11 +15,11 @@ Status corrupt_net_message(const char* what) { return {Code::corrupt, Scope::pee
 
 /// False: no code of this release's, or none of an end.
 bool take_status(std::uint8_t code, const flatbuffers::String& what, Status& status) {
-  if (code > static_cast<std::uint8_t>(Code::internal)) return false;
-  if (static_cast<Code>(code) == Code::pending) return false;
-  if (static_cast<Code>(code) != Code::ok)
-    status = Status(static_cast<Code>(code), Scope::request,
-                    "by the peer: " + schema::text_of(what, kMaxNetMessageWords));
+  const auto end = base::final_code(code);
+  if (!end) return false;
+  if (*end != Code::ok)
+    status =
+        Status(*end, Scope::request, "by the peer: " + schema::text_of(what, kMaxNetMessageWords));
   return true;
 }
 

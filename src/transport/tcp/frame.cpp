@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/crc32c.hpp"
+#include "base/peer_words.hpp"
 
 namespace linkspan::transport::tcp {
 namespace {
@@ -221,10 +222,8 @@ Result<Head> decode(std::span<const std::byte> bytes) {
     case Op::ended:
       code = reader.take<std::uint32_t>();
       (void)reader.take<std::uint32_t>();
-      for (const std::byte b : reader.left()) {
-        const auto c = std::to_integer<unsigned char>(b);
-        head.text.push_back(c < 0x20 || c == 0x7f ? '?' : static_cast<char>(c));
-      }
+      head.text = base::printable(
+          {reinterpret_cast<const char*>(reader.left().data()), reader.left().size()});
       break;
     case Op::cancel:
       break;
@@ -233,13 +232,13 @@ Result<Head> decode(std::span<const std::byte> bytes) {
                               : head.op == Op::put ? kLast | kSummed | kOrdered
                                                    : kLast | kSummed;
   if ((flags & ~known) != 0 || zero != 0) return corrupt_frame("a frame of flags that are unknown");
-  if (code > static_cast<std::uint32_t>(Code::internal) || static_cast<Code>(code) == Code::pending)
-    return corrupt_frame("a frame of an unknown code");
+  const auto end = base::final_code(code);
+  if (!end) return corrupt_frame("a frame of an unknown code");
   head.last = (flags & kLast) != 0;
   head.summed = (flags & kSummed) != 0;
   if (!head.summed && head.sum != 0) return corrupt_frame("a sum of a frame that has none");
   if (head.summed) head.sum_of_head = sum_of_head(bytes, place_of_sum(head.op));
-  head.code = static_cast<Code>(code);
+  head.code = *end;
   std::uint64_t left = head.op == Op::get ? ~std::uint64_t{0} : head.data;
   head.spans.reserve(spans);
   for (std::uint32_t i = 0; i < spans; ++i) {
