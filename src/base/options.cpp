@@ -212,15 +212,21 @@ Result<std::string> read_secret(const Options& options) {
   std::string secret = options.secret, where = "LINKSPAN_SECRET";
   if (!options.secret_file.empty()) {
     where = "secret file " + options.secret_file;
-    const auto file =
-        Fd::from(where.c_str(), ::open(options.secret_file.c_str(), O_RDONLY | O_CLOEXEC));
+    const auto file = Fd::from(where.c_str(), ::open(options.secret_file.c_str(),
+                                                     O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
     if (!file.ok() && errno == ENOENT)
       return Status(Code::not_found, Scope::process, where + " is not there");
     if (!file.ok()) return file.status();
     struct stat facts {};
     if (::fstat(file->get(), &facts) != 0) return Fd::from(where.c_str(), -1).status();
     if (!S_ISREG(facts.st_mode))
-      return Status(Code::invalid_argument, Scope::process, where + " is no file");
+      return Status(Code::invalid_argument, Scope::process,
+                    where + " is no regular file: write the secret into one");
+    if (facts.st_uid != ::geteuid())
+      return Status(Code::permission_denied, Scope::process,
+                    where + " belongs to uid " + std::to_string(facts.st_uid) +
+                        ", who may change it: chown " + std::to_string(::geteuid()) + " " +
+                        options.secret_file + ", or copy it");
     if ((facts.st_mode & 077) != 0)
       return Status(Code::permission_denied, Scope::process,
                     where + " may be read by others: chmod 600 " + options.secret_file);

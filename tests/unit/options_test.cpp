@@ -181,11 +181,21 @@ TEST_F(OptionsTest, SecretIsOfTheFileThatNobodyElseReads) {
   refused(Code::invalid_argument, "head -c 32 /dev/urandom");
   ASSERT_EQ(::chmod(path, 0640), 0);
   refused(Code::permission_denied, std::string("chmod 600 ") + path);
+  ASSERT_EQ(::chmod(path, 0400), 0);
+  if (::geteuid() == 0) {  // who may give a file away
+    ASSERT_EQ(::chown(path, 65534, 65534), 0);
+    refused(Code::permission_denied, "belongs to uid 65534");
+  }
   ::close(made);
   ::unlink(path);
+  ASSERT_EQ(::mkfifo(path, 0600), 0);
+  refused(Code::invalid_argument, "is no regular file");  // and does not wait for a writer
+  ::unlink(path);
   refused(Code::not_found, path);
-  set("LINKSPAN_SECRET_FILE", "/tmp");
-  refused(Code::invalid_argument, "no file");
+  for (const char* odd : {"/dev/null", "/tmp"}) {
+    set("LINKSPAN_SECRET_FILE", odd);
+    refused(Code::invalid_argument, "is no regular file");
+  }
 }
 
 TEST_F(OptionsTest, TableNamesEachOnce) {
