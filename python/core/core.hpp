@@ -69,6 +69,11 @@ T take(Result<T> result, std::uint64_t peer = 0) {
   return *std::move(result);
 }
 
+/// The bytes of a path or address: a str, bytes or os.PathLike, of any bytes.
+std::string path_of(nb::handle value);
+/// The str of bytes that may be no UTF-8, as os.fsdecode() makes it.
+nb::object text_of(const std::string& bytes);
+
 /// Seconds. ValueError: negative or no number; `what` names the argument.
 Duration seconds(double value, const char* what);
 

@@ -40,7 +40,8 @@ class Held {
   bool interrupted_ = false;  // close() was, by a signal
 };
 
-Peer connect(Held& engine, const std::string& address, double timeout) {
+Peer connect(Held& engine, nb::handle where, double timeout) {
+  const std::string address = path_of(where);
   const Duration limit = seconds(timeout, "timeout");
   return take(waiting([&] { return engine->connect(address, limit); }));
 }
@@ -106,14 +107,14 @@ void bind_engine(nb::module_& module) {
   nb::class_<Held>(module, "Engine", nb::is_weak_referenceable())
       .def(
           "__init__",
-          [](Held* self, const std::string& name, const std::string& socket_dir, bool any_uid,
-             bool use_gpu, unsigned cpu_threads, std::optional<unsigned> copy_ctas,
+          [](Held* self, const std::string& name, nb::handle socket_dir, bool any_uid, bool use_gpu,
+             unsigned cpu_threads, std::optional<unsigned> copy_ctas,
              std::optional<unsigned> relay_gpus, std::optional<bool> calibrate,
-             const std::string& nccl_net_plugin, const std::string& secret_file,
+             const std::string& nccl_net_plugin, nb::handle secret_file,
              std::optional<bool> insecure, const std::string& tcp_interfaces,
              std::optional<bool> tls, std::optional<double> transfer_deadline) {
             EngineOptions options{.name = name,
-                                  .socket_dir = socket_dir,
+                                  .socket_dir = path_of(socket_dir),
                                   .any_uid = any_uid,
                                   .use_gpu = use_gpu,
                                   .cpu_threads = cpu_threads,
@@ -121,7 +122,7 @@ void bind_engine(nb::module_& module) {
                                   .relay_gpus = relay_gpus,
                                   .calibrate = calibrate,
                                   .nccl_net_plugin = nccl_net_plugin,
-                                  .secret_file = secret_file,
+                                  .secret_file = path_of(secret_file),
                                   .insecure = insecure,
                                   .tcp_interfaces = tcp_interfaces,
                                   .tls = tls,
@@ -169,21 +170,25 @@ void bind_engine(nb::module_& module) {
            })
       .def(
           "listen",
-          [](Held& self, const std::string& address) {
+          [](Held& self, nb::handle where) {
+            const std::string address = path_of(where);
             check(without_gil([&] { return self->listen(address); }));
-            return self->address();
+            return text_of(self->address());
           },
           "address"_a = "",
+          nb::sig("def listen(self, address: str | bytes | os.PathLike = '') -> str"),
           "\"unix:/path\", or a name below socket_dir; empty: a name is made up. "
           "\"tcp:host:port\": port 0 is any that is free; beyond loopback PermissionDeniedError, "
           "unless `insecure`. A Unix socket and a port may be listened at together. The address, "
           "for "
           "connect().")
       .def_prop_ro(
-          "address", [](Held& self) { return self->address(); },
-          "For connect(). \"\": not listening.")
+          "address", [](Held& self) { return text_of(self->address()); },
+          nb::sig("def address(self) -> str"), "For connect(). \"\": not listening.")
       .def(
           "connect", &connect, "address"_a, "timeout"_a = 10.0,
+          nb::sig("def connect(self, address: str | bytes | os.PathLike, timeout: float = 10.0) -> "
+                  "Peer"),
           "Until both sides are ready; where nobody listens yet, until somebody does. "
           "A peer over TCP is a remote one, also on this host: only transports that leave the host "
           "reach it. UnreachableError, TimedOutError, PermissionDeniedError: another user's, or "
@@ -224,10 +229,12 @@ void bind_engine(nb::module_& module) {
           "progress", [](Held& self) { return without_gil([&] { return self->progress(); }); },
           "Does what is to be done now; how many transfers became quiet. Nobody has to call it.")
       .def(
-          "dump", [](Held& self) { return without_gil([&] { return self->dump(); }); },
+          "dump", [](Held& self) { return text_of(without_gil([&] { return self->dump(); })); },
+          nb::sig("def dump(self) -> str"),
           "What is outstanding, for people.")
       .def(
-          "metrics", [](Held& self) { return without_gil([&] { return self->metrics(); }); },
+          "metrics", [](Held& self) { return text_of(without_gil([&] { return self->metrics(); })); },
+          nb::sig("def metrics(self) -> str"),
           "What was counted since it was opened, in the text format of Prometheus.")
       .def("_close", [](Held& self, double timeout) {
         const Duration limit = seconds(timeout, "timeout");

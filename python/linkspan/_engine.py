@@ -41,7 +41,8 @@ class Engine(_core.Engine):
     secret_file: what peers over TCP have to know as well. insecure: TCP beyond loopback without
     one, where nothing shows who a peer is (docs/security.md). tcp_interfaces: network interfaces
     that bytes to remote peers take in turn, "eth1,eth2". tls: all that goes by TCP is encrypted,
-    which needs a secret, on both sides. transfer_deadline: seconds. None: the
+    which needs a secret, on both sides. Paths and addresses are str, bytes or os.PathLike, of any
+    bytes. transfer_deadline: seconds. None: the
     environment's (docs/options.md), or the default's.
 
     `with Engine() as engine:` closes it at the end, as close() does; so does the interpreter's end.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from ._core import Peer
@@ -17,7 +18,7 @@ def rendezvous(
     *,
     group: Any = None,
     store: Any = None,
-    path: str | None = None,
+    path: str | bytes | os.PathLike | None = None,
     key: str = "linkspan",
     timeout: float = 60.0,
 ) -> list[Peer | None]:
@@ -59,13 +60,14 @@ def _exchange(
     world_size: int,
     group: Any,
     store: Any,
-    path: str | None,
+    path: str | bytes | os.PathLike | None,
     key: str,
 ) -> Any:
     """Listens; a function from a rank to its address."""
     if path is not None:
-        engine.listen(f"unix:{path}.{rank}")
-        return lambda other: f"unix:{path}.{other}"
+        base = os.fsdecode(path)
+        engine.listen(f"unix:{base}.{rank}")
+        return lambda other: f"unix:{base}.{other}"
     if not engine.address:
         engine.listen()
     if group is not None:

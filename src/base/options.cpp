@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/fd.hpp"
+#include "base/socket_dir.hpp"
 
 namespace linkspan::base {
 namespace {
@@ -206,6 +207,17 @@ Result<Options> Options::from_environment() {
     return s;
   if (Status s = read_unpack(options.unpack); !s.ok()) return s;
   return options;
+}
+
+std::string setting_of_socket_dir(const std::string& folder) {
+  const auto names = [&folder](const char* variable, const char* below) {
+    const char* const set = set_value(variable);
+    return set != nullptr && folder == std::string(set) + below
+               ? std::string(variable) + "=\"" + set + "\""
+               : std::string();
+  };
+  if (auto ours = names("LINKSPAN_SOCKET_DIR", ""); !ours.empty()) return ours;
+  return names("XDG_RUNTIME_DIR", "/linkspan");
 }
 
 Result<std::string> read_secret(const Options& options) {

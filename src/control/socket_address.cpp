@@ -76,6 +76,19 @@ Result<Listening> listen_once(const TcpAddress& first, std::span<const TcpAddres
   return out;
 }
 
+Status not_bound(const std::string& path, int error) {
+  const std::string folder = path.substr(0, std::max<std::size_t>(path.rfind('/'), 1));
+  const std::string what = "listen at unix:" + path + ": " + std::generic_category().message(error);
+  if (error == ENOENT)
+    return {Code::not_found, Scope::request,
+            what + ": make its folder " + folder + ", or listen at another path"};
+  if (error == EACCES || error == EROFS || error == EPERM)
+    return {Code::permission_denied, Scope::request,
+            what + ": let this user write to " + folder +
+                ", or set LINKSPAN_SOCKET_DIR or the address to a folder where it may"};
+  return {Code::system, Scope::process, what};
+}
+
 }  // namespace
 
 std::string Address::to_string() const {
@@ -109,6 +122,12 @@ Result<Address> parse_address(std::string_view address, const std::string& folde
       return bad("a name has no slash, a path begins with one");
     path = folder + "/" + path;
   }
+  if (path.size() >= sizeof(sockaddr_un::sun_path) && path != rest)
+    return bad(("longer than the 107 bytes that a Unix socket may have, with the socket folder " +
+                folder +
+                " before it: set LINKSPAN_SOCKET_DIR or EngineOptions::socket_dir to a "
+                "shorter path")
+                   .c_str());
   if (path.size() >= sizeof(sockaddr_un::sun_path))
     return bad("longer than the 107 bytes that a Unix socket may have");
   return Address{.path = std::move(path)};
@@ -123,17 +142,27 @@ Result<std::vector<TcpAddress>> resolve(const Address& address, bool leaves_host
   return found;
 }
 
-Status secure_folder(const std::string& folder) {
-  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
-    return base::Fd::from(("mkdir " + folder).c_str(), -1).status();
+Status secure_folder(const std::string& folder, const std::string& setting) {
+  const auto refused = [&](Code code, const std::string& what, const std::string& remedy) {
+    return Status(code, Scope::process,
+                  (setting.empty() ? "" : setting + ": ") + "the socket folder " + folder + " " +
+                      what + ": " + remedy + ", or set LINKSPAN_SOCKET_DIR to a folder of uid " +
+                      std::to_string(::geteuid()) + " that nobody else can write to");
+  };
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    const int error = errno;
+    const std::string what = "cannot be made (" + std::generic_category().message(error) + ")";
+    const std::string parent = folder.substr(0, std::max<std::size_t>(folder.rfind('/'), 1));
+    if (error == ENOENT) return refused(Code::not_found, what, "make " + parent);
+    return refused(error == EACCES || error == EROFS || error == EPERM ? Code::permission_denied
+                                                                       : Code::system,
+                   what, "let this user write to " + parent);
+  }
   struct stat facts {};
   if (::lstat(folder.c_str(), &facts) != 0)
     return base::Fd::from(("lstat " + folder).c_str(), -1).status();
   const auto unsafe = [&](const std::string& what, const std::string& remedy) {
-    return Status(Code::permission_denied, Scope::process,
-                  folder + " " + what + ": " + remedy +
-                      ", or set LINKSPAN_SOCKET_DIR to a folder of uid " +
-                      std::to_string(::geteuid()) + " that nobody else can write to");
+    return refused(Code::permission_denied, what, remedy);
   };
   if (S_ISLNK(facts.st_mode)) return unsafe("is a symbolic link", "name the folder itself");
   if (!S_ISDIR(facts.st_mode)) return unsafe("is no folder", "remove it");
@@ -190,7 +219,7 @@ Result<base::Fd> listen_at(const std::string& path) {
       base::Fd::from("socket", ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.ok()) return socket;
   if (::bind(socket->get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
-    return base::Fd::from(("bind " + path).c_str(), -1).status();
+    return not_bound(path, errno);
   if (::listen(socket->get(), 128) != 0) return base::Fd::from("listen", -1).status();
   return socket;
 }

@@ -35,8 +35,9 @@ Result<Address> parse_address(std::string_view address, const std::string& folde
 Result<std::vector<TcpAddress>> resolve(const Address& address, bool leaves_host);
 
 /// Makes the folder (mode 0700) if there is none. permission_denied: it is no folder (a link
-/// to one either), another user's, or others may write to it.
-Status secure_folder(const std::string& folder);
+/// to one either), another user's, others may write to it, or it cannot be made there. not_found:
+/// nor is its parent. The text has `setting`, by which the folder came, if any, and the remedy.
+Status secure_folder(const std::string& folder, const std::string& setting = {});
 
 Result<sockaddr_un> unix_address(const std::string& path);
 

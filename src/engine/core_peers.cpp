@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/interrupt.hpp"
+#include "base/socket_dir.hpp"
 #include "control/socket_address.hpp"
 #include "engine/core.hpp"
 
@@ -23,7 +24,10 @@ Status Core::listen(std::string_view address) {
   const auto at = control::parse_address(address.empty() ? made_up : address, options_.socket_dir);
   if (!at.ok()) return at.status();
   if (at->path.starts_with(options_.socket_dir + "/"))
-    if (Status status = control::secure_folder(options_.socket_dir); !status.ok()) return status;
+    if (const Status status = control::secure_folder(
+            options_.socket_dir, base::setting_of_socket_dir(options_.socket_dir));
+        !status.ok())
+      return status;
   const auto bound = control_->listen(*at);
   if (!bound.ok()) return bound.status();
   const base::MutexLock lock(events_mutex_);

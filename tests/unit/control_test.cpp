@@ -504,6 +504,18 @@ TEST(SocketFolder, IsOursAloneOrSaysWhatIsWrongAndWhatToDo) {
   std::filesystem::remove_all(base);
 }
 
+TEST(SocketFolder, NamesTheSettingAndTheRemedy_WhenItCannotBeMade) {
+  const std::string setting = "XDG_RUNTIME_DIR=\"/nonexistent/run\"";
+  const Status status = secure_folder("/nonexistent/run/linkspan", setting);
+  EXPECT_EQ(status.code(), Code::not_found) << status.to_string();
+  for (const std::string& part :
+       {setting + ": the socket folder /nonexistent/run/linkspan cannot be made",
+        std::string("make /nonexistent/run, or set LINKSPAN_SOCKET_DIR to a folder of uid ")})
+    EXPECT_NE(status.what().find(part), std::string::npos) << status.what();
+  const Status proc = secure_folder("/proc/linkspan");  // where nobody makes a folder
+  EXPECT_NE(proc.what().find("LINKSPAN_SOCKET_DIR"), std::string::npos) << proc.what();
+}
+
 TEST(SocketFolder, AnotherUsersIsRefused) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root: it gives a folder away";
   char name[] = "/tmp/linkspan-test-XXXXXX";

@@ -96,6 +96,24 @@ TEST(SocketAddress, OfAListenerHasTheRealPort) {
   EXPECT_TRUE(connect_to(take(resolve(first.at, false)), limit).ok());
 }
 
+TEST(SocketAddress, NamesTheSetting_WhenTheFolderLeavesNoRoomForAName) {
+  const std::string folder = "/run/" + std::string(98, 'd');
+  const Status status = parse_address("decode", folder).status();
+  EXPECT_EQ(status.code(), Code::invalid_argument);
+  for (const char* part : {"107 bytes", folder.c_str(), "set LINKSPAN_SOCKET_DIR"})
+    EXPECT_NE(status.what().find(part), std::string::npos) << status.what();
+  const Status own = parse_address("unix:" + folder + "/long name", "/run").status();
+  EXPECT_EQ(own.what().find("LINKSPAN_SOCKET_DIR"), std::string::npos) << own.what();
+  EXPECT_EQ(take(parse_address("a", folder)).path, folder + "/a");
+}
+
+TEST(SocketAddress, SaysWhatToDo_WhenASocketHasNoFolder) {
+  const Status status = listen_at("/nonexistent/run/decode.sock").status();
+  EXPECT_EQ(status.code(), Code::not_found) << status.to_string();
+  for (const char* part : {"unix:/nonexistent/run/decode.sock", "make its folder /nonexistent/run"})
+    EXPECT_NE(status.what().find(part), std::string::npos) << status.what();
+}
+
 TEST(SocketAddress, OfAListenerMayBeSeveralWithOnePort) {
   const std::vector<TcpAddress> beside{take(resolve("127.0.0.1", 0)).front(),
                                        take(resolve("127.0.0.2", 0)).front()};

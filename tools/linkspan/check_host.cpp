@@ -13,6 +13,7 @@
 
 #include "base/options.hpp"
 #include "base/process.hpp"
+#include "base/socket_dir.hpp"
 #include "bench/bare/machine.hpp"
 #include "control/socket_address.hpp"
 #include "memory/host_backing.hpp"
@@ -152,7 +153,7 @@ void check_socket_folder(Diagnosis& out) {
   const std::string& folder = options->socket_dir;
   struct stat facts {};
   const bool there = ::lstat(folder.c_str(), &facts) == 0;
-  Status status = control::secure_folder(folder);
+  Status status = control::secure_folder(folder, base::setting_of_socket_dir(folder));
   if (status.ok()) {
     const std::string path = folder + "/doctor-" + std::to_string(::getpid()) + ".sock";
     const auto socket = control::listen_at(path);
