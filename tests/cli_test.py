@@ -113,6 +113,18 @@ class Doctor(unittest.TestCase):
             checks = self.checks("--gpu", code=1)
             self.assertEqual(self.find(checks, "driver", "CUDA")["level"], "FAIL")
 
+    @unittest.skipUnless(GPUS, "needs a GPU")
+    def test_gpus_that_a_variable_hides(self):
+        for value, shown in (("7", "no GPU"), ("0,7", "1 of the GPUs"), ("GPU-none", "no GPU")):
+            checks = self.checks(CUDA_VISIBLE_DEVICES=value)
+            check = self.find(checks, "gpu", "CUDA_VISIBLE_DEVICES")
+            self.assertEqual(check["level"], "warn")
+            for text in (f'"{value}" shows {shown}', "there are 0 (Simulated", "1 (Sim", "GPU-"):
+                self.assertIn(text, check["found"])
+            self.assertIn("unset CUDA_VISIBLE_DEVICES", check["remedy"])
+        names = [each["name"] for each in self.checks(CUDA_VISIBLE_DEVICES="1,0")]
+        self.assertNotIn("CUDA_VISIBLE_DEVICES", names)
+
     def test_a_setting_that_makes_no_sense(self):
         checks = self.checks(code=1, LINKSPAN_LOG_LEVEL="loud")
         check = self.find(checks, "settings", "LINKSPAN_LOG_LEVEL")
@@ -127,6 +139,13 @@ class Doctor(unittest.TestCase):
         default = self.find(checks, "settings", "LINKSPAN_TRANSFER_DEADLINE_MS")["found"]
         self.assertEqual(default, "30000 (default)")
         self.assertEqual(self.find(checks, "settings", "LINKSPAN_CPU_TREADS")["level"], "warn")
+
+    def test_a_runtime_folder_that_is_not_there(self):
+        gone = "/run/user/4242424"
+        checks = self.checks(code=1, XDG_RUNTIME_DIR=gone, LINKSPAN_SOCKET_DIR="")
+        found = self.find(checks, "host", "socket folder")["found"]
+        for text in (f'XDG_RUNTIME_DIR="{gone}"', f"make {gone}", "set LINKSPAN_SOCKET_DIR"):
+            self.assertIn(text, found)
 
     def test_socket_folders(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -15,6 +15,7 @@
 #include "tools/linkspan/diagnosis.hpp"
 #include "tools/linkspan/report_text.hpp"
 #include "tools/linkspan/table.hpp"
+#include "tools/linkspan/visible_gpus.hpp"
 
 namespace linkspan::tool {
 namespace {
@@ -25,18 +26,6 @@ constexpr std::size_t kProbeBytes = 4096;
 constexpr std::size_t kPinBytes = std::size_t{32} << 20;
 constexpr Duration kCopyLimit = 5s;
 constexpr const char* kDeviceNode = "/dev/nvidiactl";
-
-std::string uuid_text(const GpuUuid& uuid) {
-  constexpr std::string_view kHex = "0123456789abcdef";
-  std::string out = "GPU-";
-  for (std::size_t i = 0; i < uuid.size(); ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) out += '-';
-    const auto byte = std::to_integer<unsigned>(uuid[i]);
-    out += kHex[byte >> 4];
-    out += kHex[byte & 15];
-  }
-  return out;
-}
 
 void check_gpu(Diagnosis& out, const Gpus& gpus, unsigned gpu) {
   const cuda::DeviceInfo& info = gpus.info(gpu);
@@ -146,7 +135,9 @@ void check_mps(Diagnosis& out, unsigned gpus) {
 }  // namespace
 
 void check_gpus(Diagnosis& out, const Gpus& gpus) {
+  const bool hidden = check_visible_gpus(out, gpus.count());
   if (gpus.count() == 0) {
+    if (hidden) return;
     struct stat node {};
     const bool module = ::stat(kDeviceNode, &node) == 0;
     out.add(out.gpu_problem(), "driver", "CUDA",

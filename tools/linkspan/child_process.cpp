@@ -62,7 +62,8 @@ Status its_status(const std::string& text) {
 
 }  // namespace
 
-Result<std::unique_ptr<ChildProcess>> ChildProcess::spawn(const char* verb, Duration timeout) {
+Result<std::unique_ptr<ChildProcess>> ChildProcess::spawn(const char* verb, Duration timeout,
+                                                          std::string_view without) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
     return base::Fd::from("socketpair", -1).status();
@@ -75,8 +76,14 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::spawn(const char* verb, Dura
   ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), kChildSocket);
   std::string name = "linkspan", argument = verb;
   const std::array<char*, 3> argv{name.data(), argument.data(), nullptr};
+  std::vector<char*> variables;
+  const std::string unset = std::string(without) + "=";
+  for (char** each = environ; each != nullptr && *each != nullptr; ++each)
+    if (without.empty() || !std::string_view(*each).starts_with(unset)) variables.push_back(*each);
+  variables.push_back(nullptr);
   pid_t pid = 0;
-  const int error = ::posix_spawn(&pid, "/proc/self/exe", &actions, nullptr, argv.data(), environ);
+  const int error =
+      ::posix_spawn(&pid, "/proc/self/exe", &actions, nullptr, argv.data(), variables.data());
   ::posix_spawn_file_actions_destroy(&actions);
   if (error != 0)
     return Status(Code::system, Scope::process,

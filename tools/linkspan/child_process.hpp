@@ -22,7 +22,9 @@ namespace linkspan::tool {
 
 class ChildProcess final : public FarSide {
  public:
-  static Result<std::unique_ptr<ChildProcess>> spawn(const char* verb, Duration timeout);
+  /// `without`: a variable that the child's environment lacks.
+  static Result<std::unique_ptr<ChildProcess>> spawn(const char* verb, Duration timeout,
+                                                     std::string_view without = {});
   /// Closes the socket, gives it 3 s for its end, then kills it.
   ~ChildProcess() override;
   ChildProcess(const ChildProcess&) = delete;

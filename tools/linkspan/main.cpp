@@ -9,6 +9,7 @@
 
 #include "linkspan/linkspan.h"
 #include "tools/linkspan/far_end.hpp"
+#include "tools/linkspan/visible_gpus.hpp"
 #include "tools/linkspan/verb.hpp"
 
 namespace linkspan::tool {
@@ -73,6 +74,7 @@ int failed(const char* verb, const Status& why) { return tell(verb, why, kFailed
 
 int main(int argc, char** argv) try {
   if (argc == 2 && argv[1] == linkspan::tool::kFarEnd) return linkspan::tool::run_far_end();
+  if (argc == 2 && argv[1] == linkspan::tool::kListGpus) return linkspan::tool::run_list_gpus();
   return linkspan::tool::run(argc, argv);
 } catch (const std::exception& error) {  // no memory, as a rule
   std::fprintf(stderr, "linkspan: %s\n", error.what());
