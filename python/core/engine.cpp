@@ -230,10 +230,10 @@ void bind_engine(nb::module_& module) {
           "Does what is to be done now; how many transfers became quiet. Nobody has to call it.")
       .def(
           "dump", [](Held& self) { return text_of(without_gil([&] { return self->dump(); })); },
-          nb::sig("def dump(self) -> str"),
-          "What is outstanding, for people.")
+          nb::sig("def dump(self) -> str"), "What is outstanding, for people.")
       .def(
-          "metrics", [](Held& self) { return text_of(without_gil([&] { return self->metrics(); })); },
+          "metrics",
+          [](Held& self) { return text_of(without_gil([&] { return self->metrics(); })); },
           nb::sig("def metrics(self) -> str"),
           "What was counted since it was opened, in the text format of Prometheus.")
       .def("_close", [](Held& self, double timeout) {

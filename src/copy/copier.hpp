@@ -84,8 +84,8 @@ struct Order {
   const cuda::Device* device = nullptr;  ///< Pageable: whose copy engines; outlives the copier.
   unsigned ctas = ~0u;                   ///< Of a kernel at most; pageable with 0: none is started.
   bool to_gpu = false;                   ///< Link::host: `to` is the GPU's, else `from`.
-  /// cpu_threads, pageable: host memory may be gone or protected, and is copied by calls that answer
-  /// so. The order then ends as `unreachable`.
+  /// cpu_threads, pageable: host memory may be gone or protected, and is copied by calls that
+  /// answer so. The order then ends as `unreachable`.
   bool guarded = false;
   /// GPU only. The order starts behind what the event has recorded of a user's stream, which may
   /// stand still for long: the orders of one `stream` have a lane to themselves meanwhile.

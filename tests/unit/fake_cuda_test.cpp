@@ -407,7 +407,8 @@ TEST_F(FakeCuda, AKernelReachesAPeersMemoryOnlyWhenEnabled) {
   const CUfunction function = copy_blocks();
   EXPECT_EQ(driver->cuMemcpyAsync(piece.to, theirs, 100, stream[0]), CUDA_SUCCESS);
   synchronize(0);
-  const CUresult first = driver->cuCtxEnablePeerAccess(context[1], 0);  // other tests share contexts
+  const CUresult first =
+      driver->cuCtxEnablePeerAccess(context[1], 0);  // other tests share contexts
   EXPECT_TRUE(first == CUDA_SUCCESS || first == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) << first;
   EXPECT_EQ(driver->cuCtxEnablePeerAccess(context[1], 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
   EXPECT_EQ(launch(function, 1), CUDA_SUCCESS);

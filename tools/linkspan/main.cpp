@@ -9,8 +9,8 @@
 
 #include "linkspan/linkspan.h"
 #include "tools/linkspan/far_end.hpp"
-#include "tools/linkspan/visible_gpus.hpp"
 #include "tools/linkspan/verb.hpp"
+#include "tools/linkspan/visible_gpus.hpp"
 
 namespace linkspan::tool {
 namespace {
