@@ -80,7 +80,7 @@ nb::object exchange(const Peer& peer, std::uint64_t tag, nb::handle memory,
   return keep(take(std::move(transfer), peer.id()), peer.id(), of.stands_for.memory);
 }
 
-std::string text_of(const Explanation& why) {
+std::string words_of(const Explanation& why) {
   std::string text = (why.path.empty() ? "no path" : why.path) + ", executed " +
                      (why.executor == "both" ? "by both sides" : why.executor) + ", ";
   if (why.expected_gbps > 0) {
@@ -109,7 +109,7 @@ void bind_peers(nb::module_& module) {
       .def_ro("reason", &Explanation::reason)
       .def_ro("expected_gbps", &Explanation::expected_gbps, "1e9 bytes a second; 0: unknown.")
       .def_ro("refused", &Explanation::refused, "Better ways first.")
-      .def("__str__", &text_of)
+      .def("__str__", &words_of)
       .def("__repr__", [](const Explanation& self) { return "<Explanation " + self.path + ">"; });
 
   nb::class_<Peer>(module, "Peer",
