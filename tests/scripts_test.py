@@ -15,6 +15,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 import ab_report  # noqa: E402
+import check_claims  # noqa: E402
 import check_facts  # noqa: E402
 import check_includes  # noqa: E402
 import check_skips  # noqa: E402
@@ -192,6 +193,41 @@ class Facts(unittest.TestCase):
             self.assertEqual(
                 self.found(files), ["tests/driver_facts: nothing cites Queues.Block"]
             )
+
+
+class Claims(unittest.TestCase):
+    TESTS = {
+        "tests/unit/a_test.cpp": "TEST_F(Kills, Owner) {\n}\nTEST_P(Cuts, Long) {\n}\n"
+        "INSTANTIATE_TEST_SUITE_P(Every, Cuts, Values(1));\n",
+        "tests/python/signals_test.py": "def test_sigint_ends():\n    pass\n",
+        "cmake/tests.cmake": "linkspan_test(demo_cpu TIMEOUT 1)\nadd_executable(linkspan_unload x)\n",
+    }
+    TABLE = "| fault | test |\n|---|---|\n"
+
+    def found(self, page: str) -> list[str]:
+        return faults(self.TESTS | {"docs/faults.md": page}, check_claims.check)
+
+    def test_claims_with_their_tests(self):
+        self.assertEqual(
+            self.found(
+                "Prose.\n\n" + self.TABLE + "| a kill | `Kills.Owner`, `Every/Cuts.*` |\n"
+                "| a cut | `Cuts.Lo*` |\n| dlclose() | `linkspan_unload` |\n\n"
+                "- a signal: `signals_test.test_sigint_ends`\n- two lines,\n  `demo_cpu`\n"
+                "- a switch that fails [two hosts]\n"
+                "<!-- no claims -->\n- a remark\n<!-- claims -->\n"
+            ),
+            [],
+        )
+
+    def test_a_claim_without_a_test(self):
+        for page in (self.TABLE + "| a kill | nothing |\n", "- a kill\n", "- a `code` word\n"):
+            (fault,) = self.found(page)
+            self.assertIn("no test holds this", fault)
+
+    def test_a_name_that_no_test_has(self):
+        for name in ("Kills.Nobody", "Other/Cuts.Long", "signals_test.test_none"):
+            (fault,) = self.found(f"- a claim: `{name}`\n")
+            self.assertIn(f"docs/faults.md:1: no test is called {name}", fault)
 
 
 class Skips(unittest.TestCase):

@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Holds what the documents promise against the tests.
+
+On the pages below each row of a table and each bullet is a claim, but for those between
+`<!-- no claims -->` and `<!-- claims -->`. A claim names its tests in backticks: `Suite.Name` of
+gtest (an instance's prefix may stand before it, * is any text), `file_test.test_name` of Python, or
+a test of ctest; or it says [hardware] or [two hosts], where no machine of CI can show it. Prints each
+claim without a test and each name that no test has, and exits 1 if there are any.
+"""
+
+import fnmatch
+import pathlib
+import re
+import sys
+
+PAGES = ("docs/faults.md",)
+GTEST = re.compile(r"^TEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\)", re.M)
+INSTANCE = re.compile(r"INSTANTIATE_TEST_SUITE_P\(\s*(\w+),\s*(\w+)")
+PYTHON = re.compile(r"^ *(?:async )?def (test_\w+)\(", re.M)
+CTEST = re.compile(r"(?:linkspan_(?:test|gtest)|add_executable)\((\w+)")
+NAME = re.compile(r"`((?:\w+/)?[A-Z]\w*\.[\w*]+(?:/[\w*]+)?|\w+_test\.test_\w+)`")
+ELSEWHERE = re.compile(r"\[(?:hardware|two hosts)\]")
+
+
+def tests_of(root: pathlib.Path) -> set[str]:
+    names: set[str] = set()
+    instances: dict[str, set[str]] = {}
+    for file in sorted((root / "tests").rglob("*.cpp")):
+        text = file.read_text()
+        names |= {f"{suite}.{name}" for suite, name in GTEST.findall(text)}
+        for prefix, suite in INSTANCE.findall(text):
+            instances.setdefault(suite, set()).add(prefix)
+    for name in sorted(names):
+        suite = name.split(".")[0]
+        names |= {f"{prefix}/{name}" for prefix in instances.get(suite, ())}
+    for file in sorted(root.rglob("*_test.py")):
+        if "out" not in file.relative_to(root).parts:
+            names |= {f"{file.stem}.{name}" for name in PYTHON.findall(file.read_text())}
+    return names
+
+
+def ctests_of(root: pathlib.Path) -> set[str]:
+    files = sorted((root / "cmake").glob("*.cmake"))
+    return {name for file in files for name in CTEST.findall(file.read_text())}
+
+
+def claims_of(text: str) -> list[tuple[int, str]]:
+    """(line, text) of each row and bullet; a bullet's further lines are indented."""
+    claims, counts, rows = [], True, 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() in ("<!-- no claims -->", "<!-- claims -->"):
+            counts = line.strip() == "<!-- claims -->"
+        rows = rows + 1 if line.startswith("|") else 0
+        if not counts:
+            continue
+        if rows > 2 or line.startswith("- "):  # behind the head and its rule
+            claims.append((number, line))
+        elif line.startswith("  ") and claims and claims[-1][1].startswith("- "):
+            claims[-1] = (claims[-1][0], claims[-1][1] + line)
+    return claims
+
+
+def check(root: pathlib.Path) -> list[str]:
+    tests, ctests, faults = tests_of(root), ctests_of(root), []
+    for page in PAGES:
+        for number, claim in claims_of((root / page).read_text()):
+            where, named = f"{page}:{number}", NAME.findall(claim)
+            of_ctest = [each for each in re.findall(r"`(\w+)`", claim) if each in ctests]
+            if not named and not of_ctest and not ELSEWHERE.search(claim):
+                faults.append(f"{where}: no test holds this: {claim[:60]}")
+            for name in named:
+                if not fnmatch.filter(tests, name) and not fnmatch.filter(tests, f"*/{name}"):
+                    faults.append(f"{where}: no test is called {name}")
+    return faults
+
+
+if __name__ == "__main__":
+    problems = check(pathlib.Path(__file__).resolve().parent.parent)
+    print("\n".join(problems) if problems else "claims: ok")
+    sys.exit(1 if problems else 0)
