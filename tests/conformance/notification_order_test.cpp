@@ -59,7 +59,7 @@ class NotificationOrder : public ::testing::TestWithParam<const char*> {
   }
   /// Reads until `count` have come of each thread; each one's go on where its last ended.
   void read(std::uint64_t threads, std::uint64_t count) {
-    const auto limit = base::Deadline::after(base::Clock::steady(), 100s);
+    const auto limit = base::Deadline::after(base::Clock::steady(), 200s);
     std::map<std::uint64_t, std::uint64_t> next;
     for (std::uint64_t came = 0; came < threads * count;) {
       ASSERT_FALSE(limit.passed()) << came << " have come";
@@ -81,7 +81,7 @@ class NotificationOrder : public ::testing::TestWithParam<const char*> {
 
 /// The pair of the field: the write may take another connection than the notification before it.
 TEST_P(NotificationOrder, KeepsANotificationBeforeTheWriteThatFollowsIt) {
-  constexpr std::uint64_t kPairs = 1500;
+  constexpr std::uint64_t kPairs = 600;
   make_memory(kOfAThread);
   std::jthread writing([&] {
     for (std::uint64_t i = 0; i < kPairs; ++i)
@@ -92,7 +92,7 @@ TEST_P(NotificationOrder, KeepsANotificationBeforeTheWriteThatFollowsIt) {
 }
 
 TEST_P(NotificationOrder, KeepsTheOrderOfWhatOneThreadPosts) {
-  constexpr std::uint64_t kCount = 600;
+  constexpr std::uint64_t kCount = 300;
   make_memory(kOfAThread);
   std::jthread writing([&] {
     for (std::uint64_t i = 0; i < kCount; ++i) {
@@ -104,7 +104,7 @@ TEST_P(NotificationOrder, KeepsTheOrderOfWhatOneThreadPosts) {
 }
 
 TEST_P(NotificationOrder, KeepsTheOrderOfEachOfSixteenThreads) {
-  constexpr std::uint64_t kThreads = 16, kCount = 150;
+  constexpr std::uint64_t kThreads = 16, kCount = 60;
   make_memory(kThreads * kOfAThread);
   std::vector<std::jthread> writing;
   for (std::uint64_t thread = 0; thread < kThreads; ++thread)
