@@ -25,6 +25,7 @@ constexpr std::uint64_t kBytes = 8192;
 class RecordingChannel final : public Channel {
  public:
   Status send(std::uint16_t op, std::span<const std::byte> bytes, std::span<base::Fd>) override {
+    ++tries;
     if (full) return Status::no_resource();
     sent.push_back({static_cast<Message>(op), {bytes.begin(), bytes.end()}});
     return {};
@@ -45,6 +46,7 @@ class RecordingChannel final : public Channel {
   };
   std::deque<Sent> sent;
   bool full = false;
+  std::size_t tries = 0;
   bool same_user = true;
   std::int64_t pid = ::getpid();  // both halves are in this process
 
@@ -321,6 +323,47 @@ TEST_F(LocalEndpointTest, AnswersLaterWhenTheChannelIsFull) {
   channel_.full = false;
   EXPECT_EQ(answer(), Code::ok);
   EXPECT_EQ(ours_, std::vector<std::byte>(kBytes, std::byte{2}));
+}
+
+TEST_F(LocalEndpointTest, TriesOneAnswerALook_WhenThePeerRetractsAndReadsNothing) {
+  constexpr std::uint64_t kRetracts = 20000;
+  channel_.full = true;
+  for (std::uint64_t serial = 1; serial <= kRetracts; ++serial) {
+    flatbuffers::FlatBufferBuilder out;
+    out.Finish(schema::CreateRetract(out, serial, serial % 2 == 0));
+    ASSERT_TRUE(say(Message::retract, finished(out)).ok());
+  }
+  channel_.tries = 0;
+  for (int look = 0; look < 100; ++look) endpoint_->progress(ends_);
+  EXPECT_LE(channel_.tries, 100u);
+  channel_.full = false;
+  endpoint_->progress(ends_);
+  ASSERT_EQ(channel_.sent.size(), kRetracts);
+  for (std::uint64_t serial = 1; serial <= kRetracts; ++serial) {
+    const auto& sent = channel_.sent[serial - 1];
+    ASSERT_EQ(sent.message, Message::retracted);
+    ASSERT_EQ(verified<schema::Retracted>(sent.bytes)->serial(), serial);
+  }
+  channel_.sent.clear();
+}
+
+TEST_F(LocalEndpointTest, AnswersARetractWhenItsLastMappingIsClosed) {
+  const std::uint64_t serial = peer_.publish(theirs_, {.read = true, .write = true});
+  const auto soon = base::Deadline::after(base::Clock::steady(), 10s);
+  const RemoteKey key{peer_.key.bytes, peer_.key.fds, kPeer, true};
+  auto first = us_.transport->import_key(key, soon), second = us_.transport->import_key(key, soon);
+  ASSERT_TRUE(first.ok() && second.ok());
+  flatbuffers::FlatBufferBuilder out;
+  out.Finish(schema::CreateRetract(out, serial, false));
+  ASSERT_TRUE(say(Message::retract, finished(out)).ok());
+  *first = nullptr;
+  const auto limit = base::Deadline::after(base::Clock::steady(), 50ms);
+  while (!limit.passed()) endpoint_->progress(ends_);
+  EXPECT_TRUE(channel_.sent.empty()) << "the second maps it";
+  *second = nullptr;
+  while (channel_.sent.empty() && !soon.passed()) endpoint_->progress(ends_);
+  ASSERT_EQ(channel_.sent.size(), 1u);
+  EXPECT_EQ(channel_.sent.front().message, Message::retracted);
 }
 
 /// Between private memory of ours and the peer's, as if that were another process.

@@ -345,8 +345,7 @@ std::size_t LocalEndpoint::progress(CompletionSink& sink) {
 NextLook LocalEndpoint::next_look() const {
   NextLook look;
   const base::Time now = base::Clock::steady().now();
-  // The peer waits to hear that we have closed a region; a user who drops it calls nothing else.
-  if (!dying_.empty()) look = {NextLook::When::at, now + std::chrono::milliseconds(1)};
+  if (const auto wait = wait_to_send()) look = {NextLook::When::at, now + *wait};
   for (const Slot& slot : slots_) {
     if (slot.stage == Stage::crossing) {
       const NextLook crossing = look_at_crossing(slot, now);
@@ -377,26 +376,6 @@ Status LocalEndpoint::send(Message message, std::span<const std::byte> bytes,
 void LocalEndpoint::close() {
   closed_ = true;
   for (Slot& slot : slots_) stop(slot);
-}
-
-void LocalEndpoint::peer_gone() {
-  gone_ = true;
-  {
-    const base::MutexLock lock(retract_mutex_);
-    deaf_ = true;
-    to_retract_.clear();
-  }
-  transport_.acknowledged(*this, 0);
-  dying_.clear();
-  for (Slot& slot : slots_) {
-    if (slot.stage == Stage::asked) {
-      slot.end = Status(Code::disconnected, Scope::peer, "peer " + peer_name() + " is gone");
-      slot.stage = Stage::ended;
-    } else if (slot.for_peer) {
-      stop(slot);
-    }
-  }
-  offers_.clear();
 }
 
 }  // namespace linkspan::transport::local

@@ -5,11 +5,12 @@
 // by message (`offer` once per region, then `execute`), and this side then runs what the peer asks.
 // Where neither can, the batch crosses in chunks through memory of ours that both map: for each one
 // slot that takes two legs, one here and one by the peer (endpoint_bounce.cpp).
-// Threads: under the Worker's lock, but for tell_retract().
+// Threads: under the Worker's lock, but for tell_retract() and closed_here().
 // Invariants: a slot ends only when its copier is quiet or the peer has said so or is gone.
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <list>
 #include <map>
 #include <memory>
@@ -50,6 +51,9 @@ class LocalEndpoint final : public Endpoint {
 
   /// Any thread: the peer is to be told that our region is dead. False: there is no peer to tell.
   bool tell_retract(std::uint64_t serial, bool at_once) LINKSPAN_EXCLUDES(retract_mutex_);
+  /// Any thread: nothing here maps the peer's region any more. The peer hears it if it waits.
+  void closed_here(std::uint64_t serial) LINKSPAN_EXCLUDES(retract_mutex_);
+  std::uint64_t peer_incarnation() const noexcept { return peer_.incarnation; }
   std::string peer_name() const { return std::string(channel_.peer_name()); }
 
  private:
@@ -155,7 +159,10 @@ class LocalEndpoint final : public Endpoint {
   void advance(Slot& slot);
   void open_offer(Slot& slot);
   bool report(Slot& slot, CompletionSink& sink);
-  void send_pending();
+  void send_pending() LINKSPAN_EXCLUDES(retract_mutex_);
+  std::optional<Duration> wait_to_send() const LINKSPAN_EXCLUDES(retract_mutex_);
+  bool send_retract(std::uint64_t serial, bool at_once);
+  bool send_retracted(std::uint64_t serial);
   Status send(Message message, std::span<const std::byte> bytes, std::span<base::Fd> fds = {});
   Status prove_process() const;
   // endpoint_bounce.cpp
@@ -197,13 +204,18 @@ class LocalEndpoint final : public Endpoint {
   // Of these are not open yet; also of the tasks that open them, which may outlive the Endpoint.
   const std::shared_ptr<std::atomic<std::size_t>> opening_ =
       std::make_shared<std::atomic<std::size_t>>(0);
-  // The peer's serials that it waits to hear `retracted` of; true: their memory goes away at once.
-  std::map<std::uint64_t, bool> dying_;
+  // The peer's serials whose memory goes away although batches still use it here.
+  std::set<std::uint64_t> leaving_;
 
-  base::Mutex retract_mutex_;
-  std::vector<std::pair<std::uint64_t, bool>> to_retract_ LINKSPAN_GUARDED_BY(retract_mutex_);
-  std::atomic<bool> any_to_retract_{false};  // or just now
-  std::atomic<bool> deaf_{false};            // closed or gone
+  mutable base::Mutex retract_mutex_;
+  std::deque<std::pair<std::uint64_t, bool>> to_retract_ LINKSPAN_GUARDED_BY(retract_mutex_);
+  // The peer's serials that it waits to hear `retracted` of: those that are mapped here, and those
+  // that are to be answered. What finds no room in the channel waits in its place, and nothing
+  // behind it is tried.
+  std::set<std::uint64_t> dying_ LINKSPAN_GUARDED_BY(retract_mutex_);
+  std::deque<std::uint64_t> to_answer_ LINKSPAN_GUARDED_BY(retract_mutex_);
+  std::atomic<bool> any_to_send_{false};  // of these; or just now
+  std::atomic<bool> deaf_{false};         // closed or gone
 };
 
 }  // namespace linkspan::transport::local

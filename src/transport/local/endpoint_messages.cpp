@@ -156,16 +156,26 @@ Status LocalEndpoint::on_cancel(std::span<const std::byte> bytes) {
 Status LocalEndpoint::on_retract(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Retract>(bytes);
   if (wire == nullptr) return corrupt_message("malformed retract");
-  if (dying_.size() >= kLeaseSlots)
-    return corrupt_message("more retracts than a peer can have regions");
-  offers_.erase(wire->serial());
-  dying_[wire->serial()] |= wire->at_once();
+  const std::uint64_t serial = wire->serial();
+  const memory::RegionId id{.incarnation = peer_.incarnation, .buffer = 0, .serial = serial};
+  offers_.erase(serial);
+  {
+    const base::MutexLock lock(retract_mutex_);
+    if (dying_.size() + to_answer_.size() >= kLeaseSlots)
+      return corrupt_message("more retracts than a peer can have regions");
+    // Entered before the look: what closes after that look is told of here.
+    dying_.insert(serial);
+  }
+  if (!transport_.maps(id))
+    closed_here(serial);
+  else if (wire->at_once() && !transport_.let_go(id))
+    leaving_.insert(serial);
   return {};
 }
 
 Status LocalEndpoint::on_retracted(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Retracted>(bytes);
-  if (wire == nullptr) return corrupt_message("malformed retracted");
+  if (wire == nullptr || wire->serial() == 0) return corrupt_message("malformed retracted");
   transport_.acknowledged(*this, wire->serial());
   return {};
 }

@@ -127,40 +127,86 @@ bool LocalEndpoint::tell_retract(std::uint64_t serial, bool at_once) {
   const base::MutexLock lock(retract_mutex_);
   if (deaf_) return false;
   to_retract_.emplace_back(serial, at_once);
-  any_to_retract_ = true;
+  any_to_send_ = true;
   return true;
 }
 
+void LocalEndpoint::closed_here(std::uint64_t serial) {
+  const base::MutexLock lock(retract_mutex_);
+  if (dying_.erase(serial) == 0) return;
+  to_answer_.push_back(serial);
+  any_to_send_ = true;
+}
+
+bool LocalEndpoint::send_retract(std::uint64_t serial, bool at_once) {
+  offered_.erase(serial);
+  unopened_.erase(serial);
+  flatbuffers::FlatBufferBuilder out;
+  out.Finish(schema::CreateRetract(out, serial, at_once));
+  return send(Message::retract, finished(out)).code() != Code::no_resource;
+}
+
+bool LocalEndpoint::send_retracted(std::uint64_t serial) {
+  flatbuffers::FlatBufferBuilder out;
+  out.Finish(schema::CreateRetracted(out, serial));
+  return send(Message::retracted, finished(out)).code() != Code::no_resource;
+}
+
+/// How long not to look for what send_pending() sends. The peer waits to hear that we have closed a
+/// region, and a user who drops it calls nothing else; a full channel takes its time.
+std::optional<Duration> LocalEndpoint::wait_to_send() const {
+  const base::MutexLock lock(retract_mutex_);
+  if (!to_answer_.empty()) return std::chrono::milliseconds(10);
+  if (!dying_.empty()) return std::chrono::milliseconds(1);
+  return std::nullopt;
+}
+
+/// Until the channel has no more room: one try a look, however much waits.
 void LocalEndpoint::send_pending() {
-  std::vector<std::pair<std::uint64_t, bool>> retract;
-  if (any_to_retract_.load(std::memory_order_relaxed)) {
+  std::erase_if(leaving_, [this](std::uint64_t serial) {
+    return transport_.let_go({.incarnation = peer_.incarnation, .buffer = 0, .serial = serial});
+  });
+  if (!any_to_send_.load(std::memory_order_relaxed)) return;
+  std::deque<std::pair<std::uint64_t, bool>> retract;
+  std::deque<std::uint64_t> answer;
+  {
     const base::MutexLock lock(retract_mutex_);
-    any_to_retract_ = false;
+    any_to_send_ = false;
     retract.swap(to_retract_);
+    answer.swap(to_answer_);
   }
-  for (const auto& [serial, at_once] : retract) {
-    offered_.erase(serial);
-    unopened_.erase(serial);
-    flatbuffers::FlatBufferBuilder out;
-    out.Finish(schema::CreateRetract(out, serial, at_once));
-    if (send(Message::retract, finished(out)).code() == Code::no_resource) {
-      const base::MutexLock lock(retract_mutex_);
-      to_retract_.emplace_back(serial, at_once);
-      any_to_retract_ = true;
+  while (!retract.empty() && send_retract(retract.front().first, retract.front().second))
+    retract.pop_front();
+  while (!answer.empty() && send_retracted(answer.front())) answer.pop_front();
+  if (retract.empty() && answer.empty()) return;
+  const base::MutexLock lock(retract_mutex_);  // what came meanwhile goes behind it
+  retract.insert(retract.end(), to_retract_.begin(), to_retract_.end());
+  answer.insert(answer.end(), to_answer_.begin(), to_answer_.end());
+  to_retract_.swap(retract);
+  to_answer_.swap(answer);
+  any_to_send_ = true;
+}
+
+void LocalEndpoint::peer_gone() {
+  gone_ = true;
+  {
+    const base::MutexLock lock(retract_mutex_);
+    deaf_ = true;
+    to_retract_.clear();
+    dying_.clear();
+    to_answer_.clear();
+  }
+  transport_.acknowledged(*this, 0);
+  leaving_.clear();
+  for (Slot& slot : slots_) {
+    if (slot.stage == Stage::asked) {
+      slot.end = Status(Code::disconnected, Scope::peer, "peer " + peer_name() + " is gone");
+      slot.stage = Stage::ended;
+    } else if (slot.for_peer) {
+      stop(slot);
     }
   }
-  for (auto dying = dying_.begin(); dying != dying_.end();) {
-    const auto& [serial, at_once] = *dying;
-    const memory::RegionId id{.incarnation = peer_.incarnation, .buffer = 0, .serial = serial};
-    if (at_once) transport_.let_go(id);
-    bool sent = false;
-    if (!transport_.maps(id)) {
-      flatbuffers::FlatBufferBuilder out;
-      out.Finish(schema::CreateRetracted(out, serial));
-      sent = send(Message::retracted, finished(out)).code() != Code::no_resource;
-    }
-    dying = sent ? dying_.erase(dying) : std::next(dying);
-  }
+  offers_.clear();
 }
 
 }  // namespace linkspan::transport::local

@@ -3,6 +3,7 @@
 
 #include "base/process.hpp"
 #include "base/shared_page.hpp"
+#include "transport/local/endpoint.hpp"
 #include "transport/local/lending.hpp"
 #include "transport/local/local_transport.hpp"
 
@@ -13,34 +14,57 @@ Status corrupt_import(const char* what) { return {Code::corrupt, Scope::request,
 
 }  // namespace
 
-bool LocalTransport::maps(const memory::RegionId& id) const {
-  const base::MutexLock lock(mutex_);
-  return std::any_of(imports_.begin(), imports_.end(), [&](const auto& import) {
-    return !import.second.closed && import.second.id.incarnation == id.incarnation &&
-           import.second.id.serial == id.serial;
-  });
+bool LocalTransport::maps_any(const memory::RegionId& id) const {
+  const auto numbers = imports_by_id_.find({id.incarnation, id.serial});
+  return numbers != imports_by_id_.end() &&
+         std::ranges::any_of(numbers->second, [this](std::uint64_t number) {
+           const auto import = imports_.find(number);
+           return import != imports_.end() && !import->second.closed;
+         });
 }
 
-void LocalTransport::let_go(const memory::RegionId& id) {
-  std::vector<std::shared_ptr<ImportedMemory>> found;  // ends after the lock
+bool LocalTransport::maps(const memory::RegionId& id) const {
   const base::MutexLock lock(mutex_);
-  for (auto& [number, import] : imports_) {
-    if (import.opening || import.letting_go || import.id.incarnation != id.incarnation ||
-        import.id.serial != id.serial)
-      continue;
+  return maps_any(id);
+}
+
+void LocalTransport::report_closed(const memory::RegionId& id) {
+  if (maps_any(id)) return;
+  for (LocalEndpoint* endpoint : endpoints_)
+    if (endpoint->peer_incarnation() == id.incarnation) endpoint->closed_here(id.serial);
+}
+
+bool LocalTransport::let_go(const memory::RegionId& id) {
+  std::vector<std::shared_ptr<ImportedMemory>> found;  // ends after the lock
+  bool all = true;
+  const base::MutexLock lock(mutex_);
+  const auto numbers = imports_by_id_.find({id.incarnation, id.serial});
+  if (numbers == imports_by_id_.end()) return true;
+  for (const std::uint64_t number : numbers->second) {
+    Import& import = imports_[number];
+    if (import.letting_go) continue;
+    all &= !import.opening;
+    if (import.opening) continue;
     found.push_back(import.memory.lock());
     const auto& memory = found.back();
+    if (memory == nullptr || memory->host() != nullptr) continue;
     // Its user's Mapping and this one: a batch would have its own, and with a lease that has ended
     // none begins.
-    if (memory == nullptr || memory.use_count() > 2 || memory->host() != nullptr) continue;
+    if (memory.use_count() > 2) {
+      all = false;
+      continue;
+    }
     import.letting_go = true;
     close([this, at = number, held = memory->let_go()]() mutable {
       held = {};
       const base::MutexLock closed(mutex_);
-      if (const auto still = imports_.find(at); still != imports_.end())
+      if (const auto still = imports_.find(at); still != imports_.end()) {
         still->second.closed = true;
+        report_closed(still->second.id);
+      }
     });
   }
+  return all;
 }
 
 Result<std::unique_ptr<Mapping>> LocalTransport::import_key(RemoteKey key,
@@ -62,9 +86,14 @@ Result<std::shared_ptr<LeaseView>> LocalTransport::lease_of(std::uint64_t incarn
 void LocalTransport::forget_import(std::uint64_t number) {
   const base::MutexLock lock(mutex_);
   const auto entry = imports_.find(number);
-  const auto count = imports_of_.find(entry->second.id.incarnation);
+  const memory::RegionId id = entry->second.id;
+  const auto count = imports_of_.find(id.incarnation);
   if (--count->second == 0) imports_of_.erase(count);
+  const auto numbers = imports_by_id_.find({id.incarnation, id.serial});
+  numbers->second.erase(number);
+  if (numbers->second.empty()) imports_by_id_.erase(numbers);
   imports_.erase(entry);
+  report_closed(id);
 }
 
 Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey remote,
@@ -96,6 +125,7 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
     ++imports_of_[id.incarnation];
     number = ++last_import_;
     imports_[number].id = id;
+    imports_by_id_[{id.incarnation, id.serial}].insert(number);
   }
   const std::shared_ptr<ImportedMemory> memory(new ImportedMemory(std::move(key), *lease),
                                                [this, number](ImportedMemory* ending) {

@@ -218,8 +218,12 @@ Status LocalTransport::forget(const memory::Region& region) {
 
 void LocalTransport::acknowledged(const LocalEndpoint& endpoint, std::uint64_t serial) {
   const base::MutexLock lock(mutex_);
-  for (auto& [each, entry] : entries_)
-    if (serial == 0 || each == serial) entry.unacknowledged.erase(&endpoint);
+  if (serial != 0) {
+    if (const auto found = entries_.find(serial); found != entries_.end())
+      found->second.unacknowledged.erase(&endpoint);
+    return;
+  }
+  for (auto& [each, entry] : entries_) entry.unacknowledged.erase(&endpoint);
 }
 
 std::vector<CopyCount> LocalTransport::copies() const {

@@ -124,13 +124,14 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
   }
   cuda::Topology* topology() const noexcept { return options_.topology; }
   memory::Registry* registry() const noexcept { return options_.registry; }
-  /// The peer no longer maps our region, or is gone (`serial` 0: no region of ours at all).
+  /// The peer no longer maps our region, or is gone (`serial` 0: no region of ours at all). Costs a
+  /// look-up, and of serial 0 as many as there are regions.
   void acknowledged(const LocalEndpoint& endpoint, std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
   /// Whether a mapping of that region is alive in this process.
   bool maps(const memory::RegionId& id) const LINKSPAN_EXCLUDES(mutex_);
-  /// Gives back what maps that region of a peer, unless a batch uses it. maps() tells when it is
-  /// done. Memory of the host stays mapped.
-  void let_go(const memory::RegionId& id) LINKSPAN_EXCLUDES(mutex_);
+  /// Gives back what maps that region of a peer, unless a batch uses it. False: an import of it is
+  /// still to be asked for again. Memory of the host stays mapped, until its users let it go.
+  bool let_go(const memory::RegionId& id) LINKSPAN_EXCLUDES(mutex_);
   /// import_key() for Endpoints, off the lock.
   Result<std::shared_ptr<ImportedMemory>> import_memory(RemoteKey key, base::Deadline deadline)
       LINKSPAN_EXCLUDES(mutex_);
@@ -157,6 +158,9 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
   Result<const cuda::Device*> bring_up(const GpuUuid& gpu) LINKSPAN_EXCLUDES(mutex_);
   Result<std::shared_ptr<LeaseView>> lease_of(std::uint64_t incarnation, const base::Fd& fd);
   void forget_import(std::uint64_t number) LINKSPAN_EXCLUDES(mutex_);
+  bool maps_any(const memory::RegionId& id) const LINKSPAN_REQUIRES(mutex_);
+  /// Endpoints whose peer waits to hear that hear it when nothing maps the region any more.
+  void report_closed(const memory::RegionId& id) LINKSPAN_REQUIRES(mutex_);
   Status map_host(ImportedMemory& memory, const base::Fd& memfd, base::Deadline deadline);
   Status map_device(ImportedMemory& memory, std::span<base::Fd> fds, base::Deadline deadline);
   Status map_range(ImportedMemory& memory, const base::Fd& fd, const cuda::Device& device,
@@ -187,6 +191,9 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
   std::map<const cuda::Device*, GpuCopiers> gpu_copiers_ LINKSPAN_GUARDED_BY(mutex_);
   // Entries go after their memory was closed, so that a peer is told when that is true.
   std::map<std::uint64_t, Import> imports_ LINKSPAN_GUARDED_BY(mutex_);
+  // Numbers of imports_ by incarnation and serial: peers ask by these, as often as they like.
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::set<std::uint64_t>> imports_by_id_
+      LINKSPAN_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::size_t> imports_of_ LINKSPAN_GUARDED_BY(mutex_);  // by incarnation
   std::uint64_t last_import_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   std::set<LocalEndpoint*> endpoints_ LINKSPAN_GUARDED_BY(mutex_);
