@@ -94,16 +94,9 @@ Result<control::Exported> exported(const Transports& transports, const memory::R
       left_out.append(left_out.empty() ? "" : ", ").append(transports[i]->name());
       continue;
     }
-    for (const base::Fd& fd : key->fds) {
-      auto duplicate = fd.duplicate();
-      if (!duplicate.ok()) return duplicate.status();
-      out.fds.push_back(*std::move(duplicate));
-    }
-    if (key->last_fd) {
-      auto last = key->last_fd();
-      if (!last.ok()) return last.status();
-      out.fds.push_back(*std::move(last));
-    }
+    auto fds = memory::fds_for_peer(*key);
+    if (!fds.ok()) return fds.status();
+    out.fds.insert(out.fds.end(), std::move_iterator(fds->begin()), std::move_iterator(fds->end()));
     descriptor.keys.push_back(
         {.transport = std::string(transports[i]->name()),
          .bytes = key->bytes,

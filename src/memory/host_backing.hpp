@@ -29,16 +29,18 @@ class HostBacking {
   /// The user's own memory, for pin().
   static std::shared_ptr<HostBacking> of_user(void* data, std::uint64_t bytes);
 
-  HostBacking(base::Fd memfd, void* data, std::uint64_t bytes) noexcept
-      : memfd_(std::move(memfd)), data_(data), bytes_(bytes) {}
+  HostBacking(base::Fd memfd, void* data, std::uint64_t bytes)
+      : memfd_(memfd.valid() ? std::make_shared<const base::Fd>(std::move(memfd)) : nullptr),
+        data_(data),
+        bytes_(bytes) {}
   HostBacking(const HostBacking&) = delete;
   HostBacking& operator=(const HostBacking&) = delete;
   ~HostBacking();
 
   std::uint64_t address() const noexcept { return reinterpret_cast<std::uintptr_t>(data_); }
   std::uint64_t bytes() const noexcept { return bytes_; }
-  bool shared() const noexcept { return memfd_.valid(); }
-  int memfd() const noexcept { return memfd_.get(); }
+  bool shared() const noexcept { return memfd_ != nullptr; }
+  const std::shared_ptr<const base::Fd>& memfd() const noexcept { return memfd_; }
 
   /// Locks the pages for the driver, for all GPUs, by the context of one. Again: no effect.
   /// Takes milliseconds.
@@ -46,7 +48,7 @@ class HostBacking {
   bool pinned() const noexcept { return pinned_.load(); }
 
  private:
-  const base::Fd memfd_;  // of shared memory only
+  const std::shared_ptr<const base::Fd> memfd_;  // also its regions' and keys'; null: the user's
   void* const data_;
   const std::uint64_t bytes_;
   base::Mutex pinning_;

@@ -50,8 +50,9 @@ class Region {
     /// `allocation`. Else empty.
     std::vector<Chunk> chunks = {};
     bool pooled = false;  ///< Of a stream-ordered pool.
-    int memfd = -1;  ///< Of a `shared` region, a loan: the registration owns it. The allocation
-                     ///< begins at offset 0 of the file.
+    /// Of a `shared` region, else null; also the memory's and its keys'. The allocation begins at
+    /// offset 0 of the file.
+    std::shared_ptr<const base::Fd> memfd = nullptr;
   };
   static Result<std::unique_ptr<const Region>> create(const Facts& f) {
     if (!fits(f.allocation, f.allocation_bytes, ~std::uint64_t{0}) ||
@@ -68,13 +69,29 @@ class Region {
 };
 
 /// What lets a peer reach a Region by one transport. The fds stay with the owner, whose control
-/// thread sends duplicates over the Unix socket to each peer that asks.
+/// thread sends duplicates over the Unix socket to each peer that asks. A key has none of its own:
+/// there are more regions than a process may have descriptors.
 struct PublishedKey {
   std::vector<std::byte> bytes;
-  std::vector<base::Fd> fds;
+  std::vector<std::shared_ptr<const base::Fd>> fds;  // also the transport's and other keys'
   bool bearer = false;  ///< Who has the bytes has the memory: they go the way of the fds.
   /// Makes one more fd, for one import by one peer, of what is too costly to keep. May be null.
   std::function<Result<base::Fd>()> last_fd = {};
 };
+
+/// Duplicates of the fds of a key, and its last one, for one import by one peer.
+inline Result<std::vector<base::Fd>> fds_for_peer(const PublishedKey& key) {
+  std::vector<base::Fd> out;
+  for (const auto& fd : key.fds) {
+    auto duplicate = fd->duplicate();
+    if (!duplicate.ok()) return duplicate.status();
+    out.push_back(*std::move(duplicate));
+  }
+  if (!key.last_fd) return out;
+  auto last = key.last_fd();
+  if (!last.ok()) return last.status();
+  out.push_back(*std::move(last));
+  return out;
+}
 
 }  // namespace linkspan::memory

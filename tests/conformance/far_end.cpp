@@ -105,7 +105,7 @@ class FarServer {
     if (what == "retract") return done(end_->retract(memory));
     if (what == "publish") {
       PublishedKey key = take(end_->publish(memory));
-      return Answer{to_json(key.bytes), std::move(key.fds)};
+      return Answer{to_json(key.bytes), take(memory::fds_for_peer(key))};
     }
     std::vector<Expected> expected;
     for (const Json& e : call.at("expected")) expected.push_back({e[0], e[1], e[2], e[3]});
@@ -192,7 +192,9 @@ class FarProcess final : public End {
   Result<PublishedKey> publish(const Memory& memory) override {
     auto key = line().call({{"do", "publish"}, {"memory", id_of(memory)}});
     if (!key.ok()) return key.status();
-    return PublishedKey{from_json(key->value), std::move(key->fds), false};
+    PublishedKey made{.bytes = from_json(key->value), .fds = {}};
+    for (Fd& fd : key->fds) made.fds.push_back(std::make_shared<const Fd>(std::move(fd)));
+    return made;
   }
   Status retract(const Memory& memory) override {
     return line().call({{"do", "retract"}, {"memory", id_of(memory)}}).status();

@@ -320,7 +320,7 @@ TEST_P(TransportConformance, ImportsUntilTheDeadlineAndNothingThatIsCutShort) {
     EXPECT_EQ(link->import(cut, link->key.fds).status().code(), Code::corrupt) << cut.size();
   }
   if (!link->key.fds.empty()) {
-    EXPECT_EQ(link->import(link->key.bytes, std::vector<Fd>()).status().code(), Code::corrupt);
+    EXPECT_EQ(link->import(link->key.bytes, SharedFds()).status().code(), Code::corrupt);
   }
 }
 

@@ -81,7 +81,7 @@ TEST_F(FdLimit, Connect) {
 }
 
 TEST_F(FdLimit, Memory) {
-  EXPECT_GE(refusals([&] { return pair_.engine.allocate_shared(kMiB).status(); }), 2);
+  EXPECT_GE(refusals([&] { return pair_.engine.allocate_shared(kMiB).status(); }), 1);
 }
 
 TEST_F(FdLimit, LookupHereAndThere) {
@@ -144,8 +144,11 @@ TEST_F(FdLimit, AMessageThatComesWithItsKey) {
   EXPECT_EQ(exchange(true).code(), Code::system);
   EXPECT_EQ(exchange(false).to_string(), "ok");
   {
-    test::FewFds few(0);
-    EXPECT_EQ(pair_.peer.recv(1, room.at(0), kMiB).status().code(), Code::system);
+    test::FewFds few(0);  // memory that is lent for a message takes none
+    const auto posted = pair_.peer.recv(1, room.at(0), kMiB, {.deadline = 5s});
+    ASSERT_EQ(posted.status().to_string(), "ok");
+    (void)posted->cancel();
+    EXPECT_EQ(finished(posted).code(), Code::canceled);
   }
   EXPECT_EQ(room.difference(5, {{0, 4, 0, kMiB}}), "");
 }

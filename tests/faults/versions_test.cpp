@@ -168,7 +168,7 @@ TEST_F(Versions, AKeyOfATransportThatThePeerDidNotOffer) {
   std::jthread answering([&] {
     const auto asked = odd.next();
     ASSERT_TRUE(asked.has_value());
-    base::Fd fds[] = {take(leases->fd().duplicate())};
+    base::Fd fds[] = {take(leases->fd()->duplicate())};
     odd.send(FrameOp::imported, control::encode_imported(memory::encode(descriptor)),
              asked->header.id, fds);
   });

@@ -258,8 +258,7 @@ class Peer {
     descriptor.keys.push_back({.transport = "local",
                                .bytes = key.bytes,
                                .fd_count = static_cast<std::uint32_t>(key.fds.size())});
-    std::vector<base::Fd> fds;
-    for (const base::Fd& fd : key.fds) fds.push_back(*fd.duplicate());
+    auto fds = *memory::fds_for_peer(key);
     say(op(FrameOp::imported), asked_, control::encode_imported(memory::encode(descriptor)), fds);
   }
   void post(bool sends, std::uint64_t tag, const void* data, std::size_t bytes) {

@@ -47,7 +47,7 @@ base::Fd make_fd(std::uint8_t kind) {
     case FdKind::empty_memory:
       return memory(0, F_SEAL_SHRINK);
     case FdKind::leases:
-      return base::Fd(::dup(leases->fd().get()));
+      return base::Fd(::dup(leases->fd()->get()));
     case FdKind::tally:
       return memory(transport::local::kTallyWords * 8, F_SEAL_SHRINK | F_SEAL_GROW);
     case FdKind::folder:

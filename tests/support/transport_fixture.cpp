@@ -135,9 +135,9 @@ Link::~Link() {
 }
 
 Result<std::unique_ptr<Mapping>> Link::import(std::span<const std::byte> bytes,
-                                              const std::vector<Fd>& fds, Deadline deadline) {
+                                              const SharedFds& fds, Deadline deadline) {
   std::vector<Fd> duplicates;
-  for (const Fd& fd : fds) duplicates.push_back(take(fd.duplicate()));
+  for (const auto& fd : fds) duplicates.push_back(take(fd->duplicate()));
   return near->transport().import_key({bytes, duplicates}, deadline);
 }
 

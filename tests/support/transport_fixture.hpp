@@ -140,6 +140,9 @@ inline void PrintTo(const Subject& subject, std::ostream* out) { *out << subject
 /// The far end is a child, which looks up the subject by name and makes its far_parts.
 Result<Ends> open_in_two_processes(const Subject& subject);
 
+/// Of a key; also other keys'.
+using SharedFds = decltype(PublishedKey::fds);
+
 /// The near end posts from `here` to `there`.
 class Link final : private CompletionSink {
  public:
@@ -154,8 +157,8 @@ class Link final : private CompletionSink {
   Result<std::unique_ptr<Mapping>> import(const PublishedKey& from, Deadline deadline = soon()) {
     return import(from.bytes, from.fds, deadline);
   }
-  Result<std::unique_ptr<Mapping>> import(std::span<const std::byte> bytes,
-                                          const std::vector<Fd>& fds, Deadline deadline = soon());
+  Result<std::unique_ptr<Mapping>> import(std::span<const std::byte> bytes, const SharedFds& fds,
+                                          Deadline deadline = soon());
   /// Until it is OK; busy while someone still reaches it.
   Status retract(End& end, const Memory& memory);
 

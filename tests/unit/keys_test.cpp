@@ -28,7 +28,7 @@ class Named final : public transport::Transport {
   Result<memory::PublishedKey> publish(const memory::Region&) override {
     if (as_.refuses) return none();
     memory::PublishedKey key{.bytes = {std::byte{7}}, .fds = {}};
-    if (as_.fds) key.fds.emplace_back(::eventfd(0, EFD_CLOEXEC));
+    if (as_.fds) key.fds.push_back(std::make_shared<base::Fd>(::eventfd(0, EFD_CLOEXEC)));
     if (as_.last_fd) key.last_fd = [] { return base::Fd::from("", ::eventfd(0, EFD_CLOEXEC)); };
     return key;
   }

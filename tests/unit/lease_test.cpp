@@ -9,7 +9,7 @@ namespace lease_test {
 TEST(Lease, APeerSeesGrantAndRevoke) {
   auto table = LeaseTable::create();
   ASSERT_TRUE(table.ok()) << table.status().to_string();
-  auto fd = (*table)->fd().duplicate();
+  auto fd = (*table)->fd()->duplicate();
   ASSERT_TRUE(fd.ok());
   auto view = LeaseView::open(*fd);
   ASSERT_TRUE(view.ok()) << view.status().to_string();
@@ -26,7 +26,7 @@ TEST(Lease, APeerSeesGrantAndRevoke) {
 TEST(Lease, APeerCannotWriteIt) {
   auto table = LeaseTable::create();
   ASSERT_TRUE(table.ok());
-  EXPECT_EQ(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, (*table)->fd().get(), 0),
+  EXPECT_EQ(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, (*table)->fd()->get(), 0),
             MAP_FAILED);
 }
 

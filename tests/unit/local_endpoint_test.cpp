@@ -73,12 +73,14 @@ struct Half {
     auto published = transport->publish((*added)->region());
     if (!published.ok()) ADD_FAILURE() << published.status().to_string();
     key = *std::move(published);
+    fds = *memory::fds_for_peer(key);
     return (*added)->id().serial;
   }
 
   memory::Registry registry;
   std::unique_ptr<LocalTransport> transport;
-  memory::PublishedKey key;  // of the last
+  memory::PublishedKey key;   // of the last
+  std::vector<base::Fd> fds;  // as a peer gets them
 };
 
 class LocalEndpointTest : public ::testing::Test {
@@ -103,7 +105,7 @@ class LocalEndpointTest : public ::testing::Test {
     flatbuffers::FlatBufferBuilder out;
     const auto key = schema::vector_of(out, peer_.key.bytes);
     out.Finish(schema::CreateOffer(out, key));
-    EXPECT_TRUE(say(Message::offer, finished(out), peer_.key.fds).ok());
+    EXPECT_TRUE(say(Message::offer, finished(out), peer_.fds).ok());
     return serial;
   }
   Status execute(bool write, std::uint64_t theirs, std::uint64_t ours, schema::WireBlock block) {
@@ -207,7 +209,7 @@ TEST_F(LocalEndpointTest, ANumberThatIsAnotherProcesssIsNotCopiedFrom) {
   const std::uint64_t ours = us_.publish(ours_, {.read = true, .write = true});
   peer_.publish(theirs_, {.read = true, .write = true});
   const auto soon = base::Deadline::after(base::Clock::steady(), 10s);
-  auto mapping = us_.transport->import_key({peer_.key.bytes, peer_.key.fds, kPeer, false}, soon);
+  auto mapping = us_.transport->import_key({peer_.key.bytes, peer_.fds, kPeer, false}, soon);
   ASSERT_TRUE(mapping.ok());
   Address address = *decode_address(peer_.transport->address());
   ++address.process.nonce;  // not this process
@@ -237,12 +239,12 @@ TEST_F(LocalEndpointTest, KeysOfAnotherOwnerAreNotTakenFromThisPeer) {
   std::vector<std::byte> memory(kBytes);
   other.publish(memory, {.read = true, .write = true});
   const auto soon = base::Deadline::after(base::Clock::steady(), 10s);
-  auto taken = us_.transport->import_key({other.key.bytes, other.key.fds, kPeer, true}, soon);
+  auto taken = us_.transport->import_key({other.key.bytes, other.fds, kPeer, true}, soon);
   EXPECT_EQ(taken.status().code(), Code::corrupt);
   flatbuffers::FlatBufferBuilder out;
   const auto key = schema::vector_of(out, other.key.bytes);
   out.Finish(schema::CreateOffer(out, key));
-  EXPECT_EQ(say(Message::offer, finished(out), other.key.fds).code(), Code::corrupt);
+  EXPECT_EQ(say(Message::offer, finished(out), other.fds).code(), Code::corrupt);
   EXPECT_EQ(us_.transport->connect(other.transport->address(), channel_, soon).status().code(),
             Code::corrupt);
 }
@@ -282,7 +284,7 @@ TEST(LocalImports, AreBoundedForEachPeerAndRoomComesBack) {
   const auto import = [&](Half& of) {
     of.publish(memory, {.read = true});
     const auto soon = base::Deadline::after(base::Clock::steady(), 10s);
-    return (*made)->import_key({of.key.bytes, of.key.fds, 0, true}, soon);
+    return (*made)->import_key({of.key.bytes, of.fds, 0, true}, soon);
   };
   auto first = import(peer), second = import(peer), third = import(peer);
   EXPECT_TRUE(first.ok() && second.ok());
@@ -350,7 +352,7 @@ TEST_F(LocalEndpointTest, TriesOneAnswerALook_WhenThePeerRetractsAndReadsNothing
 TEST_F(LocalEndpointTest, AnswersARetractWhenItsLastMappingIsClosed) {
   const std::uint64_t serial = peer_.publish(theirs_, {.read = true, .write = true});
   const auto soon = base::Deadline::after(base::Clock::steady(), 10s);
-  const RemoteKey key{peer_.key.bytes, peer_.key.fds, kPeer, true};
+  const RemoteKey key{peer_.key.bytes, peer_.fds, kPeer, true};
   auto first = us_.transport->import_key(key, soon), second = us_.transport->import_key(key, soon);
   ASSERT_TRUE(first.ok() && second.ok());
   flatbuffers::FlatBufferBuilder out;
@@ -373,7 +375,7 @@ class LocalBounce : public LocalEndpointTest {
     peer_.publish(theirs_, {.read = true, .write = true, .exclusive = true});
     Key key = *decode_key(peer_.key.bytes);
     ++key.process.nonce;
-    auto imported = us_.transport->import_key({encode(key), peer_.key.fds},
+    auto imported = us_.transport->import_key({encode(key), peer_.fds},
                                               base::Deadline::after(base::Clock::steady(), 10s));
     if (!imported.ok()) ADD_FAILURE() << imported.status().to_string();
     remote_ = *std::move(imported);

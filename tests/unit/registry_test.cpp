@@ -61,7 +61,7 @@ TEST_F(RegistryTest, RegistersHostMemory) {
   EXPECT_EQ(facts.bytes, 1001u);
   EXPECT_TRUE(facts.peers.read && facts.peers.exclusive && !facts.peers.write);
   EXPECT_EQ(facts.id.incarnation, 77u);
-  EXPECT_EQ(facts.memfd, -1);
+  EXPECT_EQ(facts.memfd, nullptr);
   EXPECT_FALSE(made->pinned());
   EXPECT_EQ(registry.find(made->id()), made);
   EXPECT_EQ(registry.all(), std::vector{made});
@@ -106,17 +106,17 @@ TEST_F(RegistryTest, SharedMemoryIsASealedMemfd) {
   EXPECT_EQ(facts.bytes, 10001u);
   EXPECT_EQ(facts.address, facts.allocation);
   struct stat file {};
-  ASSERT_EQ(::fstat(facts.memfd, &file), 0);
+  ASSERT_EQ(::fstat(facts.memfd->get(), &file), 0);
   EXPECT_EQ(static_cast<std::uint64_t>(file.st_size), facts.allocation_bytes);
-  EXPECT_NE(::ftruncate(facts.memfd, 0), 0);
-  EXPECT_NE(::ftruncate(facts.memfd, 1 << 30), 0);
-  EXPECT_EQ(::fcntl(facts.memfd, F_GETFD), FD_CLOEXEC);
+  EXPECT_NE(::ftruncate(facts.memfd->get(), 0), 0);
+  EXPECT_NE(::ftruncate(facts.memfd->get(), 1 << 30), 0);
+  EXPECT_EQ(::fcntl(facts.memfd->get(), F_GETFD), FD_CLOEXEC);
 
   auto* here = reinterpret_cast<char*>(facts.address);
   EXPECT_EQ(here[10000], 0);
   here[10000] = 'x';
   char through_the_file = 0;
-  EXPECT_EQ(::pread(facts.memfd, &through_the_file, 1, 10000), 1);
+  EXPECT_EQ(::pread(facts.memfd->get(), &through_the_file, 1, 10000), 1);
   EXPECT_EQ(through_the_file, 'x');
 
   EXPECT_EQ(registry.allocate_shared(0, {}).status().code(), Code::invalid_argument);
@@ -140,17 +140,18 @@ TEST_F(RegistryTest, APointerIntoSharedMemoryIsSharedToo) {
   ASSERT_TRUE(registry.remove(whole->id()).ok());
   whole.reset();
   inside[19999] = 'y';  // the part holds the mapping
-  EXPECT_GE(::fcntl(all.memfd, F_GETFD), 0);
+  EXPECT_GE(::fcntl(all.memfd->get(), F_GETFD), 0);
 }
 
 TEST_F(RegistryTest, SharedMemoryEndsWithItsLastHolder) {
   Found made = take(registry.allocate_shared(4096, {}));
-  const Region::Facts facts = made->region().facts();
+  const int memfd = made->region().facts().memfd->get();
+  const std::uint64_t address = made->region().facts().address;
   ASSERT_TRUE(registry.remove(made->id()).ok());
-  EXPECT_GE(::fcntl(facts.memfd, F_GETFD), 0);
+  EXPECT_GE(::fcntl(memfd, F_GETFD), 0);
   made.reset();
-  EXPECT_LT(::fcntl(facts.memfd, F_GETFD), 0);
-  EXPECT_EQ(registry.add(reinterpret_cast<void*>(facts.address), 1, {}, false).status().code(),
+  EXPECT_LT(::fcntl(memfd, F_GETFD), 0);
+  EXPECT_EQ(registry.add(reinterpret_cast<void*>(address), 1, {}, false).status().code(),
             Code::invalid_argument);
 }
 

@@ -44,8 +44,7 @@ class SharedRangeOnDevice : public ::testing::Test {
     registrations_.push_back(add(make));
     auto published = take(transport_->publish(registrations_.back()->region()));
     EXPECT_TRUE(published.last_fd != nullptr);
-    std::vector<base::Fd> fds = std::move(published.fds);
-    fds.push_back(take(published.last_fd()));
+    std::vector<base::Fd> fds = take(memory::fds_for_peer(published));
     Key key = take(decode_key(published.bytes));
     ++key.process.nonce;
     change(key, fds);
@@ -87,9 +86,7 @@ TEST_F(SharedRangeOnDevice, WhatIsLetGoWhileItIsImportedIsClosedOrToldOf) {
   Key key = take(decode_key(published.bytes));
   ++key.process.nonce;
   for (int round = 0; round < 50; ++round) {
-    std::vector<base::Fd> fds;
-    fds.push_back(take(published.fds[0].duplicate()));
-    fds.push_back(take(published.last_fd()));
+    std::vector<base::Fd> fds = take(memory::fds_for_peer(published));
     std::atomic<bool> imported = false;
     std::thread retracts([&] {
       while (!imported) transport_->let_go(key.id);

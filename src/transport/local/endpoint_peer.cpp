@@ -10,20 +10,16 @@ Status LocalEndpoint::ask_peer(Slot& slot, const Published& local, std::uint64_t
                                std::span<const Block> blocks) {
   const std::uint64_t serial = local.key.id.serial;
   if (!offered_.contains(serial)) {
-    auto key = transport_.key_of(local);
-    if (!key.ok()) return key.status();
+    const memory::PublishedKey key = transport_.key_of(local);
     // Of chunks a driver call for each, once for a region and a peer; none waits for what is in
     // flight (fact: Chunks.SharingBesideAHeldStream).
-    if (key->last_fd) {
-      auto last = key->last_fd();
-      if (!last.ok()) return last.status();
-      key->fds.push_back(*std::move(last));
-    }
+    auto fds = memory::fds_for_peer(key);
+    if (!fds.ok()) return fds.status();
     flatbuffers::FlatBufferBuilder out;
-    const auto bytes = out.CreateVector(reinterpret_cast<const std::uint8_t*>(key->bytes.data()),
-                                        key->bytes.size());
+    const auto bytes =
+        out.CreateVector(reinterpret_cast<const std::uint8_t*>(key.bytes.data()), key.bytes.size());
     out.Finish(schema::CreateOffer(out, bytes));
-    if (Status status = send(Message::offer, finished(out), key->fds); !status.ok()) return status;
+    if (Status status = send(Message::offer, finished(out), *fds); !status.ok()) return status;
     offered_.insert(serial);
   }
   if (Status status = share_tally(); !status.ok()) return status;

@@ -27,14 +27,15 @@ class LeaseTable {
   /// no_resource when 65,536 regions are alive.
   Result<std::uint32_t> grant(std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
   void revoke(std::uint32_t slot) LINKSPAN_EXCLUDES(mutex_);
-  const base::Fd& fd() const noexcept {
-    return page_.fd();
-  }  ///< Peers can map it for reading only.
+  /// Peers can map it for reading only. Also all keys'.
+  const std::shared_ptr<const base::Fd>& fd() const noexcept { return fd_; }
 
  private:
-  explicit LeaseTable(base::SharedPage page) : page_(std::move(page)) {}
+  explicit LeaseTable(base::SharedPage page)
+      : page_(std::move(page)), fd_(std::make_shared<const base::Fd>(page_.take_fd())) {}
 
-  const base::SharedPage page_;
+  base::SharedPage page_;
+  const std::shared_ptr<const base::Fd> fd_;
   base::Mutex mutex_;
   std::vector<std::uint32_t> free_ LINKSPAN_GUARDED_BY(mutex_);
   std::uint32_t fresh_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // slots from here on were never granted

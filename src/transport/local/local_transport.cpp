@@ -127,11 +127,7 @@ Result<memory::PublishedKey> LocalTransport::publish(const memory::Region& regio
     if (!facts.peers.exclusive)
       if (Status status = lend(**device, facts, key); !status.ok())
         key.why_not_mapped = "CUDA cannot export it: " + status.what();
-  } else if (facts.kind == MemoryKind::shared && facts.memfd >= 0) {
-    auto duplicate =
-        base::Fd::from("fcntl(F_DUPFD_CLOEXEC)", ::fcntl(facts.memfd, F_DUPFD_CLOEXEC, 0));
-    if (!duplicate.ok()) return duplicate.status();
-    published->memfd = *std::move(duplicate);
+  } else if (facts.kind == MemoryKind::shared && facts.memfd != nullptr) {
     key.has_memfd = true;
   } else {
     key.why_not_mapped = "it is the private " + std::string(name_of(facts.kind)) +
@@ -145,27 +141,17 @@ Result<memory::PublishedKey> LocalTransport::publish(const memory::Region& regio
   auto slot = leases_->grant(facts.id.serial);
   if (!slot.ok()) return slot.status();
   key.lease_slot = *slot;
-  auto made = key_of(*published);
-  if (!made.ok()) {
-    leases_->revoke(*slot);
-    return made;
-  }
+  memory::PublishedKey made = key_of(*published);
   const base::MutexLock lock(mutex_);
   entries_[facts.id.serial] = {std::move(published), false, false, {}};
   return made;
 }
 
-Result<memory::PublishedKey> LocalTransport::key_of(const Published& published) const {
+memory::PublishedKey LocalTransport::key_of(const Published& published) const {
   memory::PublishedKey out;
   out.bytes = encode(published.key);
-  auto lease = leases_->fd().duplicate();
-  if (!lease.ok()) return lease.status();
-  out.fds.push_back(*std::move(lease));
-  if (published.key.has_memfd) {
-    auto memfd = published.memfd.duplicate();
-    if (!memfd.ok()) return memfd.status();
-    out.fds.push_back(*std::move(memfd));
-  }
+  out.fds.push_back(leases_->fd());
+  if (published.key.has_memfd) out.fds.push_back(published.region->facts().memfd);
   if (published.key.chunks || published.key.pool)
     out.last_fd = [topology = options_.topology, kept = published.shared_from_this()] {
       return lent_fd(*topology, kept->region->facts(), kept->key);

@@ -40,7 +40,6 @@ inline constexpr std::size_t kMaxImports = 16384;
 struct Published : std::enable_shared_from_this<Published> {
   Key key;
   const memory::Region* region = nullptr;
-  base::Fd memfd;                                            ///< Of a shared region, ours.
   std::shared_ptr<const memory::Registration> registration;  ///< Also the registry's. May be null.
   std::atomic<std::uint32_t> uses{0};                        ///< By what we execute for peers.
 
@@ -110,7 +109,7 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
   // For its Endpoints, under the Worker's lock.
   /// Null: not published, or retracted.
   std::shared_ptr<Published> published(std::uint64_t serial) const LINKSPAN_EXCLUDES(mutex_);
-  Result<memory::PublishedKey> key_of(const Published& published) const;
+  memory::PublishedKey key_of(const Published& published) const;
   /// Null: that GPU is not up.
   const GpuCopiers* gpu_copiers(const cuda::Device* device) const LINKSPAN_EXCLUDES(mutex_);
   /// Of the GPU that copies where both are mapped here. Null: neither is a GPU's. Any thread.
