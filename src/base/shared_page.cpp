@@ -3,6 +3,10 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include <string>
+
+#include "base/sealed_memory.hpp"
+
 namespace linkspan::base {
 namespace {
 
@@ -14,20 +18,9 @@ Result<SharedPage::Word*> map(const Fd& fd, std::size_t words, int rights) {
 
 }  // namespace
 
-Result<struct stat> stat_sealed(const Fd& fd) {
-  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
-    return Status(Code::corrupt, Scope::peer, "an fd that is no memfd sealed against shrinking");
-  struct stat facts {};
-  if (::fstat(fd.get(), &facts) != 0) return Fd::from("fstat", -1).status();
-  return facts;
-}
-
 Result<SharedPage> SharedPage::create(const char* name, std::size_t words, Others others) {
-  auto fd = Fd::from("memfd_create", ::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  auto fd = make_memfd(name, words * sizeof(Word));
   if (!fd.ok()) return fd.status();
-  if (::ftruncate(fd->get(), static_cast<off_t>(words * sizeof(Word))) != 0)
-    return Fd::from("ftruncate", -1).status();
   auto mapped = map(*fd, words, PROT_READ | PROT_WRITE);
   if (!mapped.ok()) return mapped.status();
   SharedPage page(*std::move(fd), *mapped, words);
@@ -39,10 +32,11 @@ Result<SharedPage> SharedPage::create(const char* name, std::size_t words, Other
 }
 
 Result<SharedPage> SharedPage::open(const Fd& fd, std::size_t words, Others ours) {
-  const auto facts = stat_sealed(fd);
-  if (!facts.ok()) return facts.status();
-  if (facts->st_size != static_cast<off_t>(words * sizeof(Word)))
-    return Status(Code::corrupt, Scope::peer, "an fd that is no page of words");
+  const auto memory = sealed_memory(fd);
+  if (!memory.ok() || memory->bytes != words * sizeof(Word))
+    return Status(Code::corrupt, Scope::peer,
+                  "an fd that is no sealed page of words" +
+                      (memory.ok() ? std::string() : ": " + memory.status().what()));
   auto mapped = map(fd, words, ours == Others::write ? PROT_READ | PROT_WRITE : PROT_READ);
   if (!mapped.ok()) return mapped.status();
   return SharedPage(Fd(), *mapped, words);

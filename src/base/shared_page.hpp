@@ -4,8 +4,6 @@
 // Threads: immutable after construction; the words are atomic.
 #pragma once
 
-#include <sys/stat.h>
-
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -14,10 +12,6 @@
 #include "base/fd.hpp"
 
 namespace linkspan::base {
-
-/// Of a peer's memfd. Asks for its seals first, which other files have none of: fstat(2) of one on
-/// FUSE waits for its server. corrupt: it is no memfd, or its owner could shrink it.
-Result<struct stat> stat_sealed(const Fd& fd);
 
 class SharedPage {
  public:

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/sealed_memory.hpp"
 #include "cuda/topology.hpp"
 
 namespace linkspan::memory {
@@ -24,10 +25,8 @@ Result<std::unique_ptr<HostBacking>> HostBacking::make_shared_memory(std::uint64
     return Status(Code::invalid_argument, Scope::request,
                   "no shared memory can have " + std::to_string(bytes) + " bytes");
   const std::uint64_t whole = (bytes + page - 1) / page * page;
-  Result<base::Fd> memfd = base::Fd::from(
-      "memfd_create", ::memfd_create("linkspan-shared", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  Result<base::Fd> memfd = base::make_memfd("linkspan-shared", whole);
   if (!memfd.ok()) return memfd.status();
-  if (::ftruncate(memfd->get(), static_cast<off_t>(whole)) != 0) return errno_status("ftruncate");
   // A peer that could shrink it would make our next access a SIGBUS.
   if (::fcntl(memfd->get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return errno_status("fcntl(F_ADD_SEALS)");

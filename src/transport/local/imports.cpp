@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "base/process.hpp"
-#include "base/shared_page.hpp"
+#include "base/sealed_memory.hpp"
 #include "transport/local/endpoint.hpp"
 #include "transport/local/lending.hpp"
 #include "transport/local/local_transport.hpp"
@@ -76,11 +76,10 @@ Result<std::unique_ptr<Mapping>> LocalTransport::import_key(RemoteKey key,
 
 Result<std::shared_ptr<LeaseView>> LocalTransport::lease_of(std::uint64_t incarnation,
                                                             const base::Fd& fd) {
-  const auto facts = base::stat_sealed(fd);
+  const auto facts = base::sealed_memory(fd);
   if (!facts.ok()) return facts.status();
   const auto soon = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(1));
-  return lease_views_.get({incarnation, {facts->st_dev, facts->st_ino}, -1}, soon,
-                          [&] { return LeaseView::open(fd); });
+  return lease_views_.get({incarnation, facts->id, -1}, soon, [&] { return LeaseView::open(fd); });
 }
 
 void LocalTransport::forget_import(std::uint64_t number) {
@@ -157,9 +156,9 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
 Status LocalTransport::map_host(ImportedMemory& memory, const base::Fd& memfd,
                                 base::Deadline deadline) {
   const Key& key = memory.key();
-  const auto facts = base::stat_sealed(memfd);
+  const auto facts = base::sealed_memory(memfd);
   if (!facts.ok()) return facts.status();
-  const memory::ImportKey which{key.id.incarnation, {facts->st_dev, facts->st_ino}, -1};
+  const memory::ImportKey which{key.id.incarnation, facts->id, -1};
   const std::uint64_t needed = key.allocation_offset + key.bytes;  // decode_key saw that it fits
   auto host = host_mappings_.get(which, deadline, [&] { return HostMapping::map(memfd, needed); });
   if (!host.ok()) return host.status();

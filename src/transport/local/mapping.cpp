@@ -4,14 +4,14 @@
 
 #include <algorithm>
 
-#include "base/shared_page.hpp"
+#include "base/sealed_memory.hpp"
 
 namespace linkspan::transport::local {
 
 Result<std::unique_ptr<HostMapping>> HostMapping::map(const base::Fd& memfd, std::uint64_t needed) {
-  const auto facts = base::stat_sealed(memfd);
+  const auto facts = base::sealed_memory(memfd);
   if (!facts.ok()) return facts.status();
-  const auto bytes = static_cast<std::uint64_t>(std::max<off_t>(facts->st_size, 0));
+  const std::uint64_t bytes = facts->bytes;
   if (bytes < needed)
     return Status(Code::corrupt, Scope::request,
                   "the key claims " + std::to_string(needed) + " bytes of a memfd that has " +
