@@ -186,9 +186,12 @@ class Core final : public control::Listener,
         : id(session.id()),
           incarnation(session.incarnation()),
           this_process(session.is_this_process()),
+          pid(session.pid()),
           remote(session.is_remote()) {}
     std::uint64_t id, incarnation;
-    bool this_process, remote;
+    bool this_process;
+    std::int64_t pid;
+    bool remote;
   };
   Result<std::shared_ptr<ImportedRegion>> import(const PeerLife& peer, control::Exported& exported,
                                                  base::Deadline deadline);

@@ -135,7 +135,7 @@ Result<std::shared_ptr<ImportedRegion>> Core::import(const PeerLife& peer,
       if (transports_[i]->name() != key.transport || !reaches(*transports_[i], peer.remote))
         continue;
       auto mapping = transports_[i]->import_key(
-          {key.bytes, of_key, peer.incarnation, peer.this_process}, deadline);
+          {key.bytes, of_key, peer.incarnation, peer.this_process, peer.pid}, deadline);
       if (mapping.ok() && (*mapping)->bytes() != descriptor->bytes)
         return Status(Code::corrupt, Scope::peer, "a key and its descriptor differ in size");
       if (mapping.ok()) {

@@ -210,6 +210,7 @@ struct RemoteKey {
   // Whom it came from, as the connection knows it and not as the key claims:
   std::uint64_t incarnation = 0;  ///< No other owner's key is taken. 0: any.
   bool from_this_process = false;
+  std::int64_t pid = 0;  ///< 0: unknown here.
 };
 
 class Transport {

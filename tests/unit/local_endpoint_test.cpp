@@ -13,6 +13,7 @@
 #include <future>
 
 #include "base/schema/local_generated.h"
+#include "base/sealed_memory.hpp"
 
 namespace linkspan::transport::local {
 namespace local_endpoint_test {
@@ -296,6 +297,49 @@ TEST(LocalImports, AreBoundedForEachPeerAndRoomComesBack) {
   while (!(third = import(peer)).ok() && !limit.passed()) {  // it is closed aside
   }
   EXPECT_TRUE(third.ok()) << third.status().to_string();
+}
+
+/// However many Engines, hence incarnations, it opens.
+TEST(LocalImports, AreBoundedForEachProcess) {
+  memory::Registry registry(kUs, nullptr);
+  auto made = LocalTransport::create({.registry = &registry, .incarnation = kUs, .max_imports = 2});
+  ASSERT_TRUE(made.ok());
+  Half first{kPeer}, second{kPeer + 1};
+  std::vector<std::byte> memory(kBytes);
+  const auto import = [&](Half& of, std::int64_t pid) {
+    of.publish(memory, {.read = true});
+    const auto soon = base::Deadline::after(base::Clock::steady(), 10s);
+    return (*made)->import_key({of.key.bytes, of.fds, 0, true, pid}, soon);
+  };
+  const auto one = import(first, 4711), two = import(second, 4711);
+  EXPECT_TRUE(one.ok() && two.ok());
+  EXPECT_EQ(import(second, 4711).status().code(), Code::busy);
+  EXPECT_TRUE(import(second, 4712).ok());
+}
+
+/// A memfd may claim all addresses and have no page.
+TEST(LocalImports, OfSparseMemoryAreBounded) {
+  memory::Registry registry(kUs, nullptr);
+  auto made = LocalTransport::create({.registry = &registry, .incarnation = kUs});
+  ASSERT_TRUE(made.ok());
+  Half peer{kPeer};
+  auto shared = peer.registry.allocate_shared(kBytes, {.read = true});
+  ASSERT_TRUE(shared.ok());
+  auto published = peer.transport->publish((*shared)->region());
+  ASSERT_TRUE(published.ok());
+  Key key = *decode_key(published->bytes);
+  key.process = {};  // another one's
+  key.bytes = std::uint64_t{100} << 40;
+  auto fds = *memory::fds_for_peer(*published);
+  fds[1] = *base::make_memfd("sparse", key.bytes);
+  ASSERT_EQ(::fcntl(fds[1].get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  const auto soon = base::Deadline::after(base::Clock::steady(), 10s);
+  const auto imported =
+      static_cast<LocalTransport&>(**made).import_memory({encode(key), fds, 0, false, 4711}, soon);
+  ASSERT_TRUE(imported.ok()) << imported.status().to_string();
+  EXPECT_EQ((*imported)->mapped(), Mapped::nothing);
+  EXPECT_NE((*imported)->why_not_mapped().find("bytes of this peer's process"), std::string::npos)
+      << (*imported)->why_not_mapped();
 }
 
 /// A GPU would be given an address that nobody has pinned.

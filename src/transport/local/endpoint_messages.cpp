@@ -68,9 +68,10 @@ Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base:
   ++*opening_;
   transport_.off_the_lock([this_transport = &transport_, offer, key = std::move(key), loose,
                            opening = opening_, from = peer_.incarnation,
-                           here = channel_.process().pid == ::getpid()] {
+                           pid = channel_.process().pid] {
     const auto deadline = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10));
-    auto memory = this_transport->import_memory({key, *loose, from, here}, deadline);
+    auto memory =
+        this_transport->import_memory({key, *loose, from, pid == ::getpid(), pid}, deadline);
     --*opening;
     const base::MutexLock lock(offer->mutex);
     offer->opened = true;

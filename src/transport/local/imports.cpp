@@ -79,15 +79,17 @@ Result<std::shared_ptr<LeaseView>> LocalTransport::lease_of(std::uint64_t incarn
   const auto facts = base::sealed_memory(fd);
   if (!facts.ok()) return facts.status();
   const auto soon = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(1));
-  return lease_views_.get({incarnation, facts->id, -1}, soon, [&] { return LeaseView::open(fd); });
+  // One for an Engine: another one with each key would fill this process with mappings.
+  auto view = lease_views_.get({incarnation, {}, -1}, soon, [&] { return LeaseView::open(fd); });
+  if (view.ok() && (*view)->id() != facts->id)
+    return corrupt_import("a key with other leases than the keys before it");
+  return view;
 }
 
 void LocalTransport::forget_import(std::uint64_t number) {
   const base::MutexLock lock(mutex_);
   const auto entry = imports_.find(number);
   const memory::RegionId id = entry->second.id;
-  const auto count = imports_of_.find(id.incarnation);
-  if (--count->second == 0) imports_of_.erase(count);
   const auto numbers = imports_by_id_.find({id.incarnation, id.serial});
   numbers->second.erase(number);
   if (numbers->second.empty()) imports_by_id_.erase(numbers);
@@ -113,17 +115,15 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
   // Entered before the lease is looked at: an owner that retracts after that look sees the import
   // when it asks us, and one that retracted before is seen here.
   const memory::RegionId id = key.id;
+  const ImportBudget::Owner owner{remote.pid, remote.pid == 0 ? id.incarnation : 0};
+  auto share = budget_.take(owner, {.imports = 1});
+  if (!share.ok()) return share.status();
   std::uint64_t number = 0;
   {
     const base::MutexLock lock(mutex_);
-    if (const auto count = imports_of_.find(id.incarnation);
-        count != imports_of_.end() && count->second >= options_.max_imports)
-      return Status(Code::busy, Scope::request,
-                    std::to_string(options_.max_imports) +
-                        " regions of this peer are imported: let some go, then try again");
-    ++imports_of_[id.incarnation];
     number = ++last_import_;
     imports_[number].id = id;
+    imports_[number].share = *std::move(share);
     imports_by_id_[{id.incarnation, id.serial}].insert(number);
   }
   const std::shared_ptr<ImportedMemory> memory(new ImportedMemory(std::move(key), *lease),
@@ -145,7 +145,7 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
   if (memory->key().kind == MemoryKind::device)
     status = map_device(*memory, remote.fds, deadline);
   else if (memory->key().has_memfd && !same_process)
-    status = map_host(*memory, remote.fds[1], deadline);
+    status = map_host(*memory, remote.fds[1], owner, deadline);
   if (status.code() == Code::corrupt || status.code() == Code::timed_out) return status;
   if (!status.ok()) memory->refuse(status.what());
   const base::MutexLock lock(mutex_);
@@ -154,13 +154,17 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
 }
 
 Status LocalTransport::map_host(ImportedMemory& memory, const base::Fd& memfd,
-                                base::Deadline deadline) {
+                                const ImportBudget::Owner& owner, base::Deadline deadline) {
   const Key& key = memory.key();
   const auto facts = base::sealed_memory(memfd);
   if (!facts.ok()) return facts.status();
   const memory::ImportKey which{key.id.incarnation, facts->id, -1};
   const std::uint64_t needed = key.allocation_offset + key.bytes;  // decode_key saw that it fits
-  auto host = host_mappings_.get(which, deadline, [&] { return HostMapping::map(memfd, needed); });
+  auto host = host_mappings_.get(which, deadline, [&]() -> Result<std::unique_ptr<HostMapping>> {
+    auto share = budget_.take(owner, {.bytes = facts->bytes});
+    if (!share.ok()) return share.status();
+    return HostMapping::map(memfd, needed, *std::move(share));
+  });
   if (!host.ok()) return host.status();
   if ((*host)->bytes() < needed) return corrupt_import("the key claims more than its memfd has");
   if (options_.topology != nullptr)

@@ -1,5 +1,7 @@
 #include "transport/local/lease.hpp"
 
+#include "base/sealed_memory.hpp"
+
 namespace linkspan::transport::local {
 
 Result<std::unique_ptr<LeaseTable>> LeaseTable::create() {
@@ -33,7 +35,9 @@ void LeaseTable::revoke(std::uint32_t slot) {
 Result<std::unique_ptr<LeaseView>> LeaseView::open(const base::Fd& fd) {
   auto page = base::SharedPage::open(fd, kLeaseSlots, base::SharedPage::Others::read);
   if (!page.ok()) return page.status();
-  return std::unique_ptr<LeaseView>(new LeaseView(*std::move(page)));
+  const auto memory = base::sealed_memory(fd);
+  if (!memory.ok()) return memory.status();
+  return std::unique_ptr<LeaseView>(new LeaseView(*std::move(page), memory->id));
 }
 
 }  // namespace linkspan::transport::local

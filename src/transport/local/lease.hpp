@@ -8,6 +8,7 @@
 // Invariants: a slot goes from 0 to a serial and back; serials are never used twice.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -45,14 +46,17 @@ class LeaseTable {
 class LeaseView {
  public:
   static Result<std::unique_ptr<LeaseView>> open(const base::Fd& fd);  ///< As SharedPage::open().
+  const std::array<std::uint64_t, 2>& id() const noexcept { return id_; }  ///< Of its memory.
 
   bool alive(std::uint32_t slot, std::uint64_t serial) const noexcept {
     return slot < kLeaseSlots && page_[slot].load(std::memory_order_seq_cst) == serial;
   }
 
  private:
-  explicit LeaseView(base::SharedPage page) : page_(std::move(page)) {}
+  LeaseView(base::SharedPage page, const std::array<std::uint64_t, 2>& id)
+      : page_(std::move(page)), id_(id) {}
   const base::SharedPage page_;
+  const std::array<std::uint64_t, 2> id_;
 };
 
 }  // namespace linkspan::transport::local

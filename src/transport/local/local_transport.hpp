@@ -25,14 +25,15 @@
 #include "copy/resident_copier.hpp"
 #include "memory/import_cache.hpp"
 #include "memory/registry.hpp"
+#include "transport/local/import_budget.hpp"
 #include "transport/local/mapping.hpp"
 
 namespace linkspan::transport::local {
 
 class LocalEndpoint;
 
-/// Regions of one peer that this process has imported. Each may be a mapping of its own, of which
-/// Linux gives a process 65,530.
+/// Regions of one peer's process that this process has imported; of all three times as many. Each
+/// may be a mapping of its own, of which Linux gives a process 65,530.
 inline constexpr std::size_t kMaxImports = 16384;
 
 /// One published region.
@@ -147,12 +148,14 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
 
   struct Import {
     memory::RegionId id;
+    ImportBudget::Share share;
     std::weak_ptr<ImportedMemory> memory;
     bool opening = true;                      // by the thread that imports it
     bool letting_go = false, closed = false;  // although there is the memory, which maps nothing
   };
 
-  explicit LocalTransport(const LocalOptions& options) : options_(options) {}
+  explicit LocalTransport(const LocalOptions& options)
+      : options_(options), budget_(ImportBudget::Limits::of_this_host(options.max_imports)) {}
   /// Activates the GPU, makes its copier, opens on it what was imported before. Milliseconds.
   Result<const cuda::Device*> bring_up(const GpuUuid& gpu) LINKSPAN_EXCLUDES(mutex_);
   Result<std::shared_ptr<LeaseView>> lease_of(std::uint64_t incarnation, const base::Fd& fd);
@@ -160,7 +163,8 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
   bool maps_any(const memory::RegionId& id) const LINKSPAN_REQUIRES(mutex_);
   /// Endpoints whose peer waits to hear that hear it when nothing maps the region any more.
   void report_closed(const memory::RegionId& id) LINKSPAN_REQUIRES(mutex_);
-  Status map_host(ImportedMemory& memory, const base::Fd& memfd, base::Deadline deadline);
+  Status map_host(ImportedMemory& memory, const base::Fd& memfd, const ImportBudget::Owner& owner,
+                  base::Deadline deadline);
   Status map_device(ImportedMemory& memory, std::span<base::Fd> fds, base::Deadline deadline);
   Status map_range(ImportedMemory& memory, const base::Fd& fd, const cuda::Device& device,
                    base::Deadline deadline);
@@ -172,6 +176,7 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
   Status add_view(ImportedMemory& memory, const cuda::Device& device, base::Deadline deadline);
 
   const LocalOptions options_;
+  ImportBudget budget_;  // before what has Shares of it
   std::unique_ptr<LeaseTable> leases_;
   std::array<std::byte, 16> proof_{};
   std::unique_ptr<copy::CpuCopier> cpu_;
@@ -193,7 +198,6 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
   // Numbers of imports_ by incarnation and serial: peers ask by these, as often as they like.
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::set<std::uint64_t>> imports_by_id_
       LINKSPAN_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, std::size_t> imports_of_ LINKSPAN_GUARDED_BY(mutex_);  // by incarnation
   std::uint64_t last_import_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   std::set<LocalEndpoint*> endpoints_ LINKSPAN_GUARDED_BY(mutex_);
   unsigned next_lane_ LINKSPAN_GUARDED_BY(mutex_) = 0;

@@ -8,7 +8,8 @@
 
 namespace linkspan::transport::local {
 
-Result<std::unique_ptr<HostMapping>> HostMapping::map(const base::Fd& memfd, std::uint64_t needed) {
+Result<std::unique_ptr<HostMapping>> HostMapping::map(const base::Fd& memfd, std::uint64_t needed,
+                                                      ImportBudget::Share share) {
   const auto facts = base::sealed_memory(memfd);
   if (!facts.ok()) return facts.status();
   const std::uint64_t bytes = facts->bytes;
@@ -18,7 +19,8 @@ Result<std::unique_ptr<HostMapping>> HostMapping::map(const base::Fd& memfd, std
                       std::to_string(bytes));
   void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd.get(), 0);
   if (at == MAP_FAILED) return base::Fd::from("mmap", -1).status();
-  return std::unique_ptr<HostMapping>(new HostMapping(reinterpret_cast<std::uintptr_t>(at), bytes));
+  return std::unique_ptr<HostMapping>(
+      new HostMapping(reinterpret_cast<std::uintptr_t>(at), bytes, std::move(share)));
 }
 
 HostMapping::~HostMapping() {

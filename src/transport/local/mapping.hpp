@@ -18,6 +18,7 @@
 #include "cuda/memory.hpp"
 #include "cuda/topology.hpp"
 #include "memory/import_cache.hpp"
+#include "transport/local/import_budget.hpp"
 #include "transport/local/key.hpp"
 #include "transport/local/lease.hpp"
 #include "transport/local/route.hpp"
@@ -29,7 +30,8 @@ namespace linkspan::transport::local {
 class HostMapping {
  public:
   /// corrupt: smaller than `needed` bytes, or its owner could shrink it under our feet.
-  static Result<std::unique_ptr<HostMapping>> map(const base::Fd& memfd, std::uint64_t needed);
+  static Result<std::unique_ptr<HostMapping>> map(const base::Fd& memfd, std::uint64_t needed,
+                                                  ImportBudget::Share share);
   HostMapping(const HostMapping&) = delete;
   HostMapping& operator=(const HostMapping&) = delete;
   ~HostMapping();
@@ -41,9 +43,11 @@ class HostMapping {
   bool pinned() const noexcept { return pinned_.load(std::memory_order_acquire); }
 
  private:
-  HostMapping(std::uint64_t base, std::uint64_t bytes) : base_(base), bytes_(bytes) {}
+  HostMapping(std::uint64_t base, std::uint64_t bytes, ImportBudget::Share share)
+      : base_(base), bytes_(bytes), share_(std::move(share)) {}
 
   const std::uint64_t base_, bytes_;
+  const ImportBudget::Share share_;  // of as many bytes
   std::atomic<bool> pinned_{false};
   base::Mutex mutex_;
   std::optional<cuda::HostRegistration> registration_ LINKSPAN_GUARDED_BY(mutex_);
