@@ -80,6 +80,9 @@ struct Order {
   std::int64_t pid = 0;
   int pidfd = -1;
   bool remote_is_source = false;
+  /// Cross-process: whose memory it is, which may not answer (a page of userfaultfd, FUSE or NFS).
+  /// The orders of one peer take a share of the executors.
+  std::uint64_t peer = 0;
   Link link = Link::host;                ///< How finely copies are cut; for expected().
   const cuda::Device* device = nullptr;  ///< Pageable: whose copy engines; outlives the copier.
   unsigned ctas = ~0u;                   ///< Of a kernel at most; pageable with 0: none is started.

@@ -31,11 +31,13 @@ struct CpuCopier::Job {
   bool remote_is_source = false, to_gpu = false, guarded = false;
   const cuda::Device* device = nullptr;
   unsigned ctas = 0;
+  std::uint64_t peer = 0;           // of cross-process copies
   std::vector<Piece> pieces;        // cut to the size of a chunk
   std::vector<std::size_t> chunks;  // where each one ends in `pieces`
 
   // Under CpuCopier::mutex_, which an annotation cannot name from here.
   std::size_t next = 0, left = 0;  // chunk to be taken; chunks that have not ended
+  bool aborted = false;            // its chunks that run are counted as stuck
   Status status;                   // the first failure
 
   std::atomic<bool> done{false};  // set last; then it is the Worker's again
@@ -99,7 +101,7 @@ CpuCopier::CpuCopier(unsigned threads, std::size_t staging, const base::Clock& c
       lanes_(std::make_unique<StagingLanes>()),
       jobs_(kOrders) {
   for (unsigned i = kOrders; i > 0; --i) free_.push_back(i - 1);
-  threads_.reserve(threads);
+  threads_.reserve(threads + kMaxReplaced);
 }
 
 CpuCopier::~CpuCopier() {
@@ -144,18 +146,20 @@ Result<Ticket> CpuCopier::start(const Order& order) {
   free_.pop_back();
 
   const base::Time now = clock_.now();
-  last_due_ =
-      std::max(now, last_due_) + earliest_time(order.method, order.link, bytes, max_threads_);
+  const unsigned executors = order.method == Method::cross_process ? share() : max_threads_;
+  last_due_ = std::max(now, last_due_) + earliest_time(order.method, order.link, bytes, executors);
   job.ticket = ++accepted_ * kOrders + slot;
   job.due = last_due_;
   job.looked = now;
   job.other = {.pid = order.pid, .pidfd = order.pidfd};
   job.remote_is_source = order.remote_is_source;
+  job.peer = order.peer;
   job.device = order.device;
   job.ctas = order.ctas;
 
   const base::MutexLock lock(mutex_);
   job.next = 0;
+  job.aborted = false;
   job.left = job.chunks.size();
   job.status = {};
   job.done.store(job.left == 0, std::memory_order_relaxed);
@@ -170,9 +174,44 @@ Result<Ticket> CpuCopier::start(const Order& order) {
 void CpuCopier::abort(Ticket ticket) {
   Job* job = find(ticket);
   if (job == nullptr) return;
-  const base::MutexLock lock(mutex_);
-  if (job->next < job->chunks.size())
-    drop_rest(*job, Status(Code::canceled, Scope::request, "the copy was aborted"));
+  {
+    const base::MutexLock lock(mutex_);
+    if (job->next < job->chunks.size())
+      drop_rest(*job, Status(Code::canceled, Scope::request, "the copy was aborted"));
+    if (job->method != Method::pageable && !std::exchange(job->aborted, true)) stuck_ += job->left;
+  }
+  replace_stuck();
+}
+
+/// How many executors may be in copies at once.
+std::size_t CpuCopier::allowed() const {
+  return max_threads_ + std::min<std::size_t>(stuck_, kMaxReplaced);
+}
+
+/// Starts an executor for each that stands at an aborted order. Without a thread the others go on.
+void CpuCopier::replace_stuck() {
+  std::size_t wanted = 0;
+  {
+    const base::MutexLock lock(mutex_);
+    if (stuck_ == 0) return;
+    changed_.notify_all();  // one may be taken that was held back
+    wanted = allowed();
+  }
+  if (threads_.size() < max_threads_) return;  // start_threads() has some left
+  try {
+    while (threads_.size() < wanted)
+      threads_.emplace_back([this](const std::stop_token& stop) { execute(stop, false); });
+  } catch (const std::system_error&) {
+    return;
+  }
+}
+
+/// Whether an executor more may take a chunk of it.
+bool CpuCopier::may_copy(const Job& job) const {
+  if (copying_ >= allowed()) return false;
+  if (job.method != Method::cross_process) return true;
+  const auto of = copying_of_.find(job.peer);
+  return of == copying_of_.end() || of->second < share();
 }
 
 std::optional<Status> CpuCopier::poll(Ticket ticket) {
@@ -206,7 +245,7 @@ CpuCopier::Job* CpuCopier::find(Ticket ticket) {
 
 /// As many as there will be chunks to work at, at most all.
 Status CpuCopier::start_threads(std::size_t chunks) {
-  if (threads_.size() == max_threads_) return {};
+  if (threads_.size() >= max_threads_) return {};
   {
     const base::MutexLock lock(mutex_);
     chunks += unfinished_;
@@ -214,7 +253,7 @@ Status CpuCopier::start_threads(std::size_t chunks) {
   const std::size_t wanted = std::min<std::size_t>(chunks, max_threads_);
   try {
     while (threads_.size() < wanted)
-      threads_.emplace_back([this](const std::stop_token& stop) { execute(stop); });
+      threads_.emplace_back([this](const std::stop_token& stop) { execute(stop, true); });
   } catch (const std::system_error& error) {
     if (threads_.empty())
       return Status(Code::system, Scope::process, std::string("no thread: ") + error.what());
@@ -229,13 +268,13 @@ std::uint64_t CpuCopier::staged_bytes(std::uint64_t all) const noexcept {
   return std::clamp<std::uint64_t>(share / least * least, least, slot_bytes_);
 }
 
-void CpuCopier::execute(const std::stop_token& stop) {
+void CpuCopier::execute(const std::stop_token& stop, bool stages) {
   PageableCopies staged(slot_bytes_, *lanes_);
   const Staging& staging = staged.staging();
   while (!stop.stop_requested() || !staging.idle()) {
     if (const auto ended = staged.end_one()) {
       finish(jobs_[ended->cookie], ended->status);
-    } else if (const auto mine = claim(stop, staging)) {
+    } else if (const auto mine = claim(stop, staging, stages)) {
       Job& job = *mine->job;
       if (job.method != Method::pageable) {
         finish(job, job.copy(mine->chunk));
@@ -258,18 +297,23 @@ void CpuCopier::execute(const std::stop_token& stop) {
 /// While the GPU works at slots of the executor's, nothing after a while: to look at them again.
 /// When they are taken, what needs none.
 std::optional<CpuCopier::Claim> CpuCopier::claim(const std::stop_token& stop,
-                                                 const Staging& staging) {
+                                                 const Staging& staging, bool stages) {
   const base::MutexLock lock(mutex_);
   while (true) {
-    const auto mine = stop.stop_requested()
-                          ? queue_.end()
-                          : std::ranges::find_if(queue_, [&staging](const Job* job) {
-                              return job->method != Method::pageable || staging.room(*job->device);
-                            });
+    auto mine = queue_.end();
+    if (!stop.stop_requested())
+      for (auto each = queue_.begin(); each != queue_.end() && mine == queue_.end(); ++each) {
+        const Job& job = **each;
+        const bool takes =
+            job.method == Method::pageable ? stages && staging.room(*job.device) : may_copy(job);
+        if (takes) mine = each;
+      }
     if (mine != queue_.end()) {
       Job& job = **mine;
       const std::size_t chunk = job.next++;
       if (job.next == job.chunks.size()) queue_.erase(mine);
+      if (job.method != Method::pageable) ++copying_;
+      if (job.method == Method::cross_process) ++copying_of_[job.peer];
       return Claim{&job, chunk};
     }
     if (staging.idle() && stop.stop_requested()) return std::nullopt;
@@ -284,6 +328,13 @@ void CpuCopier::finish(Job& job, const Status& status) {
   const base::MutexLock lock(mutex_);
   if (!status.ok()) drop_rest(job, status);
   --unfinished_;
+  if (job.method != Method::pageable) {
+    --copying_;
+    if (job.aborted) --stuck_;
+    if (!queue_.empty()) changed_.notify_all();  // what was held back
+  }
+  if (job.method == Method::cross_process)
+    if (const auto of = copying_of_.find(job.peer); --of->second == 0) copying_of_.erase(of);
   // Set under the lock: abort() has then seen the job for the last time.
   if (--job.left == 0) job.done.store(true, std::memory_order_release);
 }

@@ -7,12 +7,16 @@
 // Threads: start, abort, poll, expected: externally synchronised (under the Worker's lock). The
 // executors are ours: started with the first orders, joined by the destructor; they block on the
 // queue, at most a millisecond while the GPU works for them, and on page faults.
+// Memory of another process may never answer a page fault. So the cross-process copies of one peer
+// take half of the executors at most, and one that is still at an order which was aborted is
+// replaced by another, kMaxReplaced times at most, until it comes back.
 // Invariants: an order's slot is reused only after poll() told its end; when `done` is seen, no
 // executor will touch the order or its memory again.
 #pragma once
 
 #include <cstddef>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -34,6 +38,7 @@ class CpuCopier final : public Copier {
   /// Of `pageable`, at least, while a slot is as large; at most a slot.
   static constexpr std::uint64_t kStagedBytes = std::uint64_t{256} << 10;
   static constexpr std::size_t kChunkPieces = 4096;  ///< A chunk has at most.
+  static constexpr unsigned kMaxReplaced = 64;       ///< Executors that stand still, at once.
 
   /// Starts no thread yet, and pins nothing: executors pin their parts of `staging` bytes with
   /// their first `pageable` chunks. `clock` is for tests.
@@ -71,10 +76,15 @@ class CpuCopier final : public Copier {
   Job* find(Ticket ticket);
   Status start_threads(std::size_t chunks);
   std::uint64_t staged_bytes(std::uint64_t all) const noexcept;
-  void execute(const std::stop_token& stop);
-  std::optional<Claim> claim(const std::stop_token& stop, const Staging& staging);
+  /// `stages`: it takes `pageable` chunks too. One that replaces another has no slots.
+  void execute(const std::stop_token& stop, bool stages);
+  std::optional<Claim> claim(const std::stop_token& stop, const Staging& staging, bool stages);
   void finish(Job& job, const Status& status);
   void drop_rest(Job& job, const Status& why) LINKSPAN_REQUIRES(mutex_);
+  bool may_copy(const Job& job) const LINKSPAN_REQUIRES(mutex_);
+  unsigned share() const noexcept { return max_threads_ < 2 ? 1 : max_threads_ / 2; }
+  std::size_t allowed() const LINKSPAN_REQUIRES(mutex_);
+  void replace_stuck();
 
   const unsigned max_threads_;
   const std::size_t slot_bytes_;
@@ -89,7 +99,10 @@ class CpuCopier final : public Copier {
   base::Condition changed_;
   std::deque<Job*> queue_ LINKSPAN_GUARDED_BY(mutex_);      // have chunks that no one has taken
   std::size_t unfinished_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // chunks, queued or running
-  std::vector<std::jthread> threads_;                       // last: they use all of the above
+  // Executors in a copy that needs no slot: all, by peer, and those whose order was aborted.
+  std::size_t copying_ LINKSPAN_GUARDED_BY(mutex_) = 0, stuck_ LINKSPAN_GUARDED_BY(mutex_) = 0;
+  std::map<std::uint64_t, unsigned> copying_of_ LINKSPAN_GUARDED_BY(mutex_);
+  std::vector<std::jthread> threads_;  // last: they use all of the above
 };
 
 }  // namespace linkspan::copy

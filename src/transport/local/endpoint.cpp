@@ -265,6 +265,7 @@ Status LocalEndpoint::start_some(Slot& slot, const StreamLinks& streams) {
        .pid = process.pid,
        .pidfd = process.pidfd,
        .remote_is_source = slot.op == Op::read,
+       .peer = peer_.incarnation,
        .link = slot.link,
        .device = slot.device,
        .ctas = ctas,

@@ -1,0 +1,118 @@
+// Memory of a peer that never answers a page fault: it takes its share of the executors and no
+// more.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "copy/cpu_copier.hpp"
+#include "tests/support/process.hpp"
+#include "tests/support/take.hpp"
+
+namespace linkspan::copy {
+namespace cpu_copier_share_test {
+
+using namespace std::chrono_literals;
+using test::take;
+
+constexpr std::uint64_t kBytes = 64u << 10;
+constexpr const char* kHelper = "silent_memory";
+
+/// Answers the address of memory whose faults nobody handles, or 0: that needs root, for the faults
+/// are of another process's system call.
+void silent_memory_main(test::Line& line) {
+  void* const at =
+      ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const base::Fd faults(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC)));
+  uffdio_api api{.api = UFFD_API, .features = 0, .ioctls = 0};
+  uffdio_register range{.range = {.start = reinterpret_cast<std::uintptr_t>(at), .len = kBytes},
+                        .mode = UFFDIO_REGISTER_MODE_MISSING,
+                        .ioctls = 0};
+  const bool made = faults.valid() && ::ioctl(faults.get(), UFFDIO_API, &api) == 0 &&
+                    ::ioctl(faults.get(), UFFDIO_REGISTER, &range) == 0;
+  line.serve(
+      [&](const test::Json&, const std::vector<base::Fd>&) -> Result<test::Answer> {
+        return test::Answer{made ? reinterpret_cast<std::uintptr_t>(at) : std::uintptr_t{0}, {}};
+      },
+      [] { return false; });
+}
+const bool kRegistered = test::add_helper(kHelper, silent_memory_main);
+
+class SilentMemory : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    silent_ = take(peer_->line().call({{"do", "it"}})).value.get<std::uint64_t>();
+    if (silent_ == 0) GTEST_SKIP() << "needs root, to handle faults of system calls";
+  }
+  /// A read of the peer's memory, which never ends by itself.
+  Ticket ask(CpuCopier& copier, std::uint64_t peer) {
+    std::vector<std::byte>& to = here_.emplace_back(kBytes);
+    const Piece piece{address(to), silent_, kBytes};
+    return take(copier.start({.method = Method::cross_process,
+                              .pieces = {&piece, 1},
+                              .pid = peer_->pid(),
+                              .pidfd = peer_->pidfd(),
+                              .remote_is_source = true,
+                              .peer = peer}));
+  }
+  static std::uint64_t address(const std::vector<std::byte>& of) {
+    return reinterpret_cast<std::uintptr_t>(of.data());
+  }
+  /// Whether a copy of the host's own memory ends.
+  static bool copies(CpuCopier& copier) {
+    const std::vector<std::byte> from(kBytes, std::byte{7});
+    std::vector<std::byte> to(kBytes);
+    const Piece piece{address(to), address(from), kBytes};
+    const Ticket ticket =
+        take(copier.start({.method = Method::cpu_threads, .pieces = {&piece, 1}}));
+    if (!end(copier, ticket, 5s)) {
+      copier.abort(ticket);
+      return false;
+    }
+    return to == from;
+  }
+  static std::optional<Status> end(CpuCopier& copier, Ticket ticket, Duration time) {
+    const auto limit = base::Deadline::after(base::Clock::steady(), time);
+    while (true) {
+      if (auto status = copier.poll(ticket)) return status;
+      if (limit.passed()) return std::nullopt;
+      std::this_thread::yield();
+    }
+  }
+  /// The peer's end is the end of what waits for its memory.
+  void finish(CpuCopier& copier, const std::vector<Ticket>& all) {
+    peer_->kill();
+    for (const Ticket ticket : all) EXPECT_TRUE(end(copier, ticket, 20s).has_value());
+  }
+
+  const std::unique_ptr<test::Child> peer_ = take(test::Child::spawn(kHelper));
+  std::uint64_t silent_ = 0;
+  std::deque<std::vector<std::byte>> here_;
+};
+
+TEST_F(SilentMemory, TakesAShareOfTheExecutors) {
+  const auto copier = take(CpuCopier::create(2));
+  std::vector<Ticket> asked;
+  for (int i = 0; i < 4; ++i) asked.push_back(ask(*copier, 1));
+  EXPECT_TRUE(copies(*copier));
+  finish(*copier, asked);
+}
+
+TEST_F(SilentMemory, HasItsExecutorReplaced_WhenItsOrderIsAborted) {
+  const auto copier = take(CpuCopier::create(1));
+  const Ticket first = ask(*copier, 1);
+  copier->abort(first);
+  EXPECT_TRUE(copies(*copier));
+  const Ticket second = ask(*copier, 2);
+  copier->abort(second);
+  EXPECT_TRUE(copies(*copier));
+  finish(*copier, {first, second});
+}
+
+}  // namespace cpu_copier_share_test
+}  // namespace linkspan::copy
