@@ -281,12 +281,12 @@ class AsioControl final : public Control {
   /// For one more that comes to us: the oldest one that is silent, or has been slow, goes. Else, or
   /// where there is none, as room_for().
   Status make_room(const std::string& source) {
-    const std::vector<std::uint64_t> in_the_way = waiting_.in_the_way(source);
-    if (in_the_way.empty()) return {};
-    const std::string all = std::to_string(in_the_way.size()) + " handshakes are under way here";
+    const auto in_the_way = waiting_.in_the_way(source);
+    if (!in_the_way) return {};
+    const std::string all = std::to_string(in_the_way->size()) + " handshakes are under way here";
     const base::Time now = base::Clock::steady().now();
     const auto oldest = [&](const auto& may_go) -> Link* {
-      for (const std::uint64_t id : in_the_way)
+      for (const std::uint64_t id : *in_the_way)
         if (Link* const link = find(id); link != nullptr && may_go(*link)) return link;
       return nullptr;
     };

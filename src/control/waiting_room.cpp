@@ -23,7 +23,7 @@ void WaitingRoom::enter(std::uint64_t id, const std::string& source) {
   guests_.emplace(id, Guest{source, knows(source)});
 }
 
-std::vector<std::uint64_t> WaitingRoom::in_the_way(const std::string& source) const {
+std::optional<std::vector<std::uint64_t>> WaitingRoom::in_the_way(const std::string& source) const {
   const bool stranger = !source.empty() && !knows(source);
   std::vector<std::uint64_t> of_source, strangers;
   for (const auto& [id, guest] : guests_) {
@@ -32,7 +32,7 @@ std::vector<std::uint64_t> WaitingRoom::in_the_way(const std::string& source) co
   }
   if (of_source.size() >= (stranger ? most_of_address_ : most_)) return of_source;
   if (stranger && strangers.size() >= most_) return strangers;
-  return {};
+  return std::nullopt;
 }
 
 }  // namespace linkspan::control

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -35,8 +36,8 @@ class WaitingRoom {
   void leave(std::uint64_t id) { guests_.erase(id); }
   bool has(std::uint64_t id) const { return guests_.contains(id); }
   std::size_t size() const noexcept { return guests_.size(); }
-  /// Those of the room that is full for one of `source`, oldest first. Empty: there is room.
-  std::vector<std::uint64_t> in_the_way(const std::string& source) const;
+  /// Those of the room that is full for one of `source`, oldest first. None: there is room.
+  std::optional<std::vector<std::uint64_t>> in_the_way(const std::string& source) const;
 
  private:
   struct Guest {

@@ -18,7 +18,7 @@ TEST(WaitingRoom, OfUnixSocketsIsNotThatOfTcp) {
   room.enter(1, "");
   room.enter(2, "");
   EXPECT_EQ(room.in_the_way(""), (Ids{1, 2}));
-  EXPECT_EQ(room.in_the_way("10.0.0.1"), Ids());
+  EXPECT_EQ(room.in_the_way("10.0.0.1"), std::nullopt);
 }
 
 TEST(WaitingRoom, OfAnAddressIsFullBeforeThatOfAllStrangers) {
@@ -26,12 +26,12 @@ TEST(WaitingRoom, OfAnAddressIsFullBeforeThatOfAllStrangers) {
   room.enter(1, "10.0.0.1");
   room.enter(2, "10.0.0.1");
   EXPECT_EQ(room.in_the_way("10.0.0.1"), (Ids{1, 2}));
-  EXPECT_EQ(room.in_the_way("10.0.0.2"), Ids());
+  EXPECT_EQ(room.in_the_way("10.0.0.2"), std::nullopt);
   room.enter(3, "10.0.0.2");
   EXPECT_EQ(room.in_the_way("10.0.0.3"), (Ids{1, 2, 3}));
   room.leave(1);
-  EXPECT_EQ(room.in_the_way("10.0.0.3"), Ids());
-  EXPECT_EQ(room.in_the_way("10.0.0.1"), Ids());
+  EXPECT_EQ(room.in_the_way("10.0.0.3"), std::nullopt);
+  EXPECT_EQ(room.in_the_way("10.0.0.1"), std::nullopt);
 }
 
 TEST(WaitingRoom, OfAnAddressWithAPeerIsItsOwn) {
@@ -39,7 +39,7 @@ TEST(WaitingRoom, OfAnAddressWithAPeerIsItsOwn) {
   room.enter(1, "10.0.0.1");
   room.enter(2, "10.0.0.2");
   room.know("10.0.0.1");
-  EXPECT_EQ(room.in_the_way("10.0.0.1"), Ids()) << "strangers have filled theirs";
+  EXPECT_EQ(room.in_the_way("10.0.0.1"), std::nullopt) << "strangers have filled theirs";
   room.enter(3, "10.0.0.1");
   EXPECT_EQ(room.in_the_way("10.0.0.1"), (Ids{1, 3}));
   EXPECT_EQ(room.in_the_way("10.0.0.3"), (Ids{1, 2}));
