@@ -32,7 +32,7 @@ enum class LogLevel : std::uint8_t { debug, info, warning, error, off };
 
 /// What is left at its default comes from the environment (docs/options.md), then from the table.
 struct EngineOptions {
-  std::string name{};        ///< For people, in logs and errors. Empty: "pid N".
+  std::string name{};        ///< For people; 256 bytes at most. Empty: "pid N".
   std::string socket_dir{};  ///< Where bare names of listen() and connect() lie.
   bool any_uid = false;      ///< Also peers of other users. A mapped allocation is theirs then.
   bool use_gpu = true;       ///< False: no CUDA call is ever made.
@@ -70,6 +70,13 @@ struct EngineOptions {
   Duration transfer_deadline{0};
   /// Called by any thread, whole lines. Empty: stderr, from WARNING up.
   std::function<void(LogLevel, std::string_view)> log{};
+};
+
+struct ConnectOptions {
+  Duration timeout = std::chrono::seconds(10);
+  /// The name that the peer's Engine has to have. With a secret it is in what both sides prove, so
+  /// that nobody leads the connection to another host of the job. Empty: any.
+  std::string expect{};
 };
 
 class LINKSPAN_API Engine {
@@ -123,6 +130,8 @@ class LINKSPAN_API Engine {
   /// timed_out, permission_denied (another user or secret; beyond loopback without one), not_found
   /// (no host of that name), invalid_argument.
   Result<Peer> connect(std::string_view address, Duration timeout = std::chrono::seconds(10));
+  /// The same. permission_denied as well: the peer has another name than `expect`.
+  Result<Peer> connect(std::string_view address, const ConnectOptions& options);
   /// The next peer that has connected to us. timed_out: none came.
   Result<Peer> accept(Duration timeout);
 

@@ -43,6 +43,7 @@ struct Outcome {
   bool decided = false;
   bool unwanted = false;  // nobody waits for it any more
   Status status;
+  std::string expect;                // the peer's name; empty: any
   std::shared_ptr<Session> session;  // also the Link's
 };
 
@@ -127,7 +128,9 @@ class AsioControl final : public Control {
     return at;
   }
 
-  Result<std::shared_ptr<Session>> connect(const Address& address, base::Deadline deadline) override
+  using Control::connect;
+  Result<std::shared_ptr<Session>> connect(const Address& address, base::Deadline deadline,
+                                           const std::string& expect) override
       LINKSPAN_EXCLUDES(mutex_) {
     std::vector<TcpAddress> hosts;
     if (address.is_tcp()) {
@@ -137,7 +140,7 @@ class AsioControl final : public Control {
     }
     Status full;  // the last answer of one that had no room
     for (;;) {
-      auto session = try_connect(address, hosts, deadline);
+      auto session = try_connect(address, hosts, deadline, expect);
       const Code code = session.status().code();
       if (code == Code::timed_out && !full.ok()) return full;
       full = code == Code::no_resource ? session.status() : Status();
@@ -243,7 +246,8 @@ class AsioControl final : public Control {
 
   Result<std::shared_ptr<Session>> try_connect(const Address& address,
                                                const std::vector<TcpAddress>& hosts,
-                                               base::Deadline deadline) LINKSPAN_EXCLUDES(mutex_) {
+                                               base::Deadline deadline, const std::string& expect)
+      LINKSPAN_EXCLUDES(mutex_) {
     auto socket = address.is_tcp() ? connect_to(hosts, deadline) : connect_to(address.path);
     if (!socket.ok()) return socket.status();
     if (address.is_tcp())
@@ -251,6 +255,7 @@ class AsioControl final : public Control {
     else
       socket->close_by(us_.closer->sink());
     const auto outcome = std::make_shared<Outcome>();
+    outcome->expect = expect;
     asio::post(io_, [this, outcome, deadline, ours = *std::move(socket)]() mutable {
       adopt(std::move(ours), deadline.left(), outcome);
     });
@@ -346,6 +351,7 @@ class AsioControl final : public Control {
     serve(id, [&](Link& link) {
       link.outcome = std::move(outcome);
       link.source = source;
+      if (link.outcome != nullptr) session->expect(link.outcome->expect);
       Status started = watch(link.socket, session->socket());
       if (started.ok()) started = session->start();
       if (!started.ok()) session->fail(started);

@@ -30,8 +30,12 @@ class Control {
   /// Until both sides are ready. Where nobody listens yet, or who does ends it without a word, it
   /// is tried again until the deadline, then `unreachable`, or `timed_out` where no host answered.
   /// A refusal comes with its words. permission_denied, not_found: as resolve(), also waited for.
-  virtual Result<std::shared_ptr<Session>> connect(const Address& address,
-                                                   base::Deadline deadline) = 0;
+  /// permission_denied as well: the peer has another name than `expect`, if that is not empty.
+  virtual Result<std::shared_ptr<Session>> connect(const Address& address, base::Deadline deadline,
+                                                   const std::string& expect) = 0;
+  Result<std::shared_ptr<Session>> connect(const Address& address, base::Deadline deadline) {
+    return connect(address, deadline, {});
+  }
   /// More of a Session's frames wait for room in its socket.
   virtual void write_when_ready(const std::shared_ptr<Session>& session) = 0;
   /// Another connection to where that remote Session was connected to, for a transport alone; as

@@ -47,8 +47,8 @@ Result<Hello> decode_hello(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Hello>(bytes);
   if (wire == nullptr) return corrupt_hello("malformed hello");
   Hello hello;
-  hello.engine = text_of(*wire->engine(), kMaxName + 1);
-  if (hello.engine.size() > kMaxName || wire->transports()->size() > kMaxTransports)
+  hello.engine = text_of(*wire->engine(), kMaxEngineName + 1);
+  if (hello.engine.size() > kMaxEngineName || wire->transports()->size() > kMaxTransports)
     return corrupt_hello("hello beyond a limit");
   if (!take(wire->boot_id(), hello.process.boot_id) || !take(wire->key_share(), hello.key_share))
     return corrupt_hello("malformed hello");

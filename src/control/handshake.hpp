@@ -41,6 +41,9 @@ enum class FrameOp : std::uint16_t {
   stream = 17,  // a connection of its own for a transport
 };
 
+/// Bytes of an Engine's name.
+inline constexpr std::size_t kMaxEngineName = 256;
+
 struct TransportAddress {
   std::string name;
   std::vector<std::byte> bytes;

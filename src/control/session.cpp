@@ -198,7 +198,8 @@ void Session::on_readable() {
 
 Status Session::handle(base::Frame& frame) {
   const auto op = static_cast<FrameOp>(frame.header.op);
-  if (!is_met() && op == FrameOp::error) {  // refused
+  // Refused. The other side may find out after this one has met it: then it answers no request.
+  if (op == FrameOp::error && (!is_met() || (!is_up() && frame.header.id == 0))) {
     lose(decode_error(frame.payload));
     return {};
   }
@@ -361,6 +362,10 @@ Status Session::on_proof(const base::Frame& frame) {
 }
 
 Status Session::meet() {
+  if (!expected_.empty() && hello_.engine != expected_)
+    return {Code::permission_denied, Scope::peer,
+            "the peer there is \"" + hello_.engine + "\", and not \"" + expected_ +
+                "\" as ConnectOptions::expect says"};
   if (Status status = listener_.met(shared_from_this()); !status.ok()) return status;
   stage_ = Stage::met;
   {

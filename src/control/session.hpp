@@ -151,6 +151,9 @@ class Session : public std::enable_shared_from_this<Session> {
   std::string describe() const;  ///< "engine (peer 3, pid 4711)"
 
   // The Control thread's.
+  /// Before start(): a peer of another name is refused, once it has proved what it says. Empty:
+  /// any.
+  void expect(std::string name) { expected_ = std::move(name); }
   Status start();
   void on_readable();
   void on_process_end();
@@ -217,6 +220,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Status failure_;
   std::optional<StreamHello> stream_;
   Hello hello_;
+  std::string expected_;
   std::uint64_t incarnation_ = 0;
   std::string place_ = "not known yet";
   std::int64_t pid_ = 0;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/interrupt.hpp"
+#include "base/peer_words.hpp"
 #include "engine/completion_queue.hpp"
 #include "transport/registry.hpp"
 
@@ -61,6 +62,11 @@ Result<std::shared_ptr<Core>> Core::open(const EngineOptions& options) {
 }
 
 Status Core::set_up(const EngineOptions& options) {
+  if (options.name.size() > control::kMaxEngineName)
+    return {Code::invalid_argument, Scope::process,
+            "EngineOptions::name has " + std::to_string(options.name.size()) + " bytes, \"" +
+                base::printable(std::string_view(options.name).substr(0, 32)) + "...\": " +
+                std::to_string(control::kMaxEngineName) + " at most, give a shorter one"};
   auto secret = base::read_secret(options_);
   if (!secret.ok()) return secret.status();
   auto interfaces = control::find_interfaces(options_.tcp_interfaces);

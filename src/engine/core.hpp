@@ -59,7 +59,7 @@ class Core final : public control::Listener,
   // core_peers.cpp
   Status listen(std::string_view address);
   std::string address() const LINKSPAN_EXCLUDES(events_mutex_);
-  Result<Peer> connect(std::string_view address, Duration timeout);
+  Result<Peer> connect(std::string_view address, const ConnectOptions& options);
   Result<Peer> accept(Duration timeout) LINKSPAN_EXCLUDES(events_mutex_);
   Status notify(std::uint64_t peer, std::span<const std::byte> message);
   std::vector<Notification> notifications() LINKSPAN_EXCLUDES(events_mutex_, collecting_);

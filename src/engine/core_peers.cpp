@@ -40,14 +40,14 @@ std::string Core::address() const {
   return address_;
 }
 
-Result<Peer> Core::connect(std::string_view address, Duration timeout) {
+Result<Peer> Core::connect(std::string_view address, const ConnectOptions& options) {
   const auto at = control::parse_address(address, options_.socket_dir);
   if (!at.ok()) return at.status();
   if (at->is_tcp() && at->port == 0)
     return Status(
         Code::invalid_argument, Scope::request,
         at->to_string() + ": nobody is at port 0; Engine::address() there names the port");
-  auto session = control_->connect(*at, after(timeout));
+  auto session = control_->connect(*at, after(options.timeout), options.expect);
   if (!session.ok()) return session.status();
   return Peer(shared_from_this(), (*session)->id(), (*session)->hello().engine);
 }

@@ -87,7 +87,10 @@ std::string Engine::address() const {
   return on(core_, [&](auto& core) { return core.address(); });
 }
 Result<Peer> Engine::connect(std::string_view address, Duration timeout) {
-  return on(core_, [&](auto& core) { return core.connect(address, timeout); });
+  return connect(address, ConnectOptions{.timeout = timeout});
+}
+Result<Peer> Engine::connect(std::string_view address, const ConnectOptions& options) {
+  return on(core_, [&](auto& core) { return core.connect(address, options); });
 }
 Result<Peer> Engine::accept(Duration timeout) {
   return on(core_, [&](auto& core) { return core.accept(timeout); });
