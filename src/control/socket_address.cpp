@@ -1,6 +1,8 @@
 #include "control/socket_address.hpp"
 
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -202,9 +204,52 @@ Result<Listening> listen_at(const Address& address, bool leaves_host,
   }
 }
 
+namespace {
+
+/// Of one that begins to listen at a path: no other one looks whether it is stale meanwhile. The
+/// file goes with it; where a killed process left it, nobody has locked it.
+class PathLock {
+ public:
+  static Result<PathLock> take(const std::string& path) {
+    const std::string name = path + ".lock";
+    for (int tries = 0; tries < kTryLocks; ++tries) {
+      auto file = base::Fd::from(
+          ("open " + name).c_str(),
+          ::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+      if (!file.ok()) return file.status();
+      if (::flock(file->get(), LOCK_EX | LOCK_NB) != 0) break;
+      struct stat ours {
+      }, there{};
+      const bool same = ::fstat(file->get(), &ours) == 0 && ::lstat(name.c_str(), &there) == 0 &&
+                        ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
+      if (same) return PathLock(*std::move(file), name);  // else its last holder has removed it
+    }
+    return Status(Code::busy, Scope::request,
+                  "another Engine begins to listen at " + path + ": it has locked " + name);
+  }
+  PathLock(PathLock&& other) noexcept = default;
+  PathLock& operator=(PathLock&&) = delete;
+  PathLock(const PathLock&) = delete;
+  PathLock& operator=(const PathLock&) = delete;
+  ~PathLock() {
+    if (file_.valid()) ::unlink(name_.c_str());
+  }
+
+ private:
+  static constexpr int kTryLocks = 16;
+  PathLock(base::Fd file, std::string name) : file_(std::move(file)), name_(std::move(name)) {}
+
+  base::Fd file_;
+  std::string name_;
+};
+
+}  // namespace
+
 Result<base::Fd> listen_at(const std::string& path) {
   auto address = unix_address(path);
   if (!address.ok()) return address.status();
+  const auto lock = PathLock::take(path);
+  if (!lock.ok()) return lock.status();
   auto live = connect_to(path);
   if (live.ok() || live.status().code() == Code::no_resource)
     return Status(Code::busy, Scope::request, "another Engine listens at " + path);

@@ -1,6 +1,15 @@
 #include "control/socket_address.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <deque>
+#include <filesystem>
+#include <thread>
+#include <vector>
 
 #include "control/staggered_connect.hpp"
 #include "tests/support/take.hpp"
@@ -134,6 +143,53 @@ TEST(SocketAddress, OfLoopbackHasNoOthersBesideIt) {
   const Listening alone = take(listen_at(parsed("tcp:127.0.0.1:0"), true, beside));
   EXPECT_TRUE(alone.beside.empty());
   EXPECT_FALSE(alone.beyond_loopback);
+}
+
+/// Of many that find the path of a dead one at once.
+TEST(SocketAddress, OfADeadListenerHasOneSuccessorAtATime) {
+  char folder[] = "/tmp/linkspan-test-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder), nullptr);
+  const std::string path = std::string(folder) + "/stale";
+  for (int round = 0; round < 100; ++round) {
+    (void)take(listen_at(path));  // dead at once, and its file stays
+    std::deque<Result<base::Fd>> made;
+    for (int i = 0; i < 4; ++i) made.emplace_back(Status());
+    std::atomic<bool> begin{false};
+    {
+      std::vector<std::jthread> threads;
+      for (auto& each : made)
+        threads.emplace_back([&] {
+          while (!begin) std::this_thread::yield();
+          each = listen_at(path);
+        });
+      begin = true;
+    }
+    std::size_t listening = 0;
+    for (const auto& each : made) {
+      listening += each.ok() ? 1 : 0;
+      if (each.ok()) continue;
+      EXPECT_EQ(each.status().code(), Code::busy) << each.status().to_string();
+    }
+    ASSERT_EQ(listening, 1u) << "round " << round;
+    EXPECT_FALSE(std::filesystem::exists(path + ".lock"));
+  }
+  std::filesystem::remove_all(folder);
+}
+
+/// Who has the lock looks whether the path is stale; nobody else does meanwhile.
+TEST(SocketAddress, ThatAnotherOneBeginsToListenAtIsBusy) {
+  char folder[] = "/tmp/linkspan-test-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder), nullptr);
+  const std::string path = std::string(folder) + "/s", lock = path + ".lock";
+  {
+    const base::Fd other(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
+    const Status busy = listen_at(path).status();
+    EXPECT_EQ(busy.code(), Code::busy) << busy.to_string();
+    EXPECT_NE(busy.what().find(lock), std::string::npos) << busy.what();
+  }
+  EXPECT_TRUE(listen_at(path).ok()) << "what a killed process left is no lock";
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace socket_address_test
