@@ -109,9 +109,11 @@ TEST_F(OperatorsTest, LiesInAFolderOfItsUserAndNowhereElse) {
   ASSERT_EQ(::lstat(socket_.c_str(), &facts), 0);
   EXPECT_TRUE(S_ISSOCK(facts.st_mode));
   EXPECT_EQ(facts.st_mode & 0777, 0600u);
+  const std::string incarnation = socket_.substr(socket_.rfind('-') + 1);
   std::ifstream table("/proc/net/unix");
   for (std::string line; std::getline(table, line);)
-    EXPECT_EQ(line.find("@linkspan"), std::string::npos) << line;
+    EXPECT_TRUE(line.find(incarnation) == std::string::npos || line.find('@') == std::string::npos)
+        << line;
 }
 
 TEST_F(OperatorsTest, IsFoundFromAnotherFolder) {
