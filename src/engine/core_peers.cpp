@@ -336,7 +336,7 @@ std::vector<Notification> Core::notifications(Duration timeout) {
       const base::MutexLock lock(worker_.mutex);
       silent = worker_.ask_for_bells();
     }
-    const base::Deadline spin = after(silent ? kSpin : Duration::zero());
+    const base::Deadline spin = after(silent ? kPeerSpin : Duration::zero());
     for (unsigned looks = 1; news_ == heard && !spin.passed(); ++looks)
       if (looks % kPeerLooks == 0) std::this_thread::yield();
     const base::MutexLock lock(events_mutex_);
