@@ -118,9 +118,6 @@ set_source_files_properties(tests/unit/nccl_net_rules_test.cpp tests/unit/nccl_n
                             PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 linkspan_gtest(unit tests/unit cpu simulated)
 add_dependencies(linkspan_unit ${nccl_net_plugins})  # loaded by name
-# Both include a header once for each version of the ABI.
-set_source_files_properties(tests/unit/nccl_net_abi_test.cpp tests/unit/nccl_net_rules_test.cpp
-  PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 set_source_files_properties(tests/unit/unpack_kernel_test.cpp PROPERTIES
   COMPILE_OPTIONS -Wno-unknown-pragmas)  # a kernel's #pragma unroll
 linkspan_gtest(conformance tests/conformance cpu simulated SANITIZED_PARTS 3)
