@@ -213,16 +213,15 @@ class PathLock {
   static Result<PathLock> take(const std::string& path) {
     const std::string name = path + ".lock";
     for (int tries = 0; tries < kTryLocks; ++tries) {
-      auto file = base::Fd::from(
-          ("open " + name).c_str(),
+      base::Fd file(
           ::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
-      if (!file.ok()) return file.status();
-      if (::flock(file->get(), LOCK_EX | LOCK_NB) != 0) break;
+      if (!file.valid()) return not_bound(path, errno);
+      if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) break;
       struct stat ours {
       }, there{};
-      const bool same = ::fstat(file->get(), &ours) == 0 && ::lstat(name.c_str(), &there) == 0 &&
+      const bool same = ::fstat(file.get(), &ours) == 0 && ::lstat(name.c_str(), &there) == 0 &&
                         ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
-      if (same) return PathLock(*std::move(file), name);  // else its last holder has removed it
+      if (same) return PathLock(std::move(file), name);  // else its last holder has removed it
     }
     return Status(Code::busy, Scope::request,
                   "another Engine begins to listen at " + path + ": it has locked " + name);

@@ -228,12 +228,13 @@ void Core::keep_in_order(const control::Session& from, std::vector<std::byte> pa
 
 /// Hands over those that wait for at most the first `heard` of the control connection.
 void Core::keep_early(const control::Session& from, Early& early, std::uint64_t heard) {
-  std::erase_if(early.waiting, [&](auto& each) {
-    if (each.after > heard) return false;
-    early.bytes -= std::max(each.payload.size(), kNotificationCost);
-    keep(from, std::move(each.payload));
-    return true;
-  });
+  const auto late = std::stable_partition(early.waiting.begin(), early.waiting.end(),
+                                          [&](const auto& each) { return each.after <= heard; });
+  for (auto each = early.waiting.begin(); each != late; ++each) {
+    early.bytes -= std::max(each->payload.size(), kNotificationCost);
+    keep(from, std::move(each->payload));
+  }
+  early.waiting.erase(early.waiting.begin(), late);
 }
 
 void Core::collect(control::Session& session) {

@@ -98,6 +98,16 @@ def wait_until_asleep(pid: int) -> None:
         time.sleep(0.005)
 
 
+def stop(process: subprocess.Popen) -> None:
+    """Stops it; no thread of it runs when this returns."""
+    process.send_signal(signal.SIGSTOP)
+    stats = lambda: pathlib.Path(f"/proc/{process.pid}/task").glob("*/stat")  # noqa: E731
+    end = time.monotonic() + PATIENCE_S
+    while {stat.read_text().rsplit(")", 1)[1].split()[0] for stat in stats()} != {"T"}:
+        assert time.monotonic() < end, "it does not stop"
+        time.sleep(0.005)
+
+
 def waiting(argument: str, call: str, peer: subprocess.Popen) -> subprocess.Popen:
     return started(WAITER, peer.stdout.readline().strip(), argument, call)
 
@@ -110,7 +120,7 @@ def test_sigint_ends(name: str, tmp_path: pathlib.Path) -> None:
             argument = f"127.0.0.1:{silent.getsockname()[1]}"
         with waiting(argument, WAITS[name], peer) as waiter:
             assert waiter.stdout.readline() == "ready\n"
-            peer.send_signal(signal.SIGSTOP)
+            stop(peer)
             waiter.stdin.write("go\n")
             waiter.stdin.flush()
             assert waiter.stdout.readline() == "waiting\n"
@@ -129,7 +139,7 @@ def test_a_wait_goes_on_after_a_handler_that_raises_nothing() -> None:
     )
     with started(PEER) as peer, waiting("", f"exec({handler!r})", peer) as waiter:
         assert waiter.stdout.readline() == "ready\n"
-        peer.send_signal(signal.SIGSTOP)
+        stop(peer)
         waiter.stdin.write("go\n")
         waiter.stdin.flush()
         assert waiter.stdout.readline() == "waiting\n"
@@ -152,7 +162,7 @@ def test_an_interrupted_call_may_be_repeated(tmp_path: pathlib.Path) -> None:
     )
     with started(PEER) as peer, waiting("", f"exec({again!r})", peer) as waiter:
         assert waiter.stdout.readline() == "ready\n"
-        peer.send_signal(signal.SIGSTOP)
+        stop(peer)
         waiter.stdin.write("go\n")
         waiter.stdin.flush()
         assert waiter.stdout.readline() == "waiting\n"

@@ -16,11 +16,12 @@ Status corrupt_import(const char* what) { return {Code::corrupt, Scope::request,
 
 bool LocalTransport::maps_any(const memory::RegionId& id) const {
   const auto numbers = imports_by_id_.find({id.incarnation, id.serial});
-  return numbers != imports_by_id_.end() &&
-         std::ranges::any_of(numbers->second, [this](std::uint64_t number) {
-           const auto import = imports_.find(number);
-           return import != imports_.end() && !import->second.closed;
-         });
+  if (numbers == imports_by_id_.end()) return false;
+  for (const std::uint64_t number : numbers->second) {
+    const auto import = imports_.find(number);
+    if (import != imports_.end() && !import->second.closed) return true;
+  }
+  return false;
 }
 
 bool LocalTransport::maps(const memory::RegionId& id) const {
