@@ -197,7 +197,7 @@ class TcpWireOfThisRelease : public TcpWire {
 };
 
 TEST_F(TcpWireOfThisRelease, SaysBehindWhichOthersANotificationIsHeard) {
-  for (const std::uint64_t before : {0, 3}) {
+  for (const std::uint64_t before : {0UL, 3UL}) {
     notifications_before_ = before;
     must(post(linkspan::Op::write, 0, 8, ones(5)));
     EXPECT_TRUE(notifies_);
