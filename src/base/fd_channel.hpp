@@ -55,7 +55,7 @@ struct Frame {
   bool plain = false;     ///< It came without the TLS that it should have come by.
 };
 
-class FdChannel {
+class FdChannel {  // NOLINT(cppcoreguidelines-special-member-functions): moves end copies
  public:
   /// What comes through a socket that has a sink has the same.
   explicit FdChannel(Fd socket) noexcept : socket_(std::move(socket)) {}

@@ -37,11 +37,15 @@ Status Acceptor::listen(base::Fd socket, std::string path) {
 }
 
 void Acceptor::stop() {
-  pause_.cancel();
-  if (listening_.is_open()) {
-    // Closes with it what others have sent in connections that were not accepted.
-    base::Fd ending(listening_.release());
-    if (closer_ != nullptr) ending.close_by(closer_->sink());
+  try {
+    pause_.cancel();
+    if (listening_.is_open()) {
+      // Closes with it what others have sent in connections that were not accepted.
+      base::Fd ending(listening_.release());
+      if (closer_ != nullptr) ending.close_by(closer_->sink());
+    }
+  } catch (const std::exception&) {
+    // No memory for a sink: this thread has closed it.
   }
   remove_path();
 }

@@ -24,8 +24,8 @@ Status Core::listen(std::string_view address) {
   const auto at = control::parse_address(address.empty() ? made_up : address, options_.socket_dir);
   if (!at.ok()) return at.status();
   if (at->path.starts_with(options_.socket_dir + "/"))
-    if (const Status status = control::secure_folder(
-            options_.socket_dir, base::setting_of_socket_dir(options_.socket_dir));
+    if (Status status = control::secure_folder(options_.socket_dir,
+                                               base::setting_of_socket_dir(options_.socket_dir));
         !status.ok())
       return status;
   const auto bound = control_->listen(*at);

@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cinttypes>
-#include <cstdio>
-#include <memory>
+#include <charconv>
+#include <fstream>
 #include <optional>
+#include <string>
 
 #include "base/fd.hpp"
 #include "memory/still_there.hpp"
@@ -56,17 +56,17 @@ bool ask_kernel(const base::Fd& maps, std::uint64_t address, Each each) {
 /// The same from the text. False: it cannot be read.
 template <class Each>
 bool read_text(std::uint64_t address, Each each) {
-  struct Close {
-    void operator()(std::FILE* file) const { (void)std::fclose(file); }
-  };
-  const std::unique_ptr<std::FILE, Close> maps(std::fopen("/proc/self/maps", "re"));
-  if (maps == nullptr) return false;
-  PageRange range;
-  char read = 0, write = 0;
-  while (std::fscanf(maps.get(), "%" SCNx64 "-%" SCNx64 " %c%c%*[^\n]", &range.begin, &range.end,
-                     &read, &write) == 4) {
+  std::ifstream maps("/proc/self/maps");
+  if (!maps) return false;
+  for (std::string line; std::getline(maps, line);) {  // begin-end rwxp ...
+    PageRange range;
+    const char* const end = line.data() + line.size();
+    auto at = std::from_chars(line.data(), end, range.begin, 16);
+    if (at.ec != std::errc() || at.ptr == end) return false;
+    at = std::from_chars(at.ptr + 1, end, range.end, 16);
+    if (at.ec != std::errc() || end - at.ptr < 3) return false;
     if (range.end <= address) continue;
-    range.access = {read == 'r', write == 'w'};
+    range.access = {at.ptr[1] == 'r', at.ptr[2] == 'w'};
     if (!each(range)) break;
   }
   return true;

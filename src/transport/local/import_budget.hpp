@@ -35,7 +35,9 @@ class ImportBudget {
    public:
     Share() = default;
     Share(Share&& other) noexcept
-        : of_(std::exchange(other.of_, nullptr)), owner_(other.owner_), amount_(other.amount_) {}
+        : of_(std::exchange(other.of_, nullptr)),
+          owner_(std::move(other.owner_)),
+          amount_(other.amount_) {}
     Share& operator=(Share&& other) noexcept {
       std::swap(of_, other.of_);
       std::swap(owner_, other.owner_);
