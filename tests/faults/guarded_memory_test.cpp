@@ -24,7 +24,9 @@ class Owner {
       must(at.empty() ? engine_->listen() : engine_->listen(at));
       file_ = base::Fd(::memfd_create("pages", MFD_CLOEXEC));
       if (::ftruncate(file_.get(), kMiB) != 0) return Status(Code::system, Scope::process, "");
-      memory_ = ::mmap(nullptr, kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
+      // Apart from what the kernel hands out, so that nothing else lies here once it is unmapped.
+      void* const apart = reinterpret_cast<void*>(std::uintptr_t{0x7ea0} << 32);
+      memory_ = ::mmap(apart, kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
       kept_ = take(engine_->register_memory(spare_.data(), kMiB));
       must(engine_->publish("kept", kept_));
       const RegionOptions region{.peers = {true, true, call.at("exclusive").get<bool>()}};

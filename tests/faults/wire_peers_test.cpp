@@ -152,7 +152,8 @@ TEST_P(WirePeers, OneThatIsStoppedHoldsWhatItHasAndNobodyElse) {
     far.add("there", memory());
     const Peer peer = take(engine.connect(far.address()));
     const RemoteRegion there = take(peer.lookup("there"));
-    if (met) {
+    // By TCP what was canceled before a data connection came is quiet at once.
+    if (met || wire() == kTcp) {
       for (const Op op : {Op::write, Op::read})
         EXPECT_EQ(finished(move(peer, op, here.region, there, kAll, by_wire(wire()))).to_string(),
                   "ok");
