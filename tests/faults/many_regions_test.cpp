@@ -119,7 +119,7 @@ TEST_F(ManyRegions, WhatTheyCost) {
   const Json empty = ask("look"), full = ask("add", kRegions);
   print("65,000 regions, their owner", fds(full) - fds(empty), kib(full) - kib(empty));
   EXPECT_LE(fds(full), fds(empty) + 8);
-  EXPECT_LE(kib(full) - kib(empty), 16 * kRegions);  // 3 KiB each; beside ThreadSanitizer 8
+  EXPECT_LE(kib(full) - kib(empty), 16 * kRegions);  // 2 KiB each; beside ThreadSanitizer 8
   const auto address = full.at("address").get<std::string>();
   Engine engine = take(Engine::open(without_gpu("near")));
   Peer peer = take(engine.connect(address));
