@@ -101,11 +101,12 @@ CpuCopier::CpuCopier(unsigned threads, std::size_t staging, const base::Clock& c
       lanes_(std::make_unique<StagingLanes>()),
       jobs_(kOrders) {
   for (unsigned i = kOrders; i > 0; --i) free_.push_back(i - 1);
-  threads_.reserve(threads + kMaxReplaced);
+  threads_.reserve(threads);
 }
 
 CpuCopier::~CpuCopier() {
   for (std::jthread& thread : threads_) thread.request_stop();
+  for (Substitute& each : substitutes_) each.thread.request_stop();
   {
     const base::MutexLock lock(mutex_);  // none is between its look at the token and its wait
     changed_.notify_all();
@@ -188,21 +189,25 @@ std::size_t CpuCopier::allowed() const {
   return max_threads_ + std::min<std::size_t>(stuck_, kMaxReplaced);
 }
 
-/// Starts an executor for each that stands at an aborted order. Without a thread the others go on.
+/// Starts a substitute for each executor that stands at an aborted order. Without a thread the
+/// others go on.
 void CpuCopier::replace_stuck() {
-  std::size_t wanted = 0;
-  {
-    const base::MutexLock lock(mutex_);
-    if (stuck_ == 0) return;
-    changed_.notify_all();  // one may be taken that was held back
-    wanted = allowed();
-  }
+  std::erase_if(substitutes_, [](const Substitute& each) { return each.ended.load(); });
+  const base::MutexLock lock(mutex_);
+  if (stuck_ == 0) return;
+  changed_.notify_all();                       // one may be taken that was held back
   if (threads_.size() < max_threads_) return;  // start_threads() has some left
-  try {
-    while (threads_.size() < wanted)
-      threads_.emplace_back([this](const std::stop_token& stop) { execute(stop, false); });
-  } catch (const std::system_error&) {
-    return;
+  for (; replacing_ < std::min<std::size_t>(stuck_, kMaxReplaced); ++replacing_) {
+    Substitute& made = substitutes_.emplace_back();
+    try {
+      made.thread = std::jthread([this, &made](const std::stop_token& stop) {
+        execute(stop, true);
+        made.ended = true;
+      });
+    } catch (const std::system_error&) {
+      substitutes_.pop_back();
+      return;
+    }
   }
 }
 
@@ -253,7 +258,7 @@ Status CpuCopier::start_threads(std::size_t chunks) {
   const std::size_t wanted = std::min<std::size_t>(chunks, max_threads_);
   try {
     while (threads_.size() < wanted)
-      threads_.emplace_back([this](const std::stop_token& stop) { execute(stop, true); });
+      threads_.emplace_back([this](const std::stop_token& stop) { execute(stop, false); });
   } catch (const std::system_error& error) {
     if (threads_.empty())
       return Status(Code::system, Scope::process, std::string("no thread: ") + error.what());
@@ -268,13 +273,13 @@ std::uint64_t CpuCopier::staged_bytes(std::uint64_t all) const noexcept {
   return std::clamp<std::uint64_t>(share / least * least, least, slot_bytes_);
 }
 
-void CpuCopier::execute(const std::stop_token& stop, bool stages) {
+void CpuCopier::execute(const std::stop_token& stop, bool replaces) {
   PageableCopies staged(slot_bytes_, *lanes_);
   const Staging& staging = staged.staging();
   while (!stop.stop_requested() || !staging.idle()) {
     if (const auto ended = staged.end_one()) {
       finish(jobs_[ended->cookie], ended->status);
-    } else if (const auto mine = claim(stop, staging, stages)) {
+    } else if (const auto mine = claim(stop, staging, replaces)) {
       Job& job = *mine->job;
       if (job.method != Method::pageable) {
         finish(job, job.copy(mine->chunk));
@@ -287,6 +292,8 @@ void CpuCopier::execute(const std::stop_token& stop, bool stages) {
                                          .ctas = job.ctas,
                                          .cookie = static_cast<std::size_t>(&job - jobs_.data())});
       if (!begun.ok()) finish(job, begun);
+    } else if (replaces) {
+      return;
     } else {
       const auto soon = base::Deadline::after(base::Clock::steady(), kBetweenClaims);
       while (!staging.idle() && !staging.ready() && !soon.passed()) std::this_thread::yield();
@@ -297,15 +304,19 @@ void CpuCopier::execute(const std::stop_token& stop, bool stages) {
 /// While the GPU works at slots of the executor's, nothing after a while: to look at them again.
 /// When they are taken, what needs none.
 std::optional<CpuCopier::Claim> CpuCopier::claim(const std::stop_token& stop,
-                                                 const Staging& staging, bool stages) {
+                                                 const Staging& staging, bool replaces) {
   const base::MutexLock lock(mutex_);
   while (true) {
+    if (replaces && (stop.stop_requested() || replacing_ > stuck_)) {
+      --replacing_;
+      return std::nullopt;
+    }
     auto mine = queue_.end();
     if (!stop.stop_requested())
       for (auto each = queue_.begin(); each != queue_.end() && mine == queue_.end(); ++each) {
         const Job& job = **each;
         const bool takes =
-            job.method == Method::pageable ? stages && staging.room(*job.device) : may_copy(job);
+            job.method == Method::pageable ? !replaces && staging.room(*job.device) : may_copy(job);
         if (takes) mine = each;
       }
     if (mine != queue_.end()) {
@@ -331,7 +342,8 @@ void CpuCopier::finish(Job& job, const Status& status) {
   if (job.method != Method::pageable) {
     --copying_;
     if (job.aborted) --stuck_;
-    if (!queue_.empty()) changed_.notify_all();  // what was held back
+    // What was held back may be taken, and a substitute is one too many.
+    if (!queue_.empty() || replacing_ > stuck_) changed_.notify_all();
   }
   if (job.method == Method::cross_process)
     if (const auto of = copying_of_.find(job.peer); --of->second == 0) copying_of_.erase(of);

@@ -9,13 +9,15 @@
 // queue, at most a millisecond while the GPU works for them, and on page faults.
 // Memory of another process may never answer a page fault. So the cross-process copies of one peer
 // take half of the executors at most, and one that is still at an order which was aborted is
-// replaced by another, kMaxReplaced times at most, until it comes back.
+// replaced by another, kMaxReplaced times at most, which ends when the first one comes back.
 // Invariants: an order's slot is reused only after poll() told its end; when `done` is seen, no
 // executor will touch the order or its memory again.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -70,15 +72,20 @@ class CpuCopier final : public Copier {
     Job* job;
     std::size_t chunk;
   };
+  /// An executor in the place of one that stands still.
+  struct Substitute {
+    std::atomic<bool> ended{false};
+    std::jthread thread;
+  };
 
   CpuCopier(unsigned threads, std::size_t staging, const base::Clock& clock);
 
   Job* find(Ticket ticket);
   Status start_threads(std::size_t chunks);
   std::uint64_t staged_bytes(std::uint64_t all) const noexcept;
-  /// `stages`: it takes `pageable` chunks too. One that replaces another has no slots.
-  void execute(const std::stop_token& stop, bool stages);
-  std::optional<Claim> claim(const std::stop_token& stop, const Staging& staging, bool stages);
+  /// An executor that `replaces` another takes no `pageable` chunks: it has no slots.
+  void execute(const std::stop_token& stop, bool replaces);
+  std::optional<Claim> claim(const std::stop_token& stop, const Staging& staging, bool replaces);
   void finish(Job& job, const Status& status);
   void drop_rest(Job& job, const Status& why) LINKSPAN_REQUIRES(mutex_);
   bool may_copy(const Job& job) const LINKSPAN_REQUIRES(mutex_);
@@ -102,7 +109,10 @@ class CpuCopier final : public Copier {
   // Executors in a copy that needs no slot: all, by peer, and those whose order was aborted.
   std::size_t copying_ LINKSPAN_GUARDED_BY(mutex_) = 0, stuck_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   std::map<std::uint64_t, unsigned> copying_of_ LINKSPAN_GUARDED_BY(mutex_);
-  std::vector<std::jthread> threads_;  // last: they use all of the above
+  std::size_t replacing_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // of substitutes_, those that go on
+  // Last: they use all of the above.
+  std::vector<std::jthread> threads_;
+  std::list<Substitute> substitutes_;
 };
 
 }  // namespace linkspan::copy

@@ -8,6 +8,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <vector>
 
 #include "copy/cpu_copier.hpp"
@@ -49,7 +52,7 @@ class SilentMemory : public ::testing::Test {
     silent_ = take(peer_->line().call({{"do", "it"}})).value.get<std::uint64_t>();
     if (silent_ == 0) GTEST_SKIP() << "needs root, to handle faults of system calls";
   }
-  /// A read of the peer's memory, which never ends by itself.
+  /// Starts a read of the peer's memory, which never ends by itself.
   Ticket ask(CpuCopier& copier, std::uint64_t peer) {
     std::vector<std::byte>& to = here_.emplace_back(kBytes);
     const Piece piece{address(to), silent_, kBytes};
@@ -70,7 +73,7 @@ class SilentMemory : public ::testing::Test {
     const Piece piece{address(to), address(from), kBytes};
     const Ticket ticket =
         take(copier.start({.method = Method::cpu_threads, .pieces = {&piece, 1}}));
-    if (!end(copier, ticket, 5s)) {
+    if (!end(copier, ticket, 20s)) {
       copier.abort(ticket);
       return false;
     }
@@ -83,6 +86,25 @@ class SilentMemory : public ::testing::Test {
       if (limit.passed()) return std::nullopt;
       std::this_thread::yield();
     }
+  }
+  /// How many threads stand in the kernel's call that reads the peer's memory, once it is `wanted`.
+  static std::size_t standing(std::size_t wanted) {
+    const std::string call = std::to_string(SYS_process_vm_readv) + " ";
+    std::size_t count = 0;
+    for (const auto limit = base::Deadline::after(base::Clock::steady(), 20s);
+         count != wanted && !limit.passed(); std::this_thread::yield()) {
+      count = 0;
+      for (const auto& each : std::filesystem::directory_iterator("/proc/self/task")) {
+        std::string doing;
+        std::getline(std::ifstream(each.path() / "syscall"), doing);
+        count += doing.starts_with(call) ? 1 : 0;
+      }
+    }
+    return count;
+  }
+  static std::size_t threads() {
+    const auto found = std::filesystem::directory_iterator("/proc/self/task");
+    return static_cast<std::size_t>(std::distance(begin(found), std::filesystem::end(found)));
   }
   /// The peer's end is the end of what waits for its memory.
   void finish(CpuCopier& copier, const std::vector<Ticket>& all) {
@@ -106,12 +128,29 @@ TEST_F(SilentMemory, TakesAShareOfTheExecutors) {
 TEST_F(SilentMemory, HasItsExecutorReplaced_WhenItsOrderIsAborted) {
   const auto copier = take(CpuCopier::create(1));
   const Ticket first = ask(*copier, 1);
+  EXPECT_EQ(standing(1), 1u);
   copier->abort(first);
   EXPECT_TRUE(copies(*copier));
   const Ticket second = ask(*copier, 2);
+  EXPECT_EQ(standing(2), 2u);
   copier->abort(second);
   EXPECT_TRUE(copies(*copier));
   finish(*copier, {first, second});
+}
+
+TEST_F(SilentMemory, LeavesNoExecutorMore_WhenItsOwnComeBack) {
+  const auto copier = take(CpuCopier::create(1));
+  EXPECT_TRUE(copies(*copier));
+  const std::size_t before = threads();
+  const std::vector<Ticket> asked{ask(*copier, 1)};
+  EXPECT_EQ(standing(1), 1u);
+  copier->abort(asked.front());
+  EXPECT_TRUE(copies(*copier));
+  EXPECT_EQ(threads(), before + 1);
+  finish(*copier, asked);
+  const auto limit = base::Deadline::after(base::Clock::steady(), 20s);
+  while (threads() > before && !limit.passed()) std::this_thread::yield();
+  EXPECT_EQ(threads(), before);
 }
 
 }  // namespace cpu_copier_share_test
