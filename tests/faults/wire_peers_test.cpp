@@ -3,8 +3,10 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <deque>
 #include <random>
+#include <string>
 #include <tuple>
 
 #include "tests/conformance/wire_pair.hpp"
@@ -18,9 +20,15 @@ constexpr std::uint64_t kBytes = 3u << 20, kParts = 48;
 constexpr Block kAll{0, 0, kBytes};
 /// Of the far end: something is in flight whenever the test looks.
 constexpr const char* kSlow = "DELAY_US=500";
+/// Threads that move the data connections of an Engine by TCP, at most.
+constexpr unsigned kTcpThreads = 2;
 
 class WirePeers : public ::testing::TestWithParam<std::tuple<int, Kind>> {
  protected:
+  static void SetUpTestSuite() {
+    ::setenv("LINKSPAN_TCP_STREAMS", std::to_string(kTcpThreads).c_str(), 1);
+  }
+  static void TearDownTestSuite() { ::unsetenv("LINKSPAN_TCP_STREAMS"); }
   void SetUp() override {
     if (Status status = kinds_here({std::get<1>(GetParam())}); !status.ok())
       GTEST_SKIP() << status.to_string();
@@ -135,6 +143,8 @@ TEST_P(WirePeers, ThatAreKilledLeaveNothingBehind) {
   }
   // Of a connect that is given up the plugin keeps the socket: the ABI has no call that ends one.
   before.fds += kKills / 2;
+  // The second thread starts when a data connection comes while the first one still has another.
+  if (wire() == kTcp) before.threads += kTcpThreads - 1;
   if (std::get<1>(GetParam()).kind == MemoryKind::device) before.allow_staging(3, 0);
   const Usage after = Usage::lowest(5s, before);
   EXPECT_EQ(after.above(before), 0u) << before.to_string() << "; after: " << after.to_string();
