@@ -24,6 +24,7 @@ struct CpuCopier::Job {
   // Under the Worker's lock.
   Ticket ticket = 0;  // zero: free
   base::Time due{}, looked{};
+  base::Time patient{};  // begin of the wait for an executor
 
   // Written by start() before the job is queued; only read from then on.
   Method method = Method::cpu_threads;
@@ -109,6 +110,7 @@ CpuCopier::~CpuCopier() {
   for (Substitute& each : substitutes_) each.thread.request_stop();
   {
     const base::MutexLock lock(mutex_);  // none is between its look at the token and its wait
+    idle_.notify_all();
     changed_.notify_all();
   }
 }
@@ -147,11 +149,11 @@ Result<Ticket> CpuCopier::start(const Order& order) {
   free_.pop_back();
 
   const base::Time now = clock_.now();
-  const unsigned executors = order.method == Method::cross_process ? share() : max_threads_;
-  last_due_ = std::max(now, last_due_) + earliest_time(order.method, order.link, bytes, executors);
+  last_due_ =
+      std::max(now, last_due_) + earliest_time(order.method, order.link, bytes, max_threads_);
   job.ticket = ++accepted_ * kOrders + slot;
   job.due = last_due_;
-  job.looked = now;
+  job.looked = job.patient = now;
   job.other = {.pid = order.pid, .pidfd = order.pidfd};
   job.remote_is_source = order.remote_is_source;
   job.peer = order.peer;
@@ -167,7 +169,7 @@ Result<Ticket> CpuCopier::start(const Order& order) {
   if (job.left != 0) {
     queue_.push_back(&job);
     unfinished_ += job.left;
-    changed_.notify_all();
+    wake(job.left);
   }
   return job.ticket;
 }
@@ -175,29 +177,17 @@ Result<Ticket> CpuCopier::start(const Order& order) {
 void CpuCopier::abort(Ticket ticket) {
   Job* job = find(ticket);
   if (job == nullptr) return;
-  {
-    const base::MutexLock lock(mutex_);
-    if (job->next < job->chunks.size())
-      drop_rest(*job, Status(Code::canceled, Scope::request, "the copy was aborted"));
-    if (job->method != Method::pageable && !std::exchange(job->aborted, true)) stuck_ += job->left;
-  }
-  replace_stuck();
-}
-
-/// How many executors may be in copies at once.
-std::size_t CpuCopier::allowed() const {
-  return max_threads_ + std::min<std::size_t>(stuck_, kMaxReplaced);
-}
-
-/// Starts a substitute for each executor that stands at an aborted order. Without a thread the
-/// others go on.
-void CpuCopier::replace_stuck() {
-  std::erase_if(substitutes_, [](const Substitute& each) { return each.ended.load(); });
   const base::MutexLock lock(mutex_);
-  if (stuck_ == 0) return;
-  changed_.notify_all();                       // one may be taken that was held back
+  if (job->next < job->chunks.size())
+    drop_rest(*job, Status(Code::canceled, Scope::request, "the copy was aborted"));
+  if (job->method != Method::pageable && !std::exchange(job->aborted, true)) stuck_ += job->left;
+  substitute(stuck_);
+}
+
+void CpuCopier::substitute(std::size_t wanted) {
+  std::erase_if(substitutes_, [](const Substitute& each) { return each.ended.load(); });
   if (threads_.size() < max_threads_) return;  // start_threads() has some left
-  for (; replacing_ < std::min<std::size_t>(stuck_, kMaxReplaced); ++replacing_) {
+  for (; replacing_ < std::min<std::size_t>(wanted, kMaxSubstitutes); ++replacing_) {
     Substitute& made = substitutes_.emplace_back();
     try {
       made.thread = std::jthread([this, &made](const std::stop_token& stop) {
@@ -211,9 +201,25 @@ void CpuCopier::replace_stuck() {
   }
 }
 
-/// Whether an executor more may take a chunk of it.
-bool CpuCopier::may_copy(const Job& job) const {
-  if (copying_ >= allowed()) return false;
+void CpuCopier::wake(std::size_t executors) {
+  changed_.notify_all();
+  for (std::size_t i = std::min(executors, waiting_idle_); i > 0; --i) idle_.notify_one();
+}
+
+CpuCopier::Job* CpuCopier::choose(const Staging& staging, bool replaces) {
+  Job* beyond = nullptr;
+  for (Job* const job : queue_) {
+    if (job->method == Method::pageable) {
+      if (!replaces && staging.room(*job->device)) return job;
+      continue;
+    }
+    if (is_within_share(*job)) return job;
+    if (beyond == nullptr && copying_of_.at(job->peer) < max_threads_) beyond = job;
+  }
+  return beyond;
+}
+
+bool CpuCopier::is_within_share(const Job& job) const {
   if (job.method != Method::cross_process) return true;
   const auto of = copying_of_.find(job.peer);
   return of == copying_of_.end() || of->second < share();
@@ -225,6 +231,11 @@ std::optional<Status> CpuCopier::poll(Ticket ticket) {
     return Status(Code::internal, Scope::request, "poll of a ticket that is not in flight");
   if (!job->done.load(std::memory_order_acquire)) {
     job->looked = clock_.now();
+    if (job->looked - job->patient >= kPatience) {
+      job->patient = job->looked;
+      const base::MutexLock lock(mutex_);
+      if (job->next == 0 && is_within_share(*job)) substitute(stuck_ + beyond_share_);
+    }
     return std::nullopt;
   }
   job->ticket = 0;
@@ -307,31 +318,29 @@ std::optional<CpuCopier::Claim> CpuCopier::claim(const std::stop_token& stop,
                                                  const Staging& staging, bool replaces) {
   const base::MutexLock lock(mutex_);
   while (true) {
-    if (replaces && (stop.stop_requested() || replacing_ > stuck_)) {
+    if (replaces && (stop.stop_requested() || replacing_ > stuck_ + beyond_share_)) {
       --replacing_;
+      wake(queue_.size());  // for what it leaves
       return std::nullopt;
     }
-    auto mine = queue_.end();
-    if (!stop.stop_requested())
-      for (auto each = queue_.begin(); each != queue_.end() && mine == queue_.end(); ++each) {
-        const Job& job = **each;
-        const bool takes =
-            job.method == Method::pageable ? !replaces && staging.room(*job.device) : may_copy(job);
-        if (takes) mine = each;
-      }
-    if (mine != queue_.end()) {
-      Job& job = **mine;
-      const std::size_t chunk = job.next++;
-      if (job.next == job.chunks.size()) queue_.erase(mine);
-      if (job.method != Method::pageable) ++copying_;
-      if (job.method == Method::cross_process) ++copying_of_[job.peer];
-      return Claim{&job, chunk};
+    if (Job* const job = stop.stop_requested() ? nullptr : choose(staging, replaces)) {
+      const std::size_t chunk = job->next++;
+      if (job->next == job->chunks.size()) std::erase(queue_, job);
+      if (job->method == Method::cross_process && ++copying_of_[job->peer] > share())
+        ++beyond_share_;
+      return Claim{job, chunk};
     }
     if (staging.idle() && stop.stop_requested()) return std::nullopt;
-    const Duration wait = staging.idle() ? std::chrono::minutes(1) : staging.patience();
+    if (staging.idle() && !replaces) {
+      ++waiting_idle_;
+      idle_.wait(mutex_, base::Deadline::after(base::Clock::steady(), std::chrono::minutes(1)));
+      --waiting_idle_;
+      continue;
+    }
+    const Duration wait = replaces ? std::chrono::minutes(1) : staging.patience();
     if (wait > Duration::zero())
       changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), wait));
-    if (!staging.idle()) return std::nullopt;
+    if (!replaces) return std::nullopt;
   }
 }
 
@@ -339,14 +348,13 @@ void CpuCopier::finish(Job& job, const Status& status) {
   const base::MutexLock lock(mutex_);
   if (!status.ok()) drop_rest(job, status);
   --unfinished_;
-  if (job.method != Method::pageable) {
-    --copying_;
-    if (job.aborted) --stuck_;
-    // What was held back may be taken, and a substitute is one too many.
-    if (!queue_.empty() || replacing_ > stuck_) changed_.notify_all();
+  if (job.method != Method::pageable && job.aborted) --stuck_;
+  if (job.method == Method::cross_process) {
+    const auto of = copying_of_.find(job.peer);
+    if (of->second > share()) --beyond_share_;
+    if (--of->second == 0) copying_of_.erase(of);
   }
-  if (job.method == Method::cross_process)
-    if (const auto of = copying_of_.find(job.peer); --of->second == 0) copying_of_.erase(of);
+  if (replacing_ > stuck_ + beyond_share_) changed_.notify_all();  // a substitute is one too many
   // Set under the lock: abort() has then seen the job for the last time.
   if (--job.left == 0) job.done.store(true, std::memory_order_release);
 }

@@ -7,9 +7,10 @@
 // Threads: start, abort, poll, expected: externally synchronised (under the Worker's lock). The
 // executors are ours: started with the first orders, joined by the destructor; they block on the
 // queue, at most a millisecond while the GPU works for them, and on page faults.
-// Memory of another process may never answer a page fault. So the cross-process copies of one peer
-// take half of the executors at most, and one that is still at an order which was aborted is
-// replaced by another, kMaxReplaced times at most, which ends when the first one comes back.
+// Memory of another process may never answer a page fault. So cross-process copies of one peer take
+// more than half of the executors only while no other order waits. Where one waits all the same,
+// for kPatience, and for each executor that is still at an order which was aborted, a substitute
+// starts, kMaxSubstitutes at most. It ends when the executors have come back.
 // Invariants: an order's slot is reused only after poll() told its end; when `done` is seen, no
 // executor will touch the order or its memory again.
 #pragma once
@@ -40,7 +41,8 @@ class CpuCopier final : public Copier {
   /// Of `pageable`, at least, while a slot is as large; at most a slot.
   static constexpr std::uint64_t kStagedBytes = std::uint64_t{256} << 10;
   static constexpr std::size_t kChunkPieces = 4096;  ///< A chunk has at most.
-  static constexpr unsigned kMaxReplaced = 64;       ///< Executors that stand still, at once.
+  static constexpr unsigned kMaxSubstitutes = 64;
+  static constexpr Duration kPatience = std::chrono::milliseconds(10);
 
   /// Starts no thread yet, and pins nothing: executors pin their parts of `staging` bytes with
   /// their first `pageable` chunks. `clock` is for tests.
@@ -88,10 +90,13 @@ class CpuCopier final : public Copier {
   std::optional<Claim> claim(const std::stop_token& stop, const Staging& staging, bool replaces);
   void finish(Job& job, const Status& status);
   void drop_rest(Job& job, const Status& why) LINKSPAN_REQUIRES(mutex_);
-  bool may_copy(const Job& job) const LINKSPAN_REQUIRES(mutex_);
+  /// Returns the first queued order of which an executor may take a chunk, or nullptr.
+  Job* choose(const Staging& staging, bool replaces) LINKSPAN_REQUIRES(mutex_);
+  bool is_within_share(const Job& job) const LINKSPAN_REQUIRES(mutex_);
+  void wake(std::size_t executors) LINKSPAN_REQUIRES(mutex_);
   unsigned share() const noexcept { return max_threads_ < 2 ? 1 : max_threads_ / 2; }
-  std::size_t allowed() const LINKSPAN_REQUIRES(mutex_);
-  void replace_stuck();
+  /// Starts substitutes until there are `wanted`, if threads are to be had.
+  void substitute(std::size_t wanted) LINKSPAN_REQUIRES(mutex_);
 
   const unsigned max_threads_;
   const std::size_t slot_bytes_;
@@ -103,12 +108,14 @@ class CpuCopier final : public Copier {
   base::Time last_due_{};
 
   base::Mutex mutex_;
-  base::Condition changed_;
+  base::Condition idle_;     // executors that may take any chunk wait here
+  base::Condition changed_;  // those with slots at a GPU, and substitutes
+  std::size_t waiting_idle_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   std::deque<Job*> queue_ LINKSPAN_GUARDED_BY(mutex_);      // have chunks that no one has taken
   std::size_t unfinished_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // chunks, queued or running
-  // Executors in a copy that needs no slot: all, by peer, and those whose order was aborted.
-  std::size_t copying_ LINKSPAN_GUARDED_BY(mutex_) = 0, stuck_ LINKSPAN_GUARDED_BY(mutex_) = 0;
+  /// Executors that copy across, by peer; those beyond a peer's share; those at aborted orders.
   std::map<std::uint64_t, unsigned> copying_of_ LINKSPAN_GUARDED_BY(mutex_);
+  std::size_t beyond_share_ LINKSPAN_GUARDED_BY(mutex_) = 0, stuck_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   std::size_t replacing_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // of substitutes_, those that go on
   // Last: they use all of the above.
   std::vector<std::jthread> threads_;

@@ -1,5 +1,4 @@
-// Memory of a peer that never answers a page fault: it takes its share of the executors and no
-// more.
+// Memory of a peer that never answers a page fault: other orders get executors all the same.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/userfaultfd.h>
@@ -117,11 +116,13 @@ class SilentMemory : public ::testing::Test {
   std::deque<std::vector<std::byte>> here_;
 };
 
-TEST_F(SilentMemory, TakesAShareOfTheExecutors) {
+TEST_F(SilentMemory, LeavesSubstitutesToOthers_WhenItHasAllExecutors) {
   const auto copier = take(CpuCopier::create(2));
   std::vector<Ticket> asked;
   for (int i = 0; i < 4; ++i) asked.push_back(ask(*copier, 1));
+  EXPECT_EQ(standing(2), 2u);
   EXPECT_TRUE(copies(*copier));
+  EXPECT_EQ(standing(2), 2u) << "a substitute went there";
   finish(*copier, asked);
 }
 
