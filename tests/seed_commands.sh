@@ -142,7 +142,7 @@ if seed 000 "${native[@]}"; then seed_000; fi
 seed_002() {
   local devices='simulated gpu' unpack script=./run_tcpx_test.sh
   export LINKSPAN_NCCL_NET_PLUGIN=$tcpx/libnccl-net-linkspan-test.so
-  row 'cpu simulated' 120 p2p/tcpx 0 'build.*--target test_tcpx_transfer' "make clean && make BUILD=$tcpx"
+  row 'cpu simulated' 120 p2p/tcpx 0 'build.*--target test_tcpx_transfer' "make clean && make BUILD='$tcpx'"
   [[ $mode != gpu ]] || ln -s "$tcpx"/test_* "$tree/p2p/tcpx/tests/"
   # Two terminals: the client's end is the server's too.
   local both="{ $script %s server >first & $script %s 127.0.0.1 || exit 9; wait \$! || exit 8; cat first; }"

@@ -13,6 +13,8 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
+#include <set>
 
 #include "base/process.hpp"
 #include "tests/conformance/engine_fixture.hpp"
@@ -33,15 +35,35 @@ void write_file(const char* path, const std::string& text) {
     ::_exit(12);
 }
 
-/// A few KiB in /tmp and a MiB of shared memory; the folder of sockets is the same.
+/// Returns the folders below /tmp that a process of this test needs: that of the sockets, and those
+/// of the program and of the driver, which lie there where the clone does.
+std::set<std::filesystem::path> needed_below_tmp() {
+  std::set<std::filesystem::path> all{std::getenv("LINKSPAN_TEST_SOCKETS"),
+                                      file_beside_this_program("")};
+  for (const char* name : {"LINKSPAN_CUDA_LIBRARY", "LINKSPAN_SHIM_DRIVER"})
+    if (const char* const file = std::getenv(name))
+      all.insert(std::filesystem::absolute(file).parent_path());
+  std::erase_if(all, [](const auto& each) {
+    return !each.string().starts_with("/tmp/") || !std::filesystem::exists(each);
+  });
+  return all;
+}
+
+/// A few KiB in /tmp, but for what is needed there, and a MiB of shared memory.
 void have_little_room() {
-  const char* folder = std::getenv("LINKSPAN_TEST_SOCKETS");
-  const base::Fd same(::open(folder, O_PATH | O_CLOEXEC));
-  const std::string source = "/proc/self/fd/" + std::to_string(same.get());
-  if (::mount("none", "/tmp", "tmpfs", 0, "size=64k") != 0 || ::mkdir(folder, 0700) != 0 ||
-      ::mount(source.c_str(), folder, nullptr, MS_BIND, nullptr) != 0 ||
+  std::vector<std::pair<std::filesystem::path, base::Fd>> kept;  // outer folders first
+  for (const auto& folder : needed_below_tmp())
+    kept.emplace_back(folder, base::Fd(::open(folder.c_str(), O_PATH | O_CLOEXEC)));
+  if (::mount("none", "/tmp", "tmpfs", 0, "size=64k") != 0 ||
       ::mount("none", "/dev/shm", "tmpfs", 0, "size=1m") != 0)
     ::_exit(13);
+  for (const auto& [folder, same] : kept) {
+    const std::string source = "/proc/self/fd/" + std::to_string(same.get());
+    std::error_code failed;
+    std::filesystem::create_directories(folder, failed);
+    if (failed || ::mount(source.c_str(), folder.c_str(), nullptr, MS_BIND, nullptr) != 0)
+      ::_exit(18);
+  }
 }
 
 /// In namespaces of its own, it becomes the far Engine, which talks over the same descriptor.
