@@ -65,10 +65,11 @@ Result<std::unique_ptr<Buffer>> Buffer::create(MemoryKind kind, std::uint64_t by
     buffer->owner_ = std::move(pool);
     return buffer;
   }
-  auto memory = cuda::DeviceBuffer::create(*scope, buffer->whole_bytes());
+  auto memory = cuda::DeviceBuffer::create(*scope, buffer->whole_bytes() + kAlignment);
   if (!memory.ok()) return memory.status();
   const auto& held = buffer->owner_.emplace<cuda::DeviceBuffer>(*std::move(memory));
-  buffer->whole_ = reinterpret_cast<std::byte*>(held.address());  // NOLINT(*-int-to-ptr)
+  const cuda::CUdeviceptr begin = (held.address() + kAlignment - 1) / kAlignment * kAlignment;
+  buffer->whole_ = reinterpret_cast<std::byte*>(begin);  // NOLINT(*-int-to-ptr)
   return buffer;
 }
 

@@ -38,6 +38,9 @@ enum class Make : std::uint8_t { allocated, chunks, unshared_chunks, pool, unsha
 class Buffer {
  public:
   static constexpr std::uint64_t kGuard = 4096;
+  /// Where cuMemAlloc's memory begins, which the driver aligns to 512 bytes alone: TCPX asks for
+  /// it.
+  static constexpr std::uint64_t kAlignment = 4096;
 
   /// `kind` is host, pinned or device (the `gpu`-th); `bytes` lie between guards of `guard` bytes.
   static Result<std::unique_ptr<Buffer>> create(MemoryKind kind, std::uint64_t bytes,
