@@ -211,8 +211,8 @@ class Bench(unittest.TestCase):
         self.assertEqual((row["unit"], row["depth"]), ("GB/s", 64))
         self.assertIsNone(row["ceiling"])
         self.assertIsNone(row["ratio"])
-        (one,) = self.rows(*shared)
-        self.assertLess(row["value"], 40 * one["value"], "64 transfers cannot take one's time")
+        one = max(self.rows(*shared)[0]["value"] for _ in range(3))  # a busy machine's are too small
+        self.assertLess(row["value"], 40 * one, "64 transfers cannot take one's time")
 
     def test_unverified_rows_say_so(self):
         (row,) = self.rows("--sizes", "8", "--kinds", "shared", "--runs", "2", "--no-verify")
@@ -305,7 +305,7 @@ class Bench(unittest.TestCase):
             self.assertEqual(run(*shared, "--json", str(file)).returncode, 0)
             told = json.loads(file.read_text())
             small, large = told["rows"]
-            small["value"], large["value"] = small["value"] / 100, large["value"] / 100
+            small["value"] = large["value"] = 1e-6  # us, GB/s: no machine is near
             told["rows"].append({"id": "gpu_gpu.1GiB", "value": 1.0, "unit": "GB/s"})
             file.write_text(json.dumps(told))
             ran = run(*shared, "--sizes", "8,2MiB,3MiB", "--baseline", str(file))

@@ -298,7 +298,7 @@ class Futures(unittest.TestCase):
         began = time.monotonic()
         with self.assertRaisesRegex(nte.NvlinkTransferError, "909.*1 transfers still run 0.1 s"):
             engine.close(timeout=0.1)
-        self.assertLess(time.monotonic() - began, 5)
+        self.assertLess(time.monotonic() - began, 30)
         self.assertEqual((self.library.canceled, future.status()), (1, "running"))
         self.assertIsNotNone(future._keep, "its memory is kept")
         self.library.code = 20001

@@ -122,7 +122,7 @@ TEST_P(Again, TheSameEnginesMeetAtOnceAndNothingOldComesBack) {
 
   const auto begun = base::Clock::steady().now();
   const Peer peer = connect();
-  EXPECT_LT(base::Clock::steady().now() - begun, 1s);
+  EXPECT_LT(base::Clock::steady().now() - begun, 5s);  // 10 s of silence would be too late
   EXPECT_NE(peer.id(), old.id());
   EXPECT_EQ(peers_up(), far_notices() ? 1u : 2u) << far_.dump();
   far_.let_go();  // of what it had looked up by the old one
@@ -147,7 +147,7 @@ TEST_P(Again, TheSameEnginesMeetAtOnceAndNothingOldComesBack) {
   EXPECT_EQ(window.raise(0).code(), Code::disconnected);
   EXPECT_EQ(far_.difference("there", 2), "") << "of the old connection";
   EXPECT_EQ(peer.state(), PeerState::up);
-  EXPECT_EQ(engine_.deregister(here_.region, 2s).to_string(), "ok");
+  EXPECT_EQ(engine_.deregister(here_.region, 10s).to_string(), "ok");
 }
 
 INSTANTIATE_TEST_SUITE_P(Noticed, Again,

@@ -89,12 +89,12 @@ TEST_P(Exit, WithTransfersInFlight) {
       EXPECT_EQ(said.status().code(), Code::disconnected) << said.status().to_string();
       peer = take(engine.accept(10s));
     }  // it has ended with 0, by no signal, in time
-    const auto limit = base::Deadline::after(base::Clock::steady(), 2s);
+    const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
     ASSERT_TRUE(is_down(peer, limit));
     EXPECT_EQ(peer.lookup("left").status().code(), Code::disconnected);
   }
   there.fill(3);
-  EXPECT_EQ(engine.deregister(there.region, 2s).to_string(), "ok");
+  EXPECT_EQ(engine.deregister(there.region, 10s).to_string(), "ok");
   EXPECT_EQ(there.difference(3), "") << "a late byte";
 }
 
@@ -132,7 +132,7 @@ TEST(EngineHandles, EndInAnyOrder) {
       EXPECT_FALSE(each.cancel().code() == Code::pending);
     }
   } while (std::next_permutation(order.begin(), order.end()));
-  EXPECT_EQ(server.deregister(there.region, 2s).to_string(), "ok");
+  EXPECT_EQ(server.deregister(there.region, 10s).to_string(), "ok");
 }
 
 /// A thread that ends takes its handles with it, and what it began goes on.
@@ -155,7 +155,7 @@ TEST(EngineHandles, OfAThreadThatHasEnded) {
     std::jthread([&] { all.engine.reset(); }).join();
   }
   EXPECT_EQ(last.status().to_string(), "ok");
-  EXPECT_EQ(server.deregister(there.region, 2s).to_string(), "ok");
+  EXPECT_EQ(server.deregister(there.region, 10s).to_string(), "ok");
 }
 
 }  // namespace exit_test

@@ -17,7 +17,7 @@ namespace junk_test {
 
 constexpr const char* kAnyPort = "tcp:127.0.0.1:0";
 /// For an undisturbed notification or transfer; a busy machine takes some of it.
-constexpr Duration kBound = 2s;
+constexpr Duration kBound = 10s;
 constexpr Block kAll{0, 0, 1u << 20};
 
 /// One Engine with a peer of either kind.

@@ -16,7 +16,7 @@ namespace limits_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr Block kAll{0, 0, kMiB};
-constexpr Duration kAtOnce = 2s;
+constexpr Duration kAtOnce = 10s;
 
 class FdLimit : public ::testing::Test {
  protected:

@@ -87,7 +87,7 @@ TEST_P(Restart, AtTheSameAddressNothingOldReachesTheNewOne) {
         if (moved.ok()) transfers.push_back(*moved);
       }
     far->process().kill();
-    const auto limit = base::Deadline::after(base::Clock::steady(), 1s);
+    const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
     for (const Transfer& each : transfers) {
       const Status end = each.wait(limit.left());
       EXPECT_TRUE(each.done() && (end.ok() || end.code() == Code::disconnected)) << end.to_string();
@@ -96,7 +96,7 @@ TEST_P(Restart, AtTheSameAddressNothingOldReachesTheNewOne) {
   }
   remotes.clear();
   prepared.clear();
-  EXPECT_EQ(engine.deregister(here.region, 2s).to_string(), "ok");
+  EXPECT_EQ(engine.deregister(here.region, 10s).to_string(), "ok");
 }
 
 TEST_P(Restart, ConnectingGoesOnUntilTheNewOneListens) {
@@ -156,14 +156,14 @@ TEST(Orphan, AChildOfADeadPeerKeepsItsMemoryLent) {
   }
 
   ::kill(child, SIGKILL);
-  const Status end = lent.wait(2s);
+  const Status end = lent.wait(10s);
   ASSERT_TRUE(lent.done()) << pair.engine.dump();
   EXPECT_TRUE(end.code() == Code::disconnected || end.code() == Code::canceled) << end.to_string();
-  const auto limit = base::Deadline::after(base::Clock::steady(), 1s);
+  const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
   while (pair.peer.state() != PeerState::gone && !limit.passed()) std::this_thread::yield();
   EXPECT_EQ(pair.peer.state(), PeerState::gone);
   here.fill(5);
-  EXPECT_EQ(pair.engine.deregister(here.region, 2s).to_string(), "ok");
+  EXPECT_EQ(pair.engine.deregister(here.region, 10s).to_string(), "ok");
   EXPECT_EQ(here.difference(5), "");
 }
 

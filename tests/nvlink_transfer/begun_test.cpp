@@ -31,7 +31,7 @@ class NvlinkBegun : public NvlinkTransfer {
     const auto start = base::Clock::steady().now();
     EXPECT_EQ(begin(request, &id, timeout_ms), 0) << nvlink_transfer_last_error();
     EXPECT_NE(id, 0u);
-    EXPECT_LT(base::Clock::steady().now() - start, 3s) << "it waited";
+    EXPECT_LT(base::Clock::steady().now() - start, 10s) << "it waited";
     return id;
   }
   /// After it has ended nothing is touched any more.

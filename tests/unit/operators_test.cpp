@@ -80,11 +80,19 @@ TEST_F(OperatorsTest, WhoSaysNothingIsDroppedAndHoldsUpNobody) {
 }
 
 TEST_F(OperatorsTest, NoMoreThanAFewAtATime) {
-  std::vector<OperatorCall> silent;
-  for (std::size_t i = 0; i < Operators::kClients; ++i) silent.push_back(connect());
-  OperatorCall late = connect();
-  const auto refused = late.answer(within(1500ms));
-  EXPECT_EQ(refused.status().code(), Code::disconnected) << refused.status().to_string();
+  // Each silent one is dropped after a while, and one that is not refused would be, after those
+  // that came before it. A machine with other work may show both ends at once: then they come
+  // again.
+  bool before_them = false;
+  for (int round = 0; round < 10 && !before_them; ++round) {
+    std::vector<OperatorCall> silent;
+    for (std::size_t i = 0; i < Operators::kClients; ++i) silent.push_back(connect());
+    OperatorCall late = connect();
+    const auto refused = late.answer(within(10s));
+    EXPECT_EQ(refused.status().code(), Code::disconnected) << refused.status().to_string();
+    before_them = silent.front().answer(within(0s)).status().code() == Code::timed_out;
+  }
+  EXPECT_TRUE(before_them);
 }
 
 TEST_F(OperatorsTest, OneThatReadsNothingOfItsAnswerHoldsUpNobody) {
@@ -122,6 +130,7 @@ TEST_F(OperatorsTest, IsFoundFromAnotherFolder) {
 }
 
 TEST_F(OperatorsTest, NoMoreThanSomeComeInASecond) {
+  const base::Time begin = base::Clock::steady().now();
   const auto limit = within(1s);
   std::size_t answered = 0;
   while (!limit.passed()) {
@@ -132,7 +141,10 @@ TEST_F(OperatorsTest, NoMoreThanSomeComeInASecond) {
       ++answered;
   }
   EXPECT_GT(answered, 0u);
-  EXPECT_LE(answered, 3 * Operators::kASecond);  // of the seconds that it may have touched
+  const auto took = base::Clock::steady().now() - begin;
+  const auto touched =
+      static_cast<std::size_t>(took / 1s) + 2;  // seconds, the first and last partly
+  EXPECT_LE(answered, touched * Operators::kASecond);
 }
 
 TEST_F(OperatorsTest, WhatDeadEnginesLeftIsRemoved) {

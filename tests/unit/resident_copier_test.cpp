@@ -114,10 +114,10 @@ TEST_F(ResidentOnDevice, GoesAwayByItselfAndWithItsOwner) {
   ASSERT_TRUE(run(target_at(0), source_at(0), 8).ok());
   const auto begin = base::Clock::steady().now();
   ASSERT_EQ(device->driver().cuCtxSynchronize(), cuda::CUDA_SUCCESS);
-  EXPECT_LT(base::Clock::steady().now() - begin, seconds(1));
+  EXPECT_LT(base::Clock::steady().now() - begin, seconds(10));
   ASSERT_TRUE(run(target_at(0), source_at(0), 8).ok());
   copier.reset();
-  EXPECT_LT(base::Clock::steady().now() - begin, seconds(2));
+  EXPECT_LT(base::Clock::steady().now() - begin, seconds(20));
 }
 
 TEST_F(ResidentOnDevice, RefusesWhatItCannotCopy) {
