@@ -46,7 +46,7 @@ TEST(Route, EachPairOfKindsBetweenTwoProcesses) {
       {pinned, host, Mapped::nothing, Where::here, Method::cross_process},
       {host, host, Mapped::nothing, Where::here, Method::cross_process},
       {host, shared, Mapped::memfd, Where::here, Method::cpu_threads},
-      {shared, host, Mapped::nothing, Where::peer, Method::cpu_threads},
+      {shared, host, Mapped::nothing, Where::here, Method::cross_process},
   };
   for (const Row& row : rows) {
     const Route way = route(facts(row.ours, row.theirs, row.mapped));
@@ -97,10 +97,12 @@ TEST(Route, SaysHowManyLinksALargeCopyToAGpuTakesOrWhyOne) {
   }
 }
 
-TEST(Route, AShortMessageDoesNotWakeThePeerForPrivateMemory) {
+TEST(Route, AsksThePeerForItsPrivateMemory_WhereTheKernelMayNotCopy) {
   RouteFacts f = facts(shared, host, Mapped::nothing);
-  f.shape.bytes = 64;
-  EXPECT_EQ(route(f).method, Method::cross_process);
+  f.cross_process = false;
+  const Route way = route(f);
+  EXPECT_EQ(way.where, Where::peer);
+  EXPECT_EQ(way.method, Method::cpu_threads);
 }
 
 TEST(Route, WithoutAnyWayItIsNowhereAndSaysWhy) {

@@ -8,10 +8,8 @@
 namespace linkspan::transport::local {
 namespace {
 
-/// 50 us for the message there and back (measured over the simulated driver) at the 4 GB/s by
-/// which process_vm_readv lags behind.
-constexpr std::uint64_t kWorthAsking = 256u << 10;
-/// As above, and what the peer's thread that reads the messages takes for each, at a guess.
+/// 50 us for the message there and back (measured over the simulated driver), and what the peer's
+/// thread that reads the messages takes for each, at a guess.
 constexpr Duration kAsking = std::chrono::microseconds(50),
                    kAskedPart = std::chrono::microseconds(20);
 
@@ -106,12 +104,10 @@ Route route(const RouteFacts& f) noexcept {
   using enum Route::Where;
   const bool gpu = on_gpu(f.local) || on_gpu(f.remote);
   if (f.mapped != Mapped::nothing) return {here, mapped_method(f)};
-  // Private memory of the peer: it can map ours and copy at full speed. Between CPUs the kernel can
-  // copy too, slower but without waking the peer, which wins while the message takes longer.
-  const bool ask = f.may_ask_peer && f.peer_can_map;
-  if (!gpu && f.cross_process && (!ask || f.shape.bytes < kWorthAsking))
-    return {here, copy::Method::cross_process};
-  if (ask) return {peer, peer_method(f)};
+  // Private memory of the peer. Between CPUs the kernel copies, as it would for the peer too, whose
+  // private memory its threads touch by the kernel alone; so asking it is only a way round.
+  if (!gpu && f.cross_process) return {here, copy::Method::cross_process};
+  if (f.may_ask_peer && f.peer_can_map) return {peer, peer_method(f)};
   return f.may_ask_peer && f.bounce ? bounce(f) : Route{};
 }
 
