@@ -24,8 +24,6 @@ SUFFIXES = {".hpp", ".cpp", ".h", ".cu", ".cuh"}
 THIRD_PARTY = {
     "asio": {"transport", "control"},
     "asio.hpp": {"transport", "control"},
-    "spdlog": {"log_spdlog.cpp"},
-    "fmt": {"log_spdlog.cpp"},
     "openssl": {"base"},
     "CLI": {"tools", "bench"},
     "nlohmann": {"tools", "bench", "python"},

@@ -68,7 +68,11 @@ struct EngineOptions {
   /// invalid_argument. On both sides or on none. None: the default, which is no.
   std::optional<bool> tls{};
   Duration transfer_deadline{0};
-  /// Called by any thread, whole lines. Empty: stderr, from WARNING up.
+  /// Called with whole lines, one after another, by a thread of the Engine's that does nothing
+  /// else: it may wait and call linkspan. Beyond 1 MiB of lines that wait for it, they are counted
+  /// and lost. close() waits half a second for it; so does the Engine's end, after which it is not
+  /// called. Empty: stderr, for which nothing waits either. LINKSPAN_LOG_LEVEL chooses, from
+  /// WARNING up where it is not set.
   std::function<void(LogLevel, std::string_view)> log{};
 };
 

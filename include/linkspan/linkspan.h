@@ -113,8 +113,8 @@ typedef struct linkspan_engine_options {
   size_t size;
   const char* name;       /* null: "pid N" */
   const char* socket_dir; /* null: the default */
-  /* A whole line of `bytes` bytes, without a zero behind it; by any thread. It must not call
-   * linkspan. Null: stderr. */
+  /* A whole line of `bytes` bytes, without a zero behind it; by a thread that does nothing else, so
+   * it may wait and call linkspan. Null: stderr. */
   void (*log)(void* log_user, int level, const char* line, size_t bytes);
   void* log_user;
   int64_t transfer_deadline;   /* 0: the default */

@@ -107,9 +107,9 @@ NVLINK_TRANSFER_API const char* nvlink_transfer_error_string(int code);
  * did. Valid until the thread's next call. */
 NVLINK_TRANSFER_API const char* nvlink_transfer_last_error(void);
 
-/* 0 debug, 1 info, 2 warning, 3 error. Called from any thread, one call at a time; it must not call
- * this library. Null: nothing is logged, as at the beginning. When this returns, the old callback
- * is not running. */
+/* 0 debug, 1 info, 2 warning, 3 error. Called from any thread, one call at a time. It may call this
+ * library, also to set another callback; what these calls log is dropped. Null: nothing is logged,
+ * as at the beginning. When this returns, the old callback is not running. */
 typedef void (*nvlink_transfer_log)(int level, const char* text, void* user);
 NVLINK_TRANSFER_API void nvlink_transfer_set_log_callback(nvlink_transfer_log callback, void* user);
 

@@ -102,7 +102,8 @@ struct TcpStoreOptions {
   /// serve at an address beyond loopback has to be asked for by this.
   bool insecure = false;
   StoreDialect dialect = StoreDialect::detect;
-  /// Told by the server's thread why it closes a connection, at most once a second.
+  /// Called with why the server closes a connection, once a second, and with how many more it has
+  /// closed; by a thread of its own, for which the server does not wait.
   std::function<void(std::string_view)> log{};
 };
 

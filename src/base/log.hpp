@@ -1,15 +1,22 @@
-// base/log.hpp - what the library tells the operator: a level, one line of text, and where it goes.
+// base/log.hpp - what the library reports to the operator: a level, one line of text, and where it
+// goes.
 //
-// Whoever detects a failure first logs it, once; callers only pass the Status on. A Log is handed
-// down by reference from the Engine, so two Engines of a process may log to different places.
-// Off the path of a byte: ask enabled() before a text is put together.
-// Threads: immutable after construction; the sink is called by any thread and sees to itself.
+// The code that detects a failure logs it, once; callers only pass the Status on. A Log is handed
+// down by reference from the Engine, so two Engines of a process may log to different places. Off
+// the path of a byte: ask enabled() before a text is put together.
+// Threads: any thread. The sink is called by any thread and sees to itself; no lock of a Log is
+// held meanwhile, but callers hold theirs, so a sink neither waits nor calls what is not ours: what
+// does goes behind a LogQueue.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string_view>
+
+#include "base/clock.hpp"
 
 namespace linkspan::base {
 
@@ -26,21 +33,49 @@ std::optional<Level> parse_level(std::string_view text) noexcept;
 
 using LogSink = std::function<void(Level, std::string_view)>;
 
+/// Lines that others cause at will. Of a second, the first few of a kind are written and the others
+/// are counted.
+enum class Repeated : std::uint8_t {
+  stranger,  ///< A connection ended that had not shown what it is.
+  peer,      ///< A peer did something wrong, or was dropped for it.
+  life,      ///< A peer came, or went.
+};
+inline constexpr std::size_t kRepeatedKinds = 3;
+
 class Log {
  public:
-  /// What is below `threshold` is dropped; `off` drops all. No sink drops all as well.
-  Log(Level threshold, LogSink sink);
+  /// What is below `threshold` is dropped; `off` drops all. No sink drops all as well. `clock`
+  /// outlives it, and measures the seconds of repeated lines.
+  Log(Level threshold, LogSink sink, const Clock& clock = Clock::steady());
 
   bool enabled(Level level) const noexcept { return level >= threshold_ && level < Level::off; }
-  /// One line: a text may quote a peer, so it is made printable().
-  void write(Level level, std::string_view text) const;
+  /// One line: a text may quote a peer, so it is made printable(). Where memory ends it is lost.
+  void write(Level level, std::string_view text) const noexcept;
+
+  /// As write() of what `text()` returns, or only counted. May throw what `text()` throws.
+  template <class Text>
+  void write_repeated(Repeated kind, Level level, const Text& text) const {
+    if (enabled(level) && count(kind, level)) write(level, text());
+  }
+  /// Writes how many lines were only counted in seconds that are over. Returns when there will be
+  /// more to write.
+  std::optional<Time> write_counted() const noexcept;
+  /// The same of seconds that are not over yet.
+  void write_all_counted() const noexcept;
 
  private:
+  struct Counts;
+  bool count(Repeated kind, Level level) const noexcept;
+  std::optional<Time> write_sums(bool all) const noexcept;
+
   Level threshold_;
   LogSink sink_;
+  std::shared_ptr<Counts> counts_;  // also the copies'
 };
 
-/// Lines "[WARNING] text" on stderr, each whole. Any thread. Defined in log_spdlog.cpp.
+/// Writes lines "[WARNING] text" to stderr, each whole, and never waits for its reader. A line that
+/// stderr has no room for waits for it on a LogQueue; the end of the last copy of the sink gives
+/// these half a second. Any thread.
 LogSink stderr_sink();
 
 }  // namespace linkspan::base

@@ -531,16 +531,25 @@ class AsioControl final : public Control {
         if (any_broken_)
           io_.run_one_for(kPauseWithoutMemory);
         else if (base::Clock::steady().now() >= awake_until_.load())
-          io_.run_one();
+          run_one();
         else if (io_.poll() == 0)
           std::this_thread::yield();
       } catch (const std::exception&) {
         // Of no peer that is met: what it was for is dropped.
       }
     }
+    log_.write_all_counted();
     const base::MutexLock lock(mutex_);
     ended_ = true;
     changed_.notify_all();
+  }
+
+  /// Waits for one thing to do, at most until a number of counted lines is to be written.
+  void run_one() {
+    if (const auto next = log_.write_counted())
+      io_.run_one_until(*next);
+    else
+      io_.run_one();
   }
 
   /// Until everything that was queued is sent, or the deadline.

@@ -168,8 +168,9 @@ std::optional<std::vector<std::byte>> Session::next_notification() {
   if (!incoming_) return std::nullopt;
   auto next = incoming_->next();
   if (next.ok()) return *std::move(next);
-  log_.write(base::Level::error,
-             "no more notifications of " + describe() + ": " + next.status().to_string());
+  log_.write_repeated(base::Repeated::peer, base::Level::error, [&] {
+    return "no more notifications of " + describe() + ": " + next.status().to_string();
+  });
   incoming_.reset();
   return std::nullopt;
 }
@@ -428,8 +429,10 @@ void Session::answer_error(std::uint64_t id, const Status& status) {
 void Session::fail(const Status& why) {
   if (lost_) return settle();
   try {
-    if (log_.enabled(base::Level::warning))
-      log_.write(base::Level::warning, "peer " + describe() + " is dropped: " + why.to_string());
+    const bool stranger = !initiated_ && !is_met();
+    log_.write_repeated(stranger ? base::Repeated::stranger : base::Repeated::peer,
+                        base::Level::warning,
+                        [&] { return "peer " + describe() + " is dropped: " + why.to_string(); });
     answer_error(0, why);
   } catch (const std::exception&) {
     // No memory to say it.

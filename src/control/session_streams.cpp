@@ -25,13 +25,16 @@ void SessionStreams::make(const std::string& transport, const Result<TcpAddress>
       warn_of_way(way->to_string(), made.status().to_string());
       return make(transport, at, std::nullopt);
     }
-    if (!made.ok() && log.enabled(base::Level::warning))
-      log.write(base::Level::warning, "a stream to " + session_->describe() +
-                                          " could not be made: " + made.status().to_string());
+    if (!made.ok())
+      log.write_repeated(base::Repeated::peer, base::Level::warning, [&] {
+        return "a stream to " + session_->describe() +
+               " could not be made: " + made.status().to_string();
+      });
     if (!made.ok()) return uses_.listener.stream(*session_, transport, made.status());
-    if (way && log.enabled(base::Level::info))
-      log.write(base::Level::info,
-                "a stream to " + session_->describe() + " goes by " + way->to_string());
+    if (way)
+      log.write_repeated(base::Repeated::life, base::Level::info, [&] {
+        return "a stream to " + session_->describe() + " goes by " + way->to_string();
+      });
     made->keys = seals;
     uses_.listener.stream(*session_, transport, std::move(made));
   };
@@ -56,9 +59,11 @@ std::optional<StreamWay> SessionStreams::next_way(const TcpAddress& at) {
 
 /// Once for each.
 void SessionStreams::warn_of_way(const std::string& way, const std::string& why) {
-  if (!bad_ways_.insert(way).second || !uses_.log.enabled(base::Level::warning)) return;
-  uses_.log.write(base::Level::warning, "no stream to " + session_->describe() + " goes by " + way +
-                                            ", but where the peer was met: " + why);
+  if (!bad_ways_.insert(way).second) return;
+  uses_.log.write_repeated(base::Repeated::peer, base::Level::warning, [&] {
+    return "no stream to " + session_->describe() + " goes by " + way +
+           ", but where the peer was met: " + why;
+  });
 }
 
 }  // namespace linkspan::control

@@ -23,11 +23,21 @@ constexpr unsigned kLooks = 4;    // for each look at the clock and taking of th
 constexpr Duration kNap = 10ms;   // in close(): a missed ring costs so much
 constexpr Duration kHeldUp = 1s;  // there, for each step, by remote peers
 
-base::LogSink sink_of(const EngineOptions& options) {
-  if (!options.log) return base::stderr_sink();
-  return [log = options.log](base::Level level, std::string_view text) {
-    log(static_cast<LogLevel>(level), text);
-  };
+/// The user's callback, which may wait and may call linkspan.
+class Callback final : public base::LogQueue::Outlet {
+ public:
+  explicit Callback(std::function<void(LogLevel, std::string_view)> log) : log_(std::move(log)) {}
+  void deliver(base::Level level, std::string_view line) override {
+    log_(static_cast<LogLevel>(level), line);
+  }
+
+ private:
+  const std::function<void(LogLevel, std::string_view)> log_;
+};
+
+base::LogSink sink_to(const std::shared_ptr<base::LogQueue>& queue) {
+  if (queue == nullptr) return base::stderr_sink();
+  return [queue](base::Level level, std::string_view text) { queue->push(level, text); };
 }
 
 }  // namespace
@@ -51,10 +61,14 @@ Result<std::shared_ptr<Core>> Core::open(const EngineOptions& options) {
   const std::string warning = settings->warning;
   // Shared with every handle that the user holds. In a forked child its end would wait for threads
   // that are not there.
-  std::shared_ptr<Core> core(new Core(*std::move(settings), base::Log(level, sink_of(options))),
-                             [](Core* ending) {
-                               if (!ending->forked()) delete ending;
-                             });
+  const auto lines =
+      options.log == nullptr
+          ? nullptr
+          : std::make_shared<base::LogQueue>(std::make_unique<Callback>(options.log));
+  std::shared_ptr<Core> core(
+      new Core(*std::move(settings), base::Log(level, sink_to(lines)), lines), [](Core* ending) {
+        if (!ending->forked()) delete ending;
+      });
   static std::atomic<bool> warned{false};  // of the environment, which every Engine reads
   if (!warning.empty() && !warned.exchange(true)) core->log_.write(base::Level::warning, warning);
   if (Status status = core->set_up(options); !status.ok()) return status;
@@ -317,6 +331,7 @@ Status Core::close(Duration timeout) {
     (void)await(Worker::Hold::words, deadline);  // what is left of them is dropped
   }
   control_->close(deadline);
+  if (log_queue_ != nullptr) (void)log_queue_->flush(after(base::LogQueue::kPatience));
   return {};
 }
 

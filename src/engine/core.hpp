@@ -16,6 +16,7 @@
 
 #include "base/fork.hpp"
 #include "base/log.hpp"
+#include "base/log_queue.hpp"
 #include "base/options.hpp"
 #include "base/task_thread.hpp"
 #include "control/control.hpp"
@@ -175,7 +176,8 @@ class Core final : public control::Listener,
   void tell_who_waits(std::string_view name) LINKSPAN_EXCLUDES(sets_mutex_);
   void forget_set_waits(std::uint64_t peer) LINKSPAN_EXCLUDES(sets_mutex_);
 
-  Core(base::Options options, base::Log log) : options_(std::move(options)), log_(std::move(log)) {}
+  Core(base::Options options, base::Log log, std::shared_ptr<base::LogQueue> log_queue)
+      : options_(std::move(options)), log_(std::move(log)), log_queue_(std::move(log_queue)) {}
   Status set_up(const EngineOptions& options);
   /// Whether we asked for that answer, and this is the first.
   bool expects(std::uint64_t peer, std::uint64_t request) LINKSPAN_EXCLUDES(events_mutex_);
@@ -273,6 +275,7 @@ class Core final : public control::Listener,
   const base::ForkWatch fork_;
   const base::Options options_;
   const base::Log log_;
+  const std::shared_ptr<base::LogQueue> log_queue_;  // also log_'s; none: lines go to stderr
   const base::Time opened_ = base::Clock::steady().now();
   control::Identity identity_;
   std::unique_ptr<cuda::Topology> topology_;  // null: no_gpu_ says why

@@ -98,7 +98,7 @@ Status Core::met(const std::shared_ptr<control::Session>& session) {
 }
 
 void Core::up(control::Session& session) {
-  if (log_.enabled(base::Level::info)) log_.write(base::Level::info, greeting(session));
+  log_.write_repeated(base::Repeated::life, base::Level::info, [&] { return greeting(session); });
   if (session.initiated() && session.is_on_loopback() && !told_of_loopback_.exchange(true) &&
       log_.enabled(base::Level::warning))
     log_.write(base::Level::warning,
@@ -113,8 +113,9 @@ void Core::up(control::Session& session) {
 }
 
 void Core::lost(control::Session& session) {
-  if (log_.enabled(base::Level::info))
-    log_.write(base::Level::info, "lost " + session.describe() + ": " + session.failure().what());
+  log_.write_repeated(base::Repeated::life, base::Level::info, [&] {
+    return "lost " + session.describe() + ": " + session.failure().what();
+  });
   {
     const base::MutexLock lock(worker_.mutex);
     worker_.lost(session.id());
@@ -168,8 +169,9 @@ void Core::for_transport(control::Session& session, control::TransportMessage me
   watcher_->wake();
   if (status.code() == Code::corrupt)
     session.fail(status);
-  else if (!status.ok() && log_.enabled(base::Level::warning))
-    log_.write(base::Level::warning, session.describe() + ": " + status.to_string());
+  else if (!status.ok())
+    log_.write_repeated(base::Repeated::peer, base::Level::warning,
+                        [&] { return session.describe() + ": " + status.to_string(); });
 }
 
 void Core::stream(control::Session& session, const std::string& transport,
@@ -190,8 +192,9 @@ void Core::stream(control::Session& session, const std::string& transport,
   watcher_->wake();
   if (status.code() == Code::corrupt)
     session.fail(status);
-  else if (!status.ok() && log_.enabled(base::Level::warning))
-    log_.write(base::Level::warning, session.describe() + ": " + status.to_string());
+  else if (!status.ok())
+    log_.write_repeated(base::Repeated::peer, base::Level::warning,
+                        [&] { return session.describe() + ": " + status.to_string(); });
 }
 
 void Core::notified(control::Session& session, std::vector<std::byte> payload) {
@@ -281,10 +284,12 @@ void Core::keep(const control::Session& session, std::vector<std::byte> payload)
     notifications_.push_back({session.id(), std::move(payload)});
     ++news_;
     event_.notify_all();
-  } else if (waiting.dropped++ == 0 && log_.enabled(base::Level::error)) {
-    log_.write(base::Level::error, "notifications of " + session.describe() +
-                                       " are dropped: " + std::to_string(waiting.count) +
-                                       " wait, call Engine::notifications()");
+  } else if (waiting.dropped++ == 0) {
+    log_.write_repeated(base::Repeated::peer, base::Level::error, [&] {
+      return "notifications of " + session.describe() +
+             " are dropped: " + std::to_string(waiting.count) +
+             " wait, call Engine::notifications()";
+    });
   }
 }
 

@@ -1,7 +1,10 @@
 // Strangers at a TCP port, which everybody of the host can reach: junk, silence, endless
 // connections. Each is closed by itself, those who are connected notice nothing, and there is room
 // again.
+#include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -91,6 +94,42 @@ TEST_F(JunkOnAPort, IsClosedAndDisturbsNobody) {
   EXPECT_GT(strangers, 100u);
   go_on();
   expect_room();
+}
+
+/// Its stderr is a pipe that is full and that nothing reads.
+TEST(Junk, DoesNotFreezeAnEngine_WhoseLinesAreNotRead) {
+  const std::string pipe = "/tmp/linkspan-unread-" + std::to_string(::getpid());
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const base::Fd unread(::open(pipe.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_TRUE(unread.valid());
+  const std::string some(4096, 'x');
+  while (::write(unread.get(), some.data(), some.size()) > 0) {
+  }
+  ::setenv("LINKSPAN_TCP_STREAMS", "1", 1);
+  {
+    FarEngine far(
+        {"LINKSPAN_TEST_STDERR=" + pipe, std::string("LINKSPAN_TEST_ADDRESS=") + kAnyPort});
+    ::unlink(pipe.c_str());
+    far.add("there", {.kind = "host"});
+    Engine engine = take(Engine::open(engine_options("honest")));
+    Held here = Held::make(engine, {.kind = "host"});
+    const Peer peer = take(engine.connect(far.address(), 20s));
+    const RemoteRegion there = take(peer.lookup("there", 20s));
+    for (std::uint64_t round = 1; round <= 4; ++round) {
+      for (int i = 0; i < 100; ++i) {
+        base::FdChannel stranger = connect_raw(far.address());
+        send_raw(stranger, control::FrameOp::notify, {});  // in the place of a hello
+        while (const auto frame = any_raw(stranger)) {     // until it was dropped
+        }
+      }
+      here.fill(round);
+      EXPECT_EQ(finished(peer.write(here.region, there, std::span(&kAll, 1))).to_string(), "ok");
+      ASSERT_TRUE(engine.connect(far.address(), 20s).ok()) << "the Control thread stands still";
+    }
+    EXPECT_TRUE(engine.close(10s).ok());
+    here = {};
+  }
+  ::unsetenv("LINKSPAN_TCP_STREAMS");
 }
 
 /// 10,000 of all kinds, of which none stays: what this process holds is bounded all along.

@@ -35,17 +35,22 @@ class HostInterfaces : public OnHosts {
     options.log = [this](LogLevel level, std::string_view text) {
       const base::MutexLock lock(mutex_);
       if (level == LogLevel::warning) warnings_.emplace_back(text);
+      changed_.notify_all();
     };
     hosts_ = std::make_unique<Hosts>(std::move(joined_), std::move(options),
                                      std::vector<std::string>{"LINKSPAN_TCP_INTERFACES=" + far});
   }
-  /// Those that speak of streams.
-  std::vector<std::string> warnings() {
+  /// Those that speak of streams, once there are `count`, for which it waits 10 s.
+  std::vector<std::string> warnings(std::size_t count = 0) {
     const base::MutexLock lock(mutex_);
-    std::vector<std::string> out;
-    for (const std::string& each : warnings_)
-      if (each.find("stream") != std::string::npos) out.push_back(each);
-    return out;
+    const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+    for (;;) {
+      std::vector<std::string> out;
+      for (const std::string& each : warnings_)
+        if (each.find("stream") != std::string::npos) out.push_back(each);
+      if (out.size() >= count || limit.passed()) return out;
+      changed_.wait(mutex_, limit);
+    }
   }
   /// By an interface of the near host, out of it and into it.
   std::pair<std::uint64_t, std::uint64_t> counted(const std::string& interface) {
@@ -93,6 +98,7 @@ class HostInterfaces : public OnHosts {
   std::optional<Peer> peer_;
   std::uint64_t seed_ = 1;
   base::Mutex mutex_;
+  base::Condition changed_;
   std::vector<std::string> warnings_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
@@ -130,7 +136,7 @@ TEST_F(HostInterfaces, OfOneSideAloneAreToldAndNotTaken) {
   open("near1,near2", "");
   move_by({"cable"});
   for (const char* each : {"near1", "near2"}) expect_little(each);
-  ASSERT_EQ(warnings().size(), 1u);
+  ASSERT_EQ(warnings(1).size(), 1u);
   EXPECT_NE(warnings()[0].find("has named none"), std::string::npos) << warnings()[0];
   EXPECT_NE(warnings()[0].find("LINKSPAN_TCP_INTERFACES"), std::string::npos) << warnings()[0];
 }
@@ -195,7 +201,7 @@ TEST_P(HostInterfacesDown, CostNoStreamAndAreToldOnce) {
   network().run(GetParam(),
                 GetParam() == Host::near ? "ip link set near2 down" : "ip link set far2 down");
   move_by({"near1", "cable"});
-  ASSERT_EQ(warnings().size(), 1u);
+  ASSERT_EQ(warnings(1).size(), 1u);
   EXPECT_NE(warnings()[0].find("near2 (10.78.2.1) to 10.78.2.2:"), std::string::npos)
       << warnings()[0];
 }

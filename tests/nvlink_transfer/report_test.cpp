@@ -107,6 +107,19 @@ TEST(NvlinkReport, AFailureIsLoggedWithItsText) {
   EXPECT_NE(logged[0].second.find("18446744073709551615"), std::string::npos) << logged[0].second;
 }
 
+TEST(NvlinkReport, ACallbackMayCallTheLibrary) {
+  static int calls = 0;
+  nvlink_transfer_set_log_callback(
+      [](int, const char*, void*) {
+        ++calls;
+        EXPECT_EQ(nvlink_transfer_cancel(~std::uint64_t{0}), NVLINK_TRANSFER_INVALID_VALUE);
+        nvlink_transfer_set_log_callback(nullptr, nullptr);
+      },
+      nullptr);
+  EXPECT_EQ(nvlink_transfer_cancel(~std::uint64_t{0}), NVLINK_TRANSFER_INVALID_VALUE);
+  EXPECT_EQ(calls, 1);
+}
+
 /// Null is none; a callback that is replaced while others log is not called afterwards.
 TEST(NvlinkReport, ACallbackThatWasReplacedIsNotRunning) {
   struct Seen {

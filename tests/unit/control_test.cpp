@@ -404,6 +404,64 @@ class ControlTcp : public ControlTest {
   std::vector<std::string> warnings_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
+TEST_F(ControlTcp, CountsStrangersInItsLog) {
+  constexpr std::size_t kStrangers = 300;
+  {
+    Engine attacked = open(options());
+    ASSERT_TRUE(attacked.listen("tcp:127.0.0.1:0").ok());
+    for (std::size_t i = 0; i < kStrangers; ++i) {
+      base::FdChannel stranger = test::connect_raw(attacked.address());
+      test::send_raw(stranger, FrameOp::notify, {});  // in the place of a hello
+      while (const auto frame = test::any_raw(stranger)) {
+      }
+    }
+    ASSERT_TRUE(attacked.close(10s).ok());
+  }
+  std::size_t lines = 0, told = 0;
+  for (const std::string& each : warnings()) {
+    const bool sum = each.find("more connections were dropped") != std::string::npos;
+    if (!sum && each.find("is dropped") == std::string::npos) continue;
+    ++lines;
+    told += sum ? std::stoul(each) : 1;
+  }
+  EXPECT_EQ(told, kStrangers);
+  EXPECT_LT(lines, kStrangers / 4);
+}
+
+/// What it calls takes the locks of the Engine, and waits for its Control thread.
+TEST_F(ControlTcp, ItsLogMayCallTheEngine) {
+  Engine other = open(options());
+  ASSERT_TRUE(other.listen("tcp:127.0.0.1:0").ok());
+  std::optional<Engine> engine;
+  base::Mutex mutex;
+  base::Condition changed;
+  std::optional<Status> connected;
+  EngineOptions calls = options();
+  calls.log = [&](LogLevel, std::string_view) {
+    {
+      const base::MutexLock lock(mutex);
+      if (connected) return;
+    }
+    EXPECT_FALSE(engine->dump().empty());
+    EXPECT_FALSE(engine->metrics().empty());
+    const Status status = engine->connect(other.address(), 5s).status();
+    const base::MutexLock lock(mutex);
+    connected = status;
+    changed.notify_all();
+  };
+  engine = open(calls);
+  // A peer of this host by TCP, of which the Control thread warns.
+  ASSERT_TRUE(engine->connect(other.address(), 10s).ok());
+  {
+    const base::MutexLock lock(mutex);
+    const auto limit = base::Deadline::after(base::Clock::steady(), 30s);
+    while (!connected && !limit.passed()) changed.wait(mutex, limit);
+    ASSERT_TRUE(connected.has_value());
+    EXPECT_EQ(connected->to_string(), "ok");
+  }
+  EXPECT_TRUE(engine->close(10s).ok());
+}
+
 TEST_F(ControlTcp, IsListenedAtBesideAUnixSocketAndEachMovesAlone) {
   const std::string by_unix = server_->address();
   ASSERT_TRUE(server_->listen("tcp:127.0.0.1:0").ok());
@@ -465,16 +523,17 @@ TEST_F(ControlTcp, LeavesLoopbackOnlyIfThatIsSaidAndLogsIt) {
     EXPECT_NE(refused.what().find("EngineOptions::insecure"), std::string::npos) << refused.what();
     EXPECT_EQ(careful.address(), "");
     EXPECT_EQ(careful.connect("tcp:192.0.2.1:1").status().code(), Code::permission_denied);
+    EXPECT_TRUE(careful.close(10s).ok());  // which brings all that was logged
   }
   EXPECT_TRUE(warnings().empty());
   Engine open_to_all = open(options(true));
   ASSERT_TRUE(open_to_all.listen("tcp:127.0.0.1:0").ok());
-  EXPECT_TRUE(warnings().empty());
   ASSERT_TRUE(open_to_all.listen(everybody).ok());
-  ASSERT_EQ(warnings().size(), 1u);
-  EXPECT_NE(warnings()[0].find(open_to_all.address()), std::string::npos) << warnings()[0];
-  const std::string port = open_to_all.address().substr(open_to_all.address().rfind(':'));
+  const std::string address = open_to_all.address(), port = address.substr(address.rfind(':'));
   EXPECT_TRUE(server_->connect("tcp:127.0.0.1" + port, 10s).ok());
+  EXPECT_TRUE(open_to_all.close(10s).ok());
+  ASSERT_EQ(warnings().size(), 1u) << "the first listen() is of loopback";
+  EXPECT_NE(warnings()[0].find(address), std::string::npos) << warnings()[0];
 }
 
 TEST(SocketFolder, IsOursAloneOrSaysWhatIsWrongAndWhatToDo) {

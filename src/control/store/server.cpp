@@ -10,12 +10,15 @@
 #include <asio/steady_timer.hpp>
 #include <map>
 #include <new>
+#include <optional>
 #include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "base/log_queue.hpp"
 #include "base/mutex.hpp"
+#include "base/repeated_line.hpp"
 #include "control/acceptor.hpp"
 #include "control/store/table.hpp"
 #include "control/tcp_socket.hpp"
@@ -32,7 +35,16 @@ constexpr std::size_t kConnection = std::size_t{2} << 10;
 constexpr auto kFindIdlePause = std::chrono::seconds(1);  // to look for one costs a walk over all
 /// No more requests of a connection are done before it has taken its answers down to this.
 constexpr std::size_t kUnsent = std::size_t{1} << 20;
-constexpr auto kLogPause = std::chrono::seconds(1);
+
+/// The user's callback.
+class Told final : public base::LogQueue::Outlet {
+ public:
+  explicit Told(Server::Log log) : log_(std::move(log)) {}
+  void deliver(base::Level, std::string_view line) override { log_(line); }
+
+ private:
+  const Server::Log log_;
+};
 
 /// Server thread only.
 struct Connection {
@@ -65,19 +77,21 @@ struct Connection {
 
 class AsioServer final : public Server {
  public:
-  AsioServer(const Limits& limits, Log log)
-      : limits_(limits), log_(std::move(log)), table_(limits_) {}
+  AsioServer(const Limits& limits, Log log) : limits_(limits), table_(limits_) {
+    if (log) log_.emplace(std::make_unique<Told>(std::move(log)));
+  }
   AsioServer(const AsioServer&) = delete;
   AsioServer& operator=(const AsioServer&) = delete;
   ~AsioServer() override {
     io_.stop();
     if (thread_.joinable()) thread_.join();
+    tell_of_more(lines_.take_all());
     connections_.clear();
   }
 
   Status start(base::Fd listening) {
     if (Status status = acceptor_.listen(std::move(listening)); !status.ok()) return status;
-    thread_ = std::jthread([this] { io_.run(); });
+    thread_ = std::jthread([this] { run(); });
     return {};
   }
 
@@ -93,6 +107,17 @@ class AsioServer final : public Server {
   }
 
  private:
+  void run() {
+    while (!io_.stopped()) {
+      const base::Time now = base::Clock::steady().now();
+      tell_of_more(lines_.take_counted(now));
+      if (const auto due = lines_.due())
+        io_.run_one_until(*due);
+      else
+        io_.run_one();
+    }
+  }
+
   void admit(base::Fd socket) {
     if (connections_.size() >= limits_.connections && !make_room())
       return tell(std::to_string(limits_.connections) + " connections are open: no more");
@@ -333,17 +358,18 @@ class AsioServer final : public Server {
   void tell(const std::string& what) {
     if (!log_) return;
     const base::Time now = base::Clock::steady().now();
-    if (told_ != base::Time() && now - told_ < kLogPause) {
-      ++untold_;
-      return;
-    }
-    told_ = now;
-    const std::size_t more = std::exchange(untold_, 0);
-    log_("store: " + what + (more == 0 ? "" : " (and " + std::to_string(more) + " more)"));
+    tell_of_more(lines_.take_counted(now));
+    if (lines_.count(now)) log_->push(base::Level::warning, "store: " + what);
+  }
+
+  void tell_of_more(std::size_t lines) {
+    if (lines != 0)
+      log_->push(base::Level::warning,
+                 "store: " + std::to_string(lines) + " more connections were closed");
   }
 
   const Limits limits_;
-  const Log log_;
+  std::optional<base::LogQueue> log_;
   asio::io_context io_{1};
   // Of the server's thread, until it is joined:
   Acceptor acceptor_{io_, [this](base::Fd socket) { admit(std::move(socket)); }};
@@ -355,8 +381,7 @@ class AsioServer final : public Server {
   base::Time look_again_{};
   std::uint64_t last_id_ = 0;
   std::size_t buffered_ = 0;
-  base::Time told_{};
-  std::size_t untold_ = 0;
+  base::RepeatedLine lines_;  // of log_
   std::array<char, kServerRead> input_{};
 
   base::Mutex mutex_;

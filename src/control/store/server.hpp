@@ -23,7 +23,8 @@ class Server {
  public:
   using Log = std::function<void(std::string_view)>;
 
-  /// `listening` is non-blocking. `log`: why a connection was closed, at most once a second.
+  /// `listening` is non-blocking. `log`: why a connection was closed, once a second, and how many
+  /// more were. Called by a thread of its own, which may stand still there.
   static Result<std::unique_ptr<Server>> start(base::Fd listening, const Limits& limits, Log log);
   virtual ~Server() = default;  ///< Closes all connections.
 

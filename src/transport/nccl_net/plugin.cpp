@@ -45,18 +45,19 @@ base::Level level_of(int level) {
 
 /// Their logger. Warnings are told as they are; the rest is for who asks for it.
 void log_of_plugin(int level, unsigned long, const char* file, int line, const char* format, ...) {
-  Loaded& all = loaded();
-  const base::MutexLock lock(all.log_mutex);
-  if (format == nullptr || !all.log || !all.log->enabled(level_of(level))) return;
+  const std::optional<base::Log> log = [] {
+    const base::MutexLock lock(loaded().log_mutex);
+    return loaded().log;
+  }();
+  if (format == nullptr || !log || !log->enabled(level_of(level))) return;
   char text[512];
   va_list arguments;
   va_start(arguments, format);
   const int length = std::vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
   if (length < 0) return;
-  all.log->write(level_of(level), "nccl net plugin: " + std::string(text) + " (" +
-                                      (file == nullptr ? "" : file) + ":" + std::to_string(line) +
-                                      ")");
+  log->write(level_of(level), "nccl net plugin: " + std::string(text) + " (" +
+                                  (file == nullptr ? "" : file) + ":" + std::to_string(line) + ")");
 }
 
 struct Opened {

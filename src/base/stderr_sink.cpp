@@ -1,0 +1,129 @@
+// Lines on stderr, for which no caller waits.
+//
+// The description of stderr is shared with other processes, so it stays as they know it: O_NONBLOCK
+// is not set. A pipe and a socket take a line, or refuse it, at once by a flag of the call; a
+// terminal, and a pipe before Linux 6.4, may let a write wait, so there only the queue's thread
+// writes.
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/fd.hpp"
+#include "base/log.hpp"
+#include "base/log_queue.hpp"
+#include "base/mutex.hpp"
+
+namespace linkspan::base {
+namespace {
+
+/// How long a line's writer waits for the queue's thread, while stderr has room.
+constexpr auto kHandOver = std::chrono::milliseconds(20);
+
+/// A pipe takes so much in one piece, or nothing.
+std::string line_of(Level level, std::string_view text) {
+  constexpr std::string_view kCut = "...";
+  std::string line = "[" + std::string(name_of(level)) + "] ";
+  const bool whole = line.size() + text.size() < PIPE_BUF;
+  line += whole ? text : text.substr(0, PIPE_BUF - 1 - kCut.size() - line.size());
+  if (!whole) line += kCut;
+  return line + '\n';
+}
+
+enum class Now : std::uint8_t { done, full, may_wait };
+
+/// Without waiting. A stderr that is closed takes everything.
+Now try_write(const std::string& line) {
+  ssize_t written = ::send(STDERR_FILENO, line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (written < 0 && errno == ENOTSOCK) {
+    struct stat kind {};
+    if (::fstat(STDERR_FILENO, &kind) == 0 && S_ISREG(kind.st_mode)) {
+      written = ::write(STDERR_FILENO, line.data(), line.size());
+    } else {
+      const iovec all{const_cast<char*>(line.data()), line.size()};
+      written = ::pwritev2(STDERR_FILENO, &all, 1, -1, RWF_NOWAIT);
+    }
+  }
+  if (written >= 0) return Now::done;
+  switch (errno) {
+    case EAGAIN:
+      return Now::full;
+    case EOPNOTSUPP:
+    case ENOSYS:
+    case EINVAL:
+    case ESPIPE:
+      return Now::may_wait;
+    default:
+      return Now::done;
+  }
+}
+
+bool has_room() {
+  pollfd err{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  return ::poll(&err, 1, 0) == 1;
+}
+
+/// Waits for room. An Outlet without an eventfd waits for none.
+class Patient final : public LogQueue::Outlet {
+ public:
+  Patient() : stopped_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+  void deliver(Level level, std::string_view text) override {
+    const std::string line = line_of(level, text);
+    for (;;) {
+      pollfd wait[] = {{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0},
+                       {.fd = stopped_.get(), .events = POLLIN, .revents = 0}};
+      if (::poll(wait, 2, stopped_.valid() ? -1 : 0) < 0 && errno == EINTR) continue;
+      if (wait[1].revents != 0 || wait[0].revents == 0) return;
+      const Now now = try_write(line);
+      if (now == Now::full) continue;
+      if (now == Now::may_wait && ::write(STDERR_FILENO, line.data(), line.size()) < 0) return;
+      return;
+    }
+  }
+  void stop() noexcept override { (void)::eventfd_write(stopped_.get(), 1); }
+
+ private:
+  const Fd stopped_;
+};
+
+class Stderr {
+ public:
+  void write(Level level, std::string_view text) LINKSPAN_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    if (!queue_ || queue_->empty()) {
+      const Now now = try_write(line_of(level, text));
+      if (now == Now::done) return;
+      if (!queue_) queue_.emplace(std::make_unique<Patient>());
+      queue_->push(level, text);
+      if (now == Now::may_wait && has_room())
+        (void)queue_->flush(Deadline::after(Clock::steady(), kHandOver));
+      return;
+    }
+    queue_->push(level, text);
+  }
+
+ private:
+  Mutex mutex_;  // of lines, for their order
+  std::optional<LogQueue> queue_ LINKSPAN_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+LogSink stderr_sink() {
+  // The copies of the std::function share it.
+  return [sink = std::make_shared<Stderr>()](Level level, std::string_view text) {
+    sink->write(level, text);
+  };
+}
+
+}  // namespace linkspan::base
