@@ -40,6 +40,13 @@ class EngineRefusals : public ::testing::Test {
   RemoteRegion there_;
 };
 
+TEST_F(EngineRefusals, ANameOfMoreThan256Bytes) {
+  refused(Engine::open(engine_options(std::string(257, 'n'))).status(), Code::invalid_argument,
+          "257 bytes");
+  Engine longest = take(Engine::open(engine_options(std::string(256, 'n'))));
+  EXPECT_EQ(take(longest.connect(pair_.far.address())).name(), pair_.peer.name());
+}
+
 TEST_F(EngineRefusals, ABlockOutsideItsRegion) {
   for (const Block bad : {Block{kMiB, 0, 1}, Block{0, kMiB - 1, 2}, Block{kMiB + 1, 0, 0},
                           Block{kMax - 3, 0, 8}, Block{0, kMax - 3, 8}, Block{8, 8, kMax - 7}}) {
