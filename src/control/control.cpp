@@ -69,6 +69,7 @@ struct Link {
   std::string source;  // its address, of a remote one
   const base::Time since = base::Clock::steady().now();
   bool known = false;                    // a peer of that address, which counts
+  bool counted = false, left = false;    // in OfProcess
   bool writing = false, broken = false;  // what was done for it has thrown
   // Shared for as long as one that is under way asks whether it lives.
   std::shared_ptr<SessionStreams> streams;
@@ -283,6 +284,26 @@ class AsioControl final : public Control {
     return {};
   }
 
+  /// What a lost session's process may still touch is kept until that ends, so one that loses
+  /// session after session has a bound of its own, and does not take the room of all others.
+  Status room_for_process(Link& link) {
+    const Session& session = *link.session;
+    if (session.is_remote()) return {};
+    OfProcess& of = processes_[session.pid()];
+    link.counted = true;
+    ++of.all;
+    const std::string pid = "pid " + std::to_string(session.pid());
+    if (of.left >= us_.limits.left_by_process)
+      return {Code::no_resource, Scope::peer,
+              pid + " has left " + std::to_string(of.left) +
+                  " sessions without a goodbye, which are kept here until it ends: no more of it"};
+    if (of.all > us_.limits.of_process)
+      return {Code::no_resource, Scope::peer,
+              pid + " has " + std::to_string(us_.limits.of_process) +
+                  " sessions here, which is all that one process may have"};
+    return {};
+  }
+
   /// For one more that comes to us: the oldest one that is silent, or has been slow, goes. Else, or
   /// where there is none, as room_for().
   Status make_room(const std::string& source) {
@@ -354,6 +375,7 @@ class AsioControl final : public Control {
       if (link.outcome != nullptr) session->expect(link.outcome->expect);
       Status started = watch(link.socket, session->socket());
       if (started.ok()) started = session->start();
+      if (started.ok() && link.outcome == nullptr) started = room_for_process(link);
       if (!started.ok()) session->fail(started);
       link.handshake.expires_after(handshake);
       link.handshake.async_wait([this, id](const asio::error_code& error) {
@@ -514,14 +536,25 @@ class AsioControl final : public Control {
           link.session->fail(Status(Code::timed_out, Scope::peer, "the handshake took too long"));
       }
     }
-    if (!link.session->is_gone()) return true;
+    if (!link.session->is_gone()) {
+      if (lost && link.counted && !std::exchange(link.left, true))
+        ++processes_[link.session->pid()].left;
+      return true;
+    }
     forget(id);
     return false;
   }
 
   void forget(std::uint64_t id) {
     waiting_.leave(id);
-    links_.erase(id);
+    const auto found = links_.find(id);
+    if (found == links_.end()) return;
+    if (const Link& link = *found->second; link.counted) {
+      const auto of = processes_.find(link.session->pid());
+      of->second.left -= link.left ? 1 : 0;
+      if (--of->second.all == 0) processes_.erase(of);
+    }
+    links_.erase(found);
   }
 
   void run() LINKSPAN_EXCLUDES(mutex_) {
@@ -593,6 +626,10 @@ class AsioControl final : public Control {
   StreamOpener opener_{io_, us_};
   const SessionStreams::Uses streams_{opener_, us_, listener_, log_};
   std::map<std::uint64_t, std::unique_ptr<Link>> links_;
+  struct OfProcess {
+    std::size_t all = 0, left = 0;  // sessions that it began; of these, lost while it lives
+  };
+  std::map<std::int64_t, OfProcess> processes_;  // of this host, by pid
   WaitingRoom waiting_{us_.limits.handshakes, us_.limits.handshakes_of_address};
   std::uint64_t last_id_ = 0;
   bool ending_ = false, any_broken_ = false;

@@ -167,6 +167,66 @@ TEST_P(ControlLimits, WithoutFdsItWaitsAndDoesNotSpin) {
   EXPECT_EQ(answer(before), Code::not_found);
 }
 
+/// Of this process, which lives on and may still touch what each of its sessions was given.
+class ControlOfProcess : public test::ControlFixture {
+ protected:
+  void serve(const Limits& limits) {
+    ControlFixture::serve(false, limits);
+    tcp_ = test::take(server_->listen(test::take(parse_address("tcp:127.0.0.1:0", {}))));
+  }
+  /// A session that is up, or why it is refused.
+  Result<base::FdChannel> meet() {
+    auto channel = connect();
+    greet_raw(channel);
+    test::send_raw(channel, FrameOp::import, encode_import("x"));
+    const auto said = next_raw(channel);
+    const Status why = said ? decode_error(said->payload)
+                            : Status(Code::disconnected, Scope::peer, "it said nothing");
+    if (why.code() != Code::not_found) return why;
+    return channel;
+  }
+  void expect_others_to_come_in() {
+    auto other = test::connect_raw(tcp_.to_string());  // the kernel names no process
+    greet_raw(other);
+    EXPECT_EQ(answer(other), Code::not_found);
+  }
+
+  Address tcp_;
+};
+
+TEST_F(ControlOfProcess, SessionsWithoutAGoodbyeHaveABound) {
+  serve({.left_by_process = 3});
+  auto stays = test::take(meet());
+  for (int i = 0; i < 20; ++i) {
+    auto ends = test::take(meet());
+    test::send_raw(ends, FrameOp::goodbye, {});
+  }
+  int left = 0;
+  Status refused;
+  // The end of each is heard a little later.
+  for (; left < 200 && refused.ok(); ++left) refused = meet().status();
+  EXPECT_EQ(refused.code(), Code::no_resource) << refused.to_string();
+  EXPECT_NE(refused.what().find("without a goodbye"), std::string::npos) << refused.what();
+  EXPECT_GT(left, 3);
+  EXPECT_EQ(answer(stays), Code::not_found);
+  expect_others_to_come_in();
+}
+
+TEST_F(ControlOfProcess, SessionsHaveABound_AndAnEndMakesRoom) {
+  serve({.of_process = 2});
+  auto first = test::take(meet()), second = test::take(meet());
+  const Status refused = meet().status();
+  EXPECT_EQ(refused.code(), Code::no_resource) << refused.to_string();
+  EXPECT_NE(refused.what().find("has 2 sessions here"), std::string::npos) << refused.what();
+  expect_others_to_come_in();
+  test::send_raw(first, FrameOp::goodbye, {});
+  first = base::FdChannel(base::Fd());
+  const auto limit = soon();
+  Result<base::FdChannel> next = meet();
+  while (!next.ok() && !limit.passed()) next = meet();
+  EXPECT_TRUE(next.ok()) << next.status().to_string();
+}
+
 INSTANTIATE_TEST_SUITE_P(By, ControlLimits, ::testing::Values("unix", "tcp"),
                          [](const auto& param) { return std::string(param.param); });
 
