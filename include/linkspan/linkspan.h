@@ -11,7 +11,7 @@
  * - What a function makes it stores through its last parameter, and NULL on an error. It is the
  *   caller's and is freed by the function of its type, which takes NULL too. Handles are counted
  *   references: a peer, a region, a transfer may be freed before or after their Engine, and to free
- *   one ends no transfer. Only linkspan_engine_free() ends something.
+ *   one ends no transfer. Of these functions linkspan_engine_free() alone ends something.
  * - A struct of options begins with its size: start from LINKSPAN_..._INIT. Null instead of a
  *   struct stands for the same. A larger struct, of a later release, is taken if what this release
  *   does not know is zero.
@@ -212,6 +212,8 @@ enum { LINKSPAN_PEER_UP = 0, LINKSPAN_PEER_LOST = 1, LINKSPAN_PEER_GONE = 2 };
 LINKSPAN_C_API uint64_t linkspan_peer_id(const linkspan_peer* peer); /* 0: null */
 LINKSPAN_C_API int linkspan_peer_state(const linkspan_peer* peer);
 LINKSPAN_C_API int linkspan_peer_name(const linkspan_peer* peer, char** text);
+/* Ends what goes on with this peer, for all its handles; each is freed all the same. */
+LINKSPAN_C_API int linkspan_peer_close(const linkspan_peer* peer, int64_t timeout);
 LINKSPAN_C_API int linkspan_peer_lookup(const linkspan_peer* peer, const char* name,
                                         int64_t timeout, linkspan_remote_region** region);
 LINKSPAN_C_API int linkspan_peer_lookup_set(const linkspan_peer* peer, const char* name,

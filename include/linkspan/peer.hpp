@@ -17,9 +17,9 @@
 
 namespace linkspan {
 
-/// up: works. lost: its connection has ended, its process may live; nothing new is started.
-/// gone: its process has ended or it said goodbye, or it was a remote one and is lost; nothing of
-/// it touches memory any more.
+/// up: works. lost: its connection has ended, or close() was called; its process may live, and
+/// nothing new is started. gone: its process has ended or it said goodbye, or it was a remote one
+/// and is lost; nothing of it touches memory any more.
 enum class PeerState : std::uint8_t { up, lost, gone };
 
 class LINKSPAN_API Peer {
@@ -30,6 +30,19 @@ class LINKSPAN_API Peer {
   /// As the peer's EngineOptions say; also when it has gone.
   const std::string& name() const noexcept { return name_; }
   PeerState state() const;
+
+  /// Ends what goes on with this peer and nothing else: its transfers end `canceled`, or
+  /// `disconnected` where a wire had to be reset for that; the peer hears a goodbye and sees this
+  /// side as gone. ok: nothing of the peer's linkspan touches memory of this Engine any more, by
+  /// whatever key it was given. The same two Engines may meet again by connect(), as another Peer.
+  /// From the call on whatever is begun with this one answers `disconnected`, whatever waits for
+  /// its answer hears `canceled`, what it asks for is refused, and its Windows have failed: their
+  /// kernels have to end. Memory of GPUs that its regions had mapped here is given back, unless a
+  /// Window uses it; other memory stays mapped until the last RemoteRegion goes. Each call waits,
+  /// by any thread and as often as it is made. pending: the time has passed, and a peer of this
+  /// host that is stopped, or still copies, may touch memory; call again. One over TCP is waited
+  /// for a second at most. canceled: the Engine is closed.
+  Status close(Duration timeout = std::chrono::seconds(5)) const;
 
   /// Imports the region that the peer published under `name`: 5-10 ms for memory of another GPU.
   /// not_found: no such name there. invalid_argument: it is a set of several: lookup_set().

@@ -125,6 +125,17 @@ void bind_peers(nb::module_& module) {
           },
           "\"up\"; \"lost\": its connection has ended, its process may live; \"gone\": "
           "nothing of it touches memory any more.")
+      .def(
+          "close",
+          [](const Peer& self, double timeout) {
+            const Duration limit = seconds(timeout, "timeout");
+            check(waiting([&] { return self.close(limit); }), self.id());
+          },
+          "timeout"_a = 5.0,
+          "Ends what goes on with this peer, and nothing else: its transfers end as canceled, it "
+          "hears a goodbye, and nothing of it touches memory of this Engine any more. The same "
+          "Engines may meet again by connect(). PendingError: a peer of this host that is stopped, "
+          "or still copies; call again. As often as one likes.")
       .def("lookup", &look_up<&Peer::lookup>, "name"_a, "timeout"_a = 10.0,
            "Imports the region that the peer published under that name: 5 to 10 ms for memory of "
            "another GPU. NotFoundError, TimedOutError, DisconnectedError.")

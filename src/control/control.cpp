@@ -213,6 +213,15 @@ class AsioControl final : public Control {
     });
   }
 
+  void say_goodbye(std::uint64_t id) override {
+    asio::post(io_, [this, id] {
+      Link* const link = find(id);
+      if (link == nullptr) return;
+      link->session->say_goodbye();
+      write_more(id);
+    });
+  }
+
   void close(base::Deadline deadline) override LINKSPAN_EXCLUDES(mutex_) {
     say_goodbye();
     {

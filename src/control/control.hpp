@@ -48,6 +48,8 @@ class Control {
   virtual void stay_awake(Duration time) = 0;
   /// As Session::say_goodbye(), to all; stops listening. Peers that end are still heard.
   virtual void say_goodbye() = 0;
+  /// As Session::say_goodbye(), to one. Returns at once.
+  virtual void say_goodbye(std::uint64_t session) = 0;
   /// Says goodbye if nobody has, hears nothing more, joins the thread. Waits `deadline` for what is
   /// queued.
   virtual void close(base::Deadline deadline) = 0;

@@ -268,7 +268,8 @@ Status Session::handle(base::Frame& frame) {
       return {};
     case FrameOp::goodbye:
       goodbye_heard_ = true;
-      lose(Status(Code::disconnected, Scope::peer, "peer " + describe() + " closed its Engine"));
+      lose(Status(Code::disconnected, Scope::peer,
+                  "peer " + describe() + " has closed this connection, or its Engine"));
       return {};
     case FrameOp::for_transport: {
       auto message = decode_for_transport(frame.payload);

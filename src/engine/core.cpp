@@ -40,6 +40,8 @@ base::LogSink sink_to(const std::shared_ptr<base::LogQueue>& queue) {
   return [queue](base::Level level, std::string_view text) { queue->push(level, text); };
 }
 
+Status engine_closed() { return {Code::canceled, Scope::process, "the Engine is closed"}; }
+
 }  // namespace
 
 Result<std::shared_ptr<Core>> Core::open(const EngineOptions& options) {
@@ -196,7 +198,7 @@ Result<Explanation> Core::explain(std::uint64_t peer, Op op, const Region& local
 Result<Explanation> Core::explain(const Sides& sides, transport::Shape shape) {
   const base::MutexLock lock(worker_.mutex);
   const PeerRecord* record = worker_.find_peer(sides.peer);
-  if (record == nullptr)
+  if (record == nullptr || record->closing)
     return Status(Code::disconnected, Scope::peer,
                   "peer " + std::to_string(sides.peer) + " is gone");
   const auto& endpoint = record->endpoints[sides.transport];
@@ -276,25 +278,26 @@ Status Core::tell_end(TransferState& transfer, std::shared_ptr<CompletionQueueSt
 
 /// False: the deadline has passed, or the wait was interrupted. Remote peers that hold it up for
 /// long are dropped: they map nothing of ours, and their wires fence themselves.
-bool Core::await(Worker::Hold hold, base::Deadline deadline) {
-  const base::Deadline patience = after(kHeldUp);
-  while (worker_.is_held_up(hold) && !deadline.passed()) {
+bool Core::await(Worker::Hold hold, base::Deadline deadline, std::optional<std::uint64_t> peer) {
+  const base::Deadline patience =
+      after(peer ? std::min<Duration>(kHeldUp, deadline.left() / 4) : kHeldUp);
+  while (worker_.is_held_up(hold, peer) && !deadline.passed() && !(peer && closed_)) {
     advance();
     if (patience.passed())
-      for (const auto& session : worker_.remote_holders(hold))
+      for (const auto& session : worker_.remote_holders(hold, peer))
         control_->drop(session, Status(Code::timed_out, Scope::peer, "it holds up close()"));
     if (base::wait_or_interrupted(quiet_, worker_.mutex,
                                   after(std::min<Duration>(deadline.left(), kNap))))
       return false;
   }
-  return !worker_.is_held_up(hold);
+  return !worker_.is_held_up(hold, peer);
 }
 
 Status Core::close(Duration timeout) {
   const base::Deadline deadline = after(timeout);
   Status finished = finish_windows(deadline);
   if (InterruptCheck::has_ended()) return base::interrupted();
-  end_windows(std::nullopt);
+  end_windows(std::nullopt, {Code::canceled, Scope::process, "the Engine is closed"});
   if (!finished.ok()) return finished;
   {
     const base::MutexLock lock(worker_.mutex);
@@ -333,6 +336,52 @@ Status Core::close(Duration timeout) {
   control_->close(deadline);
   if (log_queue_ != nullptr) (void)log_queue_->flush(after(base::LogQueue::kPatience));
   return {};
+}
+
+Status Core::close(std::uint64_t peer, Duration timeout) {
+  const base::Deadline deadline = after(timeout);
+  const auto pending = [peer](const char* what) {
+    return InterruptCheck::has_ended()
+               ? base::interrupted()
+               : Status(Code::pending, Scope::peer, "peer " + std::to_string(peer) + " " + what);
+  };
+  {
+    const base::MutexLock lock(worker_.mutex);
+    if (!worker_.close(peer)) return {};
+  }
+  const Status why(Code::canceled, Scope::peer,
+                   "this side has closed peer " + std::to_string(peer));
+  end_windows(peer, why);
+  end_lookups(peer, why);
+  forget_set_waits(peer);
+  watcher_->wake();
+  {
+    const base::MutexLock lock(worker_.mutex);
+    if (!await(Worker::Hold::transfers, deadline, peer))
+      return closed_ ? engine_closed() : pending("may still touch memory of transfers with it");
+    if (!await(Worker::Hold::copies, deadline, peer))
+      return closed_ ? engine_closed() : pending("has asked for a copy that is not quiet");
+  }
+  let_go_of(peer);
+  control_->say_goodbye(peer);
+  const base::MutexLock lock(worker_.mutex);
+  if (await(Worker::Hold::memory, deadline, peer)) return {};
+  return closed_ ? engine_closed()
+                 : pending(
+                       "has not answered the goodbye, and may still copy on memory that it had "
+                       "imported");
+}
+
+/// What its regions map of GPUs, although the user has their handles.
+void Core::let_go_of(std::uint64_t peer) {
+  std::vector<std::shared_ptr<ImportedRegion>> regions;  // perhaps the last handles
+  {
+    const base::MutexLock lock(worker_.mutex);
+    regions = worker_.imported_from(peer);
+  }
+  for (const auto& region : regions)
+    for (std::size_t i = 0; i < region->mappings.size(); ++i)
+      if (region->mappings[i] != nullptr) transports_[i]->let_go(*region->mappings[i]);
 }
 
 }  // namespace linkspan::engine

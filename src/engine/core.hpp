@@ -67,6 +67,7 @@ class Core final : public control::Listener,
   std::vector<Notification> notifications(Duration timeout)
       LINKSPAN_EXCLUDES(events_mutex_, collecting_);
   PeerState state(std::uint64_t peer);
+  Status close(std::uint64_t peer, Duration timeout) LINKSPAN_EXCLUDES(events_mutex_);
 
   // core_names.cpp
   Status publish(std::string_view name, const Region& region) LINKSPAN_EXCLUDES(sets_mutex_);
@@ -236,13 +237,18 @@ class Core final : public control::Listener,
   /// Waits for what kernels have ordered. pending: there still is some.
   Status finish_windows(base::Deadline deadline) LINKSPAN_EXCLUDES(windows_->mutex);
   /// Of that peer; of all, when there is none.
-  void end_windows(std::optional<std::uint64_t> peer) LINKSPAN_EXCLUDES(windows_->mutex);
+  void end_windows(std::optional<std::uint64_t> peer, const Status& why)
+      LINKSPAN_EXCLUDES(windows_->mutex);
+  /// Whoever waits for an answer of that peer has this one.
+  void end_lookups(std::uint64_t peer, const Status& why) LINKSPAN_EXCLUDES(events_mutex_);
+  void let_go_of(std::uint64_t peer);
   std::string greeting(const control::Session& session);
   transport::NextLook look();
   /// The Worker's progress(), told to who waits.
   std::size_t advance(base::Time now = base::Clock::steady().now())
       LINKSPAN_REQUIRES(worker_.mutex);
-  bool await(Worker::Hold hold, base::Deadline deadline) LINKSPAN_REQUIRES(worker_.mutex);
+  bool await(Worker::Hold hold, base::Deadline deadline,
+             std::optional<std::uint64_t> peer = std::nullopt) LINKSPAN_REQUIRES(worker_.mutex);
   Duration nap_until_next_look(base::Time begin, base::Time now) LINKSPAN_REQUIRES(worker_.mutex);
   base::Deadline after(Duration wait) const {
     return base::Deadline::after(base::Clock::steady(), wait);

@@ -183,15 +183,18 @@ Result<std::shared_ptr<ImportedRegion>> Core::import_named(std::uint64_t peer,
 /// What was answered, nobody else touches any more; what was not, nobody looks at.
 Status Core::ask(const std::shared_ptr<Lookup>& lookup, control::FrameOp op,
                  std::span<const std::byte> question, std::string_view name) {
-  const auto session = session_of(lookup->peer);
-  if (session == nullptr)
-    return {Code::disconnected, Scope::peer, "peer " + std::to_string(lookup->peer) + " is gone"};
   {
     const base::MutexLock lock(events_mutex_);
     lookup->id = ++last_lookup_;
     lookups_[lookup->id] = lookup;
   }
-  Status status = session->send(op, lookup->id, question);
+  // Behind the entry: a closing that begins now finds it.
+  const auto session = session_of(lookup->peer);
+  Status status = session == nullptr ? Status(Code::disconnected, Scope::peer,
+                                              "peer " + std::to_string(lookup->peer) +
+                                                  " is gone or is being "
+                                                  "closed")
+                                     : session->send(op, lookup->id, question);
   if (status.ok() && session->wants_write()) control_->write_when_ready(session);
   const base::MutexLock lock(events_mutex_);
   bool interrupted = false;
@@ -210,7 +213,7 @@ Status Core::ask(const std::shared_ptr<Lookup>& lookup, control::FrameOp op,
 std::shared_ptr<control::Session> Core::session_of(std::uint64_t peer) {
   const base::MutexLock lock(worker_.mutex);
   const PeerRecord* record = worker_.find_peer(peer);
-  return record == nullptr ? nullptr : record->session;
+  return record == nullptr || record->closing ? nullptr : record->session;
 }
 
 void Core::set_told(control::Session& session, std::uint64_t request, memory::PublishedSet set) {

@@ -122,12 +122,15 @@ void Core::lost(control::Session& session) {
     advance();
   }
   watcher_->wake();
-  end_windows(session.id());
+  end_windows(session.id(), not_connected(session.id()));
   forget_set_waits(session.id());
+  end_lookups(session.id(), {Code::disconnected, Scope::peer, session.failure().what()});
+}
+
+void Core::end_lookups(std::uint64_t peer, const Status& why) {
   const base::MutexLock lock(events_mutex_);
   for (auto& [id, lookup] : lookups_)
-    if (lookup->peer == session.id() && !lookup->answer)
-      lookup->answer = Status(Code::disconnected, Scope::peer, session.failure().what());
+    if (lookup->peer == peer && !lookup->answer) lookup->answer = why;
   event_.notify_all();
 }
 
@@ -299,9 +302,8 @@ Status Core::notify(std::uint64_t peer, std::span<const std::byte> message) {
             "a message of " + std::to_string(message.size()) + " bytes; at most " +
                 std::to_string(kMaxNotification)};
   const base::MutexLock lock(worker_.mutex);
-  PeerRecord* record = worker_.find_peer(peer);
-  if (record == nullptr || record->state != PeerState::up)
-    return {Code::disconnected, Scope::peer, "peer " + std::to_string(peer) + " is not connected"};
+  if (Status status = worker_.may_begin(peer); !status.ok()) return status;
+  PeerRecord* const record = worker_.find_peer(peer);
   Status status = record->notify(message);
   if (status.ok()) ++record->counters.notifications_sent;
   if (record->session->wants_write()) control_->write_when_ready(record->session);
@@ -356,7 +358,8 @@ PeerState Core::state(std::uint64_t peer) {
   if (closed_) return PeerState::gone;
   const base::MutexLock lock(worker_.mutex);
   const PeerRecord* record = worker_.find_peer(peer);
-  return record == nullptr ? PeerState::gone : record->state;
+  if (record == nullptr) return PeerState::gone;
+  return record->closing && record->state == PeerState::up ? PeerState::lost : record->state;
 }
 
 }  // namespace linkspan::engine

@@ -44,6 +44,10 @@ Result<std::size_t> Core::take_word() {
 Result<Window> Core::window(std::uint64_t peer, const Region& local, const RemoteRegion& remote,
                             const Region& local_pad, const RemoteRegion& remote_pad,
                             const WindowOptions& options) {
+  {
+    const base::MutexLock lock(worker_.mutex);
+    if (Status status = worker_.may_begin(peer); !status.ok()) return status;
+  }
   auto data = sides(peer, Op::write, local, remote);
   if (!data.ok()) return data.status();
   auto pads = sides(peer, Op::write, local_pad, remote_pad);
@@ -121,7 +125,8 @@ Result<Window> Core::window(std::uint64_t peer, const Region& local, const Remot
     windows_->give_back(*word, nullptr);
     return state.status();
   }
-  if (this->state(peer) != PeerState::up) end_windows(peer);  // it was lost meanwhile
+  if (this->state(peer) != PeerState::up)  // it was lost meanwhile
+    end_windows(peer, not_connected(peer));
   watcher_->wake();
   return Window(shared_from_this(), *std::move(state));
 }
@@ -188,14 +193,10 @@ Status Core::finish_windows(base::Deadline deadline) {
   return {};
 }
 
-void Core::end_windows(std::optional<std::uint64_t> peer) {
+void Core::end_windows(std::optional<std::uint64_t> peer, const Status& why) {
   const base::MutexLock lock(windows_->mutex);
   for (const auto& window : windows_->all)
-    if (!peer)
-      window->end({Code::canceled, Scope::process, "the Engine is closed"});
-    else if (window->peer() == *peer)
-      window->end({Code::disconnected, Scope::peer,
-                   "peer " + std::to_string(*peer) + " is not connected any more"});
+    if (!peer || window->peer() == *peer) window->end(why);
 }
 
 Status Core::raise(WindowState& window, std::uint32_t index, std::uint64_t n, Duration timeout) {

@@ -160,6 +160,9 @@ Peer::Peer(std::shared_ptr<engine::Core> core, std::uint64_t id, std::string nam
 PeerState Peer::state() const {
   return core_ == nullptr || core_->forked() ? PeerState::gone : core_->state(id_);
 }
+Status Peer::close(Duration timeout) const {
+  return on(core_, [&](auto& core) { return core.close(id_, timeout); });
+}
 Result<RemoteRegion> Peer::lookup(std::string_view name, Duration timeout) const {
   return on(core_, [&](auto& core) { return core.lookup(id_, name, timeout); });
 }

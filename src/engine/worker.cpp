@@ -15,6 +15,11 @@ Status SessionChannel::send(std::uint16_t op, std::span<const std::byte> bytes,
   return status;
 }
 
+Status not_connected(std::uint64_t peer) {
+  return {Code::disconnected, Scope::peer,
+          "peer " + std::to_string(peer) + " is not connected any more"};
+}
+
 void Worker::add_peer(std::uint64_t id, std::unique_ptr<PeerRecord> peer) {
   peer->since = base::Clock::steady().now();
   if (closed_) serve_no_more(*peer);
@@ -26,13 +31,18 @@ PeerRecord* Worker::find_peer(std::uint64_t id) {
   return found == peers_.end() ? nullptr : found->second.get();
 }
 
+Status Worker::may_begin(std::uint64_t id) {
+  const PeerRecord* const peer = find_peer(id);
+  if (peer == nullptr || peer->state != PeerState::up) return not_connected(id);
+  if (!peer->closing) return {};
+  return {Code::disconnected, Scope::peer,
+          "peer " + std::to_string(id) + " is being closed by this side"};
+}
+
 Status Worker::may_submit(std::uint64_t id) {
   if (closed_) return {Code::canceled, Scope::process, "the Engine is closed"};
-  PeerRecord* peer = find_peer(id);
-  if (peer == nullptr || peer->state != PeerState::up)
-    return {Code::disconnected, Scope::peer,
-            "peer " + std::to_string(id) + " is not connected any more"};
-  if (peer->unquiet >= kQueue) return Status::no_resource();
+  if (Status status = may_begin(id); !status.ok()) return status;
+  if (find_peer(id)->unquiet >= kQueue) return Status::no_resource();
   return {};
 }
 

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -68,6 +69,7 @@ struct PeerRecord {
   PeerState state = PeerState::up;
   bool ready = false;
   bool leaving = false;  // its connection has ended; something of it may still land
+  bool closing = false;  // by Peer::close(): nothing new begins
   std::deque<std::shared_ptr<TransferState>> queue;  // also of handles; some batch is not posted
   bool sweep = false;  // some of the queue will not be posted any more
   std::size_t unquiet = 0;
@@ -90,6 +92,9 @@ struct PeerRecord {
     return status;
   }
 };
+
+/// What is begun with a peer that is not there any more ends with.
+Status not_connected(std::uint64_t peer);
 
 class Worker final : private transport::CompletionSink, private RendezvousHost {
  public:
@@ -120,11 +125,21 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
   /// What holds close() up, one after the other: transfers that are not quiet, copies for peers,
   /// peers that may still copy on our memory, and what is said to remote ones and not sent.
   enum class Hold : std::uint8_t { transfers, copies, memory, words };
-  bool is_held_up(Hold hold) LINKSPAN_REQUIRES(mutex);
+  /// `peer`: the one that is closed. None: all are.
+  bool is_held_up(Hold hold, std::optional<std::uint64_t> peer = std::nullopt)
+      LINKSPAN_REQUIRES(mutex);
   /// By which remote peers that are connected.
-  std::vector<std::shared_ptr<control::Session>> remote_holders(Hold hold) LINKSPAN_REQUIRES(mutex);
+  std::vector<std::shared_ptr<control::Session>> remote_holders(
+      Hold hold, std::optional<std::uint64_t> peer = std::nullopt) LINKSPAN_REQUIRES(mutex);
   /// No more submissions, none of peers either; all of ours that is in flight is canceled.
   void close() LINKSPAN_REQUIRES(mutex);
+  /// Does the same with one peer. False: it is gone.
+  bool close(std::uint64_t peer) LINKSPAN_REQUIRES(mutex);
+  /// Answers whether something may begin with that peer; disconnected: the text says why not.
+  Status may_begin(std::uint64_t peer) LINKSPAN_REQUIRES(mutex);
+  /// Lists the regions of that peer's that somebody here still names.
+  std::vector<std::shared_ptr<ImportedRegion>> imported_from(std::uint64_t peer)
+      LINKSPAN_REQUIRES(mutex);
   /// All that lie in the rings of peers, each peer's in order.
   void take_notifications(std::vector<Notification>& into) LINKSPAN_REQUIRES(mutex);
   /// As Session::ask_for_bell(), of every peer.
@@ -158,6 +173,7 @@ class Worker final : private transport::CompletionSink, private RendezvousHost {
     completions_.push_back(std::move(completion));
   }
   static bool is_idle(const PeerRecord& peer);  ///< Its endpoints.
+  bool holds_up_its_end(const PeerRecord& peer, Hold hold) const LINKSPAN_REQUIRES(mutex);
   static void serve_no_more(const PeerRecord& peer);
   /// No copy for a peer is under way.
   bool serves_nobody() LINKSPAN_REQUIRES(mutex);

@@ -16,7 +16,31 @@ bool Worker::serves_nobody() {
   return std::ranges::all_of(peers_, [](const auto& entry) { return is_idle(*entry.second); });
 }
 
-bool Worker::is_held_up(Hold hold) {
+/// Answers for a peer that is closed by itself: in the end until it is gone. What it does by wires
+/// ends with these, and is not waited for.
+bool Worker::holds_up_its_end(const PeerRecord& peer, Hold hold) const {
+  switch (hold) {
+    case Hold::transfers:
+      return peer.unquiet != 0;
+    case Hold::copies:
+      for (std::size_t i = 0; i < transports_.size(); ++i)
+        if (const auto& endpoint = peer.endpoints[i];
+            endpoint != nullptr && !transports_[i]->capabilities().leaves_host &&
+            endpoint->next_look().when != transport::NextLook::When::idle)
+          return true;
+      return false;
+    case Hold::memory:
+    case Hold::words:
+      break;
+  }
+  return peer.state != PeerState::gone;
+}
+
+bool Worker::is_held_up(Hold hold, std::optional<std::uint64_t> of) {
+  if (of) {
+    const PeerRecord* const peer = find_peer(*of);
+    return peer != nullptr && holds_up_its_end(*peer, hold);
+  }
   switch (hold) {
     case Hold::transfers:
       return !transfers_.empty();
@@ -30,9 +54,11 @@ bool Worker::is_held_up(Hold hold) {
   return !remote_holders(hold).empty();
 }
 
-std::vector<std::shared_ptr<control::Session>> Worker::remote_holders(Hold hold) {
+std::vector<std::shared_ptr<control::Session>> Worker::remote_holders(
+    Hold hold, std::optional<std::uint64_t> of) {
   std::vector<std::shared_ptr<control::Session>> all;
-  const auto holds = [hold](const PeerRecord& peer) {
+  const auto holds = [&](const PeerRecord& peer) LINKSPAN_REQUIRES(mutex) {
+    if (of) return holds_up_its_end(peer, hold);
     switch (hold) {
       case Hold::transfers:
         return peer.unquiet != 0;
@@ -46,7 +72,8 @@ std::vector<std::shared_ptr<control::Session>> Worker::remote_holders(Hold hold)
     return peer.session->wants_write();
   };
   for (const auto& [id, peer] : peers_)
-    if (peer->state == PeerState::up && peer->session->is_remote() && holds(*peer))
+    if (id == of.value_or(id) && peer->state == PeerState::up && peer->session->is_remote() &&
+        holds(*peer))
       all.push_back(peer->session);
   return all;
 }
@@ -62,6 +89,26 @@ void Worker::close() {
   std::vector<std::shared_ptr<TransferState>> all;  // some end at once
   for (auto& [id, transfer] : transfers_) all.push_back(transfer);
   for (const auto& transfer : all) cancel(*transfer);
+}
+
+bool Worker::close(std::uint64_t id) {
+  PeerRecord* const peer = find_peer(id);
+  if (peer == nullptr || peer->state == PeerState::gone) return false;
+  peer->closing = true;
+  serve_no_more(*peer);
+  std::vector<std::shared_ptr<TransferState>> all;
+  for (auto& [number, transfer] : transfers_)
+    if (transfer->peer == id) all.push_back(transfer);
+  for (const auto& transfer : all) cancel(*transfer);
+  return true;
+}
+
+std::vector<std::shared_ptr<ImportedRegion>> Worker::imported_from(std::uint64_t id) {
+  std::vector<std::shared_ptr<ImportedRegion>> all;
+  if (const PeerRecord* const peer = find_peer(id))
+    for (const auto& each : peer->imported)
+      if (auto region = each.lock()) all.push_back(std::move(region));
+  return all;
 }
 
 void Worker::destroy_peers() {

@@ -230,6 +230,9 @@ class Transport {
   virtual Status forget(const memory::Region& region) = 0;
   /// OFF THE LOCK. A hostile key is `corrupt`, never a crash: what it claims is measured.
   virtual Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, base::Deadline deadline) = 0;
+  /// OFF THE LOCK. This side has closed the peer whose region that is, and no Batch uses it any
+  /// more: gives back what maps memory of GPUs although the Mapping lives. Of wires: nothing.
+  virtual void let_go(const Mapping& /*mapping*/) {}
   /// Under the Worker's lock. One for each copier that it has.
   virtual std::vector<CopyCount> copies() const = 0;
   virtual std::vector<std::byte> address() const = 0;  ///< Travels in the handshake.

@@ -58,6 +58,7 @@ PIN_CALL(linkspan_remote_region_name, int, (const linkspan_remote_region*, char*
 PIN_CALL(linkspan_peer_id, uint64_t, (const linkspan_peer*));
 PIN_CALL(linkspan_peer_state, int, (const linkspan_peer*));
 PIN_CALL(linkspan_peer_name, int, (const linkspan_peer*, char**));
+PIN_CALL(linkspan_peer_close, int, (const linkspan_peer*, int64_t));
 PIN_CALL(linkspan_peer_lookup, int,
          (const linkspan_peer*, const char*, int64_t, linkspan_remote_region**));
 PIN_CALL(linkspan_peer_lookup_set, int,

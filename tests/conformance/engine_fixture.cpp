@@ -148,6 +148,11 @@ class EngineServer {
       peer_ = take(engine_->accept(10s));
       return Answer{};
     }
+    if (what == "close peer") {
+      const Status status = peer_.close(Duration(call.at("timeout").get<std::int64_t>()));
+      if (!status.ok()) return status;
+      return Answer{};
+    }
     if (what == "explain") {
       auto way = peer_.explain(Op::write, held(call).region, remote(call), 1,
                                call.at("bytes").get<std::uint64_t>());
@@ -384,6 +389,10 @@ void FarEngine::add_loose(const std::string& name, const MemoryOptions& o) {
 }
 
 void FarEngine::accept() { call({{"do", "accept"}}); }
+
+Status FarEngine::close_peer(Duration timeout) {
+  return child_->line().call({{"do", "close peer"}, {"timeout", timeout.count()}}).status();
+}
 
 Result<std::size_t> FarEngine::post(const Message& m) {
   Json request = {{"do", "post"},        {"sends", m.sends}, {"name", m.name},

@@ -120,6 +120,7 @@ class FarEngine {
   // As an initiator: it has one peer, whose regions it looks up by name.
   void connect(const std::string& address);
   void accept();  ///< Its peer is the next that has connected to it.
+  Status close_peer(Duration timeout);
   /// The path, or the error.
   Result<std::string> explain(const std::string& local, const std::string& remote,
                               std::uint64_t bytes);

@@ -6,6 +6,7 @@
 #include "control/socket_address.hpp"
 #include "linkspan/device/window.cuh"
 #include "tests/conformance/engine_world.hpp"
+#include "tests/faults/usage.hpp"
 #include "tests/support/delay_line.hpp"
 
 namespace linkspan::test {
@@ -148,6 +149,32 @@ TEST_P(Again, TheSameEnginesMeetAtOnceAndNothingOldComesBack) {
   EXPECT_EQ(far_.difference("there", 2), "") << "of the old connection";
   EXPECT_EQ(peer.state(), PeerState::up);
   EXPECT_EQ(engine_.deregister(here_.region, 10s).to_string(), "ok");
+}
+
+/// Over many lives, the RemoteRegions of which the user keeps. Without a shim nothing is counted.
+TEST(PeerCloseAgain, GivesBackWhatMapsMemoryOfGpus) {
+  if (const Status status = need_gpus(2); !status.ok()) GTEST_SKIP() << status.to_string();
+  Held here;  // outlives the Engine
+  FarEngine far;
+  Engine engine = take(Engine::open(engine_options("near")));
+  here = Held::make(engine, {.kind = "device0", .bytes = kBytes});
+  far.add("there", {.kind = "device1", .bytes = kBytes});
+  std::vector<RemoteRegion> kept;
+  const auto live = [&] {
+    const Peer peer = take(engine.connect(far.address()));
+    kept.push_back(take(peer.lookup("there")));
+    EXPECT_EQ(finished(peer.write(here.region, kept.back(), std::span(&kAll, 1))).to_string(),
+              "ok");
+    EXPECT_EQ(peer.close(10s).to_string(), "ok");
+  };
+  live();
+  const Usage before = Usage::lowest(1s, {});
+  for (int i = 0; i < 5; ++i) live();
+  const Usage after = Usage::lowest(10s, before);
+  EXPECT_EQ(after.fds, before.fds);
+  for (const auto& [name, count] : after.balance)
+    EXPECT_TRUE(name != "IPC handles opened" || count == 0) << count;
+  EXPECT_EQ(far.deregister("there", 2s).to_string(), "ok");
 }
 
 INSTANTIATE_TEST_SUITE_P(Noticed, Again,

@@ -105,6 +105,32 @@ def test_engine_closed_in_flight() -> None:
         here.close()
 
 
+def test_peer_closed_in_flight(pair: Pair) -> None:
+    with linkspan.Engine() as third:
+        beside = pair.here.connect(third.listen())
+        transfer = pair.peer.recv(1, memory := bytearray(8))
+        pair.peer.close()
+        assert transfer.done() and transfer.status == "canceled"
+        with pytest.raises(linkspan.CanceledError):
+            transfer.wait()
+        assert memory == bytes(8)
+        assert pair.peer.state == "gone" and beside.state == "up"
+        with pytest.raises(linkspan.DisconnectedError):
+            pair.peer.send(1, b"late")
+        with pytest.raises(linkspan.DisconnectedError):
+            pair.back.send(1, b"late").wait(10)
+        pair.peer.close(timeout=0)
+        with pytest.raises(ValueError):
+            pair.peer.close(timeout=-1)
+        again = pair.here.connect(pair.there.address)
+        back = pair.there.accept()
+        message = bytearray(5)
+        received = back.recv(1, message)
+        again.send(1, b"hello").wait(10)
+        received.wait(10)
+        assert message == b"hello"
+
+
 def test_engine_dropped_in_flight() -> None:
     with linkspan.Engine() as there:
         here = linkspan.Engine()

@@ -349,6 +349,21 @@ TEST_F(CApiPair, NamesKindsAndReports) {
   EXPECT_TRUE(says("same_process+cpu_threads")) << linkspan_last_error();
 }
 
+TEST_F(CApiPair, ClosesAPeer) {
+  std::array<unsigned char, 8> room{};
+  TransferC receive, late;
+  ASSERT_OK(linkspan_recv(peer_, 1, room.data(), room.size(), nullptr, &receive));
+  EXPECT_EQ(linkspan_peer_close(nullptr, kLong), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_EQ(linkspan_peer_close(peer_, -1), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_EQ(linkspan_peer_state(peer_), LINKSPAN_PEER_UP);
+  EXPECT_OK(linkspan_peer_close(peer_, kLong));
+  EXPECT_EQ(linkspan_peer_state(peer_), LINKSPAN_PEER_GONE);
+  EXPECT_EQ(linkspan_transfer_wait(receive, 0), LINKSPAN_CANCELED);
+  EXPECT_EQ(linkspan_recv(peer_, 1, room.data(), room.size(), nullptr, &late),
+            LINKSPAN_DISCONNECTED);
+  EXPECT_OK(linkspan_peer_close(peer_, 0));
+}
+
 TEST_F(CApiPair, TheEndOfAPeer) {
   EXPECT_OK(linkspan_engine_close(far_, kLong));
   for (int i = 0; i < 200 && linkspan_peer_state(peer_) == LINKSPAN_PEER_UP; ++i) ::usleep(50'000);

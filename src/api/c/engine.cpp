@@ -251,6 +251,11 @@ int linkspan_peer_name(const linkspan_peer* peer, char** text) {
   return c::give_text(peer, text, [](const Peer& is) { return is.name(); });
 }
 
+int linkspan_peer_close(const linkspan_peer* peer, int64_t timeout) {
+  return c::run({{peer, "peer"}}, {"timeout", timeout},
+                [&](Duration limit) { return peer->is.close(limit); });
+}
+
 int linkspan_peer_lookup(const linkspan_peer* peer, const char* name, int64_t timeout,
                          linkspan_remote_region** region) {
   return c::make(region, {{peer, "peer"}, {name, "name"}}, {"timeout", timeout},

@@ -346,7 +346,9 @@ std::size_t LocalEndpoint::progress(CompletionSink& sink) {
 NextLook LocalEndpoint::next_look() const {
   NextLook look;
   const base::Time now = base::Clock::steady().now();
-  if (const auto wait = wait_to_send()) look = {NextLook::When::at, now + *wait};
+  // Once this side leaves, its goodbye says all of that.
+  if (const auto wait = serves_ ? wait_to_send() : std::nullopt)
+    look = {NextLook::When::at, now + *wait};
   for (const Slot& slot : slots_) {
     if (slot.stage == Stage::crossing) {
       const NextLook crossing = look_at_crossing(slot, now);

@@ -112,7 +112,8 @@ Status LocalEndpoint::on_execute(std::span<const std::byte> bytes) {
     slot.blocks.push_back({.local_offset = b->remote_offset(),
                            .remote_offset = b->local_offset(),
                            .bytes = b->bytes()});
-  if (!serves_) refusal = Status(Code::disconnected, Scope::peer, "the Engine is being closed");
+  if (!serves_)
+    refusal = Status(Code::disconnected, Scope::peer, "this connection is being closed");
   if (!refusal.ok()) {
     slot.end = refusal;
     slot.stage = Stage::ended;

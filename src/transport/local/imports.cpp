@@ -68,6 +68,12 @@ bool LocalTransport::let_go(const memory::RegionId& id) {
   return all;
 }
 
+void LocalTransport::let_go(const Mapping& mapping) {
+  const std::shared_ptr<ImportedMemory> memory = static_cast<const LocalMapping&>(mapping).memory();
+  // The Mapping's and this one: a window's kernels would have their own.
+  if (memory.use_count() <= 2) close([held = memory->let_go()]() mutable { held = {}; });
+}
+
 Result<std::unique_ptr<Mapping>> LocalTransport::import_key(RemoteKey key,
                                                             base::Deadline deadline) {
   auto memory = import_memory(key, deadline);

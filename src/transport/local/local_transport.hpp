@@ -97,6 +97,7 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
   Status forget(const memory::Region& region) override LINKSPAN_EXCLUDES(mutex_);
   Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, base::Deadline deadline) override
       LINKSPAN_EXCLUDES(mutex_);
+  void let_go(const Mapping& mapping) override;
   Result<std::unique_ptr<KeptPages>> keep_pages(const memory::Region& local, const Mapping& remote,
                                                 const Pages& pages) override
       LINKSPAN_EXCLUDES(mutex_);
