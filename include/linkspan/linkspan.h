@@ -141,6 +141,18 @@ LINKSPAN_C_API int linkspan_engine_close(linkspan_engine* engine, int64_t timeou
 LINKSPAN_C_API int linkspan_engine_listen(linkspan_engine* engine, const char* address);
 LINKSPAN_C_API int linkspan_engine_connect(linkspan_engine* engine, const char* address,
                                            int64_t timeout, linkspan_peer** peer);
+typedef struct linkspan_connect_options {
+  size_t size;
+  int64_t timeout;
+  const char* expect; /* the name that the peer's Engine has to have; null: any */
+} linkspan_connect_options;
+
+#define LINKSPAN_CONNECT_OPTIONS_INIT \
+  { sizeof(linkspan_connect_options), INT64_C(10000000000), 0 }
+
+LINKSPAN_C_API int linkspan_engine_connect_with(linkspan_engine* engine, const char* address,
+                                                const linkspan_connect_options* options,
+                                                linkspan_peer** peer);
 LINKSPAN_C_API int linkspan_engine_accept(linkspan_engine* engine, int64_t timeout,
                                           linkspan_peer** peer);
 /* How many transfers became quiet by it goes to `ended`, which may be null. */

@@ -40,10 +40,10 @@ class Held {
   bool interrupted_ = false;  // close() was, by a signal
 };
 
-Peer connect(Held& engine, nb::handle where, double timeout) {
+Peer connect(Held& engine, nb::handle where, double timeout, const std::string& expect) {
   const std::string address = path_of(where);
-  const Duration limit = seconds(timeout, "timeout");
-  return take(waiting([&] { return engine->connect(address, limit); }));
+  const ConnectOptions options{.timeout = seconds(timeout, "timeout"), .expect = expect};
+  return take(waiting([&] { return engine->connect(address, options); }));
 }
 
 /// Returns the time-out of a wait; None: it has no end.
@@ -186,13 +186,13 @@ void bind_engine(nb::module_& module) {
           "address", [](Held& self) { return text_of(self->address()); },
           nb::sig("def address(self) -> str"), "For connect(). \"\": not listening.")
       .def(
-          "connect", &connect, "address"_a, "timeout"_a = 10.0,
-          nb::sig("def connect(self, address: str | bytes | os.PathLike, timeout: float = 10.0) -> "
-                  "Peer"),
+          "connect", &connect, "address"_a, "timeout"_a = 10.0, "expect"_a = "",
+          nb::sig("def connect(self, address: str | bytes | os.PathLike, timeout: float = 10.0, "
+                  "expect: str = '') -> Peer"),
           "Until both sides are ready; where nobody listens yet, until somebody does. "
           "A peer over TCP is a remote one, also on this host: only transports that leave the host "
-          "reach it. UnreachableError, TimedOutError, PermissionDeniedError: another user's, or "
-          "beyond loopback.")
+          "reach it. expect: the name that its Engine has to have. UnreachableError, "
+          "TimedOutError, PermissionDeniedError: another user's, another name, or beyond loopback.")
       .def(
           "accept",
           [](Held& self, std::optional<double> timeout) {

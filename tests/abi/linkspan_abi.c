@@ -29,6 +29,8 @@ PIN_CALL(linkspan_engine_open, int, (const linkspan_engine_options*, linkspan_en
 PIN_CALL(linkspan_engine_close, int, (linkspan_engine*, int64_t));
 PIN_CALL(linkspan_engine_listen, int, (linkspan_engine*, const char*));
 PIN_CALL(linkspan_engine_connect, int, (linkspan_engine*, const char*, int64_t, linkspan_peer**));
+PIN_CALL(linkspan_engine_connect_with, int,
+         (linkspan_engine*, const char*, const linkspan_connect_options*, linkspan_peer**));
 PIN_CALL(linkspan_engine_accept, int, (linkspan_engine*, int64_t, linkspan_peer**));
 PIN_CALL(linkspan_engine_progress, int, (linkspan_engine*, size_t*));
 PIN_CALL(linkspan_engine_notifications, int, (linkspan_engine*, int64_t, linkspan_notifications**));
@@ -167,6 +169,10 @@ PIN(offsetof(linkspan_engine_options, nccl_net_plugin) == 80);
 PIN(offsetof(linkspan_engine_options, secret_file) == 88);
 PIN(offsetof(linkspan_engine_options, tcp_interfaces) == 96);
 
+PIN(sizeof(linkspan_connect_options) == 24);
+PIN(offsetof(linkspan_connect_options, timeout) == 8);
+PIN(offsetof(linkspan_connect_options, expect) == 16);
+
 PIN(sizeof(linkspan_region_options) == 24);
 PIN(offsetof(linkspan_region_options, peers_read) == 8);
 PIN(offsetof(linkspan_region_options, peers_write) == 12);
@@ -214,11 +220,13 @@ PIN(offsetof(linkspan_transfer_options, reserved) == 116);
 
 /* The defaults are as complete as the structs, and of C as of C++. */
 extern const linkspan_engine_options pinned_engine_options;
+extern const linkspan_connect_options pinned_connect_options;
 extern const linkspan_region_options pinned_region_options;
 extern const linkspan_transfer_options pinned_transfer_options;
 extern const linkspan_strides pinned_strides;
 extern const linkspan_shape pinned_shape;
 const linkspan_engine_options pinned_engine_options = LINKSPAN_ENGINE_OPTIONS_INIT;
+const linkspan_connect_options pinned_connect_options = LINKSPAN_CONNECT_OPTIONS_INIT;
 const linkspan_region_options pinned_region_options = LINKSPAN_REGION_OPTIONS_INIT;
 const linkspan_transfer_options pinned_transfer_options = LINKSPAN_TRANSFER_OPTIONS_INIT;
 const linkspan_strides pinned_strides = LINKSPAN_STRIDES_INIT;

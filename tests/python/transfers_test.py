@@ -16,6 +16,16 @@ import linkspan
 KIB = 1024
 
 
+def test_a_name_is_expected(pair: Pair) -> None:
+    address = pair.there.address
+    assert pair.here.connect(address, expect="there").name == "there"
+    assert pair.here.connect(address, 5.0, "").state == "up"
+    with pytest.raises(linkspan.PermissionDeniedError, match='"there", and not "another"'):
+        pair.here.connect(address, expect="another")
+    with pytest.raises(TypeError):
+        pair.here.connect(address, expect=None)
+
+
 @pytest.mark.parametrize("make", [list, np.array, lambda rows: np.array(rows, np.uint64)])
 def test_blocks(pair: Pair, make) -> None:
     rows = [(0, 5, 3), (100, 50, 1), (7, 1000, 257)]

@@ -349,6 +349,30 @@ TEST_F(CApiPair, NamesKindsAndReports) {
   EXPECT_TRUE(says("same_process+cpu_threads")) << linkspan_last_error();
 }
 
+TEST_F(CApiPair, ConnectsToAPeerOfTheNameThatItExpects) {
+  char* text = nullptr;
+  ASSERT_OK(linkspan_engine_address(far_, &text));
+  const std::string address = taken(text);
+  linkspan_connect_options options = LINKSPAN_CONNECT_OPTIONS_INIT;
+  PeerC any, named, other;
+  EXPECT_OK(linkspan_engine_connect_with(near_, address.c_str(), nullptr, &any));
+  options.timeout = kLong;
+  options.expect = "far";
+  EXPECT_OK(linkspan_engine_connect_with(near_, address.c_str(), &options, &named));
+  EXPECT_EQ(linkspan_peer_state(named), LINKSPAN_PEER_UP);
+  options.expect = "another";
+  EXPECT_EQ(linkspan_engine_connect_with(near_, address.c_str(), &options, &other),
+            LINKSPAN_PERMISSION_DENIED);
+  EXPECT_TRUE(says("\"far\", and not \"another\"")) << linkspan_last_error();
+  EXPECT_EQ(other, nullptr);
+  options.timeout = -1;
+  EXPECT_EQ(linkspan_engine_connect_with(near_, address.c_str(), &options, &other),
+            LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("timeout is -1")) << linkspan_last_error();
+  options = {.size = sizeof options.size, .timeout = -1, .expect = "not read"};
+  EXPECT_OK(linkspan_engine_connect_with(near_, address.c_str(), &options, &other));
+}
+
 TEST_F(CApiPair, ClosesAPeer) {
   std::array<unsigned char, 8> room{};
   TransferC receive, late;

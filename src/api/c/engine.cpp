@@ -118,6 +118,15 @@ int linkspan_engine_connect(linkspan_engine* engine, const char* address, int64_
                  [&](Duration limit) { return engine->is.connect(address, limit); });
 }
 
+int linkspan_engine_connect_with(linkspan_engine* engine, const char* address,
+                                 const linkspan_connect_options* options, linkspan_peer** peer) {
+  return c::make(peer, {{engine, "engine"}, {address, "address"}}, [&]() -> Result<Peer> {
+    const auto known = c::connect_options(options);
+    if (!known.ok()) return known.status();
+    return engine->is.connect(address, *known);
+  });
+}
+
 int linkspan_engine_accept(linkspan_engine* engine, int64_t timeout, linkspan_peer** peer) {
   return c::make(peer, {{engine, "engine"}}, {"timeout", timeout},
                  [&](Duration limit) { return engine->is.accept(limit); });

@@ -91,6 +91,17 @@ Result<EngineOptions> engine_options(const linkspan_engine_options* given) {
   return out;
 }
 
+Result<ConnectOptions> connect_options(const linkspan_connect_options* given) {
+  const auto c = sized<linkspan_connect_options>(given, LINKSPAN_CONNECT_OPTIONS_INIT,
+                                                 "linkspan_connect_options");
+  if (!c.ok()) return c.status();
+  Fields fields;
+  const ConnectOptions out{.timeout = fields.time("timeout", c->timeout),
+                           .expect = or_empty(c->expect)};
+  if (!fields.status().ok()) return fields.status();
+  return out;
+}
+
 Result<RegionOptions> region_options(const linkspan_region_options* given) {
   const auto c = sized<linkspan_region_options>(given, LINKSPAN_REGION_OPTIONS_INIT,
                                                 "linkspan_region_options");

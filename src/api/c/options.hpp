@@ -14,6 +14,7 @@ namespace linkspan::c {
 // Null: all defaults. unsupported: a later release's, with something set that this one does not
 // know. invalid_argument names the field.
 Result<EngineOptions> engine_options(const linkspan_engine_options* given);
+Result<ConnectOptions> connect_options(const linkspan_connect_options* given);
 Result<RegionOptions> region_options(const linkspan_region_options* given);
 /// What it points to stays the caller's.
 Result<TransferOptions> transfer_options(const linkspan_transfer_options* given);
