@@ -74,20 +74,20 @@ TEST_F(Notifications, WakeWhoSleeps) {
   constexpr std::uint64_t kSent = 1000;
   std::atomic<std::uint64_t> read{0};
   std::jthread writing([&] {
-    const auto limit = base::Deadline::after(base::Clock::steady(), 60s);
+    const auto limit = base::Deadline::after(base::Clock::steady(), 300s);
     for (std::uint64_t i = 1; i <= kSent && !limit.passed(); ++i) {
       while (read < i - 1 && !limit.passed()) std::this_thread::yield();
       std::this_thread::sleep_for(std::chrono::microseconds(i % 7 * 20));
       put(i);
     }
   });
-  const auto begin = base::Clock::steady().now();
   while (read < kSent) {
-    const std::vector<Notification> came = reader_.notifications(20s);
+    const auto begin = base::Clock::steady().now();
+    const std::vector<Notification> came = reader_.notifications(60s);
     ASSERT_EQ(came.size(), 1u) << "behind " << read;
+    ASSERT_LT(base::Clock::steady().now() - begin, 40s) << "a bell that is lost costs 60 s";
     ++read;
   }
-  EXPECT_LT(base::Clock::steady().now() - begin, 20s) << "a bell that is lost costs as much";
 }
 
 TEST_F(Notifications, OfANewPeerAndTheEndWakeWhoSleeps) {
