@@ -43,6 +43,7 @@ target_link_libraries(driver_shim PRIVATE linkspan_common ${CMAKE_DL_LIBS})
 linkspan_glob(unlucky_sources tests/support/unlucky_threads)
 add_library(unlucky_threads MODULE ${unlucky_sources})
 target_link_libraries(unlucky_threads PRIVATE ${CMAKE_DL_LIBS})
+set_target_properties(unlucky_threads PROPERTIES CXX_VISIBILITY_PRESET default)
 
 include(cmake/nccl_net_plugin.cmake)  # sets nccl_net_plugins
 
@@ -141,6 +142,9 @@ if(preset STREQUAL "release" AND TARGET fake_cuda)
             --run env LD_PRELOAD=$<TARGET_FILE:unlucky_threads>
                   $<TARGET_FILE:linkspan_conformance>
             --gtest_filter=Every/TransportConformance.*/tcp*:*EngineWire*tcp*)
+  # It was preloaded without any effect once: its functions were hidden.
+  linkspan_test(unlucky_exports TIMEOUT 30
+    COMMAND sh -c "${CMAKE_NM} -D --defined-only '$<TARGET_FILE:unlucky_threads>' | grep -q ' T epoll_wait$'")
   # And between Engines that have a secret, all of what goes by TCP sealed.
   linkspan_test(conformance_sealed TIMEOUT 180
     ENVIRONMENT ${simulated} "LINKSPAN_SECRET=a secret of the tests"
