@@ -45,6 +45,12 @@ add_library(unlucky_threads MODULE ${unlucky_sources})
 target_link_libraries(unlucky_threads PRIVATE ${CMAKE_DL_LIBS})
 set_target_properties(unlucky_threads PROPERTIES CXX_VISIBILITY_PRESET default)
 
+# ---- preloaded: which calls that could wait the Engine's threads make ----------------------------
+linkspan_glob(calls_sources tests/support/thread_calls)
+add_library(thread_calls MODULE ${calls_sources})
+target_link_libraries(thread_calls PRIVATE ${CMAKE_DL_LIBS})
+set_target_properties(thread_calls PROPERTIES CXX_VISIBILITY_PRESET default)
+
 include(cmake/nccl_net_plugin.cmake)  # sets nccl_net_plugins
 
 set(no_driver LINKSPAN_CUDA_LIBRARY=/nonexistent/libcuda.so.1)
@@ -54,7 +60,7 @@ set(shimmed LINKSPAN_CUDA_LIBRARY=$<TARGET_FILE:driver_shim>
 
 # ---- gtest programs ------------------------------------------------------------------------
 linkspan_glob(support_sources tests/support)
-list(FILTER support_sources EXCLUDE REGEX "/tests/support/(fake_cuda/|fake_runtime/|driver_shim/|nccl_net_plugin/|unlucky_threads/|main\\.cpp$)")
+list(FILTER support_sources EXCLUDE REGEX "/tests/support/(fake_cuda/|fake_runtime/|driver_shim/|nccl_net_plugin/|unlucky_threads/|thread_calls/|main\\.cpp$)")
 if(support_sources)
   add_library(linkspan_test_support OBJECT ${support_sources})
   target_include_directories(linkspan_test_support PRIVATE ${CMAKE_SOURCE_DIR})
@@ -178,6 +184,20 @@ endif()
 if(preset STREQUAL "release")
   linkspan_gtest(hosts tests/hosts cpu)
   target_sources(linkspan_hosts PRIVATE ${CMAKE_SOURCE_DIR}/tests/conformance/engine_fixture.cpp)
+endif()
+# What threads that serve several peers call, against the table of docs/threading.md.
+if(preset STREQUAL "release" AND TARGET fake_cuda)
+  set(calls_conformance
+    Every/EngineRoutes* *RemotePeers* Every/TwoSidedDeath* TwoSided.* Notifications* PublishedSets*
+    Every/EngineMade* Every/EngineWireAlike*tcp* Every/EngineWireAlike*v7_device0
+    Every/EngineWireAlike*v12_device0 EngineInvalidate* EngineWishes* EngineClose* By/Windows*tcp*)
+  list(JOIN calls_conformance ":" calls_conformance)
+  linkspan_test(calls_of_threads TIMEOUT 180 ENVIRONMENT ${simulated}
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_calls.py
+            --table ${CMAKE_SOURCE_DIR}/docs/threading.md --preload $<TARGET_FILE:thread_calls>
+            --run $<TARGET_FILE:linkspan_conformance> ${calls_conformance}
+            --run $<TARGET_FILE:linkspan_faults>
+                  Flood*:Orphan*:EarlyFree*:By/GuardedMemory*:Versions*)
 endif()
 linkspan_gtest(driver_facts tests/driver_facts simulated)
 linkspan_gtest(nvlink_transfer tests/nvlink_transfer cpu simulated LIBRARY nvlink_transfer)

@@ -15,6 +15,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 import ab_report  # noqa: E402
+import check_calls  # noqa: E402
 import check_claims  # noqa: E402
 import check_facts  # noqa: E402
 import check_includes  # noqa: E402
@@ -193,6 +194,35 @@ class Facts(unittest.TestCase):
             self.assertEqual(
                 self.found(files), ["tests/driver_facts: nothing cites Queues.Block"]
             )
+
+
+class Calls(unittest.TestCase):
+    PAGE = (
+        f"# Threads\n| a | b |\n|---|---|\n| `x` | `y` |\n{check_calls.HEADING}\nProse.\n\n"
+        "| thread | call | on | why |\n|---|---|---|---|\n"
+        "| `one` `two` | `read, may wait` | `ours` `received` | `why` |\n| `one` | `ppoll` | | |\n"
+        "\n## Next\n| `one` | `close` | | |\n"
+    )
+    ALL = {
+        ("one", "ppoll", check_calls.NOTHING),
+        *((t, "read, may wait", k) for t in ("one", "two") for k in ("ours", "received")),
+    }
+
+    def test_a_table_is_read(self):
+        self.assertEqual(check_calls.table_of(self.PAGE), self.ALL)
+
+    def test_a_call_that_is_not_allowed(self):
+        seen = {("one", "close", "received"), ("two", "read, may wait", "ours")}
+        (fault,) = check_calls.compare(seen, self.ALL)
+        self.assertIn("one calls close on received", fault)
+
+    def test_a_thread_that_was_not_seen(self):
+        (fault,) = check_calls.compare({("one", "ppoll", check_calls.NOTHING)}, self.ALL)
+        self.assertIn("two: no test has run", fault)
+
+    def test_other_threads_may_call_anything(self):
+        seen = {("three", "close", "received"), *self.ALL}
+        self.assertEqual(check_calls.compare(seen, self.ALL), [])
 
 
 class Claims(unittest.TestCase):

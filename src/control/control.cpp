@@ -1,5 +1,6 @@
 #include "control/control.hpp"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -567,6 +568,7 @@ class AsioControl final : public Control {
   }
 
   void run() LINKSPAN_EXCLUDES(mutex_) {
+    ::pthread_setname_np(::pthread_self(), "ls-control");
     while (!io_.stopped()) {
       try {
         if (any_broken_) drop_broken();
