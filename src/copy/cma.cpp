@@ -84,6 +84,26 @@ ssize_t move_some(std::int64_t pid, bool read, std::span<const Piece> pieces, st
   return call(static_cast<pid_t>(pid), ours.data(), count, theirs.data(), count, 0);
 }
 
+/// Reads the proof back, once.
+Status prove(const OtherProcess& other) {
+  using enum ProcessProof::State;
+  if (other.proof == nullptr || other.proof->state == right) return {};
+  std::array<std::byte, 16> read{};
+  const Piece piece{.to = reinterpret_cast<std::uintptr_t>(read.data()),
+                    .from = other.proof->address,
+                    .bytes = read.size()};
+  const ssize_t got = move_some(other.pid, true, {&piece, 1}, 0);
+  if (got < 0 && errno != EFAULT) return failure(errno, other, true, piece);
+  if (got == static_cast<ssize_t>(read.size()) && read == other.proof->bytes) {
+    other.proof->state = right;
+    return {};
+  }
+  other.proof->state = wrong;
+  return {
+      Code::permission_denied, Scope::peer,
+      "process " + std::to_string(other.pid) + " is not the peer, which has that number no more"};
+}
+
 /// Moves the first bytes by way of memory of this function, where neither end may be the one that
 /// the kernel pins: memory that a driver has mapped.
 ssize_t move_by_bounce(std::int64_t pid, const Piece& piece, std::uint64_t done) {
@@ -149,8 +169,18 @@ Status copy_within(std::span<const Piece> pieces) {
   return {};
 }
 
+Status may_copy_across(std::int64_t pid) {
+  // No process has memory there, so a call that is permitted ends with EFAULT.
+  std::byte here{};
+  const Piece nowhere{
+      .to = reinterpret_cast<std::uintptr_t>(&here), .from = ~std::uint64_t{0} - 4095, .bytes = 1};
+  if (move_some(pid, true, {&nowhere, 1}, 0) >= 0 || errno == EFAULT) return {};
+  return failure(errno, {.pid = pid}, true, nowhere);
+}
+
 Status copy_across(const OtherProcess& other, bool read, std::span<const Piece> pieces) {
   if (Status s = alive(other); !s.ok()) return s;
+  if (Status s = prove(other); !s.ok()) return s;
   std::uint64_t done = 0;  // of the first piece that is left
   for (;;) {
     drop_done(pieces, done);

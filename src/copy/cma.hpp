@@ -18,13 +18,18 @@ namespace linkspan::copy {
 /// Whose memory, and a guard against its number having become another process's.
 struct OtherProcess {
   std::int64_t pid = 0;
-  int pidfd = -1;  ///< A loan.
+  int pidfd = -1;                 ///< A loan.
+  ProcessProof* proof = nullptr;  ///< A loan. Null: none is asked for.
 };
+
+/// Answers whether the kernel lets this process copy to and from the other's memory, without
+/// touching a page of it. permission_denied, disconnected, unsupported: it does not.
+Status may_copy_across(std::int64_t pid);
 
 /// `read`: Piece::from is the other's address; else Piece::to is. disconnected: it has ended, at
 /// the latest while we copied, so what was read may be anything. permission_denied: the kernel
-/// does not let us. unreachable: an address is not mapped, in one process or the other; pieces
-/// before it were copied.
+/// does not let us, or the process does not have its proof. unreachable: an address is not mapped,
+/// in one process or the other; pieces before it were copied.
 Status copy_across(const OtherProcess& other, bool read, std::span<const Piece> pieces);
 
 /// Copies within this process. unreachable: a page of either end is not mapped, may not be read or

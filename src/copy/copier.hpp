@@ -8,6 +8,9 @@
 // executor's, which owns the order until it is quiet.
 #pragma once
 
+#include <array>
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -70,6 +73,16 @@ enum class Link : std::uint8_t {
 /// Names one accepted Order until poll() has told its end. Never used again, never zero.
 using Ticket = std::uint64_t;
 
+/// Bytes that a process has shown to have at an address of its own. They are read back before the
+/// first copy between it and this process, by the thread that copies: its memory may never answer.
+/// Threads: any thread.
+struct ProcessProof {
+  enum class State : std::uint8_t { unknown, right, wrong };
+  std::uint64_t address = 0;
+  std::array<std::byte, 16> bytes{};
+  std::atomic<State> state{State::unknown};
+};
+
 struct Order {
   Method method = Method::cpu_threads;
   std::span<const Piece> pieces = {};  ///< Read during start() only. None is an order as well.
@@ -79,6 +92,7 @@ struct Order {
   /// against a number that was given to another process; a loan until the order is quiet.
   std::int64_t pid = 0;
   int pidfd = -1;
+  ProcessProof* proof = nullptr;  ///< A loan as well. Null: the number is known to be its own.
   bool remote_is_source = false;
   /// Cross-process: whose memory it is, which may not answer (a page of userfaultfd, FUSE or NFS).
   /// The orders of one peer take a share of the executors.

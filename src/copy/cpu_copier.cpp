@@ -154,7 +154,7 @@ Result<Ticket> CpuCopier::start(const Order& order) {
   job.ticket = ++accepted_ * kOrders + slot;
   job.due = last_due_;
   job.looked = job.patient = now;
-  job.other = {.pid = order.pid, .pidfd = order.pidfd};
+  job.other = {.pid = order.pid, .pidfd = order.pidfd, .proof = order.proof};
   job.remote_is_source = order.remote_is_source;
   job.peer = order.peer;
   job.device = order.device;

@@ -14,6 +14,8 @@
 
 #include "base/schema/local_generated.h"
 #include "base/sealed_memory.hpp"
+#include "tests/support/process.hpp"
+#include "tests/support/take.hpp"
 
 namespace linkspan::transport::local {
 namespace local_endpoint_test {
@@ -33,7 +35,7 @@ class RecordingChannel final : public Channel {
   }
   SessionKey session_key() const noexcept override { return key_; }
   PeerProcess process() const noexcept override {
-    return {.pid = pid, .pidfd = -1, .same_user = same_user, .incarnation = kPeer};
+    return {.pid = pid, .pidfd = pidfd, .same_user = same_user, .incarnation = kPeer};
   }
   std::string_view peer_name() const noexcept override { return "hostile"; }
   void notified(std::vector<std::byte>, std::uint64_t) override {}
@@ -50,6 +52,7 @@ class RecordingChannel final : public Channel {
   std::size_t tries = 0;
   bool same_user = true;
   std::int64_t pid = ::getpid();  // both halves are in this process
+  int pidfd = -1;
 
  private:
   std::array<std::byte, 32> key_{};
@@ -215,6 +218,8 @@ TEST_F(LocalEndpointTest, ANumberThatIsAnotherProcesssIsNotCopiedFrom) {
   Address address = *decode_address(peer_.transport->address());
   ++address.process.nonce;  // not this process
   channel_.pid = stranger.pid;
+  const base::Fd pidfd = *base::open_pidfd(stranger.pid);
+  channel_.pidfd = pidfd.get();
   const memory::Region& region = us_.registry.all().front()->region();
   ASSERT_EQ(region.facts().id.serial, ours);
   // The secret of the process that speaks, or another one, at an address that both have.
@@ -222,6 +227,20 @@ TEST_F(LocalEndpointTest, ANumberThatIsAnotherProcesssIsNotCopiedFrom) {
     if (!same) address.proof[0] ^= std::byte{1};
     auto endpoint = us_.transport->connect(encode(address), channel_, soon);
     ASSERT_TRUE(endpoint.ok());
+    const Block block{0, 0, 64};
+    ASSERT_TRUE((*endpoint)
+                    ->post({.op = Op::read,
+                            .local = &region,
+                            .remote = mapping->get(),
+                            .shape = std::span(&block, 1)})
+                    .ok());
+    const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+    while (ends_.all.empty() && !limit.passed()) (*endpoint)->progress(ends_);
+    ASSERT_EQ(ends_.all.size(), 1u);
+    EXPECT_EQ(ends_.all.front().status.code(), same ? Code::ok : Code::permission_denied);
+    EXPECT_EQ(ours_[0], same ? std::byte{2} : std::byte{1});
+    ends_.all.clear();
+    ours_.assign(kBytes, std::byte{1});
     const Explanation way = (*endpoint)->explain(Op::read, region, **mapping, {1, 64});
     EXPECT_EQ(way.path, same ? "kernel+cross_process" : "bounce+cpu_threads") << way.reason;
     if (!same) {
@@ -233,6 +252,24 @@ TEST_F(LocalEndpointTest, ANumberThatIsAnotherProcesssIsNotCopiedFrom) {
   auto endpoint = us_.transport->connect(encode(address), channel_, soon);
   ASSERT_TRUE(endpoint.ok());
   EXPECT_EQ((*endpoint)->explain(Op::read, region, **mapping, {1, 64}).path, "bounce+cpu_threads");
+}
+
+TEST_F(LocalEndpointTest, IsMadeAtOnce_WhenThePeersMemoryNeverAnswers) {
+  const auto silent = test::take(test::Child::spawn("silent_memory"));
+  const auto at = test::take(silent->line().call({{"do", "it"}})).value.get<std::uint64_t>();
+  if (at == 0) GTEST_SKIP() << "needs root, to handle faults of system calls";
+  Address address = *decode_address(peer_.transport->address());
+  ++address.process.nonce;  // not this process
+  address.proof_address = at;
+  channel_.pid = silent->pid();
+  channel_.pidfd = silent->pidfd();
+  auto made = std::async(std::launch::async, [&] {
+    return us_.transport->connect(encode(address), channel_,
+                                  base::Deadline::after(base::Clock::steady(), 10s));
+  });
+  EXPECT_EQ(made.wait_for(10s), std::future_status::ready) << "it stands at the peer's memory";
+  silent->kill();
+  EXPECT_TRUE(made.get().ok());
 }
 
 TEST_F(LocalEndpointTest, KeysOfAnotherOwnerAreNotTakenFromThisPeer) {

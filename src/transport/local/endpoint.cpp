@@ -1,12 +1,11 @@
 #include "transport/local/endpoint.hpp"
 
-#include <sys/uio.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "base/schema/local_generated.h"
 #include "copy/chooser.hpp"
+#include "copy/cma.hpp"
 #include "transport/batch.hpp"
 
 namespace linkspan::transport::local {
@@ -26,12 +25,13 @@ LocalEndpoint::LocalEndpoint(LocalTransport& transport, const Address& peer, Cha
       peer_(peer),
       channel_(channel),
       lane_(lane),
-      cross_process_(prove_process()) {}
+      proof_{.address = peer.proof_address, .bytes = peer.proof},
+      cross_process_(may_copy_across()) {}
 
 LocalEndpoint::~LocalEndpoint() { transport_.remove(*this); }
 
-/// Numbers of processes lie across pid namespaces; a secret that is read back does not.
-Status LocalEndpoint::prove_process() const {
+/// This is the Control thread: it touches no memory of the peer's, which may never answer.
+Status LocalEndpoint::may_copy_across() const {
   const PeerProcess process = channel_.process();
   if (peer_.process == base::this_process())
     return {Code::unsupported, Scope::request, "it is this process"};
@@ -40,16 +40,12 @@ Status LocalEndpoint::prove_process() const {
   // As root the kernel would let us, and what the peer names may by then be a program of more
   // rights.
   if (!process.same_user) return {Code::unsupported, Scope::request, "the peer is another user's"};
-  std::array<std::byte, 16> read{};
-  iovec here{read.data(), read.size()};
-  iovec there{reinterpret_cast<void*>(peer_.proof_address),  // NOLINT(performance-no-int-to-ptr)
-              read.size()};
-  const auto got = ::process_vm_readv(static_cast<pid_t>(process.pid), &here, 1, &there, 1, 0);
-  if (got != static_cast<ssize_t>(read.size()))
-    return base::Fd::from("process_vm_readv of the peer", -1).status();
-  if (read != peer_.proof)
-    return {Code::unsupported, Scope::request, "another process has the peer's number here"};
-  return {};
+  return copy::may_copy_across(process.pid);
+}
+
+Status LocalEndpoint::cross_process() const {
+  if (proof_.state != copy::ProcessProof::State::wrong) return cross_process_;
+  return {Code::unsupported, Scope::request, "another process has the peer's number here"};
 }
 
 Status LocalEndpoint::ready() const {
@@ -146,7 +142,7 @@ Status LocalEndpoint::begin(Slot& slot, const Published& local, Checked asked,
             "no path between " + std::string(name_of(f.local)) + " memory here and " +
                 std::string(name_of(f.remote)) + " memory of " + peer_name() +
                 "; not mapped: " + remote.why_not_mapped() +
-                (cross_process_.ok() ? "" : "; no cross-process copy: " + cross_process_.what())};
+                (cross_process().ok() ? "" : "; no cross-process copy: " + cross_process().what())};
 
   slot.method = way.method;
   slot.mapped = f.mapped;
@@ -264,6 +260,7 @@ Status LocalEndpoint::start_some(Slot& slot, const StreamLinks& streams) {
        .lane = lane_,
        .pid = process.pid,
        .pidfd = process.pidfd,
+       .proof = &proof_,
        .remote_is_source = slot.op == Op::read,
        .peer = peer_.incarnation,
        .link = slot.link,

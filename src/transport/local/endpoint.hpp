@@ -164,7 +164,9 @@ class LocalEndpoint final : public Endpoint {
   bool send_retract(std::uint64_t serial, bool at_once);
   bool send_retracted(std::uint64_t serial);
   Status send(Message message, std::span<const std::byte> bytes, std::span<base::Fd> fds = {});
-  Status prove_process() const;
+  Status may_copy_across() const;
+  /// OK, or why process_vm_readv does not reach the peer.
+  Status cross_process() const;
   // endpoint_bounce.cpp
   void cross(Slot& slot, const Route& way);
   void cross_another_way(Slot& slot, const Status& why);
@@ -188,7 +190,8 @@ class LocalEndpoint final : public Endpoint {
   const Address peer_;
   Channel& channel_;
   const unsigned lane_;
-  const Status cross_process_;  // OK, or why process_vm_readv does not reach the peer
+  copy::ProcessProof proof_;    // numbers of processes lie across pid namespaces
+  const Status cross_process_;  // when they met; cross_process() knows better
   bool serves_ = true, closed_ = false, gone_ = false;
   base::Time last_asked_due_{};  // the peer runs what it is asked one after the other
   std::list<Slot> slots_;

@@ -12,7 +12,7 @@ RouteFacts LocalEndpoint::facts(Op op, const Published& local, const ImportedMem
   f.mapped = remote.mapped();
   f.local_dma = local.dma();
   f.remote_dma = on_gpu(theirs) ? f.mapped != Mapped::nothing : remote.host_dma();
-  f.cross_process = cross_process_.ok() && remote.key().address != 0 && !on_gpu(theirs);
+  f.cross_process = cross_process().ok() && remote.key().address != 0 && !on_gpu(theirs);
   f.peer_can_map = local.key.mappable() && !unopened_.contains(local.key.id.serial);
   f.lent = mapped_by(local.key);
   f.may_ask_peer = !for_peer;
@@ -56,7 +56,7 @@ Explanation LocalEndpoint::explain(Op op, const memory::Region& local, const Map
   f.why_not_mapped = why;
   const std::string no_cross = memory->key().address == 0
                                    ? std::string("the owner registered it as exclusive")
-                                   : cross_process_.what();
+                                   : cross_process().what();
   f.why_no_cross_process = no_cross;
   const auto unopened = unopened_.find(ours->key.id.serial);
   f.why_peer_cannot = unopened == unopened_.end() ? ours->key.why_not_mapped : unopened->second;
@@ -70,11 +70,11 @@ std::string LocalEndpoint::outlook() const {
                          ? "GPU memory not at all, for there is no GPU here; "
                          : "GPU memory by cuda_ipc and ";
   text += "shared memory by memfd, tried when a region is imported; ";
-  if (cross_process_.ok()) return text + "private host memory by process_vm_readv, which works";
+  if (cross_process().ok()) return text + "private host memory by process_vm_readv, which works";
   return text +
          "private host memory by the side that can map the other's, for process_vm_readv "
          "does not work: " +
-         cross_process_.what();
+         cross_process().what();
 }
 
 /// Whether a copy for another Engine touches host memory that its owner can unmap or protect at any
