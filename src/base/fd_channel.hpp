@@ -55,12 +55,14 @@ struct Frame {
   bool plain = false;     ///< It came without the TLS that it should have come by.
 };
 
-class FdChannel {  // NOLINT(cppcoreguidelines-special-member-functions): moves end copies
+class FdChannel {
  public:
   /// What comes through a socket that has a sink has the same.
   explicit FdChannel(Fd socket) noexcept : socket_(std::move(socket)) {}
   FdChannel(FdChannel&&) = default;
   FdChannel& operator=(FdChannel&&) = default;
+  FdChannel(const FdChannel&) = delete;
+  FdChannel& operator=(const FdChannel&) = delete;
   ~FdChannel();
 
   /// Takes the fds, and sends nothing yet. no_resource: too much is queued; nothing was taken.
