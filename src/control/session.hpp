@@ -96,7 +96,7 @@ struct Limits {
   /// Sessions of one process of this host, whatever Engines it opens.
   std::size_t of_process = 512;
   /// The same that were lost while the process lives, each of which is kept until it ends.
-  std::size_t left_by_process = 16;
+  std::size_t left_by_process = 64;
   std::size_t unproven = std::size_t{4}
                          << 20;  ///< Bytes kept for those of others that are not met.
   Duration handshake = std::chrono::seconds(10);  ///< Then one that others began is closed.
