@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Holds what the documents promise against the tests.
 
-On the pages below each row of a table and each bullet is a claim, but for those between
-`<!-- no claims -->` and `<!-- claims -->`. A claim names its tests in backticks: `Suite.Name` of
-gtest (an instance's prefix may stand before it, * is any text), `file_test.test_name` of Python, or
-a test of ctest; or it says [hardware] or [two hosts], where no machine of CI can show it. Prints each
-claim without a test and each name that no test has, and exits 1 if there are any.
+On the pages below each row of a table, each bullet and each paragraph is a claim, but for what is
+between `<!-- no claims -->` and `<!-- claims -->`, headings and blocks of code. A claim names its
+tests in backticks: `Suite.Name` of gtest (an instance's prefix may stand before it, * is any text),
+`file_test.test_name` of Python, a test of ctest, or a fuzzer (`name_fuzz`); or it says [hardware] or
+[two hosts], where no machine of CI can show it. Prints each claim without a test and each name that
+no test has, and exits 1 if there are any.
 """
 
 import fnmatch
@@ -13,7 +14,7 @@ import pathlib
 import re
 import sys
 
-PAGES = ("docs/faults.md",)
+PAGES = ("docs/faults.md", "docs/security.md", "docs/wire_protocol.md", "docs/operating.md")
 GTEST = re.compile(r"^TEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\)", re.M)
 INSTANCE = re.compile(r"INSTANTIATE_TEST_SUITE_P\(\s*(\w+),\s*(\w+)")
 PYTHON = re.compile(r"^ *(?:async )?def (test_\w+)\(", re.M)
@@ -41,22 +42,28 @@ def tests_of(root: pathlib.Path) -> set[str]:
 
 def ctests_of(root: pathlib.Path) -> set[str]:
     files = sorted((root / "cmake").glob("*.cmake"))
-    return {name for file in files for name in CTEST.findall(file.read_text())}
+    fuzzers = {file.stem for file in (root / "tests" / "fuzz").glob("*_fuzz.cpp")}
+    return fuzzers | {name for file in files for name in CTEST.findall(file.read_text())}
 
 
 def claims_of(text: str) -> list[tuple[int, str]]:
-    """(line, text) of each row and bullet; a bullet's further lines are indented."""
-    claims, counts, rows = [], True, 0
+    """(line, text) of each row, bullet and paragraph."""
+    claims, counts, rows, code, goes_on = [], True, 0, False, False
     for number, line in enumerate(text.splitlines(), 1):
-        if line.strip() in ("<!-- no claims -->", "<!-- claims -->"):
+        fence, mark = line.startswith("```"), line.strip() in ("<!-- no claims -->", "<!-- claims -->")
+        code ^= fence
+        if mark:
             counts = line.strip() == "<!-- claims -->"
         rows = rows + 1 if line.startswith("|") else 0
-        if not counts:
-            continue
-        if rows > 2 or line.startswith("- "):  # behind the head and its rule
+        if not counts or code or fence or mark or not line.strip() or line.startswith("#"):
+            goes_on = False
+        elif rows == 1 or rows == 2:  # the head and its rule
+            goes_on = False
+        elif goes_on and rows == 0 and not line.startswith("- "):
+            claims[-1] = (claims[-1][0], f"{claims[-1][1]} {line}")
+        else:
             claims.append((number, line))
-        elif line.startswith("  ") and claims and claims[-1][1].startswith("- "):
-            claims[-1] = (claims[-1][0], claims[-1][1] + line)
+            goes_on = rows == 0
     return claims
 
 

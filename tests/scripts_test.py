@@ -230,27 +230,32 @@ class Claims(unittest.TestCase):
         "tests/unit/a_test.cpp": "TEST_F(Kills, Owner) {\n}\nTEST_P(Cuts, Long) {\n}\n"
         "INSTANTIATE_TEST_SUITE_P(Every, Cuts, Values(1));\n",
         "tests/python/signals_test.py": "def test_sigint_ends():\n    pass\n",
+        "tests/fuzz/frames_fuzz.cpp": "",
         "cmake/tests.cmake": "linkspan_test(demo_cpu TIMEOUT 1)\nadd_executable(linkspan_unload x)\n",
     }
     TABLE = "| fault | test |\n|---|---|\n"
 
     def found(self, page: str) -> list[str]:
-        return faults(self.TESTS | {"docs/faults.md": page}, check_claims.check)
+        pages = dict.fromkeys(check_claims.PAGES, "") | {"docs/faults.md": page}
+        return faults(self.TESTS | pages, check_claims.check)
 
     def test_claims_with_their_tests(self):
         self.assertEqual(
             self.found(
-                "Prose.\n\n" + self.TABLE + "| a kill | `Kills.Owner`, `Every/Cuts.*` |\n"
+                "# Head\n<!-- no claims -->\nProse.\n<!-- claims -->\n\n" + self.TABLE + "| a kill | `Kills.Owner`, `Every/Cuts.*` |\n"
                 "| a cut | `Cuts.Lo*` |\n| dlclose() | `linkspan_unload` |\n\n"
                 "- a signal: `signals_test.test_sigint_ends`\n- two lines,\n  `demo_cpu`\n"
-                "- a switch that fails [two hosts]\n"
+                "- a switch that fails [two hosts]\n\nA paragraph,\nof two lines (`frames_fuzz`).\n"
+                "```\ncode\n```\n"
                 "<!-- no claims -->\n- a remark\n<!-- claims -->\n"
             ),
             [],
         )
 
     def test_a_claim_without_a_test(self):
-        for page in (self.TABLE + "| a kill | nothing |\n", "- a kill\n", "- a `code` word\n"):
+        row, bullet, word = self.TABLE + "| a kill | nothing |\n", "- a kill\n", "- a `code` word\n"
+        held = "- held: `Kills.Owner`\n"
+        for page in (row, bullet, word, held + "\nProse\nof two lines.\n", "Prose.\n" + held):
             (fault,) = self.found(page)
             self.assertIn("no test holds this", fault)
 

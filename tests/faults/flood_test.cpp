@@ -5,6 +5,7 @@
 #include <atomic>
 #include <thread>
 
+#include "control/exchange.hpp"
 #include "control/socket_address.hpp"
 #include "tests/conformance/engine_fixture.hpp"
 #include "tests/faults/raw_peer.hpp"
@@ -80,6 +81,20 @@ TEST(Flood, AnswersWaitForAPeerThatReadsLate) {
     ASSERT_TRUE(answer.has_value()) << i << " of " << kAsked;
     ASSERT_EQ(answer->header.id, i + 1);
   }
+  neighbour.look();
+}
+
+TEST(Flood, APeerThatReadsNoAnswersAboutItsMessagesIsDropped) {
+  constexpr std::uint64_t kPlenty = 4'000'000;  // 16 MiB of answers are queued, and 65,536 more
+  Neighbour neighbour;
+  RawPeer deaf(neighbour.engine.address());
+  ASSERT_TRUE(deaf.greet(RawPeer::hello()));
+  const auto unknown = control::encode(control::Accept{.serial = 3});
+  std::uint64_t sent = 0;
+  while (sent < kPlenty && deaf.send(FrameOp::accept, unknown, sent + 1)) ++sent;
+  EXPECT_LT(sent, kPlenty);
+  EXPECT_GT(sent, 65536u);
+  neighbour.move();
   neighbour.look();
 }
 

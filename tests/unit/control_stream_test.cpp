@@ -88,6 +88,20 @@ TEST_F(ControlStreams, OfNoSessionAreRefused) {
   EXPECT_FALSE(session_->is_lost());
 }
 
+TEST_F(ControlStreams, AreAsManyAsASessionMayEverHave) {
+  constexpr int kMost = 256;
+  meet(true);
+  for (int i = 0; i <= kMost; ++i) {
+    ASSERT_TRUE(client_->open_stream(session_, "tcp").ok());
+    const auto made = theirs_.next_stream(10s);
+    ASSERT_TRUE(made.has_value()) << i;
+    ASSERT_EQ(made->socket.ok(), i < kMost) << i << ": " << made->socket.status().to_string();
+    if (i == kMost) break;
+    ASSERT_TRUE(quiet_.next_stream(10s).has_value()) << i;
+  }
+  EXPECT_FALSE(session_->is_lost());
+}
+
 /// As after a loss that one side has not noticed yet: both sessions are of the same incarnations.
 TEST_F(ControlStreams, OfTwoSessionsOfTheSameEnginesComeEachToItsOwn) {
   meet(true);

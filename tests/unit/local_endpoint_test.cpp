@@ -574,6 +574,28 @@ TEST_F(LocalBounce, NobodyCanAskForTheBounceMemory) {
   EXPECT_EQ(end().to_string(), "ok");
 }
 
+TEST_F(LocalEndpointTest, IsCorrupt_WhenAPeerAsksForMoreCopiesThanMayBeInFlight) {
+  const std::uint32_t most = us_.transport->capabilities().max_inflight;
+  Status status;
+  std::uint32_t taken = 0;
+  for (; status.ok() && taken < 2 * most; ++taken) status = execute(true, 1, 2, {0, 0, 1});
+  EXPECT_EQ(status.code(), Code::corrupt) << status.to_string();
+  EXPECT_GT(taken, most);
+}
+
+TEST_F(LocalEndpointTest, IsCorrupt_WhenAPeerReadsNoAnswersToItsRetracts) {
+  channel_.full = true;
+  Status status;
+  std::uint64_t serial = 0;
+  while (status.ok() && serial <= kLeaseSlots) {
+    flatbuffers::FlatBufferBuilder out;
+    out.Finish(schema::CreateRetract(out, ++serial, false));
+    status = say(Message::retract, finished(out));
+  }
+  EXPECT_EQ(status.code(), Code::corrupt) << status.to_string();
+  EXPECT_EQ(serial, kLeaseSlots + 1);
+}
+
 TEST_F(LocalEndpointTest, WhatIsMalformedIsCorruptAndWhatIsUnknownUnsupported) {
   const std::vector<std::byte> garbage(64, std::byte{0xff});
   for (Message message : {Message::offer, Message::execute, Message::executed, Message::cancel,

@@ -288,6 +288,17 @@ TEST_F(TcpWire, APutOfSeveralFramesHoldsItsRegionFromTheFirstOn) {
 }
 
 /// Its control connection may have something to say yet.
+TEST_F(TcpWire, TakesNoMoreStreamsThanThereMayBe) {
+  std::vector<base::Fd> others;
+  for (unsigned i = 1; i < kMostStreams; ++i) {
+    others.push_back(std::move(raw_));
+    add_stream();
+  }
+  auto [here, there] = test::tcp_pair();
+  auto& taker = dynamic_cast<StreamTaker&>(*endpoint_);
+  EXPECT_EQ(taker.on_stream(base::SealedSocket{std::move(here), keys_}).code(), Code::corrupt);
+}
+
 TEST_F(TcpWire, GivesThePeerUpASecondAfterItsStreamsHaveEnded) {
   send_bytes(ones(64));
   while (next()) continue;
