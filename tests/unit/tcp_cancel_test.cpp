@@ -7,6 +7,9 @@ namespace tcp_cancel_test {
 /// Time is what the test says, for the endpoint's bounds.
 class TcpCancels : public TcpWire {
  protected:
+  static constexpr int kBound =
+      static_cast<int>(std::chrono::ceil<std::chrono::seconds>(TcpEndpoint::kCancelEnds).count());
+
   TcpCancels() : TcpWire({.fake_clock = true}) {}
 
   /// Lets a second pass in which the peer writes to our region and is answered.
@@ -22,18 +25,17 @@ class TcpCancels : public TcpWire {
       endpoint_->progress(ends_);
     }
   }
-  /// How many such seconds pass until the last batch has ended, of 30 at most.
+  /// How many such seconds pass until the last batch has ended, of kBound and some at most.
   int seconds_until_it_ends() {
-    for (int seconds = 0; seconds < 30; ++seconds) {
+    constexpr int kMost = kBound + 4;
+    for (int seconds = 0; seconds < kMost; ++seconds) {
       if (ends_.all.contains(cookies_)) return seconds;
       pass_a_second_with_traffic();
       // What has failed ends when its threads have let go of it.
       if (clock_.now() - base::Time{} > TcpEndpoint::kCancelEnds) (void)end();
     }
-    return 30;
+    return kMost;
   }
-  static constexpr int kBound =
-      static_cast<int>(std::chrono::ceil<std::chrono::seconds>(TcpEndpoint::kCancelEnds).count());
 
  private:
   std::uint64_t theirs_ = 1000;
