@@ -54,8 +54,10 @@ Result<Offer> decode_offer(std::span<const std::byte> bytes) {
 std::vector<std::byte> encode(const Accept& accept) {
   flatbuffers::FlatBufferBuilder out;
   const auto require = out.CreateString(accept.require);
+  const auto descriptor = accept.descriptor.empty() ? flatbuffers::Offset<schema::ByteVector>()
+                                                    : vector_of(out, accept.descriptor);
   out.Finish(schema::CreateSendAccept(out, static_cast<std::uint8_t>(accept.kind), accept.serial,
-                                      accept.offset, require));
+                                      accept.offset, require, descriptor));
   return finished(out);
 }
 
@@ -64,8 +66,13 @@ Result<Accept> decode_accept(std::span<const std::byte> bytes) {
   if (wire == nullptr || wire->require()->size() > kMaxRequire || !is_kind(wire->kind()))
     return corrupt_exchange("malformed accept");
   if (wire->serial() == 0) return corrupt_exchange("an accept without memory");
-  return Accept{static_cast<MemoryKind>(wire->kind()), wire->serial(), wire->offset(),
-                wire->require()->str()};
+  Accept accept{.kind = static_cast<MemoryKind>(wire->kind()),
+                .serial = wire->serial(),
+                .offset = wire->offset(),
+                .require = wire->require()->str(),
+                .descriptor = {}};
+  if (wire->descriptor() != nullptr) accept.descriptor = bytes_of(*wire->descriptor());
+  return accept;
 }
 
 std::vector<std::byte> encode(const Finished& end) {

@@ -37,6 +37,7 @@ struct Accept {
   MemoryKind kind = MemoryKind::host;
   std::uint64_t serial = 0, offset = 0;
   std::string require{};
+  std::vector<std::byte> descriptor{};  ///< Empty: ask for the serial. Its keys have no fds.
 };
 std::vector<std::byte> encode(const Accept& accept);
 Result<Accept> decode_accept(std::span<const std::byte> bytes);  ///< Else `corrupt`.

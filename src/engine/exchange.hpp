@@ -44,7 +44,8 @@ struct Exchange {
   MemoryKind kind = MemoryKind::host;  // of it
   std::string require;
 
-  OfferFrame offer;  // of a send that is held
+  OfferFrame offer;                   // of a send that is held
+  std::vector<std::byte> descriptor;  // of the memory, of a receive that is lent; empty: on request
 
   Stage stage = Stage::unmatched;
   bool withdrawn = false;  // the peer was asked to let go

@@ -25,13 +25,16 @@ std::string no_way_out(const Transports& transports, std::string_view name,
 
 }  // namespace
 
-Result<std::shared_ptr<const Keys>> publish_everywhere(const Transports& transports,
-                                                       const memory::Region& region) {
+namespace {
+
+Result<std::shared_ptr<const Keys>> publish(const Transports& transports,
+                                            const memory::Region& region, bool wires_alone) {
   // Shared with the exchanges that send them.
   auto keys = std::make_shared<Keys>(transports.size());
   Status refused;
   bool any = false;
   for (std::size_t i = 0; i < transports.size(); ++i) {
+    if (wires_alone && !transports[i]->capabilities().leaves_host) continue;
     auto key = transports[i]->publish(region);
     if (key.ok()) {
       (*keys)[i] = *std::move(key);
@@ -43,8 +46,21 @@ Result<std::shared_ptr<const Keys>> publish_everywhere(const Transports& transpo
       refused = key.status();
     }
   }
-  if (!any) return refused;
-  return std::shared_ptr<const Keys>(std::move(keys));
+  if (any) return std::shared_ptr<const Keys>(std::move(keys));
+  if (!refused.ok()) return refused;
+  return Status(Code::unsupported, Scope::request, "no transport leaves the host");
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Keys>> publish_everywhere(const Transports& transports,
+                                                       const memory::Region& region) {
+  return publish(transports, region, false);
+}
+
+Result<std::shared_ptr<const Keys>> publish_to_wires(const Transports& transports,
+                                                     const memory::Region& region) {
+  return publish(transports, region, true);
 }
 
 bool is_not_for_it(const Status& status) noexcept {

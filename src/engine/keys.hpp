@@ -28,6 +28,9 @@ bool is_not_for_it(const Status& status) noexcept;
 /// the first refusal, and nothing is kept.
 Result<std::shared_ptr<const Keys>> publish_everywhere(const Transports& transports,
                                                        const memory::Region& region);
+/// The same by those transports alone that leave the host; unsupported: there is none.
+Result<std::shared_ptr<const Keys>> publish_to_wires(const Transports& transports,
+                                                     const memory::Region& region);
 /// OK: no peer maps it any more. busy: ask again. `at_once` as Transport::retract().
 Status retract_everywhere(const Transports& transports, const memory::Region& region, bool at_once);
 

@@ -26,10 +26,33 @@ Status Loan::give_back() {
   registration_->release();
   if (fleeting_) (void)owner_->registry_.remove(registration_->id());
   registration_ = nullptr;
+  if (whole_ != nullptr) whole_->release();
+  whole_ = nullptr;
   return {};
 }
 
-Result<Loan> LooseMemory::borrow(const void* pointer, std::uint64_t bytes, bool peer_reads) {
+Result<Loan> LooseMemory::borrow(const void* pointer, std::uint64_t bytes, bool peer_reads,
+                                 bool by_wire) {
+  auto loan = borrow_mapped(pointer, bytes, peer_reads);
+  if (!loan.ok() || loan->fleeting() || !by_wire) return loan;
+  return lend_part(*std::move(loan), bytes, peer_reads);
+}
+
+Result<Loan> LooseMemory::lend_part(Loan loan, std::uint64_t bytes, bool peer_reads) {
+  const memory::Registration& whole = *loan.registration();
+  const Permissions peers{.read = peer_reads,
+                          .write = !peer_reads && loan.kind() == MemoryKind::device};
+  auto made = registry_.add_part(whole, loan.offset(), bytes, peers);
+  auto part = made.ok() ? lend(std::move(made), &publish_to_wires) : Result<Loan>(made.status());
+  if (!part.ok()) {
+    (void)loan.give_back();
+    return part.status();
+  }
+  part->whole_ = std::move(loan.registration_);
+  return part;
+}
+
+Result<Loan> LooseMemory::borrow_mapped(const void* pointer, std::uint64_t bytes, bool peer_reads) {
   const std::uint64_t address = reinterpret_cast<std::uintptr_t>(pointer);
   if (pointer == nullptr || !fits(address, bytes, ~std::uint64_t{0}))
     return refused(Code::invalid_argument,
@@ -48,7 +71,7 @@ Result<Loan> LooseMemory::borrow(const void* pointer, std::uint64_t bytes, bool 
   // would stand in the way of another registration.
   const bool on_gpu = facts.kind == MemoryKind::device;
   if (registry_.any_exclusive(address, bytes, on_gpu ? facts.buffer_id : 0))
-    return lend_exclusive(pointer, bytes, facts.kind);
+    return lend_exclusive(pointer, bytes, facts.kind, peer_reads);
   if (facts.kind == MemoryKind::device) return keep(pointer, bytes, facts.buffer_id);
   if (auto shared = registry_.find_shared(address, bytes); shared && shared->acquire()) {
     Loan loan;
@@ -63,21 +86,23 @@ Result<Loan> LooseMemory::borrow(const void* pointer, std::uint64_t bytes, bool 
 
 Result<Loan> LooseMemory::lend_once(std::uint64_t address, std::uint64_t bytes, MemoryKind kind,
                                     bool peer_reads) {
-  return lend(registry_.add_private(address, bytes, kind, {.read = peer_reads}));
+  return lend(registry_.add_private(address, bytes, kind, {.read = peer_reads}),
+              &publish_everywhere);
 }
 
-Result<Loan> LooseMemory::lend_exclusive(const void* pointer, std::uint64_t bytes,
-                                         MemoryKind kind) {
+Result<Loan> LooseMemory::lend_exclusive(const void* pointer, std::uint64_t bytes, MemoryKind kind,
+                                         bool peer_reads) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   const bool writable = kind == MemoryKind::device || memory::page_access(address, bytes).write;
-  const Permissions by_us{.read = true, .write = writable, .exclusive = true};
-  return lend(registry_.add(const_cast<void*>(pointer), bytes, by_us, false));
+  const Permissions by_us{.read = peer_reads, .write = !peer_reads && writable, .exclusive = true};
+  return lend(registry_.add(const_cast<void*>(pointer), bytes, by_us, false), &publish_everywhere);
 }
 
 /// What is registered for the one message.
-Result<Loan> LooseMemory::lend(Result<std::shared_ptr<const memory::Registration>> made) {
+Result<Loan> LooseMemory::lend(Result<std::shared_ptr<const memory::Registration>> made,
+                               Publishing* publish) {
   if (!made.ok()) return made.status();
-  auto keys = publish_everywhere(transports_, (*made)->region());
+  auto keys = publish(transports_, (*made)->region());
   if (!keys.ok() || !(*made)->acquire()) {
     (void)registry_.remove((*made)->id());
     return keys.status();

@@ -5,7 +5,9 @@
 // again by CUDA's buffer id (an address is used again after a free, a buffer id never) and kept
 // until it is stale or the least recently used of too many. What Engine::allocate_shared made is
 // the user's own registration. Private host memory, and what is exclusive, is registered for the
-// one message and never looked up by its address.
+// one message and never looked up by its address. For a peer that is reached by wires alone the
+// bytes of the message are a region of their own within the registered one: the peer's key is of
+// these, in one direction, and dead with the message.
 // Threads: any thread. borrow() may take milliseconds, never under the Worker's lock;
 // Loan::give_back() under it.
 // Invariants: what a Loan holds is registered and published until give_back() answered OK.
@@ -42,6 +44,10 @@ class Loan {
   const std::shared_ptr<const Keys>& keys() const noexcept { return keys_; }
   std::uint64_t offset() const noexcept { return offset_; }  ///< Of the message in the region.
   bool fleeting() const noexcept { return fleeting_; }       ///< For this message only.
+  /// Whether the message lies in that registration, or in a part of it.
+  bool lies_in(const memory::Registration& registration) const noexcept {
+    return registration_.get() == &registration || whole_.get() == &registration;
+  }
   std::uint64_t serial() const noexcept {
     return registration_ == nullptr ? 0 : registration_->id().serial;
   }
@@ -64,6 +70,8 @@ class Loan {
   std::shared_ptr<const Keys> keys_;                          // also the cache's
   std::uint64_t offset_ = 0;
   bool fleeting_ = false;
+  // Of what is registered for this message only: the region that it is a part of, or null.
+  std::shared_ptr<const memory::Registration> whole_;  // also the registry's; acquired
 };
 
 class LooseMemory {
@@ -78,10 +86,11 @@ class LooseMemory {
 
   static constexpr std::size_t kKept = 64;
 
-  /// `peer_reads`: the peer may read it; what is kept or shared it may read and write. One pointer
-  /// query; of memory that cuMemMap mapped one for each chunk. invalid_argument: no memory, or it
-  /// leaves its allocation. unsupported: managed memory.
-  Result<Loan> borrow(const void* pointer, std::uint64_t bytes, bool peer_reads)
+  /// `peer_reads`: the peer may read it, else write it where it is a GPU's; what is kept or shared
+  /// a peer of this host may read and write. `by_wire`: the peer is reached by wires alone. One
+  /// pointer query; of memory that cuMemMap mapped one for each chunk. invalid_argument: no memory,
+  /// or it leaves its allocation. unsupported: managed memory.
+  Result<Loan> borrow(const void* pointer, std::uint64_t bytes, bool peer_reads, bool by_wire)
       LINKSPAN_EXCLUDES(making_, mutex_);
 
  private:
@@ -98,8 +107,14 @@ class LooseMemory {
       LINKSPAN_EXCLUDES(making_, mutex_);
   Result<Loan> lend_once(std::uint64_t address, std::uint64_t bytes, MemoryKind kind,
                          bool peer_reads);
-  Result<Loan> lend_exclusive(const void* pointer, std::uint64_t bytes, MemoryKind kind);
-  Result<Loan> lend(Result<std::shared_ptr<const memory::Registration>> made);
+  Result<Loan> lend_exclusive(const void* pointer, std::uint64_t bytes, MemoryKind kind,
+                              bool peer_reads);
+  Result<Loan> borrow_mapped(const void* pointer, std::uint64_t bytes, bool peer_reads)
+      LINKSPAN_EXCLUDES(making_, mutex_);
+  /// Lends that part of a loan alone, which it takes over.
+  Result<Loan> lend_part(Loan loan, std::uint64_t bytes, bool peer_reads);
+  using Publishing = Result<std::shared_ptr<const Keys>>(const Transports&, const memory::Region&);
+  Result<Loan> lend(Result<std::shared_ptr<const memory::Registration>> made, Publishing* publish);
   /// Empty: nothing of that buffer is kept. Else acquired, if the bytes lie within it.
   Result<Loan> find_kept(std::uint64_t address, std::uint64_t bytes, std::uint64_t buffer)
       LINKSPAN_EXCLUDES(mutex_);

@@ -85,7 +85,8 @@ void Rendezvous::match(Meeting& meeting, TransferState& receive, Offer offer) {
                    control::encode(control::Accept{.kind = x.kind,
                                                    .serial = x.memory.serial(),
                                                    .offset = x.memory.offset(),
-                                                   .require = x.require}));
+                                                   .require = x.require,
+                                                   .descriptor = x.descriptor}));
 }
 
 /// This side copies, as soon as it has the peer's region.

@@ -70,7 +70,10 @@ class Rendezvous {
   // What the peer says; an error drops it.
   Status on_offer(std::uint64_t peer, std::uint64_t id, const control::Offer& offer,
                   Result<std::shared_ptr<ImportedRegion>> region);
-  Status on_accept(std::uint64_t peer, std::uint64_t id, const control::Accept& accept);
+  /// `region`: by the key that came with it. Null: it is asked for.
+  Status on_accept(
+      std::uint64_t peer, std::uint64_t id, const control::Accept& accept,
+      const Result<std::shared_ptr<ImportedRegion>>& region = std::shared_ptr<ImportedRegion>());
   Status on_finished(std::uint64_t peer, std::uint64_t id, const control::Finished& finished);
   void on_withdraw(std::uint64_t peer, std::uint64_t id, bool by_sender);
   void imported(std::uint64_t peer, std::uint64_t serial,

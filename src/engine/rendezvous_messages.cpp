@@ -51,7 +51,8 @@ Status Rendezvous::on_offer(std::uint64_t peer, std::uint64_t id, const control:
   return {};
 }
 
-Status Rendezvous::on_accept(std::uint64_t peer, std::uint64_t id, const control::Accept& accept) {
+Status Rendezvous::on_accept(std::uint64_t peer, std::uint64_t id, const control::Accept& accept,
+                             const Result<std::shared_ptr<ImportedRegion>>& region) {
   Meeting& meeting = meetings_[peer];
   const auto found = meeting.sends.find(id);
   if (found == meeting.sends.end()) {
@@ -68,8 +69,8 @@ Status Rendezvous::on_accept(std::uint64_t peer, std::uint64_t id, const control
             .serial = accept.serial,
             .offset = accept.offset,
             .require = accept.require,
-            .region = nullptr,
-            .import_error = {}};
+            .region = region.ok() ? *region : nullptr,
+            .import_error = region.status()};
   host_.matched(send);
   begin(meeting, send);
   return {};

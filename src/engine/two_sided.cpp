@@ -1,4 +1,5 @@
 // The Core's part of two-sided messages: the user's calls, the peer's frames, imports off the lock.
+#include <algorithm>
 #include <utility>
 
 #include "engine/core.hpp"
@@ -43,7 +44,12 @@ Result<Transfer> Core::exchange(std::uint64_t peer, bool sends, control::Space s
   x.tag = tag;
   x.require = options.require;
   if (bytes != 0) {
-    auto memory = loose_->borrow(data, bytes, sends);
+    const auto session = session_of(peer);
+    const bool by_wire = session != nullptr && session->is_remote() &&
+                         std::ranges::any_of(transports_, [](const auto& t) {
+                           return t->capabilities().leaves_host;
+                         });
+    auto memory = loose_->borrow(data, bytes, sends, by_wire);
     if (!memory.ok()) return memory.status();
     x.memory = *std::move(memory);
     x.kind = x.memory.kind();
@@ -72,8 +78,21 @@ Result<Transfer> Core::exchange(std::uint64_t peer, bool sends, control::Space s
 }
 
 Status Core::begin_exchange(const std::shared_ptr<TransferState>& transfer) {
-  const Exchange& x = *transfer->exchange;
+  Exchange& x = *transfer->exchange;
   OfferFrame frame;
+  // What is registered for this message only is not worth a question and its answer.
+  control::Exported key;
+  const auto session = session_of(transfer->peer);
+  if (session == nullptr)
+    return {Code::disconnected, Scope::peer, "peer " + std::to_string(transfer->peer) + " is gone"};
+  const bool lends = session->is_remote() && x.kind == MemoryKind::device;
+  if (x.memory.fleeting() && (x.sends || lends)) {
+    auto made = engine::exported(transports_, x.memory.registration()->region(), *x.memory.keys(),
+                                 {}, session->is_remote());
+    if (!made.ok()) return made.status();
+    key = *std::move(made);
+    if (!x.sends) x.descriptor = std::move(key.descriptor);
+  }
   if (x.sends) {
     control::Offer offer{.space = x.space,
                          .tag = x.tag,
@@ -84,17 +103,9 @@ Status Core::begin_exchange(const std::shared_ptr<TransferState>& transfer) {
                          .require = x.require,
                          .descriptor = {}};
     frame.bare = control::encode(offer);
-    // What is registered for this message only is not worth a question and its answer.
-    if (x.memory.fleeting()) {
-      const auto session = session_of(transfer->peer);
-      if (session == nullptr)
-        return {Code::disconnected, Scope::peer,
-                "peer " + std::to_string(transfer->peer) + " is gone"};
-      auto key = engine::exported(transports_, x.memory.registration()->region(), *x.memory.keys(),
-                                  {}, session->is_remote());
-      if (!key.ok()) return key.status();
-      offer.descriptor = std::move(key->descriptor);
-      frame.fds = std::move(key->fds);
+    if (!key.descriptor.empty()) {
+      offer.descriptor = std::move(key.descriptor);
+      frame.fds = std::move(key.fds);
       frame.payload = control::encode(offer);
     } else {
       frame.payload = frame.bare;
@@ -132,24 +143,29 @@ Status Core::exchange(control::Session& session, base::Frame& frame) {
     watcher_->wake();
     return status;
   };
+  /// Imports by the key that came with a message. Null: none did.
+  const auto import_key = [&](std::vector<std::byte>& descriptor) {
+    Result<std::shared_ptr<ImportedRegion>> region{std::shared_ptr<ImportedRegion>()};
+    if (descriptor.empty()) return region;
+    control::Exported key{std::move(descriptor), std::move(frame.fds)};
+    const PeerLife life(session);
+    return counted(life, import(life, key, after(options_.connect_deadline)));
+  };
   switch (static_cast<control::FrameOp>(frame.header.op)) {
     case control::FrameOp::offer: {
       auto offer = control::decode_offer(frame.payload);
       if (!offer.ok()) return offer.status();
       if (frame.fds_lost) offer->descriptor.clear();  // asked for again when it is needed
-      Result<std::shared_ptr<ImportedRegion>> region{std::shared_ptr<ImportedRegion>()};
-      if (!offer->descriptor.empty()) {
-        control::Exported key{offer->descriptor, std::move(frame.fds)};
-        const PeerLife life(session);
-        region = counted(life, import(life, key, after(options_.connect_deadline)));
-        if (region.status().code() == Code::corrupt) return region.status();
-      }
+      const auto region = import_key(offer->descriptor);
+      if (region.status().code() == Code::corrupt) return region.status();
       return with_lock([&](Rendezvous& all) { return all.on_offer(peer, id, *offer, region); });
     }
     case control::FrameOp::accept: {
-      const auto accept = control::decode_accept(frame.payload);
+      auto accept = control::decode_accept(frame.payload);
       if (!accept.ok()) return accept.status();
-      return with_lock([&](Rendezvous& all) { return all.on_accept(peer, id, *accept); });
+      const auto region = import_key(accept->descriptor);
+      if (region.status().code() == Code::corrupt) return region.status();
+      return with_lock([&](Rendezvous& all) { return all.on_accept(peer, id, *accept, region); });
     }
     case control::FrameOp::finished: {
       const auto finished = control::decode_finished(frame.payload);

@@ -187,9 +187,10 @@ void Worker::cancel_all_on(const memory::Registration& registration) {
   std::vector<std::shared_ptr<TransferState>>
       found;  // to cancel may end one, which is then no more
   for (const auto& [id, transfer] : transfers_) {
-    const auto& local =
-        transfer->exchange != nullptr ? transfer->exchange->memory.registration() : transfer->local;
-    if (local.get() == &registration && transfer->whole == nullptr) found.push_back(transfer);
+    const bool on_it = transfer->exchange != nullptr
+                           ? transfer->exchange->memory.lies_in(registration)
+                           : transfer->local.get() == &registration;
+    if (on_it && transfer->whole == nullptr) found.push_back(transfer);
   }
   for (const auto& transfer : found) cancel(*transfer);
 }

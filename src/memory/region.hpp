@@ -50,6 +50,8 @@ class Region {
     /// `allocation`. Else empty.
     std::vector<Chunk> chunks = {};
     bool pooled = false;  ///< Of a stream-ordered pool.
+    /// Serial of the registered region that this is a part of, for one message by a wire. 0: none.
+    std::uint64_t part_of = 0;
     /// Of a `shared` region, else null; also the memory's and its keys'. The allocation begins at
     /// offset 0 of the file.
     std::shared_ptr<const base::Fd> memfd = nullptr;

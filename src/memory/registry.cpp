@@ -190,6 +190,26 @@ Result<std::shared_ptr<const Registration>> Registry::add_private(std::uint64_t 
   return insert(facts, nullptr);
 }
 
+Result<std::shared_ptr<const Registration>> Registry::add_part(const Registration& whole,
+                                                               std::uint64_t offset,
+                                                               std::uint64_t bytes,
+                                                               Permissions peers) {
+  const Region::Facts& all = whole.region().facts();
+  if (!fits(offset, bytes, all.bytes))
+    return refused(Code::invalid_argument, span_text(all.address + offset, bytes) +
+                                               " leave their region of " +
+                                               span_text(all.address, all.bytes));
+  Region::Facts facts;
+  facts.id.buffer = all.id.buffer;
+  facts.kind = all.kind;
+  facts.peers = peers;
+  facts.gpu = all.gpu;
+  facts.address = facts.allocation = all.address + offset;
+  facts.bytes = facts.allocation_bytes = bytes;
+  facts.part_of = all.id.serial;
+  return insert(facts, nullptr);
+}
+
 Result<std::shared_ptr<const Registration>> Registry::allocate_shared(std::uint64_t bytes,
                                                                       Permissions peers) {
   Result<std::unique_ptr<HostBacking>> fresh = HostBacking::make_shared_memory(bytes);

@@ -90,6 +90,11 @@ class Registry {
   Result<std::shared_ptr<const Registration>> add_private(std::uint64_t address,
                                                           std::uint64_t bytes, MemoryKind kind,
                                                           Permissions peers);
+  /// Registers a part of a region for one message that goes by a wire. The region outlives it; no
+  /// driver call. invalid_argument: it leaves the region.
+  Result<std::shared_ptr<const Registration>> add_part(const Registration& whole,
+                                                       std::uint64_t offset, std::uint64_t bytes,
+                                                       Permissions peers);
   /// Zeroed memory that every local peer can map, with a descriptor of its own. Pinned when a GPU
   /// is up.
   Result<std::shared_ptr<const Registration>> allocate_shared(std::uint64_t bytes,

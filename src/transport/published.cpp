@@ -107,6 +107,13 @@ Result<memory::PublishedKey> PublishedTable::add(const memory::Region& region) {
   key.bytes = encode(published->key);
   key.bearer = true;
   const base::MutexLock lock(mutex_);
+  if (facts.part_of != 0) {
+    const auto whole = all_.find(facts.part_of);
+    if (whole == all_.end() || whole->second->retracted)
+      return Status(Code::unreachable, Scope::request, "the region of the message has ended");
+    published->whole = whole->second;
+    ++published->whole->uses;
+  }
   all_[facts.id.serial] = std::move(published);
   return key;
 }
@@ -129,7 +136,8 @@ Status PublishedTable::retract(const memory::Region& region, bool at_once) {
 Use PublishedTable::use(std::uint64_t serial) {
   const base::MutexLock lock(mutex_);
   const auto found = all_.find(serial);
-  if (found == all_.end() || found->second->retracted) return {};
+  if (found == all_.end() || registered_as(found->second)->retracted || found->second->retracted)
+    return {};
   return Use(found->second);
 }
 

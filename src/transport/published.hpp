@@ -71,7 +71,21 @@ struct Published {
   std::atomic<std::uint32_t> registrations{0};  ///< With what the wire is made of.
   std::atomic<bool> retracted{false};           ///< Registrations are to be given back.
   std::atomic<bool> at_once{false};             ///< Retracted so: what peers do there is ended.
+  /// The region that this is a part of, which stays as long; null: it is a whole one. Also the
+  /// table's.
+  std::shared_ptr<Published> whole = nullptr;
+
+  Published() = default;
+  Published(const Published&) = delete;
+  Published& operator=(const Published&) = delete;
+  ~Published() {
+    if (whole != nullptr) --whole->uses;
+  }
 };
+/// The one that wires register with what they are made of: a part is used within its whole.
+inline const std::shared_ptr<Published>& registered_as(const std::shared_ptr<Published>& memory) {
+  return memory->whole != nullptr ? memory->whole : memory;
+}
 
 /// Of a region by a batch: until its end the region is not given back.
 class Use {

@@ -225,7 +225,9 @@ class HostileRemotePeers : public ::testing::Test {
     const auto said = next_raw(raw_);
     ASSERT_TRUE(said.has_value());
     EXPECT_TRUE(said->fds.empty());
-    const auto bytes = take(control::decode_imported(said->payload));
+    expect_only_wires(take(control::decode_imported(said->payload)));
+  }
+  static void expect_only_wires(std::span<const std::byte> bytes) {
     const auto descriptor = take(memory::decode(bytes));
     ASSERT_EQ(descriptor.keys.size(), 1u);
     EXPECT_EQ(descriptor.keys[0].transport, "tcp");
@@ -288,7 +290,10 @@ TEST_F(HostileRemotePeers, GetNoKeyOfATransportOfTheHost) {
   const auto said = next_raw(raw_);
   ASSERT_TRUE(said.has_value());
   const control::Offer offer = take(control::decode_offer(said->payload));
-  EXPECT_TRUE(offer.descriptor.empty());
+  expect_only_wires(offer.descriptor);
+  const auto descriptor = take(memory::decode(offer.descriptor));
+  EXPECT_EQ(descriptor.bytes, kBytes);
+  EXPECT_TRUE(descriptor.peers.read && !descriptor.peers.write);
   send_raw(raw_, FrameOp::import, control::encode_import({}, offer.serial));
   expect_only_wires();
   EXPECT_TRUE(sent.cancel().code() == Code::pending || sent.done());

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from wire_tables import make_tables, pack, table, unpack  # noqa: F401
 
 HELLO, PROOF, READY, IMPORT, IMPORTED, NOTIFY, GOODBYE, ERROR, STREAM = 1, 2, 3, 4, 5, 6, 7, 8, 17
+OFFER, ACCEPT, FINISHED, WITHDRAW = 10, 11, 12, 13
 PUT, GET, DATA, ENDED = 1, 2, 3, 4
 HEADER = struct.Struct("<IHHQQ")  # length, version, op, id, incarnation
 # The fields of a stream's frames; of a put and a get with the one span behind them.
@@ -102,13 +103,45 @@ class WireClient:
 
     def lookup(self, name: str) -> Any:
         """The WireKey of a published region."""
-        self._control.send(IMPORT, pack("Import", name=name))
+        return self._import(name, 0)
+
+    def _import(self, name: str, serial: int) -> Any:
+        self._control.send(IMPORT, pack("Import", name=name, serial=serial))
         while (frame := self._control.receive(IMPORTED, ERROR, NOTIFY)).op == NOTIFY:
             self._notifications.append(frame.payload)
         if frame.op == ERROR:
             raise KeyError(unpack("Error", frame.payload).what.decode())
-        descriptor = unpack("Descriptor", unpack("Imported", frame.payload).descriptor)
-        return next(unpack("WireKey", key.bytes) for key in descriptor.keys if key.transport == b"tcp")
+        return self._key_of(unpack("Imported", frame.payload).descriptor)
+
+    @staticmethod
+    def _key_of(descriptor: Any) -> Any:
+        keys = unpack("Descriptor", descriptor).keys
+        return next(unpack("WireKey", key.bytes) for key in keys if key.transport == b"tcp")
+
+    def offer(self, tag: int, size: int, kind: int = 0, serial: int = 1) -> int:
+        """The number of a message that the Engine may receive."""
+        self._batches += 1
+        self._control.send(OFFER, pack("SendOffer", tag=tag, bytes=size, kind=kind, serial=serial,
+                                       require=""), self._batches)
+        return self._batches
+
+    def next_key(self, op: int) -> tuple[int, Any, int]:
+        """The next message that the Engine offers or accepts: its number, the WireKey of its memory
+        and where it begins there."""
+        frame = self._control.receive(op)
+        said = unpack("SendOffer" if op == OFFER else "SendAccept", frame.payload)
+        key = self._key_of(said.descriptor) if said.descriptor is not None else self.import_of(said.serial)
+        return frame.id, key, said.offset
+
+    def import_of(self, serial: int) -> Any:
+        """The WireKey of the memory of a message."""
+        return self._import("", serial)
+
+    def finish(self, number: int, by_sender: bool, code: int = 0) -> None:
+        self._control.send(FINISHED, pack("SendFinished", bySender=by_sender, code=code, what=""), number)
+
+    def await_op(self, op: int) -> int:
+        return self._control.receive(op).id
 
     def write(self, region: Any, offset: int, data: bytes, notification: bytes = b"") -> int:
         """All of it has landed; the code that the Engine tells, 0: ok."""

@@ -73,6 +73,90 @@ def test_writes_reads_and_notifies(engine: linkspan.Engine, secret: bytes) -> No
     client.close()
 
 
+def expect_dead(client: wire_client.WireClient, key: object, size: int) -> None:
+    for offset, count in [(0, size), (0, 1), (size - 1, 1)]:
+        with pytest.raises(PermissionError):
+            client.read(key, offset, count)
+        assert client.write(key, offset, bytes(count)) != 0
+
+
+@pytest.mark.parametrize("end", ["finished", "canceled"])
+def test_a_key_of_a_message_is_of_its_bytes_and_dies_with_it(
+    engine: linkspan.Engine, secret: bytes, end: str
+) -> None:
+    region = engine.allocate_shared(1 << 20)
+    memory = np.frombuffer(region.memory, np.uint8)
+    memory[:] = before = pattern(1 << 20, 1)
+    client = wire_client.WireClient(address_of(engine), secret)
+    peer = engine.accept(10)
+    start, size = 5000, 64
+    transfer = peer.send(1, region.memory[start : start + size])
+    number, key, offset = client.next_key(wire_client.OFFER)
+    assert (key.bytes, offset, key.read, key.write) == (size, 0, True, False)
+    assert client.read(key, 0, size) == before[start : start + size].tobytes()
+    for at, count in [(size, 1), (0, size + 1), (2**64 - start, 1)]:
+        with pytest.raises(PermissionError):
+            client.read(key, at, count)
+    assert client.write(key, 0, b"no") != 0
+    if end == "finished":
+        client.finish(number, by_sender=False)
+        transfer.wait(10)
+    else:
+        assert not transfer.cancel()
+        assert client.await_op(wire_client.WITHDRAW) == number
+        client.finish(number, by_sender=False, code=7)
+        with pytest.raises(linkspan.CanceledError):
+            transfer.wait(10)
+    expect_dead(client, key, size)
+    assert np.array_equal(memory, before)
+    engine.deregister(region)
+    client.close()
+
+
+def test_a_key_of_a_receive_is_of_its_bytes_and_dies_with_it(
+    engine: linkspan.Engine, secret: bytes, gpu
+) -> None:
+    before = pattern(1 << 16, 1)
+    target = gpu(before)
+    client = wire_client.WireClient(address_of(engine), secret)
+    peer = engine.accept(10)
+    start, size = 5000, 64
+    transfer = peer.recv(1, (target.address + start, size))
+    number = client.offer(1, size)
+    accepted, key, offset = client.next_key(wire_client.ACCEPT)
+    assert accepted == number
+    assert (key.bytes, offset, key.read, key.write) == (size, 0, False, True)
+    data = pattern(size, 2).tobytes()
+    assert client.write(key, 0, data) == 0
+    for at, count in [(size, 1), (1, size), (2**64 - start, 1)]:
+        assert client.write(key, at, bytes(count)) != 0
+    with pytest.raises(PermissionError):
+        client.read(key, 0, 1)
+    client.finish(number, by_sender=True)
+    transfer.wait(10)
+    expect_dead(client, key, size)
+    assert target.read() == before[:start].tobytes() + data + before[start + size :].tobytes()
+    client.close()
+
+
+def test_memory_that_the_engine_reads_into_has_no_key(engine: linkspan.Engine, secret: bytes) -> None:
+    region = engine.allocate_shared(1 << 16)
+    client = wire_client.WireClient(address_of(engine), secret)
+    transfer = engine.accept(10).recv(1, region.memory[:64])
+    client.offer(1, 64)
+    client.await_op(wire_client.IMPORT)  # it is matched: the Engine wants to read
+    for serial in range(1, 50):
+        try:
+            key = client.import_of(serial)
+        except KeyError:
+            continue
+        assert (key.bytes, key.read, key.write) == (64, False, False)
+        expect_dead(client, key, 64)
+    client.close()
+    with pytest.raises(linkspan.Error):
+        transfer.wait(10)
+
+
 def test_sums(engine: linkspan.Engine, secret: bytes) -> None:
     memory = pattern(9000, 1)
     engine.publish("memory", engine.register(memory))

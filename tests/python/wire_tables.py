@@ -30,6 +30,7 @@ def pack(kind: str, /, **fields: Any) -> bytes:
         name = builder.CreateString(fields["name"])
         builder.StartObject(2)
         builder.PrependUOffsetTRelativeSlot(0, name, 0)
+        builder.PrependUint64Slot(1, fields.get("serial", 0), 0)
         builder.Finish(builder.EndObject())
     else:
         builder.Finish(table(kind, **fields).Pack(builder))

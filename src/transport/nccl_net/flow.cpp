@@ -84,7 +84,8 @@ bool Flow::wind_up() {
   return true;
 }
 
-const Comm::Registration* Flow::registration(const std::shared_ptr<Published>& memory) {
+const Comm::Registration* Flow::registration(const std::shared_ptr<Published>& used) {
+  const std::shared_ptr<Published>& memory = registered_as(used);
   Kept& kept = kept_[memory.get()];
   if (kept.registration == nullptr) {
     auto made = comm()->add_memory(pointer(memory->address), memory->key.bytes,

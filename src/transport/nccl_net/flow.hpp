@@ -96,7 +96,7 @@ class Flow {
   virtual Comm* comm() noexcept = 0;  ///< Null: none yet.
 
   /// Where messages of this memory go from or to. Null: fail() was called.
-  const Comm::Registration* registration(const std::shared_ptr<Published>& memory);
+  const Comm::Registration* registration(const std::shared_ptr<Published>& used);
   /// Once it has its comm.
   void stage_if_needed(Staged::Way way);
   bool look_at_gpu();

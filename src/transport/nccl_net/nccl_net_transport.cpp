@@ -60,7 +60,7 @@ Status NcclNetTransport::takes(const memory::Region::Facts& facts) const {
                 std::string(name_of(facts.kind)) + " memory"};
   if (facts.kind != MemoryKind::device) return {};
   const Properties& nic = device(facts.gpu);
-  if (!stages(facts) && nic.device_type == abi::kDeviceUnpack &&
+  if (!stages(facts) && nic.device_type == abi::kDeviceUnpack && facts.part_of == 0 &&
       facts.address % kUnpackAlignment != 0)
     return {Code::invalid_argument, Scope::request,
             "GPU memory for network plugin " + options_.plugin->name() +
