@@ -1,7 +1,5 @@
 #include "base/fd_closer.hpp"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <atomic>
 #include <deque>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
+#include "base/named_thread.hpp"
 
 namespace linkspan::base {
 
@@ -51,10 +50,9 @@ struct FdCloser::State final : std::enable_shared_from_this<State> {
   void start() LINKSPAN_REQUIRES(mutex) {
     threads.reserve(kThreads);
     try {
-      threads.emplace_back([self = shared_from_this()] { self->loop(); });
+      threads.push_back(named_thread<"ls-closer">([self = shared_from_this()] { self->loop(); }));
       ++running;
-      ::pthread_setname_np(threads.back().native_handle(), "linkspan-closer");
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
       // No memory for a stack, or too many threads: another one closes it, or the caller does.
     }
   }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/mutex.hpp"
+#include "base/named_thread.hpp"
 
 namespace linkspan::base {
 
@@ -29,9 +30,8 @@ struct LogQueue::State final : std::enable_shared_from_this<State> {
     sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
-      thread = std::jthread([self = shared_from_this()] { self->loop(); });
+      thread = named_thread<"ls-log">([self = shared_from_this()] { self->loop(); });
       running = true;
-      ::pthread_setname_np(thread.native_handle(), "ls-log");
     } catch (const std::exception&) {
       // No memory for a stack, or too many threads: the next line tries again.
     }

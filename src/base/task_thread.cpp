@@ -3,6 +3,8 @@
 #include <exception>
 #include <system_error>
 #include <utility>
+#include "base/named_thread.hpp"
+
 
 namespace linkspan::base {
 
@@ -33,8 +35,8 @@ void TaskThread::run(std::function<void()> task) {
 
 void TaskThread::start() {
   try {
-    thread_ = std::jthread([this] { loop(); });
-  } catch (const std::system_error&) {
+    thread_ = base::named_thread<"ls-opener">([this] { loop(); });
+  } catch (const std::exception&) {
     // No memory for a stack, or too many threads: its caller runs the task.
   }
 }

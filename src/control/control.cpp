@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "base/interrupt.hpp"
+#include "base/named_thread.hpp"
 #include "control/acceptor.hpp"
 #include "control/operators.hpp"
 #include "control/session_streams.hpp"
@@ -94,7 +95,7 @@ class AsioControl final : public Control {
         !status.ok() && log_.enabled(base::Level::info))
       log_.write(base::Level::info, "`linkspan ps` cannot ask this Engine: " + status.what());
     keep_running_.emplace(io_.get_executor());
-    thread_ = std::jthread([this] { run(); });
+    thread_ = base::named_thread<"ls-control">([this] { run(); });
   }
 
   Result<Address> listen(const Address& address) override {

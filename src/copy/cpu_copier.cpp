@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/named_thread.hpp"
 #include "copy/chooser.hpp"
 #include "copy/cma.hpp"
 #include "copy/pageable.hpp"
@@ -188,14 +189,14 @@ void CpuCopier::substitute(std::size_t wanted) {
   std::erase_if(substitutes_, [](const Substitute& each) { return each.ended.load(); });
   if (threads_.size() < max_threads_) return;  // start_threads() has some left
   for (; replacing_ < std::min<std::size_t>(wanted, kMaxSubstitutes); ++replacing_) {
-    Substitute& made = substitutes_.emplace_back();
     try {
-      made.thread = std::jthread([this, &made](const std::stop_token& stop) {
+      Substitute& made = substitutes_.emplace_back();
+      made.thread = base::named_thread<"ls-copy">([this, &made](const std::stop_token& stop) {
         execute(stop, true);
         made.ended = true;
       });
-    } catch (const std::system_error&) {
-      substitutes_.pop_back();
+    } catch (const std::exception&) {  // the others go on without
+      std::erase_if(substitutes_, [](const Substitute& each) { return !each.thread.joinable(); });
       return;
     }
   }
@@ -269,8 +270,9 @@ Status CpuCopier::start_threads(std::size_t chunks) {
   const std::size_t wanted = std::min<std::size_t>(chunks, max_threads_);
   try {
     while (threads_.size() < wanted)
-      threads_.emplace_back([this](const std::stop_token& stop) { execute(stop, false); });
-  } catch (const std::system_error& error) {
+      threads_.push_back(base::named_thread<"ls-copy">(
+          [this](const std::stop_token& stop) { execute(stop, false); }));
+  } catch (const std::exception& error) {
     if (threads_.empty())
       return Status(Code::system, Scope::process, std::string("no thread: ") + error.what());
   }

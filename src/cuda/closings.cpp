@@ -1,7 +1,9 @@
 #include "cuda/closings.hpp"
 
 #include <algorithm>
-#include <system_error>
+#include <exception>
+
+#include "base/named_thread.hpp"
 
 namespace linkspan::cuda {
 namespace {
@@ -65,8 +67,8 @@ void Closings::run(std::function<void()> closing) {
 void Closings::start() {
   if (thread_.joinable() || ending_) return;
   try {
-    thread_ = std::jthread([this] { loop(); });
-  } catch (const std::system_error&) {
+    thread_ = base::named_thread<"ls-closings">([this] { loop(); });
+  } catch (const std::exception&) {
   }
 }
 

@@ -11,6 +11,8 @@
 #include <string>
 #include <system_error>
 
+#include "base/named_thread.hpp"
+
 namespace linkspan::engine {
 namespace {
 
@@ -40,7 +42,7 @@ Result<std::unique_ptr<Watcher>> Watcher::start(std::function<transport::NextLoo
 
 Watcher::Watcher(base::Fd bell, std::function<transport::NextLook()> look)
     : bell_(std::move(bell)), look_(std::move(look)) {
-  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+  thread_ = base::named_thread<"ls-watcher">([this](const std::stop_token& stop) { run(stop); });
 }
 
 Watcher::~Watcher() {

@@ -6,6 +6,7 @@
 
 #include "api/nvlink_transfer/spares.hpp"
 
+#include "base/named_thread.hpp"
 namespace linkspan::nvlink {
 namespace {
 
@@ -168,7 +169,8 @@ Outcome Background::begin(Copy copy, cuda::CUstream stream, Duration timeout, st
     return o;
   const base::MutexLock lock(mutex_);
   // Before it is kept: where no thread can be had that throws, and nothing has begun.
-  if (!nothing && !thread_.joinable() && !ending_) thread_ = std::jthread([this] { loop(); });
+  if (!nothing && !thread_.joinable() && !ending_)
+    thread_ = base::named_thread<"ls-nvlink">([this] { loop(); });
   id = ++last_;
   jobs_[id] = job;
   if (nothing) return {};

@@ -18,6 +18,7 @@
 
 #include "base/log_queue.hpp"
 #include "base/mutex.hpp"
+#include "base/named_thread.hpp"
 #include "base/repeated_line.hpp"
 #include "control/acceptor.hpp"
 #include "control/store/table.hpp"
@@ -91,7 +92,7 @@ class AsioServer final : public Server {
 
   Status start(base::Fd listening) {
     if (Status status = acceptor_.listen(std::move(listening)); !status.ok()) return status;
-    thread_ = std::jthread([this] { run(); });
+    thread_ = base::named_thread<"ls-store">([this] { run(); });
     return {};
   }
 

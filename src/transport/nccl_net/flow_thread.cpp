@@ -6,6 +6,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/named_thread.hpp"
+
 namespace linkspan::transport::nccl_net {
 namespace {
 
@@ -32,8 +34,8 @@ Status FlowThread::add(std::shared_ptr<Flow> flow) {
   const base::MutexLock lock(mutex_);
   if (!thread_.joinable()) {
     try {
-      thread_ = std::jthread([this] { loop(); });
-    } catch (const std::system_error& error) {
+      thread_ = base::named_thread<"ls-nccl-net">([this] { loop(); });
+    } catch (const std::exception& error) {
       return {Code::system, Scope::process, std::string("no thread: ") + error.what()};
     }
   }

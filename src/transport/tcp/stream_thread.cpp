@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/clock.hpp"
+#include "base/named_thread.hpp"
 #include "transport/tcp/stream.hpp"
 
 namespace linkspan::transport::tcp {
@@ -34,8 +35,9 @@ Result<std::unique_ptr<StreamThread>> StreamThread::start() {
     return Status(Code::system, Scope::process, "epoll_ctl: no room for a thread's bell");
   std::unique_ptr<StreamThread> made(new StreamThread(*std::move(epoll), *std::move(bell)));
   try {
-    made->thread_ = std::jthread([self = made.get()](const std::stop_token& s) { self->run(s); });
-  } catch (const std::system_error& error) {
+    made->thread_ = base::named_thread<"ls-tcp">(
+        [self = made.get()](const std::stop_token& s) { self->run(s); });
+  } catch (const std::exception& error) {
     return Status(Code::system, Scope::process, std::string("no thread: ") + error.what());
   }
   return made;
