@@ -85,7 +85,7 @@ class AsioControl final : public Control {
   AsioControl(const AsioControl&) = delete;
   AsioControl& operator=(const AsioControl&) = delete;
   ~AsioControl() override {
-    close(base::Deadline::after(base::Clock::steady(), std::chrono::seconds(1)));
+    (void)close(base::Deadline::after(base::Clock::steady(), std::chrono::seconds(1)));
   }
 
   void start() {
@@ -224,27 +224,39 @@ class AsioControl final : public Control {
     });
   }
 
-  void close(base::Deadline deadline) override LINKSPAN_EXCLUDES(mutex_) {
+  Status end(base::Deadline deadline) override LINKSPAN_EXCLUDES(mutex_, joining_) {
     say_goodbye();
-    {
+    const auto first = [&] {
       const base::MutexLock lock(mutex_);
-      if (std::exchange(closed_, true)) return;
-    }
-    asio::post(io_, [this, deadline] { poll_end(deadline); });
-    {
-      const base::MutexLock lock(mutex_);
-      bool interrupted = !InterruptCheck::exists();
-      while (!ended_ && !interrupted)
-        interrupted = base::wait_or_interrupted(changed_, mutex_, after(base::kPollInterrupts));
-    }
-    if (InterruptCheck::has_ended()) asio::post(io_, [this] { poll_end(after(Duration::zero())); });
-    if (thread_.joinable()) thread_.join();
+      return !std::exchange(closed_, true);
+    }();
+    if (first) asio::post(io_, [this, deadline] { poll_end(deadline); });
+    if (!await_end(deadline, true)) asio::post(io_, [this] { poll_end(after(Duration::zero())); });
+    if (!await_end(after(us_.limits.ending), false))
+      return {Code::timed_out, Scope::process,
+              "the Control thread stands still in a call of the driver or the kernel: close again"};
+    const base::MutexLock one(joining_);
+    if (!thread_.joinable()) return {};
+    thread_.join();
     links_.clear();
     operators_.close();
     opener_.close();
+    return {};
   }
 
  private:
+  /// Returns false at the deadline, or where the caller was interrupted.
+  bool await_end(base::Deadline deadline, bool interruptible) LINKSPAN_EXCLUDES(mutex_) {
+    const base::MutexLock lock(mutex_);
+    while (!ended_ && !deadline.passed()) {
+      if (!interruptible)
+        changed_.wait(mutex_, deadline);
+      else if (base::wait_or_interrupted(changed_, mutex_, deadline))
+        break;
+    }
+    return ended_;
+  }
+
   void accept_at(Acceptor& acceptor, base::Fd socket, std::string path = {}) {
     if (const Status status = acceptor.listen(std::move(socket), std::move(path)); !status.ok())
       log_.write(base::Level::error, "nobody is accepted: " + status.to_string());
@@ -653,7 +665,8 @@ class AsioControl final : public Control {
   base::Mutex mutex_;  // of connect() and close()
   base::Condition changed_;
   bool closing_ LINKSPAN_GUARDED_BY(mutex_) = false, closed_ LINKSPAN_GUARDED_BY(mutex_) = false;
-  bool ended_ LINKSPAN_GUARDED_BY(mutex_) = false;  // run() has returned
+  bool ended_ LINKSPAN_GUARDED_BY(mutex_) = false;  // run() is about to return
+  base::Mutex joining_;                             // by one thread
   std::jthread thread_;                             // last: it uses all of the above
 };
 

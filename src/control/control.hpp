@@ -4,7 +4,7 @@
 // Threads: any thread may call; what Sessions do happens on the one thread that open() starts and
 // close() joins. It blocks in epoll only, and in what a Listener or a task does (imports take
 // milliseconds).
-// Invariants: after close() no Listener is called any more.
+// Invariants: after an end() that was OK no Listener is called any more.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ class Control {
   /// `us`, `listener` and `log` outlive it.
   static Result<std::unique_ptr<Control>> open(const Identity& us, Listener& listener,
                                                const base::Log& log);
-  virtual ~Control() = default;  ///< Closes.
+  virtual ~Control() = default;  ///< Closes, and waits for its thread.
 
   /// In the place of where it listened before by the same means, a Unix socket or TCP; where, with
   /// the port that the kernel chose. A stale Unix socket is replaced, a live one is `busy`, and so
@@ -51,8 +51,10 @@ class Control {
   /// As Session::say_goodbye(), to one. Returns at once.
   virtual void say_goodbye(std::uint64_t session) = 0;
   /// Says goodbye if nobody has, hears nothing more, joins the thread. Waits `deadline` for what is
-  /// queued.
-  virtual void close(base::Deadline deadline) = 0;
+  /// queued. timed_out: the thread stands still, Limits::ending after that; end it again: its
+  /// destructor waits for it.
+  virtual Status end(base::Deadline deadline) = 0;
+  void close(base::Deadline deadline) { (void)end(deadline); }  ///< The same.
 };
 
 }  // namespace linkspan::control

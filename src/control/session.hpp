@@ -101,6 +101,7 @@ struct Limits {
                          << 20;  ///< Bytes kept for those of others that are not met.
   Duration handshake = std::chrono::seconds(10);  ///< Then one that others began is closed.
   Duration silence = std::chrono::seconds(10);    ///< Of a remote peer's host; then it is lost.
+  Duration ending = std::chrono::seconds(5);      ///< Of the Control thread, at most.
 };
 
 struct Identity {

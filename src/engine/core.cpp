@@ -69,7 +69,8 @@ Result<std::shared_ptr<Core>> Core::open(const EngineOptions& options) {
           : std::make_shared<base::LogQueue>(std::make_unique<Callback>(options.log));
   std::shared_ptr<Core> core(
       new Core(*std::move(settings), base::Log(level, sink_to(lines)), lines), [](Core* ending) {
-        if (!ending->forked()) delete ending;
+        // One whose Control thread stands still lives on with it: nothing may wait for that.
+        if (!ending->forked() && ending->has_ended()) delete ending;
       });
   static std::atomic<bool> warned{false};  // of the environment, which every Engine reads
   if (!warning.empty() && !warned.exchange(true)) core->log_.write(base::Level::warning, warning);
@@ -333,9 +334,9 @@ Status Core::close(Duration timeout) {
     }
     (void)await(Worker::Hold::words, deadline);  // what is left of them is dropped
   }
-  control_->close(deadline);
+  Status ended = control_->end(deadline);
   if (log_queue_ != nullptr) (void)log_queue_->flush(after(base::LogQueue::kPatience));
-  return {};
+  return ended;
 }
 
 Status Core::close(std::uint64_t peer, Duration timeout) {
@@ -383,5 +384,7 @@ void Core::let_go_of(std::uint64_t peer) {
     for (std::size_t i = 0; i < region->mappings.size(); ++i)
       if (region->mappings[i] != nullptr) transports_[i]->let_go(*region->mappings[i]);
 }
+
+bool Core::has_ended() { return control_ == nullptr || control_->end(after(1s)).ok(); }
 
 }  // namespace linkspan::engine

@@ -180,6 +180,7 @@ class Core final : public control::Listener,
   Core(base::Options options, base::Log log, std::shared_ptr<base::LogQueue> log_queue)
       : options_(std::move(options)), log_(std::move(log)), log_queue_(std::move(log_queue)) {}
   Status set_up(const EngineOptions& options);
+  bool has_ended();  ///< Its Control thread has, in the time that it is given.
   /// Whether we asked for that answer, and this is the first.
   bool expects(std::uint64_t peer, std::uint64_t request) LINKSPAN_EXCLUDES(events_mutex_);
   Result<Region> admit(Result<std::shared_ptr<const memory::Registration>> registration);

@@ -227,6 +227,25 @@ TEST_F(ControlOfProcess, SessionsHaveABound_AndAnEndMakesRoom) {
   EXPECT_TRUE(next.ok()) << next.status().to_string();
 }
 
+/// In what a peer has asked for.
+TEST_P(ControlLimits, EndAnswers_WhenTheControlThreadStandsStill) {
+  serve({.ending = 100ms});
+  auto peer = connect();
+  greet_raw(peer);
+  quiet_.hold();
+  test::send_raw(peer, FrameOp::import, encode_import("x"));
+  ASSERT_TRUE(quiet_.wait_until_held());
+  for (int i = 0; i < 2; ++i) {
+    const Status stands = server_->end(base::Deadline::after(base::Clock::steady(), 1ms));
+    EXPECT_EQ(stands.code(), Code::timed_out) << stands.to_string();
+  }
+  quiet_.let_go();
+  Status ended = server_->end(soon());
+  const auto limit = soon();
+  while (!ended.ok() && !limit.passed()) ended = server_->end(soon());
+  EXPECT_EQ(ended.to_string(), "ok");
+}
+
 INSTANTIATE_TEST_SUITE_P(By, ControlLimits, ::testing::Values("unix", "tcp"),
                          [](const auto& param) { return std::string(param.param); });
 
