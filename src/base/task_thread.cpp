@@ -3,8 +3,8 @@
 #include <exception>
 #include <system_error>
 #include <utility>
-#include "base/named_thread.hpp"
 
+#include "base/named_thread.hpp"
 
 namespace linkspan::base {
 
