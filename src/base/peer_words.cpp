@@ -65,4 +65,9 @@ std::optional<Code> final_code(std::uint64_t number) noexcept {
   return static_cast<Code>(number);
 }
 
+std::optional<Code> end_of_transfer(std::uint64_t number) noexcept {
+  const auto code = final_code(number);
+  return code == Code::no_resource ? std::nullopt : code;
+}
+
 }  // namespace linkspan::base

@@ -21,5 +21,8 @@ std::string printable(std::string_view text, bool lines = false);
 /// How something ended, as a number of a peer's. None: no code of this release, or `pending`, which
 /// is no end.
 std::optional<Code> final_code(std::uint64_t number) noexcept;
+/// How a transfer by a wire ended. None: the same, or `no_resource`, which says that it has not
+/// begun and would be tried again.
+std::optional<Code> end_of_transfer(std::uint64_t number) noexcept;
 
 }  // namespace linkspan::base

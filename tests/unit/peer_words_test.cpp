@@ -46,6 +46,9 @@ TEST(PeerWords, AreNoCodeThatIsNoEnd) {
        {static_cast<std::uint64_t>(Code::pending), static_cast<std::uint64_t>(Code::internal) + 1,
         std::uint64_t{256}, ~std::uint64_t{0}})
     EXPECT_FALSE(final_code(bad).has_value()) << bad;
+  EXPECT_EQ(end_of_transfer(static_cast<std::uint64_t>(Code::timed_out)), Code::timed_out);
+  for (const Code bad : {Code::pending, Code::no_resource})
+    EXPECT_FALSE(end_of_transfer(static_cast<std::uint64_t>(bad)).has_value()) << name_of(bad);
   const Status pending(Code::pending, Scope::peer, "goes on");
   EXPECT_EQ(control::decode_error(control::encode_error(pending)).code(), Code::corrupt);
   EXPECT_EQ(control::decode_finished(encode(control::Finished{.status = pending})).status().code(),

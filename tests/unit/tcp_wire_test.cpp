@@ -243,6 +243,13 @@ TEST(TcpFrame, ComesBackAsItWas) {
   }
 }
 
+TEST(TcpFrame, IsNoneWhereATransferEndsWithWhatIsNoEnd) {
+  for (const Code code : {Code::no_resource, Code::pending})
+    for (const Head& head : {Head{.op = Op::ended, .id = 3, .incarnation = 4, .code = code},
+                             Head{.op = Op::data, .id = 3, .last = true, .code = code}})
+      EXPECT_EQ(decode(encode(head)).status().code(), Code::corrupt) << name_of(code);
+}
+
 TEST(TcpFrame, IsNoneWhereItsLengthsDisagree) {
   const Head good{.op = Op::put, .id = 3, .incarnation = 4, .spans = {{8, 9}}, .data = 9};
   const auto broken = [&](std::size_t at, std::uint8_t value) {

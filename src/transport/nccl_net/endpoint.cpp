@@ -116,8 +116,9 @@ Result<NcclNetEndpoint::Receives::iterator> NcclNetEndpoint::receive_flow(const 
         !known->second.heard && !known->second.flow->broken())
       return known;
   if (receives_.size() >= kMostFlows)
-    return Status(Code::no_resource, Scope::peer,
-                  std::to_string(kMostFlows) + " flows from one peer, broken ones too");
+    return Status(
+        Code::disconnected, Scope::peer,
+        std::to_string(kMostFlows) + " flows from one peer, broken ones too: connect to it again");
   const NcclNetOptions& options = transport_.options();
   // Shared: with the thread.
   auto flow = std::make_shared<ReceiveFlow>(

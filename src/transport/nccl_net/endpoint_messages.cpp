@@ -15,7 +15,7 @@ Status corrupt_net_message(const char* what) { return {Code::corrupt, Scope::pee
 
 /// False: no code of this release's, or none of an end.
 bool take_status(std::uint8_t code, const flatbuffers::String& what, Status& status) {
-  const auto end = base::final_code(code);
+  const auto end = base::end_of_transfer(code);
   if (!end) return false;
   if (*end != Code::ok)
     status =

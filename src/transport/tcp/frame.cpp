@@ -232,7 +232,7 @@ Result<Head> decode(std::span<const std::byte> bytes) {
                               : head.op == Op::put ? kLast | kSummed | kOrdered
                                                    : kLast | kSummed;
   if ((flags & ~known) != 0 || zero != 0) return corrupt_frame("a frame of flags that are unknown");
-  const auto end = base::final_code(code);
+  const auto end = base::end_of_transfer(code);
   if (!end) return corrupt_frame("a frame of an unknown code");
   head.last = (flags & kLast) != 0;
   head.summed = (flags & kSummed) != 0;
