@@ -2,6 +2,7 @@
 #include "transport/nccl_net/endpoint.hpp"
 
 #include <deque>
+#include <map>
 
 #include "base/schema/nccl_net_generated.h"
 #include "memory/registry.hpp"
@@ -29,7 +30,7 @@ class RecordingChannel final : public Channel {
   void notified(std::vector<std::byte>, std::uint64_t) override {}
   bool connects() const noexcept override { return false; }
   Status open_stream() override { return {Code::unsupported, Scope::peer, "no streams here"}; }
-  void give_up(const Status&) override {}
+  void give_up(const Status& why) override { given_up = why; }
 
   struct Sent {
     Message message;
@@ -37,6 +38,7 @@ class RecordingChannel final : public Channel {
   };
   std::deque<Sent> sent;
   bool full = false;
+  Status given_up;
 
  private:
   std::array<std::byte, 32> key_{};
@@ -44,7 +46,9 @@ class RecordingChannel final : public Channel {
 
 class Ends final : public CompletionSink {
  public:
-  void complete(Completion&&) override { ADD_FAILURE() << "an end of nothing"; }
+  void complete(Completion&& end) override { all.emplace(end.cookie, std::move(end.status)); }
+
+  std::map<std::uint64_t, Status> all;
 };
 
 class NcclNetEndpointTest : public ::testing::Test {
@@ -52,9 +56,11 @@ class NcclNetEndpointTest : public ::testing::Test {
   void begin(const char* failure = "") {
     ::setenv("LINKSPAN_TEST_PLUGIN_FAIL", failure, 1);
     transport_ = take(NcclNetTransport::create(
-        {.plugin = take(Plugin::load({plugin_file(12)}, Lines::all().log())), .incarnation = kUs}));
-    const auto added = take(registry_.add(memory_.data(), memory_.size(), {true, true}, false));
-    key_ = take(decode_key(take(transport_->publish(added->region())).bytes));
+        {.plugin = take(Plugin::load({plugin_file(12)}, Lines::all().log())),
+         .incarnation = kUs,
+         .clock = &clock_}));
+    region_ = take(registry_.add(memory_.data(), memory_.size(), {true, true}, false));
+    key_ = take(decode_key(take(transport_->publish(region_->region())).bytes));
     const Address peer{.incarnation = kPeer, .most = 4096, .plugin = "hostile"};
     endpoint_ = take(transport_->connect(encode(peer), channel_,
                                          base::Deadline::after(base::Clock::steady(), 10s)));
@@ -62,6 +68,37 @@ class NcclNetEndpointTest : public ::testing::Test {
   void TearDown() override {
     ::unsetenv("LINKSPAN_TEST_PLUGIN_FAIL");
     if (endpoint_ != nullptr) endpoint_->close();
+  }
+  Status post(Op op, const Mapping& remote) {
+    const Block block{0, 0, 16};
+    return endpoint_->post({.op = op,
+                            .local = &region_->region(),
+                            .remote = &remote,
+                            .shape = std::span(&block, 1),
+                            .cookie = kCookie});
+  }
+  /// The Worker looks each second.
+  void passes(Duration time) {
+    for (; time > Duration::zero(); time -= 1s) {
+      clock_.advance(1s);
+      endpoint_->progress(ends_);
+    }
+  }
+  Code retract(bool at_once = false) {
+    return transport_->retract(region_->region(), at_once).code();
+  }
+  /// Until the peer has heard how that ended.
+  Code answer(std::uint64_t id) {
+    Code code = Code::pending;
+    until([&] {
+      endpoint_->progress(ends_);
+      for (const auto& each : channel_.sent)
+        if (const auto* end = verified<schema::NetEnded>(each.bytes);
+            each.message == Message::ended && end != nullptr && end->id() == id)
+          code = static_cast<Code>(end->code());
+      return code != Code::pending;
+    });
+    return code;
   }
 
   Status write(std::uint64_t id, const Token& token) {
@@ -85,7 +122,11 @@ class NcclNetEndpointTest : public ::testing::Test {
     return found;
   }
 
+  static constexpr std::uint64_t kCookie = 9;
+
+  base::FakeClock clock_;
   Bytes memory_ = Bytes(4096, std::byte{1});
+  std::shared_ptr<const memory::Registration> region_;
   memory::Registry registry_{kUs, nullptr};
   std::unique_ptr<Transport> transport_;
   RecordingChannel channel_;
@@ -128,6 +169,74 @@ TEST_F(NcclNetEndpointTest, ABrokenFlowCarriesNothingMore) {
                         [message](const auto& each) { return each.message == message; });
   };
   EXPECT_LT(place(Message::broken), place(Message::ended));
+}
+
+/// And no byte more comes to its memory: the flow that could bring it has no comm.
+TEST_F(NcclNetEndpointTest, EndsAWriteOfThePeersThatDoesNotGoOn) {
+  begin();
+  ASSERT_TRUE(write(1, key_.token).ok());
+  passes(NcclNetEndpoint::kStill - 1s);
+  ASSERT_EQ(endpoint_->served().size(), 1u);
+  EXPECT_EQ(endpoint_->served()[0].serial, key_.id.serial);
+  EXPECT_EQ(endpoint_->served()[0].op, Op::write);
+  EXPECT_GE(endpoint_->served()[0].still, NcclNetEndpoint::kStill - 5s);
+  passes(3s);
+  EXPECT_EQ(answer(1), Code::timed_out);
+  EXPECT_TRUE(endpoint_->served().empty());
+  EXPECT_EQ(retract(), Code::ok);
+}
+
+TEST_F(NcclNetEndpointTest, EndsSoonerWhatDoesNotGoOn_WhereItsRegionIsDeregistered) {
+  for (const bool at_once : {false, true}) {
+    SCOPED_TRACE(at_once ? "invalidated" : "deregistered");
+    begin();
+    ASSERT_TRUE(write(1, key_.token).ok());
+    const std::uint32_t broken = flow();
+    passes(1s);
+    EXPECT_EQ(retract(at_once), Code::busy);
+    if (!at_once) {
+      passes(NcclNetEndpoint::kStillRetracted - 2s);
+      EXPECT_EQ(endpoint_->served().size(), 1u);
+    }
+    passes(5s);
+    EXPECT_EQ(answer(1), Code::unreachable);
+    until([&] { return retract(at_once) == Code::ok; });
+    const auto other = take(registry_.add(memory_.data(), memory_.size(), {true, true}, false));
+    key_ = take(decode_key(take(transport_->publish(other->region())).bytes));
+    ASSERT_TRUE(write(2, key_.token).ok());
+    EXPECT_NE(flow(), broken) << "the next one takes another";
+    endpoint_->close();
+    endpoint_ = nullptr;
+    channel_.sent.clear();
+  }
+}
+
+/// Other things that the peer says do not make it longer.
+TEST_F(NcclNetEndpointTest, GivesAPeerUp_ThatDoesNotEndACanceledTransfer) {
+  for (const Op op : {Op::write, Op::read}) {
+    begin();
+    const WireMapping remote({.id = {.incarnation = kPeer, .buffer = 1, .serial = 1},
+                              .peers = {.read = true, .write = true},
+                              .bytes = 4096});
+    ASSERT_TRUE(post(op, remote).ok());
+    endpoint_->cancel(kCookie);
+    std::uint64_t id = 0;
+    for (int second = 0; second < 9; ++second) {
+      ASSERT_TRUE(write(++id, {}).ok());
+      passes(1s);
+    }
+    EXPECT_EQ(ends_.all.count(kCookie), 0u);
+    EXPECT_EQ(endpoint_->next_look().when, NextLook::When::at);
+    passes(3s);
+    until([&] { return endpoint_->progress(ends_), ends_.all.contains(kCookie); });
+    EXPECT_EQ(ends_.all.at(kCookie).code(), Code::disconnected);
+    EXPECT_EQ(channel_.given_up.code(), Code::disconnected) << channel_.given_up.to_string();
+    EXPECT_TRUE(write(++id, key_.token).ok()) << "what it says until it is lost is not heard";
+    EXPECT_EQ(post(op, remote).code(), Code::disconnected);
+    endpoint_ = nullptr;
+    ends_.all.clear();
+    channel_.given_up = {};
+  }
 }
 
 TEST_F(NcclNetEndpointTest, ABrokenFlowDoesNotListen) {

@@ -15,6 +15,8 @@ constexpr const char* kNetPath = "nccl_net";
 constexpr Duration kConnect = 10s;       // of a flow, from its first use
 constexpr Duration kNetLook = 20us;      // at orders that the thread works on
 constexpr Duration kNetLookAgain = 1ms;  // at what waits for the peer
+constexpr Duration kLookAtBounds = 100ms;
+constexpr Duration kStoodStill = 5s;  // this process, if nothing has looked for so long
 
 }  // namespace
 
@@ -37,7 +39,72 @@ Status NcclNetEndpoint::ready() const {
   if (gone_)
     return {Code::disconnected, Scope::peer,
             "peer " + std::string(channel_.peer_name()) + " is gone"};
-  return {};
+  return failed_;
+}
+
+/// What the flows still bring is fenced by their end.
+void NcclNetEndpoint::fail(const Status& why) {
+  if (!failed_.ok()) return;
+  failed_ = why;
+  for (auto& [id, known] : receives_) known.flow->end(why);
+  for (auto& [id, known] : sends_) known.flow->end(why);
+  transport_.thread().wake();
+  channel_.give_up(why);
+}
+
+/// Else a batch, or a region, would stay as long as the peer likes: it sends or takes no message
+/// and says other things.
+void NcclNetEndpoint::look_at_bounds() {
+  const base::Time now = this->now();
+  if (now < look_at_bounds_ || gone_ || !failed_.ok()) return;
+  const bool fresh = now - look_at_bounds_ > kStoodStill;
+  look_at_bounds_ = now + kLookAtBounds;
+  for (Slot& slot : ours_) {
+    if (!slot.canceled || is_over(slot)) continue;
+    if (fresh) slot.canceled_at = std::max(slot.canceled_at, now - kCancelEnds + kStoodStill);
+    if (now - slot.canceled_at > kCancelEnds)
+      return fail(Status(Code::disconnected, Scope::peer,
+                         "peer " + std::string(channel_.peer_name()) +
+                             " has not ended a canceled transfer for 10 s: connect to it again"));
+  }
+  for (Slot& slot : theirs_) {
+    if (slot.flow == nullptr || has_ended(slot) || !slot.end.ok()) continue;
+    if (fresh) slot.moved_at = {};
+    slot.end = why_over(slot, now);
+    if (slot.end.ok()) continue;
+    slot.flow->end(Status(Code::disconnected, Scope::peer,
+                          "another transfer by this connection has not gone on and was ended"));
+    transport_.thread().wake();
+  }
+}
+
+/// OK: it may go on.
+Status NcclNetEndpoint::why_over(Slot& slot, base::Time now) {
+  const std::uint64_t moved = slot.flow->moved();
+  if (slot.moved_at == base::Time{} || moved != slot.seen) slot.moved_at = now;
+  slot.seen = moved;
+  const Duration still = now - slot.moved_at;
+  if (slot.op == Op::write && still > kStill)
+    return {Code::timed_out, Scope::request,
+            "no message of it has come for 60 s: the region is not kept for it any longer"};
+  const auto& memory = slot.use.memory();
+  if (memory == nullptr || !memory->retracted) return {};
+  if (!slot.retracted_since) slot.retracted_since = now;
+  if (still <= (memory->at_once ? kStillAtOnce : kStillRetracted) &&
+      now - *slot.retracted_since <= kRetracted)
+    return {};
+  return {Code::unreachable, Scope::request, "its owner has deregistered the region"};
+}
+
+std::vector<Served> NcclNetEndpoint::served() const {
+  std::vector<Served> all;
+  for (const Slot& slot : theirs_)
+    if (slot.use.memory() != nullptr && !has_ended(slot))
+      all.push_back({.serial = slot.use.memory()->key.id.serial,
+                     .op = slot.op,
+                     .bytes = slot.order->moved.load(std::memory_order_relaxed),
+                     .still = slot.moved_at == base::Time{} ? Duration{} : now() - slot.moved_at});
+  return all;
 }
 
 Status NcclNetEndpoint::post(const Batch& batch) {
@@ -138,6 +205,7 @@ Result<NcclNetEndpoint::Receives::iterator> NcclNetEndpoint::receive_flow(const 
 void NcclNetEndpoint::cancel(std::uint64_t cookie) {
   for (Slot& slot : ours_) {
     if (slot.cookie != cookie || std::exchange(slot.canceled, true)) continue;
+    slot.canceled_at = now();
     if (slot.op == Op::write) {
       if (slot.order != nullptr) slot.order->hollow = true;  // else when it is clear
       continue;
@@ -150,6 +218,7 @@ void NcclNetEndpoint::cancel(std::uint64_t cookie) {
 
 std::size_t NcclNetEndpoint::progress(CompletionSink& sink) {
   flush();
+  look_at_bounds();
   // Who takes nothing is told nothing more, so that what waits for it is bounded.
   if (outbox_.empty()) look_at_flows();
   for (auto slot = theirs_.begin(); slot != theirs_.end() && outbox_.empty();) {
@@ -181,13 +250,14 @@ bool NcclNetEndpoint::has_ended(const Slot& slot) {
 }
 
 bool NcclNetEndpoint::is_over(const Slot& slot) const {
-  return has_ended(slot) && (slot.heard || gone_);
+  return has_ended(slot) && (slot.heard || gone_ || !failed_.ok());
 }
 
 Status NcclNetEndpoint::end_of(const Slot& slot) const {
   if (gone_ && !slot.heard)
     return {Code::disconnected, Scope::peer,
             "peer " + std::string(channel_.peer_name()) + " is gone"};
+  if (!failed_.ok() && !slot.heard) return failed_;
   Status here = slot.order != nullptr ? slot.order->status : Status();
   if (slot.canceled && (here.code() == Code::canceled || slot.end.code() == Code::canceled))
     return {Code::canceled, Scope::request, "canceled"};
@@ -254,10 +324,11 @@ void NcclNetEndpoint::flush() {
 
 NextLook NcclNetEndpoint::next_look() const {
   const bool for_peer = !theirs_.empty(), told = outbox_.empty();
-  bool works = false;  // the thread
+  bool works = false, canceled = false;  // the thread; and the peer is to say that it has ended
   for (const Slot& slot : ours_) {
     if (is_over(slot)) return {.when = NextLook::When::now, .for_peer = for_peer};
     works |= !has_ended(slot);
+    canceled |= slot.canceled;
   }
   for (const Slot& slot : theirs_) {
     if (told && has_ended(slot)) return {.when = NextLook::When::now, .for_peer = for_peer};
@@ -277,6 +348,8 @@ NextLook NcclNetEndpoint::next_look() const {
       std::any_of(receives_.begin(), receives_.end(), unsaid) ||
       std::any_of(sends_.begin(), sends_.end(), unsaid))
     return {.when = NextLook::When::at, .at = now + kNetLookAgain, .for_peer = for_peer};
+  if (canceled)
+    return {.when = NextLook::When::at, .at = now + kLookAtBounds, .for_peer = for_peer};
   return {};
 }
 

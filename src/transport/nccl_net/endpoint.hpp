@@ -8,7 +8,10 @@
 // Either ends with the peer's `ended`, which says how it went there: its memory is quiet then.
 // Threads: under the Worker's lock. The flows are the transport's thread's.
 // Invariants: a batch ends when its order has ended and the peer has said so or is gone; who
-// cancels or refuses sends empty messages, so each receive gets its send.
+// cancels or refuses sends empty messages, so each receive gets its send. A batch that was canceled
+// ends within kCancelEnds, whatever else the peer does: then all flows are broken and the peer is
+// given up. A transfer of the peer's ends as Wire's do by TCP (tcp/wire.hpp): its flow is broken,
+// and the peer's next transfer takes another.
 #pragma once
 
 #include <deque>
@@ -27,6 +30,15 @@ namespace linkspan::transport::nccl_net {
 
 class NcclNetEndpoint final : public Endpoint {
  public:
+  /// Of a batch since its cancel.
+  static constexpr Duration kCancelEnds = std::chrono::seconds(10);
+  /// Of a write of the peer's without a message; of a transfer of its whose region is deregistered:
+  /// without a message, the same where the region is invalidated, and in all.
+  static constexpr Duration kStill = std::chrono::seconds(60),
+                            kStillRetracted = std::chrono::seconds(10),
+                            kStillAtOnce = std::chrono::seconds(1),
+                            kRetracted = std::chrono::seconds(30);
+
   NcclNetEndpoint(NcclNetTransport& transport, const Address& peer, Channel& channel,
                   base::Deadline deadline);
   NcclNetEndpoint(const NcclNetEndpoint&) = delete;
@@ -42,6 +54,7 @@ class NcclNetEndpoint final : public Endpoint {
   std::string outlook() const override;
   Status on_message(std::uint16_t op, std::span<const std::byte> bytes,
                     std::span<base::Fd> fds) override;
+  std::vector<Served> served() const override;
   void close() override;
   void peer_gone() override;
   bool landed() const override;
@@ -65,7 +78,14 @@ class NcclNetEndpoint final : public Endpoint {
     const WireMapping* remote = nullptr;
     std::shared_ptr<Order> order;  // also the flow's; null: not yet, or refused
     bool canceled = false, heard = false;
+    base::Time canceled_at{};
     Status end;  // for the peer: as it was refused; ours: what it has answered
+    // For the peer: its order's, which is also in the maps; how many messages of it were done and
+    // since when; since when its region is known to be deregistered.
+    std::shared_ptr<Flow> flow;
+    std::uint64_t seen = 0;
+    base::Time moved_at{};
+    std::optional<base::Time> retracted_since{};
   };
   /// One way.
   template <class Kind>
@@ -78,7 +98,11 @@ class NcclNetEndpoint final : public Endpoint {
   using Receives = std::map<std::uint32_t, Known<ReceiveFlow>>;  // by our numbers
   using Sends = std::map<std::uint32_t, Known<SendFlow>>;        // by the peer's
 
+  base::Time now() const noexcept { return transport_.options().clock->now(); }
   Status ready() const;
+  void fail(const Status& why);
+  void look_at_bounds();
+  static Status why_over(Slot& slot, base::Time now);
   std::shared_ptr<Order> order_of(const Slot& slot) const;
   Result<Receives::iterator> receive_flow(const cuda::Device* ours, const GpuUuid& theirs);
   static base::Deadline connect_by();  // of a flow that begins now
@@ -108,6 +132,8 @@ class NcclNetEndpoint final : public Endpoint {
   Channel& channel_;
   const std::uint64_t most_;  // bytes of a message
   bool closed_ = false, gone_ = false;
+  Status failed_;  // the peer is given up
+  base::Time look_at_bounds_{};
   std::uint64_t last_id_ = 0;
   std::uint32_t last_flow_ = 0;
   std::list<Slot> ours_, theirs_;

@@ -27,6 +27,7 @@ bool take_status(std::uint8_t code, const flatbuffers::String& what, Status& sta
 
 Status NcclNetEndpoint::on_message(std::uint16_t op, std::span<const std::byte> bytes,
                                    std::span<base::Fd>) {
+  if (!failed_.ok()) return {};  // soon it is lost
   switch (static_cast<Message>(op)) {
     case Message::open:
       return on_open(bytes);
@@ -146,7 +147,8 @@ Status NcclNetEndpoint::on_write(std::span<const std::byte> bytes) {
     slot->end = flow.status();
     if (flow.ok()) {
       slot->order = order_of(*slot);
-      (*flow)->second.flow->add(slot->order);
+      slot->flow = (*flow)->second.flow;
+      slot->flow->add(slot->order);
       flatbuffers::FlatBufferBuilder out;
       out.Finish(schema::CreateNetClear(out, slot->id, (*flow)->first));
       say(Message::clear, out);
@@ -187,7 +189,8 @@ Status NcclNetEndpoint::on_read(std::span<const std::byte> bytes) {
       memory != nullptr && memory->device != known->second.flow->device())
     return corrupt_net_message("a read through a flow of other memory");
   slot->order = order_of(*slot);  // of one that is refused: of empty messages
-  known->second.flow->add(slot->order);
+  slot->flow = known->second.flow;
+  slot->flow->add(slot->order);
   theirs_.push_back(*std::move(slot));
   transport_.thread().wake();
   return {};

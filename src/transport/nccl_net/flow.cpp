@@ -251,6 +251,7 @@ bool SendFlow::look() {
     if (!done.ok() || !*done) return moved;
     if ((*done)->cookie != 0) (void)staged_->done((*done)->cookie, true);
     Order& order = *orders_.front();
+    count(order, order.pieces[order.done].bytes);
     if (++order.done != order.pieces.size()) continue;
     pop_order();
     if (filling_ != 0) --filling_;

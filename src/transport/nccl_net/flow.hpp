@@ -41,6 +41,7 @@ struct Order {
   std::atomic<bool> hollow{false};  ///< Of a send: what was not begun yet goes empty.
   std::atomic<bool> ended{false};
   Status status{};  ///< Once it has ended. canceled: the sender has sent some of them empty.
+  std::atomic<std::uint64_t> moved{0};  ///< Bytes of the messages that are done.
 
   // The thread's.
   std::size_t begun = 0, arrived = 0, done = 0;
@@ -68,6 +69,8 @@ class Flow {
   /// Breaks it, unless it is broken.
   void end(const Status& why) LINKSPAN_EXCLUDES(mutex_);
 
+  /// Counts its messages that are done.
+  std::uint64_t moved() const noexcept { return moved_.load(std::memory_order_relaxed); }
   /// Why it carries nothing any more.
   std::optional<Status> broken() const LINKSPAN_EXCLUDES(mutex_);
 
@@ -102,6 +105,11 @@ class Flow {
   bool look_at_gpu();
   /// A slot for what comes next of the order. False: not now, or fail() was called.
   bool take_slot(Order& order);
+  /// A message of that order, which is the oldest, is done and has brought so many bytes.
+  void count(Order& order, std::uint64_t bytes) noexcept {
+    order.moved.fetch_add(bytes, std::memory_order_relaxed);
+    moved_.fetch_add(1, std::memory_order_relaxed);
+  }
   /// The oldest order is done.
   void pop_order();
 
@@ -124,6 +132,7 @@ class Flow {
   Status ending_ LINKSPAN_GUARDED_BY(mutex_);
   std::optional<Status> broken_ LINKSPAN_GUARDED_BY(mutex_);
 
+  std::atomic<std::uint64_t> moved_{0};
   Status failed_;
   struct Kept {
     std::shared_ptr<Published> memory;  // also the transport's

@@ -126,6 +126,7 @@ bool ReceiveFlow::land() {
               : Status(Code::corrupt, Scope::peer,
                        "a message of " + std::to_string(arrival.done.bytes) + " bytes came where " +
                            std::to_string(arrival.piece.bytes) + " were due");
+    count(order, arrival.done.bytes);
     if (++order.done == order.pieces.size()) {
       pop_order();
       --arriving_;

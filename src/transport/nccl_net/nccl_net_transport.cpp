@@ -78,8 +78,8 @@ Result<memory::PublishedKey> NcclNetTransport::publish(const memory::Region& reg
   return published_.add(region);
 }
 
-Status NcclNetTransport::retract(const memory::Region& region, bool) {
-  Status status = published_.retract(region);
+Status NcclNetTransport::retract(const memory::Region& region, bool at_once) {
+  Status status = published_.retract(region, at_once);
   if (status.code() == Code::busy) thread_.give_back();
   return status;
 }

@@ -27,7 +27,8 @@ struct NcclNetOptions {
   cuda::Topology* topology = nullptr;  ///< Null: no GPU here.
   std::uint64_t incarnation = 0;       ///< Of our Engine.
   std::optional<base::Unpack> unpack{};
-  std::optional<unsigned> copy_ctas{};  ///< As the local transport's.
+  std::optional<unsigned> copy_ctas{};                ///< As the local transport's.
+  const base::Clock* clock = &base::Clock::steady();  ///< Of the bounds of endpoint.hpp.
 };
 
 class NcclNetTransport final : public Transport {
