@@ -58,7 +58,8 @@ struct Frame {
 class FdChannel {
  public:
   /// What comes through a socket that has a sink has the same.
-  explicit FdChannel(Fd socket) noexcept : socket_(std::move(socket)) {}
+  /// Throws bad_alloc: an empty deque of libstdc++ allocates.
+  explicit FdChannel(Fd socket) : socket_(std::move(socket)) {}
   FdChannel(FdChannel&&) = default;
   FdChannel& operator=(FdChannel&&) = default;
   FdChannel(const FdChannel&) = delete;
