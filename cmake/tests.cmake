@@ -10,7 +10,7 @@ function(linkspan_test name)
   set_tests_properties(${preset}.${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT}
                        ENVIRONMENT "${arg_ENVIRONMENT}")
   # What repeats in another mode what a plain `./dev test` runs already is for --all.
-  if(name MATCHES "_cpu$|^conformance_(lossy|slow|small|sealed|tls)|^faults_tls" AND
+  if(name MATCHES "_cpu$|^conformance_(lossy|slow|small|sealed|tls)|^faults_tls|^hostile" AND
      NOT name STREQUAL "hosts_cpu")
     set_tests_properties(${preset}.${name} PROPERTIES LABELS all)
   endif()
@@ -180,6 +180,13 @@ if(TARGET linkspan_faults)
               --xml ${CMAKE_BINARY_DIR}/gtest/faults_tls.xml
               --run $<TARGET_FILE:linkspan_faults> --gtest_filter=*TcpKills*:*WirePeers*tcp*)
   endif()
+endif()
+# Attacks on an Engine; what ThreadSanitizer costs is more than what they leave of a core.
+if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize=thread")
+  linkspan_gtest(hostile tests/hostile simulated)
+  target_sources(linkspan_hostile PRIVATE ${CMAKE_SOURCE_DIR}/tests/conformance/engine_fixture.cpp
+    ${CMAKE_SOURCE_DIR}/tests/faults/usage.cpp)
+  add_dependencies(linkspan_hostile unlucky_threads)  # loaded by name
 endif()
 if(preset STREQUAL "release")
   linkspan_gtest(hosts tests/hosts cpu)

@@ -107,6 +107,7 @@ run_all() {
   # A larger sample than that of `faults`: there are thousands of calls, and a process takes seconds.
   suite driver_errors linkspan_faults 300 env "LINKSPAN_CUDA_LIBRARY=$pack/libdriver_shim.so" LINKSPAN_LONG=1 \
     -- '--gtest_filter=DriverErrors.*'
+  suite hostile linkspan_hostile 300
   suite nvlink_tests linkspan_nvlink_transfer 400
   program nvlink_bench bench_nvlink_transfer 120 --json "$out/nvlink_bench.json"
   program tcpx_unpack bench_tcpx_unpack 120 --json "$out/tcpx_unpack.json"

@@ -1,0 +1,72 @@
+// tests/hostile/attack.hpp - one attack on an Engine, by a process that does nothing else.
+//
+// Each attack is a function in a file of its kind, which adds it by name; the attacker's process
+// runs it on as many threads as it says until the test ends it. It counts what it has done, so that
+// an attack that does nothing shows.
+// Threads: an attack's function is run by several threads at once where it asks for that.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "tests/support/process.hpp"
+
+namespace linkspan::test {
+
+/// Where the victim is met.
+struct Target {
+  std::string unix_address, tcp_address, socket_folder;
+};
+
+struct Attack {
+  using Run = void (*)(const Target& target, const std::stop_token& stop,
+                       std::atomic<std::uint64_t>& done);
+
+  std::string name;  ///< As a test's: letters and digits.
+  Run run = nullptr;
+  /// That it does at least, in the time that a test gives it.
+  std::uint64_t least = 1;
+  unsigned threads = 1;
+  /// Whether it goes on until it is told to end; until it is killed; or is stopped by SIGSTOP in
+  /// the midst of what it does, and then killed.
+  enum class Ending : std::uint8_t { told, killed, frozen } ending = Ending::told;
+  /// The victim has its memory back before the attacker is killed; else afterwards.
+  bool is_remote = false;
+  /// Of the victim: NAME=VALUE.
+  std::vector<std::string> environment{};
+  /// Descriptors that the victim makes for that once, and keeps.
+  std::uint64_t kept_fds = 0;
+  /// What the victim has no more of meanwhile. There are no look-ups then, and no newcomers.
+  enum class Lacks : std::uint8_t { nothing, descriptors, address_space } lacks = Lacks::nothing;
+  /// Why it cannot be tried here; empty: it can.
+  std::string (*why_not)() = nullptr;
+};
+/// At namespace scope: `const bool kAdded = add_attack({.name = "Floods", .run = flood});`
+bool add_attack(Attack attack);
+/// By name.
+std::vector<Attack> all_attacks();
+
+/// The process that attacks, on the victim's core.
+class Attacker {
+ public:
+  Attacker();
+
+  /// Only burns the core, by as many threads: what the attack is measured against.
+  void burn(const Attack& attack);
+  void start(const Attack& attack, const Target& target);
+  /// What it has done so far.
+  std::uint64_t done();
+  /// Returns when it has ended; what it had opened is closed.
+  void stop();
+  void freeze();
+  void kill();
+
+ private:
+  const std::unique_ptr<Child> child_;
+};
+
+}  // namespace linkspan::test

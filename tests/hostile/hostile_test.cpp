@@ -1,0 +1,214 @@
+// An Engine that is attacked goes on serving others, and keeps nothing of the attack.
+//
+// Three processes and a control: the victim and its attacker share one core, so that the attacker
+// takes what it can of the victim's time; the honest peer, which moves bytes to and from the victim
+// over its Unix socket, its TCP port and the GPUs all the time, has another core for itself. What
+// is asked of the victim:
+// - the honest peer keeps half of the rate that it has while the attacker only burns the same core,
+//   on each path, unless other programs have the machine;
+// - none of its calls waits longer than 100 ms, and what a control has waited at the same time: a
+//   process on the victim's core that answers a few bytes to one on the honest core. Other programs
+//   of the machine hold up both;
+// - a newcomer comes in, moves bytes and goes;
+// - it takes no more than 64 MiB of memory for them all;
+// - afterwards the victim has the descriptors, threads and mappings of before, and closes in order.
+// What is measured is measured up to four times: a victim that freezes is slow each time.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <thread>
+
+#include "base/fd_closer.hpp"
+#include "tests/hostile/attack.hpp"
+#include "tests/hostile/cores.hpp"
+#include "tests/hostile/honest.hpp"
+#include "tests/hostile/victim.hpp"
+#include "tests/support/sanitizers.hpp"
+#include "tests/support/take.hpp"
+
+namespace linkspan::test {
+
+void PrintTo(const Attack& attack, std::ostream* out) { *out << attack.name; }
+
+namespace hostile_test {
+
+constexpr Duration kLongestWait = 100ms;
+constexpr Duration kAlone = 250ms;
+constexpr int kTries = 4;
+/// A control that waits longer is on a machine that is too busy to compare rates.
+constexpr Duration kQuiet = 25ms;
+/// How many threads wake each other in turn for one call; the control's answer is one wake-up.
+constexpr int kWakeUps = 8;
+/// What all that is queued for peers and strangers may take, and more.
+constexpr std::uint64_t kMostMemory = std::uint64_t{64} << 20;
+#if defined(LINKSPAN_SANITIZER)
+constexpr bool kIsSanitized = true;  // which keeps memory that was freed
+#else
+constexpr bool kIsSanitized = false;
+#endif
+
+/// That stay in an Engine once they were needed: closers, two executors of copies, openers, and the
+/// log's.
+constexpr std::uint64_t kThreadsKept = base::FdCloser::kThreads + 2 + 2 + 1;
+
+double ms(Duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
+
+/// All attacks together: 10 minutes by LINKSPAN_LONG.
+Duration attack_time() {
+  static const bool is_long = std::getenv("LINKSPAN_LONG") != nullptr;
+  if (!is_long) return 1s;
+  return Duration(10min) / static_cast<Duration::rep>(all_attacks().size());
+}
+
+constexpr const char* kEcho = "hostile_echo";
+void echo_main(Line& line) {
+  pin_to(Core::attacked);
+  line.serve([](const Json&, const std::vector<base::Fd>&) -> Result<Answer> { return Answer{}; },
+             [] { return false; });
+}
+const bool kEchoRegistered = add_helper(kEcho, echo_main);
+
+/// How long one on the honest core waits for one on the attacked core, at the longest.
+class Control {
+ public:
+  explicit Control(Child& echo)
+      : thread_([this, &echo](const std::stop_token& stop) {
+          pin_to(Core::honest);
+          while (!stop.stop_requested()) {
+            const base::Time begin = base::Clock::steady().now();
+            if (!echo.line().call({{"do", "echo"}}).ok()) return;
+            longest_ = std::max(longest_, base::Clock::steady().now() - begin);
+            std::this_thread::sleep_for(2ms);
+          }
+        }) {}
+  Duration end() {
+    thread_.request_stop();
+    thread_.join();
+    return longest_;
+  }
+
+ private:
+  Duration longest_{0};  // the thread's, until it is joined
+  std::jthread thread_;
+};
+
+class Hostile : public ::testing::TestWithParam<Attack> {
+ protected:
+  struct Seen {
+    Served served;
+    Duration control{0};
+    std::string visit;
+  };
+
+  void SetUp() override {
+    if (GetParam().why_not == nullptr) return;
+    if (const std::string why = GetParam().why_not(); !why.empty()) GTEST_SKIP() << why;
+  }
+  /// `whole`: with look-ups, and a newcomer.
+  Seen watch(Duration time, bool whole) {
+    Seen seen;
+    Control control(*echo_);
+    {
+      std::jthread visitor;
+      if (whole) visitor = std::jthread([&] { seen.visit = honest_.visit(victim_.target()); });
+      seen.served = honest_.move_for(time, whole);
+    }
+    seen.control = control.end();
+    return seen;
+  }
+  /// While the attacker only burns its core.
+  Seen alone() {
+    Attacker attacker;
+    attacker.burn(GetParam());
+    return watch(kAlone, false);
+  }
+  /// While it attacks.
+  Seen attacked() {
+    const Attack& attack = GetParam();
+    Attacker attacker;
+    const bool has_room = attack.lacks == Attack::Lacks::nothing;
+    if (!has_room) victim_.lack(attack.lacks);
+    attacker.start(attack, victim_.target());
+    if (attack.ending == Attack::Ending::frozen) {
+      await(attacker, attack.least);
+      attacker.freeze();
+    }
+    Seen seen = watch(attack_time(), has_room);
+    if (attack.ending != Attack::Ending::frozen) await(attacker, attack.least);
+    if (attack.is_remote) expect_memory_back();
+    if (attack.ending == Attack::Ending::told)
+      attacker.stop();
+    else
+      attacker.kill();
+    if (!has_room) victim_.lack(Attack::Lacks::nothing);
+    return seen;
+  }
+  void expect_memory_back() { EXPECT_EQ(victim_.invalidate(), "") << "which was the attacker's"; }
+  static std::string slower(const Served& served, const Served& than) {
+    std::string which;
+    for (const auto& [path, before] : than.paths) {
+      const double now = served.paths.at(path).rate();
+      std::printf("%s: %.0f rounds a second, %.0f beside a busy core\n", path.c_str(), now,
+                  before.rate());
+      if (now < before.rate() / 2) which += path + " has lost more than half of its rate; ";
+    }
+    return which;
+  }
+  /// One measurement; empty: the victim did what is asked of it.
+  std::string measure() {
+    const Seen before = alone();
+    const std::uint64_t had = victim_.most_memory();
+    const Seen seen = attacked();
+    // A local peer may have memory until its process has ended.
+    if (!GetParam().is_remote) expect_memory_back();
+    const std::uint64_t most = victim_.most_memory();
+    std::printf("waited %.1f ms at most, in %s; the control %.1f ms\n", ms(seen.served.longest),
+                seen.served.where.c_str(), ms(seen.control));
+    std::string wrong = before.served.wrong + seen.served.wrong;
+    if (!seen.visit.empty()) wrong += "a newcomer: " + seen.visit + "; ";
+    if (seen.served.longest > kLongestWait + kWakeUps * seen.control)
+      wrong +=
+          "a " + seen.served.where + " took " + std::to_string(ms(seen.served.longest)) + " ms; ";
+    if (!kIsSanitized && most > had + kMostMemory)
+      wrong += "it took " + std::to_string(most - had) + " bytes of memory; ";
+    // Other programs of the machine take from one measurement what they leave to the other.
+    if (std::max(before.control, seen.control) < kQuiet &&
+        !slower(seen.served, before.served).empty())
+      wrong += slower(seen.served, alone().served);
+    return wrong;
+  }
+  static void await(Attacker& attacker, std::uint64_t least) {
+    const auto limit = base::Deadline::after(base::Clock::steady(), 20s);
+    std::uint64_t done = 0;
+    while ((done = attacker.done()) < least && !limit.passed()) std::this_thread::yield();
+    EXPECT_GE(done, least) << "this is no attack";
+  }
+
+  const std::unique_ptr<Child> echo_ = take(Child::spawn(kEcho));
+  Victim victim_{GetParam().environment};
+  HonestPeer honest_{victim_.target()};
+};
+
+TEST_P(Hostile, KeepsServingOthers) {
+  EXPECT_EQ(honest_.move_for(Duration::zero(), true).wrong, "");
+  EXPECT_EQ(honest_.visit(victim_.target()), "");
+  Usage before = victim_.usage(300ms, {});
+  before.threads += kThreadsKept;
+  before.fds += GetParam().kept_fds;
+  std::string wrong = "not measured";
+  for (int i = 0; i < kTries && !wrong.empty(); ++i) wrong = measure();
+  EXPECT_EQ(wrong, "");
+
+  const Usage after = victim_.usage(15s, before);
+  EXPECT_EQ(after.above(before), 0u)
+      << "before: " << before.to_string() << "\nafter:  " << after.to_string() << '\n'
+      << victim_.dump();
+  EXPECT_EQ(honest_.visit(victim_.target()), "");
+  EXPECT_EQ(victim_.close(), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Hostile, ::testing::ValuesIn(all_attacks()),
+                         [](const auto& attack) { return attack.param.name; });
+
+}  // namespace hostile_test
+}  // namespace linkspan::test
