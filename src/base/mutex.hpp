@@ -52,7 +52,6 @@ class Condition {
     changed_.wait_for(mutex, deadline.left());
   }
   void notify_all() noexcept { changed_.notify_all(); }
-  void notify_one() noexcept { changed_.notify_one(); }
 
  private:
   std::condition_variable_any changed_;

@@ -111,7 +111,6 @@ CpuCopier::~CpuCopier() {
   for (Substitute& each : substitutes_) each.thread.request_stop();
   {
     const base::MutexLock lock(mutex_);  // none is between its look at the token and its wait
-    idle_.notify_all();
     changed_.notify_all();
   }
 }
@@ -170,7 +169,7 @@ Result<Ticket> CpuCopier::start(const Order& order) {
   if (job.left != 0) {
     queue_.push_back(&job);
     unfinished_ += job.left;
-    wake(job.left);
+    changed_.notify_all();
   }
   return job.ticket;
 }
@@ -200,11 +199,6 @@ void CpuCopier::substitute(std::size_t wanted) {
       return;
     }
   }
-}
-
-void CpuCopier::wake(std::size_t executors) {
-  changed_.notify_all();
-  for (std::size_t i = std::min(executors, waiting_idle_); i > 0; --i) idle_.notify_one();
 }
 
 CpuCopier::Job* CpuCopier::choose(const Staging& staging, bool replaces) {
@@ -322,7 +316,7 @@ std::optional<CpuCopier::Claim> CpuCopier::claim(const std::stop_token& stop,
   while (true) {
     if (replaces && (stop.stop_requested() || replacing_ > stuck_ + beyond_share_)) {
       --replacing_;
-      wake(queue_.size());  // for what it leaves
+      changed_.notify_all();  // for what it leaves
       return std::nullopt;
     }
     if (Job* const job = stop.stop_requested() ? nullptr : choose(staging, replaces)) {
@@ -333,16 +327,10 @@ std::optional<CpuCopier::Claim> CpuCopier::claim(const std::stop_token& stop,
       return Claim{job, chunk};
     }
     if (staging.idle() && stop.stop_requested()) return std::nullopt;
-    if (staging.idle() && !replaces) {
-      ++waiting_idle_;
-      idle_.wait(mutex_, base::Deadline::after(base::Clock::steady(), std::chrono::minutes(1)));
-      --waiting_idle_;
-      continue;
-    }
-    const Duration wait = replaces ? std::chrono::minutes(1) : staging.patience();
+    const Duration wait = staging.idle() ? std::chrono::minutes(1) : staging.patience();
     if (wait > Duration::zero())
       changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), wait));
-    if (!replaces) return std::nullopt;
+    if (!staging.idle()) return std::nullopt;
   }
 }
 

@@ -93,7 +93,6 @@ class CpuCopier final : public Copier {
   /// Returns the first queued order of which an executor may take a chunk, or nullptr.
   Job* choose(const Staging& staging, bool replaces) LINKSPAN_REQUIRES(mutex_);
   bool is_within_share(const Job& job) const LINKSPAN_REQUIRES(mutex_);
-  void wake(std::size_t executors) LINKSPAN_REQUIRES(mutex_);
   unsigned share() const noexcept { return max_threads_ < 2 ? 1 : max_threads_ / 2; }
   /// Starts substitutes until there are `wanted`, if threads are to be had.
   void substitute(std::size_t wanted) LINKSPAN_REQUIRES(mutex_);
@@ -108,9 +107,7 @@ class CpuCopier final : public Copier {
   base::Time last_due_{};
 
   base::Mutex mutex_;
-  base::Condition idle_;     // executors that may take any chunk wait here
-  base::Condition changed_;  // those with slots at a GPU, and substitutes
-  std::size_t waiting_idle_ LINKSPAN_GUARDED_BY(mutex_) = 0;
+  base::Condition changed_;
   std::deque<Job*> queue_ LINKSPAN_GUARDED_BY(mutex_);      // have chunks that no one has taken
   std::size_t unfinished_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // chunks, queued or running
   /// Executors that copy across, by peer; those beyond a peer's share; those at aborted orders.
