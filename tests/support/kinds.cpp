@@ -1,5 +1,7 @@
 #include "tests/support/kinds.hpp"
 
+#include <vector>
+
 #include "cuda/stream.hpp"
 #include "tests/support/take.hpp"
 
@@ -65,12 +67,20 @@ Result<std::unique_ptr<Buffer>> Buffer::create(MemoryKind kind, std::uint64_t by
     buffer->owner_ = std::move(pool);
     return buffer;
   }
-  auto memory = cuda::DeviceBuffer::create(*scope, buffer->whole_bytes() + kAlignment);
-  if (!memory.ok()) return memory.status();
-  const auto& held = buffer->owner_.emplace<cuda::DeviceBuffer>(*std::move(memory));
-  const cuda::CUdeviceptr begin = (held.address() + kAlignment - 1) / kAlignment * kAlignment;
-  buffer->whole_ = reinterpret_cast<std::byte*>(begin);  // NOLINT(*-int-to-ptr)
-  return buffer;
+  // The guard's end is the allocation's: where one begins elsewhere, the next may not.
+  std::vector<cuda::DeviceBuffer> misaligned;
+  for (int i = 0; i < 64; ++i) {
+    auto memory = cuda::DeviceBuffer::create(*scope, buffer->whole_bytes());
+    if (!memory.ok()) return memory.status();
+    if (memory->address() % kAlignment != 0) {
+      misaligned.push_back(*std::move(memory));
+      continue;
+    }
+    const auto& held = buffer->owner_.emplace<cuda::DeviceBuffer>(*std::move(memory));
+    buffer->whole_ = reinterpret_cast<std::byte*>(held.address());  // NOLINT(*-int-to-ptr)
+    return buffer;
+  }
+  return Status(Code::system, Scope::process, "no GPU memory begins at a multiple of 4096 bytes");
 }
 
 std::unique_ptr<Buffer> Buffer::over(void* whole, std::uint64_t bytes, std::uint64_t guard) {
