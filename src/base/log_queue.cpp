@@ -48,6 +48,10 @@ struct LogQueue::State final : std::enable_shared_from_this<State> {
     }
     running = false;
     changed.notify_all();
+    if (self == nullptr) return;
+    // Left standing by the destructor: nothing is there to join it, and it does nothing more.
+    thread.detach();
+    self = nullptr;
   }
 
   void deliver_next() LINKSPAN_REQUIRES(mutex) {

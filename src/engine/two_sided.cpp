@@ -85,15 +85,15 @@ Status Core::begin_exchange(const std::shared_ptr<TransferState>& transfer) {
   const auto session = session_of(transfer->peer);
   if (session == nullptr)
     return {Code::disconnected, Scope::peer, "peer " + std::to_string(transfer->peer) + " is gone"};
-  const bool lends = session->is_remote() && x.kind == MemoryKind::device;
-  if (x.memory.fleeting() && (x.sends || lends)) {
+  const bool sends = x.sends, lends = session->is_remote() && x.kind == MemoryKind::device;
+  if (x.memory.fleeting() && (sends || lends)) {
     auto made = engine::exported(transports_, x.memory.registration()->region(), *x.memory.keys(),
                                  {}, session->is_remote());
     if (!made.ok()) return made.status();
     key = *std::move(made);
-    if (!x.sends) x.descriptor = std::move(key.descriptor);
+    if (!sends) x.descriptor = std::move(key.descriptor);
   }
-  if (x.sends) {
+  if (sends) {
     control::Offer offer{.space = x.space,
                          .tag = x.tag,
                          .bytes = transfer->bytes,

@@ -124,10 +124,12 @@ class Within final : public LogQueue::Outlet {
     queue_->push(Level::info, "more");
     EXPECT_FALSE(queue_->flush(within(60s))) << "it waits for itself";
     queue_ = nullptr;
-    ended_ = true;
-    ended_.notify_all();
+    const std::shared_ptr<std::atomic<bool>> ended = ended_;
+    *ended = true;
+    ended->notify_all();
   }
-  std::atomic<bool> ended_{false};
+  // Also the test's: the outlet ends with its thread.
+  const std::shared_ptr<std::atomic<bool>> ended_ = std::make_shared<std::atomic<bool>>(false);
 
  private:
   std::unique_ptr<LogQueue>& queue_;
@@ -136,10 +138,10 @@ class Within final : public LogQueue::Outlet {
 TEST(LogQueue, MayBeUsedAndEndedByItsOutlet) {
   std::unique_ptr<LogQueue> queue;
   auto outlet = std::make_unique<Within>(queue);
-  std::atomic<bool>& ended = outlet->ended_;
+  const auto ended = outlet->ended_;
   queue = std::make_unique<LogQueue>(std::move(outlet));
   queue->push(Level::info, "first");
-  ended.wait(false);
+  ended->wait(false);
   EXPECT_EQ(queue, nullptr);
 }
 
