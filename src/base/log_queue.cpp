@@ -49,7 +49,7 @@ struct LogQueue::State final : std::enable_shared_from_this<State> {
     running = false;
     changed.notify_all();
     if (self == nullptr) return;
-    // Left standing by the destructor: nothing is there to join it, and it does nothing more.
+    // The destructor has left this thread standing: it is joined by none, and ends here.
     thread.detach();
     self = nullptr;
   }
