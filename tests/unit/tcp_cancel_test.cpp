@@ -67,7 +67,9 @@ TEST_F(TcpCancels, OfAWriteEndItWhenOneOfItsDataConnectionsIsHeldBack) {
   endpoint_->cancel(cookies_);
   EXPECT_EQ(transport_.retract(fixed_->region(), false).code(), Code::ok);  // nothing uses this one
   EXPECT_LE(seconds_until_it_ends(), kBound + 1);
-  EXPECT_EQ(end().code(), Code::disconnected) << end().to_string();
+  // canceled: none of its frames had been given to the one that is held back.
+  EXPECT_TRUE(end().code() == Code::disconnected || end().code() == Code::canceled)
+      << end().to_string();
   EXPECT_EQ(transport_.retract(region_->region(), false).code(), Code::ok);
 }
 
