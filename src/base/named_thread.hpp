@@ -4,7 +4,10 @@
 // Threads: any thread.
 #pragma once
 
+#include <cstddef>
+#include <stop_token>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #if !defined(_WIN32)
@@ -23,15 +26,20 @@ struct ThreadName {
   char text[kSize]{};
 };
 
-/// Starts a thread that calls `run`, with a stop_token if it takes one. It has its name when this
-/// returns. Throws as std::jthread's constructor does, where there is no memory or no thread.
+/// Starts a thread that calls `run`, with a stop_token if it takes one. It has its name before it
+/// does anything else. Throws as std::jthread's constructor does, where there is no memory or no
+/// thread.
 template <ThreadName kName, class Run>
-std::jthread named_thread(Run&& run) {
-  std::jthread thread(std::forward<Run>(run));
+std::jthread named_thread(Run run) {
+  return std::jthread([run = std::move(run)](std::stop_token stop) mutable {
 #if !defined(_WIN32)
-  ::pthread_setname_np(thread.native_handle(), kName.text);
+    ::pthread_setname_np(::pthread_self(), kName.text);
 #endif
-  return thread;
+    if constexpr (std::is_invocable_v<Run&, std::stop_token>)
+      run(std::move(stop));
+    else
+      run();
+  });
 }
 
 }  // namespace linkspan::base

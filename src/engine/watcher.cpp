@@ -1,7 +1,6 @@
 #include "engine/watcher.hpp"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 
@@ -75,7 +74,6 @@ void Watcher::nap(Duration at_most, Sleep how) noexcept {
 }
 
 void Watcher::run(const std::stop_token& stop) {
-  ::pthread_setname_np(::pthread_self(), "ls-watcher");
   ::prctl(PR_SET_TIMERSLACK, kSlack);  // refused: it sleeps as others do
   base::Time busy_since{}, active{};
   while (!stop.stop_requested()) {

@@ -1,7 +1,5 @@
 #include "transport/nccl_net/flow_thread.hpp"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <system_error>
 #include <utility>
@@ -67,7 +65,6 @@ FlowThread::News FlowThread::collect(Flows& flows, Duration sleep) {
 }
 
 void FlowThread::loop() {
-  ::pthread_setname_np(::pthread_self(), "ls-nccl-net");
   Flows flows;
   int still = 0;  // turns of all without a move
   Duration sleep = Duration::zero();

@@ -1,6 +1,5 @@
 #include "transport/tcp/stream_thread.hpp"
 
-#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -98,7 +97,6 @@ void StreamThread::collect(Streams& streams) {
 }
 
 void StreamThread::run(const std::stop_token& stop) {
-  ::pthread_setname_np(::pthread_self(), "ls-tcp");
   const base::Clock& clock = base::Clock::steady();
   Streams streams;
   SleepDecision decision(clock.now());
