@@ -42,12 +42,14 @@ target_link_libraries(driver_shim PRIVATE linkspan_common ${CMAKE_DL_LIBS})
 # ---- preloaded: threads that lose their cores at random ------------------------------------------
 linkspan_glob(unlucky_sources tests/support/unlucky_threads)
 add_library(unlucky_threads MODULE ${unlucky_sources})
+target_include_directories(unlucky_threads PRIVATE ${CMAKE_SOURCE_DIR})
 target_link_libraries(unlucky_threads PRIVATE ${CMAKE_DL_LIBS})
 set_target_properties(unlucky_threads PROPERTIES CXX_VISIBILITY_PRESET default)
 
 # ---- preloaded: which calls that could wait the Engine's threads make ----------------------------
 linkspan_glob(calls_sources tests/support/thread_calls)
 add_library(thread_calls MODULE ${calls_sources})
+target_include_directories(thread_calls PRIVATE ${CMAKE_SOURCE_DIR})
 target_link_libraries(thread_calls PRIVATE ${CMAKE_DL_LIBS})
 set_target_properties(thread_calls PROPERTIES CXX_VISIBILITY_PRESET default)
 

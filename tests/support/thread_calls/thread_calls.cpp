@@ -37,6 +37,10 @@
 #include <ctime>
 #include <memory>
 
+#include "tests/support/hidden_function.hpp"
+
+using linkspan::test::hidden;
+
 struct addrinfo;
 struct statfs;
 
@@ -44,17 +48,6 @@ namespace {
 
 using ThreadName = std::array<char, 16>;
 using Caller = const void*;
-
-/// Returns the function of that name that this library hides.
-template <class Function>
-Function* hidden(std::atomic<void*>& found, const char* name) {
-  void* at = found.load(std::memory_order_acquire);
-  if (at == nullptr) {
-    at = ::dlsym(RTLD_NEXT, name);
-    found.store(at, std::memory_order_release);
-  }
-  return reinterpret_cast<Function*>(at);
-}
 
 ThreadName name_of_this_thread() {
   ThreadName name{};

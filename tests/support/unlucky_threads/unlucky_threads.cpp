@@ -7,7 +7,6 @@
 // UNLUCKY_SEED: of the delays; without it they are the process's number's. Threads have numbers of
 // their own, so a seed repeats the delays of each thread, not their order.
 // Threads: any thread.
-#include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -21,6 +20,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <ctime>
+
+#include "tests/support/hidden_function.hpp"
+
+using linkspan::test::hidden;
 
 namespace {
 
@@ -65,18 +68,6 @@ void maybe_late(std::uint64_t one_in) {
   }
   errno = before;
   inside = false;
-}
-
-/// The function of that name that this library hides. dlsym takes locks and may read the clock, so
-/// each is looked up once.
-template <class Function>
-Function* hidden(std::atomic<void*>& found, const char* name) {
-  void* at = found.load(std::memory_order_acquire);
-  if (at == nullptr) {
-    at = ::dlsym(RTLD_NEXT, name);
-    found.store(at, std::memory_order_release);
-  }
-  return reinterpret_cast<Function*>(at);
 }
 
 }  // namespace
