@@ -44,7 +44,7 @@ inline constexpr std::size_t kRepeatedKinds = 3;
 
 class Log {
  public:
-  /// What is below `threshold` is dropped; `off` drops all. No sink drops all as well. `clock`
+  /// Drops lines below `threshold`, and all of them with `off` or without a sink. `clock`
   /// outlives it, and measures the seconds of repeated lines.
   Log(Level threshold, LogSink sink, const Clock& clock = Clock::steady());
 

@@ -18,7 +18,7 @@ class RepeatedLine {
  public:
   static constexpr Duration kPeriod = std::chrono::seconds(1);
 
-  /// Of each second, the first `at_once` lines are written.
+  /// Writes the first `at_once` lines of each second.
   explicit RepeatedLine(unsigned at_once = 1) : at_once_(at_once) {}
 
   /// Counts a line, after take_counted(). Returns whether it is to be written now.

@@ -1,6 +1,5 @@
 #include "control/control.hpp"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -307,8 +306,8 @@ class AsioControl final : public Control {
     return {};
   }
 
-  /// What a lost session's process may still touch is kept until that ends, so one that loses
-  /// session after session has a bound of its own, and does not take the room of all others.
+  /// Refuses a process that has too many sessions, or has lost too many. A lost one is kept until
+  /// its process ends, which may still touch what it was given.
   Status room_for_process(Link& link) {
     const Session& session = *link.session;
     if (session.is_remote()) return {};
@@ -581,7 +580,6 @@ class AsioControl final : public Control {
   }
 
   void run() LINKSPAN_EXCLUDES(mutex_) {
-    ::pthread_setname_np(::pthread_self(), "ls-control");
     while (!io_.stopped()) {
       try {
         if (any_broken_) drop_broken();

@@ -373,7 +373,7 @@ Status Core::close(std::uint64_t peer, Duration timeout) {
                        "imported");
 }
 
-/// What its regions map of GPUs, although the user has their handles.
+/// Gives back what the peer's regions map of GPUs, although the user has their handles.
 void Core::let_go_of(std::uint64_t peer) {
   std::vector<std::shared_ptr<ImportedRegion>> regions;  // perhaps the last handles
   {

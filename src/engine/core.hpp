@@ -240,7 +240,7 @@ class Core final : public control::Listener,
   /// Of that peer; of all, when there is none.
   void end_windows(std::optional<std::uint64_t> peer, const Status& why)
       LINKSPAN_EXCLUDES(windows_->mutex);
-  /// Whoever waits for an answer of that peer has this one.
+  /// Ends each wait for an answer of that peer with `why`.
   void end_lookups(std::uint64_t peer, const Status& why) LINKSPAN_EXCLUDES(events_mutex_);
   void let_go_of(std::uint64_t peer);
   std::string greeting(const control::Session& session);

@@ -70,7 +70,7 @@ class Loan {
   std::shared_ptr<const Keys> keys_;                          // also the cache's
   std::uint64_t offset_ = 0;
   bool fleeting_ = false;
-  // Of what is registered for this message only: the region that it is a part of, or null.
+  // The region that this message's own registration is a part of, or null.
   std::shared_ptr<const memory::Registration> whole_;  // also the registry's; acquired
 };
 

@@ -80,7 +80,7 @@ Result<Transfer> Core::exchange(std::uint64_t peer, bool sends, control::Space s
 Status Core::begin_exchange(const std::shared_ptr<TransferState>& transfer) {
   Exchange& x = *transfer->exchange;
   OfferFrame frame;
-  // What is registered for this message only is not worth a question and its answer.
+  // A key of this message alone travels with it: it is not worth a question and its answer.
   control::Exported key;
   const auto session = session_of(transfer->peer);
   if (session == nullptr)

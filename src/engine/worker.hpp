@@ -93,7 +93,7 @@ struct PeerRecord {
   }
 };
 
-/// What is begun with a peer that is not there any more ends with.
+/// Returns the status that ends what is begun with a peer that is not connected any more.
 Status not_connected(std::uint64_t peer);
 
 class Worker final : private transport::CompletionSink, private RendezvousHost {

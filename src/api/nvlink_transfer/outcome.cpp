@@ -48,7 +48,7 @@ void log(Level level, const std::string& text) {
   Log& all = the_log();
   const base::MutexLock lock(all.mutex);
   await_others(all);
-  // What the callback's own calls log is dropped: it is called once at a time.
+  // Lines that the callback's own calls log are dropped: it is called once at a time.
   if (all.callback == nullptr || all.caller != std::thread::id()) return;
   const auto callback = all.callback;
   void* const user = all.user;

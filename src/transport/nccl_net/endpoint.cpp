@@ -15,7 +15,7 @@ constexpr const char* kNetPath = "nccl_net";
 constexpr Duration kConnect = 10s;       // of a flow, from its first use
 constexpr Duration kNetLook = 20us;      // at orders that the thread works on
 constexpr Duration kNetLookAgain = 1ms;  // at what waits for the peer
-constexpr Duration kLookAtBounds = 100ms;
+constexpr Duration kCheckEach = 100ms;
 constexpr Duration kStoodStill = 5s;  // this process, if nothing has looked for so long
 
 }  // namespace
@@ -42,7 +42,7 @@ Status NcclNetEndpoint::ready() const {
   return failed_;
 }
 
-/// What the flows still bring is fenced by their end.
+/// Ends all flows with the peer, which fences what they still bring, and gives the peer up.
 void NcclNetEndpoint::fail(const Status& why) {
   if (!failed_.ok()) return;
   failed_ = why;
@@ -54,11 +54,11 @@ void NcclNetEndpoint::fail(const Status& why) {
 
 /// Else a batch, or a region, would stay as long as the peer likes: it sends or takes no message
 /// and says other things.
-void NcclNetEndpoint::look_at_bounds() {
+void NcclNetEndpoint::check_bounds() {
   const base::Time now = this->now();
-  if (now < look_at_bounds_ || gone_ || !failed_.ok()) return;
-  const bool fresh = now - look_at_bounds_ > kStoodStill;
-  look_at_bounds_ = now + kLookAtBounds;
+  if (now < next_check_ || gone_ || !failed_.ok()) return;
+  const bool fresh = now - next_check_ > kStoodStill;
+  next_check_ = now + kCheckEach;
   for (Slot& slot : ours_) {
     if (!slot.canceled || is_over(slot)) continue;
     if (fresh) slot.canceled_at = std::max(slot.canceled_at, now - kCancelEnds + kStoodStill);
@@ -218,7 +218,7 @@ void NcclNetEndpoint::cancel(std::uint64_t cookie) {
 
 std::size_t NcclNetEndpoint::progress(CompletionSink& sink) {
   flush();
-  look_at_bounds();
+  check_bounds();
   // Who takes nothing is told nothing more, so that what waits for it is bounded.
   if (outbox_.empty()) look_at_flows();
   for (auto slot = theirs_.begin(); slot != theirs_.end() && outbox_.empty();) {
@@ -348,8 +348,7 @@ NextLook NcclNetEndpoint::next_look() const {
       std::any_of(receives_.begin(), receives_.end(), unsaid) ||
       std::any_of(sends_.begin(), sends_.end(), unsaid))
     return {.when = NextLook::When::at, .at = now + kNetLookAgain, .for_peer = for_peer};
-  if (canceled)
-    return {.when = NextLook::When::at, .at = now + kLookAtBounds, .for_peer = for_peer};
+  if (canceled) return {.when = NextLook::When::at, .at = now + kCheckEach, .for_peer = for_peer};
   return {};
 }
 

@@ -101,7 +101,7 @@ class NcclNetEndpoint final : public Endpoint {
   base::Time now() const noexcept { return transport_.options().clock->now(); }
   Status ready() const;
   void fail(const Status& why);
-  void look_at_bounds();
+  void check_bounds();
   static Status why_over(Slot& slot, base::Time now);
   std::shared_ptr<Order> order_of(const Slot& slot) const;
   Result<Receives::iterator> receive_flow(const cuda::Device* ours, const GpuUuid& theirs);
@@ -133,7 +133,7 @@ class NcclNetEndpoint final : public Endpoint {
   const std::uint64_t most_;  // bytes of a message
   bool closed_ = false, gone_ = false;
   Status failed_;  // the peer is given up
-  base::Time look_at_bounds_{};
+  base::Time next_check_{};
   std::uint64_t last_id_ = 0;
   std::uint32_t last_flow_ = 0;
   std::list<Slot> ours_, theirs_;
