@@ -116,7 +116,12 @@ Status FdChannel::send_by_tls(Outgoing& frame, bool& would_block) {
   const iovec part{frame.bytes.data() + frame.sent, frame.bytes.size() - frame.sent};
   const auto sent = tls_->send(std::span(&part, 1));
   if (sent.status().code() == Code::no_resource) return sent.status();
-  if (!sent.ok()) return cut_off(sent.status());
+  if (!sent.ok()) {
+    // A handshake that is refused here has read the bytes that would wake the reader: it is woken
+    // by the end of the socket. What a peer without TLS sends is still to come.
+    if (!tls_->is_up() && tls_->came_plain().empty()) ::shutdown(socket_.get(), SHUT_RD);
+    return cut_off(sent.status());
+  }
   would_block = *sent == 0;
   frame.sent += *sent;
   return {};

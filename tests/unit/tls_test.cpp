@@ -5,6 +5,7 @@
 #include <openssl/evp.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -305,6 +306,23 @@ TEST_F(Tls, RefusesACertificate) {
   }
   EXPECT_EQ(status.code(), Code::permission_denied) << status.to_string();
   EXPECT_FALSE(here_->is_up());
+}
+
+/// A handshake that is refused while a frame is sent has taken all that came, and the other side
+/// waits for an answer: who only waits until there is something to read has to hear of it.
+TEST_F(Tls, WakesTheReader_WhenAHandshakeIsRefusedWhileItSends) {
+  ends("another secret of tests", kSecret);
+  ASSERT_EQ(take(send(*here_, pattern(1))), 0u);  // its ClientHello
+  while (!turn()) {
+  }
+  pollfd readable{.fd = d_.get(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(::poll(&readable, 1, 5000), 1);
+  FdChannel far(std::move(d_));
+  far.secure(std::move(there_));
+  ASSERT_TRUE(far.queue({.id = 1}, pattern(1), {}).ok());
+  EXPECT_EQ(far.flush().code(), Code::permission_denied);
+  ASSERT_EQ(::poll(&readable, 1, 0), 1);
+  EXPECT_EQ(far.receive().status().code(), Code::permission_denied);
 }
 
 /// Frames by TLS: many lie in one record, of which the socket tells once.
