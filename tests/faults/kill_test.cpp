@@ -9,7 +9,6 @@
 #include <fstream>
 #include <map>
 
-#include "base/fd_closer.hpp"
 #include "copy/staging.hpp"
 #include "tests/faults/killer.hpp"
 #include "tests/faults/lane.hpp"
@@ -422,8 +421,6 @@ TEST(Kills, TheEngineThatStaysEndsAllHoldsNothingAndServesTheOthers) {
   if (tally.contained) return write_rows(tally, 0);  // nothing here has a context any more
   Usage before = Usage::lowest(1s, {});
   allow_for_staging(before);
-  // Threads that close what peers had start when two closings meet, and stay.
-  before.threads += base::FdCloser::kThreads - 1;
   tally.kills = 0;
   phase(scale.kills);
   const Usage after = Usage::lowest(10s, before);  // closings take turns (cuda/closings.hpp)

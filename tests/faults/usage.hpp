@@ -18,7 +18,7 @@ struct Usage {
   static constexpr std::uint64_t kGranulesOfTheDriver = 4;
 
   std::uint64_t fds = 0;       ///< /proc/self/fd
-  std::uint64_t threads = 0;   ///< /proc/self/task
+  std::uint64_t threads = 0;   ///< /proc/self/task, without those that only close descriptors.
   std::uint64_t mappings = 0;  ///< Of /proc/self/maps those that are shared: no heap, no stacks.
   std::uint64_t granules = 0;  ///< Of 2 MiB, as cudaMalloc takes them, on all GPUs that are up.
   DriverBalance balance;       ///< What the driver made; empty where there is no shim.

@@ -19,7 +19,6 @@
 #include <cstdio>
 #include <thread>
 
-#include "base/fd_closer.hpp"
 #include "tests/hostile/attack.hpp"
 #include "tests/hostile/cores.hpp"
 #include "tests/hostile/honest.hpp"
@@ -48,9 +47,8 @@ constexpr bool kIsSanitized = true;  // which keeps memory that was freed
 constexpr bool kIsSanitized = false;
 #endif
 
-/// That stay in an Engine once they were needed: closers, two executors of copies, openers, and the
-/// log's.
-constexpr std::uint64_t kThreadsKept = base::FdCloser::kThreads + 2 + 2 + 1;
+/// That stay in an Engine once they were needed: two executors of copies, openers, and the log's.
+constexpr std::uint64_t kThreadsKept = 2 + 2 + 1;
 
 double ms(Duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
 
