@@ -174,9 +174,10 @@ TEST_P(PeerClose, EndsWhatThePeerDoesAndTellsIt) {
   EXPECT_EQ(here_.difference(7, {{0, 3, 0, kBytes}}), "");
 }
 
-/// Both at once, each in the midst of what it does.
+/// Both at once, each in the midst of what it does, in memories of its own.
 TEST_P(PeerClose, EndsWellWhenBothSidesCall) {
-  far_->churn(Op::write, "theirs", "here", kAll, required());
+  must(engine_->publish("beside", beside_.region));
+  far_->churn(Op::write, "theirs", "beside", kAll, required());
   const std::vector<Transfer> all = start();
   std::jthread there([&] { EXPECT_EQ(far_->close_peer(10s).to_string(), "ok"); });
   EXPECT_EQ(peer_.close(10s).to_string(), "ok") << engine_->dump();

@@ -116,7 +116,7 @@ TEST_P(WirePeers, ThatAreKilledLeaveNothingBehind) {
     if (i == kWarm) before = Usage::lowest(200ms, {});
     const bool early = i % 2 == 0;
     FarEngine victim(with_wire(wire()));
-    victim.add("there", memory());
+    for (const char* name : {"there", "theirs"}) victim.add(name, memory());
     victim.connect(engine.address());
     const Peer peer = take(engine.accept(10s));
     const RemoteRegion there = take(peer.lookup("there"));
@@ -126,7 +126,7 @@ TEST_P(WirePeers, ThatAreKilledLeaveNothingBehind) {
                 base::Clock::steady().now() + std::chrono::microseconds(random() % 20000), strike);
     std::vector<Transfer> transfers;
     try {
-      victim.churn(Op::write, "there", "target", kAll, by_wire(wire()).require);
+      victim.churn(Op::write, "theirs", "target", kAll, by_wire(wire()).require);
       transfers = start_all(peer, here.region, there);
     } catch (const std::exception&) {  // by now it is dead
     }
