@@ -127,6 +127,9 @@ set_source_files_properties(tests/unit/nccl_net_rules_test.cpp tests/unit/nccl_n
                             PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 linkspan_gtest(unit tests/unit cpu simulated)
 add_dependencies(linkspan_unit ${nccl_net_plugins})  # loaded by name
+if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=thread")  # its operator new has no other in its place
+  target_link_options(linkspan_unit PRIVATE -Wl,--wrap=_Znwm,--wrap=_Znam)  # no_memory.cpp
+endif()
 set_source_files_properties(tests/unit/unpack_kernel_test.cpp PROPERTIES
   COMPILE_OPTIONS -Wno-unknown-pragmas)  # a kernel's #pragma unroll
 linkspan_gtest(conformance tests/conformance cpu simulated SANITIZED_PARTS 3)

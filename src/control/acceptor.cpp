@@ -67,8 +67,10 @@ bool Acceptor::may_accept() {
 }
 
 void Acceptor::accept_next() {
+  waits_ = false;
   listening_.async_wait(stream_descriptor::wait_read, [this](const asio::error_code& error) {
     if (error) return;
+    waits_ = false;
     for (int i = 0; i < kAcceptsATurn && listening_.is_open(); ++i) {
       if (!may_accept()) return accept_later();
       base::Fd socket(
@@ -86,6 +88,7 @@ void Acceptor::accept_next() {
     }
     accept_next();
   });
+  waits_ = true;
 }
 
 void Acceptor::accept_later() {
@@ -93,6 +96,7 @@ void Acceptor::accept_later() {
   pause_.async_wait([this](const asio::error_code& error) {
     if (!error && listening_.is_open()) accept_next();
   });
+  waits_ = true;
 }
 
 }  // namespace linkspan::control

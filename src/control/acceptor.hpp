@@ -32,6 +32,11 @@ class Acceptor {
   /// In the place of the one before. A `path` is a Unix socket's, and goes with it.
   Status listen(base::Fd socket, std::string path = {});
   void stop();
+  /// Waits again after an exception of the event loop, if memory had ended just when it was to
+  /// wait.
+  void go_on() {
+    if (listening_.is_open() && !waits_) accept_next();
+  }
 
  private:
   bool may_accept();
@@ -46,6 +51,7 @@ class Acceptor {
   std::string path_;
   unsigned at_most_ = 0, taken_ = 0;  // in the second that began then; no bound: 0
   base::Time second_{};
+  bool waits_ = false;  // for the socket, or for the pause to end
 };
 
 }  // namespace linkspan::control

@@ -387,13 +387,13 @@ class AsioControl final : public Control {
     if (const Status room = room_for(outcome, source); !room.ok())
       return turn_away(std::move(socket), room, outcome);
     const std::uint64_t id = ++last_id_;
-    if (outcome == nullptr) waiting_.enter(id, source);
     auto session =
         std::make_shared<Session>(id, outcome != nullptr, std::move(socket), us_, listener_, log_);
     links_.emplace(id, std::make_unique<Link>(io_, session, streams_));
     serve(id, [&](Link& link) {
       link.outcome = std::move(outcome);
       link.source = source;
+      if (link.outcome == nullptr) waiting_.enter(id, source);
       if (link.outcome != nullptr) session->expect(link.outcome->expect);
       Status started = watch(link.socket, session->socket());
       if (started.ok()) started = session->start();
@@ -546,8 +546,8 @@ class AsioControl final : public Control {
     const bool lost = link.session->is_lost();
     link.streams->open();
     const bool known = !link.source.empty() && link.session->is_met() && !lost;
-    if (std::exchange(link.known, known) != known)
-      known ? waiting_.know(link.source) : waiting_.forget(link.source);
+    if (link.known != known) known ? waiting_.know(link.source) : waiting_.forget(link.source);
+    link.known = known;
     if (link.session->is_up() || lost) {
       waiting_.leave(id);
       link.handshake.cancel();
@@ -582,6 +582,7 @@ class AsioControl final : public Control {
   void run() LINKSPAN_EXCLUDES(mutex_) {
     while (!io_.stopped()) {
       try {
+        if (accepts_again_) accept_again();
         if (any_broken_) drop_broken();
         if (any_broken_)
           io_.run_one_for(kPauseWithoutMemory);
@@ -591,12 +592,21 @@ class AsioControl final : public Control {
           std::this_thread::yield();
       } catch (const std::exception&) {
         // Of no peer that is met: what it was for is dropped.
+        accepts_again_ = true;
       }
     }
     log_.write_all_counted();
     const base::MutexLock lock(mutex_);
     ended_ = true;
     changed_.notify_all();
+  }
+
+  void accept_again() {
+    io_.run_one_for(kPauseWithoutMemory);
+    unix_.go_on();
+    for (Acceptor& each : tcp_) each.go_on();
+    operators_.go_on();
+    accepts_again_ = false;
   }
 
   /// Waits for one thing to do, at most until a number of counted lines is to be written.
@@ -654,7 +664,7 @@ class AsioControl final : public Control {
   std::map<std::int64_t, OfProcess> processes_;  // of this host, by pid
   WaitingRoom waiting_{us_.limits.handshakes, us_.limits.handshakes_of_address};
   std::uint64_t last_id_ = 0;
-  bool ending_ = false, any_broken_ = false;
+  bool ending_ = false, any_broken_ = false, accepts_again_ = false;
   const Status no_memory_{Code::no_resource, Scope::peer,
                           "this process could not serve the peer, for want of memory"};
   asio::steady_timer linger_{io_};

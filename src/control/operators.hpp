@@ -39,6 +39,7 @@ class Operators {
 
   Status open(const std::string& folder, std::uint64_t incarnation);
   void close();
+  void go_on() { acceptor_.go_on(); }  ///< As Acceptor::go_on().
 
  private:
   struct Client {

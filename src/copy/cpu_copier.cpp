@@ -4,11 +4,13 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <exception>
+#include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "base/named_thread.hpp"
+#include "base/no_memory.hpp"
 #include "copy/chooser.hpp"
 #include "copy/cma.hpp"
 #include "copy/pageable.hpp"
@@ -281,7 +283,15 @@ std::uint64_t CpuCopier::staged_bytes(std::uint64_t all) const noexcept {
 }
 
 void CpuCopier::execute(const std::stop_token& stop, bool replaces) {
-  PageableCopies staged(slot_bytes_, *lanes_);
+  std::optional<PageableCopies> made;
+  while (!made) {
+    if (base::or_no_memory([&] { return made.emplace(slot_bytes_, *lanes_), Status(); }).ok())
+      break;
+    const base::MutexLock lock(mutex_);
+    if (stop.stop_requested()) return;
+    changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), base::kWithoutMemory));
+  }
+  PageableCopies& staged = *made;
   const Staging& staging = staged.staging();
   while (!stop.stop_requested() || !staging.idle()) {
     if (const auto ended = staged.end_one()) {
@@ -289,15 +299,17 @@ void CpuCopier::execute(const std::stop_token& stop, bool replaces) {
     } else if (const auto mine = claim(stop, staging, replaces)) {
       Job& job = *mine->job;
       if (job.method != Method::pageable) {
-        finish(job, job.copy(mine->chunk));
+        finish(job, base::or_no_memory([&] { return job.copy(mine->chunk); }));
         continue;
       }
-      const Status begun = staged.begin({.device = job.device,
-                                         .pieces = job.chunk(mine->chunk),
-                                         .to_gpu = job.to_gpu,
-                                         .guarded = job.guarded,
-                                         .ctas = job.ctas,
-                                         .cookie = static_cast<std::size_t>(&job - jobs_.data())});
+      const Status begun = base::or_no_memory([&] {
+        return staged.begin({.device = job.device,
+                             .pieces = job.chunk(mine->chunk),
+                             .to_gpu = job.to_gpu,
+                             .guarded = job.guarded,
+                             .ctas = job.ctas,
+                             .cookie = static_cast<std::size_t>(&job - jobs_.data())});
+      });
       if (!begun.ok()) finish(job, begun);
     } else if (replaces) {
       return;
@@ -320,6 +332,12 @@ std::optional<CpuCopier::Claim> CpuCopier::claim(const std::stop_token& stop,
       return std::nullopt;
     }
     if (Job* const job = stop.stop_requested() ? nullptr : choose(staging, replaces)) {
+      try {
+        if (job->method == Method::cross_process) copying_of_.try_emplace(job->peer, 0);
+      } catch (const std::exception&) {
+        drop_rest(*job, base::no_memory());
+        continue;
+      }
       const std::size_t chunk = job->next++;
       if (job->next == job->chunks.size()) std::erase(queue_, job);
       if (job->method == Method::cross_process && ++copying_of_[job->peer] > share())

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/no_memory.hpp"
 #include "copy/cma.hpp"
 
 namespace linkspan::copy {
@@ -58,7 +59,7 @@ Status PageableCopies::begin(const Chunk& chunk) {
       {.device = chunk.device, .runs = runs_, .to_gpu = chunk.to_gpu, .ctas = chunk.ctas});
   if (!slot.ok()) return slot.status();
   if (chunk.to_gpu)
-    if (Status status = copy(**slot, chunk); !status.ok()) {
+    if (Status status = base::or_no_memory([&] { return copy(**slot, chunk); }); !status.ok()) {
       staging_.give_back(**slot);
       return status;
     }
@@ -70,8 +71,9 @@ std::optional<PageableCopies::Ended> PageableCopies::end_one() {
   Staging::Slot* const slot = staging_.next_done();
   if (slot == nullptr) return std::nullopt;
   const Chunk& chunk = chunks_[slot->index()];
-  Ended ended{chunk.cookie, slot->status()};
-  if (!chunk.to_gpu && ended.status.ok()) ended.status = copy(*slot, chunk);
+  Ended ended{chunk.cookie, base::or_no_memory([&] { return slot->status(); })};
+  if (!chunk.to_gpu && ended.status.ok())
+    ended.status = base::or_no_memory([&] { return copy(*slot, chunk); });
   staging_.give_back(*slot);
   return ended;
 }

@@ -109,7 +109,11 @@ void Closings::run_first() {
   closing_ = true;
   mutex_.unlock();
   const base::Time begin = base::Clock::steady().now();
-  closing();
+  try {
+    closing();
+  } catch (const std::exception&) {
+    // No memory: what it keeps is let go of all the same.
+  }
   closing = nullptr;  // what it holds may be what closes
   const base::Time end = base::Clock::steady().now();
   mutex_.lock();

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <utility>
 
 #include "api/nvlink_transfer/spares.hpp"
-
 #include "base/named_thread.hpp"
+#include "base/no_memory.hpp"
+
 namespace linkspan::nvlink {
 namespace {
 
@@ -222,16 +224,27 @@ void Background::loop() {
       nap = 0us;
       continue;
     }
-    const std::vector<std::shared_ptr<Job>> some(
-        active_.begin(),
-        active_.begin() + static_cast<std::ptrdiff_t>(std::min(kActive, active_.size())));
+    std::vector<std::shared_ptr<Job>> some, over;
+    try {
+      const std::size_t most = std::min(kActive, active_.size());
+      over.reserve(most);
+      some.assign(active_.begin(), active_.begin() + static_cast<std::ptrdiff_t>(most));
+    } catch (const std::exception&) {
+      changed_.wait(mutex_, after(base::kWithoutMemory));
+      continue;
+    }
     mutex_.unlock();
-    std::vector<std::shared_ptr<Job>> over;
     for (const auto& job : some) {
-      if (!job->advance(ending)) continue;
-      ended_(job->copy(), job->end().code);
-      closings_.run([mappings = job->take()] {});
-      over.push_back(job);
+      bool ended = false;
+      try {
+        ended = job->advance(ending);
+        if (!ended) continue;
+        ended_(job->copy(), job->end().code);
+        closings_.run([mappings = job->take()] {});
+      } catch (const std::exception&) {
+        // No memory: one that has ended is over all the same, another one is looked at again.
+      }
+      if (ended) over.push_back(job);
     }
     mutex_.lock();
     for (const auto& job : over) {

@@ -4,21 +4,23 @@
 
 #include <algorithm>
 #include <array>
+#include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
+#include <exception>
 #include <map>
 #include <new>
 #include <optional>
 #include <set>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "base/log_queue.hpp"
 #include "base/mutex.hpp"
 #include "base/named_thread.hpp"
+#include "base/no_memory.hpp"
 #include "base/repeated_line.hpp"
 #include "control/acceptor.hpp"
 #include "control/store/table.hpp"
@@ -70,6 +72,7 @@ struct Connection {
   std::string out;
   std::size_t sent = 0;  // of out
   bool reading = false, writing = false, timed = false, has_spoken = false;
+  bool broken = false;            // what was done for it has thrown
   std::set<std::string> awaited;  // keys that are not there yet
   std::string woken;              // a queue that it was woken for, and has not popped yet
   base::Time moved = base::Clock::steady().now();  // when a byte came or went
@@ -108,15 +111,45 @@ class AsioServer final : public Server {
   }
 
  private:
+  /// Where memory ends the connection that is served is closed, and the others go on.
   void run() {
     while (!io_.stopped()) {
-      const base::Time now = base::Clock::steady().now();
-      tell_of_more(lines_.take_counted(now));
-      if (const auto due = lines_.due())
-        io_.run_one_until(*due);
-      else
-        io_.run_one();
+      try {
+        if (any_broken_) drop_broken();
+        if (accepts_again_) accept_again();
+        const base::Time now = base::Clock::steady().now();
+        tell_of_more(lines_.take_counted(now));
+        if (const auto due = lines_.due())
+          io_.run_one_until(*due);
+        else
+          io_.run_one();
+      } catch (const std::exception&) {
+        any_broken_ = accepts_again_ = true;
+        if (const auto found = connections_.find(serving_); found != connections_.end())
+          found->second->broken = true;
+      }
     }
+  }
+
+  void accept_again() {
+    io_.run_one_for(base::kWithoutMemory);
+    acceptor_.go_on();
+    accepts_again_ = false;
+  }
+
+  void drop_broken() {
+    for (auto next = connections_.begin(); next != connections_.end();) {
+      const auto each = next++;
+      if (each->second->broken) drop(each->first, {});
+    }
+    any_broken_ = false;
+  }
+
+  /// The connection with that number, if it is there still, which is served from now on.
+  Connection* serving(std::uint64_t id) {
+    serving_ = id;
+    const auto found = connections_.find(id);
+    return found == connections_.end() ? nullptr : found->second.get();
   }
 
   void admit(base::Fd socket) {
@@ -127,6 +160,14 @@ class AsioServer final : public Server {
     Connection& each =
         *connections_.emplace(id, std::make_unique<Connection>(io_, limits_, std::move(socket)))
              .first->second;
+    try {
+      begin(id, each);
+    } catch (const std::exception&) {
+      if (connections_.contains(id)) each.broken = any_broken_ = true;
+    }
+  }
+
+  void begin(std::uint64_t id, Connection& each) {
     silent_.insert(id);
     if (const Status status = watch(each.socket, each.owner.get()); !status.ok())
       return drop(id, status.what());
@@ -167,8 +208,9 @@ class AsioServer final : public Server {
     if (!restart) return;
     each.patience.expires_after(each.has_spoken ? limits_.stall : limits_.silence);
     each.patience.async_wait([this, id](const asio::error_code& error) {
-      if (error || !connections_.contains(id)) return;
-      const Connection& late = *connections_.at(id);
+      const Connection* const found = error ? nullptr : serving(id);
+      if (found == nullptr) return;
+      const Connection& late = *found;
       if (!late.timed || late.patience.expiry() > std::chrono::steady_clock::now()) return;
       if (!late.has_spoken && !late.parser.midway()) return drop(id, {});  // as torch 1.13's second
       // Else the kernel would keep what it does not read.
@@ -183,8 +225,9 @@ class AsioServer final : public Server {
     if (each.reading || each.unsent() > kUnsent) return;
     each.reading = true;
     each.socket.async_wait(stream_descriptor::wait_read, [this, id](const asio::error_code& error) {
-      if (error || !connections_.contains(id)) return;
-      Connection& ready = *connections_.at(id);
+      Connection* const found = error ? nullptr : serving(id);
+      if (found == nullptr) return;
+      Connection& ready = *found;
       ready.reading = false;
       const ssize_t got = ::recv(ready.owner.get(), input_.data(), input_.size(), 0);
       if (got < 0 && (errno == EAGAIN || errno == EINTR)) return read_next(id, ready);
@@ -271,6 +314,7 @@ class AsioServer final : public Server {
   void forget_wait(std::uint64_t id, Connection& each) {
     for (const std::string& key : each.awaited) {
       const auto found = waiting_.find(key);
+      if (found == waiting_.end()) continue;  // there was no memory for it
       found->second.erase(id);
       if (found->second.empty()) waiting_.erase(found);
     }
@@ -289,13 +333,18 @@ class AsioServer final : public Server {
       waits.awaited.erase(key);
       waits.awaited_bytes -= cost_of_wait(key);
       if (!waits.awaited.empty()) continue;
-      waits.out.push_back(static_cast<char>(kStopWaiting));
-      if (only_one) waits.woken = key;
-      // Not now: it may be the one whose requests are being done.
-      asio::post(io_, [this, id] {
-        if (connections_.contains(id)) serve_bytes(id, *connections_.at(id), {});
-      });
-      if (only_one) break;
+      try {
+        waits.out.push_back(static_cast<char>(kStopWaiting));
+        // Not now: it may be the one whose requests are being done.
+        asio::post(io_, [this, id] {
+          if (Connection* const woken = serving(id)) serve_bytes(id, *woken, {});
+        });
+        if (!only_one) continue;
+        waits.woken = key;
+        break;
+      } catch (const std::exception&) {
+        waits.broken = any_broken_ = true;  // no memory: another one is woken in its place
+      }
     }
     if (found->second.empty()) waiting_.erase(found);
   }
@@ -320,8 +369,9 @@ class AsioServer final : public Server {
     if (std::exchange(each.writing, true)) return;
     each.socket.async_wait(stream_descriptor::wait_write,
                            [this, id](const asio::error_code& error) {
-                             if (error || !connections_.contains(id)) return;
-                             Connection& ready = *connections_.at(id);
+                             Connection* const found = error ? nullptr : serving(id);
+                             if (found == nullptr) return;
+                             Connection& ready = *found;
                              ready.writing = false;
                              serve_bytes(id, ready, {});
                            });
@@ -372,6 +422,9 @@ class AsioServer final : public Server {
   const Limits limits_;
   std::optional<base::LogQueue> log_;
   asio::io_context io_{1};
+  // Without memory the acceptor may wait for nothing, which is no end.
+  const asio::executor_work_guard<asio::io_context::executor_type> keeps_running_{
+      io_.get_executor()};
   // Of the server's thread, until it is joined:
   Acceptor acceptor_{io_, [this](base::Fd socket) { admit(std::move(socket)); }};
   Table table_;
@@ -380,7 +433,8 @@ class AsioServer final : public Server {
   std::set<std::uint64_t> silent_;  // connections that have asked nothing; the oldest first
   bool found_none_ = false;         // make_room() did, before look_again_
   base::Time look_again_{};
-  std::uint64_t last_id_ = 0;
+  std::uint64_t last_id_ = 0, serving_ = 0;
+  bool any_broken_ = false, accepts_again_ = false;
   std::size_t buffered_ = 0;
   base::RepeatedLine lines_;  // of log_
   std::array<char, kServerRead> input_{};
@@ -398,7 +452,7 @@ Result<std::unique_ptr<Server>> Server::start(base::Fd listening, const Limits& 
     auto server = std::make_unique<AsioServer>(limits, std::move(log));
     if (Status status = server->start(std::move(listening)); !status.ok()) return status;
     return std::unique_ptr<Server>(std::move(server));
-  } catch (const std::system_error& error) {  // of Asio, of the thread
+  } catch (const std::exception& error) {  // of Asio, of the thread
     return Status(Code::system, Scope::process, std::string("no event loop: ") + error.what());
   }
 }

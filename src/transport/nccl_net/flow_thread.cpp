@@ -1,10 +1,11 @@
 #include "transport/nccl_net/flow_thread.hpp"
 
 #include <algorithm>
-#include <system_error>
+#include <exception>
 #include <utility>
 
 #include "base/named_thread.hpp"
+#include "base/no_memory.hpp"
 
 namespace linkspan::transport::nccl_net {
 namespace {
@@ -15,6 +16,16 @@ constexpr int kSpins = 2000;             // turns without a move, before it naps
 constexpr Duration kNap = 50us;          // a look at a peer that has to move first
 constexpr Duration kFlowSleep = 60s;     // until it is woken
 constexpr Duration kFlowPatience = 10s;  // at the end
+
+/// Ends the flow where memory ends.
+bool turn(Flow& flow) {
+  try {
+    return flow.turn();
+  } catch (const std::exception&) {
+    flow.end(base::no_memory(Scope::peer));
+    return true;  // it is looked at again
+  }
+}
 
 }  // namespace
 
@@ -59,6 +70,12 @@ FlowThread::News FlowThread::collect(Flows& flows, Duration sleep) {
   if (sleep > Duration::zero() && !woken_ && !giving_back_ && !ending_ && added_.empty())
     changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), sleep));
   woken_ = false;
+  try {
+    flows.reserve(flows.size() + added_.size());
+  } catch (const std::exception&) {
+    changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), base::kWithoutMemory));
+    return {.give_back = false, .end = ending_};
+  }
   for (auto& flow : added_) flows.push_back(std::move(flow));
   added_.clear();
   return {.give_back = std::exchange(giving_back_, false), .end = ending_};
@@ -72,7 +89,7 @@ void FlowThread::loop() {
     bool moved = false, idle = true;
     for (const auto& flow : flows) {
       if (news.give_back) flow->give_back();
-      moved |= flow->turn();
+      moved |= turn(*flow);
       idle &= flow->idle();
     }
     std::erase_if(flows, [](const auto& flow) { return flow->broken().has_value(); });
@@ -84,7 +101,7 @@ void FlowThread::loop() {
   for (const auto& flow : flows)
     flow->end(Status(Code::canceled, Scope::process, "the Engine has ended"));
   while (!flows.empty() && !deadline.passed()) {
-    for (const auto& flow : flows) (void)flow->turn();
+    for (const auto& flow : flows) (void)turn(*flow);
     std::erase_if(flows, [](const auto& flow) { return flow->broken().has_value(); });
   }
 }

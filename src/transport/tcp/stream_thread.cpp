@@ -6,11 +6,12 @@
 
 #include <algorithm>
 #include <array>
-#include <system_error>
+#include <exception>
 #include <utility>
 
 #include "base/clock.hpp"
 #include "base/named_thread.hpp"
+#include "base/no_memory.hpp"
 #include "transport/tcp/stream.hpp"
 
 namespace linkspan::transport::tcp {
@@ -21,6 +22,26 @@ using namespace std::chrono_literals;
 constexpr unsigned kLooks = 8;       // at an only stream's socket, for one by epoll and a yield
 constexpr Duration kSleep = 60s;     // until it is woken
 constexpr Duration kPatience = 10s;  // at the end
+
+/// Returns false where memory has ended: the wire fails, and the stream is looked at again.
+bool serve(int epoll, Stream& stream, bool rung, Stream::Turn& turn) {
+  try {
+    turn = stream.turn(rung);
+    if (!turn.over) return true;
+    // No event of it comes from here on: they are of sockets that are still in epoll.
+    (void)::epoll_ctl(epoll, EPOLL_CTL_DEL, stream.socket(), nullptr);
+    stream.wire().ended(stream);
+    return true;
+  } catch (const std::exception&) {
+    turn = {};
+  }
+  try {
+    stream.wire().fail(base::no_memory(Scope::peer));
+  } catch (const std::exception&) {
+    // The next time.
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -51,9 +72,12 @@ Status StreamThread::add(std::shared_ptr<Stream> stream) {
   epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
                     .data = {.ptr = stream.get()}};
   const base::MutexLock lock(mutex_);
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stream->socket(), &event) != 0)
-    return {Code::system, Scope::process, "epoll_ctl: no room for a stream"};
+  const int socket = stream->socket();
   added_.push_back(std::move(stream));
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket, &event) != 0) {
+    added_.pop_back();
+    return {Code::system, Scope::process, "epoll_ctl: no room for a stream"};
+  }
   ++count_;
   wake();
   return {};
@@ -92,6 +116,7 @@ bool StreamThread::wait(Duration most) {
 
 void StreamThread::collect(Streams& streams) {
   const base::MutexLock lock(mutex_);
+  streams.reserve(streams.size() + added_.size());
   for (auto& stream : added_) streams.push_back(std::move(stream));
   added_.clear();
 }
@@ -101,7 +126,7 @@ void StreamThread::run(const std::stop_token& stop) {
   Streams streams;
   SleepDecision decision(clock.now());
   auto end_by = base::Deadline::after(clock, Duration::max());
-  bool any = false, watches = false, ending = false;
+  bool any = false, watches = false, ending = false, short_of_memory = false, uncollected = false;
   unsigned looks = 0;
   while (!ending || (!streams.empty() && !end_by.passed())) {
     const bool spins = !decision.may_sleep(clock.now());
@@ -113,22 +138,23 @@ void StreamThread::run(const std::stop_token& stop) {
       rung = rung_ && rung_.exchange(false);  // as in wait()
       streams.front()->is_ready(true, false);
     } else {
-      rung = wait(spins ? Duration::zero() : kSleep);
+      rung = wait(spins ? Duration::zero() : short_of_memory ? base::kWithoutMemory : kSleep);
     }
-    if (rung) collect(streams);
+    short_of_memory = false;
+    if (rung || uncollected)
+      uncollected = short_of_memory = !base::or_no_memory([&] {
+                                         collect(streams);
+                                         return Status();
+                                       }).ok();
     if (!std::exchange(ending, stop.stop_requested()) && ending)
       end_by = base::Deadline::after(clock, kPatience);
     any = watches = false;
     std::erase_if(streams, [&](const std::shared_ptr<Stream>& stream) {
-      const Stream::Turn turn = stream->turn(rung);
+      Stream::Turn turn;
+      short_of_memory |= !serve(epoll_.get(), *stream, rung, turn);
       any |= turn.moved;
       watches |= turn.watches;
-      if (turn.over) {
-        // No event of it comes from here on: they are of sockets that are still in epoll.
-        (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stream->socket(), nullptr);
-        stream->wire().ended(*stream);
-        --count_;
-      }
+      if (turn.over) --count_;
       return turn.over;
     });
     decision.turned(any, watches, any ? clock.now() : base::Time{});

@@ -1,0 +1,122 @@
+// Memory that ends in one thread of the library: what it serves is dropped, the process and all
+// others go on, and once there is memory again so does that thread.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "linkspan/engine.hpp"
+#include "linkspan/store.hpp"
+#include "tests/support/no_memory.hpp"
+#include "tests/support/take.hpp"
+
+namespace linkspan::test {
+namespace no_memory_test {
+
+constexpr Block kAll{0, 0, 1u << 20};
+
+/// Two Engines of this process and a store, whose threads are served by the same kind of loops.
+class WithoutMemory : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/linkspan-test-XXXXXX";
+    ASSERT_NE(::mkdtemp(name), nullptr);
+    folder_ = name;
+    open();
+  }
+  void TearDown() override {
+    client_.reset();
+    server_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+  void open() {
+    EngineOptions options{.name = "here", .socket_dir = folder_, .use_gpu = false};
+    options.log = [](LogLevel, std::string_view) {};
+    server_ = take(Engine::open(options));
+    client_ = take(Engine::open(options));
+    must(server_->listen("unix:" + folder_ + "/s"));
+    unix_ = server_->address();
+    must(server_->listen("tcp:127.0.0.1:0"));
+    there_ = take(server_->allocate_shared(kAll.bytes));
+    here_ = take(client_->allocate_shared(kAll.bytes));
+    must(server_->publish("there", there_));
+  }
+  std::string address(bool tcp) const { return tcp ? server_->address() : unix_; }
+  /// Meets a new peer and writes to it. Returns how that ended.
+  Status move(bool tcp, Duration patience) {
+    const auto peer = client_->connect(address(tcp), patience);
+    if (!peer.ok()) return peer.status();
+    const auto remote = peer->lookup("there", patience);
+    if (!remote.ok()) return remote.status();
+    const auto moved = peer->write(here_, *remote, std::span(&kAll, 1), {.deadline = patience});
+    return moved.ok() ? moved->wait(patience) : moved.status();
+  }
+  void expect_to_move(bool tcp) {
+    Status status = move(tcp, 10s);
+    const auto limit = base::Deadline::after(base::Clock::steady(), 20s);
+    while (!status.ok() && !limit.passed()) status = move(tcp, 10s);
+    EXPECT_EQ(status.to_string(), "ok");
+  }
+  /// Lets allocations of that thread fail, all and some, while peers come and bytes move.
+  void without(const char* thread, bool tcp) {
+    expect_to_move(tcp);
+    fail_some(thread, [&] { (void)move(tcp, 300ms); });
+    expect_to_move(tcp);
+    expect_to_move(!tcp);
+  }
+  /// Calls `use` twice at least, and until an allocation has failed.
+  template <class Use>
+  static void fail_some(const char* thread, const Use& use) {
+    for (const unsigned every : {1u, 2u, 3u, 7u}) {
+      const NoMemory none(thread, every);
+      const auto limit = base::Deadline::after(base::Clock::steady(), 20s);
+      for (int i = 0; i < 2 || (NoMemory::failed() == 0 && !limit.passed()); ++i) use();
+      EXPECT_GT(NoMemory::failed(), 0u) << thread << " asked for none";
+    }
+  }
+
+  std::string folder_, unix_;
+  std::optional<Engine> server_, client_;
+  Region there_, here_;
+};
+
+TEST_F(WithoutMemory, ControlGoesOn_OfUnixSockets) { without("ls-control", false); }
+TEST_F(WithoutMemory, ControlGoesOn_OfTcp) { without("ls-control", true); }
+TEST_F(WithoutMemory, DataConnectionsGoOn) { without("ls-tcp", true); }
+
+TEST_F(WithoutMemory, AStoreGoesOn) {
+  const auto store = take(open_tcp_store({.port = 0, .role = StoreRole::serve, .timeout = 10s}));
+  const std::string at = store->address();
+  const auto port = static_cast<std::uint16_t>(std::stoul(at.substr(at.rfind(':') + 1)));
+  const auto use = [&](Duration patience) {
+    const auto client =
+        open_tcp_store({.port = port, .role = StoreRole::connect, .timeout = patience});
+    if (!client.ok()) return client.status();
+    if (Status s = (*client)->set("key", std::string(100'000, 'x')); !s.ok()) return s;
+    return (*client)->get("key", patience).status();
+  };
+  ASSERT_EQ(use(10s).to_string(), "ok");
+  std::vector<std::unique_ptr<Store>> met;  // before memory ends
+  met.reserve(8);
+  for (int i = 0; i < 8; ++i)
+    met.push_back(take(open_tcp_store({.port = port, .role = StoreRole::connect, .timeout = 10s})));
+  fail_some("ls-store", [&] {
+    if (!met.empty()) {
+      (void)met.back()->set("key", std::string(100'000, 'y'));
+      met.pop_back();
+    }
+    (void)use(300ms);
+  });
+  Status status = use(10s);
+  const auto limit = base::Deadline::after(base::Clock::steady(), 20s);
+  while (!status.ok() && !limit.passed()) status = use(10s);
+  EXPECT_EQ(status.to_string(), "ok");
+}
+
+}  // namespace no_memory_test
+}  // namespace linkspan::test
