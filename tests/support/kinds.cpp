@@ -67,9 +67,10 @@ Result<std::unique_ptr<Buffer>> Buffer::create(MemoryKind kind, std::uint64_t by
     buffer->owner_ = std::move(pool);
     return buffer;
   }
-  // The guard's end is the allocation's: where one begins elsewhere, the next may not.
+  // The guard's end is the allocation's: where one begins elsewhere, the next may not. No more than
+  // 256 of them fit into the 2 MiB from which the driver cuts small ones, and those begin right.
   std::vector<cuda::DeviceBuffer> misaligned;
-  for (int i = 0; i < 64; ++i) {
+  for (int i = 0; i < 512; ++i) {
     auto memory = cuda::DeviceBuffer::create(*scope, buffer->whole_bytes());
     if (!memory.ok()) return memory.status();
     if (memory->address() % kAlignment != 0) {
