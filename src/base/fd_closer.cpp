@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <map>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -11,6 +12,7 @@
 
 #include "base/mutex.hpp"
 #include "base/named_thread.hpp"
+#include "base/process.hpp"
 
 namespace linkspan::base {
 
@@ -94,6 +96,7 @@ struct FdCloser::State final : std::enable_shared_from_this<State> {
   std::size_t running LINKSPAN_GUARDED_BY(mutex) = 0, idle LINKSPAN_GUARDED_BY(mutex) = 0;
   bool ending LINKSPAN_GUARDED_BY(mutex) = false;
   std::atomic<std::size_t> waiting{0};
+  std::map<pid_t, std::weak_ptr<Sink>> sinks LINKSPAN_GUARDED_BY(mutex);
   std::shared_ptr<State> self LINKSPAN_GUARDED_BY(mutex);  // where a thread was left standing
 };
 
@@ -111,6 +114,17 @@ FdCloser::FdCloser() : state_(std::make_shared<State>()) {}
 FdCloser::~FdCloser() { (void)end(Deadline::after(Clock::steady(), kPatience)); }
 
 std::shared_ptr<FdSink> FdCloser::sink() const { return std::make_shared<Sink>(state_); }
+
+std::shared_ptr<FdSink> FdCloser::sink_of(int socket) const {
+  const auto peer = peer_credentials(socket);
+  if (!peer.ok() || peer->pid == 0) return sink();
+  const MutexLock lock(state_->mutex);
+  std::erase_if(state_->sinks, [](const auto& each) { return each.second.expired(); });
+  std::weak_ptr<Sink>& known = state_->sinks[peer->pid];
+  auto shared = known.lock();
+  if (shared == nullptr) known = shared = std::make_shared<Sink>(state_);
+  return shared;
+}
 
 bool FdCloser::full() const noexcept { return state_->waiting.load() >= kMaxWaiting; }
 

@@ -32,8 +32,11 @@ class FdCloser {
   /// As end(), with a deadline of a second.
   ~FdCloser();
 
-  /// For one connection: its socket, and what comes through it.
+  /// Returns a sink for a connection: its socket, and what comes through it.
   std::shared_ptr<FdSink> sink() const;
+  /// Returns the sink of the process that made the other end of a Unix socket. All its connections
+  /// share it, but where the kernel shows no number for the process (another PID namespace).
+  std::shared_ptr<FdSink> sink_of(int socket) const;
   /// Whether new connections have to wait.
   bool full() const noexcept;
   /// Closes what waits, and joins its threads. timed_out: a close stands still; its thread stays

@@ -79,7 +79,7 @@ void Acceptor::accept_next() {
         if (is_full(errno)) return accept_later();
         break;
       }
-      if (closer_ != nullptr) socket.close_by(closer_->sink());
+      if (closer_ != nullptr) socket.close_by(closer_->sink_of(socket.get()));
       try {
         take_(std::move(socket));
       } catch (const std::exception&) {

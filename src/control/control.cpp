@@ -276,7 +276,7 @@ class AsioControl final : public Control {
     if (address.is_tcp())
       prepare(*socket, us_.limits.silence);
     else
-      socket->close_by(us_.closer->sink());
+      socket->close_by(us_.closer->sink_of(socket->get()));
     const auto outcome = std::make_shared<Outcome>();
     outcome->expect = expect;
     asio::post(io_, [this, outcome, deadline, ours = *std::move(socket)]() mutable {

@@ -93,7 +93,7 @@ Result<OperatorCall> OperatorCall::connect(const std::string& path, const base::
   if (socket.status().code() == Code::no_resource)
     return Status(Code::unreachable, Scope::request, "too many ask it at this time");
   if (!socket.ok()) return socket.status();
-  if (closer != nullptr) socket->close_by(closer->sink());
+  if (closer != nullptr) socket->close_by(closer->sink_of(socket->get()));
   auto owner = base::peer_credentials(socket->get());
   if (!owner.ok()) return owner.status();
   return OperatorCall(*std::move(socket), owner->pid, owner->uid);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 
 #include <memory>
 #include <thread>
@@ -51,6 +52,16 @@ TEST(FdCloser, KeepsOneThreadStanding_ForEachProcess) {
   EXPECT_TRUE(ends(give_one(closer.sink()))) << "of another process";
   for (const auto& each : standing) each->end();
   EXPECT_TRUE(closer.end(soon()).ok());
+}
+
+TEST(FdCloser, CountsByProcess_NotByConnection) {
+  FdCloser closer;
+  int ends[2] = {};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const Fd near(ends[0]), far(ends[1]);
+  const auto sink = closer.sink_of(near.get());
+  EXPECT_EQ(closer.sink_of(far.get()), sink) << "both are of this process";
+  EXPECT_NE(closer.sink(), sink);
 }
 
 TEST(FdCloser, IsFullForAProcess_WhoseDescriptorStandsStill) {
