@@ -29,7 +29,7 @@ constexpr OptionInfo kTable[] = {
     {"log_level (seed)", "UCCL_P2P_LOG_LEVEL", "DEBUG, INFO, WARNING, WARN or ERROR", "WARNING",
      "The same for programs that set it for send_ipc and recv_ipc; LINKSPAN_LOG_LEVEL wins. "
      "Another value is warned of and counts as WARNING."},
-    {"cpu_threads", "LINKSPAN_CPU_THREADS", "1 to 256", "the smaller of 8 and the CPU's cores",
+    {"cpu_threads", "LINKSPAN_CPU_THREADS", "1 to 256", "the smaller of 16 and the CPU's cores",
      "Threads that copy between host memories, and between GPUs and pageable memory; they start on "
      "demand."},
     {"tcp_streams", "LINKSPAN_TCP_STREAMS", "0 to 64",
@@ -60,7 +60,7 @@ constexpr OptionInfo kTable[] = {
     {"tls", "LINKSPAN_TLS", "0 or 1", "0",
      "Whether all that goes by TCP is encrypted, by TLS 1.3 with a key of the secret's, which it "
      "needs; both sides or none (docs/security.md)."},
-    {"staging", "LINKSPAN_STAGING_MIB", "MiB", "64",
+    {"staging", "LINKSPAN_STAGING_MIB", "MiB", "128",
      "Pinned memory of an Engine through which copies between GPUs and pageable memory go, at "
      "most; 64 KiB a thread at least. Pinned with the first such copies."},
     {"nccl_net_plugin", "LINKSPAN_NCCL_NET_PLUGIN", "names or paths, by comma", "none",
@@ -177,7 +177,7 @@ Result<Options> Options::from_environment() {
   if (const char* set = set_value("LINKSPAN_NCCL_NET_PLUGIN")) options.nccl_net_plugin = set;
   if (const char* set = set_value("NCCL_NET_PLUGIN")) options.nccl_net_plugin_of_nccl = set;
   // hardware_concurrency() is 0 where it is not known.
-  std::uint64_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
+  std::uint64_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, 16u);
   if (Status s = read_number("LINKSPAN_CPU_THREADS", 1, kMaxCpuThreads, threads); !s.ok()) return s;
   options.cpu_threads = static_cast<unsigned>(threads);
   std::uint64_t streams = std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u);

@@ -60,7 +60,7 @@ struct Options {
   std::string secret_file;       ///< Empty: none.
   std::string secret;            ///< From the environment. Empty: none.
   std::optional<Unpack> unpack;  ///< None: who unpacks chooses.
-  std::size_t staging = std::size_t{64} << 20;
+  std::size_t staging = std::size_t{128} << 20;
   Duration transfer_deadline = std::chrono::seconds(30);
   Duration connect_deadline = std::chrono::seconds(10);
 

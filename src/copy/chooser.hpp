@@ -38,7 +38,7 @@ struct ShapeFacts {
 Method choose_gpu(const ShapeFacts& shape);
 
 /// What an executor has where nobody chose another number and the machine has as many cores.
-inline constexpr unsigned kUsualThreads = 8;
+inline constexpr unsigned kUsualThreads = 16;
 
 /// From start() to the end of an order that finds its lane or its executors idle. `threads` may
 /// share what the CPU copies. `rates`: null: built in.

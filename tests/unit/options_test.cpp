@@ -62,7 +62,7 @@ TEST_F(OptionsTest, HasFallbacks) {
   EXPECT_FALSE(options.insecure);
   EXPECT_FALSE(options.tls);
   EXPECT_FALSE(options.unpack.has_value());
-  EXPECT_EQ(options.staging, std::size_t{64} << 20);
+  EXPECT_EQ(options.staging, std::size_t{128} << 20);
   EXPECT_EQ(options.transfer_deadline, 30s);
   EXPECT_EQ(options.connect_deadline, 10s);
   set("XDG_RUNTIME_DIR", "/run/user/7");
