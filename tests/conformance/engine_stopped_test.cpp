@@ -86,6 +86,21 @@ TEST_P(EngineAsked, KeepsTheMemoryLentWhileThePeerIsStopped) {
   EXPECT_EQ(pair.far.difference("there", 6), "");
 }
 
+TEST(StoppedPeer, GivesBackAnExclusiveRegion_ThatItHasLookedUp) {
+  Held here;  // outlives the Engine
+  Pair pair;
+  here = Held::make(pair.engine, {.kind = "host", .peers = {true, true, true}});
+  must(pair.engine.publish("here", here.region));
+  pair.far.accept();
+  pair.far.add("theirs", {.kind = "shared"});
+  pair.far.start("theirs", "here", 1);
+  EXPECT_EQ(pair.far.ends(), std::vector<std::string>{"ok"});
+  pair.far.process().signal(SIGSTOP);
+  EXPECT_EQ(pair.engine.deregister(here.region, 2s).to_string(), "ok") << pair.engine.dump();
+  pair.far.process().signal(SIGCONT);
+  EXPECT_ANY_THROW(pair.far.start("theirs", "here", 1)) << "it is gone";
+}
+
 INSTANTIATE_TEST_SUITE_P(Every, EngineAsked, ::testing::ValuesIn(kAsked),
                          [](const auto& param) { return std::string(param.param.name); });
 
