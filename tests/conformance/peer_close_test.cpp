@@ -149,7 +149,6 @@ TEST_P(PeerClose, EndsItsTransfersAndNoOthers) {
 }
 
 TEST_P(PeerClose, EndsWhatThePeerDoesAndTellsIt) {
-  here_.fill(1);
   far_->fill("theirs", 2);
   far_->start("theirs", "here", 4, required());
   EXPECT_EQ(far_->ends(), std::vector<std::string>(4, "ok"));
