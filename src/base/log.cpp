@@ -16,7 +16,7 @@ constexpr char upper(char c) noexcept {
   return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
 }
 
-/// How many lines of each kind are written in a second. 64: a job with so many peers may end.
+/// How many lines of each kind are written in a second: as many as peers that end with their job.
 constexpr std::array<unsigned, kRepeatedKinds> kAtOnce{1, 16, 64};
 
 constexpr std::string_view what_of(std::size_t kind) {

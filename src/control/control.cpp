@@ -18,6 +18,7 @@
 
 #include "base/interrupt.hpp"
 #include "base/named_thread.hpp"
+#include "base/no_memory.hpp"
 #include "control/acceptor.hpp"
 #include "control/operators.hpp"
 #include "control/session_streams.hpp"
@@ -36,8 +37,6 @@ constexpr auto kRetryConnect = std::chrono::milliseconds(5), kRetryTcp = 10 * kR
 constexpr auto kPauseWhenFull = std::chrono::milliseconds(20);
 /// After which a handshake may have to make room for another one.
 constexpr auto kSlow = std::chrono::seconds(1);
-/// Until a peer is dropped that could not be for want of memory.
-constexpr auto kPauseWithoutMemory = std::chrono::milliseconds(100);
 
 /// What connect() waits for.
 struct Outcome {
@@ -585,7 +584,7 @@ class AsioControl final : public Control {
         if (accepts_again_) accept_again();
         if (any_broken_) drop_broken();
         if (any_broken_)
-          io_.run_one_for(kPauseWithoutMemory);
+          io_.run_one_for(base::kWithoutMemory);
         else if (base::Clock::steady().now() >= awake_until_.load())
           run_one();
         else if (io_.poll() == 0)
@@ -602,7 +601,7 @@ class AsioControl final : public Control {
   }
 
   void accept_again() {
-    io_.run_one_for(kPauseWithoutMemory);
+    io_.run_one_for(base::kWithoutMemory);
     unix_.go_on();
     for (Acceptor& each : tcp_) each.go_on();
     operators_.go_on();

@@ -283,15 +283,7 @@ std::uint64_t CpuCopier::staged_bytes(std::uint64_t all) const noexcept {
 }
 
 void CpuCopier::execute(const std::stop_token& stop, bool replaces) {
-  std::optional<PageableCopies> made;
-  while (!made) {
-    if (base::or_no_memory([&] { return made.emplace(slot_bytes_, *lanes_), Status(); }).ok())
-      break;
-    const base::MutexLock lock(mutex_);
-    if (stop.stop_requested()) return;
-    changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), base::kWithoutMemory));
-  }
-  PageableCopies& staged = *made;
+  PageableCopies staged(slot_bytes_, *lanes_);
   const Staging& staging = staged.staging();
   while (!stop.stop_requested() || !staging.idle()) {
     if (const auto ended = staged.end_one()) {

@@ -37,7 +37,8 @@ class PageableCopies {
     return (to_gpu ? before.to : before.from) + before.bytes == (to_gpu ? piece.to : piece.from);
   }
 
-  PageableCopies(std::size_t slot_bytes, StagingLanes& lanes) : staging_(slot_bytes, lanes) {}
+  PageableCopies(std::size_t slot_bytes, StagingLanes& lanes) noexcept
+      : staging_(slot_bytes, lanes) {}
 
   /// At most slot_bytes and Staging::kRuns of them, and requires room(). An error: nothing is in
   /// flight.

@@ -35,7 +35,7 @@ std::size_t Staging::slot_bytes(std::size_t pinned) noexcept {
   return std::clamp(each - std::min(each, kBeside), kPage, kMostBytes);
 }
 
-Staging::Staging(std::size_t slot_bytes, StagingLanes& lanes)
+Staging::Staging(std::size_t slot_bytes, StagingLanes& lanes) noexcept
     : slot_bytes_(slot_bytes), lanes_(lanes) {
   for (unsigned i = 0; i < kSlots; ++i) slots_[i].index_ = i;
 }

@@ -125,7 +125,7 @@ class Staging {
   static std::size_t slot_bytes(std::size_t pinned) noexcept;
 
   /// `slot_bytes`: kMostSlot at most. `lanes` outlives it.
-  Staging(std::size_t slot_bytes, StagingLanes& lanes);
+  Staging(std::size_t slot_bytes, StagingLanes& lanes) noexcept;
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
   ~Staging();  ///< Requires: idle().

@@ -57,7 +57,7 @@ class EnginePrepared : public ::testing::TestWithParam<WayCase> {
 TEST_P(EnginePrepared, HoldsTheRegionOfThePeerAndTellsOfItsEnd) {
   EXPECT_EQ(finished(prepared_.post()).to_string(), "ok");
   EXPECT_EQ(pair_->far.difference("there", 2, {{0, 1, 0, kMiB}}), "");
-  // Of an exclusive one its owner makes all copies, and waits for no peer.
+  // The owner of an exclusive region makes all its copies, and waits for no peer.
   const bool exclusive = GetParam().exclusive;
   EXPECT_EQ(pair_->far.deregister("there", 50ms).code(), exclusive ? Code::ok : Code::busy);
   const Status end = finished(prepared_.post());

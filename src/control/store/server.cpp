@@ -119,6 +119,7 @@ class AsioServer final : public Server {
         if (accepts_again_) accept_again();
         const base::Time now = base::Clock::steady().now();
         tell_of_more(lines_.take_counted(now));
+        serving_ = 0;  // who was served before has no part in what comes
         if (const auto due = lines_.due())
           io_.run_one_until(*due);
         else
@@ -433,7 +434,8 @@ class AsioServer final : public Server {
   std::set<std::uint64_t> silent_;  // connections that have asked nothing; the oldest first
   bool found_none_ = false;         // make_room() did, before look_again_
   base::Time look_again_{};
-  std::uint64_t last_id_ = 0, serving_ = 0;
+  std::uint64_t last_id_ = 0;
+  std::uint64_t serving_ = 0;  // a connection; 0: none
   bool any_broken_ = false, accepts_again_ = false;
   std::size_t buffered_ = 0;
   base::RepeatedLine lines_;  // of log_

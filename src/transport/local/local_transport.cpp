@@ -172,7 +172,7 @@ Status LocalTransport::retract(const memory::Region& region, bool at_once) {
     entry.at_once = at_once;
     leases_->revoke(entry.published->key.lease_slot);
     for (LocalEndpoint* endpoint : endpoints_)
-      // An exclusive region is touched by this side alone, which counts its `uses`.
+      // This side alone touches an exclusive region, and counts its `uses`.
       if (endpoint->tell_retract(serial, at_once) && !entry.published->key.peers.exclusive)
         entry.unacknowledged.insert(endpoint);
   } else if (at_once && !std::exchange(entry.at_once, true)) {

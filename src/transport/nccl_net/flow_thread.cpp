@@ -72,12 +72,11 @@ FlowThread::News FlowThread::collect(Flows& flows, Duration sleep) {
   woken_ = false;
   try {
     flows.reserve(flows.size() + added_.size());
-  } catch (const std::exception&) {
+    for (auto& flow : added_) flows.push_back(std::move(flow));
+    added_.clear();
+  } catch (const std::exception&) {  // no memory: they have had no turn, and wait for the next look
     changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), base::kWithoutMemory));
-    return {.give_back = false, .end = ending_};
   }
-  for (auto& flow : added_) flows.push_back(std::move(flow));
-  added_.clear();
   return {.give_back = std::exchange(giving_back_, false), .end = ending_};
 }
 

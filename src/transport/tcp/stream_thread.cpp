@@ -114,11 +114,16 @@ bool StreamThread::wait(Duration most) {
   return rung;
 }
 
-void StreamThread::collect(Streams& streams) {
+bool StreamThread::collect(Streams& streams) {
   const base::MutexLock lock(mutex_);
-  streams.reserve(streams.size() + added_.size());
+  try {
+    streams.reserve(streams.size() + added_.size());
+  } catch (const std::exception&) {
+    return false;
+  }
   for (auto& stream : added_) streams.push_back(std::move(stream));
   added_.clear();
+  return true;
 }
 
 void StreamThread::run(const std::stop_token& stop) {
@@ -141,11 +146,7 @@ void StreamThread::run(const std::stop_token& stop) {
       rung = wait(spins ? Duration::zero() : short_of_memory ? base::kWithoutMemory : kSleep);
     }
     short_of_memory = false;
-    if (rung || uncollected)
-      uncollected = short_of_memory = !base::or_no_memory([&] {
-                                         collect(streams);
-                                         return Status();
-                                       }).ok();
+    if (rung || uncollected) uncollected = short_of_memory = !collect(streams);
     if (!std::exchange(ending, stop.stop_requested()) && ending)
       end_by = base::Deadline::after(clock, kPatience);
     any = watches = false;

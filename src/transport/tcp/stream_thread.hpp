@@ -61,7 +61,8 @@ class StreamThread {
   StreamThread(base::Fd epoll, base::Fd bell) : epoll_(std::move(epoll)), bell_(std::move(bell)) {}
   void run(const std::stop_token& stop) LINKSPAN_EXCLUDES(mutex_);
   bool wait(Duration most);
-  void collect(Streams& streams) LINKSPAN_EXCLUDES(mutex_);
+  /// Returns false where there is no memory for those that came.
+  bool collect(Streams& streams) LINKSPAN_EXCLUDES(mutex_);
 
   const base::Fd epoll_, bell_;
   std::atomic<bool> rung_{false}, sleeps_{false};
