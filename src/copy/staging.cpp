@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/no_memory.hpp"
 #include "base/numa.hpp"
 #include "copy/blocks_kernel.hpp"
 #include "copy/chooser.hpp"
@@ -260,14 +261,18 @@ void StagingLanes::give_back(const Lane& lane) noexcept {
     if (entry.lane.get() == &lane) entry.taken = false;
 }
 
-void StagingLanes::free(std::vector<cuda::PinnedBuffer> memory) {
+void StagingLanes::free(std::vector<cuda::PinnedBuffer> memory) noexcept {
   if (topology_ == nullptr || memory.empty()) return;
-  (void)cuda::Closings::end_by(
-      topology_->closings(), std::make_unique<std::vector<cuda::PinnedBuffer>>(std::move(memory)));
+  (void)base::or_no_memory([&] {  // else it is freed here
+    topology_->closings()->end(
+        std::make_unique<std::vector<cuda::PinnedBuffer>>(std::move(memory)));
+    return Status();
+  });
 }
 
 /// For all GPUs, at one address (fact: Identity.MemoryIsPinnedOnceAndForAllGpus).
-Status Staging::pin(Slot& slot, const cuda::Device& device, const cuda::DeviceScope& scope) const {
+Status Staging::pin(Slot& slot, const cuda::Device& device, const cuda::DeviceScope& scope) {
+  lost_.reserve(lost_.size() + kSlots);  // the end of this needs no memory
   const base::PreferredNode near(base::numa_node_of(device.info().bus_id));
   auto memory = cuda::PinnedBuffer::create(scope, slot_bytes_ + kBeside);
   if (!memory.ok()) return memory.status();

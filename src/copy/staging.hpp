@@ -54,8 +54,8 @@ class StagingLanes {
   Result<Lane*> take(const cuda::Device& device) LINKSPAN_EXCLUDES(mutex_);
   /// Requires: nothing is in flight there.
   void give_back(const Lane& lane) noexcept LINKSPAN_EXCLUDES(mutex_);
-  /// Of a staging that ends.
-  void free(std::vector<cuda::PinnedBuffer> memory);
+  /// Frees what a staging had pinned that ends.
+  void free(std::vector<cuda::PinnedBuffer> memory) noexcept;
 
  private:
   struct Entry {
@@ -152,7 +152,7 @@ class Staging {
 
   Result<Lane*> lane_of(const cuda::Device& device);
   void leave_lane(Slot& slot) noexcept;
-  Status pin(Slot& slot, const cuda::Device& device, const cuda::DeviceScope& scope) const;
+  Status pin(Slot& slot, const cuda::Device& device, const cuda::DeviceScope& scope);
   static unsigned start(Slot& slot, const cuda::DeviceScope& scope);  // how much is in flight
   bool ask_stream(Slot& slot, base::Time now);
 

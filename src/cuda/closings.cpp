@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
 
 #include "base/named_thread.hpp"
 
@@ -15,6 +16,14 @@ constexpr Duration kPause = std::chrono::milliseconds(100);
 constexpr Duration kToEnd = std::chrono::seconds(1);
 
 base::Deadline after(Duration wait) { return base::Deadline::after(base::Clock::steady(), wait); }
+
+/// Where memory ends in it, what it keeps is let go of all the same.
+void call(const std::function<void()>& closing) noexcept {
+  try {
+    closing();
+  } catch (const std::exception&) {
+  }
+}
 
 }  // namespace
 
@@ -54,12 +63,17 @@ bool Closings::free() const {
   return stays_.empty();
 }
 
-void Closings::run(std::function<void()> closing) {
+void Closings::run(std::function<void()> closing) noexcept {
   if (fork_.forked()) return;
-  const base::MutexLock lock(mutex_);
-  closings_.push_back({std::move(closing), last_ + 1, base::Clock::steady().now()});
-  start();
-  changed_.notify_all();
+  try {
+    const base::MutexLock lock(mutex_);
+    closings_.push_back({nullptr, last_ + 1, base::Clock::steady().now()});
+    closings_.back().run = std::move(closing);  // which a push that throws would have taken
+    start();
+    changed_.notify_all();
+  } catch (const std::bad_alloc&) {
+    call(closing);
+  }
 }
 
 /// Where no thread can be had, for want of memory or by a limit, what waits goes on waiting: the
@@ -109,11 +123,7 @@ void Closings::run_first() {
   closing_ = true;
   mutex_.unlock();
   const base::Time begin = base::Clock::steady().now();
-  try {
-    closing();
-  } catch (const std::exception&) {
-    // No memory: what it keeps is let go of all the same.
-  }
+  call(closing);
   closing = nullptr;  // what it holds may be what closes
   const base::Time end = base::Clock::steady().now();
   mutex_.lock();

@@ -63,17 +63,21 @@ class Closings {
   Stay stay() LINKSPAN_EXCLUDES(mutex_);
   /// Nobody has a Stay.
   bool free() const LINKSPAN_EXCLUDES(mutex_);
+  /// Puts it off until no Stay of now is left; runs it here where there is no memory to put it off.
   /// In a forked child it is dropped: what it would close is the parent's.
-  void run(std::function<void()> closing) LINKSPAN_EXCLUDES(mutex_);
+  void run(std::function<void()> closing) noexcept LINKSPAN_EXCLUDES(mutex_);
+  /// Deletes it by run().
+  template <class T>
+  void end(std::unique_ptr<T> value) noexcept {
+    run([ending = value.release()] { delete ending; });
+  }
   /// Its owner's end deletes it by run(); at once when the Closings are gone.
   template <class T>
   static std::shared_ptr<T> end_by(const std::shared_ptr<Closings>& closings,
                                    std::unique_ptr<T> value) {
     return {value.release(), [weak = std::weak_ptr(closings)](T* ending) {
-              if (const auto there = weak.lock())
-                there->run([ending] { delete ending; });
-              else
-                delete ending;
+              std::unique_ptr<T> ended(ending);
+              if (const auto there = weak.lock()) there->end(std::move(ended));
             }};
   }
   /// All that was put off has run, whoever stays. Waits for the streams that stand still.

@@ -6,13 +6,16 @@
 #include <optional>
 #include <semaphore>
 
+#include "base/named_thread.hpp"
+#include "tests/support/no_memory.hpp"
+
 namespace linkspan::cuda {
 namespace closings_test {
 
 using namespace std::chrono_literals;
 
 struct Ran {
-  std::counting_semaphore<8> times{0};
+  std::counting_semaphore<128> times{0};
   std::function<void()> once() {
     return [this] { times.release(); };
   }
@@ -118,6 +121,21 @@ TEST(Closings, EndWhatOutlivesThemToo) {
   EXPECT_EQ(ends, 1);
   after.reset();
   EXPECT_EQ(ends, 2);
+}
+
+TEST(Closings, RunsItAtOnce_WhereThereIsNoMemoryToPutItOff) {
+  Ran ran;
+  Closings closings;
+  std::optional<Closings::Stay> stay = closings.stay();
+  {
+    const test::NoMemory none("ls-test");
+    base::named_thread<"ls-test">([&] {
+      for (int i = 0; i < 100; ++i) closings.run(ran.once());  // the deque has room for some
+    }).join();
+    EXPECT_GT(test::NoMemory::failed(), 0u);
+  }
+  EXPECT_TRUE(ran.within(Duration::zero()));
+  stay.reset();
 }
 
 }  // namespace closings_test

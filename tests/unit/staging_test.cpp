@@ -6,11 +6,14 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <optional>
 #include <set>
 #include <thread>
 
 #include "base/clock.hpp"
+#include "base/named_thread.hpp"
 #include "tests/support/fake_cuda/controls.hpp"
+#include "tests/support/no_memory.hpp"
 #include "tests/support/take.hpp"
 #include "tests/unit/cuda_fixture.hpp"
 
@@ -101,6 +104,23 @@ TEST_F(StagingOnDevice, ALaneIsHeldWhileTheGpuWorksAndNoLonger) {
   }
   for (const auto& [staging, slot] : slots) staging->give_back(*slot);
   EXPECT_EQ(made(), 1u);
+}
+
+TEST_F(StagingOnDevice, EndsWhereThereIsNoMemory) {
+  constexpr std::size_t kBytes = 64u << 10;
+  StagingLanes all(topology.get());
+  const auto there = take(cuda::DeviceBuffer::create(*scope, kBytes));
+  std::optional<Staging> staging(std::in_place, kBytes, all);
+  const Staging::Run run{there.address(), kBytes};
+  std::array<Staging::Slot*, Staging::kSlotsOfAGpu> slots{};
+  for (Staging::Slot*& slot : slots)
+    slot = take(staging->take({.device = device, .runs = std::span(&run, 1), .to_gpu = true}));
+  for (Staging::Slot* slot : slots) staging->give_back(*slot);
+  const auto before = fake.call_count("cuMemFreeHost");
+  const test::NoMemory none("ls-test");
+  base::named_thread<"ls-test">([&] { staging.reset(); }).join();
+  EXPECT_GT(test::NoMemory::failed(), 0u);
+  EXPECT_EQ(fake.call_count("cuMemFreeHost") - before, slots.size());
 }
 
 }  // namespace staging_test

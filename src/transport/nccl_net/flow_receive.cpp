@@ -204,7 +204,7 @@ bool ReceiveFlow::may_close() {
 void ReceiveFlow::close() {
   arrivals_.clear();
   if (unpacker_ != nullptr)  // pinned memory of its goes with it
-    (void)cuda::Closings::end_by(unpacking_.topology->closings(), std::move(unpacker_));
+    unpacking_.topology->closings()->end(std::move(unpacker_));
   comm_.reset();
   listener_.reset();
 }
