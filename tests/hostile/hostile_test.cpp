@@ -10,13 +10,14 @@
 // - none of its calls waits longer than 100 ms, and what a control has waited at the same time: a
 //   process on the victim's core that answers a few bytes to one on the honest core. Other programs
 //   of the machine hold up both;
-// - a newcomer comes in, moves bytes and goes;
+// - a newcomer comes in, moves bytes and goes, within five seconds and what the control has waited;
 // - it takes no more than 64 MiB of memory for them all;
 // - afterwards the victim has the descriptors, threads and mappings of before, and closes in order.
 // What is measured is measured up to four times: a victim that freezes is slow each time.
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <functional>
 #include <thread>
 
 #include "tests/hostile/attack.hpp"
@@ -32,13 +33,13 @@ void PrintTo(const Attack& attack, std::ostream* out) { *out << attack.name; }
 
 namespace hostile_test {
 
-constexpr Duration kLongestWait = 100ms;
+constexpr Duration kLongestWait = 100ms, kLongestVisit = 5s;
 constexpr Duration kAlone = 250ms;
 constexpr int kTries = 4;
 /// A control that waits longer is on a machine that is too busy to compare rates.
 constexpr Duration kQuiet = 25ms;
 /// How many threads wake each other in turn for one call; the control's answer is one wake-up.
-constexpr int kWakeUps = 8;
+constexpr int kWakeUps = 8, kVisitsWakeUps = 64;
 /// What all that is queued for peers and strangers may take, and more.
 constexpr std::uint64_t kMostMemory = std::uint64_t{64} << 20;
 #if defined(LINKSPAN_SANITIZER)
@@ -101,6 +102,8 @@ class Hostile : public ::testing::TestWithParam<Attack> {
     Served served;
     Duration control{0};
     std::string visit;
+    Duration visit_took{0};
+    std::uint64_t done = 0;
   };
 
   /// Else a pair makes more data connections as it moves, which would be taken for leaks.
@@ -110,13 +113,20 @@ class Hostile : public ::testing::TestWithParam<Attack> {
     if (GetParam().why_not == nullptr) return;
     if (const std::string why = GetParam().why_not(); !why.empty()) GTEST_SKIP() << why;
   }
-  /// `whole`: with look-ups, and a newcomer.
-  Seen watch(Duration time, bool whole) {
+  /// `visit_after`: with look-ups, and a newcomer that comes after it has returned.
+  Seen watch(Duration time, const std::function<void()>& visit_after) {
+    const bool whole = visit_after != nullptr;
     Seen seen;
     Control control(*echo_);
     {
       std::jthread visitor;
-      if (whole) visitor = std::jthread([&] { seen.visit = honest_.visit(victim_.target()); });
+      if (whole)
+        visitor = std::jthread([&] {
+          visit_after();
+          const base::Time begin = base::Clock::steady().now();
+          seen.visit = honest_.visit(victim_.target());
+          seen.visit_took = base::Clock::steady().now() - begin;
+        });
       seen.served = honest_.move_for(time, whole);
     }
     seen.control = control.end();
@@ -126,7 +136,7 @@ class Hostile : public ::testing::TestWithParam<Attack> {
   Seen alone() {
     Attacker attacker;
     attacker.burn(GetParam());
-    return watch(kAlone, false);
+    return watch(kAlone, nullptr);
   }
   /// While it attacks.
   Seen attacked() {
@@ -135,12 +145,17 @@ class Hostile : public ::testing::TestWithParam<Attack> {
     const bool has_room = attack.lacks == Attack::Lacks::nothing;
     if (!has_room) victim_.lack(attack.lacks);
     attacker.start(attack, victim_.target());
-    if (attack.ending == Attack::Ending::frozen) {
+    const bool freezes = attack.ending == Attack::Ending::frozen;
+    const auto await_attack = [&] {
+      if (!freezes) await(attacker, attack.least);
+    };
+    if (freezes) {
       await(attacker, attack.least);
       attacker.freeze();
     }
-    Seen seen = watch(attack_time(), has_room);
-    if (attack.ending != Attack::Ending::frozen) await(attacker, attack.least);
+    Seen seen = watch(attack_time(), has_room ? await_attack : std::function<void()>());
+    await_attack();
+    seen.done = freezes ? attack.least : attacker.done();
     if (attack.is_remote) expect_memory_back();
     if (attack.ending == Attack::Ending::told)
       attacker.stop();
@@ -169,10 +184,14 @@ class Hostile : public ::testing::TestWithParam<Attack> {
     // A local peer may have memory until its process has ended.
     if (!GetParam().is_remote) expect_memory_back();
     const std::uint64_t most = victim_.most_memory();
-    std::printf("waited %.1f ms at most, in %s; the control %.1f ms\n", ms(seen.served.longest),
-                seen.served.where.c_str(), ms(seen.control));
+    std::printf(
+        "attacked %lu times; waited %.1f ms at most, in %s; a visit %.1f ms; the control %.1f ms\n",
+        seen.done, ms(seen.served.longest), seen.served.where.c_str(), ms(seen.visit_took),
+        ms(seen.control));
     std::string wrong = before.served.wrong + seen.served.wrong;
     if (!seen.visit.empty()) wrong += "a newcomer: " + seen.visit + "; ";
+    if (seen.visit_took > kLongestVisit + kVisitsWakeUps * seen.control)
+      wrong += "a visit took " + std::to_string(ms(seen.visit_took)) + " ms; ";
     if (seen.served.longest > kLongestWait + kWakeUps * seen.control)
       wrong +=
           "a " + seen.served.where + " took " + std::to_string(ms(seen.served.longest)) + " ms; ";

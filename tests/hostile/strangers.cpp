@@ -51,8 +51,12 @@ void no_more(const std::deque<base::Fd>&) {}
 /// The first bytes of a frame's header, of which the length is good.
 std::string beginning(std::size_t) { return {"\x18", 1}; }
 
-/// A byte more of each now and then: it is never silent for long.
+/// A byte more of each now and then: it is never silent for long, and not done for seconds.
 void drip(const std::deque<base::Fd>& open) {
+  static base::Time next;
+  const base::Time now = base::Clock::steady().now();
+  if (now < next) return;
+  next = now + 200ms;
   for (const base::Fd& each : open) (void)::send(each.get(), "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
