@@ -10,7 +10,7 @@ function(linkspan_test name)
   set_tests_properties(${preset}.${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT}
                        ENVIRONMENT "${arg_ENVIRONMENT}")
   # What repeats in another mode what a plain `./dev test` runs already is for --all.
-  if(name MATCHES "_cpu$|^conformance_(lossy|slow|small|sealed|tls)|^faults_tls|^hostile" AND
+  if(name MATCHES "_cpu$|^conformance_(lossy|slow|small|sealed|tls)|^faults_tls|^hostile|^seed_build" AND
      NOT name STREQUAL "hosts_cpu")
     set_tests_properties(${preset}.${name} PROPERTIES LABELS all)
   endif()
@@ -115,7 +115,7 @@ function(linkspan_gtest name folder)
     if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
       list(APPEND environment LINKSPAN_TEST_LARGE=1)
     endif()
-    linkspan_test(${name}_${mode} TIMEOUT 900 ENVIRONMENT ${environment}
+    linkspan_test(${name}_${mode} TIMEOUT 1800 ENVIRONMENT ${environment}
       COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
               --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode ${mode} ${parts}
               --xml ${CMAKE_BINARY_DIR}/gtest/${name}_${mode}.xml
@@ -427,19 +427,28 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   linkspan_test(consumer TIMEOUT 300 ENVIRONMENT ${no_driver}
     COMMAND ${CMAKE_SOURCE_DIR}/tests/consumer/run.sh ${CMAKE_BINARY_DIR})
   # Both build the helper as its users do, from nothing.
+  set(seed_path $ENV{PATH})
+  set(python_there)
+  if(TARGET _core)
+    cmake_path(GET LINKSPAN_PYTHON PARENT_PATH python_folder)
+    string(PREPEND seed_path ${python_folder}:)  # has pytest
+    set(python_there --python ${CMAKE_BINARY_DIR}/python)
+  endif()
   set(seed_commands ${CMAKE_COMMAND} -E env "CMAKE_CXX_COMPILER_LAUNCHER=${LINKSPAN_CCACHE}"
-      ${CMAKE_SOURCE_DIR}/tests/seed_commands.sh)
+      PATH=${seed_path} ${CMAKE_SOURCE_DIR}/tests/seed_commands.sh)
   set(simple_write_there)
   if(TARGET simple_write)
     set(simple_write_there --simple-write $<TARGET_FILE:simple_write>)
   endif()
   set(tcpx_there --tcpx ${CMAKE_BINARY_DIR})
   linkspan_test(seed_commands_cpu TIMEOUT 400
-    COMMAND ${seed_commands} cpu ${simple_write_there} ${tcpx_there})
+    COMMAND ${seed_commands} cpu ${simple_write_there} ${tcpx_there} ${python_there})
+  linkspan_test(seed_build TIMEOUT 1800 COMMAND ${seed_commands} cpu --build --only 004_build)
   if(TARGET fake_cuda)
     linkspan_test(seed_commands_simulated TIMEOUT 600 ENVIRONMENT ${simulated}
       COMMAND ${seed_commands} simulated --shim $<TARGET_FILE:driver_shim>
-              --simple-write $<TARGET_FILE:simple_write_simulated> ${tcpx_there})
+              --simple-write $<TARGET_FILE:simple_write_simulated> ${tcpx_there}
+              ${python_there})
     # Both take the port that the documents name.
     set_tests_properties(${preset}.seed_commands_cpu ${preset}.seed_commands_simulated
                          PROPERTIES RESOURCE_LOCK tcpx_port)

@@ -2,26 +2,34 @@
 # The commands of the seeds' documents as a user types them: from the folder that they name, with
 # the exit code and the line that they promise. Works in a copy, so that the tree stays clean.
 #
-# Usage: seed_commands.sh MODE [--library FILE] [--shim FILE] [--simple-write FILE] [--tcpx FOLDER]
-#        [--only SEED]
+# Usage: seed_commands.sh MODE [--library FILE] [--shim FILE] [--python PATH] [--tcpx FOLDER]
+#        [--simple-write FILE] [--build] [--only SEED]
 #   MODE       cpu: no driver. simulated: LINKSPAN_CUDA_LIBRARY names the simulated driver.
 #              gpu: the machine's own driver and two GPUs.
 #   --library  a built libnvlink_transfer.so, for a machine without a compiler: nothing is built
 #   --shim     libdriver_shim.so, which makes copies wrong; cpu does without
-#   --simple-write  the built program of seed 004, whose commands are left out without it
+#   --python   PYTHONPATH with the package linkspan, for seed 001; left out without it
 #   --tcpx     where p2p/tcpx's programs and the test plugin are built, for seeds 002 and 003; left
 #              out without it
-#   --only     the commands of one seed: 000, 002, 004
+#   --simple-write  the built program of seed 004, whose commands are left out without it
+#   --build    build and install all as seed 004 does, which takes minutes
+#   --only     the commands of one seed: 000, 001, 002, 004, 004_build
 # Exit codes: 0 every row as expected, 1 some row not, 2 the arguments are wrong.
 set -uo pipefail
 here=$(dirname "$(readlink -f "$0")")
 
 usage() { echo "seed_commands.sh: $1" >&2; sed -n 's/^# \(Usage.*\)/\1/p' "$0" >&2; exit 2; }
-mode=${1:-} library="" shim="" simple_write="" tcpx="" only=""
+mode=${1:-} library="" shim="" python="" simple_write="" tcpx="" build="" only=""
 (($# == 0)) || shift
 while (($#)); do
+  if [[ $1 == --build ]]; then
+    build=yes
+    shift
+    continue
+  fi
   (($# > 1)) || usage "$1 wants a value"
   case $1 in
+    --python) python=$2 ;;
     --library) library=$(readlink -f "$2") ;;
     --shim) shim=$(readlink -f "$2") ;;
     --simple-write) simple_write=$(readlink -f "$2") ;;
@@ -71,6 +79,17 @@ row() {
     printf 'FAIL     %s\n         in %s: %s\n' "$command" "./$folder" "$why"
     sed 's/^/         | /' "$scratch/output"
   fi
+}
+
+# also MODES LINES...: the output of the row before has a line like each of these.
+also() {
+  local line
+  [[ " $1 " == *" $mode "* ]] || return 0
+  for line in "${@:2}"; do
+    if grep -qE -- "$line" "$scratch/output"; then continue; fi
+    failed=$((failed + 1))
+    printf 'FAIL     no line like: %s\n' "$line"
+  done
 }
 
 # seed NUMBER FOLDERS...: a fresh copy of what that seed's commands touch. False: not asked for.
@@ -138,6 +157,37 @@ native=(vcache/native/examples)
 [[ -n $library ]] || native=(vcache/native src include cmake)
 if seed 000 "${native[@]}"; then seed_000; fi
 
+# ---- seed 001: CPU and GPU over IPC --------------------------------------------------------------
+seed_001() {
+  local all='cpu simulated gpu' devices='simulated gpu' test=tests/test_ipc_cpu_gpu.py
+  export PYTHONPATH=$python
+  row "$all" 60 p2p 0 '^OK$' "python3 -c \"from uccl import p2p; print('OK')\""
+  row "$all" 300 p2p 0 ' passed, 0 failed$' "UCCL_P2P_LOG_LEVEL=INFO python3 $test"
+  also "$all" '^\[INFO\] \[send_ipc\] conn_id=[0-9]+ size=[0-9]+ sender_mem=CPU$' \
+    '^\[INFO\] \[recv_ipc\] conn_id=[0-9]+ size=[0-9]+ receiver_mem=CPU$'
+  also "$devices" '^\[INFO\] \[send_ipc\] conn_id=[0-9]+ size=[0-9]+ sender_mem=GPU dev=[01]$' \
+    '^\[INFO\] \[send_ipc\] Memory negotiation complete: GPU -> CPU$' \
+    '^\[INFO\] \[send_ipc\] Using PULL model \(receiver reads from sender.s GPU\)$' \
+    '^\[INFO\] \[send_ipc\] PULL model transfer completed successfully$' \
+    '^\[INFO\] \[recv_ipc\] Memory negotiation complete: GPU -> CPU$' \
+    '^\[INFO\] \[recv_ipc\] Using PULL model \(receiver reads from sender.s GPU\)$' \
+    '^\[INFO\] \[recv_ipc\] Copying GPU->CPU using DeviceToHost$' \
+    '^\[INFO\] \[recv_ipc\] PULL model transfer completed successfully$' \
+    '^\[INFO\] \[send_ipc\] Memory negotiation complete: CPU -> GPU$' \
+    '^\[INFO\] \[send_ipc\] Using PUSH model \(sender writes to receiver.s GPU\)$' \
+    '^\[INFO\] \[send_ipc\] Copy kind: HostToDevice$' \
+    '^\[INFO\] \[send_ipc\] Using 1 stream\(s\) for transfer$' \
+    '^\[INFO\] \[send_ipc\] PUSH model transfer completed successfully$'
+  row 'cpu gpu' 300 p2p 0 '1 passed' "python3 -m pytest -q -p no:cacheprovider $test"
+  # torch is of several GB: a machine without GPUs need not have it.
+  if [[ $mode == gpu ]] || command -v torchrun >/dev/null; then
+    row "$all" 300 p2p 0 ' passed, 0 failed$' "torchrun --nproc_per_node=2 $test"
+  fi
+  unset PYTHONPATH
+}
+
+if [[ -n $python ]] && seed 001 p2p tests/support; then seed_001; fi
+
 # ---- seeds 002 and 003: GPU memory through a network plugin --------------------------------------
 seed_002() {
   local devices='simulated gpu' unpack script=./run_tcpx_test.sh
@@ -163,7 +213,6 @@ seed_002() {
 if [[ -n $tcpx ]] && seed 002 p2p/tcpx; then seed_002; fi
 
 # ---- seed 004: kernels that write to a peer ----------------------------------------------------
-# What builds it there (cmake -G Ninja -B build; ninja -C build) has built the program that is given.
 seed_004() {
   local program=./build/examples/device/2proc/simple_write devices='simulated gpu' all='cpu simulated gpu'
   local prefix='export UCX_POSIX_USE_PROC_LINK=n; '  # the seed's; nothing here needs it
@@ -184,6 +233,23 @@ seed_004() {
 }
 
 if [[ -n $simple_write ]] && seed 004; then seed_004; fi
+
+# Its build, of all that is not a test. The folders that CMakeLists.txt names.
+seed_004_build() {
+  local all='cpu simulated gpu' root=$tree/root
+  export CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1
+  row "$all" 120 . 0 'Build files have been written' 'cmake -G Ninja -B build'
+  row "$all" 1200 . 0 'Linking' 'ninja -C build'
+  row "$all" 60 . 0 'liblinkspan\.so\.0' "DESTDIR='$root' ninja -C build install"
+  row "$all" 20 . 0 'liblinkspan\.so\.0 -> ' "/sbin/ldconfig -v -n '$root'/usr/local/lib"
+  row "$all" 20 . 0 'lib/liblinkspan\.so$' "find '$root' -name 'liblinkspan.so'"
+  row "$all" 20 . 0 'linkspan\.pc$' "find '$root' -name linkspan.pc"
+  row "$all" 20 . 0 '--mode initiator.target' './build/examples/device/2proc/simple_write --help'
+}
+
+if [[ -n $build ]] && seed 004_build CMakeLists.txt cmake include src tools bench scripts python examples; then
+  seed_004_build
+fi
 
 echo "$ran commands, $failed not as expected"
 ((ran > 0 && failed == 0))
