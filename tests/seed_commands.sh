@@ -178,6 +178,10 @@ seed_001() {
     '^\[INFO\] \[send_ipc\] Copy kind: HostToDevice$' \
     '^\[INFO\] \[send_ipc\] Using 1 stream\(s\) for transfer$' \
     '^\[INFO\] \[send_ipc\] PUSH model transfer completed successfully$'
+  local from to
+  for from in CPU 'pinned CPU' GPU; do
+    for to in CPU 'pinned CPU' GPU; do also "$devices" "^ok $from -> $to,"; done
+  done
   row 'cpu gpu' 300 p2p 0 '1 passed' "python3 -m pytest -q -p no:cacheprovider $test"
   # torch is of several GB: a machine without GPUs need not have it.
   if [[ $mode == gpu ]] || command -v torchrun >/dev/null; then

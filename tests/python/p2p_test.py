@@ -114,23 +114,7 @@ def test_import_without_linkspan(tmp_path: pathlib.Path) -> None:
         assert text in done.stdout
 
 
-# ---- the test in p2p/tests ---------------------------------------------------------------------
-
-
-def last_line(done: subprocess.CompletedProcess[str]) -> str:
-    return done.stdout.rstrip().rpartition("\n")[2]
-
-
-def test_matrix() -> None:
-    done = run("tests/test_ipc_cpu_gpu.py", limit=RUN_S)
-    assert done.returncode == 0, done.stdout
-    assert last_line(done).endswith(" passed, 0 failed")
-    lines = done.stdout.splitlines()
-    told = [line for line in lines if line.startswith("ok ")]
-    assert last_line(done) == f"{len(told)} passed, 0 failed"
-    left_out = any(line.startswith("left out: ") for line in lines)
-    pairs = {line.removeprefix("ok ").partition(",")[0] for line in told}
-    assert len(pairs) == (1 if left_out else 9), pairs
+# ---- the test in p2p/tests; whole: tests/seed_commands.sh -----------------------------------------
 
 
 def test_matrix_of_cpu_memory_by_pytest_and_from_the_build() -> None:
