@@ -18,10 +18,11 @@ struct Usage {
   static constexpr std::uint64_t kGranulesOfTheDriver = 4;
 
   std::uint64_t fds = 0;       ///< /proc/self/fd
-  std::uint64_t threads = 0;   ///< /proc/self/task, without those that only close descriptors.
+  std::uint64_t threads = 0;   ///< /proc/self/task, but for those that an Engine starts late.
   std::uint64_t mappings = 0;  ///< Of /proc/self/maps those that are shared: no heap, no stacks.
   std::uint64_t granules = 0;  ///< Of 2 MiB, as cudaMalloc takes them, on all GPUs that are up.
   DriverBalance balance;       ///< What the driver made; empty where there is no shim.
+  std::string names;           ///< Of the threads, each followed by a space.
 
   static Usage now();
   /// The lowest of each within `time`, for what has ended may be cleared away a moment later. Done

@@ -20,18 +20,16 @@ constexpr const char* kVictimHelper = "victim";
 constexpr Duration kClose = 5s;
 
 Json json_of(const Usage& usage) {
-  return {{"fds", usage.fds},
-          {"threads", usage.threads},
-          {"mappings", usage.mappings},
-          {"granules", usage.granules},
-          {"balance", usage.balance}};
+  return {{"fds", usage.fds},           {"threads", usage.threads}, {"mappings", usage.mappings},
+          {"granules", usage.granules}, {"balance", usage.balance}, {"names", usage.names}};
 }
 Usage usage_of(const Json& json) {
   return {.fds = json.at("fds"),
           .threads = json.at("threads"),
           .mappings = json.at("mappings"),
           .granules = json.at("granules"),
-          .balance = json.at("balance").get<DriverBalance>()};
+          .balance = json.at("balance").get<DriverBalance>(),
+          .names = json.at("names")};
 }
 
 /// Bytes, since the last call.
