@@ -21,6 +21,7 @@ import check_facts  # noqa: E402
 import check_includes  # noqa: E402
 import check_skips  # noqa: E402
 import mutants  # noqa: E402
+import tell_failures  # noqa: E402
 
 
 def faults(files: dict[str, str], check=check_includes.check) -> list[str]:
@@ -307,6 +308,22 @@ class Skips(unittest.TestCase):
                 check_skips.report([file, file])
             self.assertEqual([line[:6] for line in told.getvalue().splitlines()[-2:]], ["FAILED"] * 2)
             self.assertTrue(told.getvalue().endswith(".r: T.B\n"))
+
+    def test_why_they_failed_is_told(self):
+        gtest = "ran\nt.cpp:4: Failure\nis: 1\n[ RUN      ] Next\nt.cpp:9: Failure\nis: 2"
+        self.assertEqual(
+            tell_failures.reasons(gtest), ["t.cpp:4: Failure", "is: 1", "t.cpp:9: Failure", "is: 2"]
+        )
+        self.assertEqual(tell_failures.reasons("one\n" * 99), ["one"] * tell_failures.LINES)
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "ctest.xml"
+            file.write_text("""<testsuite>
+                <testcase name="a" status="run"><system-out>well</system-out></testcase>
+                <testcase name="b" status="fail"><system-out>no &lt;value&gt;</system-out></testcase>
+                </testsuite>""")
+            with contextlib.redirect_stdout(io.StringIO()) as told:
+                tell_failures.main(file)
+        self.assertEqual(told.getvalue(), "FAILED b\n    no <value>\n")
 
     def test_a_program_without_results_fails(self):
         run = subprocess.run(
