@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <exception>
 #include <utility>
@@ -15,8 +16,8 @@ namespace {
 using asio::posix::stream_descriptor;
 
 constexpr int kAcceptsATurn = 16;
-/// Until what the kernel had no room for is tried again: epoll would tell of it at once.
-constexpr auto kPauseWhenNoFds = std::chrono::milliseconds(50);
+/// Until what there was no room for is tried again: epoll would tell of it at once.
+constexpr auto kPauseWithoutRoom = std::chrono::milliseconds(50);
 
 bool is_full(int error) {
   return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
@@ -55,15 +56,12 @@ void Acceptor::remove_path() noexcept {
   path_.clear();
 }
 
-bool Acceptor::may_accept() {
-  if (closer_ != nullptr && closer_->full()) return false;
-  if (at_most_ == 0) return true;
+bool Acceptor::is_within_rate() {
+  if (each_ == Duration::zero()) return true;
   const base::Time now = base::Clock::steady().now();
-  if (now - second_ >= std::chrono::seconds(1)) {
-    second_ = now;
-    taken_ = 0;
-  }
-  return taken_++ < at_most_;
+  if (spent_until_ + each_ > now + burst_) return false;
+  spent_until_ = std::max(spent_until_, now) + each_;
+  return true;
 }
 
 void Acceptor::accept_next() {
@@ -72,11 +70,12 @@ void Acceptor::accept_next() {
     if (error) return;
     waits_ = false;
     for (int i = 0; i < kAcceptsATurn && listening_.is_open(); ++i) {
-      if (!may_accept()) return accept_later();
+      if (closer_ != nullptr && closer_->full()) return accept_after(kPauseWithoutRoom);
+      if (!is_within_rate()) return accept_after(kAcceptsATurn * each_);
       base::Fd socket(
           ::accept4(listening_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket.valid()) {
-        if (is_full(errno)) return accept_later();
+        if (is_full(errno)) return accept_after(kPauseWithoutRoom);
         break;
       }
       if (closer_ != nullptr) socket.close_by(closer_->sink_of(socket.get()));
@@ -91,8 +90,8 @@ void Acceptor::accept_next() {
   waits_ = true;
 }
 
-void Acceptor::accept_later() {
-  pause_.expires_after(kPauseWhenNoFds);
+void Acceptor::accept_after(Duration pause) {
+  pause_.expires_after(pause);
   pause_.async_wait([this](const asio::error_code& error) {
     if (!error && listening_.is_open()) accept_next();
   });

@@ -2,13 +2,14 @@
 //
 // It takes a few connections at a time, for those who are connected wait for that thread too. Where
 // the kernel has no room for more (fds, memory) who knocks waits in the socket's queue; so it does
-// while too many descriptors stand still in close(2).
+// while too many descriptors stand still in close(2), and where more come than the rate allows.
 // Threads: the event loop's.
 #pragma once
 
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/steady_timer.hpp>
+#include <chrono>
 #include <functional>
 #include <string>
 
@@ -27,8 +28,12 @@ class Acceptor {
   Acceptor& operator=(const Acceptor&) = delete;
   ~Acceptor() { stop(); }
 
-  /// In each second; the others wait in the socket's queue. Else there is no bound.
-  void take_at_most(unsigned connections) { at_most_ = connections; }
+  /// Takes so many in a second, and `burst` at once after a quiet while; the others wait in the
+  /// socket's queue. Without this there is no bound.
+  void take_at_most(unsigned a_second, unsigned burst) {
+    each_ = std::chrono::nanoseconds(std::chrono::seconds(1)) / a_second;
+    burst_ = burst * each_;
+  }
   /// In the place of the one before. A `path` is a Unix socket's, and goes with it.
   Status listen(base::Fd socket, std::string path = {});
   void stop();
@@ -39,9 +44,9 @@ class Acceptor {
   }
 
  private:
-  bool may_accept();
+  bool is_within_rate();
   void accept_next();
-  void accept_later();
+  void accept_after(Duration pause);
   void remove_path() noexcept;
 
   const std::function<void(base::Fd)> take_;
@@ -49,9 +54,9 @@ class Acceptor {
   asio::posix::stream_descriptor listening_;
   asio::steady_timer pause_;
   std::string path_;
-  unsigned at_most_ = 0, taken_ = 0;  // in the second that began then; no bound: 0
-  base::Time second_{};
-  bool waits_ = false;  // for the socket, or for the pause to end
+  Duration each_{0}, burst_{0};  // what each takes of the rate's time; no bound: 0
+  base::Time spent_until_{};     // of the rate's time, by those who were taken
+  bool waits_ = false;           // for the socket, or for the pause to end
 };
 
 }  // namespace linkspan::control

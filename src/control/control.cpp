@@ -33,6 +33,8 @@ namespace {
 using asio::posix::stream_descriptor;
 
 constexpr auto kRetryConnect = std::chrono::milliseconds(5), kRetryTcp = 10 * kRetryConnect;
+/// In the queue of a Unix socket, between looks at whether the Engine closes.
+constexpr Duration kQueues = std::chrono::milliseconds(50);
 /// Until fds that the kernel had no room for are sent again.
 constexpr auto kPauseWhenFull = std::chrono::milliseconds(20);
 /// After which a handshake may have to make room for another one.
@@ -87,6 +89,7 @@ class AsioControl final : public Control {
   }
 
   void start() {
+    unix_.take_at_most(us_.limits.local_a_second, us_.limits.local_burst);
     // An Engine that no operator can ask works all the same.
     if (Status status =
             us_.socket_dir.empty() ? Status() : operators_.open(us_.socket_dir, us_.incarnation);
@@ -270,7 +273,8 @@ class AsioControl final : public Control {
                                                const std::vector<TcpAddress>& hosts,
                                                base::Deadline deadline, const std::string& expect)
       LINKSPAN_EXCLUDES(mutex_) {
-    auto socket = address.is_tcp() ? connect_to(hosts, deadline) : connect_to(address.path);
+    auto socket = address.is_tcp() ? connect_to(hosts, deadline)
+                                   : connect_to(address.path, std::min(deadline.left(), kQueues));
     if (!socket.ok()) return socket.status();
     if (address.is_tcp())
       prepare(*socket, us_.limits.silence);

@@ -22,7 +22,7 @@ constexpr std::size_t kFrame = std::size_t{256} << 10;
 Status Operators::open(const std::string& folder, std::uint64_t incarnation) {
   auto socket = listen_for_operators(folder, incarnation);
   if (!socket.ok()) return socket.status();
-  acceptor_.take_at_most(kASecond);
+  acceptor_.take_at_most(kASecond, kASecond);
   return acceptor_.listen(std::move(socket->listening), std::move(socket->path));
 }
 

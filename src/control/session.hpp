@@ -97,6 +97,9 @@ struct Limits {
   std::size_t of_process = 512;
   /// The same that were lost while the process lives, each of which is kept until it ends.
   std::size_t left_by_process = 64;
+  /// Connections to Unix sockets that are taken in a second, and at once after a quiet while. A
+  /// process could make ten thousand in a second, and the Control thread as busy as a core lets it.
+  unsigned local_a_second = 2000, local_burst = 512;
   std::size_t unproven = std::size_t{4}
                          << 20;  ///< Bytes kept for those of others that are not met.
   Duration handshake = std::chrono::seconds(10);  ///< Then one that others began is closed.

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -268,20 +269,32 @@ Result<base::Fd> listen_at(const std::string& path) {
   return socket;
 }
 
-Result<base::Fd> connect_to(const std::string& path) {
+Result<base::Fd> connect_to(const std::string& path, Duration patience) {
   auto address = unix_address(path);
   if (!address.ok()) return address.status();
-  auto socket =
-      base::Fd::from("socket", ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const bool waits = patience > Duration::zero();
+  auto socket = base::Fd::from(
+      "socket", ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | (waits ? 0 : SOCK_NONBLOCK), 0));
   if (!socket.ok()) return socket;
-  if (::connect(socket->get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) == 0)
+  if (waits) {
+    const auto time = std::chrono::ceil<std::chrono::microseconds>(patience).count();
+    const timeval limit{.tv_sec = time / 1'000'000, .tv_usec = time % 1'000'000};
+    if (::setsockopt(socket->get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) != 0)
+      return base::Fd::from("setsockopt SO_SNDTIMEO", -1).status();
+  }
+  if (::connect(socket->get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) ==
+      0) {
+    if (waits && ::fcntl(socket->get(), F_SETFL, O_NONBLOCK) != 0)
+      return base::Fd::from("fcntl F_SETFL", -1).status();
     return socket;
+  }
   switch (errno) {
     case ENOENT:
       return Status(Code::not_found, Scope::request, "no socket at " + path);
     case ECONNREFUSED:
       return Status(Code::unreachable, Scope::request, "nobody accepts at " + path);
     case EAGAIN:
+    case EINTR:
       return Status(Code::no_resource, Scope::request,
                     "more connect to " + path + " than its Engine has accepted so far");
     case EACCES:

@@ -56,8 +56,8 @@ Result<Listening> listen_at(const Address& address, bool leaves_host,
 /// is no socket.
 Result<base::Fd> listen_at(const std::string& path);
 
-/// not_found; unreachable when nobody listens; no_resource when too many wait there to be accepted.
-/// Each may change.
-Result<base::Fd> connect_to(const std::string& path);
+/// not_found; unreachable when nobody listens; no_resource when too many wait there to be accepted,
+/// for longer than `patience`, or a signal came. Each may change.
+Result<base::Fd> connect_to(const std::string& path, Duration patience = Duration::zero());
 
 }  // namespace linkspan::control

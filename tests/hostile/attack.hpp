@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <stop_token>
@@ -42,6 +43,8 @@ struct Attack {
   std::uint64_t kept_fds = 0;
   /// What the victim has no more of meanwhile. There are no look-ups then, and no newcomers.
   enum class Lacks : std::uint8_t { nothing, descriptors, address_space } lacks = Lacks::nothing;
+  /// How long a newcomer may take.
+  Duration visit = std::chrono::seconds(5);
   /// Why it cannot be tried here; empty: it can.
   std::string (*why_not)() = nullptr;
 };

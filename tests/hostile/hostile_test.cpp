@@ -10,7 +10,8 @@
 // - none of its calls waits longer than 100 ms, and what a control has waited at the same time: a
 //   process on the victim's core that answers a few bytes to one on the honest core. Other programs
 //   of the machine hold up both;
-// - a newcomer comes in, moves bytes and goes, within five seconds and what the control has waited;
+// - a newcomer comes in, moves bytes and goes, within five seconds (more where the victim is made
+//   slow) and what the control has waited;
 // - it takes no more than 64 MiB of memory for them all;
 // - afterwards the victim has the descriptors, threads and mappings of before, and closes in order.
 // What is measured is measured up to four times: a victim that freezes is slow each time.
@@ -33,7 +34,7 @@ void PrintTo(const Attack& attack, std::ostream* out) { *out << attack.name; }
 
 namespace hostile_test {
 
-constexpr Duration kLongestWait = 100ms, kLongestVisit = 5s;
+constexpr Duration kLongestWait = 100ms;
 constexpr Duration kAlone = 250ms;
 constexpr int kTries = 4;
 /// A control that waits longer is on a machine that is too busy to compare rates.
@@ -47,9 +48,6 @@ constexpr bool kIsSanitized = true;  // which keeps memory that was freed
 #else
 constexpr bool kIsSanitized = false;
 #endif
-
-/// That stay in an Engine once they were needed: two executors of copies, openers, and the log's.
-constexpr std::uint64_t kThreadsKept = 2 + 2 + 1;
 
 double ms(Duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
 
@@ -190,7 +188,7 @@ class Hostile : public ::testing::TestWithParam<Attack> {
         ms(seen.control));
     std::string wrong = before.served.wrong + seen.served.wrong;
     if (!seen.visit.empty()) wrong += "a newcomer: " + seen.visit + "; ";
-    if (seen.visit_took > kLongestVisit + kVisitsWakeUps * seen.control)
+    if (seen.visit_took > GetParam().visit + kVisitsWakeUps * seen.control)
       wrong += "a visit took " + std::to_string(ms(seen.visit_took)) + " ms; ";
     if (seen.served.longest > kLongestWait + kWakeUps * seen.control)
       wrong +=
@@ -219,7 +217,6 @@ TEST_P(Hostile, KeepsServingOthers) {
   EXPECT_EQ(honest_.move_for(Duration::zero(), true).wrong, "");
   EXPECT_EQ(honest_.visit(victim_.target()), "");
   Usage before = victim_.usage(300ms, {});
-  before.threads += kThreadsKept;
   before.fds += GetParam().kept_fds;
   std::string wrong = "not measured";
   for (int i = 0; i < kTries && !wrong.empty(); ++i) wrong = measure();

@@ -53,6 +53,7 @@ const bool kAdded[] = {
                 .run = crowd,
                 .least = 100,
                 .environment = {"LD_PRELOAD=" + unlucky_library()},
+                .visit = 20s,  // it takes ten times as long for each stranger, one after another
                 .why_not = needs_library}),
     add_attack({.name = "StderrThatNobodyReads",
                 .run = crowd,

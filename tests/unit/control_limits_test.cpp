@@ -137,6 +137,26 @@ TEST_P(ControlLimits, ThreeHundredSilentOnesKeepNobodyOut) {
   EXPECT_EQ(answer(met), Code::not_found);
 }
 
+class ControlRate : public test::ControlFixture {};
+
+TEST_F(ControlRate, OfUnixSocketsIsBoundedAndWhoWaitsComesIn) {
+  constexpr std::size_t kBurst = 10, kASecond = 100, kQueue = 129;
+  serve(false, {.local_a_second = kASecond, .local_burst = kBurst});
+  const base::Time begin = base::Clock::steady().now();
+  const auto passed = [&] { return base::Clock::steady().now() - begin; };
+  std::size_t came = 0;
+  while (passed() < 500ms) came += test::socket_to(at_.to_string()).ok() ? 1 : 0;
+  // The last ones wait in the socket's queue.
+  EXPECT_LE(came, kQueue + kBurst + kASecond * static_cast<std::size_t>(passed() / 1ms) / 1000 + 1);
+  EXPECT_GT(came, kQueue + kBurst) << "it takes no more than the first ones";
+
+  // Who waits comes in after those.
+  auto client = test::take(Control::open({.engine = "client", .incarnation = 12}, quiet_, log_));
+  const auto session = client->connect(at_, base::Deadline::after(base::Clock::steady(), 10s));
+  EXPECT_TRUE(session.ok()) << session.status().to_string();
+  client->close(base::Deadline::after(base::Clock::steady(), 1s));
+}
+
 TEST_P(ControlLimits, WithoutFdsItWaitsAndDoesNotSpin) {
   serve({});
   auto before = connect();

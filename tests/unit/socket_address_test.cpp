@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -17,6 +18,7 @@
 namespace linkspan::control {
 namespace socket_address_test {
 
+using namespace std::chrono_literals;
 using test::take;
 
 Address parsed(const std::string& text) { return take(parse_address(text, "/run/here")); }
@@ -172,6 +174,29 @@ TEST(SocketAddress, OfADeadListenerHasOneSuccessorAtATime) {
     }
     ASSERT_EQ(listening, 1u) << "round " << round;
     EXPECT_FALSE(std::filesystem::exists(path + ".lock"));
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(SocketAddress, WhoConnectsMayWaitInAFullQueue) {
+  char folder[] = "/tmp/linkspan-test-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder), nullptr);
+  const std::string path = std::string(folder) + "/s";
+  const base::Fd listening = take(listen_at(path));
+  std::deque<base::Fd> queue;
+  for (;;) {
+    auto next = connect_to(path);
+    if (next.status().code() == Code::no_resource) break;
+    queue.push_back(take(std::move(next)));
+  }
+  const base::Time begin = base::Clock::steady().now();
+  EXPECT_EQ(connect_to(path, 50ms).status().code(), Code::no_resource);
+  EXPECT_GE(base::Clock::steady().now() - begin, 50ms);
+  {
+    const std::jthread accepts(
+        [&] { (void)base::Fd(::accept(listening.get(), nullptr, nullptr)); });
+    const base::Fd last = take(connect_to(path, 10s));
+    EXPECT_NE(::fcntl(last.get(), F_GETFL) & O_NONBLOCK, 0);
   }
   std::filesystem::remove_all(folder);
 }
