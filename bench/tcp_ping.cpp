@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "bench/figures.hpp"
-#include "control/tcp_socket.hpp"
+#include "net/tcp_socket.hpp"
 
 namespace linkspan::bench {
 
@@ -19,20 +19,20 @@ using namespace std::chrono_literals;
 
 Result<Pair> connected_pair() {
   const auto deadline = base::Deadline::after(base::Clock::steady(), 10s);
-  auto at = control::resolve("127.0.0.1", 0);
+  auto at = net::resolve("127.0.0.1", 0);
   if (!at.ok()) return at.status();
-  auto listening = control::listen_at(at->front());
+  auto listening = net::listen_at(at->front());
   if (!listening.ok()) return listening.status();
-  auto bound = control::address_of(*listening);
+  auto bound = net::address_of(*listening);
   if (!bound.ok()) return bound.status();
-  auto one = control::connect_to(*bound, deadline);
+  auto one = net::connect_to(*bound, deadline);
   if (!one.ok()) return one.status();
   auto other =
       base::Fd::from("accept", ::accept4(listening->get(), nullptr, nullptr, SOCK_CLOEXEC));
   if (!other.ok()) return other.status();
   (void)::fcntl(one->get(), F_SETFL, 0);  // blocking
-  control::prepare(*one);
-  control::prepare(*other);
+  net::prepare(*one);
+  net::prepare(*other);
   return Pair{*std::move(one), *std::move(other)};
 }
 

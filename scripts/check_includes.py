@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Keeps the floors: who may include whom, who may call the driver, and what no library may do.
 
-    base < cuda < memory < copy < transport < control < engine < api < {tools, bench, python}
+    base < net < cuda < memory < copy < transport < control < engine < api < {tools, bench, python}
 
-An include points down or inside its folder. include/linkspan/{status,types}.hpp lie below base;
+An include points down or inside its folder. A product stands on the floors that PRODUCTS names, and
+no floor includes it. include/linkspan/{status,types}.hpp lie below base;
 the other public headers belong to the engine's floor, but for those in PUBLIC. Prints
 `file:line: what is wrong` and exits 1 if there is anything to print.
 """
@@ -12,18 +13,19 @@ import pathlib
 import re
 import sys
 
-FLOORS = ["base", "cuda", "memory", "copy", "transport", "control", "engine", "api"]
+FLOORS = ["base", "net", "cuda", "memory", "copy", "transport", "control", "engine", "api"]
 TOP = len(FLOORS)
+PRODUCTS = {"store": {"base", "net"}}
 GROUND = {"linkspan/status.hpp", "linkspan/types.hpp"}
-PUBLIC = {"linkspan/interrupt_check.hpp": "base", "linkspan/store.hpp": "control"}
+PUBLIC = {"linkspan/interrupt_check.hpp": "base", "linkspan/store.hpp": "net"}
 # Beside src/cuda. The first measures the bare calls; the second answers CUDA's own numbers, which a
 # Status does not keep.
 CALLS_THE_DRIVER = ("bench/bare", "bench/nvlink_transfer.cpp", "src/api/nvlink_transfer")
 SUFFIXES = {".hpp", ".cpp", ".h", ".cu", ".cuh"}
 # Rooms or files that may use a library. FlatBuffers may be used everywhere.
 THIRD_PARTY = {
-    "asio": {"transport", "control"},
-    "asio.hpp": {"transport", "control"},
+    "asio": {"net", "transport", "control", "store"},
+    "asio.hpp": {"net", "transport", "control", "store"},
     "openssl": {"base"},
     "CLI": {"tools", "bench"},
     "nlohmann": {"tools", "bench", "python"},
@@ -77,7 +79,7 @@ def transport_of(path: pathlib.PurePosixPath) -> str | None:
 
 def target_of(root: pathlib.Path, name: str) -> pathlib.PurePosixPath | None:
     """The file of ours that `#include name` means, by its path from the root."""
-    if name.split("/")[0] in FLOORS:
+    if name.split("/")[0] in {*FLOORS, *PRODUCTS}:
         return pathlib.PurePosixPath("src") / name
     if name.startswith("linkspan/"):
         return pathlib.PurePosixPath("include") / name
@@ -114,6 +116,11 @@ def include_fault(
         and target.parts[1] != "cuda"
     ):
         return f'"{name}": a bare ceiling uses nothing of src but the driver table'
+    theirs = room_of(target)
+    if path.parts[0] == "src" and theirs in PRODUCTS and theirs != room:
+        return f'"{name}": {theirs} is a product, which nothing of src includes'
+    if room in PRODUCTS and theirs in FLOORS and theirs not in PRODUCTS[room]:
+        return f'"{name}": {room} may include {", ".join(sorted(PRODUCTS[room]))} alone'
     if floor_of(room_of(target), name) > floor_of(room):
         return f'"{name}": {room} may not include upwards ({room_of(target)})'
     ours, theirs = transport_of(path), transport_of(target)
@@ -152,7 +159,7 @@ def check(root: pathlib.Path) -> list[str]:
         for file in sorted((root / top).rglob("*")):
             if file.suffix in SUFFIXES and file.is_file():
                 path = pathlib.PurePosixPath(file.relative_to(root).as_posix())
-                if path.parts[0] == "src" and path.parts[1] not in FLOORS:
+                if path.parts[0] == "src" and path.parts[1] not in {*FLOORS, *PRODUCTS}:
                     faults.append(f"{path}:1: src/{path.parts[1]} is no room")
                     continue
                 faults += [f"{path}:{line}: {what}" for line, what in faults_of(root, path)]

@@ -19,13 +19,13 @@
 #include "base/interrupt.hpp"
 #include "base/named_thread.hpp"
 #include "base/no_memory.hpp"
-#include "control/acceptor.hpp"
 #include "control/operators.hpp"
 #include "control/session_streams.hpp"
 #include "control/socket_address.hpp"
-#include "control/staggered_connect.hpp"
-#include "control/waiting.hpp"
 #include "control/waiting_room.hpp"
+#include "net/acceptor.hpp"
+#include "net/descriptor_watch.hpp"
+#include "net/staggered_connect.hpp"
 
 namespace linkspan::control {
 namespace {
@@ -105,7 +105,7 @@ class AsioControl final : public Control {
     const Address at = listening->at;
     std::string all = at.to_string();
     for (const base::Fd& each : listening->beside)
-      if (const auto more = address_of(each); more.ok()) all += " and " + more->to_string();
+      if (const auto more = net::address_of(each); more.ok()) all += " and " + more->to_string();
     if (!listening->beside.empty() && log_.enabled(base::Level::info))
       log_.write(base::Level::info, "streams are taken at " + all);
     if (listening->beyond_loopback && us_.secret.empty() && log_.enabled(base::Level::warning))
@@ -136,7 +136,7 @@ class AsioControl final : public Control {
   Result<std::shared_ptr<Session>> connect(const Address& address, base::Deadline deadline,
                                            const std::string& expect) override
       LINKSPAN_EXCLUDES(mutex_) {
-    std::vector<TcpAddress> hosts;
+    std::vector<net::TcpAddress> hosts;
     if (address.is_tcp()) {
       auto found = resolve(address, leaves_host());
       if (!found.ok()) return found.status();
@@ -208,7 +208,7 @@ class AsioControl final : public Control {
       operators_.close();
       opener_.close();
       unix_.stop();
-      for (Acceptor& each : tcp_) each.stop();
+      for (net::Acceptor& each : tcp_) each.stop();
       for (auto& [id, link] : links_) {
         link->session->say_goodbye();
         write_more(id);
@@ -258,7 +258,7 @@ class AsioControl final : public Control {
     return ended_;
   }
 
-  void accept_at(Acceptor& acceptor, base::Fd socket, std::string path = {}) {
+  void accept_at(net::Acceptor& acceptor, base::Fd socket, std::string path = {}) {
     if (const Status status = acceptor.listen(std::move(socket), std::move(path)); !status.ok())
       log_.write(base::Level::error, "nobody is accepted: " + status.to_string());
   }
@@ -270,14 +270,14 @@ class AsioControl final : public Control {
   bool leaves_host() const noexcept { return us_.insecure || !us_.secret.empty(); }
 
   Result<std::shared_ptr<Session>> try_connect(const Address& address,
-                                               const std::vector<TcpAddress>& hosts,
+                                               const std::vector<net::TcpAddress>& hosts,
                                                base::Deadline deadline, const std::string& expect)
       LINKSPAN_EXCLUDES(mutex_) {
     auto socket = address.is_tcp() ? connect_to(hosts, deadline)
                                    : connect_to(address.path, std::min(deadline.left(), kQueues));
     if (!socket.ok()) return socket.status();
     if (address.is_tcp())
-      prepare(*socket, us_.limits.silence);
+      net::prepare(*socket, us_.limits.silence);
     else
       socket->close_by(us_.closer->sink_of(socket->get()));
     const auto outcome = std::make_shared<Outcome>();
@@ -384,7 +384,7 @@ class AsioControl final : public Control {
     }
     std::string source;
     if (!base::is_unix_socket(socket.get())) {
-      const auto from = peer_of(socket.get());
+      const auto from = net::peer_of(socket.get());
       source = from.ok() ? WaitingRoom::source_of(*from) : "?";
     }
     if (const Status room = room_for(outcome, source); !room.ok())
@@ -398,7 +398,7 @@ class AsioControl final : public Control {
       link.source = source;
       if (link.outcome == nullptr) waiting_.enter(id, source);
       if (link.outcome != nullptr) session->expect(link.outcome->expect);
-      Status started = watch(link.socket, session->socket());
+      Status started = net::watch(link.socket, session->socket());
       if (started.ok()) started = session->start();
       if (started.ok() && link.outcome == nullptr) started = room_for_process(link);
       if (!started.ok()) session->fail(started);
@@ -531,7 +531,7 @@ class AsioControl final : public Control {
 
   void watch_process(Link& link) {
     if (link.pidfd.is_open() || link.session->pidfd() < 0) return;
-    if (const Status status = watch(link.pidfd, link.session->pidfd()); !status.ok())
+    if (const Status status = net::watch(link.pidfd, link.session->pidfd()); !status.ok())
       return link.session->fail(status);
     link.pidfd.async_wait(stream_descriptor::wait_read,
                           [this, id = link.session->id()](const asio::error_code& error) {
@@ -607,7 +607,7 @@ class AsioControl final : public Control {
   void accept_again() {
     io_.run_one_for(base::kWithoutMemory);
     unix_.go_on();
-    for (Acceptor& each : tcp_) each.go_on();
+    for (net::Acceptor& each : tcp_) each.go_on();
     operators_.go_on();
     accepts_again_ = false;
   }
@@ -649,14 +649,14 @@ class AsioControl final : public Control {
   asio::io_context io_{1};
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> keep_running_;
   // Of the Control thread, until it is joined:
-  Acceptor unix_{
+  net::Acceptor unix_{
       io_, [this](base::Fd socket) { adopt(std::move(socket), us_.limits.handshake, nullptr); },
       us_.closer.get()};
   const std::function<void(base::Fd)> take_tcp_ = [this](base::Fd socket) {
-    prepare(socket, us_.limits.silence);
+    net::prepare(socket, us_.limits.silence);
     adopt(std::move(socket), us_.limits.handshake, nullptr);
   };
-  std::deque<Acceptor> tcp_;  // by address; those that have ended stay, for what they wait for
+  std::deque<net::Acceptor> tcp_;  // by address; those that have ended stay, for what they wait for
   Operators operators_{io_, *us_.closer, [this](OperatorOp op) { return listener_.asked(op); }};
   StreamOpener opener_{io_, us_};
   const SessionStreams::Uses streams_{opener_, us_, listener_, log_};

@@ -36,7 +36,7 @@ std::vector<std::byte> encode(const Hello& hello) {
   const auto share = vector_of(out, hello.key_share);
   const auto list = out.CreateVector(addresses);
   std::vector<std::string> hosts;
-  for (const TcpAddress& each : hello.addresses) hosts.push_back(each.host());
+  for (const net::TcpAddress& each : hello.addresses) hosts.push_back(each.host());
   const auto more = hosts.empty() ? 0 : out.CreateVectorOfStrings(hosts);
   out.Finish(schema::CreateHello(out, engine, boot, hello.process.start_time, hello.process.nonce,
                                  share, list, hello.proves, more));

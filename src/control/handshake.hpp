@@ -14,9 +14,9 @@
 
 #include "base/process.hpp"
 #include "base/seal.hpp"
-#include "control/tcp_socket.hpp"
 #include "linkspan/status.hpp"
 #include "memory/descriptor.hpp"
+#include "net/tcp_socket.hpp"
 
 namespace linkspan::control {
 
@@ -56,7 +56,7 @@ struct Hello {
   std::vector<TransportAddress> transports;
   bool proves = false;  ///< It has a secret, and `proof` follows.
   /// Of who was connected to: where it takes streams as well, at the same port.
-  std::vector<TcpAddress> addresses{};
+  std::vector<net::TcpAddress> addresses{};
 };
 
 std::vector<std::byte> encode(const Hello& hello);

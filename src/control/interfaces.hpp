@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "control/tcp_socket.hpp"
+#include "net/tcp_socket.hpp"
 
 namespace linkspan::control {
 
@@ -22,8 +22,8 @@ inline constexpr std::size_t kMaxInterfaceAddresses = 16;
 
 struct Interface {
   struct At {
-    TcpAddress address;   ///< Its port is 0.
-    unsigned prefix = 0;  ///< Bits that all of its subnet have.
+    net::TcpAddress address;  ///< Its port is 0.
+    unsigned prefix = 0;      ///< Bits that all of its subnet have.
   };
   std::string name;
   std::vector<At> at;  ///< One at least.
@@ -33,21 +33,21 @@ struct Interface {
 /// not_found: one is not here, or has no address that counts; the text lists those that have.
 /// invalid_argument: one is empty or comes twice, or all together have too many addresses.
 Result<std::vector<Interface>> find_interfaces(std::string_view names);
-std::vector<TcpAddress> addresses_of(std::span<const Interface> interfaces);
+std::vector<net::TcpAddress> addresses_of(std::span<const Interface> interfaces);
 
 /// What a peer says of itself. None: no number, or one that does not count.
-std::optional<TcpAddress> parse_host(std::string_view text);
+std::optional<net::TcpAddress> parse_host(std::string_view text);
 
 struct StreamWay {
   std::string interface {};  ///< Empty: what the kernel chooses, and so is `from`.
-  TcpAddress from{}, to{};
+  net::TcpAddress from{}, to{};
   std::string to_string() const;  ///< "eth1 (10.0.1.1) to 10.0.1.2:4711"
 };
 /// Of the stream with the number k, from 0: from the interface k mod L of ours, to an address in
 /// one of its subnets, else to any of a family that it has too; where there are several, they take
 /// turns. None: of that interface there is no way. Pure.
 std::optional<StreamWay> choose_way(std::span<const Interface> ours,
-                                    std::span<const TcpAddress> theirs, std::uint64_t k,
+                                    std::span<const net::TcpAddress> theirs, std::uint64_t k,
                                     std::uint16_t port);
 
 }  // namespace linkspan::control

@@ -8,7 +8,7 @@
 
 #include "base/process.hpp"
 #include "control/handshake.hpp"
-#include "control/waiting.hpp"
+#include "net/descriptor_watch.hpp"
 
 namespace linkspan::control {
 namespace {
@@ -38,7 +38,7 @@ void Operators::admit(base::Fd socket) {
   const std::uint64_t id = ++last_id_;
   Client& client =
       *clients_.emplace(id, std::make_unique<Client>(io_, std::move(socket))).first->second;
-  if (!watch(client.socket, client.channel.fd()).ok()) {
+  if (!net::watch(client.socket, client.channel.fd()).ok()) {
     clients_.erase(id);
     return;
   }

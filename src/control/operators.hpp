@@ -15,8 +15,8 @@
 #include <memory>
 #include <string>
 
-#include "control/acceptor.hpp"
 #include "control/operator_socket.hpp"
+#include "net/acceptor.hpp"
 
 namespace linkspan::control {
 
@@ -39,7 +39,7 @@ class Operators {
 
   Status open(const std::string& folder, std::uint64_t incarnation);
   void close();
-  void go_on() { acceptor_.go_on(); }  ///< As Acceptor::go_on().
+  void go_on() { acceptor_.go_on(); }  ///< As net::Acceptor::go_on().
 
  private:
   struct Client {
@@ -64,7 +64,7 @@ class Operators {
 
   asio::io_context& io_;
   const std::function<Result<std::string>(OperatorOp)> answer_;
-  Acceptor acceptor_;
+  net::Acceptor acceptor_;
   std::map<std::uint64_t, std::unique_ptr<Client>> clients_;
   std::uint64_t last_id_ = 0;
 };

@@ -5,7 +5,7 @@
 
 #include <exception>
 
-#include "control/tcp_socket.hpp"
+#include "net/tcp_socket.hpp"
 
 namespace linkspan::control {
 namespace {
@@ -123,7 +123,7 @@ Status Session::know_process() {
 
 Status Session::start() {
   if (remote_) {
-    const auto other_end = peer_of(socket_);
+    const auto other_end = net::peer_of(socket_);
     loopback_ = other_end.ok() && other_end->is_loopback();
     place_ = "at " + (other_end.ok() ? other_end->to_string() : "an end that has gone");
     if (Status status = secure(); !status.ok()) return status;

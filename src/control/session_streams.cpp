@@ -6,13 +6,13 @@ namespace linkspan::control {
 
 void SessionStreams::open() {
   if (!session_->is_up() || session_->is_lost()) return;
-  const auto at = peer_of(session_->socket());
+  const auto at = net::peer_of(session_->socket());
   for (const std::string& transport : std::exchange(asked_, {}))
     make(transport, at, at.ok() ? next_way(*at) : std::nullopt);
 }
 
 /// By none of the ways that the user has named: to `at`, where the peer was met.
-void SessionStreams::make(const std::string& transport, const Result<TcpAddress>& at,
+void SessionStreams::make(const std::string& transport, const Result<net::TcpAddress>& at,
                           const std::optional<StreamWay>& way) {
   const auto offer = session_->offer_stream(transport);
   const auto told = [this, lives = weak_from_this(), transport, at, way,
@@ -44,7 +44,7 @@ void SessionStreams::make(const std::string& transport, const Result<TcpAddress>
 }
 
 /// Of the interfaces that both sides have named. None: they have not, or it does not leave here.
-std::optional<StreamWay> SessionStreams::next_way(const TcpAddress& at) {
+std::optional<StreamWay> SessionStreams::next_way(const net::TcpAddress& at) {
   const auto& ours = uses_.us.interfaces;
   if (ours.empty() || is_local(at).ok()) return std::nullopt;
   const std::uint64_t k = ways_++;

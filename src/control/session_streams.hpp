@@ -35,9 +35,9 @@ class SessionStreams : public std::enable_shared_from_this<SessionStreams> {
   void open();
 
  private:
-  void make(const std::string& transport, const Result<TcpAddress>& at,
+  void make(const std::string& transport, const Result<net::TcpAddress>& at,
             const std::optional<StreamWay>& way);
-  std::optional<StreamWay> next_way(const TcpAddress& at);
+  std::optional<StreamWay> next_way(const net::TcpAddress& at);
   void warn_of_way(const std::string& way, const std::string& why);
 
   const std::shared_ptr<Session> session_;  // also the engine's peer, as its Channel

@@ -48,7 +48,7 @@ Status refused_address(const std::string& what) {
 }
 
 /// Whether who listens there is reached at that address as well.
-bool includes(const base::Fd& socket, const TcpAddress& at, const TcpAddress& address) {
+bool includes(const base::Fd& socket, const net::TcpAddress& at, const net::TcpAddress& address) {
   if (at.host() == address.host()) return true;
   if (at.raw.ss_family == AF_INET)
     return at.host() == "0.0.0.0" && address.raw.ss_family == AF_INET;
@@ -58,15 +58,16 @@ bool includes(const base::Fd& socket, const TcpAddress& at, const TcpAddress& ad
   return at.host() == "::" && (address.raw.ss_family == AF_INET6 || six_alone == 0);
 }
 
-Result<Listening> listen_once(const TcpAddress& first, std::span<const TcpAddress> beside) {
+Result<Listening> listen_once(const net::TcpAddress& first,
+                              std::span<const net::TcpAddress> beside) {
   auto socket = listen_at(first);
   if (!socket.ok()) return socket.status();
-  const auto at = address_of(*socket);
+  const auto at = net::address_of(*socket);
   if (!at.ok()) return at.status();
   Listening out{.socket = *std::move(socket),
                 .at = {.host = at->host(), .port = at->port()},
                 .beyond_loopback = !at->is_loopback()};
-  for (const TcpAddress& each : beside) {
+  for (const net::TcpAddress& each : beside) {
     // Whoever comes by loopback is on this host, where no interface makes a difference.
     if (at->is_loopback() && !each.is_loopback()) continue;
     if (includes(out.socket, *at, each)) continue;
@@ -136,10 +137,10 @@ Result<Address> parse_address(std::string_view address, const std::string& folde
   return Address{.path = std::move(path)};
 }
 
-Result<std::vector<TcpAddress>> resolve(const Address& address, bool leaves_host) {
-  auto found = resolve(address.host, address.port);
+Result<std::vector<net::TcpAddress>> resolve(const Address& address, bool leaves_host) {
+  auto found = net::resolve(address.host, address.port);
   if (!found.ok() || leaves_host) return found;
-  for (const TcpAddress& each : *found)
+  for (const net::TcpAddress& each : *found)
     if (!each.is_loopback())
       return refused_address(address.to_string() + " is " + each.to_string());
   return found;
@@ -186,7 +187,7 @@ Result<sockaddr_un> unix_address(const std::string& path) {
 }
 
 Result<Listening> listen_at(const Address& address, bool leaves_host,
-                            std::span<const TcpAddress> beside) {
+                            std::span<const net::TcpAddress> beside) {
   if (!address.is_tcp()) {
     auto socket = listen_at(address.path);
     if (!socket.ok()) return socket.status();
@@ -196,7 +197,7 @@ Result<Listening> listen_at(const Address& address, bool leaves_host,
   if (!found.ok()) return found.status();
   // "localhost" may be ::1 first, where there is no IPv6.
   const auto ours = std::find_if(found->begin(), found->end(),
-                                 [](const TcpAddress& each) { return is_local(each).ok(); });
+                                 [](const net::TcpAddress& each) { return is_local(each).ok(); });
   if (ours == found->end()) return is_local(found->front());
   for (int left = kTryPorts;; --left) {
     auto listening = listen_once(*ours, beside);

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/fd.hpp"
-#include "control/tcp_socket.hpp"
+#include "net/tcp_socket.hpp"
 
 namespace linkspan::control {
 
@@ -32,7 +32,7 @@ Result<Address> parse_address(std::string_view address, const std::string& folde
 
 /// Where that is; at least one. permission_denied: one is beyond loopback, and it may not leave the
 /// host. not_found: no host of that name.
-Result<std::vector<TcpAddress>> resolve(const Address& address, bool leaves_host);
+Result<std::vector<net::TcpAddress>> resolve(const Address& address, bool leaves_host);
 
 /// Makes the folder (mode 0700) if there is none. permission_denied: it is no folder (a link
 /// to one either), another user's, others may write to it, or it cannot be made there. not_found:
@@ -50,7 +50,7 @@ struct Listening {
 /// As below, or as the listen_at() and resolve() of TCP; there also at the addresses `beside`,
 /// which the first may be or include.
 Result<Listening> listen_at(const Address& address, bool leaves_host,
-                            std::span<const TcpAddress> beside = {});
+                            std::span<const net::TcpAddress> beside = {});
 
 /// A listening socket. busy: somebody listens there already. invalid_argument: a file is there that
 /// is no socket.

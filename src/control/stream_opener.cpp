@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/fd_channel.hpp"
-#include "control/waiting.hpp"
+#include "net/descriptor_watch.hpp"
 
 namespace linkspan::control {
 
@@ -66,7 +66,7 @@ void StreamOpener::begin(std::uint64_t id) {
                                       : begin_connect(way.to, way.from, way.interface);
   if (!socket.ok()) return end(id, socket.status());
   opening.socket = *std::move(socket);
-  if (Status status = watch(opening.waiting, opening.socket.get()); !status.ok())
+  if (Status status = net::watch(opening.waiting, opening.socket.get()); !status.ok())
     return end(id, status);
   opening.waiting.async_wait(stream_descriptor::wait_write, [this, id](const asio::error_code& e) {
     if (!e) say_hello(id);
@@ -105,7 +105,7 @@ void StreamOpener::say_hello(std::uint64_t id) {
   Opening& opening = *found->second;
   Status status = connected(opening.socket, opening.way.to);
   if (!status.ok()) return end(id, status);
-  prepare(opening.socket, us_.limits.silence);
+  net::prepare(opening.socket, us_.limits.silence);
   opening.channel = base::FdChannel(std::move(opening.socket));
   if (us_.tls != nullptr) {
     auto tls = base::TlsEnd::create(us_.tls, opening.channel.fd(), base::TlsSide::connector);

@@ -4,7 +4,7 @@
 
 namespace linkspan::control {
 
-std::string WaitingRoom::source_of(const TcpAddress& address) {
+std::string WaitingRoom::source_of(const net::TcpAddress& address) {
   if (address.raw.ss_family != AF_INET6) return address.host();
   sockaddr_in6 six{};
   std::memcpy(&six, &address.raw, sizeof six);

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "control/tcp_socket.hpp"
+#include "net/tcp_socket.hpp"
 
 namespace linkspan::control {
 
@@ -26,7 +26,7 @@ class WaitingRoom {
       : most_(most), most_of_address_(most_of_address) {}
 
   /// What counts as one address: of IPv6 a network of 64 bits. Empty: a Unix socket.
-  static std::string source_of(const TcpAddress& address);
+  static std::string source_of(const net::TcpAddress& address);
 
   /// A peer of that address is connected; no more.
   void know(const std::string& source) { ++known_[source]; }

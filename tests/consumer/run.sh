@@ -21,7 +21,8 @@ export PKG_CONFIG_PATH
 LD_LIBRARY_PATH=$(dirname "$PKG_CONFIG_PATH")
 export LD_LIBRARY_PATH
 read -ra flags <<<"$(pkg-config --cflags --libs linkspan)"
-g++ -std=c++20 "$here/main.cpp" "${flags[@]}" -o "$folder/by_pkg_config"
+read -ra store <<<"$(pkg-config --libs linkspan-store)"
+g++ -std=c++20 "$here/main.cpp" "${flags[@]}" "${store[@]}" -o "$folder/by_pkg_config"
 "$folder/by_pkg_config"
 gcc -std=c99 "$example" "${flags[@]}" -o "$folder/c_by_pkg_config"
 "$folder/c_by_pkg_config"

@@ -23,8 +23,8 @@ class Again : public ::testing::TestWithParam<Notices> {
  protected:
   void SetUp() override {
     const auto at = take(control::parse_address(far_.address(), ""));
-    line_ = take(DelayLine::start(take(control::resolve("127.0.0.1", 0)).front(),
-                                  take(control::resolve(at.host, at.port)).front(), {}));
+    line_ = take(DelayLine::start(take(net::resolve("127.0.0.1", 0)).front(),
+                                  take(net::resolve(at.host, at.port)).front(), {}));
     here_ = Held::make(engine_, {.kind = "host", .bytes = kBytes});
     must(engine_.publish("here", here_.region));
     pad_ = take(engine_.allocate_shared(kLayout.bytes()));

@@ -42,7 +42,7 @@ class TcpTls : public ::testing::Test {
     ASSERT_TRUE(far_->publish("there", there_.region).ok());
     ASSERT_TRUE(far_->listen("tcp:127.0.0.1:0").ok());
     const auto address = take(control::parse_address(far_->address(), {}));
-    line_ = take(DelayLine::start(take(control::resolve("127.0.0.1", 0)).front(),
+    line_ = take(DelayLine::start(take(net::resolve("127.0.0.1", 0)).front(),
                                   take(control::resolve(address, false)).front(), 0ms,
                                   [this](std::span<char> bytes) { see(bytes); }));
     peer_ = take(near_->connect("tcp:" + line_->address().to_string()));

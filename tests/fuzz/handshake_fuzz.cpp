@@ -38,7 +38,7 @@ void parse(std::uint8_t which, std::span<const std::byte> bytes) {
         printable(hello->engine);
         demand(hello->engine.size() <= 256 && hello->transports.size() <= 16, "a limit");
         demand(hello->addresses.size() <= 16, "a limit of addresses");
-        for (const TcpAddress& each : hello->addresses)
+        for (const net::TcpAddress& each : hello->addresses)
           demand(!each.is_loopback() && each.port() == 0, "an address that leads back here");
       }
       return round(bytes, decode_hello, [](const Hello& h) { return encode(h); });

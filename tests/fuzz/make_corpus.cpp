@@ -8,8 +8,8 @@
 #include "control/exchange.hpp"
 #include "control/handshake.hpp"
 #include "control/interfaces.hpp"
-#include "control/store/protocol.hpp"
 #include "memory/descriptor.hpp"
+#include "store/protocol.hpp"
 #include "tests/fuzz/frames.hpp"
 #include "tests/fuzz/support.hpp"
 #include "tests/support/rx_control.hpp"
@@ -82,8 +82,8 @@ Bytes table(const Make& make) {
 }
 
 void write_store(const std::filesystem::path& folder) {
-  using namespace control::store;
-  using control::store::Op;  // linkspan has one too
+  using namespace store;
+  using store::Op;  // linkspan has one too
   const Corpus corpus(folder, "store");
   const auto bytes = [](Op op, Dialect dialect, std::vector<std::string> keys = {},
                         std::vector<std::string> values = {}, std::int64_t number = 0) {

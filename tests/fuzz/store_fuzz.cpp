@@ -3,15 +3,15 @@
 //
 // Found, beside what the sanitizers see: a limit that is passed, an answer that our own client does
 // not understand, a request that encode() writes otherwise.
-#include "control/store/protocol.hpp"
-#include "control/store/table.hpp"
+#include "store/protocol.hpp"
+#include "store/table.hpp"
 #include "tests/fuzz/support.hpp"
 
 namespace linkspan::fuzz {
 namespace {
 
-using namespace control::store;
-using control::store::Op;  // linkspan has one too
+using namespace store;
+using store::Op;  // linkspan has one too
 
 const Limits kLimits{
     .key = 64, .value = 256, .fields = 32, .message = 2048, .entries = 16, .stored = 3000};

@@ -27,12 +27,12 @@ int option(const base::Fd& socket, int level, int name) {
   return value;
 }
 void send(const base::Fd& socket, std::string_view text) {
-  must(control::send_all(socket, text, base::Deadline::after(base::Clock::steady(), 30s)));
+  must(net::send_all(socket, text, base::Deadline::after(base::Clock::steady(), 30s)));
 }
 std::string receive(const base::Fd& socket, std::size_t bytes) {
   const auto limit = base::Deadline::after(base::Clock::steady(), 30s);
   std::string all;
-  while (all.size() < bytes) all += take(control::receive_some(socket, bytes - all.size(), limit));
+  while (all.size() < bytes) all += take(net::receive_some(socket, bytes - all.size(), limit));
   return all;
 }
 
@@ -100,10 +100,9 @@ TEST_P(NetworkOf, TellsOfTheEndOfAConnection) {
   near_ = base::Fd();
   EXPECT_EQ(receive(far_, 4), "last");
   EXPECT_TRUE(is_readable(far_, 30s));
-  EXPECT_EQ(control::receive_some(far_, 1, base::Deadline::after(base::Clock::steady(), 1s))
-                .status()
-                .code(),
-            Code::disconnected);
+  EXPECT_EQ(
+      net::receive_some(far_, 1, base::Deadline::after(base::Clock::steady(), 1s)).status().code(),
+      Code::disconnected);
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, NetworkOf,

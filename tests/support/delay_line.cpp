@@ -88,12 +88,12 @@ struct Connection {
 
 }  // namespace
 
-Result<std::unique_ptr<DelayLine>> DelayLine::start(const control::TcpAddress& at,
-                                                    const control::TcpAddress& to, Duration delay,
+Result<std::unique_ptr<DelayLine>> DelayLine::start(const net::TcpAddress& at,
+                                                    const net::TcpAddress& to, Duration delay,
                                                     Tap tap) {
-  auto listening = control::listen_at(at);
+  auto listening = net::listen_at(at);
   if (!listening.ok()) return listening.status();
-  auto address = control::address_of(*listening);
+  auto address = net::address_of(*listening);
   if (!address.ok()) return address.status();
   auto bell = base::Fd::from("eventfd", ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!bell.ok()) return bell.status();
@@ -150,8 +150,8 @@ void DelayLine::run(const std::stop_token& stop) {
     }
     base::Fd came(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (came.valid()) {
-      control::prepare(came);
-      auto on = control::connect_to(to_, base::Deadline::after(clock, 5s));
+      net::prepare(came);
+      auto on = net::connect_to(to_, base::Deadline::after(clock, 5s));
       if (on.ok()) connections.emplace_back(std::move(came), *std::move(on), delay_, tap_);
     }
     now = clock.now();

@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "base/fd.hpp"
-#include "control/tcp_socket.hpp"
+#include "net/tcp_socket.hpp"
 
 namespace linkspan::test {
 
@@ -24,21 +24,21 @@ class DelayLine {
   using Tap = std::function<void(std::span<char>)>;
 
   /// Its sockets and its thread are of the host whose thread calls.
-  static Result<std::unique_ptr<DelayLine>> start(const control::TcpAddress& at,
-                                                  const control::TcpAddress& to, Duration delay,
+  static Result<std::unique_ptr<DelayLine>> start(const net::TcpAddress& at,
+                                                  const net::TcpAddress& to, Duration delay,
                                                   Tap tap = {});
   DelayLine(const DelayLine&) = delete;
   DelayLine& operator=(const DelayLine&) = delete;
   ~DelayLine();
 
-  const control::TcpAddress& address() const noexcept { return address_; }
+  const net::TcpAddress& address() const noexcept { return address_; }
   /// The connections of now stand still, and their ends hear nothing of each other any more; those
   /// that come later do. As of a proxy that has forgotten them.
   void freeze();
 
  private:
-  DelayLine(base::Fd listening, base::Fd bell, const control::TcpAddress& address,
-            const control::TcpAddress& to, Duration delay, Tap tap)
+  DelayLine(base::Fd listening, base::Fd bell, const net::TcpAddress& address,
+            const net::TcpAddress& to, Duration delay, Tap tap)
       : listening_(std::move(listening)),
         bell_(std::move(bell)),
         address_(address),
@@ -49,7 +49,7 @@ class DelayLine {
   void run(const std::stop_token& stop);
 
   const base::Fd listening_, bell_;
-  const control::TcpAddress address_, to_;
+  const net::TcpAddress address_, to_;
   const Duration delay_;
   std::atomic<bool> freezes_{false};
   const Tap tap_;

@@ -100,13 +100,13 @@ Status Network::set_up() {
     run(Host::near, set_up_of(cable_, kAddresses[0]));
     run(Host::far, set_up_of(cable_, kAddresses[1]));
     auto listening = at(Host::far, [] {
-      return take(control::listen_at(take(control::resolve(kAddresses[1], 0)).front()));
+      return take(net::listen_at(take(net::resolve(kAddresses[1], 0)).front()));
     });
-    const auto where = take(control::address_of(listening));
+    const auto where = take(net::address_of(listening));
     const auto way = take(control::parse_address(way_to("tcp:" + where.to_string()), ""));
     const base::MutexLock lock(mutex_);
     listening_ = std::move(listening);
-    way_ = take(control::resolve(way.host, way.port)).front();
+    way_ = take(net::resolve(way.host, way.port)).front();
   } catch (const std::runtime_error& error) {
     return {Code::system, Scope::process, std::string("no network: ") + error.what()};
   }
@@ -154,9 +154,9 @@ std::string Network::listen_at(Host host) {
 std::string Network::way_to(const std::string& far) {
   if (cable_ != Cable::slow) return far;
   const auto parsed = take(control::parse_address(far, ""));
-  const auto to = take(control::resolve(parsed.host, parsed.port)).front();
+  const auto to = take(net::resolve(parsed.host, parsed.port)).front();
   auto line = at(Host::far, [&] {
-    return take(DelayLine::start(take(control::resolve(kAddresses[1], 0)).front(), to, kDelay));
+    return take(DelayLine::start(take(net::resolve(kAddresses[1], 0)).front(), to, kDelay));
   });
   const std::string way = "tcp:" + line->address().to_string();
   const base::MutexLock lock(mutex_);
@@ -167,7 +167,7 @@ std::string Network::way_to(const std::string& far) {
 std::pair<base::Fd, base::Fd> Network::connection() {
   const base::MutexLock lock(mutex_);  // they are accepted in the order in which they are made
   const auto limit = base::Deadline::after(base::Clock::steady(), kPatience);
-  auto near = at(Host::near, [&, way = way_] { return take(control::connect_to(way, limit)); });
+  auto near = at(Host::near, [&, way = way_] { return take(net::connect_to(way, limit)); });
   base::Fd far;
   while (!far.valid()) {
     pollfd ready{.fd = listening_.get(), .events = POLLIN, .revents = 0};
@@ -175,8 +175,8 @@ std::pair<base::Fd, base::Fd> Network::connection() {
     far = base::Fd(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!far.valid() && limit.passed()) throw std::runtime_error("no connection has come");
   }
-  control::prepare(near);
-  control::prepare(far);
+  net::prepare(near);
+  net::prepare(far);
   return {std::move(near), std::move(far)};
 }
 

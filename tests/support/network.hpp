@@ -16,7 +16,7 @@
 
 #include "base/fd.hpp"
 #include "base/mutex.hpp"
-#include "control/tcp_socket.hpp"
+#include "net/tcp_socket.hpp"
 #include "tests/support/delay_line.hpp"
 
 namespace linkspan::test {
@@ -82,7 +82,7 @@ class Network {
   base::Mutex mutex_;
   std::vector<std::unique_ptr<DelayLine>> delays_ LINKSPAN_GUARDED_BY(mutex_);
   base::Fd listening_ LINKSPAN_GUARDED_BY(mutex_);
-  control::TcpAddress way_ LINKSPAN_GUARDED_BY(mutex_);  // to that
+  net::TcpAddress way_ LINKSPAN_GUARDED_BY(mutex_);  // to that
 };
 
 /// The one that LINKSPAN_TEST_LINK names, the same for all of this process; null: it is not set.

@@ -7,7 +7,7 @@
 #include "base/clock.hpp"
 #include "base/process.hpp"
 #include "control/socket_address.hpp"
-#include "control/staggered_connect.hpp"
+#include "net/staggered_connect.hpp"
 #include "tests/support/take.hpp"
 
 namespace linkspan::test {
@@ -17,8 +17,8 @@ using control::FrameOp;
 Result<base::Fd> socket_to(const std::string& address) {
   const control::Address at = take(control::parse_address(address, {}));
   if (!at.is_tcp()) return control::connect_to(at.path);
-  return control::connect_to(take(control::resolve(at, false)),
-                             base::Deadline::after(base::Clock::steady(), 10s));
+  return net::connect_to(take(control::resolve(at, false)),
+                         base::Deadline::after(base::Clock::steady(), 10s));
 }
 
 base::FdChannel connect_raw(const std::string& address) {

@@ -8,20 +8,20 @@
 #include <chrono>
 #include <utility>
 
-#include "control/tcp_socket.hpp"
+#include "net/tcp_socket.hpp"
 #include "tests/support/take.hpp"
 
 namespace linkspan::test {
 
 inline std::pair<base::Fd, base::Fd> tcp_pair() {
-  const auto listening = take(control::listen_at(take(control::resolve("127.0.0.1", 0)).front()));
-  auto one = take(
-      control::connect_to(take(control::address_of(listening)),
-                          base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10))));
+  const auto listening = take(net::listen_at(take(net::resolve("127.0.0.1", 0)).front()));
+  auto one =
+      take(net::connect_to(take(net::address_of(listening)),
+                           base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10))));
   auto other = take(base::Fd::from(
       "accept", ::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)));
-  control::prepare(one);
-  control::prepare(other);
+  net::prepare(one);
+  net::prepare(other);
   return {std::move(one), std::move(other)};
 }
 

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "control/proof.hpp"
-#include "control/tcp_socket.hpp"
+#include "net/tcp_socket.hpp"
 #include "tests/unit/control_fixture.hpp"
 
 namespace linkspan::control {

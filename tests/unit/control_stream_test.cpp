@@ -4,7 +4,7 @@
 #include <thread>
 #include <utility>
 
-#include "control/tcp_socket.hpp"
+#include "net/tcp_socket.hpp"
 #include "tests/unit/control_fixture.hpp"
 
 namespace linkspan::control {
@@ -35,8 +35,8 @@ TEST_F(ControlStreams, ComeToBothEndsAndCarryWhatIsSentAtOnce) {
     ASSERT_TRUE(here->socket.ok() && there->socket.ok());
     for (const auto& [from, to] : {std::pair(&here->socket->socket, &there->socket->socket),
                                    std::pair(&there->socket->socket, &here->socket->socket)}) {
-      ASSERT_TRUE(send_all(*from, "bytes", soon()).ok());
-      EXPECT_EQ(test::take(receive_some(*to, 64, soon())), "bytes");
+      ASSERT_TRUE(net::send_all(*from, "bytes", soon()).ok());
+      EXPECT_EQ(test::take(net::receive_some(*to, 64, soon())), "bytes");
     }
   }
   EXPECT_FALSE(session_->is_lost());

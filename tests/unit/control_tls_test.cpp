@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "control/proof.hpp"
-#include "control/tcp_socket.hpp"
+#include "net/tcp_socket.hpp"
 #include "tests/unit/control_fixture.hpp"
 
 namespace linkspan::control {

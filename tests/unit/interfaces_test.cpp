@@ -18,14 +18,14 @@ Interface interface(std::string name, std::initializer_list<Net> nets) {
   for (const Net& net : nets) out.at.push_back({parse_host(net.host).value(), net.prefix});
   return out;
 }
-std::vector<TcpAddress> hosts(std::initializer_list<const char*> texts) {
-  std::vector<TcpAddress> out;
+std::vector<net::TcpAddress> hosts(std::initializer_list<const char*> texts) {
+  std::vector<net::TcpAddress> out;
   for (const char* text : texts) out.push_back(parse_host(text).value());
   return out;
 }
 /// Of the streams 0 to 5.
 std::vector<std::string> ways(const std::vector<Interface>& ours,
-                              const std::vector<TcpAddress>& theirs) {
+                              const std::vector<net::TcpAddress>& theirs) {
   std::vector<std::string> out;
   for (std::uint64_t k = 0; k < 6; ++k) {
     const auto way = choose_way(ours, theirs, k, 4711);

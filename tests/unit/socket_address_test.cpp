@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "control/staggered_connect.hpp"
+#include "net/staggered_connect.hpp"
 #include "tests/support/take.hpp"
 
 namespace linkspan::control {
@@ -126,11 +126,11 @@ TEST(SocketAddress, SaysWhatToDo_WhenASocketHasNoFolder) {
 }
 
 TEST(SocketAddress, OfAListenerMayBeSeveralWithOnePort) {
-  const std::vector<TcpAddress> beside{take(resolve("127.0.0.1", 0)).front(),
-                                       take(resolve("127.0.0.2", 0)).front()};
+  const std::vector<net::TcpAddress> beside{take(net::resolve("127.0.0.1", 0)).front(),
+                                            take(net::resolve("127.0.0.2", 0)).front()};
   const Listening all = take(listen_at(parsed("tcp:127.0.0.1:0"), false, beside));
   ASSERT_EQ(all.beside.size(), 1u) << "the first is there already";
-  EXPECT_EQ(take(address_of(all.beside[0])).to_string(),
+  EXPECT_EQ(take(net::address_of(all.beside[0])).to_string(),
             "127.0.0.2:" + std::to_string(all.at.port));
   const Status busy =
       listen_at(parsed("tcp:127.0.0.3:" + std::to_string(all.at.port)), false, beside).status();
@@ -141,7 +141,7 @@ TEST(SocketAddress, OfAListenerMayBeSeveralWithOnePort) {
 }
 
 TEST(SocketAddress, OfLoopbackHasNoOthersBesideIt) {
-  const std::vector<TcpAddress> beside{take(resolve("192.0.2.1", 0)).front()};
+  const std::vector<net::TcpAddress> beside{take(net::resolve("192.0.2.1", 0)).front()};
   const Listening alone = take(listen_at(parsed("tcp:127.0.0.1:0"), true, beside));
   EXPECT_TRUE(alone.beside.empty());
   EXPECT_FALSE(alone.beyond_loopback);

@@ -1,5 +1,5 @@
 // Of a host's addresses all are tried, the next while the one before is silent.
-#include "control/staggered_connect.hpp"
+#include "net/staggered_connect.hpp"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -9,7 +9,7 @@
 #include "linkspan/interrupt_check.hpp"
 #include "tests/support/take.hpp"
 
-namespace linkspan::control {
+namespace linkspan::net {
 namespace staggered_connect_test {
 
 using namespace std::chrono_literals;
@@ -45,12 +45,12 @@ class StaggeredConnect : public ::testing::Test {
 TEST_F(StaggeredConnect, TakesTheSecond_WhenTheFirstIsSilent) {
   const Silent silent(first_);
   const base::Fd socket = take(connect_to(both_, within(2s)));
-  EXPECT_EQ(take(peer_of(socket.get())).to_string(), second_.to_string());
+  EXPECT_EQ(take(net::peer_of(socket.get())).to_string(), second_.to_string());
 }
 
 TEST_F(StaggeredConnect, TakesTheSecond_WhenTheFirstRefuses) {
   const base::Fd socket = take(connect_to(both_, within(30s)));
-  EXPECT_EQ(take(peer_of(socket.get())).to_string(), second_.to_string());
+  EXPECT_EQ(take(net::peer_of(socket.get())).to_string(), second_.to_string());
 }
 
 TEST_F(StaggeredConnect, NamesEachAddress_WhenNoneConnects) {
@@ -78,4 +78,4 @@ TEST_F(StaggeredConnect, EndsWhenItIsInterrupted) {
 }
 
 }  // namespace staggered_connect_test
-}  // namespace linkspan::control
+}  // namespace linkspan::net

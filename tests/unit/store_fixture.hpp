@@ -8,8 +8,8 @@
 #include <memory>
 #include <string>
 
-#include "control/tcp_socket.hpp"
 #include "linkspan/store.hpp"
+#include "net/tcp_socket.hpp"
 
 namespace linkspan::test {
 
@@ -17,9 +17,9 @@ using namespace std::chrono_literals;  // NOLINT(google-global-names-in-headers)
 
 /// One that nobody has now. Another process may be quicker: tests on it may say busy, not succeed.
 inline std::uint16_t free_port() {
-  const auto address = *control::resolve("127.0.0.1", 0);
-  const auto socket = control::listen_at(address.front());
-  return control::address_of(*socket)->port();
+  const auto address = *net::resolve("127.0.0.1", 0);
+  const auto socket = net::listen_at(address.front());
+  return net::address_of(*socket)->port();
 }
 
 inline TcpStoreOptions at_port(std::uint16_t port, StoreRole role = StoreRole::connect) {

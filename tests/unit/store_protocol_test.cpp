@@ -1,14 +1,14 @@
 // The bytes of TCPStore, and the table that they change.
-#include "control/store/protocol.hpp"
+#include "store/protocol.hpp"
 
 #include <gtest/gtest.h>
 #include <malloc.h>
 
 #include <array>
 
-#include "control/store/table.hpp"
+#include "store/table.hpp"
 
-namespace linkspan::control::store {
+namespace linkspan::store {
 namespace store_protocol_test {
 
 using namespace std::string_literals;
@@ -238,4 +238,4 @@ TEST_F(StoreTable, Adds) {
 }
 
 }  // namespace store_protocol_test
-}  // namespace linkspan::control::store
+}  // namespace linkspan::store

@@ -1,5 +1,5 @@
 // The server before clients that mean no good, or know no better.
-#include "control/store/server.hpp"
+#include "store/server.hpp"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -8,10 +8,10 @@
 #include <future>
 
 #include "base/mutex.hpp"
-#include "control/tcp_socket.hpp"
+#include "net/tcp_socket.hpp"
 #include "tests/support/take.hpp"
 
-namespace linkspan::control::store {
+namespace linkspan::store {
 namespace store_server_test {
 
 using namespace std::chrono_literals;
@@ -41,8 +41,8 @@ const std::string kPong = "\7\0\0\0"s;
 class StoreServer : public ::testing::Test {
  protected:
   void serve(const Limits& limits) {
-    base::Fd socket = take(listen_at(take(resolve("127.0.0.1", 0)).front()));
-    at_ = take(address_of(socket));
+    base::Fd socket = take(net::listen_at(take(net::resolve("127.0.0.1", 0)).front()));
+    at_ = take(net::address_of(socket));
     server_ = take(Server::start(std::move(socket), limits, [this](std::string_view line) {
       const base::MutexLock lock(mutex_);
       log_ += std::string(line) + "\n";
@@ -55,13 +55,13 @@ class StoreServer : public ::testing::Test {
 
   base::Fd connect() { return take(connect_to(at_, within(10s))); }
   static void say(const base::Fd& socket, const std::string& bytes) {
-    ASSERT_TRUE(send_all(socket, bytes, within(10s)).ok());
+    ASSERT_TRUE(net::send_all(socket, bytes, within(10s)).ok());
   }
   /// What comes, up to `count` bytes; less: the server has closed it.
   static std::string hear(const base::Fd& socket, std::size_t count) {
     std::string all;
     while (all.size() < count) {
-      auto more = receive_some(socket, count - all.size(), within(10s));
+      auto more = net::receive_some(socket, count - all.size(), within(10s));
       if (!more.ok()) return all + (more.status().code() == Code::disconnected ? "" : "(late)");
       all += *more;
     }
@@ -78,7 +78,7 @@ class StoreServer : public ::testing::Test {
   }
   static bool closed(const base::Fd& socket) { return hear(socket, 1).empty(); }
 
-  TcpAddress at_;
+  net::TcpAddress at_;
   base::Mutex mutex_;
   std::string log_ LINKSPAN_GUARDED_BY(mutex_);
   std::unique_ptr<Server> server_;  // last: it writes to the log
@@ -199,7 +199,7 @@ TEST_F(StoreServer, CountsWhatConnectionsAllocate) {
   for (int i = 0; i < 10'000; ++i) put_text(part, "k");
   for (int i = 0; i < 8; ++i) {
     clients.push_back(connect());
-    (void)send_all(clients.back(), hello() + part, within(5s));
+    (void)net::send_all(clients.back(), hello() + part, within(5s));
   }
   for (const base::Fd& client : clients) {
     pollfd gone{.fd = client.get(), .events = POLLRDHUP, .revents = 0};
@@ -255,7 +255,7 @@ TEST_F(StoreServer, ConnectionsBeyondTheLimitAreClosed) {
   const auto limit = within(10s);
   for (bool served = false; !served && !limit.passed();) {
     const base::Fd next = connect();
-    served = send_all(next, hello(), within(1s)).ok() && hear(next, 4) == kPong;
+    served = net::send_all(next, hello(), within(1s)).ok() && hear(next, 4) == kPong;
   }
   EXPECT_FALSE(limit.passed()) << "a place was free";
 }
@@ -266,7 +266,7 @@ TEST_F(StoreServer, WhoReadsNothingIsNotReadOn) {
   EXPECT_EQ(ask(client, hello() + bytes_of(Op::set, {"k"}, {std::string(4 << 20, 'x')}), 4), kPong);
   std::string many;
   for (int i = 0; i < 4096; ++i) many += bytes_of(Op::get, {"k"});  // 16 GiB of answers
-  (void)send_all(client, many, within(300ms));
+  (void)net::send_all(client, many, within(300ms));
   expect_well();
   pollfd gone{.fd = client.get(), .events = POLLRDHUP, .revents = 0};
   EXPECT_EQ(::poll(&gone, 1, 20'000), 1) << "it is not closed";
@@ -279,7 +279,7 @@ TEST_F(StoreServer, AllBuffersTogetherAreBounded) {
   const std::string part = bytes_of(Op::set, {"k"}, {std::string(400 << 10, 'x')});
   for (int i = 0; i < 4; ++i) {
     clients.push_back(connect());
-    (void)send_all(clients.back(), hello() + part.substr(0, part.size() - 1), within(5s));
+    (void)net::send_all(clients.back(), hello() + part.substr(0, part.size() - 1), within(5s));
   }
   EXPECT_EQ(hear(clients[0], 4), kPong);
   std::size_t open = 0;
@@ -293,7 +293,7 @@ TEST_F(StoreServer, AllBuffersTogetherAreBounded) {
   const base::Fd waits = connect();
   std::vector<std::string> keys;
   for (int i = 0; i < 10'000; ++i) keys.push_back(std::to_string(i));
-  (void)send_all(waits, hello() + bytes_of(Op::wait, keys), within(5s));
+  (void)net::send_all(waits, hello() + bytes_of(Op::wait, keys), within(5s));
   EXPECT_LE(hear(waits, 5).size(), 4u);
   expect_well();
 }
@@ -323,4 +323,4 @@ TEST_F(StoreServer, DrainWaitsForThoseWhoHaveAsked) {
 }
 
 }  // namespace store_server_test
-}  // namespace linkspan::control::store
+}  // namespace linkspan::store

@@ -45,7 +45,7 @@ class TcpSeals : public TcpWire {
           return head;
         }
       }
-      const auto more = control::receive_some(raw_, 65536, limit);
+      const auto more = net::receive_some(raw_, 65536, limit);
       EXPECT_NE(more.status().code(), Code::timed_out);
       if (!more.ok()) return std::nullopt;
       const auto* data = reinterpret_cast<const std::byte*>(more->data());

@@ -125,7 +125,7 @@ class TcpWire : public ::testing::Test {
   void send(const Head& head, const Bytes& data = {}) { send_bytes(frame_of(head, data)); }
   void send_bytes(const Bytes& bytes) {
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    (void)control::send_all(raw_, text, base::Deadline::after(base::Clock::steady(), 5s));
+    (void)net::send_all(raw_, text, base::Deadline::after(base::Clock::steady(), 5s));
   }
   struct Heard {
     Head head;
@@ -147,7 +147,7 @@ class TcpWire : public ::testing::Test {
           return out;
         }
       }
-      const auto more = control::receive_some(raw_, 65536, limit);
+      const auto more = net::receive_some(raw_, 65536, limit);
       EXPECT_NE(more.status().code(), Code::timed_out);
       if (!more.ok()) return std::nullopt;
       const auto* data = reinterpret_cast<const std::byte*>(more->data());

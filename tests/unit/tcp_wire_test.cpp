@@ -523,7 +523,7 @@ TEST_F(TcpWire, ACancelGoesBehindItsQuestion) {
   const auto drain = [&](Said& said) {  // until nothing comes any more
     for (;;) {
       const auto more =
-          control::receive_some(raw_, 1 << 20, base::Deadline::after(base::Clock::steady(), 100ms));
+          net::receive_some(raw_, 1 << 20, base::Deadline::after(base::Clock::steady(), 100ms));
       if (!more.ok()) return;
       const auto* data = reinterpret_cast<const std::byte*>(more->data());
       heard_.insert(heard_.end(), data, data + more->size());
@@ -561,8 +561,7 @@ TEST_F(TcpWire, WhoReadsNoAnswersIsNotHeardForEver) {
     flood.insert(flood.end(), frame.begin(), frame.end());
   }
   const std::string_view text(reinterpret_cast<const char*>(flood.data()), flood.size());
-  const Status sent =
-      control::send_all(raw_, text, base::Deadline::after(base::Clock::steady(), 3s));
+  const Status sent = net::send_all(raw_, text, base::Deadline::after(base::Clock::steady(), 3s));
   EXPECT_EQ(sent.code(), Code::timed_out) << sent.to_string();
 }
 

@@ -10,7 +10,7 @@ namespace waiting_room_test {
 using Ids = std::vector<std::uint64_t>;
 
 std::string source(const std::string& host) {
-  return WaitingRoom::source_of(test::take(resolve(host, 1)).front());
+  return WaitingRoom::source_of(test::take(net::resolve(host, 1)).front());
 }
 
 TEST(WaitingRoom, OfUnixSocketsIsNotThatOfTcp) {

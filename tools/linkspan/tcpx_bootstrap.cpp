@@ -7,12 +7,11 @@
 #include <cstring>
 #include <system_error>
 
-#include "control/staggered_connect.hpp"
+#include "net/staggered_connect.hpp"
 
 namespace linkspan::tool {
 namespace {
 
-namespace sockets = control;
 using transport::nccl_net::Handle;
 
 std::string_view bytes_of(const Handle& handle) {
@@ -22,9 +21,9 @@ std::string_view bytes_of(const Handle& handle) {
 }  // namespace
 
 Result<Bootstrap> Bootstrap::serve(unsigned port, const Handle& handle, base::Deadline deadline) {
-  auto addresses = sockets::resolve("0.0.0.0", static_cast<std::uint16_t>(port));
+  auto addresses = net::resolve("0.0.0.0", static_cast<std::uint16_t>(port));
   if (!addresses.ok()) return addresses.status();
-  auto listening = sockets::listen_at(addresses->front());
+  auto listening = net::listen_at(addresses->front());
   if (!listening.ok()) return listening.status();
   pollfd ready{.fd = listening->get(), .events = POLLIN, .revents = 0};
   for (;;) {
@@ -38,8 +37,8 @@ Result<Bootstrap> Bootstrap::serve(unsigned port, const Handle& handle, base::De
     if (!client.valid())
       return Status(Code::system, Scope::process,
                     "accept4: " + std::generic_category().message(errno));
-    sockets::prepare(client);
-    if (Status status = sockets::send_all(client, bytes_of(handle), deadline); !status.ok())
+    net::prepare(client);
+    if (Status status = net::send_all(client, bytes_of(handle), deadline); !status.ok())
       return status;
     return Bootstrap(std::move(client));
   }
@@ -47,17 +46,17 @@ Result<Bootstrap> Bootstrap::serve(unsigned port, const Handle& handle, base::De
 
 Result<Bootstrap> Bootstrap::connect(const std::string& host, unsigned port, Handle& handle,
                                      base::Deadline deadline) {
-  auto addresses = sockets::resolve(host, static_cast<std::uint16_t>(port));
+  auto addresses = net::resolve(host, static_cast<std::uint16_t>(port));
   if (!addresses.ok()) return addresses.status();
   for (;;) {
-    auto socket = sockets::connect_to(*addresses, deadline);
+    auto socket = net::connect_to(*addresses, deadline);
     if (!socket.ok()) {
       if (socket.status().code() != Code::unreachable || deadline.passed()) return socket.status();
       ::poll(nullptr, 0, 100);  // the server may come yet
       continue;
     }
     for (std::size_t at = 0; at < handle.size();) {
-      auto some = sockets::receive_some(*socket, handle.size() - at, deadline);
+      auto some = net::receive_some(*socket, handle.size() - at, deadline);
       if (!some.ok()) return some.status();
       std::memcpy(handle.data() + at, some->data(), some->size());
       at += some->size();
@@ -67,11 +66,11 @@ Result<Bootstrap> Bootstrap::connect(const std::string& host, unsigned port, Han
 }
 
 Status Bootstrap::tell(char byte, base::Deadline deadline) const {
-  return sockets::send_all(socket_, {&byte, 1}, deadline);
+  return net::send_all(socket_, {&byte, 1}, deadline);
 }
 
 Result<char> Bootstrap::hear(base::Deadline deadline) const {
-  auto some = sockets::receive_some(socket_, 1, deadline);
+  auto some = net::receive_some(socket_, 1, deadline);
   if (!some.ok()) return some.status();
   return some->front();
 }

@@ -1,4 +1,4 @@
-// control/waiting.hpp - what the event loops of this room have in common.
+// net/descriptor_watch.hpp - what the event loops of this room have in common.
 //
 // Threads: any thread.
 #pragma once
@@ -8,7 +8,7 @@
 #include "base/fd.hpp"
 #include "linkspan/status.hpp"
 
-namespace linkspan::control {
+namespace linkspan::net {
 
 /// Lends `fd` to the loop. system: epoll has no room or no memory for it.
 inline Status watch(asio::posix::stream_descriptor& by, int fd) {
@@ -25,4 +25,4 @@ inline Status give(asio::posix::stream_descriptor& to, base::Fd fd) {
   return {};
 }
 
-}  // namespace linkspan::control
+}  // namespace linkspan::net

@@ -1,10 +1,10 @@
-#include "control/store/protocol.hpp"
+#include "store/protocol.hpp"
 
 #include <algorithm>
 #include <array>
 #include <utility>
 
-namespace linkspan::control::store {
+namespace linkspan::store {
 namespace {
 
 /// A Buffer keeps so much memory while it is empty, and so many bytes that were read.
@@ -231,4 +231,4 @@ Result<std::optional<Request>> RequestParser::next() {
   return std::optional(std::move(request));
 }
 
-}  // namespace linkspan::control::store
+}  // namespace linkspan::store

@@ -1,4 +1,4 @@
-// control/store/request_store.hpp - linkspan::Store in terms of requests: what is common to all
+// store/request_store.hpp - linkspan::Store in terms of requests: what is common to all
 // kinds of store.
 //
 // A kind brings two things: exchange() has a request done and returns its answer, await() waits for
@@ -10,10 +10,14 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "control/store/protocol.hpp"
 #include "linkspan/store.hpp"
+#include "store/protocol.hpp"
 
-namespace linkspan::control::store {
+namespace linkspan::store {
+
+inline base::Deadline within(Duration time) {
+  return base::Deadline::after(base::Clock::steady(), time);
+}
 
 class RequestStore : public Store {
  public:
@@ -43,9 +47,7 @@ class RequestStore : public Store {
   /// Keys as the server has them.
   virtual Status await(const Keys& keys, base::Deadline deadline) = 0;
 
-  base::Deadline answer_deadline() const {
-    return base::Deadline::after(base::Clock::steady(), timeout_);
-  }
+  base::Deadline answer_deadline() const { return within(timeout_); }
   const Limits& limits() const noexcept { return limits_; }
 
  private:
@@ -61,4 +63,4 @@ class RequestStore : public Store {
 /// timed_out, and which keys are missing: "/a", or the first of them and how many more.
 Status not_there(const Store::Keys& keys);
 
-}  // namespace linkspan::control::store
+}  // namespace linkspan::store

@@ -3,21 +3,23 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <mutex>
 #include <utility>
 
 #include "base/fork.hpp"
 #include "base/mutex.hpp"
 #include "base/process.hpp"
-#include "control/staggered_connect.hpp"
-#include "control/store/request_store.hpp"
-#include "control/store/server.hpp"
-#include "control/store/turns.hpp"
+#include "net/staggered_connect.hpp"
+#include "store/request_store.hpp"
+#include "store/server.hpp"
 
 namespace linkspan {
-namespace control::store {
+namespace store {
 namespace {
 
 using base::Deadline;
+using Turn = std::unique_lock<std::timed_mutex>;
 
 /// What torch puts before each key, and where it counts its workers, without that.
 constexpr const char* kPrefix = "/";
@@ -28,8 +30,6 @@ constexpr int kPauseMs = 10;
 /// For the answer to a cancelled wait, which depends on the server only.
 constexpr auto kCancel = std::chrono::seconds(5);
 constexpr auto kLinger = std::chrono::seconds(5);
-
-Deadline within(Duration time) { return Deadline::after(base::Clock::steady(), time); }
 
 void pause(Deadline deadline) { ::poll(nullptr, 0, std::min(kPauseMs, deadline.left_ms())); }
 
@@ -44,7 +44,7 @@ class Client {
   Status send(const Request& request, Deadline deadline) {
     auto bytes = encode(request, dialect_);
     if (!bytes.ok()) return bytes.status();
-    return send_all(socket_, *bytes, deadline);
+    return net::send_all(socket_, *bytes, deadline);
   }
   Result<Message> receive(Op op, std::size_t keys, const Limits& limits, Deadline deadline) {
     MessageReader reader = MessageReader::of_answer(op, keys, limits);
@@ -52,7 +52,7 @@ class Client {
       auto whole = reader.read(input_);
       if (!whole.ok()) return whole.status();
       if (*whole) return std::move(reader.message());
-      auto more = receive_some(socket_, kClientRead, deadline);
+      auto more = net::receive_some(socket_, kClientRead, deadline);
       if (!more.ok()) return more.status();
       input_.append(*more);
     }
@@ -77,7 +77,7 @@ Result<Client> greet(base::Fd socket, Dialect dialect, const Limits& limits, Dea
     std::string bytes(1, '\0');
     put_number(bytes, kMagic, 4);
     bytes += *encode(first, dialect);
-    if (Status sent = send_all(client.socket(), bytes, deadline); !sent.ok()) return sent;
+    if (Status sent = net::send_all(client.socket(), bytes, deadline); !sent.ok()) return sent;
   } else {
     first.op = Op::num_keys;
     if (Status sent = client.send(first, deadline); !sent.ok()) return sent;
@@ -90,11 +90,11 @@ Result<Client> greet(base::Fd socket, Dialect dialect, const Limits& limits, Dea
 }
 
 /// unreachable: nobody listens, now.
-Result<Client> meet(const std::vector<TcpAddress>& addresses, StoreDialect wish,
+Result<Client> meet(const std::vector<net::TcpAddress>& addresses, StoreDialect wish,
                     const Limits& limits, Deadline deadline) {
   auto socket = connect_to(addresses, deadline);
   if (!socket.ok()) return socket.status();
-  const auto at = peer_of(socket->get());
+  const auto at = net::peer_of(socket->get());
   if (!at.ok()) return at.status();
   const Dialect first = wish == StoreDialect::older ? Dialect::older : Dialect::current;
   auto client = greet(*std::move(socket), first, limits, deadline);
@@ -113,7 +113,7 @@ class TcpStore final : public RequestStore {
   ~TcpStore() override { (void)shut(kLinger); }
 
   Status open(Deadline deadline) {
-    auto addresses = resolve(options_.host, options_.port);
+    auto addresses = net::resolve(options_.host, options_.port);
     if (!addresses.ok()) return addresses.status();
     addresses_ = *std::move(addresses);
     Status status = settle(deadline);
@@ -127,7 +127,7 @@ class TcpStore final : public RequestStore {
 
  protected:
   Result<Message> exchange(const Request& request, Deadline deadline) override {
-    const auto turn = turns_.take(deadline);
+    const auto turn = take_turn(deadline);
     if (Status ready = be_ready(turn, deadline); !ready.ok()) return ready;
     if (Status sent = client_->send(request, deadline); !sent.ok())
       return sent.code() == Code::unsupported ? sent : ended(sent);
@@ -137,7 +137,7 @@ class TcpStore final : public RequestStore {
   }
 
   Status await(const Keys& keys, Deadline deadline) override {
-    const auto turn = turns_.take(deadline);
+    const auto turn = take_turn(deadline);
     if (Status ready = be_ready(turn, answer_deadline()); !ready.ok()) return ready;
     Request request;
     request.op = Op::wait;
@@ -162,7 +162,7 @@ class TcpStore final : public RequestStore {
         auto met = meet(addresses_, options_.dialect, limits(), deadline);
         if (met.ok()) {
           // A later connection is to the same server, whatever else the name stands for.
-          if (const auto at = peer_of(met->socket().get()); at.ok()) addresses_ = {*at};
+          if (const auto at = net::peer_of(met->socket().get()); at.ok()) addresses_ = {*at};
           replace(*std::move(met));
           return {};
         }
@@ -185,9 +185,9 @@ class TcpStore final : public RequestStore {
   Status serve(Deadline deadline) {
     // "localhost" may be ::1 first, where there is no IPv6.
     const auto ours = std::find_if(addresses_.begin(), addresses_.end(),
-                                   [](const TcpAddress& each) { return is_local(each).ok(); });
+                                   [](const net::TcpAddress& each) { return is_local(each).ok(); });
     if (ours == addresses_.end()) return is_local(addresses_.front());
-    const TcpAddress at = *ours;
+    const net::TcpAddress at = *ours;
     if (!at.is_loopback() && !options_.insecure)
       return {Code::permission_denied, Scope::request,
               "a store at " + at.to_string() +
@@ -195,7 +195,7 @@ class TcpStore final : public RequestStore {
                   "this is meant"};
     auto socket = listen_at(at);
     if (!socket.ok()) return socket.status();
-    auto bound = address_of(*socket);
+    auto bound = net::address_of(*socket);
     if (!bound.ok()) return bound.status();
     auto server = Server::start(*std::move(socket), limits(), options_.log);
     if (!server.ok()) return server.status();
@@ -238,8 +238,14 @@ class TcpStore final : public RequestStore {
     }
   }
 
+  /// Waits until no other call uses the connection. False: the deadline has passed.
+  Turn take_turn(Deadline deadline) {
+    // A century more than now is still a time of the clock.
+    return {turns_, std::min<Duration>(deadline.left(), std::chrono::years(100))};
+  }
+
   /// With the turn: that there is a connection, if there can be one.
-  Status be_ready(const Turns::Turn& turn, Deadline deadline) LINKSPAN_EXCLUDES(mutex_) {
+  Status be_ready(const Turn& turn, Deadline deadline) LINKSPAN_EXCLUDES(mutex_) {
     if (fork_.forked())
       return {Code::invalid_argument, Scope::request,
               "this Store is the parent's: a forked child opens its own"};
@@ -290,7 +296,7 @@ class TcpStore final : public RequestStore {
       if (std::exchange(closing_, true)) return {};
       if (shown_ >= 0) ::shutdown(shown_, SHUT_RDWR);
     }
-    const auto turn = turns_.take(within(kCancel));
+    const auto turn = take_turn(within(kCancel));
     if (turn) replace(std::nullopt);
     if (server_ == nullptr) return {};
     Status drained = server_->drain(deadline);
@@ -300,10 +306,10 @@ class TcpStore final : public RequestStore {
 
   const TcpStoreOptions options_;
   const base::ForkWatch fork_;
-  std::vector<TcpAddress> addresses_;  // not changed once it is open, and neither is the next
+  std::vector<net::TcpAddress> addresses_;  // not changed once it is open, and neither is the next
   bool serving_ = false;
   std::unique_ptr<Server> server_;
-  Turns turns_;
+  std::timed_mutex turns_;
   // By whose turn it is:
   std::optional<Client> client_;
   Status failure_;
@@ -314,7 +320,7 @@ class TcpStore final : public RequestStore {
 };
 
 }  // namespace
-}  // namespace control::store
+}  // namespace store
 
 Result<std::unique_ptr<Store>> open_tcp_store(const TcpStoreOptions& options) {
   const auto refuse = [](const char* why) -> Result<std::unique_ptr<Store>> {
@@ -323,7 +329,7 @@ Result<std::unique_ptr<Store>> open_tcp_store(const TcpStoreOptions& options) {
   if (options.timeout <= Duration::zero()) return refuse("a timeout that is not positive");
   if (options.port == 0 && options.role != StoreRole::serve)
     return refuse("port 0 is for who serves: nobody could find it");
-  auto store = std::make_unique<control::store::TcpStore>(options);
+  auto store = std::make_unique<store::TcpStore>(options);
   const auto deadline = base::Deadline::after(base::Clock::steady(), options.timeout);
   if (Status status = store->open(deadline); !status.ok()) {
     (void)store->close(Duration::zero());

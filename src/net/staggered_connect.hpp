@@ -1,4 +1,4 @@
-// control/staggered_connect.hpp - a TCP connection to a host that has several addresses: the one
+// net/staggered_connect.hpp - a TCP connection to a host that has several addresses: the one
 // way by which Engines, clients of a store and tools reach a host by its name.
 //
 // As RFC 8305 ("Happy Eyeballs"): an attempt at the next address begins 250 ms after the one
@@ -9,9 +9,9 @@
 
 #include <span>
 
-#include "control/tcp_socket.hpp"
+#include "net/tcp_socket.hpp"
 
-namespace linkspan::control {
+namespace linkspan::net {
 
 inline constexpr Duration kConnectStagger = std::chrono::milliseconds(250);
 /// How long the last attempt may be silent before the caller may look at something else.
@@ -22,4 +22,4 @@ inline constexpr Duration kConnectPatience = std::chrono::seconds(3);
 /// kConnectPatience. timed_out: by the deadline. canceled: interrupted.
 Result<base::Fd> connect_to(std::span<const TcpAddress> addresses, base::Deadline deadline);
 
-}  // namespace linkspan::control
+}  // namespace linkspan::net

@@ -1,4 +1,4 @@
-// control/store/table.hpp - what a store holds: keys, and queues. Requests in, the bytes of their
+// store/table.hpp - what a store holds: keys, and queues. Requests in, the bytes of their
 // answers out; no sockets, no time.
 //
 // The server has one.
@@ -12,9 +12,9 @@
 #include <map>
 #include <string>
 
-#include "control/store/protocol.hpp"
+#include "store/protocol.hpp"
 
-namespace linkspan::control::store {
+namespace linkspan::store {
 
 class Table {
  public:
@@ -53,4 +53,4 @@ class Table {
 /// Whether it may change a Table.
 bool changes(Op op) noexcept;
 
-}  // namespace linkspan::control::store
+}  // namespace linkspan::store

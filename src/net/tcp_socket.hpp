@@ -1,4 +1,4 @@
-// control/tcp_socket.hpp - TCP sockets of peers and of a store: where they listen and connect, and
+// net/tcp_socket.hpp - TCP sockets of peers and of a store: where they listen and connect, and
 // bytes through them by a deadline.
 //
 // Names are resolved by the system, which takes its own time; numbers and "localhost" take none.
@@ -16,7 +16,7 @@
 #include "base/clock.hpp"
 #include "base/fd.hpp"
 
-namespace linkspan::control {
+namespace linkspan::net {
 
 struct TcpAddress {
   sockaddr_storage raw{};
@@ -59,4 +59,4 @@ Status send_all(const base::Fd& socket, std::string_view bytes, base::Deadline d
 /// At least one byte, and what else is there up to `most`. disconnected: the other side has closed.
 Result<std::string> receive_some(const base::Fd& socket, std::size_t most, base::Deadline deadline);
 
-}  // namespace linkspan::control
+}  // namespace linkspan::net

@@ -1,4 +1,4 @@
-#include "control/store/request_store.hpp"
+#include "store/request_store.hpp"
 
 #include <poll.h>
 
@@ -8,7 +8,7 @@ namespace linkspan {
 
 Store::~Store() = default;
 
-namespace control::store {
+namespace store {
 namespace {
 
 /// Before a queue is looked at again whose value another one took.
@@ -19,8 +19,6 @@ Status refused(const char* what, std::size_t size, std::size_t limit) {
           std::string(what) + " of " + std::to_string(size) + " bytes: a store takes " +
               std::to_string(limit)};
 }
-
-base::Deadline within(Duration time) { return base::Deadline::after(base::Clock::steady(), time); }
 
 }  // namespace
 
@@ -163,5 +161,5 @@ Result<std::int64_t> RequestStore::queue_length(std::string_view queue) {
   return answer->number;
 }
 
-}  // namespace control::store
+}  // namespace store
 }  // namespace linkspan

@@ -1,4 +1,4 @@
-// control/acceptor.hpp - a listening socket in an event loop.
+// net/acceptor.hpp - a listening socket in an event loop.
 //
 // It takes a few connections at a time, for those who are connected wait for that thread too. Where
 // the kernel has no room for more (fds, memory) who knocks waits in the socket's queue; so it does
@@ -16,7 +16,7 @@
 #include "base/fd_closer.hpp"
 #include "linkspan/status.hpp"
 
-namespace linkspan::control {
+namespace linkspan::net {
 
 class Acceptor {
  public:
@@ -59,4 +59,4 @@ class Acceptor {
   bool waits_ = false;           // for the socket, or for the pause to end
 };
 
-}  // namespace linkspan::control
+}  // namespace linkspan::net

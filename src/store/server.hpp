@@ -1,4 +1,4 @@
-// control/store/server.hpp - the server of a store: one Table, any number of connections, each in
+// store/server.hpp - the server of a store: one Table, any number of connections, each in
 // its own dialect.
 //
 // Threads: any thread; what clients ask is done on the one thread that start() starts and the
@@ -15,9 +15,9 @@
 
 #include "base/clock.hpp"
 #include "base/fd.hpp"
-#include "control/store/protocol.hpp"
+#include "store/protocol.hpp"
 
-namespace linkspan::control::store {
+namespace linkspan::store {
 
 class Server {
  public:
@@ -32,4 +32,4 @@ class Server {
   virtual Status drain(base::Deadline deadline) = 0;
 };
 
-}  // namespace linkspan::control::store
+}  // namespace linkspan::store

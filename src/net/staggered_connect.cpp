@@ -1,4 +1,4 @@
-#include "control/staggered_connect.hpp"
+#include "net/staggered_connect.hpp"
 
 #include <poll.h>
 
@@ -8,7 +8,7 @@
 
 #include "base/interrupt.hpp"
 
-namespace linkspan::control {
+namespace linkspan::net {
 namespace {
 
 base::Deadline after(Duration time) { return base::Deadline::after(base::Clock::steady(), time); }
@@ -97,4 +97,4 @@ Result<base::Fd> connect_to(std::span<const TcpAddress> addresses, base::Deadlin
   }
 }
 
-}  // namespace linkspan::control
+}  // namespace linkspan::net

@@ -1,4 +1,4 @@
-#include "control/tcp_socket.hpp"
+#include "net/tcp_socket.hpp"
 
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -10,7 +10,7 @@
 #include <cstring>
 #include <memory>
 
-namespace linkspan::control {
+namespace linkspan::net {
 namespace {
 
 const sockaddr* raw(const TcpAddress& address) {
@@ -69,8 +69,8 @@ TcpAddress TcpAddress::with_port(std::uint16_t port) const noexcept {
 
 std::string TcpAddress::host() const {
   std::array<char, NI_MAXHOST> name{};
-  if (::getnameinfo(control::raw(*this), bytes, name.data(), name.size(), nullptr, 0,
-                    NI_NUMERICHOST) != 0)
+  if (::getnameinfo(net::raw(*this), bytes, name.data(), name.size(), nullptr, 0, NI_NUMERICHOST) !=
+      0)
     return "?";
   return name.data();
 }
@@ -238,4 +238,4 @@ Result<std::string> receive_some(const base::Fd& socket, std::size_t most,
   }
 }
 
-}  // namespace linkspan::control
+}  // namespace linkspan::net

@@ -1,10 +1,10 @@
-#include "control/store/table.hpp"
+#include "store/table.hpp"
 
 #include <algorithm>
 #include <charconv>
 #include <utility>
 
-namespace linkspan::control::store {
+namespace linkspan::store {
 namespace {
 
 std::string number(std::int64_t value) {
@@ -245,4 +245,4 @@ bool Table::erase(const std::string& key) {
   return true;
 }
 
-}  // namespace linkspan::control::store
+}  // namespace linkspan::store

@@ -1,4 +1,4 @@
-#include "control/store/server.hpp"
+#include "store/server.hpp"
 
 #include <sys/socket.h>
 
@@ -22,12 +22,12 @@
 #include "base/named_thread.hpp"
 #include "base/no_memory.hpp"
 #include "base/repeated_line.hpp"
-#include "control/acceptor.hpp"
-#include "control/store/table.hpp"
-#include "control/tcp_socket.hpp"
-#include "control/waiting.hpp"
+#include "net/acceptor.hpp"
+#include "net/descriptor_watch.hpp"
+#include "net/tcp_socket.hpp"
+#include "store/table.hpp"
 
-namespace linkspan::control::store {
+namespace linkspan::store {
 namespace {
 
 using asio::posix::stream_descriptor;
@@ -156,7 +156,7 @@ class AsioServer final : public Server {
   void admit(base::Fd socket) {
     if (connections_.size() >= limits_.connections && !make_room())
       return tell(std::to_string(limits_.connections) + " connections are open: no more");
-    prepare(socket);
+    net::prepare(socket);
     const std::uint64_t id = ++last_id_;
     Connection& each =
         *connections_.emplace(id, std::make_unique<Connection>(io_, limits_, std::move(socket)))
@@ -170,7 +170,7 @@ class AsioServer final : public Server {
 
   void begin(std::uint64_t id, Connection& each) {
     silent_.insert(id);
-    if (const Status status = watch(each.socket, each.owner.get()); !status.ok())
+    if (const Status status = net::watch(each.socket, each.owner.get()); !status.ok())
       return drop(id, status.what());
     if (!count(each)) return drop(id, "all connections together buffer too much");
     be_patient(id, each, true);
@@ -427,7 +427,7 @@ class AsioServer final : public Server {
   const asio::executor_work_guard<asio::io_context::executor_type> keeps_running_{
       io_.get_executor()};
   // Of the server's thread, until it is joined:
-  Acceptor acceptor_{io_, [this](base::Fd socket) { admit(std::move(socket)); }};
+  net::Acceptor acceptor_{io_, [this](base::Fd socket) { admit(std::move(socket)); }};
   Table table_;
   std::map<std::uint64_t, std::unique_ptr<Connection>> connections_;
   std::map<std::string, std::set<std::uint64_t>> waiting_;  // by key, who waits for it
@@ -459,4 +459,4 @@ Result<std::unique_ptr<Server>> Server::start(base::Fd listening, const Limits& 
   }
 }
 
-}  // namespace linkspan::control::store
+}  // namespace linkspan::store

@@ -1,4 +1,4 @@
-// control/store/protocol.hpp - the bytes of PyTorch's TCPStore: requests and answers, both
+// store/protocol.hpp - the bytes of PyTorch's TCPStore: requests and answers, both
 // dialects.
 //
 // The format was established from traces (tests/store_traces) of torch 2.11 and 1.13. A request is
@@ -21,7 +21,7 @@
 #include "linkspan/status.hpp"
 #include "linkspan/types.hpp"
 
-namespace linkspan::control::store {
+namespace linkspan::store {
 
 /// docs/security.md lists them. Those of a value and a request are torch's own server's.
 struct Limits {
@@ -163,4 +163,4 @@ class RequestParser {
   std::optional<MessageReader> reader_;  // of op_
 };
 
-}  // namespace linkspan::control::store
+}  // namespace linkspan::store

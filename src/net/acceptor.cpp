@@ -1,4 +1,4 @@
-#include "control/acceptor.hpp"
+#include "net/acceptor.hpp"
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -8,9 +8,9 @@
 #include <exception>
 #include <utility>
 
-#include "control/waiting.hpp"
+#include "net/descriptor_watch.hpp"
 
-namespace linkspan::control {
+namespace linkspan::net {
 namespace {
 
 using asio::posix::stream_descriptor;
@@ -98,4 +98,4 @@ void Acceptor::accept_after(Duration pause) {
   waits_ = true;
 }
 
-}  // namespace linkspan::control
+}  // namespace linkspan::net
