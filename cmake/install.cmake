@@ -1,6 +1,6 @@
 include(CMakePackageConfigHelpers)
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/linkspan)
-install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY include/ vcache/native/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS linkspan linkspan_store linkspan_device nvlink_transfer EXPORT linkspanTargets
         INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT linkspanTargets NAMESPACE linkspan:: DESTINATION ${config_dir})

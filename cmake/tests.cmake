@@ -211,7 +211,7 @@ if(preset STREQUAL "release" AND TARGET fake_cuda)
                   Flood*:Orphan*:EarlyFree*:By/GuardedMemory*:Versions*)
 endif()
 linkspan_gtest(driver_facts tests/driver_facts simulated)
-linkspan_gtest(nvlink_transfer tests/nvlink_transfer cpu simulated LIBRARY nvlink_transfer)
+linkspan_gtest(nvlink_transfer vcache/native/tests cpu simulated LIBRARY nvlink_transfer)
 target_sources(linkspan_nvlink_transfer PRIVATE tests/faults/usage.cpp)
 
 if(TARGET fake_cuda)
@@ -310,7 +310,7 @@ endif()
 # ---- the Python engine over libnvlink_transfer ------------------------------------------------
 if(TARGET nvlink_transfer AND NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # Python is not built so
   foreach(test nvlink_engine nvlink_engine_async)
-    set(command ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/${test}_test.py
+    set(command ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/vcache/native/tests/${test}_test.py
         $<TARGET_FILE:nvlink_transfer>)
     linkspan_test(${test}_cpu TIMEOUT 120 COMMAND ${command} cpu ENVIRONMENT ${no_driver})
     if(TARGET fake_cuda)
@@ -319,10 +319,10 @@ if(TARGET nvlink_transfer AND NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # Pytho
     endif()
   endforeach()
   linkspan_test(nvlink_engine_search TIMEOUT 120 ENVIRONMENT ${no_driver}
-    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/nvlink_engine_search_test.py
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/vcache/native/tests/nvlink_engine_search_test.py
             $<TARGET_FILE:nvlink_transfer>)
   linkspan_test(nvlink_engine_memory TIMEOUT 120
-    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/nvlink_engine_memory_test.py)
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/vcache/native/tests/nvlink_engine_memory_test.py)
 endif()
 
 # ---- the Python package; beside AddressSanitizer, whose runtime has to come first, too ---------
@@ -377,10 +377,11 @@ endforeach()
 # ---- what is C, by a C compiler ---------------------------------------------------------------
 enable_language(C)
 set(c_abi ${CMAKE_SOURCE_DIR}/tests/abi/linkspan_abi.c
-          ${CMAKE_SOURCE_DIR}/tests/abi/nvlink_transfer_abi.c)
+          ${CMAKE_SOURCE_DIR}/vcache/native/tests/nvlink_transfer_abi.c)
 set(c_flags -std=c99 -pedantic -Wall -Wextra -Werror)
 add_library(c_abi OBJECT ${c_abi})
-target_include_directories(c_abi PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR})
+target_include_directories(c_abi PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}
+                           ${CMAKE_SOURCE_DIR}/vcache/native/include)
 target_compile_options(c_abi PRIVATE ${c_flags})
 
 # ---- once, not per sanitizer ------------------------------------------------------------------
@@ -396,11 +397,11 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
             $<TARGET_FILE:linkspan> ${CMAKE_SOURCE_DIR}/include/linkspan/linkspan.h)
   linkspan_test(nvlink_transfer_exports TIMEOUT 30
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_exports.py
-            $<TARGET_FILE:nvlink_transfer> ${CMAKE_SOURCE_DIR}/include/linkspan/nvlink_transfer.h)
+            $<TARGET_FILE:nvlink_transfer> ${CMAKE_SOURCE_DIR}/vcache/native/include/linkspan/nvlink_transfer.h)
   add_library(unload_plugin MODULE ${CMAKE_SOURCE_DIR}/tests/unload/plugin.cpp)
   target_link_libraries(unload_plugin PRIVATE linkspan)
   add_executable(linkspan_unload ${CMAKE_SOURCE_DIR}/tests/unload/main.cpp)
-  target_include_directories(linkspan_unload PRIVATE ${CMAKE_SOURCE_DIR}/include)
+  target_include_directories(linkspan_unload PRIVATE ${CMAKE_SOURCE_DIR}/vcache/native/include)
   target_link_libraries(linkspan_unload PRIVATE ${CMAKE_DL_LIBS})
   set(unload $<TARGET_FILE:linkspan_unload> $<TARGET_FILE:unload_plugin>
       $<TARGET_FILE:nvlink_transfer>)
@@ -412,7 +413,7 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   if(LINKSPAN_CLANG)
     linkspan_test(c_abi_clang TIMEOUT 30
       COMMAND ${LINKSPAN_CLANG} -fsyntax-only ${c_flags} -I${CMAKE_SOURCE_DIR}/include
-              -I${CMAKE_SOURCE_DIR} ${c_abi})
+              -I${CMAKE_SOURCE_DIR} -I${CMAKE_SOURCE_DIR}/vcache/native/include ${c_abi})
   endif()
   # The device headers by both compilers. NVRTC comes with the wheels that build the kernels.
   foreach(test compile ptx)

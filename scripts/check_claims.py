@@ -26,7 +26,7 @@ ELSEWHERE = re.compile(r"\[(?:hardware|two hosts)\]")
 def tests_of(root: pathlib.Path) -> set[str]:
     names: set[str] = set()
     instances: dict[str, set[str]] = {}
-    for file in sorted((root / "tests").rglob("*.cpp")):
+    for file in sorted([*(root / "tests").rglob("*.cpp"), *(root / "vcache").rglob("*.cpp")]):
         text = file.read_text()
         names |= {f"{suite}.{name}" for suite, name in GTEST.findall(text)}
         for prefix, suite in INSTANCE.findall(text):

@@ -15,12 +15,17 @@ import sys
 
 FLOORS = ["base", "net", "cuda", "memory", "copy", "transport", "control", "engine", "api"]
 TOP = len(FLOORS)
-PRODUCTS = {"store": {"base", "net"}}
+PRODUCTS = {"store": {"base", "net"}, "nvlink_transfer": {"base", "cuda"}}
+NATIVE = "vcache/native"  # where the latter lives
 GROUND = {"linkspan/status.hpp", "linkspan/types.hpp"}
-PUBLIC = {"linkspan/interrupt_check.hpp": "base", "linkspan/store.hpp": "net"}
+PUBLIC = {
+    "linkspan/interrupt_check.hpp": "base",
+    "linkspan/store.hpp": "store",
+    "linkspan/nvlink_transfer.h": "nvlink_transfer",
+}
 # Beside src/cuda. The first measures the bare calls; the second answers CUDA's own numbers, which a
 # Status does not keep.
-CALLS_THE_DRIVER = ("bench/bare", "bench/nvlink_transfer.cpp", "src/api/nvlink_transfer")
+CALLS_THE_DRIVER = ("bench/bare", f"{NATIVE}/bench", f"{NATIVE}/src")
 SUFFIXES = {".hpp", ".cpp", ".h", ".cu", ".cuh"}
 # Rooms or files that may use a library. FlatBuffers may be used everywhere.
 THIRD_PARTY = {
@@ -56,7 +61,9 @@ def without_comments(text: str) -> str:
 
 
 def room_of(path: pathlib.PurePosixPath) -> str:
-    """'base'...'api', 'ground' or 'public' for headers, else the top folder."""
+    """'base'...'api', a product, 'ground' or 'public' for headers, else the top folder."""
+    if path.is_relative_to(NATIVE):
+        return {"src": "nvlink_transfer", "include": "public"}.get(path.parts[2], path.parts[2])
     if path.parts[0] == "src":
         return path.parts[1]
     if path.parts[0] == "include":
@@ -64,11 +71,15 @@ def room_of(path: pathlib.PurePosixPath) -> str:
     return path.parts[0]
 
 
+def is_library(path: pathlib.PurePosixPath) -> bool:
+    return room_of(path) not in ("tools", "bench", "python")
+
+
 def floor_of(room: str, name: str = "") -> int:
     if room == "ground":
         return -1
     if room == "public":
-        return FLOORS.index(PUBLIC.get(name, "engine"))
+        room = PUBLIC.get(name, "engine")
     return FLOORS.index(room) if room in FLOORS else TOP
 
 
@@ -92,10 +103,7 @@ def include_fault(
     root: pathlib.Path, path: pathlib.PurePosixPath, quoted: bool, name: str
 ) -> str | None:
     room = room_of(path)
-    if name in ("cuda.h", "cuda_runtime.h", "cudaTypedefs.h") and path.parts[0] in (
-        "src",
-        "include",
-    ):
+    if name in ("cuda.h", "cuda_runtime.h", "cudaTypedefs.h") and is_library(path):
         return f"{name}: only cuda/driver_abi.hpp declares the driver"
     if not quoted:
         library = name.split("/")[0]
@@ -138,15 +146,15 @@ def faults_of(root: pathlib.Path, path: pathlib.PurePosixPath):
         fault = include_fault(root, path, match[1] == '"', match[2])
         if fault:
             yield line_at(match.start(2)), fault
-    room, product = room_of(path), path.parts[0] in ("src", "include")
+    room = room_of(path)
     if room != "cuda" and not any(path.is_relative_to(each) for each in CALLS_THE_DRIVER):
         for match in DRIVER_CALL.finditer(code):
             yield line_at(match.start()), f"{match[1] or match[2]}: only src/cuda calls the driver"
-    if product and str(path) != "src/base/environment.cpp":
+    if is_library(path) and str(path) != "src/base/environment.cpp":
         for match in GETENV.finditer(code):
             fault = "getenv: only src/base/environment.cpp reads the environment"
             yield line_at(match.start()), fault
-    if product:
+    if is_library(path):
         for match in FORBIDDEN.finditer(code):
             if (str(path), match.group()) in PERMITTED:
                 continue
@@ -155,7 +163,8 @@ def faults_of(root: pathlib.Path, path: pathlib.PurePosixPath):
 
 def check(root: pathlib.Path) -> list[str]:
     faults = []
-    for top in ("include", "src", "tools", "bench", "python"):
+    tops = ("include", "src", "tools", "bench", "python")
+    for top in (*tops, *(f"{NATIVE}/{part}" for part in ("include", "src", "bench", "python"))):
         for file in sorted((root / top).rglob("*")):
             if file.suffix in SUFFIXES and file.is_file():
                 path = pathlib.PurePosixPath(file.relative_to(root).as_posix())

@@ -5,7 +5,7 @@
 # Usage: check_windows.sh            (into out/windows)
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
-header=include/linkspan/nvlink_transfer.h
+header=vcache/native/include/linkspan/nvlink_transfer.h
 build=out/windows prefix=x86_64-w64-mingw32
 fail() { echo "check_windows.sh: $1" >&2; exit 1; }
 
@@ -33,7 +33,8 @@ for entry in json.load(open(sys.argv[1])):
     print(entry["file"])' "$build/compile_commands.json" | grep '\.cpp$')
 ((${#files[@]})) || fail "no sources in $build/compile_commands.json"
 for file in "${files[@]}"; do
-  clang++ -fsyntax-only -std=c++20 -pedantic -Wall -Wextra -Werror -Iinclude -Isrc "$file"
+  clang++ -fsyntax-only -std=c++20 -pedantic -Wall -Wextra -Werror \
+    -I. -Iinclude -Isrc -Ivcache/native/include "$file"
 done
 for language in c:c99 c++:c++20; do
   clang -fsyntax-only -x "${language%:*}" "-std=${language#*:}" -pedantic -Wall -Wextra -Werror \
@@ -41,8 +42,8 @@ for language in c:c99 c++:c++20; do
 done
 echo "$dll: $(wc -l <<<"$exported") exports; ${#files[@]} sources and the header are pedantic"
 
-"$prefix-gcc-posix" -std=gnu11 -Wall -Wextra -Werror -Iinclude -static \
-  -o "$build/load.exe" tests/abi/nvlink_transfer_load.c
+"$prefix-gcc-posix" -std=gnu11 -Wall -Wextra -Werror -Ivcache/native/include -static \
+  -o "$build/load.exe" vcache/native/tests/nvlink_transfer_load.c
 if command -v wine >/dev/null; then
   WINEDEBUG=-all WINEPREFIX=${WINEPREFIX:-$PWD/$build/wine} timeout --kill-after=10 120 \
     wine "$build/load.exe" "$dll" || fail "the DLL does not load or answer under wine"

@@ -23,7 +23,7 @@ ROOT = HERE.parent
 EVIDENCE = ROOT / "evidence"
 
 ENGINE = [
-    f"src/{room}" for room in ("base", "cuda", "memory", "copy", "transport", "control", "engine")
+    f"src/{room}" for room in ("base", "net", "cuda", "memory", "copy", "transport", "control", "engine")
 ]
 # topic -> the programs' own JSON with rows (of two with one id the later counts), gtest suites, the
 # folders it speaks of
@@ -68,7 +68,7 @@ TOPICS = {
         "what": "transfers by TCP over loopback beside bare sockets and UCX",
         "rows": ["tcp_bench", "ucx_tcp"],
         "suites": ["conformance", "faults"],
-        "sources": ["src/transport", "src/copy", "src/control"],
+        "sources": ["src/transport", "src/copy", "src/control", "src/net"],
     },
     "python": {
         "what": "what Python adds to the library",
@@ -80,7 +80,7 @@ TOPICS = {
         "what": "libnvlink_transfer beside the driver's own calls",
         "rows": ["nvlink_bench"],
         "suites": ["nvlink_tests"],
-        "sources": ["src/api", "src/cuda"],
+        "sources": ["vcache/native", "src/cuda"],
     },
 }
 
@@ -98,7 +98,8 @@ def tree_hashes() -> dict[str, str]:
     """Of HEAD. A line of ls-tree is `mode type hash<TAB>path`."""
     hashes = {}
     for line in git(
-        "ls-tree", "-d", "HEAD", "include/", "include/linkspan/", "src/", "bench/", "tools/", "python/"
+        "ls-tree", "-d", "HEAD", "include/", "include/linkspan/", "src/", "bench/", "tools/", "python/",
+        "vcache/",
     ).splitlines():
         meta, path = line.split("\t")
         hashes[path] = meta.split()[2]

@@ -95,7 +95,7 @@ def refresh(names: set[str]) -> None:
 def copy_sources() -> None:
     names = sources()
     TREE.mkdir(parents=True, exist_ok=True)
-    for folder in ("src", "include", "tests", "tools", "bench"):
+    for folder in ("src", "include", "tests", "tools", "bench", "vcache"):
         for file in (TREE / folder).rglob("*"):
             if file.is_file() and file.relative_to(TREE).as_posix() not in names:
                 file.unlink()

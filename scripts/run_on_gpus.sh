@@ -119,8 +119,8 @@ run_all() {
   else
     absent ucx_tcp "UCX was not packed"
   fi
-  program nvlink_engine tests/nvlink_engine_test.py 300 "$pack/libnvlink_transfer.so" gpu
-  program nvlink_async tests/nvlink_engine_async_test.py 300 "$pack/libnvlink_transfer.so" gpu
+  program nvlink_engine vcache/native/tests/nvlink_engine_test.py 300 "$pack/libnvlink_transfer.so" gpu
+  program nvlink_async vcache/native/tests/nvlink_engine_async_test.py 300 "$pack/libnvlink_transfer.so" gpu
   program seed_commands tests/seed_commands.sh 300 gpu --library "$pack/libnvlink_transfer.so" \
     --shim "$pack/libdriver_shim.so" --simple-write "$pack/simple_write" --tcpx "$pack"
   program simple_write tests/simple_write_test.py 300 "$pack/simple_write" gpu

@@ -111,8 +111,18 @@ class Includes(unittest.TestCase):
         )
         self.accepted("src/base/a.hpp", '#include "linkspan/types.hpp"\n')
         self.refused("src/control/a.hpp", '#include "linkspan/engine.hpp"\n', "upwards (public)")
-        self.refused("src/copy/a.hpp", '#include "linkspan/store.hpp"\n', "upwards (public)")
-        self.accepted("src/control/a.hpp", '#include "linkspan/store.hpp"\n')
+
+    def test_products(self):
+        self.refused("src/api/a.hpp", '#include "linkspan/store.hpp"\n', "upwards (public)")
+        self.refused("src/engine/a.cpp", '#include "store/server.hpp"\n', "store is a product")
+        self.refused("src/store/a.cpp", '#include "engine/core.hpp"\n', "base, net alone")
+        self.accepted(
+            "src/store/a.cpp", '#include "linkspan/store.hpp"\n#include "net/tcp_socket.hpp"\n'
+        )
+        native = "vcache/native/src/a.cpp"
+        self.refused(native, '#include "net/tcp_socket.hpp"\n', "base, cuda alone")
+        self.refused(native, "void f() { std::abort(); }\n", "no place in a library")
+        self.accepted(native, '#include "linkspan/nvlink_transfer.h"\n#include "cuda/ipc.hpp"\n')
 
     def test_unknown(self):
         self.refused("src/base/a.cpp", '#include "a.hpp"\n', "no such file")

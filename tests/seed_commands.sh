@@ -154,7 +154,7 @@ seed_000() {
 }
 
 native=(vcache/native/examples)
-[[ -n $library ]] || native=(vcache/native src include cmake)
+[[ -n $library ]] || native=(vcache/native src include)
 if seed 000 "${native[@]}"; then seed_000; fi
 
 # ---- seed 001: CPU and GPU over IPC --------------------------------------------------------------

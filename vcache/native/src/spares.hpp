@@ -1,0 +1,42 @@
+// vcache/native/src/spares.hpp - streams and events that were made once and are used again.
+//
+// To make many of them may wait for a stream that stands still (docs/cuda_notes.md, "calls that
+// synchronise"), so a GPU's first transfer in the background makes enough for most, and nothing is
+// ever destroyed.
+// Threads: any thread.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "cuda/driver.hpp"
+
+namespace linkspan::nvlink {
+
+class Spares {
+ public:
+  /// Never destroyed.
+  static Spares& only();
+
+  // The GPU's context is current.
+  cuda::CUresult take(const cuda::Driver& driver, int gpu, cuda::CUevent& event)
+      LINKSPAN_EXCLUDES(mutex_);
+  cuda::CUresult take(const cuda::Driver& driver, int gpu, cuda::CUstream& stream)
+      LINKSPAN_EXCLUDES(mutex_);
+  /// Null ones too. A stream has nothing to do any more; an event may be recorded again.
+  void give_back(int gpu, cuda::CUevent event) LINKSPAN_EXCLUDES(mutex_);
+  void give_back(int gpu, cuda::CUstream stream) LINKSPAN_EXCLUDES(mutex_);
+
+ private:
+  struct Of {
+    std::vector<cuda::CUevent> events;
+    std::vector<cuda::CUstream> streams;
+  };
+  cuda::CUresult fill(const cuda::Driver& driver, Of& of) LINKSPAN_REQUIRES(mutex_);
+
+  base::Mutex mutex_;
+  std::map<int, Of> of_ LINKSPAN_GUARDED_BY(mutex_);  // by GPU
+};
+
+}  // namespace linkspan::nvlink
