@@ -5,7 +5,7 @@
 #include <string>
 
 #include "cuda/stream.hpp"
-#include "tools/linkspan/data.hpp"
+#include "tools/linkspan/pair/data.hpp"
 
 namespace linkspan::bench {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "cuda/handles.hpp"
 #include "cuda/memory.hpp"
-#include "tools/linkspan/child_process.hpp"
+#include "tools/linkspan/pair/child_process.hpp"
 
 namespace linkspan::bench {
 

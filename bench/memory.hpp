@@ -15,7 +15,7 @@
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 #include "cuda/topology.hpp"
-#include "tools/linkspan/data.hpp"
+#include "tools/linkspan/pair/data.hpp"
 
 namespace linkspan::bench {
 

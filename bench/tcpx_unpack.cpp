@@ -14,7 +14,7 @@
 
 #include "bench/bare/kernel_copy.hpp"
 #include "bench/bare/machine.hpp"
-#include "tools/linkspan/data.hpp"
+#include "tools/linkspan/pair/data.hpp"
 #include "transport/nccl_net/tcpx/unpack.hpp"
 
 namespace linkspan::bench {

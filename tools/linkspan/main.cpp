@@ -8,9 +8,9 @@
 #include <string>
 
 #include "linkspan/linkspan.h"
-#include "tools/linkspan/far_end.hpp"
-#include "tools/linkspan/verb.hpp"
-#include "tools/linkspan/visible_gpus.hpp"
+#include "tools/linkspan/command_line/verb.hpp"
+#include "tools/linkspan/doctor/visible_gpus.hpp"
+#include "tools/linkspan/pair/far_end.hpp"
 
 namespace linkspan::tool {
 namespace {

@@ -1,0 +1,53 @@
+// The doctor's look at settings: the table of options with what holds, and words that look like
+// one.
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "base/options.hpp"
+#include "tools/linkspan/doctor/diagnosis.hpp"
+
+extern char** environ;
+
+namespace linkspan::tool {
+namespace {
+
+constexpr const char* kArea = "settings";
+constexpr std::string_view kOurs = "LINKSPAN_";
+
+/// A misspelt name would be ignored without a word.
+void check_names(Diagnosis& out) {
+  const auto table = base::option_table();
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view both(*entry);
+    const std::string name(both.substr(0, both.find('=')));
+    const auto same = [&name](const base::OptionInfo& option) { return name == option.variable; };
+    if (!name.starts_with(kOurs) || std::any_of(table.begin(), table.end(), same)) continue;
+    out.add(Level::warn, kArea, name, "is set, and no setting of linkspan has this name",
+            "`linkspan options` lists them");
+  }
+}
+
+}  // namespace
+
+void check_settings(Diagnosis& out) {
+  const auto options = base::Options::from_environment();
+  if (!options.ok()) {
+    const std::string& why = options.status().what();
+    out.add(Level::fail, kArea, why.substr(0, why.find('=')), why,
+            "unset it, or set what the text asks for; no Engine opens until then");
+  }
+  for (const base::OptionInfo& option : base::option_table()) {
+    const char* value = base::environment(option.variable);
+    const bool set = value != nullptr && *value != '\0';
+    const bool refused = !options.ok() && options.status().what().starts_with(option.variable);
+    if (refused) continue;
+    out.ok(kArea, option.variable,
+           !set            ? std::string(option.fallback) + " (default)"
+           : option.secret ? "set (environment)"
+                           : "\"" + std::string(value) + "\" (environment)");
+  }
+  check_names(out);
+}
+
+}  // namespace linkspan::tool

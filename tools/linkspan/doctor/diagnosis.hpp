@@ -1,0 +1,60 @@
+// tools/linkspan/doctor/diagnosis.hpp - what `linkspan doctor` found: checks, each with its remedy.
+//
+// Rooms fill it: the host, its network, the GPUs, and two processes that move bytes.
+// Threads: externally synchronised.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tools/linkspan/pair/memories.hpp"
+
+namespace linkspan::tool {
+
+/// fail: linkspan does not work here, or not as was asked for. warn: some of its paths do not.
+enum class Level : std::uint8_t { ok, warn, fail };
+const char* name_of(Level level) noexcept;  ///< "ok", "warn", "FAIL"
+
+struct Check {
+  Level level;
+  std::string area, name, found;
+  std::string remedy;  ///< Empty: nothing is to be done.
+};
+
+class Diagnosis {
+ public:
+  /// `gpu_required`: what a GPU lacks is a failure.
+  explicit Diagnosis(bool gpu_required) : gpu_problem_(gpu_required ? Level::fail : Level::warn) {}
+
+  void ok(std::string area, std::string name, std::string found) {
+    add(Level::ok, std::move(area), std::move(name), std::move(found), {});
+  }
+  void add(Level level, std::string area, std::string name, std::string found, std::string remedy) {
+    checks_.push_back(
+        {level, std::move(area), std::move(name), std::move(found), std::move(remedy)});
+  }
+  Level gpu_problem() const noexcept { return gpu_problem_; }
+
+  const std::vector<Check>& checks() const noexcept { return checks_; }
+  std::size_t count(Level level) const;
+  std::string text() const;
+  std::string json(const std::string& command) const;
+
+ private:
+  const Level gpu_problem_;
+  std::vector<Check> checks_;
+};
+
+void check_host(Diagnosis& out);
+void check_settings(Diagnosis& out);
+/// What TCP to other hosts needs to be fast.
+void check_network(Diagnosis& out);
+void check_gpus(Diagnosis& out, const Gpus& gpus);
+/// What GPUDirect-TCPX, or another network plugin of NCCL's, needs. A machine without one is well.
+void check_tcpx(Diagnosis& out, const Gpus& gpus);
+/// A second process and an Engine in each: each path is taken once, by bytes that are verified.
+void check_two_processes(Diagnosis& out, const Gpus& gpus);
+
+}  // namespace linkspan::tool

@@ -1,0 +1,112 @@
+// tools/linkspan/measure/ceiling.hpp - the bare calls that a pair of memories is measured against.
+//
+// Between GPUs and from a GPU to a GPU of the peer they move the very same bytes, over a CUDA IPC
+// mapping that bare code opened. Where only the peer can reach its memory (pinned, pageable), they
+// run in this process, on memory of the same kind of our own.
+// Threads: externally synchronised.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/bare/cpu_copy.hpp"
+#include "bench/bare/gpu_copy.hpp"
+#include "bench/bare/kernel_copy.hpp"
+#include "bench/bare/relay_copy.hpp"
+#include "bench/bare/staged_copy.hpp"
+#include "cuda/handles.hpp"
+#include "linkspan/types.hpp"
+#include "tools/linkspan/measure/turns.hpp"
+#include "tools/linkspan/pair/far_end.hpp"
+#include "tools/linkspan/pair/memories.hpp"
+#include "tools/linkspan/pair/shape.hpp"
+
+namespace linkspan::tool {
+
+/// A memory of the second process as all parts of the tool know it.
+struct Far {
+  Place place;
+  FarMemory memory;
+  RemoteRegion region;
+};
+
+/// Two memories and who asks.
+struct Pair {
+  Op op;
+  Memory& local;
+  const Far& far;
+
+  bool to_far() const noexcept { return op == Op::write; }
+  Place from() const noexcept { return to_far() ? local.place() : far.place; }
+  Place to() const noexcept { return to_far() ? far.place : local.place(); }
+};
+
+/// Which bare calls a row is held against. Many pieces: one kernel, or none.
+enum class Against : std::uint8_t {
+  usual,   ///< The copy engine and a flag; the CPU's threads.
+  sync,    ///< The same, or cuStreamSynchronize in place of the flag where that is faster.
+  staged,  ///< Pageable memory and a GPU: threads with pinned slots; the driver's own copy beside.
+  ready,   ///< Pages by one kernel whose lists lie in mapped memory since its first run,
+  ready_on_gpu,  ///< or in memory of its GPU.
+  two_links      ///< Pinned memory to a GPU of the peer, half of it through another GPU.
+};
+
+/// Where the bytes of a bare call by a GPU lie.
+struct Route {
+  const cuda::Device* device = nullptr;
+  std::uint64_t to = 0, from = 0;
+  std::optional<cuda::IpcMapping> mapping{};
+
+  bare::Way way() const noexcept { return {to, from}; }
+};
+
+/// Makes them; owns the streams and threads that they share. Memories and GPUs outlive it.
+class Ceilings {
+ public:
+  using Memories = std::map<std::string, std::unique_ptr<Memory>>;
+
+  Ceilings(const Gpus& gpus, const Memories& ours, pid_t far_pid, unsigned threads)
+      : gpus_(gpus), ours_(ours), far_pid_(far_pid), threads_(threads), cpu_(threads) {}
+
+  /// `path` is Explanation::path: a pageable copy is held against a pageable one. They run until
+  /// this ends, `layout` too. Empty: no bare call does the like.
+  Result<std::vector<Contender>> make(const Pair& pair, const Layout& layout, unsigned depth,
+                                      Against against, const std::string& path);
+  /// Two copies at once, each by the GPU of our end: told of beside the ceiling of one.
+  Result<std::vector<Contender>> both_ways(std::span<const Pair> pairs, std::uint64_t bytes);
+  /// As bare code knows the memories; host memory that only the peer reaches is our own `host`.
+  Result<Route> route(const Pair& pair, Place host) const;
+
+ private:
+  using Made = Result<std::vector<Contender>>;
+  Made by_gpu(const Pair& pair, const Layout& layout, unsigned depth, Against against, Place host);
+  Made by_copies(std::shared_ptr<const Route> route, std::uint64_t bytes, unsigned depth,
+                 Against against, const std::string& where);
+  Made by_kernel(const std::shared_ptr<const Route>& route, const Layout& layout, Against against,
+                 const std::string& where);
+  Made by_staging(std::shared_ptr<const Route> route, std::uint64_t bytes, bool to_gpu,
+                  const std::string& where);
+  Made by_two_links(std::shared_ptr<const Route> route, const Far& far, std::uint64_t bytes,
+                    const std::string& where);
+  Made by_cpu(const Pair& pair, const Layout& layout, unsigned depth);
+  const Memory& our(Place place) const { return *ours_.at(place.name()); }
+
+  const Gpus& gpus_;
+  const Memories& ours_;
+  const pid_t far_pid_;
+  const unsigned threads_;
+  bare::CpuCopy cpu_;
+  std::map<const cuda::Device*, std::unique_ptr<bare::GpuCopy>> copies_;
+  std::map<const cuda::Device*, std::unique_ptr<bare::KernelCopy>> kernels_;
+  std::map<const cuda::Device*, std::unique_ptr<bare::RelayCopy>> relays_;
+  using StagedKey = std::pair<const cuda::Device*, std::uint64_t>;  // and the bytes of a slot
+  std::map<StagedKey, std::unique_ptr<bare::StagedCopy>> staged_;
+};
+
+}  // namespace linkspan::tool

@@ -1,0 +1,53 @@
+// tools/linkspan/pair/child_process.hpp - a second process of this same program, and what is said
+// to it.
+//
+// The child is /proc/self/exe with a hidden verb and one end of a socketpair as descriptor 3. It
+// must say "ok" before anything else; then each request gets one answer, both short texts. The
+// closed socket tells either side that the other has ended.
+// Threads: externally synchronised.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/fd.hpp"
+#include "linkspan/status.hpp"
+#include "linkspan/types.hpp"
+#include "tools/linkspan/pair/far_side.hpp"
+
+namespace linkspan::tool {
+
+class ChildProcess final : public FarSide {
+ public:
+  /// `without`: a variable that the child's environment lacks.
+  static Result<std::unique_ptr<ChildProcess>> spawn(const char* verb, Duration timeout,
+                                                     std::string_view without = {});
+  /// Closes the socket, gives it 3 s for its end, then kills it.
+  ~ChildProcess() override;
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  Status tell(std::string_view request) override;
+  Result<std::string> answer(Duration timeout) override;
+  bool lost() const noexcept override { return lost_; }
+  pid_t pid() const noexcept { return pid_; }
+
+ private:
+  ChildProcess(pid_t pid, base::Fd socket) : pid_(pid), socket_(std::move(socket)) {}
+  Status ended();
+  bool reap(Duration timeout);
+
+  const pid_t pid_;
+  base::Fd socket_;
+  bool lost_ = false, reaped_ = false;
+  int wait_status_ = 0;
+};
+
+/// The child's main: says "ok", answers requests by `handle` until the parent closes its end.
+void serve_parent(const std::function<Result<std::string>(const std::string& request)>& handle);
+
+}  // namespace linkspan::tool

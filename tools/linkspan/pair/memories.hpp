@@ -1,0 +1,110 @@
+// tools/linkspan/pair/memories.hpp - memory of every kind that the tool moves bytes between.
+//
+// Filled and compared with data in which every byte that landed wrongly shows: a seed and a
+// position make a byte, without a short period. A GPU's memory is reached by bare copies through
+// a staging buffer, never by what is to be tested.
+// Threads: externally synchronised.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "bench/bare/gpu_copy.hpp"
+#include "cuda/memory.hpp"
+#include "cuda/topology.hpp"
+#include "linkspan/engine.hpp"
+#include "tools/linkspan/pair/shape.hpp"
+
+namespace linkspan::tool {
+
+/// One of a process's places of memory. `gpu` counts the visible GPUs; a process that was spawned
+/// with our environment counts them as we do.
+struct Place {
+  MemoryKind kind = MemoryKind::host;
+  unsigned gpu = 0;
+
+  std::string name() const;  ///< "gpu0", "gpu1", "pinned", "pageable", "shared".
+  static std::optional<Place> parse(std::string_view name);
+  bool on_gpu() const noexcept { return kind == MemoryKind::device; }
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
+inline constexpr Place kGpu0{.kind = MemoryKind::device};
+inline constexpr Place kGpu1{.kind = MemoryKind::device, .gpu = 1};
+inline constexpr Place kPinned{.kind = MemoryKind::pinned}, kHost{.kind = MemoryKind::host};
+inline constexpr Place kShared{.kind = MemoryKind::shared};
+
+/// The machine's GPUs as the tool uses them beside the Engine.
+class Gpus {
+ public:
+  /// Without a driver or a GPU it is empty, and why() says so.
+  static Gpus find();
+
+  unsigned count() const noexcept;
+  /// There are GPUs, and not the simulated driver's, whose memory is the machine's own and slow.
+  bool real() const;
+  const cuda::DeviceInfo& info(unsigned gpu) const;
+  const Status& why() const noexcept { return why_; }
+  const cuda::Topology* topology() const noexcept { return topology_.get(); }  ///< Null: none.
+  Result<const cuda::Device*> device(unsigned gpu) const;
+  /// What a process of this machine has: the first GPUs, pinned, pageable, shared.
+  std::vector<Place> places(unsigned most_gpus = 2) const;
+
+ private:
+  std::unique_ptr<cuda::Topology> topology_;  // null: none
+  Status why_;
+};
+
+class Memory {
+ public:
+  /// Allocated, and registered in `engine`. `gpus` and the Engine outlive it.
+  static Result<std::unique_ptr<Memory>> create(Engine& engine, const Gpus& gpus, Place place,
+                                                std::uint64_t bytes);
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  Place place() const noexcept { return place_; }
+  const Region& region() const noexcept { return region_; }
+  std::uint64_t bytes() const noexcept { return bytes_; }
+  /// As this process's CPU, or the GPU's context, knows it.
+  std::uint64_t address() const noexcept { return reinterpret_cast<std::uint64_t>(region_.data()); }
+  /// From the beginning of the allocation, which is what CUDA IPC maps.
+  std::uint64_t lead() const noexcept { return lead_; }
+  const cuda::Device* device() const noexcept { return device_; }  ///< Null: not of a GPU.
+
+  /// Any bytes, into it and out of it.
+  Status put(std::uint64_t offset, std::span<const std::byte> data);
+  Status get(std::uint64_t offset, std::span<std::byte> into);
+  /// [offset, offset + bytes) becomes `seed` at positions `from`, `from` + 1, ...
+  Status fill(std::uint64_t offset, std::uint64_t bytes, std::uint64_t seed, std::uint64_t from);
+  /// `corrupt` with the first wrong byte.
+  Status check(std::uint64_t offset, std::uint64_t bytes, std::uint64_t seed, std::uint64_t from);
+  /// The same for what lies one behind the other from `offset` on.
+  Status check(std::uint64_t offset, std::span<const Tile> tiles);
+
+ private:
+  Memory(Place place, std::uint64_t bytes) : place_(place), bytes_(bytes) {}
+  Status allocate(const Gpus& gpus);
+  void* whole() const noexcept;
+  Status reach(std::uint64_t offset, std::uint64_t bytes) const;
+
+  const Place place_;
+  const std::uint64_t bytes_;
+  std::uint64_t lead_ = 0;
+  const cuda::Device* device_ = nullptr;
+  void* mapped_ = nullptr;  // pageable memory, from mmap
+  std::variant<std::monostate, cuda::PinnedBuffer, cuda::DeviceBuffer> owner_;
+  std::optional<cuda::PinnedBuffer> staging_;  // for memory of a GPU
+  std::unique_ptr<bare::GpuCopy> copy_;
+  Region region_;
+};
+
+}  // namespace linkspan::tool

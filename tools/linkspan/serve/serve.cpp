@@ -1,0 +1,191 @@
+// `linkspan serve`: the far end of `bench --to`. A few threads serve one peer each: they read its
+// requests and carry them out.
+#include <atomic>
+#include <exception>
+#include <iostream>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "tools/linkspan/command_line/network_options.hpp"
+#include "tools/linkspan/command_line/output.hpp"
+#include "tools/linkspan/command_line/signals.hpp"
+#include "tools/linkspan/command_line/verb.hpp"
+#include "tools/linkspan/pair/conversation.hpp"
+#include "tools/linkspan/pair/far_memories.hpp"
+
+namespace linkspan::tool {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr unsigned kAtOnce = 16;          // peers that are served; more wait until one has left
+constexpr Duration kAcceptLooks = 500ms;  // for the end of the verb
+constexpr Duration kBenchThinks = 60s;    // it fills and compares 4 GiB meanwhile
+constexpr Duration kBenchTurn = 10s;      // for the bench before to let go
+constexpr const char* kOk = "ok ";
+constexpr const char* kInsecure = ", insecure: everybody who reaches it may use it";
+
+class Server {
+ public:
+  Server(Engine& engine, const Gpus& gpus, Duration patience)
+      : engine_(engine), gpus_(gpus), patience_(patience) {}
+
+  /// Peers, one behind the other, until it is to stop; or one.
+  void work(const std::stop_token& stop, bool once);
+  /// All threads have ended, and the Engine could not be closed: what peers may still write to
+  /// stays with the process.
+  void leave() {
+    if (memories_) memories_->leave();
+  }
+  bool failed() const noexcept { return failed_; }
+
+ private:
+  Status serve(const Peer& peer, const std::stop_token& stop, std::string& request);
+  Status handle(Conversation& talk, const Peer& peer, const std::string& request);
+  Status bench(Conversation& talk, const Peer& peer);
+
+  Engine& engine_;
+  const Gpus& gpus_;
+  const Duration patience_;
+  std::timed_mutex bench_;               // the Engine's notifications are one bench's at a time
+  std::optional<FarMemories> memories_;  // with bench_: of this bench, or the one before
+  std::atomic<bool> failed_{false};
+};
+
+void Server::work(const std::stop_token& stop, bool once) {
+  while (!stop.stop_requested()) {
+    const auto peer = engine_.accept(kAcceptLooks);
+    if (peer.status().code() == Code::timed_out) continue;
+    if (!peer.ok()) return;
+    std::string request = "nothing";
+    Status end;
+    try {
+      end = serve(*peer, stop, request);
+    } catch (const std::exception& error) {  // no memory
+      end = Status(Code::no_resource, Scope::request, error.what());
+    }
+    std::cerr << printable(request) + ": " + (end.ok() ? "done" : end.what()) + "\n";
+    if (!once) continue;
+    failed_ = !end.ok();
+    (void)::kill(::getpid(), SIGTERM);  // for wait_for() of the main thread
+    return;
+  }
+}
+
+Status Server::serve(const Peer& peer, const std::stop_token& stop, std::string& request) {
+  auto talk = Conversation::begin(peer, patience_);
+  if (!talk.ok()) return talk.status();
+  auto asked = (*talk)->hear();
+  Status end = asked.status();
+  if (asked.ok()) {
+    request = *std::move(asked);
+    end = handle(**talk, peer, request);
+  }
+  // A peer that has stopped in the midst is lost after some seconds of silence, and with it goes
+  // what it was lent.
+  while (!(*talk)->settle(1s) && !stop.stop_requested()) {
+  }
+  return end;
+}
+
+Status Server::handle(Conversation& talk, const Peer& peer, const std::string& request) {
+  if (request == "bench") return bench(talk, peer);
+  Status why(
+      Code::invalid_argument, Scope::request,
+      "not understood: \"" + request.substr(0, 64) + "\"; both sides must be of one release");
+  talk.refuse(why);
+  return why;
+}
+
+/// Requests of far_memories.hpp, until the peer leaves.
+Status Server::bench(Conversation& talk, const Peer& peer) {
+  const std::unique_lock turn(bench_, std::chrono::nanoseconds(kBenchTurn));
+  if (!turn.owns_lock()) {
+    Status why(Code::busy, Scope::request, "another bench is under way here: run it again later");
+    talk.refuse(why);
+    return why;
+  }
+  if (memories_ && !memories_->close(kBenchTurn)) {
+    Status why(Code::busy, Scope::request,
+               "the peer of the bench before still uses its memory here: run it again later");
+    talk.refuse(why);
+    return why;
+  }
+  FarMemories& memories = memories_.emplace(engine_, gpus_, peer);
+  Status end = talk.tell(kOk);
+  while (end.ok()) {
+    const auto request = talk.hear(kBenchThinks);
+    if (!request.ok()) {
+      end = request.status();
+      break;
+    }
+    const auto answer = memories.handle(*request);
+    if (answer.ok())
+      end = talk.tell(kOk + *answer);
+    else
+      talk.refuse(answer.status());
+  }
+  if (memories.close(kBenchTurn)) memories_.reset();
+  return end.code() == Code::disconnected ? Status() : end;
+}
+
+class ServeVerb final : public Verb {
+ public:
+  const char* name() const override { return "serve"; }
+  const char* what() const override {
+    return "Serves other hosts that measure (`bench --to`), until SIGINT or SIGTERM.";
+  }
+  void define(Arguments& arguments) override {
+    arguments.text("--listen", listen_, "HOST:PORT",
+                   "127.0.0.1:4711; port 0 takes one that is free");
+    arguments.flag("--once", once_, "Serve one peer, and exit with how that went");
+    arguments.number("--for", seconds_, 1, 1u << 30, "SECONDS", "Serve so long at most");
+    arguments.number("--gpu,--device", gpu_, 0, 1023, "N",
+                     "Measures memory of GPUs too; this one has to exist");
+    network_.define(arguments);
+  }
+
+  int run(const std::string& /*command*/) override {
+    const sigset_t signals = block_signals();
+    const Gpus gpus = Gpus::find();
+    if (gpu_ != kNoGpu)
+      if (const auto device = gpus.device(gpu_); !device.ok())
+        return refused(name(), device.status());
+    EngineOptions options = network_.engine(name());
+    options.use_gpu = gpu_ != kNoGpu;
+    auto engine = Engine::open(options);
+    if (!engine.ok()) return failed(name(), engine.status());
+    if (Status s = engine->listen(tcp_address(listen_)); !s.ok()) return failed(name(), s);
+    Server server(*engine, gpus, network_.timeout());
+    std::cout << "serve at " + engine->address() +
+                     (network_.insecure && network_.secret_file.empty() ? kInsecure : "") + "\n"
+              << std::flush;
+    std::vector<std::jthread> threads;
+    for (unsigned i = 0; i < (once_ ? 1 : kAtOnce); ++i)
+      threads.emplace_back(
+          [this, &server](const std::stop_token& stop) { server.work(stop, once_); });
+    wait_for(signals, seconds_ == 0 ? Duration::max() : std::chrono::seconds(seconds_));
+    for (std::jthread& thread : threads) thread.request_stop();
+    const Status closed = engine->close(3s);
+    threads.clear();
+    if (!closed.ok()) server.leave();
+    return server.failed() ? kFailed : kWell;
+  }
+
+ private:
+  static constexpr unsigned kNoGpu = ~0u;
+  std::string listen_ = "127.0.0.1:4711";
+  unsigned gpu_ = kNoGpu;
+  bool once_ = false;
+  unsigned seconds_ = 0;
+  NetworkOptions network_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> serve_verb() { return std::make_unique<ServeVerb>(); }
+
+}  // namespace linkspan::tool

@@ -1,0 +1,186 @@
+// `linkspan topo`: which path each pair of memories gets between two processes, and how fast it is.
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "tools/linkspan/command_line/output.hpp"
+#include "tools/linkspan/command_line/svg.hpp"
+#include "tools/linkspan/command_line/table.hpp"
+#include "tools/linkspan/command_line/verb.hpp"
+#include "tools/linkspan/measure/evidence_json.hpp"
+#include "tools/linkspan/measure/pair_run.hpp"
+#include "tools/linkspan/measure/report_text.hpp"
+
+namespace linkspan::tool {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+struct TopoOptions {
+  std::uint64_t bytes = 64 * kMiB;  ///< Of one transfer.
+  unsigned limit_s = 150;
+};
+
+class Topo {
+ public:
+  explicit Topo(const TopoOptions& options)
+      : options_(options),
+        deadline_(
+            base::Deadline::after(base::Clock::steady(), std::chrono::seconds(options.limit_s))) {}
+
+  Report run();
+  std::string text(const Report& report);
+  std::string svg(const Report& report);
+
+ private:
+  Status set_up();
+  void run_pairs(Report& report);
+  std::vector<MatrixCell> cells(const Report& report);
+  std::vector<std::string> names() const;
+  /// "A": which way, as the notes explain.
+  std::string letter(const Row& row);
+  std::vector<std::string> notes() const;
+
+  const TopoOptions options_;
+  const base::Deadline deadline_;
+  const Gpus gpus_ = Gpus::find();
+  const std::vector<Place> places_ = gpus_.places(~0u);
+  std::unique_ptr<TwoProcesses> both_;
+  std::vector<std::string> ways_;  // in the order of their letters
+};
+
+Report Topo::run() {
+  Report report = Report::of_machine(gpus_);
+  report.stopped = set_up();
+  if (report.stopped.ok()) run_pairs(report);
+  return report;
+}
+
+Status Topo::set_up() {
+  auto both = TwoProcesses::start(gpus_);
+  if (!both.ok()) return both.status();
+  both_ = *std::move(both);
+  for (const Place place : places_) {
+    const std::uint64_t bytes = std::max(options_.bytes, kLeastRegion);
+    if (Status s = both_->add_near(place, bytes); !s.ok()) return s;
+    if (Status s = both_->add_far(place, bytes); !s.ok()) return s;
+  }
+  return {};
+}
+
+/// Writes.
+void Topo::run_pairs(Report& report) {
+  PairRun pair_run(*both_, deadline_);
+  RunPlan plan{.shape{.bytes = options_.bytes}, .runs = 5};
+  plan.ceiling = false;
+  plan.at_most = std::chrono::milliseconds(500);
+  const Progress progress;
+  const std::size_t count = places_.size() * places_.size();
+  for (const Place from : places_) {
+    for (const Place to : places_) {
+      progress.show(report.rows.size() + 1, count, title(from.name(), to.name(), Op::write));
+      const Pair pair = both_->pair(Op::write, from, to);
+      report.rows.push_back(pair_run.run({&pair, 1}, plan, {}));
+      report.stopped = pair_run.lost();
+      if (report.stopped.ok() && deadline_.passed() && report.rows.size() < count)
+        report.stopped = Status(Code::timed_out, Scope::request, kTimeIsOver);
+      if (!report.stopped.ok()) return;
+    }
+  }
+}
+
+std::string Topo::letter(const Row& row) {
+  const std::string way = row.path + (row.executor == "here" ? "" : ", by the " + row.executor);
+  auto found = std::find(ways_.begin(), ways_.end(), way);
+  if (found == ways_.end()) found = ways_.insert(ways_.end(), way);
+  return std::string(1, static_cast<char>('A' + (found - ways_.begin()) % 26));
+}
+
+std::vector<std::string> Topo::notes() const {
+  std::vector<std::string> out;
+  for (std::size_t i = 0; i < ways_.size(); ++i)
+    out.push_back(std::string(1, static_cast<char>('A' + i % 26)) + "  " + ways_[i]);
+  return out;
+}
+
+std::vector<std::string> Topo::names() const {
+  std::vector<std::string> out;
+  for (const Place place : places_) out.push_back(place.name());
+  return out;
+}
+
+std::vector<MatrixCell> Topo::cells(const Report& report) {
+  std::vector<MatrixCell> out(places_.size() * places_.size(), {.text = "-", .hint = "not tried"});
+  for (std::size_t i = 0; i < report.rows.size(); ++i) {
+    const Row& row = report.rows[i];
+    const std::string title_of = title(row.from, row.to, row.op) + ": ";
+    const double rate = row.figure(row.ours);
+    out[i] = row.status.ok()
+                 ? MatrixCell{number(rate) + ' ' + letter(row), title_of + row.path, rate}
+                 : MatrixCell{"FAILED", title_of + row.status.what(), 0};
+    if (row.status.ok() && !row.refused.empty()) out[i].hint += "; not by " + row.refused;
+  }
+  return out;
+}
+
+std::string Topo::text(const Report& report) {
+  const std::vector<MatrixCell> all = cells(report);
+  std::vector<Table::Column> columns{{"from \\ to"}};
+  for (const std::string& name : names()) columns.push_back({name, true});
+  Table table(columns);
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    std::vector<std::string> line{places_[i].name()};
+    for (std::size_t j = 0; j < places_.size(); ++j)
+      line.push_back(all[i * places_.size() + j].text);
+    table.add(std::move(line));
+  }
+  std::string out = head_of(report) + "\nGB/s from this process to another, " +
+                    size_name(options_.bytes) + " a transfer:\n" + table.text() + '\n';
+  for (const std::string& note : notes()) out += note + '\n';
+  for (const Row& row : report.rows)
+    if (!row.status.ok())
+      out += "FAILED " + title(row.from, row.to, row.op) + ": " + row.status.to_string() + '\n';
+  return out + (report.stopped.ok() ? "" : "STOPPED: " + report.stopped.to_string() + '\n');
+}
+
+std::string Topo::svg(const Report& report) {
+  return matrix_svg("linkspan topo: GB/s, from (rows) to another process (columns)", names(),
+                    names(), cells(report), notes());
+}
+
+class TopoVerb final : public Verb {
+ public:
+  const char* name() const override { return "topo"; }
+  const char* what() const override {
+    return "A matrix of all GPUs and kinds of memory: the path of each pair, and GB/s.";
+  }
+  void define(Arguments& arguments) override {
+    arguments.size("--bytes", options_.bytes, "Of one transfer: 64MiB");
+    arguments.text("--json", json_, "FILE",
+                   "Also write rows as evidence/ keeps them; -: to stdout");
+    arguments.text("--svg", svg_, "FILE", "Also draw it");
+    arguments.number("--limit", options_.limit_s, 1, 86400, "SECONDS",
+                     "After which no further pair is begun; 150");
+  }
+  int run(const std::string& command) override {
+    const auto output = Output::open(json_, svg_);
+    if (!output.ok()) return refused(name(), output.status());
+    Topo topo(options_);
+    const Report report = topo.run();
+    const std::string json =
+        to_json(report, "one host, two processes: the path of each pair", command);
+    if (Status s = output->write(topo.text(report), json, topo.svg(report)); !s.ok())
+      return failed(name(), s);
+    return report.ok() ? kWell : kFailed;
+  }
+
+ private:
+  TopoOptions options_;
+  std::string json_, svg_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> topo_verb() { return std::make_unique<TopoVerb>(); }
+
+}  // namespace linkspan::tool
