@@ -151,7 +151,8 @@ TEST_F(ControlRate, OfUnixSocketsIsBoundedAndWhoWaitsComesIn) {
   EXPECT_GT(came, kQueue + kBurst) << "it takes no more than the first ones";
 
   // Who waits comes in after those.
-  auto client = test::take(Control::open({.engine = "client", .incarnation = 12}, quiet_, log_));
+  const Identity other{.engine = "client", .incarnation = 12};
+  auto client = test::take(Control::open(other, quiet_, log_));
   const auto session = client->connect(at_, base::Deadline::after(base::Clock::steady(), 10s));
   EXPECT_TRUE(session.ok()) << session.status().to_string();
   client->close(base::Deadline::after(base::Clock::steady(), 1s));
