@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Keeps the floors: who may include whom, who may call the driver, and what no library may do.
 
-    base < net < cuda < memory < copy < transport < control < engine < api < {tools, bench, python}
+    base < net < cuda < memory < copy < transport < control < engine < api < compat < {tools, bench, python}
 
 An include points down or inside its folder. A product stands on the floors that PRODUCTS names, and
 no floor includes it. include/linkspan/{status,types}.hpp lie below base;
@@ -13,13 +13,14 @@ import pathlib
 import re
 import sys
 
-FLOORS = ["base", "net", "cuda", "memory", "copy", "transport", "control", "engine", "api"]
+FLOORS = ["base", "net", "cuda", "memory", "copy", "transport", "control", "engine", "api", "compat"]
 TOP = len(FLOORS)
 PRODUCTS = {"store": {"base", "net"}, "nvlink_transfer": {"base", "cuda"}}
 NATIVE = "vcache/native"  # where the latter lives
 GROUND = {"linkspan/status.hpp", "linkspan/types.hpp"}
 PUBLIC = {
     "linkspan/interrupt_check.hpp": "base",
+    "linkspan/compat/ipc.hpp": "compat",
     "linkspan/store.hpp": "store",
     "linkspan/nvlink_transfer.h": "nvlink_transfer",
 }
@@ -61,7 +62,7 @@ def without_comments(text: str) -> str:
 
 
 def room_of(path: pathlib.PurePosixPath) -> str:
-    """'base'...'api', a product, 'ground' or 'public' for headers, else the top folder."""
+    """'base'...'compat', a product, 'ground' or 'public' for headers, else the top folder."""
     if path.is_relative_to(NATIVE):
         return {"src": "nvlink_transfer", "include": "public"}.get(path.parts[2], path.parts[2])
     if path.parts[0] == "src":

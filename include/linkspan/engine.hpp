@@ -155,19 +155,6 @@ class LINKSPAN_API Engine {
                                              const Strides& strides,
                                              const TransferOptions& options = {});
 
-  /// Peer::send() and recv() without tags, under the names of the programs that linkspan follows:
-  /// `conn_id` is Peer::id(), and the n-th send_ipc of a connection matches the n-th recv_ipc. They
-  /// return when the memory is the caller's again: at the latest at the deadline (zero: the
-  /// default), but for a peer that stopped in the midst and may go on. Their steps are logged at
-  /// INFO. not_found: no such connection.
-  Status send_ipc(std::uint64_t conn_id, const void* data, std::size_t bytes,
-                  Duration deadline = {});
-  Status recv_ipc(std::uint64_t conn_id, void* data, std::size_t bytes, Duration deadline = {});
-  Result<Transfer> send_ipc_async(std::uint64_t conn_id, const void* data, std::size_t bytes,
-                                  Duration deadline = {});
-  Result<Transfer> recv_ipc_async(std::uint64_t conn_id, void* data, std::size_t bytes,
-                                  Duration deadline = {});
-
   /// Does what is to be done now; how many transfers became quiet by it. Nobody has to call it.
   std::size_t progress();
   /// Those that came since the last call, in order. Where there are none it looks for 50 us and
@@ -186,6 +173,7 @@ class LINKSPAN_API Engine {
   Status close(Duration timeout);
 
  private:
+  friend class engine::Core;
   explicit Engine(std::shared_ptr<engine::Core> core);
 
   std::shared_ptr<engine::Core> core_;  // also of Peers, Transfers and RemoteRegions

@@ -344,15 +344,15 @@ LINKSPAN_C_API int linkspan_send(const linkspan_peer* peer, uint64_t tag, const 
 LINKSPAN_C_API int linkspan_recv(const linkspan_peer* peer, uint64_t tag, void* data,
                                  uint64_t bytes, const linkspan_transfer_options* options,
                                  linkspan_transfer** transfer);
-/* `deadline` 0: the default. */
-LINKSPAN_C_API int linkspan_send_ipc(linkspan_engine* engine, uint64_t conn_id, const void* data,
+/* linkspan/compat/ipc.hpp. `deadline` 0: the default. */
+LINKSPAN_C_API int linkspan_ipc_send(linkspan_engine* engine, uint64_t conn_id, const void* data,
                                      size_t bytes, int64_t deadline);
-LINKSPAN_C_API int linkspan_recv_ipc(linkspan_engine* engine, uint64_t conn_id, void* data,
+LINKSPAN_C_API int linkspan_ipc_recv(linkspan_engine* engine, uint64_t conn_id, void* data,
                                      size_t bytes, int64_t deadline);
-LINKSPAN_C_API int linkspan_send_ipc_async(linkspan_engine* engine, uint64_t conn_id,
+LINKSPAN_C_API int linkspan_ipc_send_async(linkspan_engine* engine, uint64_t conn_id,
                                            const void* data, size_t bytes, int64_t deadline,
                                            linkspan_transfer** transfer);
-LINKSPAN_C_API int linkspan_recv_ipc_async(linkspan_engine* engine, uint64_t conn_id, void* data,
+LINKSPAN_C_API int linkspan_ipc_recv_async(linkspan_engine* engine, uint64_t conn_id, void* data,
                                            size_t bytes, int64_t deadline,
                                            linkspan_transfer** transfer);
 

@@ -17,12 +17,14 @@ _BUILD = pathlib.Path(__file__).resolve().parents[2] / "out" / "release" / "pyth
 
 try:
     import linkspan
+    from linkspan.compat import ipc
 except ModuleNotFoundError as error:
     if error.name != "linkspan":
         raise
     sys.path.append(str(_BUILD))
     try:
         import linkspan
+        from linkspan.compat import ipc
     except ImportError as of_the_build:
         sys.path.remove(str(_BUILD))
         raise ImportError(
@@ -87,7 +89,7 @@ class Endpoint:
         """The n-th of a connection goes to its n-th recv_ipc(), either side first. False on both
         sides, and nothing written: the receiver has less room."""
         try:
-            self._engine.send_ipc(conn_id, (ptr, size))
+            ipc.send_ipc(self._engine, conn_id, (ptr, size))
         except linkspan.Error as error:
             _log.error("[send_ipc] conn_id=%s size=%s: %s", conn_id, size, error)
             return False
@@ -96,7 +98,7 @@ class Endpoint:
     def recv_ipc(self, conn_id: int, ptr: int, size: int) -> bool:
         """size: the room; a shorter message leaves the rest of it as it was."""
         try:
-            self._engine.recv_ipc(conn_id, (ptr, size))
+            ipc.recv_ipc(self._engine, conn_id, (ptr, size))
         except linkspan.Error as error:
             _log.error("[recv_ipc] conn_id=%s size=%s: %s", conn_id, size, error)
             return False
@@ -105,7 +107,7 @@ class Endpoint:
     def send_ipc_async(self, conn_id: int, ptr: int, size: int) -> tuple[bool, int]:
         """(ok, transfer_id) for poll_async()."""
         try:
-            return True, self._keep(self._engine.send_ipc_async(conn_id, (ptr, size)))
+            return True, self._keep(ipc.send_ipc_async(self._engine, conn_id, (ptr, size)))
         except linkspan.Error as error:
             _log.error("[send_ipc_async] conn_id=%s size=%s: %s", conn_id, size, error)
             return False, 0
@@ -113,7 +115,7 @@ class Endpoint:
     def recv_ipc_async(self, conn_id: int, ptr: int, size: int) -> tuple[bool, int]:
         """(ok, transfer_id) for poll_async()."""
         try:
-            return True, self._keep(self._engine.recv_ipc_async(conn_id, (ptr, size)))
+            return True, self._keep(ipc.recv_ipc_async(self._engine, conn_id, (ptr, size)))
         except linkspan.Error as error:
             _log.error("[recv_ipc_async] conn_id=%s size=%s: %s", conn_id, size, error)
             return False, 0

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "linkspan/compat/ipc.hpp"
 #include "python/core/core.hpp"
 
 namespace linkspan::python {
@@ -55,14 +56,13 @@ void* at(std::uintptr_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
-/// kAct: Engine::send_ipc_async or recv_ipc_async.
+/// kAct: compat::send_ipc_async or recv_ipc_async.
 template <auto kAct>
 nb::object exchange_ipc(Held& engine, std::uint64_t conn_id, std::uintptr_t address,
                         std::uint64_t bytes, std::optional<double> deadline,
                         const nb::object& memory) {
   const Duration limit = deadline ? seconds(*deadline, "deadline") : Duration();
-  auto transfer =
-      without_gil([&] { return ((*engine).*kAct)(conn_id, at(address), bytes, limit); });
+  auto transfer = without_gil([&] { return kAct(*engine, conn_id, at(address), bytes, limit); });
   return keep(take(std::move(transfer), conn_id), conn_id, memory);
 }
 
@@ -219,10 +219,10 @@ void bind_engine(nb::module_& module) {
            "One source to several targets: Peer.write() of the same shape to each. In its place "
            "each "
            "target has its Transfer, or the exception with which it was refused.")
-      .def("_send_ipc", &exchange_ipc<&Engine::send_ipc_async>,
+      .def("_send_ipc", &exchange_ipc<&compat::send_ipc_async>,
            nb::sig("def _send_ipc(self, conn_id: int, address: int, bytes: int, deadline: float | "
                    "None, memory: object, /) -> Transfer"))
-      .def("_recv_ipc", &exchange_ipc<&Engine::recv_ipc_async>,
+      .def("_recv_ipc", &exchange_ipc<&compat::recv_ipc_async>,
            nb::sig("def _recv_ipc(self, conn_id: int, address: int, bytes: int, deadline: float | "
                    "None, memory: object, /) -> Transfer"))
       .def(

@@ -136,36 +136,6 @@ class Engine(_core.Engine):
         for ever with None. Empty: none came, or the Engine is closed."""
         return [Notification(*each) for each in self._notifications(timeout)]
 
-    def send_ipc(
-        self, conn_id: int, memory: Any, *, deadline: float | None = None
-    ) -> None:
-        """Sends it to the connection's next recv_ipc(): the n-th matches the n-th, either side
-        first; memory need not be registered. Returns when it is in the receiver's memory.
-
-        conn_id: Peer.id. deadline: seconds. TruncatedError, on both sides, nothing written: the
-        receiver has less room."""
-        self.send_ipc_async(conn_id, memory, deadline=deadline).wait()
-
-    def recv_ipc(
-        self, conn_id: int, memory: Any, *, deadline: float | None = None
-    ) -> int:
-        """Receives the connection's next send_ipc(); how many bytes came."""
-        transfer = self.recv_ipc_async(conn_id, memory, deadline=deadline)
-        transfer.wait()
-        return transfer.bytes
-
-    def send_ipc_async(
-        self, conn_id: int, memory: Any, *, deadline: float | None = None
-    ) -> Transfer:
-        address, size, _, owner = _memory.whole(memory, False)
-        return self._send_ipc(conn_id, address, size, deadline, owner)
-
-    def recv_ipc_async(
-        self, conn_id: int, memory: Any, *, deadline: float | None = None
-    ) -> Transfer:
-        address, size, _, owner = _memory.whole(memory, True)
-        return self._recv_ipc(conn_id, address, size, deadline, owner)
-
     def close(self, timeout: float = 5.0) -> None:
         """Cancels what is in flight, says goodbye to all peers, and waits until those that had
         imported memory of this Engine copy there no more. PendingError: something is not quiet, the

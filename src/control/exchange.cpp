@@ -35,7 +35,7 @@ Result<Offer> decode_offer(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::SendOffer>(bytes);
   if (wire == nullptr || wire->require()->size() > kMaxRequire)
     return corrupt_exchange("malformed offer");
-  if (wire->space() > static_cast<std::uint8_t>(Space::ipc) || !is_kind(wire->kind()))
+  if (wire->space() > static_cast<std::uint8_t>(Space::in_order) || !is_kind(wire->kind()))
     return corrupt_exchange("an offer of an unknown kind");
   if ((wire->serial() == 0) != (wire->bytes() == 0))
     return corrupt_exchange("an offer of bytes without memory, or of memory without bytes");

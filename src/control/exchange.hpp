@@ -19,8 +19,8 @@
 
 namespace linkspan::control {
 
-/// Messages match within one: tags of send(), or the order of send_ipc().
-enum class Space : std::uint8_t { tags, ipc };
+/// Messages match within one: by their tags, or the n-th that is sent the n-th that is received.
+enum class Space : std::uint8_t { tags, in_order };
 
 struct Offer {
   Space space = Space::tags;

@@ -48,6 +48,8 @@ class Core final : public control::Listener,
  public:
   static Result<std::shared_ptr<Core>> open(const EngineOptions& options);
   ~Core();
+  /// Null: a handle that names no Engine.
+  static const std::shared_ptr<Core>& of(const Engine& engine) noexcept { return engine.core_; }
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
@@ -110,8 +112,8 @@ class Core final : public control::Listener,
   Status cancel(WindowState& window) LINKSPAN_EXCLUDES(windows_->mutex);
   Status failure(const WindowState& window) LINKSPAN_EXCLUDES(windows_->mutex);
   // two_sided.cpp
-  Result<Transfer> exchange(std::uint64_t peer, bool sends, control::Space space, std::uint64_t tag,
-                            const void* data, std::uint64_t bytes, const TransferOptions& options);
+  Result<Transfer> exchange(std::uint64_t peer, const ExchangeKind& kind, const void* data,
+                            std::uint64_t bytes, const TransferOptions& options);
   /// Until it is quiet.
   Status finish(const Result<Transfer>& transfer);
   Status wait(TransferState& transfer, Duration timeout);

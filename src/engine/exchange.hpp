@@ -9,12 +9,38 @@
 #include <vector>
 
 #include "base/fd.hpp"
+#include "base/log.hpp"
 #include "control/exchange.hpp"
 #include "engine/loose_memory.hpp"
 
 namespace linkspan::engine {
 
+struct Exchange;
 struct ImportedRegion;
+
+/// Hears of the steps of one side's exchange. Waits for nothing and calls no Engine.
+class ExchangeObserver {
+ public:
+  /// Before the peer hears of it. `device`: this process's ordinal of the GPU whose memory it is;
+  /// negative: the CPU's.
+  virtual void begun(const base::Log& log, std::uint64_t peer, std::uint64_t bytes, int device,
+                     const Exchange& exchange) const = 0;
+  /// Both sides' memory is known, and so who copies. Under the Worker's lock.
+  virtual void matched(const base::Log& log, const Exchange& exchange) const = 0;
+  /// It went well. Under the Worker's lock.
+  virtual void ended(const base::Log& log, const Exchange& exchange) const = 0;
+
+ protected:
+  ~ExchangeObserver() = default;
+};
+
+/// Which messages match this side, and who hears of it.
+struct ExchangeKind {
+  bool sends = false;
+  control::Space space = control::Space::tags;
+  std::uint64_t tag = 0;
+  const ExchangeObserver* observer = nullptr;  // lives as long as the program; null: nobody
+};
 
 /// The other side's memory, as its offer or accept told.
 struct PeerMemory {
@@ -40,6 +66,7 @@ struct Exchange {
   bool sends = false;
   control::Space space = control::Space::tags;
   std::uint64_t tag = 0;
+  const ExchangeObserver* observer = nullptr;
   Loan memory;
   MemoryKind kind = MemoryKind::host;  // of it
   std::string require;

@@ -1,35 +1,14 @@
 // The public handles: each call goes to the Core.
-#include <type_traits>
-
 #include "engine/completion_queue.hpp"
-#include "engine/core.hpp"
+#include "engine/on_core.hpp"
 #include "linkspan/completion_queue.hpp"
 
 namespace linkspan {
 
 using namespace std::chrono_literals;
+using engine::on;
 
 namespace {
-
-template <class R>
-R refusal(const char* what) {
-  if constexpr (std::is_constructible_v<R, Status>)
-    return R(Status(Code::invalid_argument, Scope::process, what));
-  else
-    return R{};
-}
-
-/// `act` on the Core, unless there is none, or only its parent's.
-template <class Act>
-auto on(const std::shared_ptr<engine::Core>& core, Act act) -> decltype(act(*core)) {
-  using R = decltype(act(*core));
-  if (core == nullptr) return refusal<R>("the handle names no Engine and no peer");
-  if (core->forked())
-    return refusal<R>(
-        "this process was forked from the one that opened the Engine: open one here, after a spawn "
-        "or exec if GPUs are used");
-  return act(*core);
-}
 
 /// A refusal of the Engine is each target's.
 std::vector<Result<Transfer>> to_all(const std::shared_ptr<engine::Core>& core, const Region& local,
@@ -112,31 +91,6 @@ std::vector<Result<Transfer>> Engine::write_to_all(const Region& local,
                                                    const Strides& strides,
                                                    const TransferOptions& options) {
   return to_all(core_, local, targets, strides, options);
-}
-Status Engine::send_ipc(std::uint64_t conn_id, const void* data, std::size_t bytes,
-                        Duration deadline) {
-  return on(core_, [&](auto& core) {
-    return core.finish(send_ipc_async(conn_id, data, bytes, deadline));
-  });
-}
-Status Engine::recv_ipc(std::uint64_t conn_id, void* data, std::size_t bytes, Duration deadline) {
-  return on(core_, [&](auto& core) {
-    return core.finish(recv_ipc_async(conn_id, data, bytes, deadline));
-  });
-}
-Result<Transfer> Engine::send_ipc_async(std::uint64_t conn_id, const void* data, std::size_t bytes,
-                                        Duration deadline) {
-  return on(core_, [&](auto& core) {
-    return core.exchange(conn_id, true, control::Space::ipc, 0, data, bytes,
-                         {.deadline = deadline});
-  });
-}
-Result<Transfer> Engine::recv_ipc_async(std::uint64_t conn_id, void* data, std::size_t bytes,
-                                        Duration deadline) {
-  return on(core_, [&](auto& core) {
-    return core.exchange(conn_id, false, control::Space::ipc, 0, data, bytes,
-                         {.deadline = deadline});
-  });
 }
 std::size_t Engine::progress() {
   return on(core_, [&](auto& core) { return core.progress(); });
@@ -221,13 +175,13 @@ Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& r
 Result<Transfer> Peer::send(std::uint64_t tag, const void* data, std::uint64_t bytes,
                             const TransferOptions& options) const {
   return on(core_, [&](auto& core) {
-    return core.exchange(id_, true, control::Space::tags, tag, data, bytes, options);
+    return core.exchange(id_, {.sends = true, .tag = tag}, data, bytes, options);
   });
 }
 Result<Transfer> Peer::recv(std::uint64_t tag, void* data, std::uint64_t bytes,
                             const TransferOptions& options) const {
   return on(core_, [&](auto& core) {
-    return core.exchange(id_, false, control::Space::tags, tag, data, bytes, options);
+    return core.exchange(id_, {.sends = false, .tag = tag}, data, bytes, options);
   });
 }
 Result<Window> Peer::window(const Region& local, const RemoteRegion& remote,

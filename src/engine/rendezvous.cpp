@@ -299,7 +299,8 @@ std::string Rendezvous::describe(const TransferState& transfer) const {
       "reading",         "the peer writes", ""};
   const auto stage = static_cast<std::size_t>(x.stage);
   return std::string(x.sends ? "send of " : "receive of ") + std::to_string(transfer.bytes) +
-         " bytes, " + (x.space == control::Space::ipc ? "ipc" : "tag " + std::to_string(x.tag)) +
+         " bytes, " +
+         (x.space == control::Space::in_order ? "in order" : "tag " + std::to_string(x.tag)) +
          ", " + (x.sends ? kSend : kReceive)[stage] + (x.withdrawn ? ", asked to let go" : "");
 }
 

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "engine/core.hpp"
-#include "engine/ipc_log.hpp"
 
 namespace linkspan::engine {
 namespace {
@@ -16,9 +15,8 @@ constexpr std::size_t kMaxUnsent = 65536;
 
 }  // namespace
 
-Result<Transfer> Core::exchange(std::uint64_t peer, bool sends, control::Space space,
-                                std::uint64_t tag, const void* data, std::uint64_t bytes,
-                                const TransferOptions& options) {
+Result<Transfer> Core::exchange(std::uint64_t peer, const ExchangeKind& kind, const void* data,
+                                std::uint64_t bytes, const TransferOptions& options) {
   const auto refuse = [](Code code, const char* what) {
     return Status(code, Scope::request, what);
   };
@@ -31,17 +29,16 @@ Result<Transfer> Core::exchange(std::uint64_t peer, bool sends, control::Space s
                   "a checksum of a two-sided message: only writes and reads have one");
   if (options.require.size() > kMaxRequire)
     return refuse(Code::invalid_argument, "a required path of over 256 characters");
-  if (state(peer) == PeerState::gone && space == control::Space::ipc)
-    return refuse(Code::not_found, "no such conn_id, or its peer is gone");
 
   auto transfer = std::make_shared<TransferState>();  // also the Worker's until it is quiet
   transfer->peer = peer;
   transfer->bytes = bytes;
   transfer->exchange = std::make_unique<Exchange>();
   Exchange& x = *transfer->exchange;
-  x.sends = sends;
-  x.space = space;
-  x.tag = tag;
+  x.sends = kind.sends;
+  x.space = kind.space;
+  x.tag = kind.tag;
+  x.observer = kind.observer;
   x.require = options.require;
   if (bytes != 0) {
     const auto session = session_of(peer);
@@ -49,7 +46,7 @@ Result<Transfer> Core::exchange(std::uint64_t peer, bool sends, control::Space s
                          std::ranges::any_of(transports_, [](const auto& t) {
                            return t->capabilities().leaves_host;
                          });
-    auto memory = loose_->borrow(data, bytes, sends, by_wire);
+    auto memory = loose_->borrow(data, bytes, kind.sends, by_wire);
     if (!memory.ok()) return memory.status();
     x.memory = *std::move(memory);
     x.kind = x.memory.kind();
@@ -111,10 +108,10 @@ Status Core::begin_exchange(const std::shared_ptr<TransferState>& transfer) {
       frame.payload = frame.bare;
     }
   }
-  if (x.space == control::Space::ipc) {
+  if (x.observer != nullptr) {
     const bool gpu = x.kind == MemoryKind::device;
-    log_ipc_begin(log_, x.sends, transfer->peer, transfer->bytes,
-                  gpu ? topology_->find(x.memory.gpu())->ordinal : -1);
+    x.observer->begun(log_, transfer->peer, transfer->bytes,
+                      gpu ? topology_->find(x.memory.gpu())->ordinal : -1, x);
   }
   const base::MutexLock lock(worker_.mutex);
   return worker_.submit(transfer, std::move(frame));

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/ipc_log.hpp"
 #include "engine/worker.hpp"
 
 namespace linkspan::engine {
@@ -115,15 +114,16 @@ void Worker::stop(TransferState& whole) {
 }
 
 void Worker::matched(const TransferState& transfer) {
-  if (transfer.exchange->space == control::Space::ipc) log_ipc_match(log_, *transfer.exchange);
+  const Exchange& x = *transfer.exchange;
+  if (x.observer != nullptr) x.observer->matched(log_, x);
 }
 
 void Worker::end(TransferState& transfer, const Status& status) {
   const std::shared_ptr<TransferState> kept = transfers_.at(transfer.id);
   garbage_.push_back(kept);  // its caller still looks at it
   transfer.end = status;
-  if (status.ok() && transfer.exchange->space == control::Space::ipc)
-    log_ipc_end(log_, *transfer.exchange);
+  const Exchange& x = *transfer.exchange;
+  if (status.ok() && x.observer != nullptr) x.observer->ended(log_, x);
   if (transfer.exchange->memory.give_back().ok())
     settle(kept);
   else

@@ -93,11 +93,11 @@ PIN_CALL(linkspan_send, int,
 PIN_CALL(linkspan_recv, int,
          (const linkspan_peer*, uint64_t, void*, uint64_t, const linkspan_transfer_options*,
           linkspan_transfer**));
-PIN_CALL(linkspan_send_ipc, int, (linkspan_engine*, uint64_t, const void*, size_t, int64_t));
-PIN_CALL(linkspan_recv_ipc, int, (linkspan_engine*, uint64_t, void*, size_t, int64_t));
-PIN_CALL(linkspan_send_ipc_async, int,
+PIN_CALL(linkspan_ipc_send, int, (linkspan_engine*, uint64_t, const void*, size_t, int64_t));
+PIN_CALL(linkspan_ipc_recv, int, (linkspan_engine*, uint64_t, void*, size_t, int64_t));
+PIN_CALL(linkspan_ipc_send_async, int,
          (linkspan_engine*, uint64_t, const void*, size_t, int64_t, linkspan_transfer**));
-PIN_CALL(linkspan_recv_ipc_async, int,
+PIN_CALL(linkspan_ipc_recv_async, int,
          (linkspan_engine*, uint64_t, void*, size_t, int64_t, linkspan_transfer**));
 PIN_CALL(linkspan_transfer_wait, int, (const linkspan_transfer*, int64_t));
 PIN_CALL(linkspan_transfer_done, int, (const linkspan_transfer*));

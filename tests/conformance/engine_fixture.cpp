@@ -17,6 +17,8 @@
 #include <thread>
 #include <utility>
 
+#include "linkspan/compat/ipc.hpp"
+
 namespace linkspan::test {
 namespace {
 
@@ -264,8 +266,8 @@ class EngineServer {
     if (conn_id == 0) conn_id = peer_.id();
     auto made = [&]() -> Result<Transfer> {
       if (call.at("tag").is_null())
-        return sends ? engine_->send_ipc_async(conn_id, data, bytes, deadline)
-                     : engine_->recv_ipc_async(conn_id, data, bytes, deadline);
+        return sends ? compat::send_ipc_async(*engine_, conn_id, data, bytes, deadline)
+                     : compat::recv_ipc_async(*engine_, conn_id, data, bytes, deadline);
       const auto tag = call.at("tag").get<std::uint64_t>();
       return sends ? peer_.send(tag, data, bytes, options) : peer_.recv(tag, data, bytes, options);
     }();

@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 
+#include "linkspan/compat/ipc.hpp"
 #include "tests/conformance/engine_fixture.hpp"
 
 namespace linkspan::test {
@@ -66,8 +67,8 @@ class TwoSidedWorld {
     const TransferOptions options{.deadline = deadline};
     const std::uint64_t conn_id = pair_.peer.id();
     if (!tag)
-      return sends ? pair_.engine.send_ipc_async(conn_id, data, bytes, deadline)
-                   : pair_.engine.recv_ipc_async(conn_id, data, bytes, deadline);
+      return sends ? compat::send_ipc_async(pair_.engine, conn_id, data, bytes, deadline)
+                   : compat::recv_ipc_async(pair_.engine, conn_id, data, bytes, deadline);
     return sends ? pair_.peer.send(*tag, data, bytes, options)
                  : pair_.peer.recv(*tag, data, bytes, options);
   }
@@ -258,7 +259,7 @@ TEST_F(TwoSided, RefusesWhatItCannotMove) {
   EXPECT_EQ(code(peer.send(1, data, 8, ordered)),  // of which GPU?
             need_gpus(1).ok() ? Code::invalid_argument : Code::unsupported);
   EXPECT_EQ(code(Peer().send(1, data, 8)), Code::invalid_argument);
-  EXPECT_EQ(world_->pair().engine.send_ipc(99, data, 8).code(), Code::not_found);
+  EXPECT_EQ(compat::send_ipc(world_->pair().engine, 99, data, 8).code(), Code::not_found);
 }
 
 TEST_F(TwoSided, APathThatIsNotTheOneRequiredIsRefusedOnBothSides) {

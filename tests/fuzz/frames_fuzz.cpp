@@ -263,7 +263,7 @@ class Peer {
   }
   void post(bool sends, std::uint64_t tag, const void* data, std::size_t bytes) {
     if (posted_.size() >= 64) return;
-    auto made = all_.core->exchange(session_->id(), sends, control::Space::tags, tag % 4, data,
+    auto made = all_.core->exchange(session_->id(), {.sends = sends, .tag = tag % 4}, data,
                                     bytes % kBytes, {.deadline = 20s});
     if (made.ok()) posted_.push_back(*std::move(made));
     hear();

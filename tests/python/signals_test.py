@@ -35,6 +35,7 @@ sys.stdin.read()
 
 WAITER = """
 import sys, time, linkspan
+from linkspan.compat import ipc
 address, argument, call = sys.argv[1:]
 engine = linkspan.Engine("waiter", use_gpu=False)
 region = engine.register(bytearray(4096))
@@ -71,7 +72,7 @@ WAITS = {
     "rendezvous_connects": "linkspan.rendezvous(engine, 1, 2, path=argument)",
     "rendezvous_accepts": "linkspan.rendezvous(engine, 0, 2, path=argument)",
     "wait": "peer.recv(1, bytearray(8), deadline=60).wait()",
-    "recv_ipc": "engine.recv_ipc(peer.id, bytearray(8), deadline=60)",
+    "recv_ipc": "ipc.recv_ipc(engine, peer.id, bytearray(8), deadline=60)",
 }
 
 

@@ -12,6 +12,7 @@ import pytest
 from conftest import Pair, pattern
 
 import linkspan
+from linkspan.compat import ipc
 
 KIB = 1024
 
@@ -164,16 +165,16 @@ def test_send_and_receive(pair: Pair) -> None:
 
 def test_send_ipc(pair: Pair) -> None:
     received = bytearray(8)
-    transfer = pair.there.recv_ipc_async(pair.back.id, received)
-    pair.here.send_ipc(pair.peer.id, b"12345")
+    transfer = ipc.recv_ipc_async(pair.there, pair.back.id, received)
+    ipc.send_ipc(pair.here, pair.peer.id, b"12345")
     transfer.wait(10)
     assert received == b"12345\0\0\0"
-    pair.here.send_ipc_async(pair.peer.id, np.arange(4, dtype=np.uint8))
-    assert pair.there.recv_ipc(pair.back.id, received) == 4
+    ipc.send_ipc_async(pair.here, pair.peer.id, np.arange(4, dtype=np.uint8))
+    assert ipc.recv_ipc(pair.there, pair.back.id, received) == 4
     with pytest.raises(linkspan.NotFoundError, match="99"):
-        pair.here.send_ipc(99, b"nobody")
+        ipc.send_ipc(pair.here, 99, b"nobody")
     with pytest.raises(linkspan.TimedOutError):
-        pair.here.send_ipc(pair.peer.id, b"nobody", deadline=0.05)
+        ipc.send_ipc(pair.here, pair.peer.id, b"nobody", deadline=0.05)
 
 
 def test_write_to_all_tells_each(pair: Pair) -> None:

@@ -250,14 +250,14 @@ TEST_F(CApiPair, MessagesMatchByTheirTags) {
   EXPECT_OK(linkspan_transfer_wait(sent, kLong));
   EXPECT_EQ(linkspan_transfer_bytes(received), 5u);
   EXPECT_STREQ(room.data(), "seven");
-  ASSERT_OK(linkspan_send_ipc_async(near_, linkspan_peer_id(peer_), "again", 5, 0, &sent));
-  EXPECT_OK(linkspan_recv_ipc(far_, linkspan_peer_id(back_), room.data(), 5, kLong));
+  ASSERT_OK(linkspan_ipc_send_async(near_, linkspan_peer_id(peer_), "again", 5, 0, &sent));
+  EXPECT_OK(linkspan_ipc_recv(far_, linkspan_peer_id(back_), room.data(), 5, kLong));
   EXPECT_OK(linkspan_transfer_wait(sent, kLong));
   EXPECT_STREQ(room.data(), "again");
-  ASSERT_OK(linkspan_recv_ipc_async(far_, linkspan_peer_id(back_), room.data(), 5, 0, &received));
-  EXPECT_OK(linkspan_send_ipc(near_, linkspan_peer_id(peer_), "third", 5, kLong));
+  ASSERT_OK(linkspan_ipc_recv_async(far_, linkspan_peer_id(back_), room.data(), 5, 0, &received));
+  EXPECT_OK(linkspan_ipc_send(near_, linkspan_peer_id(peer_), "third", 5, kLong));
   EXPECT_OK(linkspan_transfer_wait(received, kLong));
-  EXPECT_EQ(linkspan_send_ipc(near_, 99, "nobody", 6, kLong), LINKSPAN_NOT_FOUND);
+  EXPECT_EQ(linkspan_ipc_send(near_, 99, "nobody", 6, kLong), LINKSPAN_NOT_FOUND);
 }
 
 TEST_F(CApiPair, OneSourceToSeveralTargets) {

@@ -136,32 +136,6 @@ int linkspan_recv(const linkspan_peer* peer, uint64_t tag, void* data, uint64_t 
   });
 }
 
-int linkspan_send_ipc(linkspan_engine* engine, uint64_t conn_id, const void* data, size_t bytes,
-                      int64_t deadline) {
-  return c::run({{engine, "engine"}}, {"deadline", deadline},
-                [&](Duration limit) { return engine->is.send_ipc(conn_id, data, bytes, limit); });
-}
-
-int linkspan_recv_ipc(linkspan_engine* engine, uint64_t conn_id, void* data, size_t bytes,
-                      int64_t deadline) {
-  return c::run({{engine, "engine"}}, {"deadline", deadline},
-                [&](Duration limit) { return engine->is.recv_ipc(conn_id, data, bytes, limit); });
-}
-
-int linkspan_send_ipc_async(linkspan_engine* engine, uint64_t conn_id, const void* data,
-                            size_t bytes, int64_t deadline, linkspan_transfer** transfer) {
-  return c::make(transfer, {{engine, "engine"}}, {"deadline", deadline}, [&](Duration limit) {
-    return engine->is.send_ipc_async(conn_id, data, bytes, limit);
-  });
-}
-
-int linkspan_recv_ipc_async(linkspan_engine* engine, uint64_t conn_id, void* data, size_t bytes,
-                            int64_t deadline, linkspan_transfer** transfer) {
-  return c::make(transfer, {{engine, "engine"}}, {"deadline", deadline}, [&](Duration limit) {
-    return engine->is.recv_ipc_async(conn_id, data, bytes, limit);
-  });
-}
-
 int linkspan_transfer_wait(const linkspan_transfer* transfer, int64_t timeout) {
   return c::run({{transfer, "transfer"}}, {"timeout", timeout},
                 [&](Duration limit) { return transfer->is.wait(limit); });

@@ -1,8 +1,8 @@
-#include "engine/ipc_log.hpp"
+#include "compat/ipc/ipc_log.hpp"
 
 #include <string>
 
-namespace linkspan::engine {
+namespace linkspan::compat::ipc {
 namespace {
 
 /// A message that a GPU copies goes through one stream of it.
@@ -19,22 +19,23 @@ struct Ends {
   const char* model() const { return push() ? "PUSH" : "PULL"; }
   std::string copy_kind() const { return std::string(end_of(from)) + "To" + end_of(to); }
 };
-Ends ends_of(const Exchange& x) {
+Ends ends_of(const engine::Exchange& x) {
   return x.sends ? Ends{x.kind, x.peer.kind} : Ends{x.peer.kind, x.kind};
 }
 
 }  // namespace
 
-void log_ipc_begin(const base::Log& log, bool sends, std::uint64_t conn_id, std::uint64_t bytes,
-                   int device) {
+void LogObserver::begun(const base::Log& log, std::uint64_t peer, std::uint64_t bytes, int device,
+                        const engine::Exchange& x) const {
   if (!log.enabled(base::Level::info)) return;
-  std::string line = side(sends) + ("conn_id=" + std::to_string(conn_id)) +
-                     " size=" + std::to_string(bytes) + (sends ? " sender" : " receiver") + "_mem=";
+  std::string line = side(x.sends) + ("conn_id=" + std::to_string(peer)) +
+                     " size=" + std::to_string(bytes) + (x.sends ? " sender" : " receiver") +
+                     "_mem=";
   line += device < 0 ? "CPU" : "GPU dev=" + std::to_string(device);
   log.write(base::Level::info, line);
 }
 
-void log_ipc_match(const base::Log& log, const Exchange& x) {
+void LogObserver::matched(const base::Log& log, const engine::Exchange& x) const {
   if (!log.enabled(base::Level::info)) return;
   const Ends ends = ends_of(x);
   const auto say = [&](const std::string& text) {
@@ -54,11 +55,11 @@ void log_ipc_match(const base::Log& log, const Exchange& x) {
   }
 }
 
-void log_ipc_end(const base::Log& log, const Exchange& x) {
+void LogObserver::ended(const base::Log& log, const engine::Exchange& x) const {
   if (!log.enabled(base::Level::info)) return;
   log.write(
       base::Level::info,
       side(x.sends) + (ends_of(x).model() + std::string(" model transfer completed successfully")));
 }
 
-}  // namespace linkspan::engine
+}  // namespace linkspan::compat::ipc

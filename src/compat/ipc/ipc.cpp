@@ -1,0 +1,50 @@
+// send_ipc() and recv_ipc() over the engine's exchanges in order.
+#include "linkspan/compat/ipc.hpp"
+
+#include "compat/ipc/ipc_log.hpp"
+#include "engine/on_core.hpp"
+
+namespace linkspan::compat {
+namespace {
+
+Result<Transfer> begin(const Engine& engine, std::uint64_t conn_id, bool sends, const void* data,
+                       std::size_t bytes, Duration deadline) {
+  static const ipc::LogObserver observer;
+  auto begun = engine::on(engine::Core::of(engine), [&](engine::Core& core) -> Result<Transfer> {
+    return core.exchange(conn_id,
+                         {.sends = sends, .space = control::Space::in_order, .observer = &observer},
+                         data, bytes, {.deadline = deadline});
+  });
+  if (begun.status().code() == Code::disconnected)
+    return Status(Code::not_found, Scope::request, "no such conn_id, or its peer is gone");
+  return begun;
+}
+
+Status finish(const Engine& engine, const Result<Transfer>& transfer) {
+  return engine::on(engine::Core::of(engine),
+                    [&](engine::Core& core) { return core.finish(transfer); });
+}
+
+}  // namespace
+
+Status send_ipc(Engine& engine, std::uint64_t conn_id, const void* data, std::size_t bytes,
+                Duration deadline) {
+  return finish(engine, send_ipc_async(engine, conn_id, data, bytes, deadline));
+}
+
+Status recv_ipc(Engine& engine, std::uint64_t conn_id, void* data, std::size_t bytes,
+                Duration deadline) {
+  return finish(engine, recv_ipc_async(engine, conn_id, data, bytes, deadline));
+}
+
+Result<Transfer> send_ipc_async(Engine& engine, std::uint64_t conn_id, const void* data,
+                                std::size_t bytes, Duration deadline) {
+  return begin(engine, conn_id, true, data, bytes, deadline);
+}
+
+Result<Transfer> recv_ipc_async(Engine& engine, std::uint64_t conn_id, void* data,
+                                std::size_t bytes, Duration deadline) {
+  return begin(engine, conn_id, false, data, bytes, deadline);
+}
+
+}  // namespace linkspan::compat

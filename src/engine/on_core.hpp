@@ -1,0 +1,34 @@
+// engine/on_core.hpp - how a public handle reaches its Core.
+//
+// Threads: any thread.
+#pragma once
+
+#include <memory>
+#include <type_traits>
+
+#include "engine/core.hpp"
+
+namespace linkspan::engine {
+
+/// Returns `what` as an error; of a call that answers none, what it answers of nothing.
+template <class R>
+R refusal(const char* what) {
+  if constexpr (std::is_constructible_v<R, Status>)
+    return R(Status(Code::invalid_argument, Scope::process, what));
+  else
+    return R{};
+}
+
+/// Returns what `act` returns of the Core; a refusal where there is none, or only its parent's.
+template <class Act>
+auto on(const std::shared_ptr<Core>& core, Act act) -> decltype(act(*core)) {
+  using R = decltype(act(*core));
+  if (core == nullptr) return refusal<R>("the handle names no Engine and no peer");
+  if (core->forked())
+    return refusal<R>(
+        "this process was forked from the one that opened the Engine: open one here, after a spawn "
+        "or exec if GPUs are used");
+  return act(*core);
+}
+
+}  // namespace linkspan::engine
