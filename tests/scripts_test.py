@@ -20,6 +20,7 @@ import check_claims  # noqa: E402
 import check_facts  # noqa: E402
 import check_includes  # noqa: E402
 import check_skips  # noqa: E402
+import check_words  # noqa: E402
 import mutants  # noqa: E402
 import tell_failures  # noqa: E402
 
@@ -63,6 +64,14 @@ class Slower(unittest.TestCase):
 
     def test_a_row_that_new_lacks_is_slower(self):
         self.assertEqual(self.compared([10] * 3, [None] * 3, [10] * 3, "us"), (None, True))
+
+
+class Words(unittest.TestCase):
+    def test_what_is_out_is_named_with_what_takes_its_place(self):
+        found = faults({"src/a.cpp": "\nWatcher watcher;  // a Watcher's\n"}, check_words.check)
+        self.assertEqual(found, ["src/a.cpp:2: Watcher is out: ProgressThread"] * 2)
+        others = {"include/linkspan/device/a.h": "Gate", "src/b.cpp": "WatcherX gate;"}
+        self.assertEqual(faults(others, check_words.check), [])
 
 
 class Includes(unittest.TestCase):
@@ -115,7 +124,7 @@ class Includes(unittest.TestCase):
     def test_products(self):
         self.refused("src/api/a.hpp", '#include "linkspan/store.hpp"\n', "upwards (public)")
         self.refused("src/engine/a.cpp", '#include "store/server.hpp"\n', "store is a product")
-        self.refused("src/store/a.cpp", '#include "engine/core.hpp"\n', "base, net alone")
+        self.refused("src/store/a.cpp", '#include "engine/engine_impl.hpp"\n', "base, net alone")
         self.accepted(
             "src/store/a.cpp", '#include "linkspan/store.hpp"\n#include "net/tcp_socket.hpp"\n'
         )

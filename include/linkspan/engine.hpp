@@ -7,8 +7,8 @@
 //   auto moved  = *peer.write(region, remote, blocks);
 //   Status end  = moved.wait(1s);
 //
-// Threads: any thread, but for the destructor and moves. Two threads of its own: the Watcher, which
-// makes progress while nobody waits, and Control, which answers peers.
+// Threads: any thread, but for the destructor and moves. Two threads of its own: the
+// ProgressThread, which makes progress while nobody waits, and Control, which answers peers.
 #pragma once
 
 #include <cstdint>
@@ -173,10 +173,10 @@ class LINKSPAN_API Engine {
   Status close(Duration timeout);
 
  private:
-  friend class engine::Core;
-  explicit Engine(std::shared_ptr<engine::Core> core);
+  friend class engine::EngineImpl;
+  explicit Engine(std::shared_ptr<engine::EngineImpl> core);
 
-  std::shared_ptr<engine::Core> core_;  // also of Peers, Transfers and RemoteRegions
+  std::shared_ptr<engine::EngineImpl> impl_;  // also of Peers, Transfers and RemoteRegions
 };
 
 }  // namespace linkspan

@@ -25,7 +25,7 @@ enum class PeerState : std::uint8_t { up, lost, gone };
 class LINKSPAN_API Peer {
  public:
   Peer() = default;  ///< None.
-  bool valid() const noexcept { return core_ != nullptr; }
+  bool valid() const noexcept { return impl_ != nullptr; }
   std::uint64_t id() const noexcept { return id_; }  ///< Unique in this Engine, from 1.
   /// As the peer's EngineOptions say; also when it has gone.
   const std::string& name() const noexcept { return name_; }
@@ -137,10 +137,10 @@ class LINKSPAN_API Peer {
                               const TransferOptions& options = {}) const;
 
  private:
-  friend class engine::Core;
-  Peer(std::shared_ptr<engine::Core> core, std::uint64_t id, std::string name);
+  friend class engine::EngineImpl;
+  Peer(std::shared_ptr<engine::EngineImpl> core, std::uint64_t id, std::string name);
 
-  std::shared_ptr<engine::Core> core_;  // also the Engine's and other handles'
+  std::shared_ptr<engine::EngineImpl> impl_;  // also the Engine's and other handles'
   std::uint64_t id_ = 0;
   std::string name_;
 };

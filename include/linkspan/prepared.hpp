@@ -30,7 +30,7 @@ class LINKSPAN_API Prepared {  // NOLINT(cppcoreguidelines-special-member-functi
   Prepared(Prepared&&) noexcept = default;
   /// By value, for both kinds. The old one lets go of the regions before the Engine.
   Prepared& operator=(Prepared other) noexcept {
-    core_.swap(other.core_);
+    impl_.swap(other.impl_);
     state_.swap(other.state_);
     return *this;
   }
@@ -49,10 +49,10 @@ class LINKSPAN_API Prepared {  // NOLINT(cppcoreguidelines-special-member-functi
                         const TransferOptions& options = {}) const;
 
  private:
-  friend class engine::Core;
-  Prepared(std::shared_ptr<engine::Core> core, std::shared_ptr<engine::PreparedState> state);
+  friend class engine::EngineImpl;
+  Prepared(std::shared_ptr<engine::EngineImpl> core, std::shared_ptr<engine::PreparedState> state);
 
-  std::shared_ptr<engine::Core> core_;            // also the Engine's and other handles'
+  std::shared_ptr<engine::EngineImpl> impl_;      // also the Engine's and other handles'
   std::shared_ptr<engine::PreparedState> state_;  // also of transfers in flight
 };
 

@@ -17,7 +17,7 @@ namespace memory {
 class Registration;
 }
 namespace engine {
-class Core;
+class EngineImpl;
 struct ImportedRegion;
 }  // namespace engine
 
@@ -41,7 +41,7 @@ class LINKSPAN_API Region {
   std::string describe() const;
 
  private:
-  friend class engine::Core;
+  friend class engine::EngineImpl;
   explicit Region(std::shared_ptr<const memory::Registration> registration);
 
   std::shared_ptr<const memory::Registration> registration_;  // also the registry's
@@ -55,7 +55,7 @@ class LINKSPAN_API RemoteRegion {  // NOLINT(cppcoreguidelines-special-member-fu
   RemoteRegion(RemoteRegion&&) noexcept = default;
   /// By value, for both kinds. The old one lets go of the region before the Engine.
   RemoteRegion& operator=(RemoteRegion other) noexcept {
-    core_.swap(other.core_);
+    impl_.swap(other.impl_);
     imported_.swap(other.imported_);
     return *this;
   }
@@ -68,11 +68,11 @@ class LINKSPAN_API RemoteRegion {  // NOLINT(cppcoreguidelines-special-member-fu
   std::uint64_t peer() const noexcept;  ///< Peer::id() of its owner.
 
  private:
-  friend class engine::Core;
-  RemoteRegion(std::shared_ptr<engine::Core> core,
+  friend class engine::EngineImpl;
+  RemoteRegion(std::shared_ptr<engine::EngineImpl> core,
                std::shared_ptr<engine::ImportedRegion> imported);
 
-  std::shared_ptr<engine::Core> core_;                // also the Engine's: owns the transports
+  std::shared_ptr<engine::EngineImpl> impl_;          // also the Engine's: owns the transports
   std::shared_ptr<engine::ImportedRegion> imported_;  // also of transfers in flight
 };
 

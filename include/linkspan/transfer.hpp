@@ -16,7 +16,7 @@
 namespace linkspan {
 
 namespace engine {
-class Core;
+class EngineImpl;
 struct TransferState;
 }  // namespace engine
 
@@ -66,12 +66,12 @@ class LINKSPAN_API Transfer {
   std::uint64_t id() const noexcept;  ///< As logs and dump() name it. 0: none.
 
  private:
-  friend class engine::Core;
+  friend class engine::EngineImpl;
   friend class CompletionQueue;
-  Transfer(std::shared_ptr<engine::Core> core, std::shared_ptr<engine::TransferState> state);
+  Transfer(std::shared_ptr<engine::EngineImpl> core, std::shared_ptr<engine::TransferState> state);
 
-  std::shared_ptr<engine::Core> core_;            // also the Engine's and other handles'
-  std::shared_ptr<engine::TransferState> state_;  // also the Worker's until it is quiet
+  std::shared_ptr<engine::EngineImpl> impl_;      // also the Engine's and other handles'
+  std::shared_ptr<engine::TransferState> state_;  // also the TransferScheduler's until it is quiet
 };
 
 }  // namespace linkspan

@@ -25,7 +25,7 @@
 namespace linkspan {
 
 namespace engine {
-class Core;
+class EngineImpl;
 class WindowState;
 }  // namespace engine
 
@@ -47,7 +47,7 @@ class LINKSPAN_API Window {  // NOLINT(cppcoreguidelines-special-member-function
   Window(Window&&) noexcept = default;
   /// By value, for both kinds. The old one lets go of the regions before the Engine.
   Window& operator=(Window other) noexcept {
-    core_.swap(other.core_);
+    impl_.swap(other.impl_);
     state_.swap(other.state_);
     return *this;
   }
@@ -78,10 +78,10 @@ class LINKSPAN_API Window {  // NOLINT(cppcoreguidelines-special-member-function
                                     Duration timeout) const;
 
  private:
-  friend class engine::Core;
-  Window(std::shared_ptr<engine::Core> core, std::shared_ptr<engine::WindowState> state);
+  friend class engine::EngineImpl;
+  Window(std::shared_ptr<engine::EngineImpl> core, std::shared_ptr<engine::WindowState> state);
 
-  std::shared_ptr<engine::Core> core_;          // also the Engine's and other handles'
+  std::shared_ptr<engine::EngineImpl> impl_;    // also the Engine's and other handles'
   std::shared_ptr<engine::WindowState> state_;  // also other handles'
 };
 

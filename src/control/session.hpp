@@ -1,7 +1,7 @@
 // control/session.hpp - one connection to one peer: its handshake, its frames, its life and death.
 //
 // Off the path of a byte: keys and fds, requests to execute, notifications. What arrives goes to
-// the Listener, which the engine implements; a Session knows no Worker.
+// the Listener, which the engine implements; a Session knows no TransferScheduler.
 // Threads: send() and the facts, any thread; all else on the Control thread. A Listener is called
 // on the Control thread with no lock held.
 // Who has a secret knows a peer over TCP by its proof of the same one, and seals what it says from

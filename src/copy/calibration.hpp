@@ -2,7 +2,7 @@
 //
 // A few copies of its own on a stream of its own, some milliseconds once for each Link. They share
 // the GPU with whatever runs there, so the best of three counts.
-// Threads: any thread; 100 ms, so off the Worker's lock and off the Control thread.
+// Threads: any thread; 100 ms, so off the scheduler's lock and off the Control thread.
 // Invariants: the Device outlives it, and nothing of it is freed before its end: to free waits for
 // whatever runs on the GPU, a user's kernel too.
 #pragma once

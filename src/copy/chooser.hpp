@@ -2,8 +2,8 @@
 //
 // Pure: rates in, a Method or a time out, so that explain() and the path of a byte give one answer.
 // The rates are built in (chooser.cpp says beside each where it comes from) or measured
-// (calibration.hpp). They choose between copiers and tell a Watcher when to look; nothing is wrong
-// when a machine is faster or slower.
+// (calibration.hpp). They choose between copiers and tell a ProgressThread when to look; nothing is
+// wrong when a machine is faster or slower.
 // Threads: any thread.
 #pragma once
 

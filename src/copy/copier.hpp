@@ -4,7 +4,7 @@
 // touched was decided before. Three implementations: GpuCopier (copy engine and SM kernel, one per
 // device), ResidentCopier (small pieces, likewise) and CpuCopier (threads, cross-process reads,
 // pageable memory).
-// Threads: under the Worker's lock, where nothing blocks; the work itself is the GPU's or an
+// Threads: under the scheduler's lock, where nothing blocks; the work itself is the GPU's or an
 // executor's, which owns the order until it is quiet.
 #pragma once
 

@@ -24,7 +24,7 @@ constexpr Duration kBetweenClaims = std::chrono::microseconds(20);
 }  // namespace
 
 struct CpuCopier::Job {
-  // Under the Worker's lock.
+  // Under the scheduler's lock.
   Ticket ticket = 0;  // zero: free
   base::Time due{}, looked{};
   base::Time patient{};  // begin of the wait for an executor
@@ -44,7 +44,7 @@ struct CpuCopier::Job {
   bool aborted = false;            // its chunks that run are counted as stuck
   Status status;                   // the first failure
 
-  std::atomic<bool> done{false};  // set last; then it is the Worker's again
+  std::atomic<bool> done{false};  // set last; then it is the TransferScheduler's again
 
   std::span<const Piece> chunk(std::size_t i) const {
     const std::size_t begin = i == 0 ? 0 : chunks[i - 1];

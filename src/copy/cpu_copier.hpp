@@ -1,10 +1,10 @@
 // copy/cpu_copier.hpp - copies by CPU threads: memcpy, other processes' memory, pageable memory.
 //
-// Nothing here runs under the Worker's lock but the bookkeeping: start() cuts an order into chunks
-// and queues it, executors take chunk after chunk, in the order of the orders, and who ends the
-// last one publishes the end. Of `pageable` an executor has several chunks in hand, one a staging
-// slot; while its GPU does not move them it takes what needs no slot.
-// Threads: start, abort, poll, expected: externally synchronised (under the Worker's lock). The
+// Nothing here runs under the scheduler's lock but the bookkeeping: start() cuts an order into
+// chunks and queues it, executors take chunk after chunk, in the order of the orders, and who ends
+// the last one publishes the end. Of `pageable` an executor has several chunks in hand, one a
+// staging slot; while its GPU does not move them it takes what needs no slot.
+// Threads: start, abort, poll, expected: externally synchronised (under the scheduler's lock). The
 // executors are ours: started with the first orders, joined by the destructor; they block on the
 // queue, at most a millisecond while the GPU works for them, and on page faults.
 // Memory of another process may never answer a page fault. So cross-process copies of one peer take

@@ -9,7 +9,7 @@
 // (copy/relay.hpp). Only when it is overdue is the stream asked, and a lost context then ends every
 // order of the device with its real cause. What runs after a stream of the user's goes into a lane
 // that waits for that stream only: it may stand still, and nobody else with it.
-// Threads: externally synchronised (under the Worker's lock);
+// Threads: externally synchronised (under the scheduler's lock);
 // create() is OFF THE LOCK. Invariants: all memory, streams and lists are made in create(); a
 // stream never holds more than kStreamEntries, so a submission never blocks in the driver; a kernel
 // slot is free again only when the kernel that reads it has ended.

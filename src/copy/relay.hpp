@@ -5,7 +5,7 @@
 // slot of its own memory, and ours fetches it from there. With two slots both hops are busy. Only
 // our own GPU writes to the destination: its stream tells the end of all, and a mapping of a peer's
 // memory has to be known to no other GPU. The others read host memory, and write their slots only.
-// Threads: externally synchronised (under the Worker's lock); create() is OFF THE LOCK.
+// Threads: externally synchronised (under the scheduler's lock); create() is OFF THE LOCK.
 // Invariants: memory, streams and events are made in create(); of a way at most kChunks chunks are
 // in flight, so a submission never blocks in the driver; what is queued to a way moves by itself,
 // unless it is the way behind users' streams.

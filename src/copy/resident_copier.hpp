@@ -5,8 +5,8 @@
 // start, whatever comes, so that what waits for the whole GPU (cudaDeviceSynchronize, a kernel that
 // loads lazily) waits no longer. Orders that it has not taken when it leaves are the next
 // one's: who starts or polls an order finds that it left and launches it again.
-// Threads: externally synchronised (under the Worker's lock); create() and the destructor are OFF
-// THE LOCK.
+// Threads: externally synchronised (under the scheduler's lock); create() and the destructor are
+// OFF THE LOCK.
 // Invariants: at most one kernel runs, in a stream of its own; all memory is made in create().
 #pragma once
 

@@ -264,7 +264,7 @@ void StagingLanes::give_back(const Lane& lane) noexcept {
 void StagingLanes::free(std::vector<cuda::PinnedBuffer> memory) noexcept {
   if (topology_ == nullptr || memory.empty()) return;
   (void)base::or_no_memory([&] {  // else it is freed here
-    topology_->closings()->end(
+    topology_->destroyer()->end(
         std::make_unique<std::vector<cuda::PinnedBuffer>>(std::move(memory)));
     return Status();
   });

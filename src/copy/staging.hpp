@@ -42,8 +42,8 @@ class StagingLanes {
     std::optional<cuda::DeviceBuffer> zero;  // the kernel's abort word, which nobody sets
   };
 
-  /// `topology` outlives it; its Closings free what stagings have pinned when they end, for that
-  /// waits for what is in flight on the GPU. Null: they free it themselves.
+  /// `topology` outlives it; its DeferredDestroyer frees what stagings have pinned when they end,
+  /// for that waits for what is in flight on the GPU. Null: they free it themselves.
   explicit StagingLanes(cuda::Topology* topology = nullptr) : topology_(topology) {}
 
   /// OFF THE LOCK. At least so many of that GPU, which outlives them, with those that are taken.

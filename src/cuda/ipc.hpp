@@ -2,7 +2,7 @@
 //
 // A handle that is opened in one thread while another closes it answers 208, "already mapped", now
 // and then (docs/cuda_notes.md, "handles"). So one mutex is around both; who opens waits for a
-// closing, which waits for what is in flight on its GPU (cuda/closings.hpp).
+// closing, which waits for what is in flight on its GPU (cuda/deferred_destroyer.hpp).
 // Threads: any thread; the context of the GPU is current.
 #pragma once
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
-#include "cuda/closings.hpp"
+#include "cuda/deferred_destroyer.hpp"
 #include "cuda/device_scope.hpp"
 #include "cuda/event.hpp"
 #include "cuda/kernels.hpp"
@@ -121,7 +121,7 @@ class Topology {
   std::vector<const Device*> all_active() const;
 
   /// Of what was opened or pinned on its Devices.
-  const std::shared_ptr<Closings>& closings() const noexcept { return closings_; }
+  const std::shared_ptr<DeferredDestroyer>& destroyer() const noexcept { return destroyer_; }
 
   /// Needs no current context and activates nothing. A microsecond or so, a driver lock: at
   /// registration, not on the path of a byte. Of a peer's memory that is mapped here it tells our
@@ -143,7 +143,7 @@ class Topology {
   std::vector<std::unique_ptr<Device>> owned_ LINKSPAN_GUARDED_BY(activating_);
   std::vector<std::atomic<const Device*>> active_;  // by ordinal
   // Last: they use all of the above. Shared with nobody for long.
-  const std::shared_ptr<Closings> closings_ = std::make_shared<Closings>();
+  const std::shared_ptr<DeferredDestroyer> destroyer_ = std::make_shared<DeferredDestroyer>();
 };
 
 }  // namespace linkspan::cuda

@@ -1,7 +1,8 @@
 // engine/completion_queue.hpp - what a CompletionQueue is a handle of: cookies and an eventfd.
 //
-// On the path of a byte: behind its end, when Worker::settle() has made the transfer quiet.
-// Threads: any thread. Its lock is a leaf, taken under the Workers' locks of several Engines.
+// On the path of a byte: behind its end, when TransferScheduler::settle() has made the transfer
+// quiet.
+// Threads: any thread. Its lock is a leaf, taken under the schedulers' locks of several Engines.
 // Invariants: the eventfd is readable exactly while there is a cookie; both change under the lock,
 // so no end is missed between them, and one system call tells of all that come before a take().
 #pragma once
@@ -25,7 +26,7 @@ class CompletionQueueState {
   static Result<std::shared_ptr<CompletionQueueState>> create();
 
   int fd() const noexcept { return bell_.get(); }
-  /// As Core::forked(): its descriptor is the parent's too, who would miss what is read here.
+  /// As EngineImpl::forked(): its descriptor is the parent's too, who would miss what is read here.
   bool forked() const noexcept { return fork_.forked(); }
   void push(std::uint64_t cookie) LINKSPAN_EXCLUDES(mutex_);
   std::vector<std::uint64_t> take(std::size_t at_most) LINKSPAN_EXCLUDES(mutex_);

@@ -1,6 +1,6 @@
 // engine/exchange.hpp - what a two-sided transfer has instead of a plan.
 //
-// Threads: under the Worker's lock.
+// Threads: under the scheduler's lock.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include "base/fd.hpp"
 #include "base/log.hpp"
 #include "control/exchange.hpp"
-#include "engine/loose_memory.hpp"
+#include "engine/unregistered_buffers.hpp"
 
 namespace linkspan::engine {
 
@@ -25,9 +25,9 @@ class ExchangeObserver {
   /// negative: the CPU's.
   virtual void begun(const base::Log& log, std::uint64_t peer, std::uint64_t bytes, int device,
                      const Exchange& exchange) const = 0;
-  /// Both sides' memory is known, and so who copies. Under the Worker's lock.
+  /// Both sides' memory is known, and so who copies. Under the scheduler's lock.
   virtual void matched(const base::Log& log, const Exchange& exchange) const = 0;
-  /// It went well. Under the Worker's lock.
+  /// It went well. Under the scheduler's lock.
   virtual void ended(const base::Log& log, const Exchange& exchange) const = 0;
 
  protected:
@@ -67,7 +67,7 @@ struct Exchange {
   control::Space space = control::Space::tags;
   std::uint64_t tag = 0;
   const ExchangeObserver* observer = nullptr;
-  Loan memory;
+  TemporaryRegistration memory;
   MemoryKind kind = MemoryKind::host;  // of it
   std::string require;
 

@@ -1,6 +1,6 @@
-// The public handles: each call goes to the Core.
+// The public handles: each call goes to the EngineImpl.
 #include "engine/completion_queue.hpp"
-#include "engine/on_core.hpp"
+#include "engine/on_engine_impl.hpp"
 #include "linkspan/completion_queue.hpp"
 
 namespace linkspan {
@@ -11,8 +11,8 @@ using engine::on;
 namespace {
 
 /// A refusal of the Engine is each target's.
-std::vector<Result<Transfer>> to_all(const std::shared_ptr<engine::Core>& core, const Region& local,
-                                     std::span<const RemoteRegion> targets,
+std::vector<Result<Transfer>> to_all(const std::shared_ptr<engine::EngineImpl>& core,
+                                     const Region& local, std::span<const RemoteRegion> targets,
                                      const engine::UserShape& shape,
                                      const TransferOptions& options) {
   const Status usable = on(core, [](auto&) { return Status(); });
@@ -23,206 +23,208 @@ std::vector<Result<Transfer>> to_all(const std::shared_ptr<engine::Core>& core, 
 }  // namespace
 
 // Engine
-Engine::Engine(std::shared_ptr<engine::Core> core) : core_(std::move(core)) {}
+Engine::Engine(std::shared_ptr<engine::EngineImpl> core) : impl_(std::move(core)) {}
 Engine::Engine(Engine&&) noexcept = default;
 Engine& Engine::operator=(Engine&& other) noexcept {
   Engine old(std::move(*this));
-  core_ = std::move(other.core_);
+  impl_ = std::move(other.impl_);
   return *this;
 }
 Engine::~Engine() {
-  if (core_ == nullptr || core_->forked()) return;
+  if (impl_ == nullptr || impl_->forked()) return;
   // Where memory is still in use, what watches over it stays until the process ends.
-  if (!core_->close(5s).ok()) core_->stay();
+  if (!impl_->close(5s).ok()) impl_->stay();
 }
 Result<Engine> Engine::open(const EngineOptions& options) {
-  auto core = engine::Core::open(options);
+  auto core = engine::EngineImpl::open(options);
   if (!core.ok()) return core.status();
   return Engine(*std::move(core));
 }
 Result<Region> Engine::register_memory(void* pointer, std::uint64_t bytes,
                                        const RegionOptions& options) {
-  return on(core_, [&](auto& core) { return core.register_memory(pointer, bytes, options); });
+  return on(impl_, [&](auto& core) { return core.register_memory(pointer, bytes, options); });
 }
 Result<Region> Engine::allocate_shared(std::uint64_t bytes, const RegionOptions& options) {
-  return on(core_, [&](auto& core) { return core.allocate_shared(bytes, options); });
+  return on(impl_, [&](auto& core) { return core.allocate_shared(bytes, options); });
 }
 Status Engine::publish(std::string_view name, const Region& region) {
-  return on(core_, [&](auto& core) { return core.publish(name, region); });
+  return on(impl_, [&](auto& core) { return core.publish(name, region); });
 }
 Result<std::uint64_t> Engine::publish(std::string_view name, std::span<const Region> regions) {
-  return on(core_, [&](auto& core) { return core.publish(name, regions); });
+  return on(impl_, [&](auto& core) { return core.publish(name, regions); });
 }
 Status Engine::deregister(const Region& region, Duration timeout) {
-  return on(core_, [&](auto& core) { return core.deregister(region, timeout); });
+  return on(impl_, [&](auto& core) { return core.deregister(region, timeout); });
 }
 Status Engine::invalidate(const Region& region, Duration timeout) {
-  return on(core_, [&](auto& core) { return core.invalidate(region, timeout); });
+  return on(impl_, [&](auto& core) { return core.invalidate(region, timeout); });
 }
 Status Engine::listen(std::string_view address) {
-  return on(core_, [&](auto& core) { return core.listen(address); });
+  return on(impl_, [&](auto& core) { return core.listen(address); });
 }
 std::string Engine::address() const {
-  return on(core_, [&](auto& core) { return core.address(); });
+  return on(impl_, [&](auto& core) { return core.address(); });
 }
 Result<Peer> Engine::connect(std::string_view address, Duration timeout) {
   return connect(address, ConnectOptions{.timeout = timeout});
 }
 Result<Peer> Engine::connect(std::string_view address, const ConnectOptions& options) {
-  return on(core_, [&](auto& core) { return core.connect(address, options); });
+  return on(impl_, [&](auto& core) { return core.connect(address, options); });
 }
 Result<Peer> Engine::accept(Duration timeout) {
-  return on(core_, [&](auto& core) { return core.accept(timeout); });
+  return on(impl_, [&](auto& core) { return core.accept(timeout); });
 }
 std::vector<Result<Transfer>> Engine::write_to_all(const Region& local,
                                                    std::span<const RemoteRegion> targets,
                                                    std::span<const Block> blocks,
                                                    const TransferOptions& options) {
-  return to_all(core_, local, targets, blocks, options);
+  return to_all(impl_, local, targets, blocks, options);
 }
 std::vector<Result<Transfer>> Engine::write_to_all(const Region& local,
                                                    std::span<const RemoteRegion> targets,
                                                    const Pages& pages,
                                                    const TransferOptions& options) {
-  return to_all(core_, local, targets, pages, options);
+  return to_all(impl_, local, targets, pages, options);
 }
 std::vector<Result<Transfer>> Engine::write_to_all(const Region& local,
                                                    std::span<const RemoteRegion> targets,
                                                    const Strides& strides,
                                                    const TransferOptions& options) {
-  return to_all(core_, local, targets, strides, options);
+  return to_all(impl_, local, targets, strides, options);
 }
 std::size_t Engine::progress() {
-  return on(core_, [&](auto& core) { return core.progress(); });
+  return on(impl_, [&](auto& core) { return core.progress(); });
 }
 std::vector<Notification> Engine::notifications(Duration timeout) {
-  return on(core_, [&](auto& core) { return core.notifications(timeout); });
+  return on(impl_, [&](auto& core) { return core.notifications(timeout); });
 }
 std::string Engine::dump() const {
-  return on(core_, [&](auto& core) { return core.dump(); });
+  return on(impl_, [&](auto& core) { return core.dump(); });
 }
 std::string Engine::metrics() const {
-  return on(core_, [&](auto& core) { return core.metrics(); });
+  return on(impl_, [&](auto& core) { return core.metrics(); });
 }
 Status Engine::close(Duration timeout) {
-  return on(core_, [&](auto& core) { return core.close(timeout); });
+  return on(impl_, [&](auto& core) { return core.close(timeout); });
 }
 
 // Peer
-Peer::Peer(std::shared_ptr<engine::Core> core, std::uint64_t id, std::string name)
-    : core_(std::move(core)), id_(id), name_(std::move(name)) {}
+Peer::Peer(std::shared_ptr<engine::EngineImpl> core, std::uint64_t id, std::string name)
+    : impl_(std::move(core)), id_(id), name_(std::move(name)) {}
 PeerState Peer::state() const {
-  return core_ == nullptr || core_->forked() ? PeerState::gone : core_->state(id_);
+  return impl_ == nullptr || impl_->forked() ? PeerState::gone : impl_->state(id_);
 }
 Status Peer::close(Duration timeout) const {
-  return on(core_, [&](auto& core) { return core.close(id_, timeout); });
+  return on(impl_, [&](auto& core) { return core.close(id_, timeout); });
 }
 Result<RemoteRegion> Peer::lookup(std::string_view name, Duration timeout) const {
-  return on(core_, [&](auto& core) { return core.lookup(id_, name, timeout); });
+  return on(impl_, [&](auto& core) { return core.lookup(id_, name, timeout); });
 }
 Result<RegionSet> Peer::lookup_set(std::string_view name, Duration timeout) const {
-  return on(core_, [&](auto& core) { return core.lookup_set(id_, name, timeout); });
+  return on(impl_, [&](auto& core) { return core.lookup_set(id_, name, timeout); });
 }
 Result<std::uint64_t> Peer::await_version(std::string_view name, std::uint64_t above,
                                           Duration timeout) const {
-  return on(core_, [&](auto& core) { return core.await_version(id_, name, above, timeout); });
+  return on(impl_, [&](auto& core) { return core.await_version(id_, name, above, timeout); });
 }
 Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote,
                              std::span<const Block> blocks, const TransferOptions& options) const {
-  return on(core_, [&](auto& core) {
+  return on(impl_, [&](auto& core) {
     return core.submit(id_, Op::write, local, remote, blocks, options);
   });
 }
 Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote,
                             std::span<const Block> blocks, const TransferOptions& options) const {
-  return on(core_,
+  return on(impl_,
             [&](auto& core) { return core.submit(id_, Op::read, local, remote, blocks, options); });
 }
 Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote, const Pages& pages,
                              const TransferOptions& options) const {
-  return on(core_,
+  return on(impl_,
             [&](auto& core) { return core.submit(id_, Op::write, local, remote, pages, options); });
 }
 Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote, const Pages& pages,
                             const TransferOptions& options) const {
-  return on(core_,
+  return on(impl_,
             [&](auto& core) { return core.submit(id_, Op::read, local, remote, pages, options); });
 }
 Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote,
                              const Strides& strides, const TransferOptions& options) const {
-  return on(core_, [&](auto& core) {
+  return on(impl_, [&](auto& core) {
     return core.submit(id_, Op::write, local, remote, strides, options);
   });
 }
 Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote, const Strides& strides,
                             const TransferOptions& options) const {
-  return on(core_, [&](auto& core) {
+  return on(impl_, [&](auto& core) {
     return core.submit(id_, Op::read, local, remote, strides, options);
   });
 }
 Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
                                std::span<const Block> blocks) const {
-  return on(core_, [&](auto& core) { return core.prepare(id_, op, local, remote, blocks); });
+  return on(impl_, [&](auto& core) { return core.prepare(id_, op, local, remote, blocks); });
 }
 Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
                                const Pages& pages) const {
-  return on(core_, [&](auto& core) { return core.prepare(id_, op, local, remote, pages); });
+  return on(impl_, [&](auto& core) { return core.prepare(id_, op, local, remote, pages); });
 }
 Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
                                const Strides& strides) const {
-  return on(core_, [&](auto& core) { return core.prepare(id_, op, local, remote, strides); });
+  return on(impl_, [&](auto& core) { return core.prepare(id_, op, local, remote, strides); });
 }
 Result<Transfer> Peer::send(std::uint64_t tag, const void* data, std::uint64_t bytes,
                             const TransferOptions& options) const {
-  return on(core_, [&](auto& core) {
+  return on(impl_, [&](auto& core) {
     return core.exchange(id_, {.sends = true, .tag = tag}, data, bytes, options);
   });
 }
 Result<Transfer> Peer::recv(std::uint64_t tag, void* data, std::uint64_t bytes,
                             const TransferOptions& options) const {
-  return on(core_, [&](auto& core) {
+  return on(impl_, [&](auto& core) {
     return core.exchange(id_, {.sends = false, .tag = tag}, data, bytes, options);
   });
 }
 Result<Window> Peer::window(const Region& local, const RemoteRegion& remote,
                             const Region& local_pad, const RemoteRegion& remote_pad,
                             const WindowOptions& options) const {
-  return on(core_, [&](auto& core) {
+  return on(impl_, [&](auto& core) {
     return core.window(id_, local, remote, local_pad, remote_pad, options);
   });
 }
 Status Peer::notify(std::span<const std::byte> message) const {
-  return on(core_, [&](auto& core) { return core.notify(id_, message); });
+  return on(impl_, [&](auto& core) { return core.notify(id_, message); });
 }
 Result<Explanation> Peer::explain(Op op, const Region& local, const RemoteRegion& remote,
                                   std::uint64_t blocks, std::uint64_t bytes,
                                   const TransferOptions& options) const {
-  return on(core_, [&](auto& core) {
+  return on(impl_, [&](auto& core) {
     return core.explain(id_, op, local, remote,
                         {.blocks = blocks, .bytes = bytes, .wishes = engine::wishes_of(options)});
   });
 }
 
 // Prepared
-Prepared::Prepared(std::shared_ptr<engine::Core> core, std::shared_ptr<engine::PreparedState> state)
-    : core_(std::move(core)), state_(std::move(state)) {}
+Prepared::Prepared(std::shared_ptr<engine::EngineImpl> core,
+                   std::shared_ptr<engine::PreparedState> state)
+    : impl_(std::move(core)), state_(std::move(state)) {}
 std::uint64_t Prepared::bytes() const noexcept {
   return state_ == nullptr ? 0 : state_->size.bytes;
 }
 Result<Transfer> Prepared::post(const TransferOptions& options) const {
-  return on(core_, [&](auto& core) { return core.post(state_, options); });
+  return on(impl_, [&](auto& core) { return core.post(state_, options); });
 }
 Result<Transfer> Prepared::post(std::span<const std::uint32_t> positions,
                                 const TransferOptions& options) const {
-  return on(core_, [&](auto& core) { return core.post(*state_, positions, options); });
+  return on(impl_, [&](auto& core) { return core.post(*state_, positions, options); });
 }
 
 // Transfer
-Transfer::Transfer(std::shared_ptr<engine::Core> core, std::shared_ptr<engine::TransferState> state)
-    : core_(std::move(core)), state_(std::move(state)) {}
+Transfer::Transfer(std::shared_ptr<engine::EngineImpl> core,
+                   std::shared_ptr<engine::TransferState> state)
+    : impl_(std::move(core)), state_(std::move(state)) {}
 Status Transfer::wait(Duration timeout) const {
   if (state_ == nullptr) return {Code::invalid_argument, Scope::request, "no transfer"};
-  return on(core_, [&](auto& core) { return core.wait(*state_, timeout); });
+  return on(impl_, [&](auto& core) { return core.wait(*state_, timeout); });
 }
 bool Transfer::done() const noexcept {
   return state_ == nullptr || state_->quiet.load(std::memory_order_acquire);
@@ -234,7 +236,7 @@ Status Transfer::status() const {
 }
 Status Transfer::cancel() const {
   if (state_ == nullptr) return {Code::invalid_argument, Scope::request, "no transfer"};
-  return on(core_, [&](auto& core) { return core.cancel(*state_); });
+  return on(impl_, [&](auto& core) { return core.cancel(*state_); });
 }
 std::uint64_t Transfer::bytes() const noexcept {
   if (state_ == nullptr) return 0;
@@ -260,7 +262,7 @@ Status CompletionQueue::add(const Transfer& transfer, std::uint64_t cookie) {
   if (state_->forked())
     return {Code::invalid_argument, Scope::process,
             "this process was forked from the one that made the completion queue: make one here"};
-  return on(transfer.core_,
+  return on(transfer.impl_,
             [&](auto& core) { return core.tell_end(*transfer.state_, state_, cookie); });
 }
 std::vector<std::uint64_t> CompletionQueue::take(std::size_t at_most) {
@@ -291,9 +293,9 @@ std::string Region::describe() const {
 }
 
 // RemoteRegion
-RemoteRegion::RemoteRegion(std::shared_ptr<engine::Core> core,
+RemoteRegion::RemoteRegion(std::shared_ptr<engine::EngineImpl> core,
                            std::shared_ptr<engine::ImportedRegion> imported)
-    : core_(std::move(core)), imported_(std::move(imported)) {}
+    : impl_(std::move(core)), imported_(std::move(imported)) {}
 std::uint64_t RemoteRegion::bytes() const noexcept {
   return imported_ == nullptr ? 0 : imported_->bytes;
 }
@@ -311,24 +313,24 @@ std::uint64_t RemoteRegion::peer() const noexcept {
 }
 
 // Window
-Window::Window(std::shared_ptr<engine::Core> core, std::shared_ptr<engine::WindowState> state)
-    : core_(std::move(core)), state_(std::move(state)) {}
+Window::Window(std::shared_ptr<engine::EngineImpl> core, std::shared_ptr<engine::WindowState> state)
+    : impl_(std::move(core)), state_(std::move(state)) {}
 device::Window Window::device() const {
   return state_ == nullptr ? device::Window{} : state_->device();
 }
 std::string Window::path() const { return state_ == nullptr ? "" : state_->path(); }
 Status Window::failure() const {
-  return on(core_, [&](auto& core) { return core.failure(*state_); });
+  return on(impl_, [&](auto& core) { return core.failure(*state_); });
 }
 Status Window::cancel() const {
-  return on(core_, [&](auto& core) { return core.cancel(*state_); });
+  return on(impl_, [&](auto& core) { return core.cancel(*state_); });
 }
 Status Window::raise(std::uint32_t index, std::uint64_t n, Duration timeout) const {
-  return on(core_, [&](auto& core) { return core.raise(*state_, index, n, timeout); });
+  return on(impl_, [&](auto& core) { return core.raise(*state_, index, n, timeout); });
 }
 Result<std::uint64_t> Window::wait_signal(std::uint32_t index, std::uint64_t at_least,
                                           Duration timeout) const {
-  return on(core_, [&](auto& core) { return core.wait_signal(*state_, index, at_least, timeout); });
+  return on(impl_, [&](auto& core) { return core.wait_signal(*state_, index, at_least, timeout); });
 }
 
 }  // namespace linkspan

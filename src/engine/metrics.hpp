@@ -2,7 +2,7 @@
 //
 // On the path of a byte: two additions where a transfer begins, a look for its path and five
 // additions where it ends. No allocation, no lock of its own.
-// Threads: PeerCounters under the Worker's lock; metrics_text() is pure.
+// Threads: PeerCounters under the scheduler's lock; metrics_text() is pure.
 #pragma once
 
 #include <array>

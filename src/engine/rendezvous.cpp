@@ -38,7 +38,7 @@ void Rendezvous::Line::put_back(TransferState& receive) {
 
 void Rendezvous::post(TransferState& transfer) {
   Exchange& x = *transfer.exchange;
-  Meeting& meeting = meetings_[transfer.peer];
+  PeerMatchState& meeting = meetings_[transfer.peer];
   if (x.sends) {
     x.wire_id = transfer.id;
     x.bytes = transfer.bytes;
@@ -50,7 +50,7 @@ void Rendezvous::post(TransferState& transfer) {
   pair_up(meeting, key_of(x));
 }
 
-void Rendezvous::pair_up(Meeting& meeting, const Key& key) {
+void Rendezvous::pair_up(PeerMatchState& meeting, const Key& key) {
   const auto found = meeting.lines.find(key);
   if (found == meeting.lines.end()) return;
   Line& line = found->second;
@@ -65,7 +65,7 @@ void Rendezvous::pair_up(Meeting& meeting, const Key& key) {
   if (line.offers.empty() && line.receives.empty()) meeting.lines.erase(found);
 }
 
-void Rendezvous::match(Meeting& meeting, TransferState& receive, Offer offer) {
+void Rendezvous::match(PeerMatchState& meeting, TransferState& receive, Offer offer) {
   Exchange& x = *receive.exchange;
   x.wire_id = offer.id;
   x.bytes = offer.bytes;
@@ -90,7 +90,7 @@ void Rendezvous::match(Meeting& meeting, TransferState& receive, Offer offer) {
 }
 
 /// This side copies, as soon as it has the peer's region.
-void Rendezvous::begin(Meeting& meeting, TransferState& transfer) {
+void Rendezvous::begin(PeerMatchState& meeting, TransferState& transfer) {
   Exchange& x = *transfer.exchange;
   x.stage = Stage::importing;
   if (!x.peer.import_error.ok()) return conclude(transfer, x.peer.import_error);
@@ -133,7 +133,7 @@ void Rendezvous::conclude(TransferState& transfer, const Status& status) {
 
 void Rendezvous::end(TransferState& transfer, const Status& status) {
   Exchange& x = *transfer.exchange;
-  Meeting& meeting = meetings_[transfer.peer];
+  PeerMatchState& meeting = meetings_[transfer.peer];
   if (x.sends)
     meeting.sends.erase(transfer.id);
   else if (x.wire_id != 0)
@@ -161,7 +161,7 @@ Status Rendezvous::withdraw(TransferState& transfer) {
   return host_.tell(transfer.peer, FrameOp::withdraw, x.wire_id, control::encode_withdraw(x.sends));
 }
 
-void Rendezvous::leave_line(Meeting& meeting, TransferState& receive) {
+void Rendezvous::leave_line(PeerMatchState& meeting, TransferState& receive) {
   const auto found = meeting.lines.find(key_of(*receive.exchange));
   if (found == meeting.lines.end()) return;
   auto& receives = found->second.receives;
@@ -170,7 +170,7 @@ void Rendezvous::leave_line(Meeting& meeting, TransferState& receive) {
 }
 
 /// The receive is as before its match; its offer stands in its place again, or is gone.
-void Rendezvous::unmatch(Meeting& meeting, TransferState& receive, bool offer_stays) {
+void Rendezvous::unmatch(PeerMatchState& meeting, TransferState& receive, bool offer_stays) {
   Exchange& x = *receive.exchange;
   meeting.taken.erase(x.wire_id);
   PeerMemory memory = std::exchange(x.peer, {});
@@ -190,10 +190,10 @@ void Rendezvous::unmatch(Meeting& meeting, TransferState& receive, bool offer_st
 
 void Rendezvous::stop(TransferState& transfer) {
   Exchange& x = *transfer.exchange;
-  Meeting& meeting = meetings_[transfer.peer];
+  PeerMatchState& meeting = meetings_[transfer.peer];
   switch (x.stage) {
     case Stage::held:
-      return;  // the Worker's
+      return;  // the TransferScheduler's
     case Stage::unmatched:
       if (x.sends) {
         if (!meeting.lost) (void)withdraw(transfer);
@@ -228,7 +228,7 @@ bool Rendezvous::awaits(std::uint64_t peer, std::uint64_t serial) const {
   return found != meeting->second.imports.end() && found->second == nullptr;
 }
 
-const Loan* Rendezvous::offered(std::uint64_t peer, std::uint64_t serial) const {
+const TemporaryRegistration* Rendezvous::offered(std::uint64_t peer, std::uint64_t serial) const {
   const auto meeting = meetings_.find(peer);
   if (meeting == meetings_.end() || serial == 0) return nullptr;
   for (const auto* all : {&meeting->second.sends, &meeting->second.taken})
@@ -252,7 +252,7 @@ std::vector<std::shared_ptr<void>> Rendezvous::sweep(std::uint64_t peer) {
 void Rendezvous::lost(std::uint64_t peer) {
   const auto found = meetings_.find(peer);
   if (found == meetings_.end() || std::exchange(found->second.lost, true)) return;
-  Meeting& meeting = found->second;
+  PeerMatchState& meeting = found->second;
   std::vector<TransferState*> over;  // what the peer cannot touch
   for (auto& [key, line] : std::exchange(meeting.lines, {})) {
     over.insert(over.end(), line.receives.begin(), line.receives.end());
@@ -285,7 +285,8 @@ void Rendezvous::gone(std::uint64_t peer) {
 std::shared_ptr<void> Rendezvous::forget(std::uint64_t peer) {
   const auto found = meetings_.find(peer);
   if (found == meetings_.end()) return nullptr;
-  auto over = std::make_shared<Meeting>(std::move(found->second));  // its imports end off the lock
+  auto over =
+      std::make_shared<PeerMatchState>(std::move(found->second));  // its imports end off the lock
   meetings_.erase(found);
   return over;
 }

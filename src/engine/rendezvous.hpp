@@ -12,8 +12,8 @@
 //   finished   <------>     finished                  from the side that copied
 //   withdraw   <------>     withdraw
 //
-// On the path of a byte between the user's call and Worker::submit.
-// Threads: under the Worker's lock; what forget() and sweep() return is destroyed off it.
+// On the path of a byte between the user's call and TransferScheduler::submit.
+// Threads: under the scheduler's lock; what forget() and sweep() return is destroyed off it.
 // Invariants: an exchange ends once, and only when the peer cannot touch its memory; at most
 // kOffers unmatched offers of a peer are kept.
 #pragma once
@@ -30,8 +30,8 @@
 
 namespace linkspan::engine {
 
-/// What a Rendezvous needs of its Engine. All under the Worker's lock; copied() and imported() come
-/// later, never from inside.
+/// What a Rendezvous needs of its Engine. All under the scheduler's lock; copied() and imported()
+/// come later, never from inside.
 class RendezvousHost {
  public:
   /// In order; what has no room waits. disconnected: nobody is there to be told.
@@ -82,7 +82,7 @@ class Rendezvous {
   /// Whether we asked the peer for that region.
   bool awaits(std::uint64_t peer, std::uint64_t serial) const;
   /// The memory of an exchange with that peer, which may then import it; null: there is none.
-  const Loan* offered(std::uint64_t peer, std::uint64_t serial) const;
+  const TemporaryRegistration* offered(std::uint64_t peer, std::uint64_t serial) const;
   /// Imports of regions that their owner has retracted.
   std::vector<std::shared_ptr<void>> sweep(std::uint64_t peer);
 
@@ -106,7 +106,7 @@ class Rendezvous {
     void put_back(TransferState& receive);
   };
   /// All that goes on with one peer.
-  struct Meeting {
+  struct PeerMatchState {
     std::map<Key, Line> lines;
     std::map<std::uint64_t, Key> offers;            // unmatched, by the peer's number
     std::map<std::uint64_t, TransferState*> sends;  // until they are over, by our number
@@ -117,11 +117,11 @@ class Rendezvous {
   };
 
   static Key key_of(const Exchange& exchange) { return {exchange.space, exchange.tag}; }
-  void pair_up(Meeting& meeting, const Key& key);
-  void match(Meeting& meeting, TransferState& receive, Offer offer);
-  void begin(Meeting& meeting, TransferState& transfer);
-  void leave_line(Meeting& meeting, TransferState& receive);
-  void unmatch(Meeting& meeting, TransferState& receive, bool offer_stays);
+  void pair_up(PeerMatchState& meeting, const Key& key);
+  void match(PeerMatchState& meeting, TransferState& receive, Offer offer);
+  void begin(PeerMatchState& meeting, TransferState& transfer);
+  void leave_line(PeerMatchState& meeting, TransferState& receive);
+  void unmatch(PeerMatchState& meeting, TransferState& receive, bool offer_stays);
   void conclude(TransferState& transfer, const Status& status);
   void end(TransferState& transfer, const Status& status);
   void end_unsent(TransferState& receive);
@@ -129,7 +129,7 @@ class Rendezvous {
   Status finish(std::uint64_t peer, std::uint64_t id, const control::Finished& finished);
 
   RendezvousHost& host_;
-  std::map<std::uint64_t, Meeting> meetings_;
+  std::map<std::uint64_t, PeerMatchState> meetings_;
   std::uint64_t turns_ = 0;
 };
 

@@ -21,7 +21,7 @@ Status corrupt(const char* what) { return {Code::corrupt, Scope::peer, what}; }
 
 Status Rendezvous::on_offer(std::uint64_t peer, std::uint64_t id, const control::Offer& offer,
                             Result<std::shared_ptr<ImportedRegion>> region) {
-  Meeting& meeting = meetings_[peer];
+  PeerMatchState& meeting = meetings_[peer];
   if (meeting.lost) return {};
   if (id == 0) return corrupt("an offer without a number");  // which a receive has unmatched
   if (meeting.offers.contains(id) || meeting.taken.contains(id)) return corrupt("an offer twice");
@@ -53,7 +53,7 @@ Status Rendezvous::on_offer(std::uint64_t peer, std::uint64_t id, const control:
 
 Status Rendezvous::on_accept(std::uint64_t peer, std::uint64_t id, const control::Accept& accept,
                              const Result<std::shared_ptr<ImportedRegion>>& region) {
-  Meeting& meeting = meetings_[peer];
+  PeerMatchState& meeting = meetings_[peer];
   const auto found = meeting.sends.find(id);
   if (found == meeting.sends.end()) {
     (void)finish(
@@ -77,7 +77,7 @@ Status Rendezvous::on_accept(std::uint64_t peer, std::uint64_t id, const control
 }
 
 Status Rendezvous::on_finished(std::uint64_t peer, std::uint64_t id, const Finished& finished) {
-  Meeting& meeting = meetings_[peer];
+  PeerMatchState& meeting = meetings_[peer];
   auto& ours = finished.by_sender ? meeting.taken : meeting.sends;
   const auto found = ours.find(id);
   if (found == ours.end()) return {};  // it crossed our own
@@ -101,7 +101,7 @@ Status Rendezvous::on_finished(std::uint64_t peer, std::uint64_t id, const Finis
 }
 
 void Rendezvous::on_withdraw(std::uint64_t peer, std::uint64_t id, bool by_sender) {
-  Meeting& meeting = meetings_[peer];
+  PeerMatchState& meeting = meetings_[peer];
   const auto let_go = [&](Code code, const char* what, bool untouched = false) {
     (void)finish(
         peer, id,
@@ -144,7 +144,7 @@ void Rendezvous::on_withdraw(std::uint64_t peer, std::uint64_t id, bool by_sende
 void Rendezvous::imported(std::uint64_t peer, std::uint64_t serial,
                           const Result<std::shared_ptr<ImportedRegion>>& region) {
   if (!awaits(peer, serial)) return;
-  Meeting& meeting = meetings_[peer];
+  PeerMatchState& meeting = meetings_[peer];
   // Its socket was full; or the key did not open, perhaps because its owner is dying: that one will
   // not answer again, and is lost.
   const bool full = !region.ok() && region.status().code() == Code::no_resource;

@@ -30,25 +30,25 @@ Status refuse_capture(const cuda::DeviceScope& scope, const UserStream& stream) 
 }  // namespace
 
 /// A stream that waits for a word of host memory, and an event behind that wait.
-struct Gate::Parts {
+struct StreamBlocker::Parts {
   const cuda::Device& device;
   cuda::Stream stream;
   cuda::Event passed;
   std::uint64_t* word;
   cuda::CUdeviceptr word_device;
-  std::uint64_t number = 0;  // of the last Gate
+  std::uint64_t number = 0;  // of the last StreamBlocker
 };
 
 /// Threads: any thread.
-class GatePool : public std::enable_shared_from_this<GatePool> {
+class StreamBlockerPool : public std::enable_shared_from_this<StreamBlockerPool> {
  public:
-  static Result<std::shared_ptr<GatePool>> create(const cuda::Device& device) {
+  static Result<std::shared_ptr<StreamBlockerPool>> create(const cuda::Device& device) {
     const auto scope = device.enter();
     if (!scope.ok()) return scope.status();
     auto words = cuda::PinnedBuffer::create(*scope, kGates * kLine);
     if (!words.ok()) return words.status();
     // Shared by the Gates that it gives out.
-    std::shared_ptr<GatePool> pool(new GatePool(*std::move(words)));
+    std::shared_ptr<StreamBlockerPool> pool(new StreamBlockerPool(*std::move(words)));
     const base::MutexLock lock(pool->mutex_);
     for (std::size_t i = 0; i < kGates; ++i) {
       auto stream = cuda::Stream::create(*scope);
@@ -57,43 +57,43 @@ class GatePool : public std::enable_shared_from_this<GatePool> {
       if (!passed.ok()) return passed.status();
       auto* word = reinterpret_cast<std::uint64_t*>(pool->words_.data() + i * kLine);
       *word = 0;
-      pool->idle_.push_back(std::unique_ptr<Gate::Parts>(
-          new Gate::Parts{device, *std::move(stream), *std::move(passed), word,
-                          pool->words_.device_address() + i * kLine}));
+      pool->idle_.push_back(std::unique_ptr<StreamBlocker::Parts>(
+          new StreamBlocker::Parts{device, *std::move(stream), *std::move(passed), word,
+                                   pool->words_.device_address() + i * kLine}));
     }
     return pool;
   }
 
-  Result<std::shared_ptr<Gate>> take() LINKSPAN_EXCLUDES(mutex_) {
+  Result<std::shared_ptr<StreamBlocker>> take() LINKSPAN_EXCLUDES(mutex_) {
     const base::MutexLock lock(mutex_);
     if (idle_.empty()) return Status::no_resource();
     auto parts = std::move(idle_.back());
     idle_.pop_back();
     ++parts->number;
-    return std::shared_ptr<Gate>(new Gate(shared_from_this(), std::move(parts)));
+    return std::shared_ptr<StreamBlocker>(new StreamBlocker(shared_from_this(), std::move(parts)));
   }
-  void give_back(std::unique_ptr<Gate::Parts> parts) LINKSPAN_EXCLUDES(mutex_) {
+  void give_back(std::unique_ptr<StreamBlocker::Parts> parts) LINKSPAN_EXCLUDES(mutex_) {
     const base::MutexLock lock(mutex_);
     idle_.push_back(std::move(parts));
   }
 
  private:
-  explicit GatePool(cuda::PinnedBuffer words) : words_(std::move(words)) {}
+  explicit StreamBlockerPool(cuda::PinnedBuffer words) : words_(std::move(words)) {}
 
   cuda::PinnedBuffer words_;
   base::Mutex mutex_;
-  std::vector<std::unique_ptr<Gate::Parts>> idle_ LINKSPAN_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<StreamBlocker::Parts>> idle_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
-Gate::Gate(std::shared_ptr<GatePool> pool, std::unique_ptr<Parts> parts)
+StreamBlocker::StreamBlocker(std::shared_ptr<StreamBlockerPool> pool, std::unique_ptr<Parts> parts)
     : pool_(std::move(pool)), parts_(std::move(parts)) {}
 
-Gate::~Gate() {
+StreamBlocker::~StreamBlocker() {
   open();
   pool_->give_back(std::move(parts_));
 }
 
-Status Gate::arm(const UserStream& stream) {
+Status StreamBlocker::arm(const UserStream& stream) {
   const auto scope = parts_->device.enter();
   if (!scope.ok()) return scope.status();
   Status status = parts_->stream.wait_value(*scope, parts_->word_device, parts_->number);
@@ -102,7 +102,7 @@ Status Gate::arm(const UserStream& stream) {
   return status;
 }
 
-void Gate::open() noexcept {
+void StreamBlocker::open() noexcept {
   std::atomic_ref(*parts_->word).store(parts_->number, std::memory_order_release);
 }
 
@@ -136,18 +136,18 @@ Result<UserStream> StreamOrders::find(const StreamOrder& order, const GpuUuid& g
       .device = *device, .handle = reinterpret_cast<cuda::CUstream>(handle), .key = key};
 }
 
-Result<StreamPlace> StreamOrders::place(const StreamOrder& after, const StreamOrder& release,
-                                        const GpuUuid& gpu) {
+Result<ResolvedStreams> StreamOrders::place(const StreamOrder& after, const StreamOrder& release,
+                                            const GpuUuid& gpu) {
   using enum StreamOrder::Flavour;
-  if (after.flavour == none && release.flavour == none) return StreamPlace{};
+  if (after.flavour == none && release.flavour == none) return ResolvedStreams{};
   auto before = find(after, gpu);
   if (!before.ok()) return before.status();
   auto behind = find(release, gpu);
   if (!behind.ok()) return behind.status();
-  StreamPlace place;
+  ResolvedStreams place;
   place.after = *before;
   place.release = *behind;
-  place.stay = topology_->closings()->stay();
+  place.stay = topology_->destroyer()->stay();
   const cuda::Device* device = before->device != nullptr ? before->device : behind->device;
   auto scope = device->enter();
   if (!scope.ok()) return scope.status();
@@ -181,13 +181,13 @@ void StreamOrders::make_ready() {
   for (const cuda::Device* device : topology_->all_active()) (void)gates(*device);
 }
 
-Result<std::shared_ptr<GatePool>> StreamOrders::gates(const cuda::Device& device) {
+Result<std::shared_ptr<StreamBlockerPool>> StreamOrders::gates(const cuda::Device& device) {
   {
     const base::MutexLock lock(mutex_);
     if (const auto made = gates_.find(&device); made != gates_.end()) return made->second;
   }
   // It may wait for what is in flight on that GPU: whoever is about another one does not.
-  auto fresh = GatePool::create(device);
+  auto fresh = StreamBlockerPool::create(device);
   if (!fresh.ok()) return fresh.status();
   const base::MutexLock lock(mutex_);
   return gates_.try_emplace(&device, *std::move(fresh)).first->second;

@@ -2,12 +2,13 @@
 //
 // On the path of a byte beside the submission: before it, an event marks where the user's stream
 // stands; after it, that stream waits for an event behind the copy. Where a GPU of ours copies,
-// both lie in our stream and no CPU is asked in between. Where a CPU or the peer copies, the Worker
-// asks the mark whether the stream has come by, and a Gate holds the user's stream until the end.
-// All calls on the user's stream are made here, in the thread that submits, without a lock: a
-// stream that is full blocks whoever submits to it (docs/cuda_notes.md, "queues").
-// Threads: StreamOrders: any thread. StreamPlace: one thread's stack. Gate: open() any thread,
-// beside arm() too.
+// both lie in our stream and no CPU is asked in between. Where a CPU or the peer copies, the
+// TransferScheduler asks the mark whether the stream has come by, and a StreamBlocker holds the
+// user's stream until the end. All calls on the user's stream are made here, in the thread that
+// submits, without a lock: a stream that is full blocks whoever submits to it (docs/cuda_notes.md,
+// "queues").
+// Threads: StreamOrders: any thread. ResolvedStreams: one thread's stack. StreamBlocker: open() any
+// thread, beside arm() too.
 #pragma once
 
 #include <map>
@@ -30,35 +31,36 @@ struct UserStream {
   std::uint64_t key = 0;  ///< Tells it from others of this process.
 };
 
-class GatePool;
+class StreamBlockerPool;
 
 /// Holds a stream of the user's from arm() until open(), or its end. What was opened before or
 /// during arm() holds nothing.
-class Gate {
+class StreamBlocker {
  public:
-  Gate(const Gate&) = delete;
-  Gate& operator=(const Gate&) = delete;
-  ~Gate();
+  StreamBlocker(const StreamBlocker&) = delete;
+  StreamBlocker& operator=(const StreamBlocker&) = delete;
+  ~StreamBlocker();
 
   Status arm(const UserStream& stream);
   void open() noexcept;
 
  private:
-  friend class GatePool;
+  friend class StreamBlockerPool;
   struct Parts;
-  Gate(std::shared_ptr<GatePool> pool, std::unique_ptr<Parts> parts);
+  StreamBlocker(std::shared_ptr<StreamBlockerPool> pool, std::unique_ptr<Parts> parts);
 
-  std::shared_ptr<GatePool> pool_;  // also of other Gates and of StreamOrders
+  std::shared_ptr<StreamBlockerPool> pool_;  // also of other Gates and of StreamOrders
   std::unique_ptr<Parts> parts_;
 };
 
 /// What one submission has to do with streams.
-struct StreamPlace {
+struct ResolvedStreams {
   std::optional<cuda::DeviceScope> scope;  ///< So that all calls of a submission share one.
   UserStream after, release;
   std::optional<cuda::PooledEvent> mark;  ///< Where `after` stands.
-  std::shared_ptr<Gate> gate;  ///< For `release`, if our stream cannot tell; also the transfer's.
-  cuda::Closings::Stay stay;   ///< Until the transfer is quiet.
+  std::shared_ptr<StreamBlocker>
+      gate;  ///< For `release`, if our stream cannot tell; also the transfer's.
+  cuda::DeferredDestroyer::DeferralGuard stay;  ///< Until the transfer is quiet.
 };
 
 class StreamOrders {
@@ -75,17 +77,19 @@ class StreamOrders {
   /// Marks the stream of `after` and finds that of `release`. `gpu` is meant where they name none.
   /// unsupported: a stream records a graph. invalid_argument: no such GPU or handle. no_resource:
   /// 4096 transfers wait behind streams, or 16 streams wait for transfers.
-  Result<StreamPlace> place(const StreamOrder& after, const StreamOrder& release,
-                            const GpuUuid& gpu) LINKSPAN_EXCLUDES(mutex_);
+  Result<ResolvedStreams> place(const StreamOrder& after, const StreamOrder& release,
+                                const GpuUuid& gpu) LINKSPAN_EXCLUDES(mutex_);
 
  private:
   Result<UserStream> find(const StreamOrder& order, const GpuUuid& gpu) const;
-  Result<std::shared_ptr<GatePool>> gates(const cuda::Device& device) LINKSPAN_EXCLUDES(mutex_);
+  Result<std::shared_ptr<StreamBlockerPool>> gates(const cuda::Device& device)
+      LINKSPAN_EXCLUDES(mutex_);
 
   cuda::Topology* const topology_;
   base::Mutex mutex_;
   // Gates hold them too.
-  std::map<const cuda::Device*, std::shared_ptr<GatePool>> gates_ LINKSPAN_GUARDED_BY(mutex_);
+  std::map<const cuda::Device*, std::shared_ptr<StreamBlockerPool>> gates_
+      LINKSPAN_GUARDED_BY(mutex_);
 };
 
 }  // namespace linkspan::engine

@@ -5,12 +5,12 @@
 
 namespace linkspan::engine {
 
-transport::Wishes wishes_of(const TransferOptions& options) {
+transport::TransferHints wishes_of(const TransferOptions& options) {
   using Flavour = StreamOrder::Flavour;
   const bool in_a_stream =
       options.after.flavour != Flavour::none || options.release.flavour != Flavour::none;
   return {.low_latency = options.low_latency && !in_a_stream,
-          .ctas = options.copy_ctas.value_or(transport::Wishes{}.ctas),
+          .ctas = options.copy_ctas.value_or(transport::TransferHints{}.ctas),
           .checksum = options.checksum};
 }
 

@@ -4,7 +4,7 @@
 // wait for it. queued: batches are left to post, in the peer's queue. posted: all are with an
 // Endpoint. quiet: each has completed and nothing will touch the memory again; only then is there a
 // status.
-// Threads: under the Worker's lock, but for `quiet`, which any thread reads; `end` is immutable
+// Threads: under the scheduler's lock, but for `quiet`, which any thread reads; `end` is immutable
 // once it is set.
 #pragma once
 
@@ -38,7 +38,7 @@ struct ImportedRegion {
 };
 
 /// What a submission goes between.
-struct Sides {
+struct TransferEndpoints {
   std::uint64_t peer = 0;
   Op op = Op::write;
   std::size_t transport = 0;                          // index of the one that carries it
@@ -48,7 +48,7 @@ struct Sides {
 
 /// A submission that was checked and is made again and again: of no transfer, or of many.
 /// Threads: immutable after construction; destroyed off the lock.
-struct PreparedState : Sides {
+struct PreparedState : TransferEndpoints {
   memory::RegionId region;  // in place of `local`, which would hold the pin of one that has ended
   transport::Shape size;
   std::vector<std::uint32_t> lists;  // the user's, one behind the other,
@@ -58,7 +58,7 @@ struct PreparedState : Sides {
   std::unique_ptr<transport::KeptPages> kept;  // of the plan's pages; null: nothing is gained by it
 };
 
-struct TransferState : Sides {
+struct TransferState : TransferEndpoints {
   std::uint64_t id = 0;
   std::uint64_t bytes = 0;  // submitted; of a receive its room until it is quiet, then what came
   // Of a two-sided transfer, whose own plan stays empty; its copy is a transfer of its own.
@@ -74,15 +74,15 @@ struct TransferState : Sides {
   UserStream stream;                        // to run after
   std::optional<cuda::PooledEvent> mark;    // where it stood; until all is posted
   std::optional<cuda::PooledEvent> behind;  // in our stream, for the one that goes on after it
-  std::shared_ptr<Gate> gate;               // or what holds it; also hold_stream()'s, for a while
-  cuda::Closings::Stay stay;                // with either stream
+  std::shared_ptr<StreamBlocker> gate;      // or what holds it; also hold_stream()'s, for a while
+  cuda::DeferredDestroyer::DeferralGuard stay;  // with either stream
 
   std::size_t posted = 0;     // batches of the plan
   std::size_t in_flight = 0;  // batches
   transport::Way way;         // of its last batch, or of the copy of a two-sided one
   Status first_error;         // what it will end with
   Status end;
-  transport::Wishes wishes;
+  transport::TransferHints wishes;
   bool wants_release = false;  // by `behind`, as long as that can be
   bool finishing = false;      // only its notification is left to send
   bool canceled = false, expired = false;
@@ -99,7 +99,7 @@ struct TransferState : Sides {
 };
 
 /// What of them a transport hears.
-transport::Wishes wishes_of(const TransferOptions& options);
+transport::TransferHints wishes_of(const TransferOptions& options);
 
 /// As TransferOptions::require says.
 bool meets(std::string_view path, std::string_view required);

@@ -1,8 +1,9 @@
-// The Core's part of two-sided messages: the user's calls, the peer's frames, imports off the lock.
+// The EngineImpl's part of two-sided messages: the user's calls, the peer's frames, imports off the
+// lock.
 #include <algorithm>
 #include <utility>
 
-#include "engine/core.hpp"
+#include "engine/engine_impl.hpp"
 
 namespace linkspan::engine {
 namespace {
@@ -15,8 +16,9 @@ constexpr std::size_t kMaxUnsent = 65536;
 
 }  // namespace
 
-Result<Transfer> Core::exchange(std::uint64_t peer, const ExchangeKind& kind, const void* data,
-                                std::uint64_t bytes, const TransferOptions& options) {
+Result<Transfer> EngineImpl::exchange(std::uint64_t peer, const ExchangeKind& kind,
+                                      const void* data, std::uint64_t bytes,
+                                      const TransferOptions& options) {
   const auto refuse = [](Code code, const char* what) {
     return Status(code, Scope::request, what);
   };
@@ -30,7 +32,8 @@ Result<Transfer> Core::exchange(std::uint64_t peer, const ExchangeKind& kind, co
   if (options.require.size() > kMaxRequire)
     return refuse(Code::invalid_argument, "a required path of over 256 characters");
 
-  auto transfer = std::make_shared<TransferState>();  // also the Worker's until it is quiet
+  auto transfer =
+      std::make_shared<TransferState>();  // also the TransferScheduler's until it is quiet
   transfer->peer = peer;
   transfer->bytes = bytes;
   transfer->exchange = std::make_unique<Exchange>();
@@ -46,7 +49,7 @@ Result<Transfer> Core::exchange(std::uint64_t peer, const ExchangeKind& kind, co
                          std::ranges::any_of(transports_, [](const auto& t) {
                            return t->capabilities().leaves_host;
                          });
-    auto memory = loose_->borrow(data, bytes, kind.sends, by_wire);
+    auto memory = unregistered_->borrow(data, bytes, kind.sends, by_wire);
     if (!memory.ok()) return memory.status();
     x.memory = *std::move(memory);
     x.kind = x.memory.kind();
@@ -69,12 +72,12 @@ Result<Transfer> Core::exchange(std::uint64_t peer, const ExchangeKind& kind, co
     (void)x.memory.give_back();
     return status;
   }
-  watcher_->wake();
+  progress_thread_->wake();
   if (place->release.device != nullptr) hold_stream(*transfer, *place);
   return Transfer(shared_from_this(), std::move(transfer));
 }
 
-Status Core::begin_exchange(const std::shared_ptr<TransferState>& transfer) {
+Status EngineImpl::begin_exchange(const std::shared_ptr<TransferState>& transfer) {
   Exchange& x = *transfer->exchange;
   OfferFrame frame;
   // A key of this message alone travels with it: it is not worth a question and its answer.
@@ -113,31 +116,31 @@ Status Core::begin_exchange(const std::shared_ptr<TransferState>& transfer) {
     x.observer->begun(log_, transfer->peer, transfer->bytes,
                       gpu ? topology_->find(x.memory.gpu())->ordinal : -1, x);
   }
-  const base::MutexLock lock(worker_.mutex);
-  return worker_.submit(transfer, std::move(frame));
+  const base::MutexLock lock(scheduler_.mutex);
+  return scheduler_.submit(transfer, std::move(frame));
 }
 
-Status Core::finish(const Result<Transfer>& transfer) {
+Status EngineImpl::finish(const Result<Transfer>& transfer) {
   if (!transfer.ok()) return transfer.status();
   while (!transfer->done()) (void)transfer->wait(1s);
   return transfer->status();
 }
 
-Status Core::exchange(control::Session& session, base::Frame& frame) {
+Status EngineImpl::exchange(control::Session& session, base::Frame& frame) {
   const std::uint64_t peer = session.id(), id = frame.header.id;
   const auto with_lock = [&](const auto& act) {
     Status status;
     {
-      const base::MutexLock lock(worker_.mutex);
-      const PeerRecord* record = worker_.find_peer(peer);
+      const base::MutexLock lock(scheduler_.mutex);
+      const PeerRecord* record = scheduler_.find_peer(peer);
       if (record != nullptr) {
-        status = act(worker_.rendezvous());
+        status = act(scheduler_.rendezvous());
         if (record->unsent.size() > kMaxUnsent)
           status = Status(Code::corrupt, Scope::peer, "the peer does not read its answers");
       }
       advance();
     }
-    watcher_->wake();
+    progress_thread_->wake();
     return status;
   };
   /// Imports by the key that came with a message. Null: none did.
@@ -180,12 +183,12 @@ Status Core::exchange(control::Session& session, base::Frame& frame) {
   }
 }
 
-Result<control::Exported> Core::offered(control::Session& session, std::uint64_t serial) {
+Result<control::Exported> EngineImpl::offered(control::Session& session, std::uint64_t serial) {
   std::shared_ptr<const memory::Registration> registration;
   std::shared_ptr<const Keys> keys;
   {
-    const base::MutexLock lock(worker_.mutex);
-    if (const Loan* loan = worker_.rendezvous().offered(session.id(), serial)) {
+    const base::MutexLock lock(scheduler_.mutex);
+    if (const TemporaryRegistration* loan = scheduler_.rendezvous().offered(session.id(), serial)) {
       registration = loan->registration();
       keys = loan->keys();
     }
@@ -195,31 +198,31 @@ Result<control::Exported> Core::offered(control::Session& session, std::uint64_t
     return Status(Code::not_found, Scope::request, "no such region was offered to you");
   auto sent = engine::exported(transports_, registration->region(), *keys, {}, session.is_remote());
   if (sent.ok()) {
-    const base::MutexLock lock(worker_.mutex);
-    worker_.count_export(session.id(), 0);
+    const base::MutexLock lock(scheduler_.mutex);
+    scheduler_.count_export(session.id(), 0);
   }
   return sent;
 }
 
-void Core::imported_by_serial(const PeerLife& peer, std::uint64_t request,
-                              Result<control::Exported>& answer) {
+void EngineImpl::imported_by_serial(const PeerLife& peer, std::uint64_t request,
+                                    Result<control::Exported>& answer) {
   const std::uint64_t serial = request & ~Rendezvous::kBySerial;
   {
     const base::MutexLock lock(events_mutex_);
     by_serial_.erase({peer.id, serial});  // it may ask, and be answered, once more
   }
   {
-    const base::MutexLock lock(worker_.mutex);
-    if (!worker_.rendezvous().awaits(peer.id, serial)) return;
+    const base::MutexLock lock(scheduler_.mutex);
+    if (!scheduler_.rendezvous().awaits(peer.id, serial)) return;
   }
   Result<std::shared_ptr<ImportedRegion>> region = answer.status();
   if (answer.ok()) region = counted(peer, import(peer, *answer, after(options_.connect_deadline)));
   {
-    const base::MutexLock lock(worker_.mutex);
-    worker_.rendezvous().imported(peer.id, serial, region);
+    const base::MutexLock lock(scheduler_.mutex);
+    scheduler_.rendezvous().imported(peer.id, serial, region);
     advance();
   }
-  watcher_->wake();
+  progress_thread_->wake();
 }
 
 }  // namespace linkspan::engine

@@ -140,7 +140,7 @@ Status WindowState::make_queue(std::uint32_t capacity, bool proxied) {
     entries_ = reinterpret_cast<ProxyEntry*>(queue->data());
     entries = pointer<unsigned char>(queue->device_address());
     words = pointer<unsigned char>(on_gpu->address());
-    on_gpu_ = cuda::Closings::end_by(
+    on_gpu_ = cuda::DeferredDestroyer::end_by(
         parts_.closings, std::unique_ptr<OnGpu>(
                              new OnGpu{*std::move(queue), *std::move(on_gpu), *std::move(stream)}));
   } else {

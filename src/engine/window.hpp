@@ -3,11 +3,12 @@
 // The proxy takes the orders of kernels from a queue in mapped host memory, runs each as a transfer
 // of the Engine's, in order as device/proxy.cuh says, and tells how far it has come. Signals that
 // the CPU raises where it maps nothing go the same way.
-// Threads: under the WindowSet's mutex, as Endpoints under the Worker's, but for device(), path()
-// and the words, which any thread reads. The Watcher serves; nothing there waits. Invariants:
-// signals are written one at a time, when all copies before them are quiet and ok; after a failure
-// nothing is begun. What was ordered before the last handle went is still carried out: the
-// WindowSet holds the state until then.
+// Threads: under the WindowSet's mutex, as Endpoints under the TransferScheduler's, but for
+// device(), path() and the words, which any thread reads. The ProgressThread serves; nothing there
+// waits.
+// Invariants: signals are written one at a time, when all copies before them are quiet and ok;
+// after a failure nothing is begun. What was ordered before the last handle went is still carried
+// out: the WindowSet holds the state until then.
 #pragma once
 
 #include <deque>
@@ -43,7 +44,7 @@ struct WindowSet {
   std::vector<bool> taken LINKSPAN_GUARDED_BY(mutex);
   /// Words of windows that have gone, from which a transfer may still read.
   std::vector<std::pair<std::size_t, std::shared_ptr<TransferState>>> leaving
-      LINKSPAN_GUARDED_BY(mutex);  // the transfers are also the Worker's
+      LINKSPAN_GUARDED_BY(mutex);  // the transfers are also the TransferScheduler's
 
   /// The word is free as soon as that transfer is quiet.
   void give_back(std::size_t word, std::shared_ptr<TransferState> reader) LINKSPAN_REQUIRES(mutex) {
@@ -54,14 +55,14 @@ struct WindowSet {
   std::optional<std::size_t> take() LINKSPAN_REQUIRES(mutex);
 };
 
-/// A region here and one of the peer's, as Sides but without the pin of the local one.
+/// A region here and one of the peer's, as TransferEndpoints but without the pin of the local one.
 struct WindowSides {
   memory::RegionId local;
   std::shared_ptr<ImportedRegion> remote;  // also the user's
   std::size_t transport = 0;
 };
 
-/// Who copies for a proxy: the Core.
+/// Who copies for a proxy: the EngineImpl.
 class WindowCopier {
  public:
   /// An error: nothing was started. no_resource: try again.
@@ -85,9 +86,10 @@ class WindowState {
         holds{};                        // also the transport's: all of these addresses
     std::uint64_t remote_pad_here = 0;  ///< For this CPU; zero: it does not reach it.
     bool remote_pad_on_gpu = false;
-    const cuda::Device* device = nullptr;        ///< Null: for code of this CPU.
-    std::shared_ptr<cuda::Closings> closings{};  // also the Topology's; null without a device
-    std::size_t word = 0;                        ///< Index in WindowSet::words.
+    const cuda::Device* device = nullptr;  ///< Null: for code of this CPU.
+    std::shared_ptr<cuda::DeferredDestroyer>
+        closings{};        // also the Topology's; null without a device
+    std::size_t word = 0;  ///< Index in WindowSet::words.
   };
   /// The handle: with its last copy the window leaves the set, at once or when it has settled.
   static Result<std::shared_ptr<WindowState>> create(Parts parts, const WindowOptions& options,
@@ -130,7 +132,7 @@ class WindowState {
   };
   /// One transfer of the proxy's, in order.
   struct Running {
-    std::shared_ptr<TransferState> transfer;  // also the Worker's
+    std::shared_ptr<TransferState> transfer;  // also the TransferScheduler's
     bool word = false, of_kernel = false;
   };
   struct Raise {
@@ -151,10 +153,10 @@ class WindowState {
   void tell();
 
   Parts parts_;
-  const std::shared_ptr<WindowSet> set_;  // also the Core's and other windows'
+  const std::shared_ptr<WindowSet> set_;  // also the EngineImpl's and other windows'
   device::Window device_;
   std::string path_;
-  std::shared_ptr<OnGpu> on_gpu_;  // its end is the Closings'; null: host memory
+  std::shared_ptr<OnGpu> on_gpu_;  // its end is the DeferredDestroyer's; null: host memory
   std::vector<device::ProxyEntry> host_queue_;
   std::array<std::uint64_t, 16> host_words_{};
   device::ProxyEntry* entries_ = nullptr;  // as this CPU sees them

@@ -215,8 +215,8 @@ Result<std::shared_ptr<const Registration>> Registry::allocate_shared(std::uint6
   Result<std::unique_ptr<HostBacking>> fresh = HostBacking::make_shared_memory(bytes);
   if (!fresh.ok()) return fresh.status();
   // Shared with registrations inside it.
-  const std::shared_ptr<HostBacking> backing = cuda::Closings::end_by(
-      topology_ == nullptr ? nullptr : topology_->closings(), *std::move(fresh));
+  const std::shared_ptr<HostBacking> backing = cuda::DeferredDestroyer::end_by(
+      topology_ == nullptr ? nullptr : topology_->destroyer(), *std::move(fresh));
   Region::Facts facts;
   facts.kind = MemoryKind::shared;
   facts.peers = peers;

@@ -3,8 +3,8 @@
 // control implements it over the peer's control connection; so a transport can ask the peer to
 // execute a copy that only the peer can map, fence a cancel, or agree on a rendezvous, and never
 // includes control. What arrives comes to Endpoint::on_message.
-// Threads: send() and give_up() under the Worker's lock; they queue and never block. The rest any
-// thread.
+// Threads: send() and give_up() under the scheduler's lock; they queue and never block. The rest
+// any thread.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,9 @@
 // transport/transport.hpp - the contract between the engine and every way to a peer.
 //
-// Path of a byte: Engine -> Worker -> Router -> Endpoint::post -> copier or wire ->
-//                 Endpoint::progress -> Completion -> Worker -> the user's Transfer.
-// Threads: under the Worker's lock, where nothing blocks: long work (a copy by CPU threads) is an
-// executor's, which owns its slot until it hands it back. What is marked OFF THE LOCK may take
+// Path of a byte: Engine -> TransferScheduler -> Router -> Endpoint::post -> copier or wire ->
+//                 Endpoint::progress -> Completion -> TransferScheduler -> the user's Transfer.
+// Threads: under the scheduler's lock, where nothing blocks: long work (a copy by CPU threads) is
+// an executor's, which owns its slot until it hands it back. What is marked OFF THE LOCK may take
 // milliseconds: any thread, beside all the rest.
 #pragma once
 
@@ -37,7 +37,7 @@ struct Capabilities {
   bool gpu_indices = false;      ///< Takes Pages::indices_on_gpu, where a kernel of ours copies.
   bool leaves_host = false;
   bool remote_only = false;            ///< Its streams go beside a TCP connection.
-  bool checksums = false;              ///< Takes Wishes::checksum.
+  bool checksums = false;              ///< Takes TransferHints::checksum.
   std::uint64_t max_batch_bytes = 0;   ///< The router splits what is larger.
   std::uint64_t max_batch_blocks = 0;  ///< The same.
   std::uint64_t max_batch_pages = 0;   ///< The same of Pages.
@@ -56,7 +56,7 @@ class Mapping {
 
 /// Where a batch stands in the order of a user's streams. All calls on those streams are the
 /// engine's, off the lock, because they may block: a transport sees events.
-struct StreamLinks {
+struct StreamDependencies {
   const cuda::Event* after = nullptr;  ///< The batch runs behind what this has recorded.
   std::uint64_t stream = 0;            ///< Of which stream that is: it may stand still for long.
   /// Out: recorded behind the batch. Left empty where only the Completion tells of its end.
@@ -64,8 +64,8 @@ struct StreamLinks {
 };
 
 /// What a user asks of the copier or wire, by TransferOptions.
-struct Wishes {
-  bool low_latency = false;      ///< Not beside StreamLinks.
+struct TransferHints {
+  bool low_latency = false;      ///< Not beside StreamDependencies.
   unsigned ctas = ~unsigned{0};  ///< That a kernel of ours takes at most. 0: none is started.
   bool checksum = false;  ///< What arrives is held against what was sent: else it ends `corrupt`.
 };
@@ -100,8 +100,8 @@ struct Batch {
   std::uint64_t first = 0;  ///< Of pages: where the shape's lists begin in the user's, or `kept`.
   /// Of Pages::indices_on_gpu: in whose memory they are, as was asked. Zero: pinned.
   GpuUuid indices_gpu{};
-  StreamLinks streams = {};  ///< Read during post() only.
-  Wishes wishes = {};
+  StreamDependencies streams = {};  ///< Read during post() only.
+  TransferHints wishes = {};
   /// Out: as post() chose it, and until the Completion as it was gone. Null: nobody asks.
   Way* way = nullptr;
   /// Of a write, for the peer's user. Read during post() only.
@@ -144,7 +144,7 @@ struct NextLook {
 /// What is known of a Batch that is not posted yet; for explain() and the router.
 struct Shape {
   std::uint64_t blocks = 0, bytes = 0;
-  Wishes wishes = {};
+  TransferHints wishes = {};
   bool gpu_indices = false;  ///< Only a kernel can read which pages they are: of `indices_gpu`,
   GpuUuid indices_gpu{};     ///< or zero: of any GPU.
 };
@@ -224,16 +224,16 @@ class Transport {
   /// here any more. busy: one still does, ask again. `at_once`: the memory itself goes away, so
   /// peers give back what maps GPU memory although their users hold the Mapping.
   virtual Status retract(const memory::Region& region, bool at_once) = 0;
-  /// Under the Worker's lock. As retract(), of a private region (no peer can map it) whose key no
-  /// peer uses any more, as the caller knows: nobody is asked. busy: this side executes on it for a
-  /// peer, ask again.
+  /// Under the scheduler's lock. As retract(), of a private region (no peer can map it) whose key
+  /// no peer uses any more, as the caller knows: nobody is asked. busy: this side executes on it
+  /// for a peer, ask again.
   virtual Status forget(const memory::Region& region) = 0;
   /// OFF THE LOCK. A hostile key is `corrupt`, never a crash: what it claims is measured.
   virtual Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, base::Deadline deadline) = 0;
   /// OFF THE LOCK. This side has closed the peer whose region that is, and no Batch uses it any
   /// more: gives back what maps memory of GPUs although the Mapping lives. Of wires: nothing.
   virtual void let_go(const Mapping& /*mapping*/) {}
-  /// Under the Worker's lock. One for each copier that it has.
+  /// Under the scheduler's lock. One for each copier that it has.
   virtual std::vector<CopyCount> copies() const = 0;
   virtual std::vector<std::byte> address() const = 0;  ///< Travels in the handshake.
   /// Returns at once. Both peers call it, each with the other's address(). Until both have, post()

@@ -22,8 +22,8 @@ constexpr std::uint64_t kBar = 200;    // kills that one run on a machine with G
 constexpr std::uint64_t kMany = 1000;  // and all routes together
 constexpr std::uint64_t kLanes = 8;
 constexpr Duration kToEnd = 1s, kToLive = 60ms;
-// A stream that the test holds before a transfer follows it may meet a closing (cuda/closings.hpp),
-// and then all wait for it.
+// A stream that the test holds before a transfer follows it may meet a closing
+// (cuda/deferred_destroyer.hpp), and then all wait for it.
 constexpr Duration kToStand = kToLive + 150ms;
 
 std::uint64_t number(const char* variable, std::uint64_t otherwise) {
@@ -423,7 +423,8 @@ TEST(Kills, TheEngineThatStaysEndsAllHoldsNothingAndServesTheOthers) {
   allow_for_staging(before);
   tally.kills = 0;
   phase(scale.kills);
-  const Usage after = Usage::lowest(10s, before);  // closings take turns (cuda/closings.hpp)
+  const Usage after =
+      Usage::lowest(10s, before);  // closings take turns (cuda/deferred_destroyer.hpp)
   const std::uint64_t leaks = after.above(before);
   EXPECT_EQ(leaks, 0u) << "before: " << before.to_string() << "; after: " << after.to_string();
   EXPECT_EQ(tally.undisturbed_errors, 0u);

@@ -22,7 +22,7 @@ std::uint64_t entries(const char* folder) {
 
 /// Threads that an Engine starts when it first needs one, and keeps: which kill, copy or line of
 /// the log is the first to need it is left to chance. Their own tests count them.
-constexpr const char* kStartedLate[] = {"ls-closer", "ls-closings", "ls-copy", "ls-log",
+constexpr const char* kStartedLate[] = {"ls-closer", "ls-destroyer", "ls-copy", "ls-log",
                                         "ls-opener"};
 
 std::vector<std::string> threads() {

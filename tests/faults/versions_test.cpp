@@ -11,7 +11,7 @@
 #include "tests/conformance/engine_fixture.hpp"
 #include "tests/faults/raw_peer.hpp"
 #include "transport/local/key.hpp"
-#include "transport/local/lease.hpp"
+#include "transport/local/region_liveness.hpp"
 
 namespace linkspan::test {
 namespace versions_test {
@@ -147,7 +147,7 @@ TEST_F(Versions, AKeyOfATransportThatThePeerDidNotOffer) {
   RawPeer odd(server_.address());
   ASSERT_TRUE(odd.greet(RawPeer::hello()));
   const Peer peer = take(server_.accept(5s));
-  const auto leases = take(local::LeaseTable::create());
+  const auto leases = take(local::RegionLivenessTable::create());
   const memory::RegionId id{.incarnation = RawPeer::kIncarnation, .buffer = 0, .serial = 3};
   std::vector<std::byte> memory(4096);
   local::Key key;

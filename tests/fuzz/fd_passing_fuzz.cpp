@@ -13,8 +13,8 @@
 #include "base/process.hpp"
 #include "tests/fuzz/support.hpp"
 #include "tests/support/raw_message.hpp"
+#include "transport/local/completion_flags.hpp"
 #include "transport/local/mapping.hpp"
-#include "transport/local/tally.hpp"
 
 namespace linkspan::fuzz {
 namespace {
@@ -24,9 +24,9 @@ void use(const base::Frame& frame) {
   for (const base::Fd& fd : frame.fds) {
     demand(fd.valid(), "a frame with a closed fd");
     (void)base::is_pidfd(fd.get());
-    if (auto view = transport::local::LeaseView::open(fd); view.ok())
+    if (auto view = transport::local::RegionLivenessView::open(fd); view.ok())
       (void)(*view)->alive(static_cast<std::uint32_t>(frame.header.id), frame.header.incarnation);
-    if (auto view = transport::local::TallyView::open(fd); view.ok())
+    if (auto view = transport::local::CompletionFlagsView::open(fd); view.ok())
       (*view)->tell_end(static_cast<std::uint32_t>(frame.header.id));
     if (auto host = transport::local::HostMapping::map(fd, frame.header.id, {}); host.ok()) {
       demand((*host)->bytes() >= frame.header.id, "a mapping that is too short");

@@ -1,5 +1,5 @@
-// A peer in every state of its connection: a real Session before a whole Engine (Core), fed here
-// and now by the fuzzer's thread. The peer is another process as far as the kernel knows.
+// A peer in every state of its connection: a real Session before a whole Engine (EngineImpl), fed
+// here and now by the fuzzer's thread. The peer is another process as far as the kernel knows.
 //
 // Found, beside what the sanitizers see: a transfer that does not end when its peer is gone, a
 // Session that does not, fds that stay open.
@@ -13,7 +13,7 @@
 
 #include "base/process.hpp"
 #include "control/exchange.hpp"
-#include "engine/core.hpp"
+#include "engine/engine_impl.hpp"
 #include "tests/fuzz/support.hpp"
 #include "transport/local/local_transport.hpp"
 
@@ -78,7 +78,7 @@ struct World {
   Elsewhere elsewhere;  // first: it forks
   const base::Log log{base::Level::off, base::stderr_sink()};
   control::Identity us{.engine = "fuzzed", .incarnation = 5};
-  std::shared_ptr<engine::Core> core = open();
+  std::shared_ptr<engine::EngineImpl> core = open();
   std::vector<std::byte> loose = std::vector<std::byte>(kBytes);
   std::vector<Region> regions;
   // The peer's half: regions that can be mapped, with their keys.
@@ -100,11 +100,11 @@ struct World {
       peer_keys.push_back(*peer_transport->publish(peer_regions.back()->region()));
     }
   }
-  static std::shared_ptr<engine::Core> open() {
-    auto made = engine::Core::open({.name = "fuzzed",
-                                    .use_gpu = false,
-                                    .cpu_threads = 1,
-                                    .log = [](LogLevel, std::string_view) {}});
+  static std::shared_ptr<engine::EngineImpl> open() {
+    auto made = engine::EngineImpl::open({.name = "fuzzed",
+                                          .use_gpu = false,
+                                          .cpu_threads = 1,
+                                          .log = [](LogLevel, std::string_view) {}});
     demand(made.ok(), "no Engine");
     return *std::move(made);
   }
@@ -271,7 +271,7 @@ class Peer {
 
   World& all_;
   base::FdChannel client_{base::Fd()};
-  std::shared_ptr<control::Session> session_;  // also the Worker's
+  std::shared_ptr<control::Session> session_;  // also the TransferScheduler's
   std::vector<Transfer> posted_;
   std::uint64_t asked_ = 0, offered_ = 0;
 };

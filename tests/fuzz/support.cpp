@@ -11,8 +11,8 @@
 #include <cstdlib>
 
 #include "base/process.hpp"
-#include "transport/local/lease.hpp"
-#include "transport/local/tally.hpp"
+#include "transport/local/completion_flags.hpp"
+#include "transport/local/region_liveness.hpp"
 
 namespace linkspan::fuzz {
 namespace {
@@ -29,7 +29,7 @@ base::Fd memory(off_t bytes, int seals) {
 base::Fd make_fd(std::uint8_t kind) {
   // Made once: what is sent is a duplicate.
   static const auto leases = [] {
-    auto table = transport::local::LeaseTable::create();
+    auto table = transport::local::RegionLivenessTable::create();
     demand(table.ok(), "no leases");
     for (std::uint64_t serial = 1; serial <= 8; ++serial)
       demand((*table)->grant(serial).ok(), "no lease");

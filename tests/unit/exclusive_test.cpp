@@ -13,7 +13,7 @@
 #include "tests/support/raw_peer.hpp"
 #include "tests/support/take.hpp"
 #include "transport/local/key.hpp"
-#include "transport/local/lease.hpp"
+#include "transport/local/region_liveness.hpp"
 
 namespace linkspan::test {
 namespace exclusive_test {

@@ -79,7 +79,7 @@ TEST(NamedThread, IsEachOfAnEngineAndOfAStore) {
     while (!named() && !limit.passed()) (void)::poll(nullptr, 0, 1);
     for (const std::string& each : names) EXPECT_TRUE(each.starts_with("ls-")) << each;
     for (const char* each :
-         {"ls-control", "ls-watcher", "ls-copy", "ls-tcp", "ls-store", "ls-log", "ls-opener"})
+         {"ls-control", "ls-progress", "ls-copy", "ls-tcp", "ls-store", "ls-log", "ls-opener"})
       EXPECT_TRUE(names.contains(each)) << each;
   }
   std::filesystem::remove_all(folder);

@@ -77,7 +77,7 @@ class NcclNetEndpointTest : public ::testing::Test {
                             .shape = std::span(&block, 1),
                             .cookie = kCookie});
   }
-  /// The Worker looks each second.
+  /// The TransferScheduler looks each second.
   void passes(Duration time) {
     for (; time > Duration::zero(); time -= 1s) {
       clock_.advance(1s);

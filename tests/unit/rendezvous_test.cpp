@@ -106,7 +106,7 @@ Status deliver_one(Side& from, Side& to) {
       if (!offer.ok()) return offer.status();
       return heard.on_offer(kPeer, frame.id, *offer, from.has_key ? region() : nullptr);
     }
-    case FrameOp::accept:  // without a Loan it says no serial
+    case FrameOp::accept:  // without a TemporaryRegistration it says no serial
       return heard.on_accept(kPeer, frame.id, {.kind = MemoryKind::device, .serial = 9});
     case FrameOp::finished: {
       const auto finished = control::decode_finished(frame.payload);

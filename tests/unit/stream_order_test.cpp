@@ -18,7 +18,7 @@ class StreamOrdersOnDevice : public cuda::OnDevice {
     orders = std::make_unique<StreamOrders>(topology.get());
   }
   /// Of a transfer that a CPU makes: its end lets `stream` go on.
-  Result<StreamPlace> place() {
+  Result<ResolvedStreams> place() {
     const StreamOrder order{.flavour = StreamOrder::Flavour::created,
                             .gpu = device->info().uuid,
                             .handle = stream->get()};
@@ -45,8 +45,8 @@ TEST_F(StreamOrdersOnDevice, AGateHoldsUntilItIsOpened) {
   EXPECT_TRUE(goes_on());
 }
 
-/// The transfer may end while its Gate is armed, and a closing that begins then waits for the
-/// Gate's stream.
+/// The transfer may end while its StreamBlocker is armed, and a closing that begins then waits for
+/// the StreamBlocker's stream.
 TEST_F(StreamOrdersOnDevice, AGateThatWasOpenedBeforeHoldsNothing) {
   auto placed = place();
   ASSERT_TRUE(placed.ok()) << placed.status().to_string();

@@ -158,7 +158,7 @@ TEST(TcpEndpoint, FailsAtOnceWhereItIsNotPermitted) {
   EXPECT_EQ(asking.channel.asked, 2u);
 }
 
-/// The Worker takes these codes for back-pressure and would wait for ever.
+/// The TransferScheduler takes these codes for back-pressure and would wait for ever.
 TEST_F(TcpWire, NeverFailsWithACodeThatMeansLater) {
   for (const Code code : {Code::ok, Code::no_resource, Code::pending, Code::busy}) {
     Wire wire({.published = &transport_.published(), .channel = &channel_});

@@ -212,7 +212,7 @@ class TcpWire : public ::testing::Test {
   Bytes heard_;
   std::uint64_t cookies_ = 0;
   bool notifies_ = false;                   // the last one posted
-  Wishes wishes_{};                         // of the next
+  TransferHints wishes_{};                  // of the next
   std::uint64_t notifications_before_ = 0;  // the same
 };
 

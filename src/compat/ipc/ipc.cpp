@@ -2,7 +2,7 @@
 #include "linkspan/compat/ipc.hpp"
 
 #include "compat/ipc/ipc_log.hpp"
-#include "engine/on_core.hpp"
+#include "engine/on_engine_impl.hpp"
 
 namespace linkspan::compat {
 namespace {
@@ -10,19 +10,20 @@ namespace {
 Result<Transfer> begin(const Engine& engine, std::uint64_t conn_id, bool sends, const void* data,
                        std::size_t bytes, Duration deadline) {
   static const ipc::LogObserver observer;
-  auto begun = engine::on(engine::Core::of(engine), [&](engine::Core& core) -> Result<Transfer> {
-    return core.exchange(conn_id,
-                         {.sends = sends, .space = control::Space::in_order, .observer = &observer},
-                         data, bytes, {.deadline = deadline});
-  });
+  auto begun =
+      engine::on(engine::EngineImpl::of(engine), [&](engine::EngineImpl& core) -> Result<Transfer> {
+        return core.exchange(
+            conn_id, {.sends = sends, .space = control::Space::in_order, .observer = &observer},
+            data, bytes, {.deadline = deadline});
+      });
   if (begun.status().code() == Code::disconnected)
     return Status(Code::not_found, Scope::request, "no such conn_id, or its peer is gone");
   return begun;
 }
 
 Status finish(const Engine& engine, const Result<Transfer>& transfer) {
-  return engine::on(engine::Core::of(engine),
-                    [&](engine::Core& core) { return core.finish(transfer); });
+  return engine::on(engine::EngineImpl::of(engine),
+                    [&](engine::EngineImpl& core) { return core.finish(transfer); });
 }
 
 }  // namespace

@@ -26,8 +26,9 @@ Result<std::unique_ptr<BounceMemory>> BounceMemory::create(LocalTransport& trans
     if (!buffer.ok()) return buffer.status();
     // To free memory waits for streams that are held (docs/cuda_notes.md, "calls that
     // synchronise").
-    made->gpu_memory_ = cuda::Closings::end_by(
-        transport.topology()->closings(), std::make_unique<cuda::DeviceBuffer>(*std::move(buffer)));
+    made->gpu_memory_ =
+        cuda::DeferredDestroyer::end_by(transport.topology()->destroyer(),
+                                        std::make_unique<cuda::DeviceBuffer>(*std::move(buffer)));
     void* const data =
         reinterpret_cast<void*>(made->gpu_memory_->address());  // NOLINT(performance-no-int-to-ptr)
     auto added = registry.add(data, bytes, {}, false);

@@ -7,7 +7,7 @@
 // GPU. It is a region as any other, offered to the peer with the first batch that needs it; nobody
 // finds it by name, and its permissions let nobody ask us to copy to or from it.
 // Threads: create() and the end OFF THE LOCK (milliseconds), take() and give_back() under the
-// Worker's lock; the rest is immutable.
+// scheduler's lock; the rest is immutable.
 // Invariants: a chunk is out from take() to give_back(), which is when nothing touches it.
 #pragma once
 

@@ -100,7 +100,7 @@ Status LocalEndpoint::post(const Batch& batch) {
 /// Chooses the way and takes the first step on it. An error: nothing has begun. Only the kernel
 /// takes pages as they are.
 Status LocalEndpoint::begin(Slot& slot, const Published& local, Checked asked,
-                            const StreamLinks& streams) {
+                            const StreamDependencies& streams) {
   const auto not_in_a_stream = [] {
     return Status(Code::unsupported, Scope::request, "no GPU of this process copies it");
   };
@@ -241,7 +241,7 @@ void LocalEndpoint::expect_end(Slot& slot, copy::Method method, copy::Link link,
 }
 
 /// The next pieces that fit one order. no_resource: none was taken.
-Status LocalEndpoint::start_some(Slot& slot, const StreamLinks& streams) {
+Status LocalEndpoint::start_some(Slot& slot, const StreamDependencies& streams) {
   unsigned ctas = slot.ctas;
   if (slot.method == copy::Method::pageable)  // whose copier is no GPU's
     if (const GpuCopiers* const gpu = transport_.gpu_copiers(slot.device))

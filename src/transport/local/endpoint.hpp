@@ -5,7 +5,7 @@
 // by message (`offer` once per region, then `execute`), and this side then runs what the peer asks.
 // Where neither can, the batch crosses in chunks through memory of ours that both map: for each one
 // slot that takes two legs, one here and one by the peer (endpoint_bounce.cpp).
-// Threads: under the Worker's lock, but for tell_retract() and closed_here().
+// Threads: under the scheduler's lock, but for tell_retract() and closed_here().
 // Invariants: a slot ends only when its copier is quiet or the peer has said so or is gone.
 #pragma once
 
@@ -20,8 +20,8 @@
 
 #include "transport/batch.hpp"
 #include "transport/local/bounce.hpp"
+#include "transport/local/completion_flags.hpp"
 #include "transport/local/local_transport.hpp"
-#include "transport/local/tally.hpp"
 #include "transport/local/wire.hpp"
 
 namespace linkspan::transport::local {
@@ -77,21 +77,21 @@ class LocalEndpoint final : public Endpoint {
     }
   };
   /// Bounce memory, which a task makes off the lock.
-  struct Bay {
+  struct BounceBuffer {
     base::Mutex mutex;
     bool made LINKSPAN_GUARDED_BY(mutex) = false;
     Status status LINKSPAN_GUARDED_BY(mutex);
     std::unique_ptr<BounceMemory> memory LINKSPAN_GUARDED_BY(mutex);
   };
   /// What a batch that goes through one has beside its Slot.
-  struct Crossing {
+  struct BouncedBatch {
     Route way;
-    std::shared_ptr<Bay> bay;        // also the Endpoint's and of the task that makes it
-    BounceMemory* memory = nullptr;  // of it, once it is made
-    std::size_t next = 0;            // blocks before it are in legs or done,
-    std::uint64_t cut = 0;           // and so many bytes of that one
-    unsigned legs = 0;               // in flight
-    bool again = false;              // from the start, another way
+    std::shared_ptr<BounceBuffer> bay;  // also the Endpoint's and of the task that makes it
+    BounceMemory* memory = nullptr;     // of it, once it is made
+    std::size_t next = 0;               // blocks before it are in legs or done,
+    std::uint64_t cut = 0;              // and so many bytes of that one
+    unsigned legs = 0;                  // in flight
+    bool again = false;                 // from the start, another way
   };
   enum class Stage : std::uint8_t {
     opening,   // for the peer: its offer is being opened
@@ -120,7 +120,7 @@ class LocalEndpoint final : public Endpoint {
     std::size_t next = 0;                // pieces before it are with the copier or done
     copy::Method method = copy::Method::cpu_threads;
     copy::Link link = copy::Link::host;
-    unsigned ctas = Wishes{}.ctas;
+    unsigned ctas = TransferHints{}.ctas;
     const cuda::Device* device = nullptr;
     copy::Copier* copier = nullptr;
     copy::Ticket ticket = 0;                 // 0: nothing is with the copier
@@ -133,7 +133,7 @@ class LocalEndpoint final : public Endpoint {
                                         // the `uses` for peers
     std::shared_ptr<Offer> offer;       // for the peer only; also the task's that opens it
     std::vector<Block> blocks;          // of all that this side does not execute alone
-    std::unique_ptr<Crossing> crossing;
+    std::unique_ptr<BouncedBatch> crossing;
     // Of a leg: the batch that it is of, which outlives it, and its chunk of the bounce memory.
     Slot* whole = nullptr;
     unsigned chunk = 0;
@@ -144,7 +144,8 @@ class LocalEndpoint final : public Endpoint {
   RouteFacts facts(Op op, const Published& local, const ImportedMemory& remote, Shape shape,
                    bool for_peer) const;
   Status ready() const;
-  Status begin(Slot& slot, const Published& local, Checked asked, const StreamLinks& streams);
+  Status begin(Slot& slot, const Published& local, Checked asked,
+               const StreamDependencies& streams);
   void place(Slot& slot, std::uint64_t here, std::uint64_t there, std::span<const Block> blocks);
   void place(Slot& slot, std::uint64_t here, std::uint64_t there, const Pages& pages);
   Status ask_peer(Slot& slot, const Published& local, std::uint64_t remote_serial,
@@ -155,7 +156,7 @@ class LocalEndpoint final : public Endpoint {
   void expect_end(Slot& slot, copy::Method method, copy::Link link, std::uint64_t bytes);
   static void stop(Slot& slot);
   static bool touches_private_memory(const Slot& slot);
-  Status start_some(Slot& slot, const StreamLinks& streams = {});
+  Status start_some(Slot& slot, const StreamDependencies& streams = {});
   void advance(Slot& slot);
   void open_offer(Slot& slot);
   bool report(Slot& slot, CompletionSink& sink);
@@ -197,12 +198,12 @@ class LocalEndpoint final : public Endpoint {
   std::list<Slot> slots_;
   std::size_t ours_ = 0, legs_ = 0, for_peer_ = 0;  // of slots_
   std::uint64_t last_asked_ = 0;
-  std::map<const cuda::Device*, std::shared_ptr<Bay>> bays_;  // null: the host's
-  Status gpu_bay_;                                            // why there is none of a GPU
-  std::map<std::uint64_t, std::string> unopened_;  // why the peer cannot map ours, by serial
-  std::set<std::uint64_t> offered_;                // serials of ours that the peer has a key of
-  std::unique_ptr<Tally> tally_;                   // null: nothing was asked of the peer yet
-  std::unique_ptr<TallyView> peers_tally_;         // null: the peer has sent none
+  std::map<const cuda::Device*, std::shared_ptr<BounceBuffer>> bays_;  // null: the host's
+  Status gpu_bay_;                                                     // why there is none of a GPU
+  std::map<std::uint64_t, std::string> unopened_;     // why the peer cannot map ours, by serial
+  std::set<std::uint64_t> offered_;                   // serials of ours that the peer has a key of
+  std::unique_ptr<CompletionFlags> tally_;            // null: nothing was asked of the peer yet
+  std::unique_ptr<CompletionFlagsView> peers_tally_;  // null: the peer has sent none
   std::map<std::uint64_t, std::shared_ptr<Offer>> offers_;  // by the peer's serial
   // Of these are not open yet; also of the tasks that open them, which may outlive the Endpoint.
   const std::shared_ptr<std::atomic<std::size_t>> opening_ =

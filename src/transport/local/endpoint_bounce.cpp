@@ -25,9 +25,9 @@ const cuda::Device* LocalEndpoint::own_device(const Published& local) const {
 /// From the first block on, whatever went another way before.
 void LocalEndpoint::cross(Slot& slot, const Route& way) {
   const cuda::Device* device = uses_gpu_memory(way) ? own_device(*slot.target) : nullptr;
-  std::shared_ptr<Bay>& bay = bays_[device];
+  std::shared_ptr<BounceBuffer>& bay = bays_[device];
   if (bay == nullptr) {
-    bay = std::make_shared<Bay>();
+    bay = std::make_shared<BounceBuffer>();
     transport_.off_the_lock([transport = &transport_, device, bay] {
       auto memory = BounceMemory::create(*transport, device);
       const base::MutexLock lock(bay->mutex);
@@ -36,7 +36,7 @@ void LocalEndpoint::cross(Slot& slot, const Route& way) {
       if (memory.ok()) bay->memory = *std::move(memory);
     });
   }
-  slot.crossing = std::make_unique<Crossing>();
+  slot.crossing = std::make_unique<BouncedBatch>();
   slot.crossing->way = way;
   slot.crossing->bay = bay;
   slot.stage = Stage::crossing;
@@ -53,7 +53,7 @@ void LocalEndpoint::cross_another_way(Slot& slot, const Status& why) {
 
 /// As many as there are chunks; the end of the batch once none is left.
 void LocalEndpoint::add_legs(Slot& whole) {
-  Crossing& c = *whole.crossing;
+  BouncedBatch& c = *whole.crossing;
   if (c.memory == nullptr) {
     Status status;
     {
@@ -86,7 +86,7 @@ void LocalEndpoint::add_legs(Slot& whole) {
 }
 
 void LocalEndpoint::add_leg(Slot& whole, unsigned chunk) {
-  Crossing& c = *whole.crossing;
+  BouncedBatch& c = *whole.crossing;
   Slot& leg = slots_.emplace_back();
   leg.whole = &whole;
   leg.chunk = chunk;
@@ -111,7 +111,7 @@ void LocalEndpoint::add_leg(Slot& whole, unsigned chunk) {
 
 /// Its blocks lie one behind the other in the chunk.
 void LocalEndpoint::start_hop(Slot& leg) {
-  const Crossing& c = *leg.whole->crossing;
+  const BouncedBatch& c = *leg.whole->crossing;
   const bool by_us = (leg.op == Op::write) != leg.second;
   leg.end = leg.canceled ? Status(Code::canceled, Scope::request, "canceled") : Status();
   if (leg.end.ok() && by_us) {
@@ -160,7 +160,7 @@ bool LocalEndpoint::turn(Slot& leg) {
 /// It has ended, so nothing touches its chunk any more.
 void LocalEndpoint::land(Slot& leg) {
   Slot& whole = *leg.whole;
-  Crossing& c = *whole.crossing;
+  BouncedBatch& c = *whole.crossing;
   --c.legs;
   c.memory->give_back(leg.chunk);
   if (leg.end.ok()) return;
@@ -178,7 +178,7 @@ void LocalEndpoint::land(Slot& leg) {
 
 NextLook LocalEndpoint::look_at_crossing(const Slot& whole, base::Time now) const {
   using When = NextLook::When;
-  const Crossing& c = *whole.crossing;
+  const BouncedBatch& c = *whole.crossing;
   if (c.memory == nullptr) return {When::at, now + kMaking};
   const bool left = c.next < whole.blocks.size();
   const bool goes_on = left && whole.end.ok() && !whole.canceled && !c.again;

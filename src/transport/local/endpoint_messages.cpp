@@ -187,7 +187,7 @@ Status LocalEndpoint::on_tally(std::span<base::Fd> fds) {
     return {Code::system, Scope::process, "the page of ends found no room (RLIMIT_NOFILE)"};
   if (fds.size() != 1 || peers_tally_ != nullptr)
     return corrupt_message("a second tally, or no page");
-  auto view = TallyView::open(fds[0]);
+  auto view = CompletionFlagsView::open(fds[0]);
   if (!view.ok()) return view.status();
   peers_tally_ = *std::move(view);
   return {};

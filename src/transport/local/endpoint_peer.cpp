@@ -44,7 +44,7 @@ Status LocalEndpoint::ask_peer(Slot& slot, const Published& local, std::uint64_t
 
 Status LocalEndpoint::share_tally() {
   if (tally_ != nullptr) return {};
-  auto tally = Tally::create();
+  auto tally = CompletionFlags::create();
   if (!tally.ok()) return tally.status();
   auto fd = (*tally)->fd().duplicate();
   if (!fd.ok()) return fd.status();

@@ -81,13 +81,14 @@ Result<std::unique_ptr<Mapping>> LocalTransport::import_key(RemoteKey key,
   return std::unique_ptr<Mapping>(std::make_unique<LocalMapping>(*std::move(memory)));
 }
 
-Result<std::shared_ptr<LeaseView>> LocalTransport::lease_of(std::uint64_t incarnation,
-                                                            const base::Fd& fd) {
+Result<std::shared_ptr<RegionLivenessView>> LocalTransport::lease_of(std::uint64_t incarnation,
+                                                                     const base::Fd& fd) {
   const auto facts = base::sealed_memory(fd);
   if (!facts.ok()) return facts.status();
   const auto soon = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(1));
   // One for an Engine: another one with each key would fill this process with mappings.
-  auto view = lease_views_.get({incarnation, {}, -1}, soon, [&] { return LeaseView::open(fd); });
+  auto view =
+      lease_views_.get({incarnation, {}, -1}, soon, [&] { return RegionLivenessView::open(fd); });
   if (view.ok() && (*view)->id() != facts->id)
     return corrupt_import("a key with other leases than the keys before it");
   return view;

@@ -30,7 +30,7 @@ static_assert(kCapabilities.max_batch_blocks +
 
 Result<std::unique_ptr<Transport>> LocalTransport::create(const LocalOptions& options) {
   std::unique_ptr<LocalTransport> transport(new LocalTransport(options));
-  auto leases = LeaseTable::create();
+  auto leases = RegionLivenessTable::create();
   if (!leases.ok()) return leases.status();
   transport->leases_ = *std::move(leases);
   auto cpu = copy::CpuCopier::create(options.cpu_threads, options.staging);
@@ -42,12 +42,12 @@ Result<std::unique_ptr<Transport>> LocalTransport::create(const LocalOptions& op
 
 LocalTransport::~LocalTransport() {
   opener_.end();  // what it opens may have to be closed at once
-  if (options_.topology != nullptr) options_.topology->closings()->drain();
+  if (options_.topology != nullptr) options_.topology->destroyer()->drain();
 }
 
 void LocalTransport::close(std::function<void()> closing) {
   if (options_.topology != nullptr)
-    options_.topology->closings()->run(std::move(closing));
+    options_.topology->destroyer()->run(std::move(closing));
   else
     opener_.run(std::move(closing));
 }
@@ -295,8 +295,8 @@ Result<std::unique_ptr<KeptPages>> LocalTransport::keep_pages(const memory::Regi
   auto* const index = reinterpret_cast<std::uint32_t*>(memory->data());
   std::ranges::copy(pages.remote_index, std::ranges::copy(pages.local_index, index).out);
   kept = std::make_unique<PinnedPages>(
-      cuda::Closings::end_by(options_.topology->closings(),
-                             std::make_unique<cuda::PinnedBuffer>(*std::move(memory))),
+      cuda::DeferredDestroyer::end_by(options_.topology->destroyer(),
+                                      std::make_unique<cuda::PinnedBuffer>(*std::move(memory))),
       pages.local_index.size());
   return kept;
 }

@@ -51,8 +51,8 @@ struct Published : std::enable_shared_from_this<Published> {
   }
 };
 
-/// Index lists in mapped host memory, first the local one. Freed by the Closings: to do so waits
-/// for what is in flight on the GPU.
+/// Index lists in mapped host memory, first the local one. Freed by the DeferredDestroyer: to do so
+/// waits for what is in flight on the GPU.
 struct PinnedPages final : KeptPages {
   PinnedPages(std::shared_ptr<cuda::PinnedBuffer> lists, std::size_t count)
       : memory(std::move(lists)),
@@ -108,7 +108,7 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
                                             base::Deadline deadline) override
       LINKSPAN_EXCLUDES(mutex_);
 
-  // For its Endpoints, under the Worker's lock.
+  // For its Endpoints, under the scheduler's lock.
   /// Null: not published, or retracted.
   std::shared_ptr<Published> published(std::uint64_t serial) const LINKSPAN_EXCLUDES(mutex_);
   memory::PublishedKey key_of(const Published& published) const;
@@ -159,7 +159,8 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
       : options_(options), budget_(ImportBudget::Limits::of_this_host(options.max_imports)) {}
   /// Activates the GPU, makes its copier, opens on it what was imported before. Milliseconds.
   Result<const cuda::Device*> bring_up(const GpuUuid& gpu) LINKSPAN_EXCLUDES(mutex_);
-  Result<std::shared_ptr<LeaseView>> lease_of(std::uint64_t incarnation, const base::Fd& fd);
+  Result<std::shared_ptr<RegionLivenessView>> lease_of(std::uint64_t incarnation,
+                                                       const base::Fd& fd);
   void forget_import(std::uint64_t number) LINKSPAN_EXCLUDES(mutex_);
   bool maps_any(const memory::RegionId& id) const LINKSPAN_REQUIRES(mutex_);
   /// Endpoints whose peer waits to hear that hear it when nothing maps the region any more.
@@ -178,12 +179,12 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
 
   const LocalOptions options_;
   ImportBudget budget_;  // before what has Shares of it
-  std::unique_ptr<LeaseTable> leases_;
+  std::unique_ptr<RegionLivenessTable> leases_;
   std::array<std::byte, 16> proof_{};
   std::unique_ptr<copy::CpuCopier> cpu_;
-  std::array<CopyCount, copy::kMethods> copies_{};  // under the Worker's lock; by method
+  std::array<CopyCount, copy::kMethods> copies_{};  // under the scheduler's lock; by method
 
-  memory::ImportCache<memory::ImportKey, LeaseView> lease_views_;
+  memory::ImportCache<memory::ImportKey, RegionLivenessView> lease_views_;
   memory::ImportCache<memory::ImportKey, HostMapping> host_mappings_;
   /// By the handle itself too: whoever has it may open that memory, whatever else its key claims.
   using IpcKey = std::pair<memory::ImportKey, cuda::IpcHandle>;

@@ -20,7 +20,7 @@
 #include "memory/import_cache.hpp"
 #include "transport/local/import_budget.hpp"
 #include "transport/local/key.hpp"
-#include "transport/local/lease.hpp"
+#include "transport/local/region_liveness.hpp"
 #include "transport/local/route.hpp"
 #include "transport/transport.hpp"
 
@@ -62,7 +62,7 @@ class ImportedMemory {
     std::shared_ptr<cuda::IpcMapping> opened;  // also of other regions in the allocation. Or null.
   };
 
-  ImportedMemory(Key key, std::shared_ptr<LeaseView> lease)
+  ImportedMemory(Key key, std::shared_ptr<RegionLivenessView> lease)
       : key_(std::move(key)), lease_(std::move(lease)) {}
 
   const Key& key() const noexcept { return key_; }
@@ -96,7 +96,7 @@ class ImportedMemory {
 
  private:
   const Key key_;
-  const std::shared_ptr<LeaseView> lease_;  // of all mappings of that peer
+  const std::shared_ptr<RegionLivenessView> lease_;  // of all mappings of that peer
   bool same_process_ = false;
   std::uint64_t host_address_ = 0;
   std::shared_ptr<HostMapping> host_;  // also of other regions in the memfd

@@ -6,7 +6,7 @@
 // sends. Of a read: this side orders the receives and asks, the peer orders the sends. So the
 // receives of a flow stand in the order in which the peer hears of them, and the sends follow it.
 // Either ends with the peer's `ended`, which says how it went there: its memory is quiet then.
-// Threads: under the Worker's lock. The flows are the transport's thread's.
+// Threads: under the scheduler's lock. The flows are the transport's thread's.
 // Invariants: a batch ends when its order has ended and the peer has said so or is gone; who
 // cancels or refuses sends empty messages, so each receive gets its send. A batch that was canceled
 // ends within kCancelEnds, whatever else the peer does: then all flows are broken and the peer is

@@ -1,9 +1,9 @@
 // transport/nccl_net/flow.hpp - messages one way between the memories of two processes: one comm of
 // the plugin's, made and driven by the transport's thread.
 //
-// The Endpoint orders, under the Worker's lock; the thread turns. Orders run one behind the other,
-// and what the n-th receive takes the n-th send brings: so a sender that has nothing to bring, or
-// may not, sends its messages empty. Who breaks a flow ends all of its orders.
+// The Endpoint orders, under the scheduler's lock; the thread turns. Orders run one behind the
+// other, and what the n-th receive takes the n-th send brings: so a sender that has nothing to
+// bring, or may not, sends its messages empty. Who breaks a flow ends all of its orders.
 // Threads: add(), end(), broken(), handle() any thread; turn(), give_back() and idle() the
 // transport's.
 // Invariants: an Order ends once, when nothing of this side touches its memory for it any more; the

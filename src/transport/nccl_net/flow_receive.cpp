@@ -204,7 +204,7 @@ bool ReceiveFlow::may_close() {
 void ReceiveFlow::close() {
   arrivals_.clear();
   if (unpacker_ != nullptr)  // pinned memory of its goes with it
-    unpacking_.topology->closings()->end(std::move(unpacker_));
+    unpacking_.topology->destroyer()->end(std::move(unpacker_));
   comm_.reset();
   listener_.reset();
 }

@@ -1,8 +1,8 @@
-// transport/tcp/endpoint.hpp - one peer by TCP: what the Worker sees of a Wire.
+// transport/tcp/endpoint.hpp - one peer by TCP: what the TransferScheduler sees of a Wire.
 //
 // On the path of a byte: post() checks the batch and gives it to the wire, whose streams' threads
 // do the rest; progress() looks whether its Ticket has ended.
-// Threads: under the Worker's lock.
+// Threads: under the scheduler's lock.
 // Invariants: the side that has connected to the other makes the data connections, a few at once,
 // and asks again, ever more rarely, for those of the first that were refused. A peer without any
 // when the deadline of connect() has passed is dropped with the reason. A wire that fails is not

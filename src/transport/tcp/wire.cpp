@@ -120,7 +120,7 @@ Status Wire::add(std::shared_ptr<Stream> stream) {
 void Wire::fail(const Status& why) {
   const base::MutexLock lock(mutex_);
   if (failure_) return;
-  // For the Worker these mean "later", and a failure is for good, whoever named it so.
+  // For the TransferScheduler these mean "later", and a failure is for good, whoever named it so.
   const bool passes = why.code() == Code::ok || why.code() == Code::no_resource ||
                       why.code() == Code::pending || why.code() == Code::busy;
   failure_ = passes ? Status(Code::disconnected, Scope::peer, why.what()) : why;

@@ -26,7 +26,7 @@ base::Deadline after(Duration wait) { return base::Deadline::after(base::Clock::
 /// One transfer. Its driver objects are of the source GPU.
 class Background::Job {
  public:
-  Job(Copy copy, Duration timeout, cuda::Closings::Stay stay)
+  Job(Copy copy, Duration timeout, cuda::DeferredDestroyer::DeferralGuard stay)
       : copy_(std::move(copy)),
         limit_(after(timeout > Duration::zero() ? timeout : Duration::max())),
         stay_(std::move(stay)) {}
@@ -133,7 +133,7 @@ class Background::Job {
 
   Copy copy_;
   const base::Deadline limit_;
-  cuda::Closings::Stay stay_;
+  cuda::DeferredDestroyer::DeferralGuard stay_;
   cuda::CUevent mark_ = nullptr;
   std::array<cuda::CUevent, kPieces> ends_{};
   cuda::CUstream stream_ = nullptr;
@@ -156,8 +156,9 @@ void Background::end() {
 
 Outcome Background::begin(Copy copy, cuda::CUstream stream, Duration timeout, std::uint64_t& id) {
   const bool nothing = copy.bytes() == 0;
-  const auto job = std::make_shared<Job>(std::move(copy), timeout,
-                                         nothing ? cuda::Closings::Stay() : closings_.stay());
+  const auto job =
+      std::make_shared<Job>(std::move(copy), timeout,
+                            nothing ? cuda::DeferredDestroyer::DeferralGuard() : destroyer_.stay());
   {
     const base::MutexLock lock(mutex_);
     if (jobs_.size() >= kKept)
@@ -240,7 +241,7 @@ void Background::loop() {
         ended = job->advance(ending);
         if (!ended) continue;
         ended_(job->copy(), job->end().code);
-        closings_.run([mappings = job->take()] {});
+        destroyer_.run([mappings = job->take()] {});
       } catch (const std::exception&) {
         // No memory: one that has ended is over all the same, another one is looked at again.
       }

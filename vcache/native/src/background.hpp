@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "cuda/closings.hpp"
+#include "cuda/deferred_destroyer.hpp"
 #include "vcache/native/src/copy.hpp"
 
 namespace linkspan::nvlink {
@@ -49,7 +49,7 @@ class Background {
   void loop() LINKSPAN_EXCLUDES(mutex_);
 
   const Ended ended_;
-  cuda::Closings closings_;
+  cuda::DeferredDestroyer destroyer_;
   base::Mutex mutex_;
   base::Condition changed_;
   std::map<std::uint64_t, std::shared_ptr<Job>> jobs_ LINKSPAN_GUARDED_BY(mutex_);  // and active_

@@ -32,7 +32,7 @@ class Copy {
   Outcome submit(std::uint64_t from, std::uint64_t most, cuda::CUstream stream) const;
 
   /// What it opened, which is closed with the last who holds it. To close waits for what is in
-  /// flight on the GPU (cuda/closings.hpp).
+  /// flight on the GPU (cuda/deferred_destroyer.hpp).
   using Mappings = std::array<std::shared_ptr<OpenHandle>, 2>;
   Mappings take() { return {std::move(source_.mapping), std::move(target_.mapping)}; }
 

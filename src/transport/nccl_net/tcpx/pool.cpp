@@ -19,8 +19,8 @@ Result<Pool> find_pool(const cuda::Topology& topology, const cuda::Device& devic
   if (!stream.ok()) return stream.status();
   auto made = cuda::PinnedBuffer::create(*scope, sizeof state);
   if (!made.ok()) return made.status();
-  const auto copy = cuda::Closings::end_by(topology.closings(),
-                                           std::make_unique<cuda::PinnedBuffer>(*std::move(made)));
+  const auto copy = cuda::DeferredDestroyer::end_by(
+      topology.destroyer(), std::make_unique<cuda::PinnedBuffer>(*std::move(made)));
   if (Status status = stream->copy(*scope, copy->device_address(),
                                    reinterpret_cast<std::uintptr_t>(kernels->handle), sizeof state);
       !status.ok())

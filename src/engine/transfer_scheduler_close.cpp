@@ -1,24 +1,24 @@
-// The end of a Worker: what is canceled, who holds it up, and what goes with it.
+// The end of a TransferScheduler: what is canceled, who holds it up, and what goes with it.
 #include <algorithm>
 #include <utility>
 
-#include "engine/worker.hpp"
+#include "engine/transfer_scheduler.hpp"
 
 namespace linkspan::engine {
 
-bool Worker::is_idle(const PeerRecord& peer) {
+bool TransferScheduler::is_idle(const PeerRecord& peer) {
   return std::ranges::all_of(peer.endpoints, [](const auto& endpoint) {
     return endpoint == nullptr || endpoint->next_look().when == transport::NextLook::When::idle;
   });
 }
 
-bool Worker::serves_nobody() {
+bool TransferScheduler::serves_nobody() {
   return std::ranges::all_of(peers_, [](const auto& entry) { return is_idle(*entry.second); });
 }
 
 /// Answers for a peer that is closed by itself: in the end until it is gone. What it does by wires
 /// ends with these, and is not waited for.
-bool Worker::holds_up_its_end(const PeerRecord& peer, Hold hold) const {
+bool TransferScheduler::holds_up_its_end(const PeerRecord& peer, Hold hold) const {
   switch (hold) {
     case Hold::transfers:
       return peer.unquiet != 0;
@@ -36,7 +36,7 @@ bool Worker::holds_up_its_end(const PeerRecord& peer, Hold hold) const {
   return peer.state != PeerState::gone;
 }
 
-bool Worker::is_held_up(Hold hold, std::optional<std::uint64_t> of) {
+bool TransferScheduler::is_held_up(Hold hold, std::optional<std::uint64_t> of) {
   if (of) {
     const PeerRecord* const peer = find_peer(*of);
     return peer != nullptr && holds_up_its_end(*peer, hold);
@@ -54,7 +54,7 @@ bool Worker::is_held_up(Hold hold, std::optional<std::uint64_t> of) {
   return !remote_holders(hold).empty();
 }
 
-std::vector<std::shared_ptr<control::Session>> Worker::remote_holders(
+std::vector<std::shared_ptr<control::Session>> TransferScheduler::remote_holders(
     Hold hold, std::optional<std::uint64_t> of) {
   std::vector<std::shared_ptr<control::Session>> all;
   const auto holds = [&](const PeerRecord& peer) LINKSPAN_REQUIRES(mutex) {
@@ -78,12 +78,12 @@ std::vector<std::shared_ptr<control::Session>> Worker::remote_holders(
   return all;
 }
 
-void Worker::serve_no_more(const PeerRecord& peer) {
+void TransferScheduler::serve_no_more(const PeerRecord& peer) {
   for (const auto& endpoint : peer.endpoints)
     if (endpoint != nullptr) endpoint->serve_no_more();
 }
 
-void Worker::close() {
+void TransferScheduler::close() {
   closed_ = true;
   for (const auto& [id, peer] : peers_) serve_no_more(*peer);
   std::vector<std::shared_ptr<TransferState>> all;  // some end at once
@@ -91,7 +91,7 @@ void Worker::close() {
   for (const auto& transfer : all) cancel(*transfer);
 }
 
-bool Worker::close(std::uint64_t id) {
+bool TransferScheduler::close(std::uint64_t id) {
   PeerRecord* const peer = find_peer(id);
   if (peer == nullptr || peer->state == PeerState::gone) return false;
   peer->closing = true;
@@ -103,7 +103,7 @@ bool Worker::close(std::uint64_t id) {
   return true;
 }
 
-std::vector<std::shared_ptr<ImportedRegion>> Worker::imported_from(std::uint64_t id) {
+std::vector<std::shared_ptr<ImportedRegion>> TransferScheduler::imported_from(std::uint64_t id) {
   std::vector<std::shared_ptr<ImportedRegion>> all;
   if (const PeerRecord* const peer = find_peer(id))
     for (const auto& each : peer->imported)
@@ -111,7 +111,7 @@ std::vector<std::shared_ptr<ImportedRegion>> Worker::imported_from(std::uint64_t
   return all;
 }
 
-void Worker::destroy_peers() {
+void TransferScheduler::destroy_peers() {
   for (auto& [id, peer] : peers_) {
     for (auto& endpoint : peer->endpoints)
       if (endpoint != nullptr) endpoint->close();

@@ -1,17 +1,17 @@
-#include "transport/local/lease.hpp"
+#include "transport/local/region_liveness.hpp"
 
 #include "base/sealed_memory.hpp"
 
 namespace linkspan::transport::local {
 
-Result<std::unique_ptr<LeaseTable>> LeaseTable::create() {
+Result<std::unique_ptr<RegionLivenessTable>> RegionLivenessTable::create() {
   auto page =
       base::SharedPage::create("linkspan-leases", kLeaseSlots, base::SharedPage::Others::read);
   if (!page.ok()) return page.status();
-  return std::unique_ptr<LeaseTable>(new LeaseTable(*std::move(page)));
+  return std::unique_ptr<RegionLivenessTable>(new RegionLivenessTable(*std::move(page)));
 }
 
-Result<std::uint32_t> LeaseTable::grant(std::uint64_t serial) {
+Result<std::uint32_t> RegionLivenessTable::grant(std::uint64_t serial) {
   const base::MutexLock lock(mutex_);
   std::uint32_t slot = fresh_;
   if (!free_.empty()) {
@@ -26,18 +26,18 @@ Result<std::uint32_t> LeaseTable::grant(std::uint64_t serial) {
   return slot;
 }
 
-void LeaseTable::revoke(std::uint32_t slot) {
+void RegionLivenessTable::revoke(std::uint32_t slot) {
   const base::MutexLock lock(mutex_);
   page_[slot].store(0, std::memory_order_seq_cst);
   free_.push_back(slot);
 }
 
-Result<std::unique_ptr<LeaseView>> LeaseView::open(const base::Fd& fd) {
+Result<std::unique_ptr<RegionLivenessView>> RegionLivenessView::open(const base::Fd& fd) {
   auto page = base::SharedPage::open(fd, kLeaseSlots, base::SharedPage::Others::read);
   if (!page.ok()) return page.status();
   const auto memory = base::sealed_memory(fd);
   if (!memory.ok()) return memory.status();
-  return std::unique_ptr<LeaseView>(new LeaseView(*std::move(page), memory->id));
+  return std::unique_ptr<RegionLivenessView>(new RegionLivenessView(*std::move(page), memory->id));
 }
 
 }  // namespace linkspan::transport::local

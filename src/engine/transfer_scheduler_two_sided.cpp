@@ -1,12 +1,12 @@
-// What a Worker does for its Rendezvous: frames, copies, ends.
+// What a TransferScheduler does for its Rendezvous: frames, copies, ends.
 #include <algorithm>
 #include <utility>
 
-#include "engine/worker.hpp"
+#include "engine/transfer_scheduler.hpp"
 
 namespace linkspan::engine {
 
-Status Worker::submit(const std::shared_ptr<TransferState>& transfer, OfferFrame offer) {
+Status TransferScheduler::submit(const std::shared_ptr<TransferState>& transfer, OfferFrame offer) {
   if (Status status = may_submit(transfer->peer); !status.ok()) return status;
   PeerRecord& peer = *find_peer(transfer->peer);
   transfer->id = ++last_id_;
@@ -24,7 +24,8 @@ Status Worker::submit(const std::shared_ptr<TransferState>& transfer, OfferFrame
 }
 
 /// Of a send, its offer. no_resource: the socket has no room.
-Status Worker::put_forward(PeerRecord& peer, TransferState& transfer, OfferFrame& offer) {
+Status TransferScheduler::put_forward(PeerRecord& peer, TransferState& transfer,
+                                      OfferFrame& offer) {
   if (!transfer.exchange->sends) return {};
   if (!peer.unsent.empty()) return Status::no_resource();
   control::Session& session = *peer.session;
@@ -35,8 +36,8 @@ Status Worker::put_forward(PeerRecord& peer, TransferState& transfer, OfferFrame
   return sent;
 }
 
-Status Worker::tell(std::uint64_t id, control::FrameOp op, std::uint64_t exchange,
-                    std::span<const std::byte> payload) {
+Status TransferScheduler::tell(std::uint64_t id, control::FrameOp op, std::uint64_t exchange,
+                               std::span<const std::byte> payload) {
   PeerRecord* peer = find_peer(id);
   if (peer == nullptr || peer->state != PeerState::up)
     return {Code::disconnected, Scope::peer, "peer " + std::to_string(id) + " is not connected"};
@@ -52,8 +53,8 @@ Status Worker::tell(std::uint64_t id, control::FrameOp op, std::uint64_t exchang
 }
 
 /// The first that reaches the peer's memory by a path that both sides require.
-Result<std::size_t> Worker::transport_for(const PeerRecord& peer, const Exchange& x, Op op,
-                                          std::uint64_t bytes) const {
+Result<std::size_t> TransferScheduler::transport_for(const PeerRecord& peer, const Exchange& x,
+                                                     Op op, std::uint64_t bytes) const {
   Status refused;
   const auto& mappings = x.peer.region->mappings;
   for (std::size_t i = 0; i < mappings.size(); ++i) {
@@ -74,7 +75,7 @@ Result<std::size_t> Worker::transport_for(const PeerRecord& peer, const Exchange
 }
 
 /// By an ordinary one-sided transfer.
-Status Worker::copy(TransferState& whole) {
+Status TransferScheduler::copy(TransferState& whole) {
   Exchange& x = *whole.exchange;
   if (!memory::fits(x.peer.offset, x.bytes, x.peer.region->bytes))
     return {Code::corrupt, Scope::request, "the message leaves the peer's region"};
@@ -108,17 +109,17 @@ Status Worker::copy(TransferState& whole) {
   return status;
 }
 
-void Worker::stop(TransferState& whole) {
+void TransferScheduler::stop(TransferState& whole) {
   if (const auto copy = transfers_.find(whole.exchange->copy); copy != transfers_.end())
     cancel(*copy->second);
 }
 
-void Worker::matched(const TransferState& transfer) {
+void TransferScheduler::matched(const TransferState& transfer) {
   const Exchange& x = *transfer.exchange;
   if (x.observer != nullptr) x.observer->matched(log_, x);
 }
 
-void Worker::end(TransferState& transfer, const Status& status) {
+void TransferScheduler::end(TransferState& transfer, const Status& status) {
   const std::shared_ptr<TransferState> kept = transfers_.at(transfer.id);
   garbage_.push_back(kept);  // its caller still looks at it
   transfer.end = status;
@@ -130,9 +131,9 @@ void Worker::end(TransferState& transfer, const Status& status) {
     leaving_.push_back(kept);
 }
 
-void Worker::drop(std::shared_ptr<void> what) { garbage_.push_back(std::move(what)); }
+void TransferScheduler::drop(std::shared_ptr<void> what) { garbage_.push_back(std::move(what)); }
 
-void Worker::progress_two_sided() {
+void TransferScheduler::progress_two_sided() {
   if (unsent_ != 0)
     for (auto& [id, peer] : peers_)
       while (!peer->unsent.empty()) {

@@ -1,11 +1,12 @@
-// transport/local/tally.hpp - how the peer tells that a copy it ran for us has ended, in memory.
+// transport/local/completion_flags.hpp - how the peer tells that a copy it ran for us has ended, in
+// memory.
 //
 // A message would wake our Control thread, which after some milliseconds of sleep takes 0.2 ms
 // (two H200, a 1 GiB transfer of 19 ms); so the asking side shares one page of words with the peer,
 // and the peer writes the end of a copy there, when the copy is quiet. Who waits looks at the word
 // as at one that a GPU writes. The message `executed` still follows: it wakes those who sleep, and
 // brings the words of an error.
-// Threads: under the Worker's lock on both sides; the words are atomic.
+// Threads: under the scheduler's lock on both sides; the words are atomic.
 // Invariants: a word is 0 from take() until the peer's one write to it.
 #pragma once
 
@@ -22,9 +23,9 @@ namespace linkspan::transport::local {
 inline constexpr std::uint32_t kTallyWords = 512;  // a page
 
 /// The asking side's.
-class Tally {
+class CompletionFlags {
  public:
-  static Result<std::unique_ptr<Tally>> create();
+  static Result<std::unique_ptr<CompletionFlags>> create();
 
   std::optional<std::uint32_t> take();  ///< Nothing: all are in use.
   void give_back(std::uint32_t word) { free_.push_back(word); }
@@ -37,23 +38,25 @@ class Tally {
   static constexpr std::uint64_t kEndedWell = 1;
 
  private:
-  explicit Tally(base::SharedPage page);
+  explicit CompletionFlags(base::SharedPage page);
 
   const base::SharedPage page_;
   std::vector<std::uint32_t> free_;
 };
 
 /// The executing side's view of the peer's.
-class TallyView {
+class CompletionFlagsView {
  public:
-  static Result<std::unique_ptr<TallyView>> open(const base::Fd& fd);  ///< As SharedPage::open().
+  static Result<std::unique_ptr<CompletionFlagsView>> open(
+      const base::Fd& fd);  ///< As SharedPage::open().
 
   void tell_end(std::uint32_t word) noexcept {
-    if (word < kTallyWords) page_[word].store(Tally::kEndedWell, std::memory_order_release);
+    if (word < kTallyWords)
+      page_[word].store(CompletionFlags::kEndedWell, std::memory_order_release);
   }
 
  private:
-  explicit TallyView(base::SharedPage page) : page_(std::move(page)) {}
+  explicit CompletionFlagsView(base::SharedPage page) : page_(std::move(page)) {}
   const base::SharedPage page_;
 };
 

@@ -1,14 +1,15 @@
-// cuda/closings.hpp - the end of what the driver maps or pins for us, put off while a stream of the
-// user's may stand still.
+// cuda/deferred_destroyer.hpp - the end of what the driver maps or pins for us, put off while a
+// stream of the user's may stand still.
 //
 // To close a CUDA IPC handle, to unpin host memory and to free pinned memory waits for all that is
 // in flight on the GPU, a stream that is held too, and the submissions of all other threads wait
 // with it (fact: Held.ClosingAHandle, fact: Held.UnregisteringHostMemory, fact:
 // Held.FreeingPinnedMemory). So a peer that dies while one transfer waits for a held stream would
 // hold up those of all other peers. Therefore: each transfer that follows or holds a stream of the
-// user's has a Stay, and nothing is closed while there is one. A Stay that came later does not
-// count for ever: after the patience only the older ones do, so that a program whose streams always
-// move gets its memory back. Between two closings there is a pause: the driver's lock is not fair.
+// user's has a DeferralGuard, and nothing is closed while there is one. A DeferralGuard that came
+// later does not count for ever: after the patience only the older ones do, so that a program whose
+// streams always move gets its memory back. Between two closings there is a pause: the driver's
+// lock is not fair.
 // Threads: any thread; closings run in order, on a thread of their own.
 // Invariants: each closing runs exactly once, at the latest in drain() or the destructor.
 #pragma once
@@ -26,54 +27,55 @@
 
 namespace linkspan::cuda {
 
-class Closings {
+class DeferredDestroyer {
  public:
-  class Stay {
+  class DeferralGuard {
    public:
-    Stay() = default;
-    Stay(Stay&& other) noexcept
+    DeferralGuard() = default;
+    DeferralGuard(DeferralGuard&& other) noexcept
         : closings_(std::exchange(other.closings_, nullptr)), number_(other.number_) {}
-    Stay& operator=(Stay&& other) noexcept {
+    DeferralGuard& operator=(DeferralGuard&& other) noexcept {
       std::swap(closings_, other.closings_);
       std::swap(number_, other.number_);
       return *this;
     }
-    Stay(const Stay&) = delete;
-    Stay& operator=(const Stay&) = delete;
-    ~Stay() {
+    DeferralGuard(const DeferralGuard&) = delete;
+    DeferralGuard& operator=(const DeferralGuard&) = delete;
+    ~DeferralGuard() {
       if (closings_ != nullptr) closings_->leave(number_);
     }
 
    private:
-    friend class Closings;
-    Stay(Closings& closings, std::uint64_t number) : closings_(&closings), number_(number) {}
+    friend class DeferredDestroyer;
+    DeferralGuard(DeferredDestroyer& closings, std::uint64_t number)
+        : closings_(&closings), number_(number) {}
 
-    Closings* closings_ = nullptr;  // null: none
+    DeferredDestroyer* closings_ = nullptr;  // null: none
     std::uint64_t number_ = 0;
   };
 
-  explicit Closings(Duration patience = std::chrono::seconds(10)) : patience_(patience) {}
-  Closings(const Closings&) = delete;
-  Closings& operator=(const Closings&) = delete;
-  ~Closings();  ///< No Stay is left. Runs what is left.
+  explicit DeferredDestroyer(Duration patience = std::chrono::seconds(10)) : patience_(patience) {}
+  DeferredDestroyer(const DeferredDestroyer&) = delete;
+  DeferredDestroyer& operator=(const DeferredDestroyer&) = delete;
+  ~DeferredDestroyer();  ///< No DeferralGuard is left. Runs what is left.
 
   /// A closing that has begun is over then: in the driver it would wait for the stream that is to
   /// be held, and what that stream waits for would wait for the driver. One that does not end
   /// within a second is not waited for.
-  Stay stay() LINKSPAN_EXCLUDES(mutex_);
-  /// Nobody has a Stay.
+  DeferralGuard stay() LINKSPAN_EXCLUDES(mutex_);
+  /// Nobody has a DeferralGuard.
   bool free() const LINKSPAN_EXCLUDES(mutex_);
-  /// Puts it off until no Stay of now is left; runs it here where there is no memory to put it off.
-  /// In a forked child it is dropped: what it would close is the parent's.
+  /// Puts it off until no DeferralGuard of now is left; runs it here where there is no memory to
+  /// put it off. In a forked child it is dropped: what it would close is the parent's.
   void run(std::function<void()> closing) noexcept LINKSPAN_EXCLUDES(mutex_);
   /// Deletes it by run().
   template <class T>
   void end(std::unique_ptr<T> value) noexcept {
     run([ending = value.release()] { delete ending; });
   }
-  /// Its owner's end deletes it by run(); at once when the Closings are gone.
+  /// Its owner's end deletes it by run(); at once when the DeferredDestroyer is gone.
   template <class T>
-  static std::shared_ptr<T> end_by(const std::shared_ptr<Closings>& closings,
+  static std::shared_ptr<T> end_by(const std::shared_ptr<DeferredDestroyer>& closings,
                                    std::unique_ptr<T> value) {
     return {value.release(), [weak = std::weak_ptr(closings)](T* ending) {
               std::unique_ptr<T> ended(ending);

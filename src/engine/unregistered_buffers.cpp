@@ -1,4 +1,4 @@
-#include "engine/loose_memory.hpp"
+#include "engine/unregistered_buffers.hpp"
 
 #include <algorithm>
 #include <string>
@@ -17,7 +17,7 @@ Status refused(Code code, std::string what, Where at = {}) {
 
 }  // namespace
 
-Status Loan::give_back() {
+Status TemporaryRegistration::give_back() {
   if (registration_ == nullptr) return {};
   if (fleeting_)
     for (const auto& transport : owner_->transports_)
@@ -31,19 +31,21 @@ Status Loan::give_back() {
   return {};
 }
 
-Result<Loan> LooseMemory::borrow(const void* pointer, std::uint64_t bytes, bool peer_reads,
-                                 bool by_wire) {
+Result<TemporaryRegistration> UnregisteredBuffers::borrow(const void* pointer, std::uint64_t bytes,
+                                                          bool peer_reads, bool by_wire) {
   auto loan = borrow_mapped(pointer, bytes, peer_reads);
   if (!loan.ok() || loan->fleeting() || !by_wire) return loan;
   return lend_part(*std::move(loan), bytes, peer_reads);
 }
 
-Result<Loan> LooseMemory::lend_part(Loan loan, std::uint64_t bytes, bool peer_reads) {
+Result<TemporaryRegistration> UnregisteredBuffers::lend_part(TemporaryRegistration loan,
+                                                             std::uint64_t bytes, bool peer_reads) {
   const memory::Registration& whole = *loan.registration();
   const Permissions peers{.read = peer_reads,
                           .write = !peer_reads && loan.kind() == MemoryKind::device};
   auto made = registry_.add_part(whole, loan.offset(), bytes, peers);
-  auto part = made.ok() ? lend(std::move(made), &publish_to_wires) : Result<Loan>(made.status());
+  auto part = made.ok() ? lend(std::move(made), &publish_to_wires)
+                        : Result<TemporaryRegistration>(made.status());
   if (!part.ok()) {
     (void)loan.give_back();
     return part.status();
@@ -52,7 +54,9 @@ Result<Loan> LooseMemory::lend_part(Loan loan, std::uint64_t bytes, bool peer_re
   return part;
 }
 
-Result<Loan> LooseMemory::borrow_mapped(const void* pointer, std::uint64_t bytes, bool peer_reads) {
+Result<TemporaryRegistration> UnregisteredBuffers::borrow_mapped(const void* pointer,
+                                                                 std::uint64_t bytes,
+                                                                 bool peer_reads) {
   const std::uint64_t address = reinterpret_cast<std::uintptr_t>(pointer);
   if (pointer == nullptr || !fits(address, bytes, ~std::uint64_t{0}))
     return refused(Code::invalid_argument,
@@ -74,7 +78,7 @@ Result<Loan> LooseMemory::borrow_mapped(const void* pointer, std::uint64_t bytes
     return lend_exclusive(pointer, bytes, facts.kind, peer_reads);
   if (facts.kind == MemoryKind::device) return keep(pointer, bytes, facts.buffer_id);
   if (auto shared = registry_.find_shared(address, bytes); shared && shared->acquire()) {
-    Loan loan;
+    TemporaryRegistration loan;
     loan.owner_ = this;
     loan.offset_ = address - shared->region().facts().address;
     loan.registration_ = std::move(shared);
@@ -84,14 +88,17 @@ Result<Loan> LooseMemory::borrow_mapped(const void* pointer, std::uint64_t bytes
   return lend_once(address, bytes, facts.kind, peer_reads);
 }
 
-Result<Loan> LooseMemory::lend_once(std::uint64_t address, std::uint64_t bytes, MemoryKind kind,
-                                    bool peer_reads) {
+Result<TemporaryRegistration> UnregisteredBuffers::lend_once(std::uint64_t address,
+                                                             std::uint64_t bytes, MemoryKind kind,
+                                                             bool peer_reads) {
   return lend(registry_.add_private(address, bytes, kind, {.read = peer_reads}),
               &publish_everywhere);
 }
 
-Result<Loan> LooseMemory::lend_exclusive(const void* pointer, std::uint64_t bytes, MemoryKind kind,
-                                         bool peer_reads) {
+Result<TemporaryRegistration> UnregisteredBuffers::lend_exclusive(const void* pointer,
+                                                                  std::uint64_t bytes,
+                                                                  MemoryKind kind,
+                                                                  bool peer_reads) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   const bool writable = kind == MemoryKind::device || memory::page_access(address, bytes).write;
   const Permissions by_us{.read = peer_reads, .write = !peer_reads && writable, .exclusive = true};
@@ -99,15 +106,15 @@ Result<Loan> LooseMemory::lend_exclusive(const void* pointer, std::uint64_t byte
 }
 
 /// What is registered for the one message.
-Result<Loan> LooseMemory::lend(Result<std::shared_ptr<const memory::Registration>> made,
-                               Publishing* publish) {
+Result<TemporaryRegistration> UnregisteredBuffers::lend(
+    Result<std::shared_ptr<const memory::Registration>> made, Publishing* publish) {
   if (!made.ok()) return made.status();
   auto keys = publish(transports_, (*made)->region());
   if (!keys.ok() || !(*made)->acquire()) {
     (void)registry_.remove((*made)->id());
     return keys.status();
   }
-  Loan loan;
+  TemporaryRegistration loan;
   loan.owner_ = this;
   loan.registration_ = *std::move(made);
   loan.keys_ = *std::move(keys);
@@ -115,24 +122,26 @@ Result<Loan> LooseMemory::lend(Result<std::shared_ptr<const memory::Registration
   return loan;
 }
 
-Result<Loan> LooseMemory::find_kept(std::uint64_t address, std::uint64_t bytes,
-                                    std::uint64_t buffer) {
-  Loan loan;
+Result<TemporaryRegistration> UnregisteredBuffers::find_kept(std::uint64_t address,
+                                                             std::uint64_t bytes,
+                                                             std::uint64_t buffer) {
+  TemporaryRegistration loan;
   {
     const base::MutexLock lock(mutex_);
     const auto above = kept_.upper_bound(address);
-    if (above == kept_.begin()) return Loan();
+    if (above == kept_.begin()) return TemporaryRegistration();
     Kept& kept = std::prev(above)->second;
     const memory::Region::Facts& facts = kept.registration->region().facts();
     const bool chunks = !facts.chunks.empty();
-    if ((!chunks && kept.buffer != buffer) || address - facts.address >= facts.bytes) return Loan();
+    if ((!chunks && kept.buffer != buffer) || address - facts.address >= facts.bytes)
+      return TemporaryRegistration();
     if (!fits(address - facts.address, bytes, facts.bytes)) {
-      if (chunks) return Loan();  // more of them may follow
+      if (chunks) return TemporaryRegistration();  // more of them may follow
       return refused(Code::invalid_argument, std::to_string(bytes) +
                                                  " bytes leave their allocation of " +
                                                  std::to_string(facts.bytes));
     }
-    if (!kept.registration->acquire()) return Loan();
+    if (!kept.registration->acquire()) return TemporaryRegistration();
     kept.used = ++uses_;
     loan.owner_ = this;
     loan.registration_ = kept.registration;
@@ -141,13 +150,13 @@ Result<Loan> LooseMemory::find_kept(std::uint64_t address, std::uint64_t bytes,
   }
   if (has_same_chunks(loan.registration_->region().facts(), address, bytes, buffer)) return loan;
   loan.registration_->release();
-  return Loan();
+  return TemporaryRegistration();
 }
 
 /// Any of them may have been unmapped, and another one lie there. One query for each chunk behind
 /// the first.
-bool LooseMemory::has_same_chunks(const memory::Region::Facts& facts, std::uint64_t address,
-                                  std::uint64_t bytes, std::uint64_t buffer) const {
+bool UnregisteredBuffers::has_same_chunks(const memory::Region::Facts& facts, std::uint64_t address,
+                                          std::uint64_t bytes, std::uint64_t buffer) const {
   std::uint64_t begin = facts.allocation;
   for (const memory::Chunk& chunk : facts.chunks) {
     const std::uint64_t end = begin + chunk.bytes;
@@ -163,7 +172,8 @@ bool LooseMemory::has_same_chunks(const memory::Region::Facts& facts, std::uint6
   return true;
 }
 
-Result<Loan> LooseMemory::keep(const void* pointer, std::uint64_t bytes, std::uint64_t buffer) {
+Result<TemporaryRegistration> UnregisteredBuffers::keep(const void* pointer, std::uint64_t bytes,
+                                                        std::uint64_t buffer) {
   const std::uint64_t address = reinterpret_cast<std::uintptr_t>(pointer);
   auto found = find_kept(address, bytes, buffer);
   if (!found.ok() || found->registration() != nullptr) return found;
@@ -200,7 +210,7 @@ Result<Loan> LooseMemory::keep(const void* pointer, std::uint64_t bytes, std::ui
 }
 
 /// What lies where the new allocation does is gone; and of too many the least recently used goes.
-void LooseMemory::make_room(std::uint64_t begin, std::uint64_t bytes) {
+void UnregisteredBuffers::make_room(std::uint64_t begin, std::uint64_t bytes) {
   {
     const base::MutexLock lock(mutex_);
     const auto drop = [&](auto entry) LINKSPAN_TSA(no_thread_safety_analysis) {

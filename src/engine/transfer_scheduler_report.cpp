@@ -1,9 +1,10 @@
-// What a Worker tells operators: dump() in words, metrics() in numbers, and the counting for them.
+// What a TransferScheduler tells operators: dump() in words, metrics() in numbers, and the counting
+// for them.
 #include <algorithm>
 #include <charconv>
 
 #include "engine/report.hpp"
-#include "engine/worker.hpp"
+#include "engine/transfer_scheduler.hpp"
 
 namespace linkspan::engine {
 namespace {
@@ -25,7 +26,7 @@ std::string words_of(const transport::Served& served) {
 
 }  // namespace
 
-void Worker::count_end(const TransferState& transfer) {
+void TransferScheduler::count_end(const TransferState& transfer) {
   PeerRecord* peer = find_peer(transfer.peer);
   if (peer == nullptr) return;
   --peer->unquiet;
@@ -41,7 +42,8 @@ void Worker::count_end(const TransferState& transfer) {
                       base::Clock::steady().now() - transfer.submitted);
 }
 
-void Worker::count_import(std::uint64_t id, const std::shared_ptr<ImportedRegion>& region) {
+void TransferScheduler::count_import(std::uint64_t id,
+                                     const std::shared_ptr<ImportedRegion>& region) {
   PeerRecord* peer = find_peer(id);
   if (peer == nullptr) return;
   ++(region != nullptr ? peer->counters.imports : peer->counters.imports_failed);
@@ -52,18 +54,18 @@ void Worker::count_import(std::uint64_t id, const std::shared_ptr<ImportedRegion
   all.push_back(region);
 }
 
-void Worker::count_export(std::uint64_t id, std::uint64_t serial) {
+void TransferScheduler::count_export(std::uint64_t id, std::uint64_t serial) {
   PeerRecord* peer = find_peer(id);
   if (peer == nullptr) return;
   ++peer->counters.keys_sent;
   if (serial != 0) peer->exported.insert(serial);
 }
 
-void Worker::retracted(std::uint64_t serial) {
+void TransferScheduler::retracted(std::uint64_t serial) {
   for (auto& [id, peer] : peers_) peer->exported.erase(serial);
 }
 
-EngineMetrics Worker::metrics() {
+EngineMetrics TransferScheduler::metrics() {
   EngineMetrics all;
   PeerMetrics rest{.id = "gone", .name = {}, .counters = of_gone_};
   std::size_t others = 0;
@@ -89,7 +91,7 @@ EngineMetrics Worker::metrics() {
   return all;
 }
 
-std::string Worker::dump() {
+std::string TransferScheduler::dump() {
   const base::Time now = base::Clock::steady().now();
   std::string text;
   Listing peers("peers");
@@ -111,7 +113,7 @@ std::string Worker::dump() {
   return text + listed.more();
 }
 
-std::string Worker::line_of(const PeerRecord& peer, base::Time now) {
+std::string TransferScheduler::line_of(const PeerRecord& peer, base::Time now) {
   constexpr std::array kStates = {"up", "lost: its connection has ended, its process lives",
                                   "gone"};
   std::string text = "peer " + name_of_peer(peer) + " (" + peer.session->place() +
@@ -155,7 +157,7 @@ std::string Worker::line_of(const PeerRecord& peer, base::Time now) {
 }
 
 /// What peers do on that region of ours, in words; empty: nothing.
-std::string Worker::users_of(std::uint64_t serial) {
+std::string TransferScheduler::users_of(std::uint64_t serial) {
   std::string text;
   for (const auto& [id, peer] : peers_)
     for (const auto& endpoint : peer->endpoints)
@@ -167,7 +169,7 @@ std::string Worker::users_of(std::uint64_t serial) {
   return text;
 }
 
-std::string Worker::line_of(const TransferState& transfer, bool held, base::Time now) {
+std::string TransferScheduler::line_of(const TransferState& transfer, bool held, base::Time now) {
   std::string text = "transfer " + std::to_string(transfer.id) + ": ";
   if (transfer.exchange != nullptr) {
     text += rendezvous_.describe(transfer) + ", peer " + std::to_string(transfer.peer);
@@ -201,7 +203,7 @@ std::string Worker::line_of(const TransferState& transfer, bool held, base::Time
   return text + "; waits for " + waits_for(transfer, held) + "\n";
 }
 
-std::string Worker::waits_for(const TransferState& transfer, bool held) {
+std::string TransferScheduler::waits_for(const TransferState& transfer, bool held) {
   const char* const stream = "a stream of the user's";
   if (held) return stream;
   if (const Exchange* x = transfer.exchange.get(); x != nullptr) {
@@ -233,7 +235,7 @@ std::string Worker::waits_for(const TransferState& transfer, bool held) {
   return stops ? who + ", to be quiet" : who;
 }
 
-std::string Worker::waits_for() {
+std::string TransferScheduler::waits_for() {
   std::string names;
   for (auto& [id, peer] : peers_)
     if (peer->unquiet != 0)
@@ -242,7 +244,7 @@ std::string Worker::waits_for() {
   return names;
 }
 
-std::string Worker::holders() {
+std::string TransferScheduler::holders() {
   std::string names;
   for (auto& [id, peer] : peers_)
     if (peer->state != PeerState::gone && !peer->exported.empty())

@@ -4,23 +4,23 @@
 #include <tuple>
 #include <utility>
 
-#include "engine/worker.hpp"
+#include "engine/transfer_scheduler.hpp"
 
 namespace linkspan::engine {
 
 using namespace std::chrono_literals;
 
 /// The transport cannot wait for the user's stream: we do.
-bool Worker::is_held(const Status& status, const TransferState& transfer) {
+bool TransferScheduler::is_held(const Status& status, const TransferState& transfer) {
   return status.code() == Code::unsupported && transfer.mark && transfer.posted == 0;
 }
 
-void Worker::hold(const std::shared_ptr<TransferState>& transfer) {
+void TransferScheduler::hold(const std::shared_ptr<TransferState>& transfer) {
   held_.push_back(transfer);
   held_since_ = look_at_held_ = base::Clock::steady().now();
 }
 
-Result<bool> Worker::has_passed(const TransferState& transfer) {
+Result<bool> TransferScheduler::has_passed(const TransferState& transfer) {
   if (!transfer.mark) return true;
   const auto scope = transfer.stream.device->enter();
   if (!scope.ok()) return scope.status();
@@ -28,7 +28,7 @@ Result<bool> Worker::has_passed(const TransferState& transfer) {
 }
 
 /// Costs a driver call for each, hence ever more rarely.
-void Worker::look_at_held(base::Time now) {
+void TransferScheduler::look_at_held(base::Time now) {
   if (held_.empty() || now < look_at_held_) return;
   look_at_held_ = now + std::clamp<Duration>((now - held_since_) / 16, 5us, 1ms);
   // Messages of one peer behind one stream keep their order: none is asked behind one that stays,
@@ -48,7 +48,7 @@ void Worker::look_at_held(base::Time now) {
 }
 
 /// True: it is held no longer; pump() posts it, or ends what was stopped.
-bool Worker::copy_goes_on(const std::shared_ptr<TransferState>& transfer) {
+bool TransferScheduler::copy_goes_on(const std::shared_ptr<TransferState>& transfer) {
   if (!transfer->all_posted()) {
     const Result<bool> passed = has_passed(*transfer);
     if (passed.ok() && !*passed) return false;
@@ -60,7 +60,7 @@ bool Worker::copy_goes_on(const std::shared_ptr<TransferState>& transfer) {
 }
 
 /// True: it is held no longer, because its stream has come by or it is over.
-bool Worker::message_goes_on(TransferState& transfer) {
+bool TransferScheduler::message_goes_on(TransferState& transfer) {
   Exchange& x = *transfer.exchange;
   if (x.stage == Exchange::Stage::over) return true;
   const Result<bool> passed = has_passed(transfer);
@@ -78,7 +78,7 @@ bool Worker::message_goes_on(TransferState& transfer) {
   return true;
 }
 
-void Worker::end_held(TransferState& transfer, const Status& status) {
+void TransferScheduler::end_held(TransferState& transfer, const Status& status) {
   if (transfer.exchange->stage != Exchange::Stage::held) return;
   transfer.exchange->stage = Exchange::Stage::over;
   look_at_held_ = {};

@@ -1,4 +1,4 @@
-#include "engine/watcher.hpp"
+#include "engine/progress_thread.hpp"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -29,38 +29,39 @@ constexpr unsigned long kSlack = 1000;  // ns that the kernel may sleep too long
 
 }  // namespace
 
-Result<std::unique_ptr<Watcher>> Watcher::start(std::function<transport::NextLook()> look) {
+Result<std::unique_ptr<ProgressThread>> ProgressThread::start(
+    std::function<transport::NextLook()> look) {
   auto bell = base::Fd::from("eventfd", ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!bell.ok()) return bell.status();
   try {
-    return std::unique_ptr<Watcher>(new Watcher(*std::move(bell), std::move(look)));
+    return std::unique_ptr<ProgressThread>(new ProgressThread(*std::move(bell), std::move(look)));
   } catch (const std::system_error& error) {
     return Status(Code::system, Scope::process, std::string("no thread: ") + error.what());
   }
 }
 
-Watcher::Watcher(base::Fd bell, std::function<transport::NextLook()> look)
+ProgressThread::ProgressThread(base::Fd bell, std::function<transport::NextLook()> look)
     : bell_(std::move(bell)), look_(std::move(look)) {
-  thread_ = base::named_thread<"ls-watcher">([this](const std::stop_token& stop) { run(stop); });
+  thread_ = base::named_thread<"ls-progress">([this](const std::stop_token& stop) { run(stop); });
 }
 
-Watcher::~Watcher() {
+ProgressThread::~ProgressThread() {
   thread_.request_stop();
   wake();
 }
 
-void Watcher::wake() noexcept { ring(Sleep::doze); }
+void ProgressThread::wake() noexcept { ring(Sleep::doze); }
 
-void Watcher::expect() noexcept { ring(Sleep::parked); }
+void ProgressThread::expect() noexcept { ring(Sleep::parked); }
 
-void Watcher::ring(Sleep from) noexcept {
+void ProgressThread::ring(Sleep from) noexcept {
   rung_.store(true, std::memory_order_seq_cst);
   if (sleep_.load(std::memory_order_seq_cst) < from) return;
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto written = ::write(bell_.get(), &one, sizeof one);
 }
 
-void Watcher::nap(Duration at_most, Sleep how) noexcept {
+void ProgressThread::nap(Duration at_most, Sleep how) noexcept {
   sleep_.store(how, std::memory_order_seq_cst);
   if (rung_.load(std::memory_order_seq_cst)) at_most = Duration::zero();
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(at_most);
@@ -73,7 +74,7 @@ void Watcher::nap(Duration at_most, Sleep how) noexcept {
   sleep_.store(Sleep::awake, std::memory_order_seq_cst);
 }
 
-void Watcher::run(const std::stop_token& stop) {
+void ProgressThread::run(const std::stop_token& stop) {
   ::prctl(PR_SET_TIMERSLACK, kSlack);  // refused: it sleeps as others do
   base::Time busy_since{}, active{};
   while (!stop.stop_requested()) {

@@ -1,7 +1,8 @@
-// engine/core.hpp - what the public handles are handles of: one Engine's rooms, put together.
+// engine/engine_impl.hpp - what the public handles are handles of: one Engine's rooms, put
+// together.
 //
-// It owns topology, registry, transports, Worker, Watcher and Control, in the order in which they
-// need each other, and is the Listener of Control's Sessions.
+// It owns topology, registry, transports, TransferScheduler, ProgressThread and Control, in the
+// order in which they need each other, and is the Listener of Control's Sessions.
 // Threads: any thread; Listener calls come on the Control thread.
 // Invariants: transports outlive endpoints and mappings; after close() answered ok nothing here
 // touches the user's memory.
@@ -21,9 +22,9 @@
 #include "base/task_thread.hpp"
 #include "control/control.hpp"
 #include "cuda/topology.hpp"
-#include "engine/watcher.hpp"
+#include "engine/progress_thread.hpp"
+#include "engine/transfer_scheduler.hpp"
 #include "engine/window.hpp"
-#include "engine/worker.hpp"
 #include "linkspan/engine.hpp"
 #include "memory/descriptor.hpp"
 #include "memory/registry.hpp"
@@ -36,22 +37,25 @@ inline constexpr std::size_t kMaxNotification = control::NotificationRing::kLong
 inline constexpr std::size_t kMaxWaitingNotifications = 65536;
 inline constexpr std::size_t kMaxWaitingBytes = std::size_t{16} << 20;
 inline constexpr std::size_t kMaxWaitingBytesOfAll = std::size_t{256} << 20;
-inline constexpr std::size_t kMaxEarlyBytes = std::size_t{1} << 20;  ///< Core::Early, of a peer.
+inline constexpr std::size_t kMaxEarlyBytes = std::size_t{1}
+                                              << 20;  ///< EngineImpl::Early, of a peer.
 /// Requests of one peer that wait for a version of a set.
 inline constexpr std::size_t kMaxSetWaits = 64;
 /// Peers that nobody has accepted; beyond it those that are gone are forgotten.
 inline constexpr std::size_t kMaxUnaccepted = 4096;
 
-class Core final : public control::Listener,
-                   private WindowCopier,
-                   public std::enable_shared_from_this<Core> {
+class EngineImpl final : public control::Listener,
+                         private WindowCopier,
+                         public std::enable_shared_from_this<EngineImpl> {
  public:
-  static Result<std::shared_ptr<Core>> open(const EngineOptions& options);
-  ~Core();
+  static Result<std::shared_ptr<EngineImpl>> open(const EngineOptions& options);
+  ~EngineImpl();
   /// Null: a handle that names no Engine.
-  static const std::shared_ptr<Core>& of(const Engine& engine) noexcept { return engine.core_; }
-  Core(const Core&) = delete;
-  Core& operator=(const Core&) = delete;
+  static const std::shared_ptr<EngineImpl>& of(const Engine& engine) noexcept {
+    return engine.impl_;
+  }
+  EngineImpl(const EngineImpl&) = delete;
+  EngineImpl& operator=(const EngineImpl&) = delete;
 
   // core_memory.cpp
   Result<Region> register_memory(void* pointer, std::uint64_t bytes, const RegionOptions& options);
@@ -137,7 +141,7 @@ class Core final : public control::Listener,
   /// Notifications of a peer that Engine::notifications() has not taken.
   struct Waiting {
     std::size_t count = 0, bytes = 0, dropped = 0;
-    std::size_t uncounted = 0;  // they came where the Worker's lock may not be taken
+    std::size_t uncounted = 0;  // they came where the scheduler's lock may not be taken
   };
   /// Notifications of a peer that came with a write before others, sent earlier, which go over its
   /// control connection.
@@ -179,7 +183,7 @@ class Core final : public control::Listener,
   void tell_who_waits(std::string_view name) LINKSPAN_EXCLUDES(sets_mutex_);
   void forget_set_waits(std::uint64_t peer) LINKSPAN_EXCLUDES(sets_mutex_);
 
-  Core(base::Options options, base::Log log, std::shared_ptr<base::LogQueue> log_queue)
+  EngineImpl(base::Options options, base::Log log, std::shared_ptr<base::LogQueue> log_queue)
       : options_(std::move(options)), log_(std::move(log)), log_queue_(std::move(log_queue)) {}
   Status set_up(const EngineOptions& options);
   bool has_ended();  ///< Its Control thread has, in the time that it is given.
@@ -201,26 +205,28 @@ class Core final : public control::Listener,
   };
   Result<std::shared_ptr<ImportedRegion>> import(const PeerLife& peer, control::Exported& exported,
                                                  base::Deadline deadline);
-  void hold_stream(TransferState& transfer, StreamPlace& place);
+  void hold_stream(TransferState& transfer, ResolvedStreams& place);
   void imported(const PeerLife& peer, std::uint64_t request, Result<control::Exported>& answer);
   void imported_by_serial(const PeerLife& peer, std::uint64_t request,
                           Result<control::Exported>& answer);
   Status begin_exchange(const std::shared_ptr<TransferState>& transfer);
-  Result<Sides> sides(std::uint64_t peer, Op op, const Region& local,
-                      const RemoteRegion& remote) const;
+  Result<TransferEndpoints> sides(std::uint64_t peer, Op op, const Region& local,
+                                  const RemoteRegion& remote) const;
   Result<std::shared_ptr<const memory::Registration>> registered(const memory::RegionId& id) const;
   Result<std::shared_ptr<TransferState>> transfer_of(const PreparedState& prepared) const;
   struct Planned {
     Plan plan;
     transport::Shape size;
   };
-  Result<Planned> plan(const Sides& sides, const UserShape& shape) const;
-  Result<Planned> plan(Sides& sides, const UserShape& shape, const TransferOptions& options);
-  Status check_path(const Sides& sides, const transport::Shape& size, const std::string& required);
+  Result<Planned> plan(const TransferEndpoints& sides, const UserShape& shape) const;
+  Result<Planned> plan(TransferEndpoints& sides, const UserShape& shape,
+                       const TransferOptions& options);
+  Status check_path(const TransferEndpoints& sides, const transport::Shape& size,
+                    const std::string& required);
   /// Under way; its user's stream is not held yet.
   struct Started {
-    std::shared_ptr<TransferState> transfer;  // also the Worker's
-    StreamPlace place;
+    std::shared_ptr<TransferState> transfer;  // also the TransferScheduler's
+    ResolvedStreams place;
   };
   /// Of a transfer that has its sides, its plan and the path that is required.
   Result<Started> start(std::shared_ptr<TransferState> transfer, transport::Shape size,
@@ -229,7 +235,7 @@ class Core final : public control::Listener,
   Result<Transfer> post(std::shared_ptr<TransferState> transfer, transport::Shape size,
                         const TransferOptions& options);
   Result<Transfer> held(Result<Started> started);
-  Result<Explanation> explain(const Sides& sides, transport::Shape shape);
+  Result<Explanation> explain(const TransferEndpoints& sides, transport::Shape shape);
   /// Whether the import counts, for metrics() and dump(), and passes it on.
   Result<std::shared_ptr<ImportedRegion>> counted(const PeerLife& peer,
                                                   Result<std::shared_ptr<ImportedRegion>> region);
@@ -247,12 +253,13 @@ class Core final : public control::Listener,
   void let_go_of(std::uint64_t peer);
   std::string greeting(const control::Session& session);
   transport::NextLook look();
-  /// The Worker's progress(), told to who waits.
+  /// The TransferScheduler's progress(), told to who waits.
   std::size_t advance(base::Time now = base::Clock::steady().now())
-      LINKSPAN_REQUIRES(worker_.mutex);
-  bool await(Worker::Hold hold, base::Deadline deadline,
-             std::optional<std::uint64_t> peer = std::nullopt) LINKSPAN_REQUIRES(worker_.mutex);
-  Duration nap_until_next_look(base::Time begin, base::Time now) LINKSPAN_REQUIRES(worker_.mutex);
+      LINKSPAN_REQUIRES(scheduler_.mutex);
+  bool await(TransferScheduler::Hold hold, base::Deadline deadline,
+             std::optional<std::uint64_t> peer = std::nullopt) LINKSPAN_REQUIRES(scheduler_.mutex);
+  Duration nap_until_next_look(base::Time begin, base::Time now)
+      LINKSPAN_REQUIRES(scheduler_.mutex);
   base::Deadline after(Duration wait) const {
     return base::Deadline::after(base::Clock::steady(), wait);
   }
@@ -291,7 +298,7 @@ class Core final : public control::Listener,
   Status no_gpu_;
   std::unique_ptr<memory::Registry> registry_;
   Transports transports_;
-  std::unique_ptr<LooseMemory> loose_;
+  std::unique_ptr<UnregisteredBuffers> unregistered_;
   std::unique_ptr<StreamOrders> streams_;
 
   base::Mutex making_words_;  // of the first window, before the next asks for one
@@ -324,13 +331,13 @@ class Core final : public control::Listener,
   std::uint64_t last_lookup_ LINKSPAN_GUARDED_BY(events_mutex_) = 0;
   std::string address_ LINKSPAN_GUARDED_BY(events_mutex_);
 
-  control::Control* control_raw_ = nullptr;  // for the Worker, which is made before
-  Worker worker_{log_, control_raw_, transports_};
+  control::Control* control_raw_ = nullptr;  // for the TransferScheduler, which is made before
+  TransferScheduler scheduler_{log_, control_raw_, transports_};
   std::unique_ptr<control::Control> control_;
-  std::unique_ptr<Watcher> watcher_;
-  base::Condition quiet_;  // with the Worker's mutex: some transfer became quiet
+  std::unique_ptr<ProgressThread> progress_thread_;
+  base::Condition quiet_;  // with the TransferScheduler's mutex: some transfer became quiet
   std::atomic<bool> closed_{false}, told_of_loopback_{false};
-  std::shared_ptr<Core> self_;  // of stay()
+  std::shared_ptr<EngineImpl> self_;  // of stay()
   // Last: what takes milliseconds and would keep the Control thread from hearing of a death.
   base::TaskThread opener_;
 };

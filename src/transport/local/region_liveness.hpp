@@ -1,4 +1,5 @@
-// transport/local/lease.hpp - which published regions are still alive, in memory that peers read.
+// transport/local/region_liveness.hpp - which published regions are still alive, in memory that
+// peers read.
 //
 // A mapping outlives what its owner does with the memory, and an fd that was sent cannot be called
 // back. So each Engine has one page table of words, sealed against writing by others: slot i holds
@@ -22,9 +23,9 @@ namespace linkspan::transport::local {
 inline constexpr std::uint32_t kLeaseSlots = 65536;
 
 /// The owner's side.
-class LeaseTable {
+class RegionLivenessTable {
  public:
-  static Result<std::unique_ptr<LeaseTable>> create();
+  static Result<std::unique_ptr<RegionLivenessTable>> create();
   /// no_resource when 65,536 regions are alive.
   Result<std::uint32_t> grant(std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
   void revoke(std::uint32_t slot) LINKSPAN_EXCLUDES(mutex_);
@@ -32,7 +33,7 @@ class LeaseTable {
   const std::shared_ptr<const base::Fd>& fd() const noexcept { return fd_; }
 
  private:
-  explicit LeaseTable(base::SharedPage page)
+  explicit RegionLivenessTable(base::SharedPage page)
       : page_(std::move(page)), fd_(std::make_shared<const base::Fd>(page_.take_fd())) {}
 
   base::SharedPage page_;
@@ -43,9 +44,10 @@ class LeaseTable {
 };
 
 /// A peer's table, as we see it.
-class LeaseView {
+class RegionLivenessView {
  public:
-  static Result<std::unique_ptr<LeaseView>> open(const base::Fd& fd);  ///< As SharedPage::open().
+  static Result<std::unique_ptr<RegionLivenessView>> open(
+      const base::Fd& fd);  ///< As SharedPage::open().
   const std::array<std::uint64_t, 2>& id() const noexcept { return id_; }  ///< Of its memory.
 
   bool alive(std::uint32_t slot, std::uint64_t serial) const noexcept {
@@ -53,7 +55,7 @@ class LeaseView {
   }
 
  private:
-  LeaseView(base::SharedPage page, const std::array<std::uint64_t, 2>& id)
+  RegionLivenessView(base::SharedPage page, const std::array<std::uint64_t, 2>& id)
       : page_(std::move(page)), id_(id) {}
   const base::SharedPage page_;
   const std::array<std::uint64_t, 2> id_;

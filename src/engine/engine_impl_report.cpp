@@ -1,7 +1,7 @@
-// What a Core tells operators: in a dump, in metrics, and when a peer is there.
+// What an EngineImpl tells operators: in a dump, in metrics, and when a peer is there.
 #include <unistd.h>
 
-#include "engine/core.hpp"
+#include "engine/engine_impl.hpp"
 #include "engine/report.hpp"
 #include "engine/window.hpp"
 
@@ -25,7 +25,7 @@ std::string line_of(const memory::Registry::Entered& region) {
 
 }  // namespace
 
-std::string Core::dump() {
+std::string EngineImpl::dump() {
   std::string text = "engine " + quoted(identity_.engine) + " (pid " + std::to_string(::getpid()) +
                      "), open for " + age_of(base::Clock::steady().now() - opened_);
   const std::string listens = address();
@@ -36,9 +36,9 @@ std::string Core::dump() {
   text += "\n";
   std::vector<std::shared_ptr<void>> garbage;
   {
-    const base::MutexLock lock(worker_.mutex);
-    text += worker_.dump();
-    garbage = worker_.take_garbage();
+    const base::MutexLock lock(scheduler_.mutex);
+    text += scheduler_.dump();
+    garbage = scheduler_.take_garbage();
   }
   garbage.clear();
   Listing listed("regions");
@@ -53,17 +53,17 @@ std::string Core::dump() {
   return text + windows.more();
 }
 
-std::string Core::metrics() {
+std::string EngineImpl::metrics() {
   EngineMetrics all;
   {
-    const base::MutexLock lock(worker_.mutex);
-    all = worker_.metrics();
+    const base::MutexLock lock(scheduler_.mutex);
+    all = scheduler_.metrics();
   }
   all.regions = registry_->list(0).second;
   return metrics_text(all);
 }
 
-Result<std::string> Core::asked(control::OperatorOp op) {
+Result<std::string> EngineImpl::asked(control::OperatorOp op) {
   switch (op) {
     case control::OperatorOp::dump:
       return dump();
@@ -76,20 +76,20 @@ Result<std::string> Core::asked(control::OperatorOp op) {
   }
 }
 
-Result<std::shared_ptr<ImportedRegion>> Core::counted(
+Result<std::shared_ptr<ImportedRegion>> EngineImpl::counted(
     const PeerLife& peer, Result<std::shared_ptr<ImportedRegion>> region) {
-  const base::MutexLock lock(worker_.mutex);
-  worker_.count_import(peer.id, region.ok() ? *region : nullptr);
+  const base::MutexLock lock(scheduler_.mutex);
+  scheduler_.count_import(peer.id, region.ok() ? *region : nullptr);
   return region;
 }
 
 /// The line at connect. Nothing was imported yet, so no path is promised.
-std::string Core::greeting(const control::Session& session) {
+std::string EngineImpl::greeting(const control::Session& session) {
   std::string text = "peer " + std::to_string(session.id()) + " " + quoted(session.hello().engine) +
                      " (" + session.place() + ", incarnation " + hex_of(session.incarnation()) +
                      ") up";
-  const base::MutexLock lock(worker_.mutex);
-  const PeerRecord* peer = worker_.find_peer(session.id());
+  const base::MutexLock lock(scheduler_.mutex);
+  const PeerRecord* peer = scheduler_.find_peer(session.id());
   bool any = false;
   for (std::size_t i = 0; peer != nullptr && i < transports_.size(); ++i) {
     if (peer->endpoints[i] == nullptr) continue;

@@ -2,13 +2,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/core.hpp"
+#include "engine/engine_impl.hpp"
 #include "transport/batch.hpp"
 
 namespace linkspan::engine {
 namespace {
 
-std::uint64_t bytes_there(const Sides& sides) {
+std::uint64_t bytes_there(const TransferEndpoints& sides) {
   return std::min(sides.remote->bytes, sides.remote->mappings[sides.transport]->bytes());
 }
 
@@ -46,14 +46,14 @@ Result<GpuUuid> gpu_of_indices(const cuda::Topology* topology, const Pages& page
 
 }  // namespace
 
-Result<Sides> Core::sides(std::uint64_t peer, Op op, const Region& local,
-                          const RemoteRegion& remote) const {
+Result<TransferEndpoints> EngineImpl::sides(std::uint64_t peer, Op op, const Region& local,
+                                            const RemoteRegion& remote) const {
   const auto refuse = [](Code code, std::string what) {
     return Status(code, Scope::request, std::move(what));
   };
   if (!remote.valid()) return refuse(Code::invalid_argument, "no remote region was given");
   const ImportedRegion& imported = *remote.imported_;
-  if (remote.core_.get() != this)
+  if (remote.impl_.get() != this)
     return refuse(Code::invalid_argument,
                   "the remote region \"" + imported.name + "\" is of another Engine's peer");
   if (imported.peer != peer)
@@ -66,14 +66,14 @@ Result<Sides> Core::sides(std::uint64_t peer, Op op, const Region& local,
   if (!local.valid()) return refuse(Code::invalid_argument, "no local region was given");
   auto found = registered(local.registration_->id());
   if (!found.ok()) return found.status();
-  return Sides{.peer = peer,
-               .op = op,
-               .transport = transport,
-               .local = *std::move(found),
-               .remote = remote.imported_};
+  return TransferEndpoints{.peer = peer,
+                           .op = op,
+                           .transport = transport,
+                           .local = *std::move(found),
+                           .remote = remote.imported_};
 }
 
-Result<std::shared_ptr<const memory::Registration>> Core::registered(
+Result<std::shared_ptr<const memory::Registration>> EngineImpl::registered(
     const memory::RegionId& id) const {
   if (auto found = registry_->find(id)) return found;
   return Status(Code::invalid_argument, Scope::request,
@@ -81,7 +81,8 @@ Result<std::shared_ptr<const memory::Registration>> Core::registered(
 }
 
 /// Checked against both regions, whatever its size.
-Result<Core::Planned> Core::plan(const Sides& sides, const UserShape& shape) const {
+Result<EngineImpl::Planned> EngineImpl::plan(const TransferEndpoints& sides,
+                                             const UserShape& shape) const {
   constexpr transport::Capabilities kAnySize{.max_batch_bytes = ~std::uint64_t{0},
                                              .max_batch_blocks = ~std::uint64_t{0},
                                              .max_batch_pages = ~std::uint64_t{0}};
@@ -124,8 +125,8 @@ Result<Core::Planned> Core::plan(const Sides& sides, const UserShape& shape) con
 }
 
 /// For the first transport whose path is the one that is required.
-Result<Core::Planned> Core::plan(Sides& sides, const UserShape& shape,
-                                 const TransferOptions& options) {
+Result<EngineImpl::Planned> EngineImpl::plan(TransferEndpoints& sides, const UserShape& shape,
+                                             const TransferOptions& options) {
   Status refused;
   while (true) {
     auto planned = plan(sides, shape);
@@ -149,8 +150,8 @@ Result<Core::Planned> Core::plan(Sides& sides, const UserShape& shape,
   return refused;
 }
 
-Status Core::check_path(const Sides& sides, const transport::Shape& size,
-                        const std::string& required) {
+Status EngineImpl::check_path(const TransferEndpoints& sides, const transport::Shape& size,
+                              const std::string& required) {
   if (required.empty()) return {};
   const auto way = explain(sides, size);
   if (!way.ok()) return way.status();
@@ -160,23 +161,23 @@ Status Core::check_path(const Sides& sides, const transport::Shape& size,
               (way->path.empty() ? "no path" : "\"" + way->path + "\"") + ": " + way->reason};
 }
 
-Result<Transfer> Core::submit(std::uint64_t peer, Op op, const Region& local,
-                              const RemoteRegion& remote, const UserShape& shape,
-                              const TransferOptions& options) {
+Result<Transfer> EngineImpl::submit(std::uint64_t peer, Op op, const Region& local,
+                                    const RemoteRegion& remote, const UserShape& shape,
+                                    const TransferOptions& options) {
   auto between = sides(peer, op, local, remote);
   if (!between.ok()) return between.status();
   auto planned = plan(*between, shape, options);
   if (!planned.ok()) return planned.status();
   auto transfer = std::make_shared<TransferState>();
-  static_cast<Sides&>(*transfer) = *std::move(between);
+  static_cast<TransferEndpoints&>(*transfer) = *std::move(between);
   transfer->own = std::move(planned->plan);
   return held(start(std::move(transfer), planned->size, options));
 }
 
-std::vector<Result<Transfer>> Core::write_to_all(const Region& local,
-                                                 std::span<const RemoteRegion> targets,
-                                                 const UserShape& shape,
-                                                 const TransferOptions& options) {
+std::vector<Result<Transfer>> EngineImpl::write_to_all(const Region& local,
+                                                       std::span<const RemoteRegion> targets,
+                                                       const UserShape& shape,
+                                                       const TransferOptions& options) {
   struct Fits {
     std::size_t transport;
     std::uint64_t bytes;  // of the smallest target that it was checked against
@@ -194,7 +195,7 @@ std::vector<Result<Transfer>> Core::write_to_all(const Region& local,
       fits.emplace(Fits{between->transport, bytes, *std::move(planned)});
     }
     auto transfer = std::make_shared<TransferState>();
-    static_cast<Sides&>(*transfer) = *std::move(between);
+    static_cast<TransferEndpoints&>(*transfer) = *std::move(between);
     transfer->own = fits->planned.plan;
     auto started = start(std::move(transfer), fits->planned.size, options);
     if (started.ok()) started->place.scope.reset();  // they end in no order
@@ -210,8 +211,9 @@ std::vector<Result<Transfer>> Core::write_to_all(const Region& local,
   return outcomes;
 }
 
-Result<Core::Started> Core::start(std::shared_ptr<TransferState> transfer, transport::Shape size,
-                                  const TransferOptions& options) {
+Result<EngineImpl::Started> EngineImpl::start(std::shared_ptr<TransferState> transfer,
+                                              transport::Shape size,
+                                              const TransferOptions& options) {
   size.wishes = wishes_of(options);
   const auto refuse = [](Code code, std::string what) {
     return Status(code, Scope::request, std::move(what));
@@ -246,34 +248,34 @@ Result<Core::Started> Core::start(std::shared_ptr<TransferState> transfer, trans
     return refuse(Code::invalid_argument, "the local region was deregistered");
   Status status;
   {
-    const base::MutexLock lock(worker_.mutex);
-    status = worker_.submit(transfer);
+    const base::MutexLock lock(scheduler_.mutex);
+    status = scheduler_.submit(transfer);
   }
   if (!status.ok()) {
     transfer->local->release();
     return status;
   }
-  watcher_->expect();
+  progress_thread_->expect();
   return Started{std::move(transfer), *std::move(place)};
 }
 
-Result<Transfer> Core::held(Result<Started> started) {
+Result<Transfer> EngineImpl::held(Result<Started> started) {
   if (!started.ok()) return started.status();
   if (started->place.release.device != nullptr) hold_stream(*started->transfer, started->place);
   return Transfer(shared_from_this(), std::move(started->transfer));
 }
 
-/// The user's stream waits: for an event in ours, or for a Gate that the end of the transfer opens.
-/// Both fail only with the user's context, which has nothing left to run.
-void Core::hold_stream(TransferState& transfer, StreamPlace& place) {
+/// The user's stream waits: for an event in ours, or for a StreamBlocker that the end of the
+/// transfer opens. Both fail only with the user's context, which has nothing left to run.
+void EngineImpl::hold_stream(TransferState& transfer, ResolvedStreams& place) {
   std::optional<cuda::PooledEvent> behind;
   {
-    const base::MutexLock lock(worker_.mutex);
+    const base::MutexLock lock(scheduler_.mutex);
     transfer.wants_release = false;  // from now on an event would come too late
     behind = std::move(transfer.behind);
     if (!behind && transfer.quiet) return;
     // Before it is armed: an end that comes meanwhile opens it. A closing that begins then waits
-    // for the Gate's stream, and arm() for the closing.
+    // for the StreamBlocker's stream, and arm() for the closing.
     if (!behind) transfer.gate = place.gate;
   }
   Status status;
@@ -288,12 +290,12 @@ void Core::hold_stream(TransferState& transfer, StreamPlace& place) {
                                        " does not hold its stream: " + status.to_string());
 }
 
-Result<Prepared> Core::prepare(std::uint64_t peer, Op op, const Region& local,
-                               const RemoteRegion& remote, UserShape shape) {
+Result<Prepared> EngineImpl::prepare(std::uint64_t peer, Op op, const Region& local,
+                                     const RemoteRegion& remote, UserShape shape) {
   auto between = sides(peer, op, local, remote);
   if (!between.ok()) return between.status();
   auto state = std::make_shared<PreparedState>();
-  static_cast<Sides&>(*state) = *std::move(between);
+  static_cast<TransferEndpoints&>(*state) = *std::move(between);
   if (auto* pages = std::get_if<Pages>(&shape)) {  // first ours, then checked
     if (pages->indices_on_gpu)
       return Status(Code::unsupported, Scope::request,
@@ -325,25 +327,27 @@ Result<Prepared> Core::prepare(std::uint64_t peer, Op op, const Region& local,
 }
 
 /// Nothing is said of its plan yet.
-Result<std::shared_ptr<TransferState>> Core::transfer_of(const PreparedState& prepared) const {
+Result<std::shared_ptr<TransferState>> EngineImpl::transfer_of(
+    const PreparedState& prepared) const {
   auto local = registered(prepared.region);
   if (!local.ok()) return local.status();
   auto transfer = std::make_shared<TransferState>();
-  static_cast<Sides&>(*transfer) = prepared;
+  static_cast<TransferEndpoints&>(*transfer) = prepared;
   transfer->local = *std::move(local);
   return transfer;
 }
 
-Result<Transfer> Core::post(const std::shared_ptr<PreparedState>& prepared,
-                            const TransferOptions& options) {
+Result<Transfer> EngineImpl::post(const std::shared_ptr<PreparedState>& prepared,
+                                  const TransferOptions& options) {
   auto transfer = transfer_of(*prepared);
   if (!transfer.ok()) return transfer.status();
   (*transfer)->prepared = prepared;
   return post(*std::move(transfer), prepared->size, options);
 }
 
-Result<Transfer> Core::post(const PreparedState& prepared, std::span<const std::uint32_t> subset,
-                            const TransferOptions& options) {
+Result<Transfer> EngineImpl::post(const PreparedState& prepared,
+                                  std::span<const std::uint32_t> subset,
+                                  const TransferOptions& options) {
   if (!prepared.has_pages)
     return Status(Code::invalid_argument, Scope::request,
                   "a subset of what was prepared without page lists");
@@ -357,8 +361,8 @@ Result<Transfer> Core::post(const PreparedState& prepared, std::span<const std::
               {.blocks = page == 0 ? 0 : subset.size(), .bytes = page * subset.size()}, options);
 }
 
-Result<Transfer> Core::post(std::shared_ptr<TransferState> transfer, transport::Shape size,
-                            const TransferOptions& options) {
+Result<Transfer> EngineImpl::post(std::shared_ptr<TransferState> transfer, transport::Shape size,
+                                  const TransferOptions& options) {
   size.wishes = wishes_of(options);
   if (Status status = check_path(*transfer, size, options.require); !status.ok()) return status;
   return held(start(std::move(transfer), size, options));

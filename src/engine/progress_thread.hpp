@@ -1,8 +1,9 @@
-// engine/watcher.hpp - the Engine's thread that makes progress while no thread of the user does.
+// engine/progress_thread.hpp - the Engine's thread that makes progress while no thread of the user
+// does.
 //
-// A completion is a word in memory, which wakes nobody: somebody has to look. The Watcher looks at
-// once, then yields, then sleeps until what the Endpoints predict; a while after nothing is
-// outstanding it is parked. Users that wait look themselves, and it keeps out of their way.
+// A completion is a word in memory, which wakes nobody: somebody has to look. The ProgressThread
+// looks at once, then yields, then sleeps until what the Endpoints predict; a while after nothing
+// is outstanding it is parked. Users that wait look themselves, and it keeps out of their way.
 // Threads: wake() and the user's coming and going, any thread; it blocks in ppoll on its own
 // eventfd only, for at most kPark.
 #pragma once
@@ -18,13 +19,13 @@
 
 namespace linkspan::engine {
 
-class Watcher {
+class ProgressThread {
  public:
-  /// `look` makes progress and says when to come again. It outlives the Watcher.
-  static Result<std::unique_ptr<Watcher>> start(std::function<transport::NextLook()> look);
-  ~Watcher();  ///< Joins the thread.
-  Watcher(const Watcher&) = delete;
-  Watcher& operator=(const Watcher&) = delete;
+  /// `look` makes progress and says when to come again. It outlives the ProgressThread.
+  static Result<std::unique_ptr<ProgressThread>> start(std::function<transport::NextLook()> look);
+  ~ProgressThread();  ///< Joins the thread.
+  ProgressThread(const ProgressThread&) = delete;
+  ProgressThread& operator=(const ProgressThread&) = delete;
 
   /// Something has changed. A system call only if the thread sleeps.
   void wake() noexcept;
@@ -34,7 +35,7 @@ class Watcher {
   void user_waits(bool begins) noexcept { users_ += begins ? 1 : -1; }
 
  private:
-  Watcher(base::Fd bell, std::function<transport::NextLook()> look);
+  ProgressThread(base::Fd bell, std::function<transport::NextLook()> look);
   void run(const std::stop_token& stop);
   enum class Sleep : std::uint8_t { awake, doze, parked };
   void ring(Sleep from) noexcept;

@@ -1,4 +1,4 @@
-#include "cuda/closings.hpp"
+#include "cuda/deferred_destroyer.hpp"
 
 #include <gtest/gtest.h>
 
@@ -22,69 +22,69 @@ struct Ran {
   bool within(Duration time) { return times.try_acquire_for(time); }
 };
 
-TEST(Closings, RunsAtOnceWhenNobodyStays) {
+TEST(DeferredDestroyer, RunsAtOnceWhenNobodyStays) {
   Ran ran;
-  Closings closings;
+  DeferredDestroyer closings;
   EXPECT_TRUE(closings.free());
   closings.run(ran.once());
   EXPECT_TRUE(ran.within(10s));
 }
 
-TEST(Closings, WaitsForEveryStay) {
+TEST(DeferredDestroyer, WaitsForEveryStay) {
   Ran ran;
-  Closings closings;
-  std::optional<Closings::Stay> first = closings.stay(), second = closings.stay();
+  DeferredDestroyer closings;
+  std::optional<DeferredDestroyer::DeferralGuard> first = closings.stay(), second = closings.stay();
   closings.run(ran.once());
   EXPECT_FALSE(closings.free());
   first.reset();
   EXPECT_FALSE(ran.within(30ms));
-  Closings::Stay moved = *std::move(second);
+  DeferredDestroyer::DeferralGuard moved = *std::move(second);
   second.reset();
   EXPECT_FALSE(ran.within(30ms));
   moved = {};
   EXPECT_TRUE(ran.within(10s));
 }
 
-TEST(Closings, WaitsForOlderStaysOnlyAfterThePatience) {
+TEST(DeferredDestroyer, WaitsForOlderStaysOnlyAfterThePatience) {
   Ran ran;
-  Closings closings(50ms);
-  std::optional<Closings::Stay> older = closings.stay();
+  DeferredDestroyer closings(50ms);
+  std::optional<DeferredDestroyer::DeferralGuard> older = closings.stay();
   closings.run(ran.once());
-  const Closings::Stay younger = closings.stay();
+  const DeferredDestroyer::DeferralGuard younger = closings.stay();
   EXPECT_FALSE(ran.within(100ms));
   older.reset();
   EXPECT_TRUE(ran.within(10s));
 }
 
-TEST(Closings, AStayComesWhenTheClosingThatRunsIsOver) {
+TEST(DeferredDestroyer, AStayComesWhenTheClosingThatRunsIsOver) {
   Ran began;
   std::atomic<bool> over{false};
-  Closings closings;
+  DeferredDestroyer closings;
   closings.run([&] {
     began.times.release();
     Ran().within(50ms);
     over = true;
   });
   ASSERT_TRUE(began.within(10s));
-  const Closings::Stay stay = closings.stay();
+  const DeferredDestroyer::DeferralGuard stay = closings.stay();
   EXPECT_TRUE(over);
 }
 
-TEST(Closings, AStayDoesNotWaitForAClosingThatDoesNotEnd) {
+TEST(DeferredDestroyer, AStayDoesNotWaitForAClosingThatDoesNotEnd) {
   Ran began, go_on;
-  Closings closings;
+  DeferredDestroyer closings;
   closings.run([&] {
     began.times.release();
     go_on.within(60s);
   });
   ASSERT_TRUE(began.within(10s));
-  const Closings::Stay stay = closings.stay();
+  const DeferredDestroyer::DeferralGuard stay = closings.stay();
   go_on.times.release();
 }
 
-TEST(Closings, WhatAClosingHoldsEndsWithoutTheLock) {
+TEST(DeferredDestroyer, WhatAClosingHoldsEndsWithoutTheLock) {
   struct Asker {
-    Closings& closings;
+    DeferredDestroyer& closings;
     Ran& ran;
     ~Asker() {
       (void)closings.free();
@@ -92,30 +92,30 @@ TEST(Closings, WhatAClosingHoldsEndsWithoutTheLock) {
     }
   };
   Ran ran;
-  Closings closings;
+  DeferredDestroyer closings;
   closings.run([asker = std::shared_ptr<Asker>(new Asker{closings, ran})] {});
   EXPECT_TRUE(ran.within(10s));
 }
 
-TEST(Closings, DrainRunsWhatWaits) {
+TEST(DeferredDestroyer, DrainRunsWhatWaits) {
   Ran ran;
-  Closings closings;
-  const Closings::Stay stay = closings.stay();
+  DeferredDestroyer closings;
+  const DeferredDestroyer::DeferralGuard stay = closings.stay();
   closings.run(ran.once());
   closings.run(ran.once());
   closings.drain();
   EXPECT_TRUE(ran.within(0s) && ran.within(0s));
 }
 
-TEST(Closings, EndWhatOutlivesThemToo) {
+TEST(DeferredDestroyer, EndWhatOutlivesThemToo) {
   struct Counted {
     std::atomic<int>& ends;
     ~Counted() { ++ends; }
   };
   std::atomic<int> ends{0};
-  auto closings = std::make_shared<Closings>();
-  auto before = Closings::end_by(closings, std::unique_ptr<Counted>(new Counted{ends}));
-  auto after = Closings::end_by(closings, std::unique_ptr<Counted>(new Counted{ends}));
+  auto closings = std::make_shared<DeferredDestroyer>();
+  auto before = DeferredDestroyer::end_by(closings, std::unique_ptr<Counted>(new Counted{ends}));
+  auto after = DeferredDestroyer::end_by(closings, std::unique_ptr<Counted>(new Counted{ends}));
   before.reset();
   closings.reset();
   EXPECT_EQ(ends, 1);
@@ -123,10 +123,10 @@ TEST(Closings, EndWhatOutlivesThemToo) {
   EXPECT_EQ(ends, 2);
 }
 
-TEST(Closings, RunsItAtOnce_WhereThereIsNoMemoryToPutItOff) {
+TEST(DeferredDestroyer, RunsItAtOnce_WhereThereIsNoMemoryToPutItOff) {
   Ran ran;
-  Closings closings;
-  std::optional<Closings::Stay> stay = closings.stay();
+  DeferredDestroyer closings;
+  std::optional<DeferredDestroyer::DeferralGuard> stay = closings.stay();
   {
     const test::NoMemory none("ls-test");
     base::named_thread<"ls-test">([&] {

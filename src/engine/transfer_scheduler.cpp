@@ -1,4 +1,4 @@
-#include "engine/worker.hpp"
+#include "engine/transfer_scheduler.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -20,18 +20,18 @@ Status not_connected(std::uint64_t peer) {
           "peer " + std::to_string(peer) + " is not connected any more"};
 }
 
-void Worker::add_peer(std::uint64_t id, std::unique_ptr<PeerRecord> peer) {
+void TransferScheduler::add_peer(std::uint64_t id, std::unique_ptr<PeerRecord> peer) {
   peer->since = base::Clock::steady().now();
   if (closed_) serve_no_more(*peer);
   peers_[id] = std::move(peer);
 }
 
-PeerRecord* Worker::find_peer(std::uint64_t id) {
+PeerRecord* TransferScheduler::find_peer(std::uint64_t id) {
   const auto found = peers_.find(id);
   return found == peers_.end() ? nullptr : found->second.get();
 }
 
-Status Worker::may_begin(std::uint64_t id) {
+Status TransferScheduler::may_begin(std::uint64_t id) {
   const PeerRecord* const peer = find_peer(id);
   if (peer == nullptr || peer->state != PeerState::up) return not_connected(id);
   if (!peer->closing) return {};
@@ -39,14 +39,14 @@ Status Worker::may_begin(std::uint64_t id) {
           "peer " + std::to_string(id) + " is being closed by this side"};
 }
 
-Status Worker::may_submit(std::uint64_t id) {
+Status TransferScheduler::may_submit(std::uint64_t id) {
   if (closed_) return {Code::canceled, Scope::process, "the Engine is closed"};
   if (Status status = may_begin(id); !status.ok()) return status;
   if (find_peer(id)->unquiet >= kQueue) return Status::no_resource();
   return {};
 }
 
-Status Worker::submit(const std::shared_ptr<TransferState>& transfer) {
+Status TransferScheduler::submit(const std::shared_ptr<TransferState>& transfer) {
   // What a two-sided transfer copies goes on while others may not begin.
   if (transfer->whole == nullptr)
     if (Status status = may_submit(transfer->peer); !status.ok()) return status;
@@ -73,14 +73,14 @@ Status Worker::submit(const std::shared_ptr<TransferState>& transfer) {
   return {};
 }
 
-void Worker::admit(PeerRecord& peer, const std::shared_ptr<TransferState>& transfer) {
+void TransferScheduler::admit(PeerRecord& peer, const std::shared_ptr<TransferState>& transfer) {
   ++peer.unquiet;
   if (transfer->whole == nullptr) ++peer.counters.started;
   transfers_[transfer->id] = transfer;
   next_expiry_ = std::min(next_expiry_, transfer->deadline);
 }
 
-Status Worker::post_next(PeerRecord& peer, TransferState& transfer) {
+Status TransferScheduler::post_next(PeerRecord& peer, TransferState& transfer) {
   const bool last = transfer.posted + 1 == transfer.batches;
   const std::uint64_t cookie = batches_.insert(&transfer);
   const Plan& plan = transfer.plan();
@@ -115,7 +115,7 @@ Status Worker::post_next(PeerRecord& peer, TransferState& transfer) {
   return {};
 }
 
-void Worker::pump(PeerRecord& peer) {
+void TransferScheduler::pump(PeerRecord& peer) {
   if (std::exchange(peer.sweep, false)) {
     std::vector<std::shared_ptr<TransferState>> over;
     std::erase_if(peer.queue, [&](const auto& transfer) {
@@ -145,7 +145,7 @@ void Worker::pump(PeerRecord& peer) {
 }
 
 /// No more batches of it are posted, those in flight are asked to end.
-void Worker::stop(TransferState& transfer, const Status& why) {
+void TransferScheduler::stop(TransferState& transfer, const Status& why) {
   if (transfer.first_error.ok()) transfer.first_error = why;
   transfer.posted = transfer.batches;
   PeerRecord* peer = find_peer(transfer.peer);
@@ -155,14 +155,14 @@ void Worker::stop(TransferState& transfer, const Status& why) {
   cancel_batches(*peer, transfer);
 }
 
-void Worker::cancel_batches(PeerRecord& peer, const TransferState& transfer) {
+void TransferScheduler::cancel_batches(PeerRecord& peer, const TransferState& transfer) {
   if (transfer.in_flight == 0) return;
   batches_.for_each([&](std::uint64_t cookie, const TransferState* owner) {
     if (owner == &transfer) peer.endpoints[transfer.transport]->cancel(cookie);
   });
 }
 
-void Worker::cancel(TransferState& transfer) {
+void TransferScheduler::cancel(TransferState& transfer) {
   if (transfer.quiet) return;
   if (transfer.finishing) {
     transfer.canceled = true;
@@ -183,7 +183,7 @@ void Worker::cancel(TransferState& transfer) {
   }
 }
 
-void Worker::cancel_all_on(const memory::Registration& registration) {
+void TransferScheduler::cancel_all_on(const memory::Registration& registration) {
   std::vector<std::shared_ptr<TransferState>>
       found;  // to cancel may end one, which is then no more
   for (const auto& [id, transfer] : transfers_) {
@@ -196,7 +196,7 @@ void Worker::cancel_all_on(const memory::Registration& registration) {
 }
 
 /// The transfer's status once nothing of it is in flight; its notification goes first.
-bool Worker::finish(TransferState& transfer) {
+bool TransferScheduler::finish(TransferState& transfer) {
   PeerRecord* peer = find_peer(transfer.peer);
   if (transfer.first_error.ok() && transfer.notifies) {
     if (peer != nullptr) ++peer->counters.notifications_sent;
@@ -218,7 +218,7 @@ bool Worker::finish(TransferState& transfer) {
   return true;
 }
 
-bool Worker::end_if_quiet(const std::shared_ptr<TransferState>& transfer) {
+bool TransferScheduler::end_if_quiet(const std::shared_ptr<TransferState>& transfer) {
   if (!transfer->all_posted() || transfer->in_flight != 0 || transfer->quiet) return false;
   finishing_ -= std::exchange(transfer->finishing, false) ? 1 : 0;
   if (!finish(*transfer)) {
@@ -238,7 +238,7 @@ bool Worker::end_if_quiet(const std::shared_ptr<TransferState>& transfer) {
 }
 
 /// Its status is final and its memory the user's.
-void Worker::settle(const std::shared_ptr<TransferState>& transfer) {
+void TransferScheduler::settle(const std::shared_ptr<TransferState>& transfer) {
   count_end(*transfer);
   transfers_.erase(transfer->id);
   transfer->mark.reset();
@@ -257,7 +257,7 @@ void Worker::settle(const std::shared_ptr<TransferState>& transfer) {
   ++ended_;
 }
 
-void Worker::expire(base::Time now) {
+void TransferScheduler::expire(base::Time now) {
   if (now < next_expiry_) return;
   next_expiry_ = base::Time::max();
   std::vector<std::shared_ptr<TransferState>> due;  // some end at once
@@ -275,7 +275,7 @@ void Worker::expire(base::Time now) {
   }
 }
 
-std::size_t Worker::progress(base::Time now) {
+std::size_t TransferScheduler::progress(base::Time now) {
   if (!transfers_.empty()) {
     expire(now);
     look_at_held(now);
@@ -317,7 +317,7 @@ std::size_t Worker::progress(base::Time now) {
   return std::exchange(ended_, 0);
 }
 
-transport::NextLook Worker::next_look() {
+transport::NextLook TransferScheduler::next_look() {
   using When = transport::NextLook::When;
   if (!copied_.empty()) return {When::now, {}};
   transport::NextLook next;
@@ -342,7 +342,7 @@ transport::NextLook Worker::next_look() {
   return next;
 }
 
-void Worker::lost(std::uint64_t id) {
+void TransferScheduler::lost(std::uint64_t id) {
   PeerRecord* peer = find_peer(id);
   if (peer == nullptr || peer->state != PeerState::up) return;
   peer->state = PeerState::lost;
@@ -357,7 +357,7 @@ void Worker::lost(std::uint64_t id) {
   rendezvous_.lost(id);
 }
 
-void Worker::gone(std::uint64_t id) {
+void TransferScheduler::gone(std::uint64_t id) {
   lost(id);
   PeerRecord* peer = find_peer(id);
   if (peer == nullptr) return;
@@ -368,7 +368,7 @@ void Worker::gone(std::uint64_t id) {
 }
 
 /// Gone it is when nothing of it lands any more.
-void Worker::settle_gone(std::uint64_t id, PeerRecord& peer) {
+void TransferScheduler::settle_gone(std::uint64_t id, PeerRecord& peer) {
   if (!peer.leaving || std::ranges::any_of(peer.endpoints, [](const auto& endpoint) {
         return endpoint != nullptr && !endpoint->landed();
       }))
@@ -378,7 +378,7 @@ void Worker::settle_gone(std::uint64_t id, PeerRecord& peer) {
   rendezvous_.gone(id);
 }
 
-void Worker::take_notifications(std::vector<Notification>& into) {
+void TransferScheduler::take_notifications(std::vector<Notification>& into) {
   for (auto& [id, peer] : peers_)
     while (auto next = peer->session->next_notification()) {
       ++peer->counters.notifications_received;
@@ -386,12 +386,14 @@ void Worker::take_notifications(std::vector<Notification>& into) {
     }
 }
 
-bool Worker::ask_for_bells() {
+bool TransferScheduler::ask_for_bells() {
   bool silent = true;
   for (auto& [id, peer] : peers_) silent = peer->session->ask_for_bell() && silent;
   return silent;
 }
 
-std::vector<std::shared_ptr<void>> Worker::take_garbage() { return std::exchange(garbage_, {}); }
+std::vector<std::shared_ptr<void>> TransferScheduler::take_garbage() {
+  return std::exchange(garbage_, {});
+}
 
 }  // namespace linkspan::engine

@@ -1,4 +1,4 @@
-// Peers of a Core: meeting them, what they say, and when they are gone.
+// Peers of an EngineImpl: meeting them, what they say, and when they are gone.
 #include <algorithm>
 #include <thread>
 #include <utility>
@@ -6,7 +6,7 @@
 #include "base/interrupt.hpp"
 #include "base/socket_dir.hpp"
 #include "control/socket_address.hpp"
-#include "engine/core.hpp"
+#include "engine/engine_impl.hpp"
 
 namespace linkspan::engine {
 namespace {
@@ -19,7 +19,7 @@ constexpr Duration kPeerSpin = 50us;           // what comes sooner is not worth
 
 }  // namespace
 
-Status Core::listen(std::string_view address) {
+Status EngineImpl::listen(std::string_view address) {
   const std::string made_up = std::to_string(identity_.incarnation);
   const auto at = control::parse_address(address.empty() ? made_up : address, options_.socket_dir);
   if (!at.ok()) return at.status();
@@ -35,12 +35,12 @@ Status Core::listen(std::string_view address) {
   return {};
 }
 
-std::string Core::address() const {
+std::string EngineImpl::address() const {
   const base::MutexLock lock(events_mutex_);
   return address_;
 }
 
-Result<Peer> Core::connect(std::string_view address, const ConnectOptions& options) {
+Result<Peer> EngineImpl::connect(std::string_view address, const ConnectOptions& options) {
   const auto at = control::parse_address(address, options_.socket_dir);
   if (!at.ok()) return at.status();
   if (at->is_tcp() && at->port == 0)
@@ -52,7 +52,7 @@ Result<Peer> Core::connect(std::string_view address, const ConnectOptions& optio
   return Peer(shared_from_this(), (*session)->id(), (*session)->hello().engine);
 }
 
-Result<Peer> Core::accept(Duration timeout) {
+Result<Peer> EngineImpl::accept(Duration timeout) {
   const base::Deadline deadline = after(timeout);
   const base::MutexLock lock(events_mutex_);
   while (accepted_.empty()) {
@@ -65,7 +65,7 @@ Result<Peer> Core::accept(Duration timeout) {
   return Peer(shared_from_this(), id, std::move(name));
 }
 
-std::vector<control::TransportAddress> Core::addresses(bool remote) {
+std::vector<control::TransportAddress> EngineImpl::addresses(bool remote) {
   std::vector<control::TransportAddress> all;
   for (const auto& transport : transports_)
     if (reaches(*transport, remote))
@@ -73,7 +73,7 @@ std::vector<control::TransportAddress> Core::addresses(bool remote) {
   return all;
 }
 
-Status Core::met(const std::shared_ptr<control::Session>& session) {
+Status EngineImpl::met(const std::shared_ptr<control::Session>& session) {
   auto record = std::make_unique<PeerRecord>();
   record->session = session;
   record->channels.resize(transports_.size());
@@ -92,12 +92,12 @@ Status Core::met(const std::shared_ptr<control::Session>& session) {
       record->endpoints[i] = *std::move(endpoint);
     }
   }
-  const base::MutexLock lock(worker_.mutex);
-  worker_.add_peer(session->id(), std::move(record));
+  const base::MutexLock lock(scheduler_.mutex);
+  scheduler_.add_peer(session->id(), std::move(record));
   return {};
 }
 
-void Core::up(control::Session& session) {
+void EngineImpl::up(control::Session& session) {
   log_.write_repeated(base::Repeated::life, base::Level::info, [&] { return greeting(session); });
   if (session.initiated() && session.is_on_loopback() && !told_of_loopback_.exchange(true) &&
       log_.enabled(base::Level::warning))
@@ -112,29 +112,29 @@ void Core::up(control::Session& session) {
   event_.notify_all();
 }
 
-void Core::lost(control::Session& session) {
+void EngineImpl::lost(control::Session& session) {
   log_.write_repeated(base::Repeated::life, base::Level::info, [&] {
     return "lost " + session.describe() + ": " + session.failure().what();
   });
   {
-    const base::MutexLock lock(worker_.mutex);
-    worker_.lost(session.id());
+    const base::MutexLock lock(scheduler_.mutex);
+    scheduler_.lost(session.id());
     advance();
   }
-  watcher_->wake();
+  progress_thread_->wake();
   end_windows(session.id(), not_connected(session.id()));
   forget_set_waits(session.id());
   end_lookups(session.id(), {Code::disconnected, Scope::peer, session.failure().what()});
 }
 
-void Core::end_lookups(std::uint64_t peer, const Status& why) {
+void EngineImpl::end_lookups(std::uint64_t peer, const Status& why) {
   const base::MutexLock lock(events_mutex_);
   for (auto& [id, lookup] : lookups_)
     if (lookup->peer == peer && !lookup->answer) lookup->answer = why;
   event_.notify_all();
 }
 
-void Core::gone(control::Session& session) {
+void EngineImpl::gone(control::Session& session) {
   collect(session, true);
   {
     const base::MutexLock lock(events_mutex_);
@@ -142,34 +142,34 @@ void Core::gone(control::Session& session) {
       std::erase_if(accepted_, [&](const auto& each) { return each.first == session.id(); });
   }
   {
-    const base::MutexLock lock(worker_.mutex);
-    worker_.gone(session.id());
+    const base::MutexLock lock(scheduler_.mutex);
+    scheduler_.gone(session.id());
     advance();
     quiet_.notify_all();  // close() may wait for it
   }
-  watcher_->wake();
+  progress_thread_->wake();
   // Its data connections have failed and bring no more.
   const base::MutexLock lock(events_mutex_);
   keep_early(session, early_[session.id()], ~std::uint64_t{0});
   early_.erase(session.id());
 }
 
-void Core::for_transport(control::Session& session, control::TransportMessage message,
-                         std::span<base::Fd> fds) {
+void EngineImpl::for_transport(control::Session& session, control::TransportMessage message,
+                               std::span<base::Fd> fds) {
   Status status(Code::unsupported, Scope::request, "no transport \"" + message.transport + "\"");
   std::vector<std::shared_ptr<void>>
       dead;  // imports whose owner waits to hear that they are closed
   {
-    const base::MutexLock lock(worker_.mutex);
-    PeerRecord* peer = worker_.find_peer(session.id());
+    const base::MutexLock lock(scheduler_.mutex);
+    PeerRecord* peer = scheduler_.find_peer(session.id());
     for (std::size_t i = 0; peer != nullptr && i < transports_.size(); ++i)
       if (transports_[i]->name() == message.transport && peer->endpoints[i] != nullptr)
         status = peer->endpoints[i]->on_message(message.op, message.bytes, fds);
-    dead = worker_.rendezvous().sweep(session.id());
+    dead = scheduler_.rendezvous().sweep(session.id());
     advance();
   }
   dead.clear();
-  watcher_->wake();
+  progress_thread_->wake();
   if (status.code() == Code::corrupt)
     session.fail(status);
   else if (!status.ok())
@@ -177,12 +177,12 @@ void Core::for_transport(control::Session& session, control::TransportMessage me
                         [&] { return session.describe() + ": " + status.to_string(); });
 }
 
-void Core::stream(control::Session& session, const std::string& transport,
-                  Result<base::SealedSocket> socket) {
+void EngineImpl::stream(control::Session& session, const std::string& transport,
+                        Result<base::SealedSocket> socket) {
   Status status(Code::unsupported, Scope::request, "no streams of \"" + transport + "\" here");
   {
-    const base::MutexLock lock(worker_.mutex);
-    PeerRecord* peer = worker_.find_peer(session.id());
+    const base::MutexLock lock(scheduler_.mutex);
+    PeerRecord* peer = scheduler_.find_peer(session.id());
     const auto mine =
         std::ranges::find(transports_, transport, [](const auto& each) { return each->name(); });
     if (peer != nullptr && mine != transports_.end()) {
@@ -192,7 +192,7 @@ void Core::stream(control::Session& session, const std::string& transport,
     }
     advance();
   }
-  watcher_->wake();
+  progress_thread_->wake();
   if (status.code() == Code::corrupt)
     session.fail(status);
   else if (!status.ok())
@@ -200,14 +200,15 @@ void Core::stream(control::Session& session, const std::string& transport,
                         [&] { return session.describe() + ": " + status.to_string(); });
 }
 
-void Core::notified(control::Session& session, std::vector<std::byte> payload) {
+void EngineImpl::notified(control::Session& session, std::vector<std::byte> payload) {
   if (payload.size() > kMaxNotification) {
     session.fail(Status(Code::corrupt, Scope::peer, "a notification beyond 64 KiB"));
     return;
   }
   {
-    const base::MutexLock lock(worker_.mutex);
-    if (PeerRecord* peer = worker_.find_peer(session.id())) ++peer->counters.notifications_received;
+    const base::MutexLock lock(scheduler_.mutex);
+    if (PeerRecord* peer = scheduler_.find_peer(session.id()))
+      ++peer->counters.notifications_received;
   }
   const base::MutexLock lock(events_mutex_);
   keep(session, std::move(payload));
@@ -218,8 +219,8 @@ void Core::notified(control::Session& session, std::vector<std::byte> payload) {
 
 /// Hands a notification that came with a write to the user, once the first `after` of the control
 /// connection have come.
-void Core::keep_in_order(const control::Session& from, std::vector<std::byte> payload,
-                         std::uint64_t after) {
+void EngineImpl::keep_in_order(const control::Session& from, std::vector<std::byte> payload,
+                               std::uint64_t after) {
   const base::MutexLock lock(events_mutex_);
   ++waiting_[from.id()].uncounted;
   Early& early = early_[from.id()];
@@ -233,7 +234,7 @@ void Core::keep_in_order(const control::Session& from, std::vector<std::byte> pa
 }
 
 /// Hands over those that wait for at most the first `heard` of the control connection.
-void Core::keep_early(const control::Session& from, Early& early, std::uint64_t heard) {
+void EngineImpl::keep_early(const control::Session& from, Early& early, std::uint64_t heard) {
   const auto late = std::stable_partition(early.waiting.begin(), early.waiting.end(),
                                           [&](const auto& each) { return each.after <= heard; });
   for (auto each = early.waiting.begin(); each != late; ++each) {
@@ -243,7 +244,7 @@ void Core::keep_early(const control::Session& from, Early& early, std::uint64_t 
   early.waiting.erase(early.waiting.begin(), late);
 }
 
-void Core::collect(control::Session& session) {
+void EngineImpl::collect(control::Session& session) {
   collect(session, false);
   // It may have rung for what was taken already, and the bell that was asked for since is gone.
   const base::MutexLock lock(events_mutex_);
@@ -252,7 +253,7 @@ void Core::collect(control::Session& session) {
 }
 
 /// Out of the peer's ring. What finds no room here stays there, but for the last ones of a peer.
-void Core::collect(control::Session& session, bool last) {
+void EngineImpl::collect(control::Session& session, bool last) {
   const base::MutexLock in_order(collecting_);
   while (true) {
     if (!last) {
@@ -261,9 +262,9 @@ void Core::collect(control::Session& session, bool last) {
     }
     std::optional<std::vector<std::byte>> next;
     {
-      const base::MutexLock lock(worker_.mutex);
+      const base::MutexLock lock(scheduler_.mutex);
       next = session.next_notification();
-      PeerRecord* const peer = next ? worker_.find_peer(session.id()) : nullptr;
+      PeerRecord* const peer = next ? scheduler_.find_peer(session.id()) : nullptr;
       if (peer != nullptr) ++peer->counters.notifications_received;
     }
     if (!next) return;
@@ -272,12 +273,12 @@ void Core::collect(control::Session& session, bool last) {
   }
 }
 
-bool Core::has_room(const Waiting& waiting, std::size_t bytes) const {
+bool EngineImpl::has_room(const Waiting& waiting, std::size_t bytes) const {
   return waiting.count < kMaxWaitingNotifications && waiting.bytes + bytes <= kMaxWaitingBytes &&
          waiting_bytes_ + bytes <= kMaxWaitingBytesOfAll;
 }
 
-void Core::keep(const control::Session& session, std::vector<std::byte> payload) {
+void EngineImpl::keep(const control::Session& session, std::vector<std::byte> payload) {
   Waiting& waiting = waiting_[session.id()];
   const std::size_t cost = std::max(payload.size(), kNotificationCost);
   if (has_room(waiting, cost)) {
@@ -296,21 +297,21 @@ void Core::keep(const control::Session& session, std::vector<std::byte> payload)
   }
 }
 
-Status Core::notify(std::uint64_t peer, std::span<const std::byte> message) {
+Status EngineImpl::notify(std::uint64_t peer, std::span<const std::byte> message) {
   if (message.size() > kMaxNotification)
     return {Code::invalid_argument, Scope::request,
             "a message of " + std::to_string(message.size()) + " bytes; at most " +
                 std::to_string(kMaxNotification)};
-  const base::MutexLock lock(worker_.mutex);
-  if (Status status = worker_.may_begin(peer); !status.ok()) return status;
-  PeerRecord* const record = worker_.find_peer(peer);
+  const base::MutexLock lock(scheduler_.mutex);
+  if (Status status = scheduler_.may_begin(peer); !status.ok()) return status;
+  PeerRecord* const record = scheduler_.find_peer(peer);
   Status status = record->notify(message);
   if (status.ok()) ++record->counters.notifications_sent;
   if (record->session->wants_write()) control_->write_when_ready(record->session);
   return status;
 }
 
-std::vector<Notification> Core::notifications() {
+std::vector<Notification> EngineImpl::notifications() {
   const base::MutexLock in_order(collecting_);
   std::vector<Notification> all;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> uncounted;  // peers, and how many
@@ -325,15 +326,15 @@ std::vector<Notification> Core::notifications() {
     waiting_bytes_ = 0;
     all = std::exchange(notifications_, {});
   }
-  const base::MutexLock lock(worker_.mutex);
+  const base::MutexLock lock(scheduler_.mutex);
   for (const auto& [id, count] : uncounted)
-    if (PeerRecord* const peer = worker_.find_peer(id))
+    if (PeerRecord* const peer = scheduler_.find_peer(id))
       peer->counters.notifications_received += count;
-  worker_.take_notifications(all);
+  scheduler_.take_notifications(all);
   return all;
 }
 
-std::vector<Notification> Core::notifications(Duration timeout) {
+std::vector<Notification> EngineImpl::notifications(Duration timeout) {
   const base::Deadline deadline = after(timeout);
   while (true) {
     const std::uint64_t heard = news_;
@@ -341,8 +342,8 @@ std::vector<Notification> Core::notifications(Duration timeout) {
     if (!all.empty() || deadline.passed()) return all;
     bool silent = false;
     {
-      const base::MutexLock lock(worker_.mutex);
-      silent = worker_.ask_for_bells();
+      const base::MutexLock lock(scheduler_.mutex);
+      silent = scheduler_.ask_for_bells();
     }
     const base::Deadline spin = after(silent ? kPeerSpin : Duration::zero());
     for (unsigned looks = 1; news_ == heard && !spin.passed(); ++looks)
@@ -354,10 +355,10 @@ std::vector<Notification> Core::notifications(Duration timeout) {
   }
 }
 
-PeerState Core::state(std::uint64_t peer) {
+PeerState EngineImpl::state(std::uint64_t peer) {
   if (closed_) return PeerState::gone;
-  const base::MutexLock lock(worker_.mutex);
-  const PeerRecord* record = worker_.find_peer(peer);
+  const base::MutexLock lock(scheduler_.mutex);
+  const PeerRecord* record = scheduler_.find_peer(peer);
   if (record == nullptr) return PeerState::gone;
   return record->closing && record->state == PeerState::up ? PeerState::lost : record->state;
 }

@@ -1,19 +1,19 @@
-#include "transport/local/tally.hpp"
+#include "transport/local/completion_flags.hpp"
 
 namespace linkspan::transport::local {
 
-Result<std::unique_ptr<Tally>> Tally::create() {
+Result<std::unique_ptr<CompletionFlags>> CompletionFlags::create() {
   auto page =
       base::SharedPage::create("linkspan-tally", kTallyWords, base::SharedPage::Others::write);
   if (!page.ok()) return page.status();
-  return std::unique_ptr<Tally>(new Tally(*std::move(page)));
+  return std::unique_ptr<CompletionFlags>(new CompletionFlags(*std::move(page)));
 }
 
-Tally::Tally(base::SharedPage page) : page_(std::move(page)) {
+CompletionFlags::CompletionFlags(base::SharedPage page) : page_(std::move(page)) {
   for (std::uint32_t word = kTallyWords; word > 0; --word) free_.push_back(word - 1);
 }
 
-std::optional<std::uint32_t> Tally::take() {
+std::optional<std::uint32_t> CompletionFlags::take() {
   if (free_.empty()) return std::nullopt;
   const std::uint32_t word = free_.back();
   free_.pop_back();
@@ -21,10 +21,10 @@ std::optional<std::uint32_t> Tally::take() {
   return word;
 }
 
-Result<std::unique_ptr<TallyView>> TallyView::open(const base::Fd& fd) {
+Result<std::unique_ptr<CompletionFlagsView>> CompletionFlagsView::open(const base::Fd& fd) {
   auto page = base::SharedPage::open(fd, kTallyWords, base::SharedPage::Others::write);
   if (!page.ok()) return page.status();
-  return std::unique_ptr<TallyView>(new TallyView(*std::move(page)));
+  return std::unique_ptr<CompletionFlagsView>(new CompletionFlagsView(*std::move(page)));
 }
 
 }  // namespace linkspan::transport::local

@@ -1,8 +1,9 @@
-// Windows of a Core: what kernels reach of a peer's memory, and the proxy for what they do not.
+// Windows of an EngineImpl: what kernels reach of a peer's memory, and the proxy for what they do
+// not.
 #include <algorithm>
 
 #include "base/interrupt.hpp"
-#include "engine/core.hpp"
+#include "engine/engine_impl.hpp"
 #include "engine/window.hpp"
 
 namespace linkspan::engine {
@@ -23,7 +24,7 @@ Status no_signal(std::uint32_t index, const device::PadLayout& layout) {
 }  // namespace
 
 /// The word from which the window's signals are written. The first window makes them all.
-Result<std::size_t> Core::take_word() {
+Result<std::size_t> EngineImpl::take_word() {
   const base::MutexLock making(making_words_);
   {
     const base::MutexLock lock(windows_->mutex);
@@ -41,12 +42,12 @@ Result<std::size_t> Core::take_word() {
   return *windows_->take();
 }
 
-Result<Window> Core::window(std::uint64_t peer, const Region& local, const RemoteRegion& remote,
-                            const Region& local_pad, const RemoteRegion& remote_pad,
-                            const WindowOptions& options) {
+Result<Window> EngineImpl::window(std::uint64_t peer, const Region& local,
+                                  const RemoteRegion& remote, const Region& local_pad,
+                                  const RemoteRegion& remote_pad, const WindowOptions& options) {
   {
-    const base::MutexLock lock(worker_.mutex);
-    if (Status status = worker_.may_begin(peer); !status.ok()) return status;
+    const base::MutexLock lock(scheduler_.mutex);
+    if (Status status = scheduler_.may_begin(peer); !status.ok()) return status;
   }
   auto data = sides(peer, Op::write, local, remote);
   if (!data.ok()) return data.status();
@@ -63,7 +64,7 @@ Result<Window> Core::window(std::uint64_t peer, const Region& local, const Remot
   parts.local = data->local->region().facts();
   parts.local_pad = pads->local->region().facts();
   GpuUuid gpu = options.gpu;
-  for (const Sides* each : {&*data, &*pads})
+  for (const TransferEndpoints* each : {&*data, &*pads})
     if (gpu == GpuUuid{}) gpu = each->local->region().facts().gpu;
   if (gpu != GpuUuid{}) {
     if (topology_ == nullptr)
@@ -71,9 +72,9 @@ Result<Window> Core::window(std::uint64_t peer, const Region& local, const Remot
     auto device = topology_->activate(gpu);
     if (!device.ok()) return device.status();
     parts.device = *device;
-    parts.closings = topology_->closings();
+    parts.closings = topology_->destroyer();
   }
-  for (const Sides* each : {&*data, &*pads}) {
+  for (const TransferEndpoints* each : {&*data, &*pads}) {
     const memory::Region::Facts& f = each->local->region().facts();
     const bool reached = parts.device == nullptr || f.kind == MemoryKind::pinned ||
                          (f.kind == MemoryKind::shared && each->local->pinned()) ||
@@ -86,7 +87,7 @@ Result<Window> Core::window(std::uint64_t peer, const Region& local, const Remot
                         " memory: take memory of that GPU, pinned or shared memory");
   }
   using Reach = transport::KernelReach;
-  const auto reach = [&](const Sides& to, const GpuUuid& by) -> Result<Reach::View> {
+  const auto reach = [&](const TransferEndpoints& to, const GpuUuid& by) -> Result<Reach::View> {
     const auto* reacher = dynamic_cast<Reach*>(transports_[to.transport].get());
     if (reacher == nullptr)
       return Status(Code::unreachable, Scope::peer,
@@ -127,30 +128,31 @@ Result<Window> Core::window(std::uint64_t peer, const Region& local, const Remot
   }
   if (this->state(peer) != PeerState::up)  // it was lost meanwhile
     end_windows(peer, not_connected(peer));
-  watcher_->wake();
+  progress_thread_->wake();
   return Window(shared_from_this(), *std::move(state));
 }
 
-Result<std::shared_ptr<TransferState>> Core::copy(std::uint64_t peer, Op op,
-                                                  const WindowSides& sides, const Block& block) {
+Result<std::shared_ptr<TransferState>> EngineImpl::copy(std::uint64_t peer, Op op,
+                                                        const WindowSides& sides,
+                                                        const Block& block) {
   auto local = registered(sides.local);
   if (!local.ok()) return local.status();
-  const Sides between{.peer = peer,
-                      .op = op,
-                      .transport = sides.transport,
-                      .local = *std::move(local),
-                      .remote = sides.remote};
+  const TransferEndpoints between{.peer = peer,
+                                  .op = op,
+                                  .transport = sides.transport,
+                                  .local = *std::move(local),
+                                  .remote = sides.remote};
   auto planned = plan(between, std::span(&block, 1));
   if (!planned.ok()) return planned.status();
   auto transfer = std::make_shared<TransferState>();
-  static_cast<Sides&>(*transfer) = between;
+  static_cast<TransferEndpoints&>(*transfer) = between;
   transfer->own = std::move(planned->plan);
   auto started = start(std::move(transfer), planned->size, {});
   if (!started.ok()) return started.status();
   return std::move(started->transfer);
 }
 
-void Core::serve_windows(transport::NextLook& next) {
+void EngineImpl::serve_windows(transport::NextLook& next) {
   std::vector<std::shared_ptr<WindowState>> over;  // end after the lock
   const base::MutexLock lock(windows_->mutex);
   bool moved = false, polls = false;
@@ -174,8 +176,8 @@ void Core::serve_windows(transport::NextLook& next) {
   }
 }
 
-Status Core::finish_windows(base::Deadline deadline) {
-  watcher_->wake();
+Status EngineImpl::finish_windows(base::Deadline deadline) {
+  progress_thread_->wake();
   const base::MutexLock lock(windows_->mutex);
   for (const auto& window : windows_->all) window->retire();
   const auto unsettled = [this]() LINKSPAN_REQUIRES(windows_->mutex) {
@@ -193,13 +195,14 @@ Status Core::finish_windows(base::Deadline deadline) {
   return {};
 }
 
-void Core::end_windows(std::optional<std::uint64_t> peer, const Status& why) {
+void EngineImpl::end_windows(std::optional<std::uint64_t> peer, const Status& why) {
   const base::MutexLock lock(windows_->mutex);
   for (const auto& window : windows_->all)
     if (!peer || window->peer() == *peer) window->end(why);
 }
 
-Status Core::raise(WindowState& window, std::uint32_t index, std::uint64_t n, Duration timeout) {
+Status EngineImpl::raise(WindowState& window, std::uint32_t index, std::uint64_t n,
+                         Duration timeout) {
   if (index >= window.device().layout.signals) return no_signal(index, window.device().layout);
   const base::Deadline deadline = after(timeout);
   std::uint64_t number = 0;
@@ -212,7 +215,7 @@ Status Core::raise(WindowState& window, std::uint32_t index, std::uint64_t n, Du
     }
     number = window.ask_to_raise(index, n);
   }
-  watcher_->wake();
+  progress_thread_->wake();
   const base::MutexLock lock(windows_->mutex);
   while (!window.raised(number)) {
     if (!window.failure().ok()) return window.failure();
@@ -225,8 +228,8 @@ Status Core::raise(WindowState& window, std::uint32_t index, std::uint64_t n, Du
   return {};
 }
 
-Result<std::uint64_t> Core::wait_signal(WindowState& window, std::uint32_t index,
-                                        std::uint64_t at_least, Duration timeout) {
+Result<std::uint64_t> EngineImpl::wait_signal(WindowState& window, std::uint32_t index,
+                                              std::uint64_t at_least, Duration timeout) {
   if (index >= window.device().layout.signals) return no_signal(index, window.device().layout);
   const std::uint64_t* word = window.our_word(index);
   if (word == nullptr)
@@ -253,13 +256,13 @@ Result<std::uint64_t> Core::wait_signal(WindowState& window, std::uint32_t index
   }
 }
 
-Status Core::cancel(WindowState& window) {
+Status EngineImpl::cancel(WindowState& window) {
   const base::MutexLock lock(windows_->mutex);
   window.end({Code::canceled, Scope::request, "Window::cancel() was called"});
   return {};
 }
 
-Status Core::failure(const WindowState& window) {
+Status EngineImpl::failure(const WindowState& window) {
   const base::MutexLock lock(windows_->mutex);
   return window.failure();
 }

@@ -1,4 +1,4 @@
-#include "transport/local/lease.hpp"
+#include "transport/local/region_liveness.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -6,12 +6,12 @@
 namespace linkspan::transport::local {
 namespace lease_test {
 
-TEST(Lease, APeerSeesGrantAndRevoke) {
-  auto table = LeaseTable::create();
+TEST(RegionLiveness, APeerSeesGrantAndRevoke) {
+  auto table = RegionLivenessTable::create();
   ASSERT_TRUE(table.ok()) << table.status().to_string();
   auto fd = (*table)->fd()->duplicate();
   ASSERT_TRUE(fd.ok());
-  auto view = LeaseView::open(*fd);
+  auto view = RegionLivenessView::open(*fd);
   ASSERT_TRUE(view.ok()) << view.status().to_string();
   auto slot = (*table)->grant(77);
   ASSERT_TRUE(slot.ok());
@@ -23,23 +23,23 @@ TEST(Lease, APeerSeesGrantAndRevoke) {
   EXPECT_EQ(*(*table)->grant(79), *slot);
 }
 
-TEST(Lease, APeerCannotWriteIt) {
-  auto table = LeaseTable::create();
+TEST(RegionLiveness, APeerCannotWriteIt) {
+  auto table = RegionLivenessTable::create();
   ASSERT_TRUE(table.ok());
   EXPECT_EQ(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, (*table)->fd()->get(), 0),
             MAP_FAILED);
 }
 
-TEST(Lease, AnotherFileIsCorrupt) {
+TEST(RegionLiveness, AnotherFileIsCorrupt) {
   auto small = base::Fd::from("memfd_create", ::memfd_create("small", MFD_CLOEXEC));
   ASSERT_TRUE(small.ok());
-  EXPECT_EQ(LeaseView::open(*small).status().code(), Code::corrupt);
+  EXPECT_EQ(RegionLivenessView::open(*small).status().code(), Code::corrupt);
   ASSERT_EQ(::ftruncate(small->get(), kLeaseSlots * 8), 0);  // the size, and not sealed
-  EXPECT_EQ(LeaseView::open(*small).status().code(), Code::corrupt);
+  EXPECT_EQ(RegionLivenessView::open(*small).status().code(), Code::corrupt);
 }
 
-TEST(Lease, PushesBackWhenAllAreGranted) {
-  auto table = LeaseTable::create();
+TEST(RegionLiveness, PushesBackWhenAllAreGranted) {
+  auto table = RegionLivenessTable::create();
   ASSERT_TRUE(table.ok());
   for (std::uint32_t i = 0; i < kLeaseSlots; ++i) ASSERT_TRUE((*table)->grant(i + 1).ok());
   EXPECT_EQ((*table)->grant(1).status().code(), Code::no_resource);

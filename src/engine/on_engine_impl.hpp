@@ -1,4 +1,4 @@
-// engine/on_core.hpp - how a public handle reaches its Core.
+// engine/on_engine_impl.hpp - how a public handle reaches its EngineImpl.
 //
 // Threads: any thread.
 #pragma once
@@ -6,7 +6,7 @@
 #include <memory>
 #include <type_traits>
 
-#include "engine/core.hpp"
+#include "engine/engine_impl.hpp"
 
 namespace linkspan::engine {
 
@@ -19,9 +19,10 @@ R refusal(const char* what) {
     return R{};
 }
 
-/// Returns what `act` returns of the Core; a refusal where there is none, or only its parent's.
+/// Returns what `act` returns of the EngineImpl; a refusal where there is none, or only its
+/// parent's.
 template <class Act>
-auto on(const std::shared_ptr<Core>& core, Act act) -> decltype(act(*core)) {
+auto on(const std::shared_ptr<EngineImpl>& core, Act act) -> decltype(act(*core)) {
   using R = decltype(act(*core));
   if (core == nullptr) return refusal<R>("the handle names no Engine and no peer");
   if (core->forked())

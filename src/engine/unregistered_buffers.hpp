@@ -1,4 +1,4 @@
-// engine/loose_memory.hpp - the memory of send() and recv(), which nobody registered.
+// engine/unregistered_buffers.hpp - the memory of send() and recv(), which nobody registered.
 //
 // On the path of a byte before the match: a pointer becomes a registered region that lives at least
 // as long as its message. GPU and pinned memory: the whole allocation is registered once, found
@@ -8,9 +8,10 @@
 // one message and never looked up by its address. For a peer that is reached by wires alone the
 // bytes of the message are a region of their own within the registered one: the peer's key is of
 // these, in one direction, and dead with the message.
-// Threads: any thread. borrow() may take milliseconds, never under the Worker's lock;
-// Loan::give_back() under it.
-// Invariants: what a Loan holds is registered and published until give_back() answered OK.
+// Threads: any thread. borrow() may take milliseconds, never under the scheduler's lock;
+// TemporaryRegistration::give_back() under it.
+// Invariants: what a TemporaryRegistration holds is registered and published until give_back()
+// answered OK.
 #pragma once
 
 #include <map>
@@ -24,23 +25,23 @@
 
 namespace linkspan::engine {
 
-class LooseMemory;
+class UnregisteredBuffers;
 
 /// Memory of one message. Empty: the message has no bytes.
 /// Threads: externally synchronised.
-class Loan {
+class TemporaryRegistration {
  public:
-  Loan() = default;
-  Loan(Loan&& other) noexcept = default;
-  Loan& operator=(Loan&& other) noexcept = default;
-  Loan(const Loan&) = delete;
-  Loan& operator=(const Loan&) = delete;
-  ~Loan() = default;  // given back before, or the process is ending
+  TemporaryRegistration() = default;
+  TemporaryRegistration(TemporaryRegistration&& other) noexcept = default;
+  TemporaryRegistration& operator=(TemporaryRegistration&& other) noexcept = default;
+  TemporaryRegistration(const TemporaryRegistration&) = delete;
+  TemporaryRegistration& operator=(const TemporaryRegistration&) = delete;
+  ~TemporaryRegistration() = default;  // given back before, or the process is ending
 
   const std::shared_ptr<const memory::Registration>& registration() const noexcept {
     return registration_;
   }
-  /// Null: the user's own registration, whose keys the Core has.
+  /// Null: the user's own registration, whose keys the EngineImpl has.
   const std::shared_ptr<const Keys>& keys() const noexcept { return keys_; }
   std::uint64_t offset() const noexcept { return offset_; }  ///< Of the message in the region.
   bool fleeting() const noexcept { return fleeting_; }       ///< For this message only.
@@ -63,9 +64,9 @@ class Loan {
   Status give_back();
 
  private:
-  friend class LooseMemory;
+  friend class UnregisteredBuffers;
 
-  LooseMemory* owner_ = nullptr;
+  UnregisteredBuffers* owner_ = nullptr;
   std::shared_ptr<const memory::Registration> registration_;  // also the registry's; acquired
   std::shared_ptr<const Keys> keys_;                          // also the cache's
   std::uint64_t offset_ = 0;
@@ -74,15 +75,15 @@ class Loan {
   std::shared_ptr<const memory::Registration> whole_;  // also the registry's; acquired
 };
 
-class LooseMemory {
+class UnregisteredBuffers {
  public:
   /// All outlive it. `topology` null: no GPU here.
-  LooseMemory(memory::Registry& registry, const cuda::Topology* topology,
-              const Transports& transports)
+  UnregisteredBuffers(memory::Registry& registry, const cuda::Topology* topology,
+                      const Transports& transports)
       : registry_(registry), topology_(topology), transports_(transports) {}
-  LooseMemory(const LooseMemory&) = delete;
-  LooseMemory& operator=(const LooseMemory&) = delete;
-  ~LooseMemory() = default;
+  UnregisteredBuffers(const UnregisteredBuffers&) = delete;
+  UnregisteredBuffers& operator=(const UnregisteredBuffers&) = delete;
+  ~UnregisteredBuffers() = default;
 
   static constexpr std::size_t kKept = 64;
 
@@ -90,11 +91,11 @@ class LooseMemory {
   /// a peer of this host may read and write. `by_wire`: the peer is reached by wires alone. One
   /// pointer query; of memory that cuMemMap mapped one for each chunk. invalid_argument: no memory,
   /// or it leaves its allocation. unsupported: managed memory.
-  Result<Loan> borrow(const void* pointer, std::uint64_t bytes, bool peer_reads, bool by_wire)
-      LINKSPAN_EXCLUDES(making_, mutex_);
+  Result<TemporaryRegistration> borrow(const void* pointer, std::uint64_t bytes, bool peer_reads,
+                                       bool by_wire) LINKSPAN_EXCLUDES(making_, mutex_);
 
  private:
-  friend class Loan;
+  friend class TemporaryRegistration;
 
   struct Kept {
     std::uint64_t buffer = 0;
@@ -103,21 +104,23 @@ class LooseMemory {
     std::uint64_t used = 0;                                    // when, by count
   };
 
-  Result<Loan> keep(const void* pointer, std::uint64_t bytes, std::uint64_t buffer)
+  Result<TemporaryRegistration> keep(const void* pointer, std::uint64_t bytes, std::uint64_t buffer)
       LINKSPAN_EXCLUDES(making_, mutex_);
-  Result<Loan> lend_once(std::uint64_t address, std::uint64_t bytes, MemoryKind kind,
-                         bool peer_reads);
-  Result<Loan> lend_exclusive(const void* pointer, std::uint64_t bytes, MemoryKind kind,
-                              bool peer_reads);
-  Result<Loan> borrow_mapped(const void* pointer, std::uint64_t bytes, bool peer_reads)
-      LINKSPAN_EXCLUDES(making_, mutex_);
+  Result<TemporaryRegistration> lend_once(std::uint64_t address, std::uint64_t bytes,
+                                          MemoryKind kind, bool peer_reads);
+  Result<TemporaryRegistration> lend_exclusive(const void* pointer, std::uint64_t bytes,
+                                               MemoryKind kind, bool peer_reads);
+  Result<TemporaryRegistration> borrow_mapped(const void* pointer, std::uint64_t bytes,
+                                              bool peer_reads) LINKSPAN_EXCLUDES(making_, mutex_);
   /// Lends that part of a loan alone, which it takes over.
-  Result<Loan> lend_part(Loan loan, std::uint64_t bytes, bool peer_reads);
+  Result<TemporaryRegistration> lend_part(TemporaryRegistration loan, std::uint64_t bytes,
+                                          bool peer_reads);
   using Publishing = Result<std::shared_ptr<const Keys>>(const Transports&, const memory::Region&);
-  Result<Loan> lend(Result<std::shared_ptr<const memory::Registration>> made, Publishing* publish);
+  Result<TemporaryRegistration> lend(Result<std::shared_ptr<const memory::Registration>> made,
+                                     Publishing* publish);
   /// Empty: nothing of that buffer is kept. Else acquired, if the bytes lie within it.
-  Result<Loan> find_kept(std::uint64_t address, std::uint64_t bytes, std::uint64_t buffer)
-      LINKSPAN_EXCLUDES(mutex_);
+  Result<TemporaryRegistration> find_kept(std::uint64_t address, std::uint64_t bytes,
+                                          std::uint64_t buffer) LINKSPAN_EXCLUDES(mutex_);
   bool has_same_chunks(const memory::Region::Facts& facts, std::uint64_t address,
                        std::uint64_t bytes, std::uint64_t buffer) const;
   void make_room(std::uint64_t begin, std::uint64_t bytes) LINKSPAN_REQUIRES(making_)

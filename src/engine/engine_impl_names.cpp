@@ -1,4 +1,4 @@
-// Names of a Core: what they stand for here, and what those of peers stand for.
+// Names of an EngineImpl: what they stand for here, and what those of peers stand for.
 //
 // A reader that asks for a set gets the serials of one version, by which it then imports each
 // region: a serial never means another one, so what it gets is that version, or an error and then
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/interrupt.hpp"
-#include "engine/core.hpp"
+#include "engine/engine_impl.hpp"
 #include "engine/report.hpp"
 
 namespace linkspan::engine {
@@ -28,7 +28,7 @@ Status untold() {
 
 // ---- published here ----------------------------------------------------------------------------
 
-Status Core::publish(std::string_view name, const Region& region) {
+Status EngineImpl::publish(std::string_view name, const Region& region) {
   if (!region.valid() || name.empty())
     return {Code::invalid_argument, Scope::request, "publish needs a region and a name"};
   Status status = registry_->set_name(region.registration_->id(), name);
@@ -36,7 +36,7 @@ Status Core::publish(std::string_view name, const Region& region) {
   return status;
 }
 
-Result<std::uint64_t> Core::publish(std::string_view name, std::span<const Region> regions) {
+Result<std::uint64_t> EngineImpl::publish(std::string_view name, std::span<const Region> regions) {
   std::vector<memory::RegionId> ids;
   for (const Region& region : regions) {
     if (!region.valid())
@@ -49,7 +49,8 @@ Result<std::uint64_t> Core::publish(std::string_view name, std::span<const Regio
   return version;
 }
 
-void Core::asked_for_set(control::Session& session, std::uint64_t request, control::AskSet ask) {
+void EngineImpl::asked_for_set(control::Session& session, std::uint64_t request,
+                               control::AskSet ask) {
   using control::FrameOp;
   const std::uint64_t peer = session.id();
   std::optional<memory::PublishedSet> set;
@@ -78,7 +79,7 @@ void Core::asked_for_set(control::Session& session, std::uint64_t request, contr
                       : session.send(FrameOp::error, request, control::encode_error(refused)));
 }
 
-void Core::tell_who_waits(std::string_view name) {
+void EngineImpl::tell_who_waits(std::string_view name) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> told;
   std::optional<memory::PublishedSet> set;
   {
@@ -99,21 +100,23 @@ void Core::tell_who_waits(std::string_view name) {
   }
 }
 
-void Core::forget_set_waits(std::uint64_t peer) {
+void EngineImpl::forget_set_waits(std::uint64_t peer) {
   const base::MutexLock lock(sets_mutex_);
   std::erase_if(set_waits_, [&](const auto& wait) { return wait.first.first == peer; });
 }
 
 // ---- looked up there ---------------------------------------------------------------------------
 
-Result<RemoteRegion> Core::lookup(std::uint64_t peer, std::string_view name, Duration timeout) {
+Result<RemoteRegion> EngineImpl::lookup(std::uint64_t peer, std::string_view name,
+                                        Duration timeout) {
   if (Status status = check_name(name); !status.ok()) return status;
   auto region = import_named(peer, name, 0, after(timeout));
   if (!region.ok()) return region.status();
   return RemoteRegion(shared_from_this(), *std::move(region));
 }
 
-Result<RegionSet> Core::lookup_set(std::uint64_t peer, std::string_view name, Duration timeout) {
+Result<RegionSet> EngineImpl::lookup_set(std::uint64_t peer, std::string_view name,
+                                         Duration timeout) {
   if (Status status = check_name(name); !status.ok()) return status;
   const base::Deadline deadline = after(timeout);
   RegionSet found;
@@ -141,8 +144,8 @@ Result<RegionSet> Core::lookup_set(std::uint64_t peer, std::string_view name, Du
   }
 }
 
-Result<std::uint64_t> Core::await_version(std::uint64_t peer, std::string_view name,
-                                          std::uint64_t above, Duration timeout) {
+Result<std::uint64_t> EngineImpl::await_version(std::uint64_t peer, std::string_view name,
+                                                std::uint64_t above, Duration timeout) {
   if (Status status = check_name(name); !status.ok()) return status;
   auto set =
       ask_for_set(peer, {.name = std::string(name), .above = above, .waits = true}, after(timeout));
@@ -153,8 +156,9 @@ Result<std::uint64_t> Core::await_version(std::uint64_t peer, std::string_view n
                     " above version " + std::to_string(above) + " in time");
 }
 
-Result<memory::PublishedSet> Core::ask_for_set(std::uint64_t peer, const control::AskSet& question,
-                                               base::Deadline deadline) {
+Result<memory::PublishedSet> EngineImpl::ask_for_set(std::uint64_t peer,
+                                                     const control::AskSet& question,
+                                                     base::Deadline deadline) {
   // Also the Control thread's, which answers; whoever comes last drops it.
   const auto lookup = std::make_shared<Lookup>(Lookup{.deadline = deadline, .peer = peer});
   Status status = ask(lookup, control::FrameOp::ask_set, encode(question), question.name);
@@ -169,10 +173,10 @@ Result<memory::PublishedSet> Core::ask_for_set(std::uint64_t peer, const control
   return std::move(lookup->set);
 }
 
-Result<std::shared_ptr<ImportedRegion>> Core::import_named(std::uint64_t peer,
-                                                           std::string_view name,
-                                                           std::uint64_t serial,
-                                                           base::Deadline deadline) {
+Result<std::shared_ptr<ImportedRegion>> EngineImpl::import_named(std::uint64_t peer,
+                                                                 std::string_view name,
+                                                                 std::uint64_t serial,
+                                                                 base::Deadline deadline) {
   const auto lookup = std::make_shared<Lookup>(Lookup{.deadline = deadline, .peer = peer});
   Status status = ask(lookup, control::FrameOp::import, control::encode_import(name, serial), name);
   if (!status.ok()) return status;
@@ -181,8 +185,8 @@ Result<std::shared_ptr<ImportedRegion>> Core::import_named(std::uint64_t peer,
 }
 
 /// What was answered, nobody else touches any more; what was not, nobody looks at.
-Status Core::ask(const std::shared_ptr<Lookup>& lookup, control::FrameOp op,
-                 std::span<const std::byte> question, std::string_view name) {
+Status EngineImpl::ask(const std::shared_ptr<Lookup>& lookup, control::FrameOp op,
+                       std::span<const std::byte> question, std::string_view name) {
   {
     const base::MutexLock lock(events_mutex_);
     lookup->id = ++last_lookup_;
@@ -210,13 +214,14 @@ Status Core::ask(const std::shared_ptr<Lookup>& lookup, control::FrameOp op,
       "peer " + std::to_string(lookup->peer) + " did not answer for " + quoted(name) + " in time"};
 }
 
-std::shared_ptr<control::Session> Core::session_of(std::uint64_t peer) {
-  const base::MutexLock lock(worker_.mutex);
-  const PeerRecord* record = worker_.find_peer(peer);
+std::shared_ptr<control::Session> EngineImpl::session_of(std::uint64_t peer) {
+  const base::MutexLock lock(scheduler_.mutex);
+  const PeerRecord* record = scheduler_.find_peer(peer);
   return record == nullptr || record->closing ? nullptr : record->session;
 }
 
-void Core::set_told(control::Session& session, std::uint64_t request, memory::PublishedSet set) {
+void EngineImpl::set_told(control::Session& session, std::uint64_t request,
+                          memory::PublishedSet set) {
   const base::MutexLock lock(events_mutex_);
   const auto found = lookups_.find(request);
   if (found == lookups_.end() || found->second->peer != session.id() || found->second->answer)
@@ -226,20 +231,20 @@ void Core::set_told(control::Session& session, std::uint64_t request, memory::Pu
   event_.notify_all();
 }
 
-void Core::imported(control::Session& session, std::uint64_t request,
-                    Result<control::Exported> answer) {
+void EngineImpl::imported(control::Session& session, std::uint64_t request,
+                          Result<control::Exported> answer) {
   if (!expects(session.id(), request)) return;  // gave up, or never asked
   // Shared: a task can be copied, its fds cannot.
   auto kept = std::make_shared<Result<control::Exported>>(std::move(answer));
   opener_.run([this, peer = PeerLife(session), request, kept] { imported(peer, request, *kept); });
 }
 
-bool Core::expects(std::uint64_t peer, std::uint64_t request) {
+bool EngineImpl::expects(std::uint64_t peer, std::uint64_t request) {
   if ((request & Rendezvous::kBySerial) != 0) {
     const std::uint64_t serial = request & ~Rendezvous::kBySerial;
     {
-      const base::MutexLock lock(worker_.mutex);
-      if (!worker_.rendezvous().awaits(peer, serial)) return false;
+      const base::MutexLock lock(scheduler_.mutex);
+      if (!scheduler_.rendezvous().awaits(peer, serial)) return false;
     }
     const base::MutexLock lock(events_mutex_);
     return by_serial_.emplace(peer, serial).second;
@@ -250,8 +255,8 @@ bool Core::expects(std::uint64_t peer, std::uint64_t request) {
   return !std::exchange(found->second->opening, true);
 }
 
-void Core::imported(const PeerLife& peer, std::uint64_t request,
-                    Result<control::Exported>& answer) {
+void EngineImpl::imported(const PeerLife& peer, std::uint64_t request,
+                          Result<control::Exported>& answer) {
   if ((request & Rendezvous::kBySerial) != 0) return imported_by_serial(peer, request, answer);
   std::shared_ptr<Lookup> lookup;
   {

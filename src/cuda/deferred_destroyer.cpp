@@ -1,4 +1,4 @@
-#include "cuda/closings.hpp"
+#include "cuda/deferred_destroyer.hpp"
 
 #include <algorithm>
 #include <exception>
@@ -27,7 +27,7 @@ void call(const std::function<void()>& closing) noexcept {
 
 }  // namespace
 
-Closings::~Closings() {
+DeferredDestroyer::~DeferredDestroyer() {
   std::jthread thread;
   {
     const base::MutexLock lock(mutex_);
@@ -40,7 +40,7 @@ Closings::~Closings() {
   while (!closings_.empty()) run_first();  // there was no thread to be had
 }
 
-Closings::Stay Closings::stay() {
+DeferredDestroyer::DeferralGuard DeferredDestroyer::stay() {
   const base::MutexLock lock(mutex_);
   const std::uint64_t number = ++last_;
   stays_.insert(stays_.end(), number);
@@ -49,7 +49,7 @@ Closings::Stay Closings::stay() {
   return {*this, number};
 }
 
-void Closings::leave(std::uint64_t number) {
+void DeferredDestroyer::leave(std::uint64_t number) {
   if (fork_.forked()) return;
   const base::MutexLock lock(mutex_);
   stays_.erase(number);
@@ -58,12 +58,12 @@ void Closings::leave(std::uint64_t number) {
   changed_.notify_all();
 }
 
-bool Closings::free() const {
+bool DeferredDestroyer::free() const {
   const base::MutexLock lock(mutex_);
   return stays_.empty();
 }
 
-void Closings::run(std::function<void()> closing) noexcept {
+void DeferredDestroyer::run(std::function<void()> closing) noexcept {
   if (fork_.forked()) return;
   try {
     const base::MutexLock lock(mutex_);
@@ -78,15 +78,15 @@ void Closings::run(std::function<void()> closing) noexcept {
 
 /// Where no thread can be had, for want of memory or by a limit, what waits goes on waiting: the
 /// next that comes tries again, and who has to see it done does it.
-void Closings::start() {
+void DeferredDestroyer::start() {
   if (thread_.joinable() || ending_) return;
   try {
-    thread_ = base::named_thread<"ls-closings">([this] { loop(); });
+    thread_ = base::named_thread<"ls-destroyer">([this] { loop(); });
   } catch (const std::exception&) {
   }
 }
 
-void Closings::drain() {
+void DeferredDestroyer::drain() {
   const base::MutexLock lock(mutex_);
   ++draining_;
   changed_.notify_all();
@@ -97,7 +97,7 @@ void Closings::drain() {
   --draining_;
 }
 
-Duration Closings::to_wait() const {
+Duration DeferredDestroyer::to_wait() const {
   if (closings_.empty()) return kLong;
   if (draining_ != 0 || ending_) return Duration::zero();
   const Closing& first = closings_.front();
@@ -106,7 +106,7 @@ Duration Closings::to_wait() const {
   return std::max(from - base::Clock::steady().now(), Duration::zero());
 }
 
-void Closings::loop() {
+void DeferredDestroyer::loop() {
   mutex_.lock();
   while (!ending_ || !closings_.empty()) {
     if (const Duration wait = to_wait(); wait > Duration::zero()) {
@@ -118,7 +118,7 @@ void Closings::loop() {
   mutex_.unlock();
 }
 
-void Closings::run_first() {
+void DeferredDestroyer::run_first() {
   std::function<void()> closing = std::move(closings_.front().run);
   closing_ = true;
   mutex_.unlock();

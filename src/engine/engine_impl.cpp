@@ -1,4 +1,4 @@
-#include "engine/core.hpp"
+#include "engine/engine_impl.hpp"
 
 #include <unistd.h>
 
@@ -44,7 +44,7 @@ Status engine_closed() { return {Code::canceled, Scope::process, "the Engine is 
 
 }  // namespace
 
-Result<std::shared_ptr<Core>> Core::open(const EngineOptions& options) {
+Result<std::shared_ptr<EngineImpl>> EngineImpl::open(const EngineOptions& options) {
   auto settings = base::Options::from_environment();
   if (!settings.ok()) return settings.status();
   if (!options.socket_dir.empty()) settings->socket_dir = options.socket_dir;
@@ -67,8 +67,9 @@ Result<std::shared_ptr<Core>> Core::open(const EngineOptions& options) {
       options.log == nullptr
           ? nullptr
           : std::make_shared<base::LogQueue>(std::make_unique<Callback>(options.log));
-  std::shared_ptr<Core> core(
-      new Core(*std::move(settings), base::Log(level, sink_to(lines)), lines), [](Core* ending) {
+  std::shared_ptr<EngineImpl> core(
+      new EngineImpl(*std::move(settings), base::Log(level, sink_to(lines)), lines),
+      [](EngineImpl* ending) {
         // One whose Control thread stands still lives on with it: nothing may wait for that.
         if (!ending->forked() && ending->has_ended()) delete ending;
       });
@@ -78,7 +79,7 @@ Result<std::shared_ptr<Core>> Core::open(const EngineOptions& options) {
   return core;
 }
 
-Status Core::set_up(const EngineOptions& options) {
+Status EngineImpl::set_up(const EngineOptions& options) {
   if (options.name.size() > control::kMaxEngineName)
     return {Code::invalid_argument, Scope::process,
             "EngineOptions::name has " + std::to_string(options.name.size()) + " bytes, \"" +
@@ -128,25 +129,25 @@ Status Core::set_up(const EngineOptions& options) {
   if (!transports.ok()) return transports.status();
   transports_ = *std::move(transports);
   streams_ = std::make_unique<StreamOrders>(topology_.get());
-  loose_ = std::make_unique<LooseMemory>(*registry_, topology_.get(), transports_);
+  unregistered_ = std::make_unique<UnregisteredBuffers>(*registry_, topology_.get(), transports_);
   auto control = control::Control::open(identity_, *this, log_);
   if (!control.ok()) return control.status();
   control_ = *std::move(control);
   {
-    const base::MutexLock lock(worker_.mutex);
+    const base::MutexLock lock(scheduler_.mutex);
     control_raw_ = control_.get();
   }
-  auto watcher = Watcher::start([this] { return look(); });
+  auto watcher = ProgressThread::start([this] { return look(); });
   if (!watcher.ok()) return watcher.status();
-  watcher_ = *std::move(watcher);
+  progress_thread_ = *std::move(watcher);
   return {};
 }
 
-Core::~Core() {
-  // Each uses what ends after it: Control the opener, and that one the Watcher.
+EngineImpl::~EngineImpl() {
+  // Each uses what ends after it: Control the opener, and that one the ProgressThread.
   if (control_) control_->close(after(1s));
   opener_.end();
-  watcher_.reset();
+  progress_thread_.reset();
   std::set<std::shared_ptr<WindowState>> windows;
   {
     const base::MutexLock lock(windows_->mutex);
@@ -155,21 +156,21 @@ Core::~Core() {
   windows.clear();
   std::vector<std::shared_ptr<void>> garbage;
   {
-    const base::MutexLock lock(worker_.mutex);
-    worker_.destroy_peers();
-    garbage = worker_.take_garbage();
+    const base::MutexLock lock(scheduler_.mutex);
+    scheduler_.destroy_peers();
+    garbage = scheduler_.take_garbage();
   }
 }
 
-transport::NextLook Core::look() {
+transport::NextLook EngineImpl::look() {
   using When = transport::NextLook::When;
   std::vector<std::shared_ptr<void>> garbage;
   transport::NextLook next;
   {
-    const base::MutexLock lock(worker_.mutex);
+    const base::MutexLock lock(scheduler_.mutex);
     advance();
-    garbage = worker_.take_garbage();
-    next = worker_.next_look();
+    garbage = scheduler_.take_garbage();
+    next = scheduler_.next_look();
     // At the end of what it has asked for a peer asks for more, as a rule.
     if (next.for_peer &&
         (next.when == When::now || next.at - base::Clock::steady().now() < kBeforeAnEnd))
@@ -179,26 +180,26 @@ transport::NextLook Core::look() {
   return next;
 }
 
-std::size_t Core::progress() {
-  const base::MutexLock lock(worker_.mutex);
+std::size_t EngineImpl::progress() {
+  const base::MutexLock lock(scheduler_.mutex);
   return advance();
 }
 
-std::size_t Core::advance(base::Time now) {
-  const std::size_t ended = worker_.progress(now);
+std::size_t EngineImpl::advance(base::Time now) {
+  const std::size_t ended = scheduler_.progress(now);
   if (ended != 0) quiet_.notify_all();
   return ended;
 }
 
-Result<Explanation> Core::explain(std::uint64_t peer, Op op, const Region& local,
-                                  const RemoteRegion& remote, transport::Shape shape) {
+Result<Explanation> EngineImpl::explain(std::uint64_t peer, Op op, const Region& local,
+                                        const RemoteRegion& remote, transport::Shape shape) {
   const auto between = sides(peer, op, local, remote);
   return between.ok() ? explain(*between, shape) : between.status();
 }
 
-Result<Explanation> Core::explain(const Sides& sides, transport::Shape shape) {
-  const base::MutexLock lock(worker_.mutex);
-  const PeerRecord* record = worker_.find_peer(sides.peer);
+Result<Explanation> EngineImpl::explain(const TransferEndpoints& sides, transport::Shape shape) {
+  const base::MutexLock lock(scheduler_.mutex);
+  const PeerRecord* record = scheduler_.find_peer(sides.peer);
   if (record == nullptr || record->closing)
     return Status(Code::disconnected, Scope::peer,
                   "peer " + std::to_string(sides.peer) + " is gone");
@@ -209,59 +210,59 @@ Result<Explanation> Core::explain(const Sides& sides, transport::Shape shape) {
                            *sides.remote->mappings[sides.transport], shape);
 }
 
-Status Core::wait(TransferState& transfer, Duration timeout) {
+Status EngineImpl::wait(TransferState& transfer, Duration timeout) {
   const base::Clock& clock = base::Clock::steady();
   const auto is_quiet = [&] { return transfer.quiet.load(std::memory_order_acquire); };
   const base::Time begin = clock.now();
   const base::Time limit =
       begin + std::clamp(timeout, Duration::zero(), Duration(base::Time::max() - begin));
-  watcher_->user_waits(true);
+  progress_thread_->user_waits(true);
   for (base::Time now = begin; !is_quiet() && now < limit; now = clock.now()) {
-    if (!worker_.mutex.try_lock()) {
+    if (!scheduler_.mutex.try_lock()) {
       std::this_thread::yield();
       continue;
     }
     for (unsigned looks = 0; looks < kLooks && !is_quiet(); ++looks) advance(now);
     const Duration nap = is_quiet() ? Duration::zero() : nap_until_next_look(begin, now);
     if (nap > Duration::zero())
-      quiet_.wait(worker_.mutex, after(std::min<Duration>(nap, limit - now)));
-    worker_.mutex.unlock();
+      quiet_.wait(scheduler_.mutex, after(std::min<Duration>(nap, limit - now)));
+    scheduler_.mutex.unlock();
     if (is_quiet()) break;
   }
-  watcher_->user_waits(false);
+  progress_thread_->user_waits(false);
   if (is_quiet()) return transfer.end;
-  watcher_->wake();
+  progress_thread_->wake();
   return {Code::timed_out, Scope::request,
           "transfer " + std::to_string(transfer.id) + " goes on: the wait's time-out passed"};
 }
 
 /// How long a waiter may sleep: not at all at first, nor close to what is predicted.
-Duration Core::nap_until_next_look(base::Time begin, base::Time now) {
+Duration EngineImpl::nap_until_next_look(base::Time begin, base::Time now) {
   using When = transport::NextLook::When;
   if (now - begin < kSpin) return Duration::zero();
-  const transport::NextLook next = worker_.next_look();
+  const transport::NextLook next = scheduler_.next_look();
   if (next.when == When::now) return Duration::zero();
   if (next.when == When::idle) return kNap;  // a message ends it, and whoever reads it rings
   const Duration left = next.at - now - kWakeUp;
   return std::clamp<Duration>(left, Duration::zero(), kNap);
 }
 
-Status Core::cancel(TransferState& transfer) {
+Status EngineImpl::cancel(TransferState& transfer) {
   {
-    const base::MutexLock lock(worker_.mutex);
-    worker_.cancel(transfer);
+    const base::MutexLock lock(scheduler_.mutex);
+    scheduler_.cancel(transfer);
     advance();
   }
-  watcher_->wake();
+  progress_thread_->wake();
   if (transfer.quiet.load(std::memory_order_acquire)) return {};
   return {Code::pending, Scope::request,
           "transfer " + std::to_string(transfer.id) + " is not quiet yet"};
 }
 
-Status Core::tell_end(TransferState& transfer, std::shared_ptr<CompletionQueueState> queue,
-                      std::uint64_t cookie) {
+Status EngineImpl::tell_end(TransferState& transfer, std::shared_ptr<CompletionQueueState> queue,
+                            std::uint64_t cookie) {
   {
-    const base::MutexLock lock(worker_.mutex);
+    const base::MutexLock lock(scheduler_.mutex);
     if (std::exchange(transfer.added, true))
       return {
           Code::invalid_argument, Scope::request,
@@ -273,46 +274,47 @@ Status Core::tell_end(TransferState& transfer, std::shared_ptr<CompletionQueueSt
     transfer.queue = std::move(queue);
     transfer.cookie = cookie;
   }
-  watcher_->wake();  // it alone may be left to look
+  progress_thread_->wake();  // it alone may be left to look
   return {};
 }
 
 /// False: the deadline has passed, or the wait was interrupted. Remote peers that hold it up for
 /// long are dropped: they map nothing of ours, and their wires fence themselves.
-bool Core::await(Worker::Hold hold, base::Deadline deadline, std::optional<std::uint64_t> peer) {
+bool EngineImpl::await(TransferScheduler::Hold hold, base::Deadline deadline,
+                       std::optional<std::uint64_t> peer) {
   const base::Deadline patience =
       after(peer ? std::min<Duration>(kHeldUp, deadline.left() / 4) : kHeldUp);
-  while (worker_.is_held_up(hold, peer) && !deadline.passed() && !(peer && closed_)) {
+  while (scheduler_.is_held_up(hold, peer) && !deadline.passed() && !(peer && closed_)) {
     advance();
     if (patience.passed())
-      for (const auto& session : worker_.remote_holders(hold, peer))
+      for (const auto& session : scheduler_.remote_holders(hold, peer))
         control_->drop(session, Status(Code::timed_out, Scope::peer, "it holds up close()"));
-    if (base::wait_or_interrupted(quiet_, worker_.mutex,
+    if (base::wait_or_interrupted(quiet_, scheduler_.mutex,
                                   after(std::min<Duration>(deadline.left(), kNap))))
       return false;
   }
-  return !worker_.is_held_up(hold, peer);
+  return !scheduler_.is_held_up(hold, peer);
 }
 
-Status Core::close(Duration timeout) {
+Status EngineImpl::close(Duration timeout) {
   const base::Deadline deadline = after(timeout);
   Status finished = finish_windows(deadline);
   if (InterruptCheck::has_ended()) return base::interrupted();
   end_windows(std::nullopt, {Code::canceled, Scope::process, "the Engine is closed"});
   if (!finished.ok()) return finished;
   {
-    const base::MutexLock lock(worker_.mutex);
-    worker_.close();
+    const base::MutexLock lock(scheduler_.mutex);
+    scheduler_.close();
   }
-  watcher_->wake();
+  progress_thread_->wake();
   {
-    const base::MutexLock lock(worker_.mutex);
-    const bool ended = await(Worker::Hold::transfers, deadline);
+    const base::MutexLock lock(scheduler_.mutex);
+    const bool ended = await(TransferScheduler::Hold::transfers, deadline);
     if (InterruptCheck::has_ended()) return base::interrupted();
     if (!ended)
-      return {Code::pending, Scope::process, "not quiet: transfers of " + worker_.waits_for()};
+      return {Code::pending, Scope::process, "not quiet: transfers of " + scheduler_.waits_for()};
     // Copies for peers end here too, or are finished by their Endpoints, which begin none any more.
-    const bool copied = await(Worker::Hold::copies, deadline);
+    const bool copied = await(TransferScheduler::Hold::copies, deadline);
     if (InterruptCheck::has_ended()) return base::interrupted();
     if (!copied) return {Code::pending, Scope::process, "a copy for a peer is not quiet"};
   }
@@ -322,24 +324,24 @@ Status Core::close(Duration timeout) {
   }
   control_->say_goodbye();
   {
-    const base::MutexLock lock(worker_.mutex);
+    const base::MutexLock lock(scheduler_.mutex);
     // By a wire a peer may have begun something more before it heard the goodbye.
-    const bool free = await(Worker::Hold::memory, deadline);
+    const bool free = await(TransferScheduler::Hold::memory, deadline);
     if (InterruptCheck::has_ended()) return base::interrupted();
     if (!free) {
-      const std::string holders = worker_.holders();
+      const std::string holders = scheduler_.holders();
       return {Code::pending, Scope::process,
               holders.empty() ? "a copy for a peer is not quiet"
                               : "memory of this Engine may be copied by " + holders};
     }
-    (void)await(Worker::Hold::words, deadline);  // what is left of them is dropped
+    (void)await(TransferScheduler::Hold::words, deadline);  // what is left of them is dropped
   }
   Status ended = control_->end(deadline);
   if (log_queue_ != nullptr) (void)log_queue_->flush(after(base::LogQueue::kPatience));
   return ended;
 }
 
-Status Core::close(std::uint64_t peer, Duration timeout) {
+Status EngineImpl::close(std::uint64_t peer, Duration timeout) {
   const base::Deadline deadline = after(timeout);
   const auto pending = [peer](const char* what) {
     return InterruptCheck::has_ended()
@@ -347,26 +349,26 @@ Status Core::close(std::uint64_t peer, Duration timeout) {
                : Status(Code::pending, Scope::peer, "peer " + std::to_string(peer) + " " + what);
   };
   {
-    const base::MutexLock lock(worker_.mutex);
-    if (!worker_.close(peer)) return {};
+    const base::MutexLock lock(scheduler_.mutex);
+    if (!scheduler_.close(peer)) return {};
   }
   const Status why(Code::canceled, Scope::peer,
                    "this side has closed peer " + std::to_string(peer));
   end_windows(peer, why);
   end_lookups(peer, why);
   forget_set_waits(peer);
-  watcher_->wake();
+  progress_thread_->wake();
   {
-    const base::MutexLock lock(worker_.mutex);
-    if (!await(Worker::Hold::transfers, deadline, peer))
+    const base::MutexLock lock(scheduler_.mutex);
+    if (!await(TransferScheduler::Hold::transfers, deadline, peer))
       return closed_ ? engine_closed() : pending("may still touch memory of transfers with it");
-    if (!await(Worker::Hold::copies, deadline, peer))
+    if (!await(TransferScheduler::Hold::copies, deadline, peer))
       return closed_ ? engine_closed() : pending("has asked for a copy that is not quiet");
   }
   let_go_of(peer);
   control_->say_goodbye(peer);
-  const base::MutexLock lock(worker_.mutex);
-  if (await(Worker::Hold::memory, deadline, peer)) return {};
+  const base::MutexLock lock(scheduler_.mutex);
+  if (await(TransferScheduler::Hold::memory, deadline, peer)) return {};
   return closed_ ? engine_closed()
                  : pending(
                        "has not answered the goodbye, and may still copy on memory that it had "
@@ -374,17 +376,17 @@ Status Core::close(std::uint64_t peer, Duration timeout) {
 }
 
 /// Gives back what the peer's regions map of GPUs, although the user has their handles.
-void Core::let_go_of(std::uint64_t peer) {
+void EngineImpl::let_go_of(std::uint64_t peer) {
   std::vector<std::shared_ptr<ImportedRegion>> regions;  // perhaps the last handles
   {
-    const base::MutexLock lock(worker_.mutex);
-    regions = worker_.imported_from(peer);
+    const base::MutexLock lock(scheduler_.mutex);
+    regions = scheduler_.imported_from(peer);
   }
   for (const auto& region : regions)
     for (std::size_t i = 0; i < region->mappings.size(); ++i)
       if (region->mappings[i] != nullptr) transports_[i]->let_go(*region->mappings[i]);
 }
 
-bool Core::has_ended() { return control_ == nullptr || control_->end(after(1s)).ok(); }
+bool EngineImpl::has_ended() { return control_ == nullptr || control_->end(after(1s)).ok(); }
 
 }  // namespace linkspan::engine

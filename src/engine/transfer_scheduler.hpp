@@ -1,8 +1,9 @@
-// engine/worker.hpp - the bookkeeping of an Engine: its peers, their endpoints, their transfers.
+// engine/transfer_scheduler.hpp - the bookkeeping of an Engine: its peers, their endpoints, their
+// transfers.
 //
 // On the path of a byte: submit() queues, pump() posts what an Endpoint takes, progress() collects
 // completions and ends transfers. Whoever holds the lock does the work: the user's thread that
-// submits or waits, else the Watcher.
+// submits or waits, else the ProgressThread.
 // Threads: all under `mutex`, where nothing blocks; take_garbage()'s result is destroyed off it.
 // Invariants: a transfer is quiet exactly once; a batch in flight keeps its regions alive; a peer
 // is forgotten when it is gone and nothing of it is in flight.
@@ -96,11 +97,11 @@ struct PeerRecord {
 /// Returns the status that ends what is begun with a peer that is not connected any more.
 Status not_connected(std::uint64_t peer);
 
-class Worker final : private transport::CompletionSink, private RendezvousHost {
+class TransferScheduler final : private transport::CompletionSink, private RendezvousHost {
  public:
   static constexpr std::size_t kQueue = 16384;  ///< Transfers of a peer that are not quiet.
 
-  Worker(const base::Log& log, control::Control*& control, const Transports& transports)
+  TransferScheduler(const base::Log& log, control::Control*& control, const Transports& transports)
       : log_(log), control_(control), transports_(transports) {}
 
   base::Mutex mutex;

@@ -1,6 +1,6 @@
-// Regions of a Core: registration, publication, and what peers import.
+// Regions of an EngineImpl: registration, publication, and what peers import.
 #include "base/interrupt.hpp"
-#include "engine/core.hpp"
+#include "engine/engine_impl.hpp"
 #include "memory/still_there.hpp"
 
 namespace linkspan::engine {
@@ -10,17 +10,17 @@ using namespace std::chrono_literals;
 
 }  // namespace
 
-Result<Region> Core::register_memory(void* pointer, std::uint64_t bytes,
-                                     const RegionOptions& options) {
+Result<Region> EngineImpl::register_memory(void* pointer, std::uint64_t bytes,
+                                           const RegionOptions& options) {
   return admit(registry_->add(pointer, bytes, options.peers, options.pin));
 }
 
-Result<Region> Core::allocate_shared(std::uint64_t bytes, const RegionOptions& options) {
+Result<Region> EngineImpl::allocate_shared(std::uint64_t bytes, const RegionOptions& options) {
   return admit(registry_->allocate_shared(bytes, options.peers));
 }
 
 /// Every transport is asked for a key; the region is good if one gave it.
-Result<Region> Core::admit(Result<std::shared_ptr<const memory::Registration>> registration) {
+Result<Region> EngineImpl::admit(Result<std::shared_ptr<const memory::Registration>> registration) {
   if (!registration.ok()) return registration.status();
   if (closed_) return Status(Code::canceled, Scope::process, "the Engine is closed");
   auto keys = publish_everywhere(transports_, (*registration)->region());
@@ -34,15 +34,15 @@ Result<Region> Core::admit(Result<std::shared_ptr<const memory::Registration>> r
   return Region(*std::move(registration));
 }
 
-Status Core::deregister(const Region& region, Duration timeout) {
+Status EngineImpl::deregister(const Region& region, Duration timeout) {
   return end_region(region, timeout, false);
 }
 
-Status Core::invalidate(const Region& region, Duration timeout) {
+Status EngineImpl::invalidate(const Region& region, Duration timeout) {
   return end_region(region, timeout, true);
 }
 
-Status Core::end_region(const Region& region, Duration timeout, bool at_once) {
+Status EngineImpl::end_region(const Region& region, Duration timeout, bool at_once) {
   if (!region.valid() || registry_->find(region.registration_->id()) == nullptr)
     return {Code::invalid_argument, Scope::request, "the region is not registered in this Engine"};
   const memory::Registration& registration = *region.registration_;
@@ -56,30 +56,30 @@ Status Core::end_region(const Region& region, Duration timeout, bool at_once) {
   for (bool first = true;; first = false) {
     if (poll.due_and_interrupted()) return base::interrupted();
     Status status = retract_everywhere(transports_, registration.region(), at_once);
-    // The user frees it next, so this cannot be put off (cuda/closings.hpp).
-    if (status.ok() && registration.unpins() && !topology_->closings()->free())
+    // The user frees it next, so this cannot be put off (cuda/deferred_destroyer.hpp).
+    if (status.ok() && registration.unpins() && !topology_->destroyer()->free())
       status = {Code::busy, Scope::process,
                 "to unpin it would wait for the streams that transfers of this Engine follow or "
                 "hold, and hold up all others: wait for those transfers"};
     if (status.ok()) status = registry_->remove(registration.id());
     const bool cancels = at_once && first;
-    const base::MutexLock lock(worker_.mutex);
-    if (status.ok()) worker_.retracted(registration.id().serial);
+    const base::MutexLock lock(scheduler_.mutex);
+    if (status.ok()) scheduler_.retracted(registration.id().serial);
     if (status.code() != Code::busy) return status;
     if (deadline.passed() && !cancels) {
-      const std::string users = worker_.users_of(registration.id().serial);
+      const std::string users = scheduler_.users_of(registration.id().serial);
       return users.empty() ? status
                            : Status(Code::busy, status.scope(), status.what() + ": " + users);
     }
     // Now that nothing is submitted on it any more, nothing escapes.
-    if (cancels) worker_.cancel_all_on(registration);
+    if (cancels) scheduler_.cancel_all_on(registration);
     advance();
-    quiet_.wait(worker_.mutex, after(std::min<Duration>(deadline.left(), 1ms)));
+    quiet_.wait(scheduler_.mutex, after(std::min<Duration>(deadline.left(), 1ms)));
   }
 }
 
-Result<control::Exported> Core::exported(control::Session& session, std::string_view name,
-                                         std::uint64_t serial) {
+Result<control::Exported> EngineImpl::exported(control::Session& session, std::string_view name,
+                                               std::uint64_t serial) {
   const auto found = registry_->find_name(name, serial);
   if (!found.ok()) return found.status();
   const std::shared_ptr<const memory::Registration>& registration = *found;
@@ -95,21 +95,21 @@ Result<control::Exported> Core::exported(control::Session& session, std::string_
   auto sent =
       engine::exported(transports_, registration->region(), *keys, name, session.is_remote());
   if (sent.ok()) {
-    const base::MutexLock lock(worker_.mutex);
-    worker_.count_export(session.id(), registration->id().serial);
+    const base::MutexLock lock(scheduler_.mutex);
+    scheduler_.count_export(session.id(), registration->id().serial);
   }
   return sent;
 }
 
-std::shared_ptr<const Keys> Core::keys_of(std::uint64_t serial) {
+std::shared_ptr<const Keys> EngineImpl::keys_of(std::uint64_t serial) {
   const base::MutexLock lock(exports_mutex_);
   const auto found = exports_.find(serial);
   return found == exports_.end() ? nullptr : found->second;
 }
 
-Result<std::shared_ptr<ImportedRegion>> Core::import(const PeerLife& peer,
-                                                     control::Exported& exported,
-                                                     base::Deadline deadline) {
+Result<std::shared_ptr<ImportedRegion>> EngineImpl::import(const PeerLife& peer,
+                                                           control::Exported& exported,
+                                                           base::Deadline deadline) {
   auto descriptor = memory::decode(exported.descriptor);
   if (!descriptor.ok()) return descriptor.status();
   if (descriptor->id.incarnation != peer.incarnation)
