@@ -21,6 +21,7 @@ class Control {
   /// `us`, `listener` and `log` outlive it.
   static Result<std::unique_ptr<Control>> open(const Identity& us, Listener& listener,
                                                const base::Log& log);
+  static Result<std::unique_ptr<Control>> open(Identity&&, Listener&, const base::Log&) = delete;
   virtual ~Control() = default;  ///< Closes, and waits for its thread.
 
   /// In the place of where it listened before by the same means, a Unix socket or TCP; where, with
