@@ -169,12 +169,14 @@ TEST_P(WirePeers, OneThatIsStoppedHoldsWhatItHasAndNobodyElse) {
                   "ok");
     }
     far.process().signal(SIGSTOP);
-    const Block first{0, 0, kBytes / 2}, second{kBytes / 2, kBytes / 2, kBytes / 2};
+    // Bytes of their own each, for all may be under way at the same time.
+    const std::uint64_t half = kBytes / 2, last = kBytes - 100;
     const TransferOptions soon = by_wire(wire(), 50ms);
-    const Transfer moved[] = {take(move(peer, Op::write, here.region, there, first, soon)),
-                              take(move(peer, Op::read, here.region, there, second, soon))};
+    const Transfer moved[] = {
+        take(move(peer, Op::write, here.region, there, {0, 0, half}, soon)),
+        take(move(peer, Op::read, here.region, there, {half, half, last - half}, soon))};
     const Transfer canceled =
-        take(move(peer, Op::read, here.region, there, {1, 1, 100}, by_wire(wire())));
+        take(move(peer, Op::read, here.region, there, {last, last, 100}, by_wire(wire())));
     for (const Transfer& each : moved) {
       EXPECT_EQ(each.wait(100ms).code(), Code::timed_out);
       EXPECT_EQ(each.cancel().code(), Code::pending);
