@@ -12,7 +12,7 @@ import sys
 ROOTS = ("src", "include/linkspan", "tools", "python", "vcache/native/src")
 DEVICE = "include/linkspan/device"  # whose words are CUDA's own
 SUFFIXES = {".hpp", ".cpp", ".h", ".py"}
-# What is out: what takes its place.
+# Each name that is out, and the one that takes its place.
 NAMES = {
     "Bay": "BounceBuffer",
     "Closings": "DeferredDestroyer",

@@ -56,8 +56,9 @@ Result<Listening> listen_at(const Address& address, bool leaves_host,
 /// is no socket.
 Result<base::Fd> listen_at(const std::string& path);
 
-/// not_found; unreachable when nobody listens; no_resource when too many wait there to be accepted,
-/// for longer than `patience`, or a signal came. Each may change.
+/// Connects to the Unix socket at `path`, which may have a full queue: then it waits there for
+/// `patience`. not_found: there is no socket. unreachable: no process listens at it. no_resource:
+/// the queue stayed full, or a signal ended the wait. Another try may end differently.
 Result<base::Fd> connect_to(const std::string& path, Duration patience = Duration::zero());
 
 }  // namespace linkspan::control

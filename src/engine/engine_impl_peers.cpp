@@ -17,6 +17,15 @@ constexpr std::size_t kNotificationCost = 64;  // at least, whatever it says
 constexpr unsigned kPeerLooks = 8;             // for each time that others may have the core
 constexpr Duration kPeerSpin = 50us;           // what comes sooner is not worth a sleep
 
+/// Ends the session of a peer that broke the rules; any other failure is a line in the log.
+void fail_or_log(control::Session& session, const Status& status, const base::Log& log) {
+  if (status.code() == Code::corrupt)
+    session.fail(status);
+  else if (!status.ok())
+    log.write_repeated(base::Repeated::peer, base::Level::warning,
+                       [&] { return session.describe() + ": " + status.to_string(); });
+}
+
 }  // namespace
 
 Status EngineImpl::listen(std::string_view address) {
@@ -170,11 +179,7 @@ void EngineImpl::for_transport(control::Session& session, control::TransportMess
   }
   dead.clear();
   progress_thread_->wake();
-  if (status.code() == Code::corrupt)
-    session.fail(status);
-  else if (!status.ok())
-    log_.write_repeated(base::Repeated::peer, base::Level::warning,
-                        [&] { return session.describe() + ": " + status.to_string(); });
+  fail_or_log(session, status, log_);
 }
 
 void EngineImpl::stream(control::Session& session, const std::string& transport,
@@ -193,11 +198,7 @@ void EngineImpl::stream(control::Session& session, const std::string& transport,
     advance();
   }
   progress_thread_->wake();
-  if (status.code() == Code::corrupt)
-    session.fail(status);
-  else if (!status.ok())
-    log_.write_repeated(base::Repeated::peer, base::Level::warning,
-                        [&] { return session.describe() + ": " + status.to_string(); });
+  fail_or_log(session, status, log_);
 }
 
 void EngineImpl::notified(control::Session& session, std::vector<std::byte> payload) {

@@ -39,7 +39,7 @@ struct ExchangeKind {
   bool sends = false;
   control::Space space = control::Space::tags;
   std::uint64_t tag = 0;
-  const ExchangeObserver* observer = nullptr;  // lives as long as the program; null: nobody
+  const ExchangeObserver* observer = nullptr;  // outlives every exchange; may be null
 };
 
 /// The other side's memory, as its offer or accept told.
