@@ -55,7 +55,7 @@ TEST_F(OptionsTest, HasFallbacks) {
   EXPECT_EQ(options.cuda_library, "libcuda.so.1");
   EXPECT_EQ(options.log_level, Level::warning);
   EXPECT_GE(options.cpu_threads, 1u);
-  EXPECT_LE(options.cpu_threads, 8u);
+  EXPECT_LE(options.cpu_threads, 16u);
   EXPECT_FALSE(options.copy_ctas.has_value());
   EXPECT_EQ(options.relay_gpus, 0u);
   EXPECT_FALSE(options.calibrate);
