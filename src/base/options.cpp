@@ -79,7 +79,7 @@ constexpr OptionInfo kTable[] = {
      "The same for programs that set it; LINKSPAN_UNPACK wins."},
 };
 
-constexpr std::uint64_t kMaxTcpStreams = 64, kMaxCpuThreads = 256, kMaxCtas = 65535,
+constexpr std::uint64_t kMaxTcpDataConnections = 64, kMaxCpuThreads = 256, kMaxCtas = 65535,
                         kMaxRelayGpus = 15;
 constexpr std::uint64_t kMaxStagingMib = std::uint64_t{1} << 20;
 constexpr std::size_t kMinSecret = 16, kMaxSecret = 4096;
@@ -181,7 +181,8 @@ Result<Options> Options::from_environment() {
   if (Status s = read_number("LINKSPAN_CPU_THREADS", 1, kMaxCpuThreads, threads); !s.ok()) return s;
   options.cpu_threads = static_cast<unsigned>(threads);
   std::uint64_t streams = std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u);
-  if (Status s = read_number("LINKSPAN_TCP_STREAMS", 0, kMaxTcpStreams, streams); !s.ok()) return s;
+  if (Status s = read_number("LINKSPAN_TCP_STREAMS", 0, kMaxTcpDataConnections, streams); !s.ok())
+    return s;
   options.tcp_streams = static_cast<unsigned>(streams);
   if (const char* set = set_value("LINKSPAN_TCP_INTERFACES")) options.tcp_interfaces = set;
   if (set_value("LINKSPAN_COPY_CTAS") != nullptr) {

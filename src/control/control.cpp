@@ -20,7 +20,7 @@
 #include "base/named_thread.hpp"
 #include "base/no_memory.hpp"
 #include "control/operators.hpp"
-#include "control/session_streams.hpp"
+#include "control/session_data_connections.hpp"
 #include "control/socket_address.hpp"
 #include "control/waiting_room.hpp"
 #include "net/acceptor.hpp"
@@ -51,13 +51,13 @@ struct Outcome {
 
 /// One Session and what the event loop waits for on its behalf. Control thread only.
 struct Link {
-  Link(asio::io_context& io, std::shared_ptr<Session> s, const SessionStreams::Uses& uses)
+  Link(asio::io_context& io, std::shared_ptr<Session> s, const SessionDataConnections::Uses& uses)
       : session(std::move(s)),
         socket(io),
         pidfd(io),
         handshake(io),
         full(io),
-        streams(std::make_shared<SessionStreams>(session, uses)) {}
+        data_connections(std::make_shared<SessionDataConnections>(session, uses)) {}
   ~Link() {
     if (socket.is_open()) (void)socket.release();
     if (pidfd.is_open()) (void)pidfd.release();
@@ -74,7 +74,7 @@ struct Link {
   bool counted = false, left = false;    // in OfProcess
   bool writing = false, broken = false;  // what was done for it has thrown
   // Shared for as long as one that is under way asks whether it lives.
-  std::shared_ptr<SessionStreams> streams;
+  std::shared_ptr<SessionDataConnections> data_connections;
   std::shared_ptr<Outcome> outcome;  // also connect()'s; null: the peer came to us
 };
 
@@ -107,7 +107,7 @@ class AsioControl final : public Control {
     for (const base::Fd& each : listening->beside)
       if (const auto more = net::address_of(each); more.ok()) all += " and " + more->to_string();
     if (!listening->beside.empty() && log_.enabled(base::Level::info))
-      log_.write(base::Level::info, "streams are taken at " + all);
+      log_.write(base::Level::info, "data connections are taken at " + all);
     if (listening->beyond_loopback && us_.secret.empty() && log_.enabled(base::Level::warning))
       log_.write(base::Level::warning,
                  all +
@@ -171,14 +171,16 @@ class AsioControl final : public Control {
     asio::post(io_, [this, id = session->id()] { write_more(id); });
   }
 
-  Status open_stream(const std::shared_ptr<Session>& session, std::string transport) override {
+  Status open_data_connection(const std::shared_ptr<Session>& session,
+                              std::string transport) override {
     if (!session->is_remote() || !session->initiated())
-      return {Code::unsupported, Scope::peer, "streams are made by who has connected, by TCP"};
+      return {Code::unsupported, Scope::peer,
+              "data connections are made by who has connected, by TCP"};
     asio::post(io_, [this, id = session->id(), transport = std::move(transport)]() mutable {
       Link* const link = find(id);
       if (link == nullptr || ending_) return;
-      link->streams->ask(std::move(transport));
-      link->streams->open();
+      link->data_connections->ask(std::move(transport));
+      link->data_connections->open();
     });
     return {};
   }
@@ -392,7 +394,7 @@ class AsioControl final : public Control {
     const std::uint64_t id = ++last_id_;
     auto session =
         std::make_shared<Session>(id, outcome != nullptr, std::move(socket), us_, listener_, log_);
-    links_.emplace(id, std::make_unique<Link>(io_, session, streams_));
+    links_.emplace(id, std::make_unique<Link>(io_, session, data_connections_));
     serve(id, [&](Link& link) {
       link.outcome = std::move(outcome);
       link.source = source;
@@ -473,7 +475,7 @@ class AsioControl final : public Control {
       if (error) return;
       serve(id, [&](Link& ready) {
         ready.session->on_readable();
-        if (ready.session->stream()) return hand_over(ready);
+        if (ready.session->data_connection()) return hand_over(ready);
         watch_process(ready);
         bound_unproven();
         if (!settle(id) || ready.session->is_lost()) return;
@@ -491,19 +493,20 @@ class AsioControl final : public Control {
   void hand_over(Link& link) {
     Session& from = *link.session;
     Result<std::optional<base::SealKeys>> seals =
-        Status(Code::permission_denied, Scope::peer, "a stream of a session that is none");
+        Status(Code::permission_denied, Scope::peer, "a data connection of a session that is none");
     std::shared_ptr<Session> session;
     for (const auto& [id, each] : links_) {
       if (!each->session->is_remote() || each->session->initiated() || each->session->is_lost() ||
           each->session->incarnation() != from.incarnation())
         continue;
       session = each->session;
-      seals = session->admit(*from.stream());
+      seals = session->admit(*from.data_connection());
       if (seals.ok()) break;
     }
     if (seals.ok()) {
       (void)link.socket.release();
-      listener_.stream(*session, from.stream()->transport, from.take_socket(*seals));
+      listener_.data_connection(*session, from.data_connection()->transport,
+                                from.take_socket(*seals));
     } else {
       from.fail(seals.status());
     }
@@ -547,7 +550,7 @@ class AsioControl final : public Control {
   bool settle(std::uint64_t id) LINKSPAN_EXCLUDES(mutex_) {
     Link& link = *links_.at(id);
     const bool lost = link.session->is_lost();
-    link.streams->open();
+    link.data_connections->open();
     const bool known = !link.source.empty() && link.session->is_met() && !lost;
     if (link.known != known) known ? waiting_.know(link.source) : waiting_.forget(link.source);
     link.known = known;
@@ -658,8 +661,8 @@ class AsioControl final : public Control {
   };
   std::deque<net::Acceptor> tcp_;  // by address; those that have ended stay, for what they wait for
   Operators operators_{io_, *us_.closer, [this](OperatorOp op) { return listener_.asked(op); }};
-  StreamOpener opener_{io_, us_};
-  const SessionStreams::Uses streams_{opener_, us_, listener_, log_};
+  DataConnectionOpener opener_{io_, us_};
+  const SessionDataConnections::Uses data_connections_{opener_, us_, listener_, log_};
   std::map<std::uint64_t, std::unique_ptr<Link>> links_;
   struct OfProcess {
     std::size_t all = 0, left = 0;  // sessions that it began; of these, lost while it lives

@@ -40,8 +40,9 @@ class Control {
   /// More of a Session's frames wait for room in its socket.
   virtual void write_when_ready(const std::shared_ptr<Session>& session) = 0;
   /// Another connection to where that remote Session was connected to, for a transport alone; as
-  /// Channel::open_stream() says. Returns at once.
-  virtual Status open_stream(const std::shared_ptr<Session>& session, std::string transport) = 0;
+  /// Channel::open_data_connection() says. Returns at once.
+  virtual Status open_data_connection(const std::shared_ptr<Session>& session,
+                                      std::string transport) = 0;
   /// Tells it why, if it still listens; it is lost, and a remote one gone. Returns at once.
   virtual void drop(const std::shared_ptr<Session>& session, const Status& why) = 0;
   /// A frame is likely to come within `time`: until then its thread looks for one instead of

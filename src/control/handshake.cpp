@@ -192,18 +192,18 @@ Result<base::SealKey> decode_proof(std::span<const std::byte> bytes) {
   return proof;
 }
 
-std::vector<std::byte> encode(const StreamHello& hello) {
+std::vector<std::byte> encode(const DataConnectionHello& hello) {
   flatbuffers::FlatBufferBuilder out;
   const auto transport = out.CreateString(hello.transport);
   out.Finish(schema::CreateStream(out, transport, hello.number, vector_of(out, hello.proof)));
   return finished(out);
 }
 
-Result<StreamHello> decode_stream(std::span<const std::byte> bytes) {
+Result<DataConnectionHello> decode_data_connection(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Stream>(bytes);
-  StreamHello hello;
+  DataConnectionHello hello;
   if (wire == nullptr || wire->transport()->size() > kMaxName || !take(wire->proof(), hello.proof))
-    return corrupt_hello("malformed stream");
+    return corrupt_hello("malformed data connection");
   hello.number = wire->number();
   hello.transport = text_of(*wire->transport(), kMaxName);
   return hello;

@@ -38,7 +38,7 @@ enum class FrameOp : std::uint16_t {
   collect = 14,  // the sender's ring of notifications is full, or has what a sleeper waits for
   ask_set = 15,
   set = 16,
-  stream = 17,  // a connection of its own for a transport
+  data_connection = 17,  // a connection of its own for a transport
 };
 
 /// Bytes of an Engine's name.
@@ -55,7 +55,7 @@ struct Hello {
   std::array<std::byte, 32> key_share{};
   std::vector<TransportAddress> transports;
   bool proves = false;  ///< It has a secret, and `proof` follows.
-  /// Of who was connected to: where it takes streams as well, at the same port.
+  /// Of who was connected to: where it takes data connections as well, at the same port.
   std::vector<net::TcpAddress> addresses{};
 };
 
@@ -108,12 +108,12 @@ std::vector<std::byte> encode_proof(const base::SealKey& proof);
 Result<base::SealKey> decode_proof(std::span<const std::byte> bytes);
 
 /// What opens a connection for a transport alone.
-struct StreamHello {
+struct DataConnectionHello {
   std::string transport;
   std::uint64_t number = 0;  ///< Of the session that it belongs to, each once.
   base::SealKey proof{};     ///< By that session's key.
 };
-std::vector<std::byte> encode(const StreamHello& hello);
-Result<StreamHello> decode_stream(std::span<const std::byte> bytes);
+std::vector<std::byte> encode(const DataConnectionHello& hello);
+Result<DataConnectionHello> decode_data_connection(std::span<const std::byte> bytes);
 
 }  // namespace linkspan::control

@@ -162,23 +162,24 @@ std::optional<net::TcpAddress> parse_host(std::string_view text) {
   return counts(address) ? std::optional(address) : std::nullopt;
 }
 
-std::string StreamWay::to_string() const {
+std::string DataConnectionRoute::to_string() const {
   if (interface.empty()) return to.to_string();
   return interface + " (" + from.host() + ") to " + to.to_string();
 }
 
-std::optional<StreamWay> choose_way(std::span<const Interface> ours,
-                                    std::span<const net::TcpAddress> theirs, std::uint64_t k,
-                                    std::uint16_t port) {
+std::optional<DataConnectionRoute> choose_way(std::span<const Interface> ours,
+                                              std::span<const net::TcpAddress> theirs,
+                                              std::uint64_t k, std::uint16_t port) {
   if (ours.empty()) return std::nullopt;
   const Interface& interface = ours[k % ours.size()];
-  const auto pick = [&](const auto& fits) -> std::optional<StreamWay> {
+  const auto pick = [&](const auto& fits) -> std::optional<DataConnectionRoute> {
     for (const Interface::At& at : interface.at) {
       std::vector<net::TcpAddress> fitting;
       for (const net::TcpAddress& each : theirs)
         if (fits(at, each)) fitting.push_back(each);
       if (!fitting.empty())
-        return StreamWay{interface.name, at.address, fitting[k % fitting.size()].with_port(port)};
+        return DataConnectionRoute{interface.name, at.address,
+                                   fitting[k % fitting.size()].with_port(port)};
     }
     return std::nullopt;
   };

@@ -1,6 +1,6 @@
-// control/interfaces.hpp - the network interfaces that a user has named for streams
-// (LINKSPAN_TCP_INTERFACES): their addresses, and from which of ours to which of a peer's a stream
-// goes.
+// control/interfaces.hpp - the network interfaces that a user has named for data connections
+// (LINKSPAN_TCP_INTERFACES): their addresses, and from which of ours to which of a peer's a data
+// connection goes.
 //
 // Only addresses that another host may know count: none of loopback, none that is unspecified,
 // multicast, local to a link, or IPv4 in the clothes of IPv6.
@@ -38,16 +38,16 @@ std::vector<net::TcpAddress> addresses_of(std::span<const Interface> interfaces)
 /// What a peer says of itself. None: no number, or one that does not count.
 std::optional<net::TcpAddress> parse_host(std::string_view text);
 
-struct StreamWay {
+struct DataConnectionRoute {
   std::string interface {};  ///< Empty: what the kernel chooses, and so is `from`.
   net::TcpAddress from{}, to{};
   std::string to_string() const;  ///< "eth1 (10.0.1.1) to 10.0.1.2:4711"
 };
-/// Of the stream with the number k, from 0: from the interface k mod L of ours, to an address in
-/// one of its subnets, else to any of a family that it has too; where there are several, they take
-/// turns. None: of that interface there is no way. Pure.
-std::optional<StreamWay> choose_way(std::span<const Interface> ours,
-                                    std::span<const net::TcpAddress> theirs, std::uint64_t k,
-                                    std::uint16_t port);
+/// Of the data connection with the number k, from 0: from the interface k mod L of ours, to an
+/// address in one of its subnets, else to any of a family that it has too; where there are several,
+/// they take turns. None: of that interface there is no way. Pure.
+std::optional<DataConnectionRoute> choose_way(std::span<const Interface> ours,
+                                              std::span<const net::TcpAddress> theirs,
+                                              std::uint64_t k, std::uint16_t port);
 
 }  // namespace linkspan::control

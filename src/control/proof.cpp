@@ -41,8 +41,8 @@ Result<base::SealKeys> seals_of(const base::SealKey& key, Side side) {
   return base::SealKeys{*out, *in};
 }
 
-Result<base::SealKey> stream_key(const base::SealKey& session, std::string_view transport,
-                                 std::uint64_t number) {
+Result<base::SealKey> data_connection_key(const base::SealKey& session, std::string_view transport,
+                                          std::uint64_t number) {
   return base::hmac(session, {bytes_of("linkspan stream"), bytes_of(number), bytes_of(transport)});
 }
 

@@ -33,8 +33,9 @@ Result<base::SealKey> session_key(std::span<const std::byte> secret, const Said&
 Result<base::SealKey> proof_of(const base::SealKey& key, Side side);
 /// What `side` seals its frames with, and opens the other's.
 Result<base::SealKeys> seals_of(const base::SealKey& key, Side side);
-/// Of a stream beside the session, in the place of the session's: of that transport and number.
-Result<base::SealKey> stream_key(const base::SealKey& session, std::string_view transport,
-                                 std::uint64_t number);
+/// Of a data connection beside the session, in the place of the session's: of that transport and
+/// number.
+Result<base::SealKey> data_connection_key(const base::SealKey& session, std::string_view transport,
+                                          std::uint64_t number);
 
 }  // namespace linkspan::control

@@ -11,7 +11,7 @@ namespace linkspan::control {
 namespace {
 
 constexpr int kFramesATurn = 64;
-constexpr std::size_t kMostStreams = 256;  // beside a session, ever
+constexpr std::size_t kMaxDataConnections = 256;  // beside a session, ever
 
 Status no_room_for_fds() {
   return {Code::system, Scope::process,
@@ -176,7 +176,7 @@ std::optional<std::vector<std::byte>> Session::next_notification() {
 }
 
 void Session::on_readable() {
-  for (int i = 0; i < kFramesATurn && !lost_ && !stream_; ++i) {
+  for (int i = 0; i < kFramesATurn && !lost_ && !data_connection_; ++i) {
     Result<std::optional<base::Frame>> next = [&] {
       const base::MutexLock lock(mutex_);
       return channel_.receive();
@@ -207,10 +207,10 @@ Status Session::handle(base::Frame& frame) {
   if (frame.plain)
     return {Code::permission_denied, Scope::peer,
             std::string("the peer speaks no TLS and this side does") + base::kTlsRemedy};
-  if (stage_ == Stage::greeting && op == FrameOp::stream && remote_ && !initiated_) {
-    auto stream = decode_stream(frame.payload);
-    if (!stream.ok()) return stream.status();
-    stream_ = *std::move(stream);
+  if (stage_ == Stage::greeting && op == FrameOp::data_connection && remote_ && !initiated_) {
+    auto data_connection = decode_data_connection(frame.payload);
+    if (!data_connection.ok()) return data_connection.status();
+    data_connection_ = *std::move(data_connection);
     incarnation_ = frame.header.incarnation;
     return {};
   }
@@ -284,7 +284,7 @@ Status Session::handle(base::Frame& frame) {
       return listener_.exchange(*this, frame);
     case FrameOp::hello:
     case FrameOp::proof:
-    case FrameOp::stream:
+    case FrameOp::data_connection:
       break;
   }
   answer_error(frame.header.id,
@@ -389,9 +389,10 @@ Status Session::on_import(const base::Frame& frame) {
   return {};
 }
 
-Result<Session::StreamOffer> Session::offer_stream(std::string transport) {
-  StreamOffer offer{{.transport = std::move(transport), .number = ++streams_offered_}, {}};
-  const auto key = stream_key(key_, offer.hello.transport, offer.hello.number);
+Result<Session::DataConnectionOffer> Session::offer_data_connection(std::string transport) {
+  DataConnectionOffer offer{
+      {.transport = std::move(transport), .number = ++data_connections_offered_}, {}};
+  const auto key = data_connection_key(key_, offer.hello.transport, offer.hello.number);
   if (!key.ok()) return key.status();
   const auto proof = proof_of(*key, side());
   const auto keys = seals_of(*key, side());
@@ -401,17 +402,19 @@ Result<Session::StreamOffer> Session::offer_stream(std::string transport) {
   return offer;
 }
 
-Result<std::optional<base::SealKeys>> Session::admit(const StreamHello& hello) {
-  const Status no(Code::permission_denied, Scope::peer, "a stream of a session that is none");
+Result<std::optional<base::SealKeys>> Session::admit(const DataConnectionHello& hello) {
+  const Status no(Code::permission_denied, Scope::peer,
+                  "a data connection of a session that is none");
   if (!is_met()) return no;
-  const auto key = stream_key(key_, hello.transport, hello.number);
+  const auto key = data_connection_key(key_, hello.transport, hello.number);
   if (!key.ok()) return key.status();
   const auto right = proof_of(*key, other(side()));
   const auto keys = seals_of(*key, side());
   if (!right.ok() || !keys.ok()) return right.ok() ? keys.status() : right.status();
   if (!base::same_secret(hello.proof, *right)) return no;
-  if (streams_admitted_.size() >= kMostStreams || !streams_admitted_.insert(hello.number).second)
-    return Status(Code::permission_denied, Scope::peer, "a stream that was made before");
+  if (data_connections_admitted_.size() >= kMaxDataConnections ||
+      !data_connections_admitted_.insert(hello.number).second)
+    return Status(Code::permission_denied, Scope::peer, "a data connection that was made before");
   return seals() ? std::optional(*keys) : std::nullopt;
 }
 

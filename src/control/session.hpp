@@ -59,8 +59,8 @@ class Listener {
   virtual void for_transport(Session& session, TransportMessage message,
                              std::span<base::Fd> fds) = 0;
   /// A connection for that transport alone, made by either side; or why ours could not be made.
-  virtual void stream(Session& session, const std::string& transport,
-                      Result<base::SealedSocket> socket) = 0;
+  virtual void data_connection(Session& session, const std::string& transport,
+                               Result<base::SealedSocket> socket) = 0;
   /// A region that it asks for by name: the only one, or of the set the one with that serial.
   virtual Result<Exported> exported(Session& session, std::string_view name,
                                     std::uint64_t serial) = 0;
@@ -110,11 +110,12 @@ struct Limits {
 struct Identity {
   std::string engine;
   std::uint64_t incarnation = 0;
-  std::string socket_dir{};             ///< For the operator's socket. Empty: there is none.
-  bool any_uid = false;                 ///< Peers of other users are let in.
-  bool insecure = false;                ///< TCP leaves the host without a secret.
-  std::string secret{};                 ///< That peers over TCP have to know. Empty: none.
-  std::vector<Interface> interfaces{};  ///< That carry streams. Empty: what the kernel chooses.
+  std::string socket_dir{};  ///< For the operator's socket. Empty: there is none.
+  bool any_uid = false;      ///< Peers of other users are let in.
+  bool insecure = false;     ///< TCP leaves the host without a secret.
+  std::string secret{};      ///< That peers over TCP have to know. Empty: none.
+  std::vector<Interface>
+      interfaces{};  ///< That carry data connections. Empty: what the kernel chooses.
   std::shared_ptr<const base::TlsContext> tls{};  ///< Over TCP; also its connections'. None: plain.
   Limits limits{};
   /// Closes what came from other processes. Also the Engine's, which ends it last.
@@ -178,18 +179,20 @@ class Session : public std::enable_shared_from_this<Session> {
   bool is_met() const noexcept { return stage_ >= Stage::met; }  ///< Or more.
   bool is_lost() const noexcept { return lost_; }
   bool is_gone() const noexcept { return gone_; }
-  /// It is none: who has connected wants a stream beside another Session.
-  const std::optional<StreamHello>& stream() const noexcept { return stream_; }
+  /// It is none: who has connected wants a data connection beside another Session.
+  const std::optional<DataConnectionHello>& data_connection() const noexcept {
+    return data_connection_;
+  }
   /// Of such a one. It ends with it.
   base::SealedSocket take_socket(std::optional<base::SealKeys> keys) LINKSPAN_EXCLUDES(mutex_);
-  /// The words of another stream beside this, which is met, and its seals.
-  struct StreamOffer {
-    StreamHello hello;
+  /// The words of another data connection beside this, which is met, and its seals.
+  struct DataConnectionOffer {
+    DataConnectionHello hello;
     std::optional<base::SealKeys> seals;
   };
-  Result<StreamOffer> offer_stream(std::string transport);
+  Result<DataConnectionOffer> offer_data_connection(std::string transport);
   /// Whether whoever says that may have one, each once. permission_denied: not of this session.
-  Result<std::optional<base::SealKeys>> admit(const StreamHello& hello);
+  Result<std::optional<base::SealKeys>> admit(const DataConnectionHello& hello);
   const Status& failure() const noexcept { return failure_; }  ///< Why it is lost.
 
  private:
@@ -226,7 +229,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool goodbye_said_ = false, goodbye_heard_ = false, process_ended_ = false, gone_ = false,
        dropped_ = false, lost_told_ = false;
   Status failure_;
-  std::optional<StreamHello> stream_;
+  std::optional<DataConnectionHello> data_connection_;
   Hello hello_;
   std::string expected_;
   std::uint64_t incarnation_ = 0;
@@ -236,8 +239,8 @@ class Session : public std::enable_shared_from_this<Session> {
   base::Fd pidfd_;
   std::vector<std::byte> our_hello_;
   base::SealKey key_{};
-  std::uint64_t streams_offered_ = 0;
-  std::set<std::uint64_t> streams_admitted_;             // by number
+  std::uint64_t data_connections_offered_ = 0;
+  std::set<std::uint64_t> data_connections_admitted_;    // by number
   std::optional<NotificationRing> incoming_, outgoing_;  // none: over the socket
   bool collecting_ = false;                              // the peer was asked to
 };

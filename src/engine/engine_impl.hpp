@@ -272,8 +272,8 @@ class EngineImpl final : public control::Listener,
   void gone(control::Session& session) override;
   void for_transport(control::Session& session, control::TransportMessage message,
                      std::span<base::Fd> fds) override;
-  void stream(control::Session& session, const std::string& transport,
-              Result<base::SealedSocket> socket) override;
+  void data_connection(control::Session& session, const std::string& transport,
+                       Result<base::SealedSocket> socket) override;
   Result<control::Exported> exported(control::Session& session, std::string_view name,
                                      std::uint64_t serial) override;
   void asked_for_set(control::Session& session, std::uint64_t request,

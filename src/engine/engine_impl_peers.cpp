@@ -182,8 +182,8 @@ void EngineImpl::for_transport(control::Session& session, control::TransportMess
   fail_or_log(session, status, log_);
 }
 
-void EngineImpl::stream(control::Session& session, const std::string& transport,
-                        Result<base::SealedSocket> socket) {
+void EngineImpl::data_connection(control::Session& session, const std::string& transport,
+                                 Result<base::SealedSocket> socket) {
   Status status(Code::unsupported, Scope::request, "no streams of \"" + transport + "\" here");
   {
     const base::MutexLock lock(scheduler_.mutex);
@@ -192,8 +192,9 @@ void EngineImpl::stream(control::Session& session, const std::string& transport,
         std::ranges::find(transports_, transport, [](const auto& each) { return each->name(); });
     if (peer != nullptr && mine != transports_.end()) {
       const auto at = static_cast<std::size_t>(mine - transports_.begin());
-      if (auto* const taker = dynamic_cast<transport::StreamTaker*>(peer->endpoints[at].get()))
-        status = taker->on_stream(std::move(socket));
+      if (auto* const taker =
+              dynamic_cast<transport::DataConnectionTaker*>(peer->endpoints[at].get()))
+        status = taker->on_data_connection(std::move(socket));
     }
     advance();
   }

@@ -50,7 +50,9 @@ class SessionChannel final : public transport::Channel {
   }
   std::string_view peer_name() const noexcept override { return session_->hello().engine; }
   bool connects() const noexcept override { return session_->is_remote() && session_->initiated(); }
-  Status open_stream() override { return control_.open_stream(session_, transport_); }
+  Status open_data_connection() override {
+    return control_.open_data_connection(session_, transport_);
+  }
   void give_up(const Status& why) override { control_.drop(session_, why); }
   void notified(std::vector<std::byte> notification, std::uint64_t after) override {
     inbox_(*session_, std::move(notification), after);

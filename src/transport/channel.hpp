@@ -34,11 +34,12 @@ class Channel {
   /// unsupported: fds, to a remote peer.
   virtual Status send(std::uint16_t op, std::span<const std::byte> bytes,
                       std::span<base::Fd> fds) = 0;
-  /// This side has connected to the other and may open_stream().
+  /// This side has connected to the other and may open_data_connection().
   virtual bool connects() const noexcept = 0;
-  /// Makes another connection to the peer, for the transport alone: StreamTaker::on_stream() at
-  /// both ends. unsupported: the other side is to do it, or the peer is reached by none.
-  virtual Status open_stream() = 0;
+  /// Makes another connection to the peer, for the transport alone:
+  /// DataConnectionTaker::on_data_connection() at both ends. unsupported: the other side is to do
+  /// it, or the peer is reached by none.
+  virtual Status open_data_connection() = 0;
   /// Its wire is broken and the peer has to be met again: soon it is lost, for all transports.
   virtual void give_up(const Status& why) = 0;
   /// Fresh for each incarnation of the peer: authenticates the data sockets of a wire.

@@ -31,12 +31,12 @@ Result<std::vector<std::unique_ptr<Transport>>> create_all(const Context& contex
     all.push_back(*std::move(net));
   }
   if (context.options->tcp_streams != 0)
-    all.push_back(
-        std::make_unique<tcp::TcpTransport>(tcp::TcpOptions{.topology = context.topology,
-                                                            .incarnation = context.incarnation,
-                                                            .streams = context.options->tcp_streams,
-                                                            .copy_ctas = context.options->copy_ctas,
-                                                            .tls = context.options->tls}));
+    all.push_back(std::make_unique<tcp::TcpTransport>(
+        tcp::TcpOptions{.topology = context.topology,
+                        .incarnation = context.incarnation,
+                        .connections = context.options->tcp_streams,
+                        .copy_ctas = context.options->copy_ctas,
+                        .tls = context.options->tls}));
   return all;
 }
 

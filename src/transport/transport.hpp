@@ -243,15 +243,15 @@ class Transport {
 };
 
 /// What an Endpoint is as well, if its wire is made of connections beside the Channel.
-class StreamTaker {
+class DataConnectionTaker {
  public:
-  /// One that this side or the other has asked for by Channel::open_stream(): a socket that does
-  /// not block, how what goes over it is sealed, or why it could not be made. corrupt: the peer
-  /// makes too many.
-  virtual Status on_stream(Result<base::SealedSocket> socket) = 0;
+  /// One that this side or the other has asked for by Channel::open_data_connection(): a socket
+  /// that does not block, how what goes over it is sealed, or why it could not be made. corrupt:
+  /// the peer makes too many.
+  virtual Status on_data_connection(Result<base::SealedSocket> socket) = 0;
 
  protected:
-  ~StreamTaker() = default;
+  ~DataConnectionTaker() = default;
 };
 
 /// What a Transport is as well, if lists of pages that are posted again and again can lie ready.

@@ -35,7 +35,7 @@ class LineChannel final : public Channel {
   std::string_view peer_name() const noexcept override { return "the other end"; }
   void notified(std::vector<std::byte>, std::uint64_t) override {}
   bool connects() const noexcept override { return connects_; }
-  Status open_stream() override {
+  Status open_data_connection() override {
     Network* const network = take(network_of_tests());
     auto [ours, theirs] = network != nullptr ? network->connection() : tcp_pair();
     base::Frame message{.header = {.op = kStreamOp}, .payload = {}, .fds = {}};

@@ -15,7 +15,7 @@ Result<HereEnd::Parts> tcp_parts(MemoryKind kind) {
   parts.kind = kind;
   parts.registry = std::make_unique<memory::Registry>(incarnation, topology());
   parts.transport = std::make_unique<transport::tcp::TcpTransport>(transport::tcp::TcpOptions{
-      .topology = topology(), .incarnation = incarnation, .streams = 3, .first = 3});
+      .topology = topology(), .incarnation = incarnation, .connections = 3, .first = 3});
   return parts;
 }
 

@@ -138,7 +138,7 @@ TEST_F(JunkOnAPort, TenThousandLeaveNothing) {
   const std::vector<std::byte> hello =
       control::encode(control::Hello{.engine = "junk", .process = {}, .transports = {}});
   std::vector<std::byte> stream =
-      control::encode(control::StreamHello{.transport = "tcp", .number = 1});
+      control::encode(control::DataConnectionHello{.transport = "tcp", .number = 1});
   std::minstd_rand random(7);
   const Usage before = Usage::lowest(200ms, {});
   Usage most = before;
@@ -151,7 +151,7 @@ TEST_F(JunkOnAPort, TenThousandLeaveNothing) {
       case 0:  // gone at once
         break;
       case 1:
-        send_raw(channel, control::FrameOp::stream, stream);  // of no session
+        send_raw(channel, control::FrameOp::data_connection, stream);  // of no session
         break;
       case 2:
         send_raw(channel, control::FrameOp::hello, std::span(hello).first(cut % hello.size()));

@@ -75,7 +75,7 @@ void parse(std::uint8_t which, std::span<const std::byte> bytes) {
     case 12:
       return round(bytes, decode_proof, [](const auto& proof) { return encode_proof(proof); });
     default:
-      return round(bytes, decode_stream, [](const StreamHello& hello) {
+      return round(bytes, decode_data_connection, [](const DataConnectionHello& hello) {
         printable(hello.transport);
         return encode(hello);
       });

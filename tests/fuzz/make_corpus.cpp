@@ -247,7 +247,8 @@ void write(const std::filesystem::path& folder) {
   words.add("set", join({raw({11}), encode_set({.version = 3, .serials = {1, 2}})}));
 
   words.add("proof", join({raw({12}), encode_proof({})}));
-  words.add("stream", join({raw({13}), encode(StreamHello{.transport = "tcp", .number = 1})}));
+  words.add("stream",
+            join({raw({13}), encode(DataConnectionHello{.transport = "tcp", .number = 1})}));
 
   const Corpus fds(folder, "fd_passing");
   // {flags, bytes, fds, kinds..., payload length, op, id, incarnation}

@@ -10,7 +10,7 @@
 #include "copy/staging.hpp"
 #include "memory/registry.hpp"
 #include "tests/fuzz/support.hpp"
-#include "transport/tcp/stream.hpp"
+#include "transport/tcp/data_connection.hpp"
 #include "transport/tcp/wire.hpp"
 
 namespace linkspan::fuzz {
@@ -27,7 +27,7 @@ class Nobody final : public transport::Channel {
     return {};
   }
   bool connects() const noexcept override { return false; }
-  Status open_stream() override { return {}; }
+  Status open_data_connection() override { return {}; }
   void give_up(const Status&) override {}
   transport::SessionKey session_key() const noexcept override { return key_; }
   transport::PeerProcess process() const noexcept override { return {}; }

@@ -196,7 +196,7 @@ TEST_F(HostInterfaces, AreListenedAtByWhoMayLeaveTheHost) {
 /// Which end of the second cable is down when they meet.
 class HostInterfacesDown : public HostInterfaces, public ::testing::WithParamInterface<Host> {};
 
-TEST_P(HostInterfacesDown, CostNoStreamAndAreToldOnce) {
+TEST_P(HostInterfacesDown, CostNoConnectionAndAreToldOnce) {
   open("near1,near2", "far1,far2");
   network().run(GetParam(),
                 GetParam() == Host::near ? "ip link set near2 down" : "ip link set far2 down");

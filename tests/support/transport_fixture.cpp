@@ -16,7 +16,9 @@ class SilentChannel final : public Channel {
   std::string_view peer_name() const noexcept override { return "the other end"; }
   void notified(std::vector<std::byte>, std::uint64_t) override {}
   bool connects() const noexcept override { return false; }
-  Status open_stream() override { return {Code::unsupported, Scope::peer, "no streams here"}; }
+  Status open_data_connection() override {
+    return {Code::unsupported, Scope::peer, "no streams here"};
+  }
   void give_up(const Status&) override {}
 
  private:
@@ -162,7 +164,7 @@ Status Link::post(const Batch& batch) {
 Status deliver(Endpoint& endpoint, base::Frame& message) {
   if (message.header.op != kStreamOp)
     return endpoint.on_message(message.header.op, message.payload, message.fds);
-  return dynamic_cast<transport::StreamTaker&>(endpoint).on_stream(
+  return dynamic_cast<transport::DataConnectionTaker&>(endpoint).on_data_connection(
       base::SealedSocket{std::move(message.fds.front())});
 }
 

@@ -43,10 +43,10 @@ class Quiet final : public control::Listener {
     changed_.notify_all();
   }
   void for_transport(Session&, control::TransportMessage, std::span<base::Fd>) override {}
-  void stream(Session& session, const std::string& transport,
-              Result<base::SealedSocket> socket) override {
+  void data_connection(Session& session, const std::string& transport,
+                       Result<base::SealedSocket> socket) override {
     const base::MutexLock lock(mutex_);
-    streams_.push_back({session.id(), transport, std::move(socket)});
+    data_connections_.push_back({session.id(), transport, std::move(socket)});
     changed_.notify_all();
   }
   /// A region of the name "no memory" is where memory ends.
@@ -82,10 +82,10 @@ class Quiet final : public control::Listener {
   std::optional<Stream> next_stream(Duration time) {
     const base::MutexLock lock(mutex_);
     const auto limit = base::Deadline::after(base::Clock::steady(), time);
-    while (streams_.empty() && !limit.passed()) changed_.wait(mutex_, limit);
-    if (streams_.empty()) return std::nullopt;
-    Stream next = std::move(streams_.front());
-    streams_.pop_front();
+    while (data_connections_.empty() && !limit.passed()) changed_.wait(mutex_, limit);
+    if (data_connections_.empty()) return std::nullopt;
+    Stream next = std::move(data_connections_.front());
+    data_connections_.pop_front();
     return next;
   }
   /// The Control thread stands still in the next import that a peer asks for, until let_go().
@@ -118,7 +118,7 @@ class Quiet final : public control::Listener {
 
   base::Mutex mutex_;
   base::Condition changed_;
-  std::deque<Stream> streams_ LINKSPAN_GUARDED_BY(mutex_);
+  std::deque<Stream> data_connections_ LINKSPAN_GUARDED_BY(mutex_);
   std::shared_ptr<Session> last_ LINKSPAN_GUARDED_BY(mutex_);  // also Control's
   Status why_ LINKSPAN_GUARDED_BY(mutex_);
   bool gone_ LINKSPAN_GUARDED_BY(mutex_) = false;

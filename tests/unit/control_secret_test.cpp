@@ -37,7 +37,7 @@ TEST_F(ControlSecret, LetsInWhoHasTheSame) {
   const auto session = meet(kSecret);
   ASSERT_TRUE(session.ok()) << session.status().to_string();
   EXPECT_TRUE(std::ranges::equal((*session)->key(), quiet_.last()->key()));
-  ASSERT_TRUE(client_->open_stream(*session, "tcp").ok());
+  ASSERT_TRUE(client_->open_data_connection(*session, "tcp").ok());
   auto here = theirs_.next_stream(5s), there = quiet_.next_stream(5s);
   ASSERT_TRUE(here && there && here->socket.ok() && there->socket.ok());
   ASSERT_TRUE(here->socket->keys && there->socket->keys);
@@ -188,19 +188,19 @@ TEST_F(SealedBytes, WithoutAProofAreRefused) {
   expect_refused();
 }
 
-TEST_F(SealedBytes, OfAStreamThatWasMadeBeforeAreRefused) {
+TEST_F(SealedBytes, OfAConnectionThatWasMadeBeforeAreRefused) {
   prove();
-  StreamHello hello{.transport = "tcp", .number = 1};
-  const auto key = take(stream_key(key_, "tcp", 1));
+  DataConnectionHello hello{.transport = "tcp", .number = 1};
+  const auto key = take(data_connection_key(key_, "tcp", 1));
   hello.proof = take(proof_of(key, Side::connector));
-  const auto answer_to = [&](const StreamHello& words) {
-    auto stream = connect();
-    send_raw(stream, FrameOp::stream, encode(words));
-    (void)test::any_raw(stream);  // hello, which is said to whoever connects
-    const auto said = test::any_raw(stream);
+  const auto answer_to = [&](const DataConnectionHello& words) {
+    auto data_connection = connect();
+    send_raw(data_connection, FrameOp::data_connection, encode(words));
+    (void)test::any_raw(data_connection);  // hello, which is said to whoever connects
+    const auto said = test::any_raw(data_connection);
     return said ? static_cast<FrameOp>(said->header.op) : FrameOp::goodbye;
   };
-  StreamHello wrong = hello;
+  DataConnectionHello wrong = hello;
   wrong.number = 2;
   EXPECT_EQ(answer_to(wrong), FrameOp::error);
   wrong = hello;

@@ -44,13 +44,13 @@ class ControlTls : public test::ControlFixture {
   }
 };
 
-TEST_F(ControlTls, MeetsAndMakesStreamsByIt) {
+TEST_F(ControlTls, MeetsAndMakesConnectionsByIt) {
   serve(kSecret, true);
   const auto session = meet(kSecret, true);
   ASSERT_TRUE(session.ok()) << session.status().to_string();
   EXPECT_TRUE(std::ranges::equal((*session)->key(), quiet_.last()->key()));
   for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(client_->open_stream(*session, "tcp").ok());
+    ASSERT_TRUE(client_->open_data_connection(*session, "tcp").ok());
     auto here = theirs_.next_stream(5s), there = quiet_.next_stream(5s);
     ASSERT_TRUE(here && there && here->socket.ok() && there->socket.ok());
     EXPECT_FALSE(here->socket->keys || there->socket->keys);

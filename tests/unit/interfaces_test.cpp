@@ -23,7 +23,7 @@ std::vector<net::TcpAddress> hosts(std::initializer_list<const char*> texts) {
   for (const char* text : texts) out.push_back(parse_host(text).value());
   return out;
 }
-/// Of the streams 0 to 5.
+/// Of the data connections 0 to 5.
 std::vector<std::string> ways(const std::vector<Interface>& ours,
                               const std::vector<net::TcpAddress>& theirs) {
   std::vector<std::string> out;
@@ -35,7 +35,7 @@ std::vector<std::string> ways(const std::vector<Interface>& ours,
 }
 using Ways = std::vector<std::string>;
 
-TEST(StreamWays, TakeTurnsEachInItsOwnSubnet) {
+TEST(DataConnectionRoutes, TakeTurnsEachInItsOwnSubnet) {
   const std::vector<Interface> ours{interface("eth1", {{"10.0.1.1", 24}}),
                                     interface("eth2", {{"10.0.2.1", 24}})};
   const std::string one = "eth1 (10.0.1.1) to 10.0.1.9:4711",
@@ -46,7 +46,7 @@ TEST(StreamWays, TakeTurnsEachInItsOwnSubnet) {
             (Ways{one, two, one, two, one, two}));
 }
 
-TEST(StreamWays, ElseTakeTheAddressesOfTheirFamilyInTurn) {
+TEST(DataConnectionRoutes, ElseTakeTheAddressesOfTheirFamilyInTurn) {
   const std::vector<Interface> ours{interface("eth1", {{"10.0.1.1", 24}}),
                                     interface("eth2", {{"10.0.2.1", 24}})};
   EXPECT_EQ(ways(ours, hosts({"2001:db8::9", "10.8.0.1", "10.8.0.2", "10.8.0.3"})),
@@ -58,7 +58,7 @@ TEST(StreamWays, ElseTakeTheAddressesOfTheirFamilyInTurn) {
   EXPECT_EQ(ways({}, hosts({"10.0.1.9"})), (Ways(6, "none")));
 }
 
-TEST(StreamWays, InOneSubnetPairTheInterfacesUp) {
+TEST(DataConnectionRoutes, InOneSubnetPairTheInterfacesUp) {
   const std::vector<Interface> ours{interface("eth1", {{"10.0.0.1", 16}}),
                                     interface("eth2", {{"10.0.0.2", 16}})};
   const std::string one = "eth1 (10.0.0.1) to 10.0.1.1:4711",
@@ -66,7 +66,7 @@ TEST(StreamWays, InOneSubnetPairTheInterfacesUp) {
   EXPECT_EQ(ways(ours, hosts({"10.0.1.1", "10.0.1.2"})), (Ways{one, two, one, two, one, two}));
 }
 
-TEST(StreamWays, LookAtAllAddressesOfAnInterface) {
+TEST(DataConnectionRoutes, LookAtAllAddressesOfAnInterface) {
   const std::vector<Interface> ours{
       interface("eth1", {{"10.0.1.1", 24}, {"2001:db8:1::1", 64}, {"2001:db8:2::1", 64}})};
   EXPECT_EQ(ways(ours, hosts({"10.9.9.9", "2001:db8:2::9"}))[0],
@@ -75,7 +75,7 @@ TEST(StreamWays, LookAtAllAddressesOfAnInterface) {
             "eth1 (2001:db8:1::1) to [2001:db8:2:1::9]:4711");
 }
 
-TEST(StreamWays, CountTheBitsOfASubnet) {
+TEST(DataConnectionRoutes, CountTheBitsOfASubnet) {
   const auto near = [](unsigned prefix, const char* theirs) {
     // What is in no subnet of ours comes second.
     return choose_way(std::vector{interface("e", {{"10.0.1.130", prefix}})},

@@ -40,7 +40,9 @@ class RecordingChannel final : public Channel {
   std::string_view peer_name() const noexcept override { return "hostile"; }
   void notified(std::vector<std::byte>, std::uint64_t) override {}
   bool connects() const noexcept override { return false; }
-  Status open_stream() override { return {Code::unsupported, Scope::peer, "no streams here"}; }
+  Status open_data_connection() override {
+    return {Code::unsupported, Scope::peer, "no streams here"};
+  }
   void give_up(const Status&) override {}
 
   struct Sent {

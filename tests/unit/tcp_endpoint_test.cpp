@@ -1,4 +1,4 @@
-// The streams that an Endpoint by TCP asks for, and what it makes of those that cannot be made.
+// The connections that an Endpoint by TCP asks for, and what it makes of those that cannot be made.
 #include <utility>
 
 #include "tests/unit/tcp_wire_fixture.hpp"
@@ -10,7 +10,7 @@ namespace tcp_endpoint_test {
 class AskedChannel final : public PeerChannel {
  public:
   bool connects() const noexcept override { return true; }
-  Status open_stream() override { return ++asked, Status(); }
+  Status open_data_connection() override { return ++asked, Status(); }
 
   unsigned asked = 0;
 };
@@ -18,13 +18,13 @@ class AskedChannel final : public PeerChannel {
 struct Asking {
   Asking(unsigned ours, unsigned theirs, unsigned first) {
     transport = std::make_unique<TcpTransport>(
-        TcpOptions{.incarnation = kUs, .streams = ours, .first = first, .clock = &clock});
+        TcpOptions{.incarnation = kUs, .connections = ours, .first = first, .clock = &clock});
     endpoint = take(transport->connect(
-        encode(Address{.incarnation = kPeer, .streams = theirs, .chunk = kLeastChunk}), channel,
+        encode(Address{.incarnation = kPeer, .connections = theirs, .chunk = kLeastChunk}), channel,
         base::Deadline::after(clock, 10s)));
   }
   Status comes(Result<base::SealedSocket> socket) const {
-    return dynamic_cast<StreamTaker&>(*endpoint).on_stream(std::move(socket));
+    return dynamic_cast<DataConnectionTaker&>(*endpoint).on_data_connection(std::move(socket));
   }
   /// Why it takes no batch, or that the region of this one is another peer's.
   Status refusal() const {
@@ -58,13 +58,13 @@ struct Asking {
 
 Status refused() { return {Code::unreachable, Scope::peer, "nobody listens there"}; }
 
-TEST(TcpEndpoint, BeginsWithAFewStreams) {
+TEST(TcpEndpoint, BeginsWithAFewConnections) {
   for (const auto& [ours, theirs, first, asked] :
        {std::tuple(8u, 8u, 2u, 2u), {1u, 8u, 2u, 1u}, {8u, 1u, 2u, 1u}, {3u, 8u, 9u, 3u}}) {
     const Asking asking(ours, theirs, first);
     EXPECT_EQ(asking.channel.asked, asked);
     EXPECT_EQ(asking.endpoint->outlook(),
-              "up to " + std::to_string(std::min(ours, theirs)) + " TCP streams");
+              "up to " + std::to_string(std::min(ours, theirs)) + " TCP data connections");
   }
 }
 
@@ -172,7 +172,7 @@ TEST_F(TcpWire, NeverFailsWithACodeThatMeansLater) {
 TEST_F(TcpWire, ACanceledBatchEndsAtOnceWhereNoConnectionHasCome) {
   for (const linkspan::Op op : {linkspan::Op::write, linkspan::Op::read}) {
     auto lonely = take(transport_.connect(
-        encode(Address{.incarnation = kPeer, .streams = 1, .chunk = kLeastChunk}), channel_,
+        encode(Address{.incarnation = kPeer, .connections = 1, .chunk = kLeastChunk}), channel_,
         base::Deadline::after(base::Clock::steady(), 1min)));
     const Block block{0, 0, 100};
     must(lonely->post({.op = op,

@@ -1,4 +1,4 @@
-// A sealed stream: what its seal shows lands, and of everything else not a byte.
+// A sealed connection: what its seal shows lands, and of everything else not a byte.
 #include "tests/unit/tcp_wire_fixture.hpp"
 
 namespace linkspan::transport::tcp {
@@ -98,7 +98,7 @@ TEST_F(TcpSeals, LetLandAndAnswer) {
 /// Wherever it was changed: header, place, data, seal.
 class TcpSealsChanged : public TcpSeals, public ::testing::WithParamInterface<std::size_t> {};
 
-TEST_P(TcpSealsChanged, EndTheStreamAndLetNothingLand) {
+TEST_P(TcpSealsChanged, EndTheConnectionAndLetNothingLand) {
   const Bytes before = memory_;
   Bytes frame = sealed_put(1, 0);
   const std::size_t head = frame.size() - 8 - base::kSealBytes;
@@ -110,7 +110,7 @@ TEST_P(TcpSealsChanged, EndTheStreamAndLetNothingLand) {
 
 INSTANTIATE_TEST_SUITE_P(At, TcpSealsChanged, ::testing::Range<std::size_t>(0, 6));
 
-TEST_F(TcpSeals, OfAFrameThatCameBeforeEndTheStream) {
+TEST_F(TcpSeals, OfAFrameThatCameBeforeEndTheConnection) {
   const Bytes frame = sealed_put(1, 0);
   send_bytes(frame);
   expect_ended(1);
@@ -120,7 +120,7 @@ TEST_F(TcpSeals, OfAFrameThatCameBeforeEndTheStream) {
   expect_closed(before);
 }
 
-TEST_F(TcpSeals, OfAFrameThatComesTooEarlyEndTheStream) {
+TEST_F(TcpSeals, OfAFrameThatComesTooEarlyEndTheConnection) {
   const Bytes before = memory_;
   (void)sealed_put(1, 0);  // left out
   send_bytes(sealed_put(2, 0));

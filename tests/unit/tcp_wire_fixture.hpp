@@ -52,7 +52,7 @@ class PeerChannel : public Channel {
     return afters_;
   }
   bool connects() const noexcept override { return false; }
-  Status open_stream() override { return {Code::unsupported, Scope::peer, "no"}; }
+  Status open_data_connection() override { return {Code::unsupported, Scope::peer, "no"}; }
   void give_up(const Status& why) override { given_up = why; }
   Status given_up;  ///< Why; OK: it was not.
 
@@ -90,10 +90,12 @@ class TcpWire : public ::testing::Test {
                    .peers = {.read = true, .write = true},
                    .bytes = kBytes};
     remote_ = std::make_unique<WireMapping>(theirs);
-    endpoint_ = take(transport_.connect(
-        encode(Address{
-            .incarnation = kPeer, .streams = 1, .chunk = kLeastChunk, .ordered = options.ordered}),
-        channel_, base::Deadline::after(base::Clock::steady(), 10s)));
+    endpoint_ =
+        take(transport_.connect(encode(Address{.incarnation = kPeer,
+                                               .connections = 1,
+                                               .chunk = kLeastChunk,
+                                               .ordered = options.ordered}),
+                                channel_, base::Deadline::after(base::Clock::steady(), 10s)));
     add_stream();
   }
   TcpWire(const TcpWire&) = delete;
@@ -109,8 +111,8 @@ class TcpWire : public ::testing::Test {
     auto [ours, theirs] = test::tcp_pair();
     raw_ = std::move(theirs);
     received_by_ = ours.get();
-    must(dynamic_cast<StreamTaker&>(*endpoint_)
-             .on_stream(base::SealedSocket{std::move(ours), keys_}));
+    must(dynamic_cast<DataConnectionTaker&>(*endpoint_)
+             .on_data_connection(base::SealedSocket{std::move(ours), keys_}));
   }
   static void must(const Status& status) { ASSERT_TRUE(status.ok()) << status.to_string(); }
 
@@ -199,7 +201,7 @@ class TcpWire : public ::testing::Test {
   TcpTransport transport_{
       {.topology = topology_,
        .incarnation = kUs,
-       .streams = 1,
+       .connections = 1,
        .clock = fake_clock_ ? static_cast<const base::Clock*>(&clock_) : &base::Clock::steady()}};
   std::shared_ptr<const memory::Registration> region_, fixed_;
   WireKey key_, fixed_key_;

@@ -1,4 +1,4 @@
-// Frames of a peer that keeps the rules of a stream, and of one that does not.
+// Frames of a peer that keeps the rules of a connection, and of one that does not.
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -69,7 +69,7 @@ TEST_F(TcpWire, StoresAWordWhole) {
       ASSERT_EQ(::ioctl(received_by_, FIONREAD, &waits), 0);
       if (waits != 0) std::this_thread::yield();
     }
-    ASSERT_EQ(waits, 0) << "the stream's thread takes nothing";
+    ASSERT_EQ(waits, 0) << "the data connection's thread takes nothing";
     if (to != frame.size()) {
       EXPECT_EQ(word.load(), kOld) << "behind " << to - data << " bytes of data";
     }
@@ -274,7 +274,7 @@ TEST(TcpFrame, IsNoneWhereItsLengthsDisagree) {
   EXPECT_TRUE(broken(24 + 41, 0xff)) << "a notification that is too long";
 }
 
-/// So no writer that keeps the rules meets the end of its streams below.
+/// So no writer that keeps the rules meets the end of its connections below.
 TEST_F(TcpWire, APutOfSeveralFramesHoldsItsRegionFromTheFirstOn) {
   send(put(1, 0, 8, false), ones(8));
   send(put(2, 100, 1), ones(1));
@@ -295,18 +295,19 @@ TEST_F(TcpWire, APutOfSeveralFramesHoldsItsRegionFromTheFirstOn) {
 }
 
 /// Its control connection may have something to say yet.
-TEST_F(TcpWire, TakesNoMoreStreamsThanThereMayBe) {
+TEST_F(TcpWire, TakesNoMoreConnectionsThanThereMayBe) {
   std::vector<base::Fd> others;
-  for (unsigned i = 1; i < kMostStreams; ++i) {
+  for (unsigned i = 1; i < kMaxDataConnections; ++i) {
     others.push_back(std::move(raw_));
     add_stream();
   }
   auto [here, there] = test::tcp_pair();
-  auto& taker = dynamic_cast<StreamTaker&>(*endpoint_);
-  EXPECT_EQ(taker.on_stream(base::SealedSocket{std::move(here), keys_}).code(), Code::corrupt);
+  auto& taker = dynamic_cast<DataConnectionTaker&>(*endpoint_);
+  EXPECT_EQ(taker.on_data_connection(base::SealedSocket{std::move(here), keys_}).code(),
+            Code::corrupt);
 }
 
-TEST_F(TcpWire, GivesThePeerUpASecondAfterItsStreamsHaveEnded) {
+TEST_F(TcpWire, GivesThePeerUpASecondAfterItsConnectionsHaveEnded) {
   send_bytes(ones(64));
   while (next()) continue;
   endpoint_->progress(ends_);
@@ -497,7 +498,8 @@ TEST_F(TcpWire, AnAnswerThatWasTakenWholeIsNotInFlight) {
   wire.fail(Status(Code::canceled, Scope::peer, "over"));
 }
 
-/// What the stream with room would say at once must not pass the question on its way by another.
+/// What the connection with room would say at once must not pass the question on its way by
+/// another.
 TEST_F(TcpWire, ACancelGoesBehindItsQuestion) {
   const auto narrow = [&] {
     const int bytes = 1 << 16;  // no less than a packet of loopback's: else it trickles

@@ -10,7 +10,7 @@ namespace linkspan::transport::tcp {
 
 std::vector<std::byte> encode(const Address& address) {
   flatbuffers::FlatBufferBuilder out;
-  out.Finish(schema::CreateTcpAddress(out, address.incarnation, address.streams, address.chunk,
+  out.Finish(schema::CreateTcpAddress(out, address.incarnation, address.connections, address.chunk,
                                       address.ordered));
   return schema::finished(out);
 }
@@ -19,9 +19,10 @@ Result<Address> decode_address(std::span<const std::byte> bytes) {
   const auto* wire = schema::verified<schema::TcpAddress>(bytes);
   if (wire == nullptr) return Status(Code::corrupt, Scope::peer, "malformed address");
   if (wire->streams() == 0 || wire->chunk() < kLeastChunk)
-    return Status(Code::corrupt, Scope::peer, "an address without streams, or of too small frames");
+    return Status(Code::corrupt, Scope::peer,
+                  "an address without data connections, or of too small frames");
   return Address{.incarnation = wire->incarnation(),
-                 .streams = std::min<unsigned>(wire->streams(), kMostStreams),
+                 .connections = std::min<unsigned>(wire->streams(), kMaxDataConnections),
                  .chunk = wire->chunk(),
                  .ordered = wire->ordered()};
 }

@@ -12,13 +12,13 @@
 
 namespace linkspan::transport::tcp {
 
-inline constexpr unsigned kMostStreams = 64;
+inline constexpr unsigned kMaxDataConnections = 64;
 
 struct Address {
   std::uint64_t incarnation = 0;
-  unsigned streams = 1;     ///< 1 to kMostStreams: that it wants at most.
-  std::uint32_t chunk = 0;  ///< Data of a frame that it takes, kLeastChunk at least.
-  bool ordered = false;     ///< Takes a put's Head::after, which older releases do not.
+  unsigned connections = 1;  ///< 1 to kMaxDataConnections: that it wants at most.
+  std::uint32_t chunk = 0;   ///< Data of a frame that it takes, kLeastChunk at least.
+  bool ordered = false;      ///< Takes a put's Head::after, which older releases do not.
 };
 
 std::vector<std::byte> encode(const Address& address);

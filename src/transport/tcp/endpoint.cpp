@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "transport/tcp/stream.hpp"
+#include "transport/tcp/data_connection.hpp"
 
 namespace linkspan::transport::tcp {
 namespace {
@@ -15,7 +15,8 @@ constexpr Duration kLook = 50us;      // at batches that the threads work on
 constexpr Duration kLookAgain = 1ms;  // at what is the peer's
 constexpr Duration kLookAtTraffic = 100ms;
 constexpr Duration kLookAtServed = 10ms;  // at what stands still
-constexpr Duration kLastWords = 1s;  // of a peer's control connection, when its streams have ended
+constexpr Duration kLastWords =
+    1s;  // of a peer's control connection, when its connections have ended
 
 }  // namespace
 
@@ -32,15 +33,15 @@ TcpEndpoint::TcpEndpoint(TcpTransport& transport, const Address& peer, Channel& 
                       .peer = peer.incarnation,
                       .chunk = std::min<std::uint64_t>(peer.chunk, kMostChunk),
                       .inflight = transport.capabilities().max_inflight,
-                      .streams = channel.connects() ? first_streams() : 0,
-                      .most_streams = channel.connects() ? most_streams() : 0})),
+                      .connections = channel.connects() ? first_connections() : 0,
+                      .max_connections = channel.connects() ? max_connections() : 0})),
       drop_at_(base::Deadline::after(
           *transport.options().clock,
           channel.connects() ? deadline.left() : deadline.left() + kDropsLater)) {
   if (!channel_.connects()) return;
-  awaited_ = first_streams();
+  awaited_ = first_connections();
   for (unsigned i = 0; i < awaited_; ++i)
-    if (Status status = channel_.open_stream(); !status.ok()) wire_->fail(status);
+    if (Status status = channel_.open_data_connection(); !status.ok()) wire_->fail(status);
 }
 
 TcpEndpoint::~TcpEndpoint() {
@@ -56,16 +57,16 @@ Status TcpEndpoint::ready() const {
   return is_late() ? late() : Status();
 }
 
-unsigned TcpEndpoint::most_streams() const noexcept {
-  return std::min(peer_.streams, transport_.options().streams);
+unsigned TcpEndpoint::max_connections() const noexcept {
+  return std::min(peer_.connections, transport_.options().connections);
 }
 
-unsigned TcpEndpoint::first_streams() const noexcept {
-  return std::min(most_streams(), transport_.options().first);
+unsigned TcpEndpoint::first_connections() const noexcept {
+  return std::min(max_connections(), transport_.options().first);
 }
 
-/// No stream has come in time.
-bool TcpEndpoint::is_late() const { return streams_ == 0 && connect_by_.passed(); }
+/// No connection has come in time.
+bool TcpEndpoint::is_late() const { return connections_ == 0 && connect_by_.passed(); }
 
 Status TcpEndpoint::late() const {
   std::string what =
@@ -78,14 +79,14 @@ Status TcpEndpoint::late() const {
 /// One of the first is asked for again; one that was to be more is not missed.
 void TcpEndpoint::refused(const Status& why) {
   wire_->not_made();
-  if (streams_ >= first_streams()) return;
+  if (connections_ >= first_connections()) return;
   if (awaited_ != 0) --awaited_;
   refusal_ = why;
   // A later try changes nothing about these.
   const bool final = why.code() == Code::permission_denied || why.code() == Code::unsupported ||
                      why.code() == Code::corrupt;
-  if (final && streams_ == 0 && awaited_ == 0) wire_->fail(why);
-  if (final || ask_again_at_ || (streams_ != 0 && asked_again_ >= kTries)) return;
+  if (final && connections_ == 0 && awaited_ == 0) wire_->fail(why);
+  if (final || ask_again_at_ || (connections_ != 0 && asked_again_ >= kTries)) return;
   const unsigned doublings = std::min(asked_again_++, 10U);
   ask_again_at_ = now() + std::min(kFirstPause * (1U << doublings), kLastPause);
 }
@@ -93,12 +94,12 @@ void TcpEndpoint::refused(const Status& why) {
 /// Data connections that were refused are asked for again; a peer without any is dropped.
 void TcpEndpoint::look_at_missing(base::Time now) {
   if (closed_ || gone_ || wire_->has_failed()) return;
-  if (streams_ == 0 && drop_at_.passed()) return wire_->fail(late());
+  if (connections_ == 0 && drop_at_.passed()) return wire_->fail(late());
   if (!ask_again_at_ || now < *ask_again_at_) return;
   ask_again_at_.reset();
-  while (streams_ + awaited_ < first_streams()) {
+  while (connections_ + awaited_ < first_connections()) {
     ++awaited_;
-    if (Status status = channel_.open_stream(); !status.ok()) return refused(status);
+    if (Status status = channel_.open_data_connection(); !status.ok()) return refused(status);
   }
 }
 
@@ -253,14 +254,14 @@ NextLook TcpEndpoint::next_look() const {
     if (slot.ticket->ended.load(std::memory_order_acquire)) return {.when = NextLook::When::now};
   const base::Time now = this->now();
   if (!ours_.empty()) return {.when = NextLook::When::at, .at = now + kLook, .patient = true};
-  // What a peer asks for more it asks by its streams, whose threads look.
+  // What a peer asks for more it asks by its connections, whose threads look.
   if (wire_->serves() || (gone_ && !wire_->over()))
     return {.when = NextLook::When::at, .at = now + kLookAgain, .patient = true};
   if (closed_ || gone_ || leaving_) return {};
   if (give_up_at_ && *give_up_at_ != base::Time::max())
     return {.when = NextLook::When::at, .at = *give_up_at_};
   if (wire_->has_failed()) return {};
-  base::Time at = streams_ == 0 ? now + drop_at_.left() : base::Time::max();
+  base::Time at = connections_ == 0 ? now + drop_at_.left() : base::Time::max();
   if (ask_again_at_) at = std::min(at, *ask_again_at_);
   if (at == base::Time::max()) return {};
   return {.when = NextLook::When::at, .at = at, .patient = true};
@@ -270,7 +271,7 @@ Explanation TcpEndpoint::explain(linkspan::Op, const memory::Region& local, cons
                                  Shape) const {
   return {.path = kPath,
           .executor = "both",
-          .reason = std::to_string(streams_) + " TCP streams" +
+          .reason = std::to_string(connections_) + " TCP data connections" +
                     (transport_.options().tls ? " by " + tls_ : "") +
                     (local.facts().kind == MemoryKind::device ? ", memory of GPUs staged" : ""),
           .expected_gbps = 0,
@@ -278,7 +279,7 @@ Explanation TcpEndpoint::explain(linkspan::Op, const memory::Region& local, cons
 }
 
 std::string TcpEndpoint::outlook() const {
-  return "up to " + std::to_string(most_streams()) + " TCP streams" +
+  return "up to " + std::to_string(max_connections()) + " TCP data connections" +
          (transport_.options().tls ? " by TLS" : "");
 }
 
@@ -286,29 +287,29 @@ Status TcpEndpoint::on_message(std::uint16_t op, std::span<const std::byte>, std
   return {Code::unsupported, Scope::request, "tcp has no op " + std::to_string(op)};
 }
 
-Status TcpEndpoint::on_stream(Result<base::SealedSocket> socket) {
+Status TcpEndpoint::on_data_connection(Result<base::SealedSocket> socket) {
   if (!socket.ok()) {
     refused(socket.status());  // the side that tries has logged it
     return {};
   }
-  if (streams_ >= kMostStreams)
-    return {Code::corrupt, Scope::peer, "more streams than there may be"};
+  if (connections_ >= kMaxDataConnections)
+    return {Code::corrupt, Scope::peer, "more data connections than there may be"};
   if (socket->tls != nullptr) tls_ = socket->tls->name();
   auto thread = transport_.threads().next();
   if (!thread.ok()) return thread.status();
   // Shared: with its thread and the wire.
-  auto stream =
-      std::make_shared<Stream>(wire_, *std::move(socket),
-                               StreamOptions{.peer = peer_.incarnation,
-                                             .lanes = &transport_.lanes(),
-                                             .ctas = transport_.options().copy_ctas.value_or(~0U)},
-                               **thread);
-  if (Status status = wire_->add(stream); !status.ok()) return {};  // closes it
-  if (Status status = (*thread)->add(stream); !status.ok()) {
-    wire_->ended(*stream);
+  auto connection = std::make_shared<DataConnection>(
+      wire_, *std::move(socket),
+      DataConnectionOptions{.peer = peer_.incarnation,
+                            .lanes = &transport_.lanes(),
+                            .ctas = transport_.options().copy_ctas.value_or(~0U)},
+      **thread);
+  if (Status status = wire_->add(connection); !status.ok()) return {};  // closes it
+  if (Status status = (*thread)->add(connection); !status.ok()) {
+    wire_->ended(*connection);
     return status;
   }
-  ++streams_;
+  ++connections_;
   if (awaited_ != 0) --awaited_;
   return {};
 }

@@ -1,7 +1,7 @@
 // transport/tcp/endpoint.hpp - one peer by TCP: what the TransferScheduler sees of a Wire.
 //
-// On the path of a byte: post() checks the batch and gives it to the wire, whose streams' threads
-// do the rest; progress() looks whether its Ticket has ended.
+// On the path of a byte: post() checks the batch and gives it to the wire, whose connections'
+// threads do the rest; progress() looks whether its Ticket has ended.
 // Threads: under the scheduler's lock.
 // Invariants: the side that has connected to the other makes the data connections, a few at once,
 // and asks again, ever more rarely, for those of the first that were refused. A peer without any
@@ -22,7 +22,7 @@
 
 namespace linkspan::transport::tcp {
 
-class TcpEndpoint final : public Endpoint, public StreamTaker {
+class TcpEndpoint final : public Endpoint, public DataConnectionTaker {
  public:
   /// From one try for a data connection to the next: the first, doubled each time up to the last.
   static constexpr Duration kFirstPause = std::chrono::milliseconds(100),
@@ -55,7 +55,7 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
   void serve_no_more() override { leaving_ = true; }
   void close() override;
   void peer_gone() override;
-  Status on_stream(Result<base::SealedSocket> socket) override;
+  Status on_data_connection(Result<base::SealedSocket> socket) override;
   bool landed() const override { return gone_ && wire_->over(); }
 
  private:
@@ -72,8 +72,8 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
   bool is_late() const;
   void refused(const Status& why);
   void look_at_missing(base::Time now);
-  unsigned most_streams() const noexcept;
-  unsigned first_streams() const noexcept;
+  unsigned max_connections() const noexcept;
+  unsigned first_connections() const noexcept;
   bool takes_along(const Batch& batch, const std::vector<Piece>& pieces) const;
   Status late() const;
   void stop(Slot& slot);
@@ -84,10 +84,10 @@ class TcpEndpoint final : public Endpoint, public StreamTaker {
   const Address peer_;
   Channel& channel_;
   const base::Deadline connect_by_;
-  const std::shared_ptr<Wire> wire_;  // also its streams'
+  const std::shared_ptr<Wire> wire_;  // also its connections'
   const base::Deadline drop_at_;      // the peer, without a data connection
   bool closed_ = false, gone_ = false, leaving_ = false;
-  unsigned awaited_ = 0, streams_ = 0;  // of the first those that are asked for; that have come
+  unsigned awaited_ = 0, connections_ = 0;  // of the first those that are asked for; that have come
   // Of the first that were refused: why, when they are asked for again, how often they were.
   Status refusal_;
   std::optional<base::Time> ask_again_at_;

@@ -1,4 +1,4 @@
-// transport/tcp/frame.hpp - what goes over a stream: the heads of frames, encoded and decoded.
+// transport/tcp/frame.hpp - what goes over a connection: the heads of frames, encoded and decoded.
 //
 // A frame is a head and then its data. A head is the header of every frame of ours (base/
 // fd_channel.hpp; its length counts all behind it), fields of the op, and for put and get a list of

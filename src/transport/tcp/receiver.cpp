@@ -221,10 +221,10 @@ Result<std::size_t> Receiver::receive_some() {
   if (got > 0) return static_cast<std::size_t>(got);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::size_t{0};
   if (got < 0 && errno == EFAULT) return memory::freed_early();
-  return Status(
-      Code::disconnected, Scope::peer,
-      got == 0 ? "the peer has closed a stream"
-               : std::string("a stream brings no more: ") + std::generic_category().message(errno));
+  return Status(Code::disconnected, Scope::peer,
+                got == 0 ? "the peer has closed a data connection"
+                         : std::string("a data connection brings no more: ") +
+                               std::generic_category().message(errno));
 }
 
 /// The sum goes on with what has landed, or is about to.

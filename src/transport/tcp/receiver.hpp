@@ -1,4 +1,5 @@
-// transport/tcp/receiver.hpp - the half of a stream that receives: frames in, bytes to their place.
+// transport/tcp/receiver.hpp - the half of a connection that receives: frames in, bytes to their
+// place.
 //
 // Data for host memory is received into it, but for aligned words of 8 bytes, each a piece of its
 // own: who polls one, for a signal, sees it old or new and never in part. Data for a GPU is
@@ -8,7 +9,7 @@
 // that has one is looked at once all of it is here, where it has landed, before its words are
 // stored and its last slot goes to the GPU. Host memory is written and read by calls that answer
 // EFAULT: its owner may have freed it, and the rest of the frame is then thrown away.
-// Threads: its stream's thread.
+// Threads: its connection's thread.
 #pragma once
 
 #include <sys/uio.h>

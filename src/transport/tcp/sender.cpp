@@ -128,8 +128,9 @@ Result<std::size_t> Sender::send(std::span<iovec> parts) {
   if (errno == ENOBUFS) return Status::no_resource();
   if (errno == EFAULT) return memory::freed_early();
   if (errno == EAGAIN || errno == EWOULDBLOCK) return std::size_t{0};
-  return Status(Code::disconnected, Scope::peer,
-                std::string("a stream takes no more: ") + std::generic_category().message(errno));
+  return Status(
+      Code::disconnected, Scope::peer,
+      std::string("a data connection takes no more: ") + std::generic_category().message(errno));
 }
 
 /// Gives the GPUs as much to do as there are slots.

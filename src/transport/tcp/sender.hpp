@@ -1,8 +1,9 @@
-// transport/tcp/sender.hpp - the half of a stream that sends: what was said, and chunks of batches.
+// transport/tcp/sender.hpp - the half of a connection that sends: what was said, and chunks of
+// batches.
 //
 // Host memory goes from where it is. Memory of a GPU is copied to staging slots first, some chunks
 // ahead of the one that the socket takes.
-// Threads: any thread; of a GPU's memory its stream's thread alone.
+// Threads: any thread; of a GPU's memory its connection's thread alone.
 // Invariants: frames go whole, one behind the other; of a chunk that was taken as many bytes go as
 // its head says, zeros if they cannot be had. Host memory is read by calls that answer EFAULT: its
 // owner may have freed it. What is sealed, summed or encrypted is a copy, made so, and nobody can
@@ -63,7 +64,7 @@ class Sender {
   /// True: something has moved. disconnected: the socket takes no more.
   Result<bool> turn() LINKSPAN_EXCLUDES(sending_, mutex_);
   /// The same for who has something small to send now, if nothing is on its way. False: there may
-  /// be something left for its stream's thread.
+  /// be something left for its connection's thread.
   Result<bool> send_now() LINKSPAN_EXCLUDES(sending_, mutex_);
   /// The other side has asked for more answers than an honest one lets wait: it is to read some.
   bool is_full() LINKSPAN_EXCLUDES(mutex_);

@@ -21,7 +21,7 @@ TcpTransport::TcpTransport(const TcpOptions& options)
                     .max_inflight = 64},
       published_(options.topology),
       lanes_(options.topology),
-      threads_(options.streams) {
+      threads_(options.connections) {
   if (options_.topology != nullptr)
     capabilities_.local_kinds = {MemoryKind::host, MemoryKind::pinned, MemoryKind::shared,
                                  MemoryKind::device};
@@ -32,9 +32,9 @@ Result<memory::PublishedKey> TcpTransport::publish(const memory::Region& region)
   if (!capabilities_.local_kinds.contains(facts.kind))
     return Status(Code::unsupported, Scope::request,
                   "tcp takes no " + std::string(name_of(facts.kind)) + " memory");
-  // One for each direction of as many streams as a peer may have.
+  // One for each direction of as many connections as a peer may have.
   if (facts.kind == MemoryKind::device)
-    if (Status status = lanes_.reserve(facts.gpu, 2 * options_.streams); !status.ok())
+    if (Status status = lanes_.reserve(facts.gpu, 2 * options_.connections); !status.ok())
       return status;
   return published_.add(region);
 }
@@ -45,7 +45,7 @@ std::vector<CopyCount> TcpTransport::copies() const {
 
 std::vector<std::byte> TcpTransport::address() const {
   return encode(Address{.incarnation = options_.incarnation,
-                        .streams = options_.streams,
+                        .connections = options_.connections,
                         .chunk = kMostChunk,
                         .ordered = true});
 }

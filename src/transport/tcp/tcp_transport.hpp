@@ -1,9 +1,9 @@
-// transport/tcp/tcp_transport.hpp - peers by TCP alone: several streams to each, host memory from
-// where it is, memory of GPUs through pinned slots.
+// transport/tcp/tcp_transport.hpp - peers by TCP alone: several connections to each, host memory
+// from where it is, memory of GPUs through pinned slots.
 //
-// The streams come from the Channel, which connects and authenticates them beside the connection
-// that it is. Each is a thread's of this transport; batches are spread over them by chunks
-// (wire.hpp).
+// The connections come from the Channel, which connects and authenticates them beside the
+// connection that it is. Each is a thread's of this transport; batches are spread over them by
+// chunks (wire.hpp).
 // Threads: as transport.hpp says; what Endpoints call is marked.
 #pragma once
 
@@ -14,7 +14,7 @@
 #include "base/clock.hpp"
 #include "copy/staging.hpp"
 #include "transport/published.hpp"
-#include "transport/tcp/stream_thread.hpp"
+#include "transport/tcp/data_connection_thread.hpp"
 #include "transport/transport.hpp"
 
 namespace linkspan::transport::tcp {
@@ -22,12 +22,12 @@ namespace linkspan::transport::tcp {
 struct TcpOptions {
   cuda::Topology* topology = nullptr;  ///< Null: no GPU here.
   std::uint64_t incarnation = 0;       ///< Of our Engine.
-  unsigned streams = 1;                ///< To a peer, and threads, at most.
+  unsigned connections = 1;            ///< To a peer, and threads, at most.
   /// That are made when a peer is met; more come while they pay (stream_count.hpp). Two, so that a
   /// small message need not wait behind a frame of a large one.
   unsigned first = 2;
   std::optional<unsigned> copy_ctas{};  ///< As the local transport's.
-  bool tls = false;                     ///< Streams come by it.
+  bool tls = false;                     ///< Connections come by it.
   /// Of the bounds of an Endpoint; outlives the transport.
   const base::Clock* clock = &base::Clock::steady();
 };
@@ -56,7 +56,7 @@ class TcpTransport final : public Transport {
 
   // Any thread, for Endpoints:
   PublishedTable& published() noexcept { return published_; }
-  StreamThreads& threads() noexcept { return threads_; }
+  DataConnectionThreads& threads() noexcept { return threads_; }
   copy::StagingLanes& lanes() noexcept { return lanes_; }
   const TcpOptions& options() const noexcept { return options_; }
   void count(std::size_t blocks) noexcept {
@@ -70,7 +70,7 @@ class TcpTransport final : public Transport {
   std::atomic<std::uint64_t> orders_{0}, blocks_{0};
   PublishedTable published_;
   copy::StagingLanes lanes_;
-  StreamThreads threads_;  // last: their streams use all of the above
+  DataConnectionThreads threads_;  // last: their connections use all of the above
 };
 
 }  // namespace linkspan::transport::tcp

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "copy/staging.hpp"
-#include "transport/tcp/stream.hpp"
+#include "transport/tcp/data_connection.hpp"
 
 namespace linkspan::transport::tcp {
 namespace {
@@ -26,7 +26,7 @@ void Wire::end(Ticket& ticket, const Status& status) {
 }
 
 void Wire::put(std::shared_ptr<Outgoing> batch) {
-  std::shared_ptr<Stream> by;  // also the wire's
+  std::shared_ptr<DataConnection> by;  // also the wire's
   {
     const base::MutexLock lock(mutex_);
     if (failure_) return end(batch->ticket, *failure_);
@@ -40,7 +40,7 @@ void Wire::put(std::shared_ptr<Outgoing> batch) {
 }
 
 void Wire::get(std::shared_ptr<Incoming> batch, Head question) {
-  std::shared_ptr<Stream> by;  // also the wire's
+  std::shared_ptr<DataConnection> by;  // also the wire's
   {
     const base::MutexLock lock(mutex_);
     if (failure_) return end(batch->ticket, *failure_);
@@ -54,21 +54,22 @@ void Wire::get(std::shared_ptr<Incoming> batch, Head question) {
 }
 
 /// Null: all have something to send.
-std::shared_ptr<Stream> Wire::idle() const {
-  const auto found = std::ranges::find_if(streams_, &Stream::is_idle);
-  return found != streams_.end() ? *found : nullptr;
+std::shared_ptr<DataConnection> Wire::idle() const {
+  const auto found = std::ranges::find_if(connections_, &DataConnection::is_idle);
+  return found != connections_.end() ? *found : nullptr;
 }
 
-/// The stream that has it now and is to send it: `behind` if that is still here, else any; null:
-/// none has come.
-std::shared_ptr<Stream> Wire::say(const Head& head, const Stream* behind) {
-  if (streams_.empty()) {
+/// The connection that has it now and is to send it: `behind` if that is still here, else any;
+/// null: none has come.
+std::shared_ptr<DataConnection> Wire::say(const Head& head, const DataConnection* behind) {
+  if (connections_.empty()) {
     unsaid_.push_back({head.id, encode(head)});
     return nullptr;
   }
-  const auto before = std::ranges::find(streams_, behind, &std::shared_ptr<Stream>::get);
-  std::shared_ptr<Stream> by = before != streams_.end() ? *before : idle();
-  if (by == nullptr) by = streams_[next_stream_++ % streams_.size()];
+  const auto before =
+      std::ranges::find(connections_, behind, &std::shared_ptr<DataConnection>::get);
+  std::shared_ptr<DataConnection> by = before != connections_.end() ? *before : idle();
+  if (by == nullptr) by = connections_[next_data_connection_++ % connections_.size()];
   by->say(encode(head));
   return by;
 }
@@ -79,13 +80,13 @@ void Wire::cancel(Op op, std::uint64_t id) {
     Outgoing* const batch = find(puts_, id);
     if (batch == nullptr) return;
     batch->canceled = true;
-    if (streams_.empty()) return forget(id);
+    if (connections_.empty()) return forget(id);
     wake_some();
     return;
   }
   Incoming* const batch = find(gets_, id);
   if (batch == nullptr || std::exchange(batch->canceled, true)) return;
-  if (streams_.empty()) return forget(id);
+  if (connections_.empty()) return forget(id);
   // Not before its question.
   if (const auto by =
           say({.op = Op::cancel, .id = id, .incarnation = options_.incarnation}, batch->asked_by))
@@ -106,13 +107,13 @@ void Wire::forget(std::uint64_t id) {
   erase(gets_, id);
 }
 
-Status Wire::add(std::shared_ptr<Stream> stream) {
+Status Wire::add(std::shared_ptr<DataConnection> connection) {
   const base::MutexLock lock(mutex_);
   if (failure_) return *failure_;
-  for (auto& question : std::exchange(unsaid_, {})) stream->say(std::move(question.frame));
+  for (auto& question : std::exchange(unsaid_, {})) connection->say(std::move(question.frame));
   for (const auto& get : gets_)
-    if (get->asked_by == nullptr) get->asked_by = stream.get();
-  streams_.push_back(std::move(stream));
+    if (get->asked_by == nullptr) get->asked_by = connection.get();
+  connections_.push_back(std::move(connection));
   wake_some();
   return {};
 }
@@ -126,7 +127,7 @@ void Wire::fail(const Status& why) {
   failure_ = passes ? Status(Code::disconnected, Scope::peer, why.what()) : why;
   failed_.store(true, std::memory_order_release);
   abandons_ = !puts_.empty();
-  for (const auto& stream : streams_) stream->wake();
+  for (const auto& connection : connections_) connection->wake();
   settle();
 }
 
@@ -147,13 +148,13 @@ std::uint64_t Wire::traffic() const {
 
 std::uint64_t Wire::moved() const {
   std::uint64_t bytes = 0;
-  for (const auto& stream : streams_) bytes += stream->traffic();
+  for (const auto& connection : connections_) bytes += connection->traffic();
   return bytes;
 }
 
 bool Wire::over() const {
   const base::MutexLock lock(mutex_);
-  return failure_ && streams_.empty();
+  return failure_ && connections_.empty();
 }
 
 bool Wire::serves() const {
@@ -161,15 +162,15 @@ bool Wire::serves() const {
   return !theirs_.empty() || !answers_.empty();
 }
 
-void Wire::ended(const Stream& stream) {
+void Wire::ended(const DataConnection& connection) {
   const base::MutexLock lock(mutex_);
-  std::erase_if(streams_, [&](const auto& each) { return each.get() == &stream; });
+  std::erase_if(connections_, [&](const auto& each) { return each.get() == &connection; });
   settle();
 }
 
 /// The batches of a wire that is over end with it.
 void Wire::settle() {
-  if (!failure_ || !streams_.empty()) return;
+  if (!failure_ || !connections_.empty()) return;
   for (const auto& batch : puts_)
     end(batch->ticket, batch->status.ok() ? *failure_ : batch->status);
   for (const auto& batch : gets_)
@@ -181,27 +182,27 @@ void Wire::settle() {
   theirs_.clear();
 }
 
-/// As many streams as there is work for, those first that do nothing; always the same of these,
+/// As many connections as there is work for, those first that do nothing; always the same of these,
 /// so that in turns of small ones a thread finds the next before it sleeps.
 void Wire::wake_some() {
-  if (streams_.empty()) return;
+  if (connections_.empty()) return;
   std::size_t chunks = 0;
   for (const auto& batch : queue_) {
     std::uint64_t bytes = 0;
-    for (std::size_t i = batch->next; i < batch->pieces.size() && chunks < streams_.size(); ++i)
+    for (std::size_t i = batch->next; i < batch->pieces.size() && chunks < connections_.size(); ++i)
       bytes += batch->pieces[i].bytes;
     chunks += 1 + bytes / options_.chunk;
-    if (chunks >= streams_.size()) break;
+    if (chunks >= connections_.size()) break;
   }
   for (const bool idle : {true, false})
-    for (std::size_t i = 0; i < streams_.size() && chunks != 0; ++i) {
-      if (streams_[i]->is_idle() != idle) continue;
-      streams_[i]->wake();
+    for (std::size_t i = 0; i < connections_.size() && chunks != 0; ++i) {
+      if (connections_[i]->is_idle() != idle) continue;
+      connections_[i]->wake();
       --chunks;
     }
 }
 
-// ---- how many streams -----------------------------------------------------------------------
+// ---- how many connections -----------------------------------------------------------------------
 
 /// A batch; where its end is seen, look_at_rate() follows.
 void Wire::begun() {
@@ -216,8 +217,9 @@ void Wire::look_at_rate() {
   count_.work(base::Clock::steady().now(), !idle);
   if (!count_.is_due()) return;
   const unsigned before = count_.wanted();
-  for (unsigned n = count_.look(moved(), static_cast<unsigned>(streams_.size())); n != before; --n)
-    if (!options_.channel->open_stream().ok()) count_.could_not_be_made();
+  for (unsigned n = count_.look(moved(), static_cast<unsigned>(connections_.size())); n != before;
+       --n)
+    if (!options_.channel->open_data_connection().ok()) count_.could_not_be_made();
   may_grow_ = count_.may_grow();
 }
 
@@ -309,7 +311,7 @@ void Wire::sent(const Chunk& chunk, const Status& status) {
     erase(answers_, batch.id);
 }
 
-/// A put that has ended there, and that no stream reads for here.
+/// A put that has ended there, and that no connection reads for here.
 void Wire::end_if_over(std::uint64_t id) {
   Outgoing* const batch = find(puts_, id);
   if (batch == nullptr || !batch->heard || batch->reading != 0) return;

@@ -1,14 +1,14 @@
-// transport/tcp/wire.hpp - all streams to one peer, and the batches whose bytes they carry.
+// transport/tcp/wire.hpp - all connections to one peer, and the batches whose bytes they carry.
 //
-// A batch becomes chunks; each stream takes the next chunk when its socket has room, so that a slow
-// one takes fewer. A put names its place in the peer's region in each frame and a get's data its
-// place in the batch: frames may arrive in any order. Whoever lets bytes land counts them; all have
-// landed when as many have as the frame that was the last to be taken has said.
-// What begins before the first stream has come waits for it.
+// A batch becomes chunks; each connection takes the next chunk when its socket has room, so that a
+// slow one takes fewer. A put names its place in the peer's region in each frame and a get's data
+// its place in the batch: frames may arrive in any order. Whoever lets bytes land counts them; all
+// have landed when as many have as the frame that was the last to be taken has said.
+// What begins before the first connection has come waits for it.
 // Threads: any thread; one mutex, which nobody holds for long.
-// Invariants: a Ticket ends once, when no stream of this side reads or writes the batch's memory
-// any more, and of a put when the peer has said the same; a wire that has failed carries nothing,
-// and is over when its streams are.
+// Invariants: a Ticket ends once, when no connection of this side reads or writes the batch's
+// memory any more, and of a put when the peer has said the same; a wire that has failed carries
+// nothing, and is over when its connections are.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +23,8 @@
 #include "base/mutex.hpp"
 #include "transport/channel.hpp"
 #include "transport/published.hpp"
+#include "transport/tcp/data_connection_count.hpp"
 #include "transport/tcp/frame.hpp"
-#include "transport/tcp/stream_count.hpp"
 
 namespace linkspan::copy {
 class Staging;
@@ -32,7 +32,7 @@ class Staging;
 
 namespace linkspan::transport::tcp {
 
-class Stream;
+class DataConnection;
 
 /// How a batch of ours has ended.
 struct Ticket {
@@ -78,7 +78,7 @@ struct Outgoing {
   // The Wire's.
   std::size_t next = 0;  // piece
   std::uint64_t within = 0, taken = 0;
-  unsigned reading = 0;  // chunks with streams
+  unsigned reading = 0;  // chunks with connections
   bool canceled = false, all_taken = false;
   bool heard = false;  // of a put that it has ended there
   Status status{};
@@ -97,7 +97,8 @@ struct Incoming {
   PeersProgress progress{};   ///< put
 
   // The Wire's.
-  const Stream* asked_by = nullptr;  // get: which had the question; compared and nothing else
+  const DataConnection* asked_by =
+      nullptr;  // get: which had the question; compared and nothing else
   std::uint64_t arrived = 0, announced = 0;  // of these frames' data some may be on its way
   std::optional<std::uint64_t> total;
   bool canceled = false;
@@ -107,7 +108,7 @@ struct Incoming {
   std::uint64_t after = 0;                // put: as Head::after
 };
 
-/// What a stream sends as one frame.
+/// What a connection sends as one frame.
 struct Chunk {
   std::shared_ptr<Outgoing> of;  // also the Wire's
   Use use{};  // Of the memory, if it is the peer's question: the batch's may end before.
@@ -141,8 +142,8 @@ struct WireOptions {
   std::uint64_t incarnation = 0, peer = 0;  ///< Of our Engine, and of the peer's.
   std::uint64_t chunk = kMostChunk;         ///< Data of a frame.
   std::size_t inflight = 64;  ///< Batches of the peer's at once, each way; else it is dropped.
-  /// If this side makes the streams: how many it has asked for, and may. Else none.
-  unsigned streams = 0, most_streams = 0;
+  /// If this side makes the connections: how many it has asked for, and may. Else none.
+  unsigned connections = 0, max_connections = 0;
 };
 
 class Wire {
@@ -155,11 +156,11 @@ class Wire {
 
   explicit Wire(const WireOptions& options)
       : options_(options),
-        count_(options.streams, options.most_streams),
+        count_(options.connections, options.max_connections),
         may_grow_(count_.may_grow()) {}
   Wire(const Wire&) = delete;
   Wire& operator=(const Wire&) = delete;
-  ~Wire() = default;  ///< Over, or without streams.
+  ~Wire() = default;  ///< Over, or without connections.
 
   // The Endpoint's.
   void put(std::shared_ptr<Outgoing> batch) LINKSPAN_EXCLUDES(mutex_);
@@ -167,8 +168,8 @@ class Wire {
   void get(std::shared_ptr<Incoming> batch, Head question) LINKSPAN_EXCLUDES(mutex_);
   void cancel(Op op, std::uint64_t id) LINKSPAN_EXCLUDES(mutex_);
   /// As failure(): nothing is carried any more.
-  Status add(std::shared_ptr<Stream> stream) LINKSPAN_EXCLUDES(mutex_);
-  /// A stream that was asked for is not to be had: fewer will do.
+  Status add(std::shared_ptr<DataConnection> connection) LINKSPAN_EXCLUDES(mutex_);
+  /// A connection that was asked for is not to be had: fewer will do.
   void not_made() LINKSPAN_EXCLUDES(mutex_);
   /// Unless it has failed: all batches end so.
   void fail(const Status& why) LINKSPAN_EXCLUDES(mutex_);
@@ -195,7 +196,7 @@ class Wire {
   std::vector<Served> served(base::Time now) const LINKSPAN_EXCLUDES(mutex_);
   std::uint64_t chunk() const noexcept { return options_.chunk; }  ///< Data of a frame, at most.
 
-  // The streams'.
+  // The connections'.
   /// The next to be sent, of host memory or without any.
   std::optional<Chunk> take() LINKSPAN_EXCLUDES(mutex_) { return take(nullptr); }
   /// The next of memory of a GPU of which `staging` has a slot left.
@@ -209,10 +210,10 @@ class Wire {
       LINKSPAN_EXCLUDES(mutex_);
   /// Of the other ops. corrupt: the wire is to fail.
   Status heard(const Head& head) LINKSPAN_EXCLUDES(mutex_);
-  /// Bytes have moved: asks for more streams where these pay (stream_count.hpp).
+  /// Bytes have moved: asks for more connections where these pay (stream_count.hpp).
   void look_at_rate() LINKSPAN_EXCLUDES(mutex_);
   /// It touches no memory any more.
-  void ended(const Stream& stream) LINKSPAN_EXCLUDES(mutex_);
+  void ended(const DataConnection& connection) LINKSPAN_EXCLUDES(mutex_);
 
  private:
   Result<std::shared_ptr<Incoming>> put_of(const Head& head) LINKSPAN_REQUIRES(mutex_);
@@ -220,8 +221,8 @@ class Wire {
   bool cut(Outgoing& batch, Chunk& chunk) const LINKSPAN_REQUIRES(mutex_);
   Head head_of(const Chunk& chunk) const LINKSPAN_REQUIRES(mutex_);
   void end_if_over(std::uint64_t id) LINKSPAN_REQUIRES(mutex_);
-  std::shared_ptr<Stream> idle() const LINKSPAN_REQUIRES(mutex_);
-  std::shared_ptr<Stream> say(const Head& head, const Stream* behind = nullptr)
+  std::shared_ptr<DataConnection> idle() const LINKSPAN_REQUIRES(mutex_);
+  std::shared_ptr<DataConnection> say(const Head& head, const DataConnection* behind = nullptr)
       LINKSPAN_REQUIRES(mutex_);
   void forget(std::uint64_t id) LINKSPAN_REQUIRES(mutex_);
   void wake_some() LINKSPAN_REQUIRES(mutex_);
@@ -232,7 +233,7 @@ class Wire {
   std::uint64_t moved() const LINKSPAN_REQUIRES(mutex_);
   static void end(Ticket& ticket, const Status& status);
 
-  // Few at a time, by number; also the streams'.
+  // Few at a time, by number; also the connections'.
   template <class Batch>
   using Batches = std::vector<std::shared_ptr<Batch>>;
   /// Null: none of that number.
@@ -252,18 +253,19 @@ class Wire {
   // Of ours until the peer has said `ended`, answers until they are sent.
   Batches<Outgoing> puts_ LINKSPAN_GUARDED_BY(mutex_), answers_ LINKSPAN_GUARDED_BY(mutex_);
   Batches<Incoming> gets_ LINKSPAN_GUARDED_BY(mutex_), theirs_ LINKSPAN_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<Stream>> streams_ LINKSPAN_GUARDED_BY(mutex_);  // also a thread's
+  std::vector<std::shared_ptr<DataConnection>> connections_
+      LINKSPAN_GUARDED_BY(mutex_);  // also a thread's
   struct Unsaid {
     std::uint64_t id;
     std::vector<std::byte> frame;
   };
-  std::vector<Unsaid> unsaid_ LINKSPAN_GUARDED_BY(mutex_);  // questions: no stream has come
-  std::size_t next_stream_ LINKSPAN_GUARDED_BY(mutex_) = 0;
+  std::vector<Unsaid> unsaid_ LINKSPAN_GUARDED_BY(mutex_);  // questions: no connection has come
+  std::size_t next_data_connection_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   std::optional<Status> failure_ LINKSPAN_GUARDED_BY(mutex_);
   bool abandons_ LINKSPAN_GUARDED_BY(mutex_) = false;
   std::atomic<bool> failed_{false};
   std::atomic<std::uint64_t> revocations_{0};
-  StreamCount count_ LINKSPAN_GUARDED_BY(mutex_);
+  DataConnectionCount count_ LINKSPAN_GUARDED_BY(mutex_);
   std::atomic<bool> may_grow_;  // as count_ says; else nobody has to look
 };
 

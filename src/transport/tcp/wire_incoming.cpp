@@ -1,8 +1,8 @@
-// What comes by a Wire's streams: data, where it lands, and what the peer says.
+// What comes by a Wire's connections: data, where it lands, and what the peer says.
 #include <algorithm>
 #include <utility>
 
-#include "transport/tcp/stream.hpp"
+#include "transport/tcp/data_connection.hpp"
 #include "transport/tcp/wire.hpp"
 
 namespace linkspan::transport::tcp {
@@ -194,7 +194,7 @@ void Wire::end_still(base::Time now) {
       }
     }
     revocations_ += any ? 1 : 0;
-    for (std::size_t i = 0; any && i < streams_.size(); ++i) streams_[i]->wake();
+    for (std::size_t i = 0; any && i < connections_.size(); ++i) connections_[i]->wake();
   }
   if (!broken.ok()) fail(broken);
 }
@@ -240,7 +240,7 @@ Status Wire::heard(const Head& head) {
 }
 
 Status Wire::asked(const Head& head) {
-  // One that streams have taken whole may have ended there already.
+  // One that connections have taken whole may have ended there already.
   const auto untaken =
       std::ranges::count_if(answers_, [](const auto& answer) { return !answer->all_taken; });
   if (static_cast<std::size_t>(untaken) >= options_.inflight)

@@ -1,30 +1,30 @@
-#include "transport/tcp/stream.hpp"
+#include "transport/tcp/data_connection.hpp"
 
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "transport/tcp/stream_thread.hpp"
+#include "transport/tcp/data_connection_thread.hpp"
 
 namespace linkspan::transport::tcp {
 
-void Stream::send_now() {
+void DataConnection::send_now() {
   // What has failed its thread finds as well.
   if (const auto sent = sender_.send_now(); !sent.ok() || !*sent) wake();
 }
 
-void Stream::wake() { thread_.wake(); }
+void DataConnection::wake() { thread_.wake(); }
 
-std::uint64_t Stream::traffic() const {
+std::uint64_t DataConnection::traffic() const {
   tcp_info info{};
   socklen_t bytes = sizeof info;
   (void)::getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &bytes);
   return info.tcpi_bytes_acked + info.tcpi_bytes_received;
 }
 
-Stream::Turn Stream::turn(bool rung) {
+DataConnection::Turn DataConnection::turn(bool rung) {
   Turn turn;
-  if (reset_) wire_->fail(Status(Code::disconnected, Scope::peer, "a stream was reset"));
+  if (reset_) wire_->fail(Status(Code::disconnected, Scope::peer, "a data connection was reset"));
   if (!wire_->has_failed()) {
     if (const auto revocations = wire_->revocations(); revocations != let_go_) {
       let_go_ = revocations;

@@ -13,7 +13,7 @@ namespace control_stream_test {
 using namespace std::chrono_literals;
 using test::next_raw, test::send_raw;
 
-class ControlStreams : public test::ControlFixture {
+class ControlDataConnections : public test::ControlFixture {
  protected:
   void meet(bool tcp) {
     serve(tcp);
@@ -24,10 +24,10 @@ class ControlStreams : public test::ControlFixture {
   std::shared_ptr<Session> session_;  // also the client's
 };
 
-TEST_F(ControlStreams, ComeToBothEndsAndCarryWhatIsSentAtOnce) {
+TEST_F(ControlDataConnections, ComeToBothEndsAndCarryWhatIsSentAtOnce) {
   meet(true);
   for (const char* transport : {"tcp", "another"}) {
-    ASSERT_TRUE(client_->open_stream(session_, transport).ok());
+    ASSERT_TRUE(client_->open_data_connection(session_, transport).ok());
     auto here = theirs_.next_stream(5s), there = quiet_.next_stream(5s);
     ASSERT_TRUE(here && there);
     EXPECT_EQ(here->transport, transport);
@@ -42,7 +42,7 @@ TEST_F(ControlStreams, ComeToBothEndsAndCarryWhatIsSentAtOnce) {
   EXPECT_FALSE(session_->is_lost());
 }
 
-TEST_F(ControlStreams, ThatFindNoRoomAreTriedAgain) {
+TEST_F(ControlDataConnections, ThatFindNoRoomAreTriedAgain) {
   serve(true, {.handshakes = 1});
   client_ = test::take(Control::open(other_, theirs_, log_));
   session_ = test::take(client_->connect(at_, soon()));
@@ -50,37 +50,38 @@ TEST_F(ControlStreams, ThatFindNoRoomAreTriedAgain) {
   const auto slow = connect();  // it has the only place, for a second
   const std::byte first{24};
   ASSERT_EQ(::send(slow.fd(), &first, 1, MSG_NOSIGNAL), 1);
-  ASSERT_TRUE(client_->open_stream(session_, "tcp").ok());
+  ASSERT_TRUE(client_->open_data_connection(session_, "tcp").ok());
   const auto made = theirs_.next_stream(10s);
   ASSERT_TRUE(made.has_value());
   EXPECT_TRUE(made->socket.ok()) << made->socket.status().to_string();
 }
 
-TEST_F(ControlStreams, AreMadeByWhoHasConnectedByTcp) {
+TEST_F(ControlDataConnections, AreMadeByWhoHasConnectedByTcp) {
   meet(true);
-  EXPECT_EQ(server_->open_stream(quiet_.last(), "tcp").code(), Code::unsupported);
+  EXPECT_EQ(server_->open_data_connection(quiet_.last(), "tcp").code(), Code::unsupported);
   client_->close(soon());
   server_->close(soon());
   meet(false);
-  EXPECT_EQ(client_->open_stream(session_, "tcp").code(), Code::unsupported);
+  EXPECT_EQ(client_->open_data_connection(session_, "tcp").code(), Code::unsupported);
 }
 
-TEST_F(ControlStreams, OfNoSessionAreRefused) {
+TEST_F(ControlDataConnections, OfNoSessionAreRefused) {
   meet(true);
-  StreamHello guessed{.transport = "tcp", .number = 1};
+  DataConnectionHello guessed{.transport = "tcp", .number = 1};
   guessed.proof.fill(std::byte{1});
-  const StreamHello stolen = test::take(session_->offer_stream("tcp")).hello;  // another Engine's
+  const DataConnectionHello stolen =
+      test::take(session_->offer_data_connection("tcp")).hello;  // another Engine's
   for (const auto& [hello, incarnation] :
        {std::pair(guessed, other_.incarnation), std::pair(stolen, test::kRawIncarnation)}) {
     auto raw = connect();
-    send_raw(raw, FrameOp::stream, encode(hello), incarnation);
+    send_raw(raw, FrameOp::data_connection, encode(hello), incarnation);
     const auto said = next_raw(raw);
     ASSERT_TRUE(said.has_value());
     EXPECT_EQ(decode_error(said->payload).code(), Code::permission_denied);
     EXPECT_FALSE(next_raw(raw).has_value());
   }
   auto raw = connect();
-  send_raw(raw, FrameOp::stream, std::as_bytes(std::span("no table")));
+  send_raw(raw, FrameOp::data_connection, std::as_bytes(std::span("no table")));
   const auto said = next_raw(raw);
   ASSERT_TRUE(said.has_value());
   EXPECT_EQ(decode_error(said->payload).code(), Code::corrupt);
@@ -88,11 +89,11 @@ TEST_F(ControlStreams, OfNoSessionAreRefused) {
   EXPECT_FALSE(session_->is_lost());
 }
 
-TEST_F(ControlStreams, AreAsManyAsASessionMayEverHave) {
+TEST_F(ControlDataConnections, AreAsManyAsASessionMayEverHave) {
   constexpr int kMost = 256;
   meet(true);
   for (int i = 0; i <= kMost; ++i) {
-    ASSERT_TRUE(client_->open_stream(session_, "tcp").ok());
+    ASSERT_TRUE(client_->open_data_connection(session_, "tcp").ok());
     const auto made = theirs_.next_stream(10s);
     ASSERT_TRUE(made.has_value()) << i;
     ASSERT_EQ(made->socket.ok(), i < kMost) << i << ": " << made->socket.status().to_string();
@@ -103,7 +104,7 @@ TEST_F(ControlStreams, AreAsManyAsASessionMayEverHave) {
 }
 
 /// As after a loss that one side has not noticed yet: both sessions are of the same incarnations.
-TEST_F(ControlStreams, OfTwoSessionsOfTheSameEnginesComeEachToItsOwn) {
+TEST_F(ControlDataConnections, OfTwoSessionsOfTheSameEnginesComeEachToItsOwn) {
   meet(true);
   const auto old_here = session_, old_there = quiet_.last();
   session_ = test::take(client_->connect(at_, soon()));
@@ -112,7 +113,7 @@ TEST_F(ControlStreams, OfTwoSessionsOfTheSameEnginesComeEachToItsOwn) {
   for (int i = 0; i < 2; ++i)
     for (const auto& [ours, theirs] :
          {std::pair(session_, there), std::pair(old_here, old_there)}) {
-      ASSERT_TRUE(client_->open_stream(ours, "tcp").ok());
+      ASSERT_TRUE(client_->open_data_connection(ours, "tcp").ok());
       const auto made = theirs_.next_stream(5s), taken = quiet_.next_stream(5s);
       ASSERT_TRUE(made && taken && made->socket.ok() && taken->socket.ok());
       EXPECT_EQ(made->session, ours->id());
@@ -120,12 +121,12 @@ TEST_F(ControlStreams, OfTwoSessionsOfTheSameEnginesComeEachToItsOwn) {
     }
 
   // One that was asked for in time and comes when its session has ended is not the other's.
-  const StreamHello late = test::take(old_here->offer_stream("tcp")).hello;
+  const DataConnectionHello late = test::take(old_here->offer_data_connection("tcp")).hello;
   client_->drop(old_here, Status(Code::disconnected, Scope::peer, "lost"));
   const auto limit = soon();
   while (!old_there->is_lost() && !limit.passed()) std::this_thread::yield();
   auto raw = connect();
-  send_raw(raw, FrameOp::stream, encode(late), other_.incarnation);
+  send_raw(raw, FrameOp::data_connection, encode(late), other_.incarnation);
   const auto said = next_raw(raw);
   ASSERT_TRUE(said.has_value());
   EXPECT_EQ(decode_error(said->payload).code(), Code::permission_denied);
@@ -133,12 +134,12 @@ TEST_F(ControlStreams, OfTwoSessionsOfTheSameEnginesComeEachToItsOwn) {
   EXPECT_FALSE(session_->is_lost());
 }
 
-TEST_F(ControlStreams, ThatCannotBeMadeAreTold) {
+TEST_F(ControlDataConnections, ThatCannotBeMadeAreTold) {
   meet(true);
   at_ = test::take(server_->listen(test::take(parse_address("tcp:127.0.0.1:0", {}))));
   const auto limit = soon();
   for (bool told = false; !told && !limit.passed();) {  // the old port closes in a moment
-    ASSERT_TRUE(client_->open_stream(session_, "tcp").ok());
+    ASSERT_TRUE(client_->open_data_connection(session_, "tcp").ok());
     const auto made = theirs_.next_stream(5s);
     ASSERT_TRUE(made.has_value());
     told = made->socket.status().code() == Code::unreachable;

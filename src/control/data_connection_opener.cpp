@@ -1,4 +1,4 @@
-#include "control/stream_opener.hpp"
+#include "control/data_connection_opener.hpp"
 
 #include <algorithm>
 #include <asio/posix/stream_descriptor.hpp>
@@ -14,15 +14,17 @@ namespace linkspan::control {
 
 using asio::posix::stream_descriptor;
 
-/// Of a host that may be reached by another way. Who is slow to answer a stream's hello is not one.
+/// Of a host that may be reached by another way. Who is slow to answer a data connection's hello is
+/// not one.
 constexpr auto kConnect = std::chrono::seconds(3);
 /// Before a connection is tried again that found no room; twice as long each time, up to the
 /// second.
 constexpr Duration kFirstPause = std::chrono::milliseconds(50),
                    kLastPause = std::chrono::seconds(1);
 
-struct StreamOpener::Opening {
-  Opening(asio::io_context& io, StreamWay by, StreamHello said, Duration all, Then what)
+struct DataConnectionOpener::Opening {
+  Opening(asio::io_context& io, DataConnectionRoute by, DataConnectionHello said, Duration all,
+          Then what)
       : way(std::move(by)),
         hello(std::move(said)),
         most(all),
@@ -35,8 +37,8 @@ struct StreamOpener::Opening {
   Opening(const Opening&) = delete;
   Opening& operator=(const Opening&) = delete;
 
-  const StreamWay way;
-  const StreamHello hello;
+  const DataConnectionRoute way;
+  const DataConnectionHello hello;
   const Duration most;
   const Then then;
   base::Fd socket;                      // until it is connected,
@@ -47,21 +49,23 @@ struct StreamOpener::Opening {
   Duration pause = kFirstPause;  // before it is tried again
 };
 
-StreamOpener::StreamOpener(asio::io_context& io, const Identity& us) : io_(io), us_(us) {}
+DataConnectionOpener::DataConnectionOpener(asio::io_context& io, const Identity& us)
+    : io_(io), us_(us) {}
 
-StreamOpener::~StreamOpener() = default;
+DataConnectionOpener::~DataConnectionOpener() = default;
 
-void StreamOpener::close() { openings_.clear(); }
+void DataConnectionOpener::close() { openings_.clear(); }
 
-void StreamOpener::open(const StreamWay& way, const StreamHello& hello, Duration limit, Then then) {
+void DataConnectionOpener::open(const DataConnectionRoute& way, const DataConnectionHello& hello,
+                                Duration limit, Then then) {
   const std::uint64_t id = ++last_id_;
   openings_.emplace(id, std::make_unique<Opening>(io_, way, hello, limit, std::move(then)));
   begin(id);
 }
 
-void StreamOpener::begin(std::uint64_t id) {
+void DataConnectionOpener::begin(std::uint64_t id) {
   Opening& opening = *openings_.at(id);
-  const StreamWay& way = opening.way;
+  const DataConnectionRoute& way = opening.way;
   auto socket = way.interface.empty() ? begin_connect(way.to)
                                       : begin_connect(way.to, way.from, way.interface);
   if (!socket.ok()) return end(id, socket.status());
@@ -76,7 +80,7 @@ void StreamOpener::begin(std::uint64_t id) {
 }
 
 /// A little later: the other side had no room. False: the whole time has passed.
-bool StreamOpener::again(std::uint64_t id) {
+bool DataConnectionOpener::again(std::uint64_t id) {
   Opening& opening = *openings_.at(id);
   if (opening.whole.left() <= opening.pause) return false;
   if (opening.waiting.is_open()) (void)opening.waiting.release();
@@ -91,7 +95,7 @@ bool StreamOpener::again(std::uint64_t id) {
 }
 
 /// In the place of what was said before.
-void StreamOpener::end_after(std::uint64_t id, Duration time, std::string why) {
+void DataConnectionOpener::end_after(std::uint64_t id, Duration time, std::string why) {
   asio::steady_timer& limit = openings_.at(id)->limit;
   limit.expires_after(time);
   limit.async_wait([this, id, why = std::move(why)](const asio::error_code& e) {
@@ -99,7 +103,7 @@ void StreamOpener::end_after(std::uint64_t id, Duration time, std::string why) {
   });
 }
 
-void StreamOpener::say_hello(std::uint64_t id) {
+void DataConnectionOpener::say_hello(std::uint64_t id) {
   const auto found = openings_.find(id);
   if (found == openings_.end()) return;
   Opening& opening = *found->second;
@@ -112,16 +116,17 @@ void StreamOpener::say_hello(std::uint64_t id) {
     if (!tls.ok()) return end(id, tls.status());
     opening.channel.secure(*std::move(tls));
   }
-  status = opening.channel.queue(
-      {.op = static_cast<std::uint16_t>(FrameOp::stream), .id = 0, .incarnation = us_.incarnation},
-      encode(opening.hello), {});
+  status = opening.channel.queue({.op = static_cast<std::uint16_t>(FrameOp::data_connection),
+                                  .id = 0,
+                                  .incarnation = us_.incarnation},
+                                 encode(opening.hello), {});
   if (status.ok()) status = opening.channel.flush();  // all of it: the socket is empty
   if (!status.ok()) return end(id, status);
-  end_after(id, opening.most, "a stream was not made in time");
+  end_after(id, opening.most, "a data connection was not made in time");
   hear(id);
 }
 
-void StreamOpener::hear(std::uint64_t id) {
+void DataConnectionOpener::hear(std::uint64_t id) {
   const auto read = [this, id](const asio::error_code& e) {
     const auto found = openings_.find(id);
     if (e || found == openings_.end()) return;
@@ -138,7 +143,7 @@ void StreamOpener::hear(std::uint64_t id) {
     }
     end(id, op == FrameOp::error
                 ? decode_error((*frame)->payload)
-                : Status(Code::corrupt, Scope::peer, "no answer to a stream's hello"));
+                : Status(Code::corrupt, Scope::peer, "no answer to a data connection's hello"));
   };
   Opening& opening = *openings_.at(id);
   if (opening.channel.has_buffered())
@@ -147,7 +152,7 @@ void StreamOpener::hear(std::uint64_t id) {
     opening.waiting.async_wait(stream_descriptor::wait_read, read);
 }
 
-void StreamOpener::end(std::uint64_t id, Result<base::SealedSocket> with) {
+void DataConnectionOpener::end(std::uint64_t id, Result<base::SealedSocket> with) {
   const auto found = openings_.find(id);
   if (found == openings_.end()) return;
   if (with.status().code() == Code::no_resource) {

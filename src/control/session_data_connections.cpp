@@ -1,10 +1,10 @@
-#include "control/session_streams.hpp"
+#include "control/session_data_connections.hpp"
 
 #include <utility>
 
 namespace linkspan::control {
 
-void SessionStreams::open() {
+void SessionDataConnections::open() {
   if (!session_->is_up() || session_->is_lost()) return;
   const auto at = net::peer_of(session_->socket());
   for (const std::string& transport : std::exchange(asked_, {}))
@@ -12,9 +12,9 @@ void SessionStreams::open() {
 }
 
 /// By none of the ways that the user has named: to `at`, where the peer was met.
-void SessionStreams::make(const std::string& transport, const Result<net::TcpAddress>& at,
-                          const std::optional<StreamWay>& way) {
-  const auto offer = session_->offer_stream(transport);
+void SessionDataConnections::make(const std::string& transport, const Result<net::TcpAddress>& at,
+                                  const std::optional<DataConnectionRoute>& way) {
+  const auto offer = session_->offer_data_connection(transport);
   const auto told = [this, lives = weak_from_this(), transport, at, way,
                      seals = offer.ok() ? offer->seals
                                         : std::nullopt](Result<base::SealedSocket> made) {
@@ -27,24 +27,24 @@ void SessionStreams::make(const std::string& transport, const Result<net::TcpAdd
     }
     if (!made.ok())
       log.write_repeated(base::Repeated::peer, base::Level::warning, [&] {
-        return "a stream to " + session_->describe() +
+        return "a data connection to " + session_->describe() +
                " could not be made: " + made.status().to_string();
       });
-    if (!made.ok()) return uses_.listener.stream(*session_, transport, made.status());
+    if (!made.ok()) return uses_.listener.data_connection(*session_, transport, made.status());
     if (way)
       log.write_repeated(base::Repeated::life, base::Level::info, [&] {
-        return "a stream to " + session_->describe() + " goes by " + way->to_string();
+        return "a data connection to " + session_->describe() + " goes by " + way->to_string();
       });
     made->keys = seals;
-    uses_.listener.stream(*session_, transport, std::move(made));
+    uses_.listener.data_connection(*session_, transport, std::move(made));
   };
   if (!at.ok() || !offer.ok()) return told(at.ok() ? offer.status() : at.status());
-  uses_.opener.open(way.value_or(StreamWay{.to = *at}), offer->hello, uses_.us.limits.handshake,
-                    told);
+  uses_.opener.open(way.value_or(DataConnectionRoute{.to = *at}), offer->hello,
+                    uses_.us.limits.handshake, told);
 }
 
 /// Of the interfaces that both sides have named. None: they have not, or it does not leave here.
-std::optional<StreamWay> SessionStreams::next_way(const net::TcpAddress& at) {
+std::optional<DataConnectionRoute> SessionDataConnections::next_way(const net::TcpAddress& at) {
   const auto& ours = uses_.us.interfaces;
   if (ours.empty() || is_local(at).ok()) return std::nullopt;
   const std::uint64_t k = ways_++;
@@ -58,10 +58,10 @@ std::optional<StreamWay> SessionStreams::next_way(const net::TcpAddress& at) {
 }
 
 /// Once for each.
-void SessionStreams::warn_of_way(const std::string& way, const std::string& why) {
+void SessionDataConnections::warn_of_way(const std::string& way, const std::string& why) {
   if (!bad_ways_.insert(way).second) return;
   uses_.log.write_repeated(base::Repeated::peer, base::Level::warning, [&] {
-    return "no stream to " + session_->describe() + " goes by " + way +
+    return "no data connection to " + session_->describe() + " goes by " + way +
            ", but where the peer was met: " + why;
   });
 }

@@ -1,5 +1,5 @@
-// control/session_streams.hpp - the streams that transports have asked for beside a Session, and
-// the way that each goes.
+// control/session_data_connections.hpp - the data connections that transports have asked for beside
+// a Session, and the way that each goes.
 //
 // Threads: the Control thread.
 // Invariants: the Listener is told once of each that was asked for, unless this has ended by then.
@@ -13,20 +13,20 @@
 #include <vector>
 
 #include "base/log.hpp"
-#include "control/stream_opener.hpp"
+#include "control/data_connection_opener.hpp"
 
 namespace linkspan::control {
 
-class SessionStreams : public std::enable_shared_from_this<SessionStreams> {
+class SessionDataConnections : public std::enable_shared_from_this<SessionDataConnections> {
  public:
   /// All outlive it.
   struct Uses {
-    StreamOpener& opener;
+    DataConnectionOpener& opener;
     const Identity& us;
     Listener& listener;
     const base::Log& log;
   };
-  SessionStreams(std::shared_ptr<Session> session, const Uses& uses)
+  SessionDataConnections(std::shared_ptr<Session> session, const Uses& uses)
       : session_(std::move(session)), uses_(uses) {}
 
   /// For that transport, made by open().
@@ -36,14 +36,14 @@ class SessionStreams : public std::enable_shared_from_this<SessionStreams> {
 
  private:
   void make(const std::string& transport, const Result<net::TcpAddress>& at,
-            const std::optional<StreamWay>& way);
-  std::optional<StreamWay> next_way(const net::TcpAddress& at);
+            const std::optional<DataConnectionRoute>& way);
+  std::optional<DataConnectionRoute> next_way(const net::TcpAddress& at);
   void warn_of_way(const std::string& way, const std::string& why);
 
   const std::shared_ptr<Session> session_;  // also the engine's peer, as its Channel
   const Uses uses_;
   std::vector<std::string> asked_;  // transports
-  std::uint64_t ways_ = 0;          // that streams have asked for
+  std::uint64_t ways_ = 0;          // that data connections have asked for
   std::set<std::string> bad_ways_;  // which were told of
 };
 

@@ -1,4 +1,4 @@
-// control/stream_opener.hpp - connections for transports alone, made beside a Session.
+// control/data_connection_opener.hpp - connections for transports alone, made beside a Session.
 //
 // Threads: the Control thread.
 // Invariants: `then` is called once for each, unless close() comes first.
@@ -19,21 +19,22 @@
 
 namespace linkspan::control {
 
-class StreamOpener {
+class DataConnectionOpener {
  public:
   using Then = std::function<void(Result<base::SealedSocket>)>;
 
   /// `us` outlives it.
-  StreamOpener(asio::io_context& io, const Identity& us);
-  StreamOpener(const StreamOpener&) = delete;
-  StreamOpener& operator=(const StreamOpener&) = delete;
-  ~StreamOpener();
+  DataConnectionOpener(asio::io_context& io, const Identity& us);
+  DataConnectionOpener(const DataConnectionOpener&) = delete;
+  DataConnectionOpener& operator=(const DataConnectionOpener&) = delete;
+  ~DataConnectionOpener();
 
   /// The socket, once the other side has taken it, by TLS if we have it, and without keys.
   /// unreachable, timed_out, or what it answers; by an interface that was named unreachable or
   /// timed_out after 3 s, for there is another way. Where the other side has no room for it now it
   /// is tried again within `limit`, then `unreachable`.
-  void open(const StreamWay& way, const StreamHello& hello, Duration limit, Then then);
+  void open(const DataConnectionRoute& way, const DataConnectionHello& hello, Duration limit,
+            Then then);
   void close();
 
  private:

@@ -1,4 +1,4 @@
-// transport/tcp/stream.hpp - one socket to a peer.
+// transport/tcp/data_connection.hpp - one socket to a peer.
 //
 // Threads: say(), send_now(), wake(), is_idle(), traffic() any thread; the rest its thread's
 // (stream_thread.hpp).
@@ -16,18 +16,18 @@
 
 namespace linkspan::transport::tcp {
 
-class StreamThread;
+class DataConnectionThread;
 
-struct StreamOptions {
+struct DataConnectionOptions {
   std::uint64_t peer = 0;               ///< Incarnation of the Engine there.
   copy::StagingLanes* lanes = nullptr;  ///< Outlives it.
   unsigned ctas = ~0U;                  ///< As copy::Order::ctas.
 };
 
-class Stream {
+class DataConnection {
  public:
-  Stream(std::shared_ptr<Wire> wire, base::SealedSocket socket, const StreamOptions& options,
-         StreamThread& thread)
+  DataConnection(std::shared_ptr<Wire> wire, base::SealedSocket socket,
+                 const DataConnectionOptions& options, DataConnectionThread& thread)
       : wire_(std::move(wire)),
         thread_(thread),
         socket_(std::move(socket.socket)),
@@ -38,12 +38,12 @@ class Stream {
     sender_.seal(socket.keys->out);
     receiver_.expect_seals(socket.keys->in);
   }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  ~Stream() = default;
+  DataConnection(const DataConnection&) = delete;
+  DataConnection& operator=(const DataConnection&) = delete;
+  ~DataConnection() = default;
 
   void say(std::vector<std::byte> frame) { sender_.say(std::move(frame)); }
-  /// What was said, and a small batch, without the stream's thread if that does nothing.
+  /// What was said, and a small batch, without the connection's thread if that does nothing.
   void send_now();
   void wake();
   bool is_idle() const noexcept { return sender_.is_idle(); }
@@ -70,8 +70,8 @@ class Stream {
   Turn turn(bool rung);
 
  private:
-  const std::shared_ptr<Wire> wire_;  // also the Endpoint's and other streams'
-  StreamThread& thread_;
+  const std::shared_ptr<Wire> wire_;  // also the Endpoint's and other connections'
+  DataConnectionThread& thread_;
   const base::Fd socket_;
   const std::unique_ptr<base::TlsEnd> tls_;  // none: it is not encrypted
   // To be looked at. What nobody has woken is left alone: others are at it as well.

@@ -1,4 +1,4 @@
-#include "transport/tcp/stream_thread.hpp"
+#include "transport/tcp/data_connection_thread.hpp"
 
 #include <gtest/gtest.h>
 

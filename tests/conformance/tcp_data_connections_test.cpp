@@ -10,7 +10,7 @@ namespace tcp_streams_test {
 constexpr std::uint64_t kBytes = 16u << 20;
 constexpr Block kAll{0, 0, kBytes};
 
-class TcpStreams : public ::testing::Test {
+class TcpConnections : public ::testing::Test {
  protected:
   /// This side wants so many; those in with_wire() are the last word's of the other.
   static void want(unsigned streams) {
@@ -21,7 +21,8 @@ class TcpStreams : public ::testing::Test {
   /// As explain() says; that none is there yet, too.
   static unsigned streams(const Peer& peer, const Region& here, const RemoteRegion& there) {
     const auto explained = take(peer.explain(Op::write, here, there, 1, kBytes));
-    EXPECT_NE(explained.reason.find(" TCP streams"), std::string::npos) << explained.reason;
+    EXPECT_NE(explained.reason.find(" TCP data connections"), std::string::npos)
+        << explained.reason;
     return static_cast<unsigned>(std::stoul(explained.reason));
   }
   static FarEngine far_that_wants(unsigned streams) {
@@ -30,7 +31,7 @@ class TcpStreams : public ::testing::Test {
   }
 };
 
-TEST_F(TcpStreams, GrowWhileBytesMoveAndCarryEachByte) {
+TEST_F(TcpConnections, GrowWhileBytesMoveAndCarryEachByte) {
   want(8);
   for (const Op op : {Op::write, Op::read}) {
     Held here;
@@ -68,7 +69,7 @@ TEST_F(TcpStreams, GrowWhileBytesMoveAndCarryEachByte) {
 }
 
 /// Who has connected to this side only serves.
-TEST_F(TcpStreams, GrowForTheOtherSideToo) {
+TEST_F(TcpConnections, GrowForTheOtherSideToo) {
   want(4);
   Held here;
   FarEngine far({"LINKSPAN_TCP_STREAMS=8"});

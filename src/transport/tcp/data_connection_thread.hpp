@@ -1,4 +1,5 @@
-// transport/tcp/stream_thread.hpp - the threads that move the bytes of streams, each of its own.
+// transport/tcp/data_connection_thread.hpp - the threads that move the bytes of connections, each
+// of its own.
 //
 // A thread sleeps in epoll after a turn in which no data connection moved anything, until an event
 // or wake(). Edges tell of what is new and never again of what was left, so the clock alone never
@@ -19,7 +20,7 @@
 
 namespace linkspan::transport::tcp {
 
-class Stream;
+class DataConnection;
 
 /// Decides whether a thread may sleep before its next turn.
 class SleepDecision {
@@ -42,47 +43,48 @@ class SleepDecision {
   bool goes_on_ = true;  // of the last turn; true before the first
 };
 
-class StreamThread {
+class DataConnectionThread {
  public:
   /// system: no thread or no file is to be had.
-  static Result<std::unique_ptr<StreamThread>> start();
-  StreamThread(const StreamThread&) = delete;
-  StreamThread& operator=(const StreamThread&) = delete;
-  /// Its streams' wires have failed. Waits for their GPUs, 10 s at most.
-  ~StreamThread();
+  static Result<std::unique_ptr<DataConnectionThread>> start();
+  DataConnectionThread(const DataConnectionThread&) = delete;
+  DataConnectionThread& operator=(const DataConnectionThread&) = delete;
+  /// Its connections' wires have failed. Waits for their GPUs, 10 s at most.
+  ~DataConnectionThread();
 
   /// Until it is over. system: epoll has no room for it.
-  Status add(std::shared_ptr<Stream> stream) LINKSPAN_EXCLUDES(mutex_);
+  Status add(std::shared_ptr<DataConnection> connection) LINKSPAN_EXCLUDES(mutex_);
   void wake();
-  std::size_t streams() const noexcept { return count_; }
+  std::size_t connections() const noexcept { return count_; }
 
  private:
-  using Streams = std::vector<std::shared_ptr<Stream>>;  // also their wires'
-  StreamThread(base::Fd epoll, base::Fd bell) : epoll_(std::move(epoll)), bell_(std::move(bell)) {}
+  using DataConnections = std::vector<std::shared_ptr<DataConnection>>;  // also their wires'
+  DataConnectionThread(base::Fd epoll, base::Fd bell)
+      : epoll_(std::move(epoll)), bell_(std::move(bell)) {}
   void run(const std::stop_token& stop) LINKSPAN_EXCLUDES(mutex_);
   bool wait(Duration most);
   /// Returns false where there is no memory for those that came.
-  bool collect(Streams& streams) LINKSPAN_EXCLUDES(mutex_);
+  bool collect(DataConnections& connections) LINKSPAN_EXCLUDES(mutex_);
 
   const base::Fd epoll_, bell_;
   std::atomic<bool> rung_{false}, sleeps_{false};
-  std::atomic<std::size_t> count_{0};  // of its streams
+  std::atomic<std::size_t> count_{0};  // of its connections
   base::Mutex mutex_;
-  Streams added_ LINKSPAN_GUARDED_BY(mutex_);
+  DataConnections added_ LINKSPAN_GUARDED_BY(mutex_);
   std::jthread thread_;  // last
 };
 
-/// As many as there may be, each started when all others have streams.
-class StreamThreads {
+/// As many as there may be, each started when all others have connections.
+class DataConnectionThreads {
  public:
-  explicit StreamThreads(unsigned most) : most_(most) {}
-  /// The one with the fewest. Errors as StreamThread::start().
-  Result<StreamThread*> next() LINKSPAN_EXCLUDES(mutex_);
+  explicit DataConnectionThreads(unsigned most) : most_(most) {}
+  /// The one with the fewest. Errors as DataConnectionThread::start().
+  Result<DataConnectionThread*> next() LINKSPAN_EXCLUDES(mutex_);
 
  private:
   const unsigned most_;
   base::Mutex mutex_;
-  std::vector<std::unique_ptr<StreamThread>> all_ LINKSPAN_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<DataConnectionThread>> all_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
 }  // namespace linkspan::transport::tcp

@@ -1,4 +1,4 @@
-#include "transport/tcp/stream_count.hpp"
+#include "transport/tcp/data_connection_count.hpp"
 
 #include <gtest/gtest.h>
 
@@ -12,20 +12,20 @@ namespace stream_count_test {
 
 using namespace std::chrono_literals;
 
-/// A wire whose rate depends on the number of its streams, which come as soon as they are asked
+/// A wire whose rate depends on the number of its connections, which come as soon as they are asked
 /// for. Time is what it says.
 class Played {
  public:
-  /// `rate`: bytes each ns with so many streams.
+  /// `rate`: bytes each ns with so many connections.
   Played(unsigned first, unsigned most, std::function<double(unsigned)> rate)
-      : count(first, most), rate_(std::move(rate)), streams(first) {}
+      : count(first, most), rate_(std::move(rate)), connections(first) {}
 
   /// Something is in flight for so long; looks as often as a wire does.
   void busy(Duration time) {
     count.work(now, true);
     for (Duration left = time; left > 0ns; left -= kStep) {
       now += kStep;
-      bytes += static_cast<std::uint64_t>(rate_(streams) * static_cast<double>(kStep.count()));
+      bytes += static_cast<std::uint64_t>(rate_(connections) * static_cast<double>(kStep.count()));
       count.work(now, true);
       look();
     }
@@ -38,53 +38,53 @@ class Played {
   }
   void look() {
     if (!count.is_due()) return;
-    const unsigned wanted = count.look(bytes, streams);
-    for (unsigned n = streams; n < wanted; ++n) {
+    const unsigned wanted = count.look(bytes, connections);
+    for (unsigned n = connections; n < wanted; ++n) {
       asked.push_back(wanted);
       if (fails)
         count.could_not_be_made();
       else
-        ++streams;
+        ++connections;
     }
-    EXPECT_LE(streams, 64u);
+    EXPECT_LE(connections, 64u);
   }
 
   static constexpr Duration kStep = 100us;
-  StreamCount count;
+  DataConnectionCount count;
 
  private:
   std::function<double(unsigned)> rate_;
 
  public:
-  unsigned streams;
+  unsigned connections;
   bool fails = false;  // none can be made
   base::Time now{1h};
   std::uint64_t bytes = 0;
-  std::vector<unsigned> asked;  // what was wanted, once for each stream that was asked for
+  std::vector<unsigned> asked;  // what was wanted, once for each connection that was asked for
 };
 
-constexpr double kOne = 4;  // GB/s of one stream
-double each_helps(unsigned streams) { return kOne * streams; }
+constexpr double kOne = 4;  // GB/s of one connection
+double each_helps(unsigned connections) { return kOne * connections; }
 double none_helps(unsigned) { return kOne; }
 
-TEST(StreamCount, GrowsToItsBoundWhileEachDoublingHelps) {
+TEST(DataConnectionCount, GrowsToItsBoundWhileEachDoublingHelps) {
   Played wire(1, 8, each_helps);
   wire.busy(5ms);
-  EXPECT_EQ(wire.streams, 1u) << "not 32 MiB yet";
+  EXPECT_EQ(wire.connections, 1u) << "not 32 MiB yet";
   wire.busy(145ms);
-  EXPECT_EQ(wire.streams, 8u);
+  EXPECT_EQ(wire.connections, 8u);
   wire.busy(20s);
-  EXPECT_EQ(wire.streams, 8u);
+  EXPECT_EQ(wire.connections, 8u);
   EXPECT_EQ(wire.asked, (std::vector<unsigned>{2, 4, 4, 8, 8, 8, 8}));
   EXPECT_FALSE(wire.count.may_grow());
 }
 
-TEST(StreamCount, IsNeverBeyondItsBound) {
+TEST(DataConnectionCount, IsNeverBeyondItsBound) {
   for (unsigned most = 1; most <= 12; ++most)
     for (unsigned first = 1; first <= most; ++first) {
       Played wire(first, most, each_helps);
       wire.busy(1s);
-      EXPECT_EQ(wire.streams, most);
+      EXPECT_EQ(wire.connections, most);
       EXPECT_EQ(wire.asked.size(), most - first);
     }
   Played none(0, 0, each_helps);
@@ -92,67 +92,68 @@ TEST(StreamCount, IsNeverBeyondItsBound) {
   EXPECT_TRUE(none.asked.empty());
 }
 
-TEST(StreamCount, StopsAtTwoWhereNothingHelps) {
+TEST(DataConnectionCount, StopsAtTwoWhereNothingHelps) {
   Played wire(1, 64, none_helps);
   wire.busy(800ms);
-  EXPECT_EQ(wire.streams, 2u);
-  Played little(2, 64, [](unsigned streams) { return kOne * std::pow(1.09, streams / 2); });
+  EXPECT_EQ(wire.connections, 2u);
+  Played little(2, 64, [](unsigned connections) { return kOne * std::pow(1.09, connections / 2); });
   little.busy(800ms);
-  EXPECT_EQ(little.streams, 4u) << "each doubling brings 9 %";
+  EXPECT_EQ(little.connections, 4u) << "each doubling brings 9 %";
 }
 
-TEST(StreamCount, WhatFillsTheBuffersOfNewStreamsIsNoGain) {
+TEST(DataConnectionCount, WhatFillsTheBuffersOfNewConnectionsIsNoGain) {
   Played wire(1, 64, none_helps);
   for (int i = 0; i < 80; ++i) {
-    const unsigned before = wire.streams;
+    const unsigned before = wire.connections;
     wire.busy(10ms);
-    wire.bytes += (wire.streams - before) * StreamCount::kWindowBytes / 4;
+    wire.bytes += (wire.connections - before) * DataConnectionCount::kWindowBytes / 4;
   }
-  EXPECT_EQ(wire.streams, 2u);
+  EXPECT_EQ(wire.connections, 2u);
 }
 
-TEST(StreamCount, OneWindowInWhichOthersTookTheirShareDecidesNothing) {
+TEST(DataConnectionCount, OneWindowInWhichOthersTookTheirShareDecidesNothing) {
   base::Time until{};
-  Played wire(2, 8, [&](unsigned streams) {
-    return streams == 4 && until == base::Time{} ? kOne : each_helps(streams);
+  Played wire(2, 8, [&](unsigned connections) {
+    return connections == 4 && until == base::Time{} ? kOne : each_helps(connections);
   });
-  while (wire.streams < 4) wire.busy(1ms);
+  while (wire.connections < 4) wire.busy(1ms);
   wire.busy(24ms);  // the first window of the four, and one that shows nothing
   until = wire.now;
   wire.busy(60ms);
-  EXPECT_EQ(wire.streams, 8u);
+  EXPECT_EQ(wire.connections, 8u);
 }
 
-TEST(StreamCount, TriesAgainAfterSomeTimeOfWorkEverMoreSeldom) {
+TEST(DataConnectionCount, TriesAgainAfterSomeTimeOfWorkEverMoreSeldom) {
   Played wire(1, 64, none_helps);
   std::vector<Duration> grown;  // work before each doubling
-  unsigned last = wire.streams;
+  unsigned last = wire.connections;
   for (Duration worked{}; worked < 20s; worked += 10ms) {
     wire.busy(10ms);
-    if (std::exchange(last, wire.streams) != wire.streams) grown.push_back(worked);
+    if (std::exchange(last, wire.connections) != wire.connections) grown.push_back(worked);
   }
   ASSERT_GE(grown.size(), 4u);
   EXPECT_LT(grown[0], 50ms);
   for (std::size_t i = 1; i < grown.size(); ++i) {
-    const Duration pause = grown[i] - grown[i - 1], due = StreamCount::kPause * (1 << (i - 1));
+    const Duration pause = grown[i] - grown[i - 1],
+                   due = DataConnectionCount::kPause * (1 << (i - 1));
     EXPECT_GT(pause, due) << i;
     EXPECT_LT(pause, due + 200ms) << i;
   }
 }
 
-TEST(StreamCount, GoesOnWhenTheOtherLoadHasGone) {
+TEST(DataConnectionCount, GoesOnWhenTheOtherLoadHasGone) {
   bool loaded = true;
-  Played wire(1, 16, [&](unsigned streams) { return loaded ? kOne : each_helps(streams); });
+  Played wire(1, 16, [&](unsigned connections) { return loaded ? kOne : each_helps(connections); });
   wire.busy(500ms);
-  EXPECT_EQ(wire.streams, 2u);
+  EXPECT_EQ(wire.connections, 2u);
   loaded = false;
   wire.busy(400ms);
-  EXPECT_EQ(wire.streams, 2u);
+  EXPECT_EQ(wire.connections, 2u);
   wire.busy(500ms);
-  EXPECT_EQ(wire.streams, 16u);
+  EXPECT_EQ(wire.connections, 16u);
 }
 
-TEST(StreamCount, TimeWithoutWorkCountsNowhere) {
+TEST(DataConnectionCount, TimeWithoutWorkCountsNowhere) {
   // 1 MiB in each millisecond, then nothing for a second.
   const auto bursts = [](Played& wire, int count) {
     for (int i = 0; i < count; ++i) {
@@ -162,43 +163,43 @@ TEST(StreamCount, TimeWithoutWorkCountsNowhere) {
   };
   Played wire(1, 8, each_helps);
   bursts(wire, 60);
-  EXPECT_EQ(wire.streams, 8u) << "the rate is that of the bursts";
+  EXPECT_EQ(wire.connections, 8u) << "the rate is that of the bursts";
   Played flat(1, 8, none_helps);
   bursts(flat, 800);
-  EXPECT_EQ(flat.streams, 2u) << "an hour without work is no pause";
+  EXPECT_EQ(flat.connections, 2u) << "an hour without work is no pause";
 }
 
-TEST(StreamCount, SmallJobsAreLeftWithWhatTheyHave) {
+TEST(DataConnectionCount, SmallJobsAreLeftWithWhatTheyHave) {
   Played wire(2, 8, [](unsigned) { return 8.0 / 20000; });  // 8 bytes in 20 us
   wire.busy(60s);
-  EXPECT_EQ(wire.streams, 2u);
+  EXPECT_EQ(wire.connections, 2u);
 }
 
-TEST(StreamCount, AStreamThatCannotBeMadeIsTriedAgainLaterOnly) {
+TEST(DataConnectionCount, AConnectionThatCannotBeMadeIsTriedAgainLaterOnly) {
   Played wire(2, 8, each_helps);
   wire.fails = true;
   wire.busy(800ms);
-  EXPECT_EQ(wire.streams, 2u);
+  EXPECT_EQ(wire.connections, 2u);
   EXPECT_EQ(wire.asked.size(), 2u);
   wire.busy(5s);
   EXPECT_EQ(wire.asked.size(), 6u) << "1 s and 2 s later";
   wire.fails = false;
   wire.busy(60s);
-  EXPECT_EQ(wire.streams, 8u);
+  EXPECT_EQ(wire.connections, 8u);
 }
 
 /// Of those that were asked for some come later than others: no window ends before.
-TEST(StreamCount, WaitsForThoseThatItHasAskedFor) {
-  StreamCount count(2, 8);
+TEST(DataConnectionCount, WaitsForThoseThatItHasAskedFor) {
+  DataConnectionCount count(2, 8);
   base::Time now{1h};
   std::uint64_t bytes = 0;
-  const auto work = [&](unsigned streams) {
+  const auto work = [&](unsigned connections) {
     for (int i = 0; i < 40; ++i) {
       count.work(now, true);
       now += 1ms;
       count.work(now, true);
-      bytes += StreamCount::kWindowBytes / 4;
-      if (count.is_due()) count.look(bytes, streams);
+      bytes += DataConnectionCount::kWindowBytes / 4;
+      if (count.is_due()) count.look(bytes, connections);
     }
     return count.wanted();
   };

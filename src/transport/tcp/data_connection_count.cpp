@@ -1,11 +1,11 @@
-#include "transport/tcp/stream_count.hpp"
+#include "transport/tcp/data_connection_count.hpp"
 
 #include <algorithm>
 #include <utility>
 
 namespace linkspan::transport::tcp {
 
-void StreamCount::work(base::Time now, bool busy) noexcept {
+void DataConnectionCount::work(base::Time now, bool busy) noexcept {
   if (busy_) {
     unseen_ += now - seen_;
     window_ += now - seen_;
@@ -14,9 +14,9 @@ void StreamCount::work(base::Time now, bool busy) noexcept {
   busy_ = busy;
 }
 
-unsigned StreamCount::look(std::uint64_t bytes, unsigned streams) noexcept {
+unsigned DataConnectionCount::look(std::uint64_t bytes, unsigned connections) noexcept {
   unseen_ = {};
-  if (std::exchange(came_, streams) != streams || streams < wanted_) {
+  if (std::exchange(came_, connections) != connections || connections < wanted_) {
     begin_window(bytes);
     return wanted_;
   }
@@ -37,17 +37,17 @@ unsigned StreamCount::look(std::uint64_t bytes, unsigned streams) noexcept {
   return wanted_;
 }
 
-void StreamCount::could_not_be_made() noexcept {
+void DataConnectionCount::could_not_be_made() noexcept {
   if (wanted_ != 0) --wanted_;
   if (rate_) rest();  // once for all of a doubling
 }
 
-void StreamCount::begin_window(std::uint64_t bytes) noexcept {
+void DataConnectionCount::begin_window(std::uint64_t bytes) noexcept {
   from_ = bytes;
   window_ = {};
 }
 
-void StreamCount::rest() noexcept {
+void DataConnectionCount::rest() noexcept {
   rate_.reset();
   rested_ = {};
   pause_ = std::max(kPause, 2 * pause_);

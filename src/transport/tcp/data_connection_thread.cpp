@@ -1,4 +1,4 @@
-#include "transport/tcp/stream_thread.hpp"
+#include "transport/tcp/data_connection_thread.hpp"
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -12,31 +12,31 @@
 #include "base/clock.hpp"
 #include "base/named_thread.hpp"
 #include "base/no_memory.hpp"
-#include "transport/tcp/stream.hpp"
+#include "transport/tcp/data_connection.hpp"
 
 namespace linkspan::transport::tcp {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr unsigned kLooks = 8;       // at an only stream's socket, for one by epoll and a yield
+constexpr unsigned kLooks = 8;       // at an only connection's socket, for one by epoll and a yield
 constexpr Duration kSleep = 60s;     // until it is woken
 constexpr Duration kPatience = 10s;  // at the end
 
-/// Returns false where memory has ended: the wire fails, and the stream is looked at again.
-bool serve(int epoll, Stream& stream, bool rung, Stream::Turn& turn) {
+/// Returns false where memory has ended: the wire fails, and the connection is looked at again.
+bool serve(int epoll, DataConnection& connection, bool rung, DataConnection::Turn& turn) {
   try {
-    turn = stream.turn(rung);
+    turn = connection.turn(rung);
     if (!turn.over) return true;
     // No event of it comes from here on: they are of sockets that are still in epoll.
-    (void)::epoll_ctl(epoll, EPOLL_CTL_DEL, stream.socket(), nullptr);
-    stream.wire().ended(stream);
+    (void)::epoll_ctl(epoll, EPOLL_CTL_DEL, connection.socket(), nullptr);
+    connection.wire().ended(connection);
     return true;
   } catch (const std::exception&) {
     turn = {};
   }
   try {
-    stream.wire().fail(base::no_memory(Scope::peer));
+    connection.wire().fail(base::no_memory(Scope::peer));
   } catch (const std::exception&) {
     // The next time.
   }
@@ -45,7 +45,7 @@ bool serve(int epoll, Stream& stream, bool rung, Stream::Turn& turn) {
 
 }  // namespace
 
-Result<std::unique_ptr<StreamThread>> StreamThread::start() {
+Result<std::unique_ptr<DataConnectionThread>> DataConnectionThread::start() {
   auto epoll = base::Fd::from("epoll_create1", ::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.ok()) return epoll.status();
   auto bell = base::Fd::from("eventfd", ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -53,7 +53,8 @@ Result<std::unique_ptr<StreamThread>> StreamThread::start() {
   epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
   if (::epoll_ctl(epoll->get(), EPOLL_CTL_ADD, bell->get(), &event) != 0)
     return Status(Code::system, Scope::process, "epoll_ctl: no room for a thread's bell");
-  std::unique_ptr<StreamThread> made(new StreamThread(*std::move(epoll), *std::move(bell)));
+  std::unique_ptr<DataConnectionThread> made(
+      new DataConnectionThread(*std::move(epoll), *std::move(bell)));
   try {
     made->thread_ = base::named_thread<"ls-tcp">(
         [self = made.get()](const std::stop_token& s) { self->run(s); });
@@ -63,33 +64,33 @@ Result<std::unique_ptr<StreamThread>> StreamThread::start() {
   return made;
 }
 
-StreamThread::~StreamThread() {
+DataConnectionThread::~DataConnectionThread() {
   thread_.request_stop();
   wake();
 }
 
-Status StreamThread::add(std::shared_ptr<Stream> stream) {
+Status DataConnectionThread::add(std::shared_ptr<DataConnection> connection) {
   epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
-                    .data = {.ptr = stream.get()}};
+                    .data = {.ptr = connection.get()}};
   const base::MutexLock lock(mutex_);
-  const int socket = stream->socket();
-  added_.push_back(std::move(stream));
+  const int socket = connection->socket();
+  added_.push_back(std::move(connection));
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket, &event) != 0) {
     added_.pop_back();
-    return {Code::system, Scope::process, "epoll_ctl: no room for a stream"};
+    return {Code::system, Scope::process, "epoll_ctl: no room for a data connection"};
   }
   ++count_;
   wake();
   return {};
 }
 
-void StreamThread::wake() {
+void DataConnectionThread::wake() {
   const std::uint64_t one = 1;
   if (!rung_.exchange(true) && sleeps_) (void)!::write(bell_.get(), &one, sizeof one);
 }
 
 /// True: it was woken.
-bool StreamThread::wait(Duration most) {
+bool DataConnectionThread::wait(Duration most) {
   std::array<epoll_event, 64> events{};
   sleeps_ = most > Duration::zero();
   if (rung_) most = Duration::zero();  // who rings from here on sees that it sleeps
@@ -100,12 +101,13 @@ bool StreamThread::wait(Duration most) {
   // Who rings from here on is heard by the next wait(), who did before by this one.
   const bool rung = rung_.exchange(false);
   for (int i = 0; i < count; ++i) {
-    auto* const stream = static_cast<Stream*>(events[static_cast<std::size_t>(i)].data.ptr);
+    auto* const connection =
+        static_cast<DataConnection*>(events[static_cast<std::size_t>(i)].data.ptr);
     const auto what = events[static_cast<std::size_t>(i)].events;
-    if (stream != nullptr) {
-      if ((what & EPOLLERR) != 0) stream->is_reset();
-      stream->is_ready((what & ~std::uint32_t{EPOLLOUT}) != 0,
-                       (what & ~std::uint32_t{EPOLLIN}) != 0);
+    if (connection != nullptr) {
+      if ((what & EPOLLERR) != 0) connection->is_reset();
+      connection->is_ready((what & ~std::uint32_t{EPOLLOUT}) != 0,
+                           (what & ~std::uint32_t{EPOLLIN}) != 0);
       continue;
     }
     std::uint64_t rings = 0;
@@ -114,45 +116,46 @@ bool StreamThread::wait(Duration most) {
   return rung;
 }
 
-bool StreamThread::collect(Streams& streams) {
+bool DataConnectionThread::collect(DataConnections& connections) {
   const base::MutexLock lock(mutex_);
   try {
-    streams.reserve(streams.size() + added_.size());
+    connections.reserve(connections.size() + added_.size());
   } catch (const std::exception&) {
     return false;
   }
-  for (auto& stream : added_) streams.push_back(std::move(stream));
+  for (auto& connection : added_) connections.push_back(std::move(connection));
   added_.clear();
   return true;
 }
 
-void StreamThread::run(const std::stop_token& stop) {
+void DataConnectionThread::run(const std::stop_token& stop) {
   const base::Clock& clock = base::Clock::steady();
-  Streams streams;
+  DataConnections connections;
   SleepDecision decision(clock.now());
   auto end_by = base::Deadline::after(clock, Duration::max());
   bool any = false, watches = false, ending = false, short_of_memory = false, uncollected = false;
   unsigned looks = 0;
-  while (!ending || (!streams.empty() && !end_by.passed())) {
+  while (!ending || (!connections.empty() && !end_by.passed())) {
     const bool spins = !decision.may_sleep(clock.now());
-    // Nothing is there: for one stream its socket tells so at once. Beside traffic to ask it would
-    // take its lock from the kernel.
-    const bool quick = spins && !any && !watches && streams.size() == 1 && ++looks % kLooks != 0;
+    // Nothing is there: for one connection its socket tells so at once. Beside traffic to ask it
+    // would take its lock from the kernel.
+    const bool quick =
+        spins && !any && !watches && connections.size() == 1 && ++looks % kLooks != 0;
     bool rung = false;
     if (quick) {
       rung = rung_ && rung_.exchange(false);  // as in wait()
-      streams.front()->is_ready(true, false);
+      connections.front()->is_ready(true, false);
     } else {
       rung = wait(spins ? Duration::zero() : short_of_memory ? base::kWithoutMemory : kSleep);
     }
     short_of_memory = false;
-    if (rung || uncollected) uncollected = short_of_memory = !collect(streams);
+    if (rung || uncollected) uncollected = short_of_memory = !collect(connections);
     if (!std::exchange(ending, stop.stop_requested()) && ending)
       end_by = base::Deadline::after(clock, kPatience);
     any = watches = false;
-    std::erase_if(streams, [&](const std::shared_ptr<Stream>& stream) {
-      Stream::Turn turn;
-      short_of_memory |= !serve(epoll_.get(), *stream, rung, turn);
+    std::erase_if(connections, [&](const std::shared_ptr<DataConnection>& connection) {
+      DataConnection::Turn turn;
+      short_of_memory |= !serve(epoll_.get(), *connection, rung, turn);
       any |= turn.moved;
       watches |= turn.watches;
       if (turn.over) --count_;
@@ -163,13 +166,13 @@ void StreamThread::run(const std::stop_token& stop) {
   }
 }
 
-Result<StreamThread*> StreamThreads::next() {
+Result<DataConnectionThread*> DataConnectionThreads::next() {
   const base::MutexLock lock(mutex_);
   const auto fewest =
-      std::ranges::min_element(all_, {}, [](const auto& each) { return each->streams(); });
-  if (fewest != all_.end() && ((*fewest)->streams() == 0 || all_.size() == most_))
+      std::ranges::min_element(all_, {}, [](const auto& each) { return each->connections(); });
+  if (fewest != all_.end() && ((*fewest)->connections() == 0 || all_.size() == most_))
     return fewest->get();
-  auto made = StreamThread::start();
+  auto made = DataConnectionThread::start();
   if (made.ok()) return all_.emplace_back(*std::move(made)).get();
   if (fewest == all_.end()) return made.status();
   return fewest->get();
