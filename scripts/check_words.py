@@ -43,6 +43,8 @@ NAMES = {
     "Worker": "TransferScheduler",
 }
 OUT = re.compile(r"\b(" + "|".join(NAMES) + r")\b")
+PREFIXES = {"kMost": "kMax", "kLeast": "kMin"}
+PREFIX = re.compile(r"\b(" + "|".join(PREFIXES) + r")[A-Z]?\w*")
 
 
 def check(root: pathlib.Path) -> list[str]:
@@ -53,9 +55,9 @@ def check(root: pathlib.Path) -> list[str]:
             if file.suffix not in SUFFIXES or path.startswith(DEVICE):
                 continue
             for number, line in enumerate(file.read_text().splitlines(), 1):
-                faults += [
-                    f"{path}:{number}: {name} is out: {NAMES[name]}" for name in OUT.findall(line)
-                ]
+                at = f"{path}:{number}"
+                faults += [f"{at}: {name} is out: {NAMES[name]}" for name in OUT.findall(line)]
+                faults += [f"{at}: {name}... is out: {PREFIXES[name]}..." for name in PREFIX.findall(line)]
     return faults
 
 

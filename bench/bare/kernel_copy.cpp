@@ -8,7 +8,7 @@ namespace linkspan::bare {
 namespace {
 
 constexpr unsigned kThreads = 512, kWarps = kThreads / 32;
-constexpr std::uint64_t kLeastEntry = 4096, kMostEntry = 65536;  // of a warp
+constexpr std::uint64_t kMinEntry = 4096, kMaxEntry = 65536;  // of a warp
 
 /// As the kernel reads it: LinkspanPages.
 struct PagesParameter {
@@ -119,7 +119,7 @@ Status KernelCopy::upload(const cuda::DeviceScope& scope, const KernelPages& pag
 /// As coarse as it may be with work for every warp.
 std::uint64_t KernelCopy::entry_bytes(std::uint64_t bytes) const {
   const auto sms = static_cast<std::uint64_t>(std::max(device_.info().sm_count, 1));
-  return std::clamp(std::bit_floor(bytes / (sms * kWarps)), kLeastEntry, kMostEntry);
+  return std::clamp(std::bit_floor(bytes / (sms * kWarps)), kMinEntry, kMaxEntry);
 }
 
 Result<Duration> KernelCopy::launch(const cuda::DeviceScope& scope, cuda::CUfunction kernel,

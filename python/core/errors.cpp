@@ -32,11 +32,11 @@ nb::object text_of(const std::string& bytes) {
 }
 
 Duration seconds(double value, const char* what) {
-  constexpr double kMost = 9e9;  // nanoseconds of 64 bits end a little later
+  constexpr double kMax = 9e9;  // nanoseconds of 64 bits end a little later
   if (!(value >= 0))
     throw nb::value_error(
         (std::string(what) + "=" + std::to_string(value) + ": give seconds from 0 on").c_str());
-  return Duration(static_cast<std::int64_t>(std::min(value, kMost) * 1e9));
+  return Duration(static_cast<std::int64_t>(std::min(value, kMax) * 1e9));
 }
 
 }  // namespace linkspan::python

@@ -31,17 +31,17 @@ void for_all(const Array& array, Each each) {
 
 template <class T>
 std::size_t copy_indices(const Array& array, std::uint32_t* to) {
-  constexpr auto kMost = std::uint64_t{std::numeric_limits<std::uint32_t>::max()};
+  constexpr auto kMax = std::uint64_t{std::numeric_limits<std::uint32_t>::max()};
   std::uint64_t wrong = 0;  // looked at once, behind the loop
   for_all<T>(array, [&](std::size_t i, T value) {
     const auto wide = static_cast<std::uint64_t>(static_cast<std::int64_t>(value));
-    wrong |= std::is_same_v<T, std::uint32_t> ? 0 : wide & ~kMost;
+    wrong |= std::is_same_v<T, std::uint32_t> ? 0 : wide & ~kMax;
     to[i] = static_cast<std::uint32_t>(value);
   });
   if (wrong == 0) return array.size();
   std::size_t first = array.size();
   for_all<T>(array, [&](std::size_t i, T value) {
-    if ((static_cast<std::uint64_t>(static_cast<std::int64_t>(value)) & ~kMost) != 0)
+    if ((static_cast<std::uint64_t>(static_cast<std::int64_t>(value)) & ~kMax) != 0)
       first = std::min(first, i);
   });
   return first;

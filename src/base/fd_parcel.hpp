@@ -25,11 +25,11 @@ struct NumberedFd {
 
 class FdParcel {
  public:
-  /// With batches this small the default buffer of a socket holds kMost of them.
-  static constexpr std::size_t kBatch = 128, kMost = 8192;
+  /// With batches this small the default buffer of a socket holds kMax of them.
+  static constexpr std::size_t kBatch = 128, kMax = 8192;
 
   static Result<FdParcel> create();
-  /// In order. no_resource: no more fds may be under way, or more than kMost were put.
+  /// In order. no_resource: no more fds may be under way, or more than kMax were put.
   Status put(Fd fd, std::uint64_t number);
   /// What travels. The parcel has ended.
   Result<Fd> seal();

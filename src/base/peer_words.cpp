@@ -23,9 +23,9 @@ CodePoint first_of(std::string_view text) noexcept {
     if ((byte(i) & 0xc0) != 0x80) return {};
     value = value << 6 | (byte(i) & 0x3fu);
   }
-  constexpr std::array<std::uint32_t, 5> kLeast{0, 0, 0x80, 0x800, 0x10000};
+  constexpr std::array<std::uint32_t, 5> kMin{0, 0, 0x80, 0x800, 0x10000};
   const bool surrogate = value >= 0xd800 && value <= 0xdfff;
-  if (value < kLeast[bytes] || value > 0x10ffff || surrogate) return {};
+  if (value < kMin[bytes] || value > 0x10ffff || surrogate) return {};
   return {value, bytes};
 }
 

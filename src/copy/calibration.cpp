@@ -67,7 +67,7 @@ const Rates* Calibration::find_or_measure(Link link, const Piece& piece,
   const base::MutexLock lock(mutex_);
   std::optional<Rates>& known = known_.at(static_cast<std::size_t>(link));
   if (known) return &*known;
-  if (piece.bytes < kLeast || !is_quiet()) return nullptr;
+  if (piece.bytes < kMin || !is_quiet()) return nullptr;
   by_ = base::Clock::steady().now() + limit_;
   mapping_ = std::move(mapping);
   const auto engine = measure(Method::copy_engine, kFew, piece);

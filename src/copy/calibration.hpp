@@ -25,7 +25,7 @@ class Calibration {
   static constexpr Duration kLimit = std::chrono::milliseconds(100);
   /// Of GPU memory twice, and pinned.
   static constexpr std::uint64_t kBytes = std::uint64_t{4} << 20;
-  static constexpr std::uint64_t kLeast = std::uint64_t{1} << 20;
+  static constexpr std::uint64_t kMin = std::uint64_t{1} << 20;
 
   /// `ctas`: of a kernel at most, not 0. `device` has its kernels.
   static Result<std::unique_ptr<Calibration>> create(const cuda::Device& device, unsigned ctas,
@@ -36,7 +36,7 @@ class Calibration {
   const Rates* rates(Link link);
   /// Over Link::peer: reads `bytes` bytes at `from`, memory of another GPU, the first of which
   /// counts for all. `mapping` keeps it mapped, should it still be read at the limit. Null also of
-  /// fewer than kLeast.
+  /// fewer than kMin.
   const Rates* rates_to(cuda::CUdeviceptr from, std::uint64_t bytes,
                         std::shared_ptr<const void> mapping);
 

@@ -81,7 +81,7 @@ Method choose_gpu(const ShapeFacts& shape) {
   };
   Method best = Method::copy_engine;
   if (shape.kernel_available && time(Method::sm_kernel) < time(best)) best = Method::sm_kernel;
-  if (shape.resident_available && shape.pieces == 1 && shape.bytes <= ResidentCopier::kMostBytes &&
+  if (shape.resident_available && shape.pieces == 1 && shape.bytes <= ResidentCopier::kMaxBytes &&
       time(Method::resident) < time(best))
     best = Method::resident;
   return best;

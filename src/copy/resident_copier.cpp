@@ -74,9 +74,9 @@ bool ResidentCopier::left() const noexcept { return load(memory_, kLeft) == laun
 
 Result<Ticket> ResidentCopier::start(const Order& order) {
   if (order.method != Method::resident || order.pieces.size() != 1 ||
-      order.pieces[0].bytes > kMostBytes || order.after != nullptr || order.release != nullptr)
+      order.pieces[0].bytes > kMaxBytes || order.after != nullptr || order.release != nullptr)
     return Status(Code::invalid_argument, Scope::request,
-                  "a resident kernel takes one piece of at most " + std::to_string(kMostBytes) +
+                  "a resident kernel takes one piece of at most " + std::to_string(kMaxBytes) +
                       " bytes, in no stream's order");
   advance();
   if (!lost_.ok()) return lost_;

@@ -23,8 +23,8 @@ namespace linkspan::copy {
 
 class ResidentCopier final : public Copier {
  public:
-  static constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 10;  ///< Of an order.
-  static constexpr unsigned kOrders = 64;                               ///< In flight.
+  static constexpr std::uint64_t kMaxBytes = std::uint64_t{64} << 10;  ///< Of an order.
+  static constexpr unsigned kOrders = 64;                              ///< In flight.
   static constexpr Duration kIdle = std::chrono::microseconds(200),
                             kStay = std::chrono::milliseconds(1);
 
@@ -36,7 +36,7 @@ class ResidentCopier final : public Copier {
   ResidentCopier(const ResidentCopier&) = delete;
   ResidentCopier& operator=(const ResidentCopier&) = delete;
 
-  /// `resident` only, one piece of at most kMostBytes, in no order with other streams:
+  /// `resident` only, one piece of at most kMaxBytes, in no order with other streams:
   /// invalid_argument.
   Result<Ticket> start(const Order& order) override;
   void abort(Ticket) override {}  ///< It ends sooner than one could tell it.

@@ -19,7 +19,7 @@ static_assert(sizeof(Piece) == 24 && std::is_standard_layout_v<Piece>);
 // 132 CTAs of 512 threads copy 8192 blocks of 4 KiB in 99 us, 16 CTAs in 105 (two H200). One warp
 // has 4 KiB under way at a time: what has fewer entries than there are warps is cut finer.
 constexpr unsigned kThreads = 512, kWarps = kThreads / 32;
-constexpr std::uint64_t kLeastEntry = 4096;
+constexpr std::uint64_t kMinEntry = 4096;
 
 /// What the kernel reads as LinkspanPages.
 struct PagesParameter {
@@ -49,7 +49,7 @@ static_assert(GpuCopier::kPages < 1u << 30);  // RefusedPage::position()
 std::uint64_t entry_bytes(std::uint64_t pieces, std::uint64_t bytes, std::uint64_t warps,
                           std::uint64_t list) noexcept {
   std::uint64_t entry = GpuCopier::kListBytes;
-  while (entry > kLeastEntry && bytes / entry < warps && pieces + bytes / (entry / 2) <= list)
+  while (entry > kMinEntry && bytes / entry < warps && pieces + bytes / (entry / 2) <= list)
     entry /= 2;
   return entry;
 }

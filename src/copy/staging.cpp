@@ -25,7 +25,7 @@ constexpr std::size_t kBytes = kList + kListEntries * sizeof(Piece);
 constexpr std::uint64_t kCongruent = 16;  // what the kernel moves 16 bytes a lane for
 static_assert(kBytes % kCongruent == 0);
 static_assert(kBytes + Staging::kRuns * (kCongruent - 1) <= Staging::kBeside);
-static_assert(Staging::kRuns + Staging::kMostSlot / GpuCopier::kListBytes < kListEntries);
+static_assert(Staging::kRuns + Staging::kMaxSlot / GpuCopier::kListBytes < kListEntries);
 static_assert(Staging::kSlotsOfAGpu * (Staging::kRuns + 1) < 1000);
 
 }  // namespace
@@ -33,7 +33,7 @@ static_assert(Staging::kSlotsOfAGpu * (Staging::kRuns + 1) < 1000);
 std::size_t Staging::slot_bytes(std::size_t pinned) noexcept {
   constexpr std::size_t kPage = 4096;
   const std::size_t each = pinned / kSlots / kPage * kPage;
-  return std::clamp(each - std::min(each, kBeside), kPage, kMostBytes);
+  return std::clamp(each - std::min(each, kBeside), kPage, kMaxBytes);
 }
 
 Staging::Staging(std::size_t slot_bytes, StagingLanes& lanes) noexcept

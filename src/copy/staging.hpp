@@ -79,9 +79,9 @@ class Staging {
   /// what a stream takes (docs/cuda_notes.md, "queues").
   static constexpr std::size_t kRuns = 256;
   /// So that slots stay in the caches between memcpy and the GPU; at a guess, not measured.
-  static constexpr std::size_t kMostBytes = std::size_t{2} << 20;
+  static constexpr std::size_t kMaxBytes = std::size_t{2} << 20;
   /// Of a slot whatever its owner wants: more the kernel's list does not name.
-  static constexpr std::size_t kMostSlot = std::size_t{4} << 20;
+  static constexpr std::size_t kMaxSlot = std::size_t{4} << 20;
   /// Beside the bytes of a slot: its words, the kernel's list, and what is left free between runs.
   static constexpr std::size_t kBeside = 12u << 10;
 
@@ -124,7 +124,7 @@ class Staging {
   /// What a slot takes where a thread may pin so much; at least 4 KiB.
   static std::size_t slot_bytes(std::size_t pinned) noexcept;
 
-  /// `slot_bytes`: kMostSlot at most. `lanes` outlives it.
+  /// `slot_bytes`: kMaxSlot at most. `lanes` outlives it.
   Staging(std::size_t slot_bytes, StagingLanes& lanes) noexcept;
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;

@@ -42,7 +42,7 @@ std::string EngineImpl::dump() {
   }
   garbage.clear();
   Listing listed("regions");
-  const auto [regions, count] = registry_->list(Listing::kMost);
+  const auto [regions, count] = registry_->list(Listing::kMax);
   for (std::size_t i = 0; i < count; ++i)
     if (listed.room()) text += line_of(regions[i]);
   text += listed.more();

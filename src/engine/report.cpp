@@ -43,12 +43,12 @@ std::string gpu_name(const GpuUuid& gpu) {
 }
 
 std::string Listing::rest() const {
-  return seen_ <= kMost ? std::string() : " and " + std::to_string(seen_ - kMost) + " more";
+  return seen_ <= kMax ? std::string() : " and " + std::to_string(seen_ - kMax) + " more";
 }
 
 std::string Listing::more() const {
-  return seen_ <= kMost ? std::string()
-                        : "and " + std::to_string(seen_ - kMost) + " more " + of_ + "\n";
+  return seen_ <= kMax ? std::string()
+                       : "and " + std::to_string(seen_ - kMax) + " more " + of_ + "\n";
 }
 
 }  // namespace linkspan::engine

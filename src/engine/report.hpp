@@ -18,14 +18,14 @@ std::string hex_of(std::uint64_t number);
 /// Of a GPU, as nvidia-smi spells it.
 std::string gpu_name(const GpuUuid& gpu);
 
-/// A list that ends after kMost entries with how many more there are.
+/// A list that ends after kMax entries with how many more there are.
 class Listing {
  public:
-  static constexpr std::size_t kMost = 64;
+  static constexpr std::size_t kMax = 64;
 
   explicit Listing(const char* of) noexcept : of_(of) {}
   /// For each entry; false: it is only counted.
-  bool room() noexcept { return ++seen_ <= kMost; }
+  bool room() noexcept { return ++seen_ <= kMax; }
   std::string rest() const;  ///< " and 12 more", or nothing
   std::string more() const;  ///< the same as a line: "and 12 more transfers"
 

@@ -101,9 +101,9 @@ std::string TransferScheduler::dump() {
   // The oldest; and which of them are held, for that list is not in their order.
   Listing listed("transfers");
   std::vector<const TransferState*> held;
-  const std::uint64_t last = transfers_.size() <= Listing::kMost
+  const std::uint64_t last = transfers_.size() <= Listing::kMax
                                  ? last_id_
-                                 : std::next(transfers_.begin(), Listing::kMost)->first;
+                                 : std::next(transfers_.begin(), Listing::kMax)->first;
   for (const auto& each : held_)
     if (each->id <= last) held.push_back(each.get());
   for (const auto& [id, transfer] : transfers_)

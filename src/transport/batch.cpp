@@ -199,8 +199,8 @@ Status check_pages(const Pages& p, std::uint64_t here, std::uint64_t there,
 }
 
 std::uint32_t last_page(std::uint64_t base, std::uint64_t page_bytes, std::uint64_t size) noexcept {
-  constexpr std::uint64_t kMost = ~std::uint32_t{0};
-  return static_cast<std::uint32_t>(std::min(pages_behind(base, page_bytes, size) - 1, kMost));
+  constexpr std::uint64_t kMax = ~std::uint32_t{0};
+  return static_cast<std::uint32_t>(std::min(pages_behind(base, page_bytes, size) - 1, kMax));
 }
 
 std::vector<Block> blocks_of(const Pages& p) {

@@ -10,9 +10,9 @@ class Queues : public Fact {
  protected:
   static constexpr std::size_t kGate = 0, kSecondGate = 2, kWord = 3;
 
-  static constexpr std::uint64_t kMost = 3000;
+  static constexpr std::uint64_t kMax = 3000;
 
-  /// How often `submit` returns on a held stream before it blocks, kMost times at most. The
+  /// How often `submit` returns on a held stream before it blocks, kMax times at most. The
   /// caller's thread may be blocked then; meanwhile another stream must work; then all goes on.
   template <class Submit>
   std::uint64_t depth_of(Submit submit) {
@@ -22,12 +22,12 @@ class Queues : public Fact {
     std::atomic<std::uint64_t> done = 0;
     std::thread submitter([&] {
       const Current current(*cu, contexts[0]);
-      while (done < kMost && submit(held) == CUDA_SUCCESS) ++done;
+      while (done < kMax && submit(held) == CUDA_SUCCESS) ++done;
     });
     std::uint64_t seen = 0;
     EXPECT_TRUE(eventually([&] {  // until it has stood still for a while
       seen = done;
-      return seen == kMost || stays_false([&] { return done != seen; });
+      return seen == kMax || stays_false([&] { return done != seen; });
     }));
     std::atomic<bool> free_to_go = false;
     std::thread neighbour([&] {
@@ -41,7 +41,7 @@ class Queues : public Fact {
     release(kSecondGate);
     neighbour.join();
     submitter.join();
-    EXPECT_EQ(done, kMost);
+    EXPECT_EQ(done, kMax);
     return seen;
   }
 };
@@ -63,8 +63,8 @@ TEST_F(Queues, RecordsOfEventsAreNoEntries) {
   const CUevent event = new_event();
   const std::uint64_t records =
       depth_of([&](CUstream stream) { return cu->cuEventRecord(event, stream); });
-  found(std::to_string(records) + " of " + std::to_string(kMost) + " records");
-  EXPECT_EQ(records, kMost);
+  found(std::to_string(records) + " of " + std::to_string(kMax) + " records");
+  EXPECT_EQ(records, kMax);
 }
 
 TEST_F(Queues, WaitsForEventsAreNoEntries) {
@@ -74,8 +74,8 @@ TEST_F(Queues, WaitsForEventsAreNoEntries) {
   ASSERT_EQ(cu->cuEventRecord(event, first), CUDA_SUCCESS);
   const std::uint64_t waits =
       depth_of([&](CUstream stream) { return cu->cuStreamWaitEvent(stream, event, 0); });
-  found(std::to_string(waits) + " of " + std::to_string(kMost) + " waits");
-  EXPECT_EQ(waits, kMost);
+  found(std::to_string(waits) + " of " + std::to_string(kMax) + " waits");
+  EXPECT_EQ(waits, kMax);
 }
 
 class Streams : public Fact {

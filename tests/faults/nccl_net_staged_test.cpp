@@ -128,14 +128,14 @@ TEST_F(NcclNetStaged, WhatADeadPeerHasWrittenIsNotOverEither) {
 /// What a slot held before comes nowhere: both memories hold the same, so a byte that changes is of
 /// neither.
 TEST_F(NcclNetStaged, ACanceledOneBringsNothingOfOthers) {
-  constexpr std::uint64_t kMost = 300;
+  constexpr std::uint64_t kMax = 300;
   Held here;
   WirePair pair(kStaged, {"DELAY_US=500"});
   here = Held::make(pair.engine, memory());
   pair.far.add("there", memory());
   const RemoteRegion there = pair.remote("there");
   std::vector<Block> blocks;
-  for (std::uint64_t i = 0; i < kMost; ++i) blocks.push_back(part_of(kBytes, i, kMost));
+  for (std::uint64_t i = 0; i < kMax; ++i) blocks.push_back(part_of(kBytes, i, kMax));
   std::size_t canceled = 0;
   for (std::uint64_t round = 0; round < 16; ++round) {
     const Op op = round % 2 == 0 ? Op::write : Op::read;

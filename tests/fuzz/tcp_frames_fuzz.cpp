@@ -33,7 +33,7 @@ class Nobody final : public transport::Channel {
   transport::PeerProcess process() const noexcept override { return {}; }
   std::string_view peer_name() const noexcept override { return "nobody"; }
   void notified(std::vector<std::byte> notification, std::uint64_t) override {
-    demand(!notification.empty() && notification.size() <= kMostNotification,
+    demand(!notification.empty() && notification.size() <= kMaxNotification,
            "a notification that is none");
   }
 
@@ -58,7 +58,7 @@ class World {
                .channel = &channel,
                .incarnation = kUs,
                .peer = kPeer,
-               .chunk = kLeastChunk,
+               .chunk = kMinChunk,
                .inflight = 4});
     auto out = std::make_shared<Outgoing>();
     out->id = 1;

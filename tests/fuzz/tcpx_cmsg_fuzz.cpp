@@ -14,7 +14,7 @@ namespace {
 
 using namespace transport::nccl_net::tcpx;
 
-constexpr std::uint64_t kMostBytes = 1u << 16;  // of a receive that is gone through byte by byte
+constexpr std::uint64_t kMaxBytes = 1u << 16;  // of a receive that is gone through byte by byte
 
 /// Byte by byte, where from in the pool.
 template <class Entries>
@@ -40,7 +40,7 @@ void check(const DescriptorBlock& block, const std::vector<LoadMeta>& as_they_ca
     bytes += entry.len;
   }
   demand(bytes == block.bytes(), "another sum");
-  if (bounds.receive_bytes > kMostBytes) return;
+  if (bounds.receive_bytes > kMaxBytes) return;
   demand(sources_of(block.entries()) == sources_of(as_they_came), "other sources");
 }
 

@@ -31,7 +31,7 @@ class Standing {
     if (send_message(socket, bytes.first(1), std::span(&next->socket, 1)) != 1) return false;
     next->socket = base::Fd();
     standing_.push_back(std::move(next));
-    if (standing_.size() > kMost) standing_.pop_front();
+    if (standing_.size() > kMax) standing_.pop_front();
     return true;
   }
   bool pass(int socket, std::span<const std::byte> bytes) {
@@ -41,7 +41,7 @@ class Standing {
 
  private:
   /// Below base::FdCloser::kMaxWaiting, where new connections wait.
-  static constexpr std::size_t kMost = 100;
+  static constexpr std::size_t kMax = 100;
   std::deque<std::unique_ptr<LingeringSocket>> standing_;
 };
 

@@ -42,7 +42,7 @@ constexpr Duration kQuiet = 25ms;
 /// How many threads wake each other in turn for one call; the control's answer is one wake-up.
 constexpr int kWakeUps = 8, kVisitsWakeUps = 64;
 /// What all that is queued for peers and strangers may take, and more.
-constexpr std::uint64_t kMostMemory = std::uint64_t{64} << 20;
+constexpr std::uint64_t kMaxMemory = std::uint64_t{64} << 20;
 #if defined(LINKSPAN_SANITIZER)
 constexpr bool kIsSanitized = true;  // which keeps memory that was freed
 #else
@@ -193,7 +193,7 @@ class Hostile : public ::testing::TestWithParam<Attack> {
     if (seen.served.longest > kLongestWait + kWakeUps * seen.control)
       wrong +=
           "a " + seen.served.where + " took " + std::to_string(ms(seen.served.longest)) + " ms; ";
-    if (!kIsSanitized && most > had + kMostMemory)
+    if (!kIsSanitized && most > had + kMaxMemory)
       wrong += "it took " + std::to_string(most - had) + " bytes of memory; ";
     // Other programs of the machine take from one measurement what they leave to the other.
     if (std::max(before.control, seen.control) < kQuiet &&

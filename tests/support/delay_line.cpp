@@ -29,7 +29,7 @@ class Pipe {
 
   bool over() const { return ended_ && held_.empty(); }
   short wants(base::Time now, bool reads) const {
-    if (reads) return !ended_ && bytes_ < DelayLine::kMost ? POLLIN : 0;
+    if (reads) return !ended_ && bytes_ < DelayLine::kMax ? POLLIN : 0;
     return !held_.empty() && held_.front().due <= now ? POLLOUT : 0;
   }
   std::optional<base::Time> due() const {
@@ -37,10 +37,10 @@ class Pipe {
   }
   /// False: an end of it is broken.
   bool turn(base::Time now) {
-    while (!ended_ && bytes_ < DelayLine::kMost) {
+    while (!ended_ && bytes_ < DelayLine::kMax) {
       std::array<char, 16384> some{};
-      const ssize_t got = ::recv(from_, some.data(),
-                                 std::min(some.size(), DelayLine::kMost - bytes_), MSG_DONTWAIT);
+      const ssize_t got =
+          ::recv(from_, some.data(), std::min(some.size(), DelayLine::kMax - bytes_), MSG_DONTWAIT);
       if (later(got)) break;
       if (got < 0) return false;
       ended_ = got == 0;

@@ -4,7 +4,7 @@
 // This stands for distance, of which this kernel has no model (netem).
 // Threads: any thread; its own does the work and is joined by the destructor.
 // `tap` is called by that thread, with what has come from either side; it may change it.
-// Invariants: of each connection and direction it holds kMost bytes at most; then it reads no more.
+// Invariants: of each connection and direction it holds kMax bytes at most; then it reads no more.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ namespace linkspan::test {
 
 class DelayLine {
  public:
-  static constexpr std::size_t kMost = 256u << 10;
+  static constexpr std::size_t kMax = 256u << 10;
   using Tap = std::function<void(std::span<char>)>;
 
   /// Its sockets and its thread are of the host whose thread calls.

@@ -10,9 +10,9 @@ namespace batch_test {
 
 using Indices = std::vector<std::uint32_t>;
 
-constexpr std::uint64_t kMost = ~std::uint64_t{0};
+constexpr std::uint64_t kMax = ~std::uint64_t{0};
 constexpr Capabilities kAny{
-    .max_batch_bytes = kMost, .max_batch_blocks = kMost, .max_batch_pages = kMost};
+    .max_batch_bytes = kMax, .max_batch_blocks = kMax, .max_batch_pages = kMax};
 
 Status check(const Indices& ours, const Indices& theirs, std::uint64_t page_bytes,
              std::uint64_t here, std::uint64_t there, std::uint64_t base = 0) {
@@ -51,12 +51,12 @@ TEST(Batch, IndicesOfAnySizeAreRight) {
 
 TEST(Batch, NothingOverflows) {
   const Indices last(3, ~std::uint32_t{0}), first(3, 0);
-  EXPECT_FALSE(check(last, first, kMost, kMost, kMost).ok());
-  EXPECT_FALSE(check(first, first, 8, 16, 16, kMost).ok());
+  EXPECT_FALSE(check(last, first, kMax, kMax, kMax).ok());
+  EXPECT_FALSE(check(first, first, 8, 16, 16, kMax).ok());
   EXPECT_FALSE(check(first, first, 8, 16, 16, 9).ok());
   EXPECT_TRUE(check(first, first, 8, 16, 16, 8).ok());
-  EXPECT_FALSE(check(first, first, kMost, kMost, kMost).ok()) << "three of them are too many bytes";
-  EXPECT_TRUE(check({0}, {0}, kMost, kMost, kMost).ok());
+  EXPECT_FALSE(check(first, first, kMax, kMax, kMax).ok()) << "three of them are too many bytes";
+  EXPECT_TRUE(check({0}, {0}, kMax, kMax, kMax).ok());
 }
 
 TEST(Batch, PagesWithoutBytesLeaveNothing) {
@@ -118,25 +118,24 @@ TEST(Batch, StridesEndWithTheirRegionsToTheByte) {
 }
 
 TEST(Batch, NothingOfStridesOverflows) {
-  constexpr std::uint64_t kHalf = kMost / 2 + 1;
+  constexpr std::uint64_t kHalf = kMax / 2 + 1;
   for (const Strides& s :
-       {Strides{.bytes = 1, .levels = {Level{kMost, 2, 0}}},  // the way of one level
+       {Strides{.bytes = 1, .levels = {Level{kMax, 2, 0}}},   // the way of one level
         Strides{.bytes = 1, .levels = {Level{3, kHalf, 0}}},  // is 2^64, hence 0
         Strides{.bytes = 1, .levels = {Level{2, kHalf, 0}, Level{2, kHalf, 0}}},  // of two levels
         Strides{.bytes = 1, .levels = {Level{2, 0, kHalf}, Level{2, 0, kHalf}}},
-        Strides{.bytes = kMost, .local_base = 1},  // the last block's end
+        Strides{.bytes = kMax, .local_base = 1},  // the last block's end
         Strides{.bytes = 8, .levels = {Level{kHalf, 0, 0}, Level{2, 0, 0}}},  // the count is 2^64
         Strides{.bytes = 2, .levels = {Level{kHalf, 0, 0}}}})                 // the bytes are
-    EXPECT_EQ(check_strides(s, kMost, kMost, kAny).code(), Code::invalid_argument);
-  EXPECT_TRUE(check_strides({.bytes = 1, .levels = {Level{kMost, 1, 0}}}, kMost, 1, kAny).ok());
-  EXPECT_FALSE(
-      check_strides({.bytes = 1, .levels = {Level{kMost, 1, 0}}}, kMost - 1, 1, kAny).ok());
+    EXPECT_EQ(check_strides(s, kMax, kMax, kAny).code(), Code::invalid_argument);
+  EXPECT_TRUE(check_strides({.bytes = 1, .levels = {Level{kMax, 1, 0}}}, kMax, 1, kAny).ok());
+  EXPECT_FALSE(check_strides({.bytes = 1, .levels = {Level{kMax, 1, 0}}}, kMax - 1, 1, kAny).ok());
 }
 
 TEST(Batch, StridesWithoutBlocksLeaveNothingAndWithoutBytesTheirBases) {
   const Strides none{.bytes = 8,
-                     .local_base = kMost,
-                     .levels = {Level{kMost, kMost, kMost}, Level{0, 1, 1}, Level{kMost, 1, 1}}};
+                     .local_base = kMax,
+                     .levels = {Level{kMax, kMax, kMax}, Level{0, 1, 1}, Level{kMax, 1, 1}}};
   EXPECT_TRUE(check_strides(none, 1, 1, kAny).ok());
   EXPECT_EQ(shape_of(none).blocks, 0u);
   EXPECT_EQ(shape_of(none).bytes, 0u);

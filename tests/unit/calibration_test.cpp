@@ -70,8 +70,8 @@ TEST_F(CalibrationOnDevice, MeasuresEachLinkOnce) {
 
 TEST_F(CalibrationOnDevice, TooLittleMemoryTellsNothing) {
   const std::uint64_t at = memory->address();
-  EXPECT_EQ(calibration->rates_to(at, Calibration::kLeast - 1, mapping), nullptr);
-  EXPECT_NE(calibration->rates_to(at, Calibration::kLeast, mapping), nullptr);
+  EXPECT_EQ(calibration->rates_to(at, Calibration::kMin - 1, mapping), nullptr);
+  EXPECT_NE(calibration->rates_to(at, Calibration::kMin, mapping), nullptr);
 }
 
 /// Wherever that is. Beside ThreadSanitizer the simulated driver tells who touches what is in use.

@@ -90,14 +90,14 @@ TEST_F(ControlDataConnections, OfNoSessionAreRefused) {
 }
 
 TEST_F(ControlDataConnections, AreAsManyAsASessionMayEverHave) {
-  constexpr int kMost = 256;
+  constexpr int kMax = 256;
   meet(true);
-  for (int i = 0; i <= kMost; ++i) {
+  for (int i = 0; i <= kMax; ++i) {
     ASSERT_TRUE(client_->open_data_connection(session_, "tcp").ok());
     const auto made = theirs_.next_stream(10s);
     ASSERT_TRUE(made.has_value()) << i;
-    ASSERT_EQ(made->socket.ok(), i < kMost) << i << ": " << made->socket.status().to_string();
-    if (i == kMost) break;
+    ASSERT_EQ(made->socket.ok(), i < kMax) << i << ": " << made->socket.status().to_string();
+    if (i == kMax) break;
     ASSERT_TRUE(quiet_.next_stream(10s).has_value()) << i;
   }
   EXPECT_FALSE(session_->is_lost());

@@ -79,11 +79,11 @@ TEST(DevicePut, OutOfTheRegionNothingIsWritten) {
   pair.a.region.fill(kOld);
   pair.b.region.fill(kOld);
   Source source(kNew, 4 * kBytes);
-  constexpr std::uint64_t kMost = ~std::uint64_t{0};
+  constexpr std::uint64_t kMax = ~std::uint64_t{0};
   const struct {
     std::uint64_t offset, bytes;
-  } outside[] = {{kBytes + 1, 0}, {kBytes, 1},    {kBytes - 1, 2}, {0, kBytes + 1},     {1, kMost},
-                 {kMost, 1},      {kMost, kMost}, {kMost - 7, 8},  {kBytes, kMost - 3}, {kMost, 0}};
+  } outside[] = {{kBytes + 1, 0}, {kBytes, 1},  {kBytes - 1, 2}, {0, kBytes + 1},    {1, kMax},
+                 {kMax, 1},       {kMax, kMax}, {kMax - 7, 8},   {kBytes, kMax - 3}, {kMax, 0}};
   const Window& window = pair.from_a;
   const Bound bound = window.within(0);
   for (const auto [offset, bytes] : outside) {

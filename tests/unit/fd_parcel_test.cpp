@@ -56,7 +56,7 @@ TEST(FdParcel, WhatIsNoneIsCorrupt) {
 TEST(FdParcel, HoldsAsManyAsItSays) {
   FdParcel parcel = take(FdParcel::create());
   const Fd one = file(1);
-  for (std::size_t i = 0; i < FdParcel::kMost; ++i) {
+  for (std::size_t i = 0; i < FdParcel::kMax; ++i) {
     const Status status = parcel.put(take(one.duplicate()), i);
     if (status.code() == Code::no_resource) {  // this user may not have so many under way
       EXPECT_NE(status.what().find("ulimit -n"), std::string::npos) << status.what();
@@ -68,7 +68,7 @@ TEST(FdParcel, HoldsAsManyAsItSays) {
   std::size_t came = 0;
   for (std::size_t batch = 1; batch != 0; came += batch)
     batch = take(FdParcel::take_batch(sealed)).size();
-  EXPECT_EQ(came, FdParcel::kMost);
+  EXPECT_EQ(came, FdParcel::kMax);
 }
 
 }  // namespace fd_parcel_test

@@ -8,11 +8,11 @@ namespace joined_copies_test {
 
 class JoinedCopies : public GpuCopierTest {
  protected:
-  static constexpr std::size_t kMost = 8;
+  static constexpr std::size_t kMax = 8;
 
   void SetUp() override {
     GpuCopierTest::SetUp();
-    for (std::size_t i = 0; i < kMost; ++i) source[i] = static_cast<unsigned char>(i + 1);
+    for (std::size_t i = 0; i < kMax; ++i) source[i] = static_cast<unsigned char>(i + 1);
   }
   /// One byte, each its own.
   Order order(std::size_t i) {
@@ -32,9 +32,9 @@ class JoinedCopies : public GpuCopierTest {
   }
   bool copied(std::size_t i) const { return target[i] == source[i]; }
 
-  std::array<unsigned char, kMost> source{}, target{};
-  std::array<Piece, kMost> pieces{};
-  std::array<Method, kMost> taken{};
+  std::array<unsigned char, kMax> source{}, target{};
+  std::array<Piece, kMax> pieces{};
+  std::array<Method, kMax> taken{};
 };
 
 TEST_F(JoinedCopies, GoAsOneWhenSomebodyLooks) {

@@ -56,7 +56,7 @@ class KernelsOnDevice : public OnDevice {
     keep(from, DeviceBuffer::create(*scope, kBytes));
     keep(to, DeviceBuffer::create(*scope, kBytes));
     keep(host, PinnedBuffer::create(*scope, kBytes));
-    keep(list, PinnedBuffer::create(*scope, kMost * sizeof(Piece)));
+    keep(list, PinnedBuffer::create(*scope, kMax * sizeof(Piece)));
     keep(abort, DeviceBuffer::create(*scope, 64));
     keep(aborted, PinnedBuffer::create(*scope, 64));
     ASSERT_TRUE(stream && from && to && host && list && abort && aborted);
@@ -88,7 +88,7 @@ class KernelsOnDevice : public OnDevice {
 
   /// Offsets into `to` and `from` become addresses; the list is read from mapped host memory.
   void launch(const std::vector<Piece>& pieces, unsigned ctas) {
-    ASSERT_LE(pieces.size(), kMost);
+    ASSERT_LE(pieces.size(), kMax);
     auto* out = reinterpret_cast<Piece*>(list->data());
     for (const Piece& p : pieces)
       *out++ = {to->address() + p.to, from->address() + p.from, p.bytes};
@@ -115,7 +115,7 @@ class KernelsOnDevice : public OnDevice {
     EXPECT_EQ(std::memcmp(host->data(), expected.data(), kBytes), 0);
   }
 
-  static constexpr std::size_t kMost = 20000;
+  static constexpr std::size_t kMax = 20000;
   std::optional<Stream> stream;
   std::optional<DeviceBuffer> from, to, abort;
   std::optional<PinnedBuffer> host, list, aborted;
@@ -178,7 +178,7 @@ TEST_F(KernelsOnDevice, AnAbortWithNothingToDoIsNone) {
 
 TEST_F(KernelsOnDevice, AnAbortWhileItRunsEndsItBeforeTheNextPiece) {
   // 20 GB through one CTA: 0.3 s on an H200, some microseconds with the abort.
-  const std::vector<Piece> pieces(kMost, Piece{0, 0, 1u << 20});
+  const std::vector<Piece> pieces(kMax, Piece{0, 0, 1u << 20});
   Result<Stream> second = Stream::create(*scope);
   ASSERT_TRUE(second.ok());
   launch(pieces, 1);

@@ -75,10 +75,10 @@ TEST(Report, NamesOfPeersAreNotObeyed) {
 TEST(Report, ListsEnd) {
   Listing listing("things");
   std::size_t shown = 0;
-  for (std::size_t i = 0; i < Listing::kMost; ++i) shown += listing.room() ? 1 : 0;
+  for (std::size_t i = 0; i < Listing::kMax; ++i) shown += listing.room() ? 1 : 0;
   EXPECT_EQ(listing.more(), "");
   for (int i = 0; i < 3; ++i) shown += listing.room() ? 1 : 0;
-  EXPECT_EQ(shown, Listing::kMost);
+  EXPECT_EQ(shown, Listing::kMax);
   EXPECT_EQ(listing.more(), "and 3 more things\n");
   EXPECT_EQ(listing.rest(), " and 3 more");
 }

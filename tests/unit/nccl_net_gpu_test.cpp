@@ -148,7 +148,7 @@ TEST_P(NcclNetOnDevice, TheGpuIsTheOneThatWasCurrent) {
 
 class NcclNetUnpackOnDevice : public GpuTools {
  protected:
-  static constexpr std::size_t kMost = std::size_t{4} << 20;
+  static constexpr std::size_t kMax = std::size_t{4} << 20;
 
   /// What a kernel would find.
   void open() {
@@ -167,12 +167,12 @@ class NcclNetUnpackOnDevice : public GpuTools {
     ASSERT_EQ(device->driver().cuMemGetAddressRange(&base, &pool_bytes, handle.bounce_pool),
               cuda::CUDA_SUCCESS);
     EXPECT_EQ(base, handle.bounce_pool);
-    message = pattern_of(kMost, 5);
-    from = std::make_unique<Gpu>(gpu_memory(kMost));
+    message = pattern_of(kMax, 5);
+    from = std::make_unique<Gpu>(gpu_memory(kMax));
     write(from->address, message);
-    source = take(pair.send->add_memory(from->data(), kMost, abi::kCuda));
-    to = std::make_unique<Gpu>(gpu_memory(kMost + 1));
-    target = take(pair.receive->add_memory(to->data(), kMost, abi::kCuda));
+    source = take(pair.send->add_memory(from->data(), kMax, abi::kCuda));
+    to = std::make_unique<Gpu>(gpu_memory(kMax + 1));
+    target = take(pair.receive->add_memory(to->data(), kMax, abi::kCuda));
   }
   void TearDown() override {
     source.reset();
@@ -206,7 +206,7 @@ class NcclNetUnpackOnDevice : public GpuTools {
 
 TEST_F(NcclNetUnpackOnDevice, TheListsSayWhereEachByteIs) {
   open();
-  const std::size_t kSizes[] = {70001, 0, 1, 4096, kMost, 12345, 4097, 1 << 20};
+  const std::size_t kSizes[] = {70001, 0, 1, 4096, kMax, 12345, 4097, 1 << 20};
   const auto stream = take(cuda::Stream::create(*scope));
   bool shuffled = false;
   for (std::size_t n = 0; n < 40; ++n) {
@@ -254,11 +254,11 @@ TEST_F(NcclNetUnpackOnDevice, FragmentsAreAsLargeAsAskedAndNeverTooMany) {
   (void)bring(6400);
   EXPECT_GE(list(0).size(), 100u);
   for (const nccl_test::UnpackEntry& e : list(0)) EXPECT_LE(e.len, 64u);
-  (void)bring(kMost);
+  (void)bring(kMax);
   EXPECT_LE(list(1).size(), nccl_test::kUnpackFragments);
   std::uint64_t total = 0;
   for (const nccl_test::UnpackEntry& e : list(1)) total += e.len;
-  EXPECT_EQ(total, kMost);
+  EXPECT_EQ(total, kMax);
 }
 
 TEST_F(NcclNetUnpackOnDevice, HostMemoryNeedsNoUnpackAndTakesASlotToo) {

@@ -217,7 +217,7 @@ TEST_F(PageableOnDevice, PinsWithinItsBoundsAndOnce) {
   EXPECT_LE(pinned_slots, kThreads * Staging::kSlots);
   EXPECT_EQ(Staging::slot_bytes(kStaging / kThreads) + Staging::kBeside, 64u << 10);
   EXPECT_EQ(Staging::slot_bytes(0), 4096u);
-  EXPECT_EQ(Staging::slot_bytes(~std::size_t{0}), Staging::kMostBytes);
+  EXPECT_EQ(Staging::slot_bytes(~std::size_t{0}), Staging::kMaxBytes);
   EXPECT_LE(fake.call_count("cuStreamCreateWithPriority"), kThreads);
   EXPECT_EQ(fake.call_count("cuMemHostRegister"), 0u);
 }

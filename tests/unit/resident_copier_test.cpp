@@ -14,7 +14,7 @@ using cuda::pattern;
 using std::chrono::milliseconds, std::chrono::microseconds, std::chrono::seconds;
 using test::take;
 
-constexpr std::size_t kBytes = ResidentCopier::kMostBytes + 4096;
+constexpr std::size_t kBytes = ResidentCopier::kMaxBytes + 4096;
 constexpr auto kGuard = std::byte{0xEE};
 
 class ResidentOnDevice : public cuda::OnDevice {
@@ -123,7 +123,7 @@ TEST_F(ResidentOnDevice, GoesAwayByItselfAndWithItsOwner) {
 TEST_F(ResidentOnDevice, RefusesWhatItCannotCopy) {
   const auto event = take(cuda::Event::create(*scope));
   const Piece two[] = {{target_at(0), source_at(0), 1}, {target_at(1), source_at(1), 1}};
-  const Piece large{target_at(0), source_at(0), ResidentCopier::kMostBytes + 1};
+  const Piece large{target_at(0), source_at(0), ResidentCopier::kMaxBytes + 1};
   for (const Order& order :
        {Order{.method = Method::resident}, Order{.method = Method::resident, .pieces = two},
         Order{.method = Method::resident, .pieces = {&large, 1}},

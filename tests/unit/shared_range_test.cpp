@@ -109,7 +109,7 @@ TEST_F(SharedRangeOnDevice, AKeyThatClaimsWhatIsNotThereIsCorrupt) {
   EXPECT_EQ(chunks([](Key&, auto&) {}), Code::ok);
   EXPECT_EQ(chunks([](Key& key, auto&) { ++key.chunks->count; }), Code::corrupt);
   EXPECT_EQ(chunks([](Key& key, auto&) { --key.chunks->count; }), Code::corrupt);
-  EXPECT_EQ(chunks([](Key& key, auto&) { key.chunks->count = base::FdParcel::kMost + 1; }),
+  EXPECT_EQ(chunks([](Key& key, auto&) { key.chunks->count = base::FdParcel::kMax + 1; }),
             Code::corrupt);
   EXPECT_EQ(chunks([](Key& key, auto&) { key.chunks->bytes += ChunkRow::kChunk; }), Code::corrupt);
   EXPECT_EQ(chunks([](Key& key, auto&) { key.chunks->bytes -= ChunkRow::kChunk; }), Code::corrupt);

@@ -27,14 +27,14 @@ class TcpCancels : public TcpWire {
   }
   /// How many such seconds pass until the last batch has ended, of kBound and some at most.
   int seconds_until_it_ends() {
-    constexpr int kMost = kBound + 4;
-    for (int seconds = 0; seconds < kMost; ++seconds) {
+    constexpr int kMax = kBound + 4;
+    for (int seconds = 0; seconds < kMax; ++seconds) {
       if (ends_.all.contains(cookies_)) return seconds;
       pass_a_second_with_traffic();
       // What has failed ends when its threads have let go of it.
       if (clock_.now() - base::Time{} > TcpEndpoint::kCancelEnds) (void)end();
     }
-    return kMost;
+    return kMax;
   }
 
  private:
@@ -42,7 +42,7 @@ class TcpCancels : public TcpWire {
 };
 
 TEST_F(TcpCancels, OfAWriteEndItThoughThePeerSendsOtherThings) {
-  must(post(linkspan::Op::write, 0, kLeastChunk));
+  must(post(linkspan::Op::write, 0, kMinChunk));
   ASSERT_TRUE(next().has_value());  // its only frame, which is never answered
   endpoint_->cancel(cookies_);
   EXPECT_LE(seconds_until_it_ends(), kBound + 1);
@@ -74,7 +74,7 @@ TEST_F(TcpCancels, OfAWriteEndItWhenOneOfItsDataConnectionsIsHeldBack) {
 }
 
 TEST_F(TcpCancels, ThatAreAnsweredHarmNothing) {
-  must(post(linkspan::Op::write, 0, kLeastChunk));
+  must(post(linkspan::Op::write, 0, kMinChunk));
   ASSERT_TRUE(next().has_value());
   endpoint_->cancel(cookies_);
   for (int seconds = 0; seconds < kBound - 1; ++seconds) pass_a_second_with_traffic();
@@ -87,7 +87,7 @@ TEST_F(TcpCancels, ThatAreAnsweredHarmNothing) {
 
 /// The answer may lie in the socket: nothing has looked.
 TEST_F(TcpCancels, AreNotMadeOverdueByAProcessThatStoodStill) {
-  must(post(linkspan::Op::write, 0, kLeastChunk));
+  must(post(linkspan::Op::write, 0, kMinChunk));
   ASSERT_TRUE(next().has_value());
   endpoint_->cancel(cookies_);
   endpoint_->progress(ends_);

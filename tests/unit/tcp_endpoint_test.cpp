@@ -20,7 +20,7 @@ struct Asking {
     transport = std::make_unique<TcpTransport>(
         TcpOptions{.incarnation = kUs, .connections = ours, .first = first, .clock = &clock});
     endpoint = take(transport->connect(
-        encode(Address{.incarnation = kPeer, .connections = theirs, .chunk = kLeastChunk}), channel,
+        encode(Address{.incarnation = kPeer, .connections = theirs, .chunk = kMinChunk}), channel,
         base::Deadline::after(clock, 10s)));
   }
   Status comes(Result<base::SealedSocket> socket) const {
@@ -172,7 +172,7 @@ TEST_F(TcpWire, NeverFailsWithACodeThatMeansLater) {
 TEST_F(TcpWire, ACanceledBatchEndsAtOnceWhereNoConnectionHasCome) {
   for (const linkspan::Op op : {linkspan::Op::write, linkspan::Op::read}) {
     auto lonely = take(transport_.connect(
-        encode(Address{.incarnation = kPeer, .connections = 1, .chunk = kLeastChunk}), channel_,
+        encode(Address{.incarnation = kPeer, .connections = 1, .chunk = kMinChunk}), channel_,
         base::Deadline::after(base::Clock::steady(), 1min)));
     const Block block{0, 0, 100};
     must(lonely->post({.op = op,

@@ -93,7 +93,7 @@ class TcpWire : public ::testing::Test {
     endpoint_ =
         take(transport_.connect(encode(Address{.incarnation = kPeer,
                                                .connections = 1,
-                                               .chunk = kLeastChunk,
+                                               .chunk = kMinChunk,
                                                .ordered = options.ordered}),
                                 channel_, base::Deadline::after(base::Clock::steady(), 10s)));
     add_stream();

@@ -82,7 +82,7 @@ TEST_F(TcpWire, StoresAWordWhole) {
 
 /// Of 4096 bytes at most each: the word does not fit behind what is before it.
 TEST_F(TcpWire, SendsAWordInOneFrame) {
-  const std::array<Block, 2> blocks{{{1, 1, kLeastChunk - 4}, {5000, 5000, 8}}};
+  const std::array<Block, 2> blocks{{{1, 1, kMinChunk - 4}, {5000, 5000, 8}}};
   must(endpoint_->post({.op = linkspan::Op::write,
                         .local = &region_->region(),
                         .remote = remote_.get(),
@@ -150,12 +150,12 @@ TEST_F(TcpWire, TellsOfWhatHasLandedBeforeItsEnd) {
 }
 
 TEST_F(TcpWire, TakesANotificationAlongWithABatchOfOneFrame) {
-  const Bytes small = ones(kMostNotification), large = ones(kMostNotification + 1);
+  const Bytes small = ones(kMaxNotification), large = ones(kMaxNotification + 1);
   const std::tuple<linkspan::Op, std::uint64_t, Bytes, bool> posted[] = {
-      {linkspan::Op::write, kLeastChunk, small, true},
-      {linkspan::Op::write, kLeastChunk, large, false},
-      {linkspan::Op::write, kLeastChunk + 1, small, false},
-      {linkspan::Op::write, kLeastChunk, {}, false},
+      {linkspan::Op::write, kMinChunk, small, true},
+      {linkspan::Op::write, kMinChunk, large, false},
+      {linkspan::Op::write, kMinChunk + 1, small, false},
+      {linkspan::Op::write, kMinChunk, {}, false},
       {linkspan::Op::read, 8, small, false}};
   for (const auto& [op, bytes, notification, rides] : posted) {
     must(post(op, 0, bytes, notification));
@@ -511,7 +511,7 @@ TEST_F(TcpWire, ACancelGoesBehindItsQuestion) {
   add_stream();
   narrow();
   // Questions of 64 KiB, until neither socket takes more; and one for each, to be canceled.
-  const std::vector<Block> many(kMostSpans, Block{0, 0, 1});
+  const std::vector<Block> many(kMaxSpans, Block{0, 0, 1});
   for (unsigned i = 0; i < 62; ++i)
     must(endpoint_->post({.op = linkspan::Op::read,
                           .local = &region_->region(),

@@ -62,7 +62,7 @@ class LocalEndpoint final : public Endpoint {
   /// and of requests there are at most Capabilities::max_inflight.
   static constexpr std::size_t kMaxOpening = 512;
   /// Chunks of all bounces that a peer is asked for, beside the batches.
-  static constexpr std::size_t kMostLegs = 64;
+  static constexpr std::size_t kMaxLegs = 64;
 
   /// A region of the peer's that it offered, so that we copy for it.
   struct Offer {
@@ -198,13 +198,13 @@ class LocalEndpoint final : public Endpoint {
   std::list<Slot> slots_;
   std::size_t ours_ = 0, legs_ = 0, for_peer_ = 0;  // of slots_
   std::uint64_t last_asked_ = 0;
-  std::map<const cuda::Device*, std::shared_ptr<BounceBuffer>> bays_;  // null: the host's
-  Status gpu_bay_;                                                     // why there is none of a GPU
-  std::map<std::uint64_t, std::string> unopened_;     // why the peer cannot map ours, by serial
-  std::set<std::uint64_t> offered_;                   // serials of ours that the peer has a key of
-  std::unique_ptr<CompletionFlags> tally_;            // null: nothing was asked of the peer yet
-  std::unique_ptr<CompletionFlagsView> peers_tally_;  // null: the peer has sent none
-  std::map<std::uint64_t, std::shared_ptr<Offer>> offers_;  // by the peer's serial
+  std::map<const cuda::Device*, std::shared_ptr<BounceBuffer>> bounce_buffers_;  // null: the host's
+  Status gpu_bounce_buffer_;                           // why there is none of a GPU
+  std::map<std::uint64_t, std::string> unopened_;      // why the peer cannot map ours, by serial
+  std::set<std::uint64_t> offered_;                    // serials of ours that the peer has a key of
+  std::unique_ptr<CompletionFlags> completion_flags_;  // null: nothing was asked of the peer yet
+  std::unique_ptr<CompletionFlagsView> peers_completion_flags_;  // null: the peer has sent none
+  std::map<std::uint64_t, std::shared_ptr<Offer>> offers_;       // by the peer's serial
   // Of these are not open yet; also of the tasks that open them, which may outlive the Endpoint.
   const std::shared_ptr<std::atomic<std::size_t>> opening_ =
       std::make_shared<std::atomic<std::size_t>>(0);

@@ -25,7 +25,7 @@ const cuda::Device* LocalEndpoint::own_device(const Published& local) const {
 /// From the first block on, whatever went another way before.
 void LocalEndpoint::cross(Slot& slot, const Route& way) {
   const cuda::Device* device = uses_gpu_memory(way) ? own_device(*slot.target) : nullptr;
-  std::shared_ptr<BounceBuffer>& bay = bays_[device];
+  std::shared_ptr<BounceBuffer>& bay = bounce_buffers_[device];
   if (bay == nullptr) {
     bay = std::make_shared<BounceBuffer>();
     transport_.off_the_lock([transport = &transport_, device, bay] {
@@ -63,9 +63,9 @@ void LocalEndpoint::add_legs(Slot& whole) {
       c.memory = c.bay->memory.get();
     }
     if (!status.ok()) {
-      std::erase_if(bays_, [&](const auto& each) { return each.second == c.bay; });
+      std::erase_if(bounce_buffers_, [&](const auto& each) { return each.second == c.bay; });
       if (uses_gpu_memory(c.way)) {
-        gpu_bay_ = status;
+        gpu_bounce_buffer_ = status;
         return cross_another_way(whole, status);
       }
       whole.end = status;
@@ -75,13 +75,13 @@ void LocalEndpoint::add_legs(Slot& whole) {
   if (whole.end.ok() && left) whole.end = ready();
   if (whole.end.ok() && left && whole.canceled)
     whole.end = Status(Code::canceled, Scope::request, "canceled");
-  while (whole.end.ok() && !c.again && c.next < whole.blocks.size() && legs_ < kMostLegs) {
+  while (whole.end.ok() && !c.again && c.next < whole.blocks.size() && legs_ < kMaxLegs) {
     const auto chunk = c.memory->take();
     if (!chunk) break;
     add_leg(whole, *chunk);
   }
   if (c.legs != 0) return;
-  if (whole.end.ok() && c.again) return cross_another_way(whole, gpu_bay_);
+  if (whole.end.ok() && c.again) return cross_another_way(whole, gpu_bounce_buffer_);
   if (!whole.end.ok() || c.next == whole.blocks.size()) whole.stage = Stage::ended;
 }
 
@@ -165,7 +165,7 @@ void LocalEndpoint::land(Slot& leg) {
   c.memory->give_back(leg.chunk);
   if (leg.end.ok()) return;
   if (leg.end.code() == Code::unsupported && uses_gpu_memory(c.way)) {
-    gpu_bay_ = leg.end;  // the peer cannot open it; what has landed is written once more
+    gpu_bounce_buffer_ = leg.end;  // the peer cannot open it; what has landed is written once more
     c.again = true;
   } else if (whole.end.ok() && !c.again) {
     whole.end = leg.end.code() == Code::unsupported
@@ -182,7 +182,7 @@ NextLook LocalEndpoint::look_at_crossing(const Slot& whole, base::Time now) cons
   if (c.memory == nullptr) return {When::at, now + kMaking};
   const bool left = c.next < whole.blocks.size();
   const bool goes_on = left && whole.end.ok() && !whole.canceled && !c.again;
-  const bool may_add = goes_on && c.memory->has_room() && legs_ < kMostLegs;
+  const bool may_add = goes_on && c.memory->has_room() && legs_ < kMaxLegs;
   const bool over = c.legs == 0 && !goes_on;
   return {may_add || over ? When::now : When::idle, {}};
 }

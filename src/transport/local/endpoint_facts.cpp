@@ -18,7 +18,7 @@ RouteFacts LocalEndpoint::facts(Op op, const Published& local, const ImportedMem
   f.may_ask_peer = !for_peer;
   f.threads = transport_.cpu_copier().threads();
   f.bounce = transport_.registry() != nullptr;
-  f.bounce_on_gpu = on_gpu(ours) && on_gpu(theirs) && gpu_bay_.ok();
+  f.bounce_on_gpu = on_gpu(ours) && on_gpu(theirs) && gpu_bounce_buffer_.ok();
   if (on_gpu(ours) && on_gpu(theirs))
     f.link = local.key.gpu == remote.key().gpu ? copy::Link::same_gpu : copy::Link::peer;
   f.shape = shape;
@@ -60,7 +60,7 @@ Explanation LocalEndpoint::explain(Op op, const memory::Region& local, const Map
   f.why_no_cross_process = no_cross;
   const auto unopened = unopened_.find(ours->key.id.serial);
   f.why_peer_cannot = unopened == unopened_.end() ? ours->key.why_not_mapped : unopened->second;
-  f.why_no_gpu_bounce = gpu_bay_.what();
+  f.why_no_gpu_bounce = gpu_bounce_buffer_.what();
   return describe(f, route(f));
 }
 

@@ -84,7 +84,7 @@ Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base:
 Status LocalEndpoint::on_execute(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Execute>(bytes);
   if (wire == nullptr) return corrupt_message("malformed request to execute");
-  if (for_peer_ >= transport_.capabilities().max_inflight + kMostLegs)
+  if (for_peer_ >= transport_.capabilities().max_inflight + kMaxLegs)
     return corrupt_message("more requests to execute than may be in flight");
   if (wire->blocks()->size() > transport_.capabilities().max_batch_pages)
     return corrupt_message("too many blocks in a request to execute");
@@ -185,11 +185,11 @@ Status LocalEndpoint::on_retracted(std::span<const std::byte> bytes) {
 Status LocalEndpoint::on_tally(std::span<base::Fd> fds) {
   if (fds.empty())  // the ends are told by messages then
     return {Code::system, Scope::process, "the page of ends found no room (RLIMIT_NOFILE)"};
-  if (fds.size() != 1 || peers_tally_ != nullptr)
+  if (fds.size() != 1 || peers_completion_flags_ != nullptr)
     return corrupt_message("a second tally, or no page");
   auto view = CompletionFlagsView::open(fds[0]);
   if (!view.ok()) return view.status();
-  peers_tally_ = *std::move(view);
+  peers_completion_flags_ = *std::move(view);
   return {};
 }
 

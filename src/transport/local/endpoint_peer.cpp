@@ -23,7 +23,7 @@ Status LocalEndpoint::ask_peer(Slot& slot, const Published& local, std::uint64_t
     offered_.insert(serial);
   }
   if (Status status = share_tally(); !status.ok()) return status;
-  const auto word = tally_->take();
+  const auto word = completion_flags_->take();
   flatbuffers::FlatBufferBuilder out;
   std::vector<schema::WireBlock> wire;
   wire.reserve(blocks.size());
@@ -33,7 +33,7 @@ Status LocalEndpoint::ask_peer(Slot& slot, const Published& local, std::uint64_t
   out.Finish(schema::CreateExecute(out, slot.asked, slot.op == Op::write, serial, remote_serial,
                                    list, word.value_or(kNoWord)));
   if (Status status = send(Message::execute, finished(out)); !status.ok()) {
-    if (word) tally_->give_back(*word);
+    if (word) completion_flags_->give_back(*word);
     return status;
   }
   slot.tally_word = word.value_or(kNoWord);
@@ -43,23 +43,25 @@ Status LocalEndpoint::ask_peer(Slot& slot, const Published& local, std::uint64_t
 }
 
 Status LocalEndpoint::share_tally() {
-  if (tally_ != nullptr) return {};
+  if (completion_flags_ != nullptr) return {};
   auto tally = CompletionFlags::create();
   if (!tally.ok()) return tally.status();
   auto fd = (*tally)->fd().duplicate();
   if (!fd.ok()) return fd.status();
   if (Status status = send(Message::tally, {}, std::span(&*fd, 1)); !status.ok()) return status;
-  tally_ = *std::move(tally);
+  completion_flags_ = *std::move(tally);
   return {};
 }
 
 void LocalEndpoint::look_at_tally(Slot& slot) {
   slot.looked = base::Clock::steady().now();
-  if (slot.tally_word != kNoWord && tally_->ended_well(slot.tally_word)) slot.stage = Stage::ended;
+  if (slot.tally_word != kNoWord && completion_flags_->ended_well(slot.tally_word))
+    slot.stage = Stage::ended;
 }
 
 void LocalEndpoint::give_back_word(Slot& slot) {
-  if (slot.tally_word != kNoWord) tally_->give_back(std::exchange(slot.tally_word, kNoWord));
+  if (slot.tally_word != kNoWord)
+    completion_flags_->give_back(std::exchange(slot.tally_word, kNoWord));
 }
 
 /// For the peer: once its key is open, the copy begins as one of our own would.
@@ -108,7 +110,8 @@ bool LocalEndpoint::report(Slot& slot, CompletionSink& sink) {
   if (!gone_) {
     // Once: the peer uses the word again for another copy.
     const std::uint32_t word = std::exchange(slot.tally_word, kNoWord);
-    if (slot.end.ok() && peers_tally_ != nullptr) peers_tally_->tell_end(word);
+    if (slot.end.ok() && peers_completion_flags_ != nullptr)
+      peers_completion_flags_->tell_end(word);
     flatbuffers::FlatBufferBuilder out;
     const auto what = out.CreateString(slot.end.what().substr(0, 512));
     out.Finish(

@@ -34,10 +34,10 @@ Status lend(const cuda::Device& device, const memory::Region::Facts& facts, Key&
     key.ipc = *handle;
     return {};
   }
-  if (facts.chunks.size() > base::FdParcel::kMost)
+  if (facts.chunks.size() > base::FdParcel::kMax)
     return {Code::unsupported, Scope::request,
             "it consists of " + std::to_string(facts.chunks.size()) + " chunks, and " +
-                std::to_string(base::FdParcel::kMost) +
+                std::to_string(base::FdParcel::kMax) +
                 " of a region at most travel to a peer: register it in parts"};
   std::uint64_t address = facts.allocation;
   for (const memory::Chunk& chunk : facts.chunks) {

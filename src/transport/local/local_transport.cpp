@@ -32,7 +32,7 @@ Result<std::unique_ptr<Transport>> LocalTransport::create(const LocalOptions& op
   std::unique_ptr<LocalTransport> transport(new LocalTransport(options));
   auto leases = RegionLivenessTable::create();
   if (!leases.ok()) return leases.status();
-  transport->leases_ = *std::move(leases);
+  transport->liveness_ = *std::move(leases);
   auto cpu = copy::CpuCopier::create(options.cpu_threads, options.staging);
   if (!cpu.ok()) return cpu.status();
   transport->cpu_ = *std::move(cpu);
@@ -138,7 +138,7 @@ Result<memory::PublishedKey> LocalTransport::publish(const memory::Region& regio
     key.why_not_mapped = "its owner registered it as exclusive";
   }
   if (options_.registry != nullptr) published->registration = options_.registry->find(facts.id);
-  auto slot = leases_->grant(facts.id.serial);
+  auto slot = liveness_->grant(facts.id.serial);
   if (!slot.ok()) return slot.status();
   key.lease_slot = *slot;
   memory::PublishedKey made = key_of(*published);
@@ -150,7 +150,7 @@ Result<memory::PublishedKey> LocalTransport::publish(const memory::Region& regio
 memory::PublishedKey LocalTransport::key_of(const Published& published) const {
   memory::PublishedKey out;
   out.bytes = encode(published.key);
-  out.fds.push_back(leases_->fd());
+  out.fds.push_back(liveness_->fd());
   if (published.key.has_memfd) out.fds.push_back(published.region->facts().memfd);
   if (published.key.chunks || published.key.pool)
     out.last_fd = [topology = options_.topology, kept = published.shared_from_this()] {
@@ -170,7 +170,7 @@ Status LocalTransport::retract(const memory::Region& region, bool at_once) {
   if (!entry.retracting) {
     entry.retracting = true;
     entry.at_once = at_once;
-    leases_->revoke(entry.published->key.lease_slot);
+    liveness_->revoke(entry.published->key.lease_slot);
     for (LocalEndpoint* endpoint : endpoints_)
       // This side alone touches an exclusive region, and counts its `uses`.
       if (endpoint->tell_retract(serial, at_once) && !entry.published->key.peers.exclusive)
@@ -197,7 +197,7 @@ Status LocalTransport::forget(const memory::Region& region) {
   if (found == entries_.end())
     return {Code::not_found, Scope::request, "the region is not published"};
   Entry& entry = found->second;
-  if (!std::exchange(entry.retracting, true)) leases_->revoke(entry.published->key.lease_slot);
+  if (!std::exchange(entry.retracting, true)) liveness_->revoke(entry.published->key.lease_slot);
   if (entry.published->uses != 0)
     return {Code::busy, Scope::request, "a transfer for a peer still uses the region"};
   entries_.erase(found);

@@ -179,7 +179,7 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
 
   const LocalOptions options_;
   ImportBudget budget_;  // before what has Shares of it
-  std::unique_ptr<RegionLivenessTable> leases_;
+  std::unique_ptr<RegionLivenessTable> liveness_;
   std::array<std::byte, 16> proof_{};
   std::unique_ptr<copy::CpuCopier> cpu_;
   std::array<CopyCount, copy::kMethods> copies_{};  // under the scheduler's lock; by method

@@ -63,10 +63,10 @@ class ImportedMemory {
   };
 
   ImportedMemory(Key key, std::shared_ptr<RegionLivenessView> lease)
-      : key_(std::move(key)), lease_(std::move(lease)) {}
+      : key_(std::move(key)), liveness_(std::move(lease)) {}
 
   const Key& key() const noexcept { return key_; }
-  bool alive() const noexcept { return lease_->alive(key_.lease_slot, key_.id.serial); }
+  bool alive() const noexcept { return liveness_->alive(key_.lease_slot, key_.id.serial); }
 
   Mapped mapped() const LINKSPAN_EXCLUDES(mutex_);
   std::string why_not_mapped() const LINKSPAN_EXCLUDES(mutex_);
@@ -96,7 +96,7 @@ class ImportedMemory {
 
  private:
   const Key key_;
-  const std::shared_ptr<RegionLivenessView> lease_;  // of all mappings of that peer
+  const std::shared_ptr<RegionLivenessView> liveness_;  // of all mappings of that peer
   bool same_process_ = false;
   std::uint64_t host_address_ = 0;
   std::shared_ptr<HostMapping> host_;  // also of other regions in the memfd

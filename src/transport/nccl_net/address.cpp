@@ -22,7 +22,7 @@ std::vector<std::byte> encode(const Address& address) {
 Result<Address> decode_address(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::NetAddress>(bytes);
   if (wire == nullptr) return corrupt_address("malformed address");
-  if (wire->most() < kLeastMessage) return corrupt_address("an address of too small messages");
+  if (wire->most() < kMinMessage) return corrupt_address("an address of too small messages");
   return Address{.incarnation = wire->incarnation(),
                  .most = wire->most(),
                  .plugin = schema::text_of(*wire->plugin(), kMaxName)};

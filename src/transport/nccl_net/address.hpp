@@ -14,12 +14,12 @@ namespace linkspan::transport::nccl_net {
 
 struct Address {
   std::uint64_t incarnation = 0;
-  std::uint64_t most = 0;  ///< Bytes of a message, kLeastMessage at least.
+  std::uint64_t most = 0;  ///< Bytes of a message, kMinMessage at least.
   std::string plugin;      ///< For people.
 };
 
 /// Smaller ones would make a list of messages out of hand.
-inline constexpr std::uint64_t kLeastMessage = 4096;
+inline constexpr std::uint64_t kMinMessage = 4096;
 
 std::vector<std::byte> encode(const Address& address);
 Result<Address> decode_address(std::span<const std::byte> bytes);  ///< Else `corrupt`.

@@ -182,10 +182,10 @@ Result<NcclNetEndpoint::Receives::iterator> NcclNetEndpoint::receive_flow(const 
     if (known->second.flow->device() == ours && known->second.theirs == theirs &&
         !known->second.heard && !known->second.flow->broken())
       return known;
-  if (receives_.size() >= kMostFlows)
+  if (receives_.size() >= kMaxFlows)
     return Status(
         Code::disconnected, Scope::peer,
-        std::to_string(kMostFlows) + " flows from one peer, broken ones too: connect to it again");
+        std::to_string(kMaxFlows) + " flows from one peer, broken ones too: connect to it again");
   const NcclNetOptions& options = transport_.options();
   // Shared: with the thread.
   auto flow = std::make_shared<ReceiveFlow>(

@@ -61,7 +61,7 @@ class NcclNetEndpoint final : public Endpoint {
 
  private:
   /// Flows of an Endpoint at once, one way: two GPUs of eight each, and their hosts, need 81.
-  static constexpr std::size_t kMostFlows = 128;
+  static constexpr std::size_t kMaxFlows = 128;
 
   struct Span {
     std::uint64_t offset = 0, bytes = 0;

@@ -55,7 +55,7 @@ Status NcclNetEndpoint::on_open(std::span<const std::byte> bytes) {
   if (wire == nullptr || !schema::take(wire->gpu(), gpu))
     return corrupt_net_message("malformed open");
   if (sends_.contains(wire->flow())) return corrupt_net_message("a flow is opened twice");
-  if (sends_.size() >= kMostFlows) return corrupt_net_message("more flows than a peer may open");
+  if (sends_.size() >= kMaxFlows) return corrupt_net_message("more flows than a peer may open");
   const NcclNetOptions& options = transport_.options();
   const cuda::Device* device = nullptr;
   if (gpu != GpuUuid{} && options.topology != nullptr) device = options.topology->active(gpu);

@@ -11,8 +11,8 @@ namespace {
 
 /// Large enough that a message costs nothing beside its bytes, small enough that several are under
 /// way; GPUDirect-TCPX takes no larger ones.
-constexpr std::uint64_t kMostMessage = std::uint64_t{4} << 20;
-static_assert(kMostMessage <= copy::Staging::kMostSlot);
+constexpr std::uint64_t kMaxMessage = std::uint64_t{4} << 20;
+static_assert(kMaxMessage <= copy::Staging::kMaxSlot);
 constexpr std::uint64_t kUnpackAlignment = 4096;
 
 }  // namespace
@@ -35,7 +35,7 @@ NcclNetTransport::NcclNetTransport(NcclNetOptions options)
                     .max_batch_blocks = 4096,  // a message of the Channel has room for 65536
                     .max_batch_pages = 4096,
                     .max_inflight = 64},
-      most_(kMostMessage),
+      most_(kMaxMessage),
       published_(options_.topology),
       lanes_(options_.topology) {
   const auto& nics = options_.plugin->devices();

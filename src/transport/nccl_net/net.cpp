@@ -9,7 +9,7 @@
 namespace linkspan::transport::nccl_net {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // a power of two that an int holds
+constexpr std::size_t kMaxBytes = std::size_t{1} << 30;  // a power of two that an int holds
 constexpr int kOldRequests = 8, kRequests = 32;
 
 /// By version, from abi::kOldest on.
@@ -68,7 +68,7 @@ class NetOf final : public Net {
     into.latency_us = p.latency;
     into.max_comms = p.max_comms;
     into.max_receives = std::max(p.max_receives, 1);
-    into.max_bytes = kMostBytes;
+    into.max_bytes = kMaxBytes;
     if constexpr (V >= 7) {
       into.device_type = p.device_type;
       into.device_version = p.device_version;
@@ -76,7 +76,7 @@ class NetOf final : public Net {
     if constexpr (V >= 8) into.registration_is_global = p.registration_is_global != 0;
     if constexpr (V >= 9) {
       into.force_flush = p.force_flush != 0;
-      if (p.max_p2p_bytes != 0) into.max_bytes = std::min(kMostBytes, p.max_p2p_bytes);
+      if (p.max_p2p_bytes != 0) into.max_bytes = std::min(kMaxBytes, p.max_p2p_bytes);
     }
     return result;
   }
@@ -109,7 +109,7 @@ class NetOf final : public Net {
 
   int send(void* comm, void* data, std::size_t bytes, int tag, void* handle,
            void*& request) override {
-    if (bytes > kMostBytes) return abi::kInvalidArgument;
+    if (bytes > kMaxBytes) return abi::kInvalidArgument;
     if constexpr (V >= 10) return table_->isend(comm, data, bytes, tag, handle, nullptr, &request);
     if constexpr (V == 9) return table_->isend(comm, data, bytes, tag, handle, &request);
     if constexpr (V < 9)
@@ -117,7 +117,7 @@ class NetOf final : public Net {
   }
   int receive(void* comm, void* data, std::size_t bytes, int tag, void* handle,
               void*& request) override {
-    if (bytes > kMostBytes) return abi::kInvalidArgument;
+    if (bytes > kMaxBytes) return abi::kInvalidArgument;
     std::conditional_t<(V >= 9), std::size_t, int> size{};
     size = static_cast<decltype(size)>(bytes);
     void* hint = nullptr;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kUnpackRequests = 16;
 constexpr std::size_t kUnpackBytes = std::size_t{4} << 20;
-constexpr int kMostDevices = 1024;
+constexpr int kMaxDevices = 1024;
 
 /// The process's, as the plugins are: what has been loaded, and where their lines go.
 struct Loaded {
@@ -166,7 +166,7 @@ Status Plugin::start() {
   started_ = true;
   int count = 0;
   if (Status s = status(net_->devices(count), "devices"); !s.ok()) return s;
-  if (count < 0 || count > kMostDevices)
+  if (count < 0 || count > kMaxDevices)
     return {Code::corrupt, Scope::transport,
             file_ + " says that it has " + std::to_string(count) + " devices"};
   for (int i = 0; i < count; ++i) {

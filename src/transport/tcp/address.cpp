@@ -18,7 +18,7 @@ std::vector<std::byte> encode(const Address& address) {
 Result<Address> decode_address(std::span<const std::byte> bytes) {
   const auto* wire = schema::verified<schema::TcpAddress>(bytes);
   if (wire == nullptr) return Status(Code::corrupt, Scope::peer, "malformed address");
-  if (wire->streams() == 0 || wire->chunk() < kLeastChunk)
+  if (wire->streams() == 0 || wire->chunk() < kMinChunk)
     return Status(Code::corrupt, Scope::peer,
                   "an address without data connections, or of too small frames");
   return Address{.incarnation = wire->incarnation(),

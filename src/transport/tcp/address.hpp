@@ -17,7 +17,7 @@ inline constexpr unsigned kMaxDataConnections = 64;
 struct Address {
   std::uint64_t incarnation = 0;
   unsigned connections = 1;  ///< 1 to kMaxDataConnections: that it wants at most.
-  std::uint32_t chunk = 0;   ///< Data of a frame that it takes, kLeastChunk at least.
+  std::uint32_t chunk = 0;   ///< Data of a frame that it takes, kMinChunk at least.
   bool ordered = false;      ///< Takes a put's Head::after, which older releases do not.
 };
 

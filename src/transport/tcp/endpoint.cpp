@@ -31,7 +31,7 @@ TcpEndpoint::TcpEndpoint(TcpTransport& transport, const Address& peer, Channel& 
                       .channel = &channel,
                       .incarnation = transport.options().incarnation,
                       .peer = peer.incarnation,
-                      .chunk = std::min<std::uint64_t>(peer.chunk, kMostChunk),
+                      .chunk = std::min<std::uint64_t>(peer.chunk, kMaxChunk),
                       .inflight = transport.capabilities().max_inflight,
                       .connections = channel.connects() ? first_connections() : 0,
                       .max_connections = channel.connects() ? max_connections() : 0})),
@@ -169,7 +169,7 @@ Status TcpEndpoint::post(const Batch& batch) {
 /// gone over the control connection.
 bool TcpEndpoint::takes_along(const Batch& batch, const std::vector<Piece>& pieces) const {
   if (batch.notifies == nullptr || batch.notification.empty() ||
-      batch.notification.size() > kMostNotification || pieces.size() > kMostPutSpans ||
+      batch.notification.size() > kMaxNotification || pieces.size() > kMaxPutSpans ||
       (batch.notifications_before != 0 && !peer_.ordered))
     return false;
   std::uint64_t left = wire_->chunk();

@@ -126,7 +126,7 @@ std::vector<std::byte> encode(const Head& head) {
       break;
     case Op::ended:
       writer.put(code), writer.put(std::uint32_t{0});
-      for (const char c : head.text.substr(0, kMostText)) out.push_back(static_cast<std::byte>(c));
+      for (const char c : head.text.substr(0, kMaxText)) out.push_back(static_cast<std::byte>(c));
       break;
     case Op::cancel:
       break;
@@ -170,9 +170,9 @@ Result<std::optional<std::size_t>> head_bytes(std::span<const std::byte> bytes) 
     if (bytes.size() < base::kFrameHeaderBytes + *fixed) return Needed();
     const auto fields = bytes.subspan(base::kFrameHeaderBytes);
     const std::uint64_t spans = spans_in(op, fields), notification = notification_in(op, fields);
-    if (spans > (op == Op::put ? kMostPutSpans : kMostSpans))
+    if (spans > (op == Op::put ? kMaxPutSpans : kMaxSpans))
       return corrupt_frame("a frame of " + std::to_string(spans) + " spans");
-    if (notification > kMostNotification)
+    if (notification > kMaxNotification)
       return corrupt_frame("a frame with a notification of " + std::to_string(notification) +
                            " bytes");
     list = spans * sizeof(Span) + notification;
@@ -181,8 +181,8 @@ Result<std::optional<std::size_t>> head_bytes(std::span<const std::byte> bytes) 
     list = rest;
   }
   const bool has_data = op == Op::put || op == Op::data;
-  if (list > rest || (has_data ? rest - list > kMostChunk : rest != list) ||
-      (op == Op::ended && rest > kMostText))
+  if (list > rest || (has_data ? rest - list > kMaxChunk : rest != list) ||
+      (op == Op::ended && rest > kMaxText))
     return corrupt_frame("a frame of " + std::to_string(header.length) + " bytes, op " +
                          std::to_string(header.op));
   return Needed(base::kFrameHeaderBytes + *fixed + list);

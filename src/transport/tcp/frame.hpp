@@ -30,12 +30,12 @@ enum class Op : std::uint16_t {
   cancel,   ///< Of a get: no more of it is wanted.
 };
 
-inline constexpr std::size_t kMostSpans = 4096;      ///< Of a get.
-inline constexpr std::size_t kMostPutSpans = 256;    ///< What a staging slot takes.
-inline constexpr std::size_t kLeastChunk = 4096;     ///< Data of a frame: what an address may say,
-inline constexpr std::size_t kMostChunk = 1u << 20;  ///< and what is taken whatever it says.
-inline constexpr std::size_t kMostText = 512;
-inline constexpr std::size_t kMostNotification = 4096;
+inline constexpr std::size_t kMaxSpans = 4096;      ///< Of a get.
+inline constexpr std::size_t kMaxPutSpans = 256;    ///< What a staging slot takes.
+inline constexpr std::size_t kMinChunk = 4096;      ///< Data of a frame: what an address may say,
+inline constexpr std::size_t kMaxChunk = 1u << 20;  ///< and what is taken whatever it says.
+inline constexpr std::size_t kMaxText = 512;
+inline constexpr std::size_t kMaxNotification = 4096;
 
 struct Span {
   std::uint64_t offset = 0, bytes = 0;
@@ -76,6 +76,6 @@ Result<std::optional<std::size_t>> head_bytes(std::span<const std::byte> bytes);
 Result<Head> decode(std::span<const std::byte> bytes);
 
 /// Longer ones are no frames.
-inline constexpr std::size_t kMostHead = base::kFrameHeaderBytes + 64 + kMostSpans * sizeof(Span);
+inline constexpr std::size_t kMaxHead = base::kFrameHeaderBytes + 64 + kMaxSpans * sizeof(Span);
 
 }  // namespace linkspan::transport::tcp

@@ -36,7 +36,7 @@ class Receiver {
         tls_(tls),
         peer_(peer),
         ctas_(ctas),
-        staging_(kMostChunk, lanes) {}
+        staging_(kMaxChunk, lanes) {}
   Receiver(const Receiver&) = delete;
   Receiver& operator=(const Receiver&) = delete;
   ~Receiver() = default;  ///< Requires: stop() is true, or no GPU was asked.
@@ -44,7 +44,7 @@ class Receiver {
   /// Each frame has to be followed by its seal. Before the first one.
   void expect_seals(const base::SealKey& key) {
     opener_.emplace(key);
-    buffer_.resize(kMostHead + kMostChunk + base::kSealBytes);
+    buffer_.resize(kMaxHead + kMaxChunk + base::kSealBytes);
   }
 
   /// True: something has moved. `answers`: frames to be said. disconnected: the peer has closed it.
@@ -95,7 +95,7 @@ class Receiver {
   copy::Staging staging_;
   std::array<InSlot, copy::Staging::kSlots> in_slots_;
   unsigned in_gpu_ = 0;
-  std::vector<std::byte> buffer_ = std::vector<std::byte>(2 * kMostHead);
+  std::vector<std::byte> buffer_ = std::vector<std::byte>(2 * kMaxHead);
   std::size_t begin_ = 0, end_ = 0;  // of what it holds
   std::optional<base::Sealer> opener_;
 

@@ -21,7 +21,7 @@ constexpr std::size_t kSenderTurn = std::size_t{4} << 20;  // until others have 
 constexpr std::array<std::byte, 64u << 10> kZeros{};
 constexpr Duration kCompany = std::chrono::microseconds(10);  // to send two frames takes as long
 constexpr std::uint64_t kSmallData = 64u << 10;
-constexpr std::size_t kMostSaid = 1024;  // an answer for each batch that may be under way, and more
+constexpr std::size_t kMaxSaid = 1024;  // an answer for each batch that may be under way, and more
 
 void* source_pointer(std::uint64_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
@@ -63,7 +63,7 @@ void Sender::answer(std::vector<std::byte> frame, bool waits) {
 bool Sender::is_full() {
   if (idle_) return false;
   const base::MutexLock lock(mutex_);
-  return said_frames_ >= kMostSaid;
+  return said_frames_ >= kMaxSaid;
 }
 
 Result<bool> Sender::turn() {
@@ -215,7 +215,7 @@ Result<bool> Sender::next() {
 std::vector<std::byte> Sender::take_said() {
   const base::MutexLock lock(mutex_);
   std::vector<std::byte> frames;
-  while (!said_.empty() && (frames.empty() || (!sealer_ && frames.size() < kMostHead))) {
+  while (!said_.empty() && (frames.empty() || (!sealer_ && frames.size() < kMaxHead))) {
     const Said& first = said_.front();
     frames.insert(frames.end(), first.bytes.begin(), first.bytes.end());
     said_frames_ -= first.frames;
@@ -239,7 +239,7 @@ void Sender::check_memory(SentFrame& frame) {
       frame.status = memory::freed_early();
     return;
   }
-  copy_.resize(kMostChunk);
+  copy_.resize(kMaxChunk);
   pieces_.clear();
   auto to = reinterpret_cast<std::uintptr_t>(copy_.data());
   for (const Piece& piece : chunk.pieces) {

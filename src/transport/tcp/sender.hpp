@@ -46,7 +46,7 @@ class Sender {
  public:
   /// `socket` and `tls`, which may be null, are loans; `wire` and `lanes` outlive it.
   Sender(Wire& wire, int socket, base::TlsEnd* tls, copy::StagingLanes& lanes, unsigned ctas)
-      : wire_(wire), socket_(socket), tls_(tls), ctas_(ctas), staging_(kMostChunk, lanes) {}
+      : wire_(wire), socket_(socket), tls_(tls), ctas_(ctas), staging_(kMaxChunk, lanes) {}
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
   ~Sender() = default;  ///< Requires: stop() is true, or no GPU was asked.

@@ -16,8 +16,8 @@ TcpTransport::TcpTransport(const TcpOptions& options)
                     .remote_only = true,
                     .checksums = true,
                     .max_batch_bytes = std::uint64_t{1} << 30,
-                    .max_batch_blocks = kMostSpans,
-                    .max_batch_pages = kMostSpans,
+                    .max_batch_blocks = kMaxSpans,
+                    .max_batch_pages = kMaxSpans,
                     .max_inflight = 64},
       published_(options.topology),
       lanes_(options.topology),
@@ -46,7 +46,7 @@ std::vector<CopyCount> TcpTransport::copies() const {
 std::vector<std::byte> TcpTransport::address() const {
   return encode(Address{.incarnation = options_.incarnation,
                         .connections = options_.connections,
-                        .chunk = kMostChunk,
+                        .chunk = kMaxChunk,
                         .ordered = true});
 }
 

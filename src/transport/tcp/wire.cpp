@@ -15,7 +15,7 @@ bool is_small(const Outgoing& batch) {
   std::uint64_t bytes = 0;
   for (const Piece& piece : batch.pieces)
     if ((bytes += piece.bytes) > kSmall) return false;
-  return batch.use.memory()->device == nullptr && batch.pieces.size() <= kMostPutSpans;
+  return batch.use.memory()->device == nullptr && batch.pieces.size() <= kMaxPutSpans;
 }
 
 }  // namespace
@@ -264,7 +264,7 @@ std::optional<Chunk> Wire::take(const copy::Staging* staging) {
 /// True: nothing of it is left.
 bool Wire::cut(Outgoing& batch, Chunk& chunk) const {
   while (batch.next < batch.pieces.size() && chunk.bytes < options_.chunk &&
-         chunk.pieces.size() < kMostPutSpans) {
+         chunk.pieces.size() < kMaxPutSpans) {
     const Piece& piece = batch.pieces[batch.next];
     // A word is not cut: it may be polled there (receiver.hpp).
     if (piece.bytes == 8 && options_.chunk - chunk.bytes < 8) break;

@@ -140,7 +140,7 @@ struct WireOptions {
   PublishedTable* published = nullptr;      ///< Outlives it.
   Channel* channel = nullptr;               ///< Until it has failed.
   std::uint64_t incarnation = 0, peer = 0;  ///< Of our Engine, and of the peer's.
-  std::uint64_t chunk = kMostChunk;         ///< Data of a frame.
+  std::uint64_t chunk = kMaxChunk;          ///< Data of a frame.
   std::size_t inflight = 64;  ///< Batches of the peer's at once, each way; else it is dropped.
   /// If this side makes the connections: how many it has asked for, and may. Else none.
   unsigned connections = 0, max_connections = 0;

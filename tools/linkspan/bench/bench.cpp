@@ -82,7 +82,7 @@ Status Bench::set_up(std::span<const PlannedRow> rows) {
   Sizes near, far;
   const auto need = [](Sizes& sizes, Place place, std::uint64_t bytes) {
     std::uint64_t& size = sizes[place.name()];
-    size = std::max({size, bytes, kLeastRegion});
+    size = std::max({size, bytes, kMinRegion});
   };
   for (const PlannedRow& row : rows) {
     const std::uint64_t bytes = Layout::of(row.run.shape).extent * row.run.depth;

@@ -17,7 +17,7 @@ constexpr Duration kPatience = 10s;
 constexpr Duration kAnswerIn = 2 * kPatience;  // the child's own patience is kPatience
 constexpr std::array kWord = {std::byte{1}};   // of a notification
 constexpr std::uint64_t kThere = 0, kBack = 8192, kBareThere = 16384, kBareBack = 24576;
-static_assert(kBareBack + kMessageArea <= kLeastRegion);
+static_assert(kBareBack + kMessageArea <= kMinRegion);
 
 constexpr std::uint64_t kSentSeed = 1'000'001, kBackSeed = 1'000'002;  // of no one else
 

@@ -63,7 +63,7 @@ Status Demo::set_up() {
   if (!both.ok()) return both.status();
   both_ = *std::move(both);
   for (const Place place : places_) {
-    std::uint64_t bytes = kLeastRegion;
+    std::uint64_t bytes = kMinRegion;
     for (const Place other : places_)
       bytes = std::max({bytes, bytes_of(place, other), bytes_of(other, place)});
     if (Status s = both_->add_near(place, bytes); !s.ok()) return s;

@@ -49,9 +49,9 @@ Status add_memories(TwoProcesses& both, const std::vector<Try>& all) {
     once(far, one.to);
   }
   for (const Place place : near)
-    if (Status s = both.add_near(place, kLeastRegion); !s.ok()) return s;
+    if (Status s = both.add_near(place, kMinRegion); !s.ok()) return s;
   for (const Place place : far)
-    if (Status s = both.add_far(place, kLeastRegion); !s.ok()) return s;
+    if (Status s = both.add_far(place, kMinRegion); !s.ok()) return s;
   return {};
 }
 
@@ -71,7 +71,7 @@ void check_two_processes(Diagnosis& out, const Gpus& gpus) {
   for (const Try& one : all) {
     const Pair pair = (*both)->pair(Op::write, one.from, one.to);
     const std::string name = title(one.from.name(), one.to.name(), Op::write);
-    const auto way = run.explain(pair, kLeastRegion);
+    const auto way = run.explain(pair, kMinRegion);
     status = way.ok() ? run.verify_blocks(pair) : way.status();
     if (status.ok())
       out.ok(kArea, name, "verified, by " + way->path);

@@ -80,8 +80,8 @@ Status PairRun::verify_blocks(const Pair& pair) { return note(verify_spans(pair)
 
 Status PairRun::verify_spans(const Pair& pair) {
   const std::uint64_t sent = ++seed_, before = ++seed_;
-  if (Status s = fill(pair, true, 0, kLeastRegion, sent, 0); !s.ok()) return s;
-  if (Status s = fill(pair, false, 0, kLeastRegion, before, 0); !s.ok()) return s;
+  if (Status s = fill(pair, true, 0, kMinRegion, sent, 0); !s.ok()) return s;
+  if (Status s = fill(pair, false, 0, kMinRegion, before, 0); !s.ok()) return s;
   Submission spans{.pair = &pair};
   for (const Span& span : kSpans)
     spans.blocks.push_back(block_of(pair.op, span.from, span.to, span.bytes));
@@ -92,7 +92,7 @@ Status PairRun::verify_spans(const Pair& pair) {
     if (Status s = check(pair, span.to, span.bytes, sent, span.from); !s.ok()) return s;
     checked = span.to + span.bytes;
   }
-  return check(pair, checked, kLeastRegion - checked, before, checked);
+  return check(pair, checked, kMinRegion - checked, before, checked);
 }
 
 /// `depth` for each pair, side by side: what is under way at once never overlaps.

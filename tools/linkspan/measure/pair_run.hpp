@@ -21,7 +21,7 @@
 namespace linkspan::tool {
 
 /// No region is smaller: room for the blocks that are verified.
-inline constexpr std::uint64_t kLeastRegion = std::uint64_t{4} << 20;
+inline constexpr std::uint64_t kMinRegion = std::uint64_t{4} << 20;
 
 inline constexpr const char* kTimeIsOver = "the time that --limit gives is over";
 

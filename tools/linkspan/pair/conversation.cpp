@@ -51,7 +51,7 @@ Conversation::~Conversation() {
 }
 
 Status Conversation::listen() {
-  auto heard = peer_.recv(kWordsTag, buffers_->heard.data(), kMostWords, {.deadline = kWhole});
+  auto heard = peer_.recv(kWordsTag, buffers_->heard.data(), kMaxWords, {.deadline = kWhole});
   if (!heard.ok()) return heard.status();
   heard_ = *std::move(heard);
   return queue_.add(heard_, 0);
@@ -59,7 +59,7 @@ Status Conversation::listen() {
 
 Status Conversation::tell(std::string_view words) {
   if (is_under_way(told_)) return late("the other side to listen", patience_);
-  words = words.substr(0, kMostWords);
+  words = words.substr(0, kMaxWords);
   std::copy(words.begin(), words.end(), buffers_->told.begin());
   auto told = peer_.send(kWordsTag, buffers_->told.data(), words.size(), {.deadline = patience_});
   if (!told.ok()) return told.status();
@@ -87,7 +87,7 @@ Status Conversation::refusal() const {
 void Conversation::refuse(const Status& why) {
   if (is_under_way(told_)) return;
   const std::string words = std::string(kError) + why.what();
-  const std::size_t bytes = std::min(words.size(), kMostWords);
+  const std::size_t bytes = std::min(words.size(), kMaxWords);
   std::copy_n(words.begin(), bytes, buffers_->told.begin());
   auto told = peer_.send(kWordsTag, buffers_->told.data(), bytes, {.deadline = kRefusalIn});
   if (!told.ok()) return;

@@ -35,9 +35,9 @@ class Conversation {
   bool settle(Duration timeout);
 
  private:
-  static constexpr std::size_t kMostWords = 1024;
+  static constexpr std::size_t kMaxWords = 1024;
   struct Buffers {
-    std::array<char, kMostWords> told{}, heard{};
+    std::array<char, kMaxWords> told{}, heard{};
   };
 
   Conversation(Peer peer, Duration patience, CompletionQueue queue)

@@ -10,8 +10,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint64_t kMostOfStranger = 4 * kGiB;  // of one memory
-constexpr std::uint64_t kMostPieces = 1'000'000;     // of one transfer, as --pages and --blocks
+constexpr std::uint64_t kMaxOfStranger = 4 * kGiB;  // of one memory
+constexpr std::uint64_t kMaxPieces = 1'000'000;     // of one transfer, as --pages and --blocks
 
 Status bad_request(const std::string& request, Where at = {}) {
   return {Code::invalid_argument, Scope::request, "not understood: " + request, at};
@@ -52,13 +52,13 @@ Status FarMemories::arrived(Memory& memory, std::istream& words) const {
   if (!(words >> base >> sent >> before) || !std::getline(words, shape))
     return bad_request("arrived");
   const auto known = Shape::decode(shape);
-  if (!known || (stranger_ && (known->count > kMostPieces || known->bytes > memory.bytes())))
+  if (!known || (stranger_ && (known->count > kMaxPieces || known->bytes > memory.bytes())))
     return bad_request("arrived" + shape);
   return memory.check(base, Layout::of(*known).tiles(base, sent, before));
 }
 
 Result<std::string> FarMemories::add(Place place, std::uint64_t bytes) {
-  if (stranger_ && (bytes > kMostOfStranger || memories_.contains(place.name())))
+  if (stranger_ && (bytes > kMaxOfStranger || memories_.contains(place.name())))
     return Status(Code::no_resource, Scope::request,
                   "at most 4 GiB of a kind of memory, and once; ask for less");
   auto memory = Memory::create(engine_, gpus_, place, bytes);

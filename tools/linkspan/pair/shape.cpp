@@ -13,7 +13,7 @@ namespace linkspan::tool {
 namespace {
 
 constexpr std::array kForms = {"blocks", "pages", "odd"};
-constexpr std::uint64_t kMostOdd = (std::uint64_t{64} << 20) - 1;
+constexpr std::uint64_t kMaxOdd = (std::uint64_t{64} << 20) - 1;
 constexpr std::uint64_t kGap = 13;  // between odd blocks where they arrive
 
 using Random = std::mt19937_64;  // the same numbers in both processes
@@ -47,9 +47,9 @@ void lay_out_odd(const Shape& shape, Layout& out) {
   std::vector<double> sizes(shape.count);
   for (double& size : sizes) {
     const double part = static_cast<double>(random() >> 11) / 0x1p53;
-    size = std::exp(part * std::log(static_cast<double>(kMostOdd)));
+    size = std::exp(part * std::log(static_cast<double>(kMaxOdd)));
   }
-  const std::uint64_t most = std::min(kMostOdd, std::max<std::uint64_t>(shape.bytes / 4, 1) | 1);
+  const std::uint64_t most = std::min(kMaxOdd, std::max<std::uint64_t>(shape.bytes / 4, 1) | 1);
   const double all = std::accumulate(sizes.begin(), sizes.end(), 0.0);
   const std::uint64_t room = shape.bytes - std::min(shape.bytes, most + shape.count);
   const double cut = std::min(1.0, static_cast<double>(room) / all);

@@ -61,7 +61,7 @@ Status Topo::set_up() {
   if (!both.ok()) return both.status();
   both_ = *std::move(both);
   for (const Place place : places_) {
-    const std::uint64_t bytes = std::max(options_.bytes, kLeastRegion);
+    const std::uint64_t bytes = std::max(options_.bytes, kMinRegion);
     if (Status s = both_->add_near(place, bytes); !s.ok()) return s;
     if (Status s = both_->add_far(place, bytes); !s.ok()) return s;
   }

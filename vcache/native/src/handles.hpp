@@ -45,7 +45,7 @@ class OpenHandle {
 
 class HandleCache {
  public:
-  static constexpr unsigned kMost = 65536;
+  static constexpr unsigned kMax = 65536;
 
   /// Never destroyed: at exit the driver closes what is open.
   static HandleCache& only();

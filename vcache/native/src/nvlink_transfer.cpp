@@ -245,7 +245,7 @@ void nvlink_transfer_set_log_callback(nvlink_transfer_log callback, void* user) 
 
 int nvlink_transfer_set_handle_cache(unsigned max) {
   return nvlink::guarded("nvlink_transfer_set_handle_cache", [&]() -> Outcome {
-    if (max > nvlink::HandleCache::kMost)
+    if (max > nvlink::HandleCache::kMax)
       return {NVLINK_TRANSFER_INVALID_VALUE, std::to_string(max) + " handles; at most 65536"};
     nvlink::HandleCache::only().keep(max);
     return {};
@@ -254,8 +254,8 @@ int nvlink_transfer_set_handle_cache(unsigned max) {
 
 int nvlink_transfer_stats(nvlink_transfer_stats_t* stats) {
   return nvlink::guarded("nvlink_transfer_stats", [&]() -> Outcome {
-    constexpr std::size_t kLeast = 8;
-    if (stats == nullptr || stats->size < kLeast)
+    constexpr std::size_t kMin = 8;
+    if (stats == nullptr || stats->size < kMin)
       return {NVLINK_TRANSFER_INVALID_VALUE, "set stats->size to sizeof(nvlink_transfer_stats_t)"};
     const auto& handles = nvlink::HandleCache::only();
     const nvlink_transfer_stats_t now{.size = stats->size,

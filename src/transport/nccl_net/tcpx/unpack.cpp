@@ -118,7 +118,7 @@ Result<std::uint64_t> Unpacker::check(std::span<const UnpackRequest> requests) c
   if (requests.size() > kRequests)
     return refused(std::to_string(requests.size()) + " receives to unpack at once, " +
                    std::to_string(kRequests) + " are the most");
-  const std::uint64_t most = way_ == Unpack::kernel ? copy::GpuCopier::kListBytes : kMostCopy;
+  const std::uint64_t most = way_ == Unpack::kernel ? copy::GpuCopier::kListBytes : kMaxCopy;
   std::uint64_t bytes = 0, entries = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const UnpackRequest& request = requests[i];
@@ -146,7 +146,7 @@ Result<std::uint64_t> Unpacker::check(std::span<const UnpackRequest> requests) c
 
 /// Pieces of how many bytes an entry of the list is at most.
 std::uint64_t Unpacker::cut_of(std::span<const UnpackRequest> requests) const {
-  if (way_ != Unpack::kernel) return kMostCopy;
+  if (way_ != Unpack::kernel) return kMaxCopy;
   std::uint64_t pieces = 0, bytes = 0;
   for (const UnpackRequest& request : requests) {
     pieces += request.block->entries().size();

@@ -52,9 +52,9 @@ class Unpacker {
 
   static constexpr std::size_t kBatches = 4;    ///< In flight.
   static constexpr std::size_t kRequests = 32;  ///< Of a batch.
-  /// Of a batch, counted after the cut: 64 KiB for the kernel, kMostCopy for the others.
+  /// Of a batch, counted after the cut: 64 KiB for the kernel, kMaxCopy for the others.
   static constexpr std::size_t kEntries = kRequests * (kMaxFragments + 128);
-  static constexpr std::uint64_t kMostCopy = std::uint64_t{8} << 20;
+  static constexpr std::uint64_t kMaxCopy = std::uint64_t{8} << 20;
   static constexpr std::uint64_t kHostBytes = std::uint64_t{16} << 20;  ///< Of a batch of `host`.
   /// CUDA's stream takes about 1021 and then blocks its caller (docs/cuda_notes.md, "queues").
   static constexpr unsigned kStreamEntries = 512;
@@ -89,7 +89,7 @@ class Unpacker {
     std::uint32_t bytes : 24, pool : 8;
     std::uint64_t to;
   };
-  static_assert(sizeof(Entry) == 16 && kRequests <= 256 && kMostCopy < 1u << 24);
+  static_assert(sizeof(Entry) == 16 && kRequests <= 256 && kMaxCopy < 1u << 24);
   /// Of `host`: what goes from its pinned memory to a destination.
   struct Run {
     std::uint64_t staged, bytes;
