@@ -26,8 +26,10 @@ NAMES = {
     "Loan": "TemporaryRegistration",
     "LooseMemory": "UnregisteredBuffers",
     "Meeting": "PeerMatchState",
+    "NextLook": "PollHint",
     "SessionStreams": "SessionDataConnections",
     "Sides": "TransferEndpoints",
+    "StagingLanes": "StagingStreams",
     "StreamHello": "DataConnectionHello",
     "StreamLinks": "StreamDependencies",
     "StreamOffer": "DataConnectionOffer",
@@ -41,6 +43,8 @@ NAMES = {
     "Watcher": "ProgressThread",
     "Wishes": "TransferHints",
     "Worker": "TransferScheduler",
+    "give_back": "release",
+    "next_look": "poll_hint",
 }
 OUT = re.compile(r"\b(" + "|".join(NAMES) + r")\b")
 PREFIXES = {"kMost": "kMax", "kLeast": "kMin"}

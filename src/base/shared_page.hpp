@@ -35,7 +35,7 @@ class SharedPage {
 
   Word& operator[](std::size_t i) const noexcept { return words_[i]; }
   const Fd& fd() const noexcept { return fd_; }  ///< The maker's; an opened one has none.
-  Fd take_fd() noexcept { return std::move(fd_); }
+  Fd release_fd() noexcept { return std::move(fd_); }
 
  private:
   SharedPage(Fd fd, Word* words, std::size_t count)

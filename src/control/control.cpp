@@ -199,7 +199,7 @@ class AsioControl final : public Control {
     if (awake_until_.exchange(now + time) < now) asio::post(io_, [] {});
   }
 
-  void say_goodbye() override LINKSPAN_EXCLUDES(mutex_) {
+  void send_goodbye() override LINKSPAN_EXCLUDES(mutex_) {
     {
       const base::MutexLock lock(mutex_);
       if (std::exchange(closing_, true)) return;
@@ -212,23 +212,23 @@ class AsioControl final : public Control {
       unix_.stop();
       for (net::Acceptor& each : tcp_) each.stop();
       for (auto& [id, link] : links_) {
-        link->session->say_goodbye();
+        link->session->send_goodbye();
         write_more(id);
       }
     });
   }
 
-  void say_goodbye(std::uint64_t id) override {
+  void send_goodbye(std::uint64_t id) override {
     asio::post(io_, [this, id] {
       Link* const link = find(id);
       if (link == nullptr) return;
-      link->session->say_goodbye();
+      link->session->send_goodbye();
       write_more(id);
     });
   }
 
   Status end(base::Deadline deadline) override LINKSPAN_EXCLUDES(mutex_, joining_) {
-    say_goodbye();
+    send_goodbye();
     const auto first = [&] {
       const base::MutexLock lock(mutex_);
       return !std::exchange(closed_, true);

@@ -48,10 +48,10 @@ class Control {
   /// A frame is likely to come within `time`: until then its thread looks for one instead of
   /// sleeping, which it takes 20 us to wake up from. Cheap where it does so already.
   virtual void stay_awake(Duration time) = 0;
-  /// As Session::say_goodbye(), to all; stops listening. Peers that end are still heard.
-  virtual void say_goodbye() = 0;
-  /// As Session::say_goodbye(), to one. Returns at once.
-  virtual void say_goodbye(std::uint64_t session) = 0;
+  /// As Session::send_goodbye(), to all; stops listening. Peers that end are still heard.
+  virtual void send_goodbye() = 0;
+  /// As Session::send_goodbye(), to one. Returns at once.
+  virtual void send_goodbye(std::uint64_t session) = 0;
   /// Says goodbye if nobody has, hears nothing more, joins the thread. Waits `deadline` for what is
   /// queued. timed_out: the thread stands still, Limits::ending after that; end it again: its
   /// destructor waits for it.

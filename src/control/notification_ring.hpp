@@ -24,9 +24,9 @@ class NotificationRing {
  public:
   static constexpr std::size_t kLongest = std::size_t{64} << 10;  ///< Bytes of one message.
 
-  static Result<NotificationRing> create();                    ///< The reader's.
-  static Result<NotificationRing> open(const base::Fd& ring);  ///< As SharedPage::open().
-  base::Fd take_fd() noexcept { return page_.take_fd(); }      ///< Of one that create() made.
+  static Result<NotificationRing> create();                      ///< The reader's.
+  static Result<NotificationRing> open(const base::Fd& ring);    ///< As SharedPage::open().
+  base::Fd release_fd() noexcept { return page_.release_fd(); }  ///< Of one that create() made.
 
   /// The writer's. no_resource: it is full, until the reader has taken some. corrupt: the reader
   /// claims to have taken what was not written. invalid_argument: over kLongest.

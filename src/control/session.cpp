@@ -36,7 +36,7 @@ Session::Session(std::uint64_t id, bool initiated, base::Fd socket, const Identi
 
 Session::~Session() {
   // Whoever held this until now was its last copy on the peer's memory.
-  if (goodbye_heard_ && !goodbye_said_ && !dropped_) (void)queue(FrameOp::goodbye, 0, {}, {});
+  if (goodbye_heard_ && !goodbye_sent_ && !dropped_) (void)queue(FrameOp::goodbye, 0, {}, {});
 }
 
 std::string Session::describe() const {
@@ -145,7 +145,7 @@ Status Session::start() {
   if (!own.ok()) return own.status();
   auto ring = NotificationRing::create();
   if (!ring.ok()) return ring.status();
-  base::Fd fds[] = {*std::move(own), ring->take_fd()};
+  base::Fd fds[] = {*std::move(own), ring->release_fd()};
   incoming_.emplace(*std::move(ring));
   our_hello_ = encode(hello);
   return send(FrameOp::hello, 0, our_hello_, fds);
@@ -221,7 +221,7 @@ Status Session::handle(base::Frame& frame) {
   if (frame.header.incarnation != incarnation_)
     return {Code::corrupt, Scope::peer, "a frame of another incarnation"};
   if (stage_ == Stage::proving) return on_proof(frame);
-  if (goodbye_said_ && op != FrameOp::goodbye) return {};
+  if (goodbye_sent_ && op != FrameOp::goodbye) return {};
   switch (op) {
     case FrameOp::ready:
       if (stage_ == Stage::met) {
@@ -251,7 +251,7 @@ Status Session::handle(base::Frame& frame) {
     case FrameOp::set: {
       auto set = decode_set(frame.payload);
       if (!set.ok()) return set.status();
-      listener_.set_told(*this, frame.header.id, *std::move(set));
+      listener_.set_answered(*this, frame.header.id, *std::move(set));
       return {};
     }
     case FrameOp::error:
@@ -477,8 +477,8 @@ void Session::settle() {
   if (is_met()) listener_.gone(*this);
 }
 
-void Session::say_goodbye() {
-  if (!is_met() || std::exchange(goodbye_said_, true)) return;
+void Session::send_goodbye() {
+  if (!is_met() || std::exchange(goodbye_sent_, true)) return;
   (void)send(FrameOp::goodbye, 0, {});
 }
 

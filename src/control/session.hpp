@@ -66,7 +66,7 @@ class Listener {
                                     std::uint64_t serial) = 0;
   /// The set that it asks for; answered by FrameOp::set or error.
   virtual void asked_for_set(Session& session, std::uint64_t request, AskSet ask) = 0;
-  virtual void set_told(Session& session, std::uint64_t request, memory::PublishedSet set) = 0;
+  virtual void set_answered(Session& session, std::uint64_t request, memory::PublishedSet set) = 0;
   /// A region that it was offered in a two-sided exchange.
   virtual Result<Exported> offered(Session& session, std::uint64_t serial) = 0;
   /// One of the ops of control/exchange.hpp. An error drops the peer.
@@ -167,8 +167,9 @@ class Session : public std::enable_shared_from_this<Session> {
   void on_readable();
   void on_process_end();
   void fail(const Status& why);  ///< Tells the peer why, then is lost and gone.
-  void say_goodbye();  ///< Requires: nothing of ours touches its memory. What it asks is not heard.
-  void drop();         ///< The Engine is ending: no more is heard, nothing more is told.
+  void
+  send_goodbye();  ///< Requires: nothing of ours touches its memory. What it asks is not heard.
+  void drop();     ///< The Engine is ending: no more is heard, nothing more is told.
   bool wants_write() LINKSPAN_EXCLUDES(mutex_);
   Status flush() LINKSPAN_EXCLUDES(mutex_);            ///< As FdChannel::flush().
   bool has_buffered() LINKSPAN_EXCLUDES(mutex_);       ///< As FdChannel::has_buffered().
@@ -226,7 +227,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::atomic<bool> lost_{false};
 
   Stage stage_ = Stage::greeting;
-  bool goodbye_said_ = false, goodbye_heard_ = false, process_ended_ = false, gone_ = false,
+  bool goodbye_sent_ = false, goodbye_heard_ = false, process_ended_ = false, gone_ = false,
        dropped_ = false, lost_told_ = false;
   Status failure_;
   std::optional<DataConnectionHello> data_connection_;

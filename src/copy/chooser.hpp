@@ -70,6 +70,6 @@ inline constexpr Duration kAskAgain = std::chrono::milliseconds(50);
 
 /// When to look at what cannot end before `due` and was looked at last at `looked`: at `due`; then
 /// at once while that is cheap, and ever more rarely, so that what is late costs no core.
-base::Time next_look(base::Time due, base::Time looked) noexcept;
+base::Time poll_hint(base::Time due, base::Time looked) noexcept;
 
 }  // namespace linkspan::copy

@@ -102,7 +102,7 @@ CpuCopier::CpuCopier(unsigned threads, std::size_t staging, const base::Clock& c
     : max_threads_(threads),
       slot_bytes_(Staging::slot_bytes(staging / threads)),
       clock_(clock),
-      lanes_(std::make_unique<StagingLanes>()),
+      lanes_(std::make_unique<StagingStreams>()),
       jobs_(kOrders) {
   for (unsigned i = kOrders; i > 0; --i) free_.push_back(i - 1);
   threads_.reserve(threads);
@@ -246,7 +246,7 @@ base::Time CpuCopier::expected(base::Time now) const {
   for (const Job& job : jobs_) {
     if (job.ticket == 0) continue;
     if (job.done.load(std::memory_order_relaxed)) return now;
-    soonest = std::min(soonest, next_look(job.due, job.looked));
+    soonest = std::min(soonest, poll_hint(job.due, job.looked));
   }
   return soonest;
 }

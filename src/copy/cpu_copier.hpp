@@ -32,7 +32,7 @@
 namespace linkspan::copy {
 
 class Staging;
-class StagingLanes;
+class StagingStreams;
 
 class CpuCopier final : public Copier {
  public:
@@ -100,9 +100,9 @@ class CpuCopier final : public Copier {
   const unsigned max_threads_;
   const std::size_t slot_bytes_;
   const base::Clock& clock_;
-  const std::unique_ptr<StagingLanes> lanes_;  // also of the executors
-  std::vector<Job> jobs_;                      // kOrders, never moved
-  std::vector<unsigned> free_;                 // indices of jobs_
+  const std::unique_ptr<StagingStreams> lanes_;  // also of the executors
+  std::vector<Job> jobs_;                        // kOrders, never moved
+  std::vector<unsigned> free_;                   // indices of jobs_
   std::uint64_t accepted_ = 0;
   base::Time last_due_{};
 

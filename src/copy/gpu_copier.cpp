@@ -252,7 +252,7 @@ base::Time GpuCopier::expected(base::Time now) const {
   for (const Lane& lane : lanes_)
     if (lane.quiet < lane.submitted) {
       const Running& oldest = lane.of(lane.quiet + 1);
-      soonest = std::min(soonest, next_look(oldest.due, oldest.looked));
+      soonest = std::min(soonest, poll_hint(oldest.due, oldest.looked));
     }
   return soonest;
 }

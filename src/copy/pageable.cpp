@@ -60,7 +60,7 @@ Status PageableCopies::begin(const Chunk& chunk) {
   if (!slot.ok()) return slot.status();
   if (chunk.to_gpu)
     if (Status status = base::or_no_memory([&] { return copy(**slot, chunk); }); !status.ok()) {
-      staging_.give_back(**slot);
+      staging_.release(**slot);
       return status;
     }
   chunks_[(*slot)->index()] = chunk;
@@ -74,7 +74,7 @@ std::optional<PageableCopies::Ended> PageableCopies::end_one() {
   Ended ended{chunk.cookie, base::or_no_memory([&] { return slot->status(); })};
   if (!chunk.to_gpu && ended.status.ok())
     ended.status = base::or_no_memory([&] { return copy(*slot, chunk); });
-  staging_.give_back(*slot);
+  staging_.release(*slot);
   return ended;
 }
 

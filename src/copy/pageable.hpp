@@ -37,7 +37,7 @@ class PageableCopies {
     return (to_gpu ? before.to : before.from) + before.bytes == (to_gpu ? piece.to : piece.from);
   }
 
-  PageableCopies(std::size_t slot_bytes, StagingLanes& lanes) noexcept
+  PageableCopies(std::size_t slot_bytes, StagingStreams& lanes) noexcept
       : staging_(slot_bytes, lanes) {}
 
   /// At most slot_bytes and Staging::kRuns of them, and requires room(). An error: nothing is in

@@ -114,7 +114,7 @@ base::Time ResidentCopier::expected(base::Time now) const {
   if (untold_ > 0) return now;
   if (quiet_ == submitted_) return base::Time::max();
   const Running& oldest = orders_[(quiet_ + 1) % kOrders];
-  return next_look(oldest.due, oldest.looked);
+  return poll_hint(oldest.due, oldest.looked);
 }
 
 /// Looks whether the kernel has left before it looks how far it came.

@@ -36,7 +36,7 @@ std::size_t Staging::slot_bytes(std::size_t pinned) noexcept {
   return std::clamp(each - std::min(each, kBeside), kPage, kMaxBytes);
 }
 
-Staging::Staging(std::size_t slot_bytes, StagingLanes& lanes) noexcept
+Staging::Staging(std::size_t slot_bytes, StagingStreams& lanes) noexcept
     : slot_bytes_(slot_bytes), lanes_(lanes) {
   for (unsigned i = 0; i < kSlots; ++i) slots_[i].index_ = i;
 }
@@ -87,7 +87,7 @@ Status Staging::submit(Slot& slot) {
   if (lane.ok()) slot.lane_ = *lane;
   if (!lane.ok() || start(slot, *scope) == 0) {
     Status status = lane.ok() ? std::exchange(slot.status_, {}) : lane.status();
-    give_back(slot);
+    release(slot);
     return status;
   }
   slot.begun_ = base::Clock::steady().now();
@@ -144,7 +144,7 @@ Staging::Slot* Staging::next_done() {
   return nullptr;
 }
 
-void Staging::give_back(Slot& slot) noexcept {
+void Staging::release(Slot& slot) noexcept {
   if (slot.lane_ != nullptr) leave_lane(slot);
   slot.state_ = State::free;
   slot.device_ = nullptr;
@@ -197,10 +197,11 @@ Result<Staging::Lane*> Staging::lane_of(const cuda::Device& device) {
 /// The last of its slots gives it back.
 void Staging::leave_lane(Slot& slot) noexcept {
   Lane* const lane = std::exchange(slot.lane_, nullptr);
-  if (std::ranges::find(slots_, lane, &Slot::lane_) == slots_.end()) lanes_.give_back(*lane);
+  if (std::ranges::find(slots_, lane, &Slot::lane_) == slots_.end()) lanes_.release(*lane);
 }
 
-Result<std::unique_ptr<StagingLanes::Lane>> StagingLanes::Lane::create(const cuda::Device& device) {
+Result<std::unique_ptr<StagingStreams::Lane>> StagingStreams::Lane::create(
+    const cuda::Device& device) {
   const auto scope = device.enter();
   if (!scope.ok()) return scope.status();
   auto stream = cuda::Stream::create(*scope);
@@ -217,7 +218,7 @@ Result<std::unique_ptr<StagingLanes::Lane>> StagingLanes::Lane::create(const cud
       new Lane{.device = &device, .stream = *std::move(stream), .zero = std::move(zero)});
 }
 
-Status StagingLanes::reserve(const cuda::Device& device, unsigned lanes) {
+Status StagingStreams::reserve(const cuda::Device& device, unsigned lanes) {
   const base::MutexLock making(making_);
   const auto wanted = [&] {
     const base::MutexLock lock(mutex_);
@@ -231,12 +232,12 @@ Status StagingLanes::reserve(const cuda::Device& device, unsigned lanes) {
   return {};
 }
 
-Status StagingLanes::reserve(const GpuUuid& gpu, unsigned lanes) {
+Status StagingStreams::reserve(const GpuUuid& gpu, unsigned lanes) {
   auto device = topology_->activate(gpu);
   return device.ok() ? reserve(**device, lanes) : device.status();
 }
 
-Result<StagingLanes::Lane*> StagingLanes::take(const cuda::Device& device) {
+Result<StagingStreams::Lane*> StagingStreams::take(const cuda::Device& device) {
   {
     const base::MutexLock lock(mutex_);
     for (Entry& entry : all_) {
@@ -248,20 +249,20 @@ Result<StagingLanes::Lane*> StagingLanes::take(const cuda::Device& device) {
   return add(device, true);
 }
 
-Result<StagingLanes::Lane*> StagingLanes::add(const cuda::Device& device, bool taken) {
+Result<StagingStreams::Lane*> StagingStreams::add(const cuda::Device& device, bool taken) {
   auto made = Lane::create(device);
   if (!made.ok()) return made.status();
   const base::MutexLock lock(mutex_);
   return all_.emplace_back(Entry{.lane = *std::move(made), .taken = taken}).lane.get();
 }
 
-void StagingLanes::give_back(const Lane& lane) noexcept {
+void StagingStreams::release(const Lane& lane) noexcept {
   const base::MutexLock lock(mutex_);
   for (Entry& entry : all_)
     if (entry.lane.get() == &lane) entry.taken = false;
 }
 
-void StagingLanes::free(std::vector<cuda::PinnedBuffer> memory) noexcept {
+void StagingStreams::free(std::vector<cuda::PinnedBuffer> memory) noexcept {
   if (topology_ == nullptr || memory.empty()) return;
   (void)base::or_no_memory([&] {  // else it is freed here
     topology_->destroyer()->end(

@@ -32,7 +32,7 @@ namespace linkspan::copy {
 /// A pool of what stagings submit to, made ahead: to make a stream may wait for all that is in
 /// flight on the GPU (fact: Held.MakingManyStreams), and that may wait for the copy which needs it.
 /// Threads: any thread.
-class StagingLanes {
+class StagingStreams {
  public:
   struct Lane {
     static Result<std::unique_ptr<Lane>> create(const cuda::Device& device);
@@ -44,16 +44,16 @@ class StagingLanes {
 
   /// `topology` outlives it; its DeferredDestroyer frees what stagings have pinned when they end,
   /// for that waits for what is in flight on the GPU. Null: they free it themselves.
-  explicit StagingLanes(cuda::Topology* topology = nullptr) : topology_(topology) {}
+  explicit StagingStreams(cuda::Topology* topology = nullptr) : topology_(topology) {}
 
   /// OFF THE LOCK. At least so many of that GPU, which outlives them, with those that are taken.
   Status reserve(const cuda::Device& device, unsigned lanes) LINKSPAN_EXCLUDES(making_, mutex_);
   /// The same, of one that may not be up yet. Requires a topology.
   Status reserve(const GpuUuid& gpu, unsigned lanes) LINKSPAN_EXCLUDES(making_, mutex_);
-  /// The taker's until give_back(). One is made where all are taken, and kept.
+  /// The taker's until release(). One is made where all are taken, and kept.
   Result<Lane*> take(const cuda::Device& device) LINKSPAN_EXCLUDES(mutex_);
   /// Requires: nothing is in flight there.
-  void give_back(const Lane& lane) noexcept LINKSPAN_EXCLUDES(mutex_);
+  void release(const Lane& lane) noexcept LINKSPAN_EXCLUDES(mutex_);
   /// Frees what a staging had pinned that ends.
   void free(std::vector<cuda::PinnedBuffer> memory) noexcept;
 
@@ -111,8 +111,8 @@ class Staging {
     unsigned index_ = 0;
     State state_ = State::free;
     std::optional<cuda::PinnedBuffer> memory_;  // from its first use on
-    const cuda::Device* device_ = nullptr;      // from take() to give_back()
-    StagingLanes::Lane* lane_ = nullptr;        // while it is submitted
+    const cuda::Device* device_ = nullptr;      // from take() to release()
+    StagingStreams::Lane* lane_ = nullptr;      // while it is submitted
     std::vector<Piece> runs_;
     bool to_gpu_ = false;
     unsigned ctas_ = 0;
@@ -125,19 +125,19 @@ class Staging {
   static std::size_t slot_bytes(std::size_t pinned) noexcept;
 
   /// `slot_bytes`: kMaxSlot at most. `lanes` outlives it.
-  Staging(std::size_t slot_bytes, StagingLanes& lanes) noexcept;
+  Staging(std::size_t slot_bytes, StagingStreams& lanes) noexcept;
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
   ~Staging();  ///< Requires: idle().
 
-  /// The caller's until give_back(). Requires room().
+  /// The caller's until release(). Requires room().
   Result<Slot*> take(const Chunk& chunk);
   /// An error, also of a lane that is not to be had: nothing is in flight, the slot is given back.
   Status submit(Slot& slot);
   /// One that the GPU is done with, if there is any; once each.
   Slot* next_done();
   /// Of one that is taken and not submitted, or done.
-  void give_back(Slot& slot) noexcept;
+  void release(Slot& slot) noexcept;
 
   bool idle() const noexcept { return busy_ == 0; }  ///< No slot is taken.
   bool room(const cuda::Device& device) const noexcept;
@@ -147,7 +147,7 @@ class Staging {
   Duration patience() const noexcept;
 
  private:
-  using Lane = StagingLanes::Lane;
+  using Lane = StagingStreams::Lane;
   using State = Slot::State;
 
   Result<Lane*> lane_of(const cuda::Device& device);
@@ -157,7 +157,7 @@ class Staging {
   bool ask_stream(Slot& slot, base::Time now);
 
   const std::size_t slot_bytes_;
-  StagingLanes& lanes_;
+  StagingStreams& lanes_;
   std::vector<cuda::PinnedBuffer> lost_;  // a GPU may have them in its hands for ever
   std::array<Slot, kSlots> slots_;
   unsigned busy_ = 0;

@@ -27,7 +27,7 @@ Result<bool> Event::done(const DeviceScope& scope) const {
 }
 
 PooledEvent::~PooledEvent() {
-  if (pool_ != nullptr) pool_->give_back(std::move(event_));
+  if (pool_ != nullptr) pool_->release(std::move(event_));
 }
 
 Result<std::unique_ptr<EventPool>> EventPool::create(const DeviceScope& scope, std::size_t events) {
@@ -50,7 +50,7 @@ Result<PooledEvent> EventPool::take() {
   return PooledEvent(*this, std::move(event));
 }
 
-void EventPool::give_back(Event event) noexcept {
+void EventPool::release(Event event) noexcept {
   const base::MutexLock lock(mutex_);
   idle_.push_back(std::move(event));
 }

@@ -94,7 +94,7 @@ class EventPool {
  private:
   friend class PooledEvent;
   EventPool() = default;
-  void give_back(Event event) noexcept LINKSPAN_EXCLUDES(mutex_);
+  void release(Event event) noexcept LINKSPAN_EXCLUDES(mutex_);
 
   base::Mutex mutex_;
   std::vector<Event> idle_ LINKSPAN_GUARDED_BY(mutex_);  // has room for all, so that none allocates

@@ -137,7 +137,7 @@ Status EngineImpl::set_up(const EngineOptions& options) {
     const base::MutexLock lock(scheduler_.mutex);
     control_raw_ = control_.get();
   }
-  auto watcher = ProgressThread::start([this] { return look(); });
+  auto watcher = ProgressThread::start([this] { return poll(); });
   if (!watcher.ok()) return watcher.status();
   progress_thread_ = *std::move(watcher);
   return {};
@@ -162,15 +162,15 @@ EngineImpl::~EngineImpl() {
   }
 }
 
-transport::NextLook EngineImpl::look() {
-  using When = transport::NextLook::When;
+transport::PollHint EngineImpl::poll() {
+  using When = transport::PollHint::When;
   std::vector<std::shared_ptr<void>> garbage;
-  transport::NextLook next;
+  transport::PollHint next;
   {
     const base::MutexLock lock(scheduler_.mutex);
     advance();
     garbage = scheduler_.take_garbage();
-    next = scheduler_.next_look();
+    next = scheduler_.poll_hint();
     // At the end of what it has asked for a peer asks for more, as a rule.
     if (next.for_peer &&
         (next.when == When::now || next.at - base::Clock::steady().now() < kBeforeAnEnd))
@@ -223,7 +223,7 @@ Status EngineImpl::wait(TransferState& transfer, Duration timeout) {
       continue;
     }
     for (unsigned looks = 0; looks < kLooks && !is_quiet(); ++looks) advance(now);
-    const Duration nap = is_quiet() ? Duration::zero() : nap_until_next_look(begin, now);
+    const Duration nap = is_quiet() ? Duration::zero() : nap_until_next_poll(begin, now);
     if (nap > Duration::zero())
       quiet_.wait(scheduler_.mutex, after(std::min<Duration>(nap, limit - now)));
     scheduler_.mutex.unlock();
@@ -237,10 +237,10 @@ Status EngineImpl::wait(TransferState& transfer, Duration timeout) {
 }
 
 /// How long a waiter may sleep: not at all at first, nor close to what is predicted.
-Duration EngineImpl::nap_until_next_look(base::Time begin, base::Time now) {
-  using When = transport::NextLook::When;
+Duration EngineImpl::nap_until_next_poll(base::Time begin, base::Time now) {
+  using When = transport::PollHint::When;
   if (now - begin < kSpin) return Duration::zero();
-  const transport::NextLook next = scheduler_.next_look();
+  const transport::PollHint next = scheduler_.poll_hint();
   if (next.when == When::now) return Duration::zero();
   if (next.when == When::idle) return kNap;  // a message ends it, and whoever reads it rings
   const Duration left = next.at - now - kWakeUp;
@@ -259,8 +259,8 @@ Status EngineImpl::cancel(TransferState& transfer) {
           "transfer " + std::to_string(transfer.id) + " is not quiet yet"};
 }
 
-Status EngineImpl::tell_end(TransferState& transfer, std::shared_ptr<CompletionQueueState> queue,
-                            std::uint64_t cookie) {
+Status EngineImpl::report_end(TransferState& transfer, std::shared_ptr<CompletionQueueState> queue,
+                              std::uint64_t cookie) {
   {
     const base::MutexLock lock(scheduler_.mutex);
     if (std::exchange(transfer.added, true))
@@ -322,7 +322,7 @@ Status EngineImpl::close(Duration timeout) {
     const base::MutexLock lock(events_mutex_);
     event_.notify_all();
   }
-  control_->say_goodbye();
+  control_->send_goodbye();
   {
     const base::MutexLock lock(scheduler_.mutex);
     // By a wire a peer may have begun something more before it heard the goodbye.
@@ -366,7 +366,7 @@ Status EngineImpl::close(std::uint64_t peer, Duration timeout) {
       return closed_ ? engine_closed() : pending("has asked for a copy that is not quiet");
   }
   let_go_of(peer);
-  control_->say_goodbye(peer);
+  control_->send_goodbye(peer);
   const base::MutexLock lock(scheduler_.mutex);
   if (await(TransferScheduler::Hold::memory, deadline, peer)) return {};
   return closed_ ? engine_closed()

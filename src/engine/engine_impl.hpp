@@ -122,8 +122,8 @@ class EngineImpl final : public control::Listener,
   Status finish(const Result<Transfer>& transfer);
   Status wait(TransferState& transfer, Duration timeout);
   Status cancel(TransferState& transfer);
-  Status tell_end(TransferState& transfer, std::shared_ptr<CompletionQueueState> queue,
-                  std::uint64_t cookie);
+  Status report_end(TransferState& transfer, std::shared_ptr<CompletionQueueState> queue,
+                    std::uint64_t cookie);
   std::size_t progress();
   // core_report.cpp
   std::string dump() LINKSPAN_EXCLUDES(events_mutex_);
@@ -242,7 +242,7 @@ class EngineImpl final : public control::Listener,
   Result<std::size_t> take_word() LINKSPAN_EXCLUDES(making_words_, windows_->mutex);
   Result<std::shared_ptr<TransferState>> copy(std::uint64_t peer, Op op, const WindowSides& sides,
                                               const Block& block) override;
-  void serve_windows(transport::NextLook& next) LINKSPAN_EXCLUDES(windows_->mutex);
+  void serve_windows(transport::PollHint& next) LINKSPAN_EXCLUDES(windows_->mutex);
   /// Waits for what kernels have ordered. pending: there still is some.
   Status finish_windows(base::Deadline deadline) LINKSPAN_EXCLUDES(windows_->mutex);
   /// Of that peer; of all, when there is none.
@@ -252,13 +252,13 @@ class EngineImpl final : public control::Listener,
   void end_lookups(std::uint64_t peer, const Status& why) LINKSPAN_EXCLUDES(events_mutex_);
   void let_go_of(std::uint64_t peer);
   std::string greeting(const control::Session& session);
-  transport::NextLook look();
+  transport::PollHint poll();
   /// The TransferScheduler's progress(), told to who waits.
   std::size_t advance(base::Time now = base::Clock::steady().now())
       LINKSPAN_REQUIRES(scheduler_.mutex);
   bool await(TransferScheduler::Hold hold, base::Deadline deadline,
              std::optional<std::uint64_t> peer = std::nullopt) LINKSPAN_REQUIRES(scheduler_.mutex);
-  Duration nap_until_next_look(base::Time begin, base::Time now)
+  Duration nap_until_next_poll(base::Time begin, base::Time now)
       LINKSPAN_REQUIRES(scheduler_.mutex);
   base::Deadline after(Duration wait) const {
     return base::Deadline::after(base::Clock::steady(), wait);
@@ -278,8 +278,8 @@ class EngineImpl final : public control::Listener,
                                      std::uint64_t serial) override;
   void asked_for_set(control::Session& session, std::uint64_t request,
                      control::AskSet ask) override;
-  void set_told(control::Session& session, std::uint64_t request,
-                memory::PublishedSet set) override;
+  void set_answered(control::Session& session, std::uint64_t request,
+                    memory::PublishedSet set) override;
   Result<control::Exported> offered(control::Session& session, std::uint64_t serial) override;
   Status exchange(control::Session& session, base::Frame& frame) override;
   void imported(control::Session& session, std::uint64_t request,

@@ -220,8 +220,8 @@ std::shared_ptr<control::Session> EngineImpl::session_of(std::uint64_t peer) {
   return record == nullptr || record->closing ? nullptr : record->session;
 }
 
-void EngineImpl::set_told(control::Session& session, std::uint64_t request,
-                          memory::PublishedSet set) {
+void EngineImpl::set_answered(control::Session& session, std::uint64_t request,
+                              memory::PublishedSet set) {
   const base::MutexLock lock(events_mutex_);
   const auto found = lookups_.find(request);
   if (found == lookups_.end() || found->second->peer != session.id() || found->second->answer)

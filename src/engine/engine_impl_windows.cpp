@@ -123,7 +123,7 @@ Result<Window> EngineImpl::window(std::uint64_t peer, const Region& local,
   auto state = WindowState::create(std::move(parts), options, windows_);
   if (!state.ok()) {
     const base::MutexLock lock(windows_->mutex);
-    windows_->give_back(*word, nullptr);
+    windows_->release(*word, nullptr);
     return state.status();
   }
   if (this->state(peer) != PeerState::up)  // it was lost meanwhile
@@ -152,7 +152,7 @@ Result<std::shared_ptr<TransferState>> EngineImpl::copy(std::uint64_t peer, Op o
   return std::move(started->transfer);
 }
 
-void EngineImpl::serve_windows(transport::NextLook& next) {
+void EngineImpl::serve_windows(transport::PollHint& next) {
   std::vector<std::shared_ptr<WindowState>> over;  // end after the lock
   const base::MutexLock lock(windows_->mutex);
   bool moved = false, polls = false;
@@ -165,7 +165,7 @@ void EngineImpl::serve_windows(transport::NextLook& next) {
     else
       ++each;
   }
-  using When = transport::NextLook::When;
+  using When = transport::PollHint::When;
   if (moved) {
     next.when = When::now;
     next.moved = true;

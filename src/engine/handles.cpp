@@ -263,7 +263,7 @@ Status CompletionQueue::add(const Transfer& transfer, std::uint64_t cookie) {
     return {Code::invalid_argument, Scope::process,
             "this process was forked from the one that made the completion queue: make one here"};
   return on(transfer.impl_,
-            [&](auto& core) { return core.tell_end(*transfer.state_, state_, cookie); });
+            [&](auto& core) { return core.report_end(*transfer.state_, state_, cookie); });
 }
 std::vector<std::uint64_t> CompletionQueue::take(std::size_t at_most) {
   if (state_ == nullptr || state_->forked()) return {};

@@ -16,7 +16,7 @@ namespace linkspan::engine {
 namespace {
 
 using namespace std::chrono_literals;
-using LookWhen = transport::NextLook::When;
+using PollWhen = transport::PollHint::When;
 
 constexpr Duration kPark = 1s;          // a missed ring costs so much
 constexpr Duration kWatcherNap = 50us;  // while something is a little overdue
@@ -30,18 +30,18 @@ constexpr unsigned long kSlack = 1000;  // ns that the kernel may sleep too long
 }  // namespace
 
 Result<std::unique_ptr<ProgressThread>> ProgressThread::start(
-    std::function<transport::NextLook()> look) {
+    std::function<transport::PollHint()> poll) {
   auto bell = base::Fd::from("eventfd", ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!bell.ok()) return bell.status();
   try {
-    return std::unique_ptr<ProgressThread>(new ProgressThread(*std::move(bell), std::move(look)));
+    return std::unique_ptr<ProgressThread>(new ProgressThread(*std::move(bell), std::move(poll)));
   } catch (const std::system_error& error) {
     return Status(Code::system, Scope::process, std::string("no thread: ") + error.what());
   }
 }
 
-ProgressThread::ProgressThread(base::Fd bell, std::function<transport::NextLook()> look)
-    : bell_(std::move(bell)), look_(std::move(look)) {
+ProgressThread::ProgressThread(base::Fd bell, std::function<transport::PollHint()> poll)
+    : bell_(std::move(bell)), poll_(std::move(poll)) {
   thread_ = base::named_thread<"ls-progress">([this](const std::stop_token& stop) { run(stop); });
 }
 
@@ -79,15 +79,15 @@ void ProgressThread::run(const std::stop_token& stop) {
   base::Time busy_since{}, active{};
   while (!stop.stop_requested()) {
     const bool rung = rung_.exchange(false, std::memory_order_seq_cst);
-    transport::NextLook next;
+    transport::PollHint next;
     try {
-      next = look_();
+      next = poll_();
     } catch (const std::exception&) {
       next = {};  // no memory: what is there is looked at again
     }
     const base::Time now = base::Clock::steady().now();
-    if (rung || next.when != LookWhen::idle) active = now;
-    if (next.when == LookWhen::idle) {
+    if (rung || next.when != PollWhen::idle) active = now;
+    if (next.when == PollWhen::idle) {
       busy_since = {};
       // A ring is a system call, which whoever submits one transfer after the other need not pay.
       const bool lately = now - active < kStayAwake;
@@ -95,7 +95,7 @@ void ProgressThread::run(const std::stop_token& stop) {
       continue;
     }
     if (busy_since == base::Time{} || next.moved) busy_since = now;
-    const Duration left = next.when == LookWhen::now ? Duration::zero() : next.at - now;
+    const Duration left = next.when == PollWhen::now ? Duration::zero() : next.at - now;
     if (left > kYieldFor)
       nap(std::min<Duration>(left - kWatcherWakeUp, kPark),
           left > kDoze ? Sleep::parked : Sleep::doze);

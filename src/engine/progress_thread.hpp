@@ -22,7 +22,7 @@ namespace linkspan::engine {
 class ProgressThread {
  public:
   /// `look` makes progress and says when to come again. It outlives the ProgressThread.
-  static Result<std::unique_ptr<ProgressThread>> start(std::function<transport::NextLook()> look);
+  static Result<std::unique_ptr<ProgressThread>> start(std::function<transport::PollHint()> poll);
   ~ProgressThread();  ///< Joins the thread.
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
@@ -35,14 +35,14 @@ class ProgressThread {
   void user_waits(bool begins) noexcept { users_ += begins ? 1 : -1; }
 
  private:
-  ProgressThread(base::Fd bell, std::function<transport::NextLook()> look);
+  ProgressThread(base::Fd bell, std::function<transport::PollHint()> poll);
   void run(const std::stop_token& stop);
   enum class Sleep : std::uint8_t { awake, doze, parked };
   void ring(Sleep from) noexcept;
   void nap(Duration at_most, Sleep how) noexcept;
 
   const base::Fd bell_;
-  const std::function<transport::NextLook()> look_;
+  const std::function<transport::PollHint()> poll_;
   std::atomic<Sleep> sleep_{Sleep::awake};
   std::atomic<bool> rung_{false};
   std::atomic<int> users_{0};

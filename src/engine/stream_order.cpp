@@ -72,7 +72,7 @@ class StreamBlockerPool : public std::enable_shared_from_this<StreamBlockerPool>
     ++parts->number;
     return std::shared_ptr<StreamBlocker>(new StreamBlocker(shared_from_this(), std::move(parts)));
   }
-  void give_back(std::unique_ptr<StreamBlocker::Parts> parts) LINKSPAN_EXCLUDES(mutex_) {
+  void release(std::unique_ptr<StreamBlocker::Parts> parts) LINKSPAN_EXCLUDES(mutex_) {
     const base::MutexLock lock(mutex_);
     idle_.push_back(std::move(parts));
   }
@@ -90,7 +90,7 @@ StreamBlocker::StreamBlocker(std::shared_ptr<StreamBlockerPool> pool, std::uniqu
 
 StreamBlocker::~StreamBlocker() {
   open();
-  pool_->give_back(std::move(parts_));
+  pool_->release(std::move(parts_));
 }
 
 Status StreamBlocker::arm(const UserStream& stream) {

@@ -79,7 +79,7 @@ struct TransferState : TransferEndpoints {
 
   std::size_t posted = 0;     // batches of the plan
   std::size_t in_flight = 0;  // batches
-  transport::Way way;         // of its last batch, or of the copy of a two-sided one
+  transport::PathTaken way;   // of its last batch, or of the copy of a two-sided one
   Status first_error;         // what it will end with
   Status end;
   transport::TransferHints wishes;

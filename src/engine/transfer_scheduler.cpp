@@ -317,10 +317,10 @@ std::size_t TransferScheduler::progress(base::Time now) {
   return std::exchange(ended_, 0);
 }
 
-transport::NextLook TransferScheduler::next_look() {
-  using When = transport::NextLook::When;
+transport::PollHint TransferScheduler::poll_hint() {
+  using When = transport::PollHint::When;
   if (!copied_.empty()) return {When::now, {}};
-  transport::NextLook next;
+  transport::PollHint next;
   if (!transfers_.empty()) next = {When::at, next_expiry_};
   if (!held_.empty()) next.at = std::min(next.at, look_at_held_);
   if (unsent_ != 0 || finishing_ != 0 ||
@@ -332,7 +332,7 @@ transport::NextLook TransferScheduler::next_look() {
     if (peer->state == PeerState::gone) return {When::now, {}};
     for (auto& endpoint : peer->endpoints) {
       if (endpoint == nullptr) continue;
-      const transport::NextLook look = endpoint->next_look();
+      const transport::PollHint look = endpoint->poll_hint();
       if (look.when == When::now) return look;
       const bool for_peer = next.for_peer || look.for_peer;
       if (look.when == When::at && (next.when == When::idle || look.at < next.at)) next = look;

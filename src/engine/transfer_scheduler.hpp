@@ -124,7 +124,7 @@ class TransferScheduler final : private transport::CompletionSink, private Rende
   void cancel_all_on(const memory::Registration& registration) LINKSPAN_REQUIRES(mutex);
   /// How many transfers became quiet.
   std::size_t progress(base::Time now) LINKSPAN_REQUIRES(mutex);
-  transport::NextLook next_look() LINKSPAN_REQUIRES(mutex);
+  transport::PollHint poll_hint() LINKSPAN_REQUIRES(mutex);
   /// What holds close() up, one after the other: transfers that are not quiet, copies for peers,
   /// peers that may still copy on our memory, and what is said to remote ones and not sent.
   enum class Hold : std::uint8_t { transfers, copies, memory, words };

@@ -8,7 +8,7 @@ namespace linkspan::engine {
 
 bool TransferScheduler::is_idle(const PeerRecord& peer) {
   return std::ranges::all_of(peer.endpoints, [](const auto& endpoint) {
-    return endpoint == nullptr || endpoint->next_look().when == transport::NextLook::When::idle;
+    return endpoint == nullptr || endpoint->poll_hint().when == transport::PollHint::When::idle;
   });
 }
 
@@ -26,7 +26,7 @@ bool TransferScheduler::holds_up_its_end(const PeerRecord& peer, Hold hold) cons
       for (std::size_t i = 0; i < transports_.size(); ++i)
         if (const auto& endpoint = peer.endpoints[i];
             endpoint != nullptr && !transports_[i]->capabilities().leaves_host &&
-            endpoint->next_look().when != transport::NextLook::When::idle)
+            endpoint->poll_hint().when != transport::PollHint::When::idle)
           return true;
       return false;
     case Hold::memory:

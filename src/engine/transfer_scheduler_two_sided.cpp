@@ -125,7 +125,7 @@ void TransferScheduler::end(TransferState& transfer, const Status& status) {
   transfer.end = status;
   const Exchange& x = *transfer.exchange;
   if (status.ok() && x.observer != nullptr) x.observer->ended(log_, x);
-  if (transfer.exchange->memory.give_back().ok())
+  if (transfer.exchange->memory.release().ok())
     settle(kept);
   else
     leaving_.push_back(kept);
@@ -150,7 +150,7 @@ void TransferScheduler::progress_two_sided() {
     rendezvous_.copied(whole, status);
   }
   for (const auto& transfer : std::exchange(leaving_, {})) {
-    if (transfer->exchange->memory.give_back().ok())
+    if (transfer->exchange->memory.release().ok())
       settle(transfer);
     else
       leaving_.push_back(transfer);

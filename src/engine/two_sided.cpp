@@ -57,7 +57,7 @@ Result<Transfer> EngineImpl::exchange(std::uint64_t peer, const ExchangeKind& ki
   }
   auto place = streams_->place(options.after, options.release, x.memory.gpu());
   if (!place.ok()) {
-    (void)x.memory.give_back();
+    (void)x.memory.release();
     return place.status();
   }
   transfer->stream = place->after;
@@ -69,7 +69,7 @@ Result<Transfer> EngineImpl::exchange(std::uint64_t peer, const ExchangeKind& ki
   transfer->deadline =
       transfer->submitted + std::min(deadline, Duration(base::Time::max() - transfer->submitted));
   if (Status status = begin_exchange(transfer); !status.ok()) {
-    (void)x.memory.give_back();
+    (void)x.memory.release();
     return status;
   }
   progress_thread_->wake();

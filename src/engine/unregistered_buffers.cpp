@@ -17,7 +17,7 @@ Status refused(Code code, std::string what, Where at = {}) {
 
 }  // namespace
 
-Status TemporaryRegistration::give_back() {
+Status TemporaryRegistration::release() {
   if (registration_ == nullptr) return {};
   if (fleeting_)
     for (const auto& transport : owner_->transports_)
@@ -47,7 +47,7 @@ Result<TemporaryRegistration> UnregisteredBuffers::lend_part(TemporaryRegistrati
   auto part = made.ok() ? lend(std::move(made), &publish_to_wires)
                         : Result<TemporaryRegistration>(made.status());
   if (!part.ok()) {
-    (void)loan.give_back();
+    (void)loan.release();
     return part.status();
   }
   part->whole_ = std::move(loan.registration_);

@@ -9,8 +9,8 @@
 // bytes of the message are a region of their own within the registered one: the peer's key is of
 // these, in one direction, and dead with the message.
 // Threads: any thread. borrow() may take milliseconds, never under the scheduler's lock;
-// TemporaryRegistration::give_back() under it.
-// Invariants: what a TemporaryRegistration holds is registered and published until give_back()
+// TemporaryRegistration::release() under it.
+// Invariants: what a TemporaryRegistration holds is registered and published until release()
 // answered OK.
 #pragma once
 
@@ -61,7 +61,7 @@ class TemporaryRegistration {
 
   /// Requires: no transfer of ours uses it and the peer has said that it does not either. busy: it
   /// has lied, ask again.
-  Status give_back();
+  Status release();
 
  private:
   friend class UnregisteredBuffers;

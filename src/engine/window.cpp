@@ -165,8 +165,8 @@ Status WindowState::make_queue(std::uint32_t capacity, bool proxied) {
 WindowState::~WindowState() {
   if (set_->fork.forked()) return;
   const base::MutexLock lock(set_->mutex);
-  set_->give_back(parts_.word,
-                  running_.empty() || !running_.front().word ? nullptr : running_.front().transfer);
+  set_->release(parts_.word,
+                running_.empty() || !running_.front().word ? nullptr : running_.front().transfer);
   end({Code::canceled, Scope::request, "the window has gone"});
 }
 

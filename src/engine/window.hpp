@@ -47,7 +47,7 @@ struct WindowSet {
       LINKSPAN_GUARDED_BY(mutex);  // the transfers are also the TransferScheduler's
 
   /// The word is free as soon as that transfer is quiet.
-  void give_back(std::size_t word, std::shared_ptr<TransferState> reader) LINKSPAN_REQUIRES(mutex) {
+  void release(std::size_t word, std::shared_ptr<TransferState> reader) LINKSPAN_REQUIRES(mutex) {
     if (word >= taken.size()) return;
     leaving.emplace_back(word, std::move(reader));
   }

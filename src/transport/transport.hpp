@@ -71,7 +71,7 @@ struct TransferHints {
 };
 
 /// Which way a batch went, in the words of Explanation; for dump() and metrics().
-struct Way {
+struct PathTaken {
   std::string_view path{};  ///< Of a static text. Empty: it had no bytes.
   bool by_peer = false;     ///< The peer executes it.
 };
@@ -103,7 +103,7 @@ struct Batch {
   StreamDependencies streams = {};  ///< Read during post() only.
   TransferHints wishes = {};
   /// Out: as post() chose it, and until the Completion as it was gone. Null: nobody asks.
-  Way* way = nullptr;
+  PathTaken* way = nullptr;
   /// Of a write, for the peer's user. Read during post() only.
   std::span<const std::byte> notification{};
   /// How many notifications this side has sent over the peer's control connection before: the
@@ -132,7 +132,7 @@ class CompletionSink {
 };
 
 /// When progress() has something to do again.
-struct NextLook {
+struct PollHint {
   enum class When : std::uint8_t { idle, now, at };
   When when = When::idle;  ///< idle: only post() or a message of the peer changes that.
   base::Time at{};         ///< For `at`: by then; sooner does no harm.
@@ -172,7 +172,7 @@ class Endpoint {
   /// when any part has landed. A cookie that is not in flight is ignored.
   virtual void cancel(std::uint64_t cookie) = 0;
   virtual std::size_t progress(CompletionSink& sink) = 0;  ///< Advances; how many it delivered.
-  virtual NextLook next_look() const = 0;
+  virtual PollHint poll_hint() const = 0;
   /// Which way such a batch would take, and why not a better one. Costs microseconds.
   virtual Explanation explain(Op op, const memory::Region& local, const Mapping& remote,
                               Shape shape) const = 0;
@@ -192,7 +192,7 @@ class Endpoint {
   /// `disconnected`. Of a remote peer only the connection is known to have ended: a wire fences
   /// itself: nothing of that peer lands any more once landed() says so.
   virtual void peer_gone() = 0;
-  /// After peer_gone(): nothing of that peer lands any more. Until then next_look() is not idle.
+  /// After peer_gone(): nothing of that peer lands any more. Until then poll_hint() is not idle.
   virtual bool landed() const = 0;
 };
 

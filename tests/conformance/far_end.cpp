@@ -72,13 +72,13 @@ const Subject* find_subject(const std::string& name) {
 /// and before what comes.
 class Ordered {
  public:
-  explicit Ordered(HereEnd* end) : end_(end) { look(); }
+  explicit Ordered(HereEnd* end) : end_(end) { poll(); }
   Ordered(const Ordered&) = delete;
   Ordered& operator=(const Ordered&) = delete;
-  ~Ordered() { look(); }
+  ~Ordered() { poll(); }
 
  private:
-  void look() const {
+  void poll() const {
     if (end_ != nullptr && end_->endpoint() != nullptr) end_->progress();
   }
   HereEnd* const end_;
@@ -117,7 +117,7 @@ class FarServer {
     if (endpoint == nullptr) return false;
     while (auto message = line_.next()) must(deliver(*endpoint, *message));
     end_->progress();
-    return endpoint->next_look().when != NextLook::When::idle;
+    return endpoint->poll_hint().when != PollHint::When::idle;
   }
 
  private:

@@ -11,7 +11,7 @@ TEST_P(TransportConformance, ABatchThatWentWithOthersTellsTheirWay) {
   constexpr std::uint64_t kBytes = 4096;
   link->here->fill(1);
   link->there->fill(2);
-  std::vector<transport::Way> ways(8);
+  std::vector<transport::PathTaken> ways(8);
   const auto path = [&ways](std::size_t i) { return std::string(ways[i].path); };
   FakeCudaHold held(fake, 0);
   for (std::size_t i = 0; i < ways.size(); ++i) {

@@ -136,8 +136,8 @@ class LoopEndpoint final : public Endpoint {
     return completed;
   }
 
-  NextLook next_look() const override {
-    return {slots_.empty() ? NextLook::When::idle : NextLook::When::now, {}};
+  PollHint poll_hint() const override {
+    return {slots_.empty() ? PollHint::When::idle : PollHint::When::now, {}};
   }
   Explanation explain(Op, const memory::Region&, const Mapping&, Shape) const override {
     return {.path = kPath,

@@ -393,15 +393,15 @@ TEST_P(TransportConformance, EndsWhatIsInFlightWhenThePeerIsGone) {
 TEST_P(TransportConformance, NeedsProgressOnlyWhereNextLookAsksForIt) {
   // A transport that has no data connection yet asks for a look when its time for one is over.
   const Deadline connected = Link::soon();
-  while (link->endpoint->next_look().when != NextLook::When::idle && !connected.passed())
+  while (link->endpoint->poll_hint().when != PollHint::When::idle && !connected.passed())
     link->progress();
-  EXPECT_EQ(link->endpoint->next_look().when, NextLook::When::idle);
+  EXPECT_EQ(link->endpoint->poll_hint().when, PollHint::When::idle);
   for (unsigned i = 0; i < 4; ++i)
     ASSERT_EQ(link->post(link->batch(part_of_region(i, 4, 65536))).to_string(), "ok");
   const Deadline limit = Link::soon();
   while (link->in_flight() != 0 && !limit.passed()) link->progress_when_asked();
-  EXPECT_EQ(link->in_flight(), 0u) << "next_look() does not tell when it is needed";
-  EXPECT_EQ(link->endpoint->next_look().when, NextLook::When::idle);
+  EXPECT_EQ(link->in_flight(), 0u) << "poll_hint() does not tell when it is needed";
+  EXPECT_EQ(link->endpoint->poll_hint().when, PollHint::When::idle);
 }
 
 TEST_P(TransportConformance, ExplainsItsPath) {

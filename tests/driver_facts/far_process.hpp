@@ -30,9 +30,9 @@ class FarProcess {
   Seen open(const CUipcMemHandle& handle);
   /// Opens it and begins to count up in its first word, by its GPU, without an end.
   void count_in(const CUipcMemHandle& handle);
-  /// Maps chunks of so many bytes in a row, for its first GPU. look() tells.
+  /// Maps chunks of so many bytes in a row, for its first GPU. poll() tells.
   void map(std::vector<base::Fd> chunks, std::uint64_t each);
-  /// Imports the pool and so many times the pointer; the addresses differ or not. look() tells.
+  /// Imports the pool and so many times the pointer; the addresses differ or not. poll() tells.
   std::vector<unsigned> import_pool(std::vector<base::Fd> pool, const CUmemPoolPtrExportData& data,
                                     unsigned times);
   /// By its GPU, what map() or import_pool() mapped: the bytes at these places.

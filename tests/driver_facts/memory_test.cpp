@@ -263,7 +263,7 @@ TEST_F(Death, NothingLandsAfterProcessAndSocketEnded) {
   const CUstream stream = new_stream(0);
   ASSERT_EQ(cu->cuMemsetD8Async(memory, 0, 4096, stream), CUDA_SUCCESS);
   auto* seen = reinterpret_cast<std::uint64_t*>(new_pinned(4096));
-  const auto look = [&] {
+  const auto poll = [&] {
     EXPECT_EQ(cu->cuMemcpyAsync(address_of(seen), memory, sizeof *seen, stream), CUDA_SUCCESS);
     EXPECT_EQ(cu->cuStreamSynchronize(stream), CUDA_SUCCESS);
     return *seen;
@@ -272,11 +272,11 @@ TEST_F(Death, NothingLandsAfterProcessAndSocketEnded) {
   ASSERT_EQ(cu->cuIpcGetMemHandle(&handle, memory), CUDA_SUCCESS);
   FarProcess far;
   far.count_in(handle);
-  ASSERT_TRUE(eventually([&] { return look() > 1000; }));
+  ASSERT_TRUE(eventually([&] { return poll() > 1000; }));
   far.kill();
   ASSERT_TRUE(far.hung_up());
-  const std::uint64_t last = look();
-  EXPECT_TRUE(stays_false([&] { return look() != last; }));
+  const std::uint64_t last = poll();
+  EXPECT_TRUE(stays_false([&] { return poll() != last; }));
 }
 
 class Loss : public Fact {};

@@ -80,7 +80,7 @@ class Case {
       pair_.far.fill(name_, used(), extent);
   }
   /// When all parts are used nothing else is in the destination, and the source is as it was.
-  void look() const {
+  void poll() const {
     const std::vector<Expected> all{{0, used(), 0, kBytes}}, none;
     EXPECT_EQ(near_.difference(here(), op_ == Op::read ? all : none), "") << name_ << ", here";
     EXPECT_EQ(pair_.far.difference(name_, there(), op_ == Op::write ? all : none), "")
@@ -166,7 +166,7 @@ TEST(CancelInFlight, NoByteLandsLateOnAnyRoute) {
           << end.to_string();
       ++ends[name_of(end.code())];
     }
-    for (const auto& each : cases) each->look();
+    for (const auto& each : cases) each->poll();
     if (round != 2)
       for (const auto& each : cases) each->fill();
   }
@@ -177,7 +177,7 @@ TEST(CancelInFlight, NoByteLandsLateOnAnyRoute) {
 
   const auto limit = base::Deadline::after(clock, kWatch);
   do {
-    for (const auto& each : cases) each->look();
+    for (const auto& each : cases) each->poll();
   } while (!limit.passed() && !HasFailure());
 }
 

@@ -45,7 +45,7 @@ class Neighbour {
     longest_ = std::max(longest_, took);
     ++moved_;
   }
-  void look() {
+  void poll() {
     while (moved_ < 16) move();
     EXPECT_EQ(far_.difference("there", 2, {{0, 1, 0, kMiB}}), "");
     EXPECT_EQ(far_.notifications(moved_).size(), moved_);
@@ -81,7 +81,7 @@ TEST(Flood, AnswersWaitForAPeerThatReadsLate) {
     ASSERT_TRUE(answer.has_value()) << i << " of " << kAsked;
     ASSERT_EQ(answer->header.id, i + 1);
   }
-  neighbour.look();
+  neighbour.poll();
 }
 
 TEST(Flood, APeerThatReadsNoAnswersAboutItsMessagesIsDropped) {
@@ -95,7 +95,7 @@ TEST(Flood, APeerThatReadsNoAnswersAboutItsMessagesIsDropped) {
   EXPECT_LT(sent, kPlenty);
   EXPECT_GT(sent, 65536u);
   neighbour.move();
-  neighbour.look();
+  neighbour.poll();
 }
 
 TEST(Flood, AnEndlessOneStarvesNobody) {
@@ -124,7 +124,7 @@ TEST(Flood, AnEndlessOneStarvesNobody) {
   end = true;
   flooding.clear();
   EXPECT_GT(frames, 1000u);
-  neighbour.look();
+  neighbour.poll();
 }
 
 TEST(Flood, APeerThatReadsNothingIsPushedBackAndEndsByItsDeadline) {
@@ -160,7 +160,7 @@ TEST(Flood, APeerThatReadsNothingIsPushedBackAndEndsByItsDeadline) {
   EXPECT_EQ(canceled.status().code(), Code::canceled);
   const Status asked = peer.lookup("there", 50ms).status();  // a small frame may have room
   EXPECT_TRUE(asked.code() == Code::timed_out || asked.code() == Code::no_resource);
-  neighbour.look();
+  neighbour.poll();
 
   const Transfer waits = write(20s);
   deaf.process().signal(SIGCONT);
@@ -223,7 +223,7 @@ TEST(Flood, SixtyFourComeAndGoWhileOthersMove) {
   });
   while (!over) neighbour.move();
   visiting.join();
-  neighbour.look();
+  neighbour.poll();
   EXPECT_EQ(guests.difference(8, {{0, 9, 0, kGuests * kPiece}}), "");
   for (std::uint64_t i = 0; i < kGuests; ++i) EXPECT_TRUE(neighbour.engine.accept(1s).ok());
   // Nobody of them maps it any more.

@@ -143,7 +143,7 @@ class Seat {
     const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
     for (Lane& lane : lanes_) {
       EXPECT_EQ(lane.settle(limit), "");
-      EXPECT_EQ(lane.look(), "");
+      EXPECT_EQ(lane.poll(), "");
     }
     EXPECT_EQ(victim.rest(), "");
     for (std::size_t i = 0; i < kinds_.size(); ++i) {
@@ -268,7 +268,7 @@ class Seat {
     while (peer_.state() != PeerState::gone && !limit.passed()) engine_.progress();
     EXPECT_EQ(peer_.state(), PeerState::gone) << "a second after the kill";
     for (Lane& lane : lanes_) {
-      const std::string wrong = lane.look();
+      const std::string wrong = lane.poll();
       EXPECT_EQ(wrong, "");
       if (!wrong.empty()) ++tally_.lost;
     }
@@ -321,7 +321,7 @@ class Witness {
     for (Lane& lane : lanes_) {
       const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
       check(lane.settle(limit));
-      check(lane.look());
+      check(lane.poll());
     }
   } catch (const std::exception& error) {  // of the test's own calls to a driver that has failed
     check(error.what());

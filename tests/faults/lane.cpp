@@ -80,7 +80,7 @@ void Lane::land(const Flight& flight, const Status& end) {
   }
 }
 
-std::string Lane::look() {
+std::string Lane::poll() {
   std::string wrong = near_.difference(near_seed_, came_, undefined_);
   came_.clear();
   undefined_.clear();
@@ -97,7 +97,7 @@ Status Lane::pump(Random& random) {
     land(flight, end);
     if (first.ok()) first = std::move(end);
   }
-  if (came_.size() > kEnoughToLookAt && wrong_.empty()) wrong_ = look();
+  if (came_.size() > kEnoughToLookAt && wrong_.empty()) wrong_ = poll();
   Status launched = launch(random);
   return first.ok() ? launched : first;
 }
@@ -125,7 +125,7 @@ std::string Lane::last_round(Random& random, std::vector<Expected>& there) {
         there.push_back({b.remote_offset, near_seed_, b.local_offset, b.bytes});
   const std::string wrong = settle(base::Deadline::after(base::Clock::steady(), 10s));
   if (!wrong.empty()) return wrong;
-  return broken_ == broken ? look() : "a transfer with a peer that lives was not ok";
+  return broken_ == broken ? poll() : "a transfer with a peer that lives was not ok";
 }
 
 }  // namespace linkspan::test

@@ -35,7 +35,7 @@ class Lane {
   std::string settle(base::Deadline limit);
   /// After that: every byte that came since the last look, and those beside. Empty, or what is
   /// wrong.
-  std::string look();
+  std::string poll();
   /// For a peer that lives, after aim(): transfers once more, and all must be ok. What writes put
   /// into the remote region is added to `there`. Settles and looks.
   std::string last_round(Random& random, std::vector<Expected>& there);

@@ -29,7 +29,7 @@ struct Usage {
   /// early when nothing is above `enough`.
   static Usage lowest(Duration time, const Usage& enough);
 
-  /// Staging keeps the streams that were once needed at the same time (copy::StagingLanes), with
+  /// Staging keeps the streams that were once needed at the same time (copy::StagingStreams), with
   /// what the simulated driver has for each, and the slots that were once used. So many more than
   /// before are no leak.
   void allow_staging(std::uint64_t lanes, std::uint64_t slots);

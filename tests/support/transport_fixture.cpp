@@ -188,10 +188,10 @@ void Link::progress() {
 
 void Link::progress_when_asked() {
   const Deadline limit = soon();
-  const NextLook look = endpoint->next_look();
+  const PollHint look = endpoint->poll_hint();
   const auto due = [&look] {
-    return look.when == NextLook::When::now ||
-           (look.when == NextLook::When::at && look.at <= Clock::steady().now());
+    return look.when == PollHint::When::now ||
+           (look.when == PollHint::When::at && look.at <= Clock::steady().now());
   };
   while (!deliver() && !due() && !limit.passed()) far->progress();
   endpoint->progress(*this);

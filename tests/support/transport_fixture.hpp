@@ -28,7 +28,7 @@ namespace linkspan::test {
 using base::Clock, base::Deadline, base::FakeClock, base::Fd;
 using memory::PublishedKey;
 using transport::Batch, transport::Capabilities, transport::Channel, transport::Completion,
-    transport::CompletionSink, transport::Endpoint, transport::Mapping, transport::NextLook,
+    transport::CompletionSink, transport::Endpoint, transport::Mapping, transport::PollHint,
     transport::Transport;
 
 /// A region in the midst of an allocation of some end, and what the whole of that ought to hold.
@@ -171,7 +171,7 @@ class Link final : private CompletionSink {
   }
   Status post(const Batch& batch);
   void progress();
-  /// Waits until a message comes or what next_look() has asked for, then makes progress once.
+  /// Waits until a message comes or what poll_hint() has asked for, then makes progress once.
   void progress_when_asked();
   /// Until every batch has completed; false if some have not after 20 s.
   [[nodiscard]] bool drain();

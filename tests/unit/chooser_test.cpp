@@ -120,10 +120,10 @@ TEST(ChooserTest, ExpectsMoreTimeForMore) {
 
 TEST(ChooserTest, LooksMoreRarelyTheLaterItGets) {
   const base::Time due{seconds(5)};
-  EXPECT_EQ(next_look(due, due - milliseconds(3)), due);
-  EXPECT_EQ(next_look(due, due), due);
-  EXPECT_EQ(next_look(due, due + microseconds(160)), due + microseconds(170));
-  EXPECT_EQ(next_look(due, due + seconds(9)), due + seconds(9) + milliseconds(1));
+  EXPECT_EQ(poll_hint(due, due - milliseconds(3)), due);
+  EXPECT_EQ(poll_hint(due, due), due);
+  EXPECT_EQ(poll_hint(due, due + microseconds(160)), due + microseconds(170));
+  EXPECT_EQ(poll_hint(due, due + seconds(9)), due + seconds(9) + milliseconds(1));
 }
 
 }  // namespace chooser_test

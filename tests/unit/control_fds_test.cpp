@@ -130,7 +130,7 @@ TEST_F(ControlFds, OfAConnectionThatWasNotAcceptedDoNotHoldUpItsEnd) {
   std::vector<base::FdChannel> queued;
   auto hostile = connect();
   pass(hostile, frame(FrameOp::hello, 8));
-  server_->say_goodbye();  // ends the listening socket, with or without it
+  server_->send_goodbye();  // ends the listening socket, with or without it
 }
 
 TEST_F(ControlFds, AtTheOperatorsSocketDoNotHoldItUp) {

@@ -61,7 +61,7 @@ class Quiet final : public control::Listener {
     return nothing();
   }
   void asked_for_set(Session&, std::uint64_t, control::AskSet) override {}
-  void set_told(Session&, std::uint64_t, memory::PublishedSet) override {}
+  void set_answered(Session&, std::uint64_t, memory::PublishedSet) override {}
   Result<Exported> offered(Session&, std::uint64_t) override { return nothing(); }
   Status exchange(Session&, base::Frame&) override { return {}; }
   void imported(Session&, std::uint64_t, Result<Exported>) override {}

@@ -27,16 +27,16 @@ class Played {
       now += kStep;
       bytes += static_cast<std::uint64_t>(rate_(connections) * static_cast<double>(kStep.count()));
       count.work(now, true);
-      look();
+      poll();
     }
     count.work(now, false);
   }
   void idle(Duration time) {
     now += time;
     count.work(now, false);
-    look();
+    poll();
   }
-  void look() {
+  void poll() {
     if (!count.is_due()) return;
     const unsigned wanted = count.look(bytes, connections);
     for (unsigned n = connections; n < wanted; ++n) {

@@ -31,7 +31,7 @@ class Proxy {
   const Window& window() const { return window_; }
 
   /// The next entry, when it is there. It is the kernels' again when the next tell() says so.
-  const ProxyEntry* look() {
+  const ProxyEntry* poll() {
     ProxyEntry& entry = entries_[taken_ % window_.proxy.capacity];
     return load_acquire(&entry.number) == taken_ + 1 ? &entry : nullptr;
   }
@@ -82,7 +82,7 @@ TEST_F(DeviceProxy, AnEntrySaysWhatWasAsked) {
   ASSERT_EQ(put_signal<Scope::thread>(window, kBytes, local + kBytes, 0, 7, 5), Outcome::ok);
   const auto expect = [&](ProxyOp op, std::uint64_t at, std::uint64_t remote, std::uint64_t bytes,
                           std::uint64_t value) {
-    const ProxyEntry* entry = proxy.look();
+    const ProxyEntry* entry = proxy.poll();
     ASSERT_NE(entry, nullptr);
     EXPECT_EQ(entry->op, static_cast<std::uint64_t>(op));
     EXPECT_EQ(entry->local, at);
@@ -95,7 +95,7 @@ TEST_F(DeviceProxy, AnEntrySaysWhatWasAsked) {
   expect(ProxyOp::get, 300, 7000, 110, 0);
   expect(ProxyOp::put, kBytes, kBytes, 0, 0);
   expect(ProxyOp::add, 0, 56, 8, 5);
-  EXPECT_EQ(proxy.look(), nullptr);
+  EXPECT_EQ(proxy.poll(), nullptr);
 }
 
 TEST_F(DeviceProxy, WhatIsOutOfRangeIsNotQueued) {
@@ -140,7 +140,7 @@ TEST_F(DeviceProxy, ProducersKeepTheirOrderAndLeaveNoGap) {
   Dawdle dawdle(17);
   const std::uint64_t give_up = nanoseconds() + kLong;
   while (took < kThreads * kEach && nanoseconds() < give_up) {
-    const ProxyEntry* entry = proxy.look();
+    const ProxyEntry* entry = proxy.poll();
     if (entry == nullptr) {
       std::this_thread::yield();
       continue;
@@ -153,7 +153,7 @@ TEST_F(DeviceProxy, ProducersKeepTheirOrderAndLeaveNoGap) {
     EXPECT_EQ(written, next[thread]++);
     proxy.take();
     proxy.finish();
-    if (++took % 3 != 0 || proxy.look() == nullptr) proxy.tell();  // late, as often as not
+    if (++took % 3 != 0 || proxy.poll() == nullptr) proxy.tell();  // late, as often as not
     dawdle();
   }
   producers.clear();
@@ -171,17 +171,17 @@ TEST_F(DeviceProxy, AFullQueueHoldsUpForItsPatienceAndLosesNothing) {
     EXPECT_EQ(signal_add(proxy.window(), 1, value + 1), Outcome::timed_out);
     EXPECT_GE(nanoseconds() - start, kPatience);
     EXPECT_EQ(proxy.tickets(), value) << "who gives up has taken no number";
-    ASSERT_NE(proxy.look(), nullptr);
-    EXPECT_EQ(proxy.look()->value, value - kCapacity + 1);
+    ASSERT_NE(proxy.poll(), nullptr);
+    EXPECT_EQ(proxy.poll()->value, value - kCapacity + 1);
     proxy.take();
     proxy.tell();
     ASSERT_EQ(signal_add(proxy.window(), 1, ++value), Outcome::ok);
   }
   for (std::uint64_t left = value - kCapacity + 1; left <= value; ++left, proxy.take()) {
-    ASSERT_NE(proxy.look(), nullptr);
-    EXPECT_EQ(proxy.look()->value, left);
+    ASSERT_NE(proxy.poll(), nullptr);
+    EXPECT_EQ(proxy.poll()->value, left);
   }
-  EXPECT_EQ(proxy.look(), nullptr);
+  EXPECT_EQ(proxy.poll(), nullptr);
 }
 
 TEST_F(DeviceProxy, BehindAFailureAllFails) {
@@ -268,7 +268,7 @@ TEST_F(DeviceProxy, MessagesOfAllSizesByTheHost) {
   const std::jthread host([&] {
     const std::uint64_t give_up = nanoseconds() + kLong;
     while (proxy.taken() < 2 * stream.messages && nanoseconds() < give_up) {
-      const ProxyEntry* entry = proxy.look();
+      const ProxyEntry* entry = proxy.poll();
       if (entry == nullptr) {
         std::this_thread::yield();
         continue;

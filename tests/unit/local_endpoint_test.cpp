@@ -546,7 +546,7 @@ TEST_F(LocalBounce, AsksWhenTheChannelHasRoomAgain) {
   post(1);
   const auto limit = base::Deadline::after(base::Clock::steady(), 50ms);
   while (!limit.passed()) endpoint_->progress(ends_);
-  EXPECT_NE(endpoint_->next_look().when, NextLook::When::idle);
+  EXPECT_NE(endpoint_->poll_hint().when, PollHint::When::idle);
   channel_.full = false;
   const auto* execute = asked();
   ASSERT_NE(execute, nullptr);

@@ -146,7 +146,7 @@ TEST_F(NcclNetEndpointTest, WhoTakesNothingIsToldABoundedAmount) {
     endpoint_->progress(ends_);
   }
   EXPECT_EQ(write(most + 1, {}).code(), Code::corrupt);
-  EXPECT_EQ(endpoint_->next_look().when, NextLook::When::at) << "nothing is to be done at once";
+  EXPECT_EQ(endpoint_->poll_hint().when, PollHint::When::at) << "nothing is to be done at once";
   channel_.full = false;
   endpoint_->progress(ends_);
   EXPECT_EQ(count(Message::ended), most);
@@ -158,7 +158,7 @@ TEST_F(NcclNetEndpointTest, ABrokenFlowCarriesNothingMore) {
   ASSERT_TRUE(write(1, key_.token).ok());
   const std::uint32_t first = flow();
   // Its order has ended: that is to be told, and was not yet.
-  until([&] { return endpoint_->next_look().when == NextLook::When::now; });
+  until([&] { return endpoint_->poll_hint().when == PollHint::When::now; });
   ASSERT_TRUE(write(2, key_.token).ok());
   EXPECT_NE(flow(), first);
   until([&] {
@@ -228,7 +228,7 @@ TEST_F(NcclNetEndpointTest, GivesAPeerUp_ThatDoesNotEndACanceledTransfer) {
       passes(1s);
     }
     EXPECT_EQ(ends_.all.count(kCookie), 0u);
-    EXPECT_EQ(endpoint_->next_look().when, NextLook::When::at);
+    EXPECT_EQ(endpoint_->poll_hint().when, PollHint::When::at);
     passes(3s);
     until([&] { return endpoint_->progress(ends_), ends_.all.contains(kCookie); });
     EXPECT_EQ(ends_.all.at(kCookie).code(), Code::disconnected);
@@ -244,7 +244,7 @@ TEST_F(NcclNetEndpointTest, GivesAPeerUp_ThatDoesNotEndACanceledTransfer) {
 TEST_F(NcclNetEndpointTest, ABrokenFlowDoesNotListen) {
   begin("accept:0:2");
   ASSERT_TRUE(write(1, key_.token).ok());
-  until([&] { return endpoint_->next_look().when == NextLook::When::now; });
+  until([&] { return endpoint_->poll_hint().when == PollHint::When::now; });
   endpoint_->progress(ends_);
   EXPECT_EQ(count(Message::broken), 1u);
   EXPECT_EQ(count(Message::listening), 0u);

@@ -29,7 +29,7 @@ class NotificationRingTest : public ::testing::Test {
   std::optional<Message> next() { return take(reader_.next()); }
 
   NotificationRing reader_ = take(NotificationRing::create());
-  const base::Fd fd_ = reader_.take_fd();
+  const base::Fd fd_ = reader_.release_fd();
   NotificationRing writer_ = take(NotificationRing::open(fd_));
   base::SharedPage words_ =
       take(base::SharedPage::open(fd_, kFirst + kWords, base::SharedPage::Others::write));

@@ -110,7 +110,7 @@ TEST_F(RemoteSession, SaysAndHearsGoodbye) {
   const Status why = quiet_.wait_for_the_end(10s);
   EXPECT_NE(why.what().find("closed this connection"), std::string::npos) << why.to_string();
   auto second = meet();
-  server_->say_goodbye();
+  server_->send_goodbye();
   const auto said = next_raw(second);
   ASSERT_TRUE(said.has_value());
   EXPECT_EQ(static_cast<FrameOp>(said->header.op), FrameOp::goodbye);

@@ -33,20 +33,20 @@ class StagingOnDevice : public cuda::OnDevice {
   unsigned long long made() const { return fake.call_count("cuStreamCreateWithPriority"); }
 
   test::FakeCuda fake = test::FakeCuda::find();
-  StagingLanes lanes;
+  StagingStreams lanes;
 };
 
 TEST_F(StagingOnDevice, LanesAreReservedOnceAndMadeWhereAllAreTaken) {
   for (int again = 0; again < 2; ++again) must(lanes.reserve(*device, 3));
   EXPECT_EQ(made(), 3u);
-  std::set<StagingLanes::Lane*> taken;
+  std::set<StagingStreams::Lane*> taken;
   for (int i = 0; i < 3; ++i) taken.insert(take(lanes.take(*device)));
   EXPECT_EQ(made(), 3u);
   must(lanes.reserve(*device, 3));  // those that are taken count
   taken.insert(take(lanes.take(*device)));
   EXPECT_EQ(taken.size(), 4u);
   EXPECT_EQ(made(), 4u);
-  for (StagingLanes::Lane* lane : taken) lanes.give_back(*lane);
+  for (StagingStreams::Lane* lane : taken) lanes.release(*lane);
   for (std::size_t i = 0; i < taken.size(); ++i)
     EXPECT_TRUE(taken.contains(take(lanes.take(*device))));
   EXPECT_EQ(made(), 4u);
@@ -56,9 +56,9 @@ TEST_F(StagingOnDevice, NoTwoThreadsHaveOneLane) {
   constexpr unsigned kThreads = 4;
   must(lanes.reserve(*device, 2));
   std::array<std::atomic<int>, kThreads> holders{};  // by lane
-  std::array<StagingLanes::Lane*, kThreads> known{};
+  std::array<StagingStreams::Lane*, kThreads> known{};
   base::Mutex mutex;
-  const auto number = [&](StagingLanes::Lane* lane) {
+  const auto number = [&](StagingStreams::Lane* lane) {
     const base::MutexLock lock(mutex);
     const auto at = std::ranges::find_if(
         known, [&](const auto* each) { return each == lane || each == nullptr; });
@@ -70,12 +70,12 @@ TEST_F(StagingOnDevice, NoTwoThreadsHaveOneLane) {
     for (unsigned t = 0; t < kThreads; ++t)
       threads.emplace_back([&] {
         for (int i = 0; i < 500; ++i) {
-          StagingLanes::Lane* const lane = take(lanes.take(*device));
+          StagingStreams::Lane* const lane = take(lanes.take(*device));
           const std::size_t n = number(lane);
           ASSERT_LT(n, kThreads) << "more lanes than were ever taken at once";
           EXPECT_EQ(holders[n]++, 0);
           --holders[n];
-          lanes.give_back(*lane);
+          lanes.release(*lane);
         }
       });
   }
@@ -102,20 +102,20 @@ TEST_F(StagingOnDevice, ALaneIsHeldWhileTheGpuWorksAndNoLonger) {
     ASSERT_EQ(done, slot);
     EXPECT_TRUE(done->status().ok()) << done->status().to_string();
   }
-  for (const auto& [staging, slot] : slots) staging->give_back(*slot);
+  for (const auto& [staging, slot] : slots) staging->release(*slot);
   EXPECT_EQ(made(), 1u);
 }
 
 TEST_F(StagingOnDevice, EndsWhereThereIsNoMemory) {
   constexpr std::size_t kBytes = 64u << 10;
-  StagingLanes all(topology.get());
+  StagingStreams all(topology.get());
   const auto there = take(cuda::DeviceBuffer::create(*scope, kBytes));
   std::optional<Staging> staging(std::in_place, kBytes, all);
   const Staging::Run run{there.address(), kBytes};
   std::array<Staging::Slot*, Staging::kSlotsOfAGpu> slots{};
   for (Staging::Slot*& slot : slots)
     slot = take(staging->take({.device = device, .runs = std::span(&run, 1), .to_gpu = true}));
-  for (Staging::Slot* slot : slots) staging->give_back(*slot);
+  for (Staging::Slot* slot : slots) staging->release(*slot);
   const auto before = fake.call_count("cuMemFreeHost");
   const test::NoMemory none("ls-test");
   base::named_thread<"ls-test">([&] { staging.reset(); }).join();

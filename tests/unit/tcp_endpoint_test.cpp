@@ -40,9 +40,9 @@ struct Asking {
     }
   }
   /// When it looks again, from now on.
-  Duration next_look() const {
-    const NextLook look = endpoint->next_look();
-    EXPECT_EQ(look.when, NextLook::When::at);
+  Duration poll_hint() const {
+    const PollHint look = endpoint->poll_hint();
+    EXPECT_EQ(look.when, PollHint::When::at);
     return look.at - clock.now();
   }
 
@@ -90,7 +90,7 @@ TEST(TcpEndpoint, AsksAgainForAConnectionThatWasRefused) {
   Asking asking(8, 8, 2);
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(asking.comes(full()).ok());
   EXPECT_EQ(asking.channel.asked, 2u);
-  EXPECT_LE(asking.next_look(), TcpEndpoint::kFirstPause);
+  EXPECT_LE(asking.poll_hint(), TcpEndpoint::kFirstPause);
   asking.passes(1s);
   EXPECT_EQ(asking.channel.asked, 4u) << "both, once";
   EXPECT_TRUE(asking.comes(one()).ok());
@@ -139,7 +139,7 @@ TEST(TcpEndpoint, HoldsUpNoCloseWhereConnectionsAreMissing) {
   Asking asking(8, 8, 2);
   EXPECT_TRUE(asking.comes(full()).ok());
   asking.endpoint->serve_no_more();
-  EXPECT_EQ(asking.endpoint->next_look().when, NextLook::When::idle);
+  EXPECT_EQ(asking.endpoint->poll_hint().when, PollHint::When::idle);
 }
 
 TEST(TcpEndpoint, TellsWhyNoneCouldBeMade) {

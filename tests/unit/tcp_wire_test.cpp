@@ -313,12 +313,12 @@ TEST_F(TcpWire, GivesThePeerUpASecondAfterItsConnectionsHaveEnded) {
   endpoint_->progress(ends_);
   EXPECT_EQ(channel_.given_up.to_string(), "ok");
   const base::Time ended = base::Clock::steady().now();
-  EXPECT_EQ(endpoint_->next_look().when, NextLook::When::at);
+  EXPECT_EQ(endpoint_->poll_hint().when, PollHint::When::at);
   const auto limit = base::Deadline::after(base::Clock::steady(), 5s);
   while (channel_.given_up.ok() && !limit.passed()) endpoint_->progress(ends_);
   EXPECT_EQ(channel_.given_up.code(), Code::corrupt);
   EXPECT_GT(base::Clock::steady().now() - ended, 500ms);
-  EXPECT_EQ(endpoint_->next_look().when, NextLook::When::idle) << "once";
+  EXPECT_EQ(endpoint_->poll_hint().when, PollHint::When::idle) << "once";
 }
 
 /// Each to a wire of its own.

@@ -6,9 +6,9 @@
 // hops stay on the links between GPUs. A peer costs at most 16 MiB of the host and 32 MiB of each
 // GPU. It is a region as any other, offered to the peer with the first batch that needs it; nobody
 // finds it by name, and its permissions let nobody ask us to copy to or from it.
-// Threads: create() and the end OFF THE LOCK (milliseconds), take() and give_back() under the
+// Threads: create() and the end OFF THE LOCK (milliseconds), take() and release() under the
 // scheduler's lock; the rest is immutable.
-// Invariants: a chunk is out from take() to give_back(), which is when nothing touches it.
+// Invariants: a chunk is out from take() to release(), which is when nothing touches it.
 #pragma once
 
 #include <memory>
@@ -30,7 +30,7 @@ class BounceMemory {
   ~BounceMemory();
 
   std::optional<unsigned> take();  ///< Nothing: all are in use.
-  void give_back(unsigned chunk) { free_.push_back(chunk); }
+  void release(unsigned chunk) { free_.push_back(chunk); }
   bool has_room() const noexcept { return !free_.empty(); }
   std::uint64_t chunk_bytes() const noexcept { return chunk_bytes_; }
   std::uint64_t offset(unsigned chunk) const noexcept { return chunk * chunk_bytes_; }

@@ -28,7 +28,7 @@ class CompletionFlags {
   static Result<std::unique_ptr<CompletionFlags>> create();
 
   std::optional<std::uint32_t> take();  ///< Nothing: all are in use.
-  void give_back(std::uint32_t word) { free_.push_back(word); }
+  void release(std::uint32_t word) { free_.push_back(word); }
   /// The peer has written that the copy ended as OK.
   bool ended_well(std::uint32_t word) const noexcept {
     return page_[word].load(std::memory_order_acquire) == kEndedWell;
@@ -50,7 +50,7 @@ class CompletionFlagsView {
   static Result<std::unique_ptr<CompletionFlagsView>> open(
       const base::Fd& fd);  ///< As SharedPage::open().
 
-  void tell_end(std::uint32_t word) noexcept {
+  void report_end(std::uint32_t word) noexcept {
     if (word < kTallyWords)
       page_[word].store(CompletionFlags::kEndedWell, std::memory_order_release);
   }

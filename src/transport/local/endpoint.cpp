@@ -340,30 +340,30 @@ std::size_t LocalEndpoint::progress(CompletionSink& sink) {
   return completed;
 }
 
-NextLook LocalEndpoint::next_look() const {
-  NextLook look;
+PollHint LocalEndpoint::poll_hint() const {
+  PollHint look;
   const base::Time now = base::Clock::steady().now();
   // Once this side leaves, its goodbye says all of that.
   if (const auto wait = serves_ ? wait_to_send() : std::nullopt)
-    look = {NextLook::When::at, now + *wait};
+    look = {PollHint::When::at, now + *wait};
   for (const Slot& slot : slots_) {
     if (slot.stage == Stage::crossing) {
-      const NextLook crossing = look_at_crossing(slot, now);
-      if (crossing.when == NextLook::When::now) return crossing;
-      if (crossing.when == NextLook::When::at &&
-          (look.when == NextLook::When::idle || crossing.at < look.at))
-        look = {NextLook::When::at, crossing.at, look.for_peer};
+      const PollHint crossing = look_at_crossing(slot, now);
+      if (crossing.when == PollHint::When::now) return crossing;
+      if (crossing.when == PollHint::When::at &&
+          (look.when == PollHint::When::idle || crossing.at < look.at))
+        look = {PollHint::When::at, crossing.at, look.for_peer};
       continue;
     }
     const bool asked = slot.stage == Stage::asked && !(slot.canceled && !slot.cancel_sent);
     if (asked && slot.tally_word == kNoWord) continue;  // a message will tell
     look.for_peer |= slot.for_peer;
     if (!asked && (slot.stage != Stage::running || slot.ticket == 0))
-      return {.when = NextLook::When::now, .for_peer = look.for_peer};
+      return {.when = PollHint::When::now, .for_peer = look.for_peer};
     const base::Time due =
-        asked ? copy::next_look(slot.due, slot.looked) : slot.copier->expected(now);
-    if (look.when == NextLook::When::idle || due < look.at)
-      look = {NextLook::When::at, due, look.for_peer};
+        asked ? copy::poll_hint(slot.due, slot.looked) : slot.copier->expected(now);
+    if (look.when == PollHint::When::idle || due < look.at)
+      look = {PollHint::When::at, due, look.for_peer};
   }
   return look;
 }

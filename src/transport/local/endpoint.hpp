@@ -37,7 +37,7 @@ class LocalEndpoint final : public Endpoint {
   Status post(const Batch& batch) override;
   void cancel(std::uint64_t cookie) override;
   std::size_t progress(CompletionSink& sink) override;
-  NextLook next_look() const override;
+  PollHint poll_hint() const override;
   Explanation explain(Op op, const memory::Region& local, const Mapping& remote,
                       Shape shape) const override;
   std::string outlook() const override;
@@ -109,8 +109,8 @@ class LocalEndpoint final : public Endpoint {
     bool cancel_sent = false;
     Stage stage = Stage::running;
     Op op = Op::write;
-    Way way;
-    Way* told = nullptr;  // Batch::way
+    PathTaken way;
+    PathTaken* told = nullptr;  // Batch::way
     Mapped mapped = Mapped::nothing;
     std::vector<copy::Piece> pieces;
     copy::PageList pages;                // instead of pieces; in one order
@@ -152,7 +152,7 @@ class LocalEndpoint final : public Endpoint {
                   std::span<const Block> blocks);
   Status share_tally();
   void look_at_tally(Slot& slot);
-  void give_back_word(Slot& slot);
+  void release_word(Slot& slot);
   void expect_end(Slot& slot, copy::Method method, copy::Link link, std::uint64_t bytes);
   static void stop(Slot& slot);
   static bool touches_private_memory(const Slot& slot);
@@ -176,7 +176,7 @@ class LocalEndpoint final : public Endpoint {
   void start_hop(Slot& leg);
   bool turn(Slot& leg);
   void land(Slot& leg);
-  NextLook look_at_crossing(const Slot& whole, base::Time now) const;
+  PollHint look_at_crossing(const Slot& whole, base::Time now) const;
   const cuda::Device* own_device(const Published& local) const;
 
   Status on_offer(std::span<const std::byte> bytes, std::span<base::Fd> fds);

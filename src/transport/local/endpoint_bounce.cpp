@@ -44,7 +44,7 @@ void LocalEndpoint::cross(Slot& slot, const Route& way) {
 
 /// What it tried is not to be had; route() knows.
 void LocalEndpoint::cross_another_way(Slot& slot, const Status& why) {
-  give_back_word(slot);
+  release_word(slot);
   const RouteFacts f = facts(slot.op, *slot.target, *slot.remote, shape_of(slot.blocks), false);
   if (const Route way = route(f); way.where == Route::Where::both) return cross(slot, way);
   slot.end = Status(Code::unreachable, Scope::request, why.what());
@@ -151,7 +151,7 @@ void LocalEndpoint::start_hop(Slot& leg) {
 /// True: it has made its first hop well and is to start the second one.
 bool LocalEndpoint::turn(Slot& leg) {
   if (leg.whole == nullptr || leg.second || !leg.end.ok()) return false;
-  give_back_word(leg);
+  release_word(leg);
   leg.second = true;
   leg.stage = Stage::turning;
   return true;
@@ -162,7 +162,7 @@ void LocalEndpoint::land(Slot& leg) {
   Slot& whole = *leg.whole;
   BouncedBatch& c = *whole.crossing;
   --c.legs;
-  c.memory->give_back(leg.chunk);
+  c.memory->release(leg.chunk);
   if (leg.end.ok()) return;
   if (leg.end.code() == Code::unsupported && uses_gpu_memory(c.way)) {
     gpu_bounce_buffer_ = leg.end;  // the peer cannot open it; what has landed is written once more
@@ -176,8 +176,8 @@ void LocalEndpoint::land(Slot& leg) {
     if (other.whole == &whole) stop(other);
 }
 
-NextLook LocalEndpoint::look_at_crossing(const Slot& whole, base::Time now) const {
-  using When = NextLook::When;
+PollHint LocalEndpoint::look_at_crossing(const Slot& whole, base::Time now) const {
+  using When = PollHint::When;
   const BouncedBatch& c = *whole.crossing;
   if (c.memory == nullptr) return {When::at, now + kMaking};
   const bool left = c.next < whole.blocks.size();

@@ -33,7 +33,7 @@ Status LocalEndpoint::ask_peer(Slot& slot, const Published& local, std::uint64_t
   out.Finish(schema::CreateExecute(out, slot.asked, slot.op == Op::write, serial, remote_serial,
                                    list, word.value_or(kNoWord)));
   if (Status status = send(Message::execute, finished(out)); !status.ok()) {
-    if (word) completion_flags_->give_back(*word);
+    if (word) completion_flags_->release(*word);
     return status;
   }
   slot.tally_word = word.value_or(kNoWord);
@@ -59,9 +59,9 @@ void LocalEndpoint::look_at_tally(Slot& slot) {
     slot.stage = Stage::ended;
 }
 
-void LocalEndpoint::give_back_word(Slot& slot) {
+void LocalEndpoint::release_word(Slot& slot) {
   if (slot.tally_word != kNoWord)
-    completion_flags_->give_back(std::exchange(slot.tally_word, kNoWord));
+    completion_flags_->release(std::exchange(slot.tally_word, kNoWord));
 }
 
 /// For the peer: once its key is open, the copy begins as one of our own would.
@@ -98,7 +98,7 @@ void LocalEndpoint::open_offer(Slot& slot) {
 /// True: it was told and can go.
 bool LocalEndpoint::report(Slot& slot, CompletionSink& sink) {
   if (!slot.for_peer) {
-    give_back_word(slot);
+    release_word(slot);
     if (slot.told != nullptr && slot.mapped != Mapped::nothing)
       slot.told->path = path_here(slot.mapped, slot.method);
     if (slot.whole != nullptr)
@@ -111,7 +111,7 @@ bool LocalEndpoint::report(Slot& slot, CompletionSink& sink) {
     // Once: the peer uses the word again for another copy.
     const std::uint32_t word = std::exchange(slot.tally_word, kNoWord);
     if (slot.end.ok() && peers_completion_flags_ != nullptr)
-      peers_completion_flags_->tell_end(word);
+      peers_completion_flags_->report_end(word);
     flatbuffers::FlatBufferBuilder out;
     const auto what = out.CreateString(slot.end.what().substr(0, 512));
     out.Finish(

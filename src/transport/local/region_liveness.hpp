@@ -34,7 +34,7 @@ class RegionLivenessTable {
 
  private:
   explicit RegionLivenessTable(base::SharedPage page)
-      : page_(std::move(page)), fd_(std::make_shared<const base::Fd>(page_.take_fd())) {}
+      : page_(std::move(page)), fd_(std::make_shared<const base::Fd>(page_.release_fd())) {}
 
   base::SharedPage page_;
   const std::shared_ptr<const base::Fd> fd_;

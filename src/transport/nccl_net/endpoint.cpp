@@ -226,7 +226,7 @@ std::size_t NcclNetEndpoint::progress(CompletionSink& sink) {
       ++slot;
       continue;
     }
-    tell_end(*slot);
+    report_end(*slot);
     slot = theirs_.erase(slot);
   }
   std::size_t completed = 0;
@@ -268,7 +268,7 @@ Status NcclNetEndpoint::end_of(const Slot& slot) const {
   return follows && !slot.end.ok() ? slot.end : here;
 }
 
-void NcclNetEndpoint::tell_end(const Slot& slot) {
+void NcclNetEndpoint::report_end(const Slot& slot) {
   Status end = slot.end;
   if (end.ok() && slot.order != nullptr) end = slot.order->status;
   if (!end.ok()) look_at_flows();
@@ -322,20 +322,20 @@ void NcclNetEndpoint::flush() {
   }
 }
 
-NextLook NcclNetEndpoint::next_look() const {
+PollHint NcclNetEndpoint::poll_hint() const {
   const bool for_peer = !theirs_.empty(), told = outbox_.empty();
   bool works = false, canceled = false;  // the thread; and the peer is to say that it has ended
   for (const Slot& slot : ours_) {
-    if (is_over(slot)) return {.when = NextLook::When::now, .for_peer = for_peer};
+    if (is_over(slot)) return {.when = PollHint::When::now, .for_peer = for_peer};
     works |= !has_ended(slot);
     canceled |= slot.canceled;
   }
   for (const Slot& slot : theirs_) {
-    if (told && has_ended(slot)) return {.when = NextLook::When::now, .for_peer = for_peer};
+    if (told && has_ended(slot)) return {.when = PollHint::When::now, .for_peer = for_peer};
     works |= !has_ended(slot);
   }
   const base::Time now = base::Clock::steady().now();
-  if (works) return {.when = NextLook::When::at, .at = now + kNetLook, .for_peer = for_peer};
+  if (works) return {.when = PollHint::When::at, .at = now + kNetLook, .for_peer = for_peer};
   // A flow that is to listen, or to be told that it is broken.
   const auto unsaid = [](const auto& entry) {
     const auto& known = entry.second;
@@ -347,8 +347,8 @@ NextLook NcclNetEndpoint::next_look() const {
   if (!told || std::any_of(receives_.begin(), receives_.end(), listens) ||
       std::any_of(receives_.begin(), receives_.end(), unsaid) ||
       std::any_of(sends_.begin(), sends_.end(), unsaid))
-    return {.when = NextLook::When::at, .at = now + kNetLookAgain, .for_peer = for_peer};
-  if (canceled) return {.when = NextLook::When::at, .at = now + kCheckEach, .for_peer = for_peer};
+    return {.when = PollHint::When::at, .at = now + kNetLookAgain, .for_peer = for_peer};
+  if (canceled) return {.when = PollHint::When::at, .at = now + kCheckEach, .for_peer = for_peer};
   return {};
 }
 

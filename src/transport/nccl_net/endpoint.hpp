@@ -48,7 +48,7 @@ class NcclNetEndpoint final : public Endpoint {
   Status post(const Batch& batch) override;
   void cancel(std::uint64_t cookie) override;
   std::size_t progress(CompletionSink& sink) override;
-  NextLook next_look() const override;
+  PollHint poll_hint() const override;
   Explanation explain(Op op, const memory::Region& local, const Mapping& remote,
                       Shape shape) const override;
   std::string outlook() const override;
@@ -112,7 +112,7 @@ class NcclNetEndpoint final : public Endpoint {
   static bool has_ended(const Slot& slot);
   bool is_over(const Slot& slot) const;
   Status end_of(const Slot& slot) const;
-  void tell_end(const Slot& slot);
+  void report_end(const Slot& slot);
   Slot* find(std::list<Slot>& slots, std::uint64_t id);
 
   // endpoint_messages.cpp

@@ -101,7 +101,7 @@ const Comm::Registration* Flow::registration(const std::shared_ptr<Published>& u
   return kept.registration.get();
 }
 
-void Flow::give_back() {
+void Flow::release() {
   std::optional<cuda::DeviceScope> scope;
   enter(scope);
   for (auto each = kept_.begin(); each != kept_.end();) {
@@ -121,7 +121,7 @@ void Flow::stage_if_needed(Staged::Way way) {
 }
 
 bool Flow::look_at_gpu() {
-  const auto moved = staged_->look();
+  const auto moved = staged_->poll();
   fail(moved.status());
   return moved.ok() && *moved;
 }

@@ -4,7 +4,7 @@
 // The Endpoint orders, under the scheduler's lock; the thread turns. Orders run one behind the
 // other, and what the n-th receive takes the n-th send brings: so a sender that has nothing to
 // bring, or may not, sends its messages empty. Who breaks a flow ends all of its orders.
-// Threads: add(), end(), broken(), handle() any thread; turn(), give_back() and idle() the
+// Threads: add(), end(), broken(), handle() any thread; turn(), release() and idle() the
 // transport's.
 // Invariants: an Order ends once, when nothing of this side touches its memory for it any more; the
 // memory's registrations end before the comm; a broken flow has no comm and no orders.
@@ -77,7 +77,7 @@ class Flow {
   /// True: something has moved.
   bool turn() LINKSPAN_EXCLUDES(mutex_);
   /// Registrations of regions that were retracted.
-  void give_back();
+  void release();
   /// Until something is added or it is ended.
   bool idle() const { return ready() && orders_.empty() && good(); }
 

@@ -59,15 +59,15 @@ void FlowThread::wake() {
   changed_.notify_all();
 }
 
-void FlowThread::give_back() {
+void FlowThread::release() {
   const base::MutexLock lock(mutex_);
-  giving_back_ = true;
+  releasing_ = true;
   changed_.notify_all();
 }
 
 FlowThread::News FlowThread::collect(Flows& flows, Duration sleep) {
   const base::MutexLock lock(mutex_);
-  if (sleep > Duration::zero() && !woken_ && !giving_back_ && !ending_ && added_.empty())
+  if (sleep > Duration::zero() && !woken_ && !releasing_ && !ending_ && added_.empty())
     changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), sleep));
   woken_ = false;
   try {
@@ -77,7 +77,7 @@ FlowThread::News FlowThread::collect(Flows& flows, Duration sleep) {
   } catch (const std::exception&) {  // no memory: they have had no turn, and wait for the next look
     changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), base::kWithoutMemory));
   }
-  return {.give_back = std::exchange(giving_back_, false), .end = ending_};
+  return {.release = std::exchange(releasing_, false), .end = ending_};
 }
 
 void FlowThread::loop() {
@@ -87,7 +87,7 @@ void FlowThread::loop() {
   for (News news; !news.end; news = collect(flows, sleep)) {
     bool moved = false, idle = true;
     for (const auto& flow : flows) {
-      if (news.give_back) flow->give_back();
+      if (news.release) flow->release();
       moved |= turn(*flow);
       idle &= flow->idle();
     }

@@ -28,13 +28,13 @@ class FlowThread {
   /// One of the flows was told something.
   void wake() LINKSPAN_EXCLUDES(mutex_);
   /// Some regions were retracted: each flow gives their registrations back.
-  void give_back() LINKSPAN_EXCLUDES(mutex_);
+  void release() LINKSPAN_EXCLUDES(mutex_);
 
  private:
   using Flows = std::vector<std::shared_ptr<Flow>>;  // also the Endpoints'
   void loop() LINKSPAN_EXCLUDES(mutex_);
   struct News {
-    bool give_back = false, end = false;
+    bool release = false, end = false;
   };
   /// Takes what is new; sleeps before, if nothing is.
   News collect(Flows& flows, Duration sleep) LINKSPAN_EXCLUDES(mutex_);
@@ -42,7 +42,7 @@ class FlowThread {
   base::Mutex mutex_;
   base::Condition changed_;
   Flows added_ LINKSPAN_GUARDED_BY(mutex_);
-  bool woken_ LINKSPAN_GUARDED_BY(mutex_) = false, giving_back_ LINKSPAN_GUARDED_BY(mutex_) = false,
+  bool woken_ LINKSPAN_GUARDED_BY(mutex_) = false, releasing_ LINKSPAN_GUARDED_BY(mutex_) = false,
               ending_ LINKSPAN_GUARDED_BY(mutex_) = false;
   std::jthread thread_ LINKSPAN_GUARDED_BY(mutex_);
 };

@@ -88,7 +88,7 @@ class NcclNetTransport final : public Transport {
   std::uint64_t most_ = 0;
   std::atomic<std::uint64_t> orders_{0}, blocks_{0};
   PublishedTable published_;
-  copy::StagingLanes lanes_;
+  copy::StagingStreams lanes_;
   FlowThread thread_;  // last: its flows use the plugin, and the lanes
 };
 

@@ -16,7 +16,7 @@ Staged::Staged(Comm& comm, const cuda::Device& device, const Options& options, W
 
 Staged::~Staged() {
   for (Part& part : parts_)
-    if (part.slot != nullptr && !part.in_gpu) give_back(part);
+    if (part.slot != nullptr && !part.in_gpu) release(part);
 }
 
 Result<std::size_t> Staged::take(const Order& order, std::size_t first) {
@@ -38,7 +38,7 @@ Result<std::size_t> Staged::take(const Order& order, std::size_t first) {
     const auto memory = (*slot)->memory();
     auto made = comm_.add_memory(memory.data(), memory.size(), abi::kHost);
     if (!made.ok()) {
-      staging_.give_back(**slot);
+      staging_.release(**slot);
       return made.status();
     }
     part.registration = *std::move(made);
@@ -61,8 +61,8 @@ Status Staged::submit(Part& part) {
   return status;
 }
 
-void Staged::give_back(Part& part) {
-  staging_.give_back(*part.slot);
+void Staged::release(Part& part) {
+  staging_.release(*part.slot);
   part = {.registration = std::move(part.registration)};
 }
 
@@ -83,7 +83,7 @@ Status Staged::done(std::uint64_t cookie, bool whole) {
   part.whole &= whole;
   if (++part.done != part.messages) return {};
   if (way_ == Way::to_gpu && part.whole) return submit(part);
-  give_back(part);
+  release(part);
   return {};
 }
 
@@ -91,14 +91,14 @@ bool Staged::holds(std::uint64_t cookie) const {
   return std::ranges::find(parts_, cookie, &Part::cookie) != parts_.end();
 }
 
-Result<bool> Staged::look() {
+Result<bool> Staged::poll() {
   bool moved = false;
   while (Slot* const slot = staging_.next_done()) {
     Part& part = parts_[slot->index()];
     part.in_gpu = false;
     moved = true;
     if (!slot->status().ok()) return slot->status();
-    if (way_ == Way::to_gpu) give_back(part);
+    if (way_ == Way::to_gpu) release(part);
   }
   return moved;
 }

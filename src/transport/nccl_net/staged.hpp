@@ -34,9 +34,9 @@ struct Place {
 class Staged {
  public:
   struct Options {
-    copy::StagingLanes* lanes = nullptr;  ///< Outlives it.
-    std::size_t slot_bytes = 0;           ///< No message is larger.
-    unsigned ctas = ~0U;                  ///< As copy::Order::ctas.
+    copy::StagingStreams* lanes = nullptr;  ///< Outlives it.
+    std::size_t slot_bytes = 0;             ///< No message is larger.
+    unsigned ctas = ~0U;                    ///< As copy::Order::ctas.
   };
   enum class Way : std::uint8_t { from_gpu, to_gpu };
 
@@ -58,8 +58,8 @@ class Staged {
   /// The slot of that cookie has not been given back.
   bool holds(std::uint64_t cookie) const;
   /// True: a GPU has done something. An error is a GPU's.
-  Result<bool> look();
-  /// No GPU works for it; only look() changes that.
+  Result<bool> poll();
+  /// No GPU works for it; only poll() changes that.
   bool is_quiet() const;
   /// The comm is about to end.
   void deregister();
@@ -76,7 +76,7 @@ class Staged {
     bool whole = true, in_gpu = false;
   };
   Status submit(Part& part);
-  void give_back(Part& part);
+  void release(Part& part);
 
   Comm& comm_;
   const cuda::Device& device_;

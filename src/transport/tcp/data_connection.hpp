@@ -19,9 +19,9 @@ namespace linkspan::transport::tcp {
 class DataConnectionThread;
 
 struct DataConnectionOptions {
-  std::uint64_t peer = 0;               ///< Incarnation of the Engine there.
-  copy::StagingLanes* lanes = nullptr;  ///< Outlives it.
-  unsigned ctas = ~0U;                  ///< As copy::Order::ctas.
+  std::uint64_t peer = 0;                 ///< Incarnation of the Engine there.
+  copy::StagingStreams* lanes = nullptr;  ///< Outlives it.
+  unsigned ctas = ~0U;                    ///< As copy::Order::ctas.
 };
 
 class DataConnection {

@@ -33,7 +33,7 @@ class DataConnectionCount {
 
   /// From now on something is in flight, or nothing.
   void work(base::Time now, bool busy) noexcept;
-  /// Something was in flight for kLook since the last look().
+  /// Something was in flight for kLook since the last poll().
   bool is_due() const noexcept { return unseen_ >= kLook; }
   /// How many there should be. `bytes`: that have moved, ever; `connections`: that have come.
   unsigned look(std::uint64_t bytes, unsigned connections) noexcept;

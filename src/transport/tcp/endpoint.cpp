@@ -249,22 +249,22 @@ std::size_t TcpEndpoint::progress(CompletionSink& sink) {
   return completed;
 }
 
-NextLook TcpEndpoint::next_look() const {
+PollHint TcpEndpoint::poll_hint() const {
   for (const Slot& slot : ours_)
-    if (slot.ticket->ended.load(std::memory_order_acquire)) return {.when = NextLook::When::now};
+    if (slot.ticket->ended.load(std::memory_order_acquire)) return {.when = PollHint::When::now};
   const base::Time now = this->now();
-  if (!ours_.empty()) return {.when = NextLook::When::at, .at = now + kLook, .patient = true};
+  if (!ours_.empty()) return {.when = PollHint::When::at, .at = now + kLook, .patient = true};
   // What a peer asks for more it asks by its connections, whose threads look.
   if (wire_->serves() || (gone_ && !wire_->over()))
-    return {.when = NextLook::When::at, .at = now + kLookAgain, .patient = true};
+    return {.when = PollHint::When::at, .at = now + kLookAgain, .patient = true};
   if (closed_ || gone_ || leaving_) return {};
   if (give_up_at_ && *give_up_at_ != base::Time::max())
-    return {.when = NextLook::When::at, .at = *give_up_at_};
+    return {.when = PollHint::When::at, .at = *give_up_at_};
   if (wire_->has_failed()) return {};
   base::Time at = connections_ == 0 ? now + drop_at_.left() : base::Time::max();
   if (ask_again_at_) at = std::min(at, *ask_again_at_);
   if (at == base::Time::max()) return {};
-  return {.when = NextLook::When::at, .at = at, .patient = true};
+  return {.when = PollHint::When::at, .at = at, .patient = true};
 }
 
 Explanation TcpEndpoint::explain(linkspan::Op, const memory::Region& local, const Mapping&,

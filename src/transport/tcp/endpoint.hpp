@@ -44,7 +44,7 @@ class TcpEndpoint final : public Endpoint, public DataConnectionTaker {
   Status post(const Batch& batch) override;
   void cancel(std::uint64_t cookie) override;
   std::size_t progress(CompletionSink& sink) override;
-  NextLook next_look() const override;
+  PollHint poll_hint() const override;
   Explanation explain(linkspan::Op op, const memory::Region& local, const Mapping& remote,
                       Shape shape) const override;
   std::string outlook() const override;

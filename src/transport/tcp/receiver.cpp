@@ -142,7 +142,7 @@ void Receiver::let_go() {
   if (begun) throw_away(left);
   words_.clear();
   landing_->pieces.clear();
-  if (slot_ != nullptr) staging_.give_back(*std::exchange(slot_, nullptr));
+  if (slot_ != nullptr) staging_.release(*std::exchange(slot_, nullptr));
   landing_->use = {};
 }
 
@@ -266,7 +266,7 @@ void Receiver::end_part(std::vector<Answer>& answers) {
       status_ = wrong_sum(landing_->of->op == Op::put ? Op::put : Op::data);
     if (!status_.ok()) {
       words_.clear();
-      if (slot_ != nullptr) staging_.give_back(*std::exchange(slot_, nullptr));
+      if (slot_ != nullptr) staging_.release(*std::exchange(slot_, nullptr));
     }
   }
   for (const Word& word : words_)  // behind what this frame has landed, and the frames before it
@@ -308,7 +308,7 @@ bool Receiver::look_at_gpu(std::vector<Answer>& answers) {
     InSlot what = std::exchange(in_slots_[done->index()], {});
     what.use = {};
     const Status status = done->status();
-    staging_.give_back(*done);
+    staging_.release(*done);
     --in_gpu_;
     tell(*what.of, what.bytes, status, answers);
     moved = true;
@@ -322,7 +322,7 @@ void Receiver::tell(Incoming& batch, std::uint64_t bytes, const Status& status,
 }
 
 bool Receiver::stop() {
-  if (slot_ != nullptr) staging_.give_back(*std::exchange(slot_, nullptr));
+  if (slot_ != nullptr) staging_.release(*std::exchange(slot_, nullptr));
   std::vector<Answer> unsaid;
   (void)look_at_gpu(unsaid);
   return in_gpu_ == 0;

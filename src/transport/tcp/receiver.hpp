@@ -29,8 +29,8 @@ class Receiver {
  public:
   /// `socket` and `tls`, which may be null, are loans; `wire` and `lanes` outlive it. Frames have
   /// to be of `peer`.
-  Receiver(Wire& wire, int socket, base::TlsEnd* tls, std::uint64_t peer, copy::StagingLanes& lanes,
-           unsigned ctas)
+  Receiver(Wire& wire, int socket, base::TlsEnd* tls, std::uint64_t peer,
+           copy::StagingStreams& lanes, unsigned ctas)
       : wire_(wire),
         socket_(socket),
         tls_(tls),

@@ -344,17 +344,17 @@ void Sender::send_zeros(SentFrame& frame) {
 
 void Sender::finish(SentFrame& frame) {
   if (frame.chunk) frame.chunk->use = {};
-  if (frame.slot != nullptr) staging_.give_back(*frame.slot);
+  if (frame.slot != nullptr) staging_.release(*frame.slot);
   if (frame.chunk) wire_.sent(*frame.chunk, frame.status);
 }
 
 bool Sender::stop() {
   const base::MutexLock lock(sending_);
   (void)look_at_gpu();
-  if (current_ && current_->slot != nullptr) staging_.give_back(*current_->slot);
+  if (current_ && current_->slot != nullptr) staging_.release(*current_->slot);
   current_.reset();
   for (auto frame = staged_.begin(); frame != staged_.end();) {
-    if (frame->staged && frame->slot != nullptr) staging_.give_back(*frame->slot);
+    if (frame->staged && frame->slot != nullptr) staging_.release(*frame->slot);
     frame = frame->staged ? staged_.erase(frame) : std::next(frame);
   }
   return staged_.empty();

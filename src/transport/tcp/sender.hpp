@@ -45,7 +45,7 @@ struct SentFrame {
 class Sender {
  public:
   /// `socket` and `tls`, which may be null, are loans; `wire` and `lanes` outlive it.
-  Sender(Wire& wire, int socket, base::TlsEnd* tls, copy::StagingLanes& lanes, unsigned ctas)
+  Sender(Wire& wire, int socket, base::TlsEnd* tls, copy::StagingStreams& lanes, unsigned ctas)
       : wire_(wire), socket_(socket), tls_(tls), ctas_(ctas), staging_(kMaxChunk, lanes) {}
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;

@@ -57,7 +57,7 @@ class TcpTransport final : public Transport {
   // Any thread, for Endpoints:
   PublishedTable& published() noexcept { return published_; }
   DataConnectionThreads& threads() noexcept { return threads_; }
-  copy::StagingLanes& lanes() noexcept { return lanes_; }
+  copy::StagingStreams& lanes() noexcept { return lanes_; }
   const TcpOptions& options() const noexcept { return options_; }
   void count(std::size_t blocks) noexcept {
     ++orders_;
@@ -69,7 +69,7 @@ class TcpTransport final : public Transport {
   Capabilities capabilities_;
   std::atomic<std::uint64_t> orders_{0}, blocks_{0};
   PublishedTable published_;
-  copy::StagingLanes lanes_;
+  copy::StagingStreams lanes_;
   DataConnectionThreads threads_;  // last: their connections use all of the above
 };
 

@@ -127,8 +127,8 @@ class Background::Job {
 
   void release() {
     for (cuda::CUevent* event : {&mark_, &ends_[0], &ends_[1]})
-      Spares::only().give_back(copy_.source_gpu(), std::exchange(*event, nullptr));
-    Spares::only().give_back(copy_.source_gpu(), std::exchange(stream_, nullptr));
+      Spares::only().release(copy_.source_gpu(), std::exchange(*event, nullptr));
+    Spares::only().release(copy_.source_gpu(), std::exchange(stream_, nullptr));
   }
 
   Copy copy_;

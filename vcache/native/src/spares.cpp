@@ -56,12 +56,12 @@ cuda::CUresult Spares::take(const cuda::Driver& driver, int gpu, cuda::CUstream&
   return take_from(driver, of_[gpu].streams, stream);
 }
 
-void Spares::give_back(int gpu, cuda::CUevent event) {
+void Spares::release(int gpu, cuda::CUevent event) {
   const base::MutexLock lock(mutex_);
   if (event != nullptr) of_[gpu].events.push_back(event);
 }
 
-void Spares::give_back(int gpu, cuda::CUstream stream) {
+void Spares::release(int gpu, cuda::CUstream stream) {
   const base::MutexLock lock(mutex_);
   if (stream != nullptr) of_[gpu].streams.push_back(stream);
 }

@@ -25,8 +25,8 @@ class Spares {
   cuda::CUresult take(const cuda::Driver& driver, int gpu, cuda::CUstream& stream)
       LINKSPAN_EXCLUDES(mutex_);
   /// Null ones too. A stream has nothing to do any more; an event may be recorded again.
-  void give_back(int gpu, cuda::CUevent event) LINKSPAN_EXCLUDES(mutex_);
-  void give_back(int gpu, cuda::CUstream stream) LINKSPAN_EXCLUDES(mutex_);
+  void release(int gpu, cuda::CUevent event) LINKSPAN_EXCLUDES(mutex_);
+  void release(int gpu, cuda::CUstream stream) LINKSPAN_EXCLUDES(mutex_);
 
  private:
   struct Of {

@@ -93,7 +93,7 @@ Result<Unpacker::Ticket> Unpacker::begin(std::span<const UnpackRequest> requests
   if (!lost_.ok()) return lost_;
   const auto bytes = check(requests);
   if (!bytes.ok()) return bytes.status();
-  look();
+  poll();
   if (!lost_.ok()) return lost_;
   Batch& batch = of(last_ + 1);
   if (batch.ticket != 0) return Status::no_resource();
@@ -263,7 +263,7 @@ std::optional<Status> Unpacker::poll(Ticket ticket) {
   if (ticket == 0 || batch.ticket != ticket)
     return Status(Code::internal, Scope::request, "poll of a batch that is not in flight");
   if (!quiet(batch)) {
-    look();
+    poll();
     feed();
   }
   if (!quiet(batch)) {
@@ -287,7 +287,7 @@ base::Time Unpacker::expected(base::Time now) const {
   for (const Batch& batch : batches_) {
     if (batch.ticket == 0) continue;
     if (quiet(batch) || batch.ticket > fed_) return now;
-    soonest = std::min(soonest, copy::next_look(batch.due, batch.looked));
+    soonest = std::min(soonest, copy::poll_hint(batch.due, batch.looked));
   }
   return soonest;
 }
@@ -296,7 +296,7 @@ bool Unpacker::quiet(const Batch& batch) const noexcept {
   return batch.ticket <= fed_ && batch.mark <= reached_;
 }
 
-void Unpacker::look() {
+void Unpacker::poll() {
   if (between_.empty()) return;
   const auto reach = [this](std::uint64_t mark) {
     for (; reached_ < mark; ++reached_) {

@@ -121,7 +121,7 @@ class Unpacker {
   Status feed(Batch& batch);  // some steps and a mark, or nothing where there is no room
   Status step(const cuda::DeviceScope& scope, const Batch& batch, std::size_t number) const;
   Status launch(const cuda::DeviceScope& scope, const Batch& batch) const;
-  void look();  // how far the stream is
+  void poll();  // how far the stream is
   void lose(const Status& cause);
   bool quiet(const Batch& batch) const noexcept;
 
