@@ -1,8 +1,8 @@
 // base/crc32c.hpp - CRC32C, what shows that bytes were changed by chance.
 //
 // RFC 3720, section 12.1: the polynomial of Castagnoli, 0x1EDC6F41. Not against who changes them on
-// purpose: base/seal.hpp. By SSE4.2 where the CPU has it, in three streams, for one instruction has
-// to wait for the one before it three cycles; else by a table, byte by byte.
+// purpose: base/frame_authenticator.hpp. By SSE4.2 where the CPU has it, in three streams, for one
+// instruction has to wait for the one before it three cycles; else by a table, byte by byte.
 // Threads: pure functions.
 #pragma once
 

@@ -66,7 +66,7 @@ FrameHeader decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes) n
 
 Status FdChannel::queue(const FrameHeader& header, std::span<const std::byte> payload,
                         std::span<Fd> fds) {
-  if (!lost_.ok()) return lost_;
+  if (!failure_.ok()) return failure_;
   if (payload.size() > kMaxPayload || fds.size() > kMaxFrameFds)
     return {Code::invalid_argument, Scope::request,
             "a frame holds 1 MiB and 64 fds at most, not " + std::to_string(payload.size()) +
@@ -74,7 +74,7 @@ Status FdChannel::queue(const FrameHeader& header, std::span<const std::byte> pa
   if (!std::ranges::all_of(fds, &Fd::valid))
     return {Code::invalid_argument, Scope::request, "an fd to send is closed"};
   const std::size_t bytes =
-      kFrameHeaderBytes + payload.size() + (sealer_ ? kSealBytes : std::size_t{0});
+      kFrameHeaderBytes + payload.size() + (sent_mac_ ? kMacTagBytes : std::size_t{0});
   if (queued_bytes_ + bytes > kMaxQueuedBytes || queued_fds_ + fds.size() > kMaxQueuedFds)
     return Status::no_resource();
 
@@ -85,10 +85,10 @@ Status FdChannel::queue(const FrameHeader& header, std::span<const std::byte> pa
   const auto head = encode(filled);
   frame.bytes.insert(frame.bytes.end(), head.begin(), head.end());
   frame.bytes.insert(frame.bytes.end(), payload.begin(), payload.end());
-  if (sealer_) {
-    sealer_->update(frame.bytes);
-    const auto seal = sealer_->finish();
-    if (!seal.ok()) return lose(seal.status());
+  if (sent_mac_) {
+    sent_mac_->update(frame.bytes);
+    const auto seal = sent_mac_->finish();
+    if (!seal.ok()) return fail(seal.status());
     frame.bytes.insert(frame.bytes.end(), seal->begin(), seal->end());
   }
   for (Fd& fd : fds) frame.fds.push_back(std::move(fd));
@@ -99,7 +99,7 @@ Status FdChannel::queue(const FrameHeader& header, std::span<const std::byte> pa
 }
 
 Status FdChannel::flush() {
-  if (!lost_.ok()) return lost_;
+  if (!failure_.ok()) return failure_;
   while (!out_.empty()) {
     Outgoing& frame = out_.front();
     bool would_block = false;
@@ -166,11 +166,11 @@ Status FdChannel::send_some(Outgoing& frame, bool& would_block) {
     default:
       break;
   }
-  if (!is_end(errno)) return lose(errno_status("sendmsg"));
+  if (!is_end(errno)) return fail(errno_status("sendmsg"));
   return cut_off(ended(errno));
 }
 
-/// Not lose(): what the peer sent before it closed can still be received.
+/// Not fail(): what the peer sent before it closed can still be received.
 Status FdChannel::cut_off(Status why) {
   cut_ = std::move(why);
   out_.clear();
@@ -179,27 +179,27 @@ Status FdChannel::cut_off(Status why) {
 }
 
 Result<std::optional<Frame>> FdChannel::receive() {
-  if (!lost_.ok()) return lost_;
+  if (!failure_.ok()) return failure_;
   while (header_got_ < kFrameHeaderBytes) {
     const Result<std::size_t> got =
         read_some(std::span(header_).subspan(header_got_), in_.fds, in_.fds_lost);
     if (!got.ok()) return got.status();
     if (*got == 0) return std::optional<Frame>();
     header_got_ += *got;
-    heard_ = true;
+    received_any_ = true;
     if (in_.fds.size() > kMaxFrameFds)
-      return lose({Code::corrupt, Scope::peer, "more fds than a frame holds"});
+      return fail({Code::corrupt, Scope::peer, "more fds than a frame holds"});
     if (header_got_ < kFrameHeaderBytes) continue;
     if (tls_ == nullptr && begins_tls(header_))
       return Status(Code::permission_denied, Scope::peer,
                     std::string("the peer speaks TLS and this side does not") + kTlsRemedy);
     in_.header = decode_header(header_);
     if (in_.header.length > max_payload_)
-      return lose({Code::corrupt, Scope::peer,
+      return fail({Code::corrupt, Scope::peer,
                    "a frame announces " + std::to_string(in_.header.length) + " bytes, " +
                        std::to_string(max_payload_) + " at most may come here"});
   }
-  const std::size_t all = in_.header.length + (opener_ ? kSealBytes : std::size_t{0});
+  const std::size_t all = in_.header.length + (received_mac_ ? kMacTagBytes : std::size_t{0});
   while (payload_got_ < all) {
     // As bytes come: a header alone costs little memory here, whatever it announces.
     if (payload_got_ == in_.payload.size())
@@ -209,26 +209,26 @@ Result<std::optional<Frame>> FdChannel::receive() {
     const Result<std::size_t> got =
         read_some(std::span(in_.payload).subspan(payload_got_), strays, lost);
     if (!got.ok()) return got.status();
-    if (lost || !strays.empty()) return lose({Code::corrupt, Scope::peer, "fds inside a payload"});
+    if (lost || !strays.empty()) return fail({Code::corrupt, Scope::peer, "fds inside a payload"});
     if (*got == 0) return std::optional<Frame>();
     payload_got_ += *got;
   }
   header_got_ = payload_got_ = 0;
   if (in_.fds_lost) in_.fds.clear();
   in_.plain = plain_;
-  if (Status status = opener_ ? check_seal() : Status(); !status.ok()) return status;
+  if (Status status = received_mac_ ? verify_tag() : Status(); !status.ok()) return status;
   return std::optional<Frame>(std::exchange(in_, {}));
 }
 
 /// Takes it from the payload.
-Status FdChannel::check_seal() {
-  const std::size_t bytes = in_.payload.size() - kSealBytes;
-  opener_->update(header_);
-  opener_->update(std::span(in_.payload).first(bytes));
-  const auto seal = opener_->finish();
-  if (!seal.ok()) return lose(seal.status());
+Status FdChannel::verify_tag() {
+  const std::size_t bytes = in_.payload.size() - kMacTagBytes;
+  received_mac_->update(header_);
+  received_mac_->update(std::span(in_.payload).first(bytes));
+  const auto seal = received_mac_->finish();
+  if (!seal.ok()) return fail(seal.status());
   if (!same_secret(*seal, std::span(in_.payload).subspan(bytes)))
-    return lose({Code::corrupt, Scope::peer, "a frame whose seal is not its own"});
+    return fail({Code::corrupt, Scope::peer, "a frame whose seal is not its own"});
   in_.payload.resize(bytes);
   return {};
 }
@@ -250,7 +250,7 @@ Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::vector<
     if (got < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN) return std::size_t{0};
-      return lose(is_end(errno) ? ended(errno) : errno_status("recvmsg"));
+      return fail(is_end(errno) ? ended(errno) : errno_status("recvmsg"));
     }
     // First of all own what came, so that every way out closes it.
     const std::size_t before = fds.size();
@@ -263,12 +263,12 @@ Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::vector<
       }
     }
     if (fds.size() != before && socket_.sink() != nullptr && socket_.sink()->full())
-      return lose({Code::no_resource, Scope::peer,
+      return fail({Code::no_resource, Scope::peer,
                    "it sends more file descriptors while those before stand still in close(2)"});
     if ((message.msg_flags & MSG_CTRUNC) != 0) lost = true;
-    if (got == 0 && !cut_.ok()) return lose(cut_);
+    if (got == 0 && !cut_.ok()) return fail(cut_);
     if (got == 0)
-      return lose({Code::disconnected, Scope::peer,
+      return fail({Code::disconnected, Scope::peer,
                    header_got_ == 0 ? "the peer has closed the socket"
                                     : "the peer has closed the socket within a frame"});
     return static_cast<std::size_t>(got);
@@ -277,7 +277,7 @@ Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::vector<
 
 Result<std::size_t> FdChannel::read_by_tls(std::span<std::byte> into) {
   const iovec part{into.data(), into.size()};
-  heard_ = true;  // it is asked once something has come, which may be of the handshake alone
+  received_any_ = true;  // it is asked once something has come, which may be of the handshake alone
   const auto got = tls_->receive(std::span(&part, 1));
   if (const auto came = tls_->came_plain(); !came.empty()) {  // fewer than a header has
     std::ranges::copy(came, into.begin());
@@ -288,22 +288,22 @@ Result<std::size_t> FdChannel::read_by_tls(std::span<std::byte> into) {
     tls_.reset();
     return bytes;
   }
-  if (got.status().code() == Code::disconnected && !cut_.ok()) return lose(cut_);
-  return got.ok() ? got : lose(got.status());
+  if (got.status().code() == Code::disconnected && !cut_.ok()) return fail(cut_);
+  return got.ok() ? got : fail(got.status());
 }
 
-bool FdChannel::has_heard() const noexcept {
+bool FdChannel::has_received() const noexcept {
   std::byte next{};
-  return heard_ || ::recv(socket_.get(), &next, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+  return received_any_ || ::recv(socket_.get(), &next, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
-Status FdChannel::lose(Status why) {
-  lost_ = std::move(why);
+Status FdChannel::fail(Status why) {
+  failure_ = std::move(why);
   out_.clear();
   queued_bytes_ = queued_fds_ = 0;
   in_ = {};
   ::shutdown(socket_.get(), SHUT_RDWR);
-  return lost_;
+  return failure_;
 }
 
 }  // namespace linkspan::base

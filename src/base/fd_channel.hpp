@@ -3,15 +3,14 @@
 //
 // A frame is a header of 24 bytes, little-endian (length of the payload u32, version u16, op u16,
 // id u64, incarnation u64), then the payload. Its fds travel with the first byte of its header.
-// Once both sides have said so, 16 bytes follow each frame that seal all of it (base/seal.hpp). By
-// TLS (base/tls.hpp) no fds travel.
-// The receiver never reads past the end of the header or payload it is at, and the kernel never
-// delivers bytes of two sendmsg with fds in one recvmsg; so fds that come while a header is read
-// are that frame's, and fds that come with a payload are an error. What arrives is hostile.
-// Off the path of a byte: control messages, handles, notifications.
-// Threads: externally synchronised.
-// Invariants: after an error that lost the stream every call answers that error; the peer then
-// sees an end-of-file, while fd() stays open, so that its number is no one else's.
+// Once both sides have said so, 16 bytes follow each frame that seal all of it
+// (base/frame_authenticator.hpp). By TLS (base/tls.hpp) no fds travel. The receiver never reads
+// past the end of the header or payload it is at, and the kernel never delivers bytes of two
+// sendmsg with fds in one recvmsg; so fds that come while a header is read are that frame's, and
+// fds that come with a payload are an error. What arrives is hostile. Off the path of a byte:
+// control messages, handles, notifications. Threads: externally synchronised. Invariants: after an
+// error that lost the stream every call answers that error; the peer then sees an end-of-file,
+// while fd() stays open, so that its number is no one else's.
 #pragma once
 
 #include <array>
@@ -23,7 +22,7 @@
 #include <vector>
 
 #include "base/fd.hpp"
-#include "base/seal.hpp"
+#include "base/frame_authenticator.hpp"
 #include "base/tls.hpp"
 #include "linkspan/status.hpp"
 
@@ -91,18 +90,18 @@ class FdChannel {
   /// who it is.
   void limit_payload(std::size_t bytes) noexcept { max_payload_ = bytes; }
   /// Whether a byte has come, or waits in the socket.
-  bool has_heard() const noexcept;
+  bool has_received() const noexcept;
   /// What this connection costs in memory.
-  std::size_t held_bytes() const noexcept { return in_.payload.capacity() + queued_bytes_; }
+  std::size_t allocated_bytes() const noexcept { return in_.payload.capacity() + queued_bytes_; }
   /// What is queued from now on is sealed.
-  void seal(const SealKey& key) { sealer_.emplace(key); }
+  void authenticate_sent(const MacKey& key) { sent_mac_.emplace(key); }
   /// What comes behind the frames that were received has to be. Else it is corrupt.
-  void expect_seals(const SealKey& key) { opener_.emplace(key); }
+  void authenticate_received(const MacKey& key) { received_mac_.emplace(key); }
 
   int fd() const noexcept { return socket_.get(); }  ///< A loan, for poll.
   /// Behind the frames that were received, of which no byte too many was read.
-  Fd take_socket() noexcept { return std::move(socket_); }
-  std::unique_ptr<TlsEnd> take_tls() noexcept { return std::move(tls_); }
+  Fd release_socket() noexcept { return std::move(socket_); }
+  std::unique_ptr<TlsEnd> release_tls() noexcept { return std::move(tls_); }
 
  private:
   struct Outgoing {
@@ -116,22 +115,22 @@ class FdChannel {
   Status cut_off(Status why);
   Result<std::size_t> read_some(std::span<std::byte> into, std::vector<Fd>& fds, bool& lost);
   Result<std::size_t> read_by_tls(std::span<std::byte> into);
-  Status check_seal();
-  Status lose(Status why);
+  Status verify_tag();
+  Status fail(Status why);
 
   Fd socket_;
   std::unique_ptr<TlsEnd> tls_;  // on loan it has the socket
   bool plain_ = false;           // instead of it
-  std::optional<Sealer> sealer_, opener_;
+  std::optional<FrameAuthenticator> sent_mac_, received_mac_;
   std::deque<Outgoing> out_;
   std::size_t queued_bytes_ = 0, queued_fds_ = 0;
 
   std::array<std::byte, kFrameHeaderBytes> header_{};
   std::size_t header_got_ = 0, payload_got_ = 0, max_payload_ = kMaxPayload;
-  bool heard_ = false;
+  bool received_any_ = false;
   Frame in_;    // what has come of the current frame
   Status cut_;  // why nothing can be sent any more: the kernel says so once, and then end-of-file
-  Status lost_;
+  Status failure_;
 };
 
 }  // namespace linkspan::base

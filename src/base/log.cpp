@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/mutex.hpp"
-#include "base/peer_words.hpp"
 #include "base/repeated_line.hpp"
+#include "base/untrusted_input.hpp"
 
 namespace linkspan::base {
 namespace {
@@ -92,7 +92,7 @@ std::optional<Time> Log::write_sums(bool all) const noexcept {
     const Time now = counts_->clock.now();
     for (std::size_t i = 0; i < kRepeatedKinds; ++i) {
       Counts::Kind& of = counts_->kinds[i];
-      sums[i] = {i, all ? of.lines.take_all() : of.lines.take_counted(now), of.level};
+      sums[i] = {i, all ? of.lines.pop_all_suppressed() : of.lines.pop_suppressed(now), of.level};
       if (const auto due = of.lines.due()) next = next ? std::min(*next, *due) : *due;
     }
   }

@@ -151,8 +151,8 @@ Status read_unpack(std::optional<Unpack>& into) {
 }  // namespace
 
 std::optional<Unpack> parse_unpack(std::string_view text) noexcept {
-  for (const Unpack way : {Unpack::d2d, Unpack::host, Unpack::kernel})
-    if (text == name_of(way)) return way;
+  for (const Unpack method : {Unpack::d2d, Unpack::host, Unpack::kernel})
+    if (text == name_of(method)) return method;
   return std::nullopt;
 }
 

@@ -24,9 +24,9 @@ namespace linkspan::base {
 enum class Unpack : std::uint8_t { d2d, host, kernel };
 
 /// "d2d" and so on, as options spell it.
-constexpr const char* name_of(Unpack way) noexcept {
+constexpr const char* name_of(Unpack method) noexcept {
   constexpr const char* kNames[] = {"d2d", "host", "kernel"};
-  return kNames[static_cast<unsigned>(way)];
+  return kNames[static_cast<unsigned>(method)];
 }
 inline constexpr const char* kUnpackRemedy = "set d2d, host or kernel";
 /// As name_of() spells it; none: it is none of them.

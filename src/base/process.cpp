@@ -95,9 +95,9 @@ Result<Fd> open_pidfd(pid_t pid) {
 
 bool is_pidfd(int fd) noexcept {
   siginfo_t end{};
-  constexpr int kLookOnly = WEXITED | WNOHANG | WNOWAIT;
+  constexpr int kPeek = WEXITED | WNOHANG | WNOWAIT;
   // EBADF: another kind of file. ECHILD: a process that is no child of ours. EINVAL: an old kernel.
-  return ::waitid(P_PIDFD, static_cast<id_t>(fd), &end, kLookOnly) == 0 || errno != EBADF;
+  return ::waitid(P_PIDFD, static_cast<id_t>(fd), &end, kPeek) == 0 || errno != EBADF;
 }
 
 bool names_one_user(uid_t uid) {

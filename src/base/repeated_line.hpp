@@ -21,7 +21,7 @@ class RepeatedLine {
   /// Writes the first `at_once` lines of each second.
   explicit RepeatedLine(unsigned at_once = 1) : at_once_(at_once) {}
 
-  /// Counts a line, after take_counted(). Returns whether it is to be written now.
+  /// Counts a line, after pop_suppressed(). Returns whether it is to be written now.
   bool count(Time now) {
     if (!begun_ || now - *begun_ >= kPeriod) {
       begun_ = now;
@@ -33,18 +33,18 @@ class RepeatedLine {
 
   /// Returns how many lines were counted and not written, once their second is over, and forgets
   /// them. 0: none were, or it is not over.
-  std::size_t take_counted(Time now) {
+  std::size_t pop_suppressed(Time now) {
     if (!begun_ || now - *begun_ < kPeriod) return 0;
-    return take_all();
+    return pop_all_suppressed();
   }
   /// The same before the second is over.
-  std::size_t take_all() {
+  std::size_t pop_all_suppressed() {
     const std::size_t lines = std::exchange(lines_, 0);
     begun_.reset();
     return lines > at_once_ ? lines - at_once_ : 0;
   }
 
-  /// When take_counted() will answer a number. None: nothing was only counted.
+  /// When pop_suppressed() will answer a number. None: nothing was only counted.
   std::optional<Time> due() const {
     return begun_ && lines_ > at_once_ ? std::optional(*begun_ + kPeriod) : std::nullopt;
   }

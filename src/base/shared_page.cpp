@@ -10,20 +10,20 @@
 namespace linkspan::base {
 namespace {
 
-Result<SharedPage::Word*> map(const Fd& fd, std::size_t words, int rights) {
-  void* at = ::mmap(nullptr, words * sizeof(SharedPage::Word), rights, MAP_SHARED, fd.get(), 0);
+Result<SharedPage::Atomic*> map(const Fd& fd, std::size_t count, int rights) {
+  void* at = ::mmap(nullptr, count * sizeof(SharedPage::Atomic), rights, MAP_SHARED, fd.get(), 0);
   if (at == MAP_FAILED) return Fd::from("mmap", -1).status();
-  return static_cast<SharedPage::Word*>(at);
+  return static_cast<SharedPage::Atomic*>(at);
 }
 
 }  // namespace
 
-Result<SharedPage> SharedPage::create(const char* name, std::size_t words, Others others) {
-  auto fd = make_memfd(name, words * sizeof(Word));
+Result<SharedPage> SharedPage::create(const char* name, std::size_t count, Others others) {
+  auto fd = make_memfd(name, count * sizeof(Atomic));
   if (!fd.ok()) return fd.status();
-  auto mapped = map(*fd, words, PROT_READ | PROT_WRITE);
+  auto mapped = map(*fd, count, PROT_READ | PROT_WRITE);
   if (!mapped.ok()) return mapped.status();
-  SharedPage page(*std::move(fd), *mapped, words);
+  SharedPage page(*std::move(fd), *mapped, count);
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL |
                     (others == Others::read ? F_SEAL_FUTURE_WRITE : 0);
   if (::fcntl(page.fd_.get(), F_ADD_SEALS, seals) != 0)
@@ -31,19 +31,19 @@ Result<SharedPage> SharedPage::create(const char* name, std::size_t words, Other
   return page;
 }
 
-Result<SharedPage> SharedPage::open(const Fd& fd, std::size_t words, Others ours) {
+Result<SharedPage> SharedPage::open(const Fd& fd, std::size_t count, Others ours) {
   const auto memory = sealed_memory(fd);
-  if (!memory.ok() || memory->bytes != words * sizeof(Word))
+  if (!memory.ok() || memory->bytes != count * sizeof(Atomic))
     return Status(Code::corrupt, Scope::peer,
                   "an fd that is no sealed page of words" +
                       (memory.ok() ? std::string() : ": " + memory.status().what()));
-  auto mapped = map(fd, words, ours == Others::write ? PROT_READ | PROT_WRITE : PROT_READ);
+  auto mapped = map(fd, count, ours == Others::write ? PROT_READ | PROT_WRITE : PROT_READ);
   if (!mapped.ok()) return mapped.status();
-  return SharedPage(Fd(), *mapped, words);
+  return SharedPage(Fd(), *mapped, count);
 }
 
 SharedPage::~SharedPage() {
-  if (words_ != nullptr) ::munmap(words_, count_ * sizeof(Word));
+  if (atomics_ != nullptr) ::munmap(atomics_, count_ * sizeof(Atomic));
 }
 
 }  // namespace linkspan::base

@@ -13,7 +13,7 @@
 #include <string>
 #include <system_error>
 
-#include "base/seal.hpp"
+#include "base/frame_authenticator.hpp"
 
 namespace linkspan::base {
 namespace {

@@ -14,8 +14,8 @@ namespace linkspan::control {
 
 using asio::posix::stream_descriptor;
 
-/// Of a host that may be reached by another way. Who is slow to answer a data connection's hello is
-/// not one.
+/// Of a host that may be reached by another route. Who is slow to answer a data connection's hello
+/// is not one.
 constexpr auto kConnect = std::chrono::seconds(3);
 /// Before a connection is tried again that found no room; twice as long each time, up to the
 /// second.
@@ -23,10 +23,10 @@ constexpr Duration kFirstPause = std::chrono::milliseconds(50),
                    kLastPause = std::chrono::seconds(1);
 
 struct DataConnectionOpener::Opening {
-  Opening(asio::io_context& io, DataConnectionRoute by, DataConnectionHello said, Duration all,
-          Then what)
-      : way(std::move(by)),
-        hello(std::move(said)),
+  Opening(asio::io_context& io, DataConnectionRoute by, DataConnectionHello hello_to_send,
+          Duration all, Then what)
+      : route(std::move(by)),
+        hello(std::move(hello_to_send)),
         most(all),
         then(std::move(what)),
         waiting(io),
@@ -37,7 +37,7 @@ struct DataConnectionOpener::Opening {
   Opening(const Opening&) = delete;
   Opening& operator=(const Opening&) = delete;
 
-  const DataConnectionRoute way;
+  const DataConnectionRoute route;
   const DataConnectionHello hello;
   const Duration most;
   const Then then;
@@ -56,27 +56,27 @@ DataConnectionOpener::~DataConnectionOpener() = default;
 
 void DataConnectionOpener::close() { openings_.clear(); }
 
-void DataConnectionOpener::open(const DataConnectionRoute& way, const DataConnectionHello& hello,
+void DataConnectionOpener::open(const DataConnectionRoute& route, const DataConnectionHello& hello,
                                 Duration limit, Then then) {
   const std::uint64_t id = ++last_id_;
-  openings_.emplace(id, std::make_unique<Opening>(io_, way, hello, limit, std::move(then)));
+  openings_.emplace(id, std::make_unique<Opening>(io_, route, hello, limit, std::move(then)));
   begin(id);
 }
 
 void DataConnectionOpener::begin(std::uint64_t id) {
   Opening& opening = *openings_.at(id);
-  const DataConnectionRoute& way = opening.way;
-  auto socket = way.interface.empty() ? begin_connect(way.to)
-                                      : begin_connect(way.to, way.from, way.interface);
+  const DataConnectionRoute& route = opening.route;
+  auto socket = route.interface.empty() ? begin_connect(route.to)
+                                        : begin_connect(route.to, route.from, route.interface);
   if (!socket.ok()) return end(id, socket.status());
   opening.socket = *std::move(socket);
   if (Status status = net::watch(opening.waiting, opening.socket.get()); !status.ok())
     return end(id, status);
   opening.waiting.async_wait(stream_descriptor::wait_write, [this, id](const asio::error_code& e) {
-    if (!e) say_hello(id);
+    if (!e) send_hello(id);
   });
-  end_after(id, way.interface.empty() ? opening.most : std::min<Duration>(kConnect, opening.most),
-            "no answer from " + way.to.to_string());
+  end_after(id, route.interface.empty() ? opening.most : std::min<Duration>(kConnect, opening.most),
+            "no answer from " + route.to.to_string());
 }
 
 /// A little later: the other side had no room. False: the whole time has passed.
@@ -94,7 +94,7 @@ bool DataConnectionOpener::again(std::uint64_t id) {
   return true;
 }
 
-/// In the place of what was said before.
+/// In the place of what was hello_to_send before.
 void DataConnectionOpener::end_after(std::uint64_t id, Duration time, std::string why) {
   asio::steady_timer& limit = openings_.at(id)->limit;
   limit.expires_after(time);
@@ -103,11 +103,11 @@ void DataConnectionOpener::end_after(std::uint64_t id, Duration time, std::strin
   });
 }
 
-void DataConnectionOpener::say_hello(std::uint64_t id) {
+void DataConnectionOpener::send_hello(std::uint64_t id) {
   const auto found = openings_.find(id);
   if (found == openings_.end()) return;
   Opening& opening = *found->second;
-  Status status = connected(opening.socket, opening.way.to);
+  Status status = connected(opening.socket, opening.route.to);
   if (!status.ok()) return end(id, status);
   net::prepare(opening.socket, us_.limits.silence);
   opening.channel = base::FdChannel(std::move(opening.socket));
@@ -123,10 +123,10 @@ void DataConnectionOpener::say_hello(std::uint64_t id) {
   if (status.ok()) status = opening.channel.flush();  // all of it: the socket is empty
   if (!status.ok()) return end(id, status);
   end_after(id, opening.most, "a data connection was not made in time");
-  hear(id);
+  receive_reply(id);
 }
 
-void DataConnectionOpener::hear(std::uint64_t id) {
+void DataConnectionOpener::receive_reply(std::uint64_t id) {
   const auto read = [this, id](const asio::error_code& e) {
     const auto found = openings_.find(id);
     if (e || found == openings_.end()) return;
@@ -136,10 +136,12 @@ void DataConnectionOpener::hear(std::uint64_t id) {
     (void)channel.flush();  // TLS sends nothing before its handshake
     const bool plain = *frame && (*frame)->plain;
     const auto op = *frame ? static_cast<FrameOp>((*frame)->header.op) : FrameOp::hello;
-    if (op == FrameOp::hello && !plain) return hear(id);  // said to whoever connects
+    if (op == FrameOp::hello && !plain)
+      return receive_reply(id);  // hello_to_send to whoever connects
     if (op == FrameOp::ready && !plain) {
       (void)found->second->waiting.release();
-      return end(id, base::SealedSocket{channel.take_socket(), {}, channel.take_tls()});
+      return end(id,
+                 base::AuthenticatedSocket{channel.release_socket(), {}, channel.release_tls()});
     }
     end(id, op == FrameOp::error
                 ? decode_error((*frame)->payload)
@@ -152,7 +154,7 @@ void DataConnectionOpener::hear(std::uint64_t id) {
     opening.waiting.async_wait(stream_descriptor::wait_read, read);
 }
 
-void DataConnectionOpener::end(std::uint64_t id, Result<base::SealedSocket> with) {
+void DataConnectionOpener::end(std::uint64_t id, Result<base::AuthenticatedSocket> with) {
   const auto found = openings_.find(id);
   if (found == openings_.end()) return;
   if (with.status().code() == Code::no_resource) {

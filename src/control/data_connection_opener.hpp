@@ -21,7 +21,7 @@ namespace linkspan::control {
 
 class DataConnectionOpener {
  public:
-  using Then = std::function<void(Result<base::SealedSocket>)>;
+  using Then = std::function<void(Result<base::AuthenticatedSocket>)>;
 
   /// `us` outlives it.
   DataConnectionOpener(asio::io_context& io, const Identity& us);
@@ -31,9 +31,9 @@ class DataConnectionOpener {
 
   /// The socket, once the other side has taken it, by TLS if we have it, and without keys.
   /// unreachable, timed_out, or what it answers; by an interface that was named unreachable or
-  /// timed_out after 3 s, for there is another way. Where the other side has no room for it now it
-  /// is tried again within `limit`, then `unreachable`.
-  void open(const DataConnectionRoute& way, const DataConnectionHello& hello, Duration limit,
+  /// timed_out after 3 s, for there is another route. Where the other side has no room for it now
+  /// it is tried again within `limit`, then `unreachable`.
+  void open(const DataConnectionRoute& route, const DataConnectionHello& hello, Duration limit,
             Then then);
   void close();
 
@@ -42,9 +42,9 @@ class DataConnectionOpener {
   void begin(std::uint64_t id);
   bool again(std::uint64_t id);
   void end_after(std::uint64_t id, Duration time, std::string why);
-  void say_hello(std::uint64_t id);
-  void hear(std::uint64_t id);
-  void end(std::uint64_t id, Result<base::SealedSocket> with);
+  void send_hello(std::uint64_t id);
+  void receive_reply(std::uint64_t id);
+  void end(std::uint64_t id, Result<base::AuthenticatedSocket> with);
 
   asio::io_context& io_;
   const Identity& us_;

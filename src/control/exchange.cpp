@@ -1,8 +1,8 @@
 #include "control/exchange.hpp"
 
-#include "base/peer_words.hpp"
 #include "base/schema/control_generated.h"
 #include "base/schema/flat.hpp"
+#include "base/untrusted_input.hpp"
 
 namespace linkspan::control {
 namespace {
@@ -20,7 +20,7 @@ using schema::verified;
 
 }  // namespace
 
-std::vector<std::byte> encode(const Offer& offer) {
+std::vector<std::byte> encode(const MessageOffer& offer) {
   flatbuffers::FlatBufferBuilder out;
   const auto require = out.CreateString(offer.require);
   const auto descriptor = offer.descriptor.empty() ? flatbuffers::Offset<schema::ByteVector>()
@@ -31,27 +31,27 @@ std::vector<std::byte> encode(const Offer& offer) {
   return finished(out);
 }
 
-Result<Offer> decode_offer(std::span<const std::byte> bytes) {
+Result<MessageOffer> decode_offer(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::SendOffer>(bytes);
   if (wire == nullptr || wire->require()->size() > kMaxRequire)
     return corrupt_exchange("malformed offer");
-  if (wire->space() > static_cast<std::uint8_t>(Space::in_order) || !is_kind(wire->kind()))
+  if (wire->space() > static_cast<std::uint8_t>(MatchSpace::in_order) || !is_kind(wire->kind()))
     return corrupt_exchange("an offer of an unknown kind");
   if ((wire->serial() == 0) != (wire->bytes() == 0))
     return corrupt_exchange("an offer of bytes without memory, or of memory without bytes");
-  Offer offer{.space = static_cast<Space>(wire->space()),
-              .tag = wire->tag(),
-              .bytes = wire->bytes(),
-              .kind = static_cast<MemoryKind>(wire->kind()),
-              .serial = wire->serial(),
-              .offset = wire->offset(),
-              .require = wire->require()->str(),
-              .descriptor = {}};
+  MessageOffer offer{.space = static_cast<MatchSpace>(wire->space()),
+                     .tag = wire->tag(),
+                     .bytes = wire->bytes(),
+                     .kind = static_cast<MemoryKind>(wire->kind()),
+                     .serial = wire->serial(),
+                     .offset = wire->offset(),
+                     .require = wire->require()->str(),
+                     .descriptor = {}};
   if (wire->descriptor() != nullptr) offer.descriptor = bytes_of(*wire->descriptor());
   return offer;
 }
 
-std::vector<std::byte> encode(const Accept& accept) {
+std::vector<std::byte> encode(const MessageAccept& accept) {
   flatbuffers::FlatBufferBuilder out;
   const auto require = out.CreateString(accept.require);
   const auto descriptor = accept.descriptor.empty() ? flatbuffers::Offset<schema::ByteVector>()
@@ -61,21 +61,21 @@ std::vector<std::byte> encode(const Accept& accept) {
   return finished(out);
 }
 
-Result<Accept> decode_accept(std::span<const std::byte> bytes) {
+Result<MessageAccept> decode_accept(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::SendAccept>(bytes);
   if (wire == nullptr || wire->require()->size() > kMaxRequire || !is_kind(wire->kind()))
     return corrupt_exchange("malformed accept");
   if (wire->serial() == 0) return corrupt_exchange("an accept without memory");
-  Accept accept{.kind = static_cast<MemoryKind>(wire->kind()),
-                .serial = wire->serial(),
-                .offset = wire->offset(),
-                .require = wire->require()->str(),
-                .descriptor = {}};
+  MessageAccept accept{.kind = static_cast<MemoryKind>(wire->kind()),
+                       .serial = wire->serial(),
+                       .offset = wire->offset(),
+                       .require = wire->require()->str(),
+                       .descriptor = {}};
   if (wire->descriptor() != nullptr) accept.descriptor = bytes_of(*wire->descriptor());
   return accept;
 }
 
-std::vector<std::byte> encode(const Finished& end) {
+std::vector<std::byte> encode(const MessageFinished& end) {
   flatbuffers::FlatBufferBuilder out;
   const auto what = out.CreateString(end.status.what().substr(0, kMaxWhat));
   out.Finish(schema::CreateSendFinished(out, end.by_sender, end.untouched,
@@ -84,16 +84,16 @@ std::vector<std::byte> encode(const Finished& end) {
   return finished(out);
 }
 
-Result<Finished> decode_finished(std::span<const std::byte> bytes) {
+Result<MessageFinished> decode_finished(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::SendFinished>(bytes);
   if (wire == nullptr || !is_kind(wire->kind()))
     return corrupt_exchange("malformed end of a message");
   const auto code = base::final_code(wire->code());
   if (!code) return corrupt_exchange("a message ended with an unknown code");
-  Finished end{.by_sender = wire->by_sender(),
-               .untouched = wire->untouched(),
-               .status = {},
-               .kind = static_cast<MemoryKind>(wire->kind())};
+  MessageFinished end{.by_sender = wire->by_sender(),
+                      .untouched = wire->untouched(),
+                      .status = {},
+                      .kind = static_cast<MemoryKind>(wire->kind())};
   if (*code != Code::ok)
     end.status = Status(*code, Scope::request, "the peer: " + text_of(*wire->what(), kMaxWhat));
   return end;

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/peer_words.hpp"
 #include "base/schema/control_generated.h"
 #include "base/schema/flat.hpp"
+#include "base/untrusted_input.hpp"
 #include "control/interfaces.hpp"
 
 namespace linkspan::control {
@@ -39,7 +39,7 @@ std::vector<std::byte> encode(const Hello& hello) {
   for (const net::TcpAddress& each : hello.addresses) hosts.push_back(each.host());
   const auto more = hosts.empty() ? 0 : out.CreateVectorOfStrings(hosts);
   out.Finish(schema::CreateHello(out, engine, boot, hello.process.start_time, hello.process.nonce,
-                                 share, list, hello.proves, more));
+                                 share, list, hello.requires_auth, more));
   return finished(out);
 }
 
@@ -54,7 +54,7 @@ Result<Hello> decode_hello(std::span<const std::byte> bytes) {
     return corrupt_hello("malformed hello");
   hello.process.start_time = wire->start_time();
   hello.process.nonce = wire->process_nonce();
-  hello.proves = wire->proves();
+  hello.requires_auth = wire->proves();
   for (const schema::TransportAddress* each : *wire->transports()) {
     if (each->name()->size() > kMaxName || each->bytes()->size() > kMaxAddress)
       return corrupt_hello("hello beyond a limit");
@@ -179,15 +179,15 @@ Result<TransportMessage> decode_for_transport(std::span<const std::byte> bytes) 
                           bytes_of(*wire->bytes())};
 }
 
-std::vector<std::byte> encode_proof(const base::SealKey& proof) {
+std::vector<std::byte> encode_proof(const base::MacKey& proof) {
   flatbuffers::FlatBufferBuilder out;
   out.Finish(schema::CreateProof(out, vector_of(out, proof)));
   return finished(out);
 }
 
-Result<base::SealKey> decode_proof(std::span<const std::byte> bytes) {
+Result<base::MacKey> decode_proof(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Proof>(bytes);
-  base::SealKey proof{};
+  base::MacKey proof{};
   if (wire == nullptr || !take(wire->bytes(), proof)) return corrupt_hello("malformed proof");
   return proof;
 }

@@ -1,9 +1,9 @@
 // control/handshake.hpp - the first words of two Engines, and the ops of the control connection.
 //
 // Both sides send `hello`, check what came (version, the socket's uid), over TCP prove that they
-// know the secret (control/proof.hpp), connect their transports to the addresses in it and send
-// `ready`; who has sent and heard `ready` may use the peer.
-// Threads: pure functions and values.
+// know the secret (control/session_keys.hpp), connect their transports to the addresses in it and
+// send `ready`; who has sent and heard `ready` may use the peer. Threads: pure functions and
+// values.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "base/frame_authenticator.hpp"
 #include "base/process.hpp"
-#include "base/seal.hpp"
 #include "linkspan/status.hpp"
 #include "memory/descriptor.hpp"
 #include "net/tcp_socket.hpp"
@@ -54,7 +54,7 @@ struct Hello {
   base::ProcessIdentity process;
   std::array<std::byte, 32> key_share{};
   std::vector<TransportAddress> transports;
-  bool proves = false;  ///< It has a secret, and `proof` follows.
+  bool requires_auth = false;  ///< It has a secret, and `proof` follows.
   /// Of who was connected to: where it takes data connections as well, at the same port.
   std::vector<net::TcpAddress> addresses{};
 };
@@ -104,14 +104,14 @@ std::vector<std::byte> encode_for_transport(std::string_view transport, std::uin
                                             std::span<const std::byte> bytes);
 Result<TransportMessage> decode_for_transport(std::span<const std::byte> bytes);
 
-std::vector<std::byte> encode_proof(const base::SealKey& proof);
-Result<base::SealKey> decode_proof(std::span<const std::byte> bytes);
+std::vector<std::byte> encode_proof(const base::MacKey& proof);
+Result<base::MacKey> decode_proof(std::span<const std::byte> bytes);
 
 /// What opens a connection for a transport alone.
 struct DataConnectionHello {
   std::string transport;
   std::uint64_t number = 0;  ///< Of the session that it belongs to, each once.
-  base::SealKey proof{};     ///< By that session's key.
+  base::MacKey proof{};      ///< By that session's key.
 };
 std::vector<std::byte> encode(const DataConnectionHello& hello);
 Result<DataConnectionHello> decode_data_connection(std::span<const std::byte> bytes);

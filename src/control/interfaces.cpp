@@ -167,9 +167,9 @@ std::string DataConnectionRoute::to_string() const {
   return interface + " (" + from.host() + ") to " + to.to_string();
 }
 
-std::optional<DataConnectionRoute> choose_way(std::span<const Interface> ours,
-                                              std::span<const net::TcpAddress> theirs,
-                                              std::uint64_t k, std::uint16_t port) {
+std::optional<DataConnectionRoute> choose_route(std::span<const Interface> ours,
+                                                std::span<const net::TcpAddress> theirs,
+                                                std::uint64_t k, std::uint16_t port) {
   if (ours.empty()) return std::nullopt;
   const Interface& interface = ours[k % ours.size()];
   const auto pick = [&](const auto& fits) -> std::optional<DataConnectionRoute> {

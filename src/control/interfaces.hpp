@@ -45,9 +45,9 @@ struct DataConnectionRoute {
 };
 /// Of the data connection with the number k, from 0: from the interface k mod L of ours, to an
 /// address in one of its subnets, else to any of a family that it has too; where there are several,
-/// they take turns. None: of that interface there is no way. Pure.
-std::optional<DataConnectionRoute> choose_way(std::span<const Interface> ours,
-                                              std::span<const net::TcpAddress> theirs,
-                                              std::uint64_t k, std::uint16_t port);
+/// they take turns. None: of that interface there is no route. Pure.
+std::optional<DataConnectionRoute> choose_route(std::span<const Interface> ours,
+                                                std::span<const net::TcpAddress> theirs,
+                                                std::uint64_t k, std::uint16_t port);
 
 }  // namespace linkspan::control

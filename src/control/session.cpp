@@ -10,7 +10,7 @@
 namespace linkspan::control {
 namespace {
 
-constexpr int kFramesATurn = 64;
+constexpr int kFramesPerPoll = 64;
 constexpr std::size_t kMaxDataConnections = 256;  // beside a session, ever
 
 Status no_room_for_fds() {
@@ -21,12 +21,12 @@ Status no_room_for_fds() {
 }  // namespace
 
 Session::Session(std::uint64_t id, bool initiated, base::Fd socket, const Identity& us,
-                 Listener& listener, const base::Log& log)
+                 SessionEvents& events, const base::Log& log)
     : id_(id),
       initiated_(initiated),
       remote_(!base::is_unix_socket(socket.get())),
       us_(us),
-      listener_(listener),
+      events_(events),
       log_(log),
       socket_(socket.get()),
       channel_(std::move(socket)) {
@@ -36,7 +36,7 @@ Session::Session(std::uint64_t id, bool initiated, base::Fd socket, const Identi
 
 Session::~Session() {
   // Whoever held this until now was its last copy on the peer's memory.
-  if (goodbye_heard_ && !goodbye_sent_ && !dropped_) (void)queue(FrameOp::goodbye, 0, {}, {});
+  if (goodbye_received_ && !goodbye_sent_ && !dropped_) (void)queue(FrameOp::goodbye, 0, {}, {});
 }
 
 std::string Session::describe() const {
@@ -48,7 +48,7 @@ bool Session::is_this_process() const noexcept { return !remote_ && pid_ == ::ge
 
 Status Session::send(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
                      std::span<base::Fd> fds) {
-  if (lost_)
+  if (disconnected_)
     return {Code::disconnected, Scope::peer, "the connection to " + describe() + " is closed"};
   return queue(op, id, payload, fds);
 }
@@ -84,14 +84,14 @@ bool Session::has_buffered() {
   return channel_.has_buffered();
 }
 
-bool Session::has_heard() {
+bool Session::has_received() {
   const base::MutexLock lock(mutex_);
-  return channel_.has_heard();
+  return channel_.has_received();
 }
 
-std::size_t Session::held_bytes() {
+std::size_t Session::allocated_bytes() {
   const base::MutexLock lock(mutex_);
-  return channel_.held_bytes();
+  return channel_.allocated_bytes();
 }
 
 Status Session::secure() {
@@ -105,7 +105,7 @@ Status Session::secure() {
 }
 
 /// As the kernel says, and whether its user may be our peer.
-Status Session::know_process() {
+Status Session::read_peer_credentials() {
   auto credentials = base::peer_credentials(socket_);
   if (!credentials.ok()) return credentials.status();
   pid_ = credentials->pid;
@@ -127,13 +127,13 @@ Status Session::start() {
     loopback_ = other_end.ok() && other_end->is_loopback();
     place_ = "at " + (other_end.ok() ? other_end->to_string() : "an end that has gone");
     if (Status status = secure(); !status.ok()) return status;
-  } else if (Status status = know_process(); !status.ok()) {
+  } else if (Status status = read_peer_credentials(); !status.ok()) {
     return status;
   }
   Hello hello{.engine = us_.engine,
               .process = {},
-              .transports = listener_.addresses(remote_),
-              .proves = proves()};
+              .transports = events_.transport_addresses(remote_),
+              .requires_auth = requires_auth()};
   if (remote_ && !initiated_) hello.addresses = addresses_of(us_.interfaces);
   if (Status status = base::random_bytes(hello.key_share); !status.ok()) return status;
   if (remote_) {
@@ -153,14 +153,14 @@ Status Session::start() {
 
 Status Session::notify(std::span<const std::byte> message) {
   if (!outgoing_) return send(FrameOp::notify, 0, encode_notify(message));
-  if (lost_)
+  if (disconnected_)
     return {Code::disconnected, Scope::peer, "the connection to " + describe() + " is closed"};
   Status status = outgoing_->put(message);
   const bool full = status.code() == Code::no_resource;
   if (full && !collecting_ && !send(FrameOp::collect, 0, {}).ok()) return status;
   collecting_ = full;
-  if (status.ok() && outgoing_->take_bell() && !send(FrameOp::collect, 0, {}).ok())
-    outgoing_->give_bell_back();
+  if (status.ok() && outgoing_->consume_doorbell_request() && !send(FrameOp::collect, 0, {}).ok())
+    outgoing_->restore_doorbell_request();
   return status;
 }
 
@@ -176,15 +176,15 @@ std::optional<std::vector<std::byte>> Session::next_notification() {
 }
 
 void Session::on_readable() {
-  for (int i = 0; i < kFramesATurn && !lost_ && !data_connection_; ++i) {
+  for (int i = 0; i < kFramesPerPoll && !disconnected_ && !data_connection_; ++i) {
     Result<std::optional<base::Frame>> next = [&] {
       const base::MutexLock lock(mutex_);
       return channel_.receive();
     }();
     if (!next.ok()) {
       if (next.status().code() == Code::disconnected)
-        lose(Status(Code::disconnected, Scope::peer,
-                    "peer " + describe() + ": " + next.status().what()));
+        disconnect(Status(Code::disconnected, Scope::peer,
+                          "peer " + describe() + ": " + next.status().what()));
       else
         fail(next.status());
       return;
@@ -199,9 +199,10 @@ void Session::on_readable() {
 
 Status Session::handle(base::Frame& frame) {
   const auto op = static_cast<FrameOp>(frame.header.op);
-  // Refused. The other side may find out after this one has met it: then it answers no request.
-  if (op == FrameOp::error && (!is_met() || (!is_up() && frame.header.id == 0))) {
-    lose(decode_error(frame.payload));
+  // Refused. The other side may find out after this one has established it: then it answers no
+  // request.
+  if (op == FrameOp::error && (!is_established() || (!is_up() && frame.header.id == 0))) {
+    disconnect(decode_error(frame.payload));
     return {};
   }
   if (frame.plain)
@@ -224,64 +225,64 @@ Status Session::handle(base::Frame& frame) {
   if (goodbye_sent_ && op != FrameOp::goodbye) return {};
   switch (op) {
     case FrameOp::ready:
-      if (stage_ == Stage::met) {
+      if (stage_ == Stage::established) {
         stage_ = Stage::up;
-        listener_.up(*this);
+        events_.on_up(*this);
       }
       return {};
     case FrameOp::import:
       return on_import(frame);
     case FrameOp::imported: {
       if (frame.fds_lost) {
-        listener_.imported(*this, frame.header.id, no_room_for_fds());
+        events_.on_import_reply(*this, frame.header.id, no_room_for_fds());
         return {};
       }
       auto descriptor = decode_imported(frame.payload);
       if (!descriptor.ok()) return descriptor.status();
-      listener_.imported(*this, frame.header.id,
-                         Exported{*std::move(descriptor), std::move(frame.fds)});
+      events_.on_import_reply(*this, frame.header.id,
+                              ExportedRegion{*std::move(descriptor), std::move(frame.fds)});
       return {};
     }
     case FrameOp::ask_set: {
       auto ask = decode_ask_set(frame.payload);
       if (!ask.ok()) return ask.status();
-      listener_.asked_for_set(*this, frame.header.id, *std::move(ask));
+      events_.on_set_request(*this, frame.header.id, *std::move(ask));
       return {};
     }
     case FrameOp::set: {
       auto set = decode_set(frame.payload);
       if (!set.ok()) return set.status();
-      listener_.set_answered(*this, frame.header.id, *std::move(set));
+      events_.on_set_reply(*this, frame.header.id, *std::move(set));
       return {};
     }
     case FrameOp::error:
-      listener_.imported(*this, frame.header.id, decode_error(frame.payload));
+      events_.on_import_reply(*this, frame.header.id, decode_error(frame.payload));
       return {};
     case FrameOp::notify: {
       auto payload = decode_notify(frame.payload);
       if (!payload.ok()) return payload.status();
-      listener_.notified(*this, *std::move(payload));
+      events_.on_notification(*this, *std::move(payload));
       return {};
     }
     case FrameOp::collect:
-      listener_.collect(*this);
+      events_.on_collect_request(*this);
       return {};
     case FrameOp::goodbye:
-      goodbye_heard_ = true;
-      lose(Status(Code::disconnected, Scope::peer,
-                  "peer " + describe() + " has closed this connection, or its Engine"));
+      goodbye_received_ = true;
+      disconnect(Status(Code::disconnected, Scope::peer,
+                        "peer " + describe() + " has closed this connection, or its Engine"));
       return {};
     case FrameOp::for_transport: {
       auto message = decode_for_transport(frame.payload);
       if (!message.ok()) return message.status();
-      listener_.for_transport(*this, *std::move(message), frame.fds);
+      events_.on_transport_message(*this, *std::move(message), frame.fds);
       return {};
     }
     case FrameOp::offer:
     case FrameOp::accept:
     case FrameOp::finished:
     case FrameOp::withdraw:
-      return listener_.exchange(*this, frame);
+      return events_.on_message_frame(*this, frame);
     case FrameOp::hello:
     case FrameOp::proof:
     case FrameOp::data_connection:
@@ -315,33 +316,33 @@ Status Session::on_hello(base::Frame& frame) {
     pidfd_ = std::move(frame.fds[0]);
     pidfd_.trust();
   }
-  if (remote_ && hello->proves == us_.secret.empty())
+  if (remote_ && hello->requires_auth == us_.secret.empty())
     return {Code::permission_denied, Scope::peer,
-            std::string(hello->proves ? "the peer asks for a secret and this side has none"
-                                      : "the peer has no secret and this side asks for it") +
+            std::string(hello->requires_auth ? "the peer asks for a secret and this side has none"
+                                             : "the peer has no secret and this side asks for it") +
                 ": give both the same file by LINKSPAN_SECRET_FILE or EngineOptions::secret_file"};
   hello_ = *std::move(hello);
   incarnation_ = frame.header.incarnation;
-  const Said ours{our_hello_, us_.incarnation}, theirs{frame.payload, incarnation_};
-  const std::string_view secret = proves() ? us_.secret : std::string_view();
+  const SignedHello ours{our_hello_, us_.incarnation}, theirs{frame.payload, incarnation_};
+  const std::string_view secret = requires_auth() ? us_.secret : std::string_view();
   const auto key = session_key(std::as_bytes(std::span(secret)), initiated_ ? ours : theirs,
                                initiated_ ? theirs : ours);
   if (!key.ok()) return key.status();
   key_ = *key;
-  if (!proves()) return meet();
+  if (!requires_auth()) return establish();
   stage_ = Stage::proving;
   // Who listens shows nothing to who has shown nothing.
-  return initiated_ ? prove() : Status();
+  return initiated_ ? send_proof() : Status();
 }
 
 /// From then on what this side says is sealed, if TLS does not.
-Status Session::prove() {
-  const auto proof = proof_of(key_, side());
-  const auto keys = seals_of(key_, side());
+Status Session::send_proof() {
+  const auto proof = auth_mac(key_, side());
+  const auto keys = mac_keys_of(key_, side());
   if (!proof.ok() || !keys.ok()) return proof.ok() ? keys.status() : proof.status();
   if (Status status = send(FrameOp::proof, 0, encode_proof(*proof)); !status.ok()) return status;
   const base::MutexLock lock(mutex_);
-  if (seals()) channel_.seal(keys->out);
+  if (appends_mac()) channel_.authenticate_sent(keys->out);
   return {};
 }
 
@@ -349,27 +350,27 @@ Status Session::on_proof(const base::Frame& frame) {
   if (static_cast<FrameOp>(frame.header.op) != FrameOp::proof)
     return {Code::corrupt, Scope::peer, "the peer did not prove that it knows the secret"};
   const auto said = decode_proof(frame.payload);
-  const auto right = proof_of(key_, other(side()));
-  const auto keys = seals_of(key_, side());
+  const auto right = auth_mac(key_, other(side()));
+  const auto keys = mac_keys_of(key_, side());
   if (!said.ok()) return said.status();
   if (!right.ok() || !keys.ok()) return right.ok() ? keys.status() : right.status();
   if (!base::same_secret(*said, *right))
     return {Code::permission_denied, Scope::peer, "the peer has another secret than this side"};
   {
     const base::MutexLock lock(mutex_);
-    if (seals()) channel_.expect_seals(keys->in);
+    if (appends_mac()) channel_.authenticate_received(keys->in);
   }
-  if (Status status = initiated_ ? Status() : prove(); !status.ok()) return status;
-  return meet();
+  if (Status status = initiated_ ? Status() : send_proof(); !status.ok()) return status;
+  return establish();
 }
 
-Status Session::meet() {
+Status Session::establish() {
   if (!expected_.empty() && hello_.engine != expected_)
     return {Code::permission_denied, Scope::peer,
             "the peer there is \"" + hello_.engine + "\", and not \"" + expected_ +
                 "\" as ConnectOptions::expect says"};
-  if (Status status = listener_.met(shared_from_this()); !status.ok()) return status;
-  stage_ = Stage::met;
+  if (Status status = events_.on_established(shared_from_this()); !status.ok()) return status;
+  stage_ = Stage::established;
   {
     const base::MutexLock lock(mutex_);
     channel_.limit_payload(base::kMaxPayload);
@@ -380,8 +381,8 @@ Status Session::meet() {
 Status Session::on_import(const base::Frame& frame) {
   auto asked = decode_import(frame.payload);
   if (!asked.ok()) return asked.status();
-  auto found = asked->name.empty() ? listener_.offered(*this, asked->serial)
-                                   : listener_.exported(*this, asked->name, asked->serial);
+  auto found = asked->name.empty() ? events_.on_offer_import_request(*this, asked->serial)
+                                   : events_.on_import_request(*this, asked->name, asked->serial);
   Status status = found.ok() ? send(FrameOp::imported, frame.header.id,
                                     encode_imported(found->descriptor), found->fds)
                              : found.status();
@@ -394,36 +395,36 @@ Result<Session::DataConnectionOffer> Session::offer_data_connection(std::string 
       {.transport = std::move(transport), .number = ++data_connections_offered_}, {}};
   const auto key = data_connection_key(key_, offer.hello.transport, offer.hello.number);
   if (!key.ok()) return key.status();
-  const auto proof = proof_of(*key, side());
-  const auto keys = seals_of(*key, side());
+  const auto proof = auth_mac(*key, side());
+  const auto keys = mac_keys_of(*key, side());
   if (!proof.ok() || !keys.ok()) return proof.ok() ? keys.status() : proof.status();
   offer.hello.proof = *proof;
-  if (seals()) offer.seals = *keys;
+  if (appends_mac()) offer.seals = *keys;
   return offer;
 }
 
-Result<std::optional<base::SealKeys>> Session::admit(const DataConnectionHello& hello) {
+Result<std::optional<base::MacKeys>> Session::admit(const DataConnectionHello& hello) {
   const Status no(Code::permission_denied, Scope::peer,
                   "a data connection of a session that is none");
-  if (!is_met()) return no;
+  if (!is_established()) return no;
   const auto key = data_connection_key(key_, hello.transport, hello.number);
   if (!key.ok()) return key.status();
-  const auto right = proof_of(*key, other(side()));
-  const auto keys = seals_of(*key, side());
+  const auto right = auth_mac(*key, other(side()));
+  const auto keys = mac_keys_of(*key, side());
   if (!right.ok() || !keys.ok()) return right.ok() ? keys.status() : right.status();
   if (!base::same_secret(hello.proof, *right)) return no;
   if (data_connections_admitted_.size() >= kMaxDataConnections ||
       !data_connections_admitted_.insert(hello.number).second)
     return Status(Code::permission_denied, Scope::peer, "a data connection that was made before");
-  return seals() ? std::optional(*keys) : std::nullopt;
+  return appends_mac() ? std::optional(*keys) : std::nullopt;
 }
 
-base::SealedSocket Session::take_socket(std::optional<base::SealKeys> keys) {
+base::AuthenticatedSocket Session::release_socket(std::optional<base::MacKeys> keys) {
   (void)send(FrameOp::ready, 0, {});
   const base::MutexLock lock(mutex_);
   dropped_ = true;
-  lost_ = true;
-  return {channel_.take_socket(), keys, channel_.take_tls()};
+  disconnected_ = true;
+  return {channel_.release_socket(), keys, channel_.release_tls()};
 }
 
 void Session::answer_error(std::uint64_t id, const Status& status) {
@@ -431,9 +432,9 @@ void Session::answer_error(std::uint64_t id, const Status& status) {
 }
 
 void Session::fail(const Status& why) {
-  if (lost_) return settle();
+  if (disconnected_) return report_end();
   try {
-    const bool stranger = !initiated_ && !is_met();
+    const bool stranger = !initiated_ && !is_established();
     log_.write_repeated(stranger ? base::Repeated::stranger : base::Repeated::peer,
                         base::Level::warning,
                         [&] { return "peer " + describe() + " is dropped: " + why.to_string(); });
@@ -441,50 +442,50 @@ void Session::fail(const Status& why) {
   } catch (const std::exception&) {
     // No memory to say it.
   }
-  lose(why);
+  disconnect(why);
 }
 
-void Session::lose(const Status& why) {
-  if (!lost_.exchange(true)) {
+void Session::disconnect(const Status& why) {
+  if (!disconnected_.exchange(true)) {
     failure_ = why;
     // The number stays ours, the peer sees the end. One that said goodbye sees it when this goes.
-    if (!goodbye_heard_) ::shutdown(socket_, SHUT_RDWR);
+    if (!goodbye_received_) ::shutdown(socket_, SHUT_RDWR);
   }
-  settle();
+  report_end();
 }
 
 void Session::on_process_end() {
   process_ended_ = true;
-  settle();
+  report_end();
 }
 
 /// May throw where memory ends: then the caller comes again.
-void Session::settle() {
-  if (gone_ || !lost_ || dropped_) return;
-  if (is_met() && !lost_told_) {
-    lost_told_ = true;
+void Session::report_end() {
+  if (terminated_ || !disconnected_ || dropped_) return;
+  if (is_established() && !disconnect_reported_) {
+    disconnect_reported_ = true;
     try {
-      listener_.lost(*this);
+      events_.on_disconnected(*this);
     } catch (...) {
-      lost_told_ = false;  // again the next time
+      disconnect_reported_ = false;  // again the next time
       throw;
     }
   }
   // A process that only closed its socket may still copy; one that died may have a forked child
   // that holds the socket and the GPU's files (fact: Death.NothingLandsAfterProcessAndSocketEnded).
-  if (is_met() && !goodbye_heard_ && !process_ended_ && !remote_) return;
-  gone_ = true;
-  if (is_met()) listener_.gone(*this);
+  if (is_established() && !goodbye_received_ && !process_ended_ && !remote_) return;
+  terminated_ = true;
+  if (is_established()) events_.on_terminated(*this);
 }
 
 void Session::send_goodbye() {
-  if (!is_met() || std::exchange(goodbye_sent_, true)) return;
+  if (!is_established() || std::exchange(goodbye_sent_, true)) return;
   (void)send(FrameOp::goodbye, 0, {});
 }
 
 void Session::drop() {
   dropped_ = true;
-  if (!lost_.exchange(true)) ::shutdown(socket_, SHUT_RDWR);
+  if (!disconnected_.exchange(true)) ::shutdown(socket_, SHUT_RDWR);
 }
 
 }  // namespace linkspan::control

@@ -1,8 +1,9 @@
 // control/session_data_connections.hpp - the data connections that transports have asked for beside
-// a Session, and the way that each goes.
+// a Session, and the route that each goes.
 //
 // Threads: the Control thread.
-// Invariants: the Listener is told once of each that was asked for, unless this has ended by then.
+// Invariants: the SessionEvents is on_made once of each that was asked for, unless this has ended
+// by then.
 #pragma once
 
 #include <memory>
@@ -23,7 +24,7 @@ class SessionDataConnections : public std::enable_shared_from_this<SessionDataCo
   struct Uses {
     DataConnectionOpener& opener;
     const Identity& us;
-    Listener& listener;
+    SessionEvents& events;
     const base::Log& log;
   };
   SessionDataConnections(std::shared_ptr<Session> session, const Uses& uses)
@@ -36,15 +37,15 @@ class SessionDataConnections : public std::enable_shared_from_this<SessionDataCo
 
  private:
   void make(const std::string& transport, const Result<net::TcpAddress>& at,
-            const std::optional<DataConnectionRoute>& way);
-  std::optional<DataConnectionRoute> next_way(const net::TcpAddress& at);
-  void warn_of_way(const std::string& way, const std::string& why);
+            const std::optional<DataConnectionRoute>& route);
+  std::optional<DataConnectionRoute> next_route(const net::TcpAddress& at);
+  void warn_of_route(const std::string& route, const std::string& why);
 
   const std::shared_ptr<Session> session_;  // also the engine's peer, as its Channel
   const Uses uses_;
-  std::vector<std::string> asked_;  // transports
-  std::uint64_t ways_ = 0;          // that data connections have asked for
-  std::set<std::string> bad_ways_;  // which were told of
+  std::vector<std::string> asked_;      // transports
+  std::uint64_t routes_requested_ = 0;  // that data connections have asked for
+  std::set<std::string> bad_routes_;    // which were on_made of
 };
 
 }  // namespace linkspan::control

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/interrupt.hpp"
-#include "base/peer_words.hpp"
+#include "base/untrusted_input.hpp"
 #include "engine/completion_queue.hpp"
 #include "transport/registry.hpp"
 
@@ -130,7 +130,7 @@ Status EngineImpl::set_up(const EngineOptions& options) {
   transports_ = *std::move(transports);
   streams_ = std::make_unique<StreamOrders>(topology_.get());
   unregistered_ = std::make_unique<UnregisteredBuffers>(*registry_, topology_.get(), transports_);
-  auto control = control::Control::open(identity_, *this, log_);
+  auto control = control::ControlPlane::open(identity_, *this, log_);
   if (!control.ok()) return control.status();
   control_ = *std::move(control);
   {

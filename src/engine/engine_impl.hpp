@@ -20,7 +20,7 @@
 #include "base/log_queue.hpp"
 #include "base/options.hpp"
 #include "base/task_thread.hpp"
-#include "control/control.hpp"
+#include "control/control_plane.hpp"
 #include "cuda/topology.hpp"
 #include "engine/progress_thread.hpp"
 #include "engine/transfer_scheduler.hpp"
@@ -32,7 +32,7 @@
 
 namespace linkspan::engine {
 
-inline constexpr std::size_t kMaxNotification = control::NotificationRing::kLongest;
+inline constexpr std::size_t kMaxNotification = control::NotificationRing::kMaxMessage;
 /// Notifications of one peer that nobody has taken yet. What comes beyond is dropped, and logged.
 inline constexpr std::size_t kMaxWaitingNotifications = 65536;
 inline constexpr std::size_t kMaxWaitingBytes = std::size_t{16} << 20;
@@ -44,7 +44,7 @@ inline constexpr std::size_t kMaxSetWaits = 64;
 /// Peers that nobody has accepted; beyond it those that are gone are forgotten.
 inline constexpr std::size_t kMaxUnaccepted = 4096;
 
-class EngineImpl final : public control::Listener,
+class EngineImpl final : public control::SessionEvents,
                          private WindowCopier,
                          public std::enable_shared_from_this<EngineImpl> {
  public:
@@ -203,12 +203,14 @@ class EngineImpl final : public control::Listener,
     std::int64_t pid;
     bool remote;
   };
-  Result<std::shared_ptr<ImportedRegion>> import(const PeerLife& peer, control::Exported& exported,
+  Result<std::shared_ptr<ImportedRegion>> import(const PeerLife& peer,
+                                                 control::ExportedRegion& exported,
                                                  base::Deadline deadline);
   void hold_stream(TransferState& transfer, ResolvedStreams& place);
-  void imported(const PeerLife& peer, std::uint64_t request, Result<control::Exported>& answer);
+  void imported(const PeerLife& peer, std::uint64_t request,
+                Result<control::ExportedRegion>& answer);
   void imported_by_serial(const PeerLife& peer, std::uint64_t request,
-                          Result<control::Exported>& answer);
+                          Result<control::ExportedRegion>& answer);
   Status begin_exchange(const std::shared_ptr<TransferState>& transfer);
   Result<TransferEndpoints> sides(std::uint64_t peer, Op op, const Region& local,
                                   const RemoteRegion& remote) const;
@@ -264,29 +266,31 @@ class EngineImpl final : public control::Listener,
     return base::Deadline::after(base::Clock::steady(), wait);
   }
 
-  // control::Listener
-  std::vector<control::TransportAddress> addresses(bool remote) override;
-  Status met(const std::shared_ptr<control::Session>& session) override;
-  void up(control::Session& session) override;
-  void lost(control::Session& session) override;
-  void gone(control::Session& session) override;
-  void for_transport(control::Session& session, control::TransportMessage message,
-                     std::span<base::Fd> fds) override;
-  void data_connection(control::Session& session, const std::string& transport,
-                       Result<base::SealedSocket> socket) override;
-  Result<control::Exported> exported(control::Session& session, std::string_view name,
-                                     std::uint64_t serial) override;
-  void asked_for_set(control::Session& session, std::uint64_t request,
-                     control::AskSet ask) override;
-  void set_answered(control::Session& session, std::uint64_t request,
+  // control::SessionEvents
+  std::vector<control::TransportAddress> transport_addresses(bool remote) override;
+  Status on_established(const std::shared_ptr<control::Session>& session) override;
+  void on_up(control::Session& session) override;
+  void on_disconnected(control::Session& session) override;
+  void on_terminated(control::Session& session) override;
+  void on_transport_message(control::Session& session, control::TransportMessage message,
+                            std::span<base::Fd> fds) override;
+  void on_data_connection(control::Session& session, const std::string& transport,
+                          Result<base::AuthenticatedSocket> socket) override;
+  Result<control::ExportedRegion> on_import_request(control::Session& session,
+                                                    std::string_view name,
+                                                    std::uint64_t serial) override;
+  void on_set_request(control::Session& session, std::uint64_t request,
+                      control::AskSet ask) override;
+  void on_set_reply(control::Session& session, std::uint64_t request,
                     memory::PublishedSet set) override;
-  Result<control::Exported> offered(control::Session& session, std::uint64_t serial) override;
-  Status exchange(control::Session& session, base::Frame& frame) override;
-  void imported(control::Session& session, std::uint64_t request,
-                Result<control::Exported> answer) override;
-  void notified(control::Session& session, std::vector<std::byte> payload) override;
-  void collect(control::Session& session) override;
-  Result<std::string> asked(control::OperatorOp op) override;
+  Result<control::ExportedRegion> on_offer_import_request(control::Session& session,
+                                                          std::uint64_t serial) override;
+  Status on_message_frame(control::Session& session, base::Frame& frame) override;
+  void on_import_reply(control::Session& session, std::uint64_t request,
+                       Result<control::ExportedRegion> answer) override;
+  void on_notification(control::Session& session, std::vector<std::byte> payload) override;
+  void on_collect_request(control::Session& session) override;
+  Result<std::string> handle_query(control::IntrospectionOp op) override;
 
   const base::ForkWatch fork_;
   const base::Options options_;
@@ -331,9 +335,9 @@ class EngineImpl final : public control::Listener,
   std::uint64_t last_lookup_ LINKSPAN_GUARDED_BY(events_mutex_) = 0;
   std::string address_ LINKSPAN_GUARDED_BY(events_mutex_);
 
-  control::Control* control_raw_ = nullptr;  // for the TransferScheduler, which is made before
+  control::ControlPlane* control_raw_ = nullptr;  // for the TransferScheduler, which is made before
   TransferScheduler scheduler_{log_, control_raw_, transports_};
-  std::unique_ptr<control::Control> control_;
+  std::unique_ptr<control::ControlPlane> control_;
   std::unique_ptr<ProgressThread> progress_thread_;
   base::Condition quiet_;  // with the TransferScheduler's mutex: some transfer became quiet
   std::atomic<bool> closed_{false}, told_of_loopback_{false};

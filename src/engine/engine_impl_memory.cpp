@@ -78,8 +78,9 @@ Status EngineImpl::end_region(const Region& region, Duration timeout, bool at_on
   }
 }
 
-Result<control::Exported> EngineImpl::exported(control::Session& session, std::string_view name,
-                                               std::uint64_t serial) {
+Result<control::ExportedRegion> EngineImpl::on_import_request(control::Session& session,
+                                                              std::string_view name,
+                                                              std::uint64_t serial) {
   const auto found = registry_->find_name(name, serial);
   if (!found.ok()) return found.status();
   const std::shared_ptr<const memory::Registration>& registration = *found;
@@ -108,7 +109,7 @@ std::shared_ptr<const Keys> EngineImpl::keys_of(std::uint64_t serial) {
 }
 
 Result<std::shared_ptr<ImportedRegion>> EngineImpl::import(const PeerLife& peer,
-                                                           control::Exported& exported,
+                                                           control::ExportedRegion& exported,
                                                            base::Deadline deadline) {
   auto descriptor = memory::decode(exported.descriptor);
   if (!descriptor.ok()) return descriptor.status();

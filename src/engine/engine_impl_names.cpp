@@ -49,8 +49,8 @@ Result<std::uint64_t> EngineImpl::publish(std::string_view name, std::span<const
   return version;
 }
 
-void EngineImpl::asked_for_set(control::Session& session, std::uint64_t request,
-                               control::AskSet ask) {
+void EngineImpl::on_set_request(control::Session& session, std::uint64_t request,
+                                control::AskSet ask) {
   using control::FrameOp;
   const std::uint64_t peer = session.id();
   std::optional<memory::PublishedSet> set;
@@ -220,7 +220,7 @@ std::shared_ptr<control::Session> EngineImpl::session_of(std::uint64_t peer) {
   return record == nullptr || record->closing ? nullptr : record->session;
 }
 
-void EngineImpl::set_answered(control::Session& session, std::uint64_t request,
+void EngineImpl::on_set_reply(control::Session& session, std::uint64_t request,
                               memory::PublishedSet set) {
   const base::MutexLock lock(events_mutex_);
   const auto found = lookups_.find(request);
@@ -231,11 +231,11 @@ void EngineImpl::set_answered(control::Session& session, std::uint64_t request,
   event_.notify_all();
 }
 
-void EngineImpl::imported(control::Session& session, std::uint64_t request,
-                          Result<control::Exported> answer) {
+void EngineImpl::on_import_reply(control::Session& session, std::uint64_t request,
+                                 Result<control::ExportedRegion> answer) {
   if (!expects(session.id(), request)) return;  // gave up, or never asked
   // Shared: a task can be copied, its fds cannot.
-  auto kept = std::make_shared<Result<control::Exported>>(std::move(answer));
+  auto kept = std::make_shared<Result<control::ExportedRegion>>(std::move(answer));
   opener_.run([this, peer = PeerLife(session), request, kept] { imported(peer, request, *kept); });
 }
 
@@ -256,7 +256,7 @@ bool EngineImpl::expects(std::uint64_t peer, std::uint64_t request) {
 }
 
 void EngineImpl::imported(const PeerLife& peer, std::uint64_t request,
-                          Result<control::Exported>& answer) {
+                          Result<control::ExportedRegion>& answer) {
   if ((request & Rendezvous::kBySerial) != 0) return imported_by_serial(peer, request, answer);
   std::shared_ptr<Lookup> lookup;
   {

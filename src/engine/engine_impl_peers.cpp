@@ -74,7 +74,7 @@ Result<Peer> EngineImpl::accept(Duration timeout) {
   return Peer(shared_from_this(), id, std::move(name));
 }
 
-std::vector<control::TransportAddress> EngineImpl::addresses(bool remote) {
+std::vector<control::TransportAddress> EngineImpl::transport_addresses(bool remote) {
   std::vector<control::TransportAddress> all;
   for (const auto& transport : transports_)
     if (reaches(*transport, remote))
@@ -82,7 +82,7 @@ std::vector<control::TransportAddress> EngineImpl::addresses(bool remote) {
   return all;
 }
 
-Status EngineImpl::met(const std::shared_ptr<control::Session>& session) {
+Status EngineImpl::on_established(const std::shared_ptr<control::Session>& session) {
   auto record = std::make_unique<PeerRecord>();
   record->session = session;
   record->channels.resize(transports_.size());
@@ -106,7 +106,7 @@ Status EngineImpl::met(const std::shared_ptr<control::Session>& session) {
   return {};
 }
 
-void EngineImpl::up(control::Session& session) {
+void EngineImpl::on_up(control::Session& session) {
   log_.write_repeated(base::Repeated::life, base::Level::info, [&] { return greeting(session); });
   if (session.initiated() && session.is_on_loopback() && !told_of_loopback_.exchange(true) &&
       log_.enabled(base::Level::warning))
@@ -121,7 +121,7 @@ void EngineImpl::up(control::Session& session) {
   event_.notify_all();
 }
 
-void EngineImpl::lost(control::Session& session) {
+void EngineImpl::on_disconnected(control::Session& session) {
   log_.write_repeated(base::Repeated::life, base::Level::info, [&] {
     return "lost " + session.describe() + ": " + session.failure().what();
   });
@@ -143,7 +143,7 @@ void EngineImpl::end_lookups(std::uint64_t peer, const Status& why) {
   event_.notify_all();
 }
 
-void EngineImpl::gone(control::Session& session) {
+void EngineImpl::on_terminated(control::Session& session) {
   collect(session, true);
   {
     const base::MutexLock lock(events_mutex_);
@@ -163,8 +163,8 @@ void EngineImpl::gone(control::Session& session) {
   early_.erase(session.id());
 }
 
-void EngineImpl::for_transport(control::Session& session, control::TransportMessage message,
-                               std::span<base::Fd> fds) {
+void EngineImpl::on_transport_message(control::Session& session, control::TransportMessage message,
+                                      std::span<base::Fd> fds) {
   Status status(Code::unsupported, Scope::request, "no transport \"" + message.transport + "\"");
   std::vector<std::shared_ptr<void>>
       dead;  // imports whose owner waits to hear that they are closed
@@ -182,8 +182,8 @@ void EngineImpl::for_transport(control::Session& session, control::TransportMess
   fail_or_log(session, status, log_);
 }
 
-void EngineImpl::data_connection(control::Session& session, const std::string& transport,
-                                 Result<base::SealedSocket> socket) {
+void EngineImpl::on_data_connection(control::Session& session, const std::string& transport,
+                                    Result<base::AuthenticatedSocket> socket) {
   Status status(Code::unsupported, Scope::request, "no streams of \"" + transport + "\" here");
   {
     const base::MutexLock lock(scheduler_.mutex);
@@ -202,7 +202,7 @@ void EngineImpl::data_connection(control::Session& session, const std::string& t
   fail_or_log(session, status, log_);
 }
 
-void EngineImpl::notified(control::Session& session, std::vector<std::byte> payload) {
+void EngineImpl::on_notification(control::Session& session, std::vector<std::byte> payload) {
   if (payload.size() > kMaxNotification) {
     session.fail(Status(Code::corrupt, Scope::peer, "a notification beyond 64 KiB"));
     return;
@@ -246,7 +246,7 @@ void EngineImpl::keep_early(const control::Session& from, Early& early, std::uin
   early.waiting.erase(early.waiting.begin(), late);
 }
 
-void EngineImpl::collect(control::Session& session) {
+void EngineImpl::on_collect_request(control::Session& session) {
   collect(session, false);
   // It may have rung for what was taken already, and the bell that was asked for since is gone.
   const base::MutexLock lock(events_mutex_);

@@ -63,11 +63,11 @@ std::string EngineImpl::metrics() {
   return metrics_text(all);
 }
 
-Result<std::string> EngineImpl::asked(control::OperatorOp op) {
+Result<std::string> EngineImpl::handle_query(control::IntrospectionOp op) {
   switch (op) {
-    case control::OperatorOp::dump:
+    case control::IntrospectionOp::dump:
       return dump();
-    case control::OperatorOp::metrics:
+    case control::IntrospectionOp::metrics:
       return metrics();
     default:
       return Status(Code::unsupported, Scope::request,

@@ -37,7 +37,7 @@ class ExchangeObserver {
 /// Which messages match this side, and who hears of it.
 struct ExchangeKind {
   bool sends = false;
-  control::Space space = control::Space::tags;
+  control::MatchSpace space = control::MatchSpace::tags;
   std::uint64_t tag = 0;
   const ExchangeObserver* observer = nullptr;  // outlives every exchange; may be null
 };
@@ -64,7 +64,7 @@ struct Exchange {
   enum class Stage : std::uint8_t { held, unmatched, importing, copying, lent, over };
 
   bool sends = false;
-  control::Space space = control::Space::tags;
+  control::MatchSpace space = control::MatchSpace::tags;
   std::uint64_t tag = 0;
   const ExchangeObserver* observer = nullptr;
   TemporaryRegistration memory;

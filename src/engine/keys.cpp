@@ -91,8 +91,8 @@ bool reaches(const transport::Transport& transport, bool remote) noexcept {
   return remote ? can.leaves_host : !can.remote_only;
 }
 
-Result<control::Exported> exported(const Transports& transports, const memory::Region& region,
-                                   const Keys& keys, std::string_view name, bool remote) {
+Result<control::ExportedRegion> exported(const Transports& transports, const memory::Region& region,
+                                         const Keys& keys, std::string_view name, bool remote) {
   const memory::Region::Facts& facts = region.facts();
   memory::Descriptor descriptor{.name = std::string(name),
                                 .id = facts.id,
@@ -101,7 +101,7 @@ Result<control::Exported> exported(const Transports& transports, const memory::R
                                 .gpu = facts.gpu,
                                 .bytes = facts.bytes,
                                 .keys = {}};
-  control::Exported out;
+  control::ExportedRegion out;
   std::string left_out;
   for (std::size_t i = 0; i < transports.size(); ++i) {
     const auto& key = keys[i];

@@ -39,7 +39,7 @@ bool reaches(const transport::Transport& transport, bool remote) noexcept;
 
 /// The Descriptor and duplicates of the keys' fds. For a remote peer only the keys of transports
 /// that reach it, and no fd; unreachable: there is none, the text names whose keys there are.
-Result<control::Exported> exported(const Transports& transports, const memory::Region& region,
-                                   const Keys& keys, std::string_view name, bool remote);
+Result<control::ExportedRegion> exported(const Transports& transports, const memory::Region& region,
+                                         const Keys& keys, std::string_view name, bool remote);
 
 }  // namespace linkspan::engine

@@ -6,8 +6,8 @@
 namespace linkspan::engine {
 namespace {
 
-using control::Finished;
 using control::FrameOp;
+using control::MessageFinished;
 using Stage = Exchange::Stage;
 
 Status request_error(Code code, std::string what) {
@@ -82,11 +82,11 @@ void Rendezvous::match(PeerMatchState& meeting, TransferState& receive, Offer of
   if (x.kind != MemoryKind::device) return begin(meeting, receive);
   x.stage = Stage::lent;
   (void)host_.tell(receive.peer, FrameOp::accept, x.wire_id,
-                   control::encode(control::Accept{.kind = x.kind,
-                                                   .serial = x.memory.serial(),
-                                                   .offset = x.memory.offset(),
-                                                   .require = x.require,
-                                                   .descriptor = x.descriptor}));
+                   control::encode(control::MessageAccept{.kind = x.kind,
+                                                          .serial = x.memory.serial(),
+                                                          .offset = x.memory.offset(),
+                                                          .require = x.require,
+                                                          .descriptor = x.descriptor}));
 }
 
 /// This side copies, as soon as it has the peer's region.
@@ -150,7 +150,7 @@ void Rendezvous::end_unsent(TransferState& receive) {
   end(receive, request_error(Code::canceled, "nobody sent to it"));
 }
 
-Status Rendezvous::finish(std::uint64_t peer, std::uint64_t id, const Finished& finished) {
+Status Rendezvous::finish(std::uint64_t peer, std::uint64_t id, const MessageFinished& finished) {
   return host_.tell(peer, FrameOp::finished, id, control::encode(finished));
 }
 
@@ -301,7 +301,7 @@ std::string Rendezvous::describe(const TransferState& transfer) const {
   const auto stage = static_cast<std::size_t>(x.stage);
   return std::string(x.sends ? "send of " : "receive of ") + std::to_string(transfer.bytes) +
          " bytes, " +
-         (x.space == control::Space::in_order ? "in order" : "tag " + std::to_string(x.tag)) +
+         (x.space == control::MatchSpace::in_order ? "in order" : "tag " + std::to_string(x.tag)) +
          ", " + (x.sends ? kSend : kReceive)[stage] + (x.withdrawn ? ", asked to let go" : "");
 }
 

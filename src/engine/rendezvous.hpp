@@ -68,13 +68,14 @@ class Rendezvous {
   void copied(TransferState& transfer, const Status& status);
 
   // What the peer says; an error drops it.
-  Status on_offer(std::uint64_t peer, std::uint64_t id, const control::Offer& offer,
+  Status on_offer(std::uint64_t peer, std::uint64_t id, const control::MessageOffer& offer,
                   Result<std::shared_ptr<ImportedRegion>> region);
   /// `region`: by the key that came with it. Null: it is asked for.
   Status on_accept(
-      std::uint64_t peer, std::uint64_t id, const control::Accept& accept,
+      std::uint64_t peer, std::uint64_t id, const control::MessageAccept& accept,
       const Result<std::shared_ptr<ImportedRegion>>& region = std::shared_ptr<ImportedRegion>());
-  Status on_finished(std::uint64_t peer, std::uint64_t id, const control::Finished& finished);
+  Status on_finished(std::uint64_t peer, std::uint64_t id,
+                     const control::MessageFinished& finished);
   void on_withdraw(std::uint64_t peer, std::uint64_t id, bool by_sender);
   void imported(std::uint64_t peer, std::uint64_t serial,
                 const Result<std::shared_ptr<ImportedRegion>>& region);
@@ -96,7 +97,7 @@ class Rendezvous {
     std::uint64_t id = 0, bytes = 0, turn = 0;
     PeerMemory memory;
   };
-  using Key = std::pair<control::Space, std::uint64_t>;
+  using Key = std::pair<control::MatchSpace, std::uint64_t>;
   /// Each in the order of turns.
   struct Line {
     std::deque<Offer> offers;  // never both: what can match has matched
@@ -126,7 +127,7 @@ class Rendezvous {
   void end(TransferState& transfer, const Status& status);
   void end_unsent(TransferState& receive);
   Status withdraw(TransferState& transfer);
-  Status finish(std::uint64_t peer, std::uint64_t id, const control::Finished& finished);
+  Status finish(std::uint64_t peer, std::uint64_t id, const control::MessageFinished& finished);
 
   RendezvousHost& host_;
   std::map<std::uint64_t, PeerMatchState> meetings_;

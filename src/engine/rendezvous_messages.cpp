@@ -7,8 +7,8 @@
 namespace linkspan::engine {
 namespace {
 
-using control::Finished;
 using control::FrameOp;
+using control::MessageFinished;
 using Stage = Exchange::Stage;
 
 Status message_error(Code code, std::string what) {
@@ -19,7 +19,8 @@ Status corrupt(const char* what) { return {Code::corrupt, Scope::peer, what}; }
 
 }  // namespace
 
-Status Rendezvous::on_offer(std::uint64_t peer, std::uint64_t id, const control::Offer& offer,
+Status Rendezvous::on_offer(std::uint64_t peer, std::uint64_t id,
+                            const control::MessageOffer& offer,
                             Result<std::shared_ptr<ImportedRegion>> region) {
   PeerMatchState& meeting = meetings_[peer];
   if (meeting.lost) return {};
@@ -51,7 +52,8 @@ Status Rendezvous::on_offer(std::uint64_t peer, std::uint64_t id, const control:
   return {};
 }
 
-Status Rendezvous::on_accept(std::uint64_t peer, std::uint64_t id, const control::Accept& accept,
+Status Rendezvous::on_accept(std::uint64_t peer, std::uint64_t id,
+                             const control::MessageAccept& accept,
                              const Result<std::shared_ptr<ImportedRegion>>& region) {
   PeerMatchState& meeting = meetings_[peer];
   const auto found = meeting.sends.find(id);
@@ -76,7 +78,8 @@ Status Rendezvous::on_accept(std::uint64_t peer, std::uint64_t id, const control
   return {};
 }
 
-Status Rendezvous::on_finished(std::uint64_t peer, std::uint64_t id, const Finished& finished) {
+Status Rendezvous::on_finished(std::uint64_t peer, std::uint64_t id,
+                               const MessageFinished& finished) {
   PeerMatchState& meeting = meetings_[peer];
   auto& ours = finished.by_sender ? meeting.taken : meeting.sends;
   const auto found = ours.find(id);

@@ -106,7 +106,7 @@ Status TransferScheduler::post_next(PeerRecord& peer, TransferState& transfer) {
        .notifies = &transfer.notifies,
        .cookie = cookie});
   if (!status.ok()) {
-    batches_.take(cookie);
+    batches_.extract(cookie);
     return status;
   }
   ++transfer.posted;
@@ -286,7 +286,7 @@ std::size_t TransferScheduler::progress(base::Time now) {
   told_.clear();
   told_.swap(completions_);  // both keep their room
   for (transport::Completion& completion : told_) {
-    const auto owner = batches_.take(completion.cookie);
+    const auto owner = batches_.extract(completion.cookie);
     if (!owner) continue;
     TransferState& transfer = **owner;
     --transfer.in_flight;
@@ -388,7 +388,7 @@ void TransferScheduler::take_notifications(std::vector<Notification>& into) {
 
 bool TransferScheduler::ask_for_bells() {
   bool silent = true;
-  for (auto& [id, peer] : peers_) silent = peer->session->ask_for_bell() && silent;
+  for (auto& [id, peer] : peers_) silent = peer->session->request_doorbell() && silent;
   return silent;
 }
 

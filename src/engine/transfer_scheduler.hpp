@@ -21,7 +21,7 @@
 #include "base/handle_table.hpp"
 #include "base/log.hpp"
 #include "base/mutex.hpp"
-#include "control/control.hpp"
+#include "control/control_plane.hpp"
 #include "engine/keys.hpp"
 #include "engine/metrics.hpp"
 #include "engine/rendezvous.hpp"
@@ -38,7 +38,7 @@ class SessionChannel final : public transport::Channel {
                                    std::uint64_t after)>;  // as notified()
   /// `inbox`: for notifications; any thread.
   SessionChannel(std::shared_ptr<control::Session> session, std::string transport,
-                 control::Control& control, Inbox inbox)
+                 control::ControlPlane& control, Inbox inbox)
       : session_(std::move(session)),
         transport_(std::move(transport)),
         control_(control),
@@ -61,7 +61,7 @@ class SessionChannel final : public transport::Channel {
  private:
   std::shared_ptr<control::Session> session_;  // also control's
   std::string transport_;
-  control::Control& control_;
+  control::ControlPlane& control_;
   const Inbox inbox_;
 };
 
@@ -103,7 +103,8 @@ class TransferScheduler final : private transport::CompletionSink, private Rende
  public:
   static constexpr std::size_t kQueue = 16384;  ///< Transfers of a peer that are not quiet.
 
-  TransferScheduler(const base::Log& log, control::Control*& control, const Transports& transports)
+  TransferScheduler(const base::Log& log, control::ControlPlane*& control,
+                    const Transports& transports)
       : log_(log), control_(control), transports_(transports) {}
 
   base::Mutex mutex;
@@ -145,7 +146,7 @@ class TransferScheduler final : private transport::CompletionSink, private Rende
       LINKSPAN_REQUIRES(mutex);
   /// All that lie in the rings of peers, each peer's in order.
   void take_notifications(std::vector<Notification>& into) LINKSPAN_REQUIRES(mutex);
-  /// As Session::ask_for_bell(), of every peer.
+  /// As Session::request_doorbell(), of every peer.
   bool ask_for_bells() LINKSPAN_REQUIRES(mutex);
   // worker_report.cpp
   /// Whom it waits for: peers with transfers that are not quiet.
@@ -223,7 +224,7 @@ class TransferScheduler final : private transport::CompletionSink, private Rende
   void progress_two_sided() LINKSPAN_REQUIRES(mutex);
 
   const base::Log& log_;
-  control::Control*& control_;
+  control::ControlPlane*& control_;
   const Transports& transports_;
   Rendezvous rendezvous_ LINKSPAN_GUARDED_BY(mutex){*this};
   bool closed_ LINKSPAN_GUARDED_BY(mutex) = false;

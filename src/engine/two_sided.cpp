@@ -81,7 +81,7 @@ Status EngineImpl::begin_exchange(const std::shared_ptr<TransferState>& transfer
   Exchange& x = *transfer->exchange;
   OfferFrame frame;
   // A key of this message alone travels with it: it is not worth a question and its answer.
-  control::Exported key;
+  control::ExportedRegion key;
   const auto session = session_of(transfer->peer);
   if (session == nullptr)
     return {Code::disconnected, Scope::peer, "peer " + std::to_string(transfer->peer) + " is gone"};
@@ -94,14 +94,14 @@ Status EngineImpl::begin_exchange(const std::shared_ptr<TransferState>& transfer
     if (!sends) x.descriptor = std::move(key.descriptor);
   }
   if (sends) {
-    control::Offer offer{.space = x.space,
-                         .tag = x.tag,
-                         .bytes = transfer->bytes,
-                         .kind = x.kind,
-                         .serial = x.memory.serial(),
-                         .offset = x.memory.offset(),
-                         .require = x.require,
-                         .descriptor = {}};
+    control::MessageOffer offer{.space = x.space,
+                                .tag = x.tag,
+                                .bytes = transfer->bytes,
+                                .kind = x.kind,
+                                .serial = x.memory.serial(),
+                                .offset = x.memory.offset(),
+                                .require = x.require,
+                                .descriptor = {}};
     frame.bare = control::encode(offer);
     if (!key.descriptor.empty()) {
       offer.descriptor = std::move(key.descriptor);
@@ -126,7 +126,7 @@ Status EngineImpl::finish(const Result<Transfer>& transfer) {
   return transfer->status();
 }
 
-Status EngineImpl::exchange(control::Session& session, base::Frame& frame) {
+Status EngineImpl::on_message_frame(control::Session& session, base::Frame& frame) {
   const std::uint64_t peer = session.id(), id = frame.header.id;
   const auto with_lock = [&](const auto& act) {
     Status status;
@@ -147,7 +147,7 @@ Status EngineImpl::exchange(control::Session& session, base::Frame& frame) {
   const auto import_key = [&](std::vector<std::byte>& descriptor) {
     Result<std::shared_ptr<ImportedRegion>> region{std::shared_ptr<ImportedRegion>()};
     if (descriptor.empty()) return region;
-    control::Exported key{std::move(descriptor), std::move(frame.fds)};
+    control::ExportedRegion key{std::move(descriptor), std::move(frame.fds)};
     const PeerLife life(session);
     return counted(life, import(life, key, after(options_.connect_deadline)));
   };
@@ -183,7 +183,8 @@ Status EngineImpl::exchange(control::Session& session, base::Frame& frame) {
   }
 }
 
-Result<control::Exported> EngineImpl::offered(control::Session& session, std::uint64_t serial) {
+Result<control::ExportedRegion> EngineImpl::on_offer_import_request(control::Session& session,
+                                                                    std::uint64_t serial) {
   std::shared_ptr<const memory::Registration> registration;
   std::shared_ptr<const Keys> keys;
   {
@@ -205,7 +206,7 @@ Result<control::Exported> EngineImpl::offered(control::Session& session, std::ui
 }
 
 void EngineImpl::imported_by_serial(const PeerLife& peer, std::uint64_t request,
-                                    Result<control::Exported>& answer) {
+                                    Result<control::ExportedRegion>& answer) {
   const std::uint64_t serial = request & ~Rendezvous::kBySerial;
   {
     const base::MutexLock lock(events_mutex_);

@@ -15,7 +15,7 @@ namespace {
 
 using asio::posix::stream_descriptor;
 
-constexpr int kAcceptsATurn = 16;
+constexpr int kAcceptsPerPoll = 16;
 /// Until what there was no room for is tried again: epoll would tell of it at once.
 constexpr auto kPauseWithoutRoom = std::chrono::milliseconds(50);
 
@@ -25,14 +25,14 @@ bool is_full(int error) {
 
 }  // namespace
 
-Acceptor::Acceptor(asio::io_context& io, std::function<void(base::Fd)> take,
+Acceptor::Acceptor(asio::io_context& io, std::function<void(base::Fd)> accept,
                    const base::FdCloser* closer)
-    : take_(std::move(take)), closer_(closer), listening_(io), pause_(io) {}
+    : accept_(std::move(accept)), closer_(closer), listening_(io), pause_(io) {}
 
 Status Acceptor::listen(base::Fd socket, std::string path) {
   stop();
   path_ = std::move(path);
-  if (Status status = give(listening_, std::move(socket)); !status.ok()) return status;
+  if (Status status = assign(listening_, std::move(socket)); !status.ok()) return status;
   accept_next();
   return {};
 }
@@ -69,9 +69,9 @@ void Acceptor::accept_next() {
   listening_.async_wait(stream_descriptor::wait_read, [this](const asio::error_code& error) {
     if (error) return;
     waits_ = false;
-    for (int i = 0; i < kAcceptsATurn && listening_.is_open(); ++i) {
+    for (int i = 0; i < kAcceptsPerPoll && listening_.is_open(); ++i) {
       if (closer_ != nullptr && closer_->full()) return accept_after(kPauseWithoutRoom);
-      if (!is_within_rate()) return accept_after(kAcceptsATurn * each_);
+      if (!is_within_rate()) return accept_after(kAcceptsPerPoll * each_);
       base::Fd socket(
           ::accept4(listening_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket.valid()) {
@@ -80,7 +80,7 @@ void Acceptor::accept_next() {
       }
       if (closer_ != nullptr) socket.close_by(closer_->sink_of(socket.get()));
       try {
-        take_(std::move(socket));
+        accept_(std::move(socket));
       } catch (const std::exception&) {
         // No memory for it: it is closed, and the next ones are taken.
       }

@@ -20,9 +20,9 @@ namespace linkspan::net {
 
 class Acceptor {
  public:
-  /// `take` is given each connection, which does not block. A `closer` outlives it: of Unix
+  /// `accept` is given each connection, which does not block. A `closer` outlives it: of Unix
   /// sockets, each with a sink of its own.
-  Acceptor(asio::io_context& io, std::function<void(base::Fd)> take,
+  Acceptor(asio::io_context& io, std::function<void(base::Fd)> accept,
            const base::FdCloser* closer = nullptr);
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
@@ -30,7 +30,7 @@ class Acceptor {
 
   /// Takes so many in a second, and `burst` at once after a quiet while; the others wait in the
   /// socket's queue. Without this there is no bound.
-  void take_at_most(unsigned a_second, unsigned burst) {
+  void limit_rate(unsigned a_second, unsigned burst) {
     each_ = std::chrono::nanoseconds(std::chrono::seconds(1)) / a_second;
     burst_ = burst * each_;
   }
@@ -39,7 +39,7 @@ class Acceptor {
   void stop();
   /// Waits again after an exception of the event loop, if memory had ended just when it was to
   /// wait.
-  void go_on() {
+  void resume() {
     if (listening_.is_open() && !waits_) accept_next();
   }
 
@@ -49,7 +49,7 @@ class Acceptor {
   void accept_after(Duration pause);
   void remove_path() noexcept;
 
-  const std::function<void(base::Fd)> take_;
+  const std::function<void(base::Fd)> accept_;
   const base::FdCloser* const closer_;
   asio::posix::stream_descriptor listening_;
   asio::steady_timer pause_;

@@ -19,7 +19,7 @@ inline Status watch(asio::posix::stream_descriptor& by, int fd) {
 }
 
 /// Gives it `fd`, to close with itself. system: as watch().
-inline Status give(asio::posix::stream_descriptor& to, base::Fd fd) {
+inline Status assign(asio::posix::stream_descriptor& to, base::Fd fd) {
   if (Status status = watch(to, fd.get()); !status.ok()) return status;
   (void)fd.release();
   return {};

@@ -18,11 +18,11 @@ class Attempts {
  public:
   explicit Attempts(std::span<const TcpAddress> addresses) : left_(addresses) {}
 
-  bool none() const noexcept { return under_way_.empty(); }
+  bool none() const noexcept { return pending_.empty(); }
   bool begun() const noexcept { return left_.empty(); }
   bool is_next_due() const noexcept { return !begun() && (none() || next_.passed()); }
   /// Returns how long nothing happens by time alone.
-  Duration quiet_for() const noexcept { return begun() ? patience_.left() : next_.left(); }
+  Duration wait_time() const noexcept { return begun() ? patience_.left() : next_.left(); }
   bool out_of_patience() const noexcept { return begun() && patience_.passed(); }
 
   void begin_next() {
@@ -30,7 +30,7 @@ class Attempts {
     left_ = left_.subspan(1);
     auto socket = begin_connect(to);
     if (!socket.ok()) return failed(socket.status());
-    under_way_.push_back({to, *std::move(socket)});
+    pending_.push_back({to, *std::move(socket)});
     next_ = after(kConnectStagger);
     patience_ = after(kConnectPatience);
   }
@@ -38,13 +38,13 @@ class Attempts {
   /// Waits until one has ended, or `time` has passed. Returns the socket that is connected, if any.
   base::Fd wait(Duration time) {
     std::vector<pollfd> polled;
-    for (const Attempt& each : under_way_)
+    for (const Attempt& each : pending_)
       polled.push_back({.fd = each.socket.get(), .events = POLLOUT, .revents = 0});
     if (::poll(polled.data(), polled.size(), after(time).left_ms()) <= 0) return {};
     for (std::size_t i = polled.size(); i-- > 0;) {
       if (polled[i].revents == 0) continue;
-      Attempt ended = std::move(under_way_[i]);
-      under_way_.erase(under_way_.begin() + static_cast<std::ptrdiff_t>(i));
+      Attempt ended = std::move(pending_[i]);
+      pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
       const Status status = connected(ended.socket, ended.to);
       if (status.ok()) return std::move(ended.socket);
       failed(status);
@@ -53,11 +53,11 @@ class Attempts {
   }
 
   /// Returns why none has connected.
-  Status failure(Code of_silent) const {
+  Status failure(Code code_of_unanswered) const {
     std::string text = text_;
-    for (const Attempt& each : under_way_)
+    for (const Attempt& each : pending_)
       text += (text.empty() ? "" : "; ") + ("connect to " + each.to.to_string()) + ": no answer";
-    return {none() ? code_ : of_silent, Scope::peer, text};
+    return {none() ? code_ : code_of_unanswered, Scope::peer, text};
   }
 
  private:
@@ -74,7 +74,7 @@ class Attempts {
   }
 
   std::span<const TcpAddress> left_;
-  std::vector<Attempt> under_way_;
+  std::vector<Attempt> pending_;
   base::Deadline next_ = after(Duration::zero()), patience_ = after(kConnectPatience);
   Code code_ = Code::unreachable;
   std::string text_;
@@ -88,7 +88,7 @@ Result<base::Fd> connect_to(std::span<const TcpAddress> addresses, base::Deadlin
     if (attempts.is_next_due()) attempts.begin_next();
     if (attempts.is_next_due()) continue;
     if (attempts.none()) return attempts.failure(Code::unreachable);
-    const Duration time = std::min(attempts.quiet_for(), deadline.left());
+    const Duration time = std::min(attempts.wait_time(), deadline.left());
     if (base::Fd socket = attempts.wait(base::until_poll(time)); socket.valid()) return socket;
     if (attempts.none()) continue;  // a refusal counts, also at the deadline
     if (InterruptCheck::poll()) return base::interrupted();

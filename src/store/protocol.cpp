@@ -127,10 +127,10 @@ void Buffer::append(std::string_view bytes) {
   bytes_.append(bytes);
 }
 
-std::string_view Buffer::take(std::size_t count) noexcept {
-  const auto taken = peek(count);
-  at_ += taken.size();
-  return taken;
+std::string_view Buffer::consume(std::size_t count) noexcept {
+  const auto consumed = peek(count);
+  at_ += consumed.size();
+  return consumed;
 }
 
 std::string_view Buffer::peek(std::size_t count) const noexcept {
@@ -154,7 +154,7 @@ std::size_t MessageReader::allocated() const noexcept {
 Result<bool> MessageReader::read(Buffer& from) {
   if (shape_.starts_with('#') || shape_.starts_with('o')) {
     if (from.size() < 8) return false;
-    const std::uint64_t count = number_in(from.take(8));
+    const std::uint64_t count = number_in(from.consume(8));
     const bool list = shape_.front() == '#';
     if (list && count > limits_->fields) return beyond("a list", count, limits_->fields);
     message_.number = static_cast<std::int64_t>(count);
@@ -175,7 +175,7 @@ Result<bool> MessageReader::read_field(char kind, Buffer& from) {
   if (kind == 'v') return read_text(message_.values, limits_->value, from);
   const std::size_t bytes = kind == 'b' ? 1 : kind == 'u' ? 4 : 8;
   if (from.size() < bytes) return false;
-  message_.number = static_cast<std::int64_t>(number_in(from.take(bytes)));
+  message_.number = static_cast<std::int64_t>(number_in(from.consume(bytes)));
   return true;
 }
 
@@ -183,11 +183,11 @@ Result<bool> MessageReader::read_text(std::vector<std::string>& into, std::size_
                                       Buffer& from) {
   if (!length_) {
     if (from.size() < 8) return false;
-    length_ = number_in(from.take(8));
+    length_ = number_in(from.consume(8));
     if (*length_ > limit) return beyond("a text", *length_, limit);
   }
   if (from.size() < *length_) return false;
-  const auto text = from.take(static_cast<std::size_t>(*length_));
+  const auto text = from.consume(static_cast<std::size_t>(*length_));
   length_.reset();
   bytes_ += text.size() + kText;
   heap_ += heap_of(into.emplace_back(text));
@@ -203,7 +203,7 @@ bool RequestParser::greeted() {
   } else if (first.size() == 5) {  // an older one's `set` would have a key of 970 MiB
     const bool current = number_in(first.substr(1)) == kMagic;
     dialect_ = current ? Dialect::current : Dialect::older;
-    if (current) (void)buffer_.take(5);
+    if (current) (void)buffer_.consume(5);
   }
   return dialect_.has_value();
 }
@@ -211,7 +211,7 @@ bool RequestParser::greeted() {
 Result<std::optional<Request>> RequestParser::next() {
   if (!greeted()) return std::optional<Request>();
   if (!reader_) {
-    const auto first = buffer_.take(1);
+    const auto first = buffer_.consume(1);
     if (first.empty()) return std::optional<Request>();
     const auto code = static_cast<std::uint8_t>(first[0]);
     const auto op = op_of(code, *dialect_);

@@ -98,7 +98,7 @@ class Buffer {
   std::size_t size() const noexcept { return bytes_.size() - at_; }
   std::size_t allocated() const noexcept { return heap_of(bytes_); }
   /// The next bytes, at most size(); valid until append().
-  std::string_view take(std::size_t count) noexcept;
+  std::string_view consume(std::size_t count) noexcept;
   std::string_view peek(std::size_t count) const noexcept;
 
  private:

@@ -40,9 +40,9 @@ constexpr auto kFindIdlePause = std::chrono::seconds(1);  // to look for one cos
 constexpr std::size_t kUnsent = std::size_t{1} << 20;
 
 /// The user's callback.
-class Told final : public base::LogQueue::Outlet {
+class LogOutlet final : public base::LogQueue::Outlet {
  public:
-  explicit Told(Server::Log log) : log_(std::move(log)) {}
+  explicit LogOutlet(Server::Log log) : log_(std::move(log)) {}
   void deliver(base::Level, std::string_view line) override { log_(line); }
 
  private:
@@ -82,14 +82,14 @@ struct Connection {
 class AsioServer final : public Server {
  public:
   AsioServer(const Limits& limits, Log log) : limits_(limits), table_(limits_) {
-    if (log) log_.emplace(std::make_unique<Told>(std::move(log)));
+    if (log) log_.emplace(std::make_unique<LogOutlet>(std::move(log)));
   }
   AsioServer(const AsioServer&) = delete;
   AsioServer& operator=(const AsioServer&) = delete;
   ~AsioServer() override {
     io_.stop();
     if (thread_.joinable()) thread_.join();
-    tell_of_more(lines_.take_all());
+    log_suppressed(lines_.pop_all_suppressed());
     connections_.clear();
   }
 
@@ -118,7 +118,7 @@ class AsioServer final : public Server {
         if (any_broken_) drop_broken();
         if (accepts_again_) accept_again();
         const base::Time now = base::Clock::steady().now();
-        tell_of_more(lines_.take_counted(now));
+        log_suppressed(lines_.pop_suppressed(now));
         serving_ = 0;  // who was served before has no part in what comes
         if (const auto due = lines_.due())
           io_.run_one_until(*due);
@@ -134,7 +134,7 @@ class AsioServer final : public Server {
 
   void accept_again() {
     io_.run_one_for(base::kWithoutMemory);
-    acceptor_.go_on();
+    acceptor_.resume();
     accepts_again_ = false;
   }
 
@@ -169,7 +169,7 @@ class AsioServer final : public Server {
   }
 
   void begin(std::uint64_t id, Connection& each) {
-    silent_.insert(id);
+    unasked_.insert(id);
     if (const Status status = net::watch(each.socket, each.owner.get()); !status.ok())
       return drop(id, status.what());
     if (!count(each)) return drop(id, "all connections together buffer too much");
@@ -180,12 +180,12 @@ class AsioServer final : public Server {
   /// Closes the oldest connection that has asked nothing, else the one that is idle the longest.
   /// False: none may go.
   bool make_room() {
-    if (!silent_.empty()) {
-      drop(*silent_.begin(), "it had asked nothing, and another one came");
+    if (!unasked_.empty()) {
+      drop(*unasked_.begin(), "it had asked nothing, and another one came");
       return true;
     }
     const base::Time now = base::Clock::steady().now();
-    if (found_none_ && now < look_again_) return false;
+    if (found_none_ && now < next_search_) return false;
     const auto longest = std::min_element(
         connections_.begin(), connections_.end(), [&](const auto& a, const auto& b) {
           const auto rank = [&](const Connection& each) {
@@ -194,7 +194,7 @@ class AsioServer final : public Server {
           return rank(*a.second) < rank(*b.second);
         });
     found_none_ = longest == connections_.end() || !longest->second->may_go(now, limits_.idle);
-    look_again_ = now + kFindIdlePause;
+    next_search_ = now + kFindIdlePause;
     if (found_none_) return false;
     drop(longest->first, "it was idle, and another one came");
     return true;
@@ -242,7 +242,7 @@ class AsioServer final : public Server {
   void serve_bytes(std::uint64_t id, Connection& each, std::string_view bytes) {
     try {
       each.parser.feed(bytes);
-      go_on(id, each, !bytes.empty());
+      serve(id, each, !bytes.empty());
     } catch (const std::bad_alloc&) {
       if (connections_.contains(id)) drop(id, "no memory for what it asks");
     }
@@ -250,7 +250,7 @@ class AsioServer final : public Server {
 
   /// Does what it asks as far as it takes the answers. The connection may be gone after it.
   /// `further`: bytes came.
-  void go_on(std::uint64_t id, Connection& each, bool further) {
+  void serve(std::uint64_t id, Connection& each, bool further) {
     bool more = true;
     for (;;) {
       const std::size_t before = each.unsent();
@@ -264,7 +264,7 @@ class AsioServer final : public Server {
         if (!more) break;
         further = true;
         if (!std::exchange(each.has_spoken, true)) {
-          silent_.erase(id);
+          unasked_.erase(id);
           count_client(1);
         }
         if (Status status = serve(id, each, *std::move(*request)); !status.ok())
@@ -391,7 +391,7 @@ class AsioServer final : public Server {
   void drop(std::uint64_t id, const std::string& why) {
     const auto found = connections_.find(id);
     forget_wait(id, *found->second);
-    silent_.erase(id);
+    unasked_.erase(id);
     const std::string woken = std::move(found->second->woken);
     buffered_ -= found->second->counted;
     const bool counted = found->second->has_spoken;
@@ -410,11 +410,11 @@ class AsioServer final : public Server {
   void tell(const std::string& what) {
     if (!log_) return;
     const base::Time now = base::Clock::steady().now();
-    tell_of_more(lines_.take_counted(now));
+    log_suppressed(lines_.pop_suppressed(now));
     if (lines_.count(now)) log_->push(base::Level::warning, "store: " + what);
   }
 
-  void tell_of_more(std::size_t lines) {
+  void log_suppressed(std::size_t lines) {
     if (lines != 0)
       log_->push(base::Level::warning,
                  "store: " + std::to_string(lines) + " more connections were closed");
@@ -431,9 +431,9 @@ class AsioServer final : public Server {
   Table table_;
   std::map<std::uint64_t, std::unique_ptr<Connection>> connections_;
   std::map<std::string, std::set<std::uint64_t>> waiting_;  // by key, who waits for it
-  std::set<std::uint64_t> silent_;  // connections that have asked nothing; the oldest first
-  bool found_none_ = false;         // make_room() did, before look_again_
-  base::Time look_again_{};
+  std::set<std::uint64_t> unasked_;  // connections that have asked nothing; the oldest first
+  bool found_none_ = false;          // make_room() did, before next_search_
+  base::Time next_search_{};
   std::uint64_t last_id_ = 0;
   std::uint64_t serving_ = 0;  // a connection; 0: none
   bool any_broken_ = false, accepts_again_ = false;

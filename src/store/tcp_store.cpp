@@ -125,8 +125,8 @@ class TcpStore final : public RequestStore {
 
  protected:
   Result<Message> exchange(const Request& request, Deadline deadline) override {
-    const auto turn = take_turn(deadline);
-    if (Status ready = be_ready(turn, deadline); !ready.ok()) return ready;
+    const auto connection_lock = lock_connection(deadline);
+    if (Status ready = be_ready(connection_lock, deadline); !ready.ok()) return ready;
     if (Status sent = client_->send(request, deadline); !sent.ok())
       return sent.code() == Code::unsupported ? sent : ended(sent);
     auto answer = client_->receive(request.op, request.keys.size(), limits(), deadline);
@@ -135,8 +135,8 @@ class TcpStore final : public RequestStore {
   }
 
   Status await(const Keys& keys, Deadline deadline) override {
-    const auto turn = take_turn(deadline);
-    if (Status ready = be_ready(turn, answer_deadline()); !ready.ok()) return ready;
+    const auto connection_lock = lock_connection(deadline);
+    if (Status ready = be_ready(connection_lock, answer_deadline()); !ready.ok()) return ready;
     Request request;
     request.op = Op::wait;
     request.keys = keys;
@@ -238,33 +238,34 @@ class TcpStore final : public RequestStore {
 
   /// The connection is one call's. Null: others had it until the deadline. (Clang 14's
   /// ThreadSanitizer does not know what std::timed_mutex calls.)
-  struct EndTurn {
-    void operator()(TcpStore* store) const { store->end_turn(); }
+  struct UnlockConnection {
+    void operator()(TcpStore* store) const { store->unlock_connection(); }
   };
-  using Turn = std::unique_ptr<TcpStore, EndTurn>;
+  using ConnectionLock = std::unique_ptr<TcpStore, UnlockConnection>;
 
-  Turn take_turn(Deadline deadline) LINKSPAN_EXCLUDES(mutex_) {
+  ConnectionLock lock_connection(Deadline deadline) LINKSPAN_EXCLUDES(mutex_) {
     const base::MutexLock lock(mutex_);
     while (busy_) {
       if (deadline.passed()) return nullptr;
       free_.wait(mutex_, deadline);
     }
     busy_ = true;
-    return Turn(this);
+    return ConnectionLock(this);
   }
 
-  void end_turn() LINKSPAN_EXCLUDES(mutex_) {
+  void unlock_connection() LINKSPAN_EXCLUDES(mutex_) {
     const base::MutexLock lock(mutex_);
     busy_ = false;
     free_.notify_all();
   }
 
-  /// With the turn: that there is a connection, if there can be one.
-  Status be_ready(const Turn& turn, Deadline deadline) LINKSPAN_EXCLUDES(mutex_) {
+  /// Connects if there is no connection. The caller has the connection lock.
+  Status be_ready(const ConnectionLock& connection_lock, Deadline deadline)
+      LINKSPAN_EXCLUDES(mutex_) {
     if (fork_.forked())
       return {Code::invalid_argument, Scope::request,
               "this Store is the parent's: a forked child opens its own"};
-    if (!turn)
+    if (!connection_lock)
       return {Code::timed_out, Scope::request, "other calls of this Store take the whole time"};
     {
       const base::MutexLock lock(mutex_);
@@ -311,8 +312,8 @@ class TcpStore final : public RequestStore {
       if (std::exchange(closing_, true)) return {};
       if (shown_ >= 0) ::shutdown(shown_, SHUT_RDWR);
     }
-    const auto turn = take_turn(within(kCancel));
-    if (turn) replace(std::nullopt);
+    const auto connection_lock = lock_connection(within(kCancel));
+    if (connection_lock) replace(std::nullopt);
     if (server_ == nullptr) return {};
     Status drained = server_->drain(deadline);
     server_.reset();
@@ -324,13 +325,13 @@ class TcpStore final : public RequestStore {
   std::vector<net::TcpAddress> addresses_;  // not changed once it is open, and neither is the next
   bool serving_ = false;
   std::unique_ptr<Server> server_;
-  // By whose turn it is:
+  // Under the connection lock:
   std::optional<Client> client_;
   Status failure_;
 
   base::Mutex mutex_;
   base::Condition free_;
-  bool busy_ LINKSPAN_GUARDED_BY(mutex_) = false;  // it is somebody's turn
+  bool busy_ LINKSPAN_GUARDED_BY(mutex_) = false;  // the connection lock is taken
   int shown_ LINKSPAN_GUARDED_BY(mutex_) = -1;     // client_'s socket, for close()
   bool closing_ LINKSPAN_GUARDED_BY(mutex_) = false;
 };

@@ -19,7 +19,7 @@
 
 #include "base/clock.hpp"
 #include "base/fd.hpp"
-#include "base/seal.hpp"
+#include "base/frame_authenticator.hpp"
 #include "cuda/event.hpp"
 #include "linkspan/status.hpp"
 #include "linkspan/types.hpp"
@@ -248,7 +248,7 @@ class DataConnectionTaker {
   /// One that this side or the other has asked for by Channel::open_data_connection(): a socket
   /// that does not block, how what goes over it is sealed, or why it could not be made. corrupt:
   /// the peer makes too many.
-  virtual Status on_data_connection(Result<base::SealedSocket> socket) = 0;
+  virtual Status on_data_connection(Result<base::AuthenticatedSocket> socket) = 0;
 
  protected:
   ~DataConnectionTaker() = default;

@@ -269,11 +269,11 @@ TEST_F(HostileRemotePeers, BringNoKeyOfATransportOfTheHost) {
     expect_says(looked, {fds == 0 ? "no transport of ours" : "without its fds"});
   }
   std::vector<std::byte> room(kBytes);
-  const control::Offer offer{.tag = 1,
-                             .bytes = kBytes,
-                             .kind = MemoryKind::device,
-                             .serial = 3,
-                             .descriptor = descriptor(0)};
+  const control::MessageOffer offer{.tag = 1,
+                                    .bytes = kBytes,
+                                    .kind = MemoryKind::device,
+                                    .serial = 3,
+                                    .descriptor = descriptor(0)};
   send_raw(raw_, FrameOp::offer, control::encode(offer));
   const Status received = finished(peer_.recv(1, room.data(), kBytes, {.deadline = 5s}));
   EXPECT_EQ(received.code(), Code::unreachable) << received.to_string();
@@ -289,7 +289,7 @@ TEST_F(HostileRemotePeers, GetNoKeyOfATransportOfTheHost) {
   const Transfer sent = take(peer_.send(1, held_.at(0), kBytes, {.deadline = 5s}));
   const auto said = next_raw(raw_);
   ASSERT_TRUE(said.has_value());
-  const control::Offer offer = take(control::decode_offer(said->payload));
+  const control::MessageOffer offer = take(control::decode_offer(said->payload));
   expect_only_wires(offer.descriptor);
   const auto descriptor = take(memory::decode(offer.descriptor));
   EXPECT_EQ(descriptor.bytes, kBytes);

@@ -89,7 +89,7 @@ TEST(Flood, APeerThatReadsNoAnswersAboutItsMessagesIsDropped) {
   Neighbour neighbour;
   RawPeer deaf(neighbour.engine.address());
   ASSERT_TRUE(deaf.greet(RawPeer::hello()));
-  const auto unknown = control::encode(control::Accept{.serial = 3});
+  const auto unknown = control::encode(control::MessageAccept{.serial = 3});
   std::uint64_t sent = 0;
   while (sent < kPlenty && deaf.send(FrameOp::accept, unknown, sent + 1)) ++sent;
   EXPECT_LT(sent, kPlenty);

@@ -125,9 +125,9 @@ class Peer {
   explicit Peer(World& all) : all_(all) {
     auto [theirs, ours] = all.elsewhere.sockets();
     client_ = base::FdChannel(std::move(theirs));
-    session_ =
-        std::make_shared<control::Session>(++all.sessions, false, std::move(ours), all.us,
-                                           static_cast<control::Listener&>(*all.core), all.log);
+    session_ = std::make_shared<control::Session>(++all.sessions, false, std::move(ours), all.us,
+                                                  static_cast<control::SessionEvents&>(*all.core),
+                                                  all.log);
     demand(session_->start().ok(), "the other process is refused");
   }
 
@@ -174,10 +174,10 @@ class Peer {
       case Step::good_offer: {
         const std::uint64_t tag = input.byte(), bytes = input.word();
         return say(op(FrameOp::offer), input.byte(),
-                   control::encode(control::Offer{.tag = tag,
-                                                  .bytes = bytes,
-                                                  .kind = MemoryKind::shared,
-                                                  .serial = bytes == 0 ? 0u : 1u}),
+                   control::encode(control::MessageOffer{.tag = tag,
+                                                         .bytes = bytes,
+                                                         .kind = MemoryKind::shared,
+                                                         .serial = bytes == 0 ? 0u : 1u}),
                    {});
       }
       case Step::steps:
@@ -197,14 +197,15 @@ class Peer {
 
   void end() {
     client_ = base::FdChannel(base::Fd());
-    for (int turn = 0; turn < kTurns && !session_->is_lost(); ++turn) {
+    for (int turn = 0; turn < kTurns && !session_->is_disconnected(); ++turn) {
       session_->on_readable();
       pollfd more{.fd = session_->socket(), .events = POLLIN, .revents = 0};
-      if (!session_->is_lost()) ::poll(&more, 1, 10);  // who made the sockets closes them as well
+      if (!session_->is_disconnected())
+        ::poll(&more, 1, 10);  // who made the sockets closes them as well
     }
-    demand(session_->is_lost(), "a closed socket is not seen");
+    demand(session_->is_disconnected(), "a closed socket is not seen");
     session_->on_process_end();
-    demand(session_->is_gone(), "a peer that has ended is not gone");
+    demand(session_->is_terminated(), "a peer that has ended is not gone");
     for (const Transfer& each : posted_) (void)each.wait(10s);
     for (const Transfer& each : posted_) demand(each.done(), "a transfer does not end");
   }
@@ -233,7 +234,7 @@ class Peer {
       session_->on_readable();
       (void)session_->flush();
       while (auto frame = next()) note(*frame);
-      if (told || session_->is_lost()) return;
+      if (told || session_->is_disconnected()) return;
     }
   }
   std::optional<base::Frame> next() {

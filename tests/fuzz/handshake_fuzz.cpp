@@ -27,7 +27,7 @@ void round(std::span<const std::byte> bytes, const Decode& decode, const Encode&
   const auto again = decode(std::span(wire));
   demand(again.ok(), "its own encoding is refused");
   // What is said of an error grows by who said it.
-  if constexpr (!std::is_same_v<std::decay_t<decltype(*taken)>, Finished>)
+  if constexpr (!std::is_same_v<std::decay_t<decltype(*taken)>, MessageFinished>)
     demand(encode(*again) == wire, "not the same again");
 }
 
@@ -60,11 +60,11 @@ void parse(std::uint8_t which, std::span<const std::byte> bytes) {
         return encode_for_transport(m.transport, m.op, m.bytes);
       });
     case 6:
-      return round(bytes, decode_offer, [](const Offer& o) { return encode(o); });
+      return round(bytes, decode_offer, [](const MessageOffer& o) { return encode(o); });
     case 7:
-      return round(bytes, decode_accept, [](const Accept& a) { return encode(a); });
+      return round(bytes, decode_accept, [](const MessageAccept& a) { return encode(a); });
     case 8:
-      return round(bytes, decode_finished, [](const Finished& f) { return encode(f); });
+      return round(bytes, decode_finished, [](const MessageFinished& f) { return encode(f); });
     case 9:
       return round(bytes, decode_withdraw,
                    [](bool by_sender) { return encode_withdraw(by_sender); });

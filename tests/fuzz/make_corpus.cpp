@@ -224,9 +224,9 @@ void write(const std::filesystem::path& folder) {
 
   const Hello hello{
       .engine = "peer", .process = {}, .key_share = {}, .transports = {{"local", address}}};
-  const Offer offer{.tag = 1, .bytes = 64, .serial = 1, .descriptor = memory::encode(d)};
-  const Finished finished{.by_sender = true,
-                          .status = Status(Code::truncated, Scope::request, "too long")};
+  const MessageOffer offer{.tag = 1, .bytes = 64, .serial = 1, .descriptor = memory::encode(d)};
+  const MessageFinished finished{.by_sender = true,
+                                 .status = Status(Code::truncated, Scope::request, "too long")};
   const Corpus words(folder, "handshake");
   words.add("hello", join({raw({0}), encode(hello)}));
   Hello interfaces = hello;
@@ -239,7 +239,7 @@ void write(const std::filesystem::path& folder) {
   words.add("notify", join({raw({4}), encode_notify(raw({1, 2, 3}))}));
   words.add("for_transport", join({raw({5}), encode_for_transport("local", 1, shared)}));
   words.add("offer", join({raw({6}), encode(offer)}));
-  words.add("accept", join({raw({7}), encode(Accept{.serial = 3})}));
+  words.add("accept", join({raw({7}), encode(MessageAccept{.serial = 3})}));
   words.add("finished", join({raw({8}), encode(finished)}));
   words.add("withdraw", join({raw({9}), encode_withdraw(true)}));
   const AskSet waits{.name = "s", .above = 9, .waits = true};
@@ -302,10 +302,11 @@ void write(const std::filesystem::path& folder) {
                                     raw({of(Step::receive), 1, 0, 1}),
                                     frame(FrameOp::withdraw, 5, encode_withdraw(true))}));
   frames.add("sent", join({greeted, raw({of(Step::send), 2, 64, 0, 0, of(Step::import_offered)}),
-                           frame(FrameOp::finished, kTransferIds, encode(Finished{}))}));
-  frames.add("accepted", join({greeted, raw({of(Step::send), 2, 64, 0, 1}),
-                               frame(FrameOp::accept, kTransferIds, encode(Accept{.serial = 1})),
-                               raw({of(Step::good_answer), 0, of(Step::cancel), 0})}));
+                           frame(FrameOp::finished, kTransferIds, encode(MessageFinished{}))}));
+  frames.add("accepted",
+             join({greeted, raw({of(Step::send), 2, 64, 0, 1}),
+                   frame(FrameOp::accept, kTransferIds, encode(MessageAccept{.serial = 1})),
+                   raw({of(Step::good_answer), 0, of(Step::cancel), 0})}));
   frames.add("errors",
              join({greeted, raw({of(Step::receive), 1, 0, 1, of(Step::good_offer), 1, 64, 0, 5,
                                  of(Step::answer), 0, 4, 0, 1, 2, 3, 4, of(Step::stranger), 4})}));

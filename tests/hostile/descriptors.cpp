@@ -9,7 +9,7 @@
 #include <deque>
 #include <memory>
 
-#include "control/operator_socket.hpp"
+#include "control/introspection_socket.hpp"
 #include "tests/hostile/attack.hpp"
 #include "tests/hostile/raw_attacker.hpp"
 #include "tests/support/lingering_socket.hpp"
@@ -74,9 +74,9 @@ void pass_standing(const Target& target, const std::stop_token& stop, Done& done
 void pass_standing_to_operators(const Target& target, const std::stop_token& stop, Done& done) {
   Standing standing;
   while (!stop.stop_requested())
-    for (const std::string& each : control::operator_sockets(target.socket_folder)) {
+    for (const std::string& each : control::introspection_sockets(target.socket_folder)) {
       if (!each.starts_with(target.socket_folder)) continue;
-      auto call = control::OperatorCall::connect(each);
+      auto call = control::IntrospectionCall::connect(each);
       if (!call.ok()) continue;
       done += standing.pass(call->fd(), frame(FrameOp::hello, 0)) ? 1 : 0;
     }

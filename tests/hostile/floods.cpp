@@ -1,5 +1,5 @@
 // Floods at each socket of the victim, and peers that ask and read nothing.
-#include "control/operator_socket.hpp"
+#include "control/introspection_socket.hpp"
 #include "tests/hostile/attack.hpp"
 #include "tests/hostile/raw_attacker.hpp"
 
@@ -19,21 +19,21 @@ void connect_and_go(const Target& target, const std::stop_token& stop, Done& don
 }
 
 void connect_to_operators(const Target& target, const std::stop_token& stop, Done& done) {
-  const auto sockets = control::operator_sockets(target.socket_folder);
+  const auto sockets = control::introspection_sockets(target.socket_folder);
   while (!stop.stop_requested())
     for (const std::string& each : sockets)
       if (each.starts_with(target.socket_folder))
-        done += control::OperatorCall::connect(each).ok() ? 1 : 0;
+        done += control::IntrospectionCall::connect(each).ok() ? 1 : 0;
 }
 
 /// The costly question, again and again.
 void ask_as_operator(const Target& target, const std::stop_token& stop, Done& done) {
-  const auto sockets = control::operator_sockets(target.socket_folder);
+  const auto sockets = control::introspection_sockets(target.socket_folder);
   while (!stop.stop_requested())
     for (const std::string& each : sockets) {
       if (!each.starts_with(target.socket_folder)) continue;
-      auto call = control::OperatorCall::connect(each);
-      if (!call.ok() || !call->ask(control::OperatorOp::dump).ok()) continue;
+      auto call = control::IntrospectionCall::connect(each);
+      if (!call.ok() || !call->ask(control::IntrospectionOp::dump).ok()) continue;
       done += call->answer(base::Deadline::after(base::Clock::steady(), 100ms)).ok() ? 1 : 0;
     }
 }

@@ -165,7 +165,7 @@ Status deliver(Endpoint& endpoint, base::Frame& message) {
   if (message.header.op != kStreamOp)
     return endpoint.on_message(message.header.op, message.payload, message.fds);
   return dynamic_cast<transport::DataConnectionTaker&>(endpoint).on_data_connection(
-      base::SealedSocket{std::move(message.fds.front())});
+      base::AuthenticatedSocket{std::move(message.fds.front())});
 }
 
 bool Link::deliver() {

@@ -17,7 +17,7 @@ class ControlDataConnections : public test::ControlFixture {
  protected:
   void meet(bool tcp) {
     serve(tcp);
-    client_ = test::take(Control::open(other_, theirs_, log_));
+    client_ = test::take(ControlPlane::open(other_, theirs_, log_));
     session_ = test::take(client_->connect(at_, soon()));
   }
 
@@ -39,12 +39,12 @@ TEST_F(ControlDataConnections, ComeToBothEndsAndCarryWhatIsSentAtOnce) {
       EXPECT_EQ(test::take(net::receive_some(*to, 64, soon())), "bytes");
     }
   }
-  EXPECT_FALSE(session_->is_lost());
+  EXPECT_FALSE(session_->is_disconnected());
 }
 
 TEST_F(ControlDataConnections, ThatFindNoRoomAreTriedAgain) {
   serve(true, {.handshakes = 1});
-  client_ = test::take(Control::open(other_, theirs_, log_));
+  client_ = test::take(ControlPlane::open(other_, theirs_, log_));
   session_ = test::take(client_->connect(at_, soon()));
   ASSERT_EQ(quiet_.last()->is_remote(), true);
   const auto slow = connect();  // it has the only place, for a second
@@ -86,7 +86,7 @@ TEST_F(ControlDataConnections, OfNoSessionAreRefused) {
   ASSERT_TRUE(said.has_value());
   EXPECT_EQ(decode_error(said->payload).code(), Code::corrupt);
   EXPECT_FALSE(quiet_.next_stream(100ms).has_value());
-  EXPECT_FALSE(session_->is_lost());
+  EXPECT_FALSE(session_->is_disconnected());
 }
 
 TEST_F(ControlDataConnections, AreAsManyAsASessionMayEverHave) {
@@ -100,7 +100,7 @@ TEST_F(ControlDataConnections, AreAsManyAsASessionMayEverHave) {
     if (i == kMax) break;
     ASSERT_TRUE(quiet_.next_stream(10s).has_value()) << i;
   }
-  EXPECT_FALSE(session_->is_lost());
+  EXPECT_FALSE(session_->is_disconnected());
 }
 
 /// As after a loss that one side has not noticed yet: both sessions are of the same incarnations.
@@ -124,14 +124,14 @@ TEST_F(ControlDataConnections, OfTwoSessionsOfTheSameEnginesComeEachToItsOwn) {
   const DataConnectionHello late = test::take(old_here->offer_data_connection("tcp")).hello;
   client_->drop(old_here, Status(Code::disconnected, Scope::peer, "lost"));
   const auto limit = soon();
-  while (!old_there->is_lost() && !limit.passed()) std::this_thread::yield();
+  while (!old_there->is_disconnected() && !limit.passed()) std::this_thread::yield();
   auto raw = connect();
   send_raw(raw, FrameOp::data_connection, encode(late), other_.incarnation);
   const auto said = next_raw(raw);
   ASSERT_TRUE(said.has_value());
   EXPECT_EQ(decode_error(said->payload).code(), Code::permission_denied);
   EXPECT_FALSE(quiet_.next_stream(100ms).has_value());
-  EXPECT_FALSE(session_->is_lost());
+  EXPECT_FALSE(session_->is_disconnected());
 }
 
 TEST_F(ControlDataConnections, ThatCannotBeMadeAreTold) {
@@ -145,7 +145,7 @@ TEST_F(ControlDataConnections, ThatCannotBeMadeAreTold) {
     told = made->socket.status().code() == Code::unreachable;
   }
   EXPECT_FALSE(limit.passed());
-  EXPECT_FALSE(session_->is_lost());
+  EXPECT_FALSE(session_->is_disconnected());
 }
 
 }  // namespace control_stream_test

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "base/shared_page.hpp"
-#include "control/operator_socket.hpp"
+#include "control/introspection_socket.hpp"
 #include "tests/support/lingering_socket.hpp"
 #include "tests/support/raw_message.hpp"
 #include "tests/unit/control_fixture.hpp"
@@ -134,9 +134,9 @@ TEST_F(ControlFds, OfAConnectionThatWasNotAcceptedDoNotHoldUpItsEnd) {
 }
 
 TEST_F(ControlFds, AtTheOperatorsSocketDoNotHoldItUp) {
-  for (const std::string& each : operator_sockets(folder_)) {
+  for (const std::string& each : introspection_sockets(folder_)) {
     if (!each.starts_with(folder_)) continue;
-    auto call = OperatorCall::connect(each);
+    auto call = IntrospectionCall::connect(each);
     ASSERT_TRUE(call.ok()) << call.status().to_string();
     pass(base::FdChannel(base::Fd(::dup(call->fd()))), frame(FrameOp::hello, 0));
     (void)call->answer(base::Deadline::after(base::Clock::steady(), 10s));

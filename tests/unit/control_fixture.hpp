@@ -14,43 +14,44 @@
 #include <string>
 
 #include "base/mutex.hpp"
-#include "control/control.hpp"
+#include "control/control_plane.hpp"
 #include "tests/support/raw_peer.hpp"
 #include "tests/support/take.hpp"
 
 namespace linkspan::test {
 
 /// An Engine that has nothing to say, and remembers its last peer.
-class Quiet final : public control::Listener {
+class Quiet final : public control::SessionEvents {
  public:
   using Session = control::Session;
-  using Exported = control::Exported;
+  using ExportedRegion = control::ExportedRegion;
 
-  std::vector<control::TransportAddress> addresses(bool) override { return {}; }
-  Status met(const std::shared_ptr<Session>& session) override {
+  std::vector<control::TransportAddress> transport_addresses(bool) override { return {}; }
+  Status on_established(const std::shared_ptr<Session>& session) override {
     const base::MutexLock lock(mutex_);
     last_ = session;
     gone_ = false;
     return {};
   }
-  void up(Session&) override {}
-  void lost(Session&) override {}
-  void gone(Session& session) override {
+  void on_up(Session&) override {}
+  void on_disconnected(Session&) override {}
+  void on_terminated(Session& session) override {
     const base::MutexLock lock(mutex_);
     if (&session != last_.get()) return;
     why_ = session.failure();
     gone_ = true;
     changed_.notify_all();
   }
-  void for_transport(Session&, control::TransportMessage, std::span<base::Fd>) override {}
-  void data_connection(Session& session, const std::string& transport,
-                       Result<base::SealedSocket> socket) override {
+  void on_transport_message(Session&, control::TransportMessage, std::span<base::Fd>) override {}
+  void on_data_connection(Session& session, const std::string& transport,
+                          Result<base::AuthenticatedSocket> socket) override {
     const base::MutexLock lock(mutex_);
     data_connections_.push_back({session.id(), transport, std::move(socket)});
     changed_.notify_all();
   }
   /// A region of the name "no memory" is where memory ends.
-  Result<Exported> exported(Session&, std::string_view name, std::uint64_t) override {
+  Result<ExportedRegion> on_import_request(Session&, std::string_view name,
+                                           std::uint64_t) override {
     if (name == "no memory") throw std::bad_alloc();
     const base::MutexLock lock(mutex_);
     const auto limit = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10));
@@ -60,14 +61,16 @@ class Quiet final : public control::Listener {
     held_ = false;
     return nothing();
   }
-  void asked_for_set(Session&, std::uint64_t, control::AskSet) override {}
-  void set_answered(Session&, std::uint64_t, memory::PublishedSet) override {}
-  Result<Exported> offered(Session&, std::uint64_t) override { return nothing(); }
-  Status exchange(Session&, base::Frame&) override { return {}; }
-  void imported(Session&, std::uint64_t, Result<Exported>) override {}
-  void notified(Session&, std::vector<std::byte>) override {}
-  void collect(Session&) override {}
-  Result<std::string> asked(control::OperatorOp) override { return nothing(); }
+  void on_set_request(Session&, std::uint64_t, control::AskSet) override {}
+  void on_set_reply(Session&, std::uint64_t, memory::PublishedSet) override {}
+  Result<ExportedRegion> on_offer_import_request(Session&, std::uint64_t) override {
+    return nothing();
+  }
+  Status on_message_frame(Session&, base::Frame&) override { return {}; }
+  void on_import_reply(Session&, std::uint64_t, Result<ExportedRegion>) override {}
+  void on_notification(Session&, std::vector<std::byte>) override {}
+  void on_collect_request(Session&) override {}
+  Result<std::string> handle_query(control::IntrospectionOp) override { return nothing(); }
 
   std::shared_ptr<Session> last() {
     const base::MutexLock lock(mutex_);
@@ -76,7 +79,7 @@ class Quiet final : public control::Listener {
   struct Stream {
     std::uint64_t session;  ///< Its id here.
     std::string transport;
-    Result<base::SealedSocket> socket;
+    Result<base::AuthenticatedSocket> socket;
   };
   /// The next that has come; none: not for so long.
   std::optional<Stream> next_stream(Duration time) {
@@ -147,7 +150,7 @@ class ControlFixture : public ::testing::Test {
   void serve(bool tcp, const control::Limits& limits = {}) {
     if (server_) server_->close(soon());
     us_.limits = limits;
-    server_ = take(control::Control::open(us_, quiet_, log_));
+    server_ = take(control::ControlPlane::open(us_, quiet_, log_));
     at_ = take(server_->listen(
         take(control::parse_address(tcp ? "tcp:127.0.0.1:0" : "unix:" + folder_ + "/s", {}))));
   }
@@ -164,10 +167,10 @@ class ControlFixture : public ::testing::Test {
   const base::Log log_{base::Level::off, base::stderr_sink()};
   Quiet quiet_;
   control::Identity us_{.engine = "server", .incarnation = 11};
-  std::unique_ptr<control::Control> server_;
+  std::unique_ptr<control::ControlPlane> server_;
   Quiet theirs_;
   control::Identity other_{.engine = "client", .incarnation = 12};
-  std::unique_ptr<control::Control> client_;  // a test's
+  std::unique_ptr<control::ControlPlane> client_;  // a test's
 };
 
 }  // namespace linkspan::test

@@ -46,7 +46,7 @@ TEST_P(ControlLimits, ConnectionsAreBoundedAndAnEndMakesRoom) {
   auto third = connect();
   turned_away(third, "2 connections");
 
-  auto client = test::take(Control::open(other_, quiet_, log_));
+  auto client = test::take(ControlPlane::open(other_, quiet_, log_));
   const Status full =
       client->connect(at_, base::Deadline::after(base::Clock::steady(), 50ms)).status();
   EXPECT_EQ(full.code(), Code::no_resource) << full.to_string();
@@ -60,7 +60,7 @@ TEST_P(ControlLimits, ConnectionsAreBoundedAndAnEndMakesRoom) {
 TEST_P(ControlLimits, OursCountToo) {
   serve({});
   other_.limits.peers = 0;
-  auto client = test::take(Control::open(other_, quiet_, log_));
+  auto client = test::take(ControlPlane::open(other_, quiet_, log_));
   const auto begin = base::Clock::steady().now();
   const Status full =
       client->connect(at_, base::Deadline::after(base::Clock::steady(), 50ms)).status();
@@ -110,7 +110,7 @@ TEST_P(ControlLimits, ANewcomerIsTurnedAwayWhereNobodyIsSilentAndComesInLater) {
   }
   auto third = connect();
   turned_away(third, "2 handshakes");
-  auto client = test::take(Control::open(other_, quiet_, log_));
+  auto client = test::take(ControlPlane::open(other_, quiet_, log_));
   const auto session = client->connect(at_, base::Deadline::after(base::Clock::steady(), 10s));
   EXPECT_TRUE(session.ok()) << session.status().to_string();
   client->close(base::Deadline::after(base::Clock::steady(), 1s));
@@ -152,7 +152,7 @@ TEST_F(ControlRate, OfUnixSocketsIsBoundedAndWhoWaitsComesIn) {
 
   // Who waits comes in after those.
   const Identity other{.engine = "client", .incarnation = 12};
-  auto client = test::take(Control::open(other, quiet_, log_));
+  auto client = test::take(ControlPlane::open(other, quiet_, log_));
   const auto session = client->connect(at_, base::Deadline::after(base::Clock::steady(), 10s));
   EXPECT_TRUE(session.ok()) << session.status().to_string();
   client->close(base::Deadline::after(base::Clock::steady(), 1s));

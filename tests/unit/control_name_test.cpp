@@ -11,7 +11,7 @@ class ControlNames : public test::ControlFixture,
  protected:
   void serve_by() { serve(GetParam() == std::string_view("tcp")); }
   Result<std::shared_ptr<Session>> connect_as(const Identity& us, const std::string& expect) {
-    client_ = test::take(Control::open(us, theirs_, log_));
+    client_ = test::take(ControlPlane::open(us, theirs_, log_));
     return client_->connect(at_, soon(), expect);
   }
 };

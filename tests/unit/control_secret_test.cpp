@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "control/proof.hpp"
+#include "control/session_keys.hpp"
 #include "net/tcp_socket.hpp"
 #include "tests/unit/control_fixture.hpp"
 
@@ -27,7 +27,7 @@ class ControlSecret : public test::ControlFixture {
   Result<std::shared_ptr<Session>> meet(const std::string& secret) {
     if (client_) client_->close(soon());
     other_.secret = secret;
-    client_ = take(Control::open(other_, theirs_, log_));
+    client_ = take(ControlPlane::open(other_, theirs_, log_));
     return client_->connect(at_, soon());
   }
 };
@@ -70,28 +70,28 @@ TEST_F(ControlSecret, IsNotAskedForByUnixSockets) {
 /// A client by hand, that knows the secret and keeps the rules until it does not.
 class SealedBytes : public ControlSecret {
  protected:
-  SealedBytes() { hello_.proves = true; }
+  SealedBytes() { hello_.requires_auth = true; }
   void SetUp() override {
     ControlSecret::SetUp();
     serve(kSecret);
     raw_ = connect();
   }
   /// Its proof, of the hello that the server says.
-  base::SealKey greet(std::string_view secret = kSecret) {
+  base::MacKey greet(std::string_view secret = kSecret) {
     const auto ours = encode(hello_);
     send_raw(raw_, FrameOp::hello, ours);
     const auto theirs = next_of(FrameOp::hello);
     key_ = take(session_key(std::as_bytes(std::span(secret)), {ours, test::kRawIncarnation},
                             {theirs.payload, theirs.header.incarnation}));
-    return take(proof_of(key_, Side::connector));
+    return take(auth_mac(key_, Side::connector));
   }
   void prove() {
     send_raw(raw_, FrameOp::proof, encode_proof(greet()));
     const auto answer = next_of(FrameOp::proof);
-    EXPECT_EQ(take(decode_proof(answer.payload)), take(proof_of(key_, Side::acceptor)));
-    const auto keys = take(seals_of(key_, Side::connector));
-    raw_.seal(keys.out);
-    raw_.expect_seals(keys.in);
+    EXPECT_EQ(take(decode_proof(answer.payload)), take(auth_mac(key_, Side::acceptor)));
+    const auto keys = take(mac_keys_of(key_, Side::connector));
+    raw_.authenticate_sent(keys.out);
+    raw_.authenticate_received(keys.in);
     send_raw(raw_, FrameOp::ready, {});
     (void)next_of(FrameOp::ready);
   }
@@ -101,7 +101,7 @@ class SealedBytes : public ControlSecret {
     return frame ? *std::move(frame) : base::Frame();
   }
   /// A frame of ours as it goes over the socket.
-  std::vector<std::byte> sealed_frame(base::Sealer& sealer) const {
+  std::vector<std::byte> sealed_frame(base::FrameAuthenticator& sealer) const {
     const auto header = base::encode(
         {.op = static_cast<std::uint16_t>(FrameOp::collect), .incarnation = test::kRawIncarnation});
     std::vector<std::byte> frame(header.begin(), header.end());
@@ -124,21 +124,21 @@ class SealedBytes : public ControlSecret {
 
   Hello hello_{.engine = "raw", .process = {}, .transports = {}};
   base::FdChannel raw_{base::Fd()};
-  base::SealKey key_{};
+  base::MacKey key_{};
 };
 
 TEST_F(SealedBytes, AreHeardAsLongAsTheyAreInOrder) {
   prove();
   send_raw(raw_, FrameOp::import, encode_import("x"));
   EXPECT_EQ(next_of(FrameOp::error).header.op, static_cast<std::uint16_t>(FrameOp::error));
-  EXPECT_FALSE(quiet_.last()->is_lost());
+  EXPECT_FALSE(quiet_.last()->is_disconnected());
 }
 
 TEST_F(SealedBytes, WithAByteChangedEndTheirPeer) {
   for (const std::size_t at : {std::size_t{8}, base::kFrameHeaderBytes + 3}) {  // id, seal
     raw_ = connect();
     prove();
-    base::Sealer sealer(take(seals_of(key_, Side::connector)).out);
+    base::FrameAuthenticator sealer(take(mac_keys_of(key_, Side::connector)).out);
     (void)sealed_frame(sealer);  // in the place of the ready that was said
     auto frame = sealed_frame(sealer);
     frame[at] ^= std::byte{1};
@@ -149,7 +149,7 @@ TEST_F(SealedBytes, WithAByteChangedEndTheirPeer) {
 
 TEST_F(SealedBytes, ThatCameBeforeEndTheirPeer) {
   prove();
-  base::Sealer sealer(take(seals_of(key_, Side::connector)).out);
+  base::FrameAuthenticator sealer(take(mac_keys_of(key_, Side::connector)).out);
   (void)sealed_frame(sealer);
   const auto frame = sealed_frame(sealer);
   send_bytes(frame);
@@ -178,7 +178,7 @@ TEST_F(SealedBytes, OfAnEarlierHandshakeAreRefused) {
 
 TEST_F(SealedBytes, OfWhoSaysOurOwnProofAreRefused) {
   (void)greet();
-  send_raw(raw_, FrameOp::proof, encode_proof(take(proof_of(key_, Side::acceptor))));
+  send_raw(raw_, FrameOp::proof, encode_proof(take(auth_mac(key_, Side::acceptor))));
   expect_refused();
 }
 
@@ -192,7 +192,7 @@ TEST_F(SealedBytes, OfAConnectionThatWasMadeBeforeAreRefused) {
   prove();
   DataConnectionHello hello{.transport = "tcp", .number = 1};
   const auto key = take(data_connection_key(key_, "tcp", 1));
-  hello.proof = take(proof_of(key, Side::connector));
+  hello.proof = take(auth_mac(key, Side::connector));
   const auto answer_to = [&](const DataConnectionHello& words) {
     auto data_connection = connect();
     send_raw(data_connection, FrameOp::data_connection, encode(words));
@@ -211,7 +211,7 @@ TEST_F(SealedBytes, OfAConnectionThatWasMadeBeforeAreRefused) {
   ASSERT_TRUE(quiet_.next_stream(5s).has_value());
   EXPECT_EQ(answer_to(hello), FrameOp::error);
   EXPECT_FALSE(quiet_.next_stream(0ms).has_value());
-  EXPECT_FALSE(quiet_.last()->is_lost());
+  EXPECT_FALSE(quiet_.last()->is_disconnected());
 }
 
 }  // namespace control_secret_test

@@ -1,5 +1,5 @@
 // The control connection of a real Engine, spoken to by clients that do not keep the rules.
-#include "control/control.hpp"
+#include "control/control_plane.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -135,12 +135,12 @@ TEST_P(ControlBytes, AMalformedExchangeEndsThatConnectionOnly) {
       EXPECT_EQ(decode_error(said->payload).code(), Code::corrupt);
       EXPECT_FALSE(next(channel).has_value());
     }
-  const Offer bad[] = {{.bytes = 5},
-                       {.serial = 5},
-                       {.space = static_cast<Space>(9)},
-                       {.kind = static_cast<MemoryKind>(99)},
-                       {.require = std::string(257, 'x')}};
-  for (const Offer& offer : bad)
+  const MessageOffer bad[] = {{.bytes = 5},
+                              {.serial = 5},
+                              {.space = static_cast<MatchSpace>(9)},
+                              {.kind = static_cast<MemoryKind>(99)},
+                              {.require = std::string(257, 'x')}};
+  for (const MessageOffer& offer : bad)
     EXPECT_EQ(decode_offer(encode(offer)).status().code(), Code::corrupt);
   expect_server_is_well();
 }
@@ -148,14 +148,14 @@ TEST_P(ControlBytes, AMalformedExchangeEndsThatConnectionOnly) {
 TEST_P(ControlBytes, UnknownExchangesAreAnsweredAndRegionsThatWereNotOfferedStayOurs) {
   base::FdChannel channel = connect();
   greet(channel);
-  send(channel, FrameOp::accept, encode(Accept{.serial = 3}));
+  send(channel, FrameOp::accept, encode(MessageAccept{.serial = 3}));
   auto said = next(channel);
   ASSERT_TRUE(said.has_value());
   auto end = decode_finished(said->payload);
   ASSERT_TRUE(end.ok());
   EXPECT_EQ(end->status.code(), Code::not_found);
   EXPECT_TRUE(end->by_sender);
-  send(channel, FrameOp::offer, encode(Offer{.tag = 1}));
+  send(channel, FrameOp::offer, encode(MessageOffer{.tag = 1}));
   send(channel, FrameOp::withdraw, encode_withdraw(true));
   said = next(channel);
   ASSERT_TRUE(said.has_value());

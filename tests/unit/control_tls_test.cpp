@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "control/proof.hpp"
+#include "control/session_keys.hpp"
 #include "net/tcp_socket.hpp"
 #include "tests/unit/control_fixture.hpp"
 
@@ -32,7 +32,7 @@ class ControlTls : public test::ControlFixture {
   Result<std::shared_ptr<Session>> meet(const std::string& secret, bool tls, Duration time = 10s) {
     if (client_) client_->close(soon());
     give(other_, secret, tls);
-    client_ = take(Control::open(other_, theirs_, log_));
+    client_ = take(ControlPlane::open(other_, theirs_, log_));
     return client_->connect(at_, base::Deadline::after(base::Clock::steady(), time));
   }
   /// A client by hand that has the secret.
@@ -67,7 +67,7 @@ TEST_F(ControlTls, MeetsAndMakesConnectionsByIt) {
       EXPECT_STREQ(heard, said);
     }
   }
-  EXPECT_FALSE((*session)->is_lost());
+  EXPECT_FALSE((*session)->is_disconnected());
 }
 
 TEST_F(ControlTls, IsAskedForByBothOrByNone) {
@@ -124,7 +124,7 @@ TEST_F(ControlTls, IsNotAskedForByUnixSockets) {
 TEST_F(ControlTls, FramesThatCameTogetherAreAllAnswered) {
   serve(kSecret, true);
   auto raw = connect_by_tls();
-  const Hello hello{.engine = "raw", .process = {}, .transports = {}, .proves = true};
+  const Hello hello{.engine = "raw", .process = {}, .transports = {}, .requires_auth = true};
   const auto ours = encode(hello);
   send_raw(raw, FrameOp::hello, ours);
   const auto theirs = any_raw(raw);
@@ -132,7 +132,7 @@ TEST_F(ControlTls, FramesThatCameTogetherAreAllAnswered) {
   const auto key = take(session_key(std::as_bytes(std::span(std::string_view(kSecret))),
                                     {ours, test::kRawIncarnation},
                                     {theirs->payload, theirs->header.incarnation}));
-  send_raw(raw, FrameOp::proof, encode_proof(take(proof_of(key, Side::connector))));
+  send_raw(raw, FrameOp::proof, encode_proof(take(auth_mac(key, Side::connector))));
   ASSERT_TRUE(any_raw(raw).has_value());
   send_raw(raw, FrameOp::ready, {});
   constexpr std::size_t kFrames = 1000;

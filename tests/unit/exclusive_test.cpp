@@ -73,7 +73,7 @@ class ExclusiveTest : public ::testing::Test {
     const auto said = next_raw(*channel_);
     ASSERT_TRUE(said.has_value());
     ASSERT_EQ(static_cast<FrameOp>(said->header.op), FrameOp::offer);
-    const control::Offer offer = take(control::decode_offer(said->payload));
+    const control::MessageOffer offer = take(control::decode_offer(said->payload));
     has_no_handle(offer.descriptor, said->fds);
     ask({}, offer.serial);
     (void)sent.cancel();

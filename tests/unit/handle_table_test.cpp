@@ -23,8 +23,8 @@ TEST(HandleTable, FindsWhatIsThereAndNothingElse) {
 TEST(HandleTable, AStaleIdIsNotFoundThoughItsSlotIsUsedAgain) {
   HandleTable<int> table;
   const std::uint64_t old = table.insert(1);
-  EXPECT_EQ(table.take(old), 1);
-  EXPECT_EQ(table.take(old), std::nullopt);
+  EXPECT_EQ(table.extract(old), 1);
+  EXPECT_EQ(table.extract(old), std::nullopt);
   const std::uint64_t fresh = table.insert(2);
   EXPECT_EQ(static_cast<std::uint32_t>(fresh), static_cast<std::uint32_t>(old));  // same slot
   EXPECT_NE(fresh, old);
@@ -45,7 +45,7 @@ TEST(HandleTable, ForEachMayTakeItsOwn) {
   HandleTable<int> table;
   for (int i = 0; i < 10; ++i) table.insert(i);
   table.for_each([&](std::uint64_t id, int value) {
-    if (value % 2 == 0) table.take(id);
+    if (value % 2 == 0) table.extract(id);
   });
   int sum = 0;
   table.for_each([&](std::uint64_t, int value) { sum += value; });
@@ -64,7 +64,7 @@ TEST(HandleTable, AgreesWithAMapUnderRandomUse) {
       model[id] = i;
     } else {
       auto it = model.lower_bound(random() % model.rbegin()->first);
-      EXPECT_EQ(table.take(it->first), it->second);
+      EXPECT_EQ(table.extract(it->first), it->second);
       model.erase(it);
     }
   }

@@ -28,7 +28,7 @@ std::vector<std::string> ways(const std::vector<Interface>& ours,
                               const std::vector<net::TcpAddress>& theirs) {
   std::vector<std::string> out;
   for (std::uint64_t k = 0; k < 6; ++k) {
-    const auto way = choose_way(ours, theirs, k, 4711);
+    const auto way = choose_route(ours, theirs, k, 4711);
     out.push_back(way ? way->to_string() : "none");
   }
   return out;
@@ -78,8 +78,8 @@ TEST(DataConnectionRoutes, LookAtAllAddressesOfAnInterface) {
 TEST(DataConnectionRoutes, CountTheBitsOfASubnet) {
   const auto near = [](unsigned prefix, const char* theirs) {
     // What is in no subnet of ours comes second.
-    return choose_way(std::vector{interface("e", {{"10.0.1.130", prefix}})},
-                      hosts({"192.0.2.1", theirs}), 0, 1)
+    return choose_route(std::vector{interface("e", {{"10.0.1.130", prefix}})},
+                        hosts({"192.0.2.1", theirs}), 0, 1)
                ->to.host() == theirs;
   };
   EXPECT_TRUE(near(25, "10.0.1.129"));

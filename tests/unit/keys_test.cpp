@@ -57,12 +57,12 @@ class KeysOf : public ::testing::Test {
   void add(const std::string& name, Named::As as) {
     transports_.push_back(std::make_unique<Named>(name, as));
   }
-  Result<control::Exported> exported(bool remote) {
+  Result<control::ExportedRegion> exported(bool remote) {
     const auto keys = take(publish_everywhere(transports_, region_->region()));
     return engine::exported(transports_, region_->region(), *keys, "kv", remote);
   }
   /// The names of the transports whose keys are in it, and how many fds came.
-  static std::string told(const control::Exported& exported) {
+  static std::string told(const control::ExportedRegion& exported) {
     std::string names;
     for (const auto& key : take(memory::decode(exported.descriptor)).keys)
       names += key.transport + " ";

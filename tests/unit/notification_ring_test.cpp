@@ -23,8 +23,8 @@ Message message(std::size_t bytes, std::uint64_t seed) {
 /// Both ends, and the words as either side could write them.
 class NotificationRingTest : public ::testing::Test {
  protected:
-  static constexpr std::size_t kWritten = 0, kTaken = 16, kFirst = 32;  // words
-  static constexpr std::size_t kWords = 16384;
+  static constexpr std::size_t kWritten = 0, kRead = 16, kFirst = 32;  // words
+  static constexpr std::size_t kElements = 16384;
 
   std::optional<Message> next() { return take(reader_.next()); }
 
@@ -32,7 +32,7 @@ class NotificationRingTest : public ::testing::Test {
   const base::Fd fd_ = reader_.release_fd();
   NotificationRing writer_ = take(NotificationRing::open(fd_));
   base::SharedPage words_ =
-      take(base::SharedPage::open(fd_, kFirst + kWords, base::SharedPage::Others::write));
+      take(base::SharedPage::open(fd_, kFirst + kElements, base::SharedPage::Others::write));
 };
 
 TEST_F(NotificationRingTest, BringsMessagesOfAnySizeInOrder) {
@@ -49,34 +49,35 @@ TEST_F(NotificationRingTest, BringsMessagesOfAnySizeInOrder) {
 
 TEST_F(NotificationRingTest, RingsForWhoSleepsAndOnlyOnce) {
   must(writer_.put(message(1, 1)));
-  EXPECT_FALSE(writer_.take_bell()) << "nobody sleeps";
-  EXPECT_FALSE(reader_.ask_for_bell()) << "a message is there";
+  EXPECT_FALSE(writer_.consume_doorbell_request()) << "nobody sleeps";
+  EXPECT_FALSE(reader_.request_doorbell()) << "a message is there";
   EXPECT_TRUE(next().has_value());
-  EXPECT_TRUE(reader_.ask_for_bell());
+  EXPECT_TRUE(reader_.request_doorbell());
   must(writer_.put(message(1, 2)));
-  EXPECT_TRUE(writer_.take_bell());
-  EXPECT_FALSE(writer_.take_bell());
-  writer_.give_bell_back();
-  EXPECT_TRUE(writer_.take_bell());
+  EXPECT_TRUE(writer_.consume_doorbell_request());
+  EXPECT_FALSE(writer_.consume_doorbell_request());
+  writer_.restore_doorbell_request();
+  EXPECT_TRUE(writer_.consume_doorbell_request());
 }
 
 TEST_F(NotificationRingTest, IsFullUntilSomeAreTaken) {
-  EXPECT_EQ(writer_.put(message(NotificationRing::kLongest + 1, 1)).code(), Code::invalid_argument);
+  EXPECT_EQ(writer_.put(message(NotificationRing::kMaxMessage + 1, 1)).code(),
+            Code::invalid_argument);
   std::size_t put = 0;
   Status full;
   while ((full = writer_.put(message(1024, put + 1))).ok()) ASSERT_LT(++put, 1000u);
   EXPECT_EQ(full.code(), Code::no_resource);
-  EXPECT_EQ(put, kWords / (1 + 1024 / 8));
+  EXPECT_EQ(put, kElements / (1 + 1024 / 8));
   EXPECT_EQ(next(), message(1024, 1));
   must(writer_.put(message(1024, put + 1)));
   for (std::size_t i = 2; i <= put + 1; ++i) EXPECT_EQ(next(), message(1024, i));
-  must(writer_.put(message(NotificationRing::kLongest, 5)));
-  EXPECT_EQ(next(), message(NotificationRing::kLongest, 5));
+  must(writer_.put(message(NotificationRing::kMaxMessage, 5)));
+  EXPECT_EQ(next(), message(NotificationRing::kMaxMessage, 5));
 }
 
 TEST_F(NotificationRingTest, WhatTheOtherSideWritesIsMeasured) {
   const auto refuses = [&] { return reader_.next().status().code() == Code::corrupt; };
-  words_[kWritten] = kWords + 1;  // more than there is
+  words_[kWritten] = kElements + 1;  // more than there is
   EXPECT_TRUE(refuses());
   words_[kWritten] = ~std::uint64_t{0};
   EXPECT_TRUE(refuses());
@@ -85,7 +86,7 @@ TEST_F(NotificationRingTest, WhatTheOtherSideWritesIsMeasured) {
     words_[kFirst] = length;  // beyond what was written, what one may have, what can be
     EXPECT_TRUE(refuses()) << length;
   }
-  words_[kTaken] = 1;  // before anything was put
+  words_[kRead] = 1;  // before anything was put
   EXPECT_EQ(writer_.put(message(8, 1)).code(), Code::corrupt);
   const base::SharedPage small =
       take(base::SharedPage::create("small", 64, base::SharedPage::Others::write));

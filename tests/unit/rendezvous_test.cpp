@@ -43,7 +43,7 @@ class Side final : public RendezvousHost {
   TransferState& send(std::uint64_t tag, std::uint64_t bytes, bool to_region = true) {
     TransferState& transfer = make(true, tag, bytes);
     told.push_back({FrameOp::offer, transfer.id,
-                    control::encode(control::Offer{
+                    control::encode(control::MessageOffer{
                         .tag = tag, .bytes = bytes, .serial = bytes == 0 ? 0u : 7u})});
     has_key = to_region;
     rendezvous.post(transfer);

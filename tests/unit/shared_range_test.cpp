@@ -7,7 +7,7 @@
 
 #include <thread>
 
-#include "base/fd_parcel.hpp"
+#include "base/fd_bundle.hpp"
 #include "memory/registry.hpp"
 #include "tests/support/kinds.hpp"
 #include "tests/support/take.hpp"
@@ -109,7 +109,7 @@ TEST_F(SharedRangeOnDevice, AKeyThatClaimsWhatIsNotThereIsCorrupt) {
   EXPECT_EQ(chunks([](Key&, auto&) {}), Code::ok);
   EXPECT_EQ(chunks([](Key& key, auto&) { ++key.chunks->count; }), Code::corrupt);
   EXPECT_EQ(chunks([](Key& key, auto&) { --key.chunks->count; }), Code::corrupt);
-  EXPECT_EQ(chunks([](Key& key, auto&) { key.chunks->count = base::FdParcel::kMax + 1; }),
+  EXPECT_EQ(chunks([](Key& key, auto&) { key.chunks->count = base::FdBundle::kMax + 1; }),
             Code::corrupt);
   EXPECT_EQ(chunks([](Key& key, auto&) { key.chunks->bytes += ChunkRow::kChunk; }), Code::corrupt);
   EXPECT_EQ(chunks([](Key& key, auto&) { key.chunks->bytes -= ChunkRow::kChunk; }), Code::corrupt);
@@ -133,7 +133,7 @@ TEST_F(SharedRangeOnDevice, AKeyThatClaimsWhatIsNotThereIsCorrupt) {
 /// It may be a GPU that this process cannot import from: the peer copies then.
 TEST_F(SharedRangeOnDevice, WhatTheDriverDoesNotTakeIsNotMapped) {
   auto made = take(import(Make::chunks, [](Key&, std::vector<base::Fd>& fds) {
-    base::FdParcel parcel = take(base::FdParcel::create());
+    base::FdBundle parcel = take(base::FdBundle::create());
     for (int i = 0; i < 4; ++i)
       must(parcel.put(take(base::Fd::from("memfd_create", ::memfd_create("no", MFD_CLOEXEC))),
                       ChunkRow::kChunk));

@@ -23,7 +23,7 @@ struct Asking {
         encode(Address{.incarnation = kPeer, .connections = theirs, .chunk = kMinChunk}), channel,
         base::Deadline::after(clock, 10s)));
   }
-  Status comes(Result<base::SealedSocket> socket) const {
+  Status comes(Result<base::AuthenticatedSocket> socket) const {
     return dynamic_cast<DataConnectionTaker&>(*endpoint).on_data_connection(std::move(socket));
   }
   /// Why it takes no batch, or that the region of this one is another peer's.
@@ -69,7 +69,7 @@ TEST(TcpEndpoint, BeginsWithAFewConnections) {
 }
 
 Status full() { return {Code::no_resource, Scope::peer, "256 handshakes are under way there"}; }
-base::SealedSocket one() {
+base::AuthenticatedSocket one() {
   auto [ours, theirs] = test::tcp_pair();
   static std::vector<base::Fd> open;
   open.push_back(std::move(theirs));

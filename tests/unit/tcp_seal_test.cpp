@@ -4,8 +4,8 @@
 namespace linkspan::transport::tcp {
 namespace tcp_seal_test {
 
-base::SealKeys keys() {
-  base::SealKeys keys;
+base::MacKeys keys() {
+  base::MacKeys keys;
   keys.out.fill(std::byte{3});
   keys.in.fill(std::byte{4});
   return keys;
@@ -35,12 +35,12 @@ class TcpSeals : public TcpWire {
       if (size.ok() && *size && heard_.size() >= **size) {
         const Head head = take(decode(std::span(heard_).first(**size)));
         const std::size_t whole = **size + head.data;
-        if (heard_.size() >= whole + base::kSealBytes) {
+        if (heard_.size() >= whole + base::kMacTagBytes) {
           opener_.update(std::span(heard_).first(whole));
           EXPECT_TRUE(base::same_secret(take(opener_.finish()),
-                                        std::span(heard_).subspan(whole, base::kSealBytes)));
+                                        std::span(heard_).subspan(whole, base::kMacTagBytes)));
           heard_.erase(heard_.begin(),
-                       heard_.begin() + static_cast<std::ptrdiff_t>(whole + base::kSealBytes));
+                       heard_.begin() + static_cast<std::ptrdiff_t>(whole + base::kMacTagBytes));
           endpoint_->progress(ends_);
           return head;
         }
@@ -66,7 +66,7 @@ class TcpSeals : public TcpWire {
     EXPECT_EQ(memory_, expected);
   }
 
-  base::Sealer sealer_{keys().in}, opener_{keys().out};
+  base::FrameAuthenticator sealer_{keys().in}, opener_{keys().out};
 };
 
 TEST_F(TcpSeals, LetLandAndAnswer) {
@@ -101,7 +101,7 @@ class TcpSealsChanged : public TcpSeals, public ::testing::WithParamInterface<st
 TEST_P(TcpSealsChanged, EndTheConnectionAndLetNothingLand) {
   const Bytes before = memory_;
   Bytes frame = sealed_put(1, 0);
-  const std::size_t head = frame.size() - 8 - base::kSealBytes;
+  const std::size_t head = frame.size() - 8 - base::kMacTagBytes;
   const std::size_t at[] = {8, head - 16, head, head + 7, head + 8, frame.size() - 1};
   frame[at[GetParam()]] ^= std::byte{1};
   send_bytes(frame);
@@ -130,7 +130,7 @@ TEST_F(TcpSeals, OfAFrameThatComesTooEarlyEndTheConnection) {
 TEST_F(TcpSeals, AreAskedForOfEachFrame) {
   const Bytes before = memory_;
   Bytes frame = sealed_put(1, 0);
-  frame.resize(frame.size() - base::kSealBytes);
+  frame.resize(frame.size() - base::kMacTagBytes);
   const Bytes one = frame;
   frame.insert(frame.end(), one.begin(), one.end());
   send_bytes(frame);

@@ -72,10 +72,10 @@ class Ends final : public CompletionSink {
 class TcpWire : public ::testing::Test {
  protected:
   struct Options {
-    std::optional<base::SealKeys> keys{};  // of the endpoint's data connections
-    cuda::Topology* topology = nullptr;    // for memory of GPUs
-    bool ordered = false;                  // as the played peer's address
-    bool fake_clock = false;               // of the endpoint's bounds
+    std::optional<base::MacKeys> keys{};  // of the endpoint's data connections
+    cuda::Topology* topology = nullptr;   // for memory of GPUs
+    bool ordered = false;                 // as the played peer's address
+    bool fake_clock = false;              // of the endpoint's bounds
   };
   TcpWire() : TcpWire(Options{}) {}
   explicit TcpWire(const Options& options)
@@ -112,7 +112,7 @@ class TcpWire : public ::testing::Test {
     raw_ = std::move(theirs);
     received_by_ = ours.get();
     must(dynamic_cast<DataConnectionTaker&>(*endpoint_)
-             .on_data_connection(base::SealedSocket{std::move(ours), keys_}));
+             .on_data_connection(base::AuthenticatedSocket{std::move(ours), keys_}));
   }
   static void must(const Status& status) { ASSERT_TRUE(status.ok()) << status.to_string(); }
 
@@ -192,7 +192,7 @@ class TcpWire : public ::testing::Test {
             .spans = {{offset, bytes}}};
   }
 
-  const std::optional<base::SealKeys> keys_;
+  const std::optional<base::MacKeys> keys_;
   cuda::Topology* const topology_;
   const bool fake_clock_;
   base::FakeClock clock_;

@@ -303,7 +303,7 @@ TEST_F(TcpWire, TakesNoMoreConnectionsThanThereMayBe) {
   }
   auto [here, there] = test::tcp_pair();
   auto& taker = dynamic_cast<DataConnectionTaker&>(*endpoint_);
-  EXPECT_EQ(taker.on_data_connection(base::SealedSocket{std::move(here), keys_}).code(),
+  EXPECT_EQ(taker.on_data_connection(base::AuthenticatedSocket{std::move(here), keys_}).code(),
             Code::corrupt);
 }
 

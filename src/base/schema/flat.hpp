@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "base/peer_words.hpp"
+#include "base/untrusted_input.hpp"
 
 namespace linkspan::schema {
 

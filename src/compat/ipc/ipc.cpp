@@ -13,8 +13,9 @@ Result<Transfer> begin(const Engine& engine, std::uint64_t conn_id, bool sends, 
   auto begun =
       engine::on(engine::EngineImpl::of(engine), [&](engine::EngineImpl& core) -> Result<Transfer> {
         return core.exchange(
-            conn_id, {.sends = sends, .space = control::Space::in_order, .observer = &observer},
-            data, bytes, {.deadline = deadline});
+            conn_id,
+            {.sends = sends, .space = control::MatchSpace::in_order, .observer = &observer}, data,
+            bytes, {.deadline = deadline});
       });
   if (begun.status().code() == Code::disconnected)
     return Status(Code::not_found, Scope::request, "no such conn_id, or its peer is gone");

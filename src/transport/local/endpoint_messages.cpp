@@ -1,8 +1,8 @@
 // What the peer says to a LocalEndpoint: hostile bytes until they are verified.
 #include <unistd.h>
 
-#include "base/peer_words.hpp"
 #include "base/schema/local_generated.h"
+#include "base/untrusted_input.hpp"
 #include "transport/local/endpoint.hpp"
 
 namespace linkspan::transport::local {

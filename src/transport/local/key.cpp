@@ -1,6 +1,6 @@
 #include "transport/local/key.hpp"
 
-#include "base/fd_parcel.hpp"
+#include "base/fd_bundle.hpp"
 #include "base/schema/local_generated.h"
 #include "transport/local/wire.hpp"
 
@@ -53,7 +53,7 @@ Result<Key> decode_key(std::span<const std::byte> bytes) {
     return corrupt_key("key with a malformed IPC handle");
   key.has_memfd = wire->has_memfd();
   key.why_not_mapped = schema::text_of(*wire->why_not_mapped(), kMaxReason);
-  if (wire->chunks() > base::FdParcel::kMax) return corrupt_key("key of too many chunks");
+  if (wire->chunks() > base::FdBundle::kMax) return corrupt_key("key of too many chunks");
   if (wire->chunks() != 0) key.chunks = {wire->chunks(), wire->range_bytes(), wire->range_id()};
   if (wire->pool_pointer() != nullptr && !take(wire->pool_pointer(), key.pool.emplace()))
     return corrupt_key("key with a malformed pool pointer");

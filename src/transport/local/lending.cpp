@@ -1,6 +1,6 @@
 #include "transport/local/lending.hpp"
 
-#include "base/fd_parcel.hpp"
+#include "base/fd_bundle.hpp"
 #include "memory/still_there.hpp"
 
 namespace linkspan::transport::local {
@@ -34,10 +34,10 @@ Status lend(const cuda::Device& device, const memory::Region::Facts& facts, Key&
     key.ipc = *handle;
     return {};
   }
-  if (facts.chunks.size() > base::FdParcel::kMax)
+  if (facts.chunks.size() > base::FdBundle::kMax)
     return {Code::unsupported, Scope::request,
             "it consists of " + std::to_string(facts.chunks.size()) + " chunks, and " +
-                std::to_string(base::FdParcel::kMax) +
+                std::to_string(base::FdBundle::kMax) +
                 " of a region at most travel to a peer: register it in parts"};
   std::uint64_t address = facts.allocation;
   for (const memory::Chunk& chunk : facts.chunks) {
@@ -60,7 +60,7 @@ Result<base::Fd> lent_fd(const cuda::Topology& topology, const memory::Region::F
     if (Status status = still(facts.allocation, facts.id.buffer); !status.ok()) return status;
     return cuda::export_pool(*device, facts.allocation);
   }
-  auto parcel = base::FdParcel::create();
+  auto parcel = base::FdBundle::create();
   if (!parcel.ok()) return parcel.status();
   std::uint64_t address = facts.allocation;
   for (const memory::Chunk& chunk : facts.chunks) {
@@ -78,7 +78,7 @@ Result<std::unique_ptr<cuda::SharedRange>> open_chunks(const cuda::Device& devic
   auto range = cuda::SharedRange::reserve(device, key.chunks->bytes);
   if (!range.ok()) return range.status();
   for (std::uint32_t left = key.chunks->count; left != 0;) {
-    auto batch = base::FdParcel::take_batch(parcel);
+    auto batch = base::FdBundle::pop_batch(parcel);
     if (!batch.ok()) return batch.status();
     if (batch->empty() || batch->size() > left)
       return corrupt_loan("the key came with another number of chunks");

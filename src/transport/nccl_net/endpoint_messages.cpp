@@ -1,8 +1,8 @@
 // What the peer says to a NcclNetEndpoint: hostile bytes until they are verified.
 #include <algorithm>
 
-#include "base/peer_words.hpp"
 #include "base/schema/nccl_net_generated.h"
+#include "base/untrusted_input.hpp"
 #include "memory/region.hpp"
 #include "transport/nccl_net/endpoint.hpp"
 

@@ -26,7 +26,7 @@ struct DataConnectionOptions {
 
 class DataConnection {
  public:
-  DataConnection(std::shared_ptr<Wire> wire, base::SealedSocket socket,
+  DataConnection(std::shared_ptr<Wire> wire, base::AuthenticatedSocket socket,
                  const DataConnectionOptions& options, DataConnectionThread& thread)
       : wire_(std::move(wire)),
         thread_(thread),

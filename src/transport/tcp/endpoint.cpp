@@ -287,7 +287,7 @@ Status TcpEndpoint::on_message(std::uint16_t op, std::span<const std::byte>, std
   return {Code::unsupported, Scope::request, "tcp has no op " + std::to_string(op)};
 }
 
-Status TcpEndpoint::on_data_connection(Result<base::SealedSocket> socket) {
+Status TcpEndpoint::on_data_connection(Result<base::AuthenticatedSocket> socket) {
   if (!socket.ok()) {
     refused(socket.status());  // the side that tries has logged it
     return {};

@@ -55,7 +55,7 @@ class TcpEndpoint final : public Endpoint, public DataConnectionTaker {
   void serve_no_more() override { leaving_ = true; }
   void close() override;
   void peer_gone() override;
-  Status on_data_connection(Result<base::SealedSocket> socket) override;
+  Status on_data_connection(Result<base::AuthenticatedSocket> socket) override;
   bool landed() const override { return gone_ && wire_->over(); }
 
  private:

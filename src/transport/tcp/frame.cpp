@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/crc32c.hpp"
-#include "base/peer_words.hpp"
+#include "base/untrusted_input.hpp"
 
 namespace linkspan::transport::tcp {
 namespace {

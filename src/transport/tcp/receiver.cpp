@@ -87,11 +87,11 @@ Result<bool> Receiver::begin_frame(std::vector<Answer>& answers) {
 Result<bool> Receiver::check_seal(std::uint64_t frame) {
   if (!opener_) return true;
   const std::span<const std::byte> here(buffer_.data() + begin_, end_ - begin_);
-  if (here.size() < frame + base::kSealBytes) return false;
+  if (here.size() < frame + base::kMacTagBytes) return false;
   opener_->update(here.first(frame));
   const auto seal = opener_->finish();
   if (!seal.ok()) return seal.status();
-  if (!base::same_secret(*seal, here.subspan(frame, base::kSealBytes)))
+  if (!base::same_secret(*seal, here.subspan(frame, base::kMacTagBytes)))
     return Status(Code::corrupt, Scope::peer, "a frame whose seal is not its own");
   return true;
 }
@@ -299,7 +299,7 @@ void Receiver::end_part(std::vector<Answer>& answers) {
 
 /// Its seal, which has been looked at, is left behind.
 void Receiver::end_frame() noexcept {
-  if (opener_) begin_ += base::kSealBytes;
+  if (opener_) begin_ += base::kMacTagBytes;
 }
 
 bool Receiver::look_at_gpu(std::vector<Answer>& answers) {

@@ -18,7 +18,7 @@
 #include <optional>
 #include <vector>
 
-#include "base/seal.hpp"
+#include "base/frame_authenticator.hpp"
 #include "base/tls.hpp"
 #include "copy/staging.hpp"
 #include "transport/tcp/wire.hpp"
@@ -42,9 +42,9 @@ class Receiver {
   ~Receiver() = default;  ///< Requires: stop() is true, or no GPU was asked.
 
   /// Each frame has to be followed by its seal. Before the first one.
-  void expect_seals(const base::SealKey& key) {
+  void expect_seals(const base::MacKey& key) {
     opener_.emplace(key);
-    buffer_.resize(kMaxHead + kMaxChunk + base::kSealBytes);
+    buffer_.resize(kMaxHead + kMaxChunk + base::kMacTagBytes);
   }
 
   /// True: something has moved. `answers`: frames to be said. disconnected: the peer has closed it.
@@ -97,7 +97,7 @@ class Receiver {
   unsigned in_gpu_ = 0;
   std::vector<std::byte> buffer_ = std::vector<std::byte>(2 * kMaxHead);
   std::size_t begin_ = 0, end_ = 0;  // of what it holds
-  std::optional<base::Sealer> opener_;
+  std::optional<base::FrameAuthenticator> opener_;
 
   // The frame whose data comes.
   std::optional<Landing> landing_;

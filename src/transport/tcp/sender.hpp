@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/frame_authenticator.hpp"
 #include "base/mutex.hpp"
-#include "base/seal.hpp"
 #include "base/tls.hpp"
 #include "copy/staging.hpp"
 #include "transport/tcp/wire.hpp"
@@ -39,7 +39,7 @@ struct SentFrame {
   std::vector<iovec> parts;             // what is left to be sent,
   std::size_t part = 0;                 // from here on;
   std::size_t data_end = 0;             // parts from 1 to here are its data
-  base::Seal seal{};
+  base::MacTag seal{};
 };
 
 class Sender {
@@ -52,7 +52,7 @@ class Sender {
   ~Sender() = default;  ///< Requires: stop() is true, or no GPU was asked.
 
   /// Each frame is followed by its seal. Before the first one.
-  void seal(const base::SealKey& key) LINKSPAN_EXCLUDES(sending_) {
+  void seal(const base::MacKey& key) LINKSPAN_EXCLUDES(sending_) {
     const base::MutexLock lock(sending_);
     sealer_.emplace(key);
   }
@@ -114,7 +114,7 @@ class Sender {
   std::optional<SentFrame> current_ LINKSPAN_GUARDED_BY(sending_);
   std::vector<copy::Staging::Run> runs_ LINKSPAN_GUARDED_BY(sending_);
   std::vector<copy::Piece> pieces_ LINKSPAN_GUARDED_BY(sending_);  // of one copy
-  std::optional<base::Sealer> sealer_ LINKSPAN_GUARDED_BY(sending_);
+  std::optional<base::FrameAuthenticator> sealer_ LINKSPAN_GUARDED_BY(sending_);
   // The current frame's data, where it is copied; answers, whole frames.
   std::vector<std::byte> copy_ LINKSPAN_GUARDED_BY(sending_), waiting_
       LINKSPAN_GUARDED_BY(sending_);

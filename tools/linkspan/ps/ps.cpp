@@ -10,15 +10,15 @@
 #include <optional>
 
 #include "base/options.hpp"
-#include "base/peer_words.hpp"
-#include "control/operator_socket.hpp"
+#include "base/untrusted_input.hpp"
+#include "control/introspection_socket.hpp"
 #include "tools/linkspan/command_line/verb.hpp"
 
 namespace linkspan::tool {
 namespace {
 
-using control::OperatorCall;
-using control::OperatorOp;
+using control::IntrospectionCall;
+using control::IntrospectionOp;
 
 constexpr auto kPatience = std::chrono::seconds(2);
 
@@ -91,12 +91,12 @@ class PsVerb final : public Verb {
 
  private:
   /// All Engines that may be asked, or those of `pid`. Each is asked before one is waited for.
-  Result<std::vector<OperatorCall>> ask(pid_t pid) const {
+  Result<std::vector<IntrospectionCall>> ask(pid_t pid) const {
     const auto options = base::Options::from_environment();
     if (!options.ok()) return options.status();
-    std::vector<OperatorCall> calls;
-    for (const std::string& socket : control::operator_sockets(options->socket_dir)) {
-      auto call = OperatorCall::connect(socket, &closer_);
+    std::vector<IntrospectionCall> calls;
+    for (const std::string& socket : control::introspection_sockets(options->socket_dir)) {
+      auto call = IntrospectionCall::connect(socket, &closer_);
       if (!call.ok()) continue;  // it has ended since
       if (pid != 0 ? call->pid() != pid : !may_ask(*call)) continue;
       // A forked child holds its dead parent's socket, and nobody answers there.
@@ -105,20 +105,20 @@ class PsVerb final : public Verb {
         return Status(Code::permission_denied, Scope::request,
                       "process " + std::to_string(pid) + " is of uid " +
                           std::to_string(call->uid()) + ": ask as that user or as root");
-      if (call->ask(metrics_ ? OperatorOp::metrics : OperatorOp::dump).ok())
+      if (call->ask(metrics_ ? IntrospectionOp::metrics : IntrospectionOp::dump).ok())
         calls.push_back(*std::move(call));
     }
     return calls;
   }
-  static bool may_ask(const OperatorCall& call) {
+  static bool may_ask(const IntrospectionCall& call) {
     return ::geteuid() == 0 || call.uid() == ::geteuid();
   }
 
-  int tell(pid_t pid, std::vector<OperatorCall>& calls) const {
+  int tell(pid_t pid, std::vector<IntrospectionCall>& calls) const {
     if (calls.empty()) return failed(name(), why_absent(pid));
     const auto deadline = base::Deadline::after(base::Clock::steady(), kPatience);
     int code = kWell;
-    for (OperatorCall& call : calls) {
+    for (IntrospectionCall& call : calls) {
       auto answer = call.answer(deadline);
       if (answer.ok())
         std::cout << plain(*answer) << std::flush;
@@ -128,10 +128,10 @@ class PsVerb final : public Verb {
     return code;
   }
 
-  int list(std::vector<OperatorCall>& calls) const {
+  int list(std::vector<IntrospectionCall>& calls) const {
     const auto deadline = base::Deadline::after(base::Clock::steady(), kPatience);
     if (calls.empty()) std::cout << "No process of yours has an Engine open.\n";
-    for (OperatorCall& call : calls) {
+    for (IntrospectionCall& call : calls) {
       auto answer = call.answer(deadline);
       std::string line = answer.ok() ? answer->substr(0, answer->find('\n'))
                                      : why_silent(call.pid(), answer.status()).what();

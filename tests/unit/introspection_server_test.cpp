@@ -1,5 +1,5 @@
 // The operator's socket of a real Engine, which does not listen for peers.
-#include "control/operators.hpp"
+#include "control/introspection_server.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ class OperatorsTest : public ::testing::Test {
     auto engine = Engine::open({.name = "asked", .socket_dir = folder_, .use_gpu = false});
     ASSERT_TRUE(engine.ok()) << engine.status().to_string();
     engine_ = std::make_unique<Engine>(*std::move(engine));
-    for (const std::string& each : operator_sockets(folder_))
+    for (const std::string& each : introspection_sockets(folder_))
       if (each.starts_with(folder_)) socket_ = each;
     ASSERT_NE(socket_, "");
   }
@@ -43,13 +43,13 @@ class OperatorsTest : public ::testing::Test {
     std::filesystem::remove_all(folder_);
   }
 
-  OperatorCall connect() const {
-    auto call = OperatorCall::connect(socket_);
+  IntrospectionCall connect() const {
+    auto call = IntrospectionCall::connect(socket_);
     if (!call.ok()) throw std::runtime_error(call.status().to_string());
     return *std::move(call);
   }
-  Result<std::string> ask(OperatorOp question) const {
-    OperatorCall call = connect();
+  Result<std::string> ask(IntrospectionOp question) const {
+    IntrospectionCall call = connect();
     if (Status status = call.ask(question); !status.ok()) return status;
     return call.answer(within(10s));
   }
@@ -59,24 +59,24 @@ class OperatorsTest : public ::testing::Test {
 };
 
 TEST_F(OperatorsTest, AnEngineThatListensNowhereTells) {
-  const auto dump = ask(OperatorOp::dump);
+  const auto dump = ask(IntrospectionOp::dump);
   ASSERT_TRUE(dump.ok()) << dump.status().to_string();
   EXPECT_EQ(dump->find("engine \"asked\" (pid " + std::to_string(::getpid()) + ")"), 0u) << *dump;
-  const auto metrics = ask(OperatorOp::metrics);
+  const auto metrics = ask(IntrospectionOp::metrics);
   ASSERT_TRUE(metrics.ok()) << metrics.status().to_string();
   EXPECT_EQ(*metrics, engine_->metrics());
 }
 
 TEST_F(OperatorsTest, AnUnknownQuestionIsUnsupported) {
-  EXPECT_EQ(ask(static_cast<OperatorOp>(999)).status().code(), Code::unsupported);
+  EXPECT_EQ(ask(static_cast<IntrospectionOp>(999)).status().code(), Code::unsupported);
 }
 
 TEST_F(OperatorsTest, WhoSaysNothingIsDroppedAndHoldsUpNobody) {
-  std::vector<OperatorCall> silent;
-  for (std::size_t i = 0; i < Operators::kClients; ++i) silent.push_back(connect());
+  std::vector<IntrospectionCall> silent;
+  for (std::size_t i = 0; i < IntrospectionServer::kClients; ++i) silent.push_back(connect());
   const auto dropped = silent.front().answer(within(10s));
   EXPECT_EQ(dropped.status().code(), Code::disconnected) << dropped.status().to_string();
-  EXPECT_TRUE(ask(OperatorOp::dump).ok());
+  EXPECT_TRUE(ask(IntrospectionOp::dump).ok());
 }
 
 TEST_F(OperatorsTest, NoMoreThanAFewAtATime) {
@@ -85,9 +85,9 @@ TEST_F(OperatorsTest, NoMoreThanAFewAtATime) {
   // again.
   bool before_them = false;
   for (int round = 0; round < 10 && !before_them; ++round) {
-    std::vector<OperatorCall> silent;
-    for (std::size_t i = 0; i < Operators::kClients; ++i) silent.push_back(connect());
-    OperatorCall late = connect();
+    std::vector<IntrospectionCall> silent;
+    for (std::size_t i = 0; i < IntrospectionServer::kClients; ++i) silent.push_back(connect());
+    IntrospectionCall late = connect();
     const auto refused = late.answer(within(10s));
     EXPECT_EQ(refused.status().code(), Code::disconnected) << refused.status().to_string();
     before_them = silent.front().answer(within(0s)).status().code() == Code::timed_out;
@@ -96,16 +96,16 @@ TEST_F(OperatorsTest, NoMoreThanAFewAtATime) {
 }
 
 TEST_F(OperatorsTest, OneThatReadsNothingOfItsAnswerHoldsUpNobody) {
-  OperatorCall lazy = connect();
-  ASSERT_TRUE(lazy.ask(OperatorOp::metrics).ok());
-  EXPECT_TRUE(ask(OperatorOp::metrics).ok());
+  IntrospectionCall lazy = connect();
+  ASSERT_TRUE(lazy.ask(IntrospectionOp::metrics).ok());
+  EXPECT_TRUE(ask(IntrospectionOp::metrics).ok());
 }
 
 TEST_F(OperatorsTest, AnotherUserDoesNotReachTheSocket) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root: it asks as another user";
   constexpr long kNobody = 65534, kKeep = -1;
   ASSERT_EQ(::syscall(SYS_setresuid, kKeep, kNobody, kKeep), 0);  // of this thread only
-  const auto call = OperatorCall::connect(socket_);
+  const auto call = IntrospectionCall::connect(socket_);
   ASSERT_EQ(::syscall(SYS_setresuid, kKeep, 0L, kKeep), 0);
   EXPECT_EQ(call.status().code(), Code::permission_denied) << call.status().to_string();
 }
@@ -125,7 +125,7 @@ TEST_F(OperatorsTest, LiesInAFolderOfItsUserAndNowhereElse) {
 }
 
 TEST_F(OperatorsTest, IsFoundFromAnotherFolder) {
-  const auto found = operator_sockets("/nonexistent");
+  const auto found = introspection_sockets("/nonexistent");
   EXPECT_NE(std::find(found.begin(), found.end(), socket_), found.end());
 }
 
@@ -134,9 +134,9 @@ TEST_F(OperatorsTest, NoMoreThanSomeComeInASecond) {
   const auto limit = within(1s);
   std::size_t answered = 0;
   while (!limit.passed()) {
-    auto call = OperatorCall::connect(socket_);
+    auto call = IntrospectionCall::connect(socket_);
     if (!call.ok()) continue;  // they wait
-    if (call->ask(static_cast<OperatorOp>(999)).ok() &&
+    if (call->ask(static_cast<IntrospectionOp>(999)).ok() &&
         call->answer(within(3s)).status().code() == Code::unsupported)
       ++answered;
   }
@@ -144,7 +144,7 @@ TEST_F(OperatorsTest, NoMoreThanSomeComeInASecond) {
   const auto took = base::Clock::steady().now() - begin;
   const auto touched =
       static_cast<std::size_t>(took / 1s) + 2;  // seconds, the first and last partly
-  EXPECT_LE(answered, touched * Operators::kASecond);
+  EXPECT_LE(answered, touched * IntrospectionServer::kASecond);
 }
 
 TEST_F(OperatorsTest, WhatDeadEnginesLeftIsRemoved) {
@@ -160,12 +160,12 @@ TEST_F(OperatorsTest, WhatDeadEnginesLeftIsRemoved) {
   auto next = Engine::open({.name = "next", .socket_dir = folder_, .use_gpu = false});
   ASSERT_TRUE(next.ok());
   for (const std::string& each : left) EXPECT_FALSE(std::filesystem::exists(each)) << each;
-  EXPECT_TRUE(ask(OperatorOp::dump).ok());
+  EXPECT_TRUE(ask(IntrospectionOp::dump).ok());
 }
 
 TEST_F(OperatorsTest, NothingIsLeftBehind) {
   ASSERT_TRUE(engine_->close(10s).ok());
-  EXPECT_EQ(OperatorCall::connect(socket_).status().code(), Code::not_found);
+  EXPECT_EQ(IntrospectionCall::connect(socket_).status().code(), Code::not_found);
   EXPECT_FALSE(std::filesystem::exists(socket_));
 }
 

@@ -1,4 +1,4 @@
-#include "base/fd_parcel.hpp"
+#include "base/fd_bundle.hpp"
 
 #include <sys/socket.h>
 
@@ -11,31 +11,31 @@ namespace {
 /// For as many as one sendmsg carries (SCM_MAX_FD): with room for fewer the kernel closes the rest,
 /// on the thread that receives.
 constexpr std::size_t kControlBytes = CMSG_SPACE(253 * sizeof(int));
-static_assert(FdParcel::kBatch <= 253);
+static_assert(FdBundle::kBatch <= 253);
 
 Status corrupt(const char* what) { return {Code::corrupt, Scope::request, what}; }
 
 }  // namespace
 
-Result<FdParcel> FdParcel::create() {
+Result<FdBundle> FdBundle::create() {
   std::array<int, 2> ends{};
   const int made = ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data());
   if (made != 0) return Fd::from("socketpair", made).status();
-  return FdParcel(Fd(ends[0]), Fd(ends[1]));
+  return FdBundle(Fd(ends[0]), Fd(ends[1]));
 }
 
-Status FdParcel::put(Fd fd, std::uint64_t number) {
+Status FdBundle::put(Fd fd, std::uint64_t number) {
   batch_.push_back({std::move(fd), number});
   return batch_.size() == kBatch ? send_batch() : Status();
 }
 
-Result<Fd> FdParcel::seal() {
+Result<Fd> FdBundle::seal() {
   if (Status status = send_batch(); !status.ok()) return status;
   in_ = Fd();
   return std::move(out_);
 }
 
-Status FdParcel::send_batch() {
+Status FdBundle::send_batch() {
   if (batch_.empty()) return {};
   std::array<std::uint64_t, kBatch> numbers{};
   alignas(cmsghdr) std::array<std::byte, kControlBytes> control{};
@@ -67,7 +67,7 @@ Status FdParcel::send_batch() {
   return {};
 }
 
-Result<std::vector<NumberedFd>> FdParcel::take_batch(const Fd& sealed) {
+Result<std::vector<NumberedFd>> FdBundle::pop_batch(const Fd& sealed) {
   std::array<std::uint64_t, kBatch> numbers{};
   alignas(cmsghdr) std::array<std::byte, kControlBytes> control{};
   iovec part{numbers.data(), sizeof numbers};

@@ -1,5 +1,5 @@
-// control/proof.hpp - the keys of a session over TCP, and how each side shows that it knows the
-// secret that makes them.
+// control/session_keys.hpp - the keys of a session over TCP, and how each side shows that it knows
+// the secret that makes them.
 //
 // session key = HMAC-SHA256(secret, label, both hellos with their Engines' incarnations): who has
 // changed a byte of a hello has another key. What is derived from it has a label of its own, so
@@ -12,7 +12,7 @@
 #include <span>
 #include <string_view>
 
-#include "base/seal.hpp"
+#include "base/frame_authenticator.hpp"
 
 namespace linkspan::control {
 
@@ -22,20 +22,20 @@ constexpr Side other(Side side) noexcept {
 }
 
 /// What one side has said first.
-struct Said {
+struct SignedHello {
   std::span<const std::byte> hello;  ///< The payload of its frame.
   std::uint64_t incarnation = 0;
 };
 
-Result<base::SealKey> session_key(std::span<const std::byte> secret, const Said& connector,
-                                  const Said& acceptor);
+Result<base::MacKey> session_key(std::span<const std::byte> secret, const SignedHello& connector,
+                                 const SignedHello& acceptor);
 /// That `side` knows the key.
-Result<base::SealKey> proof_of(const base::SealKey& key, Side side);
+Result<base::MacKey> auth_mac(const base::MacKey& key, Side side);
 /// What `side` seals its frames with, and opens the other's.
-Result<base::SealKeys> seals_of(const base::SealKey& key, Side side);
+Result<base::MacKeys> mac_keys_of(const base::MacKey& key, Side side);
 /// Of a data connection beside the session, in the place of the session's: of that transport and
 /// number.
-Result<base::SealKey> data_connection_key(const base::SealKey& session, std::string_view transport,
-                                          std::uint64_t number);
+Result<base::MacKey> data_connection_key(const base::MacKey& session, std::string_view transport,
+                                         std::uint64_t number);
 
 }  // namespace linkspan::control

@@ -1,5 +1,5 @@
 // Seals: which message has which, and what no other message has.
-#include "base/seal.hpp"
+#include "base/frame_authenticator.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include "tests/support/take.hpp"
 
 namespace linkspan::base {
-namespace seal_test {
+namespace frame_authenticator_test {
 
 using test::take;
 
@@ -27,13 +27,13 @@ std::string hex(const Bytes& all) {
   return text;
 }
 
-SealKey counted_key() {
-  SealKey key{};
+MacKey counted_key() {
+  MacKey key{};
   for (std::size_t i = 0; i < key.size(); ++i) key[i] = static_cast<std::byte>(i);
   return key;
 }
 
-Seal next(Sealer& sealer, std::string_view text) {
+MacTag next(FrameAuthenticator& sealer, std::string_view text) {
   sealer.update(bytes(text));
   return take(sealer.finish());
 }
@@ -46,13 +46,13 @@ TEST(Hmac, IsThatOfRfc4231) {
 }
 
 TEST(Seals, AreGmacByAes256WithTheCountAsNonce) {
-  Sealer sealer(counted_key());
+  FrameAuthenticator sealer(counted_key());
   EXPECT_EQ(hex(next(sealer, "")), "f05d76ae4ab99fe5a6f69b3148c2363d");
   EXPECT_EQ(hex(next(sealer, "linkspan")), "f22e76b7e89ca253e96165ea64709576");
 }
 
 TEST(Seals, OfTheSameMessagesAreTheSameHoweverTheyCome) {
-  Sealer one(counted_key()), other(counted_key());
+  FrameAuthenticator one(counted_key()), other(counted_key());
   for (const std::string_view text : {"a message", "", "the next"}) {
     one.update(bytes(text.substr(0, text.size() / 2)));
     one.update(bytes(text.substr(text.size() / 2)));
@@ -61,10 +61,10 @@ TEST(Seals, OfTheSameMessagesAreTheSameHoweverTheyCome) {
 }
 
 TEST(Seals, DifferByMessageOrderAndKey) {
-  SealKey near_key = counted_key();
+  MacKey near_key = counted_key();
   near_key[31] ^= std::byte{1};
-  Sealer sealer(counted_key()), changed(counted_key()), another(near_key);
-  const Seal first = next(sealer, "one"), again = next(sealer, "one");
+  FrameAuthenticator sealer(counted_key()), changed(counted_key()), another(near_key);
+  const MacTag first = next(sealer, "one"), again = next(sealer, "one");
   EXPECT_FALSE(same_secret(first, again));
   EXPECT_FALSE(same_secret(first, next(changed, "onf")));
   EXPECT_FALSE(same_secret(first, next(another, "one")));
@@ -72,5 +72,5 @@ TEST(Seals, DifferByMessageOrderAndKey) {
   EXPECT_TRUE(same_secret(first, first));
 }
 
-}  // namespace seal_test
+}  // namespace frame_authenticator_test
 }  // namespace linkspan::base

@@ -1,10 +1,10 @@
-// control/control.hpp - the Engine's control thread: it listens, connects, watches peers live and
-// die, and carries what Sessions say.
+// control/control_plane.hpp - the Engine's control thread: it listens, connects, watches peers live
+// and die, and carries what Sessions say.
 //
 // Threads: any thread may call; what Sessions do happens on the one thread that open() starts and
-// close() joins. It blocks in epoll only, and in what a Listener or a task does (imports take
+// close() joins. It blocks in epoll only, and in what a SessionEvents or a task does (imports take
 // milliseconds).
-// Invariants: after an end() that was OK no Listener is called any more.
+// Invariants: after an end() that was OK no SessionEvents is called any more.
 #pragma once
 
 #include <functional>
@@ -16,13 +16,14 @@
 
 namespace linkspan::control {
 
-class Control {
+class ControlPlane {
  public:
-  /// `us`, `listener` and `log` outlive it.
-  static Result<std::unique_ptr<Control>> open(const Identity& us, Listener& listener,
-                                               const base::Log& log);
-  static Result<std::unique_ptr<Control>> open(Identity&&, Listener&, const base::Log&) = delete;
-  virtual ~Control() = default;  ///< Closes, and waits for its thread.
+  /// `us`, `events` and `log` outlive it.
+  static Result<std::unique_ptr<ControlPlane>> open(const Identity& us, SessionEvents& events,
+                                                    const base::Log& log);
+  static Result<std::unique_ptr<ControlPlane>> open(Identity&&, SessionEvents&,
+                                                    const base::Log&) = delete;
+  virtual ~ControlPlane() = default;  ///< Closes, and waits for its thread.
 
   /// In the place of where it listened before by the same means, a Unix socket or TCP; where, with
   /// the port that the kernel chose. A stale Unix socket is replaced, a live one is `busy`, and so

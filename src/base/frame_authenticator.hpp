@@ -1,8 +1,9 @@
-// base/seal.hpp - what shows that bytes come from who knows a key, unchanged and in order.
+// base/frame_authenticator.hpp - what shows that bytes come from who knows a key, unchanged and in
+// order.
 //
 // Of libcrypto: HMAC-SHA256 (RFC 2104) for the words of a handshake, GMAC with AES-256 (NIST SP
 // 800-38D) for what follows, which keeps up with a network card where HMAC does not.
-// Threads: values; a Sealer externally synchronised.
+// Threads: values; a FrameAuthenticator externally synchronised.
 #pragma once
 
 #include <array>
@@ -21,27 +22,27 @@ struct evp_cipher_ctx_st;
 
 namespace linkspan::base {
 
-using SealKey = std::array<std::byte, 32>;
-inline constexpr std::size_t kSealBytes = 16;
-using Seal = std::array<std::byte, kSealBytes>;
+using MacKey = std::array<std::byte, 32>;
+inline constexpr std::size_t kMacTagBytes = 16;
+using MacTag = std::array<std::byte, kMacTagBytes>;
 
 /// HMAC-SHA256 of all parts, as if they were one. internal: libcrypto has none.
-Result<SealKey> hmac(std::span<const std::byte> key,
-                     std::initializer_list<std::span<const std::byte>> parts);
+Result<MacKey> hmac(std::span<const std::byte> key,
+                    std::initializer_list<std::span<const std::byte>> parts);
 
 /// Whoever guesses learns nothing from how long it takes. False: also of another length.
 bool same_secret(std::span<const std::byte> a, std::span<const std::byte> b) noexcept;
 
 /// Seals of what goes one way, by GMAC. The n-th of one side is the n-th of the other: what was
 /// changed, left out, repeated or comes from elsewhere has another.
-class Sealer {
+class FrameAuthenticator {
  public:
-  /// `key` is used for one Sealer on each side, never for two.
-  explicit Sealer(const SealKey& key);
+  /// `key` is used for one FrameAuthenticator on each side, never for two.
+  explicit FrameAuthenticator(const MacKey& key);
 
   void update(std::span<const std::byte> bytes) noexcept;
   /// Of all bytes since the last one. internal: libcrypto has no GMAC.
-  Result<Seal> finish();
+  Result<MacTag> finish();
 
  private:
   struct Free {
@@ -55,14 +56,14 @@ class Sealer {
 };
 
 /// One for each direction.
-struct SealKeys {
-  SealKey out{}, in{};
+struct MacKeys {
+  MacKey out{}, in{};
 };
 
 /// A connection, and how what goes over it is sealed: by keys, by TLS, or not at all.
-struct SealedSocket {
+struct AuthenticatedSocket {
   Fd socket;
-  std::optional<SealKeys> keys{};
+  std::optional<MacKeys> keys{};
   std::unique_ptr<TlsEnd> tls{};  ///< Its handshake is over.
 };
 

@@ -1,4 +1,4 @@
-#include "base/seal.hpp"
+#include "base/frame_authenticator.hpp"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -28,12 +28,12 @@ Status none(const char* what) {
 
 }  // namespace
 
-Result<SealKey> hmac(std::span<const std::byte> key,
-                     std::initializer_list<std::span<const std::byte>> parts) {
+Result<MacKey> hmac(std::span<const std::byte> key,
+                    std::initializer_list<std::span<const std::byte>> parts) {
   let_it_stay();
   std::vector<std::byte> all;
   for (const auto part : parts) all.insert(all.end(), part.begin(), part.end());
-  SealKey out{};
+  MacKey out{};
   std::size_t bytes = 0;
   constexpr unsigned char kNothing = 0;  // a null key would be another thing than an empty one
   const auto* made = EVP_Q_mac(nullptr, "HMAC", nullptr, "SHA256", nullptr,
@@ -47,11 +47,11 @@ bool same_secret(std::span<const std::byte> a, std::span<const std::byte> b) noe
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-void Sealer::Free::operator()(evp_cipher_ctx_st* context) const noexcept {
+void FrameAuthenticator::Free::operator()(evp_cipher_ctx_st* context) const noexcept {
   EVP_CIPHER_CTX_free(context);
 }
 
-Sealer::Sealer(const SealKey& key) {
+FrameAuthenticator::FrameAuthenticator(const MacKey& key) {
   let_it_stay();
   context_.reset(EVP_CIPHER_CTX_new());
   works_ = context_ != nullptr &&
@@ -60,7 +60,7 @@ Sealer::Sealer(const SealKey& key) {
 }
 
 /// With the nonce of the next message.
-void Sealer::begin() noexcept {
+void FrameAuthenticator::begin() noexcept {
   std::array<unsigned char, kNonce> nonce{};
   for (std::size_t i = 0; i < sizeof count_; ++i)
     nonce[i] = static_cast<unsigned char>(count_ >> 8 * i);
@@ -69,7 +69,7 @@ void Sealer::begin() noexcept {
       works_ && EVP_EncryptInit_ex(context_.get(), nullptr, nullptr, nullptr, nonce.data()) == 1;
 }
 
-void Sealer::update(std::span<const std::byte> bytes) noexcept {
+void FrameAuthenticator::update(std::span<const std::byte> bytes) noexcept {
   while (works_ && !bytes.empty()) {
     const auto part = bytes.first(std::min(bytes.size(), kStep));
     int done = 0;
@@ -79,8 +79,8 @@ void Sealer::update(std::span<const std::byte> bytes) noexcept {
   }
 }
 
-Result<Seal> Sealer::finish() {
-  Seal seal{};
+Result<MacTag> FrameAuthenticator::finish() {
+  MacTag seal{};
   int rest = 0;
   unsigned char nothing = 0;
   works_ = works_ && EVP_EncryptFinal_ex(context_.get(), &nothing, &rest) == 1 &&

@@ -1,4 +1,4 @@
-#include "control/operators.hpp"
+#include "control/introspection_server.hpp"
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -19,19 +19,19 @@ constexpr std::size_t kFrame = std::size_t{256} << 10;
 
 }  // namespace
 
-Status Operators::open(const std::string& folder, std::uint64_t incarnation) {
-  auto socket = listen_for_operators(folder, incarnation);
+Status IntrospectionServer::open(const std::string& folder, std::uint64_t incarnation) {
+  auto socket = listen_for_introspection(folder, incarnation);
   if (!socket.ok()) return socket.status();
-  acceptor_.take_at_most(kASecond, kASecond);
+  acceptor_.limit_rate(kASecond, kASecond);
   return acceptor_.listen(std::move(socket->listening), std::move(socket->path));
 }
 
-void Operators::close() {
+void IntrospectionServer::close() {
   acceptor_.stop();
   clients_.clear();
 }
 
-void Operators::admit(base::Fd socket) {
+void IntrospectionServer::admit(base::Fd socket) {
   if (clients_.size() >= kClients) return;  // closes it
   const auto who = base::peer_credentials(socket.get());
   if (!who.ok()) return;
@@ -52,19 +52,19 @@ void Operators::admit(base::Fd socket) {
                                "uid " + std::to_string(who->uid) +
                                    " may not ask an Engine of uid " + std::to_string(::geteuid())));
   }
-  go_on(id);
+  serve(id);
 }
 
-void Operators::wait(std::uint64_t id) {
+void IntrospectionServer::wait(std::uint64_t id) {
   Client& client = *clients_.at(id);
   client.socket.async_wait(
       client.answered ? stream_descriptor::wait_write : stream_descriptor::wait_read,
       [this, id](const asio::error_code& error) {
-        if (!error && clients_.contains(id)) go_on(id);
+        if (!error && clients_.contains(id)) serve(id);
       });
 }
 
-void Operators::go_on(std::uint64_t id) {
+void IntrospectionServer::serve(std::uint64_t id) {
   Client& client = *clients_.at(id);
   if (!client.answered) {
     auto frame = client.channel.receive();
@@ -74,7 +74,7 @@ void Operators::go_on(std::uint64_t id) {
     }
     if (!*frame) return wait(id);
     client.answered = true;
-    const auto op = static_cast<OperatorOp>((*frame)->header.op);
+    const auto op = static_cast<IntrospectionOp>((*frame)->header.op);
     if (!reply(client, answer_(op)).ok()) {
       clients_.erase(id);
       return;
@@ -85,19 +85,20 @@ void Operators::go_on(std::uint64_t id) {
   clients_.erase(id);
 }
 
-Status Operators::queue(Client& client, OperatorOp op, std::span<const std::byte> payload) {
+Status IntrospectionServer::queue(Client& client, IntrospectionOp op,
+                                  std::span<const std::byte> payload) {
   return client.channel.queue({.length = 0, .op = static_cast<std::uint16_t>(op)}, payload, {});
 }
 
-Status Operators::reply(Client& client, const Result<std::string>& answer) {
-  if (!answer.ok()) return queue(client, OperatorOp::error, encode_error(answer.status()));
+Status IntrospectionServer::reply(Client& client, const Result<std::string>& answer) {
+  if (!answer.ok()) return queue(client, IntrospectionOp::error, encode_error(answer.status()));
   auto left = std::as_bytes(std::span(*answer));
   while (!left.empty()) {
     const auto some = left.first(std::min(left.size(), kFrame));
     left = left.subspan(some.size());
-    if (Status status = queue(client, OperatorOp::text, some); !status.ok()) return status;
+    if (Status status = queue(client, IntrospectionOp::text, some); !status.ok()) return status;
   }
-  return queue(client, OperatorOp::end, {});
+  return queue(client, IntrospectionOp::end, {});
 }
 
 }  // namespace linkspan::control

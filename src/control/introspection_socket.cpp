@@ -1,4 +1,4 @@
-#include "control/operator_socket.hpp"
+#include "control/introspection_socket.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -50,10 +50,11 @@ void remove_left(const std::string& folder) {
 
 }  // namespace
 
-Result<OperatorSocket> listen_for_operators(const std::string& folder, std::uint64_t incarnation) {
+Result<IntrospectionSocket> listen_for_introspection(const std::string& folder,
+                                                     std::uint64_t incarnation) {
   if (Status status = secure_folder(folder); !status.ok()) return status;
   remove_left(folder);
-  OperatorSocket made{
+  IntrospectionSocket made{
       .listening = {},
       .path = folder + "/" + std::string(kOperatorPrefix) + std::to_string(incarnation)};
   const auto address = unix_address(made.path);
@@ -72,7 +73,7 @@ Result<OperatorSocket> listen_for_operators(const std::string& folder, std::uint
   return made;
 }
 
-std::vector<std::string> operator_sockets(const std::string& folder) {
+std::vector<std::string> introspection_sockets(const std::string& folder) {
   std::set<std::string> paths;  // each connection of one has a line too
   for (const fs::directory_entry& each : sockets_in(folder)) paths.insert(each.path().native());
   std::ifstream table("/proc/net/unix");
@@ -86,7 +87,8 @@ std::vector<std::string> operator_sockets(const std::string& folder) {
   return {paths.begin(), paths.end()};
 }
 
-Result<OperatorCall> OperatorCall::connect(const std::string& path, const base::FdCloser* closer) {
+Result<IntrospectionCall> IntrospectionCall::connect(const std::string& path,
+                                                     const base::FdCloser* closer) {
   auto socket = connect_to(path);
   if (socket.status().code() == Code::unreachable)
     return Status(Code::not_found, Scope::request, "it has ended");
@@ -96,10 +98,10 @@ Result<OperatorCall> OperatorCall::connect(const std::string& path, const base::
   if (closer != nullptr) socket->close_by(closer->sink_of(socket->get()));
   auto owner = base::peer_credentials(socket->get());
   if (!owner.ok()) return owner.status();
-  return OperatorCall(*std::move(socket), owner->pid, owner->uid);
+  return IntrospectionCall(*std::move(socket), owner->pid, owner->uid);
 }
 
-Status OperatorCall::ask(OperatorOp question) {
+Status IntrospectionCall::ask(IntrospectionOp question) {
   if (Status status =
           channel_.queue({.length = 0, .op = static_cast<std::uint16_t>(question)}, {}, {});
       !status.ok())
@@ -107,7 +109,7 @@ Status OperatorCall::ask(OperatorOp question) {
   return channel_.flush();  // 24 bytes have room in a new socket
 }
 
-Result<std::string> OperatorCall::answer(base::Deadline deadline) {
+Result<std::string> IntrospectionCall::answer(base::Deadline deadline) {
   std::string text;
   for (;;) {
     auto frame = channel_.receive();
@@ -120,15 +122,15 @@ Result<std::string> OperatorCall::answer(base::Deadline deadline) {
       continue;
     }
     const auto& payload = (*frame)->payload;
-    switch (static_cast<OperatorOp>((*frame)->header.op)) {
-      case OperatorOp::text:
+    switch (static_cast<IntrospectionOp>((*frame)->header.op)) {
+      case IntrospectionOp::text:
         if (payload.size() > kMaxAnswer - text.size())
           return Status(Code::corrupt, Scope::peer, "its answer has no end");
         text.append(reinterpret_cast<const char*>(payload.data()), payload.size());
         break;
-      case OperatorOp::end:
+      case IntrospectionOp::end:
         return text;
-      case OperatorOp::error:
+      case IntrospectionOp::error:
         return decode_error(payload);
       default:
         return Status(Code::corrupt, Scope::peer, "it answered with an op that is none");

@@ -1,4 +1,4 @@
-#include "base/fd_parcel.hpp"
+#include "base/fd_bundle.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -8,7 +8,7 @@
 #include "tests/support/take.hpp"
 
 namespace linkspan::base {
-namespace fd_parcel_test {
+namespace fd_bundle_test {
 
 using test::take;
 
@@ -18,15 +18,15 @@ Fd file(std::uint64_t bytes) {
   return fd;
 }
 
-TEST(FdParcel, BringsEachFdWithItsNumberInOrder) {
+TEST(FdBundle, BringsEachFdWithItsNumberInOrder) {
   for (const std::uint64_t count :
-       {std::uint64_t{0}, std::uint64_t{1}, FdParcel::kBatch, std::uint64_t{300}}) {
-    FdParcel parcel = take(FdParcel::create());
+       {std::uint64_t{0}, std::uint64_t{1}, FdBundle::kBatch, std::uint64_t{300}}) {
+    FdBundle parcel = take(FdBundle::create());
     for (std::uint64_t i = 0; i < count; ++i) ASSERT_TRUE(parcel.put(file(i), i).ok());
     const Fd sealed = take(parcel.seal());
     std::uint64_t came = 0;
     for (;;) {
-      const auto batch = take(FdParcel::take_batch(sealed));
+      const auto batch = take(FdBundle::pop_batch(sealed));
       if (batch.empty()) break;
       for (const NumberedFd& each : batch) {
         struct stat facts {};
@@ -39,24 +39,24 @@ TEST(FdParcel, BringsEachFdWithItsNumberInOrder) {
   }
 }
 
-TEST(FdParcel, WhatIsNoneIsCorrupt) {
-  EXPECT_EQ(FdParcel::take_batch(file(100)).status().code(), Code::corrupt);
+TEST(FdBundle, WhatIsNoneIsCorrupt) {
+  EXPECT_EQ(FdBundle::pop_batch(file(100)).status().code(), Code::corrupt);
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   const Fd ours(ends[0]), theirs(ends[1]);
   // Nothing in it, and its other end is open: an answer, and at once.
-  EXPECT_EQ(FdParcel::take_batch(theirs).status().code(), Code::corrupt);
+  EXPECT_EQ(FdBundle::pop_batch(theirs).status().code(), Code::corrupt);
   const std::uint64_t numbers[3] = {};
   for (const std::size_t bytes : {std::size_t{5}, std::size_t{8}, sizeof numbers}) {
     ASSERT_EQ(::send(ours.get(), numbers, bytes, 0), static_cast<ssize_t>(bytes));
-    EXPECT_EQ(FdParcel::take_batch(theirs).status().code(), Code::corrupt) << bytes;
+    EXPECT_EQ(FdBundle::pop_batch(theirs).status().code(), Code::corrupt) << bytes;
   }
 }
 
-TEST(FdParcel, HoldsAsManyAsItSays) {
-  FdParcel parcel = take(FdParcel::create());
+TEST(FdBundle, HoldsAsManyAsItSays) {
+  FdBundle parcel = take(FdBundle::create());
   const Fd one = file(1);
-  for (std::size_t i = 0; i < FdParcel::kMax; ++i) {
+  for (std::size_t i = 0; i < FdBundle::kMax; ++i) {
     const Status status = parcel.put(take(one.duplicate()), i);
     if (status.code() == Code::no_resource) {  // this user may not have so many under way
       EXPECT_NE(status.what().find("ulimit -n"), std::string::npos) << status.what();
@@ -67,9 +67,9 @@ TEST(FdParcel, HoldsAsManyAsItSays) {
   const Fd sealed = take(parcel.seal());
   std::size_t came = 0;
   for (std::size_t batch = 1; batch != 0; came += batch)
-    batch = take(FdParcel::take_batch(sealed)).size();
-  EXPECT_EQ(came, FdParcel::kMax);
+    batch = take(FdBundle::pop_batch(sealed)).size();
+  EXPECT_EQ(came, FdBundle::kMax);
 }
 
-}  // namespace fd_parcel_test
+}  // namespace fd_bundle_test
 }  // namespace linkspan::base

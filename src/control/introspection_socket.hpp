@@ -1,4 +1,5 @@
-// control/operator_socket.hpp - where an Engine answers the operator's tool, and the tool's side.
+// control/introspection_socket.hpp - where an Engine answers the operator's tool, and the tool's
+// side.
 //
 // Each Engine of a process, whether it listens for peers or not, has a Unix socket
 // "linkspan-ps-INCARNATION" in the folder of its user's sockets, which nobody else enters. The tool
@@ -6,7 +7,7 @@
 // decided by SO_PEERCRED on both sides: the Engine answers its own uid and root, and the tool
 // believes the uid and pid that the kernel names, never the socket's path. One question a
 // connection, in frames (base/fd_channel.hpp): op and no payload; the answer is `text` frames and
-// `end`, or `error`. Threads: any thread; an OperatorCall is externally synchronised.
+// `end`, or `error`. Threads: any thread; an IntrospectionCall is externally synchronised.
 #pragma once
 
 #include <sys/types.h>
@@ -23,7 +24,7 @@
 namespace linkspan::control {
 
 /// Numbers are wire format. What is missing here is answered `unsupported`.
-enum class OperatorOp : std::uint16_t {
+enum class IntrospectionOp : std::uint16_t {
   dump = 1,
   metrics = 2,
   text = 3,  // of the answer: UTF-8, some of it
@@ -31,35 +32,36 @@ enum class OperatorOp : std::uint16_t {
   error = 8,
 };
 
-struct OperatorSocket {
+struct IntrospectionSocket {
   base::Fd listening;
   std::string path;  ///< To remove at its end.
 };
 /// The Engine's. Makes the folder as secure_folder() does, and removes from it what dead Engines
 /// have left, once that is much.
-Result<OperatorSocket> listen_for_operators(const std::string& folder, std::uint64_t incarnation);
+Result<IntrospectionSocket> listen_for_introspection(const std::string& folder,
+                                                     std::uint64_t incarnation);
 
 /// Those in `folder`, and those of this network namespace, of every user.
-std::vector<std::string> operator_sockets(const std::string& folder);
+std::vector<std::string> introspection_sockets(const std::string& folder);
 
 /// One question to one Engine.
-class OperatorCall {
+class IntrospectionCall {
  public:
   /// not_found: it has ended. unreachable: too many ask. permission_denied: another user's. A
   /// `closer` ends the connection, for whoever answers may be hostile.
-  static Result<OperatorCall> connect(const std::string& socket,
-                                      const base::FdCloser* closer = nullptr);
+  static Result<IntrospectionCall> connect(const std::string& socket,
+                                           const base::FdCloser* closer = nullptr);
 
   int fd() const noexcept { return channel_.fd(); }  ///< A loan, for poll.
   pid_t pid() const noexcept { return pid_; }        ///< 0: in a pid namespace that we cannot see.
   uid_t uid() const noexcept { return uid_; }
 
-  Status ask(OperatorOp question);
+  Status ask(IntrospectionOp question);
   /// timed_out: its Control thread has not answered. permission_denied, unsupported: its words.
   Result<std::string> answer(base::Deadline deadline);
 
  private:
-  OperatorCall(base::Fd socket, pid_t pid, uid_t uid)
+  IntrospectionCall(base::Fd socket, pid_t pid, uid_t uid)
       : channel_(std::move(socket)), pid_(pid), uid_(uid) {}
 
   base::FdChannel channel_;

@@ -1,4 +1,4 @@
-#include "base/peer_words.hpp"
+#include "base/untrusted_input.hpp"
 
 #include <algorithm>
 #include <array>

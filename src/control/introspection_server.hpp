@@ -1,4 +1,5 @@
-// control/operators.hpp - the Engine's side of the operator's tool, on the Control thread.
+// control/introspection_server.hpp - the Engine's side of the operator's tool, on the Control
+// thread.
 //
 // Off the path of a byte. Few at a time, one question each, and what is slow is dropped: nobody who
 // asks can hold up a peer, nor by how often.
@@ -15,31 +16,31 @@
 #include <memory>
 #include <string>
 
-#include "control/operator_socket.hpp"
+#include "control/introspection_socket.hpp"
 #include "net/acceptor.hpp"
 
 namespace linkspan::control {
 
-class Operators {
+class IntrospectionServer {
  public:
   static constexpr std::size_t kClients = 8;
   static constexpr unsigned kASecond = 256;
   static constexpr Duration kPatience = std::chrono::seconds(2);
 
   /// `answer` is called on the Control thread. `closer` outlives this.
-  Operators(asio::io_context& io, const base::FdCloser& closer,
-            std::function<Result<std::string>(OperatorOp)> answer)
+  IntrospectionServer(asio::io_context& io, const base::FdCloser& closer,
+                      std::function<Result<std::string>(IntrospectionOp)> answer)
       : io_(io),
         answer_(std::move(answer)),
         acceptor_(
             io, [this](base::Fd socket) { admit(std::move(socket)); }, &closer) {}
-  Operators(const Operators&) = delete;
-  Operators& operator=(const Operators&) = delete;
-  ~Operators() = default;
+  IntrospectionServer(const IntrospectionServer&) = delete;
+  IntrospectionServer& operator=(const IntrospectionServer&) = delete;
+  ~IntrospectionServer() = default;
 
   Status open(const std::string& folder, std::uint64_t incarnation);
   void close();
-  void go_on() { acceptor_.go_on(); }  ///< As net::Acceptor::go_on().
+  void resume() { acceptor_.resume(); }  ///< As net::Acceptor::resume().
 
  private:
   struct Client {
@@ -58,12 +59,12 @@ class Operators {
 
   void admit(base::Fd socket);
   void wait(std::uint64_t id);
-  void go_on(std::uint64_t id);
-  static Status queue(Client& client, OperatorOp op, std::span<const std::byte> payload);
+  void serve(std::uint64_t id);
+  static Status queue(Client& client, IntrospectionOp op, std::span<const std::byte> payload);
   Status reply(Client& client, const Result<std::string>& answer);
 
   asio::io_context& io_;
-  const std::function<Result<std::string>(OperatorOp)> answer_;
+  const std::function<Result<std::string>(IntrospectionOp)> answer_;
   net::Acceptor acceptor_;
   std::map<std::uint64_t, std::unique_ptr<Client>> clients_;
   std::uint64_t last_id_ = 0;

@@ -1,4 +1,4 @@
-#include "base/peer_words.hpp"
+#include "base/untrusted_input.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include "control/handshake.hpp"
 
 namespace linkspan::base {
-namespace peer_words_test {
+namespace untrusted_input_test {
 
 TEST(PeerWords, ShowWhatIsText) {
   for (const char* text : {"", "engine 7", "K\xc3\xbchler", "\xe6\xa9\x8b", "\xf0\x9f\x8c\x89"})
@@ -51,9 +51,10 @@ TEST(PeerWords, AreNoCodeThatIsNoEnd) {
     EXPECT_FALSE(end_of_transfer(static_cast<std::uint64_t>(bad)).has_value()) << name_of(bad);
   const Status pending(Code::pending, Scope::peer, "goes on");
   EXPECT_EQ(control::decode_error(control::encode_error(pending)).code(), Code::corrupt);
-  EXPECT_EQ(control::decode_finished(encode(control::Finished{.status = pending})).status().code(),
-            Code::corrupt);
+  EXPECT_EQ(
+      control::decode_finished(encode(control::MessageFinished{.status = pending})).status().code(),
+      Code::corrupt);
 }
 
-}  // namespace peer_words_test
+}  // namespace untrusted_input_test
 }  // namespace linkspan::base

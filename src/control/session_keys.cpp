@@ -1,4 +1,4 @@
-#include "control/proof.hpp"
+#include "control/session_keys.hpp"
 
 #include <array>
 
@@ -20,29 +20,29 @@ std::string_view name_of(Side side) { return side == Side::connector ? "connecto
 
 }  // namespace
 
-Result<base::SealKey> session_key(std::span<const std::byte> secret, const Said& connector,
-                                  const Said& acceptor) {
+Result<base::MacKey> session_key(std::span<const std::byte> secret, const SignedHello& connector,
+                                 const SignedHello& acceptor) {
   return base::hmac(
       secret, {bytes_of("linkspan session"), bytes_of(connector.incarnation),
                bytes_of(connector.hello.size()), connector.hello, bytes_of(acceptor.incarnation),
                bytes_of(acceptor.hello.size()), acceptor.hello});
 }
 
-Result<base::SealKey> proof_of(const base::SealKey& key, Side side) {
+Result<base::MacKey> auth_mac(const base::MacKey& key, Side side) {
   return base::hmac(key, {bytes_of("linkspan proof "), bytes_of(name_of(side))});
 }
 
-Result<base::SealKeys> seals_of(const base::SealKey& key, Side side) {
+Result<base::MacKeys> mac_keys_of(const base::MacKey& key, Side side) {
   const auto from = [&](Side sender) {
     return base::hmac(key, {bytes_of("linkspan seal "), bytes_of(name_of(sender))});
   };
   const auto out = from(side), in = from(other(side));
   if (!out.ok() || !in.ok()) return out.ok() ? in.status() : out.status();
-  return base::SealKeys{*out, *in};
+  return base::MacKeys{*out, *in};
 }
 
-Result<base::SealKey> data_connection_key(const base::SealKey& session, std::string_view transport,
-                                          std::uint64_t number) {
+Result<base::MacKey> data_connection_key(const base::MacKey& session, std::string_view transport,
+                                         std::uint64_t number) {
   return base::hmac(session, {bytes_of("linkspan stream"), bytes_of(number), bytes_of(transport)});
 }
 

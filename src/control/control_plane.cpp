@@ -1,4 +1,4 @@
-#include "control/control.hpp"
+#include "control/control_plane.hpp"
 
 #include <unistd.h>
 
@@ -19,10 +19,10 @@
 #include "base/interrupt.hpp"
 #include "base/named_thread.hpp"
 #include "base/no_memory.hpp"
-#include "control/operators.hpp"
+#include "control/introspection_server.hpp"
+#include "control/pending_handshakes.hpp"
 #include "control/session_data_connections.hpp"
 #include "control/socket_address.hpp"
-#include "control/waiting_room.hpp"
 #include "net/acceptor.hpp"
 #include "net/descriptor_watch.hpp"
 #include "net/staggered_connect.hpp"
@@ -41,29 +41,30 @@ constexpr auto kPauseWhenFull = std::chrono::milliseconds(20);
 constexpr auto kSlow = std::chrono::seconds(1);
 
 /// What connect() waits for.
-struct Outcome {
+struct ConnectResult {
   bool decided = false;
-  bool unwanted = false;  // nobody waits for it any more
+  bool abandoned = false;  // nobody waits for it any more
   Status status;
   std::string expect;                // the peer's name; empty: any
-  std::shared_ptr<Session> session;  // also the Link's
+  std::shared_ptr<Session> session;  // also the ConnectionEntry's
 };
 
 /// One Session and what the event loop waits for on its behalf. Control thread only.
-struct Link {
-  Link(asio::io_context& io, std::shared_ptr<Session> s, const SessionDataConnections::Uses& uses)
+struct ConnectionEntry {
+  ConnectionEntry(asio::io_context& io, std::shared_ptr<Session> s,
+                  const SessionDataConnections::Uses& uses)
       : session(std::move(s)),
         socket(io),
         pidfd(io),
         handshake(io),
         full(io),
         data_connections(std::make_shared<SessionDataConnections>(session, uses)) {}
-  ~Link() {
+  ~ConnectionEntry() {
     if (socket.is_open()) (void)socket.release();
     if (pidfd.is_open()) (void)pidfd.release();
   }
-  Link(const Link&) = delete;
-  Link& operator=(const Link&) = delete;
+  ConnectionEntry(const ConnectionEntry&) = delete;
+  ConnectionEntry& operator=(const ConnectionEntry&) = delete;
 
   std::shared_ptr<Session> session;  // also the engine's peer, as its Channel
   stream_descriptor socket, pidfd;   // loans of the Session, for waiting
@@ -75,24 +76,25 @@ struct Link {
   bool writing = false, broken = false;  // what was done for it has thrown
   // Shared for as long as one that is under way asks whether it lives.
   std::shared_ptr<SessionDataConnections> data_connections;
-  std::shared_ptr<Outcome> outcome;  // also connect()'s; null: the peer came to us
+  std::shared_ptr<ConnectResult> result;  // also connect()'s; null: the peer came to us
 };
 
-class AsioControl final : public Control {
+class AsioControlPlane final : public ControlPlane {
  public:
-  AsioControl(const Identity& us, Listener& listener, const base::Log& log)
-      : us_(us), listener_(listener), log_(log) {}
-  AsioControl(const AsioControl&) = delete;
-  AsioControl& operator=(const AsioControl&) = delete;
-  ~AsioControl() override {
+  AsioControlPlane(const Identity& us, SessionEvents& events, const base::Log& log)
+      : us_(us), events_(events), log_(log) {}
+  AsioControlPlane(const AsioControlPlane&) = delete;
+  AsioControlPlane& operator=(const AsioControlPlane&) = delete;
+  ~AsioControlPlane() override {
     (void)close(base::Deadline::after(base::Clock::steady(), std::chrono::seconds(1)));
   }
 
   void start() {
-    unix_.take_at_most(us_.limits.local_a_second, us_.limits.local_burst);
+    unix_.limit_rate(us_.limits.local_a_second, us_.limits.local_burst);
     // An Engine that no operator can ask works all the same.
-    if (Status status =
-            us_.socket_dir.empty() ? Status() : operators_.open(us_.socket_dir, us_.incarnation);
+    if (Status status = us_.socket_dir.empty()
+                            ? Status()
+                            : introspection_.open(us_.socket_dir, us_.incarnation);
         !status.ok() && log_.enabled(base::Level::info))
       log_.write(base::Level::info, "`linkspan ps` cannot ask this Engine: " + status.what());
     keep_running_.emplace(io_.get_executor());
@@ -121,7 +123,7 @@ class AsioControl final : public Control {
       }
       if (!path.empty()) return accept_at(unix_, std::move(socket), path);
       beside.push_back(std::move(socket));
-      while (tcp_.size() < beside.size()) tcp_.emplace_back(io_, take_tcp_);
+      while (tcp_.size() < beside.size()) tcp_.emplace_back(io_, accept_tcp_);
       for (std::size_t i = 0; i < tcp_.size(); ++i) {
         if (i < beside.size())
           accept_at(tcp_[i], std::move(beside[i]));
@@ -132,7 +134,7 @@ class AsioControl final : public Control {
     return at;
   }
 
-  using Control::connect;
+  using ControlPlane::connect;
   Result<std::shared_ptr<Session>> connect(const Address& address, base::Deadline deadline,
                                            const std::string& expect) override
       LINKSPAN_EXCLUDES(mutex_) {
@@ -177,20 +179,20 @@ class AsioControl final : public Control {
       return {Code::unsupported, Scope::peer,
               "data connections are made by who has connected, by TCP"};
     asio::post(io_, [this, id = session->id(), transport = std::move(transport)]() mutable {
-      Link* const link = find(id);
-      if (link == nullptr || ending_) return;
-      link->data_connections->ask(std::move(transport));
-      link->data_connections->open();
+      ConnectionEntry* const entry = find(id);
+      if (entry == nullptr || ending_) return;
+      entry->data_connections->ask(std::move(transport));
+      entry->data_connections->open();
     });
     return {};
   }
 
   void drop(const std::shared_ptr<Session>& session, const Status& why) override {
     asio::post(io_, [this, id = session->id(), why] {
-      Link* const link = find(id);
-      if (link == nullptr) return;
-      link->session->fail(why);
-      settle(id);
+      ConnectionEntry* const entry = find(id);
+      if (entry == nullptr) return;
+      entry->session->fail(why);
+      update(id);
     });
   }
 
@@ -207,12 +209,12 @@ class AsioControl final : public Control {
     changed_.notify_all();
     asio::post(io_, [this] {
       ending_ = true;
-      operators_.close();
+      introspection_.close();
       opener_.close();
       unix_.stop();
       for (net::Acceptor& each : tcp_) each.stop();
-      for (auto& [id, link] : links_) {
-        link->session->send_goodbye();
+      for (auto& [id, entry] : connections_) {
+        entry->session->send_goodbye();
         write_more(id);
       }
     });
@@ -220,9 +222,9 @@ class AsioControl final : public Control {
 
   void send_goodbye(std::uint64_t id) override {
     asio::post(io_, [this, id] {
-      Link* const link = find(id);
-      if (link == nullptr) return;
-      link->session->send_goodbye();
+      ConnectionEntry* const entry = find(id);
+      if (entry == nullptr) return;
+      entry->session->send_goodbye();
       write_more(id);
     });
   }
@@ -241,8 +243,8 @@ class AsioControl final : public Control {
     const base::MutexLock one(joining_);
     if (!thread_.joinable()) return {};
     thread_.join();
-    links_.clear();
-    operators_.close();
+    connections_.clear();
+    introspection_.close();
     opener_.close();
     return {};
   }
@@ -282,15 +284,15 @@ class AsioControl final : public Control {
       net::prepare(*socket, us_.limits.silence);
     else
       socket->close_by(us_.closer->sink_of(socket->get()));
-    const auto outcome = std::make_shared<Outcome>();
-    outcome->expect = expect;
-    asio::post(io_, [this, outcome, deadline, ours = *std::move(socket)]() mutable {
-      adopt(std::move(ours), deadline.left(), outcome);
+    const auto result = std::make_shared<ConnectResult>();
+    result->expect = expect;
+    asio::post(io_, [this, result, deadline, ours = *std::move(socket)]() mutable {
+      adopt(std::move(ours), deadline.left(), result);
     });
     const base::MutexLock lock(mutex_);
     bool interrupted = false;
-    while (!outcome->decided) {
-      outcome->unwanted = deadline.passed() || closing_ || interrupted;
+    while (!result->decided) {
+      result->abandoned = deadline.passed() || closing_ || interrupted;
       if (interrupted) return base::interrupted();
       if (deadline.passed())
         return Status(Code::timed_out, Scope::peer,
@@ -298,26 +300,26 @@ class AsioControl final : public Control {
       if (closing_) return Status(Code::canceled, Scope::process, "the Engine is closing");
       interrupted = base::wait_or_interrupted(changed_, mutex_, deadline);
     }
-    if (!outcome->status.ok()) return outcome->status;
-    return outcome->session;
+    if (!result->status.ok()) return result->status;
+    return result->session;
   }
 
-  Status room_for(const std::shared_ptr<Outcome>& outcome, const std::string& source) {
-    if (links_.size() >= us_.limits.peers)
+  Status room_for(const std::shared_ptr<ConnectResult>& result, const std::string& source) {
+    if (connections_.size() >= us_.limits.peers)
       return {Code::no_resource, Scope::peer,
               std::to_string(us_.limits.peers) +
                   " connections are open here, which is all that it takes: try again"};
-    if (outcome == nullptr) return make_room(source);
+    if (result == nullptr) return make_room(source);
     return {};
   }
 
   /// Refuses a process that has too many sessions, or has lost too many. A lost one is kept until
   /// its process ends, which may still touch what it was given.
-  Status room_for_process(Link& link) {
-    const Session& session = *link.session;
+  Status room_for_process(ConnectionEntry& entry) {
+    const Session& session = *entry.session;
     if (session.is_remote()) return {};
     OfProcess& of = processes_[session.pid()];
-    link.counted = true;
+    entry.counted = true;
     ++of.all;
     const std::string pid = "pid " + std::to_string(session.pid());
     if (of.left >= us_.limits.left_by_process)
@@ -334,27 +336,31 @@ class AsioControl final : public Control {
   /// For one more that comes to us: the oldest one that is silent, or has been slow, goes. Else, or
   /// where there is none, as room_for().
   Status make_room(const std::string& source) {
-    const auto in_the_way = waiting_.in_the_way(source);
-    if (!in_the_way) return {};
-    const std::string all = std::to_string(in_the_way->size()) + " handshakes are under way here";
+    const auto eviction_candidates = pending_.eviction_candidates(source);
+    if (!eviction_candidates) return {};
+    const std::string all =
+        std::to_string(eviction_candidates->size()) + " handshakes are under way here";
     const base::Time now = base::Clock::steady().now();
-    const auto oldest = [&](const auto& may_go) -> Link* {
-      for (const std::uint64_t id : *in_the_way)
-        if (Link* const link = find(id); link != nullptr && may_go(*link)) return link;
+    const auto oldest = [&](const auto& may_go) -> ConnectionEntry* {
+      for (const std::uint64_t id : *eviction_candidates)
+        if (ConnectionEntry* const entry = find(id); entry != nullptr && may_go(*entry))
+          return entry;
       return nullptr;
     };
-    Link* goes = oldest([](Link& each) { return !each.session->has_heard(); });
-    if (goes == nullptr) goes = oldest([&](Link& each) { return now - each.since > kSlow; });
+    ConnectionEntry* goes =
+        oldest([](ConnectionEntry& each) { return !each.session->has_received(); });
+    if (goes == nullptr)
+      goes = oldest([&](ConnectionEntry& each) { return now - each.since > kSlow; });
     if (goes == nullptr)
       return {Code::no_resource, Scope::peer, all + ", which is all that it takes: try again"};
     goes->session->fail(
         Status(Code::no_resource, Scope::peer, all + ", and this one made room: try again"));
-    settle(goes->session->id());
+    update(goes->session->id());
     return {};
   }
 
   /// Says why, as far as the socket takes it, and closes.
-  void turn_away(base::Fd socket, const Status& why, const std::shared_ptr<Outcome>& outcome)
+  void reject(base::Fd socket, const Status& why, const std::shared_ptr<ConnectResult>& result)
       LINKSPAN_EXCLUDES(mutex_) {
     base::FdChannel channel(std::move(socket));
     (void)channel.queue({.length = 0,
@@ -363,58 +369,58 @@ class AsioControl final : public Control {
                          .incarnation = us_.incarnation},
                         encode_error(why), {});
     (void)channel.flush();
-    if (outcome != nullptr) decide(outcome, why);
+    if (result != nullptr) decide(result, why);
   }
 
   /// False: nobody hears of it.
-  bool decide(const std::shared_ptr<Outcome>& outcome, const Status& status,
+  bool decide(const std::shared_ptr<ConnectResult>& result, const Status& status,
               std::shared_ptr<Session> session = nullptr) LINKSPAN_EXCLUDES(mutex_) {
     const base::MutexLock lock(mutex_);
-    if (outcome->unwanted) return false;
-    outcome->decided = true;
-    outcome->status = status;
-    outcome->session = std::move(session);
+    if (result->abandoned) return false;
+    result->decided = true;
+    result->status = status;
+    result->session = std::move(session);
     changed_.notify_all();
     return true;
   }
 
-  void adopt(base::Fd socket, Duration handshake, std::shared_ptr<Outcome> outcome) {
+  void adopt(base::Fd socket, Duration handshake, std::shared_ptr<ConnectResult> result) {
     if (ending_) {  // closes it
-      if (outcome != nullptr)
-        decide(outcome, Status(Code::canceled, Scope::process, "the Engine is closing"));
+      if (result != nullptr)
+        decide(result, Status(Code::canceled, Scope::process, "the Engine is closing"));
       return;
     }
     std::string source;
     if (!base::is_unix_socket(socket.get())) {
       const auto from = net::peer_of(socket.get());
-      source = from.ok() ? WaitingRoom::source_of(*from) : "?";
+      source = from.ok() ? PendingHandshakes::source_of(*from) : "?";
     }
-    if (const Status room = room_for(outcome, source); !room.ok())
-      return turn_away(std::move(socket), room, outcome);
+    if (const Status room = room_for(result, source); !room.ok())
+      return reject(std::move(socket), room, result);
     const std::uint64_t id = ++last_id_;
     auto session =
-        std::make_shared<Session>(id, outcome != nullptr, std::move(socket), us_, listener_, log_);
-    links_.emplace(id, std::make_unique<Link>(io_, session, data_connections_));
-    serve(id, [&](Link& link) {
-      link.outcome = std::move(outcome);
-      link.source = source;
-      if (link.outcome == nullptr) waiting_.enter(id, source);
-      if (link.outcome != nullptr) session->expect(link.outcome->expect);
-      Status started = net::watch(link.socket, session->socket());
+        std::make_shared<Session>(id, result != nullptr, std::move(socket), us_, events_, log_);
+    connections_.emplace(id, std::make_unique<ConnectionEntry>(io_, session, data_connections_));
+    serve(id, [&](ConnectionEntry& entry) {
+      entry.result = std::move(result);
+      entry.source = source;
+      if (entry.result == nullptr) pending_.add(id, source);
+      if (entry.result != nullptr) session->expect(entry.result->expect);
+      Status started = net::watch(entry.socket, session->socket());
       if (started.ok()) started = session->start();
-      if (started.ok() && link.outcome == nullptr) started = room_for_process(link);
+      if (started.ok() && entry.result == nullptr) started = room_for_process(entry);
       if (!started.ok()) session->fail(started);
-      link.handshake.expires_after(handshake);
-      link.handshake.async_wait([this, id](const asio::error_code& error) {
+      entry.handshake.expires_after(handshake);
+      entry.handshake.async_wait([this, id](const asio::error_code& error) {
         if (error) return;
-        serve(id, [&](Link& late) {
+        serve(id, [&](ConnectionEntry& late) {
           if (late.session->is_up()) return;
           late.session->fail(Status(Code::timed_out, Scope::peer, "the handshake took too long"));
-          settle(id);
+          update(id);
         });
       });
-      if (!settle(id)) return;
-      read_next(link);
+      if (!update(id)) return;
+      read_next(entry);
       write_more(id);
     });
   }
@@ -422,24 +428,25 @@ class AsioControl final : public Control {
   /// Does something for one peer. Where that throws, as where memory ends, this peer alone is lost.
   template <class What>
   void serve(std::uint64_t id, const What& what) {
-    Link* const link = find(id);
-    if (link == nullptr) return;
+    ConnectionEntry* const entry = find(id);
+    if (entry == nullptr) return;
     try {
-      what(*link);
+      what(*entry);
     } catch (const std::exception&) {
-      if (Link* const broken = find(id); broken != nullptr) broken->broken = any_broken_ = true;
+      if (ConnectionEntry* const broken = find(id); broken != nullptr)
+        broken->broken = any_broken_ = true;
     }
   }
 
   void drop_broken() {
     any_broken_ = false;
-    for (auto next = links_.begin(); next != links_.end();) {
-      const auto& [id, link] = *next++;
-      if (!link->broken) continue;
-      serve(id, [this, id = id](Link& broken) {
+    for (auto next = connections_.begin(); next != connections_.end();) {
+      const auto& [id, entry] = *next++;
+      if (!entry->broken) continue;
+      serve(id, [this, id = id](ConnectionEntry& broken) {
         broken.session->fail(no_memory_);
         broken.broken = false;  // lost, at least
-        settle(id);
+        update(id);
       });
     }
   }
@@ -447,66 +454,66 @@ class AsioControl final : public Control {
   /// Of the connections that others began and that have not shown who they are, all keep no more
   /// than Limits::unproven together: the one that keeps most is closed.
   void bound_unproven() {
-    std::size_t held = 0, most = 0;
+    std::size_t total = 0, most = 0;
     Session* largest = nullptr;
-    for (const auto& [id, link] : links_) {
-      Session& session = *link->session;
-      if (session.initiated() || session.is_met() || session.is_lost()) continue;
-      const std::size_t bytes = session.held_bytes();
-      held += bytes;
+    for (const auto& [id, entry] : connections_) {
+      Session& session = *entry->session;
+      if (session.initiated() || session.is_established() || session.is_disconnected()) continue;
+      const std::size_t bytes = session.allocated_bytes();
+      total += bytes;
       if (bytes <= most) continue;
       most = bytes;
       largest = &session;
     }
-    if (held <= us_.limits.unproven) return;
+    if (total <= us_.limits.unproven) return;
     const std::uint64_t id = largest->id();
     largest->fail(Status(Code::no_resource, Scope::peer,
-                         std::to_string(held) +
+                         std::to_string(total) +
                              " bytes are kept here for connections that have not "
                              "shown who they are, " +
                              std::to_string(us_.limits.unproven) + " at most: try again"));
     asio::post(io_, [this, id] {
-      if (find(id) != nullptr) settle(id);
+      if (find(id) != nullptr) update(id);
     });
   }
 
-  void read_next(Link& link) {
-    const auto read = [this, id = link.session->id()](const asio::error_code& error) {
+  void read_next(ConnectionEntry& entry) {
+    const auto read = [this, id = entry.session->id()](const asio::error_code& error) {
       if (error) return;
-      serve(id, [&](Link& ready) {
+      serve(id, [&](ConnectionEntry& ready) {
         ready.session->on_readable();
-        if (ready.session->data_connection()) return hand_over(ready);
+        if (ready.session->data_connection()) return adopt_data_connection(ready);
         watch_process(ready);
         bound_unproven();
-        if (!settle(id) || ready.session->is_lost()) return;
+        if (!update(id) || ready.session->is_disconnected()) return;
         read_next(ready);
         write_more(id);  // the answers that its socket had no room for
       });
     };
-    if (link.session->has_buffered())
+    if (entry.session->has_buffered())
       asio::post(io_, [read] { read({}); });
     else
-      link.socket.async_wait(stream_descriptor::wait_read, read);
+      entry.socket.async_wait(stream_descriptor::wait_read, read);
   }
 
   /// For the peer whose transports expect it; else it is closed.
-  void hand_over(Link& link) {
-    Session& from = *link.session;
-    Result<std::optional<base::SealKeys>> seals =
+  void adopt_data_connection(ConnectionEntry& entry) {
+    Session& from = *entry.session;
+    Result<std::optional<base::MacKeys>> seals =
         Status(Code::permission_denied, Scope::peer, "a data connection of a session that is none");
     std::shared_ptr<Session> session;
-    for (const auto& [id, each] : links_) {
-      if (!each->session->is_remote() || each->session->initiated() || each->session->is_lost() ||
-          each->session->incarnation() != from.incarnation())
+    for (const auto& [id, each] : connections_) {
+      if (!each->session->is_remote() || each->session->initiated() ||
+          each->session->is_disconnected() || each->session->incarnation() != from.incarnation())
         continue;
       session = each->session;
       seals = session->admit(*from.data_connection());
       if (seals.ok()) break;
     }
     if (seals.ok()) {
-      (void)link.socket.release();
-      listener_.data_connection(*session, from.data_connection()->transport,
-                                from.take_socket(*seals));
+      (void)entry.socket.release();
+      events_.on_data_connection(*session, from.data_connection()->transport,
+                                 from.release_socket(*seals));
     } else {
       from.fail(seals.status());
     }
@@ -514,59 +521,60 @@ class AsioControl final : public Control {
   }
 
   void write_more(std::uint64_t id) {
-    Link* link = find(id);
-    if (link == nullptr || link->writing || link->session->is_lost()) return;
-    const Status flushed = link->session->flush();
-    if (!link->session->wants_write()) return;
-    link->writing = true;
+    ConnectionEntry* entry = find(id);
+    if (entry == nullptr || entry->writing || entry->session->is_disconnected()) return;
+    const Status flushed = entry->session->flush();
+    if (!entry->session->wants_write()) return;
+    entry->writing = true;
     const auto again = [this, id](const asio::error_code& error) {
-      serve(id, [&](Link& ready) {
+      serve(id, [&](ConnectionEntry& ready) {
         ready.writing = false;
         if (!error) write_more(id);
       });
     };
     if (flushed.code() != Code::no_resource)
-      return link->socket.async_wait(stream_descriptor::wait_write, again);
+      return entry->socket.async_wait(stream_descriptor::wait_write, again);
     // The socket has room, the kernel has none for more fds under way.
-    link->full.expires_after(kPauseWhenFull);
-    link->full.async_wait(again);
+    entry->full.expires_after(kPauseWhenFull);
+    entry->full.async_wait(again);
   }
 
-  void watch_process(Link& link) {
-    if (link.pidfd.is_open() || link.session->pidfd() < 0) return;
-    if (const Status status = net::watch(link.pidfd, link.session->pidfd()); !status.ok())
-      return link.session->fail(status);
-    link.pidfd.async_wait(stream_descriptor::wait_read,
-                          [this, id = link.session->id()](const asio::error_code& error) {
-                            if (error) return;
-                            serve(id, [&](Link& ended) {
-                              ended.session->on_process_end();
-                              settle(id);
-                            });
-                          });
+  void watch_process(ConnectionEntry& entry) {
+    if (entry.pidfd.is_open() || entry.session->pidfd() < 0) return;
+    if (const Status status = net::watch(entry.pidfd, entry.session->pidfd()); !status.ok())
+      return entry.session->fail(status);
+    entry.pidfd.async_wait(stream_descriptor::wait_read,
+                           [this, id = entry.session->id()](const asio::error_code& error) {
+                             if (error) return;
+                             serve(id, [&](ConnectionEntry& ended) {
+                               ended.session->on_process_end();
+                               update(id);
+                             });
+                           });
   }
 
   /// After anything happened to it: tells connect(), forgets what is gone. False: it is forgotten.
-  bool settle(std::uint64_t id) LINKSPAN_EXCLUDES(mutex_) {
-    Link& link = *links_.at(id);
-    const bool lost = link.session->is_lost();
-    link.data_connections->open();
-    const bool known = !link.source.empty() && link.session->is_met() && !lost;
-    if (link.known != known) known ? waiting_.know(link.source) : waiting_.forget(link.source);
-    link.known = known;
-    if (link.session->is_up() || lost) {
-      waiting_.leave(id);
-      link.handshake.cancel();
-      if (const auto outcome = std::exchange(link.outcome, nullptr); outcome != nullptr) {
+  bool update(std::uint64_t id) LINKSPAN_EXCLUDES(mutex_) {
+    ConnectionEntry& entry = *connections_.at(id);
+    const bool lost = entry.session->is_disconnected();
+    entry.data_connections->open();
+    const bool known = !entry.source.empty() && entry.session->is_established() && !lost;
+    if (entry.known != known)
+      known ? pending_.add_peer(entry.source) : pending_.remove_peer(entry.source);
+    entry.known = known;
+    if (entry.session->is_up() || lost) {
+      pending_.remove(id);
+      entry.handshake.cancel();
+      if (const auto result = std::exchange(entry.result, nullptr); result != nullptr) {
         if (lost)
-          decide(outcome, link.session->failure());
-        else if (!decide(outcome, {}, link.session))  // connect() has answered without it
-          link.session->fail(Status(Code::timed_out, Scope::peer, "the handshake took too long"));
+          decide(result, entry.session->failure());
+        else if (!decide(result, {}, entry.session))  // connect() has answered without it
+          entry.session->fail(Status(Code::timed_out, Scope::peer, "the handshake took too long"));
       }
     }
-    if (!link.session->is_gone()) {
-      if (lost && link.counted && !std::exchange(link.left, true))
-        ++processes_[link.session->pid()].left;
+    if (!entry.session->is_terminated()) {
+      if (lost && entry.counted && !std::exchange(entry.left, true))
+        ++processes_[entry.session->pid()].left;
       return true;
     }
     forget(id);
@@ -574,15 +582,15 @@ class AsioControl final : public Control {
   }
 
   void forget(std::uint64_t id) {
-    waiting_.leave(id);
-    const auto found = links_.find(id);
-    if (found == links_.end()) return;
-    if (const Link& link = *found->second; link.counted) {
-      const auto of = processes_.find(link.session->pid());
-      of->second.left -= link.left ? 1 : 0;
+    pending_.remove(id);
+    const auto found = connections_.find(id);
+    if (found == connections_.end()) return;
+    if (const ConnectionEntry& entry = *found->second; entry.counted) {
+      const auto of = processes_.find(entry.session->pid());
+      of->second.left -= entry.left ? 1 : 0;
       if (--of->second.all == 0) processes_.erase(of);
     }
-    links_.erase(found);
+    connections_.erase(found);
   }
 
   void run() LINKSPAN_EXCLUDES(mutex_) {
@@ -609,9 +617,9 @@ class AsioControl final : public Control {
 
   void accept_again() {
     io_.run_one_for(base::kWithoutMemory);
-    unix_.go_on();
-    for (net::Acceptor& each : tcp_) each.go_on();
-    operators_.go_on();
+    unix_.resume();
+    for (net::Acceptor& each : tcp_) each.resume();
+    introspection_.resume();
     accepts_again_ = false;
   }
 
@@ -626,27 +634,27 @@ class AsioControl final : public Control {
   /// Until everything that was queued is sent, or the deadline.
   void poll_end(base::Deadline deadline) {
     bool unsent = false;
-    for (auto& [id, link] : links_) {
-      if (!link->session->is_lost()) (void)link->session->flush();
-      unsent |= !link->session->is_lost() && link->session->wants_write();
+    for (auto& [id, entry] : connections_) {
+      if (!entry->session->is_disconnected()) (void)entry->session->flush();
+      unsent |= !entry->session->is_disconnected() && entry->session->wants_write();
     }
     if (unsent && !deadline.passed()) {
       linger_.expires_after(std::chrono::milliseconds(1));
       linger_.async_wait([this, deadline](const asio::error_code&) { poll_end(deadline); });
       return;
     }
-    for (auto& [id, link] : links_) link->session->drop();
+    for (auto& [id, entry] : connections_) entry->session->drop();
     keep_running_.reset();
     io_.stop();
   }
 
-  Link* find(std::uint64_t id) {
-    const auto found = links_.find(id);
-    return found == links_.end() ? nullptr : found->second.get();
+  ConnectionEntry* find(std::uint64_t id) {
+    const auto found = connections_.find(id);
+    return found == connections_.end() ? nullptr : found->second.get();
   }
 
   const Identity& us_;
-  Listener& listener_;
+  SessionEvents& events_;
   const base::Log& log_;
 
   asio::io_context io_{1};
@@ -655,20 +663,21 @@ class AsioControl final : public Control {
   net::Acceptor unix_{
       io_, [this](base::Fd socket) { adopt(std::move(socket), us_.limits.handshake, nullptr); },
       us_.closer.get()};
-  const std::function<void(base::Fd)> take_tcp_ = [this](base::Fd socket) {
+  const std::function<void(base::Fd)> accept_tcp_ = [this](base::Fd socket) {
     net::prepare(socket, us_.limits.silence);
     adopt(std::move(socket), us_.limits.handshake, nullptr);
   };
   std::deque<net::Acceptor> tcp_;  // by address; those that have ended stay, for what they wait for
-  Operators operators_{io_, *us_.closer, [this](OperatorOp op) { return listener_.asked(op); }};
+  IntrospectionServer introspection_{
+      io_, *us_.closer, [this](IntrospectionOp op) { return events_.handle_query(op); }};
   DataConnectionOpener opener_{io_, us_};
-  const SessionDataConnections::Uses data_connections_{opener_, us_, listener_, log_};
-  std::map<std::uint64_t, std::unique_ptr<Link>> links_;
+  const SessionDataConnections::Uses data_connections_{opener_, us_, events_, log_};
+  std::map<std::uint64_t, std::unique_ptr<ConnectionEntry>> connections_;
   struct OfProcess {
     std::size_t all = 0, left = 0;  // sessions that it began; of these, lost while it lives
   };
   std::map<std::int64_t, OfProcess> processes_;  // of this host, by pid
-  WaitingRoom waiting_{us_.limits.handshakes, us_.limits.handshakes_of_address};
+  PendingHandshakes pending_{us_.limits.handshakes, us_.limits.handshakes_of_address};
   std::uint64_t last_id_ = 0;
   bool ending_ = false, any_broken_ = false, accepts_again_ = false;
   const Status no_memory_{Code::no_resource, Scope::peer,
@@ -686,12 +695,12 @@ class AsioControl final : public Control {
 
 }  // namespace
 
-Result<std::unique_ptr<Control>> Control::open(const Identity& us, Listener& listener,
-                                               const base::Log& log) {
+Result<std::unique_ptr<ControlPlane>> ControlPlane::open(const Identity& us, SessionEvents& events,
+                                                         const base::Log& log) {
   try {
-    auto control = std::make_unique<AsioControl>(us, listener, log);
+    auto control = std::make_unique<AsioControlPlane>(us, events, log);
     control->start();
-    return std::unique_ptr<Control>(std::move(control));
+    return std::unique_ptr<ControlPlane>(std::move(control));
   } catch (const std::system_error& error) {  // of Asio, of the thread
     return Status(Code::system, Scope::process, std::string("no event loop: ") + error.what());
   }

@@ -1,4 +1,4 @@
-// base/peer_words.hpp - what a peer says, made safe to show and to believe: its texts and its
+// base/untrusted_input.hpp - what a peer says, made safe to show and to believe: its texts and its
 // codes.
 //
 // Threads: pure functions.

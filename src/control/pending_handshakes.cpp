@@ -1,10 +1,10 @@
-#include "control/waiting_room.hpp"
+#include "control/pending_handshakes.hpp"
 
 #include <cstring>
 
 namespace linkspan::control {
 
-std::string WaitingRoom::source_of(const net::TcpAddress& address) {
+std::string PendingHandshakes::source_of(const net::TcpAddress& address) {
   if (address.raw.ss_family != AF_INET6) return address.host();
   sockaddr_in6 six{};
   std::memcpy(&six, &address.raw, sizeof six);
@@ -14,19 +14,20 @@ std::string WaitingRoom::source_of(const net::TcpAddress& address) {
   return {reinterpret_cast<const char*>(six.sin6_addr.s6_addr), kNetworkBytes};
 }
 
-void WaitingRoom::forget(const std::string& source) {
+void PendingHandshakes::remove_peer(const std::string& source) {
   const auto found = known_.find(source);
   if (found != known_.end() && --found->second == 0) known_.erase(found);
 }
 
-void WaitingRoom::enter(std::uint64_t id, const std::string& source) {
-  guests_.emplace(id, Guest{source, knows(source)});
+void PendingHandshakes::add(std::uint64_t id, const std::string& source) {
+  pending_.emplace(id, PendingHandshake{source, has_peer(source)});
 }
 
-std::optional<std::vector<std::uint64_t>> WaitingRoom::in_the_way(const std::string& source) const {
-  const bool stranger = !source.empty() && !knows(source);
+std::optional<std::vector<std::uint64_t>> PendingHandshakes::eviction_candidates(
+    const std::string& source) const {
+  const bool stranger = !source.empty() && !has_peer(source);
   std::vector<std::uint64_t> of_source, strangers;
-  for (const auto& [id, guest] : guests_) {
+  for (const auto& [id, guest] : pending_) {
     if (guest.source == source && (!stranger || !guest.known)) of_source.push_back(id);
     if (!guest.source.empty() && !guest.known) strangers.push_back(id);
   }

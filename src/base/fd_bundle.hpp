@@ -1,4 +1,4 @@
-// base/fd_parcel.hpp - any number of file descriptors, each with a number beside it, in one.
+// base/fd_bundle.hpp - any number of file descriptors, each with a number beside it, in one.
 //
 // A frame holds few fds and a process has few to spare, but a range of GPU memory may consist of
 // thousands of chunks. So the fds go into a socket, a batch at a time, each closed here as soon as
@@ -23,12 +23,12 @@ struct NumberedFd {
   std::uint64_t number = 0;
 };
 
-class FdParcel {
+class FdBundle {
  public:
   /// With batches this small the default buffer of a socket holds kMax of them.
   static constexpr std::size_t kBatch = 128, kMax = 8192;
 
-  static Result<FdParcel> create();
+  static Result<FdBundle> create();
   /// In order. no_resource: no more fds may be under way, or more than kMax were put.
   Status put(Fd fd, std::uint64_t number);
   /// What travels. The parcel has ended.
@@ -36,10 +36,10 @@ class FdParcel {
 
   /// The next batch, with the sink of `sealed`; none: that was all. corrupt: it is no parcel, or
   /// not a whole one.
-  static Result<std::vector<NumberedFd>> take_batch(const Fd& sealed);
+  static Result<std::vector<NumberedFd>> pop_batch(const Fd& sealed);
 
  private:
-  FdParcel(Fd in, Fd out) noexcept : in_(std::move(in)), out_(std::move(out)) {}
+  FdBundle(Fd in, Fd out) noexcept : in_(std::move(in)), out_(std::move(out)) {}
   Status send_batch();
 
   Fd in_, out_;
