@@ -1,11 +1,10 @@
-// base/clock.hpp - monotonic time, and the Deadline that every wait carries.
+// base/clock.hpp - monotonic time, and the Deadline of each wait.
 //
-// Nothing below the API asks the system what time it is: it asks the Deadline that it was given,
-// and that one asks its Clock. So the test of a timeout advances a FakeClock, does not sleep, and
-// passes on a loaded machine. Only a thread that sleeps in the kernel is out of a FakeClock's
-// reach; those few places are tested with the system's clock.
-// Threads: any thread.
-// Invariants: time never goes back; a Deadline that has passed stays passed; none is infinite.
+// Code below the API never asks the system for the time: it asks its Deadline, which asks its
+// Clock. So a test of a timeout advances a FakeClock instead of sleeping. FakeClock does not reach
+// threads that sleep in the kernel; those few places are tested with the system's clock. Threads:
+// any thread. Invariants: time never goes back; a Deadline that has passed stays passed; none is
+// infinite.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +16,7 @@
 
 namespace linkspan::base {
 
-/// Means something in this process only: what is sent to a peer is a Duration.
+/// A point in time of this process. Peers are sent a Duration instead.
 using Time = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 
 class Clock {
@@ -25,7 +24,7 @@ class Clock {
   virtual ~Clock() = default;
   virtual Time now() const noexcept = 0;
 
-  /// CLOCK_MONOTONIC. It stands still while the machine is suspended (clock_gettime(2)).
+  /// Returns CLOCK_MONOTONIC, which stops while the machine is suspended (clock_gettime(2)).
   static const Clock& steady() noexcept {
     struct Steady final : Clock {
       Time now() const noexcept override { return std::chrono::steady_clock::now(); }
@@ -35,7 +34,7 @@ class Clock {
   }
 };
 
-/// For tests: starts at zero and stands still until it is advanced.
+/// A clock for tests. Starts at zero and moves only by advance().
 class FakeClock final : public Clock {
  public:
   Time now() const noexcept override { return Time(Duration(elapsed_.load())); }
@@ -45,12 +44,12 @@ class FakeClock final : public Clock {
   std::atomic<Duration::rep> elapsed_{0};
 };
 
-/// A moment by which a wait ends. Copy it down the calls: a step of a job that made its own
-/// from the same timeout would stretch the job.
+/// A point in time by which a wait ends. Pass it down to callees: a callee that made its own from
+/// the same timeout would extend the whole.
 class Deadline {
  public:
-  /// Any `wait` is safe: none is left if it is negative, and 292 years are as many as there are.
-  /// `clock` outlives the Deadline.
+  /// Returns the Deadline `wait` from now. Any `wait` is valid: a negative one has passed, a long
+  /// one is capped at 292 years. `clock` outlives the Deadline.
   static Deadline after(const Clock& clock, Duration wait) noexcept {
     const Time now = clock.now();
     return {clock, now + std::clamp(wait, Duration::zero(), Time::max() - now)};
@@ -58,7 +57,8 @@ class Deadline {
 
   bool passed() const noexcept { return left() == Duration::zero(); }
   Duration left() const noexcept { return std::max(at_ - clock_->now(), Duration::zero()); }
-  /// For poll(2). Rounded up: cut down, the last millisecond of every wait would be a busy loop.
+  /// Returns the time left for poll(2), rounded up: rounded down, the last millisecond of each wait
+  /// would be a busy loop.
   int left_ms() const noexcept {
     const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left()).count();
     return static_cast<int>(std::min<decltype(ms)>(ms, INT_MAX));

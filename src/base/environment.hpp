@@ -1,11 +1,12 @@
-// base/environment.hpp - the one look at the environment.
+// base/environment.hpp - the only reader of the environment.
 //
-// Threads: any thread, as far as getenv(3) goes: nobody calls setenv meanwhile.
+// Threads: any thread, as far as getenv(3) goes: no thread calls setenv meanwhile.
 #pragma once
 
 namespace linkspan::base {
 
-/// Null if it is not set; with glibc also if the process is setuid (secure_getenv).
+/// Returns null if the variable is not set; with glibc also if the process is setuid
+/// (secure_getenv).
 const char* environment(const char* name) noexcept;
 
 }  // namespace linkspan::base

@@ -1,13 +1,13 @@
 // base/fd.hpp - owns one file descriptor: socket, eventfd, memfd, pidfd, exported GPU memory.
 //
-// A descriptor is in an Fd from the system call that made it until its close; a bare int is a
-// loan for one call. All are made close-on-exec (SOCK_CLOEXEC, MFD_CLOEXEC, MSG_CMSG_CLOEXEC):
-// a program that the user starts must not hold a peer's socket open, or the end-of-file that
-// tells of our death never comes (docs/threading.md, "death of a peer").
-// A descriptor that came from another process has a sink (base/fd_closer.hpp): its close may wait
-// for that process, so another thread closes it.
+// An Fd owns a descriptor from the system call that created it until its close; a bare int is
+// borrowed for one call. All are close-on-exec (SOCK_CLOEXEC, MFD_CLOEXEC, MSG_CMSG_CLOEXEC): a
+// program that the user starts must not keep a peer's socket open, or the peer never sees the
+// end-of-file of our death (docs/threading.md, "death of a peer").
+// A descriptor that came from another process has a sink (base/fd_closer.hpp): its close may block
+// on that process, so another thread closes it.
 // Threads: externally synchronised.
-// Invariants: no two Fds hold the same number; what one holds is open and is closed once.
+// Invariants: no two Fds own the same number; an owned descriptor is open and is closed once.
 #pragma once
 
 #include <fcntl.h>
@@ -26,9 +26,9 @@ namespace linkspan::base {
 /// Closes the descriptors of one other process.
 class FdSink {
  public:
-  /// Owns `raw` from now on. Never waits.
+  /// Takes ownership of `raw`. Never blocks.
   virtual void close(int raw) noexcept = 0;
-  /// Whether more of that process must be refused: too many of its descriptors are not closed yet.
+  /// Returns true if too many descriptors of that process are not closed yet; refuse more of them.
   virtual bool full() const noexcept = 0;
 
  protected:
@@ -37,10 +37,10 @@ class FdSink {
 
 class Fd {
  public:
-  Fd() noexcept = default;  // holds none
+  Fd() noexcept = default;  // empty
   explicit Fd(int raw) noexcept : raw_(raw) {}
 
-  /// Owns what a system call returned, or says why it failed. To be the first to look at errno:
+  /// Owns the result of a system call, or returns its error. Must be the first to read errno:
   ///   Result<Fd> wake = Fd::from("eventfd", ::eventfd(0, EFD_CLOEXEC));
   static Result<Fd> from(const char* call, int raw, Where at = {}) {
     if (raw >= 0) return Fd(raw);
@@ -50,7 +50,7 @@ class Fd {
 
   Fd(Fd&& other) noexcept
       : raw_(std::exchange(other.raw_, -1)), sink_(std::exchange(other.sink_, nullptr)) {}
-  /// Closes the old one now, not when `other` ends: a close is a message to the far side.
+  /// Closes the old descriptor now, not when `other` ends: the other side waits for the close.
   Fd& operator=(Fd&& other) noexcept {
     Fd old(std::move(other));
     std::swap(raw_, old.raw_);
@@ -59,8 +59,8 @@ class Fd {
   }
   Fd(const Fd&) = delete;
   Fd& operator=(const Fd&) = delete;
-  /// A close that EINTR cut short is not repeated: Linux has freed the number by then (close(2)),
-  /// and it may already be another thread's.
+  /// Does not repeat a close that EINTR interrupted: Linux has freed the number (close(2)), and
+  /// another thread may own it already.
   ~Fd() {
     if (raw_ < 0) return;
     if (sink_ != nullptr)
@@ -70,21 +70,22 @@ class Fd {
   }
 
   bool valid() const noexcept { return raw_ >= 0; }
-  int get() const noexcept { return raw_; }  ///< Still ours.
-  /// The caller's now, who closes it as well.
+  int get() const noexcept { return raw_; }  ///< Borrowed.
+  /// Passes ownership to the caller, which closes the descriptor.
   [[nodiscard]] int release() noexcept {
     sink_.reset();
     return std::exchange(raw_, -1);
   }
 
-  /// Has `sink` close it, in the place of the thread that ends this Fd.
+  /// Makes `sink` close the descriptor instead of the destroying thread.
   void close_by(std::shared_ptr<FdSink> sink) noexcept { sink_ = std::move(sink); }
-  /// Shared with the Fds of what the same process sends. Null: this process made it.
+  /// Returns the sink, shared by all Fds from one process. Null: this process created the
+  /// descriptor.
   const std::shared_ptr<FdSink>& sink() const noexcept { return sink_; }
-  /// Its kind has been shown: to close it waits for nothing.
+  /// Drops the sink: the kind of the descriptor was verified, and its close cannot block.
   void trust() noexcept { sink_.reset(); }
 
-  /// A second descriptor of the same open file, with which it shares offset and status flags.
+  /// Returns a second descriptor of the same open file. Both share offset and status flags.
   Result<Fd> duplicate() const {
     auto second = from("fcntl(F_DUPFD_CLOEXEC)", ::fcntl(raw_, F_DUPFD_CLOEXEC, 0));
     if (second.ok()) second->close_by(sink_);
@@ -93,7 +94,7 @@ class Fd {
 
  private:
   int raw_ = -1;
-  std::shared_ptr<FdSink> sink_;  // also of the other descriptors of that process
+  std::shared_ptr<FdSink> sink_;  // shared by all descriptors of that process
 };
 
 }  // namespace linkspan::base

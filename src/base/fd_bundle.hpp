@@ -1,12 +1,12 @@
-// base/fd_bundle.hpp - any number of file descriptors, each with a number beside it, in one.
+// base/fd_bundle.hpp - packs any number of file descriptors, each with a number, into one.
 //
-// A frame holds few fds and a process has few to spare, but a range of GPU memory may consist of
-// thousands of chunks. So the fds go into a socket, a batch at a time, each closed here as soon as
-// it is in there; the socket's other end travels as one fd, and who receives it takes them out a
-// batch at a time. The kernel counts fds under way against RLIMIT_NOFILE of the user (unix(7)).
+// A frame carries few fds and a process has few to spare, but a range of GPU memory may consist of
+// thousands of chunks. So the fds are sent into a socket pair in batches, and each is closed here
+// once it is in the socket. The socket's other end travels as one fd, and the receiver reads the
+// fds from it in batches. The kernel counts fds in flight against RLIMIT_NOFILE (unix(7)).
 // Off the path of a byte: at import.
 // Threads: externally synchronised.
-// Invariants: nothing here blocks; what arrives is hostile, and may be no parcel at all.
+// Invariants: nothing blocks. What arrives is hostile, and may be no bundle at all.
 #pragma once
 
 #include <cstddef>
@@ -25,17 +25,18 @@ struct NumberedFd {
 
 class FdBundle {
  public:
-  /// With batches this small the default buffer of a socket holds kMax of them.
+  /// Fits kMax fds into the default buffer of a socket.
   static constexpr std::size_t kBatch = 128, kMax = 8192;
 
   static Result<FdBundle> create();
-  /// In order. no_resource: no more fds may be under way, or more than kMax were put.
+  /// Appends an fd. no_resource: the limit of fds in flight is reached, or there are more than
+  /// kMax.
   Status put(Fd fd, std::uint64_t number);
-  /// What travels. The parcel has ended.
+  /// Returns the fd to send. The bundle accepts no more fds.
   Result<Fd> seal();
 
-  /// The next batch, with the sink of `sealed`; none: that was all. corrupt: it is no parcel, or
-  /// not a whole one.
+  /// Reads the next batch; an empty one is the end. The fds get the sink of `sealed`. corrupt:
+  /// `sealed` is no complete bundle.
   static Result<std::vector<NumberedFd>> pop_batch(const Fd& sealed);
 
  private:

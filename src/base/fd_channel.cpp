@@ -10,7 +10,7 @@ namespace linkspan::base {
 namespace {
 
 constexpr std::size_t kFirstPayload = std::size_t{4} << 10;
-/// That one sendmsg carries (SCM_MAX_FD). With room for fewer the kernel closes the rest here.
+/// Maximum fds of one sendmsg (SCM_MAX_FD). With room for fewer the kernel closes the rest here.
 constexpr std::size_t kMaxMessageFds = 253;
 
 template <class T>
@@ -28,7 +28,7 @@ T get(const std::byte* at) noexcept {
 
 Status errno_status(const char* call, Where at = {}) { return Fd::from(call, -1, at).status(); }
 
-/// Of a socket whose other side has ended, or whose host is not reached any more (tcp(7)).
+/// Returns true if the other side has closed or its host is unreachable (tcp(7)).
 bool is_end(int error) noexcept {
   return error == ECONNRESET || error == EPIPE || error == ETIMEDOUT || error == EHOSTUNREACH ||
          error == ENETUNREACH;
@@ -44,7 +44,7 @@ Status ended(int error, Where at = {}) {
 }  // namespace
 
 FdChannel::~FdChannel() {
-  // A sink closes it a moment later: the peer is to see the end now.
+  // A sink closes it later, but the peer must see the end now.
   if (socket_.valid() && socket_.sink() != nullptr) ::shutdown(socket_.get(), SHUT_RDWR);
 }
 
@@ -170,7 +170,7 @@ Status FdChannel::send_some(Outgoing& frame, bool& would_block) {
   return cut_off(ended(errno));
 }
 
-/// Not fail(): what the peer sent before it closed can still be received.
+/// Ends sending only: what the peer sent before it closed can still be received.
 Status FdChannel::cut_off(Status why) {
   cut_ = std::move(why);
   out_.clear();
@@ -201,7 +201,7 @@ Result<std::optional<Frame>> FdChannel::receive() {
   }
   const std::size_t all = in_.header.length + (received_mac_ ? kMacTagBytes : std::size_t{0});
   while (payload_got_ < all) {
-    // As bytes come: a header alone costs little memory here, whatever it announces.
+    // Grow as bytes come, so that a header alone costs little memory whatever length it claims.
     if (payload_got_ == in_.payload.size())
       in_.payload.resize(std::min(all, std::max(kFirstPayload, 2 * payload_got_)));
     std::vector<Fd> strays;
@@ -220,7 +220,7 @@ Result<std::optional<Frame>> FdChannel::receive() {
   return std::optional<Frame>(std::exchange(in_, {}));
 }
 
-/// Takes it from the payload.
+/// Verifies the MAC tag and removes it from the payload.
 Status FdChannel::verify_tag() {
   const std::size_t bytes = in_.payload.size() - kMacTagBytes;
   received_mac_->update(header_);
@@ -233,8 +233,8 @@ Status FdChannel::verify_tag() {
   return {};
 }
 
-/// At least one byte, or 0: it would block. `lost` is set when the kernel dropped fds, for want of
-/// room in our table.
+/// Reads at least one byte; returns 0 if it would block. Sets `lost` if the kernel dropped fds
+/// because our table is full.
 Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::vector<Fd>& fds,
                                          bool& lost) {
   if (tls_ != nullptr) return read_by_tls(into);
@@ -252,7 +252,7 @@ Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::vector<
       if (errno == EAGAIN) return std::size_t{0};
       return fail(is_end(errno) ? ended(errno) : errno_status("recvmsg"));
     }
-    // First of all own what came, so that every way out closes it.
+    // Own the received fds first, so that every return closes them.
     const std::size_t before = fds.size();
     for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
       if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;

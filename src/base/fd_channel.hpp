@@ -1,16 +1,17 @@
-// base/fd_channel.hpp - frames over a stream socket, and file descriptors over a Unix one, without
-// blocking.
+// base/fd_channel.hpp - frames over a stream socket, with file descriptors over a Unix one. Never
+// blocks.
 //
-// A frame is a header of 24 bytes, little-endian (length of the payload u32, version u16, op u16,
-// id u64, incarnation u64), then the payload. Its fds travel with the first byte of its header.
-// Once both sides have said so, 16 bytes follow each frame that seal all of it
-// (base/frame_authenticator.hpp). By TLS (base/tls.hpp) no fds travel. The receiver never reads
-// past the end of the header or payload it is at, and the kernel never delivers bytes of two
-// sendmsg with fds in one recvmsg; so fds that come while a header is read are that frame's, and
-// fds that come with a payload are an error. What arrives is hostile. Off the path of a byte:
-// control messages, handles, notifications. Threads: externally synchronised. Invariants: after an
-// error that lost the stream every call answers that error; the peer then sees an end-of-file,
-// while fd() stays open, so that its number is no one else's.
+// A frame is a header of 24 bytes, little-endian (payload length u32, version u16, op u16, id u64,
+// incarnation u64), then the payload. Its fds travel with the first byte of its header. Once both
+// sides have agreed, a MAC tag of 16 bytes follows each frame (base/frame_authenticator.hpp). Over
+// TLS (base/tls.hpp) no fds travel.
+// The receiver never reads past the end of the header or payload that it is reading, and the kernel
+// never delivers bytes of two sendmsg calls with fds in one recvmsg. So fds that come with a header
+// belong to that frame, and fds that come with a payload are an error. What arrives is hostile.
+// Off the path of a byte: control messages, handles, notifications.
+// Threads: externally synchronised.
+// Invariants: after an error that ended the stream every call returns that error. The peer then
+// sees end-of-file, while fd() stays open so that its number is not used again.
 #pragma once
 
 #include <array>
@@ -50,14 +51,15 @@ struct Frame {
   FrameHeader header;
   std::vector<std::byte> payload;
   std::vector<Fd> fds;
-  bool fds_lost = false;  ///< It came with some that our table had no room for; `fds` is empty.
-  bool plain = false;     ///< It came without the TLS that it should have come by.
+  bool fds_lost =
+      false;  ///< The kernel dropped its fds for lack of room in our table; `fds` is empty.
+  bool plain = false;  ///< It came without TLS although TLS was required.
 };
 
 class FdChannel {
  public:
-  /// What comes through a socket that has a sink has the same.
-  /// Throws bad_alloc: an empty deque of libstdc++ allocates.
+  /// Owns `socket`. Received fds get the sink of the socket. Throws bad_alloc: an empty deque of
+  /// libstdc++ allocates.
   explicit FdChannel(Fd socket) : socket_(std::move(socket)) {}
   FdChannel(FdChannel&&) = default;
   FdChannel& operator=(FdChannel&&) = default;
@@ -65,47 +67,48 @@ class FdChannel {
   FdChannel& operator=(const FdChannel&) = delete;
   ~FdChannel();
 
-  /// Takes the fds, and sends nothing yet. no_resource: too much is queued; nothing was taken.
-  /// invalid_argument: payload or fds beyond what a frame holds.
+  /// Queues a frame and moves its fds in; sends nothing yet. no_resource: too much is queued, and
+  /// nothing was moved. invalid_argument: payload or fds exceed the limits of a frame.
   Status queue(const FrameHeader& header, std::span<const std::byte> payload, std::span<Fd> fds);
-  /// Sends what the socket takes now. no_resource: the kernel has no room for more fds in flight,
-  /// try again a little later. disconnected: the peer has closed, or its host has vanished.
+  /// Sends what the socket accepts now. no_resource: the kernel has no room for more fds in flight;
+  /// try again later. disconnected: the peer closed, or its host is unreachable.
   Status flush();
   bool wants_write() const noexcept {
     return !out_.empty() && !(tls_ != nullptr && tls_->waits_for_peer());
   }
-  /// What has been read of the socket and not received: it tells nothing of that.
+  /// Returns true if bytes were read from the socket but not yet received; poll(2) does not report
+  /// them.
   bool has_buffered() const noexcept { return tls_ != nullptr && tls_->has_buffered(); }
 
-  /// The next frame; none: it is not here yet. disconnected: as flush(). corrupt: this cannot be a
-  /// stream of frames. permission_denied: the peer speaks TLS and this side does not, or it has
-  /// another secret. no_resource: fds of the peer stand still in close(2), and it sends more.
-  /// Frames that the peer sent before it closed come first. The version is the caller's to judge.
+  /// Returns the next frame, or nullopt if it is not complete. Frames that the peer sent before it
+  /// closed come first. The caller checks the version. disconnected: as flush(). corrupt: the bytes
+  /// are not frames. permission_denied: only the peer uses TLS, or it has another secret.
+  /// no_resource: the peer sends more fds while earlier ones block in close(2).
   Result<std::optional<Frame>> receive();
 
-  /// All goes by TLS, before anything has. From a peer that has none what comes is `plain`; what
-  /// was queued for it is dropped, and what is from then on goes without TLS: an error at most.
+  /// Switches to TLS. Call before anything is sent or received. Frames of a peer without TLS are
+  /// `plain`: queued frames for it are dropped, and later ones (an error at most) go without TLS.
   void secure(std::unique_ptr<TlsEnd> tls) { tls_ = std::move(tls); }
-  /// A frame that comes with a larger payload is corrupt: what a peer may send before it has shown
-  /// who it is.
+  /// Rejects received frames with a larger payload as corrupt. Limits a peer that is not
+  /// authenticated yet.
   void limit_payload(std::size_t bytes) noexcept { max_payload_ = bytes; }
-  /// Whether a byte has come, or waits in the socket.
+  /// Returns true if a byte was received or waits in the socket.
   bool has_received() const noexcept;
-  /// What this connection costs in memory.
+  /// Returns the bytes of memory that this connection uses.
   std::size_t allocated_bytes() const noexcept { return in_.payload.capacity() + queued_bytes_; }
-  /// What is queued from now on is sealed.
+  /// Appends a MAC tag to each frame queued from now on.
   void authenticate_sent(const MacKey& key) { sent_mac_.emplace(key); }
-  /// What comes behind the frames that were received has to be. Else it is corrupt.
+  /// Requires a valid MAC tag on each frame received from now on; others are corrupt.
   void authenticate_received(const MacKey& key) { received_mac_.emplace(key); }
 
-  int fd() const noexcept { return socket_.get(); }  ///< A loan, for poll.
-  /// Behind the frames that were received, of which no byte too many was read.
+  int fd() const noexcept { return socket_.get(); }  ///< Borrowed, for poll(2).
+  /// Moves the socket out. No byte after the received frames was read.
   Fd release_socket() noexcept { return std::move(socket_); }
   std::unique_ptr<TlsEnd> release_tls() noexcept { return std::move(tls_); }
 
  private:
   struct Outgoing {
-    std::vector<std::byte> bytes;  // header, payload, seal
+    std::vector<std::byte> bytes;  // header, payload, MAC tag
     std::vector<Fd> fds;           // empty once the first byte has gone
     std::size_t sent = 0;
   };
@@ -119,8 +122,8 @@ class FdChannel {
   Status fail(Status why);
 
   Fd socket_;
-  std::unique_ptr<TlsEnd> tls_;  // on loan it has the socket
-  bool plain_ = false;           // instead of it
+  std::unique_ptr<TlsEnd> tls_;  // borrows the socket
+  bool plain_ = false;           // the peer has no TLS
   std::optional<FrameAuthenticator> sent_mac_, received_mac_;
   std::deque<Outgoing> out_;
   std::size_t queued_bytes_ = 0, queued_fds_ = 0;
@@ -128,8 +131,8 @@ class FdChannel {
   std::array<std::byte, kFrameHeaderBytes> header_{};
   std::size_t header_got_ = 0, payload_got_ = 0, max_payload_ = kMaxPayload;
   bool received_any_ = false;
-  Frame in_;    // what has come of the current frame
-  Status cut_;  // why nothing can be sent any more: the kernel says so once, and then end-of-file
+  Frame in_;    // the received part of the current frame
+  Status cut_;  // why sending failed: the kernel reports it once, then end-of-file
   Status failure_;
 };
 

@@ -1,12 +1,12 @@
-// base/fd_closer.hpp - closes file descriptors of other processes on threads that may stand still.
+// base/fd_closer.hpp - closes file descriptors of other processes on threads that may block.
 //
-// close(2) of a TCP socket with SO_LINGER and unsent bytes waits as long as its maker chose; that
-// of a file on FUSE waits for its server. A Unix socket closes what lies in it unread, and a
-// listening one what lies in the connections that it has not accepted. So each Unix socket of a
-// peer and each descriptor that came through one has a sink here; Fd::trust() ends that for what is
-// known. Off the path of a byte: handshakes, imports and their ends. Threads: any thread. Closing
-// threads start on demand, kThreads at most. Invariants: one process keeps one thread standing at
-// most; each descriptor is closed once.
+// close(2) of a TCP socket with SO_LINGER and unsent bytes blocks as long as its creator chose;
+// that of a file on FUSE waits for its server. A Unix socket also closes the descriptors that lie
+// in it unread, and a listening one those of connections that it has not accepted. So each Unix
+// socket of a peer and each descriptor received through one has a sink here. Fd::trust() removes
+// the sink once the kind of the descriptor is known. Off the path of a byte: handshakes, imports
+// and their ends. Threads: any thread. Closing threads start on demand, at most kThreads.
+// Invariants: one process blocks at most one thread; each descriptor is closed once.
 #pragma once
 
 #include <cstddef>
@@ -20,27 +20,28 @@ namespace linkspan::base {
 class FdCloser {
  public:
   static constexpr std::size_t kThreads = 4;
-  /// Descriptors that wait, of all processes: beyond it full() answers true.
+  /// Queued descriptors of all processes; full() returns true from there.
   static constexpr std::size_t kMaxWaiting = 1024;
-  /// The same of one process, while a close of it has stood for kPatience; and in any case.
+  /// Queued descriptors of one process: while one of its closes has blocked for kPatience, and in
+  /// any case.
   static constexpr std::size_t kMaxOfStanding = 64, kMaxOfOne = 1024;
   static constexpr Duration kPatience = std::chrono::seconds(1);
 
   FdCloser();
   FdCloser(const FdCloser&) = delete;
   FdCloser& operator=(const FdCloser&) = delete;
-  /// As end(), with a deadline of a second.
+  /// Calls end() with a deadline of a second.
   ~FdCloser();
 
-  /// Returns a sink for a connection: its socket, and what comes through it.
+  /// Returns a sink for a connection: its socket and the descriptors received through it.
   std::shared_ptr<FdSink> sink() const;
-  /// Returns the sink of the process that made the other end of a Unix socket. All its connections
-  /// share it, but where the kernel shows no number for the process (another PID namespace).
+  /// Returns the sink of the process at the other end of a Unix socket. All its connections share
+  /// it, unless the kernel shows no pid (another PID namespace).
   std::shared_ptr<FdSink> sink_of(int socket) const;
-  /// Whether new connections have to wait.
+  /// Returns true if new connections must wait.
   bool full() const noexcept;
-  /// Closes what waits, and joins its threads. timed_out: a close stands still; its thread stays
-  /// until that ends, and closes the rest.
+  /// Closes what is queued and joins the threads. timed_out: a close blocks; its thread lives until
+  /// that returns, and closes the rest.
   Status end(Deadline deadline);
 
  private:

@@ -1,8 +1,8 @@
-// base/fork.hpp - whether this process is a forked child of the one that made an object.
+// base/fork.hpp - detects that this process is a forked child of the one that created an object.
 //
-// In such a child none of the threads runs, and a lock that one of them held is held for ever: what
-// notices it touches nothing and lets nothing go.
-// Threads: any thread; costs a load.
+// None of the threads runs in such a child, and a lock that one of them owned stays locked for
+// ever. Code that detects a fork touches nothing and releases nothing. Threads: any thread; costs a
+// load.
 #pragma once
 
 namespace linkspan::base {

@@ -17,7 +17,7 @@ const unsigned char* raw(std::span<const std::byte> bytes) {
   return reinterpret_cast<const unsigned char*>(bytes.data());
 }
 
-/// libcrypto would clean up at exit, while threads of an Engine that nobody has closed use it.
+/// Keeps libcrypto from cleaning up at exit while threads of an open Engine still use it.
 void let_it_stay() {
   [[maybe_unused]] static const int done = OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
 }
@@ -35,7 +35,7 @@ Result<MacKey> hmac(std::span<const std::byte> key,
   for (const auto part : parts) all.insert(all.end(), part.begin(), part.end());
   MacKey out{};
   std::size_t bytes = 0;
-  constexpr unsigned char kNothing = 0;  // a null key would be another thing than an empty one
+  constexpr unsigned char kNothing = 0;  // a null key means something else than an empty one
   const auto* made = EVP_Q_mac(nullptr, "HMAC", nullptr, "SHA256", nullptr,
                                key.empty() ? &kNothing : raw(key), key.size(), raw(all), all.size(),
                                reinterpret_cast<unsigned char*>(out.data()), out.size(), &bytes);
@@ -59,7 +59,7 @@ FrameAuthenticator::FrameAuthenticator(const MacKey& key) {
   begin();
 }
 
-/// With the nonce of the next message.
+/// Starts the next message with its nonce.
 void FrameAuthenticator::begin() noexcept {
   std::array<unsigned char, kNonce> nonce{};
   for (std::size_t i = 0; i < sizeof count_; ++i)

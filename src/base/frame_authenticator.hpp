@@ -1,9 +1,9 @@
-// base/frame_authenticator.hpp - what shows that bytes come from who knows a key, unchanged and in
-// order.
+// base/frame_authenticator.hpp - message authentication codes: bytes come from a side that knows a
+// key, unchanged and in order.
 //
-// Of libcrypto: HMAC-SHA256 (RFC 2104) for the words of a handshake, GMAC with AES-256 (NIST SP
-// 800-38D) for what follows, which keeps up with a network card where HMAC does not.
-// Threads: values; a FrameAuthenticator externally synchronised.
+// From libcrypto: HMAC-SHA256 (RFC 2104) for handshakes, and GMAC with AES-256 (NIST SP 800-38D)
+// for what follows, because GMAC keeps up with a network card and HMAC does not.
+// Threads: values; a FrameAuthenticator is externally synchronised.
 #pragma once
 
 #include <array>
@@ -26,22 +26,22 @@ using MacKey = std::array<std::byte, 32>;
 inline constexpr std::size_t kMacTagBytes = 16;
 using MacTag = std::array<std::byte, kMacTagBytes>;
 
-/// HMAC-SHA256 of all parts, as if they were one. internal: libcrypto has none.
+/// Returns the HMAC-SHA256 of the concatenated parts. internal: libcrypto lacks it.
 Result<MacKey> hmac(std::span<const std::byte> key,
                     std::initializer_list<std::span<const std::byte>> parts);
 
-/// Whoever guesses learns nothing from how long it takes. False: also of another length.
+/// Compares in constant time. Returns false for different lengths.
 bool same_secret(std::span<const std::byte> a, std::span<const std::byte> b) noexcept;
 
-/// Seals of what goes one way, by GMAC. The n-th of one side is the n-th of the other: what was
-/// changed, left out, repeated or comes from elsewhere has another.
+/// Computes GMAC tags for one direction. The n-th tag of the sender equals the n-th of the
+/// receiver; a message that was changed, dropped, repeated or forged gets another tag.
 class FrameAuthenticator {
  public:
-  /// `key` is used for one FrameAuthenticator on each side, never for two.
+  /// `key` must be used by one FrameAuthenticator on each side only.
   explicit FrameAuthenticator(const MacKey& key);
 
   void update(std::span<const std::byte> bytes) noexcept;
-  /// Of all bytes since the last one. internal: libcrypto has no GMAC.
+  /// Returns the tag of all bytes since the last call. internal: libcrypto has no GMAC.
   Result<MacTag> finish();
 
  private:
@@ -55,16 +55,16 @@ class FrameAuthenticator {
   bool works_ = false;
 };
 
-/// One for each direction.
+/// The MAC keys of both directions.
 struct MacKeys {
   MacKey out{}, in{};
 };
 
-/// A connection, and how what goes over it is sealed: by keys, by TLS, or not at all.
+/// A connected socket and what authenticates its bytes: MAC keys, TLS, or nothing.
 struct AuthenticatedSocket {
   Fd socket;
   std::optional<MacKeys> keys{};
-  std::unique_ptr<TlsEnd> tls{};  ///< Its handshake is over.
+  std::unique_ptr<TlsEnd> tls{};  ///< Its handshake is complete.
 };
 
 }  // namespace linkspan::base

@@ -1,10 +1,11 @@
-// base/handle_table.hpp - numbers for things: given to users and peers instead of pointers.
+// base/handle_table.hpp - a table of values by numbers that users and peers get instead of
+// pointers.
 //
-// An id names a cell and that cell's generation. A cell is used again, its generation is not, so
-// an id that is stale, made up or another table's is not found. Lookup is an index and a compare:
-// fit for the path of a byte.
+// An id is the index of a cell and the generation of that cell. A cell is reused, a generation is
+// not, so an id that is stale, forged or of another table is not found. A look-up is an index and a
+// compare: fit for the path of a byte.
 // Threads: externally synchronised.
-// Invariants: no id is 0, none is given out twice; a T stays at its address until it is extracted.
+// Invariants: no id is 0 or given out twice; a value keeps its address until extract().
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ class HandleTable {
     return id_of(index, cell.generation);
   }
 
-  /// Null: no such id, or not any more.
+  /// Returns null if the id is unknown or stale.
   T* find(std::uint64_t id) noexcept {
     HandleCell* cell = cell_of(id);
     return cell == nullptr ? nullptr : &*cell->value;
@@ -42,22 +43,22 @@ class HandleTable {
     return const_cast<HandleTable*>(this)->find(id);  // NOLINT: find() changes nothing
   }
 
-  /// Moves it out; the id is stale from now on.
+  /// Moves the value out. The id is stale from now on.
   std::optional<T> extract(std::uint64_t id) {
     HandleCell* cell = cell_of(id);
     if (cell == nullptr) return std::nullopt;
     std::optional<T> extracted(std::move(cell->value));
     cell->value.reset();
     --size_;
-    // A cell whose generations are used up stays empty for ever.
+    // A cell whose generations are used up stays empty.
     if (++cell->generation != 0) free_.push_back(static_cast<std::uint32_t>(id));
     return extracted;
   }
 
   std::size_t size() const noexcept { return size_; }
 
-  /// f(id, T&) for each. f may extract() the one it is given; whether it meets one that it
-  /// inserts is open.
+  /// Calls f(id, T&) for each value. f may extract() the one that it is called with; it is
+  /// unspecified whether f sees values that it inserts.
   template <class F>
   void for_each(F&& f) {
     for (std::uint32_t index = 0; index < cells_.size(); ++index) {

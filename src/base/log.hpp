@@ -33,12 +33,12 @@ std::optional<Level> parse_level(std::string_view text) noexcept;
 
 using LogSink = std::function<void(Level, std::string_view)>;
 
-/// Lines that others cause at will. Of a second, the first few of a kind are written and the others
-/// are counted.
+/// Kinds of lines that others cause at will. In each second the first few of a kind are written and
+/// the others only counted.
 enum class Repeated : std::uint8_t {
-  stranger,  ///< A connection ended that had not shown what it is.
+  stranger,  ///< A connection ended before its handshake.
   peer,      ///< A peer did something wrong, or was dropped for it.
-  life,      ///< A peer came, or went.
+  life,      ///< A peer connected or ended.
 };
 inline constexpr std::size_t kRepeatedKinds = 3;
 
@@ -49,7 +49,7 @@ class Log {
   Log(Level threshold, LogSink sink, const Clock& clock = Clock::steady());
 
   bool enabled(Level level) const noexcept { return level >= threshold_ && level < Level::off; }
-  /// One line: a text may quote a peer, so it is made printable(). Where memory ends it is lost.
+  /// Writes one line, made printable() because it may quote a peer. Dropped if memory is exhausted.
   void write(Level level, std::string_view text) const noexcept;
 
   /// As write() of what `text()` returns, or only counted. May throw what `text()` throws.
@@ -60,7 +60,7 @@ class Log {
   /// Writes how many lines were only counted in seconds that are over. Returns when there will be
   /// more to write.
   std::optional<Time> write_counted() const noexcept;
-  /// The same of seconds that are not over yet.
+  /// Writes the same for seconds that are not over yet.
   void write_all_counted() const noexcept;
 
  private:
@@ -70,7 +70,7 @@ class Log {
 
   Level threshold_;
   LogSink sink_;
-  std::shared_ptr<Counts> counts_;  // also the copies'
+  std::shared_ptr<Counts> counts_;  // shared by the copies
 };
 
 /// Writes lines "[WARNING] text" to stderr, each whole, and never waits for its reader. A line that

@@ -34,8 +34,8 @@ class LogQueue {
   explicit LogQueue(std::unique_ptr<Outlet> outlet);
   LogQueue(const LogQueue&) = delete;
   LogQueue& operator=(const LogQueue&) = delete;
-  /// Gives the lines that wait `kPatience` and drops the others. A deliver() that has not returned
-  /// by then keeps the thread until it does.
+  /// Delivers queued lines for at most `kPatience` and drops the rest. A deliver() that has not
+  /// returned by then keeps the thread until it does.
   ~LogQueue();
   static constexpr Duration kPatience = std::chrono::milliseconds(500);
 
@@ -47,7 +47,7 @@ class LogQueue {
 
  private:
   struct State;
-  const std::shared_ptr<State> state_;  // also its thread's
+  const std::shared_ptr<State> state_;  // shared with its thread
 };
 
 }  // namespace linkspan::base

@@ -1,6 +1,7 @@
-// base/no_memory.hpp - what a thread does where memory ends: it drops what it served, and goes on.
+// base/no_memory.hpp - what a thread does when memory is exhausted: it drops the operation and goes
+// on.
 //
-// No exception ends a thread of the library, which would end the process.
+// No exception may end a thread of the library, because that would end the process.
 // Threads: any thread.
 #pragma once
 
@@ -12,10 +13,10 @@
 
 namespace linkspan::base {
 
-/// The pause before a loop tries again what it had no memory for.
+/// The pause before a loop retries an operation that had no memory.
 inline constexpr Duration kWithoutMemory = std::chrono::milliseconds(100);
 
-/// Returns the Status of what there is no memory for, and allocates nothing.
+/// Returns the Status of an operation without memory. Allocates nothing.
 const Status& no_memory(Scope scope = Scope::request) noexcept;
 
 /// Returns what `run` returns, or no_memory() where that throws.

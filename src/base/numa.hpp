@@ -1,8 +1,7 @@
-// base/numa.hpp - memory near a device: its NUMA node, and pages that are taken there.
+// base/numa.hpp - memory near a device: the NUMA node of the device, and pages from that node.
 //
-// Staging slots are pinned so (copy/staging.hpp): what a GPU copies then crosses no link between
-// the CPUs.
-// Threads: any thread; a PreferredNode is its thread's.
+// Staging buffers are pinned there (copy/staging.hpp), so a GPU's copies cross no link between
+// CPUs. Threads: any thread; a PreferredNode belongs to its thread.
 #pragma once
 
 #include <array>
@@ -10,25 +9,25 @@
 
 namespace linkspan::base {
 
-/// Of the PCI device at `bus_id` ("0000:18:00.0", in either case), as sysfs tells. -1: not known,
-/// or there is one node only, so that nothing has to be preferred. Reads two files.
+/// Returns the node of the PCI device at `bus_id` ("0000:18:00.0", in either case) from sysfs.
+/// Returns -1 if it is unknown or there is only one node. Reads two files.
 int numa_node_of(const std::string& bus_id, const std::string& sysfs = "/sys");
 
-/// While it lives the kernel takes pages for this thread from that node, as long as it has some.
-/// Where that cannot be asked for (many containers do not allow it) they lie where they would.
+/// Makes the kernel prefer that node for pages of this thread, while it lives. Has no effect where
+/// the policy cannot be set (many containers).
 class PreferredNode {
  public:
-  explicit PreferredNode(int node) noexcept;  ///< Below 0: nothing is asked for.
+  explicit PreferredNode(int node) noexcept;  ///< Below 0: no preference.
   PreferredNode(const PreferredNode&) = delete;
   PreferredNode& operator=(const PreferredNode&) = delete;
   ~PreferredNode();
 
  private:
-  static constexpr unsigned long kNodes = 1024;  // that kernels are built for at most
+  static constexpr unsigned long kNodes = 1024;  // maximum that kernels are built for
   using Mask = std::array<unsigned long, kNodes / (8 * sizeof(unsigned long))>;
 
   bool changed_ = false;
-  int before_ = 0;  // the thread's policy
+  int before_ = 0;  // the thread's previous policy
   Mask before_of_{};
 };
 

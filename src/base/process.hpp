@@ -1,7 +1,7 @@
-// base/process.hpp - which process this is, which one is at the other end of a socket, and what
-// only the kernel can give: random bytes, pidfds, socket pairs.
+// base/process.hpp - the identity of this process and of the process at the other end of a socket,
+// and kernel services: random bytes, pidfds, socket pairs.
 //
-// Identity is never a pid alone: numbers are used again and differ between namespaces.
+// An identity is never a pid alone: pids are reused and differ between namespaces.
 // Threads: any thread. Nothing here is on the path of a byte.
 #pragma once
 
@@ -19,43 +19,46 @@
 namespace linkspan::base {
 
 struct ProcessIdentity {
-  std::array<std::byte, 16> boot_id{};  ///< The kernel's life: one per boot of the host.
+  std::array<std::byte, 16> boot_id{};  ///< One per boot of the host.
   std::uint64_t start_time = 0;         ///< Clock ticks after boot, /proc/self/stat field 22.
   std::uint64_t nonce = 0;              ///< Random, one per process; a forked child has its own.
   friend bool operator==(const ProcessIdentity&, const ProcessIdentity&) = default;
 };
-/// Without /proc boot_id and start_time are zero, and the nonce alone tells processes apart.
+/// Returns the identity of this process. Without /proc, boot_id and start_time are zero and only
+/// the nonce distinguishes processes.
 ProcessIdentity this_process();
 
 struct PeerCredentials {
-  pid_t pid = 0;  ///< 0: in a pid namespace that we cannot see.
+  pid_t pid = 0;  ///< 0: in an invisible pid namespace.
   uid_t uid = 0;
   gid_t gid = 0;
 };
-/// Whether it is a Unix socket, which tells of the process at its other end and carries fds.
+/// Returns true for a Unix socket, which shows the process at its other end and carries fds.
 bool is_unix_socket(int fd) noexcept;
 
-/// Of the process that connected or listened, or called socketpair, at that time (SO_PEERCRED).
+/// Returns the credentials of the process that called connect, listen or socketpair, as of that
+/// call (SO_PEERCRED).
 Result<PeerCredentials> peer_credentials(int fd);
 
-/// Becomes readable when the process ends. Compare identities after it: until it is open the
-/// number may become another process's. not_found: there is none.
+/// Opens a pidfd, which becomes readable when the process ends. Compare identities afterwards:
+/// until then the pid may be reused. not_found: there is no such process.
 Result<Fd> open_pidfd(pid_t pid);
 
-/// Whether `fd` is a pidfd, of whatever process, also of one that we cannot see. A kernel that
-/// cannot tell (before 5.4) says yes.
+/// Returns true if `fd` is a pidfd of any process, also of one in an invisible namespace. Returns
+/// true on kernels before 5.4, which cannot tell.
 bool is_pidfd(int fd) noexcept;
 
-/// False: `uid` is what the kernel shows for every user that our user namespace has no number for,
-/// so two that have it may be different ones.
+/// Returns false if `uid` is the overflow uid, which the kernel shows for each user that our user
+/// namespace does not map; two such users may differ.
 bool names_one_user(uid_t uid);
 
-/// Two connected Unix stream sockets, close-on-exec.
+/// Returns two connected Unix stream sockets, close-on-exec.
 Result<std::pair<Fd, Fd>> socket_pair();
 
-/// getrandom(2): fit for keys and nonces that protect something.
+/// Fills `into` by getrandom(2); fit for keys and nonces.
 Status random_bytes(std::span<std::byte> into);
-/// For identities. Never 0. Where getrandom fails it is made of time and pid, hence no secret.
+/// Returns a random number for identities, never 0. If getrandom fails it is derived from time and
+/// pid, so it is not secret.
 std::uint64_t random_u64() noexcept;
 
 }  // namespace linkspan::base

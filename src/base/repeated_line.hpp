@@ -1,8 +1,8 @@
-// base/repeated_line.hpp - how many lines of one kind are written, so that a peer or a stranger who
-// causes one at will does not fill the log.
+// base/repeated_line.hpp - limits log lines of one kind, so that a peer that causes one at will
+// does not fill the log.
 //
-// The first lines of a second are written at once; the others are only counted, and their number is
-// written when the second is over and anything happens. Pure bookkeeping: the owner writes.
+// The first lines of a second are written at once. The others are only counted, and their number is
+// written after the second, at the next event. Pure bookkeeping: the owner writes.
 // Threads: externally synchronised.
 #pragma once
 
@@ -21,7 +21,7 @@ class RepeatedLine {
   /// Writes the first `at_once` lines of each second.
   explicit RepeatedLine(unsigned at_once = 1) : at_once_(at_once) {}
 
-  /// Counts a line, after pop_suppressed(). Returns whether it is to be written now.
+  /// Counts a line, after pop_suppressed(). Returns true if it is to be written now.
   bool count(Time now) {
     if (!begun_ || now - *begun_ >= kPeriod) {
       begun_ = now;
@@ -44,14 +44,14 @@ class RepeatedLine {
     return lines > at_once_ ? lines - at_once_ : 0;
   }
 
-  /// When pop_suppressed() will answer a number. None: nothing was only counted.
+  /// Returns when pop_suppressed() will return a number; nullopt if no line was suppressed.
   std::optional<Time> due() const {
     return begun_ && lines_ > at_once_ ? std::optional(*begun_ + kPeriod) : std::nullopt;
   }
 
  private:
   const unsigned at_once_;
-  std::optional<Time> begun_;  // the second of which lines_ are
+  std::optional<Time> begun_;  // the second that lines_ counts
   std::size_t lines_ = 0;
 };
 

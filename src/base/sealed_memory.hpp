@@ -1,10 +1,9 @@
-// base/sealed_memory.hpp - memfds that processes share: made here, or a peer's that is looked at
-// before it is mapped.
+// base/sealed_memory.hpp - memfds that processes share: created here, or a peer's, verified before
+// it is mapped.
 //
-// Whoever maps a file of another process dies by SIGBUS where that process can take pages away. So
-// only memory of tmpfs is mapped, and only if it is sealed against shrinking: pages of hugetlb can
-// be punched out beside that seal.
-// Threads: any thread.
+// A process that maps a file of another process dies by SIGBUS if that process removes pages. So
+// only tmpfs memory that is sealed against shrinking is mapped: pages of hugetlb can be punched out
+// in spite of the seal. Threads: any thread.
 #pragma once
 
 #include <array>
@@ -14,17 +13,18 @@
 
 namespace linkspan::base {
 
-/// A memfd of that size, not sealed yet. system: RLIMIT_FSIZE is smaller; the kernel would end the
-/// process by SIGXFSZ.
+/// Creates a memfd of `bytes`, not sealed yet. system: RLIMIT_FSIZE is smaller, and the kernel
+/// would end the process by SIGXFSZ.
 Result<Fd> make_memfd(const char* name, std::uint64_t bytes);
 
 struct SealedMemory {
   std::uint64_t bytes = 0;
-  std::array<std::uint64_t, 2> id{};  ///< Device and inode: the same memory, the same id.
+  std::array<std::uint64_t, 2> id{};  ///< Device and inode; equal for the same memory.
 };
 
-/// What a peer's fd is. Asks for its seals first, which nothing but memory has: other questions to
-/// a file may wait for the process that serves it. corrupt: no memory of tmpfs, or not sealed.
+/// Verifies a peer's fd and returns its size and id. Reads the seals first, which only memory has:
+/// other calls on a file may block on the process that serves it. corrupt: not tmpfs memory, or not
+/// sealed.
 Result<SealedMemory> sealed_memory(const Fd& fd);
 
 }  // namespace linkspan::base

@@ -1,7 +1,8 @@
-// base/shared_page.hpp - count in a memfd that two processes map: leases, tallies, notifications.
+// base/shared_page.hpp - an array of 64-bit atomics in a memfd that two processes map: region
+// liveness, completion flags, notifications.
 //
-// The size is fixed and sealed, so that neither side can take the pages away under the other.
-// Threads: immutable after construction; the count are atomic.
+// The size is fixed and sealed, so that neither side can remove pages from the other's mapping.
+// Threads: immutable after construction; the elements are atomic.
 #pragma once
 
 #include <atomic>
@@ -17,11 +18,11 @@ class SharedPage {
  public:
   using Atomic = std::atomic<std::uint64_t>;
   static_assert(Atomic::is_always_lock_free);
-  /// What others may do with it. Its maker writes.
+  /// Access of the other process. The creator always writes.
   enum class Others : std::uint8_t { read, write };
 
   static Result<SharedPage> create(const char* name, std::size_t count, Others others);
-  /// A peer's. corrupt: of another size, or its owner could shrink it under our feet.
+  /// Maps a peer's page. corrupt: it has another size, or is not sealed against shrinking.
   static Result<SharedPage> open(const Fd& fd, std::size_t count, Others ours);
 
   SharedPage(SharedPage&& other) noexcept
@@ -34,7 +35,7 @@ class SharedPage {
   ~SharedPage();
 
   Atomic& operator[](std::size_t i) const noexcept { return atomics_[i]; }
-  const Fd& fd() const noexcept { return fd_; }  ///< The maker's; an opened one has none.
+  const Fd& fd() const noexcept { return fd_; }  ///< Valid after create() only.
   Fd release_fd() noexcept { return std::move(fd_); }
 
  private:

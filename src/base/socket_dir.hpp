@@ -1,6 +1,6 @@
-// base/socket_dir.hpp - the setting by which the socket folder came, for errors.
+// base/socket_dir.hpp - names the setting that chose the socket folder, for errors.
 //
-// Threads: any thread, as far as getenv(3) goes: nobody calls setenv meanwhile.
+// Threads: any thread, as far as getenv(3) goes: no thread calls setenv meanwhile.
 #pragma once
 
 #include <string>

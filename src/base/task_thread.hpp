@@ -1,9 +1,9 @@
-// base/task_thread.hpp - one thread that runs tasks in order: work that may take milliseconds and
-// must not be done under a lock, such as opening a peer's memory.
+// base/task_thread.hpp - one thread that runs tasks in order: work of milliseconds that must not be
+// done under a lock, such as opening a peer's memory.
 //
-// Threads: run() from any thread, also from a task. The thread starts with the first task; where
-// none can be had run() does the task itself. end() and the destructor let the queued tasks finish,
-// so each must end by a deadline of its own. A task that throws is over; the others go on.
+// Threads: run() from any thread, also from a task. The thread starts with the first task; if it
+// cannot be started, run() executes the task itself. end() and the destructor wait for the queued
+// tasks, so each task must end by a deadline of its own. A task that throws ends; the others go on.
 #pragma once
 
 #include <deque>
@@ -22,7 +22,7 @@ class TaskThread {
   ~TaskThread() { end(); }
 
   void run(std::function<void()> task) LINKSPAN_EXCLUDES(mutex_);
-  /// All tasks have run, also those that they brought. Later ones run in run().
+  /// Waits until all tasks have run, also those that they added. Later tasks run in run().
   void end() LINKSPAN_EXCLUDES(mutex_);
 
  private:

@@ -26,7 +26,8 @@ constexpr std::size_t kReadAhead = std::size_t{64} << 10, kOneCall = kReadAhead;
 // alert or another message that is not data goes by a kernel that does (bio.h, in comments).
 constexpr int kLeaveToKernel = 72, kNextIsMessage = 74, kNextIsData = 75;
 
-/// Of the side that has looked at the other's, and of the one that is told.
+/// Returns true for the reasons that another secret causes: on the side that verifies the binder,
+/// and on the side that gets its alert.
 bool is_of_secrets(int reason) noexcept {
   return reason == SSL_R_BINDER_DOES_NOT_VERIFY ||
          reason == SSL_AD_REASON_OFFSET + SSL_AD_ILLEGAL_PARAMETER ||
@@ -145,7 +146,7 @@ Result<std::unique_ptr<TlsEnd>> TlsEnd::create(std::shared_ptr<const TlsContext>
     return made;
   }
   SSL_set_connect_state(made->ssl_);
-  // Nobody shows who he is by a certificate: one that comes in the place of the PSK is refused.
+  // Refuses a certificate in the place of the PSK: no side is identified by one.
   SSL_set_verify(made->ssl_, SSL_VERIFY_PEER, [](int, X509_STORE_CTX*) { return 0; });
   return made;
 }
@@ -211,7 +212,7 @@ long TlsEnd::control(BIO* bio, int what, long number, void* pointer) {
     if (self.error_ == 0 || no_memory(self.error_)) BIO_set_retry_write(bio);
     return -1;
   }
-  // Who decrypts by the kernel could not go on when the other side changes its key.
+  // With decryption in the kernel a key update of the other side could not be handled.
   if (what == kLeaveToKernel && number == 0) return 0;
   if (what != kNextIsMessage && what != kNextIsData)
     return BIO_ctrl(BIO_next(bio), what, number, pointer);

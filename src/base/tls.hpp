@@ -1,12 +1,11 @@
-// base/tls.hpp - TLS 1.3 over a socket that does not block, between two sides that know a secret.
+// base/tls.hpp - TLS 1.3 over a non-blocking socket, between two sides that share a secret.
 //
-// Of libssl: a key that the secret makes is the PSK that both sides have to have; psk_dhe_ke with
-// TLS_AES_256_GCM_SHA384, so who learns the secret later reads nothing that was recorded. No
-// certificates, no tickets, no early data. Where kernel and libssl have kTLS the kernel encrypts
-// what is sent.
-// The handshake goes on within send() and receive(). Of a record nothing is given before all of it
-// is here and is what its seal says. A record is 16 KiB at most; small parts go together in one.
-// Threads: a TlsContext immutable after construction, a TlsEnd externally synchronised.
+// Uses libssl with a PSK derived from the secret and psk_dhe_ke with TLS_AES_256_GCM_SHA384, so a
+// party that learns the secret later cannot decrypt recorded traffic. No certificates, no tickets,
+// no early data. Where kernel and libssl have kTLS, the kernel encrypts what is sent.
+// The handshake proceeds within send() and receive(). No byte of a record is delivered before the
+// whole record has arrived and is authentic. A record has at most 16 KiB; small parts share one.
+// Threads: a TlsContext is immutable after construction, a TlsEnd externally synchronised.
 #pragma once
 
 #include <sys/uio.h>
@@ -33,14 +32,14 @@ namespace linkspan::base {
 enum class TlsSide : std::uint8_t { connector, acceptor };
 
 inline constexpr std::size_t kTlsRecord = std::size_t{16} << 10;
-/// Of AES-GCM 2^24.5 whole records may go under one key (RFC 8446, 5.5).
+/// AES-GCM allows 2^24.5 full records under one key (RFC 8446, 5.5).
 inline constexpr std::uint64_t kTlsRecordsAKey = std::uint64_t{1} << 24;
 inline constexpr const char* kTlsRemedy = ": set LINKSPAN_TLS=1 or EngineOptions::tls on both";
 
-/// What all connections of an Engine have in common.
+/// State that all connections of an Engine share.
 class TlsContext {
  public:
-  /// internal: libssl cannot do it.
+  /// Derives the key. internal: libssl failed.
   static Result<std::shared_ptr<const TlsContext>> create(std::string_view secret);
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
@@ -58,7 +57,7 @@ class TlsContext {
 
 class TlsEnd {
  public:
-  /// `socket` is a loan. Nothing was sent or received over it. internal: libssl cannot do it.
+  /// Borrows `socket`, over which nothing was sent or received yet. internal: libssl failed.
   static Result<std::unique_ptr<TlsEnd>> create(std::shared_ptr<const TlsContext> context,
                                                 int socket, TlsSide side,
                                                 std::uint64_t records_a_key = kTlsRecordsAKey);
@@ -66,23 +65,25 @@ class TlsEnd {
   TlsEnd& operator=(const TlsEnd&) = delete;
   ~TlsEnd();
 
-  /// How many bytes of the parts were taken; 0: the socket takes no more now, or the handshake
-  /// waits for the peer. The next call has to begin with the byte behind those, for it may be on
-  /// its way. disconnected: the peer has closed, or is not reached. permission_denied: it has
-  /// another secret, or no TLS.
+  /// Returns how many bytes of the parts were accepted; 0 if the socket is full or the handshake
+  /// waits for the peer. The next call must continue after those bytes, because the following ones
+  /// may be encrypted already. disconnected: the peer closed or is unreachable. permission_denied:
+  /// it has another secret, or no TLS.
   Result<std::size_t> send(std::span<const iovec> parts);
-  /// How many bytes came; 0: there are none now. Else as send(). corrupt: what came is not what
-  /// the peer has sent. What came before the peer closed comes first.
+  /// Returns how many bytes were received; 0 if there are none now. Bytes that the peer sent before
+  /// it closed come first. Errors as send(). corrupt: the data is not what the peer sent.
   Result<std::size_t> receive(std::span<const iovec> parts);
 
-  /// Bytes are here of which the socket tells nothing.
+  /// Returns true if received bytes wait that poll(2) does not report.
   bool has_buffered() const noexcept;
-  /// The handshake goes on when bytes of the peer come, and send() does nothing before.
+  /// Returns true if the handshake waits for the peer; send() does nothing until then.
   bool waits_for_peer() const noexcept { return !done_ && waits_; }
-  bool is_up() const noexcept { return done_; }  ///< The peer knows the secret.
-  /// What came first, if the peer speaks no TLS; send() and receive() do not work then.
+  bool is_up() const noexcept {
+    return done_;
+  }  ///< The handshake is complete: the peer knows the secret.
+  /// Returns the first bytes if the peer uses no TLS; send() and receive() fail then.
   std::span<const std::byte> came_plain() const noexcept;
-  /// "TLS", or if the kernel encrypts what is sent "TLS (kTLS)".
+  /// Returns "TLS", or "TLS (kTLS)" if the kernel encrypts.
   const char* name() const noexcept;
 
  private:
@@ -99,12 +100,12 @@ class TlsEnd {
   Status encrypt(std::span<const iovec> parts);
   Status change_key();
 
-  const std::shared_ptr<const TlsContext> context_;  // also the Engine's and other ends'
+  const std::shared_ptr<const TlsContext> context_;  // shared with the Engine and other TlsEnds
   const std::uint64_t records_a_key_;
   ssl_st* ssl_ = nullptr;
   int socket_ = -1;
   bool done_ = false, waits_ = false, more_ = false;
-  Status refused_;             // why there is no handshake; whoever asks later hears the same
+  Status refused_;             // why the handshake failed; later calls return the same
   std::size_t pending_ = 0;    // bytes of the user's that are on their way
   std::uint64_t records_ = 0;  // by the key that is
   std::vector<std::byte> gathered_;
@@ -116,7 +117,7 @@ class TlsEnd {
   std::size_t out_sent_ = 0;  // and how much of it the socket has taken
 };
 
-/// Whether a connection that should bring frames has begun with a TLS handshake.
+/// Returns true if the bytes begin a TLS handshake instead of frames.
 bool begins_tls(std::span<const std::byte> bytes) noexcept;
 
 }  // namespace linkspan::base

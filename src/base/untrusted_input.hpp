@@ -1,5 +1,4 @@
-// base/untrusted_input.hpp - what a peer says, made safe to show and to believe: its texts and its
-// codes.
+// base/untrusted_input.hpp - makes texts and codes from a peer safe to print and to use.
 //
 // Threads: pure functions.
 #pragma once
@@ -13,16 +12,16 @@
 
 namespace linkspan::base {
 
-/// UTF-8 of which a terminal or a log shows each code point and obeys none: '?' takes the place of
-/// each byte that is no UTF-8 and of each control character (C0, C1), separator of lines, override
-/// of the direction of text and code point without a width. `lines`: a newline stays.
+/// Returns `text` as UTF-8 that a terminal or log only displays. Replaces by '?' each byte that is
+/// not UTF-8, and each control character (C0, C1), line separator, bidirectional override and code
+/// point without width. `lines`: keeps newlines.
 std::string printable(std::string_view text, bool lines = false);
 
-/// How something ended, as a number of a peer's. None: no code of this release, or `pending`, which
-/// is no end.
+/// Converts a peer's number to the final Code of an operation. nullopt: no code of this release, or
+/// `pending`, which is not final.
 std::optional<Code> final_code(std::uint64_t number) noexcept;
-/// How a transfer by a wire ended. None: the same, or `no_resource`, which says that it has not
-/// begun and would be tried again.
+/// Converts a peer's number to the final Code of a transfer. nullopt: as final_code(), or
+/// `no_resource`, which means that the transfer did not start and would be retried.
 std::optional<Code> end_of_transfer(std::uint64_t number) noexcept;
 
 }  // namespace linkspan::base

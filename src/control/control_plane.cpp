@@ -33,20 +33,21 @@ namespace {
 using asio::posix::stream_descriptor;
 
 constexpr auto kRetryConnect = std::chrono::milliseconds(5), kRetryTcp = 10 * kRetryConnect;
-/// In the queue of a Unix socket, between looks at whether the Engine closes.
+/// How long a connect waits in the queue of a Unix socket before it checks whether the Engine
+/// closes.
 constexpr Duration kQueues = std::chrono::milliseconds(50);
-/// Until fds that the kernel had no room for are sent again.
+/// Pause before fds are sent again for which the kernel had no room.
 constexpr auto kPauseWhenFull = std::chrono::milliseconds(20);
-/// After which a handshake may have to make room for another one.
+/// Age from which a handshake may be closed to make room for another one.
 constexpr auto kSlow = std::chrono::seconds(1);
 
-/// What connect() waits for.
+/// The result that connect() waits for.
 struct ConnectResult {
   bool decided = false;
-  bool abandoned = false;  // nobody waits for it any more
+  bool abandoned = false;  // connect() does not wait any more
   Status status;
   std::string expect;                // the peer's name; empty: any
-  std::shared_ptr<Session> session;  // also the ConnectionEntry's
+  std::shared_ptr<Session> session;  // shared with the ConnectionEntry
 };
 
 /// One Session and what the event loop waits for on its behalf. Control thread only.
@@ -66,17 +67,17 @@ struct ConnectionEntry {
   ConnectionEntry(const ConnectionEntry&) = delete;
   ConnectionEntry& operator=(const ConnectionEntry&) = delete;
 
-  std::shared_ptr<Session> session;  // also the engine's peer, as its Channel
-  stream_descriptor socket, pidfd;   // loans of the Session, for waiting
+  std::shared_ptr<Session> session;  // shared with the engine's peer, as its Channel
+  stream_descriptor socket, pidfd;   // borrowed from the Session, for waiting
   asio::steady_timer handshake, full;
   std::string source;  // its address, of a remote one
   const base::Time since = base::Clock::steady().now();
-  bool known = false;                    // a peer of that address, which counts
+  bool known = false;                    // counted as a peer of that address
   bool counted = false, left = false;    // in OfProcess
-  bool writing = false, broken = false;  // what was done for it has thrown
-  // Shared for as long as one that is under way asks whether it lives.
+  bool writing = false, broken = false;  // an operation for it has thrown
+  // Shared, because a pending open holds a weak reference.
   std::shared_ptr<SessionDataConnections> data_connections;
-  std::shared_ptr<ConnectResult> result;  // also connect()'s; null: the peer came to us
+  std::shared_ptr<ConnectResult> result;  // shared with connect(); null: an incoming connection
 };
 
 class AsioControlPlane final : public ControlPlane {
@@ -91,7 +92,7 @@ class AsioControlPlane final : public ControlPlane {
 
   void start() {
     unix_.limit_rate(us_.limits.local_a_second, us_.limits.local_burst);
-    // An Engine that no operator can ask works all the same.
+    // Not an error: the Engine works without introspection.
     if (Status status = us_.socket_dir.empty()
                             ? Status()
                             : introspection_.open(us_.socket_dir, us_.incarnation);
@@ -144,13 +145,14 @@ class AsioControlPlane final : public ControlPlane {
       if (!found.ok()) return found.status();
       hosts = *std::move(found);
     }
-    Status full;  // the last answer of one that had no room
+    Status full;  // the last no_resource answer
     for (;;) {
       auto session = try_connect(address, hosts, deadline, expect);
       const Code code = session.status().code();
       if (code == Code::timed_out && !full.ok()) return full;
       full = code == Code::no_resource ? session.status() : Status();
-      // disconnected: without a word, by one that ends just now, or by a proxy before nobody.
+      // `disconnected`: closed without a reply, by a listener that is shutting down or by a proxy
+      // without a backend. Worth a retry.
       if (code == Code::not_found || code == Code::unreachable || code == Code::no_resource ||
           code == Code::disconnected) {
         const base::MutexLock lock(mutex_);
@@ -313,8 +315,8 @@ class AsioControlPlane final : public ControlPlane {
     return {};
   }
 
-  /// Refuses a process that has too many sessions, or has lost too many. A lost one is kept until
-  /// its process ends, which may still touch what it was given.
+  /// Refuses a process with too many sessions, or too many disconnected ones. A disconnected
+  /// session is kept until its process ends, because the process may still access our memory.
   Status room_for_process(ConnectionEntry& entry) {
     const Session& session = *entry.session;
     if (session.is_remote()) return {};
@@ -333,8 +335,8 @@ class AsioControlPlane final : public ControlPlane {
     return {};
   }
 
-  /// For one more that comes to us: the oldest one that is silent, or has been slow, goes. Else, or
-  /// where there is none, as room_for().
+  /// Closes the oldest silent or slow handshake to make room for an incoming connection. Returns
+  /// no_resource if there is none.
   Status make_room(const std::string& source) {
     const auto eviction_candidates = pending_.eviction_candidates(source);
     if (!eviction_candidates) return {};
@@ -359,7 +361,7 @@ class AsioControlPlane final : public ControlPlane {
     return {};
   }
 
-  /// Says why, as far as the socket takes it, and closes.
+  /// Sends `why` as far as the socket accepts it, and closes.
   void reject(base::Fd socket, const Status& why, const std::shared_ptr<ConnectResult>& result)
       LINKSPAN_EXCLUDES(mutex_) {
     base::FdChannel channel(std::move(socket));
@@ -372,7 +374,7 @@ class AsioControlPlane final : public ControlPlane {
     if (result != nullptr) decide(result, why);
   }
 
-  /// False: nobody hears of it.
+  /// Returns false if connect() does not wait any more.
   bool decide(const std::shared_ptr<ConnectResult>& result, const Status& status,
               std::shared_ptr<Session> session = nullptr) LINKSPAN_EXCLUDES(mutex_) {
     const base::MutexLock lock(mutex_);
@@ -425,7 +427,8 @@ class AsioControlPlane final : public ControlPlane {
     });
   }
 
-  /// Does something for one peer. Where that throws, as where memory ends, this peer alone is lost.
+  /// Runs an operation for one peer. If it throws (memory is exhausted), only this peer is
+  /// disconnected.
   template <class What>
   void serve(std::uint64_t id, const What& what) {
     ConnectionEntry* const entry = find(id);
@@ -451,8 +454,8 @@ class AsioControlPlane final : public ControlPlane {
     }
   }
 
-  /// Of the connections that others began and that have not shown who they are, all keep no more
-  /// than Limits::unproven together: the one that keeps most is closed.
+  /// Bounds the memory of incoming connections that are not established to Limits::unproven
+  /// together: closes the largest one.
   void bound_unproven() {
     std::size_t total = 0, most = 0;
     Session* largest = nullptr;
@@ -496,7 +499,7 @@ class AsioControlPlane final : public ControlPlane {
       entry.socket.async_wait(stream_descriptor::wait_read, read);
   }
 
-  /// For the peer whose transports expect it; else it is closed.
+  /// Passes a data connection to the session that expects it, or closes it.
   void adopt_data_connection(ConnectionEntry& entry) {
     Session& from = *entry.session;
     Result<std::optional<base::MacKeys>> seals =
@@ -534,7 +537,7 @@ class AsioControlPlane final : public ControlPlane {
     };
     if (flushed.code() != Code::no_resource)
       return entry->socket.async_wait(stream_descriptor::wait_write, again);
-    // The socket has room, the kernel has none for more fds under way.
+    // The socket has room, but the kernel has none for more fds in flight.
     entry->full.expires_after(kPauseWhenFull);
     entry->full.async_wait(again);
   }
@@ -553,7 +556,8 @@ class AsioControlPlane final : public ControlPlane {
                            });
   }
 
-  /// After anything happened to it: tells connect(), forgets what is gone. False: it is forgotten.
+  /// Updates the entry after any event: reports to connect() and removes a terminated session.
+  /// Returns false if it was removed.
   bool update(std::uint64_t id) LINKSPAN_EXCLUDES(mutex_) {
     ConnectionEntry& entry = *connections_.at(id);
     const bool lost = entry.session->is_disconnected();
@@ -605,7 +609,7 @@ class AsioControlPlane final : public ControlPlane {
         else if (io_.poll() == 0)
           std::this_thread::yield();
       } catch (const std::exception&) {
-        // Of no peer that is met: what it was for is dropped.
+        // No established peer is affected: the operation is dropped.
         accepts_again_ = true;
       }
     }
@@ -623,7 +627,7 @@ class AsioControlPlane final : public ControlPlane {
     accepts_again_ = false;
   }
 
-  /// Waits for one thing to do, at most until a number of counted lines is to be written.
+  /// Runs one handler. Waits at most until suppressed lines are due in the log.
   void run_one() {
     if (const auto next = log_.write_counted())
       io_.run_one_until(*next);
@@ -631,7 +635,7 @@ class AsioControlPlane final : public ControlPlane {
       io_.run_one();
   }
 
-  /// Until everything that was queued is sent, or the deadline.
+  /// Polls until all queued frames are sent, or the deadline.
   void poll_end(base::Deadline deadline) {
     bool unsent = false;
     for (auto& [id, entry] : connections_) {
@@ -659,7 +663,7 @@ class AsioControlPlane final : public ControlPlane {
 
   asio::io_context io_{1};
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> keep_running_;
-  // Of the Control thread, until it is joined:
+  // Used by the Control thread only, until it is joined:
   net::Acceptor unix_{
       io_, [this](base::Fd socket) { adopt(std::move(socket), us_.limits.handshake, nullptr); },
       us_.closer.get()};
@@ -667,14 +671,14 @@ class AsioControlPlane final : public ControlPlane {
     net::prepare(socket, us_.limits.silence);
     adopt(std::move(socket), us_.limits.handshake, nullptr);
   };
-  std::deque<net::Acceptor> tcp_;  // by address; those that have ended stay, for what they wait for
+  std::deque<net::Acceptor> tcp_;  // by address; stopped ones stay, because handlers refer to them
   IntrospectionServer introspection_{
       io_, *us_.closer, [this](IntrospectionOp op) { return events_.handle_query(op); }};
   DataConnectionOpener opener_{io_, us_};
   const SessionDataConnections::Uses data_connections_{opener_, us_, events_, log_};
   std::map<std::uint64_t, std::unique_ptr<ConnectionEntry>> connections_;
   struct OfProcess {
-    std::size_t all = 0, left = 0;  // sessions that it began; of these, lost while it lives
+    std::size_t all = 0, left = 0;  // its sessions; of these, disconnected while it lives
   };
   std::map<std::int64_t, OfProcess> processes_;  // of this host, by pid
   PendingHandshakes pending_{us_.limits.handshakes, us_.limits.handshakes_of_address};
@@ -685,7 +689,7 @@ class AsioControlPlane final : public ControlPlane {
   asio::steady_timer linger_{io_};
 
   std::atomic<base::Time> awake_until_{};
-  base::Mutex mutex_;  // of connect() and close()
+  base::Mutex mutex_;  // for connect() and close()
   base::Condition changed_;
   bool closing_ LINKSPAN_GUARDED_BY(mutex_) = false, closed_ LINKSPAN_GUARDED_BY(mutex_) = false;
   bool ended_ LINKSPAN_GUARDED_BY(mutex_) = false;  // run() is about to return

@@ -14,11 +14,10 @@ namespace linkspan::control {
 
 using asio::posix::stream_descriptor;
 
-/// Of a host that may be reached by another route. Who is slow to answer a data connection's hello
-/// is not one.
+/// Connect timeout used when another route to the host exists. Does not apply once the TCP
+/// connection is established.
 constexpr auto kConnect = std::chrono::seconds(3);
-/// Before a connection is tried again that found no room; twice as long each time, up to the
-/// second.
+/// Pause before the retry of a connection that found no room. Doubles up to kLastPause.
 constexpr Duration kFirstPause = std::chrono::milliseconds(50),
                    kLastPause = std::chrono::seconds(1);
 
@@ -41,12 +40,12 @@ struct DataConnectionOpener::Opening {
   const DataConnectionHello hello;
   const Duration most;
   const Then then;
-  base::Fd socket;                      // until it is connected,
+  base::Fd socket;                      // until it is connected; then in channel
   base::FdChannel channel{base::Fd()};  // then here
-  stream_descriptor waiting;            // a loan, for waiting
+  stream_descriptor waiting;            // borrows the socket, for waiting
   asio::steady_timer limit;
   const base::Deadline whole = base::Deadline::after(base::Clock::steady(), most);
-  Duration pause = kFirstPause;  // before it is tried again
+  Duration pause = kFirstPause;  // before the next attempt
 };
 
 DataConnectionOpener::DataConnectionOpener(asio::io_context& io, const Identity& us)
@@ -79,7 +78,7 @@ void DataConnectionOpener::begin(std::uint64_t id) {
             "no answer from " + route.to.to_string());
 }
 
-/// A little later: the other side had no room. False: the whole time has passed.
+/// Retries later, because the other side had no room. Returns false if too little time is left.
 bool DataConnectionOpener::again(std::uint64_t id) {
   Opening& opening = *openings_.at(id);
   if (opening.whole.left() <= opening.pause) return false;
@@ -94,7 +93,7 @@ bool DataConnectionOpener::again(std::uint64_t id) {
   return true;
 }
 
-/// In the place of what was hello_to_send before.
+/// Replaces the previous time limit.
 void DataConnectionOpener::end_after(std::uint64_t id, Duration time, std::string why) {
   asio::steady_timer& limit = openings_.at(id)->limit;
   limit.expires_after(time);
@@ -120,7 +119,7 @@ void DataConnectionOpener::send_hello(std::uint64_t id) {
                                   .id = 0,
                                   .incarnation = us_.incarnation},
                                  encode(opening.hello), {});
-  if (status.ok()) status = opening.channel.flush();  // all of it: the socket is empty
+  if (status.ok()) status = opening.channel.flush();  // sends all of it: the socket buffer is empty
   if (!status.ok()) return end(id, status);
   end_after(id, opening.most, "a data connection was not made in time");
   receive_reply(id);
@@ -136,8 +135,7 @@ void DataConnectionOpener::receive_reply(std::uint64_t id) {
     (void)channel.flush();  // TLS sends nothing before its handshake
     const bool plain = *frame && (*frame)->plain;
     const auto op = *frame ? static_cast<FrameOp>((*frame)->header.op) : FrameOp::hello;
-    if (op == FrameOp::hello && !plain)
-      return receive_reply(id);  // hello_to_send to whoever connects
+    if (op == FrameOp::hello && !plain) return receive_reply(id);  // sent to each connection
     if (op == FrameOp::ready && !plain) {
       (void)found->second->waiting.release();
       return end(id,

@@ -1,7 +1,7 @@
-// control/data_connection_opener.hpp - connections for transports alone, made beside a Session.
+// control/data_connection_opener.hpp - opens connections for a single transport beside a Session.
 //
 // Threads: the Control thread.
-// Invariants: `then` is called once for each, unless close() comes first.
+// Invariants: `then` is called once for each open(), unless close() comes first.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -23,16 +23,16 @@ class DataConnectionOpener {
  public:
   using Then = std::function<void(Result<base::AuthenticatedSocket>)>;
 
-  /// `us` outlives it.
+  /// `us` outlives the opener.
   DataConnectionOpener(asio::io_context& io, const Identity& us);
   DataConnectionOpener(const DataConnectionOpener&) = delete;
   DataConnectionOpener& operator=(const DataConnectionOpener&) = delete;
   ~DataConnectionOpener();
 
-  /// The socket, once the other side has taken it, by TLS if we have it, and without keys.
-  /// unreachable, timed_out, or what it answers; by an interface that was named unreachable or
-  /// timed_out after 3 s, for there is another route. Where the other side has no room for it now
-  /// it is tried again within `limit`, then `unreachable`.
+  /// Passes the socket to `then` once the other side has accepted it: with TLS if we use it,
+  /// without MAC keys. Errors: unreachable, timed_out, or the answer of the peer. A route by a
+  /// named interface fails after 3 s, because there is another route. If the other side has no
+  /// room, retries within `limit`, then fails as `unreachable`.
   void open(const DataConnectionRoute& route, const DataConnectionHello& hello, Duration limit,
             Then then);
   void close();

@@ -1,9 +1,10 @@
-// control/handshake.hpp - the first words of two Engines, and the ops of the control connection.
+// control/handshake.hpp - the handshake of two Engines, and the ops of the control connection.
 //
-// Both sides send `hello`, check what came (version, the socket's uid), over TCP prove that they
-// know the secret (control/session_keys.hpp), connect their transports to the addresses in it and
-// send `ready`; who has sent and heard `ready` may use the peer. Threads: pure functions and
-// values.
+// Both sides send `hello` and check the received one (version, uid of the socket). Over TCP they
+// prove that they know the secret (control/session_keys.hpp). Then they connect their transports to
+// the addresses in the hello and send `ready`. A side that has sent and received `ready` may use
+// the peer.
+// Threads: pure functions and values.
 #pragma once
 
 #include <array>
@@ -20,10 +21,10 @@
 
 namespace linkspan::control {
 
-/// Numbers are wire format. What is missing here is answered `unsupported`.
+/// Values are wire format. Unknown ops are answered `unsupported`.
 enum class FrameOp : std::uint16_t {
   hello = 1,
-  proof = 2,  // over TCP, of sides with a secret; a Unix socket knows its peer's uid
+  proof = 2,  // over TCP with a secret; a Unix socket shows its peer's uid
   ready = 3,
   import = 4,
   imported = 5,
@@ -35,13 +36,13 @@ enum class FrameOp : std::uint16_t {
   accept = 11,
   finished = 12,
   withdraw = 13,
-  collect = 14,  // the sender's ring of notifications is full, or has what a sleeper waits for
+  collect = 14,  // the ring of notifications is full, or its reader requested a doorbell
   ask_set = 15,
   set = 16,
-  data_connection = 17,  // a connection of its own for a transport
+  data_connection = 17,  // opens a connection for one transport
 };
 
-/// Bytes of an Engine's name.
+/// Maximum bytes of an Engine's name.
 inline constexpr std::size_t kMaxEngineName = 256;
 
 struct TransportAddress {
@@ -54,21 +55,21 @@ struct Hello {
   base::ProcessIdentity process;
   std::array<std::byte, 32> key_share{};
   std::vector<TransportAddress> transports;
-  bool requires_auth = false;  ///< It has a secret, and `proof` follows.
-  /// Of who was connected to: where it takes data connections as well, at the same port.
+  bool requires_auth = false;  ///< The sender has a secret; `proof` follows.
+  /// From the accepting side: more addresses for data connections, at the same port.
   std::vector<net::TcpAddress> addresses{};
 };
 
 std::vector<std::byte> encode(const Hello& hello);
-/// corrupt: malformed, or a name of over 256 bytes, or over 16 transports or addresses, or an
-/// address that is none by which another host is reached (control/interfaces.hpp).
+/// Decodes. corrupt: malformed, a name of over 256 bytes, over 16 transports or addresses, or an
+/// address that another host cannot reach (control/interfaces.hpp).
 Result<Hello> decode_hello(std::span<const std::byte> bytes);
 
 std::vector<std::byte> encode_error(const Status& status);
 Status decode_error(std::span<const std::byte> bytes);  ///< Never OK.
 
-/// A region by the name that it is published under; an empty name: by its serial, if it was
-/// offered; both: of the set that is published under the name.
+/// Identifies a region: by its published name; by the serial of an offer, if the name is empty; or,
+/// with both, by its serial in the published set.
 struct ImportRequest {
   std::string name;
   std::uint64_t serial = 0;
@@ -76,16 +77,17 @@ struct ImportRequest {
 std::vector<std::byte> encode_import(std::string_view name, std::uint64_t serial = 0);
 Result<ImportRequest> decode_import(std::span<const std::byte> bytes);
 
-/// For the set that a name stands for; an empty name: no more, of the one who asked before.
+/// Asks for the set published under a name. An empty name cancels the earlier request.
 struct AskSet {
   std::string name;
-  std::uint64_t above = 0;  ///< It waits for a version beyond this one,
-  bool waits = false;       ///< or it does not.
+  std::uint64_t above = 0;  ///< With `waits`: answer once the version is above this.
+  bool waits = false;       ///< Else answer at once.
 };
 std::vector<std::byte> encode(const AskSet& ask);
 Result<AskSet> decode_ask_set(std::span<const std::byte> bytes);
 
-/// Of a set. Decoded: 1 to memory::kMaxSet serials, none of them 0, and a version that is not.
+/// Encodes a set. Decoding accepts 1 to memory::kMaxSet serials, and neither a serial nor a version
+/// of 0.
 std::vector<std::byte> encode_set(const memory::PublishedSet& set);
 Result<memory::PublishedSet> decode_set(std::span<const std::byte> bytes);
 
@@ -107,11 +109,11 @@ Result<TransportMessage> decode_for_transport(std::span<const std::byte> bytes);
 std::vector<std::byte> encode_proof(const base::MacKey& proof);
 Result<base::MacKey> decode_proof(std::span<const std::byte> bytes);
 
-/// What opens a connection for a transport alone.
+/// The first frame of a connection for one transport.
 struct DataConnectionHello {
   std::string transport;
-  std::uint64_t number = 0;  ///< Of the session that it belongs to, each once.
-  base::MacKey proof{};      ///< By that session's key.
+  std::uint64_t number = 0;  ///< Unique in the session that it belongs to.
+  base::MacKey proof{};      ///< MAC by a key of that session.
 };
 std::vector<std::byte> encode(const DataConnectionHello& hello);
 Result<DataConnectionHello> decode_data_connection(std::span<const std::byte> bytes);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kOption = "tcp_interfaces (LINKSPAN_TCP_INTERFACES)";
 
-/// Of an address, in the order in which they go over the wire.
+/// Returns the bytes of an address in network order.
 std::span<const std::uint8_t> bits_of(const sockaddr_storage& raw) {
   const auto* const bytes = reinterpret_cast<const std::uint8_t*>(&raw);
   return raw.ss_family == AF_INET ? std::span(bytes + offsetof(sockaddr_in, sin_addr), 4)
@@ -44,14 +44,14 @@ unsigned prefix_of(const sockaddr* mask, sa_family_t family) {
   if (mask == nullptr) return 8 * (family == AF_INET ? 4 : 16);
   sockaddr_storage raw{};
   std::memcpy(&raw, mask, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-  raw.ss_family = family;  // which the kernel leaves out of some
+  raw.ss_family = family;  // the kernel omits it for some
   unsigned ones = 0;
   for (const std::uint8_t byte : bits_of(raw))
     ones += static_cast<unsigned>(__builtin_popcount(byte));
   return ones;
 }
 
-/// All of this network namespace, some without an address that counts.
+/// Returns all interfaces of this network namespace, also those without an address that counts.
 Result<std::map<std::string, std::vector<Interface::At>, std::less<>>> all_interfaces() {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0) return base::Fd::from("getifaddrs", -1).status();

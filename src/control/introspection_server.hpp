@@ -1,11 +1,11 @@
-// control/introspection_server.hpp - the Engine's side of the operator's tool, on the Control
+// control/introspection_server.hpp - answers the operator's tool for an Engine, on the Control
 // thread.
 //
-// Off the path of a byte. Few at a time, one question each, and what is slow is dropped: nobody who
-// asks can hold up a peer, nor by how often.
+// Off the path of a byte. It serves few clients at a time with one query each, and drops slow ones,
+// so no client can delay a peer.
 // Threads: the Control thread, but for open(), which comes before it starts.
-// Invariants: at most kClients are connected, each for at most kPatience, and kASecond come in a
-// second.
+// Invariants: at most kClients are connected, each for at most kPatience; at most kASecond are
+// accepted in a second.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -27,7 +27,7 @@ class IntrospectionServer {
   static constexpr unsigned kASecond = 256;
   static constexpr Duration kPatience = std::chrono::seconds(2);
 
-  /// `answer` is called on the Control thread. `closer` outlives this.
+  /// `answer` is called on the Control thread. `closer` outlives the server.
   IntrospectionServer(asio::io_context& io, const base::FdCloser& closer,
                       std::function<Result<std::string>(IntrospectionOp)> answer)
       : io_(io),
@@ -40,7 +40,7 @@ class IntrospectionServer {
 
   Status open(const std::string& folder, std::uint64_t incarnation);
   void close();
-  void resume() { acceptor_.resume(); }  ///< As net::Acceptor::resume().
+  void resume() { acceptor_.resume(); }  ///< Calls net::Acceptor::resume().
 
  private:
   struct Client {
@@ -52,7 +52,7 @@ class IntrospectionServer {
     Client& operator=(const Client&) = delete;
 
     base::FdChannel channel;
-    asio::posix::stream_descriptor socket;  // its loan
+    asio::posix::stream_descriptor socket;  // borrowed from channel
     asio::steady_timer patience;
     bool answered = false;
   };

@@ -19,8 +19,8 @@ namespace {
 constexpr std::string_view kOperatorPrefix = "linkspan-ps-";
 constexpr std::size_t kMaxAnswer = std::size_t{64} << 20;
 constexpr int kBacklog = 16;
-/// Of dead Engines that may lie in a folder before a new one looks for them; and how old they are,
-/// for one that is being made does not accept yet.
+/// Sockets of dead Engines that may lie in a folder before a new Engine removes them, and their
+/// minimum age: a socket that is being created does not accept yet.
 constexpr std::size_t kMaxLeft = 32;
 constexpr auto kLeftFor = std::chrono::minutes(1);
 
@@ -35,7 +35,7 @@ std::vector<fs::directory_entry> sockets_in(const std::string& folder) {
   return found;
 }
 
-/// Of Engines that were killed.
+/// Removes sockets of Engines that were killed.
 void remove_left(const std::string& folder) {
   const auto found = sockets_in(folder);
   if (found.size() <= kMaxLeft) return;

@@ -1,13 +1,13 @@
-// control/introspection_socket.hpp - where an Engine answers the operator's tool, and the tool's
-// side.
+// control/introspection_socket.hpp - the socket on which an Engine answers the operator's tool, and
+// the tool's side of it.
 //
-// Each Engine of a process, whether it listens for peers or not, has a Unix socket
-// "linkspan-ps-INCARNATION" in the folder of its user's sockets, which nobody else enters. The tool
-// finds it there, or, of other folders, in the kernel's table of Unix sockets. Who may ask is
-// decided by SO_PEERCRED on both sides: the Engine answers its own uid and root, and the tool
-// believes the uid and pid that the kernel names, never the socket's path. One question a
-// connection, in frames (base/fd_channel.hpp): op and no payload; the answer is `text` frames and
-// `end`, or `error`. Threads: any thread; an IntrospectionCall is externally synchronised.
+// Each Engine, also one that does not listen for peers, has a Unix socket "linkspan-ps-INCARNATION"
+// in its user's socket folder, which other users cannot enter. The tool finds it there, or in the
+// kernel's table of Unix sockets. SO_PEERCRED decides access on both sides: the Engine answers its
+// own uid and root, and the tool trusts the uid and pid that the kernel names, never the path. A
+// connection carries one query in frames (base/fd_channel.hpp): an op without payload. The answer
+// is `text` frames and `end`, or `error`.
+// Threads: any thread; an IntrospectionCall is externally synchronised.
 #pragma once
 
 #include <sys/types.h>
@@ -23,41 +23,43 @@
 
 namespace linkspan::control {
 
-/// Numbers are wire format. What is missing here is answered `unsupported`.
+/// Values are wire format. Unknown ops are answered `unsupported`.
 enum class IntrospectionOp : std::uint16_t {
   dump = 1,
   metrics = 2,
-  text = 3,  // of the answer: UTF-8, some of it
+  text = 3,  // part of the answer, UTF-8
   end = 4,
   error = 8,
 };
 
 struct IntrospectionSocket {
   base::Fd listening;
-  std::string path;  ///< To remove at its end.
+  std::string path;  ///< To unlink when it closes.
 };
-/// The Engine's. Makes the folder as secure_folder() does, and removes from it what dead Engines
-/// have left, once that is much.
+/// Creates an Engine's socket. Creates the folder as secure_folder() does, and removes sockets of
+/// dead Engines once they are many.
 Result<IntrospectionSocket> listen_for_introspection(const std::string& folder,
                                                      std::uint64_t incarnation);
 
-/// Those in `folder`, and those of this network namespace, of every user.
+/// Returns the sockets in `folder` and those of all users in this network namespace.
 std::vector<std::string> introspection_sockets(const std::string& folder);
 
-/// One question to one Engine.
+/// One query to one Engine.
 class IntrospectionCall {
  public:
-  /// not_found: it has ended. unreachable: too many ask. permission_denied: another user's. A
-  /// `closer` ends the connection, for whoever answers may be hostile.
+  /// Connects. not_found: the Engine has ended. unreachable: too many clients. permission_denied:
+  /// the Engine is another user's. With a `closer` the connection is closed by it, because the
+  /// other side may be hostile.
   static Result<IntrospectionCall> connect(const std::string& socket,
                                            const base::FdCloser* closer = nullptr);
 
-  int fd() const noexcept { return channel_.fd(); }  ///< A loan, for poll.
-  pid_t pid() const noexcept { return pid_; }        ///< 0: in a pid namespace that we cannot see.
+  int fd() const noexcept { return channel_.fd(); }  ///< Borrowed, for poll(2).
+  pid_t pid() const noexcept { return pid_; }        ///< 0: in an invisible pid namespace.
   uid_t uid() const noexcept { return uid_; }
 
   Status ask(IntrospectionOp question);
-  /// timed_out: its Control thread has not answered. permission_denied, unsupported: its words.
+  /// Returns the answer. timed_out: the Control thread has not answered. permission_denied,
+  /// unsupported: the answer of the Engine.
   Result<std::string> answer(base::Deadline deadline);
 
  private:

@@ -42,8 +42,8 @@ Status NotificationRing::put(std::span<const std::byte> message) {
     std::memcpy(&bytes, message.data() + done, std::min(kElementBytes, message.size() - done));
     element(position_++).store(bytes, std::memory_order_relaxed);
   }
-  // Either this side sees the bell or the other sees the message: in one order with
-  // request_doorbell().
+  // Sequentially consistent with request_doorbell(): either this side sees the request, or the
+  // reader sees the message.
   page_[kWritten].store(position_, std::memory_order_seq_cst);
   return {};
 }

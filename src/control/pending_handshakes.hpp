@@ -1,9 +1,9 @@
-// control/pending_handshakes.hpp - the connections that others began and that are not ready, and
-// which of them a newcomer finds in its way.
+// control/pending_handshakes.hpp - the incoming connections that are not ready, in bounded groups,
+// and which of them may be closed to make room for a new one.
 //
-// Unix sockets have a room of their own. Over TCP each source address has one, and all strangers
-// together; an address of which a peer is connected has a room that strangers do not share, for its
-// data connections. Pure bookkeeping: Control has_peer who is silent.
+// Unix sockets are one group. Over TCP all addresses without a peer are one group, with a bound for
+// each address. An address with a connected peer is a group of its own, for its data connections.
+// Pure bookkeeping: the ControlPlane decides which connection is silent.
 // Threads: externally synchronised.
 #pragma once
 
@@ -21,14 +21,15 @@ namespace linkspan::control {
 
 class PendingHandshakes {
  public:
-  /// Of each room; of one address of strangers.
+  /// Bounds of each group, and of one address without a peer.
   PendingHandshakes(std::size_t most, std::size_t most_of_address)
       : most_(most), most_of_address_(most_of_address) {}
 
-  /// What counts as one address: of IPv6 a network of 64 bits. Empty: a Unix socket.
+  /// Returns what counts as one address: an IPv4 address or an IPv6 network of 64 bits. Empty: a
+  /// Unix socket.
   static std::string source_of(const net::TcpAddress& address);
 
-  /// A peer of that address is connected; no more.
+  /// Counts connected peers of an address.
   void add_peer(const std::string& source) { ++known_[source]; }
   void remove_peer(const std::string& source);
 
@@ -36,7 +37,8 @@ class PendingHandshakes {
   void remove(std::uint64_t id) { pending_.erase(id); }
   bool has(std::uint64_t id) const { return pending_.contains(id); }
   std::size_t size() const noexcept { return pending_.size(); }
-  /// Those of the room that is full for one of `source`, oldest first. None: there is room.
+  /// Returns the handshakes of the full group that `source` belongs to, oldest first. nullopt:
+  /// there is room.
   std::optional<std::vector<std::uint64_t>> eviction_candidates(const std::string& source) const;
 
  private:
@@ -47,7 +49,7 @@ class PendingHandshakes {
   bool has_peer(const std::string& source) const { return known_.contains(source); }
 
   const std::size_t most_, most_of_address_;
-  std::map<std::uint64_t, PendingHandshake> pending_;  // ids grow, so the oldest come first
+  std::map<std::uint64_t, PendingHandshake> pending_;  // ids grow, so the oldest comes first
   std::map<std::string, std::size_t> known_;           // peers by address
 };
 

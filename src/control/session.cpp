@@ -35,7 +35,7 @@ Session::Session(std::uint64_t id, bool initiated, base::Fd socket, const Identi
 }
 
 Session::~Session() {
-  // Whoever held this until now was its last copy on the peer's memory.
+  // The last reference was that of a copy on the peer's memory, which has ended.
   if (goodbye_received_ && !goodbye_sent_ && !dropped_) (void)queue(FrameOp::goodbye, 0, {}, {});
 }
 
@@ -55,7 +55,7 @@ Status Session::send(FrameOp op, std::uint64_t id, std::span<const std::byte> pa
 
 Status Session::queue(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
                       std::span<base::Fd> fds) {
-  if (remote_ && !fds.empty())  // which the kernel would drop without a word
+  if (remote_ && !fds.empty())  // the kernel would drop them silently
     return {Code::unsupported, Scope::request, "no file descriptor travels over TCP"};
   const base::MutexLock lock(mutex_);
   const base::FrameHeader header{.length = 0,
@@ -64,7 +64,7 @@ Status Session::queue(FrameOp op, std::uint64_t id, std::span<const std::byte> p
                                  .id = id,
                                  .incarnation = us_.incarnation};
   if (Status status = channel_.queue(header, payload, fds); !status.ok()) return status;
-  // What does not go now goes when the socket has room; a break shows as end-of-file.
+  // The rest is sent when the socket has room. A broken connection shows as end-of-file.
   (void)channel_.flush();
   return {};
 }
@@ -104,7 +104,7 @@ Status Session::secure() {
   return {};
 }
 
-/// As the kernel says, and whether its user may be our peer.
+/// Reads the credentials of the peer from the kernel, and checks its user.
 Status Session::read_peer_credentials() {
   auto credentials = base::peer_credentials(socket_);
   if (!credentials.ok()) return credentials.status();
@@ -199,8 +199,7 @@ void Session::on_readable() {
 
 Status Session::handle(base::Frame& frame) {
   const auto op = static_cast<FrameOp>(frame.header.op);
-  // Refused. The other side may find out after this one has established it: then it answers no
-  // request.
+  // The peer refused this session. It may do so after we established it; then id is 0.
   if (op == FrameOp::error && (!is_established() || (!is_up() && frame.header.id == 0))) {
     disconnect(decode_error(frame.payload));
     return {};
@@ -305,7 +304,7 @@ Status Session::on_hello(base::Frame& frame) {
   if (frame.header.incarnation == 0 || frame.header.incarnation == us_.incarnation)
     return {Code::invalid_argument, Scope::peer, "an Engine cannot be its own peer"};
   if (!remote_) {
-    // What is readable when it likes would tell of a death that has not happened.
+    // A forged descriptor could become readable and report a death that did not happen.
     if (frame.fds.empty() || !base::is_pidfd(frame.fds[0].get()))
       return {Code::corrupt, Scope::peer, "hello without a pidfd"};
     if (frame.fds.size() > 1) {
@@ -331,11 +330,12 @@ Status Session::on_hello(base::Frame& frame) {
   key_ = *key;
   if (!requires_auth()) return establish();
   stage_ = Stage::proving;
-  // Who listens shows nothing to who has shown nothing.
+  // The listening side sends its proof only after it has verified the connecting side's, so a port
+  // scanner learns nothing.
   return initiated_ ? send_proof() : Status();
 }
 
-/// From then on what this side says is sealed, if TLS does not.
+/// Sends the proof. From then on frames have MAC tags, unless TLS is used.
 Status Session::send_proof() {
   const auto proof = auth_mac(key_, side());
   const auto keys = mac_keys_of(key_, side());
@@ -440,7 +440,7 @@ void Session::fail(const Status& why) {
                         [&] { return "peer " + describe() + " is dropped: " + why.to_string(); });
     answer_error(0, why);
   } catch (const std::exception&) {
-    // No memory to say it.
+    // No memory for the message.
   }
   disconnect(why);
 }
@@ -448,7 +448,8 @@ void Session::fail(const Status& why) {
 void Session::disconnect(const Status& why) {
   if (!disconnected_.exchange(true)) {
     failure_ = why;
-    // The number stays ours, the peer sees the end. One that said goodbye sees it when this goes.
+    // Keeps the fd number, while the peer sees end-of-file. A peer that said goodbye sees it when
+    // this Session is destroyed.
     if (!goodbye_received_) ::shutdown(socket_, SHUT_RDWR);
   }
   report_end();
@@ -459,7 +460,7 @@ void Session::on_process_end() {
   report_end();
 }
 
-/// May throw where memory ends: then the caller comes again.
+/// Reports disconnection and termination. May throw if memory is exhausted; the caller retries.
 void Session::report_end() {
   if (terminated_ || !disconnected_ || dropped_) return;
   if (is_established() && !disconnect_reported_) {
@@ -467,7 +468,7 @@ void Session::report_end() {
     try {
       events_.on_disconnected(*this);
     } catch (...) {
-      disconnect_reported_ = false;  // again the next time
+      disconnect_reported_ = false;  // retried next time
       throw;
     }
   }

@@ -1,19 +1,21 @@
-// control/session.hpp - one connection to one peer: its handshake, its frames, its life and death.
+// control/session.hpp - one connection to one peer: its handshake, its frames and its end.
 //
-// Off the path of a byte: keys and fds, requests to execute, notifications. What arrives goes to
-// the SessionEvents, which the engine implements; a Session knows no TransferScheduler.
-// Threads: send() and the facts, any thread; all else on the Control thread. A SessionEvents is
-// called on the Control thread with no lock held. Who has a secret knows a peer over TCP by its
-// proof of the same one, and seals what it says from then on (control/session_keys.hpp), or says
-// all of it by TLS; who has none takes whoever comes. A peer over TCP is remote, whatever host it
-// is on: its kernel names no process, no fd comes or goes, and notifications travel as frames.
-// Invariants: the SessionEvents hears up() at most once, then lost() and gone() once each, in that
-// order and nothing after; gone() only when nothing of the peer will touch memory again: its
-// process has ended and its socket is closed, or it said goodbye. A remote one maps nothing of ours
-// and reaches it only through the wires of transports, each of which fences itself
-// (Endpoint::peer_gone()): so once it is lost it is gone. Who says goodbye touches the other's
-// memory no more and waits to hear the same, which the other's Session says when the last who
-// copies drops it.
+// Off the path of a byte: it carries keys and fds, requests to execute, and notifications. What
+// arrives goes to SessionEvents, which the engine implements.
+// A side with a secret accepts a peer over TCP only with a proof of the same secret, and from then
+// on authenticates each frame (control/session_keys.hpp) or uses TLS. A side without a secret
+// accepts any peer.
+// A peer over TCP is remote, whatever host it is on: its kernel names no process, no fd travels,
+// and notifications are frames.
+// Threads: send() and the facts, any thread; all else on the Control thread. SessionEvents is
+// called on the Control thread with no lock held.
+// Invariants: on_up() is called at most once, then on_disconnected() and on_terminated() once each,
+// in that order, and nothing after. on_terminated() is called only when nothing of the peer will
+// touch memory again: its process has ended and its socket is closed, or it said goodbye. A remote
+// peer maps none of our memory, and each transport fences its own connections
+// (Endpoint::peer_gone()), so it terminates as soon as it is disconnected. A side that said goodbye
+// touches the other's memory no more and waits for the other's goodbye, which the Session sends
+// when the last copy on that memory releases it.
 #pragma once
 
 #include <array>
@@ -41,7 +43,7 @@ namespace linkspan::control {
 
 class Session;
 
-/// A region that a peer asked for by name.
+/// The descriptor and fds of a region that a peer imports.
 struct ExportedRegion {
   std::vector<std::byte> descriptor;
   std::vector<base::Fd> fds;
@@ -49,78 +51,80 @@ struct ExportedRegion {
 
 class SessionEvents {
  public:
-  /// Of the transports that reach a peer of this host, or a remote one.
+  /// Returns the addresses of the transports that reach a local or a remote peer.
   virtual std::vector<TransportAddress> transport_addresses(bool remote) = 0;
-  /// The peer's hello is good: make its endpoints. An error refuses the peer.
+  /// Creates the peer's endpoints. Called once its hello was verified. An error refuses the peer.
   virtual Status on_established(const std::shared_ptr<Session>& session) = 0;
   virtual void on_up(Session& session) = 0;            ///< Both sides are ready.
   virtual void on_disconnected(Session& session) = 0;  ///< Nothing more can be sent to it.
-  virtual void on_terminated(Session& session) = 0;    ///< Also when it never came up().
+  virtual void on_terminated(Session& session) = 0;    ///< Also if on_up() was never called.
   virtual void on_transport_message(Session& session, TransportMessage message,
                                     std::span<base::Fd> fds) = 0;
-  /// A connection for that transport alone, made by either side; or why ours could not be made.
+  /// Receives a connection for one transport, opened by either side, or why ours failed.
   virtual void on_data_connection(Session& session, const std::string& transport,
                                   Result<base::AuthenticatedSocket> socket) = 0;
-  /// A region that it asks for by name: the only one, or of the set the one with that serial.
+  /// Returns the region published as `name`; of a set, the region with that serial.
   virtual Result<ExportedRegion> on_import_request(Session& session, std::string_view name,
                                                    std::uint64_t serial) = 0;
-  /// The set that it asks for; answered by FrameOp::set or error.
+  /// Looks up a set. The answer is a FrameOp::set or error frame.
   virtual void on_set_request(Session& session, std::uint64_t request, AskSet ask) = 0;
   virtual void on_set_reply(Session& session, std::uint64_t request, memory::PublishedSet set) = 0;
-  /// A region that it was offered in a two-sided exchange.
+  /// Returns a region that was offered to the peer in a two-sided message.
   virtual Result<ExportedRegion> on_offer_import_request(Session& session,
                                                          std::uint64_t serial) = 0;
-  /// One of the ops of control/exchange.hpp. An error drops the peer.
+  /// Handles a frame of control/exchange.hpp. An error drops the peer.
   virtual Status on_message_frame(Session& session, base::Frame& frame) = 0;
   virtual void on_import_reply(Session& session, std::uint64_t request,
                                Result<ExportedRegion> answer) = 0;
-  /// A notification that came over the socket, from a peer without a ring.
+  /// Receives a notification that came as a frame, from a peer without a ring.
   virtual void on_notification(Session& session, std::vector<std::byte> payload) = 0;
-  /// Its ring of notifications is full, or we asked for the bell.
+  /// Drains the ring of notifications: it is full, or we requested the doorbell.
   virtual void on_collect_request(Session& session) = 0;
-  /// An operator's tool, which is no peer.
+  /// Answers a query of the operator's tool.
   virtual Result<std::string> handle_query(IntrospectionOp op) = 0;
 
  protected:
   ~SessionEvents() = default;
 };
 
-/// Of a frame that comes before its sender has shown who it is.
+/// Maximum payload of a frame before its sender is authenticated.
 inline constexpr std::size_t kMaxUnprovenFrame = std::size_t{64} << 10;
 
-/// What peers may take of an Engine before it answers `no_resource`. docs/security.md has them all.
+/// Bounds what peers may use of an Engine before it answers `no_resource` (docs/security.md).
 struct Limits {
-  std::size_t peers = 4096;  ///< Connections, until their ends are known.
-  /// Of these, begun by others and not ready: by Unix sockets, by TCP of strangers, and of each
-  /// address of which a peer is connected.
+  std::size_t peers = 4096;  ///< Connections, until they are terminated.
+  /// Incoming connections that are not ready: one bound for Unix sockets, one for TCP addresses
+  /// without a peer, one for each address with a peer.
   std::size_t handshakes = 256;
-  std::size_t handshakes_of_address = 64;  ///< Of one address of strangers.
-  /// Sessions of one process of this host, whatever Engines it opens.
+  std::size_t handshakes_of_address = 64;  ///< From one address without a peer.
+  /// Sessions of one process of this host, over all its Engines.
   std::size_t of_process = 512;
-  /// The same that were lost while the process lives, each of which is kept until it ends.
+  /// Disconnected sessions of one live process. Each is kept until the process ends.
   std::size_t left_by_process = 64;
-  /// Connections to Unix sockets that are taken in a second, and at once after a quiet while. A
-  /// process could make ten thousand in a second, and the Control thread as busy as a core lets it.
+  /// Unix connections accepted in a second, and in a burst. One process can open ten thousand in a
+  /// second and would keep the Control thread busy.
   unsigned local_a_second = 2000, local_burst = 512;
   std::size_t unproven = std::size_t{4}
-                         << 20;  ///< Bytes kept for those of others that are not established.
-  Duration handshake = std::chrono::seconds(10);  ///< Then one that others began is closed.
-  Duration silence = std::chrono::seconds(10);    ///< Of a remote peer's host; then it is lost.
-  Duration ending = std::chrono::seconds(5);      ///< Of the Control thread, at most.
+                         << 20;  ///< Bytes kept for incoming connections that are not established.
+  Duration handshake = std::chrono::seconds(10);  ///< An incoming one is closed after it.
+  Duration silence =
+      std::chrono::seconds(10);  ///< Of a remote peer's host, before it is disconnected.
+  Duration ending = std::chrono::seconds(5);  ///< Bound of the Control thread at its end.
 };
 
 struct Identity {
   std::string engine;
   std::uint64_t incarnation = 0;
-  std::string socket_dir{};  ///< For the operator's socket. Empty: there is none.
-  bool any_uid = false;      ///< Peers of other users are let in.
-  bool insecure = false;     ///< TCP leaves the host without a secret.
-  std::string secret{};      ///< That peers over TCP have to know. Empty: none.
+  std::string socket_dir{};  ///< Folder of the introspection socket. Empty: no socket.
+  bool any_uid = false;      ///< Accepts peers of other users.
+  bool insecure = false;     ///< Allows TCP beyond loopback without a secret.
+  std::string secret{};      ///< Shared secret of TCP peers. Empty: none.
   std::vector<Interface>
-      interfaces{};  ///< That carry data connections. Empty: what the kernel chooses.
-  std::shared_ptr<const base::TlsContext> tls{};  ///< Over TCP; also its connections'. None: plain.
+      interfaces{};  ///< Interfaces for data connections. Empty: the kernel chooses.
+  std::shared_ptr<const base::TlsContext>
+      tls{};  ///< For TCP; shared with its connections. Null: plain.
   Limits limits{};
-  /// Closes what came from other processes. Also the Engine's, which ends it last.
+  /// Closes fds that came from other processes. Shared with the Engine, which ends it last.
   std::shared_ptr<base::FdCloser> closer = std::make_shared<base::FdCloser>();
 };
 
@@ -132,24 +136,25 @@ class Session : public std::enable_shared_from_this<Session> {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// Queues and sends what the socket takes; the Control thread sends the rest. no_resource: too
-  /// much is queued. disconnected: the peer is lost.
+  /// Queues a frame and sends what the socket accepts; the Control thread sends the rest.
+  /// no_resource: too much is queued. disconnected: the Session is disconnected.
   Status send(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
               std::span<base::Fd> fds = {}) LINKSPAN_EXCLUDES(mutex_);
 
-  // Externally synchronised, from established() on:
-  /// For the peer's Engine::notifications(). no_resource: it has not looked for long.
+  // Externally synchronised, from on_established() on:
+  /// Sends a notification. no_resource: the ring is full because the peer does not read.
   Status notify(std::span<const std::byte> message) LINKSPAN_EXCLUDES(mutex_);
-  /// The next one of the peer's. None: there is none, or it wrote nonsense, which is logged once.
+  /// Returns the next notification of the peer, or nullopt. A malformed ring is logged once and
+  /// then ignored.
   std::optional<std::vector<std::byte>> next_notification();
-  /// False: a notification waits. True: the next one will come to SessionEvents::collect() or
-  /// notified().
+  /// Returns false if a notification waits. Else the next one calls
+  /// SessionEvents::on_collect_request() or on_notification().
   bool request_doorbell() { return !incoming_ || incoming_->request_doorbell(); }
 
   std::uint64_t id() const noexcept { return id_; }       ///< Unique in this Engine, from 1.
   bool initiated() const noexcept { return initiated_; }  ///< We connected to it.
   bool is_remote() const noexcept { return remote_; }
-  // Known from established() on.
+  // Known from on_established() on.
   const Hello& hello() const noexcept { return hello_; }
   std::uint64_t incarnation() const noexcept { return incarnation_; }
   std::int64_t pid() const noexcept { return pid_; }            ///< 0: a remote one's.
@@ -161,17 +166,17 @@ class Session : public std::enable_shared_from_this<Session> {
   std::span<const std::byte, 32> key() const noexcept { return key_; }
   std::string describe() const;  ///< "engine (peer 3, pid 4711)"
 
-  // The Control thread's.
-  /// Before start(): a peer of another name is refused, once it has proved what it says. Empty:
-  /// any.
+  // Control thread only:
+  /// Sets the only accepted name of the peer, checked after its proof. Call before start(). Empty:
+  /// any name.
   void expect(std::string name) { expected_ = std::move(name); }
   Status start();
   void on_readable();
   void on_process_end();
-  void fail(const Status& why);  ///< Tells the peer why, then is lost and gone.
+  void fail(const Status& why);  ///< Sends `why` to the peer, then disconnects.
   void
-  send_goodbye();  ///< Requires: nothing of ours touches its memory. What it asks is not heard.
-  void drop();     ///< The Engine is ending: no more is heard, nothing more is told.
+  send_goodbye();  ///< Requires that no copy of ours uses its memory. Later requests are ignored.
+  void drop();     ///< Stops reading and all events, because the Engine ends.
   bool wants_write() LINKSPAN_EXCLUDES(mutex_);
   Status flush() LINKSPAN_EXCLUDES(mutex_);                 ///< As FdChannel::flush().
   bool has_buffered() LINKSPAN_EXCLUDES(mutex_);            ///< As FdChannel::has_buffered().
@@ -182,22 +187,24 @@ class Session : public std::enable_shared_from_this<Session> {
   bool is_established() const noexcept { return stage_ >= Stage::established; }  ///< Or more.
   bool is_disconnected() const noexcept { return disconnected_; }
   bool is_terminated() const noexcept { return terminated_; }
-  /// It is none: who has connected wants a data connection beside another Session.
+  /// Set if this connection is not a session but a data connection that belongs to another Session.
   const std::optional<DataConnectionHello>& data_connection() const noexcept {
     return data_connection_;
   }
-  /// Of such a one. It ends with it.
+  /// Moves the socket out of a connection for which data_connection() is set. The object is
+  /// unusable afterwards.
   base::AuthenticatedSocket release_socket(std::optional<base::MacKeys> keys)
       LINKSPAN_EXCLUDES(mutex_);
-  /// The words of another data connection beside this, which is established, and its seals.
+  /// What opens one more data connection of this established session, and its MAC keys.
   struct DataConnectionOffer {
     DataConnectionHello hello;
     std::optional<base::MacKeys> seals;
   };
   Result<DataConnectionOffer> offer_data_connection(std::string transport);
-  /// Whether whoever says that may have one, each once. permission_denied: not of this session.
+  /// Verifies the hello of a data connection, and accepts each number once. permission_denied: it
+  /// is not of this session.
   Result<std::optional<base::MacKeys>> admit(const DataConnectionHello& hello);
-  const Status& failure() const noexcept { return failure_; }  ///< Why it is lost.
+  const Status& failure() const noexcept { return failure_; }  ///< Why it is disconnected.
 
  private:
   enum class Stage : std::uint8_t { greeting, proving, established, up };
@@ -247,8 +254,8 @@ class Session : public std::enable_shared_from_this<Session> {
   base::MacKey key_{};
   std::uint64_t data_connections_offered_ = 0;
   std::set<std::uint64_t> data_connections_admitted_;    // by number
-  std::optional<NotificationRing> incoming_, outgoing_;  // none: over the socket
-  bool collecting_ = false;                              // the peer was asked to
+  std::optional<NotificationRing> incoming_, outgoing_;  // nullopt: as frames
+  bool collecting_ = false;                              // the peer was asked to drain
 };
 
 }  // namespace linkspan::control

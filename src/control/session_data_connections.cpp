@@ -11,7 +11,7 @@ void SessionDataConnections::open() {
     make(transport, at, at.ok() ? next_route(*at) : std::nullopt);
 }
 
-/// By none of the ways that the user has named: to `at`, where the peer was met.
+/// Opens one. Without a route: to `at`, where the session is connected.
 void SessionDataConnections::make(const std::string& transport, const Result<net::TcpAddress>& at,
                                   const std::optional<DataConnectionRoute>& route) {
   const auto offer = session_->offer_data_connection(transport);
@@ -43,7 +43,8 @@ void SessionDataConnections::make(const std::string& transport, const Result<net
                     uses_.us.limits.handshake, on_made);
 }
 
-/// Of the interfaces that both sides have named. None: they have not, or it does not leave here.
+/// Returns the next route between named interfaces. nullopt: a side named none, or the peer is on
+/// this host.
 std::optional<DataConnectionRoute> SessionDataConnections::next_route(const net::TcpAddress& at) {
   const auto& ours = uses_.us.interfaces;
   if (ours.empty() || is_local(at).ok()) return std::nullopt;
@@ -58,7 +59,7 @@ std::optional<DataConnectionRoute> SessionDataConnections::next_route(const net:
   return route;
 }
 
-/// Once for each.
+/// Logs each route once.
 void SessionDataConnections::warn_of_route(const std::string& route, const std::string& why) {
   if (!bad_routes_.insert(route).second) return;
   uses_.log.write_repeated(base::Repeated::peer, base::Level::warning, [&] {

@@ -1,9 +1,9 @@
-// control/session_data_connections.hpp - the data connections that transports have asked for beside
-// a Session, and the route that each goes.
+// control/session_data_connections.hpp - the data connections that transports requested beside a
+// Session, and the route of each.
 //
 // Threads: the Control thread.
-// Invariants: the SessionEvents is on_made once of each that was asked for, unless this has ended
-// by then.
+// Invariants: SessionEvents::on_data_connection() is called once for each request, unless this
+// object was destroyed before.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ namespace linkspan::control {
 
 class SessionDataConnections : public std::enable_shared_from_this<SessionDataConnections> {
  public:
-  /// All outlive it.
+  /// All outlive this object.
   struct Uses {
     DataConnectionOpener& opener;
     const Identity& us;
@@ -30,9 +30,9 @@ class SessionDataConnections : public std::enable_shared_from_this<SessionDataCo
   SessionDataConnections(std::shared_ptr<Session> session, const Uses& uses)
       : session_(std::move(session)), uses_(uses) {}
 
-  /// For that transport, made by open().
+  /// Queues a request of a transport for open().
   void ask(std::string transport) { asked_.push_back(std::move(transport)); }
-  /// What was asked for; nothing before the session is up.
+  /// Opens what was requested; does nothing before the session is up.
   void open();
 
  private:
@@ -41,11 +41,11 @@ class SessionDataConnections : public std::enable_shared_from_this<SessionDataCo
   std::optional<DataConnectionRoute> next_route(const net::TcpAddress& at);
   void warn_of_route(const std::string& route, const std::string& why);
 
-  const std::shared_ptr<Session> session_;  // also the engine's peer, as its Channel
+  const std::shared_ptr<Session> session_;  // shared with the engine's peer, as its Channel
   const Uses uses_;
   std::vector<std::string> asked_;      // transports
-  std::uint64_t routes_requested_ = 0;  // that data connections have asked for
-  std::set<std::string> bad_routes_;    // which were on_made of
+  std::uint64_t routes_requested_ = 0;  // for which data connections asked
+  std::set<std::string> bad_routes_;    // already logged
 };
 
 }  // namespace linkspan::control

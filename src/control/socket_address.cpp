@@ -47,7 +47,7 @@ Status refused_address(const std::string& what) {
               "EngineOptions::insecure or LINKSPAN_INSECURE=1 says that this is meant"};
 }
 
-/// Whether who listens there is reached at that address as well.
+/// Returns true if a listener at one address is also reached at the other.
 bool includes(const base::Fd& socket, const net::TcpAddress& at, const net::TcpAddress& address) {
   if (at.host() == address.host()) return true;
   if (at.raw.ss_family == AF_INET)
@@ -68,7 +68,7 @@ Result<Listening> listen_once(const net::TcpAddress& first,
                 .at = {.host = at->host(), .port = at->port()},
                 .beyond_loopback = !at->is_loopback()};
   for (const net::TcpAddress& each : beside) {
-    // Whoever comes by loopback is on this host, where no interface makes a difference.
+    // A peer on loopback is on this host, where interfaces make no difference.
     if (at->is_loopback() && !each.is_loopback()) continue;
     if (includes(out.socket, *at, each)) continue;
     auto more = listen_at(each.with_port(at->port()));
@@ -208,11 +208,12 @@ Result<Listening> listen_at(const Address& address, bool leaves_host,
 
 namespace {
 
-/// Of one that begins to listen at a path: no other one looks whether it is stale meanwhile. The
-/// file goes with it; where a killed process left it, nobody has locked it.
+/// The lock file of a path, owned while a process begins to listen there, so that no other one
+/// checks meanwhile whether the socket is stale. The file is removed with it; a file that a killed
+/// process left is not locked.
 class PathLock {
  public:
-  static Result<PathLock> take(const std::string& path) {
+  static Result<PathLock> acquire(const std::string& path) {
     const std::string name = path + ".lock";
     for (int tries = 0; tries < kTryLocks; ++tries) {
       base::Fd file(
@@ -249,7 +250,7 @@ class PathLock {
 Result<base::Fd> listen_at(const std::string& path) {
   auto address = unix_address(path);
   if (!address.ok()) return address.status();
-  const auto lock = PathLock::take(path);
+  const auto lock = PathLock::acquire(path);
   if (!lock.ok()) return lock.status();
   auto live = connect_to(path);
   if (live.ok() || live.status().code() == Code::no_resource)

@@ -1,7 +1,7 @@
-// control/socket_address.hpp - where Engines find each other: Unix sockets, those with a bare name
-// in a folder that only their user can enter, and TCP.
+// control/socket_address.hpp - addresses of Engines: Unix sockets, with bare names in a folder that
+// only their user can enter, and TCP.
 //
-// Threads: any thread; names of hosts are resolved as tcp_socket.hpp says.
+// Threads: any thread; host names are resolved as net/tcp_socket.hpp describes.
 #pragma once
 
 #include <sys/un.h>
@@ -18,47 +18,48 @@
 namespace linkspan::control {
 
 struct Address {
-  std::string path{};      ///< Of a Unix socket. Empty: TCP, and the two below count.
-  std::string host{};      ///< A name or a number, which stands without brackets.
-  std::uint16_t port = 0;  ///< 0: any that is free, for who listens.
+  std::string path{};      ///< Of a Unix socket. Empty: TCP, with host and port.
+  std::string host{};      ///< A name, or a number without brackets.
+  std::uint16_t port = 0;  ///< 0: the kernel chooses one to listen at.
 
   bool is_tcp() const noexcept { return path.empty(); }
   std::string to_string() const;  ///< "unix:/run/app/s", "tcp:127.0.0.1:4711", "tcp:[::1]:4711"
 };
 
-/// What to_string() says, or "/path"; a bare name is a socket in `folder`. invalid_argument: empty,
-/// too long for a socket, no port, or of a scheme that this release does not have.
+/// Parses the text of to_string(), "/path", or a bare name of a socket in `folder`.
+/// invalid_argument: empty, too long for a socket, without a port, or of an unknown scheme.
 Result<Address> parse_address(std::string_view address, const std::string& folder);
 
-/// Where that is; at least one. permission_denied: one is beyond loopback, and it may not leave the
-/// host. not_found: no host of that name.
+/// Resolves a TCP address to at least one. permission_denied: one is beyond loopback, and
+/// `leaves_host` is false. not_found: no host of that name.
 Result<std::vector<net::TcpAddress>> resolve(const Address& address, bool leaves_host);
 
-/// Makes the folder (mode 0700) if there is none. permission_denied: it is no folder (a link
-/// to one either), another user's, others may write to it, or it cannot be made there. not_found:
-/// nor is its parent. The text has `setting`, by which the folder came, if any, and the remedy.
+/// Creates the folder (mode 0700) if it is missing. permission_denied: it is not a folder (a
+/// symbolic link counts as none), belongs to another user, is writable by others, or cannot be
+/// created. not_found: its parent is missing too. The text has `setting`, which named the folder,
+/// and the remedy.
 Status secure_folder(const std::string& folder, const std::string& setting = {});
 
 Result<sockaddr_un> unix_address(const std::string& path);
 
 struct Listening {
   base::Fd socket;
-  Address at;  ///< With the real port.
+  Address at;  ///< With the actual port.
   bool beyond_loopback = false;
-  std::vector<base::Fd> beside{};  ///< The same port at more addresses.
+  std::vector<base::Fd> beside{};  ///< Sockets at more addresses, with the same port.
 };
-/// As below, or as the listen_at() and resolve() of TCP; there also at the addresses `beside`,
-/// which the first may be or include.
+/// Listens at a Unix socket as below, or at TCP as resolve() and net::listen_at(). TCP listens at
+/// the addresses `beside` too, which may include the first.
 Result<Listening> listen_at(const Address& address, bool leaves_host,
                             std::span<const net::TcpAddress> beside = {});
 
-/// A listening socket. busy: somebody listens there already. invalid_argument: a file is there that
-/// is no socket.
+/// Returns a listening Unix socket. busy: a process listens there already. invalid_argument: the
+/// path is a file that is not a socket.
 Result<base::Fd> listen_at(const std::string& path);
 
-/// Connects to the Unix socket at `path`, which may have a full queue: then it waits there for
-/// `patience`. not_found: there is no socket. unreachable: no process listens at it. no_resource:
-/// the queue stayed full, or a signal ended the wait. Another try may end differently.
+/// Connects to the Unix socket at `path`. Waits up to `patience` while its queue is full.
+/// not_found: there is no socket. unreachable: no process listens. no_resource: the queue stayed
+/// full, or a signal ended the wait; a retry may succeed.
 Result<base::Fd> connect_to(const std::string& path, Duration patience = Duration::zero());
 
 }  // namespace linkspan::control

@@ -16,7 +16,7 @@ namespace {
 using asio::posix::stream_descriptor;
 
 constexpr int kAcceptsPerPoll = 16;
-/// Until what there was no room for is tried again: epoll would tell of it at once.
+/// Pause before accept is retried after a lack of room; epoll would report the socket at once.
 constexpr auto kPauseWithoutRoom = std::chrono::milliseconds(50);
 
 bool is_full(int error) {

@@ -1,8 +1,8 @@
 // net/acceptor.hpp - a listening socket in an event loop.
 //
-// It takes a few connections at a time, for those who are connected wait for that thread too. Where
-// the kernel has no room for more (fds, memory) who knocks waits in the socket's queue; so it does
-// while too many descriptors stand still in close(2), and where more come than the rate allows.
+// Accepts a few connections at a time, because connected peers wait for the same thread. New
+// connections wait in the socket's queue while the kernel has no room (fds, memory), while too many
+// descriptors block in close(2), and while they exceed the rate.
 // Threads: the event loop's.
 #pragma once
 
@@ -20,25 +20,25 @@ namespace linkspan::net {
 
 class Acceptor {
  public:
-  /// `accept` is given each connection, which does not block. A `closer` outlives it: of Unix
-  /// sockets, each with a sink of its own.
+  /// Passes each connection, non-blocking, to `accept`. A `closer` outlives the Acceptor and closes
+  /// connections of Unix sockets, each with a sink of its own.
   Acceptor(asio::io_context& io, std::function<void(base::Fd)> accept,
            const base::FdCloser* closer = nullptr);
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
   ~Acceptor() { stop(); }
 
-  /// Takes so many in a second, and `burst` at once after a quiet while; the others wait in the
-  /// socket's queue. Without this there is no bound.
+  /// Limits accepted connections to `a_second`, with bursts of `burst`; the others wait in the
+  /// socket's queue. Default: no limit.
   void limit_rate(unsigned a_second, unsigned burst) {
     each_ = std::chrono::nanoseconds(std::chrono::seconds(1)) / a_second;
     burst_ = burst * each_;
   }
-  /// In the place of the one before. A `path` is a Unix socket's, and goes with it.
+  /// Replaces the previous socket. `path` is unlinked with the Unix socket.
   Status listen(base::Fd socket, std::string path = {});
   void stop();
-  /// Waits again after an exception of the event loop, if memory had ended just when it was to
-  /// wait.
+  /// Resumes waiting after an exception of the event loop, if memory was exhausted when the wait
+  /// began.
   void resume() {
     if (listening_.is_open() && !waits_) accept_next();
   }
@@ -54,9 +54,9 @@ class Acceptor {
   asio::posix::stream_descriptor listening_;
   asio::steady_timer pause_;
   std::string path_;
-  Duration each_{0}, burst_{0};  // what each takes of the rate's time; no bound: 0
-  base::Time spent_until_{};     // of the rate's time, by those who were taken
-  bool waits_ = false;           // for the socket, or for the pause to end
+  Duration each_{0}, burst_{0};  // time that each connection consumes; 0: no limit
+  base::Time spent_until_{};     // time consumed by accepted connections
+  bool waits_ = false;           // for the socket, or for the end of the pause
 };
 
 }  // namespace linkspan::net

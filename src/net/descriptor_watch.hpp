@@ -1,4 +1,4 @@
-// net/descriptor_watch.hpp - what the event loops of this room have in common.
+// net/descriptor_watch.hpp - assigns descriptors to the stream_descriptors of the event loops.
 //
 // Threads: any thread.
 #pragma once
@@ -10,7 +10,8 @@
 
 namespace linkspan::net {
 
-/// Lends `fd` to the loop. system: epoll has no room or no memory for it.
+/// Assigns a borrowed `fd`; release() it before its owner closes it. system: epoll has no room or
+/// memory.
 inline Status watch(asio::posix::stream_descriptor& by, int fd) {
   asio::error_code error;
   by.assign(fd, error);
@@ -18,7 +19,7 @@ inline Status watch(asio::posix::stream_descriptor& by, int fd) {
   return {Code::system, Scope::process, "epoll_ctl: " + error.message()};
 }
 
-/// Gives it `fd`, to close with itself. system: as watch().
+/// Assigns `fd` and passes its ownership. system: as watch().
 inline Status assign(asio::posix::stream_descriptor& to, base::Fd fd) {
   if (Status status = watch(to, fd.get()); !status.ok()) return status;
   (void)fd.release();

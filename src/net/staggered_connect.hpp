@@ -1,10 +1,10 @@
-// net/staggered_connect.hpp - a TCP connection to a host that has several addresses: the one
-// way by which Engines, clients of a store and tools reach a host by its name.
+// net/staggered_connect.hpp - connects by TCP to a host with several addresses. Engines, clients of
+// a store and tools all connect through it.
 //
-// As RFC 8305 ("Happy Eyeballs"): an attempt at the next address begins 250 ms after the one
-// before, or when that one has failed, and the first that connects is taken. So an address that
-// takes SYNs in silence costs a quarter of a second and not the deadline. Threads: any thread;
-// polls the thread's InterruptCheck.
+// Follows RFC 8305 ("Happy Eyeballs"): the attempt at the next address begins 250 ms after the
+// previous one, or when that one has failed, and the first connection wins. So an address that
+// drops SYNs costs a quarter of a second, not the whole deadline. Threads: any thread; polls the
+// thread's InterruptCheck.
 #pragma once
 
 #include <span>
@@ -14,12 +14,12 @@
 namespace linkspan::net {
 
 inline constexpr Duration kConnectStagger = std::chrono::milliseconds(250);
-/// How long the last attempt may be silent before the caller may look at something else.
+/// How long the last attempt may stay unanswered before connect_to() returns.
 inline constexpr Duration kConnectPatience = std::chrono::seconds(3);
 
-/// Returns a socket that is connected to one of `addresses`, of which there is at least one. The
-/// text of a failure has each address. unreachable: none accepts now, or has answered within
-/// kConnectPatience. timed_out: by the deadline. canceled: interrupted.
+/// Returns a socket connected to one of `addresses`, which is not empty. The text of a failure has
+/// each address. unreachable: none accepts, or none answered within kConnectPatience. timed_out:
+/// none answered by the deadline. canceled: interrupted.
 Result<base::Fd> connect_to(std::span<const TcpAddress> addresses, base::Deadline deadline);
 
 }  // namespace linkspan::net

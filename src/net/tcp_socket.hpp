@@ -1,7 +1,7 @@
-// net/tcp_socket.hpp - TCP sockets of peers and of a store: where they listen and connect, and
-// bytes through them by a deadline.
+// net/tcp_socket.hpp - TCP sockets of peers and of a store: listen, connect, and send and receive
+// by a deadline.
 //
-// Names are resolved by the system, which takes its own time; numbers and "localhost" take none.
+// The system resolves names, which may take long; numbers and "localhost" take no time.
 // Threads: any thread.
 #pragma once
 
@@ -29,34 +29,34 @@ struct TcpAddress {
   TcpAddress with_port(std::uint16_t port) const noexcept;
 };
 
-/// At least one. not_found: nobody of that name.
+/// Resolves a host to at least one address. not_found: no host of that name.
 Result<std::vector<TcpAddress>> resolve(const std::string& host, std::uint16_t port);
-/// not_found: it is not an address of this machine.
+/// Returns OK for an address of this machine, else not_found.
 Status is_local(const TcpAddress& address);
-/// busy: somebody listens there. not_found: as is_local().
+/// Returns a listening socket. busy: a process listens there. not_found: as is_local().
 Result<base::Fd> listen_at(const TcpAddress& address);
 Result<TcpAddress> address_of(const base::Fd& socket);
-Result<TcpAddress> peer_of(int socket);  ///< Of the other end.
-/// A socket that is writable once it is connected, or not: connected() tells. unreachable: nobody
-/// accepts there, as is known at once.
+Result<TcpAddress> peer_of(int socket);  ///< Address of the other end.
+/// Starts a connect. The socket becomes writable when it has succeeded or failed; connected()
+/// returns which. unreachable: refused at once.
 Result<base::Fd> begin_connect(const TcpAddress& address);
-/// From that address of this machine; by that interface, as far as the kernel lets us (Linux 5.7
-/// asks for no privilege), else as it routes.
+/// Starts a connect from the address `from`, by that interface if the kernel allows it (Linux 5.7
+/// needs no privilege), else as it routes.
 Result<base::Fd> begin_connect(const TcpAddress& address, const TcpAddress& from,
                                const std::string& interface);
-/// unreachable: nobody accepts there, now.
+/// Returns whether the connect succeeded. unreachable: no process accepts there.
 Status connected(const base::Fd& socket, const TcpAddress& address);
-/// Both, as connected().
+/// Starts a connect and waits for it. Errors as connected().
 Result<base::Fd> connect_to(const TcpAddress& address, base::Deadline deadline);
-/// For a socket that was accepted as well. No failure of it is one of the connection.
+/// Sets the options of a connected or accepted socket. A failure is ignored.
 void prepare(const base::Fd& socket) noexcept;
-/// As that, and a host that vanished ends the connection within about `silence`, of 2 s at least:
-/// so does one that takes nothing for as long while bytes wait for it.
+/// Also ends the connection after about `silence` (at least 2 s) if the host vanished, or accepts
+/// nothing while bytes wait for it.
 void prepare(const base::Fd& socket, Duration silence) noexcept;
 
-/// All of it. disconnected, timed_out: nobody knows how much of it arrived.
+/// Sends all bytes. disconnected, timed_out: an unknown part has arrived.
 Status send_all(const base::Fd& socket, std::string_view bytes, base::Deadline deadline);
-/// At least one byte, and what else is there up to `most`. disconnected: the other side has closed.
+/// Receives at least one byte and at most `most`. disconnected: the other side has closed.
 Result<std::string> receive_some(const base::Fd& socket, std::size_t most, base::Deadline deadline);
 
 }  // namespace linkspan::net

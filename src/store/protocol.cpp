@@ -7,14 +7,14 @@
 namespace linkspan::store {
 namespace {
 
-/// A Buffer keeps so much memory while it is empty, and so many bytes that were read.
+/// Memory that an empty Buffer keeps, and consumed bytes that it keeps before it moves the rest.
 constexpr std::size_t kKept = std::size_t{64} << 10;
 
 constexpr std::uint8_t kNone = 0xff;
 
 /// What each request and its answer consist of, in order: k a key, v a value, i 8 bytes, u 4, b 1;
-/// # a count, and so many times what follows it; * as many times as the request had keys; o 8
-/// bytes, and what follows only if they are not zero.
+/// # a count that repeats what follows; * repeats it once for each key of the request; o 8 bytes,
+/// and what follows only if they are not zero.
 struct Form {
   const char* name;
   std::uint8_t older;  // its number in the older dialect

@@ -1,14 +1,14 @@
-// store/protocol.hpp - the bytes of PyTorch's TCPStore: requests and answers, both
+// store/protocol.hpp - the wire format of PyTorch's TCPStore: requests and answers, in both
 // dialects.
 //
 // The format was established from traces (tests/store_traces) of torch 2.11 and 1.13. A request is
-// a byte that says what, then its fields; numbers are little-endian, a key or value is a u64 length
-// and so many bytes, a list a u64 count and so many elements. A client of the current dialect
-// begins with `validate` and a magic number; the older one has no beginning and other numbers.
-// Parsing is incremental: what was read once is not looked at again, however slowly bytes come.
+// a byte for its kind, then its fields: numbers are little-endian, a key or value is a u64 length
+// and that many bytes, a list a u64 count and that many elements. A client of the current dialect
+// begins with `validate` and a magic number; the older dialect has no greeting and other numbers.
+// Parsing is incremental: no byte is parsed twice, however slowly bytes arrive.
 // Threads: externally synchronised.
-// Invariants: no length that a peer tells is believed beyond Limits; memory grows with bytes that
-// came, never with a count that was only claimed.
+// Invariants: no length from a peer exceeds Limits; memory grows with bytes received, never with a
+// claimed count.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@
 
 namespace linkspan::store {
 
-/// docs/security.md lists them. Those of a value and a request are torch's own server's.
+/// Limits of a server (docs/security.md). Those of a value and a request equal torch's server.
 struct Limits {
   /// 8 KiB, and the prefix that keys have on the wire. torch's own server counts the prefix.
   std::size_t key = (std::size_t{8} << 10) + 1;
@@ -38,7 +38,7 @@ struct Limits {
   Duration stall = std::chrono::seconds(30);      ///< Without a byte of what has begun.
   Duration idle = std::chrono::seconds(60);       ///< Then a connection goes when room is needed.
 };
-/// What a text of a request costs beside its bytes.
+/// Memory of a text of a request beside its bytes.
 inline constexpr std::size_t kText = 64;
 /// What a key with its value, a value of a queue or an awaited key allocates at most, beside texts
 /// that are too long to lie in their strings.
@@ -48,7 +48,7 @@ std::size_t heap_of(const std::string& text) noexcept;
 
 enum class Dialect : std::uint8_t { current, older };
 
-/// Numbers as on the wire, in the current dialect.
+/// Values are wire format of the current dialect.
 enum class Op : std::uint8_t {
   validate,
   set,
@@ -71,7 +71,7 @@ enum class Op : std::uint8_t {
 };
 inline constexpr std::size_t kOps = 18;
 const char* name_of(Op op) noexcept;
-/// None: that dialect has no such request.
+/// Returns nullopt if that dialect has no such request.
 std::optional<std::uint8_t> code_of(Op op, Dialect dialect) noexcept;
 
 inline constexpr std::uint32_t kMagic = 0x3C85F7CE;
@@ -88,16 +88,16 @@ struct Request : Message {
 
 void put_number(std::string& to, std::uint64_t value, std::size_t bytes);
 void put_text(std::string& to, std::string_view text);
-/// unsupported: that dialect has no such request.
+/// Encodes a request. unsupported: that dialect has no such request.
 Result<std::string> encode(const Request& request, Dialect dialect);
 
-/// Bytes that came and were not read yet.
+/// Received bytes that were not parsed yet.
 class Buffer {
  public:
   void append(std::string_view bytes);
   std::size_t size() const noexcept { return bytes_.size() - at_; }
   std::size_t allocated() const noexcept { return heap_of(bytes_); }
-  /// The next bytes, at most size(); valid until append().
+  /// Consumes the next bytes, at most size(). Valid until append().
   std::string_view consume(std::size_t count) noexcept;
   std::string_view peek(std::size_t count) const noexcept;
 
@@ -106,14 +106,14 @@ class Buffer {
   std::size_t at_ = 0;
 };
 
-/// One request's or answer's fields, read as they come.
+/// Parses the fields of one request or answer as they arrive.
 class MessageReader {
  public:
   static MessageReader of_request(Op op, const Limits& limits);
-  /// `keys`: of the request, whose answer may have as many values.
+  /// `keys`: number of keys in the request, and the maximum of values in its answer.
   static MessageReader of_answer(Op op, std::size_t keys, const Limits& limits);
 
-  /// True: it is whole. corrupt: it passes a limit, and the connection is of no more use.
+  /// Returns true once the message is complete. corrupt: it exceeds a limit; close the connection.
   Result<bool> read(Buffer& from);
   Message& message() noexcept { return message_; }
   /// What counts against Limits::message.
@@ -135,19 +135,20 @@ class MessageReader {
   Message message_;
 };
 
-/// The requests of one connection, from its first byte.
+/// Parses the requests of one connection from its first byte.
 class RequestParser {
  public:
-  /// Without a dialect the first bytes tell it.
+  /// Without a dialect, detects it from the first bytes.
   explicit RequestParser(const Limits& limits, std::optional<Dialect> dialect = std::nullopt)
       : limits_(&limits), dialect_(dialect) {}
 
   void feed(std::string_view bytes) { buffer_.append(bytes); }
-  /// None: more bytes have to come first. corrupt: this is no client, or one beyond the limits.
+  /// Returns the next request, or nullopt if more bytes are needed. corrupt: not a client, or
+  /// beyond the limits.
   Result<std::optional<Request>> next();
-  /// None: not decided yet.
+  /// nullopt: not detected yet.
   std::optional<Dialect> dialect() const noexcept { return dialect_; }
-  /// A request has begun and is not whole.
+  /// Returns true while a request is incomplete.
   bool midway() const noexcept { return buffer_.size() != 0 || reader_.has_value(); }
   std::size_t allocated() const noexcept {
     return buffer_.allocated() + (reader_ ? reader_->allocated() : std::size_t{0});

@@ -1,8 +1,8 @@
-// store/request_store.hpp - linkspan::Store in terms of requests: what is common to all
-// kinds of store.
+// store/request_store.hpp - linkspan::Store in terms of requests: the part that all kinds of store
+// share.
 //
-// A kind brings two things: exchange() has a request done and returns its answer, await() waits for
-// keys. What is asked of a server is, request by request, what torch's own client asks.
+// A kind implements exchange(), which executes a request and returns its answer, and await(), which
+// waits for keys. The requests are the same as those of torch's own client.
 // Threads: any thread.
 #pragma once
 
@@ -38,13 +38,13 @@ class RequestStore : public Store {
   Result<std::int64_t> queue_length(std::string_view queue) final;
 
  protected:
-  /// `timeout`: for answers that depend on nobody else. `prefix`: of each key, as the server has
-  /// it.
+  /// `timeout`: for answers that do not depend on other clients. `prefix`: put before each key on
+  /// the server.
   RequestStore(Duration timeout, std::string prefix)
       : timeout_(timeout), prefix_(std::move(prefix)) {}
 
   virtual Result<Message> exchange(const Request& request, base::Deadline deadline) = 0;
-  /// Keys as the server has them.
+  /// Waits for keys, given with their prefix.
   virtual Status await(const Keys& keys, base::Deadline deadline) = 0;
 
   base::Deadline answer_deadline() const { return within(timeout_); }
@@ -60,7 +60,7 @@ class RequestStore : public Store {
   const Limits limits_{};
 };
 
-/// timed_out, and which keys are missing: "/a", or the first of them and how many more.
+/// Returns timed_out with the missing keys: "/a", or the first one and how many more.
 Status not_there(const Store::Keys& keys);
 
 }  // namespace linkspan::store

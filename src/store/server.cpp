@@ -119,7 +119,7 @@ class AsioServer final : public Server {
         if (accepts_again_) accept_again();
         const base::Time now = base::Clock::steady().now();
         log_suppressed(lines_.pop_suppressed(now));
-        serving_ = 0;  // who was served before has no part in what comes
+        serving_ = 0;  // an exception from here on is of no connection served before
         if (const auto due = lines_.due())
           io_.run_one_until(*due);
         else
@@ -279,7 +279,7 @@ class AsioServer final : public Server {
   }
 
   Status serve(std::uint64_t id, Connection& each, Request request) {
-    // Of torch 1.13: its wait has timed out there, and it no longer reads the answer.
+    // torch 1.13: the wait has timed out in the client, which does not read the answer any more.
     if (each.parser.dialect() == Dialect::older) forget_wait(id, each);
     const std::string woken = std::exchange(each.woken, {});
     const bool pops = request.op == Op::queue_pop && request.keys[0] == woken;
@@ -323,7 +323,7 @@ class AsioServer final : public Server {
     each.awaited_bytes = 0;
   }
 
-  /// A value of a queue is for one: the first to come of those who wait for nothing else.
+  /// A value of a queue goes to one connection: the first that waits for this queue alone.
   void wake(const std::string& key, bool only_one) {
     const auto found = waiting_.find(key);
     if (found == waiting_.end() || !table_.has(key)) return;
@@ -350,7 +350,7 @@ class AsioServer final : public Server {
     if (found->second.empty()) waiting_.erase(found);
   }
 
-  /// False: nobody is there to read it.
+  /// Returns false if no connection reads it.
   static bool flush(Connection& each) {
     while (each.unsent() != 0) {
       const ssize_t sent =
@@ -426,11 +426,12 @@ class AsioServer final : public Server {
   // Without memory the acceptor may wait for nothing, which is no end.
   const asio::executor_work_guard<asio::io_context::executor_type> keeps_running_{
       io_.get_executor()};
-  // Of the server's thread, until it is joined:
+  // Used by the server's thread only, until it is joined:
   net::Acceptor acceptor_{io_, [this](base::Fd socket) { admit(std::move(socket)); }};
   Table table_;
   std::map<std::uint64_t, std::unique_ptr<Connection>> connections_;
-  std::map<std::string, std::set<std::uint64_t>> waiting_;  // by key, who waits for it
+  std::map<std::string, std::set<std::uint64_t>>
+      waiting_;                      // by key, the connections that wait for it
   std::set<std::uint64_t> unasked_;  // connections that have asked nothing; the oldest first
   bool found_none_ = false;          // make_room() did, before next_search_
   base::Time next_search_{};

@@ -1,11 +1,10 @@
-// store/table.hpp - what a store holds: keys, and queues. Requests in, the bytes of their
-// answers out; no sockets, no time.
+// store/table.hpp - the content of a store: keys and queues. Takes requests and returns the bytes
+// of their answers; no sockets, no time. The server owns one.
 //
-// The server has one.
 // Threads: externally synchronised.
 // Invariants: entries() <= Limits::entries and stored() <= Limits::stored, which is at least what
-// the table allocates; a request that would
-// pass them changes nothing. What a request does depends on those before it only.
+// the table allocates; a request that would exceed them changes nothing. The result of a request
+// depends on earlier requests only.
 #pragma once
 
 #include <list>
@@ -20,10 +19,11 @@ class Table {
  public:
   explicit Table(const Limits& limits) : limits_(&limits) {}
 
-  /// A key, or a queue that is not empty.
+  /// Returns true for a key, or a queue that is not empty.
   bool has(const std::string& name) const;
-  /// Of any request but wait, cancel_wait and validate, which are the server's. no_resource: beyond
-  /// the limits; invalid_argument: `add` to what is no number. The protocol has words for neither.
+  /// Executes a request and returns its answer; wait, cancel_wait and validate are up to the
+  /// server. no_resource: beyond the limits. invalid_argument: `add` to a value that is not a
+  /// number. The protocol has no answer for either.
   Result<std::string> apply(Request request);
 
   std::size_t entries() const noexcept { return entries_; }
@@ -44,13 +44,13 @@ class Table {
   bool erase(const std::string& key);
 
   const Limits* limits_;
-  // Ordered: hashes that a peer can foresee collide when it wants.
+  // Ordered: a peer can make predictable hashes collide.
   std::map<std::string, std::string> values_;
-  std::map<std::string, std::list<std::string>> queues_;  // none is empty; a deque allocates 512 B
+  std::map<std::string, std::list<std::string>> queues_;  // never empty; a deque allocates 512 B
   std::size_t entries_ = 0, stored_ = 0;
 };
 
-/// Whether it may change a Table.
+/// Returns true if the request may change a Table.
 bool changes(Op op) noexcept;
 
 }  // namespace linkspan::store

@@ -23,7 +23,7 @@ using base::Deadline;
 constexpr const char* kPrefix = "/";
 constexpr const char* kWorkers = "init/";
 constexpr std::size_t kClientRead = std::size_t{64} << 10;
-/// Until somebody is looked for again who does not serve yet, or workers are counted again.
+/// Pause before the server is tried again that does not listen yet, or workers are counted again.
 constexpr int kPauseMs = 10;
 /// For the answer to a cancelled wait, which depends on the server only.
 constexpr auto kCancel = std::chrono::seconds(5);
@@ -87,7 +87,7 @@ Result<Client> greet(base::Fd socket, Dialect dialect, const Limits& limits, Dea
   return client;
 }
 
-/// unreachable: nobody listens, now.
+/// unreachable: no process listens there.
 Result<Client> meet(const std::vector<net::TcpAddress>& addresses, StoreDialect wish,
                     const Limits& limits, Deadline deadline) {
   auto socket = connect_to(addresses, deadline);
