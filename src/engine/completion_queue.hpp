@@ -4,7 +4,7 @@
 // quiet.
 // Threads: any thread. Its lock is a leaf, taken under the schedulers' locks of several Engines.
 // Invariants: the eventfd is readable exactly while there is a cookie; both change under the lock,
-// so no end is missed between them, and one system call tells of all that come before a take().
+// so no end is missed between them, and one system call tells of all that come before a pop().
 #pragma once
 
 #include <cstddef>
@@ -25,17 +25,17 @@ class CompletionQueueState {
  public:
   static Result<std::shared_ptr<CompletionQueueState>> create();
 
-  int fd() const noexcept { return bell_.get(); }
+  int fd() const noexcept { return eventfd_.get(); }
   /// As EngineImpl::forked(): its descriptor is the parent's too, who would miss what is read here.
   bool forked() const noexcept { return fork_.forked(); }
   void push(std::uint64_t cookie) LINKSPAN_EXCLUDES(mutex_);
-  std::vector<std::uint64_t> take(std::size_t at_most) LINKSPAN_EXCLUDES(mutex_);
+  std::vector<std::uint64_t> pop(std::size_t at_most) LINKSPAN_EXCLUDES(mutex_);
 
  private:
-  explicit CompletionQueueState(base::Fd bell) : bell_(std::move(bell)) {}
+  explicit CompletionQueueState(base::Fd eventfd) : eventfd_(std::move(eventfd)) {}
 
   const base::ForkWatch fork_;
-  const base::Fd bell_;
+  const base::Fd eventfd_;
   base::Mutex mutex_;
   std::deque<std::uint64_t> cookies_ LINKSPAN_GUARDED_BY(mutex_);
 };

@@ -18,10 +18,10 @@ using namespace std::chrono_literals;
 
 constexpr Duration kSpin = 200us;    // what is shorter than this is not worth a sleep
 constexpr Duration kWakeUp = 100us;  // it takes to be awake again
-constexpr Duration kBeforeAnEnd = 100us, kAskedAgain = 200us;
-constexpr unsigned kLooks = 4;    // for each look at the clock and taking of the lock
-constexpr Duration kNap = 10ms;   // in close(): a missed ring costs so much
-constexpr Duration kHeldUp = 1s;  // there, for each step, by remote peers
+constexpr Duration kBeforeCompletion = 100us, kControlAwake = 200us;
+constexpr unsigned kPollsPerClockRead = 4;    // for each look at the clock and taking of the lock
+constexpr Duration kMaxWait = 10ms;           // in close(): a missed ring costs so much
+constexpr Duration kRemoteCloseTimeout = 1s;  // there, for each step, by remote peers
 
 /// The user's callback, which may wait and may call linkspan.
 class Callback final : public base::LogQueue::Outlet {
@@ -67,16 +67,16 @@ Result<std::shared_ptr<EngineImpl>> EngineImpl::open(const EngineOptions& option
       options.log == nullptr
           ? nullptr
           : std::make_shared<base::LogQueue>(std::make_unique<Callback>(options.log));
-  std::shared_ptr<EngineImpl> core(
+  std::shared_ptr<EngineImpl> impl(
       new EngineImpl(*std::move(settings), base::Log(level, sink_to(lines)), lines),
       [](EngineImpl* ending) {
         // One whose Control thread stands still lives on with it: nothing may wait for that.
         if (!ending->forked() && ending->has_ended()) delete ending;
       });
   static std::atomic<bool> warned{false};  // of the environment, which every Engine reads
-  if (!warning.empty() && !warned.exchange(true)) core->log_.write(base::Level::warning, warning);
-  if (Status status = core->set_up(options); !status.ok()) return status;
-  return core;
+  if (!warning.empty() && !warned.exchange(true)) impl->log_.write(base::Level::warning, warning);
+  if (Status status = impl->set_up(options); !status.ok()) return status;
+  return impl;
 }
 
 Status EngineImpl::set_up(const EngineOptions& options) {
@@ -158,7 +158,7 @@ EngineImpl::~EngineImpl() {
   {
     const base::MutexLock lock(scheduler_.mutex);
     scheduler_.destroy_peers();
-    garbage = scheduler_.take_garbage();
+    garbage = scheduler_.extract_garbage();
   }
 }
 
@@ -169,12 +169,12 @@ transport::PollHint EngineImpl::poll() {
   {
     const base::MutexLock lock(scheduler_.mutex);
     advance();
-    garbage = scheduler_.take_garbage();
+    garbage = scheduler_.extract_garbage();
     next = scheduler_.poll_hint();
     // At the end of what it has asked for a peer asks for more, as a rule.
     if (next.for_peer &&
-        (next.when == When::now || next.at - base::Clock::steady().now() < kBeforeAnEnd))
-      control_raw_->stay_awake(kAskedAgain);
+        (next.when == When::now || next.at - base::Clock::steady().now() < kBeforeCompletion))
+      control_raw_->stay_awake(kControlAwake);
   }
   serve_windows(next);
   return next;
@@ -193,21 +193,21 @@ std::size_t EngineImpl::advance(base::Time now) {
 
 Result<Explanation> EngineImpl::explain(std::uint64_t peer, Op op, const Region& local,
                                         const RemoteRegion& remote, transport::Shape shape) {
-  const auto between = sides(peer, op, local, remote);
+  const auto between = resolve_endpoints(peer, op, local, remote);
   return between.ok() ? explain(*between, shape) : between.status();
 }
 
-Result<Explanation> EngineImpl::explain(const TransferEndpoints& sides, transport::Shape shape) {
+Result<Explanation> EngineImpl::explain(const TransferEndpoints& between, transport::Shape shape) {
   const base::MutexLock lock(scheduler_.mutex);
-  const PeerRecord* record = scheduler_.find_peer(sides.peer);
+  const PeerRecord* record = scheduler_.find_peer(between.peer);
   if (record == nullptr || record->closing)
     return Status(Code::disconnected, Scope::peer,
-                  "peer " + std::to_string(sides.peer) + " is gone");
-  const auto& endpoint = record->endpoints[sides.transport];
+                  "peer " + std::to_string(between.peer) + " is gone");
+  const auto& endpoint = record->endpoints[between.transport];
   if (endpoint == nullptr)
     return Status(Code::unreachable, Scope::peer, "the peer did not offer the region's transport");
-  return endpoint->explain(sides.op, sides.local->region(),
-                           *sides.remote->mappings[sides.transport], shape);
+  return endpoint->explain(between.op, between.local->region(),
+                           *between.remote->mappings[between.transport], shape);
 }
 
 Status EngineImpl::wait(TransferState& transfer, Duration timeout) {
@@ -222,10 +222,10 @@ Status EngineImpl::wait(TransferState& transfer, Duration timeout) {
       std::this_thread::yield();
       continue;
     }
-    for (unsigned looks = 0; looks < kLooks && !is_quiet(); ++looks) advance(now);
-    const Duration nap = is_quiet() ? Duration::zero() : nap_until_next_poll(begin, now);
-    if (nap > Duration::zero())
-      quiet_.wait(scheduler_.mutex, after(std::min<Duration>(nap, limit - now)));
+    for (unsigned polls = 0; polls < kPollsPerClockRead && !is_quiet(); ++polls) advance(now);
+    const Duration sleep = is_quiet() ? Duration::zero() : wait_until_next_poll(begin, now);
+    if (sleep > Duration::zero())
+      quiet_.wait(scheduler_.mutex, after(std::min<Duration>(sleep, limit - now)));
     scheduler_.mutex.unlock();
     if (is_quiet()) break;
   }
@@ -237,14 +237,14 @@ Status EngineImpl::wait(TransferState& transfer, Duration timeout) {
 }
 
 /// How long a waiter may sleep: not at all at first, nor close to what is predicted.
-Duration EngineImpl::nap_until_next_poll(base::Time begin, base::Time now) {
+Duration EngineImpl::wait_until_next_poll(base::Time begin, base::Time now) {
   using When = transport::PollHint::When;
   if (now - begin < kSpin) return Duration::zero();
   const transport::PollHint next = scheduler_.poll_hint();
   if (next.when == When::now) return Duration::zero();
-  if (next.when == When::idle) return kNap;  // a message ends it, and whoever reads it rings
+  if (next.when == When::idle) return kMaxWait;  // a message ends it, and whoever reads it rings
   const Duration left = next.at - now - kWakeUp;
-  return std::clamp<Duration>(left, Duration::zero(), kNap);
+  return std::clamp<Duration>(left, Duration::zero(), kMaxWait);
 }
 
 Status EngineImpl::cancel(TransferState& transfer) {
@@ -259,8 +259,9 @@ Status EngineImpl::cancel(TransferState& transfer) {
           "transfer " + std::to_string(transfer.id) + " is not quiet yet"};
 }
 
-Status EngineImpl::report_end(TransferState& transfer, std::shared_ptr<CompletionQueueState> queue,
-                              std::uint64_t cookie) {
+Status EngineImpl::attach_completion_queue(TransferState& transfer,
+                                           std::shared_ptr<CompletionQueueState> queue,
+                                           std::uint64_t cookie) {
   {
     const base::MutexLock lock(scheduler_.mutex);
     if (std::exchange(transfer.added, true))
@@ -280,20 +281,20 @@ Status EngineImpl::report_end(TransferState& transfer, std::shared_ptr<Completio
 
 /// False: the deadline has passed, or the wait was interrupted. Remote peers that hold it up for
 /// long are dropped: they map nothing of ours, and their wires fence themselves.
-bool EngineImpl::await(TransferScheduler::Hold hold, base::Deadline deadline,
+bool EngineImpl::await(TransferScheduler::CloseBlocker blocker, base::Deadline deadline,
                        std::optional<std::uint64_t> peer) {
-  const base::Deadline patience =
-      after(peer ? std::min<Duration>(kHeldUp, deadline.left() / 4) : kHeldUp);
-  while (scheduler_.is_held_up(hold, peer) && !deadline.passed() && !(peer && closed_)) {
+  const base::Deadline patience = after(
+      peer ? std::min<Duration>(kRemoteCloseTimeout, deadline.left() / 4) : kRemoteCloseTimeout);
+  while (scheduler_.is_close_blocked(blocker, peer) && !deadline.passed() && !(peer && closed_)) {
     advance();
     if (patience.passed())
-      for (const auto& session : scheduler_.remote_holders(hold, peer))
+      for (const auto& session : scheduler_.remote_close_blockers(blocker, peer))
         control_->drop(session, Status(Code::timed_out, Scope::peer, "it holds up close()"));
     if (base::wait_or_interrupted(quiet_, scheduler_.mutex,
-                                  after(std::min<Duration>(deadline.left(), kNap))))
+                                  after(std::min<Duration>(deadline.left(), kMaxWait))))
       return false;
   }
-  return !scheduler_.is_held_up(hold, peer);
+  return !scheduler_.is_close_blocked(blocker, peer);
 }
 
 Status EngineImpl::close(Duration timeout) {
@@ -309,12 +310,12 @@ Status EngineImpl::close(Duration timeout) {
   progress_thread_->wake();
   {
     const base::MutexLock lock(scheduler_.mutex);
-    const bool ended = await(TransferScheduler::Hold::transfers, deadline);
+    const bool ended = await(TransferScheduler::CloseBlocker::transfers, deadline);
     if (InterruptCheck::has_ended()) return base::interrupted();
     if (!ended)
       return {Code::pending, Scope::process, "not quiet: transfers of " + scheduler_.waits_for()};
     // Copies for peers end here too, or are finished by their Endpoints, which begin none any more.
-    const bool copied = await(TransferScheduler::Hold::copies, deadline);
+    const bool copied = await(TransferScheduler::CloseBlocker::copies, deadline);
     if (InterruptCheck::has_ended()) return base::interrupted();
     if (!copied) return {Code::pending, Scope::process, "a copy for a peer is not quiet"};
   }
@@ -326,15 +327,16 @@ Status EngineImpl::close(Duration timeout) {
   {
     const base::MutexLock lock(scheduler_.mutex);
     // By a wire a peer may have begun something more before it heard the goodbye.
-    const bool free = await(TransferScheduler::Hold::memory, deadline);
+    const bool free = await(TransferScheduler::CloseBlocker::memory, deadline);
     if (InterruptCheck::has_ended()) return base::interrupted();
     if (!free) {
-      const std::string holders = scheduler_.holders();
+      const std::string peers = scheduler_.peers_with_keys();
       return {Code::pending, Scope::process,
-              holders.empty() ? "a copy for a peer is not quiet"
-                              : "memory of this Engine may be copied by " + holders};
+              peers.empty() ? "a copy for a peer is not quiet"
+                            : "memory of this Engine may be copied by " + peers};
     }
-    (void)await(TransferScheduler::Hold::words, deadline);  // what is left of them is dropped
+    (void)await(TransferScheduler::CloseBlocker::messages,
+                deadline);  // what is left of them is dropped
   }
   Status ended = control_->end(deadline);
   if (log_queue_ != nullptr) (void)log_queue_->flush(after(base::LogQueue::kPatience));
@@ -360,15 +362,15 @@ Status EngineImpl::close(std::uint64_t peer, Duration timeout) {
   progress_thread_->wake();
   {
     const base::MutexLock lock(scheduler_.mutex);
-    if (!await(TransferScheduler::Hold::transfers, deadline, peer))
+    if (!await(TransferScheduler::CloseBlocker::transfers, deadline, peer))
       return closed_ ? engine_closed() : pending("may still touch memory of transfers with it");
-    if (!await(TransferScheduler::Hold::copies, deadline, peer))
+    if (!await(TransferScheduler::CloseBlocker::copies, deadline, peer))
       return closed_ ? engine_closed() : pending("has asked for a copy that is not quiet");
   }
-  let_go_of(peer);
+  unmap_regions_of(peer);
   control_->send_goodbye(peer);
   const base::MutexLock lock(scheduler_.mutex);
-  if (await(TransferScheduler::Hold::memory, deadline, peer)) return {};
+  if (await(TransferScheduler::CloseBlocker::memory, deadline, peer)) return {};
   return closed_ ? engine_closed()
                  : pending(
                        "has not answered the goodbye, and may still copy on memory that it had "
@@ -376,7 +378,7 @@ Status EngineImpl::close(std::uint64_t peer, Duration timeout) {
 }
 
 /// Gives back what the peer's regions map of GPUs, although the user has their handles.
-void EngineImpl::let_go_of(std::uint64_t peer) {
+void EngineImpl::unmap_regions_of(std::uint64_t peer) {
   std::vector<std::shared_ptr<ImportedRegion>> regions;  // perhaps the last handles
   {
     const base::MutexLock lock(scheduler_.mutex);

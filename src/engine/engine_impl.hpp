@@ -37,8 +37,8 @@ inline constexpr std::size_t kMaxNotification = control::NotificationRing::kMaxM
 inline constexpr std::size_t kMaxWaitingNotifications = 65536;
 inline constexpr std::size_t kMaxWaitingBytes = std::size_t{16} << 20;
 inline constexpr std::size_t kMaxWaitingBytesOfAll = std::size_t{256} << 20;
-inline constexpr std::size_t kMaxEarlyBytes = std::size_t{1}
-                                              << 20;  ///< EngineImpl::Early, of a peer.
+inline constexpr std::size_t kMaxEarlyBytes =
+    std::size_t{1} << 20;  ///< EngineImpl::EarlyNotifications, of a peer.
 /// Requests of one peer that wait for a version of a set.
 inline constexpr std::size_t kMaxSetWaits = 64;
 /// Peers that nobody has accepted; beyond it those that are gone are forgotten.
@@ -69,9 +69,9 @@ class EngineImpl final : public control::SessionEvents,
   Result<Peer> connect(std::string_view address, const ConnectOptions& options);
   Result<Peer> accept(Duration timeout) LINKSPAN_EXCLUDES(events_mutex_);
   Status notify(std::uint64_t peer, std::span<const std::byte> message);
-  std::vector<Notification> notifications() LINKSPAN_EXCLUDES(events_mutex_, collecting_);
+  std::vector<Notification> notifications() LINKSPAN_EXCLUDES(events_mutex_, drain_mutex_);
   std::vector<Notification> notifications(Duration timeout)
-      LINKSPAN_EXCLUDES(events_mutex_, collecting_);
+      LINKSPAN_EXCLUDES(events_mutex_, drain_mutex_);
   PeerState state(std::uint64_t peer);
   Status close(std::uint64_t peer, Duration timeout) LINKSPAN_EXCLUDES(events_mutex_);
 
@@ -116,52 +116,54 @@ class EngineImpl final : public control::SessionEvents,
   Status cancel(WindowState& window) LINKSPAN_EXCLUDES(windows_->mutex);
   Status failure(const WindowState& window) LINKSPAN_EXCLUDES(windows_->mutex);
   // two_sided.cpp
-  Result<Transfer> exchange(std::uint64_t peer, const ExchangeKind& kind, const void* data,
-                            std::uint64_t bytes, const TransferOptions& options);
+  Result<Transfer> send_or_receive(std::uint64_t peer, const MessageKind& kind, const void* data,
+                                   std::uint64_t bytes, const TransferOptions& options);
   /// Until it is quiet.
   Status finish(const Result<Transfer>& transfer);
   Status wait(TransferState& transfer, Duration timeout);
   Status cancel(TransferState& transfer);
-  Status report_end(TransferState& transfer, std::shared_ptr<CompletionQueueState> queue,
-                    std::uint64_t cookie);
+  Status attach_completion_queue(TransferState& transfer,
+                                 std::shared_ptr<CompletionQueueState> queue, std::uint64_t cookie);
   std::size_t progress();
   // core_report.cpp
   std::string dump() LINKSPAN_EXCLUDES(events_mutex_);
   std::string metrics();
   Status close(Duration timeout);
   /// Never ends: something is not quiet, and nobody is left who would wait for it.
-  void stay() { self_ = shared_from_this(); }
+  void keep_forever() { self_ = shared_from_this(); }
   /// This process is a child of the one that opened it: nothing here may be touched.
   bool forked() const noexcept { return fork_.forked(); }
 
  private:
-  Status end_region(const Region& region, Duration timeout, bool at_once)
+  Status end_region(const Region& region, Duration timeout, bool immediately)
       LINKSPAN_EXCLUDES(exports_mutex_);
   std::shared_ptr<const Keys> keys_of(std::uint64_t serial) LINKSPAN_EXCLUDES(exports_mutex_);
   /// Notifications of a peer that Engine::notifications() has not taken.
-  struct Waiting {
+  struct InboxUsage {
     std::size_t count = 0, bytes = 0, dropped = 0;
     std::size_t uncounted = 0;  // they came where the scheduler's lock may not be taken
   };
   /// Notifications of a peer that came with a write before others, sent earlier, which go over its
   /// control connection.
-  struct Early {
+  struct EarlyNotifications {
     struct Each {
       std::uint64_t after;  // so many of these others
       std::vector<std::byte> payload;
     };
-    std::uint64_t heard = 0;  // of these others
+    std::uint64_t received = 0;  // of these others
     std::vector<Each> waiting;
     std::size_t bytes = 0;  // that they cost
   };
-  void keep_in_order(const control::Session& from, std::vector<std::byte> payload,
-                     std::uint64_t after) LINKSPAN_EXCLUDES(events_mutex_);
-  void keep_early(const control::Session& from, Early& early, std::uint64_t heard)
+  void deliver_in_order(const control::Session& from, std::vector<std::byte> payload,
+                        std::uint64_t after) LINKSPAN_EXCLUDES(events_mutex_);
+  void deliver_early(const control::Session& from, EarlyNotifications& early,
+                     std::uint64_t received) LINKSPAN_REQUIRES(events_mutex_);
+  bool has_room(const InboxUsage& waiting, std::size_t bytes) const
       LINKSPAN_REQUIRES(events_mutex_);
-  bool has_room(const Waiting& waiting, std::size_t bytes) const LINKSPAN_REQUIRES(events_mutex_);
-  void keep(const control::Session& session, std::vector<std::byte> payload)
+  void deliver(const control::Session& session, std::vector<std::byte> payload)
       LINKSPAN_REQUIRES(events_mutex_);
-  void collect(control::Session& session, bool last) LINKSPAN_EXCLUDES(collecting_, events_mutex_);
+  void drain_ring(control::Session& session, bool last)
+      LINKSPAN_EXCLUDES(drain_mutex_, events_mutex_);
   /// A question to a peer, with what it answers: a region or a set.
   struct Lookup {
     base::Deadline deadline;
@@ -180,7 +182,7 @@ class EngineImpl final : public control::SessionEvents,
                                                        std::uint64_t serial,
                                                        base::Deadline deadline);
   std::shared_ptr<control::Session> session_of(std::uint64_t peer);
-  void tell_who_waits(std::string_view name) LINKSPAN_EXCLUDES(sets_mutex_);
+  void notify_set_waiters(std::string_view name) LINKSPAN_EXCLUDES(sets_mutex_);
   void forget_set_waits(std::uint64_t peer) LINKSPAN_EXCLUDES(sets_mutex_);
 
   EngineImpl(base::Options options, base::Log log, std::shared_ptr<base::LogQueue> log_queue)
@@ -191,8 +193,8 @@ class EngineImpl final : public control::SessionEvents,
   bool expects(std::uint64_t peer, std::uint64_t request) LINKSPAN_EXCLUDES(events_mutex_);
   Result<Region> admit(Result<std::shared_ptr<const memory::Registration>> registration);
   /// Of whom an answer came; the Session may be gone when it is worked off.
-  struct PeerLife {
-    explicit PeerLife(const control::Session& session)
+  struct PeerIdentity {
+    explicit PeerIdentity(const control::Session& session)
         : id(session.id()),
           incarnation(session.incarnation()),
           this_process(session.is_this_process()),
@@ -203,46 +205,48 @@ class EngineImpl final : public control::SessionEvents,
     std::int64_t pid;
     bool remote;
   };
-  Result<std::shared_ptr<ImportedRegion>> import(const PeerLife& peer,
+  Result<std::shared_ptr<ImportedRegion>> import(const PeerIdentity& peer,
                                                  control::ExportedRegion& exported,
                                                  base::Deadline deadline);
-  void hold_stream(TransferState& transfer, ResolvedStreams& place);
-  void imported(const PeerLife& peer, std::uint64_t request,
+  void block_user_stream(TransferState& transfer, ResolvedStreams& streams);
+  void finish_import(const PeerIdentity& peer, std::uint64_t request,
                 Result<control::ExportedRegion>& answer);
-  void imported_by_serial(const PeerLife& peer, std::uint64_t request,
-                          Result<control::ExportedRegion>& answer);
-  Status begin_exchange(const std::shared_ptr<TransferState>& transfer);
-  Result<TransferEndpoints> sides(std::uint64_t peer, Op op, const Region& local,
-                                  const RemoteRegion& remote) const;
+  void finish_import_by_serial(const PeerIdentity& peer, std::uint64_t request,
+                               Result<control::ExportedRegion>& answer);
+  Status begin_message(const std::shared_ptr<TransferState>& transfer);
+  Result<TransferEndpoints> resolve_endpoints(std::uint64_t peer, Op op, const Region& local,
+                                              const RemoteRegion& remote) const;
   Result<std::shared_ptr<const memory::Registration>> registered(const memory::RegionId& id) const;
   Result<std::shared_ptr<TransferState>> transfer_of(const PreparedState& prepared) const;
   struct Planned {
     Plan plan;
     transport::Shape size;
   };
-  Result<Planned> plan(const TransferEndpoints& sides, const UserShape& shape) const;
-  Result<Planned> plan(TransferEndpoints& sides, const UserShape& shape,
+  Result<Planned> plan(const TransferEndpoints& between, const UserShape& shape) const;
+  Result<Planned> plan(TransferEndpoints& between, const UserShape& shape,
                        const TransferOptions& options);
-  Status check_path(const TransferEndpoints& sides, const transport::Shape& size,
+  Status check_path(const TransferEndpoints& between, const transport::Shape& size,
                     const std::string& required);
   /// Under way; its user's stream is not held yet.
   struct Started {
     std::shared_ptr<TransferState> transfer;  // also the TransferScheduler's
-    ResolvedStreams place;
+    ResolvedStreams streams;
   };
-  /// Of a transfer that has its sides, its plan and the path that is required.
+  /// Of a transfer that has its between, its plan and the path that is required.
   Result<Started> start(std::shared_ptr<TransferState> transfer, transport::Shape size,
                         const TransferOptions& options);
   /// Of one whose path has not been held against the one required yet.
   Result<Transfer> post(std::shared_ptr<TransferState> transfer, transport::Shape size,
                         const TransferOptions& options);
-  Result<Transfer> held(Result<Started> started);
-  Result<Explanation> explain(const TransferEndpoints& sides, transport::Shape shape);
+  Result<Transfer> to_handle(Result<Started> started);
+  Result<Explanation> explain(const TransferEndpoints& between, transport::Shape shape);
   /// Whether the import counts, for metrics() and dump(), and passes it on.
-  Result<std::shared_ptr<ImportedRegion>> counted(const PeerLife& peer,
+  Result<std::shared_ptr<ImportedRegion>> counted(const PeerIdentity& peer,
                                                   Result<std::shared_ptr<ImportedRegion>> region);
-  Result<std::size_t> take_word() LINKSPAN_EXCLUDES(making_words_, windows_->mutex);
-  Result<std::shared_ptr<TransferState>> copy(std::uint64_t peer, Op op, const WindowSides& sides,
+  Result<std::size_t> acquire_signal_source()
+      LINKSPAN_EXCLUDES(signal_sources_mutex_, windows_->mutex);
+  Result<std::shared_ptr<TransferState>> copy(std::uint64_t peer, Op op,
+                                              const WindowRegions& regions,
                                               const Block& block) override;
   void serve_windows(transport::PollHint& next) LINKSPAN_EXCLUDES(windows_->mutex);
   /// Waits for what kernels have ordered. pending: there still is some.
@@ -252,15 +256,15 @@ class EngineImpl final : public control::SessionEvents,
       LINKSPAN_EXCLUDES(windows_->mutex);
   /// Ends each wait for an answer of that peer with `why`.
   void end_lookups(std::uint64_t peer, const Status& why) LINKSPAN_EXCLUDES(events_mutex_);
-  void let_go_of(std::uint64_t peer);
+  void unmap_regions_of(std::uint64_t peer);
   std::string greeting(const control::Session& session);
   transport::PollHint poll();
   /// The TransferScheduler's progress(), told to who waits.
   std::size_t advance(base::Time now = base::Clock::steady().now())
       LINKSPAN_REQUIRES(scheduler_.mutex);
-  bool await(TransferScheduler::Hold hold, base::Deadline deadline,
+  bool await(TransferScheduler::CloseBlocker blocker, base::Deadline deadline,
              std::optional<std::uint64_t> peer = std::nullopt) LINKSPAN_REQUIRES(scheduler_.mutex);
-  Duration nap_until_next_poll(base::Time begin, base::Time now)
+  Duration wait_until_next_poll(base::Time begin, base::Time now)
       LINKSPAN_REQUIRES(scheduler_.mutex);
   base::Deadline after(Duration wait) const {
     return base::Deadline::after(base::Clock::steady(), wait);
@@ -305,7 +309,7 @@ class EngineImpl final : public control::SessionEvents,
   std::unique_ptr<UnregisteredBuffers> unregistered_;
   std::unique_ptr<StreamOrders> streams_;
 
-  base::Mutex making_words_;  // of the first window, before the next asks for one
+  base::Mutex signal_sources_mutex_;  // of the first window, before the next asks for one
   const std::shared_ptr<WindowSet> windows_ = std::make_shared<WindowSet>();  // also the windows'
 
   base::Mutex exports_mutex_;
@@ -317,18 +321,18 @@ class EngineImpl final : public control::SessionEvents,
   std::map<std::pair<std::uint64_t, std::uint64_t>, control::AskSet> set_waits_
       LINKSPAN_GUARDED_BY(sets_mutex_);
 
-  base::Mutex collecting_;            // held by who takes what lies in rings: so it keeps its order
+  base::Mutex drain_mutex_;           // held by who takes what lies in rings: so it keeps its order
   mutable base::Mutex events_mutex_;  // of what the Control thread hands to users
   base::Condition event_;
   // Peers that accept() has not given out yet: id and name.
   std::deque<std::pair<std::uint64_t, std::string>> accepted_ LINKSPAN_GUARDED_BY(events_mutex_);
   std::vector<Notification> notifications_ LINKSPAN_GUARDED_BY(events_mutex_);
   // Grows under that mutex: who sleeps is to look, and ask for bells, anew.
-  std::atomic<std::uint64_t> news_{0};
-  std::map<std::uint64_t, Waiting> waiting_
-      LINKSPAN_GUARDED_BY(events_mutex_);                                    // of these, by peer
-  std::size_t waiting_bytes_ LINKSPAN_GUARDED_BY(events_mutex_) = 0;         // of all
-  std::map<std::uint64_t, Early> early_ LINKSPAN_GUARDED_BY(events_mutex_);  // by peer
+  std::atomic<std::uint64_t> event_count_{0};
+  std::map<std::uint64_t, InboxUsage> inbox_usage_
+      LINKSPAN_GUARDED_BY(events_mutex_);                           // of these, by peer
+  std::size_t inbox_bytes_ LINKSPAN_GUARDED_BY(events_mutex_) = 0;  // of all
+  std::map<std::uint64_t, EarlyNotifications> early_ LINKSPAN_GUARDED_BY(events_mutex_);  // by peer
   // Answers by serial that the opener has not come to, by peer and serial.
   std::set<std::pair<std::uint64_t, std::uint64_t>> by_serial_ LINKSPAN_GUARDED_BY(events_mutex_);
   std::map<std::uint64_t, std::shared_ptr<Lookup>> lookups_ LINKSPAN_GUARDED_BY(events_mutex_);
@@ -340,7 +344,7 @@ class EngineImpl final : public control::SessionEvents,
   std::unique_ptr<control::ControlPlane> control_;
   std::unique_ptr<ProgressThread> progress_thread_;
   base::Condition quiet_;  // with the TransferScheduler's mutex: some transfer became quiet
-  std::atomic<bool> closed_{false}, told_of_loopback_{false};
+  std::atomic<bool> closed_{false}, reported_loopback_{false};
   std::shared_ptr<EngineImpl> self_;  // of stay()
   // Last: what takes milliseconds and would keep the Control thread from hearing of a death.
   base::TaskThread opener_;

@@ -42,7 +42,7 @@ Status EngineImpl::invalidate(const Region& region, Duration timeout) {
   return end_region(region, timeout, true);
 }
 
-Status EngineImpl::end_region(const Region& region, Duration timeout, bool at_once) {
+Status EngineImpl::end_region(const Region& region, Duration timeout, bool immediately) {
   if (!region.valid() || registry_->find(region.registration_->id()) == nullptr)
     return {Code::invalid_argument, Scope::request, "the region is not registered in this Engine"};
   const memory::Registration& registration = *region.registration_;
@@ -55,14 +55,14 @@ Status EngineImpl::end_region(const Region& region, Duration timeout, bool at_on
   base::InterruptPoll poll;
   for (bool first = true;; first = false) {
     if (poll.due_and_interrupted()) return base::interrupted();
-    Status status = retract_everywhere(transports_, registration.region(), at_once);
+    Status status = retract_everywhere(transports_, registration.region(), immediately);
     // The user frees it next, so this cannot be put off (cuda/deferred_destroyer.hpp).
     if (status.ok() && registration.unpins() && !topology_->destroyer()->free())
       status = {Code::busy, Scope::process,
                 "to unpin it would wait for the streams that transfers of this Engine follow or "
                 "hold, and hold up all others: wait for those transfers"};
     if (status.ok()) status = registry_->remove(registration.id());
-    const bool cancels = at_once && first;
+    const bool cancels = immediately && first;
     const base::MutexLock lock(scheduler_.mutex);
     if (status.ok()) scheduler_.retracted(registration.id().serial);
     if (status.code() != Code::busy) return status;
@@ -94,7 +94,7 @@ Result<control::ExportedRegion> EngineImpl::on_import_request(control::Session& 
         !status.ok())
       return status;
   auto sent =
-      engine::exported(transports_, registration->region(), *keys, name, session.is_remote());
+      engine::export_region(transports_, registration->region(), *keys, name, session.is_remote());
   if (sent.ok()) {
     const base::MutexLock lock(scheduler_.mutex);
     scheduler_.count_export(session.id(), registration->id().serial);
@@ -108,7 +108,7 @@ std::shared_ptr<const Keys> EngineImpl::keys_of(std::uint64_t serial) {
   return found == exports_.end() ? nullptr : found->second;
 }
 
-Result<std::shared_ptr<ImportedRegion>> EngineImpl::import(const PeerLife& peer,
+Result<std::shared_ptr<ImportedRegion>> EngineImpl::import(const PeerIdentity& peer,
                                                            control::ExportedRegion& exported,
                                                            base::Deadline deadline) {
   auto descriptor = memory::decode(exported.descriptor);
@@ -142,7 +142,7 @@ Result<std::shared_ptr<ImportedRegion>> EngineImpl::import(const PeerLife& peer,
       if (mapping.ok()) {
         imported->mappings[i] = *std::move(mapping);
         any = true;
-      } else if (!is_not_for_it(mapping.status())) {
+      } else if (!is_declined(mapping.status())) {
         return mapping.status();
       } else if (refused.ok()) {
         refused = mapping.status();

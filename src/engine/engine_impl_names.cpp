@@ -20,7 +20,7 @@ Status check_name(std::string_view name) {
               " bytes, this one has " + std::to_string(name.size())};
 }
 
-Status untold() {
+Status unexpected_answer() {
   return {Code::corrupt, Scope::peer, "the peer answered something else than it was asked"};
 }
 
@@ -32,7 +32,7 @@ Status EngineImpl::publish(std::string_view name, const Region& region) {
   if (!region.valid() || name.empty())
     return {Code::invalid_argument, Scope::request, "publish needs a region and a name"};
   Status status = registry_->set_name(region.registration_->id(), name);
-  if (status.ok()) tell_who_waits(name);
+  if (status.ok()) notify_set_waiters(name);
   return status;
 }
 
@@ -45,7 +45,7 @@ Result<std::uint64_t> EngineImpl::publish(std::string_view name, std::span<const
     ids.push_back(region.registration_->id());
   }
   auto version = registry_->publish(name, ids);
-  if (version.ok()) tell_who_waits(name);
+  if (version.ok()) notify_set_waiters(name);
   return version;
 }
 
@@ -79,8 +79,8 @@ void EngineImpl::on_set_request(control::Session& session, std::uint64_t request
                       : session.send(FrameOp::error, request, control::encode_error(refused)));
 }
 
-void EngineImpl::tell_who_waits(std::string_view name) {
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> told;
+void EngineImpl::notify_set_waiters(std::string_view name) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> waiters;
   std::optional<memory::PublishedSet> set;
   {
     const base::MutexLock lock(sets_mutex_);
@@ -88,11 +88,11 @@ void EngineImpl::tell_who_waits(std::string_view name) {
     if (!set) return;
     std::erase_if(set_waits_, [&](const auto& wait) {
       const bool ready = wait.second.name == name && set->version > wait.second.above;
-      if (ready) told.push_back(wait.first);
+      if (ready) waiters.push_back(wait.first);
       return ready;
     });
   }
-  for (const auto& [peer, request] : told) {
+  for (const auto& [peer, request] : waiters) {
     const auto session = session_of(peer);
     if (session == nullptr) continue;
     (void)session->send(control::FrameOp::set, request, control::encode_set(*set));
@@ -169,7 +169,7 @@ Result<memory::PublishedSet> EngineImpl::ask_for_set(std::uint64_t peer,
     if (session->wants_write()) control_->write_when_ready(session);
   }
   if (!status.ok()) return status;
-  if (lookup->set.serials.empty()) return untold();
+  if (lookup->set.serials.empty()) return unexpected_answer();
   return std::move(lookup->set);
 }
 
@@ -180,7 +180,7 @@ Result<std::shared_ptr<ImportedRegion>> EngineImpl::import_named(std::uint64_t p
   const auto lookup = std::make_shared<Lookup>(Lookup{.deadline = deadline, .peer = peer});
   Status status = ask(lookup, control::FrameOp::import, control::encode_import(name, serial), name);
   if (!status.ok()) return status;
-  if (lookup->region == nullptr) return untold();
+  if (lookup->region == nullptr) return unexpected_answer();
   return std::move(lookup->region);
 }
 
@@ -236,7 +236,8 @@ void EngineImpl::on_import_reply(control::Session& session, std::uint64_t reques
   if (!expects(session.id(), request)) return;  // gave up, or never asked
   // Shared: a task can be copied, its fds cannot.
   auto kept = std::make_shared<Result<control::ExportedRegion>>(std::move(answer));
-  opener_.run([this, peer = PeerLife(session), request, kept] { imported(peer, request, *kept); });
+  opener_.run(
+      [this, peer = PeerIdentity(session), request, kept] { finish_import(peer, request, *kept); });
 }
 
 bool EngineImpl::expects(std::uint64_t peer, std::uint64_t request) {
@@ -255,9 +256,9 @@ bool EngineImpl::expects(std::uint64_t peer, std::uint64_t request) {
   return !std::exchange(found->second->opening, true);
 }
 
-void EngineImpl::imported(const PeerLife& peer, std::uint64_t request,
-                          Result<control::ExportedRegion>& answer) {
-  if ((request & Rendezvous::kBySerial) != 0) return imported_by_serial(peer, request, answer);
+void EngineImpl::finish_import(const PeerIdentity& peer, std::uint64_t request,
+                               Result<control::ExportedRegion>& answer) {
+  if ((request & Rendezvous::kBySerial) != 0) return finish_import_by_serial(peer, request, answer);
   std::shared_ptr<Lookup> lookup;
   {
     const base::MutexLock lock(events_mutex_);

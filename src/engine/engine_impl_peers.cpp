@@ -1,4 +1,4 @@
-// Peers of an EngineImpl: meeting them, what they say, and when they are gone.
+// Peers of an EngineImpl: peer_state them, what they say, and when they are gone.
 #include <algorithm>
 #include <thread>
 #include <utility>
@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kNotificationCost = 64;  // at least, whatever it says
-constexpr unsigned kPeerLooks = 8;             // for each time that others may have the core
+constexpr unsigned kPollsPerYield = 8;         // for each time that others may have the impl
 constexpr Duration kPeerSpin = 50us;           // what comes sooner is not worth a sleep
 
 /// Ends the session of a peer that broke the rules; any other failure is a line in the log.
@@ -94,7 +94,7 @@ Status EngineImpl::on_established(const std::shared_ptr<control::Session>& sessi
       record->channels[i] = std::make_unique<SessionChannel>(
           session, each.name, *control_raw_,
           [this](const control::Session& from, std::vector<std::byte> payload,
-                 std::uint64_t after) { keep_in_order(from, std::move(payload), after); });
+                 std::uint64_t after) { deliver_in_order(from, std::move(payload), after); });
       auto endpoint = transports_[i]->connect(each.bytes, *record->channels[i],
                                               after(options_.connect_deadline));
       if (!endpoint.ok()) return endpoint.status();
@@ -108,7 +108,7 @@ Status EngineImpl::on_established(const std::shared_ptr<control::Session>& sessi
 
 void EngineImpl::on_up(control::Session& session) {
   log_.write_repeated(base::Repeated::life, base::Level::info, [&] { return greeting(session); });
-  if (session.initiated() && session.is_on_loopback() && !told_of_loopback_.exchange(true) &&
+  if (session.initiated() && session.is_on_loopback() && !reported_loopback_.exchange(true) &&
       log_.enabled(base::Level::warning))
     log_.write(base::Level::warning,
                session.describe() +
@@ -117,7 +117,7 @@ void EngineImpl::on_up(control::Session& session) {
                    "require \"local\" refuses what goes by a network");
   const base::MutexLock lock(events_mutex_);
   if (!session.initiated()) accepted_.emplace_back(session.id(), session.hello().engine);
-  ++news_;  // of this peer nobody has asked for the bell
+  ++event_count_;  // of this peer nobody has asked for the bell
   event_.notify_all();
 }
 
@@ -127,7 +127,7 @@ void EngineImpl::on_disconnected(control::Session& session) {
   });
   {
     const base::MutexLock lock(scheduler_.mutex);
-    scheduler_.lost(session.id());
+    scheduler_.on_peer_lost(session.id());
     advance();
   }
   progress_thread_->wake();
@@ -144,7 +144,7 @@ void EngineImpl::end_lookups(std::uint64_t peer, const Status& why) {
 }
 
 void EngineImpl::on_terminated(control::Session& session) {
-  collect(session, true);
+  drain_ring(session, true);
   {
     const base::MutexLock lock(events_mutex_);
     if (accepted_.size() > kMaxUnaccepted)
@@ -152,14 +152,14 @@ void EngineImpl::on_terminated(control::Session& session) {
   }
   {
     const base::MutexLock lock(scheduler_.mutex);
-    scheduler_.gone(session.id());
+    scheduler_.on_peer_gone(session.id());
     advance();
     quiet_.notify_all();  // close() may wait for it
   }
   progress_thread_->wake();
   // Its data connections have failed and bring no more.
   const base::MutexLock lock(events_mutex_);
-  keep_early(session, early_[session.id()], ~std::uint64_t{0});
+  deliver_early(session, early_[session.id()], ~std::uint64_t{0});
   early_.erase(session.id());
 }
 
@@ -213,54 +213,55 @@ void EngineImpl::on_notification(control::Session& session, std::vector<std::byt
       ++peer->counters.notifications_received;
   }
   const base::MutexLock lock(events_mutex_);
-  keep(session, std::move(payload));
-  Early& early = early_[session.id()];
-  ++early.heard;
-  keep_early(session, early, early.heard);
+  deliver(session, std::move(payload));
+  EarlyNotifications& early = early_[session.id()];
+  ++early.received;
+  deliver_early(session, early, early.received);
 }
 
 /// Hands a notification that came with a write to the user, once the first `after` of the control
 /// connection have come.
-void EngineImpl::keep_in_order(const control::Session& from, std::vector<std::byte> payload,
-                               std::uint64_t after) {
+void EngineImpl::deliver_in_order(const control::Session& from, std::vector<std::byte> payload,
+                                  std::uint64_t after) {
   const base::MutexLock lock(events_mutex_);
-  ++waiting_[from.id()].uncounted;
-  Early& early = early_[from.id()];
-  if (after <= early.heard) return keep(from, std::move(payload));
+  ++inbox_usage_[from.id()].uncounted;
+  EarlyNotifications& early = early_[from.id()];
+  if (after <= early.received) return deliver(from, std::move(payload));
   const std::size_t cost = std::max(payload.size(), kNotificationCost);
   // The others are on their way: only a peer that lies, or whose control connection stands still
   // for long, reaches the bound. It loses the order and no notification.
-  if (early.bytes + cost > kMaxEarlyBytes) keep_early(from, early, ~std::uint64_t{0});
+  if (early.bytes + cost > kMaxEarlyBytes) deliver_early(from, early, ~std::uint64_t{0});
   early.bytes += cost;
   early.waiting.push_back({after, std::move(payload)});
 }
 
 /// Hands over those that wait for at most the first `heard` of the control connection.
-void EngineImpl::keep_early(const control::Session& from, Early& early, std::uint64_t heard) {
+void EngineImpl::deliver_early(const control::Session& from, EarlyNotifications& early,
+                               std::uint64_t received) {
   const auto late = std::stable_partition(early.waiting.begin(), early.waiting.end(),
-                                          [&](const auto& each) { return each.after <= heard; });
+                                          [&](const auto& each) { return each.after <= received; });
   for (auto each = early.waiting.begin(); each != late; ++each) {
     early.bytes -= std::max(each->payload.size(), kNotificationCost);
-    keep(from, std::move(each->payload));
+    deliver(from, std::move(each->payload));
   }
   early.waiting.erase(early.waiting.begin(), late);
 }
 
 void EngineImpl::on_collect_request(control::Session& session) {
-  collect(session, false);
+  drain_ring(session, false);
   // It may have rung for what was taken already, and the bell that was asked for since is gone.
   const base::MutexLock lock(events_mutex_);
-  ++news_;
+  ++event_count_;
   event_.notify_all();
 }
 
 /// Out of the peer's ring. What finds no room here stays there, but for the last ones of a peer.
-void EngineImpl::collect(control::Session& session, bool last) {
-  const base::MutexLock in_order(collecting_);
+void EngineImpl::drain_ring(control::Session& session, bool last) {
+  const base::MutexLock in_order(drain_mutex_);
   while (true) {
     if (!last) {
       const base::MutexLock lock(events_mutex_);
-      if (!has_room(waiting_[session.id()], kMaxNotification)) return;
+      if (!has_room(inbox_usage_[session.id()], kMaxNotification)) return;
     }
     std::optional<std::vector<std::byte>> next;
     {
@@ -271,24 +272,24 @@ void EngineImpl::collect(control::Session& session, bool last) {
     }
     if (!next) return;
     const base::MutexLock lock(events_mutex_);
-    keep(session, *std::move(next));
+    deliver(session, *std::move(next));
   }
 }
 
-bool EngineImpl::has_room(const Waiting& waiting, std::size_t bytes) const {
+bool EngineImpl::has_room(const InboxUsage& waiting, std::size_t bytes) const {
   return waiting.count < kMaxWaitingNotifications && waiting.bytes + bytes <= kMaxWaitingBytes &&
-         waiting_bytes_ + bytes <= kMaxWaitingBytesOfAll;
+         inbox_bytes_ + bytes <= kMaxWaitingBytesOfAll;
 }
 
-void EngineImpl::keep(const control::Session& session, std::vector<std::byte> payload) {
-  Waiting& waiting = waiting_[session.id()];
+void EngineImpl::deliver(const control::Session& session, std::vector<std::byte> payload) {
+  InboxUsage& waiting = inbox_usage_[session.id()];
   const std::size_t cost = std::max(payload.size(), kNotificationCost);
   if (has_room(waiting, cost)) {
     ++waiting.count;
     waiting.bytes += cost;
-    waiting_bytes_ += cost;
+    inbox_bytes_ += cost;
     notifications_.push_back({session.id(), std::move(payload)});
-    ++news_;
+    ++event_count_;
     event_.notify_all();
   } else if (waiting.dropped++ == 0) {
     log_.write_repeated(base::Repeated::peer, base::Level::error, [&] {
@@ -314,45 +315,46 @@ Status EngineImpl::notify(std::uint64_t peer, std::span<const std::byte> message
 }
 
 std::vector<Notification> EngineImpl::notifications() {
-  const base::MutexLock in_order(collecting_);
+  const base::MutexLock in_order(drain_mutex_);
   std::vector<Notification> all;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> uncounted;  // peers, and how many
   {
     const base::MutexLock lock(events_mutex_);
-    std::erase_if(waiting_,
+    std::erase_if(inbox_usage_,
                   [](const auto& each) { return each.second.count + each.second.uncounted == 0; });
-    for (auto& [id, of_peer] : waiting_) {
+    for (auto& [id, of_peer] : inbox_usage_) {
       if (of_peer.uncounted != 0) uncounted.emplace_back(id, of_peer.uncounted);
       of_peer = {};  // stays for the next ones
     }
-    waiting_bytes_ = 0;
+    inbox_bytes_ = 0;
     all = std::exchange(notifications_, {});
   }
   const base::MutexLock lock(scheduler_.mutex);
   for (const auto& [id, count] : uncounted)
     if (PeerRecord* const peer = scheduler_.find_peer(id))
       peer->counters.notifications_received += count;
-  scheduler_.take_notifications(all);
+  scheduler_.drain_notifications(all);
   return all;
 }
 
 std::vector<Notification> EngineImpl::notifications(Duration timeout) {
   const base::Deadline deadline = after(timeout);
   while (true) {
-    const std::uint64_t heard = news_;
+    const std::uint64_t seen = event_count_;
     std::vector<Notification> all = notifications();
     if (!all.empty() || deadline.passed()) return all;
     bool silent = false;
     {
       const base::MutexLock lock(scheduler_.mutex);
-      silent = scheduler_.ask_for_bells();
+      silent = scheduler_.request_wake_ups();
     }
     const base::Deadline spin = after(silent ? kPeerSpin : Duration::zero());
-    for (unsigned looks = 1; news_ == heard && !spin.passed(); ++looks)
-      if (looks % kPeerLooks == 0) std::this_thread::yield();
+    for (unsigned polls = 1; event_count_ == seen && !spin.passed(); ++polls)
+      if (polls % kPollsPerYield == 0) std::this_thread::yield();
     const base::MutexLock lock(events_mutex_);
     if (closed_) return all;
-    if (silent && news_ == heard && base::wait_or_interrupted(event_, events_mutex_, deadline))
+    if (silent && event_count_ == seen &&
+        base::wait_or_interrupted(event_, events_mutex_, deadline))
       return all;
   }
 }

@@ -38,7 +38,7 @@ std::string EngineImpl::dump() {
   {
     const base::MutexLock lock(scheduler_.mutex);
     text += scheduler_.dump();
-    garbage = scheduler_.take_garbage();
+    garbage = scheduler_.extract_garbage();
   }
   garbage.clear();
   Listing listed("regions");
@@ -77,7 +77,7 @@ Result<std::string> EngineImpl::handle_query(control::IntrospectionOp op) {
 }
 
 Result<std::shared_ptr<ImportedRegion>> EngineImpl::counted(
-    const PeerLife& peer, Result<std::shared_ptr<ImportedRegion>> region) {
+    const PeerIdentity& peer, Result<std::shared_ptr<ImportedRegion>> region) {
   const base::MutexLock lock(scheduler_.mutex);
   scheduler_.count_import(peer.id, region.ok() ? *region : nullptr);
   return region;

@@ -8,8 +8,8 @@
 namespace linkspan::engine {
 namespace {
 
-std::uint64_t bytes_there(const TransferEndpoints& sides) {
-  return std::min(sides.remote->bytes, sides.remote->mappings[sides.transport]->bytes());
+std::uint64_t bytes_there(const TransferEndpoints& between) {
+  return std::min(between.remote->bytes, between.remote->mappings[between.transport]->bytes());
 }
 
 /// The best that reaches it, of those from `first` on; none: as many as there are.
@@ -46,8 +46,9 @@ Result<GpuUuid> gpu_of_indices(const cuda::Topology* topology, const Pages& page
 
 }  // namespace
 
-Result<TransferEndpoints> EngineImpl::sides(std::uint64_t peer, Op op, const Region& local,
-                                            const RemoteRegion& remote) const {
+Result<TransferEndpoints> EngineImpl::resolve_endpoints(std::uint64_t peer, Op op,
+                                                        const Region& local,
+                                                        const RemoteRegion& remote) const {
   const auto refuse = [](Code code, std::string what) {
     return Status(code, Scope::request, std::move(what));
   };
@@ -81,14 +82,14 @@ Result<std::shared_ptr<const memory::Registration>> EngineImpl::registered(
 }
 
 /// Checked against both regions, whatever its size.
-Result<EngineImpl::Planned> EngineImpl::plan(const TransferEndpoints& sides,
+Result<EngineImpl::Planned> EngineImpl::plan(const TransferEndpoints& between,
                                              const UserShape& shape) const {
   constexpr transport::Capabilities kAnySize{.max_batch_bytes = ~std::uint64_t{0},
                                              .max_batch_blocks = ~std::uint64_t{0},
                                              .max_batch_pages = ~std::uint64_t{0}};
-  const std::uint64_t here = sides.local->region().bytes();
-  const std::uint64_t there = bytes_there(sides);
-  const transport::Capabilities& limits = transports_[sides.transport]->capabilities();
+  const std::uint64_t here = between.local->region().bytes();
+  const std::uint64_t there = bytes_there(between);
+  const transport::Capabilities& limits = transports_[between.transport]->capabilities();
   Planned planned;
   if (const auto* pages = std::get_if<Pages>(&shape)) {
     if (Status status = transport::check_pages(*pages, here, there, kAnySize); !status.ok())
@@ -97,7 +98,7 @@ Result<EngineImpl::Planned> EngineImpl::plan(const TransferEndpoints& sides,
     if (pages->indices_on_gpu && !pages->local_index.empty()) {
       if (!limits.gpu_indices)
         return Status(Code::unsupported, Scope::request,
-                      std::string(transports_[sides.transport]->name()) +
+                      std::string(transports_[between.transport]->name()) +
                           " takes no page indices on a GPU: copy them to host memory");
       if (pages->page_bytes > limits.max_batch_bytes)
         return Status(Code::invalid_argument, Scope::request,
@@ -125,53 +126,55 @@ Result<EngineImpl::Planned> EngineImpl::plan(const TransferEndpoints& sides,
 }
 
 /// For the first transport whose path is the one that is required.
-Result<EngineImpl::Planned> EngineImpl::plan(TransferEndpoints& sides, const UserShape& shape,
+Result<EngineImpl::Planned> EngineImpl::plan(TransferEndpoints& between, const UserShape& shape,
                                              const TransferOptions& options) {
   Status refused;
   while (true) {
-    auto planned = plan(sides, shape);
+    auto planned = plan(between, shape);
     if (!planned.ok() || options.require.empty()) return planned;
-    planned->size.wishes = wishes_of(options);
-    const Status met = check_path(sides, planned->size, options.require);
+    planned->size.wishes = hints_of(options);
+    const Status met = check_path(between, planned->size, options.require);
     if (met.ok()) return planned;
-    const bool named = options.require.starts_with(transports_[sides.transport]->name());
+    const bool named = options.require.starts_with(transports_[between.transport]->name());
     if (refused.ok() || named) refused = met;
-    const std::size_t next = transport_from(*sides.remote, sides.transport + 1);
-    if (next == sides.remote->mappings.size()) break;
-    sides.transport = next;
+    const std::size_t next = transport_from(*between.remote, between.transport + 1);
+    if (next == between.remote->mappings.size()) break;
+    between.transport = next;
   }
   for (std::size_t i = 0; i < transports_.size(); ++i) {
-    if (sides.remote->mappings[i] != nullptr || options.require != transports_[i]->name()) continue;
+    if (between.remote->mappings[i] != nullptr || options.require != transports_[i]->name())
+      continue;
     return Status(refused.code(), refused.scope(),
                   refused.what() + "; the peer has given no key of " + options.require + " for \"" +
-                      sides.remote->name +
+                      between.remote->name +
                       "\": it lacks the transport, or that does not take this memory");
   }
   return refused;
 }
 
-Status EngineImpl::check_path(const TransferEndpoints& sides, const transport::Shape& size,
+Status EngineImpl::check_path(const TransferEndpoints& between, const transport::Shape& size,
                               const std::string& required) {
   if (required.empty()) return {};
-  const auto way = explain(sides, size);
-  if (!way.ok()) return way.status();
-  if (meets(way->path, required)) return {};
+  const auto explained = explain(between, size);
+  if (!explained.ok()) return explained.status();
+  if (satisfies(explained->path, required)) return {};
   return {Code::unsupported, Scope::request,
           "path \"" + required + "\" was required, this transfer takes " +
-              (way->path.empty() ? "no path" : "\"" + way->path + "\"") + ": " + way->reason};
+              (explained->path.empty() ? "no path" : "\"" + explained->path + "\"") + ": " +
+              explained->reason};
 }
 
 Result<Transfer> EngineImpl::submit(std::uint64_t peer, Op op, const Region& local,
                                     const RemoteRegion& remote, const UserShape& shape,
                                     const TransferOptions& options) {
-  auto between = sides(peer, op, local, remote);
+  auto between = resolve_endpoints(peer, op, local, remote);
   if (!between.ok()) return between.status();
   auto planned = plan(*between, shape, options);
   if (!planned.ok()) return planned.status();
   auto transfer = std::make_shared<TransferState>();
   static_cast<TransferEndpoints&>(*transfer) = *std::move(between);
   transfer->own = std::move(planned->plan);
-  return held(start(std::move(transfer), planned->size, options));
+  return to_handle(start(std::move(transfer), planned->size, options));
 }
 
 std::vector<Result<Transfer>> EngineImpl::write_to_all(const Region& local,
@@ -185,7 +188,7 @@ std::vector<Result<Transfer>> EngineImpl::write_to_all(const Region& local,
   };
   std::optional<Fits> fits;
   const auto start_one = [&](const RemoteRegion& target) -> Result<Started> {
-    auto between = sides(target.peer(), Op::write, local, target);
+    auto between = resolve_endpoints(target.peer(), Op::write, local, target);
     if (!between.ok()) return between.status();
     const std::uint64_t bytes = bytes_there(*between);
     if (!fits || fits->transport != between->transport || bytes < fits->bytes ||
@@ -198,7 +201,7 @@ std::vector<Result<Transfer>> EngineImpl::write_to_all(const Region& local,
     static_cast<TransferEndpoints&>(*transfer) = *std::move(between);
     transfer->own = fits->planned.plan;
     auto started = start(std::move(transfer), fits->planned.size, options);
-    if (started.ok()) started->place.scope.reset();  // they end in no order
+    if (started.ok()) started->streams.scope.reset();  // they end in no order
     return started;
   };
   std::vector<Result<Started>> started;
@@ -207,14 +210,14 @@ std::vector<Result<Transfer>> EngineImpl::write_to_all(const Region& local,
   // Not before all have started: each runs after the stream, which would wait for the one before.
   std::vector<Result<Transfer>> outcomes;
   outcomes.reserve(targets.size());
-  for (auto& each : started) outcomes.push_back(held(std::move(each)));
+  for (auto& each : started) outcomes.push_back(to_handle(std::move(each)));
   return outcomes;
 }
 
 Result<EngineImpl::Started> EngineImpl::start(std::shared_ptr<TransferState> transfer,
                                               transport::Shape size,
                                               const TransferOptions& options) {
-  size.wishes = wishes_of(options);
+  size.wishes = hints_of(options);
   const auto refuse = [](Code code, std::string what) {
     return Status(code, Scope::request, std::move(what));
   };
@@ -228,16 +231,16 @@ Result<EngineImpl::Started> EngineImpl::start(std::shared_ptr<TransferState> tra
                   std::string(carrier.name()) +
                       " makes no checksums: leave out TransferOptions::checksum, or require a "
                       "transport that makes them (docs/tcp.md)");
-  auto place =
-      streams_->place(options.after, options.release, transfer->local->region().facts().gpu);
-  if (!place.ok()) return place.status();
+  auto streams =
+      streams_->resolve(options.after, options.release, transfer->local->region().facts().gpu);
+  if (!streams.ok()) return streams.status();
   transfer->bytes = size.bytes;
-  transfer->wishes = size.wishes;
+  transfer->hints = size.wishes;
   transfer->batches = transfer->plan().batches;
-  transfer->stream = place->after;
-  transfer->mark = std::move(place->mark);
-  transfer->stay = std::move(place->stay);
-  transfer->wants_release = place->release.device != nullptr;
+  transfer->stream = streams->after;
+  transfer->mark = std::move(streams->mark);
+  transfer->deferral = std::move(streams->deferral);
+  transfer->wants_release = streams->release.device != nullptr;
   transfer->notification.assign(options.notification.begin(), options.notification.end());
   transfer->submitted = base::Clock::steady().now();
   const Duration deadline =
@@ -256,34 +259,36 @@ Result<EngineImpl::Started> EngineImpl::start(std::shared_ptr<TransferState> tra
     return status;
   }
   progress_thread_->expect();
-  return Started{std::move(transfer), *std::move(place)};
+  return Started{std::move(transfer), *std::move(streams)};
 }
 
-Result<Transfer> EngineImpl::held(Result<Started> started) {
+Result<Transfer> EngineImpl::to_handle(Result<Started> started) {
   if (!started.ok()) return started.status();
-  if (started->place.release.device != nullptr) hold_stream(*started->transfer, started->place);
+  if (started->streams.release.device != nullptr)
+    block_user_stream(*started->transfer, started->streams);
   return Transfer(shared_from_this(), std::move(started->transfer));
 }
 
 /// The user's stream waits: for an event in ours, or for a StreamBlocker that the end of the
 /// transfer opens. Both fail only with the user's context, which has nothing left to run.
-void EngineImpl::hold_stream(TransferState& transfer, ResolvedStreams& place) {
-  std::optional<cuda::PooledEvent> behind;
+void EngineImpl::block_user_stream(TransferState& transfer, ResolvedStreams& streams) {
+  std::optional<cuda::PooledEvent> release_event;
   {
     const base::MutexLock lock(scheduler_.mutex);
     transfer.wants_release = false;  // from now on an event would come too late
-    behind = std::move(transfer.behind);
-    if (!behind && transfer.quiet) return;
+    release_event = std::move(transfer.release_event);
+    if (!release_event && transfer.quiet) return;
     // Before it is armed: an end that comes meanwhile opens it. A closing that begins then waits
     // for the StreamBlocker's stream, and arm() for the closing.
-    if (!behind) transfer.gate = place.gate;
+    if (!release_event) transfer.blocker = streams.blocker;
   }
   Status status;
-  if (behind) {
-    const auto scope = place.release.device->enter();
-    status = scope.ok() ? cuda::make_wait(*scope, place.release.handle, **behind) : scope.status();
+  if (release_event) {
+    const auto scope = streams.release.device->enter();
+    status = scope.ok() ? cuda::make_wait(*scope, streams.release.handle, **release_event)
+                        : scope.status();
   } else {
-    status = place.gate->arm(place.release);
+    status = streams.blocker->arm(streams.release);
   }
   if (!status.ok() && log_.enabled(base::Level::error))
     log_.write(base::Level::error, "transfer " + std::to_string(transfer.id) +
@@ -292,7 +297,7 @@ void EngineImpl::hold_stream(TransferState& transfer, ResolvedStreams& place) {
 
 Result<Prepared> EngineImpl::prepare(std::uint64_t peer, Op op, const Region& local,
                                      const RemoteRegion& remote, UserShape shape) {
-  auto between = sides(peer, op, local, remote);
+  auto between = resolve_endpoints(peer, op, local, remote);
   if (!between.ok()) return between.status();
   auto state = std::make_shared<PreparedState>();
   static_cast<TransferEndpoints&>(*state) = *std::move(between);
@@ -363,9 +368,9 @@ Result<Transfer> EngineImpl::post(const PreparedState& prepared,
 
 Result<Transfer> EngineImpl::post(std::shared_ptr<TransferState> transfer, transport::Shape size,
                                   const TransferOptions& options) {
-  size.wishes = wishes_of(options);
+  size.wishes = hints_of(options);
   if (Status status = check_path(*transfer, size, options.require); !status.ok()) return status;
-  return held(start(std::move(transfer), size, options));
+  return to_handle(start(std::move(transfer), size, options));
 }
 
 }  // namespace linkspan::engine

@@ -11,9 +11,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kWords = 512;         // windows that write signals
-constexpr Duration kLookForOrders = 110us;  // while none has come lately
-constexpr Duration kSpinForSignal = 50us, kNapForSignal = 50us;
+constexpr std::size_t kSignalSources = 512;     // windows that write signals
+constexpr Duration kOrderPollInterval = 110us;  // while none has come lately
+constexpr Duration kSpinForSignal = 50us, kSignalPollInterval = 50us;
 
 Status no_signal(std::uint32_t index, const device::PadLayout& layout) {
   return {Code::invalid_argument, Scope::request,
@@ -24,22 +24,23 @@ Status no_signal(std::uint32_t index, const device::PadLayout& layout) {
 }  // namespace
 
 /// The word from which the window's signals are written. The first window makes them all.
-Result<std::size_t> EngineImpl::take_word() {
-  const base::MutexLock making(making_words_);
+Result<std::size_t> EngineImpl::acquire_signal_source() {
+  const base::MutexLock first(signal_sources_mutex_);
   {
     const base::MutexLock lock(windows_->mutex);
-    if (const auto word = windows_->take()) return *word;
-    if (!windows_->taken.empty())
-      return Status(Code::no_resource, Scope::process,
-                    std::to_string(kWords) + " windows are open, which is all that there may be");
+    if (const auto source = windows_->acquire()) return *source;
+    if (!windows_->in_use.empty())
+      return Status(
+          Code::no_resource, Scope::process,
+          std::to_string(kSignalSources) + " windows are open, which is all that there may be");
   }
-  auto words = allocate_shared(kWords * 8, {.peers = {.read = false, .write = false}});
-  if (!words.ok()) return words.status();
+  auto sources = allocate_shared(kSignalSources * 8, {.peers = {.read = false, .write = false}});
+  if (!sources.ok()) return sources.status();
   const base::MutexLock lock(windows_->mutex);
-  windows_->words = words->registration_->id();
-  windows_->words_at = words->registration_->region().facts().address;
-  windows_->taken.resize(kWords);
-  return *windows_->take();
+  windows_->signal_sources = sources->registration_->id();
+  windows_->source_address = sources->registration_->region().facts().address;
+  windows_->in_use.resize(kSignalSources);
+  return *windows_->acquire();
 }
 
 Result<Window> EngineImpl::window(std::uint64_t peer, const Region& local,
@@ -49,9 +50,9 @@ Result<Window> EngineImpl::window(std::uint64_t peer, const Region& local,
     const base::MutexLock lock(scheduler_.mutex);
     if (Status status = scheduler_.may_begin(peer); !status.ok()) return status;
   }
-  auto data = sides(peer, Op::write, local, remote);
+  auto data = resolve_endpoints(peer, Op::write, local, remote);
   if (!data.ok()) return data.status();
-  auto pads = sides(peer, Op::write, local_pad, remote_pad);
+  auto pads = resolve_endpoints(peer, Op::write, local_pad, remote_pad);
   if (!pads.ok()) return pads.status();
   if (!remote_pad.permissions().write)
     return Status(
@@ -72,7 +73,7 @@ Result<Window> EngineImpl::window(std::uint64_t peer, const Region& local,
     auto device = topology_->activate(gpu);
     if (!device.ok()) return device.status();
     parts.device = *device;
-    parts.closings = topology_->destroyer();
+    parts.destroyer = topology_->destroyer();
   }
   for (const TransferEndpoints* each : {&*data, &*pads}) {
     const memory::Region::Facts& f = each->local->region().facts();
@@ -99,7 +100,7 @@ Result<Window> EngineImpl::window(std::uint64_t peer, const Region& local,
     auto found = reach(*to, gpu);
     if (found.ok()) {
       *address = found->address;
-      parts.holds.push_back(std::move(found->hold));
+      parts.keepalives.push_back(std::move(found->hold));
     } else if (parts.why_not.empty()) {
       parts.why_not = found.status().what();
     }
@@ -110,20 +111,20 @@ Result<Window> EngineImpl::window(std::uint64_t peer, const Region& local,
   }
   if (auto found = reach(*pads, {}); found.ok()) {
     parts.remote_pad_here = found->address;
-    parts.holds.push_back(std::move(found->hold));
+    parts.keepalives.push_back(std::move(found->hold));
   }
   parts.remote_pad_on_gpu = remote_pad.kind() == MemoryKind::device;
-  auto word = take_word();
-  if (!word.ok()) return word.status();
-  parts.word = *word;
+  auto source = acquire_signal_source();
+  if (!source.ok()) return source.status();
+  parts.signal_source = *source;
   {
     const base::MutexLock lock(windows_->mutex);
-    parts.pad.local = windows_->words;
+    parts.pad.local = windows_->signal_sources;
   }
   auto state = WindowState::create(std::move(parts), options, windows_);
   if (!state.ok()) {
     const base::MutexLock lock(windows_->mutex);
-    windows_->release(*word, nullptr);
+    windows_->release(*source, nullptr);
     return state.status();
   }
   if (this->state(peer) != PeerState::up)  // it was lost meanwhile
@@ -133,15 +134,15 @@ Result<Window> EngineImpl::window(std::uint64_t peer, const Region& local,
 }
 
 Result<std::shared_ptr<TransferState>> EngineImpl::copy(std::uint64_t peer, Op op,
-                                                        const WindowSides& sides,
+                                                        const WindowRegions& regions,
                                                         const Block& block) {
-  auto local = registered(sides.local);
+  auto local = registered(regions.local);
   if (!local.ok()) return local.status();
   const TransferEndpoints between{.peer = peer,
                                   .op = op,
-                                  .transport = sides.transport,
+                                  .transport = regions.transport,
                                   .local = *std::move(local),
-                                  .remote = sides.remote};
+                                  .remote = regions.remote};
   auto planned = plan(between, std::span(&block, 1));
   if (!planned.ok()) return planned.status();
   auto transfer = std::make_shared<TransferState>();
@@ -158,9 +159,9 @@ void EngineImpl::serve_windows(transport::PollHint& next) {
   bool moved = false, polls = false;
   for (auto each = windows_->all.begin(); each != windows_->all.end();) {
     WindowState& window = **each;
-    moved |= window.serve(*this, windows_->words_at);
-    polls |= window.wants_looks() && window.failure().ok();
-    if (window.left() && window.settled())
+    moved |= window.serve(*this, windows_->source_address);
+    polls |= window.wants_polling() && window.failure().ok();
+    if (window.released() && window.drained())
       over.push_back(std::move(windows_->all.extract(each++).value()));
     else
       ++each;
@@ -170,7 +171,7 @@ void EngineImpl::serve_windows(transport::PollHint& next) {
     next.when = When::now;
     next.moved = true;
   } else if (polls && next.when != When::now) {
-    const base::Time at = base::Clock::steady().now() + kLookForOrders;
+    const base::Time at = base::Clock::steady().now() + kOrderPollInterval;
     if (next.when == When::idle || at < next.at) next.at = at;
     next.when = When::at;
   }
@@ -180,11 +181,11 @@ Status EngineImpl::finish_windows(base::Deadline deadline) {
   progress_thread_->wake();
   const base::MutexLock lock(windows_->mutex);
   for (const auto& window : windows_->all) window->retire();
-  const auto unsettled = [this]() LINKSPAN_REQUIRES(windows_->mutex) {
+  const auto undrained = [this]() LINKSPAN_REQUIRES(windows_->mutex) {
     return std::find_if(windows_->all.begin(), windows_->all.end(),
-                        [](const auto& window) { return !window->settled(); });
+                        [](const auto& window) { return !window->drained(); });
   };
-  for (auto window = unsettled(); window != windows_->all.end(); window = unsettled()) {
+  for (auto window = undrained(); window != windows_->all.end(); window = undrained()) {
     if (deadline.passed())
       return {Code::pending, Scope::process,
               "what kernels ordered for peer " + std::to_string((*window)->peer()) +
@@ -209,11 +210,11 @@ Status EngineImpl::raise(WindowState& window, std::uint32_t index, std::uint64_t
   {
     const base::MutexLock lock(windows_->mutex);
     if (!window.failure().ok()) return window.failure();
-    if (std::uint64_t* word = window.peers_word(index)) {
-      device::detail::add_release(word, n);
+    if (std::uint64_t* signal = window.remote_signal(index)) {
+      device::detail::add_release(signal, n);
       return {};
     }
-    number = window.ask_to_raise(index, n);
+    number = window.enqueue_raise(index, n);
   }
   progress_thread_->wake();
   const base::MutexLock lock(windows_->mutex);
@@ -231,8 +232,8 @@ Status EngineImpl::raise(WindowState& window, std::uint32_t index, std::uint64_t
 Result<std::uint64_t> EngineImpl::wait_signal(WindowState& window, std::uint32_t index,
                                               std::uint64_t at_least, Duration timeout) {
   if (index >= window.device().layout.signals) return no_signal(index, window.device().layout);
-  const std::uint64_t* word = window.our_word(index);
-  if (word == nullptr)
+  const std::uint64_t* signal = window.local_signal(index);
+  if (signal == nullptr)
     return Status(
         Code::unsupported, Scope::request,
         "the pad is in memory of a GPU, where this CPU cannot look: put it into pinned or "
@@ -241,7 +242,7 @@ Result<std::uint64_t> EngineImpl::wait_signal(WindowState& window, std::uint32_t
   const base::Deadline spin = after(kSpinForSignal);
   base::InterruptPoll poll;
   for (;;) {
-    const std::uint64_t value = device::detail::load_acquire(word);
+    const std::uint64_t value = device::detail::load_acquire(signal);
     if (value >= at_least) return value;
     if (deadline.passed())
       return Status(Code::timed_out, Scope::request,
@@ -252,7 +253,7 @@ Result<std::uint64_t> EngineImpl::wait_signal(WindowState& window, std::uint32_t
     const base::MutexLock lock(windows_->mutex);
     if (!window.failure().ok()) return window.failure();
     windows_->changed.wait(windows_->mutex,
-                           after(std::min<Duration>(deadline.left(), kNapForSignal)));
+                           after(std::min<Duration>(deadline.left(), kSignalPollInterval)));
   }
 }
 

@@ -11,19 +11,19 @@ using engine::on;
 namespace {
 
 /// A refusal of the Engine is each target's.
-std::vector<Result<Transfer>> to_all(const std::shared_ptr<engine::EngineImpl>& core,
+std::vector<Result<Transfer>> to_all(const std::shared_ptr<engine::EngineImpl>& impl,
                                      const Region& local, std::span<const RemoteRegion> targets,
                                      const engine::UserShape& shape,
                                      const TransferOptions& options) {
-  const Status usable = on(core, [](auto&) { return Status(); });
+  const Status usable = on(impl, [](auto&) { return Status(); });
   if (!usable.ok()) return std::vector<Result<Transfer>>(targets.size(), usable);
-  return core->write_to_all(local, targets, shape, options);
+  return impl->write_to_all(local, targets, shape, options);
 }
 
 }  // namespace
 
 // Engine
-Engine::Engine(std::shared_ptr<engine::EngineImpl> core) : impl_(std::move(core)) {}
+Engine::Engine(std::shared_ptr<engine::EngineImpl> impl) : impl_(std::move(impl)) {}
 Engine::Engine(Engine&&) noexcept = default;
 Engine& Engine::operator=(Engine&& other) noexcept {
   Engine old(std::move(*this));
@@ -33,46 +33,46 @@ Engine& Engine::operator=(Engine&& other) noexcept {
 Engine::~Engine() {
   if (impl_ == nullptr || impl_->forked()) return;
   // Where memory is still in use, what watches over it stays until the process ends.
-  if (!impl_->close(5s).ok()) impl_->stay();
+  if (!impl_->close(5s).ok()) impl_->keep_forever();
 }
 Result<Engine> Engine::open(const EngineOptions& options) {
-  auto core = engine::EngineImpl::open(options);
-  if (!core.ok()) return core.status();
-  return Engine(*std::move(core));
+  auto impl = engine::EngineImpl::open(options);
+  if (!impl.ok()) return impl.status();
+  return Engine(*std::move(impl));
 }
 Result<Region> Engine::register_memory(void* pointer, std::uint64_t bytes,
                                        const RegionOptions& options) {
-  return on(impl_, [&](auto& core) { return core.register_memory(pointer, bytes, options); });
+  return on(impl_, [&](auto& impl) { return impl.register_memory(pointer, bytes, options); });
 }
 Result<Region> Engine::allocate_shared(std::uint64_t bytes, const RegionOptions& options) {
-  return on(impl_, [&](auto& core) { return core.allocate_shared(bytes, options); });
+  return on(impl_, [&](auto& impl) { return impl.allocate_shared(bytes, options); });
 }
 Status Engine::publish(std::string_view name, const Region& region) {
-  return on(impl_, [&](auto& core) { return core.publish(name, region); });
+  return on(impl_, [&](auto& impl) { return impl.publish(name, region); });
 }
 Result<std::uint64_t> Engine::publish(std::string_view name, std::span<const Region> regions) {
-  return on(impl_, [&](auto& core) { return core.publish(name, regions); });
+  return on(impl_, [&](auto& impl) { return impl.publish(name, regions); });
 }
 Status Engine::deregister(const Region& region, Duration timeout) {
-  return on(impl_, [&](auto& core) { return core.deregister(region, timeout); });
+  return on(impl_, [&](auto& impl) { return impl.deregister(region, timeout); });
 }
 Status Engine::invalidate(const Region& region, Duration timeout) {
-  return on(impl_, [&](auto& core) { return core.invalidate(region, timeout); });
+  return on(impl_, [&](auto& impl) { return impl.invalidate(region, timeout); });
 }
 Status Engine::listen(std::string_view address) {
-  return on(impl_, [&](auto& core) { return core.listen(address); });
+  return on(impl_, [&](auto& impl) { return impl.listen(address); });
 }
 std::string Engine::address() const {
-  return on(impl_, [&](auto& core) { return core.address(); });
+  return on(impl_, [&](auto& impl) { return impl.address(); });
 }
 Result<Peer> Engine::connect(std::string_view address, Duration timeout) {
   return connect(address, ConnectOptions{.timeout = timeout});
 }
 Result<Peer> Engine::connect(std::string_view address, const ConnectOptions& options) {
-  return on(impl_, [&](auto& core) { return core.connect(address, options); });
+  return on(impl_, [&](auto& impl) { return impl.connect(address, options); });
 }
 Result<Peer> Engine::accept(Duration timeout) {
-  return on(impl_, [&](auto& core) { return core.accept(timeout); });
+  return on(impl_, [&](auto& impl) { return impl.accept(timeout); });
 }
 std::vector<Result<Transfer>> Engine::write_to_all(const Region& local,
                                                    std::span<const RemoteRegion> targets,
@@ -93,138 +93,138 @@ std::vector<Result<Transfer>> Engine::write_to_all(const Region& local,
   return to_all(impl_, local, targets, strides, options);
 }
 std::size_t Engine::progress() {
-  return on(impl_, [&](auto& core) { return core.progress(); });
+  return on(impl_, [&](auto& impl) { return impl.progress(); });
 }
 std::vector<Notification> Engine::notifications(Duration timeout) {
-  return on(impl_, [&](auto& core) { return core.notifications(timeout); });
+  return on(impl_, [&](auto& impl) { return impl.notifications(timeout); });
 }
 std::string Engine::dump() const {
-  return on(impl_, [&](auto& core) { return core.dump(); });
+  return on(impl_, [&](auto& impl) { return impl.dump(); });
 }
 std::string Engine::metrics() const {
-  return on(impl_, [&](auto& core) { return core.metrics(); });
+  return on(impl_, [&](auto& impl) { return impl.metrics(); });
 }
 Status Engine::close(Duration timeout) {
-  return on(impl_, [&](auto& core) { return core.close(timeout); });
+  return on(impl_, [&](auto& impl) { return impl.close(timeout); });
 }
 
 // Peer
-Peer::Peer(std::shared_ptr<engine::EngineImpl> core, std::uint64_t id, std::string name)
-    : impl_(std::move(core)), id_(id), name_(std::move(name)) {}
+Peer::Peer(std::shared_ptr<engine::EngineImpl> impl, std::uint64_t id, std::string name)
+    : impl_(std::move(impl)), id_(id), name_(std::move(name)) {}
 PeerState Peer::state() const {
   return impl_ == nullptr || impl_->forked() ? PeerState::gone : impl_->state(id_);
 }
 Status Peer::close(Duration timeout) const {
-  return on(impl_, [&](auto& core) { return core.close(id_, timeout); });
+  return on(impl_, [&](auto& impl) { return impl.close(id_, timeout); });
 }
 Result<RemoteRegion> Peer::lookup(std::string_view name, Duration timeout) const {
-  return on(impl_, [&](auto& core) { return core.lookup(id_, name, timeout); });
+  return on(impl_, [&](auto& impl) { return impl.lookup(id_, name, timeout); });
 }
 Result<RegionSet> Peer::lookup_set(std::string_view name, Duration timeout) const {
-  return on(impl_, [&](auto& core) { return core.lookup_set(id_, name, timeout); });
+  return on(impl_, [&](auto& impl) { return impl.lookup_set(id_, name, timeout); });
 }
 Result<std::uint64_t> Peer::await_version(std::string_view name, std::uint64_t above,
                                           Duration timeout) const {
-  return on(impl_, [&](auto& core) { return core.await_version(id_, name, above, timeout); });
+  return on(impl_, [&](auto& impl) { return impl.await_version(id_, name, above, timeout); });
 }
 Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote,
                              std::span<const Block> blocks, const TransferOptions& options) const {
-  return on(impl_, [&](auto& core) {
-    return core.submit(id_, Op::write, local, remote, blocks, options);
+  return on(impl_, [&](auto& impl) {
+    return impl.submit(id_, Op::write, local, remote, blocks, options);
   });
 }
 Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote,
                             std::span<const Block> blocks, const TransferOptions& options) const {
   return on(impl_,
-            [&](auto& core) { return core.submit(id_, Op::read, local, remote, blocks, options); });
+            [&](auto& impl) { return impl.submit(id_, Op::read, local, remote, blocks, options); });
 }
 Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote, const Pages& pages,
                              const TransferOptions& options) const {
   return on(impl_,
-            [&](auto& core) { return core.submit(id_, Op::write, local, remote, pages, options); });
+            [&](auto& impl) { return impl.submit(id_, Op::write, local, remote, pages, options); });
 }
 Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote, const Pages& pages,
                             const TransferOptions& options) const {
   return on(impl_,
-            [&](auto& core) { return core.submit(id_, Op::read, local, remote, pages, options); });
+            [&](auto& impl) { return impl.submit(id_, Op::read, local, remote, pages, options); });
 }
 Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote,
                              const Strides& strides, const TransferOptions& options) const {
-  return on(impl_, [&](auto& core) {
-    return core.submit(id_, Op::write, local, remote, strides, options);
+  return on(impl_, [&](auto& impl) {
+    return impl.submit(id_, Op::write, local, remote, strides, options);
   });
 }
 Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote, const Strides& strides,
                             const TransferOptions& options) const {
-  return on(impl_, [&](auto& core) {
-    return core.submit(id_, Op::read, local, remote, strides, options);
+  return on(impl_, [&](auto& impl) {
+    return impl.submit(id_, Op::read, local, remote, strides, options);
   });
 }
 Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
                                std::span<const Block> blocks) const {
-  return on(impl_, [&](auto& core) { return core.prepare(id_, op, local, remote, blocks); });
+  return on(impl_, [&](auto& impl) { return impl.prepare(id_, op, local, remote, blocks); });
 }
 Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
                                const Pages& pages) const {
-  return on(impl_, [&](auto& core) { return core.prepare(id_, op, local, remote, pages); });
+  return on(impl_, [&](auto& impl) { return impl.prepare(id_, op, local, remote, pages); });
 }
 Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
                                const Strides& strides) const {
-  return on(impl_, [&](auto& core) { return core.prepare(id_, op, local, remote, strides); });
+  return on(impl_, [&](auto& impl) { return impl.prepare(id_, op, local, remote, strides); });
 }
 Result<Transfer> Peer::send(std::uint64_t tag, const void* data, std::uint64_t bytes,
                             const TransferOptions& options) const {
-  return on(impl_, [&](auto& core) {
-    return core.exchange(id_, {.sends = true, .tag = tag}, data, bytes, options);
+  return on(impl_, [&](auto& impl) {
+    return impl.send_or_receive(id_, {.sends = true, .tag = tag}, data, bytes, options);
   });
 }
 Result<Transfer> Peer::recv(std::uint64_t tag, void* data, std::uint64_t bytes,
                             const TransferOptions& options) const {
-  return on(impl_, [&](auto& core) {
-    return core.exchange(id_, {.sends = false, .tag = tag}, data, bytes, options);
+  return on(impl_, [&](auto& impl) {
+    return impl.send_or_receive(id_, {.sends = false, .tag = tag}, data, bytes, options);
   });
 }
 Result<Window> Peer::window(const Region& local, const RemoteRegion& remote,
                             const Region& local_pad, const RemoteRegion& remote_pad,
                             const WindowOptions& options) const {
-  return on(impl_, [&](auto& core) {
-    return core.window(id_, local, remote, local_pad, remote_pad, options);
+  return on(impl_, [&](auto& impl) {
+    return impl.window(id_, local, remote, local_pad, remote_pad, options);
   });
 }
 Status Peer::notify(std::span<const std::byte> message) const {
-  return on(impl_, [&](auto& core) { return core.notify(id_, message); });
+  return on(impl_, [&](auto& impl) { return impl.notify(id_, message); });
 }
 Result<Explanation> Peer::explain(Op op, const Region& local, const RemoteRegion& remote,
                                   std::uint64_t blocks, std::uint64_t bytes,
                                   const TransferOptions& options) const {
-  return on(impl_, [&](auto& core) {
-    return core.explain(id_, op, local, remote,
-                        {.blocks = blocks, .bytes = bytes, .wishes = engine::wishes_of(options)});
+  return on(impl_, [&](auto& impl) {
+    return impl.explain(id_, op, local, remote,
+                        {.blocks = blocks, .bytes = bytes, .wishes = engine::hints_of(options)});
   });
 }
 
 // Prepared
-Prepared::Prepared(std::shared_ptr<engine::EngineImpl> core,
+Prepared::Prepared(std::shared_ptr<engine::EngineImpl> impl,
                    std::shared_ptr<engine::PreparedState> state)
-    : impl_(std::move(core)), state_(std::move(state)) {}
+    : impl_(std::move(impl)), state_(std::move(state)) {}
 std::uint64_t Prepared::bytes() const noexcept {
   return state_ == nullptr ? 0 : state_->size.bytes;
 }
 Result<Transfer> Prepared::post(const TransferOptions& options) const {
-  return on(impl_, [&](auto& core) { return core.post(state_, options); });
+  return on(impl_, [&](auto& impl) { return impl.post(state_, options); });
 }
 Result<Transfer> Prepared::post(std::span<const std::uint32_t> positions,
                                 const TransferOptions& options) const {
-  return on(impl_, [&](auto& core) { return core.post(*state_, positions, options); });
+  return on(impl_, [&](auto& impl) { return impl.post(*state_, positions, options); });
 }
 
 // Transfer
-Transfer::Transfer(std::shared_ptr<engine::EngineImpl> core,
+Transfer::Transfer(std::shared_ptr<engine::EngineImpl> impl,
                    std::shared_ptr<engine::TransferState> state)
-    : impl_(std::move(core)), state_(std::move(state)) {}
+    : impl_(std::move(impl)), state_(std::move(state)) {}
 Status Transfer::wait(Duration timeout) const {
   if (state_ == nullptr) return {Code::invalid_argument, Scope::request, "no transfer"};
-  return on(impl_, [&](auto& core) { return core.wait(*state_, timeout); });
+  return on(impl_, [&](auto& impl) { return impl.wait(*state_, timeout); });
 }
 bool Transfer::done() const noexcept {
   return state_ == nullptr || state_->quiet.load(std::memory_order_acquire);
@@ -236,11 +236,11 @@ Status Transfer::status() const {
 }
 Status Transfer::cancel() const {
   if (state_ == nullptr) return {Code::invalid_argument, Scope::request, "no transfer"};
-  return on(impl_, [&](auto& core) { return core.cancel(*state_); });
+  return on(impl_, [&](auto& impl) { return impl.cancel(*state_); });
 }
 std::uint64_t Transfer::bytes() const noexcept {
   if (state_ == nullptr) return 0;
-  const bool room = state_->exchange != nullptr && !state_->exchange->sends && !done();
+  const bool room = state_->message != nullptr && !state_->message->sends && !done();
   return room ? 0 : state_->bytes;
 }
 std::uint64_t Transfer::id() const noexcept { return state_ == nullptr ? 0 : state_->id; }
@@ -262,12 +262,13 @@ Status CompletionQueue::add(const Transfer& transfer, std::uint64_t cookie) {
   if (state_->forked())
     return {Code::invalid_argument, Scope::process,
             "this process was forked from the one that made the completion queue: make one here"};
-  return on(transfer.impl_,
-            [&](auto& core) { return core.report_end(*transfer.state_, state_, cookie); });
+  return on(transfer.impl_, [&](auto& impl) {
+    return impl.attach_completion_queue(*transfer.state_, state_, cookie);
+  });
 }
 std::vector<std::uint64_t> CompletionQueue::take(std::size_t at_most) {
   if (state_ == nullptr || state_->forked()) return {};
-  return state_->take(at_most);
+  return state_->pop(at_most);
 }
 
 // Region
@@ -293,9 +294,9 @@ std::string Region::describe() const {
 }
 
 // RemoteRegion
-RemoteRegion::RemoteRegion(std::shared_ptr<engine::EngineImpl> core,
+RemoteRegion::RemoteRegion(std::shared_ptr<engine::EngineImpl> impl,
                            std::shared_ptr<engine::ImportedRegion> imported)
-    : impl_(std::move(core)), imported_(std::move(imported)) {}
+    : impl_(std::move(impl)), imported_(std::move(imported)) {}
 std::uint64_t RemoteRegion::bytes() const noexcept {
   return imported_ == nullptr ? 0 : imported_->bytes;
 }
@@ -313,24 +314,24 @@ std::uint64_t RemoteRegion::peer() const noexcept {
 }
 
 // Window
-Window::Window(std::shared_ptr<engine::EngineImpl> core, std::shared_ptr<engine::WindowState> state)
-    : impl_(std::move(core)), state_(std::move(state)) {}
+Window::Window(std::shared_ptr<engine::EngineImpl> impl, std::shared_ptr<engine::WindowState> state)
+    : impl_(std::move(impl)), state_(std::move(state)) {}
 device::Window Window::device() const {
   return state_ == nullptr ? device::Window{} : state_->device();
 }
 std::string Window::path() const { return state_ == nullptr ? "" : state_->path(); }
 Status Window::failure() const {
-  return on(impl_, [&](auto& core) { return core.failure(*state_); });
+  return on(impl_, [&](auto& impl) { return impl.failure(*state_); });
 }
 Status Window::cancel() const {
-  return on(impl_, [&](auto& core) { return core.cancel(*state_); });
+  return on(impl_, [&](auto& impl) { return impl.cancel(*state_); });
 }
 Status Window::raise(std::uint32_t index, std::uint64_t n, Duration timeout) const {
-  return on(impl_, [&](auto& core) { return core.raise(*state_, index, n, timeout); });
+  return on(impl_, [&](auto& impl) { return impl.raise(*state_, index, n, timeout); });
 }
 Result<std::uint64_t> Window::wait_signal(std::uint32_t index, std::uint64_t at_least,
                                           Duration timeout) const {
-  return on(impl_, [&](auto& core) { return core.wait_signal(*state_, index, at_least, timeout); });
+  return on(impl_, [&](auto& impl) { return impl.wait_signal(*state_, index, at_least, timeout); });
 }
 
 }  // namespace linkspan

@@ -10,8 +10,8 @@ namespace {
 bool has_fds(const memory::PublishedKey& key) { return !key.fds.empty() || key.last_fd; }
 
 /// Why a remote peer gets no key of it.
-std::string no_way_out(const Transports& transports, std::string_view name,
-                       const std::string& left_out) {
+std::string no_network_key(const Transports& transports, std::string_view name,
+                           const std::string& left_out) {
   std::string wires;
   for (const auto& transport : transports)
     if (transport->capabilities().leaves_host)
@@ -39,7 +39,7 @@ Result<std::shared_ptr<const Keys>> publish(const Transports& transports,
     if (key.ok()) {
       (*keys)[i] = *std::move(key);
       any = true;
-    } else if (!is_not_for_it(key.status())) {
+    } else if (!is_declined(key.status())) {
       (void)retract_everywhere(transports, region, true);
       return key.status();
     } else if (refused.ok()) {
@@ -58,12 +58,12 @@ Result<std::shared_ptr<const Keys>> publish_everywhere(const Transports& transpo
   return publish(transports, region, false);
 }
 
-Result<std::shared_ptr<const Keys>> publish_to_wires(const Transports& transports,
-                                                     const memory::Region& region) {
+Result<std::shared_ptr<const Keys>> publish_to_networks(const Transports& transports,
+                                                        const memory::Region& region) {
   return publish(transports, region, true);
 }
 
-bool is_not_for_it(const Status& status) noexcept {
+bool is_declined(const Status& status) noexcept {
   switch (status.code()) {
     case Code::unsupported:
     case Code::invalid_argument:
@@ -76,10 +76,10 @@ bool is_not_for_it(const Status& status) noexcept {
 }
 
 Status retract_everywhere(const Transports& transports, const memory::Region& region,
-                          bool at_once) {
+                          bool immediately) {
   Status status;
   for (const auto& transport : transports) {
-    Status retracted = transport->retract(region, at_once);
+    Status retracted = transport->retract(region, immediately);
     if (retracted.code() == Code::not_found) continue;  // it published nothing, or has let go
     if (status.ok()) status = retracted;
   }
@@ -91,7 +91,7 @@ bool reaches(const transport::Transport& transport, bool remote) noexcept {
   return remote ? can.leaves_host : !can.remote_only;
 }
 
-Result<control::ExportedRegion> exported(const Transports& transports, const memory::Region& region,
+Result<control::ExportedRegion> export_region(const Transports& transports, const memory::Region& region,
                                          const Keys& keys, std::string_view name, bool remote) {
   const memory::Region::Facts& facts = region.facts();
   memory::Descriptor descriptor{.name = std::string(name),
@@ -120,7 +120,7 @@ Result<control::ExportedRegion> exported(const Transports& transports, const mem
          .bearer = key->bearer});
   }
   if (descriptor.keys.empty())
-    return Status(Code::unreachable, Scope::request, no_way_out(transports, name, left_out));
+    return Status(Code::unreachable, Scope::request, no_network_key(transports, name, left_out));
   out.descriptor = memory::encode(descriptor);
   return out;
 }

@@ -33,7 +33,7 @@ class Text {
   void sample(const Labels& labels, std::uint64_t value, const char* suffix = "") {
     sample(labels, std::to_string(value), suffix);
   }
-  std::string take() { return std::move(out_); }
+  std::string release() { return std::move(out_); }
 
  private:
   void escape(std::string_view text) {
@@ -58,46 +58,48 @@ std::string seconds(Duration time) {
   return {text.data(), end.ptr};
 }
 
-using OfPeer = std::uint64_t PeerCounters::*;
+using PeerCounter = std::uint64_t PeerCounters::*;
 
-void of_peers(Text& text, const EngineMetrics& m, const char* name, const char* help,
-              OfPeer value) {
+void peer_family(Text& text, const EngineMetrics& m, const char* name, const char* help,
+                 PeerCounter value) {
   text.family(name, "counter", help);
   for (const PeerMetrics& peer : m.peers)
     text.sample({{"peer", peer.id}, {"name", peer.name}}, peer.counters.*value);
 }
 
-using OfPath = std::array<std::uint64_t, kWork.size()> PathCounters::*;
+using PathCounter = std::array<std::uint64_t, kWork.size()> PathCounters::*;
 
-void of_paths(Text& text, const EngineMetrics& m, const char* name, const char* help,
-              OfPath values) {
+void path_family(Text& text, const EngineMetrics& m, const char* name, const char* help,
+                 PathCounter values) {
   text.family(name, "counter", help);
   for (const PeerMetrics& peer : m.peers)
-    for (const PathCounters& way : peer.counters.paths)
+    for (const PathCounters& counters : peer.counters.paths)
       for (std::size_t work = 0; work < kWork.size(); ++work)
-        if (way.transfers[work] != 0)
-          text.sample(
-              {{"peer", peer.id}, {"name", peer.name}, {"op", kWork[work]}, {"path", way.path}},
-              (way.*values)[work]);
+        if (counters.transfers[work] != 0)
+          text.sample({{"peer", peer.id},
+                       {"name", peer.name},
+                       {"op", kWork[work]},
+                       {"path", counters.path}},
+                      (counters.*values)[work]);
 }
 
 void latencies(Text& text, const EngineMetrics& m) {
   text.family("transfer_seconds", "histogram",
               "From the submission until the transfer was quiet, of those that went well.");
   for (const PeerMetrics& peer : m.peers)
-    for (const PathCounters& way : peer.counters.paths) {
-      if (way.path.empty()) continue;
-      Labels labels{{"peer", peer.id}, {"name", peer.name}, {"path", way.path}, {"le", {}}};
+    for (const PathCounters& counters : peer.counters.paths) {
+      if (counters.path.empty()) continue;
+      Labels labels{{"peer", peer.id}, {"name", peer.name}, {"path", counters.path}, {"le", {}}};
       std::uint64_t below = 0;
-      for (std::size_t i = 0; i < way.latency.counts.size(); ++i) {
-        below += way.latency.counts[i];
+      for (std::size_t i = 0; i < counters.latency.counts.size(); ++i) {
+        below += counters.latency.counts[i];
         const std::string bound =
             i < Latency::kBounds.size() ? seconds(Latency::kBounds[i]) : "+Inf";
         labels.back().second = bound;
         text.sample(labels, below, "_bucket");
       }
       labels.pop_back();
-      text.sample(labels, seconds(way.latency.sum), "_sum");
+      text.sample(labels, seconds(counters.latency.sum), "_sum");
       text.sample(labels, below, "_count");
     }
 }
@@ -110,7 +112,7 @@ void Latency::add(Duration took) noexcept {
   sum += took;
 }
 
-PathCounters& PeerCounters::of(std::string_view path) noexcept {
+PathCounters& PeerCounters::for_path(std::string_view path) noexcept {
   for (PathCounters& each : paths) {
     if (each.path == path) return each;
     if (!each.path.empty()) continue;
@@ -120,18 +122,18 @@ PathCounters& PeerCounters::of(std::string_view path) noexcept {
   return paths.back();
 }
 
-void PeerCounters::ended_well(std::string_view path, Work work, std::uint64_t bytes,
-                              Duration took) noexcept {
-  PathCounters& way = of(path);
-  ++way.transfers[static_cast<std::size_t>(work)];
-  way.bytes[static_cast<std::size_t>(work)] += bytes;
-  way.latency.add(took);
+void PeerCounters::succeeded(std::string_view path, Work work, std::uint64_t bytes,
+                             Duration took) noexcept {
+  PathCounters& counters = for_path(path);
+  ++counters.transfers[static_cast<std::size_t>(work)];
+  counters.bytes[static_cast<std::size_t>(work)] += bytes;
+  counters.latency.add(took);
 }
 
 void PeerCounters::add(const PeerCounters& other) noexcept {
-  for (const OfPeer each : {&PeerCounters::started, &PeerCounters::notifications_sent,
-                            &PeerCounters::notifications_received, &PeerCounters::imports,
-                            &PeerCounters::imports_failed, &PeerCounters::keys_sent})
+  for (const PeerCounter each : {&PeerCounters::started, &PeerCounters::notifications_sent,
+                                 &PeerCounters::notifications_received, &PeerCounters::imports,
+                                 &PeerCounters::imports_failed, &PeerCounters::keys_sent})
     this->*each += other.*each;
   const auto sum_up = [](auto& into, const auto& from) {
     for (std::size_t i = 0; i < into.size(); ++i) into[i] += from[i];
@@ -139,7 +141,7 @@ void PeerCounters::add(const PeerCounters& other) noexcept {
   sum_up(failed, other.failed);
   for (const PathCounters& theirs : other.paths) {
     if (theirs.path.empty()) continue;
-    PathCounters& ours = of(theirs.path);
+    PathCounters& ours = for_path(theirs.path);
     sum_up(ours.transfers, theirs.transfers);
     sum_up(ours.bytes, theirs.bytes);
     sum_up(ours.latency.counts, theirs.latency.counts);
@@ -159,10 +161,10 @@ std::string metrics_text(const EngineMetrics& m) {
   text.family("transfers_queued", "gauge", "Of these, those that wait for room.");
   for (const PeerMetrics& peer : m.peers)
     text.sample({{"peer", peer.id}, {"name", peer.name}}, std::uint64_t{peer.queued});
-  of_peers(text, m, "transfers_started_total", "Transfers that were taken.",
-           &PeerCounters::started);
-  of_paths(text, m, "transfers_ok_total", "Transfers that went well.", &PathCounters::transfers);
-  of_paths(text, m, "bytes_total", "Of the transfers that went well.", &PathCounters::bytes);
+  peer_family(text, m, "transfers_started_total", "Transfers that were taken.",
+              &PeerCounters::started);
+  path_family(text, m, "transfers_ok_total", "Transfers that went well.", &PathCounters::transfers);
+  path_family(text, m, "bytes_total", "Of the transfers that went well.", &PathCounters::bytes);
   text.family("transfers_failed_total", "counter", "Transfers that ended otherwise.");
   for (const PeerMetrics& peer : m.peers)
     for (std::size_t code = 0; code < kCodes; ++code)
@@ -171,22 +173,23 @@ std::string metrics_text(const EngineMetrics& m) {
             {{"peer", peer.id}, {"name", peer.name}, {"code", name_of(static_cast<Code>(code))}},
             peer.counters.failed[code]);
   latencies(text, m);
-  of_peers(text, m, "notifications_sent_total", "Also those that rode on a transfer.",
-           &PeerCounters::notifications_sent);
-  of_peers(text, m, "notifications_received_total", "Notifications that came.",
-           &PeerCounters::notifications_received);
-  of_peers(text, m, "imports_total", "Regions of the peer's that were imported.",
-           &PeerCounters::imports);
-  of_peers(text, m, "imports_failed_total", "Imports that failed.", &PeerCounters::imports_failed);
-  of_peers(text, m, "keys_sent_total", "Regions of ours whose keys the peer asked for.",
-           &PeerCounters::keys_sent);
+  peer_family(text, m, "notifications_sent_total", "Also those that rode on a transfer.",
+              &PeerCounters::notifications_sent);
+  peer_family(text, m, "notifications_received_total", "Notifications that came.",
+              &PeerCounters::notifications_received);
+  peer_family(text, m, "imports_total", "Regions of the peer's that were imported.",
+              &PeerCounters::imports);
+  peer_family(text, m, "imports_failed_total", "Imports that failed.",
+              &PeerCounters::imports_failed);
+  peer_family(text, m, "keys_sent_total", "Regions of ours whose keys the peer asked for.",
+              &PeerCounters::keys_sent);
   text.family("copies_total", "counter", "Orders to a copier, for peers as well.");
   for (const transport::CopyCount& each : m.copies)
     text.sample({{"copier", each.copier}}, each.orders);
   text.family("copied_blocks_total", "counter", "Blocks of these orders.");
   for (const transport::CopyCount& each : m.copies)
     text.sample({{"copier", each.copier}}, each.blocks);
-  return text.take();
+  return text.release();
 }
 
 }  // namespace linkspan::engine

@@ -56,8 +56,8 @@ struct PeerCounters {
   std::array<PathCounters, kPaths> paths{};
 
   /// `path` is static and not empty.
-  PathCounters& of(std::string_view path) noexcept;
-  void ended_well(std::string_view path, Work work, std::uint64_t bytes, Duration took) noexcept;
+  PathCounters& for_path(std::string_view path) noexcept;
+  void succeeded(std::string_view path, Work work, std::uint64_t bytes, Duration took) noexcept;
   void add(const PeerCounters& other) noexcept;
 };
 

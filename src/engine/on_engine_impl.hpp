@@ -22,14 +22,14 @@ R refusal(const char* what) {
 /// Returns what `act` returns of the EngineImpl; a refusal where there is none, or only its
 /// parent's.
 template <class Act>
-auto on(const std::shared_ptr<EngineImpl>& core, Act act) -> decltype(act(*core)) {
-  using R = decltype(act(*core));
-  if (core == nullptr) return refusal<R>("the handle names no Engine and no peer");
-  if (core->forked())
+auto on(const std::shared_ptr<EngineImpl>& impl, Act act) -> decltype(act(*impl)) {
+  using R = decltype(act(*impl));
+  if (impl == nullptr) return refusal<R>("the handle names no Engine and no peer");
+  if (impl->forked())
     return refusal<R>(
         "this process was forked from the one that opened the Engine: open one here, after a spawn "
         "or exec if GPUs are used");
-  return act(*core);
+  return act(*impl);
 }
 
 }  // namespace linkspan::engine

@@ -18,12 +18,12 @@ namespace {
 using namespace std::chrono_literals;
 using PollWhen = transport::PollHint::When;
 
-constexpr Duration kPark = 1s;          // a missed ring costs so much
-constexpr Duration kWatcherNap = 50us;  // while something is a little overdue
-constexpr Duration kDoze = 100us;       // while it is not needed, and may soon be
-constexpr Duration kStayAwake = 1ms;    // after something was outstanding
+constexpr Duration kLongWait = 1s;       // a missed ring costs so much
+constexpr Duration kOverdueWait = 50us;  // while something is a little overdue
+constexpr Duration kShortWait = 100us;   // while it is not needed, and may soon be
+constexpr Duration kStayAwake = 1ms;     // after something was outstanding
 constexpr Duration kYieldFor = 100us;
-constexpr Duration kWatcherWakeUp =
+constexpr Duration kWakeUpLatency =
     75us;                               // at most, until a sleeper of a virtual machine runs again
 constexpr unsigned long kSlack = 1000;  // ns that the kernel may sleep too long; usually 50 us
 
@@ -31,17 +31,18 @@ constexpr unsigned long kSlack = 1000;  // ns that the kernel may sleep too long
 
 Result<std::unique_ptr<ProgressThread>> ProgressThread::start(
     std::function<transport::PollHint()> poll) {
-  auto bell = base::Fd::from("eventfd", ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!bell.ok()) return bell.status();
+  auto eventfd = base::Fd::from("eventfd", ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!eventfd.ok()) return eventfd.status();
   try {
-    return std::unique_ptr<ProgressThread>(new ProgressThread(*std::move(bell), std::move(poll)));
+    return std::unique_ptr<ProgressThread>(
+        new ProgressThread(*std::move(eventfd), std::move(poll)));
   } catch (const std::system_error& error) {
     return Status(Code::system, Scope::process, std::string("no thread: ") + error.what());
   }
 }
 
-ProgressThread::ProgressThread(base::Fd bell, std::function<transport::PollHint()> poll)
-    : bell_(std::move(bell)), poll_(std::move(poll)) {
+ProgressThread::ProgressThread(base::Fd eventfd, std::function<transport::PollHint()> poll)
+    : eventfd_(std::move(eventfd)), poll_(std::move(poll)) {
   thread_ = base::named_thread<"ls-progress">([this](const std::stop_token& stop) { run(stop); });
 }
 
@@ -50,35 +51,35 @@ ProgressThread::~ProgressThread() {
   wake();
 }
 
-void ProgressThread::wake() noexcept { ring(Sleep::doze); }
+void ProgressThread::wake() noexcept { notify(IdleState::short_wait); }
 
-void ProgressThread::expect() noexcept { ring(Sleep::parked); }
+void ProgressThread::expect() noexcept { notify(IdleState::long_wait); }
 
-void ProgressThread::ring(Sleep from) noexcept {
-  rung_.store(true, std::memory_order_seq_cst);
-  if (sleep_.load(std::memory_order_seq_cst) < from) return;
+void ProgressThread::notify(IdleState from) noexcept {
+  notified_.store(true, std::memory_order_seq_cst);
+  if (idle_.load(std::memory_order_seq_cst) < from) return;
   const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(bell_.get(), &one, sizeof one);
+  [[maybe_unused]] const auto written = ::write(eventfd_.get(), &one, sizeof one);
 }
 
-void ProgressThread::nap(Duration at_most, Sleep how) noexcept {
-  sleep_.store(how, std::memory_order_seq_cst);
-  if (rung_.load(std::memory_order_seq_cst)) at_most = Duration::zero();
+void ProgressThread::wait_up_to(Duration at_most, IdleState how) noexcept {
+  idle_.store(how, std::memory_order_seq_cst);
+  if (notified_.load(std::memory_order_seq_cst)) at_most = Duration::zero();
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(at_most);
   const timespec limit{.tv_sec = seconds.count(), .tv_nsec = (at_most - seconds).count()};
-  pollfd bell{.fd = bell_.get(), .events = POLLIN, .revents = 0};
-  if (::ppoll(&bell, 1, &limit, nullptr) > 0) {
-    std::uint64_t rings = 0;
-    [[maybe_unused]] const auto read = ::read(bell_.get(), &rings, sizeof rings);
+  pollfd readable{.fd = eventfd_.get(), .events = POLLIN, .revents = 0};
+  if (::ppoll(&readable, 1, &limit, nullptr) > 0) {
+    std::uint64_t count = 0;
+    [[maybe_unused]] const auto read = ::read(eventfd_.get(), &count, sizeof count);
   }
-  sleep_.store(Sleep::awake, std::memory_order_seq_cst);
+  idle_.store(IdleState::awake, std::memory_order_seq_cst);
 }
 
 void ProgressThread::run(const std::stop_token& stop) {
   ::prctl(PR_SET_TIMERSLACK, kSlack);  // refused: it sleeps as others do
   base::Time busy_since{}, active{};
   while (!stop.stop_requested()) {
-    const bool rung = rung_.exchange(false, std::memory_order_seq_cst);
+    const bool notified = notified_.exchange(false, std::memory_order_seq_cst);
     transport::PollHint next;
     try {
       next = poll_();
@@ -86,23 +87,24 @@ void ProgressThread::run(const std::stop_token& stop) {
       next = {};  // no memory: what is there is looked at again
     }
     const base::Time now = base::Clock::steady().now();
-    if (rung || next.when != PollWhen::idle) active = now;
+    if (notified || next.when != PollWhen::idle) active = now;
     if (next.when == PollWhen::idle) {
       busy_since = {};
       // A ring is a system call, which whoever submits one transfer after the other need not pay.
       const bool lately = now - active < kStayAwake;
-      nap(lately ? kDoze : kPark, lately ? Sleep::doze : Sleep::parked);
+      wait_up_to(lately ? kShortWait : kLongWait,
+                 lately ? IdleState::short_wait : IdleState::long_wait);
       continue;
     }
     if (busy_since == base::Time{} || next.moved) busy_since = now;
     const Duration left = next.when == PollWhen::now ? Duration::zero() : next.at - now;
     if (left > kYieldFor)
-      nap(std::min<Duration>(left - kWatcherWakeUp, kPark),
-          left > kDoze ? Sleep::parked : Sleep::doze);
+      wait_up_to(std::min<Duration>(left - kWakeUpLatency, kLongWait),
+                 left > kShortWait ? IdleState::long_wait : IdleState::short_wait);
     else if (users_ > 0)
-      nap(kDoze, Sleep::doze);
+      wait_up_to(kShortWait, IdleState::short_wait);
     else if (next.patient || now - busy_since > 1ms)
-      nap(kWatcherNap, Sleep::doze);
+      wait_up_to(kOverdueWait, IdleState::short_wait);
     else
       std::this_thread::yield();
     if (left > kYieldFor) busy_since = {};  // it slept until the predicted end

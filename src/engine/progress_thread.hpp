@@ -5,7 +5,7 @@
 // looks at once, then yields, then sleeps until what the Endpoints predict; a while after nothing
 // is outstanding it is parked. Users that wait look themselves, and it keeps out of their way.
 // Threads: wake() and the user's coming and going, any thread; it blocks in ppoll on its own
-// eventfd only, for at most kPark.
+// eventfd only, for at most kLongWait.
 #pragma once
 
 #include <atomic>
@@ -35,16 +35,16 @@ class ProgressThread {
   void user_waits(bool begins) noexcept { users_ += begins ? 1 : -1; }
 
  private:
-  ProgressThread(base::Fd bell, std::function<transport::PollHint()> poll);
+  ProgressThread(base::Fd eventfd, std::function<transport::PollHint()> poll);
   void run(const std::stop_token& stop);
-  enum class Sleep : std::uint8_t { awake, doze, parked };
-  void ring(Sleep from) noexcept;
-  void nap(Duration at_most, Sleep how) noexcept;
+  enum class IdleState : std::uint8_t { awake, short_wait, long_wait };
+  void notify(IdleState from) noexcept;
+  void wait_up_to(Duration at_most, IdleState how) noexcept;
 
-  const base::Fd bell_;
+  const base::Fd eventfd_;
   const std::function<transport::PollHint()> poll_;
-  std::atomic<Sleep> sleep_{Sleep::awake};
-  std::atomic<bool> rung_{false};
+  std::atomic<IdleState> idle_{IdleState::awake};
+  std::atomic<bool> notified_{false};
   std::atomic<int> users_{0};
   std::jthread thread_;
 };

@@ -35,8 +35,8 @@ namespace linkspan::engine {
 class RendezvousHost {
  public:
   /// In order; what has no room waits. disconnected: nobody is there to be told.
-  virtual Status tell(std::uint64_t peer, control::FrameOp op, std::uint64_t id,
-                      std::span<const std::byte> payload) = 0;
+  virtual Status send_frame(std::uint64_t peer, control::FrameOp op, std::uint64_t id,
+                            std::span<const std::byte> payload) = 0;
   /// Starts the copy of a matched exchange whose `peer.region` is there. OK: copied() follows.
   virtual Status copy(TransferState& transfer) = 0;
   virtual void stop(TransferState& transfer) = 0;  ///< The copy ends early; copied() still follows.
@@ -77,8 +77,8 @@ class Rendezvous {
   Status on_finished(std::uint64_t peer, std::uint64_t id,
                      const control::MessageFinished& finished);
   void on_withdraw(std::uint64_t peer, std::uint64_t id, bool by_sender);
-  void imported(std::uint64_t peer, std::uint64_t serial,
-                const Result<std::shared_ptr<ImportedRegion>>& region);
+  void on_imported(std::uint64_t peer, std::uint64_t serial,
+                   const Result<std::shared_ptr<ImportedRegion>>& region);
 
   /// Whether we asked the peer for that region.
   bool awaits(std::uint64_t peer, std::uint64_t serial) const;
@@ -87,51 +87,52 @@ class Rendezvous {
   /// Imports of regions that their owner has retracted.
   std::vector<std::shared_ptr<void>> sweep(std::uint64_t peer);
 
-  void lost(std::uint64_t peer);
-  void gone(std::uint64_t peer);
+  void on_peer_lost(std::uint64_t peer);
+  void on_peer_gone(std::uint64_t peer);
   std::shared_ptr<void> forget(std::uint64_t peer);
   std::string describe(const TransferState& transfer) const;  ///< For dump().
 
  private:
   struct Offer {
-    std::uint64_t id = 0, bytes = 0, turn = 0;
+    std::uint64_t id = 0, bytes = 0, sequence = 0;
     PeerMemory memory;
   };
   using Key = std::pair<control::MatchSpace, std::uint64_t>;
   /// Each in the order of turns.
-  struct Line {
+  struct MatchQueue {
     std::deque<Offer> offers;  // never both: what can match has matched
     std::deque<TransferState*> receives;
 
-    void put_back(Offer offer);
-    void put_back(TransferState& receive);
+    void reinsert(Offer offer);
+    void reinsert(TransferState& receive);
   };
   /// All that goes on with one peer.
   struct PeerMatchState {
-    std::map<Key, Line> lines;
+    std::map<Key, MatchQueue> queues;
     std::map<std::uint64_t, Key> offers;            // unmatched, by the peer's number
     std::map<std::uint64_t, TransferState*> sends;  // until they are over, by our number
-    std::map<std::uint64_t, TransferState*> taken;  // our matched receives, by the peer's number
+    std::map<std::uint64_t, TransferState*>
+        matched_receives;  // our matched receives, by the peer's number
     std::map<std::uint64_t, std::shared_ptr<ImportedRegion>> imports;  // null: asked for
-    std::set<std::uint64_t> asked_again;                               // of these
+    std::set<std::uint64_t> retried_imports;                           // of these
     bool lost = false;
   };
 
-  static Key key_of(const Exchange& exchange) { return {exchange.space, exchange.tag}; }
-  void pair_up(PeerMatchState& meeting, const Key& key);
-  void match(PeerMatchState& meeting, TransferState& receive, Offer offer);
-  void begin(PeerMatchState& meeting, TransferState& transfer);
-  void leave_line(PeerMatchState& meeting, TransferState& receive);
-  void unmatch(PeerMatchState& meeting, TransferState& receive, bool offer_stays);
+  static Key key_of(const MessageState& message) { return {message.space, message.tag}; }
+  void match_all(PeerMatchState& peer_state, const Key& key);
+  void match(PeerMatchState& peer_state, TransferState& receive, Offer offer);
+  void begin(PeerMatchState& peer_state, TransferState& transfer);
+  void dequeue(PeerMatchState& peer_state, TransferState& receive);
+  void rollback_match(PeerMatchState& peer_state, TransferState& receive, bool offer_stays);
   void conclude(TransferState& transfer, const Status& status);
   void end(TransferState& transfer, const Status& status);
-  void end_unsent(TransferState& receive);
+  void end_unmatched(TransferState& receive);
   Status withdraw(TransferState& transfer);
   Status finish(std::uint64_t peer, std::uint64_t id, const control::MessageFinished& finished);
 
   RendezvousHost& host_;
-  std::map<std::uint64_t, PeerMatchState> meetings_;
-  std::uint64_t turns_ = 0;
+  std::map<std::uint64_t, PeerMatchState> peer_states_;
+  std::uint64_t last_sequence_ = 0;
 };
 
 }  // namespace linkspan::engine

@@ -15,20 +15,20 @@ Plan in_batches(std::uint64_t pieces, std::uint64_t piece_bytes, std::uint64_t m
   Plan plan;
   plan.pieces = pieces;
   plan.piece_bytes = piece_bytes;
-  plan.at_once = std::min(most, limits.max_batch_bytes / piece_bytes);
-  plan.batches = (pieces - 1) / plan.at_once + 1;
+  plan.pieces_per_batch = std::min(most, limits.max_batch_bytes / piece_bytes);
+  plan.batches = (pieces - 1) / plan.pieces_per_batch + 1;
   return plan;
 }
 
 }  // namespace
 
 transport::BatchShape Plan::batch(std::size_t i, std::vector<Block>& scratch) const {
-  if (at_once == 0) {
+  if (pieces_per_batch == 0) {
     const std::size_t begin = i == 0 ? 0 : ends[i - 1];
     const std::size_t end = i < ends.size() ? ends[i] : blocks.size();
     return std::span(blocks).subspan(begin, end - begin);
   }
-  const std::uint64_t begin = first(i), count = std::min(at_once, pieces - begin);
+  const std::uint64_t begin = first(i), count = std::min(pieces_per_batch, pieces - begin);
   if (pages.local_index.empty()) {
     transport::some_blocks(strides, begin, count, piece_bytes, scratch);
     return scratch;

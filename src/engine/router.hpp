@@ -25,16 +25,16 @@ struct Plan {
   Pages pages;                      ///< The lists are the user's until keep().
   std::vector<std::uint32_t> kept;  ///< His lists, one behind the other.
   Strides strides;
-  GpuUuid indices_gpu{};          ///< Batch::indices_gpu
-  std::uint64_t pieces = 0;       ///< Pages, or blocks of strides, perhaps cut;
-  std::uint64_t at_once = 0;      ///< so many in each batch but the last,
-  std::uint64_t piece_bytes = 0;  ///< of at most so many bytes.
-  bool checked = false;           ///< Against both regions.
+  GpuUuid indices_gpu{};               ///< Batch::indices_gpu
+  std::uint64_t pieces = 0;            ///< Pages, or blocks of strides, perhaps cut;
+  std::uint64_t pieces_per_batch = 0;  ///< so many in each batch but the last,
+  std::uint64_t piece_bytes = 0;       ///< of at most so many bytes.
+  bool checked = false;                ///< Against both regions.
 
   /// Strides become blocks here, in `scratch`: 24 bytes a block are written for the batch, 24 in
   /// the kernel's list, and never those of more than one batch at a time.
   transport::BatchShape batch(std::size_t i, std::vector<Block>& scratch) const;
-  std::uint64_t first(std::size_t batch) const noexcept { return batch * at_once; }
+  std::uint64_t first(std::size_t batch) const noexcept { return batch * pieces_per_batch; }
   /// What is left of the plan outlives the user's lists; those on a GPU stay anyway.
   void keep();
 };

@@ -8,8 +8,8 @@
 namespace linkspan::engine {
 namespace {
 
-constexpr std::size_t kGates = 16;  // of a device
-constexpr std::size_t kLine = 128;  // words of different writers lie so far apart
+constexpr std::size_t kBlockers = 16;    // of a device
+constexpr std::size_t kCacheLine = 128;  // flags of different writers lie so far apart
 // What the driver's headers call CU_STREAM_LEGACY and CU_STREAM_PER_THREAD.
 constexpr std::uintptr_t kLegacy = 1, kPerThread = 2;
 
@@ -29,13 +29,13 @@ Status refuse_capture(const cuda::DeviceScope& scope, const UserStream& stream) 
 
 }  // namespace
 
-/// A stream that waits for a word of host memory, and an event behind that wait.
+/// A stream that waits for a flag of host memory, and an event behind that wait.
 struct StreamBlocker::Parts {
   const cuda::Device& device;
   cuda::Stream stream;
   cuda::Event passed;
-  std::uint64_t* word;
-  cuda::CUdeviceptr word_device;
+  std::uint64_t* flag;
+  cuda::CUdeviceptr flag_device;
   std::uint64_t number = 0;  // of the last StreamBlocker
 };
 
@@ -45,26 +45,26 @@ class StreamBlockerPool : public std::enable_shared_from_this<StreamBlockerPool>
   static Result<std::shared_ptr<StreamBlockerPool>> create(const cuda::Device& device) {
     const auto scope = device.enter();
     if (!scope.ok()) return scope.status();
-    auto words = cuda::PinnedBuffer::create(*scope, kGates * kLine);
-    if (!words.ok()) return words.status();
+    auto flags = cuda::PinnedBuffer::create(*scope, kBlockers * kCacheLine);
+    if (!flags.ok()) return flags.status();
     // Shared by the Gates that it gives out.
-    std::shared_ptr<StreamBlockerPool> pool(new StreamBlockerPool(*std::move(words)));
+    std::shared_ptr<StreamBlockerPool> pool(new StreamBlockerPool(*std::move(flags)));
     const base::MutexLock lock(pool->mutex_);
-    for (std::size_t i = 0; i < kGates; ++i) {
+    for (std::size_t i = 0; i < kBlockers; ++i) {
       auto stream = cuda::Stream::create(*scope);
       if (!stream.ok()) return stream.status();
       auto passed = cuda::Event::create(*scope);
       if (!passed.ok()) return passed.status();
-      auto* word = reinterpret_cast<std::uint64_t*>(pool->words_.data() + i * kLine);
-      *word = 0;
+      auto* flag = reinterpret_cast<std::uint64_t*>(pool->flags_.data() + i * kCacheLine);
+      *flag = 0;
       pool->idle_.push_back(std::unique_ptr<StreamBlocker::Parts>(
-          new StreamBlocker::Parts{device, *std::move(stream), *std::move(passed), word,
-                                   pool->words_.device_address() + i * kLine}));
+          new StreamBlocker::Parts{device, *std::move(stream), *std::move(passed), flag,
+                                   pool->flags_.device_address() + i * kCacheLine}));
     }
     return pool;
   }
 
-  Result<std::shared_ptr<StreamBlocker>> take() LINKSPAN_EXCLUDES(mutex_) {
+  Result<std::shared_ptr<StreamBlocker>> acquire() LINKSPAN_EXCLUDES(mutex_) {
     const base::MutexLock lock(mutex_);
     if (idle_.empty()) return Status::no_resource();
     auto parts = std::move(idle_.back());
@@ -78,9 +78,9 @@ class StreamBlockerPool : public std::enable_shared_from_this<StreamBlockerPool>
   }
 
  private:
-  explicit StreamBlockerPool(cuda::PinnedBuffer words) : words_(std::move(words)) {}
+  explicit StreamBlockerPool(cuda::PinnedBuffer flags) : flags_(std::move(flags)) {}
 
-  cuda::PinnedBuffer words_;
+  cuda::PinnedBuffer flags_;
   base::Mutex mutex_;
   std::vector<std::unique_ptr<StreamBlocker::Parts>> idle_ LINKSPAN_GUARDED_BY(mutex_);
 };
@@ -96,14 +96,14 @@ StreamBlocker::~StreamBlocker() {
 Status StreamBlocker::arm(const UserStream& stream) {
   const auto scope = parts_->device.enter();
   if (!scope.ok()) return scope.status();
-  Status status = parts_->stream.wait_value(*scope, parts_->word_device, parts_->number);
+  Status status = parts_->stream.wait_value(*scope, parts_->flag_device, parts_->number);
   if (status.ok()) status = parts_->passed.record(*scope, parts_->stream.get());
   if (status.ok()) status = cuda::make_wait(*scope, stream.handle, parts_->passed);
   return status;
 }
 
 void StreamBlocker::open() noexcept {
-  std::atomic_ref(*parts_->word).store(parts_->number, std::memory_order_release);
+  std::atomic_ref(*parts_->flag).store(parts_->number, std::memory_order_release);
 }
 
 StreamOrders::StreamOrders(cuda::Topology* topology) : topology_(topology) {}
@@ -136,24 +136,24 @@ Result<UserStream> StreamOrders::find(const StreamOrder& order, const GpuUuid& g
       .device = *device, .handle = reinterpret_cast<cuda::CUstream>(handle), .key = key};
 }
 
-Result<ResolvedStreams> StreamOrders::place(const StreamOrder& after, const StreamOrder& release,
-                                            const GpuUuid& gpu) {
+Result<ResolvedStreams> StreamOrders::resolve(const StreamOrder& after, const StreamOrder& release,
+                                              const GpuUuid& gpu) {
   using enum StreamOrder::Flavour;
   if (after.flavour == none && release.flavour == none) return ResolvedStreams{};
   auto before = find(after, gpu);
   if (!before.ok()) return before.status();
   auto behind = find(release, gpu);
   if (!behind.ok()) return behind.status();
-  ResolvedStreams place;
-  place.after = *before;
-  place.release = *behind;
-  place.stay = topology_->destroyer()->stay();
+  ResolvedStreams streams;
+  streams.after = *before;
+  streams.release = *behind;
+  streams.deferral = topology_->destroyer()->stay();
   const cuda::Device* device = before->device != nullptr ? before->device : behind->device;
   auto scope = device->enter();
   if (!scope.ok()) return scope.status();
-  place.scope.emplace(*std::move(scope));
+  streams.scope.emplace(*std::move(scope));
   if (before->device != nullptr) {
-    if (Status status = refuse_capture(*place.scope, *before); !status.ok()) return status;
+    if (Status status = refuse_capture(*streams.scope, *before); !status.ok()) return status;
   }
   if (behind->device != nullptr) {
     const bool same = behind->device == before->device && behind->handle == before->handle;
@@ -161,36 +161,38 @@ Result<ResolvedStreams> StreamOrders::place(const StreamOrder& after, const Stre
     if (!there.ok()) return there.status();
     if (Status status = same ? Status() : refuse_capture(*there, *behind); !status.ok())
       return status;
-    const auto pool = gates(*behind->device);
+    const auto pool = blocker_pool(*behind->device);
     if (!pool.ok()) return pool.status();
-    auto taken = (*pool)->take();
-    if (!taken.ok()) return taken.status();
-    place.gate = *std::move(taken);
+    auto blocker = (*pool)->acquire();
+    if (!blocker.ok()) return blocker.status();
+    streams.blocker = *std::move(blocker);
   }
   if (before->device != nullptr) {
     auto mark = before->device->events().take();
     if (!mark.ok()) return mark.status();
-    if (Status status = (*mark)->record(*place.scope, before->handle); !status.ok()) return status;
-    place.mark.emplace(*std::move(mark));
+    if (Status status = (*mark)->record(*streams.scope, before->handle); !status.ok())
+      return status;
+    streams.mark.emplace(*std::move(mark));
   }
-  return place;
+  return streams;
 }
 
 void StreamOrders::make_ready() {
   if (topology_ == nullptr) return;
-  for (const cuda::Device* device : topology_->all_active()) (void)gates(*device);
+  for (const cuda::Device* device : topology_->all_active()) (void)blocker_pool(*device);
 }
 
-Result<std::shared_ptr<StreamBlockerPool>> StreamOrders::gates(const cuda::Device& device) {
+Result<std::shared_ptr<StreamBlockerPool>> StreamOrders::blocker_pool(const cuda::Device& device) {
   {
     const base::MutexLock lock(mutex_);
-    if (const auto made = gates_.find(&device); made != gates_.end()) return made->second;
+    if (const auto made = blocker_pools_.find(&device); made != blocker_pools_.end())
+      return made->second;
   }
   // It may wait for what is in flight on that GPU: whoever is about another one does not.
   auto fresh = StreamBlockerPool::create(device);
   if (!fresh.ok()) return fresh.status();
   const base::MutexLock lock(mutex_);
-  return gates_.try_emplace(&device, *std::move(fresh)).first->second;
+  return blocker_pools_.try_emplace(&device, *std::move(fresh)).first->second;
 }
 
 }  // namespace linkspan::engine

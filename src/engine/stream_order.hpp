@@ -59,8 +59,8 @@ struct ResolvedStreams {
   UserStream after, release;
   std::optional<cuda::PooledEvent> mark;  ///< Where `after` stands.
   std::shared_ptr<StreamBlocker>
-      gate;  ///< For `release`, if our stream cannot tell; also the transfer's.
-  cuda::DeferredDestroyer::DeferralGuard stay;  ///< Until the transfer is quiet.
+      blocker;  ///< For `release`, if our stream cannot tell; also the transfer's.
+  cuda::DeferredDestroyer::DeferralGuard deferral;  ///< Until the transfer is quiet.
 };
 
 class StreamOrders {
@@ -77,18 +77,18 @@ class StreamOrders {
   /// Marks the stream of `after` and finds that of `release`. `gpu` is meant where they name none.
   /// unsupported: a stream records a graph. invalid_argument: no such GPU or handle. no_resource:
   /// 4096 transfers wait behind streams, or 16 streams wait for transfers.
-  Result<ResolvedStreams> place(const StreamOrder& after, const StreamOrder& release,
-                                const GpuUuid& gpu) LINKSPAN_EXCLUDES(mutex_);
+  Result<ResolvedStreams> resolve(const StreamOrder& after, const StreamOrder& release,
+                                  const GpuUuid& gpu) LINKSPAN_EXCLUDES(mutex_);
 
  private:
   Result<UserStream> find(const StreamOrder& order, const GpuUuid& gpu) const;
-  Result<std::shared_ptr<StreamBlockerPool>> gates(const cuda::Device& device)
+  Result<std::shared_ptr<StreamBlockerPool>> blocker_pool(const cuda::Device& device)
       LINKSPAN_EXCLUDES(mutex_);
 
   cuda::Topology* const topology_;
   base::Mutex mutex_;
   // Gates hold them too.
-  std::map<const cuda::Device*, std::shared_ptr<StreamBlockerPool>> gates_
+  std::map<const cuda::Device*, std::shared_ptr<StreamBlockerPool>> blocker_pools_
       LINKSPAN_GUARDED_BY(mutex_);
 };
 

@@ -5,7 +5,7 @@
 
 namespace linkspan::engine {
 
-transport::TransferHints wishes_of(const TransferOptions& options) {
+transport::TransferHints hints_of(const TransferOptions& options) {
   using Flavour = StreamOrder::Flavour;
   const bool in_a_stream =
       options.after.flavour != Flavour::none || options.release.flavour != Flavour::none;
@@ -14,7 +14,7 @@ transport::TransferHints wishes_of(const TransferOptions& options) {
           .checksum = options.checksum};
 }
 
-bool meets(std::string_view path, std::string_view required) {
+bool satisfies(std::string_view path, std::string_view required) {
   const bool not_that = required.starts_with('!');
   if (not_that) required.remove_prefix(1);
   // Of transports with Capabilities::leaves_host; a path begins with its transport's name there.
@@ -22,7 +22,7 @@ bool meets(std::string_view path, std::string_view required) {
   return (required == "local" ? !wire : path.starts_with(required)) != not_that;
 }
 
-Status settled(const TransferState& transfer, const Status& status) {
+Status user_status(const TransferState& transfer, const Status& status) {
   const bool asked = transfer.expired || transfer.canceled;
   if (status.ok() || status.code() == Code::disconnected || !asked) return status;
   std::string what = transfer.expired ? "its deadline passed" : "canceled by its owner";

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/exchange.hpp"
+#include "engine/message_state.hpp"
 #include "engine/router.hpp"
 #include "engine/stream_order.hpp"
 #include "linkspan/transfer.hpp"
@@ -62,7 +62,7 @@ struct TransferState : TransferEndpoints {
   std::uint64_t id = 0;
   std::uint64_t bytes = 0;  // submitted; of a receive its room until it is quiet, then what came
   // Of a two-sided transfer, whose own plan stays empty; its copy is a transfer of its own.
-  std::unique_ptr<Exchange> exchange;
+  std::unique_ptr<MessageState> message;
   TransferState* whole = nullptr;  // of such a copy: the two-sided transfer, which outlives it
   Plan own;
   std::shared_ptr<PreparedState> prepared;  // instead, until it is quiet; also handles'
@@ -71,18 +71,20 @@ struct TransferState : TransferEndpoints {
   bool notifies = false;  // its batch has taken that along
   base::Time submitted{}, deadline{};
 
-  UserStream stream;                        // to run after
-  std::optional<cuda::PooledEvent> mark;    // where it stood; until all is posted
-  std::optional<cuda::PooledEvent> behind;  // in our stream, for the one that goes on after it
-  std::shared_ptr<StreamBlocker> gate;      // or what holds it; also hold_stream()'s, for a while
-  cuda::DeferredDestroyer::DeferralGuard stay;  // with either stream
+  UserStream stream;                      // to run after
+  std::optional<cuda::PooledEvent> mark;  // where it stood; until all is posted
+  std::optional<cuda::PooledEvent>
+      release_event;  // in our stream, for the one that goes on after it
+  std::shared_ptr<StreamBlocker>
+      blocker;  // or what holds it; also block_user_stream()'s, for a while
+  cuda::DeferredDestroyer::DeferralGuard deferral;  // with either stream
 
-  std::size_t posted = 0;     // batches of the plan
-  std::size_t in_flight = 0;  // batches
-  transport::PathTaken way;   // of its last batch, or of the copy of a two-sided one
-  Status first_error;         // what it will end with
+  std::size_t posted = 0;           // batches of the plan
+  std::size_t in_flight = 0;        // batches
+  transport::PathTaken path_taken;  // of its last batch, or of the copy of a two-sided one
+  Status first_error;               // what it will end with
   Status end;
-  transport::TransferHints wishes;
+  transport::TransferHints hints;
   bool wants_release = false;  // by `behind`, as long as that can be
   bool finishing = false;      // only its notification is left to send
   bool canceled = false, expired = false;
@@ -99,13 +101,13 @@ struct TransferState : TransferEndpoints {
 };
 
 /// What of them a transport hears.
-transport::TransferHints wishes_of(const TransferOptions& options);
+transport::TransferHints hints_of(const TransferOptions& options);
 
 /// As TransferOptions::require says.
-bool meets(std::string_view path, std::string_view required);
+bool satisfies(std::string_view path, std::string_view required);
 
 /// What was asked to end and did not complete has ended for that reason, whatever else went wrong
 /// on its way; but a lost peer is more than the transfer.
-Status settled(const TransferState& transfer, const Status& status);
+Status user_status(const TransferState& transfer, const Status& status);
 
 }  // namespace linkspan::engine

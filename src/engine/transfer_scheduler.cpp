@@ -55,16 +55,16 @@ Status TransferScheduler::submit(const std::shared_ptr<TransferState>& transfer)
     return {Code::unreachable, Scope::peer, "the peer did not offer the region's transport"};
   transfer->id = ++last_id_;
   // The first batch decides: what it is refused for, the caller hears as an error.
-  bool held = false;
+  bool waits_on_stream = false;
   if (peer->queue.empty()) {
     Status status = post_next(*peer, *transfer);
-    held = is_held(status, *transfer);
-    if (!status.ok() && status.code() != Code::no_resource && !held) return status;
+    waits_on_stream = must_wait_for_stream(status, *transfer);
+    if (!status.ok() && status.code() != Code::no_resource && !waits_on_stream) return status;
   }
   admit(*peer, transfer);
-  if (held) {
+  if (waits_on_stream) {
     transfer->own.keep();
-    hold(transfer);
+    wait_for_stream(transfer);
   } else if (!transfer->all_posted()) {
     transfer->own.keep();
     peer->queue.push_back(transfer);
@@ -96,10 +96,11 @@ Status TransferScheduler::post_next(PeerRecord& peer, TransferState& transfer) {
        .streams = {.after = transfer.mark ? &**transfer.mark : nullptr,
                    .stream = transfer.stream.key,
                    // Of several batches the last may lie in the stream before the others do.
-                   .release = transfer.batches == 1 && transfer.wants_release ? &transfer.behind
-                                                                              : nullptr},
-       .wishes = transfer.wishes,
-       .way = &transfer.way,
+                   .release = transfer.batches == 1 && transfer.wants_release
+                                  ? &transfer.release_event
+                                  : nullptr},
+       .wishes = transfer.hints,
+       .way = &transfer.path_taken,
        .notification = transfer.batches == 1 ? std::span<const std::byte>(transfer.notification)
                                              : std::span<const std::byte>(),
        .notifications_before = peer.notified,
@@ -130,8 +131,8 @@ void TransferScheduler::pump(PeerRecord& peer) {
     if (!transfer->all_posted()) {
       const Status status = post_next(peer, *transfer);
       if (status.code() == Code::no_resource) return;
-      if (is_held(status, *transfer)) {
-        hold(transfer);
+      if (must_wait_for_stream(status, *transfer)) {
+        wait_for_stream(transfer);
         peer.queue.pop_front();
         continue;
       }
@@ -151,7 +152,7 @@ void TransferScheduler::stop(TransferState& transfer, const Status& why) {
   PeerRecord* peer = find_peer(transfer.peer);
   if (peer == nullptr) return;
   peer->sweep = true;
-  look_at_held_ = {};  // it may be one of these
+  next_stream_poll_ = {};  // it may be one of these
   cancel_batches(*peer, transfer);
 }
 
@@ -168,14 +169,15 @@ void TransferScheduler::cancel(TransferState& transfer) {
     transfer.canceled = true;
     return;
   }
-  if (transfer.exchange != nullptr) {
+  if (transfer.message != nullptr) {
     transfer.canceled = true;
-    if (transfer.exchange->stage != Exchange::Stage::held) return rendezvous_.stop(transfer);
-    return end_held(transfer, Status(Code::canceled, Scope::request, ""));
+    if (transfer.message->stage != MessageState::Stage::waiting_on_stream)
+      return rendezvous_.stop(transfer);
+    return end_waiting_message(transfer, Status(Code::canceled, Scope::request, ""));
   }
   const bool unposted = !transfer.all_posted();
   transfer.canceled = true;
-  const Status why(Code::canceled, Scope::request, "");  // settled() has the words
+  const Status why(Code::canceled, Scope::request, "");  // user_status() has the words
   if (unposted) {
     stop(transfer, why);
   } else if (PeerRecord* peer = find_peer(transfer.peer)) {
@@ -187,8 +189,8 @@ void TransferScheduler::cancel_all_on(const memory::Registration& registration) 
   std::vector<std::shared_ptr<TransferState>>
       found;  // to cancel may end one, which is then no more
   for (const auto& [id, transfer] : transfers_) {
-    const bool on_it = transfer->exchange != nullptr
-                           ? transfer->exchange->memory.lies_in(registration)
+    const bool on_it = transfer->message != nullptr
+                           ? transfer->message->memory.lies_in(registration)
                            : transfer->local.get() == &registration;
     if (on_it && transfer->whole == nullptr) found.push_back(transfer);
   }
@@ -214,7 +216,7 @@ bool TransferScheduler::finish(TransferState& transfer) {
     if (sent.ok()) ++peer->counters.notifications_sent;
     transfer.first_error = sent;
   }
-  transfer.end = settled(transfer, transfer.first_error);
+  transfer.end = user_status(transfer, transfer.first_error);
   return true;
 }
 
@@ -230,24 +232,25 @@ bool TransferScheduler::end_if_quiet(const std::shared_ptr<TransferState>& trans
   garbage_.push_back(std::exchange(transfer->remote, nullptr));
   if (transfer->prepared != nullptr) garbage_.push_back(std::exchange(transfer->prepared, nullptr));
   if (transfer->whole != nullptr) {
-    transfer->whole->way = transfer->way;
+    transfer->whole->path_taken = transfer->path_taken;
     copied_.emplace_back(transfer->whole->id, transfer->end);
   }
-  settle(transfer);
+  finalize(transfer);
   return true;
 }
 
 /// Its status is final and its memory the user's.
-void TransferScheduler::settle(const std::shared_ptr<TransferState>& transfer) {
+void TransferScheduler::finalize(const std::shared_ptr<TransferState>& transfer) {
   count_end(*transfer);
   transfers_.erase(transfer->id);
   transfer->mark.reset();
-  if (const auto gate = std::exchange(transfer->gate, nullptr)) gate->open();  // whatever the end
-  transfer->stay = {};
+  if (const auto blocker = std::exchange(transfer->blocker, nullptr))
+    blocker->open();  // whatever the end
+  transfer->deferral = {};
   if (!transfer->end.ok() && log_.enabled(base::Level::info))
     log_.write(base::Level::info, "transfer " + std::to_string(transfer->id) + " to peer " +
                                       std::to_string(transfer->peer) + " by \"" +
-                                      std::string(transfer->way.path) +
+                                      std::string(transfer->path_taken.path) +
                                       "\" ended: " + transfer->end.to_string());
   transfer->quiet.store(true, std::memory_order_release);
   if (transfer->queue != nullptr) {
@@ -278,14 +281,14 @@ void TransferScheduler::expire(base::Time now) {
 std::size_t TransferScheduler::progress(base::Time now) {
   if (!transfers_.empty()) {
     expire(now);
-    look_at_held(now);
+    poll_user_streams(now);
   }
   for (auto& [id, peer] : peers_)
     for (auto& endpoint : peer->endpoints)
       if (endpoint != nullptr) endpoint->progress(*this);
-  told_.clear();
-  told_.swap(completions_);  // both keep their room
-  for (transport::Completion& completion : told_) {
+  handled_completions_.clear();
+  handled_completions_.swap(completions_);  // both keep their room
+  for (transport::Completion& completion : handled_completions_) {
     const auto owner = batches_.extract(completion.cookie);
     if (!owner) continue;
     TransferState& transfer = **owner;
@@ -301,14 +304,14 @@ std::size_t TransferScheduler::progress(base::Time now) {
       if (transfer->finishing) finishing.push_back(transfer);
     for (const auto& transfer : finishing) end_if_quiet(transfer);
   }
-  for (auto& [id, peer] : peers_) settle_gone(id, *peer);
+  for (auto& [id, peer] : peers_) finish_peer_teardown(id, *peer);
   progress_two_sided();
   for (auto each = peers_.begin(); each != peers_.end();) {
     // A peer that is gone is forgotten once nothing copies for it any more.
     PeerRecord& peer = *each->second;
     const bool over = peer.state == PeerState::gone && peer.unquiet == 0 && is_idle(peer);
     if (over) {
-      of_gone_.add(peer.counters);
+      forgotten_counters_.add(peer.counters);
       garbage_.push_back(rendezvous_.forget(each->first));
       garbage_.push_back(std::shared_ptr<PeerRecord>(std::move(each->second)));
     }
@@ -322,9 +325,9 @@ transport::PollHint TransferScheduler::poll_hint() {
   if (!copied_.empty()) return {When::now, {}};
   transport::PollHint next;
   if (!transfers_.empty()) next = {When::at, next_expiry_};
-  if (!held_.empty()) next.at = std::min(next.at, look_at_held_);
+  if (!waiting_on_stream_.empty()) next.at = std::min(next.at, next_stream_poll_);
   if (unsent_ != 0 || finishing_ != 0 ||
-      !leaving_.empty()) {  // the peer's doing, which rings no bell
+      !awaiting_release_.empty()) {  // the peer's doing, which rings no bell
     const base::Time soon = base::Clock::steady().now() + std::chrono::milliseconds(1);
     if (next.when == When::idle || soon < next.at) next = {When::at, soon};
   }
@@ -342,43 +345,43 @@ transport::PollHint TransferScheduler::poll_hint() {
   return next;
 }
 
-void TransferScheduler::lost(std::uint64_t id) {
+void TransferScheduler::on_peer_lost(std::uint64_t id) {
   PeerRecord* peer = find_peer(id);
   if (peer == nullptr || peer->state != PeerState::up) return;
   peer->state = PeerState::lost;
   const Status why(Code::disconnected, Scope::peer,
                    "peer " + peer->session->describe() + " is lost");
   for (const auto& transfer : peer->queue) stop(*transfer, why);
-  for (const auto& transfer : held_) {
+  for (const auto& transfer : waiting_on_stream_) {
     if (transfer->peer != id) continue;
-    transfer->exchange != nullptr ? end_held(*transfer, why) : stop(*transfer, why);
+    transfer->message != nullptr ? end_waiting_message(*transfer, why) : stop(*transfer, why);
   }
   unsent_ -= std::exchange(peer->unsent, {}).size();
-  rendezvous_.lost(id);
+  rendezvous_.on_peer_lost(id);
 }
 
-void TransferScheduler::gone(std::uint64_t id) {
-  lost(id);
+void TransferScheduler::on_peer_gone(std::uint64_t id) {
+  on_peer_lost(id);
   PeerRecord* peer = find_peer(id);
   if (peer == nullptr) return;
   for (auto& endpoint : peer->endpoints)
     if (endpoint != nullptr) endpoint->peer_gone();
-  peer->leaving = true;
-  settle_gone(id, *peer);
+  peer->draining = true;
+  finish_peer_teardown(id, *peer);
 }
 
 /// Gone it is when nothing of it lands any more.
-void TransferScheduler::settle_gone(std::uint64_t id, PeerRecord& peer) {
-  if (!peer.leaving || std::ranges::any_of(peer.endpoints, [](const auto& endpoint) {
+void TransferScheduler::finish_peer_teardown(std::uint64_t id, PeerRecord& peer) {
+  if (!peer.draining || std::ranges::any_of(peer.endpoints, [](const auto& endpoint) {
         return endpoint != nullptr && !endpoint->landed();
       }))
     return;
-  peer.leaving = false;
+  peer.draining = false;
   peer.state = PeerState::gone;
-  rendezvous_.gone(id);
+  rendezvous_.on_peer_gone(id);
 }
 
-void TransferScheduler::take_notifications(std::vector<Notification>& into) {
+void TransferScheduler::drain_notifications(std::vector<Notification>& into) {
   for (auto& [id, peer] : peers_)
     while (auto next = peer->session->next_notification()) {
       ++peer->counters.notifications_received;
@@ -386,13 +389,13 @@ void TransferScheduler::take_notifications(std::vector<Notification>& into) {
     }
 }
 
-bool TransferScheduler::ask_for_bells() {
+bool TransferScheduler::request_wake_ups() {
   bool silent = true;
   for (auto& [id, peer] : peers_) silent = peer->session->request_doorbell() && silent;
   return silent;
 }
 
-std::vector<std::shared_ptr<void>> TransferScheduler::take_garbage() {
+std::vector<std::shared_ptr<void>> TransferScheduler::extract_garbage() {
   return std::exchange(garbage_, {});
 }
 

@@ -12,68 +12,68 @@ bool TransferScheduler::is_idle(const PeerRecord& peer) {
   });
 }
 
-bool TransferScheduler::serves_nobody() {
+bool TransferScheduler::serves_no_peer() {
   return std::ranges::all_of(peers_, [](const auto& entry) { return is_idle(*entry.second); });
 }
 
 /// Answers for a peer that is closed by itself: in the end until it is gone. What it does by wires
 /// ends with these, and is not waited for.
-bool TransferScheduler::holds_up_its_end(const PeerRecord& peer, Hold hold) const {
-  switch (hold) {
-    case Hold::transfers:
+bool TransferScheduler::blocks_close(const PeerRecord& peer, CloseBlocker blocker) const {
+  switch (blocker) {
+    case CloseBlocker::transfers:
       return peer.unquiet != 0;
-    case Hold::copies:
+    case CloseBlocker::copies:
       for (std::size_t i = 0; i < transports_.size(); ++i)
         if (const auto& endpoint = peer.endpoints[i];
             endpoint != nullptr && !transports_[i]->capabilities().leaves_host &&
             endpoint->poll_hint().when != transport::PollHint::When::idle)
           return true;
       return false;
-    case Hold::memory:
-    case Hold::words:
+    case CloseBlocker::memory:
+    case CloseBlocker::messages:
       break;
   }
   return peer.state != PeerState::gone;
 }
 
-bool TransferScheduler::is_held_up(Hold hold, std::optional<std::uint64_t> of) {
+bool TransferScheduler::is_close_blocked(CloseBlocker blocker, std::optional<std::uint64_t> of) {
   if (of) {
     const PeerRecord* const peer = find_peer(*of);
-    return peer != nullptr && holds_up_its_end(*peer, hold);
+    return peer != nullptr && blocks_close(*peer, blocker);
   }
-  switch (hold) {
-    case Hold::transfers:
+  switch (blocker) {
+    case CloseBlocker::transfers:
       return !transfers_.empty();
-    case Hold::copies:
-      return !serves_nobody();
-    case Hold::memory:
-      return !holders().empty() || !serves_nobody();
-    case Hold::words:
+    case CloseBlocker::copies:
+      return !serves_no_peer();
+    case CloseBlocker::memory:
+      return !peers_with_keys().empty() || !serves_no_peer();
+    case CloseBlocker::messages:
       break;
   }
-  return !remote_holders(hold).empty();
+  return !remote_close_blockers(blocker).empty();
 }
 
-std::vector<std::shared_ptr<control::Session>> TransferScheduler::remote_holders(
-    Hold hold, std::optional<std::uint64_t> of) {
+std::vector<std::shared_ptr<control::Session>> TransferScheduler::remote_close_blockers(
+    CloseBlocker blocker, std::optional<std::uint64_t> of) {
   std::vector<std::shared_ptr<control::Session>> all;
-  const auto holds = [&](const PeerRecord& peer) LINKSPAN_REQUIRES(mutex) {
-    if (of) return holds_up_its_end(peer, hold);
-    switch (hold) {
-      case Hold::transfers:
+  const auto blocks = [&](const PeerRecord& peer) LINKSPAN_REQUIRES(mutex) {
+    if (of) return blocks_close(peer, blocker);
+    switch (blocker) {
+      case CloseBlocker::transfers:
         return peer.unquiet != 0;
-      case Hold::copies:
+      case CloseBlocker::copies:
         return !is_idle(peer);
-      case Hold::memory:
-        return !peer.exported.empty() || !is_idle(peer);
-      case Hold::words:
+      case CloseBlocker::memory:
+        return !peer.exported_serials.empty() || !is_idle(peer);
+      case CloseBlocker::messages:
         break;
     }
     return peer.session->wants_write();
   };
   for (const auto& [id, peer] : peers_)
     if (id == of.value_or(id) && peer->state == PeerState::up && peer->session->is_remote() &&
-        holds(*peer))
+        blocks(*peer))
       all.push_back(peer->session);
   return all;
 }
@@ -106,7 +106,7 @@ bool TransferScheduler::close(std::uint64_t id) {
 std::vector<std::shared_ptr<ImportedRegion>> TransferScheduler::imported_from(std::uint64_t id) {
   std::vector<std::shared_ptr<ImportedRegion>> all;
   if (const PeerRecord* const peer = find_peer(id))
-    for (const auto& each : peer->imported)
+    for (const auto& each : peer->imported_regions)
       if (auto region = each.lock()) all.push_back(std::move(region));
   return all;
 }

@@ -10,7 +10,7 @@ namespace linkspan::engine {
 namespace {
 
 Work work_of(const TransferState& transfer) {
-  if (transfer.exchange != nullptr) return transfer.exchange->sends ? Work::send : Work::receive;
+  if (transfer.message != nullptr) return transfer.message->sends ? Work::send : Work::receive;
   return transfer.op == Op::write ? Work::write : Work::read;
 }
 
@@ -18,7 +18,7 @@ std::string name_of_peer(const PeerRecord& peer) {
   return std::to_string(peer.session->id()) + " " + quoted(peer.session->hello().engine);
 }
 
-std::string words_of(const transport::Served& served) {
+std::string text_of(const transport::Served& served) {
   return std::string(served.op == Op::write ? "write" : "read") + " (" +
          std::to_string(served.bytes) + " bytes have moved, none for " + age_of(served.still) +
          ") on";
@@ -36,10 +36,10 @@ void TransferScheduler::count_end(const TransferState& transfer) {
     ++counters.failed[static_cast<std::size_t>(transfer.end.code())];
     return;
   }
-  std::string_view path = transfer.way.path;
+  std::string_view path = transfer.path_taken.path;
   if (path.empty()) path = transfer.bytes == 0 ? "none" : "by_peer";
-  counters.ended_well(path, work_of(transfer), transfer.bytes,
-                      base::Clock::steady().now() - transfer.submitted);
+  counters.succeeded(path, work_of(transfer), transfer.bytes,
+                     base::Clock::steady().now() - transfer.submitted);
 }
 
 void TransferScheduler::count_import(std::uint64_t id,
@@ -48,7 +48,7 @@ void TransferScheduler::count_import(std::uint64_t id,
   if (peer == nullptr) return;
   ++(region != nullptr ? peer->counters.imports : peer->counters.imports_failed);
   if (region == nullptr) return;
-  auto& all = peer->imported;
+  auto& all = peer->imported_regions;
   if (all.size() == all.capacity())  // seldom, however many come and go
     std::erase_if(all, [](const auto& each) { return each.expired(); });
   all.push_back(region);
@@ -58,16 +58,16 @@ void TransferScheduler::count_export(std::uint64_t id, std::uint64_t serial) {
   PeerRecord* peer = find_peer(id);
   if (peer == nullptr) return;
   ++peer->counters.keys_sent;
-  if (serial != 0) peer->exported.insert(serial);
+  if (serial != 0) peer->exported_serials.insert(serial);
 }
 
 void TransferScheduler::retracted(std::uint64_t serial) {
-  for (auto& [id, peer] : peers_) peer->exported.erase(serial);
+  for (auto& [id, peer] : peers_) peer->exported_serials.erase(serial);
 }
 
 EngineMetrics TransferScheduler::metrics() {
   EngineMetrics all;
-  PeerMetrics rest{.id = "gone", .name = {}, .counters = of_gone_};
+  PeerMetrics rest{.id = "gone", .name = {}, .counters = forgotten_counters_};
   std::size_t others = 0;
   for (const auto& [id, peer] : peers_) {
     if (peer->state == PeerState::up) ++all.peers_up;
@@ -100,16 +100,17 @@ std::string TransferScheduler::dump() {
   text += peers.more();
   // The oldest; and which of them are held, for that list is not in their order.
   Listing listed("transfers");
-  std::vector<const TransferState*> held;
+  std::vector<const TransferState*> waiting;
   const std::uint64_t last = transfers_.size() <= Listing::kMax
                                  ? last_id_
                                  : std::next(transfers_.begin(), Listing::kMax)->first;
-  for (const auto& each : held_)
-    if (each->id <= last) held.push_back(each.get());
+  for (const auto& each : waiting_on_stream_)
+    if (each->id <= last) waiting.push_back(each.get());
   for (const auto& [id, transfer] : transfers_)
     if (listed.room())
-      text += line_of(*transfer, std::find(held.begin(), held.end(), transfer.get()) != held.end(),
-                      now);
+      text +=
+          line_of(*transfer,
+                  std::find(waiting.begin(), waiting.end(), transfer.get()) != waiting.end(), now);
   return text + listed.more();
 }
 
@@ -120,16 +121,18 @@ std::string TransferScheduler::line_of(const PeerRecord& peer, base::Time now) {
                      "): " + kStates[static_cast<std::size_t>(peer.state)] + ", met " +
                      age_of(now - peer.since) + " ago, incarnation " +
                      hex_of(peer.session->incarnation()) + ", by";
-  std::string ways;
+  std::string names_of_transports;
   for (std::size_t i = 0; i < transports_.size(); ++i)
-    if (peer.endpoints[i] != nullptr) ways.append(" ").append(transports_[i]->name());
-  text += (ways.empty() ? " no transport" : ways) + "; " + std::to_string(peer.unquiet) +
-          " not quiet, " + std::to_string(peer.queue.size()) + " queued";
+    if (peer.endpoints[i] != nullptr)
+      names_of_transports.append(" ").append(transports_[i]->name());
+  text += (names_of_transports.empty() ? " no transport" : names_of_transports) + "; " +
+          std::to_string(peer.unquiet) + " not quiet, " + std::to_string(peer.queue.size()) +
+          " queued";
   if (!peer.unsent.empty())
     text += ", " + std::to_string(peer.unsent.size()) + " messages wait for room in its socket";
   Listing imported("imported");
   std::string names;
-  for (const auto& each : peer.imported) {
+  for (const auto& each : peer.imported_regions) {
     std::shared_ptr<ImportedRegion> region = each.lock();
     if (region == nullptr) continue;
     if (imported.room())
@@ -141,7 +144,7 @@ std::string TransferScheduler::line_of(const PeerRecord& peer, base::Time now) {
   if (!names.empty()) text += "; imported " + names + imported.rest();
   Listing exported("keys");
   std::string serials;
-  for (const std::uint64_t serial : peer.exported)
+  for (const std::uint64_t serial : peer.exported_serials)
     if (exported.room()) serials += (serials.empty() ? "" : ", ") + std::to_string(serial);
   if (!serials.empty()) text += "; was sent the keys of region " + serials + exported.rest();
   Listing served("transfers of it");
@@ -150,8 +153,8 @@ std::string TransferScheduler::line_of(const PeerRecord& peer, base::Time now) {
     for (const transport::Served& each :
          endpoint != nullptr ? endpoint->served() : std::vector<transport::Served>())
       if (served.room())
-        theirs += (theirs.empty() ? "" : ", ") + words_of(each) + " region " +
-                  std::to_string(each.serial);
+        theirs +=
+            (theirs.empty() ? "" : ", ") + text_of(each) + " region " + std::to_string(each.serial);
   if (!theirs.empty()) text += "; does a " + theirs + served.rest();
   return text + "\n";
 }
@@ -165,13 +168,14 @@ std::string TransferScheduler::users_of(std::uint64_t serial) {
            endpoint != nullptr ? endpoint->served() : std::vector<transport::Served>())
         if (each.serial == serial)
           text += (text.empty() ? "" : ", ") + ("peer " + name_of_peer(*peer)) + ": a " +
-                  words_of(each) + " it";
+                  text_of(each) + " it";
   return text;
 }
 
-std::string TransferScheduler::line_of(const TransferState& transfer, bool held, base::Time now) {
+std::string TransferScheduler::line_of(const TransferState& transfer, bool waits_on_stream,
+                                       base::Time now) {
   std::string text = "transfer " + std::to_string(transfer.id) + ": ";
-  if (transfer.exchange != nullptr) {
+  if (transfer.message != nullptr) {
     text += rendezvous_.describe(transfer) + ", peer " + std::to_string(transfer.peer);
   } else {
     text += std::string(transfer.op == Op::write ? "write of " : "read of ") +
@@ -185,9 +189,9 @@ std::string TransferScheduler::line_of(const TransferState& transfer, bool held,
   if (transfer.deadline != base::Time::max())
     text += transfer.deadline > now ? ", " + age_of(transfer.deadline - now) + " left"
                                     : std::string(", its deadline has passed");
-  if (transfer.exchange == nullptr) {
-    text +=
-        ", path " + std::string(transfer.way.path.empty() ? "not chosen yet" : transfer.way.path);
+  if (transfer.message == nullptr) {
+    text += ", path " + std::string(transfer.path_taken.path.empty() ? "not chosen yet"
+                                                                     : transfer.path_taken.path);
     const std::size_t batches = transfer.batches;
     if (!transfer.first_error.ok())
       text += std::string(", failed as ") + name_of(transfer.first_error.code());
@@ -200,17 +204,17 @@ std::string TransferScheduler::line_of(const TransferState& transfer, bool held,
     text += ", asked to end at its deadline";
   else if (transfer.canceled)
     text += ", cancel asked";
-  return text + "; waits for " + waits_for(transfer, held) + "\n";
+  return text + "; waits for " + waits_for(transfer, waits_on_stream) + "\n";
 }
 
-std::string TransferScheduler::waits_for(const TransferState& transfer, bool held) {
+std::string TransferScheduler::waits_for(const TransferState& transfer, bool waits_on_stream) {
   const char* const stream = "a stream of the user's";
-  if (held) return stream;
-  if (const Exchange* x = transfer.exchange.get(); x != nullptr) {
-    using enum Exchange::Stage;
+  if (waits_on_stream) return stream;
+  if (const MessageState* x = transfer.message.get(); x != nullptr) {
+    using enum MessageState::Stage;
     if (x->withdrawn) return "the peer, which was asked to let go of its memory";
     switch (x->stage) {
-      case Exchange::Stage::held:
+      case MessageState::Stage::waiting_on_stream:
         return stream;
       case unmatched:
         return x->sends ? "the peer to post the receive" : "the peer to send";
@@ -219,7 +223,7 @@ std::string TransferScheduler::waits_for(const TransferState& transfer, bool hel
       case copying:
         return x->copy != 0 ? "its copy, transfer " + std::to_string(x->copy)
                             : std::string("its copy to begin");
-      case lent:
+      case peer_copying:
         return "the peer, which copies";
       case over:
         return "the peer, which may still copy on its memory";
@@ -230,7 +234,7 @@ std::string TransferScheduler::waits_for(const TransferState& transfer, bool hel
   if (transfer.in_flight == 0)
     return "room, of " + std::to_string(find_peer(transfer.peer)->queue.size()) +
            " queued for its peer";
-  std::string who = transfer.way.by_peer ? "the peer, which copies" : "the copy here";
+  std::string who = transfer.path_taken.by_peer ? "the peer, which copies" : "the copy here";
   if (transfer.stream.device != nullptr) who += ", behind a stream of the user's";
   return stops ? who + ", to be quiet" : who;
 }
@@ -244,10 +248,10 @@ std::string TransferScheduler::waits_for() {
   return names;
 }
 
-std::string TransferScheduler::holders() {
+std::string TransferScheduler::peers_with_keys() {
   std::string names;
   for (auto& [id, peer] : peers_)
-    if (peer->state != PeerState::gone && !peer->exported.empty())
+    if (peer->state != PeerState::gone && !peer->exported_serials.empty())
       names += (names.empty() ? "" : ", ") + peer->session->describe();
   return names;
 }

@@ -11,22 +11,21 @@ Status TransferScheduler::submit(const std::shared_ptr<TransferState>& transfer,
   PeerRecord& peer = *find_peer(transfer->peer);
   transfer->id = ++last_id_;
   if (transfer->mark) {
-    transfer->exchange->stage = Exchange::Stage::held;
-    transfer->exchange->offer = std::move(offer);
+    transfer->message->stage = MessageState::Stage::waiting_on_stream;
+    transfer->message->offer = std::move(offer);
     admit(peer, transfer);
-    hold(transfer);
+    wait_for_stream(transfer);
     return {};
   }
-  if (Status status = put_forward(peer, *transfer, offer); !status.ok()) return status;
+  if (Status status = send_offer(peer, *transfer, offer); !status.ok()) return status;
   admit(peer, transfer);
   rendezvous_.post(*transfer);
   return {};
 }
 
 /// Of a send, its offer. no_resource: the socket has no room.
-Status TransferScheduler::put_forward(PeerRecord& peer, TransferState& transfer,
-                                      OfferFrame& offer) {
-  if (!transfer.exchange->sends) return {};
+Status TransferScheduler::send_offer(PeerRecord& peer, TransferState& transfer, OfferFrame& offer) {
+  if (!transfer.message->sends) return {};
   if (!peer.unsent.empty()) return Status::no_resource();
   control::Session& session = *peer.session;
   Status sent = session.send(control::FrameOp::offer, transfer.id, offer.payload, offer.fds);
@@ -36,8 +35,8 @@ Status TransferScheduler::put_forward(PeerRecord& peer, TransferState& transfer,
   return sent;
 }
 
-Status TransferScheduler::tell(std::uint64_t id, control::FrameOp op, std::uint64_t exchange,
-                               std::span<const std::byte> payload) {
+Status TransferScheduler::send_frame(std::uint64_t id, control::FrameOp op, std::uint64_t exchange,
+                                     std::span<const std::byte> payload) {
   PeerRecord* peer = find_peer(id);
   if (peer == nullptr || peer->state != PeerState::up)
     return {Code::disconnected, Scope::peer, "peer " + std::to_string(id) + " is not connected"};
@@ -53,22 +52,22 @@ Status TransferScheduler::tell(std::uint64_t id, control::FrameOp op, std::uint6
 }
 
 /// The first that reaches the peer's memory by a path that both sides require.
-Result<std::size_t> TransferScheduler::transport_for(const PeerRecord& peer, const Exchange& x,
+Result<std::size_t> TransferScheduler::transport_for(const PeerRecord& peer, const MessageState& x,
                                                      Op op, std::uint64_t bytes) const {
   Status refused;
   const auto& mappings = x.peer.region->mappings;
   for (std::size_t i = 0; i < mappings.size(); ++i) {
     if (mappings[i] == nullptr || peer.endpoints[i] == nullptr) continue;
     if (x.require.empty() && x.peer.require.empty()) return i;
-    const Explanation way = peer.endpoints[i]->explain(op, x.memory.registration()->region(),
-                                                       *mappings[i], {.blocks = 1, .bytes = bytes});
-    const std::string& required = meets(way.path, x.require) ? x.peer.require : x.require;
-    if (meets(way.path, required)) return i;
+    const Explanation explained = peer.endpoints[i]->explain(
+        op, x.memory.registration()->region(), *mappings[i], {.blocks = 1, .bytes = bytes});
+    const std::string& required = satisfies(explained.path, x.require) ? x.peer.require : x.require;
+    if (satisfies(explained.path, required)) return i;
     if (!refused.ok() && !required.starts_with(transports_[i]->name())) continue;
     std::string what = "path \"";
     what.append(required).append("\" was required, this message takes ");
-    what.append(way.path.empty() ? "no path" : "\"" + way.path + "\"").append(": ");
-    refused = Status(Code::unsupported, Scope::request, what.append(way.reason));
+    what.append(explained.path.empty() ? "no path" : "\"" + explained.path + "\"").append(": ");
+    refused = Status(Code::unsupported, Scope::request, what.append(explained.reason));
   }
   if (!refused.ok()) return refused;
   return Status(Code::unreachable, Scope::request, "no transport reaches the peer's memory");
@@ -76,7 +75,7 @@ Result<std::size_t> TransferScheduler::transport_for(const PeerRecord& peer, con
 
 /// By an ordinary one-sided transfer.
 Status TransferScheduler::copy(TransferState& whole) {
-  Exchange& x = *whole.exchange;
+  MessageState& x = *whole.message;
   if (!memory::fits(x.peer.offset, x.bytes, x.peer.region->bytes))
     return {Code::corrupt, Scope::request, "the message leaves the peer's region"};
   const auto& local = x.memory.registration();
@@ -110,12 +109,12 @@ Status TransferScheduler::copy(TransferState& whole) {
 }
 
 void TransferScheduler::stop(TransferState& whole) {
-  if (const auto copy = transfers_.find(whole.exchange->copy); copy != transfers_.end())
+  if (const auto copy = transfers_.find(whole.message->copy); copy != transfers_.end())
     cancel(*copy->second);
 }
 
 void TransferScheduler::matched(const TransferState& transfer) {
-  const Exchange& x = *transfer.exchange;
+  const MessageState& x = *transfer.message;
   if (x.observer != nullptr) x.observer->matched(log_, x);
 }
 
@@ -123,12 +122,12 @@ void TransferScheduler::end(TransferState& transfer, const Status& status) {
   const std::shared_ptr<TransferState> kept = transfers_.at(transfer.id);
   garbage_.push_back(kept);  // its caller still looks at it
   transfer.end = status;
-  const Exchange& x = *transfer.exchange;
+  const MessageState& x = *transfer.message;
   if (status.ok() && x.observer != nullptr) x.observer->ended(log_, x);
-  if (transfer.exchange->memory.release().ok())
-    settle(kept);
+  if (transfer.message->memory.release().ok())
+    finalize(kept);
   else
-    leaving_.push_back(kept);
+    awaiting_release_.push_back(kept);
 }
 
 void TransferScheduler::drop(std::shared_ptr<void> what) { garbage_.push_back(std::move(what)); }
@@ -146,14 +145,14 @@ void TransferScheduler::progress_two_sided() {
       }
   for (const auto& [id, status] : std::exchange(copied_, {})) {
     TransferState& whole = *transfers_.at(id);
-    whole.exchange->copy = 0;
+    whole.message->copy = 0;
     rendezvous_.copied(whole, status);
   }
-  for (const auto& transfer : std::exchange(leaving_, {})) {
-    if (transfer->exchange->memory.release().ok())
-      settle(transfer);
+  for (const auto& transfer : std::exchange(awaiting_release_, {})) {
+    if (transfer->message->memory.release().ok())
+      finalize(transfer);
     else
-      leaving_.push_back(transfer);
+      awaiting_release_.push_back(transfer);
   }
 }
 

@@ -16,9 +16,9 @@ constexpr std::size_t kMaxUnsent = 65536;
 
 }  // namespace
 
-Result<Transfer> EngineImpl::exchange(std::uint64_t peer, const ExchangeKind& kind,
-                                      const void* data, std::uint64_t bytes,
-                                      const TransferOptions& options) {
+Result<Transfer> EngineImpl::send_or_receive(std::uint64_t peer, const MessageKind& kind,
+                                             const void* data, std::uint64_t bytes,
+                                             const TransferOptions& options) {
   const auto refuse = [](Code code, const char* what) {
     return Status(code, Scope::request, what);
   };
@@ -36,8 +36,8 @@ Result<Transfer> EngineImpl::exchange(std::uint64_t peer, const ExchangeKind& ki
       std::make_shared<TransferState>();  // also the TransferScheduler's until it is quiet
   transfer->peer = peer;
   transfer->bytes = bytes;
-  transfer->exchange = std::make_unique<Exchange>();
-  Exchange& x = *transfer->exchange;
+  transfer->message = std::make_unique<MessageState>();
+  MessageState& x = *transfer->message;
   x.sends = kind.sends;
   x.space = kind.space;
   x.tag = kind.tag;
@@ -49,36 +49,36 @@ Result<Transfer> EngineImpl::exchange(std::uint64_t peer, const ExchangeKind& ki
                          std::ranges::any_of(transports_, [](const auto& t) {
                            return t->capabilities().leaves_host;
                          });
-    auto memory = unregistered_->borrow(data, bytes, kind.sends, by_wire);
+    auto memory = unregistered_->acquire_buffer(data, bytes, kind.sends, by_wire);
     if (!memory.ok()) return memory.status();
     x.memory = *std::move(memory);
     x.kind = x.memory.kind();
     if (x.kind == MemoryKind::device) streams_->make_ready();
   }
-  auto place = streams_->place(options.after, options.release, x.memory.gpu());
-  if (!place.ok()) {
+  auto streams = streams_->resolve(options.after, options.release, x.memory.gpu());
+  if (!streams.ok()) {
     (void)x.memory.release();
-    return place.status();
+    return streams.status();
   }
-  transfer->stream = place->after;
-  transfer->mark = std::move(place->mark);
-  transfer->stay = std::move(place->stay);
+  transfer->stream = streams->after;
+  transfer->mark = std::move(streams->mark);
+  transfer->deferral = std::move(streams->deferral);
   transfer->submitted = base::Clock::steady().now();
   const Duration deadline =
       options.deadline > Duration::zero() ? options.deadline : options_.transfer_deadline;
   transfer->deadline =
       transfer->submitted + std::min(deadline, Duration(base::Time::max() - transfer->submitted));
-  if (Status status = begin_exchange(transfer); !status.ok()) {
+  if (Status status = begin_message(transfer); !status.ok()) {
     (void)x.memory.release();
     return status;
   }
   progress_thread_->wake();
-  if (place->release.device != nullptr) hold_stream(*transfer, *place);
+  if (streams->release.device != nullptr) block_user_stream(*transfer, *streams);
   return Transfer(shared_from_this(), std::move(transfer));
 }
 
-Status EngineImpl::begin_exchange(const std::shared_ptr<TransferState>& transfer) {
-  Exchange& x = *transfer->exchange;
+Status EngineImpl::begin_message(const std::shared_ptr<TransferState>& transfer) {
+  MessageState& x = *transfer->message;
   OfferFrame frame;
   // A key of this message alone travels with it: it is not worth a question and its answer.
   control::ExportedRegion key;
@@ -86,9 +86,9 @@ Status EngineImpl::begin_exchange(const std::shared_ptr<TransferState>& transfer
   if (session == nullptr)
     return {Code::disconnected, Scope::peer, "peer " + std::to_string(transfer->peer) + " is gone"};
   const bool sends = x.sends, lends = session->is_remote() && x.kind == MemoryKind::device;
-  if (x.memory.fleeting() && (sends || lends)) {
-    auto made = engine::exported(transports_, x.memory.registration()->region(), *x.memory.keys(),
-                                 {}, session->is_remote());
+  if (x.memory.one_shot() && (sends || lends)) {
+    auto made = engine::export_region(transports_, x.memory.registration()->region(),
+                                      *x.memory.keys(), {}, session->is_remote());
     if (!made.ok()) return made.status();
     key = *std::move(made);
     if (!sends) x.descriptor = std::move(key.descriptor);
@@ -148,7 +148,7 @@ Status EngineImpl::on_message_frame(control::Session& session, base::Frame& fram
     Result<std::shared_ptr<ImportedRegion>> region{std::shared_ptr<ImportedRegion>()};
     if (descriptor.empty()) return region;
     control::ExportedRegion key{std::move(descriptor), std::move(frame.fds)};
-    const PeerLife life(session);
+    const PeerIdentity life(session);
     return counted(life, import(life, key, after(options_.connect_deadline)));
   };
   switch (static_cast<control::FrameOp>(frame.header.op)) {
@@ -189,15 +189,17 @@ Result<control::ExportedRegion> EngineImpl::on_offer_import_request(control::Ses
   std::shared_ptr<const Keys> keys;
   {
     const base::MutexLock lock(scheduler_.mutex);
-    if (const TemporaryRegistration* loan = scheduler_.rendezvous().offered(session.id(), serial)) {
-      registration = loan->registration();
-      keys = loan->keys();
+    if (const TemporaryRegistration* temporary =
+            scheduler_.rendezvous().offered(session.id(), serial)) {
+      registration = temporary->registration();
+      keys = temporary->keys();
     }
   }
   if (registration != nullptr && keys == nullptr) keys = keys_of(serial);
   if (keys == nullptr)
     return Status(Code::not_found, Scope::request, "no such region was offered to you");
-  auto sent = engine::exported(transports_, registration->region(), *keys, {}, session.is_remote());
+  auto sent =
+      engine::export_region(transports_, registration->region(), *keys, {}, session.is_remote());
   if (sent.ok()) {
     const base::MutexLock lock(scheduler_.mutex);
     scheduler_.count_export(session.id(), 0);
@@ -205,8 +207,8 @@ Result<control::ExportedRegion> EngineImpl::on_offer_import_request(control::Ses
   return sent;
 }
 
-void EngineImpl::imported_by_serial(const PeerLife& peer, std::uint64_t request,
-                                    Result<control::ExportedRegion>& answer) {
+void EngineImpl::finish_import_by_serial(const PeerIdentity& peer, std::uint64_t request,
+                                         Result<control::ExportedRegion>& answer) {
   const std::uint64_t serial = request & ~Rendezvous::kBySerial;
   {
     const base::MutexLock lock(events_mutex_);
@@ -220,7 +222,7 @@ void EngineImpl::imported_by_serial(const PeerLife& peer, std::uint64_t request,
   if (answer.ok()) region = counted(peer, import(peer, *answer, after(options_.connect_deadline)));
   {
     const base::MutexLock lock(scheduler_.mutex);
-    scheduler_.rendezvous().imported(peer.id, serial, region);
+    scheduler_.rendezvous().on_imported(peer.id, serial, region);
     advance();
   }
   progress_thread_->wake();

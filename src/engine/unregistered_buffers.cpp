@@ -19,44 +19,46 @@ Status refused(Code code, std::string what, Where at = {}) {
 
 Status TemporaryRegistration::release() {
   if (registration_ == nullptr) return {};
-  if (fleeting_)
+  if (one_shot_)
     for (const auto& transport : owner_->transports_)
       if (Status status = transport->forget(registration_->region()); status.code() == Code::busy)
         return status;
   registration_->release();
-  if (fleeting_) (void)owner_->registry_.remove(registration_->id());
+  if (one_shot_) (void)owner_->registry_.remove(registration_->id());
   registration_ = nullptr;
   if (whole_ != nullptr) whole_->release();
   whole_ = nullptr;
   return {};
 }
 
-Result<TemporaryRegistration> UnregisteredBuffers::borrow(const void* pointer, std::uint64_t bytes,
-                                                          bool peer_reads, bool by_wire) {
-  auto loan = borrow_mapped(pointer, bytes, peer_reads);
-  if (!loan.ok() || loan->fleeting() || !by_wire) return loan;
-  return lend_part(*std::move(loan), bytes, peer_reads);
+Result<TemporaryRegistration> UnregisteredBuffers::acquire_buffer(const void* pointer,
+                                                                  std::uint64_t bytes,
+                                                                  bool peer_reads, bool by_wire) {
+  auto temporary = acquire_region(pointer, bytes, peer_reads);
+  if (!temporary.ok() || temporary->one_shot() || !by_wire) return temporary;
+  return register_part(*std::move(temporary), bytes, peer_reads);
 }
 
-Result<TemporaryRegistration> UnregisteredBuffers::lend_part(TemporaryRegistration loan,
-                                                             std::uint64_t bytes, bool peer_reads) {
-  const memory::Registration& whole = *loan.registration();
+Result<TemporaryRegistration> UnregisteredBuffers::register_part(TemporaryRegistration temporary,
+                                                                 std::uint64_t bytes,
+                                                                 bool peer_reads) {
+  const memory::Registration& whole = *temporary.registration();
   const Permissions peers{.read = peer_reads,
-                          .write = !peer_reads && loan.kind() == MemoryKind::device};
-  auto made = registry_.add_part(whole, loan.offset(), bytes, peers);
-  auto part = made.ok() ? lend(std::move(made), &publish_to_wires)
+                          .write = !peer_reads && temporary.kind() == MemoryKind::device};
+  auto made = registry_.add_part(whole, temporary.offset(), bytes, peers);
+  auto part = made.ok() ? publish_one_shot(std::move(made), &publish_to_networks)
                         : Result<TemporaryRegistration>(made.status());
   if (!part.ok()) {
-    (void)loan.release();
+    (void)temporary.release();
     return part.status();
   }
-  part->whole_ = std::move(loan.registration_);
+  part->whole_ = std::move(temporary.registration_);
   return part;
 }
 
-Result<TemporaryRegistration> UnregisteredBuffers::borrow_mapped(const void* pointer,
-                                                                 std::uint64_t bytes,
-                                                                 bool peer_reads) {
+Result<TemporaryRegistration> UnregisteredBuffers::acquire_region(const void* pointer,
+                                                                  std::uint64_t bytes,
+                                                                  bool peer_reads) {
   const std::uint64_t address = reinterpret_cast<std::uintptr_t>(pointer);
   if (pointer == nullptr || !fits(address, bytes, ~std::uint64_t{0}))
     return refused(Code::invalid_argument,
@@ -75,38 +77,40 @@ Result<TemporaryRegistration> UnregisteredBuffers::borrow_mapped(const void* poi
   // would stand in the way of another registration.
   const bool on_gpu = facts.kind == MemoryKind::device;
   if (registry_.any_exclusive(address, bytes, on_gpu ? facts.buffer_id : 0))
-    return lend_exclusive(pointer, bytes, facts.kind, peer_reads);
-  if (facts.kind == MemoryKind::device) return keep(pointer, bytes, facts.buffer_id);
+    return register_exclusive(pointer, bytes, facts.kind, peer_reads);
+  if (facts.kind == MemoryKind::device) return register_allocation(pointer, bytes, facts.buffer_id);
   if (auto shared = registry_.find_shared(address, bytes); shared && shared->acquire()) {
-    TemporaryRegistration loan;
-    loan.owner_ = this;
-    loan.offset_ = address - shared->region().facts().address;
-    loan.registration_ = std::move(shared);
-    return loan;
+    TemporaryRegistration temporary;
+    temporary.owner_ = this;
+    temporary.offset_ = address - shared->region().facts().address;
+    temporary.registration_ = std::move(shared);
+    return temporary;
   }
-  if (facts.buffer_id != 0) return keep(pointer, bytes, facts.buffer_id);
-  return lend_once(address, bytes, facts.kind, peer_reads);
+  if (facts.buffer_id != 0) return register_allocation(pointer, bytes, facts.buffer_id);
+  return register_one_shot(address, bytes, facts.kind, peer_reads);
 }
 
-Result<TemporaryRegistration> UnregisteredBuffers::lend_once(std::uint64_t address,
-                                                             std::uint64_t bytes, MemoryKind kind,
-                                                             bool peer_reads) {
-  return lend(registry_.add_private(address, bytes, kind, {.read = peer_reads}),
-              &publish_everywhere);
+Result<TemporaryRegistration> UnregisteredBuffers::register_one_shot(std::uint64_t address,
+                                                                     std::uint64_t bytes,
+                                                                     MemoryKind kind,
+                                                                     bool peer_reads) {
+  return publish_one_shot(registry_.add_private(address, bytes, kind, {.read = peer_reads}),
+                          &publish_everywhere);
 }
 
-Result<TemporaryRegistration> UnregisteredBuffers::lend_exclusive(const void* pointer,
-                                                                  std::uint64_t bytes,
-                                                                  MemoryKind kind,
-                                                                  bool peer_reads) {
+Result<TemporaryRegistration> UnregisteredBuffers::register_exclusive(const void* pointer,
+                                                                      std::uint64_t bytes,
+                                                                      MemoryKind kind,
+                                                                      bool peer_reads) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   const bool writable = kind == MemoryKind::device || memory::page_access(address, bytes).write;
   const Permissions by_us{.read = peer_reads, .write = !peer_reads && writable, .exclusive = true};
-  return lend(registry_.add(const_cast<void*>(pointer), bytes, by_us, false), &publish_everywhere);
+  return publish_one_shot(registry_.add(const_cast<void*>(pointer), bytes, by_us, false),
+                          &publish_everywhere);
 }
 
 /// What is registered for the one message.
-Result<TemporaryRegistration> UnregisteredBuffers::lend(
+Result<TemporaryRegistration> UnregisteredBuffers::publish_one_shot(
     Result<std::shared_ptr<const memory::Registration>> made, Publishing* publish) {
   if (!made.ok()) return made.status();
   auto keys = publish(transports_, (*made)->region());
@@ -114,26 +118,26 @@ Result<TemporaryRegistration> UnregisteredBuffers::lend(
     (void)registry_.remove((*made)->id());
     return keys.status();
   }
-  TemporaryRegistration loan;
-  loan.owner_ = this;
-  loan.registration_ = *std::move(made);
-  loan.keys_ = *std::move(keys);
-  loan.fleeting_ = true;
-  return loan;
+  TemporaryRegistration temporary;
+  temporary.owner_ = this;
+  temporary.registration_ = *std::move(made);
+  temporary.keys_ = *std::move(keys);
+  temporary.one_shot_ = true;
+  return temporary;
 }
 
-Result<TemporaryRegistration> UnregisteredBuffers::find_kept(std::uint64_t address,
-                                                             std::uint64_t bytes,
-                                                             std::uint64_t buffer) {
-  TemporaryRegistration loan;
+Result<TemporaryRegistration> UnregisteredBuffers::find_cached(std::uint64_t address,
+                                                               std::uint64_t bytes,
+                                                               std::uint64_t buffer) {
+  TemporaryRegistration temporary;
   {
     const base::MutexLock lock(mutex_);
-    const auto above = kept_.upper_bound(address);
-    if (above == kept_.begin()) return TemporaryRegistration();
-    Kept& kept = std::prev(above)->second;
-    const memory::Region::Facts& facts = kept.registration->region().facts();
+    const auto above = cached_.upper_bound(address);
+    if (above == cached_.begin()) return TemporaryRegistration();
+    CachedAllocation& cached = std::prev(above)->second;
+    const memory::Region::Facts& facts = cached.registration->region().facts();
     const bool chunks = !facts.chunks.empty();
-    if ((!chunks && kept.buffer != buffer) || address - facts.address >= facts.bytes)
+    if ((!chunks && cached.buffer != buffer) || address - facts.address >= facts.bytes)
       return TemporaryRegistration();
     if (!fits(address - facts.address, bytes, facts.bytes)) {
       if (chunks) return TemporaryRegistration();  // more of them may follow
@@ -141,15 +145,16 @@ Result<TemporaryRegistration> UnregisteredBuffers::find_kept(std::uint64_t addre
                                                  " bytes leave their allocation of " +
                                                  std::to_string(facts.bytes));
     }
-    if (!kept.registration->acquire()) return TemporaryRegistration();
-    kept.used = ++uses_;
-    loan.owner_ = this;
-    loan.registration_ = kept.registration;
-    loan.keys_ = kept.keys;
-    loan.offset_ = address - facts.address;
+    if (!cached.registration->acquire()) return TemporaryRegistration();
+    cached.used = ++uses_;
+    temporary.owner_ = this;
+    temporary.registration_ = cached.registration;
+    temporary.keys_ = cached.keys;
+    temporary.offset_ = address - facts.address;
   }
-  if (has_same_chunks(loan.registration_->region().facts(), address, bytes, buffer)) return loan;
-  loan.registration_->release();
+  if (has_same_chunks(temporary.registration_->region().facts(), address, bytes, buffer))
+    return temporary;
+  temporary.registration_->release();
   return TemporaryRegistration();
 }
 
@@ -172,13 +177,14 @@ bool UnregisteredBuffers::has_same_chunks(const memory::Region::Facts& facts, st
   return true;
 }
 
-Result<TemporaryRegistration> UnregisteredBuffers::keep(const void* pointer, std::uint64_t bytes,
-                                                        std::uint64_t buffer) {
+Result<TemporaryRegistration> UnregisteredBuffers::register_allocation(const void* pointer,
+                                                                       std::uint64_t bytes,
+                                                                       std::uint64_t buffer) {
   const std::uint64_t address = reinterpret_cast<std::uintptr_t>(pointer);
-  auto found = find_kept(address, bytes, buffer);
+  auto found = find_cached(address, bytes, buffer);
   if (!found.ok() || found->registration() != nullptr) return found;
-  const base::MutexLock one_at_a_time(making_);
-  found = find_kept(address, bytes, buffer);
+  const base::MutexLock one_at_a_time(registration_mutex_);
+  found = find_cached(address, bytes, buffer);
   if (!found.ok() || found->registration() != nullptr) return found;
 
   auto whole = topology_->query(pointer);
@@ -199,14 +205,14 @@ Result<TemporaryRegistration> UnregisteredBuffers::keep(const void* pointer, std
   }
   {
     const base::MutexLock lock(mutex_);
-    kept_[whole->base] = {buffer, *std::move(made), *std::move(keys), 0};
+    cached_[whole->base] = {buffer, *std::move(made), *std::move(keys), 0};
   }
-  auto loan = find_kept(address, bytes, buffer);
-  if (loan.ok() && loan->registration() == nullptr)
+  auto temporary = find_cached(address, bytes, buffer);
+  if (temporary.ok() && temporary->registration() == nullptr)
     return refused(Code::invalid_argument, std::to_string(bytes) +
                                                " bytes leave their allocation, or it was unmapped "
                                                "meanwhile");
-  return loan;
+  return temporary;
 }
 
 /// What lies where the new allocation does is gone; and of too many the least recently used goes.
@@ -214,25 +220,25 @@ void UnregisteredBuffers::make_room(std::uint64_t begin, std::uint64_t bytes) {
   {
     const base::MutexLock lock(mutex_);
     const auto drop = [&](auto entry) LINKSPAN_TSA(no_thread_safety_analysis) {
-      leaving_.push_back(std::move(entry->second.registration));
-      return kept_.erase(entry);
+      retiring_.push_back(std::move(entry->second.registration));
+      return cached_.erase(entry);
     };
-    for (auto entry = kept_.begin(); entry != kept_.end();) {
+    for (auto entry = cached_.begin(); entry != cached_.end();) {
       const std::uint64_t there = entry->second.registration->region().bytes();
       const bool stale = entry->first < begin + bytes && begin < entry->first + there;
       entry = stale ? drop(entry) : std::next(entry);
     }
-    while (kept_.size() >= kKept) {
-      auto oldest = kept_.end();
-      for (auto entry = kept_.begin(); entry != kept_.end(); ++entry)
+    while (cached_.size() >= kMaxCached) {
+      auto oldest = cached_.end();
+      for (auto entry = cached_.begin(); entry != cached_.end(); ++entry)
         if (entry->second.registration->users() == 0 &&
-            (oldest == kept_.end() || entry->second.used < oldest->second.used))
+            (oldest == cached_.end() || entry->second.used < oldest->second.used))
           oldest = entry;
-      if (oldest == kept_.end()) break;  // all are in use: they go later
+      if (oldest == cached_.end()) break;  // all are in use: they go later
       drop(oldest);
     }
   }
-  std::erase_if(leaving_, [&](const auto& registration) {
+  std::erase_if(retiring_, [&](const auto& registration) {
     return retract_everywhere(transports_, registration->region(), false).code() != Code::busy &&
            registry_.remove(registration->id()).code() != Code::busy;
   });

@@ -8,7 +8,7 @@
 // one message and never looked up by its address. For a peer that is reached by wires alone the
 // bytes of the message are a region of their own within the registered one: the peer's key is of
 // these, in one direction, and dead with the message.
-// Threads: any thread. borrow() may take milliseconds, never under the scheduler's lock;
+// Threads: any thread. acquire_buffer() may take milliseconds, never under the scheduler's lock;
 // TemporaryRegistration::release() under it.
 // Invariants: what a TemporaryRegistration holds is registered and published until release()
 // answered OK.
@@ -44,7 +44,7 @@ class TemporaryRegistration {
   /// Null: the user's own registration, whose keys the EngineImpl has.
   const std::shared_ptr<const Keys>& keys() const noexcept { return keys_; }
   std::uint64_t offset() const noexcept { return offset_; }  ///< Of the message in the region.
-  bool fleeting() const noexcept { return fleeting_; }       ///< For this message only.
+  bool one_shot() const noexcept { return one_shot_; }       ///< For this message only.
   /// Whether the message lies in that registration, or in a part of it.
   bool lies_in(const memory::Registration& registration) const noexcept {
     return registration_.get() == &registration || whole_.get() == &registration;
@@ -70,7 +70,7 @@ class TemporaryRegistration {
   std::shared_ptr<const memory::Registration> registration_;  // also the registry's; acquired
   std::shared_ptr<const Keys> keys_;                          // also the cache's
   std::uint64_t offset_ = 0;
-  bool fleeting_ = false;
+  bool one_shot_ = false;
   // The region that this message's own registration is a part of, or null.
   std::shared_ptr<const memory::Registration> whole_;  // also the registry's; acquired
 };
@@ -85,57 +85,62 @@ class UnregisteredBuffers {
   UnregisteredBuffers& operator=(const UnregisteredBuffers&) = delete;
   ~UnregisteredBuffers() = default;
 
-  static constexpr std::size_t kKept = 64;
+  static constexpr std::size_t kMaxCached = 64;
 
   /// `peer_reads`: the peer may read it, else write it where it is a GPU's; what is kept or shared
   /// a peer of this host may read and write. `by_wire`: the peer is reached by wires alone. One
   /// pointer query; of memory that cuMemMap mapped one for each chunk. invalid_argument: no memory,
   /// or it leaves its allocation. unsupported: managed memory.
-  Result<TemporaryRegistration> borrow(const void* pointer, std::uint64_t bytes, bool peer_reads,
-                                       bool by_wire) LINKSPAN_EXCLUDES(making_, mutex_);
+  Result<TemporaryRegistration> acquire_buffer(const void* pointer, std::uint64_t bytes,
+                                               bool peer_reads, bool by_wire)
+      LINKSPAN_EXCLUDES(registration_mutex_, mutex_);
 
  private:
   friend class TemporaryRegistration;
 
-  struct Kept {
+  struct CachedAllocation {
     std::uint64_t buffer = 0;
     std::shared_ptr<const memory::Registration> registration;  // also the registry's and Loans'
     std::shared_ptr<const Keys> keys;                          // also Loans'
     std::uint64_t used = 0;                                    // when, by count
   };
 
-  Result<TemporaryRegistration> keep(const void* pointer, std::uint64_t bytes, std::uint64_t buffer)
-      LINKSPAN_EXCLUDES(making_, mutex_);
-  Result<TemporaryRegistration> lend_once(std::uint64_t address, std::uint64_t bytes,
-                                          MemoryKind kind, bool peer_reads);
-  Result<TemporaryRegistration> lend_exclusive(const void* pointer, std::uint64_t bytes,
-                                               MemoryKind kind, bool peer_reads);
-  Result<TemporaryRegistration> borrow_mapped(const void* pointer, std::uint64_t bytes,
-                                              bool peer_reads) LINKSPAN_EXCLUDES(making_, mutex_);
-  /// Lends that part of a loan alone, which it takes over.
-  Result<TemporaryRegistration> lend_part(TemporaryRegistration loan, std::uint64_t bytes,
-                                          bool peer_reads);
+  Result<TemporaryRegistration> register_allocation(const void* pointer, std::uint64_t bytes,
+                                                    std::uint64_t buffer)
+      LINKSPAN_EXCLUDES(registration_mutex_, mutex_);
+  Result<TemporaryRegistration> register_one_shot(std::uint64_t address, std::uint64_t bytes,
+                                                  MemoryKind kind, bool peer_reads);
+  Result<TemporaryRegistration> register_exclusive(const void* pointer, std::uint64_t bytes,
+                                                   MemoryKind kind, bool peer_reads);
+  Result<TemporaryRegistration> acquire_region(const void* pointer, std::uint64_t bytes,
+                                               bool peer_reads)
+      LINKSPAN_EXCLUDES(registration_mutex_, mutex_);
+  /// Lends that part of a temporary alone, which it takes over.
+  Result<TemporaryRegistration> register_part(TemporaryRegistration temporary, std::uint64_t bytes,
+                                              bool peer_reads);
   using Publishing = Result<std::shared_ptr<const Keys>>(const Transports&, const memory::Region&);
-  Result<TemporaryRegistration> lend(Result<std::shared_ptr<const memory::Registration>> made,
-                                     Publishing* publish);
-  /// Empty: nothing of that buffer is kept. Else acquired, if the bytes lie within it.
-  Result<TemporaryRegistration> find_kept(std::uint64_t address, std::uint64_t bytes,
-                                          std::uint64_t buffer) LINKSPAN_EXCLUDES(mutex_);
+  Result<TemporaryRegistration> publish_one_shot(
+      Result<std::shared_ptr<const memory::Registration>> made, Publishing* publish);
+  /// Empty: nothing of that buffer is cached. Else acquired, if the bytes lie within it.
+  Result<TemporaryRegistration> find_cached(std::uint64_t address, std::uint64_t bytes,
+                                            std::uint64_t buffer) LINKSPAN_EXCLUDES(mutex_);
   bool has_same_chunks(const memory::Region::Facts& facts, std::uint64_t address,
                        std::uint64_t bytes, std::uint64_t buffer) const;
-  void make_room(std::uint64_t begin, std::uint64_t bytes) LINKSPAN_REQUIRES(making_)
+  void make_room(std::uint64_t begin, std::uint64_t bytes) LINKSPAN_REQUIRES(registration_mutex_)
       LINKSPAN_EXCLUDES(mutex_);
 
   memory::Registry& registry_;
   const cuda::Topology* const topology_;
   const Transports& transports_;
 
-  base::Mutex making_;  // one registration at a time; outside mutex_
+  base::Mutex registration_mutex_;  // one registration at a time; outside mutex_
   // Retracted, but a peer has not answered yet or a message still uses it.
-  std::vector<std::shared_ptr<const memory::Registration>> leaving_ LINKSPAN_GUARDED_BY(making_);
+  std::vector<std::shared_ptr<const memory::Registration>> retiring_
+      LINKSPAN_GUARDED_BY(registration_mutex_);
 
-  mutable base::Mutex mutex_;                                       // a leaf
-  std::map<std::uint64_t, Kept> kept_ LINKSPAN_GUARDED_BY(mutex_);  // by the allocation's base
+  mutable base::Mutex mutex_;  // a leaf
+  std::map<std::uint64_t, CachedAllocation> cached_
+      LINKSPAN_GUARDED_BY(mutex_);  // by the allocation's base
   std::uint64_t uses_ LINKSPAN_GUARDED_BY(mutex_) = 0;
 };
 

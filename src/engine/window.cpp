@@ -53,16 +53,16 @@ Status check_pad(const char* whose, std::uint64_t bytes, std::uint64_t address,
 
 }  // namespace
 
-std::optional<std::size_t> WindowSet::take() {
-  for (auto each = leaving.begin(); each != leaving.end();) {
+std::optional<std::size_t> WindowSet::acquire() {
+  for (auto each = retiring.begin(); each != retiring.end();) {
     const bool quiet = each->second == nullptr || each->second->quiet;
-    if (quiet) taken[each->first] = false;
-    each = quiet ? leaving.erase(each) : std::next(each);
+    if (quiet) in_use[each->first] = false;
+    each = quiet ? retiring.erase(each) : std::next(each);
   }
-  const auto free = std::find(taken.begin(), taken.end(), false);
-  if (free == taken.end()) return std::nullopt;
+  const auto free = std::find(in_use.begin(), in_use.end(), false);
+  if (free == in_use.end()) return std::nullopt;
   *free = true;
-  return static_cast<std::size_t>(free - taken.begin());
+  return static_cast<std::size_t>(free - in_use.begin());
 }
 
 Result<std::shared_ptr<WindowState>> WindowState::create(Parts parts, const WindowOptions& options,
@@ -102,16 +102,17 @@ Result<std::shared_ptr<WindowState>> WindowState::create(Parts parts, const Wind
     state->sums_.resize(layout.signals);
     state->set_->all.insert(state);
   }
-  return std::shared_ptr<WindowState>(state.get(), [state](WindowState*) { leave(state); });
+  return std::shared_ptr<WindowState>(state.get(),
+                                      [state](WindowState*) { release_handle(state); });
 }
 
 /// With the last handle.
-void WindowState::leave(const std::shared_ptr<WindowState>& state) {
+void WindowState::release_handle(const std::shared_ptr<WindowState>& state) {
   if (state->set_->fork.forked()) return;
   const base::MutexLock lock(state->set_->mutex);
-  state->left_ = true;
+  state->released_ = true;
   state->retire();
-  if (state->settled()) state->set_->all.erase(state);
+  if (state->drained()) state->set_->all.erase(state);
 }
 
 void WindowState::retire() {
@@ -123,7 +124,7 @@ void WindowState::retire() {
 Status WindowState::make_queue(std::uint32_t capacity, bool proxied) {
   const std::size_t queue_bytes = (std::size_t{capacity} + 1) * sizeof(ProxyEntry);
   unsigned char* entries = nullptr;  // as the window's kernels see them
-  unsigned char* words = nullptr;
+  unsigned char* flags = nullptr;
   if (parts_.device != nullptr) {
     const auto scope = parts_.device->enter();
     if (!scope.ok()) return scope.status();
@@ -139,25 +140,25 @@ Status WindowState::make_queue(std::uint32_t capacity, bool proxied) {
     if (Status status = stream->synchronize(*scope); !status.ok()) return status;
     entries_ = reinterpret_cast<ProxyEntry*>(queue->data());
     entries = pointer<unsigned char>(queue->device_address());
-    words = pointer<unsigned char>(on_gpu->address());
+    flags = pointer<unsigned char>(on_gpu->address());
     on_gpu_ = cuda::DeferredDestroyer::end_by(
-        parts_.closings, std::unique_ptr<OnGpu>(
-                             new OnGpu{*std::move(queue), *std::move(on_gpu), *std::move(stream)}));
+        parts_.destroyer, std::unique_ptr<OnGpu>(new OnGpu{*std::move(queue), *std::move(on_gpu),
+                                                           *std::move(stream)}));
   } else {
     host_queue_.resize(capacity + 1);
     entries_ = host_queue_.data();
     entries = reinterpret_cast<unsigned char*>(entries_);
-    words = reinterpret_cast<unsigned char*>(host_words_.data());
-    static_assert(sizeof host_words_ >= kTicketsAt);
+    flags = reinterpret_cast<unsigned char*>(host_flags_.data());
+    static_assert(sizeof host_flags_ >= kTicketsAt);
   }
   state_ = reinterpret_cast<std::uint64_t*>(entries_ + capacity);
-  device_.abort = reinterpret_cast<std::uint32_t*>(words);
+  device_.abort = reinterpret_cast<std::uint32_t*>(flags);
   if (!proxied) return {};
   device_.proxy.entries = reinterpret_cast<ProxyEntry*>(entries);
   device_.proxy.state =
       reinterpret_cast<std::uint64_t*>(entries + std::size_t{capacity} * sizeof(ProxyEntry));
   device_.proxy.tickets = reinterpret_cast<std::uint64_t*>(
-      words + (parts_.device != nullptr ? kTicketsAt : kTicketsAt / 2));
+      flags + (parts_.device != nullptr ? kTicketsAt : kTicketsAt / 2));
   device_.proxy.capacity = capacity;
   return {};
 }
@@ -165,30 +166,31 @@ Status WindowState::make_queue(std::uint32_t capacity, bool proxied) {
 WindowState::~WindowState() {
   if (set_->fork.forked()) return;
   const base::MutexLock lock(set_->mutex);
-  set_->release(parts_.word,
-                running_.empty() || !running_.front().word ? nullptr : running_.front().transfer);
+  set_->release(parts_.signal_source, running_.empty() || !running_.front().is_signal
+                                          ? nullptr
+                                          : running_.front().transfer);
   end({Code::canceled, Scope::request, "the window has gone"});
 }
 
-std::uint64_t* WindowState::peers_word(std::uint32_t index) const noexcept {
+std::uint64_t* WindowState::remote_signal(std::uint32_t index) const noexcept {
   if (parts_.remote_pad_here == 0 || device_.proxied()) return nullptr;
   return pointer<std::uint64_t>(parts_.remote_pad_here) + index;
 }
 
-std::uint64_t* WindowState::our_word(std::uint32_t index) const noexcept {
+std::uint64_t* WindowState::local_signal(std::uint32_t index) const noexcept {
   const memory::Region::Facts& pad = parts_.local_pad;
   return pad.kind == MemoryKind::device ? nullptr : pointer<std::uint64_t>(pad.address) + index;
 }
 
-std::uint64_t WindowState::ask_to_raise(std::uint32_t index, std::uint64_t n) {
-  asked_.push_back({index, n});
-  return ++last_asked_;
+std::uint64_t WindowState::enqueue_raise(std::uint32_t index, std::uint64_t n) {
+  pending_raises_.push_back({index, n});
+  return ++last_raise_;
 }
 
 void WindowState::end(const Status& why) {
   if (!failure_.ok()) return;
   failure_ = why;
-  tell();  // first: who is aborted looks there for the reason
+  publish_progress();  // first: who is aborted looks there for the reason
   abort_waits();
   set_->changed.notify_all();
 }
@@ -196,9 +198,9 @@ void WindowState::end(const Status& why) {
 void WindowState::abort_waits() {
   if (on_gpu_ != nullptr) {
     const auto scope = parts_.device->enter();  // of a lost context no kernel is left
-    if (scope.ok()) (void)on_gpu_->stream.write_value(*scope, on_gpu_->words.address(), 1);
+    if (scope.ok()) (void)on_gpu_->stream.write_value(*scope, on_gpu_->flags.address(), 1);
   } else {
-    std::atomic_ref(host_words_[0]).store(1, std::memory_order_release);
+    std::atomic_ref(host_flags_[0]).store(1, std::memory_order_release);
   }
 }
 
@@ -208,8 +210,8 @@ bool WindowState::next_is_there() const {
          taken_ + 1;
 }
 
-bool WindowState::settled() const {
-  return !failure_.ok() || (running_.empty() && asked_.empty() && !next_is_there());
+bool WindowState::drained() const {
+  return !failure_.ok() || (running_.empty() && pending_raises_.empty() && !next_is_there());
 }
 
 std::string WindowState::dump() const {
@@ -218,7 +220,7 @@ std::string WindowState::dump() const {
   if (device_.proxied())
     text += ": " + std::to_string(taken_) + " orders of kernels taken, " + std::to_string(done_) +
             " done";
-  if (left_) text += ", its handles are gone";
+  if (released_) text += ", its handles are gone";
   if (!failure_.ok()) text += "; ended: " + failure_.what();
   return text + "\n";
 }
@@ -227,7 +229,7 @@ std::string WindowState::dump() const {
 bool WindowState::reap() {
   bool any = false;
   while (!running_.empty() && running_.front().transfer->quiet.load(std::memory_order_acquire)) {
-    const Running over = std::move(running_.front());
+    const ProxyTransfer over = std::move(running_.front());
     running_.pop_front();
     any = true;
     const Status& status = over.transfer->end;
@@ -243,11 +245,11 @@ void WindowState::ended(bool of_kernel) {
 
 /// False: there is no room now, or a signal waits for what is before it.
 bool WindowState::begin(WindowCopier& copier, const ProxyEntry& entry, bool of_kernel,
-                        std::uint64_t words_at) {
+                        std::uint64_t source_address) {
   const auto op = static_cast<ProxyOp>(entry.op);
-  const bool word = op == ProxyOp::add || op == ProxyOp::set;
-  if (word ? !running_.empty()
-           : running_.size() >= kRunning || (!running_.empty() && running_.front().word))
+  const bool is_signal = op == ProxyOp::add || op == ProxyOp::set;
+  if (is_signal ? !running_.empty()
+                : running_.size() >= kRunning || (!running_.empty() && running_.front().is_signal))
     return false;
   const auto bad = [&] {
     end({Code::invalid_argument, Scope::request,
@@ -256,8 +258,8 @@ bool WindowState::begin(WindowCopier& copier, const ProxyEntry& entry, bool of_k
     return false;
   };
   Block block{entry.local, entry.remote, entry.bytes};
-  const WindowSides* sides = &parts_.data;
-  if (word) {
+  const WindowRegions* regions = &parts_.data;
+  if (is_signal) {
     const device::PadLayout& layout = device_.layout;
     if (entry.remote % 8 != 0 || !memory::fits(entry.remote, 8, layout.slots_at())) return bad();
     if (op == ProxyOp::add && entry.remote / 8 >= sums_.size()) return bad();
@@ -270,50 +272,50 @@ bool WindowState::begin(WindowCopier& copier, const ProxyEntry& entry, bool of_k
     }
     std::uint64_t value = entry.value;
     if (op == ProxyOp::add) value += sums_[entry.remote / 8];
-    std::atomic_ref(*(pointer<std::uint64_t>(words_at) + parts_.word)).store(value);
-    block = {parts_.word * 8, entry.remote, 8};
-    sides = &parts_.pad;
+    std::atomic_ref(*(pointer<std::uint64_t>(source_address) + parts_.signal_source)).store(value);
+    block = {parts_.signal_source * 8, entry.remote, 8};
+    regions = &parts_.pad;
   } else if (op != ProxyOp::put && op != ProxyOp::get) {
     return bad();
   }
   auto transfer =
-      copier.copy(parts_.peer, op == ProxyOp::get ? Op::read : Op::write, *sides, block);
+      copier.copy(parts_.peer, op == ProxyOp::get ? Op::read : Op::write, *regions, block);
   if (!transfer.ok()) {
     if (transfer.status().code() != Code::no_resource) end(transfer.status());
     return false;
   }
   if (op == ProxyOp::add) sums_[entry.remote / 8] += entry.value;
-  running_.push_back({*std::move(transfer), word, of_kernel});
+  running_.push_back({*std::move(transfer), is_signal, of_kernel});
   return true;
 }
 
 /// What kernels look at.
-void WindowState::tell() {
+void WindowState::publish_progress() {
   if (!device_.proxied()) return;
   device::detail::store_release(state_ + device::kProxyDone, done_);
   device::detail::store_release(state_ + device::kProxyTaken, taken_);
   device::detail::store_release(state_ + device::kProxyFailed, failure_.ok() ? 0 : 1);
 }
 
-bool WindowState::serve(WindowCopier& copier, std::uint64_t words_at) {
+bool WindowState::serve(WindowCopier& copier, std::uint64_t source_address) {
   bool any = reap();
-  while (failure_.ok() && !asked_.empty()) {
-    const Raise& raise = asked_.front();
+  while (failure_.ok() && !pending_raises_.empty()) {
+    const Raise& raise = pending_raises_.front();
     const ProxyEntry entry{.op = static_cast<std::uint64_t>(ProxyOp::add),
                            .remote = std::uint64_t{raise.index} * 8,
                            .bytes = 8,
                            .value = raise.n};
-    if (!begin(copier, entry, false, words_at)) break;
-    asked_.pop_front();
+    if (!begin(copier, entry, false, source_address)) break;
+    pending_raises_.pop_front();
     any = true;
   }
   while (failure_.ok() && next_is_there()) {
-    if (!begin(copier, entries_[taken_ % device_.proxy.capacity], true, words_at)) break;
+    if (!begin(copier, entries_[taken_ % device_.proxy.capacity], true, source_address)) break;
     ++taken_;
     any = true;
   }
-  if (any) tell();
-  if (any && settled()) set_->changed.notify_all();
+  if (any) publish_progress();
+  if (any && drained()) set_->changed.notify_all();
   return any;
 }
 

@@ -39,24 +39,24 @@ struct WindowSet {
   base::Condition changed;
   std::set<std::shared_ptr<WindowState>> all LINKSPAN_GUARDED_BY(mutex);  // also their handles'
   /// Shared memory from which signals are written, one word a window.
-  memory::RegionId words LINKSPAN_GUARDED_BY(mutex);
-  std::uint64_t words_at LINKSPAN_GUARDED_BY(mutex) = 0;
-  std::vector<bool> taken LINKSPAN_GUARDED_BY(mutex);
+  memory::RegionId signal_sources LINKSPAN_GUARDED_BY(mutex);
+  std::uint64_t source_address LINKSPAN_GUARDED_BY(mutex) = 0;
+  std::vector<bool> in_use LINKSPAN_GUARDED_BY(mutex);
   /// Words of windows that have gone, from which a transfer may still read.
-  std::vector<std::pair<std::size_t, std::shared_ptr<TransferState>>> leaving
+  std::vector<std::pair<std::size_t, std::shared_ptr<TransferState>>> retiring
       LINKSPAN_GUARDED_BY(mutex);  // the transfers are also the TransferScheduler's
 
   /// The word is free as soon as that transfer is quiet.
-  void release(std::size_t word, std::shared_ptr<TransferState> reader) LINKSPAN_REQUIRES(mutex) {
-    if (word >= taken.size()) return;
-    leaving.emplace_back(word, std::move(reader));
+  void release(std::size_t source, std::shared_ptr<TransferState> reader) LINKSPAN_REQUIRES(mutex) {
+    if (source >= in_use.size()) return;
+    retiring.emplace_back(source, std::move(reader));
   }
-  /// None: all are taken.
-  std::optional<std::size_t> take() LINKSPAN_REQUIRES(mutex);
+  /// None: all are in_use.
+  std::optional<std::size_t> acquire() LINKSPAN_REQUIRES(mutex);
 };
 
 /// A region here and one of the peer's, as TransferEndpoints but without the pin of the local one.
-struct WindowSides {
+struct WindowRegions {
   memory::RegionId local;
   std::shared_ptr<ImportedRegion> remote;  // also the user's
   std::size_t transport = 0;
@@ -67,7 +67,7 @@ class WindowCopier {
  public:
   /// An error: nothing was started. no_resource: try again.
   virtual Result<std::shared_ptr<TransferState>> copy(std::uint64_t peer, Op op,
-                                                      const WindowSides& sides,
+                                                      const WindowRegions& regions,
                                                       const Block& block) = 0;
 
  protected:
@@ -78,18 +78,18 @@ class WindowState {
  public:
   struct Parts {
     std::uint64_t peer = 0;
-    WindowSides data, pad;  ///< `pad.local`: WindowSet::words.
+    WindowRegions data, pad;  ///< `pad.local`: WindowSet::signal_sources.
     memory::Region::Facts local, local_pad;
     std::uint64_t remote = 0, remote_pad = 0;  ///< For the GPU; zero: it does not reach them.
     std::string why_not{};                     ///< it does not.
     std::vector<std::shared_ptr<const void>>
-        holds{};                        // also the transport's: all of these addresses
+        keepalives{};                   // also the transport's: all of these addresses
     std::uint64_t remote_pad_here = 0;  ///< For this CPU; zero: it does not reach it.
     bool remote_pad_on_gpu = false;
     const cuda::Device* device = nullptr;  ///< Null: for code of this CPU.
     std::shared_ptr<cuda::DeferredDestroyer>
-        closings{};        // also the Topology's; null without a device
-    std::size_t word = 0;  ///< Index in WindowSet::words.
+        destroyer{};                // also the Topology's; null without a device
+    std::size_t signal_source = 0;  ///< Index in WindowSet::signal_sources.
   };
   /// The handle: with its last copy the window leaves the set, at once or when it has settled.
   static Result<std::shared_ptr<WindowState>> create(Parts parts, const WindowOptions& options,
@@ -104,36 +104,36 @@ class WindowState {
   std::string dump() const;  ///< A line.
 
   /// What there is to do now: whether anything was.
-  bool serve(WindowCopier& copier, std::uint64_t words_at);
+  bool serve(WindowCopier& copier, std::uint64_t source_address);
   /// Kernels may order at any time, and ring no bell.
-  bool wants_looks() const noexcept { return device_.proxied(); }
+  bool wants_polling() const noexcept { return device_.proxied(); }
   void end(const Status& why);
   const Status& failure() const { return failure_; }
   /// Kernels' waits end, and of their orders one queue more is begun: who orders on and on does
   /// not hold up its end.
   void retire();
   /// Nothing is under way, and nothing that is ordered will be begun.
-  bool settled() const;
-  bool left() const { return left_; }  ///< No handle is left.
+  bool drained() const;
+  bool released() const { return released_; }  ///< No handle is left.
 
   /// Of the CPU. Null: it has to be asked for.
-  std::uint64_t* peers_word(std::uint32_t index) const noexcept;
-  std::uint64_t* our_word(std::uint32_t index) const noexcept;
+  std::uint64_t* remote_signal(std::uint32_t index) const noexcept;
+  std::uint64_t* local_signal(std::uint32_t index) const noexcept;
   /// Number of the order, for raised().
-  std::uint64_t ask_to_raise(std::uint32_t index, std::uint64_t n);
+  std::uint64_t enqueue_raise(std::uint32_t index, std::uint64_t n);
   bool raised(std::uint64_t number) const { return raised_ >= number; }
 
  private:
   /// What kernels and the proxy share, on a machine with GPUs. Ends when nothing is held up by it.
   struct OnGpu {
     cuda::PinnedBuffer queue;
-    cuda::DeviceBuffer words;  // abort, and behind it the tickets
+    cuda::DeviceBuffer flags;  // abort, and behind it the tickets
     cuda::Stream stream;       // of the abort word
   };
   /// One transfer of the proxy's, in order.
-  struct Running {
+  struct ProxyTransfer {
     std::shared_ptr<TransferState> transfer;  // also the TransferScheduler's
-    bool word = false, of_kernel = false;
+    bool is_signal = false, of_kernel = false;
   };
   struct Raise {
     std::uint32_t index;
@@ -142,15 +142,15 @@ class WindowState {
 
   WindowState(Parts parts, std::shared_ptr<WindowSet> set)
       : parts_(std::move(parts)), set_(std::move(set)) {}
-  static void leave(const std::shared_ptr<WindowState>& state);
+  static void release_handle(const std::shared_ptr<WindowState>& state);
   Status make_queue(std::uint32_t capacity, bool proxied);
   bool next_is_there() const;
   void abort_waits();
   bool reap();
   void ended(bool of_kernel);  // an order
   bool begin(WindowCopier& copier, const device::ProxyEntry& entry, bool of_kernel,
-             std::uint64_t words_at);
-  void tell();
+             std::uint64_t source_address);
+  void publish_progress();
 
   Parts parts_;
   const std::shared_ptr<WindowSet> set_;  // also the EngineImpl's and other windows'
@@ -158,18 +158,18 @@ class WindowState {
   std::string path_;
   std::shared_ptr<OnGpu> on_gpu_;  // its end is the DeferredDestroyer's; null: host memory
   std::vector<device::ProxyEntry> host_queue_;
-  std::array<std::uint64_t, 16> host_words_{};
+  std::array<std::uint64_t, 16> host_flags_{};
   device::ProxyEntry* entries_ = nullptr;  // as this CPU sees them
   std::uint64_t* state_ = nullptr;
 
   Status failure_;
-  std::deque<Running> running_;
+  std::deque<ProxyTransfer> running_;
   std::vector<std::uint64_t> sums_;  // by signal
   std::uint64_t taken_ = 0, done_ = 0;
   std::uint64_t begin_until_ = ~std::uint64_t{0};  // of kernels' orders
-  bool left_ = false;
-  std::deque<Raise> asked_;
-  std::uint64_t last_asked_ = 0, raised_ = 0;
+  bool released_ = false;
+  std::deque<Raise> pending_raises_;
+  std::uint64_t last_raise_ = 0, raised_ = 0;
 };
 
 }  // namespace linkspan::engine

@@ -78,7 +78,7 @@ struct World {
   Elsewhere elsewhere;  // first: it forks
   const base::Log log{base::Level::off, base::stderr_sink()};
   control::Identity us{.engine = "fuzzed", .incarnation = 5};
-  std::shared_ptr<engine::EngineImpl> core = open();
+  std::shared_ptr<engine::EngineImpl> impl = open();
   std::vector<std::byte> loose = std::vector<std::byte>(kBytes);
   std::vector<Region> regions;
   // The peer's half: regions that can be mapped, with their keys.
@@ -92,9 +92,9 @@ struct World {
 
   World() {
     constexpr Permissions kAll{.read = true, .write = true};
-    add("s", core->allocate_shared(kBytes, {.peers = kAll}));
-    add("x", core->allocate_shared(kBytes, {.peers = {true, true, true}}));
-    add("h", core->register_memory(loose.data(), kBytes, {.peers = kAll}));
+    add("s", impl->allocate_shared(kBytes, {.peers = kAll}));
+    add("x", impl->allocate_shared(kBytes, {.peers = {true, true, true}}));
+    add("h", impl->register_memory(loose.data(), kBytes, {.peers = kAll}));
     for (int i = 0; i < 3; ++i) {
       peer_regions.push_back(*peer_registry.allocate_shared(kBytes, kAll));
       peer_keys.push_back(*peer_transport->publish(peer_regions.back()->region()));
@@ -109,7 +109,7 @@ struct World {
     return *std::move(made);
   }
   void add(const char* name, Result<Region> made) {
-    demand(made.ok() && core->publish(name, *made).ok(), "no region");
+    demand(made.ok() && impl->publish(name, *made).ok(), "no region");
     regions.push_back(*std::move(made));
   }
 };
@@ -126,7 +126,7 @@ class Peer {
     auto [theirs, ours] = all.elsewhere.sockets();
     client_ = base::FdChannel(std::move(theirs));
     session_ = std::make_shared<control::Session>(++all.sessions, false, std::move(ours), all.us,
-                                                  static_cast<control::SessionEvents&>(*all.core),
+                                                  static_cast<control::SessionEvents&>(*all.impl),
                                                   all.log);
     demand(session_->start().ok(), "the other process is refused");
   }
@@ -264,8 +264,8 @@ class Peer {
   }
   void post(bool sends, std::uint64_t tag, const void* data, std::size_t bytes) {
     if (posted_.size() >= 64) return;
-    auto made = all_.core->exchange(session_->id(), {.sends = sends, .tag = tag % 4}, data,
-                                    bytes % kBytes, {.deadline = 20s});
+    auto made = all_.impl->send_or_receive(session_->id(), {.sends = sends, .tag = tag % 4}, data,
+                                           bytes % kBytes, {.deadline = 20s});
     if (made.ok()) posted_.push_back(*std::move(made));
     hear();
   }
@@ -282,7 +282,7 @@ bool settles(World& all) {
   const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
   while (open_fds() > all.fds) {
     if (limit.passed()) return false;
-    all.core->progress();
+    all.impl->progress();
     ::poll(nullptr, 0, 1);
   }
   return true;
@@ -301,8 +301,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (int steps = 0; steps < 256 && !input.empty(); ++steps) peer.play(input);
     peer.end();
   }
-  (void)all.core->notifications();
-  all.core->progress();
+  (void)all.impl->notifications();
+  all.impl->progress();
   constexpr std::uint64_t kWarm = 64;  // threads, caches and the palette of fds are there
   if (all.sessions == kWarm) {
     ::poll(nullptr, 0, 200);

@@ -22,14 +22,14 @@ using Cookies = std::vector<std::uint64_t>;
 TEST(CompletionQueue, IsReadableWhileSomethingIsLeft) {
   const auto queue = take(CompletionQueueState::create());
   EXPECT_FALSE(readable(*queue));
-  EXPECT_EQ(queue->take(9), Cookies{});
+  EXPECT_EQ(queue->pop(9), Cookies{});
   for (const std::uint64_t cookie : {3u, 1u, 2u}) queue->push(cookie);
-  EXPECT_EQ(queue->take(0), Cookies{});
+  EXPECT_EQ(queue->pop(0), Cookies{});
   EXPECT_TRUE(readable(*queue));
-  EXPECT_EQ(queue->take(2), (Cookies{3, 1}));
+  EXPECT_EQ(queue->pop(2), (Cookies{3, 1}));
   EXPECT_TRUE(readable(*queue));
   queue->push(4);
-  EXPECT_EQ(queue->take(~std::size_t{0}), (Cookies{2, 4}));
+  EXPECT_EQ(queue->pop(~std::size_t{0}), (Cookies{2, 4}));
   EXPECT_FALSE(readable(*queue));
   queue->push(5);
   EXPECT_TRUE(readable(*queue));
@@ -46,7 +46,7 @@ TEST(CompletionQueue, MissesNothingThatComesWhileItIsTaken) {
   std::vector<std::uint64_t> next(kThreads);
   for (std::uint64_t told = 0; told < kThreads * kEach;) {
     ASSERT_TRUE(readable(*queue, 10'000)) << "after " << told;
-    const Cookies cookies = queue->take(7);
+    const Cookies cookies = queue->pop(7);
     ASSERT_FALSE(cookies.empty()) << "readable for nothing";
     for (const std::uint64_t cookie : cookies)  // each thread's in its order
       ASSERT_EQ(cookie % kEach, next[cookie / kEach]++);

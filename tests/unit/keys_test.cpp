@@ -59,7 +59,7 @@ class KeysOf : public ::testing::Test {
   }
   Result<control::ExportedRegion> exported(bool remote) {
     const auto keys = take(publish_everywhere(transports_, region_->region()));
-    return engine::exported(transports_, region_->region(), *keys, "kv", remote);
+    return engine::export_region(transports_, region_->region(), *keys, "kv", remote);
   }
   /// The names of the transports whose keys are in it, and how many fds came.
   static std::string told(const control::ExportedRegion& exported) {

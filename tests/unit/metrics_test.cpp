@@ -17,9 +17,9 @@ EngineMetrics one_peer() {
   EngineMetrics all;
   PeerMetrics peer{.id = "3", .name = "a \"quoted\\\n name", .outstanding = 2, .counters = {}};
   peer.counters.started = 5;
-  peer.counters.ended_well("memfd+cpu_threads", Work::write, 4096, 20us);
-  peer.counters.ended_well("memfd+cpu_threads", Work::write, 1, 10us);
-  peer.counters.ended_well("memfd+cpu_threads", Work::receive, 7, 20s);
+  peer.counters.succeeded("memfd+cpu_threads", Work::write, 4096, 20us);
+  peer.counters.succeeded("memfd+cpu_threads", Work::write, 1, 10us);
+  peer.counters.succeeded("memfd+cpu_threads", Work::receive, 7, 20s);
   peer.counters.failed[static_cast<std::size_t>(Code::timed_out)] = 4;
   all.peers.push_back(std::move(peer));
   all.copies = {{"sm_kernel", 3, 4000}};
@@ -55,14 +55,14 @@ TEST(Metrics, PathsBeyondTheLastAreOthers) {
   static const std::string kNames = "abcdefghijklmnopqrst";
   PeerCounters counters, sum;
   for (std::size_t i = 0; i < kNames.size(); ++i)
-    counters.ended_well(std::string_view(kNames).substr(i, 1), Work::read, 1, 1us);
+    counters.succeeded(std::string_view(kNames).substr(i, 1), Work::read, 1, 1us);
   EXPECT_EQ(counters.paths.back().path, "other");
   const std::size_t others = kNames.size() - PeerCounters::kPaths + 1;
   EXPECT_EQ(counters.paths.back().bytes[static_cast<std::size_t>(Work::read)], others);
   sum.add(counters);
   sum.add(counters);
-  EXPECT_EQ(sum.of("b").bytes[static_cast<std::size_t>(Work::read)], 2u);
-  EXPECT_EQ(sum.of("other").latency.counts[0], 2 * others);
+  EXPECT_EQ(sum.for_path("b").bytes[static_cast<std::size_t>(Work::read)], 2u);
+  EXPECT_EQ(sum.for_path("other").latency.counts[0], 2 * others);
 }
 
 TEST(Report, NamesOfPeersAreNotObeyed) {

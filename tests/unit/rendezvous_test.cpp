@@ -22,8 +22,8 @@ class Side final : public RendezvousHost {
     std::vector<std::byte> payload;
   };
 
-  Status tell(std::uint64_t, FrameOp op, std::uint64_t id,
-              std::span<const std::byte> payload) override {
+  Status send_frame(std::uint64_t, FrameOp op, std::uint64_t id,
+                    std::span<const std::byte> payload) override {
     if (deaf) return {Code::disconnected, Scope::peer, "nobody hears"};
     told.push_back({op, id, {payload.begin(), payload.end()}});
     return {};
@@ -52,7 +52,7 @@ class Side final : public RendezvousHost {
   TransferState& receive(std::uint64_t tag, std::uint64_t room,
                          MemoryKind kind = MemoryKind::host) {
     TransferState& transfer = make(false, tag, room);
-    transfer.exchange->kind = kind;
+    transfer.message->kind = kind;
     rendezvous.post(transfer);
     return transfer;
   }
@@ -83,9 +83,9 @@ class Side final : public RendezvousHost {
     transfer->id = ++last_id_;
     transfer->peer = kPeer;
     transfer->bytes = bytes;
-    transfer->exchange = std::make_unique<Exchange>();
-    transfer->exchange->sends = sends;
-    transfer->exchange->tag = tag;
+    transfer->message = std::make_unique<MessageState>();
+    transfer->message->sends = sends;
+    transfer->message->tag = tag;
     all_.push_back(std::move(transfer));
     return *all_.back();
   }
@@ -120,7 +120,7 @@ Status deliver_one(Side& from, Side& to) {
       return {};
     }
     case FrameOp::import:
-      from.rendezvous.imported(kPeer, frame.id & ~Rendezvous::kBySerial, region());
+      from.rendezvous.on_imported(kPeer, frame.id & ~Rendezvous::kBySerial, region());
       return {};
     default:
       return {Code::internal, Scope::request, "no such frame"};
@@ -160,8 +160,8 @@ TEST_F(RendezvousTest, MatchesTheOldestOfATag) {
   TransferState& early = receiver_.receive(1, 100);
   talk();
   TransferState& late = receiver_.receive(1, 100);
-  EXPECT_EQ(early.exchange->wire_id, first.id);
-  EXPECT_EQ(late.exchange->wire_id, second.id);
+  EXPECT_EQ(early.message->wire_id, first.id);
+  EXPECT_EQ(late.message->wire_id, second.id);
   receiver_.copied(late);  // they may end in any order
   receiver_.copied(early);
   talk();
@@ -329,8 +329,8 @@ TEST_F(RendezvousTest, MatchesThatAreUndoneOldestFirstLeaveTheirOrder) {
   TransferState& second = receiver_.receive(1, 20);
   talk();
   ASSERT_EQ(receiver_.copying.size(), 2u);
-  EXPECT_EQ(first.exchange->bytes, 10u);
-  EXPECT_EQ(second.exchange->bytes, 20u);
+  EXPECT_EQ(first.message->bytes, 10u);
+  EXPECT_EQ(second.message->bytes, 20u);
   receiver_.copied(first);
   receiver_.copied(second);
   talk();
@@ -348,8 +348,8 @@ TEST_F(RendezvousTest, ReceivesWhoseSendsAreWithdrawnOldestFirstKeepTheirOrder) 
   sender_.send(2, 11);
   sender_.send(2, 22);
   talk();
-  EXPECT_EQ(first.exchange->bytes, 11u);
-  EXPECT_EQ(second.exchange->bytes, 22u);
+  EXPECT_EQ(first.message->bytes, 11u);
+  EXPECT_EQ(second.message->bytes, 22u);
 }
 
 TEST_F(RendezvousTest, AKeyThatDoesNotOpenIsAskedForAgainAndOnce) {
@@ -362,7 +362,7 @@ TEST_F(RendezvousTest, AKeyThatDoesNotOpenIsAskedForAgainAndOnce) {
     ASSERT_EQ(receiver_.told.front().op, FrameOp::import);
     receiver_.told.clear();
     EXPECT_EQ(receiver_.end_of(receive), "");
-    receiver_.rendezvous.imported(kPeer, 7, closed);
+    receiver_.rendezvous.on_imported(kPeer, 7, closed);
   }
   EXPECT_EQ(receiver_.end_of(receive), "corrupt");
   talk();
@@ -382,12 +382,12 @@ TEST_F(RendezvousTest, ALostPeerKeepsWhatItMayTouchUntilItIsGone) {
   talk();
   ASSERT_EQ(sender_.copying, std::vector<TransferState*>{&pushes});
   sender_.deaf = true;
-  sender_.rendezvous.lost(kPeer);
+  sender_.rendezvous.on_peer_lost(kPeer);
   EXPECT_EQ(sender_.end_of(alone), "disconnected");
   EXPECT_EQ(sender_.end_of(empty), "disconnected");
   sender_.cancel(offered);
   EXPECT_EQ(sender_.end_of(offered) + sender_.end_of(lent) + sender_.end_of(pushes), "");
-  sender_.rendezvous.gone(kPeer);
+  sender_.rendezvous.on_peer_gone(kPeer);
   EXPECT_EQ(sender_.end_of(offered), "disconnected");
   EXPECT_EQ(sender_.end_of(lent), "disconnected");
   EXPECT_EQ(sender_.end_of(pushes), "") << "it runs here, to its own end";
@@ -443,7 +443,7 @@ TEST_F(RendezvousTest, AHostilePeerIsDroppedOrAnswered) {
   EXPECT_TRUE(it.on_accept(kPeer, send.id, {.serial = 1}).ok());
   EXPECT_EQ(it.on_accept(kPeer, send.id, {.serial = 1}).code(), Code::corrupt);
   EXPECT_EQ(it.on_finished(kPeer, send.id, {}).code(), Code::corrupt);
-  it.imported(kPeer, 12345, region());  // not asked for
+  it.on_imported(kPeer, 12345, region());  // not asked for
 }
 
 }  // namespace rendezvous_test

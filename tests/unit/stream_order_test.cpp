@@ -22,7 +22,7 @@ class StreamOrdersOnDevice : public cuda::OnDevice {
     const StreamOrder order{.flavour = StreamOrder::Flavour::created,
                             .gpu = device->info().uuid,
                             .handle = stream->get()};
-    return orders->place({}, order, {});
+    return orders->resolve({}, order, {});
   }
   bool stands_still() { return stream->query(*scope).code() == Code::pending; }
   bool goes_on() {
@@ -39,9 +39,9 @@ class StreamOrdersOnDevice : public cuda::OnDevice {
 TEST_F(StreamOrdersOnDevice, AGateHoldsUntilItIsOpened) {
   auto placed = place();
   ASSERT_TRUE(placed.ok()) << placed.status().to_string();
-  ASSERT_TRUE(placed->gate->arm(placed->release).ok());
+  ASSERT_TRUE(placed->blocker->arm(placed->release).ok());
   EXPECT_TRUE(stands_still());
-  placed->gate->open();
+  placed->blocker->open();
   EXPECT_TRUE(goes_on());
 }
 
@@ -50,8 +50,8 @@ TEST_F(StreamOrdersOnDevice, AGateHoldsUntilItIsOpened) {
 TEST_F(StreamOrdersOnDevice, AGateThatWasOpenedBeforeHoldsNothing) {
   auto placed = place();
   ASSERT_TRUE(placed.ok()) << placed.status().to_string();
-  placed->gate->open();
-  ASSERT_TRUE(placed->gate->arm(placed->release).ok());
+  placed->blocker->open();
+  ASSERT_TRUE(placed->blocker->arm(placed->release).ok());
   EXPECT_TRUE(goes_on());
 }
 

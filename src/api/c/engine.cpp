@@ -43,13 +43,13 @@ int out_of_memory() noexcept {
   return LINKSPAN_SYSTEM;
 }
 
-Status given(std::initializer_list<Needed> all) {
+Status given(std::initializer_list<PointerArgument> all) {
   for (const auto& [pointer, name] : all)
     if (pointer == nullptr) return bad(std::string(name) + " is null");
   return {};
 }
 
-Result<Duration> duration(Time time) {
+Result<Duration> duration(TimeArgument time) {
   if (time.nanoseconds < 0)
     return bad(std::string(time.name) + " is " + std::to_string(time.nanoseconds) +
                "; nanoseconds, not below zero");

@@ -60,26 +60,26 @@ inline Status bad(std::string what) {
 }
 
 /// An argument that may not be null, and its name.
-struct Needed {
+struct PointerArgument {
   const void* pointer;
   const char* name;
 };
 /// invalid_argument names the first that is null.
-Status given(std::initializer_list<Needed> all);
+Status given(std::initializer_list<PointerArgument> all);
 
 /// A time that a caller gives, in nanoseconds, and its name.
-struct Time {
+struct TimeArgument {
   const char* name;
   std::int64_t nanoseconds;
 };
 /// invalid_argument: below zero.
-Result<Duration> duration(Time time);
+Result<Duration> duration(TimeArgument time);
 
 int out_of_memory() noexcept;
 
 /// Runs `call`, which answers a Status, once nothing that is needed is null.
 template <class Call>
-int run(std::initializer_list<Needed> needed, const Call& call) noexcept {
+int run(std::initializer_list<PointerArgument> needed, const Call& call) noexcept {
   try {
     Status status = given(needed);
     return answer(status.ok() ? call() : status);
@@ -89,7 +89,8 @@ int run(std::initializer_list<Needed> needed, const Call& call) noexcept {
 }
 /// Likewise, with the time that it may take.
 template <class Call>
-int run(std::initializer_list<Needed> needed, Time time, const Call& call) noexcept {
+int run(std::initializer_list<PointerArgument> needed, TimeArgument time,
+        const Call& call) noexcept {
   return run(needed, [&]() -> Status {
     const auto limit = duration(time);
     return limit.ok() ? call(*limit) : limit.status();
@@ -98,7 +99,7 @@ int run(std::initializer_list<Needed> needed, Time time, const Call& call) noexc
 
 /// Runs `call`, which answers a Result, and makes a handle of that.
 template <class Handle, class Call>
-int make(Handle** out, std::initializer_list<Needed> needed, const Call& call) noexcept {
+int make(Handle** out, std::initializer_list<PointerArgument> needed, const Call& call) noexcept {
   if (out == nullptr) return run({{out, "the place for the handle"}}, [] { return Status(); });
   *out = nullptr;
   return run(needed, [&]() -> Status {
@@ -115,7 +116,8 @@ int make(Handle** out, std::initializer_list<Needed> needed, const Call& call) n
   });
 }
 template <class Handle, class Call>
-int make(Handle** out, std::initializer_list<Needed> needed, Time time, const Call& call) noexcept {
+int make(Handle** out, std::initializer_list<PointerArgument> needed, TimeArgument time,
+         const Call& call) noexcept {
   return make(out, needed, [&]() -> decltype(call(Duration())) {
     const auto limit = duration(time);
     if (!limit.ok()) return limit.status();

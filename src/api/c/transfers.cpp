@@ -15,8 +15,9 @@ const char* text_at(const linkspan_explanation* explanation, std::size_t index,
 
 /// A transfer of `call` with the caller's options.
 template <class Call>
-int begin(std::initializer_list<c::Needed> needed, const linkspan_transfer_options* options,
-          linkspan_transfer** transfer, const Call& call) {
+int begin(std::initializer_list<c::PointerArgument> needed,
+          const linkspan_transfer_options* options, linkspan_transfer** transfer,
+          const Call& call) {
   return c::make(transfer, needed, [&]() -> Result<Transfer> {
     const auto known = c::transfer_options(options);
     if (!known.ok()) return known.status();

@@ -11,8 +11,8 @@ Result<Transfer> begin(const Engine& engine, std::uint64_t conn_id, bool sends, 
                        std::size_t bytes, Duration deadline) {
   static const ipc::LogObserver observer;
   auto begun =
-      engine::on(engine::EngineImpl::of(engine), [&](engine::EngineImpl& core) -> Result<Transfer> {
-        return core.exchange(
+      engine::on(engine::EngineImpl::of(engine), [&](engine::EngineImpl& impl) -> Result<Transfer> {
+        return impl.send_or_receive(
             conn_id,
             {.sends = sends, .space = control::MatchSpace::in_order, .observer = &observer}, data,
             bytes, {.deadline = deadline});
@@ -24,7 +24,7 @@ Result<Transfer> begin(const Engine& engine, std::uint64_t conn_id, bool sends, 
 
 Status finish(const Engine& engine, const Result<Transfer>& transfer) {
   return engine::on(engine::EngineImpl::of(engine),
-                    [&](engine::EngineImpl& core) { return core.finish(transfer); });
+                    [&](engine::EngineImpl& impl) { return impl.finish(transfer); });
 }
 
 }  // namespace

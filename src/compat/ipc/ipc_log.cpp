@@ -19,14 +19,14 @@ struct Ends {
   const char* model() const { return push() ? "PUSH" : "PULL"; }
   std::string copy_kind() const { return std::string(end_of(from)) + "To" + end_of(to); }
 };
-Ends ends_of(const engine::Exchange& x) {
+Ends ends_of(const engine::MessageState& x) {
   return x.sends ? Ends{x.kind, x.peer.kind} : Ends{x.peer.kind, x.kind};
 }
 
 }  // namespace
 
 void LogObserver::begun(const base::Log& log, std::uint64_t peer, std::uint64_t bytes, int device,
-                        const engine::Exchange& x) const {
+                        const engine::MessageState& x) const {
   if (!log.enabled(base::Level::info)) return;
   std::string line = side(x.sends) + ("conn_id=" + std::to_string(peer)) +
                      " size=" + std::to_string(bytes) + (x.sends ? " sender" : " receiver") +
@@ -35,7 +35,7 @@ void LogObserver::begun(const base::Log& log, std::uint64_t peer, std::uint64_t 
   log.write(base::Level::info, line);
 }
 
-void LogObserver::matched(const base::Log& log, const engine::Exchange& x) const {
+void LogObserver::matched(const base::Log& log, const engine::MessageState& x) const {
   if (!log.enabled(base::Level::info)) return;
   const Ends ends = ends_of(x);
   const auto say = [&](const std::string& text) {
@@ -55,7 +55,7 @@ void LogObserver::matched(const base::Log& log, const engine::Exchange& x) const
   }
 }
 
-void LogObserver::ended(const base::Log& log, const engine::Exchange& x) const {
+void LogObserver::ended(const base::Log& log, const engine::MessageState& x) const {
   if (!log.enabled(base::Level::info)) return;
   log.write(
       base::Level::info,

@@ -5,16 +5,16 @@
 // Threads: any thread.
 #pragma once
 
-#include "engine/exchange.hpp"
+#include "engine/message_state.hpp"
 
 namespace linkspan::compat::ipc {
 
-class LogObserver final : public engine::ExchangeObserver {
+class LogObserver final : public engine::MessageObserver {
  public:
   void begun(const base::Log& log, std::uint64_t peer, std::uint64_t bytes, int device,
-             const engine::Exchange& exchange) const override;
-  void matched(const base::Log& log, const engine::Exchange& exchange) const override;
-  void ended(const base::Log& log, const engine::Exchange& exchange) const override;
+             const engine::MessageState& exchange) const override;
+  void matched(const base::Log& log, const engine::MessageState& exchange) const override;
+  void ended(const base::Log& log, const engine::MessageState& exchange) const override;
 };
 
 }  // namespace linkspan::compat::ipc

@@ -1,4 +1,4 @@
-// engine/exchange.hpp - what a two-sided transfer has instead of a plan.
+// engine/message_state.hpp - what a two-sided transfer has instead of a plan.
 //
 // Threads: under the scheduler's lock.
 #pragma once
@@ -15,31 +15,31 @@
 
 namespace linkspan::engine {
 
-struct Exchange;
+struct MessageState;
 struct ImportedRegion;
 
 /// Hears of the steps of one side's exchange. Waits for nothing and calls no Engine.
-class ExchangeObserver {
+class MessageObserver {
  public:
   /// Before the peer hears of it. `device`: this process's ordinal of the GPU whose memory it is;
   /// negative: the CPU's.
   virtual void begun(const base::Log& log, std::uint64_t peer, std::uint64_t bytes, int device,
-                     const Exchange& exchange) const = 0;
+                     const MessageState& exchange) const = 0;
   /// Both sides' memory is known, and so who copies. Under the scheduler's lock.
-  virtual void matched(const base::Log& log, const Exchange& exchange) const = 0;
+  virtual void matched(const base::Log& log, const MessageState& exchange) const = 0;
   /// It went well. Under the scheduler's lock.
-  virtual void ended(const base::Log& log, const Exchange& exchange) const = 0;
+  virtual void ended(const base::Log& log, const MessageState& exchange) const = 0;
 
  protected:
-  ~ExchangeObserver() = default;
+  ~MessageObserver() = default;
 };
 
 /// Which messages match this side, and who hears of it.
-struct ExchangeKind {
+struct MessageKind {
   bool sends = false;
   control::MatchSpace space = control::MatchSpace::tags;
   std::uint64_t tag = 0;
-  const ExchangeObserver* observer = nullptr;  // outlives every exchange; may be null
+  const MessageObserver* observer = nullptr;  // outlives every exchange; may be null
 };
 
 /// The other side's memory, as its offer or accept told.
@@ -57,16 +57,23 @@ struct OfferFrame {
   std::vector<base::Fd> fds;
 };
 
-struct Exchange {
+struct MessageState {
   /// held: a stream of the user's has to come by first, the peer knows nothing. A send is
   /// `unmatched` while its offer is out: the peer may read our memory all the same. lent: the peer
   /// writes to it.
-  enum class Stage : std::uint8_t { held, unmatched, importing, copying, lent, over };
+  enum class Stage : std::uint8_t {
+    waiting_on_stream,
+    unmatched,
+    importing,
+    copying,
+    peer_copying,
+    over
+  };
 
   bool sends = false;
   control::MatchSpace space = control::MatchSpace::tags;
   std::uint64_t tag = 0;
-  const ExchangeObserver* observer = nullptr;
+  const MessageObserver* observer = nullptr;
   TemporaryRegistration memory;
   MemoryKind kind = MemoryKind::host;  // of it
   std::string require;
@@ -77,7 +84,7 @@ struct Exchange {
   Stage stage = Stage::unmatched;
   bool withdrawn = false;  // the peer was asked to let go
   // When a receive and the offer that it took came: their places, should the match be undone.
-  std::uint64_t turn = 0, offer_turn = 0;
+  std::uint64_t sequence = 0, offer_sequence = 0;
   std::uint64_t wire_id = 0;  // the sender's number
   std::uint64_t bytes = 0;    // what the sender sends, once it is known
   PeerMemory peer;            // of the match

@@ -1,0 +1,89 @@
+// Transfers that wait for a stream of the user's where no GPU of ours can wait for it.
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "engine/transfer_scheduler.hpp"
+
+namespace linkspan::engine {
+
+using namespace std::chrono_literals;
+
+/// The transport cannot wait for the user's stream: we do.
+bool TransferScheduler::must_wait_for_stream(const Status& status, const TransferState& transfer) {
+  return status.code() == Code::unsupported && transfer.mark && transfer.posted == 0;
+}
+
+void TransferScheduler::wait_for_stream(const std::shared_ptr<TransferState>& transfer) {
+  waiting_on_stream_.push_back(transfer);
+  stream_waits_since_ = next_stream_poll_ = base::Clock::steady().now();
+}
+
+Result<bool> TransferScheduler::has_passed(const TransferState& transfer) {
+  if (!transfer.mark) return true;
+  const auto scope = transfer.stream.device->enter();
+  if (!scope.ok()) return scope.status();
+  return (*transfer.mark)->done(*scope);
+}
+
+/// Costs a driver call for each, hence ever more rarely.
+void TransferScheduler::poll_user_streams(base::Time now) {
+  if (waiting_on_stream_.empty() || now < next_stream_poll_) return;
+  next_stream_poll_ = now + std::clamp<Duration>((now - stream_waits_since_) / 16, 5us, 1ms);
+  // Messages of one peer behind one stream keep their order: none is asked behind one that stays,
+  // for the stream may come by in between.
+  using MessageOrder = std::tuple<std::uint64_t, std::uint64_t, bool>;
+  std::set<MessageOrder> blocked;
+  for (const std::shared_ptr<TransferState>& transfer : std::exchange(waiting_on_stream_, {})) {
+    const MessageState* const x = transfer->message.get();
+    const MessageOrder order{transfer->peer, transfer->stream.key, x != nullptr && x->sends};
+    const bool waits = x != nullptr && x->stage == MessageState::Stage::waiting_on_stream &&
+                       blocked.contains(order);
+    const bool goes_on =
+        !waits && (x != nullptr ? resume_message(*transfer) : resume_copy(transfer));
+    if (goes_on) continue;
+    waiting_on_stream_.push_back(transfer);
+    if (x != nullptr) blocked.insert(order);
+  }
+}
+
+/// True: it is held no longer; pump() posts it, or ends what was stopped.
+bool TransferScheduler::resume_copy(const std::shared_ptr<TransferState>& transfer) {
+  if (!transfer->all_posted()) {
+    const Result<bool> passed = has_passed(*transfer);
+    if (passed.ok() && !*passed) return false;
+    if (!passed.ok()) stop(*transfer, passed.status());
+    transfer->mark.reset();
+  }
+  peers_.at(transfer->peer)->queue.push_back(transfer);
+  return true;
+}
+
+/// True: it is held no longer, because its stream has come by or it is over.
+bool TransferScheduler::resume_message(TransferState& transfer) {
+  MessageState& x = *transfer.message;
+  if (x.stage == MessageState::Stage::over) return true;
+  const Result<bool> passed = has_passed(transfer);
+  if (passed.ok() && !*passed) return false;
+  transfer.mark.reset();
+  const Status status =
+      passed.ok() ? send_offer(*peers_.at(transfer.peer), transfer, x.offer) : passed.status();
+  if (status.code() == Code::no_resource) return false;
+  if (!status.ok()) {
+    end_waiting_message(transfer, status);
+    return true;
+  }
+  x.stage = MessageState::Stage::unmatched;
+  rendezvous_.post(transfer);
+  return true;
+}
+
+void TransferScheduler::end_waiting_message(TransferState& transfer, const Status& status) {
+  if (transfer.message->stage != MessageState::Stage::waiting_on_stream) return;
+  transfer.message->stage = MessageState::Stage::over;
+  next_stream_poll_ = {};
+  end(transfer, user_status(transfer, status));
+}
+
+}  // namespace linkspan::engine
