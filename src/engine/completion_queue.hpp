@@ -1,10 +1,10 @@
-// engine/completion_queue.hpp - what a CompletionQueue is a handle of: cookies and an eventfd.
+// engine/completion_queue.hpp - the state behind a CompletionQueue: cookies and an eventfd.
 //
-// On the path of a byte: behind its end, when TransferScheduler::settle() has made the transfer
+// On the path of a byte: after its end, when TransferScheduler::finalize() has made the transfer
 // quiet.
-// Threads: any thread. Its lock is a leaf, taken under the schedulers' locks of several Engines.
-// Invariants: the eventfd is readable exactly while there is a cookie; both change under the lock,
-// so no end is missed between them, and one system call tells of all that come before a pop().
+// Threads: any thread. Its lock is a leaf, acquired under the schedulers' locks of several Engines.
+// Invariants: the eventfd is readable exactly while there is a cookie. Both change under the lock,
+// so no completion is missed, and one system call reports all that come before a pop().
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,8 @@ class CompletionQueueState {
   static Result<std::shared_ptr<CompletionQueueState>> create();
 
   int fd() const noexcept { return eventfd_.get(); }
-  /// As EngineImpl::forked(): its descriptor is the parent's too, who would miss what is read here.
+  /// Returns true in a forked child, which shares the descriptor: a read there would take the
+  /// parent's event.
   bool forked() const noexcept { return fork_.forked(); }
   void push(std::uint64_t cookie) LINKSPAN_EXCLUDES(mutex_);
   std::vector<std::uint64_t> pop(std::size_t at_most) LINKSPAN_EXCLUDES(mutex_);

@@ -16,12 +16,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kSpin = 200us;    // what is shorter than this is not worth a sleep
-constexpr Duration kWakeUp = 100us;  // it takes to be awake again
+constexpr Duration kSpin = 200us;    // shorter waits poll without sleeping
+constexpr Duration kWakeUp = 100us;  // latency of waking up
 constexpr Duration kBeforeCompletion = 100us, kControlAwake = 200us;
-constexpr unsigned kPollsPerClockRead = 4;    // for each look at the clock and taking of the lock
-constexpr Duration kMaxWait = 10ms;           // in close(): a missed ring costs so much
-constexpr Duration kRemoteCloseTimeout = 1s;  // there, for each step, by remote peers
+constexpr unsigned kPollsPerClockRead =
+    4;                               // for each read of the clock and acquisition of the lock
+constexpr Duration kMaxWait = 10ms;  // also the cost of a missed wake-up
+constexpr Duration kRemoteCloseTimeout = 1s;  // for each step of close()
 
 /// The user's callback, which may wait and may call linkspan.
 class Callback final : public base::LogQueue::Outlet {
@@ -61,8 +62,8 @@ Result<std::shared_ptr<EngineImpl>> EngineImpl::open(const EngineOptions& option
     settings->transfer_deadline = options.transfer_deadline;
   const base::Level level = settings->log_level;
   const std::string warning = settings->warning;
-  // Shared with every handle that the user holds. In a forked child its end would wait for threads
-  // that are not there.
+  // Shared with every handle of the user. In a forked child its end would wait for threads that do
+  // not exist.
   const auto lines =
       options.log == nullptr
           ? nullptr
@@ -70,7 +71,8 @@ Result<std::shared_ptr<EngineImpl>> EngineImpl::open(const EngineOptions& option
   std::shared_ptr<EngineImpl> impl(
       new EngineImpl(*std::move(settings), base::Log(level, sink_to(lines)), lines),
       [](EngineImpl* ending) {
-        // One whose Control thread stands still lives on with it: nothing may wait for that.
+        // If the Control thread does not end the object is leaked: nothing may wait for that
+        // thread.
         if (!ending->forked() && ending->has_ended()) delete ending;
       });
   static std::atomic<bool> warned{false};  // of the environment, which every Engine reads
@@ -108,8 +110,8 @@ Status EngineImpl::set_up(const EngineOptions& options) {
   }
   if (options.use_gpu) {
     auto topology = cuda::Topology::create();
-    // A driver that is there and fails is no machine without a GPU: the user's memory may be on
-    // one, and a CPU would copy it.
+    // A driver that fails does not mean a machine without a GPU: the user's memory may be on one,
+    // and a CPU would copy it.
     if (!topology.ok() && topology.status().code() != Code::unsupported) return topology.status();
     if (topology.ok())
       topology_ = *std::move(topology);
@@ -144,7 +146,7 @@ Status EngineImpl::set_up(const EngineOptions& options) {
 }
 
 EngineImpl::~EngineImpl() {
-  // Each uses what ends after it: Control the opener, and that one the ProgressThread.
+  // Each uses the next: Control the opener, the opener the ProgressThread.
   if (control_) control_->close(after(1s));
   opener_.end();
   progress_thread_.reset();
@@ -171,7 +173,8 @@ transport::PollHint EngineImpl::poll() {
     advance();
     garbage = scheduler_.extract_garbage();
     next = scheduler_.poll_hint();
-    // At the end of what it has asked for a peer asks for more, as a rule.
+    // Peers usually send the next request as soon as a copy for them completes, so the control
+    // thread keeps polling around that time.
     if (next.for_peer &&
         (next.when == When::now || next.at - base::Clock::steady().now() < kBeforeCompletion))
       control_raw_->stay_awake(kControlAwake);
@@ -236,13 +239,13 @@ Status EngineImpl::wait(TransferState& transfer, Duration timeout) {
           "transfer " + std::to_string(transfer.id) + " goes on: the wait's time-out passed"};
 }
 
-/// How long a waiter may sleep: not at all at first, nor close to what is predicted.
+/// Returns how long a waiter may sleep: zero at first, and zero close to the predicted time.
 Duration EngineImpl::wait_until_next_poll(base::Time begin, base::Time now) {
   using When = transport::PollHint::When;
   if (now - begin < kSpin) return Duration::zero();
   const transport::PollHint next = scheduler_.poll_hint();
   if (next.when == When::now) return Duration::zero();
-  if (next.when == When::idle) return kMaxWait;  // a message ends it, and whoever reads it rings
+  if (next.when == When::idle) return kMaxWait;  // ended by the thread that reads a message
   const Duration left = next.at - now - kWakeUp;
   return std::clamp<Duration>(left, Duration::zero(), kMaxWait);
 }
@@ -275,12 +278,13 @@ Status EngineImpl::attach_completion_queue(TransferState& transfer,
     transfer.queue = std::move(queue);
     transfer.cookie = cookie;
   }
-  progress_thread_->wake();  // it alone may be left to look
+  progress_thread_->wake();  // perhaps the only thread left to poll
   return {};
 }
 
-/// False: the deadline has passed, or the wait was interrupted. Remote peers that hold it up for
-/// long are dropped: they map nothing of ours, and their wires fence themselves.
+/// Waits until close() is not blocked by `blocker`. Returns false at the deadline or on an
+/// interrupt. Drops remote peers that block it for long: they map nothing of ours, and their
+/// connections stop writing by themselves.
 bool EngineImpl::await(TransferScheduler::CloseBlocker blocker, base::Deadline deadline,
                        std::optional<std::uint64_t> peer) {
   const base::Deadline patience = after(
@@ -326,7 +330,7 @@ Status EngineImpl::close(Duration timeout) {
   control_->send_goodbye();
   {
     const base::MutexLock lock(scheduler_.mutex);
-    // By a wire a peer may have begun something more before it heard the goodbye.
+    // Over a network a peer may have begun something more before it received the goodbye.
     const bool free = await(TransferScheduler::CloseBlocker::memory, deadline);
     if (InterruptCheck::has_ended()) return base::interrupted();
     if (!free) {
@@ -377,7 +381,6 @@ Status EngineImpl::close(std::uint64_t peer, Duration timeout) {
                        "imported");
 }
 
-/// Gives back what the peer's regions map of GPUs, although the user has their handles.
 void EngineImpl::unmap_regions_of(std::uint64_t peer) {
   std::vector<std::shared_ptr<ImportedRegion>> regions;  // perhaps the last handles
   {

@@ -1,10 +1,11 @@
-// engine/engine_impl.hpp - what the public handles are handles of: one Engine's rooms, put
-// together.
+// engine/engine_impl.hpp - the object behind the public handles: one Engine's parts, put together.
 //
-// It owns topology, registry, transports, TransferScheduler, ProgressThread and Control, in the
-// order in which they need each other, and is the Listener of Control's Sessions.
-// Threads: any thread; Listener calls come on the Control thread.
-// Invariants: transports outlive endpoints and mappings; after close() answered ok nothing here
+// Owns topology, registry, transports, TransferScheduler, ProgressThread and Control, declared in
+// the order in which they need each other, and receives the events of Control's Sessions.
+// On the path of a byte: checks and plans what the user submits, then calls
+// TransferScheduler::submit().
+// Threads: any thread; control::Listener functions run on the Control thread.
+// Invariants: transports outlive endpoints and mappings; after close() has returned OK nothing here
 // touches the user's memory.
 #pragma once
 
@@ -33,15 +34,16 @@
 namespace linkspan::engine {
 
 inline constexpr std::size_t kMaxNotification = control::NotificationRing::kMaxMessage;
-/// Notifications of one peer that nobody has taken yet. What comes beyond is dropped, and logged.
+/// Limits notifications of one peer that Engine::notifications() has not returned yet. Further ones
+/// are dropped and logged.
 inline constexpr std::size_t kMaxWaitingNotifications = 65536;
 inline constexpr std::size_t kMaxWaitingBytes = std::size_t{16} << 20;
 inline constexpr std::size_t kMaxWaitingBytesOfAll = std::size_t{256} << 20;
-inline constexpr std::size_t kMaxEarlyBytes =
-    std::size_t{1} << 20;  ///< EngineImpl::EarlyNotifications, of a peer.
-/// Requests of one peer that wait for a version of a set.
+/// Limits EngineImpl::EarlyNotifications of one peer.
+inline constexpr std::size_t kMaxEarlyBytes = std::size_t{1} << 20;
+/// Limits the requests of one peer that wait for a version of a set.
 inline constexpr std::size_t kMaxSetWaits = 64;
-/// Peers that nobody has accepted; beyond it those that are gone are forgotten.
+/// Limits peers that wait for accept(). Beyond it those that are gone are forgotten.
 inline constexpr std::size_t kMaxUnaccepted = 4096;
 
 class EngineImpl final : public control::SessionEvents,
@@ -50,20 +52,20 @@ class EngineImpl final : public control::SessionEvents,
  public:
   static Result<std::shared_ptr<EngineImpl>> open(const EngineOptions& options);
   ~EngineImpl();
-  /// Null: a handle that names no Engine.
+  /// Returns the object behind a handle, null for a handle that names no Engine.
   static const std::shared_ptr<EngineImpl>& of(const Engine& engine) noexcept {
     return engine.impl_;
   }
   EngineImpl(const EngineImpl&) = delete;
   EngineImpl& operator=(const EngineImpl&) = delete;
 
-  // core_memory.cpp
+  // engine_impl_memory.cpp
   Result<Region> register_memory(void* pointer, std::uint64_t bytes, const RegionOptions& options);
   Result<Region> allocate_shared(std::uint64_t bytes, const RegionOptions& options);
   Status deregister(const Region& region, Duration timeout) LINKSPAN_EXCLUDES(exports_mutex_);
   Status invalidate(const Region& region, Duration timeout) LINKSPAN_EXCLUDES(exports_mutex_);
 
-  // core_peers.cpp
+  // engine_impl_peers.cpp
   Status listen(std::string_view address);
   std::string address() const LINKSPAN_EXCLUDES(events_mutex_);
   Result<Peer> connect(std::string_view address, const ConnectOptions& options);
@@ -75,7 +77,7 @@ class EngineImpl final : public control::SessionEvents,
   PeerState state(std::uint64_t peer);
   Status close(std::uint64_t peer, Duration timeout) LINKSPAN_EXCLUDES(events_mutex_);
 
-  // core_names.cpp
+  // engine_impl_names.cpp
   Status publish(std::string_view name, const Region& region) LINKSPAN_EXCLUDES(sets_mutex_);
   Result<std::uint64_t> publish(std::string_view name, std::span<const Region> regions)
       LINKSPAN_EXCLUDES(sets_mutex_);
@@ -87,7 +89,7 @@ class EngineImpl final : public control::SessionEvents,
                                       std::uint64_t above, Duration timeout)
       LINKSPAN_EXCLUDES(events_mutex_);
 
-  // core_transfers.cpp
+  // engine_impl_transfers.cpp
   Result<Transfer> submit(std::uint64_t peer, Op op, const Region& local,
                           const RemoteRegion& remote, const UserShape& shape,
                           const TransferOptions& options);
@@ -101,10 +103,10 @@ class EngineImpl final : public control::SessionEvents,
                         const TransferOptions& options);
   Result<Transfer> post(const PreparedState& prepared, std::span<const std::uint32_t> subset,
                         const TransferOptions& options);
-  // core.cpp
+  // engine_impl.cpp
   Result<Explanation> explain(std::uint64_t peer, Op op, const Region& local,
                               const RemoteRegion& remote, transport::Shape shape);
-  // core_windows.cpp
+  // engine_impl_windows.cpp
   Result<Window> window(std::uint64_t peer, const Region& local, const RemoteRegion& remote,
                         const Region& local_pad, const RemoteRegion& remote_pad,
                         const WindowOptions& options) LINKSPAN_EXCLUDES(windows_->mutex);
@@ -118,41 +120,43 @@ class EngineImpl final : public control::SessionEvents,
   // two_sided.cpp
   Result<Transfer> send_or_receive(std::uint64_t peer, const MessageKind& kind, const void* data,
                                    std::uint64_t bytes, const TransferOptions& options);
-  /// Until it is quiet.
+  /// Waits until the transfer is quiet and returns its status.
   Status finish(const Result<Transfer>& transfer);
   Status wait(TransferState& transfer, Duration timeout);
   Status cancel(TransferState& transfer);
   Status attach_completion_queue(TransferState& transfer,
                                  std::shared_ptr<CompletionQueueState> queue, std::uint64_t cookie);
   std::size_t progress();
-  // core_report.cpp
+  // engine_impl_report.cpp
   std::string dump() LINKSPAN_EXCLUDES(events_mutex_);
   std::string metrics();
   Status close(Duration timeout);
-  /// Never ends: something is not quiet, and nobody is left who would wait for it.
+  /// Keeps this object until the process ends. Called when close() failed and no handle is left:
+  /// something is not quiet, so nothing here may be freed.
   void keep_forever() { self_ = shared_from_this(); }
-  /// This process is a child of the one that opened it: nothing here may be touched.
+  /// Returns true in a forked child of the process that opened the Engine. Nothing here may be
+  /// touched then.
   bool forked() const noexcept { return fork_.forked(); }
 
  private:
   Status end_region(const Region& region, Duration timeout, bool immediately)
       LINKSPAN_EXCLUDES(exports_mutex_);
   std::shared_ptr<const Keys> keys_of(std::uint64_t serial) LINKSPAN_EXCLUDES(exports_mutex_);
-  /// Notifications of a peer that Engine::notifications() has not taken.
+  /// Counts notifications of a peer that Engine::notifications() has not returned yet.
   struct InboxUsage {
     std::size_t count = 0, bytes = 0, dropped = 0;
-    std::size_t uncounted = 0;  // they came where the scheduler's lock may not be taken
+    std::size_t uncounted = 0;  // not in metrics: received where the scheduler's lock is forbidden
   };
-  /// Notifications of a peer that came with a write before others, sent earlier, which go over its
-  /// control connection.
+  /// Holds back notifications that came with a write until notifications that the peer sent earlier
+  /// over its control connection have come.
   struct EarlyNotifications {
     struct Each {
-      std::uint64_t after;  // so many of these others
+      std::uint64_t after;  // number of control-connection notifications that come first
       std::vector<std::byte> payload;
     };
-    std::uint64_t received = 0;  // of these others
+    std::uint64_t received = 0;  // over the control connection
     std::vector<Each> waiting;
-    std::size_t bytes = 0;  // that they cost
+    std::size_t bytes = 0;  // cost of `waiting`
   };
   void deliver_in_order(const control::Session& from, std::vector<std::byte> payload,
                         std::uint64_t after) LINKSPAN_EXCLUDES(events_mutex_);
@@ -164,14 +168,14 @@ class EngineImpl final : public control::SessionEvents,
       LINKSPAN_REQUIRES(events_mutex_);
   void drain_ring(control::Session& session, bool last)
       LINKSPAN_EXCLUDES(drain_mutex_, events_mutex_);
-  /// A question to a peer, with what it answers: a region or a set.
+  /// A request to a peer for a region or a set, and its answer.
   struct Lookup {
     base::Deadline deadline;
     std::uint64_t peer = 0, id = 0;
     std::optional<Status> answer{};
     std::shared_ptr<ImportedRegion> region{};  // also the user's
     memory::PublishedSet set{};
-    bool opening = false;  // a region has come: a second one is not looked at
+    bool opening = false;  // an answer is being imported; a second one is ignored
   };
   Status ask(const std::shared_ptr<Lookup>& lookup, control::FrameOp op,
              std::span<const std::byte> question, std::string_view name)
@@ -188,11 +192,13 @@ class EngineImpl final : public control::SessionEvents,
   EngineImpl(base::Options options, base::Log log, std::shared_ptr<base::LogQueue> log_queue)
       : options_(std::move(options)), log_(std::move(log)), log_queue_(std::move(log_queue)) {}
   Status set_up(const EngineOptions& options);
-  bool has_ended();  ///< Its Control thread has, in the time that it is given.
-  /// Whether we asked for that answer, and this is the first.
+  /// Waits up to one second for the Control thread and returns whether it has ended.
+  bool has_ended();
+  /// Returns true for the first answer to a request of this side.
   bool expects(std::uint64_t peer, std::uint64_t request) LINKSPAN_EXCLUDES(events_mutex_);
   Result<Region> admit(Result<std::shared_ptr<const memory::Registration>> registration);
-  /// Of whom an answer came; the Session may be gone when it is worked off.
+  /// Identity of the replying peer, copied because its Session may be destroyed before the opener
+  /// thread handles the reply.
   struct PeerIdentity {
     explicit PeerIdentity(const control::Session& session)
         : id(session.id()),
@@ -227,20 +233,21 @@ class EngineImpl final : public control::SessionEvents,
                        const TransferOptions& options);
   Status check_path(const TransferEndpoints& between, const transport::Shape& size,
                     const std::string& required);
-  /// Under way; its user's stream is not held yet.
+  /// A submitted transfer whose release stream does not wait for it yet.
   struct Started {
     std::shared_ptr<TransferState> transfer;  // also the TransferScheduler's
     ResolvedStreams streams;
   };
-  /// Of a transfer that has its between, its plan and the path that is required.
+  /// Submits a transfer whose regions, plan and required path were checked.
   Result<Started> start(std::shared_ptr<TransferState> transfer, transport::Shape size,
                         const TransferOptions& options);
-  /// Of one whose path has not been held against the one required yet.
+  /// Checks TransferOptions::require, then submits.
   Result<Transfer> post(std::shared_ptr<TransferState> transfer, transport::Shape size,
                         const TransferOptions& options);
+  /// Makes the release stream wait for the transfer and returns the user's handle.
   Result<Transfer> to_handle(Result<Started> started);
   Result<Explanation> explain(const TransferEndpoints& between, transport::Shape shape);
-  /// Whether the import counts, for metrics() and dump(), and passes it on.
+  /// Counts an import or its failure for metrics() and dump(), and returns `region` unchanged.
   Result<std::shared_ptr<ImportedRegion>> counted(const PeerIdentity& peer,
                                                   Result<std::shared_ptr<ImportedRegion>> region);
   Result<std::size_t> acquire_signal_source()
@@ -249,17 +256,18 @@ class EngineImpl final : public control::SessionEvents,
                                               const WindowRegions& regions,
                                               const Block& block) override;
   void serve_windows(transport::PollHint& next) LINKSPAN_EXCLUDES(windows_->mutex);
-  /// Waits for what kernels have ordered. pending: there still is some.
+  /// Waits for the orders of kernels. pending: some are left at the deadline.
   Status finish_windows(base::Deadline deadline) LINKSPAN_EXCLUDES(windows_->mutex);
-  /// Of that peer; of all, when there is none.
+  /// Ends the windows onto `peer`, or all windows if it is nullopt.
   void end_windows(std::optional<std::uint64_t> peer, const Status& why)
       LINKSPAN_EXCLUDES(windows_->mutex);
-  /// Ends each wait for an answer of that peer with `why`.
+  /// Ends each wait for an answer of that peer with the status `why`.
   void end_lookups(std::uint64_t peer, const Status& why) LINKSPAN_EXCLUDES(events_mutex_);
+  /// Unmaps GPU memory of the peer's regions, although the user may keep their handles.
   void unmap_regions_of(std::uint64_t peer);
   std::string greeting(const control::Session& session);
   transport::PollHint poll();
-  /// The TransferScheduler's progress(), told to who waits.
+  /// Calls TransferScheduler::progress() and wakes waiters if a transfer became quiet.
   std::size_t advance(base::Time now = base::Clock::steady().now())
       LINKSPAN_REQUIRES(scheduler_.mutex);
   bool await(TransferScheduler::CloseBlocker blocker, base::Deadline deadline,
@@ -270,7 +278,7 @@ class EngineImpl final : public control::SessionEvents,
     return base::Deadline::after(base::Clock::steady(), wait);
   }
 
-  // control::SessionEvents
+  // control::SessionEvents, on the Control thread
   std::vector<control::TransportAddress> transport_addresses(bool remote) override;
   Status on_established(const std::shared_ptr<control::Session>& session) override;
   void on_up(control::Session& session) override;
@@ -299,7 +307,7 @@ class EngineImpl final : public control::SessionEvents,
   const base::ForkWatch fork_;
   const base::Options options_;
   const base::Log log_;
-  const std::shared_ptr<base::LogQueue> log_queue_;  // also log_'s; none: lines go to stderr
+  const std::shared_ptr<base::LogQueue> log_queue_;  // also log_'s; null: lines go to stderr
   const base::Time opened_ = base::Clock::steady().now();
   control::Identity identity_;
   std::unique_ptr<cuda::Topology> topology_;  // null: no_gpu_ says why
@@ -309,44 +317,45 @@ class EngineImpl final : public control::SessionEvents,
   std::unique_ptr<UnregisteredBuffers> unregistered_;
   std::unique_ptr<StreamOrders> streams_;
 
-  base::Mutex signal_sources_mutex_;  // of the first window, before the next asks for one
+  base::Mutex signal_sources_mutex_;  // the first window allocates; others wait for it
   const std::shared_ptr<WindowSet> windows_ = std::make_shared<WindowSet>();  // also the windows'
 
   base::Mutex exports_mutex_;
-  // Of each region that the user registered, by serial; shared with who sends them.
+  // Keys of each region that the user registered, by serial; shared with threads that send them.
   std::map<std::uint64_t, std::shared_ptr<const Keys>> exports_ LINKSPAN_GUARDED_BY(exports_mutex_);
 
-  base::Mutex sets_mutex_;  // none is published between the look and the wait
-  // Peers that wait for a version, with their requests.
+  base::Mutex sets_mutex_;  // no set is published between find_set() and the entry of a wait
+  // Requests that wait for a version of a set, by peer and request.
   std::map<std::pair<std::uint64_t, std::uint64_t>, control::AskSet> set_waits_
       LINKSPAN_GUARDED_BY(sets_mutex_);
 
-  base::Mutex drain_mutex_;           // held by who takes what lies in rings: so it keeps its order
-  mutable base::Mutex events_mutex_;  // of what the Control thread hands to users
+  base::Mutex drain_mutex_;           // locked while rings are drained, which keeps their order
+  mutable base::Mutex events_mutex_;  // guards what the Control thread hands to users
   base::Condition event_;
-  // Peers that accept() has not given out yet: id and name.
+  // Peers that accept() has not returned yet: id and name.
   std::deque<std::pair<std::uint64_t, std::string>> accepted_ LINKSPAN_GUARDED_BY(events_mutex_);
   std::vector<Notification> notifications_ LINKSPAN_GUARDED_BY(events_mutex_);
-  // Grows under that mutex: who sleeps is to look, and ask for bells, anew.
+  // Incremented under events_mutex_: a sleeping notifications() then polls and arms bells again.
   std::atomic<std::uint64_t> event_count_{0};
   std::map<std::uint64_t, InboxUsage> inbox_usage_
-      LINKSPAN_GUARDED_BY(events_mutex_);                           // of these, by peer
-  std::size_t inbox_bytes_ LINKSPAN_GUARDED_BY(events_mutex_) = 0;  // of all
+      LINKSPAN_GUARDED_BY(events_mutex_);                           // of notifications_, by peer
+  std::size_t inbox_bytes_ LINKSPAN_GUARDED_BY(events_mutex_) = 0;  // of all peers
   std::map<std::uint64_t, EarlyNotifications> early_ LINKSPAN_GUARDED_BY(events_mutex_);  // by peer
-  // Answers by serial that the opener has not come to, by peer and serial.
+  // Answers to imports by serial that opener_ has not handled, by peer and serial.
   std::set<std::pair<std::uint64_t, std::uint64_t>> by_serial_ LINKSPAN_GUARDED_BY(events_mutex_);
   std::map<std::uint64_t, std::shared_ptr<Lookup>> lookups_ LINKSPAN_GUARDED_BY(events_mutex_);
   std::uint64_t last_lookup_ LINKSPAN_GUARDED_BY(events_mutex_) = 0;
   std::string address_ LINKSPAN_GUARDED_BY(events_mutex_);
 
-  control::ControlPlane* control_raw_ = nullptr;  // for the TransferScheduler, which is made before
+  control::ControlPlane* control_raw_ = nullptr;  // for scheduler_, which is constructed before control_
   TransferScheduler scheduler_{log_, control_raw_, transports_};
   std::unique_ptr<control::ControlPlane> control_;
   std::unique_ptr<ProgressThread> progress_thread_;
-  base::Condition quiet_;  // with the TransferScheduler's mutex: some transfer became quiet
+  base::Condition quiet_;  // with scheduler_.mutex: a transfer became quiet
   std::atomic<bool> closed_{false}, reported_loopback_{false};
-  std::shared_ptr<EngineImpl> self_;  // of stay()
-  // Last: what takes milliseconds and would keep the Control thread from hearing of a death.
+  std::shared_ptr<EngineImpl> self_;  // set by keep_forever()
+  // Runs imports, which take milliseconds and would delay the Control thread. Last, so that it ends
+  // before the members that its tasks use.
   base::TaskThread opener_;
 };
 

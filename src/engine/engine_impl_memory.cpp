@@ -19,7 +19,7 @@ Result<Region> EngineImpl::allocate_shared(std::uint64_t bytes, const RegionOpti
   return admit(registry_->allocate_shared(bytes, options.peers));
 }
 
-/// Every transport is asked for a key; the region is good if one gave it.
+/// Publishes a new registration to the transports, and removes it again if that fails.
 Result<Region> EngineImpl::admit(Result<std::shared_ptr<const memory::Registration>> registration) {
   if (!registration.ok()) return registration.status();
   if (closed_) return Status(Code::canceled, Scope::process, "the Engine is closed");
@@ -87,7 +87,7 @@ Result<control::ExportedRegion> EngineImpl::on_import_request(control::Session& 
   const auto keys = keys_of(registration->id().serial);
   if (keys == nullptr)
     return Status(Code::not_found, Scope::request, "the region is being deregistered");
-  // Another's memory may lie there by now. Chunks and pools are looked at where they are exported.
+  // The address may have other memory by now. Chunks and pools are checked where they are exported.
   if (const memory::Region::Facts& facts = registration->region().facts();
       facts.kind == MemoryKind::device && facts.chunks.empty() && !facts.pooled)
     if (Status status = memory::still_there(*topology_, facts.address, facts.id.buffer);

@@ -1,8 +1,8 @@
-// Names of an EngineImpl: what they stand for here, and what those of peers stand for.
+// Names in an EngineImpl: publishing regions here, and looking up those of peers.
 //
-// A reader that asks for a set gets the serials of one version, by which it then imports each
-// region: a serial never means another one, so what it gets is that version, or an error and then
-// the next.
+// A reader that asks for a set gets the serials of one version and imports each region by its
+// serial. A serial never names another region, so the reader gets that version, or an error and
+// then the next version.
 #include <iterator>
 #include <utility>
 
@@ -74,7 +74,8 @@ void EngineImpl::on_set_request(control::Session& session, std::uint64_t request
           Status(Code::not_found, Scope::request, "no region is published as " + quoted(ask.name));
     }
   }
-  // What finds no room here its asker waits for in vain, until its own deadline.
+  // If the send queue is full the reply is dropped, and the requester times out at its own
+  // deadline.
   (void)(refused.ok() ? session.send(FrameOp::set, request, control::encode_set(*set))
                       : session.send(FrameOp::error, request, control::encode_error(refused)));
 }
@@ -159,7 +160,7 @@ Result<std::uint64_t> EngineImpl::await_version(std::uint64_t peer, std::string_
 Result<memory::PublishedSet> EngineImpl::ask_for_set(std::uint64_t peer,
                                                      const control::AskSet& question,
                                                      base::Deadline deadline) {
-  // Also the Control thread's, which answers; whoever comes last drops it.
+  // Shared with the Control thread, which answers.
   const auto lookup = std::make_shared<Lookup>(Lookup{.deadline = deadline, .peer = peer});
   Status status = ask(lookup, control::FrameOp::ask_set, encode(question), question.name);
   const bool gives_up = question.waits && !closed_ &&
@@ -184,7 +185,8 @@ Result<std::shared_ptr<ImportedRegion>> EngineImpl::import_named(std::uint64_t p
   return std::move(lookup->region);
 }
 
-/// What was answered, nobody else touches any more; what was not, nobody looks at.
+/// Sends a request and waits for the answer. On return the lookup belongs to the caller alone: it
+/// has left lookups_, and a late reply is ignored.
 Status EngineImpl::ask(const std::shared_ptr<Lookup>& lookup, control::FrameOp op,
                        std::span<const std::byte> question, std::string_view name) {
   {
@@ -192,7 +194,7 @@ Status EngineImpl::ask(const std::shared_ptr<Lookup>& lookup, control::FrameOp o
     lookup->id = ++last_lookup_;
     lookups_[lookup->id] = lookup;
   }
-  // Behind the entry: a closing that begins now finds it.
+  // After the entry was made, so that a close() that begins now finds it.
   const auto session = session_of(lookup->peer);
   Status status = session == nullptr ? Status(Code::disconnected, Scope::peer,
                                               "peer " + std::to_string(lookup->peer) +

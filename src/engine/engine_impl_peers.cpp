@@ -1,4 +1,4 @@
-// Peers of an EngineImpl: peer_state them, what they say, and when they are gone.
+// Peers of an EngineImpl: connecting, notifications, and the end of peers.
 #include <algorithm>
 #include <thread>
 #include <utility>
@@ -13,9 +13,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kNotificationCost = 64;  // at least, whatever it says
+constexpr std::size_t kNotificationCost = 64;  // minimum cost of a notification
 constexpr unsigned kPollsPerYield = 8;         // for each time that others may have the impl
-constexpr Duration kPeerSpin = 50us;           // what comes sooner is not worth a sleep
+constexpr Duration kPeerSpin = 50us;           // shorter waits poll without sleeping
 
 /// Ends the session of a peer that broke the rules; any other failure is a line in the log.
 void fail_or_log(control::Session& session, const Status& status, const base::Log& log) {
@@ -117,7 +117,7 @@ void EngineImpl::on_up(control::Session& session) {
                    "require \"local\" refuses what goes by a network");
   const base::MutexLock lock(events_mutex_);
   if (!session.initiated()) accepted_.emplace_back(session.id(), session.hello().engine);
-  ++event_count_;  // of this peer nobody has asked for the bell
+  ++event_count_;  // the wake-up of this peer's ring is not armed yet
   event_.notify_all();
 }
 
@@ -167,7 +167,7 @@ void EngineImpl::on_transport_message(control::Session& session, control::Transp
                                       std::span<base::Fd> fds) {
   Status status(Code::unsupported, Scope::request, "no transport \"" + message.transport + "\"");
   std::vector<std::shared_ptr<void>>
-      dead;  // imports whose owner waits to hear that they are closed
+      dead;  // imports whose owner waits for our confirmation that they are closed
   {
     const base::MutexLock lock(scheduler_.mutex);
     PeerRecord* peer = scheduler_.find_peer(session.id());
@@ -235,7 +235,8 @@ void EngineImpl::deliver_in_order(const control::Session& from, std::vector<std:
   early.waiting.push_back({after, std::move(payload)});
 }
 
-/// Hands over those that wait for at most the first `heard` of the control connection.
+/// Delivers those that wait for at most the first `received` notifications of the control
+/// connection.
 void EngineImpl::deliver_early(const control::Session& from, EarlyNotifications& early,
                                std::uint64_t received) {
   const auto late = std::stable_partition(early.waiting.begin(), early.waiting.end(),
@@ -249,13 +250,13 @@ void EngineImpl::deliver_early(const control::Session& from, EarlyNotifications&
 
 void EngineImpl::on_collect_request(control::Session& session) {
   drain_ring(session, false);
-  // It may have rung for what was taken already, and the bell that was asked for since is gone.
+  // The wake-up may be for notifications that were drained already, and has used up the armed one.
   const base::MutexLock lock(events_mutex_);
   ++event_count_;
   event_.notify_all();
 }
 
-/// Out of the peer's ring. What finds no room here stays there, but for the last ones of a peer.
+/// Drains the peer's ring. Notifications without room here stay there, except at the end of a peer.
 void EngineImpl::drain_ring(control::Session& session, bool last) {
   const base::MutexLock in_order(drain_mutex_);
   while (true) {

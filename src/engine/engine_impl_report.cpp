@@ -1,4 +1,4 @@
-// What an EngineImpl tells operators: in a dump, in metrics, and when a peer is there.
+// Reports of an EngineImpl to operators: dump(), metrics(), and the log line of a new peer.
 #include <unistd.h>
 
 #include "engine/engine_impl.hpp"
@@ -83,7 +83,7 @@ Result<std::shared_ptr<ImportedRegion>> EngineImpl::counted(
   return region;
 }
 
-/// The line at connect. Nothing was imported yet, so no path is promised.
+/// Returns the log line of a new peer. Nothing was imported yet, so it names no path.
 std::string EngineImpl::greeting(const control::Session& session) {
   std::string text = "peer " + std::to_string(session.id()) + " " + quoted(session.hello().engine) +
                      " (" + session.place() + ", incarnation " + hex_of(session.incarnation()) +

@@ -12,14 +12,15 @@ std::uint64_t bytes_there(const TransferEndpoints& between) {
   return std::min(between.remote->bytes, between.remote->mappings[between.transport]->bytes());
 }
 
-/// The best that reaches it, of those from `first` on; none: as many as there are.
+/// Returns the first transport from `first` on that reaches the region, or the number of
+/// transports.
 std::size_t transport_from(const ImportedRegion& remote, std::size_t first) {
   while (first < remote.mappings.size() && remote.mappings[first] == nullptr) ++first;
   return first;
 }
 
-/// In whose memory both lists are; zero: pinned. What lies between the ends of one is of the same
-/// allocation, or of another that is mapped behind it.
+/// Returns the GPU whose memory has both lists, or zero for pinned memory. Only the ends of a list
+/// are checked: between them is the same allocation, or another one mapped after it.
 Result<GpuUuid> gpu_of_indices(const cuda::Topology* topology, const Pages& pages) {
   const auto bad = [](const std::string& why) {
     return Status(Code::invalid_argument, Scope::request, "page indices on a GPU " + why);
@@ -81,7 +82,7 @@ Result<std::shared_ptr<const memory::Registration>> EngineImpl::registered(
                 "the local region is not registered in this Engine");
 }
 
-/// Checked against both regions, whatever its size.
+/// Checks the shape against both regions and plans its batches.
 Result<EngineImpl::Planned> EngineImpl::plan(const TransferEndpoints& between,
                                              const UserShape& shape) const {
   constexpr transport::Capabilities kAnySize{.max_batch_bytes = ~std::uint64_t{0},
@@ -125,7 +126,7 @@ Result<EngineImpl::Planned> EngineImpl::plan(const TransferEndpoints& between,
   return planned;
 }
 
-/// For the first transport whose path is the one that is required.
+/// Plans for the first transport whose path is the required one.
 Result<EngineImpl::Planned> EngineImpl::plan(TransferEndpoints& between, const UserShape& shape,
                                              const TransferOptions& options) {
   Status refused;
@@ -269,8 +270,8 @@ Result<Transfer> EngineImpl::to_handle(Result<Started> started) {
   return Transfer(shared_from_this(), std::move(started->transfer));
 }
 
-/// The user's stream waits: for an event in ours, or for a StreamBlocker that the end of the
-/// transfer opens. Both fail only with the user's context, which has nothing left to run.
+/// Makes the release stream wait for an event in our stream, or for a StreamBlocker that the end of
+/// the transfer opens. Both fail only if the user's context failed, which then runs nothing.
 void EngineImpl::block_user_stream(TransferState& transfer, ResolvedStreams& streams) {
   std::optional<cuda::PooledEvent> release_event;
   {
@@ -331,7 +332,7 @@ Result<Prepared> EngineImpl::prepare(std::uint64_t peer, Op op, const Region& lo
   return Prepared(shared_from_this(), std::move(state));
 }
 
-/// Nothing is said of its plan yet.
+/// Makes a transfer without a plan.
 Result<std::shared_ptr<TransferState>> EngineImpl::transfer_of(
     const PreparedState& prepared) const {
   auto local = registered(prepared.region);

@@ -1,5 +1,4 @@
-// Windows of an EngineImpl: what kernels reach of a peer's memory, and the proxy for what they do
-// not.
+// Windows of an EngineImpl: kernels' access to a peer's memory, and the proxy where they have none.
 #include <algorithm>
 
 #include "base/interrupt.hpp"
@@ -23,7 +22,7 @@ Status no_signal(std::uint32_t index, const device::PadLayout& layout) {
 
 }  // namespace
 
-/// The word from which the window's signals are written. The first window makes them all.
+/// Returns the index of a signal source for a window. The first window allocates all of them.
 Result<std::size_t> EngineImpl::acquire_signal_source() {
   const base::MutexLock first(signal_sources_mutex_);
   {

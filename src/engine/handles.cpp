@@ -10,7 +10,7 @@ using engine::on;
 
 namespace {
 
-/// A refusal of the Engine is each target's.
+/// Returns the Engine's refusal for each target.
 std::vector<Result<Transfer>> to_all(const std::shared_ptr<engine::EngineImpl>& impl,
                                      const Region& local, std::span<const RemoteRegion> targets,
                                      const engine::UserShape& shape,
@@ -32,7 +32,7 @@ Engine& Engine::operator=(Engine&& other) noexcept {
 }
 Engine::~Engine() {
   if (impl_ == nullptr || impl_->forked()) return;
-  // Where memory is still in use, what watches over it stays until the process ends.
+  // If memory is still in use, the object stays until the process ends.
   if (!impl_->close(5s).ok()) impl_->keep_forever();
 }
 Result<Engine> Engine::open(const EngineOptions& options) {

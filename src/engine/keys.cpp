@@ -9,7 +9,7 @@ namespace {
 
 bool has_fds(const memory::PublishedKey& key) { return !key.fds.empty() || key.last_fd; }
 
-/// Why a remote peer gets no key of it.
+/// Returns the text of why a remote peer gets no key.
 std::string no_network_key(const Transports& transports, std::string_view name,
                            const std::string& left_out) {
   std::string wires;
@@ -80,7 +80,7 @@ Status retract_everywhere(const Transports& transports, const memory::Region& re
   Status status;
   for (const auto& transport : transports) {
     Status retracted = transport->retract(region, immediately);
-    if (retracted.code() == Code::not_found) continue;  // it published nothing, or has let go
+    if (retracted.code() == Code::not_found) continue;  // it published nothing, or has retracted it
     if (status.ok()) status = retracted;
   }
   return status;

@@ -1,8 +1,9 @@
-// engine/keys.hpp - what peers get to reach a region: its keys, asked of every transport at
-// registration and sent as a Descriptor whenever a peer imports it.
+// engine/keys.hpp - the keys by which peers reach a region.
 //
-// Off the path of a byte.
+// Every transport is asked for a key at registration; the keys are sent as a Descriptor when a peer
+// imports the region. Off the path of a byte.
 // Threads: any thread. publish_everywhere() takes milliseconds at the first region of a GPU.
+// Invariants: a region is published by at least one transport, or by none and an error is returned.
 #pragma once
 
 #include <memory>
@@ -18,28 +19,30 @@ namespace linkspan::engine {
 
 using Transports = std::vector<std::unique_ptr<transport::Transport>>;
 
-/// By the transports' order; none: that one cannot reach the region.
+/// Keys in the order of the transports; nullopt if that transport cannot reach the region.
 using Keys = std::vector<std::optional<memory::PublishedKey>>;
 
-/// What a transport answers of memory that is not for it, where another may take it. Any other
-/// error is one: to go on by another transport would be to fall back in silence.
+/// Returns true if the transport declined this memory and the next transport may be tried. Any
+/// other error must be reported; continuing would be a silent fallback.
 bool is_declined(const Status& status) noexcept;
-/// The region is good if one transport gave a key, and what others answered is_declined(); else
-/// the first refusal, and nothing is kept.
+/// Asks every transport for a key. OK if one gave a key and the others declined; else returns the
+/// first error and publishes nothing.
 Result<std::shared_ptr<const Keys>> publish_everywhere(const Transports& transports,
                                                        const memory::Region& region);
-/// The same by those transports alone that leave the host; unsupported: there is none.
+/// Does the same with the transports that leave the host. unsupported: none does.
 Result<std::shared_ptr<const Keys>> publish_to_networks(const Transports& transports,
                                                         const memory::Region& region);
-/// OK: no peer maps it any more. busy: ask again. `immediately` as Transport::retract().
+/// Retracts the region's keys. OK: no peer maps it any more. busy: call again. `immediately` as in
+/// Transport::retract().
 Status retract_everywhere(const Transports& transports, const memory::Region& region,
                           bool immediately);
 
-/// A remote peer is reached by what leaves the host alone.
+/// Returns whether the transport reaches a peer; a remote peer only if it leaves the host.
 bool reaches(const transport::Transport& transport, bool remote) noexcept;
 
-/// The Descriptor and duplicates of the keys' fds. For a remote peer only the keys of transports
-/// that reach it, and no fd; unreachable: there is none, the text names whose keys there are.
+/// Returns the Descriptor and duplicates of the keys' fds. A remote peer gets only keys of
+/// transports that reach it, and no fd. unreachable: there is no such key; the text names the
+/// transports that have keys.
 Result<control::ExportedRegion> export_region(const Transports& transports, const memory::Region& region,
                                          const Keys& keys, std::string_view name, bool remote);
 

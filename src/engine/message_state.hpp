@@ -1,6 +1,8 @@
-// engine/message_state.hpp - what a two-sided transfer has instead of a plan.
+// engine/message_state.hpp - the state of a two-sided message, part of its TransferState.
 //
-// Threads: under the scheduler's lock.
+// On the path of a byte: before the copy, which is a one-sided transfer of its own.
+// Threads: under the scheduler's lock; MessageObserver::begun() any thread.
+// Invariants: none of its own; Rendezvous keeps them.
 #pragma once
 
 #include <cstdint>
@@ -18,49 +20,50 @@ namespace linkspan::engine {
 struct MessageState;
 struct ImportedRegion;
 
-/// Hears of the steps of one side's exchange. Waits for nothing and calls no Engine.
+/// Observes the steps of one side's messages. Must not block or call an Engine.
 class MessageObserver {
  public:
-  /// Before the peer hears of it. `device`: this process's ordinal of the GPU whose memory it is;
-  /// negative: the CPU's.
+  /// Called before anything is sent to the peer. `device` is this process's ordinal of the GPU that
+  /// has the memory; negative means host memory.
   virtual void begun(const base::Log& log, std::uint64_t peer, std::uint64_t bytes, int device,
                      const MessageState& exchange) const = 0;
-  /// Both sides' memory is known, and so who copies. Under the scheduler's lock.
+  /// Called when both sides' memory kinds, and so the copying side, are known. Under the
+  /// scheduler's lock.
   virtual void matched(const base::Log& log, const MessageState& exchange) const = 0;
-  /// It went well. Under the scheduler's lock.
+  /// Called when a message has ended well. Under the scheduler's lock.
   virtual void ended(const base::Log& log, const MessageState& exchange) const = 0;
 
  protected:
   ~MessageObserver() = default;
 };
 
-/// Which messages match this side, and who hears of it.
+/// Direction, match space, tag and observer of a message.
 struct MessageKind {
   bool sends = false;
   control::MatchSpace space = control::MatchSpace::tags;
   std::uint64_t tag = 0;
-  const MessageObserver* observer = nullptr;  // outlives every exchange; may be null
+  const MessageObserver* observer = nullptr;  // outlives every message; may be null
 };
 
-/// The other side's memory, as its offer or accept told.
+/// The other side's memory, from its offer or accept.
 struct PeerMemory {
   MemoryKind kind = MemoryKind::host;
   std::uint64_t serial = 0, offset = 0;
   std::string require;
   std::shared_ptr<ImportedRegion> region;  // also of the peer's cache and of copies in flight
-  Status import_error;                     // of a key that came with the offer
+  Status import_error;                     // of the key that came with the offer
 };
 
-/// The first frame of a send. `fds` go with `payload`; where they have no room, `bare` goes.
+/// The first frame of a send: `payload` with `fds`, or `bare` if the socket has no room for fds.
 struct OfferFrame {
   std::vector<std::byte> payload, bare;
   std::vector<base::Fd> fds;
 };
 
 struct MessageState {
-  /// held: a stream of the user's has to come by first, the peer knows nothing. A send is
-  /// `unmatched` while its offer is out: the peer may read our memory all the same. lent: the peer
-  /// writes to it.
+  /// waiting_on_stream: a user's stream has to reach the mark first; the peer knows nothing. A send
+  /// is `unmatched` after its offer was sent, although the peer may read our memory then.
+  /// peer_copying: the peer writes to our memory.
   enum class Stage : std::uint8_t {
     waiting_on_stream,
     unmatched,
@@ -75,20 +78,21 @@ struct MessageState {
   std::uint64_t tag = 0;
   const MessageObserver* observer = nullptr;
   TemporaryRegistration memory;
-  MemoryKind kind = MemoryKind::host;  // of it
+  MemoryKind kind = MemoryKind::host;  // of `memory`
   std::string require;
 
-  OfferFrame offer;                   // of a send that is held
-  std::vector<std::byte> descriptor;  // of the memory, of a receive that is lent; empty: on request
+  OfferFrame offer;  // of a send that waits for a stream
+  std::vector<std::byte>
+      descriptor;  // of a receive's `memory`, sent with the accept; empty: on request
 
   Stage stage = Stage::unmatched;
-  bool withdrawn = false;  // the peer was asked to let go
-  // When a receive and the offer that it took came: their places, should the match be undone.
+  bool withdrawn = false;  // the peer was asked to stop using the memory
+  // Arrival numbers of a receive and of its matched offer: their places if the match is undone.
   std::uint64_t sequence = 0, offer_sequence = 0;
-  std::uint64_t wire_id = 0;  // the sender's number
-  std::uint64_t bytes = 0;    // what the sender sends, once it is known
-  PeerMemory peer;            // of the match
-  std::uint64_t copy = 0;     // id of the one-sided transfer under way; 0: none
+  std::uint64_t wire_id = 0;  // the message's id, chosen by the sender
+  std::uint64_t bytes = 0;    // sent by the sender, once known
+  PeerMemory peer;            // valid after the match
+  std::uint64_t copy = 0;     // id of the one-sided transfer that copies; 0 if there is none
 };
 
 }  // namespace linkspan::engine

@@ -1,8 +1,9 @@
-// engine/metrics.hpp - what an Engine counts, and its text for Prometheus.
+// engine/metrics.hpp - the counters of an Engine, and their text for Prometheus.
 //
-// On the path of a byte: two additions where a transfer begins, a look for its path and five
+// On the path of a byte: two additions where a transfer begins; a search for its path and five
 // additions where it ends. No allocation, no lock of its own.
 // Threads: PeerCounters under the scheduler's lock; metrics_text() is pure.
+// Invariants: counters never decrease; those of forgotten peers are kept as a sum.
 #pragma once
 
 #include <array>
@@ -19,11 +20,11 @@ namespace linkspan::engine {
 
 inline constexpr std::size_t kCodes = static_cast<std::size_t>(Code::internal) + 1;
 
-/// What a user submits.
+/// Kinds of submissions.
 enum class Work : std::uint8_t { write, read, send, receive };
 inline constexpr std::array kWork = {"write", "read", "send", "receive"};
 
-/// From the submission until it is quiet, by upper bounds.
+/// Histogram of the times from submission to quiet, by upper bounds.
 struct Latency {
   static constexpr std::array<Duration, 10> kBounds = {
       std::chrono::microseconds(10),  std::chrono::microseconds(30),
@@ -38,15 +39,15 @@ struct Latency {
   void add(Duration took) noexcept;
 };
 
-/// Of the transfers with one peer that went one way and ended well.
+/// Counts transfers with one peer over one path that ended well.
 struct PathCounters {
-  std::string_view path{};  ///< Static. Empty: this one is free.
+  std::string_view path{};  ///< Static; empty in an unused entry.
   std::array<std::uint64_t, kWork.size()> transfers{}, bytes{};
   Latency latency;
 };
 
 struct PeerCounters {
-  /// More than there are; the last one takes what is left over, as "other".
+  /// More than there are paths; the last entry counts any others, as "other".
   static constexpr std::size_t kPaths = 16;
 
   std::uint64_t started = 0;
@@ -55,13 +56,13 @@ struct PeerCounters {
   std::array<std::uint64_t, kCodes> failed{};
   std::array<PathCounters, kPaths> paths{};
 
-  /// `path` is static and not empty.
+  /// Returns the counters of `path`, which is static and not empty.
   PathCounters& for_path(std::string_view path) noexcept;
   void succeeded(std::string_view path, Work work, std::uint64_t bytes, Duration took) noexcept;
   void add(const PeerCounters& other) noexcept;
 };
 
-/// One peer, or all that are gone.
+/// Metrics of one peer, or of all peers that are gone.
 struct PeerMetrics {
   std::string id, name;
   std::size_t outstanding = 0, queued = 0;
@@ -69,15 +70,15 @@ struct PeerMetrics {
 };
 
 struct EngineMetrics {
-  static constexpr std::size_t kPeers = 64;  ///< The others are added up.
+  static constexpr std::size_t kPeers = 64;  ///< Further peers are added up.
 
   std::vector<PeerMetrics> peers;
   std::vector<transport::CopyCount> copies;
   std::size_t peers_up = 0, regions = 0;
 };
 
-/// In the text exposition format (version 0.0.4). What is zero in all of a family's labels but
-/// `peer` is left out.
+/// Returns the text exposition format (version 0.0.4). Omits zero series of families that have
+/// labels beside the peer's.
 std::string metrics_text(const EngineMetrics& metrics);
 
 }  // namespace linkspan::engine

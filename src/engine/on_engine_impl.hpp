@@ -1,6 +1,8 @@
 // engine/on_engine_impl.hpp - how a public handle reaches its EngineImpl.
 //
+// On the path of a byte: the first step of each call.
 // Threads: any thread.
+// Invariants: nothing of an EngineImpl is touched in a forked child.
 #pragma once
 
 #include <memory>
@@ -10,7 +12,7 @@
 
 namespace linkspan::engine {
 
-/// Returns `what` as an error; of a call that answers none, what it answers of nothing.
+/// Returns invalid_argument with the text `what`, or R{} if R cannot carry an error.
 template <class R>
 R refusal(const char* what) {
   if constexpr (std::is_constructible_v<R, Status>)
@@ -19,8 +21,8 @@ R refusal(const char* what) {
     return R{};
 }
 
-/// Returns what `act` returns of the EngineImpl; a refusal where there is none, or only its
-/// parent's.
+/// Calls `act` with the EngineImpl and returns its result; returns a refusal if there is none or if
+/// it was opened before a fork.
 template <class Act>
 auto on(const std::shared_ptr<EngineImpl>& impl, Act act) -> decltype(act(*impl)) {
   using R = decltype(act(*impl));

@@ -18,7 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 using PollWhen = transport::PollHint::When;
 
-constexpr Duration kLongWait = 1s;       // a missed ring costs so much
+constexpr Duration kLongWait = 1s;       // the cost of a missed notification
 constexpr Duration kOverdueWait = 50us;  // while something is a little overdue
 constexpr Duration kShortWait = 100us;   // while it is not needed, and may soon be
 constexpr Duration kStayAwake = 1ms;     // after something was outstanding
@@ -84,13 +84,14 @@ void ProgressThread::run(const std::stop_token& stop) {
     try {
       next = poll_();
     } catch (const std::exception&) {
-      next = {};  // no memory: what is there is looked at again
+      next = {};  // out of memory: polled again
     }
     const base::Time now = base::Clock::steady().now();
     if (notified || next.when != PollWhen::idle) active = now;
     if (next.when == PollWhen::idle) {
       busy_since = {};
-      // A ring is a system call, which whoever submits one transfer after the other need not pay.
+      // Short waits spare a thread that submits one transfer after another the system call of
+      // wake().
       const bool lately = now - active < kStayAwake;
       wait_up_to(lately ? kShortWait : kLongWait,
                  lately ? IdleState::short_wait : IdleState::long_wait);

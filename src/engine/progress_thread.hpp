@@ -1,11 +1,13 @@
-// engine/progress_thread.hpp - the Engine's thread that makes progress while no thread of the user
-// does.
+// engine/progress_thread.hpp - the Engine's thread that makes progress while no user's thread does.
 //
-// A completion is a word in memory, which wakes nobody: somebody has to look. The ProgressThread
-// looks at once, then yields, then sleeps until what the Endpoints predict; a while after nothing
-// is outstanding it is parked. Users that wait look themselves, and it keeps out of their way.
-// Threads: wake() and the user's coming and going, any thread; it blocks in ppoll on its own
-// eventfd only, for at most kLongWait.
+// A completion is a flag in memory and wakes no thread, so this thread polls. It polls at once,
+// then yields, then sleeps until the time that the Endpoints predict. Some time after nothing is
+// outstanding it waits on its eventfd for long. While users' threads wait, and so poll, it polls
+// rarely.
+// On the path of a byte: after the copy, where it collects completions.
+// Threads: wake(), expect() and user_waits() any thread. The thread blocks in ppoll() on its
+// eventfd, for at most kLongWait.
+// Invariants: a notification between a poll and a wait ends the wait.
 #pragma once
 
 #include <atomic>
@@ -21,17 +23,19 @@ namespace linkspan::engine {
 
 class ProgressThread {
  public:
-  /// `look` makes progress and says when to come again. It outlives the ProgressThread.
+  /// Starts the thread. `poll` makes progress and returns when to call it again; what it uses
+  /// outlives the ProgressThread.
   static Result<std::unique_ptr<ProgressThread>> start(std::function<transport::PollHint()> poll);
   ~ProgressThread();  ///< Joins the thread.
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
 
-  /// Something has changed. A system call only if the thread sleeps.
+  /// Makes the thread poll. Costs a system call only if it sleeps.
   void wake() noexcept;
-  /// Something is outstanding that its submitter will look after, as a rule: a thread that only
-  /// dozes is let sleep on, at most 0.2 ms.
+  /// Called when work was submitted whose submitter normally polls itself. Unlike wake(), does not
+  /// interrupt a short wait (0.2 ms at most).
   void expect() noexcept;
+  /// Counts the users' threads that wait and poll.
   void user_waits(bool begins) noexcept { users_ += begins ? 1 : -1; }
 
  private:

@@ -19,7 +19,7 @@ bool alive(const ImportedRegion& region) {
                      [](const auto& mapping) { return mapping == nullptr || mapping->alive(); });
 }
 
-/// Of a line in the order of `sequence`.
+/// Inserts into a queue that is in the order of `sequence_of`.
 template <class Each, class Sequence>
 void insert_at(std::deque<Each>& queue, Each each, Sequence sequence_of) {
   const auto later = [&, mine = sequence_of(each)](const Each& other) {
@@ -91,7 +91,7 @@ void Rendezvous::match(PeerMatchState& peer_state, TransferState& receive, Offer
                                                           .descriptor = x.descriptor}));
 }
 
-/// This side copies, as soon as it has the peer's region.
+/// Starts the copy by this side, after the import of the peer's region.
 void Rendezvous::begin(PeerMatchState& peer_state, TransferState& transfer) {
   MessageState& x = *transfer.message;
   x.stage = Stage::importing;
@@ -121,7 +121,7 @@ void Rendezvous::copied(TransferState& transfer, const Status& status) {
   conclude(transfer, status);
 }
 
-/// This side is the one that knows how it ended.
+/// Ends a message whose result this side decides, and reports it to the peer.
 void Rendezvous::conclude(TransferState& transfer, const Status& status) {
   const MessageState& x = *transfer.message;
   Status ended = user_status(transfer, status);
@@ -147,7 +147,7 @@ void Rendezvous::end(TransferState& transfer, const Status& status) {
   host_.end(transfer, ended);
 }
 
-/// Its owner wanted it to, and nothing came.
+/// Ends a receive that its owner canceled before a send matched.
 void Rendezvous::end_unmatched(TransferState& receive) {
   end(receive, request_error(Code::canceled, "nobody sent to it"));
 }
@@ -156,7 +156,7 @@ Status Rendezvous::finish(std::uint64_t peer, std::uint64_t id, const MessageFin
   return host_.send_frame(peer, FrameOp::finished, id, control::encode(finished));
 }
 
-/// Asks the peer, which may touch the memory, to let go. Its `finished` ends the transfer.
+/// Asks the peer, which may touch the memory, to stop. Its `finished` ends the transfer.
 Status Rendezvous::withdraw(TransferState& transfer) {
   MessageState& x = *transfer.message;
   if (std::exchange(x.withdrawn, true)) return {};
@@ -172,7 +172,7 @@ void Rendezvous::dequeue(PeerMatchState& peer_state, TransferState& receive) {
   if (receives.empty() && found->second.offers.empty()) peer_state.queues.erase(found);
 }
 
-/// The receive is as before its match; its offer stands in its place again, or is gone.
+/// Undoes a match. The receive is as before; its offer returns to its place if `offer_stays`.
 void Rendezvous::rollback_match(PeerMatchState& peer_state, TransferState& receive,
                                 bool offer_stays) {
   MessageState& x = *receive.message;

@@ -1,10 +1,10 @@
-// engine/rendezvous.hpp - how a send and a receive find each other and who of the two copies.
+// engine/rendezvous.hpp - matches sends with receives and decides which side copies.
 //
-// The sender offers. The receiver, once both are there, decides: its memory is a GPU's, then it
-// lends it and the sender writes (accept, push); else it reads the sender's itself (pull). Whoever
-// copies submits an ordinary one-sided transfer and then says `finished`. Who wants out asks the
-// other (withdraw) whenever that one may touch its memory, and ends with its `finished`; what was
-// not touched then is matched again, in its old place.
+// The sender offers. When the receiver has both, it decides: if its memory is a GPU's it exports
+// that, and the sender writes (accept, push); else it reads the sender's memory (pull). The copying
+// side submits a one-sided transfer and then sends `finished`. A side that wants to end a message
+// while the other may touch its memory sends `withdraw`, and ends when the other has answered
+// `finished`. A message that was not touched then is matched again, at its old place.
 //
 //   sender                  receiver
 //   offer      ------->     queued by tag, or matched with the oldest receive of the tag
@@ -12,10 +12,10 @@
 //   finished   <------>     finished                  from the side that copied
 //   withdraw   <------>     withdraw
 //
-// On the path of a byte between the user's call and TransferScheduler::submit.
-// Threads: under the scheduler's lock; what forget() and sweep() return is destroyed off it.
-// Invariants: an exchange ends once, and only when the peer cannot touch its memory; at most
-// kOffers unmatched offers of a peer are kept.
+// On the path of a byte: between the user's call and TransferScheduler::submit.
+// Threads: under the scheduler's lock; results of forget() and sweep() are destroyed without it.
+// Invariants: a message ends once, and only when the peer cannot touch its memory; at most kOffers
+// unmatched offers of a peer are kept.
 #pragma once
 
 #include <deque>
@@ -30,20 +30,20 @@
 
 namespace linkspan::engine {
 
-/// What a Rendezvous needs of its Engine. All under the scheduler's lock; copied() and imported()
-/// come later, never from inside.
+/// What a Rendezvous calls. All under the scheduler's lock. copied() and on_imported() are called
+/// later, never from within these functions.
 class RendezvousHost {
  public:
-  /// In order; what has no room waits. disconnected: nobody is there to be told.
+  /// Sends a frame, in order; queues it if the socket is full. disconnected: the peer is lost.
   virtual Status send_frame(std::uint64_t peer, control::FrameOp op, std::uint64_t id,
                             std::span<const std::byte> payload) = 0;
-  /// Starts the copy of a matched exchange whose `peer.region` is there. OK: copied() follows.
+  /// Starts the copy of a matched message whose `peer.region` is set. If OK, copied() follows.
   virtual Status copy(TransferState& transfer) = 0;
-  virtual void stop(TransferState& transfer) = 0;  ///< The copy ends early; copied() still follows.
-  virtual void matched(const TransferState& transfer) = 0;  ///< Both sides are known: for the log.
-  /// The transfer is over and its memory the user's again.
+  virtual void stop(TransferState& transfer) = 0;  ///< Cancels the copy; copied() still follows.
+  virtual void matched(const TransferState& transfer) = 0;  ///< Reports a match, for the log.
+  /// Ends the transfer; its memory is the user's again.
   virtual void end(TransferState& transfer, const Status& status) = 0;
-  /// To be destroyed off the lock.
+  /// Keeps `what` until it can be destroyed without the lock.
   virtual void drop(std::shared_ptr<void> what) = 0;
 
  protected:
@@ -53,24 +53,25 @@ class RendezvousHost {
 class Rendezvous {
  public:
   static constexpr std::size_t kOffers = 16384;
-  /// Imports of the peer's memory by serial; beyond this it lies about its regions.
+  /// Limits imports of the peer's memory by serial; a peer beyond it lies about its regions.
   static constexpr std::size_t kImports = 65536;
 
-  /// In the frame id of an import: the rest is a serial that was offered to us.
+  /// Bit in the frame id of an import; the other bits are a serial that the peer offered.
   static constexpr std::uint64_t kBySerial = std::uint64_t{1} << 63;
 
   explicit Rendezvous(RendezvousHost& host) : host_(host) {}
 
-  /// The offer of a send is out already, under the transfer's id. A receive may end at once.
+  /// Adds a message. A send's offer was sent already, under the transfer's id. A receive may end
+  /// before this returns.
   void post(TransferState& transfer);
-  /// Its owner wants it ended: it was canceled or its deadline passed.
+  /// Ends a message that was canceled or whose deadline passed.
   void stop(TransferState& transfer);
   void copied(TransferState& transfer, const Status& status);
 
-  // What the peer says; an error drops it.
+  // Frames of the peer; an error drops the peer.
   Status on_offer(std::uint64_t peer, std::uint64_t id, const control::MessageOffer& offer,
                   Result<std::shared_ptr<ImportedRegion>> region);
-  /// `region`: by the key that came with it. Null: it is asked for.
+  /// `region` was imported by the key that came with the frame. If null, it is requested.
   Status on_accept(
       std::uint64_t peer, std::uint64_t id, const control::MessageAccept& accept,
       const Result<std::shared_ptr<ImportedRegion>>& region = std::shared_ptr<ImportedRegion>());
@@ -80,17 +81,17 @@ class Rendezvous {
   void on_imported(std::uint64_t peer, std::uint64_t serial,
                    const Result<std::shared_ptr<ImportedRegion>>& region);
 
-  /// Whether we asked the peer for that region.
+  /// Returns whether the region was requested from the peer.
   bool awaits(std::uint64_t peer, std::uint64_t serial) const;
-  /// The memory of an exchange with that peer, which may then import it; null: there is none.
+  /// Returns the memory with that serial of a message with that peer, which may import it, or null.
   const TemporaryRegistration* offered(std::uint64_t peer, std::uint64_t serial) const;
-  /// Imports of regions that their owner has retracted.
+  /// Removes and returns imports of regions that the peer has retracted.
   std::vector<std::shared_ptr<void>> sweep(std::uint64_t peer);
 
   void on_peer_lost(std::uint64_t peer);
   void on_peer_gone(std::uint64_t peer);
   std::shared_ptr<void> forget(std::uint64_t peer);
-  std::string describe(const TransferState& transfer) const;  ///< For dump().
+  std::string describe(const TransferState& transfer) const;  ///< Returns a text for dump().
 
  private:
   struct Offer {
@@ -98,23 +99,22 @@ class Rendezvous {
     PeerMemory memory;
   };
   using Key = std::pair<control::MatchSpace, std::uint64_t>;
-  /// Each in the order of turns.
+  /// Unmatched offers and receives of one key, each in the order of `sequence`.
   struct MatchQueue {
-    std::deque<Offer> offers;  // never both: what can match has matched
+    std::deque<Offer> offers;  // at most one of both is not empty
     std::deque<TransferState*> receives;
 
     void reinsert(Offer offer);
     void reinsert(TransferState& receive);
   };
-  /// All that goes on with one peer.
+  /// All messages with one peer.
   struct PeerMatchState {
     std::map<Key, MatchQueue> queues;
-    std::map<std::uint64_t, Key> offers;            // unmatched, by the peer's number
-    std::map<std::uint64_t, TransferState*> sends;  // until they are over, by our number
-    std::map<std::uint64_t, TransferState*>
-        matched_receives;  // our matched receives, by the peer's number
-    std::map<std::uint64_t, std::shared_ptr<ImportedRegion>> imports;  // null: asked for
-    std::set<std::uint64_t> retried_imports;                           // of these
+    std::map<std::uint64_t, Key> offers;                               // unmatched, by wire id
+    std::map<std::uint64_t, TransferState*> sends;                     // not over, by our wire id
+    std::map<std::uint64_t, TransferState*> matched_receives;          // by the peer's wire id
+    std::map<std::uint64_t, std::shared_ptr<ImportedRegion>> imports;  // null: requested
+    std::set<std::uint64_t> retried_imports;                           // serials of `imports`
     bool lost = false;
   };
 

@@ -1,4 +1,4 @@
-// What the peer says to a Rendezvous: numbers that it may make up, in any order.
+// Frames of the peer to a Rendezvous. The peer may invent their numbers and send them in any order.
 #include <algorithm>
 #include <utility>
 
@@ -67,7 +67,7 @@ Status Rendezvous::on_accept(std::uint64_t peer, std::uint64_t id,
   TransferState& send = *found->second;
   MessageState& x = *send.message;
   if (x.stage != Stage::unmatched || send.bytes == 0) return corrupt("a message accepted twice");
-  if (x.withdrawn) return {};  // it will hear of that, or has
+  if (x.withdrawn) return {};  // the peer gets, or has got, the withdrawal
   x.peer = {.kind = accept.kind,
             .serial = accept.serial,
             .offset = accept.offset,
@@ -150,8 +150,8 @@ void Rendezvous::on_imported(std::uint64_t peer, std::uint64_t serial,
                              const Result<std::shared_ptr<ImportedRegion>>& region) {
   if (!awaits(peer, serial)) return;
   PeerMatchState& peer_state = peer_states_[peer];
-  // Its socket was full; or the key did not open, perhaps because its owner is dying: that one will
-  // not answer again, and is lost.
+  // The peer's socket was full, or the key did not open, perhaps because its owner is dying; a
+  // dying owner does not answer again, and is lost then.
   const bool full = !region.ok() && region.status().code() == Code::no_resource;
   if (full || (!region.ok() && peer_state.retried_imports.insert(serial).second)) {
     (void)host_.send_frame(peer, FrameOp::import, kBySerial | serial,

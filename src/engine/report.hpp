@@ -1,6 +1,8 @@
-// engine/report.hpp - the words that dumps and log lines are made of.
+// engine/report.hpp - texts for dumps and log lines.
 //
+// Off the path of a byte.
 // Threads: pure functions and values.
+// Invariants: none.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +13,25 @@
 
 namespace linkspan::engine {
 
-/// In quotes, what a terminal would obey as '?': a peer has chosen the name.
+/// Quotes a name, with '?' for quotes and control characters: a peer may have chosen it.
 std::string quoted(std::string_view name);
-std::string age_of(Duration age);  ///< "12.3 s", "4 ms"
+/// Formats a duration, as "12.3 s" or "4 ms".
+std::string age_of(Duration age);
+/// Formats a number as 16 hexadecimal digits.
 std::string hex_of(std::uint64_t number);
-/// Of a GPU, as nvidia-smi spells it.
+/// Formats a GPU's UUID as nvidia-smi does.
 std::string gpu_name(const GpuUuid& gpu);
 
-/// A list that ends after kMax entries with how many more there are.
+/// Limits a list to kMax entries and counts the rest.
 class Listing {
  public:
   static constexpr std::size_t kMax = 64;
 
   explicit Listing(const char* of) noexcept : of_(of) {}
-  /// For each entry; false: it is only counted.
+  /// Called for each entry. Returns false if the entry is to be left out.
   bool room() noexcept { return ++seen_ <= kMax; }
-  std::string rest() const;  ///< " and 12 more", or nothing
-  std::string more() const;  ///< the same as a line: "and 12 more transfers"
+  std::string rest() const;  ///< Returns " and 12 more", or nothing.
+  std::string more() const;  ///< Returns the same as a line: "and 12 more transfers".
 
  private:
   const char* of_;

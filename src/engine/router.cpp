@@ -9,7 +9,7 @@
 namespace linkspan::engine {
 namespace {
 
-/// So many pieces of one size, of which a batch takes `most`.
+/// Cuts `pieces` of one size into batches of at most `most`.
 Plan in_batches(std::uint64_t pieces, std::uint64_t piece_bytes, std::uint64_t most,
                 const transport::Capabilities& limits) {
   Plan plan;

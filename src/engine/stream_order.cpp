@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kBlockers = 16;    // of a device
 constexpr std::size_t kCacheLine = 128;  // flags of different writers lie so far apart
-// What the driver's headers call CU_STREAM_LEGACY and CU_STREAM_PER_THREAD.
+// The values of CU_STREAM_LEGACY and CU_STREAM_PER_THREAD.
 constexpr std::uintptr_t kLegacy = 1, kPerThread = 2;
 
 Status refused_order(Code code, std::string what, Where at = {}) {
@@ -29,7 +29,7 @@ Status refuse_capture(const cuda::DeviceScope& scope, const UserStream& stream) 
 
 }  // namespace
 
-/// A stream that waits for a flag of host memory, and an event behind that wait.
+/// A stream that waits for a flag in host memory, and an event after that wait.
 struct StreamBlocker::Parts {
   const cuda::Device& device;
   cuda::Stream stream;
@@ -47,7 +47,7 @@ class StreamBlockerPool : public std::enable_shared_from_this<StreamBlockerPool>
     if (!scope.ok()) return scope.status();
     auto flags = cuda::PinnedBuffer::create(*scope, kBlockers * kCacheLine);
     if (!flags.ok()) return flags.status();
-    // Shared by the Gates that it gives out.
+    // Shared by its StreamBlockers.
     std::shared_ptr<StreamBlockerPool> pool(new StreamBlockerPool(*std::move(flags)));
     const base::MutexLock lock(pool->mutex_);
     for (std::size_t i = 0; i < kBlockers; ++i) {
@@ -188,7 +188,7 @@ Result<std::shared_ptr<StreamBlockerPool>> StreamOrders::blocker_pool(const cuda
     if (const auto made = blocker_pools_.find(&device); made != blocker_pools_.end())
       return made->second;
   }
-  // It may wait for what is in flight on that GPU: whoever is about another one does not.
+  // Without the lock: creation may wait for work on that GPU, and threads for other GPUs must not.
   auto fresh = StreamBlockerPool::create(device);
   if (!fresh.ok()) return fresh.status();
   const base::MutexLock lock(mutex_);

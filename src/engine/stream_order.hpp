@@ -1,14 +1,13 @@
-// engine/stream_order.hpp - transfers in the order of a user's streams.
+// engine/stream_order.hpp - orders transfers with a user's CUDA streams.
 //
-// On the path of a byte beside the submission: before it, an event marks where the user's stream
-// stands; after it, that stream waits for an event behind the copy. Where a GPU of ours copies,
-// both lie in our stream and no CPU is asked in between. Where a CPU or the peer copies, the
-// TransferScheduler asks the mark whether the stream has come by, and a StreamBlocker holds the
-// user's stream until the end. All calls on the user's stream are made here, in the thread that
-// submits, without a lock: a stream that is full blocks whoever submits to it (docs/cuda_notes.md,
-// "queues").
+// On the path of a byte: beside the submission. Before it, an event marks the position of the
+// user's stream; after it, that stream waits for an event after the copy. If a GPU of ours copies,
+// both events are in our stream and no CPU is involved. If a CPU or the peer copies, the
+// TransferScheduler polls the mark, and a StreamBlocker blocks the user's stream until the end.
 // Threads: StreamOrders: any thread. ResolvedStreams: one thread's stack. StreamBlocker: open() any
-// thread, beside arm() too.
+// thread, also during arm().
+// Invariants: all calls on the user's stream are made here, in the thread that submits, without a
+// lock: a full stream blocks the thread that submits to it (docs/cuda_notes.md, "queues").
 #pragma once
 
 #include <map>
@@ -24,17 +23,17 @@
 
 namespace linkspan::engine {
 
-/// A stream of the user's as the driver knows it.
+/// A user's stream as the driver identifies it.
 struct UserStream {
-  const cuda::Device* device = nullptr;  ///< Null: none.
+  const cuda::Device* device = nullptr;  ///< Null if no stream was named.
   cuda::CUstream handle = nullptr;
-  std::uint64_t key = 0;  ///< Tells it from others of this process.
+  std::uint64_t key = 0;  ///< Unique among the streams of this process.
 };
 
 class StreamBlockerPool;
 
-/// Holds a stream of the user's from arm() until open(), or its end. What was opened before or
-/// during arm() holds nothing.
+/// Blocks a user's stream from arm() until open() or the destructor. After an open() before or
+/// during arm() it blocks nothing.
 class StreamBlocker {
  public:
   StreamBlocker(const StreamBlocker&) = delete;
@@ -49,34 +48,34 @@ class StreamBlocker {
   struct Parts;
   StreamBlocker(std::shared_ptr<StreamBlockerPool> pool, std::unique_ptr<Parts> parts);
 
-  std::shared_ptr<StreamBlockerPool> pool_;  // also of other Gates and of StreamOrders
+  std::shared_ptr<StreamBlockerPool> pool_;  // also other StreamBlockers' and StreamOrders'
   std::unique_ptr<Parts> parts_;
 };
 
-/// What one submission has to do with streams.
+/// The streams of one submission.
 struct ResolvedStreams {
-  std::optional<cuda::DeviceScope> scope;  ///< So that all calls of a submission share one.
+  std::optional<cuda::DeviceScope> scope;  ///< Shared by all calls of a submission.
   UserStream after, release;
-  std::optional<cuda::PooledEvent> mark;  ///< Where `after` stands.
+  std::optional<cuda::PooledEvent> mark;  ///< Recorded in `after`.
   std::shared_ptr<StreamBlocker>
-      blocker;  ///< For `release`, if our stream cannot tell; also the transfer's.
+      blocker;  ///< For `release`, if no event of ours can; also the transfer's.
   cuda::DeferredDestroyer::DeferralGuard deferral;  ///< Until the transfer is quiet.
 };
 
 class StreamOrders {
  public:
-  explicit StreamOrders(cuda::Topology* topology);  ///< Null: no GPU here. It outlives this.
+  explicit StreamOrders(cuda::Topology* topology);  ///< Null without a GPU. Outlives this.
   ~StreamOrders();
   StreamOrders(const StreamOrders&) = delete;
   StreamOrders& operator=(const StreamOrders&) = delete;
 
-  /// OFF THE DATA PATH, whenever GPUs may have come up: makes what place() needs for a release on
-  /// them, since to make it may wait for a stream that stands still. place() makes what is missing.
+  /// Makes what resolve() needs for a release on GPUs that have come up. Called off the data path,
+  /// because it may wait for a stream that stands still. resolve() makes what is missing.
   void make_ready() LINKSPAN_EXCLUDES(mutex_);
 
-  /// Marks the stream of `after` and finds that of `release`. `gpu` is meant where they name none.
-  /// unsupported: a stream records a graph. invalid_argument: no such GPU or handle. no_resource:
-  /// 4096 transfers wait behind streams, or 16 streams wait for transfers.
+  /// Records an event in the stream of `after` and finds that of `release`. `gpu` is the default if
+  /// they name no GPU. unsupported: a stream records a graph. invalid_argument: no such GPU or
+  /// handle. no_resource: 4096 transfers wait for streams, or 16 streams wait for transfers.
   Result<ResolvedStreams> resolve(const StreamOrder& after, const StreamOrder& release,
                                   const GpuUuid& gpu) LINKSPAN_EXCLUDES(mutex_);
 
@@ -87,7 +86,7 @@ class StreamOrders {
 
   cuda::Topology* const topology_;
   base::Mutex mutex_;
-  // Gates hold them too.
+  // Shared with StreamBlockers.
   std::map<const cuda::Device*, std::shared_ptr<StreamBlockerPool>> blocker_pools_
       LINKSPAN_GUARDED_BY(mutex_);
 };

@@ -17,7 +17,7 @@ transport::TransferHints hints_of(const TransferOptions& options) {
 bool satisfies(std::string_view path, std::string_view required) {
   const bool not_that = required.starts_with('!');
   if (not_that) required.remove_prefix(1);
-  // Of transports with Capabilities::leaves_host; a path begins with its transport's name there.
+  // The transports with Capabilities::leaves_host, whose paths begin with the transport's name.
   const bool wire = path.starts_with("tcp") || path.starts_with("nccl_net");
   return (required == "local" ? !wire : path.starts_with(required)) != not_that;
 }

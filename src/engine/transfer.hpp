@@ -1,11 +1,11 @@
-// engine/transfer.hpp - the state machine behind a Transfer: queued, posted, quiet.
+// engine/transfer.hpp - the state behind a Transfer: waiting, queued, posted, quiet.
 //
-// held: a stream of the user's has to come by first, and no GPU of ours copies, whose stream could
-// wait for it. queued: batches are left to post, in the peer's queue. posted: all are with an
-// Endpoint. quiet: each has completed and nothing will touch the memory again; only then is there a
-// status.
-// Threads: under the scheduler's lock, but for `quiet`, which any thread reads; `end` is immutable
-// once it is set.
+// On the path of a byte: made by the submission, kept by the scheduler until the end.
+// waiting on a stream: a user's stream has to reach the mark first, and no stream of ours can wait
+// for it. queued: batches are left to post, in the peer's queue. posted: all batches are with an
+// Endpoint. quiet: each batch has completed and nothing will touch the memory again.
+// Threads: under the scheduler's lock, except `quiet`, which any thread reads.
+// Invariants: `end` is set before `quiet` and immutable afterwards.
 #pragma once
 
 #include <atomic>
@@ -24,8 +24,8 @@ namespace linkspan::engine {
 
 class CompletionQueueState;
 
-/// A peer's region with one Mapping per transport that reaches it.
-/// Threads: immutable after construction; destroyed off the lock.
+/// A peer's region with one Mapping for each transport that reaches it.
+/// Threads: immutable after construction; destroyed without the scheduler's lock.
 struct ImportedRegion {
   std::uint64_t peer = 0;  ///< Peer::id()
   std::uint64_t incarnation = 0;
@@ -33,64 +33,66 @@ struct ImportedRegion {
   MemoryKind kind = MemoryKind::host;
   std::uint64_t bytes = 0;
   Permissions peers;
-  /// By the transports' order; null where that transport brought no key.
+  /// In the order of the transports; null where the peer sent no key of that transport.
   std::vector<std::unique_ptr<transport::Mapping>> mappings;
 };
 
-/// What a submission goes between.
+/// The two regions, the direction and the transport of a submission.
 struct TransferEndpoints {
   std::uint64_t peer = 0;
   Op op = Op::write;
-  std::size_t transport = 0;                          // index of the one that carries it
+  std::size_t transport = 0;                          // index of the transport that carries it
   std::shared_ptr<const memory::Registration> local;  // also the registry's
   std::shared_ptr<ImportedRegion> remote;             // also the user's RemoteRegion
 };
 
-/// A submission that was checked and is made again and again: of no transfer, or of many.
-/// Threads: immutable after construction; destroyed off the lock.
+/// A submission that was checked once and is posted any number of times.
+/// Threads: immutable after construction; destroyed without the scheduler's lock.
 struct PreparedState : TransferEndpoints {
-  memory::RegionId region;  // in place of `local`, which would hold the pin of one that has ended
+  memory::RegionId region;  // instead of `local`, which would keep the pin of a deregistered region
   transport::Shape size;
-  std::vector<std::uint32_t> lists;  // the user's, one behind the other,
-  Pages pages;                       // if he gave pages; the plan's, if they stay pages
+  std::vector<std::uint32_t> lists;  // the user's page lists, local then remote
+  Pages pages;                       // refer to `lists`; only if has_pages
   bool has_pages = false;
   Plan plan;
-  std::unique_ptr<transport::KeptPages> kept;  // of the plan's pages; null: nothing is gained by it
+  std::unique_ptr<transport::KeptPages>
+      kept;  // the transport's form of the plan's pages; may be null
 };
 
 struct TransferState : TransferEndpoints {
   std::uint64_t id = 0;
-  std::uint64_t bytes = 0;  // submitted; of a receive its room until it is quiet, then what came
-  // Of a two-sided transfer, whose own plan stays empty; its copy is a transfer of its own.
+  std::uint64_t bytes =
+      0;  // submitted; of a receive its capacity, and when quiet the bytes received
+  // Set for a two-sided transfer. Its plan stays empty: the copy is another transfer.
   std::unique_ptr<MessageState> message;
-  TransferState* whole = nullptr;  // of such a copy: the two-sided transfer, which outlives it
+  TransferState* whole = nullptr;  // set for such a copy: the two-sided transfer, which outlives it
   Plan own;
-  std::shared_ptr<PreparedState> prepared;  // instead, until it is quiet; also handles'
-  std::size_t batches = 0;                  // of its plan
+  std::shared_ptr<PreparedState> prepared;  // used instead of `own` until quiet; also handles'
+  std::size_t batches = 0;                  // of the plan
   std::vector<std::byte> notification;
-  bool notifies = false;  // its batch has taken that along
+  bool notifies = false;  // the batch carries `notification`
   base::Time submitted{}, deadline{};
 
-  UserStream stream;                      // to run after
-  std::optional<cuda::PooledEvent> mark;  // where it stood; until all is posted
+  UserStream stream;                      // the copy runs after it
+  std::optional<cuda::PooledEvent> mark;  // recorded in `stream`; until all is posted
   std::optional<cuda::PooledEvent>
-      release_event;  // in our stream, for the one that goes on after it
+      release_event;  // after the copy in our stream; the release stream waits for it
   std::shared_ptr<StreamBlocker>
-      blocker;  // or what holds it; also block_user_stream()'s, for a while
-  cuda::DeferredDestroyer::DeferralGuard deferral;  // with either stream
+      blocker;  // or this blocks the release stream; also block_user_stream()'s
+  cuda::DeferredDestroyer::DeferralGuard deferral;  // while user streams are involved
 
   std::size_t posted = 0;           // batches of the plan
   std::size_t in_flight = 0;        // batches
-  transport::PathTaken path_taken;  // of its last batch, or of the copy of a two-sided one
-  Status first_error;               // what it will end with
+  transport::PathTaken path_taken;  // by its last batch, or by the copy of a two-sided transfer
+  Status first_error;               // becomes `end`
   Status end;
   transport::TransferHints hints;
-  bool wants_release = false;  // by `behind`, as long as that can be
+  bool wants_release = false;  // post() may still record `release_event`
   bool finishing = false;      // only its notification is left to send
   bool canceled = false, expired = false;
-  bool added = false;                           // to a CompletionQueue, once and for all
-  std::uint64_t cookie = 0;                     // for it
-  std::shared_ptr<CompletionQueueState> queue;  // until it is quiet; also handles'
+  bool added = false;                           // to a CompletionQueue, at most once
+  std::uint64_t cookie = 0;                     // for `queue`
+  std::shared_ptr<CompletionQueueState> queue;  // until quiet; also handles'
   std::atomic<bool> quiet{false};
 
   const Plan& plan() const noexcept {
@@ -100,14 +102,15 @@ struct TransferState : TransferEndpoints {
   bool all_posted() const noexcept { return posted == batches; }
 };
 
-/// What of them a transport hears.
+/// Returns the hints for the transport that are in the options.
 transport::TransferHints hints_of(const TransferOptions& options);
 
-/// As TransferOptions::require says.
+/// Returns whether `path` is one that TransferOptions::require allows.
 bool satisfies(std::string_view path, std::string_view required);
 
-/// What was asked to end and did not complete has ended for that reason, whatever else went wrong
-/// on its way; but a lost peer is more than the transfer.
+/// Returns the status that the user sees: canceled or timed_out if the transfer was asked to end
+/// and did not complete, with the low-level text appended. `disconnected` is kept because it
+/// concerns the whole peer.
 Status user_status(const TransferState& transfer, const Status& status);
 
 }  // namespace linkspan::engine

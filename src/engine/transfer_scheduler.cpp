@@ -47,14 +47,14 @@ Status TransferScheduler::may_submit(std::uint64_t id) {
 }
 
 Status TransferScheduler::submit(const std::shared_ptr<TransferState>& transfer) {
-  // What a two-sided transfer copies goes on while others may not begin.
+  // The copy of a two-sided transfer may begin although new transfers may not.
   if (transfer->whole == nullptr)
     if (Status status = may_submit(transfer->peer); !status.ok()) return status;
   PeerRecord* peer = find_peer(transfer->peer);
   if (peer->endpoints[transfer->transport] == nullptr)  // it has a key of a transport that it lacks
     return {Code::unreachable, Scope::peer, "the peer did not offer the region's transport"};
   transfer->id = ++last_id_;
-  // The first batch decides: what it is refused for, the caller hears as an error.
+  // If the first batch is refused, the caller gets its error.
   bool waits_on_stream = false;
   if (peer->queue.empty()) {
     Status status = post_next(*peer, *transfer);
@@ -95,7 +95,7 @@ Status TransferScheduler::post_next(PeerRecord& peer, TransferState& transfer) {
        .indices_gpu = plan.indices_gpu,
        .streams = {.after = transfer.mark ? &**transfer.mark : nullptr,
                    .stream = transfer.stream.key,
-                   // Of several batches the last may lie in the stream before the others do.
+                   // With several batches the last may be in the stream before the others.
                    .release = transfer.batches == 1 && transfer.wants_release
                                   ? &transfer.release_event
                                   : nullptr},
@@ -145,7 +145,7 @@ void TransferScheduler::pump(PeerRecord& peer) {
   }
 }
 
-/// No more batches of it are posted, those in flight are asked to end.
+/// Posts no more batches of the transfer and cancels those in flight.
 void TransferScheduler::stop(TransferState& transfer, const Status& why) {
   if (transfer.first_error.ok()) transfer.first_error = why;
   transfer.posted = transfer.batches;
@@ -177,7 +177,7 @@ void TransferScheduler::cancel(TransferState& transfer) {
   }
   const bool unposted = !transfer.all_posted();
   transfer.canceled = true;
-  const Status why(Code::canceled, Scope::request, "");  // user_status() has the words
+  const Status why(Code::canceled, Scope::request, "");  // user_status() makes the text
   if (unposted) {
     stop(transfer, why);
   } else if (PeerRecord* peer = find_peer(transfer.peer)) {
@@ -197,7 +197,8 @@ void TransferScheduler::cancel_all_on(const memory::Registration& registration) 
   for (const auto& transfer : found) cancel(*transfer);
 }
 
-/// The transfer's status once nothing of it is in flight; its notification goes first.
+/// Sends the notification and sets the status, once nothing of the transfer is in flight. Returns
+/// false if the notification has no room yet.
 bool TransferScheduler::finish(TransferState& transfer) {
   PeerRecord* peer = find_peer(transfer.peer);
   if (transfer.first_error.ok() && transfer.notifies) {
@@ -239,7 +240,7 @@ bool TransferScheduler::end_if_quiet(const std::shared_ptr<TransferState>& trans
   return true;
 }
 
-/// Its status is final and its memory the user's.
+/// Makes the transfer quiet: its status is final and its memory the user's.
 void TransferScheduler::finalize(const std::shared_ptr<TransferState>& transfer) {
   count_end(*transfer);
   transfers_.erase(transfer->id);
@@ -287,7 +288,7 @@ std::size_t TransferScheduler::progress(base::Time now) {
     for (auto& endpoint : peer->endpoints)
       if (endpoint != nullptr) endpoint->progress(*this);
   handled_completions_.clear();
-  handled_completions_.swap(completions_);  // both keep their room
+  handled_completions_.swap(completions_);  // both keep their capacity
   for (transport::Completion& completion : handled_completions_) {
     const auto owner = batches_.extract(completion.cookie);
     if (!owner) continue;
@@ -307,7 +308,7 @@ std::size_t TransferScheduler::progress(base::Time now) {
   for (auto& [id, peer] : peers_) finish_peer_teardown(id, *peer);
   progress_two_sided();
   for (auto each = peers_.begin(); each != peers_.end();) {
-    // A peer that is gone is forgotten once nothing copies for it any more.
+    // A peer that is gone is forgotten once no copy for it is in progress.
     PeerRecord& peer = *each->second;
     const bool over = peer.state == PeerState::gone && peer.unquiet == 0 && is_idle(peer);
     if (over) {
@@ -327,7 +328,7 @@ transport::PollHint TransferScheduler::poll_hint() {
   if (!transfers_.empty()) next = {When::at, next_expiry_};
   if (!waiting_on_stream_.empty()) next.at = std::min(next.at, next_stream_poll_);
   if (unsent_ != 0 || finishing_ != 0 ||
-      !awaiting_release_.empty()) {  // the peer's doing, which rings no bell
+      !awaiting_release_.empty()) {  // these wait for the peer, which wakes no thread
     const base::Time soon = base::Clock::steady().now() + std::chrono::milliseconds(1);
     if (next.when == When::idle || soon < next.at) next = {When::at, soon};
   }
@@ -370,7 +371,7 @@ void TransferScheduler::on_peer_gone(std::uint64_t id) {
   finish_peer_teardown(id, *peer);
 }
 
-/// Gone it is when nothing of it lands any more.
+/// Makes a disconnected peer gone once no data of it can arrive any more.
 void TransferScheduler::finish_peer_teardown(std::uint64_t id, PeerRecord& peer) {
   if (!peer.draining || std::ranges::any_of(peer.endpoints, [](const auto& endpoint) {
         return endpoint != nullptr && !endpoint->landed();

@@ -1,12 +1,12 @@
-// engine/transfer_scheduler.hpp - the bookkeeping of an Engine: its peers, their endpoints, their
-// transfers.
+// engine/transfer_scheduler.hpp - the bookkeeping of an Engine: peers, endpoints, transfers.
 //
-// On the path of a byte: submit() queues, pump() posts what an Endpoint takes, progress() collects
-// completions and ends transfers. Whoever holds the lock does the work: the user's thread that
+// On the path of a byte: submit() queues, pump() posts batches to an Endpoint, progress() collects
+// completions and ends transfers. The thread that has the lock does the work: a user's thread that
 // submits or waits, else the ProgressThread.
-// Threads: all under `mutex`, where nothing blocks; extract_garbage()'s result is destroyed off it.
-// Invariants: a transfer is quiet exactly once; a batch in flight keeps its regions alive; a peer
-// is forgotten when it is gone and nothing of it is in flight.
+// Threads: all under `mutex`, where nothing blocks; the result of extract_garbage() is destroyed
+// without it.
+// Invariants: a transfer becomes quiet exactly once; a batch in flight keeps its regions alive; a
+// peer is forgotten when it is gone and nothing of it is in flight.
 #pragma once
 
 #include <deque>
@@ -31,12 +31,12 @@
 
 namespace linkspan::engine {
 
-/// How a transport talks to its peer: through the Session of that peer.
+/// Sends a transport's messages through the Session of its peer.
 class SessionChannel final : public transport::Channel {
  public:
   using Inbox = std::function<void(const control::Session&, std::vector<std::byte>,
                                    std::uint64_t after)>;  // as notified()
-  /// `inbox`: for notifications; any thread.
+  /// `inbox` receives notifications, on any thread.
   SessionChannel(std::shared_ptr<control::Session> session, std::string transport,
                  control::ControlPlane& control, Inbox inbox)
       : session_(std::move(session)),
@@ -71,25 +71,25 @@ struct PeerRecord {
   std::vector<std::unique_ptr<transport::Endpoint>> endpoints;  // null: the peer lacks it
   PeerState state = PeerState::up;
   bool ready = false;
-  bool draining = false;  // its connection has ended; something of it may still land
-  bool closing = false;   // by Peer::close(): nothing new begins
-  std::deque<std::shared_ptr<TransferState>> queue;  // also of handles; some batch is not posted
-  bool sweep = false;  // some of the queue will not be posted any more
+  bool draining = false;  // its connection has ended; data of it may still arrive
+  bool closing = false;   // Peer::close() was called: nothing new begins
+  std::deque<std::shared_ptr<TransferState>> queue;  // also of handles; not all batches are posted
+  bool sweep = false;                                // the queue has transfers that were stopped
   std::size_t unquiet = 0;
   struct Unsent {
     control::FrameOp op;
     std::uint64_t id;
     std::vector<std::byte> payload;
   };
-  std::deque<Unsent> unsent;  // of two-sided exchanges: the socket had no room
+  std::deque<Unsent> unsent;  // frames of messages; the socket was full
   base::Time since{};
   std::vector<std::weak_ptr<ImportedRegion>>
-      imported_regions;                      // those that nobody holds go now and then
+      imported_regions;                      // expired ones are dropped now and then
   std::set<std::uint64_t> exported_serials;  // serials whose keys were sent
   PeerCounters counters;
-  std::uint64_t notified = 0;  // notifications that went by its session
+  std::uint64_t notified = 0;  // notifications sent over its session
 
-  /// Sends a notification by its session. Errors as Session::notify().
+  /// Sends a notification over the session. Errors as Session::notify().
   Status notify(std::span<const std::byte> message) {
     Status status = session->notify(message);
     notified += status.ok() ? 1 : 0;
@@ -97,7 +97,7 @@ struct PeerRecord {
   }
 };
 
-/// Returns the status that ends what is begun with a peer that is not connected any more.
+/// Returns the status of operations with a peer that is not connected any more.
 Status not_connected(std::uint64_t peer);
 
 class TransferScheduler final : private transport::CompletionSink, private RendezvousHost {
@@ -115,73 +115,74 @@ class TransferScheduler final : private transport::CompletionSink, private Rende
   void on_peer_lost(std::uint64_t peer) LINKSPAN_REQUIRES(mutex);
   void on_peer_gone(std::uint64_t peer) LINKSPAN_REQUIRES(mutex);
 
-  /// Queues and posts what goes at once. An error: nothing was started.
+  /// Queues the transfer and posts the batches that have room. On error nothing was started.
   Status submit(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex);
-  /// A two-sided one; `offer` is a send's. It may be over when this returns.
+  /// Submits a two-sided transfer; `offer` is a send's. The transfer may be quiet on return.
   Status submit(const std::shared_ptr<TransferState>& transfer, OfferFrame offer)
       LINKSPAN_REQUIRES(mutex);
   Rendezvous& rendezvous() LINKSPAN_REQUIRES(mutex) { return rendezvous_; }
   void cancel(TransferState& transfer) LINKSPAN_REQUIRES(mutex);
-  /// Whatever reads or writes that memory of ours here.
+  /// Cancels all transfers of this side that use that registration.
   void cancel_all_on(const memory::Registration& registration) LINKSPAN_REQUIRES(mutex);
-  /// How many transfers became quiet.
+  /// Makes progress and returns how many transfers became quiet.
   std::size_t progress(base::Time now) LINKSPAN_REQUIRES(mutex);
   transport::PollHint poll_hint() LINKSPAN_REQUIRES(mutex);
-  /// What holds close() up, one after the other: transfers that are not quiet, copies for peers,
-  /// peers that may still copy on our memory, and what is said to remote ones and not sent.
+  /// What close() waits for, in this order: transfers that are not quiet, copies for peers, peers
+  /// that may still copy on our memory, and messages to remote peers that are not sent.
   enum class CloseBlocker : std::uint8_t { transfers, copies, memory, messages };
-  /// `peer`: the one that is closed. None: all are.
+  /// Returns whether close() of `peer`, or of the Engine if it is nullopt, still has to wait.
   bool is_close_blocked(CloseBlocker blocker, std::optional<std::uint64_t> peer = std::nullopt)
       LINKSPAN_REQUIRES(mutex);
-  /// By which remote peers that are connected.
+  /// Lists the connected remote peers that close() waits for.
   std::vector<std::shared_ptr<control::Session>> remote_close_blockers(
       CloseBlocker blocker, std::optional<std::uint64_t> peer = std::nullopt)
       LINKSPAN_REQUIRES(mutex);
-  /// No more submissions, none of peers either; all of ours that is in flight is canceled.
+  /// Refuses further submissions of this side and of peers, and cancels all transfers.
   void close() LINKSPAN_REQUIRES(mutex);
-  /// Does the same with one peer. False: it is gone.
+  /// Does the same with one peer. Returns false if it is gone.
   bool close(std::uint64_t peer) LINKSPAN_REQUIRES(mutex);
-  /// Answers whether something may begin with that peer; disconnected: the text says why not.
+  /// Returns OK if operations with that peer may begin, else disconnected with the reason.
   Status may_begin(std::uint64_t peer) LINKSPAN_REQUIRES(mutex);
-  /// Lists the regions of that peer's that somebody here still names.
+  /// Lists the peer's regions that are still in use here.
   std::vector<std::shared_ptr<ImportedRegion>> imported_from(std::uint64_t peer)
       LINKSPAN_REQUIRES(mutex);
-  /// All that lie in the rings of peers, each peer's in order.
+  /// Appends all notifications in the peers' rings, each peer's in order.
   void drain_notifications(std::vector<Notification>& into) LINKSPAN_REQUIRES(mutex);
-  /// As Session::request_doorbell(), of every peer.
+  /// Arms the wake-up of every peer's ring. Returns false if a notification waits in one.
   bool request_wake_ups() LINKSPAN_REQUIRES(mutex);
-  // worker_report.cpp
-  /// Whom it waits for: peers with transfers that are not quiet.
+  // transfer_scheduler_report.cpp
+  /// Names the peers with transfers that are not quiet.
   std::string waits_for() LINKSPAN_REQUIRES(mutex);
-  /// Who was sent keys of our memory and may still copy there: peers that are not gone.
+  /// Names the peers that have keys of our memory and are not gone, so may still copy there.
   std::string peers_with_keys() LINKSPAN_REQUIRES(mutex);
+  /// Describes what peers do on that region of ours; empty if nothing.
   std::string users_of(std::uint64_t serial) LINKSPAN_REQUIRES(mutex);
-  /// Of each kind of thing the first ones, and how many more.
+  /// Describes the first peers and transfers, and how many more there are.
   std::string dump() LINKSPAN_REQUIRES(mutex);
-  /// All but the regions.
+  /// Returns all metrics except the number of regions.
   EngineMetrics metrics() LINKSPAN_REQUIRES(mutex);
-  /// A region of the peer's was imported, or could not be (null).
+  /// Counts an import of a region of the peer's; null counts a failed one.
   void count_import(std::uint64_t peer, const std::shared_ptr<ImportedRegion>& region)
       LINKSPAN_REQUIRES(mutex);
-  /// The peer was sent the keys of a region of ours, which `retracted()` takes back; serial 0: of
-  /// memory of a message.
+  /// Counts keys sent to the peer. They count as in use until retracted(serial); serial 0 means
+  /// memory of a message, which ends with it.
   void count_export(std::uint64_t peer, std::uint64_t serial) LINKSPAN_REQUIRES(mutex);
   void retracted(std::uint64_t serial) LINKSPAN_REQUIRES(mutex);
-  /// What ended: the caller drops it off the lock.
+  /// Returns objects that have ended. The caller destroys them without the lock.
   std::vector<std::shared_ptr<void>> extract_garbage() LINKSPAN_REQUIRES(mutex);
-  /// Ends every endpoint; after close() and when nothing is in flight, or the process is ending.
+  /// Closes every endpoint. Requires close() and nothing in flight, or the end of the process.
   void destroy_peers() LINKSPAN_REQUIRES(mutex);
 
  private:
-  /// Endpoints deliver while progress() holds the lock, which clang cannot see through them.
+  /// Called by Endpoints from progress(), which holds the lock; clang cannot see that.
   void complete(transport::Completion&& completion) override
       LINKSPAN_TSA(no_thread_safety_analysis) {
     completions_.push_back(std::move(completion));
   }
-  static bool is_idle(const PeerRecord& peer);  ///< Its endpoints.
+  static bool is_idle(const PeerRecord& peer);  ///< Returns whether all its endpoints are idle.
   bool blocks_close(const PeerRecord& peer, CloseBlocker blocker) const LINKSPAN_REQUIRES(mutex);
   static void serve_no_more(const PeerRecord& peer);
-  /// No copy for a peer is under way.
+  /// Returns true if no copy for a peer is in progress.
   bool serves_no_peer() LINKSPAN_REQUIRES(mutex);
   void pump(PeerRecord& peer) LINKSPAN_REQUIRES(mutex);
   void finish_peer_teardown(std::uint64_t id, PeerRecord& peer) LINKSPAN_REQUIRES(mutex);
@@ -204,13 +205,13 @@ class TransferScheduler final : private transport::CompletionSink, private Rende
   std::string line_of(const PeerRecord& peer, base::Time now) LINKSPAN_REQUIRES(mutex);
   std::string line_of(const TransferState& transfer, bool waits_on_stream, base::Time now)
       LINKSPAN_REQUIRES(mutex);
-  /// Whom or what it waits for.
+  /// Describes the peer or event that the transfer waits for.
   std::string waits_for(const TransferState& transfer, bool waits_on_stream)
       LINKSPAN_REQUIRES(mutex);
-  /// The user's stream has come by, or what it was asked; so it need not be held any more.
+  /// Returns whether the user's stream has reached the transfer's mark.
   static Result<bool> has_passed(const TransferState& transfer);
 
-  // worker_two_sided.cpp
+  // transfer_scheduler_two_sided.cpp
   Status send_offer(PeerRecord& peer, TransferState& transfer, OfferFrame& offer)
       LINKSPAN_REQUIRES(mutex);
   bool resume_message(TransferState& transfer) LINKSPAN_REQUIRES(mutex);
@@ -232,29 +233,29 @@ class TransferScheduler final : private transport::CompletionSink, private Rende
   Rendezvous rendezvous_ LINKSPAN_GUARDED_BY(mutex){*this};
   bool closed_ LINKSPAN_GUARDED_BY(mutex) = false;
   std::map<std::uint64_t, std::unique_ptr<PeerRecord>> peers_ LINKSPAN_GUARDED_BY(mutex);
-  // All that are not quiet, by id; also of handles, which wait for `quiet`.
+  // Transfers that are not quiet, by id; also of handles, which wait for `quiet`.
   std::map<std::uint64_t, std::shared_ptr<TransferState>> transfers_ LINKSPAN_GUARDED_BY(mutex);
   base::HandleTable<TransferState*> batches_ LINKSPAN_GUARDED_BY(mutex);  // in flight, by cookie
-  // Also in transfers_: their user's stream has not come by.
+  // Subset of transfers_: the user's stream has not reached their mark.
   std::vector<std::shared_ptr<TransferState>> waiting_on_stream_ LINKSPAN_GUARDED_BY(mutex);
   base::Time stream_waits_since_ LINKSPAN_GUARDED_BY(mutex){}, next_stream_poll_
       LINKSPAN_GUARDED_BY(mutex){};
-  base::Time next_expiry_ LINKSPAN_GUARDED_BY(mutex) = base::Time::max();  // or sooner
+  base::Time next_expiry_ LINKSPAN_GUARDED_BY(mutex) = base::Time::max();  // a lower bound
   std::vector<Block> scratch_ LINKSPAN_GUARDED_BY(mutex);  // of the batch that is being posted
   std::vector<std::shared_ptr<void>> garbage_ LINKSPAN_GUARDED_BY(mutex);
   std::vector<transport::Completion> completions_ LINKSPAN_GUARDED_BY(mutex);
   std::vector<transport::Completion> handled_completions_
-      LINKSPAN_GUARDED_BY(mutex);  // of this progress()
+      LINKSPAN_GUARDED_BY(mutex);  // swapped with completions_
   std::size_t finishing_ LINKSPAN_GUARDED_BY(mutex) = 0;
-  std::size_t ended_ LINKSPAN_GUARDED_BY(mutex) = 0;  // quiet since the last progress()
-  // Copies of two-sided transfers that have ended: whose, and how. For progress(), not within
+  std::size_t ended_ LINKSPAN_GUARDED_BY(mutex) = 0;  // became quiet since the last progress()
+  // Ended copies of two-sided transfers: id of the whole, status. Handled by progress(), not within
   // pump().
   std::vector<std::pair<std::uint64_t, Status>> copied_ LINKSPAN_GUARDED_BY(mutex);
-  // Over, but the peer copies on their memory all the same.
+  // Messages that are over while the peer still copies on their memory.
   std::vector<std::shared_ptr<TransferState>> awaiting_release_ LINKSPAN_GUARDED_BY(mutex);
   std::size_t unsent_ LINKSPAN_GUARDED_BY(mutex) = 0;  // of all peers
   std::uint64_t last_id_ LINKSPAN_GUARDED_BY(mutex) = 0;
-  PeerCounters forgotten_counters_ LINKSPAN_GUARDED_BY(mutex);  // of peers that are forgotten
+  PeerCounters forgotten_counters_ LINKSPAN_GUARDED_BY(mutex);  // of forgotten peers
 };
 
 }  // namespace linkspan::engine

@@ -1,4 +1,4 @@
-// The end of a TransferScheduler: what is canceled, who holds it up, and what goes with it.
+// The end of a TransferScheduler: cancels transfers, answers what close() waits for, ends peers.
 #include <algorithm>
 #include <utility>
 
@@ -16,8 +16,8 @@ bool TransferScheduler::serves_no_peer() {
   return std::ranges::all_of(peers_, [](const auto& entry) { return is_idle(*entry.second); });
 }
 
-/// Answers for a peer that is closed by itself: in the end until it is gone. What it does by wires
-/// ends with these, and is not waited for.
+/// Returns whether Peer::close() of that peer still has to wait. In the last steps it waits until
+/// the peer is gone. Copies over a network end with the connection and are not waited for.
 bool TransferScheduler::blocks_close(const PeerRecord& peer, CloseBlocker blocker) const {
   switch (blocker) {
     case CloseBlocker::transfers:

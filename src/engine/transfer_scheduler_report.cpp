@@ -1,5 +1,4 @@
-// What a TransferScheduler tells operators: dump() in words, metrics() in numbers, and the counting
-// for them.
+// Reports of a TransferScheduler to operators: dump(), metrics(), and the counting for them.
 #include <algorithm>
 #include <charconv>
 
@@ -30,7 +29,7 @@ void TransferScheduler::count_end(const TransferState& transfer) {
   PeerRecord* peer = find_peer(transfer.peer);
   if (peer == nullptr) return;
   --peer->unquiet;
-  if (transfer.whole != nullptr) return;  // it is counted as part of that
+  if (transfer.whole != nullptr) return;  // counted as part of the whole
   PeerCounters& counters = peer->counters;
   if (!transfer.end.ok()) {
     ++counters.failed[static_cast<std::size_t>(transfer.end.code())];
@@ -98,7 +97,7 @@ std::string TransferScheduler::dump() {
   for (const auto& [id, peer] : peers_)
     if (peers.room()) text += line_of(*peer, now);
   text += peers.more();
-  // The oldest; and which of them are held, for that list is not in their order.
+  // The oldest transfers, and those of them that wait for a stream, whose list has another order.
   Listing listed("transfers");
   std::vector<const TransferState*> waiting;
   const std::uint64_t last = transfers_.size() <= Listing::kMax
@@ -139,7 +138,7 @@ std::string TransferScheduler::line_of(const PeerRecord& peer, base::Time now) {
       names += (names.empty() ? "" : ", ") + quoted(region->name) + " (" +
                std::string(name_of(region->kind)) + ", " + std::to_string(region->bytes) +
                " bytes)";
-    garbage_.push_back(std::move(region));  // perhaps the last that holds it
+    garbage_.push_back(std::move(region));  // perhaps the last reference
   }
   if (!names.empty()) text += "; imported " + names + imported.rest();
   Listing exported("keys");
@@ -159,7 +158,6 @@ std::string TransferScheduler::line_of(const PeerRecord& peer, base::Time now) {
   return text + "\n";
 }
 
-/// What peers do on that region of ours, in words; empty: nothing.
 std::string TransferScheduler::users_of(std::uint64_t serial) {
   std::string text;
   for (const auto& [id, peer] : peers_)

@@ -1,4 +1,4 @@
-// Transfers that wait for a stream of the user's where no GPU of ours can wait for it.
+// Transfers that wait for a user's stream if no stream of ours can wait for it.
 #include <algorithm>
 #include <set>
 #include <tuple>
@@ -10,7 +10,7 @@ namespace linkspan::engine {
 
 using namespace std::chrono_literals;
 
-/// The transport cannot wait for the user's stream: we do.
+/// Returns true if the transport cannot wait for the user's stream, so the scheduler does.
 bool TransferScheduler::must_wait_for_stream(const Status& status, const TransferState& transfer) {
   return status.code() == Code::unsupported && transfer.mark && transfer.posted == 0;
 }
@@ -27,12 +27,12 @@ Result<bool> TransferScheduler::has_passed(const TransferState& transfer) {
   return (*transfer.mark)->done(*scope);
 }
 
-/// Costs a driver call for each, hence ever more rarely.
+/// Polls the marks of waiting transfers, each by a driver call, and therefore ever more rarely.
 void TransferScheduler::poll_user_streams(base::Time now) {
   if (waiting_on_stream_.empty() || now < next_stream_poll_) return;
   next_stream_poll_ = now + std::clamp<Duration>((now - stream_waits_since_) / 16, 5us, 1ms);
-  // Messages of one peer behind one stream keep their order: none is asked behind one that stays,
-  // for the stream may come by in between.
+  // Messages with one peer after one stream keep their order: once one still waits, later ones are
+  // not polled, since the stream may reach their marks in between.
   using MessageOrder = std::tuple<std::uint64_t, std::uint64_t, bool>;
   std::set<MessageOrder> blocked;
   for (const std::shared_ptr<TransferState>& transfer : std::exchange(waiting_on_stream_, {})) {
@@ -48,7 +48,8 @@ void TransferScheduler::poll_user_streams(base::Time now) {
   }
 }
 
-/// True: it is held no longer; pump() posts it, or ends what was stopped.
+/// Returns true if the transfer waits no longer; pump() then posts it, or ends it if it was
+/// stopped.
 bool TransferScheduler::resume_copy(const std::shared_ptr<TransferState>& transfer) {
   if (!transfer->all_posted()) {
     const Result<bool> passed = has_passed(*transfer);
@@ -60,7 +61,7 @@ bool TransferScheduler::resume_copy(const std::shared_ptr<TransferState>& transf
   return true;
 }
 
-/// True: it is held no longer, because its stream has come by or it is over.
+/// Returns true if the message waits no longer: the stream has reached the mark, or it is over.
 bool TransferScheduler::resume_message(TransferState& transfer) {
   MessageState& x = *transfer.message;
   if (x.stage == MessageState::Stage::over) return true;

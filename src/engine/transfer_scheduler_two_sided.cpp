@@ -1,4 +1,4 @@
-// What a TransferScheduler does for its Rendezvous: frames, copies, ends.
+// The functions of a TransferScheduler for its Rendezvous: frames, copies, ends.
 #include <algorithm>
 #include <utility>
 
@@ -23,7 +23,7 @@ Status TransferScheduler::submit(const std::shared_ptr<TransferState>& transfer,
   return {};
 }
 
-/// Of a send, its offer. no_resource: the socket has no room.
+/// Sends the offer of a send. no_resource: the socket has no room.
 Status TransferScheduler::send_offer(PeerRecord& peer, TransferState& transfer, OfferFrame& offer) {
   if (!transfer.message->sends) return {};
   if (!peer.unsent.empty()) return Status::no_resource();
@@ -51,7 +51,7 @@ Status TransferScheduler::send_frame(std::uint64_t id, control::FrameOp op, std:
   return {};
 }
 
-/// The first that reaches the peer's memory by a path that both sides require.
+/// Returns the first transport that reaches the peer's memory by a path that both sides allow.
 Result<std::size_t> TransferScheduler::transport_for(const PeerRecord& peer, const MessageState& x,
                                                      Op op, std::uint64_t bytes) const {
   Status refused;
@@ -73,7 +73,7 @@ Result<std::size_t> TransferScheduler::transport_for(const PeerRecord& peer, con
   return Status(Code::unreachable, Scope::request, "no transport reaches the peer's memory");
 }
 
-/// By an ordinary one-sided transfer.
+/// Copies by a one-sided transfer.
 Status TransferScheduler::copy(TransferState& whole) {
   MessageState& x = *whole.message;
   if (!memory::fits(x.peer.offset, x.bytes, x.peer.region->bytes))
@@ -97,7 +97,7 @@ Status TransferScheduler::copy(TransferState& whole) {
   copy->batches = copy->own.batches;
   copy->whole = &whole;
   copy->submitted = base::Clock::steady().now();
-  copy->deadline = base::Time::max();  // the whole's counts
+  copy->deadline = base::Time::max();  // the whole's deadline applies
   if (!local->acquire())
     return {Code::canceled, Scope::request, "the memory was deregistered meanwhile"};
   Status status = submit(copy);
@@ -120,7 +120,7 @@ void TransferScheduler::matched(const TransferState& transfer) {
 
 void TransferScheduler::end(TransferState& transfer, const Status& status) {
   const std::shared_ptr<TransferState> kept = transfers_.at(transfer.id);
-  garbage_.push_back(kept);  // its caller still looks at it
+  garbage_.push_back(kept);  // its caller still uses it
   transfer.end = status;
   const MessageState& x = *transfer.message;
   if (status.ok() && x.observer != nullptr) x.observer->ended(log_, x);

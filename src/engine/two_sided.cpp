@@ -1,4 +1,4 @@
-// The EngineImpl's part of two-sided messages: the user's calls, the peer's frames, imports off the
+// Two-sided messages of an EngineImpl: the user's calls, the peer's frames, imports without the
 // lock.
 #include <algorithm>
 #include <utility>
@@ -143,7 +143,7 @@ Status EngineImpl::on_message_frame(control::Session& session, base::Frame& fram
     progress_thread_->wake();
     return status;
   };
-  /// Imports by the key that came with a message. Null: none did.
+  /// Imports by the key that came with a message; returns null if none did.
   const auto import_key = [&](std::vector<std::byte>& descriptor) {
     Result<std::shared_ptr<ImportedRegion>> region{std::shared_ptr<ImportedRegion>()};
     if (descriptor.empty()) return region;

@@ -109,7 +109,7 @@ Result<TemporaryRegistration> UnregisteredBuffers::register_exclusive(const void
                           &publish_everywhere);
 }
 
-/// What is registered for the one message.
+/// Publishes a region that was registered for the one message.
 Result<TemporaryRegistration> UnregisteredBuffers::publish_one_shot(
     Result<std::shared_ptr<const memory::Registration>> made, Publishing* publish) {
   if (!made.ok()) return made.status();
@@ -158,8 +158,8 @@ Result<TemporaryRegistration> UnregisteredBuffers::find_cached(std::uint64_t add
   return TemporaryRegistration();
 }
 
-/// Any of them may have been unmapped, and another one lie there. One query for each chunk behind
-/// the first.
+/// Returns whether the chunks are still the same: any may have been unmapped and replaced. Costs
+/// one query for each chunk after the first.
 bool UnregisteredBuffers::has_same_chunks(const memory::Region::Facts& facts, std::uint64_t address,
                                           std::uint64_t bytes, std::uint64_t buffer) const {
   std::uint64_t begin = facts.allocation;
@@ -215,7 +215,8 @@ Result<TemporaryRegistration> UnregisteredBuffers::register_allocation(const voi
   return temporary;
 }
 
-/// What lies where the new allocation does is gone; and of too many the least recently used goes.
+/// Removes cached allocations that overlap the new one, which are stale, and the least recently
+/// used beyond kMaxCached.
 void UnregisteredBuffers::make_room(std::uint64_t begin, std::uint64_t bytes) {
   {
     const base::MutexLock lock(mutex_);

@@ -13,8 +13,8 @@ namespace {
 using device::ProxyEntry;
 using device::ProxyOp;
 
-constexpr std::size_t kRunning = 256;      // copies of a window's that are under way together
-constexpr std::uint64_t kTicketsAt = 128;  // behind the abort word, in a line of its own
+constexpr std::size_t kRunning = 256;      // concurrent copies of a window
+constexpr std::uint64_t kTicketsAt = 128;  // after the abort flag, in a cache line of its own
 
 template <class T>
 T* pointer(std::uint64_t address) {
@@ -106,7 +106,7 @@ Result<std::shared_ptr<WindowState>> WindowState::create(Parts parts, const Wind
                                       [state](WindowState*) { release_handle(state); });
 }
 
-/// With the last handle.
+/// Called when the last handle ends.
 void WindowState::release_handle(const std::shared_ptr<WindowState>& state) {
   if (state->set_->fork.forked()) return;
   const base::MutexLock lock(state->set_->mutex);
@@ -190,7 +190,7 @@ std::uint64_t WindowState::enqueue_raise(std::uint32_t index, std::uint64_t n) {
 void WindowState::end(const Status& why) {
   if (!failure_.ok()) return;
   failure_ = why;
-  publish_progress();  // first: who is aborted looks there for the reason
+  publish_progress();  // first: an aborted kernel reads the reason there
   abort_waits();
   set_->changed.notify_all();
 }
@@ -225,7 +225,7 @@ std::string WindowState::dump() const {
   return text + "\n";
 }
 
-/// Takes note of what has ended, in order.
+/// Counts transfers that have ended, in order.
 bool WindowState::reap() {
   bool any = false;
   while (!running_.empty() && running_.front().transfer->quiet.load(std::memory_order_acquire)) {
@@ -243,7 +243,8 @@ void WindowState::ended(bool of_kernel) {
   if (!of_kernel) set_->changed.notify_all();
 }
 
-/// False: there is no room now, or a signal waits for what is before it.
+/// Begins an order. Returns false if there is no room now, or if a signal has to wait for earlier
+/// orders.
 bool WindowState::begin(WindowCopier& copier, const ProxyEntry& entry, bool of_kernel,
                         std::uint64_t source_address) {
   const auto op = static_cast<ProxyOp>(entry.op);
@@ -289,7 +290,7 @@ bool WindowState::begin(WindowCopier& copier, const ProxyEntry& entry, bool of_k
   return true;
 }
 
-/// What kernels look at.
+/// Writes the state that kernels read.
 void WindowState::publish_progress() {
   if (!device_.proxied()) return;
   device::detail::store_release(state_ + device::kProxyDone, done_);

@@ -1,14 +1,13 @@
-// engine/window.hpp - what a Window is a handle of: the POD for kernels, and the proxy behind it.
+// engine/window.hpp - the state behind a Window: the POD for kernels, and the proxy.
 //
-// The proxy takes the orders of kernels from a queue in mapped host memory, runs each as a transfer
-// of the Engine's, in order as device/proxy.cuh says, and tells how far it has come. Signals that
-// the CPU raises where it maps nothing go the same way.
-// Threads: under the WindowSet's mutex, as Endpoints under the TransferScheduler's, but for
-// device(), path() and the words, which any thread reads. The ProgressThread serves; nothing there
-// waits.
-// Invariants: signals are written one at a time, when all copies before them are quiet and ok;
-// after a failure nothing is begun. What was ordered before the last handle went is still carried
-// out: the WindowSet holds the state until then.
+// On the path of a byte: the proxy pops orders of kernels from a queue in mapped host memory, runs
+// each as a transfer of the Engine in the order that device/proxy.cuh defines, and publishes its
+// progress. Signals that the CPU raises in memory that it does not map go the same way.
+// Threads: under the WindowSet's mutex, except device(), path() and the signals, which any thread
+// reads. The ProgressThread serves windows; nothing there blocks.
+// Invariants: signals are written one at a time, after all copies before them are quiet and ok;
+// after a failure nothing is begun. Orders from before the last handle's end are still carried out:
+// the WindowSet keeps the state until then.
 #pragma once
 
 #include <deque>
@@ -31,41 +30,41 @@ namespace linkspan::engine {
 
 class WindowState;
 
-/// All windows of an Engine, and what they have together.
+/// All windows of an Engine and their shared resources.
 struct WindowSet {
   const base::ForkWatch fork;
   base::Mutex mutex;
-  /// A signal of the CPU's has been written, or a window has settled or ended.
+  /// Notified when a signal of the CPU was written or a window has drained or ended.
   base::Condition changed;
   std::set<std::shared_ptr<WindowState>> all LINKSPAN_GUARDED_BY(mutex);  // also their handles'
-  /// Shared memory from which signals are written, one word a window.
+  /// Shared memory from which signals are written: one 64-bit value for each window.
   memory::RegionId signal_sources LINKSPAN_GUARDED_BY(mutex);
   std::uint64_t source_address LINKSPAN_GUARDED_BY(mutex) = 0;
   std::vector<bool> in_use LINKSPAN_GUARDED_BY(mutex);
-  /// Words of windows that have gone, from which a transfer may still read.
+  /// Signal sources of destroyed windows, with the transfer that may still read them.
   std::vector<std::pair<std::size_t, std::shared_ptr<TransferState>>> retiring
       LINKSPAN_GUARDED_BY(mutex);  // the transfers are also the TransferScheduler's
 
-  /// The word is free as soon as that transfer is quiet.
+  /// Frees the signal source once `reader` is quiet; null: at once.
   void release(std::size_t source, std::shared_ptr<TransferState> reader) LINKSPAN_REQUIRES(mutex) {
     if (source >= in_use.size()) return;
     retiring.emplace_back(source, std::move(reader));
   }
-  /// None: all are in_use.
+  /// Returns the index of a free signal source, or nullopt if all are in use.
   std::optional<std::size_t> acquire() LINKSPAN_REQUIRES(mutex);
 };
 
-/// A region here and one of the peer's, as TransferEndpoints but without the pin of the local one.
+/// A local region and one of the peer's. Unlike TransferEndpoints it does not pin the local one.
 struct WindowRegions {
   memory::RegionId local;
   std::shared_ptr<ImportedRegion> remote;  // also the user's
   std::size_t transport = 0;
 };
 
-/// Who copies for a proxy: the EngineImpl.
+/// Copies for a proxy. Implemented by EngineImpl.
 class WindowCopier {
  public:
-  /// An error: nothing was started. no_resource: try again.
+  /// Starts a copy. On error nothing was started; no_resource: try again.
   virtual Result<std::shared_ptr<TransferState>> copy(std::uint64_t peer, Op op,
                                                       const WindowRegions& regions,
                                                       const Block& block) = 0;
@@ -78,20 +77,22 @@ class WindowState {
  public:
   struct Parts {
     std::uint64_t peer = 0;
-    WindowRegions data, pad;  ///< `pad.local`: WindowSet::signal_sources.
+    WindowRegions data, pad;  ///< `pad.local` is WindowSet::signal_sources.
     memory::Region::Facts local, local_pad;
-    std::uint64_t remote = 0, remote_pad = 0;  ///< For the GPU; zero: it does not reach them.
-    std::string why_not{};                     ///< it does not.
+    std::uint64_t remote = 0,
+                  remote_pad = 0;  ///< Addresses for the GPU; zero if it does not reach them.
+    std::string why_not{};         ///< Why `remote` or `remote_pad` is zero.
     std::vector<std::shared_ptr<const void>>
-        keepalives{};                   // also the transport's: all of these addresses
-    std::uint64_t remote_pad_here = 0;  ///< For this CPU; zero: it does not reach it.
+        keepalives{};                   // also the transport's: keep the addresses mapped
+    std::uint64_t remote_pad_here = 0;  ///< Address for this CPU; zero if it does not reach it.
     bool remote_pad_on_gpu = false;
-    const cuda::Device* device = nullptr;  ///< Null: for code of this CPU.
+    const cuda::Device* device = nullptr;  ///< Null for a window of CPU code.
     std::shared_ptr<cuda::DeferredDestroyer>
         destroyer{};                // also the Topology's; null without a device
     std::size_t signal_source = 0;  ///< Index in WindowSet::signal_sources.
   };
-  /// The handle: with its last copy the window leaves the set, at once or when it has settled.
+  /// Makes a window and adds it to the set. When the last copy of the returned handle ends, the
+  /// window leaves the set, at once or when it has drained.
   static Result<std::shared_ptr<WindowState>> create(Parts parts, const WindowOptions& options,
                                                      std::shared_ptr<WindowSet> set);
   WindowState(const WindowState&) = delete;
@@ -101,36 +102,37 @@ class WindowState {
   const device::Window& device() const noexcept { return device_; }
   const std::string& path() const noexcept { return path_; }
   std::uint64_t peer() const noexcept { return parts_.peer; }
-  std::string dump() const;  ///< A line.
+  std::string dump() const;  ///< Returns a line for dump().
 
-  /// What there is to do now: whether anything was.
+  /// Carries out what can be done now. Returns whether anything was.
   bool serve(WindowCopier& copier, std::uint64_t source_address);
-  /// Kernels may order at any time, and ring no bell.
+  /// Returns true if kernels may write orders, which wake no thread.
   bool wants_polling() const noexcept { return device_.proxied(); }
+  /// Fails the window with `why`: nothing more is begun and waits of kernels end.
   void end(const Status& why);
   const Status& failure() const { return failure_; }
-  /// Kernels' waits end, and of their orders one queue more is begun: who orders on and on does
-  /// not hold up its end.
+  /// Ends waits of kernels and begins at most one more queue of their orders, so that a kernel that
+  /// never stops ordering cannot delay the window's end.
   void retire();
-  /// Nothing is under way, and nothing that is ordered will be begun.
+  /// Returns true if nothing is in progress and no order is left that would be begun.
   bool drained() const;
-  bool released() const { return released_; }  ///< No handle is left.
+  bool released() const { return released_; }  ///< Returns true if no handle is left.
 
-  /// Of the CPU. Null: it has to be asked for.
+  /// Return the address of a signal for this CPU, or null if the CPU does not map it.
   std::uint64_t* remote_signal(std::uint32_t index) const noexcept;
   std::uint64_t* local_signal(std::uint32_t index) const noexcept;
-  /// Number of the order, for raised().
+  /// Queues a signal of the CPU. Returns its number for raised().
   std::uint64_t enqueue_raise(std::uint32_t index, std::uint64_t n);
   bool raised(std::uint64_t number) const { return raised_ >= number; }
 
  private:
-  /// What kernels and the proxy share, on a machine with GPUs. Ends when nothing is held up by it.
+  /// Memory that kernels and the proxy share. Destroyed by the DeferredDestroyer.
   struct OnGpu {
     cuda::PinnedBuffer queue;
-    cuda::DeviceBuffer flags;  // abort, and behind it the tickets
-    cuda::Stream stream;       // of the abort word
+    cuda::DeviceBuffer flags;  // the abort flag, then the tickets
+    cuda::Stream stream;       // writes the abort flag
   };
-  /// One transfer of the proxy's, in order.
+  /// A transfer of the proxy, in order.
   struct ProxyTransfer {
     std::shared_ptr<TransferState> transfer;  // also the TransferScheduler's
     bool is_signal = false, of_kernel = false;
@@ -147,7 +149,7 @@ class WindowState {
   bool next_is_there() const;
   void abort_waits();
   bool reap();
-  void ended(bool of_kernel);  // an order
+  void ended(bool of_kernel);  // counts an order that is done
   bool begin(WindowCopier& copier, const device::ProxyEntry& entry, bool of_kernel,
              std::uint64_t source_address);
   void publish_progress();
@@ -156,17 +158,18 @@ class WindowState {
   const std::shared_ptr<WindowSet> set_;  // also the EngineImpl's and other windows'
   device::Window device_;
   std::string path_;
-  std::shared_ptr<OnGpu> on_gpu_;  // its end is the DeferredDestroyer's; null: host memory
+  std::shared_ptr<OnGpu> on_gpu_;  // destroyed by the DeferredDestroyer; null: host memory
   std::vector<device::ProxyEntry> host_queue_;
   std::array<std::uint64_t, 16> host_flags_{};
-  device::ProxyEntry* entries_ = nullptr;  // as this CPU sees them
+  device::ProxyEntry* entries_ = nullptr;  // address for this CPU
   std::uint64_t* state_ = nullptr;
 
   Status failure_;
   std::deque<ProxyTransfer> running_;
-  std::vector<std::uint64_t> sums_;  // by signal
+  std::vector<std::uint64_t> sums_;  // values of the peer's signals
   std::uint64_t taken_ = 0, done_ = 0;
-  std::uint64_t begin_until_ = ~std::uint64_t{0};  // of kernels' orders
+  std::uint64_t begin_until_ =
+      ~std::uint64_t{0};  // first order of a kernel that is not begun any more
   bool released_ = false;
   std::deque<Raise> pending_raises_;
   std::uint64_t last_raise_ = 0, raised_ = 0;

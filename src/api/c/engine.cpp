@@ -9,7 +9,7 @@ using namespace linkspan;  // NOLINT(google-build-using-namespace): the function
 namespace linkspan::c {
 namespace {
 
-/// The text is made when somebody asks: `no_resource` is an everyday answer.
+/// Keeps the status, not its text: no_resource is frequent and its text seldom asked for.
 struct Failure {
   Status status;
   Scope scope = Scope::request;
@@ -21,7 +21,7 @@ Failure& last_failure() noexcept {
   return last;
 }
 
-const char* told(Failure& failure) noexcept {
+const char* text_of_failure(Failure& failure) noexcept {
   try {
     if (failure.text.empty() && !failure.status.ok()) failure.text = failure.status.to_string();
     return failure.text.c_str();
@@ -58,7 +58,7 @@ Result<Duration> duration(TimeArgument time) {
 
 namespace {
 
-/// The caller's copy of the text that `call` makes of the handle.
+/// Copies the text that `call` makes of the handle for the caller.
 template <class Handle, class Call>
 int give_text(const Handle* handle, char** out, const Call& call) noexcept {
   if (out == nullptr) return run({{out, "the place for the text"}}, [] { return Status(); });
@@ -83,7 +83,7 @@ const char* linkspan_version(void) { return LINKSPAN_VERSION; }
 const char* linkspan_code_name(int code) {
   return code < 0 || code > LINKSPAN_INTERNAL ? "unknown" : name_of(static_cast<Code>(code));
 }
-const char* linkspan_last_error(void) { return c::told(c::last_failure()); }
+const char* linkspan_last_error(void) { return c::text_of_failure(c::last_failure()); }
 int linkspan_last_scope(void) { return static_cast<int>(c::last_failure().scope); }
 void linkspan_text_free(char* text) { std::free(text); }
 

@@ -1,8 +1,8 @@
-// api/c/handles.hpp - what the handles of linkspan.h are, and how a call ends.
+// api/c/handles.hpp - the handles of linkspan.h, and how a C call ends.
 //
-// Each handle is one of the C++ API. No exception crosses: all that throws is memory that cannot be
-// had.
-// Threads: any thread; the text of a failure is the calling thread's.
+// Each handle contains one of the C++ API. On the path of a byte: the first step of a C call.
+// Threads: any thread; the text of a failure belongs to the calling thread.
+// Invariants: no exception crosses the C API. The C++ API throws none; only std::bad_alloc remains.
 #pragma once
 
 #include <cstddef>
@@ -52,32 +52,32 @@ struct linkspan_explanation {
 
 namespace linkspan::c {
 
-/// Its code; the text of a failure is kept for linkspan_last_error().
+/// Returns the status's code and keeps the text of a failure for linkspan_last_error().
 int answer(const Status& status) noexcept;
 
 inline Status bad(std::string what) {
   return {Code::invalid_argument, Scope::request, std::move(what)};
 }
 
-/// An argument that may not be null, and its name.
+/// A pointer argument that may not be null, and its name.
 struct PointerArgument {
   const void* pointer;
   const char* name;
 };
-/// invalid_argument names the first that is null.
+/// Returns OK, or invalid_argument with the name of the first null pointer.
 Status given(std::initializer_list<PointerArgument> all);
 
-/// A time that a caller gives, in nanoseconds, and its name.
+/// A time argument in nanoseconds, and its name.
 struct TimeArgument {
   const char* name;
   std::int64_t nanoseconds;
 };
-/// invalid_argument: below zero.
+/// Converts a time argument. invalid_argument: it is below zero.
 Result<Duration> duration(TimeArgument time);
 
 int out_of_memory() noexcept;
 
-/// Runs `call`, which answers a Status, once nothing that is needed is null.
+/// Runs `call`, which returns a Status, if no needed pointer is null. Returns its code.
 template <class Call>
 int run(std::initializer_list<PointerArgument> needed, const Call& call) noexcept {
   try {
@@ -87,7 +87,7 @@ int run(std::initializer_list<PointerArgument> needed, const Call& call) noexcep
     return out_of_memory();
   }
 }
-/// Likewise, with the time that it may take.
+/// Does the same, and passes the time argument to `call`.
 template <class Call>
 int run(std::initializer_list<PointerArgument> needed, TimeArgument time,
         const Call& call) noexcept {
@@ -97,13 +97,13 @@ int run(std::initializer_list<PointerArgument> needed, TimeArgument time,
   });
 }
 
-/// Runs `call`, which answers a Result, and makes a handle of that.
+/// Runs `call`, which returns a Result, and makes a handle of its value.
 template <class Handle, class Call>
 int make(Handle** out, std::initializer_list<PointerArgument> needed, const Call& call) noexcept {
   if (out == nullptr) return run({{out, "the place for the handle"}}, [] { return Status(); });
   *out = nullptr;
   return run(needed, [&]() -> Status {
-    std::unique_ptr<Handle> handle;  // before anything starts, which else might have none
+    std::unique_ptr<Handle> handle;  // allocated before anything starts
     if constexpr (std::is_default_constructible_v<Handle>) handle = std::make_unique<Handle>();
     auto made = call();
     if (!made.ok()) return made.status();

@@ -8,7 +8,7 @@
 namespace linkspan::c {
 namespace {
 
-/// What the caller's struct says, over `defaults`, which are as long as this release has them.
+/// Copies the caller's struct over `defaults`, which have the length of this release.
 template <class T>
 Result<T> sized(const T* given, const T& defaults, const char* name) {
   if (given == nullptr) return defaults;

@@ -1,8 +1,9 @@
-// api/c/options.hpp - the structs of linkspan.h as the C++ API has them.
+// api/c/options.hpp - converts the structs of linkspan.h to those of the C++ API.
 //
-// A caller was compiled against an earlier or a later release than this one: each struct says how
-// long it is, what it lacks has its default, and what we do not know has to be zero.
+// On the path of a byte: before the submission.
 // Threads: any thread.
+// Invariants: a caller may be compiled against an earlier or a later release. Each struct has its
+// length; a missing field has its default, and a field unknown here has to be zero.
 #pragma once
 
 #include <span>
@@ -11,23 +12,23 @@
 
 namespace linkspan::c {
 
-// Null: all defaults. unsupported: a later release's, with something set that this one does not
-// know. invalid_argument names the field.
+/// These convert options; null means all defaults. unsupported: a field that this release does not
+/// know is set. invalid_argument: the text names the field.
 Result<EngineOptions> engine_options(const linkspan_engine_options* given);
 Result<ConnectOptions> connect_options(const linkspan_connect_options* given);
 Result<RegionOptions> region_options(const linkspan_region_options* given);
-/// What it points to stays the caller's.
+/// The result points to the caller's memory.
 Result<TransferOptions> transfer_options(const linkspan_transfer_options* given);
 Result<Op> op_of(int op);
 
-/// One of the three that a linkspan_shape may be; points to what the caller's does.
+/// A linkspan_shape as one of its three forms; points to the caller's memory.
 struct Shape {
   std::vector<Block> blocks;
   Pages pages;
   Strides strides;
   enum class Form : std::uint8_t { blocks, pages, strides } form = Form::blocks;
 
-  /// `f` of the one that it is.
+  /// Calls `f` with the form that is set.
   template <class F>
   auto visit(const F& f) const {
     if (form == Form::pages) return f(pages);

@@ -1,4 +1,4 @@
-// linkspan.h: transfers, and which way they take.
+// linkspan.h: transfers and their paths.
 #include <algorithm>
 
 #include "api/c/options.hpp"
@@ -13,7 +13,7 @@ const char* text_at(const linkspan_explanation* explanation, std::size_t index,
   return (explanation->is.refused[index].*part).c_str();
 }
 
-/// A transfer of `call` with the caller's options.
+/// Makes a transfer by `call` with the caller's options.
 template <class Call>
 int begin(std::initializer_list<c::PointerArgument> needed,
           const linkspan_transfer_options* options, linkspan_transfer** transfer,

@@ -1,4 +1,4 @@
-// send_ipc() and recv_ipc() over the engine's exchanges in order.
+// send_ipc() and recv_ipc() over the engine's messages in order.
 #include "linkspan/compat/ipc.hpp"
 
 #include "compat/ipc/ipc_log.hpp"

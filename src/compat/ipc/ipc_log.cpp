@@ -5,14 +5,14 @@
 namespace linkspan::compat::ipc {
 namespace {
 
-/// A message that a GPU copies goes through one stream of it.
+/// A GPU copies a message in one of its streams.
 constexpr unsigned kStreams = 1;
 
 const char* side(bool sends) { return sends ? "[send_ipc] " : "[recv_ipc] "; }
 const char* place(MemoryKind kind) { return kind == MemoryKind::device ? "GPU" : "CPU"; }
 const char* end_of(MemoryKind kind) { return kind == MemoryKind::device ? "Device" : "Host"; }
 
-/// Which kinds meet.
+/// The memory kinds of both sides.
 struct Ends {
   MemoryKind from, to;
   bool push() const { return to == MemoryKind::device; }

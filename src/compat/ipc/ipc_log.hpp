@@ -1,8 +1,10 @@
-// compat/ipc/ipc_log.hpp - the lines of send_ipc and recv_ipc, word for word as users of the seed's
-// programs know them.
+// compat/ipc/ipc_log.hpp - logs send_ipc and recv_ipc with the lines of the original programs.
 //
-// At INFO. tests/conformance/ipc_log_test.cpp holds them against the originals.
+// The lines are word for word those of the originals, at level INFO;
+// tests/conformance/ipc_log_test.cpp compares them.
+// On the path of a byte: beside it, called by the engine at the steps of a message.
 // Threads: any thread.
+// Invariants: none.
 #pragma once
 
 #include "engine/message_state.hpp"
