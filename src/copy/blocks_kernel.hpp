@@ -16,7 +16,7 @@ namespace linkspan::copy {
 struct BlockList {
   std::span<Piece> entries;          ///< Pinned memory.
   cuda::CUdeviceptr address = 0;     ///< The same as the kernel sees it.
-  cuda::CUdeviceptr abort_word = 0;  ///< A u32 in the GPU's memory; not zero: stop.
+  cuda::CUdeviceptr abort_flag = 0;  ///< A u32 in the GPU's memory; not zero: stop.
   cuda::CUdeviceptr aborted = 0;     ///< A u32 that the kernel sets when it has stopped so.
 };
 

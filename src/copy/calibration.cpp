@@ -18,7 +18,7 @@ constexpr std::uint64_t kLittle = 8;
 constexpr std::size_t kCalibrationLine = 128, kAborted = kCalibrationLine,
                       kList = 2 * kCalibrationLine;
 constexpr std::size_t kEntries = 16384, kData = kList + kEntries * sizeof(Piece);
-// In the GPU's: the word by which a kernel would be stopped, data twice.
+// In the GPU's: the flag by which a kernel would be stopped, data twice.
 constexpr std::size_t kGpuData = kCalibrationLine;
 
 }  // namespace
@@ -68,7 +68,7 @@ const Rates* Calibration::find_or_measure(Link link, const Piece& piece,
   std::optional<Rates>& known = known_.at(static_cast<std::size_t>(link));
   if (known) return &*known;
   if (piece.bytes < kMin || !is_quiet()) return nullptr;
-  by_ = base::Clock::steady().now() + limit_;
+  deadline_ = base::Clock::steady().now() + limit_;
   mapping_ = std::move(mapping);
   const auto engine = measure(Method::copy_engine, kFew, piece);
   const auto kernel = engine ? measure(Method::sm_kernel, kMany, piece) : engine;
@@ -115,7 +115,7 @@ bool Calibration::run(Method method, std::span<const Piece> pieces) {
     status = launch_blocks(*scope, stream_, device_, ctas_,
                            {.entries = {reinterpret_cast<Piece*>(pinned_.data() + kList), kEntries},
                             .address = pinned_.device_address() + kList,
-                            .abort_word = gpu_.address(),
+                            .abort_flag = gpu_.address(),
                             .aborted = pinned_.device_address() + kAborted},
                            pieces, pieces.size() * pieces.front().bytes);
   } else {
@@ -125,13 +125,13 @@ bool Calibration::run(Method method, std::span<const Piece> pieces) {
   if (!stream_.write_value(*scope, pinned_.device_address(), runs_).ok() || !status.ok())
     return false;
   while (!is_quiet())
-    if (base::Clock::steady().now() > by_) return false;
+    if (base::Clock::steady().now() > deadline_) return false;
   return true;
 }
 
 bool Calibration::is_quiet() const {
-  auto& word = *reinterpret_cast<std::uint64_t*>(pinned_.data());
-  return std::atomic_ref(word).load(std::memory_order_acquire) == runs_;
+  auto& flag = *reinterpret_cast<std::uint64_t*>(pinned_.data());
+  return std::atomic_ref(flag).load(std::memory_order_acquire) == runs_;
 }
 
 }  // namespace linkspan::copy

@@ -62,7 +62,7 @@ class Calibration {
   cuda::DeviceBuffer gpu_;
   cuda::Stream stream_;  // last: ends before what it writes to
   std::uint64_t runs_ LINKSPAN_GUARDED_BY(mutex_) = 0;
-  base::Time by_ LINKSPAN_GUARDED_BY(mutex_){};
+  base::Time deadline_ LINKSPAN_GUARDED_BY(mutex_){};
 };
 
 }  // namespace linkspan::copy

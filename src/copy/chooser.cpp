@@ -146,10 +146,10 @@ Duration earliest_time(Method method, Link link, std::uint64_t bytes, unsigned t
       std::chrono::duration<double, std::micro>(at_least + size / at_best));
 }
 
-base::Time poll_hint(base::Time due, base::Time looked) noexcept {
+base::Time poll_hint(base::Time due, base::Time last_poll) noexcept {
   using std::chrono::milliseconds;
-  if (looked < due) return due;
-  return looked + std::min<Duration>((looked - due) / 16, milliseconds(1));
+  if (last_poll < due) return due;
+  return last_poll + std::min<Duration>((last_poll - due) / 16, milliseconds(1));
 }
 
 }  // namespace linkspan::copy

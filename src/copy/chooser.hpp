@@ -59,17 +59,17 @@ double relayed_gbps(std::uint64_t bytes, std::uint64_t pieces, unsigned links);
 
 /// Pieces from this size on are relayed. By the model two links then take less than two thirds of
 /// the time of one, and a quarter of this size is where they begin to gain.
-inline constexpr std::uint64_t kRelayLeast = std::uint64_t{16} << 20;
+inline constexpr std::uint64_t kMinRelayBytes = std::uint64_t{16} << 20;
 /// What another GPU holds for the destination's at a time. Each costs 2.4 us of 151; the last one's
 /// second hop, 21 us, is on top.
 inline constexpr std::uint64_t kRelayChunk = std::uint64_t{8} << 20;
 
 /// From when on the driver is asked for what is late, and how often.
 inline constexpr Duration kOverdue = std::chrono::milliseconds(200);
-inline constexpr Duration kAskAgain = std::chrono::milliseconds(50);
+inline constexpr Duration kQueryInterval = std::chrono::milliseconds(50);
 
-/// When to look at what cannot end before `due` and was looked at last at `looked`: at `due`; then
-/// at once while that is cheap, and ever more rarely, so that what is late costs no core.
-base::Time poll_hint(base::Time due, base::Time looked) noexcept;
+/// When to look at what cannot end before `due` and was last_poll at last at `last_poll`: at `due`;
+/// then at once while that is cheap, and ever more rarely, so that what is late costs no core.
+base::Time poll_hint(base::Time due, base::Time last_poll) noexcept;
 
 }  // namespace linkspan::copy

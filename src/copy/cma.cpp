@@ -33,27 +33,27 @@ std::string hex(std::uint64_t address) {
 
 /// A pidfd becomes readable when its process ends (pidfd_open(2)).
 Status alive(const OtherProcess& other) {
-  pollfd look{.fd = other.pidfd, .events = POLLIN, .revents = 0};
-  const int ready = ::poll(&look, 1, 0);
+  pollfd poll_fd{.fd = other.pidfd, .events = POLLIN, .revents = 0};
+  const int ready = ::poll(&poll_fd, 1, 0);
   if (ready == 0 || (ready < 0 && errno == EINTR)) return {};
-  if (ready < 0 || (look.revents & POLLNVAL) != 0)
+  if (ready < 0 || (poll_fd.revents & POLLNVAL) != 0)
     return Status(Code::invalid_argument, Scope::peer, "not a pidfd");
   return Status(Code::disconnected, Scope::peer,
                 "process " + std::to_string(other.pid) + " has ended");
 }
 
 Status failure(int error, const OtherProcess& other, bool read, const Piece& at) {
-  const std::string who = "process " + std::to_string(other.pid);
+  const std::string process = "process " + std::to_string(other.pid);
   const std::string call = read ? "process_vm_readv" : "process_vm_writev";
   switch (error) {
     case EFAULT:
       return Status(Code::unreachable, Scope::request,
-                    call + ": " + hex(read ? at.from : at.to) + " of " + who + " or " +
+                    call + ": " + hex(read ? at.from : at.to) + " of " + process + " or " +
                         hex(read ? at.to : at.from) + " of ours is not mapped so");
     case ESRCH:
-      return Status(Code::disconnected, Scope::peer, call + ": no " + who);
+      return Status(Code::disconnected, Scope::peer, call + ": no " + process);
     case EPERM:
-      return Status(Code::permission_denied, Scope::peer, call + ": not permitted to " + who);
+      return Status(Code::permission_denied, Scope::peer, call + ": not permitted to " + process);
     default:
       return Status(Code::system, Scope::request,
                     call + ": " + std::generic_category().message(error));
@@ -126,9 +126,9 @@ Status not_usable(const Piece& at) {
 
 }  // namespace
 
-bool is_word(const Piece& piece) noexcept { return piece.bytes == 8 && piece.to % 8 == 0; }
+bool is_u64(const Piece& piece) noexcept { return piece.bytes == 8 && piece.to % 8 == 0; }
 
-Status store_word(std::uint64_t to, std::uint64_t value) {
+Status store_u64(std::uint64_t to, std::uint64_t value) {
   // An atomic addition of zero by the kernel, which wakes no more than a spurious waiter.
   std::uint32_t own = 0;
   const long asked = ::syscall(SYS_futex, &own, FUTEX_WAKE_OP_PRIVATE, 0, 0, pointer(to),
@@ -144,15 +144,15 @@ Status copy_within(std::span<const Piece> pieces) {
   std::uint64_t done = 0;  // of the first piece that is left
   for (drop_done(pieces, done); !pieces.empty(); drop_done(pieces, done)) {
     const Piece& first = pieces.front();
-    std::uint64_t word = 0;
-    const Piece to_word{reinterpret_cast<std::uintptr_t>(&word), first.from, first.bytes};
-    const bool by_word = is_word(first);
-    const auto run = by_word ? std::span(&to_word, 1)
-                             : pieces.first(static_cast<std::size_t>(
-                                   std::ranges::find_if(pieces, is_word) - pieces.begin()));
+    std::uint64_t value = 0;
+    const Piece to_value{reinterpret_cast<std::uintptr_t>(&value), first.from, first.bytes};
+    const bool by_u64 = is_u64(first);
+    const auto run = by_u64 ? std::span(&to_value, 1)
+                            : pieces.first(static_cast<std::size_t>(
+                                  std::ranges::find_if(pieces, is_u64) - pieces.begin()));
     ssize_t moved = move_some(self, true, run, done);
     // Memory that a driver has mapped is no source for the kernel, but may be a destination.
-    if (moved <= 0 && errno != EINTR && !by_word) moved = move_some(self, false, run, done);
+    if (moved <= 0 && errno != EINTR && !by_u64) moved = move_some(self, false, run, done);
     if (moved <= 0 && errno != EINTR) moved = move_by_bounce(self, run.front(), done);
     if (moved < 0 && errno == EINTR) continue;
     if (moved < 0 && (errno == ENOSYS || errno == EPERM)) {  // a sandbox allows no such call
@@ -161,9 +161,9 @@ Status copy_within(std::span<const Piece> pieces) {
       moved = static_cast<ssize_t>(run.front().bytes - done);
     }
     if (moved <= 0) return not_usable({first.to + done, first.from + done, first.bytes - done});
-    if (by_word && moved == 8)
-      if (Status status = store_word(first.to, word); !status.ok()) return status;
-    if (by_word && moved != 8) return not_usable(first);
+    if (by_u64 && moved == 8)
+      if (Status status = store_u64(first.to, value); !status.ok()) return status;
+    if (by_u64 && moved != 8) return not_usable(first);
     done += static_cast<std::uint64_t>(moved);
   }
   return {};

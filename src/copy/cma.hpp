@@ -33,15 +33,15 @@ Status may_copy_across(std::int64_t pid);
 Status copy_across(const OtherProcess& other, bool read, std::span<const Piece> pieces);
 
 /// Copies within this process. unreachable: a page of either end is not mapped, may not be read or
-/// written, or lies beyond the end of its file; what lies before it was copied. An aligned word of
+/// written, or lies beyond the end of its file; what lies before it was copied. An aligned value of
 /// 8 bytes is stored at once. Where a sandbox forbids process_vm_readv it is a memcpy.
 Status copy_within(std::span<const Piece> pieces);
 
-/// Whether copy_within() stores the piece at once, so that who polls it never sees it in part.
-bool is_word(const Piece& piece) noexcept;
+/// Whether copy_within() stores the piece at once, so that process polls it never sees it in part.
+bool is_u64(const Piece& piece) noexcept;
 
-/// Stores an aligned word. unreachable: its page cannot be written. The kernel is asked first, so
+/// Stores an aligned value. unreachable: its page cannot be written. The kernel is asked first, so
 /// memory that is unmapped between the answer and the store still ends the process.
-Status store_word(std::uint64_t to, std::uint64_t value);
+Status store_u64(std::uint64_t to, std::uint64_t value);
 
 }  // namespace linkspan::copy

@@ -87,7 +87,7 @@ struct Order {
   Method method = Method::cpu_threads;
   std::span<const Piece> pieces = {};  ///< Read during start() only. None is an order as well.
   PageList pages = {};  ///< sm_kernel: instead of pieces. The spans are read during start() only.
-  unsigned lane = 0;    ///< GPU: orders of one lane end in order; any number is taken.
+  unsigned queue = 0;   ///< GPU: orders of one lane end in order; any number is taken.
   /// Cross-process: whose address space `from` (a read) or `to` (a write) is in. The pidfd guards
   /// against a number that was given to another process; a loan until the order is quiet.
   std::int64_t pid = 0;
@@ -111,7 +111,7 @@ struct Order {
   /// GPU only. Out: recorded behind the order. Null: nobody waits for it in a stream.
   std::optional<cuda::PooledEvent>* release = nullptr;
   /// Out: by what it is copied, where that is not `method`; a loan until poll() has told the end.
-  Method* taken = nullptr;
+  Method* actual_method = nullptr;
 };
 
 class Copier {

@@ -26,8 +26,8 @@ constexpr Duration kBetweenClaims = std::chrono::microseconds(20);
 struct CpuCopier::Job {
   // Under the scheduler's lock.
   Ticket ticket = 0;  // zero: free
-  base::Time due{}, looked{};
-  base::Time patient{};  // begin of the wait for an executor
+  base::Time due{}, last_poll{};
+  base::Time waiting_since{};  // begin of the wait for an executor
 
   // Written by start() before the job is queued; only read from then on.
   Method method = Method::cpu_threads;
@@ -54,7 +54,7 @@ struct CpuCopier::Job {
   Status copy(std::size_t i) const;
 };
 
-/// Chunks are as full as they may be: a staging slot takes the work of one.
+/// Chunks are as full as they may be: a staging index takes the work of one.
 void CpuCopier::Job::cut(std::span<const Piece> whole, std::uint64_t chunk_bytes) {
   pieces.clear();
   chunks.clear();
@@ -100,9 +100,9 @@ Result<std::unique_ptr<CpuCopier>> CpuCopier::create(unsigned threads, std::size
 
 CpuCopier::CpuCopier(unsigned threads, std::size_t staging, const base::Clock& clock)
     : max_threads_(threads),
-      slot_bytes_(Staging::slot_bytes(staging / threads)),
+      buffer_bytes_(Staging::buffer_bytes(staging / threads)),
       clock_(clock),
-      lanes_(std::make_unique<StagingStreams>()),
+      streams_(std::make_unique<StagingStreams>()),
       jobs_(kOrders) {
   for (unsigned i = kOrders; i > 0; --i) free_.push_back(i - 1);
   threads_.reserve(threads);
@@ -118,7 +118,7 @@ CpuCopier::~CpuCopier() {
 }
 
 Status CpuCopier::serve(const cuda::Device& device) {
-  return lanes_->reserve(device, max_threads_);
+  return streams_->reserve(device, max_threads_);
 }
 
 Result<Ticket> CpuCopier::start(const Order& order) {
@@ -139,10 +139,10 @@ Result<Ticket> CpuCopier::start(const Order& order) {
                     std::string("CPU threads do not copy by ") + name_of(order.method));
   }
   if (free_.empty()) return Status::no_resource();
-  const unsigned slot = free_.back();
+  const unsigned index = free_.back();
   std::uint64_t bytes = 0;
   for (const Piece& piece : order.pieces) bytes += piece.bytes;
-  Job& job = jobs_[slot];
+  Job& job = jobs_[index];
   job.method = order.method;
   job.to_gpu = order.to_gpu;
   job.guarded = order.guarded;
@@ -153,9 +153,9 @@ Result<Ticket> CpuCopier::start(const Order& order) {
   const base::Time now = clock_.now();
   last_due_ =
       std::max(now, last_due_) + earliest_time(order.method, order.link, bytes, max_threads_);
-  job.ticket = ++accepted_ * kOrders + slot;
+  job.ticket = ++accepted_ * kOrders + index;
   job.due = last_due_;
-  job.looked = job.patient = now;
+  job.last_poll = job.waiting_since = now;
   job.other = {.pid = order.pid, .pidfd = order.pidfd, .proof = order.proof};
   job.remote_is_source = order.remote_is_source;
   job.peer = order.peer;
@@ -227,9 +227,9 @@ std::optional<Status> CpuCopier::poll(Ticket ticket) {
   if (job == nullptr)
     return Status(Code::internal, Scope::request, "poll of a ticket that is not in flight");
   if (!job->done.load(std::memory_order_acquire)) {
-    job->looked = clock_.now();
-    if (job->looked - job->patient >= kPatience) {
-      job->patient = job->looked;
+    job->last_poll = clock_.now();
+    if (job->last_poll - job->waiting_since >= kPatience) {
+      job->waiting_since = job->last_poll;
       const base::MutexLock lock(mutex_);
       if (job->next == 0 && is_within_share(*job)) substitute(stuck_ + beyond_share_);
     }
@@ -246,7 +246,7 @@ base::Time CpuCopier::expected(base::Time now) const {
   for (const Job& job : jobs_) {
     if (job.ticket == 0) continue;
     if (job.done.load(std::memory_order_relaxed)) return now;
-    soonest = std::min(soonest, poll_hint(job.due, job.looked));
+    soonest = std::min(soonest, poll_hint(job.due, job.last_poll));
   }
   return soonest;
 }
@@ -277,13 +277,13 @@ Status CpuCopier::start_threads(std::size_t chunks) {
 
 /// Every executor's slots have work before one of them has two rounds of it.
 std::uint64_t CpuCopier::staged_bytes(std::uint64_t all) const noexcept {
-  const std::uint64_t least = std::min<std::uint64_t>(kStagedBytes, slot_bytes_);
-  const std::uint64_t share = all / max_threads_ / Staging::kSlots;
-  return std::clamp<std::uint64_t>(share / least * least, least, slot_bytes_);
+  const std::uint64_t least = std::min<std::uint64_t>(kStagedBytes, buffer_bytes_);
+  const std::uint64_t share = all / max_threads_ / Staging::kBuffers;
+  return std::clamp<std::uint64_t>(share / least * least, least, buffer_bytes_);
 }
 
 void CpuCopier::execute(const std::stop_token& stop, bool replaces) {
-  PageableCopies staged(slot_bytes_, *lanes_);
+  PageableCopies staged(buffer_bytes_, *streams_);
   const Staging& staging = staged.staging();
   while (!stop.stop_requested() || !staging.idle()) {
     if (const auto ended = staged.end_one()) {

@@ -3,7 +3,7 @@
 // Nothing here runs under the scheduler's lock but the bookkeeping: start() cuts an order into
 // chunks and queues it, executors take chunk after chunk, in the order of the orders, and who ends
 // the last one publishes the end. Of `pageable` an executor has several chunks in hand, one a
-// staging slot; while its GPU does not move them it takes what needs no slot.
+// staging index; while its GPU does not move them it takes what needs no index.
 // Threads: start, abort, poll, expected: externally synchronised (under the scheduler's lock). The
 // executors are ours: started with the first orders, joined by the destructor; they block on the
 // queue, at most a millisecond while the GPU works for them, and on page faults.
@@ -11,7 +11,7 @@
 // more than half of the executors only while no other order waits. Where one waits all the same,
 // for kPatience, and for each executor that is still at an order which was aborted, a substitute
 // starts, kMaxSubstitutes at most. It ends when the executors have come back.
-// Invariants: an order's slot is reused only after poll() told its end; when `done` is seen, no
+// Invariants: an order's index is reused only after poll() told its end; when `done` is seen, no
 // executor will touch the order or its memory again.
 #pragma once
 
@@ -38,7 +38,7 @@ class CpuCopier final : public Copier {
  public:
   static constexpr unsigned kOrders = 256;
   static constexpr std::uint64_t kChunkBytes = std::uint64_t{1} << 20;
-  /// Of `pageable`, at least, while a slot is as large; at most a slot.
+  /// Of `pageable`, at least, while a index is as large; at most a index.
   static constexpr std::uint64_t kStagedBytes = std::uint64_t{256} << 10;
   static constexpr std::size_t kChunkPieces = 4096;  ///< A chunk has at most.
   static constexpr unsigned kMaxSubstitutes = 64;
@@ -98,11 +98,11 @@ class CpuCopier final : public Copier {
   void substitute(std::size_t wanted) LINKSPAN_REQUIRES(mutex_);
 
   const unsigned max_threads_;
-  const std::size_t slot_bytes_;
+  const std::size_t buffer_bytes_;
   const base::Clock& clock_;
-  const std::unique_ptr<StagingStreams> lanes_;  // also of the executors
-  std::vector<Job> jobs_;                        // kOrders, never moved
-  std::vector<unsigned> free_;                   // indices of jobs_
+  const std::unique_ptr<StagingStreams> streams_;  // also of the executors
+  std::vector<Job> jobs_;                          // kOrders, never moved
+  std::vector<unsigned> free_;                     // indices of jobs_
   std::uint64_t accepted_ = 0;
   base::Time last_due_{};
 

@@ -9,16 +9,16 @@
 namespace linkspan::copy {
 namespace {
 
-constexpr int kFirst = -8;  // a stream's priority; the driver clamps it
+constexpr int kHighestPriority = -8;  // a stream's priority; the driver clamps it
 
 }  // namespace
 
 Result<std::unique_ptr<GpuCopier>> GpuCopier::create(const cuda::Device& device,
                                                      const Bounds& bounds,
                                                      const base::Clock& clock) {
-  if (bounds.lanes == 0)
-    return Status(Code::invalid_argument, Scope::request, "a copier needs a lane");
-  const unsigned lanes = bounds.lanes + kHeldLanes;
+  if (bounds.queues == 0)
+    return Status(Code::invalid_argument, Scope::request, "a copier needs a queue");
+  const unsigned queues = bounds.queues + kStreamOrderedQueues;
   const auto sms = static_cast<unsigned>(std::max(device.info().sm_count, 1));
   const unsigned ctas = std::min(bounds.ctas.value_or(sms), sms);
   const Status kernel = ctas == 0 ? Status(Code::unsupported, Scope::request,
@@ -27,60 +27,61 @@ Result<std::unique_ptr<GpuCopier>> GpuCopier::create(const cuda::Device& device,
                                   : device.kernels();
   auto scope = device.enter();
   if (!scope.ok()) return scope.status();
-  const unsigned slots = kernel.ok() ? kSlotsPerLane : 0;
-  auto memory =
-      cuda::PinnedBuffer::create(*scope, std::size_t{lanes} * (kLine + slots * slot_bytes()));
+  const unsigned kernel_args = kernel.ok() ? kKernelArgsPerQueue : 0;
+  auto memory = cuda::PinnedBuffer::create(
+      *scope, std::size_t{queues} * (kLine + kernel_args * args_bytes()));
   if (!memory.ok()) return memory.status();
-  auto abort_words = cuda::DeviceBuffer::create(*scope, kLine * kSlotsPerLane * lanes);
-  if (!abort_words.ok()) return abort_words.status();
-  auto aborts = cuda::Stream::create(*scope, kFirst);
+  auto abort_flags = cuda::DeviceBuffer::create(*scope, kLine * kKernelArgsPerQueue * queues);
+  if (!abort_flags.ok()) return abort_flags.status();
+  auto aborts = cuda::Stream::create(*scope, kHighestPriority);
   if (!aborts.ok()) return aborts.status();
-  std::vector<Lane> made;
-  made.reserve(lanes);
-  for (std::size_t i = 0; i < lanes; ++i) {
+  std::vector<CopyQueue> made;
+  made.reserve(queues);
+  for (std::size_t i = 0; i < queues; ++i) {
     auto stream = cuda::Stream::create(*scope);
     if (!stream.ok()) return stream.status();
-    Lane& lane = made.emplace_back(*std::move(stream));
-    if (i < bounds.lanes) {
-      auto beside = cuda::Stream::create(*scope);
-      if (!beside.ok()) return beside.status();
+    CopyQueue& queue = made.emplace_back(*std::move(stream));
+    if (i < bounds.queues) {
+      auto flag_stream = cuda::Stream::create(*scope);
+      if (!flag_stream.ok()) return flag_stream.status();
       auto event = cuda::Event::create(*scope);
       if (!event.ok()) return event.status();
-      lane.beside.emplace(Beside{*std::move(beside), *std::move(event)});
+      queue.flag_stream.emplace(FlagStream{*std::move(flag_stream), *std::move(event)});
     }
-    lane.word = reinterpret_cast<std::uint64_t*>(memory->data() + i * kLine);
-    lane.word_device = memory->device_address() + i * kLine;
-    *lane.word = 0;
-    for (std::size_t s = 0; s < slots; ++s) {
-      const std::size_t index = i * slots + s;
-      lane.slots[s] = carve_slot(*memory, lanes * kLine + index * slot_bytes(),
-                                 abort_words->address() + index * kLine);
+    queue.completion_flag = reinterpret_cast<std::uint64_t*>(memory->data() + i * kLine);
+    queue.flag_address = memory->device_address() + i * kLine;
+    *queue.completion_flag = 0;
+    for (std::size_t s = 0; s < kernel_args; ++s) {
+      const std::size_t index = i * kernel_args + s;
+      queue.kernel_args[s] = carve_args(*memory, queues * kLine + index * args_bytes(),
+                                        abort_flags->address() + index * kLine);
     }
   }
-  Status zeroed = aborts->fill(*scope, abort_words->address(), 0, abort_words->bytes());
+  Status zeroed = aborts->fill(*scope, abort_flags->address(), 0, abort_flags->bytes());
   if (zeroed.ok()) zeroed = aborts->synchronize(*scope);
   if (!zeroed.ok()) return zeroed;
   return std::unique_ptr<GpuCopier>(new GpuCopier(device, kernel, ctas, clock, *std::move(memory),
-                                                  *std::move(abort_words), *std::move(aborts),
+                                                  *std::move(abort_flags), *std::move(aborts),
                                                   std::move(made)));
 }
 
 GpuCopier::GpuCopier(const cuda::Device& device, Status kernel, unsigned ctas,
                      const base::Clock& clock, cuda::PinnedBuffer memory,
-                     cuda::DeviceBuffer abort_words, cuda::Stream aborts, std::vector<Lane> lanes)
+                     cuda::DeviceBuffer abort_flags, cuda::Stream aborts,
+                     std::vector<CopyQueue> queues)
     : device_(device),
       kernel_(std::move(kernel)),
       ctas_(kernel_.ok() ? ctas : 0),
       clock_(clock),
       memory_(std::move(memory)),
-      abort_words_(std::move(abort_words)),
+      abort_flags_(std::move(abort_flags)),
       aborts_(std::move(aborts)),
-      lanes_(std::move(lanes)) {}
+      queues_(std::move(queues)) {}
 
 GpuCopier::~GpuCopier() = default;
 
-void GpuCopier::lend(Result<std::unique_ptr<Relay>> relay) {
-  no_relay_ = relay.status();
+void GpuCopier::set_relay(Result<std::unique_ptr<Relay>> relay) {
+  relay_status_ = relay.status();
   if (relay.ok()) relay_ = *std::move(relay);
 }
 
@@ -89,7 +90,7 @@ Result<Ticket> GpuCopier::start(const Order& order) {
   if (!kernel && order.method != Method::copy_engine)
     return Status(Code::invalid_argument, Scope::request,
                   std::string("a GPU does not copy by ") + name_of(order.method));
-  if (!lost_.ok()) return lost_;
+  if (!context_error_.ok()) return context_error_;
   const PageList& pages = order.pages;
   if (!pages.to_index.empty() && !kernel)
     return Status(Code::invalid_argument, Scope::request, "pages are copied by the kernel only");
@@ -117,227 +118,234 @@ Result<Ticket> GpuCopier::start(const Order& order) {
     cut = bytes = pages.page_bytes * pages.to_index.size();
   }
 
-  Lane* const chosen = lane_of(order);
+  CopyQueue* const chosen = choose_queue(order);
   if (chosen == nullptr) return Status::no_resource();
-  Lane& lane = *chosen;
-  const auto index = static_cast<std::size_t>(chosen - lanes_.data());
-  look_at_word(lane);
-  if (!lost_.ok()) return lost_;
-  const std::uint64_t number = lane.submitted + 1;
-  Running& running = lane.of(number);
-  if (number - lane.quiet > kOrdersPerLane || running.number != 0) return Status::no_resource();
-  const Ticket ticket = number * lanes_.size() + index;
+  CopyQueue& queue = *chosen;
+  const auto index = static_cast<std::size_t>(chosen - queues_.data());
+  poll_completion_flag(queue);
+  if (!context_error_.ok()) return context_error_;
+  const std::uint64_t number = queue.submitted + 1;
+  QueuedOrder& record = queue.of(number);
+  if (number - queue.quiet > kOrdersPerQueue || record.number != 0) return Status::no_resource();
+  const Ticket ticket = number * queues_.size() + index;
   if (cut == 0) {
-    running = {.number = number};
-    lane.submitted = number;
-    retire(lane, lane.quiet);
-    ++untold_;
+    record = {.number = number};
+    queue.submitted = number;
+    retire(queue, queue.quiet);
+    ++unreported_;
     return ticket;
   }
-  if (may_wait(lane, order, bytes)) {
-    if (lane.entries + order.pieces.size() + kBesideCopies > kStreamEntries)
+  if (may_wait(queue, order, bytes)) {
+    if (queue.entries + order.pieces.size() + kExtraEntries > kStreamEntries)
       return Status::no_resource();
-    wait(lane, number, order, bytes);
-    if (lane.waiting.bytes >= kEnoughBytes || lane.waiting.parts.size() >= kEnoughPieces)
-      begin_waiting_if_due(lane);
+    wait(queue, number, order, bytes);
+    if (queue.waiting.bytes >= kEnoughBytes || queue.waiting.parts.size() >= kEnoughPieces)
+      begin_waiting_if_due(queue);
     return ticket;
   }
-  if (!lane.waiting.parts.empty() && !begin_waiting(lane)) return Status::no_resource();
-  if (!lost_.ok()) return lost_;
-  Relay::Way* way = nullptr;
+  if (!queue.waiting.parts.empty() && !begin_waiting(queue)) return Status::no_resource();
+  if (!context_error_.ok()) return context_error_;
+  Relay::RelayStreams* relay_streams = nullptr;
   if (relay_ != nullptr) {
-    const auto found = relay_->way_of(order);
+    const auto found = relay_->choose_streams(order);
     if (!found.ok()) return found.status();
-    way = *found;
+    relay_streams = *found;
   }
-  // The word, waits, an event.
-  const unsigned beside = 1 + (order.after != nullptr ? 1 : 0) +
-                          (order.release != nullptr ? 1 : 0) + (way != nullptr ? 1 : 0);
-  if (lane.entries + (kernel ? 1 : cut) + beside > kStreamEntries) return Status::no_resource();
-  Slot* slot = kernel ? idle_slot(lane) : nullptr;
-  if (kernel && slot == nullptr) return Status::no_resource();
+  // The completion_flag, waits, an event.
+  const unsigned extra_entries = 1 + (order.after != nullptr ? 1 : 0) +
+                                 (order.release != nullptr ? 1 : 0) +
+                                 (relay_streams != nullptr ? 1 : 0);
+  if (queue.entries + (kernel ? 1 : cut) + extra_entries > kStreamEntries)
+    return Status::no_resource();
+  KernelArgs* args = kernel ? idle_args(queue) : nullptr;
+  if (kernel && args == nullptr) return Status::no_resource();
 
   auto scope = device_.enter();
   if (!scope.ok()) return scope.status();
   std::optional<cuda::PooledEvent> release;
   if (order.release != nullptr) {
-    auto taken = device_.events().take();
-    if (!taken.ok()) return taken.status();
-    release.emplace(*std::move(taken));
+    auto event = device_.events().acquire();
+    if (!event.ok()) return event.status();
+    release.emplace(*std::move(event));
   }
   if (order.after != nullptr) {
-    const Status waits = lane.stream.wait_for(*scope, *order.after);
-    if (waits.scope() == Scope::process) lose(waits);
+    const Status waits = queue.stream.wait_for(*scope, *order.after);
+    if (waits.scope() == Scope::process) fail_all(waits);
     if (!waits.ok()) return waits;
-    lane.held_by = order.stream;
-    if (way != nullptr && !relay_->wait_for(*way, *order.after).ok()) way = nullptr;
+    queue.user_stream = order.stream;
+    if (relay_streams != nullptr && !relay_->wait_for(*relay_streams, *order.after).ok())
+      relay_streams = nullptr;
   }
-  Queued queued = kernel ? queue_kernel(*scope, lane, *slot, order, bytes)
-                         : queue_copies(*scope, lane, order, way);
+  SubmitResult queued = kernel ? queue_kernel(*scope, queue, *args, order, bytes)
+                               : queue_copies(*scope, queue, order, relay_streams);
   if (queued.entries == 0) {
-    if (queued.status.scope() == Scope::process) lose(queued.status);
+    if (queued.status.scope() == Scope::process) fail_all(queued.status);
     return queued.status;
   }
-  const Status written = write_word(*scope, lane, number, bytes);
+  const Status written = write_completion_flag(*scope, queue, number, bytes);
   if (queued.status.ok()) queued.status = written;
-  if (release && (*release)->record(*scope, lane.stream.get()).ok())
+  if (release && (*release)->record(*scope, queue.stream.get()).ok())
     *order.release = std::move(release);
 
   const base::Time now = clock_.now();
-  lane.last_due =
-      std::max(now, lane.last_due) +
+  queue.last_due =
+      std::max(now, queue.last_due) +
       earliest_time(order.method, order.link, bytes - queued.relayed, 1, rates(order.link));
-  running = {.number = number,
-             .entries = queued.entries + beside,
-             .slot = slot,
-             .first = pages.first,
-             .way = way,
-             .chunks = queued.chunks,
-             .status = queued.status,
-             .due = lane.last_due,
-             .looked = now};
-  lane.submitted = lane.begun = number;
-  ++lane.in_stream;
-  lane.entries += running.entries;
-  if (slot != nullptr) slot->state = Slot::State::busy;
-  if (number == lane.quiet + 1) lane.next_query = running.due + kOverdue;
-  if (!written.ok()) lane.next_query = now;  // the word will not tell: only the stream can
-  if (queued.status.scope() == Scope::process || !queued.joined) lose(queued.status);
+  record = {.number = number,
+            .entries = queued.entries + extra_entries,
+            .args = args,
+            .first = pages.first,
+            .relay_streams = relay_streams,
+            .chunks = queued.chunks,
+            .status = queued.status,
+            .due = queue.last_due,
+            .last_poll = now};
+  queue.submitted = queue.begun = number;
+  ++queue.in_stream;
+  queue.entries += record.entries;
+  if (args != nullptr) args->state = KernelArgs::State::busy;
+  if (number == queue.quiet + 1) queue.next_query = record.due + kOverdue;
+  if (!written.ok())
+    queue.next_query = now;  // the completion_flag will not tell: only the stream can
+  if (queued.status.scope() == Scope::process || !queued.joined) fail_all(queued.status);
   return ticket;
 }
 
-/// Behind all that is in the lane's stream (fact: Streams.AWriteValueIsBehindWhatItsEventIsBehind).
-/// No word may overtake the one before it.
-Status GpuCopier::write_word(const cuda::DeviceScope& scope, Lane& lane, std::uint64_t number,
-                             std::uint64_t bytes) {
-  const bool own = bytes < kBesideLeast || bytes >= kBesideMost;
-  if (lane.in_stream == 0 || !lane.beside || (own && lane.by_beside <= lane.quiet))
-    return lane.stream.write_value(scope, lane.word_device, number);
-  lane.by_beside = number;
-  auto& [stream, event] = *lane.beside;
-  Status status = event.record(scope, lane.stream.get());
+/// Behind all that is in the queue's stream (fact:
+/// Streams.AWriteValueIsBehindWhatItsEventIsBehind). No completion_flag may overtake the one before
+/// it.
+Status GpuCopier::write_completion_flag(const cuda::DeviceScope& scope, CopyQueue& queue,
+                                        std::uint64_t number, std::uint64_t bytes) {
+  const bool own = bytes < kMinFlagStreamBytes || bytes >= kMaxFlagStreamBytes;
+  if (queue.in_stream == 0 || !queue.flag_stream ||
+      (own && queue.last_by_flag_stream <= queue.quiet))
+    return queue.stream.write_value(scope, queue.flag_address, number);
+  queue.last_by_flag_stream = number;
+  auto& [stream, event] = *queue.flag_stream;
+  Status status = event.record(scope, queue.stream.get());
   if (status.ok()) status = stream.wait_for(scope, event);
-  if (status.ok()) status = stream.write_value(scope, lane.word_device, number);
+  if (status.ok()) status = stream.write_value(scope, queue.flag_address, number);
   return status;
 }
 
 void GpuCopier::abort(Ticket ticket) {
-  Running* order = find(ticket);
+  QueuedOrder* order = find(ticket);
   if (order == nullptr || order->entries == 0) return;
-  Lane& lane = lanes_[ticket % lanes_.size()];
-  if (order->number > lane.begun)
-    return end_unbegun(lane, *order, Status(Code::canceled, Scope::request, "canceled"));
-  // Of one that is quiet the slot may be another's by now, of a joined one it is others' too.
-  if (order->slot != nullptr && order->number > lane.quiet && !order->joined)
-    ask_to_stop(*order->slot);
+  CopyQueue& queue = queues_[ticket % queues_.size()];
+  if (order->number > queue.begun)
+    return end_unbegun(queue, *order, Status(Code::canceled, Scope::request, "canceled"));
+  // Of one that is quiet the args may be another's by now, of a joined one it is others' too.
+  if (order->args != nullptr && order->number > queue.quiet && !order->joined)
+    request_abort(*order->args);
 }
 
 std::optional<Status> GpuCopier::poll(Ticket ticket) {
-  Running* order = find(ticket);
+  QueuedOrder* order = find(ticket);
   if (order == nullptr)
     return Status(Code::internal, Scope::request, "poll of a ticket that is not in flight");
-  Lane& lane = lanes_[ticket % lanes_.size()];
-  const auto quiet = [&] { return order->entries == 0 || order->number <= lane.quiet; };
-  if (!quiet()) advance(lane);
+  CopyQueue& queue = queues_[ticket % queues_.size()];
+  const auto quiet = [&] { return order->entries == 0 || order->number <= queue.quiet; };
+  if (!quiet()) advance(queue);
   if (!quiet()) return std::nullopt;
   Status end = std::move(order->status);
   *order = {};
-  --untold_;
+  --unreported_;
   return end;
 }
 
 base::Time GpuCopier::expected(base::Time now) const {
-  if (untold_ > 0) return now;
+  if (unreported_ > 0) return now;
   base::Time soonest = base::Time::max();
-  for (const Lane& lane : lanes_)
-    if (lane.quiet < lane.submitted) {
-      const Running& oldest = lane.of(lane.quiet + 1);
-      soonest = std::min(soonest, poll_hint(oldest.due, oldest.looked));
+  for (const CopyQueue& queue : queues_)
+    if (queue.quiet < queue.submitted) {
+      const QueuedOrder& oldest = queue.of(queue.quiet + 1);
+      soonest = std::min(soonest, poll_hint(oldest.due, oldest.last_poll));
     }
   return soonest;
 }
 
-/// Of a stream of a user's: the lane that waits for it already, or one where nothing is in flight.
-GpuCopier::Lane* GpuCopier::lane_of(const Order& order) {
-  const std::size_t ours = lanes_.size() - kHeldLanes;
-  if (order.after == nullptr) return &lanes_[order.lane % ours];
-  Lane* idle = nullptr;
-  for (Lane& lane : std::span(lanes_).subspan(ours)) {
-    if (lane.quiet != lane.submitted) advance(lane);
-    if (lane.quiet == lane.submitted)
-      idle = &lane;
-    else if (lane.held_by == order.stream)
-      return &lane;
+/// Of a stream of a user's: the queue that waits for it already, or one where nothing is in flight.
+GpuCopier::CopyQueue* GpuCopier::choose_queue(const Order& order) {
+  const std::size_t ours = queues_.size() - kStreamOrderedQueues;
+  if (order.after == nullptr) return &queues_[order.queue % ours];
+  CopyQueue* idle = nullptr;
+  for (CopyQueue& queue : std::span(queues_).subspan(ours)) {
+    if (queue.quiet != queue.submitted) advance(queue);
+    if (queue.quiet == queue.submitted)
+      idle = &queue;
+    else if (queue.user_stream == order.stream)
+      return &queue;
   }
   return idle;
 }
 
-GpuCopier::Running* GpuCopier::find(Ticket ticket) {
-  const std::uint64_t number = ticket / lanes_.size();
-  Running& order = lanes_[ticket % lanes_.size()].of(number);
+GpuCopier::QueuedOrder* GpuCopier::find(Ticket ticket) {
+  const std::uint64_t number = ticket / queues_.size();
+  QueuedOrder& order = queues_[ticket % queues_.size()].of(number);
   return number != 0 && order.number == number ? &order : nullptr;
 }
 
-void GpuCopier::advance(Lane& lane) {
-  look_at_word(lane);
-  begin_waiting_if_due(lane);
+void GpuCopier::advance(CopyQueue& queue) {
+  poll_completion_flag(queue);
+  begin_waiting_if_due(queue);
 }
 
-void GpuCopier::look_at_word(Lane& lane) {
-  if (lane.quiet == lane.submitted) return;
-  retire(lane, std::atomic_ref<std::uint64_t>(*lane.word).load(std::memory_order_acquire));
-  if (lane.quiet == lane.submitted) return;
+void GpuCopier::poll_completion_flag(CopyQueue& queue) {
+  if (queue.quiet == queue.submitted) return;
+  retire(queue,
+         std::atomic_ref<std::uint64_t>(*queue.completion_flag).load(std::memory_order_acquire));
+  if (queue.quiet == queue.submitted) return;
   const base::Time now = clock_.now();
-  lane.of(lane.quiet + 1).looked = now;
-  if (now >= lane.next_query) ask_stream(lane);
+  queue.of(queue.quiet + 1).last_poll = now;
+  if (now >= queue.next_query) query_stream(queue);
 }
 
-void GpuCopier::retire(Lane& lane, std::uint64_t up_to) {
-  const std::uint64_t before = lane.quiet;
-  while (lane.quiet < lane.submitted) {
-    Running& order = lane.of(lane.quiet + 1);
+void GpuCopier::retire(CopyQueue& queue, std::uint64_t up_to) {
+  const std::uint64_t before = queue.quiet;
+  while (queue.quiet < queue.submitted) {
+    QueuedOrder& order = queue.of(queue.quiet + 1);
     if (order.entries != 0) {
       if (order.number > up_to) break;
-      lane.entries -= order.entries;
-      if (order.is_last) --lane.in_stream;
-      if (order.slot != nullptr) {
-        Status said = retire_slot(*order.slot, order.first);
-        if (order.status.ok()) order.status = std::move(said);
+      queue.entries -= order.entries;
+      if (order.is_last) --queue.in_stream;
+      if (order.args != nullptr) {
+        Status page_error = retire_args(*order.args, order.first);
+        if (order.status.ok()) order.status = std::move(page_error);
       }
       if (order.chunks != 0) {
-        Status lent = relay_->end(*order.way, order.chunks);
-        if (order.status.ok()) order.status = std::move(lent);
+        Status relay_error = relay_->end(*order.relay_streams, order.chunks);
+        if (order.status.ok()) order.status = std::move(relay_error);
       }
-      ++untold_;
+      ++unreported_;
     }
-    ++lane.quiet;
+    ++queue.quiet;
   }
-  if (lane.quiet != before && lane.quiet != lane.submitted)
-    lane.next_query = lane.of(lane.quiet + 1).due + kOverdue;
+  if (queue.quiet != before && queue.quiet != queue.submitted)
+    queue.next_query = queue.of(queue.quiet + 1).due + kOverdue;
 }
 
-void GpuCopier::ask_stream(Lane& lane) {
-  lane.next_query = clock_.now() + kAskAgain;
+void GpuCopier::query_stream(CopyQueue& queue) {
+  queue.next_query = clock_.now() + kQueryInterval;
   const auto scope = device_.enter();
-  Status answer = scope.ok() ? lane.stream.query(*scope) : scope.status();
-  if (answer.ok() && lane.beside) answer = lane.beside->stream.query(*scope);
+  Status answer = scope.ok() ? queue.stream.query(*scope) : scope.status();
+  if (answer.ok() && queue.flag_stream) answer = queue.flag_stream->stream.query(*scope);
   if (answer.ok()) {
-    retire(lane, lane.begun);
+    retire(queue, queue.begun);
   } else if (answer.scope() == Scope::process) {
-    lose(answer);
+    fail_all(answer);
   }  // pending, or a driver that cannot tell now: what is not known to be quiet is not
 }
 
-void GpuCopier::lose(const Status& cause) {
-  lost_ = cause;
-  for (Lane& lane : lanes_) {
-    for (const Waiting::Part& part : lane.waiting.parts)
-      if (lane.of(part.number).number == part.number)
-        end_unbegun(lane, lane.of(part.number), cause);
-    lane.waiting.parts.clear();
-    for (std::uint64_t number = lane.quiet + 1; number <= lane.submitted; ++number)
-      if (lane.of(number).entries != 0) lane.of(number).status = cause;
-    retire(lane, lane.submitted);
+void GpuCopier::fail_all(const Status& cause) {
+  context_error_ = cause;
+  for (CopyQueue& queue : queues_) {
+    for (const JoinedOrders::JoinedPiece& part : queue.waiting.parts)
+      if (queue.of(part.number).number == part.number)
+        end_unbegun(queue, queue.of(part.number), cause);
+    queue.waiting.parts.clear();
+    for (std::uint64_t number = queue.quiet + 1; number <= queue.submitted; ++number)
+      if (queue.of(number).entries != 0) queue.of(number).status = cause;
+    retire(queue, queue.submitted);
   }
 }
 

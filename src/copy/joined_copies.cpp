@@ -1,19 +1,20 @@
 // GpuCopier's small orders of which many are in flight: they go together, as one.
 //
-// Each submission costs the CPU microseconds, and the word behind each keeps the copy engine from
-// the next one: 16 copies of 1 MiB between two H200 move at 125 GB/s with a word behind each, at
-// 198 with one behind all, and as one kernel at 304. So while something is in the stream of a lane
-// the next orders are only noted down. Who polls has no more of them for now: then they begin, at
-// most one submission behind the one that is under way.
+// Each submission costs the CPU microseconds, and the completion_flag behind each keeps the copy
+// engine from the next one: 16 copies of 1 MiB between two H200 move at 125 GB/s with a
+// completion_flag behind each, at 198 with one behind all, and as one kernel at 304. So while
+// something is in the stream of a queue the next orders are only noted down. Who polls has no more
+// of them for now: then they begin, at most one submission behind the one that is under
+// relay_streams.
 #include <algorithm>
 
 #include "copy/gpu_copier.hpp"
 
 namespace linkspan::copy {
 
-bool GpuCopier::may_wait(const Lane& lane, const Order& order, std::uint64_t bytes) {
-  const Waiting& others = lane.waiting;
-  if (lane.in_stream == 0 && others.parts.empty()) return false;
+bool GpuCopier::may_wait(const CopyQueue& queue, const Order& order, std::uint64_t bytes) {
+  const JoinedOrders& others = queue.waiting;
+  if (queue.in_stream == 0 && others.parts.empty()) return false;
   if (order.after != nullptr || order.release != nullptr || bytes == 0 || bytes > kJoinedBytes ||
       order.pieces.empty() || order.pieces.size() > kJoinedPieces)
     return false;
@@ -21,8 +22,9 @@ bool GpuCopier::may_wait(const Lane& lane, const Order& order, std::uint64_t byt
                                   others.bytes + bytes <= kJoinedBytesOfAll);
 }
 
-void GpuCopier::wait(Lane& lane, std::uint64_t number, const Order& order, std::uint64_t bytes) {
-  Waiting& others = lane.waiting;
+void GpuCopier::wait(CopyQueue& queue, std::uint64_t number, const Order& order,
+                     std::uint64_t bytes) {
+  JoinedOrders& others = queue.waiting;
   if (others.parts.empty()) {
     others.bytes = 0;
     others.link = order.link;
@@ -33,35 +35,35 @@ void GpuCopier::wait(Lane& lane, std::uint64_t number, const Order& order, std::
   others.bytes += bytes;
   others.ctas = std::min(others.ctas, order.ctas);
   const base::Time now = clock_.now();
-  lane.of(number) = {.number = number,
-                     .entries = static_cast<unsigned>(order.pieces.size()),
-                     .taken = order.taken,
-                     .due = std::max(now, lane.last_due),
-                     .looked = now};
-  lane.submitted = number;
-  lane.entries += lane.of(number).entries;
+  queue.of(number) = {.number = number,
+                      .entries = static_cast<unsigned>(order.pieces.size()),
+                      .actual_method = order.actual_method,
+                      .due = std::max(now, queue.last_due),
+                      .last_poll = now};
+  queue.submitted = number;
+  queue.entries += queue.of(number).entries;
 }
 
 /// It is quiet, for nobody ever saw it.
-void GpuCopier::end_unbegun(Lane& lane, Running& order, Status status) {
+void GpuCopier::end_unbegun(CopyQueue& queue, QueuedOrder& order, Status status) {
   if (order.entries == 0) return;
-  lane.entries -= std::exchange(order.entries, 0);
+  queue.entries -= std::exchange(order.entries, 0);
   order.status = std::move(status);
-  ++untold_;
-  retire(lane, lane.quiet);  // which goes past it
+  ++unreported_;
+  retire(queue, queue.quiet);  // which goes past it
 }
 
-void GpuCopier::begin_waiting_if_due(Lane& lane) {
-  if (!lane.waiting.parts.empty() && lane.in_stream < kAtOnce) begin_waiting(lane);
+void GpuCopier::begin_waiting_if_due(CopyQueue& queue) {
+  if (!queue.waiting.parts.empty() && queue.in_stream < kAtOnce) begin_waiting(queue);
 }
 
-bool GpuCopier::begin_waiting(Lane& lane) {
-  Waiting& waiting = lane.waiting;
-  Running* last = nullptr;
+bool GpuCopier::begin_waiting(CopyQueue& queue) {
+  JoinedOrders& waiting = queue.waiting;
+  QueuedOrder* last = nullptr;
   std::uint64_t bytes = 0;
   joined_.clear();
   for (const auto& [number, piece] : waiting.parts) {
-    Running& order = lane.of(number);
+    QueuedOrder& order = queue.of(number);
     if (order.number != number || order.entries == 0) continue;  // canceled meanwhile
     joined_.push_back(piece);
     bytes += piece.bytes;
@@ -71,7 +73,7 @@ bool GpuCopier::begin_waiting(Lane& lane) {
     waiting.parts.clear();
     return true;
   }
-  if (lane.entries + kBesideCopies > kStreamEntries) return false;
+  if (queue.entries + kExtraEntries > kStreamEntries) return false;
   Order order{.method = choose_gpu({.pieces = joined_.size(),
                                     .bytes = bytes,
                                     .link = waiting.link,
@@ -81,45 +83,47 @@ bool GpuCopier::begin_waiting(Lane& lane) {
               .link = waiting.link,
               .ctas = waiting.ctas,
               .to_gpu = waiting.to_gpu};
-  Slot* slot = order.method == Method::sm_kernel ? idle_slot(lane) : nullptr;
-  if (slot == nullptr) order.method = Method::copy_engine;
+  KernelArgs* args = order.method == Method::sm_kernel ? idle_args(queue) : nullptr;
+  if (args == nullptr) order.method = Method::copy_engine;
 
   const auto scope = device_.enter();
-  Queued queued{.status = scope.status()};
+  SubmitResult queued{.status = scope.status()};
   if (scope.ok())
-    queued = slot != nullptr ? queue_kernel(*scope, lane, *slot, order, bytes)
-                             : queue_copies(*scope, lane, order, nullptr);
+    queued = args != nullptr ? queue_kernel(*scope, queue, *args, order, bytes)
+                             : queue_copies(*scope, queue, order, nullptr);
   const bool begun = queued.entries != 0;
-  const Status written = begun ? write_word(*scope, lane, last->number, bytes) : Status();
+  const Status written =
+      begun ? write_completion_flag(*scope, queue, last->number, bytes) : Status();
   if (queued.status.ok()) queued.status = written;
   const base::Time now = clock_.now();
   if (begun) {
-    lane.last_due = std::max(now, lane.last_due) +
-                    earliest_time(order.method, order.link, bytes, 1, rates(order.link));
-    if (++lane.in_stream == 1) lane.next_query = lane.last_due + kOverdue;
-    if (!written.ok()) lane.next_query = now;  // the word will not tell: only the stream can
-    ++last->entries;                           // the word
-    ++lane.entries;
-    if (slot != nullptr) slot->state = Slot::State::busy;
+    queue.last_due = std::max(now, queue.last_due) +
+                     earliest_time(order.method, order.link, bytes, 1, rates(order.link));
+    if (++queue.in_stream == 1) queue.next_query = queue.last_due + kOverdue;
+    if (!written.ok())
+      queue.next_query = now;  // the completion_flag will not tell: only the stream can
+    ++last->entries;           // the completion_flag
+    ++queue.entries;
+    if (args != nullptr) args->state = KernelArgs::State::busy;
   }
   for (const auto& [number, piece] : waiting.parts) {
-    Running& each = lane.of(number);
+    QueuedOrder& each = queue.of(number);
     if (each.number != number || each.entries == 0) continue;
     if (!begun) {
-      end_unbegun(lane, each, queued.status);
+      end_unbegun(queue, each, queued.status);
       continue;
     }
     each.joined = true;
     each.is_last = &each == last;
-    each.slot = each.is_last ? slot : nullptr;
+    each.args = each.is_last ? args : nullptr;
     each.status = queued.status;
-    each.due = lane.last_due;
-    each.looked = now;
-    if (each.taken != nullptr) *each.taken = order.method;
+    each.due = queue.last_due;
+    each.last_poll = now;
+    if (each.actual_method != nullptr) *each.actual_method = order.method;
   }
-  lane.begun = waiting.parts.back().number;
+  queue.begun = waiting.parts.back().number;
   waiting.parts.clear();
-  if (queued.status.scope() == Scope::process) lose(queued.status);
+  if (queued.status.scope() == Scope::process) fail_all(queued.status);
   return true;
 }
 

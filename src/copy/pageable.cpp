@@ -12,15 +12,16 @@ void* host(std::uint64_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
-/// Where in the slot each piece lies: runs of the GPU's are runs there too.
+/// Where in the buffer each piece lies: runs of the GPU's are runs there too.
 template <class Each>
-void each_piece(const Staging::Slot& slot, const PageableCopies::Chunk& chunk, Each each) {
+void each_piece(const StagingBuffer& buffer, const PageableCopies::PageableChunk& chunk,
+                Each each) {
   std::byte* at = nullptr;
   const Piece* before = nullptr;
   std::size_t run = 0;
   for (const Piece& piece : chunk.pieces) {
     if (before == nullptr || !PageableCopies::joins(*before, piece, chunk.to_gpu))
-      at = slot.at(run++);
+      at = buffer.at(run++);
     each(piece, at);
     at += piece.bytes;
     before = &piece;
@@ -29,13 +30,13 @@ void each_piece(const Staging::Slot& slot, const PageableCopies::Chunk& chunk, E
 
 }  // namespace
 
-/// Copies all pieces between the slot and host memory.
-Status PageableCopies::copy(const Staging::Slot& slot, const Chunk& chunk) {
+/// Copies all pieces between the buffer and host memory.
+Status PageableCopies::copy(const StagingBuffer& buffer, const PageableChunk& chunk) {
   guarded_.clear();
-  each_piece(slot, chunk, [&](const Piece& piece, std::byte* at) {
-    const auto in_slot = reinterpret_cast<std::uintptr_t>(at);
-    const Piece copied{.to = chunk.to_gpu ? in_slot : piece.to,
-                       .from = chunk.to_gpu ? piece.from : in_slot,
+  each_piece(buffer, chunk, [&](const Piece& piece, std::byte* at) {
+    const auto in_buffer = reinterpret_cast<std::uintptr_t>(at);
+    const Piece copied{.to = chunk.to_gpu ? in_buffer : piece.to,
+                       .from = chunk.to_gpu ? piece.from : in_buffer,
                        .bytes = piece.bytes};
     if (chunk.guarded)
       guarded_.push_back(copied);
@@ -45,7 +46,7 @@ Status PageableCopies::copy(const Staging::Slot& slot, const Chunk& chunk) {
   return copy_within(guarded_);
 }
 
-Status PageableCopies::begin(const Chunk& chunk) {
+Status PageableCopies::begin(const PageableChunk& chunk) {
   runs_.clear();
   const Piece* before = nullptr;
   for (const Piece& piece : chunk.pieces) {
@@ -55,26 +56,26 @@ Status PageableCopies::begin(const Chunk& chunk) {
       runs_.push_back({chunk.to_gpu ? piece.to : piece.from, piece.bytes});
     before = &piece;
   }
-  auto slot = staging_.take(
+  auto buffer = staging_.acquire(
       {.device = chunk.device, .runs = runs_, .to_gpu = chunk.to_gpu, .ctas = chunk.ctas});
-  if (!slot.ok()) return slot.status();
+  if (!buffer.ok()) return buffer.status();
   if (chunk.to_gpu)
-    if (Status status = base::or_no_memory([&] { return copy(**slot, chunk); }); !status.ok()) {
-      staging_.release(**slot);
+    if (Status status = base::or_no_memory([&] { return copy(**buffer, chunk); }); !status.ok()) {
+      staging_.release(**buffer);
       return status;
     }
-  chunks_[(*slot)->index()] = chunk;
-  return staging_.submit(**slot);
+  chunks_[(*buffer)->index()] = chunk;
+  return staging_.submit(**buffer);
 }
 
 std::optional<PageableCopies::Ended> PageableCopies::end_one() {
-  Staging::Slot* const slot = staging_.next_done();
-  if (slot == nullptr) return std::nullopt;
-  const Chunk& chunk = chunks_[slot->index()];
-  Ended ended{chunk.cookie, base::or_no_memory([&] { return slot->status(); })};
+  StagingBuffer* const buffer = staging_.next_done();
+  if (buffer == nullptr) return std::nullopt;
+  const PageableChunk& chunk = chunks_[buffer->index()];
+  Ended ended{chunk.cookie, base::or_no_memory([&] { return buffer->status(); })};
   if (!chunk.to_gpu && ended.status.ok())
-    ended.status = base::or_no_memory([&] { return copy(*slot, chunk); });
-  staging_.release(*slot);
+    ended.status = base::or_no_memory([&] { return copy(*buffer, chunk); });
+  staging_.release(*buffer);
   return ended;
 }
 

@@ -1,8 +1,8 @@
-// copy/pageable.hpp - copies between GPUs and pageable host memory, through staging slots.
+// copy/pageable.hpp - copies between GPUs and pageable host memory, through staging buffers.
 //
-// Each executor of CpuCopier has one of these. memcpy packs the pieces of a chunk into a slot that
-// the GPU then takes them from, or the mirror image (copy/staging.hpp).
-// Threads: of one executor. Nothing here waits but the driver's own calls.
+// Each executor of CpuCopier has one of these. memcpy packs the pieces of a chunk into a buffer
+// that the GPU then takes them from, or the mirror image (copy/staging.hpp). Threads: of one
+// executor. Nothing here waits but the driver's own calls.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace linkspan::copy {
 
 class PageableCopies {
  public:
-  struct Chunk {
+  struct PageableChunk {
     const cuda::Device* device = nullptr;  ///< Outlives this.
     std::span<const Piece> pieces{};       ///< Stay until it has ended.
     bool to_gpu = false;
@@ -37,23 +37,23 @@ class PageableCopies {
     return (to_gpu ? before.to : before.from) + before.bytes == (to_gpu ? piece.to : piece.from);
   }
 
-  PageableCopies(std::size_t slot_bytes, StagingStreams& lanes) noexcept
-      : staging_(slot_bytes, lanes) {}
+  PageableCopies(std::size_t buffer_bytes, StagingStreams& streams) noexcept
+      : staging_(buffer_bytes, streams) {}
 
-  /// At most slot_bytes and Staging::kRuns of them, and requires room(). An error: nothing is in
+  /// At most buffer_bytes and Staging::kRuns of them, and requires room(). An error: nothing is in
   /// flight.
-  Status begin(const Chunk& chunk);
+  Status begin(const PageableChunk& chunk);
   /// One that is quiet, if there is any. From a GPU: copies its bytes to where they belong.
   std::optional<Ended> end_one();
   const Staging& staging() const noexcept { return staging_; }
 
  private:
-  Status copy(const Staging::Slot& slot, const Chunk& chunk);
+  Status copy(const StagingBuffer& buffer, const PageableChunk& chunk);
 
   Staging staging_;
-  std::array<Chunk, Staging::kSlots> chunks_;  // by slots
-  std::vector<Staging::Run> runs_;             // of the chunk that begins
-  std::vector<Piece> guarded_;                 // between a slot and host memory, of one chunk
+  std::array<PageableChunk, Staging::kBuffers> chunks_;  // by buffers
+  std::vector<Staging::StagedRun> runs_;                 // of the chunk that begins
+  std::vector<Piece> guarded_;  // between a buffer and host memory, of one chunk
 };
 
 }  // namespace linkspan::copy

@@ -1,14 +1,14 @@
-// copy/relay.hpp - the PCIe links of other GPUs, lent to the copies from host memory to one.
+// copy/relay.hpp - the PCIe links of other GPUs, access to the copies from host memory to one.
 //
 // A GPU's own link is several times slower than NVLink. So of a large piece the GPU's own link
 // takes the front, and the rest comes in chunks: another GPU copies one from host memory into a
-// slot of its own memory, and ours fetches it from there. With two slots both hops are busy. Only
+// buffer of its own memory, and ours fetches it from there. With two slots both hops are busy. Only
 // our own GPU writes to the destination: its stream tells the end of all, and a mapping of a peer's
 // memory has to be known to no other GPU. The others read host memory, and write their slots only.
 // Threads: externally synchronised (under the scheduler's lock); create() is OFF THE LOCK.
-// Invariants: memory, streams and events are made in create(); of a way at most kChunks chunks are
-// in flight, so a submission never blocks in the driver; what is queued to a way moves by itself,
-// unless it is the way behind users' streams.
+// Invariants: memory, streams and events are made in create(); of a streams at most kChunks chunks
+// are in flight, so a submission never blocks in the driver; what is queued to a streams moves by
+// itself, unless it is the streams behind users' streams.
 #pragma once
 
 #include <cstddef>
@@ -31,31 +31,31 @@ class Relay {
  public:
   /// A chunk is a copy, a wait and a record in two streams, each of which takes about 1021 entries.
   static constexpr unsigned kChunks = 256;
-  static constexpr unsigned kSlots = 2;  ///< Of each lent GPU, for each way.
+  static constexpr unsigned kBuffers = 2;  ///< Of each access GPU, for each streams.
 
   /// What orders queue to. There are two: one for orders behind users' streams, which may stand
   /// still, of one such stream at a time.
-  class Way {
+  class RelayStreams {
    public:
     unsigned in_flight() const noexcept { return in_flight_; }  ///< Chunks.
 
    private:
     friend class Relay;
-    struct Slot {
-      std::size_t lender;
+    struct RelayBuffer {
+      std::size_t donor;
       cuda::CUdeviceptr memory;
-      cuda::Event full, empty;  // of the lender's context, of ours
+      cuda::Event full, empty;  // of the donor's context, of ours
     };
-    Way(cuda::Stream stream, cuda::Event event)
+    RelayStreams(cuda::Stream stream, cuda::Event event)
         : fetches_(std::move(stream)), joined_(std::move(event)) {}
 
-    std::vector<Slot> slots_;          // of all lenders in turn
-    std::vector<cuda::Stream> fills_;  // by lender
+    std::vector<RelayBuffer> buffers_;  // of all donors in turn
+    std::vector<cuda::Stream> fills_;   // by donor
     cuda::Stream fetches_;
     cuda::Event joined_;
-    std::size_t next_ = 0;  // slot
+    std::size_t next_buffer_ = 0;  // buffer
     unsigned in_flight_ = 0;
-    std::uint64_t held_by_ = 0;  // the user's stream
+    std::uint64_t user_stream_ = 0;  // the user's stream
   };
 
   /// Of `most` GPUs at most, of those that `device` reaches over its peer access: the ones after it
@@ -66,33 +66,34 @@ class Relay {
   Relay& operator=(const Relay&) = delete;
   ~Relay() = default;
 
-  unsigned links() const noexcept { return static_cast<unsigned>(lenders_.size()) + 1; }
-  /// What of a piece comes over lent links, from its end; 0: it is too small.
+  unsigned links() const noexcept { return static_cast<unsigned>(donors_.size()) + 1; }
+  /// What of a piece comes over access links, from its end; 0: it is too small.
   std::uint64_t share(std::uint64_t bytes) const noexcept;
 
   /// Where an order may queue. Null: its own link takes all. no_resource: there will be room.
-  Result<Way*> way_of(const Order& order);
+  Result<RelayStreams*> choose_streams(const Order& order);
   /// What is queued to it from now on starts after `event`.
-  Status wait_for(Way& way, const cuda::Event& event);
-  /// How much of `piece`, from its front, was queued: less than all once a lender failed, which is
+  Status wait_for(RelayStreams& streams, const cuda::Event& event);
+  /// How much of `piece`, from its front, was queued: less than all once a donor failed, which is
   /// then not asked again, or where there is no room. `scope` is of the copier's GPU.
-  std::uint64_t queue(const cuda::DeviceScope& scope, Way& way, const Piece& piece);
+  std::uint64_t queue(const cuda::DeviceScope& scope, RelayStreams& streams, const Piece& piece);
   /// `stream` goes on after all that was queued.
-  Status join(const cuda::DeviceScope& scope, Way& way, cuda::Stream& stream);
-  /// An order has ended that had queued so many: OK, or the error of a lender, without whose
-  /// context nothing has to be true of those bytes. One query for each lender.
-  Status end(Way& way, unsigned chunks);
+  Status join(const cuda::DeviceScope& scope, RelayStreams& streams, cuda::Stream& stream);
+  /// An order has ended that had queued so many: OK, or the error of a donor, without whose
+  /// context nothing has to be true of those bytes. One query for each donor.
+  Status end(RelayStreams& streams, unsigned chunks);
 
  private:
-  explicit Relay(std::vector<const cuda::Device*> lenders) : lenders_(std::move(lenders)) {}
-  Status add_way(const cuda::Device& device);
+  explicit Relay(std::vector<const cuda::Device*> donors) : donors_(std::move(donors)) {}
+  Status add_streams(const cuda::Device& device);
   std::uint64_t chunk_bytes(std::uint64_t share) const noexcept;
-  Status fill(Way& way, Way::Slot& slot, std::uint64_t from, std::uint64_t bytes);
+  Status fill(RelayStreams& streams, RelayStreams::RelayBuffer& buffer, std::uint64_t from,
+              std::uint64_t bytes);
 
-  const std::vector<const cuda::Device*> lenders_;
-  Status lost_;                             // why no lender is asked any more
-  std::vector<cuda::DeviceBuffer> memory_;  // of each lender, for each way
-  std::vector<Way> ways_;                   // last: their streams end before what they write to
+  const std::vector<const cuda::Device*> donors_;
+  Status donor_error_;                      // why no donor is asked any more
+  std::vector<cuda::DeviceBuffer> memory_;  // of each donor, for each streams
+  std::vector<RelayStreams> stream_sets_;   // last: their streams end before what they write to
 };
 
 }  // namespace linkspan::copy

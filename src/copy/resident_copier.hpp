@@ -44,29 +44,28 @@ class ResidentCopier final : public Copier {
   base::Time expected(base::Time now) const override;
 
  private:
-  struct Line;
-  struct Running {
+  struct ResidentOrder {
     std::uint64_t number = 0;  // zero: free
     Status status{};           // its end, once it is quiet
-    base::Time due{}, looked{};
+    base::Time due{}, last_poll{};
   };
 
   ResidentCopier(const cuda::Device& device, const base::Clock& clock, cuda::PinnedBuffer memory,
                  cuda::Stream stream);
-  bool left() const noexcept;  // no kernel runs
-  Status launch();             // the kernel, for the first order that is not quiet
-  void advance();              // takes note of what has ended
+  bool has_exited() const noexcept;  // no kernel runs
+  Status launch();                   // the kernel, for the first order that is not quiet
+  void advance();                    // takes note of what has ended
   void end_all(const Status& cause);
-  Running& of(std::uint64_t number) { return orders_[number % kOrders]; }
+  ResidentOrder& of(std::uint64_t number) { return orders_[number % kOrders]; }
 
   const cuda::Device& device_;
   const base::Clock& clock_;
-  Status lost_;                              // why the context is gone
+  Status context_error_;                     // why the context is exited
   std::uint64_t submitted_ = 0, quiet_ = 0;  // numbers; what lies between is in flight
   std::uint64_t launches_ = 0;
-  std::size_t untold_ = 0;  // quiet orders that poll() has not told
+  std::size_t unreported_ = 0;  // quiet orders that poll() has not told
   base::Time next_query_{};
-  std::array<Running, kOrders> orders_;
+  std::array<ResidentOrder, kOrders> orders_;
   cuda::PinnedBuffer memory_;  // lines, and two words of the kernel
   cuda::Stream stream_;
 };

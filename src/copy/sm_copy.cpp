@@ -17,7 +17,8 @@ namespace {
 static_assert(sizeof(Piece) == 24 && std::is_standard_layout_v<Piece>);
 
 // 132 CTAs of 512 threads copy 8192 blocks of 4 KiB in 99 us, 16 CTAs in 105 (two H200). One warp
-// has 4 KiB under way at a time: what has fewer entries than there are warps is cut finer.
+// has 4 KiB under relay_streams at a time: what has fewer entries than there are warps is cut
+// finer.
 constexpr unsigned kThreads = 512, kWarps = kThreads / 32;
 constexpr std::uint64_t kMinEntry = 4096;
 
@@ -32,12 +33,12 @@ static_assert(sizeof(PagesParameter) == 64);
 /// What the kernel writes of a page that leaves its memory; of several, one.
 struct RefusedPage {
   static constexpr std::uint64_t kIsOne = std::uint64_t{1} << 63, kOfTarget = kIsOne >> 1;
-  std::uint64_t word;
-  std::uint64_t position() const noexcept { return (word & (kOfTarget - 1)) >> 32; }
+  std::uint64_t bits;
+  std::uint64_t position() const noexcept { return (bits & (kOfTarget - 1)) >> 32; }
   std::string text(std::uint64_t first) const {
     return "page " + std::to_string(first + position()) +
-           " leaves its region: " + std::to_string(static_cast<std::uint32_t>(word)) +
-           " in the list of the " + ((word & kOfTarget) != 0 ? "target" : "source") +
+           " leaves its region: " + std::to_string(static_cast<std::uint32_t>(bits)) +
+           " in the list of the " + ((bits & kOfTarget) != 0 ? "target" : "source") +
            "; other pages may have been copied";
   }
 };
@@ -67,61 +68,62 @@ Status launch_blocks(const cuda::DeviceScope& scope, const cuda::Stream& stream,
                                .bytes = std::min(piece.bytes - done, entry)};
   }
   const unsigned ctas = std::min(count, most_ctas);
-  cuda::CUdeviceptr address = list.address, abort = list.abort_word, aborted = list.aborted;
+  cuda::CUdeviceptr address = list.address, abort = list.abort_flag, aborted = list.aborted;
   void* parameters[] = {&address, &count, &abort, &aborted};
   return stream.launch(scope, device.copy_blocks(), ctas, kThreads, parameters);
 }
 
-std::size_t GpuCopier::slot_bytes() noexcept {
+std::size_t GpuCopier::args_bytes() noexcept {
   return 2 * kLine + (kListEntries * sizeof(Piece) + kLine - 1) / kLine * kLine;
 }
 
-GpuCopier::Slot GpuCopier::carve_slot(const cuda::PinnedBuffer& memory, std::size_t offset,
-                                      cuda::CUdeviceptr abort_word) {
+GpuCopier::KernelArgs GpuCopier::carve_args(const cuda::PinnedBuffer& memory, std::size_t offset,
+                                            cuda::CUdeviceptr abort_flag) {
   auto* host = memory.data() + offset;
   const cuda::CUdeviceptr device = memory.device_address() + offset;
-  Slot slot;
-  slot.aborted = reinterpret_cast<std::uint32_t*>(host);
-  slot.refused = reinterpret_cast<std::uint64_t*>(host) + 1;
-  slot.cleared = reinterpret_cast<std::uint64_t*>(host + kLine);
-  slot.list = reinterpret_cast<Piece*>(host + 2 * kLine);
-  slot.aborted_device = device;
-  slot.refused_device = device + sizeof *slot.refused;
-  slot.cleared_device = device + kLine;
-  slot.list_device = device + 2 * kLine;
-  slot.abort_word = abort_word;
-  return slot;
+  KernelArgs args;
+  args.aborted = reinterpret_cast<std::uint32_t*>(host);
+  args.refused = reinterpret_cast<std::uint64_t*>(host) + 1;
+  args.cleared = reinterpret_cast<std::uint64_t*>(host + kLine);
+  args.list = reinterpret_cast<Piece*>(host + 2 * kLine);
+  args.aborted_device = device;
+  args.refused_device = device + sizeof *args.refused;
+  args.cleared_device = device + kLine;
+  args.list_device = device + 2 * kLine;
+  args.abort_flag = abort_flag;
+  return args;
 }
 
-GpuCopier::Slot* GpuCopier::idle_slot(Lane& lane) {
-  for (Slot& slot : lane.slots) {
-    if (slot.state == Slot::State::clearing &&
-        std::atomic_ref(*slot.cleared).load(std::memory_order_acquire) != 0)
-      slot.state = Slot::State::idle;
-    if (slot.state == Slot::State::idle) return &slot;
+GpuCopier::KernelArgs* GpuCopier::idle_args(CopyQueue& queue) {
+  for (KernelArgs& args : queue.kernel_args) {
+    if (args.state == KernelArgs::State::clearing &&
+        std::atomic_ref(*args.cleared).load(std::memory_order_acquire) != 0)
+      args.state = KernelArgs::State::idle;
+    if (args.state == KernelArgs::State::idle) return &args;
   }
   return nullptr;
 }
 
-GpuCopier::Queued GpuCopier::queue_kernel(const cuda::DeviceScope& scope, const Lane& lane,
-                                          const Slot& slot, const Order& order,
-                                          std::uint64_t bytes) const {
-  std::atomic_ref(*slot.aborted).store(0, std::memory_order_relaxed);
-  std::atomic_ref(*slot.refused).store(0, std::memory_order_relaxed);
+GpuCopier::SubmitResult GpuCopier::queue_kernel(const cuda::DeviceScope& scope,
+                                                const CopyQueue& queue, const KernelArgs& args,
+                                                const Order& order, std::uint64_t bytes) const {
+  std::atomic_ref(*args.aborted).store(0, std::memory_order_relaxed);
+  std::atomic_ref(*args.refused).store(0, std::memory_order_relaxed);
   const unsigned ctas = std::min(ctas_, order.ctas);
   Status launched = order.pages.to_index.empty()
-                        ? launch_blocks(scope, lane.stream, device_, ctas,
-                                        {.entries = {slot.list, kListEntries},
-                                         .address = slot.list_device,
-                                         .abort_word = slot.abort_word,
-                                         .aborted = slot.aborted_device},
+                        ? launch_blocks(scope, queue.stream, device_, ctas,
+                                        {.entries = {args.list, kListEntries},
+                                         .address = args.list_device,
+                                         .abort_flag = args.abort_flag,
+                                         .aborted = args.aborted_device},
                                         order.pieces, bytes)
-                        : launch_pages(scope, lane, slot, order.pages, ctas);
+                        : launch_pages(scope, queue, args, order.pages, ctas);
   return {.entries = launched.ok() ? 1u : 0u, .status = std::move(launched)};
 }
 
-Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const Lane& lane, const Slot& slot,
-                               const PageList& pages, unsigned most_ctas) const {
+Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const CopyQueue& queue,
+                               const KernelArgs& args, const PageList& pages,
+                               unsigned most_ctas) const {
   const std::uint64_t count = pages.to_index.size(), bytes = count * pages.page_bytes;
   const std::uint64_t part =
       entry_bytes(count, bytes, std::uint64_t{most_ctas} * kWarps, ~std::uint64_t{0});
@@ -129,10 +131,10 @@ Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const Lane& lane,
   cuda::CUdeviceptr to_list = pages.to_list, from_list = pages.from_list;
   if (to_list == 0) {
     const std::size_t index_bytes = pages.to_index.size_bytes();
-    auto* const lists = reinterpret_cast<std::byte*>(slot.list);
+    auto* const lists = reinterpret_cast<std::byte*>(args.list);
     std::memcpy(lists, pages.to_index.data(), index_bytes);  // a loop takes 4 us longer for 8192
     std::memcpy(lists + index_bytes, pages.from_index.data(), index_bytes);
-    to_list = slot.list_device;
+    to_list = args.list_device;
     from_list = to_list + index_bytes;
   }
   PagesParameter parameter{.to = pages.to,
@@ -146,38 +148,39 @@ Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const Lane& lane,
                            .count = static_cast<std::uint32_t>(count),
                            .parts = static_cast<std::uint32_t>(parts)};
   const auto ctas = std::min<std::uint64_t>((count * parts + kWarps - 1) / kWarps, most_ctas);
-  cuda::CUdeviceptr abort = slot.abort_word, aborted = slot.aborted_device,
-                    refused = slot.refused_device;
+  cuda::CUdeviceptr abort = args.abort_flag, aborted = args.aborted_device,
+                    refused = args.refused_device;
   void* parameters[] = {&parameter, &abort, &aborted, &refused};
-  return lane.stream.launch(scope, device_.copy_pages(), static_cast<unsigned>(ctas), kThreads,
-                            parameters);
+  return queue.stream.launch(scope, device_.copy_pages(), static_cast<unsigned>(ctas), kThreads,
+                             parameters);
 }
 
-void GpuCopier::ask_to_stop(Slot& slot) {
-  if (slot.state != Slot::State::busy) return;
+void GpuCopier::request_abort(KernelArgs& args) {
+  if (args.state != KernelArgs::State::busy) return;
   const auto scope = device_.enter();
-  if (scope.ok() && aborts_.write_value(*scope, slot.abort_word, 1).ok())
-    slot.state = Slot::State::aborting;
+  if (scope.ok() && aborts_.write_value(*scope, args.abort_flag, 1).ok())
+    args.state = KernelArgs::State::aborting;
 }
 
-Status GpuCopier::retire_slot(Slot& slot, std::uint64_t first) {
-  const RefusedPage refused{std::atomic_ref(*slot.refused).load(std::memory_order_relaxed)};
-  Status said;
-  if (refused.word != 0) said = Status(Code::invalid_argument, Scope::request, refused.text(first));
-  if (slot.state != Slot::State::aborting) {
-    slot.state = Slot::State::idle;
-    return said;
+Status GpuCopier::retire_args(KernelArgs& args, std::uint64_t first) {
+  const RefusedPage refused{std::atomic_ref(*args.refused).load(std::memory_order_relaxed)};
+  Status page_error;
+  if (refused.bits != 0)
+    page_error = Status(Code::invalid_argument, Scope::request, refused.text(first));
+  if (args.state != KernelArgs::State::aborting) {
+    args.state = KernelArgs::State::idle;
+    return page_error;
   }
-  // The write that asked may still be under way: the word is cleared behind it, and the slot is
-  // idle when that was told. A driver that refuses costs us the slot.
-  slot.state = Slot::State::clearing;
-  std::atomic_ref(*slot.cleared).store(0, std::memory_order_relaxed);
+  // The write that asked may still be under relay_streams: the bits is cleared behind it, and the
+  // args is idle when that was told. A driver that refuses costs us the args.
+  args.state = KernelArgs::State::clearing;
+  std::atomic_ref(*args.cleared).store(0, std::memory_order_relaxed);
   const auto scope = device_.enter();
-  if (scope.ok() && aborts_.write_value(*scope, slot.abort_word, 0).ok())
-    static_cast<void>(aborts_.write_value(*scope, slot.cleared_device, 1));
-  if (std::atomic_ref(*slot.aborted).load(std::memory_order_relaxed) != 0)
+  if (scope.ok() && aborts_.write_value(*scope, args.abort_flag, 0).ok())
+    static_cast<void>(aborts_.write_value(*scope, args.cleared_device, 1));
+  if (std::atomic_ref(*args.aborted).load(std::memory_order_relaxed) != 0)
     return {Code::canceled, Scope::request, "the copy was aborted"};
-  return said;
+  return page_error;
 }
 
 }  // namespace linkspan::copy

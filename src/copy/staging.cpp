@@ -17,191 +17,193 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr Duration kSpin = milliseconds(2);  // 24 slots of 2 MiB take 0.9 ms of one link
+constexpr Duration kSpin = milliseconds(2);  // 24 buffers of 2 MiB acquire 0.9 ms of one link
 
-// A slot: its words on a line each, the list, the bytes.
+// A buffer: its words on a line each, the list, the bytes.
 constexpr std::size_t kLine = 128, kAborted = kLine, kList = 2 * kLine, kListEntries = 328;
 constexpr std::size_t kBytes = kList + kListEntries * sizeof(Piece);
-constexpr std::uint64_t kCongruent = 16;  // what the kernel moves 16 bytes a lane for
+constexpr std::uint64_t kCongruent = 16;  // what the kernel moves 16 bytes a stream for
 static_assert(kBytes % kCongruent == 0);
-static_assert(kBytes + Staging::kRuns * (kCongruent - 1) <= Staging::kBeside);
-static_assert(Staging::kRuns + Staging::kMaxSlot / GpuCopier::kListBytes < kListEntries);
-static_assert(Staging::kSlotsOfAGpu * (Staging::kRuns + 1) < 1000);
+static_assert(kBytes + Staging::kRuns * (kCongruent - 1) <= Staging::kOverheadBytes);
+static_assert(Staging::kRuns + Staging::kMaxBufferBytes / GpuCopier::kListBytes < kListEntries);
+static_assert(Staging::kBuffersPerGpu * (Staging::kRuns + 1) < 1000);
 
 }  // namespace
 
-std::size_t Staging::slot_bytes(std::size_t pinned) noexcept {
+std::size_t Staging::buffer_bytes(std::size_t pinned) noexcept {
   constexpr std::size_t kPage = 4096;
-  const std::size_t each = pinned / kSlots / kPage * kPage;
-  return std::clamp(each - std::min(each, kBeside), kPage, kMaxBytes);
+  const std::size_t each = pinned / kBuffers / kPage * kPage;
+  return std::clamp(each - std::min(each, kOverheadBytes), kPage, kMaxBytes);
 }
 
-Staging::Staging(std::size_t slot_bytes, StagingStreams& lanes) noexcept
-    : slot_bytes_(slot_bytes), lanes_(lanes) {
-  for (unsigned i = 0; i < kSlots; ++i) slots_[i].index_ = i;
+Staging::Staging(std::size_t buffer_bytes, StagingStreams& streams) noexcept
+    : buffer_bytes_(buffer_bytes), streams_(streams) {
+  for (unsigned i = 0; i < kBuffers; ++i) buffers_[i].index_ = i;
 }
 
 Staging::~Staging() {
-  for (Slot& slot : slots_)
-    if (slot.memory_) lost_.push_back(*std::exchange(slot.memory_, std::nullopt));
-  lanes_.free(std::move(lost_));
+  for (StagingBuffer& buffer : buffers_)
+    if (buffer.memory_) leaked_.push_back(*std::exchange(buffer.memory_, std::nullopt));
+  streams_.free(std::move(leaked_));
 }
 
-bool Staging::Slot::told() const noexcept {
-  auto& word = *reinterpret_cast<std::uint64_t*>(memory_->data());
-  return std::atomic_ref(word).load(std::memory_order_acquire) == number_;
+bool StagingBuffer::has_completed() const noexcept {
+  auto& flag = *reinterpret_cast<std::uint64_t*>(memory_->data());
+  return std::atomic_ref(flag).load(std::memory_order_acquire) == number_;
 }
 
-std::byte* Staging::Slot::at(std::size_t run) const {
+std::byte* StagingBuffer::at(std::size_t run) const {
   const std::uint64_t address = to_gpu_ ? runs_[run].from : runs_[run].to;
   return memory_->data() + (address - memory_->device_address());
 }
 
-Result<Staging::Slot*> Staging::take(const Chunk& chunk) {
+Result<StagingBuffer*> Staging::acquire(const BufferRequest& chunk) {
   const auto scope = chunk.device->enter();
   if (!scope.ok()) return scope.status();
-  Slot& slot = *std::ranges::find(slots_, State::free, &Slot::state_);
-  if (!slot.memory_)
-    if (Status status = pin(slot, *chunk.device, *scope); !status.ok()) return status;
-  slot.device_ = chunk.device;
-  slot.to_gpu_ = chunk.to_gpu;
-  slot.ctas_ = chunk.ctas;
-  slot.status_ = {};
-  slot.runs_.clear();
-  std::uint64_t at = slot.memory_->device_address() + kBytes;
-  for (const Run& run : chunk.runs) {
+  StagingBuffer& buffer = *std::ranges::find(buffers_, State::free, &StagingBuffer::state_);
+  if (!buffer.memory_)
+    if (Status status = pin(buffer, *chunk.device, *scope); !status.ok()) return status;
+  buffer.device_ = chunk.device;
+  buffer.to_gpu_ = chunk.to_gpu;
+  buffer.ctas_ = chunk.ctas;
+  buffer.status_ = {};
+  buffer.runs_.clear();
+  std::uint64_t at = buffer.memory_->device_address() + kBytes;
+  for (const StagedRun& run : chunk.runs) {
     at += (run.gpu - at) % kCongruent;
-    slot.runs_.push_back({.to = chunk.to_gpu ? run.gpu : at,
-                          .from = chunk.to_gpu ? at : run.gpu,
-                          .bytes = run.bytes});
+    buffer.runs_.push_back({.to = chunk.to_gpu ? run.gpu : at,
+                            .from = chunk.to_gpu ? at : run.gpu,
+                            .bytes = run.bytes});
     at += run.bytes;
   }
-  slot.state_ = State::taken;
+  buffer.state_ = State::acquired;
   ++busy_;
-  return &slot;
+  return &buffer;
 }
 
-Status Staging::submit(Slot& slot) {
-  const auto scope = slot.device_->enter();
-  auto lane = scope.ok() ? lane_of(*slot.device_) : scope.status();
-  if (lane.ok()) slot.lane_ = *lane;
-  if (!lane.ok() || start(slot, *scope) == 0) {
-    Status status = lane.ok() ? std::exchange(slot.status_, {}) : lane.status();
-    release(slot);
+Status Staging::submit(StagingBuffer& buffer) {
+  const auto scope = buffer.device_->enter();
+  auto stream = scope.ok() ? acquire_stream(*buffer.device_) : scope.status();
+  if (stream.ok()) buffer.stream_ = *stream;
+  if (!stream.ok() || start(buffer, *scope) == 0) {
+    Status status = stream.ok() ? std::exchange(buffer.status_, {}) : stream.status();
+    release(buffer);
     return status;
   }
-  slot.begun_ = base::Clock::steady().now();
-  const cuda::CUdeviceptr word = slot.memory_->device_address();
-  const Status written = slot.lane_->stream.write_value(*scope, word, ++slot.number_);
-  if (slot.status_.ok()) slot.status_ = written;
-  slot.ask_ = written.ok() ? slot.begun_ + kOverdue : slot.begun_;
-  slot.state_ = State::submitted;
+  buffer.begun_ = base::Clock::steady().now();
+  const cuda::CUdeviceptr flag = buffer.memory_->device_address();
+  const Status written = buffer.stream_->cuda_stream.write_value(*scope, flag, ++buffer.number_);
+  if (buffer.status_.ok()) buffer.status_ = written;
+  buffer.next_query_ = written.ok() ? buffer.begun_ + kOverdue : buffer.begun_;
+  buffer.state_ = State::submitted;
   return {};
 }
 
-/// Runs that lie scattered on the GPU go by the kernel, which reads or writes the slot over PCIe:
-/// copies take 2.4 us each, 30 times what 4 KiB take of the link. Few, or large ones, are copies:
-/// the GPU's SMs are the user's then. The same rule as for pinned memory, hence its chooser.
-unsigned Staging::start(Slot& slot, const cuda::DeviceScope& scope) {
-  const Lane& lane = *slot.lane_;
+/// Runs that lie scattered on the GPU go by the kernel, which reads or writes the buffer over PCIe:
+/// copies acquire 2.4 us each, 30 times what 4 KiB acquire of the link. Few, or large ones, are
+/// copies: the GPU's SMs are the user's then. The same rule as for pinned memory, hence its
+/// chooser.
+unsigned Staging::start(StagingBuffer& buffer, const cuda::DeviceScope& scope) {
+  const StagingStream& stream = *buffer.stream_;
   std::uint64_t bytes = 0;
-  for (const Piece& run : slot.runs_) bytes += run.bytes;
-  if (choose_gpu({.pieces = slot.runs_.size(),
+  for (const Piece& run : buffer.runs_) bytes += run.bytes;
+  if (choose_gpu({.pieces = buffer.runs_.size(),
                   .bytes = bytes,
                   .link = Link::host,
-                  .kernel_available = lane.zero.has_value() && slot.ctas_ != 0}) ==
+                  .kernel_available = stream.zero.has_value() && buffer.ctas_ != 0}) ==
       Method::sm_kernel) {
-    auto* const list = reinterpret_cast<Piece*>(slot.memory_->data() + kList);
-    const cuda::CUdeviceptr device = slot.memory_->device_address();
-    slot.status_ = launch_blocks(scope, lane.stream, *lane.device, slot.ctas_,
-                                 {.entries = {list, kListEntries},
-                                  .address = device + kList,
-                                  .abort_word = lane.zero->address(),
-                                  .aborted = device + kAborted},
-                                 slot.runs_, bytes);
-    return slot.status_.ok() ? 1 : 0;
+    auto* const list = reinterpret_cast<Piece*>(buffer.memory_->data() + kList);
+    const cuda::CUdeviceptr device = buffer.memory_->device_address();
+    buffer.status_ = launch_blocks(scope, stream.cuda_stream, *stream.device, buffer.ctas_,
+                                   {.entries = {list, kListEntries},
+                                    .address = device + kList,
+                                    .abort_flag = stream.zero->address(),
+                                    .aborted = device + kAborted},
+                                   buffer.runs_, bytes);
+    return buffer.status_.ok() ? 1 : 0;
   }
   unsigned queued = 0;
-  for (const Piece& run : slot.runs_) {
-    slot.status_ = lane.stream.copy(scope, run.to, run.from, run.bytes);
-    if (!slot.status_.ok()) break;
+  for (const Piece& run : buffer.runs_) {
+    buffer.status_ = stream.cuda_stream.copy(scope, run.to, run.from, run.bytes);
+    if (!buffer.status_.ok()) break;
     ++queued;
   }
   return queued;
 }
 
-Staging::Slot* Staging::next_done() {
+StagingBuffer* Staging::next_done() {
   if (idle()) return nullptr;
   const base::Time now = base::Clock::steady().now();
-  for (Slot& slot : slots_) {
-    if (slot.state_ != State::submitted ||
-        (!slot.told() && (now < slot.ask_ || !ask_stream(slot, now))))
+  for (StagingBuffer& buffer : buffers_) {
+    if (buffer.state_ != State::submitted ||
+        (!buffer.has_completed() && (now < buffer.next_query_ || !query_stream(buffer, now))))
       continue;
-    slot.state_ = State::done;
-    leave_lane(slot);
-    return &slot;
+    buffer.state_ = State::done;
+    release_stream(buffer);
+    return &buffer;
   }
   return nullptr;
 }
 
-void Staging::release(Slot& slot) noexcept {
-  if (slot.lane_ != nullptr) leave_lane(slot);
-  slot.state_ = State::free;
-  slot.device_ = nullptr;
+void Staging::release(StagingBuffer& buffer) noexcept {
+  if (buffer.stream_ != nullptr) release_stream(buffer);
+  buffer.state_ = State::free;
+  buffer.device_ = nullptr;
   --busy_;
 }
 
 /// True: the GPU is done with it.
-bool Staging::ask_stream(Slot& slot, base::Time now) {
-  slot.ask_ = now + kAskAgain;
-  const auto scope = slot.lane_->device->enter();
-  const Status answer = scope.ok() ? slot.lane_->stream.query(*scope) : scope.status();
+bool Staging::query_stream(StagingBuffer& buffer, base::Time now) {
+  buffer.next_query_ = now + kQueryInterval;
+  const auto scope = buffer.stream_->device->enter();
+  const Status answer = scope.ok() ? buffer.stream_->cuda_stream.query(*scope) : scope.status();
   if (answer.ok()) return true;
   // Pending, or a driver that cannot tell now: what is not known to be quiet is not.
   if (answer.scope() != Scope::process) return false;
-  slot.status_ = answer;
-  lost_.push_back(*std::exchange(slot.memory_, std::nullopt));
-  for (Slot& other : slots_)
-    if (other.lane_ == slot.lane_) other.ask_ = now;
+  buffer.status_ = answer;
+  leaked_.push_back(*std::exchange(buffer.memory_, std::nullopt));
+  for (StagingBuffer& other : buffers_)
+    if (other.stream_ == buffer.stream_) other.next_query_ = now;
   return true;
 }
 
 bool Staging::room(const cuda::Device& device) const noexcept {
   const auto its = std::ranges::count_if(
-      slots_, [&device](const Slot& slot) { return slot.device_ == &device; });
-  return busy_ < kSlots && its < kSlotsOfAGpu;
+      buffers_, [&device](const StagingBuffer& buffer) { return buffer.device_ == &device; });
+  return busy_ < kBuffers && its < kBuffersPerGpu;
 }
 
 bool Staging::ready() const noexcept {
   const base::Time now = base::Clock::steady().now();
-  return std::ranges::any_of(slots_, [now](const Slot& slot) {
-    return slot.state_ == State::submitted && (slot.told() || now >= slot.ask_);
+  return std::ranges::any_of(buffers_, [now](const StagingBuffer& buffer) {
+    return buffer.state_ == State::submitted &&
+           (buffer.has_completed() || now >= buffer.next_query_);
   });
 }
 
 Duration Staging::patience() const noexcept {
   base::Time oldest = base::Time::max();
-  for (const Slot& slot : slots_)
-    if (slot.state_ == State::submitted) oldest = std::min(oldest, slot.begun_);
+  for (const StagingBuffer& buffer : buffers_)
+    if (buffer.state_ == State::submitted) oldest = std::min(oldest, buffer.begun_);
   const Duration since = base::Clock::steady().now() - oldest;
   return since < kSpin ? Duration::zero() : std::min<Duration>(since / 16, milliseconds(1));
 }
 
-/// That of a slot which the GPU works at, or one of the pool's.
-Result<Staging::Lane*> Staging::lane_of(const cuda::Device& device) {
-  for (const Slot& slot : slots_)
-    if (slot.lane_ != nullptr && slot.device_ == &device) return slot.lane_;
-  return lanes_.take(device);
+/// That of a buffer which the GPU works at, or one of the pool's.
+Result<StagingStream*> Staging::acquire_stream(const cuda::Device& device) {
+  for (const StagingBuffer& buffer : buffers_)
+    if (buffer.stream_ != nullptr && buffer.device_ == &device) return buffer.stream_;
+  return streams_.acquire(device);
 }
 
-/// The last of its slots gives it back.
-void Staging::leave_lane(Slot& slot) noexcept {
-  Lane* const lane = std::exchange(slot.lane_, nullptr);
-  if (std::ranges::find(slots_, lane, &Slot::lane_) == slots_.end()) lanes_.release(*lane);
+/// The last of its buffers gives it back.
+void Staging::release_stream(StagingBuffer& buffer) noexcept {
+  StagingStream* const stream = std::exchange(buffer.stream_, nullptr);
+  if (std::ranges::find(buffers_, stream, &StagingBuffer::stream_) == buffers_.end())
+    streams_.release(*stream);
 }
 
-Result<std::unique_ptr<StagingStreams::Lane>> StagingStreams::Lane::create(
-    const cuda::Device& device) {
+Result<std::unique_ptr<StagingStream>> StagingStream::create(const cuda::Device& device) {
   const auto scope = device.enter();
   if (!scope.ok()) return scope.status();
   auto stream = cuda::Stream::create(*scope);
@@ -214,16 +216,17 @@ Result<std::unique_ptr<StagingStreams::Lane>> StagingStreams::Lane::create(
     if (!filled.ok()) return filled;  // else done before any kernel of this stream
     zero.emplace(*std::move(made));
   }
-  return std::unique_ptr<Lane>(
-      new Lane{.device = &device, .stream = *std::move(stream), .zero = std::move(zero)});
+  return std::unique_ptr<StagingStream>(new StagingStream{
+      .device = &device, .cuda_stream = *std::move(stream), .zero = std::move(zero)});
 }
 
-Status StagingStreams::reserve(const cuda::Device& device, unsigned lanes) {
+Status StagingStreams::reserve(const cuda::Device& device, unsigned streams) {
   const base::MutexLock making(making_);
   const auto wanted = [&] {
     const base::MutexLock lock(mutex_);
-    return std::ranges::count(all_, &device, [](const Entry& e) { return e.lane->device; }) <
-           static_cast<std::ptrdiff_t>(lanes);
+    return std::ranges::count(all_, &device, [](const PooledStream& e) {
+             return e.stream->device;
+           }) < static_cast<std::ptrdiff_t>(streams);
   };
   while (wanted()) {
     auto made = add(device, false);
@@ -232,34 +235,34 @@ Status StagingStreams::reserve(const cuda::Device& device, unsigned lanes) {
   return {};
 }
 
-Status StagingStreams::reserve(const GpuUuid& gpu, unsigned lanes) {
+Status StagingStreams::reserve(const GpuUuid& gpu, unsigned streams) {
   auto device = topology_->activate(gpu);
-  return device.ok() ? reserve(**device, lanes) : device.status();
+  return device.ok() ? reserve(**device, streams) : device.status();
 }
 
-Result<StagingStreams::Lane*> StagingStreams::take(const cuda::Device& device) {
+Result<StagingStream*> StagingStreams::acquire(const cuda::Device& device) {
   {
     const base::MutexLock lock(mutex_);
-    for (Entry& entry : all_) {
-      if (entry.taken || entry.lane->device != &device) continue;
-      entry.taken = true;
-      return entry.lane.get();
+    for (PooledStream& entry : all_) {
+      if (entry.in_use || entry.stream->device != &device) continue;
+      entry.in_use = true;
+      return entry.stream.get();
     }
   }
   return add(device, true);
 }
 
-Result<StagingStreams::Lane*> StagingStreams::add(const cuda::Device& device, bool taken) {
-  auto made = Lane::create(device);
+Result<StagingStream*> StagingStreams::add(const cuda::Device& device, bool in_use) {
+  auto made = StagingStream::create(device);
   if (!made.ok()) return made.status();
   const base::MutexLock lock(mutex_);
-  return all_.emplace_back(Entry{.lane = *std::move(made), .taken = taken}).lane.get();
+  return all_.emplace_back(PooledStream{.stream = *std::move(made), .in_use = in_use}).stream.get();
 }
 
-void StagingStreams::release(const Lane& lane) noexcept {
+void StagingStreams::release(const StagingStream& stream) noexcept {
   const base::MutexLock lock(mutex_);
-  for (Entry& entry : all_)
-    if (entry.lane.get() == &lane) entry.taken = false;
+  for (PooledStream& entry : all_)
+    if (entry.stream.get() == &stream) entry.in_use = false;
 }
 
 void StagingStreams::free(std::vector<cuda::PinnedBuffer> memory) noexcept {
@@ -272,13 +275,14 @@ void StagingStreams::free(std::vector<cuda::PinnedBuffer> memory) noexcept {
 }
 
 /// For all GPUs, at one address (fact: Identity.MemoryIsPinnedOnceAndForAllGpus).
-Status Staging::pin(Slot& slot, const cuda::Device& device, const cuda::DeviceScope& scope) {
-  lost_.reserve(lost_.size() + kSlots);  // the end of this needs no memory
+Status Staging::pin(StagingBuffer& buffer, const cuda::Device& device,
+                    const cuda::DeviceScope& scope) {
+  leaked_.reserve(leaked_.size() + kBuffers);  // the end of this needs no memory
   const base::PreferredNode near(base::numa_node_of(device.info().bus_id));
-  auto memory = cuda::PinnedBuffer::create(scope, slot_bytes_ + kBeside);
+  auto memory = cuda::PinnedBuffer::create(scope, buffer_bytes_ + kOverheadBytes);
   if (!memory.ok()) return memory.status();
-  slot.memory_.emplace(*std::move(memory));
-  *reinterpret_cast<std::uint64_t*>(slot.memory_->data()) = slot.number_ = 0;
+  buffer.memory_.emplace(*std::move(memory));
+  *reinterpret_cast<std::uint64_t*>(buffer.memory_->data()) = buffer.number_ = 0;
   return {};
 }
 

@@ -37,38 +37,38 @@ DeferredDestroyer::~DeferredDestroyer() {
   changed_.notify_all();
   if (thread.joinable()) thread.join();
   const base::MutexLock lock(mutex_);
-  while (!closings_.empty()) run_first();  // there was no thread to be had
+  while (!pending_.empty()) run_first();  // there was no thread to be had
 }
 
-DeferredDestroyer::DeferralGuard DeferredDestroyer::stay() {
+DeferredDestroyer::DeferralGuard DeferredDestroyer::defer() {
   const base::MutexLock lock(mutex_);
   const std::uint64_t number = ++last_;
-  stays_.insert(stays_.end(), number);
-  for (const base::Deadline soon = after(kToEnd); closing_ && !soon.passed();)
+  guards_.insert(guards_.end(), number);
+  for (const base::Deadline soon = after(kToEnd); is_closing_ && !soon.passed();)
     changed_.wait(mutex_, soon);
   return {*this, number};
 }
 
-void DeferredDestroyer::leave(std::uint64_t number) {
+void DeferredDestroyer::release_guard(std::uint64_t number) {
   if (fork_.forked()) return;
   const base::MutexLock lock(mutex_);
-  stays_.erase(number);
-  if (closings_.empty()) return;
+  guards_.erase(number);
+  if (pending_.empty()) return;
   start();
   changed_.notify_all();
 }
 
-bool DeferredDestroyer::free() const {
+bool DeferredDestroyer::unguarded() const {
   const base::MutexLock lock(mutex_);
-  return stays_.empty();
+  return guards_.empty();
 }
 
 void DeferredDestroyer::run(std::function<void()> closing) noexcept {
   if (fork_.forked()) return;
   try {
     const base::MutexLock lock(mutex_);
-    closings_.push_back({nullptr, last_ + 1, base::Clock::steady().now()});
-    closings_.back().run = std::move(closing);  // which a push that throws would have taken
+    pending_.push_back({nullptr, last_ + 1, base::Clock::steady().now()});
+    pending_.back().run = std::move(closing);  // which a push that throws would have taken
     start();
     changed_.notify_all();
   } catch (const std::bad_alloc&) {
@@ -90,25 +90,25 @@ void DeferredDestroyer::drain() {
   const base::MutexLock lock(mutex_);
   ++draining_;
   changed_.notify_all();
-  while (!closings_.empty()) {
+  while (!pending_.empty()) {
     start();
-    thread_.joinable() || closing_ ? changed_.wait(mutex_, after(kLong)) : run_first();
+    thread_.joinable() || is_closing_ ? changed_.wait(mutex_, after(kLong)) : run_first();
   }
   --draining_;
 }
 
 Duration DeferredDestroyer::to_wait() const {
-  if (closings_.empty()) return kLong;
+  if (pending_.empty()) return kLong;
   if (draining_ != 0 || ending_) return Duration::zero();
-  const Closing& first = closings_.front();
-  if (!stays_.empty() && *stays_.begin() < first.after) return kLong;
-  const base::Time from = stays_.empty() ? next_ : std::max(next_, first.since + patience_);
+  const DeferredClose& first = pending_.front();
+  if (!guards_.empty() && *guards_.begin() < first.after) return kLong;
+  const base::Time from = guards_.empty() ? next_ : std::max(next_, first.since + patience_);
   return std::max(from - base::Clock::steady().now(), Duration::zero());
 }
 
 void DeferredDestroyer::loop() {
   mutex_.lock();
-  while (!ending_ || !closings_.empty()) {
+  while (!ending_ || !pending_.empty()) {
     if (const Duration wait = to_wait(); wait > Duration::zero()) {
       changed_.wait(mutex_, after(wait));
       continue;
@@ -119,8 +119,8 @@ void DeferredDestroyer::loop() {
 }
 
 void DeferredDestroyer::run_first() {
-  std::function<void()> closing = std::move(closings_.front().run);
-  closing_ = true;
+  std::function<void()> closing = std::move(pending_.front().run);
+  is_closing_ = true;
   mutex_.unlock();
   const base::Time begin = base::Clock::steady().now();
   call(closing);
@@ -128,8 +128,8 @@ void DeferredDestroyer::run_first() {
   const base::Time end = base::Clock::steady().now();
   mutex_.lock();
   next_ = end + std::min(end - begin, kPause);
-  closings_.pop_front();
-  closing_ = false;
+  pending_.pop_front();
+  is_closing_ = false;
   changed_.notify_all();
 }
 

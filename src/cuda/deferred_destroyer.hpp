@@ -33,24 +33,24 @@ class DeferredDestroyer {
    public:
     DeferralGuard() = default;
     DeferralGuard(DeferralGuard&& other) noexcept
-        : closings_(std::exchange(other.closings_, nullptr)), number_(other.number_) {}
+        : destroyer_(std::exchange(other.destroyer_, nullptr)), number_(other.number_) {}
     DeferralGuard& operator=(DeferralGuard&& other) noexcept {
-      std::swap(closings_, other.closings_);
+      std::swap(destroyer_, other.destroyer_);
       std::swap(number_, other.number_);
       return *this;
     }
     DeferralGuard(const DeferralGuard&) = delete;
     DeferralGuard& operator=(const DeferralGuard&) = delete;
     ~DeferralGuard() {
-      if (closings_ != nullptr) closings_->leave(number_);
+      if (destroyer_ != nullptr) destroyer_->release_guard(number_);
     }
 
    private:
     friend class DeferredDestroyer;
-    DeferralGuard(DeferredDestroyer& closings, std::uint64_t number)
-        : closings_(&closings), number_(number) {}
+    DeferralGuard(DeferredDestroyer& destroyer, std::uint64_t number)
+        : destroyer_(&destroyer), number_(number) {}
 
-    DeferredDestroyer* closings_ = nullptr;  // null: none
+    DeferredDestroyer* destroyer_ = nullptr;  // null: none
     std::uint64_t number_ = 0;
   };
 
@@ -62,9 +62,9 @@ class DeferredDestroyer {
   /// A closing that has begun is over then: in the driver it would wait for the stream that is to
   /// be held, and what that stream waits for would wait for the driver. One that does not end
   /// within a second is not waited for.
-  DeferralGuard stay() LINKSPAN_EXCLUDES(mutex_);
+  DeferralGuard defer() LINKSPAN_EXCLUDES(mutex_);
   /// Nobody has a DeferralGuard.
-  bool free() const LINKSPAN_EXCLUDES(mutex_);
+  bool unguarded() const LINKSPAN_EXCLUDES(mutex_);
   /// Puts it off until no DeferralGuard of now is left; runs it here where there is no memory to
   /// put it off. In a forked child it is dropped: what it would close is the parent's.
   void run(std::function<void()> closing) noexcept LINKSPAN_EXCLUDES(mutex_);
@@ -75,9 +75,9 @@ class DeferredDestroyer {
   }
   /// Its owner's end deletes it by run(); at once when the DeferredDestroyer is gone.
   template <class T>
-  static std::shared_ptr<T> end_by(const std::shared_ptr<DeferredDestroyer>& closings,
+  static std::shared_ptr<T> end_by(const std::shared_ptr<DeferredDestroyer>& destroyer,
                                    std::unique_ptr<T> value) {
-    return {value.release(), [weak = std::weak_ptr(closings)](T* ending) {
+    return {value.release(), [weak = std::weak_ptr(destroyer)](T* ending) {
               std::unique_ptr<T> ended(ending);
               if (const auto there = weak.lock()) there->end(std::move(ended));
             }};
@@ -86,13 +86,13 @@ class DeferredDestroyer {
   void drain() LINKSPAN_EXCLUDES(mutex_);
 
  private:
-  struct Closing {
+  struct DeferredClose {
     std::function<void()> run;
     std::uint64_t after;  // the Stays that were there have smaller numbers
     base::Time since;
   };
 
-  void leave(std::uint64_t number) LINKSPAN_EXCLUDES(mutex_);
+  void release_guard(std::uint64_t number) LINKSPAN_EXCLUDES(mutex_);
   void start() LINKSPAN_REQUIRES(mutex_);
   void loop() LINKSPAN_EXCLUDES(mutex_);
   void run_first() LINKSPAN_REQUIRES(mutex_);  // off the lock
@@ -103,11 +103,11 @@ class DeferredDestroyer {
   const Duration patience_;
   mutable base::Mutex mutex_;
   base::Condition changed_;
-  std::set<std::uint64_t> stays_ LINKSPAN_GUARDED_BY(mutex_);
+  std::set<std::uint64_t> guards_ LINKSPAN_GUARDED_BY(mutex_);
   std::uint64_t last_ LINKSPAN_GUARDED_BY(mutex_) = 0;
-  std::deque<Closing> closings_ LINKSPAN_GUARDED_BY(mutex_);  // the first one may be running
-  base::Time next_ LINKSPAN_GUARDED_BY(mutex_){};             // not before
-  bool closing_ LINKSPAN_GUARDED_BY(mutex_) = false;          // the first one is running
+  std::deque<DeferredClose> pending_ LINKSPAN_GUARDED_BY(mutex_);  // the first one may be running
+  base::Time next_ LINKSPAN_GUARDED_BY(mutex_){};                  // not before
+  bool is_closing_ LINKSPAN_GUARDED_BY(mutex_) = false;            // the first one is running
   unsigned draining_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   bool ending_ LINKSPAN_GUARDED_BY(mutex_) = false;
   std::jthread thread_ LINKSPAN_GUARDED_BY(mutex_);  // from the first closing on

@@ -54,12 +54,12 @@ bool loses_context(CUresult result) noexcept {
 Status to_status(const Driver& driver, CUresult result, const char* call, Where at) {
   if (result == CUDA_SUCCESS) return {};
   const char* name = nullptr;
-  const char* words = nullptr;  // both stay null for a number that the driver does not know
+  const char* text = nullptr;  // both stay null for a number that the driver does not know
   if (driver.cuGetErrorName(result, &name) != CUDA_SUCCESS) name = nullptr;
-  if (driver.cuGetErrorString(result, &words) != CUDA_SUCCESS) words = nullptr;
+  if (driver.cuGetErrorString(result, &text) != CUDA_SUCCESS) text = nullptr;
   std::string what = std::string(call) + ": " + (name != nullptr ? name : "CUDA error") + " (" +
                      std::to_string(static_cast<unsigned>(result)) + ")";
-  if (words != nullptr) what += std::string(", ") + words;
+  if (text != nullptr) what += std::string(", ") + text;
   return Status(code_of(result), loses_context(result) ? Scope::process : Scope::request,
                 std::move(what), at);
 }

@@ -42,7 +42,7 @@ Result<std::unique_ptr<EventPool>> EventPool::create(const DeviceScope& scope, s
   return pool;
 }
 
-Result<PooledEvent> EventPool::take() {
+Result<PooledEvent> EventPool::acquire() {
   const base::MutexLock lock(mutex_);
   if (idle_.empty()) return Status::no_resource();
   Event event = std::move(idle_.back());

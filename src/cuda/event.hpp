@@ -1,6 +1,6 @@
 // cuda/event.hpp - CUevents without timing, which order one stream after another.
 //
-// Creating and destroying take driver locks, so events come from a pool that is filled at set-up
+// Creating and destroying acquire driver locks, so events come from a pool that is filled at set-up
 // (docs/cuda_notes.md, "calls that synchronise"). A wait takes an event as it was last recorded at
 // that moment: once the wait was submitted the event can be recorded anew.
 // Threads: Event, PooledEvent: externally synchronised. EventPool: any thread.
@@ -89,7 +89,7 @@ class EventPool {
   ~EventPool() = default;
 
   /// no_resource: all are out. Calls no driver.
-  Result<PooledEvent> take() LINKSPAN_EXCLUDES(mutex_);
+  Result<PooledEvent> acquire() LINKSPAN_EXCLUDES(mutex_);
 
  private:
   friend class PooledEvent;

@@ -2,7 +2,7 @@
 
 namespace linkspan::cuda {
 
-MemoryLease::~MemoryLease() {
+OwnedMemory::~OwnedMemory() {
   if (driver_ == nullptr) return;
   const Result<DeviceScope> scope = DeviceScope::enter(*driver_, context_);
   if (scope.ok()) release_(*driver_, address_, data_);
@@ -10,7 +10,7 @@ MemoryLease::~MemoryLease() {
 
 Result<PinnedBuffer> PinnedBuffer::create(const DeviceScope& scope, std::size_t bytes) {
   const Driver& driver = scope.driver();
-  const MemoryLease::Release free_host = [](const Driver& d, CUdeviceptr, void* memory) {
+  const OwnedMemory::Release free_host = [](const Driver& d, CUdeviceptr, void* memory) {
     d.cuMemFreeHost(memory);
   };
   void* data = nullptr;
@@ -19,25 +19,25 @@ Result<PinnedBuffer> PinnedBuffer::create(const DeviceScope& scope, std::size_t 
   if (r != CUDA_SUCCESS) return to_status(driver, r, "cuMemHostAlloc");
   CUdeviceptr address = 0;
   r = driver.cuMemHostGetDevicePointer(&address, data, 0);
-  PinnedBuffer buffer(MemoryLease(scope, free_host, address, data, bytes));
+  PinnedBuffer buffer(OwnedMemory(scope, free_host, address, data, bytes));
   if (r != CUDA_SUCCESS) return to_status(driver, r, "cuMemHostGetDevicePointer");
   return buffer;
 }
 
 Result<DeviceBuffer> DeviceBuffer::create(const DeviceScope& scope, std::size_t bytes) {
-  const MemoryLease::Release free_device = [](const Driver& d, CUdeviceptr memory, void*) {
+  const OwnedMemory::Release free_device = [](const Driver& d, CUdeviceptr memory, void*) {
     d.cuMemFree(memory);
   };
   CUdeviceptr address = 0;
   if (const CUresult r = scope.driver().cuMemAlloc(&address, bytes); r != CUDA_SUCCESS)
     return to_status(scope.driver(), r, "cuMemAlloc");
-  return DeviceBuffer(MemoryLease(scope, free_device, address, nullptr, bytes));
+  return DeviceBuffer(OwnedMemory(scope, free_device, address, nullptr, bytes));
 }
 
 Result<HostRegistration> HostRegistration::create(const DeviceScope& scope, void* data,
                                                   std::size_t bytes) {
   const Driver& driver = scope.driver();
-  const MemoryLease::Release unregister = [](const Driver& d, CUdeviceptr, void* memory) {
+  const OwnedMemory::Release unregister = [](const Driver& d, CUdeviceptr, void* memory) {
     d.cuMemHostUnregister(memory);
   };
   CUresult r = driver.cuMemHostRegister(data, bytes,
@@ -45,7 +45,7 @@ Result<HostRegistration> HostRegistration::create(const DeviceScope& scope, void
   if (r != CUDA_SUCCESS) return to_status(driver, r, "cuMemHostRegister");
   CUdeviceptr address = 0;
   r = driver.cuMemHostGetDevicePointer(&address, data, 0);
-  HostRegistration registration(MemoryLease(scope, unregister, address, data, bytes));
+  HostRegistration registration(OwnedMemory(scope, unregister, address, data, bytes));
   if (r != CUDA_SUCCESS) return to_status(driver, r, "cuMemHostGetDevicePointer");
   return registration;
 }

@@ -18,11 +18,11 @@
 namespace linkspan::cuda {
 
 /// What is given back, and where: the common part of the three owners.
-class MemoryLease {
+class OwnedMemory {
  public:
   using Release = void (*)(const Driver& driver, CUdeviceptr address, void* data);
 
-  MemoryLease(const DeviceScope& scope, Release release, CUdeviceptr address, void* data,
+  OwnedMemory(const DeviceScope& scope, Release release, CUdeviceptr address, void* data,
               std::size_t bytes) noexcept
       : driver_(&scope.driver()),
         context_(scope.context()),
@@ -30,8 +30,8 @@ class MemoryLease {
         address_(address),
         data_(data),
         bytes_(bytes) {}
-  MemoryLease(MemoryLease&& other) noexcept { *this = std::move(other); }
-  MemoryLease& operator=(MemoryLease&& other) noexcept {
+  OwnedMemory(OwnedMemory&& other) noexcept { *this = std::move(other); }
+  OwnedMemory& operator=(OwnedMemory&& other) noexcept {
     std::swap(driver_, other.driver_);
     std::swap(context_, other.context_);
     std::swap(release_, other.release_);
@@ -40,9 +40,9 @@ class MemoryLease {
     std::swap(bytes_, other.bytes_);
     return *this;
   }
-  MemoryLease(const MemoryLease&) = delete;
-  MemoryLease& operator=(const MemoryLease&) = delete;
-  ~MemoryLease();  // silent while the driver unloads
+  OwnedMemory(const OwnedMemory&) = delete;
+  OwnedMemory& operator=(const OwnedMemory&) = delete;
+  ~OwnedMemory();  // silent while the driver unloads
 
   CUdeviceptr address() const noexcept { return address_; }
   void* data() const noexcept { return data_; }
@@ -61,26 +61,26 @@ class MemoryLease {
 class PinnedBuffer {
  public:
   static Result<PinnedBuffer> create(const DeviceScope& scope, std::size_t bytes);
-  std::byte* data() const noexcept { return static_cast<std::byte*>(lease_.data()); }
+  std::byte* data() const noexcept { return static_cast<std::byte*>(memory_.data()); }
   /// The same memory as kernels and copies of the scope's device see it.
-  CUdeviceptr device_address() const noexcept { return lease_.address(); }
-  std::size_t bytes() const noexcept { return lease_.bytes(); }
+  CUdeviceptr device_address() const noexcept { return memory_.address(); }
+  std::size_t bytes() const noexcept { return memory_.bytes(); }
 
  private:
-  explicit PinnedBuffer(MemoryLease lease) noexcept : lease_(std::move(lease)) {}
-  MemoryLease lease_;
+  explicit PinnedBuffer(OwnedMemory memory) noexcept : memory_(std::move(memory)) {}
+  OwnedMemory memory_;
 };
 
 /// In the memory of the scope's device; aligned to 256 at least.
 class DeviceBuffer {
  public:
   static Result<DeviceBuffer> create(const DeviceScope& scope, std::size_t bytes);
-  CUdeviceptr address() const noexcept { return lease_.address(); }
-  std::size_t bytes() const noexcept { return lease_.bytes(); }
+  CUdeviceptr address() const noexcept { return memory_.address(); }
+  std::size_t bytes() const noexcept { return memory_.bytes(); }
 
  private:
-  explicit DeviceBuffer(MemoryLease lease) noexcept : lease_(std::move(lease)) {}
-  MemoryLease lease_;
+  explicit DeviceBuffer(OwnedMemory memory) noexcept : memory_(std::move(memory)) {}
+  OwnedMemory memory_;
 };
 
 /// Pinned for every device and mapped into all of them. 256 MiB take 19 ms.
@@ -88,13 +88,13 @@ class HostRegistration {
  public:
   /// `data` stays the caller's and outlives this. Memory that is pinned already is refused: `busy`.
   static Result<HostRegistration> create(const DeviceScope& scope, void* data, std::size_t bytes);
-  std::byte* data() const noexcept { return static_cast<std::byte*>(lease_.data()); }
-  CUdeviceptr device_address() const noexcept { return lease_.address(); }
-  std::size_t bytes() const noexcept { return lease_.bytes(); }
+  std::byte* data() const noexcept { return static_cast<std::byte*>(memory_.data()); }
+  CUdeviceptr device_address() const noexcept { return memory_.address(); }
+  std::size_t bytes() const noexcept { return memory_.bytes(); }
 
  private:
-  explicit HostRegistration(MemoryLease lease) noexcept : lease_(std::move(lease)) {}
-  MemoryLease lease_;
+  explicit HostRegistration(OwnedMemory memory) noexcept : memory_(std::move(memory)) {}
+  OwnedMemory memory_;
 };
 
 }  // namespace linkspan::cuda

@@ -28,12 +28,12 @@ CUmemAccessDesc read_write(const Device& device) {
 /// first, and one free ends both (fact: Pools.TwoImportsOfOneAllocation): so the last user frees,
 /// and the pools that it was imported through end behind it.
 struct PoolImports {
-  struct Import {
+  struct PoolImport {
     unsigned users = 0;
     std::vector<CUmemoryPool> pools;
   };
   base::Mutex mutex;
-  std::map<CUdeviceptr, Import> by_base LINKSPAN_GUARDED_BY(mutex);
+  std::map<CUdeviceptr, PoolImport> by_base LINKSPAN_GUARDED_BY(mutex);
 
   /// Never destroyed: what is mapped may end at the very end.
   static PoolImports& all() {
@@ -165,7 +165,7 @@ Result<std::unique_ptr<SharedRange>> SharedRange::open(const Device& device, con
     const base::MutexLock lock(imports.mutex);
     r = driver.cuMemPoolImportPointer(&base, range->pool_, &data);
     if (r != CUDA_SUCCESS) return to_status(driver, r, "cuMemPoolImportPointer");
-    PoolImports::Import& import = imports.by_base[base];
+    PoolImports::PoolImport& import = imports.by_base[base];
     ++import.users;
     import.pools.push_back(range->pool_);
   }

@@ -24,17 +24,17 @@ Status Stream::query(const DeviceScope& scope) const {
   return r == CUDA_ERROR_NOT_READY ? running : to_status(scope.driver(), r, "cuStreamQuery");
 }
 
-Status Stream::write_value(const DeviceScope& scope, CUdeviceptr word, std::uint64_t value) {
+Status Stream::write_value(const DeviceScope& scope, CUdeviceptr flag, std::uint64_t value) {
   const Driver& driver = scope.driver();
   return to_status(driver,
-                   driver.cuStreamWriteValue64(stream_, word, value, CU_STREAM_WRITE_VALUE_DEFAULT),
+                   driver.cuStreamWriteValue64(stream_, flag, value, CU_STREAM_WRITE_VALUE_DEFAULT),
                    "cuStreamWriteValue64");
 }
 
-Status Stream::wait_value(const DeviceScope& scope, CUdeviceptr word, std::uint64_t value) {
+Status Stream::wait_value(const DeviceScope& scope, CUdeviceptr flag, std::uint64_t value) {
   const Driver& driver = scope.driver();
   return to_status(driver,
-                   driver.cuStreamWaitValue64(stream_, word, value, CU_STREAM_WAIT_VALUE_GEQ),
+                   driver.cuStreamWaitValue64(stream_, flag, value, CU_STREAM_WAIT_VALUE_GEQ),
                    "cuStreamWaitValue64");
 }
 

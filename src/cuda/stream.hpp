@@ -41,13 +41,13 @@ class Stream {
   /// OK: idle. `pending`: work is left; costs no allocation. Any other: the work's error, with
   /// Scope::process when the context is lost.
   Status query(const DeviceScope& scope) const;
-  /// Writes `value` to the 8-byte aligned `word` once all work before it is done and visible to
-  /// the host and to peers (fact: Streams.AWriteValueIsBehindTheCopyBeforeIt). `word` is a device
+  /// Writes `value` to the 8-byte aligned `flag` once all work before it is done and visible to
+  /// the host and to peers (fact: Streams.AWriteValueIsBehindTheCopyBeforeIt). `flag` is a device
   /// address, of mapped host memory for a completion.
-  Status write_value(const DeviceScope& scope, CUdeviceptr word, std::uint64_t value);
-  /// What is submitted from now on starts once `word` is at least `value`. On a stream of its own
+  Status write_value(const DeviceScope& scope, CUdeviceptr flag, std::uint64_t value);
+  /// What is submitted from now on starts once `flag` is at least `value`. On a stream of its own
   /// only: the driver's scheduler does not see such waits (docs/cuda_notes.md, "streams").
-  Status wait_value(const DeviceScope& scope, CUdeviceptr word, std::uint64_t value);
+  Status wait_value(const DeviceScope& scope, CUdeviceptr flag, std::uint64_t value);
   /// Either side may be a GPU's or host memory. Returns before the bytes have moved, unless the
   /// host's are pageable: then it may wait (fact: Streams.ACopyToPageableMemoryWaitsForItsStream),
   /// and is no call for the path of a byte.

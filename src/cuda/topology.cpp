@@ -139,8 +139,8 @@ const Device* Topology::active(const GpuUuid& uuid) const noexcept {
 
 std::vector<const Device*> Topology::all_active() const {
   std::vector<const Device*> devices;
-  for (const auto& slot : active_)
-    if (const Device* device = slot.load()) devices.push_back(device);
+  for (const auto& entry : active_)
+    if (const Device* device = entry.load()) devices.push_back(device);
   return devices;
 }
 

@@ -1,7 +1,7 @@
 // Regions of an EngineImpl: registration, publication, and what peers import.
 #include "base/interrupt.hpp"
 #include "engine/engine_impl.hpp"
-#include "memory/still_there.hpp"
+#include "memory/validate_allocation.hpp"
 
 namespace linkspan::engine {
 namespace {
@@ -57,7 +57,7 @@ Status EngineImpl::end_region(const Region& region, Duration timeout, bool immed
     if (poll.due_and_interrupted()) return base::interrupted();
     Status status = retract_everywhere(transports_, registration.region(), immediately);
     // The user frees it next, so this cannot be put off (cuda/deferred_destroyer.hpp).
-    if (status.ok() && registration.unpins() && !topology_->destroyer()->free())
+    if (status.ok() && registration.unpins() && !topology_->destroyer()->unguarded())
       status = {Code::busy, Scope::process,
                 "to unpin it would wait for the streams that transfers of this Engine follow or "
                 "hold, and hold up all others: wait for those transfers"};
@@ -90,7 +90,7 @@ Result<control::ExportedRegion> EngineImpl::on_import_request(control::Session& 
   // The address may have other memory by now. Chunks and pools are checked where they are exported.
   if (const memory::Region::Facts& facts = registration->region().facts();
       facts.kind == MemoryKind::device && facts.chunks.empty() && !facts.pooled)
-    if (Status status = memory::still_there(*topology_, facts.address, facts.id.buffer);
+    if (Status status = memory::validate_allocation(*topology_, facts.address, facts.id.buffer);
         !status.ok())
       return status;
   auto sent =
@@ -127,7 +127,7 @@ Result<std::shared_ptr<ImportedRegion>> EngineImpl::import(const PeerIdentity& p
   std::span<base::Fd> fds(exported.fds);
   Status refused;
   bool any = false;
-  for (const memory::Descriptor::Key& key : descriptor->keys) {
+  for (const memory::Descriptor::TransportKey& key : descriptor->keys) {
     if (key.fd_count > fds.size())
       return Status(Code::corrupt, Scope::peer, "a key came without its fds");
     const auto of_key = fds.first(key.fd_count);

@@ -8,7 +8,7 @@
 namespace linkspan::engine {
 namespace {
 
-std::string line_of(const memory::Registry::Entered& region) {
+std::string line_of(const memory::Registry::RegionSummary& region) {
   const memory::Region::Facts& f = region.facts;
   std::string text = "region " + std::to_string(f.id.serial);
   if (!region.name.empty()) text += " " + quoted(region.name);

@@ -147,7 +147,7 @@ Result<ResolvedStreams> StreamOrders::resolve(const StreamOrder& after, const St
   ResolvedStreams streams;
   streams.after = *before;
   streams.release = *behind;
-  streams.deferral = topology_->destroyer()->stay();
+  streams.deferral = topology_->destroyer()->defer();
   const cuda::Device* device = before->device != nullptr ? before->device : behind->device;
   auto scope = device->enter();
   if (!scope.ok()) return scope.status();
@@ -168,7 +168,7 @@ Result<ResolvedStreams> StreamOrders::resolve(const StreamOrder& after, const St
     streams.blocker = *std::move(blocker);
   }
   if (before->device != nullptr) {
-    auto mark = before->device->events().take();
+    auto mark = before->device->events().acquire();
     if (!mark.ok()) return mark.status();
     if (Status status = (*mark)->record(*streams.scope, before->handle); !status.ok())
       return status;

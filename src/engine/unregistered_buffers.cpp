@@ -163,7 +163,7 @@ Result<TemporaryRegistration> UnregisteredBuffers::find_cached(std::uint64_t add
 bool UnregisteredBuffers::has_same_chunks(const memory::Region::Facts& facts, std::uint64_t address,
                                           std::uint64_t bytes, std::uint64_t buffer) const {
   std::uint64_t begin = facts.allocation;
-  for (const memory::Chunk& chunk : facts.chunks) {
+  for (const memory::MappedChunk& chunk : facts.chunks) {
     const std::uint64_t end = begin + chunk.bytes;
     if (begin <= address && address < end) {
       if (chunk.buffer != buffer) return false;

@@ -21,7 +21,7 @@ Status corrupt(const char* what, Where at = {}) {
 std::vector<std::byte> encode(const Descriptor& d) {
   flatbuffers::FlatBufferBuilder builder;
   std::vector<flatbuffers::Offset<schema::Key>> keys;
-  for (const Descriptor::Key& key : d.keys) {
+  for (const Descriptor::TransportKey& key : d.keys) {
     const auto transport = builder.CreateString(key.transport);
     const auto bytes = schema::vector_of(builder, key.bytes);
     keys.push_back(schema::CreateKey(builder, transport, bytes, key.fd_count, key.bearer));

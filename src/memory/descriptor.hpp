@@ -26,7 +26,7 @@ inline constexpr std::size_t kMaxKeyBytes = 4096;
 inline constexpr std::size_t kMaxSet = 1024;
 
 struct Descriptor {
-  struct Key {
+  struct TransportKey {
     std::string transport;
     std::vector<std::byte> bytes;
     std::uint32_t fd_count = 0;  ///< How many fds came, or will come, with it.
@@ -39,7 +39,7 @@ struct Descriptor {
   Permissions peers;
   GpuUuid gpu{};
   std::uint64_t bytes = 0;
-  std::vector<Key> keys;
+  std::vector<TransportKey> keys;
 };
 
 /// What a name stands for: regions of one owner by their serials, as they were published together.

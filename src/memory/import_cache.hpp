@@ -42,12 +42,12 @@ class ImportCache {
       LINKSPAN_EXCLUDES(mutex_) {
     {
       base::MutexLock lock(mutex_);
-      forget_the_dead();
+      erase_expired();
       for (;;) {
-        Slot& slot = slots_[key];
-        if (std::shared_ptr<Value> value = slot.value.lock()) return value;
-        if (!slot.opening) {
-          slot.opening = true;
+        CacheEntry& entry = entries_[key];
+        if (std::shared_ptr<Value> value = entry.value.lock()) return value;
+        if (!entry.opening) {
+          entry.opening = true;
           break;
         }
         if (deadline.passed())
@@ -61,9 +61,9 @@ class ImportCache {
         opened.ok() ? std::shared_ptr<Value>(std::move(*opened)) : nullptr;
     {
       base::MutexLock lock(mutex_);
-      Slot& slot = slots_[key];
-      slot.opening = false;
-      slot.value = value;
+      CacheEntry& entry = entries_[key];
+      entry.opening = false;
+      entry.value = value;
       changed_.notify_all();
     }
     if (value == nullptr) return opened.status();
@@ -74,26 +74,26 @@ class ImportCache {
   std::size_t size() const LINKSPAN_EXCLUDES(mutex_) {
     base::MutexLock lock(mutex_);
     std::size_t open = 0;
-    for (const auto& [key, slot] : slots_)
-      if (!slot.value.expired()) ++open;
+    for (const auto& [key, entry] : entries_)
+      if (!entry.value.expired()) ++open;
     return open;
   }
 
  private:
-  struct Slot {
+  struct CacheEntry {
     std::weak_ptr<Value> value;
     bool opening = false;
   };
 
-  void forget_the_dead() LINKSPAN_REQUIRES(mutex_) {
-    std::erase_if(slots_, [](const auto& entry) {
+  void erase_expired() LINKSPAN_REQUIRES(mutex_) {
+    std::erase_if(entries_, [](const auto& entry) {
       return !entry.second.opening && entry.second.value.expired();
     });
   }
 
   mutable base::Mutex mutex_;
   base::Condition changed_;
-  std::map<Key, Slot> slots_ LINKSPAN_GUARDED_BY(mutex_);
+  std::map<Key, CacheEntry> entries_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
 }  // namespace linkspan::memory

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "base/fd.hpp"
-#include "memory/still_there.hpp"
+#include "memory/validate_allocation.hpp"
 
 namespace linkspan::memory {
 namespace {

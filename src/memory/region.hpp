@@ -31,7 +31,7 @@ struct RegionId {
 };
 
 /// One allocation of a row that cuMemMap mapped.
-struct Chunk {
+struct MappedChunk {
   std::uint64_t bytes = 0;
   std::uint64_t buffer = 0;  ///< CUDA's id; another when something is mapped there anew.
 };
@@ -48,7 +48,7 @@ class Region {
     std::uint64_t allocation = 0, allocation_bytes = 0;  ///< All that a CUDA IPC handle opens.
     /// Of memory mapped by cuMemMap the chunks that it touches, without a gap: they are its
     /// `allocation`. Else empty.
-    std::vector<Chunk> chunks = {};
+    std::vector<MappedChunk> chunks = {};
     bool pooled = false;  ///< Of a stream-ordered pool.
     /// Serial of the registered region that this is a part of, for one message by a wire. 0: none.
     std::uint64_t part_of = 0;

@@ -7,7 +7,7 @@
 #include "cuda/topology.hpp"
 #include "memory/host_backing.hpp"
 #include "memory/page_access.hpp"
-#include "memory/still_there.hpp"
+#include "memory/validate_allocation.hpp"
 
 namespace linkspan::memory {
 namespace {
@@ -42,7 +42,7 @@ Status pages_permit(std::uint64_t address, std::uint64_t bytes, Permissions peer
 }
 
 /// What a peer that maps the region can touch: of GPU and of shared memory all of the allocation.
-std::pair<std::uint64_t, std::uint64_t> reach(const Region::Facts& f) noexcept {
+std::pair<std::uint64_t, std::uint64_t> mappable_range(const Region::Facts& f) noexcept {
   const bool whole = f.kind == MemoryKind::device || f.kind == MemoryKind::shared;
   return whole ? std::pair(f.allocation, f.allocation_bytes) : std::pair(f.address, f.bytes);
 }
@@ -252,7 +252,7 @@ Status Registry::pin_shared() {
 
 std::shared_ptr<const Registration> Registry::find(const RegionId& id) const {
   const base::MutexLock lock(mutex_);
-  const Entry* entry = entry_of(id);
+  const RegistryEntry* entry = entry_of(id);
   return entry == nullptr ? nullptr : entry->registration;
 }
 
@@ -276,7 +276,7 @@ bool Registry::any_exclusive(std::uint64_t address, std::uint64_t bytes,
   facts.address = address;
   facts.bytes = bytes;
   const base::MutexLock lock(mutex_);
-  return neighbour(facts, true) != nullptr;
+  return find_overlapping(facts, true) != nullptr;
 }
 
 std::vector<std::shared_ptr<const Registration>> Registry::all() const {
@@ -287,9 +287,10 @@ std::vector<std::shared_ptr<const Registration>> Registry::all() const {
   return list;
 }
 
-std::pair<std::vector<Registry::Entered>, std::size_t> Registry::list(std::size_t most) const {
+std::pair<std::vector<Registry::RegionSummary>, std::size_t> Registry::list(
+    std::size_t most) const {
   const base::MutexLock lock(mutex_);
-  std::pair<std::vector<Entered>, std::size_t> found{{}, entries_.size()};
+  std::pair<std::vector<RegionSummary>, std::size_t> found{{}, entries_.size()};
   for (const auto& [serial, entry] : entries_) {
     if (found.first.size() == most) break;
     const Registration& each = *entry.registration;
@@ -299,14 +300,14 @@ std::pair<std::vector<Registry::Entered>, std::size_t> Registry::list(std::size_
 }
 
 Status Registry::remove(const RegionId& id) {
-  Entry removed;  // ends after the lock: it may unpin and unmap
+  RegistryEntry removed;  // ends after the lock: it may unpin and unmap
   const base::MutexLock lock(mutex_);
-  const Entry* entry = entry_of(id);
+  const RegistryEntry* entry = entry_of(id);
   if (entry == nullptr) return refused(Code::not_found, "no such region");
   if (!entry->registration->retire())
     return refused(Code::busy, std::to_string(entry->registration->users()) +
                                    " transfers still use the region: wait for them or cancel them");
-  take_back(entry->name);
+  unpublish(entry->name);
   if (entry->registration->region().facts().peers.exclusive) --exclusive_;
   backed_.erase(id.serial);
   auto node = entries_.extract(id.serial);
@@ -318,7 +319,8 @@ Result<std::shared_ptr<const Registration>> Registry::insert(Region::Facts facts
                                                              std::shared_ptr<HostBacking> backing) {
   const base::MutexLock lock(mutex_);
   const bool mappable = facts.kind == MemoryKind::device || facts.kind == MemoryKind::shared;
-  if (const Registration* other = mappable ? neighbour(facts, !facts.peers.exclusive) : nullptr)
+  if (const Registration* other =
+          mappable ? find_overlapping(facts, !facts.peers.exclusive) : nullptr)
     return refused(Code::invalid_argument,
                    span_text(facts.address, facts.bytes) + " share memory with a region of " +
                        span_text(other->region().facts().address, other->region().bytes()) +
@@ -332,7 +334,7 @@ Result<std::shared_ptr<const Registration>> Registry::insert(Region::Facts facts
   Result<std::unique_ptr<const Region>> region = Region::create(facts);
   if (!region.ok()) return region.status();
   auto registration = std::make_shared<const Registration>(*std::move(region), std::move(backing));
-  entries_.emplace(++last_serial_, Entry{registration, {}});
+  entries_.emplace(++last_serial_, RegistryEntry{registration, {}});
   if (registration->backing_ != nullptr) backed_.emplace(last_serial_, registration);
   if (facts.peers.exclusive) ++exclusive_;
   return registration;
@@ -355,20 +357,20 @@ Result<const cuda::Device*> Registry::device_to_pin(bool bring_up) const {
   return topology_->activate(topology_->devices().front().uuid);
 }
 
-const Registration* Registry::neighbour(const Region::Facts& facts, bool exclusive) const {
-  const auto [begin, bytes] = reach(facts);
+const Registration* Registry::find_overlapping(const Region::Facts& facts, bool exclusive) const {
+  const auto [begin, bytes] = mappable_range(facts);
   if ((exclusive ? exclusive_ : entries_.size() - exclusive_) == 0) return nullptr;
   for (const auto& [serial, entry] : entries_) {
     const Region::Facts& there = entry.registration->region().facts();
     if (there.peers.exclusive != exclusive) continue;
     if (there.id.buffer != facts.id.buffer) continue;  // of memory that was freed meanwhile
-    const auto [first, size] = reach(there);
+    const auto [first, size] = mappable_range(there);
     if (begin - first < size || first - begin < bytes) return entry.registration.get();
   }
   return nullptr;
 }
 
-const Registry::Entry* Registry::entry_of(const RegionId& id) const {
+const Registry::RegistryEntry* Registry::entry_of(const RegionId& id) const {
   const auto found = entries_.find(id.serial);
   if (found == entries_.end() || found->second.registration->id() != id) return nullptr;
   return &found->second;

@@ -4,9 +4,9 @@
 // pinned, so that the path of a byte needs no question: it finds a Registration and reads.
 // Threads: any thread. add(), allocate_shared() and pin_shared() may take milliseconds in the
 // driver, without the mutex.
-// Invariants: a Registration in the table is not retired, one that was taken out is never used
+// Invariants: a Registration in the table is not retired, one that was published out is never used
 // again; no two have the same id; a Registration has the name of the one set that it is in, and a
-// set is whole or gone; what a peer can map with a region holds no exclusive one.
+// set is whole or removed; what a peer can map with a region holds no exclusive one.
 #pragma once
 
 #include <atomic>
@@ -80,9 +80,9 @@ class Registry {
 
   /// Registers memory of the user's, which stays where it is until remove(). `pin` locks host
   /// memory for the driver, which makes copies to a GPU faster and registration slower; it brings
-  /// up the first GPU if none is up. A range of chunks that cuMemMap put in a row counts as one
-  /// allocation. invalid_argument: no memory, or not within one allocation.
-  /// unsupported: managed memory; pin without a GPU.
+  /// up the first GPU if none is up. A range of chunks that cuMemMap insert_set in a row counts as
+  /// one allocation. invalid_argument: no memory, or not within one allocation. unsupported:
+  /// managed memory; pin without a GPU.
   Result<std::shared_ptr<const Registration>> add(void* pointer, std::uint64_t bytes,
                                                   Permissions peers, bool pin);
   /// Private host memory for one message, of which the caller knows whether it is pinned. No driver
@@ -112,18 +112,18 @@ class Registry {
   bool any_exclusive(std::uint64_t address, std::uint64_t bytes, std::uint64_t buffer) const;
   std::vector<std::shared_ptr<const Registration>> all() const;
   /// For people: values only, for who holds a Registration holds its pin.
-  struct Entered {
+  struct RegionSummary {
     Region::Facts facts;
     std::string name;
     bool pinned = false;
     std::uint32_t users = 0;
   };
   /// The first `most`, and how many there are.
-  std::pair<std::vector<Entered>, std::size_t> list(std::size_t most) const;
+  std::pair<std::vector<RegionSummary>, std::size_t> list(std::size_t most) const;
 
   // registry_names.cpp
   /// Under which peers look it up; replaces an older name, and an empty one takes back the one that
-  /// it has, with the whole set. invalid_argument: taken by others, one of a set, or too long.
+  /// it has, with the whole set. invalid_argument: published by others, one of a set, or too long.
   Status set_name(const RegionId& id, std::string_view name);
   /// All at once in the place of what the name stood for. Its version: it grows with whatever is
   /// published here. invalid_argument: no regions or too many, a bad name, one of another set.
@@ -144,7 +144,7 @@ class Registry {
   Status remove(const RegionId& id);
 
  private:
-  struct Entry {
+  struct RegistryEntry {
     std::shared_ptr<const Registration> registration;  // also of those who found it
     std::string name;
   };
@@ -154,14 +154,15 @@ class Registry {
   /// Of a registration in the table, around `address`; null: none.
   std::shared_ptr<HostBacking> backing_of(std::uint64_t address) const;
   Result<const cuda::Device*> device_to_pin(bool bring_up) const;
-  const Entry* entry_of(const RegionId& id) const LINKSPAN_REQUIRES(mutex_);
-  Status may_leave(const Entry& entry, std::string_view name) const LINKSPAN_REQUIRES(mutex_);
-  std::uint64_t put(std::string_view name, std::vector<std::uint64_t> serials)
+  const RegistryEntry* entry_of(const RegionId& id) const LINKSPAN_REQUIRES(mutex_);
+  Status may_leave(const RegistryEntry& entry, std::string_view name) const
       LINKSPAN_REQUIRES(mutex_);
-  void take_back(std::string_view name) LINKSPAN_REQUIRES(mutex_);
+  std::uint64_t insert_set(std::string_view name, std::vector<std::uint64_t> serials)
+      LINKSPAN_REQUIRES(mutex_);
+  void unpublish(std::string_view name) LINKSPAN_REQUIRES(mutex_);
   /// A registration that a peer reaches with these bytes, or reaches them with, and that is
   /// exclusive or is not; null: none.
-  const Registration* neighbour(const Region::Facts& facts, bool exclusive) const
+  const Registration* find_overlapping(const Region::Facts& facts, bool exclusive) const
       LINKSPAN_REQUIRES(mutex_);
 
   const std::uint64_t incarnation_;
@@ -169,7 +170,7 @@ class Registry {
 
   mutable base::Mutex mutex_;
   std::uint64_t last_serial_ LINKSPAN_GUARDED_BY(mutex_) = 0;
-  std::map<std::uint64_t, Entry> entries_ LINKSPAN_GUARDED_BY(mutex_);  // by serial
+  std::map<std::uint64_t, RegistryEntry> entries_ LINKSPAN_GUARDED_BY(mutex_);  // by serial
   /// Also the entries', which have a HostBacking: few, where messages make thousands without.
   std::map<std::uint64_t, std::shared_ptr<const Registration>> backed_ LINKSPAN_GUARDED_BY(mutex_);
   std::size_t exclusive_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // of the entries

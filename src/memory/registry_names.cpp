@@ -1,4 +1,5 @@
-// What the names of a Registry stand for: sets of regions, each replaced or taken back as a whole.
+// What the names of a Registry stand for: sets of regions, each replaced or published back as a
+// whole.
 #include "memory/registry.hpp"
 
 namespace linkspan::memory {
@@ -18,17 +19,17 @@ Status Registry::set_name(const RegionId& id, std::string_view name) {
         Code::invalid_argument,
         "the name of a region has " + std::to_string(kMaxNameBytes) + " bytes at most");
   const base::MutexLock lock(mutex_);
-  const Entry* entry = entry_of(id);
+  const RegistryEntry* entry = entry_of(id);
   if (entry == nullptr) return refused_name(Code::not_found, "no such region");
-  if (const auto taken = names_.find(name); taken != names_.end()) {
-    if (taken->second.serials == std::vector{id.serial}) return {};
+  if (const auto published = names_.find(name); published != names_.end()) {
+    if (published->second.serials == std::vector{id.serial}) return {};
     return refused_name(Code::invalid_argument,
                         "another region or set is published as " + quoted(name));
   }
   if (!name.empty())
     if (Status status = may_leave(*entry, name); !status.ok()) return status;
-  take_back(entry->name);
-  if (!name.empty()) put(name, {id.serial});
+  unpublish(entry->name);
+  if (!name.empty()) insert_set(name, {id.serial});
   return {};
 }
 
@@ -43,21 +44,21 @@ Result<std::uint64_t> Registry::publish(std::string_view name, std::span<const R
   std::vector<std::uint64_t> serials;
   const base::MutexLock lock(mutex_);
   for (const RegionId& id : ids) {
-    const Entry* entry = entry_of(id);
+    const RegistryEntry* entry = entry_of(id);
     if (entry == nullptr)
       return refused_name(Code::not_found, "number " + std::to_string(serials.size()) +
                                                " of the set is not registered in this Engine");
     if (Status status = may_leave(*entry, name); !status.ok()) return status;
     serials.push_back(id.serial);
   }
-  take_back(name);
-  for (const std::uint64_t serial : serials) take_back(entries_.at(serial).name);
-  return put(name, std::move(serials));
+  unpublish(name);
+  for (const std::uint64_t serial : serials) unpublish(entries_.at(serial).name);
+  return insert_set(name, std::move(serials));
 }
 
 std::string Registry::name(const RegionId& id) const {
   const base::MutexLock lock(mutex_);
-  const Entry* entry = entry_of(id);
+  const RegistryEntry* entry = entry_of(id);
   return entry == nullptr ? std::string() : entry->name;
 }
 
@@ -85,26 +86,26 @@ Result<std::shared_ptr<const Registration>> Registry::find_name(std::string_view
   return entry->second.registration;
 }
 
-/// A set that loses one of its regions to another name would be gone, and its readers with it.
-Status Registry::may_leave(const Entry& entry, std::string_view name) const {
+/// A set that loses one of its regions to another name would be removed, and its readers with it.
+Status Registry::may_leave(const RegistryEntry& entry, std::string_view name) const {
   const auto old = names_.find(entry.name);
   if (entry.name == name || old == names_.end() || old->second.serials.size() == 1) return {};
   return refused_name(Code::invalid_argument, "the region is one of the set " + quoted(entry.name) +
                                                   ": publish that without it");
 }
 
-std::uint64_t Registry::put(std::string_view name, std::vector<std::uint64_t> serials) {
+std::uint64_t Registry::insert_set(std::string_view name, std::vector<std::uint64_t> serials) {
   for (const std::uint64_t serial : serials) entries_.at(serial).name = name;
   names_[std::string(name)] = {++last_version_, std::move(serials)};
   return last_version_;
 }
 
-void Registry::take_back(std::string_view name) {
+void Registry::unpublish(std::string_view name) {
   const auto found = names_.find(name);
   if (found == names_.end()) return;
-  // From here on `name` may be gone: it may be that of an Entry.
-  const auto gone = names_.extract(found);
-  for (const std::uint64_t serial : gone.mapped().serials) entries_.at(serial).name.clear();
+  // From here on `name` may be removed: it may be that of an RegistryEntry.
+  const auto removed = names_.extract(found);
+  for (const std::uint64_t serial : removed.mapped().serials) entries_.at(serial).name.clear();
 }
 
 }  // namespace linkspan::memory

@@ -376,7 +376,7 @@ void write_rows(const Tally& tally, std::uint64_t leaks) {
 constexpr unsigned kExecutors = 2, kGpus = 2;
 void allow_for_staging(Usage& usage) {
   if (usage.balance.empty()) return;
-  constexpr unsigned kSlots = kExecutors * copy::Staging::kSlots;
+  constexpr unsigned kSlots = kExecutors * copy::Staging::kBuffers;
   usage.balance["host allocations"] += kSlots;
   usage.mappings += kSlots;
   for (const char* each : {"streams", "device allocations"})

@@ -32,7 +32,7 @@ class TcpKills : public ::testing::TestWithParam<Kind> {
   /// Those that its streams may have come to use, both ways.
   static std::uint64_t slots_with_third() {
     const unsigned streams = take(base::Options::from_environment()).tcp_streams;
-    return std::uint64_t{2} * 2 * copy::Staging::kSlotsOfAGpu * streams;
+    return std::uint64_t{2} * 2 * copy::Staging::kBuffersPerGpu * streams;
   }
   static MemoryOptions memory() { return {.kind = GetParam().name, .bytes = kBytes}; }
 };

@@ -94,9 +94,9 @@ TEST(ChooserTest, RelaysWhatGainsHalfAsMuchAgain) {
   const auto gain = [](std::uint64_t bytes) {
     return relayed_gbps(bytes, 1, 2) / expected_gbps(Method::copy_engine, Link::host, bytes, 1);
   };
-  EXPECT_GT(gain(kRelayLeast), 1.5);
-  EXPECT_GT(gain(kRelayLeast / 4), 1);
-  EXPECT_LT(gain(kRelayLeast / 16), 1);
+  EXPECT_GT(gain(kMinRelayBytes), 1.5);
+  EXPECT_GT(gain(kMinRelayBytes / 4), 1);
+  EXPECT_LT(gain(kMinRelayBytes / 16), 1);
 }
 
 TEST(ChooserTest, ExpectsMoreTimeForMore) {

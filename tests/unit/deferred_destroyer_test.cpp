@@ -24,18 +24,19 @@ struct Ran {
 
 TEST(DeferredDestroyer, RunsAtOnceWhenNobodyStays) {
   Ran ran;
-  DeferredDestroyer closings;
-  EXPECT_TRUE(closings.free());
-  closings.run(ran.once());
+  DeferredDestroyer destroyer;
+  EXPECT_TRUE(destroyer.unguarded());
+  destroyer.run(ran.once());
   EXPECT_TRUE(ran.within(10s));
 }
 
 TEST(DeferredDestroyer, WaitsForEveryStay) {
   Ran ran;
-  DeferredDestroyer closings;
-  std::optional<DeferredDestroyer::DeferralGuard> first = closings.stay(), second = closings.stay();
-  closings.run(ran.once());
-  EXPECT_FALSE(closings.free());
+  DeferredDestroyer destroyer;
+  std::optional<DeferredDestroyer::DeferralGuard> first = destroyer.defer(),
+                                                  second = destroyer.defer();
+  destroyer.run(ran.once());
+  EXPECT_FALSE(destroyer.unguarded());
   first.reset();
   EXPECT_FALSE(ran.within(30ms));
   DeferredDestroyer::DeferralGuard moved = *std::move(second);
@@ -47,10 +48,10 @@ TEST(DeferredDestroyer, WaitsForEveryStay) {
 
 TEST(DeferredDestroyer, WaitsForOlderStaysOnlyAfterThePatience) {
   Ran ran;
-  DeferredDestroyer closings(50ms);
-  std::optional<DeferredDestroyer::DeferralGuard> older = closings.stay();
-  closings.run(ran.once());
-  const DeferredDestroyer::DeferralGuard younger = closings.stay();
+  DeferredDestroyer destroyer(50ms);
+  std::optional<DeferredDestroyer::DeferralGuard> older = destroyer.defer();
+  destroyer.run(ran.once());
+  const DeferredDestroyer::DeferralGuard younger = destroyer.defer();
   EXPECT_FALSE(ran.within(100ms));
   older.reset();
   EXPECT_TRUE(ran.within(10s));
@@ -59,51 +60,51 @@ TEST(DeferredDestroyer, WaitsForOlderStaysOnlyAfterThePatience) {
 TEST(DeferredDestroyer, AStayComesWhenTheClosingThatRunsIsOver) {
   Ran began;
   std::atomic<bool> over{false};
-  DeferredDestroyer closings;
-  closings.run([&] {
+  DeferredDestroyer destroyer;
+  destroyer.run([&] {
     began.times.release();
     Ran().within(50ms);
     over = true;
   });
   ASSERT_TRUE(began.within(10s));
-  const DeferredDestroyer::DeferralGuard stay = closings.stay();
+  const DeferredDestroyer::DeferralGuard stay = destroyer.defer();
   EXPECT_TRUE(over);
 }
 
 TEST(DeferredDestroyer, AStayDoesNotWaitForAClosingThatDoesNotEnd) {
   Ran began, go_on;
-  DeferredDestroyer closings;
-  closings.run([&] {
+  DeferredDestroyer destroyer;
+  destroyer.run([&] {
     began.times.release();
     go_on.within(60s);
   });
   ASSERT_TRUE(began.within(10s));
-  const DeferredDestroyer::DeferralGuard stay = closings.stay();
+  const DeferredDestroyer::DeferralGuard stay = destroyer.defer();
   go_on.times.release();
 }
 
 TEST(DeferredDestroyer, WhatAClosingHoldsEndsWithoutTheLock) {
   struct Asker {
-    DeferredDestroyer& closings;
+    DeferredDestroyer& destroyer;
     Ran& ran;
     ~Asker() {
-      (void)closings.free();
+      (void)destroyer.unguarded();
       ran.times.release();
     }
   };
   Ran ran;
-  DeferredDestroyer closings;
-  closings.run([asker = std::shared_ptr<Asker>(new Asker{closings, ran})] {});
+  DeferredDestroyer destroyer;
+  destroyer.run([asker = std::shared_ptr<Asker>(new Asker{destroyer, ran})] {});
   EXPECT_TRUE(ran.within(10s));
 }
 
 TEST(DeferredDestroyer, DrainRunsWhatWaits) {
   Ran ran;
-  DeferredDestroyer closings;
-  const DeferredDestroyer::DeferralGuard stay = closings.stay();
-  closings.run(ran.once());
-  closings.run(ran.once());
-  closings.drain();
+  DeferredDestroyer destroyer;
+  const DeferredDestroyer::DeferralGuard stay = destroyer.defer();
+  destroyer.run(ran.once());
+  destroyer.run(ran.once());
+  destroyer.drain();
   EXPECT_TRUE(ran.within(0s) && ran.within(0s));
 }
 
@@ -113,11 +114,11 @@ TEST(DeferredDestroyer, EndWhatOutlivesThemToo) {
     ~Counted() { ++ends; }
   };
   std::atomic<int> ends{0};
-  auto closings = std::make_shared<DeferredDestroyer>();
-  auto before = DeferredDestroyer::end_by(closings, std::unique_ptr<Counted>(new Counted{ends}));
-  auto after = DeferredDestroyer::end_by(closings, std::unique_ptr<Counted>(new Counted{ends}));
+  auto destroyer = std::make_shared<DeferredDestroyer>();
+  auto before = DeferredDestroyer::end_by(destroyer, std::unique_ptr<Counted>(new Counted{ends}));
+  auto after = DeferredDestroyer::end_by(destroyer, std::unique_ptr<Counted>(new Counted{ends}));
   before.reset();
-  closings.reset();
+  destroyer.reset();
   EXPECT_EQ(ends, 1);
   after.reset();
   EXPECT_EQ(ends, 2);
@@ -125,12 +126,12 @@ TEST(DeferredDestroyer, EndWhatOutlivesThemToo) {
 
 TEST(DeferredDestroyer, RunsItAtOnce_WhereThereIsNoMemoryToPutItOff) {
   Ran ran;
-  DeferredDestroyer closings;
-  std::optional<DeferredDestroyer::DeferralGuard> stay = closings.stay();
+  DeferredDestroyer destroyer;
+  std::optional<DeferredDestroyer::DeferralGuard> stay = destroyer.defer();
   {
     const test::NoMemory none("ls-test");
     base::named_thread<"ls-test">([&] {
-      for (int i = 0; i < 100; ++i) closings.run(ran.once());  // the deque has room for some
+      for (int i = 0; i < 100; ++i) destroyer.run(ran.once());  // the deque has room for some
     }).join();
     EXPECT_GT(test::NoMemory::failed(), 0u);
   }

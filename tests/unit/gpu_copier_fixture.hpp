@@ -154,7 +154,7 @@ class GpuCopierTest : public ::testing::Test {
     open();
   }
 
-  void open(const GpuCopier::Bounds& bounds = {.lanes = 2}) {
+  void open(const GpuCopier::Bounds& bounds = {.queues = 2}) {
     copier.reset();
     auto opened = Device::open(driver, info);
     ASSERT_TRUE(opened.ok()) << opened.status().to_string();
@@ -167,7 +167,7 @@ class GpuCopierTest : public ::testing::Test {
   /// One byte, from and to the test's own memory.
   Result<Ticket> start(unsigned lane = 0, Method method = Method::copy_engine) {
     const Piece piece{address(&to), address(&from), 1};
-    return copier->start({.method = method, .pieces = {&piece, 1}, .lane = lane});
+    return copier->start({.method = method, .pieces = {&piece, 1}, .queue = lane});
   }
   /// The same so often that it waits for no others.
   Result<Ticket> start_kernel() {

@@ -105,7 +105,7 @@ TEST_F(GpuCopierTest, CompletesWhatHasNoBytesAtOnce) {
   EXPECT_TRUE(copier->poll(*behind).has_value());
   EXPECT_TRUE(copier->poll(*before).has_value());
   // For longer than the ring, alone in a lane.
-  for (unsigned i = 0; i < 2 * GpuCopier::kOrdersPerLane; ++i) {
+  for (unsigned i = 0; i < 2 * GpuCopier::kOrdersPerQueue; ++i) {
     auto ticket = copier->start({.method = Method::copy_engine, .pieces = {}});
     ASSERT_TRUE(ticket.ok());
     ASSERT_TRUE(copier->poll(*ticket).has_value());
@@ -115,7 +115,7 @@ TEST_F(GpuCopierTest, CompletesWhatHasNoBytesAtOnce) {
 
 TEST_F(GpuCopierTest, KeepsTheDepthOfAStream) {
   std::vector<Ticket> tickets;
-  for (unsigned i = 0; i < GpuCopier::kOrdersPerLane; ++i) {
+  for (unsigned i = 0; i < GpuCopier::kOrdersPerQueue; ++i) {
     auto ticket = start();
     ASSERT_TRUE(ticket.ok()) << i;
     tickets.push_back(*ticket);
@@ -143,7 +143,7 @@ TEST_F(GpuCopierTest, KeepsTheDepthOfAStream) {
 }
 
 TEST_F(GpuCopierTest, GivesEachHeldStreamALaneOfItsOwn) {
-  auto event = copier->device().events().take();
+  auto event = copier->device().events().acquire();
   ASSERT_TRUE(event.ok());
   const Piece piece{address(&to), address(&from), 1};
   const auto behind = [&](std::uint64_t stream) {
@@ -152,11 +152,11 @@ TEST_F(GpuCopierTest, GivesEachHeldStreamALaneOfItsOwn) {
                           .after = &**event,
                           .stream = stream});
   };
-  for (std::uint64_t stream = 1; stream <= GpuCopier::kHeldLanes; ++stream) {
+  for (std::uint64_t stream = 1; stream <= GpuCopier::kStreamOrderedQueues; ++stream) {
     ASSERT_TRUE(behind(stream).ok());
     ASSERT_TRUE(behind(stream).ok());
   }
-  EXPECT_EQ(script.waits, 2 * static_cast<int>(GpuCopier::kHeldLanes));
+  EXPECT_EQ(script.waits, 2 * static_cast<int>(GpuCopier::kStreamOrderedQueues));
   EXPECT_EQ(behind(99).status().code(), Code::no_resource);
   EXPECT_TRUE(start().ok());  // what waits for nobody is not held up
   script.run();
@@ -175,7 +175,7 @@ TEST_F(GpuCopierTest, RecordsAnEventBehindAnOrder) {
 }
 
 TEST_F(GpuCopierTest, StartsNothingWhenAWaitIsRefused) {
-  auto event = copier->device().events().take();
+  auto event = copier->device().events().acquire();
   ASSERT_TRUE(event.ok());
   script.wait = CUDA_ERROR_INVALID_HANDLE;
   const Piece piece{address(&to), address(&from), 1};
@@ -223,7 +223,7 @@ TEST_F(GpuCopierTest, TakesNoMoreCtasThanItMay) {
     pieces.push_back({address(&there[i]), address(&here[i]), 1});
   const Order order{.method = Method::sm_kernel, .pieces = pieces};
   const auto ctas_of = [&](std::optional<unsigned> bound, unsigned of_order = ~0u) {
-    open({.lanes = 1, .ctas = bound});
+    open({.queues = 1, .ctas = bound});
     if (!copier->has_kernel()) return 0u;
     Order bounded = order;
     bounded.ctas = of_order;
@@ -330,7 +330,7 @@ TEST_F(GpuCopierTest, ExpectsTheOldestAndThenNews) {
 TEST_F(GpuCopierTest, AKernelSlotIsBusyUntilItsKernelHasEnded) {
   if (!copier->has_kernel()) GTEST_SKIP() << "needs a build with kernels";
   std::vector<Ticket> tickets;
-  for (unsigned i = 0; i < GpuCopier::kSlotsPerLane; ++i) {
+  for (unsigned i = 0; i < GpuCopier::kKernelArgsPerQueue; ++i) {
     auto ticket = start_kernel();
     ASSERT_TRUE(ticket.ok());
     tickets.push_back(*ticket);
@@ -346,7 +346,7 @@ TEST_F(GpuCopierTest, AKernelSlotIsBusyUntilItsKernelHasEnded) {
   for (Ticket ticket : {tickets[2], tickets[3], *next, *last})
     EXPECT_TRUE(copier->poll(ticket)->ok());
   script.launch = CUDA_ERROR_INVALID_VALUE;
-  for (unsigned i = 0; i < 2 * GpuCopier::kSlotsPerLane; ++i)
+  for (unsigned i = 0; i < 2 * GpuCopier::kKernelArgsPerQueue; ++i)
     EXPECT_EQ(start_kernel().status().code(), Code::cuda);  // and not no_resource
 }
 
@@ -355,7 +355,7 @@ TEST_F(GpuCopierTest, AnAbortStopsItsOwnKernelAndNoOther) {
   for (const bool in_time : {true, false}) {
     to = kPoison;
     std::vector<Ticket> tickets;
-    for (unsigned i = 0; i < GpuCopier::kSlotsPerLane; ++i) {
+    for (unsigned i = 0; i < GpuCopier::kKernelArgsPerQueue; ++i) {
       auto ticket = start_kernel();
       ASSERT_TRUE(ticket.ok());
       tickets.push_back(*ticket);

@@ -145,8 +145,8 @@ TEST_P(GpuCopies, OrdersOfALaneRunInOrder) {
   put(gpu[1].address(), Bytes(kBytes, kPoison));
   const Piece there{gpu[1].address(), gpu[0].address(), kBytes};
   const Piece back{address(host[1][0].data()), gpu[1].address(), kBytes};
-  auto first = copier->start({.method = GetParam(), .pieces = {&there, 1}, .lane = 5});
-  auto second = copier->start({.method = GetParam(), .pieces = {&back, 1}, .lane = 1});
+  auto first = copier->start({.method = GetParam(), .pieces = {&there, 1}, .queue = 5});
+  auto second = copier->start({.method = GetParam(), .pieces = {&back, 1}, .queue = 1});
   ASSERT_TRUE(first.ok() && second.ok());
   EXPECT_TRUE(end_of(*second).ok());
   EXPECT_EQ(std::memcmp(host[1][0].data(), data.data(), kBytes), 0);
@@ -163,7 +163,7 @@ TEST_P(GpuCopies, ManyOrdersInFlight) {
   for (std::size_t i = 0; i < parts;) {
     const Piece part{gpu[1].address() + i * kPart, gpu[0].address() + i * kPart, kPart};
     auto ticket = copier->start(
-        {.method = GetParam(), .pieces = {&part, 1}, .lane = static_cast<unsigned>(i % 7)});
+        {.method = GetParam(), .pieces = {&part, 1}, .queue = static_cast<unsigned>(i % 7)});
     if (ticket.ok()) {
       running.push_back(*ticket);
       ++i;

@@ -17,7 +17,7 @@ class JoinedCopies : public GpuCopierTest {
   /// One byte, each its own.
   Order order(std::size_t i) {
     pieces[i] = {address(&target[i]), address(&source[i]), 1};
-    return {.method = Method::copy_engine, .pieces = {&pieces[i], 1}, .taken = &taken[i]};
+    return {.method = Method::copy_engine, .pieces = {&pieces[i], 1}, .actual_method = &taken[i]};
   }
   /// The first is in the stream, the others wait.
   std::vector<Ticket> begin(std::size_t count) {
@@ -136,7 +136,7 @@ TEST_F(JoinedCopies, AnAbortOfOneThatIsUnderWayLeavesTheOthersAlone) {
 }
 
 TEST_F(JoinedCopies, WhatDoesNotGoWithThemBeginsBehindThem) {
-  auto event = copier->device().events().take();
+  auto event = copier->device().events().acquire();
   ASSERT_TRUE(event.ok());
   std::optional<PooledEvent> release;
   const std::vector<Piece> many(GpuCopier::kJoinedPieces + 1,

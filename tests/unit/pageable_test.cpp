@@ -25,7 +25,7 @@ constexpr std::byte kPoison{0xEE};
 constexpr std::size_t kBytes = (std::size_t{5} << 20) + 123;
 constexpr unsigned kThreads = 3, kCtas = 4;
 /// Twelve slots of 52 KiB: kBytes are many times that.
-constexpr std::size_t kStaging = kThreads * Staging::kSlots * (std::size_t{64} << 10);
+constexpr std::size_t kStaging = kThreads * Staging::kBuffers * (std::size_t{64} << 10);
 
 std::uint64_t address(const void* p) { return reinterpret_cast<std::uint64_t>(p); }
 
@@ -213,11 +213,11 @@ TEST_F(PageableOnDevice, PinsWithinItsBoundsAndOnce) {
   const Pieces up = placed(whole(), gpu->address(), address(host.data()));
   for (int i = 0; i < 4; ++i) must(run(order(up, true)));
   const auto pinned_slots = fake.call_count("cuMemHostAlloc");
-  EXPECT_GE(pinned_slots, Staging::kSlots);
-  EXPECT_LE(pinned_slots, kThreads * Staging::kSlots);
-  EXPECT_EQ(Staging::slot_bytes(kStaging / kThreads) + Staging::kBeside, 64u << 10);
-  EXPECT_EQ(Staging::slot_bytes(0), 4096u);
-  EXPECT_EQ(Staging::slot_bytes(~std::size_t{0}), Staging::kMaxBytes);
+  EXPECT_GE(pinned_slots, Staging::kBuffers);
+  EXPECT_LE(pinned_slots, kThreads * Staging::kBuffers);
+  EXPECT_EQ(Staging::buffer_bytes(kStaging / kThreads) + Staging::kOverheadBytes, 64u << 10);
+  EXPECT_EQ(Staging::buffer_bytes(0), 4096u);
+  EXPECT_EQ(Staging::buffer_bytes(~std::size_t{0}), Staging::kMaxBytes);
   EXPECT_LE(fake.call_count("cuStreamCreateWithPriority"), kThreads);
   EXPECT_EQ(fake.call_count("cuMemHostRegister"), 0u);
 }

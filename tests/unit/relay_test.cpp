@@ -42,9 +42,9 @@ class RelayOnDevice : public ::testing::Test {
   }
   void open() {
     copier_.reset();
-    copier_ = take(GpuCopier::create(*device_, {.lanes = 2}));
-    copier_->lend(Relay::create(*test::topology(), *device_, 1));
-    must(copier_->relay());
+    copier_ = take(GpuCopier::create(*device_, {.queues = 2}));
+    copier_->set_relay(Relay::create(*test::topology(), *device_, 1));
+    must(copier_->relay_status());
     ASSERT_EQ(copier_->links(), 2u);
   }
 
@@ -53,7 +53,7 @@ class RelayOnDevice : public ::testing::Test {
     return {address(to_->data()) + to, address(from_->data()) + from, bytes};
   }
   static Order order(std::span<const Piece> pieces, unsigned lane = 0) {
-    return {.method = Method::copy_engine, .pieces = pieces, .lane = lane, .to_gpu = true};
+    return {.method = Method::copy_engine, .pieces = pieces, .queue = lane, .to_gpu = true};
   }
   Status end_of(Ticket ticket, Duration within = 30s) {
     const auto deadline = base::Deadline::after(base::Clock::steady(), within);
@@ -73,9 +73,9 @@ class RelayOnDevice : public ::testing::Test {
 };
 
 TEST_F(RelayOnDevice, EveryByteArrivesAndNoOther) {
-  const std::vector<Expected> parts{{1, 1, 7, kRelayLeast},
+  const std::vector<Expected> parts{{1, 1, 7, kMinRelayBytes},
                                     {16 * kMiB + 77, 1, 40 * kMiB, 5},
-                                    {17 * kMiB + 3, 1, 16 * kMiB + 13, kRelayLeast - 1},
+                                    {17 * kMiB + 3, 1, 16 * kMiB + 13, kMinRelayBytes - 1},
                                     {34 * kMiB + 511, 1, 33 * kMiB + 1, 27 * kMiB + 1023}};
   std::vector<Piece> pieces;
   for (const Expected& e : parts) pieces.push_back(piece(e.offset, e.from, e.bytes));
@@ -92,7 +92,7 @@ TEST_F(RelayOnDevice, ManyOrdersInFlightEndInTheOrderOfTheirLane) {
   for (unsigned i = 0; i < 12; ++i) {
     // Three thirds, each written four times, over the same links, with the same bytes.
     const unsigned third = i % 3;
-    const std::uint64_t at = third * 20 * kMiB, bytes = kRelayLeast + third * 1234567 + 1;
+    const std::uint64_t at = third * 20 * kMiB, bytes = kMinRelayBytes + third * 1234567 + 1;
     parts.push_back({at, 1, at + 3, bytes});
     const Piece one = piece(at, at + 3, bytes);
     tickets.push_back(take(copier_->start(order({&one, 1}, third))));
@@ -170,7 +170,7 @@ TEST_F(RelayOnDevice, NothingMovesBeforeAUsersStreamAndItGoesOnAfterAll) {
 TEST_F(RelayOnDevice, EachLinkHasAnEqualShare) {
   const auto relay = take(Relay::create(*test::topology(), *device_, 15));
   EXPECT_EQ(relay->links(), test::topology()->devices().size());
-  EXPECT_EQ(relay->share(kRelayLeast - 1), 0u);
+  EXPECT_EQ(relay->share(kMinRelayBytes - 1), 0u);
   const std::uint64_t share = relay->share(1024 * kMiB), each = 1024 * kMiB / relay->links();
   EXPECT_LE(1024 * kMiB - share - each, kMiB);
   EXPECT_EQ(Relay::create(*test::topology(), *device_, 0).status().code(), Code::unsupported);
@@ -196,7 +196,7 @@ TEST_F(RelayOnDevice, HalfOfALargeCopyWaitsForTheOtherGpu) {
   const Control fake;
   if (!*fake) GTEST_SKIP() << "needs the simulated driver";
   fake->hold(1, 1);
-  const Piece large = piece(0, 0, kRelayLeast), small = piece(17 * kMiB, 0, kRelayLeast - 1);
+  const Piece large = piece(0, 0, kMinRelayBytes), small = piece(17 * kMiB, 0, kMinRelayBytes - 1);
   const Ticket relayed = take(copier_->start(order({&large, 1}, 0)));
   const Ticket direct = take(copier_->start(order({&small, 1}, 1)));
   Order back = order({&large, 1}, 1);
@@ -205,7 +205,7 @@ TEST_F(RelayOnDevice, HalfOfALargeCopyWaitsForTheOtherGpu) {
   back.to_gpu = false;
   EXPECT_EQ(end_of(direct).to_string(), "ok");
   EXPECT_EQ(end_of(relayed, 300ms).code(), Code::timed_out);  // its own half is there long before
-  EXPECT_EQ(difference({{0, 1, 0, kRelayLeast / 2}, {17 * kMiB, 1, 0, kRelayLeast - 1}}), "");
+  EXPECT_EQ(difference({{0, 1, 0, kMinRelayBytes / 2}, {17 * kMiB, 1, 0, kMinRelayBytes - 1}}), "");
   fake->hold(1, 0);
   EXPECT_EQ(end_of(relayed).to_string(), "ok");
   fake->hold(1, 1);

@@ -74,7 +74,7 @@ TEST(Route, SaysHowManyLinksALargeCopyToAGpuTakesOrWhyOne) {
   f.to_gpu = true;
   f.why_one_link = "nobody lends one";
   EXPECT_TRUE(describe(f, route(f)).refused.empty()) << "too small to ask";
-  f.shape = {.blocks = 2, .bytes = 2 * copy::kRelayLeast};
+  f.shape = {.blocks = 2, .bytes = 2 * copy::kMinRelayBytes};
   const Explanation one = describe(f, route(f));
   ASSERT_EQ(one.refused.size(), 1u);
   EXPECT_EQ(one.refused[0].reason, "nobody lends one");

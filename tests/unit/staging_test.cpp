@@ -1,5 +1,5 @@
-// The pool of lanes that stagings share, over the simulated driver. What goes through their slots:
-// pageable_test.cpp.
+// The pool of streams that stagings share, over the simulated driver. What goes through their
+// slots: pageable_test.cpp.
 #include "copy/staging.hpp"
 
 #include <algorithm>
@@ -33,32 +33,32 @@ class StagingOnDevice : public cuda::OnDevice {
   unsigned long long made() const { return fake.call_count("cuStreamCreateWithPriority"); }
 
   test::FakeCuda fake = test::FakeCuda::find();
-  StagingStreams lanes;
+  StagingStreams streams;
 };
 
 TEST_F(StagingOnDevice, LanesAreReservedOnceAndMadeWhereAllAreTaken) {
-  for (int again = 0; again < 2; ++again) must(lanes.reserve(*device, 3));
+  for (int again = 0; again < 2; ++again) must(streams.reserve(*device, 3));
   EXPECT_EQ(made(), 3u);
-  std::set<StagingStreams::Lane*> taken;
-  for (int i = 0; i < 3; ++i) taken.insert(take(lanes.take(*device)));
+  std::set<StagingStream*> taken;
+  for (int i = 0; i < 3; ++i) taken.insert(take(streams.acquire(*device)));
   EXPECT_EQ(made(), 3u);
-  must(lanes.reserve(*device, 3));  // those that are taken count
-  taken.insert(take(lanes.take(*device)));
+  must(streams.reserve(*device, 3));  // those that are taken count
+  taken.insert(take(streams.acquire(*device)));
   EXPECT_EQ(taken.size(), 4u);
   EXPECT_EQ(made(), 4u);
-  for (StagingStreams::Lane* lane : taken) lanes.release(*lane);
+  for (StagingStream* lane : taken) streams.release(*lane);
   for (std::size_t i = 0; i < taken.size(); ++i)
-    EXPECT_TRUE(taken.contains(take(lanes.take(*device))));
+    EXPECT_TRUE(taken.contains(take(streams.acquire(*device))));
   EXPECT_EQ(made(), 4u);
 }
 
 TEST_F(StagingOnDevice, NoTwoThreadsHaveOneLane) {
   constexpr unsigned kThreads = 4;
-  must(lanes.reserve(*device, 2));
+  must(streams.reserve(*device, 2));
   std::array<std::atomic<int>, kThreads> holders{};  // by lane
-  std::array<StagingStreams::Lane*, kThreads> known{};
+  std::array<StagingStream*, kThreads> known{};
   base::Mutex mutex;
-  const auto number = [&](StagingStreams::Lane* lane) {
+  const auto number = [&](StagingStream* lane) {
     const base::MutexLock lock(mutex);
     const auto at = std::ranges::find_if(
         known, [&](const auto* each) { return each == lane || each == nullptr; });
@@ -70,12 +70,12 @@ TEST_F(StagingOnDevice, NoTwoThreadsHaveOneLane) {
     for (unsigned t = 0; t < kThreads; ++t)
       threads.emplace_back([&] {
         for (int i = 0; i < 500; ++i) {
-          StagingStreams::Lane* const lane = take(lanes.take(*device));
+          StagingStream* const lane = take(streams.acquire(*device));
           const std::size_t n = number(lane);
-          ASSERT_LT(n, kThreads) << "more lanes than were ever taken at once";
+          ASSERT_LT(n, kThreads) << "more streams than were ever taken at once";
           EXPECT_EQ(holders[n]++, 0);
           --holders[n];
-          lanes.release(*lane);
+          streams.release(*lane);
         }
       });
   }
@@ -84,20 +84,20 @@ TEST_F(StagingOnDevice, NoTwoThreadsHaveOneLane) {
 
 TEST_F(StagingOnDevice, ALaneIsHeldWhileTheGpuWorksAndNoLonger) {
   constexpr std::size_t kBytes = 64u << 10;
-  must(lanes.reserve(*device, 1));
+  must(streams.reserve(*device, 1));
   const auto there = take(cuda::DeviceBuffer::create(*scope, 2 * kBytes));
-  Staging one(kBytes, lanes), other(kBytes, lanes);
-  std::vector<std::pair<Staging*, Staging::Slot*>> slots;  // taken and filled, of both
+  Staging one(kBytes, streams), other(kBytes, streams);
+  std::vector<std::pair<Staging*, StagingBuffer*>> slots;  // taken and filled, of both
   for (Staging* each : {&one, &other}) {
-    const Staging::Run run{there.address() + slots.size() * kBytes, kBytes};
+    const Staging::StagedRun run{there.address() + slots.size() * kBytes, kBytes};
     slots.emplace_back(
-        each, take(each->take({.device = device, .runs = std::span(&run, 1), .to_gpu = true})));
+        each, take(each->acquire({.device = device, .runs = std::span(&run, 1), .to_gpu = true})));
     std::memset(slots.back().second->at(0), 7, kBytes);
   }
   for (const auto& [staging, slot] : slots) {
     must(staging->submit(*slot));
     const auto limit = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(20));
-    Staging::Slot* done = nullptr;
+    StagingBuffer* done = nullptr;
     while ((done = staging->next_done()) == nullptr && !limit.passed()) std::this_thread::yield();
     ASSERT_EQ(done, slot);
     EXPECT_TRUE(done->status().ok()) << done->status().to_string();
@@ -111,11 +111,11 @@ TEST_F(StagingOnDevice, EndsWhereThereIsNoMemory) {
   StagingStreams all(topology.get());
   const auto there = take(cuda::DeviceBuffer::create(*scope, kBytes));
   std::optional<Staging> staging(std::in_place, kBytes, all);
-  const Staging::Run run{there.address(), kBytes};
-  std::array<Staging::Slot*, Staging::kSlotsOfAGpu> slots{};
-  for (Staging::Slot*& slot : slots)
-    slot = take(staging->take({.device = device, .runs = std::span(&run, 1), .to_gpu = true}));
-  for (Staging::Slot* slot : slots) staging->release(*slot);
+  const Staging::StagedRun run{there.address(), kBytes};
+  std::array<StagingBuffer*, Staging::kBuffersPerGpu> slots{};
+  for (StagingBuffer*& slot : slots)
+    slot = take(staging->acquire({.device = device, .runs = std::span(&run, 1), .to_gpu = true}));
+  for (StagingBuffer* slot : slots) staging->release(*slot);
   const auto before = fake.call_count("cuMemFreeHost");
   const test::NoMemory none("ls-test");
   base::named_thread<"ls-test">([&] { staging.reset(); }).join();

@@ -257,7 +257,7 @@ Status LocalEndpoint::start_some(Slot& slot, const StreamDependencies& streams) 
       {.method = slot.method,
        .pieces = wave,
        .pages = slot.pages,
-       .lane = lane_,
+       .queue = lane_,
        .pid = process.pid,
        .pidfd = process.pidfd,
        .proof = &proof_,
@@ -271,7 +271,7 @@ Status LocalEndpoint::start_some(Slot& slot, const StreamDependencies& streams) 
        .after = streams.after,
        .stream = streams.stream,
        .release = wave.size() == slot.pieces.size() ? streams.release : nullptr,
-       .taken = by_gpu ? &slot.method : nullptr});
+       .actual_method = by_gpu ? &slot.method : nullptr});
   if (!ticket.ok()) return ticket.status();
   slot.ticket = *ticket;
   slot.next += wave.size();

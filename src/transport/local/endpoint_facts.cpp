@@ -40,7 +40,7 @@ RouteFacts LocalEndpoint::facts(Op op, const Published& local, const ImportedMem
   if (f.link == copy::Link::host) {
     f.to_gpu = on_gpu(op == Op::write ? theirs : ours);
     f.links = copier.links();
-    f.why_one_link = copier.relay().what();
+    f.why_one_link = copier.relay_status().what();
   }
   return f;
 }

@@ -1,6 +1,6 @@
 // What the two ends do for each other: copies that only the peer can run, and regions that end.
 #include "base/schema/local_generated.h"
-#include "memory/still_there.hpp"
+#include "memory/validate_allocation.hpp"
 #include "transport/batch.hpp"
 #include "transport/local/endpoint.hpp"
 

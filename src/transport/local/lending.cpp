@@ -1,7 +1,7 @@
 #include "transport/local/lending.hpp"
 
 #include "base/fd_bundle.hpp"
-#include "memory/still_there.hpp"
+#include "memory/validate_allocation.hpp"
 
 namespace linkspan::transport::local {
 namespace {
@@ -10,9 +10,9 @@ Status corrupt_loan(const char* what) { return {Code::corrupt, Scope::request, w
 
 /// Which chunks these are, as one number: the key of a cache, where a region that overlaps another
 /// one may share its ends and differ in between.
-std::uint64_t id_of(const std::vector<memory::Chunk>& chunks) {
+std::uint64_t id_of(const std::vector<memory::MappedChunk>& chunks) {
   std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, by words
-  for (const memory::Chunk& chunk : chunks)
+  for (const memory::MappedChunk& chunk : chunks)
     for (const std::uint64_t word : {chunk.bytes, chunk.buffer})
       hash = (hash ^ word) * 0x100000001b3;
   return hash;
@@ -40,7 +40,7 @@ Status lend(const cuda::Device& device, const memory::Region::Facts& facts, Key&
                 std::to_string(base::FdBundle::kMax) +
                 " of a region at most travel to a peer: register it in parts"};
   std::uint64_t address = facts.allocation;
-  for (const memory::Chunk& chunk : facts.chunks) {
+  for (const memory::MappedChunk& chunk : facts.chunks) {
     if (auto fd = cuda::export_chunk(device, address); !fd.ok()) return fd.status();
     address += chunk.bytes;
   }
@@ -54,7 +54,7 @@ Result<base::Fd> lent_fd(const cuda::Topology& topology, const memory::Region::F
   const cuda::Device* device = topology.active(facts.gpu);
   if (device == nullptr) return Status(Code::internal, Scope::request, "its GPU is not up");
   const auto still = [&](std::uint64_t address, std::uint64_t buffer) {
-    return memory::still_there(topology, address, buffer);
+    return memory::validate_allocation(topology, address, buffer);
   };
   if (key.pool) {
     if (Status status = still(facts.allocation, facts.id.buffer); !status.ok()) return status;
@@ -63,7 +63,7 @@ Result<base::Fd> lent_fd(const cuda::Topology& topology, const memory::Region::F
   auto parcel = base::FdBundle::create();
   if (!parcel.ok()) return parcel.status();
   std::uint64_t address = facts.allocation;
-  for (const memory::Chunk& chunk : facts.chunks) {
+  for (const memory::MappedChunk& chunk : facts.chunks) {
     if (Status status = still(address, chunk.buffer); !status.ok()) return status;
     auto fd = cuda::export_chunk(*device, address);
     if (!fd.ok()) return fd.status();

@@ -75,7 +75,7 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
     if (auto made = copy::Calibration::create(**device, (*copier)->ctas()); made.ok())
       calibration = *std::move(made);
   if (Status status = cpu_->serve(**device); !status.ok()) return status;
-  (*copier)->lend(copy::Relay::create(*options_.topology, **device, options_.relay_gpus));
+  (*copier)->set_relay(copy::Relay::create(*options_.topology, **device, options_.relay_gpus));
   std::vector<std::shared_ptr<ImportedMemory>> imported;
   {
     const base::MutexLock lock(mutex_);

@@ -13,7 +13,7 @@ namespace {
 constexpr Duration kAsking = std::chrono::microseconds(50),
                    kAskedPart = std::chrono::microseconds(20);
 
-static_assert(kHostChunk < copy::kRelayLeast);  // no hop of a bounce goes over lent links
+static_assert(kHostChunk < copy::kMinRelayBytes);  // no hop of a bounce goes over lent links
 
 /// By what this process, or the peer, or the kernel reaches the other side's memory: as Mapped
 /// counts them, and two that are no mapping of it.
@@ -46,7 +46,7 @@ copy::Method mapped_method(const RouteFacts& f) {
 
 /// Over lent links, by the mean of its blocks.
 bool is_large(const RouteFacts& f) {
-  return f.shape.blocks != 0 && f.shape.bytes / f.shape.blocks >= copy::kRelayLeast;
+  return f.shape.blocks != 0 && f.shape.bytes / f.shape.blocks >= copy::kMinRelayBytes;
 }
 
 /// As the peer will choose, which has the same rules.
@@ -181,7 +181,7 @@ Explanation describe(const RouteFacts& f, const Route& chosen) {
       } else if (f.links > 1) {
         refuse("copy_engine over " + std::to_string(f.links) + " PCIe links",
                "only copies to a GPU, from pinned memory, in blocks of " +
-                   std::to_string(copy::kRelayLeast >> 20) + " MiB or more");
+                   std::to_string(copy::kMinRelayBytes >> 20) + " MiB or more");
       }
       if (chosen.method == copy::Method::copy_engine && !f.kernel && f.shape.blocks > 8)
         refuse("sm_kernel", f.why_no_kernel);

@@ -12,7 +12,7 @@ namespace {
 /// Large enough that a message costs nothing beside its bytes, small enough that several are under
 /// way; GPUDirect-TCPX takes no larger ones.
 constexpr std::uint64_t kMaxMessage = std::uint64_t{4} << 20;
-static_assert(kMaxMessage <= copy::Staging::kMaxSlot);
+static_assert(kMaxMessage <= copy::Staging::kMaxBufferBytes);
 constexpr std::uint64_t kUnpackAlignment = 4096;
 
 }  // namespace

@@ -30,8 +30,8 @@ Result<std::size_t> Staged::take(const Order& order, std::size_t first) {
     left -= order.pieces[i].bytes;
   }
   const bool to_gpu = way_ == Way::to_gpu;
-  auto slot =
-      staging_.take({.device = &device_, .runs = runs_, .to_gpu = to_gpu, .ctas = options_.ctas});
+  auto slot = staging_.acquire(
+      {.device = &device_, .runs = runs_, .to_gpu = to_gpu, .ctas = options_.ctas});
   if (!slot.ok()) return slot.status();
   Part& part = parts_[(*slot)->index()];
   if (part.registration == nullptr) {

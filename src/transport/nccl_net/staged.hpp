@@ -65,7 +65,7 @@ class Staged {
   void deregister();
 
  private:
-  using Slot = copy::Staging::Slot;
+  using Slot = copy::StagingBuffer;
   /// What is in the slot of that index.
   struct Part {
     std::unique_ptr<Comm::Registration> registration{};
@@ -83,10 +83,10 @@ class Staged {
   const Options options_;
   const Way way_;
   copy::Staging staging_;
-  std::array<Part, copy::Staging::kSlots> parts_;
+  std::array<Part, copy::Staging::kBuffers> parts_;
   std::deque<Part*> beginning_;  // those with messages that were not begun, in their order
   std::uint64_t last_cookie_ = 0;
-  std::vector<copy::Staging::Run> runs_;
+  std::vector<copy::Staging::StagedRun> runs_;
 };
 
 }  // namespace linkspan::transport::nccl_net

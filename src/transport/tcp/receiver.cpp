@@ -11,7 +11,7 @@
 
 #include "base/crc32c.hpp"
 #include "copy/cma.hpp"
-#include "memory/still_there.hpp"
+#include "memory/validate_allocation.hpp"
 #include "transport/tcp/sender.hpp"
 
 namespace linkspan::transport::tcp {
@@ -108,7 +108,7 @@ bool Receiver::begin_part() {
     runs_.clear();
     for (; piece_ < landing_->pieces.size() && runs_.size() < copy::Staging::kRuns; ++piece_)
       runs_.push_back({landing_->pieces[piece_].here, landing_->pieces[piece_].bytes});
-    auto slot = staging_.take({.device = device, .runs = runs_, .to_gpu = true, .ctas = ctas_});
+    auto slot = staging_.acquire({.device = device, .runs = runs_, .to_gpu = true, .ctas = ctas_});
     status_ = slot.status();
     if (slot.ok()) slot_ = *slot;
     for (std::size_t i = 0; slot.ok() && i < runs_.size(); ++i)
@@ -271,13 +271,13 @@ void Receiver::end_part(std::vector<Answer>& answers) {
   }
   for (const Word& word : words_)  // behind what this frame has landed, and the frames before it
     if (status_.ok())
-      status_ = copy::store_word(word.here, std::bit_cast<std::uint64_t>(word.value));
+      status_ = copy::store_u64(word.here, std::bit_cast<std::uint64_t>(word.value));
   words_.clear();
   Status status = status_;
   // The peer hears of the end next, and its owner may deregister the region.
   if (left_ == 0 && slot_ == nullptr) landing_->use = {};
   if (slot_ != nullptr) {
-    copy::Staging::Slot& slot = *std::exchange(slot_, nullptr);
+    copy::StagingBuffer& slot = *std::exchange(slot_, nullptr);
     InSlot& what = in_slots_[slot.index()];
     status = staging_.submit(slot);
     if (status.ok()) {
@@ -304,7 +304,7 @@ void Receiver::end_frame() noexcept {
 
 bool Receiver::look_at_gpu(std::vector<Answer>& answers) {
   bool moved = false;
-  while (copy::Staging::Slot* const done = staging_.next_done()) {
+  while (copy::StagingBuffer* const done = staging_.next_done()) {
     InSlot what = std::exchange(in_slots_[done->index()], {});
     what.use = {};
     const Status status = done->status();

@@ -93,7 +93,7 @@ class Receiver {
   const std::uint64_t peer_;
   const unsigned ctas_;
   copy::Staging staging_;
-  std::array<InSlot, copy::Staging::kSlots> in_slots_;
+  std::array<InSlot, copy::Staging::kBuffers> in_slots_;
   unsigned in_gpu_ = 0;
   std::vector<std::byte> buffer_ = std::vector<std::byte>(2 * kMaxHead);
   std::size_t begin_ = 0, end_ = 0;  // of what it holds
@@ -112,9 +112,9 @@ class Receiver {
   std::vector<Word> words_;  // into which parts point
   std::size_t part_ = 0;
   std::uint64_t part_bytes_ = 0;
-  copy::Staging::Slot* slot_ = nullptr;
+  copy::StagingBuffer* slot_ = nullptr;
   Status status_;  // of slots that are not to be had
-  std::vector<copy::Staging::Run> runs_;
+  std::vector<copy::Staging::StagedRun> runs_;
   std::vector<iovec> into_;  // of one call
   std::vector<std::byte> scrap_;
 };

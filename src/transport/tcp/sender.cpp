@@ -11,7 +11,7 @@
 
 #include "copy/cma.hpp"
 #include "memory/page_access.hpp"
-#include "memory/still_there.hpp"
+#include "memory/validate_allocation.hpp"
 
 namespace linkspan::transport::tcp {
 namespace {
@@ -140,7 +140,7 @@ bool Sender::stage() {
     moved = true;
     runs_.clear();
     for (const Piece& piece : chunk->pieces) runs_.push_back({piece.here, piece.bytes});
-    auto slot = staging_.take(
+    auto slot = staging_.acquire(
         {.device = chunk->of->use.memory()->device, .runs = runs_, .to_gpu = false, .ctas = ctas_});
     SentFrame frame;
     frame.chunk = *std::move(chunk);
@@ -159,7 +159,7 @@ bool Sender::stage() {
 
 bool Sender::look_at_gpu() {
   bool moved = false;
-  while (copy::Staging::Slot* const done = staging_.next_done()) {
+  while (copy::StagingBuffer* const done = staging_.next_done()) {
     SentFrame& frame = *std::ranges::find(staged_, done, &SentFrame::slot);
     frame.staged = true;
     frame.status = done->status();

@@ -32,7 +32,7 @@ struct SentFrame {
   std::optional<Chunk> chunk;           // none: it was said
   std::vector<std::byte> head;          // behind frames that were said,
   std::vector<std::byte> behind;        // or those are behind its data, which is small
-  copy::Staging::Slot* slot = nullptr;  // null: not staged
+  copy::StagingBuffer* slot = nullptr;  // null: not staged
   bool staged = false;                  // the GPU is done, or it was not asked
   Status status{};                      // of the staging
   bool copied = false;                  // its data lies in the Sender's own memory
@@ -112,7 +112,7 @@ class Sender {
   copy::Staging staging_ LINKSPAN_GUARDED_BY(sending_);
   std::deque<SentFrame> staged_ LINKSPAN_GUARDED_BY(sending_);
   std::optional<SentFrame> current_ LINKSPAN_GUARDED_BY(sending_);
-  std::vector<copy::Staging::Run> runs_ LINKSPAN_GUARDED_BY(sending_);
+  std::vector<copy::Staging::StagedRun> runs_ LINKSPAN_GUARDED_BY(sending_);
   std::vector<copy::Piece> pieces_ LINKSPAN_GUARDED_BY(sending_);  // of one copy
   std::optional<base::FrameAuthenticator> sealer_ LINKSPAN_GUARDED_BY(sending_);
   // The current frame's data, where it is copied; answers, whole frames.

@@ -86,7 +86,7 @@ BenchPlan plan_suite(const BenchOptions& options, const Equipment& here) {
   BenchPlan out;
   for (const SuiteRow& row : suite_rows(options.suite)) {
     Shape shape = options.quick ? quick(row.shape) : row.shape;
-    if (row.relay_gpus != 0) shape.bytes = std::max(shape.bytes, 2 * copy::kRelayLeast);
+    if (row.relay_gpus != 0) shape.bytes = std::max(shape.bytes, 2 * copy::kMinRelayBytes);
     if (shape.form == Form::odd && here.gpu_bytes != 0)
       shape.bytes = std::min(shape.bytes, here.gpu_bytes / kGpuRegions);
     RunPlan run = plan_of(options, shape, row.depth);

@@ -156,9 +156,9 @@ void Background::end() {
 
 Outcome Background::begin(Copy copy, cuda::CUstream stream, Duration timeout, std::uint64_t& id) {
   const bool nothing = copy.bytes() == 0;
-  const auto job =
-      std::make_shared<Job>(std::move(copy), timeout,
-                            nothing ? cuda::DeferredDestroyer::DeferralGuard() : destroyer_.stay());
+  const auto job = std::make_shared<Job>(
+      std::move(copy), timeout,
+      nothing ? cuda::DeferredDestroyer::DeferralGuard() : destroyer_.defer());
   {
     const base::MutexLock lock(mutex_);
     if (jobs_.size() >= kKept)

@@ -310,7 +310,7 @@ void Unpacker::poll() {
   const base::Time now = clock_.now();
   if (reached_ != before) ask_at_ = now + copy::kOverdue;
   if (between_.empty() || now < ask_at_) return;
-  ask_at_ = now + copy::kAskAgain;
+  ask_at_ = now + copy::kQueryInterval;
   const auto scope = device_.enter();
   const Status answer = scope.ok() ? stream_.query(*scope) : scope.status();
   if (answer.ok()) return reach(marks_);

@@ -1,5 +1,5 @@
-// memory/still_there.hpp - whether registered memory is what it was: its user may have freed it
-// without a word.
+// memory/validate_allocation.hpp - whether registered memory is what it was: its user may have
+// freed it without a word.
 //
 // Asked where memory is handed to a peer, or is about to be touched for one; never for each copy.
 // What is freed after the answer is not seen.
@@ -22,6 +22,7 @@ Status freed_early();
 
 /// Of an allocation or a chunk of GPU memory, by CUDA's buffer id when it was registered. OK, or
 /// freed_early(). Costs a call of the driver.
-Status still_there(const cuda::Topology& topology, std::uint64_t address, std::uint64_t buffer);
+Status validate_allocation(const cuda::Topology& topology, std::uint64_t address,
+                           std::uint64_t buffer);
 
 }  // namespace linkspan::memory

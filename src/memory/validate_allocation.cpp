@@ -1,4 +1,4 @@
-#include "memory/still_there.hpp"
+#include "memory/validate_allocation.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -22,7 +22,8 @@ Status freed_early() {
           "Engine::invalidate"};
 }
 
-Status still_there(const cuda::Topology& topology, std::uint64_t address, std::uint64_t buffer) {
+Status validate_allocation(const cuda::Topology& topology, std::uint64_t address,
+                           std::uint64_t buffer) {
   const auto now =
       topology.identify(reinterpret_cast<void*>(address));  // NOLINT(performance-no-int-to-ptr)
   if (!now.ok()) return now.status();
