@@ -14,11 +14,11 @@ constexpr unsigned kFew = 16, kMany = 1024, kLarge = 4;  // pieces: of 8 B, of 8
 constexpr unsigned kTries = 3;
 constexpr std::uint64_t kLittle = 8;
 
-// In pinned memory: words, the kernel's list, data.
+// Layout of the pinned memory: flags, the kernel's list, data.
 constexpr std::size_t kCalibrationLine = 128, kAborted = kCalibrationLine,
                       kList = 2 * kCalibrationLine;
 constexpr std::size_t kEntries = 16384, kData = kList + kEntries * sizeof(Piece);
-// In the GPU's: the flag by which a kernel would be stopped, data twice.
+// Layout of the GPU memory: the abort flag, data twice.
 constexpr std::size_t kGpuData = kCalibrationLine;
 
 }  // namespace
@@ -77,7 +77,7 @@ const Rates* Calibration::find_or_measure(Link link, const Piece& piece,
   return &known.emplace(Rates{.engine = *engine, .kernel = *kernel});
 }
 
-/// A start, what each piece adds to it, and bytes: three sizes tell the three.
+/// Measures the start, the cost of a piece and the bandwidth by three sizes.
 std::optional<Rate> Calibration::measure(Method method, unsigned many, const Piece& piece) {
   const Piece little{.to = piece.to, .from = piece.from, .bytes = kLittle};
   const auto one = best(method, little, 1), more = best(method, little, many);
@@ -104,12 +104,12 @@ std::optional<double> Calibration::best(Method method, const Piece& piece, unsig
   return least;
 }
 
-/// False: not done in time, or refused.
+/// Returns false if the copies were refused or did not end in time.
 bool Calibration::run(Method method, std::span<const Piece> pieces) {
-  if (!is_quiet()) return false;  // the one before, out of time: its kernel may read the list yet
+  if (!is_quiet()) return false;  // a run that timed out may still read the list
   const auto scope = device_.enter();
   if (!scope.ok()) return false;
-  ++runs_;  // from now on something may be under way
+  ++runs_;  // something may be in flight from now on
   Status status;
   if (method == Method::sm_kernel) {
     status = launch_blocks(*scope, stream_, device_, ctas_,

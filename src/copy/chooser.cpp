@@ -27,10 +27,10 @@ constexpr double kResidentUs = 5.6, kResidentBytes = 41e3;  // one CTA; 8 B 5.7 
 constexpr double kHandOverUs = 9;                           // two events between GPUs, at a guess
 constexpr double kExecutorUs = 50;                          // to wake a sleeping thread
 constexpr double kCrossBytes = 4.3e3;                       // process_vm_readv, one thread: 4.3-6.2
-// What one thread takes at a time, at least.
+// Minimum size of one thread's share.
 constexpr std::uint64_t kChunkBytes = std::uint64_t{1} << 20, kStagedBytes = kChunkBytes / 4;
 
-/// Of n threads n * alone / (1 + n * crowd): they share the memory's bandwidth.
+/// Bandwidth of n threads: n * alone / (1 + n * crowd), since they share the memory's bandwidth.
 struct ByThreads {
   double alone, crowd;
   double operator()(std::uint64_t threads) const {
@@ -41,7 +41,7 @@ struct ByThreads {
 constexpr ByThreads kMemcpyBytes{8.57e3, 0.046};     // 1 thread 8.2 GB/s, 4: 29, 8: 48
 constexpr ByThreads kPageableBytes{10.27e3, 0.104};  // the bare staged loop; 2: 17, 4: 29, 8: 46.6
 
-/// How many can take part in so much.
+/// Returns how many threads can share the bytes.
 std::uint64_t workers(std::uint64_t bytes, std::uint64_t each, unsigned threads) {
   return std::clamp<std::uint64_t>(bytes / each, 1, std::max(threads, 1u));
 }
@@ -124,7 +124,7 @@ Duration earliest_time(Method method, Link link, std::uint64_t bytes, unsigned t
   double at_best = 0, at_least = 0;  // bytes a microsecond; microseconds
   switch (method) {
     case Method::resident:
-      at_least = kResidentUs / 2;  // nobody knows how soon its next look comes
+      at_least = kResidentUs / 2;  // the kernel's next poll may come at once
       at_best = moved;
       break;
     case Method::copy_engine:

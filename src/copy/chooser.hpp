@@ -1,10 +1,9 @@
-// copy/chooser.hpp - which copier suits a shape, and how fast it should be.
+// copy/chooser.hpp - chooses the copier for a shape and predicts how long a copy takes.
 //
-// Pure: rates in, a Method or a time out, so that explain() and the path of a byte give one answer.
-// The rates are built in (chooser.cpp says beside each where it comes from) or measured
-// (calibration.hpp). They choose between copiers and tell a ProgressThread when to look; nothing is
-// wrong when a machine is faster or slower.
-// Threads: any thread.
+// Pure: rates in, a Method or a time out, so explain() and the path of a byte get one answer. Rates
+// are built in (chooser.cpp names the source of each) or measured (calibration.hpp). They choose
+// between copiers and tell a ProgressThread when to poll; a faster or slower machine breaks
+// nothing. Threads: any thread. Invariants: the functions have no state.
 #pragma once
 
 #include <cstdint>
@@ -14,62 +13,65 @@
 
 namespace linkspan::copy {
 
-/// What a copier takes: a start, what each piece adds to it, and bytes, at so many a microsecond:
-/// 1e3 is 1 GB/s.
+/// The cost of a copier: a start, an addition for each piece, and bytes per microsecond (1e3 is
+/// 1 GB/s).
 struct Rate {
   double start_us, piece_us, bytes;
 };
-/// Of a GPU over one Link.
+/// The rates of one GPU over one Link.
 struct Rates {
   Rate engine, kernel;
 };
-/// Of one H200 and the next (chooser.cpp).
+/// Returns the rates measured on two H200 (chooser.cpp).
 const Rates& built_in(Link link) noexcept;
 
 struct ShapeFacts {
   std::uint64_t pieces = 0, bytes = 0;
   Link link = Link::host;
   bool kernel_available = false;    ///< GpuCopier::has_kernel().
-  bool resident_available = false;  ///< There is a ResidentCopier, and it was asked for.
+  bool resident_available = false;  ///< There is a ResidentCopier, and the user asked for it.
   const Rates* rates = nullptr;     ///< Null: built in.
 };
 
-/// copy_engine for few or large pieces, sm_kernel for many small ones, resident for a tiny one.
+/// Returns copy_engine for few or large pieces, sm_kernel for many small ones, resident for a tiny
+/// one.
 Method choose_gpu(const ShapeFacts& shape);
 
-/// What an executor has where nobody chose another number and the machine has as many cores.
+/// Number of CPU threads assumed where it is not known.
 inline constexpr unsigned kUsualThreads = 16;
 
-/// From start() to the end of an order that finds its lane or its executors idle. `threads` may
-/// share what the CPU copies. `rates`: null: built in.
+/// Returns the time from start() to the end of an order on an idle queue or idle executors.
+/// `threads` may share what the CPU copies. `rates` null: the built-in ones.
 Duration expected_time(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces,
                        unsigned threads = kUsualThreads, const Rates* rates = nullptr);
 
-/// No order ends before that: for who sleeps meanwhile. `threads` may share it. By the faster of
-/// `rates` and what is built in, for a busy GPU measures slow.
+/// Returns a time before which no order ends, for threads that sleep meanwhile. `threads` may share
+/// the work. Uses the faster of `rates` and the built-in ones, because a busy GPU measures slow.
 Duration earliest_time(Method method, Link link, std::uint64_t bytes, unsigned threads,
                        const Rates* rates = nullptr);
 
-/// 1e9 bytes a second over expected_time(). Zero for no bytes.
+/// Returns GB/s over expected_time(). Zero for no bytes.
 double expected_gbps(Method method, Link link, std::uint64_t bytes, std::uint64_t pieces,
                      unsigned threads = kUsualThreads, const Rates* rates = nullptr);
 
-/// Of these bytes from host memory to a GPU over so many PCIe links (copy/relay.hpp).
+/// Returns GB/s for these bytes from host memory to a GPU over `links` PCIe links (copy/relay.hpp).
 double relayed_gbps(std::uint64_t bytes, std::uint64_t pieces, unsigned links);
 
-/// Pieces from this size on are relayed. By the model two links then take less than two thirds of
-/// the time of one, and a quarter of this size is where they begin to gain.
+/// Minimum size of a piece that is relayed. By the model two links then take less than two thirds
+/// of the time of one; the gain begins at a quarter of this size.
 inline constexpr std::uint64_t kMinRelayBytes = std::uint64_t{16} << 20;
-/// What another GPU holds for the destination's at a time. Each costs 2.4 us of 151; the last one's
-/// second hop, 21 us, is on top.
+/// Size of a chunk in a donor GPU's buffer. Each chunk costs 2.4 us of 151; the second hop of the
+/// last one, 21 us, is added once.
 inline constexpr std::uint64_t kRelayChunk = std::uint64_t{8} << 20;
 
-/// From when on the driver is asked for what is late, and how often.
+/// Delay after which an order is overdue and the driver is queried, and the interval of the
+/// queries.
 inline constexpr Duration kOverdue = std::chrono::milliseconds(200);
 inline constexpr Duration kQueryInterval = std::chrono::milliseconds(50);
 
-/// When to look at what cannot end before `due` and was last_poll at last at `last_poll`: at `due`;
-/// then at once while that is cheap, and ever more rarely, so that what is late costs no core.
+/// Returns when to poll an order that cannot end before `due` and was last polled at `last_poll`:
+/// at `due`, then immediately while that is cheap, then ever more rarely, so that a late order
+/// costs no core.
 base::Time poll_hint(base::Time due, base::Time last_poll) noexcept;
 
 }  // namespace linkspan::copy

@@ -19,7 +19,7 @@
 namespace linkspan::copy {
 namespace {
 
-constexpr std::size_t kVectors = 64;  // a call
+constexpr std::size_t kVectors = 64;  // per call
 
 void* pointer(std::uint64_t address) noexcept {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
@@ -31,7 +31,7 @@ std::string hex(std::uint64_t address) {
   return text.data();
 }
 
-/// A pidfd becomes readable when its process ends (pidfd_open(2)).
+/// Returns an error if the process has ended: its pidfd is readable then (pidfd_open(2)).
 Status alive(const OtherProcess& other) {
   pollfd poll_fd{.fd = other.pidfd, .events = POLLIN, .revents = 0};
   const int ready = ::poll(&poll_fd, 1, 0);
@@ -60,7 +60,8 @@ Status failure(int error, const OtherProcess& other, bool read, const Piece& at)
   }
 }
 
-/// Drops the pieces that are done. `done`: bytes of the pieces, later of the first that is left.
+/// Drops the pieces that are copied. `done`: bytes copied of all pieces; on return, of the first
+/// piece left.
 void drop_done(std::span<const Piece>& pieces, std::uint64_t& done) {
   while (!pieces.empty() && done >= pieces.front().bytes) {
     done -= pieces.front().bytes;
@@ -68,8 +69,8 @@ void drop_done(std::span<const Piece>& pieces, std::uint64_t& done) {
   }
 }
 
-/// Moves what one call of the kernel takes of the first pieces. Returns what the call returns: it
-/// stops before a fault, or at 2 GiB.
+/// Copies what one system call takes of the first pieces. Returns what the call returns; it stops
+/// before a fault, or at 2 GiB.
 ssize_t move_some(std::int64_t pid, bool read, std::span<const Piece> pieces, std::uint64_t done) {
   std::array<iovec, kVectors> ours{}, theirs{};
   const std::size_t count = std::min(pieces.size(), kVectors);
@@ -104,8 +105,8 @@ Status prove(const OtherProcess& other) {
       "process " + std::to_string(other.pid) + " is not the peer, which has that number no more"};
 }
 
-/// Moves the first bytes by way of memory of this function, where neither end may be the one that
-/// the kernel pins: memory that a driver has mapped.
+/// Copies the first bytes through memory of this function, for ends of which the kernel pins
+/// neither: memory that a driver has mapped.
 ssize_t move_by_bounce(std::int64_t pid, const Piece& piece, std::uint64_t done) {
   std::array<std::byte, 16384> between;  // NOLINT(*-member-init): only what has come is read
   const auto at = reinterpret_cast<std::uintptr_t>(between.data());
@@ -184,7 +185,7 @@ Status copy_across(const OtherProcess& other, bool read, std::span<const Piece> 
   std::uint64_t done = 0;  // of the first piece that is left
   for (;;) {
     drop_done(pieces, done);
-    if (pieces.empty()) return alive(other);  // the number was its own all the while
+    if (pieces.empty()) return alive(other);  // the pid was its own all the while
     const ssize_t moved = move_some(other.pid, read, pieces, done);
     if (moved < 0 && errno == EINTR) continue;
     // It stops short of a fault (or of 2 GiB); called again there, it says why.

@@ -18,16 +18,16 @@
 namespace linkspan::copy {
 namespace {
 
-/// An executor whose slots are with the GPU looks that often whether there is other work.
+/// Interval in which an executor looks for other work while its buffers are with the GPU.
 constexpr Duration kBetweenClaims = std::chrono::microseconds(20);
 
 }  // namespace
 
 struct CpuCopier::Job {
   // Under the scheduler's lock.
-  Ticket ticket = 0;  // zero: free
+  Ticket ticket = 0;  // zero: unused
   base::Time due{}, last_poll{};
-  base::Time waiting_since{};  // begin of the wait for an executor
+  base::Time waiting_since{};  // since when it waits for an executor
 
   // Written by start() before the job is queued; only read from then on.
   Method method = Method::cpu_threads;
@@ -35,16 +35,16 @@ struct CpuCopier::Job {
   bool remote_is_source = false, to_gpu = false, guarded = false;
   const cuda::Device* device = nullptr;
   unsigned ctas = 0;
-  std::uint64_t peer = 0;           // of cross-process copies
+  std::uint64_t peer = 0;           // cross_process only
   std::vector<Piece> pieces;        // cut to the size of a chunk
   std::vector<std::size_t> chunks;  // where each one ends in `pieces`
 
   // Under CpuCopier::mutex_, which an annotation cannot name from here.
-  std::size_t next = 0, left = 0;  // chunk to be taken; chunks that have not ended
+  std::size_t next = 0, left = 0;  // next chunk to begin; chunks that have not ended
   bool aborted = false;            // its chunks that run are counted as stuck
   Status status;                   // the first failure
 
-  std::atomic<bool> done{false};  // set last; then it is the TransferScheduler's again
+  std::atomic<bool> done{false};  // set last; the scheduler owns the job again then
 
   std::span<const Piece> chunk(std::size_t i) const {
     const std::size_t begin = i == 0 ? 0 : chunks[i - 1];
@@ -54,7 +54,7 @@ struct CpuCopier::Job {
   Status copy(std::size_t i) const;
 };
 
-/// Chunks are as full as they may be: a staging index takes the work of one.
+/// Cuts pieces into chunks that are as full as possible: a staging buffer has room for one chunk.
 void CpuCopier::Job::cut(std::span<const Piece> whole, std::uint64_t chunk_bytes) {
   pieces.clear();
   chunks.clear();
@@ -112,7 +112,8 @@ CpuCopier::~CpuCopier() {
   for (std::jthread& thread : threads_) thread.request_stop();
   for (Substitute& each : substitutes_) each.thread.request_stop();
   {
-    const base::MutexLock lock(mutex_);  // none is between its look at the token and its wait
+    const base::MutexLock lock(
+        mutex_);  // so that no executor is between its check of the token and its wait
     changed_.notify_all();
   }
 }
@@ -188,7 +189,7 @@ void CpuCopier::abort(Ticket ticket) {
 
 void CpuCopier::substitute(std::size_t wanted) {
   std::erase_if(substitutes_, [](const Substitute& each) { return each.ended.load(); });
-  if (threads_.size() < max_threads_) return;  // start_threads() has some left
+  if (threads_.size() < max_threads_) return;  // start_threads() can start more
   for (; replacing_ < std::min<std::size_t>(wanted, kMaxSubstitutes); ++replacing_) {
     try {
       Substitute& made = substitutes_.emplace_back();
@@ -196,7 +197,7 @@ void CpuCopier::substitute(std::size_t wanted) {
         execute(stop, true);
         made.ended = true;
       });
-    } catch (const std::exception&) {  // the others go on without
+    } catch (const std::exception&) {  // not enough memory or threads
       std::erase_if(substitutes_, [](const Substitute& each) { return !each.thread.joinable(); });
       return;
     }
@@ -256,7 +257,7 @@ CpuCopier::Job* CpuCopier::find(Ticket ticket) {
   return ticket != 0 && job.ticket == ticket ? &job : nullptr;
 }
 
-/// As many as there will be chunks to work at, at most all.
+/// Starts as many executors as there will be chunks, at most all.
 Status CpuCopier::start_threads(std::size_t chunks) {
   if (threads_.size() >= max_threads_) return {};
   {
@@ -275,7 +276,7 @@ Status CpuCopier::start_threads(std::size_t chunks) {
   return {};
 }
 
-/// Every executor's slots have work before one of them has two rounds of it.
+/// Returns the chunk size: every executor's buffers get work before one of them gets two rounds.
 std::uint64_t CpuCopier::staged_bytes(std::uint64_t all) const noexcept {
   const std::uint64_t least = std::min<std::uint64_t>(kStagedBytes, buffer_bytes_);
   const std::uint64_t share = all / max_threads_ / Staging::kBuffers;
@@ -312,15 +313,15 @@ void CpuCopier::execute(const std::stop_token& stop, bool replaces) {
   }
 }
 
-/// While the GPU works at slots of the executor's, nothing after a while: to look at them again.
-/// When they are taken, what needs none.
+/// Waits for a chunk. While the GPU works on the executor's buffers it returns nothing after a
+/// while, so that they are polled; while all of them are in use it returns chunks that need none.
 std::optional<CpuCopier::Claim> CpuCopier::claim(const std::stop_token& stop,
                                                  const Staging& staging, bool replaces) {
   const base::MutexLock lock(mutex_);
   while (true) {
     if (replaces && (stop.stop_requested() || replacing_ > stuck_ + beyond_share_)) {
       --replacing_;
-      changed_.notify_all();  // for what it leaves
+      changed_.notify_all();  // another executor may take the chunks
       return std::nullopt;
     }
     if (Job* const job = stop.stop_requested() ? nullptr : choose(staging, replaces)) {
@@ -355,7 +356,7 @@ void CpuCopier::finish(Job& job, const Status& status) {
     if (--of->second == 0) copying_of_.erase(of);
   }
   if (replacing_ > stuck_ + beyond_share_) changed_.notify_all();  // a substitute is one too many
-  // Set under the lock: abort() has then seen the job for the last time.
+  // Set under the lock, so that abort() does not touch the job afterwards.
   if (--job.left == 0) job.done.store(true, std::memory_order_release);
 }
 

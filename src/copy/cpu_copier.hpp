@@ -1,18 +1,18 @@
 // copy/cpu_copier.hpp - copies by CPU threads: memcpy, other processes' memory, pageable memory.
 //
-// Nothing here runs under the scheduler's lock but the bookkeeping: start() cuts an order into
-// chunks and queues it, executors take chunk after chunk, in the order of the orders, and who ends
-// the last one publishes the end. Of `pageable` an executor has several chunks in hand, one a
-// staging index; while its GPU does not move them it takes what needs no index.
-// Threads: start, abort, poll, expected: externally synchronised (under the scheduler's lock). The
-// executors are ours: started with the first orders, joined by the destructor; they block on the
-// queue, at most a millisecond while the GPU works for them, and on page faults.
-// Memory of another process may never answer a page fault. So cross-process copies of one peer take
-// more than half of the executors only while no other order waits. Where one waits all the same,
-// for kPatience, and for each executor that is still at an order which was aborted, a substitute
-// starts, kMaxSubstitutes at most. It ends when the executors have come back.
-// Invariants: an order's index is reused only after poll() told its end; when `done` is seen, no
-// executor will touch the order or its memory again.
+// start() cuts an order into chunks and queues it. Executors take chunk after chunk in the order of
+// the orders; the one that ends the last chunk publishes the result. For `pageable` an executor has
+// several chunks in flight, one for each staging buffer; while its GPU moves none of them it takes
+// chunks that need no buffer.
+// Memory of another process may never answer a page fault. So cross-process copies of one peer use
+// more than half of the executors only while no other order waits. A substitute starts when an
+// order still waits for kPatience, and for each executor that is still at an aborted order, at most
+// kMaxSubstitutes. It ends when the executors have returned.
+// Threads: start, abort, poll, expected: externally synchronised (under the scheduler's lock).
+// Executors start with the first orders and are joined by the destructor. They block on the queue,
+// at most a millisecond while the GPU works for them, and on page faults.
+// Invariants: an order's job is reused only after poll() has returned its result; once `done` is
+// seen, no executor touches the order or its memory.
 #pragma once
 
 #include <atomic>
@@ -38,35 +38,35 @@ class CpuCopier final : public Copier {
  public:
   static constexpr unsigned kOrders = 256;
   static constexpr std::uint64_t kChunkBytes = std::uint64_t{1} << 20;
-  /// Of `pageable`, at least, while a index is as large; at most a index.
+  /// Minimum of a `pageable` chunk, if a staging buffer is as large; the maximum is a buffer.
   static constexpr std::uint64_t kStagedBytes = std::uint64_t{256} << 10;
-  static constexpr std::size_t kChunkPieces = 4096;  ///< A chunk has at most.
+  static constexpr std::size_t kChunkPieces = 4096;  ///< Maximum of a chunk.
   static constexpr unsigned kMaxSubstitutes = 64;
   static constexpr Duration kPatience = std::chrono::milliseconds(10);
 
-  /// Starts no thread yet, and pins nothing: executors pin their parts of `staging` bytes with
-  /// their first `pageable` chunks. `clock` is for tests.
+  /// Makes a copier without threads and pinned memory. Executors pin their share of `staging` bytes
+  /// with their first `pageable` chunks. Tests pass `clock`.
   static Result<std::unique_ptr<CpuCopier>> create(
       unsigned threads, std::size_t staging = std::size_t{64} << 20,
       const base::Clock& clock = base::Clock::steady());
-  /// Waits for the chunks that run; what is queued behind them is dropped.
+  /// Waits for the chunks that run and drops the queued ones.
   ~CpuCopier() override;
   CpuCopier(const CpuCopier&) = delete;
   CpuCopier& operator=(const CpuCopier&) = delete;
 
-  /// OFF THE LOCK, any thread. `pageable` orders of that GPU, which outlives the copier, make
-  /// nothing that may wait for what is in flight there.
+  /// Makes the streams for that GPU ahead, so that its `pageable` orders make nothing that waits
+  /// for what is in flight there. `device` must outlive the copier. OFF THE LOCK, any thread.
   Status serve(const cuda::Device& device);
 
-  /// cpu_threads, pageable (needs Order::device, which outlives the copier) and cross_process
-  /// (needs Order::pid and Order::pidfd). The first failure ends an order: chunks not begun by
-  /// then are dropped.
+  /// Starts an order of cpu_threads, pageable (needs Order::device, which must outlive the copier)
+  /// or cross_process (needs Order::pid and Order::pidfd). The first failure ends the order and
+  /// drops the chunks not begun.
   Result<Ticket> start(const Order& order) override;
-  /// Chunks not begun are dropped. `canceled` if there were any.
+  /// Drops the chunks not begun. The order ends as `canceled` if there were any.
   void abort(Ticket ticket) override;
-  std::optional<Status> poll(Ticket ticket) override;  ///< One atomic load while it runs.
-  base::Time expected(base::Time now) const override;  ///< Time::max(): nothing is in flight.
-  unsigned threads() const noexcept { return max_threads_; }  ///< At most.
+  std::optional<Status> poll(Ticket ticket) override;  ///< Costs one atomic load while it runs.
+  base::Time expected(base::Time now) const override;  ///< Time::max() while idle.
+  unsigned threads() const noexcept { return max_threads_; }  ///< Maximum number of executors.
 
  private:
   struct Job;
@@ -74,7 +74,7 @@ class CpuCopier final : public Copier {
     Job* job;
     std::size_t chunk;
   };
-  /// An executor in the place of one that stands still.
+  /// An executor that replaces one that is blocked.
   struct Substitute {
     std::atomic<bool> ended{false};
     std::jthread thread;
@@ -85,22 +85,22 @@ class CpuCopier final : public Copier {
   Job* find(Ticket ticket);
   Status start_threads(std::size_t chunks);
   std::uint64_t staged_bytes(std::uint64_t all) const noexcept;
-  /// An executor that `replaces` another takes no `pageable` chunks: it has no slots.
+  /// Runs an executor. One that `replaces` another takes no `pageable` chunks: it has no buffers.
   void execute(const std::stop_token& stop, bool replaces);
   std::optional<Claim> claim(const std::stop_token& stop, const Staging& staging, bool replaces);
   void finish(Job& job, const Status& status);
   void drop_rest(Job& job, const Status& why) LINKSPAN_REQUIRES(mutex_);
-  /// Returns the first queued order of which an executor may take a chunk, or nullptr.
+  /// Returns the first queued order of which an executor may take a chunk, or null.
   Job* choose(const Staging& staging, bool replaces) LINKSPAN_REQUIRES(mutex_);
   bool is_within_share(const Job& job) const LINKSPAN_REQUIRES(mutex_);
   unsigned share() const noexcept { return max_threads_ < 2 ? 1 : max_threads_ / 2; }
-  /// Starts substitutes until there are `wanted`, if threads are to be had.
+  /// Starts substitutes until there are `wanted`, as far as threads can be made.
   void substitute(std::size_t wanted) LINKSPAN_REQUIRES(mutex_);
 
   const unsigned max_threads_;
   const std::size_t buffer_bytes_;
   const base::Clock& clock_;
-  const std::unique_ptr<StagingStreams> streams_;  // also of the executors
+  const std::unique_ptr<StagingStreams> streams_;  // shared with the executors
   std::vector<Job> jobs_;                          // kOrders, never moved
   std::vector<unsigned> free_;                     // indices of jobs_
   std::uint64_t accepted_ = 0;
@@ -108,13 +108,13 @@ class CpuCopier final : public Copier {
 
   base::Mutex mutex_;
   base::Condition changed_;
-  std::deque<Job*> queue_ LINKSPAN_GUARDED_BY(mutex_);      // have chunks that no one has taken
+  std::deque<Job*> queue_ LINKSPAN_GUARDED_BY(mutex_);      // orders with chunks not begun
   std::size_t unfinished_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // chunks, queued or running
   /// Executors that copy across, by peer; those beyond a peer's share; those at aborted orders.
   std::map<std::uint64_t, unsigned> copying_of_ LINKSPAN_GUARDED_BY(mutex_);
   std::size_t beyond_share_ LINKSPAN_GUARDED_BY(mutex_) = 0, stuck_ LINKSPAN_GUARDED_BY(mutex_) = 0;
-  std::size_t replacing_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // of substitutes_, those that go on
-  // Last: they use all of the above.
+  std::size_t replacing_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // substitutes that continue
+  // Last members: the threads use all of the above.
   std::vector<std::jthread> threads_;
   std::list<Substitute> substitutes_;
 };

@@ -151,7 +151,7 @@ Result<Ticket> GpuCopier::start(const Order& order) {
     if (!found.ok()) return found.status();
     relay_streams = *found;
   }
-  // The completion_flag, waits, an event.
+  // The flag write, waits, an event.
   const unsigned extra_entries = 1 + (order.after != nullptr ? 1 : 0) +
                                  (order.release != nullptr ? 1 : 0) +
                                  (relay_streams != nullptr ? 1 : 0);
@@ -205,15 +205,13 @@ Result<Ticket> GpuCopier::start(const Order& order) {
   queue.entries += record.entries;
   if (args != nullptr) args->state = KernelArgs::State::busy;
   if (number == queue.quiet + 1) queue.next_query = record.due + kOverdue;
-  if (!written.ok())
-    queue.next_query = now;  // the completion_flag will not tell: only the stream can
+  if (!written.ok()) queue.next_query = now;  // the flag was not written: only the stream can tell
   if (queued.status.scope() == Scope::process || !queued.joined) fail_all(queued.status);
   return ticket;
 }
 
-/// Behind all that is in the queue's stream (fact:
-/// Streams.AWriteValueIsBehindWhatItsEventIsBehind). No completion_flag may overtake the one before
-/// it.
+/// Writes the flag after all that is in the queue's stream (fact:
+/// Streams.AWriteValueIsBehindWhatItsEventIsBehind). No flag write may overtake the one before it.
 Status GpuCopier::write_completion_flag(const cuda::DeviceScope& scope, CopyQueue& queue,
                                         std::uint64_t number, std::uint64_t bytes) {
   const bool own = bytes < kMinFlagStreamBytes || bytes >= kMaxFlagStreamBytes;
@@ -234,7 +232,8 @@ void GpuCopier::abort(Ticket ticket) {
   CopyQueue& queue = queues_[ticket % queues_.size()];
   if (order->number > queue.begun)
     return end_unbegun(queue, *order, Status(Code::canceled, Scope::request, "canceled"));
-  // Of one that is quiet the args may be another's by now, of a joined one it is others' too.
+  // KernelArgs of a quiet order may already belong to another one; those of joined orders are
+  // shared.
   if (order->args != nullptr && order->number > queue.quiet && !order->joined)
     request_abort(*order->args);
 }
@@ -264,7 +263,7 @@ base::Time GpuCopier::expected(base::Time now) const {
   return soonest;
 }
 
-/// Of a stream of a user's: the queue that waits for it already, or one where nothing is in flight.
+/// Returns the queue that waits for the order's user stream already, or an idle one.
 GpuCopier::CopyQueue* GpuCopier::choose_queue(const Order& order) {
   const std::size_t ours = queues_.size() - kStreamOrderedQueues;
   if (order.after == nullptr) return &queues_[order.queue % ours];
@@ -333,7 +332,7 @@ void GpuCopier::query_stream(CopyQueue& queue) {
     retire(queue, queue.begun);
   } else if (answer.scope() == Scope::process) {
     fail_all(answer);
-  }  // pending, or a driver that cannot tell now: what is not known to be quiet is not
+  }  // pending, or a driver that cannot answer now: the order is not known to be quiet
 }
 
 void GpuCopier::fail_all(const Status& cause) {

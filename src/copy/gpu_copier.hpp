@@ -1,18 +1,17 @@
-// copy/gpu_copier.hpp - copies by one GPU: by its copy engines or by a kernel on its SMs.
+// copy/gpu_copier.hpp - copies by the copy engines or the SMs of one GPU.
 //
-// A queue is a CUDA stream and a completion_flag in pinned memory. An order is put into the stream
-// (copies or one kernel), and behind it the order's number is written to the queue's
-// completion_flag, by a stream flag_stream it where the queue's would stand still for that between
-// two orders. Orders of a queue end in order, so a completion_flag that has reached N says that all
-// up to N are quiet. Small orders that come while others are in the stream go together, as one
-// (joined_copies.cpp). poll() reads the completion_flag and calls no driver, but for those that
-// have waited, and for an order that took lent links (copy/relay.hpp). Only when it is overdue is
-// the stream asked, and a lost context then ends every order of the device with its real cause.
-// What runs after a stream of the user's goes into a queue that waits for that stream only: it may
-// stand still, and nobody else with it. Threads: externally synchronised (under the scheduler's
-// lock); create() is OFF THE LOCK. Invariants: all memory, streams and lists are made in create();
-// a stream never holds more than kStreamEntries, so a submission never blocks in the driver; a
-// kernel args is free again only when the kernel that reads it has ended.
+// A CopyQueue is a CUDA stream and a completion flag in pinned memory. start() submits an order to
+// the stream (copies or one kernel) and then a write of the order's number to the flag. Where that
+// write would stall the copy engine, a second stream makes it. Orders of a queue end in order, so a
+// flag value of N means that all orders up to N are quiet. Small orders that arrive while the
+// stream is busy are joined into one submission (joined_copies.cpp). poll() reads the flag; it
+// calls the driver only to start joined orders and for orders that used a Relay. An overdue order
+// makes poll() query the stream, and a lost context then ends all orders of the device with the
+// error. Orders after a user's stream get a queue of their own, because that stream may stand
+// still. Threads: externally synchronised (under the scheduler's lock); create() is OFF THE LOCK.
+// Invariants: create() makes all memory, streams and lists; a stream has at most kStreamEntries
+// entries, so a submission never blocks in the driver; KernelArgs are reused only after the kernel
+// that reads them has ended.
 #pragma once
 
 #include <array>
@@ -37,38 +36,40 @@ namespace linkspan::copy {
 class GpuCopier final : public Copier {
  public:
   static constexpr unsigned kOrdersPerQueue = 256;
-  /// Copies, kernels and writes of words. CUDA's stream takes about 1021 and then blocks the
-  /// caller (docs/cuda_notes.md, "queues").
+  /// Bounds the copies, kernels, waits and flag writes in a stream. A CUDA stream takes about 1021
+  /// entries and then blocks its caller (docs/cuda_notes.md, "queues").
   static constexpr unsigned kStreamEntries = 512;
   static constexpr unsigned kListEntries = 16384;
-  /// Of an order of pages, whose list is two indices a page.
+  /// Maximum number of pages of an order. The list has two indices for each page.
   static constexpr unsigned kPages = kListEntries * sizeof(Piece) / (2 * sizeof(std::uint32_t));
   static constexpr std::uint64_t kPagedBytes = std::uint64_t{1} << 40;
   static constexpr unsigned kKernelArgsPerQueue = 4;
-  /// So many streams of users can stand still at a time; of others the orders are not
-  /// actual_method.
+  /// Maximum number of user streams that may delay copies at once. Copies ordered after any further
+  /// stream get no_resource.
   static constexpr unsigned kStreamOrderedQueues = 8;
-  /// While something is in the stream of a queue, small orders wait to join each other: until
-  /// poll() finds fewer submissions than this there, or start() so much that it looks itself.
+  /// Number of submissions in a stream from which on small orders wait to be joined. They start
+  /// when poll() finds fewer there, or when start() has collected kEnoughBytes or kEnoughPieces.
   static constexpr unsigned kAtOnce = 2;
   static constexpr std::uint64_t kEnoughBytes = 4u << 20;
   static constexpr std::size_t kEnoughPieces = 64;
-  static constexpr std::size_t kJoinedPieces = 16;                   ///< Of a small order.
-  static constexpr std::uint64_t kJoinedBytes = kMinRelayBytes - 1;  ///< Likewise.
-  static constexpr std::uint64_t kJoinedBytesOfAll = 64u << 20;      ///< That wait in a queue.
-  /// What one warp copies of a kernel's list.
+  static constexpr std::size_t kJoinedPieces = 16;                   ///< Maximum of a small order.
+  static constexpr std::uint64_t kJoinedBytes = kMinRelayBytes - 1;  ///< Maximum of a small order.
+  static constexpr std::uint64_t kJoinedBytesOfAll = 64u << 20;  ///< Maximum that waits in a queue.
+  /// Maximum size of an entry in a kernel's list. One warp copies an entry.
   static constexpr std::uint64_t kListBytes = std::uint64_t{64} << 10;
-  /// Copies are cut so. One that runs cannot be stopped: each is about 1 ms of its link. Each cut
-  /// costs 2.4 us, of 1 GiB between GPUs 2 % at 64 MiB and 0.4 % at 256 MiB (two H200).
+  /// Returns the size into which copies are cut. A running copy cannot be stopped, so each takes
+  /// about 1 ms of its link. Each cut costs 2.4 us: of 1 GiB between GPUs 2 % at 64 MiB and 0.4 %
+  /// at 256 MiB (two H200).
   static constexpr std::uint64_t copy_bytes(Link link) noexcept {
     return std::uint64_t{link == Link::host ? 64u : 512u} << 20;
   }
 
   struct Bounds {
     unsigned queues = 4;
-    std::optional<unsigned> ctas{};  ///< Of one kernel; 0: none is started. None: one for each SM.
+    std::optional<unsigned>
+        ctas{};  ///< CTAs of one kernel. 0 disables the kernel; empty: one per SM.
   };
-  /// `device` outlives the copier. Milliseconds. `clock` is for tests.
+  /// Makes a copier for `device`, which must outlive it. Takes milliseconds. Tests pass `clock`.
   static Result<std::unique_ptr<GpuCopier>> create(
       const cuda::Device& device, const Bounds& bounds,
       const base::Clock& clock = base::Clock::steady());
@@ -76,114 +77,111 @@ class GpuCopier final : public Copier {
   GpuCopier(const GpuCopier&) = delete;
   GpuCopier& operator=(const GpuCopier&) = delete;
 
-  /// What one order may need: the sum of entries() over its pieces is at most this.
+  /// Returns the maximum sum of entries() over the pieces of one order.
   static constexpr std::uint64_t max_pieces(Method method) noexcept {
     return method == Method::sm_kernel ? kListEntries : kStreamEntries - kExtraEntries;
   }
-  /// How many a piece of so many bytes counts for; none has zero.
+  /// Returns the number of entries that a piece of `bytes` bytes needs. No bytes need none.
   static constexpr std::uint64_t entries(Method method, Link link, std::uint64_t bytes) noexcept {
     const auto cut = [bytes](std::uint64_t most) { return bytes / most + (bytes % most != 0); };
     // By constants: divisions by a variable would cost 8192 blocks 20 us.
     if (method == Method::sm_kernel) return cut(kListBytes);
     return link == Link::host ? cut(copy_bytes(Link::host)) : cut(copy_bytes(Link::peer));
   }
-  /// Copies to this GPU may take links of other GPUs, or the reason why not. Before the first
-  /// order.
+  /// Sets the relay over which copies to this GPU may go, or the reason why there is none. Must be
+  /// called before the first order.
   void set_relay(Result<std::unique_ptr<Relay>> relay);
-  /// Why none is lent; OK: links() are actual_method from kMinRelayBytes on.
+  /// Returns why there is no relay. OK: pieces from kMinRelayBytes on use links() links.
   const Status& relay_status() const noexcept { return relay_status_; }
   unsigned links() const noexcept { return relay_ != nullptr ? relay_->links() : 1; }
-  /// As measured, which outlive this; any thread. Null: built in.
+  /// Sets the measured rates, which must outlive the copier; null restores the built-in ones. Any
+  /// thread.
   void set_rates(Link link, const Rates* rates) noexcept {
     rates_[static_cast<std::size_t>(link)] = rates;
   }
   const Rates* rates(Link link) const noexcept { return rates_[static_cast<std::size_t>(link)]; }
-  /// Why sm_kernel is `unsupported`; OK: it is not.
+  /// Returns why sm_kernel is `unsupported`, or OK.
   const Status& kernel() const noexcept { return kernel_; }
   bool has_kernel() const noexcept { return kernel_.ok(); }
-  unsigned ctas() const noexcept { return ctas_; }  ///< Of one kernel at most; 0: there is none.
+  unsigned ctas() const noexcept { return ctas_; }  ///< Maximum for one kernel; 0: no kernel.
   const cuda::Device& device() const noexcept { return device_; }
 
-  /// copy_engine and sm_kernel. invalid_argument: more than max_pieces(), kPages or kPagedBytes. An
-  /// error after the first
-  /// copy was queued cannot take it back: the order is then in flight and ends with that error.
+  /// Starts an order of copy_engine or sm_kernel. invalid_argument: it exceeds max_pieces(), kPages
+  /// or kPagedBytes. A driver error after the first queued copy leaves the order in flight; the
+  /// order then ends with that error.
   Result<Ticket> start(const Order& order) override;
-  /// Each warp of a kernel ends the entry that it copies and perhaps one more: at most 5 ms to
-  /// host memory, 1 ms over NVLink. Copies that were queued run to their end.
+  /// Asks a kernel to stop. Each warp finishes its entry and perhaps one more: at most 5 ms to host
+  /// memory, 1 ms over NVLink. Queued copies run to their end.
   void abort(Ticket ticket) override;
   std::optional<Status> poll(Ticket ticket) override;
-  base::Time expected(base::Time now) const override;  ///< Time::max(): nothing is in flight.
+  base::Time expected(base::Time now) const override;  ///< Time::max() while idle.
 
  private:
-  static constexpr std::size_t kLine = 128;  // words of different writers lie so far apart
-  static constexpr unsigned kExtraEntries =
-      4;  // entries at most: two waits, the completion_flag, an event
-  // Bytes of an order whose completion_flag `flag_stream` writes. More: 10 us until `flag_stream`
-  // has seen the event are more than the 4 us that the copy engine stands still (1 GiB 0.992 ->
-  // 0.996 of bare, H200).
+  static constexpr std::size_t kLine = 128;     // distance between flags of different writers
+  static constexpr unsigned kExtraEntries = 4;  // two waits, the flag write, an event
+  // Bounds the orders whose flag `flag_stream` writes. Above the maximum, its 10 us until it has
+  // seen the event exceed the 4 us of the stalled copy engine (1 GiB 0.992 -> 0.996 of bare, H200).
   static constexpr std::uint64_t kMinFlagStreamBytes = 256u << 10, kMaxFlagStreamBytes = 64u << 20;
 
-  /// What a kernel reads and writes flag_stream the data. All is in mapped host memory but the
-  /// abort completion_flag, which every warp reads before every entry: over PCIe these reads take
-  /// turns, 1.2 us each, and 8192 entries 10 ms (measured, H200). So abort() is a write in a stream
-  /// of its own.
+  /// What a kernel reads and writes beside the data. All but the abort flag is mapped host memory.
+  /// Every warp reads the abort flag before every entry; over PCIe these reads are serialised, 1.2
+  /// us each, and 8192 entries would take 10 ms (measured, H200). So the flag is in the GPU's
+  /// memory, and abort() writes it by a stream of its own.
   struct KernelArgs {
     enum class State : std::uint8_t { idle, busy, aborting, clearing };
     Piece* list = nullptr;
-    std::uint32_t* aborted = nullptr;  // by the kernel
-    std::uint64_t* refused = nullptr;  // likewise: a page that leaves its memory (RefusedPage)
-    std::uint64_t* cleared = nullptr;  // the abort completion_flag is zero again, and will stay so
+    std::uint32_t* aborted = nullptr;  // set by the kernel
+    std::uint64_t* refused = nullptr;  // set by the kernel: a page outside its memory (RefusedPage)
+    std::uint64_t* cleared = nullptr;  // set once the abort flag is zero again and stays so
     cuda::CUdeviceptr list_device = 0, aborted_device = 0, refused_device = 0, cleared_device = 0,
                       abort_flag = 0;
     State state = State::idle;
   };
   struct QueuedOrder {
-    std::uint64_t number = 0;    // within the queue, from 1; zero: free
-    unsigned entries = 0;        // in the stream, or to be; zero: never was there, and is quiet
-    bool joined = false;         // others were put there with it,
-    bool is_last = true;         // and this one is the last of them
-    KernelArgs* args = nullptr;  // of a kernel; of joined ones the last one's
-    Method* actual_method = nullptr;               // Order::actual_method, of one that waits
-    std::uint64_t first = 0;                       // PageList::first
-    Relay::RelayStreams* relay_streams = nullptr;  // of what took lent links:
-    unsigned chunks = 0;                           // so many chunks
-    Status status{};  // of the submission; the end of the order once it is quiet
+    std::uint64_t number = 0;  // position in the queue, from 1; zero: unused
+    unsigned entries = 0;  // stream entries, also planned ones; zero: nothing was submitted, quiet
+    bool joined = false;   // submitted together with others
+    bool is_last = true;   // the last one of a joined submission
+    KernelArgs* args = nullptr;       // of a kernel; a joined submission's last order has them
+    Method* actual_method = nullptr;  // Order::actual_method, while it waits
+    std::uint64_t first = 0;          // PageList::first
+    Relay::RelayStreams* relay_streams = nullptr;  // null: no relay was used
+    unsigned chunks = 0;                           // chunks that went over the relay
+    Status status{};  // the submission's; the order's result once quiet
     base::Time due{}, last_poll{};
   };
-  /// Of 1 MiB between GPUs a completion_flag in the same stream takes 3.3 us of 8.4, this nothing;
-  /// but the CPU makes two calls more, and what is small ends sooner than these are made (two
-  /// H200).
+  /// Writes completion flags beside the queue's stream. For 1 MiB between GPUs a write in the
+  /// stream itself costs 3.3 us of 8.4, and this costs nothing; but it takes two more driver calls,
+  /// which is longer than a small copy (two H200).
   struct FlagStream {
     cuda::Stream stream;
     cuda::Event event;
   };
-  /// Orders that are to go together. All are over one Link, to or from the GPU.
+  /// Small orders that will be submitted together. All have the same Link and direction.
   struct JoinedOrders {
     struct JoinedPiece {
-      std::uint64_t number = 0;  // whose it is
+      std::uint64_t number = 0;  // of its order
       Piece piece;
     };
     std::vector<JoinedPiece> parts;
     std::uint64_t bytes = 0;
     Link link = Link::host;
     bool to_gpu = false;
-    unsigned ctas = 0;  // as the one permits that permits the fewest
+    unsigned ctas = 0;  // the smallest limit of all orders
   };
   struct CopyQueue {
     explicit CopyQueue(cuda::Stream s) : stream(std::move(s)) {}
 
     cuda::Stream stream;
-    std::optional<FlagStream>
-        flag_stream;  // writes the completion_flag of what is not alone; none of held streams
-    std::uint64_t* completion_flag = nullptr;  // the number of the last order that has ended
+    std::optional<FlagStream> flag_stream;     // empty in stream-ordered queues
+    std::uint64_t* completion_flag = nullptr;  // number of the last order that has ended
     cuda::CUdeviceptr flag_address = 0;
-    std::uint64_t submitted = 0, quiet = 0;  // numbers; what lies between is in flight
-    std::uint64_t begun = 0;                 // of these the last one in the stream; others wait
-    unsigned in_stream = 0;                  // submissions: joined orders are one
-    std::uint64_t last_by_flag_stream =
-        0;  // the last one of which `flag_stream` writes the completion_flag
-    std::uint64_t user_stream = 0;  // the user's stream, of a queue for one
-    unsigned entries = 0;           // in the stream or to be, by those in flight
+    std::uint64_t submitted = 0, quiet = 0;  // order numbers; those between are in flight
+    std::uint64_t begun = 0;                 // the last order in the stream; later ones wait
+    unsigned in_stream = 0;                  // submissions; joined orders count as one
+    std::uint64_t last_by_flag_stream = 0;   // last order whose flag it writes
+    std::uint64_t user_stream = 0;           // that a stream-ordered queue waits for
+    unsigned entries = 0;                    // in the stream or planned
     JoinedOrders waiting;
     std::array<QueuedOrder, kOrdersPerQueue> orders;
     std::array<KernelArgs, kKernelArgsPerQueue> kernel_args;
@@ -192,21 +190,21 @@ class GpuCopier final : public Copier {
     QueuedOrder& of(std::uint64_t number) { return orders[number % kOrdersPerQueue]; }
     const QueuedOrder& of(std::uint64_t number) const { return orders[number % kOrdersPerQueue]; }
   };
-  /// How many entries reached the stream, and what kept the others from it.
+  /// The result of a submission: what reached the streams, and the error that stopped it.
   struct SubmitResult {
-    unsigned entries = 0;
+    unsigned entries = 0;  // in the queue's stream
     Status status{};
-    std::uint64_t relayed = 0;  // bytes, not by the queue's stream,
-    unsigned chunks = 0;        // in so many chunks
-    bool joined = true;         // which goes on after these, or else cannot tell their end
+    std::uint64_t relayed = 0;  // bytes that go over the relay
+    unsigned chunks = 0;        // of the relayed bytes
+    bool joined = true;         // the stream waits for the relayed bytes; else the context is lost
   };
 
   GpuCopier(const cuda::Device& device, Status kernel, unsigned ctas, const base::Clock& clock,
             cuda::PinnedBuffer memory, cuda::DeviceBuffer abort_flags, cuda::Stream aborts,
             std::vector<CopyQueue> queues);
 
-  CopyQueue* choose_queue(
-      const Order& order);  // null: all queues for held streams are actual_method
+  /// Returns null if other user streams occupy all stream-ordered queues.
+  CopyQueue* choose_queue(const Order& order);
   SubmitResult queue_copies(const cuda::DeviceScope& scope, CopyQueue& queue, const Order& order,
                             Relay::RelayStreams* relay_streams);
   SubmitResult queue_kernel(const cuda::DeviceScope& scope, const CopyQueue& queue,
@@ -217,7 +215,7 @@ class GpuCopier final : public Copier {
   static bool may_wait(const CopyQueue& queue, const Order& order, std::uint64_t bytes);
   void wait(CopyQueue& queue, std::uint64_t number, const Order& order, std::uint64_t bytes);
   void begin_waiting_if_due(CopyQueue& queue);
-  bool begin_waiting(CopyQueue& queue);  // false: there is no room yet
+  bool begin_waiting(CopyQueue& queue);  // false: no room yet
   void end_unbegun(CopyQueue& queue, QueuedOrder& order, Status status);
   Status launch_pages(const cuda::DeviceScope& scope, const CopyQueue& queue,
                       const KernelArgs& args, const PageList& pages, unsigned most_ctas) const;
@@ -226,10 +224,10 @@ class GpuCopier final : public Copier {
                                cuda::CUdeviceptr abort_flag);
   static KernelArgs* idle_args(CopyQueue& queue);
   void request_abort(KernelArgs& args);
-  Status retire_args(KernelArgs& args, std::uint64_t first);  // what its kernel says
+  Status retire_args(KernelArgs& args, std::uint64_t first);  // returns its kernel's result
 
   QueuedOrder* find(Ticket ticket);
-  void advance(CopyQueue& queue);  // takes note of what has ended, and begins what waits
+  void advance(CopyQueue& queue);  // retires ended orders and starts waiting ones
   void poll_completion_flag(CopyQueue& queue);
   void retire(CopyQueue& queue, std::uint64_t up_to);
   void query_stream(CopyQueue& queue);
@@ -237,19 +235,20 @@ class GpuCopier final : public Copier {
 
   const cuda::Device& device_;
   const Status kernel_;
-  const unsigned ctas_;  // of one kernel, at most
+  const unsigned ctas_;  // maximum for one kernel
   const base::Clock& clock_;
   std::array<std::atomic<const Rates*>, 3> rates_{};  // by Link
-  Status context_error_;                              // why the context is gone
-  std::size_t unreported_ = 0;                        // quiet orders that poll() has not told
+  Status context_error_;                              // not OK: the context is lost
+  std::size_t unreported_ = 0;                        // quiet orders that poll() has not returned
   Status relay_status_{Code::unsupported, Scope::request, "no links are lent"};
   std::unique_ptr<Relay> relay_;
-  cuda::PinnedBuffer memory_;  // words and kernel_args
+  cuda::PinnedBuffer memory_;  // completion flags and KernelArgs
   cuda::DeviceBuffer abort_flags_;
   cuda::Stream aborts_;
-  std::vector<Piece> joined_;      // begin_waiting()'s, which keeps its room
-  std::vector<CopyQueue> queues_;  // last: its streams end before what they write to. The last
-                                   // kStreamOrderedQueues are for what runs after streams of users
+  std::vector<Piece> joined_;  // scratch of begin_waiting(), keeps its capacity
+  // The last kStreamOrderedQueues are for orders after user streams. Last member: the streams end
+  // before the memory that they write to.
+  std::vector<CopyQueue> queues_;
 };
 
 }  // namespace linkspan::copy

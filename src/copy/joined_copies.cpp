@@ -1,11 +1,10 @@
-// GpuCopier's small orders of which many are in flight: they go together, as one.
+// GpuCopier's small orders: while many are in flight they are submitted together.
 //
-// Each submission costs the CPU microseconds, and the completion_flag behind each keeps the copy
-// engine from the next one: 16 copies of 1 MiB between two H200 move at 125 GB/s with a
-// completion_flag behind each, at 198 with one behind all, and as one kernel at 304. So while
-// something is in the stream of a queue the next orders are only noted down. Who polls has no more
-// of them for now: then they begin, at most one submission behind the one that is under
-// relay_streams.
+// Each submission costs the CPU microseconds, and the flag write after each delays the copy engine:
+// 16 copies of 1 MiB between two H200 move at 125 GB/s with a flag write after each, at 198 with
+// one after all, and as one kernel at 304. So while a queue's stream is busy, further orders are
+// only recorded. They start when their owner polls, which shows that it has no more of them for
+// now, at most one submission after the one in flight.
 #include <algorithm>
 
 #include "copy/gpu_copier.hpp"
@@ -44,13 +43,13 @@ void GpuCopier::wait(CopyQueue& queue, std::uint64_t number, const Order& order,
   queue.entries += queue.of(number).entries;
 }
 
-/// It is quiet, for nobody ever saw it.
+/// Ends an order that was never submitted.
 void GpuCopier::end_unbegun(CopyQueue& queue, QueuedOrder& order, Status status) {
   if (order.entries == 0) return;
   queue.entries -= std::exchange(order.entries, 0);
   order.status = std::move(status);
   ++unreported_;
-  retire(queue, queue.quiet);  // which goes past it
+  retire(queue, queue.quiet);  // skips this order
 }
 
 void GpuCopier::begin_waiting_if_due(CopyQueue& queue) {
@@ -101,8 +100,8 @@ bool GpuCopier::begin_waiting(CopyQueue& queue) {
                      earliest_time(order.method, order.link, bytes, 1, rates(order.link));
     if (++queue.in_stream == 1) queue.next_query = queue.last_due + kOverdue;
     if (!written.ok())
-      queue.next_query = now;  // the completion_flag will not tell: only the stream can
-    ++last->entries;           // the completion_flag
+      queue.next_query = now;  // the flag was not written: only the stream can tell
+    ++last->entries;           // the flag write
     ++queue.entries;
     if (args != nullptr) args->state = KernelArgs::State::busy;
   }

@@ -12,7 +12,7 @@ void* host(std::uint64_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
-/// Where in the buffer each piece lies: runs of the GPU's are runs there too.
+/// Calls `each` with every piece and its place in the buffer. Runs of the GPU are runs there too.
 template <class Each>
 void each_piece(const StagingBuffer& buffer, const PageableCopies::PageableChunk& chunk,
                 Each each) {

@@ -7,7 +7,7 @@ namespace linkspan::copy {
 namespace {
 
 constexpr std::size_t kStreamSets = 2;
-constexpr std::uint64_t kRounded = std::uint64_t{64} << 10;  // ends the part of the own link
+constexpr std::uint64_t kRounded = std::uint64_t{64} << 10;  // granularity of the own link's part
 
 std::uint64_t cut(std::uint64_t bytes, std::uint64_t most) { return (bytes + most - 1) / most; }
 
@@ -26,7 +26,7 @@ Result<std::unique_ptr<Relay>> Relay::create(cuda::Topology& topology, const cud
     const std::size_t ordinal = static_cast<std::size_t>(device.info().ordinal) + i;
     const cuda::DeviceInfo& info = all[ordinal % all.size()];
     Status access = cuda::has_peer_access(device, info);
-    if (access.ok()) {  // else its context would be made for nothing
+    if (access.ok()) {  // checked first, so that no context is made for nothing
       const auto other = topology.open(info.uuid);
       access = other.ok() ? cuda::enable_peer_access(device, **other) : other.status();
       if (access.ok()) donors.push_back(*other);
@@ -81,7 +81,7 @@ std::uint64_t Relay::share(std::uint64_t bytes) const noexcept {
   return bytes - cut(bytes / links(), kRounded) * kRounded;
 }
 
-/// So that each donor has some.
+/// Returns the size of a chunk, so that each donor gets some of the share.
 std::uint64_t Relay::chunk_bytes(std::uint64_t share) const noexcept {
   return std::min(kRelayChunk, cut(share, donors_.size()));
 }
@@ -114,7 +114,7 @@ Status Relay::wait_for(RelayStreams& streams, const cuda::Event& event) {
   return donor_error_;
 }
 
-/// The donor's hop.
+/// Queues the first hop: host memory to a donor's buffer.
 Status Relay::fill(RelayStreams& streams, RelayStreams::RelayBuffer& buffer, std::uint64_t from,
                    std::uint64_t bytes) {
   const auto there = donors_[buffer.donor]->enter();

@@ -1,14 +1,14 @@
-// copy/relay.hpp - the PCIe links of other GPUs, access to the copies from host memory to one.
+// copy/relay.hpp - copies from host memory to one GPU over the PCIe links of other GPUs.
 //
-// A GPU's own link is several times slower than NVLink. So of a large piece the GPU's own link
-// takes the front, and the rest comes in chunks: another GPU copies one from host memory into a
-// buffer of its own memory, and ours fetches it from there. With two slots both hops are busy. Only
-// our own GPU writes to the destination: its stream tells the end of all, and a mapping of a peer's
-// memory has to be known to no other GPU. The others read host memory, and write their slots only.
+// A GPU's own PCIe link is several times slower than NVLink. So the own link takes the front of a
+// large piece, and the rest goes in chunks: a donor GPU copies a chunk from host memory into a
+// buffer of its own memory, and the destination's GPU fetches it from there. Two buffers keep both
+// hops busy. Only the destination's GPU writes to the destination: its stream shows the end of all,
+// and the mapping of a peer's memory need not be known to a donor.
 // Threads: externally synchronised (under the scheduler's lock); create() is OFF THE LOCK.
-// Invariants: memory, streams and events are made in create(); of a streams at most kChunks chunks
-// are in flight, so a submission never blocks in the driver; what is queued to a streams moves by
-// itself, unless it is the streams behind users' streams.
+// Invariants: create() makes all memory, streams and events; at most kChunks chunks of a
+// RelayStreams are in flight, so a submission never blocks in the driver; queued chunks make
+// progress, except those after a user's stream.
 #pragma once
 
 #include <cstddef>
@@ -29,12 +29,13 @@ namespace linkspan::copy {
 
 class Relay {
  public:
-  /// A chunk is a copy, a wait and a record in two streams, each of which takes about 1021 entries.
+  /// Maximum number of chunks in flight. A chunk is a copy, a wait and a record in two streams,
+  /// each of which takes about 1021 entries.
   static constexpr unsigned kChunks = 256;
-  static constexpr unsigned kBuffers = 2;  ///< Of each access GPU, for each streams.
+  static constexpr unsigned kBuffers = 2;  ///< Per donor and RelayStreams.
 
-  /// What orders queue to. There are two: one for orders behind users' streams, which may stand
-  /// still, of one such stream at a time.
+  /// The CUDA streams and buffers that orders queue to. There are two sets; one is for orders after
+  /// a user's stream, which may stand still, and serves one such stream at a time.
   class RelayStreams {
    public:
     unsigned in_flight() const noexcept { return in_flight_; }  ///< Chunks.
@@ -44,22 +45,23 @@ class Relay {
     struct RelayBuffer {
       std::size_t donor;
       cuda::CUdeviceptr memory;
-      cuda::Event full, empty;  // of the donor's context, of ours
+      cuda::Event full, empty;  // in the donor's context; in the destination's
     };
     RelayStreams(cuda::Stream stream, cuda::Event event)
         : fetches_(std::move(stream)), joined_(std::move(event)) {}
 
-    std::vector<RelayBuffer> buffers_;  // of all donors in turn
-    std::vector<cuda::Stream> fills_;   // by donor
-    cuda::Stream fetches_;
+    std::vector<RelayBuffer> buffers_;  // of all donors, alternating
+    std::vector<cuda::Stream> fills_;   // by donor, host memory to buffer
+    cuda::Stream fetches_;              // buffer to destination
     cuda::Event joined_;
-    std::size_t next_buffer_ = 0;  // buffer
+    std::size_t next_buffer_ = 0;  // index into buffers_
     unsigned in_flight_ = 0;
-    std::uint64_t user_stream_ = 0;  // the user's stream
+    std::uint64_t user_stream_ = 0;  // that the queued orders wait for
   };
 
-  /// Of `most` GPUs at most, of those that `device` reaches over its peer access: the ones after it
-  /// by ordinal. unsupported: there are none, or `most` is zero. Up to 0.5 s for each.
+  /// Makes a relay over at most `most` donors, of the GPUs that `device` has peer access to, in the
+  /// order of their ordinals after its own. unsupported: there are none, or `most` is 0. Takes up
+  /// to 0.5 s for each.
   static Result<std::unique_ptr<Relay>> create(cuda::Topology& topology, const cuda::Device& device,
                                                unsigned most);
   Relay(const Relay&) = delete;
@@ -67,20 +69,22 @@ class Relay {
   ~Relay() = default;
 
   unsigned links() const noexcept { return static_cast<unsigned>(donors_.size()) + 1; }
-  /// What of a piece comes over access links, from its end; 0: it is too small.
+  /// Returns how many bytes at the end of a piece go over donors; 0 for a piece that is too small.
   std::uint64_t share(std::uint64_t bytes) const noexcept;
 
-  /// Where an order may queue. Null: its own link takes all. no_resource: there will be room.
+  /// Returns the streams for an order. Null: the own link takes all of it. no_resource: try again
+  /// after progress.
   Result<RelayStreams*> choose_streams(const Order& order);
-  /// What is queued to it from now on starts after `event`.
+  /// Makes all that is queued from now on start after `event`.
   Status wait_for(RelayStreams& streams, const cuda::Event& event);
-  /// How much of `piece`, from its front, was queued: less than all once a donor failed, which is
-  /// then not asked again, or where there is no room. `scope` is of the copier's GPU.
+  /// Queues chunks from the front of `piece` and returns the bytes queued. They are fewer than all
+  /// when there is no room or a donor fails; a relay is not used again after that. `scope` is of
+  /// the copier's GPU.
   std::uint64_t queue(const cuda::DeviceScope& scope, RelayStreams& streams, const Piece& piece);
-  /// `stream` goes on after all that was queued.
+  /// Makes `stream` wait for all that was queued.
   Status join(const cuda::DeviceScope& scope, RelayStreams& streams, cuda::Stream& stream);
-  /// An order has ended that had queued so many: OK, or the error of a donor, without whose
-  /// context nothing has to be true of those bytes. One query for each donor.
+  /// Ends an order that had queued `chunks` chunks. Returns OK, or the error of a donor, after
+  /// which the bytes may not have arrived. Costs one query for each donor.
   Status end(RelayStreams& streams, unsigned chunks);
 
  private:
@@ -91,9 +95,9 @@ class Relay {
               std::uint64_t bytes);
 
   const std::vector<const cuda::Device*> donors_;
-  Status donor_error_;                      // why no donor is asked any more
-  std::vector<cuda::DeviceBuffer> memory_;  // of each donor, for each streams
-  std::vector<RelayStreams> stream_sets_;   // last: their streams end before what they write to
+  Status donor_error_;                      // not OK: no donor is used any more
+  std::vector<cuda::DeviceBuffer> memory_;  // per donor and RelayStreams
+  std::vector<RelayStreams> stream_sets_;   // last: the streams end before the memory
 };
 
 }  // namespace linkspan::copy

@@ -14,8 +14,9 @@ constexpr std::size_t kLineBytes = kLineU64s * sizeof(std::uint64_t);
 constexpr std::size_t kDone = ResidentCopier::kOrders * kLineBytes,
                       kExited = kDone + 2 * kLineBytes,
                       kMemory =
-                          kExited + 2 * kLineBytes;  // words of the kernel: lines of their own
-constexpr std::uint32_t kExit = ~std::uint32_t{0};   // instead of a size
+                          kExited +
+                          2 * kLineBytes;  // counters of the kernel, each on a line of its own
+constexpr std::uint32_t kExit = ~std::uint32_t{0};  // in place of a size
 constexpr unsigned kResidentThreads = 512;
 
 /// What the kernel reads as LinkspanResident.
@@ -34,8 +35,8 @@ std::uint64_t load(const cuda::PinnedBuffer& memory, std::size_t offset) {
   return std::atomic_ref(*u64_at(memory, offset)).load(std::memory_order_acquire);
 }
 
-/// Each word bears the number, so the kernel takes them in whatever order they come. What the
-/// caller wrote before is visible to who has them all.
+/// Writes a command. Each u64 has the order's number, so the kernel accepts them in any order. What
+/// the caller wrote before is visible to the kernel once it has seen all of them.
 void write_command(const cuda::PinnedBuffer& memory, std::uint64_t number, const Piece& piece,
                    std::uint32_t bytes) {
   std::uint64_t* const line = u64_at(memory, number % ResidentCopier::kOrders * kLineBytes);
@@ -85,7 +86,7 @@ Result<Ticket> ResidentCopier::start(const Order& order) {
   const std::uint64_t number = submitted_ + 1;
   ResidentOrder& record = of(number);
   if (record.number != 0) return Status::no_resource();
-  // Else advance() sees to it: what is in flight may have ended since it last_poll.
+  // Otherwise advance() launches it: what is in flight may have ended since then.
   if (quiet_ == submitted_ && has_exited())
     if (Status launched = launch(); !launched.ok()) return launched;
   const Piece& piece = order.pieces[0];
@@ -119,7 +120,7 @@ base::Time ResidentCopier::expected(base::Time now) const {
   return poll_hint(oldest.due, oldest.last_poll);
 }
 
-/// Looks whether the kernel has left before it looks how far it came.
+/// Checks whether the kernel has exited before it reads how far the kernel came.
 void ResidentCopier::advance() {
   if (quiet_ == submitted_) return;
   const base::Time now = clock_.now();
@@ -161,7 +162,7 @@ Status ResidentCopier::launch() {
   return launched;
 }
 
-/// No kernel runs, and none will see these orders.
+/// Ends all orders in flight. No kernel runs, and none will see these orders.
 void ResidentCopier::end_all(const Status& cause) {
   if (cause.scope() == Scope::process) context_error_ = cause;
   for (std::uint64_t number = quiet_ + 1; number <= submitted_; ++number) of(number).status = cause;

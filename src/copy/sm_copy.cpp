@@ -17,8 +17,7 @@ namespace {
 static_assert(sizeof(Piece) == 24 && std::is_standard_layout_v<Piece>);
 
 // 132 CTAs of 512 threads copy 8192 blocks of 4 KiB in 99 us, 16 CTAs in 105 (two H200). One warp
-// has 4 KiB under relay_streams at a time: what has fewer entries than there are warps is cut
-// finer.
+// has 4 KiB in flight at a time, so lists with fewer entries than warps are cut finer.
 constexpr unsigned kThreads = 512, kWarps = kThreads / 32;
 constexpr std::uint64_t kMinEntry = 4096;
 
@@ -30,7 +29,7 @@ struct PagesParameter {
 };
 static_assert(sizeof(PagesParameter) == 64);
 
-/// What the kernel writes of a page that leaves its memory; of several, one.
+/// What the kernel writes for a page outside its memory; for one of them if there are several.
 struct RefusedPage {
   static constexpr std::uint64_t kIsOne = std::uint64_t{1} << 63, kOfTarget = kIsOne >> 1;
   std::uint64_t bits;
@@ -171,8 +170,8 @@ Status GpuCopier::retire_args(KernelArgs& args, std::uint64_t first) {
     args.state = KernelArgs::State::idle;
     return page_error;
   }
-  // The write that asked may still be under relay_streams: the bits is cleared behind it, and the
-  // args is idle when that was told. A driver that refuses costs us the args.
+  // The write that requested the abort may still be in flight. The flag is cleared after it, and
+  // the args are idle once that was written. If the driver refuses, these args are not used again.
   args.state = KernelArgs::State::clearing;
   std::atomic_ref(*args.cleared).store(0, std::memory_order_relaxed);
   const auto scope = device_.enter();

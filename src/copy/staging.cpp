@@ -17,12 +17,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr Duration kSpin = milliseconds(2);  // 24 buffers of 2 MiB acquire 0.9 ms of one link
+constexpr Duration kSpin = milliseconds(2);  // 24 buffers of 2 MiB take 0.9 ms of one link
 
-// A buffer: its words on a line each, the list, the bytes.
+// Layout of a buffer: a line for each flag, the list, the bytes.
 constexpr std::size_t kLine = 128, kAborted = kLine, kList = 2 * kLine, kListEntries = 328;
 constexpr std::size_t kBytes = kList + kListEntries * sizeof(Piece);
-constexpr std::uint64_t kCongruent = 16;  // what the kernel moves 16 bytes a stream for
+constexpr std::uint64_t kCongruent = 16;  // alignment for which the kernel moves 16 bytes a lane
 static_assert(kBytes % kCongruent == 0);
 static_assert(kBytes + Staging::kRuns * (kCongruent - 1) <= Staging::kOverheadBytes);
 static_assert(Staging::kRuns + Staging::kMaxBufferBytes / GpuCopier::kListBytes < kListEntries);
@@ -99,10 +99,9 @@ Status Staging::submit(StagingBuffer& buffer) {
   return {};
 }
 
-/// Runs that lie scattered on the GPU go by the kernel, which reads or writes the buffer over PCIe:
-/// copies acquire 2.4 us each, 30 times what 4 KiB acquire of the link. Few, or large ones, are
-/// copies: the GPU's SMs are the user's then. The same rule as for pinned memory, hence its
-/// chooser.
+/// Submits the runs. Many small ones go by the kernel, which reads or writes the buffer over PCIe:
+/// a copy takes 2.4 us, 30 times what 4 KiB take of the link. Few or large ones are copies, which
+/// leave the SMs to the user. The rule is that of pinned memory, so its chooser decides.
 unsigned Staging::start(StagingBuffer& buffer, const cuda::DeviceScope& scope) {
   const StagingStream& stream = *buffer.stream_;
   std::uint64_t bytes = 0;
@@ -152,13 +151,13 @@ void Staging::release(StagingBuffer& buffer) noexcept {
   --busy_;
 }
 
-/// True: the GPU is done with it.
+/// Queries the stream of a late buffer. Returns true if the GPU is done with it.
 bool Staging::query_stream(StagingBuffer& buffer, base::Time now) {
   buffer.next_query_ = now + kQueryInterval;
   const auto scope = buffer.stream_->device->enter();
   const Status answer = scope.ok() ? buffer.stream_->cuda_stream.query(*scope) : scope.status();
   if (answer.ok()) return true;
-  // Pending, or a driver that cannot tell now: what is not known to be quiet is not.
+  // Pending, or a driver that cannot answer now: the buffer is not known to be quiet.
   if (answer.scope() != Scope::process) return false;
   buffer.status_ = answer;
   leaked_.push_back(*std::exchange(buffer.memory_, std::nullopt));
@@ -189,14 +188,14 @@ Duration Staging::patience() const noexcept {
   return since < kSpin ? Duration::zero() : std::min<Duration>(since / 16, milliseconds(1));
 }
 
-/// That of a buffer which the GPU works at, or one of the pool's.
+/// Returns the stream of a buffer that this GPU works on, or acquires one from the pool.
 Result<StagingStream*> Staging::acquire_stream(const cuda::Device& device) {
   for (const StagingBuffer& buffer : buffers_)
     if (buffer.stream_ != nullptr && buffer.device_ == &device) return buffer.stream_;
   return streams_.acquire(device);
 }
 
-/// The last of its buffers gives it back.
+/// Detaches the buffer from its stream and releases the stream after its last buffer.
 void Staging::release_stream(StagingBuffer& buffer) noexcept {
   StagingStream* const stream = std::exchange(buffer.stream_, nullptr);
   if (std::ranges::find(buffers_, stream, &StagingBuffer::stream_) == buffers_.end())
@@ -213,7 +212,7 @@ Result<std::unique_ptr<StagingStream>> StagingStream::create(const cuda::Device&
     auto made = cuda::DeviceBuffer::create(*scope, kLine);
     if (!made.ok()) return made.status();
     const Status filled = stream->fill(*scope, made->address(), 0, made->bytes());
-    if (!filled.ok()) return filled;  // else done before any kernel of this stream
+    if (!filled.ok()) return filled;  // the fill precedes any kernel in this stream
     zero.emplace(*std::move(made));
   }
   return std::unique_ptr<StagingStream>(new StagingStream{
@@ -267,17 +266,17 @@ void StagingStreams::release(const StagingStream& stream) noexcept {
 
 void StagingStreams::free(std::vector<cuda::PinnedBuffer> memory) noexcept {
   if (topology_ == nullptr || memory.empty()) return;
-  (void)base::or_no_memory([&] {  // else it is freed here
+  (void)base::or_no_memory([&] {  // without memory it is freed here
     topology_->destroyer()->end(
         std::make_unique<std::vector<cuda::PinnedBuffer>>(std::move(memory)));
     return Status();
   });
 }
 
-/// For all GPUs, at one address (fact: Identity.MemoryIsPinnedOnceAndForAllGpus).
+/// Pins the buffer for all GPUs, at one address (fact: Identity.MemoryIsPinnedOnceAndForAllGpus).
 Status Staging::pin(StagingBuffer& buffer, const cuda::Device& device,
                     const cuda::DeviceScope& scope) {
-  leaked_.reserve(leaked_.size() + kBuffers);  // the end of this needs no memory
+  leaked_.reserve(leaked_.size() + kBuffers);  // so that query_stream() allocates nothing
   const base::PreferredNode near(base::numa_node_of(device.info().bus_id));
   auto memory = cuda::PinnedBuffer::create(scope, buffer_bytes_ + kOverheadBytes);
   if (!memory.ok()) return memory.status();

@@ -1,16 +1,16 @@
 // copy/staging.hpp - pinned buffers through which bytes go between GPUs and what a GPU cannot
 // reach: pageable memory, a socket.
 //
-// To a GPU: the owner takes a buffer, fills it and submits it; the GPU takes the bytes from there
-// in stream order. From a GPU: it submits the buffer and empties it when the GPU is done. A flag in
-// the buffer, written behind the chunk, tells of the GPU's part, so that the owner fills or empties
-// one buffer while the GPU works at the others. The buffers are pinned by the thread that uses
-// them, at its first chunks: they lie on the NUMA node of the GPU that has the first, or on the
-// thread's where that is not known, and are the only memory of this path for good. A stream is held
-// while the GPU works at a buffer, and no longer: who fills buffers slowly holds up nobody else.
-// Threads: of one executor. Nothing here waits but the driver's own calls.
-// Invariants: a buffer is used again only when its flag, or its stream, has has_completed that the
-// GPU is done with it; what was in flight when a context was lost is never used again.
+// To a GPU: the owner acquires a buffer, fills and submits it, and the GPU copies from it. From a
+// GPU: the owner submits the buffer and empties it when the GPU is done. The GPU's stream writes a
+// flag in the buffer after the chunk, so the owner fills or empties one buffer while the GPU works
+// on the others. The thread that uses a buffer pins it at its first chunk, on the NUMA node of the
+// GPU that is served first, or on the thread's own if that is not known. Pinned buffers are kept
+// until the end. A StagingStream is in use only while the GPU works on a buffer, so an owner that
+// fills its buffers slowly does not block others.
+// Threads: one executor's. Only calls of the driver may wait.
+// Invariants: a buffer is reused only after its flag or its stream has shown that the GPU is done;
+// a buffer that was in flight when a context was lost is never reused.
 #pragma once
 
 #include <array>
@@ -29,33 +29,36 @@
 
 namespace linkspan::copy {
 
-/// A CUDA stream that stagings submit to, and what its kernels need.
+/// A pooled CUDA stream and what kernels on it need.
 struct StagingStream {
   static Result<std::unique_ptr<StagingStream>> create(const cuda::Device& device);
 
   const cuda::Device* device;
   cuda::Stream cuda_stream;
-  std::optional<cuda::DeviceBuffer> zero;  // the kernel's abort flag, which nobody sets
+  std::optional<cuda::DeviceBuffer> zero;  // abort flag of kernels, never set; empty: no kernel
 };
 
-/// A pool of what stagings submit to, made ahead: to make a stream may wait for all that is in
-/// flight on the GPU (fact: Held.MakingManyStreams), and that may wait for the copy which needs it.
-/// Threads: any thread.
+/// A pool of streams for stagings, made ahead. Making a stream may wait for all that is in flight
+/// on the GPU (fact: Held.MakingManyStreams), which may itself wait for the copy that needs the
+/// stream. Threads: any thread.
 class StagingStreams {
  public:
-  /// `topology` outlives it; its DeferredDestroyer frees what stagings have pinned when they end,
-  /// for that waits for what is in flight on the GPU. Null: they free it themselves.
+  /// Makes an empty pool. `topology` must outlive it; its DeferredDestroyer frees the memory that
+  /// ended stagings had pinned, because freeing waits for what is in flight on the GPU. Null: freed
+  /// at once.
   explicit StagingStreams(cuda::Topology* topology = nullptr) : topology_(topology) {}
 
-  /// OFF THE LOCK. At least so many of that GPU, which outlives them, with those that are in_use.
+  /// Makes streams until there are `streams` of that GPU, those in use included. `device` must
+  /// outlive the pool. OFF THE LOCK.
   Status reserve(const cuda::Device& device, unsigned streams) LINKSPAN_EXCLUDES(making_, mutex_);
-  /// The same, of one that may not be up yet. Requires a topology.
+  /// Brings up the GPU if needed and does the same. Requires a topology.
   Status reserve(const GpuUuid& gpu, unsigned streams) LINKSPAN_EXCLUDES(making_, mutex_);
-  /// The taker's until release(). One is made where all are in_use, and kept.
+  /// Returns a stream that is the caller's until release(). Makes and keeps a new one if all are in
+  /// use.
   Result<StagingStream*> acquire(const cuda::Device& device) LINKSPAN_EXCLUDES(mutex_);
-  /// Requires: nothing is in flight there.
+  /// Returns a stream to the pool. Requires: nothing is in flight on it.
   void release(const StagingStream& stream) noexcept LINKSPAN_EXCLUDES(mutex_);
-  /// Frees what a staging had pinned that ends.
+  /// Frees the memory that an ended staging had pinned.
   void free(std::vector<cuda::PinnedBuffer> memory) noexcept;
 
  private:
@@ -66,18 +69,18 @@ class StagingStreams {
   Result<StagingStream*> add(const cuda::Device& device, bool in_use) LINKSPAN_EXCLUDES(mutex_);
 
   cuda::Topology* const topology_;
-  base::Mutex making_;  // one reserve() at a time: it counts and then makes
+  base::Mutex making_;  // serialises reserve(), which counts and then makes
   base::Mutex mutex_;
   std::vector<PooledStream> all_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
-/// Pinned memory for one chunk.
+/// Pinned memory for one chunk on its way to or from a GPU.
 class StagingBuffer {
  public:
   unsigned index() const noexcept { return index_; }  ///< Below kBuffers.
-  std::byte* at(std::size_t run) const;               ///< Where the bytes of that run lie.
+  std::byte* at(std::size_t run) const;               ///< Returns where the bytes of that run are.
   std::span<std::byte> memory() const { return {memory_->data(), memory_->bytes()}; }
-  const Status& status() const noexcept { return status_; }  ///< Once the GPU is done.
+  const Status& status() const noexcept { return status_; }  ///< Valid once the GPU is done.
 
  private:
   friend class Staging;
@@ -86,68 +89,71 @@ class StagingBuffer {
 
   unsigned index_ = 0;
   State state_ = State::free;
-  std::optional<cuda::PinnedBuffer> memory_;  // from its first use on
+  std::optional<cuda::PinnedBuffer> memory_;  // pinned at its first use
   const cuda::Device* device_ = nullptr;      // from acquire() to release()
   StagingStream* stream_ = nullptr;           // while it is submitted
   std::vector<Piece> runs_;
   bool to_gpu_ = false;
   unsigned ctas_ = 0;
-  std::uint64_t number_ = 0;  // what its flag is to tell
+  std::uint64_t number_ = 0;  // value of the flag when the GPU is done
   Status status_;             // of the submission
   base::Time begun_{}, next_query_{};
 };
 
 class Staging {
  public:
-  /// Two keep the thread and its GPU busy; a third takes up what either is late. The last is for
-  /// another GPU: one that stands still, its SMs in_use by a kernel of the user's, holds up itself.
+  /// Number of buffers. Two keep CPU and GPU busy, a third absorbs jitter. The fourth is reserved
+  /// for a second GPU, so that a GPU whose SMs are occupied delays only its own copies.
   static constexpr unsigned kBuffers = 4, kBuffersPerGpu = 3;
-  /// Of one chunk at most. Without the kernel each is a copy, and all buffers together stay below
-  /// what a stream takes (docs/cuda_notes.md, "queues").
+  /// Maximum number of runs of a chunk. Without the kernel each run is a copy, and all buffers
+  /// together must stay below what a stream takes (docs/cuda_notes.md, "queues").
   static constexpr std::size_t kRuns = 256;
-  /// So that buffers stay in the caches between memcpy and the GPU; at a guess, not measured.
+  /// Default maximum of bytes in a buffer, chosen so that buffers stay in the caches between memcpy
+  /// and the GPU; not measured.
   static constexpr std::size_t kMaxBytes = std::size_t{2} << 20;
-  /// Of a buffer whatever its owner wants: more the kernel's list does not name.
+  /// Upper limit of bytes in a buffer for any owner; the kernel's list has no room for more.
   static constexpr std::size_t kMaxBufferBytes = std::size_t{4} << 20;
-  /// Beside the bytes of a buffer: its words, the kernel's list, and what is left free between
-  /// runs.
+  /// Size of what is in a buffer beside its bytes: flags, the kernel's list, gaps between runs.
   static constexpr std::size_t kOverheadBytes = 12u << 10;
 
-  /// Contiguous on the GPU, and in the buffer.
+  /// A range that is contiguous on the GPU and in the buffer.
   struct StagedRun {
     std::uint64_t gpu = 0, bytes = 0;
   };
   struct BufferRequest {
-    const cuda::Device* device = nullptr;  ///< Outlives this.
-    std::span<const StagedRun> runs{};  ///< 1 to kRuns, of buffer_bytes at most; read in acquire().
+    const cuda::Device* device = nullptr;  ///< Outlives the Staging.
+    std::span<const StagedRun> runs{};     ///< 1 to kRuns, at most buffer_bytes; read in acquire().
     bool to_gpu = false;
     unsigned ctas = 0;  ///< As Order::ctas.
   };
 
-  /// What a buffer takes where a thread may pin so much; at least 4 KiB.
+  /// Returns the bytes of a buffer for an executor that may pin `pinned` bytes; at least 4 KiB.
   static std::size_t buffer_bytes(std::size_t pinned) noexcept;
 
-  /// `buffer_bytes`: kMaxBufferBytes at most. `streams` outlives it.
+  /// Makes a Staging without buffers. `buffer_bytes` is at most kMaxBufferBytes; `streams` must
+  /// outlive it.
   Staging(std::size_t buffer_bytes, StagingStreams& streams) noexcept;
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
   ~Staging();  ///< Requires: idle().
 
-  /// The caller's until release(). Requires room().
+  /// Returns a buffer that is the caller's until release(). Requires room().
   Result<StagingBuffer*> acquire(const BufferRequest& chunk);
-  /// An error, also of a stream that is not to be had: nothing is in flight, the buffer is given
-  /// back.
+  /// Submits the buffer to a stream. On error, also when no stream is available, nothing is in
+  /// flight and the buffer is released.
   Status submit(StagingBuffer& buffer);
-  /// One that the GPU is done with, if there is any; once each.
+  /// Returns a buffer that the GPU is done with, or null. Returns each once.
   StagingBuffer* next_done();
-  /// Of one that is in_use and not submitted, or done.
+  /// Releases a buffer that is acquired but not submitted, or done.
   void release(StagingBuffer& buffer) noexcept;
 
-  bool idle() const noexcept { return busy_ == 0; }  ///< No buffer is in_use.
+  bool idle() const noexcept { return busy_ == 0; }  ///< No buffer is in use.
+  /// Returns whether acquire() may be called for that GPU.
   bool room(const cuda::Device& device) const noexcept;
-  /// next_done() has news, perhaps.
+  /// Returns whether next_done() may return a buffer.
   bool ready() const noexcept;
-  /// How long to do something else before next_done(): at first not at all, then ever longer.
+  /// Returns how long to do other work before the next next_done(): zero at first, then ever
+  /// longer.
   Duration patience() const noexcept;
 
  private:
@@ -157,12 +163,12 @@ class Staging {
   void release_stream(StagingBuffer& buffer) noexcept;
   Status pin(StagingBuffer& buffer, const cuda::Device& device, const cuda::DeviceScope& scope);
   static unsigned start(StagingBuffer& buffer,
-                        const cuda::DeviceScope& scope);  // how much is in flight
+                        const cuda::DeviceScope& scope);  // returns what is in flight
   bool query_stream(StagingBuffer& buffer, base::Time now);
 
   const std::size_t buffer_bytes_;
   StagingStreams& streams_;
-  std::vector<cuda::PinnedBuffer> leaked_;  // a GPU may have them in its hands for ever
+  std::vector<cuda::PinnedBuffer> leaked_;  // a lost context may still use them
   std::array<StagingBuffer, kBuffers> buffers_;
   unsigned busy_ = 0;
 };
