@@ -10,14 +10,15 @@ namespace linkspan::cuda {
 namespace {
 
 constexpr Duration kLong = std::chrono::seconds(60);
-/// After a closing, as long as it took or this: threads that wait for the driver come in between.
+/// Maximum pause after a closing, which is as long as the closing took: threads that wait for the
+/// driver get their turn.
 constexpr Duration kPause = std::chrono::milliseconds(100);
-/// A closing that takes longer waits for a stream that stands still: so does whoever submits.
+/// Limit of a normal closing. A longer one waits for a stream that stands still, as do submissions.
 constexpr Duration kToEnd = std::chrono::seconds(1);
 
 base::Deadline after(Duration wait) { return base::Deadline::after(base::Clock::steady(), wait); }
 
-/// Where memory ends in it, what it keeps is let go of all the same.
+/// Runs the closing. What it owns is released even if it runs out of memory.
 void call(const std::function<void()>& closing) noexcept {
   try {
     closing();
@@ -37,7 +38,7 @@ DeferredDestroyer::~DeferredDestroyer() {
   changed_.notify_all();
   if (thread.joinable()) thread.join();
   const base::MutexLock lock(mutex_);
-  while (!pending_.empty()) run_first();  // there was no thread to be had
+  while (!pending_.empty()) run_first();  // the thread could not be started
 }
 
 DeferredDestroyer::DeferralGuard DeferredDestroyer::defer() {
@@ -68,7 +69,7 @@ void DeferredDestroyer::run(std::function<void()> closing) noexcept {
   try {
     const base::MutexLock lock(mutex_);
     pending_.push_back({nullptr, last_ + 1, base::Clock::steady().now()});
-    pending_.back().run = std::move(closing);  // which a push that throws would have taken
+    pending_.back().run = std::move(closing);  // moved last: push_back may throw
     start();
     changed_.notify_all();
   } catch (const std::bad_alloc&) {
@@ -76,8 +77,8 @@ void DeferredDestroyer::run(std::function<void()> closing) noexcept {
   }
 }
 
-/// Where no thread can be had, for want of memory or by a limit, what waits goes on waiting: the
-/// next that comes tries again, and who has to see it done does it.
+/// Starts the thread. If it cannot be started, the queue is kept; the next run() retries, and
+/// drain() runs the queue itself.
 void DeferredDestroyer::start() {
   if (thread_.joinable() || ending_) return;
   try {
@@ -124,7 +125,7 @@ void DeferredDestroyer::run_first() {
   mutex_.unlock();
   const base::Time begin = base::Clock::steady().now();
   call(closing);
-  closing = nullptr;  // what it holds may be what closes
+  closing = nullptr;  // its captures may do the closing
   const base::Time end = base::Clock::steady().now();
   mutex_.lock();
   next_ = end + std::min(end - begin, kPause);

@@ -1,15 +1,15 @@
-// cuda/deferred_destroyer.hpp - the end of what the driver maps or pins for us, put off while a
-// stream of the user's may stand still.
+// cuda/deferred_destroyer.hpp - defers the closing of what the driver mapped or pinned for us while
+// a user's stream may stand still.
 //
-// To close a CUDA IPC handle, to unpin host memory and to free pinned memory waits for all that is
-// in flight on the GPU, a stream that is held too, and the submissions of all other threads wait
-// with it (fact: Held.ClosingAHandle, fact: Held.UnregisteringHostMemory, fact:
-// Held.FreeingPinnedMemory). So a peer that dies while one transfer waits for a held stream would
-// hold up those of all other peers. Therefore: each transfer that follows or holds a stream of the
-// user's has a DeferralGuard, and nothing is closed while there is one. A DeferralGuard that came
-// later does not count for ever: after the patience only the older ones do, so that a program whose
-// streams always move gets its memory back. Between two closings there is a pause: the driver's
-// lock is not fair.
+// Closing a CUDA IPC handle, unpinning host memory and freeing pinned memory wait for all that is
+// in flight on the GPU, also for a stream that stands still, and submissions of all other threads
+// wait with them (fact: Held.ClosingAHandle, fact: Held.UnregisteringHostMemory, fact:
+// Held.FreeingPinnedMemory). So the death of a peer whose transfer waits for such a stream would
+// delay the transfers of all other peers. Therefore each transfer that waits for or blocks a user's
+// stream has a DeferralGuard, and a closing waits until the guards that were there before it have
+// ended. A guard made later counts only for `patience`, so that a program whose streams always move
+// gets its memory back. Closings are separated by a pause, because the driver's lock is not fair.
+// Off the path of a byte: mappings and pinned memory end here.
 // Threads: any thread; closings run in order, on a thread of their own.
 // Invariants: each closing runs exactly once, at the latest in drain() or the destructor.
 #pragma once
@@ -29,6 +29,7 @@ namespace linkspan::cuda {
 
 class DeferredDestroyer {
  public:
+  /// While it exists, later closings wait. Movable; ends with its destruction.
   class DeferralGuard {
    public:
     DeferralGuard() = default;
@@ -50,30 +51,31 @@ class DeferredDestroyer {
     DeferralGuard(DeferredDestroyer& destroyer, std::uint64_t number)
         : destroyer_(&destroyer), number_(number) {}
 
-    DeferredDestroyer* destroyer_ = nullptr;  // null: none
+    DeferredDestroyer* destroyer_ = nullptr;  // null: no guard
     std::uint64_t number_ = 0;
   };
 
   explicit DeferredDestroyer(Duration patience = std::chrono::seconds(10)) : patience_(patience) {}
   DeferredDestroyer(const DeferredDestroyer&) = delete;
   DeferredDestroyer& operator=(const DeferredDestroyer&) = delete;
-  ~DeferredDestroyer();  ///< No DeferralGuard is left. Runs what is left.
+  ~DeferredDestroyer();  ///< Requires: no DeferralGuard is left. Runs all pending closings.
 
-  /// A closing that has begun is over then: in the driver it would wait for the stream that is to
-  /// be held, and what that stream waits for would wait for the driver. One that does not end
-  /// within a second is not waited for.
+  /// Returns a guard. Waits until a closing that has begun is over, but at most a second: otherwise
+  /// it would wait in the driver for the stream that is about to stand still, and what that stream
+  /// waits for might wait for the driver.
   DeferralGuard defer() LINKSPAN_EXCLUDES(mutex_);
-  /// Nobody has a DeferralGuard.
+  /// Returns true if there is no DeferralGuard.
   bool unguarded() const LINKSPAN_EXCLUDES(mutex_);
-  /// Puts it off until no DeferralGuard of now is left; runs it here where there is no memory to
-  /// put it off. In a forked child it is dropped: what it would close is the parent's.
+  /// Runs `closing` once no DeferralGuard of now is left. Without memory to defer it, runs it here.
+  /// In a forked child it is dropped, because it would close what belongs to the parent.
   void run(std::function<void()> closing) noexcept LINKSPAN_EXCLUDES(mutex_);
-  /// Deletes it by run().
+  /// Deletes the object by run().
   template <class T>
   void end(std::unique_ptr<T> value) noexcept {
     run([ending = value.release()] { delete ending; });
   }
-  /// Its owner's end deletes it by run(); at once when the DeferredDestroyer is gone.
+  /// Returns a pointer whose last owner deletes the object by run(), or at once when the
+  /// DeferredDestroyer no longer exists.
   template <class T>
   static std::shared_ptr<T> end_by(const std::shared_ptr<DeferredDestroyer>& destroyer,
                                    std::unique_ptr<T> value) {
@@ -82,21 +84,21 @@ class DeferredDestroyer {
               if (const auto there = weak.lock()) there->end(std::move(ended));
             }};
   }
-  /// All that was put off has run, whoever stays. Waits for the streams that stand still.
+  /// Returns when all closings have run, whatever guards exist. Waits for streams that stand still.
   void drain() LINKSPAN_EXCLUDES(mutex_);
 
  private:
   struct DeferredClose {
     std::function<void()> run;
-    std::uint64_t after;  // the Stays that were there have smaller numbers
+    std::uint64_t after;  // guards with smaller numbers are waited for
     base::Time since;
   };
 
   void release_guard(std::uint64_t number) LINKSPAN_EXCLUDES(mutex_);
   void start() LINKSPAN_REQUIRES(mutex_);
   void loop() LINKSPAN_EXCLUDES(mutex_);
-  void run_first() LINKSPAN_REQUIRES(mutex_);  // off the lock
-  /// How long the first of them has to wait at least.
+  void run_first() LINKSPAN_REQUIRES(mutex_);  // releases the lock meanwhile
+  /// Returns how long the first closing has to wait at least.
   Duration to_wait() const LINKSPAN_REQUIRES(mutex_);
 
   const base::ForkWatch fork_;
@@ -105,12 +107,12 @@ class DeferredDestroyer {
   base::Condition changed_;
   std::set<std::uint64_t> guards_ LINKSPAN_GUARDED_BY(mutex_);
   std::uint64_t last_ LINKSPAN_GUARDED_BY(mutex_) = 0;
-  std::deque<DeferredClose> pending_ LINKSPAN_GUARDED_BY(mutex_);  // the first one may be running
-  base::Time next_ LINKSPAN_GUARDED_BY(mutex_){};                  // not before
-  bool is_closing_ LINKSPAN_GUARDED_BY(mutex_) = false;            // the first one is running
+  std::deque<DeferredClose> pending_ LINKSPAN_GUARDED_BY(mutex_);  // the first may be running
+  base::Time next_ LINKSPAN_GUARDED_BY(mutex_){};                  // earliest time of the next one
+  bool is_closing_ LINKSPAN_GUARDED_BY(mutex_) = false;            // the first is running
   unsigned draining_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   bool ending_ LINKSPAN_GUARDED_BY(mutex_) = false;
-  std::jthread thread_ LINKSPAN_GUARDED_BY(mutex_);  // from the first closing on
+  std::jthread thread_ LINKSPAN_GUARDED_BY(mutex_);  // starts with the first closing
 };
 
 }  // namespace linkspan::cuda

@@ -32,7 +32,7 @@ Result<DeviceScope> DeviceScope::enter(const Driver& driver, CUcontext context) 
   return scope;
 }
 
-// Both calls can fail only when the process is ending; there is nobody to tell then.
+// Both calls fail only while the process ends, so their results are ignored.
 DeviceScope::~DeviceScope() {
   if (driver_ == nullptr) return;
   if (CUcontext popped = nullptr; pushed_) driver_->cuCtxPopCurrent(&popped);

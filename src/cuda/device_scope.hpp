@@ -1,13 +1,14 @@
-// cuda/device_scope.hpp - the only way to call the driver: a device's context is current and the
-// calls leave no trace in the caller's thread.
+// cuda/device_scope.hpp - makes a device's context current for calls of the driver; the only way to
+// call it.
 //
-// What this folder does takes a `const DeviceScope&`, or enters one itself. It pushes the device's
-// primary context and sets the capture mode to relaxed: without that, a query or an allocation
-// here would invalidate a CUDA graph that the user captures in another thread (fact:
-// Capture.QueriesAndAllocationsOfAnotherThreadEndIt). Both are put back at the end. A scope inside
+// Functions of this folder take a `const DeviceScope&` or enter one themselves. A scope pushes the
+// device's primary context and sets the thread's capture mode to relaxed: otherwise a query or an
+// allocation here would invalidate a CUDA graph that the user captures in another thread (fact:
+// Capture.QueriesAndAllocationsOfAnotherThreadEndIt). The destructor restores both. A scope inside
 // one of the same context costs nothing.
-// Threads: lives on one thread's stack, and scopes of a thread end in the reverse order. Cost:
-// about 0.1 us, four calls; open one for a batch, not for a call.
+// Threads: lives on one thread's stack. Cost: four calls, about 0.1 us; enter one for a batch, not
+// for a call.
+// Invariants: scopes of a thread end in the reverse order.
 #pragma once
 
 #include <utility>
@@ -18,9 +19,9 @@ namespace linkspan::cuda {
 
 class DeviceScope {
  public:
-  /// `context` is the retained primary context of a device and outlives the DeviceScope.
+  /// Enters a scope. `context` is the retained primary context of a device and outlives the scope.
   static Result<DeviceScope> enter(const Driver& driver, CUcontext context);
-  /// For the few calls that need no context: devices, primary contexts, pointer attributes.
+  /// Enters a scope for calls that need no context: devices, primary contexts, pointer attributes.
   static Result<DeviceScope> without_context(const Driver& driver);
 
   DeviceScope(DeviceScope&& other) noexcept
@@ -35,14 +36,14 @@ class DeviceScope {
   ~DeviceScope();
 
   const Driver& driver() const noexcept { return *driver_; }
-  /// What it was entered for; null: without a context.
+  /// Returns the context that was entered; null if none was.
   CUcontext context() const noexcept { return context_; }
 
  private:
-  /// What the scopes of a thread have set.
+  /// State that the scopes of a thread have set.
   struct Current {
-    const Driver* driver = nullptr;  // null: the thread is in no scope
-    CUcontext context = nullptr;     // null: none was pushed
+    const Driver* driver = nullptr;  // null: no scope is open
+    CUcontext context = nullptr;     // null: no context was pushed
   };
   explicit DeviceScope(const Driver& driver) noexcept : driver_(&driver), outer_(current()) {}
 
@@ -51,7 +52,7 @@ class DeviceScope {
   const Driver* driver_;  // null only after a move
   CUcontext context_ = nullptr;
   Current outer_;                 // before enter()
-  CUstreamCaptureMode before_{};  // the thread's, if this is its outermost scope
+  CUstreamCaptureMode before_{};  // capture mode of the thread; outermost scope only
   bool pushed_ = false;
 };
 

@@ -8,8 +8,8 @@
 namespace linkspan::cuda {
 namespace {
 
-/// A version above the driver's answers a null pointer beside two successes, one that is too low
-/// answers only a status: all three count.
+/// Returns the entry, or null. For a version above the driver's, cuGetProcAddress returns null and
+/// two successes; for one that is too low, only a status. So all three are checked.
 void* find_entry(GetProcAddress look_up, const char* name, int version) {
   void* entry = nullptr;
   CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;

@@ -1,8 +1,8 @@
-// cuda/driver_abi.hpp - our own declarations of the CUDA driver: what this library calls, no more.
+// cuda/driver_abi.hpp - declares what this library calls of the CUDA driver, and no more.
 //
-// Stands in for cuda.h, so that the library builds where no CUDA is installed. Types, numbers and
+// Replaces cuda.h, so that the library builds where no CUDA is installed. Types, numbers and
 // signatures are the driver's ABI, which never changes for a given entry at a given version;
-// tests/abi/driver_abi_check.cpp holds them against cuda.h of CUDA 12.8 and 13.0. 64-bit only.
+// tests/abi/driver_abi_check.cpp compares them with cuda.h of CUDA 12.8 and 13.0. 64-bit only.
 // Threads: declarations.
 #pragma once
 
@@ -46,7 +46,7 @@ struct CUmemPoolPtrExportData {
   unsigned char reserved[64];
 };
 
-/// Those that the library tells from others; a driver may answer any number.
+/// The results that the library distinguishes; a driver may return any number.
 enum CUresult : unsigned {
   CUDA_SUCCESS = 0,
   CUDA_ERROR_INVALID_VALUE = 1,
@@ -105,7 +105,7 @@ enum CUpointer_attribute : unsigned {
   CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,  // unsigned, 0 or 1
   CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,            // CUdeviceptr
   CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,                  // std::size_t
-  CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,              // CUmemoryPool; null: of no pool
+  CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,              // CUmemoryPool; null: not in a pool
 };
 
 enum CUmemorytype : unsigned {
@@ -135,12 +135,12 @@ enum CUdriverProcAddressQueryResult : unsigned {
   CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2,
 };
 
-/// Flags: `unsigned` in the signatures.
+/// Flags, which are `unsigned` in the signatures.
 enum : unsigned {
   CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
   CU_STREAM_NON_BLOCKING = 1,
   CU_STREAM_WRITE_VALUE_DEFAULT = 0,
-  CU_STREAM_WAIT_VALUE_GEQ = 0,  // (signed) (word - value) >= 0
+  CU_STREAM_WAIT_VALUE_GEQ = 0,  // (signed) (*address - value) >= 0
   CU_EVENT_DISABLE_TIMING = 2,
   CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1,
   CU_MEM_ATTACH_GLOBAL = 1,
@@ -153,7 +153,7 @@ enum : unsigned {
   CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
 };
 
-/// The driver's one symbol that is looked up by name (dlsym "cuGetProcAddress_v2").
+/// The only symbol that is looked up by name (dlsym "cuGetProcAddress_v2").
 using GetProcAddress = CUresult (*)(const char* symbol, void** function, int version,
                                     std::uint64_t flags, CUdriverProcAddressQueryResult* found);
 

@@ -1,10 +1,11 @@
 // cuda/event.hpp - CUevents without timing, which order one stream after another.
 //
-// Creating and destroying acquire driver locks, so events come from a pool that is filled at set-up
-// (docs/cuda_notes.md, "calls that synchronise"). A wait takes an event as it was last recorded at
-// that moment: once the wait was submitted the event can be recorded anew.
+// Creating and destroying events takes driver locks, so transfers use a pool that is filled at
+// set-up (docs/cuda_notes.md, "calls that synchronise"). A wait is for the last record before it:
+// once the wait is submitted, the event can be recorded again.
 // Threads: Event, PooledEvent: externally synchronised. EventPool: any thread.
-// Invariants: the context that an Event was created in outlives it, a pool its PooledEvents.
+// Invariants: the context in which an Event was created outlives it; a pool outlives its
+// PooledEvents.
 #pragma once
 
 #include <cstddef>
@@ -33,14 +34,14 @@ class Event {
   }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
-  ~Event();  // silent while the driver unloads
+  ~Event();  // errors while the driver unloads are ignored
 
   CUevent get() const noexcept { return event_; }
-  /// Never on a stream that captures: the waiting stream would be pulled into the capture (fact:
-  /// Capture.AnEventRecordedInItPullsItsWaiterIn).
+  /// Records the event in `stream`, which must not be capturing: the waiting stream would join the
+  /// capture (fact: Capture.AnEventRecordedInItPullsItsWaiterIn).
   Status record(const DeviceScope& scope, CUstream stream);
-  /// True once all work before the last record() is done; false while it runs. An error is that
-  /// work's error, with Scope::process when the context is lost.
+  /// Returns true once all work before the last record() is done, false while it runs. An error is
+  /// that of the work, with Scope::process if the context is lost.
   Result<bool> done(const DeviceScope& scope) const;
 
  private:
@@ -54,7 +55,7 @@ class Event {
 
 class EventPool;
 
-/// An Event on loan: it goes back to its pool when this ends.
+/// An Event that its destructor returns to the pool.
 class PooledEvent {
  public:
   PooledEvent(PooledEvent&& other) noexcept
@@ -81,6 +82,7 @@ class PooledEvent {
   Event event_;
 };
 
+/// A fixed number of events, made at set-up.
 class EventPool {
  public:
   static Result<std::unique_ptr<EventPool>> create(const DeviceScope& scope, std::size_t events);
@@ -88,7 +90,7 @@ class EventPool {
   EventPool& operator=(const EventPool&) = delete;
   ~EventPool() = default;
 
-  /// no_resource: all are out. Calls no driver.
+  /// Returns an idle event. no_resource: all are in use. Calls no driver.
   Result<PooledEvent> acquire() LINKSPAN_EXCLUDES(mutex_);
 
  private:
@@ -97,7 +99,8 @@ class EventPool {
   void release(Event event) noexcept LINKSPAN_EXCLUDES(mutex_);
 
   base::Mutex mutex_;
-  std::vector<Event> idle_ LINKSPAN_GUARDED_BY(mutex_);  // has room for all, so that none allocates
+  std::vector<Event> idle_
+      LINKSPAN_GUARDED_BY(mutex_);  // capacity for all, so release() never allocates
 };
 
 }  // namespace linkspan::cuda

@@ -1,9 +1,11 @@
-// cuda/handles.hpp - lends device memory to another process, and maps what another process lent.
+// cuda/handles.hpp - exports device memory to other processes and maps what they export, by legacy
+// CUDA IPC.
 //
-// Legacy CUDA IPC: 64 bytes that open the whole cudaMalloc allocation, read and write, for whoever
-// has them (fact: Handles.OneStandsForTheWholeAllocation). So they travel only over the
-// authenticated Unix socket. Opening takes up to 10 ms: at import, never on the path of a byte.
+// A handle is 64 bytes that give their owner read and write access to the whole cudaMalloc
+// allocation (fact: Handles.OneStandsForTheWholeAllocation). So handles go only over the
+// authenticated Unix socket. Off the path of a byte: opening takes up to 10 ms, at import.
 // Threads: any thread. An IpcMapping is immutable after construction.
+// Invariants: nothing in flight uses an IpcMapping when it ends.
 #pragma once
 
 #include <array>
@@ -17,18 +19,18 @@ namespace linkspan::cuda {
 
 using IpcHandle = std::array<std::byte, 64>;
 
-/// Of the allocation that `address` lies in, whose base is PointerFacts::base. `unsupported`:
-/// memory that legacy IPC does not know (VMM, pools without a handle type, pinned host memory).
+/// Exports the allocation that contains `address`; its base is PointerFacts::base. `unsupported`:
+/// memory that legacy IPC does not support (VMM, pools without a handle type, pinned host memory).
 Result<IpcHandle> export_ipc(const Device& device, std::uint64_t address);
 
-/// A peer's allocation in our address space. It stays valid when the peer dies (fact:
-/// Handles.AMappingOutlivesItsExporter); the memory is charged to the GPU until this ends. Closes
-/// on destruction; nothing in flight uses it then.
+/// A peer's allocation, mapped here. Stays valid when the peer dies (fact:
+/// Handles.AMappingOutlivesItsExporter); until it ends the memory is charged to the GPU. The
+/// destructor closes it.
 class IpcMapping {
  public:
-  /// Through `device`, which need not be the one that holds the memory. `corrupt`: the driver does
-  /// not know the handle, or its exporter is gone. `unsupported`: it is this very process's, or
-  /// the two GPUs do not reach each other.
+  /// Opens the handle through `device`, which need not be the memory's own GPU. `corrupt`: the
+  /// driver does not know the handle, or its exporter has ended. `unsupported`: the handle is of
+  /// this process, or the two GPUs have no peer access.
   static Result<IpcMapping> open(const Device& device, const IpcHandle& handle);
 
   IpcMapping(IpcMapping&& other) noexcept
@@ -44,7 +46,7 @@ class IpcMapping {
   ~IpcMapping();
 
   std::uint64_t base() const noexcept { return base_; }
-  /// Measured after the open, never what the peer claims.
+  /// Returns the size measured after the open, never what the peer claims.
   std::uint64_t bytes() const noexcept { return bytes_; }
 
  private:

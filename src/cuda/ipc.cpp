@@ -5,7 +5,7 @@
 namespace linkspan::cuda {
 namespace {
 
-/// Never destroyed: what is open may be closed at the very end.
+/// Returns the mutex, which is never destroyed: mappings may close at the very end.
 base::Mutex& one_at_a_time() {
   static base::Mutex& mutex = *new base::Mutex;
   return mutex;

@@ -39,7 +39,7 @@ Result<Kernels> Kernels::load(const DeviceScope& scope, std::span<const linkspan
   return kernels;
 }
 
-/// Modules load lazily: a function is on the GPU only once it was asked for.
+/// Loads a function to the GPU: modules load lazily, so a function is there only once requested.
 Status Kernels::touch(CUfunction& function, const char* name) const {
   CUresult r = driver_->cuModuleGetFunction(&function, module_, name);
   if (r != CUDA_SUCCESS) return to_status(*driver_, r, name);

@@ -1,9 +1,10 @@
-// cuda/kernels.hpp - the library's kernels on one device: chosen, loaded and touched.
+// cuda/kernels.hpp - chooses and loads the library's kernels for one device.
 //
 // The build embeds one cubin per architecture and one PTX (src/copy/kernels/*.cu). All functions
-// are loaded when a device is activated, never later: one that is loaded lazily would not start
-// while another kernel spins on that GPU (docs/cuda_notes.md, "lazy loading").
+// are loaded when a device is activated, never later: a function that is loaded lazily does not
+// start while another kernel spins on that GPU (docs/cuda_notes.md, "lazy loading").
 // Threads: immutable after construction.
+// Invariants: the context in which they were loaded outlives them.
 #pragma once
 
 #include <span>
@@ -13,7 +14,7 @@
 
 extern "C" {
 /// One embedded image; `sm` is 90 for a cubin of 9.0 and 0 for PTX.
-struct linkspan_image {  // NOLINT(readability-identifier-naming): the generated file's word
+struct linkspan_image {  // NOLINT(readability-identifier-naming): the generated file's name
   const unsigned char* begin;
   const unsigned char* end;
   int sm;
@@ -24,16 +25,17 @@ extern const unsigned long linkspan_image_count;  // 0: built without kernels
 
 namespace linkspan::cuda {
 
-/// What this build embeds.
+/// Returns what this build embeds.
 std::span<const linkspan_image> embedded_images() noexcept;
 
-/// The cubin of the same major and the highest minor that is not above the device's; else the
-/// PTX, which the driver compiles; else null.
+/// Returns the cubin of the same major and the highest minor that is not above the device's; else
+/// the PTX, which the driver compiles; else null.
 const linkspan_image* choose_image(std::span<const linkspan_image> images, int sm) noexcept;
 
 class Kernels {
  public:
-  /// `unsupported` when no image suits a device of `sm`. May take 0.1 s: PTX is compiled.
+  /// Loads the kernels. `unsupported`: no image suits a device of `sm`. Takes up to 0.1 s if PTX is
+  /// compiled.
   static Result<Kernels> load(const DeviceScope& scope, std::span<const linkspan_image> images,
                               int sm);
 

@@ -33,7 +33,7 @@ const char* driver_library_name() noexcept { return "libcuda.so.1"; }
 
 Result<void*> open_library(const char* file) {
   if (void* library = ::dlopen(file, RTLD_NOW | RTLD_LOCAL); library != nullptr) return library;
-  const char* why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): the thread's own words in glibc
+  const char* why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc's text is per thread
   return Status(Code::unsupported, Scope::transport,
                 std::string("no CUDA driver: ") + (why != nullptr ? why : file));
 }

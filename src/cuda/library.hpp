@@ -1,20 +1,22 @@
-// cuda/library.hpp - a shared library by name: the one place where platforms differ in this folder.
+// cuda/library.hpp - opens a shared library by name; the one place of this folder where platforms
+// differ.
 //
 // Libraries are never unloaded: the driver's threads and handlers outlive any owner of ours.
 // Threads: any thread.
+// Invariants: a handle stays valid until the process ends.
 #pragma once
 
 #include "linkspan/status.hpp"
 
 namespace linkspan::cuda {
 
-/// The file name under which the system's CUDA driver is found.
+/// Returns the file name of the system's CUDA driver.
 const char* driver_library_name() noexcept;
 
-/// Not null. `unsupported` with the loader's own words.
+/// Opens the library; the handle is not null. `unsupported` with the loader's text.
 Result<void*> open_library(const char* file);
 
-/// Null: it exports no such symbol.
+/// Returns the symbol, or null if the library does not export it.
 void* find_symbol(void* library, const char* name) noexcept;
 
 }  // namespace linkspan::cuda

@@ -1,12 +1,12 @@
-// cuda/memory.hpp - owns memory that the driver gave or pinned; each type frees it by itself.
+// cuda/memory.hpp - owns memory that the driver allocated or pinned.
 //
-// PinnedBuffer: mapped host memory, for completion words, lists that kernels read, staging.
-// DeviceBuffer: memory of a GPU, for words that kernels poll, bounces, tests and tools.
-// HostRegistration: pins memory that is somebody else's, for as long as it lives.
-// All of them take driver locks and milliseconds (docs/cuda_notes.md, "calls that synchronise"):
-// never on the path of a byte. The contents start undefined.
-// Threads: immutable after construction; what lies in the memory is the user's to synchronise.
-// Invariants: the context that it was made in outlives it; nothing in flight uses it when it ends.
+// PinnedBuffer: mapped host memory, for completion flags, lists that kernels read, staging.
+// DeviceBuffer: memory of a GPU, for flags that kernels poll, bounces, tests and tools.
+// HostRegistration: pins memory of another owner while it exists.
+// Off the path of a byte: all of them take driver locks and milliseconds (docs/cuda_notes.md,
+// "calls that synchronise"). The contents start undefined. Threads: immutable after construction;
+// users of the memory synchronise access to it. Invariants: the context in which it was made
+// outlives it; nothing in flight uses it when it ends.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace linkspan::cuda {
 
-/// What is given back, and where: the common part of the three owners.
+/// The common part of the three owners: what is released, and how.
 class OwnedMemory {
  public:
   using Release = void (*)(const Driver& driver, CUdeviceptr address, void* data);
@@ -42,7 +42,7 @@ class OwnedMemory {
   }
   OwnedMemory(const OwnedMemory&) = delete;
   OwnedMemory& operator=(const OwnedMemory&) = delete;
-  ~OwnedMemory();  // silent while the driver unloads
+  ~OwnedMemory();  // errors while the driver unloads are ignored
 
   CUdeviceptr address() const noexcept { return address_; }
   void* data() const noexcept { return data_; }
@@ -57,12 +57,12 @@ class OwnedMemory {
   std::size_t bytes_ = 0;
 };
 
-/// Page-aligned, pinned for every device and mapped into all of them.
+/// Page-aligned host memory, pinned for every device and mapped into all of them.
 class PinnedBuffer {
  public:
   static Result<PinnedBuffer> create(const DeviceScope& scope, std::size_t bytes);
   std::byte* data() const noexcept { return static_cast<std::byte*>(memory_.data()); }
-  /// The same memory as kernels and copies of the scope's device see it.
+  /// Returns the address of the memory for kernels and copies of the scope's device.
   CUdeviceptr device_address() const noexcept { return memory_.address(); }
   std::size_t bytes() const noexcept { return memory_.bytes(); }
 
@@ -71,7 +71,7 @@ class PinnedBuffer {
   OwnedMemory memory_;
 };
 
-/// In the memory of the scope's device; aligned to 256 at least.
+/// Memory of the scope's device; aligned to 256 bytes at least.
 class DeviceBuffer {
  public:
   static Result<DeviceBuffer> create(const DeviceScope& scope, std::size_t bytes);
@@ -83,10 +83,10 @@ class DeviceBuffer {
   OwnedMemory memory_;
 };
 
-/// Pinned for every device and mapped into all of them. 256 MiB take 19 ms.
+/// Pins host memory for every device and maps it into all of them. 256 MiB take 19 ms.
 class HostRegistration {
  public:
-  /// `data` stays the caller's and outlives this. Memory that is pinned already is refused: `busy`.
+  /// Pins `data`, which stays the caller's and outlives this. `busy`: the memory is pinned already.
   static Result<HostRegistration> create(const DeviceScope& scope, void* data, std::size_t bytes);
   std::byte* data() const noexcept { return static_cast<std::byte*>(memory_.data()); }
   CUdeviceptr device_address() const noexcept { return memory_.address(); }

@@ -24,9 +24,9 @@ CUmemAccessDesc read_write(const Device& device) {
           .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 }
 
-/// What this process has imported of pools. A second import of an allocation has the address of the
-/// first, and one free ends both (fact: Pools.TwoImportsOfOneAllocation): so the last user frees,
-/// and the pools that it was imported through end behind it.
+/// What this process has imported of pools. A second import of an allocation returns the address of
+/// the first, and one free ends both (fact: Pools.TwoImportsOfOneAllocation). So the last user
+/// frees it, and after that the pools through which it was imported are destroyed.
 struct PoolImports {
   struct PoolImport {
     unsigned users = 0;
@@ -35,7 +35,7 @@ struct PoolImports {
   base::Mutex mutex;
   std::map<CUdeviceptr, PoolImport> by_base LINKSPAN_GUARDED_BY(mutex);
 
-  /// Never destroyed: what is mapped may end at the very end.
+  /// Returns the imports, which are never destroyed: mappings may end at the very end.
   static PoolImports& all() {
     static PoolImports& imports = *new PoolImports;
     return imports;

@@ -1,10 +1,10 @@
-// cuda/stream.hpp - owns one CUstream, on which copies and the words that tell of their end go out.
+// cuda/stream.hpp - owns one CUstream, for copies and the writes of flags that show their end.
 //
-// Always non-blocking: the legacy NULL stream neither waits for it nor holds it up. A stream takes
-// about a thousand entries and then blocks its caller inside the driver (fact:
-// Queues.AFullStreamBlocksItsCallerOnly); keeping below that is the user's of this class.
+// A Stream is always non-blocking: it and the legacy NULL stream do not wait for each other. A
+// stream takes about a thousand entries and then blocks its caller inside the driver (fact:
+// Queues.AFullStreamBlocksItsCallerOnly); users of this class must stay below that.
 // Threads: externally synchronised.
-// Invariants: the context that it was created in outlives it.
+// Invariants: the context in which it was created outlives it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class Event;
 
 class Stream {
  public:
-  /// `priority` as the driver counts: lower is sooner, what is out of its range is clamped.
+  /// Creates a stream. A lower `priority` runs sooner; the driver clamps it to its range.
   static Result<Stream> create(const DeviceScope& scope, int priority = 0);
 
   Stream(Stream&& other) noexcept
@@ -33,35 +33,37 @@ class Stream {
   }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
-  /// Does not wait: what was submitted still runs (fact: Streams.ADestroyedOneFinishesItsWork).
-  ~Stream();  // silent while the driver unloads
+  /// Destroys the stream without waiting; submitted work still runs (fact:
+  /// Streams.ADestroyedOneFinishesItsWork).
+  ~Stream();  // errors while the driver unloads are ignored
 
   CUstream get() const noexcept { return stream_; }
 
-  /// OK: idle. `pending`: work is left; costs no allocation. Any other: the work's error, with
-  /// Scope::process when the context is lost.
+  /// Returns OK if the stream is idle, `pending` (without allocating) if work is left, else the
+  /// work's error, with Scope::process if the context is lost.
   Status query(const DeviceScope& scope) const;
   /// Writes `value` to the 8-byte aligned `flag` once all work before it is done and visible to
   /// the host and to peers (fact: Streams.AWriteValueIsBehindTheCopyBeforeIt). `flag` is a device
   /// address, of mapped host memory for a completion.
   Status write_value(const DeviceScope& scope, CUdeviceptr flag, std::uint64_t value);
-  /// What is submitted from now on starts once `flag` is at least `value`. On a stream of its own
-  /// only: the driver's scheduler does not see such waits (docs/cuda_notes.md, "streams").
+  /// Makes all that is submitted from now on wait until `flag` is at least `value`. Use only on a
+  /// stream of its own: the driver's scheduler does not see such waits (docs/cuda_notes.md,
+  /// "streams").
   Status wait_value(const DeviceScope& scope, CUdeviceptr flag, std::uint64_t value);
-  /// Either side may be a GPU's or host memory. Returns before the bytes have moved, unless the
-  /// host's are pageable: then it may wait (fact: Streams.ACopyToPageableMemoryWaitsForItsStream),
-  /// and is no call for the path of a byte.
+  /// Copies between memory of GPUs or of the host. Returns before the bytes have moved, unless host
+  /// memory is pageable: then it may wait (fact: Streams.ACopyToPageableMemoryWaitsForItsStream)
+  /// and must not be used on the path of a byte.
   Status copy(const DeviceScope& scope, CUdeviceptr to, CUdeviceptr from,
               std::uint64_t bytes) const;
   Status fill(const DeviceScope& scope, CUdeviceptr to, unsigned char value,
               std::uint64_t bytes) const;
-  /// `parameters`: the address of each parameter of the function, read during the call.
+  /// Launches a kernel. `parameters` are the addresses of its parameters, read during the call.
   Status launch(const DeviceScope& scope, CUfunction function, unsigned ctas, unsigned threads,
                 void** parameters) const;
-  /// Waits until the stream is idle, however long that takes: for set-up and executors only.
+  /// Waits until the stream is idle, however long that takes. For set-up and executors only.
   Status synchronize(const DeviceScope& scope) const;
-  /// What is submitted from now on starts after the last record() of `event`, which may be recorded
-  /// again or end meanwhile (fact: Events.AWaitIsForTheRecordBeforeIt).
+  /// Makes all that is submitted from now on wait for the last record() of `event`, which may be
+  /// recorded again or end meanwhile (fact: Events.AWaitIsForTheRecordBeforeIt).
   Status wait_for(const DeviceScope& scope, const Event& event);
 
  private:
@@ -73,10 +75,10 @@ class Stream {
   CUstream stream_;  // null only after a move
 };
 
-/// True while `stream` records a graph: an event or a copy on it would be recorded, not run. Any
-/// stream of the scope's context, the user's as well.
+/// Returns true while `stream` captures a graph: an event or a copy on it would be captured, not
+/// run. Takes any stream of the scope's context, also the user's.
 Result<bool> is_capturing(const DeviceScope& scope, CUstream stream);
-/// As Stream::wait_for(), for a stream that is the user's.
+/// Makes a user's stream wait for `event`, as Stream::wait_for() does.
 Status make_wait(const DeviceScope& scope, CUstream stream, const Event& event);
 
 }  // namespace linkspan::cuda

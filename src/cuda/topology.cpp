@@ -17,7 +17,7 @@ Result<DeviceInfo> describe(const Driver& driver, int ordinal) {
   std::array<char, 32> bus_id{};
   std::size_t bytes = 0;
   int major = 0, minor = 0;
-  // Stops at the first call that fails, and knows which it was.
+  // Stops at the first call that fails and remembers which it was.
   CUresult result = CUDA_SUCCESS;
   const char* call = "";
   const auto step = [&](const char* what, auto function, auto... arguments) {
@@ -153,7 +153,7 @@ Result<const Device*> Topology::activate(const GpuUuid& uuid) {
   Device* device = *opened;
   device->load_kernels();
   for (const Device* other : all_active()) {
-    // Not an error where it cannot be: whoever tries a path hears why it is none.
+    // Failure is not an error here: a path that needs the access reports why it is missing.
     (void)enable_peer_access(*device, *other);
     (void)enable_peer_access(*other, *device);
   }
@@ -205,7 +205,7 @@ Result<PointerFacts> Topology::identify(const void* pointer, CUcontext& context)
     return to_status(driver_, r, "cuPointerGetAttributes");
 
   PointerFacts facts;
-  if (type == 0) return facts;  // not the driver's: it answers zeros and success
+  if (type == 0) return facts;  // unknown to the driver, which returns zeros and success
   facts.kind = managed != 0                   ? MemoryKind::managed
                : type == CU_MEMORYTYPE_DEVICE ? MemoryKind::device
                                               : MemoryKind::pinned;
@@ -226,7 +226,8 @@ Result<PointerFacts> Topology::query(const void* pointer) const {
   PointerFacts& facts = *known;
   const int ordinal = find(facts.gpu)->ordinal;
 
-  // To measure it takes a context that knows it. VMM and pool memory name none: any of its GPU's.
+  // Measuring needs a context that knows the memory. VMM and pool memory name none: any of the
+  // GPU's serves.
   if (const Device* device = active(facts.gpu); context == nullptr && device != nullptr)
     context = device->context();
   if (context != nullptr) {

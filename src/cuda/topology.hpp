@@ -1,11 +1,11 @@
-// cuda/topology.hpp - the GPUs of this process, by UUID, and which of them it uses.
+// cuda/topology.hpp - the GPUs of this process, by UUID, and those that it uses.
 //
-// A Topology knows every visible GPU without touching its context. A Device is a GPU in use:
-// primary context retained, kernels loaded, events made. Ordinals differ between processes and
-// never leave this folder (docs/cuda_notes.md, "identity").
+// A Topology knows every visible GPU without touching its context. A Device is a GPU in use: its
+// primary context is retained, its kernels are loaded, its events are made. Ordinals differ between
+// processes and never leave this folder (docs/cuda_notes.md, "identity").
 // Threads: Topology: any thread. Device and DeviceInfo: immutable after construction.
-// Invariants: a Device lives as long as its Topology; whatever was made in its context is gone
-// before that. One Device a GPU.
+// Invariants: there is one Device a GPU; a Device lives as long as its Topology, and all that was
+// made in its context ends before it.
 #pragma once
 
 #include <atomic>
@@ -26,20 +26,21 @@
 namespace linkspan::cuda {
 
 struct DeviceInfo {
-  int ordinal = 0;  ///< This process's and this driver's only.
+  int ordinal = 0;  ///< Valid in this process only.
   GpuUuid uuid{};
   std::string name, bus_id;
   int sm = 0;  ///< 90 for compute capability 9.0.
   int sm_count = 0, copy_engines = 0;
   std::uint64_t memory_bytes = 0;
-  bool dma_buf = false;  ///< Its memory can be exported as a DMA-BUF.
+  bool dma_buf = false;  ///< Its memory can be exported as DMA-BUF.
 };
 
 class Device {
  public:
-  /// Retains the primary context and makes the events; the Topology's to call, as load_kernels().
+  /// Retains the primary context and makes the events. Called by Topology, as is load_kernels().
   static Result<std::unique_ptr<Device>> open(const Driver& driver, const DeviceInfo& info);
-  /// What fails is in kernels(). Waits for all that is in flight on the GPU, a held stream too.
+  /// Loads the kernels; kernels() has the error. Waits for all that is in flight on the GPU, also
+  /// for a stream that stands still.
   void load_kernels();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -49,13 +50,13 @@ class Device {
   const Driver& driver() const noexcept { return driver_; }
   CUcontext context() const noexcept { return context_; }
   Result<DeviceScope> enter() const { return DeviceScope::enter(driver_, context_); }
-  /// Of src/copy/kernels; null when kernels() is not OK.
+  /// Return the functions of src/copy/kernels; null when kernels() is not OK.
   CUfunction copy_blocks() const noexcept { return kernels_ ? kernels_->copy_blocks() : nullptr; }
   CUfunction copy_pages() const noexcept { return kernels_ ? kernels_->copy_pages() : nullptr; }
   CUfunction resident() const noexcept { return kernels_ ? kernels_->resident() : nullptr; }
   CUfunction unpack() const noexcept { return kernels_ ? kernels_->unpack() : nullptr; }
   const Status& kernels() const noexcept { return kernels_status_; }
-  /// For as many transfers as may wait behind a user's streams.
+  /// Returns the events for transfers that wait for a user's stream.
   EventPool& events() const noexcept { return *events_; }
 
  private:
@@ -72,34 +73,34 @@ class Device {
   std::unique_ptr<EventPool> events_;
 };
 
-/// How memory of a GPU was made, as far as that decides how others can map it.
+/// How memory of a GPU was allocated, as far as it decides how others can map it.
 enum class Layout : std::uint8_t {
-  whole,  ///< One allocation of cuMemAlloc, or nothing that can be told from it.
+  whole,  ///< One allocation of cuMemAlloc, or what cannot be distinguished from it.
   chunk,  ///< Mapped by cuMemMap; others may follow it without a gap.
   pool,   ///< Allocated from a stream-ordered pool.
 };
 
-/// What the driver knows about one address.
+/// What the driver knows about an address.
 struct PointerFacts {
-  MemoryKind kind = MemoryKind::host;  ///< device, pinned, managed, or host: the driver knows none.
-  GpuUuid gpu{};                       ///< Where it lies, or was pinned for. Zero: host.
-  std::uint64_t buffer_id = 0;         ///< The allocation's, never used again in this process.
+  MemoryKind kind = MemoryKind::host;  ///< host: unknown to the driver.
+  GpuUuid gpu{};                       ///< GPU that has it or for which it was pinned. Zero: host.
+  std::uint64_t buffer_id = 0;         ///< Of the allocation; never reused in this process.
   std::uint64_t base = 0,
                 bytes = 0;  ///< The whole allocation; zero for plain host memory. Of
                             ///< chunks this one (fact: Chunks.ARangeIsWhatAnAddressTells).
   Layout layout = Layout::whole;
-  bool legacy_ipc = false;  ///< export_ipc() will take it.
+  bool legacy_ipc = false;  ///< export_ipc() supports it.
 };
 
-/// Whether kernels and copies of `from` may use the memory of `to`. unsupported: the machine has no
-/// such way.
+/// Returns OK if kernels and copies of `from` can access the memory of `to`; unsupported if the
+/// machine has no such path.
 Status has_peer_access(const Device& from, const DeviceInfo& to);
-/// Lets them. Again: no effect.
+/// Enables that access. A second call has no effect.
 Status enable_peer_access(const Device& from, const Device& to);
 
 class Topology {
  public:
-  /// `unsupported` with the loader's words where there is no driver or no GPU.
+  /// Finds the GPUs. `unsupported` with the loader's text: there is no driver or no GPU.
   static Result<std::unique_ptr<Topology>> create();
   Topology(const Topology&) = delete;
   Topology& operator=(const Topology&) = delete;
@@ -109,40 +110,41 @@ class Topology {
   std::span<const DeviceInfo> devices() const noexcept { return infos_; }
   const DeviceInfo* find(const GpuUuid& uuid) const noexcept;
 
-  /// The Device of a visible GPU; the same one each time. OFF THE LOCK: the first time takes up to
-  /// 0.5 s, and beside it other first times wait. Peer access with every active Device is switched
-  /// on where the machine has it. not_found: no such GPU is visible.
+  /// Returns the Device of a visible GPU, the same one each time. OFF THE LOCK: the first time
+  /// takes up to 0.5 s, and other first times wait meanwhile. Enables peer access with every active
+  /// Device where the machine has it. not_found: no such GPU is visible.
   Result<const Device*> activate(const GpuUuid& uuid) LINKSPAN_EXCLUDES(activating_);
-  /// The same Device, its kernels perhaps not loaded: for the order of a user's streams on a GPU
-  /// that moves nothing for us. Loading would wait for that very stream.
+  /// Returns the same Device, perhaps without its kernels, to order a user's streams on a GPU that
+  /// copies nothing for us. Loading kernels would wait for that very stream.
   Result<const Device*> open(const GpuUuid& uuid) LINKSPAN_EXCLUDES(activating_);
-  /// Null while it was not activated. Takes no lock.
+  /// Returns null until the GPU is activated. Takes no lock.
   const Device* active(const GpuUuid& uuid) const noexcept;
   std::vector<const Device*> all_active() const;
 
-  /// Of what was opened or pinned on its Devices.
+  /// Returns the destroyer of what was opened or pinned on the Devices.
   const std::shared_ptr<DeferredDestroyer>& destroyer() const noexcept { return destroyer_; }
 
-  /// Needs no current context and activates nothing. A microsecond or so, a driver lock: at
-  /// registration, not on the path of a byte. Of a peer's memory that is mapped here it tells our
-  /// own GPU: ask the import cache first (docs/cuda_notes.md, "identity").
+  /// Asks the driver about an address. Needs no current context and activates nothing. Takes about
+  /// a microsecond and a driver lock: for registration, not for the path of a byte. For a peer's
+  /// memory that is mapped here it returns our own GPU, so ask the import cache first
+  /// (docs/cuda_notes.md, "identity").
   Result<PointerFacts> query(const void* pointer) const;
-  /// The same by one driver call: it leaves base, bytes and layout as they are.
+  /// Does the same by one driver call and leaves base, bytes and layout unset.
   Result<PointerFacts> identify(const void* pointer) const;
 
  private:
   explicit Topology(const Driver& driver) noexcept : driver_(driver) {}
   Result<Device*> open_locked(const GpuUuid& uuid) LINKSPAN_REQUIRES(activating_);
   Result<PointerFacts> identify(const void* pointer, CUcontext& context) const;
-  Layout layout_of(const void* pointer) const;  // in a context
+  Layout layout_of(const void* pointer) const;  // requires a current context
   Status measure(CUcontext context, const void* pointer, PointerFacts& facts) const;
 
   const Driver& driver_;
-  std::vector<DeviceInfo> infos_;  // by ordinal; not changed after create()
-  base::Mutex activating_;         // held while a Device opens, so that it opens once
+  std::vector<DeviceInfo> infos_;  // by ordinal; immutable after create()
+  base::Mutex activating_;         // locked while a Device opens, so that it opens once
   std::vector<std::unique_ptr<Device>> owned_ LINKSPAN_GUARDED_BY(activating_);
   std::vector<std::atomic<const Device*>> active_;  // by ordinal
-  // Last: they use all of the above. Shared with nobody for long.
+  // Last member: closings use all of the above. Others share it only for moments.
   const std::shared_ptr<DeferredDestroyer> destroyer_ = std::make_shared<DeferredDestroyer>();
 };
 
