@@ -1,11 +1,11 @@
-// memory/descriptor.hpp - what a Region publishes: its name, its size, who may do what, and one key
-// per way of reaching it.
+// memory/descriptor.hpp - what a Region publishes: its name, its size, the rights of peers, and one
+// key for each transport.
 //
-// The owner encodes it after every transport has published its key; a peer decodes it and hands
-// each key to the transport of that name. The fds of a key travel beside it, over the Unix socket.
-// A key marked `bearer` is as good as the memory: it stays out of anything that is stored.
-// Threads: values.
-// Invariants: what decode() returns keeps the limits below; what its keys claim is not yet true.
+// The owner encodes it after every transport has published its key; a peer decodes it and gives
+// each key to the transport of that name. The fds of a key go with it over the Unix socket. A key
+// marked `bearer` gives access to the memory by itself, so it is left out of anything that is
+// stored. Off the path of a byte: at publication and import. Threads: values. Invariants: the
+// result of decode() is within the limits below; the claims of its keys are not yet verified.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ struct Descriptor {
   struct TransportKey {
     std::string transport;
     std::vector<std::byte> bytes;
-    std::uint32_t fd_count = 0;  ///< How many fds came, or will come, with it.
+    std::uint32_t fd_count = 0;  ///< Number of fds that go with it.
     bool bearer = false;
   };
 
@@ -42,14 +42,15 @@ struct Descriptor {
   std::vector<TransportKey> keys;
 };
 
-/// What a name stands for: regions of one owner by their serials, as they were published together.
+/// The regions that a name stands for: of one owner, by serial, published together.
 struct PublishedSet {
   std::uint64_t version = 0;
   std::vector<std::uint64_t> serials;
 };
 
+/// Returns the descriptor in its wire format.
 std::vector<std::byte> encode(const Descriptor& descriptor);
-/// For bytes of a peer, at any alignment. corrupt: not a descriptor, or beyond a limit.
+/// Decodes bytes of a peer, at any alignment. corrupt: not a descriptor, or beyond a limit.
 Result<Descriptor> decode(std::span<const std::byte> bytes);
 
 }  // namespace linkspan::memory

@@ -27,12 +27,12 @@ Result<std::unique_ptr<HostBacking>> HostBacking::make_shared_memory(std::uint64
   const std::uint64_t whole = (bytes + page - 1) / page * page;
   Result<base::Fd> memfd = base::make_memfd("linkspan-shared", whole);
   if (!memfd.ok()) return memfd.status();
-  // A peer that could shrink it would make our next access a SIGBUS.
+  // If a peer could shrink it, our next access would raise SIGBUS.
   if (::fcntl(memfd->get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return errno_status("fcntl(F_ADD_SEALS)");
   void* data = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_SHARED, memfd->get(), 0);
   if (data == MAP_FAILED) return errno_status("mmap");
-  // Advice: kernels without huge pages for shared memory refuse it, and nothing is lost.
+  // A hint only: kernels without huge pages for shared memory refuse it.
   (void)::madvise(data, whole, MADV_HUGEPAGE);
   return std::make_unique<HostBacking>(*std::move(memfd), data, whole);
 }

@@ -1,7 +1,7 @@
-// memory/host_backing.hpp - a stretch of host memory that linkspan made or pinned.
+// memory/host_backing.hpp - a range of host memory that linkspan allocated or pinned.
 //
 // Shared memory is a memfd and our mapping of it; pinned memory is the user's. Several
-// registrations may lie in one, each holds it, and what was done for it is undone with the last.
+// registrations may share one backing; the last of them unpins and unmaps. Off the path of a byte.
 // Threads: any thread.
 // Invariants: a memfd's size never changes (it is sealed); the pin ends before the mapping does.
 #pragma once
@@ -24,9 +24,9 @@ namespace linkspan::memory {
 
 class HostBacking {
  public:
-  /// A new memfd of at least `bytes` bytes, mapped here; zeroed, and nothing of it touched yet.
+  /// Makes a memfd of at least `bytes` bytes and maps it: zeroed, no page present yet.
   static Result<std::unique_ptr<HostBacking>> make_shared_memory(std::uint64_t bytes);
-  /// The user's own memory, for pin().
+  /// Makes a backing of memory of the user, for pin().
   static std::shared_ptr<HostBacking> of_user(void* data, std::uint64_t bytes);
 
   HostBacking(base::Fd memfd, void* data, std::uint64_t bytes)
@@ -42,13 +42,14 @@ class HostBacking {
   bool shared() const noexcept { return memfd_ != nullptr; }
   const std::shared_ptr<const base::Fd>& memfd() const noexcept { return memfd_; }
 
-  /// Locks the pages for the driver, for all GPUs, by the context of one. Again: no effect.
-  /// Takes milliseconds.
+  /// Pins the memory for all GPUs, through the context of one. A second call has no effect. Takes
+  /// milliseconds.
   Status pin(const cuda::Device& device) LINKSPAN_EXCLUDES(pinning_);
   bool pinned() const noexcept { return pinned_.load(); }
 
  private:
-  const std::shared_ptr<const base::Fd> memfd_;  // also its regions' and keys'; null: the user's
+  const std::shared_ptr<const base::Fd>
+      memfd_;  // shared with regions and keys; null: the user's memory
   void* const data_;
   const std::uint64_t bytes_;
   base::Mutex pinning_;

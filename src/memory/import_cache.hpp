@@ -1,10 +1,10 @@
-// memory/import_cache.hpp - opens each peer's allocation once, however many regions lie in it.
+// memory/import_cache.hpp - opens each peer's allocation once, however many regions it contains.
 //
-// A thousand tensors of a peer lie in a few allocations, and each open costs milliseconds. The
-// cache gives all of them one Value, which closes itself when the last of its users lets it go.
-// Threads: any thread. Opening runs without the mutex; of those who want the same key at once, one
-// opens and the rest wait for it, until their deadlines.
-// Invariants: at most one open of a key is under way; a Value that is in use is not opened again.
+// A thousand tensors of a peer are in a few allocations, and each open costs milliseconds. The
+// cache gives all of them one Value, which closes when its last user drops it. Off the path of a
+// byte: at import. Threads: any thread. Opening runs without the mutex; of several threads that
+// want the same key, one opens and the others wait for it, until their deadlines. Invariants: at
+// most one open of a key is in progress; a Value in use is not opened again.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@
 
 namespace linkspan::memory {
 
-/// Which allocation of which life of a peer, opened for which of our devices.
+/// Identifies an allocation by the incarnation of its owner and the device that opens it.
 struct ImportKey {
   std::uint64_t incarnation = 0;
   std::array<std::uint64_t, 2> allocation{};  ///< {CUDA buffer id, 0}, or a memfd's {dev, inode}.
@@ -30,14 +30,15 @@ struct ImportKey {
   friend auto operator<=>(const ImportKey&, const ImportKey&) = default;  // NOLINT(*-use-nullptr)
 };
 
+/// A map of Values that live as long as their users.
 template <class Key, class Value>
 class ImportCache {
  public:
   using Open = std::function<Result<std::unique_ptr<Value>>()>;
 
-  /// The open Value, or what open() makes. If another's open() fails, ours is tried: keys may
-  /// differ in what they bring, and an error is not remembered. timed_out: another one's open()
-  /// outlasted the deadline; open() bounds itself.
+  /// Returns the open Value, or the result of open(). If another thread's open() fails, ours is
+  /// tried: keys may differ in what they contain, and errors are not cached. timed_out: another
+  /// thread's open() outlasted the deadline; ours must bound itself.
   Result<std::shared_ptr<Value>> get(const Key& key, base::Deadline deadline, const Open& open)
       LINKSPAN_EXCLUDES(mutex_) {
     {
@@ -56,7 +57,7 @@ class ImportCache {
       }
     }
     Result<std::unique_ptr<Value>> opened = open();
-    // Shared by the cache's users only; the cache itself does not keep it open.
+    // Shared by the users of the cache; the cache itself has a weak reference.
     const std::shared_ptr<Value> value =
         opened.ok() ? std::shared_ptr<Value>(std::move(*opened)) : nullptr;
     {
@@ -70,7 +71,7 @@ class ImportCache {
     return value;
   }
 
-  /// How many are open.
+  /// Returns the number of open Values.
   std::size_t size() const LINKSPAN_EXCLUDES(mutex_) {
     base::MutexLock lock(mutex_);
     std::size_t open = 0;

@@ -35,8 +35,8 @@ constexpr unsigned long kMapQuery = _IOWR('f', 17, MapQuery);
 constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ of Linux 5.14
 constexpr std::uint64_t kNextMapping = 0x10, kReadable = 0x01, kWritable = 0x02;
 
-/// Calls `each` with the mappings from the one that holds `address` or follows it, until that
-/// answers false. False: the kernel does not answer such questions.
+/// Calls `each` with the mappings from the one that contains `address` or follows it, until it
+/// returns false. Returns false if the kernel has no such query.
 template <class Each>
 bool ask_kernel(const base::Fd& maps, std::uint64_t address, Each each) {
   for (bool more = true; more;) {
@@ -53,7 +53,7 @@ bool ask_kernel(const base::Fd& maps, std::uint64_t address, Each each) {
   return true;
 }
 
-/// The same from the text. False: it cannot be read.
+/// Does the same from the text of /proc/self/maps. Returns false if it cannot be read.
 template <class Each>
 bool read_text(std::uint64_t address, Each each) {
   std::ifstream maps("/proc/self/maps");

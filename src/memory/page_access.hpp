@@ -1,7 +1,9 @@
-// memory/page_access.hpp - what this process may do with its own pages.
+// memory/page_access.hpp - the rights of this process on its own pages.
 //
-// Asked at registration, so that no right is published which the pages do not have, and before
-// bytes are promised to a peer that the kernel then reads from their place. Threads: any thread.
+// Queried at registration, so that no right is published that the pages do not have, and before
+// bytes are promised to a peer that the kernel then reads in place. Off the path of a byte.
+// Threads: any thread.
+// Invariants: the functions have no state.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +14,15 @@ struct PageAccess {
   bool read = true, write = true;
 };
 
-/// What all pages of the range permit by their mappings; neither where a part is not mapped. Both
-/// where /proc cannot be read: then only the copy itself tells. Costs one call a mapping, or on
-/// kernels before 6.11 the text of /proc/self/maps. Pages beyond the end of a file are not seen.
+/// Returns the rights that all pages of the range have by their mappings; none if a part is not
+/// mapped. Returns both if /proc cannot be read: then only the copy itself shows it. Costs one
+/// system call for each mapping, or on kernels before 6.11 the text of /proc/self/maps. Does not
+/// see pages beyond the end of a file.
 PageAccess page_access(std::uint64_t address, std::uint64_t bytes);
 
-/// Whether every page can be read now, as a read of it would find: false where one is not mapped,
-/// or lies beyond the end of its file. Makes pages present that are not. Where the kernel cannot
-/// tell (before 5.14, memory that a driver has mapped), whether all are mapped.
+/// Returns whether every page can be read now: false if one is not mapped, or is beyond the end of
+/// its file. Faults missing pages in. If the kernel cannot tell (before 5.14, memory that a driver
+/// has mapped), returns whether all pages are mapped.
 bool pages_are_readable(std::uint64_t address, std::uint64_t bytes) noexcept;
 
 }  // namespace linkspan::memory

@@ -22,7 +22,7 @@ Status refused(Code code, std::string what, Where at = {}) {
   return {code, Scope::request, std::move(what), at};
 }
 
-/// Refuses host memory whose pages do not permit what peers are to be permitted.
+/// Refuses host memory whose pages lack a right that peers are to have.
 Status pages_permit(std::uint64_t address, std::uint64_t bytes, Permissions peers) {
   const PageAccess pages = page_access(address, bytes);
   if (peers.write && !pages.write)
@@ -41,14 +41,16 @@ Status pages_permit(std::uint64_t address, std::uint64_t bytes, Permissions peer
   return {};
 }
 
-/// What a peer that maps the region can touch: of GPU and of shared memory all of the allocation.
+/// Returns what a peer that maps the region can access: for GPU and shared memory the whole
+/// allocation.
 std::pair<std::uint64_t, std::uint64_t> mappable_range(const Region::Facts& f) noexcept {
   const bool whole = f.kind == MemoryKind::device || f.kind == MemoryKind::shared;
   return whole ? std::pair(f.allocation, f.allocation_bytes) : std::pair(f.address, f.bytes);
 }
 
-/// The chunks from the first on, as far as the region reaches: an address tells one of them only
-/// (fact: Chunks.ARangeIsWhatAnAddressTells). Stops before what is none; the caller sees the gap.
+/// Adds the chunks from the first on, as far as the region extends: an address tells of one chunk
+/// only (fact: Chunks.ARangeIsWhatAnAddressTells). Stops before memory that is not a chunk; the
+/// caller detects the gap.
 Status walk_chunks(const cuda::Topology& topology, const cuda::PointerFacts& first,
                    Region::Facts& facts) {
   facts.chunks.push_back({first.bytes, first.buffer_id});
@@ -226,7 +228,8 @@ Result<std::shared_ptr<const Registration>> Registry::allocate_shared(std::uint6
   facts.memfd = backing->memfd();
   Result<std::shared_ptr<const Registration>> made = insert(facts, backing);
   if (!made.ok()) return made;
-  // Now that it is in the table: a GPU that comes up meanwhile is seen here or by pin_shared().
+  // Pinned after the insertion: a GPU that becomes active meanwhile is seen here or by
+  // pin_shared().
   const Result<const cuda::Device*> device = device_to_pin(false);
   Status pinned = device.status();
   if (device.ok() && *device != nullptr) pinned = backing->pin(**device);
@@ -300,7 +303,7 @@ std::pair<std::vector<Registry::RegionSummary>, std::size_t> Registry::list(
 }
 
 Status Registry::remove(const RegionId& id) {
-  RegistryEntry removed;  // ends after the lock: it may unpin and unmap
+  RegistryEntry removed;  // destroyed after the unlock: it may unpin and unmap
   const base::MutexLock lock(mutex_);
   const RegistryEntry* entry = entry_of(id);
   if (entry == nullptr) return refused(Code::not_found, "no such region");
@@ -349,7 +352,7 @@ std::shared_ptr<HostBacking> Registry::backing_of(std::uint64_t address) const {
   return nullptr;
 }
 
-/// Null: none is up. The pin holds for all GPUs, so any will do.
+/// Returns a GPU to pin with, or null if none is active. A pin counts for all GPUs, so any will do.
 Result<const cuda::Device*> Registry::device_to_pin(bool bring_up) const {
   if (topology_ == nullptr) return nullptr;
   if (const auto active = topology_->all_active(); !active.empty()) return active.front();
@@ -363,7 +366,7 @@ const Registration* Registry::find_overlapping(const Region::Facts& facts, bool 
   for (const auto& [serial, entry] : entries_) {
     const Region::Facts& there = entry.registration->region().facts();
     if (there.peers.exclusive != exclusive) continue;
-    if (there.id.buffer != facts.id.buffer) continue;  // of memory that was freed meanwhile
+    if (there.id.buffer != facts.id.buffer) continue;  // of freed memory
     const auto [first, size] = mappable_range(there);
     if (begin - first < size || first - begin < bytes) return entry.registration.get();
   }

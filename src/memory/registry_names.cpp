@@ -1,5 +1,4 @@
-// What the names of a Registry stand for: sets of regions, each replaced or published back as a
-// whole.
+// The names of a Registry: sets of regions, each replaced or unpublished as a whole.
 #include "memory/registry.hpp"
 
 namespace linkspan::memory {
@@ -86,7 +85,7 @@ Result<std::shared_ptr<const Registration>> Registry::find_name(std::string_view
   return entry->second.registration;
 }
 
-/// A set that loses one of its regions to another name would be removed, and its readers with it.
+/// Refuses to take one region out of a set of several: its readers would lose the set.
 Status Registry::may_leave(const RegistryEntry& entry, std::string_view name) const {
   const auto old = names_.find(entry.name);
   if (entry.name == name || old == names_.end() || old->second.serials.size() == 1) return {};
@@ -103,7 +102,7 @@ std::uint64_t Registry::insert_set(std::string_view name, std::vector<std::uint6
 void Registry::unpublish(std::string_view name) {
   const auto found = names_.find(name);
   if (found == names_.end()) return;
-  // From here on `name` may be removed: it may be that of an RegistryEntry.
+  // From here on `name` may dangle: it may be the name of an entry.
   const auto removed = names_.extract(found);
   for (const std::uint64_t serial : removed.mapped().serials) entries_.at(serial).name.clear();
 }

@@ -1,9 +1,9 @@
-// memory/validate_allocation.hpp - whether registered memory is what it was: its user may have
-// freed it without a word.
+// memory/validate_allocation.hpp - checks that registered memory still exists: its user may have
+// freed it without deregistering.
 //
-// Asked where memory is handed to a peer, or is about to be touched for one; never for each copy.
-// What is freed after the answer is not seen.
-// Threads: any thread.
+// Called where memory is exported to a peer or is about to be accessed for one, never for each
+// copy. A free after the check is not seen. Off the path of a byte. Threads: any thread.
+// Invariants: the functions have no state.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@
 
 namespace linkspan::memory {
 
-/// Whether all pages of the range are mapped, for host memory. Costs a system call, however many
-/// bytes; memory that was mapped anew at the address cannot be told from the old.
+/// Returns whether all pages of a range of host memory are mapped. Costs one system call for any
+/// size. Cannot distinguish memory that was mapped again at the same address.
 bool is_mapped(std::uint64_t address, std::uint64_t bytes) noexcept;
 
-/// What a peer hears of memory that has gone.
+/// Returns the error that a peer gets for memory that was freed.
 Status freed_early();
 
-/// Of an allocation or a chunk of GPU memory, by CUDA's buffer id when it was registered. OK, or
-/// freed_early(). Costs a call of the driver.
+/// Checks an allocation or a chunk of GPU memory by CUDA's buffer id at its registration. Returns
+/// OK or freed_early(). Costs a driver call.
 Status validate_allocation(const cuda::Topology& topology, std::uint64_t address,
                            std::uint64_t buffer);
 
