@@ -3,7 +3,9 @@
 // Pure: rates in, a Method or a time out, so explain() and the path of a byte get one answer. Rates
 // are built in (chooser.cpp names the source of each) or measured (calibration.hpp). They choose
 // between copiers and tell a ProgressThread when to poll; a faster or slower machine breaks
-// nothing. Threads: any thread. Invariants: the functions have no state.
+// nothing.
+// Threads: any thread.
+// Invariants: the functions have no state.
 #pragma once
 
 #include <cstdint>

@@ -86,9 +86,8 @@ struct ProcessProof {
 struct Order {
   Method method = Method::cpu_threads;
   std::span<const Piece> pieces = {};  ///< Read during start() only. May be empty.
-  PageList pages =
-      {};  ///< For sm_kernel, instead of pieces. The spans are read during start() only.
-  unsigned queue = 0;  ///< GPU: orders with the same number end in order; any number.
+  PageList pages = {};  ///< sm_kernel: instead of pieces. Spans are read during start() only.
+  unsigned queue = 0;   ///< GPU: orders with the same number end in order; any number.
   /// Cross-process: the process in whose address space `from` (remote_is_source) or `to` is. The
   /// pidfd guards against a reused pid. Both are borrowed until the order is quiet.
   std::int64_t pid = 0;

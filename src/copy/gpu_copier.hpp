@@ -8,7 +8,8 @@
 // calls the driver only to start joined orders and for orders that used a Relay. An overdue order
 // makes poll() query the stream, and a lost context then ends all orders of the device with the
 // error. Orders after a user's stream get a queue of their own, because that stream may stand
-// still. Threads: externally synchronised (under the scheduler's lock); create() is OFF THE LOCK.
+// still.
+// Threads: externally synchronised (under the scheduler's lock); create() is OFF THE LOCK.
 // Invariants: create() makes all memory, streams and lists; a stream has at most kStreamEntries
 // entries, so a submission never blocks in the driver; KernelArgs are reused only after the kernel
 // that reads them has ended.
@@ -66,8 +67,7 @@ class GpuCopier final : public Copier {
 
   struct Bounds {
     unsigned queues = 4;
-    std::optional<unsigned>
-        ctas{};  ///< CTAs of one kernel. 0 disables the kernel; empty: one per SM.
+    std::optional<unsigned> ctas{};  ///< Per kernel; 0: no kernel. Empty: one per SM.
   };
   /// Makes a copier for `device`, which must outlive it. Takes milliseconds. Tests pass `clock`.
   static Result<std::unique_ptr<GpuCopier>> create(

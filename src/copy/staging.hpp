@@ -40,7 +40,8 @@ struct StagingStream {
 
 /// A pool of streams for stagings, made ahead. Making a stream may wait for all that is in flight
 /// on the GPU (fact: Held.MakingManyStreams), which may itself wait for the copy that needs the
-/// stream. Threads: any thread.
+/// stream.
+/// Threads: any thread.
 class StagingStreams {
  public:
   /// Makes an empty pool. `topology` must outlive it; its DeferredDestroyer frees the memory that

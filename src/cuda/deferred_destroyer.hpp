@@ -8,8 +8,8 @@
 // delay the transfers of all other peers. Therefore each transfer that waits for or blocks a user's
 // stream has a DeferralGuard, and a closing waits until the guards that were there before it have
 // ended. A guard made later counts only for `patience`, so that a program whose streams always move
-// gets its memory back. Closings are separated by a pause, because the driver's lock is not fair.
-// Off the path of a byte: mappings and pinned memory end here.
+// gets its memory back. Between two closings there is a pause, because the driver's lock is not
+// fair. Off the path of a byte: mappings and pinned memory end here.
 // Threads: any thread; closings run in order, on a thread of their own.
 // Invariants: each closing runs exactly once, at the latest in drain() or the destructor.
 #pragma once

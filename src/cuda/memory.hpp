@@ -4,9 +4,9 @@
 // DeviceBuffer: memory of a GPU, for flags that kernels poll, bounces, tests and tools.
 // HostRegistration: pins memory of another owner while it exists.
 // Off the path of a byte: all of them take driver locks and milliseconds (docs/cuda_notes.md,
-// "calls that synchronise"). The contents start undefined. Threads: immutable after construction;
-// users of the memory synchronise access to it. Invariants: the context in which it was made
-// outlives it; nothing in flight uses it when it ends.
+// "calls that synchronise"). The contents start undefined.
+// Threads: immutable after construction; users of the memory synchronise access to it.
+// Invariants: the context in which it was made outlives it; nothing in flight uses it when it ends.
 #pragma once
 
 #include <cstddef>

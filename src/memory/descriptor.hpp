@@ -4,8 +4,10 @@
 // The owner encodes it after every transport has published its key; a peer decodes it and gives
 // each key to the transport of that name. The fds of a key go with it over the Unix socket. A key
 // marked `bearer` gives access to the memory by itself, so it is left out of anything that is
-// stored. Off the path of a byte: at publication and import. Threads: values. Invariants: the
-// result of decode() is within the limits below; the claims of its keys are not yet verified.
+// stored. Off the path of a byte: at publication and import.
+// Threads: values.
+// Invariants: the result of decode() is within the limits below; the claims of its keys are not yet
+// verified.
 #pragma once
 
 #include <cstddef>

@@ -48,8 +48,7 @@ class HostBacking {
   bool pinned() const noexcept { return pinned_.load(); }
 
  private:
-  const std::shared_ptr<const base::Fd>
-      memfd_;  // shared with regions and keys; null: the user's memory
+  const std::shared_ptr<const base::Fd> memfd_;  // shared with regions and keys; null: user's
   void* const data_;
   const std::uint64_t bytes_;
   base::Mutex pinning_;

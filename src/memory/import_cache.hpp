@@ -2,9 +2,10 @@
 //
 // A thousand tensors of a peer are in a few allocations, and each open costs milliseconds. The
 // cache gives all of them one Value, which closes when its last user drops it. Off the path of a
-// byte: at import. Threads: any thread. Opening runs without the mutex; of several threads that
-// want the same key, one opens and the others wait for it, until their deadlines. Invariants: at
-// most one open of a key is in progress; a Value in use is not opened again.
+// byte: at import.
+// Threads: any thread. Opening runs without the mutex; of several threads that want the same key,
+// one opens and the others wait for it, until their deadlines.
+// Invariants: at most one open of a key is in progress; a Value in use is not opened again.
 #pragma once
 
 #include <array>

@@ -1,9 +1,10 @@
 // memory/region.hpp - memory that the user has registered, and the keys that describe it to peers.
 //
 // A Region is made at registration, where all queries to the driver about it are made; the path of
-// a byte only reads it. The registry owns it, batches in flight borrow it. Threads: immutable after
-// construction. Invariants: a Region is within its allocation; no two registrations of an
-// incarnation have the same RegionId.
+// a byte only reads it. The registry owns it, batches in flight borrow it.
+// Threads: immutable after construction.
+// Invariants: a Region is within its allocation; no two registrations of an incarnation have the
+// same RegionId.
 #pragma once
 
 #include <cstddef>
@@ -81,8 +82,7 @@ class Region {
 struct PublishedKey {
   std::vector<std::byte> bytes;
   std::vector<std::shared_ptr<const base::Fd>> fds;  // shared with the transport and other keys
-  bool bearer =
-      false;  ///< The bytes alone give access to the memory: they are sent as the fds are.
+  bool bearer = false;  ///< The bytes alone give access: they are sent as the fds are.
   /// Makes one more fd for one import by one peer, of what is too costly to keep open. May be null.
   std::function<Result<base::Fd>()> last_fd = {};
 };

@@ -2,7 +2,8 @@
 // freed it without deregistering.
 //
 // Called where memory is exported to a peer or is about to be accessed for one, never for each
-// copy. A free after the check is not seen. Off the path of a byte. Threads: any thread.
+// copy. A free after the check is not seen. Off the path of a byte.
+// Threads: any thread.
 // Invariants: the functions have no state.
 #pragma once
 
