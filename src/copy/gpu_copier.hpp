@@ -48,8 +48,8 @@ class GpuCopier final : public Copier {
   /// Maximum number of user streams that may delay copies at once. Copies ordered after any further
   /// stream get no_resource.
   static constexpr unsigned kStreamOrderedQueues = 8;
-  /// Number of submissions in a stream from which on small orders wait to be joined. They start
-  /// when poll() finds fewer there, or when start() has collected kEnoughBytes or kEnoughPieces.
+  /// While a stream is busy, small orders wait to be joined. They start when poll() finds fewer
+  /// submissions than this in the stream; so does start() once kEnoughBytes or kEnoughPieces wait.
   static constexpr unsigned kAtOnce = 2;
   static constexpr std::uint64_t kEnoughBytes = 4u << 20;
   static constexpr std::size_t kEnoughPieces = 64;
@@ -196,7 +196,7 @@ class GpuCopier final : public Copier {
     Status status{};
     std::uint64_t relayed = 0;  // bytes that go over the relay
     unsigned chunks = 0;        // of the relayed bytes
-    bool joined = true;         // the stream waits for the relayed bytes; else the context is lost
+    bool joined = true;         // false: the stream does not wait for the relayed bytes
   };
 
   GpuCopier(const cuda::Device& device, Status kernel, unsigned ctas, const base::Clock& clock,
