@@ -216,7 +216,7 @@ class EngineImpl final : public control::SessionEvents,
                                                  base::Deadline deadline);
   void block_user_stream(TransferState& transfer, ResolvedStreams& streams);
   void finish_import(const PeerIdentity& peer, std::uint64_t request,
-                Result<control::ExportedRegion>& answer);
+                     Result<control::ExportedRegion>& answer);
   void finish_import_by_serial(const PeerIdentity& peer, std::uint64_t request,
                                Result<control::ExportedRegion>& answer);
   Status begin_message(const std::shared_ptr<TransferState>& transfer);
@@ -347,7 +347,8 @@ class EngineImpl final : public control::SessionEvents,
   std::uint64_t last_lookup_ LINKSPAN_GUARDED_BY(events_mutex_) = 0;
   std::string address_ LINKSPAN_GUARDED_BY(events_mutex_);
 
-  control::ControlPlane* control_raw_ = nullptr;  // for scheduler_, which is constructed before control_
+  control::ControlPlane* control_raw_ =
+      nullptr;  // for scheduler_, which is constructed before control_
   TransferScheduler scheduler_{log_, control_raw_, transports_};
   std::unique_ptr<control::ControlPlane> control_;
   std::unique_ptr<ProgressThread> progress_thread_;

@@ -91,8 +91,9 @@ bool reaches(const transport::Transport& transport, bool remote) noexcept {
   return remote ? can.leaves_host : !can.remote_only;
 }
 
-Result<control::ExportedRegion> export_region(const Transports& transports, const memory::Region& region,
-                                         const Keys& keys, std::string_view name, bool remote) {
+Result<control::ExportedRegion> export_region(const Transports& transports,
+                                              const memory::Region& region, const Keys& keys,
+                                              std::string_view name, bool remote) {
   const memory::Region::Facts& facts = region.facts();
   memory::Descriptor descriptor{.name = std::string(name),
                                 .id = facts.id,

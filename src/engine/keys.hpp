@@ -43,7 +43,8 @@ bool reaches(const transport::Transport& transport, bool remote) noexcept;
 /// Returns the Descriptor and duplicates of the keys' fds. A remote peer gets only keys of
 /// transports that reach it, and no fd. unreachable: there is no such key; the text names the
 /// transports that have keys.
-Result<control::ExportedRegion> export_region(const Transports& transports, const memory::Region& region,
-                                         const Keys& keys, std::string_view name, bool remote);
+Result<control::ExportedRegion> export_region(const Transports& transports,
+                                              const memory::Region& region, const Keys& keys,
+                                              std::string_view name, bool remote);
 
 }  // namespace linkspan::engine

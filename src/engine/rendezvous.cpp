@@ -85,10 +85,10 @@ void Rendezvous::match(PeerMatchState& peer_state, TransferState& receive, Offer
   x.stage = Stage::peer_copying;
   (void)host_.send_frame(receive.peer, FrameOp::accept, x.wire_id,
                          control::encode(control::MessageAccept{.kind = x.kind,
-                                                          .serial = x.memory.serial(),
-                                                          .offset = x.memory.offset(),
-                                                          .require = x.require,
-                                                          .descriptor = x.descriptor}));
+                                                                .serial = x.memory.serial(),
+                                                                .offset = x.memory.offset(),
+                                                                .require = x.require,
+                                                                .descriptor = x.descriptor}));
 }
 
 /// Starts the copy by this side, after the import of the peer's region.
