@@ -195,12 +195,13 @@ std::size_t EngineImpl::advance(base::Time now) {
 }
 
 Result<Explanation> EngineImpl::explain(std::uint64_t peer, Op op, const Region& local,
-                                        const RemoteRegion& remote, transport::Shape shape) {
+                                        const RemoteRegion& remote, transport::BatchSummary shape) {
   const auto between = resolve_endpoints(peer, op, local, remote);
   return between.ok() ? explain(*between, shape) : between.status();
 }
 
-Result<Explanation> EngineImpl::explain(const TransferEndpoints& between, transport::Shape shape) {
+Result<Explanation> EngineImpl::explain(const TransferEndpoints& between,
+                                        transport::BatchSummary shape) {
   const base::MutexLock lock(scheduler_.mutex);
   const PeerRecord* record = scheduler_.find_peer(between.peer);
   if (record == nullptr || record->closing)
@@ -389,7 +390,7 @@ void EngineImpl::unmap_regions_of(std::uint64_t peer) {
   }
   for (const auto& region : regions)
     for (std::size_t i = 0; i < region->mappings.size(); ++i)
-      if (region->mappings[i] != nullptr) transports_[i]->let_go(*region->mappings[i]);
+      if (region->mappings[i] != nullptr) transports_[i]->unmap(*region->mappings[i]);
 }
 
 bool EngineImpl::has_ended() { return control_ == nullptr || control_->end(after(1s)).ok(); }

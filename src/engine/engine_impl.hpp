@@ -105,7 +105,7 @@ class EngineImpl final : public control::SessionEvents,
                         const TransferOptions& options);
   // engine_impl.cpp
   Result<Explanation> explain(std::uint64_t peer, Op op, const Region& local,
-                              const RemoteRegion& remote, transport::Shape shape);
+                              const RemoteRegion& remote, transport::BatchSummary shape);
   // engine_impl_windows.cpp
   Result<Window> window(std::uint64_t peer, const Region& local, const RemoteRegion& remote,
                         const Region& local_pad, const RemoteRegion& remote_pad,
@@ -226,12 +226,12 @@ class EngineImpl final : public control::SessionEvents,
   Result<std::shared_ptr<TransferState>> transfer_of(const PreparedState& prepared) const;
   struct Planned {
     Plan plan;
-    transport::Shape size;
+    transport::BatchSummary size;
   };
   Result<Planned> plan(const TransferEndpoints& between, const UserShape& shape) const;
   Result<Planned> plan(TransferEndpoints& between, const UserShape& shape,
                        const TransferOptions& options);
-  Status check_path(const TransferEndpoints& between, const transport::Shape& size,
+  Status check_path(const TransferEndpoints& between, const transport::BatchSummary& size,
                     const std::string& required);
   /// A submitted transfer whose release stream does not wait for it yet.
   struct Started {
@@ -239,14 +239,14 @@ class EngineImpl final : public control::SessionEvents,
     ResolvedStreams streams;
   };
   /// Submits a transfer whose regions, plan and required path were checked.
-  Result<Started> start(std::shared_ptr<TransferState> transfer, transport::Shape size,
+  Result<Started> start(std::shared_ptr<TransferState> transfer, transport::BatchSummary size,
                         const TransferOptions& options);
   /// Checks TransferOptions::require, then submits.
-  Result<Transfer> post(std::shared_ptr<TransferState> transfer, transport::Shape size,
+  Result<Transfer> post(std::shared_ptr<TransferState> transfer, transport::BatchSummary size,
                         const TransferOptions& options);
   /// Makes the release stream wait for the transfer and returns the user's handle.
   Result<Transfer> to_handle(Result<Started> started);
-  Result<Explanation> explain(const TransferEndpoints& between, transport::Shape shape);
+  Result<Explanation> explain(const TransferEndpoints& between, transport::BatchSummary shape);
   /// Counts an import or its failure for metrics() and dump(), and returns `region` unchanged.
   Result<std::shared_ptr<ImportedRegion>> counted(const PeerIdentity& peer,
                                                   Result<std::shared_ptr<ImportedRegion>> region);

@@ -193,7 +193,7 @@ void EngineImpl::on_data_connection(control::Session& session, const std::string
     if (peer != nullptr && mine != transports_.end()) {
       const auto at = static_cast<std::size_t>(mine - transports_.begin());
       if (auto* const taker =
-              dynamic_cast<transport::DataConnectionTaker*>(peer->endpoints[at].get()))
+              dynamic_cast<transport::DataConnectionSink*>(peer->endpoints[at].get()))
         status = taker->on_data_connection(std::move(socket));
     }
     advance();

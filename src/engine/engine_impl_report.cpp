@@ -94,7 +94,7 @@ std::string EngineImpl::greeting(const control::Session& session) {
   for (std::size_t i = 0; peer != nullptr && i < transports_.size(); ++i) {
     if (peer->endpoints[i] == nullptr) continue;
     text.append(any ? "; " : " by ").append(transports_[i]->name());
-    text += " (" + peer->endpoints[i]->outlook() + ")";
+    text += " (" + peer->endpoints[i]->describe_paths() + ")";
     any = true;
   }
   return any ? text : text + ", but no transport of ours reaches it";

@@ -109,17 +109,17 @@ Result<EngineImpl::Planned> EngineImpl::plan(const TransferEndpoints& between,
       gpu = gpu_of_indices(topology_.get(), *pages);
       if (!gpu.ok()) return gpu.status();
     }
-    planned = {make_plan(*pages, limits), transport::shape_of(*pages)};
+    planned = {make_plan(*pages, limits), transport::summary_of(*pages)};
     planned.plan.indices_gpu = *gpu;
   } else if (const auto* strides = std::get_if<Strides>(&shape)) {
     if (Status status = transport::check_strides(*strides, here, there, kAnySize); !status.ok())
       return status;
-    planned = {make_plan(*strides, limits), transport::shape_of(transport::merged(*strides))};
+    planned = {make_plan(*strides, limits), transport::summary_of(transport::merged(*strides))};
   } else {
     auto blocks =
         transport::checked_blocks(std::get<std::span<const Block>>(shape), here, there, kAnySize);
     if (!blocks.ok()) return blocks.status();
-    planned.size = transport::shape_of(*blocks);
+    planned.size = transport::summary_of(*blocks);
     planned.plan = make_plan(*std::move(blocks), limits);
   }
   planned.plan.checked = true;
@@ -133,7 +133,7 @@ Result<EngineImpl::Planned> EngineImpl::plan(TransferEndpoints& between, const U
   while (true) {
     auto planned = plan(between, shape);
     if (!planned.ok() || options.require.empty()) return planned;
-    planned->size.wishes = hints_of(options);
+    planned->size.hints = hints_of(options);
     const Status met = check_path(between, planned->size, options.require);
     if (met.ok()) return planned;
     const bool named = options.require.starts_with(transports_[between.transport]->name());
@@ -153,7 +153,7 @@ Result<EngineImpl::Planned> EngineImpl::plan(TransferEndpoints& between, const U
   return refused;
 }
 
-Status EngineImpl::check_path(const TransferEndpoints& between, const transport::Shape& size,
+Status EngineImpl::check_path(const TransferEndpoints& between, const transport::BatchSummary& size,
                               const std::string& required) {
   if (required.empty()) return {};
   const auto explained = explain(between, size);
@@ -216,9 +216,9 @@ std::vector<Result<Transfer>> EngineImpl::write_to_all(const Region& local,
 }
 
 Result<EngineImpl::Started> EngineImpl::start(std::shared_ptr<TransferState> transfer,
-                                              transport::Shape size,
+                                              transport::BatchSummary size,
                                               const TransferOptions& options) {
-  size.wishes = hints_of(options);
+  size.hints = hints_of(options);
   const auto refuse = [](Code code, std::string what) {
     return Status(code, Scope::request, std::move(what));
   };
@@ -236,7 +236,7 @@ Result<EngineImpl::Started> EngineImpl::start(std::shared_ptr<TransferState> tra
       streams_->resolve(options.after, options.release, transfer->local->region().facts().gpu);
   if (!streams.ok()) return streams.status();
   transfer->bytes = size.bytes;
-  transfer->hints = size.wishes;
+  transfer->hints = size.hints;
   transfer->batches = transfer->plan().batches;
   transfer->stream = streams->after;
   transfer->mark = std::move(streams->mark);
@@ -367,9 +367,9 @@ Result<Transfer> EngineImpl::post(const PreparedState& prepared,
               {.blocks = page == 0 ? 0 : subset.size(), .bytes = page * subset.size()}, options);
 }
 
-Result<Transfer> EngineImpl::post(std::shared_ptr<TransferState> transfer, transport::Shape size,
-                                  const TransferOptions& options) {
-  size.wishes = hints_of(options);
+Result<Transfer> EngineImpl::post(std::shared_ptr<TransferState> transfer,
+                                  transport::BatchSummary size, const TransferOptions& options) {
+  size.hints = hints_of(options);
   if (Status status = check_path(*transfer, size, options.require); !status.ok()) return status;
   return to_handle(start(std::move(transfer), size, options));
 }

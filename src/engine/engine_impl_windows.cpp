@@ -87,7 +87,8 @@ Result<Window> EngineImpl::window(std::uint64_t peer, const Region& local,
                         " memory: take memory of that GPU, pinned or shared memory");
   }
   using Reach = transport::KernelReach;
-  const auto reach = [&](const TransferEndpoints& to, const GpuUuid& by) -> Result<Reach::View> {
+  const auto reach = [&](const TransferEndpoints& to,
+                         const GpuUuid& by) -> Result<Reach::KernelView> {
     const auto* reacher = dynamic_cast<Reach*>(transports_[to.transport].get());
     if (reacher == nullptr)
       return Status(Code::unreachable, Scope::peer,
@@ -99,7 +100,7 @@ Result<Window> EngineImpl::window(std::uint64_t peer, const Region& local,
     auto found = reach(*to, gpu);
     if (found.ok()) {
       *address = found->address;
-      parts.keepalives.push_back(std::move(found->hold));
+      parts.keepalives.push_back(std::move(found->keepalive));
     } else if (parts.why_not.empty()) {
       parts.why_not = found.status().what();
     }
@@ -110,7 +111,7 @@ Result<Window> EngineImpl::window(std::uint64_t peer, const Region& local,
   }
   if (auto found = reach(*pads, {}); found.ok()) {
     parts.remote_pad_here = found->address;
-    parts.keepalives.push_back(std::move(found->hold));
+    parts.keepalives.push_back(std::move(found->keepalive));
   }
   parts.remote_pad_on_gpu = remote_pad.kind() == MemoryKind::device;
   auto source = acquire_signal_source();

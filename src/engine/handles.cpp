@@ -199,7 +199,7 @@ Result<Explanation> Peer::explain(Op op, const Region& local, const RemoteRegion
                                   const TransferOptions& options) const {
   return on(impl_, [&](auto& impl) {
     return impl.explain(id_, op, local, remote,
-                        {.blocks = blocks, .bytes = bytes, .wishes = engine::hints_of(options)});
+                        {.blocks = blocks, .bytes = bytes, .hints = engine::hints_of(options)});
   });
 }
 

@@ -51,7 +51,7 @@ void Plan::keep() {
 Plan make_plan(std::vector<Block> blocks, const transport::Capabilities& limits) {
   Plan plan;
   std::erase_if(blocks, [](const Block& b) { return b.bytes == 0; });
-  const transport::Shape size = transport::shape_of(blocks);
+  const transport::BatchSummary size = transport::summary_of(blocks);
   if (size.blocks <= limits.max_batch_blocks && size.bytes <= limits.max_batch_bytes) {
     plan.blocks = std::move(blocks);
     return plan;
@@ -114,7 +114,7 @@ Result<Plan> make_plan(const Pages& pages, std::span<const std::uint32_t> positi
 
 Plan make_plan(const Strides& given, const transport::Capabilities& limits) {
   const Strides strides = transport::merged(given);
-  const transport::Shape shape = transport::shape_of(strides);
+  const transport::BatchSummary shape = transport::summary_of(strides);
   if (shape.blocks == 0) return make_plan(std::vector<Block>(), limits);
   const std::uint64_t most = std::min(strides.bytes, limits.max_batch_bytes);
   const std::uint64_t parts = strides.bytes / most + (strides.bytes % most != 0);

@@ -50,7 +50,7 @@ struct TransferEndpoints {
 /// Threads: immutable after construction; destroyed without the scheduler's lock.
 struct PreparedState : TransferEndpoints {
   memory::RegionId region;  // instead of `local`, which would keep the pin of a deregistered region
-  transport::Shape size;
+  transport::BatchSummary size;
   std::vector<std::uint32_t> lists;  // the user's page lists, local then remote
   Pages pages;                       // refer to `lists`; only if has_pages
   bool has_pages = false;

@@ -22,7 +22,7 @@ Status not_connected(std::uint64_t peer) {
 
 void TransferScheduler::add_peer(std::uint64_t id, std::unique_ptr<PeerRecord> peer) {
   peer->since = base::Clock::steady().now();
-  if (closed_) serve_no_more(*peer);
+  if (closed_) stop_serving(*peer);
   peers_[id] = std::move(peer);
 }
 
@@ -99,8 +99,8 @@ Status TransferScheduler::post_next(PeerRecord& peer, TransferState& transfer) {
                    .release = transfer.batches == 1 && transfer.wants_release
                                   ? &transfer.release_event
                                   : nullptr},
-       .wishes = transfer.hints,
-       .way = &transfer.path_taken,
+       .hints = transfer.hints,
+       .path_taken = &transfer.path_taken,
        .notification = transfer.batches == 1 ? std::span<const std::byte>(transfer.notification)
                                              : std::span<const std::byte>(),
        .notifications_before = peer.notified,
@@ -366,7 +366,7 @@ void TransferScheduler::on_peer_gone(std::uint64_t id) {
   PeerRecord* peer = find_peer(id);
   if (peer == nullptr) return;
   for (auto& endpoint : peer->endpoints)
-    if (endpoint != nullptr) endpoint->peer_gone();
+    if (endpoint != nullptr) endpoint->peer_terminated();
   peer->draining = true;
   finish_peer_teardown(id, *peer);
 }
@@ -374,7 +374,7 @@ void TransferScheduler::on_peer_gone(std::uint64_t id) {
 /// Makes a disconnected peer gone once no data of it can arrive any more.
 void TransferScheduler::finish_peer_teardown(std::uint64_t id, PeerRecord& peer) {
   if (!peer.draining || std::ranges::any_of(peer.endpoints, [](const auto& endpoint) {
-        return endpoint != nullptr && !endpoint->landed();
+        return endpoint != nullptr && !endpoint->drained();
       }))
     return;
   peer.draining = false;

@@ -53,8 +53,8 @@ class SessionChannel final : public transport::Channel {
   Status open_data_connection() override {
     return control_.open_data_connection(session_, transport_);
   }
-  void give_up(const Status& why) override { control_.drop(session_, why); }
-  void notified(std::vector<std::byte> notification, std::uint64_t after) override {
+  void fail_peer(const Status& why) override { control_.drop(session_, why); }
+  void deliver_notification(std::vector<std::byte> notification, std::uint64_t after) override {
     inbox_(*session_, std::move(notification), after);
   }
 
@@ -181,7 +181,7 @@ class TransferScheduler final : private transport::CompletionSink, private Rende
   }
   static bool is_idle(const PeerRecord& peer);  ///< Returns whether all its endpoints are idle.
   bool blocks_close(const PeerRecord& peer, CloseBlocker blocker) const LINKSPAN_REQUIRES(mutex);
-  static void serve_no_more(const PeerRecord& peer);
+  static void stop_serving(const PeerRecord& peer);
   /// Returns true if no copy for a peer is in progress.
   bool serves_no_peer() LINKSPAN_REQUIRES(mutex);
   void pump(PeerRecord& peer) LINKSPAN_REQUIRES(mutex);

@@ -78,14 +78,14 @@ std::vector<std::shared_ptr<control::Session>> TransferScheduler::remote_close_b
   return all;
 }
 
-void TransferScheduler::serve_no_more(const PeerRecord& peer) {
+void TransferScheduler::stop_serving(const PeerRecord& peer) {
   for (const auto& endpoint : peer.endpoints)
-    if (endpoint != nullptr) endpoint->serve_no_more();
+    if (endpoint != nullptr) endpoint->stop_serving();
 }
 
 void TransferScheduler::close() {
   closed_ = true;
-  for (const auto& [id, peer] : peers_) serve_no_more(*peer);
+  for (const auto& [id, peer] : peers_) stop_serving(*peer);
   std::vector<std::shared_ptr<TransferState>> all;  // some end at once
   for (auto& [id, transfer] : transfers_) all.push_back(transfer);
   for (const auto& transfer : all) cancel(*transfer);
@@ -95,7 +95,7 @@ bool TransferScheduler::close(std::uint64_t id) {
   PeerRecord* const peer = find_peer(id);
   if (peer == nullptr || peer->state == PeerState::gone) return false;
   peer->closing = true;
-  serve_no_more(*peer);
+  stop_serving(*peer);
   std::vector<std::shared_ptr<TransferState>> all;
   for (auto& [number, transfer] : transfers_)
     if (transfer->peer == id) all.push_back(transfer);

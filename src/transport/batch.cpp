@@ -76,12 +76,13 @@ Status leaves(const Pages& p, std::uint64_t here, std::uint64_t there, std::uint
              std::to_string(here) + " local or " + std::to_string(there) + " remote bytes");
 }
 
-Status too_many(std::size_t count, const char* what, std::uint64_t most) {
-  return bad(std::to_string(count) + " " + what + " in one batch; at most " + std::to_string(most));
+Status too_many(std::size_t count, const char* what, std::uint64_t limit) {
+  return bad(std::to_string(count) + " " + what + " in one batch; at most " +
+             std::to_string(limit));
 }
 
-Status too_large(std::uint64_t most) {
-  return bad("more than " + std::to_string(most) + " bytes in one batch");
+Status too_large(std::uint64_t limit) {
+  return bad("more than " + std::to_string(limit) + " bytes in one batch");
 }
 
 /// False: the product does not fit.
@@ -107,9 +108,9 @@ bool last_fits(const Strides& s, std::uint64_t base, std::uint64_t Strides::Leve
   if (base > size) return false;
   std::uint64_t left = size - base;
   for (const Strides::Level& level : s.levels) {
-    std::uint64_t way = level.*step;
-    if (!multiply(way, level.count - 1) || way > left) return false;
-    left -= way;
+    std::uint64_t distance = level.*step;
+    if (!multiply(distance, level.count - 1) || distance > left) return false;
+    left -= distance;
   }
   return s.bytes <= left;
 }
@@ -150,11 +151,11 @@ Strides merged(Strides s) noexcept {
   return s;
 }
 
-void some_blocks(const Strides& s, std::uint64_t first, std::uint64_t count, std::uint64_t most,
-                 std::vector<Block>& blocks) {
+void some_blocks(const Strides& s, std::uint64_t first, std::uint64_t count,
+                 std::uint64_t max_bytes, std::vector<Block>& blocks) {
   blocks.clear();
   blocks.reserve(count);
-  const std::uint64_t parts = s.bytes / most + (s.bytes % most != 0);
+  const std::uint64_t parts = s.bytes / max_bytes + (s.bytes % max_bytes != 0);
   std::uint64_t part = first % parts, rest = first / parts;
   std::array<std::uint64_t, std::tuple_size_v<decltype(s.levels)>> at{};
   for (std::size_t i = 0; i < at.size(); ++i) {
@@ -167,8 +168,8 @@ void some_blocks(const Strides& s, std::uint64_t first, std::uint64_t count, std
     for (std::size_t i = 0; i < at.size() && ++at[i] == s.levels[i].count; ++i) at[i] = 0;
   };
   for (; blocks.size() < count; next()) {
-    const std::uint64_t done = part * most;
-    Block b{s.local_base + done, s.remote_base + done, std::min(most, s.bytes - done)};
+    const std::uint64_t done = part * max_bytes;
+    Block b{s.local_base + done, s.remote_base + done, std::min(max_bytes, s.bytes - done)};
     for (std::size_t i = 0; i < at.size(); ++i) {
       b.local_offset += at[i] * s.levels[i].local_step;
       b.remote_offset += at[i] * s.levels[i].remote_step;
@@ -236,43 +237,43 @@ Result<std::vector<Block>> checked_blocks(std::span<const Block> list, std::uint
   return blocks;
 }
 
-Checked taken(const BatchShape& shape) {
+CheckedShape already_checked(const BatchShape& shape) {
   if (const auto* pages = std::get_if<Pages>(&shape))
-    return {.pages = pages, .given = {}, .made = {}, .size = shape_of(*pages)};
+    return {.pages = pages, .borrowed = {}, .owned = {}, .size = summary_of(*pages)};
   const auto list = std::get<std::span<const Block>>(shape);
-  return {.pages = nullptr, .given = list, .made = {}, .size = shape_of(list)};
+  return {.pages = nullptr, .borrowed = list, .owned = {}, .size = summary_of(list)};
 }
 
-Result<Checked> checked(const BatchShape& shape, std::uint64_t here, std::uint64_t there,
-                        const Capabilities& limits) {
-  Checked out;
+Result<CheckedShape> check_shape(const BatchShape& shape, std::uint64_t here, std::uint64_t there,
+                                 const Capabilities& limits) {
+  CheckedShape out;
   out.pages = std::get_if<Pages>(&shape);
   if (out.pages != nullptr) {
     if (Status status = check_pages(*out.pages, here, there, limits); !status.ok()) return status;
-    out.size = shape_of(*out.pages);
+    out.size = summary_of(*out.pages);
     return out;
   }
   auto blocks = checked_blocks(std::get<std::span<const Block>>(shape), here, there, limits);
   if (!blocks.ok()) return blocks.status();
-  out.made = *std::move(blocks);
-  out.size = shape_of(out.made);
+  out.owned = *std::move(blocks);
+  out.size = summary_of(out.owned);
   return out;
 }
 
-Shape shape_of(std::span<const Block> blocks) noexcept {
-  Shape shape{.blocks = blocks.size(), .bytes = 0};
+BatchSummary summary_of(std::span<const Block> blocks) noexcept {
+  BatchSummary shape{.blocks = blocks.size(), .bytes = 0};
   for (const Block& b : blocks) shape.bytes += b.bytes;
   return shape;
 }
 
-Shape shape_of(const Pages& p) noexcept {
+BatchSummary summary_of(const Pages& p) noexcept {
   return {.blocks = p.page_bytes == 0 ? 0 : p.local_index.size(),
           .bytes = p.page_bytes * p.local_index.size(),
           .gpu_indices = p.indices_on_gpu};
 }
 
-Shape shape_of(const Strides& s) noexcept {
-  Shape shape{.blocks = s.bytes == 0 ? 0u : 1u, .bytes = s.bytes};
+BatchSummary summary_of(const Strides& s) noexcept {
+  BatchSummary shape{.blocks = s.bytes == 0 ? 0u : 1u, .bytes = s.bytes};
   for (const Strides::Level& level : s.levels) {
     shape.blocks *= level.count;
     shape.bytes *= level.count;

@@ -25,19 +25,19 @@ Status check_pages(const Pages& pages, std::uint64_t here, std::uint64_t there,
                    const Capabilities& limits);
 
 /// What of a shape was checked.
-struct Checked {
-  const Pages* pages = nullptr;  ///< The shape's own; null: it is in blocks().
-  std::span<const Block> given;  ///< Those of the shape, or
-  std::vector<Block> made;       ///< in their place.
-  Shape size;
+struct CheckedShape {
+  const Pages* pages = nullptr;     ///< The shape's own; null: it is in blocks().
+  std::span<const Block> borrowed;  ///< Those of the shape, or
+  std::vector<Block> owned;         ///< in their place.
+  BatchSummary size;
 
-  std::span<const Block> blocks() const noexcept { return made.empty() ? given : made; }
+  std::span<const Block> blocks() const noexcept { return owned.empty() ? borrowed : owned; }
 };
 /// Of a shape that was checked before.
-Checked taken(const BatchShape& shape);
+CheckedShape already_checked(const BatchShape& shape);
 /// Either of the two above.
-Result<Checked> checked(const BatchShape& shape, std::uint64_t here, std::uint64_t there,
-                        const Capabilities& limits);
+Result<CheckedShape> check_shape(const BatchShape& shape, std::uint64_t here, std::uint64_t there,
+                                 const Capabilities& limits);
 
 /// The same for strides, whose blocks may be any number. What has no blocks leaves no region.
 Status check_strides(const Strides& strides, std::uint64_t here, std::uint64_t there,
@@ -47,10 +47,10 @@ Status check_strides(const Strides& strides, std::uint64_t here, std::uint64_t t
 /// behind the other on both sides.
 Strides merged(Strides strides) noexcept;
 
-/// Of strides that were checked, cut into pieces of at most `most` bytes: of these `count` from the
-/// `first` on, in place of what `blocks` held.
+/// Of strides that were checked, cut into pieces of at max_bytes `max_bytes` bytes: of these
+/// `count` from the `first` on, in place of what `blocks` held.
 void some_blocks(const Strides& strides, std::uint64_t first, std::uint64_t count,
-                 std::uint64_t most, std::vector<Block>& blocks);
+                 std::uint64_t max_bytes, std::vector<Block>& blocks);
 
 /// The highest index of a page behind `base` in a region of `size` bytes. Of pages that were
 /// checked, and with bytes.
@@ -59,8 +59,8 @@ std::uint32_t last_page(std::uint64_t base, std::uint64_t page_bytes, std::uint6
 /// Of pages that were checked, with indices that a CPU can read; none without bytes.
 std::vector<Block> blocks_of(const Pages& pages);
 
-Shape shape_of(std::span<const Block> blocks) noexcept;
-Shape shape_of(const Pages& pages) noexcept;      ///< Of pages that were checked.
-Shape shape_of(const Strides& strides) noexcept;  ///< Of strides that were checked.
+BatchSummary summary_of(std::span<const Block> blocks) noexcept;
+BatchSummary summary_of(const Pages& pages) noexcept;      ///< Of pages that were checked.
+BatchSummary summary_of(const Strides& strides) noexcept;  ///< Of strides that were checked.
 
 }  // namespace linkspan::transport

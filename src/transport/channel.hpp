@@ -37,11 +37,11 @@ class Channel {
   /// This side has connected to the other and may open_data_connection().
   virtual bool connects() const noexcept = 0;
   /// Makes another connection to the peer, for the transport alone:
-  /// DataConnectionTaker::on_data_connection() at both ends. unsupported: the other side is to do
+  /// DataConnectionSink::on_data_connection() at both ends. unsupported: the other side is to do
   /// it, or the peer is reached by none.
   virtual Status open_data_connection() = 0;
   /// Its wire is broken and the peer has to be met again: soon it is lost, for all transports.
-  virtual void give_up(const Status& why) = 0;
+  virtual void fail_peer(const Status& why) = 0;
   /// Fresh for each incarnation of the peer: authenticates the data sockets of a wire.
   virtual SessionKey session_key() const noexcept = 0;
   /// The peer as this process's kernel names it; its number may lie (another pid namespace), so
@@ -51,7 +51,7 @@ class Channel {
   /// Hands what the peer has sent with a batch that has landed to this side's user, behind the
   /// first `after` notifications of the control connection. Takes no lock under which an Endpoint
   /// is called.
-  virtual void notified(std::vector<std::byte> notification, std::uint64_t after) = 0;
+  virtual void deliver_notification(std::vector<std::byte> notification, std::uint64_t after) = 0;
 
  protected:
   ~Channel() = default;

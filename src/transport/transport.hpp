@@ -101,9 +101,9 @@ struct Batch {
   /// Of Pages::indices_on_gpu: in whose memory they are, as was asked. Zero: pinned.
   GpuUuid indices_gpu{};
   StreamDependencies streams = {};  ///< Read during post() only.
-  TransferHints wishes = {};
+  TransferHints hints = {};
   /// Out: as post() chose it, and until the Completion as it was gone. Null: nobody asks.
-  PathTaken* way = nullptr;
+  PathTaken* path_taken = nullptr;
   /// Of a write, for the peer's user. Read during post() only.
   std::span<const std::byte> notification{};
   /// How many notifications this side has sent over the peer's control connection before: the
@@ -142,9 +142,9 @@ struct PollHint {
 };
 
 /// What is known of a Batch that is not posted yet; for explain() and the router.
-struct Shape {
+struct BatchSummary {
   std::uint64_t blocks = 0, bytes = 0;
-  TransferHints wishes = {};
+  TransferHints hints = {};
   bool gpu_indices = false;  ///< Only a kernel can read which pages they are: of `indices_gpu`,
   GpuUuid indices_gpu{};     ///< or zero: of any GPU.
 };
@@ -175,25 +175,26 @@ class Endpoint {
   virtual PollHint poll_hint() const = 0;
   /// Which way such a batch would take, and why not a better one. Costs microseconds.
   virtual Explanation explain(Op op, const memory::Region& local, const Mapping& remote,
-                              Shape shape) const = 0;
+                              BatchSummary shape) const = 0;
   /// What is known at connect of the ways to this peer, and what is still to be tried; for the log.
-  virtual std::string outlook() const = 0;
+  virtual std::string describe_paths() const = 0;
   /// What the peer sent over the Channel. unsupported: an op this release does not know.
   virtual Status on_message(std::uint16_t op, std::span<const std::byte> bytes,
                             std::span<base::Fd> fds) = 0;
   /// What the peer asks this side to copy from now on is refused; what was begun goes on. Of wires,
   /// which fence themselves: nothing.
-  virtual void serve_no_more() {}
+  virtual void stop_serving() {}
   /// Lists what the peer does on regions of this side, if this is a wire.
   virtual std::vector<Served> served() const { return {}; }
   virtual void close() = 0;  ///< Refuses new posts and cancels the pending ones.
   /// The peer's process has ended and nothing of it will touch memory again: what it was asked to
   /// execute completes as `disconnected`, what runs here goes on to its own end. Posts answer
   /// `disconnected`. Of a remote peer only the connection is known to have ended: a wire fences
-  /// itself: nothing of that peer lands any more once landed() says so.
-  virtual void peer_gone() = 0;
-  /// After peer_gone(): nothing of that peer lands any more. Until then poll_hint() is not idle.
-  virtual bool landed() const = 0;
+  /// itself: nothing of that peer lands any more once drained() says so.
+  virtual void peer_terminated() = 0;
+  /// After peer_terminated(): nothing of that peer lands any more. Until then poll_hint() is not
+  /// idle.
+  virtual bool drained() const = 0;
 };
 
 /// What a transport's copiers have begun, for peers as well; for metrics().
@@ -221,9 +222,9 @@ class Transport {
   /// OFF THE LOCK. Once for every Region, also one that stays local: wires register it here.
   virtual Result<memory::PublishedKey> publish(const memory::Region& region) = 0;
   /// OFF THE LOCK, before the Region ends. Its key is dead at once. OK: no peer reaches it through
-  /// here any more. busy: one still does, ask again. `at_once`: the memory itself goes away, so
-  /// peers give back what maps GPU memory although their users hold the Mapping.
-  virtual Status retract(const memory::Region& region, bool at_once) = 0;
+  /// here any more. busy: one still does, ask again. `revoke_immediately`: the memory itself goes
+  /// away, so peers give back what maps GPU memory although their users hold the Mapping.
+  virtual Status retract(const memory::Region& region, bool revoke_immediately) = 0;
   /// Under the scheduler's lock. As retract(), of a private region (no peer can map it) whose key
   /// no peer uses any more, as the caller knows: nobody is asked. busy: this side executes on it
   /// for a peer, ask again.
@@ -232,7 +233,7 @@ class Transport {
   virtual Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, base::Deadline deadline) = 0;
   /// OFF THE LOCK. This side has closed the peer whose region that is, and no Batch uses it any
   /// more: gives back what maps memory of GPUs although the Mapping lives. Of wires: nothing.
-  virtual void let_go(const Mapping& /*mapping*/) {}
+  virtual void unmap(const Mapping& /*mapping*/) {}
   /// Under the scheduler's lock. One for each copier that it has.
   virtual std::vector<CopyCount> copies() const = 0;
   virtual std::vector<std::byte> address() const = 0;  ///< Travels in the handshake.
@@ -243,7 +244,7 @@ class Transport {
 };
 
 /// What an Endpoint is as well, if its wire is made of connections beside the Channel.
-class DataConnectionTaker {
+class DataConnectionSink {
  public:
   /// One that this side or the other has asked for by Channel::open_data_connection(): a socket
   /// that does not block, how what goes over it is sealed, or why it could not be made. corrupt:
@@ -251,7 +252,7 @@ class DataConnectionTaker {
   virtual Status on_data_connection(Result<base::AuthenticatedSocket> socket) = 0;
 
  protected:
-  ~DataConnectionTaker() = default;
+  ~DataConnectionSink() = default;
 };
 
 /// What a Transport is as well, if lists of pages that are posted again and again can lie ready.
@@ -271,12 +272,12 @@ class PageKeeper {
 /// What a Transport is as well, if kernels can load and store in what it has imported.
 class KernelReach {
  public:
-  struct View {
-    std::uint64_t address = 0;         ///< Of the region's first byte.
-    std::shared_ptr<const void> hold;  ///< As a Batch: until it goes nothing is given back.
+  struct KernelView {
+    std::uint64_t address = 0;              ///< Of the region's first byte.
+    std::shared_ptr<const void> keepalive;  ///< As a Batch: until it goes nothing is given back.
   };
   /// For kernels of that GPU; for this CPU where it is zero. unreachable: the text says why.
-  virtual Result<View> reach(const Mapping& remote, const GpuUuid& gpu) const = 0;
+  virtual Result<KernelView> reach(const Mapping& remote, const GpuUuid& gpu) const = 0;
 
  protected:
   ~KernelReach() = default;

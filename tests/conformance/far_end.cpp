@@ -33,7 +33,7 @@ class LineChannel final : public Channel {
   transport::SessionKey session_key() const noexcept override { return key_; }
   transport::PeerProcess process() const noexcept override { return {pid_, pidfd_.get()}; }
   std::string_view peer_name() const noexcept override { return "the other end"; }
-  void notified(std::vector<std::byte>, std::uint64_t) override {}
+  void deliver_notification(std::vector<std::byte>, std::uint64_t) override {}
   bool connects() const noexcept override { return connects_; }
   Status open_data_connection() override {
     Network* const network = take(network_of_tests());
@@ -43,7 +43,7 @@ class LineChannel final : public Channel {
     line_.hear(std::move(message));
     return line_.tell(kStreamOp, {}, {&theirs, 1});
   }
-  void give_up(const Status&) override {}
+  void fail_peer(const Status&) override {}
 
  private:
   Line& line_;

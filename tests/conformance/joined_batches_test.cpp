@@ -17,7 +17,7 @@ TEST_P(TransportConformance, ABatchThatWentWithOthersTellsTheirWay) {
   for (std::size_t i = 0; i < ways.size(); ++i) {
     const Block block{i * kBytes, i * kBytes, kBytes};
     Batch batch = link->batch(std::span(&block, 1));
-    batch.way = &ways[i];
+    batch.path_taken = &ways[i];
     EXPECT_EQ(link->post(batch).to_string(), "ok") << i;
     EXPECT_EQ(path(i), "cuda_ipc+copy_engine") << i;
   }

@@ -15,7 +15,7 @@ namespace linkspan::test {
 namespace {
 
 using memory::fits;
-using transport::PeerProcess, transport::RemoteKey, transport::Shape;
+using transport::PeerProcess, transport::RemoteKey, transport::BatchSummary;
 
 constexpr const char* kPath = "loopback+memcpy";
 constexpr Capabilities kCapabilities{.local_kinds = {MemoryKind::host, MemoryKind::shared},
@@ -97,7 +97,7 @@ class LoopEndpoint final : public Endpoint {
     if (slots_.size() >= kCapabilities.max_inflight) return Status::no_resource();
     if (batch.streams.after != nullptr)
       return Status(Code::unsupported, Scope::request, "loopback knows no streams");
-    if (batch.wishes.checksum)
+    if (batch.hints.checksum)
       return Status(Code::unsupported, Scope::request, "loopback makes no checksums");
     const auto& remote = static_cast<const LoopRemote&>(*batch.remote);
     if (!(batch.op == Op::write ? remote.peers.write : remote.peers.read))
@@ -107,7 +107,7 @@ class LoopEndpoint final : public Endpoint {
       return Status(Code::unsupported, Scope::request, "loopback reads no GPU's memory");
     auto blocks = checked(batch);
     if (!blocks) return Status(Code::invalid_argument, Scope::request, "malformed batch");
-    if (batch.way != nullptr) *batch.way = {.path = kPath, .by_peer = false};
+    if (batch.path_taken != nullptr) *batch.path_taken = {.path = kPath, .by_peer = false};
     slots_.push_back({.op = batch.op,
                       .local = batch.local,
                       .token = remote.token,
@@ -139,7 +139,7 @@ class LoopEndpoint final : public Endpoint {
   PollHint poll_hint() const override {
     return {slots_.empty() ? PollHint::When::idle : PollHint::When::now, {}};
   }
-  Explanation explain(Op, const memory::Region&, const Mapping&, Shape) const override {
+  Explanation explain(Op, const memory::Region&, const Mapping&, BatchSummary) const override {
     return {.path = kPath,
             .executor = "here",
             .reason = "both ends are in this process",
@@ -147,7 +147,7 @@ class LoopEndpoint final : public Endpoint {
             .refused = {}};
   }
 
-  std::string outlook() const override { return "one process"; }
+  std::string describe_paths() const override { return "one process"; }
 
   Status on_message(std::uint16_t op, std::span<const std::byte>, std::span<Fd>) override {
     return Status(Code::unsupported, Scope::request, "loopback has no op " + std::to_string(op));
@@ -155,8 +155,8 @@ class LoopEndpoint final : public Endpoint {
 
   void close() override { closed_ = true; }
   /// Nothing is ever asked of the other end, so all that is in flight runs to its own end.
-  void peer_gone() override { gone_ = true; }
-  bool landed() const override { return gone_; }
+  void peer_terminated() override { gone_ = true; }
+  bool drained() const override { return gone_; }
 
  private:
   struct Slot {

@@ -56,7 +56,7 @@ TEST_P(TransportConformance, MakesChecksumsWhereItSaysSo) {
     for (const Block more : {Block{0, 8, 8}, Block{17, 1, 3}, Block{kMiB - 7, kMiB, 70001}})
       blocks.push_back(more);
     Batch batch = link->batch(std::span<const Block>(blocks), op);
-    batch.wishes.checksum = true;
+    batch.hints.checksum = true;
     if (!can.checksums) {
       EXPECT_EQ(link->post(batch).code(), Code::unsupported);
       link->linger();
@@ -379,7 +379,7 @@ TEST_P(TransportConformance, EndsWhatIsInFlightWhenThePeerIsGone) {
     ASSERT_EQ(link->post(link->batch(part_of_region(i, 4, 32768))).to_string(), "ok");
   link->progress();
   link->far->die();
-  link->endpoint->peer_gone();
+  link->endpoint->peer_terminated();
   EXPECT_EQ(link->post(link->batch(kOneByte)).code(), Code::disconnected);
   ASSERT_TRUE(link->drain()) << "the death of the peer lost a completion";
   EXPECT_EQ(link->done.size(), 8u);

@@ -9,7 +9,7 @@
 #include "tests/faults/raw_peer.hpp"
 #include "transport/nccl_net/address.hpp"
 #include "transport/nccl_net/wire.hpp"
-#include "transport/published.hpp"
+#include "transport/wire_region.hpp"
 
 namespace linkspan::test {
 namespace nccl_net_hostile_test {

@@ -150,11 +150,11 @@ TEST_F(Versions, AKeyOfATransportThatThePeerDidNotOffer) {
   const auto leases = take(local::RegionLivenessTable::create());
   const memory::RegionId id{.incarnation = RawPeer::kIncarnation, .buffer = 0, .serial = 3};
   std::vector<std::byte> memory(4096);
-  local::Key key;
+  local::LocalKey key;
   key.id = id;
   key.process = base::this_process();
   key.process.nonce += 1;  // of another process
-  key.lease_slot = take(leases->grant(id.serial));
+  key.liveness_index = take(leases->grant(id.serial));
   key.peers = {.read = true, .write = true};
   key.bytes = memory.size();
   key.address = reinterpret_cast<std::uintptr_t>(memory.data());

@@ -22,7 +22,7 @@ namespace linkspan::fuzz {
 namespace {
 
 using namespace linkspan::control;
-using transport::local::Message;
+using transport::local::LocalMessage;
 using Bytes = std::vector<std::byte>;
 
 Bytes join(std::initializer_list<Bytes> parts) {
@@ -56,9 +56,9 @@ class Corpus {
   std::filesystem::path folder_;
 };
 
-transport::local::Key shared_key(std::uint64_t serial) {
+transport::local::LocalKey shared_key(std::uint64_t serial) {
   return {.id = {kPeerIncarnation, 0, serial},
-          .lease_slot = static_cast<std::uint32_t>(serial - 1),
+          .liveness_index = static_cast<std::uint32_t>(serial - 1),
           .kind = MemoryKind::shared,
           .peers = {.read = true, .write = true},
           .bytes = 4096,
@@ -70,7 +70,7 @@ Bytes frame(FrameOp op, int id, const Bytes& payload, const Bytes& kinds = {}) {
   return join({raw({static_cast<int>(op), id, static_cast<int>(kinds.size())}), kinds,
                word(payload.size()), payload});
 }
-Bytes local(Message op, const Bytes& payload, const Bytes& kinds = {}) {
+Bytes local(LocalMessage op, const Bytes& payload, const Bytes& kinds = {}) {
   return frame(FrameOp::for_transport, 0,
                encode_for_transport("local", static_cast<std::uint16_t>(op), payload), kinds);
 }
@@ -210,11 +210,11 @@ void write(const std::filesystem::path& folder) {
   d.bytes = 4096;
   const Bytes shared = encode(shared_key(1));
   d.keys.push_back({.transport = "local", .bytes = shared, .fd_count = 2});
-  transport::local::Key gpu = shared_key(2);
+  transport::local::LocalKey gpu = shared_key(2);
   gpu.kind = MemoryKind::device;
   gpu.has_memfd = false;
   gpu.ipc.emplace().fill(std::byte{0x5a});
-  const Bytes address = encode(transport::local::Address{.incarnation = kPeerIncarnation});
+  const Bytes address = encode(transport::local::LocalAddress{.incarnation = kPeerIncarnation});
 
   const Corpus descriptors(folder, "descriptor");
   descriptors.add("descriptor", join({raw({0}), memory::encode(d)}));
@@ -286,15 +286,17 @@ void write(const std::filesystem::path& folder) {
     });
   };
   const Bytes kinds = raw({of(FdKind::leases), of(FdKind::memory)});
-  frames.add(
-      "execute",
-      join({greeted, local(Message::offer, offered, kinds),
-            local(Message::tally, {}, raw({of(FdKind::tally)})),
-            local(Message::execute, execute(true, 3)), local(Message::execute, execute(false, 2)),
-            local(Message::cancel, table([](auto& out) { return schema::CreateCancel(out, 9); })),
-            local(Message::retract, table([](auto& out) { return schema::CreateRetract(out, 1); })),
-            local(Message::retracted,
-                  table([](auto& out) { return schema::CreateRetracted(out, 1); }))}));
+  frames.add("execute", join({greeted, local(LocalMessage::offer, offered, kinds),
+                              local(LocalMessage::completion_flags, {}, raw({of(FdKind::tally)})),
+                              local(LocalMessage::execute, execute(true, 3)),
+                              local(LocalMessage::execute, execute(false, 2)),
+                              local(LocalMessage::cancel,
+                                    table([](auto& out) { return schema::CreateCancel(out, 9); })),
+                              local(LocalMessage::retract,
+                                    table([](auto& out) { return schema::CreateRetract(out, 1); })),
+                              local(LocalMessage::retracted, table([](auto& out) {
+                                      return schema::CreateRetracted(out, 1);
+                                    }))}));
   frames.add("pulled",
              join({greeted, raw({of(Step::receive), 1, 0, 1}),
                    raw({of(Step::good_offer), 1, 64, 0, 5}), raw({of(Step::good_answer), 0})}));

@@ -49,7 +49,7 @@ base::Fd make_fd(std::uint8_t kind) {
     case FdKind::leases:
       return base::Fd(::dup(leases->fd()->get()));
     case FdKind::tally:
-      return memory(transport::local::kTallyWords * 8, F_SEAL_SHRINK | F_SEAL_GROW);
+      return memory(transport::local::kCompletionFlags * 8, F_SEAL_SHRINK | F_SEAL_GROW);
     case FdKind::folder:
       return base::Fd(::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     case FdKind::socket:

@@ -28,11 +28,11 @@ class Nobody final : public transport::Channel {
   }
   bool connects() const noexcept override { return false; }
   Status open_data_connection() override { return {}; }
-  void give_up(const Status&) override {}
+  void fail_peer(const Status&) override {}
   transport::SessionKey session_key() const noexcept override { return key_; }
   transport::PeerProcess process() const noexcept override { return {}; }
   std::string_view peer_name() const noexcept override { return "nobody"; }
-  void notified(std::vector<std::byte> notification, std::uint64_t) override {
+  void deliver_notification(std::vector<std::byte> notification, std::uint64_t) override {
     demand(!notification.empty() && notification.size() <= kMaxNotification,
            "a notification that is none");
   }
@@ -131,7 +131,7 @@ class World {
 
   std::vector<std::byte> memory_ = std::vector<std::byte>(kBytes);
   memory::Registry registry_{kUs, nullptr};
-  PublishedTable table_{nullptr};
+  WireRegionTable table_{nullptr};
   std::shared_ptr<const memory::Registration> region_;
   WireKey key_;
 };

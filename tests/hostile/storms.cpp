@@ -14,16 +14,16 @@
 namespace linkspan::test {
 namespace storms {
 
-using transport::local::Message;
+using transport::local::LocalMessage;
 using Done = std::atomic<std::uint64_t>;
 
 /// Peers of this host by hand; the next one where the victim has dropped one.
 template <class Say>
 void by_hand(const Target& target, const std::stop_token& stop, Done& done, const Say& say) {
-  const transport::local::Address address{.incarnation = kRawIncarnation,
-                                          .process = base::this_process(),
-                                          .proof_address = 0,
-                                          .proof = {}};
+  const transport::local::LocalAddress address{.incarnation = kRawIncarnation,
+                                               .process = base::this_process(),
+                                               .proof_address = 0,
+                                               .proof = {}};
   while (!stop.stop_requested()) {
     RawAttacker attacker(target.unix_address, stop);
     if (!attacker.greet({{"local", transport::local::encode(address)}})) continue;
@@ -31,7 +31,7 @@ void by_hand(const Target& target, const std::stop_token& stop, Done& done, cons
   }
 }
 
-bool send(RawAttacker& attacker, Message op, const flatbuffers::FlatBufferBuilder& out) {
+bool send(RawAttacker& attacker, LocalMessage op, const flatbuffers::FlatBufferBuilder& out) {
   return attacker.to_transport(static_cast<std::uint16_t>(op), schema::finished(out));
 }
 
@@ -40,7 +40,7 @@ void retract(const Target& target, const std::stop_token& stop, Done& done) {
   by_hand(target, stop, done, [](RawAttacker& attacker, std::uint64_t i) {
     flatbuffers::FlatBufferBuilder out;
     out.Finish(schema::CreateRetract(out, i, i % 2 == 0));
-    return send(attacker, Message::retract, out);
+    return send(attacker, LocalMessage::retract, out);
   });
 }
 
@@ -53,7 +53,8 @@ void ask_for_copies(const Target& target, const std::stop_token& stop, Done& don
                                          execute.CreateVectorOfStructs(blocks),
                                          static_cast<std::uint32_t>(i)));
     cancel.Finish(schema::CreateCancel(cancel, i));
-    return send(attacker, Message::execute, execute) && send(attacker, Message::cancel, cancel);
+    return send(attacker, LocalMessage::execute, execute) &&
+           send(attacker, LocalMessage::cancel, cancel);
   });
 }
 

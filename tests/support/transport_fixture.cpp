@@ -14,12 +14,12 @@ class SilentChannel final : public Channel {
   transport::SessionKey session_key() const noexcept override { return key_; }
   transport::PeerProcess process() const noexcept override { return {}; }
   std::string_view peer_name() const noexcept override { return "the other end"; }
-  void notified(std::vector<std::byte>, std::uint64_t) override {}
+  void deliver_notification(std::vector<std::byte>, std::uint64_t) override {}
   bool connects() const noexcept override { return false; }
   Status open_data_connection() override {
     return {Code::unsupported, Scope::peer, "no streams here"};
   }
-  void give_up(const Status&) override {}
+  void fail_peer(const Status&) override {}
 
  private:
   std::array<std::byte, 32> key_ = {};
@@ -164,7 +164,7 @@ Status Link::post(const Batch& batch) {
 Status deliver(Endpoint& endpoint, base::Frame& message) {
   if (message.header.op != kStreamOp)
     return endpoint.on_message(message.header.op, message.payload, message.fds);
-  return dynamic_cast<transport::DataConnectionTaker&>(endpoint).on_data_connection(
+  return dynamic_cast<transport::DataConnectionSink&>(endpoint).on_data_connection(
       base::AuthenticatedSocket{std::move(message.fds.front())});
 }
 

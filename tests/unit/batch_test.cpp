@@ -137,12 +137,12 @@ TEST(Batch, StridesWithoutBlocksLeaveNothingAndWithoutBytesTheirBases) {
                      .local_base = kMax,
                      .levels = {Level{kMax, kMax, kMax}, Level{0, 1, 1}, Level{kMax, 1, 1}}};
   EXPECT_TRUE(check_strides(none, 1, 1, kAny).ok());
-  EXPECT_EQ(shape_of(none).blocks, 0u);
-  EXPECT_EQ(shape_of(none).bytes, 0u);
+  EXPECT_EQ(summary_of(none).blocks, 0u);
+  EXPECT_EQ(summary_of(none).bytes, 0u);
   const Strides empty{.bytes = 0, .levels = {Level{3, 8, 8}}};
   EXPECT_TRUE(check_strides(empty, 16, 16, kAny).ok());
   EXPECT_FALSE(check_strides(empty, 15, 16, kAny).ok());
-  EXPECT_EQ(shape_of(empty).blocks, 0u);
+  EXPECT_EQ(summary_of(empty).blocks, 0u);
 }
 
 }  // namespace batch_test

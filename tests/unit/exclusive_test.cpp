@@ -56,7 +56,7 @@ class ExclusiveTest : public ::testing::Test {
     ASSERT_EQ(fds.size(), 1u);
     struct stat facts {};
     ASSERT_EQ(::fstat(fds[0].get(), &facts), 0);
-    EXPECT_EQ(facts.st_size, static_cast<off_t>(transport::local::kLeaseSlots * 8));
+    EXPECT_EQ(facts.st_size, static_cast<off_t>(transport::local::kLivenessEntries * 8));
   }
   void ask(std::string_view name, std::uint64_t serial = 0) {
     send_raw(*channel_, FrameOp::import, control::encode_import(name, serial));

@@ -14,7 +14,7 @@ TEST(ImportBudget, IsOfAProcessAndOfAll) {
       {.imports_of_process = 2, .imports = 3, .bytes_of_process = 100, .bytes = 150});
   std::vector<ImportBudget::Share> held;
   const auto take = [&](const ImportBudget::Owner& owner, ImportBudget::Amount amount) {
-    auto share = budget.take(owner, amount);
+    auto share = budget.acquire(owner, amount);
     if (share.ok()) held.push_back(*std::move(share));
     return share.status();
   };
@@ -34,12 +34,12 @@ TEST(ImportBudget, IsOfAProcessAndOfAll) {
 TEST(ImportBudget, ASharesEndIsItsOnlyOne) {
   ImportBudget budget({.imports_of_process = 1, .imports = 9, .bytes_of_process = 0, .bytes = 0});
   {
-    ImportBudget::Share share = *budget.take(kOne, {.imports = 1});
+    ImportBudget::Share share = *budget.acquire(kOne, {.imports = 1});
     ImportBudget::Share moved = std::move(share);
     share = std::move(moved);
-    EXPECT_EQ(budget.take(kOne, {.imports = 1}).status().code(), Code::busy);
+    EXPECT_EQ(budget.acquire(kOne, {.imports = 1}).status().code(), Code::busy);
   }
-  EXPECT_TRUE(budget.take(kOne, {.imports = 1}).ok());
+  EXPECT_TRUE(budget.acquire(kOne, {.imports = 1}).ok());
 }
 
 }  // namespace import_budget_test

@@ -38,12 +38,12 @@ class RecordingChannel final : public Channel {
     return {.pid = pid, .pidfd = pidfd, .same_user = same_user, .incarnation = kPeer};
   }
   std::string_view peer_name() const noexcept override { return "hostile"; }
-  void notified(std::vector<std::byte>, std::uint64_t) override {}
+  void deliver_notification(std::vector<std::byte>, std::uint64_t) override {}
   bool connects() const noexcept override { return false; }
   Status open_data_connection() override {
     return {Code::unsupported, Scope::peer, "no streams here"};
   }
-  void give_up(const Status&) override {}
+  void fail_peer(const Status&) override {}
 
   struct Sent {
     Message message;
@@ -162,7 +162,7 @@ TEST_F(LocalEndpointTest, ExecutesWhatIsPermittedAndNothingElse) {
 TEST_F(LocalEndpointTest, BeginsNothingWhenItServesNoMore) {
   const std::uint64_t readable = us_.publish(ours_, {.read = true});
   const std::uint64_t theirs = offer();
-  endpoint_->serve_no_more();
+  endpoint_->stop_serving();
   ASSERT_TRUE(execute(false, theirs, readable, {0, 0, 64}).ok());
   EXPECT_EQ(answer(), Code::disconnected);
   EXPECT_EQ(theirs_, std::vector<std::byte>(kBytes, std::byte{2}));
@@ -557,7 +557,7 @@ TEST_F(LocalBounce, AsksWhenTheChannelHasRoomAgain) {
 TEST_F(LocalBounce, WhatAPeerLeavesBehindEndsWithIt) {
   post(1);
   ASSERT_NE(asked(), nullptr);
-  endpoint_->peer_gone();
+  endpoint_->peer_terminated();
   EXPECT_EQ(end().code(), Code::disconnected);
 }
 
@@ -589,13 +589,13 @@ TEST_F(LocalEndpointTest, IsCorrupt_WhenAPeerReadsNoAnswersToItsRetracts) {
   channel_.full = true;
   Status status;
   std::uint64_t serial = 0;
-  while (status.ok() && serial <= kLeaseSlots) {
+  while (status.ok() && serial <= kLivenessEntries) {
     flatbuffers::FlatBufferBuilder out;
     out.Finish(schema::CreateRetract(out, ++serial, false));
     status = say(Message::retract, finished(out));
   }
   EXPECT_EQ(status.code(), Code::corrupt) << status.to_string();
-  EXPECT_EQ(serial, kLeaseSlots + 1);
+  EXPECT_EQ(serial, kLivenessEntries + 1);
 }
 
 TEST_F(LocalEndpointTest, WhatIsMalformedIsCorruptAndWhatIsUnknownUnsupported) {

@@ -27,12 +27,12 @@ class RecordingChannel final : public Channel {
     return {.pid = 0, .pidfd = -1, .same_user = true, .incarnation = kPeer};
   }
   std::string_view peer_name() const noexcept override { return "hostile"; }
-  void notified(std::vector<std::byte>, std::uint64_t) override {}
+  void deliver_notification(std::vector<std::byte>, std::uint64_t) override {}
   bool connects() const noexcept override { return false; }
   Status open_data_connection() override {
     return {Code::unsupported, Scope::peer, "no streams here"};
   }
-  void give_up(const Status& why) override { given_up = why; }
+  void fail_peer(const Status& why) override { given_up = why; }
 
   struct Sent {
     Message message;

@@ -17,7 +17,7 @@ TEST(RegionLiveness, APeerSeesGrantAndRevoke) {
   ASSERT_TRUE(slot.ok());
   EXPECT_TRUE((*view)->alive(*slot, 77));
   EXPECT_FALSE((*view)->alive(*slot, 78));
-  EXPECT_FALSE((*view)->alive(kLeaseSlots, 77));
+  EXPECT_FALSE((*view)->alive(kLivenessEntries, 77));
   (*table)->revoke(*slot);
   EXPECT_FALSE((*view)->alive(*slot, 77));
   EXPECT_EQ(*(*table)->grant(79), *slot);
@@ -34,14 +34,14 @@ TEST(RegionLiveness, AnotherFileIsCorrupt) {
   auto small = base::Fd::from("memfd_create", ::memfd_create("small", MFD_CLOEXEC));
   ASSERT_TRUE(small.ok());
   EXPECT_EQ(RegionLivenessView::open(*small).status().code(), Code::corrupt);
-  ASSERT_EQ(::ftruncate(small->get(), kLeaseSlots * 8), 0);  // the size, and not sealed
+  ASSERT_EQ(::ftruncate(small->get(), kLivenessEntries * 8), 0);  // the size, and not sealed
   EXPECT_EQ(RegionLivenessView::open(*small).status().code(), Code::corrupt);
 }
 
 TEST(RegionLiveness, PushesBackWhenAllAreGranted) {
   auto table = RegionLivenessTable::create();
   ASSERT_TRUE(table.ok());
-  for (std::uint32_t i = 0; i < kLeaseSlots; ++i) ASSERT_TRUE((*table)->grant(i + 1).ok());
+  for (std::uint32_t i = 0; i < kLivenessEntries; ++i) ASSERT_TRUE((*table)->grant(i + 1).ok());
   EXPECT_EQ((*table)->grant(1).status().code(), Code::no_resource);
 }
 

@@ -20,7 +20,7 @@ RouteFacts facts(MemoryKind ours, MemoryKind theirs, Mapped mapped) {
   f.why_not_mapped = "private";
   f.cross_process = theirs != device;
   f.peer_can_map = ours == device || ours == shared;
-  if (f.peer_can_map) f.lent = ours == device ? Mapped::cuda_ipc : Mapped::memfd;
+  if (f.peer_can_map) f.peer_mapped = ours == device ? Mapped::cuda_ipc : Mapped::memfd;
   f.kernel = true;
   if (ours == device && theirs == device) f.link = copy::Link::peer;
   f.shape = {.blocks = 1, .bytes = 1u << 20};

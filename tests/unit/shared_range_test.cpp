@@ -89,7 +89,7 @@ TEST_F(SharedRangeOnDevice, WhatIsLetGoWhileItIsImportedIsClosedOrToldOf) {
     std::vector<base::Fd> fds = take(memory::fds_for_peer(published));
     std::atomic<bool> imported = false;
     std::thread retracts([&] {
-      while (!imported) transport_->let_go(key.id);
+      while (!imported) transport_->unmap(key.id);
     });
     const auto made = transport_->import_memory({encode(key), fds},
                                                 base::Deadline::after(base::Clock::steady(), 10s));
@@ -97,7 +97,7 @@ TEST_F(SharedRangeOnDevice, WhatIsLetGoWhileItIsImportedIsClosedOrToldOf) {
     retracts.join();
     ASSERT_TRUE(made.ok()) << made.status().to_string();
     ASSERT_TRUE(transport_->maps(key.id) || (*made)->range() == nullptr) << round;
-    transport_->let_go(key.id);
+    transport_->unmap(key.id);
     EXPECT_EQ((*made)->range(), nullptr);
   }
 }

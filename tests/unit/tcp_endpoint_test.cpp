@@ -24,7 +24,7 @@ struct Asking {
         base::Deadline::after(clock, 10s)));
   }
   Status comes(Result<base::AuthenticatedSocket> socket) const {
-    return dynamic_cast<DataConnectionTaker&>(*endpoint).on_data_connection(std::move(socket));
+    return dynamic_cast<DataConnectionSink&>(*endpoint).on_data_connection(std::move(socket));
   }
   /// Why it takes no batch, or that the region of this one is another peer's.
   Status refusal() const {
@@ -63,7 +63,7 @@ TEST(TcpEndpoint, BeginsWithAFewConnections) {
        {std::tuple(8u, 8u, 2u, 2u), {1u, 8u, 2u, 1u}, {8u, 1u, 2u, 1u}, {3u, 8u, 9u, 3u}}) {
     const Asking asking(ours, theirs, first);
     EXPECT_EQ(asking.channel.asked, asked);
-    EXPECT_EQ(asking.endpoint->outlook(),
+    EXPECT_EQ(asking.endpoint->describe_paths(),
               "up to " + std::to_string(std::min(ours, theirs)) + " TCP data connections");
   }
 }
@@ -138,7 +138,7 @@ TEST(TcpEndpoint, DropsAPeerThatStaysWithoutAConnection) {
 TEST(TcpEndpoint, HoldsUpNoCloseWhereConnectionsAreMissing) {
   Asking asking(8, 8, 2);
   EXPECT_TRUE(asking.comes(full()).ok());
-  asking.endpoint->serve_no_more();
+  asking.endpoint->stop_serving();
   EXPECT_EQ(asking.endpoint->poll_hint().when, PollHint::When::idle);
 }
 
@@ -186,7 +186,7 @@ TEST_F(TcpWire, ACanceledBatchEndsAtOnceWhereNoConnectionHasCome) {
     lonely->progress(ends_);
     ASSERT_TRUE(ends_.all.contains(cookies_));
     EXPECT_EQ(ends_.all[cookies_].code(), Code::canceled);
-    lonely->peer_gone();
+    lonely->peer_terminated();
   }
 }
 

@@ -253,7 +253,7 @@ TEST_F(TcpSumsOnDevice, GoOnFromSlotToSlot) {
                           .local = &on_gpu_->region(),
                           .remote = remote_.get(),
                           .shape = std::span<const Block>(blocks),
-                          .wishes = wishes_,
+                          .hints = wishes_,
                           .cookie = ++cookies_}));
     ASSERT_TRUE(next().has_value());
     if (at != data.size())

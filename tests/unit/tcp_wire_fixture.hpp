@@ -37,7 +37,7 @@ class PeerChannel : public Channel {
     return {.pid = 0, .pidfd = -1, .same_user = false, .incarnation = kPeer};
   }
   std::string_view peer_name() const noexcept override { return "played"; }
-  void notified(std::vector<std::byte> notification, std::uint64_t after) override {
+  void deliver_notification(std::vector<std::byte> notification, std::uint64_t after) override {
     const base::MutexLock lock(mutex_);
     afters_.push_back(after);
     heard_.push_back(std::move(notification));
@@ -53,7 +53,7 @@ class PeerChannel : public Channel {
   }
   bool connects() const noexcept override { return false; }
   Status open_data_connection() override { return {Code::unsupported, Scope::peer, "no"}; }
-  void give_up(const Status& why) override { given_up = why; }
+  void fail_peer(const Status& why) override { given_up = why; }
   Status given_up;  ///< Why; OK: it was not.
 
  private:
@@ -102,16 +102,16 @@ class TcpWire : public ::testing::Test {
   TcpWire& operator=(const TcpWire&) = delete;
   ~TcpWire() override {
     raw_ = {};
-    endpoint_->peer_gone();
+    endpoint_->peer_terminated();
     const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
-    while (!endpoint_->landed() && !limit.passed()) endpoint_->progress(ends_);
-    EXPECT_TRUE(endpoint_->landed());
+    while (!endpoint_->drained() && !limit.passed()) endpoint_->progress(ends_);
+    EXPECT_TRUE(endpoint_->drained());
   }
   void add_stream() {
     auto [ours, theirs] = test::tcp_pair();
     raw_ = std::move(theirs);
     received_by_ = ours.get();
-    must(dynamic_cast<DataConnectionTaker&>(*endpoint_)
+    must(dynamic_cast<DataConnectionSink&>(*endpoint_)
              .on_data_connection(base::AuthenticatedSocket{std::move(ours), keys_}));
   }
   static void must(const Status& status) { ASSERT_TRUE(status.ok()) << status.to_string(); }
@@ -171,7 +171,7 @@ class TcpWire : public ::testing::Test {
                             .local = &region_->region(),
                             .remote = remote_.get(),
                             .shape = std::span(&block, 1),
-                            .wishes = wishes_,
+                            .hints = wishes_,
                             .notification = notification,
                             .notifications_before = notifications_before_,
                             .notifies = &notifies_,

@@ -302,7 +302,7 @@ TEST_F(TcpWire, TakesNoMoreConnectionsThanThereMayBe) {
     add_stream();
   }
   auto [here, there] = test::tcp_pair();
-  auto& taker = dynamic_cast<DataConnectionTaker&>(*endpoint_);
+  auto& taker = dynamic_cast<DataConnectionSink&>(*endpoint_);
   EXPECT_EQ(taker.on_data_connection(base::AuthenticatedSocket{std::move(here), keys_}).code(),
             Code::corrupt);
 }

@@ -49,7 +49,7 @@ BounceMemory::~BounceMemory() {
   (void)transport_.registry()->remove(registration_->id());
 }
 
-std::optional<unsigned> BounceMemory::take() {
+std::optional<unsigned> BounceMemory::acquire() {
   if (free_.empty()) return std::nullopt;
   const unsigned chunk = free_.back();
   free_.pop_back();

@@ -6,9 +6,9 @@
 // hops stay on the links between GPUs. A peer costs at most 16 MiB of the host and 32 MiB of each
 // GPU. It is a region as any other, offered to the peer with the first batch that needs it; nobody
 // finds it by name, and its permissions let nobody ask us to copy to or from it.
-// Threads: create() and the end OFF THE LOCK (milliseconds), take() and release() under the
+// Threads: create() and the end OFF THE LOCK (milliseconds), acquire() and release() under the
 // scheduler's lock; the rest is immutable.
-// Invariants: a chunk is out from take() to release(), which is when nothing touches it.
+// Invariants: a chunk is out from acquire() to release(), which is when nothing touches it.
 #pragma once
 
 #include <memory>
@@ -29,7 +29,7 @@ class BounceMemory {
   BounceMemory& operator=(const BounceMemory&) = delete;
   ~BounceMemory();
 
-  std::optional<unsigned> take();  ///< Nothing: all are in use.
+  std::optional<unsigned> acquire();  ///< Nothing: all are in use.
   void release(unsigned chunk) { free_.push_back(chunk); }
   bool has_room() const noexcept { return !free_.empty(); }
   std::uint64_t chunk_bytes() const noexcept { return chunk_bytes_; }
@@ -37,7 +37,7 @@ class BounceMemory {
   std::uint64_t address(unsigned chunk) const noexcept {
     return published_->region->facts().address + offset(chunk);
   }
-  const Published& published() const noexcept { return *published_; }
+  const PublishedRegion& published() const noexcept { return *published_; }
 
  private:
   BounceMemory(LocalTransport& transport, std::uint64_t chunk_bytes);
@@ -46,7 +46,7 @@ class BounceMemory {
   const std::uint64_t chunk_bytes_;
   std::shared_ptr<cuda::DeviceBuffer> gpu_memory_;  // also of what ends it; null: of the host
   std::shared_ptr<const memory::Registration> registration_;  // also the registry's
-  std::shared_ptr<Published> published_;                      // also the transport's
+  std::shared_ptr<PublishedRegion> published_;                // also the transport's
   std::vector<unsigned> free_;
 };
 

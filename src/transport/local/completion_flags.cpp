@@ -4,25 +4,25 @@ namespace linkspan::transport::local {
 
 Result<std::unique_ptr<CompletionFlags>> CompletionFlags::create() {
   auto page =
-      base::SharedPage::create("linkspan-tally", kTallyWords, base::SharedPage::Others::write);
+      base::SharedPage::create("linkspan-tally", kCompletionFlags, base::SharedPage::Others::write);
   if (!page.ok()) return page.status();
   return std::unique_ptr<CompletionFlags>(new CompletionFlags(*std::move(page)));
 }
 
 CompletionFlags::CompletionFlags(base::SharedPage page) : page_(std::move(page)) {
-  for (std::uint32_t word = kTallyWords; word > 0; --word) free_.push_back(word - 1);
+  for (std::uint32_t flag = kCompletionFlags; flag > 0; --flag) free_.push_back(flag - 1);
 }
 
-std::optional<std::uint32_t> CompletionFlags::take() {
+std::optional<std::uint32_t> CompletionFlags::acquire() {
   if (free_.empty()) return std::nullopt;
-  const std::uint32_t word = free_.back();
+  const std::uint32_t flag = free_.back();
   free_.pop_back();
-  page_[word].store(0, std::memory_order_relaxed);
-  return word;
+  page_[flag].store(0, std::memory_order_relaxed);
+  return flag;
 }
 
 Result<std::unique_ptr<CompletionFlagsView>> CompletionFlagsView::open(const base::Fd& fd) {
-  auto page = base::SharedPage::open(fd, kTallyWords, base::SharedPage::Others::write);
+  auto page = base::SharedPage::open(fd, kCompletionFlags, base::SharedPage::Others::write);
   if (!page.ok()) return page.status();
   return std::unique_ptr<CompletionFlagsView>(new CompletionFlagsView(*std::move(page)));
 }

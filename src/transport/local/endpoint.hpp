@@ -4,9 +4,10 @@
 // a copier; progress() polls the copiers. Where only the peer can reach both memories it is asked
 // by message (`offer` once per region, then `execute`), and this side then runs what the peer asks.
 // Where neither can, the batch crosses in chunks through memory of ours that both map: for each one
-// slot that takes two legs, one here and one by the peer (endpoint_bounce.cpp).
-// Threads: under the scheduler's lock, but for tell_retract() and closed_here().
-// Invariants: a slot ends only when its copier is quiet or the peer has said so or is gone.
+// inflight that takes two steps, one here and one by the peer (endpoint_bounce.cpp).
+// Threads: under the scheduler's lock, but for queue_retract() and unmapped_here().
+// Invariants: an in-flight batch ends only when its copier is quiet or the peer has said so or is
+// gone.
 #pragma once
 
 #include <atomic>
@@ -28,8 +29,8 @@ namespace linkspan::transport::local {
 
 class LocalEndpoint final : public Endpoint {
  public:
-  LocalEndpoint(LocalTransport& transport, const Address& peer, Channel& channel, unsigned lane,
-                base::Deadline deadline);
+  LocalEndpoint(LocalTransport& transport, const LocalAddress& peer, Channel& channel,
+                unsigned copy_queue_index, base::Deadline deadline);
   LocalEndpoint(const LocalEndpoint&) = delete;
   LocalEndpoint& operator=(const LocalEndpoint&) = delete;
   ~LocalEndpoint() override;
@@ -39,33 +40,34 @@ class LocalEndpoint final : public Endpoint {
   std::size_t progress(CompletionSink& sink) override;
   PollHint poll_hint() const override;
   Explanation explain(Op op, const memory::Region& local, const Mapping& remote,
-                      Shape shape) const override;
-  std::string outlook() const override;
+                      BatchSummary shape) const override;
+  std::string describe_paths() const override;
   Status on_message(std::uint16_t op, std::span<const std::byte> bytes,
                     std::span<base::Fd> fds) override;
-  void serve_no_more() override { serves_ = false; }
+  void stop_serving() override { serves_ = false; }
   void close() override;
-  void peer_gone() override;
+  void peer_terminated() override;
   /// Its process has ended, and what was copied for it here.
-  bool landed() const override { return gone_ && for_peer_ == 0; }
+  bool drained() const override { return terminated_ && for_peer_ == 0; }
 
   /// Any thread: the peer is to be told that our region is dead. False: there is no peer to tell.
-  bool tell_retract(std::uint64_t serial, bool at_once) LINKSPAN_EXCLUDES(retract_mutex_);
+  bool queue_retract(std::uint64_t serial, bool revoke_immediately)
+      LINKSPAN_EXCLUDES(retract_mutex_);
   /// Any thread: nothing here maps the peer's region any more. The peer hears it if it waits.
-  void closed_here(std::uint64_t serial) LINKSPAN_EXCLUDES(retract_mutex_);
+  void unmapped_here(std::uint64_t serial) LINKSPAN_EXCLUDES(retract_mutex_);
   std::uint64_t peer_incarnation() const noexcept { return peer_.incarnation; }
   std::string peer_name() const { return std::string(channel_.peer_name()); }
 
  private:
-  static constexpr std::uint32_t kNoWord = ~std::uint32_t{0};
+  static constexpr std::uint32_t kNoFlag = ~std::uint32_t{0};
   /// Offers whose keys are being opened. Each comes just before the first request to execute on it,
   /// and of requests there are at most Capabilities::max_inflight.
   static constexpr std::size_t kMaxOpening = 512;
   /// Chunks of all bounces that a peer is asked for, beside the batches.
-  static constexpr std::size_t kMaxLegs = 64;
+  static constexpr std::size_t kMaxBounceSteps = 64;
 
   /// A region of the peer's that it offered, so that we copy for it.
-  struct Offer {
+  struct OfferedRegion {
     base::Mutex mutex;
     bool opened LINKSPAN_GUARDED_BY(mutex) = false;
     Status status LINKSPAN_GUARDED_BY(mutex);
@@ -83,34 +85,34 @@ class LocalEndpoint final : public Endpoint {
     Status status LINKSPAN_GUARDED_BY(mutex);
     std::unique_ptr<BounceMemory> memory LINKSPAN_GUARDED_BY(mutex);
   };
-  /// What a batch that goes through one has beside its Slot.
+  /// What a batch that goes through one has beside its InflightBatch.
   struct BouncedBatch {
-    Route way;
-    std::shared_ptr<BounceBuffer> bay;  // also the Endpoint's and of the task that makes it
-    BounceMemory* memory = nullptr;     // of it, once it is made
-    std::size_t next = 0;               // blocks before it are in legs or done,
-    std::uint64_t cut = 0;              // and so many bytes of that one
-    unsigned legs = 0;                  // in flight
-    bool again = false;                 // from the start, another way
+    Route route;
+    std::shared_ptr<BounceBuffer> buffer;  // also the Endpoint's and of the task that makes it
+    BounceMemory* memory = nullptr;        // of it, once it is made
+    std::size_t next = 0;                  // blocks before it are in steps or done,
+    std::uint64_t next_offset = 0;         // and so many bytes of that one
+    unsigned steps = 0;                    // in flight
+    bool restart = false;                  // from the start, another way
   };
-  enum class Stage : std::uint8_t {
-    opening,   // for the peer: its offer is being opened
-    crossing,  // its legs run
-    turning,   // a leg is to be started
-    running,   // some pieces are with a copier, or wait for room there
-    asked,     // the peer executes it
-    ended,     // quiet; to be told
+  enum class BatchState : std::uint8_t {
+    opening,         // for the peer: its offer is being opened
+    bouncing,        // its steps run
+    starting_phase,  // a phase of a step is to be started
+    copying,         // some pieces are with a copier, or wait for room there
+    requested,       // the peer executes it
+    ended,           // quiet; to be told
   };
-  struct Slot {
-    std::uint64_t id = 0;     // ours: the cookie; for the peer: its own
-    std::uint64_t asked = 0;  // ours: as the peer was asked for it
+  struct InflightBatch {
+    std::uint64_t id = 0;          // ours: the cookie; for the peer: its own
+    std::uint64_t request_id = 0;  // ours: as the peer was asked for it
     bool for_peer = false;
     bool canceled = false;
     bool cancel_sent = false;
-    Stage stage = Stage::running;
+    BatchState state = BatchState::copying;
     Op op = Op::write;
-    PathTaken way;
-    PathTaken* told = nullptr;  // Batch::way
+    PathTaken path;
+    PathTaken* reported_path = nullptr;  // Batch::path_taken
     Mapped mapped = Mapped::nothing;
     std::vector<copy::Piece> pieces;
     copy::PageList pages;                // instead of pieces; in one order
@@ -123,61 +125,63 @@ class LocalEndpoint final : public Endpoint {
     unsigned ctas = TransferHints{}.ctas;
     const cuda::Device* device = nullptr;
     copy::Copier* copier = nullptr;
-    copy::Ticket ticket = 0;                 // 0: nothing is with the copier
-    std::size_t under_way = 0;               // blocks that are
-    std::uint64_t offered = 0;               // our serial that the peer was asked with
-    std::uint32_t tally_word = kNoWord;      // ours, or the peer's, of a copy that is asked for
-    base::Time due{}, looked{};              // of one that was asked for: no end comes before
-    std::shared_ptr<ImportedMemory> remote;  // also the engine's Mapping or the Offer
-    std::shared_ptr<Published> target;  // here; also the transport's, whose retract() waits for
-                                        // the `uses` for peers
-    std::shared_ptr<Offer> offer;       // for the peer only; also the task's that opens it
-    std::vector<Block> blocks;          // of all that this side does not execute alone
-    std::unique_ptr<BouncedBatch> crossing;
-    // Of a leg: the batch that it is of, which outlives it, and its chunk of the bounce memory.
-    Slot* whole = nullptr;
+    copy::Ticket ticket = 0;                  // 0: nothing is with the copier
+    std::size_t blocks_with_copier = 0;       // blocks that are
+    std::uint64_t offered_serial = 0;         // our serial that the peer was asked with
+    std::uint32_t completion_flag = kNoFlag;  // ours, or the peer's, of a copy that is asked for
+    base::Time due{}, polled{};               // of one that was asked for: no end comes before
+    std::shared_ptr<ImportedMemory> remote;   // also the engine's Mapping or the OfferedRegion
+    std::shared_ptr<PublishedRegion> target;  // here; also the transport's, whose retract() waits
+                                              // for the `uses` for peers
+    std::shared_ptr<OfferedRegion> offer;     // for the peer only; also the task's that opens it
+    std::vector<Block> blocks;                // of all that this side does not execute alone
+    std::unique_ptr<BouncedBatch> bounced;
+    // Of a step: the batch that it is of, which outlives it, and its chunk of the bounce memory.
+    InflightBatch* parent = nullptr;
     unsigned chunk = 0;
-    bool second = false;  // it takes the second of its two hops
+    bool second_phase = false;  // it takes the second of its two hops
     Status end;
   };
 
-  RouteFacts facts(Op op, const Published& local, const ImportedMemory& remote, Shape shape,
-                   bool for_peer) const;
+  RouteFacts facts(Op op, const PublishedRegion& local, const ImportedMemory& remote,
+                   BatchSummary shape, bool for_peer) const;
   Status ready() const;
-  Status begin(Slot& slot, const Published& local, Checked asked,
+  Status begin(InflightBatch& inflight, const PublishedRegion& local, CheckedShape shape,
                const StreamDependencies& streams);
-  void place(Slot& slot, std::uint64_t here, std::uint64_t there, std::span<const Block> blocks);
-  void place(Slot& slot, std::uint64_t here, std::uint64_t there, const Pages& pages);
-  Status ask_peer(Slot& slot, const Published& local, std::uint64_t remote_serial,
-                  std::span<const Block> blocks);
-  Status share_tally();
-  void look_at_tally(Slot& slot);
-  void release_word(Slot& slot);
-  void expect_end(Slot& slot, copy::Method method, copy::Link link, std::uint64_t bytes);
-  static void stop(Slot& slot);
-  static bool touches_private_memory(const Slot& slot);
-  Status start_some(Slot& slot, const StreamDependencies& streams = {});
-  void advance(Slot& slot);
-  void open_offer(Slot& slot);
-  bool report(Slot& slot, CompletionSink& sink);
+  void place(InflightBatch& inflight, std::uint64_t here, std::uint64_t there,
+             std::span<const Block> blocks);
+  void place(InflightBatch& inflight, std::uint64_t here, std::uint64_t there, const Pages& pages);
+  Status ask_peer(InflightBatch& inflight, const PublishedRegion& local,
+                  std::uint64_t remote_serial, std::span<const Block> blocks);
+  Status share_completion_flags();
+  void poll_completion_flag(InflightBatch& inflight);
+  void release_completion_flag(InflightBatch& inflight);
+  void expect_end(InflightBatch& inflight, copy::Method method, copy::Link link,
+                  std::uint64_t bytes);
+  static void stop(InflightBatch& inflight);
+  static bool touches_private_memory(const InflightBatch& inflight);
+  Status start_some(InflightBatch& inflight, const StreamDependencies& streams = {});
+  void advance(InflightBatch& inflight);
+  void open_offer(InflightBatch& inflight);
+  bool report(InflightBatch& inflight, CompletionSink& sink);
   void send_pending() LINKSPAN_EXCLUDES(retract_mutex_);
   std::optional<Duration> wait_to_send() const LINKSPAN_EXCLUDES(retract_mutex_);
-  bool send_retract(std::uint64_t serial, bool at_once);
+  bool send_retract(std::uint64_t serial, bool revoke_immediately);
   bool send_retracted(std::uint64_t serial);
-  Status send(Message message, std::span<const std::byte> bytes, std::span<base::Fd> fds = {});
+  Status send(LocalMessage message, std::span<const std::byte> bytes, std::span<base::Fd> fds = {});
   Status may_copy_across() const;
   /// OK, or why process_vm_readv does not reach the peer.
   Status cross_process() const;
   // endpoint_bounce.cpp
-  void cross(Slot& slot, const Route& way);
-  void cross_another_way(Slot& slot, const Status& why);
-  void add_legs(Slot& whole);
-  void add_leg(Slot& whole, unsigned chunk);
-  void start_hop(Slot& leg);
-  bool turn(Slot& leg);
-  void land(Slot& leg);
-  PollHint look_at_crossing(const Slot& whole, base::Time now) const;
-  const cuda::Device* own_device(const Published& local) const;
+  void start_bounce(InflightBatch& inflight, const Route& chosen);
+  void reroute_bounce(InflightBatch& inflight, const Status& why);
+  void add_steps(InflightBatch& parent);
+  void add_step(InflightBatch& parent, unsigned chunk);
+  void start_phase(InflightBatch& step);
+  bool advance_phase(InflightBatch& step);
+  void finish_step(InflightBatch& step);
+  PollHint bounce_poll_hint(const InflightBatch& parent, base::Time now) const;
+  const cuda::Device* own_device(const PublishedRegion& local) const;
 
   Status on_offer(std::span<const std::byte> bytes, std::span<base::Fd> fds);
   Status on_execute(std::span<const std::byte> bytes);
@@ -185,41 +189,41 @@ class LocalEndpoint final : public Endpoint {
   Status on_cancel(std::span<const std::byte> bytes);
   Status on_retract(std::span<const std::byte> bytes);
   Status on_retracted(std::span<const std::byte> bytes);
-  Status on_tally(std::span<base::Fd> fds);
+  Status on_completion_flags(std::span<base::Fd> fds);
 
   LocalTransport& transport_;
-  const Address peer_;
+  const LocalAddress peer_;
   Channel& channel_;
-  const unsigned lane_;
+  const unsigned copy_queue_index_;
   copy::ProcessProof proof_;    // numbers of processes lie across pid namespaces
   const Status cross_process_;  // when they met; cross_process() knows better
-  bool serves_ = true, closed_ = false, gone_ = false;
+  bool serves_ = true, closed_ = false, terminated_ = false;
   base::Time last_asked_due_{};  // the peer runs what it is asked one after the other
-  std::list<Slot> slots_;
-  std::size_t ours_ = 0, legs_ = 0, for_peer_ = 0;  // of slots_
+  std::list<InflightBatch> inflight_;
+  std::size_t ours_ = 0, steps_ = 0, for_peer_ = 0;  // of inflight_
   std::uint64_t last_asked_ = 0;
   std::map<const cuda::Device*, std::shared_ptr<BounceBuffer>> bounce_buffers_;  // null: the host's
   Status gpu_bounce_buffer_;                           // why there is none of a GPU
   std::map<std::uint64_t, std::string> unopened_;      // why the peer cannot map ours, by serial
   std::set<std::uint64_t> offered_;                    // serials of ours that the peer has a key of
   std::unique_ptr<CompletionFlags> completion_flags_;  // null: nothing was asked of the peer yet
-  std::unique_ptr<CompletionFlagsView> peers_completion_flags_;  // null: the peer has sent none
-  std::map<std::uint64_t, std::shared_ptr<Offer>> offers_;       // by the peer's serial
+  std::unique_ptr<CompletionFlagsView> peers_completion_flags_;     // null: the peer has sent none
+  std::map<std::uint64_t, std::shared_ptr<OfferedRegion>> offers_;  // by the peer's serial
   // Of these are not open yet; also of the tasks that open them, which may outlive the Endpoint.
   const std::shared_ptr<std::atomic<std::size_t>> opening_ =
       std::make_shared<std::atomic<std::size_t>>(0);
   // The peer's serials whose memory goes away although batches still use it here.
-  std::set<std::uint64_t> leaving_;
+  std::set<std::uint64_t> unmap_pending_;
 
   mutable base::Mutex retract_mutex_;
-  std::deque<std::pair<std::uint64_t, bool>> to_retract_ LINKSPAN_GUARDED_BY(retract_mutex_);
+  std::deque<std::pair<std::uint64_t, bool>> retracts_ LINKSPAN_GUARDED_BY(retract_mutex_);
   // The peer's serials that it waits to hear `retracted` of: those that are mapped here, and those
   // that are to be answered. What finds no room in the channel waits in its place, and nothing
   // behind it is tried.
-  std::set<std::uint64_t> dying_ LINKSPAN_GUARDED_BY(retract_mutex_);
-  std::deque<std::uint64_t> to_answer_ LINKSPAN_GUARDED_BY(retract_mutex_);
-  std::atomic<bool> any_to_send_{false};  // of these; or just now
-  std::atomic<bool> deaf_{false};         // closed or gone
+  std::set<std::uint64_t> retracted_by_peer_ LINKSPAN_GUARDED_BY(retract_mutex_);
+  std::deque<std::uint64_t> retracted_replies_ LINKSPAN_GUARDED_BY(retract_mutex_);
+  std::atomic<bool> any_queued_{false};        // of these; or just now
+  std::atomic<bool> retracts_refused_{false};  // closed or gone
 };
 
 }  // namespace linkspan::transport::local

@@ -1,6 +1,6 @@
 // Batches between two memories that neither side can map: in chunks through bounce memory. Of a
-// write, a leg copies its chunk here and then asks the peer to copy it on; of a read it asks first.
-// A leg is a Slot as any other, so it is canceled, awaited and lost as any other.
+// write, a step copies its chunk here and then asks the peer to copy it on; of a read it asks
+// first. A step is a InflightBatch as any other, so it is canceled, awaited and lost as any other.
 #include <algorithm>
 
 #include "transport/batch.hpp"
@@ -10,180 +10,188 @@ namespace linkspan::transport::local {
 namespace {
 
 /// To make bounce memory takes milliseconds.
-constexpr Duration kMaking = std::chrono::microseconds(100);
+constexpr Duration kCreationPollInterval = std::chrono::microseconds(100);
 
-bool uses_gpu_memory(const Route& way) { return way.near_link == copy::Link::same_gpu; }
+bool uses_gpu_memory(const Route& chosen) { return chosen.near_link == copy::Link::same_gpu; }
 
 }  // namespace
 
 /// Null: not a GPU's memory.
-const cuda::Device* LocalEndpoint::own_device(const Published& local) const {
+const cuda::Device* LocalEndpoint::own_device(const PublishedRegion& local) const {
   return local.key.kind == MemoryKind::device ? transport_.topology()->active(local.key.gpu)
                                               : nullptr;
 }
 
-/// From the first block on, whatever went another way before.
-void LocalEndpoint::cross(Slot& slot, const Route& way) {
-  const cuda::Device* device = uses_gpu_memory(way) ? own_device(*slot.target) : nullptr;
-  std::shared_ptr<BounceBuffer>& bay = bounce_buffers_[device];
-  if (bay == nullptr) {
-    bay = std::make_shared<BounceBuffer>();
-    transport_.off_the_lock([transport = &transport_, device, bay] {
+/// Starts at the first block, even if an earlier route had copied some.
+void LocalEndpoint::start_bounce(InflightBatch& inflight, const Route& chosen) {
+  const cuda::Device* device = uses_gpu_memory(chosen) ? own_device(*inflight.target) : nullptr;
+  std::shared_ptr<BounceBuffer>& buffer = bounce_buffers_[device];
+  if (buffer == nullptr) {
+    buffer = std::make_shared<BounceBuffer>();
+    transport_.off_the_lock([transport = &transport_, device, buffer] {
       auto memory = BounceMemory::create(*transport, device);
-      const base::MutexLock lock(bay->mutex);
-      bay->made = true;
-      bay->status = memory.status();
-      if (memory.ok()) bay->memory = *std::move(memory);
+      const base::MutexLock lock(buffer->mutex);
+      buffer->made = true;
+      buffer->status = memory.status();
+      if (memory.ok()) buffer->memory = *std::move(memory);
     });
   }
-  slot.crossing = std::make_unique<BouncedBatch>();
-  slot.crossing->way = way;
-  slot.crossing->bay = bay;
-  slot.stage = Stage::crossing;
+  inflight.bounced = std::make_unique<BouncedBatch>();
+  inflight.bounced->route = chosen;
+  inflight.bounced->buffer = buffer;
+  inflight.state = BatchState::bouncing;
 }
 
 /// What it tried is not to be had; route() knows.
-void LocalEndpoint::cross_another_way(Slot& slot, const Status& why) {
-  release_word(slot);
-  const RouteFacts f = facts(slot.op, *slot.target, *slot.remote, shape_of(slot.blocks), false);
-  if (const Route way = route(f); way.where == Route::Where::both) return cross(slot, way);
-  slot.end = Status(Code::unreachable, Scope::request, why.what());
-  slot.stage = Stage::ended;
+void LocalEndpoint::reroute_bounce(InflightBatch& inflight, const Status& why) {
+  release_completion_flag(inflight);
+  const RouteFacts f =
+      facts(inflight.op, *inflight.target, *inflight.remote, summary_of(inflight.blocks), false);
+  if (const Route chosen = route(f); chosen.where == Route::Where::both)
+    return start_bounce(inflight, chosen);
+  inflight.end = Status(Code::unreachable, Scope::request, why.what());
+  inflight.state = BatchState::ended;
 }
 
 /// As many as there are chunks; the end of the batch once none is left.
-void LocalEndpoint::add_legs(Slot& whole) {
-  BouncedBatch& c = *whole.crossing;
-  if (c.memory == nullptr) {
+void LocalEndpoint::add_steps(InflightBatch& parent) {
+  BouncedBatch& bounced = *parent.bounced;
+  if (bounced.memory == nullptr) {
     Status status;
     {
-      const base::MutexLock lock(c.bay->mutex);
-      if (!c.bay->made) return;
-      status = c.bay->status;
-      c.memory = c.bay->memory.get();
+      const base::MutexLock lock(bounced.buffer->mutex);
+      if (!bounced.buffer->made) return;
+      status = bounced.buffer->status;
+      bounced.memory = bounced.buffer->memory.get();
     }
     if (!status.ok()) {
-      std::erase_if(bounce_buffers_, [&](const auto& each) { return each.second == c.bay; });
-      if (uses_gpu_memory(c.way)) {
+      std::erase_if(bounce_buffers_,
+                    [&](const auto& each) { return each.second == bounced.buffer; });
+      if (uses_gpu_memory(bounced.route)) {
         gpu_bounce_buffer_ = status;
-        return cross_another_way(whole, status);
+        return reroute_bounce(parent, status);
       }
-      whole.end = status;
+      parent.end = status;
     }
   }
-  const bool left = c.next < whole.blocks.size();
-  if (whole.end.ok() && left) whole.end = ready();
-  if (whole.end.ok() && left && whole.canceled)
-    whole.end = Status(Code::canceled, Scope::request, "canceled");
-  while (whole.end.ok() && !c.again && c.next < whole.blocks.size() && legs_ < kMaxLegs) {
-    const auto chunk = c.memory->take();
+  const bool left = bounced.next < parent.blocks.size();
+  if (parent.end.ok() && left) parent.end = ready();
+  if (parent.end.ok() && left && parent.canceled)
+    parent.end = Status(Code::canceled, Scope::request, "canceled");
+  while (parent.end.ok() && !bounced.restart && bounced.next < parent.blocks.size() &&
+         steps_ < kMaxBounceSteps) {
+    const auto chunk = bounced.memory->acquire();
     if (!chunk) break;
-    add_leg(whole, *chunk);
+    add_step(parent, *chunk);
   }
-  if (c.legs != 0) return;
-  if (whole.end.ok() && c.again) return cross_another_way(whole, gpu_bounce_buffer_);
-  if (!whole.end.ok() || c.next == whole.blocks.size()) whole.stage = Stage::ended;
+  if (bounced.steps != 0) return;
+  if (parent.end.ok() && bounced.restart) return reroute_bounce(parent, gpu_bounce_buffer_);
+  if (!parent.end.ok() || bounced.next == parent.blocks.size()) parent.state = BatchState::ended;
 }
 
-void LocalEndpoint::add_leg(Slot& whole, unsigned chunk) {
-  BouncedBatch& c = *whole.crossing;
-  Slot& leg = slots_.emplace_back();
-  leg.whole = &whole;
-  leg.chunk = chunk;
-  leg.stage = Stage::turning;
-  leg.op = whole.op;
-  leg.ctas = whole.ctas;
-  leg.target = whole.target;
-  leg.remote = whole.remote;
-  for (std::uint64_t room = c.memory->chunk_bytes(); room != 0 && c.next < whole.blocks.size();) {
-    const Block& block = whole.blocks[c.next];
-    const std::uint64_t bytes = std::min(block.bytes - c.cut, room);
-    leg.blocks.push_back({block.local_offset + c.cut, block.remote_offset + c.cut, bytes});
+void LocalEndpoint::add_step(InflightBatch& parent, unsigned chunk) {
+  BouncedBatch& bounced = *parent.bounced;
+  InflightBatch& step = inflight_.emplace_back();
+  step.parent = &parent;
+  step.chunk = chunk;
+  step.state = BatchState::starting_phase;
+  step.op = parent.op;
+  step.ctas = parent.ctas;
+  step.target = parent.target;
+  step.remote = parent.remote;
+  for (std::uint64_t room = bounced.memory->chunk_bytes();
+       room != 0 && bounced.next < parent.blocks.size();) {
+    const Block& block = parent.blocks[bounced.next];
+    const std::uint64_t bytes = std::min(block.bytes - bounced.next_offset, room);
+    step.blocks.push_back({block.local_offset + bounced.next_offset,
+                           block.remote_offset + bounced.next_offset, bytes});
     room -= bytes;
-    c.cut += bytes;
-    if (c.cut < block.bytes) break;
-    ++c.next;
-    c.cut = 0;
+    bounced.next_offset += bytes;
+    if (bounced.next_offset < block.bytes) break;
+    ++bounced.next;
+    bounced.next_offset = 0;
   }
-  ++c.legs;
-  ++legs_;
+  ++bounced.steps;
+  ++steps_;
 }
 
 /// Its blocks lie one behind the other in the chunk.
-void LocalEndpoint::start_hop(Slot& leg) {
-  const BouncedBatch& c = *leg.whole->crossing;
-  const bool by_us = (leg.op == Op::write) != leg.second;
-  leg.end = leg.canceled ? Status(Code::canceled, Scope::request, "canceled") : Status();
-  if (leg.end.ok() && by_us) {
-    std::uint64_t there = c.memory->address(leg.chunk);
-    for (const Block& b : leg.blocks) {
-      const std::uint64_t here = leg.target->region->facts().address + b.local_offset;
-      leg.pieces.push_back(leg.op == Op::write ? copy::Piece{there, here, b.bytes}
-                                               : copy::Piece{here, there, b.bytes});
+void LocalEndpoint::start_phase(InflightBatch& step) {
+  const BouncedBatch& bounced = *step.parent->bounced;
+  const bool by_us = (step.op == Op::write) != step.second_phase;
+  step.end = step.canceled ? Status(Code::canceled, Scope::request, "canceled") : Status();
+  if (step.end.ok() && by_us) {
+    std::uint64_t there = bounced.memory->address(step.chunk);
+    for (const Block& b : step.blocks) {
+      const std::uint64_t here = step.target->region->facts().address + b.local_offset;
+      step.pieces.push_back(step.op == Op::write ? copy::Piece{there, here, b.bytes}
+                                                 : copy::Piece{here, there, b.bytes});
       there += b.bytes;
     }
-    leg.method = c.way.method;
-    leg.link = c.way.near_link;
-    leg.device = own_device(*leg.target);
-    leg.copier = &transport_.cpu_copier();
-    if (leg.device != nullptr) leg.copier = transport_.gpu_copiers(leg.device)->usual.get();
-    leg.stage = Stage::running;
+    step.method = bounced.route.method;
+    step.link = bounced.route.near_link;
+    step.device = own_device(*step.target);
+    step.copier = &transport_.cpu_copier();
+    if (step.device != nullptr) step.copier = transport_.gpu_copiers(step.device)->usual.get();
+    step.state = BatchState::copying;
     return;
   }
-  if (leg.end.ok()) leg.end = ready();
-  if (leg.end.ok() && !leg.remote->alive())
-    leg.end = Status(Code::unreachable, Scope::request, "the peer has deregistered the region");
-  if (leg.end.ok()) {
-    std::vector<Block> blocks = leg.blocks;
-    std::uint64_t here = c.memory->offset(leg.chunk), bytes = 0;
+  if (step.end.ok()) step.end = ready();
+  if (step.end.ok() && !step.remote->alive())
+    step.end = Status(Code::unreachable, Scope::request, "the peer has deregistered the region");
+  if (step.end.ok()) {
+    std::vector<Block> blocks = step.blocks;
+    std::uint64_t here = bounced.memory->offset(step.chunk), bytes = 0;
     for (Block& b : blocks) {
       b.local_offset = here + bytes;
       bytes += b.bytes;
     }
-    const Status status = ask_peer(leg, c.memory->published(), leg.remote->key().id.serial, blocks);
-    if (status.ok()) return expect_end(leg, c.way.far_method, c.way.far_link, bytes);
+    const Status status =
+        ask_peer(step, bounced.memory->published(), step.remote->key().id.serial, blocks);
+    if (status.ok())
+      return expect_end(step, bounced.route.far_method, bounced.route.far_link, bytes);
     if (status.code() == Code::no_resource) return;
-    leg.end = status;
+    step.end = status;
   }
-  leg.stage = Stage::ended;
+  step.state = BatchState::ended;
 }
 
-/// True: it has made its first hop well and is to start the second one.
-bool LocalEndpoint::turn(Slot& leg) {
-  if (leg.whole == nullptr || leg.second || !leg.end.ok()) return false;
-  release_word(leg);
-  leg.second = true;
-  leg.stage = Stage::turning;
+/// True: it has made its first phase well and is to start the second one.
+bool LocalEndpoint::advance_phase(InflightBatch& step) {
+  if (step.parent == nullptr || step.second_phase || !step.end.ok()) return false;
+  release_completion_flag(step);
+  step.second_phase = true;
+  step.state = BatchState::starting_phase;
   return true;
 }
 
 /// It has ended, so nothing touches its chunk any more.
-void LocalEndpoint::land(Slot& leg) {
-  Slot& whole = *leg.whole;
-  BouncedBatch& c = *whole.crossing;
-  --c.legs;
-  c.memory->release(leg.chunk);
-  if (leg.end.ok()) return;
-  if (leg.end.code() == Code::unsupported && uses_gpu_memory(c.way)) {
-    gpu_bounce_buffer_ = leg.end;  // the peer cannot open it; what has landed is written once more
-    c.again = true;
-  } else if (whole.end.ok() && !c.again) {
-    whole.end = leg.end.code() == Code::unsupported
-                    ? Status(Code::unreachable, Scope::request, leg.end.what())
-                    : leg.end;
+void LocalEndpoint::finish_step(InflightBatch& step) {
+  InflightBatch& parent = *step.parent;
+  BouncedBatch& bounced = *parent.bounced;
+  --bounced.steps;
+  bounced.memory->release(step.chunk);
+  if (step.end.ok()) return;
+  if (step.end.code() == Code::unsupported && uses_gpu_memory(bounced.route)) {
+    gpu_bounce_buffer_ = step.end;  // the peer cannot open it; what has landed is written once more
+    bounced.restart = true;
+  } else if (parent.end.ok() && !bounced.restart) {
+    parent.end = step.end.code() == Code::unsupported
+                     ? Status(Code::unreachable, Scope::request, step.end.what())
+                     : step.end;
   }
-  for (Slot& other : slots_)
-    if (other.whole == &whole) stop(other);
+  for (InflightBatch& other : inflight_)
+    if (other.parent == &parent) stop(other);
 }
 
-PollHint LocalEndpoint::look_at_crossing(const Slot& whole, base::Time now) const {
+PollHint LocalEndpoint::bounce_poll_hint(const InflightBatch& parent, base::Time now) const {
   using When = PollHint::When;
-  const BouncedBatch& c = *whole.crossing;
-  if (c.memory == nullptr) return {When::at, now + kMaking};
-  const bool left = c.next < whole.blocks.size();
-  const bool goes_on = left && whole.end.ok() && !whole.canceled && !c.again;
-  const bool may_add = goes_on && c.memory->has_room() && legs_ < kMaxLegs;
-  const bool over = c.legs == 0 && !goes_on;
+  const BouncedBatch& bounced = *parent.bounced;
+  if (bounced.memory == nullptr) return {When::at, now + kCreationPollInterval};
+  const bool left = bounced.next < parent.blocks.size();
+  const bool goes_on = left && parent.end.ok() && !parent.canceled && !bounced.restart;
+  const bool may_add = goes_on && bounced.memory->has_room() && steps_ < kMaxBounceSteps;
+  const bool over = bounced.steps == 0 && !goes_on;
   return {may_add || over ? When::now : When::idle, {}};
 }
 

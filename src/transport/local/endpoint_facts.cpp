@@ -5,8 +5,8 @@
 
 namespace linkspan::transport::local {
 
-RouteFacts LocalEndpoint::facts(Op op, const Published& local, const ImportedMemory& remote,
-                                Shape shape, bool for_peer) const {
+RouteFacts LocalEndpoint::facts(Op op, const PublishedRegion& local, const ImportedMemory& remote,
+                                BatchSummary shape, bool for_peer) const {
   const MemoryKind ours = local.key.kind, theirs = remote.key().kind;
   RouteFacts f{.local = ours, .remote = theirs};
   f.mapped = remote.mapped();
@@ -14,7 +14,7 @@ RouteFacts LocalEndpoint::facts(Op op, const Published& local, const ImportedMem
   f.remote_dma = on_gpu(theirs) ? f.mapped != Mapped::nothing : remote.host_dma();
   f.cross_process = cross_process().ok() && remote.key().address != 0 && !on_gpu(theirs);
   f.peer_can_map = local.key.mappable() && !unopened_.contains(local.key.id.serial);
-  f.lent = mapped_by(local.key);
+  f.peer_mapped = mapped_by(local.key);
   f.may_ask_peer = !for_peer;
   f.threads = transport_.cpu_copier().threads();
   f.bounce = transport_.registry() != nullptr;
@@ -23,7 +23,7 @@ RouteFacts LocalEndpoint::facts(Op op, const Published& local, const ImportedMem
     f.link = local.key.gpu == remote.key().gpu ? copy::Link::same_gpu : copy::Link::peer;
   f.shape = shape;
   if (!on_gpu(ours) && !on_gpu(theirs)) return f;
-  const bool kernels = shape.wishes.ctas != 0;
+  const bool kernels = shape.hints.ctas != 0;
   if (!kernels) f.why_no_kernel = "TransferOptions::copy_ctas is 0";
   if (f.mapped == Mapped::nothing) {
     const GpuCopiers* const own = transport_.gpu_copiers(own_device(local));
@@ -46,7 +46,7 @@ RouteFacts LocalEndpoint::facts(Op op, const Published& local, const ImportedMem
 }
 
 Explanation LocalEndpoint::explain(Op op, const memory::Region& local, const Mapping& remote,
-                                   Shape shape) const {
+                                   BatchSummary shape) const {
   const auto ours = transport_.published(local.facts().id.serial);
   const auto& memory = static_cast<const LocalMapping&>(remote).memory();
   if (ours == nullptr || ours->region != &local)
@@ -64,7 +64,7 @@ Explanation LocalEndpoint::explain(Op op, const memory::Region& local, const Map
   return describe(f, route(f));
 }
 
-std::string LocalEndpoint::outlook() const {
+std::string LocalEndpoint::describe_paths() const {
   if (peer_.process == base::this_process()) return "one process: memory by its address";
   std::string text = transport_.topology() == nullptr
                          ? "GPU memory not at all, for there is no GPU here; "
@@ -79,12 +79,12 @@ std::string LocalEndpoint::outlook() const {
 
 /// Whether a copy for another Engine touches host memory that its owner can unmap or protect at any
 /// time. What linkspan made and sealed cannot go; this Engine's own transfers trust their user.
-bool LocalEndpoint::touches_private_memory(const Slot& slot) {
+bool LocalEndpoint::touches_private_memory(const InflightBatch& inflight) {
   const auto is_private = [](MemoryKind kind) {
     return kind == MemoryKind::host || kind == MemoryKind::pinned;
   };
-  return (slot.for_peer && is_private(slot.target->key.kind)) ||
-         (slot.remote->same_process() && is_private(slot.remote->key().kind));
+  return (inflight.for_peer && is_private(inflight.target->key.kind)) ||
+         (inflight.remote->same_process() && is_private(inflight.remote->key().kind));
 }
 
 }  // namespace linkspan::transport::local

@@ -8,7 +8,7 @@
 namespace linkspan::transport::local {
 namespace {
 
-constexpr std::size_t kMaxMessageWords = 512, kMaxKeyFds = 2;
+constexpr std::size_t kMaxMessageText = 512, kMaxKeyFds = 2;
 
 Status corrupt_message(const char* what) { return {Code::corrupt, Scope::peer, what}; }
 
@@ -16,21 +16,21 @@ Status corrupt_message(const char* what) { return {Code::corrupt, Scope::peer, w
 
 Status LocalEndpoint::on_message(std::uint16_t op, std::span<const std::byte> bytes,
                                  std::span<base::Fd> fds) {
-  switch (static_cast<Message>(op)) {
-    case Message::offer:
+  switch (static_cast<LocalMessage>(op)) {
+    case LocalMessage::offer:
       return on_offer(bytes, fds);
-    case Message::execute:
+    case LocalMessage::execute:
       return on_execute(bytes);
-    case Message::executed:
+    case LocalMessage::executed:
       return on_executed(bytes);
-    case Message::cancel:
+    case LocalMessage::cancel:
       return on_cancel(bytes);
-    case Message::retract:
+    case LocalMessage::retract:
       return on_retract(bytes);
-    case Message::retracted:
+    case LocalMessage::retracted:
       return on_retracted(bytes);
-    case Message::tally:
-      return on_tally(fds);
+    case LocalMessage::completion_flags:
+      return on_completion_flags(fds);
   }
   return {Code::unsupported, Scope::request, "the local transport has no op " + std::to_string(op)};
 }
@@ -38,7 +38,7 @@ Status LocalEndpoint::on_message(std::uint16_t op, std::span<const std::byte> by
 Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base::Fd> fds) {
   const auto* wire = verified<schema::Offer>(bytes);
   if (wire == nullptr) return corrupt_message("malformed offer");
-  if (offers_.size() >= kLeaseSlots)
+  if (offers_.size() >= kLivenessEntries)
     return corrupt_message("more offers than a peer can have regions");
   const auto* data = reinterpret_cast<const std::byte*>(wire->key()->data());
   std::vector<std::byte> key(data, data + wire->key()->size());
@@ -53,7 +53,7 @@ Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base:
   if (*opening_ >= kMaxOpening)
     return corrupt_message("more offers than requests to execute on them");
 
-  auto offer = std::make_shared<Offer>();
+  auto offer = std::make_shared<OfferedRegion>();
   offers_[decoded->id.serial] = offer;
   if (fds.empty()) {  // there was no room for them; whoever asks us to execute offers again
     const base::MutexLock lock(offer->mutex);
@@ -63,15 +63,15 @@ Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base:
     return {};
   }
   // Shared, for a std::function must be copyable and Fds are not.
-  auto loose = std::make_shared<std::vector<base::Fd>>();
-  for (base::Fd& fd : fds) loose->push_back(std::move(fd));
+  auto received_fds = std::make_shared<std::vector<base::Fd>>();
+  for (base::Fd& fd : fds) received_fds->push_back(std::move(fd));
   ++*opening_;
-  transport_.off_the_lock([this_transport = &transport_, offer, key = std::move(key), loose,
+  transport_.off_the_lock([this_transport = &transport_, offer, key = std::move(key), received_fds,
                            opening = opening_, from = peer_.incarnation,
                            pid = channel_.process().pid] {
     const auto deadline = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10));
     auto memory =
-        this_transport->import_memory({key, *loose, from, pid == ::getpid(), pid}, deadline);
+        this_transport->import_memory({key, *received_fds, from, pid == ::getpid(), pid}, deadline);
     --*opening;
     const base::MutexLock lock(offer->mutex);
     offer->opened = true;
@@ -84,63 +84,67 @@ Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base:
 Status LocalEndpoint::on_execute(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Execute>(bytes);
   if (wire == nullptr) return corrupt_message("malformed request to execute");
-  if (for_peer_ >= transport_.capabilities().max_inflight + kMaxLegs)
+  if (for_peer_ >= transport_.capabilities().max_inflight + kMaxBounceSteps)
     return corrupt_message("more requests to execute than may be in flight");
   if (wire->blocks()->size() > transport_.capabilities().max_batch_pages)
     return corrupt_message("too many blocks in a request to execute");
-  Slot slot;
-  slot.id = wire->id();
-  slot.for_peer = true;
-  slot.tally_word = wire->tally_word();
+  InflightBatch inflight;
+  inflight.id = wire->id();
+  inflight.for_peer = true;
+  inflight.completion_flag = wire->tally_word();
   // Their write is our read: we pull from their region into ours.
-  slot.op = wire->write() ? Op::read : Op::write;
-  slot.stage = Stage::opening;
-  slot.target = transport_.published(wire->receiver_serial());
+  inflight.op = wire->write() ? Op::read : Op::write;
+  inflight.state = BatchState::opening;
+  inflight.target = transport_.published(wire->receiver_serial());
   Status refusal;
-  if (slot.target == nullptr) {
+  if (inflight.target == nullptr) {
     refusal = Status(Code::unreachable, Scope::request, "the region is not registered here");
-    slot.target = std::make_shared<Published>();  // has a count, and nothing else is looked at
-  } else if (const Permissions may = slot.target->key.peers;
+    inflight.target =
+        std::make_shared<PublishedRegion>();  // has a count, and nothing else is looked at
+  } else if (const Permissions may = inflight.target->key.peers;
              !(wire->write() ? may.write : may.read)) {
     refusal = Status(Code::permission_denied, Scope::request, "not permitted on this region");
   }
   if (const auto offer = offers_.find(wire->sender_serial()); offer != offers_.end())
-    slot.offer = offer->second;
+    inflight.offer = offer->second;
   else if (refusal.ok())
     refusal = Status(Code::unreachable, Scope::request, "your region was not offered before");
   for (const schema::WireBlock* b : *wire->blocks())
-    slot.blocks.push_back({.local_offset = b->remote_offset(),
-                           .remote_offset = b->local_offset(),
-                           .bytes = b->bytes()});
+    inflight.blocks.push_back({.local_offset = b->remote_offset(),
+                               .remote_offset = b->local_offset(),
+                               .bytes = b->bytes()});
   if (!serves_)
     refusal = Status(Code::disconnected, Scope::peer, "this connection is being closed");
   if (!refusal.ok()) {
-    slot.end = refusal;
-    slot.stage = Stage::ended;
+    inflight.end = refusal;
+    inflight.state = BatchState::ended;
   }
-  ++slot.target->uses;
+  ++inflight.target->uses;
   ++for_peer_;
-  slots_.push_back(std::move(slot));
+  inflight_.push_back(std::move(inflight));
   return {};
 }
 
 Status LocalEndpoint::on_executed(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Executed>(bytes);
   if (wire == nullptr) return corrupt_message("malformed answer of an execution");
-  for (Slot& slot : slots_) {
-    if (slot.for_peer || slot.asked != wire->id() || slot.stage != Stage::asked) continue;
+  for (InflightBatch& inflight : inflight_) {
+    if (inflight.for_peer || inflight.request_id != wire->id() ||
+        inflight.state != BatchState::requested)
+      continue;
     const auto end = base::final_code(wire->code());
     if (!end) return corrupt_message("an execution ended with an unknown code");
     const Code code = *end;
-    if (code == Code::system) offered_.erase(slot.offered);  // what failed there may go next time
+    if (code == Code::system)
+      offered_.erase(inflight.offered_serial);  // what failed there may go next time
     if (code != Code::ok)
-      slot.end = Status(code, Scope::request,
-                        "by the peer: " + schema::text_of(*wire->what(), kMaxMessageWords));
-    slot.stage = Stage::ended;
-    if (code == Code::unsupported && slot.whole == nullptr) {
-      const Status why = std::exchange(slot.end, {});
-      unopened_[slot.target->key.id.serial] = why.what();
-      cross_another_way(slot, why);
+      inflight.end = Status(code, Scope::request,
+                            "by the peer: " + schema::text_of(*wire->what(), kMaxMessageText));
+    inflight.state = BatchState::ended;
+    if (code == Code::unsupported && inflight.parent == nullptr) {
+      const Status why = std::exchange(inflight.end, {});
+      unopened_[inflight.target->key.id.serial] = why.what();
+      reroute_bounce(inflight, why);
     }
     return {};
   }
@@ -150,8 +154,8 @@ Status LocalEndpoint::on_executed(std::span<const std::byte> bytes) {
 Status LocalEndpoint::on_cancel(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Cancel>(bytes);
   if (wire == nullptr) return corrupt_message("malformed cancel");
-  for (Slot& slot : slots_)
-    if (slot.for_peer && slot.id == wire->id()) stop(slot);
+  for (InflightBatch& inflight : inflight_)
+    if (inflight.for_peer && inflight.id == wire->id()) stop(inflight);
   return {};  // what has ended meanwhile needs no cancel
 }
 
@@ -163,15 +167,15 @@ Status LocalEndpoint::on_retract(std::span<const std::byte> bytes) {
   offers_.erase(serial);
   {
     const base::MutexLock lock(retract_mutex_);
-    if (dying_.size() + to_answer_.size() >= kLeaseSlots)
+    if (retracted_by_peer_.size() + retracted_replies_.size() >= kLivenessEntries)
       return corrupt_message("more retracts than a peer can have regions");
     // Entered before the look: what closes after that look is told of here.
-    dying_.insert(serial);
+    retracted_by_peer_.insert(serial);
   }
   if (!transport_.maps(id))
-    closed_here(serial);
-  else if (wire->at_once() && !transport_.let_go(id))
-    leaving_.insert(serial);
+    unmapped_here(serial);
+  else if (wire->at_once() && !transport_.unmap(id))
+    unmap_pending_.insert(serial);
   return {};
 }
 
@@ -182,7 +186,7 @@ Status LocalEndpoint::on_retracted(std::span<const std::byte> bytes) {
   return {};
 }
 
-Status LocalEndpoint::on_tally(std::span<base::Fd> fds) {
+Status LocalEndpoint::on_completion_flags(std::span<base::Fd> fds) {
   if (fds.empty())  // the ends are told by messages then
     return {Code::system, Scope::process, "the page of ends found no room (RLIMIT_NOFILE)"};
   if (fds.size() != 1 || peers_completion_flags_ != nullptr)

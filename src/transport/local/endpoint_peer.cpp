@@ -6,8 +6,8 @@
 
 namespace linkspan::transport::local {
 
-Status LocalEndpoint::ask_peer(Slot& slot, const Published& local, std::uint64_t remote_serial,
-                               std::span<const Block> blocks) {
+Status LocalEndpoint::ask_peer(InflightBatch& inflight, const PublishedRegion& local,
+                               std::uint64_t remote_serial, std::span<const Block> blocks) {
   const std::uint64_t serial = local.key.id.serial;
   if (!offered_.contains(serial)) {
     const memory::PublishedKey key = transport_.key_of(local);
@@ -19,190 +19,195 @@ Status LocalEndpoint::ask_peer(Slot& slot, const Published& local, std::uint64_t
     const auto bytes =
         out.CreateVector(reinterpret_cast<const std::uint8_t*>(key.bytes.data()), key.bytes.size());
     out.Finish(schema::CreateOffer(out, bytes));
-    if (Status status = send(Message::offer, finished(out), *fds); !status.ok()) return status;
+    if (Status status = send(LocalMessage::offer, finished(out), *fds); !status.ok()) return status;
     offered_.insert(serial);
   }
-  if (Status status = share_tally(); !status.ok()) return status;
-  const auto word = completion_flags_->take();
+  if (Status status = share_completion_flags(); !status.ok()) return status;
+  const auto flag = completion_flags_->acquire();
   flatbuffers::FlatBufferBuilder out;
   std::vector<schema::WireBlock> wire;
   wire.reserve(blocks.size());
   for (const Block& b : blocks) wire.emplace_back(b.local_offset, b.remote_offset, b.bytes);
   const auto list = out.CreateVectorOfStructs(wire);
-  slot.asked = ++last_asked_;
-  out.Finish(schema::CreateExecute(out, slot.asked, slot.op == Op::write, serial, remote_serial,
-                                   list, word.value_or(kNoWord)));
-  if (Status status = send(Message::execute, finished(out)); !status.ok()) {
-    if (word) completion_flags_->release(*word);
+  inflight.request_id = ++last_asked_;
+  out.Finish(schema::CreateExecute(out, inflight.request_id, inflight.op == Op::write, serial,
+                                   remote_serial, list, flag.value_or(kNoFlag)));
+  if (Status status = send(LocalMessage::execute, finished(out)); !status.ok()) {
+    if (flag) completion_flags_->release(*flag);
     return status;
   }
-  slot.tally_word = word.value_or(kNoWord);
-  slot.offered = serial;
-  slot.stage = Stage::asked;
+  inflight.completion_flag = flag.value_or(kNoFlag);
+  inflight.offered_serial = serial;
+  inflight.state = BatchState::requested;
   return {};
 }
 
-Status LocalEndpoint::share_tally() {
+Status LocalEndpoint::share_completion_flags() {
   if (completion_flags_ != nullptr) return {};
-  auto tally = CompletionFlags::create();
-  if (!tally.ok()) return tally.status();
-  auto fd = (*tally)->fd().duplicate();
+  auto flags = CompletionFlags::create();
+  if (!flags.ok()) return flags.status();
+  auto fd = (*flags)->fd().duplicate();
   if (!fd.ok()) return fd.status();
-  if (Status status = send(Message::tally, {}, std::span(&*fd, 1)); !status.ok()) return status;
-  completion_flags_ = *std::move(tally);
+  if (Status status = send(LocalMessage::completion_flags, {}, std::span(&*fd, 1)); !status.ok())
+    return status;
+  completion_flags_ = *std::move(flags);
   return {};
 }
 
-void LocalEndpoint::look_at_tally(Slot& slot) {
-  slot.looked = base::Clock::steady().now();
-  if (slot.tally_word != kNoWord && completion_flags_->ended_well(slot.tally_word))
-    slot.stage = Stage::ended;
+void LocalEndpoint::poll_completion_flag(InflightBatch& inflight) {
+  inflight.polled = base::Clock::steady().now();
+  if (inflight.completion_flag != kNoFlag && completion_flags_->succeeded(inflight.completion_flag))
+    inflight.state = BatchState::ended;
 }
 
-void LocalEndpoint::release_word(Slot& slot) {
-  if (slot.tally_word != kNoWord)
-    completion_flags_->release(std::exchange(slot.tally_word, kNoWord));
+void LocalEndpoint::release_completion_flag(InflightBatch& inflight) {
+  if (inflight.completion_flag != kNoFlag)
+    completion_flags_->release(std::exchange(inflight.completion_flag, kNoFlag));
 }
 
 /// For the peer: once its key is open, the copy begins as one of our own would.
-void LocalEndpoint::open_offer(Slot& slot) {
+void LocalEndpoint::open_offer(InflightBatch& inflight) {
   {
-    const base::MutexLock lock(slot.offer->mutex);
-    if (!slot.offer->opened) return;
-    slot.end = slot.offer->status;
-    slot.remote = slot.offer->memory;
+    const base::MutexLock lock(inflight.offer->mutex);
+    if (!inflight.offer->opened) return;
+    inflight.end = inflight.offer->status;
+    inflight.remote = inflight.offer->memory;
   }
-  if (slot.end.ok() && slot.canceled) slot.end = Status(Code::canceled, Scope::request, "canceled");
-  if (slot.end.ok() && !slot.remote->alive())
-    slot.end = Status(Code::unreachable, Scope::request, "the region was deregistered");
+  if (inflight.end.ok() && inflight.canceled)
+    inflight.end = Status(Code::canceled, Scope::request, "canceled");
+  if (inflight.end.ok() && !inflight.remote->alive())
+    inflight.end = Status(Code::unreachable, Scope::request, "the region was deregistered");
   // Of host memory only: a copy to what was freed would end this process.
-  const memory::Region::Facts& own = slot.target->region->facts();
-  if (slot.end.ok() && own.kind != MemoryKind::device && !memory::is_mapped(own.address, own.bytes))
-    slot.end = memory::freed_early();
-  if (slot.end.ok()) {
+  const memory::Region::Facts& own = inflight.target->region->facts();
+  if (inflight.end.ok() && own.kind != MemoryKind::device &&
+      !memory::is_mapped(own.address, own.bytes))
+    inflight.end = memory::freed_early();
+  if (inflight.end.ok()) {
     Capabilities limits = transport_.capabilities();
     limits.max_batch_blocks = limits.max_batch_pages;  // a peer's pages come as blocks
-    const std::span<const Block> list(slot.blocks);
-    auto asked = checked(list, slot.target->key.bytes, slot.remote->key().bytes, limits);
-    Status status = asked.ok() ? begin(slot, *slot.target, *std::move(asked), {}) : asked.status();
+    const std::span<const Block> list(inflight.blocks);
+    auto shape =
+        check_shape(list, inflight.target->key.bytes, inflight.remote->key().bytes, limits);
+    Status status =
+        shape.ok() ? begin(inflight, *inflight.target, *std::move(shape), {}) : shape.status();
     if (status.ok()) return;
     if (status.code() == Code::no_resource) {
-      slot.pieces.clear();
+      inflight.pieces.clear();
       return;
     }
-    slot.end = status;
+    inflight.end = status;
   }
-  slot.stage = Stage::ended;
+  inflight.state = BatchState::ended;
 }
 
 /// True: it was told and can go.
-bool LocalEndpoint::report(Slot& slot, CompletionSink& sink) {
-  if (!slot.for_peer) {
-    release_word(slot);
-    if (slot.told != nullptr && slot.mapped != Mapped::nothing)
-      slot.told->path = path_here(slot.mapped, slot.method);
-    if (slot.whole != nullptr)
-      land(slot);
+bool LocalEndpoint::report(InflightBatch& inflight, CompletionSink& sink) {
+  if (!inflight.for_peer) {
+    release_completion_flag(inflight);
+    if (inflight.reported_path != nullptr && inflight.mapped != Mapped::nothing)
+      inflight.reported_path->path = path_here(inflight.mapped, inflight.method);
+    if (inflight.parent != nullptr)
+      finish_step(inflight);
     else
-      sink.complete({slot.id, std::move(slot.end)});
+      sink.complete({inflight.id, std::move(inflight.end)});
     return true;
   }
-  if (!gone_) {
-    // Once: the peer uses the word again for another copy.
-    const std::uint32_t word = std::exchange(slot.tally_word, kNoWord);
-    if (slot.end.ok() && peers_completion_flags_ != nullptr)
-      peers_completion_flags_->report_end(word);
+  if (!terminated_) {
+    // Once: the peer uses the flag again for another copy.
+    const std::uint32_t flag = std::exchange(inflight.completion_flag, kNoFlag);
+    if (inflight.end.ok() && peers_completion_flags_ != nullptr)
+      peers_completion_flags_->report_success(flag);
     flatbuffers::FlatBufferBuilder out;
-    const auto what = out.CreateString(slot.end.what().substr(0, 512));
-    out.Finish(
-        schema::CreateExecuted(out, slot.id, static_cast<std::uint8_t>(slot.end.code()), what));
-    if (send(Message::executed, finished(out)).code() == Code::no_resource) return false;
+    const auto what = out.CreateString(inflight.end.what().substr(0, 512));
+    out.Finish(schema::CreateExecuted(out, inflight.id,
+                                      static_cast<std::uint8_t>(inflight.end.code()), what));
+    if (send(LocalMessage::executed, finished(out)).code() == Code::no_resource) return false;
   }
-  --slot.target->uses;
+  --inflight.target->uses;
   return true;
 }
 
-bool LocalEndpoint::tell_retract(std::uint64_t serial, bool at_once) {
+bool LocalEndpoint::queue_retract(std::uint64_t serial, bool revoke_immediately) {
   const base::MutexLock lock(retract_mutex_);
-  if (deaf_) return false;
-  to_retract_.emplace_back(serial, at_once);
-  any_to_send_ = true;
+  if (retracts_refused_) return false;
+  retracts_.emplace_back(serial, revoke_immediately);
+  any_queued_ = true;
   return true;
 }
 
-void LocalEndpoint::closed_here(std::uint64_t serial) {
+void LocalEndpoint::unmapped_here(std::uint64_t serial) {
   const base::MutexLock lock(retract_mutex_);
-  if (dying_.erase(serial) == 0) return;
-  to_answer_.push_back(serial);
-  any_to_send_ = true;
+  if (retracted_by_peer_.erase(serial) == 0) return;
+  retracted_replies_.push_back(serial);
+  any_queued_ = true;
 }
 
-bool LocalEndpoint::send_retract(std::uint64_t serial, bool at_once) {
+bool LocalEndpoint::send_retract(std::uint64_t serial, bool revoke_immediately) {
   offered_.erase(serial);
   unopened_.erase(serial);
   flatbuffers::FlatBufferBuilder out;
-  out.Finish(schema::CreateRetract(out, serial, at_once));
-  return send(Message::retract, finished(out)).code() != Code::no_resource;
+  out.Finish(schema::CreateRetract(out, serial, revoke_immediately));
+  return send(LocalMessage::retract, finished(out)).code() != Code::no_resource;
 }
 
 bool LocalEndpoint::send_retracted(std::uint64_t serial) {
   flatbuffers::FlatBufferBuilder out;
   out.Finish(schema::CreateRetracted(out, serial));
-  return send(Message::retracted, finished(out)).code() != Code::no_resource;
+  return send(LocalMessage::retracted, finished(out)).code() != Code::no_resource;
 }
 
 /// How long not to look for what send_pending() sends. The peer waits to hear that we have closed a
 /// region, and a user who drops it calls nothing else; a full channel takes its time.
 std::optional<Duration> LocalEndpoint::wait_to_send() const {
   const base::MutexLock lock(retract_mutex_);
-  if (!to_answer_.empty()) return std::chrono::milliseconds(10);
-  if (!dying_.empty()) return std::chrono::milliseconds(1);
+  if (!retracted_replies_.empty()) return std::chrono::milliseconds(10);
+  if (!retracted_by_peer_.empty()) return std::chrono::milliseconds(1);
   return std::nullopt;
 }
 
 /// Until the channel has no more room: one try a look, however much waits.
 void LocalEndpoint::send_pending() {
-  std::erase_if(leaving_, [this](std::uint64_t serial) {
-    return transport_.let_go({.incarnation = peer_.incarnation, .buffer = 0, .serial = serial});
+  std::erase_if(unmap_pending_, [this](std::uint64_t serial) {
+    return transport_.unmap({.incarnation = peer_.incarnation, .buffer = 0, .serial = serial});
   });
-  if (!any_to_send_.load(std::memory_order_relaxed)) return;
+  if (!any_queued_.load(std::memory_order_relaxed)) return;
   std::deque<std::pair<std::uint64_t, bool>> retract;
   std::deque<std::uint64_t> answer;
   {
     const base::MutexLock lock(retract_mutex_);
-    any_to_send_ = false;
-    retract.swap(to_retract_);
-    answer.swap(to_answer_);
+    any_queued_ = false;
+    retract.swap(retracts_);
+    answer.swap(retracted_replies_);
   }
   while (!retract.empty() && send_retract(retract.front().first, retract.front().second))
     retract.pop_front();
   while (!answer.empty() && send_retracted(answer.front())) answer.pop_front();
   if (retract.empty() && answer.empty()) return;
   const base::MutexLock lock(retract_mutex_);  // what came meanwhile goes behind it
-  retract.insert(retract.end(), to_retract_.begin(), to_retract_.end());
-  answer.insert(answer.end(), to_answer_.begin(), to_answer_.end());
-  to_retract_.swap(retract);
-  to_answer_.swap(answer);
-  any_to_send_ = true;
+  retract.insert(retract.end(), retracts_.begin(), retracts_.end());
+  answer.insert(answer.end(), retracted_replies_.begin(), retracted_replies_.end());
+  retracts_.swap(retract);
+  retracted_replies_.swap(answer);
+  any_queued_ = true;
 }
 
-void LocalEndpoint::peer_gone() {
-  gone_ = true;
+void LocalEndpoint::peer_terminated() {
+  terminated_ = true;
   {
     const base::MutexLock lock(retract_mutex_);
-    deaf_ = true;
-    to_retract_.clear();
-    dying_.clear();
-    to_answer_.clear();
+    retracts_refused_ = true;
+    retracts_.clear();
+    retracted_by_peer_.clear();
+    retracted_replies_.clear();
   }
   transport_.acknowledged(*this, 0);
-  leaving_.clear();
-  for (Slot& slot : slots_) {
-    if (slot.stage == Stage::asked) {
-      slot.end = Status(Code::disconnected, Scope::peer, "peer " + peer_name() + " is gone");
-      slot.stage = Stage::ended;
-    } else if (slot.for_peer) {
-      stop(slot);
+  unmap_pending_.clear();
+  for (InflightBatch& inflight : inflight_) {
+    if (inflight.state == BatchState::requested) {
+      inflight.end = Status(Code::disconnected, Scope::peer, "peer " + peer_name() + " is gone");
+      inflight.state = BatchState::ended;
+    } else if (inflight.for_peer) {
+      stop(inflight);
     }
   }
   offers_.clear();

@@ -20,7 +20,8 @@ Status check_share(std::uint64_t used, std::uint64_t more, std::uint64_t limit, 
 
 }  // namespace
 
-ImportBudget::Limits ImportBudget::Limits::of_this_host(std::uint64_t imports_of_process) {
+ImportBudget::ImportLimits ImportBudget::ImportLimits::of_this_host(
+    std::uint64_t imports_of_process) {
   const auto pages = static_cast<std::uint64_t>(std::max(0L, ::sysconf(_SC_PHYS_PAGES)));
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   return {.imports_of_process = imports_of_process,
@@ -29,7 +30,7 @@ ImportBudget::Limits ImportBudget::Limits::of_this_host(std::uint64_t imports_of
           .bytes = 32 * kTiB};
 }
 
-Result<ImportBudget::Share> ImportBudget::take(const Owner& owner, Amount amount) {
+Result<ImportBudget::Share> ImportBudget::acquire(const Owner& owner, Amount amount) {
   const base::MutexLock lock(mutex_);
   const auto found = of_.find(owner);
   const Amount used = found == of_.end() ? Amount{} : found->second;
@@ -49,7 +50,7 @@ Result<ImportBudget::Share> ImportBudget::take(const Owner& owner, Amount amount
   return Share(this, owner, amount);
 }
 
-void ImportBudget::give(const Owner& owner, Amount amount) {
+void ImportBudget::release(const Owner& owner, Amount amount) {
   const base::MutexLock lock(mutex_);
   const auto found = of_.find(owner);
   for (Amount* each : {&found->second, &all_}) {

@@ -19,11 +19,11 @@ namespace linkspan::transport::local {
 
 class ImportBudget {
  public:
-  struct Limits {
+  struct ImportLimits {
     std::uint64_t imports_of_process = 0, imports = 0, bytes_of_process = 0, bytes = 0;
     /// Imports as given, three times as many in all; bytes as twice the memory of this host, 1 TiB
     /// at least, and in all 32 TiB, a quarter of the addresses.
-    static Limits of_this_host(std::uint64_t imports_of_process);
+    static ImportLimits of_this_host(std::uint64_t imports_of_process);
   };
   /// A process by its number; where that is unknown 0, and an Engine's incarnation.
   using Owner = std::pair<std::int64_t, std::uint64_t>;
@@ -47,7 +47,7 @@ class ImportBudget {
     Share(const Share&) = delete;
     Share& operator=(const Share&) = delete;
     ~Share() {
-      if (of_ != nullptr) of_->give(owner_, amount_);
+      if (of_ != nullptr) of_->release(owner_, amount_);
     }
 
    private:
@@ -59,15 +59,15 @@ class ImportBudget {
     Amount amount_{};
   };
 
-  explicit ImportBudget(const Limits& limits) : limits_(limits) {}
+  explicit ImportBudget(const ImportLimits& limits) : limits_(limits) {}
 
   /// Outlives the Share. busy: a limit would be passed; the text says which.
-  Result<Share> take(const Owner& owner, Amount amount) LINKSPAN_EXCLUDES(mutex_);
+  Result<Share> acquire(const Owner& owner, Amount amount) LINKSPAN_EXCLUDES(mutex_);
 
  private:
-  void give(const Owner& owner, Amount amount) LINKSPAN_EXCLUDES(mutex_);
+  void release(const Owner& owner, Amount amount) LINKSPAN_EXCLUDES(mutex_);
 
-  const Limits limits_;
+  const ImportLimits limits_;
   base::Mutex mutex_;
   std::map<Owner, Amount> of_ LINKSPAN_GUARDED_BY(mutex_);
   Amount all_ LINKSPAN_GUARDED_BY(mutex_);

@@ -4,7 +4,7 @@
 #include "base/process.hpp"
 #include "base/sealed_memory.hpp"
 #include "transport/local/endpoint.hpp"
-#include "transport/local/lending.hpp"
+#include "transport/local/exports.hpp"
 #include "transport/local/local_transport.hpp"
 
 namespace linkspan::transport::local {
@@ -32,32 +32,32 @@ bool LocalTransport::maps(const memory::RegionId& id) const {
 void LocalTransport::report_closed(const memory::RegionId& id) {
   if (maps_any(id)) return;
   for (LocalEndpoint* endpoint : endpoints_)
-    if (endpoint->peer_incarnation() == id.incarnation) endpoint->closed_here(id.serial);
+    if (endpoint->peer_incarnation() == id.incarnation) endpoint->unmapped_here(id.serial);
 }
 
-bool LocalTransport::let_go(const memory::RegionId& id) {
+bool LocalTransport::unmap(const memory::RegionId& id) {
   std::vector<std::shared_ptr<ImportedMemory>> found;  // ends after the lock
   bool all = true;
   const base::MutexLock lock(mutex_);
   const auto numbers = imports_by_id_.find({id.incarnation, id.serial});
   if (numbers == imports_by_id_.end()) return true;
   for (const std::uint64_t number : numbers->second) {
-    Import& import = imports_[number];
-    if (import.letting_go) continue;
+    ImportEntry& import = imports_[number];
+    if (import.unmapping) continue;
     all &= !import.opening;
     if (import.opening) continue;
     found.push_back(import.memory.lock());
     const auto& memory = found.back();
     if (memory == nullptr || memory->host() != nullptr) continue;
-    // Its user's Mapping and this one: a batch would have its own, and with a lease that has ended
-    // none begins.
+    // Its user's Mapping and this one: a batch would have its own, and with a liveness that has
+    // ended none begins.
     if (memory.use_count() > 2) {
       all = false;
       continue;
     }
-    import.letting_go = true;
-    close([this, at = number, held = memory->let_go()]() mutable {
-      held = {};
+    import.unmapping = true;
+    close([this, at = number, mappings = memory->unmap()]() mutable {
+      mappings = {};
       const base::MutexLock closed(mutex_);
       if (const auto still = imports_.find(at); still != imports_.end()) {
         still->second.closed = true;
@@ -68,10 +68,10 @@ bool LocalTransport::let_go(const memory::RegionId& id) {
   return all;
 }
 
-void LocalTransport::let_go(const Mapping& mapping) {
+void LocalTransport::unmap(const Mapping& mapping) {
   const std::shared_ptr<ImportedMemory> memory = static_cast<const LocalMapping&>(mapping).memory();
   // The Mapping's and this one: a window's kernels would have their own.
-  if (memory.use_count() <= 2) close([held = memory->let_go()]() mutable { held = {}; });
+  if (memory.use_count() <= 2) close([mappings = memory->unmap()]() mutable { mappings = {}; });
 }
 
 Result<std::unique_ptr<Mapping>> LocalTransport::import_key(RemoteKey key,
@@ -81,14 +81,14 @@ Result<std::unique_ptr<Mapping>> LocalTransport::import_key(RemoteKey key,
   return std::unique_ptr<Mapping>(std::make_unique<LocalMapping>(*std::move(memory)));
 }
 
-Result<std::shared_ptr<RegionLivenessView>> LocalTransport::lease_of(std::uint64_t incarnation,
-                                                                     const base::Fd& fd) {
+Result<std::shared_ptr<RegionLivenessView>> LocalTransport::liveness_of(std::uint64_t incarnation,
+                                                                        const base::Fd& fd) {
   const auto facts = base::sealed_memory(fd);
   if (!facts.ok()) return facts.status();
   const auto soon = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(1));
   // One for an Engine: another one with each key would fill this process with mappings.
-  auto view =
-      lease_views_.get({incarnation, {}, -1}, soon, [&] { return RegionLivenessView::open(fd); });
+  auto view = liveness_views_.get({incarnation, {}, -1}, soon,
+                                  [&] { return RegionLivenessView::open(fd); });
   if (view.ok() && (*view)->id() != facts->id)
     return corrupt_import("a key with other leases than the keys before it");
   return view;
@@ -110,21 +110,21 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
   if (deadline.passed()) return Status(Code::timed_out, Scope::request, "import");
   auto decoded = decode_key(remote.bytes);
   if (!decoded.ok()) return decoded.status();
-  Key& key = *decoded;
+  LocalKey& key = *decoded;
   if (remote.incarnation != 0 && key.id.incarnation != remote.incarnation)
     return corrupt_import("a key of another Engine's region");
   // Every peer knows who we are and may say that it is us: then its addresses would be ours.
   const bool same_process = remote.from_this_process && key.process == base::this_process();
   if (remote.fds.size() != (key.has_fd() ? 2u : 1u))
     return corrupt_import("the key came without its fds");
-  auto lease = lease_of(key.id.incarnation, remote.fds[0]);
-  if (!lease.ok()) return lease.status();
+  auto liveness = liveness_of(key.id.incarnation, remote.fds[0]);
+  if (!liveness.ok()) return liveness.status();
 
-  // Entered before the lease is looked at: an owner that retracts after that look sees the import
-  // when it asks us, and one that retracted before is seen here.
+  // Entered before the liveness is looked at: an owner that retracts after that look sees the
+  // import when it asks us, and one that retracted before is seen here.
   const memory::RegionId id = key.id;
   const ImportBudget::Owner owner{remote.pid, remote.pid == 0 ? id.incarnation : 0};
-  auto share = budget_.take(owner, {.imports = 1});
+  auto share = budget_.acquire(owner, {.imports = 1});
   if (!share.ok()) return share.status();
   std::uint64_t number = 0;
   {
@@ -134,7 +134,7 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
     imports_[number].share = *std::move(share);
     imports_by_id_[{id.incarnation, id.serial}].insert(number);
   }
-  const std::shared_ptr<ImportedMemory> memory(new ImportedMemory(std::move(key), *lease),
+  const std::shared_ptr<ImportedMemory> memory(new ImportedMemory(std::move(key), *liveness),
                                                [this, number](ImportedMemory* ending) {
                                                  close([this, number, ending] {
                                                    delete ending;
@@ -163,13 +163,13 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
 
 Status LocalTransport::map_host(ImportedMemory& memory, const base::Fd& memfd,
                                 const ImportBudget::Owner& owner, base::Deadline deadline) {
-  const Key& key = memory.key();
+  const LocalKey& key = memory.key();
   const auto facts = base::sealed_memory(memfd);
   if (!facts.ok()) return facts.status();
   const memory::ImportKey which{key.id.incarnation, facts->id, -1};
   const std::uint64_t needed = key.allocation_offset + key.bytes;  // decode_key saw that it fits
   auto host = host_mappings_.get(which, deadline, [&]() -> Result<std::unique_ptr<HostMapping>> {
-    auto share = budget_.take(owner, {.bytes = facts->bytes});
+    auto share = budget_.acquire(owner, {.bytes = facts->bytes});
     if (!share.ok()) return share.status();
     return HostMapping::map(memfd, needed, *std::move(share));
   });
@@ -184,7 +184,7 @@ Status LocalTransport::map_host(ImportedMemory& memory, const base::Fd& memfd,
 
 Status LocalTransport::map_device(ImportedMemory& memory, std::span<base::Fd> fds,
                                   base::Deadline deadline) {
-  const Key& key = memory.key();
+  const LocalKey& key = memory.key();
   if (options_.topology == nullptr)
     return {Code::unsupported, Scope::request, "no CUDA driver in this process"};
   if (memory.same_process() ? key.address == 0 : !key.mappable())
@@ -217,7 +217,7 @@ Status LocalTransport::map_device(ImportedMemory& memory, std::span<base::Fd> fd
 
 Status LocalTransport::add_view(ImportedMemory& memory, const cuda::Device& device,
                                 base::Deadline deadline) {
-  const Key& key = memory.key();
+  const LocalKey& key = memory.key();
   if (memory.same_process()) {
     if (Status status = cuda::allow_own(*options_.topology, device, key.address, key.bytes);
         !status.ok())
@@ -248,7 +248,7 @@ Status LocalTransport::add_view(ImportedMemory& memory, const cuda::Device& devi
 
 /// Aside, for it takes a while. By a handle only: what closes that waits for who still reads.
 void LocalTransport::calibrate(const cuda::Device& device, const ImportedMemory& memory) {
-  const Key& key = memory.key();
+  const LocalKey& key = memory.key();
   const GpuCopiers* const ours = gpu_copiers(&device);
   if (ours == nullptr || ours->calibration == nullptr || key.gpu == device.info().uuid ||
       !key.peers.read || ours->usual->rates(copy::Link::peer) != nullptr)
@@ -264,7 +264,7 @@ void LocalTransport::calibrate(const cuda::Device& device, const ImportedMemory&
 /// All of it at once, for whichever GPUs come up: the fds are here but now.
 Status LocalTransport::map_range(ImportedMemory& memory, const base::Fd& fd,
                                  const cuda::Device& device, base::Deadline deadline) {
-  const Key& key = memory.key();
+  const LocalKey& key = memory.key();
   if (key.pool) {
     // Beside the buffer id the place in the pool, should a pool's memory have one id.
     const memory::ImportKey which{

@@ -16,7 +16,7 @@ Status corrupt_key(const char* what) { return {Code::corrupt, Scope::request, wh
 
 }  // namespace
 
-std::vector<std::byte> encode(const Key& key) {
+std::vector<std::byte> encode(const LocalKey& key) {
   flatbuffers::FlatBufferBuilder out;
   const auto gpu = vector_of(out, key.gpu);
   const auto ipc = key.ipc ? vector_of(out, *key.ipc) : flatbuffers::Offset<schema::ByteVector>();
@@ -26,22 +26,22 @@ std::vector<std::byte> encode(const Key& key) {
   const auto why = out.CreateString(key.why_not_mapped.substr(0, kMaxReason));
   out.Finish(schema::CreateLocalKey(
       out, key.id.incarnation, key.id.buffer, key.id.serial, boot, key.process.start_time,
-      key.process.nonce, key.lease_slot, static_cast<std::uint8_t>(key.kind), key.peers.read,
+      key.process.nonce, key.liveness_index, static_cast<std::uint8_t>(key.kind), key.peers.read,
       key.peers.write, key.peers.exclusive, key.bytes, key.address, gpu, key.allocation_offset, ipc,
       key.has_memfd, why, key.chunks ? key.chunks->count : 0, key.chunks ? key.chunks->bytes : 0,
       key.chunks ? key.chunks->id : 0, pool));
   return finished(out);
 }
 
-Result<Key> decode_key(std::span<const std::byte> bytes) {
+Result<LocalKey> decode_key(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::LocalKey>(bytes);
   if (wire == nullptr) return corrupt_key("malformed key");
-  Key key;
+  LocalKey key;
   key.id = {wire->incarnation(), wire->buffer(), wire->serial()};
   if (!take(wire->boot_id(), key.process.boot_id)) return corrupt_key("key of a malformed process");
   key.process.start_time = wire->start_time();
   key.process.nonce = wire->process_nonce();
-  key.lease_slot = wire->lease_slot();
+  key.liveness_index = wire->lease_slot();
   if (wire->kind() >= kMemoryKinds) return corrupt_key("key of an unknown memory kind");
   key.kind = static_cast<MemoryKind>(wire->kind());
   key.peers = {wire->read(), wire->write(), wire->exclusive()};
@@ -71,7 +71,7 @@ Result<Key> decode_key(std::span<const std::byte> bytes) {
   return key;
 }
 
-std::vector<std::byte> encode(const Address& address) {
+std::vector<std::byte> encode(const LocalAddress& address) {
   flatbuffers::FlatBufferBuilder out;
   const auto boot = vector_of(out, address.process.boot_id);
   const auto proof = vector_of(out, address.proof);
@@ -80,10 +80,10 @@ std::vector<std::byte> encode(const Address& address) {
   return finished(out);
 }
 
-Result<Address> decode_address(std::span<const std::byte> bytes) {
+Result<LocalAddress> decode_address(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::LocalAddress>(bytes);
   if (wire == nullptr) return corrupt_key("malformed address");
-  Address address;
+  LocalAddress address;
   address.incarnation = wire->incarnation();
   if (!take(wire->boot_id(), address.process.boot_id) || !take(wire->proof(), address.proof))
     return corrupt_key("malformed address");

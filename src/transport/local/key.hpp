@@ -17,10 +17,10 @@
 
 namespace linkspan::transport::local {
 
-struct Key {
+struct LocalKey {
   memory::RegionId id;
   base::ProcessIdentity process;  ///< The owner's.
-  std::uint32_t lease_slot = 0;
+  std::uint32_t liveness_index = 0;
   MemoryKind kind = MemoryKind::host;
   Permissions peers;
   std::uint64_t bytes = 0;
@@ -40,21 +40,21 @@ struct Key {
   std::string why_not_mapped;             ///< The owner's words when there is nothing of these.
 
   bool mappable() const noexcept { return ipc || has_memfd || chunks || pool; }
-  /// Behind the fd of the leases.
+  /// Behind the fd of the liveness.
   bool has_fd() const noexcept { return has_memfd || chunks || pool; }
 };
 
-std::vector<std::byte> encode(const Key& key);
-Result<Key> decode_key(std::span<const std::byte> bytes);  ///< Else `corrupt`.
+std::vector<std::byte> encode(const LocalKey& key);
+Result<LocalKey> decode_key(std::span<const std::byte> bytes);  ///< Else `corrupt`.
 
-struct Address {
+struct LocalAddress {
   std::uint64_t incarnation = 0;
   base::ProcessIdentity process;
   std::uint64_t proof_address = 0;
   std::array<std::byte, 16> proof{};
 };
 
-std::vector<std::byte> encode(const Address& address);
-Result<Address> decode_address(std::span<const std::byte> bytes);  ///< Else `corrupt`.
+std::vector<std::byte> encode(const LocalAddress& address);
+Result<LocalAddress> decode_address(std::span<const std::byte> bytes);  ///< Else `corrupt`.
 
 }  // namespace linkspan::transport::local

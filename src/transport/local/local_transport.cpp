@@ -4,7 +4,7 @@
 
 #include "base/process.hpp"
 #include "transport/local/endpoint.hpp"
-#include "transport/local/lending.hpp"
+#include "transport/local/exports.hpp"
 
 namespace linkspan::transport::local {
 namespace {
@@ -30,9 +30,9 @@ static_assert(kCapabilities.max_batch_blocks +
 
 Result<std::unique_ptr<Transport>> LocalTransport::create(const LocalOptions& options) {
   std::unique_ptr<LocalTransport> transport(new LocalTransport(options));
-  auto leases = RegionLivenessTable::create();
-  if (!leases.ok()) return leases.status();
-  transport->liveness_ = *std::move(leases);
+  auto liveness = RegionLivenessTable::create();
+  if (!liveness.ok()) return liveness.status();
+  transport->liveness_ = *std::move(liveness);
   auto cpu = copy::CpuCopier::create(options.cpu_threads, options.staging);
   if (!cpu.ok()) return cpu.status();
   transport->cpu_ = *std::move(cpu);
@@ -104,12 +104,12 @@ Result<memory::PublishedKey> LocalTransport::publish(const memory::Region& regio
   if (!kCapabilities.local_kinds.contains(facts.kind))
     return Status(Code::unsupported, Scope::request,
                   std::string(name_of(facts.kind)) + " memory is not moved by the local transport");
-  auto published = std::make_shared<Published>();
+  auto published = std::make_shared<PublishedRegion>();
   published->region = &region;
-  Key& key = published->key;
+  LocalKey& key = published->key;
   key = {.id = facts.id,
          .process = base::this_process(),
-         .lease_slot = 0,
+         .liveness_index = 0,
          .kind = facts.kind,
          .peers = facts.peers,
          .bytes = facts.bytes,
@@ -125,7 +125,7 @@ Result<memory::PublishedKey> LocalTransport::publish(const memory::Region& regio
     auto device = bring_up(facts.gpu);
     if (!device.ok()) return device.status();
     if (!facts.peers.exclusive)
-      if (Status status = lend(**device, facts, key); !status.ok())
+      if (Status status = export_memory(**device, facts, key); !status.ok())
         key.why_not_mapped = "CUDA cannot export it: " + status.what();
   } else if (facts.kind == MemoryKind::shared && facts.memfd != nullptr) {
     key.has_memfd = true;
@@ -138,46 +138,47 @@ Result<memory::PublishedKey> LocalTransport::publish(const memory::Region& regio
     key.why_not_mapped = "its owner registered it as exclusive";
   }
   if (options_.registry != nullptr) published->registration = options_.registry->find(facts.id);
-  auto slot = liveness_->grant(facts.id.serial);
-  if (!slot.ok()) return slot.status();
-  key.lease_slot = *slot;
+  auto index = liveness_->grant(facts.id.serial);
+  if (!index.ok()) return index.status();
+  key.liveness_index = *index;
   memory::PublishedKey made = key_of(*published);
   const base::MutexLock lock(mutex_);
   entries_[facts.id.serial] = {std::move(published), false, false, {}};
   return made;
 }
 
-memory::PublishedKey LocalTransport::key_of(const Published& published) const {
+memory::PublishedKey LocalTransport::key_of(const PublishedRegion& published) const {
   memory::PublishedKey out;
   out.bytes = encode(published.key);
   out.fds.push_back(liveness_->fd());
   if (published.key.has_memfd) out.fds.push_back(published.region->facts().memfd);
   if (published.key.chunks || published.key.pool)
     out.last_fd = [topology = options_.topology, kept = published.shared_from_this()] {
-      return lent_fd(*topology, kept->region->facts(), kept->key);
+      return export_fd(*topology, kept->region->facts(), kept->key);
     };
   out.bearer = published.key.ipc.has_value();
   return out;
 }
 
-Status LocalTransport::retract(const memory::Region& region, bool at_once) {
+Status LocalTransport::retract(const memory::Region& region, bool revoke_immediately) {
   const std::uint64_t serial = region.facts().id.serial;
   const base::MutexLock lock(mutex_);
   const auto found = entries_.find(serial);
   if (found == entries_.end())
     return {Code::not_found, Scope::request, "the region is not published"};
-  Entry& entry = found->second;
+  PublishedEntry& entry = found->second;
   if (!entry.retracting) {
     entry.retracting = true;
-    entry.at_once = at_once;
-    liveness_->revoke(entry.published->key.lease_slot);
+    entry.revoke_immediately = revoke_immediately;
+    liveness_->revoke(entry.published->key.liveness_index);
     for (LocalEndpoint* endpoint : endpoints_)
       // This side alone touches an exclusive region, and counts its `uses`.
-      if (endpoint->tell_retract(serial, at_once) && !entry.published->key.peers.exclusive)
+      if (endpoint->queue_retract(serial, revoke_immediately) &&
+          !entry.published->key.peers.exclusive)
         entry.unacknowledged.insert(endpoint);
-  } else if (at_once && !std::exchange(entry.at_once, true)) {
+  } else if (revoke_immediately && !std::exchange(entry.revoke_immediately, true)) {
     for (LocalEndpoint* endpoint : endpoints_)
-      if (entry.unacknowledged.contains(endpoint)) (void)endpoint->tell_retract(serial, true);
+      if (entry.unacknowledged.contains(endpoint)) (void)endpoint->queue_retract(serial, true);
   }
   if (!entry.unacknowledged.empty()) {
     std::string names;
@@ -196,8 +197,9 @@ Status LocalTransport::forget(const memory::Region& region) {
   const auto found = entries_.find(region.facts().id.serial);
   if (found == entries_.end())
     return {Code::not_found, Scope::request, "the region is not published"};
-  Entry& entry = found->second;
-  if (!std::exchange(entry.retracting, true)) liveness_->revoke(entry.published->key.lease_slot);
+  PublishedEntry& entry = found->second;
+  if (!std::exchange(entry.retracting, true))
+    liveness_->revoke(entry.published->key.liveness_index);
   if (entry.published->uses != 0)
     return {Code::busy, Scope::request, "a transfer for a peer still uses the region"};
   entries_.erase(found);
@@ -222,10 +224,10 @@ std::vector<CopyCount> LocalTransport::copies() const {
 }
 
 std::vector<std::byte> LocalTransport::address() const {
-  return encode(Address{.incarnation = options_.incarnation,
-                        .process = base::this_process(),
-                        .proof_address = reinterpret_cast<std::uintptr_t>(proof_.data()),
-                        .proof = proof_});
+  return encode(LocalAddress{.incarnation = options_.incarnation,
+                             .process = base::this_process(),
+                             .proof_address = reinterpret_cast<std::uintptr_t>(proof_.data()),
+                             .proof = proof_});
 }
 
 Result<std::unique_ptr<Endpoint>> LocalTransport::connect(std::span<const std::byte> address,
@@ -236,12 +238,13 @@ Result<std::unique_ptr<Endpoint>> LocalTransport::connect(std::span<const std::b
   if (const std::uint64_t known = channel.process().incarnation;
       known != 0 && known != peer->incarnation)
     return Status(Code::corrupt, Scope::peer, "an address of another Engine");
-  unsigned lane = 0;
+  unsigned copy_queue_index = 0;
   {
     const base::MutexLock lock(mutex_);
-    lane = next_lane_++;
+    copy_queue_index = next_copy_queue_index_++;
   }
-  auto endpoint = std::make_unique<LocalEndpoint>(*this, *peer, channel, lane, deadline);
+  auto endpoint =
+      std::make_unique<LocalEndpoint>(*this, *peer, channel, copy_queue_index, deadline);
   const base::MutexLock lock(mutex_);
   endpoints_.insert(endpoint.get());
   return std::unique_ptr<Endpoint>(std::move(endpoint));
@@ -253,7 +256,7 @@ void LocalTransport::remove(const LocalEndpoint& endpoint) {
   for (auto& [serial, entry] : entries_) entry.unacknowledged.erase(&endpoint);
 }
 
-std::shared_ptr<Published> LocalTransport::published(std::uint64_t serial) const {
+std::shared_ptr<PublishedRegion> LocalTransport::published(std::uint64_t serial) const {
   const base::MutexLock lock(mutex_);
   const auto found = entries_.find(serial);
   if (found == entries_.end() || found->second.retracting) return nullptr;
@@ -266,7 +269,7 @@ const GpuCopiers* LocalTransport::gpu_copiers(const cuda::Device* device) const 
   return found == gpu_copiers_.end() ? nullptr : &found->second;
 }
 
-const GpuCopiers* LocalTransport::copiers_between(const Published& local,
+const GpuCopiers* LocalTransport::copiers_between(const PublishedRegion& local,
                                                   const ImportedMemory& remote) const {
   const cuda::Device* device =
       local.key.kind == MemoryKind::device ? options_.topology->active(local.key.gpu) : nullptr;
@@ -301,7 +304,8 @@ Result<std::unique_ptr<KeptPages>> LocalTransport::keep_pages(const memory::Regi
   return kept;
 }
 
-Result<KernelReach::View> LocalTransport::reach(const Mapping& remote, const GpuUuid& gpu) const {
+Result<KernelReach::KernelView> LocalTransport::reach(const Mapping& remote,
+                                                      const GpuUuid& gpu) const {
   const auto memory = static_cast<const LocalMapping&>(remote).memory();
   const auto no = [](std::string why) {
     return Status(Code::unreachable, Scope::peer, std::move(why));
@@ -309,13 +313,13 @@ Result<KernelReach::View> LocalTransport::reach(const Mapping& remote, const Gpu
   if (memory->mapped() == Mapped::nothing) return no(memory->why_not_mapped());
   const bool by_cpu = gpu == GpuUuid{};
   if (memory->key().kind != MemoryKind::device) {
-    if (by_cpu || memory->host_dma()) return View{memory->host_address(), memory};
+    if (by_cpu || memory->host_dma()) return KernelView{memory->host_address(), memory};
     return no("the peer's memory is not pinned");
   }
   if (by_cpu) return no("it is memory of a GPU");
   const auto view = memory->view(options_.topology->active(gpu));
   if (!view || view->device->info().uuid != gpu) return no("that GPU does not map it");
-  return View{view->address, memory};
+  return KernelView{view->address, memory};
 }
 
 }  // namespace linkspan::transport::local

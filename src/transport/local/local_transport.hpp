@@ -5,8 +5,8 @@
 // up, one CpuCopier. What a GPU needs is made here, off the lock, when the first region of that GPU
 // is published or imported; the path of a byte finds it ready.
 // Threads: as transport.hpp says; what Endpoints call is marked.
-// Invariants: a region's lease is granted from publish() to retract(); once retract() answered OK
-// no peer maps it and no Endpoint of ours uses it for a peer.
+// Invariants: a region's liveness is granted from publish() to retract(); once retract() answered
+// OK no peer maps it and no Endpoint of ours uses it for a peer.
 #pragma once
 
 #include <array>
@@ -38,8 +38,8 @@ inline constexpr std::size_t kMaxImports = 16384;
 
 /// One published region.
 /// Threads: `uses` any thread; the rest is immutable.
-struct Published : std::enable_shared_from_this<Published> {
-  Key key;
+struct PublishedRegion : std::enable_shared_from_this<PublishedRegion> {
+  LocalKey key;
   const memory::Region* region = nullptr;
   std::shared_ptr<const memory::Registration> registration;  ///< Also the registry's. May be null.
   std::atomic<std::uint32_t> uses{0};                        ///< By what we execute for peers.
@@ -93,15 +93,16 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
   const Capabilities& capabilities() const noexcept override;
   Result<memory::PublishedKey> publish(const memory::Region& region) override
       LINKSPAN_EXCLUDES(mutex_);
-  Status retract(const memory::Region& region, bool at_once) override LINKSPAN_EXCLUDES(mutex_);
+  Status retract(const memory::Region& region, bool revoke_immediately) override
+      LINKSPAN_EXCLUDES(mutex_);
   Status forget(const memory::Region& region) override LINKSPAN_EXCLUDES(mutex_);
   Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, base::Deadline deadline) override
       LINKSPAN_EXCLUDES(mutex_);
-  void let_go(const Mapping& mapping) override;
+  void unmap(const Mapping& mapping) override;
   Result<std::unique_ptr<KeptPages>> keep_pages(const memory::Region& local, const Mapping& remote,
                                                 const Pages& pages) override
       LINKSPAN_EXCLUDES(mutex_);
-  Result<View> reach(const Mapping& remote, const GpuUuid& gpu) const override;
+  Result<KernelView> reach(const Mapping& remote, const GpuUuid& gpu) const override;
   std::vector<CopyCount> copies() const override;
   std::vector<std::byte> address() const override;
   Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> address, Channel& channel,
@@ -110,15 +111,15 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
 
   // For its Endpoints, under the scheduler's lock.
   /// Null: not published, or retracted.
-  std::shared_ptr<Published> published(std::uint64_t serial) const LINKSPAN_EXCLUDES(mutex_);
-  memory::PublishedKey key_of(const Published& published) const;
+  std::shared_ptr<PublishedRegion> published(std::uint64_t serial) const LINKSPAN_EXCLUDES(mutex_);
+  memory::PublishedKey key_of(const PublishedRegion& published) const;
   /// Null: that GPU is not up.
   const GpuCopiers* gpu_copiers(const cuda::Device* device) const LINKSPAN_EXCLUDES(mutex_);
   /// Of the GPU that copies where both are mapped here. Null: neither is a GPU's. Any thread.
-  const GpuCopiers* copiers_between(const Published& local, const ImportedMemory& remote) const
-      LINKSPAN_EXCLUDES(mutex_);
+  const GpuCopiers* copiers_between(const PublishedRegion& local,
+                                    const ImportedMemory& remote) const LINKSPAN_EXCLUDES(mutex_);
   copy::CpuCopier& cpu_copier() noexcept { return *cpu_; }
-  void copied(copy::Method method, std::size_t blocks) noexcept {
+  void count_copy(copy::Method method, std::size_t blocks) noexcept {
     CopyCount& count = copies_[static_cast<std::size_t>(method)];
     ++count.orders;
     count.blocks += blocks;
@@ -132,7 +133,7 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
   bool maps(const memory::RegionId& id) const LINKSPAN_EXCLUDES(mutex_);
   /// Gives back what maps that region of a peer, unless a batch uses it. False: an import of it is
   /// still to be asked for again. Memory of the host stays mapped, until its users let it go.
-  bool let_go(const memory::RegionId& id) LINKSPAN_EXCLUDES(mutex_);
+  bool unmap(const memory::RegionId& id) LINKSPAN_EXCLUDES(mutex_);
   /// import_key() for Endpoints, off the lock.
   Result<std::shared_ptr<ImportedMemory>> import_memory(RemoteKey key, base::Deadline deadline)
       LINKSPAN_EXCLUDES(mutex_);
@@ -141,26 +142,26 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
   void remove(const LocalEndpoint& endpoint) LINKSPAN_EXCLUDES(mutex_);
 
  private:
-  struct Entry {
-    std::shared_ptr<Published> published;  // also of Endpoints that execute on it
-    bool retracting = false, at_once = false;
+  struct PublishedEntry {
+    std::shared_ptr<PublishedRegion> published;  // also of Endpoints that execute on it
+    bool retracting = false, revoke_immediately = false;
     std::set<const LocalEndpoint*> unacknowledged;
   };
 
-  struct Import {
+  struct ImportEntry {
     memory::RegionId id;
     ImportBudget::Share share;
     std::weak_ptr<ImportedMemory> memory;
-    bool opening = true;                      // by the thread that imports it
-    bool letting_go = false, closed = false;  // although there is the memory, which maps nothing
+    bool opening = true;                     // by the thread that imports it
+    bool unmapping = false, closed = false;  // although there is the memory, which maps nothing
   };
 
   explicit LocalTransport(const LocalOptions& options)
-      : options_(options), budget_(ImportBudget::Limits::of_this_host(options.max_imports)) {}
+      : options_(options), budget_(ImportBudget::ImportLimits::of_this_host(options.max_imports)) {}
   /// Activates the GPU, makes its copier, opens on it what was imported before. Milliseconds.
   Result<const cuda::Device*> bring_up(const GpuUuid& gpu) LINKSPAN_EXCLUDES(mutex_);
-  Result<std::shared_ptr<RegionLivenessView>> lease_of(std::uint64_t incarnation,
-                                                       const base::Fd& fd);
+  Result<std::shared_ptr<RegionLivenessView>> liveness_of(std::uint64_t incarnation,
+                                                          const base::Fd& fd);
   void forget_import(std::uint64_t number) LINKSPAN_EXCLUDES(mutex_);
   bool maps_any(const memory::RegionId& id) const LINKSPAN_REQUIRES(mutex_);
   /// Endpoints whose peer waits to hear that hear it when nothing maps the region any more.
@@ -184,7 +185,7 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
   std::unique_ptr<copy::CpuCopier> cpu_;
   std::array<CopyCount, copy::kMethods> copies_{};  // under the scheduler's lock; by method
 
-  memory::ImportCache<memory::ImportKey, RegionLivenessView> lease_views_;
+  memory::ImportCache<memory::ImportKey, RegionLivenessView> liveness_views_;
   memory::ImportCache<memory::ImportKey, HostMapping> host_mappings_;
   /// By the handle itself too: whoever has it may open that memory, whatever else its key claims.
   using IpcKey = std::pair<memory::ImportKey, cuda::IpcHandle>;
@@ -193,16 +194,16 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
 
   base::Mutex bringing_up_;  // one GPU at a time
   mutable base::Mutex mutex_;
-  std::map<std::uint64_t, Entry> entries_ LINKSPAN_GUARDED_BY(mutex_);  // by serial
+  std::map<std::uint64_t, PublishedEntry> entries_ LINKSPAN_GUARDED_BY(mutex_);  // by serial
   std::map<const cuda::Device*, GpuCopiers> gpu_copiers_ LINKSPAN_GUARDED_BY(mutex_);
   // Entries go after their memory was closed, so that a peer is told when that is true.
-  std::map<std::uint64_t, Import> imports_ LINKSPAN_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, ImportEntry> imports_ LINKSPAN_GUARDED_BY(mutex_);
   // Numbers of imports_ by incarnation and serial: peers ask by these, as often as they like.
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::set<std::uint64_t>> imports_by_id_
       LINKSPAN_GUARDED_BY(mutex_);
   std::uint64_t last_import_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   std::set<LocalEndpoint*> endpoints_ LINKSPAN_GUARDED_BY(mutex_);
-  unsigned next_lane_ LINKSPAN_GUARDED_BY(mutex_) = 0;
+  unsigned next_copy_queue_index_ LINKSPAN_GUARDED_BY(mutex_) = 0;
 
   base::TaskThread opener_;  // last: its tasks use all of the above
 };

@@ -46,7 +46,7 @@ Status HostMapping::pin(const cuda::Device& device) {
   return {};
 }
 
-Mapped mapped_by(const Key& key) noexcept {
+Mapped mapped_by(const LocalKey& key) noexcept {
   if (key.ipc) return Mapped::cuda_ipc;
   if (key.chunks) return Mapped::cuda_vmm;
   if (key.pool) return Mapped::cuda_pool;
@@ -74,9 +74,10 @@ bool ImportedMemory::host_dma() const noexcept {
          (host_ != nullptr && host_->pinned());
 }
 
-std::optional<ImportedMemory::View> ImportedMemory::view(const cuda::Device* preferred) const {
+std::optional<ImportedMemory::DeviceView> ImportedMemory::view(
+    const cuda::Device* preferred) const {
   const base::MutexLock lock(mutex_);
-  for (const View& view : views_)
+  for (const DeviceView& view : views_)
     if (view.device == preferred) return view;
   if (views_.empty()) return std::nullopt;
   return views_.front();
@@ -102,17 +103,17 @@ std::shared_ptr<cuda::SharedRange> ImportedMemory::range() const {
   return range_;
 }
 
-std::pair<std::vector<ImportedMemory::View>, std::shared_ptr<cuda::SharedRange>>
-ImportedMemory::let_go() {
+std::pair<std::vector<ImportedMemory::DeviceView>, std::shared_ptr<cuda::SharedRange>>
+ImportedMemory::unmap() {
   const base::MutexLock lock(mutex_);
-  let_go_ = true;
+  unmapped_ = true;
   why_not_ = "its owner has taken the memory back";
   return {std::exchange(views_, {}), std::exchange(range_, nullptr)};
 }
 
-void ImportedMemory::add_view(View view) {
+void ImportedMemory::add_view(DeviceView view) {
   const base::MutexLock lock(mutex_);
-  if (let_go_) return;
+  if (unmapped_) return;
   // The owner of the memory first: for host memory its own PCIe link is the shortest.
   const bool owner = view.device->info().uuid == key_.gpu;
   views_.insert(owner ? views_.begin() : views_.end(), std::move(view));
@@ -121,8 +122,8 @@ void ImportedMemory::add_view(View view) {
 bool ImportedMemory::wants_view(const cuda::Device& device) const {
   if (key_.kind != MemoryKind::device) return false;
   const base::MutexLock lock(mutex_);
-  return !let_go_ && std::none_of(views_.begin(), views_.end(),
-                                  [&](const View& view) { return view.device == &device; });
+  return !unmapped_ && std::none_of(views_.begin(), views_.end(),
+                                    [&](const DeviceView& view) { return view.device == &device; });
 }
 
 void ImportedMemory::refuse(std::string why) {

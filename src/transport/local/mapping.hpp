@@ -56,17 +56,17 @@ class HostMapping {
 class ImportedMemory {
  public:
   /// GPU memory as one device of ours sees it.
-  struct View {
+  struct DeviceView {
     const cuda::Device* device = nullptr;
     std::uint64_t address = 0;                 ///< Of the region's first byte.
     std::shared_ptr<cuda::IpcMapping> opened;  // also of other regions in the allocation. Or null.
   };
 
-  ImportedMemory(Key key, std::shared_ptr<RegionLivenessView> lease)
-      : key_(std::move(key)), liveness_(std::move(lease)) {}
+  ImportedMemory(LocalKey key, std::shared_ptr<RegionLivenessView> liveness)
+      : key_(std::move(key)), liveness_(std::move(liveness)) {}
 
-  const Key& key() const noexcept { return key_; }
-  bool alive() const noexcept { return liveness_->alive(key_.lease_slot, key_.id.serial); }
+  const LocalKey& key() const noexcept { return key_; }
+  bool alive() const noexcept { return liveness_->alive(key_.liveness_index, key_.id.serial); }
 
   Mapped mapped() const LINKSPAN_EXCLUDES(mutex_);
   std::string why_not_mapped() const LINKSPAN_EXCLUDES(mutex_);
@@ -75,13 +75,13 @@ class ImportedMemory {
   /// A GPU may read and write host_address().
   bool host_dma() const noexcept;
   /// The view of `preferred` if there is one, else any; nothing: no GPU of ours reaches it.
-  std::optional<View> view(const cuda::Device* preferred) const LINKSPAN_EXCLUDES(mutex_);
+  std::optional<DeviceView> view(const cuda::Device* preferred) const LINKSPAN_EXCLUDES(mutex_);
 
   // While it is being made, and when a GPU comes up.
   void use_same_process();
   void use_host(std::shared_ptr<HostMapping> host);
   void use_range(std::shared_ptr<cuda::SharedRange> range) LINKSPAN_EXCLUDES(mutex_);
-  void add_view(View view) LINKSPAN_EXCLUDES(mutex_);
+  void add_view(DeviceView view) LINKSPAN_EXCLUDES(mutex_);
   bool wants_view(const cuda::Device& device) const LINKSPAN_EXCLUDES(mutex_);
   void refuse(std::string why) LINKSPAN_EXCLUDES(mutex_);
   HostMapping* host() const noexcept { return host_.get(); }
@@ -90,26 +90,26 @@ class ImportedMemory {
   std::shared_ptr<cuda::SharedRange> range() const LINKSPAN_EXCLUDES(mutex_);
   /// What maps GPU memory: it ends with the result, off the lock, and nothing is mapped from now
   /// on.
-  std::pair<std::vector<View>, std::shared_ptr<cuda::SharedRange>> let_go()
+  std::pair<std::vector<DeviceView>, std::shared_ptr<cuda::SharedRange>> unmap()
       LINKSPAN_EXCLUDES(mutex_);
   bool same_process() const noexcept { return same_process_; }
 
  private:
-  const Key key_;
+  const LocalKey key_;
   const std::shared_ptr<RegionLivenessView> liveness_;  // of all mappings of that peer
   bool same_process_ = false;
   std::uint64_t host_address_ = 0;
   std::shared_ptr<HostMapping> host_;  // also of other regions in the memfd
 
   mutable base::Mutex mutex_;
-  std::vector<View> views_ LINKSPAN_GUARDED_BY(mutex_);
+  std::vector<DeviceView> views_ LINKSPAN_GUARDED_BY(mutex_);
   std::shared_ptr<cuda::SharedRange> range_ LINKSPAN_GUARDED_BY(mutex_);  // also other regions'
-  bool let_go_ LINKSPAN_GUARDED_BY(mutex_) = false;
+  bool unmapped_ LINKSPAN_GUARDED_BY(mutex_) = false;
   std::string why_not_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
 /// As what the memory of a key is mapped where its process is not this one.
-Mapped mapped_by(const Key& key) noexcept;
+Mapped mapped_by(const LocalKey& key) noexcept;
 
 /// What the engine holds of it.
 class LocalMapping final : public Mapping {

@@ -6,34 +6,34 @@ namespace linkspan::transport::local {
 
 Result<std::unique_ptr<RegionLivenessTable>> RegionLivenessTable::create() {
   auto page =
-      base::SharedPage::create("linkspan-leases", kLeaseSlots, base::SharedPage::Others::read);
+      base::SharedPage::create("linkspan-leases", kLivenessEntries, base::SharedPage::Others::read);
   if (!page.ok()) return page.status();
   return std::unique_ptr<RegionLivenessTable>(new RegionLivenessTable(*std::move(page)));
 }
 
 Result<std::uint32_t> RegionLivenessTable::grant(std::uint64_t serial) {
   const base::MutexLock lock(mutex_);
-  std::uint32_t slot = fresh_;
+  std::uint32_t index = fresh_;
   if (!free_.empty()) {
-    slot = free_.back();
+    index = free_.back();
     free_.pop_back();
-  } else if (fresh_ == kLeaseSlots) {
+  } else if (fresh_ == kLivenessEntries) {
     return Status::no_resource();
   } else {
     ++fresh_;
   }
-  page_[slot].store(serial, std::memory_order_seq_cst);
-  return slot;
+  page_[index].store(serial, std::memory_order_seq_cst);
+  return index;
 }
 
-void RegionLivenessTable::revoke(std::uint32_t slot) {
+void RegionLivenessTable::revoke(std::uint32_t index) {
   const base::MutexLock lock(mutex_);
-  page_[slot].store(0, std::memory_order_seq_cst);
-  free_.push_back(slot);
+  page_[index].store(0, std::memory_order_seq_cst);
+  free_.push_back(index);
 }
 
 Result<std::unique_ptr<RegionLivenessView>> RegionLivenessView::open(const base::Fd& fd) {
-  auto page = base::SharedPage::open(fd, kLeaseSlots, base::SharedPage::Others::read);
+  auto page = base::SharedPage::open(fd, kLivenessEntries, base::SharedPage::Others::read);
   if (!page.ok()) return page.status();
   const auto memory = base::sealed_memory(fd);
   if (!memory.ok()) return memory.status();

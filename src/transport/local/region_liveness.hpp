@@ -2,11 +2,11 @@
 // peers read.
 //
 // A mapping outlives what its owner does with the memory, and an fd that was sent cannot be called
-// back. So each Engine has one page table of words, sealed against writing by others: slot i holds
-// the serial of a live region, or 0. A key names slot and serial; an importer looks before it maps
+// back. So each Engine has one page table of words, sealed against writing by others: index i holds
+// the serial of a live region, or 0. A key names index and serial; an importer looks before it maps
 // and before each batch. That costs one load and no message.
 // Threads: any thread; the words are atomic.
-// Invariants: a slot goes from 0 to a serial and back; serials are never used twice.
+// Invariants: a index goes from 0 to a serial and back; serials are never used twice.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@
 
 namespace linkspan::transport::local {
 
-inline constexpr std::uint32_t kLeaseSlots = 65536;
+inline constexpr std::uint32_t kLivenessEntries = 65536;
 
 /// The owner's side.
 class RegionLivenessTable {
@@ -28,7 +28,7 @@ class RegionLivenessTable {
   static Result<std::unique_ptr<RegionLivenessTable>> create();
   /// no_resource when 65,536 regions are alive.
   Result<std::uint32_t> grant(std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
-  void revoke(std::uint32_t slot) LINKSPAN_EXCLUDES(mutex_);
+  void revoke(std::uint32_t index) LINKSPAN_EXCLUDES(mutex_);
   /// Peers can map it for reading only. Also all keys'.
   const std::shared_ptr<const base::Fd>& fd() const noexcept { return fd_; }
 
@@ -50,8 +50,8 @@ class RegionLivenessView {
       const base::Fd& fd);  ///< As SharedPage::open().
   const std::array<std::uint64_t, 2>& id() const noexcept { return id_; }  ///< Of its memory.
 
-  bool alive(std::uint32_t slot, std::uint64_t serial) const noexcept {
-    return slot < kLeaseSlots && page_[slot].load(std::memory_order_seq_cst) == serial;
+  bool alive(std::uint32_t index, std::uint64_t serial) const noexcept {
+    return index < kLivenessEntries && page_[index].load(std::memory_order_seq_cst) == serial;
   }
 
  private:

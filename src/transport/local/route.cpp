@@ -10,10 +10,10 @@ namespace {
 
 /// 50 us for the message there and back (measured over the simulated driver), and what the peer's
 /// thread that reads the messages takes for each, at a guess.
-constexpr Duration kAsking = std::chrono::microseconds(50),
-                   kAskedPart = std::chrono::microseconds(20);
+constexpr Duration kRequestTime = std::chrono::microseconds(50),
+                   kRequestCost = std::chrono::microseconds(20);
 
-static_assert(kHostChunk < copy::kMinRelayBytes);  // no hop of a bounce goes over lent links
+static_assert(kHostChunk < copy::kMinRelayBytes);  // no phase of a bounce goes over peer_mapped links
 
 /// By what this process, or the peer, or the kernel reaches the other side's memory: as Mapped
 /// counts them, and two that are no mapping of it.
@@ -23,7 +23,7 @@ constexpr std::size_t kByKernel = 6, kByBounce = 7;
 
 std::size_t reach_of(const RouteFacts& f, const Route& chosen) {
   if (chosen.where == Route::Where::both) return kByBounce;
-  if (chosen.where == Route::Where::peer) return static_cast<std::size_t>(f.lent);
+  if (chosen.where == Route::Where::peer) return static_cast<std::size_t>(f.peer_mapped);
   if (chosen.method == copy::Method::cross_process) return kByKernel;
   return static_cast<std::size_t>(f.mapped);
 }
@@ -33,7 +33,7 @@ copy::ShapeFacts shape_facts(const RouteFacts& f) {
           .bytes = f.shape.bytes,
           .link = f.link,
           .kernel_available = f.kernel,
-          .resident_available = f.resident && f.shape.wishes.low_latency,
+          .resident_available = f.resident && f.shape.hints.low_latency,
           .rates = f.rates};
 }
 
@@ -44,7 +44,7 @@ copy::Method mapped_method(const RouteFacts& f) {
   return copy::choose_gpu(shape_facts(f));
 }
 
-/// Over lent links, by the mean of its blocks.
+/// Over peer_mapped links, by the mean of its blocks.
 bool is_large(const RouteFacts& f) {
   return f.shape.blocks != 0 && f.shape.bytes / f.shape.blocks >= copy::kMinRelayBytes;
 }
@@ -63,38 +63,39 @@ std::uint64_t chunks(const RouteFacts& f) {
 }
 
 /// What of the shape lies in one chunk.
-Shape chunk_shape(const RouteFacts& f) {
+BatchSummary chunk_shape(const RouteFacts& f) {
   const std::uint64_t count = std::max<std::uint64_t>(chunks(f), 1);
   return {.blocks = (f.shape.blocks + count - 1) / count, .bytes = f.shape.bytes / count};
 }
 
 Route bounce(const RouteFacts& f) {
-  Route way{.where = Route::Where::both};
-  const Shape chunk = chunk_shape(f);
+  Route chosen{.where = Route::Where::both};
+  const BatchSummary chunk = chunk_shape(f);
   const auto method = [&chunk](MemoryKind end, copy::Link link, bool kernel) {
     if (!on_gpu(end)) return copy::Method::cpu_threads;
     return copy::choose_gpu(
         {.pieces = chunk.blocks, .bytes = chunk.bytes, .link = link, .kernel_available = kernel});
   };
   if (f.bounce_on_gpu) {
-    way.near_link = copy::Link::same_gpu;
-    way.far_link = f.link;
+    chosen.near_link = copy::Link::same_gpu;
+    chosen.far_link = f.link;
   }
-  way.method = method(f.local, way.near_link, f.own_kernel);
-  way.far_method = method(f.remote, way.far_link, f.own_kernel);
-  return way;
+  chosen.method = method(f.local, chosen.near_link, f.own_kernel);
+  chosen.far_method = method(f.remote, chosen.far_link, f.own_kernel);
+  return chosen;
 }
 
-/// The first chunk takes both hops one after the other; behind it the slower hop counts.
-double bounced_gbps(const RouteFacts& f, const Route& way) {
+/// The first chunk takes both hops one after the other; behind it the slower phase counts.
+double bounced_gbps(const RouteFacts& f, const Route& chosen) {
   if (f.shape.bytes == 0) return 0;
-  const Shape chunk = chunk_shape(f);
+  const BatchSummary chunk = chunk_shape(f);
   const Duration near =
-      copy::expected_time(way.method, way.near_link, chunk.bytes, chunk.blocks, f.threads);
-  const Duration far = copy::expected_time(way.far_method, way.far_link, chunk.bytes, chunk.blocks);
+      copy::expected_time(chosen.method, chosen.near_link, chunk.bytes, chunk.blocks, f.threads);
+  const Duration far =
+      copy::expected_time(chosen.far_method, chosen.far_link, chunk.bytes, chunk.blocks);
   const Duration others =
-      std::max({near, far, kAskedPart}) * static_cast<std::int64_t>(chunks(f) - 1);
-  const auto time = std::chrono::nanoseconds(near + kAsking + far + others);
+      std::max({near, far, kRequestCost}) * static_cast<std::int64_t>(chunks(f) - 1);
+  const auto time = std::chrono::nanoseconds(near + kRequestTime + far + others);
   return static_cast<double>(f.shape.bytes) / static_cast<double>(time.count());
 }
 
@@ -105,7 +106,7 @@ Route route(const RouteFacts& f) noexcept {
   const bool gpu = on_gpu(f.local) || on_gpu(f.remote);
   if (f.mapped != Mapped::nothing) return {here, mapped_method(f)};
   // Private memory of the peer. Between CPUs the kernel copies, as it would for the peer too, whose
-  // private memory its threads touch by the kernel alone; so asking it is only a way round.
+  // private memory its threads touch by the kernel alone; so asking it is only a chosen round.
   if (!gpu && f.cross_process) return {here, copy::Method::cross_process};
   if (f.may_ask_peer && f.peer_can_map) return {peer, peer_method(f)};
   return f.may_ask_peer && f.bounce ? bounce(f) : Route{};
@@ -153,17 +154,18 @@ Explanation describe(const RouteFacts& f, const Route& chosen) {
   };
   switch (chosen.where) {
     case Route::Where::here: {
-      const bool cross = chosen.method == copy::Method::cross_process;
+      const bool start_bounce = chosen.method == copy::Method::cross_process;
       out.executor = "here";
-      out.reason = cross ? "the peer's memory is private, the kernel copies it without the peer"
-                         : "the peer's region is mapped in this process";
+      out.reason = start_bounce
+                       ? "the peer's memory is private, the kernel copies it without the peer"
+                       : "the peer's region is mapped in this process";
       if (f.link == copy::Link::same_gpu && f.mapped != Mapped::same_process)
         out.reason +=
             "; both processes use one GPU: without MPS their kernels are time-sliced, copies are "
             "not";
       out.expected_gbps = copy::expected_gbps(chosen.method, f.link, f.shape.bytes, f.shape.blocks,
                                               f.threads, f.rates);
-      if (f.rates != nullptr && !cross && chosen.method != copy::Method::resident)
+      if (f.rates != nullptr && !start_bounce && chosen.method != copy::Method::resident)
         out.reason += "; rates as measured in this process";
       if (chosen.method == copy::Method::pageable) {
         out.reason += "; the host memory is pageable: up to " + std::to_string(f.threads) +
@@ -185,10 +187,10 @@ Explanation describe(const RouteFacts& f, const Route& chosen) {
       }
       if (chosen.method == copy::Method::copy_engine && !f.kernel && f.shape.blocks > 8)
         refuse("sm_kernel", f.why_no_kernel);
-      if (chosen.method == copy::Method::copy_engine && f.resident && !f.shape.wishes.low_latency) {
-        RouteFacts asked = f;
-        asked.shape.wishes.low_latency = true;
-        if (mapped_method(asked) == copy::Method::resident)
+      if (chosen.method == copy::Method::copy_engine && f.resident && !f.shape.hints.low_latency) {
+        RouteFacts low_latency = f;
+        low_latency.shape.hints.low_latency = true;
+        if (mapped_method(low_latency) == copy::Method::resident)
           refuse("resident_kernel", "ask for it with TransferOptions::low_latency");
       }
       break;

@@ -26,8 +26,8 @@ struct RouteFacts {
   std::string_view why_not_mapped{};
   bool cross_process = false;  ///< process_vm_readv works and the owner gave an address.
   std::string_view why_no_cross_process{};
-  bool peer_can_map = false;      ///< Ours: there is something to map it by, and it may be given.
-  Mapped lent = Mapped::nothing;  ///< As what the peer then maps it.
+  bool peer_can_map = false;  ///< Ours: there is something to map it by, and it may be given.
+  Mapped peer_mapped = Mapped::nothing;  ///< As what the peer then maps it.
   std::string_view why_peer_cannot{};
   bool may_ask_peer = true;    ///< False where we execute for the peer already.
   bool bounce = false;         ///< Memory of ours can be made that both sides map.
@@ -43,12 +43,12 @@ struct RouteFacts {
   const copy::Rates* rates = nullptr;  ///< Measured, of the device that would copy; null: built in.
   std::string_view why_no_kernel{};
   std::string_view why_one_link{};
-  Shape shape{};
+  BatchSummary shape{};
 };
 
-/// Bounce memory is taken by chunks: what one takes to be copied twice is in flight at a time, and
-/// several are, so that the two hops of a large transfer overlap. A message to the peer goes with
-/// each, hence not smaller.
+/// Bounce memory is taken by chunks: what one takes to be count_copy twice is in flight at a time,
+/// and several are, so that the two hops of a large transfer overlap. A message to the peer goes
+/// with each, hence not smaller.
 inline constexpr std::uint64_t kHostChunk = 4u << 20, kGpuChunk = 8u << 20;
 inline constexpr unsigned kBounceChunks = 4;  ///< Of each bounce memory.
 

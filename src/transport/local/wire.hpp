@@ -10,14 +10,14 @@
 namespace linkspan::transport::local {
 
 /// Ops on the Channel. Numbers are wire format.
-enum class Message : std::uint16_t {
+enum class LocalMessage : std::uint16_t {
   offer = 1,
   execute,
   executed,
   cancel,
   retract,
   retracted,
-  tally,
+  completion_flags,
 };
 
 using schema::finished;

@@ -49,7 +49,7 @@ void NcclNetEndpoint::fail(const Status& why) {
   for (auto& [id, known] : receives_) known.flow->end(why);
   for (auto& [id, known] : sends_) known.flow->end(why);
   transport_.thread().wake();
-  channel_.give_up(why);
+  channel_.fail_peer(why);
 }
 
 /// Else a batch, or a region, would stay as long as the peer likes: it sends or takes no message
@@ -90,7 +90,7 @@ Status NcclNetEndpoint::why_over(Slot& slot, base::Time now) {
   const auto& memory = slot.use.memory();
   if (memory == nullptr || !memory->retracted) return {};
   if (!slot.retracted_since) slot.retracted_since = now;
-  if (still <= (memory->at_once ? kStillAtOnce : kStillRetracted) &&
+  if (still <= (memory->revoke_immediately ? kStillAtOnce : kStillRetracted) &&
       now - *slot.retracted_since <= kRetracted)
     return {};
   return {Code::unreachable, Scope::request, "its owner has deregistered the region"};
@@ -119,8 +119,8 @@ Status NcclNetEndpoint::post(const Batch& batch) {
   slot.cookie = batch.cookie;
   slot.op = batch.op;
   slot.remote = asked->remote;
-  if (batch.way != nullptr) *batch.way = {.path = kNetPath, .by_peer = false};
-  const Checked& checked = asked->checked;
+  if (batch.path_taken != nullptr) *batch.path_taken = {.path = kNetPath, .by_peer = false};
+  const CheckedShape& checked = asked->checked;
   if (checked.size.blocks == 0) {
     slot.heard = true;  // there is nothing to ask
     ours_.push_back(std::move(slot));
@@ -134,7 +134,7 @@ Status NcclNetEndpoint::post(const Batch& batch) {
     slot.spans.push_back({b.local_offset, b.bytes});
   }
   transport_.count(spans.size());
-  const Published& local = *slot.use.memory();
+  const WireRegion& local = *slot.use.memory();
   const WireKey& remote = slot.remote->key();
   std::uint32_t flow = 0;
   if (slot.op == Op::read) {
@@ -162,7 +162,7 @@ Status NcclNetEndpoint::post(const Batch& batch) {
 
 /// The messages of its spans.
 std::shared_ptr<Order> NcclNetEndpoint::order_of(const Slot& slot) const {
-  const std::shared_ptr<Published> memory = slot.use.memory();
+  const std::shared_ptr<WireRegion> memory = slot.use.memory();
   std::vector<Order::Piece> pieces;
   for (const Span& span : slot.spans)
     for (std::uint64_t done = 0; done < span.bytes; done += most_)
@@ -352,7 +352,8 @@ PollHint NcclNetEndpoint::poll_hint() const {
   return {};
 }
 
-Explanation NcclNetEndpoint::explain(Op, const memory::Region& local, const Mapping&, Shape) const {
+Explanation NcclNetEndpoint::explain(Op, const memory::Region& local, const Mapping&,
+                                     BatchSummary) const {
   if (const Status status = transport_.takes(local.facts()); !status.ok())
     return {.path = {}, .executor = {}, .reason = status.what(), .expected_gbps = 0, .refused = {}};
   const Plugin& plugin = *transport_.options().plugin;
@@ -369,7 +370,7 @@ Explanation NcclNetEndpoint::explain(Op, const memory::Region& local, const Mapp
           .refused = {}};
 }
 
-std::string NcclNetEndpoint::outlook() const {
+std::string NcclNetEndpoint::describe_paths() const {
   return "network plugin " + name_of(*transport_.options().plugin) + " here, " + peer_.plugin +
          " there" +
          (transport_.capabilities().local_kinds.contains(MemoryKind::device)
@@ -382,11 +383,11 @@ void NcclNetEndpoint::close() {
   for (const Slot& slot : ours_) cancel(slot.cookie);
 }
 
-bool NcclNetEndpoint::landed() const {
+bool NcclNetEndpoint::drained() const {
   return gone_ && std::ranges::all_of(theirs_, has_ended) && std::ranges::all_of(ours_, has_ended);
 }
 
-void NcclNetEndpoint::peer_gone() {
+void NcclNetEndpoint::peer_terminated() {
   gone_ = true;
   outbox_.clear();
   const Status why(Code::disconnected, Scope::peer,

@@ -50,14 +50,14 @@ class NcclNetEndpoint final : public Endpoint {
   std::size_t progress(CompletionSink& sink) override;
   PollHint poll_hint() const override;
   Explanation explain(Op op, const memory::Region& local, const Mapping& remote,
-                      Shape shape) const override;
-  std::string outlook() const override;
+                      BatchSummary shape) const override;
+  std::string describe_paths() const override;
   Status on_message(std::uint16_t op, std::span<const std::byte> bytes,
                     std::span<base::Fd> fds) override;
   std::vector<Served> served() const override;
   void close() override;
-  void peer_gone() override;
-  bool landed() const override;
+  void peer_terminated() override;
+  bool drained() const override;
 
  private:
   /// Flows of an Endpoint at once, one way: two GPUs of eight each, and their hosts, need 81.
@@ -73,7 +73,7 @@ class NcclNetEndpoint final : public Endpoint {
     std::uint64_t id = 0;  // the asker's
     std::uint64_t cookie = 0;
     Op op = Op::write;  // the asker's
-    Use use;
+    RegionUse use;
     Spans spans;  // of the memory here; until they are ordered
     const WireMapping* remote = nullptr;
     std::shared_ptr<Order> order;  // also the flow's; null: not yet, or refused

@@ -116,7 +116,7 @@ Result<NcclNetEndpoint::Slot> NcclNetEndpoint::asked(const Wire& wire, Op op) {
   const auto refuse = [&slot](Code code, const char* what) {
     if (slot.end.ok()) slot.end = Status(code, Scope::request, what);
   };
-  if (slot.use.memory() == nullptr || !same(slot.use.memory()->key.token, token))
+  if (slot.use.memory() == nullptr || !equal_constant_time(slot.use.memory()->key.token, token))
     refuse(Code::unreachable, "the region is not registered here");
   else if (const Permissions may = slot.use.memory()->key.peers;
            !(op == Op::write ? may.write : may.read))
@@ -218,7 +218,7 @@ Status NcclNetEndpoint::on_ended(std::span<const std::byte> bytes) {
     return corrupt_net_message("a write ended before it was clear");
   slot->heard = true;
   slot->end = end;
-  if (end.code() == Code::unreachable) slot->remote->die();
+  if (end.code() == Code::unreachable) slot->remote->mark_dead();
   return {};
 }
 

@@ -84,8 +84,8 @@ bool Flow::wind_up() {
   return true;
 }
 
-const Comm::Registration* Flow::registration(const std::shared_ptr<Published>& used) {
-  const std::shared_ptr<Published>& memory = registered_as(used);
+const Comm::Registration* Flow::registration(const std::shared_ptr<WireRegion>& used) {
+  const std::shared_ptr<WireRegion>& memory = registered_as(used);
   Kept& kept = kept_[memory.get()];
   if (kept.registration == nullptr) {
     auto made = comm()->add_memory(pointer(memory->address), memory->key.bytes,
@@ -105,7 +105,7 @@ void Flow::release() {
   std::optional<cuda::DeviceScope> scope;
   enter(scope);
   for (auto each = kept_.begin(); each != kept_.end();) {
-    const std::shared_ptr<Published> memory = each->second.memory;
+    const std::shared_ptr<WireRegion> memory = each->second.memory;
     if (!memory->retracted || memory->uses != 0) {  // there will be no more of them
       ++each;
       continue;

@@ -24,7 +24,7 @@
 #include "transport/nccl_net/staged.hpp"
 #include "transport/nccl_net/tcpx/pool.hpp"
 #include "transport/nccl_net/tcpx/unpack.hpp"
-#include "transport/published.hpp"
+#include "transport/wire_region.hpp"
 
 namespace linkspan::transport::nccl_net {
 
@@ -33,10 +33,10 @@ struct Order {
   struct Piece {
     std::uint64_t address = 0, bytes = 0;
   };
-  Order(std::shared_ptr<Published> of, std::vector<Piece> messages)
+  Order(std::shared_ptr<WireRegion> of, std::vector<Piece> messages)
       : memory(std::move(of)), pieces(std::move(messages)) {}
 
-  const std::shared_ptr<Published> memory;  ///< Also the batch's. Null: a send of empty messages.
+  const std::shared_ptr<WireRegion> memory;  ///< Also the batch's. Null: a send of empty messages.
   const std::vector<Piece> pieces;
   std::atomic<bool> hollow{false};  ///< Of a send: what was not begun yet goes empty.
   std::atomic<bool> ended{false};
@@ -99,7 +99,7 @@ class Flow {
   virtual Comm* comm() noexcept = 0;  ///< Null: none yet.
 
   /// Where messages of this memory go from or to. Null: fail() was called.
-  const Comm::Registration* registration(const std::shared_ptr<Published>& used);
+  const Comm::Registration* registration(const std::shared_ptr<WireRegion>& used);
   /// Once it has its comm.
   void stage_if_needed(Staged::Way way);
   bool look_at_gpu();
@@ -135,10 +135,10 @@ class Flow {
   std::atomic<std::uint64_t> moved_{0};
   Status failed_;
   struct Kept {
-    std::shared_ptr<Published> memory;  // also the transport's
+    std::shared_ptr<WireRegion> memory;  // also the transport's
     std::unique_ptr<Comm::Registration> registration;
   };
-  std::map<const Published*, Kept> kept_;
+  std::map<const WireRegion*, Kept> kept_;
 };
 
 /// To a peer that has opened the flow.

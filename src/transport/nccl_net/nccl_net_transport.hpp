@@ -17,8 +17,8 @@
 #include "copy/staging.hpp"
 #include "transport/nccl_net/address.hpp"
 #include "transport/nccl_net/flow_thread.hpp"
-#include "transport/published.hpp"
 #include "transport/transport.hpp"
+#include "transport/wire_region.hpp"
 
 namespace linkspan::transport::nccl_net {
 
@@ -53,7 +53,7 @@ class NcclNetTransport final : public Transport {
                                             base::Deadline deadline) override;
 
   // Any thread, for Endpoints:
-  Use use(std::uint64_t serial) { return published_.use(serial); }
+  RegionUse use(std::uint64_t serial) { return published_.use(serial); }
   Result<WireBatch> check(const Batch& batch, std::uint64_t peer) {
     return wire_batch(batch, published_, peer, capabilities_);
   }
@@ -87,7 +87,7 @@ class NcclNetTransport final : public Transport {
   Capabilities capabilities_;
   std::uint64_t most_ = 0;
   std::atomic<std::uint64_t> orders_{0}, blocks_{0};
-  PublishedTable published_;
+  WireRegionTable published_;
   copy::StagingStreams lanes_;
   FlowThread thread_;  // last: its flows use the plugin, and the lanes
 };

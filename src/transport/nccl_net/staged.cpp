@@ -45,7 +45,7 @@ Result<std::size_t> Staged::take(const Order& order, std::size_t first) {
   }
   part = {.registration = std::move(part.registration),
           .slot = *slot,
-          .use = Use(order.memory),
+          .use = RegionUse(order.memory),
           .cookie = ++last_cookie_,
           .messages = runs_.size()};
   if (!to_gpu)

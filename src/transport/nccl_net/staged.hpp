@@ -18,7 +18,7 @@
 
 #include "copy/staging.hpp"
 #include "transport/nccl_net/comm.hpp"
-#include "transport/published.hpp"
+#include "transport/wire_region.hpp"
 
 namespace linkspan::transport::nccl_net {
 
@@ -70,7 +70,7 @@ class Staged {
   struct Part {
     std::unique_ptr<Comm::Registration> registration{};
     Slot* slot = nullptr;  // null: nothing
-    Use use{};
+    RegionUse use{};
     std::uint64_t cookie = 0;
     std::size_t begun = 0, done = 0, messages = 0;
     bool whole = true, in_gpu = false;

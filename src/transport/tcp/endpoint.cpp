@@ -114,7 +114,7 @@ Status TcpEndpoint::post(const Batch& batch) {
             .op = batch.op == linkspan::Op::write ? Op::put : Op::get,
             .remote = asked->remote,
             .ticket = {}};
-  if (batch.way != nullptr) *batch.way = {.path = kPath, .by_peer = false};
+  if (batch.path_taken != nullptr) *batch.path_taken = {.path = kPath, .by_peer = false};
   const auto blocks = asked->checked.blocks();
   const WireKey& key = slot.remote->key();
   const std::uint64_t here = asked->use.memory()->address;
@@ -129,7 +129,7 @@ Status TcpEndpoint::post(const Batch& batch) {
     out->serial = key.id.serial;
     out->token = key.token;
     slot.ticket = {out, &out->ticket};
-    out->summed = batch.wishes.checksum;
+    out->summed = batch.hints.checksum;
     out->pieces.reserve(blocks.size());
     for (const Block& b : blocks)
       out->pieces.push_back({here + b.local_offset, b.remote_offset, b.bytes});
@@ -145,12 +145,12 @@ Status TcpEndpoint::post(const Batch& batch) {
                   .id = slot.id,
                   .serial = key.id.serial,
                   .token = key.token,
-                  .summed = batch.wishes.checksum};
+                  .summed = batch.hints.checksum};
     in->op = Op::get;
     in->id = slot.id;
     in->use = std::move(asked->use);
     slot.ticket = {in, &in->ticket};
-    in->summed = batch.wishes.checksum;
+    in->summed = batch.hints.checksum;
     in->pieces.reserve(blocks.size());
     question.spans.reserve(blocks.size());
     for (const Block& b : blocks) {
@@ -218,7 +218,7 @@ void TcpEndpoint::look_at_failure(base::Time now) {
   if (!give_up_at_) give_up_at_ = now + kLastWords;
   if (now < *give_up_at_ || *give_up_at_ == base::Time::max()) return;
   give_up_at_ = base::Time::max();
-  channel_.give_up(*wire_->failure());
+  channel_.fail_peer(*wire_->failure());
 }
 
 std::size_t TcpEndpoint::progress(CompletionSink& sink) {
@@ -241,7 +241,7 @@ std::size_t TcpEndpoint::progress(CompletionSink& sink) {
       continue;
     }
     const Status& end = slot->ticket->status;
-    if (end.code() == Code::unreachable) slot->remote->die();
+    if (end.code() == Code::unreachable) slot->remote->mark_dead();
     sink.complete({slot->cookie, end});
     slot = ours_.erase(slot);
     ++completed;
@@ -268,7 +268,7 @@ PollHint TcpEndpoint::poll_hint() const {
 }
 
 Explanation TcpEndpoint::explain(linkspan::Op, const memory::Region& local, const Mapping&,
-                                 Shape) const {
+                                 BatchSummary) const {
   return {.path = kPath,
           .executor = "both",
           .reason = std::to_string(connections_) + " TCP data connections" +
@@ -278,7 +278,7 @@ Explanation TcpEndpoint::explain(linkspan::Op, const memory::Region& local, cons
           .refused = {}};
 }
 
-std::string TcpEndpoint::outlook() const {
+std::string TcpEndpoint::describe_paths() const {
   return "up to " + std::to_string(max_connections()) + " TCP data connections" +
          (transport_.options().tls ? " by TLS" : "");
 }
@@ -319,7 +319,7 @@ void TcpEndpoint::close() {
   for (Slot& slot : ours_) stop(slot);
 }
 
-void TcpEndpoint::peer_gone() {
+void TcpEndpoint::peer_terminated() {
   gone_ = true;
   wire_->fail(Status(Code::disconnected, Scope::peer,
                      "peer " + std::string(channel_.peer_name()) + " is gone"));

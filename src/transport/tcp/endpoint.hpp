@@ -22,7 +22,7 @@
 
 namespace linkspan::transport::tcp {
 
-class TcpEndpoint final : public Endpoint, public DataConnectionTaker {
+class TcpEndpoint final : public Endpoint, public DataConnectionSink {
  public:
   /// From one try for a data connection to the next: the first, doubled each time up to the last.
   static constexpr Duration kFirstPause = std::chrono::milliseconds(100),
@@ -46,17 +46,17 @@ class TcpEndpoint final : public Endpoint, public DataConnectionTaker {
   std::size_t progress(CompletionSink& sink) override;
   PollHint poll_hint() const override;
   Explanation explain(linkspan::Op op, const memory::Region& local, const Mapping& remote,
-                      Shape shape) const override;
-  std::string outlook() const override;
+                      BatchSummary shape) const override;
+  std::string describe_paths() const override;
   Status on_message(std::uint16_t op, std::span<const std::byte> bytes,
                     std::span<base::Fd> fds) override;
   std::vector<Served> served() const override { return wire_->served(now()); }
   /// close() of the Engine waits for what is in flight and not for what is looked at later.
-  void serve_no_more() override { leaving_ = true; }
+  void stop_serving() override { leaving_ = true; }
   void close() override;
-  void peer_gone() override;
+  void peer_terminated() override;
   Status on_data_connection(Result<base::AuthenticatedSocket> socket) override;
-  bool landed() const override { return gone_ && wire_->over(); }
+  bool drained() const override { return gone_ && wire_->over(); }
 
  private:
   struct Slot {

@@ -17,7 +17,7 @@
 
 #include "base/fd_channel.hpp"
 #include "linkspan/status.hpp"
-#include "transport/published.hpp"
+#include "transport/wire_region.hpp"
 
 namespace linkspan::transport::tcp {
 

@@ -283,7 +283,7 @@ void Receiver::end_part(std::vector<Answer>& answers) {
     if (status.ok()) {
       what.of = landing_->of;
       what.bytes = part_bytes_;
-      if (landing_->use.memory() != nullptr) what.use = Use(landing_->use.memory());
+      if (landing_->use.memory() != nullptr) what.use = RegionUse(landing_->use.memory());
       ++in_gpu_;
     } else {
       tell(*landing_->of, part_bytes_, status, answers);

@@ -62,7 +62,7 @@ class Receiver {
   /// Parts of a frame, in a slot.
   struct InSlot {
     std::shared_ptr<Incoming> of;  // also the wire's
-    Use use{};
+    RegionUse use{};
     std::uint64_t bytes = 0;
   };
   /// One that is stored when its frame has come.

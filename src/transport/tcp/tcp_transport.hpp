@@ -13,9 +13,9 @@
 
 #include "base/clock.hpp"
 #include "copy/staging.hpp"
-#include "transport/published.hpp"
 #include "transport/tcp/data_connection_thread.hpp"
 #include "transport/transport.hpp"
+#include "transport/wire_region.hpp"
 
 namespace linkspan::transport::tcp {
 
@@ -55,7 +55,7 @@ class TcpTransport final : public Transport {
                                             base::Deadline deadline) override;
 
   // Any thread, for Endpoints:
-  PublishedTable& published() noexcept { return published_; }
+  WireRegionTable& published() noexcept { return published_; }
   DataConnectionThreads& threads() noexcept { return threads_; }
   copy::StagingStreams& lanes() noexcept { return lanes_; }
   const TcpOptions& options() const noexcept { return options_; }
@@ -68,7 +68,7 @@ class TcpTransport final : public Transport {
   const TcpOptions options_;
   Capabilities capabilities_;
   std::atomic<std::uint64_t> orders_{0}, blocks_{0};
-  PublishedTable published_;
+  WireRegionTable published_;
   copy::StagingStreams lanes_;
   DataConnectionThreads threads_;  // last: their connections use all of the above
 };

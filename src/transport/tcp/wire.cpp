@@ -249,7 +249,7 @@ std::optional<Chunk> Wire::take(const copy::Staging* staging) {
       if (batch->canceled && batch->status.ok())
         batch->status = Status(Code::canceled, Scope::request, "canceled");
     }
-    if (memory != nullptr && batch->op == Op::data) chunk.use = Use(memory);
+    if (memory != nullptr && batch->op == Op::data) chunk.use = RegionUse(memory);
     chunk.head = head_of(chunk);
     batch->taken += chunk.bytes;
     ++batch->reading;

@@ -22,9 +22,9 @@
 #include "base/fd.hpp"
 #include "base/mutex.hpp"
 #include "transport/channel.hpp"
-#include "transport/published.hpp"
 #include "transport/tcp/data_connection_count.hpp"
 #include "transport/tcp/frame.hpp"
+#include "transport/wire_region.hpp"
 
 namespace linkspan::copy {
 class Staging;
@@ -65,7 +65,7 @@ struct PeersProgress {
 struct Outgoing {
   Op op = Op::put;
   std::uint64_t id = 0;
-  Use use;
+  RegionUse use;
   std::vector<Piece> pieces;
   std::uint64_t serial = 0;               ///< put
   Token token{};                          ///< put
@@ -88,7 +88,7 @@ struct Outgoing {
 struct Incoming {
   Op op = Op::put;
   std::uint64_t id = 0;
-  Use use;                    ///< Of none: refused, what comes is thrown away.
+  RegionUse use;              ///< Of none: refused, what comes is thrown away.
   std::uint64_t serial = 0;   ///< put
   std::vector<Piece> pieces;  ///< get; `there` is the position in the batch.
   std::uint64_t asked = 0;    ///< get
@@ -111,7 +111,7 @@ struct Incoming {
 /// What a connection sends as one frame.
 struct Chunk {
   std::shared_ptr<Outgoing> of;  // also the Wire's
-  Use use{};  // Of the memory, if it is the peer's question: the batch's may end before.
+  RegionUse use{};  // Of the memory, if it is the peer's question: the batch's may end before.
   std::vector<Piece> pieces;
   std::uint64_t position = 0, bytes = 0;
   bool last = false;
@@ -121,7 +121,7 @@ struct Chunk {
 /// Where the data of a frame goes.
 struct Landing {
   std::shared_ptr<Incoming> of;          // also the Wire's
-  Use use{};                             ///< Of a put's memory: the batch's may end before.
+  RegionUse use{};                       ///< Of a put's memory: the batch's may end before.
   std::vector<Piece> pieces;             ///< None: thrown away.
   const cuda::Device* device = nullptr;  ///< Null: host memory.
   std::uint64_t bytes = 0;
@@ -137,7 +137,7 @@ struct Answer {
 };
 
 struct WireOptions {
-  PublishedTable* published = nullptr;      ///< Outlives it.
+  WireRegionTable* published = nullptr;     ///< Outlives it.
   Channel* channel = nullptr;               ///< Until it has failed.
   std::uint64_t incarnation = 0, peer = 0;  ///< Of our Engine, and of the peer's.
   std::uint64_t chunk = kMaxChunk;          ///< Data of a frame.
@@ -228,7 +228,7 @@ class Wire {
   void wake_some() LINKSPAN_REQUIRES(mutex_);
   void settle() LINKSPAN_REQUIRES(mutex_);
   void begun() LINKSPAN_REQUIRES(mutex_);
-  static Status why_over(PeersProgress& progress, const Published& memory, bool bounded,
+  static Status why_over(PeersProgress& progress, const WireRegion& memory, bool bounded,
                          base::Time now);
   std::uint64_t moved() const LINKSPAN_REQUIRES(mutex_);
   static void end(Ticket& ticket, const Status& status);

@@ -11,8 +11,8 @@ namespace {
 Status corrupt_request(const char* what) { return {Code::corrupt, Scope::peer, what}; }
 
 /// What a peer may do with a region, by its token. Else the use is of none.
-Status permits(const Use& use, const Token& token, Op op) {
-  if (use.memory() == nullptr || !same(use.memory()->key.token, token))
+Status permits(const RegionUse& use, const Token& token, Op op) {
+  if (use.memory() == nullptr || !equal_constant_time(use.memory()->key.token, token))
     return {Code::unreachable, Scope::request, "the region is not registered here"};
   const Permissions may = use.memory()->key.peers;
   if (!(op == Op::put ? may.write : may.read))
@@ -20,7 +20,7 @@ Status permits(const Use& use, const Token& token, Op op) {
   return {};
 }
 
-Status fits(const Published& memory, const std::vector<Span>& spans) {
+Status fits(const WireRegion& memory, const std::vector<Span>& spans) {
   for (const Span& span : spans)
     if (!memory::fits(span.offset, span.bytes, memory.key.bytes))
       return {Code::invalid_argument, Scope::request, "a block leaves the region"};
@@ -48,7 +48,7 @@ Result<Landing> Wire::land(Head& head) {
     if (!batch.ok()) return batch.status();
     landing.of = *std::move(batch);
     if (const auto& memory = landing.of->use.memory(); memory != nullptr) {
-      landing.use = Use(memory);
+      landing.use = RegionUse(memory);
       landing.device = memory->device;
       for (const Span& span : head.spans)
         landing.pieces.push_back({memory->address + span.offset, 0, span.bytes});
@@ -123,7 +123,8 @@ std::optional<Answer> Wire::landed(Incoming& batch, std::uint64_t bytes, const S
   if (!batch.total || batch.arrived != *batch.total) return std::nullopt;
   if (batch.op == Op::put) {
     const bool notifies = batch.status.ok() && !batch.notification.empty() && !failure_;
-    if (notifies) options_.channel->notified(std::move(batch.notification), batch.after);
+    if (notifies)
+      options_.channel->deliver_notification(std::move(batch.notification), batch.after);
     Head head{.op = Op::ended,
               .id = batch.id,
               .incarnation = options_.incarnation,
@@ -144,7 +145,7 @@ std::optional<Answer> Wire::landed(Incoming& batch, std::uint64_t bytes, const S
 // ---- what stands still --------------------------------------------------------------------------
 
 /// OK: it may go on. `bounded`: also where the region was not retracted.
-Status Wire::why_over(PeersProgress& progress, const Published& memory, bool bounded,
+Status Wire::why_over(PeersProgress& progress, const WireRegion& memory, bool bounded,
                       base::Time now) {
   const std::uint64_t bytes = progress.bytes;
   if (progress.since == base::Time{} || bytes != progress.seen) progress.since = now;
@@ -156,7 +157,7 @@ Status Wire::why_over(PeersProgress& progress, const Published& memory, bool bou
   if (!memory.retracted) return {};
   if (!progress.retracted_since) progress.retracted_since = now;
   progress.late = still > kStillRetracted || now - *progress.retracted_since > kRetracted;
-  if (memory.at_once || progress.late)
+  if (memory.revoke_immediately || progress.late)
     return {Code::unreachable, Scope::request, "its owner has deregistered the region"};
   return {};
 }

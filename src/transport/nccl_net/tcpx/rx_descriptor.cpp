@@ -70,7 +70,7 @@ Status check_cover(std::span<const Entry> all, const RxBounds& bounds) {
   return {};
 }
 
-/// Checked, and in the order of their places. The plugin's fragments mostly come so.
+/// CheckedShape, and in the order of their places. The plugin's fragments mostly come so.
 Status check(std::vector<Entry>& all, const RxBounds& bounds) {
   for (const Entry& entry : all)
     if (Status status = check_bounds(entry, bounds); !status.ok()) return status;

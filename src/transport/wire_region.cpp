@@ -1,4 +1,4 @@
-#include "transport/published.hpp"
+#include "transport/wire_region.hpp"
 
 #include "base/process.hpp"
 #include "base/schema/flat.hpp"
@@ -14,7 +14,7 @@ Status corrupt_record(const char* what) { return {Code::corrupt, Scope::request,
 
 }  // namespace
 
-bool same(const Token& ours, const Token& theirs) noexcept {
+bool equal_constant_time(const Token& ours, const Token& theirs) noexcept {
   std::byte difference{};
   for (std::size_t i = 0; i < ours.size(); ++i) difference |= ours[i] ^ theirs[i];
   return difference == std::byte{};
@@ -56,7 +56,7 @@ Result<std::unique_ptr<Mapping>> WireMapping::import(const RemoteKey& key,
   return std::unique_ptr<Mapping>(std::make_unique<WireMapping>(*decoded));
 }
 
-Result<WireBatch> wire_batch(const Batch& batch, PublishedTable& published, std::uint64_t peer,
+Result<WireBatch> wire_batch(const Batch& batch, WireRegionTable& published, std::uint64_t peer,
                              const Capabilities& limits) {
   if (batch.streams.after != nullptr)
     return Status(Code::unsupported, Scope::request, "no GPU of this process copies it");
@@ -64,25 +64,25 @@ Result<WireBatch> wire_batch(const Batch& batch, PublishedTable& published, std:
       pages != nullptr && pages->indices_on_gpu)
     return Status(Code::unsupported, Scope::request,
                   "a wire reads no page indices on a GPU: copy them to host memory");
-  if (batch.wishes.checksum && !limits.checksums)
+  if (batch.hints.checksum && !limits.checksums)
     return Status(Code::unsupported, Scope::request, "this wire makes no checksums");
   WireBatch out;
   out.remote = static_cast<const WireMapping*>(batch.remote);
   if (out.remote->key().id.incarnation != peer)
     return Status(Code::invalid_argument, Scope::request, "the remote region is another peer's");
-  const Permissions permits = out.remote->permissions();
-  if (!(batch.op == Op::write ? permits.write : permits.read))
+  const Permissions allowed = out.remote->permissions();
+  if (!(batch.op == Op::write ? allowed.write : allowed.read))
     return Status(Code::permission_denied, Scope::request,
                   std::string("the peer does not permit to ") +
                       (batch.op == Op::write ? "write to" : "read from") + " this region");
-  auto asked = batch.checked
-                   ? Result<Checked>(taken(batch.shape))
-                   : checked(batch.shape, batch.local->bytes(), batch.remote->bytes(), limits);
-  if (!asked.ok()) return asked.status();
+  auto shape = batch.checked
+                   ? Result<CheckedShape>(already_checked(batch.shape))
+                   : check_shape(batch.shape, batch.local->bytes(), batch.remote->bytes(), limits);
+  if (!shape.ok()) return shape.status();
   if (!out.remote->alive())
     return Status(Code::unreachable, Scope::request, "the peer has deregistered the region");
-  out.checked = *std::move(asked);
-  if (out.checked.pages != nullptr) out.checked.made = blocks_of(*out.checked.pages);
+  out.checked = *std::move(shape);
+  if (out.checked.pages != nullptr) out.checked.owned = blocks_of(*out.checked.pages);
   out.use = published.use(batch.local->facts().id.serial);
   if (out.use.memory() == nullptr || out.use.memory()->region != batch.local)
     return Status(Code::invalid_argument, Scope::request,
@@ -90,9 +90,9 @@ Result<WireBatch> wire_batch(const Batch& batch, PublishedTable& published, std:
   return out;
 }
 
-Result<memory::PublishedKey> PublishedTable::add(const memory::Region& region) {
+Result<memory::PublishedKey> WireRegionTable::add(const memory::Region& region) {
   const memory::Region::Facts& facts = region.facts();
-  auto published = std::make_shared<Published>();
+  auto published = std::make_shared<WireRegion>();
   published->key = {.id = facts.id, .kind = facts.kind, .peers = facts.peers, .bytes = facts.bytes};
   published->address = facts.address;
   published->region = &region;
@@ -118,13 +118,13 @@ Result<memory::PublishedKey> PublishedTable::add(const memory::Region& region) {
   return key;
 }
 
-Status PublishedTable::retract(const memory::Region& region, bool at_once) {
+Status WireRegionTable::retract(const memory::Region& region, bool revoke_immediately) {
   const std::uint64_t serial = region.facts().id.serial;
   const base::MutexLock lock(mutex_);
   const auto found = all_.find(serial);
   if (found == all_.end()) return {Code::not_found, Scope::request, "the region is not published"};
-  Published& published = *found->second;
-  if (at_once) published.at_once = true;
+  WireRegion& published = *found->second;
+  if (revoke_immediately) published.revoke_immediately = true;
   published.retracted = true;
   if (published.uses != 0) return {Code::busy, Scope::request, "a transfer still uses the region"};
   if (published.registrations != 0)
@@ -133,12 +133,12 @@ Status PublishedTable::retract(const memory::Region& region, bool at_once) {
   return {};
 }
 
-Use PublishedTable::use(std::uint64_t serial) {
+RegionUse WireRegionTable::use(std::uint64_t serial) {
   const base::MutexLock lock(mutex_);
   const auto found = all_.find(serial);
   if (found == all_.end() || registered_as(found->second)->retracted || found->second->retracted)
     return {};
-  return Use(found->second);
+  return RegionUse(found->second);
 }
 
 }  // namespace linkspan::transport

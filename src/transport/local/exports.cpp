@@ -1,4 +1,4 @@
-#include "transport/local/lending.hpp"
+#include "transport/local/exports.hpp"
 
 #include "base/fd_bundle.hpp"
 #include "memory/validate_allocation.hpp"
@@ -6,7 +6,7 @@
 namespace linkspan::transport::local {
 namespace {
 
-Status corrupt_loan(const char* what) { return {Code::corrupt, Scope::request, what}; }
+Status corrupt_chunks(const char* what) { return {Code::corrupt, Scope::request, what}; }
 
 /// Which chunks these are, as one number: the key of a cache, where a region that overlaps another
 /// one may share its ends and differ in between.
@@ -20,7 +20,8 @@ std::uint64_t id_of(const std::vector<memory::MappedChunk>& chunks) {
 
 }  // namespace
 
-Status lend(const cuda::Device& device, const memory::Region::Facts& facts, Key& key) {
+Status export_memory(const cuda::Device& device, const memory::Region::Facts& facts,
+                     LocalKey& key) {
   if (facts.pooled) {
     if (auto pool = cuda::export_pool(device, facts.allocation); !pool.ok()) return pool.status();
     auto pointer = cuda::export_pool_pointer(device, facts.allocation);
@@ -49,8 +50,8 @@ Status lend(const cuda::Device& device, const memory::Region::Facts& facts, Key&
   return {};
 }
 
-Result<base::Fd> lent_fd(const cuda::Topology& topology, const memory::Region::Facts& facts,
-                         const Key& key) {
+Result<base::Fd> export_fd(const cuda::Topology& topology, const memory::Region::Facts& facts,
+                           const LocalKey& key) {
   const cuda::Device* device = topology.active(facts.gpu);
   if (device == nullptr) return Status(Code::internal, Scope::request, "its GPU is not up");
   const auto still = [&](std::uint64_t address, std::uint64_t buffer) {
@@ -74,14 +75,15 @@ Result<base::Fd> lent_fd(const cuda::Topology& topology, const memory::Region::F
 }
 
 Result<std::unique_ptr<cuda::SharedRange>> open_chunks(const cuda::Device& device,
-                                                       const base::Fd& parcel, const Key& key) {
+                                                       const base::Fd& parcel,
+                                                       const LocalKey& key) {
   auto range = cuda::SharedRange::reserve(device, key.chunks->bytes);
   if (!range.ok()) return range.status();
   for (std::uint32_t left = key.chunks->count; left != 0;) {
     auto batch = base::FdBundle::pop_batch(parcel);
     if (!batch.ok()) return batch.status();
     if (batch->empty() || batch->size() > left)
-      return corrupt_loan("the key came with another number of chunks");
+      return corrupt_chunks("the key came with another number of chunks");
     for (base::NumberedFd& chunk : *batch) {
       if (Status status = (*range)->add(chunk.fd, chunk.number); !status.ok()) return status;
       chunk.fd.trust();  // the driver has shown what it is
@@ -89,7 +91,7 @@ Result<std::unique_ptr<cuda::SharedRange>> open_chunks(const cuda::Device& devic
     left -= static_cast<std::uint32_t>(batch->size());
   }
   if ((*range)->bytes() != key.chunks->bytes)
-    return corrupt_loan("the chunks of the key are less than it claims");
+    return corrupt_chunks("the chunks of the key are less than it claims");
   return range;
 }
 

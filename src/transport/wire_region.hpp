@@ -1,8 +1,8 @@
-// transport/published.hpp - regions that peers reach over a wire: their keys, and who uses them.
+// transport/wire_region.hpp - regions that peers reach over a wire: their keys, and who uses them.
 //
 // A wire maps nothing: a peer names a region by its serial and a token, and its owner looks both
 // up at each request. So a key is dead at once when its region is retracted, and the region itself
-// is given back when its last use has ended.
+// is borrowed back when its last use has ended.
 // Threads: any thread, but what is marked.
 // Invariants: who has a region's token may ask for it from add() to retract(); once retract()
 // answered OK nothing of the transport knows its memory.
@@ -27,7 +27,7 @@ namespace linkspan::transport {
 
 using Token = std::array<std::byte, 16>;
 /// Whoever guesses learns nothing from how long it takes.
-bool same(const Token& ours, const Token& theirs) noexcept;
+bool equal_constant_time(const Token& ours, const Token& theirs) noexcept;
 
 /// What travels about a region, decoded.
 struct WireKey {
@@ -53,7 +53,7 @@ class WireMapping final : public Mapping {
   bool alive() const noexcept override { return alive_; }
 
   const WireKey& key() const noexcept { return key_; }
-  void die() const noexcept { alive_ = false; }  ///< Its owner has answered so.
+  void mark_dead() const noexcept { alive_ = false; }  ///< Its owner has answered so.
 
  private:
   const WireKey key_;
@@ -62,81 +62,84 @@ class WireMapping final : public Mapping {
 
 /// One published region.
 /// Threads: the counts any thread; the rest is immutable.
-struct Published {
+struct WireRegion {
   WireKey key;
   std::uint64_t address = 0;
   const memory::Region* region = nullptr;       ///< Its owner's: a name, not to be followed.
   const cuda::Device* device = nullptr;         ///< Null: host memory.
   std::atomic<std::uint32_t> uses{0};           ///< By batches, ours and peers'.
-  std::atomic<std::uint32_t> registrations{0};  ///< With what the wire is made of.
-  std::atomic<bool> retracted{false};           ///< Registrations are to be given back.
-  std::atomic<bool> at_once{false};             ///< Retracted so: what peers do there is ended.
+  std::atomic<std::uint32_t> registrations{0};  ///< With what the wire is owned of.
+  std::atomic<bool> retracted{false};           ///< Registrations are to be borrowed back.
+  std::atomic<bool> revoke_immediately{false};  ///< Retracted so: what peers do there is ended.
   /// The region that this is a part of, which stays as long; null: it is a whole one. Also the
   /// table's.
-  std::shared_ptr<Published> whole = nullptr;
+  std::shared_ptr<WireRegion> whole = nullptr;
 
-  Published() = default;
-  Published(const Published&) = delete;
-  Published& operator=(const Published&) = delete;
-  ~Published() {
+  WireRegion() = default;
+  WireRegion(const WireRegion&) = delete;
+  WireRegion& operator=(const WireRegion&) = delete;
+  ~WireRegion() {
     if (whole != nullptr) --whole->uses;
   }
 };
-/// The one that wires register with what they are made of: a part is used within its whole.
-inline const std::shared_ptr<Published>& registered_as(const std::shared_ptr<Published>& memory) {
+/// The one that wires register with what they are owned of: a part is used within its whole.
+inline const std::shared_ptr<WireRegion>& registered_as(const std::shared_ptr<WireRegion>& memory) {
   return memory->whole != nullptr ? memory->whole : memory;
 }
 
-/// Of a region by a batch: until its end the region is not given back.
-class Use {
+/// Of a region by a batch: until its end the region is not borrowed back.
+class RegionUse {
  public:
-  Use() = default;
-  explicit Use(std::shared_ptr<Published> memory) : memory_(std::move(memory)) { ++memory_->uses; }
-  Use(Use&& other) noexcept : memory_(std::move(other.memory_)) {}
-  Use& operator=(Use&& other) noexcept {
+  RegionUse() = default;
+  explicit RegionUse(std::shared_ptr<WireRegion> memory) : memory_(std::move(memory)) {
+    ++memory_->uses;
+  }
+  RegionUse(RegionUse&& other) noexcept : memory_(std::move(other.memory_)) {}
+  RegionUse& operator=(RegionUse&& other) noexcept {
     std::swap(memory_, other.memory_);
     return *this;
   }
-  Use(const Use&) = delete;
-  Use& operator=(const Use&) = delete;
-  ~Use() {
+  RegionUse(const RegionUse&) = delete;
+  RegionUse& operator=(const RegionUse&) = delete;
+  ~RegionUse() {
     if (memory_ != nullptr) --memory_->uses;
   }
-  const std::shared_ptr<Published>& memory() const noexcept { return memory_; }  ///< Null: none.
+  const std::shared_ptr<WireRegion>& memory() const noexcept { return memory_; }  ///< Null: none.
 
  private:
-  std::shared_ptr<Published> memory_;  // also the table's
+  std::shared_ptr<WireRegion> memory_;  // also the table's
 };
 
-class PublishedTable;
+class WireRegionTable;
 
 /// A batch that a wire may send.
 struct WireBatch {
-  Use use;  ///< Of the memory here.
+  RegionUse use;  ///< Of the memory here.
   const WireMapping* remote = nullptr;
-  Checked checked;  ///< Of blocks alone.
+  CheckedShape checked;  ///< Of blocks alone.
 };
 /// What every wire asks before: errors as Endpoint::post(). `peer`: the incarnation there.
-Result<WireBatch> wire_batch(const Batch& batch, PublishedTable& published, std::uint64_t peer,
+Result<WireBatch> wire_batch(const Batch& batch, WireRegionTable& published, std::uint64_t peer,
                              const Capabilities& limits);
 
-class PublishedTable {
+class WireRegionTable {
  public:
   /// `topology` outlives it; null: no GPU here.
-  explicit PublishedTable(cuda::Topology* topology) : topology_(topology) {}
+  explicit WireRegionTable(cuda::Topology* topology) : topology_(topology) {}
 
   /// OFF THE LOCK. As Transport::publish() of memory that the transport takes.
   Result<memory::PublishedKey> add(const memory::Region& region) LINKSPAN_EXCLUDES(mutex_);
   /// As Transport::retract(). busy: in use, or registered.
-  Status retract(const memory::Region& region, bool at_once = false) LINKSPAN_EXCLUDES(mutex_);
+  Status retract(const memory::Region& region, bool revoke_immediately = false)
+      LINKSPAN_EXCLUDES(mutex_);
   /// Of none, if there is none or it was retracted.
-  Use use(std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
+  RegionUse use(std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
 
  private:
   cuda::Topology* const topology_;
   base::Mutex mutex_;
   // By serial; also the batches'.
-  std::map<std::uint64_t, std::shared_ptr<Published>> all_ LINKSPAN_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::shared_ptr<WireRegion>> all_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
 }  // namespace linkspan::transport
