@@ -19,9 +19,9 @@ std::string text(const Block& b) {
 
 constexpr std::uint32_t kSign = std::uint32_t{1} << 31;
 
-/// No index is above `last`, which is below 2^31: then the difference is so too, or the index
-/// itself has the bit that says no. In every function that takes it in, for what that one is
-/// compiled for.
+/// Returns true if no index is above `last`, which is below 2^31. Otherwise bit 31 is set in the
+/// difference or in the index itself. Always inlined, so that it is compiled for its caller's
+/// target.
 template <std::size_t kAtOnce>
 [[gnu::always_inline]] inline bool none_above(std::uint32_t last,
                                               std::span<const std::uint32_t> index) noexcept {
@@ -44,7 +44,7 @@ constexpr auto none_above_avx2 = none_above<8>;
 constexpr bool has_avx2 = false;
 #endif
 
-/// Every index is below `end`.
+/// Returns true if every index is below `end`.
 bool all_below(std::span<const std::uint32_t> index, std::uint64_t end) noexcept {
   if (end > kSign)
     return std::ranges::all_of(index, [end](std::uint32_t each) { return each < end; });
@@ -53,13 +53,13 @@ bool all_below(std::span<const std::uint32_t> index, std::uint64_t end) noexcept
   return has_avx2 ? none_above_avx2(last, index) : none_above<8>(last, index);
 }
 
-/// On both sides.
+/// Returns true if `next` follows `last` directly on both sides.
 bool continues(const Block& last, const Block& next) noexcept {
   return next.local_offset - last.local_offset == last.bytes &&
          next.remote_offset - last.remote_offset == last.bytes;
 }
 
-/// How many whole pages lie behind `base`; without bytes, however many.
+/// Returns the number of whole pages after `base`; no limit for pages of 0 bytes.
 std::uint64_t pages_behind(std::uint64_t base, std::uint64_t page_bytes,
                            std::uint64_t size) noexcept {
   if (base > size) return 0;
@@ -85,7 +85,7 @@ Status too_large(std::uint64_t limit) {
   return bad("more than " + std::to_string(limit) + " bytes in one batch");
 }
 
-/// False: the product does not fit.
+/// Multiplies in place. Returns false if the product overflows.
 bool multiply(std::uint64_t& product, std::uint64_t by) noexcept {
   if (by != 0 && product > ~std::uint64_t{0} / by) return false;
   product *= by;
@@ -102,7 +102,7 @@ std::string text(const Strides& s) {
   return what + "}";
 }
 
-/// Whether the last block of that side, which is the farthest, lies within `size` bytes.
+/// Returns whether the last block of that side, the farthest one, lies within `size` bytes.
 bool last_fits(const Strides& s, std::uint64_t base, std::uint64_t Strides::Level::*step,
                std::uint64_t size) noexcept {
   if (base > size) return false;
@@ -144,7 +144,7 @@ Strides merged(Strides s) noexcept {
     if (behind(*level)) {
       s.bytes *= level->count;
       *level = {};
-      level = s.levels.begin();  // what was looked at may continue the larger block
+      level = s.levels.begin();  // earlier levels may continue the larger block
     } else {
       ++level;
     }

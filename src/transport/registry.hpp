@@ -1,5 +1,6 @@
-// transport/registry.hpp - every transport of this build.
+// transport/registry.hpp - creates every transport of this build.
 //
+// Not on the path of a byte: the engine calls it once.
 // Threads: externally synchronised.
 #pragma once
 
@@ -20,7 +21,7 @@ struct Context {
   const base::Log* log = nullptr;
 };
 
-/// Best first, which is the order in which the router tries them.
+/// Returns the transports, best first: the router tries them in this order.
 Result<std::vector<std::unique_ptr<Transport>>> create_all(const Context& context);
 
 }  // namespace linkspan::transport

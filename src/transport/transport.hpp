@@ -1,10 +1,11 @@
-// transport/transport.hpp - the contract between the engine and every way to a peer.
+// transport/transport.hpp - the contract between the engine and each transport.
 //
 // Path of a byte: Engine -> TransferScheduler -> Router -> Endpoint::post -> copier or wire ->
 //                 Endpoint::progress -> Completion -> TransferScheduler -> the user's Transfer.
-// Threads: under the scheduler's lock, where nothing blocks: long work (a copy by CPU threads) is
-// an executor's, which owns its slot until it hands it back. What is marked OFF THE LOCK may take
-// milliseconds: any thread, beside all the rest.
+// Threads: under the scheduler's lock, where nothing blocks. An executor does long work (a copy by
+// CPU threads) and owns its state until it returns it. Functions marked OFF THE LOCK may take
+// milliseconds; any thread may call them at any time.
+// Invariants: each accepted Batch has exactly one Completion.
 #pragma once
 
 #include <cstddef>
@@ -28,51 +29,52 @@
 
 namespace linkspan::transport {
 
-/// What a transport can do, as data. The router reads these fields and never a name.
-/// tests/conformance proves each field; a capability that is claimed and absent is a red build.
+/// Lists what a transport can do. The router reads these fields and never a name.
+/// tests/conformance proves each field: a capability that is claimed and absent is a red build.
 struct Capabilities {
   MemoryKinds local_kinds = {};  ///< Reachable without staging; publish() refuses others.
-  bool initiator_reads = false;  ///< Can pull without the peer's help.
-  bool orders_streams = false;   ///< Takes Batch::streams, where a GPU of ours copies.
-  bool gpu_indices = false;      ///< Takes Pages::indices_on_gpu, where a kernel of ours copies.
+  bool initiator_reads = false;  ///< Can read remote memory without the peer's help.
+  bool orders_streams = false;   ///< Accepts Batch::streams if a GPU of this process copies.
+  bool gpu_indices = false;      ///< Accepts Pages::indices_on_gpu if a kernel of ours copies.
   bool leaves_host = false;
-  bool remote_only = false;            ///< Its streams go beside a TCP connection.
-  bool checksums = false;              ///< Takes TransferHints::checksum.
-  std::uint64_t max_batch_bytes = 0;   ///< The router splits what is larger.
-  std::uint64_t max_batch_blocks = 0;  ///< The same.
-  std::uint64_t max_batch_pages = 0;   ///< The same of Pages.
-  std::uint32_t max_inflight = 0;      ///< Each Endpoint takes so many, whatever others do.
+  bool remote_only = false;            ///< Serves only peers that were met over TCP.
+  bool checksums = false;              ///< Accepts TransferHints::checksum.
+  std::uint64_t max_batch_bytes = 0;   ///< The router splits larger transfers.
+  std::uint64_t max_batch_blocks = 0;  ///< As max_batch_bytes.
+  std::uint64_t max_batch_pages = 0;   ///< As max_batch_bytes, for Pages.
+  std::uint32_t max_inflight = 0;      ///< Batches that each Endpoint accepts, whatever others do.
 };
 
 /// A peer's region after its key was imported.
 class Mapping {
  public:
-  virtual ~Mapping() = default;  ///< OFF THE LOCK, no Batch using it: gives the mapping back.
+  /// OFF THE LOCK. Unmaps the region. Requires that no Batch uses it.
+  virtual ~Mapping() = default;
   virtual std::uint64_t bytes() const noexcept = 0;
   virtual Permissions permissions() const noexcept = 0;
-  /// False: its owner has retracted the region and waits for us to give the mapping back.
+  /// Returns false once the owner has retracted the region and waits until it is unmapped here.
   virtual bool alive() const noexcept = 0;
 };
 
-/// Where a batch stands in the order of a user's streams. All calls on those streams are the
-/// engine's, off the lock, because they may block: a transport sees events.
+/// Orders a batch among the work of a user's CUDA streams. A transport sees events only: the
+/// engine makes all calls on the streams, off the lock, because they may block.
 struct StreamDependencies {
-  const cuda::Event* after = nullptr;  ///< The batch runs behind what this has recorded.
-  std::uint64_t stream = 0;            ///< Of which stream that is: it may stand still for long.
-  /// Out: recorded behind the batch. Left empty where only the Completion tells of its end.
+  const cuda::Event* after = nullptr;  ///< The batch runs after the work this has recorded.
+  std::uint64_t stream = 0;            ///< Identifies the stream, which may stall for long.
+  /// Out: the event recorded after the batch. Stays empty if only the Completion reports the end.
   std::optional<cuda::PooledEvent>* release = nullptr;
 };
 
-/// What a user asks of the copier or wire, by TransferOptions.
+/// Carries a user's TransferOptions to the copier or wire.
 struct TransferHints {
-  bool low_latency = false;      ///< Not beside StreamDependencies.
-  unsigned ctas = ~unsigned{0};  ///< That a kernel of ours takes at most. 0: none is started.
-  bool checksum = false;  ///< What arrives is held against what was sent: else it ends `corrupt`.
+  bool low_latency = false;      ///< Not together with StreamDependencies.
+  unsigned ctas = ~unsigned{0};  ///< At most these of a copy kernel. 0: no kernel is started.
+  bool checksum = false;  ///< Verifies received against sent bytes; a mismatch ends as `corrupt`.
 };
 
-/// Which way a batch went, in the words of Explanation; for dump() and metrics().
+/// Records the path that a batch took, spelled as in Explanation; for dump() and metrics().
 struct PathTaken {
-  std::string_view path{};  ///< Of a static text. Empty: it had no bytes.
+  std::string_view path{};  ///< Points to static text. Empty: the batch had no bytes.
   bool by_peer = false;     ///< The peer executes it.
 };
 
@@ -82,185 +84,193 @@ using BatchShape = std::variant<std::span<const Block>, Pages>;
 /// Index lists that PageKeeper::keep_pages() has put where a copier of the transport reads them.
 class KeptPages {
  public:
-  virtual ~KeptPages() = default;  ///< OFF THE LOCK, no Batch using it.
+  virtual ~KeptPages() = default;  ///< OFF THE LOCK. Requires that no Batch uses it.
 };
 
-/// One submission: however many blocks, it costs one launch and one flag. No order among blocks or
-/// batches: a byte that two in flight both write ends as either's. No blocks is a batch as well.
+/// One submission. Costs one launch and one completion flag, whatever the number of blocks.
+/// Neither blocks nor batches are ordered: a byte that two of them write ends as either's. A batch
+/// may have no blocks.
 struct Batch {
   Op op = Op::write;
   const memory::Region* local = nullptr;  ///< Published here. Borrowed until the Completion.
-  const Mapping* remote = nullptr;        ///< Imported here, this peer's. Borrowed as well.
-  BatchShape shape;                       ///< Read during post() only, but of `kept`.
-  /// Its blocks or pages were checked as post() would.
+  const Mapping* remote = nullptr;  ///< Imported from this peer. Borrowed until the Completion.
+  BatchShape shape;                 ///< Read during post() only, unless `kept` is set.
+  /// The caller has done the checks of post() on the blocks or pages.
   bool checked = false;
-  /// Of pages that were checked: what this transport made of lists of which the shape's are a part.
-  /// Borrowed until the Completion, and the shape's lists with it.
+  /// For checked pages: what keep_pages() made of the lists that contain the shape's. Borrowed
+  /// until the Completion, and so are the shape's lists.
   const KeptPages* kept = nullptr;
-  std::uint64_t first = 0;  ///< Of pages: where the shape's lists begin in the user's, or `kept`.
-  /// Of Pages::indices_on_gpu: in whose memory they are, as was asked. Zero: pinned.
+  /// For pages: where the shape's lists begin in the user's, or in those of `kept`.
+  std::uint64_t first = 0;
+  /// For Pages::indices_on_gpu: the GPU whose memory the user named for them. Zero: pinned memory.
   GpuUuid indices_gpu{};
   StreamDependencies streams = {};  ///< Read during post() only.
   TransferHints hints = {};
-  /// Out: as post() chose it, and until the Completion as it was gone. Null: nobody asks.
+  /// Out: set by post(), and corrected until the Completion. May be null.
   PathTaken* path_taken = nullptr;
-  /// Of a write, for the peer's user. Read during post() only.
+  /// For the peer's user, with a write. Read during post() only.
   std::span<const std::byte> notification{};
-  /// How many notifications this side has sent over the peer's control connection before: the
-  /// peer's user hears `notification` behind them.
+  /// Notifications that this side sent over the control connection before. The peer's user gets
+  /// `notification` after these.
   std::uint64_t notifications_before = 0;
-  /// Out, of a batch with one: post() has taken it along, and an OK Completion says that the peer
-  /// has it. Left as it is by a transport that takes none.
+  /// Out, if `notification` is not empty: post() sets it if the notification travels with the
+  /// batch; an OK Completion then means that the peer has it. Other transports leave it unchanged.
   bool* notifies = nullptr;
-  std::uint64_t cookie = 0;  ///< Unique among those in flight; comes back untouched.
+  std::uint64_t cookie = 0;  ///< Unique among those in flight; returned in the Completion.
 };
 
-/// Exactly one for each accepted Batch, and only when it is quiet: the wire will never again touch
-/// the memory, on either side, whatever the status says.
+/// Reports the end of a batch once it is quiet: whatever the status, the transport never again
+/// touches the memory of either side.
 struct Completion {
   std::uint64_t cookie = 0;
-  Status status;  ///< OK: visible to CPU code and kernels that start after they are told of it.
+  Status status;  ///< OK: visible to CPU code and kernels that start after they learn of it.
 };
 
-/// Where progress() delivers. An interface: to make a std::function may allocate.
+/// Receives what progress() delivers. An interface, because to make a std::function may allocate.
 class CompletionSink {
  public:
-  virtual void complete(Completion&& completion) = 0;  ///< Calls no Endpoint.
+  virtual void complete(Completion&& completion) = 0;  ///< Must not call an Endpoint.
 
  protected:
   ~CompletionSink() = default;
 };
 
-/// When progress() has something to do again.
+/// Tells when progress() has something to do again.
 struct PollHint {
   enum class When : std::uint8_t { idle, now, at };
   When when = When::idle;  ///< idle: only post() or a message of the peer changes that.
-  base::Time at{};         ///< For `at`: by then; sooner does no harm.
-  bool for_peer = false;   ///< Also for what a peer has asked for, who may ask for more at its end.
-  bool moved = false;      ///< Something has just begun or ended, which more may follow.
-  bool patient = false;    ///< For `at`: a little later will do, nobody need spin until then.
+  base::Time at{};         ///< For `at`: the latest time; an earlier poll does no harm.
+  bool for_peer = false;   ///< Covers the peer's requests too. A peer often sends another one next.
+  bool moved = false;      ///< Something has just begun or ended, and more may follow.
+  bool patient = false;    ///< For `at`: a little later is enough, no thread needs to spin.
 };
 
-/// What is known of a Batch that is not posted yet; for explain() and the router.
+/// Summarises a Batch that is not posted yet; for explain() and the router.
 struct BatchSummary {
   std::uint64_t blocks = 0, bytes = 0;
   TransferHints hints = {};
-  bool gpu_indices = false;  ///< Only a kernel can read which pages they are: of `indices_gpu`,
-  GpuUuid indices_gpu{};     ///< or zero: of any GPU.
+  bool gpu_indices = false;  ///< Only a kernel of `indices_gpu` can read the page indices.
+  GpuUuid indices_gpu{};     ///< Zero: a kernel of any GPU.
 };
 
-/// What a peer does on a region of this side by a wire; for dump() and the words of `busy`.
+/// What a peer does on a region of this side by a wire; for dump() and the texts of `busy`.
 struct Served {
-  std::uint64_t serial = 0;  ///< Of the region.
-  Op op = Op::write;         ///< The peer's.
-  std::uint64_t bytes = 0;   ///< That have moved.
-  Duration still{};          ///< Since the last of them.
+  std::uint64_t serial = 0;  ///< The region's.
+  Op op = Op::write;         ///< As the peer sees it.
+  std::uint64_t bytes = 0;   ///< Moved so far.
+  Duration still{};          ///< Time since the last byte moved.
 };
 
 /// One connection to one peer. Batches may complete in any order.
 class Endpoint {
  public:
-  virtual ~Endpoint() = default;  ///< Requires: closed and drained.
-  /// Starts a batch; never calls a sink. OK: one Completion follows. Any other: not started.
-  /// no_resource: slots come back only in progress(). invalid_argument: a block leaves its region
-  /// (the sum may overflow), index lengths differ, a limit is passed, the Mapping is another
-  /// peer's. permission_denied: the peer does not permit it. unsupported: a capability is absent,
-  /// or the batch is to run after a stream and no GPU of ours copies it. unreachable: no path.
+  virtual ~Endpoint() = default;  ///< Requires that it is closed and drained.
+  /// Starts a batch; never calls a sink. After OK one Completion follows; after an error nothing
+  /// has started.
+  /// no_resource: try again after progress(). invalid_argument: a block leaves its region (the sum
+  /// may overflow), index lengths differ, a limit is exceeded, or the Mapping is another peer's.
+  /// permission_denied: the peer does not permit it. unsupported: a capability is absent, or the
+  /// batch depends on a CUDA stream and no GPU of this process copies it. unreachable: no path.
   /// canceled: closed. timed_out, disconnected: no peer.
   virtual Status post(const Batch& batch) = 0;
-  /// Asks for an early end. The Completion still comes when it is quiet, as OK or as `canceled`,
-  /// when any part has landed. A cookie that is not in flight is ignored.
+  /// Asks for an early end. The Completion still comes once the batch is quiet, as OK or as
+  /// `canceled`, after which any part may have been written. Ignores a cookie not in flight.
   virtual void cancel(std::uint64_t cookie) = 0;
-  virtual std::size_t progress(CompletionSink& sink) = 0;  ///< Advances; how many it delivered.
+  /// Advances the batches and returns the number of Completions that it delivered.
+  virtual std::size_t progress(CompletionSink& sink) = 0;
   virtual PollHint poll_hint() const = 0;
-  /// Which way such a batch would take, and why not a better one. Costs microseconds.
+  /// Returns the path that such a batch would take, and why not a better one. Costs microseconds.
   virtual Explanation explain(Op op, const memory::Region& local, const Mapping& remote,
                               BatchSummary shape) const = 0;
-  /// What is known at connect of the ways to this peer, and what is still to be tried; for the log.
+  /// Describes, for the log, the paths to this peer known at connect, and those still to be tried.
   virtual std::string describe_paths() const = 0;
-  /// What the peer sent over the Channel. unsupported: an op this release does not know.
+  /// Handles what the peer sent over the Channel. unsupported: an op that this release does not
+  /// know.
   virtual Status on_message(std::uint16_t op, std::span<const std::byte> bytes,
                             std::span<base::Fd> fds) = 0;
-  /// What the peer asks this side to copy from now on is refused; what was begun goes on. Of wires,
-  /// which fence themselves: nothing.
+  /// Refuses the peer's later requests to copy here; running ones go on. Does nothing for wires,
+  /// which fence themselves.
   virtual void stop_serving() {}
   /// Lists what the peer does on regions of this side, if this is a wire.
   virtual std::vector<Served> served() const { return {}; }
   virtual void close() = 0;  ///< Refuses new posts and cancels the pending ones.
-  /// The peer's process has ended and nothing of it will touch memory again: what it was asked to
-  /// execute completes as `disconnected`, what runs here goes on to its own end. Posts answer
-  /// `disconnected`. Of a remote peer only the connection is known to have ended: a wire fences
-  /// itself: nothing of that peer lands any more once drained() says so.
+  /// Called when the peer's process has ended and nothing of it will touch memory again. Requests
+  /// to the peer complete as `disconnected`; copies here run to their own end. Later posts return
+  /// `disconnected`. For a remote peer only the connection has ended: the wire fences itself, and
+  /// the peer's late bytes may be written until drained() returns true.
   virtual void peer_terminated() = 0;
-  /// After peer_terminated(): nothing of that peer lands any more. Until then poll_hint() is not
-  /// idle.
+  /// Returns true, after peer_terminated(), once no byte of that peer is written any more. Until
+  /// then poll_hint() is not idle.
   virtual bool drained() const = 0;
 };
 
-/// What a transport's copiers have begun, for peers as well; for metrics().
+/// Counts what a copier of a transport has begun, for peers as well; for metrics().
 struct CopyCount {
   const char* copier = "";
   std::uint64_t orders = 0, blocks = 0;
 };
 
-/// What import_key() takes. The fds came over the peer's Unix socket, never from a store; it may
-/// move them out, and the caller closes what it leaves.
+/// What import_key() gets. The fds came over the peer's Unix socket, never from a store. The
+/// callee may move them out; the caller closes the rest.
 struct RemoteKey {
   std::span<const std::byte> bytes;
   std::span<base::Fd> fds;
-  // Whom it came from, as the connection knows it and not as the key claims:
-  std::uint64_t incarnation = 0;  ///< No other owner's key is taken. 0: any.
+  // The sender, as the connection knows it and not as the key claims:
+  std::uint64_t incarnation = 0;  ///< Keys of other owners are refused. 0: any owner.
   bool from_this_process = false;
   std::int64_t pid = 0;  ///< 0: unknown here.
 };
 
 class Transport {
  public:
-  virtual ~Transport() = default;  ///< After its Endpoints and Mappings.
+  virtual ~Transport() = default;  ///< Requires that its Endpoints and Mappings have ended.
   virtual std::string_view name() const noexcept = 0;
   virtual const Capabilities& capabilities() const noexcept = 0;
-  /// OFF THE LOCK. Once for every Region, also one that stays local: wires register it here.
+  /// OFF THE LOCK. Publishes the region; called once for each, even if it stays local. Wires
+  /// register it here.
   virtual Result<memory::PublishedKey> publish(const memory::Region& region) = 0;
-  /// OFF THE LOCK, before the Region ends. Its key is dead at once. OK: no peer reaches it through
-  /// here any more. busy: one still does, ask again. `revoke_immediately`: the memory itself goes
-  /// away, so peers give back what maps GPU memory although their users hold the Mapping.
+  /// OFF THE LOCK, before the Region ends. Invalidates its key at once. OK: no peer reaches it
+  /// through this transport any more. busy: a peer still does, call again. `revoke_immediately`:
+  /// the memory itself goes away, so peers unmap GPU memory even while their users keep the
+  /// Mapping.
   virtual Status retract(const memory::Region& region, bool revoke_immediately) = 0;
-  /// Under the scheduler's lock. As retract(), of a private region (no peer can map it) whose key
-  /// no peer uses any more, as the caller knows: nobody is asked. busy: this side executes on it
-  /// for a peer, ask again.
+  /// Under the scheduler's lock. Retracts a private region, which no peer can map, without asking
+  /// any peer. Requires that no peer uses its key any more. busy: this side executes on it for a
+  /// peer, call again.
   virtual Status forget(const memory::Region& region) = 0;
-  /// OFF THE LOCK. A hostile key is `corrupt`, never a crash: what it claims is measured.
+  /// OFF THE LOCK. Imports a peer's key and measures what it claims: a hostile key is `corrupt`,
+  /// never a crash.
   virtual Result<std::unique_ptr<Mapping>> import_key(RemoteKey key, base::Deadline deadline) = 0;
-  /// OFF THE LOCK. This side has closed the peer whose region that is, and no Batch uses it any
-  /// more: gives back what maps memory of GPUs although the Mapping lives. Of wires: nothing.
+  /// OFF THE LOCK. Unmaps the GPU memory of a peer that this side has closed, although the Mapping
+  /// lives. Requires that no Batch uses it. Does nothing for wires.
   virtual void unmap(const Mapping& /*mapping*/) {}
-  /// Under the scheduler's lock. One for each copier that it has.
+  /// Under the scheduler's lock. Returns one entry for each copier.
   virtual std::vector<CopyCount> copies() const = 0;
   virtual std::vector<std::byte> address() const = 0;  ///< Travels in the handshake.
   /// Returns at once. Both peers call it, each with the other's address(). Until both have, post()
-  /// may answer no_resource; past the deadline, timed_out. The Channel outlives the Endpoint.
+  /// may return no_resource, and timed_out after the deadline. The Channel outlives the Endpoint.
   virtual Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> address,
                                                     Channel& channel, base::Deadline deadline) = 0;
 };
 
-/// What an Endpoint is as well, if its wire is made of connections beside the Channel.
+/// Implemented by an Endpoint whose wire consists of connections beside the Channel.
 class DataConnectionSink {
  public:
-  /// One that this side or the other has asked for by Channel::open_data_connection(): a socket
-  /// that does not block, how what goes over it is sealed, or why it could not be made. corrupt:
-  /// the peer makes too many.
+  /// Receives a connection that either side requested by Channel::open_data_connection(): a
+  /// non-blocking socket with its sealing, or why it could not be made. corrupt: the peer makes too
+  /// many.
   virtual Status on_data_connection(Result<base::AuthenticatedSocket> socket) = 0;
 
  protected:
   ~DataConnectionSink() = default;
 };
 
-/// What a Transport is as well, if lists of pages that are posted again and again can lie ready.
+/// Implemented by a Transport that can keep page lists ready for repeated posts.
 /// tests/conformance finds and proves it.
 class PageKeeper {
  public:
-  /// OFF THE LOCK. Copies both lists, which were checked, for batches between these two that
-  /// follow. Null: such batches would gain nothing.
+  /// OFF THE LOCK. Copies both lists, which were checked, for later batches between these two
+  /// regions. Returns null if such batches would gain nothing.
   virtual Result<std::unique_ptr<KeptPages>> keep_pages(const memory::Region& local,
                                                         const Mapping& remote,
                                                         const Pages& pages) = 0;
@@ -269,14 +279,15 @@ class PageKeeper {
   ~PageKeeper() = default;
 };
 
-/// What a Transport is as well, if kernels can load and store in what it has imported.
+/// Implemented by a Transport if kernels can load and store in the memory that it imported.
 class KernelReach {
  public:
   struct KernelView {
     std::uint64_t address = 0;              ///< Of the region's first byte.
-    std::shared_ptr<const void> keepalive;  ///< As a Batch: until it goes nothing is given back.
+    std::shared_ptr<const void> keepalive;  ///< Keeps the region mapped, as a Batch does.
   };
-  /// For kernels of that GPU; for this CPU where it is zero. unreachable: the text says why.
+  /// Returns the address for kernels of that GPU, or for this CPU if `gpu` is zero. unreachable:
+  /// the text says why.
   virtual Result<KernelView> reach(const Mapping& remote, const GpuUuid& gpu) const = 0;
 
  protected:

@@ -96,7 +96,7 @@ Result<memory::PublishedKey> WireRegionTable::add(const memory::Region& region) 
   published->key = {.id = facts.id, .kind = facts.kind, .peers = facts.peers, .bytes = facts.bytes};
   published->address = facts.address;
   published->region = &region;
-  if (facts.kind == MemoryKind::device) {  // pinned memory is for a GPU and lies on none
+  if (facts.kind == MemoryKind::device) {  // pinned memory lies on no GPU
     auto device = topology_->activate(facts.gpu);
     if (!device.ok()) return device.status();
     published->device = *device;

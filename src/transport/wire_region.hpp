@@ -1,11 +1,12 @@
-// transport/wire_region.hpp - regions that peers reach over a wire: their keys, and who uses them.
+// transport/wire_region.hpp - regions that peers reach over a wire: their keys and their uses.
 //
-// A wire maps nothing: a peer names a region by its serial and a token, and its owner looks both
-// up at each request. So a key is dead at once when its region is retracted, and the region itself
-// is borrowed back when its last use has ended.
-// Threads: any thread, but what is marked.
-// Invariants: who has a region's token may ask for it from add() to retract(); once retract()
-// answered OK nothing of the transport knows its memory.
+// A wire maps nothing: a peer names a region by serial and token, and the owner looks both up at
+// each request. So retract() invalidates a key at once, and the region is released when its last
+// use ends.
+// On the path of a byte: a wire's first check of a batch, and the check of each peer's request.
+// Threads: any thread, except as marked.
+// Invariants: a peer with a region's token may ask for it from add() to retract(). Once retract()
+// returned OK the transport has no reference to the memory.
 #pragma once
 
 #include <array>
@@ -26,10 +27,10 @@
 namespace linkspan::transport {
 
 using Token = std::array<std::byte, 16>;
-/// Whoever guesses learns nothing from how long it takes.
+/// Compares in constant time, so that a guesser learns nothing from the duration.
 bool equal_constant_time(const Token& ours, const Token& theirs) noexcept;
 
-/// What travels about a region, decoded.
+/// The decoded key of a region.
 struct WireKey {
   memory::RegionId id;
   MemoryKind kind = MemoryKind::host;
@@ -40,12 +41,13 @@ struct WireKey {
 };
 
 std::vector<std::byte> encode(const WireKey& key);
-Result<WireKey> decode_key(std::span<const std::byte> bytes);  ///< Else `corrupt`.
+/// Decodes a peer's bytes; malformed ones are `corrupt`.
+Result<WireKey> decode_key(std::span<const std::byte> bytes);
 
-/// A region of a peer's.
+/// A peer's region, known by its key.
 class WireMapping final : public Mapping {
  public:
-  /// As Transport::import_key(), whole.
+  /// Implements Transport::import_key().
   static Result<std::unique_ptr<Mapping>> import(const RemoteKey& key, base::Deadline deadline);
   explicit WireMapping(const WireKey& key) : key_(key) {}
   std::uint64_t bytes() const noexcept override { return key_.bytes; }
@@ -53,7 +55,7 @@ class WireMapping final : public Mapping {
   bool alive() const noexcept override { return alive_; }
 
   const WireKey& key() const noexcept { return key_; }
-  void mark_dead() const noexcept { alive_ = false; }  ///< Its owner has answered so.
+  void mark_dead() const noexcept { alive_ = false; }  ///< Its owner answered `unreachable`.
 
  private:
   const WireKey key_;
@@ -61,18 +63,18 @@ class WireMapping final : public Mapping {
 };
 
 /// One published region.
-/// Threads: the counts any thread; the rest is immutable.
+/// Threads: any thread for the atomics; the rest is immutable.
 struct WireRegion {
   WireKey key;
   std::uint64_t address = 0;
-  const memory::Region* region = nullptr;       ///< Its owner's: a name, not to be followed.
-  const cuda::Device* device = nullptr;         ///< Null: host memory.
-  std::atomic<std::uint32_t> uses{0};           ///< By batches, ours and peers'.
-  std::atomic<std::uint32_t> registrations{0};  ///< With what the wire is owned of.
-  std::atomic<bool> retracted{false};           ///< Registrations are to be borrowed back.
-  std::atomic<bool> revoke_immediately{false};  ///< Retracted so: what peers do there is ended.
-  /// The region that this is a part of, which stays as long; null: it is a whole one. Also the
-  /// table's.
+  const memory::Region* region = nullptr;  ///< Identifies the owner's object; never dereferenced.
+  const cuda::Device* device = nullptr;    ///< Null: host memory.
+  std::atomic<std::uint32_t> uses{0};      ///< Batches of this side and of peers.
+  std::atomic<std::uint32_t> registrations{0};  ///< With the wire's devices.
+  std::atomic<bool> retracted{false};           ///< The registrations have to be released.
+  std::atomic<bool> revoke_immediately{false};  ///< Peers' batches on it are ended.
+  /// The region that this one is a part of, and keeps. Null: it is no part. The other owner is the
+  /// table.
   std::shared_ptr<WireRegion> whole = nullptr;
 
   WireRegion() = default;
@@ -82,12 +84,12 @@ struct WireRegion {
     if (whole != nullptr) --whole->uses;
   }
 };
-/// The one that wires register with what they are owned of: a part is used within its whole.
+/// Returns the region that wires register with their devices: for a part, the one it lies in.
 inline const std::shared_ptr<WireRegion>& registered_as(const std::shared_ptr<WireRegion>& memory) {
   return memory->whole != nullptr ? memory->whole : memory;
 }
 
-/// Of a region by a batch: until its end the region is not borrowed back.
+/// Counts one use of a region by a batch; the region is not released before it ends.
 class RegionUse {
  public:
   RegionUse() = default;
@@ -104,21 +106,23 @@ class RegionUse {
   ~RegionUse() {
     if (memory_ != nullptr) --memory_->uses;
   }
-  const std::shared_ptr<WireRegion>& memory() const noexcept { return memory_; }  ///< Null: none.
+  /// Returns null if this is a use of no region.
+  const std::shared_ptr<WireRegion>& memory() const noexcept { return memory_; }
 
  private:
-  std::shared_ptr<WireRegion> memory_;  // also the table's
+  std::shared_ptr<WireRegion> memory_;  // the other owner is the table
 };
 
 class WireRegionTable;
 
 /// A batch that a wire may send.
 struct WireBatch {
-  RegionUse use;  ///< Of the memory here.
+  RegionUse use;  ///< Keeps the local memory.
   const WireMapping* remote = nullptr;
-  CheckedShape checked;  ///< Of blocks alone.
+  CheckedShape checked;  ///< Always blocks.
 };
-/// What every wire asks before: errors as Endpoint::post(). `peer`: the incarnation there.
+/// Does the checks of Endpoint::post() that all wires share, with its errors. `peer`: the peer's
+/// incarnation.
 Result<WireBatch> wire_batch(const Batch& batch, WireRegionTable& published, std::uint64_t peer,
                              const Capabilities& limits);
 
@@ -127,18 +131,19 @@ class WireRegionTable {
   /// `topology` outlives it; null: no GPU here.
   explicit WireRegionTable(cuda::Topology* topology) : topology_(topology) {}
 
-  /// OFF THE LOCK. As Transport::publish() of memory that the transport takes.
+  /// OFF THE LOCK. Implements Transport::publish() for a kind of memory that the transport
+  /// supports.
   Result<memory::PublishedKey> add(const memory::Region& region) LINKSPAN_EXCLUDES(mutex_);
-  /// As Transport::retract(). busy: in use, or registered.
+  /// Implements Transport::retract(). busy: in use, or still registered with the wire.
   Status retract(const memory::Region& region, bool revoke_immediately = false)
       LINKSPAN_EXCLUDES(mutex_);
-  /// Of none, if there is none or it was retracted.
+  /// Returns a use of the region; an empty one if it is unknown or retracted.
   RegionUse use(std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
 
  private:
   cuda::Topology* const topology_;
   base::Mutex mutex_;
-  // By serial; also the batches'.
+  // By serial. The other owners are batches.
   std::map<std::uint64_t, std::shared_ptr<WireRegion>> all_ LINKSPAN_GUARDED_BY(mutex_);
 };
 

@@ -24,7 +24,7 @@ Result<std::unique_ptr<BounceMemory>> BounceMemory::create(LocalTransport& trans
     if (!scope.ok()) return scope.status();
     auto buffer = cuda::DeviceBuffer::create(*scope, bytes);
     if (!buffer.ok()) return buffer.status();
-    // To free memory waits for streams that are held (docs/cuda_notes.md, "calls that
+    // Freeing the memory waits for blocked streams (docs/cuda_notes.md, "calls that
     // synchronise").
     made->gpu_memory_ =
         cuda::DeferredDestroyer::end_by(transport.topology()->destroyer(),

@@ -1,13 +1,12 @@
-// transport/local/completion_flags.hpp - how the peer tells that a copy it ran for us has ended, in
-// memory.
+// transport/local/completion_flags.hpp - 64-bit flags in a shared page, by which the peer reports
+// that a copy it ran for this side has ended.
 //
-// A message would wake our Control thread, which after some milliseconds of sleep takes 0.2 ms
-// (two H200, a 1 GiB transfer of 19 ms); so the asking side shares one page of words with the peer,
-// and the peer writes the end of a copy there, when the copy is quiet. Who waits looks at the flag
-// as at one that a GPU writes. The message `executed` still follows: it wakes those who sleep, and
-// brings the words of an error.
-// Threads: under the scheduler's lock on both sides; the words are atomic.
-// Invariants: a flag is 0 from acquire() until the peer's one write to it.
+// On the path of a byte: LocalEndpoint::progress polls the flag of each request to the peer, as it
+// polls a flag that a GPU writes. A message alone would have to wake the control thread, which
+// after some milliseconds of sleep takes 0.2 ms (two H200, a 1 GiB transfer of 19 ms). The message
+// `executed` still follows: it wakes sleeping threads and carries the text of an error.
+// Threads: under the scheduler's lock on both sides; the flags are atomic.
+// Invariants: a flag is 0 from acquire() until the peer's one write to it, when the copy is quiet.
 #pragma once
 
 #include <cstdint>
@@ -20,16 +19,16 @@
 
 namespace linkspan::transport::local {
 
-inline constexpr std::uint32_t kCompletionFlags = 512;  // a page
+inline constexpr std::uint32_t kCompletionFlags = 512;  // one page
 
-/// The asking side's.
+/// The requesting side's page of flags.
 class CompletionFlags {
  public:
   static Result<std::unique_ptr<CompletionFlags>> create();
 
-  std::optional<std::uint32_t> acquire();  ///< Nothing: all are in use.
+  std::optional<std::uint32_t> acquire();  ///< Returns nothing if all flags are in use.
   void release(std::uint32_t flag) { free_.push_back(flag); }
-  /// The peer has written that the copy ended as OK.
+  /// Returns true once the peer has written that the copy ended as OK.
   bool succeeded(std::uint32_t flag) const noexcept {
     return page_[flag].load(std::memory_order_acquire) == kSucceeded;
   }
@@ -44,12 +43,13 @@ class CompletionFlags {
   std::vector<std::uint32_t> free_;
 };
 
-/// The executing side's view of the peer's.
+/// The executing side's view of the peer's page.
 class CompletionFlagsView {
  public:
-  static Result<std::unique_ptr<CompletionFlagsView>> open(
-      const base::Fd& fd);  ///< As SharedPage::open().
+  /// Maps the page; errors as SharedPage::open().
+  static Result<std::unique_ptr<CompletionFlagsView>> open(const base::Fd& fd);
 
+  /// Sets the flag; ignores one out of range.
   void report_success(std::uint32_t flag) noexcept {
     if (flag < kCompletionFlags)
       page_[flag].store(CompletionFlags::kSucceeded, std::memory_order_release);

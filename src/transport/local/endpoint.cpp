@@ -13,8 +13,8 @@ namespace {
 
 using Where = Route::Where;
 
-/// Pieces of one wave to a copier: of copies, what is behind them can still be canceled; of the
-/// kernel, what fits one list however they are cut.
+/// The most pieces in one order. Copies after those of an order can still be canceled. For the
+/// kernel, this many fit one list, however they are cut.
 constexpr std::size_t kWaveCopies = 128, kWaveKernel = 8192;
 
 }  // namespace
@@ -30,15 +30,14 @@ LocalEndpoint::LocalEndpoint(LocalTransport& transport, const LocalAddress& peer
 
 LocalEndpoint::~LocalEndpoint() { transport_.remove(*this); }
 
-/// This is the Control thread: it touches no memory of the peer's, which may never answer.
+/// Runs on the control thread, so it reads no memory of the peer, which may never answer.
 Status LocalEndpoint::may_copy_across() const {
   const PeerProcess process = channel_.process();
   if (peer_.process == base::this_process())
     return {Code::unsupported, Scope::request, "it is this process"};
   if (process.pid <= 0)
     return {Code::unsupported, Scope::request, "the peer is in another pid namespace"};
-  // As root the kernel would let us, and what the peer names may by then be a program of more
-  // rights.
+  // The kernel would let root in, and the pid may by then belong to a program with more rights.
   if (!process.same_user) return {Code::unsupported, Scope::request, "the peer is another user's"};
   return copy::may_copy_across(process.pid);
 }
@@ -76,7 +75,7 @@ Status LocalEndpoint::post(const Batch& batch) {
     return {Code::unreachable, Scope::request, "the peer has deregistered the region"};
   if (ours_ >= transport_.capabilities().max_inflight) return Status::no_resource();
   const auto local = transport_.published(batch.local->facts().id.serial);
-  if (local == nullptr || local->region != batch.local)  // another Engine's serials are others
+  if (local == nullptr || local->region != batch.local)  // a region of another Engine
     return {Code::invalid_argument, Scope::request, "the local region is not registered here"};
 
   InflightBatch& inflight = inflight_.emplace_back();
@@ -195,7 +194,7 @@ Status LocalEndpoint::begin(InflightBatch& inflight, const PublishedRegion& loca
   return {};
 }
 
-/// Offsets become addresses.
+/// Turns offsets into addresses.
 void LocalEndpoint::place(InflightBatch& inflight, std::uint64_t here, std::uint64_t there,
                           std::span<const Block> blocks) {
   inflight.pieces.reserve(blocks.size());
@@ -236,7 +235,7 @@ void LocalEndpoint::place(InflightBatch& inflight, std::uint64_t here, std::uint
   }
 }
 
-/// Expects the requested copies to run one after the other at the peer.
+/// Estimates when a request ends; the peer runs requests one after the other.
 void LocalEndpoint::expect_end(InflightBatch& inflight, copy::Method method, copy::Link link,
                                std::uint64_t bytes) {
   inflight.polled = base::Clock::steady().now();
@@ -245,10 +244,10 @@ void LocalEndpoint::expect_end(InflightBatch& inflight, copy::Method method, cop
   last_asked_due_ = inflight.due;
 }
 
-/// The next pieces that fit one order. no_resource: none was taken.
+/// Starts an order of the next pieces. no_resource: the copier accepted none.
 Status LocalEndpoint::start_some(InflightBatch& inflight, const StreamDependencies& streams) {
   unsigned ctas = inflight.ctas;
-  if (inflight.method == copy::Method::pageable)  // whose copier is no GPU's
+  if (inflight.method == copy::Method::pageable)  // not a GPU's copier
     if (const GpuCopiers* const gpu = transport_.gpu_copiers(inflight.device))
       ctas = std::min(gpu->usual->ctas(), ctas);
   std::span<const copy::Piece> wave(inflight.pieces.data() + inflight.next,
@@ -353,7 +352,7 @@ std::size_t LocalEndpoint::progress(CompletionSink& sink) {
 PollHint LocalEndpoint::poll_hint() const {
   PollHint hint;
   const base::Time now = base::Clock::steady().now();
-  // Once this side leaves, its goodbye says all of that.
+  // A side that shuts down answers by its goodbye.
   if (const auto wait = serves_ ? wait_to_send() : std::nullopt)
     hint = {PollHint::When::at, now + *wait};
   for (const InflightBatch& inflight : inflight_) {
@@ -367,7 +366,7 @@ PollHint LocalEndpoint::poll_hint() const {
     }
     const bool requested =
         inflight.state == BatchState::requested && !(inflight.canceled && !inflight.cancel_sent);
-    if (requested && inflight.completion_flag == kNoFlag) continue;  // a message will tell
+    if (requested && inflight.completion_flag == kNoFlag) continue;  // a message reports the end
     hint.for_peer |= inflight.for_peer;
     if (!requested && (inflight.state != BatchState::copying || inflight.ticket == 0))
       return {.when = PollHint::When::now, .for_peer = hint.for_peer};

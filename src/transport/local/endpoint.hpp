@@ -1,13 +1,14 @@
 // transport/local/endpoint.hpp - one peer of this host: batches in flight, and copies for it.
 //
-// On the path of a byte: post() checks, asks route(), turns blocks into addresses and gives them to
-// a copier; progress() polls the copiers. Where only the peer can reach both memories it is asked
-// by message (`offer` once per region, then `execute`), and this side then runs what the peer asks.
-// Where neither can, the batch crosses in chunks through memory of ours that both map: for each one
-// inflight that takes two steps, one here and one by the peer (endpoint_bounce.cpp).
-// Threads: under the scheduler's lock, but for queue_retract() and unmapped_here().
-// Invariants: an in-flight batch ends only when its copier is quiet or the peer has said so or is
-// gone.
+// On the path of a byte: post() checks, asks route(), turns blocks into addresses and passes them
+// to a copier; progress() polls the copiers. If only the peer reaches both memories, this side
+// requests the copy by message (`offer` once per region, then `execute`); likewise it runs the
+// peer's requests. If neither side reaches both, the batch goes in chunks through bounce memory
+// that both map. Each chunk is a bounce step of two phases, one run here and one by the peer
+// (endpoint_bounce.cpp).
+// Threads: under the scheduler's lock, except queue_retract() and unmapped_here().
+// Invariants: an in-flight batch ends only when its copier is quiet, or the peer has reported the
+// end or has terminated.
 #pragma once
 
 #include <atomic>
@@ -47,65 +48,67 @@ class LocalEndpoint final : public Endpoint {
   void stop_serving() override { serves_ = false; }
   void close() override;
   void peer_terminated() override;
-  /// Its process has ended, and what was copied for it here.
+  /// Returns true once the peer's process and all copies here for it have ended.
   bool drained() const override { return terminated_ && for_peer_ == 0; }
 
-  /// Any thread: the peer is to be told that our region is dead. False: there is no peer to tell.
+  /// Any thread. Queues a message that our region is retracted. Returns false if no peer is left.
   bool queue_retract(std::uint64_t serial, bool revoke_immediately)
       LINKSPAN_EXCLUDES(retract_mutex_);
-  /// Any thread: nothing here maps the peer's region any more. The peer hears it if it waits.
+  /// Any thread. Records that nothing here maps the peer's region any more. The peer gets a message
+  /// if it waits for that.
   void unmapped_here(std::uint64_t serial) LINKSPAN_EXCLUDES(retract_mutex_);
   std::uint64_t peer_incarnation() const noexcept { return peer_.incarnation; }
   std::string peer_name() const { return std::string(channel_.peer_name()); }
 
  private:
   static constexpr std::uint32_t kNoFlag = ~std::uint32_t{0};
-  /// Offers whose keys are being opened. Each comes just before the first request to execute on it,
-  /// and of requests there are at most Capabilities::max_inflight.
+  /// Limit of offers whose keys are being opened. Each precedes the first request that uses it, and
+  /// a peer has at most Capabilities::max_inflight requests.
   static constexpr std::size_t kMaxOpening = 512;
-  /// Chunks of all bounces that a peer is asked for, beside the batches.
+  /// Limit of bounce steps in flight, which is beside that of batches.
   static constexpr std::size_t kMaxBounceSteps = 64;
 
-  /// A region of the peer's that it offered, so that we copy for it.
+  /// A region that the peer offered, so that this side copies to or from it on request.
   struct OfferedRegion {
     base::Mutex mutex;
     bool opened LINKSPAN_GUARDED_BY(mutex) = false;
     Status status LINKSPAN_GUARDED_BY(mutex);
     std::shared_ptr<ImportedMemory> memory LINKSPAN_GUARDED_BY(mutex);
 
-    bool failed() LINKSPAN_EXCLUDES(mutex) {  // the peer may offer it again
+    bool failed() LINKSPAN_EXCLUDES(mutex) {  // then the peer may offer it again
       const base::MutexLock lock(mutex);
       return opened && !status.ok();
     }
   };
-  /// Bounce memory, which a task makes off the lock.
+  /// Bounce memory, created by a task off the lock.
   struct BounceBuffer {
     base::Mutex mutex;
     bool made LINKSPAN_GUARDED_BY(mutex) = false;
     Status status LINKSPAN_GUARDED_BY(mutex);
     std::unique_ptr<BounceMemory> memory LINKSPAN_GUARDED_BY(mutex);
   };
-  /// What a batch that goes through one has beside its InflightBatch.
+  /// The state of a batch that goes through a BounceBuffer.
   struct BouncedBatch {
     Route route;
-    std::shared_ptr<BounceBuffer> buffer;  // also the Endpoint's and of the task that makes it
-    BounceMemory* memory = nullptr;        // of it, once it is made
-    std::size_t next = 0;                  // blocks before it are in steps or done,
-    std::uint64_t next_offset = 0;         // and so many bytes of that one
+    std::shared_ptr<BounceBuffer> buffer;  // other owners: the Endpoint and the task that makes it
+    BounceMemory* memory = nullptr;        // the buffer's, once it is made
+    std::size_t next = 0;                  // blocks before it are in steps or done;
+    std::uint64_t next_offset = 0;         // bytes of block `next` that are in steps or done
     unsigned steps = 0;                    // in flight
-    bool restart = false;                  // from the start, another way
+    bool restart = false;                  // to be routed again, from the first block
   };
   enum class BatchState : std::uint8_t {
-    opening,         // for the peer: its offer is being opened
-    bouncing,        // its steps run
-    starting_phase,  // a phase of a step is to be started
-    copying,         // some pieces are with a copier, or wait for room there
+    opening,         // for the peer; its offer is being opened
+    bouncing,        // its bounce steps run
+    starting_phase,  // a step that has to start a phase
+    copying,         // some pieces are with a copier or wait for room there
     requested,       // the peer executes it
-    ended,           // quiet; to be told
+    ended,           // quiet, to be reported
   };
+  /// A batch of this side, a copy for the peer, or one bounce step of a batch.
   struct InflightBatch {
-    std::uint64_t id = 0;          // ours: the cookie; for the peer: its own
-    std::uint64_t request_id = 0;  // ours: as the peer was asked for it
+    std::uint64_t id = 0;          // ours: the cookie; for the peer: the request's id
+    std::uint64_t request_id = 0;  // the id of our request to the peer
     bool for_peer = false;
     bool canceled = false;
     bool cancel_sent = false;
@@ -115,31 +118,31 @@ class LocalEndpoint final : public Endpoint {
     PathTaken* reported_path = nullptr;  // Batch::path_taken
     Mapped mapped = Mapped::nothing;
     std::vector<copy::Piece> pieces;
-    copy::PageList pages;                // instead of pieces; in one order
-    std::vector<std::uint32_t> indices;  // of pages that wait for room with the copier
-    const PinnedPages* kept = nullptr;   // or where these lie already,
-    std::uint64_t first = 0;             // from there on; and how an error counts pages
+    copy::PageList pages;                // instead of pieces, in one order
+    std::vector<std::uint32_t> indices;  // copied while pages wait for room with the copier
+    const PinnedPages* kept = nullptr;   // index lists that are ready for the kernel
+    std::uint64_t first = 0;             // the first page in `kept` and in error texts
     std::size_t next = 0;                // pieces before it are with the copier or done
     copy::Method method = copy::Method::cpu_threads;
     copy::Link link = copy::Link::host;
     unsigned ctas = TransferHints{}.ctas;
     const cuda::Device* device = nullptr;
     copy::Copier* copier = nullptr;
-    copy::Ticket ticket = 0;                  // 0: nothing is with the copier
-    std::size_t blocks_with_copier = 0;       // blocks that are
-    std::uint64_t offered_serial = 0;         // our serial that the peer was asked with
-    std::uint32_t completion_flag = kNoFlag;  // ours, or the peer's, of a copy that is asked for
-    base::Time due{}, polled{};               // of one that was asked for: no end comes before
-    std::shared_ptr<ImportedMemory> remote;   // also the engine's Mapping or the OfferedRegion
-    std::shared_ptr<PublishedRegion> target;  // here; also the transport's, whose retract() waits
-                                              // for the `uses` for peers
-    std::shared_ptr<OfferedRegion> offer;     // for the peer only; also the task's that opens it
-    std::vector<Block> blocks;                // of all that this side does not execute alone
+    copy::Ticket ticket = 0;                  // 0: the copier has nothing
+    std::size_t blocks_with_copier = 0;       // in the order of `ticket`
+    std::uint64_t offered_serial = 0;         // the serial in our request
+    std::uint32_t completion_flag = kNoFlag;  // of a request: ours, or the peer's
+    base::Time due{}, polled{};               // of our request: earliest end, last poll
+    std::shared_ptr<ImportedMemory> remote;   // other owner: Mapping or OfferedRegion
+    std::shared_ptr<PublishedRegion> target;  // here; other owner: the transport, whose
+                                              // retract() waits until the `uses` for peers end
+    std::shared_ptr<OfferedRegion> offer;     // for the peer; other owner: the task
+    std::vector<Block> blocks;                // unless this side executes alone
     std::unique_ptr<BouncedBatch> bounced;
-    // Of a step: the batch that it is of, which outlives it, and its chunk of the bounce memory.
+    // For a bounce step: its batch, which outlives it, and its chunk of the bounce memory.
     InflightBatch* parent = nullptr;
     unsigned chunk = 0;
-    bool second_phase = false;  // it takes the second of its two hops
+    bool second_phase = false;  // it runs the second of its two phases
     Status end;
   };
 
@@ -170,7 +173,7 @@ class LocalEndpoint final : public Endpoint {
   bool send_retracted(std::uint64_t serial);
   Status send(LocalMessage message, std::span<const std::byte> bytes, std::span<base::Fd> fds = {});
   Status may_copy_across() const;
-  /// OK, or why process_vm_readv does not reach the peer.
+  /// Returns OK, or why process_vm_readv does not reach the peer.
   Status cross_process() const;
   // endpoint_bounce.cpp
   void start_bounce(InflightBatch& inflight, const Route& chosen);
@@ -195,35 +198,36 @@ class LocalEndpoint final : public Endpoint {
   const LocalAddress peer_;
   Channel& channel_;
   const unsigned copy_queue_index_;
-  copy::ProcessProof proof_;    // numbers of processes lie across pid namespaces
-  const Status cross_process_;  // when they met; cross_process() knows better
+  copy::ProcessProof proof_;    // because pids are wrong across pid namespaces
+  const Status cross_process_;  // at connect; cross_process() is newer
   bool serves_ = true, closed_ = false, terminated_ = false;
-  base::Time last_asked_due_{};  // the peer runs what it is asked one after the other
+  base::Time last_asked_due_{};  // the peer runs requests one after the other
   std::list<InflightBatch> inflight_;
-  std::size_t ours_ = 0, steps_ = 0, for_peer_ = 0;  // of inflight_
+  std::size_t ours_ = 0, steps_ = 0, for_peer_ = 0;  // counts of inflight_
   std::uint64_t last_asked_ = 0;
-  std::map<const cuda::Device*, std::shared_ptr<BounceBuffer>> bounce_buffers_;  // null: the host's
-  Status gpu_bounce_buffer_;                           // why there is none of a GPU
-  std::map<std::uint64_t, std::string> unopened_;      // why the peer cannot map ours, by serial
-  std::set<std::uint64_t> offered_;                    // serials of ours that the peer has a key of
-  std::unique_ptr<CompletionFlags> completion_flags_;  // null: nothing was asked of the peer yet
+  // By GPU; null: host memory.
+  std::map<const cuda::Device*, std::shared_ptr<BounceBuffer>> bounce_buffers_;
+  Status gpu_bounce_buffer_;                           // why there is no GPU bounce buffer
+  std::map<std::uint64_t, std::string> unopened_;      // by our serial: why the peer cannot map it
+  std::set<std::uint64_t> offered_;                    // our serials whose key the peer has
+  std::unique_ptr<CompletionFlags> completion_flags_;  // null: no request yet
   std::unique_ptr<CompletionFlagsView> peers_completion_flags_;     // null: the peer has sent none
   std::map<std::uint64_t, std::shared_ptr<OfferedRegion>> offers_;  // by the peer's serial
-  // Of these are not open yet; also of the tasks that open them, which may outlive the Endpoint.
+  // The number of offers that are not open yet. Shared with the tasks that open them, which may
+  // outlive the Endpoint.
   const std::shared_ptr<std::atomic<std::size_t>> opening_ =
       std::make_shared<std::atomic<std::size_t>>(0);
-  // The peer's serials whose memory goes away although batches still use it here.
+  // The peer's serials to be unmapped at once, although batches still use them here.
   std::set<std::uint64_t> unmap_pending_;
 
   mutable base::Mutex retract_mutex_;
   std::deque<std::pair<std::uint64_t, bool>> retracts_ LINKSPAN_GUARDED_BY(retract_mutex_);
-  // The peer's serials that it waits to hear `retracted` of: those that are mapped here, and those
-  // that are to be answered. What finds no room in the channel waits in its place, and nothing
-  // behind it is tried.
+  // The peer's serials for which it waits for `retracted`: those still mapped here, and those to be
+  // answered. An answer that does not fit into the channel is retried in order.
   std::set<std::uint64_t> retracted_by_peer_ LINKSPAN_GUARDED_BY(retract_mutex_);
   std::deque<std::uint64_t> retracted_replies_ LINKSPAN_GUARDED_BY(retract_mutex_);
-  std::atomic<bool> any_queued_{false};        // of these; or just now
-  std::atomic<bool> retracts_refused_{false};  // closed or gone
+  std::atomic<bool> any_queued_{false};        // retracts_ or retracted_replies_ may have entries
+  std::atomic<bool> retracts_refused_{false};  // set by peer_terminated()
 };
 
 }  // namespace linkspan::transport::local

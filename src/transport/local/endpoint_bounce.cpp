@@ -1,6 +1,7 @@
-// Batches between two memories that neither side can map: in chunks through bounce memory. Of a
-// write, a step copies its chunk here and then asks the peer to copy it on; of a read it asks
-// first. A step is a InflightBatch as any other, so it is canceled, awaited and lost as any other.
+// LocalEndpoint: batches between two memories that neither side can map, in chunks through bounce
+// memory. For a write, a step copies its chunk here and then requests the second copy from the
+// peer; for a read it requests first. A step is an InflightBatch, so cancel, completion and the
+// peer's end work as for any other.
 #include <algorithm>
 
 #include "transport/batch.hpp"
@@ -9,20 +10,20 @@
 namespace linkspan::transport::local {
 namespace {
 
-/// To make bounce memory takes milliseconds.
+/// Creating bounce memory takes milliseconds.
 constexpr Duration kCreationPollInterval = std::chrono::microseconds(100);
 
 bool uses_gpu_memory(const Route& chosen) { return chosen.near_link == copy::Link::same_gpu; }
 
 }  // namespace
 
-/// Null: not a GPU's memory.
+/// Returns the GPU of the local memory; null for host memory.
 const cuda::Device* LocalEndpoint::own_device(const PublishedRegion& local) const {
   return local.key.kind == MemoryKind::device ? transport_.topology()->active(local.key.gpu)
                                               : nullptr;
 }
 
-/// Starts at the first block, even if an earlier route had copied some.
+/// Starts the batch at its first block, even if an earlier route copied some.
 void LocalEndpoint::start_bounce(InflightBatch& inflight, const Route& chosen) {
   const cuda::Device* device = uses_gpu_memory(chosen) ? own_device(*inflight.target) : nullptr;
   std::shared_ptr<BounceBuffer>& buffer = bounce_buffers_[device];
@@ -42,7 +43,8 @@ void LocalEndpoint::start_bounce(InflightBatch& inflight, const Route& chosen) {
   inflight.state = BatchState::bouncing;
 }
 
-/// What it tried is not to be had; route() knows.
+/// Routes a batch again whose bounce buffer could not be created or opened. facts() already
+/// excludes the failed kind.
 void LocalEndpoint::reroute_bounce(InflightBatch& inflight, const Status& why) {
   release_completion_flag(inflight);
   const RouteFacts f =
@@ -53,7 +55,7 @@ void LocalEndpoint::reroute_bounce(InflightBatch& inflight, const Status& why) {
   inflight.state = BatchState::ended;
 }
 
-/// As many as there are chunks; the end of the batch once none is left.
+/// Adds as many steps as there are free chunks. Ends the batch once no step is left.
 void LocalEndpoint::add_steps(InflightBatch& parent) {
   BouncedBatch& bounced = *parent.bounced;
   if (bounced.memory == nullptr) {
@@ -115,7 +117,7 @@ void LocalEndpoint::add_step(InflightBatch& parent, unsigned chunk) {
   ++steps_;
 }
 
-/// Its blocks lie one behind the other in the chunk.
+/// Starts the current phase. In the chunk the blocks of a step follow each other.
 void LocalEndpoint::start_phase(InflightBatch& step) {
   const BouncedBatch& bounced = *step.parent->bounced;
   const bool by_us = (step.op == Op::write) != step.second_phase;
@@ -156,7 +158,7 @@ void LocalEndpoint::start_phase(InflightBatch& step) {
   step.state = BatchState::ended;
 }
 
-/// True: it has made its first phase well and is to start the second one.
+/// Returns true if the first phase succeeded; the step then starts the second one.
 bool LocalEndpoint::advance_phase(InflightBatch& step) {
   if (step.parent == nullptr || step.second_phase || !step.end.ok()) return false;
   release_completion_flag(step);
@@ -165,7 +167,7 @@ bool LocalEndpoint::advance_phase(InflightBatch& step) {
   return true;
 }
 
-/// It has ended, so nothing touches its chunk any more.
+/// Releases the chunk of a step that has ended, so that nothing touches it any more.
 void LocalEndpoint::finish_step(InflightBatch& step) {
   InflightBatch& parent = *step.parent;
   BouncedBatch& bounced = *parent.bounced;
@@ -173,7 +175,8 @@ void LocalEndpoint::finish_step(InflightBatch& step) {
   bounced.memory->release(step.chunk);
   if (step.end.ok()) return;
   if (step.end.code() == Code::unsupported && uses_gpu_memory(bounced.route)) {
-    gpu_bounce_buffer_ = step.end;  // the peer cannot open it; what has landed is written once more
+    // The peer cannot open the buffer. Blocks that were copied are written again.
+    gpu_bounce_buffer_ = step.end;
     bounced.restart = true;
   } else if (parent.end.ok() && !bounced.restart) {
     parent.end = step.end.code() == Code::unsupported

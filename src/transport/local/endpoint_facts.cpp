@@ -1,4 +1,4 @@
-// LocalEndpoint: what the choice of a route rests on, and how it is explained.
+// LocalEndpoint: collects the facts for a route, and explains it.
 #include <string>
 
 #include "transport/local/endpoint.hpp"
@@ -77,8 +77,9 @@ std::string LocalEndpoint::describe_paths() const {
          cross_process().what();
 }
 
-/// Whether a copy for another Engine touches host memory that its owner can unmap or protect at any
-/// time. What linkspan made and sealed cannot go; this Engine's own transfers trust their user.
+/// Returns whether a copy for another Engine touches host memory that its owner can unmap or
+/// protect at any time. Memory that linkspan made and sealed stays. Transfers of this Engine trust
+/// their user.
 bool LocalEndpoint::touches_private_memory(const InflightBatch& inflight) {
   const auto is_private = [](MemoryKind kind) {
     return kind == MemoryKind::host || kind == MemoryKind::pinned;

@@ -1,4 +1,4 @@
-// What the peer says to a LocalEndpoint: hostile bytes until they are verified.
+// LocalEndpoint: the peer's messages, which are hostile bytes until they are verified.
 #include <unistd.h>
 
 #include "base/schema/local_generated.h"
@@ -49,20 +49,20 @@ Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base:
   if (fds.size() > kMaxKeyFds) return corrupt_message("an offer with fds that no key has");
   if (const auto before = offers_.find(decoded->id.serial);
       before != offers_.end() && !before->second->failed())
-    return {};  // an execution of ours failed for want of something, and the peer begins anew
+    return {};  // a copy here lacked a resource, and the peer starts over
   if (*opening_ >= kMaxOpening)
     return corrupt_message("more offers than requests to execute on them");
 
   auto offer = std::make_shared<OfferedRegion>();
   offers_[decoded->id.serial] = offer;
-  if (fds.empty()) {  // there was no room for them; whoever asks us to execute offers again
+  if (fds.empty()) {  // RLIMIT_NOFILE; the peer offers again with its next request
     const base::MutexLock lock(offer->mutex);
     offer->opened = true;
     offer->status = Status(Code::system, Scope::process,
                            "the offered key's file descriptors found no room (RLIMIT_NOFILE)");
     return {};
   }
-  // Shared, for a std::function must be copyable and Fds are not.
+  // Shared, because a std::function must be copyable and Fds are not.
   auto received_fds = std::make_shared<std::vector<base::Fd>>();
   for (base::Fd& fd : fds) received_fds->push_back(std::move(fd));
   ++*opening_;
@@ -92,15 +92,14 @@ Status LocalEndpoint::on_execute(std::span<const std::byte> bytes) {
   inflight.id = wire->id();
   inflight.for_peer = true;
   inflight.completion_flag = wire->tally_word();
-  // Their write is our read: we pull from their region into ours.
+  // The peer's write is a read here, from its region into ours.
   inflight.op = wire->write() ? Op::read : Op::write;
   inflight.state = BatchState::opening;
   inflight.target = transport_.published(wire->receiver_serial());
   Status refusal;
   if (inflight.target == nullptr) {
     refusal = Status(Code::unreachable, Scope::request, "the region is not registered here");
-    inflight.target =
-        std::make_shared<PublishedRegion>();  // has a count, and nothing else is looked at
+    inflight.target = std::make_shared<PublishedRegion>();  // only its `uses` are touched
   } else if (const Permissions may = inflight.target->key.peers;
              !(wire->write() ? may.write : may.read)) {
     refusal = Status(Code::permission_denied, Scope::request, "not permitted on this region");
@@ -135,8 +134,7 @@ Status LocalEndpoint::on_executed(std::span<const std::byte> bytes) {
     const auto end = base::final_code(wire->code());
     if (!end) return corrupt_message("an execution ended with an unknown code");
     const Code code = *end;
-    if (code == Code::system)
-      offered_.erase(inflight.offered_serial);  // what failed there may go next time
+    if (code == Code::system) offered_.erase(inflight.offered_serial);  // it may work next time
     if (code != Code::ok)
       inflight.end = Status(code, Scope::request,
                             "by the peer: " + schema::text_of(*wire->what(), kMaxMessageText));
@@ -148,7 +146,7 @@ Status LocalEndpoint::on_executed(std::span<const std::byte> bytes) {
     }
     return {};
   }
-  return {};  // the tally has told already
+  return {};  // the completion flag has reported it already
 }
 
 Status LocalEndpoint::on_cancel(std::span<const std::byte> bytes) {
@@ -156,7 +154,7 @@ Status LocalEndpoint::on_cancel(std::span<const std::byte> bytes) {
   if (wire == nullptr) return corrupt_message("malformed cancel");
   for (InflightBatch& inflight : inflight_)
     if (inflight.for_peer && inflight.id == wire->id()) stop(inflight);
-  return {};  // what has ended meanwhile needs no cancel
+  return {};  // a batch that has ended needs no cancel
 }
 
 Status LocalEndpoint::on_retract(std::span<const std::byte> bytes) {
@@ -169,7 +167,7 @@ Status LocalEndpoint::on_retract(std::span<const std::byte> bytes) {
     const base::MutexLock lock(retract_mutex_);
     if (retracted_by_peer_.size() + retracted_replies_.size() >= kLivenessEntries)
       return corrupt_message("more retracts than a peer can have regions");
-    // Entered before the look: what closes after that look is told of here.
+    // Entered before maps() is asked, so that a later unmap is reported.
     retracted_by_peer_.insert(serial);
   }
   if (!transport_.maps(id))
@@ -187,10 +185,10 @@ Status LocalEndpoint::on_retracted(std::span<const std::byte> bytes) {
 }
 
 Status LocalEndpoint::on_completion_flags(std::span<base::Fd> fds) {
-  if (fds.empty())  // the ends are told by messages then
+  if (fds.empty())  // the ends are then reported by messages alone
     return {Code::system, Scope::process, "the page of ends found no room (RLIMIT_NOFILE)"};
   if (fds.size() != 1 || peers_completion_flags_ != nullptr)
-    return corrupt_message("a second tally, or no page");
+    return corrupt_message("a second page of completion flags, or no page");
   auto view = CompletionFlagsView::open(fds[0]);
   if (!view.ok()) return view.status();
   peers_completion_flags_ = *std::move(view);

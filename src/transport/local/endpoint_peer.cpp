@@ -1,4 +1,4 @@
-// What the two ends do for each other: copies that only the peer can run, and regions that end.
+// LocalEndpoint: copies that one end runs for the other, and the end of regions.
 #include "base/schema/local_generated.h"
 #include "memory/validate_allocation.hpp"
 #include "transport/batch.hpp"
@@ -11,7 +11,7 @@ Status LocalEndpoint::ask_peer(InflightBatch& inflight, const PublishedRegion& l
   const std::uint64_t serial = local.key.id.serial;
   if (!offered_.contains(serial)) {
     const memory::PublishedKey key = transport_.key_of(local);
-    // Of chunks a driver call for each, once for a region and a peer; none waits for what is in
+    // Costs a driver call for each chunk, once for a region and a peer. None waits for work in
     // flight (fact: Chunks.SharingBesideAHeldStream).
     auto fds = memory::fds_for_peer(key);
     if (!fds.ok()) return fds.status();
@@ -65,7 +65,7 @@ void LocalEndpoint::release_completion_flag(InflightBatch& inflight) {
     completion_flags_->release(std::exchange(inflight.completion_flag, kNoFlag));
 }
 
-/// For the peer: once its key is open, the copy begins as one of our own would.
+/// Begins a copy for the peer, like one of this side's, once its key is open.
 void LocalEndpoint::open_offer(InflightBatch& inflight) {
   {
     const base::MutexLock lock(inflight.offer->mutex);
@@ -77,7 +77,7 @@ void LocalEndpoint::open_offer(InflightBatch& inflight) {
     inflight.end = Status(Code::canceled, Scope::request, "canceled");
   if (inflight.end.ok() && !inflight.remote->alive())
     inflight.end = Status(Code::unreachable, Scope::request, "the region was deregistered");
-  // Of host memory only: a copy to what was freed would end this process.
+  // A copy to host memory that was freed would crash this process.
   const memory::Region::Facts& own = inflight.target->region->facts();
   if (inflight.end.ok() && own.kind != MemoryKind::device &&
       !memory::is_mapped(own.address, own.bytes))
@@ -100,7 +100,7 @@ void LocalEndpoint::open_offer(InflightBatch& inflight) {
   inflight.state = BatchState::ended;
 }
 
-/// True: it was told and can go.
+/// Reports the end of a batch. Returns true if the batch can be erased.
 bool LocalEndpoint::report(InflightBatch& inflight, CompletionSink& sink) {
   if (!inflight.for_peer) {
     release_completion_flag(inflight);
@@ -113,7 +113,7 @@ bool LocalEndpoint::report(InflightBatch& inflight, CompletionSink& sink) {
     return true;
   }
   if (!terminated_) {
-    // Once: the peer uses the flag again for another copy.
+    // Set once, because the peer reuses the flag for another copy.
     const std::uint32_t flag = std::exchange(inflight.completion_flag, kNoFlag);
     if (inflight.end.ok() && peers_completion_flags_ != nullptr)
       peers_completion_flags_->report_success(flag);
@@ -156,8 +156,8 @@ bool LocalEndpoint::send_retracted(std::uint64_t serial) {
   return send(LocalMessage::retracted, finished(out)).code() != Code::no_resource;
 }
 
-/// How long not to look for what send_pending() sends. The peer waits to hear that we have closed a
-/// region, and a user who drops it calls nothing else; a full channel takes its time.
+/// Returns the time until the next send_pending(). The peer waits until this side has unmapped a
+/// region, which may happen without any call of the user; a full channel needs longer to drain.
 std::optional<Duration> LocalEndpoint::wait_to_send() const {
   const base::MutexLock lock(retract_mutex_);
   if (!retracted_replies_.empty()) return std::chrono::milliseconds(10);
@@ -165,7 +165,7 @@ std::optional<Duration> LocalEndpoint::wait_to_send() const {
   return std::nullopt;
 }
 
-/// Until the channel has no more room: one try a look, however much waits.
+/// Sends until the channel is full, with one failed try at most.
 void LocalEndpoint::send_pending() {
   std::erase_if(unmap_pending_, [this](std::uint64_t serial) {
     return transport_.unmap({.incarnation = peer_.incarnation, .buffer = 0, .serial = serial});
@@ -183,7 +183,7 @@ void LocalEndpoint::send_pending() {
     retract.pop_front();
   while (!answer.empty() && send_retracted(answer.front())) answer.pop_front();
   if (retract.empty() && answer.empty()) return;
-  const base::MutexLock lock(retract_mutex_);  // what came meanwhile goes behind it
+  const base::MutexLock lock(retract_mutex_);  // later entries follow those that are left
   retract.insert(retract.end(), retracts_.begin(), retracts_.end());
   answer.insert(answer.end(), retracted_replies_.begin(), retracted_replies_.end());
   retracts_.swap(retract);

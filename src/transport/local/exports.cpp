@@ -8,13 +8,13 @@ namespace {
 
 Status corrupt_chunks(const char* what) { return {Code::corrupt, Scope::request, what}; }
 
-/// Which chunks these are, as one number: the key of a cache, where a region that overlaps another
-/// one may share its ends and differ in between.
+/// Hashes all chunks into a cache key, because regions that overlap may have the same ends and
+/// differ in between.
 std::uint64_t id_of(const std::vector<memory::MappedChunk>& chunks) {
-  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, by words
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, 64 bits at a time
   for (const memory::MappedChunk& chunk : chunks)
-    for (const std::uint64_t word : {chunk.bytes, chunk.buffer})
-      hash = (hash ^ word) * 0x100000001b3;
+    for (const std::uint64_t number : {chunk.bytes, chunk.buffer})
+      hash = (hash ^ number) * 0x100000001b3;
   return hash;
 }
 
@@ -86,7 +86,7 @@ Result<std::unique_ptr<cuda::SharedRange>> open_chunks(const cuda::Device& devic
       return corrupt_chunks("the key came with another number of chunks");
     for (base::NumberedFd& chunk : *batch) {
       if (Status status = (*range)->add(chunk.fd, chunk.number); !status.ok()) return status;
-      chunk.fd.trust();  // the driver has shown what it is
+      chunk.fd.trust();  // the driver has verified it
     }
     left -= static_cast<std::uint32_t>(batch->size());
   }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint64_t kTiB = std::uint64_t{1} << 40;
 
-/// `used` is never above `limit`.
+/// Requires `used` <= `limit`.
 Status check_share(std::uint64_t used, std::uint64_t more, std::uint64_t limit, const char* of) {
   if (more <= limit - used) return {};
   return {Code::busy, Scope::request,

@@ -1,11 +1,11 @@
-// transport/local/import_budget.hpp - how much of this process's address space peers may fill.
+// transport/local/import_budget.hpp - limits the address space of this process that peers may fill.
 //
-// A mapping of a peer's memory costs one of the 65,530 mappings that Linux gives a process, and as
-// many addresses as the peer says that it has bytes: of a memfd without pages as many as it likes.
-// So both are counted, for each process that they come from, however many Engines it has, and for
-// all together.
+// Off the path of a byte. A mapping of a peer's memory costs one of the 65,530 mappings that Linux
+// gives a process, and as many addresses as the peer claims bytes, which a memfd without pages
+// makes free for the peer. So both are counted, for each peer process (whatever the number of its
+// Engines) and in all.
 // Threads: any thread.
-// Invariants: what is taken is at most the limits; a Share gives back what it has, once.
+// Invariants: the counts never exceed the limits; a Share releases its amount exactly once.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,17 @@ class ImportBudget {
  public:
   struct ImportLimits {
     std::uint64_t imports_of_process = 0, imports = 0, bytes_of_process = 0, bytes = 0;
-    /// Imports as given, three times as many in all; bytes as twice the memory of this host, 1 TiB
-    /// at least, and in all 32 TiB, a quarter of the addresses.
+    /// Returns the limits for this host: imports as given, and three times as many in all; twice
+    /// the host's memory in bytes (1 TiB at least), and 32 TiB in all, a quarter of the addresses.
     static ImportLimits of_this_host(std::uint64_t imports_of_process);
   };
-  /// A process by its number; where that is unknown 0, and an Engine's incarnation.
+  /// A pid and 0, or, if the pid is unknown, 0 and an Engine's incarnation.
   using Owner = std::pair<std::int64_t, std::uint64_t>;
   struct Amount {
     std::uint64_t imports = 0, bytes = 0;
   };
 
+  /// Releases its amount when it ends.
   class Share {
    public:
     Share() = default;
@@ -61,7 +62,8 @@ class ImportBudget {
 
   explicit ImportBudget(const ImportLimits& limits) : limits_(limits) {}
 
-  /// Outlives the Share. busy: a limit would be passed; the text says which.
+  /// Counts the amount. The budget must outlive the Share. busy: a limit would be exceeded; the
+  /// text says which.
   Result<Share> acquire(const Owner& owner, Amount amount) LINKSPAN_EXCLUDES(mutex_);
 
  private:

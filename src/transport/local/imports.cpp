@@ -1,4 +1,4 @@
-// LocalTransport's imports: a key of a peer becomes a mapping, and ends.
+// LocalTransport: imports of peers' keys, and their end.
 #include <algorithm>
 
 #include "base/process.hpp"
@@ -36,7 +36,7 @@ void LocalTransport::report_closed(const memory::RegionId& id) {
 }
 
 bool LocalTransport::unmap(const memory::RegionId& id) {
-  std::vector<std::shared_ptr<ImportedMemory>> found;  // ends after the lock
+  std::vector<std::shared_ptr<ImportedMemory>> found;  // released after the lock
   bool all = true;
   const base::MutexLock lock(mutex_);
   const auto numbers = imports_by_id_.find({id.incarnation, id.serial});
@@ -49,8 +49,8 @@ bool LocalTransport::unmap(const memory::RegionId& id) {
     found.push_back(import.memory.lock());
     const auto& memory = found.back();
     if (memory == nullptr || memory->host() != nullptr) continue;
-    // Its user's Mapping and this one: a batch would have its own, and with a liveness that has
-    // ended none begins.
+    // Two owners are the user's Mapping and `found`; a batch would be a third. No batch begins on a
+    // region that is not alive.
     if (memory.use_count() > 2) {
       all = false;
       continue;
@@ -70,7 +70,7 @@ bool LocalTransport::unmap(const memory::RegionId& id) {
 
 void LocalTransport::unmap(const Mapping& mapping) {
   const std::shared_ptr<ImportedMemory> memory = static_cast<const LocalMapping&>(mapping).memory();
-  // The Mapping's and this one: a window's kernels would have their own.
+  // Two owners are the Mapping and `memory`; a window's kernels would be a third.
   if (memory.use_count() <= 2) close([mappings = memory->unmap()]() mutable { mappings = {}; });
 }
 
@@ -86,11 +86,11 @@ Result<std::shared_ptr<RegionLivenessView>> LocalTransport::liveness_of(std::uin
   const auto facts = base::sealed_memory(fd);
   if (!facts.ok()) return facts.status();
   const auto soon = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(1));
-  // One for an Engine: another one with each key would fill this process with mappings.
+  // One view for an Engine: a new one with each key would fill this process with mappings.
   auto view = liveness_views_.get({incarnation, {}, -1}, soon,
                                   [&] { return RegionLivenessView::open(fd); });
   if (view.ok() && (*view)->id() != facts->id)
-    return corrupt_import("a key with other leases than the keys before it");
+    return corrupt_import("a key with another liveness table than the keys before it");
   return view;
 }
 
@@ -113,15 +113,15 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
   LocalKey& key = *decoded;
   if (remote.incarnation != 0 && key.id.incarnation != remote.incarnation)
     return corrupt_import("a key of another Engine's region");
-  // Every peer knows who we are and may say that it is us: then its addresses would be ours.
+  // Any peer knows our identity and may claim it; its addresses would then be taken for ours.
   const bool same_process = remote.from_this_process && key.process == base::this_process();
   if (remote.fds.size() != (key.has_fd() ? 2u : 1u))
     return corrupt_import("the key came without its fds");
   auto liveness = liveness_of(key.id.incarnation, remote.fds[0]);
   if (!liveness.ok()) return liveness.status();
 
-  // Entered before the liveness is looked at: an owner that retracts after that look sees the
-  // import when it asks us, and one that retracted before is seen here.
+  // Entered before liveness is checked: an owner that retracts after the check finds the import
+  // when it asks us, and an earlier retract is seen by the check.
   const memory::RegionId id = key.id;
   const ImportBudget::Owner owner{remote.pid, remote.pid == 0 ? id.incarnation : 0};
   auto share = budget_.acquire(owner, {.imports = 1});
@@ -167,7 +167,7 @@ Status LocalTransport::map_host(ImportedMemory& memory, const base::Fd& memfd,
   const auto facts = base::sealed_memory(memfd);
   if (!facts.ok()) return facts.status();
   const memory::ImportKey which{key.id.incarnation, facts->id, -1};
-  const std::uint64_t needed = key.allocation_offset + key.bytes;  // decode_key saw that it fits
+  const std::uint64_t needed = key.allocation_offset + key.bytes;  // decode_key() checked the sum
   auto host = host_mappings_.get(which, deadline, [&]() -> Result<std::unique_ptr<HostMapping>> {
     auto share = budget_.acquire(owner, {.bytes = facts->bytes});
     if (!share.ok()) return share.status();
@@ -191,7 +191,7 @@ Status LocalTransport::map_device(ImportedMemory& memory, std::span<base::Fd> fd
     return {Code::unsupported, Scope::request, key.why_not_mapped};
   std::vector<const cuda::Device*> devices = options_.topology->all_active();
   if (devices.empty() || memory.same_process()) {
-    // Its own GPU if we see it; a GPU that is hidden here is reached from another one.
+    // The memory's own GPU if it is visible; a hidden GPU is reached from another one.
     const bool visible = options_.topology->find(key.gpu) != nullptr;
     if (!visible && options_.topology->devices().empty())
       return {Code::unsupported, Scope::request, "no GPU is visible in this process"};
@@ -204,7 +204,7 @@ Status LocalTransport::map_device(ImportedMemory& memory, std::span<base::Fd> fd
       return status;
   Status first_failure;
   for (const cuda::Device* device : devices) {
-    // Up by another's hand, such as a pinned registration's, it has no copier of ours yet.
+    // A GPU that something else activated, such as a pinned registration, has no copier yet.
     const auto up = bring_up(device->info().uuid);
     Status status = up.status();
     if (status.ok() && memory.wants_view(*device)) status = add_view(memory, *device, deadline);
@@ -246,7 +246,8 @@ Status LocalTransport::add_view(ImportedMemory& memory, const cuda::Device& devi
   return {};
 }
 
-/// Aside, for it takes a while. By a handle only: what closes that waits for who still reads.
+/// Measures on another thread, because it takes long. Uses IPC handles only, because closing one
+/// waits for its readers.
 void LocalTransport::calibrate(const cuda::Device& device, const ImportedMemory& memory) {
   const LocalKey& key = memory.key();
   const GpuCopiers* const ours = gpu_copiers(&device);
@@ -261,12 +262,12 @@ void LocalTransport::calibrate(const cuda::Device& device, const ImportedMemory&
   });
 }
 
-/// All of it at once, for whichever GPUs come up: the fds are here but now.
+/// Maps the whole range for all later GPUs, because the fds exist only during the import.
 Status LocalTransport::map_range(ImportedMemory& memory, const base::Fd& fd,
                                  const cuda::Device& device, base::Deadline deadline) {
   const LocalKey& key = memory.key();
   if (key.pool) {
-    // Beside the buffer id the place in the pool, should a pool's memory have one id.
+    // The place in the pool is part of the key, in case all memory of a pool has one buffer id.
     const memory::ImportKey which{
         key.id.incarnation, {key.id.buffer, key.address - key.allocation_offset}, -1};
     auto opened = ranges_.get(which, deadline,

@@ -1,7 +1,9 @@
-// transport/local/key.hpp - what travels about a region and about an Engine, decoded.
+// transport/local/key.hpp - keys of regions and addresses of Engines, encoded and decoded.
 //
-// The bytes come from a peer: decode() verifies their form, the importer measures what they claim.
+// Off the path of a byte. The bytes come from a peer: decode functions verify their form, the
+// importer measures what they claim.
 // Threads: values.
+// Invariants: a decoded key has an identity and at most one of ipc, has_memfd, chunks and pool.
 #pragma once
 
 #include <array>
@@ -17,36 +19,39 @@
 
 namespace linkspan::transport::local {
 
+/// The decoded key of a region.
 struct LocalKey {
   memory::RegionId id;
-  base::ProcessIdentity process;  ///< The owner's.
-  std::uint32_t liveness_index = 0;
+  base::ProcessIdentity process;     ///< The owner's process.
+  std::uint32_t liveness_index = 0;  ///< In the owner's RegionLivenessTable.
   MemoryKind kind = MemoryKind::host;
   Permissions peers;
   std::uint64_t bytes = 0;
-  std::uint64_t address = 0;  ///< In its owner. 0: not to be reached by address.
+  std::uint64_t address = 0;  ///< In the owner's process. 0: not reachable by address.
   GpuUuid gpu{};
   std::uint64_t allocation_offset = 0;
   std::optional<cuda::IpcHandle> ipc;
   bool has_memfd = false;
-  /// Chunks of virtual memory in a row, whose fds come in a parcel.
+  /// Consecutive chunks of virtual memory, whose fds come in an FdParcel.
   struct Chunks {
     std::uint32_t count = 0;
-    std::uint64_t bytes = 0;  ///< Of all of them.
-    std::uint64_t id = 0;     ///< The same chunks, the same number.
+    std::uint64_t bytes = 0;  ///< The sum of the chunks.
+    std::uint64_t id = 0;     ///< Equal for the same chunks.
   };
   std::optional<Chunks> chunks;
-  std::optional<cuda::PoolPointer> pool;  ///< An allocation of a pool, whose fd comes beside it.
-  std::string why_not_mapped;             ///< The owner's words when there is nothing of these.
+  std::optional<cuda::PoolPointer> pool;  ///< A pool allocation; the pool's fd comes with the key.
+  std::string why_not_mapped;             ///< The owner's reason if none of these is set.
 
   bool mappable() const noexcept { return ipc || has_memfd || chunks || pool; }
-  /// Behind the fd of the liveness.
+  /// Returns true if a second fd follows that of the liveness table.
   bool has_fd() const noexcept { return has_memfd || chunks || pool; }
 };
 
 std::vector<std::byte> encode(const LocalKey& key);
-Result<LocalKey> decode_key(std::span<const std::byte> bytes);  ///< Else `corrupt`.
+/// Decodes a peer's bytes; malformed ones are `corrupt`.
+Result<LocalKey> decode_key(std::span<const std::byte> bytes);
 
+/// The decoded address of an Engine.
 struct LocalAddress {
   std::uint64_t incarnation = 0;
   base::ProcessIdentity process;
@@ -55,6 +60,7 @@ struct LocalAddress {
 };
 
 std::vector<std::byte> encode(const LocalAddress& address);
-Result<LocalAddress> decode_address(std::span<const std::byte> bytes);  ///< Else `corrupt`.
+/// Decodes a peer's bytes; malformed ones are `corrupt`.
+Result<LocalAddress> decode_address(std::span<const std::byte> bytes);
 
 }  // namespace linkspan::transport::local

@@ -9,9 +9,9 @@
 namespace linkspan::transport::local {
 namespace {
 
-// Each batch costs a word at its end, 4 us of a link between GPUs: as large as its blocks and their
-// cuts fit the copy kernel's list.
-// Where another than the kernel copies pages they are blocks, and 32768 fit a message to the peer.
+// Each batch costs a completion flag, 4 us of a link between GPUs. So batches are as large as the
+// copy kernel's list allows for their blocks and cuts. Other copiers get pages as blocks, 32768 of
+// which fit a message to the peer.
 constexpr Capabilities kCapabilities{
     .local_kinds = {MemoryKind::host, MemoryKind::pinned, MemoryKind::shared, MemoryKind::device},
     .initiator_reads = true,
@@ -41,7 +41,7 @@ Result<std::unique_ptr<Transport>> LocalTransport::create(const LocalOptions& op
 }
 
 LocalTransport::~LocalTransport() {
-  opener_.end();  // what it opens may have to be closed at once
+  opener_.end();  // its last imports may have to be unmapped
   if (options_.topology != nullptr) options_.topology->destroyer()->drain();
 }
 
@@ -70,7 +70,7 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
     resident = *std::move(made);
   }
   std::unique_ptr<copy::Calibration> calibration;
-  // Without room for it the rates are those that are built in.
+  // If this fails, the built-in rates are used.
   if (options_.calibrate && (*copier)->has_kernel())
     if (auto made = copy::Calibration::create(**device, (*copier)->ctas()); made.ok())
       calibration = *std::move(made);
@@ -88,8 +88,7 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
       for (const copy::Link link : {copy::Link::host, copy::Link::same_gpu})
         ours->usual->set_rates(link, ours->calibration->rates(link));
     });
-  // What was there before this GPU. A failure costs speed, not the transfer, and explain() shows
-  // it.
+  // Maps earlier imports on this GPU. A failure costs speed, not the transfer; explain() shows it.
   const auto deadline = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10));
   if (options_.registry != nullptr) (void)options_.registry->pin_shared();
   for (const auto& memory : imported) {
@@ -172,7 +171,7 @@ Status LocalTransport::retract(const memory::Region& region, bool revoke_immedia
     entry.revoke_immediately = revoke_immediately;
     liveness_->revoke(entry.published->key.liveness_index);
     for (LocalEndpoint* endpoint : endpoints_)
-      // This side alone touches an exclusive region, and counts its `uses`.
+      // Only this side touches an exclusive region, and it counts the `uses`.
       if (endpoint->queue_retract(serial, revoke_immediately) &&
           !entry.published->key.peers.exclusive)
         entry.unacknowledged.insert(endpoint);

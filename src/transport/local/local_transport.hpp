@@ -1,12 +1,14 @@
-// transport/local/local_transport.hpp - memory of this host: of this process or of another one.
+// transport/local/local_transport.hpp - the transport for memory of this host, of this process or
+// another one.
 //
 // It publishes regions (CUDA IPC handle, chunks, pool, memfd, address), imports those of peers as
-// mappings, and owns the copiers that all its Endpoints share: one GpuCopier for each GPU that is
-// up, one CpuCopier. What a GPU needs is made here, off the lock, when the first region of that GPU
-// is published or imported; the path of a byte finds it ready.
-// Threads: as transport.hpp says; what Endpoints call is marked.
-// Invariants: a region's liveness is granted from publish() to retract(); once retract() answered
-// OK no peer maps it and no Endpoint of ours uses it for a peer.
+// mappings, and owns the copiers that its Endpoints share: GpuCopiers for each GPU that is up, and
+// one CpuCopier.
+// On the path of a byte: only look-ups. A GPU is prepared off the lock, when the first region of
+// that GPU is published or imported.
+// Threads: as transport.hpp says; functions for Endpoints are marked.
+// Invariants: a region is in the RegionLivenessTable from publish() to retract(). Once retract()
+// returned OK no peer maps it and no Endpoint of this side uses it for a peer.
 #pragma once
 
 #include <array>
@@ -32,54 +34,54 @@ namespace linkspan::transport::local {
 
 class LocalEndpoint;
 
-/// Regions of one peer's process that this process has imported; of all three times as many. Each
-/// may be a mapping of its own, of which Linux gives a process 65,530.
+/// Limit of imported regions of one peer process; three times as many of all. Each may be a mapping
+/// of its own, of which Linux gives a process 65,530.
 inline constexpr std::size_t kMaxImports = 16384;
 
 /// One published region.
-/// Threads: `uses` any thread; the rest is immutable.
+/// Threads: any thread for `uses`; the rest is immutable.
 struct PublishedRegion : std::enable_shared_from_this<PublishedRegion> {
   LocalKey key;
   const memory::Region* region = nullptr;
-  std::shared_ptr<const memory::Registration> registration;  ///< Also the registry's. May be null.
-  std::atomic<std::uint32_t> uses{0};                        ///< By what we execute for peers.
+  std::shared_ptr<const memory::Registration> registration;  ///< Or null. Other owner: registry.
+  std::atomic<std::uint32_t> uses{0};                        ///< Copies that run here for peers.
 
-  /// A GPU can read and write it by DMA.
+  /// Returns true if a GPU can read and write it by DMA.
   bool dma() const noexcept {
     if (key.kind == MemoryKind::shared) return registration != nullptr && registration->pinned();
     return key.kind == MemoryKind::device || key.kind == MemoryKind::pinned;
   }
 };
 
-/// Index lists in mapped host memory, first the local one. Freed by the DeferredDestroyer: to do so
-/// waits for what is in flight on the GPU.
+/// Index lists in mapped host memory, first the local one. The DeferredDestroyer frees them,
+/// because that waits for work in flight on the GPU.
 struct PinnedPages final : KeptPages {
   PinnedPages(std::shared_ptr<cuda::PinnedBuffer> lists, std::size_t count)
       : memory(std::move(lists)),
         local(memory->device_address()),
         remote(local + count * sizeof(std::uint32_t)) {}
 
-  const std::shared_ptr<cuda::PinnedBuffer> memory;  ///< Also of the closing that frees it.
-  const std::uint64_t local, remote;                 ///< As kernels see them.
+  const std::shared_ptr<cuda::PinnedBuffer> memory;  ///< The other owner frees it.
+  const std::uint64_t local, remote;                 ///< Addresses for kernels.
 };
 
 struct LocalOptions {
   cuda::Topology* topology = nullptr;    ///< Null: no GPU here.
-  memory::Registry* registry = nullptr;  ///< Null: shared memory is never pinned, and no bounces.
-  std::uint64_t incarnation = 0;         ///< Of our Engine.
+  memory::Registry* registry = nullptr;  ///< Null: no pinning of shared memory, no bounce memory.
+  std::uint64_t incarnation = 0;         ///< This Engine's.
   unsigned cpu_threads = 1;
-  std::optional<unsigned> copy_ctas{};          ///< Of one copy by a kernel. None: one for each SM.
-  unsigned relay_gpus = 0;                      ///< Others whose links each GPU borrows.
-  bool calibrate = false;                       ///< By rates that are measured here.
-  std::size_t staging = std::size_t{64} << 20;  ///< Pinned bytes at most, for pageable memory.
+  std::optional<unsigned> copy_ctas{};  ///< CTAs of one copy kernel. Empty: one for each SM.
+  unsigned relay_gpus = 0;              ///< Other GPUs whose links each GPU may use.
+  bool calibrate = false;               ///< Measures copy rates here.
+  std::size_t staging = std::size_t{64} << 20;  ///< Limit of pinned bytes for pageable memory.
   std::size_t max_imports = kMaxImports;
 };
 
-/// What copies on one GPU.
+/// The copiers of one GPU.
 struct GpuCopiers {
   std::unique_ptr<copy::GpuCopier> usual;
-  std::unique_ptr<copy::ResidentCopier> resident;  ///< Null: it may not run our kernels.
-  std::unique_ptr<copy::Calibration> calibration;  ///< Null: likewise, or not asked for.
+  std::unique_ptr<copy::ResidentCopier> resident;  ///< Null: our kernels cannot run there.
+  std::unique_ptr<copy::Calibration> calibration;  ///< Null: likewise, or calibrate is off.
 };
 
 class LocalTransport final : public Transport, public PageKeeper, public KernelReach {
@@ -110,12 +112,13 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
       LINKSPAN_EXCLUDES(mutex_);
 
   // For its Endpoints, under the scheduler's lock.
-  /// Null: not published, or retracted.
+  /// Returns null if the region is not published or retracted.
   std::shared_ptr<PublishedRegion> published(std::uint64_t serial) const LINKSPAN_EXCLUDES(mutex_);
   memory::PublishedKey key_of(const PublishedRegion& published) const;
-  /// Null: that GPU is not up.
+  /// Returns null if that GPU is not up.
   const GpuCopiers* gpu_copiers(const cuda::Device* device) const LINKSPAN_EXCLUDES(mutex_);
-  /// Of the GPU that copies where both are mapped here. Null: neither is a GPU's. Any thread.
+  /// Any thread. Returns the copiers of the GPU that copies between two mapped memories; null if
+  /// neither is GPU memory.
   const GpuCopiers* copiers_between(const PublishedRegion& local,
                                     const ImportedMemory& remote) const LINKSPAN_EXCLUDES(mutex_);
   copy::CpuCopier& cpu_copier() noexcept { return *cpu_; }
@@ -126,24 +129,24 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
   }
   cuda::Topology* topology() const noexcept { return options_.topology; }
   memory::Registry* registry() const noexcept { return options_.registry; }
-  /// The peer no longer maps our region, or is gone (`serial` 0: no region of ours at all). Costs a
-  /// look-up, and of serial 0 as many as there are regions.
+  /// Records that the peer no longer maps our region; `serial` 0: none of our regions. Costs one
+  /// look-up, and one for each region if `serial` is 0.
   void acknowledged(const LocalEndpoint& endpoint, std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
-  /// Whether a mapping of that region is alive in this process.
+  /// Returns whether this process maps that region.
   bool maps(const memory::RegionId& id) const LINKSPAN_EXCLUDES(mutex_);
-  /// Gives back what maps that region of a peer, unless a batch uses it. False: an import of it is
-  /// still to be asked for again. Memory of the host stays mapped, until its users let it go.
+  /// Unmaps a peer's region unless a batch uses it. Returns false if an import remains; then call
+  /// again. Host memory stays mapped until its users drop it.
   bool unmap(const memory::RegionId& id) LINKSPAN_EXCLUDES(mutex_);
-  /// import_key() for Endpoints, off the lock.
+  /// OFF THE LOCK. Implements import_key() for Endpoints too.
   Result<std::shared_ptr<ImportedMemory>> import_memory(RemoteKey key, base::Deadline deadline)
       LINKSPAN_EXCLUDES(mutex_);
-  /// Runs what may take milliseconds, such as the import of an offered key.
+  /// Runs a task that may take milliseconds, such as the import of an offered key.
   void off_the_lock(std::function<void()> task) { opener_.run(std::move(task)); }
   void remove(const LocalEndpoint& endpoint) LINKSPAN_EXCLUDES(mutex_);
 
  private:
   struct PublishedEntry {
-    std::shared_ptr<PublishedRegion> published;  // also of Endpoints that execute on it
+    std::shared_ptr<PublishedRegion> published;  // other owners: Endpoints that execute on it
     bool retracting = false, revoke_immediately = false;
     std::set<const LocalEndpoint*> unacknowledged;
   };
@@ -152,34 +155,35 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
     memory::RegionId id;
     ImportBudget::Share share;
     std::weak_ptr<ImportedMemory> memory;
-    bool opening = true;                     // by the thread that imports it
-    bool unmapping = false, closed = false;  // although there is the memory, which maps nothing
+    bool opening = true;                     // the importing thread is not done
+    bool unmapping = false, closed = false;  // by unmap(), while `memory` lives on
   };
 
   explicit LocalTransport(const LocalOptions& options)
       : options_(options), budget_(ImportBudget::ImportLimits::of_this_host(options.max_imports)) {}
-  /// Activates the GPU, makes its copier, opens on it what was imported before. Milliseconds.
+  /// Activates the GPU, makes its copiers and maps earlier imports on it. Takes milliseconds.
   Result<const cuda::Device*> bring_up(const GpuUuid& gpu) LINKSPAN_EXCLUDES(mutex_);
   Result<std::shared_ptr<RegionLivenessView>> liveness_of(std::uint64_t incarnation,
                                                           const base::Fd& fd);
   void forget_import(std::uint64_t number) LINKSPAN_EXCLUDES(mutex_);
   bool maps_any(const memory::RegionId& id) const LINKSPAN_REQUIRES(mutex_);
-  /// Endpoints whose peer waits to hear that hear it when nothing maps the region any more.
+  /// Informs the Endpoints of that peer once nothing maps the region any more.
   void report_closed(const memory::RegionId& id) LINKSPAN_REQUIRES(mutex_);
   Status map_host(ImportedMemory& memory, const base::Fd& memfd, const ImportBudget::Owner& owner,
                   base::Deadline deadline);
   Status map_device(ImportedMemory& memory, std::span<base::Fd> fds, base::Deadline deadline);
   Status map_range(ImportedMemory& memory, const base::Fd& fd, const cuda::Device& device,
                    base::Deadline deadline);
-  /// In a thread of its own, when that holds up nobody.
+  /// Runs the task on a thread where it delays no other work.
   void close(std::function<void()> closing);
-  /// The rates between that GPU and others', by this memory, if they are asked for and not known.
+  /// Measures the rates between that GPU and others by this memory, if that is asked for and not
+  /// done yet.
   void calibrate(const cuda::Device& device, const ImportedMemory& memory)
       LINKSPAN_EXCLUDES(mutex_);
   Status add_view(ImportedMemory& memory, const cuda::Device& device, base::Deadline deadline);
 
   const LocalOptions options_;
-  ImportBudget budget_;  // before what has Shares of it
+  ImportBudget budget_;  // declared before the owners of its Shares
   std::unique_ptr<RegionLivenessTable> liveness_;
   std::array<std::byte, 16> proof_{};
   std::unique_ptr<copy::CpuCopier> cpu_;
@@ -187,18 +191,18 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
 
   memory::ImportCache<memory::ImportKey, RegionLivenessView> liveness_views_;
   memory::ImportCache<memory::ImportKey, HostMapping> host_mappings_;
-  /// By the handle itself too: whoever has it may open that memory, whatever else its key claims.
+  /// The handle is part of the key: it alone opens the memory, whatever else the key claims.
   using IpcKey = std::pair<memory::ImportKey, cuda::IpcHandle>;
   memory::ImportCache<IpcKey, cuda::IpcMapping> ipc_mappings_;
-  memory::ImportCache<memory::ImportKey, cuda::SharedRange> ranges_;  // for all devices
+  memory::ImportCache<memory::ImportKey, cuda::SharedRange> ranges_;  // each for all devices
 
   base::Mutex bringing_up_;  // one GPU at a time
   mutable base::Mutex mutex_;
   std::map<std::uint64_t, PublishedEntry> entries_ LINKSPAN_GUARDED_BY(mutex_);  // by serial
   std::map<const cuda::Device*, GpuCopiers> gpu_copiers_ LINKSPAN_GUARDED_BY(mutex_);
-  // Entries go after their memory was closed, so that a peer is told when that is true.
+  // An entry is erased after its memory is unmapped, so that a peer learns of it only then.
   std::map<std::uint64_t, ImportEntry> imports_ LINKSPAN_GUARDED_BY(mutex_);
-  // Numbers of imports_ by incarnation and serial: peers ask by these, as often as they like.
+  // Keys of imports_ by incarnation and serial, for the frequent look-ups by peers.
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::set<std::uint64_t>> imports_by_id_
       LINKSPAN_GUARDED_BY(mutex_);
   std::uint64_t last_import_ LINKSPAN_GUARDED_BY(mutex_) = 0;

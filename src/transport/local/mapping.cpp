@@ -26,7 +26,7 @@ Result<std::unique_ptr<HostMapping>> HostMapping::map(const base::Fd& memfd, std
 HostMapping::~HostMapping() {
   {
     const base::MutexLock lock(mutex_);
-    registration_.reset();  // the driver lets go before the pages do
+    registration_.reset();  // unpinned before the pages are unmapped
   }
   ::munmap(reinterpret_cast<void*>(base_), bytes_);  // NOLINT(performance-no-int-to-ptr)
 }
@@ -114,7 +114,7 @@ ImportedMemory::unmap() {
 void ImportedMemory::add_view(DeviceView view) {
   const base::MutexLock lock(mutex_);
   if (unmapped_) return;
-  // The owner of the memory first: for host memory its own PCIe link is the shortest.
+  // The GPU of the memory goes first: from host memory its own PCIe link is the shortest.
   const bool owner = view.device->info().uuid == key_.gpu;
   views_.insert(owner ? views_.begin() : views_.end(), std::move(view));
 }

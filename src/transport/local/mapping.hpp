@@ -1,11 +1,13 @@
 // transport/local/mapping.hpp - a peer's region as this process reaches it.
 //
-// Made off the lock at import, by what the key brings: the same process (its address), a memfd
-// (mmap, locked for the driver once a GPU is up), a CUDA IPC handle (opened on each GPU that is
-// up), chunks or pool memory (mapped once, each GPU that is up let in). What cannot be mapped is a
+// On the path of a byte: LocalEndpoint::post takes the remote address from here. The mapping is
+// made at import, off the lock, from what the key brings: the same process (its address), a memfd
+// (mmap, pinned once a GPU is up), a CUDA IPC handle (opened on each GPU that is up), chunks or
+// pool memory (mapped once, with access for each GPU that is up). Memory that cannot be mapped is a
 // Mapping too: the peer executes, or the kernel copies by address.
-// Threads: any thread. A view is added when another GPU comes up, and all end when the owner's
-// memory goes away; the rest is immutable.
+// Threads: any thread.
+// Invariants: views are added when a GPU comes up, and all end with unmap(); the rest is immutable
+// once the import is done.
 #pragma once
 
 #include <memory>
@@ -26,10 +28,10 @@
 
 namespace linkspan::transport::local {
 
-/// A peer's memfd in our address space.
+/// A peer's memfd, mapped in this process.
 class HostMapping {
  public:
-  /// corrupt: smaller than `needed` bytes, or its owner could shrink it under our feet.
+  /// Maps the whole memfd. corrupt: it has less than `needed` bytes, or its owner could shrink it.
   static Result<std::unique_ptr<HostMapping>> map(const base::Fd& memfd, std::uint64_t needed,
                                                   ImportBudget::Share share);
   HostMapping(const HostMapping&) = delete;
@@ -38,7 +40,7 @@ class HostMapping {
 
   std::uint64_t base() const noexcept { return base_; }
   std::uint64_t bytes() const noexcept { return bytes_; }
-  /// Locks the pages for every GPU of this process, once. Milliseconds.
+  /// Pins the pages for every GPU of this process, once. Takes milliseconds.
   Status pin(const cuda::Device& device) LINKSPAN_EXCLUDES(mutex_);
   bool pinned() const noexcept { return pinned_.load(std::memory_order_acquire); }
 
@@ -47,19 +49,21 @@ class HostMapping {
       : base_(base), bytes_(bytes), share_(std::move(share)) {}
 
   const std::uint64_t base_, bytes_;
-  const ImportBudget::Share share_;  // of as many bytes
+  const ImportBudget::Share share_;  // covers bytes_
   std::atomic<bool> pinned_{false};
   base::Mutex mutex_;
   std::optional<cuda::HostRegistration> registration_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
+/// A peer's region with all its mappings in this process.
 class ImportedMemory {
  public:
-  /// GPU memory as one device of ours sees it.
+  /// GPU memory as one device of this process sees it.
   struct DeviceView {
     const cuda::Device* device = nullptr;
     std::uint64_t address = 0;                 ///< Of the region's first byte.
-    std::shared_ptr<cuda::IpcMapping> opened;  // also of other regions in the allocation. Or null.
+    std::shared_ptr<cuda::IpcMapping> opened;  // null if not opened by an IPC handle. The other
+                                               // owners are regions in the same allocation.
   };
 
   ImportedMemory(LocalKey key, std::shared_ptr<RegionLivenessView> liveness)
@@ -70,14 +74,15 @@ class ImportedMemory {
 
   Mapped mapped() const LINKSPAN_EXCLUDES(mutex_);
   std::string why_not_mapped() const LINKSPAN_EXCLUDES(mutex_);
-  /// For a CPU of this process; 0: none.
+  /// Returns the address for CPUs of this process; 0 if there is none.
   std::uint64_t host_address() const noexcept { return host_address_; }
-  /// A GPU may read and write host_address().
+  /// Returns true if a GPU may read and write host_address().
   bool host_dma() const noexcept;
-  /// The view of `preferred` if there is one, else any; nothing: no GPU of ours reaches it.
+  /// Returns the view of `preferred` if it has one, else any. Returns nothing if no GPU of this
+  /// process reaches the memory.
   std::optional<DeviceView> view(const cuda::Device* preferred) const LINKSPAN_EXCLUDES(mutex_);
 
-  // While it is being made, and when a GPU comes up.
+  // Called during the import, and when a GPU comes up:
   void use_same_process();
   void use_host(std::shared_ptr<HostMapping> host);
   void use_range(std::shared_ptr<cuda::SharedRange> range) LINKSPAN_EXCLUDES(mutex_);
@@ -85,33 +90,34 @@ class ImportedMemory {
   bool wants_view(const cuda::Device& device) const LINKSPAN_EXCLUDES(mutex_);
   void refuse(std::string why) LINKSPAN_EXCLUDES(mutex_);
   HostMapping* host() const noexcept { return host_.get(); }
-  /// Chunks or pool memory: one mapping for all devices, each of which is let in. Null: other
-  /// memory, or not mapped.
+  /// Returns the mapping of chunks or pool memory, which all devices share. Null for other memory,
+  /// or if not mapped.
   std::shared_ptr<cuda::SharedRange> range() const LINKSPAN_EXCLUDES(mutex_);
-  /// What maps GPU memory: it ends with the result, off the lock, and nothing is mapped from now
-  /// on.
+  /// Moves out what maps GPU memory. It is unmapped when the result ends, off the lock. Later calls
+  /// map nothing.
   std::pair<std::vector<DeviceView>, std::shared_ptr<cuda::SharedRange>> unmap()
       LINKSPAN_EXCLUDES(mutex_);
   bool same_process() const noexcept { return same_process_; }
 
  private:
   const LocalKey key_;
-  const std::shared_ptr<RegionLivenessView> liveness_;  // of all mappings of that peer
+  const std::shared_ptr<RegionLivenessView> liveness_;  // other owners: mappings of that peer
   bool same_process_ = false;
   std::uint64_t host_address_ = 0;
-  std::shared_ptr<HostMapping> host_;  // also of other regions in the memfd
+  std::shared_ptr<HostMapping> host_;  // the other owners are regions in the same memfd
 
   mutable base::Mutex mutex_;
   std::vector<DeviceView> views_ LINKSPAN_GUARDED_BY(mutex_);
-  std::shared_ptr<cuda::SharedRange> range_ LINKSPAN_GUARDED_BY(mutex_);  // also other regions'
+  // Other owners: regions in the same range.
+  std::shared_ptr<cuda::SharedRange> range_ LINKSPAN_GUARDED_BY(mutex_);
   bool unmapped_ LINKSPAN_GUARDED_BY(mutex_) = false;
   std::string why_not_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
-/// As what the memory of a key is mapped where its process is not this one.
+/// Returns how another process maps the memory of a key.
 Mapped mapped_by(const LocalKey& key) noexcept;
 
-/// What the engine holds of it.
+/// The engine's handle of an ImportedMemory.
 class LocalMapping final : public Mapping {
  public:
   explicit LocalMapping(std::shared_ptr<ImportedMemory> memory) : memory_(std::move(memory)) {}
@@ -121,7 +127,7 @@ class LocalMapping final : public Mapping {
   const std::shared_ptr<ImportedMemory>& memory() const noexcept { return memory_; }
 
  private:
-  std::shared_ptr<ImportedMemory> memory_;  // also of batches in flight and of a GPU's bring-up
+  std::shared_ptr<ImportedMemory> memory_;  // other owners: batches in flight, bring_up()
 };
 
 }  // namespace linkspan::transport::local

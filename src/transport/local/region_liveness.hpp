@@ -1,12 +1,13 @@
-// transport/local/region_liveness.hpp - which published regions are still alive, in memory that
-// peers read.
+// transport/local/region_liveness.hpp - which published regions are alive, in memory that peers
+// read.
 //
-// A mapping outlives what its owner does with the memory, and an fd that was sent cannot be called
-// back. So each Engine has one page table of words, sealed against writing by others: index i holds
-// the serial of a live region, or 0. A key names index and serial; an importer looks before it maps
-// and before each batch. That costs one load and no message.
-// Threads: any thread; the words are atomic.
-// Invariants: a index goes from 0 to a serial and back; serials are never used twice.
+// On the path of a byte: LocalEndpoint::post checks the remote region by one load, without a
+// message. A mapping outlives what its owner does with the memory, and an fd that was sent cannot
+// be revoked. So each Engine has one table, sealed against writing by others: entry i holds the
+// serial of a live region, or 0. A key names index and serial; the importer checks them before it
+// maps and before each batch.
+// Threads: any thread; the entries are atomic.
+// Invariants: an entry changes from 0 to a serial and back; a serial is never used twice.
 #pragma once
 
 #include <array>
@@ -22,14 +23,15 @@ namespace linkspan::transport::local {
 
 inline constexpr std::uint32_t kLivenessEntries = 65536;
 
-/// The owner's side.
+/// The owner's table.
 class RegionLivenessTable {
  public:
   static Result<std::unique_ptr<RegionLivenessTable>> create();
-  /// no_resource when 65,536 regions are alive.
+  /// Enters the serial and returns its index. no_resource: 65,536 regions are alive.
   Result<std::uint32_t> grant(std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
   void revoke(std::uint32_t index) LINKSPAN_EXCLUDES(mutex_);
-  /// Peers can map it for reading only. Also all keys'.
+  /// Returns the fd that travels with each key; peers can map it for reading only. The other owners
+  /// are the keys.
   const std::shared_ptr<const base::Fd>& fd() const noexcept { return fd_; }
 
  private:
@@ -40,15 +42,17 @@ class RegionLivenessTable {
   const std::shared_ptr<const base::Fd> fd_;
   base::Mutex mutex_;
   std::vector<std::uint32_t> free_ LINKSPAN_GUARDED_BY(mutex_);
-  std::uint32_t fresh_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // slots from here on were never granted
+  std::uint32_t fresh_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // entries from here on were never granted
 };
 
-/// A peer's table, as we see it.
+/// A peer's table, mapped for reading.
 class RegionLivenessView {
  public:
-  static Result<std::unique_ptr<RegionLivenessView>> open(
-      const base::Fd& fd);  ///< As SharedPage::open().
-  const std::array<std::uint64_t, 2>& id() const noexcept { return id_; }  ///< Of its memory.
+  /// Maps the table; errors as SharedPage::open().
+  static Result<std::unique_ptr<RegionLivenessView>> open(const base::Fd& fd);
+  const std::array<std::uint64_t, 2>& id() const noexcept {
+    return id_;
+  }  ///< Identifies the memfd.
 
   bool alive(std::uint32_t index, std::uint64_t serial) const noexcept {
     return index < kLivenessEntries && page_[index].load(std::memory_order_seq_cst) == serial;

@@ -8,15 +8,14 @@
 namespace linkspan::transport::local {
 namespace {
 
-/// 50 us for the message there and back (measured over the simulated driver), and what the peer's
-/// thread that reads the messages takes for each, at a guess.
+/// The round trip of a message (50 us, measured over the simulated driver), and an estimate of the
+/// time that the peer's reading thread needs for each request.
 constexpr Duration kRequestTime = std::chrono::microseconds(50),
                    kRequestCost = std::chrono::microseconds(20);
 
-static_assert(kHostChunk < copy::kMinRelayBytes);  // no phase of a bounce goes over peer_mapped links
+static_assert(kHostChunk < copy::kMinRelayBytes);  // no bounce phase is relayed by other GPUs
 
-/// By what this process, or the peer, or the kernel reaches the other side's memory: as Mapped
-/// counts them, and two that are no mapping of it.
+/// Names of Mapped in its order, and of two reaches without a mapping.
 constexpr std::array kReach = {"unmapped", "same_process", "cuda_ipc", "memfd",
                                "cuda_vmm", "cuda_pool",    "kernel",   "bounce"};
 constexpr std::size_t kByKernel = 6, kByBounce = 7;
@@ -44,12 +43,12 @@ copy::Method mapped_method(const RouteFacts& f) {
   return copy::choose_gpu(shape_facts(f));
 }
 
-/// Over peer_mapped links, by the mean of its blocks.
+/// Returns whether the mean block is large enough for relays by other GPUs.
 bool is_large(const RouteFacts& f) {
   return f.shape.blocks != 0 && f.shape.bytes / f.shape.blocks >= copy::kMinRelayBytes;
 }
 
-/// As the peer will choose, which has the same rules.
+/// Returns the choice of the peer, which has the same rules.
 copy::Method peer_method(const RouteFacts& f) {
   if (!on_gpu(f.local) && !on_gpu(f.remote)) return copy::Method::cpu_threads;
   if (f.remote == MemoryKind::host) return copy::Method::pageable;
@@ -62,7 +61,7 @@ std::uint64_t chunks(const RouteFacts& f) {
   return f.shape.bytes / chunk_bytes(f) + (f.shape.bytes % chunk_bytes(f) != 0);
 }
 
-/// What of the shape lies in one chunk.
+/// Returns the part of the shape in one chunk.
 BatchSummary chunk_shape(const RouteFacts& f) {
   const std::uint64_t count = std::max<std::uint64_t>(chunks(f), 1);
   return {.blocks = (f.shape.blocks + count - 1) / count, .bytes = f.shape.bytes / count};
@@ -85,7 +84,7 @@ Route bounce(const RouteFacts& f) {
   return chosen;
 }
 
-/// The first chunk takes both hops one after the other; behind it the slower phase counts.
+/// Estimates the rate: both phases of the first chunk, then the slower phase of each other chunk.
 double bounced_gbps(const RouteFacts& f, const Route& chosen) {
   if (f.shape.bytes == 0) return 0;
   const BatchSummary chunk = chunk_shape(f);
@@ -105,8 +104,8 @@ Route route(const RouteFacts& f) noexcept {
   using enum Route::Where;
   const bool gpu = on_gpu(f.local) || on_gpu(f.remote);
   if (f.mapped != Mapped::nothing) return {here, mapped_method(f)};
-  // Private memory of the peer. Between CPUs the kernel copies, as it would for the peer too, whose
-  // private memory its threads touch by the kernel alone; so asking it is only a chosen round.
+  // Private memory of the peer. Between CPUs the kernel copies. A request to the peer would be a
+  // detour: it would copy by the kernel as well.
   if (!gpu && f.cross_process) return {here, copy::Method::cross_process};
   if (f.may_ask_peer && f.peer_can_map) return {peer, peer_method(f)};
   return f.may_ask_peer && f.bounce ? bounce(f) : Route{};
@@ -116,7 +115,7 @@ namespace {
 
 std::string_view path(std::size_t reach, copy::Method method) {
   using Names = std::array<std::array<std::string, copy::kMethods>, kReach.size()>;
-  // Never destroyed: Engines at namespace scope end after it would.
+  // Never destroyed, because Engines at namespace scope may outlive it.
   static const Names& all = *new Names([] {
     Names names;
     for (std::size_t r = 0; r < kReach.size(); ++r)

@@ -1,8 +1,9 @@
-// transport/local/route.hpp - which of the two sides copies, by what, through which mapping.
+// transport/local/route.hpp - decides which of the two sides copies, by which copier, through which
+// mapping.
 //
-// Pure: facts in, a Route out; so each rule is a row of a unit test. On the path of a byte between
-// the checks of post() and the copier.
+// On the path of a byte: between the checks of LocalEndpoint::post and the copier.
 // Threads: pure functions.
+// Invariants: a Route follows from its RouteFacts alone, so each rule is a row of a unit test.
 #pragma once
 
 #include <string>
@@ -15,60 +16,61 @@
 
 namespace linkspan::transport::local {
 
-/// How this process reaches the peer's region by address.
+/// How a process maps the peer's region.
 enum class Mapped : std::uint8_t { nothing, same_process, cuda_ipc, memfd, cuda_vmm, cuda_pool };
 
 struct RouteFacts {
   MemoryKind local = MemoryKind::host, remote = MemoryKind::host;
-  bool local_dma = false;   ///< A GPU can read and write it: device, pinned, registered.
-  bool remote_dma = false;  ///< The same of the mapping here.
+  bool local_dma = false;   ///< A GPU can read and write it: device, pinned or registered memory.
+  bool remote_dma = false;  ///< As local_dma, through the mapping here.
   Mapped mapped = Mapped::nothing;
   std::string_view why_not_mapped{};
   bool cross_process = false;  ///< process_vm_readv works and the owner gave an address.
   std::string_view why_no_cross_process{};
-  bool peer_can_map = false;  ///< Ours: there is something to map it by, and it may be given.
-  Mapped peer_mapped = Mapped::nothing;  ///< As what the peer then maps it.
+  bool peer_can_map = false;             ///< The peer can map the local region, and may.
+  Mapped peer_mapped = Mapped::nothing;  ///< How the peer then maps it.
   std::string_view why_peer_cannot{};
-  bool may_ask_peer = true;    ///< False where we execute for the peer already.
-  bool bounce = false;         ///< Memory of ours can be made that both sides map.
-  bool bounce_on_gpu = false;  ///< It would be of our end's GPU, and the other end is a GPU's too.
+  bool may_ask_peer = true;    ///< False if this side already executes for the peer.
+  bool bounce = false;         ///< This side can allocate memory that both sides map.
+  bool bounce_on_gpu = false;  ///< Both ends are GPU memory; the bounce memory would be of our GPU.
   std::string_view why_no_gpu_bounce{};
-  bool own_kernel = false;                 ///< The copy kernel is loaded on our end's GPU.
-  unsigned threads = copy::kUsualThreads;  ///< Of ours that copy by the CPU; the peer's: unknown.
-  unsigned links = 1;  ///< That a large copy from host memory to a GPU takes (copy/relay.hpp).
+  bool own_kernel = false;                 ///< The copy kernel is loaded on our GPU.
+  unsigned threads = copy::kUsualThreads;  ///< CPU threads that copy here; the peer's are unknown.
+  unsigned links = 1;  ///< PCIe links for a large copy from the host to a GPU (copy/relay.hpp).
   copy::Link link = copy::Link::host;
-  bool to_gpu = false;                 ///< Link::host: it is one to a GPU.
-  bool kernel = false;                 ///< The device that would copy can do so by the kernel.
-  bool resident = false;               ///< It can do so by a resident kernel as well.
-  const copy::Rates* rates = nullptr;  ///< Measured, of the device that would copy; null: built in.
+  bool to_gpu = false;                 ///< For Link::host: the copy goes to a GPU.
+  bool kernel = false;                 ///< The copying GPU has the copy kernel.
+  bool resident = false;               ///< The copying GPU has the resident kernel too.
+  const copy::Rates* rates = nullptr;  ///< Measured for the copying GPU; null: built in.
   std::string_view why_no_kernel{};
   std::string_view why_one_link{};
   BatchSummary shape{};
 };
 
-/// Bounce memory is taken by chunks: what one takes to be count_copy twice is in flight at a time,
-/// and several are, so that the two hops of a large transfer overlap. A message to the peer goes
-/// with each, hence not smaller.
+/// Bounce memory is divided into chunks. Several are in flight, so that the two phases of a large
+/// transfer overlap. Each costs a message to the peer, so smaller chunks would be slower.
 inline constexpr std::uint64_t kHostChunk = 4u << 20, kGpuChunk = 8u << 20;
-inline constexpr unsigned kBounceChunks = 4;  ///< Of each bounce memory.
+inline constexpr unsigned kBounceChunks = 4;  ///< In each bounce memory.
 
 constexpr bool on_gpu(MemoryKind kind) noexcept { return kind == MemoryKind::device; }
 
 struct Route {
   enum class Where : std::uint8_t { nowhere, here, peer, both };
   Where where = Where::nowhere;
-  copy::Method method = copy::Method::cpu_threads;  ///< For `peer`: what it is expected to take.
-  // For `both`: we copy between our end and the bounce memory, the peer between that and its own.
+  copy::Method method = copy::Method::cpu_threads;  ///< For `peer`: its expected choice.
+  // For `both`: this side copies between its memory and the bounce memory, the peer between the
+  // bounce memory and its own.
   copy::Link near_link = copy::Link::host, far_link = copy::Link::host;
-  copy::Method far_method = copy::Method::cpu_threads;  ///< What the peer is expected to take.
+  copy::Method far_method = copy::Method::cpu_threads;  ///< The peer's expected choice.
 };
 
+/// Chooses the route.
 Route route(const RouteFacts& facts) noexcept;
-/// "cuda_ipc+copy_engine": mapping and copier. Lives as long as the process; empty: nowhere.
+/// Returns mapping and copier, such as "cuda_ipc+copy_engine". Static text; empty for `nowhere`.
 std::string_view path_of(const RouteFacts& facts, const Route& chosen);
-/// Of a copy here by that copier.
+/// Returns the path of a copy on this side.
 std::string_view path_here(Mapped mapped, copy::Method method);
-/// The same decision in words; `mapping+copier`, who executes, and each better way refused.
+/// Explains the decision: path, executing side, and why each better route was refused.
 Explanation describe(const RouteFacts& facts, const Route& chosen);
 
 }  // namespace linkspan::transport::local

@@ -1,5 +1,6 @@
 // transport/local/wire.hpp - the ops of this transport on the Channel.
 //
+// On the path of a byte: a request to the peer to copy, and its answer.
 // Threads: pure functions.
 #pragma once
 
@@ -9,7 +10,7 @@
 
 namespace linkspan::transport::local {
 
-/// Ops on the Channel. Numbers are wire format.
+/// Ops on the Channel. The numbers are wire format.
 enum class LocalMessage : std::uint16_t {
   offer = 1,
   execute,
