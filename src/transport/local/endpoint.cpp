@@ -134,7 +134,7 @@ Status LocalEndpoint::begin(InflightBatch& inflight, const PublishedRegion& loca
     return {};
   }
   if (chosen.where == Where::peer) {
-    Status status = ask_peer(inflight, local, remote.key().id.serial, inflight.blocks);
+    Status status = request_copy(inflight, local, remote.key().id.serial, inflight.blocks);
     if (status.ok()) expect_end(inflight, chosen.method, f.link, f.shape.bytes);
     return status;
   }
@@ -239,9 +239,9 @@ void LocalEndpoint::place(InflightBatch& inflight, std::uint64_t here, std::uint
 void LocalEndpoint::expect_end(InflightBatch& inflight, copy::Method method, copy::Link link,
                                std::uint64_t bytes) {
   inflight.polled = base::Clock::steady().now();
-  inflight.due = std::max(inflight.polled, last_asked_due_) +
+  inflight.due = std::max(inflight.polled, last_request_due_) +
                  copy::earliest_time(method, link, bytes, copy::kUsualThreads);
-  last_asked_due_ = inflight.due;
+  last_request_due_ = inflight.due;
 }
 
 /// Starts an order of the next pieces. no_resource: the copier accepted none.

@@ -154,8 +154,8 @@ class LocalEndpoint final : public Endpoint {
   void place(InflightBatch& inflight, std::uint64_t here, std::uint64_t there,
              std::span<const Block> blocks);
   void place(InflightBatch& inflight, std::uint64_t here, std::uint64_t there, const Pages& pages);
-  Status ask_peer(InflightBatch& inflight, const PublishedRegion& local,
-                  std::uint64_t remote_serial, std::span<const Block> blocks);
+  Status request_copy(InflightBatch& inflight, const PublishedRegion& local,
+                      std::uint64_t remote_serial, std::span<const Block> blocks);
   Status share_completion_flags();
   void poll_completion_flag(InflightBatch& inflight);
   void release_completion_flag(InflightBatch& inflight);
@@ -201,10 +201,10 @@ class LocalEndpoint final : public Endpoint {
   copy::ProcessProof proof_;    // because pids are wrong across pid namespaces
   const Status cross_process_;  // at connect; cross_process() is newer
   bool serves_ = true, closed_ = false, terminated_ = false;
-  base::Time last_asked_due_{};  // the peer runs requests one after the other
+  base::Time last_request_due_{};  // the peer runs requests one after the other
   std::list<InflightBatch> inflight_;
   std::size_t ours_ = 0, steps_ = 0, for_peer_ = 0;  // counts of inflight_
-  std::uint64_t last_asked_ = 0;
+  std::uint64_t last_request_id_ = 0;
   // By GPU; null: host memory.
   std::map<const cuda::Device*, std::shared_ptr<BounceBuffer>> bounce_buffers_;
   Status gpu_bounce_buffer_;                           // why there is no GPU bounce buffer

@@ -149,7 +149,7 @@ void LocalEndpoint::start_phase(InflightBatch& step) {
       bytes += b.bytes;
     }
     const Status status =
-        ask_peer(step, bounced.memory->published(), step.remote->key().id.serial, blocks);
+        request_copy(step, bounced.memory->published(), step.remote->key().id.serial, blocks);
     if (status.ok())
       return expect_end(step, bounced.route.far_method, bounced.route.far_link, bytes);
     if (status.code() == Code::no_resource) return;

@@ -6,8 +6,8 @@
 
 namespace linkspan::transport::local {
 
-Status LocalEndpoint::ask_peer(InflightBatch& inflight, const PublishedRegion& local,
-                               std::uint64_t remote_serial, std::span<const Block> blocks) {
+Status LocalEndpoint::request_copy(InflightBatch& inflight, const PublishedRegion& local,
+                                   std::uint64_t remote_serial, std::span<const Block> blocks) {
   const std::uint64_t serial = local.key.id.serial;
   if (!offered_.contains(serial)) {
     const memory::PublishedKey key = transport_.key_of(local);
@@ -29,7 +29,7 @@ Status LocalEndpoint::ask_peer(InflightBatch& inflight, const PublishedRegion& l
   wire.reserve(blocks.size());
   for (const Block& b : blocks) wire.emplace_back(b.local_offset, b.remote_offset, b.bytes);
   const auto list = out.CreateVectorOfStructs(wire);
-  inflight.request_id = ++last_asked_;
+  inflight.request_id = ++last_request_id_;
   out.Finish(schema::CreateExecute(out, inflight.request_id, inflight.op == Op::write, serial,
                                    remote_serial, list, flag.value_or(kNoFlag)));
   if (Status status = send(LocalMessage::execute, finished(out)); !status.ok()) {
