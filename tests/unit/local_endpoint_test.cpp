@@ -30,7 +30,7 @@ class RecordingChannel final : public Channel {
   Status send(std::uint16_t op, std::span<const std::byte> bytes, std::span<base::Fd>) override {
     ++tries;
     if (full) return Status::no_resource();
-    sent.push_back({static_cast<Message>(op), {bytes.begin(), bytes.end()}});
+    sent.push_back({static_cast<LocalMessage>(op), {bytes.begin(), bytes.end()}});
     return {};
   }
   SessionKey session_key() const noexcept override { return key_; }
@@ -46,7 +46,7 @@ class RecordingChannel final : public Channel {
   void fail_peer(const Status&) override {}
 
   struct Sent {
-    Message message;
+    LocalMessage message;
     std::vector<std::byte> bytes;
   };
   std::deque<Sent> sent;
@@ -102,7 +102,7 @@ class LocalEndpointTest : public ::testing::Test {
     EXPECT_TRUE(ends_.all.empty()) << "an end that no test has looked at";
   }
 
-  Status say(Message message, std::span<const std::byte> bytes, std::span<base::Fd> fds = {}) {
+  Status say(LocalMessage message, std::span<const std::byte> bytes, std::span<base::Fd> fds = {}) {
     return endpoint_->on_message(static_cast<std::uint16_t>(message), bytes, fds);
   }
   /// The peer's region, offered as its library would.
@@ -111,14 +111,14 @@ class LocalEndpointTest : public ::testing::Test {
     flatbuffers::FlatBufferBuilder out;
     const auto key = schema::vector_of(out, peer_.key.bytes);
     out.Finish(schema::CreateOffer(out, key));
-    EXPECT_TRUE(say(Message::offer, finished(out), peer_.fds).ok());
+    EXPECT_TRUE(say(LocalMessage::offer, finished(out), peer_.fds).ok());
     return serial;
   }
   Status execute(bool write, std::uint64_t theirs, std::uint64_t ours, schema::WireBlock block) {
     flatbuffers::FlatBufferBuilder out;
     const auto blocks = out.CreateVectorOfStructs(&block, 1);
     out.Finish(schema::CreateExecute(out, ++asked_, write, theirs, ours, blocks));
-    return say(Message::execute, finished(out));
+    return say(LocalMessage::execute, finished(out));
   }
   /// The answer to the last execute().
   Code answer() {
@@ -130,7 +130,7 @@ class LocalEndpointTest : public ::testing::Test {
     }
     const auto sent = channel_.sent.front();
     channel_.sent.pop_front();
-    EXPECT_EQ(sent.message, Message::executed);
+    EXPECT_EQ(sent.message, LocalMessage::executed);
     const auto* wire = verified<schema::Executed>(sent.bytes);
     EXPECT_EQ(wire->id(), asked_);
     return static_cast<Code>(wire->code());
@@ -217,7 +217,7 @@ TEST_F(LocalEndpointTest, ANumberThatIsAnotherProcesssIsNotCopiedFrom) {
   const auto soon = base::Deadline::after(base::Clock::steady(), 10s);
   auto mapping = us_.transport->import_key({peer_.key.bytes, peer_.fds, kPeer, false}, soon);
   ASSERT_TRUE(mapping.ok());
-  Address address = *decode_address(peer_.transport->address());
+  LocalAddress address = *decode_address(peer_.transport->address());
   ++address.process.nonce;  // not this process
   channel_.pid = stranger.pid;
   const base::Fd pidfd = *base::open_pidfd(stranger.pid);
@@ -260,7 +260,7 @@ TEST_F(LocalEndpointTest, IsMadeAtOnce_WhenThePeersMemoryNeverAnswers) {
   const auto silent = test::take(test::Child::spawn("silent_memory"));
   const auto at = test::take(silent->line().call({{"do", "it"}})).value.get<std::uint64_t>();
   if (at == 0) GTEST_SKIP() << "needs root, to handle faults of system calls";
-  Address address = *decode_address(peer_.transport->address());
+  LocalAddress address = *decode_address(peer_.transport->address());
   ++address.process.nonce;  // not this process
   address.proof_address = at;
   channel_.pid = silent->pid();
@@ -284,7 +284,7 @@ TEST_F(LocalEndpointTest, KeysOfAnotherOwnerAreNotTakenFromThisPeer) {
   flatbuffers::FlatBufferBuilder out;
   const auto key = schema::vector_of(out, other.key.bytes);
   out.Finish(schema::CreateOffer(out, key));
-  EXPECT_EQ(say(Message::offer, finished(out), other.fds).code(), Code::corrupt);
+  EXPECT_EQ(say(LocalMessage::offer, finished(out), other.fds).code(), Code::corrupt);
   EXPECT_EQ(us_.transport->connect(other.transport->address(), channel_, soon).status().code(),
             Code::corrupt);
 }
@@ -294,11 +294,11 @@ TEST_F(LocalEndpointTest, OffersAreOnceEachAndBoundedWhileTheyOpen) {
   const std::uint64_t theirs = offer();
   flatbuffers::FlatBufferBuilder again;
   again.Finish(schema::CreateOffer(again, schema::vector_of(again, peer_.key.bytes)));
-  EXPECT_TRUE(say(Message::offer, finished(again)).ok());  // and is not opened again
+  EXPECT_TRUE(say(LocalMessage::offer, finished(again)).ok());  // and is not opened again
   // The thread that opens them stands still, as behind a driver that does.
   std::promise<void> go_on;
   us_.transport->off_the_lock([wait = go_on.get_future().share()] { wait.wait(); });
-  Key key = *decode_key(peer_.key.bytes);
+  LocalKey key = *decode_key(peer_.key.bytes);
   Status status;
   std::size_t taken = 0;
   for (; taken < 1000 && status.ok(); ++taken) {
@@ -306,7 +306,7 @@ TEST_F(LocalEndpointTest, OffersAreOnceEachAndBoundedWhileTheyOpen) {
     flatbuffers::FlatBufferBuilder out;
     out.Finish(schema::CreateOffer(out, schema::vector_of(out, encode(key))));
     base::Fd some(::open("/dev/null", O_RDONLY | O_CLOEXEC));  // is looked at when it is opened
-    status = say(Message::offer, finished(out), std::span(&some, 1));
+    status = say(LocalMessage::offer, finished(out), std::span(&some, 1));
   }
   EXPECT_EQ(status.code(), Code::corrupt);
   EXPECT_LE(taken, 513u);
@@ -366,7 +366,7 @@ TEST(LocalImports, OfSparseMemoryAreBounded) {
   ASSERT_TRUE(shared.ok());
   auto published = peer.transport->publish((*shared)->region());
   ASSERT_TRUE(published.ok());
-  Key key = *decode_key(published->bytes);
+  LocalKey key = *decode_key(published->bytes);
   key.process = {};  // another one's
   key.bytes = std::uint64_t{100} << 40;
   auto fds = *memory::fds_for_peer(*published);
@@ -390,7 +390,7 @@ TEST(LocalImports, MemoryThatIsMappedIsNotPinnedBecauseItsOwnerSaysSo) {
   ASSERT_TRUE(shared.ok()) << shared.status().to_string();
   auto published = (*made)->publish((*shared)->region());
   ASSERT_TRUE(published.ok()) << published.status().to_string();
-  Key key = *decode_key(published->bytes);
+  LocalKey key = *decode_key(published->bytes);
   ASSERT_TRUE(key.has_memfd);
   for (const MemoryKind kind : {MemoryKind::pinned, MemoryKind::host, MemoryKind::device}) {
     key.kind = kind;
@@ -416,7 +416,7 @@ TEST_F(LocalEndpointTest, TriesOneAnswerALook_WhenThePeerRetractsAndReadsNothing
   for (std::uint64_t serial = 1; serial <= kRetracts; ++serial) {
     flatbuffers::FlatBufferBuilder out;
     out.Finish(schema::CreateRetract(out, serial, serial % 2 == 0));
-    ASSERT_TRUE(say(Message::retract, finished(out)).ok());
+    ASSERT_TRUE(say(LocalMessage::retract, finished(out)).ok());
   }
   channel_.tries = 0;
   for (int look = 0; look < 100; ++look) endpoint_->progress(ends_);
@@ -426,7 +426,7 @@ TEST_F(LocalEndpointTest, TriesOneAnswerALook_WhenThePeerRetractsAndReadsNothing
   ASSERT_EQ(channel_.sent.size(), kRetracts);
   for (std::uint64_t serial = 1; serial <= kRetracts; ++serial) {
     const auto& sent = channel_.sent[serial - 1];
-    ASSERT_EQ(sent.message, Message::retracted);
+    ASSERT_EQ(sent.message, LocalMessage::retracted);
     ASSERT_EQ(verified<schema::Retracted>(sent.bytes)->serial(), serial);
   }
   channel_.sent.clear();
@@ -440,7 +440,7 @@ TEST_F(LocalEndpointTest, AnswersARetractWhenItsLastMappingIsClosed) {
   ASSERT_TRUE(first.ok() && second.ok());
   flatbuffers::FlatBufferBuilder out;
   out.Finish(schema::CreateRetract(out, serial, false));
-  ASSERT_TRUE(say(Message::retract, finished(out)).ok());
+  ASSERT_TRUE(say(LocalMessage::retract, finished(out)).ok());
   *first = nullptr;
   const auto limit = base::Deadline::after(base::Clock::steady(), 50ms);
   while (!limit.passed()) endpoint_->progress(ends_);
@@ -448,7 +448,7 @@ TEST_F(LocalEndpointTest, AnswersARetractWhenItsLastMappingIsClosed) {
   *second = nullptr;
   while (channel_.sent.empty() && !soon.passed()) endpoint_->progress(ends_);
   ASSERT_EQ(channel_.sent.size(), 1u);
-  EXPECT_EQ(channel_.sent.front().message, Message::retracted);
+  EXPECT_EQ(channel_.sent.front().message, LocalMessage::retracted);
 }
 
 /// Between private memory of ours and the peer's, as if that were another process.
@@ -456,7 +456,7 @@ class LocalBounce : public LocalEndpointTest {
  protected:
   LocalBounce() {
     peer_.publish(theirs_, {.read = true, .write = true, .exclusive = true});
-    Key key = *decode_key(peer_.key.bytes);
+    LocalKey key = *decode_key(peer_.key.bytes);
     ++key.process.nonce;
     auto imported = us_.transport->import_key({encode(key), peer_.fds},
                                               base::Deadline::after(base::Clock::steady(), 10s));
@@ -481,7 +481,7 @@ class LocalBounce : public LocalEndpointTest {
       endpoint_->progress(ends_);
       for (; !channel_.sent.empty(); channel_.sent.pop_front()) {
         last_ = channel_.sent.front();
-        if (last_.message != Message::execute) continue;
+        if (last_.message != LocalMessage::execute) continue;
         channel_.sent.pop_front();
         return verified<schema::Execute>(last_.bytes);
       }
@@ -493,7 +493,7 @@ class LocalBounce : public LocalEndpointTest {
     flatbuffers::FlatBufferBuilder out;
     out.Finish(schema::CreateExecuted(out, id, static_cast<std::uint8_t>(code),
                                       out.CreateString("said the peer")));
-    EXPECT_TRUE(say(Message::executed, finished(out)).ok());
+    EXPECT_TRUE(say(LocalMessage::executed, finished(out)).ok());
   }
   Status end() {
     const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
@@ -592,7 +592,7 @@ TEST_F(LocalEndpointTest, IsCorrupt_WhenAPeerReadsNoAnswersToItsRetracts) {
   while (status.ok() && serial <= kLivenessEntries) {
     flatbuffers::FlatBufferBuilder out;
     out.Finish(schema::CreateRetract(out, ++serial, false));
-    status = say(Message::retract, finished(out));
+    status = say(LocalMessage::retract, finished(out));
   }
   EXPECT_EQ(status.code(), Code::corrupt) << status.to_string();
   EXPECT_EQ(serial, kLivenessEntries + 1);
@@ -600,15 +600,16 @@ TEST_F(LocalEndpointTest, IsCorrupt_WhenAPeerReadsNoAnswersToItsRetracts) {
 
 TEST_F(LocalEndpointTest, WhatIsMalformedIsCorruptAndWhatIsUnknownUnsupported) {
   const std::vector<std::byte> garbage(64, std::byte{0xff});
-  for (Message message : {Message::offer, Message::execute, Message::executed, Message::cancel,
-                          Message::retract, Message::retracted}) {
+  for (LocalMessage message :
+       {LocalMessage::offer, LocalMessage::execute, LocalMessage::executed, LocalMessage::cancel,
+        LocalMessage::retract, LocalMessage::retracted}) {
     EXPECT_EQ(say(message, garbage).code(), Code::corrupt);
     EXPECT_EQ(say(message, {}).code(), Code::corrupt);
   }
-  EXPECT_EQ(say(static_cast<Message>(999), garbage).code(), Code::unsupported);
+  EXPECT_EQ(say(static_cast<LocalMessage>(999), garbage).code(), Code::unsupported);
   flatbuffers::FlatBufferBuilder out;
   out.Finish(schema::CreateExecuted(out, 5, 0, out.CreateString("")));
-  EXPECT_TRUE(say(Message::executed, finished(out)).ok());  // late: the tally has told already
+  EXPECT_TRUE(say(LocalMessage::executed, finished(out)).ok());  // late: the tally has told already
 }
 
 }  // namespace local_endpoint_test

@@ -45,13 +45,13 @@ class SharedRangeOnDevice : public ::testing::Test {
     auto published = take(transport_->publish(registrations_.back()->region()));
     EXPECT_TRUE(published.last_fd != nullptr);
     std::vector<base::Fd> fds = take(memory::fds_for_peer(published));
-    Key key = take(decode_key(published.bytes));
+    LocalKey key = take(decode_key(published.bytes));
     ++key.process.nonce;
     change(key, fds);
     return transport_->import_memory({encode(key), fds},
                                      base::Deadline::after(base::Clock::steady(), 10s));
   }
-  Code refused(Make make, const std::function<void(Key&, std::vector<base::Fd>&)>& change) {
+  Code refused(Make make, const std::function<void(LocalKey&, std::vector<base::Fd>&)>& change) {
     auto made = import(make, change);
     const Code code = made.status().code();
     if (made.ok()) made->reset();
@@ -66,7 +66,7 @@ class SharedRangeOnDevice : public ::testing::Test {
 };
 
 TEST_F(SharedRangeOnDevice, ARowOfChunksIsOneMapping) {
-  auto made = take(import(Make::chunks, [](Key& key, auto&) {
+  auto made = take(import(Make::chunks, [](LocalKey& key, auto&) {
     EXPECT_EQ(key.chunks->count, 4u);
     EXPECT_EQ(key.chunks->bytes, 4 * ChunkRow::kChunk);
   }));
@@ -75,7 +75,7 @@ TEST_F(SharedRangeOnDevice, ARowOfChunksIsOneMapping) {
 }
 
 TEST_F(SharedRangeOnDevice, AnAllocationOfAPoolIsOneMapping) {
-  auto made = take(import(Make::pool, [](Key& key, auto&) { EXPECT_TRUE(key.pool); }));
+  auto made = take(import(Make::pool, [](LocalKey& key, auto&) { EXPECT_TRUE(key.pool); }));
   EXPECT_EQ(made->mapped(), Mapped::cuda_pool) << made->why_not_mapped();
 }
 
@@ -83,7 +83,7 @@ TEST_F(SharedRangeOnDevice, AnAllocationOfAPoolIsOneMapping) {
 TEST_F(SharedRangeOnDevice, WhatIsLetGoWhileItIsImportedIsClosedOrToldOf) {
   const auto one = add(Make::chunks);
   auto published = take(transport_->publish(one->region()));
-  Key key = take(decode_key(published.bytes));
+  LocalKey key = take(decode_key(published.bytes));
   ++key.process.nonce;
   for (int round = 0; round < 50; ++round) {
     std::vector<base::Fd> fds = take(memory::fds_for_peer(published));
@@ -103,36 +103,38 @@ TEST_F(SharedRangeOnDevice, WhatIsLetGoWhileItIsImportedIsClosedOrToldOf) {
 }
 
 TEST_F(SharedRangeOnDevice, AKeyThatClaimsWhatIsNotThereIsCorrupt) {
-  const auto chunks = [&](const std::function<void(Key&, std::vector<base::Fd>&)>& change) {
+  const auto chunks = [&](const std::function<void(LocalKey&, std::vector<base::Fd>&)>& change) {
     return refused(Make::chunks, change);
   };
-  EXPECT_EQ(chunks([](Key&, auto&) {}), Code::ok);
-  EXPECT_EQ(chunks([](Key& key, auto&) { ++key.chunks->count; }), Code::corrupt);
-  EXPECT_EQ(chunks([](Key& key, auto&) { --key.chunks->count; }), Code::corrupt);
-  EXPECT_EQ(chunks([](Key& key, auto&) { key.chunks->count = base::FdBundle::kMax + 1; }),
+  EXPECT_EQ(chunks([](LocalKey&, auto&) {}), Code::ok);
+  EXPECT_EQ(chunks([](LocalKey& key, auto&) { ++key.chunks->count; }), Code::corrupt);
+  EXPECT_EQ(chunks([](LocalKey& key, auto&) { --key.chunks->count; }), Code::corrupt);
+  EXPECT_EQ(chunks([](LocalKey& key, auto&) { key.chunks->count = base::FdBundle::kMax + 1; }),
             Code::corrupt);
-  EXPECT_EQ(chunks([](Key& key, auto&) { key.chunks->bytes += ChunkRow::kChunk; }), Code::corrupt);
-  EXPECT_EQ(chunks([](Key& key, auto&) { key.chunks->bytes -= ChunkRow::kChunk; }), Code::corrupt);
-  EXPECT_EQ(chunks([](Key& key, auto&) { key.bytes = 64 * ChunkRow::kChunk; }), Code::corrupt);
-  EXPECT_EQ(chunks([](Key& key, auto&) { key.ipc.emplace(); }), Code::corrupt);
-  EXPECT_EQ(chunks([](Key& key, auto&) { key.kind = MemoryKind::shared; }), Code::corrupt);
-  EXPECT_EQ(chunks([](Key& key, auto&) {
+  EXPECT_EQ(chunks([](LocalKey& key, auto&) { key.chunks->bytes += ChunkRow::kChunk; }),
+            Code::corrupt);
+  EXPECT_EQ(chunks([](LocalKey& key, auto&) { key.chunks->bytes -= ChunkRow::kChunk; }),
+            Code::corrupt);
+  EXPECT_EQ(chunks([](LocalKey& key, auto&) { key.bytes = 64 * ChunkRow::kChunk; }), Code::corrupt);
+  EXPECT_EQ(chunks([](LocalKey& key, auto&) { key.ipc.emplace(); }), Code::corrupt);
+  EXPECT_EQ(chunks([](LocalKey& key, auto&) { key.kind = MemoryKind::shared; }), Code::corrupt);
+  EXPECT_EQ(chunks([](LocalKey& key, auto&) {
               key.chunks.reset();
               key.has_memfd = true;
             }),
             Code::corrupt);
-  EXPECT_EQ(chunks([](Key&, auto& fds) { fds.pop_back(); }), Code::corrupt);
-  EXPECT_EQ(chunks([](Key&, auto& fds) {
+  EXPECT_EQ(chunks([](LocalKey&, auto& fds) { fds.pop_back(); }), Code::corrupt);
+  EXPECT_EQ(chunks([](LocalKey&, auto& fds) {
               fds[1] = take(base::Fd::from("memfd_create", ::memfd_create("no", MFD_CLOEXEC)));
             }),
             Code::corrupt);
-  EXPECT_EQ(refused(Make::pool, [](Key& key, auto&) { key.bytes = std::uint64_t{1} << 50; }),
+  EXPECT_EQ(refused(Make::pool, [](LocalKey& key, auto&) { key.bytes = std::uint64_t{1} << 50; }),
             Code::corrupt);
 }
 
 /// It may be a GPU that this process cannot import from: the peer copies then.
 TEST_F(SharedRangeOnDevice, WhatTheDriverDoesNotTakeIsNotMapped) {
-  auto made = take(import(Make::chunks, [](Key&, std::vector<base::Fd>& fds) {
+  auto made = take(import(Make::chunks, [](LocalKey&, std::vector<base::Fd>& fds) {
     base::FdBundle parcel = take(base::FdBundle::create());
     for (int i = 0; i < 4; ++i)
       must(parcel.put(take(base::Fd::from("memfd_create", ::memfd_create("no", MFD_CLOEXEC))),
