@@ -42,13 +42,13 @@ class Bare {
     const auto scope = bare->enter();
     auto listener = Listener::open(plugin, 0);
     if (!listener.ok()) return listener.status();
-    auto connector = Connector::open(plugin, 0, (*listener)->handle());
-    if (!connector.ok()) return connector.status();
+    auto pending_connect = PendingConnect::open(plugin, 0, (*listener)->handle());
+    if (!pending_connect.ok()) return pending_connect.status();
     const auto deadline = base::Deadline::after(base::Clock::steady(), kLimit);
     while (bare->send_ == nullptr || bare->receive_ == nullptr) {
       if (deadline.passed()) return Status(Code::timed_out, Scope::process, "no connection");
       if (bare->send_ == nullptr) {
-        auto comm = (*connector)->connect();
+        auto comm = (*pending_connect)->connect();
         if (!comm.ok()) return comm.status();
         bare->send_ = *std::move(comm);
       }

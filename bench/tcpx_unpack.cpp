@@ -132,14 +132,13 @@ class Bench {
       requests.push_back({.block = &block, .bounce = pool_->address(), .destination = at});
       at += block.bytes();
     }
-    const std::size_t most = by.way() == Unpack::host ? 3 : Unpacker::kRequests;
+    const std::size_t most = by.method() == Unpack::host ? 3 : Unpacker::kRequests;
     const auto begin = base::Clock::steady().now();
     for (std::size_t i = 0; i < requests.size(); i += most) {
-      const auto ticket =
-          by.begin(std::span(requests).subspan(i, std::min(most, requests.size() - i)));
-      if (!ticket.ok()) return ticket.status();
+      const auto id = by.begin(std::span(requests).subspan(i, std::min(most, requests.size() - i)));
+      if (!id.ok()) return id.status();
       std::optional<Status> end;
-      while (!(end = by.poll(*ticket)))
+      while (!(end = by.poll(*id)))
         if (base::Clock::steady().now() - begin > kLimit)
           return Status(Code::timed_out, Scope::process, "a batch did not end in time");
       if (!end->ok()) return *end;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "p2p/tcpx/tcpx_interface.h"
-#include "transport/nccl_net/choice.hpp"
+#include "transport/nccl_net/plugin_selection.hpp"
 
 namespace {
 
@@ -21,7 +21,7 @@ std::string& last_error() {
 
 /// The process's, as the plugin is. Null: there is none, and last_error() says why.
 const Plugin* plugin() {
-  static const Result<std::shared_ptr<Plugin>> loaded = nccl_net::load_chosen({});
+  static const Result<std::shared_ptr<Plugin>> loaded = nccl_net::load_selected({});
   if (loaded.ok()) return loaded->get();
   last_error() = loaded.status().what();
   return nullptr;

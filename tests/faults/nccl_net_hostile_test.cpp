@@ -8,7 +8,7 @@
 #include "tests/conformance/wire_pair.hpp"
 #include "tests/faults/raw_peer.hpp"
 #include "transport/nccl_net/address.hpp"
-#include "transport/nccl_net/wire.hpp"
+#include "transport/nccl_net/message_type.hpp"
 #include "transport/wire_region.hpp"
 
 namespace linkspan::test {
@@ -16,7 +16,7 @@ namespace nccl_net_hostile_test {
 
 using control::FrameOp;
 using transport::WireKey;
-using Op = transport::nccl_net::Message;
+using Op = transport::nccl_net::MessageType;
 using Bytes = std::vector<std::byte>;
 
 constexpr std::uint64_t kBytes = 1u << 20;
@@ -82,8 +82,9 @@ class Hostile {
   explicit Hostile(const std::string& address) : raw_(address) {
     control::Hello hello = RawPeer::hello();
     hello.transports = {
-        {"nccl_net", encode(transport::nccl_net::Address{
-                         .incarnation = RawPeer::kIncarnation, .most = 4096, .plugin = "odd"})}};
+        {"nccl_net",
+         encode(transport::nccl_net::Address{
+             .incarnation = RawPeer::kIncarnation, .max_message = 4096, .plugin = "odd"})}};
     if (!raw_.greet(hello)) ADD_FAILURE() << "it is not let in";
   }
   WireKey key(const std::string& name) {

@@ -83,9 +83,9 @@ Bytes table(const Make& make) {
 
 void write_store(const std::filesystem::path& folder) {
   using namespace store;
-  using store::Op;  // linkspan has one too
+  using store::FrameType;  // linkspan has one too
   const Corpus corpus(folder, "store");
-  const auto bytes = [](Op op, Dialect dialect, std::vector<std::string> keys = {},
+  const auto bytes = [](FrameType op, Dialect dialect, std::vector<std::string> keys = {},
                         std::vector<std::string> values = {}, std::int64_t number = 0) {
     Request request;
     request.op = op;
@@ -97,32 +97,37 @@ void write_store(const std::filesystem::path& folder) {
     return Bytes(all.begin(), all.end());
   };
   const auto common = [&](Dialect dialect) {
-    return join({bytes(Op::add, dialect, {"n"}, {}, -5), bytes(Op::set, dialect, {"k"}, {"v"}),
-                 bytes(Op::compare_set, dialect, {"k"}, {"v", "w"}), bytes(Op::get, dialect, {"k"}),
-                 bytes(Op::check, dialect, {"k", "n"}), bytes(Op::wait, dialect, {"none"}),
-                 bytes(Op::num_keys, dialect), bytes(Op::delete_key, dialect, {"k"})});
+    return join({bytes(FrameType::add, dialect, {"n"}, {}, -5),
+                 bytes(FrameType::set, dialect, {"k"}, {"v"}),
+                 bytes(FrameType::compare_set, dialect, {"k"}, {"v", "w"}),
+                 bytes(FrameType::get, dialect, {"k"}),
+                 bytes(FrameType::check, dialect, {"k", "n"}),
+                 bytes(FrameType::wait, dialect, {"none"}), bytes(FrameType::num_keys, dialect),
+                 bytes(FrameType::delete_key, dialect, {"k"})});
   };
   const Bytes greeted = raw({63, 0, 0xce, 0xf7, 0x85, 0x3c});
   constexpr Dialect kNow = Dialect::current;
   corpus.add("older", join({raw({63}), common(Dialect::older)}));
   corpus.add("current", join({greeted, common(kNow)}));
-  corpus.add("many", join({greeted, bytes(Op::multi_set, kNow, {"a", "b"}, {"1", ""}),
-                           bytes(Op::multi_get, kNow, {"b", "a"}), bytes(Op::list_keys, kNow),
-                           bytes(Op::append, kNow, {"a"}, {"2"})}));
-  corpus.add("queues",
-             join({greeted, bytes(Op::queue_push, kNow, {"q"}, {"1"}),
-                   bytes(Op::queue_length, kNow, {"q"}), bytes(Op::queue_pop, kNow, {"q"}),
-                   bytes(Op::cancel_wait, kNow), bytes(Op::ping, kNow, {}, {}, 7)}));
+  corpus.add("many",
+             join({greeted, bytes(FrameType::multi_set, kNow, {"a", "b"}, {"1", ""}),
+                   bytes(FrameType::multi_get, kNow, {"b", "a"}), bytes(FrameType::list_keys, kNow),
+                   bytes(FrameType::append, kNow, {"a"}, {"2"})}));
+  corpus.add(
+      "queues",
+      join({greeted, bytes(FrameType::queue_push, kNow, {"q"}, {"1"}),
+            bytes(FrameType::queue_length, kNow, {"q"}), bytes(FrameType::queue_pop, kNow, {"q"}),
+            bytes(FrameType::cancel_wait, kNow), bytes(FrameType::ping, kNow, {}, {}, 7)}));
   corpus.add("slow", join({raw({0, 0, 0xce, 0xf7, 0x85, 0x3c}), common(kNow)}));
 }
 
 void write_tcp(const std::filesystem::path& folder) {
-  using transport::tcp::Head, transport::tcp::Op;
+  using transport::tcp::Head, transport::tcp::FrameType;
   const Corpus corpus(folder, "tcp_frames");
   constexpr std::uint64_t kUs = 77;
   const auto put = [](std::uint64_t position, bool last, std::uint64_t offset,
                       std::uint64_t bytes) {
-    return encode(Head{.op = Op::put,
+    return encode(Head{.type = FrameType::put,
                        .id = 9,
                        .incarnation = kUs,
                        .serial = 1,
@@ -133,7 +138,7 @@ void write_tcp(const std::filesystem::path& folder) {
                        .data = bytes});
   };
   const auto data = [](std::uint64_t position, bool last, std::uint64_t bytes, Code code = {}) {
-    return encode(Head{.op = Op::data,
+    return encode(Head{.type = FrameType::data,
                        .id = 2,
                        .incarnation = kUs,
                        .position = position,
@@ -142,7 +147,7 @@ void write_tcp(const std::filesystem::path& folder) {
                        .data = bytes});
   };
   const auto get_of = [](bool summed) {
-    return encode(Head{.op = Op::get,
+    return encode(Head{.type = FrameType::get,
                        .id = 8,
                        .incarnation = kUs,
                        .serial = 1,
@@ -150,11 +155,14 @@ void write_tcp(const std::filesystem::path& folder) {
                        .spans = {{0, 100}, {4000, 4192}}});
   };
   const Bytes get = get_of(false);
-  const Bytes strange =
-      encode(Head{.op = Op::get, .id = 8, .incarnation = kUs, .serial = 2, .spans = {{0, 100}}});
-  const Bytes cancel = encode(Head{.op = Op::cancel, .id = 8, .incarnation = kUs});
-  const Bytes ended = encode(
-      Head{.op = Op::ended, .id = 1, .incarnation = kUs, .code = Code::unreachable, .text = "why"});
+  const Bytes strange = encode(
+      Head{.type = FrameType::get, .id = 8, .incarnation = kUs, .serial = 2, .spans = {{0, 100}}});
+  const Bytes cancel = encode(Head{.type = FrameType::cancel, .id = 8, .incarnation = kUs});
+  const Bytes ended = encode(Head{.type = FrameType::ended,
+                                  .id = 1,
+                                  .incarnation = kUs,
+                                  .code = Code::unreachable,
+                                  .text = "why"});
   corpus.add("put", join({put(4, true, 200, 60), put(0, false, 7, 4)}));
   corpus.add("beyond", join({put(0, true, 8190, 60), put(0, true, 0, 1)}));
   corpus.add("get", join({get, cancel, strange}));

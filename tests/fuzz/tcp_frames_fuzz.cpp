@@ -10,8 +10,8 @@
 #include "copy/staging.hpp"
 #include "memory/registry.hpp"
 #include "tests/fuzz/support.hpp"
+#include "transport/tcp/connection_group.hpp"
 #include "transport/tcp/data_connection.hpp"
-#include "transport/tcp/wire.hpp"
 
 namespace linkspan::fuzz {
 namespace {
@@ -54,29 +54,29 @@ class World {
 
   void run(std::span<const std::byte> input) {
     Nobody channel;
-    Wire wire({.published = &table_,
-               .channel = &channel,
-               .incarnation = kUs,
-               .peer = kPeer,
-               .chunk = kMinChunk,
-               .inflight = 4});
+    ConnectionGroup group({.published = &table_,
+                           .channel = &channel,
+                           .incarnation = kUs,
+                           .peer = kPeer,
+                           .chunk = kMinChunk,
+                           .inflight = 4});
     auto out = std::make_shared<Outgoing>();
     out->id = 1;
     out->use = table_.use(key_.id.serial);
-    out->pieces = {{address(), 0, 5000}};
+    out->extents = {{address(), 0, 5000}};
     out->notification.resize(3);
-    wire.put(out);
+    group.put(out);
     auto in = std::make_shared<Incoming>();
-    in->op = tcp::Op::get;
+    in->type = tcp::FrameType::get;
     in->id = 2;
     in->use = table_.use(key_.id.serial);
-    in->pieces = {{address() + 100, 0, 50}, {address() + 1000, 50, 3000}};
-    in->asked = 3050;
-    wire.get(in, {.op = tcp::Op::get, .id = 2, .spans = {{0, 3050}}});
+    in->extents = {{address() + 100, 0, 50}, {address() + 1000, 50, 3000}};
+    in->requested = 3050;
+    group.get(in, {.type = tcp::FrameType::get, .id = 2, .spans = {{0, 3050}}});
     send(wire);
     while (step(wire, input)) send(wire);
-    wire.fail(Status(Code::canceled, Scope::peer, "over"));
-    demand(out->ticket.ended && in->ticket.ended && wire.over(), "a batch that never ends");
+    group.fail(Status(Code::canceled, Scope::peer, "over"));
+    demand(out->result.ended && in->result.ended && group.is_closed(), "a batch that never ends");
     in.reset();
     out.reset();
   }
@@ -92,15 +92,15 @@ class World {
     }
     demand(bytes == 0, "another number of bytes");
   }
-  void send(Wire& wire) const {
-    while (const auto chunk = wire.take()) {
-      check(chunk->pieces, chunk->bytes);
+  void send(ConnectionGroup& group) const {
+    while (const auto chunk = group.next_chunk()) {
+      check(chunk->extents, chunk->bytes);
       demand(head_bytes(encode(chunk->head)).ok(), "a frame of ours that is none");
-      wire.sent(*chunk, {});
+      group.sent(*chunk, {});
     }
   }
   /// False: the wire is to fail, or nothing is left.
-  bool step(Wire& wire, std::span<const std::byte>& input) const {
+  bool step(ConnectionGroup& group, std::span<const std::byte>& input) const {
     const auto size = head_bytes(input);
     if (!size.ok()) return refused(size.status());
     if (!*size || input.size() < **size) return false;
@@ -112,16 +112,17 @@ class World {
       head->serial = key_.id.serial;
       head->token = key_.token;
     }
-    if (head->op != tcp::Op::put && head->op != tcp::Op::data) {
-      const Status status = wire.heard(*head);
+    if (head->type != tcp::FrameType::put && head->type != tcp::FrameType::data) {
+      const Status status = group.on_frame(*head);
       return status.ok() || refused(status);
     }
-    const auto landing = wire.land(*head);
+    const auto landing = group.resolve_destination(*head);
     if (!landing.ok()) return refused(landing.status());
     demand(landing->bytes == head->data, "another length");
-    if (!landing->pieces.empty()) check(landing->pieces, head->data);
-    if (const auto answer = wire.landed(*landing->of, head->data, {}))
-      demand(answer->head.op == tcp::Op::ended && answer->head.id == head->id, "another answer");
+    if (!landing->extents.empty()) check(landing->extents, head->data);
+    if (const auto answer = group.data_landed(*landing->of, head->data, {}))
+      demand(answer->head.type == tcp::FrameType::ended && answer->head.id == head->id,
+             "another answer");
     return true;
   }
   static bool refused(const Status& status) {

@@ -38,11 +38,11 @@ class Played {
   }
   void poll() {
     if (!count.is_due()) return;
-    const unsigned wanted = count.look(bytes, connections);
+    const unsigned wanted = count.update(bytes, connections);
     for (unsigned n = connections; n < wanted; ++n) {
       asked.push_back(wanted);
       if (fails)
-        count.could_not_be_made();
+        count.on_connection_refused();
       else
         ++connections;
     }
@@ -199,7 +199,7 @@ TEST(DataConnectionCount, WaitsForThoseThatItHasAskedFor) {
       now += 1ms;
       count.work(now, true);
       bytes += DataConnectionCount::kWindowBytes / 4;
-      if (count.is_due()) count.look(bytes, connections);
+      if (count.is_due()) count.update(bytes, connections);
     }
     return count.wanted();
   };

@@ -12,7 +12,7 @@ TEST(SleepDecision, NeverSleepsWhenTheLastTurnMovedSomething) {
   for (const Duration late : {Duration(0ns), SleepDecision::kSpin, Duration(1s), Duration(1h)}) {
     base::FakeClock clock;
     SleepDecision decision(clock.now());
-    decision.turned(true, false, clock.now());
+    decision.on_poll(true, false, clock.now());
     clock.advance(late);
     EXPECT_FALSE(decision.may_sleep(clock.now())) << late.count();
   }
@@ -28,7 +28,7 @@ TEST(SleepDecision, NeverSleepsBeforeTheFirstTurn) {
 TEST(SleepDecision, NeverSleepsWhileAGpuCopies) {
   base::FakeClock clock;
   SleepDecision decision(clock.now());
-  decision.turned(false, true, clock.now());
+  decision.on_poll(false, true, clock.now());
   clock.advance(1h);
   EXPECT_FALSE(decision.may_sleep(clock.now()));
 }
@@ -36,8 +36,8 @@ TEST(SleepDecision, NeverSleepsWhileAGpuCopies) {
 TEST(SleepDecision, SleepsWhenTheLastTurnMovedNothingForAWhile) {
   base::FakeClock clock;
   SleepDecision decision(clock.now());
-  decision.turned(true, false, clock.now());
-  decision.turned(false, false, {});
+  decision.on_poll(true, false, clock.now());
+  decision.on_poll(false, false, {});
   EXPECT_FALSE(decision.may_sleep(clock.now()));
   clock.advance(SleepDecision::kSpin);
   EXPECT_TRUE(decision.may_sleep(clock.now()));

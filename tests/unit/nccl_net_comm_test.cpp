@@ -140,7 +140,7 @@ TEST_P(NcclNetComms, TellAnErrorByTheFunctionAndItsResult) {
   expect(Listener::open(plugin, 0).status(), Code::system, "listen answered ncclSystemError (2)");
   set("FAIL", "connect:1:6");
   const auto listener = take(Listener::open(plugin, 0));
-  expect(take(Connector::open(plugin, 0, listener->handle()))->connect().status(),
+  expect(take(PendingConnect::open(plugin, 0, listener->handle()))->connect().status(),
          Code::disconnected, "connect answered ncclRemoteError (6)");
   set("FAIL", "accept:1:3");
   expect(take(Listener::open(plugin, 0))->accept().status(), Code::internal,
@@ -255,15 +255,15 @@ TEST_F(NcclNet, DevicesAndHandlesThatAreNoneAreRefused) {
   const auto plugin = take(load(8));
   for (const int device : {-1, 1})
     EXPECT_EQ(Listener::open(plugin, device).status().code(), Code::invalid_argument);
-  EXPECT_EQ(Connector::open(plugin, 1, Handle()).status().code(), Code::invalid_argument);
-  EXPECT_EQ(Connector::open(plugin, 0, Bytes(64)).status().code(), Code::invalid_argument);
-  EXPECT_EQ(take(Connector::open(plugin, 0, Handle()))->connect().status().code(),
+  EXPECT_EQ(PendingConnect::open(plugin, 1, Handle()).status().code(), Code::invalid_argument);
+  EXPECT_EQ(PendingConnect::open(plugin, 0, Bytes(64)).status().code(), Code::invalid_argument);
+  EXPECT_EQ(take(PendingConnect::open(plugin, 0, Handle()))->connect().status().code(),
             Code::invalid_argument);
   Handle gone{};
   gone = take(Listener::open(plugin, 0))->handle();
-  const auto connector = take(Connector::open(plugin, 0, gone));
+  const auto pending_connect = take(PendingConnect::open(plugin, 0, gone));
   Status status;
-  until([&] { return !(status = connector->connect().status()).ok(); });
+  until([&] { return !(status = pending_connect->connect().status()).ok(); });
   EXPECT_EQ(status.code(), Code::disconnected) << status.to_string();
   const Pair pair = connect(plugin);
   Bytes memory(64);

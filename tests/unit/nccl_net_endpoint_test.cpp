@@ -19,7 +19,7 @@ class RecordingChannel final : public Channel {
  public:
   Status send(std::uint16_t op, std::span<const std::byte> bytes, std::span<base::Fd>) override {
     if (full) return Status::no_resource();
-    sent.push_back({static_cast<Message>(op), {bytes.begin(), bytes.end()}});
+    sent.push_back({static_cast<MessageType>(op), {bytes.begin(), bytes.end()}});
     return {};
   }
   SessionKey session_key() const noexcept override { return key_; }
@@ -35,7 +35,7 @@ class RecordingChannel final : public Channel {
   void fail_peer(const Status& why) override { given_up = why; }
 
   struct Sent {
-    Message message;
+    MessageType message;
     Bytes bytes;
   };
   std::deque<Sent> sent;
@@ -63,7 +63,7 @@ class NcclNetEndpointTest : public ::testing::Test {
          .clock = &clock_}));
     region_ = take(registry_.add(memory_.data(), memory_.size(), {true, true}, false));
     key_ = take(decode_key(take(transport_->publish(region_->region())).bytes));
-    const Address peer{.incarnation = kPeer, .most = 4096, .plugin = "hostile"};
+    const Address peer{.incarnation = kPeer, .max_message = 4096, .plugin = "hostile"};
     endpoint_ = take(transport_->connect(encode(peer), channel_,
                                          base::Deadline::after(base::Clock::steady(), 10s)));
   }
@@ -96,7 +96,7 @@ class NcclNetEndpointTest : public ::testing::Test {
       endpoint_->progress(ends_);
       for (const auto& each : channel_.sent)
         if (const auto* end = verified<schema::NetEnded>(each.bytes);
-            each.message == Message::ended && end != nullptr && end->id() == id)
+            each.message == MessageType::ended && end != nullptr && end->id() == id)
           code = static_cast<Code>(end->code());
       return code != Code::pending;
     });
@@ -109,9 +109,9 @@ class NcclNetEndpointTest : public ::testing::Test {
     const auto bytes = schema::vector_of(out, token), gpu = schema::vector_of(out, GpuUuid{});
     const auto blocks = out.CreateVectorOfStructs(&block, 1);
     out.Finish(schema::CreateNetWrite(out, id, key_.id.serial, bytes, gpu, blocks));
-    return endpoint_->on_message(static_cast<std::uint16_t>(Message::write), finished(out), {});
+    return endpoint_->on_message(static_cast<std::uint16_t>(MessageType::write), finished(out), {});
   }
-  std::size_t count(Message message) const {
+  std::size_t count(MessageType message) const {
     return static_cast<std::size_t>(
         std::count_if(channel_.sent.begin(), channel_.sent.end(),
                       [message](const auto& each) { return each.message == message; }));
@@ -120,7 +120,8 @@ class NcclNetEndpointTest : public ::testing::Test {
   std::uint32_t flow() const {
     std::uint32_t found = 0;
     for (const auto& each : channel_.sent)
-      if (each.message == Message::clear) found = verified<schema::NetClear>(each.bytes)->flow();
+      if (each.message == MessageType::clear)
+        found = verified<schema::NetClear>(each.bytes)->flow();
     return found;
   }
 
@@ -149,7 +150,7 @@ TEST_F(NcclNetEndpointTest, WhoTakesNothingIsToldABoundedAmount) {
   EXPECT_EQ(endpoint_->poll_hint().when, PollHint::When::at) << "nothing is to be done at once";
   channel_.full = false;
   endpoint_->progress(ends_);
-  EXPECT_EQ(count(Message::ended), most);
+  EXPECT_EQ(count(MessageType::ended), most);
   EXPECT_TRUE(write(most + 1, {}).ok());
 }
 
@@ -163,25 +164,25 @@ TEST_F(NcclNetEndpointTest, ABrokenFlowCarriesNothingMore) {
   EXPECT_NE(flow(), first);
   until([&] {
     endpoint_->progress(ends_);
-    return count(Message::ended) == 2;
+    return count(MessageType::ended) == 2;
   });
   // What broke is said before what it has ended.
-  const auto place = [&](Message message) {
+  const auto place = [&](MessageType message) {
     return std::find_if(channel_.sent.begin(), channel_.sent.end(),
                         [message](const auto& each) { return each.message == message; });
   };
-  EXPECT_LT(place(Message::broken), place(Message::ended));
+  EXPECT_LT(place(MessageType::broken), place(MessageType::ended));
 }
 
 /// And no byte more comes to its memory: the flow that could bring it has no comm.
 TEST_F(NcclNetEndpointTest, EndsAWriteOfThePeersThatDoesNotGoOn) {
   begin();
   ASSERT_TRUE(write(1, key_.token).ok());
-  passes(NcclNetEndpoint::kStill - 1s);
+  passes(NcclNetEndpoint::kMaxStall - 1s);
   ASSERT_EQ(endpoint_->served().size(), 1u);
   EXPECT_EQ(endpoint_->served()[0].serial, key_.id.serial);
   EXPECT_EQ(endpoint_->served()[0].op, Op::write);
-  EXPECT_GE(endpoint_->served()[0].still, NcclNetEndpoint::kStill - 5s);
+  EXPECT_GE(endpoint_->served()[0].still, NcclNetEndpoint::kMaxStall - 5s);
   passes(3s);
   EXPECT_EQ(answer(1), Code::timed_out);
   EXPECT_TRUE(endpoint_->served().empty());
@@ -197,7 +198,7 @@ TEST_F(NcclNetEndpointTest, EndsSoonerWhatDoesNotGoOn_WhereItsRegionIsDeregister
     passes(1s);
     EXPECT_EQ(retract(at_once), Code::busy);
     if (!at_once) {
-      passes(NcclNetEndpoint::kStillRetracted - 2s);
+      passes(NcclNetEndpoint::kMaxStallRetracted - 2s);
       EXPECT_EQ(endpoint_->served().size(), 1u);
     }
     passes(5s);
@@ -246,9 +247,9 @@ TEST_F(NcclNetEndpointTest, ABrokenFlowDoesNotListen) {
   ASSERT_TRUE(write(1, key_.token).ok());
   until([&] { return endpoint_->poll_hint().when == PollHint::When::now; });
   endpoint_->progress(ends_);
-  EXPECT_EQ(count(Message::broken), 1u);
-  EXPECT_EQ(count(Message::listening), 0u);
-  EXPECT_EQ(count(Message::ended), 1u);
+  EXPECT_EQ(count(MessageType::broken), 1u);
+  EXPECT_EQ(count(MessageType::listening), 0u);
+  EXPECT_EQ(count(MessageType::ended), 1u);
 }
 
 }  // namespace nccl_net_endpoint_test

@@ -121,10 +121,10 @@ class PluginTools {
     return connect(*listener, plugin);
   }
   static Pair connect(Listener& listener, const std::shared_ptr<Plugin>& from) {
-    const auto connector = take(Connector::open(from, 0, listener.handle()));
+    const auto pending_connect = take(PendingConnect::open(from, 0, listener.handle()));
     Pair pair;
     until([&] {
-      if (!pair.send) pair.send = take(connector->connect());
+      if (!pair.send) pair.send = take(pending_connect->connect());
       if (!pair.receive) pair.receive = take(listener.accept());
       return pair.send && pair.receive;
     });

@@ -50,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(Every, NcclNetOnDevice, ::testing::Values(5, 6, 8, 9, 1
 TEST_P(NcclNetOnDevice, WhatWasReceivedIsThereBehindAFlush) {
   constexpr std::size_t kBytes = 300'001, kAt = 4097;
   const auto plugin = take(load(GetParam()));
-  ASSERT_TRUE(plugin->devices()[0].takes(abi::kCuda));
+  ASSERT_TRUE(plugin->devices()[0].supports(abi::kCuda));
   const Pair pair = connect(plugin);
   EXPECT_EQ(pair.receive->kernels(), nullptr);
   const Gpu from = gpu_memory(2 * kBytes), to = gpu_memory(2 * kBytes);

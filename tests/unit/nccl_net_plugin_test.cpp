@@ -3,7 +3,7 @@
 #include <fstream>
 
 #include "tests/unit/nccl_net_fixture.hpp"
-#include "transport/nccl_net/nearest.hpp"
+#include "transport/nccl_net/nic_affinity.hpp"
 
 namespace linkspan::transport::nccl_net {
 namespace nccl_net_plugin_test {
@@ -30,12 +30,12 @@ TEST(NcclNetNearest, IsWhoSharesMostBridges) {
                                         at("/sys/devices/pci0000:10/0000:10:01.0/0000:11:00.0"),
                                         at("/sys/devices/pci0000:10/0000:10:01.0/0000:11:00.1"),
                                         at("/sys/devices/pci0000:10/0000:10:05.0/0000:15:00.0")};
-  EXPECT_EQ(nearest(nics, "/sys/devices/pci0000:80/0000:80:03.0/0000:83:00.0", 1), 0);
-  EXPECT_EQ(nearest(nics, root + "0000:12:00.0", 0), 1);
-  EXPECT_EQ(nearest(nics, root + "0000:12:00.0", 1), 2);
-  EXPECT_EQ(nearest(nics, "/sys/devices/pci0000:10/0000:10:05.0/0000:16:00.0", 5), 3);
-  EXPECT_EQ(nearest({at("")}, "", 7), 0);
-  EXPECT_EQ(nearest({at(""), at("")}, root, 1), 1);
+  EXPECT_EQ(nearest_nic(nics, "/sys/devices/pci0000:80/0000:80:03.0/0000:83:00.0", 1), 0);
+  EXPECT_EQ(nearest_nic(nics, root + "0000:12:00.0", 0), 1);
+  EXPECT_EQ(nearest_nic(nics, root + "0000:12:00.0", 1), 2);
+  EXPECT_EQ(nearest_nic(nics, "/sys/devices/pci0000:10/0000:10:05.0/0000:16:00.0", 5), 3);
+  EXPECT_EQ(nearest_nic({at("")}, "", 7), 0);
+  EXPECT_EQ(nearest_nic({at(""), at("")}, root, 1), 1);
 }
 
 TEST(NcclNetResults, HaveTheirNames) {
@@ -55,8 +55,8 @@ TEST_P(NcclNetVersions, LoadsAndTellsItsDevice) {
   const Properties& device = plugin->devices()[0];
   EXPECT_EQ(device.name, "linkspan-test");
   EXPECT_EQ(device.pci_path, "");
-  EXPECT_TRUE(device.takes(abi::kHost));
-  EXPECT_FALSE(device.takes(abi::kDmaBuf));
+  EXPECT_TRUE(device.supports(abi::kHost));
+  EXPECT_FALSE(device.supports(abi::kDmaBuf));
   EXPECT_EQ(device.max_receives, 1);
   EXPECT_EQ(device.speed_mbps, 10000);
   EXPECT_EQ(device.device_type, unpacks ? abi::kDeviceUnpack : abi::kDeviceHost);

@@ -1,22 +1,22 @@
 // What a cancel by TCP bounds: the batch ends, whatever else the peer sends meanwhile.
-#include "tests/unit/tcp_wire_fixture.hpp"
+#include "tests/unit/tcp_connection_group_fixture.hpp"
 
 namespace linkspan::transport::tcp {
 namespace tcp_cancel_test {
 
 /// Time is what the test says, for the endpoint's bounds.
-class TcpCancels : public TcpWire {
+class TcpCancels : public TcpConnectionGroup {
  protected:
   static constexpr int kBound =
       static_cast<int>(std::chrono::ceil<std::chrono::seconds>(TcpEndpoint::kCancelEnds).count());
 
-  TcpCancels() : TcpWire({.fake_clock = true}) {}
+  TcpCancels() : TcpConnectionGroup({.fake_clock = true}) {}
 
   /// Lets a second pass in which the peer writes to our region and is answered.
   void pass_a_second_with_traffic() {
     send(put(++theirs_, 0, 8), ones(8));
     auto heard = next();
-    while (heard && heard->head.op != Op::ended)
+    while (heard && heard->head.type != FrameType::ended)
       heard = next();    // the last frame of a canceled put
     if (!heard) return;  // it was closed
     EXPECT_EQ(heard->head.id, theirs_);
@@ -78,7 +78,7 @@ TEST_F(TcpCancels, ThatAreAnsweredHarmNothing) {
   ASSERT_TRUE(next().has_value());
   endpoint_->cancel(cookies_);
   for (int seconds = 0; seconds < kBound - 1; ++seconds) pass_a_second_with_traffic();
-  send({.op = Op::ended, .id = cookies_});
+  send({.type = FrameType::ended, .id = cookies_});
   EXPECT_EQ(end().code(), Code::ok);
   for (int seconds = 0; seconds < 2 * kBound; ++seconds) pass_a_second_with_traffic();
   must(post(linkspan::Op::write, 0, 8));
@@ -93,7 +93,7 @@ TEST_F(TcpCancels, AreNotMadeOverdueByAProcessThatStoodStill) {
   endpoint_->progress(ends_);
   clock_.advance(1h);
   endpoint_->progress(ends_);
-  send({.op = Op::ended, .id = cookies_});
+  send({.type = FrameType::ended, .id = cookies_});
   EXPECT_EQ(end().code(), Code::ok);
 }
 

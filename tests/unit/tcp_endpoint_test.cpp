@@ -1,7 +1,7 @@
 // The connections that an Endpoint by TCP asks for, and what it makes of those that cannot be made.
 #include <utility>
 
-#include "tests/unit/tcp_wire_fixture.hpp"
+#include "tests/unit/tcp_connection_group_fixture.hpp"
 
 namespace linkspan::transport::tcp {
 namespace tcp_endpoint_test {
@@ -159,17 +159,17 @@ TEST(TcpEndpoint, FailsAtOnceWhereItIsNotPermitted) {
 }
 
 /// The TransferScheduler takes these codes for back-pressure and would wait for ever.
-TEST_F(TcpWire, NeverFailsWithACodeThatMeansLater) {
+TEST_F(TcpConnectionGroup, NeverFailsWithACodeThatMeansLater) {
   for (const Code code : {Code::ok, Code::no_resource, Code::pending, Code::busy}) {
-    Wire wire({.published = &transport_.published(), .channel = &channel_});
-    wire.fail(Status(code, Scope::peer, "why"));
-    ASSERT_TRUE(wire.failure().has_value());
-    EXPECT_EQ(wire.failure()->code(), Code::disconnected);
+    ConnectionGroup group({.published = &transport_.published(), .channel = &channel_});
+    group.fail(Status(code, Scope::peer, "why"));
+    ASSERT_TRUE(group.failure().has_value());
+    EXPECT_EQ(group.failure()->code(), Code::disconnected);
   }
 }
 
 /// The peer has not heard of it.
-TEST_F(TcpWire, ACanceledBatchEndsAtOnceWhereNoConnectionHasCome) {
+TEST_F(TcpConnectionGroup, ACanceledBatchEndsAtOnceWhereNoConnectionHasCome) {
   for (const linkspan::Op op : {linkspan::Op::write, linkspan::Op::read}) {
     auto lonely = take(transport_.connect(
         encode(Address{.incarnation = kPeer, .connections = 1, .chunk = kMinChunk}), channel_,

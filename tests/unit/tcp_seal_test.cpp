@@ -1,5 +1,5 @@
 // A sealed connection: what its seal shows lands, and of everything else not a byte.
-#include "tests/unit/tcp_wire_fixture.hpp"
+#include "tests/unit/tcp_connection_group_fixture.hpp"
 
 namespace linkspan::transport::tcp {
 namespace tcp_seal_test {
@@ -11,9 +11,9 @@ base::MacKeys keys() {
   return keys;
 }
 
-class TcpSeals : public TcpWire {
+class TcpSeals : public TcpConnectionGroup {
  protected:
-  TcpSeals() : TcpWire({.keys = keys()}) {}
+  TcpSeals() : TcpConnectionGroup({.keys = keys()}) {}
 
   /// A put of 8 bytes as it goes over the socket.
   Bytes sealed_put(std::uint64_t id, std::uint64_t offset) {
@@ -55,7 +55,7 @@ class TcpSeals : public TcpWire {
   void expect_ended(std::uint64_t id) {
     const auto head = heard();
     ASSERT_TRUE(head.has_value());
-    EXPECT_EQ(head->op, Op::ended);
+    EXPECT_EQ(head->type, FrameType::ended);
     EXPECT_EQ(head->id, id);
     EXPECT_EQ(head->code, Code::ok);
   }
@@ -88,7 +88,7 @@ TEST_F(TcpSeals, LetLandAndAnswer) {
   for (bool last = false; !last;) {
     const auto head = heard();
     ASSERT_TRUE(head.has_value());
-    EXPECT_EQ(head->op, Op::put);
+    EXPECT_EQ(head->type, FrameType::put);
     bytes += head->data;
     last = head->last;
   }

@@ -1,14 +1,14 @@
 // What a peer does on a region of ours by TCP and does not end: it holds the region no longer than
-// the bounds of a Wire say, and the bytes that come later land nowhere.
-#include "tests/unit/tcp_wire_fixture.hpp"
+// the bounds of a ConnectionGroup say, and the bytes that come later land nowhere.
+#include "tests/unit/tcp_connection_group_fixture.hpp"
 
 namespace linkspan::transport::tcp {
 namespace tcp_stall_test {
 
 /// Time is what the test says, for the endpoint's bounds.
-class TcpStalls : public TcpWire {
+class TcpStalls : public TcpConnectionGroup {
  protected:
-  TcpStalls() : TcpWire({.fake_clock = true}) {}
+  TcpStalls() : TcpConnectionGroup({.fake_clock = true}) {}
 
   void passes(Duration time) {
     for (Duration step = 0ns; step <= time; step += 500ms) {
@@ -49,7 +49,7 @@ class TcpStalls : public TcpWire {
 
 TEST_F(TcpStalls, APutWithoutProgressEndsByItself) {
   begin(1);
-  passes(Wire::kStill - 1s);
+  passes(ConnectionGroup::kMaxStall - 1s);
   EXPECT_EQ(endpoint_->served().size(), 1u);
   passes(2s);
   EXPECT_TRUE(endpoint_->served().empty());
@@ -75,7 +75,7 @@ TEST_F(TcpStalls, APutOfADeregisteredRegionEndsSoonerWithoutProgress) {
   begin(1);
   passes(1s);
   EXPECT_EQ(retract(), Code::busy);
-  passes(Wire::kStillRetracted - 2s);
+  passes(ConnectionGroup::kMaxStallRetracted - 2s);
   EXPECT_EQ(retract(), Code::busy);
   passes(3s);
   EXPECT_EQ(retract(), Code::ok);
@@ -88,7 +88,7 @@ TEST_F(TcpStalls, APutThatGoesOnBesideADeregisterComesToItsEnd) {
   begin(1);
   EXPECT_EQ(retract(), Code::busy);
   for (std::uint64_t at = 8; at < 24; at += 8) {
-    passes(Wire::kStillRetracted - 2s);
+    passes(ConnectionGroup::kMaxStallRetracted - 2s);
     EXPECT_EQ(retract(), Code::busy);
     Head more = put(1, at, 8, at == 16);
     more.position = at;
@@ -104,7 +104,7 @@ TEST_F(TcpStalls, APutThatGoesOnBesideADeregisterComesToItsEnd) {
 TEST_F(TcpStalls, APutOfADeregisteredRegionEndsHoweverItGoesOn) {
   begin(1);
   EXPECT_EQ(retract(), Code::busy);
-  const int steps = static_cast<int>(Wire::kRetracted / 5s) + 2;
+  const int steps = static_cast<int>(ConnectionGroup::kMaxRetracted / 5s) + 2;
   for (int i = 1; i <= steps; ++i) {
     Head more = put(1, 8 * static_cast<std::uint64_t>(i), 8, false);
     more.position = 8 * static_cast<std::uint64_t>(i);
@@ -128,7 +128,7 @@ TEST_F(TcpStalls, AFrameThatIsCutInHalfHoldsNothing) {
   while ((endpoint_->served().empty() || endpoint_->served()[0].bytes < 50) && !limit.passed())
     std::this_thread::yield();
   ASSERT_EQ(retract(), Code::busy);
-  passes(Wire::kStillRetracted + 1s);
+  passes(ConnectionGroup::kMaxStallRetracted + 1s);
   EXPECT_EQ(retracted(region_->region(), false), Code::ok);
   send_bytes(Bytes(frame.begin() + static_cast<std::ptrdiff_t>(half), frame.end()));
   expect_end(1, Code::unreachable);
@@ -154,7 +154,7 @@ TEST_F(TcpStalls, AReadThatNobodyTakesHoldsAnInvalidatedRegionNoLonger) {
   Bytes memory(kLarge, std::byte{5});
   const auto large = take(registry_.add(memory.data(), kLarge, {.read = true}, false));
   const WireKey key = take(decode_key(take(transport_.publish(large->region())).bytes));
-  send({.op = Op::get,
+  send({.type = FrameType::get,
         .id = 1,
         .serial = key.id.serial,
         .token = key.token,

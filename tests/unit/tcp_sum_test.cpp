@@ -1,7 +1,7 @@
 // Frames with a sum: what was changed on its way is told, and nothing else ends with it.
 #include "base/crc32c.hpp"
 #include "tests/support/kinds.hpp"
-#include "tests/unit/tcp_wire_fixture.hpp"
+#include "tests/unit/tcp_connection_group_fixture.hpp"
 
 namespace linkspan::transport::tcp {
 namespace tcp_sum_test {
@@ -14,9 +14,10 @@ Bytes counting(std::size_t count, std::size_t from = 0) {
   return out;
 }
 
-class TcpSums : public TcpWire {
+class TcpSums : public TcpConnectionGroup {
  protected:
-  explicit TcpSums(cuda::Topology* topology = nullptr) : TcpWire({.topology = topology}) {
+  explicit TcpSums(cuda::Topology* topology = nullptr)
+      : TcpConnectionGroup({.topology = topology}) {
     wishes_.checksum = true;
   }
 
@@ -27,7 +28,7 @@ class TcpSums : public TcpWire {
     return head;
   }
   Head summed_get(std::uint64_t id, std::vector<Span> spans) {
-    return {.op = Op::get,
+    return {.type = FrameType::get,
             .id = id,
             .serial = key_.id.serial,
             .token = key_.token,
@@ -35,7 +36,7 @@ class TcpSums : public TcpWire {
             .spans = std::move(spans)};
   }
   static Head summed_data(std::uint64_t id, std::uint64_t position = 0, bool last = true) {
-    return {.op = Op::data, .id = id, .position = position, .last = last, .summed = true};
+    return {.type = FrameType::data, .id = id, .position = position, .last = last, .summed = true};
   }
   void send_flipped(const Head& head, const Bytes& data, std::size_t at) {
     Bytes frame = frame_of(head, data);
@@ -129,7 +130,10 @@ TEST_F(TcpSums, AreMadeOfWhatIsWritten) {
     last = heard->head.last;
     id = heard->head.id;
   }
-  send({.op = Op::ended, .id = id, .code = Code::corrupt, .text = wrong_sum(Op::put).what()});
+  send({.type = FrameType::ended,
+        .id = id,
+        .code = Code::corrupt,
+        .text = wrong_sum(FrameType::put).what()});
   EXPECT_EQ(end().code(), Code::corrupt);
   expect_told(end().what(), "by the peer: a write");
 
@@ -138,7 +142,7 @@ TEST_F(TcpSums, AreMadeOfWhatIsWritten) {
   const auto heard = next();
   ASSERT_TRUE(heard.has_value());
   EXPECT_FALSE(heard->head.summed);
-  send({.op = Op::ended, .id = heard->head.id});
+  send({.type = FrameType::ended, .id = heard->head.id});
   EXPECT_EQ(end().to_string(), "ok");
 }
 
@@ -188,7 +192,8 @@ TEST_F(TcpSums, OfAReadTellWhatWasChanged) {
 
   must(post(linkspan::Op::read, 64, 100));
   ASSERT_TRUE(next().has_value());
-  send({.op = Op::data, .id = id + 2, .last = true, .summed = true, .code = Code::corrupt});
+  send(
+      {.type = FrameType::data, .id = id + 2, .last = true, .summed = true, .code = Code::corrupt});
   EXPECT_EQ(end().code(), Code::corrupt);
   EXPECT_NE(end().what().find("nothing was read"), std::string::npos) << end().to_string();
 
@@ -202,7 +207,7 @@ TEST_F(TcpSums, OfAReadTellWhatWasChanged) {
 TEST_F(TcpSums, ThatWereAskedForAreNotLeftOut) {
   must(post(linkspan::Op::read, 0, 16));
   ASSERT_TRUE(next().has_value());
-  send({.op = Op::data, .id = 1, .last = true}, ones(16));
+  send({.type = FrameType::data, .id = 1, .last = true}, ones(16));
   EXPECT_FALSE(next().has_value());
   endpoint_->progress(ends_);
   EXPECT_EQ(end().code(), Code::corrupt);

@@ -90,17 +90,17 @@ class UnpackOnDevice : public ::testing::TestWithParam<Unpack> {
                           .host = one.host});
     return requests;
   }
-  Status end_of(Unpacker::Ticket ticket) {
+  Status end_of(Unpacker::UnpackId id) {
     const auto deadline = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(60));
     while (!deadline.passed()) {
-      if (auto end = unpacker->poll(ticket)) return *end;
+      if (auto end = unpacker->poll(id)) return *end;
       std::this_thread::yield();
     }
     return {Code::timed_out, Scope::request, "the batch never ended"};
   }
   Status run(const std::vector<Placed>& placed) {
-    const auto ticket = unpacker->begin(requests_of(placed));
-    return ticket.ok() ? end_of(*ticket) : ticket.status();
+    const auto id = unpacker->begin(requests_of(placed));
+    return id.ok() ? end_of(*id) : id.status();
   }
   void expect_unpacked(const std::vector<Placed>& placed) {
     std::vector<test::Expected> expected;
@@ -177,7 +177,7 @@ TEST_P(UnpackOnDevice, LargeFragmentsAndNone) {
 TEST_P(UnpackOnDevice, BatchesEndInOrderAndSlotsAreBounded) {
   std::mt19937 random(3);
   std::vector<Placed> placed;
-  std::vector<Unpacker::Ticket> tickets;
+  std::vector<Unpacker::UnpackId> ids;
   std::uint64_t at = 0, from = 0;
   const test::FakeCuda fake = test::FakeCuda::find();
   {
@@ -186,23 +186,23 @@ TEST_P(UnpackOnDevice, BatchesEndInOrderAndSlotsAreBounded) {
     for (std::size_t i = 0; i < Unpacker::kBatches; ++i) {
       placed.push_back({block_of(fragments(random, 700, 3000, from)), at});
       at += placed.back().block.bytes();
-      const auto ticket = unpacker->begin(requests_of({placed.back()}));
-      ASSERT_TRUE(ticket.ok()) << ticket.status().to_string();
-      tickets.push_back(*ticket);
+      const auto id = unpacker->begin(requests_of({placed.back()}));
+      ASSERT_TRUE(id.ok()) << id.status().to_string();
+      ids.push_back(*id);
     }
     EXPECT_EQ(unpacker->begin(requests_of({placed.back()})).status().code(), Code::no_resource);
     if (fake) {
-      EXPECT_FALSE(unpacker->poll(tickets[0]));
+      EXPECT_FALSE(unpacker->poll(ids[0]));
     }
   }
-  EXPECT_TRUE(end_of(tickets.back()).ok());
-  for (std::size_t i = 0; i + 1 < tickets.size(); ++i) {
-    const auto end = unpacker->poll(tickets[i]);
+  EXPECT_TRUE(end_of(ids.back()).ok());
+  for (std::size_t i = 0; i + 1 < ids.size(); ++i) {
+    const auto end = unpacker->poll(ids[i]);
     ASSERT_TRUE(end) << "the later one has ended";
     EXPECT_TRUE(end->ok());
   }
   EXPECT_EQ(unpacker->expected(base::Time()), base::Time::max());
-  EXPECT_EQ(unpacker->poll(tickets[0])->code(), Code::internal);
+  EXPECT_EQ(unpacker->poll(ids[0])->code(), Code::internal);
   expect_unpacked(placed);
 }
 
@@ -266,7 +266,7 @@ class TcpxUnpack : public ::testing::Test {
       entries.push_back({static_cast<std::uint32_t>(count - 1 - i), 1, i});
     return block_of(entries, kBytes);
   }
-  Result<Unpacker::Ticket> begin(const DescriptorBlock& block) {
+  Result<Unpacker::UnpackId> begin(const DescriptorBlock& block) {
     const UnpackRequest request{.block = &block,
                                 .bounce = copy::address(pool.data()),
                                 .destination = copy::address(target.data()),
@@ -335,12 +335,12 @@ TEST_F(TcpxUnpack, AnErrorAmongTheCopiesEndsTheBatchWhenTheOthersAreQuiet) {
 TEST_F(TcpxUnpack, AWordThatCannotBeWrittenIsTheStreamsToTell) {
   open(Unpack::d2d);
   copy::script.write = cuda::CUDA_ERROR_INVALID_VALUE;
-  const auto ticket = begin(backwards(5));
-  ASSERT_TRUE(ticket.ok());
-  EXPECT_FALSE(unpacker->poll(*ticket)) << "the copies are under way";
+  const auto id = begin(backwards(5));
+  ASSERT_TRUE(id.ok());
+  EXPECT_FALSE(unpacker->poll(*id)) << "the copies are under way";
   copy::script.run();
   clock.advance(std::chrono::seconds(1));
-  EXPECT_EQ(unpacker->poll(*ticket)->code(), Code::cuda);
+  EXPECT_EQ(unpacker->poll(*id)->code(), Code::cuda);
 }
 
 TEST_F(TcpxUnpack, ALostContextEndsEveryBatchWithItsCause) {

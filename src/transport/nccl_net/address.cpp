@@ -1,7 +1,7 @@
 #include "transport/nccl_net/address.hpp"
 
 #include "base/schema/nccl_net_generated.h"
-#include "transport/nccl_net/wire.hpp"
+#include "transport/nccl_net/message_type.hpp"
 
 namespace linkspan::transport::nccl_net {
 namespace {
@@ -15,7 +15,7 @@ Status corrupt_address(const char* what) { return {Code::corrupt, Scope::request
 std::vector<std::byte> encode(const Address& address) {
   flatbuffers::FlatBufferBuilder out;
   const auto plugin = out.CreateString(address.plugin.substr(0, kMaxName));
-  out.Finish(schema::CreateNetAddress(out, address.incarnation, address.most, plugin));
+  out.Finish(schema::CreateNetAddress(out, address.incarnation, address.max_message, plugin));
   return finished(out);
 }
 
@@ -24,7 +24,7 @@ Result<Address> decode_address(std::span<const std::byte> bytes) {
   if (wire == nullptr) return corrupt_address("malformed address");
   if (wire->most() < kMinMessage) return corrupt_address("an address of too small messages");
   return Address{.incarnation = wire->incarnation(),
-                 .most = wire->most(),
+                 .max_message = wire->most(),
                  .plugin = schema::text_of(*wire->plugin(), kMaxName)};
 }
 

@@ -14,8 +14,8 @@ namespace linkspan::transport::nccl_net {
 
 struct Address {
   std::uint64_t incarnation = 0;
-  std::uint64_t most = 0;  ///< Bytes of a message, kMinMessage at least.
-  std::string plugin;      ///< For people.
+  std::uint64_t max_message = 0;  ///< Bytes of a message, kMinMessage at least.
+  std::string plugin;             ///< For people.
 };
 
 /// Smaller ones would make a list of messages out of hand.

@@ -29,7 +29,7 @@ Comm::Registration::~Registration() {
 Result<std::unique_ptr<Comm::Registration>> Comm::add_memory(void* data, std::size_t bytes,
                                                              abi::PointerType type) {
   const Properties& device = properties();
-  if (!device.takes(type))
+  if (!device.supports(type))
     return Status(
         Code::unsupported, Scope::transport,
         plugin_->name() + ", device " + device.name + ", takes no " + name_of(type) + " memory");
@@ -149,19 +149,20 @@ Result<std::unique_ptr<ReceiveComm>> Listener::accept() {
   return std::make_unique<ReceiveComm>(plugin_, device_, comm, kernels);
 }
 
-Result<std::unique_ptr<Connector>> Connector::open(std::shared_ptr<Plugin> plugin, int device,
-                                                   std::span<const std::byte> handle) {
+Result<std::unique_ptr<PendingConnect>> PendingConnect::open(std::shared_ptr<Plugin> plugin,
+                                                             int device,
+                                                             std::span<const std::byte> handle) {
   if (Status status = check_device(*plugin, device); !status.ok()) return status;
   if (handle.size() != abi::kHandleBytes)
     return Status(Code::invalid_argument, Scope::request,
                   "a handle of " + std::to_string(handle.size()) + " bytes: it has to have 128");
-  auto connector = std::unique_ptr<Connector>(
-      new Connector(std::move(plugin), static_cast<std::size_t>(device)));
-  std::copy(handle.begin(), handle.end(), connector->handle_.begin());
-  return connector;
+  auto pending_connect = std::unique_ptr<PendingConnect>(
+      new PendingConnect(std::move(plugin), static_cast<std::size_t>(device)));
+  std::copy(handle.begin(), handle.end(), pending_connect->handle_.begin());
+  return pending_connect;
 }
 
-Result<std::unique_ptr<SendComm>> Connector::connect() {
+Result<std::unique_ptr<SendComm>> PendingConnect::connect() {
   void* comm = nullptr;
   abi::DeviceHandle* kernels = nullptr;
   const int result =

@@ -129,7 +129,7 @@ class Listener {
     if (comm_ != nullptr) (void)plugin_->net().close_listen(comm_);
   }
 
-  /// What a Connector elsewhere takes.
+  /// What a PendingConnect elsewhere takes.
   const Handle& handle() const noexcept { return handle_; }
   /// Null: nobody has connected yet.
   Result<std::unique_ptr<ReceiveComm>> accept();
@@ -146,19 +146,19 @@ class Listener {
 
 /// One that is given up before it has its comm leaves with the plugin what that holds for it: the
 /// ABI has no call to end a connect.
-class Connector {
+class PendingConnect {
  public:
-  static Result<std::unique_ptr<Connector>> open(std::shared_ptr<Plugin> plugin, int device,
-                                                 std::span<const std::byte> handle);
-  Connector(const Connector&) = delete;
-  Connector& operator=(const Connector&) = delete;
-  ~Connector() = default;
+  static Result<std::unique_ptr<PendingConnect>> open(std::shared_ptr<Plugin> plugin, int device,
+                                                      std::span<const std::byte> handle);
+  PendingConnect(const PendingConnect&) = delete;
+  PendingConnect& operator=(const PendingConnect&) = delete;
+  ~PendingConnect() = default;
 
   /// Null: the other side has not accepted yet.
   Result<std::unique_ptr<SendComm>> connect();
 
  private:
-  Connector(std::shared_ptr<Plugin> plugin, std::size_t device)
+  PendingConnect(std::shared_ptr<Plugin> plugin, std::size_t device)
       : plugin_(std::move(plugin)), device_(device) {}
 
   const std::shared_ptr<Plugin> plugin_;  // also the comm's

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "transport/nccl_net/endpoint.hpp"
-#include "transport/nccl_net/nearest.hpp"
+#include "transport/nccl_net/nic_affinity.hpp"
 
 namespace linkspan::transport::nccl_net {
 namespace {
@@ -35,14 +35,15 @@ NcclNetTransport::NcclNetTransport(NcclNetOptions options)
                     .max_batch_blocks = 4096,  // a message of the Channel has room for 65536
                     .max_batch_pages = 4096,
                     .max_inflight = 64},
-      most_(kMaxMessage),
+      max_message_(kMaxMessage),
       published_(options_.topology),
-      lanes_(options_.topology) {
+      staging_streams_(options_.topology) {
   const auto& nics = options_.plugin->devices();
-  for (const Properties& nic : nics) most_ = std::min<std::uint64_t>(most_, nic.max_bytes);
+  for (const Properties& nic : nics)
+    max_message_ = std::min<std::uint64_t>(max_message_, nic.max_bytes);
   if (options_.topology == nullptr) return;
   for (const cuda::DeviceInfo& gpu : options_.topology->devices())
-    nics_.emplace(gpu.uuid, nearest(nics, sysfs_path(gpu), gpu.ordinal));
+    nics_.emplace(gpu.uuid, nearest_nic(nics, sysfs_path(gpu), gpu.ordinal));
   if (!nics_.empty())
     capabilities_.local_kinds = {MemoryKind::host, MemoryKind::pinned, MemoryKind::shared,
                                  MemoryKind::device};
@@ -53,7 +54,7 @@ int NcclNetTransport::nic(const GpuUuid& gpu) const noexcept {
   return found == nics_.end() ? 0 : found->second;
 }
 
-Status NcclNetTransport::takes(const memory::Region::Facts& facts) const {
+Status NcclNetTransport::check_memory(const memory::Region::Facts& facts) const {
   if (!capabilities_.local_kinds.contains(facts.kind))
     return {Code::unsupported, Scope::request,
             "network plugin " + options_.plugin->name() + " takes no " +
@@ -71,10 +72,10 @@ Status NcclNetTransport::takes(const memory::Region::Facts& facts) const {
 
 Result<memory::PublishedKey> NcclNetTransport::publish(const memory::Region& region) {
   const memory::Region::Facts& facts = region.facts();
-  if (Status status = takes(facts); !status.ok()) return status;
+  if (Status status = check_memory(facts); !status.ok()) return status;
   // One for each direction of a peer.
   if (stages(facts))
-    if (Status status = lanes_.reserve(facts.gpu, 2); !status.ok()) return status;
+    if (Status status = staging_streams_.reserve(facts.gpu, 2); !status.ok()) return status;
   return published_.add(region);
 }
 
@@ -89,8 +90,9 @@ std::vector<CopyCount> NcclNetTransport::copies() const {
 }
 
 std::vector<std::byte> NcclNetTransport::address() const {
-  return encode(Address{
-      .incarnation = options_.incarnation, .most = most_, .plugin = name_of(*options_.plugin)});
+  return encode(Address{.incarnation = options_.incarnation,
+                        .max_message = max_message_,
+                        .plugin = name_of(*options_.plugin)});
 }
 
 Result<std::unique_ptr<Endpoint>> NcclNetTransport::connect(std::span<const std::byte> address,

@@ -16,7 +16,7 @@
 
 #include "copy/staging.hpp"
 #include "transport/nccl_net/address.hpp"
-#include "transport/nccl_net/flow_thread.hpp"
+#include "transport/nccl_net/plugin_thread.hpp"
 #include "transport/transport.hpp"
 #include "transport/wire_region.hpp"
 
@@ -58,13 +58,15 @@ class NcclNetTransport final : public Transport {
     return wire_batch(batch, published_, peer, capabilities_);
   }
   /// OK, or why such memory cannot be taken and what helps.
-  Status takes(const memory::Region::Facts& facts) const;
+  Status check_memory(const memory::Region::Facts& facts) const;
   /// Memory of a GPU whose nearest NIC takes host memory only.
   bool stages(const memory::Region::Facts& facts) const {
-    return facts.kind == MemoryKind::device && !device(facts.gpu).takes(abi::kCuda);
+    return facts.kind == MemoryKind::device && !device(facts.gpu).supports(abi::kCuda);
   }
   Staged::Options staging() noexcept {
-    return {.lanes = &lanes_, .slot_bytes = most_, .ctas = options_.copy_ctas.value_or(~0U)};
+    return {.staging_streams = &staging_streams_,
+            .buffer_bytes = max_message_,
+            .ctas = options_.copy_ctas.value_or(~0U)};
   }
   const NcclNetOptions& options() const noexcept { return options_; }
   /// The plugin's device for memory of that GPU; the first for host memory.
@@ -72,8 +74,8 @@ class NcclNetTransport final : public Transport {
   const Properties& device(const GpuUuid& gpu) const noexcept {
     return options_.plugin->devices()[static_cast<std::size_t>(nic(gpu))];
   }
-  std::uint64_t most() const noexcept { return most_; }  ///< Bytes of a message.
-  FlowThread& thread() noexcept { return thread_; }
+  std::uint64_t max_message() const noexcept { return max_message_; }  ///< Bytes of a message.
+  PluginThread& thread() noexcept { return thread_; }
   void count(std::size_t blocks) noexcept {
     ++orders_;
     blocks_ += blocks;
@@ -85,11 +87,11 @@ class NcclNetTransport final : public Transport {
   const NcclNetOptions options_;
   std::map<GpuUuid, int> nics_;
   Capabilities capabilities_;
-  std::uint64_t most_ = 0;
+  std::uint64_t max_message_ = 0;
   std::atomic<std::uint64_t> orders_{0}, blocks_{0};
   WireRegionTable published_;
-  copy::StagingStreams lanes_;
-  FlowThread thread_;  // last: its flows use the plugin, and the lanes
+  copy::StagingStreams staging_streams_;
+  PluginThread thread_;  // last: its flows use the plugin, and the lanes
 };
 
 }  // namespace linkspan::transport::nccl_net

@@ -25,7 +25,7 @@ struct Properties {
   int device_type = abi::kDeviceHost, device_version = 0;
   std::size_t max_bytes = 0;  ///< Of a message; below 2 GiB, since test() tells sizes as int.
 
-  bool takes(abi::PointerType type) const noexcept { return (pointer_support & type) != 0; }
+  bool supports(abi::PointerType type) const noexcept { return (pointer_support & type) != 0; }
 };
 
 class Net {

@@ -3,110 +3,110 @@
 #include <algorithm>
 #include <utility>
 
-#include "transport/nccl_net/flow.hpp"
+#include "transport/nccl_net/work_queue.hpp"
 
 namespace linkspan::transport::nccl_net {
 
-Staged::Staged(Comm& comm, const cuda::Device& device, const Options& options, Way way)
+Staged::Staged(Comm& comm, const cuda::Device& device, const Options& options, Direction direction)
     : comm_(comm),
       device_(device),
       options_(options),
-      way_(way),
-      staging_(options.slot_bytes, *options.lanes) {}
+      direction_(direction),
+      staging_(options.buffer_bytes, *options.staging_streams) {}
 
 Staged::~Staged() {
-  for (Part& part : parts_)
-    if (part.slot != nullptr && !part.in_gpu) release(part);
+  for (BufferState& state : states_)
+    if (state.buffer != nullptr && !state.in_gpu) release(state);
 }
 
-Result<std::size_t> Staged::take(const Order& order, std::size_t first) {
+Result<std::size_t> Staged::stage(const WorkRequest& work, std::size_t first) {
   if (!staging_.room(device_)) return std::size_t{0};
   runs_.clear();
-  std::uint64_t left = options_.slot_bytes;
-  for (std::size_t i = first; i < order.pieces.size() && order.pieces[i].bytes <= left &&
+  std::uint64_t left = options_.buffer_bytes;
+  for (std::size_t i = first; i < work.messages.size() && work.messages[i].bytes <= left &&
                               runs_.size() < copy::Staging::kRuns;
        ++i) {
-    runs_.push_back({.gpu = order.pieces[i].address, .bytes = order.pieces[i].bytes});
-    left -= order.pieces[i].bytes;
+    runs_.push_back({.gpu = work.messages[i].address, .bytes = work.messages[i].bytes});
+    left -= work.messages[i].bytes;
   }
-  const bool to_gpu = way_ == Way::to_gpu;
-  auto slot = staging_.acquire(
+  const bool to_gpu = direction_ == Direction::to_gpu;
+  auto buffer = staging_.acquire(
       {.device = &device_, .runs = runs_, .to_gpu = to_gpu, .ctas = options_.ctas});
-  if (!slot.ok()) return slot.status();
-  Part& part = parts_[(*slot)->index()];
-  if (part.registration == nullptr) {
-    const auto memory = (*slot)->memory();
+  if (!buffer.ok()) return buffer.status();
+  BufferState& state = states_[(*buffer)->index()];
+  if (state.registration == nullptr) {
+    const auto memory = (*buffer)->memory();
     auto made = comm_.add_memory(memory.data(), memory.size(), abi::kHost);
     if (!made.ok()) {
-      staging_.release(**slot);
+      staging_.release(**buffer);
       return made.status();
     }
-    part.registration = *std::move(made);
+    state.registration = *std::move(made);
   }
-  part = {.registration = std::move(part.registration),
-          .slot = *slot,
-          .use = RegionUse(order.memory),
-          .cookie = ++last_cookie_,
-          .messages = runs_.size()};
+  state = {.registration = std::move(state.registration),
+           .buffer = *buffer,
+           .use = RegionUse(work.memory),
+           .cookie = ++last_cookie_,
+           .messages = runs_.size()};
   if (!to_gpu)
-    if (Status status = submit(part); !status.ok()) return status;
-  beginning_.push_back(&part);
-  return part.messages;
+    if (Status status = submit(state); !status.ok()) return status;
+  beginning_.push_back(&state);
+  return state.messages;
 }
 
-Status Staged::submit(Part& part) {
-  Status status = staging_.submit(*part.slot);
-  part.in_gpu = status.ok();
-  if (!status.ok()) part = {.registration = std::move(part.registration)};  // given back
+Status Staged::submit(BufferState& state) {
+  Status status = staging_.submit(*state.buffer);
+  state.in_gpu = status.ok();
+  if (!status.ok()) state = {.registration = std::move(state.registration)};  // given back
   return status;
 }
 
-void Staged::release(Part& part) {
-  staging_.release(*part.slot);
-  part = {.registration = std::move(part.registration)};
+void Staged::release(BufferState& state) {
+  staging_.release(*state.buffer);
+  state = {.registration = std::move(state.registration)};
 }
 
 std::optional<Place> Staged::next() const {
-  const Part& part = *beginning_.front();
-  if (part.in_gpu) return std::nullopt;
-  return Place{part.slot->at(part.begun), part.registration.get(), part.cookie};
+  const BufferState& state = *beginning_.front();
+  if (state.in_gpu) return std::nullopt;
+  return Place{state.buffer->at(state.begun), state.registration.get(), state.cookie};
 }
 
 void Staged::begun(bool empty) {
-  Part& part = *beginning_.front();
-  if (++part.begun == part.messages) beginning_.pop_front();
-  if (empty) (void)done(part.cookie, false);
+  BufferState& state = *beginning_.front();
+  if (++state.begun == state.messages) beginning_.pop_front();
+  if (empty) (void)done(state.cookie, false);
 }
 
 Status Staged::done(std::uint64_t cookie, bool whole) {
-  Part& part = *std::ranges::find(parts_, cookie, &Part::cookie);
-  part.whole &= whole;
-  if (++part.done != part.messages) return {};
-  if (way_ == Way::to_gpu && part.whole) return submit(part);
-  release(part);
+  BufferState& state = *std::ranges::find(states_, cookie, &BufferState::cookie);
+  state.whole &= whole;
+  if (++state.done != state.messages) return {};
+  if (direction_ == Direction::to_gpu && state.whole) return submit(state);
+  release(state);
   return {};
 }
 
-bool Staged::holds(std::uint64_t cookie) const {
-  return std::ranges::find(parts_, cookie, &Part::cookie) != parts_.end();
+bool Staged::is_in_flight(std::uint64_t cookie) const {
+  return std::ranges::find(states_, cookie, &BufferState::cookie) != states_.end();
 }
 
 Result<bool> Staged::poll() {
   bool moved = false;
-  while (Slot* const slot = staging_.next_done()) {
-    Part& part = parts_[slot->index()];
-    part.in_gpu = false;
+  while (Buffer* const buffer = staging_.next_done()) {
+    BufferState& state = states_[buffer->index()];
+    state.in_gpu = false;
     moved = true;
-    if (!slot->status().ok()) return slot->status();
-    if (way_ == Way::to_gpu) release(part);
+    if (!buffer->status().ok()) return buffer->status();
+    if (direction_ == Direction::to_gpu) release(state);
   }
   return moved;
 }
 
-bool Staged::is_quiet() const { return std::ranges::none_of(parts_, &Part::in_gpu); }
+bool Staged::is_quiet() const { return std::ranges::none_of(states_, &BufferState::in_gpu); }
 
 void Staged::deregister() {
-  for (Part& part : parts_) part.registration.reset();
+  for (BufferState& state : states_) state.registration.reset();
 }
 
 }  // namespace linkspan::transport::nccl_net

@@ -22,7 +22,7 @@
 
 namespace linkspan::transport::nccl_net {
 
-struct Order;
+struct WorkRequest;
 
 /// Where a message goes from, or to.
 struct Place {
@@ -34,20 +34,20 @@ struct Place {
 class Staged {
  public:
   struct Options {
-    copy::StagingStreams* lanes = nullptr;  ///< Outlives it.
-    std::size_t slot_bytes = 0;             ///< No message is larger.
-    unsigned ctas = ~0U;                    ///< As copy::Order::ctas.
+    copy::StagingStreams* staging_streams = nullptr;  ///< Outlives it.
+    std::size_t buffer_bytes = 0;                     ///< No message is larger.
+    unsigned ctas = ~0U;                              ///< As copy::Order::ctas.
   };
-  enum class Way : std::uint8_t { from_gpu, to_gpu };
+  enum class Direction : std::uint8_t { from_gpu, to_gpu };
 
   /// `comm` and `device` outlive it, the comm until deregister().
-  Staged(Comm& comm, const cuda::Device& device, const Options& options, Way way);
+  Staged(Comm& comm, const cuda::Device& device, const Options& options, Direction direction);
   Staged(const Staged&) = delete;
   Staged& operator=(const Staged&) = delete;
   ~Staged();  ///< Requires: is_quiet(), and the comm has ended.
 
   /// A slot for messages of `order`, from `first` on: so many. 0: none is free.
-  Result<std::size_t> take(const Order& order, std::size_t first);
+  Result<std::size_t> stage(const WorkRequest& work, std::size_t first);
   /// The first message in a slot that was not begun. None: the GPU is not done with the slot.
   std::optional<Place> next() const;
   /// What next() told was begun; `empty`: a message without bytes in its place.
@@ -56,7 +56,7 @@ class Staged {
   /// goes to the GPU.
   Status done(std::uint64_t cookie, bool whole);
   /// The slot of that cookie has not been given back.
-  bool holds(std::uint64_t cookie) const;
+  bool is_in_flight(std::uint64_t cookie) const;
   /// True: a GPU has done something. An error is a GPU's.
   Result<bool> poll();
   /// No GPU works for it; only poll() changes that.
@@ -65,26 +65,26 @@ class Staged {
   void deregister();
 
  private:
-  using Slot = copy::StagingBuffer;
+  using Buffer = copy::StagingBuffer;
   /// What is in the slot of that index.
-  struct Part {
+  struct BufferState {
     std::unique_ptr<Comm::Registration> registration{};
-    Slot* slot = nullptr;  // null: nothing
+    Buffer* buffer = nullptr;  // null: nothing
     RegionUse use{};
     std::uint64_t cookie = 0;
     std::size_t begun = 0, done = 0, messages = 0;
     bool whole = true, in_gpu = false;
   };
-  Status submit(Part& part);
-  void release(Part& part);
+  Status submit(BufferState& state);
+  void release(BufferState& state);
 
   Comm& comm_;
   const cuda::Device& device_;
   const Options options_;
-  const Way way_;
+  const Direction direction_;
   copy::Staging staging_;
-  std::array<Part, copy::Staging::kBuffers> parts_;
-  std::deque<Part*> beginning_;  // those with messages that were not begun, in their order
+  std::array<BufferState, copy::Staging::kBuffers> states_;
+  std::deque<BufferState*> beginning_;  // those with messages that were not begun, in their order
   std::uint64_t last_cookie_ = 0;
   std::vector<copy::Staging::StagedRun> runs_;
 };

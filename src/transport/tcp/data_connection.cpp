@@ -22,41 +22,41 @@ std::uint64_t DataConnection::traffic() const {
   return info.tcpi_bytes_acked + info.tcpi_bytes_received;
 }
 
-DataConnection::Turn DataConnection::turn(bool rung) {
-  Turn turn;
-  if (reset_) wire_->fail(Status(Code::disconnected, Scope::peer, "a data connection was reset"));
-  if (!wire_->has_failed()) {
-    if (const auto revocations = wire_->revocations(); revocations != let_go_) {
-      let_go_ = revocations;
-      receiver_.let_go();
-      sender_.let_go();
+DataConnection::PollResult DataConnection::poll(bool woken) {
+  PollResult result;
+  if (reset_) group_->fail(Status(Code::disconnected, Scope::peer, "a data connection was reset"));
+  if (!group_->has_failed()) {
+    if (const auto revocations = group_->revocations(); revocations != seen_revocations_) {
+      seen_revocations_ = revocations;
+      receiver_.release_revoked();
+      sender_.release_revoked();
     }
     std::vector<Answer> answers;
     const bool full = sender_.is_full();
-    auto received = full ? false : receiver_.turn(readable_, answers);
+    auto received = full ? false : receiver_.poll(readable_, answers);
     for (const Answer& each : answers) sender_.answer(encode(each.head), each.waits);
     auto sent = Result<bool>(false);
-    if (sends_ || rung || !answers.empty()) {
-      sent = sender_.turn();
-      turn.watches = sender_.watches();
-      sends_ = turn.watches || (sent.ok() && *sent);
+    if (sends_ || woken || !answers.empty()) {
+      sent = sender_.poll();
+      result.needs_polling = sender_.needs_polling();
+      sends_ = result.needs_polling || (sent.ok() && *sent);
     }
-    turn.moved = (received.ok() && *received) || (sent.ok() && *sent) || !answers.empty();
+    result.moved = (received.ok() && *received) || (sent.ok() && *sent) || !answers.empty();
     // Another thread may have sent what was in the way: no event tells of what came meanwhile.
-    turn.moved |= full && !sender_.is_full();
-    turn.watches |= receiver_.watches();
-    if (!received.ok()) wire_->fail(received.status());
-    if (!sent.ok()) wire_->fail(sent.status());
-    if (turn.moved) wire_->look_at_rate();
-    if (received.ok() && sent.ok()) return turn;
+    result.moved |= full && !sender_.is_full();
+    result.needs_polling |= receiver_.needs_polling();
+    if (!received.ok()) group_->fail(received.status());
+    if (!sent.ok()) group_->fail(sent.status());
+    if (result.moved) group_->check_rate();
+    if (received.ok() && sent.ok()) return result;
   }
   // A reset: what the kernels still hold of puts that have ended is not to land later; answers may.
-  if (const linger at_once{.l_onoff = 1, .l_linger = 0}; wire_->abandons())
+  if (const linger at_once{.l_onoff = 1, .l_linger = 0}; group_->abandons())
     (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   const bool sends = !sender_.stop(), receives = !receiver_.stop();
-  turn.watches = sends || receives;
-  turn.over = !turn.watches;
-  return turn;
+  result.needs_polling = sends || receives;
+  result.over = !result.needs_polling;
+  return result;
 }
 
 }  // namespace linkspan::transport::tcp

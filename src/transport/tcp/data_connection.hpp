@@ -1,7 +1,7 @@
 // transport/tcp/data_connection.hpp - one socket to a peer.
 //
 // Threads: say(), send_now(), wake(), is_idle(), traffic() any thread; the rest its thread's
-// (stream_thread.hpp).
+// (data_connection_thread.hpp).
 // Invariants: it is over once its wire has failed and no GPU copies for it; then its socket is
 // closed and the wire has been told.
 #pragma once
@@ -10,30 +10,31 @@
 #include <vector>
 
 #include "base/fd.hpp"
+#include "transport/tcp/connection_group.hpp"
 #include "transport/tcp/receiver.hpp"
 #include "transport/tcp/sender.hpp"
-#include "transport/tcp/wire.hpp"
 
 namespace linkspan::transport::tcp {
 
 class DataConnectionThread;
 
 struct DataConnectionOptions {
-  std::uint64_t peer = 0;                 ///< Incarnation of the Engine there.
-  copy::StagingStreams* lanes = nullptr;  ///< Outlives it.
-  unsigned ctas = ~0U;                    ///< As copy::Order::ctas.
+  std::uint64_t peer = 0;                           ///< Incarnation of the Engine there.
+  copy::StagingStreams* staging_streams = nullptr;  ///< Outlives it.
+  unsigned ctas = ~0U;                              ///< As copy::Order::ctas.
 };
 
 class DataConnection {
  public:
-  DataConnection(std::shared_ptr<Wire> wire, base::AuthenticatedSocket socket,
+  DataConnection(std::shared_ptr<ConnectionGroup> group, base::AuthenticatedSocket socket,
                  const DataConnectionOptions& options, DataConnectionThread& thread)
-      : wire_(std::move(wire)),
+      : group_(std::move(group)),
         thread_(thread),
         socket_(std::move(socket.socket)),
         tls_(std::move(socket.tls)),
-        sender_(*wire_, socket_.get(), tls_.get(), *options.lanes, options.ctas),
-        receiver_(*wire_, socket_.get(), tls_.get(), options.peer, *options.lanes, options.ctas) {
+        sender_(*group_, socket_.get(), tls_.get(), *options.staging_streams, options.ctas),
+        receiver_(*group_, socket_.get(), tls_.get(), options.peer, *options.staging_streams,
+                  options.ctas) {
     if (!socket.keys) return;
     sender_.seal(socket.keys->out);
     receiver_.expect_seals(socket.keys->in);
@@ -42,7 +43,7 @@ class DataConnection {
   DataConnection& operator=(const DataConnection&) = delete;
   ~DataConnection() = default;
 
-  void say(std::vector<std::byte> frame) { sender_.say(std::move(frame)); }
+  void enqueue(std::vector<std::byte> frame) { sender_.enqueue(std::move(frame)); }
   /// What was said, and a small batch, without the connection's thread if that does nothing.
   void send_now();
   void wake();
@@ -52,31 +53,31 @@ class DataConnection {
   std::uint64_t traffic() const;
 
   int socket() const noexcept { return socket_.get(); }
-  Wire& wire() noexcept { return *wire_; }
-  void is_ready(bool readable, bool writable) noexcept {
+  ConnectionGroup& group() noexcept { return *group_; }
+  void on_ready(bool readable, bool writable) noexcept {
     readable_ |= readable;
     sends_ |= writable;
-    if (writable) sender_.is_writable();
+    if (writable) sender_.on_writable();
   }
   /// As epoll tells. Who has given up does so: what the kernel holds of him is not to land any
   /// more.
-  void is_reset() noexcept { reset_ = true; }
-  struct Turn {
-    bool moved = false;    ///< And may go on at once.
-    bool watches = false;  ///< A GPU, or the clock, which tell nobody.
+  void on_reset() noexcept { reset_ = true; }
+  struct PollResult {
+    bool moved = false;          ///< And may go on at once.
+    bool needs_polling = false;  ///< A GPU, or the clock, which tell nobody.
     bool over = false;
   };
   /// `rung`: somebody has woken its thread.
-  Turn turn(bool rung);
+  PollResult poll(bool woken);
 
  private:
-  const std::shared_ptr<Wire> wire_;  // also the Endpoint's and other connections'
+  const std::shared_ptr<ConnectionGroup> group_;  // also the Endpoint's and other connections'
   DataConnectionThread& thread_;
   const base::Fd socket_;
   const std::unique_ptr<base::TlsEnd> tls_;  // none: it is not encrypted
   // To be looked at. What nobody has woken is left alone: others are at it as well.
   bool readable_ = true, sends_ = true, reset_ = false;
-  std::uint64_t let_go_ = 0;  // of the wire's revocations
+  std::uint64_t seen_revocations_ = 0;  // of the wire's revocations
   Sender sender_;
   Receiver receiver_;
 };

@@ -14,7 +14,7 @@ void DataConnectionCount::work(base::Time now, bool busy) noexcept {
   busy_ = busy;
 }
 
-unsigned DataConnectionCount::look(std::uint64_t bytes, unsigned connections) noexcept {
+unsigned DataConnectionCount::update(std::uint64_t bytes, unsigned connections) noexcept {
   unseen_ = {};
   if (std::exchange(came_, connections) != connections || connections < wanted_) {
     begin_window(bytes);
@@ -37,7 +37,7 @@ unsigned DataConnectionCount::look(std::uint64_t bytes, unsigned connections) no
   return wanted_;
 }
 
-void DataConnectionCount::could_not_be_made() noexcept {
+void DataConnectionCount::on_connection_refused() noexcept {
   if (wanted_ != 0) --wanted_;
   if (rate_) rest();  // once for all of a doubling
 }

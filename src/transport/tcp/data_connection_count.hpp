@@ -23,7 +23,7 @@ class DataConnectionCount {
  public:
   static constexpr std::uint64_t kWindowBytes = std::uint64_t{32} << 20;
   static constexpr Duration kWindowTime = std::chrono::milliseconds(5);
-  static constexpr Duration kLook = std::chrono::milliseconds(2);
+  static constexpr Duration kUpdateInterval = std::chrono::milliseconds(2);
   static constexpr Duration kPause = std::chrono::seconds(1);
   static constexpr double kGain = 1.1;
   static constexpr unsigned kWindows = 3;
@@ -34,11 +34,11 @@ class DataConnectionCount {
   /// From now on something is in flight, or nothing.
   void work(base::Time now, bool busy) noexcept;
   /// Something was in flight for kLook since the last poll().
-  bool is_due() const noexcept { return unseen_ >= kLook; }
+  bool is_due() const noexcept { return unseen_ >= kUpdateInterval; }
   /// How many there should be. `bytes`: that have moved, ever; `connections`: that have come.
-  unsigned look(std::uint64_t bytes, unsigned connections) noexcept;
+  unsigned update(std::uint64_t bytes, unsigned connections) noexcept;
   /// One that was asked for.
-  void could_not_be_made() noexcept;
+  void on_connection_refused() noexcept;
 
   unsigned wanted() const noexcept { return wanted_; }
   bool may_grow() const noexcept { return wanted_ < most_; }

@@ -19,24 +19,25 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr unsigned kLooks = 8;       // at an only connection's socket, for one by epoll and a yield
-constexpr Duration kSleep = 60s;     // until it is woken
-constexpr Duration kPatience = 10s;  // at the end
+constexpr unsigned kPollsPerEpoll =
+    8;                            // at an only connection's socket, for one by epoll and a yield
+constexpr Duration kSleep = 60s;  // until it is woken
+constexpr Duration kDrainTimeout = 10s;  // at the end
 
 /// Returns false where memory has ended: the wire fails, and the connection is looked at again.
-bool serve(int epoll, DataConnection& connection, bool rung, DataConnection::Turn& turn) {
+bool serve(int epoll, DataConnection& connection, bool woken, DataConnection::PollResult& result) {
   try {
-    turn = connection.turn(rung);
-    if (!turn.over) return true;
+    result = connection.poll(woken);
+    if (!result.over) return true;
     // No event of it comes from here on: they are of sockets that are still in epoll.
     (void)::epoll_ctl(epoll, EPOLL_CTL_DEL, connection.socket(), nullptr);
-    connection.wire().ended(connection);
+    connection.group().on_connection_closed(connection);
     return true;
   } catch (const std::exception&) {
-    turn = {};
+    result = {};
   }
   try {
-    connection.wire().fail(base::no_memory(Scope::peer));
+    connection.group().fail(base::no_memory(Scope::peer));
   } catch (const std::exception&) {
     // The next time.
   }
@@ -48,13 +49,13 @@ bool serve(int epoll, DataConnection& connection, bool rung, DataConnection::Tur
 Result<std::unique_ptr<DataConnectionThread>> DataConnectionThread::start() {
   auto epoll = base::Fd::from("epoll_create1", ::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.ok()) return epoll.status();
-  auto bell = base::Fd::from("eventfd", ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!bell.ok()) return bell.status();
+  auto wake_fd = base::Fd::from("eventfd", ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_fd.ok()) return wake_fd.status();
   epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
-  if (::epoll_ctl(epoll->get(), EPOLL_CTL_ADD, bell->get(), &event) != 0)
+  if (::epoll_ctl(epoll->get(), EPOLL_CTL_ADD, wake_fd->get(), &event) != 0)
     return Status(Code::system, Scope::process, "epoll_ctl: no room for a thread's bell");
   std::unique_ptr<DataConnectionThread> made(
-      new DataConnectionThread(*std::move(epoll), *std::move(bell)));
+      new DataConnectionThread(*std::move(epoll), *std::move(wake_fd)));
   try {
     made->thread_ = base::named_thread<"ls-tcp">(
         [self = made.get()](const std::stop_token& s) { self->run(s); });
@@ -86,34 +87,34 @@ Status DataConnectionThread::add(std::shared_ptr<DataConnection> connection) {
 
 void DataConnectionThread::wake() {
   const std::uint64_t one = 1;
-  if (!rung_.exchange(true) && sleeps_) (void)!::write(bell_.get(), &one, sizeof one);
+  if (!woken_.exchange(true) && sleeps_) (void)!::write(wake_fd_.get(), &one, sizeof one);
 }
 
 /// True: it was woken.
 bool DataConnectionThread::wait(Duration most) {
   std::array<epoll_event, 64> events{};
   sleeps_ = most > Duration::zero();
-  if (rung_) most = Duration::zero();  // who rings from here on sees that it sleeps
+  if (woken_) most = Duration::zero();  // who rings from here on sees that it sleeps
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(most).count();
   const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                  static_cast<int>(ms));
   sleeps_ = false;
   // Who rings from here on is heard by the next wait(), who did before by this one.
-  const bool rung = rung_.exchange(false);
+  const bool woken = woken_.exchange(false);
   for (int i = 0; i < count; ++i) {
     auto* const connection =
         static_cast<DataConnection*>(events[static_cast<std::size_t>(i)].data.ptr);
     const auto what = events[static_cast<std::size_t>(i)].events;
     if (connection != nullptr) {
-      if ((what & EPOLLERR) != 0) connection->is_reset();
-      connection->is_ready((what & ~std::uint32_t{EPOLLOUT}) != 0,
+      if ((what & EPOLLERR) != 0) connection->on_reset();
+      connection->on_ready((what & ~std::uint32_t{EPOLLOUT}) != 0,
                            (what & ~std::uint32_t{EPOLLIN}) != 0);
       continue;
     }
-    std::uint64_t rings = 0;
-    (void)!::read(bell_.get(), &rings, sizeof rings);
+    std::uint64_t wakes = 0;
+    (void)!::read(wake_fd_.get(), &wakes, sizeof wakes);
   }
-  return rung;
+  return woken;
 }
 
 bool DataConnectionThread::collect(DataConnections& connections) {
@@ -133,35 +134,36 @@ void DataConnectionThread::run(const std::stop_token& stop) {
   DataConnections connections;
   SleepDecision decision(clock.now());
   auto end_by = base::Deadline::after(clock, Duration::max());
-  bool any = false, watches = false, ending = false, short_of_memory = false, uncollected = false;
-  unsigned looks = 0;
+  bool any = false, needs_polling = false, ending = false, short_of_memory = false,
+       uncollected = false;
+  unsigned polls = 0;
   while (!ending || (!connections.empty() && !end_by.passed())) {
     const bool spins = !decision.may_sleep(clock.now());
     // Nothing is there: for one connection its socket tells so at once. Beside traffic to ask it
     // would take its lock from the kernel.
     const bool quick =
-        spins && !any && !watches && connections.size() == 1 && ++looks % kLooks != 0;
-    bool rung = false;
+        spins && !any && !needs_polling && connections.size() == 1 && ++polls % kPollsPerEpoll != 0;
+    bool woken = false;
     if (quick) {
-      rung = rung_ && rung_.exchange(false);  // as in wait()
-      connections.front()->is_ready(true, false);
+      woken = woken_ && woken_.exchange(false);  // as in wait()
+      connections.front()->on_ready(true, false);
     } else {
-      rung = wait(spins ? Duration::zero() : short_of_memory ? base::kWithoutMemory : kSleep);
+      woken = wait(spins ? Duration::zero() : short_of_memory ? base::kWithoutMemory : kSleep);
     }
     short_of_memory = false;
-    if (rung || uncollected) uncollected = short_of_memory = !collect(connections);
+    if (woken || uncollected) uncollected = short_of_memory = !collect(connections);
     if (!std::exchange(ending, stop.stop_requested()) && ending)
-      end_by = base::Deadline::after(clock, kPatience);
-    any = watches = false;
+      end_by = base::Deadline::after(clock, kDrainTimeout);
+    any = needs_polling = false;
     std::erase_if(connections, [&](const std::shared_ptr<DataConnection>& connection) {
-      DataConnection::Turn turn;
-      short_of_memory |= !serve(epoll_.get(), *connection, rung, turn);
-      any |= turn.moved;
-      watches |= turn.watches;
-      if (turn.over) --count_;
-      return turn.over;
+      DataConnection::PollResult result;
+      short_of_memory |= !serve(epoll_.get(), *connection, woken, result);
+      any |= result.moved;
+      needs_polling |= result.needs_polling;
+      if (result.over) --count_;
+      return result.over;
     });
-    decision.turned(any, watches, any ? clock.now() : base::Time{});
+    decision.on_poll(any, needs_polling, any ? clock.now() : base::Time{});
     if (!any && spins && !quick) std::this_thread::yield();
   }
 }

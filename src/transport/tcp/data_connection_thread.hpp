@@ -30,17 +30,17 @@ class SleepDecision {
   explicit SleepDecision(base::Time now) : moved_at_(now) {}
   /// Records a turn of all data connections. `watches`: no event will come of what one waits for.
   /// `now`: a time after the turn, read only if something `moved`.
-  void turned(bool moved, bool watches, base::Time now) noexcept {
-    goes_on_ = moved || watches;
+  void on_poll(bool moved, bool needs_polling, base::Time now) noexcept {
+    continues_ = moved || needs_polling;
     if (moved) moved_at_ = now;
   }
   /// Returns true only if the last turn moved nothing and watches nothing. The thread may have lost
   /// its core since then, so `now` may lie any time later.
-  bool may_sleep(base::Time now) const noexcept { return !goes_on_ && now - moved_at_ >= kSpin; }
+  bool may_sleep(base::Time now) const noexcept { return !continues_ && now - moved_at_ >= kSpin; }
 
  private:
   base::Time moved_at_;
-  bool goes_on_ = true;  // of the last turn; true before the first
+  bool continues_ = true;  // of the last turn; true before the first
 };
 
 class DataConnectionThread {
@@ -59,15 +59,15 @@ class DataConnectionThread {
 
  private:
   using DataConnections = std::vector<std::shared_ptr<DataConnection>>;  // also their wires'
-  DataConnectionThread(base::Fd epoll, base::Fd bell)
-      : epoll_(std::move(epoll)), bell_(std::move(bell)) {}
+  DataConnectionThread(base::Fd epoll, base::Fd wake_fd)
+      : epoll_(std::move(epoll)), wake_fd_(std::move(wake_fd)) {}
   void run(const std::stop_token& stop) LINKSPAN_EXCLUDES(mutex_);
   bool wait(Duration most);
   /// Returns false where there is no memory for those that came.
   bool collect(DataConnections& connections) LINKSPAN_EXCLUDES(mutex_);
 
-  const base::Fd epoll_, bell_;
-  std::atomic<bool> rung_{false}, sleeps_{false};
+  const base::Fd epoll_, wake_fd_;
+  std::atomic<bool> woken_{false}, sleeps_{false};
   std::atomic<std::size_t> count_{0};  // of its connections
   base::Mutex mutex_;
   DataConnections added_ LINKSPAN_GUARDED_BY(mutex_);

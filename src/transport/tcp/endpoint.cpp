@@ -11,11 +11,11 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr const char* kPath = "tcp";
-constexpr Duration kLook = 50us;      // at batches that the threads work on
-constexpr Duration kLookAgain = 1ms;  // at what is the peer's
-constexpr Duration kLookAtTraffic = 100ms;
-constexpr Duration kLookAtServed = 10ms;  // at what stands still
-constexpr Duration kLastWords =
+constexpr Duration kBatchPoll = 50us;  // at batches that the threads work on
+constexpr Duration kPeerPoll = 1ms;    // at what is the peer's
+constexpr Duration kTrafficCheck = 100ms;
+constexpr Duration kServedCheck = 10ms;  // at what stands still
+constexpr Duration kDropDelay =
     1s;  // of a peer's control connection, when its connections have ended
 
 }  // namespace
@@ -26,35 +26,35 @@ TcpEndpoint::TcpEndpoint(TcpTransport& transport, const Address& peer, Channel& 
       peer_(peer),
       channel_(channel),
       connect_by_(deadline),
-      wire_(std::make_shared<Wire>(
-          WireOptions{.published = &transport.published(),
-                      .channel = &channel,
-                      .incarnation = transport.options().incarnation,
-                      .peer = peer.incarnation,
-                      .chunk = std::min<std::uint64_t>(peer.chunk, kMaxChunk),
-                      .inflight = transport.capabilities().max_inflight,
-                      .connections = channel.connects() ? first_connections() : 0,
-                      .max_connections = channel.connects() ? max_connections() : 0})),
+      group_(std::make_shared<ConnectionGroup>(
+          ConnectionGroupOptions{.published = &transport.published(),
+                                 .channel = &channel,
+                                 .incarnation = transport.options().incarnation,
+                                 .peer = peer.incarnation,
+                                 .chunk = std::min<std::uint64_t>(peer.chunk, kMaxChunk),
+                                 .inflight = transport.capabilities().max_inflight,
+                                 .connections = channel.connects() ? first_connections() : 0,
+                                 .max_connections = channel.connects() ? max_connections() : 0})),
       drop_at_(base::Deadline::after(
           *transport.options().clock,
           channel.connects() ? deadline.left() : deadline.left() + kDropsLater)) {
   if (!channel_.connects()) return;
   awaited_ = first_connections();
   for (unsigned i = 0; i < awaited_; ++i)
-    if (Status status = channel_.open_data_connection(); !status.ok()) wire_->fail(status);
+    if (Status status = channel_.open_data_connection(); !status.ok()) group_->fail(status);
 }
 
 TcpEndpoint::~TcpEndpoint() {
-  wire_->fail(Status(Code::canceled, Scope::peer, "the endpoint has ended"));
+  group_->fail(Status(Code::canceled, Scope::peer, "the endpoint has ended"));
 }
 
 Status TcpEndpoint::ready() const {
   if (closed_) return {Code::canceled, Scope::peer, "the endpoint is closed"};
-  if (gone_)
+  if (disconnected_)
     return {Code::disconnected, Scope::peer,
             "peer " + std::string(channel_.peer_name()) + " is gone"};
-  if (wire_->has_failed()) return *wire_->failure();
-  return is_late() ? late() : Status();
+  if (group_->has_failed()) return *group_->failure();
+  return connect_is_overdue() ? connect_timeout() : Status();
 }
 
 unsigned TcpEndpoint::max_connections() const noexcept {
@@ -66,9 +66,9 @@ unsigned TcpEndpoint::first_connections() const noexcept {
 }
 
 /// No connection has come in time.
-bool TcpEndpoint::is_late() const { return connections_ == 0 && connect_by_.passed(); }
+bool TcpEndpoint::connect_is_overdue() const { return connections_ == 0 && connect_by_.passed(); }
 
-Status TcpEndpoint::late() const {
+Status TcpEndpoint::connect_timeout() const {
   std::string what =
       "no data connection to peer " + std::string(channel_.peer_name()) + " was made in time";
   if (!refusal_.ok()) what += "; the last try: " + refusal_.what();
@@ -78,23 +78,23 @@ Status TcpEndpoint::late() const {
 
 /// One of the first is asked for again; one that was to be more is not missed.
 void TcpEndpoint::refused(const Status& why) {
-  wire_->not_made();
+  group_->on_connection_refused();
   if (connections_ >= first_connections()) return;
   if (awaited_ != 0) --awaited_;
   refusal_ = why;
   // A later try changes nothing about these.
   const bool final = why.code() == Code::permission_denied || why.code() == Code::unsupported ||
                      why.code() == Code::corrupt;
-  if (final && connections_ == 0 && awaited_ == 0) wire_->fail(why);
+  if (final && connections_ == 0 && awaited_ == 0) group_->fail(why);
   if (final || ask_again_at_ || (connections_ != 0 && asked_again_ >= kTries)) return;
   const unsigned doublings = std::min(asked_again_++, 10U);
   ask_again_at_ = now() + std::min(kFirstPause * (1U << doublings), kLastPause);
 }
 
 /// Data connections that were refused are asked for again; a peer without any is dropped.
-void TcpEndpoint::look_at_missing(base::Time now) {
-  if (closed_ || gone_ || wire_->has_failed()) return;
-  if (connections_ == 0 && drop_at_.passed()) return wire_->fail(late());
+void TcpEndpoint::retry_refused(base::Time now) {
+  if (closed_ || disconnected_ || group_->has_failed()) return;
+  if (connections_ == 0 && drop_at_.passed()) return group_->fail(connect_timeout());
   if (!ask_again_at_ || now < *ask_again_at_) return;
   ask_again_at_.reset();
   while (connections_ + awaited_ < first_connections()) {
@@ -105,162 +105,166 @@ void TcpEndpoint::look_at_missing(base::Time now) {
 
 Status TcpEndpoint::post(const Batch& batch) {
   if (Status status = ready(); !status.ok()) return status;
-  auto asked =
+  auto resolved =
       wire_batch(batch, transport_.published(), peer_.incarnation, transport_.capabilities());
-  if (!asked.ok()) return asked.status();
-  if (ours_.size() >= transport_.capabilities().max_inflight) return Status::no_resource();
-  Slot slot{.id = ++last_id_,
-            .cookie = batch.cookie,
-            .op = batch.op == linkspan::Op::write ? Op::put : Op::get,
-            .remote = asked->remote,
-            .ticket = {}};
+  if (!resolved.ok()) return resolved.status();
+  if (batches_.size() >= transport_.capabilities().max_inflight) return Status::no_resource();
+  InflightBatch inflight{.id = ++last_id_,
+                         .cookie = batch.cookie,
+                         .type = batch.op == linkspan::Op::write ? FrameType::put : FrameType::get,
+                         .remote = resolved->remote,
+                         .result = {}};
   if (batch.path_taken != nullptr) *batch.path_taken = {.path = kPath, .by_peer = false};
-  const auto blocks = asked->checked.blocks();
-  const WireKey& key = slot.remote->key();
-  const std::uint64_t here = asked->use.memory()->address;
+  const auto blocks = resolved->checked.blocks();
+  const WireKey& key = inflight.remote->key();
+  const std::uint64_t here = resolved->use.memory()->address;
   transport_.count(blocks.size());
   if (blocks.empty()) {
-    slot.ticket = std::make_shared<Ticket>();
-    slot.ticket->ended = true;  // there is nothing to move
-  } else if (slot.op == Op::put) {
+    inflight.result = std::make_shared<BatchResult>();
+    inflight.result->ended = true;  // there is nothing to move
+  } else if (inflight.type == FrameType::put) {
     auto out = std::make_shared<Outgoing>();
-    out->id = slot.id;
-    out->use = std::move(asked->use);
+    out->id = inflight.id;
+    out->use = std::move(resolved->use);
     out->serial = key.id.serial;
     out->token = key.token;
-    slot.ticket = {out, &out->ticket};
+    inflight.result = {out, &out->result};
     out->summed = batch.hints.checksum;
-    out->pieces.reserve(blocks.size());
+    out->extents.reserve(blocks.size());
     for (const Block& b : blocks)
-      out->pieces.push_back({here + b.local_offset, b.remote_offset, b.bytes});
-    if (takes_along(batch, out->pieces)) {
+      out->extents.push_back({here + b.local_offset, b.remote_offset, b.bytes});
+    if (carries_notification(batch, out->extents)) {
       out->notification.assign(batch.notification.begin(), batch.notification.end());
       out->after = batch.notifications_before;
       *batch.notifies = true;
     }
-    wire_->put(std::move(out));
+    group_->put(std::move(out));
   } else {
     auto in = std::make_shared<Incoming>();
-    Head question{.op = Op::get,
-                  .id = slot.id,
+    Head question{.type = FrameType::get,
+                  .id = inflight.id,
                   .serial = key.id.serial,
                   .token = key.token,
                   .summed = batch.hints.checksum};
-    in->op = Op::get;
-    in->id = slot.id;
-    in->use = std::move(asked->use);
-    slot.ticket = {in, &in->ticket};
+    in->type = FrameType::get;
+    in->id = inflight.id;
+    in->use = std::move(resolved->use);
+    inflight.result = {in, &in->result};
     in->summed = batch.hints.checksum;
-    in->pieces.reserve(blocks.size());
+    in->extents.reserve(blocks.size());
     question.spans.reserve(blocks.size());
     for (const Block& b : blocks) {
-      in->pieces.push_back({here + b.local_offset, in->asked, b.bytes});
-      in->asked += b.bytes;
+      in->extents.push_back({here + b.local_offset, in->requested, b.bytes});
+      in->requested += b.bytes;
       question.spans.push_back({b.remote_offset, b.bytes});
     }
-    wire_->get(std::move(in), std::move(question));
+    group_->get(std::move(in), std::move(question));
   }
-  ours_.push_back(std::move(slot));
+  batches_.push_back(std::move(inflight));
   return {};
 }
 
 /// A notification goes with a batch of one frame: of several, one might fail behind the last. Where
 /// the peer's release keeps no order of two connections, it goes with no batch once others have
 /// gone over the control connection.
-bool TcpEndpoint::takes_along(const Batch& batch, const std::vector<Piece>& pieces) const {
+bool TcpEndpoint::carries_notification(const Batch& batch,
+                                       const std::vector<Extent>& extents) const {
   if (batch.notifies == nullptr || batch.notification.empty() ||
-      batch.notification.size() > kMaxNotification || pieces.size() > kMaxPutSpans ||
+      batch.notification.size() > kMaxNotification || extents.size() > kMaxPutSpans ||
       (batch.notifications_before != 0 && !peer_.ordered))
     return false;
-  std::uint64_t left = wire_->chunk();
-  return std::ranges::all_of(pieces, [&](const Piece& piece) {
-    return piece.bytes <= left && (left -= piece.bytes, true);
+  std::uint64_t left = group_->chunk();
+  return std::ranges::all_of(extents, [&](const Extent& extent) {
+    return extent.bytes <= left && (left -= extent.bytes, true);
   });
 }
 
 void TcpEndpoint::cancel(std::uint64_t cookie) {
-  for (Slot& slot : ours_)
-    if (slot.cookie == cookie) stop(slot);
+  for (InflightBatch& inflight : batches_)
+    if (inflight.cookie == cookie) cancel(inflight);
 }
 
-void TcpEndpoint::stop(Slot& slot) {
-  if (!slot.canceled) slot.canceled = now();
-  wire_->cancel(slot.op, slot.id);
+void TcpEndpoint::cancel(InflightBatch& inflight) {
+  if (!inflight.canceled) inflight.canceled = now();
+  group_->cancel(inflight.type, inflight.id);
 }
 
 /// Else a batch would end when its peer likes: other bytes that it sends, one frame a second, or a
 /// data connection of several that something on the way holds back, say nothing about this batch.
 /// What the data connections still hold is fenced by their end.
-void TcpEndpoint::look_at_canceled(base::Time now) {
-  if (now < look_at_traffic_) return;
-  const bool fresh = now - look_at_traffic_ > kSilence;  // or nothing has looked for long
-  look_at_traffic_ = now + kLookAtTraffic;
-  const std::uint64_t before = std::exchange(traffic_, wire_->traffic());
+void TcpEndpoint::check_canceled(base::Time now) {
+  if (now < check_traffic_at_) return;
+  const bool fresh = now - check_traffic_at_ > kSilence;  // or nothing has looked for long
+  check_traffic_at_ = now + kTrafficCheck;
+  const std::uint64_t before = std::exchange(traffic_, group_->traffic());
   if (fresh || traffic_ != before) silent_since_ = now;
   const std::string peer = "peer " + std::string(channel_.peer_name());
   if (now - silent_since_ > kSilence)
-    wire_->fail(Status(Code::disconnected, Scope::peer, peer + " has not answered for 5 s"));
-  for (Slot& slot : ours_) {
-    if (!slot.canceled) continue;
+    group_->fail(Status(Code::disconnected, Scope::peer, peer + " has not answered for 5 s"));
+  for (InflightBatch& inflight : batches_) {
+    if (!inflight.canceled) continue;
     // This process stood still: an answer may be here that nothing has read.
-    if (fresh) slot.canceled = std::max(*slot.canceled, now - kCancelEnds + kSilence);
-    if (now - *slot.canceled > kCancelEnds)
-      wire_->fail(Status(Code::disconnected, Scope::peer,
-                         peer + " has not ended a canceled transfer for 10 s, though bytes came "
-                                "or went: connect to it again"));
+    if (fresh) inflight.canceled = std::max(*inflight.canceled, now - kCancelEnds + kSilence);
+    if (now - *inflight.canceled > kCancelEnds)
+      group_->fail(Status(Code::disconnected, Scope::peer,
+                          peer + " has not ended a canceled transfer for 10 s, though bytes came "
+                                 "or went: connect to it again"));
   }
 }
 
 /// Else it would be up for ever and carry nothing. One that leaves is gone by itself before that,
 /// when all that it has said was heard.
-void TcpEndpoint::look_at_failure(base::Time now) {
-  if (closed_ || gone_) return;
-  if (!give_up_at_) give_up_at_ = now + kLastWords;
+void TcpEndpoint::check_failure(base::Time now) {
+  if (closed_ || disconnected_) return;
+  if (!give_up_at_) give_up_at_ = now + kDropDelay;
   if (now < *give_up_at_ || *give_up_at_ == base::Time::max()) return;
   give_up_at_ = base::Time::max();
-  channel_.fail_peer(*wire_->failure());
+  channel_.fail_peer(*group_->failure());
 }
 
 std::size_t TcpEndpoint::progress(CompletionSink& sink) {
   // Also whoever has been told elsewhere that bytes have landed here sees them behind this.
-  look_at_missing(now());
-  if (!wire_->sync()) look_at_failure(now());
-  if (!ours_.empty() && is_late()) wire_->fail(late());
-  if (const base::Time at = now(); at >= look_at_served_) {
-    look_at_served_ = at + kLookAtServed;
-    wire_->end_still(at);
+  retry_refused(now());
+  if (!group_->sync()) check_failure(now());
+  if (!batches_.empty() && connect_is_overdue()) group_->fail(connect_timeout());
+  if (const base::Time at = now(); at >= check_served_at_) {
+    check_served_at_ = at + kServedCheck;
+    group_->end_stalled(at);
   }
-  if (std::ranges::any_of(ours_, [](const Slot& slot) { return slot.canceled.has_value(); }))
-    look_at_canceled(now());
+  if (std::ranges::any_of(
+          batches_, [](const InflightBatch& inflight) { return inflight.canceled.has_value(); }))
+    check_canceled(now());
   else
-    look_at_traffic_ = {};
+    check_traffic_at_ = {};
   std::size_t completed = 0;
-  for (auto slot = ours_.begin(); slot != ours_.end();) {
-    if (!slot->ticket->ended.load(std::memory_order_acquire)) {
-      ++slot;
+  for (auto inflight = batches_.begin(); inflight != batches_.end();) {
+    if (!inflight->result->ended.load(std::memory_order_acquire)) {
+      ++inflight;
       continue;
     }
-    const Status& end = slot->ticket->status;
-    if (end.code() == Code::unreachable) slot->remote->mark_dead();
-    sink.complete({slot->cookie, end});
-    slot = ours_.erase(slot);
+    const Status& end = inflight->result->status;
+    if (end.code() == Code::unreachable) inflight->remote->mark_dead();
+    sink.complete({inflight->cookie, end});
+    inflight = batches_.erase(inflight);
     ++completed;
   }
   return completed;
 }
 
 PollHint TcpEndpoint::poll_hint() const {
-  for (const Slot& slot : ours_)
-    if (slot.ticket->ended.load(std::memory_order_acquire)) return {.when = PollHint::When::now};
+  for (const InflightBatch& inflight : batches_)
+    if (inflight.result->ended.load(std::memory_order_acquire))
+      return {.when = PollHint::When::now};
   const base::Time now = this->now();
-  if (!ours_.empty()) return {.when = PollHint::When::at, .at = now + kLook, .patient = true};
+  if (!batches_.empty())
+    return {.when = PollHint::When::at, .at = now + kBatchPoll, .patient = true};
   // What a peer asks for more it asks by its connections, whose threads look.
-  if (wire_->serves() || (gone_ && !wire_->over()))
-    return {.when = PollHint::When::at, .at = now + kLookAgain, .patient = true};
-  if (closed_ || gone_ || leaving_) return {};
+  if (group_->serves() || (disconnected_ && !group_->is_closed()))
+    return {.when = PollHint::When::at, .at = now + kPeerPoll, .patient = true};
+  if (closed_ || disconnected_ || leaving_) return {};
   if (give_up_at_ && *give_up_at_ != base::Time::max())
     return {.when = PollHint::When::at, .at = *give_up_at_};
-  if (wire_->has_failed()) return {};
+  if (group_->has_failed()) return {};
   base::Time at = connections_ == 0 ? now + drop_at_.left() : base::Time::max();
   if (ask_again_at_) at = std::min(at, *ask_again_at_);
   if (at == base::Time::max()) return {};
@@ -299,14 +303,14 @@ Status TcpEndpoint::on_data_connection(Result<base::AuthenticatedSocket> socket)
   if (!thread.ok()) return thread.status();
   // Shared: with its thread and the wire.
   auto connection = std::make_shared<DataConnection>(
-      wire_, *std::move(socket),
+      group_, *std::move(socket),
       DataConnectionOptions{.peer = peer_.incarnation,
-                            .lanes = &transport_.lanes(),
+                            .staging_streams = &transport_.staging_streams(),
                             .ctas = transport_.options().copy_ctas.value_or(~0U)},
       **thread);
-  if (Status status = wire_->add(connection); !status.ok()) return {};  // closes it
+  if (Status status = group_->add(connection); !status.ok()) return {};  // closes it
   if (Status status = (*thread)->add(connection); !status.ok()) {
-    wire_->ended(*connection);
+    group_->on_connection_closed(*connection);
     return status;
   }
   ++connections_;
@@ -316,13 +320,13 @@ Status TcpEndpoint::on_data_connection(Result<base::AuthenticatedSocket> socket)
 
 void TcpEndpoint::close() {
   closed_ = true;
-  for (Slot& slot : ours_) stop(slot);
+  for (InflightBatch& inflight : batches_) cancel(inflight);
 }
 
 void TcpEndpoint::peer_terminated() {
-  gone_ = true;
-  wire_->fail(Status(Code::disconnected, Scope::peer,
-                     "peer " + std::string(channel_.peer_name()) + " is gone"));
+  disconnected_ = true;
+  group_->fail(Status(Code::disconnected, Scope::peer,
+                      "peer " + std::string(channel_.peer_name()) + " is gone"));
 }
 
 }  // namespace linkspan::transport::tcp

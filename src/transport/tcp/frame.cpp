@@ -22,17 +22,17 @@ constexpr std::uint32_t kLast = 1, kSummed = 2, kOrdered = 4;
 /// notification, sum; then the spans, of one that is ordered the count before its notification,
 /// then the notification. get: serial, token, spans, flags, sum,
 /// zero. data: position, flags, code, sum, zero. ended: code, zero; then its text.
-std::optional<std::size_t> fixed_bytes(Op op) {
-  switch (op) {
-    case Op::put:
+std::optional<std::size_t> fixed_bytes(FrameType type) {
+  switch (type) {
+    case FrameType::put:
       return 48;
-    case Op::get:
+    case FrameType::get:
       return 40;
-    case Op::data:
+    case FrameType::data:
       return 24;
-    case Op::ended:
+    case FrameType::ended:
       return 8;
-    case Op::cancel:
+    case FrameType::cancel:
       return 0;
   }
   return std::nullopt;
@@ -55,7 +55,7 @@ class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : left_(bytes) {}
   template <class T>
-  T take() {
+  T read() {
     T value{};
     std::memcpy(&value, left_.data(), sizeof value);
     left_ = left_.subspan(sizeof value);
@@ -73,18 +73,18 @@ std::uint32_t field(std::span<const std::byte> fields, std::size_t at) {
   return value;
 }
 /// Those counts in the fields of a put or get.
-std::uint32_t spans_in(Op op, std::span<const std::byte> fields) {
-  return field(fields, op == Op::put ? 32 : 24);
+std::uint32_t spans_in(FrameType type, std::span<const std::byte> fields) {
+  return field(fields, type == FrameType::put ? 32 : 24);
 }
-std::uint32_t notification_in(Op op, std::span<const std::byte> fields) {
-  return op == Op::put ? field(fields, 40) : 0;
+std::uint32_t notification_in(FrameType type, std::span<const std::byte> fields) {
+  return type == FrameType::put ? field(fields, 40) : 0;
 }
-bool is_ordered(Op op, std::span<const std::byte> fields) {
-  return op == Op::put && (field(fields, 36) & kOrdered) != 0;
+bool is_ordered(FrameType type, std::span<const std::byte> fields) {
+  return type == FrameType::put && (field(fields, 36) & kOrdered) != 0;
 }
 /// Where the sum of a put, get or data is in its head.
-std::size_t place_of_sum(Op op) {
-  return base::kFrameHeaderBytes + (op == Op::put ? 44 : op == Op::get ? 32 : 16);
+std::size_t place_of_sum(FrameType type) {
+  return base::kFrameHeaderBytes + (type == FrameType::put ? 44 : type == FrameType::get ? 32 : 16);
 }
 
 /// With zeros in its place.
@@ -109,26 +109,26 @@ std::vector<std::byte> encode(const Head& head) {
                               (ordered ? kOrdered : 0),
                       no_sum = 0;
   const auto notification = static_cast<std::uint32_t>(head.notification.size());
-  switch (head.op) {
-    case Op::put:
+  switch (head.type) {
+    case FrameType::put:
       writer.put(head.serial), writer.put(head.token), writer.put(head.position);
       writer.put(spans), writer.put(flags);
       writer.put(notification), writer.put(no_sum);
       break;
-    case Op::get:
+    case FrameType::get:
       writer.put(head.serial), writer.put(head.token);
       writer.put(spans), writer.put(flags);
       writer.put(no_sum), writer.put(std::uint32_t{0});
       break;
-    case Op::data:
+    case FrameType::data:
       writer.put(head.position), writer.put(flags), writer.put(code);
       writer.put(no_sum), writer.put(std::uint32_t{0});
       break;
-    case Op::ended:
+    case FrameType::ended:
       writer.put(code), writer.put(std::uint32_t{0});
       for (const char c : head.text.substr(0, kMaxText)) out.push_back(static_cast<std::byte>(c));
       break;
-    case Op::cancel:
+    case FrameType::cancel:
       break;
   }
   for (const Span& span : head.spans) writer.put(span.offset), writer.put(span.bytes);
@@ -136,20 +136,21 @@ std::vector<std::byte> encode(const Head& head) {
   out.insert(out.end(), head.notification.begin(), head.notification.end());
   const auto header = base::encode(
       {.length = static_cast<std::uint32_t>(out.size() - base::kFrameHeaderBytes + head.data),
-       .op = static_cast<std::uint16_t>(head.op),
+       .op = static_cast<std::uint16_t>(head.type),
        .id = head.id,
        .incarnation = head.incarnation});
   std::ranges::copy(header, out.begin());
   if (head.summed) {
     const std::uint32_t sum = base::crc32c(out);
-    std::memcpy(out.data() + place_of_sum(head.op), &sum, sizeof sum);
+    std::memcpy(out.data() + place_of_sum(head.type), &sum, sizeof sum);
   }
   return out;
 }
 
 void add_to_sum(std::span<std::byte> head, std::span<const std::byte> data) noexcept {
-  const auto op = static_cast<Op>(base::decode_header(head.first<base::kFrameHeaderBytes>()).op);
-  const std::size_t place = place_of_sum(op);
+  const auto type =
+      static_cast<FrameType>(base::decode_header(head.first<base::kFrameHeaderBytes>()).op);
+  const std::size_t place = place_of_sum(type);
   const std::uint32_t sum = base::crc32c(data, field(head, place));
   std::memcpy(head.data() + place, &sum, sizeof sum);
 }
@@ -158,31 +159,32 @@ Result<std::optional<std::size_t>> head_bytes(std::span<const std::byte> bytes) 
   using Needed = std::optional<std::size_t>;
   if (bytes.size() < base::kFrameHeaderBytes) return Needed();
   const auto header = base::decode_header(bytes.first<base::kFrameHeaderBytes>());
-  const auto op = static_cast<Op>(header.op);
-  const auto fixed = fixed_bytes(op);
+  const auto type = static_cast<FrameType>(header.op);
+  const auto fixed = fixed_bytes(type);
   if (header.version < 1 || !fixed)
     return corrupt_frame("a frame of version " + std::to_string(header.version) + " and op " +
                          std::to_string(header.op));
   if (header.length < *fixed) return corrupt_frame("a frame that is too short for its op");
   const std::uint64_t rest = header.length - *fixed;
   std::uint64_t list = 0;
-  if (op == Op::put || op == Op::get) {
+  if (type == FrameType::put || type == FrameType::get) {
     if (bytes.size() < base::kFrameHeaderBytes + *fixed) return Needed();
     const auto fields = bytes.subspan(base::kFrameHeaderBytes);
-    const std::uint64_t spans = spans_in(op, fields), notification = notification_in(op, fields);
-    if (spans > (op == Op::put ? kMaxPutSpans : kMaxSpans))
+    const std::uint64_t spans = spans_in(type, fields),
+                        notification = notification_in(type, fields);
+    if (spans > (type == FrameType::put ? kMaxPutSpans : kMaxSpans))
       return corrupt_frame("a frame of " + std::to_string(spans) + " spans");
     if (notification > kMaxNotification)
       return corrupt_frame("a frame with a notification of " + std::to_string(notification) +
                            " bytes");
     list = spans * sizeof(Span) + notification;
-    if (is_ordered(op, fields)) list += sizeof Head::after;
-  } else if (op == Op::ended) {
+    if (is_ordered(type, fields)) list += sizeof Head::after;
+  } else if (type == FrameType::ended) {
     list = rest;
   }
-  const bool has_data = op == Op::put || op == Op::data;
+  const bool has_data = type == FrameType::put || type == FrameType::data;
   if (list > rest || (has_data ? rest - list > kMaxChunk : rest != list) ||
-      (op == Op::ended && rest > kMaxText))
+      (type == FrameType::ended && rest > kMaxText))
     return corrupt_frame("a frame of " + std::to_string(header.length) + " bytes, op " +
                          std::to_string(header.op));
   return Needed(base::kFrameHeaderBytes + *fixed + list);
@@ -190,60 +192,62 @@ Result<std::optional<std::size_t>> head_bytes(std::span<const std::byte> bytes) 
 
 Result<Head> decode(std::span<const std::byte> bytes) {
   const auto header = base::decode_header(bytes.first<base::kFrameHeaderBytes>());
-  Head head{.op = static_cast<Op>(header.op), .id = header.id, .incarnation = header.incarnation};
+  Head head{.type = static_cast<FrameType>(header.op),
+            .id = header.id,
+            .incarnation = header.incarnation};
   head.data = header.length - (bytes.size() - base::kFrameHeaderBytes);
   Reader reader(bytes.subspan(base::kFrameHeaderBytes));
   std::uint32_t spans = 0, flags = 0, code = 0, notification = 0, zero = 0;
-  switch (head.op) {
-    case Op::put:
-      head.serial = reader.take<std::uint64_t>();
-      head.token = reader.take<Token>();
-      head.position = reader.take<std::uint64_t>();
-      spans = reader.take<std::uint32_t>();
-      flags = reader.take<std::uint32_t>();
-      notification = reader.take<std::uint32_t>();
-      head.sum = reader.take<std::uint32_t>();
+  switch (head.type) {
+    case FrameType::put:
+      head.serial = reader.read<std::uint64_t>();
+      head.token = reader.read<Token>();
+      head.position = reader.read<std::uint64_t>();
+      spans = reader.read<std::uint32_t>();
+      flags = reader.read<std::uint32_t>();
+      notification = reader.read<std::uint32_t>();
+      head.sum = reader.read<std::uint32_t>();
       break;
-    case Op::get:
-      head.serial = reader.take<std::uint64_t>();
-      head.token = reader.take<Token>();
-      spans = reader.take<std::uint32_t>();
-      flags = reader.take<std::uint32_t>();
-      head.sum = reader.take<std::uint32_t>();
-      zero = reader.take<std::uint32_t>();
+    case FrameType::get:
+      head.serial = reader.read<std::uint64_t>();
+      head.token = reader.read<Token>();
+      spans = reader.read<std::uint32_t>();
+      flags = reader.read<std::uint32_t>();
+      head.sum = reader.read<std::uint32_t>();
+      zero = reader.read<std::uint32_t>();
       break;
-    case Op::data:
-      head.position = reader.take<std::uint64_t>();
-      flags = reader.take<std::uint32_t>();
-      code = reader.take<std::uint32_t>();
-      head.sum = reader.take<std::uint32_t>();
-      zero = reader.take<std::uint32_t>();
+    case FrameType::data:
+      head.position = reader.read<std::uint64_t>();
+      flags = reader.read<std::uint32_t>();
+      code = reader.read<std::uint32_t>();
+      head.sum = reader.read<std::uint32_t>();
+      zero = reader.read<std::uint32_t>();
       break;
-    case Op::ended:
-      code = reader.take<std::uint32_t>();
-      (void)reader.take<std::uint32_t>();
+    case FrameType::ended:
+      code = reader.read<std::uint32_t>();
+      (void)reader.read<std::uint32_t>();
       head.text = base::printable(
           {reinterpret_cast<const char*>(reader.left().data()), reader.left().size()});
       break;
-    case Op::cancel:
+    case FrameType::cancel:
       break;
   }
-  const std::uint32_t known = head.op == Op::get   ? kSummed
-                              : head.op == Op::put ? kLast | kSummed | kOrdered
-                                                   : kLast | kSummed;
+  const std::uint32_t known = head.type == FrameType::get   ? kSummed
+                              : head.type == FrameType::put ? kLast | kSummed | kOrdered
+                                                            : kLast | kSummed;
   if ((flags & ~known) != 0 || zero != 0) return corrupt_frame("a frame of flags that are unknown");
   const auto end = base::end_of_transfer(code);
   if (!end) return corrupt_frame("a frame of an unknown code");
   head.last = (flags & kLast) != 0;
   head.summed = (flags & kSummed) != 0;
   if (!head.summed && head.sum != 0) return corrupt_frame("a sum of a frame that has none");
-  if (head.summed) head.sum_of_head = sum_of_head(bytes, place_of_sum(head.op));
+  if (head.summed) head.sum_of_head = sum_of_head(bytes, place_of_sum(head.type));
   head.code = *end;
-  std::uint64_t left = head.op == Op::get ? ~std::uint64_t{0} : head.data;
+  std::uint64_t left = head.type == FrameType::get ? ~std::uint64_t{0} : head.data;
   head.spans.reserve(spans);
   for (std::uint32_t i = 0; i < spans; ++i) {
-    const auto offset = reader.take<std::uint64_t>();
-    const Span span{offset, reader.take<std::uint64_t>()};
+    const auto offset = reader.read<std::uint64_t>();
+    const Span span{offset, reader.read<std::uint64_t>()};
     if (span.bytes == 0 || span.bytes > left)
       return corrupt_frame("a span without bytes, or of too many");
     left -= span.bytes;
@@ -251,14 +255,15 @@ Result<Head> decode(std::span<const std::byte> bytes) {
   }
   if (notification != 0 && !head.last) return corrupt_frame("a notification before the last frame");
   if ((flags & kOrdered) != 0) {
-    head.after = reader.take<std::uint64_t>();
+    head.after = reader.read<std::uint64_t>();
     if (head.after == 0 || notification == 0)
       return corrupt_frame("an order of a notification that is none");
   }
   head.notification.assign(reader.left().begin(), reader.left().begin() + notification);
-  if (head.op == Op::put && left != 0) return corrupt_frame("data that belongs to no span");
-  if (head.op == Op::get && spans == 0) return corrupt_frame("a question for nothing");
-  if ((head.op == Op::put || head.op == Op::data) && head.data == 0 && !head.last)
+  if (head.type == FrameType::put && left != 0)
+    return corrupt_frame("data that belongs to no span");
+  if (head.type == FrameType::get && spans == 0) return corrupt_frame("a question for nothing");
+  if ((head.type == FrameType::put || head.type == FrameType::data) && head.data == 0 && !head.last)
     return corrupt_frame("a frame without data");
   return head;
 }

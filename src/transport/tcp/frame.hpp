@@ -22,7 +22,7 @@
 namespace linkspan::transport::tcp {
 
 /// Numbers are wire format.
-enum class Op : std::uint16_t {
+enum class FrameType : std::uint16_t {
   put = 1,  ///< Data for the spans of a region. The header's id: the writer's number of the batch.
   get,      ///< Asks for the spans of a region, as `data` under the same id.
   data,     ///< Bytes from `position` on of all that was asked for.
@@ -42,7 +42,7 @@ struct Span {
 };
 
 struct Head {
-  Op op = Op::put;
+  FrameType type = FrameType::put;
   std::uint64_t id = 0;
   std::uint64_t incarnation = 0;  ///< Of the sender's Engine.
   std::uint64_t serial = 0;       ///< put, get: of the region.

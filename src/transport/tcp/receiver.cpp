@@ -19,20 +19,20 @@ namespace {
 
 constexpr std::size_t kParts = 512;  // of one call
 constexpr std::size_t kScrap = 64u << 10;
-constexpr std::size_t kTurn = std::size_t{4} << 20;  // until others have theirs
+constexpr std::size_t kReceiverPollBytes = std::size_t{4} << 20;  // until others have theirs
 
 void* pointer(std::uint64_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
-bool is_word(const Piece& piece) { return piece.bytes == 8 && piece.here % 8 == 0; }
+bool is_atomic_u64(const Extent& extent) { return extent.bytes == 8 && extent.here % 8 == 0; }
 
 }  // namespace
 
-Result<bool> Receiver::turn(bool& readable, std::vector<Answer>& answers) {
-  bool moved = look_at_gpu(answers);
-  for (std::size_t left = kTurn; left != 0;) {
-    if (!landing_) {
+Result<bool> Receiver::poll(bool& readable, std::vector<Answer>& answers) {
+  bool moved = poll_gpu(answers);
+  for (std::size_t left = kReceiverPollBytes; left != 0;) {
+    if (!destination_) {
       const auto begun = begin_frame(answers);
       if (!begun.ok()) return begun.status();
       moved |= *begun;
@@ -45,8 +45,9 @@ Result<bool> Receiver::turn(bool& readable, std::vector<Answer>& answers) {
     if (*received == 0) break;
     moved = true;
     left -= std::min(left, *received);
-    if (landing_) landing_->of->progress.bytes.fetch_add(*received, std::memory_order_relaxed);
-    if (landing_ && part_ == parts_.size()) end_part(answers);
+    if (destination_)
+      destination_->of->progress.bytes.fetch_add(*received, std::memory_order_relaxed);
+    if (destination_ && part_ == parts_.size()) end_part(answers);
   }
   return moved;
 }
@@ -64,32 +65,32 @@ Result<bool> Receiver::begin_frame(std::vector<Answer>& answers) {
     return Status(Code::corrupt, Scope::peer, "a frame of another Engine");
   begin_ += **size;
   if (head->data == 0) end_frame();
-  if (head->op != Op::put && head->op != Op::data) {
-    if (Status status = wire_.heard(*head); !status.ok()) return status;
+  if (head->type != FrameType::put && head->type != FrameType::data) {
+    if (Status status = group_.on_frame(*head); !status.ok()) return status;
     return true;
   }
-  auto landing = wire_.land(*head);
-  if (!landing.ok()) return landing.status();
+  auto destination = group_.resolve_destination(*head);
+  if (!destination.ok()) return destination.status();
   summed_ = head->summed;
-  due_ = head->sum;
+  expected_sum_ = head->sum;
   sum_ = head->sum_of_head;
   if (head->data == 0) {
-    tell(*landing->of, 0, sum_ == due_ ? Status() : wrong_sum(head->op), answers);
+    report(*destination->of, 0, sum_ == expected_sum_ ? Status() : wrong_sum(head->type), answers);
     return true;
   }
-  landing_ = *std::move(landing);
-  left_ = landing_->bytes;
-  piece_ = 0;
+  destination_ = *std::move(destination);
+  left_ = destination_->bytes;
+  extent_ = 0;
   return true;
 }
 
 /// Of the frame of so many bytes that is next. False: it is not all here.
 Result<bool> Receiver::check_seal(std::uint64_t frame) {
-  if (!opener_) return true;
+  if (!verifier_) return true;
   const std::span<const std::byte> here(buffer_.data() + begin_, end_ - begin_);
   if (here.size() < frame + base::kMacTagBytes) return false;
-  opener_->update(here.first(frame));
-  const auto seal = opener_->finish();
+  verifier_->update(here.first(frame));
+  const auto seal = verifier_->finish();
   if (!seal.ok()) return seal.status();
   if (!base::same_secret(*seal, here.subspan(frame, base::kMacTagBytes)))
     return Status(Code::corrupt, Scope::peer, "a frame whose seal is not its own");
@@ -101,61 +102,63 @@ bool Receiver::begin_part() {
   part_ = 0;
   part_bytes_ = 0;
   to_user_ = false;
-  const cuda::Device* const device = landing_->device;
-  const bool lands = !landing_->pieces.empty() && status_.ok();
+  const cuda::Device* const device = destination_->device;
+  const bool lands = !destination_->extents.empty() && status_.ok();
   if (lands && device != nullptr) {
     if (!staging_.room(*device)) return false;
     runs_.clear();
-    for (; piece_ < landing_->pieces.size() && runs_.size() < copy::Staging::kRuns; ++piece_)
-      runs_.push_back({landing_->pieces[piece_].here, landing_->pieces[piece_].bytes});
-    auto slot = staging_.acquire({.device = device, .runs = runs_, .to_gpu = true, .ctas = ctas_});
-    status_ = slot.status();
-    if (slot.ok()) slot_ = *slot;
-    for (std::size_t i = 0; slot.ok() && i < runs_.size(); ++i)
-      append(parts_, 0, slot_->at(i), runs_[i].bytes);
+    for (; extent_ < destination_->extents.size() && runs_.size() < copy::Staging::kRuns; ++extent_)
+      runs_.push_back({destination_->extents[extent_].here, destination_->extents[extent_].bytes});
+    auto buffer = staging_.acquire({.device = device, .runs = runs_, .to_gpu = true, .ctas = ctas_});
+    status_ = buffer.status();
+    if (buffer.ok()) staging_buffer_ = *buffer;
+    for (std::size_t i = 0; buffer.ok() && i < runs_.size(); ++i)
+      append(parts_, 0, staging_buffer_->at(i), runs_[i].bytes);
   } else if (lands) {
     to_user_ = true;
-    words_.reserve(landing_->pieces.size());  // parts point into it
-    for (const Piece& piece : landing_->pieces)
+    deferred_stores_.reserve(destination_->extents.size());  // parts point into it
+    for (const Extent& extent : destination_->extents)
       append(parts_, 0,
-             is_word(piece) ? words_.emplace_back(piece.here).value.data() : pointer(piece.here),
-             piece.bytes);
+             is_atomic_u64(extent) ? deferred_stores_.emplace_back(extent.here).value.data()
+                                   : pointer(extent.here),
+             extent.bytes);
   }
-  if (parts_.empty()) throw_away(left_);
+  if (parts_.empty()) discard(left_);
   for (const iovec& part : parts_) part_bytes_ += part.iov_len;
   return true;
 }
 
-void Receiver::throw_away(std::uint64_t bytes) {
+void Receiver::discard(std::uint64_t bytes) {
   scrap_.resize(kScrap);
   for (; bytes != 0; bytes -= parts_.back().iov_len)
     parts_.push_back({scrap_.data(), std::min<std::uint64_t>(bytes, kScrap)});
 }
 
-void Receiver::let_go() {
-  if (!landing_ || landing_->use.memory() == nullptr || !landing_->of->progress.revoked) return;
+void Receiver::release_revoked() {
+  if (!destination_ || destination_->use.memory() == nullptr || !destination_->of->progress.revoked)
+    return;
   std::uint64_t left = 0;  // of the part
   for (std::size_t i = part_; i < parts_.size(); ++i) left += parts_[i].iov_len;
   const bool begun = !parts_.empty();
   parts_.clear();
   part_ = 0;
-  if (begun) throw_away(left);
-  words_.clear();
-  landing_->pieces.clear();
-  if (slot_ != nullptr) staging_.release(*std::exchange(slot_, nullptr));
-  landing_->use = {};
+  if (begun) discard(left);
+  deferred_stores_.clear();
+  destination_->extents.clear();
+  if (staging_buffer_ != nullptr) staging_.release(*std::exchange(staging_buffer_, nullptr));
+  destination_->use = {};
 }
 
 /// Into the part, and behind it into the buffer. 0: there is nothing more now.
 Result<std::size_t> Receiver::receive(bool& readable) {
-  if (landing_ && begin_ != end_) return land_buffered();
+  if (destination_ && begin_ != end_) return land_buffered();
   if (!readable) return std::size_t{0};
   if (begin_ != 0) std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
   end_ -= std::exchange(begin_, 0);
   into_.clear();
   std::size_t direct = 0;
   // What decrypts writes by itself, and memory that is gone would end the process.
-  const bool in_place = landing_ && (tls_ == nullptr || !to_user_);
+  const bool in_place = destination_ && (tls_ == nullptr || !to_user_);
   for (std::size_t i = part_; in_place && i < parts_.size() && into_.size() < kParts; ++i) {
     into_.push_back(parts_[i]);
     direct += parts_[i].iov_len;
@@ -170,7 +173,7 @@ Result<std::size_t> Receiver::receive(bool& readable) {
   if (got.ok() && *got == 0) readable = false;
   if (!got.ok() || *got == 0) return got;
   const std::size_t here = std::min(*got, direct);
-  if (landing_) (void)advance(parts_, part_, here);
+  if (destination_) (void)advance(parts_, part_, here);
   end_ += *got - here;
   return got;
 }
@@ -204,7 +207,7 @@ void Receiver::discard_rest(const Status& why) {
   scrap_.resize(kScrap);
   for (; left != 0; left -= parts_.back().iov_len)
     parts_.push_back({scrap_.data(), std::min<std::uint64_t>(left, kScrap)});
-  words_.clear();
+  deferred_stores_.clear();
   to_user_ = false;
   status_ = why;
 }
@@ -232,21 +235,21 @@ Status Receiver::sum_part() {
   const auto add = [this](const void* at, std::uint64_t bytes) {
     sum_ = base::crc32c({static_cast<const std::byte*>(at), bytes}, sum_);
   };
-  if (slot_ != nullptr) {
-    for (std::size_t i = 0; i < runs_.size(); ++i) add(slot_->at(i), runs_[i].bytes);
+  if (staging_buffer_ != nullptr) {
+    for (std::size_t i = 0; i < runs_.size(); ++i) add(staging_buffer_->at(i), runs_[i].bytes);
     return {};
   }
   scrap_.resize(kScrap);
-  auto word = words_.begin();
-  for (const Piece& piece : landing_->pieces) {
-    if (is_word(piece)) {
-      add((word++)->value.data(), piece.bytes);
+  auto store = deferred_stores_.begin();
+  for (const Extent& extent : destination_->extents) {
+    if (is_atomic_u64(extent)) {
+      add((store++)->value.data(), extent.bytes);
       continue;
     }
-    for (std::uint64_t at = 0, some = 0; at < piece.bytes; at += some) {
-      some = std::min<std::uint64_t>(piece.bytes - at, kScrap);
+    for (std::uint64_t at = 0, some = 0; at < extent.bytes; at += some) {
+      some = std::min<std::uint64_t>(extent.bytes - at, kScrap);
       const copy::Piece back{.to = reinterpret_cast<std::uintptr_t>(scrap_.data()),
-                             .from = piece.here + at,
+                             .from = extent.here + at,
                              .bytes = some};
       if (Status status = copy::copy_within({&back, 1}); !status.ok()) return status;
       add(scrap_.data(), some);
@@ -260,72 +263,74 @@ void Receiver::end_part(std::vector<Answer>& answers) {
   left_ -= part_bytes_;
   parts_.clear();
   // What was thrown away has failed already.
-  if (summed_ && status_.ok() && !landing_->pieces.empty()) {
+  if (summed_ && status_.ok() && !destination_->extents.empty()) {
     status_ = sum_part();
-    if (status_.ok() && left_ == 0 && sum_ != due_)
-      status_ = wrong_sum(landing_->of->op == Op::put ? Op::put : Op::data);
+    if (status_.ok() && left_ == 0 && sum_ != expected_sum_)
+      status_ =
+          wrong_sum(destination_->of->type == FrameType::put ? FrameType::put : FrameType::data);
     if (!status_.ok()) {
-      words_.clear();
-      if (slot_ != nullptr) staging_.release(*std::exchange(slot_, nullptr));
+      deferred_stores_.clear();
+      if (staging_buffer_ != nullptr) staging_.release(*std::exchange(staging_buffer_, nullptr));
     }
   }
-  for (const Word& word : words_)  // behind what this frame has landed, and the frames before it
+  for (const DeferredStore& store :
+       deferred_stores_)  // behind what this frame has landed, and the frames before it
     if (status_.ok())
-      status_ = copy::store_u64(word.here, std::bit_cast<std::uint64_t>(word.value));
-  words_.clear();
+      status_ = copy::store_u64(store.here, std::bit_cast<std::uint64_t>(store.value));
+  deferred_stores_.clear();
   Status status = status_;
   // The peer hears of the end next, and its owner may deregister the region.
-  if (left_ == 0 && slot_ == nullptr) landing_->use = {};
-  if (slot_ != nullptr) {
-    copy::StagingBuffer& slot = *std::exchange(slot_, nullptr);
-    InSlot& what = in_slots_[slot.index()];
-    status = staging_.submit(slot);
+  if (left_ == 0 && staging_buffer_ == nullptr) destination_->use = {};
+  if (staging_buffer_ != nullptr) {
+    copy::StagingBuffer& buffer = *std::exchange(staging_buffer_, nullptr);
+    StagedPart& what = staged_parts_[buffer.index()];
+    status = staging_.submit(buffer);
     if (status.ok()) {
-      what.of = landing_->of;
+      what.of = destination_->of;
       what.bytes = part_bytes_;
-      if (landing_->use.memory() != nullptr) what.use = RegionUse(landing_->use.memory());
-      ++in_gpu_;
+      if (destination_->use.memory() != nullptr) what.use = RegionUse(destination_->use.memory());
+      ++gpu_copies_;
     } else {
-      tell(*landing_->of, part_bytes_, status, answers);
+      report(*destination_->of, part_bytes_, status, answers);
     }
   } else {
-    tell(*landing_->of, part_bytes_, status, answers);
+    report(*destination_->of, part_bytes_, status, answers);
   }
   if (left_ != 0) return;
-  landing_.reset();
+  destination_.reset();
   status_ = {};
   end_frame();
 }
 
 /// Its seal, which has been looked at, is left behind.
 void Receiver::end_frame() noexcept {
-  if (opener_) begin_ += base::kMacTagBytes;
+  if (verifier_) begin_ += base::kMacTagBytes;
 }
 
-bool Receiver::look_at_gpu(std::vector<Answer>& answers) {
+bool Receiver::poll_gpu(std::vector<Answer>& answers) {
   bool moved = false;
   while (copy::StagingBuffer* const done = staging_.next_done()) {
-    InSlot what = std::exchange(in_slots_[done->index()], {});
+    StagedPart what = std::exchange(staged_parts_[done->index()], {});
     what.use = {};
     const Status status = done->status();
     staging_.release(*done);
-    --in_gpu_;
-    tell(*what.of, what.bytes, status, answers);
+    --gpu_copies_;
+    report(*what.of, what.bytes, status, answers);
     moved = true;
   }
   return moved;
 }
 
-void Receiver::tell(Incoming& batch, std::uint64_t bytes, const Status& status,
-                    std::vector<Answer>& answers) {
-  if (auto answer = wire_.landed(batch, bytes, status)) answers.push_back(*std::move(answer));
+void Receiver::report(Incoming& batch, std::uint64_t bytes, const Status& status,
+                      std::vector<Answer>& answers) {
+  if (auto answer = group_.data_landed(batch, bytes, status)) answers.push_back(*std::move(answer));
 }
 
 bool Receiver::stop() {
-  if (slot_ != nullptr) staging_.release(*std::exchange(slot_, nullptr));
-  std::vector<Answer> unsaid;
-  (void)look_at_gpu(unsaid);
-  return in_gpu_ == 0;
+  if (staging_buffer_ != nullptr) staging_.release(*std::exchange(staging_buffer_, nullptr));
+  std::vector<Answer> answers;
+  (void)poll_gpu(answers);
+  return gpu_copies_ == 0;
 }
 
 }  // namespace linkspan::transport::tcp

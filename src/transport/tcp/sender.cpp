@@ -16,12 +16,13 @@
 namespace linkspan::transport::tcp {
 namespace {
 
-constexpr std::size_t kSentParts = 512;                    // of one call
-constexpr std::size_t kSenderTurn = std::size_t{4} << 20;  // until others have theirs
+constexpr std::size_t kSentParts = 512;                         // of one call
+constexpr std::size_t kSenderPollBytes = std::size_t{4} << 20;  // until others have theirs
 constexpr std::array<std::byte, 64u << 10> kZeros{};
 constexpr Duration kCompany = std::chrono::microseconds(10);  // to send two frames takes as long
 constexpr std::uint64_t kSmallData = 64u << 10;
-constexpr std::size_t kMaxSaid = 1024;  // an answer for each batch that may be under way, and more
+constexpr std::size_t kMaxQueuedFrames =
+    1024;  // an answer for each batch that may be under way, and more
 
 void* source_pointer(std::uint64_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
@@ -45,16 +46,16 @@ bool advance(std::vector<iovec>& parts, std::size_t& part, std::size_t bytes) no
   return false;
 }
 
-void Sender::say(std::vector<std::byte> bytes, std::size_t frames) {
+void Sender::enqueue(std::vector<std::byte> bytes, std::size_t frames) {
   const base::MutexLock lock(mutex_);
-  said_.push_back({std::move(bytes), frames});
-  said_frames_ += frames;
+  queued_.push_back({std::move(bytes), frames});
+  queued_frames_ += frames;
   idle_ = false;
 }
 
 void Sender::answer(std::vector<std::byte> frame, bool waits) {
   const base::MutexLock lock(sending_);
-  if (!waits || sealer_) return say(std::move(frame));
+  if (!waits || sealer_) return enqueue(std::move(frame));
   if (waiting_.empty()) waits_until_ = base::Clock::steady().now() + kCompany;
   waiting_.insert(waiting_.end(), frame.begin(), frame.end());
   ++waiting_frames_;
@@ -63,17 +64,17 @@ void Sender::answer(std::vector<std::byte> frame, bool waits) {
 bool Sender::is_full() {
   if (idle_) return false;
   const base::MutexLock lock(mutex_);
-  return said_frames_ >= kMaxSaid;
+  return queued_frames_ >= kMaxQueuedFrames;
 }
 
-Result<bool> Sender::turn() {
+Result<bool> Sender::poll() {
   const base::MutexLock lock(sending_);
-  bool moved = look_at_gpu();
+  bool moved = poll_gpu();
   moved |= stage();
   auto sent = send_frames();
   // An event will tell; until then its thread may sleep.
   if (!writable_ && !waiting_.empty())
-    say(std::exchange(waiting_, {}), std::exchange(waiting_frames_, 0));
+    enqueue(std::exchange(waiting_, {}), std::exchange(waiting_frames_, 0));
   if (sent.ok()) *sent |= moved;
   return sent;
 }
@@ -81,7 +82,7 @@ Result<bool> Sender::turn() {
 Result<bool> Sender::send_now() {
   if (tls_ != nullptr) return false;       // its thread receives by it as well
   if (!sending_.try_lock()) return false;  // its thread is at it, and might not look again
-  Result<bool> sent = staged_.empty() && !current_ && !wire_.has_failed();
+  Result<bool> sent = staged_.empty() && !current_ && !group_.has_failed();
   if (*sent) sent = send_frames();
   if (sent.ok()) sent = !current_ && idle_;
   sending_.unlock();
@@ -90,7 +91,7 @@ Result<bool> Sender::send_now() {
 
 Result<bool> Sender::send_frames() {
   bool moved = false;
-  for (std::size_t left = kSenderTurn; writable_ && left != 0;) {
+  for (std::size_t left = kSenderPollBytes; writable_ && left != 0;) {
     const auto more = current_ ? Result<bool>(true) : next();
     if (!more.ok()) return more.status();
     if (!*more) break;
@@ -100,7 +101,7 @@ Result<bool> Sender::send_frames() {
     const auto sent = send(parts.first(std::min(parts.size(), kSentParts)));
     if (sent.ok() && *sent == 0) break;
     writable_ = true;
-    if (sent.status().code() == Code::unreachable && blank(frame)) continue;
+    if (sent.status().code() == Code::unreachable && zero_rest(frame)) continue;
     // No event will tell when there is memory.
     if (sent.status().code() == Code::no_resource) return true;
     if (!sent.ok()) return sent.status();
@@ -136,31 +137,31 @@ Result<std::size_t> Sender::send(std::span<iovec> parts) {
 /// Gives the GPUs as much to do as there are slots.
 bool Sender::stage() {
   bool moved = false;
-  while (auto chunk = wire_.take(&staging_)) {
+  while (auto chunk = group_.next_chunk(&staging_)) {
     moved = true;
     runs_.clear();
-    for (const Piece& piece : chunk->pieces) runs_.push_back({piece.here, piece.bytes});
-    auto slot = staging_.acquire(
+    for (const Extent& extent : chunk->extents) runs_.push_back({extent.here, extent.bytes});
+    auto buffer = staging_.acquire(
         {.device = chunk->of->use.memory()->device, .runs = runs_, .to_gpu = false, .ctas = ctas_});
     SentFrame frame;
     frame.chunk = *std::move(chunk);
-    frame.status = slot.status();
-    if (slot.ok()) {
-      frame.slot = *slot;
-      frame.status = staging_.submit(**slot);
-      if (!frame.status.ok()) frame.slot = nullptr;
+    frame.status = buffer.status();
+    if (buffer.ok()) {
+      frame.buffer = *buffer;
+      frame.status = staging_.submit(**buffer);
+      if (!frame.status.ok()) frame.buffer = nullptr;
     }
-    frame.staged = frame.slot == nullptr;
+    frame.staged = frame.buffer == nullptr;
     if (frame.staged) frame.chunk->use = {};  // zeros go
     staged_.push_back(std::move(frame));
   }
   return moved;
 }
 
-bool Sender::look_at_gpu() {
+bool Sender::poll_gpu() {
   bool moved = false;
   while (copy::StagingBuffer* const done = staging_.next_done()) {
-    SentFrame& frame = *std::ranges::find(staged_, done, &SentFrame::slot);
+    SentFrame& frame = *std::ranges::find(staged_, done, &SentFrame::buffer);
     frame.staged = true;
     frame.status = done->status();
     frame.chunk->use = {};  // its bytes are in the slot
@@ -171,12 +172,12 @@ bool Sender::look_at_gpu() {
 
 /// The next frame to be sent becomes the current one.
 Result<bool> Sender::next() {
-  std::vector<std::byte> said = take_said();
-  if (said.empty() || !sealer_) {
+  std::vector<std::byte> queued = pop_queued();
+  if (queued.empty() || !sealer_) {
     const auto ready = std::ranges::find(staged_, true, &SentFrame::staged);
     const bool any_staged = ready != staged_.end();
     // In turns: slots may always be full, and what needs none is also how a batch ends early.
-    auto chunk = any_staged && !was_staged_ ? std::nullopt : wire_.take();
+    auto chunk = any_staged && !was_staged_ ? std::nullopt : group_.next_chunk();
     was_staged_ = any_staged && !chunk;
     if (chunk) {
       current_.emplace();
@@ -187,17 +188,17 @@ Result<bool> Sender::next() {
     }
   }
   if (!waiting_.empty() &&
-      (current_ || !said.empty() || base::Clock::steady().now() >= waits_until_)) {
+      (current_ || !queued.empty() || base::Clock::steady().now() >= waits_until_)) {
     // The peer's user is told of what is small before this side's answers are heard.
-    const bool behind = current_ && current_->chunk->bytes <= kSmallData;
-    auto& with = behind ? current_->behind : said;
+    const bool trailing = current_ && current_->chunk->bytes <= kSmallData;
+    auto& with = trailing ? current_->trailing : queued;
     with.insert(with.end(), waiting_.begin(), waiting_.end());
     waiting_.clear();
     waiting_frames_ = 0;
   }
-  if (!said.empty()) {
+  if (!queued.empty()) {
     if (!current_) current_.emplace();
-    current_->head = std::move(said);
+    current_->head = std::move(queued);
   }
   if (current_) {
     idle_ = false;
@@ -207,19 +208,19 @@ Result<bool> Sender::next() {
     return true;
   }
   const base::MutexLock lock(mutex_);
-  idle_ = said_.empty() && staged_.empty();
+  idle_ = queued_.empty() && staged_.empty();
   return false;
 }
 
 /// Whole frames, of which one call sends as many as it can; one if it is to be sealed.
-std::vector<std::byte> Sender::take_said() {
+std::vector<std::byte> Sender::pop_queued() {
   const base::MutexLock lock(mutex_);
   std::vector<std::byte> frames;
-  while (!said_.empty() && (frames.empty() || (!sealer_ && frames.size() < kMaxHead))) {
-    const Said& first = said_.front();
+  while (!queued_.empty() && (frames.empty() || (!sealer_ && frames.size() < kMaxHead))) {
+    const QueuedFrames& first = queued_.front();
     frames.insert(frames.end(), first.bytes.begin(), first.bytes.end());
-    said_frames_ -= first.frames;
-    said_.pop_front();
+    queued_frames_ -= first.frames;
+    queued_.pop_front();
   }
   return frames;
 }
@@ -227,33 +228,33 @@ std::vector<std::byte> Sender::take_said() {
 /// Copies host memory that is not sent from its place. Data that a peer has asked for is promised
 /// by its head, hence looked at before. An error is the frame's.
 void Sender::check_memory(SentFrame& frame) {
-  if (!frame.chunk || frame.chunk->pieces.empty() || frame.slot != nullptr || !frame.status.ok())
+  if (!frame.chunk || frame.chunk->extents.empty() || frame.buffer != nullptr || !frame.status.ok())
     return;
   const Chunk& chunk = *frame.chunk;
   frame.copied = tls_ != nullptr || sealer_ || chunk.head.summed;
   if (!frame.copied) {
-    const auto is_there = [](const Piece& piece) {
-      return memory::pages_are_readable(piece.here, piece.bytes);
+    const auto is_there = [](const Extent& extent) {
+      return memory::pages_are_readable(extent.here, extent.bytes);
     };
-    if (chunk.head.op == Op::data && !std::ranges::all_of(chunk.pieces, is_there))
+    if (chunk.head.type == FrameType::data && !std::ranges::all_of(chunk.extents, is_there))
       frame.status = memory::freed_early();
     return;
   }
   copy_.resize(kMaxChunk);
   pieces_.clear();
   auto to = reinterpret_cast<std::uintptr_t>(copy_.data());
-  for (const Piece& piece : chunk.pieces) {
-    pieces_.push_back({.to = to, .from = piece.here, .bytes = piece.bytes});
-    to += piece.bytes;
+  for (const Extent& extent : chunk.extents) {
+    pieces_.push_back({.to = to, .from = extent.here, .bytes = extent.bytes});
+    to += extent.bytes;
   }
   frame.status = copy::copy_within(pieces_);
 }
 
 void Sender::lay_out(SentFrame& frame) {
-  const std::size_t said = frame.head.size();
+  const std::size_t queued = frame.head.size();
   if (frame.chunk) {
     Head& head = frame.chunk->head;
-    if (!frame.status.ok() && head.op == Op::data) head.code = frame.status.code();
+    if (!frame.status.ok() && head.type == FrameType::data) head.code = frame.status.code();
     if (!frame.status.ok()) head.notification.clear();
     const auto bytes = encode(head);
     frame.head.insert(frame.head.end(), bytes.begin(), bytes.end());
@@ -262,9 +263,10 @@ void Sender::lay_out(SentFrame& frame) {
   if (frame.chunk) lay_out_data(frame);
   frame.data_end = frame.parts.size();
   for (std::size_t i = 1; frame.chunk && frame.chunk->head.summed && i < frame.parts.size(); ++i)
-    add_to_sum(std::span(frame.head).subspan(said),
+    add_to_sum(std::span(frame.head).subspan(queued),
                {static_cast<const std::byte*>(frame.parts[i].iov_base), frame.parts[i].iov_len});
-  if (!frame.behind.empty()) frame.parts.push_back({frame.behind.data(), frame.behind.size()});
+  if (!frame.trailing.empty())
+    frame.parts.push_back({frame.trailing.data(), frame.trailing.size()});
 }
 
 void Sender::lay_out_data(SentFrame& frame) {
@@ -273,11 +275,11 @@ void Sender::lay_out_data(SentFrame& frame) {
     frame.parts.push_back({copy_.data(), frame.chunk->bytes});
     return;
   }
-  const auto& pieces = frame.chunk->pieces;
-  for (std::size_t i = 0; i < pieces.size(); ++i)
+  const auto& extents = frame.chunk->extents;
+  for (std::size_t i = 0; i < extents.size(); ++i)
     append(frame.parts, 1,
-           frame.slot != nullptr ? frame.slot->at(i) : source_pointer(pieces[i].here),
-           pieces[i].bytes);
+           frame.buffer != nullptr ? frame.buffer->at(i) : source_pointer(extents[i].here),
+           extents[i].bytes);
 }
 
 void Sender::lay_out_zeros(SentFrame& frame, std::uint64_t bytes) {
@@ -289,9 +291,9 @@ void Sender::lay_out_zeros(SentFrame& frame, std::uint64_t bytes) {
 
 /// The rest of a put's data becomes zeros, and the put fails. False: its memory is ours, or it is
 /// data that a peer has asked for, whose head has said already that it is well.
-bool Sender::blank(SentFrame& frame) {
-  if (!frame.chunk || frame.chunk->head.op != Op::put || frame.slot != nullptr || frame.copied ||
-      !frame.status.ok())
+bool Sender::zero_rest(SentFrame& frame) {
+  if (!frame.chunk || frame.chunk->head.type != FrameType::put || frame.buffer != nullptr ||
+      frame.copied || !frame.status.ok())
     return false;
   const auto at = [&frame](std::size_t part) {
     return frame.parts.begin() + static_cast<std::ptrdiff_t>(part);
@@ -299,11 +301,11 @@ bool Sender::blank(SentFrame& frame) {
   const std::size_t first = std::max<std::size_t>(frame.part, 1);
   std::uint64_t left = 0;
   for (std::size_t i = first; i < frame.data_end; ++i) left += frame.parts[i].iov_len;
-  const std::vector<iovec> behind(at(frame.data_end), frame.parts.end());
+  const std::vector<iovec> trailing(at(frame.data_end), frame.parts.end());
   frame.parts.erase(at(first), frame.parts.end());
   lay_out_zeros(frame, left);
   frame.data_end = frame.parts.size();
-  frame.parts.insert(frame.parts.end(), behind.begin(), behind.end());
+  frame.parts.insert(frame.parts.end(), trailing.begin(), trailing.end());
   frame.status = memory::freed_early();
   return true;
 }
@@ -318,19 +320,19 @@ Status Sender::seal(SentFrame& frame) {
   return {};
 }
 
-void Sender::let_go() {
+void Sender::release_revoked() {
   const base::MutexLock lock(sending_);
   if (!current_ || !current_->chunk || current_->chunk->use.memory() == nullptr ||
       !current_->chunk->of->progress.revoked)
     return;
-  if (current_->slot == nullptr && !sealer_) send_zeros(*current_);
+  if (current_->buffer == nullptr && !sealer_) send_zeros(*current_);
   current_->chunk->use = {};
 }
 
 /// In the place of what is left of its data, which is neither its first part nor what is behind.
 void Sender::send_zeros(SentFrame& frame) {
   const std::size_t from = std::max<std::size_t>(frame.part, 1),
-                    to = frame.parts.size() - (frame.behind.empty() ? 0 : 1);
+                    to = frame.parts.size() - (frame.trailing.empty() ? 0 : 1);
   std::vector<iovec> parts(frame.parts.begin(),
                            frame.parts.begin() + static_cast<std::ptrdiff_t>(std::min(from, to)));
   for (std::size_t i = from; i < to; ++i)
@@ -344,17 +346,17 @@ void Sender::send_zeros(SentFrame& frame) {
 
 void Sender::finish(SentFrame& frame) {
   if (frame.chunk) frame.chunk->use = {};
-  if (frame.slot != nullptr) staging_.release(*frame.slot);
-  if (frame.chunk) wire_.sent(*frame.chunk, frame.status);
+  if (frame.buffer != nullptr) staging_.release(*frame.buffer);
+  if (frame.chunk) group_.sent(*frame.chunk, frame.status);
 }
 
 bool Sender::stop() {
   const base::MutexLock lock(sending_);
-  (void)look_at_gpu();
-  if (current_ && current_->slot != nullptr) staging_.release(*current_->slot);
+  (void)poll_gpu();
+  if (current_ && current_->buffer != nullptr) staging_.release(*current_->buffer);
   current_.reset();
   for (auto frame = staged_.begin(); frame != staged_.end();) {
-    if (frame->staged && frame->slot != nullptr) staging_.release(*frame->slot);
+    if (frame->staged && frame->buffer != nullptr) staging_.release(*frame->buffer);
     frame = frame->staged ? staged_.erase(frame) : std::next(frame);
   }
   return staged_.empty();

@@ -23,30 +23,35 @@
 #include "base/mutex.hpp"
 #include "base/tls.hpp"
 #include "copy/staging.hpp"
-#include "transport/tcp/wire.hpp"
+#include "transport/tcp/connection_group.hpp"
 
 namespace linkspan::transport::tcp {
 
 /// A frame on its way through a Sender.
 struct SentFrame {
-  std::optional<Chunk> chunk;           // none: it was said
-  std::vector<std::byte> head;          // behind frames that were said,
-  std::vector<std::byte> behind;        // or those are behind its data, which is small
-  copy::StagingBuffer* slot = nullptr;  // null: not staged
-  bool staged = false;                  // the GPU is done, or it was not asked
-  Status status{};                      // of the staging
-  bool copied = false;                  // its data lies in the Sender's own memory
-  std::vector<iovec> parts;             // what is left to be sent,
-  std::size_t part = 0;                 // from here on;
-  std::size_t data_end = 0;             // parts from 1 to here are its data
+  std::optional<Chunk> chunk;             // none: it was said
+  std::vector<std::byte> head;            // behind frames that were said,
+  std::vector<std::byte> trailing;        // or those are behind its data, which is small
+  copy::StagingBuffer* buffer = nullptr;  // null: not staged
+  bool staged = false;                    // the GPU is done, or it was not asked
+  Status status{};                        // of the staging
+  bool copied = false;                    // its data lies in the Sender's own memory
+  std::vector<iovec> parts;               // what is left to be sent,
+  std::size_t part = 0;                   // from here on;
+  std::size_t data_end = 0;               // parts from 1 to here are its data
   base::MacTag seal{};
 };
 
 class Sender {
  public:
   /// `socket` and `tls`, which may be null, are loans; `wire` and `lanes` outlive it.
-  Sender(Wire& wire, int socket, base::TlsEnd* tls, copy::StagingStreams& lanes, unsigned ctas)
-      : wire_(wire), socket_(socket), tls_(tls), ctas_(ctas), staging_(kMaxChunk, lanes) {}
+  Sender(ConnectionGroup& group, int socket, base::TlsEnd* tls,
+         copy::StagingStreams& staging_streams, unsigned ctas)
+      : group_(group),
+        socket_(socket),
+        tls_(tls),
+        ctas_(ctas),
+        staging_(kMaxChunk, staging_streams) {}
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
   ~Sender() = default;  ///< Requires: stop() is true, or no GPU was asked.
@@ -57,12 +62,14 @@ class Sender {
     sealer_.emplace(key);
   }
 
-  void say(std::vector<std::byte> frame) LINKSPAN_EXCLUDES(mutex_) { say(std::move(frame), 1); }
+  void enqueue(std::vector<std::byte> frame) LINKSPAN_EXCLUDES(mutex_) {
+    enqueue(std::move(frame), 1);
+  }
   /// One that waits goes with the next frame, if one comes soon.
   void answer(std::vector<std::byte> frame, bool waits) LINKSPAN_EXCLUDES(sending_, mutex_);
-  void is_writable() noexcept { writable_ = true; }  ///< As epoll tells.
+  void on_writable() noexcept { writable_ = true; }  ///< As epoll tells.
   /// True: something has moved. disconnected: the socket takes no more.
-  Result<bool> turn() LINKSPAN_EXCLUDES(sending_, mutex_);
+  Result<bool> poll() LINKSPAN_EXCLUDES(sending_, mutex_);
   /// The same for who has something small to send now, if nothing is on its way. False: there may
   /// be something left for its connection's thread.
   Result<bool> send_now() LINKSPAN_EXCLUDES(sending_, mutex_);
@@ -72,38 +79,38 @@ class Sender {
   bool is_idle() const noexcept { return idle_; }
   /// A GPU copies for it, or an answer waits: nobody will wake its thread. What the GPU is done
   /// with waits for the socket, which does.
-  bool watches() LINKSPAN_EXCLUDES(sending_) {
+  bool needs_polling() LINKSPAN_EXCLUDES(sending_) {
     const base::MutexLock lock(sending_);
     return !waiting_.empty() || !std::ranges::all_of(staged_, &SentFrame::staged);
   }
   /// Lets go of memory that the peer may not read any more: zeros go in its place, and the batch
   /// ends with an error. A GPU's copy that is under way ends first.
-  void let_go() LINKSPAN_EXCLUDES(sending_);
+  void release_revoked() LINKSPAN_EXCLUDES(sending_);
   /// Sends nothing more, once its wire has failed. True: no GPU copies for it.
   bool stop() LINKSPAN_EXCLUDES(sending_);
 
  private:
-  struct Said {
+  struct QueuedFrames {
     std::vector<std::byte> bytes;
     std::size_t frames = 0;
   };
-  void say(std::vector<std::byte> bytes, std::size_t frames) LINKSPAN_EXCLUDES(mutex_);
+  void enqueue(std::vector<std::byte> bytes, std::size_t frames) LINKSPAN_EXCLUDES(mutex_);
   bool stage() LINKSPAN_REQUIRES(sending_);
-  bool look_at_gpu() LINKSPAN_REQUIRES(sending_);
+  bool poll_gpu() LINKSPAN_REQUIRES(sending_);
   Result<bool> send_frames() LINKSPAN_REQUIRES(sending_) LINKSPAN_EXCLUDES(mutex_);
   Result<std::size_t> send(std::span<iovec> parts) LINKSPAN_REQUIRES(sending_);
   Result<bool> next() LINKSPAN_REQUIRES(sending_) LINKSPAN_EXCLUDES(mutex_);
-  std::vector<std::byte> take_said() LINKSPAN_REQUIRES(sending_) LINKSPAN_EXCLUDES(mutex_);
+  std::vector<std::byte> pop_queued() LINKSPAN_REQUIRES(sending_) LINKSPAN_EXCLUDES(mutex_);
   void check_memory(SentFrame& frame) LINKSPAN_REQUIRES(sending_);
   void lay_out(SentFrame& frame) LINKSPAN_REQUIRES(sending_);
   void lay_out_data(SentFrame& frame) LINKSPAN_REQUIRES(sending_);
   static void lay_out_zeros(SentFrame& frame, std::uint64_t bytes);
-  static bool blank(SentFrame& frame);
+  static bool zero_rest(SentFrame& frame);
   Status seal(SentFrame& frame) LINKSPAN_REQUIRES(sending_);
   static void send_zeros(SentFrame& frame);
   void finish(SentFrame& frame) LINKSPAN_REQUIRES(sending_);
 
-  Wire& wire_;
+  ConnectionGroup& group_;
   const int socket_;
   base::TlsEnd* const tls_;
   const unsigned ctas_;
@@ -122,8 +129,8 @@ class Sender {
   base::Time waits_until_ LINKSPAN_GUARDED_BY(sending_){};
   bool was_staged_ LINKSPAN_GUARDED_BY(sending_) = false;  // the chunk before
   base::Mutex mutex_;
-  std::deque<Said> said_ LINKSPAN_GUARDED_BY(mutex_);
-  std::size_t said_frames_ LINKSPAN_GUARDED_BY(mutex_) = 0;
+  std::deque<QueuedFrames> queued_ LINKSPAN_GUARDED_BY(mutex_);
+  std::size_t queued_frames_ LINKSPAN_GUARDED_BY(mutex_) = 0;
 };
 
 /// Another part; the last one grows in its place if the bytes lie behind it and it is none of the

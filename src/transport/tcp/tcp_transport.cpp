@@ -20,7 +20,7 @@ TcpTransport::TcpTransport(const TcpOptions& options)
                     .max_batch_pages = kMaxSpans,
                     .max_inflight = 64},
       published_(options.topology),
-      lanes_(options.topology),
+      staging_streams_(options.topology),
       threads_(options.connections) {
   if (options_.topology != nullptr)
     capabilities_.local_kinds = {MemoryKind::host, MemoryKind::pinned, MemoryKind::shared,
@@ -34,7 +34,7 @@ Result<memory::PublishedKey> TcpTransport::publish(const memory::Region& region)
                   "tcp takes no " + std::string(name_of(facts.kind)) + " memory");
   // One for each direction of as many connections as a peer may have.
   if (facts.kind == MemoryKind::device)
-    if (Status status = lanes_.reserve(facts.gpu, 2 * options_.connections); !status.ok())
+    if (Status status = staging_streams_.reserve(facts.gpu, 2 * options_.connections); !status.ok())
       return status;
   return published_.add(region);
 }

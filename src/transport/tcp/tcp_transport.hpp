@@ -23,8 +23,8 @@ struct TcpOptions {
   cuda::Topology* topology = nullptr;  ///< Null: no GPU here.
   std::uint64_t incarnation = 0;       ///< Of our Engine.
   unsigned connections = 1;            ///< To a peer, and threads, at most.
-  /// That are made when a peer is met; more come while they pay (stream_count.hpp). Two, so that a
-  /// small message need not wait behind a frame of a large one.
+  /// That are made when a peer is met; more come while they pay (data_connection_count.hpp). Two,
+  /// so that a small message need not wait behind a frame of a large one.
   unsigned first = 2;
   std::optional<unsigned> copy_ctas{};  ///< As the local transport's.
   bool tls = false;                     ///< Connections come by it.
@@ -57,7 +57,7 @@ class TcpTransport final : public Transport {
   // Any thread, for Endpoints:
   WireRegionTable& published() noexcept { return published_; }
   DataConnectionThreads& threads() noexcept { return threads_; }
-  copy::StagingStreams& lanes() noexcept { return lanes_; }
+  copy::StagingStreams& staging_streams() noexcept { return staging_streams_; }
   const TcpOptions& options() const noexcept { return options_; }
   void count(std::size_t blocks) noexcept {
     ++orders_;
@@ -69,7 +69,7 @@ class TcpTransport final : public Transport {
   Capabilities capabilities_;
   std::atomic<std::uint64_t> orders_{0}, blocks_{0};
   WireRegionTable published_;
-  copy::StagingStreams lanes_;
+  copy::StagingStreams staging_streams_;
   DataConnectionThreads threads_;  // last: their connections use all of the above
 };
 

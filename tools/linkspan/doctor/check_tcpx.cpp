@@ -10,7 +10,7 @@
 #include "base/environment.hpp"
 #include "base/fd.hpp"
 #include "tools/linkspan/doctor/diagnosis.hpp"
-#include "transport/nccl_net/choice.hpp"
+#include "transport/nccl_net/plugin_selection.hpp"
 
 namespace linkspan::tool {
 namespace {
@@ -27,7 +27,7 @@ std::string variable(const char* name, const char* fallback) {
 bool check_plugin(Diagnosis& out) {
   const auto options = base::Options::from_environment();
   if (!options.ok()) return false;  // the settings' check tells of it
-  const std::vector<std::string> files = transport::nccl_net::chosen_files({}, *options);
+  const std::vector<std::string> files = transport::nccl_net::selected_files({}, *options);
   const auto found = transport::nccl_net::find_plugin(files);
   if (found.ok()) {
     out.ok(kArea, "plugin", found->file + ", ncclNetPlugin_v" + std::to_string(found->version));

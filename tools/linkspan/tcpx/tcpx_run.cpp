@@ -11,7 +11,7 @@
 #include "base/options.hpp"
 #include "tools/linkspan/tcpx/tcpx_bootstrap.hpp"
 #include "tools/linkspan/tcpx/tcpx_memory.hpp"
-#include "transport/nccl_net/choice.hpp"
+#include "transport/nccl_net/plugin_selection.hpp"
 #include "transport/nccl_net/tcpx/pool.hpp"
 #include "transport/nccl_net/tcpx/unpack.hpp"
 
@@ -49,7 +49,7 @@ class Run {
   Result<TcpxFigures> run() {
     say_("=== TCPX GPU-to-GPU transfer test ===");
     say_(std::string("Running in ") + (plan_.server ? "SERVER" : "CLIENT") + " mode");
-    auto plugin = load_chosen(plan_.plugin);
+    auto plugin = load_selected(plan_.plugin);
     if (!plugin.ok()) return plugin.status();
     plugin_ = *std::move(plugin);
     if (plan_.device >= plugin_->devices().size())
@@ -58,7 +58,7 @@ class Run {
                         std::to_string(plugin_->devices().size()));
     const Properties& device = plugin_->devices()[plan_.device];
     piece_ = std::min<std::uint64_t>(device.max_bytes, std::uint64_t{4} << 20);
-    const bool on_gpu = !plan_.host_memory && device.takes(abi::kCuda);
+    const bool on_gpu = !plan_.host_memory && device.supports(abi::kCuda);
     auto memory = TcpxMemory::create(on_gpu, size());
     if (!memory.ok()) return memory.status();
     memory_ = *std::move(memory);
@@ -130,12 +130,12 @@ class Run {
     auto bootstrap = Bootstrap::connect(plan_.host, plan_.port, handle, patience());
     if (!bootstrap.ok()) return bootstrap.status();
     bootstrap_ = *std::move(bootstrap);
-    auto connector = Connector::open(plugin_, static_cast<int>(plan_.device), handle);
-    if (!connector.ok()) return connector.status();
+    auto pending_connect = PendingConnect::open(plugin_, static_cast<int>(plan_.device), handle);
+    if (!pending_connect.ok()) return pending_connect.status();
     std::unique_ptr<SendComm> comm;
     if (Status status = until("the server to accept",
                               [&]() -> Result<bool> {
-                                auto connected = (*connector)->connect();
+                                auto connected = (*pending_connect)->connect();
                                 if (!connected.ok()) return connected.status();
                                 comm = *std::move(connected);
                                 return comm != nullptr;
@@ -216,7 +216,7 @@ class Run {
         say_("descriptor[" + std::to_string(number++) +
              "] src_off=" + std::to_string(each.src_off) + " len=" + std::to_string(each.len) +
              " dst_off=" + std::to_string(each.dst_off));
-      say_(std::string("Launching device unpack (") + words_of(unpacker_->way()) +
+      say_(std::string("Launching device unpack (") + words_of(unpacker_->method()) +
            "), total_bytes=" + std::to_string(block->bytes()));
     }
     const tcpx::UnpackRequest request{
@@ -241,8 +241,8 @@ class Run {
   }
 
   /// A receive that is done: its bytes into their place.
-  Status put_in_place(ReceiveComm& comm, const Comm::Registration& memory, const Done& done,
-                      std::uint64_t at, std::uint64_t due) {
+  Status is_in_place(ReceiveComm& comm, const Comm::Registration& memory, const Done& done,
+                     std::uint64_t at, std::uint64_t due) {
     // A client may count the end of the string too.
     const bool with_zero = plan_.bytes == 0 && done.bytes == kPayloadBytes + 1;
     if (done.bytes != due && !with_zero)
@@ -305,7 +305,7 @@ class Run {
         return done.has_value();
       };
       if (Status status = until("a message", step); !status.ok()) return status;
-      if (Status status = put_in_place(comm, memory, *done, at, due_at(at)); !status.ok())
+      if (Status status = is_in_place(comm, memory, *done, at, due_at(at)); !status.ok())
         return status;
     }
     return {};

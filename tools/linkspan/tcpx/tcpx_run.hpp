@@ -23,7 +23,7 @@ struct TcpxPlan {
   unsigned iterations = 1;
   unsigned port = 12345;
   unsigned device = 0;       ///< The plugin's.
-  std::string plugin;        ///< As load_chosen() takes it.
+  std::string plugin;        ///< As load_selected() takes it.
   std::string unpack;        ///< d2d, host, kernel; empty: as the environment says, else d2d.
   bool host_memory = false;  ///< Also where the plugin takes GPU memory.
   Duration timeout = std::chrono::seconds(30);  ///< Of each wait.

@@ -15,7 +15,7 @@ namespace {
 
 using base::Unpack;
 
-constexpr std::size_t kWord = 128;  // the marks' word has lines of its own
+constexpr std::size_t kMarkLine = 128;  // the marks' word has lines of its own
 constexpr unsigned kThreads = 512, kWarps = kThreads / 32, kCtasPerSm = 2;
 constexpr std::size_t kSteps = Unpacker::kStreamEntries / 2 - 1;  // between two marks
 
@@ -32,7 +32,7 @@ Status refused(const std::string& what, Where at = {}) {
 }
 
 constexpr std::size_t list_bytes(std::size_t entry) {
-  return (Unpacker::kEntries * entry + kWord - 1) / kWord * kWord;
+  return (Unpacker::kEntries * entry + kMarkLine - 1) / kMarkLine * kMarkLine;
 }
 
 }  // namespace
@@ -40,17 +40,17 @@ constexpr std::size_t list_bytes(std::size_t entry) {
 Result<Unpack> choose_unpack(std::string_view option, const base::Options& options,
                              Unpack fallback) {
   if (option.empty()) return options.unpack.value_or(fallback);
-  const auto way = base::parse_unpack(option);
-  if (!way)
+  const auto method = base::parse_unpack(option);
+  if (!method)
     return refused("no unpack is called \"" + std::string(option) + "\": " + base::kUnpackRemedy);
-  return *way;
+  return *method;
 }
 
-Result<std::unique_ptr<Unpacker>> Unpacker::create(const cuda::Device& device, Unpack way,
+Result<std::unique_ptr<Unpacker>> Unpacker::create(const cuda::Device& device, Unpack method,
                                                    const Bounds& bounds, const base::Clock& clock) {
   const auto sms = static_cast<unsigned>(std::max(device.info().sm_count, 1));
   const unsigned ctas = std::min(bounds.ctas.value_or(~0u), sms * kCtasPerSm);
-  if (way == Unpack::kernel) {
+  if (method == Unpack::kernel) {
     if (!device.kernels().ok()) return device.kernels();
     if (ctas == 0)
       return Status(Code::unsupported, Scope::request,
@@ -59,55 +59,55 @@ Result<std::unique_ptr<Unpacker>> Unpacker::create(const cuda::Device& device, U
   }
   const auto scope = device.enter();
   if (!scope.ok()) return scope.status();
-  const std::size_t each = list_bytes(sizeof(Entry)) + (way == Unpack::host ? kHostBytes : 0);
-  auto memory = cuda::PinnedBuffer::create(*scope, kWord + kBatches * each);
+  const std::size_t each = list_bytes(sizeof(Entry)) + (method == Unpack::host ? kHostBytes : 0);
+  auto memory = cuda::PinnedBuffer::create(*scope, kMarkLine + kBatches * each);
   if (!memory.ok()) return memory.status();
-  std::memset(memory->data(), 0, kWord);
+  std::memset(memory->data(), 0, kMarkLine);
   auto stream = cuda::Stream::create(*scope);
   if (!stream.ok()) return stream.status();
   return std::unique_ptr<Unpacker>(
-      new Unpacker(device, way, ctas, clock, *std::move(memory), *std::move(stream)));
+      new Unpacker(device, method, ctas, clock, *std::move(memory), *std::move(stream)));
 }
 
-Unpacker::Unpacker(const cuda::Device& device, Unpack way, unsigned ctas, const base::Clock& clock,
-                   cuda::PinnedBuffer memory, cuda::Stream stream)
+Unpacker::Unpacker(const cuda::Device& device, Unpack method, unsigned ctas,
+                   const base::Clock& clock, cuda::PinnedBuffer memory, cuda::Stream stream)
     : device_(device),
-      way_(way),
+      method_(method),
       ctas_(ctas),
       clock_(clock),
       memory_(std::move(memory)),
       stream_(std::move(stream)) {
-  std::size_t at = kWord;
+  std::size_t at = kMarkLine;
   for (Batch& batch : batches_) {
     batch.list = reinterpret_cast<Entry*>(memory_.data() + at);
     batch.list_device = memory_.device_address() + at;
     at += list_bytes(sizeof(Entry));
-    if (way_ != Unpack::host) continue;
+    if (method_ != Unpack::host) continue;
     batch.staging = memory_.data() + at;
     batch.staging_device = memory_.device_address() + at;
     at += kHostBytes;
   }
 }
 
-Result<Unpacker::Ticket> Unpacker::begin(std::span<const UnpackRequest> requests) {
-  if (!lost_.ok()) return lost_;
+Result<Unpacker::UnpackId> Unpacker::begin(std::span<const UnpackRequest> requests) {
+  if (!failure_.ok()) return failure_;
   const auto bytes = check(requests);
   if (!bytes.ok()) return bytes.status();
   poll();
-  if (!lost_.ok()) return lost_;
+  if (!failure_.ok()) return failure_;
   Batch& batch = of(last_ + 1);
-  if (batch.ticket != 0) return Status::no_resource();
+  if (batch.id != 0) return Status::no_resource();
   lay_out(batch, requests, cut_of(requests));
   const base::Time now = clock_.now();
   last_due_ = std::max(now, last_due_) +
               copy::earliest_time(copy::Method::sm_kernel, copy::Link::same_gpu, *bytes, 1);
   batch.due = last_due_;
-  batch.looked = now;
-  batch.ticket = ++last_;
+  batch.polled_at = now;
+  batch.id = ++last_;
   feed();
-  if (batch.begun != 0 || batch.status.ok()) return batch.ticket;
+  if (batch.begun != 0 || batch.status.ok()) return batch.id;
   Status failed = std::move(batch.status);
-  batch.ticket = 0;
+  batch.id = 0;
   --last_;
   fed_ = std::min(fed_, last_);
   return failed;
@@ -118,14 +118,14 @@ Result<std::uint64_t> Unpacker::check(std::span<const UnpackRequest> requests) c
   if (requests.size() > kRequests)
     return refused(std::to_string(requests.size()) + " receives to unpack at once, " +
                    std::to_string(kRequests) + " are the most");
-  const std::uint64_t most = way_ == Unpack::kernel ? copy::GpuCopier::kListBytes : kMaxCopy;
+  const std::uint64_t most = method_ == Unpack::kernel ? copy::GpuCopier::kListBytes : kMaxCopy;
   std::uint64_t bytes = 0, entries = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const UnpackRequest& request = requests[i];
     if (request.block == nullptr) return refused("receive " + std::to_string(i) + " has no block");
-    if (request.host != nullptr && way_ != Unpack::host)
+    if (request.host != nullptr && method_ != Unpack::host)
       return refused("receive " + std::to_string(i) + " goes to host memory, where " +
-                     base::name_of(way_) + " does not unpack: `host` does");
+                     base::name_of(method_) + " does not unpack: `host` does");
     bytes += request.block->bytes();
     // There may be 16k of them: to look at each takes as long as to move it.
     if (request.block->largest() <= most) {
@@ -138,7 +138,7 @@ Result<std::uint64_t> Unpacker::check(std::span<const UnpackRequest> requests) c
     return refused("the receives have " + std::to_string(entries) + " entries of at most " +
                    std::to_string(most) + " bytes, of which " + std::to_string(kEntries) +
                    " go at once");
-  if (way_ == Unpack::host && bytes > kHostBytes)
+  if (method_ == Unpack::host && bytes > kHostBytes)
     return refused("the receives have " + std::to_string(bytes) + " bytes, of which " +
                    std::to_string(kHostBytes) + " go through host memory at once");
   return bytes;
@@ -146,7 +146,7 @@ Result<std::uint64_t> Unpacker::check(std::span<const UnpackRequest> requests) c
 
 /// Pieces of how many bytes an entry of the list is at most.
 std::uint64_t Unpacker::cut_of(std::span<const UnpackRequest> requests) const {
-  if (way_ != Unpack::kernel) return kMaxCopy;
+  if (method_ != Unpack::kernel) return kMaxCopy;
   std::uint64_t pieces = 0, bytes = 0;
   for (const UnpackRequest& request : requests) {
     pieces += request.block->entries().size();
@@ -159,7 +159,7 @@ void Unpacker::lay_out(Batch& batch, std::span<const UnpackRequest> requests,
                        std::uint64_t cut) const {
   Entry* next = batch.list;
   batch.runs.clear();
-  batch.home.clear();
+  batch.host_runs.clear();
   std::uint64_t staged = 0;
   for (std::uint32_t i = 0; i < requests.size(); ++i) {
     const UnpackRequest& request = requests[i];
@@ -176,12 +176,12 @@ void Unpacker::lay_out(Batch& batch, std::span<const UnpackRequest> requests,
         *next++ = entry(static_cast<std::uint32_t>(piece.src_off + done),
                         static_cast<std::uint32_t>(std::min(piece.len - done, cut)), to + done);
     };
-    if (way_ != Unpack::host) {
+    if (method_ != Unpack::host) {
       for (const LoadMeta& piece : request.block->entries())
         add(piece, request.destination + piece.dst_off);
       continue;
     }
-    std::vector<Run>& runs = request.host != nullptr ? batch.home : batch.runs;
+    std::vector<Run>& runs = request.host != nullptr ? batch.host_runs : batch.runs;
     std::uint64_t run_end = ~std::uint64_t{0};  // in the receive
     for (const LoadMeta& piece : request.block->entries()) {
       if (piece.dst_off != run_end)
@@ -197,7 +197,7 @@ void Unpacker::lay_out(Batch& batch, std::span<const UnpackRequest> requests,
   }
   batch.entries = static_cast<std::uint32_t>(next - batch.list);
   batch.steps =
-      way_ == Unpack::kernel ? (batch.entries != 0 ? 1 : 0) : batch.entries + batch.runs.size();
+      method_ == Unpack::kernel ? (batch.entries != 0 ? 1 : 0) : batch.entries + batch.runs.size();
   batch.begun = 0;
   batch.mark = 0;
   batch.status = {};
@@ -213,7 +213,7 @@ void Unpacker::feed() {
       if (status.ok()) continue;
       batch.steps = batch.begun;
       batch.status = status;
-      if (status.scope() == Scope::process) return lose(status);
+      if (status.scope() == Scope::process) return fail(status);
     }
   }
 }
@@ -242,7 +242,7 @@ Status Unpacker::feed(Batch& batch) {
 
 Status Unpacker::step(const cuda::DeviceScope& scope, const Batch& batch,
                       std::size_t number) const {
-  if (way_ == Unpack::kernel) return launch(scope, batch);
+  if (method_ == Unpack::kernel) return launch(scope, batch);
   if (number < batch.entries) {
     const Entry& entry = batch.list[number];
     return stream_.copy(scope, entry.to, batch.pools[entry.pool] + entry.from, entry.bytes);
@@ -258,42 +258,42 @@ Status Unpacker::launch(const cuda::DeviceScope& scope, const Batch& batch) cons
   return stream_.launch(scope, device_.unpack(), ctas, kThreads, parameters);
 }
 
-std::optional<Status> Unpacker::poll(Ticket ticket) {
-  Batch& batch = of(ticket);
-  if (ticket == 0 || batch.ticket != ticket)
+std::optional<Status> Unpacker::poll(UnpackId id) {
+  Batch& batch = of(id);
+  if (id == 0 || batch.id != id)
     return Status(Code::internal, Scope::request, "poll of a batch that is not in flight");
   if (!quiet(batch)) {
     poll();
     feed();
   }
   if (!quiet(batch)) {
-    batch.looked = clock_.now();
+    batch.polled_at = clock_.now();
     return std::nullopt;
   }
   if (batch.status.ok()) {
     std::vector<copy::Piece> pieces;
-    for (const Run& run : batch.home)
+    for (const Run& run : batch.host_runs)
       pieces.push_back({.to = reinterpret_cast<std::uintptr_t>(run.host),
                         .from = reinterpret_cast<std::uintptr_t>(batch.staging + run.staged),
                         .bytes = run.bytes});
     batch.status = copy::copy_within(pieces);
   }
-  batch.ticket = 0;
+  batch.id = 0;
   return std::move(batch.status);
 }
 
 base::Time Unpacker::expected(base::Time now) const {
   base::Time soonest = base::Time::max();
   for (const Batch& batch : batches_) {
-    if (batch.ticket == 0) continue;
-    if (quiet(batch) || batch.ticket > fed_) return now;
-    soonest = std::min(soonest, copy::poll_hint(batch.due, batch.looked));
+    if (batch.id == 0) continue;
+    if (quiet(batch) || batch.id > fed_) return now;
+    soonest = std::min(soonest, copy::poll_hint(batch.due, batch.polled_at));
   }
   return soonest;
 }
 
 bool Unpacker::quiet(const Batch& batch) const noexcept {
-  return batch.ticket <= fed_ && batch.mark <= reached_;
+  return batch.id <= fed_ && batch.mark <= reached_;
 }
 
 void Unpacker::poll() {
@@ -305,8 +305,8 @@ void Unpacker::poll() {
     }
   };
   const std::uint64_t before = reached_;
-  auto& word = *reinterpret_cast<std::uint64_t*>(memory_.data());
-  reach(std::min(std::atomic_ref(word).load(std::memory_order_acquire), marks_));
+  auto& reached_mark = *reinterpret_cast<std::uint64_t*>(memory_.data());
+  reach(std::min(std::atomic_ref(reached_mark).load(std::memory_order_acquire), marks_));
   const base::Time now = clock_.now();
   if (reached_ != before) ask_at_ = now + copy::kOverdue;
   if (between_.empty() || now < ask_at_) return;
@@ -314,13 +314,13 @@ void Unpacker::poll() {
   const auto scope = device_.enter();
   const Status answer = scope.ok() ? stream_.query(*scope) : scope.status();
   if (answer.ok()) return reach(marks_);
-  if (answer.scope() == Scope::process) lose(answer);
+  if (answer.scope() == Scope::process) fail(answer);
 }  // pending, or a driver that cannot tell now: what is not known to be quiet is not
 
-void Unpacker::lose(const Status& cause) {
-  lost_ = cause;
+void Unpacker::fail(const Status& cause) {
+  failure_ = cause;
   for (Batch& batch : batches_)
-    if (batch.ticket != 0 && !quiet(batch)) batch.status = cause;
+    if (batch.id != 0 && !quiet(batch)) batch.status = cause;
   between_.clear();
   in_stream_ = 0;
   reached_ = marks_;

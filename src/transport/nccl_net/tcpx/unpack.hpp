@@ -48,7 +48,7 @@ struct UnpackRequest {
 
 class Unpacker {
  public:
-  using Ticket = std::uint64_t;  ///< Names one batch until poll() has told its end. Never zero.
+  using UnpackId = std::uint64_t;  ///< Names one batch until poll() has told its end. Never zero.
 
   static constexpr std::size_t kBatches = 4;    ///< In flight.
   static constexpr std::size_t kRequests = 32;  ///< Of a batch.
@@ -63,7 +63,7 @@ class Unpacker {
     std::optional<unsigned> ctas{};  ///< Of a kernel at most. None: all that run at once.
   };
   /// `device` outlives it. unsupported: `kernel` where the kernels do not load, or may take no CTA.
-  static Result<std::unique_ptr<Unpacker>> create(const cuda::Device& device, base::Unpack way,
+  static Result<std::unique_ptr<Unpacker>> create(const cuda::Device& device, base::Unpack method,
                                                   const Bounds& bounds,
                                                   const base::Clock& clock = base::Clock::steady());
   /// Requires: all batches are quiet, or the process is ending.
@@ -71,14 +71,14 @@ class Unpacker {
   Unpacker(const Unpacker&) = delete;
   Unpacker& operator=(const Unpacker&) = delete;
 
-  base::Unpack way() const noexcept { return way_; }
+  base::Unpack method() const noexcept { return method_; }
   /// What the plugin has received must be in the pool: its test() has said so. no_resource:
   /// kBatches are in flight, ends come by poll(). invalid_argument: more than a batch takes, or a
   /// destination that this way does not reach. After any error nothing is in flight.
-  Result<Ticket> begin(std::span<const UnpackRequest> requests);
+  Result<UnpackId> begin(std::span<const UnpackRequest> requests);
   /// The end of a batch, once: nothing reads its pools or writes its destinations any more, and
   /// what runs later sees the bytes. Nothing while it runs. `host` copies into host memory here.
-  std::optional<Status> poll(Ticket ticket);
+  std::optional<Status> poll(UnpackId id);
   /// When poll() may have news, at the earliest. Time::max(): nothing is in flight.
   base::Time expected(base::Time now) const;
 
@@ -97,23 +97,23 @@ class Unpacker {
     std::byte* host;  // instead
   };
   struct Batch {
-    Ticket ticket = 0;  // zero: free
+    UnpackId id = 0;  // zero: free
     Entry* list = nullptr;
     cuda::CUdeviceptr list_device = 0;
     std::byte* staging = nullptr;
     cuda::CUdeviceptr staging_device = 0;
     std::array<cuda::CUdeviceptr, kRequests> pools{};
     std::uint32_t entries = 0;
-    std::vector<Run> runs, home;       // by the stream; by poll()
+    std::vector<Run> runs, host_runs;  // by the stream; by poll()
     std::size_t steps = 0, begun = 0;  // of the stream: all, and those that are there
     std::uint64_t mark = 0;            // the one behind the last step
     Status status{};
-    base::Time due{}, looked{};
+    base::Time due{}, polled_at{};
   };
 
-  Unpacker(const cuda::Device& device, base::Unpack way, unsigned ctas, const base::Clock& clock,
+  Unpacker(const cuda::Device& device, base::Unpack method, unsigned ctas, const base::Clock& clock,
            cuda::PinnedBuffer memory, cuda::Stream stream);
-  Batch& of(Ticket ticket) { return batches_[ticket % kBatches]; }
+  Batch& of(UnpackId id) { return batches_[id % kBatches]; }
   Result<std::uint64_t> check(std::span<const UnpackRequest> requests) const;
   void lay_out(Batch& batch, std::span<const UnpackRequest> requests, std::uint64_t cut) const;
   std::uint64_t cut_of(std::span<const UnpackRequest> requests) const;
@@ -122,15 +122,15 @@ class Unpacker {
   Status step(const cuda::DeviceScope& scope, const Batch& batch, std::size_t number) const;
   Status launch(const cuda::DeviceScope& scope, const Batch& batch) const;
   void poll();  // how far the stream is
-  void lose(const Status& cause);
+  void fail(const Status& cause);
   bool quiet(const Batch& batch) const noexcept;
 
   const cuda::Device& device_;
-  const base::Unpack way_;
+  const base::Unpack method_;
   const unsigned ctas_;
   const base::Clock& clock_;
-  Status lost_;                            // why the context is gone
-  Ticket last_ = 0, fed_ = 0;              // begun; wholly in the stream
+  Status failure_;                         // why the context is gone
+  UnpackId last_ = 0, fed_ = 0;            // begun; wholly in the stream
   std::uint64_t marks_ = 0, reached_ = 0;  // written by the stream; of these seen
   std::deque<unsigned> between_;           // entries of the stream for each mark not yet seen
   unsigned in_stream_ = 0;                 // their sum

@@ -1,9 +1,9 @@
-// What comes by a Wire's connections: data, where it lands, and what the peer says.
+// What comes by a ConnectionGroup's connections: data, where it lands, and what the peer says.
 #include <algorithm>
 #include <utility>
 
+#include "transport/tcp/connection_group.hpp"
 #include "transport/tcp/data_connection.hpp"
-#include "transport/tcp/wire.hpp"
 
 namespace linkspan::transport::tcp {
 namespace {
@@ -11,16 +11,16 @@ namespace {
 Status corrupt_request(const char* what) { return {Code::corrupt, Scope::peer, what}; }
 
 /// What a peer may do with a region, by its token. Else the use is of none.
-Status permits(const RegionUse& use, const Token& token, Op op) {
+Status check_access(const RegionUse& use, const Token& token, FrameType type) {
   if (use.memory() == nullptr || !equal_constant_time(use.memory()->key.token, token))
     return {Code::unreachable, Scope::request, "the region is not registered here"};
   const Permissions may = use.memory()->key.peers;
-  if (!(op == Op::put ? may.write : may.read))
+  if (!(type == FrameType::put ? may.write : may.read))
     return {Code::permission_denied, Scope::request, "not permitted on this region"};
   return {};
 }
 
-Status fits(const WireRegion& memory, const std::vector<Span>& spans) {
+Status check_spans(const WireRegion& memory, const std::vector<Span>& spans) {
   for (const Span& span : spans)
     if (!memory::fits(span.offset, span.bytes, memory.key.bytes))
       return {Code::invalid_argument, Scope::request, "a block leaves the region"};
@@ -29,54 +29,57 @@ Status fits(const WireRegion& memory, const std::vector<Span>& spans) {
 
 }  // namespace
 
-Status wrong_sum(Op op) {
+Status wrong_sum(FrameType type) {
   const char* const what =
-      op == Op::put ? "a write came by TCP with another CRC32C than it was sent with: what is at "
-                      "its destination is not to be used"
-      : op == Op::data ? "a read came by TCP with another CRC32C than it was sent with: what is at "
-                         "its destination is not to be used"
-                       : "the request of a read came by TCP with another CRC32C than it was sent "
-                         "with: nothing was read";
+      type == FrameType::put
+          ? "a write came by TCP with another CRC32C than it was sent with: what is at "
+            "its destination is not to be used"
+      : type == FrameType::data
+          ? "a read came by TCP with another CRC32C than it was sent with: what is at "
+            "its destination is not to be used"
+          : "the request of a read came by TCP with another CRC32C than it was sent "
+            "with: nothing was read";
   return {Code::corrupt, Scope::request, what};
 }
 
-Result<Landing> Wire::land(Head& head) {
+Result<FrameDestination> ConnectionGroup::resolve_destination(Head& head) {
   const base::MutexLock lock(mutex_);
-  Landing landing{.of = {}, .use = {}, .pieces = {}, .bytes = head.data};
-  if (head.op == Op::put) {
-    auto batch = put_of(head);
+  FrameDestination destination{.of = {}, .use = {}, .extents = {}, .bytes = head.data};
+  if (head.type == FrameType::put) {
+    auto batch = find_or_create_put(head);
     if (!batch.ok()) return batch.status();
-    landing.of = *std::move(batch);
-    if (const auto& memory = landing.of->use.memory(); memory != nullptr) {
-      landing.use = RegionUse(memory);
-      landing.device = memory->device;
+    destination.of = *std::move(batch);
+    if (const auto& memory = destination.of->use.memory(); memory != nullptr) {
+      destination.use = RegionUse(memory);
+      destination.device = memory->device;
       for (const Span& span : head.spans)
-        landing.pieces.push_back({memory->address + span.offset, 0, span.bytes});
+        destination.extents.push_back({memory->address + span.offset, 0, span.bytes});
     }
   } else {
     const auto found = std::ranges::find(gets_, head.id, &Incoming::id);
     if (found == gets_.end()) return corrupt_request("data that nobody asked for");
-    landing.of = *found;
-    if (!memory::fits(head.position, head.data, landing.of->asked))
+    destination.of = *found;
+    if (!memory::fits(head.position, head.data, destination.of->requested))
       return corrupt_request("data beyond what was asked for");
-    if (landing.of->summed && !head.summed)
+    if (destination.of->summed && !head.summed)
       return corrupt_request("data without the sum that was asked for");
-    landing.device = landing.of->use.memory()->device;
+    destination.device = destination.of->use.memory()->device;
     std::uint64_t at = head.position, left = head.data;
-    auto piece = std::ranges::upper_bound(landing.of->pieces, at, {}, &Piece::there);
-    for (--piece; left != 0; ++piece) {
-      const std::uint64_t skip = at - piece->there, bytes = std::min(left, piece->bytes - skip);
-      landing.pieces.push_back({piece->here + skip, 0, bytes});
+    auto extent = std::ranges::upper_bound(destination.of->extents, at, {}, &Extent::there);
+    for (--extent; left != 0; ++extent) {
+      const std::uint64_t skip = at - extent->there, bytes = std::min(left, extent->bytes - skip);
+      destination.extents.push_back({extent->here + skip, 0, bytes});
       at += bytes;
       left -= bytes;
     }
-    if (head.code != Code::ok && landing.of->status.ok())
-      landing.of->status = head.code == Code::corrupt ? wrong_sum(Op::get)
-                                                      : Status(head.code, Scope::request,
-                                                               "the peer could not read all of it");
-    if (head.code != Code::ok) landing.pieces.clear();
+    if (head.code != Code::ok && destination.of->status.ok())
+      destination.of->status =
+          head.code == Code::corrupt
+              ? wrong_sum(FrameType::get)
+              : Status(head.code, Scope::request, "the peer could not read all of it");
+    if (head.code != Code::ok) destination.extents.clear();
   }
-  Incoming& batch = *landing.of;
+  Incoming& batch = *destination.of;
   if (head.last && batch.total) return corrupt_request("two last frames of one batch");
   if (head.last) {
     batch.total = head.position + head.data;
@@ -87,27 +90,27 @@ Result<Landing> Wire::land(Head& head) {
   if (head.data > ~std::uint64_t{0} - head.position ||
       (batch.total && batch.announced > *batch.total))
     return corrupt_request("more data than its batch has");
-  return landing;
+  return destination;
 }
 
 /// The put that a frame belongs to; from its first frame on.
-Result<std::shared_ptr<Incoming>> Wire::put_of(const Head& head) {
-  auto found = std::ranges::find(theirs_, head.id, &Incoming::id);
-  if (found == theirs_.end()) {
-    if (theirs_.size() >= options_.inflight)
+Result<std::shared_ptr<Incoming>> ConnectionGroup::find_or_create_put(const Head& head) {
+  auto found = std::ranges::find(peer_puts_, head.id, &Incoming::id);
+  if (found == peer_puts_.end()) {
+    if (peer_puts_.size() >= options_.inflight)
       return corrupt_request("more puts than may be in flight");
     auto batch = std::make_shared<Incoming>();
     batch->id = head.id;
     batch->serial = head.serial;
     batch->use = options_.published->use(head.serial);
-    found = theirs_.insert(theirs_.end(), std::move(batch));
-    begun();
+    found = peer_puts_.insert(peer_puts_.end(), std::move(batch));
+    on_batch_begun();
   }
   Incoming& batch = **found;
   if (batch.serial != head.serial) return corrupt_request("a put to two regions");
   if (batch.refused) return *found;
-  Status status = permits(batch.use, head.token, Op::put);
-  if (status.ok()) status = fits(*batch.use.memory(), head.spans);
+  Status status = check_access(batch.use, head.token, FrameType::put);
+  if (status.ok()) status = check_spans(*batch.use.memory(), head.spans);
   if (status.ok()) return *found;
   if (batch.announced != 0) return corrupt_request("a put whose later frames are not permitted");
   batch.refused = true;
@@ -116,28 +119,29 @@ Result<std::shared_ptr<Incoming>> Wire::put_of(const Head& head) {
   return *found;
 }
 
-std::optional<Answer> Wire::landed(Incoming& batch, std::uint64_t bytes, const Status& status) {
+std::optional<Answer> ConnectionGroup::data_landed(Incoming& batch, std::uint64_t bytes,
+                                                   const Status& status) {
   const base::MutexLock lock(mutex_);
   batch.arrived += bytes;
   if (batch.status.ok()) batch.status = status;
   if (!batch.total || batch.arrived != *batch.total) return std::nullopt;
-  if (batch.op == Op::put) {
+  if (batch.type == FrameType::put) {
     const bool notifies = batch.status.ok() && !batch.notification.empty() && !failure_;
     if (notifies)
       options_.channel->deliver_notification(std::move(batch.notification), batch.after);
-    Head head{.op = Op::ended,
+    Head head{.type = FrameType::ended,
               .id = batch.id,
               .incarnation = options_.incarnation,
               .code = batch.status.code(),
               .text = batch.status.what()};
-    erase(theirs_, batch.id);
+    erase(peer_puts_, batch.id);
     return Answer{.head = std::move(head), .waits = notifies};
   }
-  if (batch.status.ok() && batch.arrived != batch.asked)
+  if (batch.status.ok() && batch.arrived != batch.requested)
     batch.status = Status(batch.canceled ? Code::canceled : Code::corrupt, Scope::request,
                           "the peer sent less than was asked for");
   batch.use = {};
-  end(batch.ticket, batch.status);
+  end(batch.result, batch.status);
   erase(gets_, batch.id);
   return std::nullopt;
 }
@@ -145,24 +149,24 @@ std::optional<Answer> Wire::landed(Incoming& batch, std::uint64_t bytes, const S
 // ---- what stands still --------------------------------------------------------------------------
 
 /// OK: it may go on. `bounded`: also where the region was not retracted.
-Status Wire::why_over(PeersProgress& progress, const WireRegion& memory, bool bounded,
-                      base::Time now) {
+Status ConnectionGroup::stall_status(PeersProgress& progress, const WireRegion& memory, bool bounded,
+                                     base::Time now) {
   const std::uint64_t bytes = progress.bytes;
   if (progress.since == base::Time{} || bytes != progress.seen) progress.since = now;
   progress.seen = bytes;
   const Duration still = now - progress.since;
-  if (bounded && still > kStill)
+  if (bounded && still > kMaxStall)
     return {Code::timed_out, Scope::request,
             "no byte of it has come for 60 s: the region is not kept for it any longer"};
   if (!memory.retracted) return {};
   if (!progress.retracted_since) progress.retracted_since = now;
-  progress.late = still > kStillRetracted || now - *progress.retracted_since > kRetracted;
+  progress.late = still > kMaxStallRetracted || now - *progress.retracted_since > kMaxRetracted;
   if (memory.revoke_immediately || progress.late)
     return {Code::unreachable, Scope::request, "its owner has deregistered the region"};
   return {};
 }
 
-void Wire::end_still(base::Time now) {
+void ConnectionGroup::end_stalled(base::Time now) {
   Status broken;
   {
     const base::MutexLock lock(mutex_);
@@ -173,9 +177,9 @@ void Wire::end_still(base::Time now) {
       batch.use = {};
       any = true;
     };
-    for (const auto& put : theirs_) {
+    for (const auto& put : peer_puts_) {
       const auto& memory = put->use.memory();
-      const Status why = memory ? why_over(put->progress, *memory, true, now) : Status();
+      const Status why = memory ? stall_status(put->progress, *memory, true, now) : Status();
       if (why.ok()) continue;
       put->refused = true;  // its later frames are thrown away
       revoke(*put, why);
@@ -183,9 +187,9 @@ void Wire::end_still(base::Time now) {
     // What a peer reads holds nothing up until the region is retracted.
     for (const auto& answer : answers_) {
       const auto& memory = answer->use.memory();
-      const Status why = memory ? why_over(answer->progress, *memory, false, now) : Status();
+      const Status why = memory ? stall_status(answer->progress, *memory, false, now) : Status();
       if (why.ok()) continue;
-      if (!answer->all_taken) {
+      if (!answer->all_assigned) {
         answer->canceled = true;  // its last frame goes without data and says why
         revoke(*answer, why);
       } else if (answer->progress.late) {
@@ -200,7 +204,7 @@ void Wire::end_still(base::Time now) {
   if (!broken.ok()) fail(broken);
 }
 
-std::vector<Served> Wire::served(base::Time now) const {
+std::vector<Served> ConnectionGroup::served(base::Time now) const {
   const base::MutexLock lock(mutex_);
   std::vector<Served> all;
   const auto add = [&](const auto& batch, linkspan::Op op) {
@@ -211,17 +215,17 @@ std::vector<Served> Wire::served(base::Time now) const {
                      .bytes = of.bytes,
                      .still = of.since == base::Time{} ? Duration::zero() : now - of.since});
   };
-  for (const auto& put : theirs_) add(put, linkspan::Op::write);
+  for (const auto& put : peer_puts_) add(put, linkspan::Op::write);
   for (const auto& answer : answers_) add(answer, linkspan::Op::read);
   return all;
 }
 
 // ---- the other ops ------------------------------------------------------------------------------
 
-Status Wire::heard(const Head& head) {
+Status ConnectionGroup::on_frame(const Head& head) {
   const base::MutexLock lock(mutex_);
-  if (head.op == Op::get) return asked(head);
-  if (head.op == Op::cancel) {
+  if (head.type == FrameType::get) return on_get_request(head);
+  if (head.type == FrameType::cancel) {
     // What is sent already needs no cancel.
     if (Outgoing* const answer = find(answers_, head.id)) {
       answer->canceled = true;
@@ -232,37 +236,37 @@ Status Wire::heard(const Head& head) {
   Outgoing* const found = find(puts_, head.id);
   if (found == nullptr) return corrupt_request("what has ended was not begun");
   Outgoing& batch = *found;
-  if (!batch.all_taken) return corrupt_request("a put has ended before it was sent");
+  if (!batch.all_assigned) return corrupt_request("a put has ended before it was sent");
   if (batch.status.ok() && head.code != Code::ok)
     batch.status = Status(head.code, Scope::request, "by the peer: " + head.text);
-  batch.heard = true;
-  end_if_over(head.id);
+  batch.ended_by_peer = true;
+  end_if_finished(head.id);
   return {};
 }
 
-Status Wire::asked(const Head& head) {
+Status ConnectionGroup::on_get_request(const Head& head) {
   // One that connections have taken whole may have ended there already.
-  const auto untaken =
-      std::ranges::count_if(answers_, [](const auto& answer) { return !answer->all_taken; });
-  if (static_cast<std::size_t>(untaken) >= options_.inflight)
+  const auto unassigned =
+      std::ranges::count_if(answers_, [](const auto& answer) { return !answer->all_assigned; });
+  if (static_cast<std::size_t>(unassigned) >= options_.inflight)
     return corrupt_request("more gets than may be in flight");
   auto batch = std::make_shared<Outgoing>();
-  batch->op = Op::data;
+  batch->type = FrameType::data;
   batch->id = head.id;
   batch->summed = head.summed;
   batch->use = options_.published->use(head.serial);
-  if (head.sum != head.sum_of_head) batch->status = wrong_sum(Op::get);
-  if (batch->status.ok()) batch->status = permits(batch->use, head.token, Op::get);
-  if (batch->status.ok()) batch->status = fits(*batch->use.memory(), head.spans);
+  if (head.sum != head.sum_of_head) batch->status = wrong_sum(FrameType::get);
+  if (batch->status.ok()) batch->status = check_access(batch->use, head.token, FrameType::get);
+  if (batch->status.ok()) batch->status = check_spans(*batch->use.memory(), head.spans);
   if (batch->status.ok())
     for (const Span& span : head.spans)
-      batch->pieces.push_back({batch->use.memory()->address + span.offset, 0, span.bytes});
+      batch->extents.push_back({batch->use.memory()->address + span.offset, 0, span.bytes});
   else
     batch->use = {};
   if (find(answers_, head.id) != nullptr) return corrupt_request("two gets of one number");
   answers_.push_back(batch);
   queue_.push_back(std::move(batch));
-  begun();
+  on_batch_begun();
   wake_some();
   return {};
 }

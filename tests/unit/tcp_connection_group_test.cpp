@@ -8,12 +8,12 @@
 #include <thread>
 
 #include "tests/support/kinds.hpp"
-#include "tests/unit/tcp_wire_fixture.hpp"
+#include "tests/unit/tcp_connection_group_fixture.hpp"
 
 namespace linkspan::transport::tcp {
-namespace tcp_wire_test {
+namespace tcp_connection_group_test {
 
-TEST_F(TcpWire, TakesPutsOfSeveralFramesAndAnswersGets) {
+TEST_F(TcpConnectionGroup, TakesPutsOfSeveralFramesAndAnswersGets) {
   Bytes expected = memory_;
   std::fill_n(expected.begin() + 3, 5, std::byte{1});
   std::fill_n(expected.begin() + 100, 7, std::byte{1});
@@ -24,14 +24,14 @@ TEST_F(TcpWire, TakesPutsOfSeveralFramesAndAnswersGets) {
   expect_end(5, Code::ok);
   EXPECT_EQ(memory_, expected);
 
-  send({.op = Op::get,
+  send({.type = FrameType::get,
         .id = 6,
         .serial = key_.id.serial,
         .token = key_.token,
         .spans = {{1, 9}, {kBytes - 2, 2}}});
   const auto heard = next();
   ASSERT_TRUE(heard.has_value());
-  EXPECT_EQ(heard->head.op, Op::data);
+  EXPECT_EQ(heard->head.type, FrameType::data);
   EXPECT_TRUE(heard->head.last);
   Bytes due(memory_.begin() + 1, memory_.begin() + 10);
   due.insert(due.end(), memory_.end() - 2, memory_.end());
@@ -39,7 +39,7 @@ TEST_F(TcpWire, TakesPutsOfSeveralFramesAndAnswersGets) {
 }
 
 /// Each cut of them comes by itself.
-TEST_F(TcpWire, StoresAWordWhole) {
+TEST_F(TcpConnectionGroup, StoresAWordWhole) {
   constexpr std::uint64_t kAt = 64;
   constexpr std::uint64_t kOld = 0x0101010101010101, kNew = 0xA1A2A3A4A5A6A7A8;
   std::atomic_ref word(*reinterpret_cast<std::uint64_t*>(memory_.data() + kAt));
@@ -81,7 +81,7 @@ TEST_F(TcpWire, StoresAWordWhole) {
 }
 
 /// Of 4096 bytes at most each: the word does not fit behind what is before it.
-TEST_F(TcpWire, SendsAWordInOneFrame) {
+TEST_F(TcpConnectionGroup, SendsAWordInOneFrame) {
   const std::array<Block, 2> blocks{{{1, 1, kMinChunk - 4}, {5000, 5000, 8}}};
   must(endpoint_->post({.op = linkspan::Op::write,
                         .local = &region_->region(),
@@ -95,11 +95,11 @@ TEST_F(TcpWire, SendsAWordInOneFrame) {
     EXPECT_EQ(heard->head.spans[0].offset, block.remote_offset);
     EXPECT_EQ(heard->head.spans[0].bytes, block.bytes);
   }
-  send({.op = Op::ended, .id = cookies_});
+  send({.type = FrameType::ended, .id = cookies_});
   EXPECT_EQ(end().to_string(), "ok");
 }
 
-TEST_F(TcpWire, RefusesWhatIsNotPermittedAndGoesOn) {
+TEST_F(TcpConnectionGroup, RefusesWhatIsNotPermittedAndGoesOn) {
   const Bytes before = memory_;
   Head wrong_token = put(1, 0, 10);
   wrong_token.token[3] ^= std::byte{1};
@@ -118,12 +118,12 @@ TEST_F(TcpWire, RefusesWhatIsNotPermittedAndGoesOn) {
     send(head, ones(head.spans[0].bytes));
     expect_end(head.id, code);
     Head get = head;
-    get.op = Op::get;
+    get.type = FrameType::get;
     get.last = false;
     send(get);
     const auto heard = next();
     ASSERT_TRUE(heard.has_value());
-    EXPECT_EQ(heard->head.op, Op::data);
+    EXPECT_EQ(heard->head.type, FrameType::data);
     EXPECT_EQ(heard->head.code, code);
     EXPECT_TRUE(heard->head.last && heard->data.empty());
   }
@@ -133,7 +133,7 @@ TEST_F(TcpWire, RefusesWhatIsNotPermittedAndGoesOn) {
   expect_end(9, Code::ok);
 }
 
-TEST_F(TcpWire, TellsOfWhatHasLandedBeforeItsEnd) {
+TEST_F(TcpConnectionGroup, TellsOfWhatHasLandedBeforeItsEnd) {
   const Bytes told = ones(3);
   Head first = put(5, 0, 8, false), last = put(5, 100, 8);
   last.position = 8;
@@ -149,7 +149,7 @@ TEST_F(TcpWire, TellsOfWhatHasLandedBeforeItsEnd) {
   EXPECT_EQ(channel_.notifications(), std::vector<Bytes>{told});
 }
 
-TEST_F(TcpWire, TakesANotificationAlongWithABatchOfOneFrame) {
+TEST_F(TcpConnectionGroup, TakesANotificationAlongWithABatchOfOneFrame) {
   const Bytes small = ones(kMaxNotification), large = ones(kMaxNotification + 1);
   const std::tuple<linkspan::Op, std::uint64_t, Bytes, bool> posted[] = {
       {linkspan::Op::write, kMinChunk, small, true},
@@ -166,22 +166,23 @@ TEST_F(TcpWire, TakesANotificationAlongWithABatchOfOneFrame) {
     if (!heard->head.last && op == linkspan::Op::write) heard = next();
     ASSERT_TRUE(heard.has_value());
     EXPECT_TRUE(heard->head.notification.empty() || rides);
-    if (op == linkspan::Op::write) send({.op = Op::ended, .id = cookies_});
-    if (op == linkspan::Op::read) send({.op = Op::data, .id = cookies_, .last = true}, ones(8));
+    if (op == linkspan::Op::write) send({.type = FrameType::ended, .id = cookies_});
+    if (op == linkspan::Op::read)
+      send({.type = FrameType::data, .id = cookies_, .last = true}, ones(8));
     EXPECT_EQ(end().code(), Code::ok) << end().to_string();
   }
   EXPECT_TRUE(channel_.notifications().empty());
 }
 
 /// The other connection is the control connection: the put may be the first to come.
-TEST_F(TcpWire, SaysBehindWhichOthersANotificationIsHeard) {
+TEST_F(TcpConnectionGroup, SaysBehindWhichOthersANotificationIsHeard) {
   notifications_before_ = 3;
   must(post(linkspan::Op::write, 0, 8, ones(5)));
   EXPECT_FALSE(notifies_) << "this peer's release does not know the order";
   auto heard = next();
   ASSERT_TRUE(heard.has_value());
   EXPECT_EQ(heard->head.after, 0u);
-  send({.op = Op::ended, .id = cookies_});
+  send({.type = FrameType::ended, .id = cookies_});
   EXPECT_EQ(end().code(), Code::ok);
   Head told = put(1, 0, 8);
   told.notification = ones(2);
@@ -191,12 +192,12 @@ TEST_F(TcpWire, SaysBehindWhichOthersANotificationIsHeard) {
   EXPECT_EQ(channel_.afters(), std::vector<std::uint64_t>{7});
 }
 
-class TcpWireOfThisRelease : public TcpWire {
+class TcpConnectionGroupOfThisRelease : public TcpConnectionGroup {
  protected:
-  TcpWireOfThisRelease() : TcpWire({.ordered = true}) {}
+  TcpConnectionGroupOfThisRelease() : TcpConnectionGroup({.ordered = true}) {}
 };
 
-TEST_F(TcpWireOfThisRelease, SaysBehindWhichOthersANotificationIsHeard) {
+TEST_F(TcpConnectionGroupOfThisRelease, SaysBehindWhichOthersANotificationIsHeard) {
   for (const std::uint64_t before : {0UL, 3UL}) {
     notifications_before_ = before;
     must(post(linkspan::Op::write, 0, 8, ones(5)));
@@ -205,13 +206,13 @@ TEST_F(TcpWireOfThisRelease, SaysBehindWhichOthersANotificationIsHeard) {
     ASSERT_TRUE(heard.has_value());
     EXPECT_EQ(heard->head.notification, ones(5));
     EXPECT_EQ(heard->head.after, before);
-    send({.op = Op::ended, .id = cookies_});
+    send({.type = FrameType::ended, .id = cookies_});
     EXPECT_EQ(end().code(), Code::ok);
   }
 }
 
 TEST(TcpFrame, ComesBackAsItWas) {
-  const Head put{.op = Op::put,
+  const Head put{.type = FrameType::put,
                  .id = 3,
                  .incarnation = 4,
                  .serial = 5,
@@ -221,11 +222,13 @@ TEST(TcpFrame, ComesBackAsItWas) {
                  .spans = {{8, 9}, {10, 11}},
                  .notification = ones(5),
                  .data = 20};
-  const Head end{.op = Op::ended, .id = 3, .incarnation = 4, .code = Code::corrupt, .text = "why"};
+  const Head end{
+      .type = FrameType::ended, .id = 3, .incarnation = 4, .code = Code::corrupt, .text = "why"};
   Head summed = put;
   summed.summed = true;
-  const Head get{.op = Op::get, .id = 3, .serial = 5, .summed = true, .spans = {{8, 9}}};
-  const Head data{.op = Op::data, .id = 3, .position = 7, .last = true, .summed = true, .data = 2};
+  const Head get{.type = FrameType::get, .id = 3, .serial = 5, .summed = true, .spans = {{8, 9}}};
+  const Head data{
+      .type = FrameType::data, .id = 3, .position = 7, .last = true, .summed = true, .data = 2};
   Head ordered = summed;
   ordered.after = 12;
   for (const Head& head : {put, end, summed, get, data, ordered}) {
@@ -245,13 +248,14 @@ TEST(TcpFrame, ComesBackAsItWas) {
 
 TEST(TcpFrame, IsNoneWhereATransferEndsWithWhatIsNoEnd) {
   for (const Code code : {Code::no_resource, Code::pending})
-    for (const Head& head : {Head{.op = Op::ended, .id = 3, .incarnation = 4, .code = code},
-                             Head{.op = Op::data, .id = 3, .last = true, .code = code}})
+    for (const Head& head :
+         {Head{.type = FrameType::ended, .id = 3, .incarnation = 4, .code = code},
+          Head{.type = FrameType::data, .id = 3, .last = true, .code = code}})
       EXPECT_EQ(decode(encode(head)).status().code(), Code::corrupt) << name_of(code);
 }
 
 TEST(TcpFrame, IsNoneWhereItsLengthsDisagree) {
-  const Head good{.op = Op::put, .id = 3, .incarnation = 4, .spans = {{8, 9}}, .data = 9};
+  const Head good{.type = FrameType::put, .id = 3, .incarnation = 4, .spans = {{8, 9}}, .data = 9};
   const auto broken = [&](std::size_t at, std::uint8_t value) {
     Bytes bytes = encode(good);
     bytes[at] = std::byte{value};
@@ -275,7 +279,7 @@ TEST(TcpFrame, IsNoneWhereItsLengthsDisagree) {
 }
 
 /// So no writer that keeps the rules meets the end of its connections below.
-TEST_F(TcpWire, APutOfSeveralFramesHoldsItsRegionFromTheFirstOn) {
+TEST_F(TcpConnectionGroup, APutOfSeveralFramesHoldsItsRegionFromTheFirstOn) {
   send(put(1, 0, 8, false), ones(8));
   send(put(2, 100, 1), ones(1));
   expect_end(2, Code::ok);  // so the first frame has come
@@ -295,7 +299,7 @@ TEST_F(TcpWire, APutOfSeveralFramesHoldsItsRegionFromTheFirstOn) {
 }
 
 /// Its control connection may have something to say yet.
-TEST_F(TcpWire, TakesNoMoreConnectionsThanThereMayBe) {
+TEST_F(TcpConnectionGroup, TakesNoMoreConnectionsThanThereMayBe) {
   std::vector<base::Fd> others;
   for (unsigned i = 1; i < kMaxDataConnections; ++i) {
     others.push_back(std::move(raw_));
@@ -307,7 +311,7 @@ TEST_F(TcpWire, TakesNoMoreConnectionsThanThereMayBe) {
             Code::corrupt);
 }
 
-TEST_F(TcpWire, GivesThePeerUpASecondAfterItsConnectionsHaveEnded) {
+TEST_F(TcpConnectionGroup, GivesThePeerUpASecondAfterItsConnectionsHaveEnded) {
   send_bytes(ones(64));
   while (next()) continue;
   endpoint_->progress(ends_);
@@ -322,12 +326,15 @@ TEST_F(TcpWire, GivesThePeerUpASecondAfterItsConnectionsHaveEnded) {
 }
 
 /// Each to a wire of its own.
-class TcpWireBroken : public TcpWire, public ::testing::WithParamInterface<int> {};
+class TcpWireBroken : public TcpConnectionGroup, public ::testing::WithParamInterface<int> {};
 
 TEST_P(TcpWireBroken, EndsAndTouchesNothingMore) {
   const Bytes before = memory_;
-  const Head get{
-      .op = Op::get, .id = 1, .serial = key_.id.serial, .token = key_.token, .spans = {{0, 8}}};
+  const Head get{.type = FrameType::get,
+                 .id = 1,
+                 .serial = key_.id.serial,
+                 .token = key_.token,
+                 .spans = {{0, 8}}};
   switch (GetParam()) {
     case 0: {
       Head stranger = get;
@@ -336,10 +343,10 @@ TEST_P(TcpWireBroken, EndsAndTouchesNothingMore) {
       break;
     }
     case 1:
-      send({.op = Op::data, .id = 4, .last = true}, ones(8));
+      send({.type = FrameType::data, .id = 4, .last = true}, ones(8));
       break;
     case 2:
-      send({.op = Op::ended, .id = 4});
+      send({.type = FrameType::ended, .id = 4});
       break;
     case 3: {  // a last frame, and then more
       Head last = put(4, 0, 8);
@@ -368,8 +375,8 @@ TEST_P(TcpWireBroken, EndsAndTouchesNothingMore) {
     }
     case 7: {  // a put of ours that has ended before it was sent
       must(post(linkspan::Op::write, 0, kBytes));
-      send({.op = Op::ended, .id = 1});
-      send({.op = Op::ended, .id = 1});
+      send({.type = FrameType::ended, .id = 1});
+      send({.type = FrameType::ended, .id = 1});
       break;
     }
     case 8: {  // a later frame of another region
@@ -394,7 +401,7 @@ TEST_P(TcpWireBroken, EndsAndTouchesNothingMore) {
     default: {  // a get of ours: data beyond what was asked for
       must(post(linkspan::Op::read, 0, 16));
       ASSERT_TRUE(next().has_value());
-      send({.op = Op::data, .id = 1, .position = 8, .last = true}, ones(16));
+      send({.type = FrameType::data, .id = 1, .position = 8, .last = true}, ones(16));
       break;
     }
   }
@@ -407,14 +414,14 @@ TEST_P(TcpWireBroken, EndsAndTouchesNothingMore) {
 
 INSTANTIATE_TEST_SUITE_P(Each, TcpWireBroken, ::testing::Range(0, 12));
 
-TEST_F(TcpWire, TellsWhatTheOtherSideAnswers) {
+TEST_F(TcpConnectionGroup, TellsWhatTheOtherSideAnswers) {
   must(post(linkspan::Op::write, 10, 6000));  // of two frames
   std::uint64_t bytes = 0;
   std::uint64_t id = 0;
   for (bool last = false; !last;) {
     const auto heard = next();
     ASSERT_TRUE(heard.has_value());
-    EXPECT_EQ(heard->head.op, Op::put);
+    EXPECT_EQ(heard->head.type, FrameType::put);
     EXPECT_EQ(heard->head.spans[0].offset, 10 + heard->head.position);
     EXPECT_EQ(heard->data, Bytes(memory_.begin() + static_cast<std::ptrdiff_t>(10 + bytes),
                                  memory_.begin() +
@@ -424,31 +431,31 @@ TEST_F(TcpWire, TellsWhatTheOtherSideAnswers) {
     id = heard->head.id;
   }
   EXPECT_EQ(bytes, 6000u);
-  send({.op = Op::ended, .id = id, .code = Code::unreachable, .text = "gone\n"});
+  send({.type = FrameType::ended, .id = id, .code = Code::unreachable, .text = "gone\n"});
   const Status ended = end();
   EXPECT_EQ(ended.code(), Code::unreachable);
   EXPECT_NE(ended.what().find("gone?"), std::string::npos) << ended.to_string();
   EXPECT_FALSE(remote_->alive());
 }
 
-TEST_F(TcpWire, ReadsWhatComesInAnyOrderAndSaysIfItIsLess) {
+TEST_F(TcpConnectionGroup, ReadsWhatComesInAnyOrderAndSaysIfItIsLess) {
   must(post(linkspan::Op::read, 0, 16));
   auto asked = next();
   ASSERT_TRUE(asked.has_value());
-  EXPECT_EQ(asked->head.op, Op::get);
-  send({.op = Op::data, .id = asked->head.id, .position = 8, .last = true}, ones(8));
-  send({.op = Op::data, .id = asked->head.id, .position = 0}, ones(8));
+  EXPECT_EQ(asked->head.type, FrameType::get);
+  send({.type = FrameType::data, .id = asked->head.id, .position = 8, .last = true}, ones(8));
+  send({.type = FrameType::data, .id = asked->head.id, .position = 0}, ones(8));
   EXPECT_EQ(end().to_string(), "ok");
   EXPECT_EQ(Bytes(memory_.begin(), memory_.begin() + 16), ones(16));
 
   must(post(linkspan::Op::read, 32, 16));
   asked = next();
   ASSERT_TRUE(asked.has_value());
-  send({.op = Op::data, .id = asked->head.id, .position = 0, .last = true}, ones(8));
+  send({.type = FrameType::data, .id = asked->head.id, .position = 0, .last = true}, ones(8));
   EXPECT_EQ(end().code(), Code::corrupt);
 }
 
-TEST_F(TcpWire, ACanceledPutTellsHowMuchOfItThereIs) {
+TEST_F(TcpConnectionGroup, ACanceledPutTellsHowMuchOfItThereIs) {
   // Far more than the socket takes, so that some of it is not taken yet.
   for (int i = 0; i < 60; ++i) must(post(linkspan::Op::write, 0, kBytes));
   must(post(linkspan::Op::write, 0, kBytes));
@@ -463,7 +470,7 @@ TEST_F(TcpWire, ACanceledPutTellsHowMuchOfItThereIs) {
     if (!heard->head.last) continue;
     EXPECT_EQ(bytes, heard->head.position + heard->data.size());
     told |= heard->head.id == cookies_;
-    send({.op = Op::ended, .id = heard->head.id});
+    send({.type = FrameType::ended, .id = heard->head.id});
     ++over;
   }
   EXPECT_TRUE(told);
@@ -473,34 +480,34 @@ TEST_F(TcpWire, ACanceledPutTellsHowMuchOfItThereIs) {
 }
 
 /// Its peer may have all of it, and ask for more, before this side has looked again.
-TEST_F(TcpWire, AnAnswerThatWasTakenWholeIsNotInFlight) {
-  Wire wire({.published = &transport_.published(),
-             .channel = &channel_,
-             .incarnation = kUs,
-             .peer = kPeer,
-             .inflight = 2});
+TEST_F(TcpConnectionGroup, AnAnswerThatWasTakenWholeIsNotInFlight) {
+  ConnectionGroup group({.published = &transport_.published(),
+                         .channel = &channel_,
+                         .incarnation = kUs,
+                         .peer = kPeer,
+                         .inflight = 2});
   const auto asked = [&](std::uint64_t id) {
-    return wire.heard({.op = Op::get,
-                       .id = id,
-                       .incarnation = kPeer,
-                       .serial = key_.id.serial,
-                       .token = key_.token,
-                       .spans = {{0, 64}}});
+    return group.on_frame({.type = FrameType::get,
+                           .id = id,
+                           .incarnation = kPeer,
+                           .serial = key_.id.serial,
+                           .token = key_.token,
+                           .spans = {{0, 64}}});
   };
   must(asked(1));
   must(asked(2));
   EXPECT_EQ(asked(3).code(), Code::corrupt);
-  const auto chunk = wire.take();
+  const auto chunk = group.next_chunk();
   ASSERT_TRUE(chunk && chunk->last);
   must(asked(4));
   EXPECT_EQ(asked(5).code(), Code::corrupt);
-  wire.sent(*chunk, {});
-  wire.fail(Status(Code::canceled, Scope::peer, "over"));
+  group.sent(*chunk, {});
+  group.fail(Status(Code::canceled, Scope::peer, "over"));
 }
 
 /// What the connection with room would say at once must not pass the question on its way by
 /// another.
-TEST_F(TcpWire, ACancelGoesBehindItsQuestion) {
+TEST_F(TcpConnectionGroup, ACancelGoesBehindItsQuestion) {
   const auto narrow = [&] {
     const int bytes = 1 << 16;  // no less than a packet of loopback's: else it trickles
     (void)::setsockopt(received_by_, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
@@ -520,9 +527,9 @@ TEST_F(TcpWire, ACancelGoesBehindItsQuestion) {
                           .cookie = ++cookies_}));
   const std::uint64_t ids[] = {cookies_ + 1, cookies_ + 2};
   for (int i = 0; i < 2; ++i) must(post(linkspan::Op::read, 0, 64));
-  using Said = std::map<std::uint64_t, std::vector<Op>>;
-  Said here, there;
-  const auto drain = [&](Said& said) {  // until nothing comes any more
+  using QueuedFrames = std::map<std::uint64_t, std::vector<FrameType>>;
+  QueuedFrames here, there;
+  const auto drain = [&](QueuedFrames& said) {  // until nothing comes any more
     for (;;) {
       const auto more =
           net::receive_some(raw_, 1 << 20, base::Deadline::after(base::Clock::steady(), 100ms));
@@ -532,7 +539,7 @@ TEST_F(TcpWire, ACancelGoesBehindItsQuestion) {
       for (auto size = head_bytes(heard_); size.ok() && *size && heard_.size() >= **size;
            size = head_bytes(heard_)) {
         const Head head = take(decode(std::span(heard_).first(**size)));
-        said[head.id].push_back(head.op);
+        said[head.id].push_back(head.type);
         heard_.erase(heard_.begin(), heard_.begin() + static_cast<std::ptrdiff_t>(**size));
       }
     }
@@ -544,14 +551,14 @@ TEST_F(TcpWire, ACancelGoesBehindItsQuestion) {
   std::swap(first, raw_);
   drain(there);
   std::swap(first, raw_);
-  const std::vector<Op> both{Op::get, Op::cancel};
+  const std::vector<FrameType> both{FrameType::get, FrameType::cancel};
   for (const std::uint64_t id : ids)
     EXPECT_TRUE(here[id] == both ? there[id].empty() : here[id].empty() && there[id] == both)
         << here[id].size() << " here, " << there[id].size() << " there";
 }
 
 /// However small what is answered together.
-TEST_F(TcpWire, WhoReadsNoAnswersIsNotHeardForEver) {
+TEST_F(TcpConnectionGroup, WhoReadsNoAnswersIsNotHeardForEver) {
   constexpr std::size_t kFlood = std::size_t{40} << 20;  // far more than sockets take
   Head empty = put(0, 0, 0);
   empty.spans = {};
@@ -567,9 +574,9 @@ TEST_F(TcpWire, WhoReadsNoAnswersIsNotHeardForEver) {
   EXPECT_EQ(sent.code(), Code::timed_out) << sent.to_string();
 }
 
-class TcpTurnsOnDevice : public TcpWire {
+class TcpTurnsOnDevice : public TcpConnectionGroup {
  protected:
-  TcpTurnsOnDevice() : TcpWire({.topology = test::topology()}) {}
+  TcpTurnsOnDevice() : TcpConnectionGroup({.topology = test::topology()}) {}
   void SetUp() override {
     if (topology_ == nullptr) GTEST_SKIP() << test::kNeedsGpu;
     gpu_ = take(test::Buffer::create(MemoryKind::device, kBytes));
@@ -610,12 +617,12 @@ TEST_F(TcpTurnsOnDevice, AreOfHostMemoryAndOfCancelsToo) {
     if (!heard->head.last) continue;
     if (heard->head.id == small) small_at = frames;
     if (heard->head.id == canceled) canceled_at = frames;
-    send({.op = Op::ended, .id = heard->head.id});
+    send({.type = FrameType::ended, .id = heard->head.id});
     ++over;
   }
   EXPECT_LT(small_at, frames / 2) << "of " << frames;
   EXPECT_LT(canceled_at, frames / 2) << "of " << frames;
 }
 
-}  // namespace tcp_wire_test
+}  // namespace tcp_connection_group_test
 }  // namespace linkspan::transport::tcp

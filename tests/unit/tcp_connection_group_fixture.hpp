@@ -1,4 +1,5 @@
-// tests/unit/tcp_wire_fixture.hpp - a TcpEndpoint whose peer is played by the test, frame by frame.
+// tests/unit/tcp_connection_group_fixture.hpp - a TcpEndpoint whose peer is played by the test,
+// frame by frame.
 //
 // Threads: externally synchronised.
 #pragma once
@@ -69,7 +70,7 @@ class Ends final : public CompletionSink {
   std::map<std::uint64_t, Status> all;
 };
 
-class TcpWire : public ::testing::Test {
+class TcpConnectionGroup : public ::testing::Test {
  protected:
   struct Options {
     std::optional<base::MacKeys> keys{};  // of the endpoint's data connections
@@ -77,8 +78,8 @@ class TcpWire : public ::testing::Test {
     bool ordered = false;                 // as the played peer's address
     bool fake_clock = false;              // of the endpoint's bounds
   };
-  TcpWire() : TcpWire(Options{}) {}
-  explicit TcpWire(const Options& options)
+  TcpConnectionGroup() : TcpConnectionGroup(Options{}) {}
+  explicit TcpConnectionGroup(const Options& options)
       : keys_(options.keys), topology_(options.topology), fake_clock_(options.fake_clock) {
     for (std::size_t i = 0; i < kBytes; ++i) memory_[i] = static_cast<std::byte>(i * 7);
     region_ = take(registry_.add(memory_.data(), kBytes, {.read = true, .write = true}, false));
@@ -98,9 +99,9 @@ class TcpWire : public ::testing::Test {
                                 channel_, base::Deadline::after(base::Clock::steady(), 10s)));
     add_stream();
   }
-  TcpWire(const TcpWire&) = delete;
-  TcpWire& operator=(const TcpWire&) = delete;
-  ~TcpWire() override {
+  TcpConnectionGroup(const TcpConnectionGroup&) = delete;
+  TcpConnectionGroup& operator=(const TcpConnectionGroup&) = delete;
+  ~TcpConnectionGroup() override {
     raw_ = {};
     endpoint_->peer_terminated();
     const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
@@ -159,7 +160,7 @@ class TcpWire : public ::testing::Test {
   void expect_end(std::uint64_t id, Code code) {
     const auto heard = next();
     ASSERT_TRUE(heard.has_value());
-    EXPECT_EQ(heard->head.op, Op::ended);
+    EXPECT_EQ(heard->head.type, FrameType::ended);
     EXPECT_EQ(heard->head.id, id);
     EXPECT_EQ(heard->head.code, code) << heard->head.text;
   }
@@ -184,7 +185,7 @@ class TcpWire : public ::testing::Test {
     return found == ends_.all.end() ? Status(Code::pending, Scope::request, "") : found->second;
   }
   Head put(std::uint64_t id, std::uint64_t offset, std::uint64_t bytes, bool last = true) {
-    return {.op = Op::put,
+    return {.type = FrameType::put,
             .id = id,
             .serial = key_.id.serial,
             .token = key_.token,

@@ -1,23 +1,23 @@
 // Flows from a peer: flow.hpp.
 #include <utility>
 
-#include "transport/nccl_net/flow.hpp"
+#include "transport/nccl_net/work_queue.hpp"
 
 namespace linkspan::transport::nccl_net {
 
-std::optional<Handle> ReceiveFlow::handle() const {
+std::optional<Handle> ReceiveQueue::handle() const {
   const base::MutexLock lock(mutex_);
   return handle_;
 }
 
-bool ReceiveFlow::step() {
+bool ReceiveQueue::step() {
   if (comm_ == nullptr && !accept()) return false;
   const bool begun = begin();
-  const bool arrived = look();
-  return land() || arrived || begun;
+  const bool arrived = check_completions();
+  return complete_arrivals() || arrived || begun;
 }
 
-bool ReceiveFlow::accept() {
+bool ReceiveQueue::accept() {
   if (connect_by_.passed()) fail(late("from the peer"));
   if (listener_ == nullptr) {
     auto opened = Listener::open(plugin_, nic_);
@@ -31,103 +31,104 @@ bool ReceiveFlow::accept() {
   if (!comm.ok() || *comm == nullptr) return false;
   comm_ = *std::move(comm);
   listener_.reset();
-  stage_if_needed(Staged::Way::to_gpu);
+  stage_if_needed(Staged::Direction::to_gpu);
   if (device_ == nullptr || staged_ != nullptr || !comm_->unpacks()) return true;
   fail(make_unpacker());
   return good();
 }
 
-Status ReceiveFlow::make_unpacker() {
+Status ReceiveQueue::make_unpacker() {
   auto pool = tcpx::find_pool(*unpacking_.topology, *device_, comm_->kernels());
   if (!pool.ok()) return pool.status();
   pool_ = *pool;
-  const auto create = [&](base::Unpack way) {
-    return tcpx::Unpacker::create(*device_, way, {.ctas = unpacking_.ctas});
+  const auto create = [&](base::Unpack method) {
+    return tcpx::Unpacker::create(*device_, method, {.ctas = unpacking_.ctas});
   };
-  auto made = create(unpacking_.way.value_or(base::Unpack::kernel));
-  if (!made.ok() && made.status().code() == Code::unsupported && !unpacking_.way)
+  auto made = create(unpacking_.method.value_or(base::Unpack::kernel));
+  if (!made.ok() && made.status().code() == Code::unsupported && !unpacking_.method)
     made = create(base::Unpack::d2d);
   if (!made.ok()) return made.status();
   unpacker_ = *std::move(made);
   return {};
 }
 
-bool ReceiveFlow::flushes() const noexcept {
+bool ReceiveQueue::flushes() const noexcept {
   return device_ != nullptr && unpacker_ == nullptr && staged_ == nullptr;
 }
 
 /// A plugin keeps what a flush needs with the receive's request, and may take another for it.
-bool ReceiveFlow::flushes_first() const {
+bool ReceiveQueue::flushes_first() const {
   return flushes() && comm_->in_flight() + arrivals_.size() >=
                           static_cast<std::size_t>(plugin_->max_requests(nic_));
 }
 
 /// None: there is no slot now, or fail() was called.
-std::optional<Place> ReceiveFlow::next_place(Order& order) {
+std::optional<Place> ReceiveQueue::next_place(WorkRequest& work) {
   if (staged_ != nullptr) {
-    if (order.begun == order.staged && !take_slot(order)) return std::nullopt;
+    if (work.begun == work.staged && !stage_next(work)) return std::nullopt;
     return staged_->next();
   }
-  const Comm::Registration* const into = registration(order.memory);
+  const Comm::Registration* const into = registration(work.memory);
   if (into == nullptr) return std::nullopt;
-  return Place{pointer(order.pieces[order.begun].address), into};
+  return Place{pointer(work.messages[work.begun].address), into};
 }
 
-bool ReceiveFlow::begin() {
+bool ReceiveQueue::begin() {
   bool moved = false;
-  while (next_ < orders_.size() && !flushes_first()) {
-    Order& order = *orders_[next_];
-    if (order.begun == order.pieces.size()) {
+  while (next_ < requests_.size() && !flushes_first()) {
+    WorkRequest& work = *requests_[next_];
+    if (work.begun == work.messages.size()) {
       ++next_;
       continue;
     }
-    const Order::Piece& piece = order.pieces[order.begun];
-    const auto into = next_place(order);
+    const WorkRequest::Message& message = work.messages[work.begun];
+    const auto into = next_place(work);
     if (!into) return moved;
-    const Status begun = comm_->receive(into->data, piece.bytes, kTag, *into->memory, into->cookie);
+    const Status begun =
+        comm_->receive(into->data, message.bytes, kTag, *into->memory, into->cookie);
     if (begun.code() == Code::no_resource) return moved;
     if (!begun.ok()) return fail(begun), moved;
     if (staged_ != nullptr) staged_->begun(false);
-    ++order.begun;
+    ++work.begun;
     moved = true;
   }
   return moved;
 }
 
-bool ReceiveFlow::look() {
+bool ReceiveQueue::check_completions() {
   for (bool moved = false;; moved = true) {
     auto done = comm_->test();
     fail(done.status());
     if (!done.ok() || !*done) return moved;
-    Order& order = *orders_[arriving_];
-    const Order::Piece& piece = order.pieces[order.arrived];
-    arrivals_.push_back({.done = **done, .piece = piece, .number = received_++});
+    WorkRequest& work = *requests_[arriving_];
+    const WorkRequest::Message& message = work.messages[work.arrived];
+    arrivals_.push_back({.done = **done, .message = message, .number = received_++});
     if (staged_ != nullptr) {
       fail(comm_->consumed(**done));  // it is in a slot: the plugin need not wait for the GPU
-      fail(staged_->done((*done)->cookie, (*done)->bytes == piece.bytes));
+      fail(staged_->done((*done)->cookie, (*done)->bytes == message.bytes));
     }
-    if (++order.arrived == order.pieces.size()) ++arriving_;
+    if (++work.arrived == work.messages.size()) ++arriving_;
   }
 }
 
 /// In the order in which they came: so the plugin wants to hear of it.
-bool ReceiveFlow::land() {
-  if (!tickets_.empty()) poll();
-  bool moved = staged_ != nullptr && look_at_gpu();
-  while (good() && !arrivals_.empty() && put_in_place(arrivals_.front())) {
-    const Arrival arrival = arrivals_.front();
+bool ReceiveQueue::complete_arrivals() {
+  if (!unpacks_.empty()) poll_unpacks();
+  bool moved = staged_ != nullptr && poll_gpu();
+  while (good() && !arrivals_.empty() && is_in_place(arrivals_.front())) {
+    const ReceiveCompletion arrival = arrivals_.front();
     arrivals_.pop_front();
     if (staged_ == nullptr) fail(comm_->consumed(arrival.done));
-    Order& order = *orders_.front();
-    if (arrival.done.bytes != arrival.piece.bytes && order.status.ok())
-      order.status =
+    WorkRequest& work = *requests_.front();
+    if (arrival.done.bytes != arrival.message.bytes && work.status.ok())
+      work.status =
           arrival.done.bytes == 0
               ? Status(Code::canceled, Scope::request, "the sender sent no more of it")
               : Status(Code::corrupt, Scope::peer,
                        "a message of " + std::to_string(arrival.done.bytes) + " bytes came where " +
-                           std::to_string(arrival.piece.bytes) + " were due");
-    count(order, arrival.done.bytes);
-    if (++order.done == order.pieces.size()) {
+                           std::to_string(arrival.message.bytes) + " were due");
+    count(work, arrival.done.bytes);
+    if (++work.done == work.messages.size()) {
       pop_order();
       --arriving_;
     }
@@ -136,17 +137,17 @@ bool ReceiveFlow::land() {
   return moved;
 }
 
-bool ReceiveFlow::put_in_place(Arrival& arrival) {
+bool ReceiveQueue::is_in_place(ReceiveCompletion& arrival) {
   if (device_ == nullptr || arrival.done.bytes == 0 || arrival.in_place) return true;
-  if (staged_ != nullptr) return !staged_->holds(arrival.done.cookie);
+  if (staged_ != nullptr) return !staged_->is_in_flight(arrival.done.cookie);
   if (unpacker_ != nullptr) {
-    if (arrival.ticket == 0) unpack();
+    if (arrival.unpack_id == 0) unpack();
     return false;
   }
   if (!arrival.flushing) {
-    const Comm::Registration* const into = registration(orders_.front()->memory);
+    const Comm::Registration* const into = registration(requests_.front()->memory);
     if (into == nullptr) return false;
-    auto flush = comm_->flush(pointer(arrival.piece.address), arrival.done.bytes, *into);
+    auto flush = comm_->flush(pointer(arrival.message.address), arrival.done.bytes, *into);
     if (!flush.ok()) return fail(flush.status()), false;
     arrival.flush = *flush;
     arrival.flushing = true;
@@ -157,14 +158,14 @@ bool ReceiveFlow::put_in_place(Arrival& arrival) {
 }
 
 /// All that has come and is in no unpack yet.
-void ReceiveFlow::unpack() {
+void ReceiveQueue::unpack() {
   std::vector<tcpx::DescriptorBlock> blocks;
   std::vector<tcpx::UnpackRequest> requests;
-  std::vector<Arrival*> arrivals;
+  std::vector<ReceiveCompletion*> arrivals;
   blocks.reserve(tcpx::kMetaSlots);
   std::uint64_t bytes = 0;
-  for (Arrival& each : arrivals_) {
-    if (each.ticket != 0 || each.done.bytes == 0) continue;
+  for (ReceiveCompletion& each : arrivals_) {
+    if (each.unpack_id != 0 || each.done.bytes == 0) continue;
     bytes += each.done.bytes;
     if (blocks.size() == tcpx::kMetaSlots ||
         (!blocks.empty() && bytes > tcpx::Unpacker::kHostBytes))
@@ -175,33 +176,33 @@ void ReceiveFlow::unpack() {
     if (!block.ok()) return fail(block.status());
     blocks.push_back(*std::move(block));
     requests.push_back(
-        {.block = &blocks.back(), .bounce = pool_.bounce, .destination = each.piece.address});
+        {.block = &blocks.back(), .bounce = pool_.bounce, .destination = each.message.address});
     arrivals.push_back(&each);
   }
-  auto ticket = unpacker_->begin(requests);
-  if (ticket.status().code() == Code::no_resource) return;
-  if (!ticket.ok()) return fail(ticket.status());
-  tickets_.push_back(*ticket);
-  for (Arrival* each : arrivals) each->ticket = *ticket;
+  auto id = unpacker_->begin(requests);
+  if (id.status().code() == Code::no_resource) return;
+  if (!id.ok()) return fail(id.status());
+  unpacks_.push_back(*id);
+  for (ReceiveCompletion* each : arrivals) each->unpack_id = *id;
 }
 
-void ReceiveFlow::poll() {
-  std::erase_if(tickets_, [this](tcpx::Unpacker::Ticket ticket) {
-    const auto end = unpacker_->poll(ticket);
+void ReceiveQueue::poll_unpacks() {
+  std::erase_if(unpacks_, [this](tcpx::Unpacker::UnpackId id) {
+    const auto end = unpacker_->poll(id);
     if (!end) return false;
     fail(*end);
-    for (Arrival& each : arrivals_)
-      if (each.ticket == ticket) each.in_place = true;
+    for (ReceiveCompletion& each : arrivals_)
+      if (each.unpack_id == id) each.in_place = true;
     return true;
   });
 }
 
-bool ReceiveFlow::may_close() {
-  if (!tickets_.empty()) poll();
-  return Flow::may_close() && tickets_.empty();
+bool ReceiveQueue::may_close() {
+  if (!unpacks_.empty()) poll_unpacks();
+  return WorkQueue::may_close() && unpacks_.empty();
 }
 
-void ReceiveFlow::close() {
+void ReceiveQueue::close() {
   arrivals_.clear();
   if (unpacker_ != nullptr)  // pinned memory of its goes with it
     unpacking_.topology->destroyer()->end(std::move(unpacker_));

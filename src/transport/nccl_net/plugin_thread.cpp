@@ -1,4 +1,4 @@
-#include "transport/nccl_net/flow_thread.hpp"
+#include "transport/nccl_net/plugin_thread.hpp"
 
 #include <algorithm>
 #include <exception>
@@ -12,24 +12,24 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kSpins = 2000;             // turns without a move, before it naps
-constexpr Duration kNap = 50us;          // a look at a peer that has to move first
-constexpr Duration kFlowSleep = 60s;     // until it is woken
-constexpr Duration kFlowPatience = 10s;  // at the end
+constexpr int kSpins = 2000;                  // turns without a move, before it naps
+constexpr Duration kNap = 50us;               // a look at a peer that has to move first
+constexpr Duration kPluginThreadSleep = 60s;  // until it is woken
+constexpr Duration kPluginThreadDrain = 10s;  // at the end
 
 /// Ends the flow where memory ends.
-bool turn(Flow& flow) {
+bool poll_queue(WorkQueue& queue) {
   try {
-    return flow.turn();
+    return queue.poll();
   } catch (const std::exception&) {
-    flow.end(base::no_memory(Scope::peer));
+    queue.end(base::no_memory(Scope::peer));
     return true;  // it is looked at again
   }
 }
 
 }  // namespace
 
-FlowThread::~FlowThread() {
+PluginThread::~PluginThread() {
   std::jthread thread;
   {
     const base::MutexLock lock(mutex_);
@@ -39,7 +39,7 @@ FlowThread::~FlowThread() {
   changed_.notify_all();
 }
 
-Status FlowThread::add(std::shared_ptr<Flow> flow) {
+Status PluginThread::add(std::shared_ptr<WorkQueue> queue) {
   const base::MutexLock lock(mutex_);
   if (!thread_.joinable()) {
     try {
@@ -48,31 +48,31 @@ Status FlowThread::add(std::shared_ptr<Flow> flow) {
       return {Code::system, Scope::process, std::string("no thread: ") + error.what()};
     }
   }
-  added_.push_back(std::move(flow));
+  added_.push_back(std::move(queue));
   changed_.notify_all();
   return {};
 }
 
-void FlowThread::wake() {
+void PluginThread::wake() {
   const base::MutexLock lock(mutex_);
   woken_ = true;
   changed_.notify_all();
 }
 
-void FlowThread::release() {
+void PluginThread::release() {
   const base::MutexLock lock(mutex_);
   releasing_ = true;
   changed_.notify_all();
 }
 
-FlowThread::News FlowThread::collect(Flows& flows, Duration sleep) {
+PluginThread::News PluginThread::collect(WorkQueues& queues, Duration sleep) {
   const base::MutexLock lock(mutex_);
   if (sleep > Duration::zero() && !woken_ && !releasing_ && !ending_ && added_.empty())
     changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), sleep));
   woken_ = false;
   try {
-    flows.reserve(flows.size() + added_.size());
-    for (auto& flow : added_) flows.push_back(std::move(flow));
+    queues.reserve(queues.size() + added_.size());
+    for (auto& queue : added_) queues.push_back(std::move(queue));
     added_.clear();
   } catch (const std::exception&) {  // no memory: they have had no turn, and wait for the next look
     changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), base::kWithoutMemory));
@@ -80,28 +80,28 @@ FlowThread::News FlowThread::collect(Flows& flows, Duration sleep) {
   return {.release = std::exchange(releasing_, false), .end = ending_};
 }
 
-void FlowThread::loop() {
-  Flows flows;
+void PluginThread::loop() {
+  WorkQueues queues;
   int still = 0;  // turns of all without a move
   Duration sleep = Duration::zero();
-  for (News news; !news.end; news = collect(flows, sleep)) {
+  for (News news; !news.end; news = collect(queues, sleep)) {
     bool moved = false, idle = true;
-    for (const auto& flow : flows) {
-      if (news.release) flow->release();
-      moved |= turn(*flow);
-      idle &= flow->idle();
+    for (const auto& queue : queues) {
+      if (news.release) queue->release();
+      moved |= poll_queue(*queue);
+      idle &= queue->idle();
     }
-    std::erase_if(flows, [](const auto& flow) { return flow->broken().has_value(); });
+    std::erase_if(queues, [](const auto& queue) { return queue->broken().has_value(); });
     still = moved ? 0 : std::min(still + 1, kSpins);
     if (still != 0) std::this_thread::yield();
-    sleep = idle ? kFlowSleep : still == kSpins ? kNap : Duration::zero();
+    sleep = idle ? kPluginThreadSleep : still == kSpins ? kNap : Duration::zero();
   }
-  const auto deadline = base::Deadline::after(base::Clock::steady(), kFlowPatience);
-  for (const auto& flow : flows)
-    flow->end(Status(Code::canceled, Scope::process, "the Engine has ended"));
-  while (!flows.empty() && !deadline.passed()) {
-    for (const auto& flow : flows) (void)turn(*flow);
-    std::erase_if(flows, [](const auto& flow) { return flow->broken().has_value(); });
+  const auto deadline = base::Deadline::after(base::Clock::steady(), kPluginThreadDrain);
+  for (const auto& queue : queues)
+    queue->end(Status(Code::canceled, Scope::process, "the Engine has ended"));
+  while (!queues.empty() && !deadline.passed()) {
+    for (const auto& queue : queues) (void)poll_queue(*queue);
+    std::erase_if(queues, [](const auto& queue) { return queue->broken().has_value(); });
   }
 }
 

@@ -1,4 +1,4 @@
-#include "transport/nccl_net/nearest.hpp"
+#include "transport/nccl_net/nic_affinity.hpp"
 
 #include <algorithm>
 #include <cctype>
@@ -24,7 +24,7 @@ std::string sysfs_path(const cuda::DeviceInfo& gpu) {
   return error ? std::string() : path.string();
 }
 
-int nearest(const std::vector<Properties>& nics, const std::string& gpu_path, int ordinal) {
+int nearest_nic(const std::vector<Properties>& nics, const std::string& gpu_path, int ordinal) {
   std::size_t most = 0;
   std::vector<int> equals;
   for (std::size_t i = 0; i < nics.size(); ++i) {

@@ -1,4 +1,4 @@
-// transport/nccl_net/wire.hpp - the ops of this transport on the Channel.
+// transport/nccl_net/message_type.hpp - the ops of this transport on the Channel.
 //
 // Threads: pure functions.
 #pragma once
@@ -10,7 +10,7 @@
 namespace linkspan::transport::nccl_net {
 
 /// Ops on the Channel. Numbers are wire format.
-enum class Message : std::uint16_t {
+enum class MessageType : std::uint16_t {
   open = 1,
   listening,
   broken,

@@ -1,97 +1,97 @@
-#include "transport/nccl_net/flow.hpp"
+#include "transport/nccl_net/work_queue.hpp"
 
 #include <utility>
 
 namespace linkspan::transport::nccl_net {
 namespace {
 
-void finish(Order& order, const Status& status) {
-  order.status = status;
-  order.ended.store(true, std::memory_order_release);
+void finish(WorkRequest& work, const Status& status) {
+  work.status = status;
+  work.ended.store(true, std::memory_order_release);
 }
 
 }  // namespace
 
-void* Flow::pointer(std::uint64_t address) noexcept {
+void* WorkQueue::pointer(std::uint64_t address) noexcept {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
-Status Flow::late(const char* whom) {
+Status WorkQueue::late(const char* whom) {
   return {Code::timed_out, Scope::peer,
           std::string("the network plugin's connection ") + whom + " was not made in time"};
 }
 
-void Flow::add(std::shared_ptr<Order> order) {
+void WorkQueue::add(std::shared_ptr<WorkRequest> work) {
   const base::MutexLock lock(mutex_);
   if (broken_)
-    finish(*order, *broken_);
+    finish(*work, *broken_);
   else
-    incoming_.push_back(std::move(order));
+    posted_.push_back(std::move(work));
 }
 
-void Flow::end(const Status& why) {
+void WorkQueue::end(const Status& why) {
   const base::MutexLock lock(mutex_);
   if (ending_.ok()) ending_ = why;
 }
 
-std::optional<Status> Flow::broken() const {
+std::optional<Status> WorkQueue::broken() const {
   const base::MutexLock lock(mutex_);
   return broken_;
 }
 
-bool Flow::take_orders() {
+bool WorkQueue::accept_requests() {
   const base::MutexLock lock(mutex_);
   fail(ending_);
-  const bool any = !incoming_.empty();
-  for (auto& order : incoming_) orders_.push_back(std::move(order));
-  incoming_.clear();
+  const bool any = !posted_.empty();
+  for (auto& work : posted_) requests_.push_back(std::move(work));
+  posted_.clear();
   return any;
 }
 
 /// What the plugin finds current.
-void Flow::enter(std::optional<cuda::DeviceScope>& scope) {
+void WorkQueue::enter(std::optional<cuda::DeviceScope>& scope) {
   if (device_ == nullptr) return;
   auto entered = device_->enter();
   fail(entered.status());
   if (entered.ok()) scope.emplace(*std::move(entered));
 }
 
-bool Flow::turn() {
-  bool moved = take_orders();
+bool WorkQueue::poll() {
+  bool moved = accept_requests();
   std::optional<cuda::DeviceScope> scope;
   enter(scope);
   if (failed_.ok()) moved |= step();
-  if (!failed_.ok()) moved |= wind_up();
+  if (!failed_.ok()) moved |= shut_down();
   return moved;
 }
 
-bool Flow::wind_up() {
+bool WorkQueue::shut_down() {
   if (!may_close()) return false;
-  for (auto& [memory, kept] : kept_) {
+  for (auto& [memory, kept] : registrations_) {
     kept.registration.reset();  // before its user hears that it may go
     --kept.memory->registrations;
   }
-  kept_.clear();
+  registrations_.clear();
   if (staged_ != nullptr) staged_->deregister();
   close();
   staged_.reset();
   const base::MutexLock lock(mutex_);
-  for (const auto& order : orders_) finish(*order, failed_);
-  for (const auto& order : incoming_) finish(*order, failed_);
-  orders_.clear();
-  incoming_.clear();
+  for (const auto& work : requests_) finish(*work, failed_);
+  for (const auto& work : posted_) finish(*work, failed_);
+  requests_.clear();
+  posted_.clear();
   broken_ = failed_;
   return true;
 }
 
-const Comm::Registration* Flow::registration(const std::shared_ptr<WireRegion>& used) {
+const Comm::Registration* WorkQueue::registration(const std::shared_ptr<WireRegion>& used) {
   const std::shared_ptr<WireRegion>& memory = registered_as(used);
-  Kept& kept = kept_[memory.get()];
+  KeptRegistration& kept = registrations_[memory.get()];
   if (kept.registration == nullptr) {
     auto made = comm()->add_memory(pointer(memory->address), memory->key.bytes,
                                    memory->device != nullptr ? abi::kCuda : abi::kHost);
     if (!made.ok()) {
-      kept_.erase(memory.get());
+      registrations_.erase(memory.get());
       fail(made.status());
       return nullptr;
     }
@@ -101,96 +101,96 @@ const Comm::Registration* Flow::registration(const std::shared_ptr<WireRegion>& 
   return kept.registration.get();
 }
 
-void Flow::release() {
+void WorkQueue::release() {
   std::optional<cuda::DeviceScope> scope;
   enter(scope);
-  for (auto each = kept_.begin(); each != kept_.end();) {
+  for (auto each = registrations_.begin(); each != registrations_.end();) {
     const std::shared_ptr<WireRegion> memory = each->second.memory;
     if (!memory->retracted || memory->uses != 0) {  // there will be no more of them
       ++each;
       continue;
     }
-    each = kept_.erase(each);
+    each = registrations_.erase(each);
     --memory->registrations;
   }
 }
 
-void Flow::stage_if_needed(Staged::Way way) {
-  if (device_ != nullptr && !comm()->properties().takes(abi::kCuda))
-    staged_ = std::make_unique<Staged>(*comm(), *device_, staging_, way);
+void WorkQueue::stage_if_needed(Staged::Direction direction) {
+  if (device_ != nullptr && !comm()->properties().supports(abi::kCuda))
+    staged_ = std::make_unique<Staged>(*comm(), *device_, staging_, direction);
 }
 
-bool Flow::look_at_gpu() {
+bool WorkQueue::poll_gpu() {
   const auto moved = staged_->poll();
   fail(moved.status());
   return moved.ok() && *moved;
 }
 
-bool Flow::take_slot(Order& order) {
-  const auto taken = staged_->take(order, order.staged);
+bool WorkQueue::stage_next(WorkRequest& work) {
+  const auto taken = staged_->stage(work, work.staged);
   fail(taken.status());
-  if (taken.ok()) order.staged += *taken;
+  if (taken.ok()) work.staged += *taken;
   return taken.ok() && *taken != 0;
 }
 
-bool Flow::may_close() {
-  if (staged_ != nullptr) (void)look_at_gpu();
+bool WorkQueue::may_close() {
+  if (staged_ != nullptr) (void)poll_gpu();
   return staged_ == nullptr || staged_->is_quiet();
 }
 
-void Flow::pop_order() {
-  const std::shared_ptr<Order> order = std::move(orders_.front());
-  orders_.pop_front();
+void WorkQueue::pop_order() {
+  const std::shared_ptr<WorkRequest> work = std::move(requests_.front());
+  requests_.pop_front();
   if (next_ != 0) --next_;
-  const Status status = order->status;
-  finish(*order, status);
+  const Status status = work->status;
+  finish(*work, status);
 }
 
 // ---- to the peer --------------------------------------------------------------------------------
 
-void SendFlow::set_handle(const Handle& handle) {
+void SendQueue::set_handle(const Handle& handle) {
   const base::MutexLock lock(mutex_);
   handle_ = handle;
 }
 
-bool SendFlow::step() {
+bool SendQueue::step() {
   if (comm_ == nullptr && !connect()) return false;
   const bool filled = staged_ != nullptr && fill();
   if (!good()) return filled;
   const bool begun = begin();
-  return look() || begun || filled;
+  return check_completions() || begun || filled;
 }
 
-bool SendFlow::connect() {
+bool SendQueue::connect() {
   if (connect_by_.passed()) fail(late("to the peer"));
-  if (connector_ == nullptr) {
+  if (pending_connect_ == nullptr) {
     std::optional<Handle> handle;
     {
       const base::MutexLock lock(mutex_);
       handle = handle_;
     }
     if (!handle) return false;
-    auto opened = Connector::open(plugin_, nic_, *handle);
+    auto opened = PendingConnect::open(plugin_, nic_, *handle);
     if (!opened.ok()) return fail(opened.status()), false;
-    connector_ = *std::move(opened);
+    pending_connect_ = *std::move(opened);
   }
-  auto comm = connector_->connect();
+  auto comm = pending_connect_->connect();
   fail(comm.status());
   if (comm.ok()) comm_ = *std::move(comm);
   if (comm_ == nullptr) return false;
-  connector_.reset();
-  stage_if_needed(Staged::Way::from_gpu);
+  pending_connect_.reset();
+  stage_if_needed(Staged::Direction::from_gpu);
   return true;
 }
 
 /// As many slots as there are, ahead of what is sent.
-bool SendFlow::fill() {
-  bool moved = look_at_gpu();
-  while (good() && filling_ < orders_.size()) {
-    Order& order = *orders_[filling_];
-    if (order.hollow || order.memory == nullptr || order.staged == order.pieces.size())
+bool SendQueue::fill() {
+  bool moved = poll_gpu();
+  while (good() && filling_ < requests_.size()) {
+    WorkRequest& work = *requests_[filling_];
+    if (work.send_empty || work.memory == nullptr || work.staged == work.messages.size())
       ++filling_;
-    else if (!take_slot(order))
+    else if (!stage_next(work))
       break;
     moved = true;
   }
@@ -198,9 +198,9 @@ bool SendFlow::fill() {
 }
 
 /// None: a GPU has it still, or fail() was called.
-std::optional<Place> SendFlow::next_place(const Order& order, bool empty) {
+std::optional<Place> SendQueue::next_place(const WorkRequest& work, bool empty) {
   std::optional<Place> place;
-  if (order.begun < order.staged) {
+  if (work.begun < work.staged) {
     place = staged_->next();
     if (!place) return place;
   } else if (!empty && staged_ != nullptr) {
@@ -215,53 +215,53 @@ std::optional<Place> SendFlow::next_place(const Order& order, bool empty) {
     return Place{nothing_.data(), of_nothing_.get()};
   }
   if (place) return place;
-  const Comm::Registration* const from = registration(order.memory);
+  const Comm::Registration* const from = registration(work.memory);
   if (from == nullptr) return std::nullopt;
-  return Place{pointer(order.pieces[order.begun].address), from};
+  return Place{pointer(work.messages[work.begun].address), from};
 }
 
-bool SendFlow::begin() {
+bool SendQueue::begin() {
   bool moved = false;
-  while (next_ < orders_.size()) {
-    Order& order = *orders_[next_];
-    if (order.begun == order.pieces.size()) {
+  while (next_ < requests_.size()) {
+    WorkRequest& work = *requests_[next_];
+    if (work.begun == work.messages.size()) {
       ++next_;
       continue;
     }
-    const Order::Piece& piece = order.pieces[order.begun];
-    const bool empty = order.hollow || order.memory == nullptr;
-    const auto from = next_place(order, empty);
+    const WorkRequest::Message& message = work.messages[work.begun];
+    const bool empty = work.send_empty || work.memory == nullptr;
+    const auto from = next_place(work, empty);
     if (!from) return moved;
     const Status sent =
-        comm_->send(from->data, empty ? 0 : piece.bytes, kTag, *from->memory, from->cookie);
+        comm_->send(from->data, empty ? 0 : message.bytes, kTag, *from->memory, from->cookie);
     if (sent.code() == Code::no_resource) return moved;
     if (!sent.ok()) return fail(sent), moved;
-    if (order.begun < order.staged) staged_->begun(empty);
-    if (empty) order.status = Status(Code::canceled, Scope::request, "some of it was not sent");
-    ++order.begun;
+    if (work.begun < work.staged) staged_->begun(empty);
+    if (empty) work.status = Status(Code::canceled, Scope::request, "some of it was not sent");
+    ++work.begun;
     moved = true;
   }
   return moved;
 }
 
-bool SendFlow::look() {
+bool SendQueue::check_completions() {
   for (bool moved = false;; moved = true) {
     auto done = comm_->test();
     fail(done.status());
     if (!done.ok() || !*done) return moved;
     if ((*done)->cookie != 0) (void)staged_->done((*done)->cookie, true);
-    Order& order = *orders_.front();
-    count(order, order.pieces[order.done].bytes);
-    if (++order.done != order.pieces.size()) continue;
+    WorkRequest& work = *requests_.front();
+    count(work, work.messages[work.done].bytes);
+    if (++work.done != work.messages.size()) continue;
     pop_order();
     if (filling_ != 0) --filling_;
   }
 }
 
-void SendFlow::close() {
+void SendQueue::close() {
   of_nothing_.reset();
   comm_.reset();
-  connector_.reset();
+  pending_connect_.reset();
 }
 
 }  // namespace linkspan::transport::nccl_net

@@ -1,4 +1,4 @@
-// transport/nccl_net/nearest.hpp - the NIC that lies nearest to a GPU.
+// transport/nccl_net/nic_affinity.hpp - the NIC that lies nearest to a GPU.
 //
 // Plugins tell where their devices lie by paths of sysfs, whose folders are PCI bridges: the more
 // of them two devices share, the nearer they are.
@@ -19,6 +19,6 @@ std::string sysfs_path(const cuda::DeviceInfo& gpu);
 
 /// Index of that one of `nics`, which are not none; where several are as near, they take turns by
 /// the GPU's ordinal.
-int nearest(const std::vector<Properties>& nics, const std::string& gpu_path, int ordinal);
+int nearest_nic(const std::vector<Properties>& nics, const std::string& gpu_path, int ordinal);
 
 }  // namespace linkspan::transport::nccl_net
