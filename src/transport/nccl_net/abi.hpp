@@ -1,9 +1,9 @@
-// transport/nccl_net/abi.hpp - the ABI of NCCL's network plugins, versions 5 to 12, as declared by
-// ourselves: no header of NCCL is needed.
+// transport/nccl_net/abi.hpp - our own declaration of the ABI of NCCL's network plugins, versions 5
+// to 12; no header of NCCL is needed.
 //
-// A plugin exports a table of functions as the data symbol ncclNetPlugin_vN. Field and argument
-// order is the ABI; the sizes are asserted below, and tests/unit/nccl_net_abi_test.cpp pins the
-// offsets. What changed between versions: docs/tcpx.md.
+// A plugin exports a table of functions as the data symbol ncclNetPlugin_vN. The order of fields
+// and arguments is the ABI. Sizes are asserted below, offsets in tests/unit/nccl_net_abi_test.cpp.
+// docs/tcpx.md lists what changed between versions.
 // Threads: declarations only.
 #pragma once
 
@@ -16,7 +16,7 @@ constexpr int kOldest = 5, kNewest = 12;
 constexpr std::size_t kHandleBytes = 128;
 constexpr std::size_t kMaxBytes = std::size_t{1} << 40;  ///< Of a message.
 
-/// What every function returns.
+/// Result of every function.
 enum Result : int {
   kSuccess = 0,
   kUnhandledCuda = 1,
@@ -35,7 +35,7 @@ using Logger = void (*)(int level, unsigned long flags, const char* file, int li
                         const char* format, ...);
 using Profiler = int (*)(void** event, int type, void* parent, std::int64_t id, void* data);
 
-/// What a device has for kernels, beside a comm; in the plugin's memory.
+/// Holds what a device gives kernels for a comm; lies in the plugin's memory.
 struct DeviceHandle {
   int type;
   int version;

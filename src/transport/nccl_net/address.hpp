@@ -1,4 +1,5 @@
-// transport/nccl_net/address.hpp - what travels about an Engine, decoded.
+// transport/nccl_net/address.hpp - what the handshake says about an Engine's nccl_net transport,
+// decoded.
 //
 // The bytes come from a peer: decode_address() verifies their form.
 // Threads: values.
@@ -14,14 +15,15 @@ namespace linkspan::transport::nccl_net {
 
 struct Address {
   std::uint64_t incarnation = 0;
-  std::uint64_t max_message = 0;  ///< Bytes of a message, kMinMessage at least.
+  std::uint64_t max_message = 0;  ///< Bytes of a message, at most; at least kMinMessage.
   std::string plugin;             ///< For people.
 };
 
-/// Smaller ones would make a list of messages out of hand.
+/// Bounds the number of messages of a batch.
 inline constexpr std::uint64_t kMinMessage = 4096;
 
 std::vector<std::byte> encode(const Address& address);
-Result<Address> decode_address(std::span<const std::byte> bytes);  ///< Else `corrupt`.
+Result<Address> decode_address(
+    std::span<const std::byte> bytes);  ///< Returns `corrupt` for malformed bytes.
 
 }  // namespace linkspan::transport::nccl_net

@@ -102,7 +102,7 @@ Status ReceiveComm::receive(void* data, std::size_t bytes, int tag, const Regist
 
 Result<void*> ReceiveComm::flush(void* data, std::size_t bytes, const Registration& memory) {
   void* request = nullptr;
-  if (unpacks() || bytes == 0) return request;  // TCPX must not be asked
+  if (unpacks() || bytes == 0) return request;  // TCPX must not be flushed
   const int size = static_cast<int>(std::min(bytes, properties().max_bytes));
   const int result = plugin_->net().flush(comm_, data, size, memory.handle(), request);
   if (Status status = plugin_->status(result, "iflush"); !status.ok()) return status;

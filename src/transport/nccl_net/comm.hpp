@@ -1,12 +1,12 @@
-// transport/nccl_net/comm.hpp - connections of a network plugin, by its rules.
+// transport/nccl_net/comm.hpp - connections of a network plugin (comms), used by its rules.
 //
-// A comm goes one way. Nothing here blocks: what the plugin cannot do now answers no_resource or
-// null, and is asked again. Requests are tested in the order in which they were begun, never after
-// they were done, never more at once than the plugin takes.
-// Threads: externally synchronised, each comm by one thread at a time; with the GPU current that
-// its memory is on, from listen() and connect() on (a plugin may take the GPU from there).
-// Invariants: a Registration ends before its comm; a comm ends with no request in flight, or the
-// peer is gone, or its memory outlives the process's use of the plugin.
+// A comm has one direction. Nothing blocks: what the plugin cannot do now returns no_resource or
+// null and is tried again. Requests are tested in the order of their begin, not after completion,
+// and never more at once than the plugin takes.
+// Threads: externally synchronised, each comm by one thread at a time, with the GPU of its memory
+// current from listen() and connect() on (a plugin may take the GPU from there).
+// Invariants: a Registration ends before its comm. A comm ends with no request in flight, or after
+// the peer is gone, or its memory outlives the process's use of the plugin.
 #pragma once
 
 #include <algorithm>
@@ -23,16 +23,16 @@ namespace linkspan::transport::nccl_net {
 
 using Handle = std::array<std::byte, abi::kHandleBytes>;
 
-/// A request that is done.
+/// Describes a completed request.
 struct Done {
   std::uint64_t cookie = 0;
   std::size_t bytes = 0;
-  void* request = nullptr;  ///< For ReceiveComm::consumed().
+  void* request = nullptr;  ///< Passed to ReceiveComm::consumed().
 };
 
 class Comm {
  public:
-  /// Memory that this comm may send from or receive into; given back at its end.
+  /// Registers memory that this comm sends from or receives into; deregisters it when destroyed.
   class Registration {
    public:
     Registration(Comm& comm, void* handle) : comm_(&comm), handle_(handle) {}
@@ -49,8 +49,8 @@ class Comm {
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
 
-  /// invalid_argument: the device does not take that type, or (TCPX) GPU memory that is not at a
-  /// multiple of 4 KiB.
+  /// Registers memory. invalid_argument: the device does not take that type, or (TCPX) GPU memory
+  /// is not at a multiple of 4 KiB.
   Result<std::unique_ptr<Registration>> add_memory(void* data, std::size_t bytes,
                                                    abi::PointerType type);
   const Properties& properties() const noexcept { return plugin_->devices()[device_]; }
@@ -58,7 +58,7 @@ class Comm {
   void* raw() const noexcept { return comm_; }
   std::size_t in_flight() const noexcept { return std::max(requests_.size(), unconsumed_); }
 
-  /// Whether the oldest request is done. None: not yet, or there is none.
+  /// Returns the oldest request if it is complete. None: not yet, or there is no request.
   Result<std::optional<Done>> test();
 
  protected:
@@ -74,11 +74,11 @@ class Comm {
     std::size_t bytes;  ///< At most.
     std::uint64_t cookie;
   };
-  const std::shared_ptr<Plugin> plugin_;  // also other comms'
+  const std::shared_ptr<Plugin> plugin_;  // shared with other comms
   const std::size_t device_;
   void* const comm_;
   std::deque<Request> requests_;
-  std::size_t unconsumed_ = 0;  // receives, from their begin until they are consumed
+  std::size_t unconsumed_ = 0;  // receives begun and not yet consumed
 };
 
 class SendComm : public Comm {
@@ -89,7 +89,7 @@ class SendComm : public Comm {
   SendComm& operator=(const SendComm&) = delete;
   ~SendComm() { (void)plugin_->net().close_send(comm_); }
 
-  /// no_resource: nothing was begun, ask again after test().
+  /// Begins a send. no_resource: nothing was begun, try again after test().
   Status send(const void* data, std::size_t bytes, int tag, const Registration& memory,
               std::uint64_t cookie);
 };
@@ -103,16 +103,18 @@ class ReceiveComm : public Comm {
   ReceiveComm& operator=(const ReceiveComm&) = delete;
   ~ReceiveComm() { (void)plugin_->net().close_receive(comm_); }
 
-  /// `bytes`: at least what the peer sends with that tag. no_resource as above.
+  /// Begins a receive of at most `bytes`, at least what the peer sends with that tag. no_resource
+  /// as above.
   Status receive(void* data, std::size_t bytes, int tag, const Registration& memory,
                  std::uint64_t cookie);
-  /// Begins to make what was received into GPU memory visible there; null: it is. Requests of
-  /// flushes are tested by flushed().
+  /// Begins to make data received into GPU memory visible there. Null: it is visible. The request
+  /// is tested by flushed().
   Result<void*> flush(void* data, std::size_t bytes, const Registration& memory);
   Result<bool> flushed(void* request);
-  /// Of one that is done: its data was read, or put where it belongs. In the order of the receives.
+  /// Reports to the plugin that the data of a completed receive was read or moved. Called in the
+  /// order of the receives.
   Status consumed(const Done& done);
-  /// What kernels need to unpack; null where there is nothing to unpack.
+  /// Returns what kernels need to unpack; null if nothing is to be unpacked.
   const abi::DeviceHandle* kernels() const noexcept { return kernels_; }
   bool unpacks() const noexcept { return properties().device_type == abi::kDeviceUnpack; }
 
@@ -129,23 +131,23 @@ class Listener {
     if (comm_ != nullptr) (void)plugin_->net().close_listen(comm_);
   }
 
-  /// What a PendingConnect elsewhere takes.
+  /// Returns what a PendingConnect elsewhere takes.
   const Handle& handle() const noexcept { return handle_; }
-  /// Null: nobody has connected yet.
+  /// Returns null while no peer has connected.
   Result<std::unique_ptr<ReceiveComm>> accept();
 
  private:
   Listener(std::shared_ptr<Plugin> plugin, std::size_t device)
       : plugin_(std::move(plugin)), device_(device) {}
 
-  const std::shared_ptr<Plugin> plugin_;  // also the comms'
+  const std::shared_ptr<Plugin> plugin_;  // shared with the comms
   const std::size_t device_;
   void* comm_ = nullptr;
   Handle handle_{};
 };
 
-/// One that is given up before it has its comm leaves with the plugin what that holds for it: the
-/// ABI has no call to end a connect.
+/// Connects to a Listener. If it is destroyed before it has its comm, the plugin keeps its state:
+/// the ABI has no call to end a connect.
 class PendingConnect {
  public:
   static Result<std::unique_ptr<PendingConnect>> open(std::shared_ptr<Plugin> plugin, int device,
@@ -154,16 +156,16 @@ class PendingConnect {
   PendingConnect& operator=(const PendingConnect&) = delete;
   ~PendingConnect() = default;
 
-  /// Null: the other side has not accepted yet.
+  /// Returns null while the other side has not accepted.
   Result<std::unique_ptr<SendComm>> connect();
 
  private:
   PendingConnect(std::shared_ptr<Plugin> plugin, std::size_t device)
       : plugin_(std::move(plugin)), device_(device) {}
 
-  const std::shared_ptr<Plugin> plugin_;  // also the comm's
+  const std::shared_ptr<Plugin> plugin_;  // shared with the comm
   const std::size_t device_;
-  alignas(16) Handle handle_{};  // the plugin writes there between tries
+  alignas(16) Handle handle_{};  // the plugin writes there between attempts
 };
 
 }  // namespace linkspan::transport::nccl_net

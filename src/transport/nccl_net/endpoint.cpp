@@ -12,11 +12,11 @@ using namespace std::chrono_literals;
 using schema::vector_of;
 
 constexpr const char* kNetPath = "nccl_net";
-constexpr Duration kConnect = 10s;           // of a flow, from its first use
-constexpr Duration kWorkPoll = 20us;         // at orders that the thread works on
-constexpr Duration kPeerPollInterval = 1ms;  // at what waits for the peer
+constexpr Duration kConnect = 10s;           // of a queue, from its first use
+constexpr Duration kWorkPoll = 20us;         // while the thread executes requests
+constexpr Duration kPeerPollInterval = 1ms;  // while the peer has to act
 constexpr Duration kBoundsCheck = 100ms;
-constexpr Duration kSuspended = 5s;  // this process, if nothing has looked for so long
+constexpr Duration kSuspended = 5s;  // without a check for so long, this process was suspended
 
 }  // namespace
 
@@ -42,7 +42,7 @@ Status NcclNetEndpoint::ready() const {
   return failed_;
 }
 
-/// Ends all flows with the peer, which fences what they still bring, and gives the peer up.
+/// Breaks all queues with the peer, which fences their data, and gives the peer up.
 void NcclNetEndpoint::fail(const Status& why) {
   if (!failed_.ok()) return;
   failed_ = why;
@@ -52,8 +52,8 @@ void NcclNetEndpoint::fail(const Status& why) {
   channel_.fail_peer(why);
 }
 
-/// Else a batch, or a region, would stay as long as the peer likes: it sends or takes no message
-/// and says other things.
+/// Bounds how long a batch or region stays: a peer may send no message of a transfer and yet be
+/// alive.
 void NcclNetEndpoint::check_bounds() {
   const base::Time now = this->now();
   if (now < next_check_ || disconnected_ || !failed_.ok()) return;
@@ -80,7 +80,7 @@ void NcclNetEndpoint::check_bounds() {
   }
 }
 
-/// OK: it may go on.
+/// Returns OK while the transfer may go on.
 Status NcclNetEndpoint::stall_status(InflightBatch& inflight, base::Time now) {
   const std::uint64_t moved = inflight.queue->moved();
   if (inflight.moved_at == base::Time{} || moved != inflight.seen) inflight.moved_at = now;
@@ -125,7 +125,7 @@ Status NcclNetEndpoint::post(const Batch& batch) {
   if (batch.path_taken != nullptr) *batch.path_taken = {.path = kNetPath, .by_peer = false};
   const CheckedShape& checked = resolved->checked;
   if (checked.size.blocks == 0) {
-    inflight.ended_by_peer = true;  // there is nothing to ask
+    inflight.ended_by_peer = true;  // nothing to request
     own_batches_.push_back(std::move(inflight));
     return {};
   }
@@ -163,15 +163,15 @@ Status NcclNetEndpoint::post(const Batch& batch) {
   return {};
 }
 
-/// The messages of its spans.
+/// Makes the messages of its spans.
 std::shared_ptr<WorkRequest> NcclNetEndpoint::make_work(const InflightBatch& inflight) const {
   const std::shared_ptr<WireRegion> memory = inflight.use.memory();
-  std::vector<WorkRequest::Message> messages;
+  std::vector<WorkRequest::MessageBuffer> messages;
   for (const Span& span : inflight.spans)
     for (std::uint64_t done = 0; done < span.bytes; done += max_message_)
       messages.push_back({.address = (memory ? memory->address : 0) + span.offset + done,
                           .bytes = std::min(max_message_, span.bytes - done)});
-  // Shared: with the flow.
+  // Shared with the queue.
   return std::make_shared<WorkRequest>(memory, std::move(messages));
 }
 
@@ -190,7 +190,7 @@ Result<NcclNetEndpoint::Receives::iterator> NcclNetEndpoint::receive_queue(const
         Code::disconnected, Scope::peer,
         std::to_string(kMaxQueues) + " flows from one peer, broken ones too: connect to it again");
   const NcclNetOptions& options = transport_.options();
-  // Shared: with the thread.
+  // Shared with the thread.
   auto queue = std::make_shared<ReceiveQueue>(
       options.plugin, ours, transport_.nic(ours != nullptr ? ours->info().uuid : GpuUuid{}),
       connect_by(), transport_.staging(),
@@ -211,7 +211,7 @@ void NcclNetEndpoint::cancel(std::uint64_t cookie) {
     if (inflight.cookie != cookie || std::exchange(inflight.canceled, true)) continue;
     inflight.canceled_at = now();
     if (inflight.op == Op::write) {
-      if (inflight.work != nullptr) inflight.work->send_empty = true;  // else when it is clear
+      if (inflight.work != nullptr) inflight.work->send_empty = true;  // else set by on_clear()
       continue;
     }
     flatbuffers::FlatBufferBuilder out;
@@ -223,7 +223,7 @@ void NcclNetEndpoint::cancel(std::uint64_t cookie) {
 std::size_t NcclNetEndpoint::progress(CompletionSink& sink) {
   flush();
   check_bounds();
-  // Who takes nothing is told nothing more, so that what waits for it is bounded.
+  // Produce no more messages while the peer does not drain the outbox; this bounds the backlog.
   if (outbox_.empty()) report_queues();
   for (auto inflight = peer_batches_.begin(); inflight != peer_batches_.end() && outbox_.empty();) {
     if (!has_ended(*inflight)) {
@@ -242,14 +242,14 @@ std::size_t NcclNetEndpoint::progress(CompletionSink& sink) {
     Completion completion{inflight->cookie, end_of(*inflight)};
     if (!completion.status.ok()) report_queues();
     inflight =
-        own_batches_.erase(inflight);  // its use too, before its owner hears that it is quiet
+        own_batches_.erase(inflight);  // releases its use before the owner learns that it is quiet
     sink.complete(std::move(completion));
     ++completed;
   }
   return completed;
 }
 
-/// Of what was ordered.
+/// Returns true if its WorkRequest, if any, has ended.
 bool NcclNetEndpoint::has_ended(const InflightBatch& inflight) {
   return inflight.work == nullptr || inflight.work->ended.load(std::memory_order_acquire);
 }
@@ -266,8 +266,7 @@ Status NcclNetEndpoint::end_of(const InflightBatch& inflight) const {
   Status here = inflight.work != nullptr ? inflight.work->status : Status();
   if (inflight.canceled && (here.code() == Code::canceled || inflight.end.code() == Code::canceled))
     return {Code::canceled, Scope::request, "canceled"};
-  // Of two the one that is a cause: who got no more of it, or lost the connection, did so because
-  // of the other.
+  // Prefers the cause: canceled and disconnected may only follow from the other side's error.
   const bool follows =
       here.ok() || here.code() == Code::canceled || here.code() == Code::disconnected;
   return follows && !inflight.end.ok() ? inflight.end : here;
@@ -283,9 +282,9 @@ void NcclNetEndpoint::report_end(const InflightBatch& inflight) {
   enqueue(MessageType::ended, out);
 }
 
-/// What the thread has made of them, for the peer; and those of which both know that they are
-/// broken go. Before the end of what broke with a flow is told, here or there: the next transfer
-/// is to take another.
+/// Reports new listeners and broken queues to the peer, and removes queues that both sides know to
+/// be broken. Runs before the end of a batch that broke with its queue is reported, so that the
+/// next transfer uses another.
 void NcclNetEndpoint::report_queues() {
   const auto report = [this](std::uint32_t number, auto& entry, bool by_receiver) {
     const auto broken = entry.queue->broken();
@@ -325,13 +324,13 @@ void NcclNetEndpoint::flush() {
     const QueuedMessage& next = outbox_.front();
     const Status status = channel_.send(static_cast<std::uint16_t>(next.type), next.bytes, {});
     if (status.code() == Code::no_resource) return;
-    outbox_.pop_front();  // or the peer is lost, and gone() comes
+    outbox_.pop_front();  // or the peer is lost, and peer_gone() follows
   }
 }
 
 PollHint NcclNetEndpoint::poll_hint() const {
   const bool for_peer = !peer_batches_.empty(), sent = outbox_.empty();
-  bool works = false, canceled = false;  // the thread; and the peer is to say that it has ended
+  bool works = false, canceled = false;  // the thread works; the peer has to report an end
   for (const InflightBatch& inflight : own_batches_) {
     if (is_over(inflight)) return {.when = PollHint::When::now, .for_peer = for_peer};
     works |= !has_ended(inflight);
@@ -343,7 +342,7 @@ PollHint NcclNetEndpoint::poll_hint() const {
   }
   const base::Time now = base::Clock::steady().now();
   if (works) return {.when = PollHint::When::at, .at = now + kWorkPoll, .for_peer = for_peer};
-  // A flow that is to listen, or to be told that it is broken.
+  // A queue that has to listen, or a broken one to report.
   const auto unreported = [](const auto& each) {
     const auto& entry = each.second;
     return !entry.reported && (entry.reported_by_peer || entry.queue->broken());

@@ -1,17 +1,17 @@
-// transport/nccl_net/endpoint.hpp - one peer behind a network plugin: writes and reads out of
-// messages that are sent and received in order.
+// transport/nccl_net/endpoint.hpp - the Endpoint of one peer over a network plugin: builds writes
+// and reads from messages that are sent and received in order.
 //
-// On the path of a byte: post() checks and asks the peer by the Channel. Of a write: the peer
-// checks, orders the receives in one of its flows and answers `clear`; then this side orders the
-// sends. Of a read: this side orders the receives and asks, the peer orders the sends. So the
-// receives of a flow stand in the order in which the peer hears of them, and the sends follow it.
-// Either ends with the peer's `ended`, which says how it went there: its memory is quiet then.
-// Threads: under the scheduler's lock. The flows are the transport's thread's.
-// Invariants: a batch ends when its order has ended and the peer has said so or is gone; who
-// cancels or refuses sends empty messages, so each receive gets its send. A batch that was canceled
-// ends within kCancelEnds, whatever else the peer does: then all flows are broken and the peer is
-// given up. A transfer of the peer's ends as ConnectionGroup's do by TCP (tcp/wire.hpp): its flow
-// is broken, and the peer's next transfer takes another.
+// On the path of a byte: post() checks the batch and asks the peer over the Channel. Write: the
+// peer checks, adds the receives to one of its queues and answers `clear`; then this side adds the
+// sends. Read: this side adds the receives and asks; the peer adds the sends. So receives are
+// queued in the order in which the peer learns of them, and its sends follow that order. Both end
+// with the peer's `ended`, which has its result: its memory is quiet then.
+// Threads: under the scheduler's lock. The queues belong to the transport's thread.
+// Invariants: a batch ends when its WorkRequest has ended and the peer has reported its end or is
+// gone. A side that cancels or refuses sends empty messages, so each receive gets its send. A
+// canceled batch ends within kCancelEnds, whatever the peer does: then all queues are broken and
+// the peer is given up. A stalled transfer of the peer's ends by breaking its queue; the peer's
+// next transfer takes another.
 #pragma once
 
 #include <deque>
@@ -30,10 +30,10 @@ namespace linkspan::transport::nccl_net {
 
 class NcclNetEndpoint final : public Endpoint {
  public:
-  /// Of a batch since its cancel.
+  /// Bound of a batch after its cancel.
   static constexpr Duration kCancelEnds = std::chrono::seconds(10);
-  /// Of a write of the peer's without a message; of a transfer of its whose region is deregistered:
-  /// without a message, the same where the region is invalidated, and in all.
+  /// Bounds of the peer's transfers without a message: a write; one on a deregistered region; the
+  /// same on an invalidated region. The last: total time on a deregistered region.
   static constexpr Duration kMaxStall = std::chrono::seconds(60),
                             kMaxStallRetracted = std::chrono::seconds(10),
                             kMaxStallAtOnce = std::chrono::seconds(1),
@@ -60,7 +60,7 @@ class NcclNetEndpoint final : public Endpoint {
   bool drained() const override;
 
  private:
-  /// Flows of an Endpoint at once, one way: two GPUs of eight each, and their hosts, need 81.
+  /// Queues of an Endpoint in one direction, at most: two hosts of eight GPUs each need 81.
   static constexpr std::size_t kMaxQueues = 128;
 
   struct Span {
@@ -68,35 +68,36 @@ class NcclNetEndpoint final : public Endpoint {
   };
   using Spans = std::vector<Span>;
 
-  /// Of ours, or for the peer.
+  /// Holds the state of a batch of ours, or of a request of the peer's.
   struct InflightBatch {
-    std::uint64_t id = 0;  // the asker's
+    std::uint64_t id = 0;  // the requester's
     std::uint64_t cookie = 0;
-    Op op = Op::write;  // the asker's
+    Op op = Op::write;  // the requester's
     RegionUse use;
-    Spans spans;  // of the memory here; until they are ordered
+    Spans spans;  // of the memory here, until the WorkRequest is made
     const WireMapping* remote = nullptr;
-    std::shared_ptr<WorkRequest> work;  // also the flow's; null: not yet, or refused
+    std::shared_ptr<WorkRequest> work;  // shared with the queue; null: not yet, or refused
     bool canceled = false, ended_by_peer = false;
     base::Time canceled_at{};
-    Status end;  // for the peer: as it was refused; ours: what it has answered
-    // For the peer: its order's, which is also in the maps; how many messages of it were done and
-    // since when; since when its region is known to be deregistered.
+    Status end;  // peer's request: why it was refused; ours: the peer's answer
+    // Peer's request: its queue, shared with the maps; completed messages at the last check and the
+    // time of the last change; when its region was found deregistered.
     std::shared_ptr<WorkQueue> queue;
     std::uint64_t seen = 0;
     base::Time moved_at{};
     std::optional<base::Time> retracted_since{};
   };
-  /// One way.
+  /// Holds a queue of one direction.
   template <class Kind>
   struct QueueEntry {
-    std::shared_ptr<Kind> queue;  // also the thread's
+    std::shared_ptr<Kind> queue;  // shared with the thread
     GpuUuid theirs{};
-    bool announced = false;                           // of those that we opened: its handle
-    bool reported = false, reported_by_peer = false;  // that it is broken
+    bool announced = false;  // receive queues: its handle was sent
+    bool reported = false,
+         reported_by_peer = false;  // its end was sent to, or received from, the peer
   };
   using Receives = std::map<std::uint32_t, QueueEntry<ReceiveQueue>>;  // by our numbers
-  using Sends = std::map<std::uint32_t, QueueEntry<SendQueue>>;        // by the peer's
+  using Sends = std::map<std::uint32_t, QueueEntry<SendQueue>>;        // by the peer's numbers
 
   base::Time now() const noexcept { return transport_.options().clock->now(); }
   Status ready() const;
@@ -105,7 +106,7 @@ class NcclNetEndpoint final : public Endpoint {
   static Status stall_status(InflightBatch& inflight, base::Time now);
   std::shared_ptr<WorkRequest> make_work(const InflightBatch& inflight) const;
   Result<Receives::iterator> receive_queue(const cuda::Device* ours, const GpuUuid& theirs);
-  static base::Deadline connect_by();  // of a flow that begins now
+  static base::Deadline connect_by();  // Returns the deadline of a queue opened now.
   void enqueue(MessageType type, const flatbuffers::FlatBufferBuilder& out);
   void flush();
   void report_queues();
@@ -115,7 +116,7 @@ class NcclNetEndpoint final : public Endpoint {
   void report_end(const InflightBatch& inflight);
   InflightBatch* find(std::list<InflightBatch>& batches, std::uint64_t id);
 
-  // endpoint_messages.cpp
+  // In endpoint_messages.cpp.
   Status on_open(std::span<const std::byte> bytes);
   Status on_listening(std::span<const std::byte> bytes);
   Status on_broken(std::span<const std::byte> bytes);
@@ -130,9 +131,9 @@ class NcclNetEndpoint final : public Endpoint {
   NcclNetTransport& transport_;
   const Address peer_;
   Channel& channel_;
-  const std::uint64_t max_message_;  // bytes of a message
+  const std::uint64_t max_message_;  // bytes, at most
   bool closed_ = false, disconnected_ = false;
-  Status failed_;  // the peer is given up
+  Status failed_;  // why the peer was given up
   base::Time next_check_{};
   std::uint64_t last_id_ = 0;
   std::uint32_t last_queue_ = 0;

@@ -1,4 +1,4 @@
-// What the peer says to a NcclNetEndpoint: hostile bytes until they are verified.
+// Handles the peer's messages to a NcclNetEndpoint: hostile bytes until they are verified.
 #include <algorithm>
 
 #include "base/schema/nccl_net_generated.h"
@@ -13,7 +13,7 @@ constexpr std::size_t kMaxNetMessageWords = 512;
 
 Status corrupt_net_message(const char* what) { return {Code::corrupt, Scope::peer, what}; }
 
-/// False: no code of this release's, or none of an end.
+/// Returns false if the code is unknown, or not one that ends a transfer.
 bool parse_status(std::uint8_t code, const flatbuffers::String& what, Status& status) {
   const auto end = base::end_of_transfer(code);
   if (!end) return false;
@@ -27,7 +27,7 @@ bool parse_status(std::uint8_t code, const flatbuffers::String& what, Status& st
 
 Status NcclNetEndpoint::on_message(std::uint16_t op, std::span<const std::byte> bytes,
                                    std::span<base::Fd>) {
-  if (!failed_.ok()) return {};  // soon it is lost
+  if (!failed_.ok()) return {};  // the peer is dropped soon
   switch (static_cast<MessageType>(op)) {
     case MessageType::open:
       return on_open(bytes);
@@ -61,7 +61,7 @@ Status NcclNetEndpoint::on_open(std::span<const std::byte> bytes) {
   if (gpu != GpuUuid{} && options.topology != nullptr) device = options.topology->active(gpu);
   if (gpu != GpuUuid{} && device == nullptr)
     return corrupt_net_message("a flow from a GPU of which no region was published");
-  // Shared: with the thread.
+  // Shared with the thread.
   auto queue = std::make_shared<SendQueue>(options.plugin, device, transport_.nic(gpu),
                                            connect_by(), transport_.staging());
   if (Status status = transport_.thread().add(queue); !status.ok()) return status;
@@ -88,7 +88,7 @@ Status NcclNetEndpoint::on_broken(std::span<const std::byte> bytes) {
     return corrupt_net_message("malformed broken");
   const auto mark_broken = [&](auto& queues) {
     const auto entry = queues.find(wire->flow());
-    if (entry == queues.end()) return;  // both had said so
+    if (entry == queues.end()) return;  // both sides have reported it
     entry->second.reported_by_peer = true;
     entry->second.queue->end(why);
   };
@@ -97,7 +97,7 @@ Status NcclNetEndpoint::on_broken(std::span<const std::byte> bytes) {
   return {};
 }
 
-/// What a peer asks for. Its `end` says why it is refused.
+/// Checks a request of the peer's. The result's `end` says why it is refused.
 template <class Request>
 Result<NcclNetEndpoint::InflightBatch> NcclNetEndpoint::on_request(const Request& wire, Op op) {
   const Capabilities& limits = transport_.capabilities();
@@ -189,7 +189,7 @@ Status NcclNetEndpoint::on_read(std::span<const std::byte> bytes) {
   if (const auto& memory = inflight->use.memory();
       memory != nullptr && memory->device != entry->second.queue->device())
     return corrupt_net_message("a read through a flow of other memory");
-  inflight->work = make_work(*inflight);  // of one that is refused: of empty messages
+  inflight->work = make_work(*inflight);  // if refused: of empty messages
   inflight->queue = entry->second.queue;
   inflight->queue->add(inflight->work);
   peer_batches_.push_back(*std::move(inflight));
@@ -200,7 +200,7 @@ Status NcclNetEndpoint::on_read(std::span<const std::byte> bytes) {
 Status NcclNetEndpoint::on_cancel(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::NetCancel>(bytes);
   if (wire == nullptr) return corrupt_net_message("malformed cancel");
-  // What has ended meanwhile needs no cancel.
+  // A request that has ended needs no cancel.
   if (const InflightBatch* const inflight = find(peer_batches_, wire->id());
       inflight != nullptr && inflight->op == Op::read && inflight->work != nullptr)
     inflight->work->send_empty = true;

@@ -1,4 +1,4 @@
-// transport/nccl_net/message_type.hpp - the ops of this transport on the Channel.
+// transport/nccl_net/message_type.hpp - types of this transport's messages on the Channel.
 //
 // Threads: pure functions.
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace linkspan::transport::nccl_net {
 
-/// Ops on the Channel. Numbers are wire format.
+/// The numbers are wire format.
 enum class MessageType : std::uint16_t {
   open = 1,
   listening,

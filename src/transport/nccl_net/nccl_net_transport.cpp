@@ -9,8 +9,8 @@
 namespace linkspan::transport::nccl_net {
 namespace {
 
-/// Large enough that a message costs nothing beside its bytes, small enough that several are under
-/// way; GPUDirect-TCPX takes no larger ones.
+/// Large enough that the cost of a message is small beside its bytes, small enough that several are
+/// in flight; GPUDirect-TCPX takes no larger ones.
 constexpr std::uint64_t kMaxMessage = std::uint64_t{4} << 20;
 static_assert(kMaxMessage <= copy::Staging::kMaxBufferBytes);
 constexpr std::uint64_t kUnpackAlignment = 4096;
@@ -32,7 +32,7 @@ NcclNetTransport::NcclNetTransport(NcclNetOptions options)
                     .gpu_indices = false,
                     .leaves_host = true,
                     .max_batch_bytes = std::uint64_t{64} << 20,
-                    .max_batch_blocks = 4096,  // a message of the Channel has room for 65536
+                    .max_batch_blocks = 4096,  // the Channel's limit is 65536
                     .max_batch_pages = 4096,
                     .max_inflight = 64},
       max_message_(kMaxMessage),
@@ -73,7 +73,7 @@ Status NcclNetTransport::check_memory(const memory::Region::Facts& facts) const 
 Result<memory::PublishedKey> NcclNetTransport::publish(const memory::Region& region) {
   const memory::Region::Facts& facts = region.facts();
   if (Status status = check_memory(facts); !status.ok()) return status;
-  // One for each direction of a peer.
+  // One stream for each direction of a peer.
   if (stages(facts))
     if (Status status = staging_streams_.reserve(facts.gpu, 2); !status.ok()) return status;
   return published_.add(region);

@@ -1,11 +1,11 @@
-// transport/nccl_net/nccl_net_transport.hpp - peers by a network plugin of NCCL's: GPUDirect-TCPX,
-// or whichever moves bytes between the memories of two processes.
+// transport/nccl_net/nccl_net_transport.hpp - the transport over a network plugin of NCCL's, such
+// as GPUDirect-TCPX.
 //
-// A plugin sends and receives; on top of that stand writes and reads: whose bytes come posts the
-// receives and says so over the Channel (endpoint.hpp). Flows, one comm each, are made when the
-// first transfer between two GPUs, or host memories, needs them.
+// A plugin only sends and receives; writes and reads are built from that: the receiving side posts
+// its receives and says so over the Channel (endpoint.hpp). Queues, one comm each, are made when
+// the first transfer between two GPUs, or host memories, needs them.
 // Threads: as transport.hpp says; what Endpoints call is marked.
-// Invariants: once retract() answered OK the plugin knows nothing of the region's memory.
+// Invariants: once retract() returned OK the plugin has no registration of the region's memory.
 #pragma once
 
 #include <atomic>
@@ -23,12 +23,12 @@
 namespace linkspan::transport::nccl_net {
 
 struct NcclNetOptions {
-  std::shared_ptr<Plugin> plugin;      ///< Also the process's.
-  cuda::Topology* topology = nullptr;  ///< Null: no GPU here.
+  std::shared_ptr<Plugin> plugin;      ///< Shared with the process.
+  cuda::Topology* topology = nullptr;  ///< Null: no GPU.
   std::uint64_t incarnation = 0;       ///< Of our Engine.
   std::optional<base::Unpack> unpack{};
-  std::optional<unsigned> copy_ctas{};                ///< As the local transport's.
-  const base::Clock* clock = &base::Clock::steady();  ///< Of the bounds of endpoint.hpp.
+  std::optional<unsigned> copy_ctas{};                ///< As in the local transport.
+  const base::Clock* clock = &base::Clock::steady();  ///< Clock of the bounds of endpoint.hpp.
 };
 
 class NcclNetTransport final : public Transport {
@@ -57,9 +57,9 @@ class NcclNetTransport final : public Transport {
   Result<WireBatch> check(const Batch& batch, std::uint64_t peer) {
     return wire_batch(batch, published_, peer, capabilities_);
   }
-  /// OK, or why such memory cannot be taken and what helps.
+  /// Returns OK, or why such memory is not supported and what helps.
   Status check_memory(const memory::Region::Facts& facts) const;
-  /// Memory of a GPU whose nearest NIC takes host memory only.
+  /// Returns true for memory of a GPU whose nearest NIC takes host memory only.
   bool stages(const memory::Region::Facts& facts) const {
     return facts.kind == MemoryKind::device && !device(facts.gpu).supports(abi::kCuda);
   }
@@ -69,12 +69,12 @@ class NcclNetTransport final : public Transport {
             .ctas = options_.copy_ctas.value_or(~0U)};
   }
   const NcclNetOptions& options() const noexcept { return options_; }
-  /// The plugin's device for memory of that GPU; the first for host memory.
+  /// Returns the plugin's device for memory of that GPU; the first one for host memory.
   int nic(const GpuUuid& gpu) const noexcept;
   const Properties& device(const GpuUuid& gpu) const noexcept {
     return options_.plugin->devices()[static_cast<std::size_t>(nic(gpu))];
   }
-  std::uint64_t max_message() const noexcept { return max_message_; }  ///< Bytes of a message.
+  std::uint64_t max_message() const noexcept { return max_message_; }  ///< Bytes, at most.
   PluginThread& thread() noexcept { return thread_; }
   void count(std::size_t blocks) noexcept {
     ++orders_;
@@ -91,7 +91,7 @@ class NcclNetTransport final : public Transport {
   std::atomic<std::uint64_t> orders_{0}, blocks_{0};
   WireRegionTable published_;
   copy::StagingStreams staging_streams_;
-  PluginThread thread_;  // last: its flows use the plugin, and the lanes
+  PluginThread thread_;  // last member: its queues use the plugin and the staging streams
 };
 
 }  // namespace linkspan::transport::nccl_net

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kMaxBytes = std::size_t{1} << 30;  // a power of two that an int holds
 constexpr int kOldRequests = 8, kRequests = 32;
 
-/// By version, from abi::kOldest on.
+/// Maps a version, from abi::kOldest on, to its type.
 template <int V>
 using TableOf =
     std::tuple_element_t<V - abi::kOldest,

@@ -16,7 +16,7 @@ std::size_t shared_folders(const std::filesystem::path& a, const std::filesystem
 }  // namespace
 
 std::string sysfs_path(const cuda::DeviceInfo& gpu) {
-  std::string name = gpu.bus_id;  // in capitals, other than sysfs has it
+  std::string name = gpu.bus_id;  // upper case, unlike in sysfs
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   std::error_code error;

@@ -1,7 +1,7 @@
-// transport/nccl_net/nic_affinity.hpp - the NIC that lies nearest to a GPU.
+// transport/nccl_net/nic_affinity.hpp - finds the NIC nearest to a GPU.
 //
-// Plugins tell where their devices lie by paths of sysfs, whose folders are PCI bridges: the more
-// of them two devices share, the nearer they are.
+// Plugins give their devices' sysfs paths, whose folders are PCI bridges: the more folders two
+// devices share, the nearer they are.
 // Threads: any thread.
 #pragma once
 
@@ -13,12 +13,12 @@
 
 namespace linkspan::transport::nccl_net {
 
-/// "/sys/devices/pci0000:15/.../0000:18:00.0". Empty: sysfs does not show it, as in many
-/// containers.
+/// Returns a path such as "/sys/devices/pci0000:15/.../0000:18:00.0"; empty if sysfs does not show
+/// the GPU, as in many containers.
 std::string sysfs_path(const cuda::DeviceInfo& gpu);
 
-/// Index of that one of `nics`, which are not none; where several are as near, they take turns by
-/// the GPU's ordinal.
+/// Returns the index of the nearest of `nics`, which must not be empty. Equally near ones are
+/// chosen in turn by the GPU's ordinal.
 int nearest_nic(const std::vector<Properties>& nics, const std::string& gpu_path, int ordinal);
 
 }  // namespace linkspan::transport::nccl_net

@@ -17,16 +17,17 @@ constexpr int kUnpackRequests = 16;
 constexpr std::size_t kUnpackBytes = std::size_t{4} << 20;
 constexpr int kMaxDevices = 1024;
 
-/// The process's, as the plugins are: what has been loaded, and where their lines go.
+/// Holds the process's plugins and their log.
 struct Loaded {
   base::Mutex mutex;
   std::map<void*, std::weak_ptr<Plugin>> plugins LINKSPAN_GUARDED_BY(mutex);  // by their libraries
-  std::vector<std::shared_ptr<Plugin>> endless LINKSPAN_GUARDED_BY(mutex);    // also their users'
+  std::vector<std::shared_ptr<Plugin>> endless
+      LINKSPAN_GUARDED_BY(mutex);  // versions without an end; shared with their users
   base::Mutex log_mutex;
   std::optional<base::Log> log LINKSPAN_GUARDED_BY(log_mutex);
 };
 Loaded& loaded() {
-  static auto* const all = new Loaded;  // plugins' threads may log until the process has ended
+  static auto* const all = new Loaded;  // leaked: plugins' threads may log until the process ends
   return *all;
 }
 
@@ -43,7 +44,7 @@ base::Level level_of(int level) {
   }
 }
 
-/// Their logger. Warnings are told as they are; the rest is for who asks for it.
+/// Logs a plugin's line: warnings at that level, the rest as info or debug.
 void log_of_plugin(int level, unsigned long, const char* file, int line, const char* format, ...) {
   const std::optional<base::Log> log = [] {
     const base::MutexLock lock(loaded().log_mutex);
@@ -62,11 +63,11 @@ void log_of_plugin(int level, unsigned long, const char* file, int line, const c
 
 struct Opened {
   std::string file;
-  void* library = nullptr;  // a reference of the caller's
+  void* library = nullptr;  // a reference that the caller owns
   std::unique_ptr<Net> net{};
 };
 
-/// Errors as Plugin::load().
+/// Opens the first usable file. Errors as Plugin::load().
 Result<Opened> open_first(const std::vector<std::string>& files) {
   if (files.empty())
     return Status(Code::not_found, Scope::process, "no network plugin is asked for");
@@ -137,7 +138,7 @@ Result<std::shared_ptr<Plugin>> Plugin::load(const std::vector<std::string>& fil
   const base::MutexLock lock(all.mutex);
   auto opened = open_first(files);
   if (!opened.ok()) return opened.status();
-  // One that is in use holds a reference of its own, which is never given back.
+  // A plugin in use has its own reference, which is never returned.
   if (auto known = all.plugins[opened->library].lock()) {
     ::dlclose(opened->library);
     return known;
@@ -201,7 +202,7 @@ Status Plugin::status(int result, const char* function, Where at) const {
     case abi::kRemote:
       code = Code::disconnected;
       break;
-    default:  // ncclInProgress too: networks know no such answer
+    default:  // ncclInProgress too: network plugins do not return it
       break;
   }
   return {code, Scope::transport,

@@ -1,8 +1,8 @@
-// transport/nccl_net/plugin.hpp - a network plugin of NCCL's, found, loaded and initialised.
+// transport/nccl_net/plugin.hpp - finds, loads and initialises a network plugin of NCCL's.
 //
-// A plugin is code of its vendor in this process: it may set environment variables, start threads
-// or end the process (docs/tcpx.md). It is initialised once, however many Engines use it, and its
-// library stays. From version 11 on its context ends with its last user; older ones have no end.
+// A plugin is its vendor's code in this process: it may set environment variables, start threads or
+// end the process (docs/tcpx.md). It is initialised once for all Engines, and its library stays
+// loaded. From version 11 on its context ends with its last user; older versions have no end.
 // Threads: any thread; a Plugin is immutable after load().
 #pragma once
 
@@ -16,29 +16,31 @@
 
 namespace linkspan::transport::nccl_net {
 
-/// Where TCPX is, in the order in which it is looked for.
+/// Lists where TCPX is searched, in order.
 inline constexpr const char* kTcpxPlaces[] = {"/usr/local/tcpx/lib64/libnccl-net-tcpx.so",
                                               "/usr/local/tcpx/lib64/libnccl-net.so"};
 
-/// What a list such as NCCL_NET_PLUGIN's means: names, paths and suffixes, by comma; x is also
-/// libnccl-net-x.so. Each is tried as dlopen() takes it. "none" alone means none.
+/// Returns the files that a list such as NCCL_NET_PLUGIN's names: names, paths and suffixes
+/// separated by commas; x is also libnccl-net-x.so. Each is passed to dlopen(). "none" alone names
+/// none.
 std::vector<std::string> files_of(const std::string& list);
 
-/// A library that can be loaded, not initialised: what a look may cost.
+/// Describes a library that can be loaded; it is not initialised.
 struct Found {
   std::string file;
   int version = 0;  ///< Of its newest table.
 };
-/// Errors as Plugin::load(). Runs the library's constructors, as dlopen() does.
+/// Finds the library that load() would use. Errors as Plugin::load(). Runs the library's
+/// constructors, as dlopen() does.
 Result<Found> find_plugin(const std::vector<std::string>& files);
 
 class Plugin {
  public:
-  /// The first of `files` that loads and has a table of a version that is known, the newest of its
-  /// tables. not_found: none loads; the text has each file with its reason. unsupported: one loads
-  /// and has no table that is known. Any other: its init() failed.
-  /// `log`: the plugin's own lines, and the versions. Copied: it is the process's from then on, as
-  /// the ABI's logger has no argument for us; the first that loads a plugin decides.
+  /// Loads the first of `files` that has a table of a known version, and uses the newest.
+  /// not_found: no file loads; the text has the reason for each. unsupported: a file loads and has
+  /// no known table. Other errors: its init() failed. `log` gets the plugin's lines and versions.
+  /// It is copied for the process, because the ABI's logger has no context argument; the first call
+  /// that loads a plugin decides.
   static Result<std::shared_ptr<Plugin>> load(const std::vector<std::string>& files,
                                               const base::Log& log);
   Plugin(const Plugin&) = delete;
@@ -51,10 +53,10 @@ class Plugin {
   const std::vector<Properties>& devices() const noexcept { return devices_; }
   Net& net() const noexcept { return *net_; }
 
-  /// Requests that a comm of that device takes at once.
+  /// Returns how many requests a comm of that device takes at once.
   int max_requests(int device) const noexcept;
 
-  /// `result` of the plugin's function of that name as a Status; success is ok.
+  /// Converts `result` of the plugin's function `function` to a Status.
   Status status(int result, const char* function, Where at = {}) const;
 
  private:
@@ -68,10 +70,10 @@ class Plugin {
   bool started_ = false;
 };
 
-/// "Ethernet v8".
+/// Returns a text such as "Ethernet v8".
 std::string name_of(const Plugin& plugin);
 
-/// "ncclSystemError" and so on; the number, where it has no name.
+/// Returns a name such as "ncclSystemError", or the number if there is none.
 std::string name_of_result(int result);
 
 }  // namespace linkspan::transport::nccl_net

@@ -12,18 +12,18 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kSpins = 2000;                  // turns without a move, before it naps
-constexpr Duration kNap = 50us;               // a look at a peer that has to move first
-constexpr Duration kPluginThreadSleep = 60s;  // until it is woken
+constexpr int kSpins = 2000;                  // polls without progress before it naps
+constexpr Duration kNap = 50us;               // between polls of a peer that has to act
+constexpr Duration kPluginThreadSleep = 60s;  // unless it is woken
 constexpr Duration kPluginThreadDrain = 10s;  // at the end
 
-/// Ends the flow where memory ends.
+/// Polls the queue; breaks it if memory is short.
 bool poll_queue(WorkQueue& queue) {
   try {
     return queue.poll();
   } catch (const std::exception&) {
     queue.end(base::no_memory(Scope::peer));
-    return true;  // it is looked at again
+    return true;  // poll it again
   }
 }
 
@@ -74,7 +74,7 @@ PluginThread::News PluginThread::collect(WorkQueues& queues, Duration sleep) {
     queues.reserve(queues.size() + added_.size());
     for (auto& queue : added_) queues.push_back(std::move(queue));
     added_.clear();
-  } catch (const std::exception&) {  // no memory: they have had no turn, and wait for the next look
+  } catch (const std::exception&) {  // no memory: new queues wait for the next call
     changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), base::kWithoutMemory));
   }
   return {.release = std::exchange(releasing_, false), .end = ending_};
@@ -82,7 +82,7 @@ PluginThread::News PluginThread::collect(WorkQueues& queues, Duration sleep) {
 
 void PluginThread::loop() {
   WorkQueues queues;
-  int still = 0;  // turns of all without a move
+  int still = 0;  // consecutive polls of all without progress
   Duration sleep = Duration::zero();
   for (News news; !news.end; news = collect(queues, sleep)) {
     bool moved = false, idle = true;

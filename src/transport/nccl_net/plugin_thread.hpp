@@ -1,9 +1,9 @@
 // transport/nccl_net/plugin_thread.hpp - the one thread of a transport that calls its plugin for
-// the flows: the plugin wants each comm called by one thread, and asked again and again.
+// the queues: a plugin wants each comm polled, by one thread.
 //
-// It spins while bytes move, naps where a peer has to move first, and sleeps where nothing is
-// ordered.
-// Threads: any thread; it starts with the first flow.
+// It spins while bytes move, sleeps briefly while a peer has to act first, and sleeps until woken
+// when all queues are idle.
+// Threads: any thread may call; the thread starts with the first queue.
 #pragma once
 
 #include <memory>
@@ -20,23 +20,23 @@ class PluginThread {
   PluginThread() = default;
   PluginThread(const PluginThread&) = delete;
   PluginThread& operator=(const PluginThread&) = delete;
-  /// Breaks what is left, and waits for its GPUs, 10 s at most.
+  /// Breaks the remaining queues and waits for their GPUs, 10 s at most.
   ~PluginThread();
 
-  /// Until it is broken. system: there is no thread to be had.
+  /// Polls the queue until it is broken. system: no thread can be started.
   Status add(std::shared_ptr<WorkQueue> queue) LINKSPAN_EXCLUDES(mutex_);
-  /// One of the flows was told something.
+  /// Wakes the thread after a queue was given something to do.
   void wake() LINKSPAN_EXCLUDES(mutex_);
-  /// Some regions were retracted: each flow gives their registrations back.
+  /// Makes each queue end its registrations of retracted regions.
   void release() LINKSPAN_EXCLUDES(mutex_);
 
  private:
-  using WorkQueues = std::vector<std::shared_ptr<WorkQueue>>;  // also the Endpoints'
+  using WorkQueues = std::vector<std::shared_ptr<WorkQueue>>;  // shared with the Endpoints
   void loop() LINKSPAN_EXCLUDES(mutex_);
   struct News {
     bool release = false, end = false;
   };
-  /// Takes what is new; sleeps before, if nothing is.
+  /// Moves new queues to `queues`; sleeps first if there is no news.
   News collect(WorkQueues& queues, Duration sleep) LINKSPAN_EXCLUDES(mutex_);
 
   base::Mutex mutex_;

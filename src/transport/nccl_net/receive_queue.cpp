@@ -1,4 +1,4 @@
-// Flows from a peer: flow.hpp.
+// Implements ReceiveQueue (work_queue.hpp).
 #include <utility>
 
 #include "transport/nccl_net/work_queue.hpp"
@@ -56,13 +56,14 @@ bool ReceiveQueue::flushes() const noexcept {
   return device_ != nullptr && unpacker_ == nullptr && staged_ == nullptr;
 }
 
-/// A plugin keeps what a flush needs with the receive's request, and may take another for it.
+/// Returns true if flushes must come before new receives: a plugin may need a request for each
+/// flush.
 bool ReceiveQueue::flushes_first() const {
   return flushes() && comm_->in_flight() + arrivals_.size() >=
                           static_cast<std::size_t>(plugin_->max_requests(nic_));
 }
 
-/// None: there is no slot now, or fail() was called.
+/// Returns none if no staging buffer is free, or fail() was called.
 std::optional<Place> ReceiveQueue::next_place(WorkRequest& work) {
   if (staged_ != nullptr) {
     if (work.begun == work.staged && !stage_next(work)) return std::nullopt;
@@ -81,7 +82,7 @@ bool ReceiveQueue::begin() {
       ++next_;
       continue;
     }
-    const WorkRequest::Message& message = work.messages[work.begun];
+    const WorkRequest::MessageBuffer& message = work.messages[work.begun];
     const auto into = next_place(work);
     if (!into) return moved;
     const Status begun =
@@ -101,17 +102,17 @@ bool ReceiveQueue::check_completions() {
     fail(done.status());
     if (!done.ok() || !*done) return moved;
     WorkRequest& work = *requests_[arriving_];
-    const WorkRequest::Message& message = work.messages[work.arrived];
+    const WorkRequest::MessageBuffer& message = work.messages[work.arrived];
     arrivals_.push_back({.done = **done, .message = message, .number = received_++});
     if (staged_ != nullptr) {
-      fail(comm_->consumed(**done));  // it is in a slot: the plugin need not wait for the GPU
+      fail(comm_->consumed(**done));  // staged: the plugin need not wait for the GPU
       fail(staged_->done((*done)->cookie, (*done)->bytes == message.bytes));
     }
     if (++work.arrived == work.messages.size()) ++arriving_;
   }
 }
 
-/// In the order in which they came: so the plugin wants to hear of it.
+/// Completes receives in the order in which they arrived, as the plugin requires.
 bool ReceiveQueue::complete_arrivals() {
   if (!unpacks_.empty()) poll_unpacks();
   bool moved = staged_ != nullptr && poll_gpu();
@@ -157,7 +158,7 @@ bool ReceiveQueue::is_in_place(ReceiveCompletion& arrival) {
   return flushed.ok() && *flushed;
 }
 
-/// All that has come and is in no unpack yet.
+/// Begins an unpack of all completed receives that are in none.
 void ReceiveQueue::unpack() {
   std::vector<tcpx::DescriptorBlock> blocks;
   std::vector<tcpx::UnpackRequest> requests;
@@ -204,7 +205,7 @@ bool ReceiveQueue::may_close() {
 
 void ReceiveQueue::close() {
   arrivals_.clear();
-  if (unpacker_ != nullptr)  // pinned memory of its goes with it
+  if (unpacker_ != nullptr)  // it owns pinned memory, whose release may block
     unpacking_.topology->destroyer()->end(std::move(unpacker_));
   comm_.reset();
   listener_.reset();

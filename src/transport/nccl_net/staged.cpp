@@ -57,7 +57,8 @@ Result<std::size_t> Staged::stage(const WorkRequest& work, std::size_t first) {
 Status Staged::submit(BufferState& state) {
   Status status = staging_.submit(*state.buffer);
   state.in_gpu = status.ok();
-  if (!status.ok()) state = {.registration = std::move(state.registration)};  // given back
+  if (!status.ok())
+    state = {.registration = std::move(state.registration)};  // submit() has released it
   return status;
 }
 

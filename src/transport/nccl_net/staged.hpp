@@ -1,13 +1,13 @@
-// transport/nccl_net/staged.hpp - messages between memory of a GPU and a comm that takes host
-// memory only: they go through pinned slots.
+// transport/nccl_net/staged.hpp - messages between GPU memory and a comm that takes host memory
+// only, through pinned staging buffers.
 //
-// A slot has messages of one order that follow each other. Of a send the GPU gathers them in it
-// before the first is sent; of a receive they are received into it, and when the last has come the
-// GPU scatters them. While all slots are taken no message is begun: so the peer waits, and a peer
-// that sends nothing holds the slots of its own flow.
-// Threads: the flow's.
-// Invariants: a slot is registered with the comm from its first use to deregister(); it is used
-// again, and its order's memory given back, when neither the plugin nor the GPU has anything of it.
+// A buffer holds consecutive messages of one WorkRequest. Sends: the GPU gathers them before the
+// first is sent. Receives: they are received into the buffer, and the GPU scatters them when the
+// last has come. While all buffers are in use no message is begun, so the peer waits; a peer that
+// sends nothing blocks only its own queue.
+// Threads: its queue's thread.
+// Invariants: a buffer is registered with the comm from its first use to deregister(). It is
+// reused, and its request's memory released, when neither the plugin nor the GPU uses it.
 #pragma once
 
 #include <array>
@@ -24,11 +24,11 @@ namespace linkspan::transport::nccl_net {
 
 struct WorkRequest;
 
-/// Where a message goes from, or to.
+/// Tells where a message is sent from or received into.
 struct Place {
   void* data = nullptr;
   const Comm::Registration* memory = nullptr;
-  std::uint64_t cookie = 0;  ///< Names its slot; 0: it is in none.
+  std::uint64_t cookie = 0;  ///< Names its buffer; 0: not staged.
 };
 
 class Staged {
@@ -40,33 +40,34 @@ class Staged {
   };
   enum class Direction : std::uint8_t { from_gpu, to_gpu };
 
-  /// `comm` and `device` outlive it, the comm until deregister().
+  /// `device` outlives it, `comm` lives until deregister().
   Staged(Comm& comm, const cuda::Device& device, const Options& options, Direction direction);
   Staged(const Staged&) = delete;
   Staged& operator=(const Staged&) = delete;
   ~Staged();  ///< Requires: is_quiet(), and the comm has ended.
 
-  /// A slot for messages of `order`, from `first` on: so many. 0: none is free.
+  /// Acquires a buffer for messages of `work` from `first` on. Returns how many it takes; 0: no
+  /// buffer is free.
   Result<std::size_t> stage(const WorkRequest& work, std::size_t first);
-  /// The first message in a slot that was not begun. None: the GPU is not done with the slot.
+  /// Returns the next message to begin. None: the GPU still uses its buffer.
   std::optional<Place> next() const;
-  /// What next() told was begun; `empty`: a message without bytes in its place.
+  /// Records that the message of next() was begun; `empty`: without its bytes.
   void begun(bool empty);
-  /// A message is done that has `cookie`. `whole`: with all of its bytes; else nothing of its slot
-  /// goes to the GPU.
+  /// Records a completed message of that buffer. Unless `whole`, nothing of the buffer goes to the
+  /// GPU.
   Status done(std::uint64_t cookie, bool whole);
-  /// The slot of that cookie has not been given back.
+  /// Returns true until the buffer with that cookie was released.
   bool is_in_flight(std::uint64_t cookie) const;
-  /// True: a GPU has done something. An error is a GPU's.
+  /// Polls the GPU. Returns true if it has completed something; an error is a GPU's.
   Result<bool> poll();
   /// No GPU works for it; only poll() changes that.
   bool is_quiet() const;
-  /// The comm is about to end.
+  /// Ends the registrations. Called before the comm ends.
   void deregister();
 
  private:
   using Buffer = copy::StagingBuffer;
-  /// What is in the slot of that index.
+  /// Describes what the buffer of that index contains.
   struct BufferState {
     std::unique_ptr<Comm::Registration> registration{};
     Buffer* buffer = nullptr;  // null: nothing
@@ -84,7 +85,7 @@ class Staged {
   const Direction direction_;
   copy::Staging staging_;
   std::array<BufferState, copy::Staging::kBuffers> states_;
-  std::deque<BufferState*> beginning_;  // those with messages that were not begun, in their order
+  std::deque<BufferState*> beginning_;  // buffers with messages not begun yet, in order
   std::uint64_t last_cookie_ = 0;
   std::vector<copy::Staging::StagedRun> runs_;
 };

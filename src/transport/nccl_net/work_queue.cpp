@@ -48,7 +48,7 @@ bool WorkQueue::accept_requests() {
   return any;
 }
 
-/// What the plugin finds current.
+/// Makes the GPU current that the plugin expects.
 void WorkQueue::enter(std::optional<cuda::DeviceScope>& scope) {
   if (device_ == nullptr) return;
   auto entered = device_->enter();
@@ -68,7 +68,7 @@ bool WorkQueue::poll() {
 bool WorkQueue::shut_down() {
   if (!may_close()) return false;
   for (auto& [memory, kept] : registrations_) {
-    kept.registration.reset();  // before its user hears that it may go
+    kept.registration.reset();  // before its user learns that it is free
     --kept.memory->registrations;
   }
   registrations_.clear();
@@ -106,7 +106,7 @@ void WorkQueue::release() {
   enter(scope);
   for (auto each = registrations_.begin(); each != registrations_.end();) {
     const std::shared_ptr<WireRegion> memory = each->second.memory;
-    if (!memory->retracted || memory->uses != 0) {  // there will be no more of them
+    if (!memory->retracted || memory->uses != 0) {  // a retracted region gets no new uses
       ++each;
       continue;
     }
@@ -146,7 +146,7 @@ void WorkQueue::pop_order() {
   finish(*work, status);
 }
 
-// ---- to the peer --------------------------------------------------------------------------------
+// ---- SendQueue ----------------------------------------------------------------------------------
 
 void SendQueue::set_handle(const Handle& handle) {
   const base::MutexLock lock(mutex_);
@@ -183,7 +183,7 @@ bool SendQueue::connect() {
   return true;
 }
 
-/// As many slots as there are, ahead of what is sent.
+/// Fills all free staging buffers ahead of the sends.
 bool SendQueue::fill() {
   bool moved = poll_gpu();
   while (good() && filling_ < requests_.size()) {
@@ -197,7 +197,7 @@ bool SendQueue::fill() {
   return moved;
 }
 
-/// None: a GPU has it still, or fail() was called.
+/// Returns none if a GPU still fills the buffer, or fail() was called.
 std::optional<Place> SendQueue::next_place(const WorkRequest& work, bool empty) {
   std::optional<Place> place;
   if (work.begun < work.staged) {
@@ -228,7 +228,7 @@ bool SendQueue::begin() {
       ++next_;
       continue;
     }
-    const WorkRequest::Message& message = work.messages[work.begun];
+    const WorkRequest::MessageBuffer& message = work.messages[work.begun];
     const bool empty = work.send_empty || work.memory == nullptr;
     const auto from = next_place(work, empty);
     if (!from) return moved;

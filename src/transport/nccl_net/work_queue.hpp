@@ -1,13 +1,14 @@
-// transport/nccl_net/work_queue.hpp - messages one way between the memories of two processes: one
-// comm of the plugin's, made and driven by the transport's thread.
+// transport/nccl_net/work_queue.hpp - messages in one direction between the memories of two
+// processes: a send queue or a receive queue, in RDMA's sense, over one comm of the plugin.
 //
-// The Endpoint orders, under the scheduler's lock; the thread turns. Orders run one behind the
-// other, and what the n-th receive takes the n-th send brings: so a sender that has nothing to
-// bring, or may not, sends its messages empty. Who breaks a flow ends all of its orders.
-// Threads: add(), end(), broken(), handle() any thread; turn(), release() and idle() the
+// On the path of a byte: the Endpoint adds WorkRequests under the scheduler's lock; the transport's
+// thread (plugin_thread.hpp) executes them in order. The n-th send fills the n-th receive, so a
+// sender that has nothing to send, or may not, sends empty messages. Breaking a queue ends all of
+// its requests.
+// Threads: add(), end(), broken(), handle() any thread; poll(), release() and idle() the
 // transport's.
-// Invariants: a WorkRequest ends once, when nothing of this side touches its memory for it any
-// more; the memory's registrations end before the comm; a broken flow has no comm and no orders.
+// Invariants: a WorkRequest ends once, when this side no longer touches its memory for it.
+// Registrations end before the comm. A broken queue has no comm and no requests.
 #pragma once
 
 #include <atomic>
@@ -28,30 +29,31 @@
 
 namespace linkspan::transport::nccl_net {
 
-/// Messages of one batch, one behind the other.
+/// Holds the messages of one batch, in order.
 struct WorkRequest {
-  struct Message {
+  struct MessageBuffer {
     std::uint64_t address = 0, bytes = 0;
   };
-  WorkRequest(std::shared_ptr<WireRegion> of, std::vector<Message> all)
+  WorkRequest(std::shared_ptr<WireRegion> of, std::vector<MessageBuffer> all)
       : memory(std::move(of)), messages(std::move(all)) {}
 
-  const std::shared_ptr<WireRegion> memory;  ///< Also the batch's. Null: a send of empty messages.
-  const std::vector<Message> messages;
-  std::atomic<bool> send_empty{false};  ///< Of a send: what was not begun yet goes empty.
+  const std::shared_ptr<WireRegion>
+      memory;  ///< Shared with the batch. Null: all messages are sent empty.
+  const std::vector<MessageBuffer> messages;
+  std::atomic<bool> send_empty{false};  ///< Sends: messages not begun yet are sent empty.
   std::atomic<bool> ended{false};
-  Status status{};  ///< Once it has ended. canceled: the sender has sent some of them empty.
-  std::atomic<std::uint64_t> moved{0};  ///< Bytes of the messages that are done.
+  Status status{};  ///< Valid once it has ended. canceled: some messages were sent empty.
+  std::atomic<std::uint64_t> moved{0};  ///< Bytes of completed messages.
 
-  // The thread's.
+  // Used by the transport's thread alone.
   std::size_t begun = 0, arrived = 0, done = 0;
-  std::size_t staged = 0;  // those before are, or were, in slots
+  std::size_t staged = 0;  // messages before this are, or were, in staging buffers
 };
 
 class WorkQueue {
  public:
-  /// `device`: the GPU whose memory it carries; null: host memory. `nic`: the plugin's device.
-  /// `staging`: for a GPU whose memory that does not take.
+  /// Creates a queue for memory of the GPU `device`, or for host memory if that is null. `nic` is
+  /// the plugin's device. `staging` is for a `nic` that does not take GPU memory.
   WorkQueue(std::shared_ptr<Plugin> plugin, const cuda::Device* device, int nic,
             base::Deadline connect_by, const Staged::Options& staging)
       : plugin_(std::move(plugin)),
@@ -61,24 +63,24 @@ class WorkQueue {
         staging_(staging) {}
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
-  virtual ~WorkQueue() = default;  ///< Broken.
+  virtual ~WorkQueue() = default;  ///< Requires: broken.
 
-  // Whoever calls these wakes the thread.
-  /// Behind those before. To a flow that is broken: it ends.
+  // The caller then wakes the thread.
+  /// Appends a request; ends it at once if the queue is broken.
   void add(std::shared_ptr<WorkRequest> work) LINKSPAN_EXCLUDES(mutex_);
-  /// Breaks it, unless it is broken.
+  /// Breaks the queue with `why`, unless it is broken.
   void end(const Status& why) LINKSPAN_EXCLUDES(mutex_);
 
-  /// Counts its messages that are done.
+  /// Returns the number of completed messages.
   std::uint64_t moved() const noexcept { return moved_.load(std::memory_order_relaxed); }
-  /// Why it carries nothing any more.
+  /// Returns why it was broken; none while it works.
   std::optional<Status> broken() const LINKSPAN_EXCLUDES(mutex_);
 
-  /// True: something has moved.
+  /// Advances the queue. Returns true if something has moved.
   bool poll() LINKSPAN_EXCLUDES(mutex_);
-  /// Registrations of regions that were retracted.
+  /// Ends registrations of regions that were retracted.
   void release();
-  /// Until something is added or it is ended.
+  /// Returns true if it has nothing to do until add() or end().
   bool idle() const { return ready() && requests_.empty() && good(); }
 
   const cuda::Device* device() const noexcept { return device_; }
@@ -87,41 +89,42 @@ class WorkQueue {
   static constexpr int kTag = 0;
 
   static void* pointer(std::uint64_t address) noexcept;
-  static Status late(const char* whom);  ///< Whose connection was not made.
+  static Status late(
+      const char* whom);  ///< Returns the error of a connection that was not made in time.
   void fail(const Status& why) {
     if (failed_.ok()) failed_ = why;
   }
   bool good() const noexcept { return failed_.ok(); }
-  virtual bool ready() const = 0;     ///< Has its comm.
-  virtual bool step() = 0;            ///< What turn() does of a good one.
+  virtual bool ready() const = 0;     ///< It has its comm.
+  virtual bool step() = 0;            ///< Executes poll() of a queue that works.
   virtual bool may_close();           ///< No GPU works for it any more.
-  virtual void close() = 0;           ///< Its comm.
-  virtual Comm* comm() noexcept = 0;  ///< Null: none yet.
+  virtual void close() = 0;           ///< Closes its comm.
+  virtual Comm* comm() noexcept = 0;  ///< Null before it is connected.
 
-  /// Where messages of this memory go from or to. Null: fail() was called.
+  /// Returns the registration of this memory. Null: fail() was called.
   const Comm::Registration* registration(const std::shared_ptr<WireRegion>& used);
-  /// Once it has its comm.
+  /// Sets staging up if the comm does not take GPU memory. Called once there is a comm.
   void stage_if_needed(Staged::Direction direction);
   bool poll_gpu();
-  /// A slot for what comes next of the order. False: not now, or fail() was called.
+  /// Acquires a staging buffer for the next messages. False: none is free, or fail() was called.
   bool stage_next(WorkRequest& work);
-  /// A message of that order, which is the oldest, is done and has brought so many bytes.
+  /// Records a completed message of the oldest request with its bytes.
   void count(WorkRequest& work, std::uint64_t bytes) noexcept {
     work.moved.fetch_add(bytes, std::memory_order_relaxed);
     moved_.fetch_add(1, std::memory_order_relaxed);
   }
-  /// The oldest order is done.
+  /// Ends the oldest request.
   void pop_order();
 
-  const std::shared_ptr<Plugin> plugin_;  // also the transport's and other flows'
+  const std::shared_ptr<Plugin> plugin_;  // shared with the transport and other queues
   const cuda::Device* const device_;
   const int nic_;
   const base::Deadline connect_by_;
   const Staged::Options staging_;
   std::unique_ptr<Staged> staged_;                     // null: the comm takes the memory itself
-  std::deque<std::shared_ptr<WorkRequest>> requests_;  // also the Endpoint's
-  std::size_t next_ = 0;                               // of them: those before have begun
-  mutable base::Mutex mutex_;                          // of what the thread and the Endpoint share
+  std::deque<std::shared_ptr<WorkRequest>> requests_;  // shared with the Endpoint
+  std::size_t next_ = 0;                               // requests before this have begun
+  mutable base::Mutex mutex_;                          // for what the thread and the Endpoint share
 
  private:
   bool accept_requests() LINKSPAN_EXCLUDES(mutex_);
@@ -135,17 +138,17 @@ class WorkQueue {
   std::atomic<std::uint64_t> moved_{0};
   Status failed_;
   struct KeptRegistration {
-    std::shared_ptr<WireRegion> memory;  // also the transport's
+    std::shared_ptr<WireRegion> memory;  // shared with the transport
     std::unique_ptr<Comm::Registration> registration;
   };
   std::map<const WireRegion*, KeptRegistration> registrations_;
 };
 
-/// To a peer that has opened the flow.
+/// Sends to a peer that has opened the queue.
 class SendQueue final : public WorkQueue {
  public:
   using WorkQueue::WorkQueue;
-  /// Of the peer's listener; once.
+  /// Sets the handle of the peer's listener. Called once.
   void set_handle(const Handle& handle) LINKSPAN_EXCLUDES(mutex_);
 
  private:
@@ -162,15 +165,15 @@ class SendQueue final : public WorkQueue {
   std::optional<Handle> handle_ LINKSPAN_GUARDED_BY(mutex_);
   std::unique_ptr<PendingConnect> pending_connect_;
   std::unique_ptr<SendComm> comm_;
-  std::size_t filling_ = 0;  // of the orders: of those before all that has to be is in slots
+  std::size_t filling_ = 0;  // requests before this have been staged as far as needed
   std::array<std::byte, 64> nothing_{};
   std::unique_ptr<Comm::Registration> of_nothing_;
 };
 
-/// Opened by this side.
+/// Receives; this side opens it and the peer connects.
 class ReceiveQueue final : public WorkQueue {
  public:
-  /// `unpack`: none: by a kernel, else by copies.
+  /// Tells how to unpack. Without `method`: by a kernel, or by copies where kernels do not load.
   struct Unpacking {
     const cuda::Topology* topology = nullptr;
     std::optional<base::Unpack> method{};
@@ -181,16 +184,16 @@ class ReceiveQueue final : public WorkQueue {
                const Unpacking& unpacking)
       : WorkQueue(std::move(plugin), device, nic, connect_by, staging), unpacking_(unpacking) {}
 
-  /// Once it listens.
+  /// Returns the listener's handle once it listens.
   std::optional<Handle> handle() const LINKSPAN_EXCLUDES(mutex_);
 
  private:
-  /// A receive that is done, of the oldest order that has not all of them.
+  /// Describes a completed receive, of the oldest request that still misses some.
   struct ReceiveCompletion {
     Done done;
-    WorkRequest::Message message;
-    std::size_t number = 0;                  // of the comm's receives
-    tcpx::Unpacker::UnpackId unpack_id = 0;  // of the unpack that it is in
+    WorkRequest::MessageBuffer message;
+    std::size_t number = 0;                  // index among the comm's receives
+    tcpx::Unpacker::UnpackId unpack_id = 0;  // the unpack that contains it; 0: none
     bool flushing = false, in_place = false;
     void* flush = nullptr;  // the plugin's request
   };
@@ -216,8 +219,8 @@ class ReceiveQueue final : public WorkQueue {
   std::optional<Handle> handle_ LINKSPAN_GUARDED_BY(mutex_);
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<ReceiveComm> comm_;
-  std::size_t arriving_ = 0;  // of the orders: those before have arrived
-  std::size_t received_ = 0;  // of the comm
+  std::size_t arriving_ = 0;  // requests before this have arrived
+  std::size_t received_ = 0;  // number of the comm's receives
   std::deque<ReceiveCompletion> arrivals_;
   tcpx::Pool pool_;
   std::unique_ptr<tcpx::Unpacker> unpacker_;       // null: nothing is to be unpacked

@@ -1,4 +1,4 @@
-// transport/tcp/address.hpp - what travels about an Engine, decoded.
+// transport/tcp/address.hpp - what the handshake says about an Engine's tcp transport, decoded.
 //
 // The bytes come from a peer: decode_address() verifies their form.
 // Threads: values.
@@ -16,12 +16,13 @@ inline constexpr unsigned kMaxDataConnections = 64;
 
 struct Address {
   std::uint64_t incarnation = 0;
-  unsigned connections = 1;  ///< 1 to kMaxDataConnections: that it wants at most.
-  std::uint32_t chunk = 0;   ///< Data of a frame that it takes, kMinChunk at least.
-  bool ordered = false;      ///< Takes a put's Head::after, which older releases do not.
+  unsigned connections = 1;  ///< Connections that it wants, 1 to kMaxDataConnections.
+  std::uint32_t chunk = 0;   ///< Data bytes of a frame that it accepts, at least kMinChunk.
+  bool ordered = false;      ///< Understands Head::after of a put; older releases do not.
 };
 
 std::vector<std::byte> encode(const Address& address);
-Result<Address> decode_address(std::span<const std::byte> bytes);  ///< Else `corrupt`.
+Result<Address> decode_address(
+    std::span<const std::byte> bytes);  ///< Returns `corrupt` for malformed bytes.
 
 }  // namespace linkspan::transport::tcp

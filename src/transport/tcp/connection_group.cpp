@@ -9,7 +9,8 @@
 namespace linkspan::transport::tcp {
 namespace {
 
-constexpr std::uint64_t kSmall = 16u << 10;  // who posts it sends it: about as long as to wake one
+constexpr std::uint64_t kSmall =
+    16u << 10;  // sent by the posting thread: that takes about as long as waking another
 
 bool is_small(const Outgoing& batch) {
   std::uint64_t bytes = 0;
@@ -26,7 +27,7 @@ void ConnectionGroup::end(BatchResult& result, const Status& status) {
 }
 
 void ConnectionGroup::put(std::shared_ptr<Outgoing> batch) {
-  std::shared_ptr<DataConnection> by;  // also the wire's
+  std::shared_ptr<DataConnection> by;  // shared with the group
   {
     const base::MutexLock lock(mutex_);
     if (failure_) return end(batch->result, *failure_);
@@ -40,7 +41,7 @@ void ConnectionGroup::put(std::shared_ptr<Outgoing> batch) {
 }
 
 void ConnectionGroup::get(std::shared_ptr<Incoming> batch, Head question) {
-  std::shared_ptr<DataConnection> by;  // also the wire's
+  std::shared_ptr<DataConnection> by;  // shared with the group
   {
     const base::MutexLock lock(mutex_);
     if (failure_) return end(batch->result, *failure_);
@@ -53,14 +54,14 @@ void ConnectionGroup::get(std::shared_ptr<Incoming> batch, Head question) {
   if (by != nullptr) by->send_now();
 }
 
-/// Null: all have something to send.
+/// Returns null if all connections have something to send.
 std::shared_ptr<DataConnection> ConnectionGroup::find_idle() const {
   const auto found = std::ranges::find_if(connections_, &DataConnection::is_idle);
   return found != connections_.end() ? *found : nullptr;
 }
 
-/// The connection that has it now and is to send it: `behind` if that is still here, else any;
-/// null: none has come.
+/// Enqueues a frame on `preferred` if that is still here, else on any connection. Returns the
+/// connection, which the caller makes send; null: none exists yet.
 std::shared_ptr<DataConnection> ConnectionGroup::enqueue(const Head& head,
                                                          const DataConnection* preferred) {
   if (connections_.empty()) {
@@ -88,14 +89,14 @@ void ConnectionGroup::cancel(FrameType type, std::uint64_t id) {
   Incoming* const batch = find(gets_, id);
   if (batch == nullptr || std::exchange(batch->canceled, true)) return;
   if (connections_.empty()) return cancel_unsent(id);
-  // Not before its question.
+  // The cancel must not overtake its request.
   if (const auto by =
           enqueue({.type = FrameType::cancel, .id = id, .incarnation = options_.incarnation},
                   batch->requested_on))
     by->wake();
 }
 
-/// A batch of ours of which the peer has not heard, for no data connection has come.
+/// Ends a batch that the peer does not know of, because no data connection exists yet.
 void ConnectionGroup::cancel_unsent(std::uint64_t id) {
   if (failure_) return;  // finish_batches() ends it
   const Status canceled(Code::canceled, Scope::request, "canceled");
@@ -125,7 +126,7 @@ Status ConnectionGroup::add(std::shared_ptr<DataConnection> connection) {
 void ConnectionGroup::fail(const Status& why) {
   const base::MutexLock lock(mutex_);
   if (failure_) return;
-  // For the TransferScheduler these mean "later", and a failure is for good, whoever named it so.
+  // The TransferScheduler takes these codes for temporary, but a failure is final.
   const bool passes = why.code() == Code::ok || why.code() == Code::no_resource ||
                       why.code() == Code::pending || why.code() == Code::busy;
   failure_ = passes ? Status(Code::disconnected, Scope::peer, why.what()) : why;
@@ -172,7 +173,7 @@ void ConnectionGroup::on_connection_closed(const DataConnection& connection) {
   finish_batches();
 }
 
-/// The batches of a wire that is over end with it.
+/// Ends all batches of a failed group whose connections have closed.
 void ConnectionGroup::finish_batches() {
   if (!failure_ || !connections_.empty()) return;
   for (const auto& batch : puts_)
@@ -186,8 +187,8 @@ void ConnectionGroup::finish_batches() {
   peer_puts_.clear();
 }
 
-/// As many connections as there is work for, those first that do nothing; always the same of these,
-/// so that in turns of small ones a thread finds the next before it sleeps.
+/// Wakes as many connections as there are chunks, idle ones first and always in the same order, so
+/// that consecutive small requests hit a thread that is still spinning.
 void ConnectionGroup::wake_some() {
   if (connections_.empty()) return;
   std::size_t chunks = 0;
@@ -209,7 +210,7 @@ void ConnectionGroup::wake_some() {
 
 // ---- how many connections -----------------------------------------------------------------------
 
-/// A batch; where its end is seen, check_rate() follows.
+/// Starts the clock of the rate when a batch begins; check_rate() stops it.
 void ConnectionGroup::on_batch_begun() {
   if (may_grow_) count_.work(base::Clock::steady().now(), true);
 }
@@ -234,7 +235,7 @@ void ConnectionGroup::on_connection_refused() {
   may_grow_ = count_.may_grow();
 }
 
-// ---- bytes that go ------------------------------------------------------------------------------
+// ---- outgoing bytes -----------------------------------------------------------------------------
 
 std::optional<Chunk> ConnectionGroup::next_chunk(const copy::Staging* staging) {
   const base::MutexLock lock(mutex_);
@@ -260,18 +261,18 @@ std::optional<Chunk> ConnectionGroup::next_chunk(const copy::Staging* staging) {
     ++batch->reading;
     batch->all_assigned = chunk.last;
     queue_.erase(each);
-    if (!chunk.last) queue_.push_back(batch);  // others have their turn
+    if (!chunk.last) queue_.push_back(batch);  // other batches go first
     return chunk;
   }
   return std::nullopt;
 }
 
-/// True: nothing of it is left.
+/// Fills a chunk. Returns true if nothing of the batch is left.
 bool ConnectionGroup::fill_chunk(Outgoing& batch, Chunk& chunk) const {
   while (batch.next < batch.extents.size() && chunk.bytes < options_.chunk &&
          chunk.extents.size() < kMaxPutSpans) {
     const Extent& extent = batch.extents[batch.next];
-    // A word is not cut: it may be polled there (receiver.hpp).
+    // An extent of 8 bytes is not split, as a peer's program may poll it (receiver.hpp).
     if (extent.bytes == 8 && options_.chunk - chunk.bytes < 8) break;
     const std::uint64_t bytes = std::min(extent.bytes - batch.within, options_.chunk - chunk.bytes);
     chunk.extents.push_back({extent.here + batch.within, extent.there + batch.within, bytes});
@@ -316,7 +317,7 @@ void ConnectionGroup::sent(const Chunk& chunk, const Status& status) {
     erase(answers_, batch.id);
 }
 
-/// A put that has ended there, and that no connection reads for here.
+/// Ends a put that has ended at the peer and that no connection reads here.
 void ConnectionGroup::end_if_finished(std::uint64_t id) {
   Outgoing* const batch = find(puts_, id);
   if (batch == nullptr || !batch->ended_by_peer || batch->reading != 0) return;

@@ -1,4 +1,5 @@
-// What comes by a ConnectionGroup's connections: data, where it lands, and what the peer says.
+// Handles what arrives over a ConnectionGroup's connections: data, its destination, and the peer's
+// other frames.
 #include <algorithm>
 #include <utility>
 
@@ -10,7 +11,8 @@ namespace {
 
 Status corrupt_request(const char* what) { return {Code::corrupt, Scope::peer, what}; }
 
-/// What a peer may do with a region, by its token. Else the use is of none.
+/// Checks that a peer with this token may access the region. On an error the use is empty, or must
+/// be dropped.
 Status check_access(const RegionUse& use, const Token& token, FrameType type) {
   if (use.memory() == nullptr || !equal_constant_time(use.memory()->key.token, token))
     return {Code::unreachable, Scope::request, "the region is not registered here"};
@@ -93,7 +95,7 @@ Result<FrameDestination> ConnectionGroup::resolve_destination(Head& head) {
   return destination;
 }
 
-/// The put that a frame belongs to; from its first frame on.
+/// Returns the put that a frame belongs to; creates it at its first frame.
 Result<std::shared_ptr<Incoming>> ConnectionGroup::find_or_create_put(const Head& head) {
   auto found = std::ranges::find(peer_puts_, head.id, &Incoming::id);
   if (found == peer_puts_.end()) {
@@ -146,9 +148,10 @@ std::optional<Answer> ConnectionGroup::data_landed(Incoming& batch, std::uint64_
   return std::nullopt;
 }
 
-// ---- what stands still --------------------------------------------------------------------------
+// ---- stalled transfers --------------------------------------------------------------------------
 
-/// OK: it may go on. `bounded`: also where the region was not retracted.
+/// Returns OK while the transfer may go on. `bounded`: kMaxStall applies although the region was
+/// not retracted.
 Status ConnectionGroup::stall_status(PeersProgress& progress, const WireRegion& memory, bool bounded,
                                      base::Time now) {
   const std::uint64_t bytes = progress.bytes;
@@ -181,19 +184,19 @@ void ConnectionGroup::end_stalled(base::Time now) {
       const auto& memory = put->use.memory();
       const Status why = memory ? stall_status(put->progress, *memory, true, now) : Status();
       if (why.ok()) continue;
-      put->refused = true;  // its later frames are thrown away
+      put->refused = true;  // later frames are discarded
       revoke(*put, why);
     }
-    // What a peer reads holds nothing up until the region is retracted.
+    // A peer's read blocks nothing until the region is retracted.
     for (const auto& answer : answers_) {
       const auto& memory = answer->use.memory();
       const Status why = memory ? stall_status(answer->progress, *memory, false, now) : Status();
       if (why.ok()) continue;
       if (!answer->all_assigned) {
-        answer->canceled = true;  // its last frame goes without data and says why
+        answer->canceled = true;  // the last frame has no data and carries the error
         revoke(*answer, why);
       } else if (answer->progress.late) {
-        // Its last frame is on its way and can say nothing any more.
+        // The last frame is being sent, so it cannot carry the error.
         broken = Status(Code::disconnected, Scope::peer,
                         "the peer takes the bytes of a read too slowly: " + why.what());
       }
@@ -220,13 +223,13 @@ std::vector<Served> ConnectionGroup::served(base::Time now) const {
   return all;
 }
 
-// ---- the other ops ------------------------------------------------------------------------------
+// ---- other frames -------------------------------------------------------------------------------
 
 Status ConnectionGroup::on_frame(const Head& head) {
   const base::MutexLock lock(mutex_);
   if (head.type == FrameType::get) return on_get_request(head);
   if (head.type == FrameType::cancel) {
-    // What is sent already needs no cancel.
+    // A get that was sent completely needs no cancel.
     if (Outgoing* const answer = find(answers_, head.id)) {
       answer->canceled = true;
       wake_some();
@@ -245,7 +248,7 @@ Status ConnectionGroup::on_frame(const Head& head) {
 }
 
 Status ConnectionGroup::on_get_request(const Head& head) {
-  // One that connections have taken whole may have ended there already.
+  // A get that is wholly assigned to connections may have ended at the peer.
   const auto unassigned =
       std::ranges::count_if(answers_, [](const auto& answer) { return !answer->all_assigned; });
   if (static_cast<std::size_t>(unassigned) >= options_.inflight)

@@ -9,7 +9,7 @@
 namespace linkspan::transport::tcp {
 
 void DataConnection::send_now() {
-  // What has failed its thread finds as well.
+  // The thread finds an error as well.
   if (const auto sent = sender_.send_now(); !sent.ok() || !*sent) wake();
 }
 
@@ -42,7 +42,7 @@ DataConnection::PollResult DataConnection::poll(bool woken) {
       sends_ = result.needs_polling || (sent.ok() && *sent);
     }
     result.moved = (received.ok() && *received) || (sent.ok() && *sent) || !answers.empty();
-    // Another thread may have sent what was in the way: no event tells of what came meanwhile.
+    // Another thread may have emptied the queue; no event reports what has arrived meanwhile.
     result.moved |= full && !sender_.is_full();
     result.needs_polling |= receiver_.needs_polling();
     if (!received.ok()) group_->fail(received.status());
@@ -50,7 +50,8 @@ DataConnection::PollResult DataConnection::poll(bool woken) {
     if (result.moved) group_->check_rate();
     if (received.ok() && sent.ok()) return result;
   }
-  // A reset: what the kernels still hold of puts that have ended is not to land later; answers may.
+  // Resets the connection: data of ended puts that the kernels still hold must not land later. Data
+  // of answers may.
   if (const linger at_once{.l_onoff = 1, .l_linger = 0}; group_->abandons())
     (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   const bool sends = !sender_.stop(), receives = !receiver_.stop();

@@ -1,9 +1,9 @@
-// transport/tcp/data_connection.hpp - one socket to a peer.
+// transport/tcp/data_connection.hpp - one socket to a peer, with its Sender and Receiver.
 //
-// Threads: say(), send_now(), wake(), is_idle(), traffic() any thread; the rest its thread's
-// (data_connection_thread.hpp).
-// Invariants: it is over once its wire has failed and no GPU copies for it; then its socket is
-// closed and the wire has been told.
+// Threads: enqueue(), send_now(), wake(), is_idle(), traffic() any thread; the rest the
+// connection's thread (data_connection_thread.hpp).
+// Invariants: it is over once its group has failed and no GPU copies for it; then the socket is
+// closed and the group has been informed.
 #pragma once
 
 #include <memory>
@@ -19,8 +19,8 @@ namespace linkspan::transport::tcp {
 class DataConnectionThread;
 
 struct DataConnectionOptions {
-  std::uint64_t peer = 0;                           ///< Incarnation of the Engine there.
-  copy::StagingStreams* staging_streams = nullptr;  ///< Outlives it.
+  std::uint64_t peer = 0;                           ///< Incarnation of the peer's Engine.
+  copy::StagingStreams* staging_streams = nullptr;  ///< Outlives the connection.
   unsigned ctas = ~0U;                              ///< As copy::Order::ctas.
 };
 
@@ -44,12 +44,13 @@ class DataConnection {
   ~DataConnection() = default;
 
   void enqueue(std::vector<std::byte> frame) { sender_.enqueue(std::move(frame)); }
-  /// What was said, and a small batch, without the connection's thread if that does nothing.
+  /// Sends queued frames and a small batch from the caller's thread, if the connection's thread is
+  /// idle.
   void send_now();
   void wake();
   bool is_idle() const noexcept { return sender_.is_idle(); }
 
-  /// Bytes that the other side's kernel has taken, and that came.
+  /// Returns the bytes that the peer's kernel has acknowledged plus those received.
   std::uint64_t traffic() const;
 
   int socket() const noexcept { return socket_.get(); }
@@ -59,25 +60,25 @@ class DataConnection {
     sends_ |= writable;
     if (writable) sender_.on_writable();
   }
-  /// As epoll tells. Who has given up does so: what the kernel holds of him is not to land any
-  /// more.
+  /// Called on EPOLLERR. A peer resets a connection when it abandons its transfers; data still in
+  /// our receive buffer must then not be written to memory.
   void on_reset() noexcept { reset_ = true; }
   struct PollResult {
-    bool moved = false;          ///< And may go on at once.
-    bool needs_polling = false;  ///< A GPU, or the clock, which tell nobody.
+    bool moved = false;          ///< Something moved, so more may follow at once.
+    bool needs_polling = false;  ///< Waits for a GPU or the clock, which raise no event.
     bool over = false;
   };
-  /// `rung`: somebody has woken its thread.
+  /// Sends and receives what it can. `woken`: its thread was woken by wake().
   PollResult poll(bool woken);
 
  private:
-  const std::shared_ptr<ConnectionGroup> group_;  // also the Endpoint's and other connections'
+  const std::shared_ptr<ConnectionGroup> group_;  // shared with the Endpoint and other connections
   DataConnectionThread& thread_;
   const base::Fd socket_;
-  const std::unique_ptr<base::TlsEnd> tls_;  // none: it is not encrypted
-  // To be looked at. What nobody has woken is left alone: others are at it as well.
+  const std::unique_ptr<base::TlsEnd> tls_;  // null: not encrypted
+  // Directions to poll. A direction without an event is left alone, as other threads may use it.
   bool readable_ = true, sends_ = true, reset_ = false;
-  std::uint64_t seen_revocations_ = 0;  // of the wire's revocations
+  std::uint64_t seen_revocations_ = 0;  // last value of the group's revocations()
   Sender sender_;
   Receiver receiver_;
 };

@@ -39,7 +39,7 @@ unsigned DataConnectionCount::update(std::uint64_t bytes, unsigned connections) 
 
 void DataConnectionCount::on_connection_refused() noexcept {
   if (wanted_ != 0) --wanted_;
-  if (rate_) rest();  // once for all of a doubling
+  if (rate_) rest();  // once for each doubling
 }
 
 void DataConnectionCount::begin_window(std::uint64_t bytes) noexcept {

@@ -1,15 +1,14 @@
-// transport/tcp/data_connection_count.hpp - how many connections to a peer pay, by the rate that
-// they reach.
+// transport/tcp/data_connection_count.hpp - decides how many data connections to a peer pay off, by
+// the rate they reach.
 //
-// One is fed with what a wire sees. A window is 32 MiB that have moved, both ways together, and
-// 5 ms in which something was in flight. At the end of the first the number is doubled; from then
-// on it is doubled when one of three windows since the last doubling shows 10 % more: others take
-// their share at any time, and too few connections cost more than too many. When none does, or a
-// connection could not be made, the number stays for a second of work, then one doubling is tried
-// again, for other load may have gone; each time in vain the pause is twice as long. What new
-// connections move at first fills the buffers of their sockets: their first window does not count.
+// A window is 32 MiB moved in both directions together and 5 ms with something in flight. The
+// number is doubled after the first window, and again whenever one of the three windows after a
+// doubling shows 10 % more: other load takes its share at any time, and too few connections cost
+// more than too many. If none does, or a connection was refused, the number stays for a second of
+// work; then one doubling is tried again, and each failed trial doubles the pause. The first window
+// with new connections does not count, because it fills their socket buffers.
 // Threads: externally synchronised.
-// Invariants: never more than `most`; time in which nothing was in flight counts nowhere.
+// Invariants: never more than `most`; time with nothing in flight does not count.
 #pragma once
 
 #include <cstdint>
@@ -28,16 +27,17 @@ class DataConnectionCount {
   static constexpr double kGain = 1.1;
   static constexpr unsigned kWindows = 3;
 
-  /// `first` have been asked for.
+  /// Starts with `first` connections that were requested.
   DataConnectionCount(unsigned first, unsigned most) : wanted_(first), most_(most) {}
 
-  /// From now on something is in flight, or nothing.
+  /// Records that from now on something is in flight, or nothing.
   void work(base::Time now, bool busy) noexcept;
-  /// Something was in flight for kLook since the last poll().
+  /// Returns true if something was in flight for kUpdateInterval since the last update().
   bool is_due() const noexcept { return unseen_ >= kUpdateInterval; }
-  /// How many there should be. `bytes`: that have moved, ever; `connections`: that have come.
+  /// Returns how many connections there should be. `bytes`: moved in all; `connections`:
+  /// established.
   unsigned update(std::uint64_t bytes, unsigned connections) noexcept;
-  /// One that was asked for.
+  /// Records that a requested connection was refused.
   void on_connection_refused() noexcept;
 
   unsigned wanted() const noexcept { return wanted_; }
@@ -51,12 +51,12 @@ class DataConnectionCount {
   const unsigned most_;
   bool busy_ = false;
   bool fresh_ = false;            // the window is the first with new connections
-  base::Time seen_{};             // until then time is counted
-  Duration unseen_{}, window_{};  // of work, since the last look and in the window
+  base::Time seen_{};             // time is counted up to here
+  Duration unseen_{}, window_{};  // work since the last update, and in the window
   std::uint64_t from_ = 0;        // bytes before the window
-  std::optional<double> rate_;    // before the last doubling, while it is on trial
-  unsigned in_vain_ = 0;          // windows of that trial
-  Duration rested_{}, pause_{};   // of work
+  std::optional<double> rate_;    // rate before the last doubling, while it is on trial
+  unsigned in_vain_ = 0;          // windows of that trial without a gain
+  Duration rested_{}, pause_{};   // time of work
 };
 
 }  // namespace linkspan::transport::tcp

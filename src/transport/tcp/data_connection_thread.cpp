@@ -20,16 +20,17 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr unsigned kPollsPerEpoll =
-    8;                            // at an only connection's socket, for one by epoll and a yield
-constexpr Duration kSleep = 60s;  // until it is woken
+    8;  // polls of an only connection's socket between two epoll calls with a yield
+constexpr Duration kSleep = 60s;         // unless it is woken
 constexpr Duration kDrainTimeout = 10s;  // at the end
 
-/// Returns false where memory has ended: the wire fails, and the connection is looked at again.
+/// Polls the connection. Returns false if memory is short: the group fails, and the connection is
+/// polled again.
 bool serve(int epoll, DataConnection& connection, bool woken, DataConnection::PollResult& result) {
   try {
     result = connection.poll(woken);
     if (!result.over) return true;
-    // No event of it comes from here on: they are of sockets that are still in epoll.
+    // No event of this connection follows: events come only from sockets in epoll.
     (void)::epoll_ctl(epoll, EPOLL_CTL_DEL, connection.socket(), nullptr);
     connection.group().on_connection_closed(connection);
     return true;
@@ -39,7 +40,7 @@ bool serve(int epoll, DataConnection& connection, bool woken, DataConnection::Po
   try {
     connection.group().fail(base::no_memory(Scope::peer));
   } catch (const std::exception&) {
-    // The next time.
+    // Tried again at the next poll.
   }
   return false;
 }
@@ -90,16 +91,16 @@ void DataConnectionThread::wake() {
   if (!woken_.exchange(true) && sleeps_) (void)!::write(wake_fd_.get(), &one, sizeof one);
 }
 
-/// True: it was woken.
+/// Returns true if it was woken.
 bool DataConnectionThread::wait(Duration most) {
   std::array<epoll_event, 64> events{};
   sleeps_ = most > Duration::zero();
-  if (woken_) most = Duration::zero();  // who rings from here on sees that it sleeps
+  if (woken_) most = Duration::zero();  // a later wake() sees that it sleeps
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(most).count();
   const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                  static_cast<int>(ms));
   sleeps_ = false;
-  // Who rings from here on is heard by the next wait(), who did before by this one.
+  // A wake() after this is seen by the next wait(), one before it by this one.
   const bool woken = woken_.exchange(false);
   for (int i = 0; i < count; ++i) {
     auto* const connection =
@@ -139,8 +140,8 @@ void DataConnectionThread::run(const std::stop_token& stop) {
   unsigned polls = 0;
   while (!ending || (!connections.empty() && !end_by.passed())) {
     const bool spins = !decision.may_sleep(clock.now());
-    // Nothing is there: for one connection its socket tells so at once. Beside traffic to ask it
-    // would take its lock from the kernel.
+    // An idle only connection is polled by its socket, which is fastest. Beside traffic that would
+    // compete for the socket's lock in the kernel.
     const bool quick =
         spins && !any && !needs_polling && connections.size() == 1 && ++polls % kPollsPerEpoll != 0;
     bool woken = false;

@@ -1,10 +1,10 @@
-// transport/tcp/data_connection_thread.hpp - the threads that move the bytes of connections, each
-// of its own.
+// transport/tcp/data_connection_thread.hpp - the threads that move the bytes of data connections;
+// each connection belongs to one.
 //
-// A thread sleeps in epoll after a turn in which no data connection moved anything, until an event
-// or wake(). Edges tell of what is new and never again of what was left, so the clock alone never
-// decides that a thread sleeps (SleepDecision). It spins a little before, and as long as a GPU
-// copies for one of its data connections.
+// A thread polls its connections and sleeps in epoll, until an event or wake(), after a poll in
+// which nothing moved. Edge-triggered events report only what is new, so the clock alone never
+// decides to sleep (SleepDecision). It spins briefly before, and while a GPU copies for one of its
+// connections.
 // Threads: any thread may call; a SleepDecision is externally synchronised.
 #pragma once
 
@@ -22,48 +22,48 @@ namespace linkspan::transport::tcp {
 
 class DataConnection;
 
-/// Decides whether a thread may sleep before its next turn.
+/// Decides whether a thread may sleep before its next poll.
 class SleepDecision {
  public:
-  static constexpr Duration kSpin = std::chrono::microseconds(100);  ///< A sleep costs about that.
+  static constexpr Duration kSpin = std::chrono::microseconds(100);  ///< About the cost of a sleep.
 
   explicit SleepDecision(base::Time now) : moved_at_(now) {}
-  /// Records a turn of all data connections. `watches`: no event will come of what one waits for.
-  /// `now`: a time after the turn, read only if something `moved`.
+  /// Records a poll of all data connections. `needs_polling`: one waits for something that raises
+  /// no event. `now`: a time after the poll, read only if something `moved`.
   void on_poll(bool moved, bool needs_polling, base::Time now) noexcept {
     continues_ = moved || needs_polling;
     if (moved) moved_at_ = now;
   }
-  /// Returns true only if the last turn moved nothing and watches nothing. The thread may have lost
-  /// its core since then, so `now` may lie any time later.
+  /// Returns true only if the last poll moved nothing and nothing needs polling. The thread may
+  /// have lost its core since then, so `now` may lie any time later.
   bool may_sleep(base::Time now) const noexcept { return !continues_ && now - moved_at_ >= kSpin; }
 
  private:
   base::Time moved_at_;
-  bool continues_ = true;  // of the last turn; true before the first
+  bool continues_ = true;  // of the last poll; true before the first
 };
 
 class DataConnectionThread {
  public:
-  /// system: no thread or no file is to be had.
+  /// Starts a thread. system: no thread or file descriptor is available.
   static Result<std::unique_ptr<DataConnectionThread>> start();
   DataConnectionThread(const DataConnectionThread&) = delete;
   DataConnectionThread& operator=(const DataConnectionThread&) = delete;
-  /// Its connections' wires have failed. Waits for their GPUs, 10 s at most.
+  /// Requires: the groups of its connections have failed. Waits for their GPUs, 10 s at most.
   ~DataConnectionThread();
 
-  /// Until it is over. system: epoll has no room for it.
+  /// Serves the connection until it is over. system: epoll has no room for it.
   Status add(std::shared_ptr<DataConnection> connection) LINKSPAN_EXCLUDES(mutex_);
   void wake();
   std::size_t connections() const noexcept { return count_; }
 
  private:
-  using DataConnections = std::vector<std::shared_ptr<DataConnection>>;  // also their wires'
+  using DataConnections = std::vector<std::shared_ptr<DataConnection>>;  // shared with their groups
   DataConnectionThread(base::Fd epoll, base::Fd wake_fd)
       : epoll_(std::move(epoll)), wake_fd_(std::move(wake_fd)) {}
   void run(const std::stop_token& stop) LINKSPAN_EXCLUDES(mutex_);
   bool wait(Duration most);
-  /// Returns false where there is no memory for those that came.
+  /// Moves new connections to `connections`. Returns false if memory is short.
   bool collect(DataConnections& connections) LINKSPAN_EXCLUDES(mutex_);
 
   const base::Fd epoll_, wake_fd_;
@@ -71,14 +71,14 @@ class DataConnectionThread {
   std::atomic<std::size_t> count_{0};  // of its connections
   base::Mutex mutex_;
   DataConnections added_ LINKSPAN_GUARDED_BY(mutex_);
-  std::jthread thread_;  // last
+  std::jthread thread_;  // last member
 };
 
-/// As many as there may be, each started when all others have connections.
+/// Owns at most `most` threads; starts a new one when all others have connections.
 class DataConnectionThreads {
  public:
   explicit DataConnectionThreads(unsigned most) : most_(most) {}
-  /// The one with the fewest. Errors as DataConnectionThread::start().
+  /// Returns the thread with the fewest connections. Errors as DataConnectionThread::start().
   Result<DataConnectionThread*> next() LINKSPAN_EXCLUDES(mutex_);
 
  private:

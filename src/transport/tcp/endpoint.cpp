@@ -11,12 +11,11 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr const char* kPath = "tcp";
-constexpr Duration kBatchPoll = 50us;  // at batches that the threads work on
-constexpr Duration kPeerPoll = 1ms;    // at what is the peer's
+constexpr Duration kBatchPoll = 50us;  // batches that the threads work on
+constexpr Duration kPeerPoll = 1ms;    // transfers of the peer's
 constexpr Duration kTrafficCheck = 100ms;
-constexpr Duration kServedCheck = 10ms;  // at what stands still
-constexpr Duration kDropDelay =
-    1s;  // of a peer's control connection, when its connections have ended
+constexpr Duration kServedCheck = 10ms;  // stalled transfers
+constexpr Duration kDropDelay = 1s;  // from the failure of the connections to the end of the peer
 
 }  // namespace
 
@@ -65,7 +64,7 @@ unsigned TcpEndpoint::first_connections() const noexcept {
   return std::min(max_connections(), transport_.options().first);
 }
 
-/// No connection has come in time.
+/// Returns true if no connection was made in time.
 bool TcpEndpoint::connect_is_overdue() const { return connections_ == 0 && connect_by_.passed(); }
 
 Status TcpEndpoint::connect_timeout() const {
@@ -76,13 +75,13 @@ Status TcpEndpoint::connect_timeout() const {
           Scope::peer, what};
 }
 
-/// One of the first is asked for again; one that was to be more is not missed.
+/// Schedules another attempt if it was one of the first connections; further ones are optional.
 void TcpEndpoint::refused(const Status& why) {
   group_->on_connection_refused();
   if (connections_ >= first_connections()) return;
   if (awaited_ != 0) --awaited_;
   refusal_ = why;
-  // A later try changes nothing about these.
+  // Another attempt cannot change these.
   const bool final = why.code() == Code::permission_denied || why.code() == Code::unsupported ||
                      why.code() == Code::corrupt;
   if (final && connections_ == 0 && awaited_ == 0) group_->fail(why);
@@ -91,7 +90,7 @@ void TcpEndpoint::refused(const Status& why) {
   ask_again_at_ = now() + std::min(kFirstPause * (1U << doublings), kLastPause);
 }
 
-/// Data connections that were refused are asked for again; a peer without any is dropped.
+/// Retries refused data connections; drops a peer that has none at its deadline.
 void TcpEndpoint::retry_refused(base::Time now) {
   if (closed_ || disconnected_ || group_->has_failed()) return;
   if (connections_ == 0 && drop_at_.passed()) return group_->fail(connect_timeout());
@@ -121,7 +120,7 @@ Status TcpEndpoint::post(const Batch& batch) {
   transport_.count(blocks.size());
   if (blocks.empty()) {
     inflight.result = std::make_shared<BatchResult>();
-    inflight.result->ended = true;  // there is nothing to move
+    inflight.result->ended = true;  // nothing to move
   } else if (inflight.type == FrameType::put) {
     auto out = std::make_shared<Outgoing>();
     out->id = inflight.id;
@@ -164,9 +163,9 @@ Status TcpEndpoint::post(const Batch& batch) {
   return {};
 }
 
-/// A notification goes with a batch of one frame: of several, one might fail behind the last. Where
-/// the peer's release keeps no order of two connections, it goes with no batch once others have
-/// gone over the control connection.
+/// Returns true if the notification goes with the batch: only with a batch of one frame, because of
+/// several one might fail after the last. If the peer's release does not order two connections, it
+/// does not go once others were sent over the control connection.
 bool TcpEndpoint::carries_notification(const Batch& batch,
                                        const std::vector<Extent>& extents) const {
   if (batch.notifies == nullptr || batch.notification.empty() ||
@@ -189,12 +188,12 @@ void TcpEndpoint::cancel(InflightBatch& inflight) {
   group_->cancel(inflight.type, inflight.id);
 }
 
-/// Else a batch would end when its peer likes: other bytes that it sends, one frame a second, or a
-/// data connection of several that something on the way holds back, say nothing about this batch.
-/// What the data connections still hold is fenced by their end.
+/// Fails the group if a canceled batch does not end in time. Traffic alone proves nothing about
+/// this batch: the peer may send other bytes, or one of several connections may be blocked. Closing
+/// the connections fences what they still hold.
 void TcpEndpoint::check_canceled(base::Time now) {
   if (now < check_traffic_at_) return;
-  const bool fresh = now - check_traffic_at_ > kSilence;  // or nothing has looked for long
+  const bool fresh = now - check_traffic_at_ > kSilence;  // also after a long time without a check
   check_traffic_at_ = now + kTrafficCheck;
   const std::uint64_t before = std::exchange(traffic_, group_->traffic());
   if (fresh || traffic_ != before) silent_since_ = now;
@@ -203,7 +202,7 @@ void TcpEndpoint::check_canceled(base::Time now) {
     group_->fail(Status(Code::disconnected, Scope::peer, peer + " has not answered for 5 s"));
   for (InflightBatch& inflight : batches_) {
     if (!inflight.canceled) continue;
-    // This process stood still: an answer may be here that nothing has read.
+    // This process was suspended: an unread answer may be here.
     if (fresh) inflight.canceled = std::max(*inflight.canceled, now - kCancelEnds + kSilence);
     if (now - *inflight.canceled > kCancelEnds)
       group_->fail(Status(Code::disconnected, Scope::peer,
@@ -212,8 +211,9 @@ void TcpEndpoint::check_canceled(base::Time now) {
   }
 }
 
-/// Else it would be up for ever and carry nothing. One that leaves is gone by itself before that,
-/// when all that it has said was heard.
+/// Drops the peer kDropDelay after its connections failed; otherwise it would stay up without
+/// carrying data. A peer that is shutting down is dropped earlier, once its queued messages were
+/// read.
 void TcpEndpoint::check_failure(base::Time now) {
   if (closed_ || disconnected_) return;
   if (!give_up_at_) give_up_at_ = now + kDropDelay;
@@ -223,7 +223,7 @@ void TcpEndpoint::check_failure(base::Time now) {
 }
 
 std::size_t TcpEndpoint::progress(CompletionSink& sink) {
-  // Also whoever has been told elsewhere that bytes have landed here sees them behind this.
+  // sync() also serves a caller that learned of landed bytes elsewhere.
   retry_refused(now());
   if (!group_->sync()) check_failure(now());
   if (!batches_.empty() && connect_is_overdue()) group_->fail(connect_timeout());
@@ -258,7 +258,7 @@ PollHint TcpEndpoint::poll_hint() const {
   const base::Time now = this->now();
   if (!batches_.empty())
     return {.when = PollHint::When::at, .at = now + kBatchPoll, .patient = true};
-  // What a peer asks for more it asks by its connections, whose threads look.
+  // The connections' threads handle further requests of the peer.
   if (group_->serves() || (disconnected_ && !group_->is_closed()))
     return {.when = PollHint::When::at, .at = now + kPeerPoll, .patient = true};
   if (closed_ || disconnected_ || leaving_) return {};
@@ -293,7 +293,7 @@ Status TcpEndpoint::on_message(std::uint16_t op, std::span<const std::byte>, std
 
 Status TcpEndpoint::on_data_connection(Result<base::AuthenticatedSocket> socket) {
   if (!socket.ok()) {
-    refused(socket.status());  // the side that tries has logged it
+    refused(socket.status());  // the connecting side has logged it
     return {};
   }
   if (connections_ >= kMaxDataConnections)
@@ -301,14 +301,14 @@ Status TcpEndpoint::on_data_connection(Result<base::AuthenticatedSocket> socket)
   if (socket->tls != nullptr) tls_ = socket->tls->name();
   auto thread = transport_.threads().next();
   if (!thread.ok()) return thread.status();
-  // Shared: with its thread and the wire.
+  // Shared with its thread and the group.
   auto connection = std::make_shared<DataConnection>(
       group_, *std::move(socket),
       DataConnectionOptions{.peer = peer_.incarnation,
                             .staging_streams = &transport_.staging_streams(),
                             .ctas = transport_.options().copy_ctas.value_or(~0U)},
       **thread);
-  if (Status status = group_->add(connection); !status.ok()) return {};  // closes it
+  if (Status status = group_->add(connection); !status.ok()) return {};  // the connection closes
   if (Status status = (*thread)->add(connection); !status.ok()) {
     group_->on_connection_closed(*connection);
     return status;

@@ -1,15 +1,14 @@
-// transport/tcp/endpoint.hpp - one peer by TCP: what the TransferScheduler sees of a
-// ConnectionGroup.
+// transport/tcp/endpoint.hpp - the Endpoint of one peer over TCP: what the TransferScheduler sees
+// of a ConnectionGroup.
 //
-// On the path of a byte: post() checks the batch and gives it to the wire, whose connections'
-// threads do the rest; progress() looks whether its BatchResult has ended.
+// On the path of a byte: post() checks the batch and submits it to the group; the connections'
+// threads do the rest; progress() checks its BatchResult.
 // Threads: under the scheduler's lock.
-// Invariants: the side that has connected to the other makes the data connections, a few at once,
-// and asks again, ever more rarely, for those of the first that were refused. A peer without any
-// when the deadline of connect() has passed is dropped with the reason. A wire that fails is not
-// mended: the peer has to be met again and is given up a second later. A batch that was canceled
-// ends within kCancelEnds: then the wire fails, whatever else the peer sends or takes; sooner when
-// the peer is silent.
+// Invariants: the side that has connected makes the data connections, a few at first, and retries
+// refused ones at growing intervals. A peer without any at the deadline of connect() is dropped
+// with the reason. A failed group is not repaired: the peer is given up a second later and must be
+// connected again. A canceled batch ends within kCancelEnds, sooner if the peer is silent: then the
+// group fails.
 #pragma once
 
 #include <list>
@@ -25,14 +24,15 @@ namespace linkspan::transport::tcp {
 
 class TcpEndpoint final : public Endpoint, public DataConnectionSink {
  public:
-  /// From one try for a data connection to the next: the first, doubled each time up to the last.
+  /// Delay between attempts at a data connection: the first, doubled each time up to the last.
   static constexpr Duration kFirstPause = std::chrono::milliseconds(100),
                             kLastPause = std::chrono::seconds(5);
-  /// Tries for more than the one or few that there are.
+  /// Attempts at further connections once one exists.
   static constexpr unsigned kTries = 10;
-  /// By that later than the side that connects, which knows the reason, the other drops a peer.
+  /// Extra delay before the side that does not connect drops the peer; the side that connects knows
+  /// the reason.
   static constexpr Duration kDropsLater = std::chrono::seconds(5);
-  /// Of a batch since its cancel: in silence, and in all.
+  /// Bounds of a canceled batch: without traffic, and in all.
   static constexpr Duration kSilence = std::chrono::seconds(5),
                             kCancelEnds = std::chrono::seconds(10);
 
@@ -52,7 +52,7 @@ class TcpEndpoint final : public Endpoint, public DataConnectionSink {
   Status on_message(std::uint16_t op, std::span<const std::byte> bytes,
                     std::span<base::Fd> fds) override;
   std::vector<Served> served() const override { return group_->served(now()); }
-  /// close() of the Engine waits for what is in flight and not for what is looked at later.
+  /// Stops later checks from delaying Engine::close(), which waits only for what is in flight.
   void stop_serving() override { leaving_ = true; }
   void close() override;
   void peer_terminated() override;
@@ -64,8 +64,8 @@ class TcpEndpoint final : public Endpoint, public DataConnectionSink {
     std::uint64_t id = 0, cookie = 0;
     FrameType type = FrameType::put;
     const WireMapping* remote = nullptr;
-    std::shared_ptr<BatchResult> result;   // of a batch that is also the wire's
-    std::optional<base::Time> canceled{};  // since then
+    std::shared_ptr<BatchResult> result;   // part of a batch shared with the group
+    std::optional<base::Time> canceled{};  // when it was canceled
   };
 
   base::Time now() const noexcept { return transport_.options().clock->now(); }
@@ -85,23 +85,23 @@ class TcpEndpoint final : public Endpoint, public DataConnectionSink {
   const Address peer_;
   Channel& channel_;
   const base::Deadline connect_by_;
-  const std::shared_ptr<ConnectionGroup> group_;  // also its connections'
-  const base::Deadline drop_at_;                  // the peer, without a data connection
+  const std::shared_ptr<ConnectionGroup> group_;  // shared with its connections
+  const base::Deadline drop_at_;                  // deadline of a peer without a data connection
   bool closed_ = false, disconnected_ = false, leaving_ = false;
-  unsigned awaited_ = 0, connections_ = 0;  // of the first those that are asked for; that have come
-  // Of the first that were refused: why, when they are asked for again, how often they were.
+  unsigned awaited_ = 0, connections_ = 0;  // requested of the first connections; established
+  // Refused connections: the reason, the time of the next attempt, the number of attempts.
   Status refusal_;
   std::optional<base::Time> ask_again_at_;
   unsigned asked_again_ = 0;
-  std::string tls_ = "TLS";  // how they are encrypted, if they are
+  std::string tls_ = "TLS";  // name of the encryption, if there is one
   std::uint64_t last_id_ = 0;
   std::list<InflightBatch> batches_;
-  // While one of them is canceled: when that was looked at, bytes to and from the peer, and since
-  // when it has been as many.
+  // While a batch is canceled: bytes exchanged with the peer at the last check, since when that
+  // number is unchanged, time of the next check.
   std::uint64_t traffic_ = 0;
   base::Time silent_since_{}, check_traffic_at_{};
   base::Time check_served_at_{};
-  std::optional<base::Time> give_up_at_;  // the peer, since its wire has failed; max: done
+  std::optional<base::Time> give_up_at_;  // when the peer is given up after a failure; max: done
 };
 
 }  // namespace linkspan::transport::tcp

@@ -18,10 +18,10 @@ Status corrupt_frame(const std::string& what) { return {Code::corrupt, Scope::pe
 // Bits of the flags.
 constexpr std::uint32_t kLast = 1, kSummed = 2, kOrdered = 4;
 
-/// Fields behind the header, by op. put: serial, token, position, spans, flags, bytes of the
-/// notification, sum; then the spans, of one that is ordered the count before its notification,
-/// then the notification. get: serial, token, spans, flags, sum,
-/// zero. data: position, flags, code, sum, zero. ended: code, zero; then its text.
+/// Returns the size of the fields after the header, by type. put: serial, token, position, spans,
+/// flags, bytes of the notification, sum; then the spans, the count before the notification if
+/// ordered, the notification. get: serial, token, spans, flags, sum, zero. data: position, flags,
+/// code, sum, zero. ended: code, zero; then its text.
 std::optional<std::size_t> fixed_bytes(FrameType type) {
   switch (type) {
     case FrameType::put:
@@ -72,7 +72,7 @@ std::uint32_t field(std::span<const std::byte> fields, std::size_t at) {
   std::memcpy(&value, fields.data() + at, sizeof value);
   return value;
 }
-/// Those counts in the fields of a put or get.
+/// Return counts from the fields of a put or get.
 std::uint32_t spans_in(FrameType type, std::span<const std::byte> fields) {
   return field(fields, type == FrameType::put ? 32 : 24);
 }
@@ -82,12 +82,12 @@ std::uint32_t notification_in(FrameType type, std::span<const std::byte> fields)
 bool is_ordered(FrameType type, std::span<const std::byte> fields) {
   return type == FrameType::put && (field(fields, 36) & kOrdered) != 0;
 }
-/// Where the sum of a put, get or data is in its head.
+/// Returns the position of the checksum in the head of a put, get or data.
 std::size_t place_of_sum(FrameType type) {
   return base::kFrameHeaderBytes + (type == FrameType::put ? 44 : type == FrameType::get ? 32 : 16);
 }
 
-/// With zeros in its place.
+/// Returns the checksum of the head with zeros in its place.
 std::uint32_t sum_of_head(std::span<const std::byte> head, std::size_t place) {
   constexpr std::array<std::byte, 4> kZeros{};
   const std::uint32_t before = base::crc32c(kZeros, base::crc32c(head.first(place)));

@@ -19,7 +19,8 @@ namespace {
 
 constexpr std::size_t kParts = 512;  // of one call
 constexpr std::size_t kScrap = 64u << 10;
-constexpr std::size_t kReceiverPollBytes = std::size_t{4} << 20;  // until others have theirs
+constexpr std::size_t kReceiverPollBytes = std::size_t{4}
+                                           << 20;  // then other connections are polled
 
 void* pointer(std::uint64_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
@@ -38,7 +39,7 @@ Result<bool> Receiver::poll(bool& readable, std::vector<Answer>& answers) {
       moved |= *begun;
       if (*begun) continue;
     } else if (parts_.empty()) {
-      if (!begin_part()) break;  // a GPU has all slots
+      if (!begin_part()) break;  // the GPU has all staging buffers
     }
     const auto received = receive(readable);
     if (!received.ok()) return received.status();
@@ -52,7 +53,7 @@ Result<bool> Receiver::poll(bool& readable, std::vector<Answer>& answers) {
   return moved;
 }
 
-/// True: a frame has begun, or was one without data.
+/// Returns true if a frame has begun, or was one without data.
 Result<bool> Receiver::begin_frame(std::vector<Answer>& answers) {
   const std::span<const std::byte> here(buffer_.data() + begin_, end_ - begin_);
   const auto size = head_bytes(here);
@@ -84,7 +85,8 @@ Result<bool> Receiver::begin_frame(std::vector<Answer>& answers) {
   return true;
 }
 
-/// Of the frame of so many bytes that is next. False: it is not all here.
+/// Verifies the seal of the next frame, which has `frame` bytes. Returns false if it is not wholly
+/// here.
 Result<bool> Receiver::check_seal(std::uint64_t frame) {
   if (!verifier_) return true;
   const std::span<const std::byte> here(buffer_.data() + begin_, end_ - begin_);
@@ -97,7 +99,7 @@ Result<bool> Receiver::check_seal(std::uint64_t frame) {
   return true;
 }
 
-/// Where the next bytes go. False: there is no slot now.
+/// Lays out where the next bytes go. Returns false if no staging buffer is free.
 bool Receiver::begin_part() {
   part_ = 0;
   part_bytes_ = 0;
@@ -116,7 +118,7 @@ bool Receiver::begin_part() {
       append(parts_, 0, staging_buffer_->at(i), runs_[i].bytes);
   } else if (lands) {
     to_user_ = true;
-    deferred_stores_.reserve(destination_->extents.size());  // parts point into it
+    deferred_stores_.reserve(destination_->extents.size());  // parts_ points into it
     for (const Extent& extent : destination_->extents)
       append(parts_, 0,
              is_atomic_u64(extent) ? deferred_stores_.emplace_back(extent.here).value.data()
@@ -149,7 +151,7 @@ void Receiver::release_revoked() {
   destination_->use = {};
 }
 
-/// Into the part, and behind it into the buffer. 0: there is nothing more now.
+/// Receives into the part, and beyond it into the buffer. Returns 0 if nothing more is here.
 Result<std::size_t> Receiver::receive(bool& readable) {
   if (destination_ && begin_ != end_) return land_buffered();
   if (!readable) return std::size_t{0};
@@ -157,7 +159,7 @@ Result<std::size_t> Receiver::receive(bool& readable) {
   end_ -= std::exchange(begin_, 0);
   into_.clear();
   std::size_t direct = 0;
-  // What decrypts writes by itself, and memory that is gone would end the process.
+  // TLS writes by itself, and a fault in freed memory would end the process.
   const bool in_place = destination_ && (tls_ == nullptr || !to_user_);
   for (std::size_t i = part_; in_place && i < parts_.size() && into_.size() < kParts; ++i) {
     into_.push_back(parts_[i]);
@@ -178,7 +180,7 @@ Result<std::size_t> Receiver::receive(bool& readable) {
   return got;
 }
 
-/// What came behind the head goes to its place.
+/// Moves bytes that were received together with the head to their destination.
 std::size_t Receiver::land_buffered() {
   copied_.clear();
   std::size_t bytes = 0;
@@ -199,7 +201,7 @@ std::size_t Receiver::land_buffered() {
   return bytes;
 }
 
-/// What comes of the frame from here on is thrown away; its batch fails.
+/// Discards the rest of the frame and fails its batch.
 void Receiver::discard_rest(const Status& why) {
   std::uint64_t left = 0;
   for (std::size_t i = part_; i < parts_.size(); ++i) left += parts_[i].iov_len;
@@ -212,7 +214,8 @@ void Receiver::discard_rest(const Status& why) {
   status_ = why;
 }
 
-/// Into what is laid out. 0: there is nothing now. unreachable: a place of it is not mapped so.
+/// Receives into into_. Returns 0 if nothing is here. unreachable: a destination is not mapped
+/// writable.
 Result<std::size_t> Receiver::receive_some() {
   if (tls_ != nullptr) return tls_->receive(into_);
   msghdr message{};
@@ -230,7 +233,7 @@ Result<std::size_t> Receiver::receive_some() {
                                std::generic_category().message(errno));
 }
 
-/// The sum goes on with what has landed, or is about to.
+/// Continues the checksum with the part, which has landed or is about to.
 Status Receiver::sum_part() {
   const auto add = [this](const void* at, std::uint64_t bytes) {
     sum_ = base::crc32c({static_cast<const std::byte*>(at), bytes}, sum_);
@@ -258,11 +261,11 @@ Status Receiver::sum_part() {
   return {};
 }
 
-/// All of it is here.
+/// Finishes a part that has arrived completely.
 void Receiver::end_part(std::vector<Answer>& answers) {
   left_ -= part_bytes_;
   parts_.clear();
-  // What was thrown away has failed already.
+  // A discarded part has failed before.
   if (summed_ && status_.ok() && !destination_->extents.empty()) {
     status_ = sum_part();
     if (status_.ok() && left_ == 0 && sum_ != expected_sum_)
@@ -274,12 +277,12 @@ void Receiver::end_part(std::vector<Answer>& answers) {
     }
   }
   for (const DeferredStore& store :
-       deferred_stores_)  // behind what this frame has landed, and the frames before it
+       deferred_stores_)  // after the data of this frame and earlier ones
     if (status_.ok())
       status_ = copy::store_u64(store.here, std::bit_cast<std::uint64_t>(store.value));
   deferred_stores_.clear();
   Status status = status_;
-  // The peer hears of the end next, and its owner may deregister the region.
+  // The peer is told of the end next, and the owner may then deregister the region.
   if (left_ == 0 && staging_buffer_ == nullptr) destination_->use = {};
   if (staging_buffer_ != nullptr) {
     copy::StagingBuffer& buffer = *std::exchange(staging_buffer_, nullptr);
@@ -302,7 +305,7 @@ void Receiver::end_part(std::vector<Answer>& answers) {
   end_frame();
 }
 
-/// Its seal, which has been looked at, is left behind.
+/// Skips the frame's seal, which was verified.
 void Receiver::end_frame() noexcept {
   if (verifier_) begin_ += base::kMacTagBytes;
 }

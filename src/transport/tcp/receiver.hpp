@@ -1,14 +1,15 @@
-// transport/tcp/receiver.hpp - the half of a connection that receives: frames in, bytes to their
-// place.
+// transport/tcp/receiver.hpp - the receiving half of a data connection: parses frames and stores
+// their data.
 //
-// Data for host memory is received into it, but for aligned words of 8 bytes, each a piece of its
-// own: who polls one, for a signal, sees it old or new and never in part. Data for a GPU is
-// received into staging slots, part by part; while all are with the GPU nothing is received, which
-// the sender comes to feel. Of a frame that is to be sealed nothing goes anywhere before all of it
-// is here and is what its seal says; TLS keeps to that for each of its records. The sum of a frame
-// that has one is looked at once all of it is here, where it has landed, before its words are
-// stored and its last slot goes to the GPU. Host memory is written and read by calls that answer
-// EFAULT: its owner may have freed it, and the rest of the frame is then thrown away.
+// On the path of a byte: reads the socket, asks the ConnectionGroup for the destination, stores the
+// data. Host memory is received in place, except aligned ranges of 8 bytes: each is stored by one
+// atomic store when its frame is complete, so a poller sees the old or the new value. Data for a
+// GPU is received into staging buffers. While all of them are in use nothing is received, so TCP
+// flow control slows the sender. A sealed frame is buffered whole and verified before any byte is
+// written; TLS gives the same guarantee per record. A checksum is verified where the data has
+// landed, before the atomic stores and before the last staging buffer goes to the GPU. Host memory
+// is accessed by calls that answer EFAULT, because its owner may have freed it; the rest of the
+// frame is then discarded.
 // Threads: its connection's thread.
 #pragma once
 
@@ -27,8 +28,8 @@ namespace linkspan::transport::tcp {
 
 class Receiver {
  public:
-  /// `socket` and `tls`, which may be null, are loans; `wire` and `lanes` outlive it. Frames have
-  /// to be of `peer`.
+  /// Borrows `socket` and `tls`, which may be null. `group` and `staging_streams` outlive it.
+  /// Frames must be of `peer`.
   Receiver(ConnectionGroup& group, int socket, base::TlsEnd* tls, std::uint64_t peer,
            copy::StagingStreams& staging_streams, unsigned ctas)
       : group_(group),
@@ -39,33 +40,33 @@ class Receiver {
         staging_(kMaxChunk, staging_streams) {}
   Receiver(const Receiver&) = delete;
   Receiver& operator=(const Receiver&) = delete;
-  ~Receiver() = default;  ///< Requires: stop() is true, or no GPU was asked.
+  ~Receiver() = default;  ///< Requires: stop() returned true, or no GPU was used.
 
-  /// Each frame has to be followed by its seal. Before the first one.
+  /// Requires a seal after each frame from now on. Called before the first frame.
   void expect_seals(const base::MacKey& key) {
     verifier_.emplace(key);
     buffer_.resize(kMaxHead + kMaxChunk + base::kMacTagBytes);
   }
 
-  /// True: something has moved. `answers`: frames to be said. disconnected: the peer has closed it.
-  /// corrupt: no more can be understood.
+  /// Receives what it can. Returns true if something has moved; adds to `answers` the frames to
+  /// send. disconnected: the peer has closed the socket. corrupt: the bytes cannot be parsed.
   Result<bool> poll(bool& readable, std::vector<Answer>& answers);
-  /// Lets go of memory that the peer may not write to any more: what is left of the frame that
-  /// comes is thrown away. A GPU's copy that is under way ends first.
+  /// Releases memory that the peer may no longer write: the rest of the current frame is discarded.
+  /// A GPU copy under way finishes first.
   void release_revoked();
-  /// A GPU copies for it.
+  /// Returns true while a GPU copies for it.
   bool needs_polling() const noexcept { return gpu_copies_ != 0; }
-  /// Receives nothing more. True: no GPU copies for it.
+  /// Stops receiving. Returns true if no GPU copies for it.
   bool stop();
 
  private:
-  /// Parts of a frame, in a slot.
+  /// Describes the part of a frame that is in a staging buffer.
   struct StagedPart {
-    std::shared_ptr<Incoming> of;  // also the wire's
+    std::shared_ptr<Incoming> of;  // shared with the group
     RegionUse use{};
     std::uint64_t bytes = 0;
   };
-  /// One that is stored when its frame has come.
+  /// Holds a value that is stored when its frame is complete.
   struct DeferredStore {
     explicit DeferredStore(std::uint64_t address) : here(address) {}
     std::uint64_t here;
@@ -96,24 +97,25 @@ class Receiver {
   std::array<StagedPart, copy::Staging::kBuffers> staged_parts_;
   unsigned gpu_copies_ = 0;
   std::vector<std::byte> buffer_ = std::vector<std::byte>(2 * kMaxHead);
-  std::size_t begin_ = 0, end_ = 0;  // of what it holds
+  std::size_t begin_ = 0, end_ = 0;  // the unparsed bytes in buffer_
   std::optional<base::FrameAuthenticator> verifier_;
 
-  // The frame whose data comes.
+  // The frame whose data is being received.
   std::optional<FrameDestination> destination_;
-  std::size_t extent_ = 0;  // the next that is in no part
+  std::size_t extent_ = 0;  // the next extent that is in no part
   std::uint64_t left_ = 0;
   bool summed_ = false;
-  std::uint32_t expected_sum_ = 0, sum_ = 0;  // of it; of what is here of it
-  bool to_user_ = false;             // the part lands in memory that its owner may have freed
-  std::vector<copy::Piece> copied_;  // by one call
-  // Its part that comes: all of it, or pieces that a slot takes.
+  std::uint32_t expected_sum_ = 0,
+                sum_ = 0;            // the frame's checksum; the checksum of what has arrived
+  bool to_user_ = false;             // the part lands in user memory, which may be freed
+  std::vector<copy::Piece> copied_;  // of one call
+  // Its current part: all of the frame, or what a staging buffer takes.
   std::vector<iovec> parts_;
-  std::vector<DeferredStore> deferred_stores_;  // into which parts point
+  std::vector<DeferredStore> deferred_stores_;  // parts_ points into it
   std::size_t part_ = 0;
   std::uint64_t part_bytes_ = 0;
   copy::StagingBuffer* staging_buffer_ = nullptr;
-  Status status_;  // of slots that are not to be had
+  Status status_;  // why no staging buffer could be acquired
   std::vector<copy::Staging::StagedRun> runs_;
   std::vector<iovec> into_;  // of one call
   std::vector<std::byte> scrap_;

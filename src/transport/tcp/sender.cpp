@@ -17,12 +17,12 @@ namespace linkspan::transport::tcp {
 namespace {
 
 constexpr std::size_t kSentParts = 512;                         // of one call
-constexpr std::size_t kSenderPollBytes = std::size_t{4} << 20;  // until others have theirs
+constexpr std::size_t kSenderPollBytes = std::size_t{4} << 20;  // then other connections are polled
 constexpr std::array<std::byte, 64u << 10> kZeros{};
-constexpr Duration kCompany = std::chrono::microseconds(10);  // to send two frames takes as long
+constexpr Duration kCompany =
+    std::chrono::microseconds(10);  // about the cost of sending a second frame
 constexpr std::uint64_t kSmallData = 64u << 10;
-constexpr std::size_t kMaxQueuedFrames =
-    1024;  // an answer for each batch that may be under way, and more
+constexpr std::size_t kMaxQueuedFrames = 1024;  // more than one answer for each batch in flight
 
 void* source_pointer(std::uint64_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
@@ -72,7 +72,7 @@ Result<bool> Sender::poll() {
   bool moved = poll_gpu();
   moved |= stage();
   auto sent = send_frames();
-  // An event will tell; until then its thread may sleep.
+  // An event follows; until then its thread may sleep.
   if (!writable_ && !waiting_.empty())
     enqueue(std::exchange(waiting_, {}), std::exchange(waiting_frames_, 0));
   if (sent.ok()) *sent |= moved;
@@ -80,8 +80,8 @@ Result<bool> Sender::poll() {
 }
 
 Result<bool> Sender::send_now() {
-  if (tls_ != nullptr) return false;       // its thread receives by it as well
-  if (!sending_.try_lock()) return false;  // its thread is at it, and might not look again
+  if (tls_ != nullptr) return false;       // its thread also receives by it
+  if (!sending_.try_lock()) return false;  // its thread is sending, and might not poll again
   Result<bool> sent = staged_.empty() && !current_ && !group_.has_failed();
   if (*sent) sent = send_frames();
   if (sent.ok()) sent = !current_ && idle_;
@@ -97,12 +97,12 @@ Result<bool> Sender::send_frames() {
     if (!*more) break;
     SentFrame& frame = *current_;
     const auto parts = std::span(frame.parts).subspan(frame.part);
-    writable_ = false;  // before the event that tells that it is again
+    writable_ = false;  // before the event that sets it again
     const auto sent = send(parts.first(std::min(parts.size(), kSentParts)));
     if (sent.ok() && *sent == 0) break;
     writable_ = true;
     if (sent.status().code() == Code::unreachable && zero_rest(frame)) continue;
-    // No event will tell when there is memory.
+    // No event reports that memory is available.
     if (sent.status().code() == Code::no_resource) return true;
     if (!sent.ok()) return sent.status();
     moved = true;
@@ -115,8 +115,8 @@ Result<bool> Sender::send_frames() {
   return moved;
 }
 
-/// 0: the socket takes no more now. no_resource: the kernel has no memory now. unreachable: memory
-/// of the user's cannot be read.
+/// Returns the bytes sent; 0 if the socket is full. no_resource: the kernel lacks memory.
+/// unreachable: user memory cannot be read.
 Result<std::size_t> Sender::send(std::span<iovec> parts) {
   if (tls_ != nullptr) return tls_->send(parts);
   msghdr message{};
@@ -134,7 +134,7 @@ Result<std::size_t> Sender::send(std::span<iovec> parts) {
       std::string("a data connection takes no more: ") + std::generic_category().message(errno));
 }
 
-/// Gives the GPUs as much to do as there are slots.
+/// Submits GPU copies while staging buffers are free.
 bool Sender::stage() {
   bool moved = false;
   while (auto chunk = group_.next_chunk(&staging_)) {
@@ -152,7 +152,7 @@ bool Sender::stage() {
       if (!frame.status.ok()) frame.buffer = nullptr;
     }
     frame.staged = frame.buffer == nullptr;
-    if (frame.staged) frame.chunk->use = {};  // zeros go
+    if (frame.staged) frame.chunk->use = {};  // zeros are sent
     staged_.push_back(std::move(frame));
   }
   return moved;
@@ -164,19 +164,19 @@ bool Sender::poll_gpu() {
     SentFrame& frame = *std::ranges::find(staged_, done, &SentFrame::buffer);
     frame.staged = true;
     frame.status = done->status();
-    frame.chunk->use = {};  // its bytes are in the slot
+    frame.chunk->use = {};  // its bytes are in the staging buffer
     moved = true;
   }
   return moved;
 }
 
-/// The next frame to be sent becomes the current one.
+/// Makes the next frame the current one. Returns false if there is none.
 Result<bool> Sender::next() {
   std::vector<std::byte> queued = pop_queued();
   if (queued.empty() || !sealer_) {
     const auto ready = std::ranges::find(staged_, true, &SentFrame::staged);
     const bool any_staged = ready != staged_.end();
-    // In turns: slots may always be full, and what needs none is also how a batch ends early.
+    // Alternates: staged chunks may always be ready, and unstaged ones also end batches early.
     auto chunk = any_staged && !was_staged_ ? std::nullopt : group_.next_chunk();
     was_staged_ = any_staged && !chunk;
     if (chunk) {
@@ -189,7 +189,7 @@ Result<bool> Sender::next() {
   }
   if (!waiting_.empty() &&
       (current_ || !queued.empty() || base::Clock::steady().now() >= waits_until_)) {
-    // The peer's user is told of what is small before this side's answers are heard.
+    // Small data goes before this side's answers, so that the peer's user is notified first.
     const bool trailing = current_ && current_->chunk->bytes <= kSmallData;
     auto& with = trailing ? current_->trailing : queued;
     with.insert(with.end(), waiting_.begin(), waiting_.end());
@@ -212,7 +212,7 @@ Result<bool> Sender::next() {
   return false;
 }
 
-/// Whole frames, of which one call sends as many as it can; one if it is to be sealed.
+/// Returns whole frames, as many as one call sends; one if frames are sealed.
 std::vector<std::byte> Sender::pop_queued() {
   const base::MutexLock lock(mutex_);
   std::vector<std::byte> frames;
@@ -225,8 +225,8 @@ std::vector<std::byte> Sender::pop_queued() {
   return frames;
 }
 
-/// Copies host memory that is not sent from its place. Data that a peer has asked for is promised
-/// by its head, hence looked at before. An error is the frame's.
+/// Copies host memory that is not sent from its place. Checks data of a peer's get first, because
+/// its head promises it. An error is stored in the frame.
 void Sender::check_memory(SentFrame& frame) {
   if (!frame.chunk || frame.chunk->extents.empty() || frame.buffer != nullptr || !frame.status.ok())
     return;
@@ -289,8 +289,8 @@ void Sender::lay_out_zeros(SentFrame& frame, std::uint64_t bytes) {
   }
 }
 
-/// The rest of a put's data becomes zeros, and the put fails. False: its memory is ours, or it is
-/// data that a peer has asked for, whose head has said already that it is well.
+/// Replaces the rest of a put's data by zeros and fails the put. Returns false if the memory is
+/// ours, or for data, whose head has reported success.
 bool Sender::zero_rest(SentFrame& frame) {
   if (!frame.chunk || frame.chunk->head.type != FrameType::put || frame.buffer != nullptr ||
       frame.copied || !frame.status.ok())
@@ -329,7 +329,8 @@ void Sender::release_revoked() {
   current_->chunk->use = {};
 }
 
-/// In the place of what is left of its data, which is neither its first part nor what is behind.
+/// Replaces the rest of the frame's data by zeros, but neither its first part nor what follows the
+/// data.
 void Sender::send_zeros(SentFrame& frame) {
   const std::size_t from = std::max<std::size_t>(frame.part, 1),
                     to = frame.parts.size() - (frame.trailing.empty() ? 0 : 1);

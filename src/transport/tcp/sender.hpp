@@ -1,13 +1,14 @@
-// transport/tcp/sender.hpp - the half of a connection that sends: what was said, and chunks of
+// transport/tcp/sender.hpp - the sending half of a data connection: queued frames and chunks of
 // batches.
 //
-// Host memory goes from where it is. Memory of a GPU is copied to staging slots first, some chunks
-// ahead of the one that the socket takes.
-// Threads: any thread; of a GPU's memory its connection's thread alone.
-// Invariants: frames go whole, one behind the other; of a chunk that was taken as many bytes go as
-// its head says, zeros if they cannot be had. Host memory is read by calls that answer EFAULT: its
-// owner may have freed it. What is sealed, summed or encrypted is a copy, made so, and nobody can
-// write to it between its seal and its way.
+// On the path of a byte: takes chunks from the ConnectionGroup and writes them to the socket. Host
+// memory is sent from its place. GPU memory is first copied to staging buffers, some chunks ahead
+// of the socket.
+// Threads: any thread; GPU memory only by the connection's thread.
+// Invariants: frames are sent whole and one after the other. A chunk once taken is sent with as
+// many bytes as its head announces, zeros if they cannot be read. Host memory is read by calls that
+// answer EFAULT, because its owner may have freed it. What is sealed, summed or encrypted is a
+// private copy, so it cannot change between its seal and its sending.
 #pragma once
 
 #include <sys/uio.h>
@@ -27,24 +28,24 @@
 
 namespace linkspan::transport::tcp {
 
-/// A frame on its way through a Sender.
+/// Describes a frame on its way through a Sender.
 struct SentFrame {
-  std::optional<Chunk> chunk;             // none: it was said
-  std::vector<std::byte> head;            // behind frames that were said,
-  std::vector<std::byte> trailing;        // or those are behind its data, which is small
+  std::optional<Chunk> chunk;             // none: queued frames alone
+  std::vector<std::byte> head;            // queued frames, then the chunk's head
+  std::vector<std::byte> trailing;        // answers sent after its data, if that is small
   copy::StagingBuffer* buffer = nullptr;  // null: not staged
-  bool staged = false;                    // the GPU is done, or it was not asked
+  bool staged = false;                    // the GPU is done, or was not used
   Status status{};                        // of the staging
-  bool copied = false;                    // its data lies in the Sender's own memory
-  std::vector<iovec> parts;               // what is left to be sent,
-  std::size_t part = 0;                   // from here on;
-  std::size_t data_end = 0;               // parts from 1 to here are its data
+  bool copied = false;                    // its data lies in the Sender's own buffer
+  std::vector<iovec> parts;               // what is left to send
+  std::size_t part = 0;                   // index of the next part
+  std::size_t data_end = 0;               // parts [1, data_end) are its data
   base::MacTag seal{};
 };
 
 class Sender {
  public:
-  /// `socket` and `tls`, which may be null, are loans; `wire` and `lanes` outlive it.
+  /// Borrows `socket` and `tls`, which may be null. `group` and `staging_streams` outlive it.
   Sender(ConnectionGroup& group, int socket, base::TlsEnd* tls,
          copy::StagingStreams& staging_streams, unsigned ctas)
       : group_(group),
@@ -54,9 +55,9 @@ class Sender {
         staging_(kMaxChunk, staging_streams) {}
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
-  ~Sender() = default;  ///< Requires: stop() is true, or no GPU was asked.
+  ~Sender() = default;  ///< Requires: stop() returned true, or no GPU was used.
 
-  /// Each frame is followed by its seal. Before the first one.
+  /// Appends a seal to each frame from now on. Called before the first frame.
   void seal(const base::MacKey& key) LINKSPAN_EXCLUDES(sending_) {
     const base::MutexLock lock(sending_);
     sealer_.emplace(key);
@@ -65,28 +66,29 @@ class Sender {
   void enqueue(std::vector<std::byte> frame) LINKSPAN_EXCLUDES(mutex_) {
     enqueue(std::move(frame), 1);
   }
-  /// One that waits goes with the next frame, if one comes soon.
+  /// Queues an answer. One that `waits` goes with the next frame, if one comes soon.
   void answer(std::vector<std::byte> frame, bool waits) LINKSPAN_EXCLUDES(sending_, mutex_);
-  void on_writable() noexcept { writable_ = true; }  ///< As epoll tells.
-  /// True: something has moved. disconnected: the socket takes no more.
+  void on_writable() noexcept { writable_ = true; }  ///< Called on EPOLLOUT.
+  /// Sends what it can. Returns true if something has moved. disconnected: the socket takes no
+  /// more.
   Result<bool> poll() LINKSPAN_EXCLUDES(sending_, mutex_);
-  /// The same for who has something small to send now, if nothing is on its way. False: there may
-  /// be something left for its connection's thread.
+  /// Sends something small from the caller's thread if nothing else is being sent. Returns false if
+  /// something may be left for the connection's thread.
   Result<bool> send_now() LINKSPAN_EXCLUDES(sending_, mutex_);
-  /// The other side has asked for more answers than an honest one lets wait: it is to read some.
+  /// Returns true if the peer has requested more answers than it reads; it must read some first.
   bool is_full() LINKSPAN_EXCLUDES(mutex_);
-  /// It has nothing to send.
+  /// Has nothing to send.
   bool is_idle() const noexcept { return idle_; }
-  /// A GPU copies for it, or an answer waits: nobody will wake its thread. What the GPU is done
-  /// with waits for the socket, which does.
+  /// Returns true while a GPU copies for it or an answer waits, as no event wakes its thread for
+  /// these. Data that a GPU has finished waits for the socket, which raises one.
   bool needs_polling() LINKSPAN_EXCLUDES(sending_) {
     const base::MutexLock lock(sending_);
     return !waiting_.empty() || !std::ranges::all_of(staged_, &SentFrame::staged);
   }
-  /// Lets go of memory that the peer may not read any more: zeros go in its place, and the batch
-  /// ends with an error. A GPU's copy that is under way ends first.
+  /// Releases memory that the peer may no longer read: zeros are sent in its place and the batch
+  /// ends with an error. A GPU copy under way finishes first.
   void release_revoked() LINKSPAN_EXCLUDES(sending_);
-  /// Sends nothing more, once its wire has failed. True: no GPU copies for it.
+  /// Stops sending after the group has failed. Returns true if no GPU copies for it.
   bool stop() LINKSPAN_EXCLUDES(sending_);
 
  private:
@@ -115,28 +117,28 @@ class Sender {
   base::TlsEnd* const tls_;
   const unsigned ctas_;
   std::atomic<bool> writable_{true}, idle_{true};
-  base::Mutex sending_;  // before mutex_
+  base::Mutex sending_;  // locked before mutex_
   copy::Staging staging_ LINKSPAN_GUARDED_BY(sending_);
   std::deque<SentFrame> staged_ LINKSPAN_GUARDED_BY(sending_);
   std::optional<SentFrame> current_ LINKSPAN_GUARDED_BY(sending_);
   std::vector<copy::Staging::StagedRun> runs_ LINKSPAN_GUARDED_BY(sending_);
   std::vector<copy::Piece> pieces_ LINKSPAN_GUARDED_BY(sending_);  // of one copy
   std::optional<base::FrameAuthenticator> sealer_ LINKSPAN_GUARDED_BY(sending_);
-  // The current frame's data, where it is copied; answers, whole frames.
+  // the current frame's data if it is copied; whole answers that wait
   std::vector<std::byte> copy_ LINKSPAN_GUARDED_BY(sending_), waiting_
       LINKSPAN_GUARDED_BY(sending_);
   std::size_t waiting_frames_ LINKSPAN_GUARDED_BY(sending_) = 0;
   base::Time waits_until_ LINKSPAN_GUARDED_BY(sending_){};
-  bool was_staged_ LINKSPAN_GUARDED_BY(sending_) = false;  // the chunk before
+  bool was_staged_ LINKSPAN_GUARDED_BY(sending_) = false;  // the previous chunk was staged
   base::Mutex mutex_;
   std::deque<QueuedFrames> queued_ LINKSPAN_GUARDED_BY(mutex_);
   std::size_t queued_frames_ LINKSPAN_GUARDED_BY(mutex_) = 0;
 };
 
-/// Another part; the last one grows in its place if the bytes lie behind it and it is none of the
-/// first `from`. So what lies in a slot is one part, of however many pages.
+/// Appends the range. Extends the last iovec instead if the range directly follows it and it is not
+/// one of the first `from`, so contiguous pages in a staging buffer use one iovec.
 void append(std::vector<iovec>& parts, std::size_t from, void* at, std::size_t bytes);
-/// Cuts what was moved off the front. True: nothing is left.
+/// Removes moved bytes from the front. Returns true if nothing is left.
 bool advance(std::vector<iovec>& parts, std::size_t& part, std::size_t bytes) noexcept;
 
 }  // namespace linkspan::transport::tcp

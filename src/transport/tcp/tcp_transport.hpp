@@ -1,9 +1,8 @@
-// transport/tcp/tcp_transport.hpp - peers by TCP alone: several connections to each, host memory
-// from where it is, memory of GPUs through pinned slots.
+// transport/tcp/tcp_transport.hpp - the transport over TCP: several data connections to each peer.
 //
-// The connections come from the Channel, which connects and authenticates them beside the
-// connection that it is. Each is a thread's of this transport; batches are spread over them by
-// chunks (wire.hpp).
+// Host memory is sent from its place, GPU memory through pinned staging buffers. The Channel
+// connects and authenticates the data connections. Each belongs to one thread of this transport;
+// batches are spread over them by chunks (connection_group.hpp).
 // Threads: as transport.hpp says; what Endpoints call is marked.
 #pragma once
 
@@ -20,15 +19,16 @@
 namespace linkspan::transport::tcp {
 
 struct TcpOptions {
-  cuda::Topology* topology = nullptr;  ///< Null: no GPU here.
+  cuda::Topology* topology = nullptr;  ///< Null: no GPU.
   std::uint64_t incarnation = 0;       ///< Of our Engine.
   unsigned connections = 1;            ///< To a peer, and threads, at most.
-  /// That are made when a peer is met; more come while they pay (data_connection_count.hpp). Two,
-  /// so that a small message need not wait behind a frame of a large one.
+  /// Connections made when a peer is met; more follow while they pay off
+  /// (data_connection_count.hpp). Two, so that a small message need not wait for a frame of a large
+  /// one.
   unsigned first = 2;
-  std::optional<unsigned> copy_ctas{};  ///< As the local transport's.
-  bool tls = false;                     ///< Connections come by it.
-  /// Of the bounds of an Endpoint; outlives the transport.
+  std::optional<unsigned> copy_ctas{};  ///< As in the local transport.
+  bool tls = false;                     ///< Data connections use TLS.
+  /// Clock of an Endpoint's bounds; outlives the transport.
   const base::Clock* clock = &base::Clock::steady();
 };
 
@@ -70,7 +70,7 @@ class TcpTransport final : public Transport {
   std::atomic<std::uint64_t> orders_{0}, blocks_{0};
   WireRegionTable published_;
   copy::StagingStreams staging_streams_;
-  DataConnectionThreads threads_;  // last: their connections use all of the above
+  DataConnectionThreads threads_;  // last member: its connections use all of the above
 };
 
 }  // namespace linkspan::transport::tcp

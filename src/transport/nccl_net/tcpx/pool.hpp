@@ -1,4 +1,4 @@
-// transport/nccl_net/tcpx/pool.hpp - where the receives of a comm of the device type UNPACK land.
+// transport/nccl_net/tcpx/pool.hpp - the bounce pool into which the receives of an UNPACK comm go.
 //
 // Threads: a value.
 #pragma once
@@ -17,8 +17,8 @@ struct Pool {
   std::uint64_t bytes = 0;
 };
 
-/// As the comm's handle for kernels names it, for as long as the comm lives. Waits for a copy from
-/// the GPU: not on the path of a byte. corrupt: it names nothing.
+/// Returns the pool that the comm's device handle names; valid while the comm lives. Waits for a
+/// copy from the GPU, so it is not on the path of a byte. corrupt: the handle names nothing.
 Result<Pool> find_pool(const cuda::Topology& topology, const cuda::Device& device,
                        const abi::DeviceHandle* kernels);
 

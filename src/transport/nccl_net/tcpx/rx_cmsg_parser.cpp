@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kHeader = CMSG_LEN(0);
 constexpr std::uint64_t kMax = ~std::uint64_t{0};
 
-/// As the kernels write them.
+/// Has the layout that the kernels write.
 struct TcpxFragment {
   std::uint32_t offset, size, token;
 };
@@ -29,7 +29,7 @@ T read(std::span<const std::byte> bytes) {
   return value;
 }
 
-/// The place of a control message, for errors.
+/// Names the position of a control message, for errors.
 struct Place {
   std::size_t number, offset;
 
@@ -91,7 +91,7 @@ Status add(const Place& place, const cmsghdr& header, std::span<const std::byte>
   found.kernel = kernel;
   piece.dst_off = found.bytes;
   found.bytes += piece.bytes;
-  if (linear) {  // what else it says means nothing
+  if (linear) {  // its other fields have no meaning
     found.linear.push_back(
         {.dst_off = piece.dst_off, .src_off = found.linear_bytes, .bytes = piece.bytes});
     found.linear_bytes += piece.bytes;
@@ -128,7 +128,7 @@ Status parse_control(std::span<const std::byte> control, int flags, RxMessage& i
                            " can be");
     Status added = add(place, header, rest.subspan(kHeader, length - kHeader), found);
     if (!added.ok()) return added;
-    // Behind the last one there may be no padding.
+    // The last one may lack padding.
     place = {place.number + 1, place.offset + std::min(CMSG_ALIGN(length), rest.size())};
   }
   const auto append = [](auto& to, const auto& more) {

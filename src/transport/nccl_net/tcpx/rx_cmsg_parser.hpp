@@ -1,13 +1,11 @@
-// transport/nccl_net/tcpx/rx_cmsg_parser.hpp - what the kernel says beside bytes that a NIC has put
-// into GPU memory: the control messages of a recvmsg(2), as a list of fragments.
+// transport/nccl_net/tcpx/rx_cmsg_parser.hpp - parses the control messages of a recvmsg(2) that a
+// NIC has received into GPU memory, into a list of fragments.
 //
-// Two kernels speak: the one that GPUDirect-TCPX was made for, and the upstream one with devmem TCP
-// (docs/tcpx.md). Each control message is a fragment in the bounce pool, with a token to give back,
-// or a run of bytes that went through the CPU into the iovec: protocol headers of an application,
-// bytes that the NIC did not split off. The bytes of a stream are theirs in the order of the
-// messages, of whichever sort.
-// Threads: pure functions. Nothing is taken on trust: what does not fit is an error that says
-// where.
+// Two kernels are supported: GPUDirect-TCPX's, and the upstream one with devmem TCP (docs/tcpx.md).
+// A control message is a fragment in the bounce pool with a token to return, or a run of bytes that
+// the CPU copied to the iovec: an application's protocol headers, or bytes that the NIC did not
+// split off. The messages, of either sort, are in the order of the byte stream.
+// Threads: pure functions. All input is checked; errors say where.
 #pragma once
 
 #include <cstddef>
@@ -19,38 +17,38 @@
 
 namespace linkspan::transport::nccl_net::tcpx {
 
-// Of SOL_SOCKET. Debian's headers have none of them.
-constexpr int kScmDevmemLinear = 78, kScmDevmemDmabuf = 79;  ///< Upstream.
+// At level SOL_SOCKET. Debian's headers do not define them.
+constexpr int kScmDevmemLinear = 78, kScmDevmemDmabuf = 79;  ///< Upstream kernel.
 constexpr int kScmDevmemHeader = 98, kScmDevmemOffset = 99;  ///< GPUDirect-TCPX's kernel.
 
 enum class RxKernel : std::uint8_t { none, tcpx, upstream };
 
-/// A run of bytes of the stream.
+/// Describes a run of bytes of the byte stream.
 struct RxPiece {
-  std::uint64_t dst_off = 0;  ///< Where in what was received.
-  std::uint64_t src_off = 0;  ///< In the pool; of a linear piece among the bytes in the iovecs.
+  std::uint64_t dst_off = 0;  ///< Position in the received message.
+  std::uint64_t src_off = 0;  ///< Position in the pool; linear: among the bytes in the iovecs.
   std::uint32_t bytes = 0;    ///< Never zero.
-  std::uint32_t token = 0;    ///< Of a fragment only, as the next.
-  std::uint32_t dmabuf = 0;   ///< Upstream: the pool's number. Zero: the other kernel has none.
+  std::uint32_t token = 0;    ///< Fragments only.
+  std::uint32_t dmabuf = 0;   ///< Fragments, upstream kernel: the pool's number; otherwise 0.
 };
 
-/// Tokens `first`, `first` + 1, ..., as SO_DEVMEM_DONTNEED takes them.
+/// Describes tokens `first`, `first` + 1, ..., as SO_DEVMEM_DONTNEED takes them.
 struct RxTokens {
   std::uint32_t first = 0, count = 0;
 };
 
-/// What was received so far of one message, by one recvmsg or several.
+/// Collects what was received of one message, by one or several recvmsg.
 struct RxMessage {
   RxKernel kernel = RxKernel::none;
-  std::uint64_t bytes = 0, linear_bytes = 0;  ///< All of them; those in the iovecs.
+  std::uint64_t bytes = 0, linear_bytes = 0;  ///< All bytes; those in the iovecs.
   std::vector<RxPiece> fragments, linear;
-  std::vector<RxTokens> tokens;  ///< Of all fragments, to be given back once they were read.
+  std::vector<RxTokens> tokens;  ///< Of all fragments; returned once these were read.
 };
 
-/// Adds what one recvmsg has told: `control` is what it wrote there, `flags` its msg_flags. No
-/// control message at all is ordinary data, and adds nothing. truncated: the room for control
-/// messages was too small (MSG_CTRUNC). corrupt: it is none of the two kernels' layouts, or a size
-/// or an offset is none that can be. `into` is as it was after an error.
+/// Adds the result of one recvmsg: `control` is what it wrote there, `flags` its msg_flags. Without
+/// control messages it is ordinary data and adds nothing. truncated: the space for control messages
+/// was too small (MSG_CTRUNC). corrupt: the layout is neither kernel's, or a size or offset is
+/// impossible. `into` is unchanged after an error.
 Status parse_control(std::span<const std::byte> control, int flags, RxMessage& into);
 
 }  // namespace linkspan::transport::nccl_net::tcpx

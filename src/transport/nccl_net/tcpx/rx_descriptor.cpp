@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint64_t kMaxOffset = std::numeric_limits<std::uint32_t>::max();
 
-/// A fragment, or a linear piece, which only takes up its place in the receive.
+/// Describes a fragment, or a linear piece, which only occupies its place in the receive.
 struct Entry {
   std::uint64_t to, from;
   std::uint32_t bytes;
@@ -36,7 +36,7 @@ Status check_count(std::uint64_t count) {
                             std::to_string(kMaxFragments));
 }
 
-/// Each by itself.
+/// Checks an entry by itself.
 Status check_bounds(const Entry& entry, const RxBounds& bounds) {
   if (entry.bytes == 0) return corrupt_descriptor(entry.text() + " has no bytes");
   if (!entry.linear && (entry.from > kMaxOffset || entry.from > bounds.pool_bytes ||
@@ -49,7 +49,7 @@ Status check_bounds(const Entry& entry, const RxBounds& bounds) {
   return {};
 }
 
-/// `all` by their places: every byte of the receive once.
+/// Checks that the entries, sorted by place, cover every byte of the receive once.
 Status check_cover(std::span<const Entry> all, const RxBounds& bounds) {
   std::uint64_t covered = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -70,7 +70,7 @@ Status check_cover(std::span<const Entry> all, const RxBounds& bounds) {
   return {};
 }
 
-/// CheckedShape, and in the order of their places. The plugin's fragments mostly come so.
+/// Checks and sorts the entries. The plugin's fragments are mostly sorted.
 Status check(std::vector<Entry>& all, const RxBounds& bounds) {
   for (const Entry& entry : all)
     if (Status status = check_bounds(entry, bounds); !status.ok()) return status;
@@ -80,7 +80,7 @@ Status check(std::vector<Entry>& all, const RxBounds& bounds) {
   return check_cover(all, bounds);
 }
 
-/// Of checked entries.
+/// Merges checked entries.
 std::vector<LoadMeta> merge(std::span<const Entry> all) {
   std::vector<LoadMeta> merged;
   merged.reserve(all.size());

@@ -1,8 +1,8 @@
-// transport/nccl_net/tcpx/rx_descriptor.hpp - the fragments of one receive, checked and merged:
-// what an unpack works from.
+// transport/nccl_net/tcpx/rx_descriptor.hpp - the fragments of one receive, checked and merged: the
+// input of an unpack.
 //
-// A block can only be made by the checks: each fragment lies in the pool, each byte of the receive
-// comes exactly once. So who has one may copy by it without another look.
+// A block exists only if all checks passed: each fragment lies in the pool, each byte of the
+// receive comes exactly once. It can be copied by without further checks.
 // Threads: a DescriptorBlock is immutable after construction.
 #pragma once
 
@@ -18,30 +18,30 @@
 namespace linkspan::transport::nccl_net::tcpx {
 
 struct RxBounds {
-  std::uint64_t pool_bytes = 0;     ///< Of the bounce pool; what lies beyond 4 GiB is refused.
-  std::uint64_t receive_bytes = 0;  ///< What the receive has, not what there was room for.
-  std::uint32_t dmabuf = 0;         ///< Upstream: the pool's number.
+  std::uint64_t pool_bytes = 0;     ///< Of the bounce pool; fragments beyond 4 GiB are refused.
+  std::uint64_t receive_bytes = 0;  ///< What was received, not the size of the buffer.
+  std::uint32_t dmabuf = 0;         ///< Upstream kernel: the pool's number.
 };
 
 class DescriptorBlock {
  public:
-  // corrupt, each with the number of the entry and its values: more than kMaxFragments, one of no
-  // bytes, outside the pool or the receive, an overlap, a gap, an end that is not the receive's.
-  // In any order; the numbers count as they came.
+  // Builds a block from entries in any order. corrupt, with the entry's number and values: more
+  // than kMaxFragments, no bytes, outside the pool or the receive, an overlap, a gap, or a wrong
+  // end.
   static Result<DescriptorBlock> of(std::span<const LoadMeta> entries, const RxBounds& bounds);
-  /// Numbers count the fragments, of the linear pieces likewise. The linear pieces are no part of
-  /// the block: they are on the host and the caller's to put in their place.
+  /// Builds a block from the fragments. Linear pieces are checked but not part of the block: they
+  /// are on the host, and the caller stores them.
   static Result<DescriptorBlock> of(const RxMessage& message, const RxBounds& bounds);
-  /// Of a receive that the plugin's test() has told the end of. The queue is read once: what the
-  /// plugin's process writes there later changes nothing.
+  /// Builds a block for a receive that the plugin's test() has completed. Reads the queue once, so
+  /// later writes by the plugin change nothing.
   static Result<DescriptorBlock> of_slot(const MetaQueue& queue, std::size_t slot,
                                          const RxBounds& bounds);
 
-  /// By dst_off; what was contiguous in the pool and in the receive is one.
+  /// Sorted by dst_off; neighbours in both pool and receive are merged.
   std::span<const LoadMeta> entries() const noexcept { return entries_; }
-  std::uint64_t bytes() const noexcept { return bytes_; }        ///< Their sum.
-  std::uint32_t largest() const noexcept { return largest_; }    ///< Bytes of an entry.
-  std::size_t fragments() const noexcept { return fragments_; }  ///< As they came.
+  std::uint64_t bytes() const noexcept { return bytes_; }        ///< Sum of the entries.
+  std::uint32_t largest() const noexcept { return largest_; }    ///< Bytes of the largest entry.
+  std::size_t fragments() const noexcept { return fragments_; }  ///< Number before merging.
 
  private:
   explicit DescriptorBlock(std::size_t fragments) : fragments_(fragments) {}

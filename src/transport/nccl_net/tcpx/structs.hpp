@@ -1,8 +1,8 @@
-// transport/nccl_net/tcpx/structs.hpp - what a plugin of the device type UNPACK shows of a receive
-// that is done: its fragments, and the bounce pool that they lie in.
+// transport/nccl_net/tcpx/structs.hpp - what an UNPACK plugin shows of a completed receive: its
+// fragments, and the bounce pool that contains them.
 //
-// The layouts are the plugin's and are part of its ABI; nothing here is ours to change. The n-th
-// receive of a comm, counted from 0 and with those of no bytes, has slot n % kMetaSlots.
+// The layouts are part of the plugin's ABI and must not change. The n-th receive of a comm, counted
+// from 0 and including empty ones, uses slot n % kMetaSlots.
 // Threads: declarations only.
 #pragma once
 
@@ -15,7 +15,8 @@ namespace linkspan::transport::nccl_net::tcpx {
 constexpr std::size_t kMetaSlots = 16;
 constexpr std::size_t kMaxFragments = 2048;  ///< Of one receive.
 
-/// One fragment: `len` bytes at `src_off` of the pool belong at `dst_off` of the receive's buffer.
+/// Describes a fragment: `len` bytes at `src_off` of the pool belong at `dst_off` of the receive's
+/// buffer.
 struct alignas(16) LoadMeta {
   std::uint32_t src_off;
   std::uint32_t len;
@@ -24,7 +25,7 @@ struct alignas(16) LoadMeta {
 static_assert(sizeof(LoadMeta) == 16 && alignof(LoadMeta) == 16);
 static_assert(offsetof(LoadMeta, len) == 4 && offsetof(LoadMeta, dst_off) == 8);
 
-/// Pinned, mapped host memory, which the plugin writes.
+/// Lies in pinned, mapped host memory; the plugin writes it.
 struct MetaQueue {
   LoadMeta entries[kMetaSlots][kMaxFragments];
   std::uint64_t counts[kMetaSlots];
@@ -32,7 +33,7 @@ struct MetaQueue {
 static_assert(offsetof(MetaQueue, counts) == std::size_t{16} * 2048 * 16);
 static_assert(sizeof(MetaQueue) == std::size_t{16} * 2048 * 16 + std::size_t{16} * 8);
 
-/// What abi::DeviceHandle::handle points to, in the GPU's memory.
+/// Lies in GPU memory, where abi::DeviceHandle::handle points.
 struct DeviceState {
   MetaQueue* meta;
   void* bounce;

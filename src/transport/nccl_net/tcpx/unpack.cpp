@@ -15,11 +15,11 @@ namespace {
 
 using base::Unpack;
 
-constexpr std::size_t kMarkLine = 128;  // the marks' word has lines of its own
+constexpr std::size_t kMarkLine = 128;  // the mark has cache lines of its own
 constexpr unsigned kThreads = 512, kWarps = kThreads / 32, kCtasPerSm = 2;
 constexpr std::size_t kSteps = Unpacker::kStreamEntries / 2 - 1;  // between two marks
 
-/// What the kernel reads as LinkspanUnpack.
+/// Has the layout of the kernel's LinkspanUnpack.
 struct Parameter {
   cuda::CUdeviceptr list;
   std::array<cuda::CUdeviceptr, Unpacker::kRequests> pools;
@@ -113,7 +113,7 @@ Result<Unpacker::UnpackId> Unpacker::begin(std::span<const UnpackRequest> reques
   return failed;
 }
 
-/// All bytes, if a batch takes them.
+/// Returns the sum of the bytes if a batch takes the requests.
 Result<std::uint64_t> Unpacker::check(std::span<const UnpackRequest> requests) const {
   if (requests.size() > kRequests)
     return refused(std::to_string(requests.size()) + " receives to unpack at once, " +
@@ -127,7 +127,7 @@ Result<std::uint64_t> Unpacker::check(std::span<const UnpackRequest> requests) c
       return refused("receive " + std::to_string(i) + " goes to host memory, where " +
                      base::name_of(method_) + " does not unpack: `host` does");
     bytes += request.block->bytes();
-    // There may be 16k of them: to look at each takes as long as to move it.
+    // There may be 16k entries: checking each takes as long as moving it.
     if (request.block->largest() <= most) {
       entries += request.block->entries().size();
       continue;
@@ -144,7 +144,7 @@ Result<std::uint64_t> Unpacker::check(std::span<const UnpackRequest> requests) c
   return bytes;
 }
 
-/// Pieces of how many bytes an entry of the list is at most.
+/// Returns the largest size of a list entry; larger fragments are split.
 std::uint64_t Unpacker::cut_of(std::span<const UnpackRequest> requests) const {
   if (method_ != Unpack::kernel) return kMaxCopy;
   std::uint64_t pieces = 0, bytes = 0;
@@ -209,7 +209,7 @@ void Unpacker::feed() {
     while (batch.begun < batch.steps) {
       const std::size_t before = batch.begun;
       Status status = feed(batch);
-      if (status.ok() && batch.begun == before) return;  // no room
+      if (status.ok() && batch.begun == before) return;  // the stream is full
       if (status.ok()) continue;
       batch.steps = batch.begun;
       batch.status = status;
@@ -236,7 +236,7 @@ Status Unpacker::feed(Batch& batch) {
   batch.mark = ++marks_;
   const Status marked = stream_.write_value(*scope, memory_.device_address(), marks_);
   if (marked.ok()) return status;
-  ask_at_ = clock_.now();  // the word will not tell: only the stream can
+  ask_at_ = clock_.now();  // the mark will not be written: only the stream's state tells
   return status.ok() ? marked : status;
 }
 
@@ -315,7 +315,7 @@ void Unpacker::poll() {
   const Status answer = scope.ok() ? stream_.query(*scope) : scope.status();
   if (answer.ok()) return reach(marks_);
   if (answer.scope() == Scope::process) fail(answer);
-}  // pending, or a driver that cannot tell now: what is not known to be quiet is not
+}  // pending, or the driver cannot tell now: not known to be quiet
 
 void Unpacker::fail(const Status& cause) {
   failure_ = cause;
