@@ -83,9 +83,9 @@ Bytes table(const Make& make) {
 
 void write_store(const std::filesystem::path& folder) {
   using namespace store;
-  using store::FrameType;  // linkspan has one too
+  using store::Op;  // linkspan has one too
   const Corpus corpus(folder, "store");
-  const auto bytes = [](FrameType op, Dialect dialect, std::vector<std::string> keys = {},
+  const auto bytes = [](Op op, Dialect dialect, std::vector<std::string> keys = {},
                         std::vector<std::string> values = {}, std::int64_t number = 0) {
     Request request;
     request.op = op;
@@ -97,27 +97,22 @@ void write_store(const std::filesystem::path& folder) {
     return Bytes(all.begin(), all.end());
   };
   const auto common = [&](Dialect dialect) {
-    return join({bytes(FrameType::add, dialect, {"n"}, {}, -5),
-                 bytes(FrameType::set, dialect, {"k"}, {"v"}),
-                 bytes(FrameType::compare_set, dialect, {"k"}, {"v", "w"}),
-                 bytes(FrameType::get, dialect, {"k"}),
-                 bytes(FrameType::check, dialect, {"k", "n"}),
-                 bytes(FrameType::wait, dialect, {"none"}), bytes(FrameType::num_keys, dialect),
-                 bytes(FrameType::delete_key, dialect, {"k"})});
+    return join({bytes(Op::add, dialect, {"n"}, {}, -5), bytes(Op::set, dialect, {"k"}, {"v"}),
+                 bytes(Op::compare_set, dialect, {"k"}, {"v", "w"}), bytes(Op::get, dialect, {"k"}),
+                 bytes(Op::check, dialect, {"k", "n"}), bytes(Op::wait, dialect, {"none"}),
+                 bytes(Op::num_keys, dialect), bytes(Op::delete_key, dialect, {"k"})});
   };
   const Bytes greeted = raw({63, 0, 0xce, 0xf7, 0x85, 0x3c});
   constexpr Dialect kNow = Dialect::current;
   corpus.add("older", join({raw({63}), common(Dialect::older)}));
   corpus.add("current", join({greeted, common(kNow)}));
-  corpus.add("many",
-             join({greeted, bytes(FrameType::multi_set, kNow, {"a", "b"}, {"1", ""}),
-                   bytes(FrameType::multi_get, kNow, {"b", "a"}), bytes(FrameType::list_keys, kNow),
-                   bytes(FrameType::append, kNow, {"a"}, {"2"})}));
-  corpus.add(
-      "queues",
-      join({greeted, bytes(FrameType::queue_push, kNow, {"q"}, {"1"}),
-            bytes(FrameType::queue_length, kNow, {"q"}), bytes(FrameType::queue_pop, kNow, {"q"}),
-            bytes(FrameType::cancel_wait, kNow), bytes(FrameType::ping, kNow, {}, {}, 7)}));
+  corpus.add("many", join({greeted, bytes(Op::multi_set, kNow, {"a", "b"}, {"1", ""}),
+                           bytes(Op::multi_get, kNow, {"b", "a"}), bytes(Op::list_keys, kNow),
+                           bytes(Op::append, kNow, {"a"}, {"2"})}));
+  corpus.add("queues",
+             join({greeted, bytes(Op::queue_push, kNow, {"q"}, {"1"}),
+                   bytes(Op::queue_length, kNow, {"q"}), bytes(Op::queue_pop, kNow, {"q"}),
+                   bytes(Op::cancel_wait, kNow), bytes(Op::ping, kNow, {}, {}, 7)}));
   corpus.add("slow", join({raw({0, 0, 0xce, 0xf7, 0x85, 0x3c}), common(kNow)}));
 }
 

@@ -73,8 +73,8 @@ class World {
     in->extents = {{address() + 100, 0, 50}, {address() + 1000, 50, 3000}};
     in->requested = 3050;
     group.get(in, {.type = tcp::FrameType::get, .id = 2, .spans = {{0, 3050}}});
-    send(wire);
-    while (step(wire, input)) send(wire);
+    send(group);
+    while (step(group, input)) send(group);
     group.fail(Status(Code::canceled, Scope::peer, "over"));
     demand(out->result.ended && in->result.ended && group.is_closed(), "a batch that never ends");
     in.reset();
@@ -83,12 +83,12 @@ class World {
 
  private:
   std::uint64_t address() const { return reinterpret_cast<std::uintptr_t>(memory_.data()); }
-  void check(const std::vector<Piece>& pieces, std::uint64_t bytes) const {
-    for (const Piece& piece : pieces) {
-      demand(piece.bytes != 0 && piece.here >= address() &&
-                 memory::fits(piece.here - address(), piece.bytes, kBytes),
+  void check(const std::vector<Extent>& extents, std::uint64_t bytes) const {
+    for (const Extent& extent : extents) {
+      demand(extent.bytes != 0 && extent.here >= address() &&
+                 memory::fits(extent.here - address(), extent.bytes, kBytes),
              "outside the region");
-      bytes -= piece.bytes;
+      bytes -= extent.bytes;
     }
     demand(bytes == 0, "another number of bytes");
   }
@@ -116,11 +116,11 @@ class World {
       const Status status = group.on_frame(*head);
       return status.ok() || refused(status);
     }
-    const auto landing = group.resolve_destination(*head);
-    if (!landing.ok()) return refused(landing.status());
-    demand(landing->bytes == head->data, "another length");
-    if (!landing->extents.empty()) check(landing->extents, head->data);
-    if (const auto answer = group.data_landed(*landing->of, head->data, {}))
+    const auto destination = group.resolve_destination(*head);
+    if (!destination.ok()) return refused(destination.status());
+    demand(destination->bytes == head->data, "another length");
+    if (!destination->extents.empty()) check(destination->extents, head->data);
+    if (const auto answer = group.data_landed(*destination->of, head->data, {}))
       demand(answer->head.type == tcp::FrameType::ended && answer->head.id == head->id,
              "another answer");
     return true;
