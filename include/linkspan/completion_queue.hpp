@@ -1,12 +1,13 @@
-// linkspan/completion_queue.hpp - transfers that have become quiet, behind one file descriptor: for
-// an event loop that waits for many at once, of one Engine or of several.
+// linkspan/completion_queue.hpp - reports quiet transfers of one or several Engines through one
+// file descriptor, for event loops.
 //
 //   auto queue = *CompletionQueue::create();
 //   Status added = queue.add(transfer, 7);
 //   // whenever epoll or asyncio finds queue.fd() readable:
 //   for (std::uint64_t cookie : queue.take()) ...  // 7: transfer.status() is final
 //
-// Threads: any thread. A handle may be copied; dropping the last one ends no transfer.
+// Threads: any thread.
+// Invariants: a handle may be copied; dropping the last one does not affect a transfer.
 #pragma once
 
 #include <cstddef>
@@ -25,18 +26,19 @@ class CompletionQueueState;
 
 class LINKSPAN_API CompletionQueue {
  public:
-  CompletionQueue() = default;  ///< None.
+  CompletionQueue() = default;  ///< Refers to no queue.
+  /// Creates a queue with its file descriptor.
   static Result<CompletionQueue> create();
 
-  /// Readable while take() would return something. The queue's: not to be read, written or closed.
-  /// -1: none, or that of the process from which this one was forked.
+  /// Returns a descriptor that is readable while take() would return a cookie. The queue owns it:
+  /// do not read, write or close it. -1: no queue, or the process was forked since create().
   int fd() const noexcept;
-  /// Tells `cookie` once, as soon as the transfer is quiet, whatever its end; at once if it is so
-  /// already. Nobody has to wait for it. invalid_argument: no transfer, or one that was added to a
-  /// queue before.
+  /// Delivers `cookie` once, as soon as the transfer is quiet, with any final status; at once if it
+  /// is quiet already. No thread needs to wait for the transfer. invalid_argument: no transfer, or
+  /// one that was added to a queue before.
   Status add(const Transfer& transfer, std::uint64_t cookie);
-  /// The cookies that were not taken yet, in the order in which their transfers became quiet.
-  /// Never waits: an end that Transfer::wait() has just told may come here a moment later.
+  /// Removes and returns at most `at_most` cookies, in the order in which their transfers became
+  /// quiet. Never waits: the cookie may arrive shortly after Transfer::wait() has returned.
   std::vector<std::uint64_t> take(std::size_t at_most = ~std::size_t{0});
 
  private:

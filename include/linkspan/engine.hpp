@@ -1,4 +1,4 @@
-// linkspan/engine.hpp - the root object: memory is registered here, peers are met here.
+// linkspan/engine.hpp - the root object of the library: registers memory and connects to peers.
 //
 //   auto engine = *Engine::open({.name = "prefill"});
 //   auto region = *engine.register_memory(pointer, bytes);
@@ -7,8 +7,12 @@
 //   auto moved  = *peer.write(region, remote, blocks);
 //   Status end  = moved.wait(1s);
 //
-// Threads: any thread, but for the destructor and moves. Two threads of its own: the
-// ProgressThread, which makes progress while nobody waits, and Control, which answers peers.
+// An Engine owns the control connections, the transports and the transfers. The bytes themselves
+// move through the handles that it returns: Region, Peer, RemoteRegion, Transfer.
+// Threads: any thread, but the destructor and moves are externally synchronised. An Engine starts
+// two threads: ProgressThread makes progress while no call waits, Control answers peers.
+// Invariants: memory of a registered Region may be touched until deregister(), invalidate() or
+// close() answered ok.
 #pragma once
 
 #include <cstdint>
@@ -30,118 +34,126 @@ namespace linkspan {
 
 enum class LogLevel : std::uint8_t { debug, info, warning, error, off };
 
-/// What is left at its default comes from the environment (docs/options.md), then from the table.
+/// Options of Engine::open(). A member that is left at its default takes its value from the
+/// environment, else from the table in docs/options.md.
 struct EngineOptions {
-  std::string name{};        ///< For people; 256 bytes at most. Empty: "pid N".
-  std::string socket_dir{};  ///< Where bare names of listen() and connect() lie.
-  bool any_uid = false;      ///< Also peers of other users. A mapped allocation is theirs then.
-  bool use_gpu = true;       ///< False: no CUDA call is ever made.
-  unsigned cpu_threads = 0;  ///< For copies by the CPU. 0: the default.
-  /// CTAs of 512 threads that one copy by a kernel takes at most from kernels of the user's, of
-  /// which 16 are enough for pages of 4 KiB; its streams have the lowest priority. 0: copy engines
-  /// only. None: the default, one for each SM.
+  std::string name{};        ///< Shown in logs and to peers; at most 256 bytes. Empty: "pid N".
+  std::string socket_dir{};  ///< Directory of the bare names that listen() and connect() take.
+  bool any_uid = false;      ///< Accepts peers of other users, who can then map whole allocations.
+  bool use_gpu = true;       ///< False: the Engine makes no CUDA call.
+  unsigned cpu_threads = 0;  ///< Threads that copy by the CPU. 0: the default.
+  /// Limits how many CTAs of 512 threads one copy by a kernel uses; 16 are enough for pages of
+  /// 4 KiB. The copy streams have the lowest priority. 0: copy engines only. Unset: the default,
+  /// one CTA for each SM.
   std::optional<unsigned> copy_ctas{};
-  /// Large copies from pinned host memory to a GPU also take the PCIe links of so many other
-  /// visible GPUs, whose bytes go on over NVLink: twice the rate with one, if that link is idle.
-  /// Costs a context and 32 MiB of memory on each. 0: none. None: the default, which is none.
+  /// Sets the number of other visible GPUs whose PCIe links large copies from pinned host memory to
+  /// a GPU use as well; their bytes continue over NVLink. One idle link doubles the rate. Each such
+  /// GPU costs a context and 32 MiB of its memory. Unset: the default, 0.
   std::optional<unsigned> relay_gpus{};
-  /// Measures the copiers of each GPU at their first use, some milliseconds for each link, and
-  /// chooses between them by that; keeps 4 MiB of pinned memory and 9 of the GPU's for it. None:
-  /// the default, which is no: it chooses by what two H200 have reached.
+  /// Measures the copiers of each GPU at their first use, in some milliseconds for each link, and
+  /// chooses between them by these rates. Keeps 4 MiB of pinned memory and 9 MiB of the GPU's.
+  /// Unset: the default, false, which chooses by rates measured on two H200.
   std::optional<bool> calibrate{};
-  /// A network plugin of NCCL's by which peers are reached as well: names or paths by comma, x is
-  /// also libnccl-net-x.so. It is code of its vendor in this process (docs/tcpx.md). Transfers with
-  /// peers of this host take it that say `require = "nccl_net"`. Empty: the default; "none": none.
+  /// Names NCCL network plugins that connect to peers as well: names or paths, separated by commas;
+  /// x also means libnccl-net-x.so. A plugin is its vendor's code in this process (docs/tcpx.md).
+  /// Between processes of one host only transfers with `require = "nccl_net"` use it. Empty: the
+  /// default. "none": no plugin.
   std::string nccl_net_plugin{};
-  /// A file with 16 to 4096 bytes that nobody else may read: peers over TCP have to know them, and
-  /// what is said to them is sealed. Needed on both sides, beyond loopback (docs/security.md).
-  /// Empty: the environment's; without one, TCP does not leave the host.
+  /// Names a file with the shared secret: 16 to 4096 bytes, readable by its owner alone. Peers over
+  /// TCP prove that they know the secret, and all messages to them are authenticated. TCP beyond
+  /// loopback needs it on both sides (docs/security.md). Empty: the environment's; if that is empty
+  /// too, TCP does not leave the host.
   std::string secret_file{};
-  /// Without a secret also TCP addresses beyond loopback, where whoever reaches the port is a peer:
-  /// nothing shows who he is (docs/security.md). None: the default, which is no.
+  /// Allows TCP beyond loopback without a shared secret. Anyone who can reach the port becomes a
+  /// peer (docs/security.md). Unset: the default, false.
   std::optional<bool> insecure{};
-  /// Network interfaces by comma, as in "eth1,eth2", which the streams to remote peers take in turn
-  /// where both sides name some (docs/tcp.md). Each has to be here, with an address. Empty: the
-  /// default; without one, what the kernel routes by.
+  /// Names network interfaces, separated by commas: "eth1,eth2". Data connections to remote peers
+  /// use them round-robin if both sides name some (docs/tcp.md). Each must exist here and have an
+  /// address. Empty: the default; if that is empty too, the kernel's routes decide.
   std::string tcp_interfaces{};
-  /// All that goes by TCP by TLS 1.3 with a key of the secret's, without which open() answers
-  /// invalid_argument. On both sides or on none. None: the default, which is no.
+  /// Encrypts all TCP traffic with TLS 1.3, keyed by the shared secret (required, else open()
+  /// answers invalid_argument). Both sides must agree. Unset: the default, false.
   std::optional<bool> tls{};
-  Duration transfer_deadline{0};
-  /// Called with whole lines, one after another, by a thread of the Engine's that does nothing
-  /// else: it may wait and call linkspan. Beyond 1 MiB of lines that wait for it, they are counted
-  /// and lost. close() waits half a second for it; so does the Engine's end, after which it is not
-  /// called. Empty: stderr, for which nothing waits either. LINKSPAN_LOG_LEVEL chooses, from
-  /// WARNING up where it is not set.
+  Duration transfer_deadline{0};  ///< For TransferOptions::deadline. 0: the default, 30 s.
+  /// Receives the log, one whole line a call, on a thread of the Engine that does nothing else: the
+  /// function may block and may call linkspan. While more than 1 MiB of lines are queued, further
+  /// lines are dropped and counted. close() and the destructor wait half a second for the queue;
+  /// after the destructor the function is not called. Empty: stderr, written without waiting.
+  /// LINKSPAN_LOG_LEVEL sets the lowest level, WARNING by default.
   std::function<void(LogLevel, std::string_view)> log{};
 };
 
 struct ConnectOptions {
   Duration timeout = std::chrono::seconds(10);
-  /// The name that the peer's Engine has to have. With a secret it is in what both sides prove, so
-  /// that nobody leads the connection to another host of the job. Empty: any.
+  /// Requires this name of the peer's Engine. With a secret both sides prove it, so the connection
+  /// cannot be redirected to another host of the job. Empty: any name.
   std::string expect{};
 };
 
 class LINKSPAN_API Engine {
  public:
+  /// Opens an Engine with these options. invalid_argument names the option that is wrong.
   static Result<Engine> open(const EngineOptions& options = {});
   Engine(Engine&&) noexcept;
   Engine& operator=(Engine&&) noexcept;
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
-  /// Closes with 5 s. What is not quiet by then stays with the process: its memory must live on.
+  /// Closes with a timeout of 5 s. Transfers that are not quiet by then may still touch their
+  /// memory, which must stay allocated until the process ends.
   ~Engine();
 
-  /// Registers memory of any kind that linkspan detects by the pointer: of a GPU, pinned, pageable.
-  /// What peers can map of it, and what to do where they cannot: docs/memory.md.
-  /// Off the data path: the first region of a GPU takes up to 0.5 s, and waits for what is in
-  /// flight on that GPU, a held stream too. invalid_argument: no memory, or it leaves its
-  /// allocation. unsupported: managed memory.
+  /// Registers [pointer, pointer + bytes); linkspan detects whether it is a GPU's, pinned or
+  /// pageable. docs/memory.md says what peers can map of it. Not for the data path: the first
+  /// region of a GPU takes up to 0.5 s and waits for the work in flight on that GPU, including
+  /// streams that wait themselves. invalid_argument: not memory, or beyond its allocation.
+  /// unsupported: managed memory.
   Result<Region> register_memory(void* pointer, std::uint64_t bytes,
                                  const RegionOptions& options = {});
-  /// Zeroed memory that every local peer can map.
+  /// Allocates zeroed host memory that every peer of this host can map, and registers it.
   Result<Region> allocate_shared(std::uint64_t bytes, const RegionOptions& options = {});
-  /// Lets peers find it. A name, at most 256 bytes, serves one region or set at a time; this takes
-  /// none from another region.
+  /// Publishes the region: peers find it by `name`, of at most 256 bytes. A name stands for one
+  /// region or set at a time; a name that another region has is refused.
   Status publish(std::string_view name, const Region& region);
-  /// Lets peers find up to 1024 regions together, at once in the place of what `name` stood for:
-  /// they see the old set or this one, never a mix (docs/weights.md). Its version, which only
-  /// grows. A region may be in one set more than once, and stay in the next. It ends with the first
-  /// of its regions that is deregistered. An error has changed nothing. invalid_argument: none, too
-  /// many, one that is not registered, one of another set.
+  /// Publishes up to 1024 regions as one set and atomically replaces what `name` stood for: peers
+  /// see the old set or the new one, never a mix (docs/weights.md). Returns the version, which only
+  /// grows. A region may stand in a set more than once and stay in the next version. The set ends
+  /// when the first of its regions is deregistered. An error changes nothing. invalid_argument: no
+  /// region, too many, one that is not registered, or one of another set.
   Result<std::uint64_t> publish(std::string_view name, std::span<const Region> regions);
-  /// Ends the registration: its key is dead at once, and ok says that no peer maps it and no
-  /// transfer uses it any more. busy: the text names who still does; call again.
+  /// Ends the registration. Its key is invalid at once; ok means that no peer maps the memory and
+  /// no transfer uses it. busy: the text names the remaining users; call again.
   Status deregister(const Region& region, Duration timeout = std::chrono::seconds(10));
 
-  /// The memory is about to be unmapped or freed: as deregister(), but what this side has in flight
-  /// on the region is canceled, and peers let go of GPU memory although their users hold its
-  /// RemoteRegion. For an allocator that gives the pages away and keeps the address: map again,
-  /// then register again. ok: nobody touches it any more. busy: the text names who still does; call
-  /// again (docs/memory.md).
+  /// Ends the registration of memory that is about to be unmapped or freed. Unlike deregister(), it
+  /// cancels this side's transfers on the region, and peers unmap GPU memory even while their users
+  /// have its RemoteRegion. An allocator that releases pages but keeps the address calls this, maps
+  /// again and registers again. ok: nothing touches the memory any more. busy: the text names the
+  /// remaining users; call again (docs/memory.md).
   Status invalidate(const Region& region, Duration timeout = std::chrono::seconds(10));
 
-  /// "unix:/path", or a name below socket_dir; empty: a name is made up. "tcp:host:port", as in
-  /// "tcp:127.0.0.1:4711" and "tcp:[::1]:0", of which port 0 is any that is free. Again: in the
-  /// place of the one before, but a Unix socket and a TCP port may be listened at together. busy:
-  /// somebody listens there. permission_denied: beyond loopback without a secret.
+  /// Listens at "unix:/path", at a bare name below socket_dir, or at "tcp:host:port"
+  /// ("tcp:127.0.0.1:4711"; in "tcp:[::1]:0" port 0 is any free one). An empty address makes up a
+  /// bare name. A second call replaces the previous address of the same family; one Unix and one
+  /// TCP address may be active at once. busy: the address is in use. permission_denied: beyond
+  /// loopback without a secret.
   Status listen(std::string_view address = {});
-  /// For connect(), of the last listen(), with its real port. Empty: not listening.
+  /// Returns the address of the last listen() as connect() takes it, with the real port. Empty: the
+  /// Engine does not listen.
   std::string address() const;
-  /// Until both sides are ready; where nobody listens yet, until somebody does. A peer over TCP is
-  /// a remote one, also on this host: only transports that leave the host reach it. unreachable,
-  /// timed_out, permission_denied (another user or secret; beyond loopback without one), not_found
-  /// (no host of that name), invalid_argument.
+  /// Connects to the Engine that listens at `address`, and returns once both sides are ready.
+  /// Retries until the timeout while no process listens. A peer over TCP counts as remote, also on
+  /// this host: only network transports reach it. Errors: unreachable; timed_out;
+  /// permission_denied (another user or secret; beyond loopback without a secret); not_found (no
+  /// host of that name); invalid_argument.
   Result<Peer> connect(std::string_view address, Duration timeout = std::chrono::seconds(10));
-  /// The same. permission_denied as well: the peer has another name than `expect`.
+  /// Connects as above. permission_denied also if the peer's name is not `expect`.
   Result<Peer> connect(std::string_view address, const ConnectOptions& options);
-  /// The next peer that has connected to us. timed_out: none came.
+  /// Returns the next peer that connected to this Engine. timed_out: none did.
   Result<Peer> accept(Duration timeout);
 
-  /// One source to several targets: Peer::write() of the same shape to each, whoever's they are,
-  /// checked once where they allow it. Each has its own outcome, in its place, and disturbs no
-  /// other; each peer gets the notification. The source may be written again when all are quiet.
+  /// Writes one source to several targets, of any peers: Peer::write() of the same shape to each.
+  /// result[i] belongs to targets[i]; a failure does not affect the others. Each peer gets the
+  /// notification. The source may change again once all transfers are quiet.
   std::vector<Result<Transfer>> write_to_all(const Region& local,
                                              std::span<const RemoteRegion> targets,
                                              std::span<const Block> blocks,
@@ -155,21 +167,23 @@ class LINKSPAN_API Engine {
                                              const Strides& strides,
                                              const TransferOptions& options = {});
 
-  /// Does what is to be done now; how many transfers became quiet by it. Nobody has to call it.
+  /// Makes progress once without waiting, and returns how many transfers became quiet by it.
+  /// Calling it is never required.
   std::size_t progress();
-  /// Those that came since the last call, in order. Where there are none it looks for 50 us and
-  /// then sleeps until one comes, the Engine is closed or `timeout` has passed; to look costs no
-  /// system call, to be woken one of the peer's.
+  /// Returns the notifications that arrived since the last call, in order. Without any it polls for
+  /// 50 us, then sleeps until one arrives, the Engine is closed or `timeout` passes. Polling makes
+  /// no system call; a wake-up costs the peer one.
   std::vector<Notification> notifications(Duration timeout = {});
-  /// What is outstanding, for people: peers, transfers with whom they wait for, regions; the first
-  /// 64 of each. `linkspan ps PID` asks for the same from outside.
+  /// Returns a text that lists the first 64 peers, transfers (with what each waits for) and
+  /// regions. `linkspan ps PID` prints the same from another process.
   std::string dump() const;
-  /// What was counted since open(), in the text format of Prometheus.
+  /// Returns the counters since open() in the text format of Prometheus.
   std::string metrics() const;
 
-  /// Cancels what is in flight, says goodbye to all peers, and waits until those that had imported
-  /// memory of this Engine copy there no more: then that is the user's again. pending: something is
-  /// not quiet; the text names whom it waits for, and the memory must live on. Call again.
+  /// Cancels all transfers, disconnects all peers, and waits until peers that imported memory of
+  /// this Engine no longer copy to or from it. ok: all registered memory is the user's again.
+  /// pending: something is not quiet; the text names what it waits for, and the memory must stay
+  /// allocated. Call again.
   Status close(Duration timeout);
 
  private:

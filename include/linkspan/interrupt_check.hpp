@@ -1,16 +1,15 @@
-// linkspan/interrupt_check.hpp - ends a wait early: a function of the caller's, asked while a call
-// of linkspan waits.
+// linkspan/interrupt_check.hpp - ends a wait early: linkspan polls a function of the caller while
+// one of its calls waits.
 //
 //   const InterruptCheck check([] { return ctrl_c_was_pressed.load(); });
 //   auto peer = engine.connect(address, 60s);  // canceled, at most 0.1 s after Ctrl-C
 //
 // Polled by Engine::connect, accept, notifications, deregister, invalidate and close, by
 // Peer::lookup, lookup_set and await_version, and by the waits of a Window. An interrupted call
-// answers `canceled`, notifications() returns what it has. What the call had begun is left as after
-// a time-out: the call may be repeated. Transfer::wait does not poll: wait in slices.
-// Threads: of the thread that made it, whose calls alone poll it.
-// Invariants: the function is called without a lock of linkspan's, and not again once it answered
-// true.
+// answers `canceled`; notifications() returns those that have arrived. The state is that after a
+// time-out, so the call may be repeated. Transfer::wait does not poll: wait in slices.
+// Threads: belongs to the thread that created it; only calls of that thread poll it.
+// Invariants: linkspan calls the function without a lock, and not again once it returned true.
 #pragma once
 
 #include <functional>
@@ -22,8 +21,8 @@ namespace linkspan {
 
 class LINKSPAN_API InterruptCheck {
  public:
-  /// `interrupted` returns true to end the wait. It must not throw. Until this object ends it
-  /// replaces the thread's InterruptCheck before it.
+  /// Installs `interrupted`, which returns true to end the wait and must not throw. Replaces the
+  /// thread's current InterruptCheck until this object is destroyed.
   explicit InterruptCheck(std::function<bool()> interrupted);
   ~InterruptCheck();
   InterruptCheck(const InterruptCheck&) = delete;
@@ -32,11 +31,12 @@ class LINKSPAN_API InterruptCheck {
   /// Returns whether the function has answered true.
   bool interrupted() const noexcept { return interrupted_; }
 
-  /// Asks the thread's InterruptCheck, if it has one. For linkspan's own waits.
+  /// Calls the function of the thread's InterruptCheck, if any; true ends the wait. For linkspan's
+  /// own waits.
   static bool poll();
   /// Returns whether this thread has an InterruptCheck.
   static bool exists() noexcept;
-  /// Returns whether this thread's InterruptCheck has answered true, without asking it.
+  /// Returns whether this thread's InterruptCheck has answered true, without calling it.
   static bool has_ended() noexcept;
 
  private:

@@ -1,25 +1,26 @@
-/* linkspan/linkspan.h - the C interface of linkspan, and the only binary one that it promises.
+/* linkspan/linkspan.h - the C interface of linkspan, its only stable binary interface.
  *
  *   linkspan_engine* engine = NULL;
  *   if (linkspan_engine_open(NULL, &engine) != LINKSPAN_OK) puts(linkspan_last_error());
  *
- * What each call does, costs and refuses stands at its namesake in linkspan/{engine,peer,region,
- * transfer,prepared,completion_queue}.hpp: these functions add nothing but the conventions of C.
+ * Each function is documented at the C++ member of the same name in linkspan/{engine,peer,region,
+ * transfer,prepared,completion_queue}.hpp. This header adds the conventions of C:
  *
- * - A function that may fail answers a code; LINKSPAN_OK is 0. The text is then in
- *   linkspan_last_error(), which belongs to the calling thread until its next failure.
- * - What a function makes it stores through its last parameter, and NULL on an error. It is the
- *   caller's and is freed by the function of its type, which takes NULL too. Handles are counted
- *   references: a peer, a region, a transfer may be freed before or after their Engine, and to free
- *   one ends no transfer. Of these functions linkspan_engine_free() alone ends something.
- * - A struct of options begins with its size: start from LINKSPAN_..._INIT. Null instead of a
- *   struct stands for the same. A larger struct, of a later release, is taken if what this release
- *   does not know is zero.
+ * - A function that may fail returns a code; LINKSPAN_OK is 0. linkspan_last_error() then returns
+ *   the text, which belongs to the calling thread until its next failure.
+ * - A function stores what it creates through its last parameter, or NULL on an error. The caller
+ *   owns it and frees it with the function of its type, which accepts NULL.
+ * - Handles are counted references: a peer, a region or a transfer may be freed before or after
+ *   its Engine. Freeing a handle ends nothing, except linkspan_engine_free(), which closes.
+ * - A struct of options begins with its size: start from LINKSPAN_..._INIT. NULL instead of a
+ *   struct means the same. A larger struct of a later release is accepted if the members that this
+ *   release does not know are zero.
  * - Times are nanoseconds. A negative one is LINKSPAN_INVALID_ARGUMENT.
- * - Strings are UTF-8 and end with a zero. A char* that is returned is the caller's:
+ * - Strings are UTF-8 and zero-terminated. The caller frees a returned char* with
  *   linkspan_text_free().
  *
- * Threads: every function from any thread. A handle must not be freed while another thread uses it.
+ * Threads: any thread may call every function. A handle must not be freed while another thread
+ * uses it.
  */
 #ifndef LINKSPAN_LINKSPAN_H
 #define LINKSPAN_LINKSPAN_H
@@ -71,8 +72,8 @@ enum {
 
 LINKSPAN_C_API const char* linkspan_version(void);       /* "0.1.0" */
 LINKSPAN_C_API const char* linkspan_code_name(int code); /* "timed_out"; "unknown" */
-LINKSPAN_C_API const char* linkspan_last_error(void);    /* "": none yet */
-LINKSPAN_C_API int linkspan_last_scope(void);            /* of the same failure */
+LINKSPAN_C_API const char* linkspan_last_error(void);    /* "": no failure yet */
+LINKSPAN_C_API int linkspan_last_scope(void);            /* LINKSPAN_SCOPE_... of that failure */
 LINKSPAN_C_API void linkspan_text_free(char* text);
 
 /* ---- handles -------------------------------------------------------------------------------- */
@@ -80,8 +81,8 @@ LINKSPAN_C_API void linkspan_text_free(char* text);
 typedef struct linkspan_engine linkspan_engine;
 typedef struct linkspan_peer linkspan_peer;
 typedef struct linkspan_region linkspan_region;               /* memory of this process */
-typedef struct linkspan_remote_region linkspan_remote_region; /* a peer's */
-typedef struct linkspan_region_set linkspan_region_set;       /* a peer's, of one version */
+typedef struct linkspan_remote_region linkspan_remote_region; /* memory of a peer */
+typedef struct linkspan_region_set linkspan_region_set;       /* one version of a peer's set */
 typedef struct linkspan_prepared linkspan_prepared;
 typedef struct linkspan_transfer linkspan_transfer;
 typedef struct linkspan_completion_queue linkspan_completion_queue;
@@ -113,8 +114,8 @@ typedef struct linkspan_engine_options {
   size_t size;
   const char* name;       /* null: "pid N" */
   const char* socket_dir; /* null: the default */
-  /* A whole line of `bytes` bytes, without a zero behind it; by a thread that does nothing else, so
-   * it may wait and call linkspan. Null: stderr. */
+  /* Receives a whole line of `bytes` bytes that is not zero-terminated. Runs on a thread that does
+   * nothing else, so it may block and call linkspan. Null: stderr. */
   void (*log)(void* log_user, int level, const char* line, size_t bytes);
   void* log_user;
   int64_t transfer_deadline;   /* 0: the default */
@@ -127,8 +128,8 @@ typedef struct linkspan_engine_options {
   int32_t insecure;            /* 0, 1, or -1: the default */
   int32_t tls;                 /* 0, 1, or -1: the default; 1 needs a secret */
   const char* nccl_net_plugin; /* names or paths by comma, "none"; null: the default */
-  const char* secret_file;     /* that peers over TCP have to have as well; null: the default */
-  const char* tcp_interfaces;  /* that streams take in turn, by comma; null: the default */
+  const char* secret_file;     /* shared with peers over TCP; null: the default */
+  const char* tcp_interfaces;  /* of data connections, by comma; null: the default */
 } linkspan_engine_options;
 
 #define LINKSPAN_ENGINE_OPTIONS_INIT \
@@ -137,14 +138,14 @@ typedef struct linkspan_engine_options {
 LINKSPAN_C_API int linkspan_engine_open(const linkspan_engine_options* options,
                                         linkspan_engine** engine);
 LINKSPAN_C_API int linkspan_engine_close(linkspan_engine* engine, int64_t timeout);
-/* `address` null: a name is made up. */
+/* A null `address` makes up a name. */
 LINKSPAN_C_API int linkspan_engine_listen(linkspan_engine* engine, const char* address);
 LINKSPAN_C_API int linkspan_engine_connect(linkspan_engine* engine, const char* address,
                                            int64_t timeout, linkspan_peer** peer);
 typedef struct linkspan_connect_options {
   size_t size;
   int64_t timeout;
-  const char* expect; /* the name that the peer's Engine has to have; null: any */
+  const char* expect; /* required name of the peer's Engine; null: any */
 } linkspan_connect_options;
 
 #define LINKSPAN_CONNECT_OPTIONS_INIT \
@@ -155,9 +156,10 @@ LINKSPAN_C_API int linkspan_engine_connect_with(linkspan_engine* engine, const c
                                                 linkspan_peer** peer);
 LINKSPAN_C_API int linkspan_engine_accept(linkspan_engine* engine, int64_t timeout,
                                           linkspan_peer** peer);
-/* How many transfers became quiet by it goes to `ended`, which may be null. */
+/* Stores in `ended`, if not null, how many transfers became quiet by this call. */
 LINKSPAN_C_API int linkspan_engine_progress(linkspan_engine* engine, size_t* ended);
-/* What came since the last call; waits for the first. OK and an empty list: none came. */
+/* Stores the notifications that arrived since the last call, and waits for the first. None before
+ * the timeout: LINKSPAN_OK and an empty list. */
 LINKSPAN_C_API int linkspan_engine_notifications(linkspan_engine* engine, int64_t timeout,
                                                  linkspan_notifications** notifications);
 LINKSPAN_C_API int linkspan_engine_address(linkspan_engine* engine, char** text);
@@ -165,7 +167,7 @@ LINKSPAN_C_API int linkspan_engine_dump(linkspan_engine* engine, char** text);
 LINKSPAN_C_API int linkspan_engine_metrics(linkspan_engine* engine, char** text);
 
 LINKSPAN_C_API size_t linkspan_notifications_count(const linkspan_notifications* notifications);
-/* `message` is the list's. */
+/* The list owns `message`. */
 LINKSPAN_C_API int linkspan_notifications_at(const linkspan_notifications* notifications,
                                              size_t index, uint64_t* peer_id, const void** message,
                                              size_t* bytes);
@@ -205,11 +207,11 @@ LINKSPAN_C_API int linkspan_publish_set(linkspan_engine* engine, const char* nam
                                         const linkspan_region* const* regions, size_t count,
                                         uint64_t* version);
 
-/* Of a handle that is null: 0, null, or LINKSPAN_MEMORY_HOST. */
+/* For a null handle these return 0, null or LINKSPAN_MEMORY_HOST. */
 LINKSPAN_C_API uint64_t linkspan_region_bytes(const linkspan_region* region);
 LINKSPAN_C_API int linkspan_region_kind(const linkspan_region* region);
 LINKSPAN_C_API void* linkspan_region_data(const linkspan_region* region);
-/* As cuDeviceGetUuid tells it; zeros: no GPU holds it. */
+/* Stores the UUID of cuDeviceGetUuid; all zero: the memory is not a GPU's. */
 LINKSPAN_C_API void linkspan_region_gpu(const linkspan_region* region, uint8_t uuid[16]);
 
 LINKSPAN_C_API uint64_t linkspan_remote_region_bytes(const linkspan_remote_region* region);
@@ -224,7 +226,7 @@ enum { LINKSPAN_PEER_UP = 0, LINKSPAN_PEER_LOST = 1, LINKSPAN_PEER_GONE = 2 };
 LINKSPAN_C_API uint64_t linkspan_peer_id(const linkspan_peer* peer); /* 0: null */
 LINKSPAN_C_API int linkspan_peer_state(const linkspan_peer* peer);
 LINKSPAN_C_API int linkspan_peer_name(const linkspan_peer* peer, char** text);
-/* Ends what goes on with this peer, for all its handles; each is freed all the same. */
+/* Disconnects this peer, for all its handles; each must still be freed. */
 LINKSPAN_C_API int linkspan_peer_close(const linkspan_peer* peer, int64_t timeout);
 LINKSPAN_C_API int linkspan_peer_lookup(const linkspan_peer* peer, const char* name,
                                         int64_t timeout, linkspan_remote_region** region);
@@ -237,7 +239,7 @@ LINKSPAN_C_API int linkspan_peer_notify(const linkspan_peer* peer, const void* m
 
 LINKSPAN_C_API uint64_t linkspan_region_set_version(const linkspan_region_set* set);
 LINKSPAN_C_API size_t linkspan_region_set_count(const linkspan_region_set* set);
-/* A handle of its own. */
+/* Stores a new handle, which the caller frees. */
 LINKSPAN_C_API int linkspan_region_set_at(const linkspan_region_set* set, size_t index,
                                           linkspan_remote_region** region);
 
@@ -268,8 +270,8 @@ typedef struct linkspan_strides {
     }                                   \
   }
 
-/* Exactly one of the three, or no block. All of it is read during the call only, but lists on a
- * GPU. */
+/* Exactly one of the three is set; none means no block. Everything is read during the call only,
+ * except index lists on a GPU. */
 typedef struct linkspan_shape {
   size_t size;
   const linkspan_block* blocks;
@@ -294,7 +296,7 @@ enum {
 
 typedef struct linkspan_stream {
   int32_t flavour;
-  uint8_t gpu[16]; /* as cuDeviceGetUuid tells it */
+  uint8_t gpu[16]; /* the UUID of cuDeviceGetUuid */
   void* handle;
 } linkspan_stream;
 
@@ -320,8 +322,8 @@ LINKSPAN_C_API int linkspan_submit(const linkspan_peer* peer, int op, const link
                                    const linkspan_shape* shape,
                                    const linkspan_transfer_options* options,
                                    linkspan_transfer** transfer);
-/* `codes` and `transfers` have a place for each target: each ends as a call of its own. The answer
- * is the first code that is not OK. */
+/* Stores the code and the transfer of targets[i] in codes[i] and transfers[i]; each target succeeds
+ * or fails alone. Returns the first code that is not LINKSPAN_OK. */
 LINKSPAN_C_API int linkspan_write_to_all(linkspan_engine* engine, const linkspan_region* local,
                                          const linkspan_remote_region* const* targets, size_t count,
                                          const linkspan_shape* shape,
@@ -334,7 +336,7 @@ LINKSPAN_C_API uint64_t linkspan_prepared_bytes(const linkspan_prepared* prepare
 LINKSPAN_C_API int linkspan_post(const linkspan_prepared* prepared,
                                  const linkspan_transfer_options* options,
                                  linkspan_transfer** transfer);
-/* Only the pages at these positions of the prepared lists. */
+/* Posts only the pages at these positions of the prepared lists. */
 LINKSPAN_C_API int linkspan_post_some(const linkspan_prepared* prepared, const uint32_t* positions,
                                       size_t count, const linkspan_transfer_options* options,
                                       linkspan_transfer** transfer);
@@ -344,7 +346,7 @@ LINKSPAN_C_API int linkspan_send(const linkspan_peer* peer, uint64_t tag, const 
 LINKSPAN_C_API int linkspan_recv(const linkspan_peer* peer, uint64_t tag, void* data,
                                  uint64_t bytes, const linkspan_transfer_options* options,
                                  linkspan_transfer** transfer);
-/* linkspan/compat/ipc.hpp. `deadline` 0: the default. */
+/* Documented in linkspan/compat/ipc.hpp. A `deadline` of 0 is the default. */
 LINKSPAN_C_API int linkspan_ipc_send(linkspan_engine* engine, uint64_t conn_id, const void* data,
                                      size_t bytes, int64_t deadline);
 LINKSPAN_C_API int linkspan_ipc_recv(linkspan_engine* engine, uint64_t conn_id, void* data,
@@ -363,31 +365,31 @@ LINKSPAN_C_API int linkspan_transfer_cancel(const linkspan_transfer* transfer);
 LINKSPAN_C_API uint64_t linkspan_transfer_bytes(const linkspan_transfer* transfer);
 LINKSPAN_C_API uint64_t linkspan_transfer_id(const linkspan_transfer* transfer);
 
-/* ---- ends of transfers, for event loops ----------------------------------------------------- */
+/* ---- completion queues, for event loops ----------------------------------------------------- */
 
 LINKSPAN_C_API int linkspan_completion_queue_create(linkspan_completion_queue** queue);
-/* Of null: -1. */
+/* Returns -1 for null. */
 LINKSPAN_C_API int linkspan_completion_queue_fd(const linkspan_completion_queue* queue);
 LINKSPAN_C_API int linkspan_completion_queue_add(linkspan_completion_queue* queue,
                                                  const linkspan_transfer* transfer,
                                                  uint64_t cookie);
-/* As many as `cookies` has room for; the descriptor stays readable while some are left. How many
- * goes to `count`. */
+/* Stores at most `room` cookies and their number in `count`. The descriptor stays readable while
+ * some are left. */
 LINKSPAN_C_API int linkspan_completion_queue_take(linkspan_completion_queue* queue,
                                                   uint64_t* cookies, size_t room, size_t* count);
 
-/* ---- which way, and why --------------------------------------------------------------------- */
+/* ---- paths, and why they are chosen --------------------------------------------------------- */
 
 LINKSPAN_C_API int linkspan_explain(const linkspan_peer* peer, int op, const linkspan_region* local,
                                     const linkspan_remote_region* remote, uint64_t blocks,
                                     uint64_t bytes, const linkspan_transfer_options* options,
                                     linkspan_explanation** explanation);
-/* The explanation's own texts. Of one that is null: "". */
+/* The explanation owns these texts. For null they are "". */
 LINKSPAN_C_API const char* linkspan_explanation_path(const linkspan_explanation* explanation);
 LINKSPAN_C_API const char* linkspan_explanation_executor(const linkspan_explanation* explanation);
 LINKSPAN_C_API const char* linkspan_explanation_reason(const linkspan_explanation* explanation);
 LINKSPAN_C_API double linkspan_explanation_gbps(const linkspan_explanation* explanation);
-/* Better ways, the best first, and what is in the way of each. "" from the count on. */
+/* Better paths, the best first, and why each is refused. "" for an index beyond the count. */
 LINKSPAN_C_API size_t linkspan_explanation_refused_count(const linkspan_explanation* explanation);
 LINKSPAN_C_API const char* linkspan_explanation_refused_path(
     const linkspan_explanation* explanation, size_t index);

@@ -1,7 +1,10 @@
-// linkspan/peer.hpp - a connected remote Engine.
+// linkspan/peer.hpp - a connected Engine of another process: transfers start here.
 //
-// Threads: any thread. A handle may be copied and may outlive the peer and the Engine; calls then
-// answer `disconnected` or `canceled`.
+// Path of a byte: write(), read(), send() and recv() check the shape, choose a path and start or
+// queue the transfer; the returned Transfer tells its end.
+// Threads: any thread.
+// Invariants: a handle may be copied and may outlive the peer and the Engine; calls then answer
+// `disconnected` or `canceled`.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +20,9 @@
 
 namespace linkspan {
 
-/// up: works. lost: its connection has ended, or close() was called; its process may live, and
-/// nothing new is started. gone: its process has ended or it said goodbye, or it was a remote one
-/// and is lost; nothing of it touches memory any more.
+/// up: connected. lost: the connection has ended or close() was called; no new work is started, but
+/// the process may live and may still touch memory. gone: the process has ended, the peer
+/// disconnected in order, or a remote peer is lost; nothing of it touches memory any more.
 enum class PeerState : std::uint8_t { up, lost, gone };
 
 class LINKSPAN_API Peer {
@@ -27,69 +30,71 @@ class LINKSPAN_API Peer {
   Peer() = default;  ///< None.
   bool valid() const noexcept { return impl_ != nullptr; }
   std::uint64_t id() const noexcept { return id_; }  ///< Unique in this Engine, from 1.
-  /// As the peer's EngineOptions say; also when it has gone.
+  /// Returns EngineOptions::name of the peer, also after it has ended.
   const std::string& name() const noexcept { return name_; }
   PeerState state() const;
 
-  /// Ends what goes on with this peer and nothing else: its transfers end `canceled`, or
-  /// `disconnected` where a wire had to be reset for that; the peer hears a goodbye and sees this
-  /// side as gone. ok: nothing of the peer's linkspan touches memory of this Engine any more, by
-  /// whatever key it was given. The same two Engines may meet again by connect(), as another Peer.
-  /// From the call on whatever is begun with this one answers `disconnected`, whatever waits for
-  /// its answer hears `canceled`, what it asks for is refused, and its Windows have failed: their
-  /// kernels have to end. Memory of GPUs that its regions had mapped here is given back, unless a
-  /// Window uses it; other memory stays mapped until the last RemoteRegion goes. Each call waits,
-  /// by any thread and as often as it is made. pending: the time has passed, and a peer of this
-  /// host that is stopped, or still copies, may touch memory; call again. One over TCP is waited
-  /// for a second at most. canceled: the Engine is closed.
+  /// Disconnects this peer alone. ok: the peer's linkspan no longer touches memory of this Engine,
+  /// by any key that it was given.
+  ///
+  /// Transfers with the peer end `canceled`, or `disconnected` if a data connection had to be
+  /// reset. From the call on new calls with this Peer answer `disconnected`, calls that wait for
+  /// its reply answer `canceled`, its requests are refused, and its Windows fail: their kernels
+  /// must end. The peer sees this side as gone. The same two Engines may connect again, as another
+  /// Peer.
+  ///
+  /// GPU memory of the peer is unmapped here unless a Window uses it; other memory stays mapped
+  /// until the last RemoteRegion is dropped. Several threads may call this, also repeatedly; each
+  /// call waits. pending: `timeout` has passed, and a peer of this host that is stopped or still
+  /// copies may touch memory; call again. A peer over TCP is waited for at most 1 s. canceled: the
+  /// Engine is closed.
   Status close(Duration timeout = std::chrono::seconds(5)) const;
 
-  /// Imports the region that the peer published under `name`: 5-10 ms for memory of another GPU.
-  /// not_found: no such name there. invalid_argument: it is a set of several: lookup_set().
-  /// corrupt: its key opens nothing here, which also happens when the peer dies meanwhile.
-  /// unreachable: it came over TCP, and the region is reached on its host alone.
-  /// timed_out, disconnected.
+  /// Imports the region that the peer published under `name`; takes 5 to 10 ms for memory of
+  /// another GPU. not_found: the peer has no such name. invalid_argument: the name is a set of
+  /// several regions; use lookup_set(). corrupt: the region's key cannot be opened here, which also
+  /// happens if the peer dies meanwhile. unreachable: the peer is connected over TCP, and the
+  /// region can be reached on its own host only. timed_out, disconnected.
   Result<RemoteRegion> lookup(std::string_view name,
                               Duration timeout = std::chrono::seconds(10)) const;
 
-  /// Imports all regions of the set that the peer published under `name`: of one version, whatever
-  /// is published meanwhile. Errors as above; timed_out also where versions followed each other
-  /// faster than they could be imported (the text says so). unsupported: of a release that
-  /// publishes no sets.
+  /// Imports all regions of the set that the peer published under `name`, all of one version.
+  /// Errors are lookup()'s; timed_out also if new versions are published faster than they can be
+  /// imported (the text says so). unsupported: the peer's release publishes no sets.
   Result<RegionSet> lookup_set(std::string_view name,
                                Duration timeout = std::chrono::seconds(10)) const;
-  /// The version of that set, as soon as there is one above this: one message when it is published,
-  /// and nothing until then. 0: any; a name that was not published yet is waited for too.
-  /// timed_out: there is none. no_resource: 64 wait at this peer.
+  /// Waits until the set's version is greater than `above`, and returns it. 0 accepts any version;
+  /// the name need not be published yet. The peer sends one message when it publishes, so waiting
+  /// costs no traffic. timed_out: no such version. no_resource: 64 calls wait at this peer.
   Result<std::uint64_t> await_version(std::string_view name, std::uint64_t above,
                                       Duration timeout) const;
 
-  /// Copies blocks between a region here and one of the peer's; returns when it is under way or
-  /// queued. The lists are read during the call only. Transfers that are in flight together have no
-  /// order: a byte that one writes and another reads or writes is undefined. invalid_argument: a
-  /// block leaves its region (the text names it), the remote region is another peer's.
-  /// permission_denied. unreachable: no path (the text names each). no_resource: 16,384 are queued
-  /// for this peer; nothing was started.
+  /// Starts or queues a copy of blocks between a local region and one of the peer's: write() to the
+  /// peer, read() from it. The lists are read during the call only. Transfers in flight at the same
+  /// time have no order: a byte that one writes and another reads or writes is undefined.
+  /// invalid_argument: a block leaves its region (the text names it), or the remote region is
+  /// another peer's. permission_denied. unreachable: no path (the text names each).
+  /// no_resource: 16,384 transfers are queued for this peer; nothing was started.
   Result<Transfer> write(const Region& local, const RemoteRegion& remote,
                          std::span<const Block> blocks, const TransferOptions& options = {}) const;
   Result<Transfer> read(const Region& local, const RemoteRegion& remote,
                         std::span<const Block> blocks, const TransferOptions& options = {}) const;
-  /// The same for blocks of one size at page indices.
+  /// Copies blocks of one size at page indices.
   Result<Transfer> write(const Region& local, const RemoteRegion& remote, const Pages& pages,
                          const TransferOptions& options = {}) const;
   Result<Transfer> read(const Region& local, const RemoteRegion& remote, const Pages& pages,
                         const TransferOptions& options = {}) const;
-  /// The same for a repeated block. However many there are, the list that is written for the copier
-  /// is one batch's at a time.
+  /// Copies a repeated block. The list of blocks is generated one batch at a time, so memory use
+  /// does not grow with the number of blocks.
   Result<Transfer> write(const Region& local, const RemoteRegion& remote, const Strides& strides,
                          const TransferOptions& options = {}) const;
   Result<Transfer> read(const Region& local, const RemoteRegion& remote, const Strides& strides,
                         const TransferOptions& options = {}) const;
 
-  /// Checks and keeps what write() or read() would take, to be posted often. Off the data path: for
-  /// page lists that a kernel is to read it allocates pinned memory, which may wait for what is in
-  /// flight on that GPU. invalid_argument, unreachable as above; what only the peer or the path
-  /// refuses, a post tells.
+  /// Checks and stores what write() or read() would take, so that it can be posted repeatedly. Not
+  /// for the data path: for page lists that a kernel reads it allocates pinned memory, which may
+  /// wait for the work in flight on that GPU. invalid_argument and unreachable as above; errors
+  /// that only the peer or the path reports come from post().
   Result<Prepared> prepare(Op op, const Region& local, const RemoteRegion& remote,
                            std::span<const Block> blocks) const;
   Result<Prepared> prepare(Op op, const Region& local, const RemoteRegion& remote,
@@ -97,41 +102,45 @@ class LINKSPAN_API Peer {
   Result<Prepared> prepare(Op op, const Region& local, const RemoteRegion& remote,
                            const Strides& strides) const;
 
-  /// Two-sided: the peer's recv() of the same tag takes these bytes, the oldest send the oldest
-  /// receive; either may come first, and the memory need not be registered (the first of a GPU is
-  /// waited for, as in Engine::register_memory()). ok: the bytes are in
-  /// the receiver's memory. The memory is the transfer's until it is quiet; of a GPU, the peer
-  /// keeps the whole allocation mapped for the next message, so free it when no more are to come.
-  /// truncated, on both sides, nothing written: more bytes than the receiver has room for.
-  /// timed_out: nobody posted the tag until the deadline. unreachable: neither side can map the
-  /// other's memory (the text says why). no_resource: 16,384 are queued here, nothing was started,
-  /// or wait there. unsupported: managed memory. invalid_argument: no memory, a notification (the
-  /// receive is one). `after`: the peer hears of it once that stream has come by. `require` is held
-  /// against the path of the side that copies: the receiver where its memory is the CPU's
-  /// ("kernel", "memfd", "bounce"), else the sender.
+  /// Sends `bytes` at `data` to the peer's recv() of the same tag. The oldest send matches the
+  /// oldest receive; either may come first. ok: the bytes are in the receiver's memory.
+  ///
+  /// The memory need not be registered; the first call with memory of a GPU may wait as
+  /// Engine::register_memory() does. The memory belongs to the transfer until it is quiet. The peer
+  /// keeps a whole GPU allocation mapped for later messages, so free it only after the last one.
+  /// With `after`, the peer learns of the message when that stream reaches it. `require` is checked
+  /// on the side that copies: the receiver if its memory is the CPU's ("kernel", "memfd",
+  /// "bounce"), else the sender.
+  ///
+  /// truncated, on both sides, with nothing written: the receiver has less room. timed_out: the
+  /// peer did not post the tag before the deadline. unreachable: neither side can map the other's
+  /// memory (the text says why). no_resource: 16,384 transfers are queued here, and nothing was
+  /// started; or as many messages wait at the peer. unsupported: managed memory. invalid_argument:
+  /// not memory, or a notification was given (the receive itself is one).
   Result<Transfer> send(std::uint64_t tag, const void* data, std::uint64_t bytes,
                         const TransferOptions& options = {}) const;
-  /// Room for at most `bytes` bytes; Transfer::bytes() tells how many came. After an error the
-  /// bytes there are undefined, but for truncated, timed_out and canceled before a sender came.
+  /// Receives at most `bytes` bytes into `data`; Transfer::bytes() returns how many arrived. After
+  /// an error the bytes at `data` are undefined, except after truncated, and after timed_out or
+  /// canceled if no send had matched.
   Result<Transfer> recv(std::uint64_t tag, void* data, std::uint64_t bytes,
                         const TransferOptions& options = {}) const;
 
-  /// For kernels that write into `remote` and raise signals in the peer's pad themselves: mapped
-  /// where a GPU of ours reaches both, else by a queue that this Engine serves over any transport,
-  /// for which it looks every 100 us as long as the window lives. `local`: what the proxy sends
-  /// from and gets into, and where messages of a mailbox are put down. Off the data path: allocates
-  /// on the GPU. invalid_argument: a pad is too small or unaligned, kernels do not reach local
-  /// memory. permission_denied. no_resource: 512 windows are open.
+  /// Makes a Window: kernels write into `remote` and raise signals in the peer's pad themselves.
+  /// The window is mapped if a local GPU reaches both; else a proxy queue of this Engine executes
+  /// the operations over any transport, and is polled every 100 us while the window lives. The
+  /// proxy sends from `local` and reads into it; mailbox messages arrive there. Not for the data
+  /// path: allocates on the GPU. invalid_argument: a pad is too small or unaligned, or kernels do
+  /// not reach the local memory. permission_denied. no_resource: 512 windows are open.
   Result<Window> window(const Region& local, const RemoteRegion& remote, const Region& local_pad,
                         const RemoteRegion& remote_pad, const WindowOptions& options = {}) const;
 
-  /// A message to the peer's Engine::notifications(), at most 64 KiB. A remote peer drops, and
-  /// logs, what comes while it has not taken 65,536 of them or 16 MiB; any other pushes back:
-  /// no_resource.
+  /// Sends a message of at most 64 KiB to the peer's Engine::notifications(). While 65,536 messages
+  /// or 16 MiB are unread, a remote peer drops and logs further ones; a peer of this host makes
+  /// this call answer no_resource.
   Status notify(std::span<const std::byte> message) const;
 
-  /// Which way `blocks` blocks of together `bytes` bytes would take, and why not a better one.
-  /// Of the options low_latency, copy_ctas and the streams count.
+  /// Returns the path that `blocks` blocks of together `bytes` bytes would take, and why better
+  /// paths are refused. The options low_latency, copy_ctas, after and release are considered.
   Result<Explanation> explain(Op op, const Region& local, const RemoteRegion& remote,
                               std::uint64_t blocks, std::uint64_t bytes,
                               const TransferOptions& options = {}) const;

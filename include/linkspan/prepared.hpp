@@ -1,13 +1,15 @@
-// linkspan/prepared.hpp - a transfer that is made again and again: checked once, posted at the cost
-// of one launch.
+// linkspan/prepared.hpp - a prepared transfer: checked once, then posted repeatedly at the cost of
+// one launch.
 //
 //   auto layer = *peer.prepare(Op::write, kv, remote, pages);  // at set-up
 //   auto moved = *layer.post(positions, {.deadline = 1s});     // for each request
 //
-// Threads: any thread; several posts may be in flight at once, each a Transfer of its own. A handle
-// may be copied and may outlive the Region, the RemoteRegion, the Peer and the Engine: posting then
-// answers what a write or read would. It counts as a handle of the peer's region, which stays
-// mapped here while it lives, but does not hold the local one.
+// Path of a byte: post() skips the checks of the shape; from the choice of a path on it is
+// Peer::write() or read().
+// Threads: any thread. Several posts may be in flight at once, each a Transfer of its own.
+// Invariants: a handle may be copied and may outlive the Region, the RemoteRegion, the Peer and the
+// Engine; post() then answers what write() or read() would. The peer's region stays mapped while a
+// handle lives; the local region is not kept.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +27,10 @@ struct PreparedState;
 
 class LINKSPAN_API Prepared {  // NOLINT(cppcoreguidelines-special-member-functions)
  public:
-  Prepared() = default;  ///< None.
+  Prepared() = default;  ///< Refers to no prepared transfer.
   Prepared(const Prepared&) = default;
   Prepared(Prepared&&) noexcept = default;
-  /// By value, for both kinds. The old one lets go of the regions before the Engine.
+  /// Copies or moves, by value. The old value releases the regions before the Engine.
   Prepared& operator=(Prepared other) noexcept {
     impl_.swap(other.impl_);
     state_.swap(other.state_);
@@ -36,15 +38,15 @@ class LINKSPAN_API Prepared {  // NOLINT(cppcoreguidelines-special-member-functi
   }
   ~Prepared() = default;
   bool valid() const noexcept { return state_ != nullptr; }
-  std::uint64_t bytes() const noexcept;  ///< That one post of the whole moves.
+  std::uint64_t bytes() const noexcept;  ///< Bytes that one post() of all moves.
 
-  /// As Peer::write() or read() of the same shape, with its errors and options, but for the checks
-  /// of the shape. Page lists that a kernel copies lie where it reads them, and are not copied;
-  /// on other ways a post costs what a submission does.
+  /// Submits the whole shape: Peer::write() or read() with the same options and errors, without the
+  /// checks of the shape. A kernel reads the page lists where prepare() stored them; on other paths
+  /// a post costs as much as a submission.
   Result<Transfer> post(const TransferOptions& options = {}) const;
-  /// Only the pages at these positions of the prepared lists, each as often as it is named. Read
-  /// during the call only. invalid_argument: a position that is not below their length, or what was
-  /// prepared were no pages.
+  /// Submits only the pages at these positions of the prepared lists; a position may repeat.
+  /// `positions` is read during the call only. invalid_argument: a position is not less than the
+  /// lists' length, or the shape is not Pages.
   Result<Transfer> post(std::span<const std::uint32_t> positions,
                         const TransferOptions& options = {}) const;
 

@@ -1,6 +1,8 @@
-// linkspan/region.hpp - registered memory: ours, and a peer's as we see it.
+// linkspan/region.hpp - registered memory: Region of this process, RemoteRegion of a peer.
 //
-// Threads: any thread. Handles may be copied and may outlive the Engine.
+// Every transfer copies between a Region and a RemoteRegion.
+// Threads: any thread.
+// Invariants: handles may be copied and may outlive the Engine.
 #pragma once
 
 #include <cstdint>
@@ -23,21 +25,21 @@ struct ImportedRegion;
 
 struct RegionOptions {
   Permissions peers{.read = true, .write = true, .exclusive = false};
-  /// Lock pageable host memory for the GPU: copies get faster, registration slower (19 ms for
-  /// 256 MiB). What the user has pinned already needs it not.
+  /// Page-locks pageable host memory for the GPU: copies get faster, registration slower (19 ms for
+  /// 256 MiB). Without effect on memory that is pinned already.
   bool pin = false;
 };
 
-/// Memory of this process that was registered. The memory itself stays the user's and must live
-/// until Engine::deregister() answered ok, or the Engine was closed.
+/// Registered memory of this process. The user owns the memory, which must stay allocated until
+/// Engine::deregister() or Engine::close() answered ok.
 class LINKSPAN_API Region {
  public:
-  Region() = default;  ///< None.
+  Region() = default;  ///< Refers to no region.
   bool valid() const noexcept { return registration_ != nullptr; }
   std::uint64_t bytes() const noexcept;
   MemoryKind kind() const noexcept;
-  void* data() const noexcept;   ///< The address; of a GPU when kind() is device.
-  GpuUuid gpu() const noexcept;  ///< The one that holds it. Zero: none.
+  void* data() const noexcept;   ///< The address; a device address if kind() is device.
+  GpuUuid gpu() const noexcept;  ///< The GPU whose memory it is. Zero: none.
   std::string describe() const;
 
  private:
@@ -47,13 +49,13 @@ class LINKSPAN_API Region {
   std::shared_ptr<const memory::Registration> registration_;  // also the registry's
 };
 
-/// A peer's region, imported: what transfers name. Dropping the last handle unmaps it.
+/// An imported region of a peer, from Peer::lookup(). Dropping the last handle unmaps it.
 class LINKSPAN_API RemoteRegion {  // NOLINT(cppcoreguidelines-special-member-functions)
  public:
-  RemoteRegion() = default;  ///< None.
+  RemoteRegion() = default;  ///< Refers to no region.
   RemoteRegion(const RemoteRegion&) = default;
   RemoteRegion(RemoteRegion&&) noexcept = default;
-  /// By value, for both kinds. The old one lets go of the region before the Engine.
+  /// Copies or moves, by value. The old value releases the region before the Engine.
   RemoteRegion& operator=(RemoteRegion other) noexcept {
     impl_.swap(other.impl_);
     imported_.swap(other.imported_);
@@ -76,8 +78,7 @@ class LINKSPAN_API RemoteRegion {  // NOLINT(cppcoreguidelines-special-member-fu
   std::shared_ptr<engine::ImportedRegion> imported_;  // also of transfers in flight
 };
 
-/// What a name of a peer's stood for at one time: all regions of one version, in the order in which
-/// they were published.
+/// One version of a published set: its regions in the order in which the peer published them.
 struct RegionSet {
   std::uint64_t version = 0;
   std::vector<RemoteRegion> regions;

@@ -1,8 +1,10 @@
-// linkspan/status.hpp - the one error type of the library.
+// linkspan/status.hpp - Status and Result<T>, the error types of every call of the library.
 //
-// A Status says what failed (Code), how much is lost (Scope) and where. OK costs one null
-// pointer; a failure allocates once; `no_resource`, the answer of back-pressure, never does.
-// Threads: a Status is a value; share it like an int.
+// A Status names what failed (Code), the largest thing that can no longer be used (Scope), a text
+// and the place in the source. It is returned unchanged from where the failure was detected.
+// Threads: a Status is an immutable value; copies may be used by any thread.
+// Invariants: OK is a null pointer. A failure allocates once; `no_resource`, which reports
+// back-pressure, never does.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +13,7 @@
 #include <string>
 #include <utility>
 
-/// What the shared library exports; all else is hidden.
+/// Marks what the shared library exports; all other symbols are hidden.
 #if defined(_WIN32)
 #define LINKSPAN_API
 #else
@@ -40,7 +42,7 @@ enum class Code : std::uint8_t {
   internal,
 };
 
-/// "timed_out" and so on, as logs and other languages spell it.
+/// Returns the code as logs and other languages spell it: "timed_out".
 constexpr const char* name_of(Code code) noexcept {
   constexpr const char* kNames[] = {
       "ok",        "invalid_argument", "unsupported",  "no_resource", "busy",
@@ -51,10 +53,11 @@ constexpr const char* name_of(Code code) noexcept {
   return index < sizeof kNames / sizeof *kNames ? kNames[index] : "unknown";
 }
 
-/// The largest thing that can no longer be used. It tells the caller what to rebuild.
+/// Names the largest thing that can no longer be used, and so what the caller must rebuild.
 enum class Scope : std::uint8_t { request, peer, transport, process };
 
-/// The caller's file and line. Not std::source_location: clang-tidy 14 has none with libstdc++ 12.
+/// Records the caller's file and line. std::source_location is not used because clang-tidy 14 lacks
+/// it with libstdc++ 12.
 struct Where {
   const char* file;
   int line;
@@ -67,7 +70,8 @@ class [[nodiscard]] Status {
   Status(Code code, Scope scope, std::string what, Where at = {})
       : info_(std::make_shared<const Info>(Info{code, scope, std::move(what), at})) {}
 
-  /// Not started; slots come back in progress(). One shared object: free to return in a hot loop.
+  /// Returns the Status of work that was not started: try again after progress(). It is one shared
+  /// object, so returning it does not allocate.
   static const Status& no_resource() {
     static const Status busy(Code::no_resource, Scope::request, "no free slot");
     return busy;
@@ -76,11 +80,12 @@ class [[nodiscard]] Status {
   bool ok() const noexcept { return info_ == nullptr; }
   Code code() const noexcept { return info_ ? info_->code : Code::ok; }
   Scope scope() const noexcept { return info_ ? info_->scope : Scope::request; }
-  /// What failed, without the place; empty for OK.
+  /// Returns the text without the place; empty for OK.
   const std::string& what() const noexcept {
     static const std::string none;
     return info_ ? info_->what : none;
   }
+  /// Returns "CODE: TEXT (FILE:LINE)", or "ok".
   std::string to_string() const {
     if (ok()) return "ok";
     return std::string(name_of(info_->code)) + ": " + info_->what + " (" + info_->at.file + ":" +
@@ -97,7 +102,8 @@ class [[nodiscard]] Status {
   std::shared_ptr<const Info> info_;
 };
 
-/// A T or the Status that says why there is none.
+/// Contains a T, or the Status that explains why there is none. Check ok() before `*` and `->`,
+/// which are undefined after a failure.
 template <class T>
 class [[nodiscard]] Result {
  public:

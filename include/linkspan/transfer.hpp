@@ -1,7 +1,10 @@
-// linkspan/transfer.hpp - what a submission becomes: a handle with a status, a deadline, a cancel.
+// linkspan/transfer.hpp - the handle of a submitted transfer: status, wait, cancel.
 //
-// Threads: any thread. A handle may be copied and may outlive the Engine; dropping it changes
-// nothing about the transfer.
+// Path of a byte: the memory of both sides belongs to the transfer from submission until it is
+// quiet (see Transfer::done).
+// Threads: any thread.
+// Invariants: a handle may be copied and may outlive the Engine; dropping it does not affect the
+// transfer.
 #pragma once
 
 #include <cstdint>
@@ -21,49 +24,52 @@ struct TransferState;
 }  // namespace engine
 
 struct TransferOptions {
-  /// From the submission on; what is not complete by then is canceled and ends `timed_out`.
-  /// Zero: the Engine's default (30 s).
+  /// Limits the time from submission to completion: a later transfer is canceled and ends
+  /// `timed_out`. Zero: EngineOptions::transfer_deadline.
   Duration deadline{0};
-  /// Delivered to the peer after the data, in Engine::notifications(). Empty: none.
+  /// Is delivered to the peer's Engine::notifications() after the data. Empty: no notification.
   std::span<const std::byte> notification{};
-  StreamOrder after{};    ///< The user's stream to run after.
-  StreamOrder release{};  ///< The user's stream that goes on after it.
-  /// Saves about a microsecond of a single block of some KiB between memories that a GPU of this
-  /// process reaches: a kernel that stays on one of its SMs for up to a millisecond copies it. What
-  /// waits for the whole GPU, as cudaDeviceSynchronize and the first launch of a kernel that loads
-  /// lazily, may wait for that. Without effect on other shapes and ways, and beside `after` and
-  /// `release`.
+  StreamOrder after{};    ///< The copy starts after the work now in this stream of the user.
+  StreamOrder release{};  ///< Later work in this stream of the user waits for the transfer.
+  /// Copies a single block of some KiB by a persistent kernel, which saves about 1 us. Applies if
+  /// a GPU of this process reaches both memories. The kernel stays on one SM for up to 1 ms; calls
+  /// that wait for the whole GPU, such as cudaDeviceSynchronize and the first launch of a lazily
+  /// loaded kernel, may wait for it. Without effect on other shapes and paths, and together with
+  /// `after` or `release`.
   bool low_latency = false;
-  /// The smaller of this and EngineOptions::copy_ctas counts. 0: by copy engines only. Where the
-  /// peer copies its own bound holds.
+  /// Limits the CTAs of a copy kernel; the smaller of this and EngineOptions::copy_ctas counts. 0:
+  /// copy engines only. If the peer copies, its own limit applies.
   std::optional<unsigned> copy_ctas{};
-  /// A prefix of Explanation::path that must hold ("cuda_ipc", "memfd+cpu_threads"), or with '!'
-  /// one that must not ("!bounce"); "local": no network. Else the submission is refused as
-  /// `unsupported` with the path that it would have taken.
+  /// Requires a prefix of Explanation::path ("cuda_ipc", "memfd+cpu_threads") or, with '!', forbids
+  /// one ("!bounce"); "local" forbids the network. Any other path is refused as `unsupported`, with
+  /// that path in the text. Empty: any path.
   std::string require{};
-  /// CRC32C of what goes over TCP, frame by frame, beside TCP's own 16 bits: made here or there of
-  /// the memory that is sent, looked at where it has landed, or on its way to a GPU. What differs
-  /// ends `corrupt`: what is at the destination is not to be used then. Of memory that somebody
-  /// writes to meanwhile it may differ as well. One pass over the bytes on each side. `unsupported`
-  /// on every other way, and of send() and recv().
+  /// Adds a CRC32C to each frame over TCP. The sender computes it from the source memory; the
+  /// receiver verifies it in the destination memory, or before the bytes go to a GPU. A mismatch
+  /// ends the transfer `corrupt`: do not use the destination's bytes. Writing to the memory during
+  /// the transfer may cause a mismatch too. Costs one pass over the bytes on each side.
+  /// unsupported: any other path, and send() and recv().
   bool checksum = false;
 };
 
 class LINKSPAN_API Transfer {
  public:
-  Transfer() = default;  ///< None.
+  Transfer() = default;  ///< Refers to no transfer.
 
-  /// Until the transfer is quiet: nothing will ever again touch its memory, on either side. The
-  /// status is then final: ok, timed_out (its deadline), canceled, disconnected and so on. If
-  /// `timeout` passes first the answer is timed_out too, and done() is false: it goes on.
+  /// Waits until the transfer is quiet, and returns its final status: ok, timed_out (its own
+  /// deadline), canceled, disconnected and so on. Also returns timed_out if `timeout` passes first;
+  /// then done() is false and the transfer continues.
   Status wait(Duration timeout) const;
-  bool done() const noexcept;  ///< It is quiet. Costs one load.
-  Status status() const;       ///< The final status, or `pending`.
-  /// Asks for an early end. ok: it is quiet now. pending: not yet; wait() tells when.
+  /// Returns whether the transfer is quiet: nothing will ever again touch its memory, on either
+  /// side. Costs one load.
+  bool done() const noexcept;
+  Status status() const;  ///< Returns the final status, or `pending` before done().
+  /// Requests an early end. ok: the transfer is quiet. pending: it is not quiet yet; call wait().
   Status cancel() const;
-  /// What was submitted. Of a receive: what the sender sent, once it is done and ok; 0 before.
+  /// Returns the number of bytes that were submitted. For a receive: the number that arrived, 0
+  /// until it is done and ok.
   std::uint64_t bytes() const noexcept;
-  std::uint64_t id() const noexcept;  ///< As logs and dump() name it. 0: none.
+  std::uint64_t id() const noexcept;  ///< The id that logs and dump() print. 0: no transfer.
 
  private:
   friend class engine::EngineImpl;

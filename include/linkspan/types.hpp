@@ -1,7 +1,7 @@
-// linkspan/types.hpp - the words that the API, the engine and the transports share.
+// linkspan/types.hpp - the value types that the API, the engine and the transports share.
 //
-// Plain values: no behaviour, no ownership. Sizes and offsets are bytes.
-// Threads: values; share them like an int.
+// They own nothing. Sizes and offsets are bytes, times are nanoseconds.
+// Threads: values; copies may be used by any thread.
 #pragma once
 
 #include <array>
@@ -18,8 +18,9 @@ namespace linkspan {
 
 using Duration = std::chrono::nanoseconds;
 
-/// `host` is private and pageable, `pinned` is locked for the driver, `shared` is a memfd that
-/// Engine::allocate_shared made, `managed` is CUDA's unified memory.
+/// Names the kind of a memory. `host` is private and pageable, `pinned` is page-locked by the
+/// driver, `shared` is a memfd from Engine::allocate_shared(), `device` is a GPU's, `managed` is
+/// CUDA's unified memory.
 enum class MemoryKind : std::uint8_t { host, pinned, shared, device, managed };
 inline constexpr std::size_t kMemoryKinds = 5;
 
@@ -30,6 +31,7 @@ constexpr std::string_view name_of(MemoryKind kind) noexcept {
                                                        : "unknown";
 }
 
+/// A set of MemoryKind.
 class MemoryKinds {
  public:
   constexpr MemoryKinds() noexcept = default;
@@ -44,54 +46,58 @@ class MemoryKinds {
   std::uint32_t bits_ = 0;
 };
 
-/// What peers may do, where our side executes. A peer that maps the memory can do all, and to the
-/// whole allocation: `exclusive` keeps it from mapping, so the owner executes.
+/// Grants peers access to a region. The owner enforces `read` and `write` only for copies that it
+/// executes itself: a peer that maps the memory can access the whole allocation. `exclusive`
+/// forbids mapping, so the owner executes every copy.
 struct Permissions {
   bool read = false, write = false, exclusive = false;
 };
 
-/// As cuDeviceGetUuid tells it. Zero: no GPU.
+/// Identifies a GPU as cuDeviceGetUuid does. All zero: no GPU.
 using GpuUuid = std::array<std::byte, 16>;
 
 enum class Op : std::uint8_t { write, read };
 
-// The shapes of a transfer. Offsets are relative to its two regions. What is read may overlap;
-// where two blocks of one transfer write the same byte, it ends as either's, byte by byte. A byte
-// that one block writes and another reads is undefined.
+// The shapes of a transfer. Offsets are relative to its two regions. Source ranges may overlap. A
+// byte that two blocks of one transfer write gets the value of either, byte by byte. A byte that
+// one block writes and another reads is undefined.
 
-/// `bytes` bytes at each offset.
+/// Copies `bytes` bytes between the two offsets.
 struct Block {
   std::uint64_t local_offset = 0, remote_offset = 0, bytes = 0;
 };
 
-/// Blocks of one size at page indices: page i is at base + index[i] * page_bytes.
+/// Copies blocks of one size at page indices: page i is at base + index[i] * page_bytes.
 struct Pages {
   std::uint64_t page_bytes = 0;
   std::uint64_t local_base = 0, remote_base = 0;
   std::span<const std::uint32_t> local_index, remote_index;  ///< Equal lengths.
-  /// Both lists are in memory of the GPU that copies, or pinned, and stay as they are until the
-  /// transfer is quiet: its kernel reads them when it runs, so a kernel before it in the stream
-  /// `after` may write them. A page whose index leaves its region is not copied, and the transfer
-  /// ends as invalid_argument, other pages copied or not. A page has at most 512 MiB. unreachable:
-  /// no kernel of this process copies (the text says why). unsupported: to prepare them.
+  /// States that both lists are in pinned memory or in memory of the GPU that copies, and do not
+  /// change until the transfer is quiet. The copy kernel reads them when it runs, so a kernel
+  /// earlier in the stream `after` may write them. A page whose index leaves its region is not
+  /// copied, and the transfer ends `invalid_argument`; other pages may or may not be copied. A page
+  /// has at most 512 MiB. unreachable: no kernel of this process copies (the text says why).
+  /// unsupported: Peer::prepare() of such lists.
   bool indices_on_gpu = false;
 };
 
-/// A block of `bytes` bytes at the two bases, repeated along up to three levels: of tensors whose
-/// rows differ between the sides, the heads that one side needs. With the counts n0, n1, n2 there
-/// are n0 * n1 * n2 blocks, for all i, j, k below them at base + i * step0 + j * step1 + k * step2.
+/// Copies a block of `bytes` bytes that is repeated along up to three levels. One use: the heads
+/// that one side needs of tensors whose row lengths differ between the sides. With the counts n0,
+/// n1, n2 there are n0 * n1 * n2 blocks, at base + i * step0 + j * step1 + k * step2 for all
+/// i < n0, j < n1, k < n2.
 struct Strides {
   struct Level {
     std::uint64_t count = 1;  ///< 1: no repetition. 0: the shape has no bytes.
-    std::uint64_t local_step = 0, remote_step = 0;  ///< Bytes from each to the next.
+    std::uint64_t local_step = 0, remote_step = 0;  ///< Bytes from one block to the next.
   };
   std::uint64_t bytes = 0;
   std::uint64_t local_base = 0, remote_base = 0;
   std::array<Level, 3> levels{};
 };
 
-/// A stream of the user's, or none. What handle 0 means depends on how the *caller* was compiled,
-/// so the API says it in words; `handle` is a CUstream and counts for `created` only.
+/// Names a CUDA stream of the user, or none. The default streams have names here because the
+/// meaning of handle 0 depends on how the caller was compiled. `handle` is a CUstream and is used
+/// for `created` only.
 struct StreamOrder {
   enum class Flavour : std::uint8_t { none, created, legacy_default, per_thread_default };
   Flavour flavour = Flavour::none;
@@ -99,24 +105,24 @@ struct StreamOrder {
   void* handle = nullptr;
 };
 
-/// A small message from a peer, delivered after the data that it rode on.
+/// A small message from a peer. One that was sent with a transfer is delivered after its data.
 struct Notification {
   std::uint64_t peer = 0;  ///< Peer::id() of the sender.
   std::vector<std::byte> bytes;
 };
 
-/// A way that a transfer might have taken, and why it did not.
+/// A path that a transfer did not take, and the reason.
 struct PathRefusal {
   std::string path, reason;
 };
 
-/// The answer of Peer::explain(): what a transfer takes, and why nothing better.
+/// The result of Peer::explain(): the path of a transfer, and why better paths are refused.
 struct Explanation {
-  std::string path;          ///< "cuda_ipc+copy_engine": mapping or wire, then copier; empty: none.
-  std::string executor;      ///< "here", "peer" or "both": whose side runs the copy.
-  std::string reason;        ///< Why this path.
-  double expected_gbps = 0;  ///< 1e9 bytes a second, by the rates that chose; 0: unknown.
-  std::vector<PathRefusal> refused;  ///< Better first.
+  std::string path;  ///< Mapping or transport, then copier: "cuda_ipc+copy_engine". Empty: no path.
+  std::string executor;      ///< The side that runs the copy: "here", "peer" or "both".
+  std::string reason;        ///< Why this path was chosen.
+  double expected_gbps = 0;  ///< In 1e9 bytes/s, by the rates that the choice used. 0: unknown.
+  std::vector<PathRefusal> refused;  ///< The best refused path first.
 };
 
 }  // namespace linkspan

@@ -1,17 +1,20 @@
-// linkspan/window.hpp - a peer's memory for kernels: they write there and raise signals themselves.
+// linkspan/window.hpp - lets kernels write into a peer's memory and raise signals there.
 //
 //   auto window = *peer.window(mine, theirs, my_pad, their_pad);
 //   kernel<<<...>>>(window.device(), ...);   // #include "linkspan/device/put.cuh" and friends
 //
-// A pad is ordinary registered memory of PadLayout::bytes() bytes, 16-byte aligned and zero before
-// the other side may write to it: the counters that kernels (or CPUs) of its owner wait for. Both
-// sides publish a region and a pad, and each makes a window onto the other's. A pad serves one
-// window at a time on each side.
+// A pad (signal pad) contains the counters that kernels or CPUs of its owner wait for. It is
+// registered memory of PadLayout::bytes() bytes, 16-byte aligned, and zero before the other side
+// may write to it. Both sides publish a region and a pad, and each makes a window onto the other's.
+// A pad serves one window at a time on each side.
 //
-// Threads: any thread. A handle may be copied; while one lives, what the kernels use stays mapped.
-// A kernel that still uses a window when its last handle goes has its waits aborted. What kernels
-// had ordered by then (a put or a signal through a proxy that answered ok) is still done, as what
-// they stored themselves is: Engine::close() waits for it. After cancel() it is not.
+// Path of a byte: a kernel's store to mapped peer memory, or kernel -> proxy queue -> this Engine
+// -> any transport.
+// Threads: any thread.
+// Invariants: a handle may be copied; the memory that kernels use stays mapped while a handle
+// lives. Dropping the last handle aborts the waits of kernels that still use the window. Puts and
+// signals that the proxy had accepted are still executed, and Engine::close() waits for them;
+// cancel() drops those not begun.
 #pragma once
 
 #include <cstdint>
@@ -30,22 +33,22 @@ class WindowState;
 }  // namespace engine
 
 struct WindowOptions {
-  device::PadLayout layout{};  ///< The same on both sides.
-  /// Whose kernels use it. Zero: the GPU of the local region, else of the local pad; where both are
-  /// host memory, none: device() is then for code of this CPU.
+  device::PadLayout layout{};  ///< Must be equal on both sides.
+  /// Selects the GPU whose kernels use the window. Zero: the GPU of the local region, else that of
+  /// the local pad. If both are host memory, device() is for code on this CPU.
   GpuUuid gpu{};
-  bool force_proxy = false;  ///< Even where the peer's memory is mapped; for tests.
-  /// Of the proxy: how many orders may wait, and how long a kernel waits for room.
+  bool force_proxy = false;  ///< Uses the proxy even if the peer's memory is mapped; for tests.
+  /// Sets how many operations the proxy queue has room for, and how long a kernel waits for room.
   std::uint32_t queue = 1024;
   Duration patience = std::chrono::seconds(1);
 };
 
 class LINKSPAN_API Window {  // NOLINT(cppcoreguidelines-special-member-functions)
  public:
-  Window() = default;  ///< None.
+  Window() = default;  ///< Refers to no window.
   Window(const Window&) = default;
   Window(Window&&) noexcept = default;
-  /// By value, for both kinds. The old one lets go of the regions before the Engine.
+  /// Copies or moves, by value. The old value releases the regions before the Engine.
   Window& operator=(Window other) noexcept {
     impl_.swap(other.impl_);
     state_.swap(other.state_);
@@ -54,26 +57,27 @@ class LINKSPAN_API Window {  // NOLINT(cppcoreguidelines-special-member-function
   ~Window() = default;
   bool valid() const noexcept { return state_ != nullptr; }
 
-  /// For kernels of the window's GPU, by value.
+  /// Returns the handle that kernels of the window's GPU take by value.
   device::Window device() const;
-  /// "mapped", or "proxy: " and why it is not mapped.
+  /// Returns "mapped", or "proxy: " and why the memory is not mapped.
   std::string path() const;
-  /// What ended it: the peer's death, or the first transfer of the proxy that failed. Waits of
-  /// kernels then end `aborted`, what they ask of the proxy `failed`.
+  /// Returns why the window ended, else ok: the peer ended, a transfer of the proxy failed, or
+  /// cancel(). Kernels' waits then return `aborted`, their proxy operations `failed`.
   Status failure() const;
-  /// Ends the waits of all kernels that use it, for good: failure() is `canceled`. What the proxy
-  /// was asked for and has not begun is dropped.
+  /// Ends the waits of all kernels that use the window, permanently: failure() is `canceled`. Drops
+  /// the proxy operations that have not begun.
   Status cancel() const;
 
   // The same counters from the CPU.
-  /// Adds `n` to the peer's signal, behind what this thread did to memory that both map. Where this
-  /// CPU does not map the peer's pad (that of a GPU), the Engine writes the sum: no kernel may
-  /// raise the same signal then. It is there when this returns.
+  /// Adds `n` to the peer's signal, ordered after this thread's stores to memory that both map. The
+  /// sum is written when this returns. If this CPU does not map the peer's pad (a GPU's), the
+  /// Engine writes the sum; no kernel may raise the same signal then.
   Status raise(std::uint32_t index, std::uint64_t n = 1,
                Duration timeout = std::chrono::seconds(10)) const;
-  /// Until our signal is at least that: its value then. What was put before it is visible here, and
-  /// to kernels that start after. timed_out, disconnected, canceled. unsupported: our pad is not in
-  /// host memory. A GPU's store wakes nobody: it looks for 50 us, then every 50 us.
+  /// Waits until the local signal is at least `at_least`, and returns its value. Data put before
+  /// that signal is then visible to this thread and to kernels that start later. Polls without
+  /// pause for 50 us, then every 50 us, because a GPU's store cannot wake a thread. timed_out,
+  /// disconnected, canceled. unsupported: the local pad is not in host memory.
   Result<std::uint64_t> wait_signal(std::uint32_t index, std::uint64_t at_least,
                                     Duration timeout) const;
 

@@ -1,11 +1,11 @@
-// linkspan/compat/ipc.hpp - messages in order, under the names of the programs that linkspan
-// follows.
+// linkspan/compat/ipc.hpp - ordered messages under the names of the programs that linkspan is
+// compatible with.
 //
 //   compat::send_ipc(engine, peer.id(), data, bytes);   // the peer's process: recv_ipc(...)
 //
 // Moves a message as Peer::send() and recv() do, without a tag: `conn_id` is Peer::id(), and the
 // n-th send_ipc of a connection matches the n-th recv_ipc, whichever comes first. The memory need
-// not be registered. The steps are logged at INFO, in the lines that users of those programs know.
+// not be registered. Each step is logged at INFO, in the format of those programs.
 // Threads: any thread.
 #pragma once
 
@@ -16,16 +16,16 @@
 
 namespace linkspan::compat {
 
-/// Sends `bytes` at `data`, and returns when the memory is the caller's again: at the latest at the
-/// deadline (zero: the default), but for a peer that stopped in the midst and may go on.
-/// not_found: there is no such connection. truncated, on both sides: the receiver has less room,
-/// and nothing was written.
+/// Sends `bytes` at `data`, and returns when the memory is the caller's again. That is at the
+/// deadline at the latest (zero: the default), except if the peer's process is stopped during the
+/// copy and may continue. not_found: no such connection. truncated, on both sides: the receiver
+/// has less room, and nothing was written.
 LINKSPAN_API Status send_ipc(Engine& engine, std::uint64_t conn_id, const void* data,
                              std::size_t bytes, Duration deadline = {});
 /// Receives a message of at most `bytes`, and returns as send_ipc() does.
 LINKSPAN_API Status recv_ipc(Engine& engine, std::uint64_t conn_id, void* data, std::size_t bytes,
                              Duration deadline = {});
-/// Begins the same and returns at once. Transfer::bytes() tells how many came.
+/// Starts the same and returns at once. Transfer::bytes() of a receive returns how many arrived.
 LINKSPAN_API Result<Transfer> send_ipc_async(Engine& engine, std::uint64_t conn_id,
                                              const void* data, std::size_t bytes,
                                              Duration deadline = {});
