@@ -83,7 +83,7 @@ int lend() {
 
 Result<cuda::CUipcMemHandle> ask_for(tool::ChildProcess& lender, std::uint64_t bytes,
                                      std::uint64_t seed) {
-  const auto text = lender.ask(std::to_string(bytes) + ' ' + std::to_string(seed), 60s);
+  const auto text = lender.call(std::to_string(bytes) + ' ' + std::to_string(seed), 60s);
   if (!text.ok()) return text.status();
   cuda::CUipcMemHandle handle{};
   for (std::size_t i = 0; i < sizeof handle.reserved; ++i)

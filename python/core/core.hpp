@@ -25,28 +25,28 @@ namespace linkspan::python {
 namespace nb = nanobind;
 
 /// A Region with what its memory belongs to.
-struct OwnedRegion {
+struct PyRegion {
   Region region;
   nb::object memory;  // lives as long
   int device = -1;    // as CUDA's runtime counts in this process; -1: no GPU, or nobody said
 };
 
 /// A Transfer with what must live until it is quiet beside its regions.
-struct KeptTransfer {
+struct PyTransfer {
   Transfer transfer;
   std::uint64_t peer = 0;
   nb::object memory;
 };
 
 /// A Prepared, and the region whose current stream its posts come after.
-struct PreparedOn {
+struct PyPrepared {
   Prepared prepared;
   std::uint64_t peer = 0;
   nb::object local;
 };
 
 /// Page indices as the library wants them: copied, or where they are on a GPU.
-struct OwnedPages {
+struct PyPages {
   std::uint64_t page_bytes = 0, local_base = 0, remote_base = 0;
   std::vector<std::uint32_t> lists;  // of this side, then of the other
   nb::object on_gpu;                 // instead: what holds both arrays
@@ -151,24 +151,24 @@ auto submitting(const TransferOptions& options, Act act) {
 // options.cpp
 /// Of the keywords of a submission. `local`: the region that "current" means a stream of; may be
 /// null. What it points to is in `options`, which outlives it.
-TransferOptions transfer_options(const nb::kwargs& options, const OwnedRegion* local);
+TransferOptions transfer_options(const nb::kwargs& options, const PyRegion* local);
 
 // shapes.cpp
 using Blocks = std::vector<Block>;
-using Shape = std::variant<Blocks, const OwnedPages*, const Strides*>;
+using Shape = std::variant<Blocks, const PyPages*, const Strides*>;
 /// None: all of both regions. Else Pages, Strides, or blocks as rows of three.
 Shape shape_of(nb::handle value, std::uint64_t here, std::uint64_t there);
 /// Calls `act` with the shape as the library's type.
 template <class Act>
 auto with_shape(const Shape& shape, Act act) {
-  if (const auto* pages = std::get_if<const OwnedPages*>(&shape)) return act((*pages)->pages());
+  if (const auto* pages = std::get_if<const PyPages*>(&shape)) return act((*pages)->pages());
   if (const auto* strides = std::get_if<const Strides*>(&shape)) return act(**strides);
   return act(std::span<const Block>(std::get<Blocks>(shape)));
 }
 
 /// Lists on a GPU are read when the kernel runs.
-inline nb::object held_by(const Shape& shape) {
-  const auto* pages = std::get_if<const OwnedPages*>(&shape);
+inline nb::object keepalive_of(const Shape& shape) {
+  const auto* pages = std::get_if<const PyPages*>(&shape);
   return pages != nullptr ? (*pages)->on_gpu : nb::object();
 }
 /// Of a list, or of an array of whole numbers.

@@ -15,12 +15,12 @@ namespace {
 using namespace nb::literals;
 
 /// Its end may wait for what is in flight.
-class Held {
+class PyEngine {
  public:
-  explicit Held(Engine engine) : engine_(std::move(engine)) {}
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
-  ~Held() {
+  explicit PyEngine(Engine engine) : engine_(std::move(engine)) {}
+  PyEngine(const PyEngine&) = delete;
+  PyEngine& operator=(const PyEngine&) = delete;
+  ~PyEngine() {
     const Released released;
     // What the user did not wait for in close() is not waited for here.
     std::optional<InterruptCheck> at_once;
@@ -41,7 +41,7 @@ class Held {
   bool interrupted_ = false;  // close() was, by a signal
 };
 
-Peer connect(Held& engine, nb::handle where, double timeout, const std::string& expect) {
+Peer connect(PyEngine& engine, nb::handle where, double timeout, const std::string& expect) {
   const std::string address = path_of(where);
   const ConnectOptions options{.timeout = seconds(timeout, "timeout"), .expect = expect};
   return take(waiting([&] { return engine->connect(address, options); }));
@@ -58,7 +58,7 @@ void* at(std::uintptr_t address) {
 
 /// kAct: compat::send_ipc_async or recv_ipc_async.
 template <auto kAct>
-nb::object exchange_ipc(Held& engine, std::uint64_t conn_id, std::uintptr_t address,
+nb::object exchange_ipc(PyEngine& engine, std::uint64_t conn_id, std::uintptr_t address,
                         std::uint64_t bytes, std::optional<double> deadline,
                         const nb::object& memory) {
   const Duration limit = deadline ? seconds(*deadline, "deadline") : Duration();
@@ -79,36 +79,36 @@ nb::object outcomes_of(std::vector<Result<Transfer>> results,
   return outcomes;
 }
 
-nb::object write_to_all(Held& engine, const OwnedRegion& local,
+nb::object write_to_all(PyEngine& engine, const PyRegion& local,
                         const std::vector<RemoteRegion>& targets, nb::handle shape,
                         const nb::kwargs& options) {
-  const TransferOptions wishes = transfer_options(options, &local);
+  const TransferOptions hints = transfer_options(options, &local);
   std::uint64_t there = local.region.bytes();
   for (const RemoteRegion& target : targets)
     if (target.bytes() != there) there = target.bytes();
   const Shape parsed = shape_of(shape, local.region.bytes(), there);
   auto results = with_shape(parsed, [&](const auto& which) {
-    return submitting(wishes,
-                      [&] { return engine->write_to_all(local.region, targets, which, wishes); });
+    return submitting(hints,
+                      [&] { return engine->write_to_all(local.region, targets, which, hints); });
   });
-  return outcomes_of(std::move(results), targets, held_by(parsed));
+  return outcomes_of(std::move(results), targets, keepalive_of(parsed));
 }
 
-std::vector<Region> regions_of(const std::vector<OwnedRegion*>& owned) {
+std::vector<Region> regions_of(const std::vector<PyRegion*>& owned) {
   std::vector<Region> regions;
   regions.reserve(owned.size());
-  for (const OwnedRegion* each : owned) regions.push_back(each->region);
+  for (const PyRegion* each : owned) regions.push_back(each->region);
   return regions;
 }
 
 }  // namespace
 
 void bind_engine(nb::module_& module) {
-  nb::class_<Held>(module, "Engine", nb::is_weak_referenceable())
+  nb::class_<PyEngine>(module, "Engine", nb::is_weak_referenceable())
       .def(
           "__init__",
-          [](Held* self, const std::string& name, nb::handle socket_dir, bool any_uid, bool use_gpu,
-             unsigned cpu_threads, std::optional<unsigned> copy_ctas,
+          [](PyEngine* self, const std::string& name, nb::handle socket_dir, bool any_uid,
+             bool use_gpu, unsigned cpu_threads, std::optional<unsigned> copy_ctas,
              std::optional<unsigned> relay_gpus, std::optional<bool> calibrate,
              const std::string& nccl_net_plugin, nb::handle secret_file,
              std::optional<bool> insecure, const std::string& tcp_interfaces,
@@ -130,7 +130,7 @@ void bind_engine(nb::module_& module) {
                                   .log = {}};
             if (transfer_deadline)
               options.transfer_deadline = seconds(*transfer_deadline, "transfer_deadline");
-            new (self) Held(take(without_gil([&] { return Engine::open(options); })));
+            new (self) PyEngine(take(without_gil([&] { return Engine::open(options); })));
           },
           "name"_a = "", nb::kw_only(), "socket_dir"_a = "", "any_uid"_a = false,
           "use_gpu"_a = true, "cpu_threads"_a = 0, "copy_ctas"_a = nb::none(),
@@ -138,39 +138,39 @@ void bind_engine(nb::module_& module) {
           "secret_file"_a = "", "insecure"_a = nb::none(), "tcp_interfaces"_a = "",
           "tls"_a = nb::none(), "transfer_deadline"_a = nb::none())
       .def("_register",
-           [](Held& self, std::uintptr_t address, std::uint64_t bytes, bool peers_read,
+           [](PyEngine& self, std::uintptr_t address, std::uint64_t bytes, bool peers_read,
               bool peers_write, bool exclusive, bool pin, int device, nb::object memory) {
              const RegionOptions options = region_options(peers_read, peers_write, exclusive, pin);
              auto region =
                  without_gil([&] { return self->register_memory(at(address), bytes, options); });
-             return OwnedRegion{take(std::move(region)), std::move(memory), device};
+             return PyRegion{take(std::move(region)), std::move(memory), device};
            })
       .def("_allocate_shared",
-           [](Held& self, std::uint64_t bytes, bool peers_read, bool peers_write, bool exclusive,
-              bool pin) {
+           [](PyEngine& self, std::uint64_t bytes, bool peers_read, bool peers_write,
+              bool exclusive, bool pin) {
              const RegionOptions options = region_options(peers_read, peers_write, exclusive, pin);
              auto region = without_gil([&] { return self->allocate_shared(bytes, options); });
-             return OwnedRegion{take(std::move(region)), {}, -1};
+             return PyRegion{take(std::move(region)), {}, -1};
            })
       .def("_deregister",
-           [](Held& self, const OwnedRegion& region, double timeout) {
+           [](PyEngine& self, const PyRegion& region, double timeout) {
              const Duration limit = seconds(timeout, "timeout");
              check(waiting([&] { return self->deregister(region.region, limit); }));
            })
       .def("_invalidate",
-           [](Held& self, const OwnedRegion& region, double timeout) {
+           [](PyEngine& self, const PyRegion& region, double timeout) {
              const Duration limit = seconds(timeout, "timeout");
              check(waiting([&] { return self->invalidate(region.region, limit); }));
            })
-      .def("_publish", [](Held& self, const std::string& name,
-                          const OwnedRegion& region) { check(self->publish(name, region.region)); })
+      .def("_publish", [](PyEngine& self, const std::string& name,
+                          const PyRegion& region) { check(self->publish(name, region.region)); })
       .def("_publish_set",
-           [](Held& self, const std::string& name, const std::vector<OwnedRegion*>& regions) {
+           [](PyEngine& self, const std::string& name, const std::vector<PyRegion*>& regions) {
              return take(self->publish(name, regions_of(regions)));
            })
       .def(
           "listen",
-          [](Held& self, nb::handle where) {
+          [](PyEngine& self, nb::handle where) {
             const std::string address = path_of(where);
             check(without_gil([&] { return self->listen(address); }));
             return text_of(self->address());
@@ -183,7 +183,7 @@ void bind_engine(nb::module_& module) {
           "for "
           "connect().")
       .def_prop_ro(
-          "address", [](Held& self) { return text_of(self->address()); },
+          "address", [](PyEngine& self) { return text_of(self->address()); },
           nb::sig("def address(self) -> str"), "For connect(). \"\": not listening.")
       .def(
           "connect", &connect, "address"_a, "timeout"_a = 10.0, "expect"_a = "",
@@ -195,14 +195,14 @@ void bind_engine(nb::module_& module) {
           "TimedOutError, PermissionDeniedError: another user's, another name, or beyond loopback.")
       .def(
           "accept",
-          [](Held& self, std::optional<double> timeout) {
+          [](PyEngine& self, std::optional<double> timeout) {
             const Duration limit = limit_of(timeout);
             return take(waiting([&] { return self->accept(limit); }));
           },
           "timeout"_a = 10.0, nb::sig("def accept(self, timeout: float | None = 10.0) -> Peer"),
           "The next peer that has connected to us. TimedOutError: none came.")
       .def("_notifications",
-           [](Held& self, std::optional<double> timeout) {
+           [](PyEngine& self, std::optional<double> timeout) {
              const Duration limit = limit_of(timeout);
              const auto came = waiting([&] { return self->notifications(limit); });
              nb::list list;
@@ -226,17 +226,17 @@ void bind_engine(nb::module_& module) {
            nb::sig("def _recv_ipc(self, conn_id: int, address: int, bytes: int, deadline: float | "
                    "None, memory: object, /) -> Transfer"))
       .def(
-          "progress", [](Held& self) { return without_gil([&] { return self->progress(); }); },
+          "progress", [](PyEngine& self) { return without_gil([&] { return self->progress(); }); },
           "Does what is to be done now; how many transfers became quiet. Nobody has to call it.")
       .def(
-          "dump", [](Held& self) { return text_of(without_gil([&] { return self->dump(); })); },
+          "dump", [](PyEngine& self) { return text_of(without_gil([&] { return self->dump(); })); },
           nb::sig("def dump(self) -> str"), "What is outstanding, for people.")
       .def(
           "metrics",
-          [](Held& self) { return text_of(without_gil([&] { return self->metrics(); })); },
+          [](PyEngine& self) { return text_of(without_gil([&] { return self->metrics(); })); },
           nb::sig("def metrics(self) -> str"),
           "What was counted since it was opened, in the text format of Prometheus.")
-      .def("_close", [](Held& self, double timeout) {
+      .def("_close", [](PyEngine& self, double timeout) {
         const Duration limit = seconds(timeout, "timeout");
         self.close(limit);
       });

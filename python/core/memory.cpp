@@ -38,7 +38,7 @@ std::uintptr_t address_of(nb::handle value) {
 }
 
 nb::object memory_of(nb::handle self) {
-  const auto& region = *nb::inst_ptr<OwnedRegion>(self);
+  const auto& region = *nb::inst_ptr<PyRegion>(self);
   if (region.region.kind() == MemoryKind::device)
     throw nb::type_error("the region is on a GPU, where the CPU reads nothing");
   return nb::cast(nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>, nb::c_contig>(
@@ -67,25 +67,24 @@ void bind_memory(nb::module_& module) {
               "int, object]"));
   module.def("address_of", &address_of, "memory"_a);
 
-  nb::class_<OwnedRegion>(module, "Region",
-                          "Memory of this process that was registered; what it belongs to lives as "
-                          "long as the registration.")
-      .def_prop_ro("bytes", [](const OwnedRegion& self) { return self.region.bytes(); })
+  nb::class_<PyRegion>(module, "Region",
+                       "Memory of this process that was registered; what it belongs to lives as "
+                       "long as the registration.")
+      .def_prop_ro("bytes", [](const PyRegion& self) { return self.region.bytes(); })
       .def_prop_ro(
-          "kind", [](const OwnedRegion& self) { return std::string(name_of(self.region.kind())); },
+          "kind", [](const PyRegion& self) { return std::string(name_of(self.region.kind())); },
           "\"host\", \"pinned\", \"shared\" or \"device\"")
-      .def_prop_ro("address",
-                   [](const OwnedRegion& self) {
-                     return reinterpret_cast<std::uintptr_t>(self.region.data());
-                   })
       .def_prop_ro(
-          "gpu", [](const OwnedRegion& self) { return gpu_of(self.region); },
+          "address",
+          [](const PyRegion& self) { return reinterpret_cast<std::uintptr_t>(self.region.data()); })
+      .def_prop_ro(
+          "gpu", [](const PyRegion& self) { return gpu_of(self.region); },
           "\"GPU-...\", as nvidia-smi names it; \"\": none")
       .def_prop_ro("memory", &memory_of, nb::sig("def memory(self) -> memoryview"),
                    "Its bytes, of host memory. Lives on as long as the region is registered.")
-      .def("__len__", [](const OwnedRegion& self) { return self.region.bytes(); })
+      .def("__len__", [](const PyRegion& self) { return self.region.bytes(); })
       .def("__repr__",
-           [](const OwnedRegion& self) { return "<Region: " + self.region.describe() + ">"; });
+           [](const PyRegion& self) { return "<Region: " + self.region.describe() + ">"; });
 
   nb::class_<RemoteRegion>(module, "RemoteRegion",
                            "A peer's region, imported. Dropping the last reference unmaps it.")

@@ -38,7 +38,7 @@ nb::handle current_stream_of_torch() {
   return ask;
 }
 
-StreamOrder current_stream(const OwnedRegion* local) {
+StreamOrder current_stream(const PyRegion* local) {
   if (local == nullptr || local->device < 0) return {};
   const nb::handle ask = current_stream_of_torch();
   if (!ask.is_valid()) return {};
@@ -46,7 +46,7 @@ StreamOrder current_stream(const OwnedRegion* local) {
   return stream_of_number(number == 0 ? 1 : number);  // torch's 0 is the legacy default stream
 }
 
-StreamOrder stream_of(nb::handle value, const char* what, const OwnedRegion* local) {
+StreamOrder stream_of(nb::handle value, const char* what, const PyRegion* local) {
   if (value.is_none()) return {};
   if (nb::isinstance<nb::str>(value)) {
     if (std::string_view(nb::cast<const char*>(value)) == "current") return current_stream(local);
@@ -82,7 +82,7 @@ std::span<const std::byte> bytes_of(nb::handle value) {
 
 }  // namespace
 
-TransferOptions transfer_options(const nb::kwargs& options, const OwnedRegion* local) {
+TransferOptions transfer_options(const nb::kwargs& options, const PyRegion* local) {
   TransferOptions parsed;
   bool ordered = false;
   for (const auto& [key, value] : options) {

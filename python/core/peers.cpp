@@ -21,17 +21,17 @@ Op op_of(const std::string& name) {
 }
 
 template <Op kOp>
-nb::object submit(const Peer& peer, const OwnedRegion& local, const RemoteRegion& remote,
+nb::object submit(const Peer& peer, const PyRegion& local, const RemoteRegion& remote,
                   nb::handle shape, const nb::kwargs& options) {
-  const TransferOptions wishes = transfer_options(options, &local);
+  const TransferOptions hints = transfer_options(options, &local);
   const Shape parsed = shape_of(shape, local.region.bytes(), remote.bytes());
   auto transfer = with_shape(parsed, [&](const auto& which) {
-    return submitting(wishes, [&] {
-      return kOp == Op::write ? peer.write(local.region, remote, which, wishes)
-                              : peer.read(local.region, remote, which, wishes);
+    return submitting(hints, [&] {
+      return kOp == Op::write ? peer.write(local.region, remote, which, hints)
+                              : peer.read(local.region, remote, which, hints);
     });
   });
-  return keep(take(std::move(transfer), peer.id()), peer.id(), held_by(parsed));
+  return keep(take(std::move(transfer), peer.id()), peer.id(), keepalive_of(parsed));
 }
 
 /// kAct: Peer::lookup or lookup_set.
@@ -41,10 +41,10 @@ auto look_up(const Peer& peer, const std::string& name, double timeout) {
   return take(waiting([&] { return (peer.*kAct)(name, limit); }), peer.id());
 }
 
-PreparedOn prepare(const Peer& peer, const std::string& op, nb::handle local,
+PyPrepared prepare(const Peer& peer, const std::string& op, nb::handle local,
                    const RemoteRegion& remote, nb::handle shape) {
   const Op which_op = op_of(op);
-  const Region& region = nb::cast<const OwnedRegion&>(local).region;
+  const Region& region = nb::cast<const PyRegion&>(local).region;
   const Shape parsed = shape_of(shape, region.bytes(), remote.bytes());
   auto prepared = with_shape(parsed, [&](const auto& which) {
     const Released released;
@@ -57,7 +57,7 @@ PreparedOn prepare(const Peer& peer, const std::string& op, nb::handle local,
 struct Loose {
   std::uintptr_t address = 0;
   std::uint64_t bytes = 0;
-  OwnedRegion stands_for;  // its device, and what holds it
+  PyRegion stands_for;  // its device, and what holds it
 };
 
 Loose loose(nb::handle memory, bool writable) {
@@ -71,11 +71,11 @@ template <bool kSends>
 nb::object exchange(const Peer& peer, std::uint64_t tag, nb::handle memory,
                     const nb::kwargs& options) {
   const Loose of = loose(memory, !kSends);
-  const TransferOptions wishes = transfer_options(options, &of.stands_for);
+  const TransferOptions hints = transfer_options(options, &of.stands_for);
   auto* data = reinterpret_cast<void*>(of.address);  // NOLINT(performance-no-int-to-ptr)
   auto transfer = [&] {
     const Released released;
-    return kSends ? peer.send(tag, data, of.bytes, wishes) : peer.recv(tag, data, of.bytes, wishes);
+    return kSends ? peer.send(tag, data, of.bytes, hints) : peer.recv(tag, data, of.bytes, hints);
   }();
   return keep(take(std::move(transfer), peer.id()), peer.id(), of.stands_for.memory);
 }
@@ -180,7 +180,7 @@ void bind_peers(nb::module_& module) {
           "message"_a, "A small message by itself, in order with those of transfers that are done.")
       .def(
           "explain",
-          [](const Peer& self, const std::string& op, const OwnedRegion& local,
+          [](const Peer& self, const std::string& op, const PyRegion& local,
              const RemoteRegion& remote, std::optional<std::uint64_t> bytes, std::uint64_t blocks,
              const nb::kwargs& options) {
             return take(self.explain(op_of(op), local.region, remote, blocks,

@@ -100,15 +100,15 @@ std::optional<std::span<const std::uint32_t>> gpu_indices(nb::handle value, cons
       nb::cast<std::size_t>(found[1]));
 }
 
-OwnedPages make_pages(std::uint64_t page_bytes, nb::handle local, nb::handle remote,
-                      std::uint64_t local_base, std::uint64_t remote_base) {
-  OwnedPages pages{.page_bytes = page_bytes,
-                   .local_base = local_base,
-                   .remote_base = remote_base,
-                   .lists = {},
-                   .on_gpu = {},
-                   .gpu_local = {},
-                   .gpu_remote = {}};
+PyPages make_pages(std::uint64_t page_bytes, nb::handle local, nb::handle remote,
+                   std::uint64_t local_base, std::uint64_t remote_base) {
+  PyPages pages{.page_bytes = page_bytes,
+                .local_base = local_base,
+                .remote_base = remote_base,
+                .lists = {},
+                .on_gpu = {},
+                .gpu_local = {},
+                .gpu_remote = {}};
   std::size_t here = 0, there = 0;
   const auto here_on_gpu = gpu_indices(local, "local_index");
   const auto there_on_gpu = gpu_indices(remote, "remote_index");
@@ -188,7 +188,7 @@ Blocks blocks_of(nb::handle value) {
 
 }  // namespace
 
-Pages OwnedPages::pages() const {
+Pages PyPages::pages() const {
   Pages pages{.page_bytes = page_bytes,
               .local_base = local_base,
               .remote_base = remote_base,
@@ -216,36 +216,35 @@ Shape shape_of(nb::handle value, std::uint64_t here, std::uint64_t there) {
              std::to_string(there) + ": say which part, [(local offset, remote offset, bytes)]");
     return Blocks{{0, 0, here}};
   }
-  if (nb::isinstance<OwnedPages>(value)) return nb::cast<const OwnedPages*>(value);
+  if (nb::isinstance<PyPages>(value)) return nb::cast<const PyPages*>(value);
   if (nb::isinstance<Strides>(value)) return nb::cast<const Strides*>(value);
   return blocks_of(value);
 }
 
 void bind_shapes(nb::module_& module) {
-  nb::class_<OwnedPages>(
-      module, "Pages",
-      "Blocks of one size at page indices: page i is at base + index[i] * "
-      "page_bytes.\n\n"
-      "local_index, remote_index: equally many, as lists, numpy arrays or tensors "
-      "of whole numbers with one dimension, which are copied; or both int32 "
-      "tensors on the GPU that copies, which its kernel reads when it runs and "
-      "which must stay as they are until the transfer is done.\n"
-      "ValueError: what is no page index, unequal lengths.")
+  nb::class_<PyPages>(module, "Pages",
+                      "Blocks of one size at page indices: page i is at base + index[i] * "
+                      "page_bytes.\n\n"
+                      "local_index, remote_index: equally many, as lists, numpy arrays or tensors "
+                      "of whole numbers with one dimension, which are copied; or both int32 "
+                      "tensors on the GPU that copies, which its kernel reads when it runs and "
+                      "which must stay as they are until the transfer is done.\n"
+                      "ValueError: what is no page index, unequal lengths.")
       .def(
           "__init__",
-          [](OwnedPages* self, std::uint64_t page_bytes, nb::handle local_index,
+          [](PyPages* self, std::uint64_t page_bytes, nb::handle local_index,
              nb::handle remote_index, std::uint64_t local_base, std::uint64_t remote_base) {
-            new (self) OwnedPages(
-                make_pages(page_bytes, local_index, remote_index, local_base, remote_base));
+            new (self)
+                PyPages(make_pages(page_bytes, local_index, remote_index, local_base, remote_base));
           },
           "page_bytes"_a, "local_index"_a, "remote_index"_a, nb::kw_only(), "local_base"_a = 0,
           "remote_base"_a = 0)
-      .def_ro("page_bytes", &OwnedPages::page_bytes)
-      .def_ro("local_base", &OwnedPages::local_base)
-      .def_ro("remote_base", &OwnedPages::remote_base)
-      .def_prop_ro("on_gpu", [](const OwnedPages& self) { return self.on_gpu.is_valid(); })
-      .def("__len__", [](const OwnedPages& self) { return self.pages().local_index.size(); })
-      .def("__repr__", [](const OwnedPages& self) {
+      .def_ro("page_bytes", &PyPages::page_bytes)
+      .def_ro("local_base", &PyPages::local_base)
+      .def_ro("remote_base", &PyPages::remote_base)
+      .def_prop_ro("on_gpu", [](const PyPages& self) { return self.on_gpu.is_valid(); })
+      .def("__len__", [](const PyPages& self) { return self.pages().local_index.size(); })
+      .def("__repr__", [](const PyPages& self) {
         return "Pages(" + std::to_string(self.pages().local_index.size()) + " of " +
                std::to_string(self.page_bytes) + " bytes)";
       });

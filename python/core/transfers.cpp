@@ -31,8 +31,8 @@ class Flying {
   void sweep() {
     std::vector<nb::object> quiet;  // goes last: what is freed here may run Python code
     std::erase_if(transfers_, [&](nb::object& each) {
-      if (!nb::inst_ptr<KeptTransfer>(each)->transfer.done()) return false;
-      quiet.push_back(std::move(nb::inst_ptr<KeptTransfer>(each)->memory));
+      if (!nb::inst_ptr<PyTransfer>(each)->transfer.done()) return false;
+      quiet.push_back(std::move(nb::inst_ptr<PyTransfer>(each)->memory));
       quiet.push_back(std::move(each));
       return true;
     });
@@ -48,14 +48,14 @@ Flying& flying() {
 }
 
 /// Status of one that is quiet; its memory is the caller's again.
-void end(nb::handle self, KeptTransfer& transfer) {
+void end(nb::handle self, PyTransfer& transfer) {
   const nb::object memory = std::move(transfer.memory);
   const Status status = transfer.transfer.status();
   if (!status.ok()) raise(status, transfer.peer, self);
 }
 
 void wait(nb::handle self, std::optional<double> timeout) {
-  auto& kept = *nb::inst_ptr<KeptTransfer>(self);
+  auto& kept = *nb::inst_ptr<PyTransfer>(self);
   std::optional<Duration> limit;
   if (timeout) limit = seconds(*timeout, "timeout");
   if (!kept.transfer.done()) {
@@ -72,7 +72,7 @@ void wait(nb::handle self, std::optional<double> timeout) {
 
 /// Nanoseconds of a post and a wait each, without Python between them: what
 /// bench/python_overhead.py holds Python against.
-std::vector<std::uint64_t> measure(const PreparedOn& self, unsigned runs) {
+std::vector<std::uint64_t> measure(const PyPrepared& self, unsigned runs) {
   using Clock = std::chrono::steady_clock;
   std::vector<std::uint64_t> times(runs);
   const Released released;
@@ -95,14 +95,13 @@ nb::object as_list(const std::vector<std::uint64_t>& cookies) {
 }  // namespace
 
 nb::object keep(Transfer transfer, std::uint64_t peer, const nb::object& memory) {
-  nb::object object =
-      nb::cast(KeptTransfer{std::move(transfer), peer, memory}, nb::rv_policy::move);
+  nb::object object = nb::cast(PyTransfer{std::move(transfer), peer, memory}, nb::rv_policy::move);
   if (memory.is_valid()) flying().add(object);
   return object;
 }
 
 void bind_transfers(nb::module_& module) {
-  nb::class_<KeptTransfer>(
+  nb::class_<PyTransfer>(
       module, "Transfer", nb::is_weak_referenceable(),
       "What a submission becomes. `await transfer`, or wait(): both return None when it is "
       "complete "
@@ -114,11 +113,11 @@ void bind_transfers(nb::module_& module) {
            "signal "
            "ends it. TimedOutError: the time-out passed and done() is false, or its deadline did.")
       .def(
-          "done", [](const KeptTransfer& self) { return self.transfer.done(); },
+          "done", [](const PyTransfer& self) { return self.transfer.done(); },
           "It is quiet: nothing will touch its memory any more.")
       .def(
           "cancel",
-          [](const KeptTransfer& self) {
+          [](const PyTransfer& self) {
             Status status;
             {
               const Released released;
@@ -129,13 +128,13 @@ void bind_transfers(nb::module_& module) {
           },
           "Asks for an early end. True: it is quiet now; False: wait() tells when.")
       .def_prop_ro(
-          "status", [](const KeptTransfer& self) { return name_of(self.transfer.status().code()); },
+          "status", [](const PyTransfer& self) { return name_of(self.transfer.status().code()); },
           "\"ok\", \"pending\", \"timed_out\", \"canceled\", \"disconnected\" ...")
       .def_prop_ro(
-          "bytes", [](const KeptTransfer& self) { return self.transfer.bytes(); },
+          "bytes", [](const PyTransfer& self) { return self.transfer.bytes(); },
           "Submitted. Of a receive: what the sender sent, once it is done; 0 before.")
-      .def_prop_ro("id", [](const KeptTransfer& self) { return self.transfer.id(); })
-      .def_prop_ro("peer", [](const KeptTransfer& self) { return self.peer; })
+      .def_prop_ro("id", [](const PyTransfer& self) { return self.transfer.id(); })
+      .def_prop_ro("peer", [](const PyTransfer& self) { return self.peer; })
       .def(
           "__await__",
           [](nb::handle self) {
@@ -144,25 +143,25 @@ void bind_transfers(nb::module_& module) {
                 .attr("__await__")();
           },
           nb::sig("def __await__(self) -> typing.Generator[typing.Any, None, None]"))
-      .def("__repr__", [](const KeptTransfer& self) {
+      .def("__repr__", [](const PyTransfer& self) {
         return "<Transfer " + std::to_string(self.transfer.id()) + " to peer " +
                std::to_string(self.peer) + ": " + name_of(self.transfer.status().code()) + ">";
       });
 
-  nb::class_<PreparedOn>(module, "Prepared",
+  nb::class_<PyPrepared>(module, "Prepared",
                          "A transfer that is made again and again: checked once, posted at the "
                          "cost of one launch.")
-      .def_prop_ro("bytes", [](const PreparedOn& self) { return self.prepared.bytes(); })
+      .def_prop_ro("bytes", [](const PyPrepared& self) { return self.prepared.bytes(); })
       .def(
           "post",
-          [](const PreparedOn& self, nb::handle positions, const nb::kwargs& options) {
-            const auto* local = nb::inst_ptr<OwnedRegion>(self.local);
-            const TransferOptions wishes = transfer_options(options, local);
+          [](const PyPrepared& self, nb::handle positions, const nb::kwargs& options) {
+            const auto* local = nb::inst_ptr<PyRegion>(self.local);
+            const TransferOptions hints = transfer_options(options, local);
             std::vector<std::uint32_t> some;
             if (!positions.is_none()) some = indices_of(positions, "positions");
-            auto transfer = submitting(wishes, [&] {
-              return positions.is_none() ? self.prepared.post(wishes)
-                                         : self.prepared.post(some, wishes);
+            auto transfer = submitting(hints, [&] {
+              return positions.is_none() ? self.prepared.post(hints)
+                                         : self.prepared.post(some, hints);
             });
             return keep(take(std::move(transfer), self.peer), self.peer);
           },
@@ -181,7 +180,7 @@ void bind_transfers(nb::module_& module) {
       .def("fileno", &CompletionQueue::fd)
       .def(
           "add",
-          [](CompletionQueue& self, const KeptTransfer& transfer, std::uint64_t cookie) {
+          [](CompletionQueue& self, const PyTransfer& transfer, std::uint64_t cookie) {
             check(self.add(transfer.transfer, cookie), transfer.peer);
           },
           "transfer"_a, "cookie"_a)

@@ -10,7 +10,7 @@
 #include "linkspan/linkspan.h"
 #include "tools/linkspan/command_line/verb.hpp"
 #include "tools/linkspan/doctor/visible_gpus.hpp"
-#include "tools/linkspan/pair/far_end.hpp"
+#include "tools/linkspan/pair/helper_process.hpp"
 
 namespace linkspan::tool {
 namespace {
@@ -60,20 +60,21 @@ int run(int argc, char** argv) {
   return kBadUsage;  // not reached: one is required
 }
 
-int tell(const char* verb, const Status& why, Exit code) {
+int report_error(const char* verb, const Status& why, Exit code) {
   std::cerr << "linkspan " << verb << ": " << why.what() << '\n';
   return code;
 }
 
 }  // namespace
 
-int refused(const char* verb, const Status& why) { return tell(verb, why, kBadUsage); }
-int failed(const char* verb, const Status& why) { return tell(verb, why, kFailed); }
+int refused(const char* verb, const Status& why) { return report_error(verb, why, kBadUsage); }
+int failed(const char* verb, const Status& why) { return report_error(verb, why, kFailed); }
 
 }  // namespace linkspan::tool
 
 int main(int argc, char** argv) try {
-  if (argc == 2 && argv[1] == linkspan::tool::kFarEnd) return linkspan::tool::run_far_end();
+  if (argc == 2 && argv[1] == linkspan::tool::kHelperVerb)
+    return linkspan::tool::run_helper_process();
   if (argc == 2 && argv[1] == linkspan::tool::kListGpus) return linkspan::tool::run_list_gpus();
   return linkspan::tool::run(argc, argv);
 } catch (const std::exception& error) {  // no memory, as a rule

@@ -76,7 +76,7 @@ Report Bench::run() {
 Status Bench::set_up(std::span<const PlannedRow> rows) {
   both_.reset();
   auto both = host_.empty() ? TwoProcesses::start(gpus_, rows.front().run.relay_gpus)
-                            : meet_host(gpus_, host_, network_);
+                            : connect_host(gpus_, host_, network_);
   if (!both.ok()) return both.status();
   both_ = *std::move(both);
   Sizes near, far;
@@ -96,9 +96,9 @@ Status Bench::set_up(std::span<const PlannedRow> rows) {
     for (const Place place : held_against(row)) need(near, place, bytes);
   }
   for (const auto& [name, bytes] : near)
-    if (Status s = both_->add_near(*Place::parse(name), bytes); !s.ok()) return s;
+    if (Status s = both_->add_local(*Place::parse(name), bytes); !s.ok()) return s;
   for (const auto& [name, bytes] : far)
-    if (Status s = both_->add_far(*Place::parse(name), bytes); !s.ok()) return s;
+    if (Status s = both_->add_remote(*Place::parse(name), bytes); !s.ok()) return s;
   return {};
 }
 
@@ -133,7 +133,8 @@ void Bench::run_rows(std::span<const PlannedRow> rows, Report& report) {
         blocks = row.run.verify ? pair_run.verify_blocks(pairs.front()) : Status();
       report.rows.push_back(pair_run.run(pairs, row.run, blocks));
     }
-    report.stopped = pair_run.lost().ok() ? notify_run.lost() : pair_run.lost();
+    report.stopped =
+        pair_run.fatal_error().ok() ? notify_run.fatal_error() : pair_run.fatal_error();
     if (report.stopped.ok() && deadline_.passed() && report.rows.size() < plan_.rows.size())
       report.stopped = Status(Code::timed_out, Scope::request, kTimeIsOver);
     if (!report.stopped.ok()) return;
@@ -165,10 +166,10 @@ std::string bench_svg(const Report& report) {
 /// MemAvailable, or all that there may be where the kernel does not tell.
 std::uint64_t free_memory() {
   std::ifstream file("/proc/meminfo");
-  std::string word;
+  std::string key;
   std::uint64_t kib = 0;
-  while (file >> word)
-    if (word == "MemAvailable:" && file >> kib) return kib << 10;
+  while (file >> key)
+    if (key == "MemAvailable:" && file >> kib) return kib << 10;
   return std::numeric_limits<std::uint64_t>::max();
 }
 
@@ -197,7 +198,7 @@ class BenchVerb final : public Verb {
     arguments.choice("--suite", options_.suite, suite_names(),
                      "Rows that evidence/ keeps and that have a bar, instead of sizes and kinds");
     arguments.sizes("--sizes", options_.sizes, "Of one transfer; 8,4KiB,1MiB,64MiB");
-    arguments.words(
+    arguments.choices(
         "--kinds", options_.kinds, bench_kinds(),
         "Memories of each process, of device0, device1, pinned, host, shared; all here");
     arguments.choice("--op", options_.op, bench_ops(),
@@ -250,7 +251,7 @@ class BenchVerb final : public Verb {
     const std::string json = to_json(report, what, command);
     const std::string text = bench_text(report) + (baseline ? baseline->against(report) : "");
     if (Status s = output->write(text, json, bench_svg(report)); !s.ok()) return failed(name(), s);
-    return report.ok() && (!options_.enforce || every_bar_met(report)) ? kWell : kFailed;
+    return report.ok() && (!options_.enforce || every_bar_met(report)) ? kSuccess : kFailed;
   }
 
  private:

@@ -16,13 +16,13 @@ constexpr std::uint64_t kMaxMemory = 64 * kGiB;  // that a Place needs
 // A suite's row has up to this many regions of its size in host memory, and these in a GPU's.
 constexpr std::uint64_t kHostRegions = 8, kGpuRegions = 3;
 
-struct Word {
-  const char* word = nullptr;
+struct KnownPlace {
+  const char* name = nullptr;
   Place place;
 };
-constexpr std::array kKinds = {Word{"device0", kGpu0}, Word{"device1", kGpu1},
-                               Word{"pinned", kPinned}, Word{"host", kHost},
-                               Word{"shared", kShared}};
+constexpr std::array kKinds = {KnownPlace{"device0", kGpu0}, KnownPlace{"device1", kGpu1},
+                               KnownPlace{"pinned", kPinned}, KnownPlace{"host", kHost},
+                               KnownPlace{"shared", kShared}};
 
 /// Enough runs for a p99 where they are short; blocks so long that neither cools the other's
 /// caches.
@@ -117,10 +117,10 @@ Result<std::vector<Place>> places_of(const std::vector<std::string>& kinds,
                                      const std::vector<Place>& here) {
   if (kinds.empty()) return here;
   std::vector<Place> out;
-  for (const Word& known : kKinds) {
-    if (std::find(kinds.begin(), kinds.end(), known.word) == kinds.end()) continue;
+  for (const KnownPlace& known : kKinds) {
+    if (std::find(kinds.begin(), kinds.end(), known.name) == kinds.end()) continue;
     if (!has(here, known.place))
-      return bad(std::string("--kinds: \"") + known.word +
+      return bad(std::string("--kinds: \"") + known.name +
                  "\" is not on this machine; `linkspan doctor` says what it has");
     out.push_back(known.place);
   }
@@ -132,7 +132,7 @@ Result<std::vector<Place>> places_of(const std::vector<std::string>& kinds,
 std::vector<std::string> bench_kinds() {
   std::vector<std::string> out;
   out.reserve(kKinds.size());
-  for (const Word& known : kKinds) out.emplace_back(known.word);
+  for (const KnownPlace& known : kKinds) out.emplace_back(known.name);
   return out;
 }
 

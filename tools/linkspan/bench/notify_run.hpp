@@ -20,20 +20,21 @@ class NotifyRun {
   /// A failure is in the row. The pair writes, and both memories are a GPU's.
   Row run(const Pair& pair, const RunPlan& plan);
   /// As PairRun::lost().
-  const Status& lost() const noexcept { return lost_; }
+  const Status& fatal_error() const noexcept { return fatal_error_; }
 
  private:
   Status measure(const Pair& pair, const RunPlan& plan, Row& out);
-  Contender by_library(const Pair& pair, std::uint64_t bytes, bool low_latency);
-  Result<Contender> by_bare_code(const Pair& pair, std::uint64_t bytes);
-  Result<Duration> round(const Pair& pair, std::uint64_t bytes, bool low_latency, std::uint64_t i);
-  Status tell(const std::string& request);
-  Status answer();
+  Contestant by_library(const Pair& pair, std::uint64_t bytes, bool low_latency);
+  Result<Contestant> by_bare_code(const Pair& pair, std::uint64_t bytes);
+  Result<Duration> round_trip(const Pair& pair, std::uint64_t bytes, bool low_latency,
+                              std::uint64_t i);
+  Status send_request(const std::string& request);
+  Status receive_reply();
 
   TwoProcesses& both_;
-  bool told_ = false;        // its answer is still to come
-  std::uint64_t round_ = 0;  // of the turn
-  Status lost_;
+  bool reply_pending_ = false;  // its answer is still to come
+  std::uint64_t round_ = 0;     // of the turn
+  Status fatal_error_;
 };
 
 }  // namespace linkspan::tool

@@ -11,9 +11,9 @@ namespace {
 
 constexpr std::uint64_t kMaxSize = std::uint64_t{64} << 30;
 
-std::string joined(const std::vector<std::string>& words) {
+std::string joined(const std::vector<std::string>& choices) {
   std::string out;
-  for (const std::string& word : words) out += (out.empty() ? "" : ", ") + word;
+  for (const std::string& choice_name : choices) out += (out.empty() ? "" : ", ") + choice_name;
   return out;
 }
 
@@ -27,11 +27,11 @@ std::uint64_t size_or_refuse(const char* option, const std::string& text) {
   return *size;
 }
 
-std::string known_or_refuse(const char* option, const std::string& word,
+std::string known_or_refuse(const char* option, const std::string& choice_name,
                             const std::vector<std::string>& known) {
-  if (std::find(known.begin(), known.end(), word) == known.end())
-    refuse(option, "\"" + word + "\" is none of " + joined(known));
-  return word;
+  if (std::find(known.begin(), known.end(), choice_name) == known.end())
+    refuse(option, "\"" + choice_name + "\" is none of " + joined(known));
+  return choice_name;
 }
 
 }  // namespace
@@ -55,8 +55,8 @@ void Arguments::choice(const char* name, std::string& into, std::vector<std::str
   verb_
       .add_option_function<std::string>(
           name,
-          [name, &into, known = std::move(known)](const std::string& word) {
-            into = known_or_refuse(name, word, known);
+          [name, &into, known = std::move(known)](const std::string& choice_name) {
+            into = known_or_refuse(name, choice_name, known);
           },
           help)
       ->option_text(shown);
@@ -90,11 +90,13 @@ void Arguments::sizes(const char* name, std::vector<std::uint64_t>& into, const 
       ->option_text("SIZE,...");
 }
 
-void Arguments::words(const char* name, std::vector<std::string>& into,
-                      std::vector<std::string> known, const char* help) {
-  const auto read = [name, &into, known = std::move(known)](const std::vector<std::string>& words) {
+void Arguments::choices(const char* name, std::vector<std::string>& into,
+                        std::vector<std::string> known, const char* help) {
+  const auto read = [name, &into,
+                     known = std::move(known)](const std::vector<std::string>& choices) {
     into.clear();
-    for (const std::string& word : words) into.push_back(known_or_refuse(name, word, known));
+    for (const std::string& choice_name : choices)
+      into.push_back(known_or_refuse(name, choice_name, known));
   };
   verb_.add_option_function<std::vector<std::string>>(name, read, help)
       ->delimiter(',')

@@ -38,8 +38,8 @@ class Arguments {
   /// "8,4KiB,1MiB"
   void sizes(const char* name, std::vector<std::uint64_t>& into, const char* help);
   /// Words between commas, each of which `known` names.
-  void words(const char* name, std::vector<std::string>& into, std::vector<std::string> known,
-             const char* help);
+  void choices(const char* name, std::vector<std::string>& into, std::vector<std::string> known,
+               const char* help);
 
  private:
   CLI::App& verb_;

@@ -23,7 +23,7 @@ std::string tcp_address(const std::string& host_and_port) {
   return host_and_port.starts_with("tcp:") ? host_and_port : "tcp:" + host_and_port;
 }
 
-Status nobody_there(const std::string& host_and_port, const Status& why) {
+Status connect_failed(const std::string& host_and_port, const Status& why) {
   if (why.code() != Code::timed_out && why.code() != Code::unreachable) return why;
   return {why.code(), Scope::request,
           "not reached: " + why.what() + "; is `linkspan serve --listen " + host_and_port +

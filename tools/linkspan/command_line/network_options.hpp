@@ -24,6 +24,6 @@ struct NetworkOptions {
 /// "tcp:10.0.0.7:4711" of "10.0.0.7:4711"; with "tcp:" before it, it is taken as well.
 std::string tcp_address(const std::string& host_and_port);
 /// A connect to it that failed, with the remedy.
-Status nobody_there(const std::string& host_and_port, const Status& why);
+Status connect_failed(const std::string& host_and_port, const Status& why);
 
 }  // namespace linkspan::tool

@@ -14,7 +14,7 @@ namespace linkspan::tool {
 
 /// Exit codes of every verb.
 enum Exit : int {
-  kWell = 0,      ///< All is well.
+  kSuccess = 0,   ///< All is well.
   kFailed = 1,    ///< Something failed, and the text says what.
   kBadUsage = 2,  ///< The arguments are wrong: nothing was done.
 };

@@ -22,7 +22,7 @@ struct DemoOptions {
   unsigned limit_s = 150;
 };
 
-struct Way {
+struct DemoPair {
   Op op;
   Place from, to;
 };
@@ -42,7 +42,7 @@ class Demo {
   void run_pairs(Report& report);
   void run_pair(PairRun& pair_run, const Pair& pair, Report& report);
   std::uint64_t bytes_of(Place from, Place to) const;
-  bool takes_another_way(PairRun& pair_run, Place from, Place to);
+  bool uses_another_path(PairRun& pair_run, Place from, Place to);
 
   const DemoOptions& options_;
   const base::Deadline deadline_;
@@ -66,28 +66,28 @@ Status Demo::set_up() {
     std::uint64_t bytes = kMinRegion;
     for (const Place other : places_)
       bytes = std::max({bytes, bytes_of(place, other), bytes_of(other, place)});
-    if (Status s = both_->add_near(place, bytes); !s.ok()) return s;
-    if (Status s = both_->add_far(place, bytes); !s.ok()) return s;
+    if (Status s = both_->add_local(place, bytes); !s.ok()) return s;
+    if (Status s = both_->add_remote(place, bytes); !s.ok()) return s;
   }
   return {};
 }
 
 void Demo::run_pairs(Report& report) {
   PairRun pair_run(*both_, deadline_);
-  std::vector<Way> ways;
+  std::vector<DemoPair> pairs;
   for (const Place from : places_) {
     for (const Place to : places_) {
-      ways.push_back({Op::write, from, to});
-      if (takes_another_way(pair_run, from, to)) ways.push_back({Op::read, from, to});
+      pairs.push_back({Op::write, from, to});
+      if (uses_another_path(pair_run, from, to)) pairs.push_back({Op::read, from, to});
     }
   }
   const Progress progress;
-  for (std::size_t i = 0; i < ways.size(); ++i) {
-    const auto [op, from, to] = ways[i];
-    progress.show(i + 1, ways.size(), title(from.name(), to.name(), op));
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    const auto [op, from, to] = pairs[i];
+    progress.show(i + 1, pairs.size(), title(from.name(), to.name(), op));
     run_pair(pair_run, both_->pair(op, from, to), report);
-    report.stopped = pair_run.lost();
-    if (report.stopped.ok() && deadline_.passed() && i + 1 < ways.size())
+    report.stopped = pair_run.fatal_error();
+    if (report.stopped.ok() && deadline_.passed() && i + 1 < pairs.size())
       report.stopped = Status(Code::timed_out, Scope::request, kTimeIsOver);
     if (!report.stopped.ok()) return;
   }
@@ -114,7 +114,7 @@ std::uint64_t Demo::bytes_of(Place from, Place to) const {
 }
 
 /// True if a read, asked for at the other end, is not the same copy as the write.
-bool Demo::takes_another_way(PairRun& pair_run, Place from, Place to) {
+bool Demo::uses_another_path(PairRun& pair_run, Place from, Place to) {
   const std::uint64_t bytes = bytes_of(from, to);
   const auto write = pair_run.explain(both_->pair(Op::write, from, to), bytes);
   const auto read = pair_run.explain(both_->pair(Op::read, from, to), bytes);
@@ -144,7 +144,7 @@ class DemoVerb final : public Verb {
     const std::string json = to_json(
         report, "one host, two processes: every pair of memories against the bare call", command);
     if (Status s = output->write(demo_text(report), json); !s.ok()) return failed(name(), s);
-    return report.ok() ? kWell : kFailed;
+    return report.ok() ? kSuccess : kFailed;
   }
 
  private:

@@ -20,7 +20,7 @@
 #include "tools/linkspan/command_line/table.hpp"
 #include "tools/linkspan/doctor/diagnosis.hpp"
 #include "tools/linkspan/pair/child_process.hpp"
-#include "tools/linkspan/pair/far_end.hpp"
+#include "tools/linkspan/pair/helper_process.hpp"
 
 namespace linkspan::tool {
 namespace {
@@ -93,20 +93,20 @@ std::string yama() {
 
 /// Both ways: where Yama restricts, a process may read what it started, but not the reverse.
 Status read_each_other() {
-  auto child = ChildProcess::spawn(kFarEnd.data(), kChildAnswers);
+  auto child = ChildProcess::spawn(kHelperVerb.data(), kChildAnswers);
   if (!child.ok()) return child.status();
-  const auto theirs = (*child)->ask("probe", kChildAnswers);
+  const auto theirs = (*child)->call("probe", kChildAnswers);
   if (!theirs.ok()) return theirs.status();
-  std::uint64_t address = 0, word = 0;
-  std::istringstream(*theirs) >> address >> word;
-  const auto read = read_word((*child)->pid(), address);
+  std::uint64_t address = 0, value = 0;
+  std::istringstream(*theirs) >> address >> value;
+  const auto read = read_u64((*child)->pid(), address);
   if (!read.ok()) return read.status();
   const std::uint64_t ours = base::random_u64();
-  const auto answer = (*child)->ask("peek " + std::to_string(::getpid()) + ' ' +
-                                        std::to_string(reinterpret_cast<std::uint64_t>(&ours)),
-                                    kChildAnswers);
+  const auto answer = (*child)->call("peek " + std::to_string(::getpid()) + ' ' +
+                                         std::to_string(reinterpret_cast<std::uint64_t>(&ours)),
+                                     kChildAnswers);
   if (!answer.ok()) return answer.status();
-  if (*read != word || *answer != std::to_string(ours))
+  if (*read != value || *answer != std::to_string(ours))
     return {Code::corrupt, Scope::process, "process_vm_readv read another process's memory"};
   return {};
 }

@@ -97,7 +97,7 @@ std::optional<bool> offload_of(const base::Fd& socket, const std::string& name, 
   return value.data != 0;
 }
 
-std::string told(const char* what, std::optional<bool> on) {
+std::string setting_text(const char* what, std::optional<bool> on) {
   return std::string(", ") + what + (!on ? " unknown" : *on ? " on" : " off");
 }
 
@@ -115,7 +115,7 @@ void check_interface(Diagnosis& out, const base::Fd& socket, const std::string& 
   if ((one.flags & IFF_RUNNING) == 0) found += ", no carrier";
   const auto tso = offload_of(socket, name, ETHTOOL_GTSO);
   const auto gro = offload_of(socket, name, ETHTOOL_GGRO);
-  found += told("TSO", tso) + told("GRO", gro);
+  found += setting_text("TSO", tso) + setting_text("GRO", gro);
   std::string remedy;
   if (mtu && *mtu < kJumbo && speed && *speed >= kFastMbit)
     remedy = "`ip link set dev " + name +

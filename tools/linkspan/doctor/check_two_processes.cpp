@@ -49,9 +49,9 @@ Status add_memories(TwoProcesses& both, const std::vector<Try>& all) {
     once(far, one.to);
   }
   for (const Place place : near)
-    if (Status s = both.add_near(place, kMinRegion); !s.ok()) return s;
+    if (Status s = both.add_local(place, kMinRegion); !s.ok()) return s;
   for (const Place place : far)
-    if (Status s = both.add_far(place, kMinRegion); !s.ok()) return s;
+    if (Status s = both.add_remote(place, kMinRegion); !s.ok()) return s;
   return {};
 }
 
@@ -71,13 +71,13 @@ void check_two_processes(Diagnosis& out, const Gpus& gpus) {
   for (const Try& one : all) {
     const Pair pair = (*both)->pair(Op::write, one.from, one.to);
     const std::string name = title(one.from.name(), one.to.name(), Op::write);
-    const auto way = run.explain(pair, kMinRegion);
-    status = way.ok() ? run.verify_blocks(pair) : way.status();
+    const auto path = run.explain(pair, kMinRegion);
+    status = path.ok() ? run.verify_blocks(pair) : path.status();
     if (status.ok())
-      out.ok(kArea, name, "verified, by " + way->path);
+      out.ok(kArea, name, "verified, by " + path->path);
     else
       out.add(one.if_not, kArea, name, status.what(), one.remedy);
-    if (!run.lost().ok()) return;
+    if (!run.fatal_error().ok()) return;
   }
 }
 

@@ -51,7 +51,7 @@ class DoctorVerb final : public Verb {
     check_two_processes(found, gpus);
     if (Status s = output->write(found.text(), found.json(command)); !s.ok())
       return failed(name(), s);
-    return found.count(Level::fail) == 0 ? kWell : kFailed;
+    return found.count(Level::fail) == 0 ? kSuccess : kFailed;
   }
 
  private:

@@ -27,7 +27,7 @@ std::string list_of(const Gpus& gpus) {
 std::string gpus_there_are() {
   const auto child = ChildProcess::spawn(std::string(kListGpus).c_str(), kListIn, kVariable);
   if (!child.ok()) return {};
-  auto list = (*child)->ask("list", kListIn);
+  auto list = (*child)->call("list", kListIn);
   return list.ok() ? *std::move(list) : std::string();
 }
 
@@ -47,7 +47,7 @@ std::string uuid_text(const GpuUuid& uuid) {
 
 int run_list_gpus() {
   serve_parent([](const std::string&) -> Result<std::string> { return list_of(Gpus::find()); });
-  return kWell;
+  return kSuccess;
 }
 
 bool check_visible_gpus(Diagnosis& out, unsigned visible) {

@@ -21,11 +21,11 @@ double rounded(double value) {
 Json number_or_null(bool there, double value) { return there ? Json(rounded(value)) : Json(); }
 
 Json to_json(const Row& row, const bare::Machine& machine) {
-  const bool held = row.bare.runs != 0;
+  const bool has_ceiling = row.bare.runs != 0;
   Json out{{"id", id_of(row)}};
   out["value"] = number_or_null(row.measured(), row.figure(row.ours));
   out["unit"] = row.unit();
-  out["ceiling"] = number_or_null(held, row.figure(row.bare));
+  out["ceiling"] = number_or_null(has_ceiling, row.figure(row.bare));
   out["ceiling_how"] = row.ceiling_how;
   out["ratio"] = number_or_null(row.ratio() > 0, row.ratio());
   out["runs"] = row.ours.runs;
@@ -33,7 +33,7 @@ Json to_json(const Row& row, const bare::Machine& machine) {
   out["depth"] = row.depth;
   out["p99_us"] = number_or_null(row.measured(), row.ours.p99);
   out["max_us"] = number_or_null(row.measured(), row.ours.max);
-  out["ceiling_p99_us"] = number_or_null(held, row.bare.p99);
+  out["ceiling_p99_us"] = number_or_null(has_ceiling, row.bare.p99);
   for (const Beside& one : row.beside)
     out["beside"].push_back({{"how", one.how},
                              {"value", rounded(row.figure(one.timing))},

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "tools/linkspan/measure/turns.hpp"
+#include "tools/linkspan/measure/alternation.hpp"
 
 namespace linkspan::tool {
 namespace {
@@ -13,8 +13,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Duration kTransferDeadline = 10s;
-constexpr Duration kQuietIn = 5s;    // after its deadline
-constexpr Duration kAnswerIn = 60s;  // it fills or compares 1 GiB in 1 s, or in 3
+constexpr Duration kQuietTimeout = 5s;   // after its deadline
+constexpr Duration kReplyTimeout = 60s;  // it fills or compares 1 GiB in 1 s, or in 3
 
 /// As the source and the destination of a transfer see it.
 struct Span {
@@ -66,17 +66,17 @@ Row PairRun::run(std::span<const Pair> pairs, const RunPlan& plan, const Status&
     if (!why->refused.empty())
       out.refused = why->refused.front().path + ": " + why->refused.front().reason;
   }
-  if (out.status.ok()) out.status = note(measure(pairs, plan, layout, out));
+  if (out.status.ok()) out.status = record(measure(pairs, plan, layout, out));
   return out;
 }
 
 Result<Explanation> PairRun::explain(const Pair& pair, std::uint64_t bytes, std::uint64_t blocks,
                                      const TransferOptions& options) const {
-  return both_.peer().explain(pair.op, pair.local.region(), pair.far.region, blocks, bytes,
+  return both_.peer().explain(pair.op, pair.local.region(), pair.remote.region, blocks, bytes,
                               options);
 }
 
-Status PairRun::verify_blocks(const Pair& pair) { return note(verify_spans(pair)); }
+Status PairRun::verify_blocks(const Pair& pair) { return record(verify_spans(pair)); }
 
 Status PairRun::verify_spans(const Pair& pair) {
   const std::uint64_t sent = ++seed_, before = ++seed_;
@@ -120,8 +120,8 @@ Status PairRun::prepare(std::span<Submission> all) const {
     const auto& [pair, base, blocks, pages, ready] = one;
     const Region& local = pair->local.region();
     auto made = pages.page_bytes != 0
-                    ? both_.peer().prepare(pair->op, local, pair->far.region, pages)
-                    : both_.peer().prepare(pair->op, local, pair->far.region, std::span(blocks));
+                    ? both_.peer().prepare(pair->op, local, pair->remote.region, pages)
+                    : both_.peer().prepare(pair->op, local, pair->remote.region, std::span(blocks));
     if (!made.ok()) return made.status();
     one.ready = *std::move(made);
   }
@@ -163,7 +163,7 @@ Result<cuda::DeviceBuffer> PairRun::put_on_gpu(std::span<Submission> all) {
   return *std::move(memory);
 }
 
-Result<Duration> PairRun::verified(const Contender& contender, std::span<const Submission> all,
+Result<Duration> PairRun::verified(const Contestant& contestant, std::span<const Submission> all,
                                    const Shape& shape, const Layout& layout) {
   const std::uint64_t sent = ++seed_, before = ++seed_;
   for (const auto& [pair, base, blocks, pages, ready] : all) {
@@ -171,13 +171,14 @@ Result<Duration> PairRun::verified(const Contender& contender, std::span<const S
     if (!layout.gaps()) continue;
     if (Status s = fill(*pair, false, base, layout.extent, before, base); !s.ok()) return s;
   }
-  auto took = contender.run();
+  auto took = contestant.run();
   for (const auto& [pair, base, blocks, pages, ready] : all) {
     if (!took.ok()) return took;
-    Status arrived = pair->to_far()
-                         ? ask(far_request("arrived", pair->far.place, {base, sent, before}) + ' ' +
-                               shape.encode())
-                         : pair->local.check(base, layout.tiles(base, sent, before));
+    Status arrived =
+        pair->to_remote()
+            ? call(target_request("arrived", pair->remote.place, {base, sent, before}) + ' ' +
+                   shape.encode())
+            : pair->local.check(base, layout.tiles(base, sent, before));
     if (!arrived.ok()) return arrived;
   }
   return took;
@@ -194,23 +195,23 @@ Status PairRun::measure(std::span<const Pair> pairs, const RunPlan& plan, const 
     if (!made.ok()) return made.status();
     lists = *std::move(made);
   }
-  std::vector<Contender> contenders(1);
-  contenders.front() = {.run = [&] { return transfer(all, plan.low_latency, plan.checksum); },
-                        .same_bytes = true};
+  std::vector<Contestant> contestants(1);
+  contestants.front() = {.run = [&] { return transfer(all, plan.low_latency, plan.checksum); },
+                         .same_bytes = true};
   if (plan.ceiling) {
-    auto bare = both_.ceilings().make(pairs.front(), layout, plan.depth,
-                                      plan.prepared ? Against::ready : plan.against, out.path);
+    auto bare = both_.reference_copies().make(
+        pairs.front(), layout, plan.depth, plan.prepared ? Against::ready : plan.against, out.path);
     if (!bare.ok()) return bare.status();
-    std::move(bare->begin(), bare->end(), std::back_inserter(contenders));
+    std::move(bare->begin(), bare->end(), std::back_inserter(contestants));
     if (pairs.size() == 2) {
-      bare = both_.ceilings().both_ways(pairs, layout.payload);
+      bare = both_.reference_copies().both_ways(pairs, layout.payload);
       if (!bare.ok()) return bare.status();
-      std::move(bare->begin(), bare->end(), std::back_inserter(contenders));
+      std::move(bare->begin(), bare->end(), std::back_inserter(contestants));
     }
   }
-  for (const Contender& one : contenders) {
+  for (const Contestant& one : contestants) {
     if (!plan.verify || !one.same_bytes) continue;
-    const bool ours = &one == &contenders.front();  // a bare call is between the first pair only
+    const bool ours = &one == &contestants.front();  // a bare call is between the first pair only
     const auto moved = ours ? std::span(all) : std::span(all).first(plan.depth);
     const auto took = verified(one, moved, plan.shape, layout);
     if (!took.ok() && ours) return took.status();
@@ -218,24 +219,26 @@ Status PairRun::measure(std::span<const Pair> pairs, const RunPlan& plan, const 
       return Status(took.status().code(), Scope::request, "bare code: " + took.status().what());
   }
   const bool last = plan.verify && plan.runs > 1;  // is the run of which each byte is looked at
-  auto runs = take_turns({last ? plan.runs - 1 : plan.runs, plan.block, plan.at_most}, contenders);
+  auto runs =
+      run_alternating({last ? plan.runs - 1 : plan.runs, plan.block, plan.at_most}, contestants);
   if (!runs.ok()) return runs.status();
   if (last) {
-    const auto took = verified(contenders.front(), all, plan.shape, layout);
+    const auto took = verified(contestants.front(), all, plan.shape, layout);
     if (!took.ok()) return took.status();
     runs->front().push_back(*took);
   }
   out.verified = plan.verify;
   out.ours = timing_of(std::move(runs->front()));
-  compare(contenders, *std::move(runs), out);
+  compare(contestants, *std::move(runs), out);
   return {};
 }
 
 /// A lost peer is lost for all that comes after.
-Status PairRun::note(Status status) {
-  if (status.code() == Code::disconnected && lost_.ok()) {
-    const auto answer = both_.far_side().ask("hello", kAnswerIn);  // which tells how it ended
-    lost_ = answer.ok() ? status : answer.status();
+Status PairRun::record(Status status) {
+  if (status.code() == Code::disconnected && fatal_error_.ok()) {
+    const auto reply =
+        both_.remote_target().call("hello", kReplyTimeout);  // which tells how it ended
+    fatal_error_ = reply.ok() ? status : reply.status();
   }
   return status;
 }
@@ -249,8 +252,8 @@ Result<Duration> PairRun::transfer(std::span<const Submission> all, bool low_lat
   under_way_.clear();
   under_way_.reserve(all.size());
   const auto submit = [&](const Pair& pair, const auto& what) {
-    return pair.to_far() ? peer.write(pair.local.region(), pair.far.region, what, options)
-                         : peer.read(pair.local.region(), pair.far.region, what, options);
+    return pair.to_remote() ? peer.write(pair.local.region(), pair.remote.region, what, options)
+                            : peer.read(pair.local.region(), pair.remote.region, what, options);
   };
   Status status;
   const auto begin = base::Clock::steady().now();
@@ -265,8 +268,8 @@ Result<Duration> PairRun::transfer(std::span<const Submission> all, bool low_lat
     under_way_.push_back(*std::move(moved));
   }
   for (const Transfer& moved : under_way_) {
-    Status end = moved.wait(kTransferDeadline + kQuietIn);
-    if (!moved.done()) lost_ = end;
+    Status end = moved.wait(kTransferDeadline + kQuietTimeout);
+    if (!moved.done()) fatal_error_ = end;
     if (status.ok()) status = std::move(end);
   }
   const Duration took = base::Clock::steady().now() - begin;
@@ -276,20 +279,20 @@ Result<Duration> PairRun::transfer(std::span<const Submission> all, bool low_lat
 
 Status PairRun::fill(const Pair& pair, bool source, std::uint64_t offset, std::uint64_t bytes,
                      std::uint64_t seed, std::uint64_t from) {
-  if (source == pair.to_far()) return pair.local.fill(offset, bytes, seed, from);
-  return ask(far_request("fill", pair.far.place, {offset, bytes, seed, from}));
+  if (source == pair.to_remote()) return pair.local.fill(offset, bytes, seed, from);
+  return call(target_request("fill", pair.remote.place, {offset, bytes, seed, from}));
 }
 
 Status PairRun::check(const Pair& pair, std::uint64_t offset, std::uint64_t bytes,
                       std::uint64_t seed, std::uint64_t from) {
-  if (!pair.to_far()) return pair.local.check(offset, bytes, seed, from);
-  return ask(far_request("check", pair.far.place, {offset, bytes, seed, from}));
+  if (!pair.to_remote()) return pair.local.check(offset, bytes, seed, from);
+  return call(target_request("check", pair.remote.place, {offset, bytes, seed, from}));
 }
 
-Status PairRun::ask(const std::string& request) {
-  const auto answer = both_.far_side().ask(request, kAnswerIn);
-  if (both_.far_side().lost()) lost_ = answer.status();
-  return answer.status();
+Status PairRun::call(const std::string& request) {
+  const auto reply = both_.remote_target().call(request, kReplyTimeout);
+  if (both_.remote_target().unusable()) fatal_error_ = reply.status();
+  return reply.status();
 }
 
 }  // namespace linkspan::tool

@@ -61,7 +61,7 @@ class PairRun {
   Result<Explanation> explain(const Pair& pair, std::uint64_t bytes, std::uint64_t blocks = 1,
                               const TransferOptions& options = {}) const;
   /// Nothing more can be run: the second process is lost, or the memory of a transfer is not free.
-  const Status& lost() const noexcept { return lost_; }
+  const Status& fatal_error() const noexcept { return fatal_error_; }
 
  private:
   /// One transfer, ready to be submitted.
@@ -80,25 +80,25 @@ class PairRun {
   static Result<cuda::DeviceBuffer> put_on_gpu(std::span<Submission> all);
   Status verify_spans(const Pair& pair);
   Status measure(std::span<const Pair> pairs, const RunPlan& plan, const Layout& layout, Row& out);
-  Status note(Status status);
+  Status record(Status status);
 
   /// From before the first submission until all are seen to be quiet.
   Result<Duration> transfer(std::span<const Submission> all, bool low_latency = false,
                             bool checksum = false);
   /// What `contender` does to fresh data: each byte must be where it should and no other changed.
-  Result<Duration> verified(const Contender& contender, std::span<const Submission> all,
+  Result<Duration> verified(const Contestant& contestant, std::span<const Submission> all,
                             const Shape& shape, const Layout& layout);
   Status fill(const Pair& pair, bool source, std::uint64_t offset, std::uint64_t bytes,
               std::uint64_t seed, std::uint64_t from);
   Status check(const Pair& pair, std::uint64_t offset, std::uint64_t bytes, std::uint64_t seed,
                std::uint64_t from);
-  Status ask(const std::string& request);
+  Status call(const std::string& request);
 
   TwoProcesses& both_;
   const base::Deadline deadline_;
   std::uint64_t seed_ = 0;
   std::vector<Transfer> under_way_;  // of transfer(), which is to allocate nothing
-  Status lost_;
+  Status fatal_error_;
 };
 
 }  // namespace linkspan::tool

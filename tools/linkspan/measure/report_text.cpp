@@ -52,7 +52,7 @@ Table demo_table(const Report& report) {
   return table;
 }
 
-bool can_be_held(const Row& row, const Verdict& verdict) {
+bool has_bar(const Row& row, const Verdict& verdict) {
   return verdict.bar.value > 0 && (verdict.bar.absolute ? row.ours : row.bare).runs != 0;
 }
 
@@ -60,7 +60,7 @@ std::string held_against_bar(const Row& row, const Verdict& verdict) {
   if (verdict.bar.value <= 0) return verdict.suspect ? "SUSPECT ceiling" : "";
   std::string out = (row.latency ? "<= " : ">= ") + number(verdict.bar.value);
   if (verdict.bar.absolute) out += std::string(" ") + row.unit();
-  if (!can_be_held(row, verdict)) return out + " not held";
+  if (!has_bar(row, verdict)) return out + " not held";
   return out + (verdict.pass ? " met" : " MISSED") + (verdict.suspect ? ", SUSPECT ceiling" : "");
 }
 
@@ -142,7 +142,7 @@ std::string bench_text(const Report& report) {
   std::size_t failed = 0, verified = 0, missed = 0;
   for (const Row& row : report.rows) {
     const Verdict verdict = judge(row, report.machine);
-    missed += can_be_held(row, verdict) && !verdict.pass ? 1 : 0;
+    missed += has_bar(row, verdict) && !verdict.pass ? 1 : 0;
     verified += row.verified ? 1 : 0;
     if (row.status.ok()) continue;
     ++failed;

@@ -64,9 +64,9 @@ Verdict judge(const Row& row, const bare::Machine& machine) {
   const Known* known = find(id_of(row));
   Verdict out{.bar = row.bar};
   if (out.bar.value <= 0 && known != nullptr) out.bar.value = known->bar;
-  const double held = out.bar.absolute ? row.figure(row.ours) : row.ratio();
-  const bool met = row.latency ? held <= out.bar.value : held >= out.bar.value;
-  out.pass = row.status.ok() && row.verified && held > 0 && met;
+  const double value = out.bar.absolute ? row.figure(row.ours) : row.ratio();
+  const bool met = row.latency ? value <= out.bar.value : value >= out.bar.value;
+  out.pass = row.status.ok() && row.verified && value > 0 && met;
   const bool same_machine =
       !machine.gpus.empty() && machine.gpus[0].find(kKnownMachine) != std::string::npos;
   out.suspect = known != nullptr && same_machine && row.bare.runs != 0 &&

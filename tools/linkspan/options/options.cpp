@@ -31,7 +31,7 @@ class OptionsVerb final : public Verb {
   }
   int run(const std::string& /*command*/) override {
     std::cout << (markdown_ ? markdown() : text()) << std::flush;
-    return std::cout ? kWell : kFailed;
+    return std::cout ? kSuccess : kFailed;
   }
 
  private:

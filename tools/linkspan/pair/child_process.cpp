@@ -63,7 +63,7 @@ Status its_status(const std::string& text) {
 }  // namespace
 
 Result<std::unique_ptr<ChildProcess>> ChildProcess::spawn(const char* verb, Duration timeout,
-                                                          std::string_view without) {
+                                                          std::string_view unset_variable) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
     return base::Fd::from("socketpair", -1).status();
@@ -77,9 +77,10 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::spawn(const char* verb, Dura
   std::string name = "linkspan", argument = verb;
   const std::array<char*, 3> argv{name.data(), argument.data(), nullptr};
   std::vector<char*> variables;
-  const std::string unset = std::string(without) + "=";
+  const std::string unset = std::string(unset_variable) + "=";
   for (char** each = environ; each != nullptr && *each != nullptr; ++each)
-    if (without.empty() || !std::string_view(*each).starts_with(unset)) variables.push_back(*each);
+    if (unset_variable.empty() || !std::string_view(*each).starts_with(unset))
+      variables.push_back(*each);
   variables.push_back(nullptr);
   pid_t pid = 0;
   const int error =
@@ -91,7 +92,7 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::spawn(const char* verb, Dura
   std::unique_ptr<ChildProcess> child(new ChildProcess(pid, std::move(ours)));
   // Its end of the socket must be the child's alone, or its death would close nothing.
   theirs = base::Fd();
-  if (auto hello = child->answer(timeout); !hello.ok()) return hello.status();
+  if (auto hello = child->receive(timeout); !hello.ok()) return hello.status();
   return child;
 }
 
@@ -102,19 +103,19 @@ ChildProcess::~ChildProcess() {
   (void)reap(3s);
 }
 
-Status ChildProcess::tell(std::string_view request) {
+Status ChildProcess::send(std::string_view request) {
   if (!socket_.valid() || !send_text(socket_.get(), request)) return ended();
   return {};
 }
 
-Result<std::string> ChildProcess::answer(Duration timeout) {
+Result<std::string> ChildProcess::receive(Duration timeout) {
   const base::Deadline deadline = after(timeout);
   for (;;) {
-    pollfd look{.fd = socket_.get(), .events = POLLIN, .revents = 0};
-    const int ready = ::poll(&look, 1, deadline.left_ms());
+    pollfd readable{.fd = socket_.get(), .events = POLLIN, .revents = 0};
+    const int ready = ::poll(&readable, 1, deadline.left_ms());
     if (ready < 0 && errno == EINTR) continue;
     if (ready == 0) {
-      lost_ = true;
+      unusable_ = true;
       return Status(Code::timed_out, Scope::peer,
                     "the second process (pid " + std::to_string(pid_) + ") does not answer");
     }
@@ -127,7 +128,7 @@ Result<std::string> ChildProcess::answer(Duration timeout) {
 }
 
 Status ChildProcess::ended() {
-  lost_ = true;
+  unusable_ = true;
   socket_ = base::Fd();
   std::string how = "closed its socket";
   if (reap(3s)) {
@@ -153,9 +154,10 @@ bool ChildProcess::reap(Duration timeout) {
     const pid_t reaped = ::waitpid(pid_, &wait_status_, WNOHANG);
     if (reaped == pid_ || (reaped < 0 && errno != EINTR)) return reaped_ = true;
     if (deadline.passed()) return false;
-    pollfd look{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
+    pollfd readable{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
     // Where the kernel knows no pidfd (before 5.3) poll only passes the time.
-    (void)::poll(&look, 1, pidfd.valid() ? deadline.left_ms() : std::min(deadline.left_ms(), 10));
+    (void)::poll(&readable, 1,
+                 pidfd.valid() ? deadline.left_ms() : std::min(deadline.left_ms(), 10));
   }
 }
 

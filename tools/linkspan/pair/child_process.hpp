@@ -17,23 +17,23 @@
 #include "base/fd.hpp"
 #include "linkspan/status.hpp"
 #include "linkspan/types.hpp"
-#include "tools/linkspan/pair/far_side.hpp"
+#include "tools/linkspan/pair/remote_target.hpp"
 
 namespace linkspan::tool {
 
-class ChildProcess final : public FarSide {
+class ChildProcess final : public RemoteTarget {
  public:
   /// `without`: a variable that the child's environment lacks.
   static Result<std::unique_ptr<ChildProcess>> spawn(const char* verb, Duration timeout,
-                                                     std::string_view without = {});
+                                                     std::string_view unset_variable = {});
   /// Closes the socket, gives it 3 s for its end, then kills it.
   ~ChildProcess() override;
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
-  Status tell(std::string_view request) override;
-  Result<std::string> answer(Duration timeout) override;
-  bool lost() const noexcept override { return lost_; }
+  Status send(std::string_view request) override;
+  Result<std::string> receive(Duration timeout) override;
+  bool unusable() const noexcept override { return unusable_; }
   pid_t pid() const noexcept { return pid_; }
 
  private:
@@ -43,7 +43,7 @@ class ChildProcess final : public FarSide {
 
   const pid_t pid_;
   base::Fd socket_;
-  bool lost_ = false, reaped_ = false;
+  bool unusable_ = false, reaped_ = false;
   int wait_status_ = 0;
 };
 

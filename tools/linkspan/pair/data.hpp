@@ -12,7 +12,7 @@ namespace linkspan::tool {
 
 void put_data(std::span<std::byte> into, std::uint64_t seed, std::uint64_t position) noexcept;
 /// Zero or the index of the first byte that differs, plus one.
-std::uint64_t first_difference(std::span<const std::byte> held, std::uint64_t seed,
+std::uint64_t first_difference(std::span<const std::byte> actual, std::uint64_t seed,
                                std::uint64_t position);
 
 }  // namespace linkspan::tool

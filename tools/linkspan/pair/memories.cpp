@@ -78,7 +78,8 @@ Result<std::unique_ptr<Memory>> Memory::create(Engine& engine, const Gpus& gpus,
   auto region =
       place.kind == MemoryKind::shared
           ? engine.allocate_shared(bytes)
-          : engine.register_memory(static_cast<std::byte*>(memory->whole()) + memory->lead_, bytes);
+          : engine.register_memory(
+                static_cast<std::byte*>(memory->allocation()) + memory->allocation_offset_, bytes);
   if (!region.ok()) return region.status();
   memory->region_ = *std::move(region);
   return memory;
@@ -90,7 +91,7 @@ Memory::~Memory() {
 
 Status Memory::allocate(const Gpus& gpus) {
   if (place_.kind == MemoryKind::shared) return {};
-  lead_ = kLead;
+  allocation_offset_ = kLead;
   if (place_.kind == MemoryKind::host) {
     void* mapped =
         ::mmap(nullptr, bytes_ + kLead, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -122,14 +123,14 @@ Status Memory::allocate(const Gpus& gpus) {
   return {};
 }
 
-void* Memory::whole() const noexcept {
+void* Memory::allocation() const noexcept {
   if (const auto* pinned = std::get_if<cuda::PinnedBuffer>(&owner_)) return pinned->data();
   if (const auto* device = std::get_if<cuda::DeviceBuffer>(&owner_))
     return reinterpret_cast<void*>(device->address());  // NOLINT(performance-no-int-to-ptr)
   return mapped_;
 }
 
-Status Memory::reach(std::uint64_t offset, std::uint64_t bytes) const {
+Status Memory::check_range(std::uint64_t offset, std::uint64_t bytes) const {
   if (offset <= bytes_ && bytes <= bytes_ - offset) return {};
   return {
       Code::invalid_argument, Scope::request,
@@ -137,7 +138,7 @@ Status Memory::reach(std::uint64_t offset, std::uint64_t bytes) const {
 }
 
 Status Memory::put(std::uint64_t offset, std::span<const std::byte> data) {
-  if (Status s = reach(offset, data.size()); !s.ok()) return s;
+  if (Status s = check_range(offset, data.size()); !s.ok()) return s;
   if (device_ == nullptr && !data.empty())
     std::memcpy(static_cast<std::byte*>(region_.data()) + offset, data.data(), data.size());
   for (std::uint64_t done = 0; device_ != nullptr && done < data.size();) {
@@ -152,7 +153,7 @@ Status Memory::put(std::uint64_t offset, std::span<const std::byte> data) {
 }
 
 Status Memory::get(std::uint64_t offset, std::span<std::byte> into) {
-  if (Status s = reach(offset, into.size()); !s.ok()) return s;
+  if (Status s = check_range(offset, into.size()); !s.ok()) return s;
   if (device_ == nullptr && !into.empty())
     std::memcpy(into.data(), static_cast<const std::byte*>(region_.data()) + offset, into.size());
   for (std::uint64_t done = 0; device_ != nullptr && done < into.size();) {
@@ -168,7 +169,7 @@ Status Memory::get(std::uint64_t offset, std::span<std::byte> into) {
 
 Status Memory::fill(std::uint64_t offset, std::uint64_t bytes, std::uint64_t seed,
                     std::uint64_t from) {
-  if (Status s = reach(offset, bytes); !s.ok()) return s;
+  if (Status s = check_range(offset, bytes); !s.ok()) return s;
   if (device_ == nullptr) {
     put_data({static_cast<std::byte*>(region_.data()) + offset, bytes}, seed, from);
     return {};
@@ -193,27 +194,27 @@ Status Memory::check(std::uint64_t offset, std::uint64_t bytes, std::uint64_t se
 Status Memory::check(std::uint64_t offset, std::span<const Tile> tiles) {
   std::uint64_t bytes = 0;
   for (const Tile& tile : tiles) bytes += tile.bytes;
-  if (Status s = reach(offset, bytes); !s.ok()) return s;
+  if (Status s = check_range(offset, bytes); !s.ok()) return s;
   const std::uint64_t step = device_ == nullptr ? bytes : kStagingBytes;
   std::uint64_t within = 0;  // of the first tile
   for (std::uint64_t done = 0; done < bytes;) {
     const std::uint64_t count = std::min(bytes - done, step);
-    const std::byte* held = static_cast<const std::byte*>(region_.data()) + offset + done;
+    const std::byte* actual = static_cast<const std::byte*>(region_.data()) + offset + done;
     if (device_ != nullptr) {
-      held = staging_->data();
+      actual = staging_->data();
       const auto took =
           copy_->run({staging_->device_address(), address() + offset + done}, count, 10s);
       if (!took.ok()) return took.status();
     }
-    for (const std::byte* const end = held + count; held != end;) {
+    for (const std::byte* const end = actual + count; actual != end;) {
       const Tile& tile = tiles.front();
       const std::uint64_t part =
-          std::min(tile.bytes - within, static_cast<std::uint64_t>(end - held));
-      if (const auto wrong = first_difference({held, part}, tile.seed, tile.from + within))
+          std::min(tile.bytes - within, static_cast<std::uint64_t>(end - actual));
+      if (const auto wrong = first_difference({actual, part}, tile.seed, tile.from + within))
         return {Code::corrupt, Scope::request,
                 "byte " + std::to_string(offset + done + wrong - 1) + " of " + place_.name() +
                     " is wrong"};
-      held += part;
+      actual += part;
       done += part;
       within += part;
       if (within != tile.bytes) continue;

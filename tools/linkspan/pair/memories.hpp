@@ -77,7 +77,7 @@ class Memory {
   /// As this process's CPU, or the GPU's context, knows it.
   std::uint64_t address() const noexcept { return reinterpret_cast<std::uint64_t>(region_.data()); }
   /// From the beginning of the allocation, which is what CUDA IPC maps.
-  std::uint64_t lead() const noexcept { return lead_; }
+  std::uint64_t allocation_offset() const noexcept { return allocation_offset_; }
   const cuda::Device* device() const noexcept { return device_; }  ///< Null: not of a GPU.
 
   /// Any bytes, into it and out of it.
@@ -93,12 +93,12 @@ class Memory {
  private:
   Memory(Place place, std::uint64_t bytes) : place_(place), bytes_(bytes) {}
   Status allocate(const Gpus& gpus);
-  void* whole() const noexcept;
-  Status reach(std::uint64_t offset, std::uint64_t bytes) const;
+  void* allocation() const noexcept;
+  Status check_range(std::uint64_t offset, std::uint64_t bytes) const;
 
   const Place place_;
   const std::uint64_t bytes_;
-  std::uint64_t lead_ = 0;
+  std::uint64_t allocation_offset_ = 0;
   const cuda::Device* device_ = nullptr;
   void* mapped_ = nullptr;  // pageable memory, from mmap
   std::variant<std::monostate, cuda::PinnedBuffer, cuda::DeviceBuffer> owner_;

@@ -19,11 +19,11 @@ constexpr std::uint64_t kGap = 13;  // between odd blocks where they arrive
 using Random = std::mt19937_64;  // the same numbers in both processes
 
 /// The first `count` of a shuffled 0 .. slots - 1.
-std::vector<std::uint32_t> scattered(Random& random, std::uint64_t count, std::uint64_t slots) {
-  std::vector<std::uint32_t> out(slots);
+std::vector<std::uint32_t> scattered(Random& random, std::uint64_t count, std::uint64_t pages) {
+  std::vector<std::uint32_t> out(pages);
   std::iota(out.begin(), out.end(), 0u);
   // Not std::shuffle, which another library may do in another way.
-  for (std::uint64_t i = 0; i < count; ++i) std::swap(out[i], out[i + random() % (slots - i)]);
+  for (std::uint64_t i = 0; i < count; ++i) std::swap(out[i], out[i + random() % (pages - i)]);
   out.resize(count);
   return out;
 }
@@ -31,11 +31,11 @@ std::vector<std::uint32_t> scattered(Random& random, std::uint64_t count, std::u
 /// A fifth of the places on either side stays free.
 void lay_out_pages(const Shape& shape, Layout& out) {
   Random random(shape.count);
-  const std::uint64_t slots = shape.count + shape.count / 4 + 1;
-  out.from_index = scattered(random, shape.count, slots);
-  out.to_index = scattered(random, shape.count, slots);
+  const std::uint64_t pages = shape.count + shape.count / 4 + 1;
+  out.from_index = scattered(random, shape.count, pages);
+  out.to_index = scattered(random, shape.count, pages);
   out.page_bytes = shape.bytes;
-  out.extent = slots * shape.bytes;
+  out.extent = pages * shape.bytes;
   for (std::uint64_t i = 0; i < shape.count; ++i)
     out.pieces.push_back(
         {out.from_index[i] * shape.bytes, out.to_index[i] * shape.bytes, shape.bytes});
@@ -88,10 +88,10 @@ std::string Shape::encode() const {
 }
 
 std::optional<Shape> Shape::decode(std::string_view text) {
-  std::istringstream words{std::string(text)};
+  std::istringstream fields{std::string(text)};
   std::string form;
   Shape out;
-  if (!(words >> form >> out.count >> out.bytes) || out.count == 0) return std::nullopt;
+  if (!(fields >> form >> out.count >> out.bytes) || out.count == 0) return std::nullopt;
   const auto* const known = std::find(kForms.begin(), kForms.end(), form);
   if (known == kForms.end()) return std::nullopt;
   out.form = static_cast<Form>(known - kForms.begin());

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tools/linkspan/pair/conversation.hpp"
+#include "tools/linkspan/pair/text_channel.hpp"
 
 namespace linkspan::tool {
 namespace {
@@ -14,44 +14,45 @@ constexpr Duration kConnectIn = 10s;
 constexpr std::string_view kOk = "ok ";
 
 /// Asks it by words. It hears of the end by the end of the connection.
-class HostSide final : public FarSide {
+class RemoteHost final : public RemoteTarget {
  public:
-  explicit HostSide(std::unique_ptr<Conversation> talk) : talk_(std::move(talk)) {}
+  explicit RemoteHost(std::unique_ptr<TextChannel> channel) : channel_(std::move(channel)) {}
 
-  Status tell(std::string_view request) override { return note(talk_->tell(request)); }
-  Result<std::string> answer(Duration timeout) override {
-    auto words = talk_->hear(timeout);
-    if (Status s = note(words.status()); !s.ok()) return s;
-    if (!words->starts_with(kOk))
-      return note({Code::corrupt, Scope::peer, "the other host answers what was not asked"});
-    return words->substr(kOk.size());
+  Status send(std::string_view request) override { return record(channel_->send(request)); }
+  Result<std::string> receive(Duration timeout) override {
+    auto text = channel_->receive(timeout);
+    if (Status s = record(text.status()); !s.ok()) return s;
+    if (!text->starts_with(kOk))
+      return record({Code::corrupt, Scope::peer, "the other host answers what was not asked"});
+    return text->substr(kOk.size());
   }
-  bool lost() const noexcept override { return lost_; }
+  bool unusable() const noexcept override { return unusable_; }
 
  private:
   /// A request that was refused leaves it as it was.
-  Status note(Status status) {
-    lost_ = lost_ || (!status.ok() && status.code() != Code::canceled);
+  Status record(Status status) {
+    unusable_ = unusable_ || (!status.ok() && status.code() != Code::canceled);
     return status;
   }
 
-  const std::unique_ptr<Conversation> talk_;
-  bool lost_ = false;
+  const std::unique_ptr<TextChannel> channel_;
+  bool unusable_ = false;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<TwoProcesses>> meet_host(const Gpus& gpus, const std::string& host_and_port,
-                                                const NetworkOptions& options) {
+Result<std::unique_ptr<TwoProcesses>> connect_host(const Gpus& gpus,
+                                                   const std::string& host_and_port,
+                                                   const NetworkOptions& options) {
   auto engine = Engine::open(options.engine("bench"));
   if (!engine.ok()) return engine.status();
   auto peer = engine->connect(tcp_address(host_and_port), std::min(kConnectIn, options.timeout()));
-  if (!peer.ok()) return nobody_there(host_and_port, peer.status());
-  auto talk = Conversation::begin(*peer, options.timeout());
-  if (!talk.ok()) return talk.status();
-  auto far = std::make_unique<HostSide>(*std::move(talk));
-  if (Status s = far->tell("bench"); !s.ok()) return s;
-  if (auto ready = far->answer(options.timeout()); !ready.ok()) return ready.status();
+  if (!peer.ok()) return connect_failed(host_and_port, peer.status());
+  auto channel = TextChannel::begin(*peer, options.timeout());
+  if (!channel.ok()) return channel.status();
+  auto far = std::make_unique<RemoteHost>(*std::move(channel));
+  if (Status s = far->send("bench"); !s.ok()) return s;
+  if (auto ready = far->receive(options.timeout()); !ready.ok()) return ready.status();
   return TwoProcesses::with(gpus, *std::move(engine), *std::move(peer), std::move(far));
 }
 

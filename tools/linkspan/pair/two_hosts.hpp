@@ -12,7 +12,8 @@
 
 namespace linkspan::tool {
 
-Result<std::unique_ptr<TwoProcesses>> meet_host(const Gpus& gpus, const std::string& host_and_port,
-                                                const NetworkOptions& options);
+Result<std::unique_ptr<TwoProcesses>> connect_host(const Gpus& gpus,
+                                                   const std::string& host_and_port,
+                                                   const NetworkOptions& options);
 
 }  // namespace linkspan::tool

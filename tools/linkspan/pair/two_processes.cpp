@@ -50,9 +50,9 @@ Result<std::unique_ptr<TwoProcesses>> TwoProcesses::start(const Gpus& gpus,
 }
 
 std::unique_ptr<TwoProcesses> TwoProcesses::with(const Gpus& gpus, Engine engine, Peer peer,
-                                                 std::unique_ptr<FarSide> far_side) {
+                                                 std::unique_ptr<RemoteTarget> remote_target) {
   std::unique_ptr<TwoProcesses> both(new TwoProcesses(gpus));
-  both->far_side_ = std::move(far_side);
+  both->remote_target_ = std::move(remote_target);
   both->engine_.emplace(std::move(engine));
   both->peer_ = std::move(peer);
   return both;
@@ -61,14 +61,15 @@ std::unique_ptr<TwoProcesses> TwoProcesses::with(const Gpus& gpus, Engine engine
 Status TwoProcesses::connect(std::optional<unsigned> relay_gpus) {
   auto options = base::Options::from_environment();
   if (!options.ok()) return options.status();
-  auto child = ChildProcess::spawn(kFarEnd.data(), kChildStarts);
+  auto child = ChildProcess::spawn(kHelperVerb.data(), kChildStarts);
   if (!child.ok()) return child.status();
   const pid_t pid = (*child)->pid();
-  far_side_ = *std::move(child);
+  remote_target_ = *std::move(child);
   auto folder = SocketFolder::create();
   if (!folder.ok()) return folder.status();
   const std::string address = "unix:" + folder->socket();
-  if (auto open = far_side_->ask("open " + address, kChildStarts); !open.ok()) return open.status();
+  if (auto open = remote_target_->call("open " + address, kChildStarts); !open.ok())
+    return open.status();
 
   auto engine = Engine::open({.name = "near end", .relay_gpus = relay_gpus});
   if (!engine.ok()) return engine.status();
@@ -76,45 +77,46 @@ Status TwoProcesses::connect(std::optional<unsigned> relay_gpus) {
   auto peer = engine_->connect(address, kChildStarts);
   if (!peer.ok()) return peer.status();
   peer_ = *std::move(peer);
-  ceilings_.emplace(gpus_, near_, pid, options->cpu_threads);
+  reference_copies_.emplace(gpus_, local_, pid, options->cpu_threads);
   return {};
 }
 
 /// What is not quiet may still be written to: it stays until the process ends, which is soon.
 TwoProcesses::~TwoProcesses() {
-  ceilings_.reset();
-  far_.clear();
+  reference_copies_.reset();
+  remote_.clear();
   if (!engine_ || engine_->close(3s).ok()) return;
-  for (auto& [name, memory] : near_) (void)memory.release();
+  for (auto& [name, memory] : local_) (void)memory.release();
 }
 
-Status TwoProcesses::add_near(Place place, std::uint64_t bytes) {
+Status TwoProcesses::add_local(Place place, std::uint64_t bytes) {
   auto memory = Memory::create(*engine_, gpus_, place, bytes);
   if (!memory.ok()) return memory.status();
   // Pages that nobody has written all read as one page of zeros, faster than memory is.
   if (place.kind == MemoryKind::host || place.kind == MemoryKind::shared)
     if (Status s = (*memory)->fill(0, bytes, 0, 0); !s.ok()) return s;
-  near_[place.name()] = *std::move(memory);
+  local_[place.name()] = *std::move(memory);
   return {};
 }
 
-Status TwoProcesses::add_far(Place place, std::uint64_t bytes) {
+Status TwoProcesses::add_remote(Place place, std::uint64_t bytes) {
   const std::string name = place.name();
-  auto answer = far_side_->ask("memory " + name + ' ' + std::to_string(bytes), kChildAllocates);
+  auto answer =
+      remote_target_->call("memory " + name + ' ' + std::to_string(bytes), kChildAllocates);
   if (!answer.ok()) return answer.status();
-  auto memory = FarMemory::decode(*answer);
+  auto memory = ExportedMemory::decode(*answer);
   if (!memory.ok()) return memory.status();
   auto region = peer_.lookup(name);
   if (!region.ok()) return region.status();
-  far_[name] = {.place = place, .memory = *memory, .region = *std::move(region)};
+  remote_[name] = {.place = place, .memory = *memory, .region = *std::move(region)};
   return {};
 }
 
 Pair TwoProcesses::pair(Op op, Place from, Place to) {
   const bool write = op == Op::write;
   return {.op = op,
-          .local = *near_.at((write ? from : to).name()),
-          .far = far_.at((write ? to : from).name())};
+          .local = *local_.at((write ? from : to).name()),
+          .remote = remote_.at((write ? to : from).name())};
 }
 
 }  // namespace linkspan::tool

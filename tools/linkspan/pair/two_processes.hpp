@@ -13,9 +13,9 @@
 #include <string>
 
 #include "linkspan/engine.hpp"
-#include "tools/linkspan/measure/ceiling.hpp"
-#include "tools/linkspan/pair/far_side.hpp"
+#include "tools/linkspan/measure/reference_copies.hpp"
 #include "tools/linkspan/pair/memories.hpp"
+#include "tools/linkspan/pair/remote_target.hpp"
 
 namespace linkspan::tool {
 
@@ -26,33 +26,35 @@ class TwoProcesses {
                                                      std::optional<unsigned> relay_gpus = {});
   /// With `linkspan serve` as the second one, which `peer` leads to: no bare call reaches it.
   static std::unique_ptr<TwoProcesses> with(const Gpus& gpus, Engine engine, Peer peer,
-                                            std::unique_ptr<FarSide> far_side);
+                                            std::unique_ptr<RemoteTarget> remote_target);
   ~TwoProcesses();
   TwoProcesses(const TwoProcesses&) = delete;
   TwoProcesses& operator=(const TwoProcesses&) = delete;
 
   /// Of this process, of the second. One a Place: ask once, for the largest size.
-  Status add_near(Place place, std::uint64_t bytes);
-  Status add_far(Place place, std::uint64_t bytes);
+  Status add_local(Place place, std::uint64_t bytes);
+  Status add_remote(Place place, std::uint64_t bytes);
   /// Both were added.
   Pair pair(Op op, Place from, Place to);
 
   Engine& engine() noexcept { return *engine_; }
   const Peer& peer() const noexcept { return peer_; }
-  FarSide& far_side() noexcept { return *far_side_; }
-  Ceilings& ceilings() noexcept { return *ceilings_; }  ///< Of a process that was started here.
+  RemoteTarget& remote_target() noexcept { return *remote_target_; }
+  ReferenceCopies& reference_copies() noexcept {
+    return *reference_copies_;
+  }  ///< Of a process that was started here.
 
  private:
   explicit TwoProcesses(const Gpus& gpus) : gpus_(gpus) {}
   Status connect(std::optional<unsigned> relay_gpus);
 
   const Gpus& gpus_;
-  std::unique_ptr<FarSide> far_side_;
+  std::unique_ptr<RemoteTarget> remote_target_;
   std::optional<Engine> engine_;
   Peer peer_;
-  Ceilings::Memories near_;
-  std::map<std::string, Far> far_;
-  std::optional<Ceilings> ceilings_;
+  ReferenceCopies::Memories local_;
+  std::map<std::string, RemoteMemory> remote_;
+  std::optional<ReferenceCopies> reference_copies_;
 };
 
 }  // namespace linkspan::tool

@@ -84,14 +84,14 @@ class PsVerb final : public Verb {
     if (metrics_ && pid == 0)
       return refused(name(), Status(Code::invalid_argument, Scope::request,
                                     "--metrics needs the PID of one process"));
-    auto asked = ask(pid);
-    if (!asked.ok()) return failed(name(), asked.status());
-    return pid == 0 ? list(*asked) : tell(pid, *asked);
+    auto calls_of_pid = query(pid);
+    if (!calls_of_pid.ok()) return failed(name(), calls_of_pid.status());
+    return pid == 0 ? list(*calls_of_pid) : print(pid, *calls_of_pid);
   }
 
  private:
   /// All Engines that may be asked, or those of `pid`. Each is asked before one is waited for.
-  Result<std::vector<IntrospectionCall>> ask(pid_t pid) const {
+  Result<std::vector<IntrospectionCall>> query(pid_t pid) const {
     const auto options = base::Options::from_environment();
     if (!options.ok()) return options.status();
     std::vector<IntrospectionCall> calls;
@@ -114,10 +114,10 @@ class PsVerb final : public Verb {
     return ::geteuid() == 0 || call.uid() == ::geteuid();
   }
 
-  int tell(pid_t pid, std::vector<IntrospectionCall>& calls) const {
+  int print(pid_t pid, std::vector<IntrospectionCall>& calls) const {
     if (calls.empty()) return failed(name(), why_absent(pid));
     const auto deadline = base::Deadline::after(base::Clock::steady(), kPatience);
-    int code = kWell;
+    int code = kSuccess;
     for (IntrospectionCall& call : calls) {
       auto answer = call.answer(deadline);
       if (answer.ok())
@@ -138,7 +138,7 @@ class PsVerb final : public Verb {
       std::cout << std::to_string(call.pid()) + "\t" + plain(line) + "\n";
     }
     std::cout << std::flush;
-    return kWell;
+    return kSuccess;
   }
 
   base::FdCloser closer_;  // of connections to whoever named a socket as an Engine does

@@ -13,51 +13,51 @@
 #include "tools/linkspan/command_line/output.hpp"
 #include "tools/linkspan/command_line/signals.hpp"
 #include "tools/linkspan/command_line/verb.hpp"
-#include "tools/linkspan/pair/conversation.hpp"
-#include "tools/linkspan/pair/far_memories.hpp"
+#include "tools/linkspan/pair/target_memories.hpp"
+#include "tools/linkspan/pair/text_channel.hpp"
 
 namespace linkspan::tool {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr unsigned kAtOnce = 16;          // peers that are served; more wait until one has left
-constexpr Duration kAcceptLooks = 500ms;  // for the end of the verb
-constexpr Duration kBenchThinks = 60s;    // it fills and compares 4 GiB meanwhile
-constexpr Duration kBenchTurn = 10s;      // for the bench before to let go
+constexpr unsigned kMaxServed = 16;          // peers that are served; more wait until one has left
+constexpr Duration kAcceptInterval = 500ms;  // for the end of the verb
+constexpr Duration kBenchComputeTime = 60s;  // it fills and compares 4 GiB meanwhile
+constexpr Duration kBenchLockTimeout = 10s;  // for the bench before to let go
 constexpr const char* kOk = "ok ";
 constexpr const char* kInsecure = ", insecure: everybody who reaches it may use it";
 
 class Server {
  public:
-  Server(Engine& engine, const Gpus& gpus, Duration patience)
-      : engine_(engine), gpus_(gpus), patience_(patience) {}
+  Server(Engine& engine, const Gpus& gpus, Duration step_timeout)
+      : engine_(engine), gpus_(gpus), step_timeout_(step_timeout) {}
 
   /// Peers, one behind the other, until it is to stop; or one.
   void work(const std::stop_token& stop, bool once);
   /// All threads have ended, and the Engine could not be closed: what peers may still write to
   /// stays with the process.
-  void leave() {
-    if (memories_) memories_->leave();
+  void leak() {
+    if (memories_) memories_->leak();
   }
   bool failed() const noexcept { return failed_; }
 
  private:
   Status serve(const Peer& peer, const std::stop_token& stop, std::string& request);
-  Status handle(Conversation& talk, const Peer& peer, const std::string& request);
-  Status bench(Conversation& talk, const Peer& peer);
+  Status handle(TextChannel& channel, const Peer& peer, const std::string& request);
+  Status bench(TextChannel& channel, const Peer& peer);
 
   Engine& engine_;
   const Gpus& gpus_;
-  const Duration patience_;
-  std::timed_mutex bench_;               // the Engine's notifications are one bench's at a time
-  std::optional<FarMemories> memories_;  // with bench_: of this bench, or the one before
+  const Duration step_timeout_;
+  std::timed_mutex bench_mutex_;            // the Engine's notifications are one bench's at a time
+  std::optional<TargetMemories> memories_;  // with bench_: of this bench, or the one before
   std::atomic<bool> failed_{false};
 };
 
 void Server::work(const std::stop_token& stop, bool once) {
   while (!stop.stop_requested()) {
-    const auto peer = engine_.accept(kAcceptLooks);
+    const auto peer = engine_.accept(kAcceptInterval);
     if (peer.status().code() == Code::timed_out) continue;
     if (!peer.ok()) return;
     std::string request = "nothing";
@@ -76,59 +76,59 @@ void Server::work(const std::stop_token& stop, bool once) {
 }
 
 Status Server::serve(const Peer& peer, const std::stop_token& stop, std::string& request) {
-  auto talk = Conversation::begin(peer, patience_);
-  if (!talk.ok()) return talk.status();
-  auto asked = (*talk)->hear();
-  Status end = asked.status();
-  if (asked.ok()) {
-    request = *std::move(asked);
-    end = handle(**talk, peer, request);
+  auto channel = TextChannel::begin(peer, step_timeout_);
+  if (!channel.ok()) return channel.status();
+  auto received = (*channel)->receive();
+  Status end = received.status();
+  if (received.ok()) {
+    request = *std::move(received);
+    end = handle(**channel, peer, request);
   }
   // A peer that has stopped in the midst is lost after some seconds of silence, and with it goes
   // what it was lent.
-  while (!(*talk)->settle(1s) && !stop.stop_requested()) {
+  while (!(*channel)->cancel_pending(1s) && !stop.stop_requested()) {
   }
   return end;
 }
 
-Status Server::handle(Conversation& talk, const Peer& peer, const std::string& request) {
-  if (request == "bench") return bench(talk, peer);
+Status Server::handle(TextChannel& channel, const Peer& peer, const std::string& request) {
+  if (request == "bench") return bench(channel, peer);
   Status why(
       Code::invalid_argument, Scope::request,
       "not understood: \"" + request.substr(0, 64) + "\"; both sides must be of one release");
-  talk.refuse(why);
+  channel.send_error(why);
   return why;
 }
 
 /// Requests of far_memories.hpp, until the peer leaves.
-Status Server::bench(Conversation& talk, const Peer& peer) {
-  const std::unique_lock turn(bench_, std::chrono::nanoseconds(kBenchTurn));
-  if (!turn.owns_lock()) {
+Status Server::bench(TextChannel& channel, const Peer& peer) {
+  const std::unique_lock lock(bench_mutex_, std::chrono::nanoseconds(kBenchLockTimeout));
+  if (!lock.owns_lock()) {
     Status why(Code::busy, Scope::request, "another bench is under way here: run it again later");
-    talk.refuse(why);
+    channel.send_error(why);
     return why;
   }
-  if (memories_ && !memories_->close(kBenchTurn)) {
+  if (memories_ && !memories_->close(kBenchLockTimeout)) {
     Status why(Code::busy, Scope::request,
                "the peer of the bench before still uses its memory here: run it again later");
-    talk.refuse(why);
+    channel.send_error(why);
     return why;
   }
-  FarMemories& memories = memories_.emplace(engine_, gpus_, peer);
-  Status end = talk.tell(kOk);
+  TargetMemories& memories = memories_.emplace(engine_, gpus_, peer);
+  Status end = channel.send(kOk);
   while (end.ok()) {
-    const auto request = talk.hear(kBenchThinks);
+    const auto request = channel.receive(kBenchComputeTime);
     if (!request.ok()) {
       end = request.status();
       break;
     }
     const auto answer = memories.handle(*request);
     if (answer.ok())
-      end = talk.tell(kOk + *answer);
+      end = channel.send(kOk + *answer);
     else
-      talk.refuse(answer.status());
+      channel.send_error(answer.status());
   }
-  if (memories.close(kBenchTurn)) memories_.reset();
+  if (memories.close(kBenchLockTimeout)) memories_.reset();
   return end.code() == Code::disconnected ? Status() : end;
 }
 
@@ -164,15 +164,15 @@ class ServeVerb final : public Verb {
                      (network_.insecure && network_.secret_file.empty() ? kInsecure : "") + "\n"
               << std::flush;
     std::vector<std::jthread> threads;
-    for (unsigned i = 0; i < (once_ ? 1 : kAtOnce); ++i)
+    for (unsigned i = 0; i < (once_ ? 1 : kMaxServed); ++i)
       threads.emplace_back(
           [this, &server](const std::stop_token& stop) { server.work(stop, once_); });
     wait_for(signals, seconds_ == 0 ? Duration::max() : std::chrono::seconds(seconds_));
     for (std::jthread& thread : threads) thread.request_stop();
     const Status closed = engine->close(3s);
     threads.clear();
-    if (!closed.ok()) server.leave();
-    return server.failed() ? kFailed : kWell;
+    if (!closed.ok()) server.leak();
+    return server.failed() ? kFailed : kSuccess;
   }
 
  private:

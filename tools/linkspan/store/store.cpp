@@ -40,7 +40,7 @@ class StoreVerb final : public Verb {
     if (!call.ok()) return refused(name(), call.status());
     auto store = connect();
     if (!store.ok()) return failed(name(), store.status());
-    return from_stdin ? ask_lines(**store) : ask(**store, *call);
+    return from_stdin ? run_lines(**store) : run_one(**store, *call);
   }
 
  private:
@@ -66,29 +66,29 @@ class StoreVerb final : public Verb {
     wanted.log = [](std::string_view line) { std::cerr << std::string(line) + "\n"; };
     auto store = open_tcp_store(wanted);
     if (!store.ok()) return failed(name(), store.status());
-    std::string told = "store at " + (*store)->address();
-    if (insecure_) told += ", insecure: everybody who reaches it may read and write it";
-    std::cout << told + "\n" << std::flush;
+    std::string greeting = "store at " + (*store)->address();
+    if (insecure_) greeting += ", insecure: everybody who reaches it may read and write it";
+    std::cout << greeting + "\n" << std::flush;
     wait_for(signals, seconds_ == 0 ? Duration::max() : std::chrono::seconds(seconds_));
     (void)(*store)->close(Duration::zero());
-    return kWell;
+    return kSuccess;
   }
 
   Result<std::unique_ptr<Store>> connect() const {
     return open_tcp_store(options(StoreRole::connect));
   }
 
-  int ask(Store& store, const StoreCall& call) const {
+  int run_one(Store& store, const StoreCall& call) const {
     auto answer = tool::run(store, call);
     if (!answer.ok()) return failed(name(), answer.status());
     for (const std::string& value : answer->values) std::cout << value + "\n";
     if (answer->has_number) std::cout << std::to_string(answer->number) + "\n";
     std::cout << std::flush;
-    return kWell;
+    return kSuccess;
   }
 
-  int ask_lines(Store& store) const {
-    int code = kWell;
+  int run_lines(Store& store) const {
+    int code = kSuccess;
     for (std::string line; std::getline(std::cin, line);) {
       auto call = call_of_json(line, timeout());
       auto answer = call.ok() ? tool::run(store, *call) : Result<StoreAnswer>(call.status());

@@ -15,7 +15,7 @@ using nlohmann::json;
 
 /// What follows an operation: k a key, v a value, n a number; * any number of what is before it.
 struct Operation {
-  std::string_view name, takes, usage;
+  std::string_view name, parameters, usage;
 };
 constexpr std::array<Operation, 14> kOperations = {{
     {"set", "kv", "KEY VALUE"},
@@ -88,29 +88,30 @@ Result<StoreAnswer> answer_of(const Status& status) {
 
 }  // namespace
 
-Result<StoreCall> call_of(const std::vector<std::string>& words, Duration timeout) {
-  StoreCall call{.operation = words.front(), .timeout = timeout};
+Result<StoreCall> call_of(const std::vector<std::string>& arguments, Duration timeout) {
+  StoreCall call{.operation = arguments.front(), .timeout = timeout};
   auto operation = operation_of(call.operation);
   if (!operation.ok()) return operation.status();
-  const bool repeated = operation->takes.ends_with('*');
-  const auto takes = operation->takes.substr(0, operation->takes.size() - (repeated ? 1 : 0));
-  const std::size_t given = words.size() - 1;
-  if (repeated ? given == 0 || given % takes.size() != 0 : given != takes.size())
+  const bool repeated = operation->parameters.ends_with('*');
+  const auto parameters =
+      operation->parameters.substr(0, operation->parameters.size() - (repeated ? 1 : 0));
+  const std::size_t given = arguments.size() - 1;
+  if (repeated ? given == 0 || given % parameters.size() != 0 : given != parameters.size())
     return wrong("as: " + call.operation + " " + std::string(operation->usage));
   for (std::size_t i = 0; i < given; ++i) {
-    const std::string& word = words[i + 1];
-    switch (takes[i % takes.size()]) {
+    const std::string& argument = arguments[i + 1];
+    switch (parameters[i % parameters.size()]) {
       case 'k':
-        call.keys.push_back(word);
+        call.keys.push_back(argument);
         break;
       case 'v':
-        call.values.push_back(word);
+        call.values.push_back(argument);
         break;
       default: {
         const auto [end, error] =
-            std::from_chars(word.data(), word.data() + word.size(), call.number);
-        if (error != std::errc() || end != word.data() + word.size())
-          return wrong("\"" + word + "\" is no whole number");
+            std::from_chars(argument.data(), argument.data() + argument.size(), call.number);
+        if (error != std::errc() || end != argument.data() + argument.size())
+          return wrong("\"" + argument + "\" is no whole number");
       }
     }
   }
@@ -118,30 +119,30 @@ Result<StoreCall> call_of(const std::vector<std::string>& words, Duration timeou
 }
 
 Result<StoreCall> call_of_json(const std::string& line, Duration timeout) {
-  const json told = json::parse(line, nullptr, false);
-  if (!told.is_object() || !told.contains("op")) return wrong("no {\"op\": ...}: " + line);
+  const json document = json::parse(line, nullptr, false);
+  if (!document.is_object() || !document.contains("op")) return wrong("no {\"op\": ...}: " + line);
   StoreCall call;
   try {
-    call.operation = told.at("op").get<std::string>();
-    call.keys = told.value("keys", call.keys);
-    for (const std::string& each : told.value("values", std::vector<std::string>())) {
+    call.operation = document.at("op").get<std::string>();
+    call.keys = document.value("keys", call.keys);
+    for (const std::string& each : document.value("values", std::vector<std::string>())) {
       auto bytes = from_hex(each);
       if (!bytes) return wrong("\"" + each.substr(0, 64) + "\" is no hex");
       call.values.push_back(*std::move(bytes));
     }
-    call.number = told.value("number", std::int64_t{0});
+    call.number = document.value("number", std::int64_t{0});
     call.timeout = timeout;
-    if (told.contains("timeout_ms"))
-      call.timeout = std::chrono::milliseconds(told.at("timeout_ms").get<int>());
+    if (document.contains("timeout_ms"))
+      call.timeout = std::chrono::milliseconds(document.at("timeout_ms").get<int>());
   } catch (const json::exception& error) {
     return wrong(error.what());
   }
   auto operation = operation_of(call.operation);
   if (!operation.ok()) return operation.status();
-  const bool many = operation->takes.ends_with('*');
+  const bool many = operation->parameters.ends_with('*');
   const auto of = [&](char kind) {
     return static_cast<std::size_t>(
-        std::count(operation->takes.begin(), operation->takes.end(), kind));
+        std::count(operation->parameters.begin(), operation->parameters.end(), kind));
   };
   if (!many && (call.keys.size() != of('k') || call.values.size() != of('v')))
     return wrong("as: " + call.operation + " " + std::string(operation->usage));
@@ -169,13 +170,13 @@ Result<StoreAnswer> run(Store& store, const StoreCall& call) {
 }
 
 std::string to_json(const Result<StoreAnswer>& answer) {
-  json told = {{"code", name_of(answer.status().code())}, {"what", answer.status().what()}};
+  json document = {{"code", name_of(answer.status().code())}, {"what", answer.status().what()}};
   if (answer.ok()) {
-    told["values"] = json::array();
-    for (const std::string& value : answer->values) told["values"].push_back(to_hex(value));
-    if (answer->has_number) told["number"] = answer->number;
+    document["values"] = json::array();
+    for (const std::string& value : answer->values) document["values"].push_back(to_hex(value));
+    if (answer->has_number) document["number"] = answer->number;
   }
-  return told.dump(-1, ' ', false, json::error_handler_t::replace);
+  return document.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 }  // namespace linkspan::tool

@@ -25,7 +25,7 @@ struct StoreAnswer {
 };
 
 /// "set", "KEY", "VALUE". invalid_argument: what would be right.
-Result<StoreCall> call_of(const std::vector<std::string>& words, Duration timeout);
+Result<StoreCall> call_of(const std::vector<std::string>& arguments, Duration timeout);
 /// {"op": "set", "keys": ["KEY"], "values": ["56414c5545"], "number": 0, "timeout_ms": 100}, of
 /// which all but "op" may be left out; values in hex.
 Result<StoreCall> call_of_json(const std::string& line, Duration timeout);

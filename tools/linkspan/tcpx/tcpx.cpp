@@ -48,7 +48,7 @@ class TcpxVerb final : public Verb {
       std::cout << size_name(plan_.bytes) + " x " + std::to_string(plan_.iterations) + ": " +
                        number(figures->gb_per_s) + " GB/s, " + std::to_string(figures->fragments) +
                        " fragments, verified\n";
-    return kWell;
+    return kSuccess;
   }
 
  private:

@@ -65,17 +65,17 @@ Result<Bootstrap> Bootstrap::connect(const std::string& host, unsigned port, Han
   }
 }
 
-Status Bootstrap::tell(char byte, base::Deadline deadline) const {
+Status Bootstrap::send(char byte, base::Deadline deadline) const {
   return net::send_all(socket_, {&byte, 1}, deadline);
 }
 
-Result<char> Bootstrap::hear(base::Deadline deadline) const {
+Result<char> Bootstrap::receive(base::Deadline deadline) const {
   auto some = net::receive_some(socket_, 1, deadline);
   if (!some.ok()) return some.status();
   return some->front();
 }
 
-Status Bootstrap::nap() const {
+Status Bootstrap::wait_briefly() const {
   pollfd ready{.fd = socket_.get(), .events = POLLIN, .revents = 0};
   const timespec moment{.tv_sec = 0, .tv_nsec = 20'000};
   if (::ppoll(&ready, 1, &moment, nullptr) <= 0) return {};

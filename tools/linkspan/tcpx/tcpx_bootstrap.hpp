@@ -24,12 +24,12 @@ class Bootstrap {
   static Result<Bootstrap> connect(const std::string& host, unsigned port,
                                    transport::nccl_net::Handle& handle, base::Deadline deadline);
 
-  Status tell(char byte, base::Deadline deadline) const;
+  Status send(char byte, base::Deadline deadline) const;
   /// What the other side tells next. disconnected: it has gone.
-  Result<char> hear(base::Deadline deadline) const;
+  Result<char> receive(base::Deadline deadline) const;
   /// Sleeps for 20 us, or until the other side tells something. disconnected: it
   /// has gone.
-  Status nap() const;
+  Status wait_briefly() const;
 
  private:
   explicit Bootstrap(base::Fd socket) : socket_(std::move(socket)) {}

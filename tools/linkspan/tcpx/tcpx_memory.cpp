@@ -18,7 +18,7 @@ Result<std::unique_ptr<TcpxMemory>> TcpxMemory::create(bool on_gpu, std::uint64_
   auto memory = std::unique_ptr<TcpxMemory>(new TcpxMemory);
   memory->bytes_ = page_up(std::max(bytes, kPage));
   if (on_gpu) {
-    if (Status status = memory->take_gpu(); !status.ok()) return status;
+    if (Status status = memory->allocate_on_gpu(); !status.ok()) return status;
   } else {
     memory->host_.resize(memory->bytes_ + kPage);
     memory->at_ = page_up(number(memory->host_.data()));
@@ -26,7 +26,7 @@ Result<std::unique_ptr<TcpxMemory>> TcpxMemory::create(bool on_gpu, std::uint64_
   return memory;
 }
 
-Status TcpxMemory::take_gpu() {
+Status TcpxMemory::allocate_on_gpu() {
   auto topology = cuda::Topology::create();
   if (!topology.ok()) return topology.status();
   topology_ = *std::move(topology);

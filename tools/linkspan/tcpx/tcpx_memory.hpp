@@ -40,7 +40,7 @@ class TcpxMemory {
 
  private:
   TcpxMemory() = default;
-  Status take_gpu();
+  Status allocate_on_gpu();
   Status copy(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const;
 
   std::uint64_t at_ = 0, bytes_ = 0;

@@ -43,12 +43,12 @@ std::vector<unsigned char> data_of(const TcpxPlan& plan, unsigned iteration) {
 
 class Run {
  public:
-  Run(const TcpxPlan& plan, const std::function<void(const std::string&)>& say)
-      : plan_(plan), say_(say) {}
+  Run(const TcpxPlan& plan, const std::function<void(const std::string&)>& print)
+      : plan_(plan), print_(print) {}
 
   Result<TcpxFigures> run() {
-    say_("=== TCPX GPU-to-GPU transfer test ===");
-    say_(std::string("Running in ") + (plan_.server ? "SERVER" : "CLIENT") + " mode");
+    print_("=== TCPX GPU-to-GPU transfer test ===");
+    print_(std::string("Running in ") + (plan_.server ? "SERVER" : "CLIENT") + " mode");
     auto plugin = load_selected(plan_.plugin);
     if (!plugin.ok()) return plugin.status();
     plugin_ = *std::move(plugin);
@@ -67,7 +67,7 @@ class Run {
   }
 
  private:
-  base::Deadline patience() const {
+  base::Deadline step_deadline() const {
     return base::Deadline::after(base::Clock::steady(), plan_.timeout);
   }
   std::uint64_t size() const { return plan_.bytes == 0 ? kPayloadBytes : plan_.bytes; }
@@ -75,8 +75,8 @@ class Run {
 
   /// Asks `what` again and again, until it has something. timed_out, or the other side has gone.
   template <class What>
-  Status until(const char* for_what, const What& what) {
-    const base::Deadline deadline = patience();
+  Status poll_until(const char* for_what, const What& what) {
+    const base::Deadline deadline = step_deadline();
     for (unsigned spins = 0;; ++spins) {
       auto found = what();
       if (!found.ok()) return found.status();
@@ -86,84 +86,84 @@ class Run {
                 std::string("waited in vain for ") + for_what + ": nothing came for " +
                     std::to_string(plan_.timeout / std::chrono::seconds(1)) + " s"};
       if (spins % 64 != 63) continue;  // a look costs a system call, and sleeps
-      if (Status status = bootstrap_->nap(); !status.ok()) return status;
+      if (Status status = bootstrap_->wait_briefly(); !status.ok()) return status;
     }
   }
 
   /// The client hears of it.
   Status failed(Status why) {
-    (void)bootstrap_->tell(kFailed, patience());
+    (void)bootstrap_->send(kFailed, step_deadline());
     return why;
   }
 
   Status serve() {
     auto listener = Listener::open(plugin_, static_cast<int>(plan_.device));
     if (!listener.ok()) return listener.status();
-    say_("Listening on device " + std::to_string(plan_.device));
-    auto bootstrap = Bootstrap::serve(plan_.port, (*listener)->handle(), patience());
+    print_("Listening on device " + std::to_string(plan_.device));
+    auto bootstrap = Bootstrap::serve(plan_.port, (*listener)->handle(), step_deadline());
     if (!bootstrap.ok()) return bootstrap.status();
     bootstrap_ = *std::move(bootstrap);
     std::unique_ptr<ReceiveComm> comm;
-    if (Status status = until("the client's connection",
-                              [&]() -> Result<bool> {
-                                auto accepted = (*listener)->accept();
-                                if (!accepted.ok()) return accepted.status();
-                                comm = *std::move(accepted);
-                                return comm != nullptr;
-                              });
+    if (Status status = poll_until("the client's connection",
+                                   [&]() -> Result<bool> {
+                                     auto accepted = (*listener)->accept();
+                                     if (!accepted.ok()) return accepted.status();
+                                     comm = *std::move(accepted);
+                                     return comm != nullptr;
+                                   });
         !status.ok())
       return failed(status);
-    say_("Connection accepted; recv_comm=" + hex(comm->raw()));
+    print_("Connection accepted; recv_comm=" + hex(comm->raw()));
     if (Status status = plan_.transfer ? receive_all(*comm) : Status(); !status.ok())
       return failed(status);
-    if (Status status = bootstrap_->tell(kVerified, patience()); !status.ok()) return status;
-    const auto bye = bootstrap_->hear(patience());
+    if (Status status = bootstrap_->send(kVerified, step_deadline()); !status.ok()) return status;
+    const auto bye = bootstrap_->receive(step_deadline());
     if (!bye.ok() || *bye != kBye)
       return {Code::disconnected, Scope::peer, "the client has gone without a goodbye"};
-    say_("✓ Test PASSED");
+    print_("✓ Test PASSED");
     return {};
   }
 
   Status send() {
-    say_("Connecting to server at " + plan_.host);
+    print_("Connecting to server at " + plan_.host);
     Handle handle{};
-    auto bootstrap = Bootstrap::connect(plan_.host, plan_.port, handle, patience());
+    auto bootstrap = Bootstrap::connect(plan_.host, plan_.port, handle, step_deadline());
     if (!bootstrap.ok()) return bootstrap.status();
     bootstrap_ = *std::move(bootstrap);
     auto pending_connect = PendingConnect::open(plugin_, static_cast<int>(plan_.device), handle);
     if (!pending_connect.ok()) return pending_connect.status();
     std::unique_ptr<SendComm> comm;
-    if (Status status = until("the server to accept",
-                              [&]() -> Result<bool> {
-                                auto connected = (*pending_connect)->connect();
-                                if (!connected.ok()) return connected.status();
-                                comm = *std::move(connected);
-                                return comm != nullptr;
-                              });
+    if (Status status = poll_until("the server to accept",
+                                   [&]() -> Result<bool> {
+                                     auto connected = (*pending_connect)->connect();
+                                     if (!connected.ok()) return connected.status();
+                                     comm = *std::move(connected);
+                                     return comm != nullptr;
+                                   });
         !status.ok())
       return status;
-    say_("Connection established; send_comm=" + hex(comm->raw()));
+    print_("Connection established; send_comm=" + hex(comm->raw()));
     if (Status status = plan_.transfer ? send_all(*comm) : Status(); !status.ok()) return status;
-    const auto verdict = bootstrap_->hear(patience());
+    const auto verdict = bootstrap_->receive(step_deadline());
     if (!verdict.ok()) return verdict.status();
     if (*verdict != kVerified)
       return {Code::corrupt, Scope::peer, "the server did not get what was sent: see there"};
-    if (Status status = bootstrap_->tell(kBye, patience()); !status.ok()) return status;
-    say_("✓ Test PASSED");
+    if (Status status = bootstrap_->send(kBye, step_deadline()); !status.ok()) return status;
+    print_("✓ Test PASSED");
     return {};
   }
 
   Status send_all(SendComm& comm) {
     auto registered = comm.add_memory(memory_->data(), memory_->bytes(), type());
     if (!registered.ok()) return registered.status();
-    say_("Registered client send buffer ptr=" + hex(memory_->data()) +
-         ", bytes=" + std::to_string(memory_->bytes()));
+    print_("Registered client send buffer ptr=" + hex(memory_->data()) +
+           ", bytes=" + std::to_string(memory_->bytes()));
     for (unsigned i = 0; i < plan_.iterations; ++i) {
       if (i != 0)
-        if (const auto next = bootstrap_->hear(patience()); !next.ok() || *next != kNext)
+        if (const auto next = bootstrap_->receive(step_deadline()); !next.ok() || *next != kNext)
           return {Code::corrupt, Scope::peer, "the server wants no iteration " + std::to_string(i)};
       if (Status status = memory_->put(data_of(plan_, i)); !status.ok()) return status;
-      say_("Sending " + std::to_string(size()) + " bytes");
+      print_("Sending " + std::to_string(size()) + " bytes");
       for (std::uint64_t begun = 0, sent = 0; sent < size();) {
         const auto step = [&]() -> Result<bool> {
           while (begun < size()) {
@@ -179,7 +179,7 @@ class Run {
           if (*done) sent += (*done)->cookie;
           return done->has_value();
         };
-        if (Status status = until("a message to be sent", step); !status.ok()) return status;
+        if (Status status = poll_until("a message to be sent", step); !status.ok()) return status;
       }
     }
     return {};
@@ -210,38 +210,38 @@ class Run {
     if (!block.ok()) return block.status();
     figures_.fragments += block->fragments();
     if (plan_.bytes == 0) {
-      say_("Request metadata: frag_count=" + std::to_string(block->fragments()));
+      print_("Request metadata: frag_count=" + std::to_string(block->fragments()));
       std::size_t number = 0;
       for (const tcpx::LoadMeta& each : block->entries())
-        say_("descriptor[" + std::to_string(number++) +
-             "] src_off=" + std::to_string(each.src_off) + " len=" + std::to_string(each.len) +
-             " dst_off=" + std::to_string(each.dst_off));
-      say_(std::string("Launching device unpack (") + words_of(unpacker_->method()) +
-           "), total_bytes=" + std::to_string(block->bytes()));
+        print_("descriptor[" + std::to_string(number++) +
+               "] src_off=" + std::to_string(each.src_off) + " len=" + std::to_string(each.len) +
+               " dst_off=" + std::to_string(each.dst_off));
+      print_(std::string("Launching device unpack (") + name_of(unpacker_->method()) +
+             "), total_bytes=" + std::to_string(block->bytes()));
     }
     const tcpx::UnpackRequest request{
         .block = &*block, .bounce = pool_.bounce, .destination = memory_->address() + at};
     auto ticket = unpacker_->begin({&request, 1});
     if (!ticket.ok()) return ticket.status();
     std::optional<Status> end;
-    if (Status status = until("the unpack",
-                              [&]() -> Result<bool> {
-                                end = unpacker_->poll(*ticket);
-                                return end.has_value();
-                              });
+    if (Status status = poll_until("the unpack",
+                                   [&]() -> Result<bool> {
+                                     end = unpacker_->poll(*ticket);
+                                     return end.has_value();
+                                   });
         !status.ok())
       return status;
-    if (end->ok() && plan_.bytes == 0) say_("Device unpack completed successfully");
+    if (end->ok() && plan_.bytes == 0) print_("Device unpack completed successfully");
     return *end;
   }
-  static const char* words_of(base::Unpack way) {
+  static const char* name_of(base::Unpack way) {
     return way == base::Unpack::d2d    ? "D2D copies"
            : way == base::Unpack::host ? "host gather"
                                        : "one kernel";
   }
 
   /// A receive that is done: its bytes into their place.
-  Status is_in_place(ReceiveComm& comm, const Comm::Registration& memory, const Done& done,
+  Status deliver(ReceiveComm& comm, const Comm::Registration& memory, const Done& done,
                      std::uint64_t at, std::uint64_t due) {
     // A client may count the end of the string too.
     const bool with_zero = plan_.bytes == 0 && done.bytes == kPayloadBytes + 1;
@@ -255,7 +255,7 @@ class Run {
       auto request =
           comm.flush(static_cast<unsigned char*>(memory_->data()) + at, done.bytes, memory);
       if (!request.ok()) return request.status();
-      if (Status status = until("the flush", [&]() { return comm.flushed(*request); });
+      if (Status status = poll_until("the flush", [&]() { return comm.flushed(*request); });
           !status.ok())
         return status;
     }
@@ -266,16 +266,16 @@ class Run {
   Status receive_all(ReceiveComm& comm) {
     auto registered = comm.add_memory(memory_->data(), memory_->bytes(), type());
     if (!registered.ok()) return registered.status();
-    say_("Registered server receive buffer ptr=" + hex(memory_->data()) +
-         ", bytes=" + std::to_string(memory_->bytes()));
+    print_("Registered server receive buffer ptr=" + hex(memory_->data()) +
+           ", bytes=" + std::to_string(memory_->bytes()));
     if (comm.unpacks())
       if (Status status = find_pool(comm); !status.ok()) return status;
     Duration took{};
     for (unsigned i = 0; i < plan_.iterations; ++i) {
       if (Status status = memory_->fill(0xEE); !status.ok()) return status;
       if (i != 0)
-        if (Status status = bootstrap_->tell(kNext, patience()); !status.ok()) return status;
-      say_("Waiting for client data, expected bytes=" + std::to_string(size()));
+        if (Status status = bootstrap_->send(kNext, step_deadline()); !status.ok()) return status;
+      print_("Waiting for client data, expected bytes=" + std::to_string(size()));
       const base::Time begin = base::Clock::steady().now();
       if (Status status = receive_iteration(comm, **registered); !status.ok()) return status;
       took += base::Clock::steady().now() - begin;
@@ -304,9 +304,8 @@ class Run {
         done = *tested;
         return done.has_value();
       };
-      if (Status status = until("a message", step); !status.ok()) return status;
-      if (Status status = is_in_place(comm, memory, *done, at, due_at(at)); !status.ok())
-        return status;
+      if (Status status = poll_until("a message", step); !status.ok()) return status;
+      if (Status status = deliver(comm, memory, *done, at, due_at(at)); !status.ok()) return status;
     }
     return {};
   }
@@ -315,7 +314,7 @@ class Run {
     const std::vector<unsigned char> wanted = data_of(plan_, iteration);
     std::vector<unsigned char> found(wanted.size());
     if (Status status = memory_->get(found); !status.ok()) return status;
-    if (plan_.bytes == 0) say_("Received bytes:" + hex_dump(found));
+    if (plan_.bytes == 0) print_("Received bytes:" + hex_dump(found));
     const auto wrong = std::mismatch(found.begin(), found.end(), wanted.begin());
     if (wrong.first != found.end()) {
       char text[96];
@@ -325,7 +324,7 @@ class Run {
       return {Code::corrupt, Scope::peer, text};
     }
     if (plan_.bytes == 0 || iteration + 1 == plan_.iterations)
-      say_("Received data matches expected payload");
+      print_("Received data matches expected payload");
     return {};
   }
   static std::string hex_dump(const std::vector<unsigned char>& bytes) {
@@ -339,7 +338,7 @@ class Run {
   }
 
   const TcpxPlan& plan_;
-  const std::function<void(const std::string&)>& say_;
+  const std::function<void(const std::string&)>& print_;
   std::shared_ptr<Plugin> plugin_;      // also the process's
   std::unique_ptr<TcpxMemory> memory_;  // outlives the comm and the unpacker
   std::unique_ptr<tcpx::Unpacker> unpacker_;
@@ -353,8 +352,8 @@ class Run {
 }  // namespace
 
 Result<TcpxFigures> run_tcpx(const TcpxPlan& plan,
-                             const std::function<void(const std::string&)>& say) {
-  return Run(plan, say).run();
+                             const std::function<void(const std::string&)>& print) {
+  return Run(plan, print).run();
 }
 
 }  // namespace linkspan::tool

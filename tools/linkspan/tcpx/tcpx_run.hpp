@@ -37,6 +37,6 @@ struct TcpxFigures {
 /// `say`: each line of the flow, without an end. Not ok: what failed, also `corrupt` data. Both
 /// sides fail when one does.
 Result<TcpxFigures> run_tcpx(const TcpxPlan& plan,
-                             const std::function<void(const std::string&)>& say);
+                             const std::function<void(const std::string&)>& print);
 
 }  // namespace linkspan::tool

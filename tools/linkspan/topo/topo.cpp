@@ -46,7 +46,7 @@ class Topo {
   const Gpus gpus_ = Gpus::find();
   const std::vector<Place> places_ = gpus_.places(~0u);
   std::unique_ptr<TwoProcesses> both_;
-  std::vector<std::string> ways_;  // in the order of their letters
+  std::vector<std::string> paths_;  // in the order of their letters
 };
 
 Report Topo::run() {
@@ -62,8 +62,8 @@ Status Topo::set_up() {
   both_ = *std::move(both);
   for (const Place place : places_) {
     const std::uint64_t bytes = std::max(options_.bytes, kMinRegion);
-    if (Status s = both_->add_near(place, bytes); !s.ok()) return s;
-    if (Status s = both_->add_far(place, bytes); !s.ok()) return s;
+    if (Status s = both_->add_local(place, bytes); !s.ok()) return s;
+    if (Status s = both_->add_remote(place, bytes); !s.ok()) return s;
   }
   return {};
 }
@@ -81,7 +81,7 @@ void Topo::run_pairs(Report& report) {
       progress.show(report.rows.size() + 1, count, title(from.name(), to.name(), Op::write));
       const Pair pair = both_->pair(Op::write, from, to);
       report.rows.push_back(pair_run.run({&pair, 1}, plan, {}));
-      report.stopped = pair_run.lost();
+      report.stopped = pair_run.fatal_error();
       if (report.stopped.ok() && deadline_.passed() && report.rows.size() < count)
         report.stopped = Status(Code::timed_out, Scope::request, kTimeIsOver);
       if (!report.stopped.ok()) return;
@@ -90,16 +90,16 @@ void Topo::run_pairs(Report& report) {
 }
 
 std::string Topo::letter(const Row& row) {
-  const std::string way = row.path + (row.executor == "here" ? "" : ", by the " + row.executor);
-  auto found = std::find(ways_.begin(), ways_.end(), way);
-  if (found == ways_.end()) found = ways_.insert(ways_.end(), way);
-  return std::string(1, static_cast<char>('A' + (found - ways_.begin()) % 26));
+  const std::string path = row.path + (row.executor == "here" ? "" : ", by the " + row.executor);
+  auto found = std::find(paths_.begin(), paths_.end(), path);
+  if (found == paths_.end()) found = paths_.insert(paths_.end(), path);
+  return std::string(1, static_cast<char>('A' + (found - paths_.begin()) % 26));
 }
 
 std::vector<std::string> Topo::notes() const {
   std::vector<std::string> out;
-  for (std::size_t i = 0; i < ways_.size(); ++i)
-    out.push_back(std::string(1, static_cast<char>('A' + i % 26)) + "  " + ways_[i]);
+  for (std::size_t i = 0; i < paths_.size(); ++i)
+    out.push_back(std::string(1, static_cast<char>('A' + i % 26)) + "  " + paths_[i]);
   return out;
 }
 
@@ -171,7 +171,7 @@ class TopoVerb final : public Verb {
         to_json(report, "one host, two processes: the path of each pair", command);
     if (Status s = output->write(topo.text(report), json, topo.svg(report)); !s.ok())
       return failed(name(), s);
-    return report.ok() ? kWell : kFailed;
+    return report.ok() ? kSuccess : kFailed;
   }
 
  private:

@@ -1,4 +1,4 @@
-#include "tools/linkspan/measure/ceiling.hpp"
+#include "tools/linkspan/measure/reference_copies.hpp"
 
 #include <array>
 #include <cstddef>
@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 constexpr Duration kLimit = 10s;  // of one bare copy
 constexpr unsigned kStagingThreads = 8;
 // Which is faster depends on the caches and the link: both run.
-constexpr std::array kSlotBytes = {std::uint64_t{512} << 10, std::uint64_t{2} << 20};
+constexpr std::array kStagingBufferBytes = {std::uint64_t{512} << 10, std::uint64_t{2} << 20};
 
 std::byte* pointer(std::uint64_t address) noexcept {
   return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
@@ -35,10 +35,10 @@ auto find_or_make(Map& map, const typename Map::key_type& key, const Create& cre
 
 }  // namespace
 
-Result<std::vector<Contender>> Ceilings::make(const Pair& pair, const Layout& layout,
-                                              unsigned depth, Against against,
-                                              const std::string& path) {
-  const Place near = pair.local.place(), far = pair.far.place;
+Result<std::vector<Contestant>> ReferenceCopies::make(const Pair& pair, const Layout& layout,
+                                                      unsigned depth, Against against,
+                                                      const std::string& path) {
+  const Place near = pair.local.place(), far = pair.remote.place;
   // A shared memory has the ceiling of the kind as which it is treated.
   const bool pageable = path.find("pageable") != std::string::npos || against == Against::staged;
   const Place host{.kind = pageable ? MemoryKind::host : MemoryKind::pinned};
@@ -48,78 +48,82 @@ Result<std::vector<Contender>> Ceilings::make(const Pair& pair, const Layout& la
                         ? far.on_gpu() && (near.on_gpu() || near == host)
                         : near.kind != MemoryKind::shared && far.kind != MemoryKind::shared;
   if (out.ok())
-    for (Contender& one : *out) one.same_bytes = same;
+    for (Contestant& one : *out) one.same_bytes = same;
   return out;
 }
 
-Ceilings::Made Ceilings::by_gpu(const Pair& pair, const Layout& layout, unsigned depth,
-                                Against against, Place host) {
-  const Place near = pair.local.place(), far = pair.far.place;
+ReferenceCopies::Contestants ReferenceCopies::by_gpu(const Pair& pair, const Layout& layout,
+                                                     unsigned depth, Against against, Place host) {
+  const Place near = pair.local.place(), far = pair.remote.place;
   const bool many = layout.pieces.size() != 1;
-  if (many && (host.kind == MemoryKind::host || depth != 1)) return std::vector<Contender>();
+  if (many && (host.kind == MemoryKind::host || depth != 1)) return std::vector<Contestant>();
   auto found = route(pair, host);
   if (!found.ok()) return found.status();
   // The contenders', each of which runs over it.
-  auto way = std::make_shared<const Route>(*std::move(found));
+  auto shared_route = std::make_shared<const Route>(*std::move(found));
   const std::string where =
       near.on_gpu() && far.on_gpu()
           ? "over bare code's own CUDA IPC mapping of the same memory"
           : our(host).place().name() + " memory of this process and " +
                 (far.on_gpu() ? "bare code's own CUDA IPC mapping" : "its GPU");
-  if (many) return by_kernel(way, layout, against, where);
+  if (many) return by_kernel(shared_route, layout, against, where);
   if (against == Against::two_links)
-    return by_two_links(std::move(way), pair.far, layout.payload, where);
+    return by_two_links(std::move(shared_route), pair.remote, layout.payload, where);
   if (against != Against::staged || (near.on_gpu() && far.on_gpu()))
-    return by_copies(std::move(way), layout.payload, depth, against, where);
-  auto staged = by_staging(way, layout.payload, pair.to().on_gpu(), where);
+    return by_copies(std::move(shared_route), layout.payload, depth, against, where);
+  auto staged = by_staging(shared_route, layout.payload, pair.to().on_gpu(), where);
   if (!staged.ok()) return staged.status();
-  auto plain = by_copies(std::move(way), layout.payload, 1, Against::sync, where);
+  auto plain = by_copies(std::move(shared_route), layout.payload, 1, Against::sync, where);
   if (!plain.ok()) return plain.status();
   plain->back().ceiling = false;
   staged->push_back(std::move(plain->back()));
   return staged;
 }
 
-Result<Route> Ceilings::route(const Pair& pair, Place host) const {
+Result<Route> ReferenceCopies::route(const Pair& pair, Place host) const {
   const Memory& local = pair.local;
-  const Far& far = pair.far;
+  const RemoteMemory& far = pair.remote;
   Route out{.device = local.device()};
   if (out.device == nullptr) {
     const auto found = gpus_.device(far.place.gpu);
     if (!found.ok()) return found.status();
     out.device = *found;
   }
-  std::uint64_t remote = 0;
+  std::uint64_t remote_address = 0;
   if (far.place.on_gpu()) {
     auto mapping = cuda::IpcMapping::open(*out.device, far.memory.handle);
     if (!mapping.ok()) return mapping.status();
-    remote = mapping->base() + far.memory.lead;
+    remote_address = mapping->base() + far.memory.allocation_offset;
     out.mapping.emplace(*std::move(mapping));
   } else {
-    remote = our(host).address();
+    remote_address = our(host).address();
   }
   const std::uint64_t near = local.place().on_gpu() ? local.address() : our(host).address();
-  out.to = pair.to_far() ? remote : near;
-  out.from = pair.to_far() ? near : remote;
+  out.to = pair.to_remote() ? remote_address : near;
+  out.from = pair.to_remote() ? near : remote_address;
   return out;
 }
 
 /// The last one is that with cuStreamSynchronize, if it was asked for.
-Ceilings::Made Ceilings::by_copies(std::shared_ptr<const Route> route, std::uint64_t bytes,
-                                   unsigned depth, Against against, const std::string& where) {
+ReferenceCopies::Contestants ReferenceCopies::by_copies(std::shared_ptr<const Route> route,
+                                                        std::uint64_t bytes, unsigned depth,
+                                                        Against against, const std::string& where) {
   const auto copy =
       find_or_make(copies_, route->device, [&] { return bare::GpuCopy::create(*route->device); });
   if (!copy.ok()) return copy.status();
-  std::vector<Contender> out;
-  out.push_back({.how = "cuMemcpyAsync + flag, " + where,
-                 .run = [=, gpu = *copy] { return gpu->run(route->way(), bytes, kLimit, depth); }});
+  std::vector<Contestant> out;
+  out.push_back({.how = "cuMemcpyAsync + flag, " + where, .run = [=, gpu = *copy] {
+                   return gpu->run(route->addresses(), bytes, kLimit, depth);
+                 }});
   if (against == Against::sync && depth == 1)
-    out.push_back({.how = "cuMemcpyAsync + cuStreamSynchronize, " + where,
-                   .run = [=, gpu = *copy] { return gpu->run_synchronised(route->way(), bytes); }});
+    out.push_back({.how = "cuMemcpyAsync + cuStreamSynchronize, " + where, .run = [=, gpu = *copy] {
+                     return gpu->run_synchronised(route->addresses(), bytes);
+                   }});
   return out;
 }
 
-Ceilings::Made Ceilings::both_ways(std::span<const Pair> pairs, std::uint64_t bytes) {
+ReferenceCopies::Contestants ReferenceCopies::both_ways(std::span<const Pair> pairs,
+                                                        std::uint64_t bytes) {
   std::vector<std::shared_ptr<const Route>> routes;
   std::vector<bare::GpuCopy*> copies;
   for (const Pair& pair : pairs) {
@@ -131,18 +135,19 @@ Ceilings::Made Ceilings::both_ways(std::span<const Pair> pairs, std::uint64_t by
     if (!copy.ok()) return copy.status();
     copies.push_back(*copy);
   }
-  return std::vector{Contender{.how = "cuMemcpyAsync + flag, both ways at once",
-                               .run =
-                                   [=] {
-                                     return bare::GpuCopy::run_both(*copies[0], routes[0]->way(),
-                                                                    *copies[1], routes[1]->way(),
-                                                                    bytes, kLimit);
-                                   },
-                               .ceiling = false}};
+  return std::vector{Contestant{.how = "cuMemcpyAsync + flag, both ways at once",
+                                .run =
+                                    [=] {
+                                      return bare::GpuCopy::run_both(
+                                          *copies[0], routes[0]->addresses(), *copies[1],
+                                          routes[1]->addresses(), bytes, kLimit);
+                                    },
+                                .ceiling = false}};
 }
 
-Ceilings::Made Ceilings::by_kernel(const std::shared_ptr<const Route>& route, const Layout& layout,
-                                   Against against, const std::string& where) {
+ReferenceCopies::Contestants ReferenceCopies::by_kernel(const std::shared_ptr<const Route>& route,
+                                                        const Layout& layout, Against against,
+                                                        const std::string& where) {
   const auto made = find_or_make(kernels_, route->device,
                                  [&] { return bare::KernelCopy::create(*route->device); });
   if (!made.ok()) return made.status();
@@ -153,34 +158,35 @@ Ceilings::Made Ceilings::by_kernel(const std::shared_ptr<const Route>& route, co
     const bool on_gpu = against == Against::ready_on_gpu;
     const bool ready = on_gpu || against == Against::ready;
     return std::vector{
-        Contender{.how = std::string(ready ? "indices in " : "indices copied to ") +
-                         (on_gpu ? "the GPU's" : "mapped") + " memory + a kernel + flag, " + where,
-                  .run = [=, again = false]() mutable {
-                    (void)route;  // whose mapping it is
-                    return kernel->run(pages, kLimit, std::exchange(again, ready), on_gpu);
-                  }}};
+        Contestant{.how = std::string(ready ? "indices in " : "indices copied to ") +
+                          (on_gpu ? "the GPU's" : "mapped") + " memory + a kernel + flag, " + where,
+                   .run = [=, again = false]() mutable {
+                     (void)route;  // whose mapping it is
+                     return kernel->run(pages, kLimit, std::exchange(again, ready), on_gpu);
+                   }}};
   }
   std::vector<bare::KernelPiece> pieces;
   pieces.reserve(layout.pieces.size());
   for (const auto& [from, to, bytes] : layout.pieces)
     pieces.push_back({route->to + to, route->from + from, bytes});
-  return std::vector{Contender{.how = "list built in mapped memory + a kernel + flag, " + where,
-                               .run = [=, list = std::move(pieces)] {
-                                 (void)route;
-                                 return kernel->run(list, kLimit);
-                               }}};
+  return std::vector{Contestant{.how = "list built in mapped memory + a kernel + flag, " + where,
+                                .run = [=, list = std::move(pieces)] {
+                                  (void)route;
+                                  return kernel->run(list, kLimit);
+                                }}};
 }
 
-Ceilings::Made Ceilings::by_staging(std::shared_ptr<const Route> route, std::uint64_t bytes,
-                                    bool to_gpu, const std::string& where) {
-  std::vector<Contender> out;
-  for (const std::uint64_t slot : kSlotBytes) {
-    const auto made = find_or_make(staged_, {route->device, slot}, [&] {
-      return bare::StagedCopy::create(*route->device, kStagingThreads, slot);
+ReferenceCopies::Contestants ReferenceCopies::by_staging(std::shared_ptr<const Route> route,
+                                                         std::uint64_t bytes, bool to_gpu,
+                                                         const std::string& where) {
+  std::vector<Contestant> out;
+  for (const std::uint64_t buffer_bytes : kStagingBufferBytes) {
+    const auto made = find_or_make(staged_, {route->device, buffer_bytes}, [&] {
+      return bare::StagedCopy::create(*route->device, kStagingThreads, buffer_bytes);
     });
     if (!made.ok()) return made.status();
     out.push_back({.how = std::to_string(kStagingThreads) + " threads with pinned slots of " +
-                          size_name(slot) + ", " + where,
+                          size_name(buffer_bytes) + ", " + where,
                    .run = [=, staged = *made] {
                      return staged->run(to_gpu, to_gpu ? route->to : route->from,
                                         pointer(to_gpu ? route->from : route->to), bytes, kLimit);
@@ -190,8 +196,10 @@ Ceilings::Made Ceilings::by_staging(std::shared_ptr<const Route> route, std::uin
 }
 
 /// Who does the second hop best depends on the copy engines: both run.
-Ceilings::Made Ceilings::by_two_links(std::shared_ptr<const Route> route, const Far& far,
-                                      std::uint64_t bytes, const std::string& where) {
+ReferenceCopies::Contestants ReferenceCopies::by_two_links(std::shared_ptr<const Route> route,
+                                                           const RemoteMemory& far,
+                                                           std::uint64_t bytes,
+                                                           const std::string& where) {
   const auto other = gpus_.device((far.place.gpu + 1) % gpus_.count());
   if (!other.ok()) return other.status();
   auto opened = cuda::IpcMapping::open(**other, far.memory.handle);
@@ -201,9 +209,9 @@ Ceilings::Made Ceilings::by_two_links(std::shared_ptr<const Route> route, const 
                                  [&] { return bare::RelayCopy::create(*route->device, **other); });
   if (!made.ok()) return made.status();
   const auto one = [&](bare::RelayCopy::SecondHop second, const char* how) {
-    return Contender{
+    return Contestant{
         .how = std::string("half through another GPU, ") + how + " in chunks, + flag, " + where,
-        .run = [=, relay = *made, there = mapping->base() + far.memory.lead] {
+        .run = [=, relay = *made, there = mapping->base() + far.memory.allocation_offset] {
           (void)mapping;  // which `there` lies in
           return relay->run(route->to, there, route->from, bytes, second, kLimit);
         }};
@@ -212,17 +220,18 @@ Ceilings::Made Ceilings::by_two_links(std::shared_ptr<const Route> route, const 
                      one(bare::RelayCopy::SecondHop::pushed, "pushed")};
 }
 
-Ceilings::Made Ceilings::by_cpu(const Pair& pair, const Layout& layout, unsigned depth) {
-  if (layout.pieces.size() != 1) return std::vector<Contender>();
+ReferenceCopies::Contestants ReferenceCopies::by_cpu(const Pair& pair, const Layout& layout,
+                                                     unsigned depth) {
+  if (layout.pieces.size() != 1) return std::vector<Contestant>();
   const std::uint64_t bytes = layout.payload;
   const bool near_shared = pair.local.place().kind == MemoryKind::shared;
-  const bool shared = near_shared || pair.far.place.kind == MemoryKind::shared;
-  const bool read = !pair.to_far();
+  const bool shared = near_shared || pair.remote.place.kind == MemoryKind::shared;
+  const bool read = !pair.to_remote();
   // The peer's mapping is not ours to touch: private and shared memory of our own.
   const std::uint64_t near = pair.local.address();
   const std::uint64_t far =
       shared ? our({.kind = near_shared ? MemoryKind::host : MemoryKind::shared}).address()
-             : pair.far.memory.address;
+             : pair.remote.memory.address;
   const auto one = [=, this](std::uint64_t offset) {
     const std::uint64_t ours = near + offset, theirs = far + offset;
     if (!shared) return cpu_.run_across(far_pid_, read, pointer(ours), theirs, bytes);
@@ -239,9 +248,9 @@ Ceilings::Made Ceilings::by_cpu(const Pair& pair, const Layout& layout, unsigned
     }
     return sum;
   };
-  return std::vector{Contender{.how = (shared ? "memcpy in one process" : call) + ", " +
-                                      std::to_string(threads_) + " threads",
-                               .run = all}};
+  return std::vector{Contestant{.how = (shared ? "memcpy in one process" : call) + ", " +
+                                       std::to_string(threads_) + " threads",
+                                .run = all}};
 }
 
 }  // namespace linkspan::tool

@@ -1,4 +1,4 @@
-#include "tools/linkspan/measure/turns.hpp"
+#include "tools/linkspan/measure/alternation.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -18,29 +18,31 @@ double quantile(Runs& values, double part) {
   return static_cast<double>(at->count()) / 1e3;
 }
 
-Status take_turn(const Contender& contender, std::size_t count, Runs* into) {
-  if (contender.begin)
-    if (Status s = contender.begin(static_cast<unsigned>(count)); !s.ok()) return s;
+Status run_block(const Contestant& contestant, std::size_t count, Runs* into) {
+  if (contestant.begin)
+    if (Status s = contestant.begin(static_cast<unsigned>(count)); !s.ok()) return s;
   for (std::size_t i = 0; i < count; ++i) {
-    const auto took = contender.run();
+    const auto took = contestant.run();
     if (!took.ok()) return took.status();
     if (into != nullptr) into->push_back(*took);
   }
-  return contender.end ? contender.end() : Status();
+  return contestant.end ? contestant.end() : Status();
 }
 
 }  // namespace
 
-Result<std::vector<Runs>> take_turns(const Turns& turns, std::span<const Contender> contenders) {
-  std::vector<Runs> out(contenders.size());
-  for (Runs& runs : out) runs.reserve(turns.runs);
-  const auto end = base::Deadline::after(base::Clock::steady(), turns.at_most);
+Result<std::vector<Runs>> run_alternating(const Alternation& alternation,
+                                          std::span<const Contestant> contestants) {
+  std::vector<Runs> out(contestants.size());
+  for (Runs& runs : out) runs.reserve(alternation.runs);
+  const auto end = base::Deadline::after(base::Clock::steady(), alternation.at_most);
   const Runs& first = out.front();
-  for (bool warm = false; first.size() < turns.runs && (first.empty() || !end.passed());
+  for (bool warm = false; first.size() < alternation.runs && (first.empty() || !end.passed());
        warm = true) {
-    const std::size_t count = std::min<std::size_t>(turns.block, turns.runs - first.size());
-    for (std::size_t i = 0; i < contenders.size(); ++i)
-      if (Status s = take_turn(contenders[i], count, warm ? &out[i] : nullptr); !s.ok()) return s;
+    const std::size_t count =
+        std::min<std::size_t>(alternation.block, alternation.runs - first.size());
+    for (std::size_t i = 0; i < contestants.size(); ++i)
+      if (Status s = run_block(contestants[i], count, warm ? &out[i] : nullptr); !s.ok()) return s;
   }
   return out;
 }
@@ -53,10 +55,10 @@ Timing timing_of(Runs runs) {
           .runs = static_cast<unsigned>(runs.size())};
 }
 
-void compare(std::span<const Contender> contenders, std::vector<Runs> runs, Row& out) {
-  for (std::size_t i = 1; i < contenders.size(); ++i) {
-    Beside one{.how = contenders[i].how, .timing = timing_of(std::move(runs[i]))};
-    if (!contenders[i].ceiling) {
+void compare(std::span<const Contestant> contestants, std::vector<Runs> runs, Row& out) {
+  for (std::size_t i = 1; i < contestants.size(); ++i) {
+    Beside one{.how = contestants[i].how, .timing = timing_of(std::move(runs[i]))};
+    if (!contestants[i].ceiling) {
       out.beside.push_back(std::move(one));
       continue;
     }

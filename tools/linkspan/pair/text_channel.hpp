@@ -1,4 +1,4 @@
-// tools/linkspan/pair/conversation.hpp - what two tools of different hosts say to each other: words
+// tools/linkspan/pair/text_channel.hpp - what two tools of different hosts say to each other: words
 // by one tag.
 //
 // Words alternate, but for a refusal ("error WHY"), which may come at any time and ends what the
@@ -17,44 +17,44 @@
 
 namespace linkspan::tool {
 
-class Conversation {
+class TextChannel {
  public:
   /// `patience`: with each step of the other side's.
-  static Result<std::unique_ptr<Conversation>> begin(Peer peer, Duration patience);
-  ~Conversation();
-  Conversation(const Conversation&) = delete;
-  Conversation& operator=(const Conversation&) = delete;
+  static Result<std::unique_ptr<TextChannel>> begin(Peer peer, Duration timeout);
+  ~TextChannel();
+  TextChannel(const TextChannel&) = delete;
+  TextChannel& operator=(const TextChannel&) = delete;
 
-  Status tell(std::string_view words);
+  Status send(std::string_view text);
   /// What the other side says next; its refusal as a Status. `more` patience than usual.
-  Result<std::string> hear(Duration more = {});
+  Result<std::string> receive(Duration more = {});
   /// Tells a failure of this side.
-  void refuse(const Status& why);
+  void send_error(const Status& why);
 
   /// Cancels what is under way. True: nothing of it touches memory any more.
-  bool settle(Duration timeout);
+  bool cancel_pending(Duration timeout);
 
  private:
-  static constexpr std::size_t kMaxWords = 1024;
+  static constexpr std::size_t kMaxTextBytes = 1024;
   struct Buffers {
-    std::array<char, kMaxWords> told{}, heard{};
+    std::array<char, kMaxTextBytes> sent{}, received{};
   };
 
-  Conversation(Peer peer, Duration patience, CompletionQueue queue)
+  TextChannel(Peer peer, Duration timeout, CompletionQueue queue)
       : peer_(std::move(peer)),
-        patience_(patience),
+        step_timeout_(timeout),
         queue_(std::move(queue)),
         buffers_(std::make_unique<Buffers>()) {}
-  Status listen();
-  Status refusal() const;
-  Status until(const Transfer& one, Duration patience, const char* what);
+  Status post_receive();
+  Status received_error() const;
+  Status wait_for_end(const Transfer& one, Duration timeout, const char* what);
 
   const Peer peer_;
-  const Duration patience_;
+  const Duration step_timeout_;
   CompletionQueue queue_;
   std::unique_ptr<Buffers> buffers_;
-  Transfer told_, heard_;
-  Status hearing_;  // why nothing more is heard
+  Transfer sending_, receiving_;
+  Status receive_error_;  // why nothing more is heard
 };
 
 }  // namespace linkspan::tool

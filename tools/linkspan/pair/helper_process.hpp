@@ -1,5 +1,5 @@
-// tools/linkspan/pair/far_end.hpp - the second process of demo, bench and doctor: the peer that
-// owns the far memories.
+// tools/linkspan/pair/helper_process.hpp - the second process of demo, bench and doctor: the peer
+// that owns the far memories.
 //
 // What the parent asks of it, in words that are separated by spaces (numbers are decimal):
 //   hello                                   nothing but the answer            -> ok
@@ -34,28 +34,28 @@
 namespace linkspan::tool {
 
 /// argv[1] of the second process.
-inline constexpr std::string_view kFarEnd = "--far-end";
+inline constexpr std::string_view kHelperVerb = "--far-end";
 
 /// The 8 bytes at `address` of another process, by process_vm_readv.
-Result<std::uint64_t> read_word(pid_t pid, std::uint64_t address);
+Result<std::uint64_t> read_u64(pid_t pid, std::uint64_t address);
 
 /// Until the parent is gone; the exit code.
-int run_far_end();
+int run_helper_process();
 
 /// "VERB PLACE NUMBER ..."
-std::string far_request(const char* verb, Place place,
-                        std::initializer_list<std::uint64_t> numbers);
+std::string target_request(const char* command, Place place,
+                           std::initializer_list<std::uint64_t> numbers);
 
 /// What `memory` answers.
-struct FarMemory {
+struct ExportedMemory {
   std::uint64_t address = 0;  ///< In the process that it is of.
   bool exported = false;      ///< What follows is set: it is a GPU's.
   cuda::IpcHandle handle{};
-  std::uint64_t lead = 0;
+  std::uint64_t allocation_offset = 0;
 
-  static Result<FarMemory> of(const Memory& memory);
+  static Result<ExportedMemory> of(const Memory& memory);
   std::string encode() const;
-  static Result<FarMemory> decode(const std::string& text);
+  static Result<ExportedMemory> decode(const std::string& text);
 };
 
 }  // namespace linkspan::tool

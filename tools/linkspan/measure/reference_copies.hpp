@@ -1,4 +1,5 @@
-// tools/linkspan/measure/ceiling.hpp - the bare calls that a pair of memories is measured against.
+// tools/linkspan/measure/reference_copies.hpp - the bare calls that a pair of memories is measured
+// against.
 //
 // Between GPUs and from a GPU to a GPU of the peer they move the very same bytes, over a CUDA IPC
 // mapping that bare code opened. Where only the peer can reach its memory (pinned, pageable), they
@@ -22,17 +23,17 @@
 #include "bench/bare/staged_copy.hpp"
 #include "cuda/handles.hpp"
 #include "linkspan/types.hpp"
-#include "tools/linkspan/measure/turns.hpp"
-#include "tools/linkspan/pair/far_end.hpp"
+#include "tools/linkspan/measure/alternation.hpp"
+#include "tools/linkspan/pair/helper_process.hpp"
 #include "tools/linkspan/pair/memories.hpp"
 #include "tools/linkspan/pair/shape.hpp"
 
 namespace linkspan::tool {
 
 /// A memory of the second process as all parts of the tool know it.
-struct Far {
+struct RemoteMemory {
   Place place;
-  FarMemory memory;
+  ExportedMemory memory;
   RemoteRegion region;
 };
 
@@ -40,11 +41,11 @@ struct Far {
 struct Pair {
   Op op;
   Memory& local;
-  const Far& far;
+  const RemoteMemory& remote;
 
-  bool to_far() const noexcept { return op == Op::write; }
-  Place from() const noexcept { return to_far() ? local.place() : far.place; }
-  Place to() const noexcept { return to_far() ? far.place : local.place(); }
+  bool to_remote() const noexcept { return op == Op::write; }
+  Place from() const noexcept { return to_remote() ? local.place() : remote.place; }
+  Place to() const noexcept { return to_remote() ? remote.place : local.place(); }
 };
 
 /// Which bare calls a row is held against. Many pieces: one kernel, or none.
@@ -63,38 +64,39 @@ struct Route {
   std::uint64_t to = 0, from = 0;
   std::optional<cuda::IpcMapping> mapping{};
 
-  bare::Way way() const noexcept { return {to, from}; }
+  bare::Way addresses() const noexcept { return {to, from}; }
 };
 
 /// Makes them; owns the streams and threads that they share. Memories and GPUs outlive it.
-class Ceilings {
+class ReferenceCopies {
  public:
   using Memories = std::map<std::string, std::unique_ptr<Memory>>;
 
-  Ceilings(const Gpus& gpus, const Memories& ours, pid_t far_pid, unsigned threads)
+  ReferenceCopies(const Gpus& gpus, const Memories& ours, pid_t far_pid, unsigned threads)
       : gpus_(gpus), ours_(ours), far_pid_(far_pid), threads_(threads), cpu_(threads) {}
 
   /// `path` is Explanation::path: a pageable copy is held against a pageable one. They run until
   /// this ends, `layout` too. Empty: no bare call does the like.
-  Result<std::vector<Contender>> make(const Pair& pair, const Layout& layout, unsigned depth,
-                                      Against against, const std::string& path);
+  Result<std::vector<Contestant>> make(const Pair& pair, const Layout& layout, unsigned depth,
+                                       Against against, const std::string& path);
   /// Two copies at once, each by the GPU of our end: told of beside the ceiling of one.
-  Result<std::vector<Contender>> both_ways(std::span<const Pair> pairs, std::uint64_t bytes);
+  Result<std::vector<Contestant>> both_ways(std::span<const Pair> pairs, std::uint64_t bytes);
   /// As bare code knows the memories; host memory that only the peer reaches is our own `host`.
   Result<Route> route(const Pair& pair, Place host) const;
 
  private:
-  using Made = Result<std::vector<Contender>>;
-  Made by_gpu(const Pair& pair, const Layout& layout, unsigned depth, Against against, Place host);
-  Made by_copies(std::shared_ptr<const Route> route, std::uint64_t bytes, unsigned depth,
-                 Against against, const std::string& where);
-  Made by_kernel(const std::shared_ptr<const Route>& route, const Layout& layout, Against against,
-                 const std::string& where);
-  Made by_staging(std::shared_ptr<const Route> route, std::uint64_t bytes, bool to_gpu,
-                  const std::string& where);
-  Made by_two_links(std::shared_ptr<const Route> route, const Far& far, std::uint64_t bytes,
-                    const std::string& where);
-  Made by_cpu(const Pair& pair, const Layout& layout, unsigned depth);
+  using Contestants = Result<std::vector<Contestant>>;
+  Contestants by_gpu(const Pair& pair, const Layout& layout, unsigned depth, Against against,
+                     Place host);
+  Contestants by_copies(std::shared_ptr<const Route> route, std::uint64_t bytes, unsigned depth,
+                        Against against, const std::string& where);
+  Contestants by_kernel(const std::shared_ptr<const Route>& route, const Layout& layout,
+                        Against against, const std::string& where);
+  Contestants by_staging(std::shared_ptr<const Route> route, std::uint64_t bytes, bool to_gpu,
+                         const std::string& where);
+  Contestants by_two_links(std::shared_ptr<const Route> route, const RemoteMemory& far,
+                           std::uint64_t bytes, const std::string& where);
+  Contestants by_cpu(const Pair& pair, const Layout& layout, unsigned depth);
   const Memory& our(Place place) const { return *ours_.at(place.name()); }
 
   const Gpus& gpus_;

@@ -1,4 +1,4 @@
-// tools/linkspan/measure/turns.hpp - the clock: the library and the bare calls take turns.
+// tools/linkspan/measure/alternation.hpp - the clock: the library and the bare calls take turns.
 //
 // Blocks of runs: the first one's, the second one's, ..., the first one's again. The first block of
 // each is the warm-up and does not count.
@@ -17,7 +17,7 @@
 namespace linkspan::tool {
 
 /// What is timed.
-struct Contender {
+struct Contestant {
   std::string how{};  ///< In words, for the report.
   std::function<Result<Duration>()> run{};
   /// Around a turn of so many runs. Empty: nothing is to be done.
@@ -27,7 +27,7 @@ struct Contender {
   bool same_bytes = false;  ///< It moves those that the library moves, to the same places.
 };
 
-struct Turns {
+struct Alternation {
   unsigned runs = 1;   ///< Of each contender.
   unsigned block = 1;  ///< Of one before it is the next one's turn.
   Duration at_most{};  ///< Then fewer runs, but one of each.
@@ -36,12 +36,13 @@ struct Turns {
 using Runs = std::vector<Duration>;
 
 /// Of each contender its runs.
-Result<std::vector<Runs>> take_turns(const Turns& turns, std::span<const Contender> contenders);
+Result<std::vector<Runs>> run_alternating(const Alternation& alternation,
+                                          std::span<const Contestant> contestants);
 
 Timing timing_of(Runs runs);
 
 /// The contenders behind the first, beside which `out` is the first one's: the fastest of the
 /// ceilings is the row's.
-void compare(std::span<const Contender> contenders, std::vector<Runs> runs, Row& out);
+void compare(std::span<const Contestant> contestants, std::vector<Runs> runs, Row& out);
 
 }  // namespace linkspan::tool
