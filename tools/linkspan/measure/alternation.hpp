@@ -1,7 +1,8 @@
-// tools/linkspan/measure/alternation.hpp - the clock: the library and the bare calls take turns.
+// tools/linkspan/measure/alternation.hpp - the clock: measures contestants in alternating blocks of
+// runs.
 //
-// Blocks of runs: the first one's, the second one's, ..., the first one's again. The first block of
-// each is the warm-up and does not count.
+// Contestants are the library and bare calls. The order is: a block of the first, a block of the
+// second, ..., a block of the first again. The first block of each is the warm-up and is discarded.
 // Threads: the main thread.
 #pragma once
 
@@ -16,33 +17,33 @@
 
 namespace linkspan::tool {
 
-/// What is timed.
+/// One of the things that are timed.
 struct Contestant {
-  std::string how{};  ///< In words, for the report.
+  std::string how{};  ///< Its description in the report.
   std::function<Result<Duration>()> run{};
-  /// Around a turn of so many runs. Empty: nothing is to be done.
+  /// Called before and after a block of `runs` runs. May be empty.
   std::function<Status(unsigned runs)> begin{};
   std::function<Status()> end{};
-  bool ceiling = true;      ///< Else only told of beside it.
-  bool same_bytes = false;  ///< It moves those that the library moves, to the same places.
+  bool ceiling = true;      ///< False: reported beside the ceiling only.
+  bool same_bytes = false;  ///< Moves the library's bytes to the same places.
 };
 
 struct Alternation {
-  unsigned runs = 1;   ///< Of each contender.
-  unsigned block = 1;  ///< Of one before it is the next one's turn.
-  Duration at_most{};  ///< Then fewer runs, but one of each.
+  unsigned runs = 1;   ///< Runs of each contestant.
+  unsigned block = 1;  ///< Runs of one contestant in a block.
+  Duration at_most{};  ///< Time limit; after it fewer runs, but at least one of each.
 };
 
 using Runs = std::vector<Duration>;
 
-/// Of each contender its runs.
+/// Measures all contestants, and returns the runs of each.
 Result<std::vector<Runs>> run_alternating(const Alternation& alternation,
                                           std::span<const Contestant> contestants);
 
 Timing timing_of(Runs runs);
 
-/// The contenders behind the first, beside which `out` is the first one's: the fastest of the
-/// ceilings is the row's.
+/// Enters the runs of all contestants but the first in `out`, the first one's row. The fastest
+/// ceiling becomes the row's ceiling.
 void compare(std::span<const Contestant> contestants, std::vector<Runs> runs, Row& out);
 
 }  // namespace linkspan::tool

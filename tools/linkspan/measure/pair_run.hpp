@@ -1,10 +1,10 @@
-// tools/linkspan/measure/pair_run.hpp - one pair of memories: moves bytes, verifies, measures.
+// tools/linkspan/measure/pair_run.hpp - moves, verifies and measures the bytes of one pair of
+// memories.
 //
-// Data first: a list of blocks of odd sizes at odd offsets with what lies around them watched, then
-// the transfer of each shape. Then the clock: library and bare call take turns, and the last run
-// that counts moves fresh data, of which every byte is looked at afterwards. So are the bare call's
-// where it moves the same.
-// Threads: externally synchronised.
+// First a list of blocks of odd sizes at odd offsets is moved and the bytes around them are
+// checked; then the transfer of each shape. Then library and bare copies are timed in alternation.
+// The last counted run moves fresh data of which every byte is checked; bare copies of the same
+// bytes too. Threads: externally synchronised.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace linkspan::tool {
 
-/// No region is smaller: room for the blocks that are verified.
+/// Minimum bytes of a region: room for the blocks that verify_blocks() moves.
 inline constexpr std::uint64_t kMinRegion = std::uint64_t{4} << 20;
 
 inline constexpr const char* kTimeIsOver = "the time that --limit gives is over";
@@ -29,7 +29,7 @@ inline constexpr const char* kTimeIsOver = "the time that --limit gives is over"
 struct RunPlan {
   Shape shape;
   unsigned runs = 1;
-  unsigned block = 1;    ///< Runs of one before it is the other's turn.
+  unsigned block = 1;    ///< Runs of one contestant in a block.
   unsigned depth = 1;    ///< Row::depth
   bool latency = false;  ///< Row::latency
   bool verify = true, ceiling = true;
@@ -39,32 +39,34 @@ struct RunPlan {
   bool checksum = false;                 ///< TransferOptions::checksum
   std::optional<unsigned> relay_gpus{};  ///< EngineOptions::relay_gpus of the first process.
   Against against = Against::usual;
-  std::string label{}, suffix{};               ///< Row::label, Row::suffix
-  Bar bar{};                                   ///< Row::bar
-  Duration at_most = std::chrono::seconds(4);  ///< Of measuring; then fewer runs.
+  std::string label{}, suffix{};  ///< Row::label, Row::suffix
+  Bar bar{};                      ///< Row::bar
+  Duration at_most =
+      std::chrono::seconds(4);  ///< Limits the time of measuring; after it fewer runs.
 
-  /// What is known of its row before it has run.
+  /// Returns the row before it is measured.
   Row row(Op op, Place from, Place to) const;
 };
 
 class PairRun {
  public:
-  /// `both` outlives it. `deadline` is of all that it runs.
+  /// `both` outlives it. `deadline` limits all runs together.
   PairRun(TwoProcesses& both, base::Deadline deadline) : both_(both), deadline_(deadline) {}
 
-  /// Blocks of odd sizes arrive where they should, and nothing else changes.
+  /// Verifies that blocks of odd sizes arrive in place and that no other byte changes.
   Status verify_blocks(const Pair& pair);
-  /// At once between all pairs, which share no destination. A failure is in the row; so is that of
-  /// `before`, with which nothing is run.
+  /// Runs all pairs at the same time; they share no destination. A failure is in the row. If
+  /// `before` is an error, nothing runs and the row has that error.
   Row run(std::span<const Pair> pairs, const RunPlan& plan, const Status& before);
-  /// Which way `bytes` bytes in so many blocks go.
+  /// Returns the path of `bytes` bytes in `blocks` blocks.
   Result<Explanation> explain(const Pair& pair, std::uint64_t bytes, std::uint64_t blocks = 1,
                               const TransferOptions& options = {}) const;
-  /// Nothing more can be run: the second process is lost, or the memory of a transfer is not free.
+  /// Returns why no further run is possible, else ok: the second process has ended, or a transfer
+  /// is not quiet.
   const Status& fatal_error() const noexcept { return fatal_error_; }
 
  private:
-  /// One transfer, ready to be submitted.
+  /// One transfer before its submission.
   struct Submission {
     const Pair* pair;
     std::uint64_t base = 0;  // of its bytes in both memories
@@ -76,16 +78,16 @@ class PairRun {
   static std::vector<Submission> submissions_of(std::span<const Pair> pairs, const Layout& layout,
                                                 unsigned depth);
   Status prepare(std::span<Submission> all) const;
-  /// Puts their lists into the memory that it answers, of the GPU of the first process.
+  /// Copies the index lists into memory of this process's GPU, which it returns.
   static Result<cuda::DeviceBuffer> put_on_gpu(std::span<Submission> all);
   Status verify_spans(const Pair& pair);
   Status measure(std::span<const Pair> pairs, const RunPlan& plan, const Layout& layout, Row& out);
   Status record(Status status);
 
-  /// From before the first submission until all are seen to be quiet.
+  /// Returns the time from before the first submission until all are quiet.
   Result<Duration> transfer(std::span<const Submission> all, bool low_latency = false,
                             bool checksum = false);
-  /// What `contender` does to fresh data: each byte must be where it should and no other changed.
+  /// Runs `contestant` on fresh data, and checks that each byte is in place and no other changed.
   Result<Duration> verified(const Contestant& contestant, std::span<const Submission> all,
                             const Shape& shape, const Layout& layout);
   Status fill(const Pair& pair, bool source, std::uint64_t offset, std::uint64_t bytes,
@@ -97,7 +99,7 @@ class PairRun {
   TwoProcesses& both_;
   const base::Deadline deadline_;
   std::uint64_t seed_ = 0;
-  std::vector<Transfer> under_way_;  // of transfer(), which is to allocate nothing
+  std::vector<Transfer> under_way_;  // used by transfer(), which must not allocate
   Status fatal_error_;
 };
 

@@ -1,9 +1,9 @@
-// tools/linkspan/measure/reference_copies.hpp - the bare calls that a pair of memories is measured
-// against.
+// tools/linkspan/measure/reference_copies.hpp - the bare copies that the transfers of a pair are
+// measured against.
 //
-// Between GPUs and from a GPU to a GPU of the peer they move the very same bytes, over a CUDA IPC
-// mapping that bare code opened. Where only the peer can reach its memory (pinned, pageable), they
-// run in this process, on memory of the same kind of our own.
+// If a GPU reaches both memories, a bare copy moves the same bytes over a CUDA IPC mapping of its
+// own. If only the peer can reach its memory (pinned, pageable), the copy runs in this process, on
+// memory of the same kind.
 // Threads: externally synchronised.
 #pragma once
 
@@ -30,14 +30,14 @@
 
 namespace linkspan::tool {
 
-/// A memory of the second process as all parts of the tool know it.
+/// A memory of the second process.
 struct RemoteMemory {
   Place place;
   ExportedMemory memory;
   RemoteRegion region;
 };
 
-/// Two memories and who asks.
+/// Two memories, and whether this process writes or reads.
 struct Pair {
   Op op;
   Memory& local;
@@ -48,17 +48,17 @@ struct Pair {
   Place to() const noexcept { return to_remote() ? remote.place : local.place(); }
 };
 
-/// Which bare calls a row is held against. Many pieces: one kernel, or none.
+/// Selects the bare copies that a row is compared with. Many pieces: one kernel, or none.
 enum class Against : std::uint8_t {
-  usual,   ///< The copy engine and a flag; the CPU's threads.
-  sync,    ///< The same, or cuStreamSynchronize in place of the flag where that is faster.
+  usual,   ///< The copy engine and a flag; for host memory, threads.
+  sync,    ///< `usual`, and cuStreamSynchronize instead of the flag: the faster one counts.
   staged,  ///< Pageable memory and a GPU: threads with pinned slots; the driver's own copy beside.
   ready,   ///< Pages by one kernel whose lists lie in mapped memory since its first run,
   ready_on_gpu,  ///< or in memory of its GPU.
   two_links      ///< Pinned memory to a GPU of the peer, half of it through another GPU.
 };
 
-/// Where the bytes of a bare call by a GPU lie.
+/// Source and destination of a bare copy by a GPU.
 struct Route {
   const cuda::Device* device = nullptr;
   std::uint64_t to = 0, from = 0;
@@ -67,7 +67,8 @@ struct Route {
   bare::Way addresses() const noexcept { return {to, from}; }
 };
 
-/// Makes them; owns the streams and threads that they share. Memories and GPUs outlive it.
+/// Makes the contestants, and owns the streams and threads that they share. The memories and GPUs
+/// outlive it.
 class ReferenceCopies {
  public:
   using Memories = std::map<std::string, std::unique_ptr<Memory>>;
@@ -75,13 +76,15 @@ class ReferenceCopies {
   ReferenceCopies(const Gpus& gpus, const Memories& ours, pid_t far_pid, unsigned threads)
       : gpus_(gpus), ours_(ours), far_pid_(far_pid), threads_(threads), cpu_(threads) {}
 
-  /// `path` is Explanation::path: a pageable copy is held against a pageable one. They run until
-  /// this ends, `layout` too. Empty: no bare call does the like.
+  /// Returns the contestants for a row, empty if no bare copy is comparable. `path` is
+  /// Explanation::path: pageable copies are compared with pageable ones. They are valid while this
+  /// object and `layout` live.
   Result<std::vector<Contestant>> make(const Pair& pair, const Layout& layout, unsigned depth,
                                        Against against, const std::string& path);
-  /// Two copies at once, each by the GPU of our end: told of beside the ceiling of one.
+  /// Returns two simultaneous copies, each by the GPU on this side; reported beside the ceiling.
   Result<std::vector<Contestant>> both_ways(std::span<const Pair> pairs, std::uint64_t bytes);
-  /// As bare code knows the memories; host memory that only the peer reaches is our own `host`.
+  /// Returns the addresses for bare code. Host memory that only the peer reaches is replaced by
+  /// this process's `host`.
   Result<Route> route(const Pair& pair, Place host) const;
 
  private:
@@ -107,7 +110,8 @@ class ReferenceCopies {
   std::map<const cuda::Device*, std::unique_ptr<bare::GpuCopy>> copies_;
   std::map<const cuda::Device*, std::unique_ptr<bare::KernelCopy>> kernels_;
   std::map<const cuda::Device*, std::unique_ptr<bare::RelayCopy>> relays_;
-  using StagedKey = std::pair<const cuda::Device*, std::uint64_t>;  // and the bytes of a slot
+  using StagedKey =
+      std::pair<const cuda::Device*, std::uint64_t>;  // and the bytes of a staging buffer
   std::map<StagedKey, std::unique_ptr<bare::StagedCopy>> staged_;
 };
 

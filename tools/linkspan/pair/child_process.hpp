@@ -1,9 +1,9 @@
-// tools/linkspan/pair/child_process.hpp - a second process of this same program, and what is said
-// to it.
+// tools/linkspan/pair/child_process.hpp - a child process of this same program, and the requests to
+// it.
 //
-// The child is /proc/self/exe with a hidden verb and one end of a socketpair as descriptor 3. It
-// must say "ok" before anything else; then each request gets one answer, both short texts. The
-// closed socket tells either side that the other has ended.
+// The child is /proc/self/exe with a hidden verb; descriptor 3 is its end of a socketpair. It first
+// sends "ok"; then each request gets one reply, both short texts. A closed socket tells either side
+// that the other has ended.
 // Threads: externally synchronised.
 #pragma once
 
@@ -23,10 +23,10 @@ namespace linkspan::tool {
 
 class ChildProcess final : public RemoteTarget {
  public:
-  /// `without`: a variable that the child's environment lacks.
+  /// Starts the child and waits for its "ok". `unset_variable` is removed from its environment.
   static Result<std::unique_ptr<ChildProcess>> spawn(const char* verb, Duration timeout,
                                                      std::string_view unset_variable = {});
-  /// Closes the socket, gives it 3 s for its end, then kills it.
+  /// Closes the socket, waits 3 s for the child to end, then kills it.
   ~ChildProcess() override;
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
@@ -47,7 +47,8 @@ class ChildProcess final : public RemoteTarget {
   int wait_status_ = 0;
 };
 
-/// The child's main: says "ok", answers requests by `handle` until the parent closes its end.
+/// Runs in the child: sends "ok", then replies to requests by `handle` until the parent closes its
+/// end.
 void serve_parent(const std::function<Result<std::string>(const std::string& request)>& handle);
 
 }  // namespace linkspan::tool

@@ -1,5 +1,5 @@
-// tools/linkspan/pair/data.hpp - data in which every byte that landed wrongly shows: a seed and a
-// position make a byte, without a short period. Seeds are small.
+// tools/linkspan/pair/data.hpp - test data in which every misplaced byte shows: each byte is a
+// function of a small seed and its position, without a short period.
 //
 // Threads: any thread.
 #pragma once
@@ -11,7 +11,7 @@
 namespace linkspan::tool {
 
 void put_data(std::span<std::byte> into, std::uint64_t seed, std::uint64_t position) noexcept;
-/// Zero or the index of the first byte that differs, plus one.
+/// Returns 1 + the index of the first byte that differs, or 0 if none does.
 std::uint64_t first_difference(std::span<const std::byte> actual, std::uint64_t seed,
                                std::uint64_t position);
 

@@ -1,7 +1,7 @@
-// tools/linkspan/pair/echo_responder.hpp - the second process as the one that answers: a write with
-// a notification is answered by another, by the library and by bare code.
+// tools/linkspan/pair/echo_responder.hpp - runs in the remote process: answers each write with a
+// notification by one of its own, through the library or through bare code.
 //
-// Threads: the child's main thread, which looks without a pause while it waits.
+// Threads: the helper's main thread, or a thread of `linkspan serve`; polls without pause.
 #pragma once
 
 #include <sys/mman.h>
@@ -19,11 +19,11 @@
 
 namespace linkspan::tool {
 
-/// A page that two processes map: a memfd of one of them.
+/// A page that two processes map: a memfd that one of them created.
 class PingPage {
  public:
   static Result<std::unique_ptr<PingPage>> create();
-  /// As path() names it in the other process.
+  /// Opens the page by the path() of the process that created it.
   static Result<std::unique_ptr<PingPage>> open(const std::string& path);
   ~PingPage() { ::munmap(data_, bare::Ping::kPageBytes); }
   PingPage(const PingPage&) = delete;
@@ -40,10 +40,11 @@ class PingPage {
   void* const data_;
 };
 
-/// Waits for one notification, looking all the time.
+/// Waits for one notification, polling without pause.
 Status await_notification(Engine& engine);
 
-/// The bytes of message `i` of a turn: they go round in an area of 4 KiB behind `offset`.
+/// Returns the offset of message `i`. Messages wrap around in an area of 4 KiB that begins at
+/// `offset`.
 constexpr std::uint64_t kMessageArea = 4096;
 constexpr std::uint64_t message_offset(std::uint64_t offset, std::uint64_t bytes,
                                        std::uint64_t i) noexcept {
@@ -54,11 +55,11 @@ class EchoResponder {
  public:
   using Memories = std::map<std::string, std::unique_ptr<Memory>>;
 
-  /// All of them outlive it. No peer: `meet` takes the next one that connects.
+  /// The arguments outlive this object. Without a valid peer, `meet` accepts the next one.
   EchoResponder(Engine& engine, const Memories& memories, Peer peer)
       : engine_(engine), memories_(memories), peer_(std::move(peer)) {}
 
-  /// meet, echo, ping and pong of helper_process.hpp.
+  /// Executes the requests meet, echo, ping and pong of helper_process.hpp.
   Status handle(const std::string& request);
 
  private:
@@ -71,8 +72,8 @@ class EchoResponder {
   Engine& engine_;
   const Memories& memories_;
   Peer peer_;
-  RemoteRegion region_;  // the parent's
-  // Of bare code:
+  RemoteRegion region_;  // of the requesting process
+  // Used by the bare code alone:
   std::unique_ptr<PingPage> page_;
   std::optional<cuda::IpcMapping> mapping_;
   std::uint64_t to_ = 0, from_ = 0;

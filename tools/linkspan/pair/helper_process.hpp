@@ -1,23 +1,24 @@
 // tools/linkspan/pair/helper_process.hpp - the second process of demo, bench and doctor: the peer
-// that owns the far memories.
+// that owns the remote memories.
 //
-// What the parent asks of it, in words that are separated by spaces (numbers are decimal):
-//   hello                                   nothing but the answer            -> ok
-//   probe                                   a word of the second process       -> ok ADDRESS WORD
-//   peek PID ADDRESS                        that process's word, read across   -> ok WORD
-//   open ADDRESS                            an Engine that listens there      -> ok
-//   memory PLACE BYTES                      allocated, published as PLACE     -> ok ADDRESS [IPC]
+// Requests of the parent are fields separated by spaces; numbers are decimal:
+//   hello                                   does nothing                      -> ok
+//   probe                                   a value in the helper's memory    -> ok ADDRESS VALUE
+//   peek PID ADDRESS                        that process's value, read across -> ok VALUE
+//   open ADDRESS                            opens an Engine that listens      -> ok
+//   memory PLACE BYTES                      allocates, publishes as PLACE     -> ok ADDRESS [IPC]
 //   fill PLACE OFFSET BYTES SEED FROM                                         -> ok
 //   check PLACE OFFSET BYTES SEED FROM                                        -> ok
-//   arrived PLACE BASE SENT BEFORE SHAPE    a transfer of that shape          -> ok
+//   arrived PLACE BASE SENT BEFORE SHAPE    checks a transfer of that shape   -> ok
 //   meet PLACE                              looks up what the parent published -> ok
-//   echo PLACE COUNT OFFSET BYTES LOW       so many notifications, each answered by a write of
-//                                           BYTES bytes from OFFSET on, one behind the other -> ok
-//   ping FILE PLACE MEMORY                  bare code's way back: a page of both processes, from
-//                                           PLACE to the parent's MEMORY, as `memory` answers -> ok
-//   pong COUNT OFFSET BYTES                 the same as echo by bare code     -> ok
+//   echo PLACE COUNT OFFSET BYTES LOW       answers COUNT notifications, each by a write of BYTES
+//                                           bytes, from OFFSET on             -> ok
+//   ping FILE PLACE MEMORY                  prepares pong: a page of both processes, and a path
+//                                           from PLACE to the parent's MEMORY, which is in the
+//                                           format of `memory`'s reply        -> ok
+//   pong COUNT OFFSET BYTES                 echo by bare code                 -> ok
 // IPC is the CUDA IPC handle in hex and the region's offset in it, for the bare code's own mapping.
-// Threads: the child's main thread.
+// Threads: the helper's main thread.
 #pragma once
 
 #include <sys/types.h>
@@ -33,23 +34,23 @@
 
 namespace linkspan::tool {
 
-/// argv[1] of the second process.
+/// argv[1] of the helper process.
 inline constexpr std::string_view kHelperVerb = "--far-end";
 
-/// The 8 bytes at `address` of another process, by process_vm_readv.
+/// Reads the 8 bytes at `address` of another process by process_vm_readv.
 Result<std::uint64_t> read_u64(pid_t pid, std::uint64_t address);
 
-/// Until the parent is gone; the exit code.
+/// Executes requests until the parent closes its socket. Returns the exit code.
 int run_helper_process();
 
-/// "VERB PLACE NUMBER ..."
+/// Returns the request "COMMAND PLACE NUMBER ...".
 std::string target_request(const char* command, Place place,
                            std::initializer_list<std::uint64_t> numbers);
 
-/// What `memory` answers.
+/// The reply to `memory`: where the memory is, for bare copies.
 struct ExportedMemory {
-  std::uint64_t address = 0;  ///< In the process that it is of.
-  bool exported = false;      ///< What follows is set: it is a GPU's.
+  std::uint64_t address = 0;  ///< In the helper process.
+  bool exported = false;      ///< True for memory of a GPU: the members below are set.
   cuda::IpcHandle handle{};
   std::uint64_t allocation_offset = 0;
 

@@ -1,8 +1,7 @@
 // tools/linkspan/pair/memories.hpp - memory of every kind that the tool moves bytes between.
 //
-// Filled and compared with data in which every byte that landed wrongly shows: a seed and a
-// position make a byte, without a short period. A GPU's memory is reached by bare copies through
-// a staging buffer, never by what is to be tested.
+// Filled and compared with the data of data.hpp. Memory of a GPU is accessed by bare copies through
+// a staging buffer, never through the library under test.
 // Threads: externally synchronised.
 #pragma once
 
@@ -24,8 +23,8 @@
 
 namespace linkspan::tool {
 
-/// One of a process's places of memory. `gpu` counts the visible GPUs; a process that was spawned
-/// with our environment counts them as we do.
+/// A kind of memory of a process. `gpu` is an index of the visible GPUs, equal in a child process
+/// with the same environment.
 struct Place {
   MemoryKind kind = MemoryKind::host;
   unsigned gpu = 0;
@@ -41,20 +40,20 @@ inline constexpr Place kGpu1{.kind = MemoryKind::device, .gpu = 1};
 inline constexpr Place kPinned{.kind = MemoryKind::pinned}, kHost{.kind = MemoryKind::host};
 inline constexpr Place kShared{.kind = MemoryKind::shared};
 
-/// The machine's GPUs as the tool uses them beside the Engine.
+/// The GPUs of the machine, which the tool uses beside the Engine.
 class Gpus {
  public:
-  /// Without a driver or a GPU it is empty, and why() says so.
+  /// Finds them. Without a driver or a GPU the result is empty, and why() has the reason.
   static Gpus find();
 
   unsigned count() const noexcept;
-  /// There are GPUs, and not the simulated driver's, whose memory is the machine's own and slow.
+  /// Returns whether there are real GPUs. The simulated driver's memory is host memory and slow.
   bool real() const;
   const cuda::DeviceInfo& info(unsigned gpu) const;
   const Status& why() const noexcept { return why_; }
   const cuda::Topology* topology() const noexcept { return topology_.get(); }  ///< Null: none.
   Result<const cuda::Device*> device(unsigned gpu) const;
-  /// What a process of this machine has: the first GPUs, pinned, pageable, shared.
+  /// Returns the places of a process here: the first GPUs, pinned, pageable, shared.
   std::vector<Place> places(unsigned most_gpus = 2) const;
 
  private:
@@ -64,7 +63,7 @@ class Gpus {
 
 class Memory {
  public:
-  /// Allocated, and registered in `engine`. `gpus` and the Engine outlive it.
+  /// Allocates memory and registers it in `engine`. `gpus` and the Engine outlive it.
   static Result<std::unique_ptr<Memory>> create(Engine& engine, const Gpus& gpus, Place place,
                                                 std::uint64_t bytes);
   ~Memory();
@@ -74,20 +73,20 @@ class Memory {
   Place place() const noexcept { return place_; }
   const Region& region() const noexcept { return region_; }
   std::uint64_t bytes() const noexcept { return bytes_; }
-  /// As this process's CPU, or the GPU's context, knows it.
+  /// Returns the address of this process, for a GPU the device address.
   std::uint64_t address() const noexcept { return reinterpret_cast<std::uint64_t>(region_.data()); }
-  /// From the beginning of the allocation, which is what CUDA IPC maps.
+  /// Returns the offset in the allocation, which CUDA IPC maps as a whole.
   std::uint64_t allocation_offset() const noexcept { return allocation_offset_; }
-  const cuda::Device* device() const noexcept { return device_; }  ///< Null: not of a GPU.
+  const cuda::Device* device() const noexcept { return device_; }  ///< Null: host memory.
 
-  /// Any bytes, into it and out of it.
+  /// Copies bytes into the memory, or out of it.
   Status put(std::uint64_t offset, std::span<const std::byte> data);
   Status get(std::uint64_t offset, std::span<std::byte> into);
-  /// [offset, offset + bytes) becomes `seed` at positions `from`, `from` + 1, ...
+  /// Fills [offset, offset + bytes) with the data of `seed` at positions `from`, `from` + 1, ...
   Status fill(std::uint64_t offset, std::uint64_t bytes, std::uint64_t seed, std::uint64_t from);
-  /// `corrupt` with the first wrong byte.
+  /// Compares with the same data. `corrupt`: names the first wrong byte.
   Status check(std::uint64_t offset, std::uint64_t bytes, std::uint64_t seed, std::uint64_t from);
-  /// The same for what lies one behind the other from `offset` on.
+  /// Compares consecutive tiles that begin at `offset`.
   Status check(std::uint64_t offset, std::span<const Tile> tiles);
 
  private:

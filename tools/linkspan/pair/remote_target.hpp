@@ -1,6 +1,7 @@
-// tools/linkspan/pair/remote_target.hpp - who answers for the far memories of a pair: a second
-// process, or a `linkspan serve` of another host.
+// tools/linkspan/pair/remote_target.hpp - the side that owns the remote memories of a pair: a
+// helper process, or `linkspan serve` on another host.
 //
+// Requests and replies are the texts that helper_process.hpp lists.
 // Threads: externally synchronised.
 #pragma once
 
@@ -18,16 +19,17 @@ class RemoteTarget {
   RemoteTarget(const RemoteTarget&) = delete;
   RemoteTarget& operator=(const RemoteTarget&) = delete;
 
-  /// What it answered, or the Status that it answered. With lost(): it has ended, and how
-  /// (disconnected), or it did not answer (timed_out).
+  /// Sends a request and returns the reply, or the error that the target replied. If unusable() is
+  /// set afterwards, the target has ended (disconnected; the text says how) or did not reply
+  /// (timed_out).
   Result<std::string> call(std::string_view request, Duration timeout) {
     if (Status s = send(request); !s.ok()) return s;
     return receive(timeout);
   }
-  /// The two halves of ask(), for what both do at a time.
+  /// Sends a request without waiting for its reply; receive() returns the reply.
   virtual Status send(std::string_view request) = 0;
   virtual Result<std::string> receive(Duration timeout) = 0;
-  virtual bool unusable() const noexcept = 0;  ///< Ask nothing more.
+  virtual bool unusable() const noexcept = 0;  ///< No further request is possible.
 
  protected:
   RemoteTarget() = default;

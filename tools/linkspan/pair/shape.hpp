@@ -1,8 +1,8 @@
-// tools/linkspan/pair/shape.hpp - how the bytes of one transfer lie: in one piece, in blocks, in
+// tools/linkspan/pair/shape.hpp - the layout of the bytes of one transfer: one piece, blocks,
 // pages.
 //
-// A Shape is a few words that both processes read; where each piece lies follows from it alone, so
-// that each of them can say what must be in its memory.
+// A Shape is a short text that both processes read. The position of each piece follows from it
+// alone, so each process knows what its memory must contain.
 // Threads: values and pure functions.
 #pragma once
 
@@ -26,15 +26,15 @@ enum class Form : std::uint8_t {
 
 struct Shape {
   Form form = Form::blocks;
-  std::uint64_t count = 1;  ///< Of pieces; at least 1.
-  std::uint64_t bytes = 0;  ///< Of one. Odd: of all together, at most.
+  std::uint64_t count = 1;  ///< Number of pieces; at least 1.
+  std::uint64_t bytes = 0;  ///< Bytes of one piece; for `odd`, the limit of all together.
 
   std::string name() const;  ///< "1GiB", "16x1MiB", "8192x4KiB", "10000xodd".
   std::string encode() const;
   static std::optional<Shape> decode(std::string_view text);
 };
 
-/// A stretch of the destination: what `seed` is at `from` and after.
+/// A range of the destination that contains the data of `seed` from position `from` on.
 struct Tile {
   std::uint64_t bytes, seed, from;
 };
@@ -43,16 +43,16 @@ struct Layout {
   struct Piece {
     std::uint64_t from, to, bytes;
   };
-  std::vector<Piece> pieces;  ///< By ascending `to`. Those of pages have none that equals theirs.
-  std::vector<std::uint32_t> from_index, to_index;  ///< Of pages, in the order in which they go.
+  std::vector<Piece> pieces;                        ///< By ascending `to`.
+  std::vector<std::uint32_t> from_index, to_index;  ///< For pages, in transfer order.
   std::uint64_t page_bytes = 0;                     ///< Zero: no pages.
-  std::uint64_t payload = 0;                        ///< Of all pieces.
-  std::uint64_t extent = 0;                         ///< In which they lie, on either side.
+  std::uint64_t payload = 0;                        ///< Bytes of all pieces.
+  std::uint64_t extent = 0;  ///< Bytes of the range that contains all pieces, on either side.
 
   static Layout of(const Shape& shape);
   bool gaps() const noexcept { return payload != extent; }
-  /// The destination afterwards, if it begins at `base` of its memory, as the source does; both
-  /// memories were filled with a seed at their own positions: the source's, the destination's.
+  /// Returns the destination's contents after the transfer. Source and destination begin at `base`;
+  /// before, they were filled by position with the seeds `sent` and `before`.
   std::vector<Tile> tiles(std::uint64_t base, std::uint64_t sent, std::uint64_t before) const;
 };
 

@@ -1,9 +1,8 @@
-// tools/linkspan/pair/target_memories.hpp - the far memories of a pair, and what is asked of them:
-// by the parent of a second process (helper_process.hpp), or by a peer of another host that
-// `linkspan serve` knows nothing of.
+// tools/linkspan/pair/target_memories.hpp - owns the remote memories of a pair and executes
+// requests on them: of the parent of a helper process, or of an untrusted peer of `linkspan serve`.
 //
-// A stranger gets no address and no handle, names no file, and what it asks for is bounded.
-// Threads: externally synchronised.
+// An untrusted peer gets no address and no handle, cannot name a file, and its requests are
+// bounded. Threads: externally synchronised.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,8 @@ namespace linkspan::tool {
 
 class TargetMemories {
  public:
-  /// Asked by the parent, or by the peer `stranger`. The Engine and the GPUs outlive it.
+  /// Serves the parent, or `untrusted_peer` if that is valid. The Engine and the GPUs outlive this
+  /// object.
   TargetMemories(Engine& engine, const Gpus& gpus, Peer untrusted_peer = {})
       : engine_(engine),
         gpus_(gpus),
@@ -28,14 +28,14 @@ class TargetMemories {
         echo_responder_(engine, memories_, std::move(untrusted_peer)) {}
   TargetMemories(const TargetMemories&) = delete;
   TargetMemories& operator=(const TargetMemories&) = delete;
-  ~TargetMemories() = default;  ///< Requires: closed, or the Engine is; or left.
+  ~TargetMemories() = default;  ///< Requires close(), leak(), or a closed Engine.
 
-  /// hello, memory, fill, check, arrived, meet and echo of helper_process.hpp; of the parent also
-  /// ping and pong.
+  /// Executes the requests hello, memory, fill, check, arrived, meet and echo of
+  /// helper_process.hpp; ping and pong too for the parent.
   Result<std::string> handle(const std::string& request);
-  /// Deregisters all. False: somebody still uses what is left.
+  /// Deregisters all memories. Returns false if some are still in use.
   bool close(Duration timeout);
-  /// The Engine could not be closed: all stays with the process, which ends soon.
+  /// Leaves all memories allocated until the process ends, for an Engine that could not be closed.
   void leak();
 
  private:

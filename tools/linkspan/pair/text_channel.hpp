@@ -1,10 +1,10 @@
-// tools/linkspan/pair/text_channel.hpp - what two tools of different hosts say to each other: words
-// by one tag.
+// tools/linkspan/pair/text_channel.hpp - exchanges short texts with the tool of another host, by
+// Peer::send() and recv() of one tag.
 //
-// Words alternate, but for a refusal ("error WHY"), which may come at any time and ends what the
-// other side waits for. Each step of the other side's has a deadline.
+// Texts alternate, except an error ("error WHY"), which either side may send at any time and which
+// ends the other side's wait. Each step of the other side has a timeout.
 // Threads: externally synchronised.
-// Invariants: what a transfer that is not quiet may touch is never freed.
+// Invariants: memory that a transfer may still touch is never freed.
 #pragma once
 
 #include <array>
@@ -19,19 +19,19 @@ namespace linkspan::tool {
 
 class TextChannel {
  public:
-  /// `patience`: with each step of the other side's.
+  /// Starts to receive. `timeout` limits each step of the other side.
   static Result<std::unique_ptr<TextChannel>> begin(Peer peer, Duration timeout);
   ~TextChannel();
   TextChannel(const TextChannel&) = delete;
   TextChannel& operator=(const TextChannel&) = delete;
 
   Status send(std::string_view text);
-  /// What the other side says next; its refusal as a Status. `more` patience than usual.
+  /// Returns the next text, or the other side's error as a Status. Waits `more` longer than usual.
   Result<std::string> receive(Duration more = {});
-  /// Tells a failure of this side.
+  /// Reports a failure of this side to the other.
   void send_error(const Status& why);
 
-  /// Cancels what is under way. True: nothing of it touches memory any more.
+  /// Cancels the transfers in flight. Returns whether all of them are quiet.
   bool cancel_pending(Duration timeout);
 
  private:
@@ -54,7 +54,7 @@ class TextChannel {
   CompletionQueue queue_;
   std::unique_ptr<Buffers> buffers_;
   Transfer sending_, receiving_;
-  Status receive_error_;  // why nothing more is heard
+  Status receive_error_;  // why no further text can be received
 };
 
 }  // namespace linkspan::tool

@@ -1,5 +1,5 @@
-// tools/linkspan/pair/two_hosts.hpp - TwoProcesses with `linkspan serve` of another host as the
-// second.
+// tools/linkspan/pair/two_hosts.hpp - makes a TwoProcesses whose second process is `linkspan serve`
+// on another host.
 //
 // Threads: externally synchronised.
 #pragma once

@@ -1,8 +1,8 @@
-// tools/linkspan/pair/two_processes.hpp - this process, a second one, an Engine in each, and
-// memories.
+// tools/linkspan/pair/two_processes.hpp - this process and a second one, an Engine in each, and
+// their memories.
 //
-// The first process asks for every transfer; the second, which is started here or serves on another
-// host, owns the far memories. Demo, bench and doctor run their pairs between them.
+// This process submits every transfer. The second owns the remote memories; it is a helper process,
+// or `linkspan serve` on another host. Demo, bench and doctor run their pairs between the two.
 // Threads: externally synchronised.
 #pragma once
 
@@ -21,20 +21,22 @@ namespace linkspan::tool {
 
 class TwoProcesses {
  public:
-  /// Connected, without memories. `gpus` outlives it. `relay_gpus` is the first process's.
+  /// Starts a helper process and connects; no memories yet. `gpus` outlives it. `relay_gpus` is
+  /// EngineOptions::relay_gpus of this process.
   static Result<std::unique_ptr<TwoProcesses>> start(const Gpus& gpus,
                                                      std::optional<unsigned> relay_gpus = {});
-  /// With `linkspan serve` as the second one, which `peer` leads to: no bare call reaches it.
+  /// Uses `linkspan serve`, connected as `peer`, as the second process. Bare calls cannot reach it.
   static std::unique_ptr<TwoProcesses> with(const Gpus& gpus, Engine engine, Peer peer,
                                             std::unique_ptr<RemoteTarget> remote_target);
   ~TwoProcesses();
   TwoProcesses(const TwoProcesses&) = delete;
   TwoProcesses& operator=(const TwoProcesses&) = delete;
 
-  /// Of this process, of the second. One a Place: ask once, for the largest size.
+  /// Allocates memory of this process, or of the second. Call once for each Place, with the largest
+  /// size.
   Status add_local(Place place, std::uint64_t bytes);
   Status add_remote(Place place, std::uint64_t bytes);
-  /// Both were added.
+  /// Returns the pair of two places that were added.
   Pair pair(Op op, Place from, Place to);
 
   Engine& engine() noexcept { return *engine_; }
@@ -42,7 +44,7 @@ class TwoProcesses {
   RemoteTarget& remote_target() noexcept { return *remote_target_; }
   ReferenceCopies& reference_copies() noexcept {
     return *reference_copies_;
-  }  ///< Of a process that was started here.
+  }  ///< Requires a helper process.
 
  private:
   explicit TwoProcesses(const Gpus& gpus) : gpus_(gpus) {}
