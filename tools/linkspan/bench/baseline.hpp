@@ -1,4 +1,4 @@
-// tools/linkspan/bench/baseline.hpp - what changed against an earlier run's JSON.
+// tools/linkspan/bench/baseline.hpp - compares a Report with the JSON of an earlier run.
 //
 // Threads: values.
 #pragma once
@@ -12,10 +12,10 @@ namespace linkspan::tool {
 
 class Baseline {
  public:
-  /// A file that --json wrote, or one of evidence/. invalid_argument: it is none.
+  /// Reads a file that --json wrote, or one of evidence/. invalid_argument: neither.
   static Result<Baseline> read(const std::string& file);
 
-  /// A table of the rows that both have, and the names of those that one of them has.
+  /// Returns a table of the rows that both have, and the ids of rows that only one has.
   std::string against(const Report& report) const;
 
  private:

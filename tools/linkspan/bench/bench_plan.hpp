@@ -1,5 +1,4 @@
-// tools/linkspan/bench/bench_plan.hpp - what `linkspan bench` is to measure: its options become
-// rows.
+// tools/linkspan/bench/bench_plan.hpp - turns the options of `linkspan bench` into rows.
 //
 // Threads: pure functions of values.
 #pragma once
@@ -17,10 +16,10 @@ namespace linkspan::tool {
 
 struct BenchOptions {
   std::string suite;                 ///< Empty: sizes x kinds x kinds x op.
-  std::vector<std::uint64_t> sizes;  ///< Empty: some of each magnitude.
-  std::vector<std::string> kinds;    ///< Of bench_kinds(). Empty: all that the machine has.
+  std::vector<std::uint64_t> sizes;  ///< Empty: a few of each magnitude.
+  std::vector<std::string> kinds;    ///< Names of bench_kinds(). Empty: all that the machine has.
   std::string op;                    ///< "write", "read", "both"; empty: write.
-  unsigned blocks = 0, pages = 0;    ///< Of each size in one transfer; zero: one block.
+  unsigned blocks = 0, pages = 0;    ///< Pieces of each size in one transfer. Both zero: one block.
   unsigned runs = 0;                 ///< Zero: by size.
   unsigned depth = 1;
   unsigned limit_s = 0;  ///< Zero: by suite.
@@ -29,15 +28,15 @@ struct BenchOptions {
   unsigned limit() const noexcept { return limit_s != 0 ? limit_s : suite == "host" ? 420 : 150; }
 };
 
-/// Words for --kinds and --op.
+/// Return the values of --kinds and --op.
 std::vector<std::string> bench_kinds();
 std::vector<std::string> bench_ops();
 
 struct PlannedRow {
   enum class Kind : std::uint8_t {
-    transfers,  ///< As `run` says.
-    both_ways,  ///< The same from `to` to `from` at the same time.
-    notify      ///< With a notification, one way.
+    transfers,  ///< Transfers by `run`.
+    both_ways,  ///< Transfers, and at the same time the reverse.
+    notify      ///< A write with a notification; one-way latency.
   };
   Op op = Op::write;
   Place from, to;
@@ -52,18 +51,18 @@ struct PlannedRow {
 };
 
 struct BenchPlan {
-  std::vector<PlannedRow> rows;  ///< Those of a pair follow each other.
-  std::vector<Absent> absent;    ///< Of a suite, which this machine cannot have.
+  std::vector<PlannedRow> rows;  ///< Rows of one pair are adjacent.
+  std::vector<Absent> absent;    ///< Rows of a suite that this machine cannot measure.
 };
 
-/// What the machine has.
+/// The memory of the machine.
 struct Equipment {
   std::vector<Place> places;
-  std::uint64_t gpu_bytes = 0;   ///< Of the smallest GPU; zero: none.
-  std::uint64_t host_bytes = 0;  ///< Free.
+  std::uint64_t gpu_bytes = 0;   ///< Bytes of the smallest GPU. Zero: no GPU.
+  std::uint64_t host_bytes = 0;  ///< Free bytes.
 };
 
-/// invalid_argument: options that exclude each other, or a kind that is not here.
+/// Makes the plan. invalid_argument: options that exclude each other, or a kind that is not here.
 Result<BenchPlan> plan_bench(const BenchOptions& options, const Equipment& here);
 
 }  // namespace linkspan::tool

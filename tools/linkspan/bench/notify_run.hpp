@@ -1,9 +1,9 @@
-// tools/linkspan/bench/notify_run.hpp - a write with a notification: how long until it is in the
-// peer's hands.
+// tools/linkspan/bench/notify_run.hpp - measures a write with a notification, until the peer has
+// both.
 //
-// Both processes look without a pause. The first one writes and waits for the answer, which is the
-// same the other way: half of a round trip is one way. Bare code does the like in turns with it, in
-// places of its own, so that what arrived by the library is seen afterwards.
+// Both processes poll without pause. This one writes and waits for the other's answer, an equal
+// write back: half of the round trip is one way. Bare code does the same in alternation, at offsets
+// of its own, so the library's data can be verified afterwards.
 // Threads: externally synchronised.
 #pragma once
 
@@ -17,9 +17,9 @@ class NotifyRun {
   /// `both` outlives it.
   explicit NotifyRun(TwoProcesses& both) : both_(both) {}
 
-  /// A failure is in the row. The pair writes, and both memories are a GPU's.
+  /// Returns the row, with a failure in it. The pair writes between two memories of GPUs.
   Row run(const Pair& pair, const RunPlan& plan);
-  /// As PairRun::lost().
+  /// Returns what PairRun::fatal_error() does.
   const Status& fatal_error() const noexcept { return fatal_error_; }
 
  private:
@@ -32,8 +32,8 @@ class NotifyRun {
   Status receive_reply();
 
   TwoProcesses& both_;
-  bool reply_pending_ = false;  // its answer is still to come
-  std::uint64_t round_ = 0;     // of the turn
+  bool reply_pending_ = false;  // a reply is outstanding
+  std::uint64_t round_ = 0;     // in the current block
   Status fatal_error_;
 };
 

@@ -1,4 +1,4 @@
-// tools/linkspan/bench/suites.hpp - the rows that evidence/ keeps and that have a bar, by suite.
+// tools/linkspan/bench/suites.hpp - the rows with a bar that evidence/ keeps, by suite.
 //
 // Threads: constants.
 #pragma once
@@ -16,7 +16,7 @@ struct SuiteRow {
   Place from, to;
   Shape shape;
   unsigned depth = 1;
-  Bar bar{};  ///< Zero: as row_ids.hpp knows it, or none.
+  Bar bar{};  ///< Zero: that of row_ids.hpp, if any.
   const char *label = "", *suffix = "";
   Against against = Against::usual;
   PlannedRow::Kind kind = PlannedRow::Kind::transfers;
@@ -26,7 +26,7 @@ struct SuiteRow {
 
 inline constexpr const char* kHostsSuite = "hosts";
 std::vector<std::string> suite_names();
-/// Empty: there is no such suite.
+/// Returns the rows of a suite. Empty: no such suite.
 std::span<const SuiteRow> suite_rows(const std::string& suite);
 
 }  // namespace linkspan::tool

@@ -1,5 +1,5 @@
-// tools/linkspan/command_line/network_options.hpp - what every verb between hosts takes, and what
-// its Engine is opened with: the one place for an option of either.
+// tools/linkspan/command_line/network_options.hpp - the options of every verb between hosts, and
+// the EngineOptions that follow from them.
 //
 // Threads: externally synchronised.
 #pragma once
@@ -21,9 +21,9 @@ struct NetworkOptions {
   Duration timeout() const { return std::chrono::seconds(timeout_s); }
 };
 
-/// "tcp:10.0.0.7:4711" of "10.0.0.7:4711"; with "tcp:" before it, it is taken as well.
+/// Returns "tcp:10.0.0.7:4711" for "10.0.0.7:4711", which may begin with "tcp:" already.
 std::string tcp_address(const std::string& host_and_port);
-/// A connect to it that failed, with the remedy.
+/// Adds the remedy to the error of a failed connect.
 Status connect_failed(const std::string& host_and_port, const Status& why);
 
 }  // namespace linkspan::tool

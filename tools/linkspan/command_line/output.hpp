@@ -1,7 +1,7 @@
-// tools/linkspan/command_line/output.hpp - where a verb's text, JSON and picture go, and the line
-// that shows progress.
+// tools/linkspan/command_line/output.hpp - writes the text, JSON and SVG of a verb, and shows its
+// progress.
 //
-// JSON to stdout ("-") is alone there: the text for people moves to stderr.
+// With JSON on stdout ("-") the text goes to stderr.
 // Threads: the main thread.
 #pragma once
 
@@ -14,11 +14,11 @@ namespace linkspan::tool {
 
 class Output {
  public:
-  /// `json`: a file, "-", or empty for none; `svg`: a file, or none. invalid_argument: it cannot be
-  /// written, which is told before the work and not after it.
+  /// Checks that the files can be written, before the work starts. `json` is a file, "-", or empty
+  /// for none; `svg` is a file or empty. invalid_argument: a file cannot be written.
   static Result<Output> open(std::string json, std::string svg = {});
 
-  /// What is not wanted is not looked at.
+  /// Writes the text, and the JSON and SVG if they were requested.
   Status write(const std::string& text, const std::string& json, const std::string& svg = {}) const;
 
  private:
@@ -26,7 +26,7 @@ class Output {
   std::string json_, svg_;
 };
 
-/// "[3/20] what", or any line, on stderr, in place, if that is a terminal.
+/// Shows "[3/20] what", or any line, in place on stderr if that is a terminal.
 class Progress {
  public:
   Progress();
@@ -40,7 +40,7 @@ class Progress {
   const bool terminal_;
 };
 
-/// What another host has said, for a terminal: its control characters become '?'.
+/// Replaces control characters by '?', so that a text of another host is safe on a terminal.
 std::string printable(std::string text);
 
 }  // namespace linkspan::tool

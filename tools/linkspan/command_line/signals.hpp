@@ -1,5 +1,5 @@
-// tools/linkspan/command_line/signals.hpp - how a verb that serves waits for its end: SIGINT,
-// SIGTERM or a time.
+// tools/linkspan/command_line/signals.hpp - lets a verb that serves wait for SIGINT, SIGTERM or a
+// time.
 //
 // Threads: the main thread.
 #pragma once
@@ -10,10 +10,10 @@
 
 namespace linkspan::tool {
 
-/// SIGINT and SIGTERM: blocked in this thread and in all that begin later, so that wait_for() alone
-/// sees them.
+/// Blocks SIGINT and SIGTERM in this thread and in all threads started later, so that only
+/// wait_for() receives them. Returns the two signals.
 sigset_t block_signals();
-/// Until one of `set` comes, or `time` has passed.
+/// Waits until a signal of `set` arrives or `time` has passed.
 void wait_for(const sigset_t& set, Duration time);
 
 }  // namespace linkspan::tool

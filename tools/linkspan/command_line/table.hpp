@@ -1,4 +1,4 @@
-// tools/linkspan/command_line/table.hpp - a plain text table, aligned by spaces, for people and for
+// tools/linkspan/command_line/table.hpp - a text table aligned by spaces, for people and for
 // grep.
 //
 // Threads: a value.
@@ -14,11 +14,11 @@ class Table {
  public:
   struct Column {
     std::string title;
-    bool right = false;  ///< Numbers end below each other.
+    bool right = false;  ///< Aligned to the right, for numbers.
   };
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
-  /// One text a column; what is missing is empty.
+  /// Adds a row with one text a column; missing ones are empty.
   void add(std::vector<std::string> cells);
   std::string text() const;
 
@@ -30,11 +30,11 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-/// Cut to `width` with "..." at its end.
+/// Cuts the text to `width`, ending in "...".
 std::string shortened(const std::string& text, std::size_t width);
-/// Three or four digits: 393.1, 55.52, 0.984.
+/// Formats a number with three or four digits: 393.1, 55.52, 0.984.
 std::string number(double value);
-/// "1GiB", "64MiB", "12345B": as ids of rows spell it.
+/// Formats a size as in row ids: "1GiB", "64MiB", "12345B".
 std::string size_name(unsigned long long bytes);
 
 }  // namespace linkspan::tool

@@ -1,5 +1,4 @@
-// tools/linkspan/command_line/verb.hpp - what `linkspan VERB` runs: one file a verb, its arguments
-// beside it.
+// tools/linkspan/command_line/verb.hpp - the interface of `linkspan VERB`: one folder a verb.
 //
 // Threads: the main thread.
 #pragma once
@@ -14,7 +13,7 @@ namespace linkspan::tool {
 
 /// Exit codes of every verb.
 enum Exit : int {
-  kSuccess = 0,   ///< All is well.
+  kSuccess = 0,   ///< Success.
   kFailed = 1,    ///< Something failed, and the text says what.
   kBadUsage = 2,  ///< The arguments are wrong: nothing was done.
 };
@@ -23,13 +22,13 @@ class Verb {
  public:
   virtual ~Verb() = default;
   virtual const char* name() const = 0;
-  virtual const char* what() const = 0;  ///< For --help: one or two sentences.
+  virtual const char* what() const = 0;  ///< One or two sentences for --help.
   virtual void define(Arguments& arguments) = 0;
-  /// The exit code. `command` is the command line that ran.
+  /// Runs the verb and returns the exit code. `command` is the command line.
   virtual int run(const std::string& command) = 0;
 };
 
-/// "linkspan VERB: why" on stderr, and the exit code for it.
+/// Prints "linkspan VERB: why" on stderr, and returns the exit code.
 int refused(const char* verb, const Status& why);  ///< kBadUsage
 int failed(const char* verb, const Status& why);   ///< kFailed
 

@@ -1,6 +1,7 @@
-// tools/linkspan/doctor/diagnosis.hpp - what `linkspan doctor` found: checks, each with its remedy.
+// tools/linkspan/doctor/diagnosis.hpp - the results of `linkspan doctor`: checks, each with its
+// remedy.
 //
-// Rooms fill it: the host, its network, the GPUs, and two processes that move bytes.
+// Separate functions check the host, its network, its GPUs, and two processes that move bytes.
 // Threads: externally synchronised.
 #pragma once
 
@@ -13,19 +14,19 @@
 
 namespace linkspan::tool {
 
-/// fail: linkspan does not work here, or not as was asked for. warn: some of its paths do not.
+/// fail: linkspan does not work here, or not as requested. warn: some of its paths do not work.
 enum class Level : std::uint8_t { ok, warn, fail };
 const char* name_of(Level level) noexcept;  ///< "ok", "warn", "FAIL"
 
 struct Check {
   Level level;
   std::string area, name, found;
-  std::string remedy;  ///< Empty: nothing is to be done.
+  std::string remedy;  ///< Empty: none is needed.
 };
 
 class Diagnosis {
  public:
-  /// `gpu_required`: what a GPU lacks is a failure.
+  /// With `gpu_required`, problems of GPUs are failures, else warnings.
   explicit Diagnosis(bool gpu_required) : gpu_problem_(gpu_required ? Level::fail : Level::warn) {}
 
   void ok(std::string area, std::string name, std::string found) {
@@ -49,12 +50,12 @@ class Diagnosis {
 
 void check_host(Diagnosis& out);
 void check_settings(Diagnosis& out);
-/// What TCP to other hosts needs to be fast.
+/// Checks what fast TCP to other hosts needs.
 void check_network(Diagnosis& out);
 void check_gpus(Diagnosis& out, const Gpus& gpus);
-/// What GPUDirect-TCPX, or another network plugin of NCCL's, needs. A machine without one is well.
+/// Checks what GPUDirect-TCPX or another NCCL network plugin needs. Having none is not a problem.
 void check_tcpx(Diagnosis& out, const Gpus& gpus);
-/// A second process and an Engine in each: each path is taken once, by bytes that are verified.
+/// Starts a second process with an Engine, and verifies bytes on each path once.
 void check_two_processes(Diagnosis& out, const Gpus& gpus);
 
 }  // namespace linkspan::tool

@@ -1,6 +1,6 @@
-// tools/linkspan/doctor/visible_gpus.hpp - what CUDA_VISIBLE_DEVICES hides, for `linkspan doctor`.
+// tools/linkspan/doctor/visible_gpus.hpp - checks which GPUs CUDA_VISIBLE_DEVICES hides.
 //
-// The driver reads the variable once, so a child without it is asked which GPUs there are.
+// The driver reads the variable once, so a child process without it lists the GPUs.
 // Threads: the main thread.
 #pragma once
 
@@ -12,14 +12,14 @@
 
 namespace linkspan::tool {
 
-/// The hidden verb of that child.
+/// The hidden verb that the child runs.
 inline constexpr std::string_view kListGpus = "--list-gpus";
 int run_list_gpus();
 
-/// "GPU-..." as nvidia-smi has it.
+/// Formats a UUID as nvidia-smi does: "GPU-...".
 std::string uuid_text(const GpuUuid& uuid);
-/// Adds a check if the variable names what is no GPU of this machine. True: it hides all GPUs, and
-/// the check is the reason why there is none.
+/// Adds a check if the variable names a GPU that this machine does not have. Returns true if it
+/// hides all GPUs; the check then has the reason.
 bool check_visible_gpus(Diagnosis& out, unsigned visible);
 
 }  // namespace linkspan::tool

@@ -1,4 +1,5 @@
-// tools/linkspan/measure/evidence_json.hpp - a Report as the rows that evidence/ keeps.
+// tools/linkspan/measure/evidence_json.hpp - formats a Report as the JSON rows that evidence/
+// keeps.
 //
 // Threads: a pure function.
 #pragma once
@@ -9,7 +10,8 @@
 
 namespace linkspan::tool {
 
-/// Indented, with a newline at the end. `what` is measured, by the command line `command`.
+/// Returns indented JSON with a newline at the end. `what` names the measurement, `command` the
+/// command line that ran.
 std::string to_json(const Report& report, const std::string& what, const std::string& command);
 
 }  // namespace linkspan::tool

@@ -1,4 +1,5 @@
-// tools/linkspan/measure/report.hpp - what the tool measured, before it becomes a table or JSON.
+// tools/linkspan/measure/report.hpp - the results of a measurement, before they become a table or
+// JSON.
 //
 // Threads: values.
 #pragma once
@@ -15,73 +16,74 @@
 
 namespace linkspan::tool {
 
-/// "gpu0 -> pinned (read)", for people.
+/// Returns a title: "gpu0 -> pinned (read)".
 std::string title(const std::string& from, const std::string& to, Op op);
 
-/// Of runs from before the first submission until the end of the last was seen.
+/// The times of runs, each from before its first submission until all its transfers were seen to
+/// end.
 struct Timing {
   double p50 = 0, p99 = 0, max = 0;  ///< us
   unsigned runs = 0;                 ///< Zero: not measured.
 };
 
-/// A bare call that is not the ceiling.
+/// A bare copy that is not the ceiling.
 struct Beside {
   std::string how;
   Timing timing;
 };
 
-/// What a row must reach. Zero: it has no bar.
+/// The value that a row must reach. Zero: no bar.
 struct Bar {
   double value = 0;
-  bool absolute = false;  ///< Of the figure itself, else of its ratio to the ceiling.
+  bool absolute = false;  ///< Applies to the figure itself, else to its ratio to the ceiling.
 };
 
 /// One shape between two memories.
 struct Row {
-  std::string from, to;           ///< Names of Places.
-  Op op = Op::write;              ///< Of the first process: read when the far memory is the source.
+  std::string from, to;  ///< Names of Places.
+  Op op = Op::write;  ///< Operation of the first process: read if the remote memory is the source.
   std::string shape{};            ///< Shape::name()
-  std::string label{}, suffix{};  ///< Of its id, if it has one of its own (row_ids.hpp).
-  std::uint64_t bytes = 0;        ///< Of one transfer.
+  std::string label{}, suffix{};  ///< Parts of the id, if the row has one of its own (row_ids.hpp).
+  std::uint64_t bytes = 0;        ///< Bytes of one transfer.
   unsigned depth = 1;    ///< Transfers of a run: all are submitted, then all are waited for.
-  bool latency = false;  ///< Its figure is the time of a run, else the rate.
-  Bar bar{};             ///< Of a suite.
+  bool latency = false;  ///< The figure is the time of a run, else the rate.
+  Bar bar{};             ///< Set by a suite.
   std::string path{}, executor{};
-  std::string refused{};  ///< Why nothing better; empty: nothing is.
+  std::string refused{};  ///< Why the best refused path was refused. Empty: none was.
   std::string ceiling_how{};
-  Timing ours{}, bare{};  ///< Of runs that took turns.
+  Timing ours{}, bare{};  ///< Measured in alternation.
   std::vector<Beside> beside{};
-  bool verified = false;  ///< Every byte arrived, and no other was touched.
+  bool verified = false;  ///< Every byte arrived, and no other changed.
   Status status{};        ///< What failed.
 
   bool measured() const noexcept { return ours.runs != 0; }
-  /// GB/s (1e9) or us; the medians'.
+  /// Returns the median in GB/s (1e9) or us.
   double figure(const Timing& timing) const noexcept {
     if (timing.runs == 0 || latency) return timing.p50;
     return static_cast<double>(bytes) * depth / std::max(timing.p50, 1e-3) / 1e3;
   }
   const char* unit() const noexcept { return latency ? "us" : "GB/s"; }
-  /// Ours by the bare call's; zero: one is missing.
+  /// Returns our figure divided by the ceiling's. Zero: one is missing.
   double ratio() const noexcept { return ratio_to(bare); }
   double ratio_to(const Timing& timing) const noexcept {
     return measured() && timing.runs != 0 && timing.p50 > 0 ? figure(ours) / figure(timing) : 0;
   }
 };
 
-/// A row that this machine cannot have.
+/// A row that this machine cannot measure.
 struct Absent {
   std::string id, why;
 };
 
 struct Report {
-  /// Without rows yet.
+  /// Returns a report without rows.
   static Report of_machine(const Gpus& gpus);
 
   bare::Machine machine;
-  std::string no_gpu;  ///< Why GPUs are not shown; empty: they are.
+  std::string no_gpu;  ///< Why no GPU is shown. Empty: GPUs are shown.
   std::vector<Row> rows;
   std::vector<Absent> absent;
-  Status stopped;  ///< Why it ended before the last row, or never began.
+  Status stopped;  ///< Why the measurement ended before the last row, or did not start.
 
   bool ok() const {
     return stopped.ok() && !rows.empty() &&

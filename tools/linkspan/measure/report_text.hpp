@@ -1,4 +1,4 @@
-// tools/linkspan/measure/report_text.hpp - a Report as people read it.
+// tools/linkspan/measure/report_text.hpp - formats a Report as text.
 //
 // Threads: pure functions.
 #pragma once
@@ -9,16 +9,16 @@
 
 namespace linkspan::tool {
 
-/// "machine: NVIDIA H200, NVIDIA H200, driver 580.159.04, ..."
+/// Returns the line "machine: NVIDIA H200, NVIDIA H200, driver 580.159.04, ..."
 std::string machine_line(const bare::Machine& machine);
-/// What makes a machine's GPUs visible.
+/// Returns the remedy that makes a machine's GPUs visible.
 std::string gpu_remedy();
 
-/// The machine, and why its GPUs are not shown if they are not.
+/// Returns the machine line and, if no GPU is shown, the reason.
 std::string head_of(const Report& report);
-/// Two rows are a line: the rate and the latency of one pair.
+/// Formats two rows as one line: the rate and the latency of a pair.
 std::string demo_text(const Report& report);
-/// A row is a line.
+/// Formats each row as a line.
 std::string bench_text(const Report& report);
 
 }  // namespace linkspan::tool

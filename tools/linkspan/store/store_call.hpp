@@ -1,7 +1,7 @@
-// tools/linkspan/store/store_call.hpp - one operation of a Store, as words of a command line or a
-// line of JSON say it, and what came of it.
+// tools/linkspan/store/store_call.hpp - one operation of a Store, parsed from a command line or a
+// line of JSON, and its result.
 //
-// Threads: one.
+// Threads: externally synchronised.
 #pragma once
 
 #include <string>
@@ -19,18 +19,18 @@ struct StoreCall {
 };
 
 struct StoreAnswer {
-  std::vector<std::string> values{};  ///< Bytes.
+  std::vector<std::string> values{};  ///< Raw bytes.
   bool has_number = false;
   std::int64_t number = 0;  ///< 0 or 1 for yes or no.
 };
 
-/// "set", "KEY", "VALUE". invalid_argument: what would be right.
+/// Parses "set", "KEY", "VALUE". invalid_argument: the text says what is valid.
 Result<StoreCall> call_of(const std::vector<std::string>& arguments, Duration timeout);
-/// {"op": "set", "keys": ["KEY"], "values": ["56414c5545"], "number": 0, "timeout_ms": 100}, of
-/// which all but "op" may be left out; values in hex.
+/// Parses {"op": "set", "keys": ["KEY"], "values": ["56414c5545"], "number": 0, "timeout_ms": 100},
+/// of which all but "op" are optional; values are in hex.
 Result<StoreCall> call_of_json(const std::string& line, Duration timeout);
 Result<StoreAnswer> run(Store& store, const StoreCall& call);
-/// {"code": "ok", "what": "", "values": ["56414c5545"], "number": 5}
+/// Formats {"code": "ok", "what": "", "values": ["56414c5545"], "number": 5}
 std::string to_json(const Result<StoreAnswer>& answer);
 
 }  // namespace linkspan::tool

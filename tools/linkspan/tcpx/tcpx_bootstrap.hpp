@@ -1,8 +1,8 @@
-// tools/linkspan/tcpx/tcpx_bootstrap.hpp - the socket beside a plugin's connection: by it the
-// client gets the server's handle, and both learn how the other has ended.
+// tools/linkspan/tcpx/tcpx_bootstrap.hpp - the socket beside a plugin's connection: the client gets
+// the server's handle over it, and each side learns how the other ended.
 //
-// On the wire: the server sends the 128 bytes of the handle as soon as the client has connected;
-// later each side sends single bytes. Nothing is authenticated: for trusted networks.
+// On the wire: the server sends the 128 bytes of the handle once the client has connected; later
+// each side sends single bytes. Nothing is authenticated: for trusted networks.
 // Threads: the main thread.
 #pragma once
 
@@ -17,18 +17,17 @@ namespace linkspan::tool {
 
 class Bootstrap {
  public:
-  /// Listens on all interfaces for one client and gives it the handle.
+  /// Listens on all interfaces for one client, and sends it the handle.
   static Result<Bootstrap> serve(unsigned port, const transport::nccl_net::Handle& handle,
                                  base::Deadline deadline);
-  /// Until a server is there; `handle`: out.
+  /// Connects, retrying until a server listens, and stores its handle in `handle`.
   static Result<Bootstrap> connect(const std::string& host, unsigned port,
                                    transport::nccl_net::Handle& handle, base::Deadline deadline);
 
   Status send(char byte, base::Deadline deadline) const;
-  /// What the other side tells next. disconnected: it has gone.
+  /// Returns the next byte of the other side. disconnected: it has closed.
   Result<char> receive(base::Deadline deadline) const;
-  /// Sleeps for 20 us, or until the other side tells something. disconnected: it
-  /// has gone.
+  /// Sleeps for 20 us, or until the other side sends a byte. disconnected: it has closed.
   Status wait_briefly() const;
 
  private:

@@ -1,8 +1,8 @@
-// tools/linkspan/tcpx/tcpx_memory.hpp - memory that a network plugin takes: at a multiple of a
-// page, on the host or on the first GPU.
+// tools/linkspan/tcpx/tcpx_memory.hpp - page-aligned memory for a network plugin, on the host or on
+// the first GPU.
 //
-// Threads: one thread, whose current CUDA context is the GPU's from create() to the end: a plugin
-// takes the GPU from there.
+// Threads: one thread. Its current CUDA context is the GPU's from create() to the destructor,
+// because a plugin uses the current context.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace linkspan::tool {
 
 class TcpxMemory {
  public:
-  /// Of whole pages, one at least.
+  /// Allocates whole pages, at least one.
   static Result<std::unique_ptr<TcpxMemory>> create(bool on_gpu, std::uint64_t bytes);
   TcpxMemory(const TcpxMemory&) = delete;
   TcpxMemory& operator=(const TcpxMemory&) = delete;
@@ -26,14 +26,14 @@ class TcpxMemory {
 
   bool on_gpu() const noexcept { return device_ != nullptr; }
   const cuda::Device* device() const noexcept { return device_; }        ///< Null: on the host.
-  cuda::Topology* topology() const noexcept { return topology_.get(); }  ///< The same.
+  cuda::Topology* topology() const noexcept { return topology_.get(); }  ///< Null: on the host.
   void* data() const noexcept {
     return reinterpret_cast<void*>(at_);  // NOLINT(performance-no-int-to-ptr)
   }
   std::uint64_t address() const noexcept { return at_; }
   std::uint64_t bytes() const noexcept { return bytes_; }
 
-  // All wait until the bytes are there.
+  // Each call returns once the copy is complete.
   Status put(const std::vector<unsigned char>& from) const;
   Status get(std::vector<unsigned char>& into) const;
   Status fill(unsigned char value) const;

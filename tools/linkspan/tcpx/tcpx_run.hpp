@@ -1,5 +1,5 @@
-// tools/linkspan/tcpx/tcpx_run.hpp - GPU memory of one process into another's through a network
-// plugin of NCCL's: the flow of p2p/tcpx/docs/tcpx_transfer.md.
+// tools/linkspan/tcpx/tcpx_run.hpp - copies GPU memory between two processes through an NCCL
+// network plugin: the flow of p2p/tcpx/docs/tcpx_transfer.md.
 //
 // Path of a byte: the client's GPU memory -> plugin -> (where it unpacks: its bounce pool ->
 // descriptors -> unpack) -> the server's GPU memory -> verified.
@@ -17,25 +17,25 @@ namespace linkspan::tool {
 
 struct TcpxPlan {
   bool server = true;
-  std::string host;         ///< Of a client: the server's.
+  std::string host;         ///< The server's host, for a client.
   bool transfer = true;     ///< False: connect, and close in order.
-  std::uint64_t bytes = 0;  ///< Of an iteration. 0: the 23 bytes that the documents show.
+  std::uint64_t bytes = 0;  ///< In an iteration. 0: the 23 bytes that the documents show.
   unsigned iterations = 1;
   unsigned port = 12345;
   unsigned device = 0;       ///< The plugin's.
-  std::string plugin;        ///< As load_selected() takes it.
-  std::string unpack;        ///< d2d, host, kernel; empty: as the environment says, else d2d.
-  bool host_memory = false;  ///< Also where the plugin takes GPU memory.
-  Duration timeout = std::chrono::seconds(30);  ///< Of each wait.
+  std::string plugin;        ///< The argument of load_selected().
+  std::string unpack;        ///< d2d, host, kernel; empty: the environment's choice, else d2d.
+  bool host_memory = false;  ///< Uses host memory even if the plugin takes GPU memory.
+  Duration timeout = std::chrono::seconds(30);  ///< Limits each wait.
 };
 
 struct TcpxFigures {
-  double gb_per_s = 0;  ///< Until the last byte was in place; without verifying it.
+  double gb_per_s = 0;  ///< In 1e9 bytes/s, until the last byte was in place; without verification.
   std::uint64_t fragments = 0;
 };
 
-/// `say`: each line of the flow, without an end. Not ok: what failed, also `corrupt` data. Both
-/// sides fail when one does.
+/// Runs the plan. `print` receives each line of the flow, without a newline. An error says what
+/// failed, `corrupt` for wrong data; both sides fail if one does.
 Result<TcpxFigures> run_tcpx(const TcpxPlan& plan,
                              const std::function<void(const std::string&)>& print);
 
