@@ -1,10 +1,9 @@
-// core.hpp - what the files of the extension module share.
+// core.hpp - declarations that the files of the extension module share.
 //
-// The module is thin: each call goes to its namesake in linkspan/*.hpp. What Python adds lies here:
-// exceptions, options by name, shapes out of lists and arrays, and memory that lives until its
-// transfer is quiet.
-// Threads: all under the interpreter's lock but for GIL-free sections, which touch no Python
-// object. No lock of the library is ever held by a thread that waits for the interpreter's.
+// Each call goes to the function of the same name in linkspan/*.hpp. The module adds exceptions,
+// options by name, shapes from lists and arrays, and memory that lives until its transfer is quiet.
+// Threads: under the GIL, except in GIL-free sections, which touch no Python object.
+// Invariants: no thread waits for the GIL while it holds a lock of the library.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -24,41 +23,41 @@ namespace linkspan::python {
 
 namespace nb = nanobind;
 
-/// A Region with what its memory belongs to.
+/// A Region and the Python object that owns its memory.
 struct PyRegion {
   Region region;
-  nb::object memory;  // lives as long
-  int device = -1;    // as CUDA's runtime counts in this process; -1: no GPU, or nobody said
+  nb::object memory;  // kept alive as long as this
+  int device = -1;    // ordinal of the CUDA runtime; -1: no GPU, or unknown
 };
 
-/// A Transfer with what must live until it is quiet beside its regions.
+/// A Transfer, and what must live until it is quiet besides its regions.
 struct PyTransfer {
   Transfer transfer;
   std::uint64_t peer = 0;
   nb::object memory;
 };
 
-/// A Prepared, and the region whose current stream its posts come after.
+/// A Prepared, and the region whose current stream its posts are ordered after.
 struct PyPrepared {
   Prepared prepared;
   std::uint64_t peer = 0;
   nb::object local;
 };
 
-/// Page indices as the library wants them: copied, or where they are on a GPU.
+/// Page indices in the library's format: copied, or in place on a GPU.
 struct PyPages {
   std::uint64_t page_bytes = 0, local_base = 0, remote_base = 0;
-  std::vector<std::uint32_t> lists;  // of this side, then of the other
-  nb::object on_gpu;                 // instead: what holds both arrays
+  std::vector<std::uint32_t> lists;  // the local indices, then the remote ones
+  nb::object on_gpu;                 // set instead: the owner of both arrays
   std::span<const std::uint32_t> gpu_local, gpu_remote;
 
   Pages pages() const;
 };
 
 // errors.cpp
-/// Throws the exception of that code, with peer and transfer in it.
+/// Throws the exception of the Status' code, with the peer and the transfer.
 [[noreturn]] void raise(const Status& status, std::uint64_t peer = 0, nb::handle transfer = {});
-/// The exception itself.
+/// Returns that exception.
 nb::object exception_of(const Status& status, std::uint64_t peer = 0, nb::handle transfer = {});
 inline void check(const Status& status, std::uint64_t peer = 0) {
   if (!status.ok()) raise(status, peer);
@@ -69,17 +68,16 @@ T take(Result<T> result, std::uint64_t peer = 0) {
   return *std::move(result);
 }
 
-/// The bytes of a path or address: a str, bytes or os.PathLike, of any bytes.
+/// Returns the bytes of a path or address: a str, bytes or os.PathLike.
 std::string path_of(nb::handle value);
-/// The str of bytes that may be no UTF-8, as os.fsdecode() makes it.
+/// Returns the str of bytes that may not be UTF-8, as os.fsdecode() does.
 nb::object text_of(const std::string& bytes);
 
-/// Seconds. ValueError: negative or no number; `what` names the argument.
+/// Converts seconds. ValueError: negative or not a number; `what` names the argument.
 Duration seconds(double value, const char* what);
 
-/// While one lives, other threads of Python run. Not any more when the interpreter ends, where a
-/// thread that came back would be killed in the midst of ours: drain() waits for those that are
-/// out.
+/// Releases the GIL while it lives, except when the interpreter ends: a thread that reacquired the
+/// GIL then would be killed inside our code. drain() waits for the threads that have released it.
 class Released {
  public:
   Released();
@@ -90,7 +88,7 @@ class Released {
  private:
   std::optional<nb::gil_scoped_release> out_;
 };
-/// From now on nobody leaves the interpreter's lock; at most a second until nobody is out.
+/// Disables the release of the GIL, and waits at most 1 s for the threads that have released it.
 void drain();
 bool is_ending();
 
@@ -118,8 +116,8 @@ auto waiting(Act act) {
   return result;
 }
 
-/// `act(slice)` without the interpreter's lock in slices, between which signals are looked at,
-/// until it answers true or the time has passed. No time: until it answers true. The last answer.
+/// Calls act(slice) without the interpreter's lock until it returns true or `timeout` has passed,
+/// and returns its last result. Signals are handled between slices. No `timeout`: no limit.
 template <class Act>
 bool in_slices(std::optional<Duration> timeout, Act act) {
   constexpr Duration kSlice = std::chrono::milliseconds(50);
@@ -138,8 +136,8 @@ bool in_slices(std::optional<Duration> timeout, Act act) {
   }
 }
 
-/// A submission. What orders it after a stream of the user's may wait in the driver, for a stream
-/// that is full.
+/// Calls `act`, a submission, without the GIL if it is ordered by a stream of the user: the driver
+/// may block while that stream's queue is full.
 template <class Act>
 auto submitting(const TransferOptions& options, Act act) {
   constexpr auto kNone = StreamOrder::Flavour::none;
@@ -149,14 +147,14 @@ auto submitting(const TransferOptions& options, Act act) {
 }
 
 // options.cpp
-/// Of the keywords of a submission. `local`: the region that "current" means a stream of; may be
-/// null. What it points to is in `options`, which outlives it.
+/// Parses the keywords of a submission. `local`, which may be null, is the region whose GPU's
+/// current stream "current" means. The result points into `options`, which must outlive it.
 TransferOptions transfer_options(const nb::kwargs& options, const PyRegion* local);
 
 // shapes.cpp
 using Blocks = std::vector<Block>;
 using Shape = std::variant<Blocks, const PyPages*, const Strides*>;
-/// None: all of both regions. Else Pages, Strides, or blocks as rows of three.
+/// Parses a shape: None (all of both regions), Pages, Strides, or blocks as rows of three.
 Shape shape_of(nb::handle value, std::uint64_t here, std::uint64_t there);
 /// Calls `act` with the shape as the library's type.
 template <class Act>
@@ -166,16 +164,18 @@ auto with_shape(const Shape& shape, Act act) {
   return act(std::span<const Block>(std::get<Blocks>(shape)));
 }
 
-/// Lists on a GPU are read when the kernel runs.
+/// Returns the object that must live until the transfer is quiet: the owner of index lists on a
+/// GPU, which the kernel reads when it runs.
 inline nb::object keepalive_of(const Shape& shape) {
   const auto* pages = std::get_if<const PyPages*>(&shape);
   return pages != nullptr ? (*pages)->on_gpu : nb::object();
 }
-/// Of a list, or of an array of whole numbers.
+/// Returns the indices of a list or of an integer array.
 std::vector<std::uint32_t> indices_of(nb::handle value, const char* what);
 
 // transfers.cpp
-/// `memory`, if any, is held until the transfer is quiet, whoever drops the object.
+/// Returns the Python object of a transfer. Keeps `memory`, if any, alive until the transfer is
+/// quiet, even if the object is dropped.
 nb::object keep(Transfer transfer, std::uint64_t peer, const nb::object& memory = {});
 
 void bind_shapes(nb::module_& module);

@@ -1,12 +1,11 @@
-// vcache/native/src/background.hpp - transfers that nobody waits for.
+// vcache/native/src/background.hpp - runs the transfers of nvlink_transfer_begin().
 //
-// One thread, which starts with the first of them, asks each in turn whether its stream has come by
-// and whether its pieces have ended, and submits the next. So nothing of a transfer is on a GPU
-// before the caller's stream has come by, and what ends early leaves at most two pieces to finish.
-// Handles are closed on another thread, after the end was told: a stream of the caller's that
-// stands still would hold up the closing. Never destroyed: end() it, or let the process end.
-// Threads: any thread.
-// Invariants: a job whose `code` is not NOT_READY touches no memory; each is counted once.
+// One thread, started by the first transfer, polls each transfer: it waits until the caller's
+// stream has reached it, then submits piece after piece. So no work is on a GPU before the caller's
+// stream has come that far, and a transfer that ends early leaves at most two pieces to finish.
+// Another thread closes handles after the end was reported, because closing may wait for the
+// caller's streams. Never destroyed: call end(), or let the process end. Threads: any thread.
+// Invariants: a job whose `code` is not NOT_READY touches no memory; each job is counted once.
 #pragma once
 
 #include <atomic>
@@ -26,19 +25,19 @@ class Background {
   static constexpr std::size_t kActive = 16, kKept = 65536;
   using Ended = void (*)(const Copy& copy, int code);
 
-  /// `ended` is told of each transfer on the thread here.
+  /// Calls `ended` for each transfer that ended, on the thread of this object.
   explicit Background(Ended ended) : ended_(ended) {}
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
   ~Background() = delete;
-  /// Begins no more pieces, ends all that is begun, and joins the thread. Not in a forked child,
-  /// which has no such thread.
+  /// Submits no more pieces, waits for those submitted, and joins the thread. Must not be called in
+  /// a forked child, which does not have the thread.
   void end() LINKSPAN_EXCLUDES(mutex_);
 
-  /// Follows `stream` as it stands now. `timeout` zero: no deadline.
+  /// Starts a transfer after the work now in `stream`. A `timeout` of zero means no deadline.
   Outcome begin(Copy copy, cuda::CUstream stream, Duration timeout, std::uint64_t& id)
       LINKSPAN_EXCLUDES(mutex_);
-  /// False: no such number. The end of what is over is told once.
+  /// Waits at most `wait`. Returns false for an unknown id. The end of a transfer is reported once.
   bool test(std::uint64_t id, Duration wait, Outcome& end, std::uint64_t& done)
       LINKSPAN_EXCLUDES(mutex_);
   bool cancel(std::uint64_t id) LINKSPAN_EXCLUDES(mutex_);

@@ -1,6 +1,6 @@
-// vcache/native/src/copy.hpp - a request that was checked, and the copies that serve it.
+// vcache/native/src/copy.hpp - a checked request, and the copies that carry it out.
 //
-// Threads: externally synchronised; different ones from different threads.
+// Threads: externally synchronised; different objects may be used by different threads.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace linkspan::nvlink {
 
-/// One side as the caller gave it.
+/// One side of a request, as the caller passed it.
 struct Side {
   const char* name;  // "source" or "target"
   int gpu;
@@ -22,16 +22,17 @@ struct Side {
 
 class Copy {
  public:
-  /// Opens the handles and checks all bounds; `bytes` is not 0. Nothing is begun.
+  /// Opens the handles and checks all bounds; `bytes` is not 0. Starts no copy.
   static Outcome prepare(Gpus& gpus, const Side& source, const Side& target, std::uint64_t bytes,
                          Copy& copy);
 
-  /// The stream as the driver takes it. 400: another GPU's. 900: it records a graph.
+  /// Converts the caller's stream to the driver's. 400: a stream of another GPU. 900: it is
+  /// capturing a graph.
   Outcome check_stream(void* stream, cuda::CUstream& handle) const;
-  /// The bytes from `from` on, at most `most`, in that stream of the source GPU.
+  /// Submits at most `most` bytes from `from` on in a stream of the source GPU.
   Outcome submit(std::uint64_t from, std::uint64_t most, cuda::CUstream stream) const;
 
-  /// What it opened, which is closed with the last who holds it. To close waits for what is in
+  /// The opened handles, which close with their last reference. Closing waits for the work in
   /// flight on the GPU (cuda/deferred_destroyer.hpp).
   using Mappings = std::array<std::shared_ptr<OpenHandle>, 2>;
   Mappings take() { return {std::move(source_.mapping), std::move(target_.mapping)}; }
@@ -50,7 +51,7 @@ class Copy {
     int gpu = 0;
     cuda::CUcontext context = nullptr;
     std::uint64_t address = 0;
-    std::shared_ptr<OpenHandle> mapping{};  // the cache's too; null: this process's memory
+    std::shared_ptr<OpenHandle> mapping{};  // shared with the cache; null: memory of this process
   };
   static Outcome resolve(Gpus& gpus, const Side& side, std::uint64_t bytes, End& end);
 

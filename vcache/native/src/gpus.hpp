@@ -1,8 +1,7 @@
 // vcache/native/src/gpus.hpp - the driver of this process and the primary contexts of its GPUs.
 //
-// Found at the first call that needs them, and kept until the process ends: a context that is
-// retained once costs nothing more, and at exit the driver ends them itself.
-// Threads: any thread.
+// Created by the first call that needs them, and kept until the process ends: a retained context
+// has no further cost, and the driver destroys it at exit. Threads: any thread.
 #pragma once
 
 #include <deque>
@@ -17,13 +16,16 @@ namespace linkspan::nvlink {
 
 class Gpus {
  public:
-  /// Null: `why` says it. 35: no driver. 100: no GPU is visible. Another number: cuInit's.
+  /// Returns the object, or null with the reason in `why`. 35: no driver. 100: no GPU is visible.
+  /// Another number: cuInit's.
   static Gpus* get(Outcome& why);
 
   const cuda::Driver& driver() const noexcept { return driver_; }
-  /// 101 for an ordinal that this process does not have. The first time takes up to 0.5 s.
+  /// Returns the primary context. 101: no GPU of that ordinal. The first call for a GPU takes up to
+  /// 0.5 s.
   Outcome context(int ordinal, cuda::CUcontext& context) LINKSPAN_EXCLUDES(mutex_);
-  /// Whether a copy between them goes through host memory. Tells the log so, once for each pair.
+  /// Returns whether a copy between the GPUs is staged through host memory, and logs that once for
+  /// each pair.
   bool staged(int from, int to) LINKSPAN_EXCLUDES(mutex_);
 
  private:

@@ -1,10 +1,10 @@
-// vcache/native/src/handles.hpp - CUDA IPC handles that are open, and which of them stay so.
+// vcache/native/src/handles.hpp - open CUDA IPC handles, and the cache that keeps some of them
+// open.
 //
-// A handle differs from that of every other allocation of its exporter, also of a later one at the
-// same address (fact: Handles.ALaterAllocationHasAnotherHandle): so what is kept open under a
-// handle never stands for new memory.
-// Threads: any thread. Opening and closing run without the mutex.
-// Invariants: each open is closed once, when the last transfer that uses it and the cache let go.
+// A handle differs from those of all other allocations of its exporter, also of a later one at the
+// same address (fact: Handles.ALaterAllocationHasAnotherHandle). So a cached mapping never stands
+// for new memory. Threads: any thread. Opening and closing run without the mutex. Invariants: each
+// mapping is closed once, when the cache and the last transfer have released it.
 #pragma once
 
 #include <array>
@@ -29,11 +29,11 @@ class OpenHandle {
       : driver_(driver), context_(context), base_(base) {}
   OpenHandle(const OpenHandle&) = delete;
   OpenHandle& operator=(const OpenHandle&) = delete;
-  ~OpenHandle();  ///< Waits for what is in flight on that GPU.
+  ~OpenHandle();  ///< Closes the mapping; waits for the work in flight on that GPU.
 
   std::uint64_t base() const noexcept { return base_; }
   std::uint64_t bytes() const noexcept { return bytes_; }
-  /// By the driver, never by the handle's words.
+  /// Asks the driver for the size; the bytes of the handle are not trusted.
   Outcome measure(const std::string& what);
 
  private:
@@ -47,11 +47,11 @@ class HandleCache {
  public:
   static constexpr unsigned kMax = 65536;
 
-  /// Never destroyed: at exit the driver closes what is open.
+  /// Returns the one cache. It is never destroyed: the driver closes open mappings at exit.
   static HandleCache& only();
 
-  /// An open one, or a fresh one. `context` is the GPU's, and current. `mapping` null beside OK:
-  /// the handle is of this very process, which cannot open it.
+  /// Returns a cached or a new mapping. The GPU's context is current. OK with a null `mapping`: the
+  /// handle belongs to this process, which cannot open it.
   Outcome open(Gpus& gpus, int ordinal, const Handle& handle, const std::string& what,
                std::shared_ptr<OpenHandle>& mapping) LINKSPAN_EXCLUDES(mutex_);
   void keep(unsigned most) LINKSPAN_EXCLUDES(mutex_);
@@ -62,18 +62,18 @@ class HandleCache {
   std::uint64_t hits() const noexcept { return hits_; }
 
  private:
-  friend class OpenHandle;  // which counts its end
+  friend class OpenHandle;  // which counts the closing
   using Key = std::pair<int, Handle>;
   struct Entry {
-    std::shared_ptr<OpenHandle> mapping;  // also of transfers under way
+    std::shared_ptr<OpenHandle> mapping;  // shared with transfers in flight
     std::list<Key>::iterator place;
   };
-  /// Those that go, to be dropped off the lock.
+  /// Removes the mappings beyond the limit, and returns them to be closed without the lock.
   std::list<std::shared_ptr<OpenHandle>> trim() LINKSPAN_REQUIRES(mutex_);
 
   mutable base::Mutex mutex_;
   unsigned most_ LINKSPAN_GUARDED_BY(mutex_) = 0;
-  std::list<Key> by_use_ LINKSPAN_GUARDED_BY(mutex_);  // the last used first
+  std::list<Key> by_use_ LINKSPAN_GUARDED_BY(mutex_);  // most recently used first
   std::map<Key, Entry> entries_ LINKSPAN_GUARDED_BY(mutex_);
   std::atomic<std::uint64_t> opens_{0}, closes_{0}, hits_{0};
 };

@@ -1,6 +1,6 @@
-// vcache/native/src/outcome.hpp - how a step ended: CUDA's number and the words for last_error().
+// vcache/native/src/outcome.hpp - the result of a step: CUDA's code, and the text for last_error().
 //
-// Not a Status: callers of the C helper compare CUDA's own numbers.
+// Not a Status, because callers of the C library compare CUDA's codes.
 // Threads: a value.
 #pragma once
 
@@ -17,11 +17,11 @@ struct [[nodiscard]] Outcome {
   bool ok() const noexcept { return code == NVLINK_TRANSFER_OK; }
 };
 
-/// The driver's answer to `call`, which was made for `what`.
+/// Makes the Outcome of the driver call `call`, which was made for `what`.
 Outcome outcome(const cuda::Driver& driver, cuda::CUresult result, const char* call,
                 const std::string& what);
 
-/// The one callback; a null one is not called.
+/// Sets the one log callback; null disables it.
 /// Threads: any thread.
 void set_log(nvlink_transfer_log callback, void* user);
 enum class Level : int { debug, info, warning, error };

@@ -1,9 +1,8 @@
-// vcache/native/src/spares.hpp - streams and events that were made once and are used again.
+// vcache/native/src/spares.hpp - a pool of streams and events that are reused.
 //
-// To make many of them may wait for a stream that stands still (docs/cuda_notes.md, "calls that
-// synchronise"), so a GPU's first transfer in the background makes enough for most, and nothing is
-// ever destroyed.
-// Threads: any thread.
+// Creating many of them may wait for a stream that is blocked (docs/cuda_notes.md, "calls that
+// synchronise"). So the first asynchronous transfer of a GPU creates enough for most, and none is
+// ever destroyed. Threads: any thread.
 #pragma once
 
 #include <map>
@@ -19,12 +18,13 @@ class Spares {
   /// Never destroyed.
   static Spares& only();
 
-  // The GPU's context is current.
+  // The GPU's context must be current.
   cuda::CUresult take(const cuda::Driver& driver, int gpu, cuda::CUevent& event)
       LINKSPAN_EXCLUDES(mutex_);
   cuda::CUresult take(const cuda::Driver& driver, int gpu, cuda::CUstream& stream)
       LINKSPAN_EXCLUDES(mutex_);
-  /// Null ones too. A stream has nothing to do any more; an event may be recorded again.
+  /// Returns a stream or event to the pool; null is allowed. A stream must be idle; an event may be
+  /// recorded again.
   void release(int gpu, cuda::CUevent event) LINKSPAN_EXCLUDES(mutex_);
   void release(int gpu, cuda::CUstream stream) LINKSPAN_EXCLUDES(mutex_);
 
