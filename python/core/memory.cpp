@@ -28,7 +28,7 @@ nb::object dlpack_view(nb::handle value) {
                         array.device_type(), array.device_id(), nb::borrow(value));
 }
 
-/// Of the buffer protocol: of the first element, whatever lies between it and the others.
+/// Returns the address of the first element by the buffer protocol, for any strides.
 std::uintptr_t address_of(nb::handle value) {
   Py_buffer view;
   if (PyObject_GetBuffer(value.ptr(), &view, PyBUF_FULL_RO) != 0) throw nb::python_error();

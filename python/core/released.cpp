@@ -11,7 +11,7 @@ namespace {
 std::atomic<bool> ending{false};
 std::atomic<int> outside{0};  // threads without the interpreter's lock
 
-/// Of drain() alone, so that no fork finds it locked. Never destroyed.
+/// Used by drain() alone, so that no fork finds it locked. Never destroyed.
 struct Back {
   std::mutex mutex;
   std::condition_variable changed;

@@ -13,8 +13,8 @@ namespace {
 
 using namespace nb::literals;
 
-/// Transfers that hold memory, whoever else dropped them. Never destroyed: what is in flight when
-/// the interpreter ends keeps its memory.
+/// Transfers that keep memory alive, even if Python dropped them. Never destroyed: what is in
+/// flight when the interpreter ends keeps its memory.
 class Flying {
  public:
   void add(const nb::object& transfer) {

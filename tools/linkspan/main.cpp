@@ -77,7 +77,7 @@ int main(int argc, char** argv) try {
     return linkspan::tool::run_helper_process();
   if (argc == 2 && argv[1] == linkspan::tool::kListGpus) return linkspan::tool::run_list_gpus();
   return linkspan::tool::run(argc, argv);
-} catch (const std::exception& error) {  // no memory, as a rule
+} catch (const std::exception& error) {  // usually out of memory
   std::fprintf(stderr, "linkspan: %s\n", error.what());
   return linkspan::tool::kFailed;
 } catch (...) {

@@ -19,7 +19,7 @@ namespace base = linkspan::base;
 
 constexpr char kConnected = 'c';
 
-void say(const std::string& line) {
+void print(const std::string& line) {
   std::printf("[DEBUG] %s\n", line.c_str());
   std::fflush(stdout);
 }
@@ -30,31 +30,31 @@ Status called(const char* call, int result) {
           std::string(call) + " returns " + std::to_string(result) + ": " + tcpx_last_error()};
 }
 
-base::Deadline patience(const TcpxPlan& plan) {
+base::Deadline step_deadline(const TcpxPlan& plan) {
   return base::Deadline::after(base::Clock::steady(), plan.timeout);
 }
 
-/// Until `call` has made a comm.
+/// Calls `call` until it has made a comm.
 template <class Call>
-Status until(const TcpxPlan& plan, const Bootstrap& bootstrap, const char* name, void*& comm,
-             const Call& call) {
-  const base::Deadline deadline = patience(plan);
+Status poll_until(const TcpxPlan& plan, const Bootstrap& bootstrap, const char* name, void*& comm,
+                  const Call& call) {
+  const base::Deadline deadline = step_deadline(plan);
   while (comm == nullptr) {
     if (Status status = called(name, call()); !status.ok()) return status;
     if (comm != nullptr) break;
     if (deadline.passed())
       return {Code::timed_out, Scope::peer, std::string(name) + ": the other side has not come"};
-    if (Status status = bootstrap.nap(); !status.ok()) return status;
+    if (Status status = bootstrap.wait_briefly(); !status.ok()) return status;
   }
   return {};
 }
 
-/// Each tells the other that it is connected.
+/// Exchanges a byte that says that this side is connected.
 Status agree(const TcpxPlan& plan, const Bootstrap& bootstrap) {
-  if (Status status = bootstrap.tell(kConnected, patience(plan)); !status.ok()) return status;
-  const Result<char> heard = bootstrap.hear(patience(plan));
-  if (!heard.ok()) return heard.status();
-  say("✓ Connection test PASSED");
+  if (Status status = bootstrap.send(kConnected, step_deadline(plan)); !status.ok()) return status;
+  const Result<char> received = bootstrap.receive(step_deadline(plan));
+  if (!received.ok()) return received.status();
+  print("✓ Connection test PASSED");
   return {};
 }
 
@@ -65,13 +65,14 @@ Status serve(const TcpxPlan& plan) {
   if (Status status = called("tcpx_listen", tcpx_listen(device, handle.data(), &listening));
       !status.ok())
     return status;
-  say("Listening on device " + std::to_string(device));
-  auto bootstrap = Bootstrap::serve(plan.port, handle, patience(plan));
-  Status end = bootstrap.ok() ? until(plan, *bootstrap, "tcpx_accept_v5", comm,
-                                      [&] { return tcpx_accept_v5(listening, &comm, nullptr); })
-                              : bootstrap.status();
+  print("Listening on device " + std::to_string(device));
+  auto bootstrap = Bootstrap::serve(plan.port, handle, step_deadline(plan));
+  Status end = bootstrap.ok()
+                   ? poll_until(plan, *bootstrap, "tcpx_accept_v5", comm,
+                                [&] { return tcpx_accept_v5(listening, &comm, nullptr); })
+                   : bootstrap.status();
   if (end.ok()) {
-    say("Connection accepted");
+    print("Connection accepted");
     end = agree(plan, *bootstrap);
   }
   if (comm != nullptr && end.ok()) end = called("tcpx_close_recv", tcpx_close_recv(comm));
@@ -80,16 +81,16 @@ Status serve(const TcpxPlan& plan) {
 }
 
 Status connect(const TcpxPlan& plan) {
-  say("Connecting to server at " + plan.host);
+  print("Connecting to server at " + plan.host);
   alignas(16) linkspan::transport::nccl_net::Handle handle{};
   void* comm = nullptr;
   const int device = static_cast<int>(plan.device);
-  auto bootstrap = Bootstrap::connect(plan.host, plan.port, handle, patience(plan));
+  auto bootstrap = Bootstrap::connect(plan.host, plan.port, handle, step_deadline(plan));
   if (!bootstrap.ok()) return bootstrap.status();
-  Status end = until(plan, *bootstrap, "tcpx_connect_v5", comm,
-                     [&] { return tcpx_connect_v5(device, handle.data(), &comm, nullptr); });
+  Status end = poll_until(plan, *bootstrap, "tcpx_connect_v5", comm,
+                          [&] { return tcpx_connect_v5(device, handle.data(), &comm, nullptr); });
   if (!end.ok()) return end;
-  say("Connection established");
+  print("Connection established");
   end = agree(plan, *bootstrap);
   const Status closed = called("tcpx_close_send", tcpx_close_send(comm));
   return end.ok() ? closed : end;
@@ -103,12 +104,12 @@ int main(int argc, char** argv) {
   if (!plan->plugin.empty()) ::setenv("LINKSPAN_NCCL_NET_PLUGIN", plan->plugin.c_str(), 1);
   const int devices = tcpx_get_device_count();
   if (devices < 0) {
-    say(std::string("Test FAILED: ") + tcpx_last_error());
+    print(std::string("Test FAILED: ") + tcpx_last_error());
     return 1;
   }
-  say("Devices: " + std::to_string(devices));
+  print("Devices: " + std::to_string(devices));
   const Status end = plan->server ? serve(*plan) : connect(*plan);
   if (end.ok()) return 0;
-  say("Test FAILED: " + end.to_string());
+  print("Test FAILED: " + end.to_string());
   return 1;
 }

@@ -9,12 +9,12 @@
 int main(int argc, char** argv) {
   const auto plan = linkspan::tcpx_tests::parse(argc, argv);
   if (!plan) return 2;
-  const auto say = [](const std::string& line) {
+  const auto print = [](const std::string& line) {
     std::printf("[DEBUG] %s\n", line.c_str());
     std::fflush(stdout);
   };
-  const auto figures = linkspan::tool::run_tcpx(*plan, say);
+  const auto figures = linkspan::tool::run_tcpx(*plan, print);
   if (figures.ok()) return 0;
-  say("Test FAILED: " + figures.status().to_string());
+  print("Test FAILED: " + figures.status().to_string());
   return 1;
 }

@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Duration kStepTimeout = 10s;
-constexpr Duration kReplyTimeout = 2 * kStepTimeout;  // the child's own patience is kStepTimeout
+constexpr Duration kReplyTimeout = 2 * kStepTimeout;  // the helper's own timeout is kStepTimeout
 constexpr std::array kNotification = {std::byte{1}};  // of a notification
 constexpr std::uint64_t kOutward = 0, kBack = 8192, kBareOutward = 16384, kBareBack = 24576;
 static_assert(kBareBack + kMessageArea <= kMinRegion);
@@ -32,7 +32,7 @@ Row NotifyRun::run(const Pair& pair, const RunPlan& plan) {
   out.path = why->path;
   out.executor = why->executor;
   out.status = measure(pair, plan, out);
-  if (reply_pending_) (void)receive_reply();  // of a turn that failed
+  if (reply_pending_) (void)receive_reply();  // of a block that failed
   return out;
 }
 
@@ -104,7 +104,7 @@ Result<Contestant> NotifyRun::by_bare_code(const Pair& pair, std::uint64_t bytes
     std::shared_ptr<const Route> route;
     std::unique_ptr<bare::Ping> ping;
   };
-  auto side = std::make_shared<BareSide>();  // the contender's, which may be copied
+  auto side = std::make_shared<BareSide>();  // shared by copies of the contestant
   auto page = PingPage::create();
   if (!page.ok()) return page.status();
   side->page = *std::move(page);

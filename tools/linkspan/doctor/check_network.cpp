@@ -127,7 +127,7 @@ void check_interface(Diagnosis& out, const base::Fd& socket, const std::string& 
   out.add(remedy.empty() ? Level::ok : Level::warn, kArea, name, found, remedy);
 }
 
-/// Of LINKSPAN_TCP_INTERFACES. What is wrong with the options as such stands under settings.
+/// Checks LINKSPAN_TCP_INTERFACES. Invalid options are reported under settings.
 void check_chosen(Diagnosis& out, const base::Fd& socket,
                   const std::map<std::string, Interface>& up) {
   constexpr const char* kName = "LINKSPAN_TCP_INTERFACES";
@@ -163,7 +163,7 @@ void check_chosen(Diagnosis& out, const base::Fd& socket,
   out.add(remedy.empty() ? Level::ok : Level::warn, kArea, kName, found, remedy);
 }
 
-/// Of /proc/sys/net: its numbers, of which the last is the most that a buffer may have.
+/// Reads the numbers of a file in /proc/sys/net; the last is the maximum of a buffer.
 void check_limit(Diagnosis& out, const std::string& name) {
   std::string path = "/proc/sys/" + name;
   for (char& c : path)

@@ -218,7 +218,7 @@ Status PairRun::measure(std::span<const Pair> pairs, const RunPlan& plan, const 
     if (!took.ok())
       return Status(took.status().code(), Scope::request, "bare code: " + took.status().what());
   }
-  const bool last = plan.verify && plan.runs > 1;  // is the run of which each byte is looked at
+  const bool last = plan.verify && plan.runs > 1;  // is the run of which each byte is checked
   auto runs =
       run_alternating({last ? plan.runs - 1 : plan.runs, plan.block, plan.at_most}, contestants);
   if (!runs.ok()) return runs.status();
@@ -233,7 +233,7 @@ Status PairRun::measure(std::span<const Pair> pairs, const RunPlan& plan, const 
   return {};
 }
 
-/// A lost peer is lost for all that comes after.
+/// Remembers a lost peer, after which no run is possible.
 Status PairRun::record(Status status) {
   if (status.code() == Code::disconnected && fatal_error_.ok()) {
     const auto reply =

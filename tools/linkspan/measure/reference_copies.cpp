@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 
 constexpr Duration kLimit = 10s;  // of one bare copy
 constexpr unsigned kStagingThreads = 8;
-// Which is faster depends on the caches and the link: both run.
+// Which is faster depends on the caches and the link, so both are measured.
 constexpr std::array kStagingBufferBytes = {std::uint64_t{512} << 10, std::uint64_t{2} << 20};
 
 std::byte* pointer(std::uint64_t address) noexcept {
@@ -59,7 +59,7 @@ ReferenceCopies::Contestants ReferenceCopies::by_gpu(const Pair& pair, const Lay
   if (many && (host.kind == MemoryKind::host || depth != 1)) return std::vector<Contestant>();
   auto found = route(pair, host);
   if (!found.ok()) return found.status();
-  // The contenders', each of which runs over it.
+  // Shared by the contestants.
   auto shared_route = std::make_shared<const Route>(*std::move(found));
   const std::string where =
       near.on_gpu() && far.on_gpu()
@@ -104,7 +104,7 @@ Result<Route> ReferenceCopies::route(const Pair& pair, Place host) const {
   return out;
 }
 
-/// The last one is that with cuStreamSynchronize, if it was asked for.
+/// Returns the copy with cuStreamSynchronize last, if requested.
 ReferenceCopies::Contestants ReferenceCopies::by_copies(std::shared_ptr<const Route> route,
                                                         std::uint64_t bytes, unsigned depth,
                                                         Against against, const std::string& where) {
@@ -195,7 +195,7 @@ ReferenceCopies::Contestants ReferenceCopies::by_staging(std::shared_ptr<const R
   return out;
 }
 
-/// Who does the second hop best depends on the copy engines: both run.
+/// Which GPU copies the second hop faster depends on the copy engines, so both are measured.
 ReferenceCopies::Contestants ReferenceCopies::by_two_links(std::shared_ptr<const Route> route,
                                                            const RemoteMemory& far,
                                                            std::uint64_t bytes,

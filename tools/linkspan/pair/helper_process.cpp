@@ -76,7 +76,7 @@ Status HelperProcess::open(const std::string& address) {
   return engine_->listen(address);
 }
 
-/// What is not quiet may still be written to: it stays until the process ends, which is soon.
+/// Memory that is not quiet may still be written to, so it stays allocated until the process ends.
 void HelperProcess::close() {
   if (engine_ && !engine_->close(3s).ok() && memories_) memories_->leak();
 }

@@ -15,7 +15,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint64_t kTextTag = 1;
-constexpr Duration kReceiveDeadline = 24h * 7;  // words may be waited for as long
+constexpr Duration kReceiveDeadline = 24h * 7;  // limits the wait for a text
 constexpr Duration kErrorTimeout = 2s, kCancelTimeout = 3s;
 constexpr std::string_view kError = "error ";
 
@@ -73,12 +73,12 @@ Result<std::string> TextChannel::receive(Duration more) {
   if (!receive_error_.ok()) return receive_error_;
   if (Status s = wait_for_end(receiving_, step_timeout_ + more, "an answer"); !s.ok()) return s;
   std::string text(buffers_->received.data(), receiving_.bytes());
-  receive_error_ = post_receive();  // it may have been its last word
+  receive_error_ = post_receive();  // the text may have been its last
   if (text.starts_with(kError)) return error_of(text);
   return text;
 }
 
-/// Of what was heard and not yet taken.
+/// Returns the other side's error, if a received text that was not returned yet is one.
 Status TextChannel::received_error() const {
   if (!receiving_.done() || !receiving_.status().ok()) return {};
   const std::string_view text(buffers_->received.data(), receiving_.bytes());
@@ -96,7 +96,7 @@ void TextChannel::send_error(const Status& why) {
   (void)sending_.wait(kErrorTimeout);
 }
 
-/// Sleeps until `one` is quiet, or the other side refuses, or it is late.
+/// Sleeps until `one` is quiet, the other side sends an error, or `timeout` has passed.
 Status TextChannel::wait_for_end(const Transfer& one, Duration timeout, const char* what) {
   const base::Deadline deadline = after(timeout);
   while (!one.done()) {

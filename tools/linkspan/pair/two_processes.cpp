@@ -81,7 +81,7 @@ Status TwoProcesses::connect(std::optional<unsigned> relay_gpus) {
   return {};
 }
 
-/// What is not quiet may still be written to: it stays until the process ends, which is soon.
+/// Memory that is not quiet may still be written to, so it stays allocated until the process ends.
 TwoProcesses::~TwoProcesses() {
   reference_copies_.reset();
   remote_.clear();
@@ -92,7 +92,7 @@ TwoProcesses::~TwoProcesses() {
 Status TwoProcesses::add_local(Place place, std::uint64_t bytes) {
   auto memory = Memory::create(*engine_, gpus_, place, bytes);
   if (!memory.ok()) return memory.status();
-  // Pages that nobody has written all read as one page of zeros, faster than memory is.
+  // Unwritten pages all read as one page of zeros, faster than memory.
   if (place.kind == MemoryKind::host || place.kind == MemoryKind::shared)
     if (Status s = (*memory)->fill(0, bytes, 0, 0); !s.ok()) return s;
   local_[place.name()] = *std::move(memory);

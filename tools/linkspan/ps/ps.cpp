@@ -99,7 +99,7 @@ class PsVerb final : public Verb {
       auto call = IntrospectionCall::connect(socket, &closer_);
       if (!call.ok()) continue;  // it has ended since
       if (pid != 0 ? call->pid() != pid : !may_ask(*call)) continue;
-      // A forked child holds its dead parent's socket, and nobody answers there.
+      // A forked child still has its dead parent's socket open, and no thread answers there.
       if (call->pid() != 0 && !is_alive(call->pid())) continue;
       if (!may_ask(*call))
         return Status(Code::permission_denied, Scope::request,
@@ -141,7 +141,7 @@ class PsVerb final : public Verb {
     return kSuccess;
   }
 
-  base::FdCloser closer_;  // of connections to whoever named a socket as an Engine does
+  base::FdCloser closer_;  // closes connections to any process whose socket is named as an Engine's
   std::string pid_text_;
   bool metrics_ = false;
 };

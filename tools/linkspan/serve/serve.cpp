@@ -1,5 +1,5 @@
-// `linkspan serve`: the far end of `bench --to`. A few threads serve one peer each: they read its
-// requests and carry them out.
+// `linkspan serve`: the remote side of `bench --to`. Each of a few threads reads and executes the
+// requests of one peer.
 #include <atomic>
 #include <exception>
 #include <iostream>
@@ -21,10 +21,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr unsigned kMaxServed = 16;          // peers that are served; more wait until one has left
+constexpr unsigned kMaxServed = 16;          // peers that are served at once; others wait
 constexpr Duration kAcceptInterval = 500ms;  // for the end of the verb
 constexpr Duration kBenchComputeTime = 60s;  // it fills and compares 4 GiB meanwhile
-constexpr Duration kBenchLockTimeout = 10s;  // for the bench before to let go
+constexpr Duration kBenchLockTimeout = 10s;  // for the previous bench to end
 constexpr const char* kOk = "ok ";
 constexpr const char* kInsecure = ", insecure: everybody who reaches it may use it";
 
@@ -33,10 +33,10 @@ class Server {
   Server(Engine& engine, const Gpus& gpus, Duration step_timeout)
       : engine_(engine), gpus_(gpus), step_timeout_(step_timeout) {}
 
-  /// Peers, one behind the other, until it is to stop; or one.
+  /// Serves one peer after the other until `stop`; only one with `once`.
   void work(const std::stop_token& stop, bool once);
-  /// All threads have ended, and the Engine could not be closed: what peers may still write to
-  /// stays with the process.
+  /// Leaves memory that peers may still write to allocated, if the Engine could not be closed. All
+  /// threads have ended.
   void leak() {
     if (memories_) memories_->leak();
   }
@@ -50,8 +50,9 @@ class Server {
   Engine& engine_;
   const Gpus& gpus_;
   const Duration step_timeout_;
-  std::timed_mutex bench_mutex_;            // the Engine's notifications are one bench's at a time
-  std::optional<TargetMemories> memories_;  // with bench_: of this bench, or the one before
+  std::timed_mutex bench_mutex_;  // the Engine's notifications are one bench's at a time
+  std::optional<TargetMemories>
+      memories_;  // guarded by bench_mutex_: of this bench, or the previous one
   std::atomic<bool> failed_{false};
 };
 
@@ -84,8 +85,7 @@ Status Server::serve(const Peer& peer, const std::stop_token& stop, std::string&
     request = *std::move(received);
     end = handle(**channel, peer, request);
   }
-  // A peer that has stopped in the midst is lost after some seconds of silence, and with it goes
-  // what it was lent.
+  // A stopped peer is disconnected after some seconds of silence, which ends its transfers.
   while (!(*channel)->cancel_pending(1s) && !stop.stop_requested()) {
   }
   return end;
@@ -100,7 +100,7 @@ Status Server::handle(TextChannel& channel, const Peer& peer, const std::string&
   return why;
 }
 
-/// Requests of far_memories.hpp, until the peer leaves.
+/// Executes requests of target_memories.hpp until the peer disconnects.
 Status Server::bench(TextChannel& channel, const Peer& peer) {
   const std::unique_lock lock(bench_mutex_, std::chrono::nanoseconds(kBenchLockTimeout));
   if (!lock.owns_lock()) {

@@ -31,7 +31,7 @@ std::string hex(const void* pointer) {
   return text;
 }
 
-/// Of an iteration; what the documents show is the same in each.
+/// Returns the data of an iteration; the payload of the documents is the same in each.
 std::vector<unsigned char> data_of(const TcpxPlan& plan, unsigned iteration) {
   if (plan.bytes == 0) return {kPayload, kPayload + kPayloadBytes};
   std::vector<unsigned char> data(plan.bytes);
@@ -73,7 +73,7 @@ class Run {
   std::uint64_t size() const { return plan_.bytes == 0 ? kPayloadBytes : plan_.bytes; }
   abi::PointerType type() const { return memory_->on_gpu() ? abi::kCuda : abi::kHost; }
 
-  /// Asks `what` again and again, until it has something. timed_out, or the other side has gone.
+  /// Polls `what` until it returns true. timed_out; disconnected: the other side has closed.
   template <class What>
   Status poll_until(const char* for_what, const What& what) {
     const base::Deadline deadline = step_deadline();
@@ -85,12 +85,12 @@ class Run {
         return {Code::timed_out, Scope::peer,
                 std::string("waited in vain for ") + for_what + ": nothing came for " +
                     std::to_string(plan_.timeout / std::chrono::seconds(1)) + " s"};
-      if (spins % 64 != 63) continue;  // a look costs a system call, and sleeps
+      if (spins % 64 != 63) continue;  // a wait costs a system call, and sleeps
       if (Status status = bootstrap_->wait_briefly(); !status.ok()) return status;
     }
   }
 
-  /// The client hears of it.
+  /// Reports the failure to the client.
   Status failed(Status why) {
     (void)bootstrap_->send(kFailed, step_deadline());
     return why;
@@ -185,7 +185,7 @@ class Run {
     return {};
   }
 
-  /// What an unpack reads: once a connection, since neither moves.
+  /// Finds what an unpack reads: once a connection, since neither moves.
   Status find_pool(const ReceiveComm& comm) {
     if (!memory_->on_gpu())
       return {Code::unsupported, Scope::transport,
@@ -240,7 +240,7 @@ class Run {
                                        : "one kernel";
   }
 
-  /// A receive that is done: its bytes into their place.
+  /// Moves the bytes of a completed receive to their destination.
   Status deliver(ReceiveComm& comm, const Comm::Registration& memory, const Done& done,
                      std::uint64_t at, std::uint64_t due) {
     // A client may count the end of the string too.
@@ -344,7 +344,7 @@ class Run {
   std::unique_ptr<tcpx::Unpacker> unpacker_;
   std::optional<Bootstrap> bootstrap_;
   std::uint64_t piece_ = 0;
-  std::size_t received_ = 0;  // of the comm, by which a receive finds its slot
+  std::size_t received_ = 0;  // receives of the comm, whose number selects the slot
   tcpx::Pool pool_;
   TcpxFigures figures_;
 };

@@ -32,7 +32,8 @@ bool fits(std::uint64_t offset, std::uint64_t bytes, std::uint64_t there) {
   return offset <= there && bytes <= there - offset;
 }
 
-/// Of the allocation around `address`, in the current context. False: the driver knows none.
+/// Finds the allocation around `address` in the current context. Returns false if the driver knows
+/// none.
 bool range(const cuda::Driver& driver, std::uint64_t address, std::uint64_t& base,
            std::uint64_t& bytes) {
   cuda::CUdeviceptr begin = 0;

@@ -114,7 +114,7 @@ Outcome ask(std::uint64_t id, Duration wait, std::uint64_t* done_bytes) {
   return end;
 }
 
-/// Of what the library answers by itself, also without a driver.
+/// Returns the text of a code of this library, also without a driver.
 const char* own_text(int code) {
   switch (code) {
     case NVLINK_TRANSFER_OK:
