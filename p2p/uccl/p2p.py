@@ -1,8 +1,8 @@
 """Endpoint, by the names of uccl.p2p: send_ipc() and recv_ipc() between processes of one host.
 
 The bytes are moved by linkspan, and its lines in the log are linkspan's too (UCCL_P2P_LOG_LEVEL).
-Why a call answered False is told by the logger "uccl.p2p", which goes to stderr unless the program
-says otherwise. p2p/README.md: which names are here, and what takes the place of the others.
+The logger "uccl.p2p" reports why a call returned False, to stderr unless the program configures it.
+p2p/README.md lists the names that are here, and what replaces the others.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _INDEX = struct.Struct("=i")
 
 
 class Endpoint:
-    """A process's place among those of its host, found by an index that only it has.
+    """A process of this host that others connect to by a unique index.
 
-    local_gpu_idx: that index, by custom its GPU; whose memory a pointer is, linkspan finds out.
+    local_gpu_idx: that index, by convention its GPU; linkspan detects the GPU of each pointer.
     num_cpus: threads that copy between host memories.
     RuntimeError: another Endpoint of this user has the index.
 
@@ -67,7 +67,7 @@ class Endpoint:
             ) from error
 
     def connect_local(self, remote_gpu_idx: int, timeout: float = 60.0) -> tuple[bool, int]:
-        """(ok, conn_id), to the Endpoint of that index; waits until there is one."""
+        """Connects to the Endpoint of that index, waiting until it exists: (ok, conn_id)."""
         try:
             peer = self._engine.connect(f"{_NAME}{remote_gpu_idx}", timeout)
         except linkspan.Error as error:
@@ -76,7 +76,7 @@ class Endpoint:
         return True, peer.id
 
     def accept_local(self, timeout: float = 60.0) -> tuple[bool, int, int]:
-        """(ok, remote_gpu_idx, conn_id) of the next that has connected; -1: it is no Endpoint."""
+        """Accepts the next peer: (ok, remote_gpu_idx, conn_id); index -1: not an Endpoint."""
         try:
             peer = self._engine.accept(timeout)
         except linkspan.Error as error:
@@ -86,8 +86,9 @@ class Endpoint:
         return True, int(index) if index.isdecimal() else -1, peer.id
 
     def send_ipc(self, conn_id: int, ptr: int, size: int) -> bool:
-        """The n-th of a connection goes to its n-th recv_ipc(), either side first. False on both
-        sides, and nothing written: the receiver has less room."""
+        """Sends to the matching recv_ipc(): the n-th send of a connection goes to its n-th
+        receive, in any order of time. False on both sides, with nothing written: the receiver has
+        less room."""
         try:
             ipc.send_ipc(self._engine, conn_id, (ptr, size))
         except linkspan.Error as error:
@@ -96,7 +97,7 @@ class Endpoint:
         return True
 
     def recv_ipc(self, conn_id: int, ptr: int, size: int) -> bool:
-        """size: the room; a shorter message leaves the rest of it as it was."""
+        """Receives at most size bytes; a shorter message leaves the rest unchanged."""
         try:
             ipc.recv_ipc(self._engine, conn_id, (ptr, size))
         except linkspan.Error as error:
@@ -138,12 +139,12 @@ class Endpoint:
         return True, True
 
     def get_metadata(self) -> bytes:
-        """What the other process reads with parse_metadata() to learn our index."""
+        """Returns the bytes from which parse_metadata() of another process reads this index."""
         return _METADATA.pack(socket.inet_aton("127.0.0.1"), 0) + _INDEX.pack(self._index)
 
     @staticmethod
     def parse_metadata(metadata: bytes) -> tuple[str, int, int]:
-        """(ip, port, gpu_idx), of which only the index is of use on one host."""
+        """Returns (ip, port, gpu_idx); only the index matters on one host."""
         address, port = _METADATA.unpack_from(metadata)
         return socket.inet_ntoa(address), port, _INDEX.unpack_from(metadata, _METADATA.size)[0]
 

@@ -26,7 +26,7 @@ class Inbox:
         loop.add_reader(self._queue.fileno(), self._read)
 
     def ended(self, transfer: Transfer) -> asyncio.Future[None]:
-        """Done when the transfer is quiet; one for all who wait for it."""
+        """Returns a future that is done when the transfer is quiet; all waiting tasks share it."""
         future = self._of.get(transfer)
         if future is None:
             cookie = next(self._cookies)
@@ -51,8 +51,8 @@ _inboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Inbox] = (
 
 
 async def until_quiet(transfer: Transfer) -> None:
-    """What `await transfer` does. It returns when the transfer is quiet, always: a task that is
-    canceled cancels the transfer and waits until its memory is nobody's; once more ends that too.
+    """Implements `await transfer`: returns when the transfer is quiet. Canceling the task cancels
+    the transfer and waits until it is quiet; canceling it again ends that wait too.
     """
     if not transfer.done():
         loop = asyncio.get_running_loop()

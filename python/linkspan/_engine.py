@@ -1,4 +1,4 @@
-"""The Engine as Python has it: memory by object, contexts, ends in any order."""
+"""The Engine of Python: memory by object, context managers, destruction in any order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Notification(NamedTuple):
 class Descriptor:
     """What another process needs to find a published region. A value: pickle it, store it, send it.
 
-    It holds no key: whoever has it must still be let in by the Engine at `address`.
+    It contains no key: the Engine at `address` must still accept the process that uses it.
     """
 
     address: str
@@ -31,28 +31,28 @@ class Descriptor:
 
 
 class Engine(_core.Engine):
-    """The root object of a process: memory is registered here, peers are met here.
+    """The root object of a process: registers memory and connects to peers.
 
-    name: for people, in logs and errors. socket_dir: where bare names of listen() and connect()
-    lie. any_uid: also peers of other users. use_gpu False: no CUDA call is ever made. cpu_threads
-    0: the default. copy_ctas: CTAs that one copy by a kernel may take; 0: copy engines only.
-    relay_gpus: other GPUs whose PCIe links large copies may take too. calibrate: measure rates at
-    first use. nccl_net_plugin: a network plugin of NCCL's that moves bytes too (docs/tcpx.md).
-    secret_file: what peers over TCP have to know as well. insecure: TCP beyond loopback without
-    one, where nothing shows who a peer is (docs/security.md). tcp_interfaces: network interfaces
-    that bytes to remote peers take in turn, "eth1,eth2". tls: all that goes by TCP is encrypted,
-    which needs a secret, on both sides. Paths and addresses are str, bytes or os.PathLike, of any
-    bytes. transfer_deadline: seconds. None: the
-    environment's (docs/options.md), or the default's.
+    name: shown in logs and errors. socket_dir: the directory of bare names of listen() and
+    connect(). any_uid: accepts peers of other users. use_gpu False: makes no CUDA call. cpu_threads
+    0: the default. copy_ctas: the most CTAs that one copy by a kernel uses; 0: copy engines only.
+    relay_gpus: how many other GPUs' PCIe links large copies may use. calibrate: measures rates at
+    first use. nccl_net_plugin: an NCCL network plugin that moves bytes too (docs/tcpx.md).
+    secret_file: a file with the secret shared with peers over TCP. insecure: allows TCP beyond
+    loopback without one; any process that reaches the port is then a peer (docs/security.md).
+    tcp_interfaces: network interfaces that data connections use round-robin, "eth1,eth2". tls:
+    encrypts all TCP traffic; needs a secret, and both sides must agree. transfer_deadline: seconds.
+    None, or an empty text: the environment's (docs/options.md), else the default. Paths and
+    addresses are str, bytes or os.PathLike.
 
     `with Engine() as engine:` closes it at the end, as close() does; so does the interpreter's end.
-    Lines go to stderr, from WARNING up, or as LINKSPAN_LOG_LEVEL says.
+    Log lines go to stderr, from LINKSPAN_LOG_LEVEL up, WARNING by default.
     Threads: any thread.
     """
 
     def __init__(self, name: str = "", **options: Any) -> None:
         super().__init__(name, **options)
-        # Until deregistered or closed: who drops a Region drops neither key nor memory.
+        # Until deregistered or closed: dropping a Region drops neither its key nor its memory.
         self._regions: set[Region] = set()
         self._process = os.getpid()
         self._peers: dict[str, Peer] = {}  # of open(), by address

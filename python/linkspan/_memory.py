@@ -1,4 +1,4 @@
-"""Where an object's memory lies, and what of it is meant.
+"""Finds the memory of an object: address, shape, device and owner.
 
 Threads: any thread.
 """
@@ -26,8 +26,8 @@ class View(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # bytes
     itemsize: int
-    device: int  # as CUDA's runtime counts; -1: none, or nobody says
-    owner: Any  # what the memory belongs to
+    device: int  # ordinal of the CUDA runtime; -1: none, or unknown
+    owner: Any  # the object that owns the memory
 
     @property
     def bytes(self) -> int:
@@ -39,13 +39,13 @@ class View(NamedTuple):
 
     @property
     def dense(self) -> bool:
-        """Without gaps, in whatever order its dimensions lie."""
+        """True if there are no gaps, in any order of the dimensions."""
         by_step = sorted(zip(self.strides, self.shape), reverse=True)
         strides, shape = tuple(zip(*by_step)) if by_step else ((), ())
         return self._replace(shape=shape, strides=strides).contiguous
 
     def levels(self) -> list[tuple[int, int]]:
-        """(count, step in bytes) of what does not lie one behind the other, outermost first."""
+        """Returns (count, step in bytes) of the levels that are not contiguous, outermost first."""
         if 0 in self.shape:
             return []
         levels: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""All processes of a job become peers of each other."""
+"""Connects all processes of a job with each other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ._core import Peer
 from ._engine import Engine
 
-TAG = (1 << 64) - 1  # of send() and recv(): who it is that has connected
+TAG = (1 << 64) - 1  # of send() and recv(): the rank that has connected
 
 
 def rendezvous(
@@ -22,16 +22,16 @@ def rendezvous(
     key: str = "linkspan",
     timeout: float = 60.0,
 ) -> list[Peer | None]:
-    """The peers by rank; None in our own place. Each process of the job calls it once, with an
-    Engine that nobody else connects to meanwhile.
+    """Connects to all processes of the job and returns the peers by rank, None for this process.
+    Each process calls it once, with an Engine that no other peer connects to meanwhile.
 
-    One way to learn each other's addresses:
+    Give one of these to exchange the addresses:
     group: a process group of torch.distributed, which also knows rank and world_size;
     store: a store of torch.distributed (TCPStore, FileStore ...), used below `key`;
-    path: of Unix sockets to be, PATH.0, PATH.1 ..., in a folder that all see: nothing else is needed.
+    path: the prefix of Unix sockets PATH.0, PATH.1 ... in a folder that all processes see.
 
     Uses the tag linkspan.RENDEZVOUS_TAG of send() and recv(). TimedOutError, UnreachableError:
-    somebody did not come.
+    a process did not connect.
     """
     if sum(way is not None for way in (group, store, path)) != 1:
         raise ValueError("give one of group, store and path")

@@ -1,4 +1,4 @@
-"""Streams of torch, CuPy, cuda-python and others, as numbers.
+"""Converts CUDA streams of torch, CuPy, cuda-python and others to numbers.
 
 Threads: any thread.
 """
@@ -12,7 +12,7 @@ _LEGACY = 1  # cudaStreamLegacy; 2 is cudaStreamPerThread
 
 
 def number_and_gpu(stream: Any, what: str) -> tuple[int, bytes | None]:
-    """The cudaStream_t, and of torch's streams the UUID of their GPU: else the local region's."""
+    """Returns the cudaStream_t, and the GPU's UUID for streams of torch, else None."""
     if isinstance(getattr(stream, "cuda_stream", None), int):  # torch's 0 is the legacy stream
         return stream.cuda_stream or _LEGACY, _gpu_of(stream)
     if isinstance(getattr(stream, "ptr", None), int):  # CuPy's too
