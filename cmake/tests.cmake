@@ -392,7 +392,7 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   linkspan_test(example_c TIMEOUT 60 COMMAND example_two_processes ENVIRONMENT ${no_driver})
   linkspan_test(scripts TIMEOUT 60
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/scripts_test.py)
-  linkspan_test(sleep_models TIMEOUT 300
+  linkspan_test(sleep_models TIMEOUT 600
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/models/run.py)
   linkspan_test(exports TIMEOUT 30
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_exports.py
