@@ -24,6 +24,7 @@ class HandleTable {
     if (free_.empty()) {
       index = static_cast<std::uint32_t>(cells_.size());
       cells_.emplace_back();
+      if (free_.capacity() < slots_.size()) free_.reserve(2 * slots_.size());
     } else {
       index = free_.back();
       free_.pop_back();
@@ -43,7 +44,7 @@ class HandleTable {
     return const_cast<HandleTable*>(this)->find(id);  // NOLINT: find() changes nothing
   }
 
-  /// Moves the value out. The id is stale from now on.
+  /// Moves the value out. The id is stale from now on. Allocates nothing.
   std::optional<T> extract(std::uint64_t id) {
     HandleCell* cell = cell_of(id);
     if (cell == nullptr) return std::nullopt;

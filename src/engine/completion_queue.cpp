@@ -14,8 +14,16 @@ Result<std::shared_ptr<CompletionQueueState>> CompletionQueueState::create() {
   return std::shared_ptr<CompletionQueueState>(new CompletionQueueState(*std::move(eventfd)));
 }
 
-void CompletionQueueState::push(std::uint64_t cookie) {
+void CompletionQueueState::reserve() {
   const base::MutexLock lock(mutex_);
+  const std::size_t needed = cookies_.size() + reserved_ + 1;
+  if (cookies_.capacity() < needed) cookies_.reserve(2 * needed);
+  ++reserved_;
+}
+
+void CompletionQueueState::push(std::uint64_t cookie) noexcept {
+  const base::MutexLock lock(mutex_);
+  --reserved_;
   cookies_.push_back(cookie);
   if (cookies_.size() != 1) return;
   const std::uint64_t one = 1;

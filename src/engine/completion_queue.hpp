@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -29,7 +28,9 @@ class CompletionQueueState {
   /// Returns true in a forked child, which shares the descriptor: a read there would take the
   /// parent's event.
   bool forked() const noexcept { return fork_.forked(); }
-  void push(std::uint64_t cookie) LINKSPAN_EXCLUDES(mutex_);
+  /// Makes room for one push(), which then allocates nothing.
+  void reserve() LINKSPAN_EXCLUDES(mutex_);
+  void push(std::uint64_t cookie) noexcept LINKSPAN_EXCLUDES(mutex_);
   std::vector<std::uint64_t> pop(std::size_t at_most) LINKSPAN_EXCLUDES(mutex_);
 
  private:
@@ -38,7 +39,8 @@ class CompletionQueueState {
   const base::ForkWatch fork_;
   const base::Fd eventfd_;
   base::Mutex mutex_;
-  std::deque<std::uint64_t> cookies_ LINKSPAN_GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> cookies_ LINKSPAN_GUARDED_BY(mutex_);
+  std::size_t reserved_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // push() that are to come
 };
 
 }  // namespace linkspan::engine

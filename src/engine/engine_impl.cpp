@@ -268,10 +268,12 @@ Status EngineImpl::attach_completion_queue(TransferState& transfer,
                                            std::uint64_t cookie) {
   {
     const base::MutexLock lock(scheduler_.mutex);
-    if (std::exchange(transfer.added, true))
+    if (transfer.added)
       return {
           Code::invalid_argument, Scope::request,
           "transfer " + std::to_string(transfer.id) + " was added to a completion queue before"};
+    queue->reserve();
+    transfer.added = true;
     if (transfer.quiet) {
       queue->push(cookie);
       return {};

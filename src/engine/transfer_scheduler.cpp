@@ -1,11 +1,32 @@
 #include "engine/transfer_scheduler.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
+#include "base/no_memory.hpp"
 #include "engine/completion_queue.hpp"
 
 namespace linkspan::engine {
+namespace {
+
+/// Makes room for that many elements, seldom.
+template <class Vector>
+void make_room(Vector& vector, std::size_t size) {
+  if (vector.capacity() < size) vector.reserve(2 * size);
+}
+
+/// Runs one step of progress(). A step that has no memory is taken again by the next progress(),
+/// and the others go on.
+template <class Step>
+void try_step(const Step& step) noexcept LINKSPAN_TSA(no_thread_safety_analysis) {
+  try {
+    step();
+  } catch (const std::exception&) {
+  }
+}
+
+}  // namespace
 
 Status SessionChannel::send(std::uint16_t op, std::span<const std::byte> bytes,
                             std::span<base::Fd> fds) {
@@ -82,9 +103,14 @@ void TransferScheduler::admit(PeerRecord& peer, const std::shared_ptr<TransferSt
 
 Status TransferScheduler::post_next(PeerRecord& peer, TransferState& transfer) {
   const bool last = transfer.posted + 1 == transfer.batches;
+  // So that complete() allocates nothing: an end that is lost would never be told.
+  for (auto* const ends : {&completions_, &told_}) make_room(*ends, batches_.size() + 1);
   const std::uint64_t cookie = batches_.insert(&transfer);
   const Plan& plan = transfer.plan();
-  Status status = peer.endpoints[transfer.transport]->post(
+  const auto post = [&](const transport::Batch& batch) {
+    return base::or_no_memory([&] { return peer.endpoints[transfer.transport]->post(batch); });
+  };
+  Status status = post(
       {.op = transfer.op,
        .local = &transfer.local->region(),
        .remote = transfer.remote->mappings[transfer.transport].get(),
@@ -117,13 +143,12 @@ Status TransferScheduler::post_next(PeerRecord& peer, TransferState& transfer) {
 }
 
 void TransferScheduler::pump(PeerRecord& peer) {
-  if (std::exchange(peer.sweep, false)) {
+  if (peer.sweep) {
     std::vector<std::shared_ptr<TransferState>> over;
-    std::erase_if(peer.queue, [&](const auto& transfer) {
-      if (!transfer->all_posted()) return false;
-      over.push_back(transfer);
-      return true;
-    });
+    for (const auto& transfer : peer.queue)
+      if (transfer->all_posted()) over.push_back(transfer);
+    std::erase_if(peer.queue, [](const auto& transfer) { return transfer->all_posted(); });
+    peer.sweep = false;
     for (const auto& transfer : over) end_if_quiet(transfer);
   }
   while (!peer.queue.empty()) {
@@ -148,6 +173,10 @@ void TransferScheduler::pump(PeerRecord& peer) {
 /// Posts no more batches of the transfer and cancels those in flight.
 void TransferScheduler::stop(TransferState& transfer, const Status& why) {
   if (transfer.first_error.ok()) transfer.first_error = why;
+  stop_posting(transfer);
+}
+
+void TransferScheduler::stop_posting(TransferState& transfer) {
   transfer.posted = transfer.batches;
   PeerRecord* peer = find_peer(transfer.peer);
   if (peer == nullptr) return;
@@ -201,9 +230,7 @@ void TransferScheduler::cancel_all_on(const memory::Registration& registration) 
 /// false if the notification has no room yet.
 bool TransferScheduler::finish(TransferState& transfer) {
   PeerRecord* peer = find_peer(transfer.peer);
-  if (transfer.first_error.ok() && transfer.notifies) {
-    if (peer != nullptr) ++peer->counters.notifications_sent;
-  } else if (transfer.first_error.ok() && !transfer.notification.empty()) {
+  if (transfer.first_error.ok() && !transfer.notifies && !transfer.notification.empty()) {
     Status sent = peer == nullptr || peer->state != PeerState::up
                       ? Status(Code::disconnected, Scope::peer,
                                "the data was written, but its peer left before the notification")
@@ -215,16 +242,23 @@ bool TransferScheduler::finish(TransferState& transfer) {
                     "the data was written, but its peer reads no notification");
     }
     if (sent.ok()) ++peer->counters.notifications_sent;
-    transfer.first_error = sent;
+    transfer.first_error = std::move(sent);
+    transfer.notification.clear();  // it goes once, though what follows may have no memory
   }
   transfer.end = user_status(transfer, transfer.first_error);
+  make_room(garbage_, garbage_.size() + 3);
+  if (transfer.whole != nullptr) copied_.emplace_back(transfer.whole->id, transfer.end);
+  if (transfer.first_error.ok() && transfer.notifies && peer != nullptr)
+    ++peer->counters.notifications_sent;
   return true;
 }
 
 bool TransferScheduler::end_if_quiet(const std::shared_ptr<TransferState>& transfer) {
   if (!transfer->all_posted() || transfer->in_flight != 0 || transfer->quiet) return false;
   finishing_ -= std::exchange(transfer->finishing, false) ? 1 : 0;
-  if (!finish(*transfer)) {
+  bool finished = false;
+  try_step([&]() LINKSPAN_REQUIRES(mutex) { finished = finish(*transfer); });
+  if (!finished) {
     transfer->finishing = true;
     ++finishing_;
     return false;
@@ -232,10 +266,7 @@ bool TransferScheduler::end_if_quiet(const std::shared_ptr<TransferState>& trans
   transfer->local->release();
   garbage_.push_back(std::exchange(transfer->remote, nullptr));
   if (transfer->prepared != nullptr) garbage_.push_back(std::exchange(transfer->prepared, nullptr));
-  if (transfer->whole != nullptr) {
-    transfer->whole->path_taken = transfer->path_taken;
-    copied_.emplace_back(transfer->whole->id, transfer->end);
-  }
+  if (transfer->whole != nullptr) transfer->whole->path_taken = transfer->path_taken;
   finalize(transfer);
   return true;
 }
@@ -249,10 +280,12 @@ void TransferScheduler::finalize(const std::shared_ptr<TransferState>& transfer)
     blocker->open();  // whatever the end
   transfer->deferral = {};
   if (!transfer->end.ok() && log_.enabled(base::Level::info))
-    log_.write(base::Level::info, "transfer " + std::to_string(transfer->id) + " to peer " +
-                                      std::to_string(transfer->peer) + " by \"" +
-                                      std::string(transfer->path_taken.path) +
-                                      "\" ended: " + transfer->end.to_string());
+    try_step([&]() LINKSPAN_REQUIRES(mutex) {
+      log_.write(base::Level::info, "transfer " + std::to_string(transfer->id) + " to peer " +
+                                        std::to_string(transfer->peer) + " by \"" +
+                                        std::string(transfer->path_taken.path) +
+                                        "\" ended: " + transfer->end.to_string());
+    });
   transfer->quiet.store(true, std::memory_order_release);
   if (transfer->queue != nullptr) {
     transfer->queue->push(transfer->cookie);
@@ -263,30 +296,38 @@ void TransferScheduler::finalize(const std::shared_ptr<TransferState>& transfer)
 
 void TransferScheduler::expire(base::Time now) {
   if (now < next_expiry_) return;
-  next_expiry_ = base::Time::max();
+  base::Time next = base::Time::max();
   std::vector<std::shared_ptr<TransferState>> due;  // some end at once
   for (auto& [id, transfer] : transfers_) {
     if (transfer->expired) continue;
     if (transfer->deadline > now) {
-      next_expiry_ = std::min(next_expiry_, transfer->deadline);
+      next = std::min(next, transfer->deadline);
       continue;
     }
     due.push_back(transfer);
   }
+  // Before memory ends in one of them, which the next look at the deadlines then takes again.
+  next_expiry_ = next;
   for (const auto& transfer : due) {
     transfer->expired = true;
-    cancel(*transfer);
+    try {
+      cancel(*transfer);
+    } catch (const std::exception&) {
+      transfer->expired = false;
+      next_expiry_ = now;
+    }
   }
 }
 
 std::size_t TransferScheduler::progress(base::Time now) {
   if (!transfers_.empty()) {
-    expire(now);
-    poll_user_streams(now);
+    try_step([&]() LINKSPAN_REQUIRES(mutex) { expire(now); });
+    try_step([&]() LINKSPAN_REQUIRES(mutex) { poll_user_streams(now); });
   }
   for (auto& [id, peer] : peers_)
     for (auto& endpoint : peer->endpoints)
-      if (endpoint != nullptr) endpoint->progress(*this);
+      if (endpoint != nullptr)
+        try_step([&]() LINKSPAN_REQUIRES(mutex) { endpoint->progress(*this); });
   handled_completions_.clear();
   handled_completions_.swap(completions_);  // both keep their capacity
   for (transport::Completion& completion : handled_completions_) {
@@ -294,19 +335,24 @@ std::size_t TransferScheduler::progress(base::Time now) {
     if (!owner) continue;
     TransferState& transfer = **owner;
     --transfer.in_flight;
-    if (!completion.status.ok() && transfer.first_error.ok()) stop(transfer, completion.status);
+    if (!completion.status.ok() && transfer.first_error.ok()) {
+      transfer.first_error = std::move(completion.status);
+      try_step([&]() LINKSPAN_REQUIRES(mutex) { stop_posting(transfer); });
+    }
     if (const auto whole = transfers_.find(transfer.id); whole != transfers_.end())
       end_if_quiet(std::shared_ptr(whole->second));
   }
-  for (auto& [id, peer] : peers_) pump(*peer);
-  if (finishing_ != 0) {
-    std::vector<std::shared_ptr<TransferState>> finishing;
-    for (auto& [id, transfer] : transfers_)
-      if (transfer->finishing) finishing.push_back(transfer);
-    for (const auto& transfer : finishing) end_if_quiet(transfer);
-  }
-  for (auto& [id, peer] : peers_) finish_peer_teardown(id, *peer);
-  progress_two_sided();
+  for (auto& each : peers_) try_step([&]() LINKSPAN_REQUIRES(mutex) { pump(*each.second); });
+  if (finishing_ != 0)
+    try_step([&]() LINKSPAN_REQUIRES(mutex) {
+      std::vector<std::shared_ptr<TransferState>> finishing;
+      for (auto& [id, transfer] : transfers_)
+        if (transfer->finishing) finishing.push_back(transfer);
+      for (const auto& transfer : finishing) end_if_quiet(transfer);
+    });
+  for (auto& each : peers_)
+    try_step([&]() LINKSPAN_REQUIRES(mutex) { finish_peer_teardown(each.first, *each.second); });
+  try_step([&]() LINKSPAN_REQUIRES(mutex) { progress_two_sided(); });
   for (auto each = peers_.begin(); each != peers_.end();) {
     // A peer that is gone is forgotten once no copy for it is in progress.
     PeerRecord& peer = *each->second;

@@ -193,6 +193,7 @@ class TransferScheduler final : private transport::CompletionSink, private Rende
   void cancel_batches(PeerRecord& peer, const TransferState& transfer) LINKSPAN_REQUIRES(mutex);
   Status post_next(PeerRecord& peer, TransferState& transfer) LINKSPAN_REQUIRES(mutex);
   void stop(TransferState& transfer, const Status& why) LINKSPAN_REQUIRES(mutex);
+  void stop_posting(TransferState& transfer) LINKSPAN_REQUIRES(mutex);
   bool end_if_quiet(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex);
   bool finish(TransferState& transfer) LINKSPAN_REQUIRES(mutex);
   void expire(base::Time now) LINKSPAN_REQUIRES(mutex);

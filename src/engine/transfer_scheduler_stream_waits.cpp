@@ -1,5 +1,6 @@
 // Transfers that wait for a user's stream if no stream of ours can wait for it.
 #include <algorithm>
+#include <exception>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -35,16 +36,23 @@ void TransferScheduler::poll_user_streams(base::Time now) {
   // not polled, since the stream may reach their marks in between.
   using MessageOrder = std::tuple<std::uint64_t, std::uint64_t, bool>;
   std::set<MessageOrder> blocked;
-  for (const std::shared_ptr<TransferState>& transfer : std::exchange(waiting_on_stream_, {})) {
+  std::vector<std::shared_ptr<TransferState>> waiting;
+  waiting.reserve(waiting_on_stream_.size());  // so that waiting_on_stream_ has room for the rest
+  waiting.swap(waiting_on_stream_);
+  for (const std::shared_ptr<TransferState>& transfer : waiting) {
     const MessageState* const x = transfer->message.get();
     const MessageOrder order{transfer->peer, transfer->stream.key, x != nullptr && x->sends};
     const bool waits = x != nullptr && x->stage == MessageState::Stage::waiting_on_stream &&
                        blocked.contains(order);
-    const bool goes_on =
-        !waits && (x != nullptr ? resume_message(*transfer) : resume_copy(transfer));
-    if (goes_on) continue;
+    try {
+      const bool goes_on =
+          !waits && (x != nullptr ? resume_message(*transfer) : resume_copy(transfer));
+      if (goes_on) continue;
+      if (x != nullptr) blocked.insert(order);
+    } catch (const std::exception&) {
+      // No memory: the next progress() polls this transfer again.
+    }
     waiting_on_stream_.push_back(transfer);
-    if (x != nullptr) blocked.insert(order);
   }
 }
 

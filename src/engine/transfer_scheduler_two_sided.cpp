@@ -143,16 +143,22 @@ void TransferScheduler::progress_two_sided() {
         peer->unsent.pop_front();
         --unsent_;
       }
-  for (const auto& [id, status] : std::exchange(copied_, {})) {
+  // One by one: where memory ends in one of them the others stay for the next time.
+  for (std::size_t left = copied_.size(); left != 0; --left) {
+    const auto [id, status] = std::move(copied_.front());
+    copied_.erase(copied_.begin());
     TransferState& whole = *transfers_.at(id);
     whole.message->copy = 0;
     rendezvous_.copied(whole, status);
   }
-  for (const auto& transfer : std::exchange(awaiting_release_, {})) {
-    if (transfer->message->memory.release().ok())
-      finalize(transfer);
-    else
-      awaiting_release_.push_back(transfer);
+  for (std::size_t i = 0; i < awaiting_release_.size();) {
+    const std::shared_ptr<TransferState> transfer = awaiting_release_[i];
+    if (!transfer->message->memory.release().ok()) {
+      ++i;
+      continue;
+    }
+    awaiting_release_.erase(awaiting_release_.begin() + static_cast<std::ptrdiff_t>(i));
+    finalize(transfer);
   }
 }
 

@@ -1,15 +1,21 @@
 // Memory that ends in one thread of the library: what it serves is dropped, the process and all
 // others go on, and once there is memory again so does that thread.
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/fd.hpp"
+#include "copy/cpu_copier.hpp"
+#include "linkspan/completion_queue.hpp"
 #include "linkspan/engine.hpp"
 #include "linkspan/store.hpp"
 #include "tests/support/no_memory.hpp"
@@ -88,6 +94,69 @@ class WithoutMemory : public ::testing::Test {
 TEST_F(WithoutMemory, ControlGoesOn_OfUnixSockets) { without("ls-control", false); }
 TEST_F(WithoutMemory, ControlGoesOn_OfTcp) { without("ls-control", true); }
 TEST_F(WithoutMemory, DataConnectionsGoOn) { without("ls-tcp", true); }
+
+/// An executor that has no memory to count whose copy it is about to make drops that copy.
+TEST_F(WithoutMemory, CpuCopiesGoOn) {
+  const auto us =
+      base::Fd::from("pidfd_open", static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  const auto copier = take(copy::CpuCopier::create(2));
+  const std::vector<std::byte> from(4096, std::byte{7});
+  std::vector<std::byte> to(from.size());
+  const copy::Piece piece{.to = reinterpret_cast<std::uintptr_t>(to.data()),
+                          .from = reinterpret_cast<std::uintptr_t>(from.data()),
+                          .bytes = to.size()};
+  const auto copy = [&]() -> Status {
+    const auto ticket = copier->start({.method = copy::Method::cross_process,
+                                       .pieces = {&piece, 1},
+                                       .pid = ::getpid(),
+                                       .pidfd = us->get(),
+                                       .remote_is_source = true,
+                                       .peer = 1});
+    if (!ticket.ok()) return ticket.status();
+    const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+    for (auto end = copier->poll(*ticket); !limit.passed(); end = copier->poll(*ticket))
+      if (end) return *end;
+    return {Code::timed_out, Scope::request, "the executor does not tell the end"};
+  };
+  ASSERT_EQ(copy().to_string(), "ok");
+  fail_some("ls-copy", [&] {
+    if (const Status end = copy(); !end.ok()) {
+      EXPECT_EQ(end.what(), "no memory");
+    }
+  });
+  EXPECT_EQ(copy().to_string(), "ok");
+  EXPECT_EQ(to, from);
+}
+
+/// Transfers for which no thread of the user's waits. Each tells its end, whatever that is.
+TEST_F(WithoutMemory, ProgressGoesOn) {
+  const auto peer = take(client_->connect(unix_, 10s));
+  const auto remote = take(peer.lookup("there", 10s));
+  const auto wire = take(client_->connect(address(true), 10s));
+  const auto by_wire = take(wire.lookup("there", 10s));
+  auto queue = take(CompletionQueue::create());
+  std::vector<Transfer> begun;
+  const auto begin = [&](const Peer& with, const RemoteRegion& to) {
+    auto moved = with.write(here_, to, std::span(&kAll, 1), {.deadline = 300ms});
+    if (!moved.ok()) return;
+    must(queue.add(*moved, begun.size()));
+    begun.push_back(*std::move(moved));
+  };
+  const auto use = [&] {
+    for (int i = 0; i < 4; ++i) begin(peer, remote), begin(wire, by_wire);
+    std::this_thread::sleep_for(50ms);
+  };
+  use();
+  fail_some("ls-progress", use);
+  std::size_t told = 0;
+  const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+  for (; told < begun.size() && !limit.passed(); std::this_thread::sleep_for(1ms))
+    told += queue.take().size();
+  EXPECT_EQ(told, begun.size());
+  const auto last = wire.write(here_, by_wire, std::span(&kAll, 1), {.deadline = 10s});
+  EXPECT_EQ((last.ok() ? last->wait(10s) : last.status()).to_string(), "ok");
+  expect_to_move(false);
+}
 
 TEST_F(WithoutMemory, AStoreGoesOn) {
   const auto store = take(open_tcp_store({.port = 0, .role = StoreRole::serve, .timeout = 10s}));
