@@ -19,6 +19,7 @@
 #include "linkspan/engine.hpp"
 #include "linkspan/store.hpp"
 #include "tests/support/no_memory.hpp"
+#include "tests/support/process.hpp"
 #include "tests/support/take.hpp"
 
 namespace linkspan::test {
@@ -126,6 +127,36 @@ TEST_F(WithoutMemory, CpuCopiesGoOn) {
   });
   EXPECT_EQ(copy().to_string(), "ok");
   EXPECT_EQ(to, from);
+}
+
+/// The flows of a peer for which there is none break; its other transfers take new ones.
+TEST_F(WithoutMemory, NetworkPluginsGoOn) {
+  EngineOptions options{.name = "by plugin", .socket_dir = folder_, .use_gpu = false};
+  options.log = [](LogLevel, std::string_view) {};
+  options.nccl_net_plugin = file_beside_this_program("libnccl-net-linkspan-test-v12.so");
+  auto far = take(Engine::open(options)), near = take(Engine::open(options));
+  must(far.listen("unix:" + folder_ + "/p"));
+  const Region to = take(far.allocate_shared(kAll.bytes));
+  const Region from = take(near.allocate_shared(kAll.bytes));
+  must(far.publish("there", to));
+  const auto write = [&](Duration patience) {
+    const auto peer = near.connect(far.address(), patience);
+    if (!peer.ok()) return peer.status();
+    const auto remote = peer->lookup("there", patience);
+    if (!remote.ok()) return remote.status();
+    TransferOptions by_plugin;
+    by_plugin.deadline = patience;
+    by_plugin.require = "nccl_net";
+    const auto moved = peer->write(from, *remote, std::span(&kAll, 1), by_plugin);
+    return moved.ok() ? moved->wait(patience) : moved.status();
+  };
+  ASSERT_EQ(write(10s).to_string(), "ok");
+  fail_some("ls-nccl-net", [&] { (void)write(300ms); });
+  Status status = write(10s);
+  const auto limit = base::Deadline::after(base::Clock::steady(), 20s);
+  while (!status.ok() && !limit.passed()) status = write(10s);
+  EXPECT_EQ(status.to_string(), "ok");
+  expect_to_move(false);
 }
 
 /// Transfers for which no thread of the user's waits. Each tells its end, whatever that is.

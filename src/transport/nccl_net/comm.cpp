@@ -23,7 +23,7 @@ const char* name_of(abi::PointerType type) {
 }  // namespace
 
 Comm::Registration::~Registration() {
-  (void)comm_->plugin_->net().deregister(comm_->comm_, handle_);
+  if (handle_) (void)comm_->plugin_->net().deregister(comm_->comm_, *handle_);
 }
 
 Result<std::unique_ptr<Comm::Registration>> Comm::add_memory(void* data, std::size_t bytes,
@@ -38,10 +38,12 @@ Result<std::unique_ptr<Comm::Registration>> Comm::add_memory(void* data, std::si
     return Status(Code::invalid_argument, Scope::request,
                   "GPU memory for " + plugin_->name() +
                       " has to begin at a multiple of 4096 bytes: allocate 4096 more and round up");
+  auto made = std::make_unique<Registration>(*this);  // before the plugin has something to lose
   void* handle = nullptr;
   const int result = plugin_->net().register_memory(comm_, data, bytes, type, handle);
   if (Status status = plugin_->status(result, "regMr"); !status.ok()) return status;
-  return std::make_unique<Registration>(*this, handle);
+  made->handle_ = handle;
+  return made;
 }
 
 Status Comm::room(std::size_t bytes) const {

@@ -35,15 +35,16 @@ class Comm {
   /// Registers memory that this comm sends from or receives into; deregisters it when destroyed.
   class Registration {
    public:
-    Registration(Comm& comm, void* handle) : comm_(&comm), handle_(handle) {}
+    explicit Registration(Comm& comm) : comm_(&comm) {}
     Registration(const Registration&) = delete;
     Registration& operator=(const Registration&) = delete;
     ~Registration();
-    void* handle() const noexcept { return handle_; }
+    void* handle() const noexcept { return handle_.value_or(nullptr); }
 
    private:
+    friend class Comm;
     Comm* comm_;
-    void* handle_;
+    std::optional<void*> handle_;  // none: the plugin has not registered it
   };
 
   Comm(const Comm&) = delete;

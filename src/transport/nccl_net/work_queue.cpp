@@ -43,8 +43,9 @@ bool WorkQueue::accept_requests() {
   const base::MutexLock lock(mutex_);
   fail(ending_);
   const bool any = !posted_.empty();
-  for (auto& work : posted_) requests_.push_back(std::move(work));
-  posted_.clear();
+  // Where memory ends, the rest stays posted, and no request is in both.
+  for (auto next = posted_.begin(); next != posted_.end(); next = posted_.erase(next))
+    requests_.push_back(*next);
   return any;
 }
 
@@ -86,18 +87,17 @@ bool WorkQueue::shut_down() {
 
 const Comm::Registration* WorkQueue::registration(const std::shared_ptr<WireRegion>& used) {
   const std::shared_ptr<WireRegion>& memory = registered_as(used);
-  KeptRegistration& kept = registrations_[memory.get()];
-  if (kept.registration == nullptr) {
-    auto made = comm()->add_memory(pointer(memory->address), memory->key.bytes,
-                                   memory->device != nullptr ? abi::kCuda : abi::kHost);
-    if (!made.ok()) {
-      registrations_.erase(memory.get());
-      fail(made.status());
-      return nullptr;
-    }
-    ++memory->registrations;
-    kept = {memory, *std::move(made)};
+  const auto known = registrations_.find(memory.get());
+  if (known != registrations_.end()) return known->second.registration.get();
+  auto made = comm()->add_memory(pointer(memory->address), memory->key.bytes,
+                                 memory->device != nullptr ? abi::kCuda : abi::kHost);
+  if (!made.ok()) {
+    fail(made.status());
+    return nullptr;
   }
+  KeptRegistration& kept = registrations_[memory.get()];
+  kept = {memory, *std::move(made)};
+  ++memory->registrations;
   return kept.registration.get();
 }
 
