@@ -31,7 +31,17 @@ NcclNetEndpoint::~NcclNetEndpoint() {
   const Status over(Code::canceled, Scope::peer, "the endpoint has ended");
   for (auto& [id, entry] : receives_) entry.queue->end(over);
   for (auto& [id, entry] : sends_) entry.queue->end(over);
-  transport_.thread().wake();
+  wake();
+  if (thread_ != nullptr) transport_.threads().leave(*thread_);
+}
+
+Status NcclNetEndpoint::start(std::shared_ptr<WorkQueue> queue) {
+  if (thread_ == nullptr) thread_ = &transport_.threads().join();
+  return thread_->add(std::move(queue));
+}
+
+void NcclNetEndpoint::wake() {
+  if (thread_ != nullptr) thread_->wake();
 }
 
 Status NcclNetEndpoint::ready() const {
@@ -48,7 +58,7 @@ void NcclNetEndpoint::fail(const Status& why) {
   failed_ = why;
   for (auto& [id, entry] : receives_) entry.queue->end(why);
   for (auto& [id, entry] : sends_) entry.queue->end(why);
-  transport_.thread().wake();
+  wake();
   channel_.fail_peer(why);
 }
 
@@ -76,7 +86,7 @@ void NcclNetEndpoint::check_bounds() {
     inflight.queue->end(
         Status(Code::disconnected, Scope::peer,
                "another transfer by this connection has not gone on and was ended"));
-    transport_.thread().wake();
+    wake();
   }
 }
 
@@ -147,7 +157,7 @@ Status NcclNetEndpoint::post(const Batch& batch) {
     inflight.work = make_work(inflight);
     inflight.spans.clear();
     (*found)->second.queue->add(inflight.work);
-    transport_.thread().wake();
+    wake();
   }
   flatbuffers::FlatBufferBuilder out;
   const auto token = vector_of(out, remote.token);
@@ -195,7 +205,7 @@ Result<NcclNetEndpoint::Receives::iterator> NcclNetEndpoint::receive_queue(const
       options.plugin, ours, transport_.nic(ours != nullptr ? ours->info().uuid : GpuUuid{}),
       connect_by(), transport_.staging(),
       ReceiveQueue::Unpacking{options.topology, options.unpack, options.copy_ctas});
-  if (Status status = transport_.thread().add(queue); !status.ok()) return status;
+  if (Status status = start(queue); !status.ok()) return status;
   const std::uint32_t number = ++last_queue_;
   flatbuffers::FlatBufferBuilder out;
   const auto gpu = vector_of(out, theirs);
@@ -407,7 +417,7 @@ void NcclNetEndpoint::peer_terminated() {
     entry.queue->end(why);
     entry.reported_by_peer = true;
   }
-  transport_.thread().wake();
+  wake();
 }
 
 }  // namespace linkspan::transport::nccl_net

@@ -109,6 +109,9 @@ class NcclNetEndpoint final : public Endpoint {
   static base::Deadline connect_by();  // Returns the deadline of a queue opened now.
   void enqueue(MessageType type, const flatbuffers::FlatBufferBuilder& out);
   void flush();
+  /// Hands `queue` to the thread of this peer, which the first queue chooses.
+  Status start(std::shared_ptr<WorkQueue> queue);
+  void wake();  ///< Wakes that thread, if there is one.
   void report_queues();
   static bool has_ended(const InflightBatch& inflight);
   bool is_over(const InflightBatch& inflight) const;
@@ -140,6 +143,7 @@ class NcclNetEndpoint final : public Endpoint {
   std::list<InflightBatch> own_batches_, peer_batches_;
   Receives receives_;
   Sends sends_;
+  PluginThread* thread_ = nullptr;  // of transport_.threads()
   struct QueuedMessage {
     MessageType type;
     std::vector<std::byte> bytes;

@@ -64,7 +64,7 @@ Status NcclNetEndpoint::on_open(std::span<const std::byte> bytes) {
   // Shared with the thread.
   auto queue = std::make_shared<SendQueue>(options.plugin, device, transport_.nic(gpu),
                                            connect_by(), transport_.staging());
-  if (Status status = transport_.thread().add(queue); !status.ok()) return status;
+  if (Status status = start(queue); !status.ok()) return status;
   sends_.emplace(wire->flow(), QueueEntry<SendQueue>{.queue = std::move(queue)});
   return {};
 }
@@ -77,7 +77,7 @@ Status NcclNetEndpoint::on_listening(std::span<const std::byte> bytes) {
   const auto entry = sends_.find(wire->flow());
   if (entry == sends_.end()) return corrupt_net_message("a flow listens that was not opened");
   entry->second.queue->set_handle(handle);
-  transport_.thread().wake();
+  wake();
   return {};
 }
 
@@ -93,7 +93,7 @@ Status NcclNetEndpoint::on_broken(std::span<const std::byte> bytes) {
     entry->second.queue->end(why);
   };
   wire->by_receiver() ? mark_broken(sends_) : mark_broken(receives_);
-  transport_.thread().wake();
+  wake();
   return {};
 }
 
@@ -156,7 +156,7 @@ Status NcclNetEndpoint::on_write(std::span<const std::byte> bytes) {
     }
   }
   peer_batches_.push_back(*std::move(inflight));
-  transport_.thread().wake();
+  wake();
   return {};
 }
 
@@ -174,7 +174,7 @@ Status NcclNetEndpoint::on_clear(std::span<const std::byte> bytes) {
   inflight->spans.clear();
   inflight->work->send_empty = inflight->canceled;
   entry->second.queue->add(inflight->work);
-  transport_.thread().wake();
+  wake();
   return {};
 }
 
@@ -193,7 +193,7 @@ Status NcclNetEndpoint::on_read(std::span<const std::byte> bytes) {
   inflight->queue = entry->second.queue;
   inflight->queue->add(inflight->work);
   peer_batches_.push_back(*std::move(inflight));
-  transport_.thread().wake();
+  wake();
   return {};
 }
 

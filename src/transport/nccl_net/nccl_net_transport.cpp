@@ -81,7 +81,7 @@ Result<memory::PublishedKey> NcclNetTransport::publish(const memory::Region& reg
 
 Status NcclNetTransport::retract(const memory::Region& region, bool at_once) {
   Status status = published_.retract(region, at_once);
-  if (status.code() == Code::busy) thread_.release();
+  if (status.code() == Code::busy) threads_.release();
   return status;
 }
 

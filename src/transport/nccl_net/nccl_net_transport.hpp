@@ -75,7 +75,7 @@ class NcclNetTransport final : public Transport {
     return options_.plugin->devices()[static_cast<std::size_t>(nic(gpu))];
   }
   std::uint64_t max_message() const noexcept { return max_message_; }  ///< Bytes, at most.
-  PluginThread& thread() noexcept { return thread_; }
+  PluginThreads& threads() noexcept { return threads_; }
   void count(std::size_t blocks) noexcept {
     ++orders_;
     blocks_ += blocks;
@@ -91,7 +91,7 @@ class NcclNetTransport final : public Transport {
   std::atomic<std::uint64_t> orders_{0}, blocks_{0};
   WireRegionTable published_;
   copy::StagingStreams staging_streams_;
-  PluginThread thread_;  // last member: its queues use the plugin and the staging streams
+  PluginThreads threads_;  // last member: their queues use the plugin and the staging streams
 };
 
 }  // namespace linkspan::transport::nccl_net

@@ -31,11 +31,14 @@ bool poll_queue(WorkQueue& queue) {
 
 PluginThread::~PluginThread() {
   std::jthread thread;
-  {
-    const base::MutexLock lock(mutex_);
-    ending_ = true;
-    thread = std::move(thread_);
-  }
+  end();
+  const base::MutexLock lock(mutex_);
+  thread = std::move(thread_);
+}
+
+void PluginThread::end() {
+  const base::MutexLock lock(mutex_);
+  ending_ = true;
   changed_.notify_all();
 }
 
@@ -49,6 +52,7 @@ Status PluginThread::add(std::shared_ptr<WorkQueue> queue) {
     }
   }
   added_.push_back(std::move(queue));
+  ++active_queues_;
   changed_.notify_all();
   return {};
 }
@@ -91,7 +95,7 @@ void PluginThread::loop() {
       moved |= poll_queue(*queue);
       idle &= queue->idle();
     }
-    std::erase_if(queues, [](const auto& queue) { return queue->broken().has_value(); });
+    active_queues_ -= std::erase_if(queues, [](const auto& queue) { return queue->broken().has_value(); });
     still = moved ? 0 : std::min(still + 1, kSpins);
     if (still != 0) std::this_thread::yield();
     sleep = idle ? kPluginThreadSleep : still == kSpins ? kNap : Duration::zero();
@@ -103,6 +107,35 @@ void PluginThread::loop() {
     for (const auto& queue : queues) (void)poll_queue(*queue);
     std::erase_if(queues, [](const auto& queue) { return queue->broken().has_value(); });
   }
+}
+
+PluginThreads::~PluginThreads() {
+  const base::MutexLock lock(mutex_);
+  for (Joined& each : all_) each.thread.end();
+  all_.clear();
+}
+
+PluginThread& PluginThreads::join() {
+  const base::MutexLock lock(mutex_);
+  const auto is_free = [](const Joined& each) {
+    return each.peers == 0 && each.thread.queues() == 0;
+  };
+  auto chosen = std::ranges::find_if(all_, is_free);
+  if (chosen == all_.end() && all_.size() < kMax) chosen = all_.emplace(all_.end());
+  if (chosen == all_.end()) chosen = std::ranges::min_element(all_, {}, &Joined::peers);
+  ++chosen->peers;
+  return chosen->thread;
+}
+
+void PluginThreads::leave(const PluginThread& thread) {
+  const base::MutexLock lock(mutex_);
+  for (Joined& each : all_)
+    if (&each.thread == &thread) --each.peers;
+}
+
+void PluginThreads::release() {
+  const base::MutexLock lock(mutex_);
+  for (Joined& each : all_) each.thread.release();
 }
 
 }  // namespace linkspan::transport::nccl_net

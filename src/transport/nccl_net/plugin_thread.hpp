@@ -1,11 +1,15 @@
-// transport/nccl_net/plugin_thread.hpp - the one thread of a transport that calls its plugin for
-// the queues: a plugin wants each comm polled, by one thread.
+// transport/nccl_net/plugin_thread.hpp - the threads of a transport that call its plugin for the
+// queues: a plugin wants each comm polled, by one thread.
 //
-// It spins while bytes move, sleeps briefly while a peer has to act first, and sleeps until woken
-// when all queues are idle.
-// Threads: any thread may call; the thread starts with the first queue.
+// Each peer has a thread of its own, so that a call which stands still stands still for that peer
+// alone; beyond PluginThreads::kMax peers some share one. A thread spins while bytes move, sleeps
+// briefly while a peer has to act first, and sleeps until woken when all its queues are idle.
+// Threads: any thread may call; each one of ours starts with its first queue.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
+#include <list>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -29,6 +33,10 @@ class PluginThread {
   void wake() LINKSPAN_EXCLUDES(mutex_);
   /// Makes each queue end its registrations of retracted regions.
   void release() LINKSPAN_EXCLUDES(mutex_);
+  /// Asks the thread to break what is left and to end; the destructor waits for that.
+  void end() LINKSPAN_EXCLUDES(mutex_);
+  /// Returns how many queues are not broken yet. A call of the plugin for one may stand still.
+  std::size_t queues() const noexcept { return active_queues_; }
 
  private:
   using WorkQueues = std::vector<std::shared_ptr<WorkQueue>>;  // shared with the Endpoints
@@ -44,7 +52,35 @@ class PluginThread {
   WorkQueues added_ LINKSPAN_GUARDED_BY(mutex_);
   bool woken_ LINKSPAN_GUARDED_BY(mutex_) = false, releasing_ LINKSPAN_GUARDED_BY(mutex_) = false,
               ending_ LINKSPAN_GUARDED_BY(mutex_) = false;
+  std::atomic<std::size_t> active_queues_{0};
   std::jthread thread_ LINKSPAN_GUARDED_BY(mutex_);
+};
+
+/// The threads of one transport. A thread that no peer has any more stays for the next peer.
+/// Threads: any thread.
+class PluginThreads {
+ public:
+  static constexpr std::size_t kMax = 16;
+
+  PluginThreads() = default;
+  PluginThreads(const PluginThreads&) = delete;
+  PluginThreads& operator=(const PluginThreads&) = delete;
+  /// Ends all threads at once, as ~PluginThread ends one.
+  ~PluginThreads();
+
+  /// Returns a thread for one more peer, until leave(): one without peers and queues, a new one, or
+  /// the one that the fewest peers have.
+  PluginThread& join() LINKSPAN_EXCLUDES(mutex_);
+  void leave(const PluginThread& thread) LINKSPAN_EXCLUDES(mutex_);
+  void release() LINKSPAN_EXCLUDES(mutex_);
+
+ private:
+  struct Joined {
+    PluginThread thread;
+    std::size_t peers = 0;
+  };
+  base::Mutex mutex_;
+  std::list<Joined> all_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
 }  // namespace linkspan::transport::nccl_net

@@ -2,7 +2,10 @@
 
 #include <charconv>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "base/environment.hpp"
@@ -40,6 +43,14 @@ bool read_failure(std::string_view text, Settings& s) {
   return read(parts[1], s.failing_at) && read(parts[2], s.failing_result);
 }
 
+bool read_stall(std::string_view text, Settings& s) {
+  const auto parts = split(text);
+  if (parts.size() != 2) return false;
+  s.stalling = parts[0];
+  s.stalls_while = parts[1];
+  return true;
+}
+
 bool read_list(std::string_view text, Settings& s) {
   const auto parts = split(text);
   if (parts.size() != 2 || !read(parts[1], s.list_at)) return false;
@@ -73,12 +84,20 @@ Result<Settings> Settings::from_environment() {
   take("NULL_PERCENT", number(s.null_percent, 99));
   take("NULL_COMMS", number(s.null_comms));
   take("FAIL", [&s](const char* text) { return read_failure(text, s); });
+  take("STALL", [&s](const char* text) { return read_stall(text, s); });
   take("LIST", [&s](const char* text) { return read_list(text, s); });
   take("CORRUPT", number(s.corrupt));
   take("DIE_AFTER", number(s.die_after));
   if (s.fragment == 0) wrong += " LINKSPAN_TEST_PLUGIN_FRAGMENT=0";
   if (wrong.empty()) return s;
   return Status(Code::invalid_argument, Scope::process, "not understood:" + wrong);
+}
+
+void Failures::stall(const Settings& settings) {
+  if (!std::filesystem::exists(settings.stalls_while)) return;
+  std::ofstream(settings.stalls_while + ".in");
+  while (std::filesystem::exists(settings.stalls_while))
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 }  // namespace linkspan::nccl_test

@@ -27,6 +27,7 @@ struct Settings {
   std::string failing;  // a function
   std::uint64_t failing_at = 0;
   int failing_result = 0;
+  std::string stalling, stalls_while;  // a function; a file
   ListFault list = ListFault::none;
   std::uint64_t list_at = 0;
 
@@ -39,12 +40,15 @@ class Failures {
  public:
   /// What this call has to answer; 0: what it would.
   int of(const Settings& settings, const char* function) {
+    if (settings.stalling == function) stall(settings);
     if (settings.failing != function) return 0;
     ++calls_;
     return settings.failing_at == 0 || settings.failing_at == calls_ ? settings.failing_result : 0;
   }
 
  private:
+  static void stall(const Settings& settings);
+
   std::uint64_t calls_ = 0;
 };
 
