@@ -1,17 +1,12 @@
 #include "base/log_queue.hpp"
 
-#include <pthread.h>
-
-#include <csignal>
 #include <deque>
 #include <exception>
 #include <string>
-#include <system_error>
-#include <thread>
 #include <utility>
 
+#include "base/executor.hpp"
 #include "base/mutex.hpp"
-#include "base/named_thread.hpp"
 
 namespace linkspan::base {
 
@@ -24,34 +19,18 @@ struct LogQueue::State final : std::enable_shared_from_this<State> {
 
   explicit State(std::unique_ptr<Outlet> to) : outlet(std::move(to)) {}
 
-  void start() LINKSPAN_REQUIRES(mutex) {
-    // Signals of the program's are for its own threads.
-    sigset_t all, before;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    try {
-      thread = named_thread<"ls-log">([self = shared_from_this()] { self->loop(); });
-      running = true;
-    } catch (const std::exception&) {
-      // No memory for a stack, or too many threads: the next line tries again.
-    }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  /// Where no thread can be had the next line tries again.
+  void schedule() LINKSPAN_REQUIRES(mutex) {
+    if (delivering) return;
+    Executor::Task task = [self = shared_from_this()] { self->deliver_all(); };
+    delivering = executor.try_run(task);
   }
 
-  void loop() LINKSPAN_EXCLUDES(mutex) {
+  void deliver_all() LINKSPAN_EXCLUDES(mutex) {
     const MutexLock lock(mutex);
-    for (;;) {
-      while (!ending && lines.empty() && dropped == 0)
-        changed.wait(mutex, Deadline::after(Clock::steady(), std::chrono::seconds(60)));
-      if (abandoned || (lines.empty() && dropped == 0)) break;
-      deliver_next();
-    }
-    running = false;
+    while (!abandoned && (!lines.empty() || dropped != 0)) deliver_next();
+    delivering = false;
     changed.notify_all();
-    if (self == nullptr) return;
-    // The destructor has left this thread standing: it is joined by none, and ends here.
-    thread.detach();
-    self = nullptr;
   }
 
   void deliver_next() LINKSPAN_REQUIRES(mutex) {
@@ -62,7 +41,6 @@ struct LogQueue::State final : std::enable_shared_from_this<State> {
       lines.pop_front();
       bytes -= next.cost();
     }
-    delivering = true;
     mutex.unlock();
     try {
       if (lost != 0)
@@ -73,17 +51,6 @@ struct LogQueue::State final : std::enable_shared_from_this<State> {
     } catch (...) {  // the user's callback may throw anything
     }
     mutex.lock();
-    delivering = false;
-    changed.notify_all();
-  }
-
-  bool is_own_thread() const LINKSPAN_REQUIRES(mutex) {
-    return thread.get_id() == std::this_thread::get_id();
-  }
-
-  /// On the thread itself it cannot come.
-  void wait_for_end(Deadline deadline) LINKSPAN_REQUIRES(mutex) {
-    while (running && !is_own_thread() && !deadline.passed()) changed.wait(mutex, deadline);
   }
 
   bool is_empty() const LINKSPAN_REQUIRES(mutex) {
@@ -95,33 +62,22 @@ struct LogQueue::State final : std::enable_shared_from_this<State> {
   Condition changed;
   std::deque<Line> lines LINKSPAN_GUARDED_BY(mutex);
   std::size_t bytes LINKSPAN_GUARDED_BY(mutex) = 0, dropped LINKSPAN_GUARDED_BY(mutex) = 0;
-  bool delivering LINKSPAN_GUARDED_BY(mutex) = false, running LINKSPAN_GUARDED_BY(mutex) = false;
-  bool ending LINKSPAN_GUARDED_BY(mutex) = false;
-  bool abandoned LINKSPAN_GUARDED_BY(mutex) = false;  // what waits is not delivered any more
-  std::jthread thread LINKSPAN_GUARDED_BY(mutex);
-  std::shared_ptr<State> self LINKSPAN_GUARDED_BY(mutex);  // where its thread was left standing
+  bool delivering LINKSPAN_GUARDED_BY(mutex) = false;  // deliver_all() is queued or runs
+  bool abandoned LINKSPAN_GUARDED_BY(mutex) = false;   // what waits is not delivered any more
+  Executor executor{thread_called<"ls-log">};
 };
 
 LogQueue::LogQueue(std::unique_ptr<Outlet> outlet)
     : state_(std::make_shared<State>(std::move(outlet))) {}
 
 LogQueue::~LogQueue() {
-  State& state = *state_;
+  (void)flush(Deadline::after(Clock::steady(), kPatience));
   {
-    const MutexLock lock(state.mutex);
-    state.ending = true;
-    state.changed.notify_all();
-    state.wait_for_end(Deadline::after(Clock::steady(), kPatience));
-    state.abandoned = true;
+    const MutexLock lock(state_->mutex);
+    state_->abandoned = true;
   }
-  state.outlet->stop();
-  std::jthread thread;
-  const MutexLock lock(state.mutex);
-  state.wait_for_end(Deadline::after(Clock::steady(), kPatience));
-  if (state.running)
-    state.self = state_;
-  else
-    thread = std::move(state.thread);  // joined once the lock is free
+  state_->outlet->stop();
+  (void)state_->executor.end(Deadline::after(Clock::steady(), kPatience));
 }
 
 void LogQueue::push(Level level, std::string_view line) noexcept {
@@ -138,13 +94,16 @@ void LogQueue::push(Level level, std::string_view line) noexcept {
   } catch (const std::exception&) {
     ++state_->dropped;  // no memory for it
   }
-  if (!state_->running) state_->start();
-  state_->changed.notify_all();
+  try {
+    state_->schedule();
+  } catch (const std::exception&) {
+    // No memory to queue a task.
+  }
 }
 
 bool LogQueue::flush(Deadline deadline) {
   const MutexLock lock(state_->mutex);
-  if (state_->is_own_thread()) return false;
+  if (state_->executor.is_own_thread()) return false;
   while (!state_->is_empty()) {
     if (deadline.passed()) return false;
     state_->changed.wait(state_->mutex, deadline);

@@ -20,7 +20,7 @@
 #include "base/log.hpp"
 #include "base/log_queue.hpp"
 #include "base/options.hpp"
-#include "base/task_thread.hpp"
+#include "base/executor.hpp"
 #include "control/control_plane.hpp"
 #include "cuda/topology.hpp"
 #include "engine/progress_thread.hpp"
@@ -357,7 +357,7 @@ class EngineImpl final : public control::SessionEvents,
   std::shared_ptr<EngineImpl> self_;  // set by keep_forever()
   // Runs imports, which take milliseconds and would delay the Control thread. Last, so that it ends
   // before the members that its tasks use.
-  base::TaskThread opener_;
+  base::Executor opener_{base::thread_called<"ls-opener">};
 };
 
 }  // namespace linkspan::engine
