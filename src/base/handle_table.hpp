@@ -24,7 +24,7 @@ class HandleTable {
     if (free_.empty()) {
       index = static_cast<std::uint32_t>(cells_.size());
       cells_.emplace_back();
-      if (free_.capacity() < slots_.size()) free_.reserve(2 * slots_.size());
+      if (free_.capacity() < cells_.size()) free_.reserve(2 * cells_.size());
     } else {
       index = free_.back();
       free_.pop_back();

@@ -13,11 +13,9 @@
 // in that order, and nothing after. on_terminated() is called only when nothing of the peer will
 // touch memory again: its process has ended and its socket is closed, or it said goodbye. A remote
 // peer maps none of our memory, and each transport fences its own connections
-// (Endpoint::peer_terminated()), so it terminates as soon as it is disconnected. A side that said goodbye
-// touches the
-// other's memory no more and waits for the other's goodbye, which the Session sends
-// when the last
-// copy on that memory releases it.
+// (Endpoint::peer_terminated()), so it terminates as soon as it is disconnected. A side that said
+// goodbye touches the other's memory no more and waits for the other's goodbye, which the Session
+// sends when the last copy on that memory releases it.
 #pragma once
 
 #include <array>

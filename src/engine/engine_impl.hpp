@@ -16,11 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "base/executor.hpp"
 #include "base/fork.hpp"
 #include "base/log.hpp"
 #include "base/log_queue.hpp"
 #include "base/options.hpp"
-#include "base/executor.hpp"
 #include "control/control_plane.hpp"
 #include "cuda/topology.hpp"
 #include "engine/progress_thread.hpp"

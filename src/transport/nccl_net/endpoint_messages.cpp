@@ -117,7 +117,8 @@ Result<NcclNetEndpoint::InflightBatch> NcclNetEndpoint::on_request(const Request
   const auto refuse = [&inflight](Code code, const char* what) {
     if (inflight.end.ok()) inflight.end = Status(code, Scope::request, what);
   };
-  if (inflight.use.memory() == nullptr || !equal_constant_time(inflight.use.memory()->key.token, token))
+  if (inflight.use.memory() == nullptr ||
+      !equal_constant_time(inflight.use.memory()->key.token, token))
     refuse(Code::unreachable, "the region is not registered here");
   else if (const Permissions may = inflight.use.memory()->key.peers;
            !(op == Op::write ? may.write : may.read))

@@ -95,7 +95,8 @@ void PluginThread::loop() {
       moved |= poll_queue(*queue);
       idle &= queue->idle();
     }
-    active_queues_ -= std::erase_if(queues, [](const auto& queue) { return queue->broken().has_value(); });
+    active_queues_ -=
+        std::erase_if(queues, [](const auto& queue) { return queue->broken().has_value(); });
     still = moved ? 0 : std::min(still + 1, kSpins);
     if (still != 0) std::this_thread::yield();
     sleep = idle ? kPluginThreadSleep : still == kSpins ? kNap : Duration::zero();

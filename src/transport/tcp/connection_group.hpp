@@ -91,7 +91,7 @@ struct Outgoing {
 struct Incoming {
   FrameType type = FrameType::put;
   std::uint64_t id = 0;
-  RegionUse use;              ///< Empty: refused; its bytes are discarded.
+  RegionUse use;                ///< Empty: refused; its bytes are discarded.
   std::uint64_t serial = 0;     ///< put
   std::vector<Extent> extents;  ///< get: `there` is the position in the batch.
   std::uint64_t requested = 0;  ///< get
@@ -115,7 +115,7 @@ struct Incoming {
 /// Describes what a connection sends as one frame.
 struct Chunk {
   std::shared_ptr<Outgoing> of;  // also the ConnectionGroup's
-  RegionUse use{};                     // data: keeps the memory, as the batch's own use may end earlier
+  RegionUse use{};               // data: keeps the memory, as the batch's own use may end earlier
   std::vector<Extent> extents;
   std::uint64_t position = 0, bytes = 0;
   bool last = false;
@@ -125,7 +125,7 @@ struct Chunk {
 /// Describes where the data of a frame goes.
 struct FrameDestination {
   std::shared_ptr<Incoming> of;  // also the ConnectionGroup's
-  RegionUse use{};                       ///< put: keeps the memory, as the batch's own use may end earlier.
+  RegionUse use{};               ///< put: keeps the memory, as the batch's own use may end earlier.
   std::vector<Extent> extents;   ///< Empty: the data is discarded.
   const cuda::Device* device = nullptr;  ///< Null: host memory.
   std::uint64_t bytes = 0;

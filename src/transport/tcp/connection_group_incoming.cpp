@@ -152,8 +152,8 @@ std::optional<Answer> ConnectionGroup::data_landed(Incoming& batch, std::uint64_
 
 /// Returns OK while the transfer may go on. `bounded`: kMaxStall applies although the region was
 /// not retracted.
-Status ConnectionGroup::stall_status(PeersProgress& progress, const WireRegion& memory, bool bounded,
-                                     base::Time now) {
+Status ConnectionGroup::stall_status(PeersProgress& progress, const WireRegion& memory,
+                                     bool bounded, base::Time now) {
   const std::uint64_t bytes = progress.bytes;
   if (progress.since == base::Time{} || bytes != progress.seen) progress.since = now;
   progress.seen = bytes;

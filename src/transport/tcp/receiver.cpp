@@ -111,7 +111,8 @@ bool Receiver::begin_part() {
     runs_.clear();
     for (; extent_ < destination_->extents.size() && runs_.size() < copy::Staging::kRuns; ++extent_)
       runs_.push_back({destination_->extents[extent_].here, destination_->extents[extent_].bytes});
-    auto buffer = staging_.acquire({.device = device, .runs = runs_, .to_gpu = true, .ctas = ctas_});
+    auto buffer =
+        staging_.acquire({.device = device, .runs = runs_, .to_gpu = true, .ctas = ctas_});
     status_ = buffer.status();
     if (buffer.ok()) staging_buffer_ = *buffer;
     for (std::size_t i = 0; buffer.ok() && i < runs_.size(); ++i)

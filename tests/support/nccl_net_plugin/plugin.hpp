@@ -23,7 +23,8 @@
 //   FAIL          FUNCTION:N:RESULT: the n-th call, or with 0 each, of the table's function of that
 //                 name answers RESULT; not those that close or finalize. Counted for each comm;
 //                 connect and accept: for each connection; the rest: for the process
-//   STALL         FUNCTION:FILE: calls of that function, as FAIL counts them, stand still while FILE
+//   STALL         FUNCTION:FILE: calls of that function, as FAIL counts them, stand still while
+//   FILE
 //                 is there; the first makes FILE.in
 //   LIST          FAULT:N: the list of fragments of the n-th receive is wrong: "short" by a byte,
 //                 "lost" a fragment, "overlap" of two, "outside" of the pool, "beyond" the message

@@ -242,7 +242,7 @@ class Run {
 
   /// Moves the bytes of a completed receive to their destination.
   Status deliver(ReceiveComm& comm, const Comm::Registration& memory, const Done& done,
-                     std::uint64_t at, std::uint64_t due) {
+                 std::uint64_t at, std::uint64_t due) {
     // A client may count the end of the string too.
     const bool with_zero = plan_.bytes == 0 && done.bytes == kPayloadBytes + 1;
     if (done.bytes != due && !with_zero)
