@@ -112,7 +112,7 @@ class Traffic {
       auto ticket =
           copier_->start({.method = kernel ? copy::Method::sm_kernel : copy::Method::copy_engine,
                           .pieces = pieces,
-                          .lane = static_cast<unsigned>(turn_),
+                          .queue = static_cast<unsigned>(turn_),
                           .link = copy::Link::peer});
       ++turn_;
       if (ticket.status().code() == Code::no_resource) return;
