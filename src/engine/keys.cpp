@@ -23,10 +23,6 @@ std::string no_network_key(const Transports& transports, std::string_view name,
   return what + ": on one host connect to a unix: address";
 }
 
-}  // namespace
-
-namespace {
-
 Result<std::shared_ptr<const Keys>> publish(const Transports& transports,
                                             const memory::Region& region, bool wires_alone) {
   // Shared with the exchanges that send them.

@@ -1,29 +1,31 @@
-/* One thread that runs tasks in order, those that queue tasks, and the end that lets all run.
+/* One thread of an Executor, tasks that queue tasks, and the end that lets all of them run.
  *
- * A task may bring another one, also while the thread ends. Whoever ends the thread does so after
- * the last task that another thread has brought.
- * The functions are those of TaskThread: run(), loop() and end().
- * Checked: every task runs, and the end comes.
+ * The functions are those of base::Executor: run(), with push() and start(); loop(), with
+ * take_next(); and end(). Tasks come before the end, while it waits and after it.
+ * Checked: every task runs once, on the thread or in its caller, and the end comes.
  */
 #include "sync.inc"
 
 bool mutex;
 byte changed;                  /* the condition */
 byte tasks;                    /* all of these under mutex */
-bool started, ending, ended;
-bool over;                     /* the thread's loop has returned */
+bool started, running, ending;
 byte users = 2, brings = 1;    /* how many more tasks the tasks bring */
 byte ran, wanted = 3;
 
-/* Queues a task. Starts the thread with the first one; once all has ended runs it itself. */
+/* Queues a task, and starts the thread with the first one. Runs the task itself where no thread
+ * runs. */
 inline run_task() {
   atomic {
     !mutex;
-    by_itself = ended;
     if
-    :: ended
-    :: !ended && !started && !ending -> started = true; tasks++
-    :: else -> tasks++
+    :: !started && !ending -> started = true; running = true
+    :: else
+    fi;
+    by_itself = !running;
+    if
+    :: running -> tasks++
+    :: else
     fi
   };
 #ifndef BROKEN_TASK_IS_QUEUED_IN_SILENCE
@@ -42,8 +44,7 @@ proctype User() {
 }
 
 proctype Owner() {
-  bool by_itself, waits;
-  users == 0;
+  bool waits;
   if /* ends at once, or once the tasks have run */
   :: waits = true
   :: waits = false
@@ -55,14 +56,16 @@ proctype Owner() {
   atomic { !mutex -> ending = true };
 #endif
   notify_all(changed);
-  over || !started; /* joins it */
-  atomic { !mutex -> ended = true };
-  run_task();
-  assert(ran == wanted + 1)
+  !running; /* waits for it */
+  users == 0;
+  /* A thread that was about to start when `ending` was set has ended too. */
+  !running;
+  assert(ran + brings == wanted)
 }
 
 proctype Thread() {
   bool by_itself;
+end_never_started:
   started;
   do
   ::
@@ -91,8 +94,13 @@ proctype Thread() {
     fi
   od;
 returns:
+#ifdef BROKEN_RUNS_ON_AFTER_ITS_LAST_LOOK
   unlock(mutex);
-  over = true
+  running = false
+#else
+  running = false;
+  unlock(mutex)
+#endif
 }
 
 init {
