@@ -32,7 +32,7 @@ struct LocalKey {
   std::uint64_t allocation_offset = 0;
   std::optional<cuda::IpcHandle> ipc;
   bool has_memfd = false;
-  /// Consecutive chunks of virtual memory, whose fds come in an FdParcel.
+  /// Consecutive chunks of virtual memory, whose fds come in an FdBundle.
   struct Chunks {
     std::uint32_t count = 0;
     std::uint64_t bytes = 0;  ///< The sum of the chunks.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <utility>
 
 namespace linkspan::transport::nccl_net {
@@ -56,13 +57,15 @@ Status Comm::room(std::size_t bytes) const {
   return {};
 }
 
-Status Comm::began(int result, const char* function, void* request, std::size_t bytes,
-                   std::uint64_t cookie) {
-  if (Status status = plugin_->status(result, function); !status.ok()) return status;
-  if (request == nullptr)
-    return {Code::no_resource, Scope::transport, "the plugin takes no request now"};
-  requests_.push_back({request, bytes, cookie});
-  return {};
+Status Comm::began(int result, const char* function, void* request) {
+  Status status = plugin_->status(result, function);
+  if (status.ok() && request == nullptr)
+    status = {Code::no_resource, Scope::transport, "the plugin takes no request now"};
+  if (status.ok())
+    requests_.back().request = request;
+  else
+    requests_.pop_back();
+  return status;
 }
 
 Result<std::optional<Done>> Comm::test() {
@@ -86,18 +89,20 @@ Result<std::optional<Done>> Comm::test() {
 Status SendComm::send(const void* data, std::size_t bytes, int tag, const Registration& memory,
                       std::uint64_t cookie) {
   if (Status status = room(bytes); !status.ok()) return status;
+  requests_.push_back({nullptr, bytes, cookie});  // before the plugin has begun what could be lost
   void* request = nullptr;
   const int result =
       plugin_->net().send(comm_, const_cast<void*>(data), bytes, tag, memory.handle(), request);
-  return began(result, "isend", request, bytes, cookie);
+  return began(result, "isend", request);
 }
 
 Status ReceiveComm::receive(void* data, std::size_t bytes, int tag, const Registration& memory,
                             std::uint64_t cookie) {
   if (Status status = room(bytes); !status.ok()) return status;
+  requests_.push_back({nullptr, bytes, cookie});  // before the plugin has begun what could be lost
   void* request = nullptr;
   const int result = plugin_->net().receive(comm_, data, bytes, tag, memory.handle(), request);
-  Status status = began(result, "irecv", request, bytes, cookie);
+  Status status = began(result, "irecv", request);
   if (status.ok() && plugin_->net().has_consumed()) ++unconsumed_;
   return status;
 }
@@ -148,7 +153,12 @@ Result<std::unique_ptr<ReceiveComm>> Listener::accept() {
   const int result = plugin_->net().accept(comm_, comm, kernels);
   if (Status status = plugin_->status(result, "accept"); !status.ok()) return status;
   if (comm == nullptr) return std::unique_ptr<ReceiveComm>();
-  return std::make_unique<ReceiveComm>(plugin_, device_, comm, kernels);
+  try {
+    return std::make_unique<ReceiveComm>(plugin_, device_, comm, kernels);
+  } catch (const std::exception&) {
+    (void)plugin_->net().close_receive(comm);
+    throw;
+  }
 }
 
 Result<std::unique_ptr<PendingConnect>> PendingConnect::open(std::shared_ptr<Plugin> plugin,
@@ -171,7 +181,12 @@ Result<std::unique_ptr<SendComm>> PendingConnect::connect() {
       plugin_->net().connect(static_cast<int>(device_), handle_.data(), comm, kernels);
   if (Status status = plugin_->status(result, "connect"); !status.ok()) return status;
   if (comm == nullptr) return std::unique_ptr<SendComm>();
-  return std::make_unique<SendComm>(plugin_, device_, comm);
+  try {
+    return std::make_unique<SendComm>(plugin_, device_, comm);
+  } catch (const std::exception&) {
+    (void)plugin_->net().close_send(comm);
+    throw;
+  }
 }
 
 }  // namespace linkspan::transport::nccl_net

@@ -67,8 +67,8 @@ class Comm {
       : plugin_(std::move(plugin)), device_(device), comm_(comm) {}
   ~Comm() = default;
   Status room(std::size_t bytes) const;
-  Status began(int result, const char* function, void* request, std::size_t bytes,
-               std::uint64_t cookie);
+  /// Gives the last of `requests_` its handle; removes it if the plugin has not begun it.
+  Status began(int result, const char* function, void* request);
 
   struct Request {
     void* request;

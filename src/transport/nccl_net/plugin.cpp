@@ -138,14 +138,14 @@ Result<std::shared_ptr<Plugin>> Plugin::load(const std::vector<std::string>& fil
   const base::MutexLock lock(all.mutex);
   auto opened = open_first(files);
   if (!opened.ok()) return opened.status();
+  {
+    const base::MutexLock with_log(all.log_mutex);
+    all.log = log;  // an earlier one may be of an Engine that has ended
+  }
   // A plugin in use has its own reference, which is never returned.
   if (auto known = all.plugins[opened->library].lock()) {
     ::dlclose(opened->library);
     return known;
-  }
-  {
-    const base::MutexLock with_log(all.log_mutex);
-    if (!all.log) all.log = log;
   }
   std::shared_ptr<Plugin> plugin(new Plugin(opened->file, std::move(opened->net)));
   if (Status status = plugin->start(); !status.ok()) return status;

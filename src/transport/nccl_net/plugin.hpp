@@ -39,8 +39,8 @@ class Plugin {
   /// Loads the first of `files` that has a table of a known version, and uses the newest.
   /// not_found: no file loads; the text has the reason for each. unsupported: a file loads and has
   /// no known table. Other errors: its init() failed. `log` gets the plugin's lines and versions.
-  /// It is copied for the process, because the ABI's logger has no context argument; the first call
-  /// that loads a plugin decides.
+  /// It is copied for the process, because the ABI's logger has no context argument, and replaces
+  /// the one of an earlier call.
   static Result<std::shared_ptr<Plugin>> load(const std::vector<std::string>& files,
                                               const base::Log& log);
   Plugin(const Plugin&) = delete;
