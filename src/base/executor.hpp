@@ -27,7 +27,7 @@ class Executor {
     bool busy_ = false;  // under the lock of the one Executor that it is used with
   };
 
-  /// Starts no thread yet. `start` is a thread_called<"ls-...">.
+  /// Starts no thread yet. `start` is a kThreadNamed<"ls-...">.
   explicit Executor(StartThread start, std::size_t max_threads = 1);
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -54,6 +54,6 @@ class Executor {
 
 /// Starts a thread of that name for an Executor.
 template <ThreadName kName>
-inline constexpr Executor::StartThread thread_called = &named_thread<kName, Executor::Task>;
+inline constexpr Executor::StartThread kThreadNamed = &named_thread<kName, Executor::Task>;
 
 }  // namespace linkspan::base

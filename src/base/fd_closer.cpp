@@ -13,7 +13,7 @@
 namespace linkspan::base {
 
 struct FdCloser::State {
-  Executor executor{thread_called<"ls-closer">, kThreads};
+  Executor executor{kThreadNamed<"ls-closer">, kThreads};
   std::atomic<std::size_t> waiting{0};
   Mutex mutex;
   std::map<pid_t, std::weak_ptr<Sink>> sinks LINKSPAN_GUARDED_BY(mutex);

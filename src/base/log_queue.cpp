@@ -64,7 +64,7 @@ struct LogQueue::State final : std::enable_shared_from_this<State> {
   std::size_t bytes LINKSPAN_GUARDED_BY(mutex) = 0, dropped LINKSPAN_GUARDED_BY(mutex) = 0;
   bool delivering LINKSPAN_GUARDED_BY(mutex) = false;  // deliver_all() is queued or runs
   bool abandoned LINKSPAN_GUARDED_BY(mutex) = false;   // what waits is not delivered any more
-  Executor executor{thread_called<"ls-log">};
+  Executor executor{kThreadNamed<"ls-log">};
 };
 
 LogQueue::LogQueue(std::unique_ptr<Outlet> outlet)

@@ -357,7 +357,7 @@ class EngineImpl final : public control::SessionEvents,
   std::shared_ptr<EngineImpl> self_;  // set by keep_forever()
   // Runs imports, which take milliseconds and would delay the Control thread. Last, so that it ends
   // before the members that its tasks use.
-  base::Executor opener_{base::thread_called<"ls-opener">};
+  base::Executor opener_{base::kThreadNamed<"ls-opener">};
 };
 
 }  // namespace linkspan::engine

@@ -17,7 +17,7 @@ namespace linkspan::base::executor_test {
 
 using namespace std::chrono_literals;
 
-constexpr auto kStart = thread_called<"ls-test">;
+constexpr auto kStart = kThreadNamed<"ls-test">;
 
 Deadline within(Duration wait) { return Deadline::after(Clock::steady(), wait); }
 

@@ -209,7 +209,7 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
   std::set<LocalEndpoint*> endpoints_ LINKSPAN_GUARDED_BY(mutex_);
   unsigned next_copy_queue_index_ LINKSPAN_GUARDED_BY(mutex_) = 0;
 
-  base::Executor opener_{base::thread_called<"ls-opener">};  // last: its tasks use all of the above
+  base::Executor opener_{base::kThreadNamed<"ls-opener">};  // last: its tasks use all of the above
 };
 
 }  // namespace linkspan::transport::local
