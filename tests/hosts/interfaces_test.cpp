@@ -47,7 +47,7 @@ class HostInterfaces : public OnHosts {
     for (;;) {
       std::vector<std::string> out;
       for (const std::string& each : warnings_)
-        if (each.find("stream") != std::string::npos) out.push_back(each);
+        if (each.find("data connection") != std::string::npos) out.push_back(each);
       if (out.size() >= count || limit.passed()) return out;
       changed_.wait(mutex_, limit);
     }
