@@ -5,8 +5,9 @@ On the pages below each row of a table, each bullet and each paragraph is a clai
 between `<!-- no claims -->` and `<!-- claims -->`, headings and blocks of code. A claim names its
 tests in backticks: `Suite.Name` of gtest (an instance's prefix may stand before it, * is any text),
 `file_test.test_name` of Python, a test of ctest, or a fuzzer (`name_fuzz`); or it says [hardware] or
-[two hosts], where no machine of CI can show it. Prints each claim without a test and each name that
-no test has, and exits 1 if there are any.
+[two hosts], where no machine of CI can show it. Each row of the table "I want to change X" of
+docs/architecture.md names a file that exists. Prints each claim without a test, each name that no
+test has and each row without its file, and exits 1 if there are any.
 """
 
 import fnmatch
@@ -15,6 +16,7 @@ import re
 import sys
 
 PAGES = ("docs/faults.md", "docs/security.md", "docs/wire_protocol.md", "docs/operating.md")
+CHANGES = ("docs/architecture.md", "## I want to change X")  # the page and heading of the table
 GTEST = re.compile(r"^TEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\)", re.M)
 INSTANCE = re.compile(r"INSTANTIATE_TEST_SUITE_P\(\s*(\w+),\s*(\w+)")
 PYTHON = re.compile(r"^ *(?:async )?def (test_\w+)\(", re.M)
@@ -81,7 +83,23 @@ def check(root: pathlib.Path) -> list[str]:
     return faults
 
 
+def check_files(root: pathlib.Path) -> list[str]:
+    """Checks the table of CHANGES: the last cell of a row is one path from the root, in backticks."""
+    page, heading = CHANGES
+    section = (root / page).read_text().partition(f"\n{heading}\n")[2].split("\n## ", 1)[0]
+    rows = [line for line in section.splitlines() if line.startswith("|")][2:]
+    faults = [] if rows else [f"{page}: no table under {heading!r}"]
+    for row in rows:
+        path = re.fullmatch(r"`([^`]+)`", row.split("|")[-2].strip())
+        if path is None:
+            faults.append(f"{page}: a row without one file: {row}")
+        elif not (root / path[1]).is_file():
+            faults.append(f"{page}: no file {path[1]}")
+    return faults
+
+
 if __name__ == "__main__":
-    problems = check(pathlib.Path(__file__).resolve().parent.parent)
+    top = pathlib.Path(__file__).resolve().parent.parent
+    problems = check(top) + check_files(top)
     print("\n".join(problems) if problems else "claims: ok")
     sys.exit(1 if problems else 0)

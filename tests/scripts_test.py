@@ -284,6 +284,27 @@ class Claims(unittest.TestCase):
             (fault,) = self.found(f"- a claim: `{name}`\n")
             self.assertIn(f"docs/faults.md:1: no test is called {name}", fault)
 
+    def rows(self, *rows: str) -> list[str]:
+        page, heading = check_claims.CHANGES
+        table = "\n".join(("| change | file |", "|---|---|", *rows))
+        text = f"# Head\n\n{heading}\nProse.\n\n{table}\n\n## Next\n| x |\n|---|\n| `gone.cpp` |\n"
+        return faults({"src/a.cpp": "", page: text}, check_claims.check_files)
+
+    def test_a_row_has_one_file(self):
+        self.assertEqual(self.rows("| the `a` of X | `src/a.cpp` |"), [])
+        for cell in ("", "src/a.cpp", "`src/a.cpp`, `src/a.cpp`"):
+            (fault,) = self.rows(f"| a | {cell} |")
+            self.assertIn("a row without one file", fault)
+
+    def test_a_row_whose_file_is_gone(self):
+        for path in ("src/b.cpp", "src"):
+            page = check_claims.CHANGES[0]
+            self.assertEqual(self.rows(f"| a | `{path}` |"), [f"{page}: no file {path}"])
+
+    def test_a_page_without_the_table(self):
+        (fault,) = self.rows()
+        self.assertIn("no table under", fault)
+
 
 class Skips(unittest.TestCase):
     allowed = [("Local*.Gpu*", "needs a GPU")]
