@@ -84,7 +84,7 @@ def check(root: pathlib.Path) -> list[str]:
 
 
 def check_files(root: pathlib.Path) -> list[str]:
-    """Checks the table of CHANGES: the last cell of a row is one path from the root, in backticks."""
+    """Checks the table of CHANGES: a row ends with one path from the root, in backticks."""
     page, heading = CHANGES
     section = (root / page).read_text().partition(f"\n{heading}\n")[2].split("\n## ", 1)[0]
     rows = [line for line in section.splitlines() if line.startswith("|")][2:]
