@@ -104,7 +104,8 @@ void TransferScheduler::admit(PeerRecord& peer, const std::shared_ptr<TransferSt
 Status TransferScheduler::post_next(PeerRecord& peer, TransferState& transfer) {
   const bool last = transfer.posted + 1 == transfer.batches;
   // So that complete() allocates nothing: an end that is lost would never be told.
-  for (auto* const ends : {&completions_, &handled_completions_}) make_room(*ends, batches_.size() + 1);
+  for (auto* const ends : {&completions_, &handled_completions_})
+    make_room(*ends, batches_.size() + 1);
   const std::uint64_t cookie = batches_.insert(&transfer);
   const Plan& plan = transfer.plan();
   const auto post = [&](const transport::Batch& batch) {
