@@ -27,7 +27,7 @@ void use(const base::Frame& frame) {
     if (auto view = transport::local::RegionLivenessView::open(fd); view.ok())
       (void)(*view)->alive(static_cast<std::uint32_t>(frame.header.id), frame.header.incarnation);
     if (auto view = transport::local::CompletionFlagsView::open(fd); view.ok())
-      (*view)->report_end(static_cast<std::uint32_t>(frame.header.id));
+      (*view)->report_success(static_cast<std::uint32_t>(frame.header.id));
     if (auto host = transport::local::HostMapping::map(fd, frame.header.id, {}); host.ok()) {
       demand((*host)->bytes() >= frame.header.id, "a mapping that is too short");
       auto* last = reinterpret_cast<std::byte*>((*host)->base() + (*host)->bytes() - 1);
