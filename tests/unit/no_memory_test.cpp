@@ -168,7 +168,11 @@ TEST_F(WithoutMemory, ProgressGoesOn) {
   auto queue = take(CompletionQueue::create());
   std::vector<Transfer> begun;
   const auto begin = [&](const Peer& with, const RemoteRegion& to) {
-    auto moved = with.write(here_, to, std::span(&kAll, 1), {.deadline = 300ms});
+    constexpr std::uint64_t kBytes = 8192;  // of its own for each: they are in flight together
+    const std::uint64_t at = begun.size() * kBytes;
+    ASSERT_LT(at, kAll.bytes);
+    const Block block{at, at, kBytes};
+    auto moved = with.write(here_, to, std::span(&block, 1), {.deadline = 300ms});
     if (!moved.ok()) return;
     must(queue.add(*moved, begun.size()));
     begun.push_back(*std::move(moved));
