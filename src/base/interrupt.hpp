@@ -13,7 +13,7 @@ namespace linkspan::base {
 
 inline constexpr Duration kPollInterrupts = std::chrono::milliseconds(50);
 
-/// What an interrupted call answers.
+/// Returns what an interrupted call answers.
 inline Status interrupted() {
   return {Code::canceled, Scope::request,
           "interrupted: the caller's InterruptCheck ended the wait; call again to go on"};

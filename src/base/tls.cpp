@@ -22,8 +22,9 @@ constexpr char kIdentity[] = "linkspan";
 constexpr char kCipher[] = "TLS_AES_256_GCM_SHA384";
 constexpr unsigned char kCipherId[] = {0x13, 0x02};  // the same (RFC 8446, B.4)
 constexpr std::size_t kReadAhead = std::size_t{64} << 10, kOneCall = kReadAhead;
-// What libssl tells its socket: that the kernel is to encrypt (1) or to decrypt (0), and before an
-// alert or another message that is not data goes by a kernel that does (bio.h, in comments).
+// Commands that libssl gives its socket: that the kernel is to encrypt (1) or to decrypt (0), and
+// before an alert or another message that is not data goes by a kernel that does (bio.h, in
+// comments).
 constexpr int kLeaveToKernel = 72, kNextIsMessage = 74, kNextIsData = 75;
 
 /// Returns true for the reasons that another secret causes: on the side that verifies the binder,
@@ -153,7 +154,7 @@ Result<std::unique_ptr<TlsEnd>> TlsEnd::create(std::shared_ptr<const TlsContext>
 
 TlsEnd::~TlsEnd() { SSL_free(ssl_); }
 
-/// What libssl makes waits here, so that several records go by one call.
+/// Keeps the bytes that libssl makes, so that several records go by one call.
 int TlsEnd::write_out(BIO* bio, const char* bytes, int count) {
   auto& self = *static_cast<TlsEnd*>(BIO_get_data(bio));
   BIO_clear_retry_flags(bio);

@@ -195,7 +195,7 @@ class Session : public std::enable_shared_from_this<Session> {
   /// unusable afterwards.
   base::AuthenticatedSocket release_socket(std::optional<base::MacKeys> keys)
       LINKSPAN_EXCLUDES(mutex_);
-  /// What opens one more data connection of this established session, and its MAC keys.
+  /// Opens one more data connection of this established session; has the MAC keys of its frames.
   struct DataConnectionOffer {
     DataConnectionHello hello;
     std::optional<base::MacKeys> seals;

@@ -14,7 +14,7 @@
 
 namespace linkspan::copy {
 
-/// What a launch reads and writes beside the data.
+/// Holds what a launch reads and writes beside the data.
 struct BlockList {
   std::span<Piece> entries;          ///< Pinned memory.
   cuda::CUdeviceptr address = 0;     ///< Address of `entries` as the kernel sees it.

@@ -123,7 +123,8 @@ class GpuCopier final : public Copier {
   // seen the event exceed the 4 us of the stalled copy engine (1 GiB 0.992 -> 0.996 of bare, H200).
   static constexpr std::uint64_t kMinFlagStreamBytes = 256u << 10, kMaxFlagStreamBytes = 64u << 20;
 
-  /// What a kernel reads and writes beside the data. All but the abort flag is mapped host memory.
+  /// Holds what a kernel reads and writes beside the data, in mapped host memory but for the abort
+  /// flag.
   /// Every warp reads the abort flag before every entry; over PCIe these reads are serialised, 1.2
   /// us each, and 8192 entries would take 10 ms (measured, H200). So the flag is in the GPU's
   /// memory, and abort() writes it by a stream of its own.

@@ -19,7 +19,7 @@ constexpr std::size_t kDone = ResidentCopier::kOrders * kLineBytes,
 constexpr std::uint32_t kExit = ~std::uint32_t{0};  // in place of a size
 constexpr unsigned kResidentThreads = 512;
 
-/// What the kernel reads as LinkspanResident.
+/// Is what the kernel reads as LinkspanResident.
 struct ResidentParameter {
   cuda::CUdeviceptr commands, done, left;
   std::uint64_t next, launch, idle, stay;

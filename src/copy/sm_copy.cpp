@@ -21,7 +21,7 @@ static_assert(sizeof(Piece) == 24 && std::is_standard_layout_v<Piece>);
 constexpr unsigned kThreads = 512, kWarps = kThreads / 32;
 constexpr std::uint64_t kMinEntry = 4096;
 
-/// What the kernel reads as LinkspanPages.
+/// Is what the kernel reads as LinkspanPages.
 struct PagesParameter {
   std::uint64_t to, from, page_bytes, part_bytes;
   cuda::CUdeviceptr to_index, from_index;
@@ -29,7 +29,7 @@ struct PagesParameter {
 };
 static_assert(sizeof(PagesParameter) == 64);
 
-/// What the kernel writes for a page outside its memory; for one of them if there are several.
+/// Is what the kernel writes for a page outside its memory, or for one of several such pages.
 struct RefusedPage {
   static constexpr std::uint64_t kIsOne = std::uint64_t{1} << 63, kOfTarget = kIsOne >> 1;
   std::uint64_t bits;

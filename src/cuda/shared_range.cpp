@@ -24,9 +24,9 @@ CUmemAccessDesc read_write(const Device& device) {
           .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 }
 
-/// What this process has imported of pools. A second import of an allocation returns the address of
-/// the first, and one free ends both (fact: Pools.TwoImportsOfOneAllocation). So the last user
-/// frees it, and after that the pools through which it was imported are destroyed.
+/// Counts what this process has imported of pools. A second import of an allocation returns the
+/// address of the first, and one free ends both (fact: Pools.TwoImportsOfOneAllocation). So the
+/// last user frees it, and after that the pools through which it was imported are destroyed.
 struct PoolImports {
   struct PoolImport {
     unsigned users = 0;

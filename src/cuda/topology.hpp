@@ -80,7 +80,7 @@ enum class Layout : std::uint8_t {
   pool,   ///< Allocated from a stream-ordered pool.
 };
 
-/// What the driver knows about an address.
+/// Holds what the driver knows about an address.
 struct PointerFacts {
   MemoryKind kind = MemoryKind::host;  ///< host: unknown to the driver.
   GpuUuid gpu{};                       ///< GPU that has it or for which it was pinned. Zero: host.

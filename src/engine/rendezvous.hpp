@@ -30,8 +30,8 @@
 
 namespace linkspan::engine {
 
-/// What a Rendezvous calls. All under the scheduler's lock. copied() and on_imported() are called
-/// later, never from within these functions.
+/// Declares what a Rendezvous calls, under the scheduler's lock. copied() and on_imported() are
+/// called later, never from within these functions.
 class RendezvousHost {
  public:
   /// Sends a frame, in order; queues it if the socket is full. disconnected: the peer is lost.

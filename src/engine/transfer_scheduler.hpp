@@ -127,8 +127,8 @@ class TransferScheduler final : private transport::CompletionSink, private Rende
   /// Makes progress and returns how many transfers became quiet.
   std::size_t progress(base::Time now) LINKSPAN_REQUIRES(mutex);
   transport::PollHint poll_hint() LINKSPAN_REQUIRES(mutex);
-  /// What close() waits for, in this order: transfers that are not quiet, copies for peers, peers
-  /// that may still copy on our memory, and messages to remote peers that are not sent.
+  /// Names what close() waits for, in this order: transfers that are not quiet, copies for peers,
+  /// peers that may still copy on our memory, and messages to remote peers that are not sent.
   enum class CloseBlocker : std::uint8_t { transfers, copies, memory, messages };
   /// Returns whether close() of `peer`, or of the Engine if it is nullopt, still has to wait.
   bool is_close_blocked(CloseBlocker blocker, std::optional<std::uint64_t> peer = std::nullopt)

@@ -40,7 +40,7 @@ struct MappedChunk {
 
 class Region {
  public:
-  /// What is known about the memory. Addresses are integers: memory of a GPU cannot be dereferenced
+  /// Describes the memory. Addresses are integers: memory of a GPU cannot be dereferenced
   /// here.
   struct Facts {
     RegionId id;
@@ -76,7 +76,7 @@ class Region {
   Facts facts_;
 };
 
-/// What lets a peer access a Region by one transport. The fds stay with the owner, whose control
+/// Lets a peer access a Region by one transport. The fds stay with the owner, whose control
 /// thread sends duplicates over the Unix socket to each peer that asks. Keys share their fds,
 /// because there are more regions than a process may have descriptors.
 struct PublishedKey {

@@ -12,7 +12,7 @@ constexpr std::size_t kKept = std::size_t{64} << 10;
 
 constexpr std::uint8_t kNone = 0xff;
 
-/// What each request and its answer consist of, in order: k a key, v a value, i 8 bytes, u 4, b 1;
+/// Describes each request and its answer, in order: k a key, v a value, i 8 bytes, u 4, b 1;
 /// # a count that repeats what follows; * repeats it once for each key of the request; o 8 bytes,
 /// and what follows only if they are not zero.
 struct Form {

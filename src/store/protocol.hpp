@@ -40,7 +40,7 @@ struct Limits {
 };
 /// Memory of a text of a request beside its bytes.
 inline constexpr std::size_t kText = 64;
-/// What a key with its value, a value of a queue or an awaited key allocates at most, beside texts
+/// Bounds what a key with its value, a value of a queue or an awaited key allocates, without texts
 /// that are too long to lie in their strings.
 inline constexpr std::size_t kEntry = 224;
 /// Returns what a string has allocated.
@@ -116,7 +116,7 @@ class MessageReader {
   /// Returns true once the message is complete. corrupt: it exceeds a limit; close the connection.
   Result<bool> read(Buffer& from);
   Message& message() noexcept { return message_; }
-  /// What counts against Limits::message.
+  /// Returns the bytes that count against Limits::message.
   std::size_t bytes() const noexcept { return bytes_; }
   std::size_t allocated() const noexcept;
 

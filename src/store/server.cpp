@@ -33,7 +33,7 @@ namespace {
 using asio::posix::stream_descriptor;
 
 constexpr std::size_t kServerRead = std::size_t{64} << 10;
-/// What a connection allocates beside its texts.
+/// Counts for a connection beside its texts.
 constexpr std::size_t kConnection = std::size_t{2} << 10;
 constexpr auto kFindIdlePause = std::chrono::seconds(1);  // to look for one costs a walk over all
 /// No more requests of a connection are done before it has taken its answers down to this.
@@ -237,8 +237,8 @@ class AsioServer final : public Server {
     });
   }
 
-  /// What came, or nothing: then what its answers kept waiting. A connection for which there is no
-  /// memory is closed. It may be gone after this.
+  /// Serves `bytes`, or where there are none the requests that waited for room for their answers.
+  /// Closes a connection for which there is no memory: `each` may be gone after this.
   void serve_bytes(std::uint64_t id, Connection& each, std::string_view bytes) {
     try {
       each.parser.feed(bytes);

@@ -19,7 +19,7 @@ namespace {
 
 using base::Deadline;
 
-/// What torch puts before each key, and where it counts its workers, without that.
+/// Names what torch puts before each key, and the key without it where torch counts its workers.
 constexpr const char* kPrefix = "/";
 constexpr const char* kWorkers = "init/";
 constexpr std::size_t kClientRead = std::size_t{64} << 10;

@@ -78,7 +78,7 @@ struct PathTaken {
   bool by_peer = false;     ///< The peer executes it.
 };
 
-/// What a batch copies.
+/// Says which bytes a batch copies.
 using BatchShape = std::variant<std::span<const Block>, Pages>;
 
 /// Index lists that PageKeeper::keep_pages() has put where a copier of the transport reads them.
@@ -153,7 +153,7 @@ struct BatchSummary {
   GpuUuid indices_gpu{};     ///< Zero: a kernel of any GPU.
 };
 
-/// What a peer does on a region of this side by a wire; for dump() and the texts of `busy`.
+/// Describes a peer's transfer on a region of this side; for dump() and the texts of `busy`.
 struct Served {
   std::uint64_t serial = 0;  ///< The region's.
   Op op = Op::write;         ///< As the peer sees it.
@@ -210,8 +210,8 @@ struct CopyCount {
   std::uint64_t orders = 0, blocks = 0;
 };
 
-/// What import_key() gets. The fds came over the peer's Unix socket, never from a store. The
-/// callee may move them out; the caller closes the rest.
+/// Holds a peer's key for import_key(). The fds came over the peer's Unix socket, never from a
+/// store. The callee may move them out; the caller closes the rest.
 struct RemoteKey {
   std::span<const std::byte> bytes;
   std::span<base::Fd> fds;

@@ -50,7 +50,8 @@ class Unpacker {
 
   static constexpr std::size_t kBatches = 4;    ///< In flight at once.
   static constexpr std::size_t kRequests = 32;  ///< Of a batch.
-  /// Of a batch, after splitting: at 64 KiB for the kernel, kMaxCopy for the others.
+  /// Bounds the entries of a batch after splitting: at 64 KiB for the kernel, at kMaxCopy for the
+  /// other methods.
   static constexpr std::size_t kEntries = kRequests * (kMaxFragments + 128);
   static constexpr std::uint64_t kMaxCopy = std::uint64_t{8} << 20;
   static constexpr std::uint64_t kHostBytes = std::uint64_t{16} << 20;  ///< Of a batch of `host`.
