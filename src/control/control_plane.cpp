@@ -80,7 +80,7 @@ struct ConnectionEntry {
   std::shared_ptr<ConnectResult> result;  // shared with connect(); null: an incoming connection
 };
 
-class AsioControlPlane final : public ControlPlane {
+class AsioControlPlane final : public ControlPlane, public SessionWriter {
  public:
   AsioControlPlane(const Identity& us, SessionEvents& events, const base::Log& log)
       : us_(us), events_(events), log_(log) {}
@@ -171,8 +171,8 @@ class AsioControlPlane final : public ControlPlane {
     }
   }
 
-  void write_when_ready(const std::shared_ptr<Session>& session) override {
-    asio::post(io_, [this, id = session->id()] { write_more(id); });
+  void write_when_ready(std::uint64_t session) override {
+    asio::post(io_, [this, session] { write_more(session); });
   }
 
   Status open_data_connection(const std::shared_ptr<Session>& session,
@@ -215,19 +215,14 @@ class AsioControlPlane final : public ControlPlane {
       opener_.close();
       unix_.stop();
       for (net::Acceptor& each : tcp_) each.stop();
-      for (auto& [id, entry] : connections_) {
-        entry->session->send_goodbye();
-        write_more(id);
-      }
+      for (auto& [id, entry] : connections_) entry->session->send_goodbye();
     });
   }
 
   void send_goodbye(std::uint64_t id) override {
     asio::post(io_, [this, id] {
       ConnectionEntry* const entry = find(id);
-      if (entry == nullptr) return;
-      entry->session->send_goodbye();
-      write_more(id);
+      if (entry != nullptr) entry->session->send_goodbye();
     });
   }
 
@@ -400,8 +395,8 @@ class AsioControlPlane final : public ControlPlane {
     if (const Status room = room_for(result, source); !room.ok())
       return reject(std::move(socket), room, result);
     const std::uint64_t id = ++last_id_;
-    auto session =
-        std::make_shared<Session>(id, result != nullptr, std::move(socket), us_, events_, log_);
+    auto session = std::make_shared<Session>(id, result != nullptr, std::move(socket), us_, events_,
+                                             *this, log_);
     connections_.emplace(id, std::make_unique<ConnectionEntry>(io_, session, data_connections_));
     serve(id, [&](ConnectionEntry& entry) {
       entry.result = std::move(result);
@@ -421,9 +416,7 @@ class AsioControlPlane final : public ControlPlane {
           update(id);
         });
       });
-      if (!update(id)) return;
-      read_next(entry);
-      write_more(id);
+      if (update(id)) read_next(entry);
     });
   }
 
@@ -490,7 +483,7 @@ class AsioControlPlane final : public ControlPlane {
         bound_unproven();
         if (!update(id) || ready.session->is_disconnected()) return;
         read_next(ready);
-        write_more(id);  // the answers that its socket had no room for
+        write_more(id);  // what TLS did not send before it had heard the peer
       });
     };
     if (entry.session->has_buffered())

@@ -39,8 +39,6 @@ class ControlPlane {
   Result<std::shared_ptr<Session>> connect(const Address& address, base::Deadline deadline) {
     return connect(address, deadline, {});
   }
-  /// Sends the Session's queued frames once its socket has room.
-  virtual void write_when_ready(const std::shared_ptr<Session>& session) = 0;
   /// Opens one more connection to the address of a remote Session, for one transport, as
   /// Channel::open_data_connection() describes. Returns at once.
   virtual Status open_data_connection(const std::shared_ptr<Session>& session,

@@ -21,12 +21,13 @@ Status no_room_for_fds() {
 }  // namespace
 
 Session::Session(std::uint64_t id, bool initiated, base::Fd socket, const Identity& us,
-                 SessionEvents& events, const base::Log& log)
+                 SessionEvents& events, SessionWriter& writer, const base::Log& log)
     : id_(id),
       initiated_(initiated),
       remote_(!base::is_unix_socket(socket.get())),
       us_(us),
       events_(events),
+      writer_(writer),
       log_(log),
       socket_(socket.get()),
       channel_(std::move(socket)) {
@@ -50,7 +51,9 @@ Status Session::send(FrameOp op, std::uint64_t id, std::span<const std::byte> pa
                      std::span<base::Fd> fds) {
   if (disconnected_)
     return {Code::disconnected, Scope::peer, "the connection to " + describe() + " is closed"};
-  return queue(op, id, payload, fds);
+  if (Status status = queue(op, id, payload, fds); !status.ok()) return status;
+  if (wants_write()) writer_.write_when_ready(id_);
+  return {};
 }
 
 Status Session::queue(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,

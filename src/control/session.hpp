@@ -87,6 +87,16 @@ class SessionEvents {
   ~SessionEvents() = default;
 };
 
+/// Sends the queued frames of Sessions. The control plane implements it.
+class SessionWriter {
+ public:
+  /// Sends the queued frames of the Session with this id once its socket has room. Any thread.
+  virtual void write_when_ready(std::uint64_t session) = 0;
+
+ protected:
+  ~SessionWriter() = default;
+};
+
 /// Maximum payload of a frame before its sender is authenticated.
 inline constexpr std::size_t kMaxUnprovenFrame = std::size_t{64} << 10;
 
@@ -131,12 +141,12 @@ struct Identity {
 class Session : public std::enable_shared_from_this<Session> {
  public:
   Session(std::uint64_t id, bool initiated, base::Fd socket, const Identity& us,
-          SessionEvents& events, const base::Log& log);
+          SessionEvents& events, SessionWriter& writer, const base::Log& log);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// Queues a frame and sends what the socket accepts; the Control thread sends the rest.
+  /// Queues a frame and sends what the socket accepts; SessionWriter sends the rest.
   /// no_resource: too much is queued. disconnected: the Session is disconnected.
   Status send(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
               std::span<base::Fd> fds = {}) LINKSPAN_EXCLUDES(mutex_);
@@ -232,6 +242,7 @@ class Session : public std::enable_shared_from_this<Session> {
   const bool initiated_, remote_;
   const Identity& us_;
   SessionEvents& events_;
+  SessionWriter& writer_;
   const base::Log& log_;
   const int socket_;
   base::Mutex mutex_;

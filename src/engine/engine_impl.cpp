@@ -135,10 +135,6 @@ Status EngineImpl::set_up(const EngineOptions& options) {
   auto control = control::ControlPlane::open(identity_, *this, log_);
   if (!control.ok()) return control.status();
   control_ = *std::move(control);
-  {
-    const base::MutexLock lock(scheduler_.mutex);
-    control_raw_ = control_.get();
-  }
   auto watcher = ProgressThread::start([this] { return poll(); });
   if (!watcher.ok()) return watcher.status();
   progress_thread_ = *std::move(watcher);
@@ -177,7 +173,7 @@ transport::PollHint EngineImpl::poll() {
     // thread keeps polling around that time.
     if (next.for_peer &&
         (next.when == When::now || next.at - base::Clock::steady().now() < kBeforeCompletion))
-      control_raw_->stay_awake(kControlAwake);
+      control_->stay_awake(kControlAwake);
   }
   serve_windows(next);
   return next;

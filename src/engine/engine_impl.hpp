@@ -347,9 +347,7 @@ class EngineImpl final : public control::SessionEvents,
   std::uint64_t last_lookup_ LINKSPAN_GUARDED_BY(events_mutex_) = 0;
   std::string address_ LINKSPAN_GUARDED_BY(events_mutex_);
 
-  control::ControlPlane* control_raw_ =
-      nullptr;  // for scheduler_, which is constructed before control_
-  TransferScheduler scheduler_{log_, control_raw_, transports_};
+  TransferScheduler scheduler_{log_, transports_};
   std::unique_ptr<control::ControlPlane> control_;
   std::unique_ptr<ProgressThread> progress_thread_;
   base::Condition quiet_;  // with scheduler_.mutex: a transfer became quiet

@@ -97,7 +97,6 @@ void EngineImpl::notify_set_waiters(std::string_view name) {
     const auto session = session_of(peer);
     if (session == nullptr) continue;
     (void)session->send(control::FrameOp::set, request, control::encode_set(*set));
-    if (session->wants_write()) control_->write_when_ready(session);
   }
 }
 
@@ -167,7 +166,6 @@ Result<memory::PublishedSet> EngineImpl::ask_for_set(std::uint64_t peer,
                         (status.code() == Code::timed_out || status.code() == Code::canceled);
   if (const auto session = gives_up ? session_of(peer) : nullptr; session != nullptr) {
     (void)session->send(control::FrameOp::ask_set, lookup->id, encode(control::AskSet{}));
-    if (session->wants_write()) control_->write_when_ready(session);
   }
   if (!status.ok()) return status;
   if (lookup->set.serials.empty()) return unexpected_answer();
@@ -201,7 +199,6 @@ Status EngineImpl::ask(const std::shared_ptr<Lookup>& lookup, control::FrameOp o
                                                   " is gone or is being "
                                                   "closed")
                                      : session->send(op, lookup->id, question);
-  if (status.ok() && session->wants_write()) control_->write_when_ready(session);
   const base::MutexLock lock(events_mutex_);
   bool interrupted = false;
   while (status.ok() && !lookup->answer && !closed_ && !interrupted && !lookup->deadline.passed())

@@ -92,7 +92,7 @@ Status EngineImpl::on_established(const std::shared_ptr<control::Session>& sessi
       if (each.name != transports_[i]->name() || !reaches(*transports_[i], session->is_remote()))
         continue;
       record->channels[i] = std::make_unique<SessionChannel>(
-          session, each.name, *control_raw_,
+          session, each.name, *control_,
           [this](const control::Session& from, std::vector<std::byte> payload,
                  std::uint64_t after) { deliver_in_order(from, std::move(payload), after); });
       auto endpoint = transports_[i]->connect(each.bytes, *record->channels[i],
@@ -311,7 +311,6 @@ Status EngineImpl::notify(std::uint64_t peer, std::span<const std::byte> message
   PeerRecord* const record = scheduler_.find_peer(peer);
   Status status = record->notify(message);
   if (status.ok()) ++record->counters.notifications_sent;
-  if (record->session->wants_write()) control_->write_when_ready(record->session);
   return status;
 }
 

@@ -30,10 +30,8 @@ void try_step(const Step& step) noexcept LINKSPAN_TSA(no_thread_safety_analysis)
 
 Status SessionChannel::send(std::uint16_t op, std::span<const std::byte> bytes,
                             std::span<base::Fd> fds) {
-  Status status = session_->send(control::FrameOp::for_transport, 0,
-                                 control::encode_for_transport(transport_, op, bytes), fds);
-  if (status.ok() && session_->wants_write()) control_.write_when_ready(session_);
-  return status;
+  return session_->send(control::FrameOp::for_transport, 0,
+                        control::encode_for_transport(transport_, op, bytes), fds);
 }
 
 Status not_connected(std::uint64_t peer) {
@@ -236,7 +234,6 @@ bool TransferScheduler::finish(TransferState& transfer) {
                       ? Status(Code::disconnected, Scope::peer,
                                "the data was written, but its peer left before the notification")
                       : peer->notify(transfer.notification);
-    if (peer != nullptr && peer->session->wants_write()) control_->write_when_ready(peer->session);
     if (sent.code() == Code::no_resource) {
       if (!transfer.expired && !transfer.canceled) return false;
       sent = Status(Code::no_resource, Scope::peer,

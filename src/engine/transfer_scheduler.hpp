@@ -104,9 +104,8 @@ class TransferScheduler final : private transport::CompletionSink, private Rende
  public:
   static constexpr std::size_t kQueue = 16384;  ///< Transfers of a peer that are not quiet.
 
-  TransferScheduler(const base::Log& log, control::ControlPlane*& control,
-                    const Transports& transports)
-      : log_(log), control_(control), transports_(transports) {}
+  TransferScheduler(const base::Log& log, const Transports& transports)
+      : log_(log), transports_(transports) {}
 
   base::Mutex mutex;
 
@@ -229,7 +228,6 @@ class TransferScheduler final : private transport::CompletionSink, private Rende
   void progress_two_sided() LINKSPAN_REQUIRES(mutex);
 
   const base::Log& log_;
-  control::ControlPlane*& control_;
   const Transports& transports_;
   Rendezvous rendezvous_ LINKSPAN_GUARDED_BY(mutex){*this};
   bool closed_ LINKSPAN_GUARDED_BY(mutex) = false;

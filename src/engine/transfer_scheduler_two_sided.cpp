@@ -31,7 +31,6 @@ Status TransferScheduler::send_offer(PeerRecord& peer, TransferState& transfer, 
   Status sent = session.send(control::FrameOp::offer, transfer.id, offer.payload, offer.fds);
   if (sent.code() == Code::no_resource && !offer.fds.empty())
     sent = session.send(control::FrameOp::offer, transfer.id, offer.bare);
-  if (sent.ok() && session.wants_write()) control_->write_when_ready(peer.session);
   return sent;
 }
 
@@ -42,10 +41,7 @@ Status TransferScheduler::send_frame(std::uint64_t id, control::FrameOp op, std:
     return {Code::disconnected, Scope::peer, "peer " + std::to_string(id) + " is not connected"};
   Status sent =
       peer->unsent.empty() ? peer->session->send(op, exchange, payload) : Status::no_resource();
-  if (sent.code() != Code::no_resource) {
-    if (sent.ok() && peer->session->wants_write()) control_->write_when_ready(peer->session);
-    return sent;
-  }
+  if (sent.code() != Code::no_resource) return sent;
   peer->unsent.push_back({op, exchange, {payload.begin(), payload.end()}});
   ++unsent_;
   return {};
@@ -139,7 +135,6 @@ void TransferScheduler::progress_two_sided() {
         const PeerRecord::Unsent& first = peer->unsent.front();
         if (peer->session->send(first.op, first.id, first.payload).code() == Code::no_resource)
           break;
-        if (peer->session->wants_write()) control_->write_when_ready(peer->session);
         peer->unsent.pop_front();
         --unsent_;
       }

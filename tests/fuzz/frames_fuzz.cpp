@@ -73,6 +73,11 @@ class Elsewhere {
   base::Fd pidfd_;
 };
 
+/// Does nothing: Peer::hear() flushes the Session.
+struct NoWriter final : control::SessionWriter {
+  void write_when_ready(std::uint64_t) override {}
+};
+
 /// What lives from input to input.
 struct World {
   Elsewhere elsewhere;  // first: it forks
@@ -87,6 +92,7 @@ struct World {
       {.registry = &peer_registry, .incarnation = kPeerIncarnation});
   std::vector<std::shared_ptr<const memory::Registration>> peer_regions;
   std::vector<memory::PublishedKey> peer_keys;
+  NoWriter writer;
   std::uint64_t sessions = 0;
   std::size_t fds = 0;  // open when nothing is going on
 
@@ -127,7 +133,7 @@ class Peer {
     client_ = base::FdChannel(std::move(theirs));
     session_ = std::make_shared<control::Session>(++all.sessions, false, std::move(ours), all.us,
                                                   static_cast<control::SessionEvents&>(*all.impl),
-                                                  all.log);
+                                                  all.writer, all.log);
     demand(session_->start().ok(), "the other process is refused");
   }
 

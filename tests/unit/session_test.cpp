@@ -60,8 +60,18 @@ TEST_F(RemoteSession, ThatTakesNoByteIsGone) {
   const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
   while (quiet_.last()->notify(large).ok() && !limit.passed()) {
   }
-  server_->write_when_ready(quiet_.last());
   expect_vanished();
+}
+
+TEST_F(RemoteSession, SendsTheRestItselfOnceItsPeerReads) {
+  auto channel = meet();
+  const std::vector<std::byte> large(65536);
+  std::size_t sent = 0, received = 0;
+  while (quiet_.last()->notify(large).ok()) ++sent;
+  EXPECT_TRUE(quiet_.last()->wants_write());
+  while (received < sent && next_raw(channel)) ++received;
+  EXPECT_EQ(received, sent);
+  EXPECT_FALSE(quiet_.last()->wants_write());
 }
 
 TEST_F(RemoteSession, StaysAsLongAsItsHostAnswers) {
