@@ -3,7 +3,7 @@
 // offer (sender): I have bytes for this tag. accept (receiver): write them to my memory. finished:
 // from the side that copied, or that gives up. withdraw: please give up. The frame's id is the
 // sender's number. An offer that the receiver executes itself needs no accept.
-// engine/rendezvous.hpp has the rules of the protocol.
+// engine/messages/rendezvous.hpp has the rules of the protocol.
 // Threads: pure functions and values.
 // Invariants: decode_*() enforces the limits of lengths and enumerations. Sizes, offsets and
 // serials are not checked yet.

@@ -8,7 +8,7 @@
 
 #include "base/interrupt.hpp"
 #include "base/untrusted_input.hpp"
-#include "engine/completion_queue.hpp"
+#include "engine/transfers/completion_queue.hpp"
 #include "transport/registry.hpp"
 
 namespace linkspan::engine {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/interrupt.hpp"
+#include "engine/diagnostics/report.hpp"
 #include "engine/engine_impl.hpp"
-#include "engine/report.hpp"
 
 namespace linkspan::engine {
 namespace {

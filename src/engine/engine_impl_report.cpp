@@ -1,9 +1,9 @@
 // Reports of an EngineImpl to operators: dump(), metrics(), and the log line of a new peer.
 #include <unistd.h>
 
+#include "engine/diagnostics/report.hpp"
 #include "engine/engine_impl.hpp"
-#include "engine/report.hpp"
-#include "engine/window.hpp"
+#include "engine/windows/window.hpp"
 
 namespace linkspan::engine {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "base/interrupt.hpp"
 #include "engine/engine_impl.hpp"
-#include "engine/window.hpp"
+#include "engine/windows/window.hpp"
 
 namespace linkspan::engine {
 namespace {

@@ -1,6 +1,6 @@
 // The public handles: each call goes to the EngineImpl.
-#include "engine/completion_queue.hpp"
 #include "engine/on_engine_impl.hpp"
+#include "engine/transfers/completion_queue.hpp"
 #include "linkspan/completion_queue.hpp"
 
 namespace linkspan {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/no_memory.hpp"
-#include "engine/completion_queue.hpp"
+#include "engine/transfers/completion_queue.hpp"
 
 namespace linkspan::engine {
 namespace {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "engine/report.hpp"
+#include "engine/diagnostics/report.hpp"
 #include "engine/transfer_scheduler.hpp"
 
 namespace linkspan::engine {

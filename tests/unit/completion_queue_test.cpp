@@ -1,4 +1,4 @@
-#include "engine/completion_queue.hpp"
+#include "engine/transfers/completion_queue.hpp"
 
 #include <gtest/gtest.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
 // proxy.cuh on the host: kernels are threads, and the test takes what they queue as
-// engine/window.cpp does.
+// engine/windows/window.cpp does.
 #include "linkspan/device/proxy.cuh"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // What of a region's keys goes to whom: a peer of this host gets all, a remote one what leaves the
 // host and needs no file descriptor.
-#include "engine/keys.hpp"
+#include "engine/registration/keys.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>

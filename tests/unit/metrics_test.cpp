@@ -1,8 +1,8 @@
-#include "engine/metrics.hpp"
+#include "engine/diagnostics/metrics.hpp"
 
 #include <gtest/gtest.h>
 
-#include "engine/report.hpp"
+#include "engine/diagnostics/report.hpp"
 
 namespace linkspan::engine {
 namespace metrics_test {

@@ -1,5 +1,5 @@
 // Two Rendezvous that hear each other when the test says so: every crossing of messages is a row.
-#include "engine/rendezvous.hpp"
+#include "engine/messages/rendezvous.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "engine/router.hpp"
+#include "engine/transfers/router.hpp"
 
 #include <gtest/gtest.h>
 

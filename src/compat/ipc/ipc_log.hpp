@@ -7,7 +7,7 @@
 // Invariants: none.
 #pragma once
 
-#include "engine/message_state.hpp"
+#include "engine/messages/message_state.hpp"
 
 namespace linkspan::compat::ipc {
 

@@ -1,4 +1,4 @@
-// engine/window.hpp - the state behind a Window: the POD for kernels, and the proxy.
+// engine/windows/window.hpp - the state behind a Window: the POD for kernels, and the proxy.
 //
 // On the path of a byte: the proxy pops orders of kernels from a queue in mapped host memory, runs
 // each as a transfer of the Engine in the order that device/proxy.cuh defines, and publishes its
@@ -22,7 +22,7 @@
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 #include "cuda/topology.hpp"
-#include "engine/transfer.hpp"
+#include "engine/transfers/transfer.hpp"
 #include "linkspan/device/proxy.cuh"
 #include "linkspan/window.hpp"
 

@@ -1,4 +1,4 @@
-#include "engine/rendezvous.hpp"
+#include "engine/messages/rendezvous.hpp"
 
 #include <algorithm>
 #include <utility>

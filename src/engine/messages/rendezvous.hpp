@@ -1,4 +1,4 @@
-// engine/rendezvous.hpp - matches sends with receives and decides which side copies.
+// engine/messages/rendezvous.hpp - matches sends with receives and decides which side copies.
 //
 // The sender offers. When the receiver has both, it decides: if its memory is a GPU's it exports
 // that, and the sender writes (accept, push); else it reads the sender's memory (pull). The copying
@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "control/handshake.hpp"
-#include "engine/transfer.hpp"
+#include "engine/transfers/transfer.hpp"
 
 namespace linkspan::engine {
 

@@ -1,11 +1,11 @@
-#include "engine/window.hpp"
+#include "engine/windows/window.hpp"
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <utility>
 
-#include "engine/report.hpp"
+#include "engine/diagnostics/report.hpp"
 
 namespace linkspan::engine {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/stream_order.hpp"
+#include "engine/transfers/stream_order.hpp"
 
 #include <atomic>
 #include <functional>

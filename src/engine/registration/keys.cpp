@@ -1,4 +1,4 @@
-#include "engine/keys.hpp"
+#include "engine/registration/keys.hpp"
 
 #include <string>
 

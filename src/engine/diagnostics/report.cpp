@@ -1,4 +1,4 @@
-#include "engine/report.hpp"
+#include "engine/diagnostics/report.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-// engine/metrics.hpp - the counters of an Engine, and their text for Prometheus.
+// engine/diagnostics/metrics.hpp - the counters of an Engine, and their text for Prometheus.
 //
 // On the path of a byte: two additions where a transfer begins; a search for its path and five
 // additions where it ends. No allocation, no lock of its own.

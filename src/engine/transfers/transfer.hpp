@@ -1,4 +1,4 @@
-// engine/transfer.hpp - the state behind a Transfer: waiting, queued, posted, quiet.
+// engine/transfers/transfer.hpp - the state behind a Transfer: waiting, queued, posted, quiet.
 //
 // On the path of a byte: made by the submission, kept by the scheduler until the end.
 // waiting on a stream: a user's stream has to reach the mark first, and no stream of ours can wait
@@ -14,9 +14,9 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/message_state.hpp"
-#include "engine/router.hpp"
-#include "engine/stream_order.hpp"
+#include "engine/messages/message_state.hpp"
+#include "engine/transfers/router.hpp"
+#include "engine/transfers/stream_order.hpp"
 #include "linkspan/transfer.hpp"
 #include "memory/registry.hpp"
 

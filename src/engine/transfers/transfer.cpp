@@ -1,4 +1,4 @@
-#include "engine/transfer.hpp"
+#include "engine/transfers/transfer.hpp"
 
 #include <string>
 #include <utility>

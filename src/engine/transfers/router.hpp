@@ -1,4 +1,4 @@
-// engine/router.hpp - cuts one submission into batches that a transport accepts.
+// engine/transfers/router.hpp - cuts one submission into batches that a transport accepts.
 //
 // On the path of a byte: between the user's call and Endpoint::post. Reads Capabilities, never the
 // name of a transport.

@@ -1,4 +1,5 @@
-// engine/completion_queue.hpp - the state behind a CompletionQueue: cookies and an eventfd.
+// engine/transfers/completion_queue.hpp - the state behind a CompletionQueue: cookies and an
+// eventfd.
 //
 // On the path of a byte: after its end, when TransferScheduler::finalize() has made the transfer
 // quiet.

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/rendezvous.hpp"
+#include "engine/messages/rendezvous.hpp"
 
 namespace linkspan::engine {
 namespace {

@@ -1,4 +1,4 @@
-// engine/report.hpp - texts for dumps and log lines.
+// engine/diagnostics/report.hpp - texts for dumps and log lines.
 //
 // Off the path of a byte.
 // Threads: pure functions and values.

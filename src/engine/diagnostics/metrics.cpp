@@ -1,4 +1,4 @@
-#include "engine/metrics.hpp"
+#include "engine/diagnostics/metrics.hpp"
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "engine/progress_thread.hpp"
+#include "engine/progress/progress_thread.hpp"
 
 #include <poll.h>
 #include <sys/eventfd.h>

@@ -1,4 +1,4 @@
-// engine/keys.hpp - the keys by which peers reach a region.
+// engine/registration/keys.hpp - the keys by which peers reach a region.
 //
 // Every transport is asked for a key at registration; the keys are sent as a Descriptor when a peer
 // imports the region. Off the path of a byte.

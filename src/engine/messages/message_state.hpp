@@ -1,4 +1,4 @@
-// engine/message_state.hpp - the state of a two-sided message, part of its TransferState.
+// engine/messages/message_state.hpp - the state of a two-sided message, part of its TransferState.
 //
 // On the path of a byte: before the copy, which is a one-sided transfer of its own.
 // Threads: under the scheduler's lock; MessageObserver::begun() any thread.
@@ -13,7 +13,7 @@
 #include "base/fd.hpp"
 #include "base/log.hpp"
 #include "control/exchange.hpp"
-#include "engine/unregistered_buffers.hpp"
+#include "engine/registration/unregistered_buffers.hpp"
 
 namespace linkspan::engine {
 

@@ -1,4 +1,5 @@
-// engine/progress_thread.hpp - the Engine's thread that makes progress while no user's thread does.
+// engine/progress/progress_thread.hpp - the Engine's thread that makes progress while no user's
+// thread does.
 //
 // A completion is a flag in memory and wakes no thread, so this thread polls. It polls at once,
 // then yields, then sleeps until the time that the Endpoints predict. Some time after nothing is

@@ -1,4 +1,4 @@
-#include "engine/unregistered_buffers.hpp"
+#include "engine/registration/unregistered_buffers.hpp"
 
 #include <algorithm>
 #include <string>

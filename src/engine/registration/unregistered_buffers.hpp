@@ -1,4 +1,5 @@
-// engine/unregistered_buffers.hpp - registers the memory of send() and recv() for its message.
+// engine/registration/unregistered_buffers.hpp - registers the memory of send() and recv() for its
+// message.
 //
 // On the path of a byte: before the match. A pointer becomes a registered region that lives at
 // least as long as its message.
@@ -22,7 +23,7 @@
 
 #include "base/mutex.hpp"
 #include "cuda/topology.hpp"
-#include "engine/keys.hpp"
+#include "engine/registration/keys.hpp"
 #include "memory/registry.hpp"
 
 namespace linkspan::engine {

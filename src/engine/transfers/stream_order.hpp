@@ -1,4 +1,4 @@
-// engine/stream_order.hpp - orders transfers with a user's CUDA streams.
+// engine/transfers/stream_order.hpp - orders transfers with a user's CUDA streams.
 //
 // On the path of a byte: beside the submission. Before it, an event marks the position of the
 // user's stream; after it, that stream waits for an event after the copy. If a GPU of ours copies,
