@@ -187,7 +187,7 @@ class LINKSPAN_API Engine {
   Status close(Duration timeout);
 
  private:
-  friend class engine::EngineImpl;
+  friend struct engine::HandleAccess;
   explicit Engine(std::shared_ptr<engine::EngineImpl> core);
 
   std::shared_ptr<engine::EngineImpl> impl_;  // also of Peers, Transfers and RemoteRegions

@@ -146,7 +146,7 @@ class LINKSPAN_API Peer {
                               const TransferOptions& options = {}) const;
 
  private:
-  friend class engine::EngineImpl;
+  friend struct engine::HandleAccess;
   Peer(std::shared_ptr<engine::EngineImpl> core, std::uint64_t id, std::string name);
 
   std::shared_ptr<engine::EngineImpl> impl_;  // also the Engine's and other handles'

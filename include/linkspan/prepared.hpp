@@ -51,7 +51,7 @@ class LINKSPAN_API Prepared {  // NOLINT(cppcoreguidelines-special-member-functi
                         const TransferOptions& options = {}) const;
 
  private:
-  friend class engine::EngineImpl;
+  friend struct engine::HandleAccess;
   Prepared(std::shared_ptr<engine::EngineImpl> core, std::shared_ptr<engine::PreparedState> state);
 
   std::shared_ptr<engine::EngineImpl> impl_;      // also the Engine's and other handles'

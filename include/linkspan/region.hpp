@@ -20,6 +20,7 @@ class Registration;
 }
 namespace engine {
 class EngineImpl;
+struct HandleAccess;
 struct ImportedRegion;
 }  // namespace engine
 
@@ -43,7 +44,7 @@ class LINKSPAN_API Region {
   std::string describe() const;
 
  private:
-  friend class engine::EngineImpl;
+  friend struct engine::HandleAccess;
   explicit Region(std::shared_ptr<const memory::Registration> registration);
 
   std::shared_ptr<const memory::Registration> registration_;  // also the registry's
@@ -70,7 +71,7 @@ class LINKSPAN_API RemoteRegion {  // NOLINT(cppcoreguidelines-special-member-fu
   std::uint64_t peer() const noexcept;  ///< Peer::id() of its owner.
 
  private:
-  friend class engine::EngineImpl;
+  friend struct engine::HandleAccess;
   RemoteRegion(std::shared_ptr<engine::EngineImpl> core,
                std::shared_ptr<engine::ImportedRegion> imported);
 

@@ -20,6 +20,7 @@ namespace linkspan {
 
 namespace engine {
 class EngineImpl;
+struct HandleAccess;
 struct TransferState;
 }  // namespace engine
 
@@ -72,7 +73,7 @@ class LINKSPAN_API Transfer {
   std::uint64_t id() const noexcept;  ///< The id that logs and dump() print. 0: no transfer.
 
  private:
-  friend class engine::EngineImpl;
+  friend struct engine::HandleAccess;
   friend class CompletionQueue;
   Transfer(std::shared_ptr<engine::EngineImpl> core, std::shared_ptr<engine::TransferState> state);
 

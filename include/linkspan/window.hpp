@@ -29,6 +29,7 @@ namespace linkspan {
 
 namespace engine {
 class EngineImpl;
+struct HandleAccess;
 class WindowState;
 }  // namespace engine
 
@@ -82,7 +83,7 @@ class LINKSPAN_API Window {  // NOLINT(cppcoreguidelines-special-member-function
                                     Duration timeout) const;
 
  private:
-  friend class engine::EngineImpl;
+  friend struct engine::HandleAccess;
   Window(std::shared_ptr<engine::EngineImpl> core, std::shared_ptr<engine::WindowState> state);
 
   std::shared_ptr<engine::EngineImpl> impl_;    // also the Engine's and other handles'

@@ -54,6 +54,8 @@ class Deadline {
     const Time now = clock.now();
     return {clock, now + std::clamp(wait, Duration::zero(), Time::max() - now)};
   }
+  /// Does the same with the steady clock.
+  static Deadline in(Duration wait) noexcept { return after(Clock::steady(), wait); }
 
   bool passed() const noexcept { return left() == Duration::zero(); }
   Duration left() const noexcept { return std::max(at_ - clock_->now(), Duration::zero()); }

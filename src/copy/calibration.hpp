@@ -2,7 +2,7 @@
 //
 // Runs a few copies of its own on a stream of its own, some milliseconds once for each Link. They
 // share the GPU with whatever runs there, so the best of three counts. Off the path of a byte.
-// Threads: any thread; takes up to 100 ms, so off the scheduler's lock and the control thread.
+// Threads: any thread; takes up to 100 ms, so off the peer's mutex and the control thread.
 // Invariants: the Device outlives it; its memory is freed only at its end, because freeing waits
 // for whatever runs on the GPU, a user's kernel too.
 #pragma once

@@ -4,8 +4,8 @@
 // and whether they may be accessed. Three implementations: GpuCopier (copy engines and SM kernel,
 // one per device), ResidentCopier (small pieces, one per device) and CpuCopier (threads,
 // cross-process reads, pageable memory).
-// Threads: called under the scheduler's lock, where nothing blocks. The GPU or an executor does the
-// work and owns the order until it is quiet.
+// Threads: called under its transport's mutex, where nothing blocks. The GPU or an executor does
+// the work and owns the order until it is quiet.
 #pragma once
 
 #include <array>

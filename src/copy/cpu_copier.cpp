@@ -24,7 +24,7 @@ constexpr Duration kBetweenClaims = std::chrono::microseconds(20);
 }  // namespace
 
 struct CpuCopier::Job {
-  // Under the scheduler's lock.
+  // Any thread.
   Ticket ticket = 0;  // zero: unused
   base::Time due{}, last_poll{};
   base::Time waiting_since{};  // since when it waits for an executor

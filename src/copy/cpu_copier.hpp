@@ -8,7 +8,7 @@
 // more than half of the executors only while no other order waits. A substitute starts when an
 // order still waits for kPatience, and for each executor that is still at an aborted order, at most
 // kMaxSubstitutes. It ends when the executors have returned.
-// Threads: start, abort, poll, expected: externally synchronised (under the scheduler's lock).
+// Threads: start, abort, poll, expected: externally synchronised (under its transport's mutex).
 // Executors start with the first orders and are joined by the destructor. They block on the queue,
 // at most a millisecond while the GPU works for them, and on page faults.
 // Invariants: an order's job is reused only after poll() has returned its result; once `done` is

@@ -9,7 +9,7 @@
 // makes poll() query the stream, and a lost context then ends all orders of the device with the
 // error. Orders after a user's stream get a queue of their own, because that stream may stand
 // still.
-// Threads: externally synchronised (under the scheduler's lock); create() is OFF THE LOCK.
+// Threads: externally synchronised (under its transport's mutex); create() is OFF THE LOCK.
 // Invariants: create() makes all memory, streams and lists; a stream has at most kStreamEntries
 // entries, so a submission never blocks in the driver; KernelArgs are reused only after the kernel
 // that reads them has ended.

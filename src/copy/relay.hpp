@@ -5,7 +5,7 @@
 // buffer of its own memory, and the destination's GPU fetches it from there. Two buffers keep both
 // hops busy. Only the destination's GPU writes to the destination: its stream shows the end of all,
 // and the mapping of a peer's memory need not be known to a donor.
-// Threads: externally synchronised (under the scheduler's lock); create() is OFF THE LOCK.
+// Threads: externally synchronised (under its transport's mutex); create() is OFF THE LOCK.
 // Invariants: create() makes all memory, streams and events; at most kChunks chunks of a
 // RelayStreams are in flight, so a submission never blocks in the driver; queued chunks make
 // progress, except those after a user's stream.

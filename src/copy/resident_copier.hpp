@@ -5,7 +5,7 @@
 // start in any case, so that what waits for the whole GPU (cudaDeviceSynchronize, a kernel that
 // loads lazily) waits no longer. Orders that it has not begun by then are for the next kernel:
 // start() and poll() find that it has exited and launch it again.
-// Threads: externally synchronised (under the scheduler's lock); create() and the destructor are
+// Threads: externally synchronised (under its transport's mutex); create() and the destructor are
 // OFF THE LOCK.
 // Invariants: at most one kernel runs, in a stream of its own; create() makes all memory.
 #pragma once

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "base/interrupt.hpp"
@@ -16,13 +15,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kSpin = 200us;    // shorter waits poll without sleeping
-constexpr Duration kWakeUp = 100us;  // latency of waking up
+// Around the predicted end of a copy for a peer the Control thread keeps polling for so long.
 constexpr Duration kBeforeCompletion = 100us, kControlAwake = 200us;
-constexpr unsigned kPollsPerClockRead =
-    4;                               // for each read of the clock and acquisition of the lock
-constexpr Duration kMaxWait = 10ms;  // also the cost of a missed wake-up
-constexpr Duration kRemoteCloseTimeout = 1s;  // for each step of close()
 
 /// The user's callback, which may wait and may call linkspan.
 class Callback final : public base::LogQueue::Outlet {
@@ -40,8 +34,6 @@ base::LogSink sink_to(const std::shared_ptr<base::LogQueue>& queue) {
   if (queue == nullptr) return base::stderr_sink();
   return [queue](base::Level level, std::string_view text) { queue->push(level, text); };
 }
-
-Status engine_closed() { return {Code::canceled, Scope::process, "the Engine is closed"}; }
 
 }  // namespace
 
@@ -81,7 +73,7 @@ Result<std::shared_ptr<EngineImpl>> EngineImpl::open(const EngineOptions& option
   return impl;
 }
 
-Status EngineImpl::set_up(const EngineOptions& options) {
+Status EngineImpl::set_up_identity(const EngineOptions& options) {
   if (options.name.size() > control::kMaxEngineName)
     return {Code::invalid_argument, Scope::process,
             "EngineOptions::name has " + std::to_string(options.name.size()) + " bytes, \"" +
@@ -108,7 +100,11 @@ Status EngineImpl::set_up(const EngineOptions& options) {
     if (!tls.ok()) return tls.status();
     identity_.tls = *std::move(tls);
   }
-  if (options.use_gpu) {
+  return {};
+}
+
+Status EngineImpl::set_up_gpus(bool use_gpu) {
+  if (use_gpu) {
     auto topology = cuda::Topology::create();
     // A driver that fails does not mean a machine without a GPU: the user's memory may be on one,
     // and a CPU would copy it.
@@ -122,6 +118,12 @@ Status EngineImpl::set_up(const EngineOptions& options) {
   }
   if (topology_ == nullptr && log_.enabled(base::Level::info))
     log_.write(base::Level::info, "no GPU: " + no_gpu_.what());
+  return {};
+}
+
+Status EngineImpl::set_up(const EngineOptions& options) {
+  if (Status status = set_up_identity(options); !status.ok()) return status;
+  if (Status status = set_up_gpus(options.use_gpu); !status.ok()) return status;
   registry_ = std::make_unique<memory::Registry>(identity_.incarnation, topology_.get());
   auto transports = transport::create_all({.topology = topology_.get(),
                                            .registry = registry_.get(),
@@ -130,129 +132,111 @@ Status EngineImpl::set_up(const EngineOptions& options) {
                                            .log = &log_});
   if (!transports.ok()) return transports.status();
   transports_ = *std::move(transports);
-  streams_ = std::make_unique<StreamOrders>(topology_.get());
-  unregistered_ = std::make_unique<UnregisteredBuffers>(*registry_, topology_.get(), transports_);
+  auto progress = ProgressThread::create();
+  if (!progress.ok()) return progress.status();
+  progress_thread_ = *std::move(progress);
+  set_up_services();
   auto control = control::ControlPlane::open(identity_, *this, log_);
   if (!control.ok()) return control.status();
   control_ = *std::move(control);
-  auto watcher = ProgressThread::start([this] { return poll(); });
-  if (!watcher.ok()) return watcher.status();
-  progress_thread_ = *std::move(watcher);
-  return {};
+  manager_->set_control(*control_);
+  return progress_thread_->start([this] { return poll(); });
+}
+
+void EngineImpl::set_up_services() {
+  buffers_.emplace(*registry_, topology_.get(), transports_);
+  streams_.emplace(topology_.get());
+  submission_.emplace(Submission::Uses{.engine = this,
+                                       .registry = *registry_,
+                                       .topology = topology_.get(),
+                                       .transports = transports_,
+                                       .streams = *streams_,
+                                       .peers = peers_,
+                                       .progress = *progress_thread_,
+                                       .log = log_,
+                                       .default_deadline = options_.transfer_deadline});
+  registrations_.emplace(*registry_, topology_.get(), transports_, *streams_, peers_);
+  directory_.emplace(*registry_, peers_);
+  imports_.emplace(transports_, *streams_, peers_, *progress_thread_, options_.connect_deadline);
+  messages_.emplace(transports_, *buffers_, *streams_, topology_.get(), peers_, *imports_,
+                    *submission_, *progress_thread_, log_);
+  windows_.emplace(*registrations_, topology_.get(), no_gpu_, transports_, *submission_, peers_,
+                   *progress_thread_);
+  manager_.emplace(PeerManager::Uses{.options = options_,
+                                     .identity = identity_,
+                                     .transports = transports_,
+                                     .peers = peers_,
+                                     .inbox = inbox_,
+                                     .progress = *progress_thread_,
+                                     .log = log_});
+  diagnostics_.emplace(Diagnostics::Uses{.identity = identity_,
+                                         .topology = topology_.get(),
+                                         .no_gpu = no_gpu_,
+                                         .transports = transports_,
+                                         .registry = *registry_,
+                                         .peers = peers_,
+                                         .manager = *manager_,
+                                         .inbox = inbox_,
+                                         .windows = *windows_,
+                                         .closed = closed_});
 }
 
 EngineImpl::~EngineImpl() {
-  // Each uses the next: Control the opener, the opener the ProgressThread.
-  if (control_) control_->close(after(1s));
-  opener_.end();
-  progress_thread_.reset();
-  std::set<std::shared_ptr<WindowState>> windows;
-  {
-    const base::MutexLock lock(windows_->mutex);
-    windows.swap(windows_->all);
-  }
-  windows.clear();
-  std::vector<std::shared_ptr<void>> garbage;
-  {
-    const base::MutexLock lock(scheduler_.mutex);
-    scheduler_.destroy_peers();
-    garbage = scheduler_.extract_garbage();
-  }
+  // Each uses the next: the control plane the imports, these the ProgressThread.
+  if (control_) control_->close(base::Deadline::in(1s));
+  if (imports_) imports_->end();
+  if (progress_thread_) progress_thread_->end();
+  if (windows_) windows_->clear();
+  peers_.destroy();
 }
 
 transport::PollHint EngineImpl::poll() {
   using When = transport::PollHint::When;
-  std::vector<std::shared_ptr<void>> garbage;
-  transport::PollHint next;
-  {
-    const base::MutexLock lock(scheduler_.mutex);
-    advance();
-    garbage = scheduler_.extract_garbage();
-    next = scheduler_.poll_hint();
-    // Peers usually send the next request as soon as a copy for them completes, so the control
-    // thread keeps polling around that time.
-    if (next.for_peer &&
-        (next.when == When::now || next.at - base::Clock::steady().now() < kBeforeCompletion))
-      control_->stay_awake(kControlAwake);
-  }
-  serve_windows(next);
-  return next;
+  const base::Time now = base::Clock::steady().now();
+  const transport::PollHint peers = peers_.poll(now);
+  // Peers usually send the next request as soon as a copy for them completes, so the control
+  // thread keeps polling around that time.
+  if (peers.for_peer && (peers.when == When::now || peers.at - now < kBeforeCompletion))
+    control_->stay_awake(kControlAwake);
+  return transport::earlier(peers, windows_->serve());
 }
 
-std::size_t EngineImpl::progress() {
-  const base::MutexLock lock(scheduler_.mutex);
-  return advance();
+void EngineImpl::on_disconnected(control::Session& session) {
+  const std::uint64_t peer = session.id();
+  manager_->on_disconnected(session);
+  windows_->end(peer, not_connected(peer));
+  directory_->forget_peer(peer);
+  imports_->end_lookups(peer, {Code::disconnected, Scope::peer, session.failure().what()});
 }
 
-std::size_t EngineImpl::advance(base::Time now) {
-  const std::size_t ended = scheduler_.progress(now);
-  if (ended != 0) quiet_.notify_all();
-  return ended;
+Status EngineImpl::notify(std::uint64_t peer, std::span<const std::byte> message) {
+  if (message.size() > Inbox::kMaxMessage)
+    return {Code::invalid_argument, Scope::request,
+            "a message of " + std::to_string(message.size()) + " bytes; at most " +
+                std::to_string(Inbox::kMaxMessage)};
+  const auto found = peers_.find(peer);
+  return found == nullptr ? not_connected(peer) : found->notify(message);
 }
 
-Result<Explanation> EngineImpl::explain(std::uint64_t peer, Op op, const Region& local,
-                                        const RemoteRegion& remote, transport::BatchSummary shape) {
-  const auto between = resolve_endpoints(peer, op, local, remote);
-  return between.ok() ? explain(*between, shape) : between.status();
+PeerState EngineImpl::state(std::uint64_t peer) const {
+  const auto found = closed_ ? nullptr : peers_.find(peer);
+  return found == nullptr ? PeerState::gone : found->state();
 }
 
-Result<Explanation> EngineImpl::explain(const TransferEndpoints& between,
-                                        transport::BatchSummary shape) {
-  const base::MutexLock lock(scheduler_.mutex);
-  const PeerRecord* record = scheduler_.find_peer(between.peer);
-  if (record == nullptr || record->closing)
-    return Status(Code::disconnected, Scope::peer,
-                  "peer " + std::to_string(between.peer) + " is gone");
-  const auto& endpoint = record->endpoints[between.transport];
-  if (endpoint == nullptr)
-    return Status(Code::unreachable, Scope::peer, "the peer did not offer the region's transport");
-  return endpoint->explain(between.op, between.local->region(),
-                           *between.remote->mappings[between.transport], shape);
-}
-
-Status EngineImpl::wait(TransferState& transfer, Duration timeout) {
-  const base::Clock& clock = base::Clock::steady();
+Status EngineImpl::wait(const TransferState& transfer, Duration timeout) {
   const auto is_quiet = [&] { return transfer.quiet.load(std::memory_order_acquire); };
-  const base::Time begin = clock.now();
-  const base::Time limit =
-      begin + std::clamp(timeout, Duration::zero(), Duration(base::Time::max() - begin));
-  progress_thread_->user_waits(true);
-  for (base::Time now = begin; !is_quiet() && now < limit; now = clock.now()) {
-    if (!scheduler_.mutex.try_lock()) {
-      std::this_thread::yield();
-      continue;
-    }
-    for (unsigned polls = 0; polls < kPollsPerClockRead && !is_quiet(); ++polls) advance(now);
-    const Duration sleep = is_quiet() ? Duration::zero() : wait_until_next_poll(begin, now);
-    if (sleep > Duration::zero())
-      quiet_.wait(scheduler_.mutex, after(std::min<Duration>(sleep, limit - now)));
-    scheduler_.mutex.unlock();
-    if (is_quiet()) break;
-  }
-  progress_thread_->user_waits(false);
+  const base::Time now = base::Clock::steady().now();
+  if (const auto peer = is_quiet() ? nullptr : peers_.find(transfer.peer))
+    peer->wait(transfer,
+               now + std::clamp(timeout, Duration::zero(), Duration(base::Time::max() - now)));
   if (is_quiet()) return transfer.end;
   progress_thread_->wake();
   return {Code::timed_out, Scope::request,
           "transfer " + std::to_string(transfer.id) + " goes on: the wait's time-out passed"};
 }
 
-/// Returns how long a waiter may sleep: zero at first, and zero close to the predicted time.
-Duration EngineImpl::wait_until_next_poll(base::Time begin, base::Time now) {
-  using When = transport::PollHint::When;
-  if (now - begin < kSpin) return Duration::zero();
-  const transport::PollHint next = scheduler_.poll_hint();
-  if (next.when == When::now) return Duration::zero();
-  if (next.when == When::idle) return kMaxWait;  // ended by the thread that reads a message
-  const Duration left = next.at - now - kWakeUp;
-  return std::clamp<Duration>(left, Duration::zero(), kMaxWait);
-}
-
 Status EngineImpl::cancel(TransferState& transfer) {
-  {
-    const base::MutexLock lock(scheduler_.mutex);
-    scheduler_.cancel(transfer);
-    advance();
-  }
+  if (const auto peer = peers_.find(transfer.peer)) peer->cancel(transfer);
   progress_thread_->wake();
   if (transfer.quiet.load(std::memory_order_acquire)) return {};
   return {Code::pending, Scope::request,
@@ -262,135 +246,20 @@ Status EngineImpl::cancel(TransferState& transfer) {
 Status EngineImpl::attach_completion_queue(TransferState& transfer,
                                            std::shared_ptr<CompletionQueueState> queue,
                                            std::uint64_t cookie) {
-  {
-    const base::MutexLock lock(scheduler_.mutex);
-    if (transfer.added)
-      return {
-          Code::invalid_argument, Scope::request,
-          "transfer " + std::to_string(transfer.id) + " was added to a completion queue before"};
-    queue->reserve();
-    transfer.added = true;
-    if (transfer.quiet) {
-      queue->push(cookie);
-      return {};
-    }
-    transfer.queue = std::move(queue);
-    transfer.cookie = cookie;
-  }
+  if (transfer.added.exchange(true))
+    return {Code::invalid_argument, Scope::request,
+            "transfer " + std::to_string(transfer.id) + " was added to a completion queue before"};
+  queue->reserve();
+  if (const auto peer = peers_.find(transfer.peer))
+    peer->attach(transfer, std::move(queue), cookie);
+  else
+    queue->push(cookie);     // its peer is forgotten, so it is quiet
   progress_thread_->wake();  // perhaps the only thread left to poll
   return {};
 }
 
-/// Waits until close() is not blocked by `blocker`. Returns false at the deadline or on an
-/// interrupt. Drops remote peers that block it for long: they map nothing of ours, and their
-/// connections stop writing by themselves.
-bool EngineImpl::await(TransferScheduler::CloseBlocker blocker, base::Deadline deadline,
-                       std::optional<std::uint64_t> peer) {
-  const base::Deadline patience = after(
-      peer ? std::min<Duration>(kRemoteCloseTimeout, deadline.left() / 4) : kRemoteCloseTimeout);
-  while (scheduler_.is_close_blocked(blocker, peer) && !deadline.passed() && !(peer && closed_)) {
-    advance();
-    if (patience.passed())
-      for (const auto& session : scheduler_.remote_close_blockers(blocker, peer))
-        control_->drop(session, Status(Code::timed_out, Scope::peer, "it holds up close()"));
-    if (base::wait_or_interrupted(quiet_, scheduler_.mutex,
-                                  after(std::min<Duration>(deadline.left(), kMaxWait))))
-      return false;
-  }
-  return !scheduler_.is_close_blocked(blocker, peer);
+bool EngineImpl::has_ended() {
+  return control_ == nullptr || control_->end(base::Deadline::in(1s)).ok();
 }
-
-Status EngineImpl::close(Duration timeout) {
-  const base::Deadline deadline = after(timeout);
-  Status finished = finish_windows(deadline);
-  if (InterruptCheck::has_ended()) return base::interrupted();
-  end_windows(std::nullopt, {Code::canceled, Scope::process, "the Engine is closed"});
-  if (!finished.ok()) return finished;
-  {
-    const base::MutexLock lock(scheduler_.mutex);
-    scheduler_.close();
-  }
-  progress_thread_->wake();
-  {
-    const base::MutexLock lock(scheduler_.mutex);
-    const bool ended = await(TransferScheduler::CloseBlocker::transfers, deadline);
-    if (InterruptCheck::has_ended()) return base::interrupted();
-    if (!ended)
-      return {Code::pending, Scope::process, "not quiet: transfers of " + scheduler_.waits_for()};
-    // Copies for peers end here too, or are finished by their Endpoints, which begin none any more.
-    const bool copied = await(TransferScheduler::CloseBlocker::copies, deadline);
-    if (InterruptCheck::has_ended()) return base::interrupted();
-    if (!copied) return {Code::pending, Scope::process, "a copy for a peer is not quiet"};
-  }
-  if (!closed_.exchange(true)) {
-    const base::MutexLock lock(events_mutex_);
-    event_.notify_all();
-  }
-  control_->send_goodbye();
-  {
-    const base::MutexLock lock(scheduler_.mutex);
-    // Over a network a peer may have begun something more before it received the goodbye.
-    const bool free = await(TransferScheduler::CloseBlocker::memory, deadline);
-    if (InterruptCheck::has_ended()) return base::interrupted();
-    if (!free) {
-      const std::string peers = scheduler_.peers_with_keys();
-      return {Code::pending, Scope::process,
-              peers.empty() ? "a copy for a peer is not quiet"
-                            : "memory of this Engine may be copied by " + peers};
-    }
-    (void)await(TransferScheduler::CloseBlocker::messages,
-                deadline);  // what is left of them is dropped
-  }
-  Status ended = control_->end(deadline);
-  if (log_queue_ != nullptr) (void)log_queue_->flush(after(base::LogQueue::kPatience));
-  return ended;
-}
-
-Status EngineImpl::close(std::uint64_t peer, Duration timeout) {
-  const base::Deadline deadline = after(timeout);
-  const auto pending = [peer](const char* what) {
-    return InterruptCheck::has_ended()
-               ? base::interrupted()
-               : Status(Code::pending, Scope::peer, "peer " + std::to_string(peer) + " " + what);
-  };
-  {
-    const base::MutexLock lock(scheduler_.mutex);
-    if (!scheduler_.close(peer)) return {};
-  }
-  const Status why(Code::canceled, Scope::peer,
-                   "this side has closed peer " + std::to_string(peer));
-  end_windows(peer, why);
-  end_lookups(peer, why);
-  forget_set_waits(peer);
-  progress_thread_->wake();
-  {
-    const base::MutexLock lock(scheduler_.mutex);
-    if (!await(TransferScheduler::CloseBlocker::transfers, deadline, peer))
-      return closed_ ? engine_closed() : pending("may still touch memory of transfers with it");
-    if (!await(TransferScheduler::CloseBlocker::copies, deadline, peer))
-      return closed_ ? engine_closed() : pending("has asked for a copy that is not quiet");
-  }
-  unmap_regions_of(peer);
-  control_->send_goodbye(peer);
-  const base::MutexLock lock(scheduler_.mutex);
-  if (await(TransferScheduler::CloseBlocker::memory, deadline, peer)) return {};
-  return closed_ ? engine_closed()
-                 : pending(
-                       "has not answered the goodbye, and may still copy on memory that it had "
-                       "imported");
-}
-
-void EngineImpl::unmap_regions_of(std::uint64_t peer) {
-  std::vector<std::shared_ptr<ImportedRegion>> regions;  // perhaps the last handles
-  {
-    const base::MutexLock lock(scheduler_.mutex);
-    regions = scheduler_.imported_from(peer);
-  }
-  for (const auto& region : regions)
-    for (std::size_t i = 0; i < region->mappings.size(); ++i)
-      if (region->mappings[i] != nullptr) transports_[i]->unmap(*region->mappings[i]);
-}
-
-bool EngineImpl::has_ended() { return control_ == nullptr || control_->end(after(1s)).ok(); }
 
 }  // namespace linkspan::engine

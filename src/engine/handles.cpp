@@ -1,4 +1,7 @@
 // The public handles: each call goes to the EngineImpl.
+#include <type_traits>
+
+#include "engine/handle_access.hpp"
 #include "engine/on_engine_impl.hpp"
 #include "engine/transfers/completion_queue.hpp"
 #include "linkspan/completion_queue.hpp"
@@ -6,9 +9,21 @@
 namespace linkspan {
 
 using namespace std::chrono_literals;
+using engine::HandleAccess;
 using engine::on;
 
 namespace {
+
+/// Makes the user's handle of what a service returned.
+template <class Handle, class State>
+Result<Handle> wrapped(const std::shared_ptr<engine::EngineImpl>& impl,
+                       Result<std::shared_ptr<State>> state) {
+  if (!state.ok()) return state.status();
+  if constexpr (std::is_same_v<Handle, Region>)
+    return HandleAccess::wrap(*std::move(state));
+  else
+    return HandleAccess::wrap(impl, *std::move(state));
+}
 
 /// Returns the Engine's refusal for each target.
 std::vector<Result<Transfer>> to_all(const std::shared_ptr<engine::EngineImpl>& impl,
@@ -17,7 +32,34 @@ std::vector<Result<Transfer>> to_all(const std::shared_ptr<engine::EngineImpl>& 
                                      const TransferOptions& options) {
   const Status usable = on(impl, [](auto&) { return Status(); });
   if (!usable.ok()) return std::vector<Result<Transfer>>(targets.size(), usable);
-  return impl->write_to_all(local, targets, shape, options);
+  std::vector<Result<Transfer>> transfers;
+  transfers.reserve(targets.size());
+  for (auto& each : impl->submission().write_to_all(local, targets, shape, options))
+    transfers.push_back(wrapped<Transfer>(impl, std::move(each)));
+  return transfers;
+}
+
+Result<Transfer> submit(const std::shared_ptr<engine::EngineImpl>& impl, std::uint64_t peer, Op op,
+                        const Region& local, const RemoteRegion& remote,
+                        const engine::UserShape& shape, const TransferOptions& options) {
+  return on(impl, [&](auto& engine) {
+    return wrapped<Transfer>(impl,
+                             engine.submission().submit(peer, op, local, remote, shape, options));
+  });
+}
+
+Result<Prepared> prepare(const std::shared_ptr<engine::EngineImpl>& impl, std::uint64_t peer, Op op,
+                         const Region& local, const RemoteRegion& remote,
+                         const engine::UserShape& shape) {
+  return on(impl, [&](auto& engine) {
+    return wrapped<Prepared>(impl, engine.submission().prepare(peer, op, local, remote, shape));
+  });
+}
+
+Result<Peer> met(const std::shared_ptr<engine::EngineImpl>& impl,
+                 Result<engine::PeerManager::MetPeer> peer) {
+  if (!peer.ok()) return peer.status();
+  return HandleAccess::peer(impl, peer->id, std::move(peer->name));
 }
 
 }  // namespace
@@ -42,37 +84,42 @@ Result<Engine> Engine::open(const EngineOptions& options) {
 }
 Result<Region> Engine::register_memory(void* pointer, std::uint64_t bytes,
                                        const RegionOptions& options) {
-  return on(impl_, [&](auto& impl) { return impl.register_memory(pointer, bytes, options); });
+  return on(impl_, [&](auto& impl) {
+    return wrapped<Region>(impl_, impl.registrations().add(pointer, bytes, options));
+  });
 }
 Result<Region> Engine::allocate_shared(std::uint64_t bytes, const RegionOptions& options) {
-  return on(impl_, [&](auto& impl) { return impl.allocate_shared(bytes, options); });
+  return on(impl_, [&](auto& impl) {
+    return wrapped<Region>(impl_, impl.registrations().allocate_shared(bytes, options));
+  });
 }
 Status Engine::publish(std::string_view name, const Region& region) {
-  return on(impl_, [&](auto& impl) { return impl.publish(name, region); });
+  return on(impl_, [&](auto& impl) { return impl.directory().publish(name, region); });
 }
 Result<std::uint64_t> Engine::publish(std::string_view name, std::span<const Region> regions) {
-  return on(impl_, [&](auto& impl) { return impl.publish(name, regions); });
+  return on(impl_, [&](auto& impl) { return impl.directory().publish(name, regions); });
 }
 Status Engine::deregister(const Region& region, Duration timeout) {
-  return on(impl_, [&](auto& impl) { return impl.deregister(region, timeout); });
+  return on(impl_, [&](auto& impl) { return impl.registrations().end(region, timeout, false); });
 }
 Status Engine::invalidate(const Region& region, Duration timeout) {
-  return on(impl_, [&](auto& impl) { return impl.invalidate(region, timeout); });
+  return on(impl_, [&](auto& impl) { return impl.registrations().end(region, timeout, true); });
 }
 Status Engine::listen(std::string_view address) {
-  return on(impl_, [&](auto& impl) { return impl.listen(address); });
+  return on(impl_, [&](auto& impl) { return impl.manager().listen(address); });
 }
 std::string Engine::address() const {
-  return on(impl_, [&](auto& impl) { return impl.address(); });
+  return on(impl_, [&](auto& impl) { return impl.manager().address(); });
 }
 Result<Peer> Engine::connect(std::string_view address, Duration timeout) {
   return connect(address, ConnectOptions{.timeout = timeout});
 }
 Result<Peer> Engine::connect(std::string_view address, const ConnectOptions& options) {
-  return on(impl_, [&](auto& impl) { return impl.connect(address, options); });
+  return on(impl_,
+            [&](auto& impl) { return met(impl_, impl.manager().connect(address, options)); });
 }
 Result<Peer> Engine::accept(Duration timeout) {
-  return on(impl_, [&](auto& impl) { return impl.accept(timeout); });
+  return on(impl_, [&](auto& impl) { return met(impl_, impl.manager().accept(timeout)); });
 }
 std::vector<Result<Transfer>> Engine::write_to_all(const Region& local,
                                                    std::span<const RemoteRegion> targets,
@@ -96,13 +143,13 @@ std::size_t Engine::progress() {
   return on(impl_, [&](auto& impl) { return impl.progress(); });
 }
 std::vector<Notification> Engine::notifications(Duration timeout) {
-  return on(impl_, [&](auto& impl) { return impl.notifications(timeout); });
+  return on(impl_, [&](auto& impl) { return impl.inbox().collect(timeout); });
 }
 std::string Engine::dump() const {
-  return on(impl_, [&](auto& impl) { return impl.dump(); });
+  return on(impl_, [&](auto& impl) { return impl.diagnostics().dump(); });
 }
 std::string Engine::metrics() const {
-  return on(impl_, [&](auto& impl) { return impl.metrics(); });
+  return on(impl_, [&](auto& impl) { return impl.diagnostics().metrics(); });
 }
 Status Engine::close(Duration timeout) {
   return on(impl_, [&](auto& impl) { return impl.close(timeout); });
@@ -118,77 +165,81 @@ Status Peer::close(Duration timeout) const {
   return on(impl_, [&](auto& impl) { return impl.close(id_, timeout); });
 }
 Result<RemoteRegion> Peer::lookup(std::string_view name, Duration timeout) const {
-  return on(impl_, [&](auto& impl) { return impl.lookup(id_, name, timeout); });
+  return on(impl_, [&](auto& impl) {
+    return wrapped<RemoteRegion>(impl_, impl.imports().lookup(id_, name, timeout));
+  });
 }
 Result<RegionSet> Peer::lookup_set(std::string_view name, Duration timeout) const {
-  return on(impl_, [&](auto& impl) { return impl.lookup_set(id_, name, timeout); });
+  return on(impl_, [&](auto& impl) -> Result<RegionSet> {
+    auto found = impl.imports().lookup_set(id_, name, timeout);
+    if (!found.ok()) return found.status();
+    RegionSet set{.version = found->version, .regions = {}};
+    for (auto& region : found->regions)
+      set.regions.push_back(HandleAccess::wrap(impl_, std::move(region)));
+    return set;
+  });
 }
 Result<std::uint64_t> Peer::await_version(std::string_view name, std::uint64_t above,
                                           Duration timeout) const {
-  return on(impl_, [&](auto& impl) { return impl.await_version(id_, name, above, timeout); });
+  return on(impl_,
+            [&](auto& impl) { return impl.imports().await_version(id_, name, above, timeout); });
 }
 Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote,
                              std::span<const Block> blocks, const TransferOptions& options) const {
-  return on(impl_, [&](auto& impl) {
-    return impl.submit(id_, Op::write, local, remote, blocks, options);
-  });
+  return submit(impl_, id_, Op::write, local, remote, blocks, options);
 }
 Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote,
                             std::span<const Block> blocks, const TransferOptions& options) const {
-  return on(impl_,
-            [&](auto& impl) { return impl.submit(id_, Op::read, local, remote, blocks, options); });
+  return submit(impl_, id_, Op::read, local, remote, blocks, options);
 }
 Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote, const Pages& pages,
                              const TransferOptions& options) const {
-  return on(impl_,
-            [&](auto& impl) { return impl.submit(id_, Op::write, local, remote, pages, options); });
+  return submit(impl_, id_, Op::write, local, remote, pages, options);
 }
 Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote, const Pages& pages,
                             const TransferOptions& options) const {
-  return on(impl_,
-            [&](auto& impl) { return impl.submit(id_, Op::read, local, remote, pages, options); });
+  return submit(impl_, id_, Op::read, local, remote, pages, options);
 }
 Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote,
                              const Strides& strides, const TransferOptions& options) const {
-  return on(impl_, [&](auto& impl) {
-    return impl.submit(id_, Op::write, local, remote, strides, options);
-  });
+  return submit(impl_, id_, Op::write, local, remote, strides, options);
 }
 Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote, const Strides& strides,
                             const TransferOptions& options) const {
-  return on(impl_, [&](auto& impl) {
-    return impl.submit(id_, Op::read, local, remote, strides, options);
-  });
+  return submit(impl_, id_, Op::read, local, remote, strides, options);
 }
 Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
                                std::span<const Block> blocks) const {
-  return on(impl_, [&](auto& impl) { return impl.prepare(id_, op, local, remote, blocks); });
+  return linkspan::prepare(impl_, id_, op, local, remote, blocks);
 }
 Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
                                const Pages& pages) const {
-  return on(impl_, [&](auto& impl) { return impl.prepare(id_, op, local, remote, pages); });
+  return linkspan::prepare(impl_, id_, op, local, remote, pages);
 }
 Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
                                const Strides& strides) const {
-  return on(impl_, [&](auto& impl) { return impl.prepare(id_, op, local, remote, strides); });
+  return linkspan::prepare(impl_, id_, op, local, remote, strides);
 }
 Result<Transfer> Peer::send(std::uint64_t tag, const void* data, std::uint64_t bytes,
                             const TransferOptions& options) const {
   return on(impl_, [&](auto& impl) {
-    return impl.send_or_receive(id_, {.sends = true, .tag = tag}, data, bytes, options);
+    return wrapped<Transfer>(
+        impl_, impl.messages().submit(id_, {.sends = true, .tag = tag}, data, bytes, options));
   });
 }
 Result<Transfer> Peer::recv(std::uint64_t tag, void* data, std::uint64_t bytes,
                             const TransferOptions& options) const {
   return on(impl_, [&](auto& impl) {
-    return impl.send_or_receive(id_, {.sends = false, .tag = tag}, data, bytes, options);
+    return wrapped<Transfer>(
+        impl_, impl.messages().submit(id_, {.sends = false, .tag = tag}, data, bytes, options));
   });
 }
 Result<Window> Peer::window(const Region& local, const RemoteRegion& remote,
                             const Region& local_pad, const RemoteRegion& remote_pad,
                             const WindowOptions& options) const {
   return on(impl_, [&](auto& impl) {
-    return impl.window(id_, local, remote, local_pad, remote_pad, options);
+    return wrapped<Window>(impl_,
+                           impl.windows().open(id_, local, remote, local_pad, remote_pad, options));
   });
 }
 Status Peer::notify(std::span<const std::byte> message) const {
@@ -197,9 +248,11 @@ Status Peer::notify(std::span<const std::byte> message) const {
 Result<Explanation> Peer::explain(Op op, const Region& local, const RemoteRegion& remote,
                                   std::uint64_t blocks, std::uint64_t bytes,
                                   const TransferOptions& options) const {
-  return on(impl_, [&](auto& impl) {
-    return impl.explain(id_, op, local, remote,
-                        {.blocks = blocks, .bytes = bytes, .hints = engine::hints_of(options)});
+  return on(impl_, [&](auto& impl) -> Result<Explanation> {
+    const auto between = impl.submission().resolve(id_, op, local, remote);
+    if (!between.ok()) return between.status();
+    return impl.submission().explain(
+        *between, {.blocks = blocks, .bytes = bytes, .hints = engine::hints_of(options)});
   });
 }
 
@@ -211,11 +264,15 @@ std::uint64_t Prepared::bytes() const noexcept {
   return state_ == nullptr ? 0 : state_->size.bytes;
 }
 Result<Transfer> Prepared::post(const TransferOptions& options) const {
-  return on(impl_, [&](auto& impl) { return impl.post(state_, options); });
+  return on(impl_, [&](auto& impl) {
+    return wrapped<Transfer>(impl_, impl.submission().post(state_, options));
+  });
 }
 Result<Transfer> Prepared::post(std::span<const std::uint32_t> positions,
                                 const TransferOptions& options) const {
-  return on(impl_, [&](auto& impl) { return impl.post(*state_, positions, options); });
+  return on(impl_, [&](auto& impl) {
+    return wrapped<Transfer>(impl_, impl.submission().post(*state_, positions, options));
+  });
 }
 
 // Transfer
@@ -321,17 +378,19 @@ device::Window Window::device() const {
 }
 std::string Window::path() const { return state_ == nullptr ? "" : state_->path(); }
 Status Window::failure() const {
-  return on(impl_, [&](auto& impl) { return impl.failure(*state_); });
+  return on(impl_, [&](auto& impl) { return impl.windows().failure(*state_); });
 }
 Status Window::cancel() const {
-  return on(impl_, [&](auto& impl) { return impl.cancel(*state_); });
+  return on(impl_, [&](auto& impl) { return impl.windows().cancel(*state_); });
 }
 Status Window::raise(std::uint32_t index, std::uint64_t n, Duration timeout) const {
-  return on(impl_, [&](auto& impl) { return impl.raise(*state_, index, n, timeout); });
+  return on(impl_, [&](auto& impl) { return impl.windows().raise(*state_, index, n, timeout); });
 }
 Result<std::uint64_t> Window::wait_signal(std::uint32_t index, std::uint64_t at_least,
                                           Duration timeout) const {
-  return on(impl_, [&](auto& impl) { return impl.wait_signal(*state_, index, at_least, timeout); });
+  return on(impl_, [&](auto& impl) {
+    return impl.windows().wait_signal(*state_, index, at_least, timeout);
+  });
 }
 
 }  // namespace linkspan

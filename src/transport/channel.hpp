@@ -3,7 +3,7 @@
 // control implements it over the peer's control connection. A transport uses it to ask the peer to
 // execute a copy that only the peer can map, to fence a cancel, or to agree on a rendezvous,
 // without including control. Incoming messages reach Endpoint::on_message.
-// Threads: send() and fail_peer() under the scheduler's lock; they queue and never block. The
+// Threads: send() and fail_peer() under its peer's mutex; they queue and never block. The
 // other functions: any thread.
 // Invariants: messages arrive whole and in order, or the peer is disconnected.
 #pragma once
@@ -31,6 +31,7 @@ struct PeerProcess {
 
 class Channel {
  public:
+  virtual ~Channel() = default;
   /// Queues a message. no_resource: the queue is full, try again later. unsupported: fds cannot go
   /// to a remote peer.
   virtual Status send(std::uint16_t op, std::span<const std::byte> bytes,
@@ -44,6 +45,9 @@ class Channel {
   /// Reports that the wire is broken and the peer has to be met again. The peer is soon
   /// disconnected, for all transports.
   virtual void fail_peer(const Status& why) = 0;
+  /// Any thread. Makes the engine call Endpoint::progress() soon, for work that came by no call of
+  /// the engine. Takes no lock under which an Endpoint is called.
+  virtual void request_progress() {}
   /// Returns a key that is new for each incarnation of the peer; it authenticates the data sockets
   /// of a wire.
   virtual SessionKey session_key() const noexcept = 0;
@@ -55,9 +59,6 @@ class Channel {
   /// `after` notifications of the control connection. Takes no lock under which an Endpoint is
   /// called.
   virtual void deliver_notification(std::vector<std::byte> notification, std::uint64_t after) = 0;
-
- protected:
-  ~Channel() = default;
 };
 
 }  // namespace linkspan::transport

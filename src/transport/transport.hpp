@@ -1,10 +1,11 @@
 // transport/transport.hpp - the contract between the engine and each transport.
 //
-// Path of a byte: Engine -> TransferScheduler -> Router -> Endpoint::post -> copier or wire ->
-//                 Endpoint::progress -> Completion -> TransferScheduler -> the user's Transfer.
-// Threads: under the scheduler's lock, where nothing blocks. An executor does long work (a copy by
-// CPU threads) and owns its state until it returns it. Functions marked OFF THE LOCK may take
-// milliseconds; any thread may call them at any time.
+// Path of a byte: Engine -> PeerScheduler -> Router -> Endpoint::post -> copier or wire ->
+//                 Endpoint::progress -> Completion -> PeerScheduler -> the user's Transfer.
+// Threads: an Endpoint is called under its peer's mutex, where nothing blocks. What the Endpoints
+// of a transport share, the transport guards. An executor does long work (a copy by CPU threads)
+// and owns its state until it returns it. Functions marked OFF THE LOCK may take milliseconds; any
+// thread may call them at any time.
 // Invariants: each accepted Batch has exactly one Completion.
 #pragma once
 
@@ -145,6 +146,18 @@ struct PollHint {
   bool patient = false;    ///< For `at`: a little later is enough, no thread needs to spin.
 };
 
+/// Returns a hint for two things that progress() serves.
+inline PollHint earlier(const PollHint& a, const PollHint& b) noexcept {
+  using When = PollHint::When;
+  const bool second =
+      a.when == When::idle ||
+      (a.when == When::at && (b.when == When::now || (b.when == When::at && b.at < a.at)));
+  PollHint next = second ? b : a;
+  next.for_peer = a.for_peer || b.for_peer;
+  next.moved = a.moved || b.moved;
+  return next;
+}
+
 /// Summarises a Batch that is not posted yet; for explain() and the router.
 struct BatchSummary {
   std::uint64_t blocks = 0, bytes = 0;
@@ -234,7 +247,7 @@ class Transport {
   /// the memory itself goes away, so peers unmap GPU memory even while their users keep the
   /// Mapping.
   virtual Status retract(const memory::Region& region, bool revoke_immediately) = 0;
-  /// Under the scheduler's lock. Retracts a private region, which no peer can map, without asking
+  /// Any thread. Retracts a private region, which no peer can map, without asking
   /// any peer. Requires that no peer uses its key any more. busy: this side executes on it for a
   /// peer, call again.
   virtual Status forget(const memory::Region& region) = 0;
@@ -244,7 +257,7 @@ class Transport {
   /// OFF THE LOCK. Unmaps the GPU memory of a peer that this side has closed, although the Mapping
   /// lives. Requires that no Batch uses it. Does nothing for wires.
   virtual void unmap(const Mapping& /*mapping*/) {}
-  /// Under the scheduler's lock. Returns one entry for each copier.
+  /// Any thread. Returns one entry for each copier.
   virtual std::vector<CopyCount> copies() const = 0;
   virtual std::vector<std::byte> address() const = 0;  ///< Travels in the handshake.
   /// Returns at once. Both peers call it, each with the other's address(). Until both have, post()

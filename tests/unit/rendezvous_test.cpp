@@ -22,8 +22,7 @@ class Side final : public RendezvousHost {
     std::vector<std::byte> payload;
   };
 
-  Status send_frame(std::uint64_t, FrameOp op, std::uint64_t id,
-                    std::span<const std::byte> payload) override {
+  Status send_frame(FrameOp op, std::uint64_t id, std::span<const std::byte> payload) override {
     if (deaf) return {Code::disconnected, Scope::peer, "nobody hears"};
     told.push_back({op, id, {payload.begin(), payload.end()}});
     return {};
@@ -104,23 +103,23 @@ Status deliver_one(Side& from, Side& to) {
     case FrameOp::offer: {
       const auto offer = control::decode_offer(frame.payload);
       if (!offer.ok()) return offer.status();
-      return heard.on_offer(kPeer, frame.id, *offer, from.has_key ? region() : nullptr);
+      return heard.on_offer(frame.id, *offer, from.has_key ? region() : nullptr);
     }
     case FrameOp::accept:  // without a TemporaryRegistration it says no serial
-      return heard.on_accept(kPeer, frame.id, {.kind = MemoryKind::device, .serial = 9});
+      return heard.on_accept(frame.id, {.kind = MemoryKind::device, .serial = 9});
     case FrameOp::finished: {
       const auto finished = control::decode_finished(frame.payload);
       if (!finished.ok()) return finished.status();
-      return heard.on_finished(kPeer, frame.id, *finished);
+      return heard.on_finished(frame.id, *finished);
     }
     case FrameOp::withdraw: {
       const auto by_sender = control::decode_withdraw(frame.payload);
       if (!by_sender.ok()) return by_sender.status();
-      heard.on_withdraw(kPeer, frame.id, *by_sender);
+      heard.on_withdraw(frame.id, *by_sender);
       return {};
     }
     case FrameOp::import:
-      from.rendezvous.on_imported(kPeer, frame.id & ~Rendezvous::kBySerial, region());
+      from.rendezvous.on_imported(frame.id & ~Rendezvous::kBySerial, region());
       return {};
     default:
       return {Code::internal, Scope::request, "no such frame"};
@@ -362,7 +361,7 @@ TEST_F(RendezvousTest, AKeyThatDoesNotOpenIsAskedForAgainAndOnce) {
     ASSERT_EQ(receiver_.told.front().op, FrameOp::import);
     receiver_.told.clear();
     EXPECT_EQ(receiver_.end_of(receive), "");
-    receiver_.rendezvous.on_imported(kPeer, 7, closed);
+    receiver_.rendezvous.on_imported(7, closed);
   }
   EXPECT_EQ(receiver_.end_of(receive), "corrupt");
   talk();
@@ -382,12 +381,12 @@ TEST_F(RendezvousTest, ALostPeerKeepsWhatItMayTouchUntilItIsGone) {
   talk();
   ASSERT_EQ(sender_.copying, std::vector<TransferState*>{&pushes});
   sender_.deaf = true;
-  sender_.rendezvous.on_peer_lost(kPeer);
+  sender_.rendezvous.on_peer_lost();
   EXPECT_EQ(sender_.end_of(alone), "disconnected");
   EXPECT_EQ(sender_.end_of(empty), "disconnected");
   sender_.cancel(offered);
   EXPECT_EQ(sender_.end_of(offered) + sender_.end_of(lent) + sender_.end_of(pushes), "");
-  sender_.rendezvous.on_peer_gone(kPeer);
+  sender_.rendezvous.on_peer_gone();
   EXPECT_EQ(sender_.end_of(offered), "disconnected");
   EXPECT_EQ(sender_.end_of(lent), "disconnected");
   EXPECT_EQ(sender_.end_of(pushes), "") << "it runs here, to its own end";
@@ -398,52 +397,49 @@ TEST_F(RendezvousTest, ALostPeerKeepsWhatItMayTouchUntilItIsGone) {
 TEST_F(RendezvousTest, KeepsItsBoundOfOffers) {
   for (std::uint64_t id = 1; id <= Rendezvous::kOffers; ++id)
     ASSERT_TRUE(
-        receiver_.rendezvous.on_offer(kPeer, id, {.tag = id}, std::shared_ptr<ImportedRegion>())
-            .ok());
+        receiver_.rendezvous.on_offer(id, {.tag = id}, std::shared_ptr<ImportedRegion>()).ok());
   ASSERT_TRUE(receiver_.told.empty());
   ASSERT_TRUE(
-      receiver_.rendezvous.on_offer(kPeer, 99999, {.tag = 1}, std::shared_ptr<ImportedRegion>())
-          .ok());
+      receiver_.rendezvous.on_offer(99999, {.tag = 1}, std::shared_ptr<ImportedRegion>()).ok());
   ASSERT_EQ(receiver_.told.size(), 1u);
   const auto refusal = control::decode_finished(receiver_.told.front().payload);
   ASSERT_TRUE(refusal.ok());
   EXPECT_EQ(refusal->status.code(), Code::no_resource);
   receiver_.receive(500, 0);  // makes room
   EXPECT_TRUE(
-      receiver_.rendezvous.on_offer(kPeer, 99999, {.tag = 1}, std::shared_ptr<ImportedRegion>())
-          .ok());
+      receiver_.rendezvous.on_offer(99999, {.tag = 1}, std::shared_ptr<ImportedRegion>()).ok());
   EXPECT_EQ(receiver_.told.size(), 2u);
 }
 
 TEST_F(RendezvousTest, AHostilePeerIsDroppedOrAnswered) {
   Rendezvous& it = receiver_.rendezvous;
   const auto offer = [&](std::uint64_t id) {
-    return it.on_offer(kPeer, id, {.tag = 1, .bytes = 5, .serial = 7}, region());
+    return it.on_offer(id, {.tag = 1, .bytes = 5, .serial = 7}, region());
   };
   EXPECT_EQ(offer(0).code(), Code::corrupt) << "a receive that is unmatched has that number";
   ASSERT_TRUE(offer(5).ok());
   EXPECT_EQ(offer(5).code(), Code::corrupt) << "twice";
   TransferState& receive = receiver_.receive(1, 10);
   EXPECT_EQ(offer(5).code(), Code::corrupt) << "twice, and matched";
-  EXPECT_EQ(it.on_finished(kPeer, 5, {.by_sender = true}).code(), Code::corrupt)
+  EXPECT_EQ(it.on_finished(5, {.by_sender = true}).code(), Code::corrupt)
       << "it is this side that copies";
-  EXPECT_TRUE(it.on_finished(kPeer, 6, {.by_sender = true}).ok());
-  EXPECT_TRUE(it.on_finished(kPeer, 6, {.by_sender = false}).ok());
-  EXPECT_TRUE(it.on_accept(kPeer, 6, {.serial = 1}).ok());
-  it.on_withdraw(kPeer, 6, true);
-  it.on_withdraw(kPeer, 6, false);
+  EXPECT_TRUE(it.on_finished(6, {.by_sender = true}).ok());
+  EXPECT_TRUE(it.on_finished(6, {.by_sender = false}).ok());
+  EXPECT_TRUE(it.on_accept(6, {.serial = 1}).ok());
+  it.on_withdraw(6, true);
+  it.on_withdraw(6, false);
   EXPECT_EQ(receiver_.told.size(), 3u) << "each unknown one was answered";
   receiver_.copied(receive);
   TransferState& lent = receiver_.receive(1, 10, MemoryKind::device);
   ASSERT_TRUE(offer(8).ok());
-  EXPECT_EQ(it.on_finished(kPeer, 8, {.by_sender = true, .untouched = true}).code(), Code::corrupt)
+  EXPECT_EQ(it.on_finished(8, {.by_sender = true, .untouched = true}).code(), Code::corrupt)
       << "given back unasked";
   EXPECT_EQ(receiver_.end_of(lent), "");
   TransferState& send = receiver_.send(4, 10);
-  EXPECT_TRUE(it.on_accept(kPeer, send.id, {.serial = 1}).ok());
-  EXPECT_EQ(it.on_accept(kPeer, send.id, {.serial = 1}).code(), Code::corrupt);
-  EXPECT_EQ(it.on_finished(kPeer, send.id, {}).code(), Code::corrupt);
-  it.on_imported(kPeer, 12345, region());  // not asked for
+  EXPECT_TRUE(it.on_accept(send.id, {.serial = 1}).ok());
+  EXPECT_EQ(it.on_accept(send.id, {.serial = 1}).code(), Code::corrupt);
+  EXPECT_EQ(it.on_finished(send.id, {}).code(), Code::corrupt);
+  it.on_imported(12345, region());  // not asked for
 }
 
 }  // namespace rendezvous_test

@@ -2,6 +2,7 @@
 #include "linkspan/compat/ipc.hpp"
 
 #include "compat/ipc/ipc_log.hpp"
+#include "engine/handle_access.hpp"
 #include "engine/on_engine_impl.hpp"
 
 namespace linkspan::compat {
@@ -10,33 +11,36 @@ namespace {
 Result<Transfer> begin(const Engine& engine, std::uint64_t conn_id, bool sends, const void* data,
                        std::size_t bytes, Duration deadline) {
   static const ipc::LogObserver observer;
-  auto begun =
-      engine::on(engine::EngineImpl::of(engine), [&](engine::EngineImpl& impl) -> Result<Transfer> {
-        return impl.send_or_receive(
-            conn_id,
-            {.sends = sends, .space = control::MatchSpace::in_order, .observer = &observer}, data,
-            bytes, {.deadline = deadline});
-      });
+  const auto& impl = engine::HandleAccess::impl(engine);
+  auto begun = engine::on(impl, [&](engine::EngineImpl& its) -> Result<Transfer> {
+    auto transfer = its.messages().submit(
+        conn_id, {.sends = sends, .space = control::MatchSpace::in_order, .observer = &observer},
+        data, bytes, {.deadline = deadline});
+    if (!transfer.ok()) return transfer.status();
+    return engine::HandleAccess::wrap(impl, *std::move(transfer));
+  });
   if (begun.status().code() == Code::disconnected)
     return Status(Code::not_found, Scope::request, "no such conn_id, or its peer is gone");
   return begun;
 }
 
-Status finish(const Engine& engine, const Result<Transfer>& transfer) {
-  return engine::on(engine::EngineImpl::of(engine),
-                    [&](engine::EngineImpl& impl) { return impl.finish(transfer); });
+/// Waits until the transfer is quiet and returns its status.
+Status finish(const Result<Transfer>& transfer) {
+  if (!transfer.ok()) return transfer.status();
+  while (!transfer->done()) (void)transfer->wait(std::chrono::seconds(1));
+  return transfer->status();
 }
 
 }  // namespace
 
 Status send_ipc(Engine& engine, std::uint64_t conn_id, const void* data, std::size_t bytes,
                 Duration deadline) {
-  return finish(engine, send_ipc_async(engine, conn_id, data, bytes, deadline));
+  return finish(send_ipc_async(engine, conn_id, data, bytes, deadline));
 }
 
 Status recv_ipc(Engine& engine, std::uint64_t conn_id, void* data, std::size_t bytes,
                 Duration deadline) {
-  return finish(engine, recv_ipc_async(engine, conn_id, data, bytes, deadline));
+  return finish(recv_ipc_async(engine, conn_id, data, bytes, deadline));
 }
 
 Result<Transfer> send_ipc_async(Engine& engine, std::uint64_t conn_id, const void* data,

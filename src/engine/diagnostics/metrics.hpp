@@ -2,7 +2,7 @@
 //
 // On the path of a byte: two additions where a transfer begins; a search for its path and five
 // additions where it ends. No allocation, no lock of its own.
-// Threads: PeerCounters under the scheduler's lock; metrics_text() is pure.
+// Threads: PeerCounters under the peer's mutex; metrics_text() is pure.
 // Invariants: counters never decrease; those of forgotten peers are kept as a sum.
 #pragma once
 
@@ -65,6 +65,7 @@ struct PeerCounters {
 /// Metrics of one peer, or of all peers that are gone.
 struct PeerMetrics {
   std::string id, name;
+  bool up = false;
   std::size_t outstanding = 0, queued = 0;
   PeerCounters counters;
 };

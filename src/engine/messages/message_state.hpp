@@ -1,7 +1,7 @@
 // engine/messages/message_state.hpp - the state of a two-sided message, part of its TransferState.
 //
 // On the path of a byte: before the copy, which is a one-sided transfer of its own.
-// Threads: under the scheduler's lock; MessageObserver::begun() any thread.
+// Threads: under the peer's mutex; MessageObserver::begun() any thread.
 // Invariants: none of its own; Rendezvous keeps them.
 #pragma once
 
@@ -30,7 +30,7 @@ class MessageObserver {
   /// Called when both sides' memory kinds, and so the copying side, are known. Under the
   /// scheduler's lock.
   virtual void matched(const base::Log& log, const MessageState& exchange) const = 0;
-  /// Called when a message has ended well. Under the scheduler's lock.
+  /// Called when a message has ended well. Under the peer's mutex.
   virtual void ended(const base::Log& log, const MessageState& exchange) const = 0;
 
  protected:

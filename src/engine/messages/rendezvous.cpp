@@ -40,40 +40,39 @@ void Rendezvous::MatchQueue::reinsert(TransferState& receive) {
 
 void Rendezvous::post(TransferState& transfer) {
   MessageState& x = *transfer.message;
-  PeerMatchState& peer_state = peer_states_[transfer.peer];
   if (x.sends) {
     x.wire_id = transfer.id;
     x.bytes = transfer.bytes;
-    peer_state.sends[transfer.id] = &transfer;
+    sends_[transfer.id] = &transfer;
     return;
   }
   x.sequence = ++last_sequence_;
-  peer_state.queues[key_of(x)].receives.push_back(&transfer);
-  match_all(peer_state, key_of(x));
+  queues_[key_of(x)].receives.push_back(&transfer);
+  match_all(key_of(x));
 }
 
-void Rendezvous::match_all(PeerMatchState& peer_state, const Key& key) {
-  const auto found = peer_state.queues.find(key);
-  if (found == peer_state.queues.end()) return;
+void Rendezvous::match_all(const Key& key) {
+  const auto found = queues_.find(key);
+  if (found == queues_.end()) return;
   MatchQueue& queue = found->second;
   while (!queue.offers.empty() && !queue.receives.empty()) {
     Offer offer = std::move(queue.offers.front());
     queue.offers.pop_front();
-    peer_state.offers.erase(offer.id);
+    offers_.erase(offer.id);
     TransferState& receive = *queue.receives.front();
     queue.receives.pop_front();
-    match(peer_state, receive, std::move(offer));
+    match(receive, std::move(offer));
   }
-  if (queue.offers.empty() && queue.receives.empty()) peer_state.queues.erase(found);
+  if (queue.offers.empty() && queue.receives.empty()) queues_.erase(found);
 }
 
-void Rendezvous::match(PeerMatchState& peer_state, TransferState& receive, Offer offer) {
+void Rendezvous::match(TransferState& receive, Offer offer) {
   MessageState& x = *receive.message;
   x.wire_id = offer.id;
   x.bytes = offer.bytes;
   x.offer_sequence = offer.sequence;
   x.peer = std::move(offer.memory);
-  peer_state.matched_receives[x.wire_id] = &receive;
+  matched_receives_[x.wire_id] = &receive;
   if (x.bytes > receive.bytes)
     return conclude(
         receive, request_error(Code::truncated, std::to_string(x.bytes) + " bytes were sent, and " +
@@ -81,9 +80,9 @@ void Rendezvous::match(PeerMatchState& peer_state, TransferState& receive, Offer
                                                     " can be received; nothing was written"));
   host_.matched(receive);
   if (x.bytes == 0) return conclude(receive, {});
-  if (x.kind != MemoryKind::device) return begin(peer_state, receive);
+  if (x.kind != MemoryKind::device) return begin(receive);
   x.stage = Stage::peer_copying;
-  (void)host_.send_frame(receive.peer, FrameOp::accept, x.wire_id,
+  (void)host_.send_frame(FrameOp::accept, x.wire_id,
                          control::encode(control::MessageAccept{.kind = x.kind,
                                                                 .serial = x.memory.serial(),
                                                                 .offset = x.memory.offset(),
@@ -92,23 +91,23 @@ void Rendezvous::match(PeerMatchState& peer_state, TransferState& receive, Offer
 }
 
 /// Starts the copy by this side, after the import of the peer's region.
-void Rendezvous::begin(PeerMatchState& peer_state, TransferState& transfer) {
+void Rendezvous::begin(TransferState& transfer) {
   MessageState& x = *transfer.message;
   x.stage = Stage::importing;
   if (!x.peer.import_error.ok()) return conclude(transfer, x.peer.import_error);
   if (x.peer.region == nullptr) {
-    const auto [import, fresh] = peer_state.imports.try_emplace(x.peer.serial);
+    const auto [import, fresh] = imports_.try_emplace(x.peer.serial);
     if (import->second != nullptr && alive(*import->second)) {
       x.peer.region = import->second;
     } else {
       const bool asked = !fresh && import->second == nullptr;
-      if (peer_state.imports.size() > kImports) {
-        peer_state.imports.erase(import);
+      if (imports_.size() > kImports) {
+        imports_.erase(import);
         return conclude(transfer, request_error(Code::no_resource, "too many regions of the peer"));
       }
       if (import->second != nullptr) host_.drop(std::exchange(import->second, nullptr));
       if (!asked)
-        (void)host_.send_frame(transfer.peer, FrameOp::import, kBySerial | x.peer.serial,
+        (void)host_.send_frame(FrameOp::import, kBySerial | x.peer.serial,
                                control::encode_import({}, x.peer.serial));
       return;
     }
@@ -125,8 +124,7 @@ void Rendezvous::copied(TransferState& transfer, const Status& status) {
 void Rendezvous::conclude(TransferState& transfer, const Status& status) {
   const MessageState& x = *transfer.message;
   Status ended = user_status(transfer, status);
-  const Status sent =
-      finish(transfer.peer, x.wire_id, {.by_sender = x.sends, .status = ended, .kind = x.kind});
+  const Status sent = finish(x.wire_id, {.by_sender = x.sends, .status = ended, .kind = x.kind});
   if (ended.ok() && x.sends && !sent.ok())
     ended = Status(Code::disconnected, Scope::peer,
                    "the data was written, but its peer left before it could be told");
@@ -135,11 +133,10 @@ void Rendezvous::conclude(TransferState& transfer, const Status& status) {
 
 void Rendezvous::end(TransferState& transfer, const Status& status) {
   MessageState& x = *transfer.message;
-  PeerMatchState& peer_state = peer_states_[transfer.peer];
   if (x.sends)
-    peer_state.sends.erase(transfer.id);
+    sends_.erase(transfer.id);
   else if (x.wire_id != 0)
-    peer_state.matched_receives.erase(x.wire_id);
+    matched_receives_.erase(x.wire_id);
   x.stage = Stage::over;
   const Status ended = user_status(transfer, status);
   if (!x.sends) transfer.bytes = ended.ok() ? x.bytes : 0;
@@ -152,39 +149,36 @@ void Rendezvous::end_unmatched(TransferState& receive) {
   end(receive, request_error(Code::canceled, "nobody sent to it"));
 }
 
-Status Rendezvous::finish(std::uint64_t peer, std::uint64_t id, const MessageFinished& finished) {
-  return host_.send_frame(peer, FrameOp::finished, id, control::encode(finished));
+Status Rendezvous::finish(std::uint64_t id, const MessageFinished& finished) {
+  return host_.send_frame(FrameOp::finished, id, control::encode(finished));
 }
 
 /// Asks the peer, which may touch the memory, to stop. Its `finished` ends the transfer.
 Status Rendezvous::withdraw(TransferState& transfer) {
   MessageState& x = *transfer.message;
   if (std::exchange(x.withdrawn, true)) return {};
-  return host_.send_frame(transfer.peer, FrameOp::withdraw, x.wire_id,
-                          control::encode_withdraw(x.sends));
+  return host_.send_frame(FrameOp::withdraw, x.wire_id, control::encode_withdraw(x.sends));
 }
 
-void Rendezvous::dequeue(PeerMatchState& peer_state, TransferState& receive) {
-  const auto found = peer_state.queues.find(key_of(*receive.message));
-  if (found == peer_state.queues.end()) return;
+void Rendezvous::dequeue(TransferState& receive) {
+  const auto found = queues_.find(key_of(*receive.message));
+  if (found == queues_.end()) return;
   auto& receives = found->second.receives;
   receives.erase(std::find(receives.begin(), receives.end(), &receive));
-  if (receives.empty() && found->second.offers.empty()) peer_state.queues.erase(found);
+  if (receives.empty() && found->second.offers.empty()) queues_.erase(found);
 }
 
 /// Undoes a match. The receive is as before; its offer returns to its place if `offer_stays`.
-void Rendezvous::rollback_match(PeerMatchState& peer_state, TransferState& receive,
-                                bool offer_stays) {
+void Rendezvous::rollback_match(TransferState& receive, bool offer_stays) {
   MessageState& x = *receive.message;
-  peer_state.matched_receives.erase(x.wire_id);
+  matched_receives_.erase(x.wire_id);
   PeerMemory memory = std::exchange(x.peer, {});
-  if (memory.region != nullptr && peer_state.imports.contains(memory.serial))
+  if (memory.region != nullptr && imports_.contains(memory.serial))
     host_.drop(
         std::exchange(memory.region, nullptr));  // it is found there again, if it still lives
   if (offer_stays) {
-    peer_state.offers[x.wire_id] = key_of(x);
-    peer_state.queues[key_of(x)].reinsert(
-        {x.wire_id, x.bytes, x.offer_sequence, std::move(memory)});
+    offers_[x.wire_id] = key_of(x);
+    queues_[key_of(x)].reinsert({x.wire_id, x.bytes, x.offer_sequence, std::move(memory)});
   } else if (memory.region != nullptr) {
     host_.drop(std::move(memory.region));
   }
@@ -195,16 +189,15 @@ void Rendezvous::rollback_match(PeerMatchState& peer_state, TransferState& recei
 
 void Rendezvous::stop(TransferState& transfer) {
   MessageState& x = *transfer.message;
-  PeerMatchState& peer_state = peer_states_[transfer.peer];
   switch (x.stage) {
     case Stage::waiting_on_stream:
-      return;  // the TransferScheduler's
+      return;  // the PeerScheduler's
     case Stage::unmatched:
       if (x.sends) {
-        if (!peer_state.lost) (void)withdraw(transfer);
+        if (!lost_) (void)withdraw(transfer);
         return;
       }
-      dequeue(peer_state, transfer);
+      dequeue(transfer);
       return end_unmatched(transfer);
     case Stage::importing:  // nothing was touched
       if (x.sends) {
@@ -213,40 +206,35 @@ void Rendezvous::stop(TransferState& transfer) {
         (void)withdraw(transfer);
         return;
       }
-      rollback_match(peer_state, transfer, true);
+      rollback_match(transfer, true);
       end_unmatched(transfer);
-      return match_all(peer_state, key_of(x));
+      return match_all(key_of(x));
     case Stage::copying:
       return host_.stop(transfer);
     case Stage::peer_copying:
-      if (!peer_state.lost) (void)withdraw(transfer);
+      if (!lost_) (void)withdraw(transfer);
       return;
     case Stage::over:
       return;
   }
 }
 
-bool Rendezvous::awaits(std::uint64_t peer, std::uint64_t serial) const {
-  const auto peer_state = peer_states_.find(peer);
-  if (peer_state == peer_states_.end()) return false;
-  const auto found = peer_state->second.imports.find(serial);
-  return found != peer_state->second.imports.end() && found->second == nullptr;
+bool Rendezvous::awaits(std::uint64_t serial) const {
+  const auto found = imports_.find(serial);
+  return found != imports_.end() && found->second == nullptr;
 }
 
-const TemporaryRegistration* Rendezvous::offered(std::uint64_t peer, std::uint64_t serial) const {
-  const auto peer_state = peer_states_.find(peer);
-  if (peer_state == peer_states_.end() || serial == 0) return nullptr;
-  for (const auto* all : {&peer_state->second.sends, &peer_state->second.matched_receives})
+const TemporaryRegistration* Rendezvous::offered(std::uint64_t serial) const {
+  if (serial == 0) return nullptr;
+  for (const auto* all : {&sends_, &matched_receives_})
     for (const auto& [id, transfer] : *all)
       if (transfer->message->memory.serial() == serial) return &transfer->message->memory;
   return nullptr;
 }
 
-std::vector<std::shared_ptr<void>> Rendezvous::sweep(std::uint64_t peer) {
+std::vector<std::shared_ptr<void>> Rendezvous::sweep() {
   std::vector<std::shared_ptr<void>> dead;
-  const auto peer_state = peer_states_.find(peer);
-  if (peer_state == peer_states_.end()) return dead;
-  std::erase_if(peer_state->second.imports, [&](auto& import) {
+  std::erase_if(imports_, [&](auto& import) {
     if (import.second == nullptr || alive(*import.second)) return false;
     dead.push_back(std::move(import.second));
     return true;
@@ -254,18 +242,16 @@ std::vector<std::shared_ptr<void>> Rendezvous::sweep(std::uint64_t peer) {
   return dead;
 }
 
-void Rendezvous::on_peer_lost(std::uint64_t peer) {
-  const auto found = peer_states_.find(peer);
-  if (found == peer_states_.end() || std::exchange(found->second.lost, true)) return;
-  PeerMatchState& peer_state = found->second;
+void Rendezvous::on_peer_lost() {
+  if (std::exchange(lost_, true)) return;
   std::vector<TransferState*> over;  // what the peer cannot touch
-  for (auto& [key, queue] : std::exchange(peer_state.queues, {})) {
+  for (auto& [key, queue] : std::exchange(queues_, {})) {
     over.insert(over.end(), queue.receives.begin(), queue.receives.end());
     for (Offer& offer : queue.offers)
       if (offer.memory.region != nullptr) host_.drop(std::move(offer.memory.region));
   }
-  peer_state.offers.clear();
-  for (const auto* all : {&peer_state.sends, &peer_state.matched_receives})
+  offers_.clear();
+  for (const auto* all : {&sends_, &matched_receives_})
     for (const auto& [id, transfer] : *all) {
       const MessageState& x = *transfer->message;
       const bool untouchable = x.stage == Stage::unmatched && transfer->bytes == 0;
@@ -275,25 +261,14 @@ void Rendezvous::on_peer_lost(std::uint64_t peer) {
     end(*transfer, Status(Code::disconnected, Scope::peer, "its peer is lost"));
 }
 
-void Rendezvous::on_peer_gone(std::uint64_t peer) {
-  on_peer_lost(peer);
-  const auto found = peer_states_.find(peer);
-  if (found == peer_states_.end()) return;
+void Rendezvous::on_peer_gone() {
+  on_peer_lost();
   std::vector<TransferState*> over;
-  for (const auto* all : {&found->second.sends, &found->second.matched_receives})
+  for (const auto* all : {&sends_, &matched_receives_})
     for (const auto& [id, transfer] : *all)
       if (transfer->message->stage != Stage::copying) over.push_back(transfer);
   for (TransferState* transfer : over)
     end(*transfer, Status(Code::disconnected, Scope::peer, "its peer is gone"));
-}
-
-std::shared_ptr<void> Rendezvous::forget(std::uint64_t peer) {
-  const auto found = peer_states_.find(peer);
-  if (found == peer_states_.end()) return nullptr;
-  auto over =
-      std::make_shared<PeerMatchState>(std::move(found->second));  // its imports end off the lock
-  peer_states_.erase(found);
-  return over;
 }
 
 std::string Rendezvous::describe(const TransferState& transfer) const {

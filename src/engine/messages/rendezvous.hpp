@@ -12,8 +12,8 @@
 //   finished   <------>     finished                  from the side that copied
 //   withdraw   <------>     withdraw
 //
-// On the path of a byte: between the user's call and TransferScheduler::submit.
-// Threads: under the scheduler's lock; results of forget() and sweep() are destroyed without it.
+// On the path of a byte: between the user's call and PeerScheduler::submit.
+// Threads: under the peer's mutex; results of sweep() are destroyed without it.
 // Invariants: a message ends once, and only when the peer cannot touch its memory; at most kOffers
 // unmatched offers of a peer are kept.
 #pragma once
@@ -30,12 +30,12 @@
 
 namespace linkspan::engine {
 
-/// Declares what a Rendezvous calls, under the scheduler's lock. copied() and on_imported() are
+/// Declares what a Rendezvous calls, under the peer's mutex. copied() and on_imported() are
 /// called later, never from within these functions.
 class RendezvousHost {
  public:
   /// Sends a frame, in order; queues it if the socket is full. disconnected: the peer is lost.
-  virtual Status send_frame(std::uint64_t peer, control::FrameOp op, std::uint64_t id,
+  virtual Status send_frame(control::FrameOp op, std::uint64_t id,
                             std::span<const std::byte> payload) = 0;
   /// Starts the copy of a matched message whose `peer.region` is set. If OK, copied() follows.
   virtual Status copy(TransferState& transfer) = 0;
@@ -69,28 +69,25 @@ class Rendezvous {
   void copied(TransferState& transfer, const Status& status);
 
   // Frames of the peer; an error drops the peer.
-  Status on_offer(std::uint64_t peer, std::uint64_t id, const control::MessageOffer& offer,
+  Status on_offer(std::uint64_t id, const control::MessageOffer& offer,
                   Result<std::shared_ptr<ImportedRegion>> region);
   /// `region` was imported by the key that came with the frame. If null, it is requested.
   Status on_accept(
-      std::uint64_t peer, std::uint64_t id, const control::MessageAccept& accept,
+      std::uint64_t id, const control::MessageAccept& accept,
       const Result<std::shared_ptr<ImportedRegion>>& region = std::shared_ptr<ImportedRegion>());
-  Status on_finished(std::uint64_t peer, std::uint64_t id,
-                     const control::MessageFinished& finished);
-  void on_withdraw(std::uint64_t peer, std::uint64_t id, bool by_sender);
-  void on_imported(std::uint64_t peer, std::uint64_t serial,
-                   const Result<std::shared_ptr<ImportedRegion>>& region);
+  Status on_finished(std::uint64_t id, const control::MessageFinished& finished);
+  void on_withdraw(std::uint64_t id, bool by_sender);
+  void on_imported(std::uint64_t serial, const Result<std::shared_ptr<ImportedRegion>>& region);
 
   /// Returns whether the region was requested from the peer.
-  bool awaits(std::uint64_t peer, std::uint64_t serial) const;
+  bool awaits(std::uint64_t serial) const;
   /// Returns the memory with that serial of a message with that peer, which may import it, or null.
-  const TemporaryRegistration* offered(std::uint64_t peer, std::uint64_t serial) const;
+  const TemporaryRegistration* offered(std::uint64_t serial) const;
   /// Removes and returns imports of regions that the peer has retracted.
-  std::vector<std::shared_ptr<void>> sweep(std::uint64_t peer);
+  std::vector<std::shared_ptr<void>> sweep();
 
-  void on_peer_lost(std::uint64_t peer);
-  void on_peer_gone(std::uint64_t peer);
-  std::shared_ptr<void> forget(std::uint64_t peer);
+  void on_peer_lost();
+  void on_peer_gone();
   std::string describe(const TransferState& transfer) const;  ///< Returns a text for dump().
 
  private:
@@ -107,31 +104,27 @@ class Rendezvous {
     void reinsert(Offer offer);
     void reinsert(TransferState& receive);
   };
-  /// All messages with one peer.
-  struct PeerMatchState {
-    std::map<Key, MatchQueue> queues;
-    std::map<std::uint64_t, Key> offers;                               // unmatched, by wire id
-    std::map<std::uint64_t, TransferState*> sends;                     // not over, by our wire id
-    std::map<std::uint64_t, TransferState*> matched_receives;          // by the peer's wire id
-    std::map<std::uint64_t, std::shared_ptr<ImportedRegion>> imports;  // null: requested
-    std::set<std::uint64_t> retried_imports;                           // serials of `imports`
-    bool lost = false;
-  };
 
   static Key key_of(const MessageState& message) { return {message.space, message.tag}; }
-  void match_all(PeerMatchState& peer_state, const Key& key);
-  void match(PeerMatchState& peer_state, TransferState& receive, Offer offer);
-  void begin(PeerMatchState& peer_state, TransferState& transfer);
-  void dequeue(PeerMatchState& peer_state, TransferState& receive);
-  void rollback_match(PeerMatchState& peer_state, TransferState& receive, bool offer_stays);
+  void match_all(const Key& key);
+  void match(TransferState& receive, Offer offer);
+  void begin(TransferState& transfer);
+  void dequeue(TransferState& receive);
+  void rollback_match(TransferState& receive, bool offer_stays);
   void conclude(TransferState& transfer, const Status& status);
   void end(TransferState& transfer, const Status& status);
   void end_unmatched(TransferState& receive);
   Status withdraw(TransferState& transfer);
-  Status finish(std::uint64_t peer, std::uint64_t id, const control::MessageFinished& finished);
+  Status finish(std::uint64_t id, const control::MessageFinished& finished);
 
   RendezvousHost& host_;
-  std::map<std::uint64_t, PeerMatchState> peer_states_;
+  std::map<Key, MatchQueue> queues_;
+  std::map<std::uint64_t, Key> offers_;                               // unmatched, by wire id
+  std::map<std::uint64_t, TransferState*> sends_;                     // not over, by our wire id
+  std::map<std::uint64_t, TransferState*> matched_receives_;          // by the peer's wire id
+  std::map<std::uint64_t, std::shared_ptr<ImportedRegion>> imports_;  // null: requested
+  std::set<std::uint64_t> retried_imports_;                           // serials of `imports_`
+  bool lost_ = false;
   std::uint64_t last_sequence_ = 0;
 };
 

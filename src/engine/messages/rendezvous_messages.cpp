@@ -19,22 +19,19 @@ Status corrupt(const char* what) { return {Code::corrupt, Scope::peer, what}; }
 
 }  // namespace
 
-Status Rendezvous::on_offer(std::uint64_t peer, std::uint64_t id,
-                            const control::MessageOffer& offer,
+Status Rendezvous::on_offer(std::uint64_t id, const control::MessageOffer& offer,
                             Result<std::shared_ptr<ImportedRegion>> region) {
-  PeerMatchState& peer_state = peer_states_[peer];
-  if (peer_state.lost) return {};
+  if (lost_) return {};
   if (id == 0) return corrupt("an offer without a number");  // which a receive has unmatched
-  if (peer_state.offers.contains(id) || peer_state.matched_receives.contains(id))
-    return corrupt("an offer twice");
+  if (offers_.contains(id) || matched_receives_.contains(id)) return corrupt("an offer twice");
   const Key key{offer.space, offer.tag};
-  MatchQueue& queue = peer_state.queues[key];
-  if (queue.receives.empty() && peer_state.offers.size() >= kOffers) {
-    if (queue.offers.empty()) peer_state.queues.erase(key);
+  MatchQueue& queue = queues_[key];
+  if (queue.receives.empty() && offers_.size() >= kOffers) {
+    if (queue.offers.empty()) queues_.erase(key);
     if (region.ok() && *region != nullptr) host_.drop(*std::move(region));
-    (void)finish(peer, id,
-                 {.status = message_error(Code::no_resource, std::to_string(kOffers) +
-                                                                 " messages wait to be received")});
+    (void)finish(
+        id, {.status = message_error(Code::no_resource,
+                                     std::to_string(kOffers) + " messages wait to be received")});
     return {};
   }
   Offer kept{.id = id,
@@ -48,20 +45,17 @@ Status Rendezvous::on_offer(std::uint64_t peer, std::uint64_t id,
                         .import_error = region.status()}};
   if (region.ok()) kept.memory.region = *std::move(region);
   queue.offers.push_back(std::move(kept));
-  peer_state.offers[id] = key;
-  match_all(peer_state, key);
+  offers_[id] = key;
+  match_all(key);
   return {};
 }
 
-Status Rendezvous::on_accept(std::uint64_t peer, std::uint64_t id,
-                             const control::MessageAccept& accept,
+Status Rendezvous::on_accept(std::uint64_t id, const control::MessageAccept& accept,
                              const Result<std::shared_ptr<ImportedRegion>>& region) {
-  PeerMatchState& peer_state = peer_states_[peer];
-  const auto found = peer_state.sends.find(id);
-  if (found == peer_state.sends.end()) {
-    (void)finish(
-        peer, id,
-        {.by_sender = true, .status = message_error(Code::not_found, "no such message is sent")});
+  const auto found = sends_.find(id);
+  if (found == sends_.end()) {
+    (void)finish(id, {.by_sender = true,
+                      .status = message_error(Code::not_found, "no such message is sent")});
     return {};
   }
   TransferState& send = *found->second;
@@ -75,14 +69,12 @@ Status Rendezvous::on_accept(std::uint64_t peer, std::uint64_t id,
             .region = region.ok() ? *region : nullptr,
             .import_error = region.status()};
   host_.matched(send);
-  begin(peer_state, send);
+  begin(send);
   return {};
 }
 
-Status Rendezvous::on_finished(std::uint64_t peer, std::uint64_t id,
-                               const MessageFinished& finished) {
-  PeerMatchState& peer_state = peer_states_[peer];
-  auto& ours = finished.by_sender ? peer_state.matched_receives : peer_state.sends;
+Status Rendezvous::on_finished(std::uint64_t id, const MessageFinished& finished) {
+  auto& ours = finished.by_sender ? matched_receives_ : sends_;
   const auto found = ours.find(id);
   if (found == ours.end()) return {};  // it crossed our own
   TransferState& transfer = *found->second;
@@ -91,9 +83,9 @@ Status Rendezvous::on_finished(std::uint64_t peer, std::uint64_t id,
     return corrupt("the end of a message that this side copies");
   if (finished.untouched) {
     if (!finished.by_sender || !x.withdrawn) return corrupt("a message given back unasked");
-    rollback_match(peer_state, transfer, true);
+    rollback_match(transfer, true);
     end_unmatched(transfer);
-    match_all(peer_state, key_of(x));
+    match_all(key_of(x));
     return {};
   }
   if (x.sends && finished.status.ok()) {
@@ -104,16 +96,14 @@ Status Rendezvous::on_finished(std::uint64_t peer, std::uint64_t id,
   return {};
 }
 
-void Rendezvous::on_withdraw(std::uint64_t peer, std::uint64_t id, bool by_sender) {
-  PeerMatchState& peer_state = peer_states_[peer];
+void Rendezvous::on_withdraw(std::uint64_t id, bool by_sender) {
   const auto confirm = [&](Code code, const char* what, bool untouched = false) {
     (void)finish(
-        peer, id,
-        {.by_sender = !by_sender, .untouched = untouched, .status = message_error(code, what)});
+        id, {.by_sender = !by_sender, .untouched = untouched, .status = message_error(code, what)});
   };
   if (!by_sender) {
-    const auto found = peer_state.sends.find(id);
-    if (found == peer_state.sends.end()) return confirm(Code::not_found, "no such message is sent");
+    const auto found = sends_.find(id);
+    if (found == sends_.end()) return confirm(Code::not_found, "no such message is sent");
     MessageState& x = *found->second->message;
     if (x.stage == Stage::copying) return host_.stop(*found->second);
     if (x.stage != Stage::importing) return;  // our own withdrawal is on its way
@@ -121,50 +111,48 @@ void Rendezvous::on_withdraw(std::uint64_t peer, std::uint64_t id, bool by_sende
     x.stage = Stage::unmatched;
     return confirm(Code::canceled, "nothing was written yet", true);
   }
-  if (const auto offer = peer_state.offers.find(id); offer != peer_state.offers.end()) {
-    const auto at = peer_state.queues.find(offer->second);
+  if (const auto offer = offers_.find(id); offer != offers_.end()) {
+    const auto at = queues_.find(offer->second);
     auto& offers = at->second.offers;
     const auto its = std::find_if(offers.begin(), offers.end(),
                                   [id](const Offer& each) { return each.id == id; });
     if (its->memory.region != nullptr) host_.drop(std::move(its->memory.region));
     offers.erase(its);
-    if (offers.empty() && at->second.receives.empty()) peer_state.queues.erase(at);
-    peer_state.offers.erase(offer);
+    if (offers.empty() && at->second.receives.empty()) queues_.erase(at);
+    offers_.erase(offer);
     return confirm(Code::canceled, "nobody had received it");
   }
-  const auto matched = peer_state.matched_receives.find(id);
-  if (matched == peer_state.matched_receives.end())
+  const auto matched = matched_receives_.find(id);
+  if (matched == matched_receives_.end())
     return confirm(Code::not_found, "no such message was offered");
   TransferState& receive = *matched->second;
   if (receive.message->stage == Stage::copying) return host_.stop(receive);
   const bool over = receive.message->withdrawn;
   const Key key = key_of(*receive.message);
-  rollback_match(peer_state, receive, false);
+  rollback_match(receive, false);
   confirm(Code::canceled, "withdrawn before it was received");
   if (over) return end_unmatched(receive);
-  peer_state.queues[key].reinsert(receive);
-  match_all(peer_state, key);
+  queues_[key].reinsert(receive);
+  match_all(key);
 }
 
-void Rendezvous::on_imported(std::uint64_t peer, std::uint64_t serial,
+void Rendezvous::on_imported(std::uint64_t serial,
                              const Result<std::shared_ptr<ImportedRegion>>& region) {
-  if (!awaits(peer, serial)) return;
-  PeerMatchState& peer_state = peer_states_[peer];
+  if (!awaits(serial)) return;
   // The peer's socket was full, or the key did not open, perhaps because its owner is dying; a
   // dying owner does not answer again, and is lost then.
   const bool full = !region.ok() && region.status().code() == Code::no_resource;
-  if (full || (!region.ok() && peer_state.retried_imports.insert(serial).second)) {
-    (void)host_.send_frame(peer, FrameOp::import, kBySerial | serial,
-                           control::encode_import({}, serial));
+  if (full || (!region.ok() && retried_imports_.insert(serial).second)) {
+    (void)host_.send_frame(FrameOp::import, kBySerial | serial, control::encode_import({}, serial));
     return;
   }
-  peer_state.retried_imports.erase(serial);
+  retried_imports_.erase(serial);
   if (region.ok())
-    peer_state.imports[serial] = *region;
+    imports_[serial] = *region;
   else
-    peer_state.imports.erase(serial);
+    imports_.erase(serial);
   std::vector<TransferState*> waiting;
-  for (const auto* all : {&peer_state.sends, &peer_state.matched_receives})
+  for (const auto* all : {&sends_, &matched_receives_})
     for (const auto& [id, transfer] : *all)
       if (transfer->message->stage == Stage::importing && transfer->message->peer.serial == serial)
         waiting.push_back(transfer);
@@ -172,7 +160,7 @@ void Rendezvous::on_imported(std::uint64_t peer, std::uint64_t serial,
     if (!region.ok())
       conclude(*transfer, region.status());
     else
-      begin(peer_state, *transfer);
+      begin(*transfer);
   }
 }
 

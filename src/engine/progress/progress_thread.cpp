@@ -29,26 +29,27 @@ constexpr unsigned long kSlack = 1000;  // ns that the kernel may sleep too long
 
 }  // namespace
 
-Result<std::unique_ptr<ProgressThread>> ProgressThread::start(
-    std::function<transport::PollHint()> poll) {
+Result<std::unique_ptr<ProgressThread>> ProgressThread::create() {
   auto eventfd = base::Fd::from("eventfd", ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!eventfd.ok()) return eventfd.status();
+  return std::unique_ptr<ProgressThread>(new ProgressThread(*std::move(eventfd)));
+}
+
+Status ProgressThread::start(std::function<transport::PollHint()> poll) {
+  poll_ = std::move(poll);
   try {
-    return std::unique_ptr<ProgressThread>(
-        new ProgressThread(*std::move(eventfd), std::move(poll)));
+    thread_ = base::named_thread<"ls-progress">([this](const std::stop_token& stop) { run(stop); });
   } catch (const std::system_error& error) {
-    return Status(Code::system, Scope::process, std::string("no thread: ") + error.what());
+    return {Code::system, Scope::process, std::string("no thread: ") + error.what()};
   }
+  return {};
 }
 
-ProgressThread::ProgressThread(base::Fd eventfd, std::function<transport::PollHint()> poll)
-    : eventfd_(std::move(eventfd)), poll_(std::move(poll)) {
-  thread_ = base::named_thread<"ls-progress">([this](const std::stop_token& stop) { run(stop); });
-}
-
-ProgressThread::~ProgressThread() {
+void ProgressThread::end() noexcept {
+  if (!thread_.joinable()) return;
   thread_.request_stop();
   wake();
+  thread_.join();
 }
 
 void ProgressThread::wake() noexcept { notify(IdleState::short_wait); }
@@ -102,10 +103,8 @@ void ProgressThread::run(const std::stop_token& stop) {
     if (left > kYieldFor)
       wait_up_to(std::min<Duration>(left - kWakeUpLatency, kLongWait),
                  left > kShortWait ? IdleState::long_wait : IdleState::short_wait);
-    else if (users_ > 0)
-      wait_up_to(kShortWait, IdleState::short_wait);
     else if (next.patient || now - busy_since > 1ms)
-      wait_up_to(kOverdueWait, IdleState::short_wait);
+      wait_up_to(std::max(left, kOverdueWait), IdleState::short_wait);
     else
       std::this_thread::yield();
     if (left > kYieldFor) busy_since = {};  // it slept until the predicted end

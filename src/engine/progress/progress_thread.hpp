@@ -3,10 +3,9 @@
 //
 // A completion is a flag in memory and wakes no thread, so this thread polls. It polls at once,
 // then yields, then sleeps until the time that the Endpoints predict. Some time after nothing is
-// outstanding it waits on its eventfd for long. While users' threads wait, and so poll, it polls
-// rarely.
+// outstanding it waits on its eventfd for long.
 // On the path of a byte: after the copy, where it collects completions.
-// Threads: wake(), expect() and user_waits() any thread. The thread blocks in ppoll() on its
+// Threads: wake() and expect() any thread. The thread blocks in ppoll() on its
 // eventfd, for at most kLongWait.
 // Invariants: a notification between a poll and a wait ends the wait.
 #pragma once
@@ -24,33 +23,33 @@ namespace linkspan::engine {
 
 class ProgressThread {
  public:
-  /// Starts the thread. `poll` makes progress and returns when to call it again; what it uses
-  /// outlives the ProgressThread.
-  static Result<std::unique_ptr<ProgressThread>> start(std::function<transport::PollHint()> poll);
-  ~ProgressThread();  ///< Joins the thread.
+  static Result<std::unique_ptr<ProgressThread>> create();
+  ~ProgressThread() { end(); }
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
+
+  /// Starts the thread, once. `poll` makes progress and returns when to call it again; what it uses
+  /// exists until end().
+  Status start(std::function<transport::PollHint()> poll);
+  void end() noexcept;  ///< Joins the thread.
 
   /// Makes the thread poll. Costs a system call only if it sleeps.
   void wake() noexcept;
   /// Called when work was submitted whose submitter normally polls itself. Unlike wake(), does not
   /// interrupt a short wait (0.2 ms at most).
   void expect() noexcept;
-  /// Counts the users' threads that wait and poll.
-  void user_waits(bool begins) noexcept { users_ += begins ? 1 : -1; }
 
  private:
-  ProgressThread(base::Fd eventfd, std::function<transport::PollHint()> poll);
+  explicit ProgressThread(base::Fd eventfd) : eventfd_(std::move(eventfd)) {}
   void run(const std::stop_token& stop);
   enum class IdleState : std::uint8_t { awake, short_wait, long_wait };
   void notify(IdleState from) noexcept;
   void wait_up_to(Duration at_most, IdleState how) noexcept;
 
   const base::Fd eventfd_;
-  const std::function<transport::PollHint()> poll_;
+  std::function<transport::PollHint()> poll_;  // set before the thread starts
   std::atomic<IdleState> idle_{IdleState::awake};
   std::atomic<bool> notified_{false};
-  std::atomic<int> users_{0};
   std::jthread thread_;
 };
 

@@ -1,7 +1,7 @@
 // engine/transfers/completion_queue.hpp - the state behind a CompletionQueue: cookies and an
 // eventfd.
 //
-// On the path of a byte: after its end, when TransferScheduler::finalize() has made the transfer
+// On the path of a byte: after its end, when PeerScheduler::finalize() has made the transfer
 // quiet.
 // Threads: any thread. Its lock is a leaf, acquired under the schedulers' locks of several Engines.
 // Invariants: the eventfd is readable exactly while there is a cookie. Both change under the lock,

@@ -3,7 +3,7 @@
 // On the path of a byte: beside the submission. Before it, an event marks the position of the
 // user's stream; after it, that stream waits for an event after the copy. If a GPU of ours copies,
 // both events are in our stream and no CPU is involved. If a CPU or the peer copies, the
-// TransferScheduler polls the mark, and a StreamBlocker blocks the user's stream until the end.
+// PeerScheduler polls the mark, and a StreamBlocker blocks the user's stream until the end.
 // Threads: StreamOrders: any thread. ResolvedStreams: one thread's stack. StreamBlocker: open() any
 // thread, also during arm().
 // Invariants: all calls on the user's stream are made here, in the thread that submits, without a

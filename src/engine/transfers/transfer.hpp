@@ -4,7 +4,7 @@
 // waiting on a stream: a user's stream has to reach the mark first, and no stream of ours can wait
 // for it. queued: batches are left to post, in the peer's queue. posted: all batches are with an
 // Endpoint. quiet: each batch has completed and nothing will touch the memory again.
-// Threads: under the scheduler's lock, except `quiet`, which any thread reads.
+// Threads: under the peer's mutex, except `quiet`, which any thread reads.
 // Invariants: `end` is set before `quiet` and immutable afterwards.
 #pragma once
 
@@ -25,7 +25,7 @@ namespace linkspan::engine {
 class CompletionQueueState;
 
 /// A peer's region with one Mapping for each transport that reaches it.
-/// Threads: immutable after construction; destroyed without the scheduler's lock.
+/// Threads: immutable after construction; destroyed without the peer's mutex.
 struct ImportedRegion {
   std::uint64_t peer = 0;  ///< Peer::id()
   std::uint64_t incarnation = 0;
@@ -47,7 +47,7 @@ struct TransferEndpoints {
 };
 
 /// A submission that was checked once and is posted any number of times.
-/// Threads: immutable after construction; destroyed without the scheduler's lock.
+/// Threads: immutable after construction; destroyed without the peer's mutex.
 struct PreparedState : TransferEndpoints {
   memory::RegionId region;  // instead of `local`, which would keep the pin of a deregistered region
   transport::BatchSummary size;
@@ -90,7 +90,7 @@ struct TransferState : TransferEndpoints {
   bool wants_release = false;  // post() may still record `release_event`
   bool finishing = false;      // only its notification is left to send
   bool canceled = false, expired = false;
-  bool added = false;                           // to a CompletionQueue, at most once
+  std::atomic<bool> added{false};               // to a CompletionQueue, at most once
   std::uint64_t cookie = 0;                     // for `queue`
   std::shared_ptr<CompletionQueueState> queue;  // until quiet; also handles'
   std::atomic<bool> quiet{false};

@@ -43,7 +43,7 @@ struct WindowSet {
   std::vector<bool> in_use LINKSPAN_GUARDED_BY(mutex);
   /// Signal sources of destroyed windows, with the transfer that may still read them.
   std::vector<std::pair<std::size_t, std::shared_ptr<TransferState>>> retiring
-      LINKSPAN_GUARDED_BY(mutex);  // the transfers are also the TransferScheduler's
+      LINKSPAN_GUARDED_BY(mutex);  // the transfers are also the PeerScheduler's
 
   /// Frees the signal source once `reader` is quiet; null: at once.
   void release(std::size_t source, std::shared_ptr<TransferState> reader) LINKSPAN_REQUIRES(mutex) {
@@ -134,7 +134,7 @@ class WindowState {
   };
   /// A transfer of the proxy, in order.
   struct ProxyTransfer {
-    std::shared_ptr<TransferState> transfer;  // also the TransferScheduler's
+    std::shared_ptr<TransferState> transfer;  // also the PeerScheduler's
     bool is_signal = false, of_kernel = false;
   };
   struct Raise {

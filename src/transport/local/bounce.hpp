@@ -8,7 +8,7 @@
 // GPU. The memory is an ordinary region, offered to the peer with the first batch that needs it. It
 // has no name, and no permission to make this side copy to or from it.
 // Threads: create() and the destructor OFF THE LOCK (milliseconds); acquire() and release() under
-// the scheduler's lock; the rest is immutable.
+// the transport's mutex; the rest is immutable.
 // Invariants: nothing touches a chunk that is not acquired.
 #pragma once
 

@@ -5,7 +5,7 @@
 // polls a flag that a GPU writes. A message alone would have to wake the control thread, which
 // after some milliseconds of sleep takes 0.2 ms (two H200, a 1 GiB transfer of 19 ms). The message
 // `executed` still follows: it wakes sleeping threads and carries the text of an error.
-// Threads: under the scheduler's lock on both sides; the flags are atomic.
+// Threads: under its transport's mutex on both sides; the flags are atomic.
 // Invariants: a flag is 0 from acquire() until the peer's one write to it, when the copy is quiet.
 #pragma once
 

@@ -54,6 +54,7 @@ Status LocalEndpoint::ready() const {
 }
 
 Status LocalEndpoint::post(const Batch& batch) {
+  const base::MutexLock lock(transport_.copiers_mutex);
   if (Status status = ready(); !status.ok()) return status;
   const auto& memory = static_cast<const LocalMapping&>(*batch.remote).memory();
   if (memory->key().id.incarnation != peer_.incarnation)
@@ -292,6 +293,7 @@ void LocalEndpoint::stop(InflightBatch& inflight) {
 }
 
 void LocalEndpoint::cancel(std::uint64_t cookie) {
+  const base::MutexLock lock(transport_.copiers_mutex);
   for (InflightBatch& inflight : inflight_)
     if (!inflight.for_peer &&
         (inflight.parent != nullptr ? inflight.parent->id : inflight.id) == cookie)
@@ -332,6 +334,7 @@ void LocalEndpoint::advance(InflightBatch& inflight) {
 }
 
 std::size_t LocalEndpoint::progress(CompletionSink& sink) {
+  const base::MutexLock lock(transport_.copiers_mutex);
   send_pending();
   std::size_t completed = 0;
   for (auto inflight = inflight_.begin(); inflight != inflight_.end();) {
@@ -350,6 +353,7 @@ std::size_t LocalEndpoint::progress(CompletionSink& sink) {
 }
 
 PollHint LocalEndpoint::poll_hint() const {
+  const base::MutexLock lock(transport_.copiers_mutex);
   PollHint hint;
   const base::Time now = base::Clock::steady().now();
   // A side that shuts down answers by its goodbye.
@@ -384,6 +388,7 @@ Status LocalEndpoint::send(LocalMessage message, std::span<const std::byte> byte
 }
 
 void LocalEndpoint::close() {
+  const base::MutexLock lock(transport_.copiers_mutex);
   closed_ = true;
   for (InflightBatch& inflight : inflight_) stop(inflight);
 }

@@ -6,7 +6,9 @@
 // peer's requests. If neither side reaches both, the batch goes in chunks through bounce memory
 // that both map. Each chunk is a bounce step of two phases, one run here and one by the peer
 // (endpoint_bounce.cpp).
-// Threads: under the scheduler's lock, except queue_retract() and unmapped_here().
+// Threads: one thread at a time for each Endpoint, under its peer's mutex, and for all of a
+// transport, which share copiers, under LocalTransport::copiers_mutex; queue_retract() and
+// unmapped_here() any thread.
 // Invariants: an in-flight batch ends only when its copier is quiet, or the peer has reported the
 // end or has terminated.
 #pragma once
@@ -164,7 +166,7 @@ class LocalEndpoint final : public Endpoint {
   static void stop(InflightBatch& inflight);
   static bool touches_private_memory(const InflightBatch& inflight);
   Status start_some(InflightBatch& inflight, const StreamDependencies& streams = {});
-  void advance(InflightBatch& inflight);
+  void advance(InflightBatch& inflight) LINKSPAN_REQUIRES(transport_.copiers_mutex);
   void open_offer(InflightBatch& inflight);
   bool report(InflightBatch& inflight, CompletionSink& sink);
   void send_pending() LINKSPAN_EXCLUDES(retract_mutex_);

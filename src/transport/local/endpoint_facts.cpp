@@ -47,6 +47,7 @@ RouteFacts LocalEndpoint::facts(Op op, const PublishedRegion& local, const Impor
 
 Explanation LocalEndpoint::explain(Op op, const memory::Region& local, const Mapping& remote,
                                    BatchSummary shape) const {
+  const base::MutexLock lock(transport_.copiers_mutex);
   const auto ours = transport_.published(local.facts().id.serial);
   const auto& memory = static_cast<const LocalMapping&>(remote).memory();
   if (ours == nullptr || ours->region != &local)

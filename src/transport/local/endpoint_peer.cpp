@@ -132,6 +132,7 @@ bool LocalEndpoint::queue_retract(std::uint64_t serial, bool revoke_immediately)
   if (retracts_refused_) return false;
   retracts_.emplace_back(serial, revoke_immediately);
   any_queued_ = true;
+  channel_.request_progress();
   return true;
 }
 
@@ -140,6 +141,7 @@ void LocalEndpoint::unmapped_here(std::uint64_t serial) {
   if (retracted_by_peer_.erase(serial) == 0) return;
   retracted_replies_.push_back(serial);
   any_queued_ = true;
+  channel_.request_progress();
 }
 
 bool LocalEndpoint::send_retract(std::uint64_t serial, bool revoke_immediately) {
@@ -160,7 +162,7 @@ bool LocalEndpoint::send_retracted(std::uint64_t serial) {
 /// region, which may happen without any call of the user; a full channel needs longer to drain.
 std::optional<Duration> LocalEndpoint::wait_to_send() const {
   const base::MutexLock lock(retract_mutex_);
-  if (!retracted_replies_.empty()) return std::chrono::milliseconds(10);
+  if (!retracts_.empty() || !retracted_replies_.empty()) return std::chrono::milliseconds(10);
   if (!retracted_by_peer_.empty()) return std::chrono::milliseconds(1);
   return std::nullopt;
 }
@@ -192,9 +194,10 @@ void LocalEndpoint::send_pending() {
 }
 
 void LocalEndpoint::peer_terminated() {
+  const base::MutexLock lock(transport_.copiers_mutex);
   terminated_ = true;
   {
-    const base::MutexLock lock(retract_mutex_);
+    const base::MutexLock retracts(retract_mutex_);
     retracts_refused_ = true;
     retracts_.clear();
     retracted_by_peer_.clear();

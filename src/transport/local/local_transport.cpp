@@ -216,6 +216,7 @@ void LocalTransport::acknowledged(const LocalEndpoint& endpoint, std::uint64_t s
 }
 
 std::vector<CopyCount> LocalTransport::copies() const {
+  const base::MutexLock lock(copiers_mutex);
   std::vector<CopyCount> copies(copies_.begin(), copies_.end());
   for (std::size_t i = 0; i < copies.size(); ++i)
     copies[i].copier = name_of(static_cast<copy::Method>(i));

@@ -105,13 +105,17 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
                                                 const Pages& pages) override
       LINKSPAN_EXCLUDES(mutex_);
   Result<KernelView> reach(const Mapping& remote, const GpuUuid& gpu) const override;
-  std::vector<CopyCount> copies() const override;
+  std::vector<CopyCount> copies() const override LINKSPAN_EXCLUDES(copiers_mutex);
   std::vector<std::byte> address() const override;
   Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> address, Channel& channel,
                                             base::Deadline deadline) override
       LINKSPAN_EXCLUDES(mutex_);
 
-  // For its Endpoints, under the scheduler's lock.
+  /// Guards the copiers and what their orders point to. Locked by each function of an Endpoint,
+  /// after the peer's mutex and before `mutex_`.
+  mutable base::Mutex copiers_mutex;
+
+  // For its Endpoints, under copiers_mutex.
   /// Returns null if the region is not published or retracted.
   std::shared_ptr<PublishedRegion> published(std::uint64_t serial) const LINKSPAN_EXCLUDES(mutex_);
   memory::PublishedKey key_of(const PublishedRegion& published) const;
@@ -122,7 +126,8 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
   const GpuCopiers* copiers_between(const PublishedRegion& local,
                                     const ImportedMemory& remote) const LINKSPAN_EXCLUDES(mutex_);
   copy::CpuCopier& cpu_copier() noexcept { return *cpu_; }
-  void count_copy(copy::Method method, std::size_t blocks) noexcept {
+  void count_copy(copy::Method method, std::size_t blocks) noexcept
+      LINKSPAN_REQUIRES(copiers_mutex) {
     CopyCount& count = copies_[static_cast<std::size_t>(method)];
     ++count.orders;
     count.blocks += blocks;
@@ -187,7 +192,7 @@ class LocalTransport final : public Transport, public PageKeeper, public KernelR
   std::unique_ptr<RegionLivenessTable> liveness_;
   std::array<std::byte, 16> proof_{};
   std::unique_ptr<copy::CpuCopier> cpu_;
-  std::array<CopyCount, copy::kMethods> copies_{};  // under the scheduler's lock; by method
+  std::array<CopyCount, copy::kMethods> copies_ LINKSPAN_GUARDED_BY(copiers_mutex){};  // by method
 
   memory::ImportCache<memory::ImportKey, RegionLivenessView> liveness_views_;
   memory::ImportCache<memory::ImportKey, HostMapping> host_mappings_;

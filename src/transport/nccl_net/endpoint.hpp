@@ -6,7 +6,7 @@
 // sends. Read: this side adds the receives and asks; the peer adds the sends. So receives are
 // queued in the order in which the peer learns of them, and its sends follow that order. Both end
 // with the peer's `ended`, which has its result: its memory is quiet then.
-// Threads: under the scheduler's lock. The queues belong to the transport's thread.
+// Threads: under its peer's mutex. The queues belong to the transport's thread.
 // Invariants: a batch ends when its WorkRequest has ended and the peer has reported its end or is
 // gone. A side that cancels or refuses sends empty messages, so each receive gets its send. A
 // canceled batch ends within kCancelEnds, whatever the peer does: then all queues are broken and

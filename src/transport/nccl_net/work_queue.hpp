@@ -1,7 +1,7 @@
 // transport/nccl_net/work_queue.hpp - messages in one direction between the memories of two
 // processes: a send queue or a receive queue, in RDMA's sense, over one comm of the plugin.
 //
-// On the path of a byte: the Endpoint adds WorkRequests under the scheduler's lock; the transport's
+// On the path of a byte: the Endpoint adds WorkRequests under its peer's mutex; the transport's
 // thread (plugin_thread.hpp) executes them in order. The n-th send fills the n-th receive, so a
 // sender that has nothing to send, or may not, sends empty messages. Breaking a queue ends all of
 // its requests.

@@ -126,7 +126,7 @@ Status ConnectionGroup::add(std::shared_ptr<DataConnection> connection) {
 void ConnectionGroup::fail(const Status& why) {
   const base::MutexLock lock(mutex_);
   if (failure_) return;
-  // The TransferScheduler takes these codes for temporary, but a failure is final.
+  // The PeerScheduler takes these codes for temporary, but a failure is final.
   const bool passes = why.code() == Code::ok || why.code() == Code::no_resource ||
                       why.code() == Code::pending || why.code() == Code::busy;
   failure_ = passes ? Status(Code::disconnected, Scope::peer, why.what()) : why;

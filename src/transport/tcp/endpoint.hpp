@@ -1,9 +1,9 @@
-// transport/tcp/endpoint.hpp - the Endpoint of one peer over TCP: what the TransferScheduler sees
+// transport/tcp/endpoint.hpp - the Endpoint of one peer over TCP: what the PeerScheduler sees
 // of a ConnectionGroup.
 //
 // On the path of a byte: post() checks the batch and submits it to the group; the connections'
 // threads do the rest; progress() checks its BatchResult.
-// Threads: under the scheduler's lock.
+// Threads: under its peer's mutex.
 // Invariants: the side that has connected makes the data connections, a few at first, and retries
 // refused ones at growing intervals. A peer without any at the deadline of connect() is dropped
 // with the reason. A failed group is not repaired: the peer is given up a second later and must be

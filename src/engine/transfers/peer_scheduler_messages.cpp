@@ -1,62 +1,55 @@
-// The functions of a TransferScheduler for its Rendezvous: frames, copies, ends.
+// The functions of a PeerScheduler for its Rendezvous: frames, copies, ends.
 #include <algorithm>
 #include <utility>
 
-#include "engine/transfer_scheduler.hpp"
+#include "engine/transfers/peer_scheduler.hpp"
 
 namespace linkspan::engine {
 
-Status TransferScheduler::submit(const std::shared_ptr<TransferState>& transfer, OfferFrame offer) {
-  if (Status status = may_submit(transfer->peer); !status.ok()) return status;
-  PeerRecord& peer = *find_peer(transfer->peer);
-  transfer->id = ++last_id_;
+Status PeerScheduler::submit(const std::shared_ptr<TransferState>& transfer, OfferFrame offer) {
+  const base::MutexLock lock(mutex_);
+  touch();
+  if (Status status = check_room(); !status.ok()) return status;
+  transfer->id = events_.new_transfer_id();
   if (transfer->mark) {
     transfer->message->stage = MessageState::Stage::waiting_on_stream;
     transfer->message->offer = std::move(offer);
-    admit(peer, transfer);
-    wait_for_stream(transfer);
+    admit(transfer);
+    stream_waits_.add(transfer, base::Clock::steady().now());
     return {};
   }
-  if (Status status = send_offer(peer, *transfer, offer); !status.ok()) return status;
-  admit(peer, transfer);
+  if (Status status = send_offer(*transfer, offer); !status.ok()) return status;
+  admit(transfer);
   rendezvous_.post(*transfer);
   return {};
 }
 
 /// Sends the offer of a send. no_resource: the socket has no room.
-Status TransferScheduler::send_offer(PeerRecord& peer, TransferState& transfer, OfferFrame& offer) {
+Status PeerScheduler::send_offer(TransferState& transfer, OfferFrame& offer) {
   if (!transfer.message->sends) return {};
-  if (!peer.unsent.empty()) return Status::no_resource();
-  control::Session& session = *peer.session;
-  Status sent = session.send(control::FrameOp::offer, transfer.id, offer.payload, offer.fds);
+  Status sent = frames_.send(control::FrameOp::offer, transfer.id, offer.payload, offer.fds);
   if (sent.code() == Code::no_resource && !offer.fds.empty())
-    sent = session.send(control::FrameOp::offer, transfer.id, offer.bare);
+    sent = frames_.send(control::FrameOp::offer, transfer.id, offer.bare);
   return sent;
 }
 
-Status TransferScheduler::send_frame(std::uint64_t id, control::FrameOp op, std::uint64_t exchange,
-                                     std::span<const std::byte> payload) {
-  PeerRecord* peer = find_peer(id);
-  if (peer == nullptr || peer->state != PeerState::up)
-    return {Code::disconnected, Scope::peer, "peer " + std::to_string(id) + " is not connected"};
-  Status sent =
-      peer->unsent.empty() ? peer->session->send(op, exchange, payload) : Status::no_resource();
-  if (sent.code() != Code::no_resource) return sent;
-  peer->unsent.push_back({op, exchange, {payload.begin(), payload.end()}});
-  ++unsent_;
-  return {};
+Status PeerScheduler::send_frame(control::FrameOp op, std::uint64_t id,
+                                 std::span<const std::byte> payload) {
+  if (life_.state != PeerState::up) return not_connected(session_->id());
+  return frames_.send_or_queue(op, id, payload);
 }
 
 /// Returns the first transport that reaches the peer's memory by a path that both sides allow.
-Result<std::size_t> TransferScheduler::transport_for(const PeerRecord& peer, const MessageState& x,
-                                                     Op op, std::uint64_t bytes) const {
+Result<std::size_t> PeerScheduler::transport_for(const MessageState& x, Op op,
+                                                 std::uint64_t bytes) const {
   Status refused;
   const auto& mappings = x.peer.region->mappings;
   for (std::size_t i = 0; i < mappings.size(); ++i) {
-    if (mappings[i] == nullptr || peer.endpoints[i] == nullptr) continue;
+    const transport::Endpoint* const endpoint = endpoints_.at(i);
+    if (mappings[i] == nullptr || endpoint == nullptr) continue;
     if (x.require.empty() && x.peer.require.empty()) return i;
-    const Explanation explained = peer.endpoints[i]->explain(
-        op, x.memory.registration()->region(), *mappings[i], {.blocks = 1, .bytes = bytes});
+    const Explanation explained = endpoint->explain(op, x.memory.registration()->region(),
+                                                    *mappings[i], {.blocks = 1, .bytes = bytes});
     const std::string& required = satisfies(explained.path, x.require) ? x.peer.require : x.require;
     if (satisfies(explained.path, required)) return i;
     if (!refused.ok() && !required.starts_with(transports_[i]->name())) continue;
@@ -70,17 +63,16 @@ Result<std::size_t> TransferScheduler::transport_for(const PeerRecord& peer, con
 }
 
 /// Copies by a one-sided transfer.
-Status TransferScheduler::copy(TransferState& whole) {
+Status PeerScheduler::copy(TransferState& whole) {
   MessageState& x = *whole.message;
   if (!memory::fits(x.peer.offset, x.bytes, x.peer.region->bytes))
     return {Code::corrupt, Scope::request, "the message leaves the peer's region"};
   const auto& local = x.memory.registration();
   const Block block{x.memory.offset(), x.peer.offset, x.bytes};
-  PeerRecord* peer = find_peer(whole.peer);
-  if (peer == nullptr || peer->state != PeerState::up)
+  if (life_.state != PeerState::up)
     return {Code::disconnected, Scope::peer, "its peer is not connected any more"};
   const Op op = x.sends ? Op::write : Op::read;
-  const auto transport = transport_for(*peer, x, op, block.bytes);
+  const auto transport = transport_for(x, op, block.bytes);
   if (!transport.ok()) return transport.status();
   auto copy = std::make_shared<TransferState>();  // shared as every transfer is
   copy->peer = whole.peer;
@@ -96,7 +88,7 @@ Status TransferScheduler::copy(TransferState& whole) {
   copy->deadline = base::Time::max();  // the whole's deadline applies
   if (!local->acquire())
     return {Code::canceled, Scope::request, "the memory was deregistered meanwhile"};
-  Status status = submit(copy);
+  Status status = start(copy);  // although new transfers may be refused
   if (!status.ok())
     local->release();
   else
@@ -104,17 +96,17 @@ Status TransferScheduler::copy(TransferState& whole) {
   return status;
 }
 
-void TransferScheduler::stop(TransferState& whole) {
+void PeerScheduler::stop(TransferState& whole) {
   if (const auto copy = transfers_.find(whole.message->copy); copy != transfers_.end())
-    cancel(*copy->second);
+    cancel_now(*copy->second);
 }
 
-void TransferScheduler::matched(const TransferState& transfer) {
+void PeerScheduler::matched(const TransferState& transfer) {
   const MessageState& x = *transfer.message;
   if (x.observer != nullptr) x.observer->matched(log_, x);
 }
 
-void TransferScheduler::end(TransferState& transfer, const Status& status) {
+void PeerScheduler::end(TransferState& transfer, const Status& status) {
   const std::shared_ptr<TransferState> kept = transfers_.at(transfer.id);
   garbage_.push_back(kept);  // its caller still uses it
   transfer.end = status;
@@ -126,18 +118,10 @@ void TransferScheduler::end(TransferState& transfer, const Status& status) {
     awaiting_release_.push_back(kept);
 }
 
-void TransferScheduler::drop(std::shared_ptr<void> what) { garbage_.push_back(std::move(what)); }
+void PeerScheduler::drop(std::shared_ptr<void> what) { garbage_.push_back(std::move(what)); }
 
-void TransferScheduler::progress_two_sided() {
-  if (unsent_ != 0)
-    for (auto& [id, peer] : peers_)
-      while (!peer->unsent.empty()) {
-        const PeerRecord::Unsent& first = peer->unsent.front();
-        if (peer->session->send(first.op, first.id, first.payload).code() == Code::no_resource)
-          break;
-        peer->unsent.pop_front();
-        --unsent_;
-      }
+void PeerScheduler::progress_messages() {
+  frames_.flush();
   // One by one: where memory ends in one of them the others stay for the next time.
   for (std::size_t left = copied_.size(); left != 0; --left) {
     const auto [id, status] = std::move(copied_.front());
@@ -155,6 +139,18 @@ void TransferScheduler::progress_two_sided() {
     awaiting_release_.erase(awaiting_release_.begin() + static_cast<std::ptrdiff_t>(i));
     finalize(transfer);
   }
+}
+
+PeerScheduler::OfferedMemory PeerScheduler::offered(std::uint64_t serial) {
+  const base::MutexLock lock(mutex_);
+  const TemporaryRegistration* const memory = rendezvous_.offered(serial);
+  if (memory == nullptr) return {};
+  return {memory->registration(), memory->keys()};
+}
+
+bool PeerScheduler::awaits_import(std::uint64_t serial) {
+  const base::MutexLock lock(mutex_);
+  return rendezvous_.awaits(serial);
 }
 
 }  // namespace linkspan::engine

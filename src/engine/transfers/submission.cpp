@@ -1,8 +1,10 @@
-// How transfers begin: submitted, or prepared (checked and planned once) and posted.
+#include "engine/transfers/submission.hpp"
+
 #include <algorithm>
 #include <utility>
 
-#include "engine/engine_impl.hpp"
+#include "engine/handle_access.hpp"
+#include "engine/notifications/inbox.hpp"
 #include "transport/batch.hpp"
 
 namespace linkspan::engine {
@@ -47,15 +49,14 @@ Result<GpuUuid> gpu_of_indices(const cuda::Topology* topology, const Pages& page
 
 }  // namespace
 
-Result<TransferEndpoints> EngineImpl::resolve_endpoints(std::uint64_t peer, Op op,
-                                                        const Region& local,
-                                                        const RemoteRegion& remote) const {
+Result<TransferEndpoints> Submission::resolve(std::uint64_t peer, Op op, const Region& local,
+                                              const RemoteRegion& remote) const {
   const auto refuse = [](Code code, std::string what) {
     return Status(code, Scope::request, std::move(what));
   };
   if (!remote.valid()) return refuse(Code::invalid_argument, "no remote region was given");
-  const ImportedRegion& imported = *remote.imported_;
-  if (remote.impl_.get() != this)
+  const ImportedRegion& imported = *HandleAccess::imported(remote);
+  if (HandleAccess::owner(remote) != uses_.engine)
     return refuse(Code::invalid_argument,
                   "the remote region \"" + imported.name + "\" is of another Engine's peer");
   if (imported.peer != peer)
@@ -66,31 +67,31 @@ Result<TransferEndpoints> EngineImpl::resolve_endpoints(std::uint64_t peer, Op o
   if (transport == imported.mappings.size())
     return refuse(Code::unreachable, "no transport reaches \"" + imported.name + "\"");
   if (!local.valid()) return refuse(Code::invalid_argument, "no local region was given");
-  auto found = registered(local.registration_->id());
+  auto found = registered(HandleAccess::registration(local)->id());
   if (!found.ok()) return found.status();
   return TransferEndpoints{.peer = peer,
                            .op = op,
                            .transport = transport,
                            .local = *std::move(found),
-                           .remote = remote.imported_};
+                           .remote = HandleAccess::imported(remote)};
 }
 
-Result<std::shared_ptr<const memory::Registration>> EngineImpl::registered(
+Result<std::shared_ptr<const memory::Registration>> Submission::registered(
     const memory::RegionId& id) const {
-  if (auto found = registry_->find(id)) return found;
+  if (auto found = uses_.registry.find(id)) return found;
   return Status(Code::invalid_argument, Scope::request,
                 "the local region is not registered in this Engine");
 }
 
 /// Checks the shape against both regions and plans its batches.
-Result<EngineImpl::Planned> EngineImpl::plan(const TransferEndpoints& between,
+Result<Submission::Planned> Submission::plan(const TransferEndpoints& between,
                                              const UserShape& shape) const {
   constexpr transport::Capabilities kAnySize{.max_batch_bytes = ~std::uint64_t{0},
                                              .max_batch_blocks = ~std::uint64_t{0},
                                              .max_batch_pages = ~std::uint64_t{0}};
   const std::uint64_t here = between.local->region().bytes();
   const std::uint64_t there = bytes_there(between);
-  const transport::Capabilities& limits = transports_[between.transport]->capabilities();
+  const transport::Capabilities& limits = uses_.transports[between.transport]->capabilities();
   Planned planned;
   if (const auto* pages = std::get_if<Pages>(&shape)) {
     if (Status status = transport::check_pages(*pages, here, there, kAnySize); !status.ok())
@@ -99,14 +100,14 @@ Result<EngineImpl::Planned> EngineImpl::plan(const TransferEndpoints& between,
     if (pages->indices_on_gpu && !pages->local_index.empty()) {
       if (!limits.gpu_indices)
         return Status(Code::unsupported, Scope::request,
-                      std::string(transports_[between.transport]->name()) +
+                      std::string(uses_.transports[between.transport]->name()) +
                           " takes no page indices on a GPU: copy them to host memory");
       if (pages->page_bytes > limits.max_batch_bytes)
         return Status(Code::invalid_argument, Scope::request,
                       "pages of " + std::to_string(pages->page_bytes) +
                           " bytes with indices on a GPU; at most " +
                           std::to_string(limits.max_batch_bytes));
-      gpu = gpu_of_indices(topology_.get(), *pages);
+      gpu = gpu_of_indices(uses_.topology, *pages);
       if (!gpu.ok()) return gpu.status();
     }
     planned = {make_plan(*pages, limits), transport::summary_of(*pages)};
@@ -127,8 +128,8 @@ Result<EngineImpl::Planned> EngineImpl::plan(const TransferEndpoints& between,
 }
 
 /// Plans for the first transport whose path is the required one.
-Result<EngineImpl::Planned> EngineImpl::plan(TransferEndpoints& between, const UserShape& shape,
-                                             const TransferOptions& options) {
+Result<Submission::Planned> Submission::plan(TransferEndpoints& between, const UserShape& shape,
+                                             const TransferOptions& options) const {
   Status refused;
   while (true) {
     auto planned = plan(between, shape);
@@ -136,14 +137,14 @@ Result<EngineImpl::Planned> EngineImpl::plan(TransferEndpoints& between, const U
     planned->size.hints = hints_of(options);
     const Status met = check_path(between, planned->size, options.require);
     if (met.ok()) return planned;
-    const bool named = options.require.starts_with(transports_[between.transport]->name());
+    const bool named = options.require.starts_with(uses_.transports[between.transport]->name());
     if (refused.ok() || named) refused = met;
     const std::size_t next = transport_from(*between.remote, between.transport + 1);
     if (next == between.remote->mappings.size()) break;
     between.transport = next;
   }
-  for (std::size_t i = 0; i < transports_.size(); ++i) {
-    if (between.remote->mappings[i] != nullptr || options.require != transports_[i]->name())
+  for (std::size_t i = 0; i < uses_.transports.size(); ++i) {
+    if (between.remote->mappings[i] != nullptr || options.require != uses_.transports[i]->name())
       continue;
     return Status(refused.code(), refused.scope(),
                   refused.what() + "; the peer has given no key of " + options.require + " for \"" +
@@ -153,8 +154,8 @@ Result<EngineImpl::Planned> EngineImpl::plan(TransferEndpoints& between, const U
   return refused;
 }
 
-Status EngineImpl::check_path(const TransferEndpoints& between, const transport::BatchSummary& size,
-                              const std::string& required) {
+Status Submission::check_path(const TransferEndpoints& between, const transport::BatchSummary& size,
+                              const std::string& required) const {
   if (required.empty()) return {};
   const auto explained = explain(between, size);
   if (!explained.ok()) return explained.status();
@@ -165,23 +166,23 @@ Status EngineImpl::check_path(const TransferEndpoints& between, const transport:
               explained->reason};
 }
 
-Result<Transfer> EngineImpl::submit(std::uint64_t peer, Op op, const Region& local,
-                                    const RemoteRegion& remote, const UserShape& shape,
-                                    const TransferOptions& options) {
-  auto between = resolve_endpoints(peer, op, local, remote);
+Submission::Submitted Submission::submit(std::uint64_t peer, Op op, const Region& local,
+                                         const RemoteRegion& remote, const UserShape& shape,
+                                         const TransferOptions& options) const {
+  auto between = resolve(peer, op, local, remote);
   if (!between.ok()) return between.status();
   auto planned = plan(*between, shape, options);
   if (!planned.ok()) return planned.status();
   auto transfer = std::make_shared<TransferState>();
   static_cast<TransferEndpoints&>(*transfer) = *std::move(between);
   transfer->own = std::move(planned->plan);
-  return to_handle(start(std::move(transfer), planned->size, options));
+  return released(start(std::move(transfer), planned->size, options));
 }
 
-std::vector<Result<Transfer>> EngineImpl::write_to_all(const Region& local,
-                                                       std::span<const RemoteRegion> targets,
-                                                       const UserShape& shape,
-                                                       const TransferOptions& options) {
+std::vector<Submission::Submitted> Submission::write_to_all(const Region& local,
+                                                            std::span<const RemoteRegion> targets,
+                                                            const UserShape& shape,
+                                                            const TransferOptions& options) const {
   struct Fits {
     std::size_t transport;
     std::uint64_t bytes;  // of the smallest target that it was checked against
@@ -189,7 +190,7 @@ std::vector<Result<Transfer>> EngineImpl::write_to_all(const Region& local,
   };
   std::optional<Fits> fits;
   const auto start_one = [&](const RemoteRegion& target) -> Result<Started> {
-    auto between = resolve_endpoints(target.peer(), Op::write, local, target);
+    auto between = resolve(target.peer(), Op::write, local, target);
     if (!between.ok()) return between.status();
     const std::uint64_t bytes = bytes_there(*between);
     if (!fits || fits->transport != between->transport || bytes < fits->bytes ||
@@ -209,31 +210,31 @@ std::vector<Result<Transfer>> EngineImpl::write_to_all(const Region& local,
   started.reserve(targets.size());
   for (const RemoteRegion& target : targets) started.push_back(start_one(target));
   // Not before all have started: each runs after the stream, which would wait for the one before.
-  std::vector<Result<Transfer>> outcomes;
+  std::vector<Submitted> outcomes;
   outcomes.reserve(targets.size());
-  for (auto& each : started) outcomes.push_back(to_handle(std::move(each)));
+  for (auto& each : started) outcomes.push_back(released(std::move(each)));
   return outcomes;
 }
 
-Result<EngineImpl::Started> EngineImpl::start(std::shared_ptr<TransferState> transfer,
+Result<Submission::Started> Submission::start(std::shared_ptr<TransferState> transfer,
                                               transport::BatchSummary size,
-                                              const TransferOptions& options) {
+                                              const TransferOptions& options) const {
   size.hints = hints_of(options);
   const auto refuse = [](Code code, std::string what) {
     return Status(code, Scope::request, std::move(what));
   };
-  if (options.notification.size() > kMaxNotification)
+  if (options.notification.size() > Inbox::kMaxMessage)
     return refuse(Code::invalid_argument,
                   "a notification of " + std::to_string(options.notification.size()) +
-                      " bytes; at most " + std::to_string(kMaxNotification));
-  const transport::Transport& carrier = *transports_[transfer->transport];
+                      " bytes; at most " + std::to_string(Inbox::kMaxMessage));
+  const transport::Transport& carrier = *uses_.transports[transfer->transport];
   if (options.checksum && !carrier.capabilities().checksums)
     return refuse(Code::unsupported,
                   std::string(carrier.name()) +
                       " makes no checksums: leave out TransferOptions::checksum, or require a "
                       "transport that makes them (docs/tcp.md)");
   auto streams =
-      streams_->resolve(options.after, options.release, transfer->local->region().facts().gpu);
+      uses_.streams.resolve(options.after, options.release, transfer->local->region().facts().gpu);
   if (!streams.ok()) return streams.status();
   transfer->bytes = size.bytes;
   transfer->hints = size.hints;
@@ -244,61 +245,84 @@ Result<EngineImpl::Started> EngineImpl::start(std::shared_ptr<TransferState> tra
   transfer->wants_release = streams->release.device != nullptr;
   transfer->notification.assign(options.notification.begin(), options.notification.end());
   transfer->submitted = base::Clock::steady().now();
-  const Duration deadline =
-      options.deadline > Duration::zero() ? options.deadline : options_.transfer_deadline;
-  transfer->deadline =
-      transfer->submitted + std::min(deadline, Duration(base::Time::max() - transfer->submitted));
+  transfer->deadline = deadline_of(options, transfer->submitted);
   if (!transfer->local->acquire())
     return refuse(Code::invalid_argument, "the local region was deregistered");
-  Status status;
-  {
-    const base::MutexLock lock(scheduler_.mutex);
-    status = scheduler_.submit(transfer);
-  }
+  const auto peer = uses_.peers.find(transfer->peer);
+  const Status status =
+      peer == nullptr ? uses_.peers.absent(transfer->peer) : peer->submit(transfer);
   if (!status.ok()) {
     transfer->local->release();
     return status;
   }
-  progress_thread_->expect();
+  uses_.progress.expect();
   return Started{std::move(transfer), *std::move(streams)};
 }
 
-Result<Transfer> EngineImpl::to_handle(Result<Started> started) {
+Submission::Submitted Submission::released(Result<Started> started) const {
   if (!started.ok()) return started.status();
   if (started->streams.release.device != nullptr)
-    block_user_stream(*started->transfer, started->streams);
-  return Transfer(shared_from_this(), std::move(started->transfer));
+    release_stream(*started->transfer, started->streams);
+  return std::move(started->transfer);
 }
 
-/// Makes the release stream wait for an event in our stream, or for a StreamBlocker that the end of
-/// the transfer opens. Both fail only if the user's context failed, which then runs nothing.
-void EngineImpl::block_user_stream(TransferState& transfer, ResolvedStreams& streams) {
-  std::optional<cuda::PooledEvent> release_event;
-  {
-    const base::MutexLock lock(scheduler_.mutex);
-    transfer.wants_release = false;  // from now on an event would come too late
-    release_event = std::move(transfer.release_event);
-    if (!release_event && transfer.quiet) return;
-    // Before it is armed: an end that comes meanwhile opens it. A closing that begins then waits
-    // for the StreamBlocker's stream, and arm() for the closing.
-    if (!release_event) transfer.blocker = streams.blocker;
-  }
+base::Time Submission::deadline_of(const TransferOptions& options, base::Time now) const {
+  const Duration deadline =
+      options.deadline > Duration::zero() ? options.deadline : uses_.default_deadline;
+  return now + std::min(deadline, Duration(base::Time::max() - now));
+}
+
+void Submission::release_stream(TransferState& transfer, ResolvedStreams& streams) const {
+  PeerScheduler::StreamRelease release;
+  if (const auto peer = uses_.peers.find(transfer.peer))
+    // The blocker is known to the transfer before it is armed: an end that comes meanwhile opens
+    // it. A closing that begins then waits for the StreamBlocker's stream, and arm() for the
+    // closing.
+    release = peer->release_stream(transfer, streams.blocker);
+  else
+    release.event = std::move(transfer.release_event);  // quiet, so nothing else uses it
+  if (!release.event && !release.blocks) return;
   Status status;
-  if (release_event) {
+  if (release.event) {
     const auto scope = streams.release.device->enter();
-    status = scope.ok() ? cuda::make_wait(*scope, streams.release.handle, **release_event)
+    status = scope.ok() ? cuda::make_wait(*scope, streams.release.handle, **release.event)
                         : scope.status();
   } else {
     status = streams.blocker->arm(streams.release);
   }
-  if (!status.ok() && log_.enabled(base::Level::error))
-    log_.write(base::Level::error, "transfer " + std::to_string(transfer.id) +
-                                       " does not hold its stream: " + status.to_string());
+  if (!status.ok() && uses_.log.enabled(base::Level::error))
+    uses_.log.write(base::Level::error, "transfer " + std::to_string(transfer.id) +
+                                            " does not hold its stream: " + status.to_string());
 }
 
-Result<Prepared> EngineImpl::prepare(std::uint64_t peer, Op op, const Region& local,
-                                     const RemoteRegion& remote, UserShape shape) {
-  auto between = resolve_endpoints(peer, op, local, remote);
+Submission::Submitted Submission::copy(std::uint64_t peer, Op op, const memory::RegionId& local,
+                                       const std::shared_ptr<ImportedRegion>& remote,
+                                       std::size_t transport, const Block& block) const {
+  auto found = registered(local);
+  if (!found.ok()) return found.status();
+  auto transfer = std::make_shared<TransferState>();
+  static_cast<TransferEndpoints&>(*transfer) = {
+      .peer = peer, .op = op, .transport = transport, .local = *std::move(found), .remote = remote};
+  auto planned = plan(*transfer, std::span(&block, 1));
+  if (!planned.ok()) return planned.status();
+  transfer->own = std::move(planned->plan);
+  return released(start(std::move(transfer), planned->size, {}));
+}
+
+Result<Explanation> Submission::explain(const TransferEndpoints& between,
+                                        const transport::BatchSummary& size) const {
+  const auto peer = uses_.peers.find(between.peer);
+  if (peer == nullptr)
+    return Status(Code::disconnected, Scope::peer,
+                  "peer " + std::to_string(between.peer) + " is gone");
+  return peer->explain(between, size);
+}
+
+Result<std::shared_ptr<PreparedState>> Submission::prepare(std::uint64_t peer, Op op,
+                                                           const Region& local,
+                                                           const RemoteRegion& remote,
+                                                           UserShape shape) const {
+  auto between = resolve(peer, op, local, remote);
   if (!between.ok()) return between.status();
   auto state = std::make_shared<PreparedState>();
   static_cast<TransferEndpoints&>(*state) = *std::move(between);
@@ -320,7 +344,7 @@ Result<Prepared> EngineImpl::prepare(std::uint64_t peer, Op op, const Region& lo
   if (!planned.ok()) return planned.status();
   state->plan = std::move(planned->plan);
   state->size = planned->size;
-  auto* keeper = dynamic_cast<transport::PageKeeper*>(transports_[state->transport].get());
+  auto* keeper = dynamic_cast<transport::PageKeeper*>(uses_.transports[state->transport].get());
   if (keeper != nullptr && !state->plan.pages.local_index.empty()) {
     auto kept = keeper->keep_pages(state->local->region(),
                                    *state->remote->mappings[state->transport], state->pages);
@@ -329,11 +353,11 @@ Result<Prepared> EngineImpl::prepare(std::uint64_t peer, Op op, const Region& lo
   }
   state->region = state->local->id();
   state->local = nullptr;
-  return Prepared(shared_from_this(), std::move(state));
+  return state;
 }
 
 /// Makes a transfer without a plan.
-Result<std::shared_ptr<TransferState>> EngineImpl::transfer_of(
+Result<std::shared_ptr<TransferState>> Submission::transfer_of(
     const PreparedState& prepared) const {
   auto local = registered(prepared.region);
   if (!local.ok()) return local.status();
@@ -343,23 +367,24 @@ Result<std::shared_ptr<TransferState>> EngineImpl::transfer_of(
   return transfer;
 }
 
-Result<Transfer> EngineImpl::post(const std::shared_ptr<PreparedState>& prepared,
-                                  const TransferOptions& options) {
+Submission::Submitted Submission::post(const std::shared_ptr<PreparedState>& prepared,
+                                       const TransferOptions& options) const {
   auto transfer = transfer_of(*prepared);
   if (!transfer.ok()) return transfer.status();
   (*transfer)->prepared = prepared;
   return post(*std::move(transfer), prepared->size, options);
 }
 
-Result<Transfer> EngineImpl::post(const PreparedState& prepared,
-                                  std::span<const std::uint32_t> subset,
-                                  const TransferOptions& options) {
+Submission::Submitted Submission::post(const PreparedState& prepared,
+                                       std::span<const std::uint32_t> subset,
+                                       const TransferOptions& options) const {
   if (!prepared.has_pages)
     return Status(Code::invalid_argument, Scope::request,
                   "a subset of what was prepared without page lists");
   auto transfer = transfer_of(prepared);
   if (!transfer.ok()) return transfer.status();
-  auto plan = make_plan(prepared.pages, subset, transports_[prepared.transport]->capabilities());
+  auto plan =
+      make_plan(prepared.pages, subset, uses_.transports[prepared.transport]->capabilities());
   if (!plan.ok()) return plan.status();
   (*transfer)->own = *std::move(plan);
   const std::uint64_t page = prepared.pages.page_bytes;
@@ -367,11 +392,12 @@ Result<Transfer> EngineImpl::post(const PreparedState& prepared,
               {.blocks = page == 0 ? 0 : subset.size(), .bytes = page * subset.size()}, options);
 }
 
-Result<Transfer> EngineImpl::post(std::shared_ptr<TransferState> transfer,
-                                  transport::BatchSummary size, const TransferOptions& options) {
+Submission::Submitted Submission::post(std::shared_ptr<TransferState> transfer,
+                                       transport::BatchSummary size,
+                                       const TransferOptions& options) const {
   size.hints = hints_of(options);
   if (Status status = check_path(*transfer, size, options.require); !status.ok()) return status;
-  return to_handle(start(std::move(transfer), size, options));
+  return released(start(std::move(transfer), size, options));
 }
 
 }  // namespace linkspan::engine

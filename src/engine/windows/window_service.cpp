@@ -1,9 +1,10 @@
-// Windows of an EngineImpl: kernels' access to a peer's memory, and the proxy where they have none.
+#include "engine/windows/window_service.hpp"
+
 #include <algorithm>
 
 #include "base/interrupt.hpp"
-#include "engine/engine_impl.hpp"
-#include "engine/windows/window.hpp"
+#include "engine/diagnostics/report.hpp"
+#include "engine/handle_access.hpp"
 
 namespace linkspan::engine {
 namespace {
@@ -23,7 +24,7 @@ Status no_signal(std::uint32_t index, const device::PadLayout& layout) {
 }  // namespace
 
 /// Returns the index of a signal source for a window. The first window allocates all of them.
-Result<std::size_t> EngineImpl::acquire_signal_source() {
+Result<std::size_t> WindowService::acquire_signal_source() {
   const base::MutexLock first(signal_sources_mutex_);
   {
     const base::MutexLock lock(windows_->mutex);
@@ -33,25 +34,26 @@ Result<std::size_t> EngineImpl::acquire_signal_source() {
           Code::no_resource, Scope::process,
           std::to_string(kSignalSources) + " windows are open, which is all that there may be");
   }
-  auto sources = allocate_shared(kSignalSources * 8, {.peers = {.read = false, .write = false}});
+  auto sources = registrations_.allocate_shared(kSignalSources * 8,
+                                                {.peers = {.read = false, .write = false}});
   if (!sources.ok()) return sources.status();
   const base::MutexLock lock(windows_->mutex);
-  windows_->signal_sources = sources->registration_->id();
-  windows_->source_address = sources->registration_->region().facts().address;
+  windows_->signal_sources = (*sources)->id();
+  windows_->source_address = (*sources)->region().facts().address;
   windows_->in_use.resize(kSignalSources);
   return *windows_->acquire();
 }
 
-Result<Window> EngineImpl::window(std::uint64_t peer, const Region& local,
-                                  const RemoteRegion& remote, const Region& local_pad,
-                                  const RemoteRegion& remote_pad, const WindowOptions& options) {
-  {
-    const base::MutexLock lock(scheduler_.mutex);
-    if (Status status = scheduler_.may_begin(peer); !status.ok()) return status;
-  }
-  auto data = resolve_endpoints(peer, Op::write, local, remote);
+Result<std::shared_ptr<WindowState>> WindowService::open(std::uint64_t peer, const Region& local,
+                                                         const RemoteRegion& remote,
+                                                         const Region& local_pad,
+                                                         const RemoteRegion& remote_pad,
+                                                         const WindowOptions& options) {
+  const auto usable = peers_.usable(peer);
+  if (!usable.ok()) return usable.status();
+  auto data = submission_.resolve(peer, Op::write, local, remote);
   if (!data.ok()) return data.status();
-  auto pads = resolve_endpoints(peer, Op::write, local_pad, remote_pad);
+  auto pads = submission_.resolve(peer, Op::write, local_pad, remote_pad);
   if (!pads.ok()) return pads.status();
   if (!remote_pad.permissions().write)
     return Status(
@@ -127,33 +129,13 @@ Result<Window> EngineImpl::window(std::uint64_t peer, const Region& local,
     windows_->release(*source, nullptr);
     return state.status();
   }
-  if (this->state(peer) != PeerState::up)  // it was lost meanwhile
-    end_windows(peer, not_connected(peer));
-  progress_thread_->wake();
-  return Window(shared_from_this(), *std::move(state));
+  if ((*usable)->state() != PeerState::up)  // it was lost meanwhile
+    end(peer, not_connected(peer));
+  progress_.wake();
+  return state;
 }
 
-Result<std::shared_ptr<TransferState>> EngineImpl::copy(std::uint64_t peer, Op op,
-                                                        const WindowRegions& regions,
-                                                        const Block& block) {
-  auto local = registered(regions.local);
-  if (!local.ok()) return local.status();
-  const TransferEndpoints between{.peer = peer,
-                                  .op = op,
-                                  .transport = regions.transport,
-                                  .local = *std::move(local),
-                                  .remote = regions.remote};
-  auto planned = plan(between, std::span(&block, 1));
-  if (!planned.ok()) return planned.status();
-  auto transfer = std::make_shared<TransferState>();
-  static_cast<TransferEndpoints&>(*transfer) = between;
-  transfer->own = std::move(planned->plan);
-  auto started = start(std::move(transfer), planned->size, {});
-  if (!started.ok()) return started.status();
-  return std::move(started->transfer);
-}
-
-void EngineImpl::serve_windows(transport::PollHint& next) {
+transport::PollHint WindowService::serve() {
   std::vector<std::shared_ptr<WindowState>> over;  // end after the lock
   const base::MutexLock lock(windows_->mutex);
   bool moved = false, polls = false;
@@ -167,18 +149,13 @@ void EngineImpl::serve_windows(transport::PollHint& next) {
       ++each;
   }
   using When = transport::PollHint::When;
-  if (moved) {
-    next.when = When::now;
-    next.moved = true;
-  } else if (polls && next.when != When::now) {
-    const base::Time at = base::Clock::steady().now() + kOrderPollInterval;
-    if (next.when == When::idle || at < next.at) next.at = at;
-    next.when = When::at;
-  }
+  if (moved) return {.when = When::now, .moved = true};
+  if (!polls) return {};
+  return {.when = When::at, .at = base::Clock::steady().now() + kOrderPollInterval};
 }
 
-Status EngineImpl::finish_windows(base::Deadline deadline) {
-  progress_thread_->wake();
+Status WindowService::finish(base::Deadline deadline) {
+  progress_.wake();
   const base::MutexLock lock(windows_->mutex);
   for (const auto& window : windows_->all) window->retire();
   const auto undrained = [this]() LINKSPAN_REQUIRES(windows_->mutex) {
@@ -196,16 +173,16 @@ Status EngineImpl::finish_windows(base::Deadline deadline) {
   return {};
 }
 
-void EngineImpl::end_windows(std::optional<std::uint64_t> peer, const Status& why) {
+void WindowService::end(std::optional<std::uint64_t> peer, const Status& why) {
   const base::MutexLock lock(windows_->mutex);
   for (const auto& window : windows_->all)
     if (!peer || window->peer() == *peer) window->end(why);
 }
 
-Status EngineImpl::raise(WindowState& window, std::uint32_t index, std::uint64_t n,
-                         Duration timeout) {
+Status WindowService::raise(WindowState& window, std::uint32_t index, std::uint64_t n,
+                            Duration timeout) {
   if (index >= window.device().layout.signals) return no_signal(index, window.device().layout);
-  const base::Deadline deadline = after(timeout);
+  const base::Deadline deadline = base::Deadline::in(timeout);
   std::uint64_t number = 0;
   {
     const base::MutexLock lock(windows_->mutex);
@@ -216,7 +193,7 @@ Status EngineImpl::raise(WindowState& window, std::uint32_t index, std::uint64_t
     }
     number = window.enqueue_raise(index, n);
   }
-  progress_thread_->wake();
+  progress_.wake();
   const base::MutexLock lock(windows_->mutex);
   while (!window.raised(number)) {
     if (!window.failure().ok()) return window.failure();
@@ -229,8 +206,8 @@ Status EngineImpl::raise(WindowState& window, std::uint32_t index, std::uint64_t
   return {};
 }
 
-Result<std::uint64_t> EngineImpl::wait_signal(WindowState& window, std::uint32_t index,
-                                              std::uint64_t at_least, Duration timeout) {
+Result<std::uint64_t> WindowService::wait_signal(WindowState& window, std::uint32_t index,
+                                                 std::uint64_t at_least, Duration timeout) {
   if (index >= window.device().layout.signals) return no_signal(index, window.device().layout);
   const std::uint64_t* signal = window.local_signal(index);
   if (signal == nullptr)
@@ -238,8 +215,8 @@ Result<std::uint64_t> EngineImpl::wait_signal(WindowState& window, std::uint32_t
         Code::unsupported, Scope::request,
         "the pad is in memory of a GPU, where this CPU cannot look: put it into pinned or "
         "shared memory");
-  const base::Deadline deadline = after(timeout);
-  const base::Deadline spin = after(kSpinForSignal);
+  const base::Deadline deadline = base::Deadline::in(timeout);
+  const base::Deadline spin = base::Deadline::in(kSpinForSignal);
   base::InterruptPoll poll;
   for (;;) {
     const std::uint64_t value = device::detail::load_acquire(signal);
@@ -252,18 +229,33 @@ Result<std::uint64_t> EngineImpl::wait_signal(WindowState& window, std::uint32_t
     if (poll.due_and_interrupted()) return base::interrupted();
     const base::MutexLock lock(windows_->mutex);
     if (!window.failure().ok()) return window.failure();
-    windows_->changed.wait(windows_->mutex,
-                           after(std::min<Duration>(deadline.left(), kSignalPollInterval)));
+    windows_->changed.wait(windows_->mutex, base::Deadline::in(std::min<Duration>(
+                                                deadline.left(), kSignalPollInterval)));
   }
 }
 
-Status EngineImpl::cancel(WindowState& window) {
+void WindowService::clear() {
+  std::set<std::shared_ptr<WindowState>> windows;  // end without the mutex
+  const base::MutexLock lock(windows_->mutex);
+  windows.swap(windows_->all);
+}
+
+std::string WindowService::dump() {
+  Listing listed("windows");
+  std::string text;
+  const base::MutexLock lock(windows_->mutex);
+  for (const auto& window : windows_->all)
+    if (listed.room()) text += window->dump();
+  return text + listed.more();
+}
+
+Status WindowService::cancel(WindowState& window) {
   const base::MutexLock lock(windows_->mutex);
   window.end({Code::canceled, Scope::request, "Window::cancel() was called"});
   return {};
 }
 
-Status EngineImpl::failure(const WindowState& window) {
+Status WindowService::failure(const WindowState& window) {
   const base::MutexLock lock(windows_->mutex);
   return window.failure();
 }

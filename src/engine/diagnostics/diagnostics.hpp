@@ -1,0 +1,50 @@
+// engine/diagnostics/diagnostics.hpp - what an Engine tells operators: dump() and metrics().
+//
+// Off the path of a byte. Each peer's mutex is taken once for each of its lines.
+// Threads: any thread.
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include "control/control_plane.hpp"
+#include "cuda/topology.hpp"
+#include "engine/notifications/inbox.hpp"
+#include "engine/peers/peer_manager.hpp"
+#include "engine/windows/window_service.hpp"
+
+namespace linkspan::engine {
+
+class Diagnostics {
+ public:
+  /// What Diagnostics use. All of it outlives them.
+  struct Uses {
+    const control::Identity& identity;
+    const cuda::Topology* topology;  ///< Null without a GPU.
+    const Status& no_gpu;
+    const Transports& transports;
+    const memory::Registry& registry;
+    const PeerTable& peers;
+    const PeerManager& manager;
+    const Inbox& inbox;
+    WindowService& windows;
+    const std::atomic<bool>& closed;
+  };
+  explicit Diagnostics(const Uses& uses) : uses_(uses) {}
+
+  /// Describes the Engine, its peers, transfers, regions and windows; at most Listing::kMax of
+  /// each.
+  std::string dump() const;
+  /// Returns the text exposition format of Prometheus.
+  std::string metrics() const;
+  /// Answers a query of `linkspan ps` and `linkspan top`.
+  Result<std::string> answer(control::IntrospectionOp op) const;
+
+ private:
+  std::string transfers(base::Time now) const;
+
+  const Uses uses_;
+  const base::Time opened_ = base::Clock::steady().now();
+};
+
+}  // namespace linkspan::engine

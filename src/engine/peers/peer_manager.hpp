@@ -1,0 +1,80 @@
+// engine/peers/peer_manager.hpp - how peers are met and left: listening, connecting, Endpoints, and
+// the end of a peer.
+//
+// Off the path of a byte.
+// Threads: any thread; functions named on_...() the Control thread.
+// Invariants: a peer is in the PeerTable from on_established() until it is gone and nothing of it
+// is in flight.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/mutex.hpp"
+#include "base/options.hpp"
+#include "control/control_plane.hpp"
+#include "engine/notifications/inbox.hpp"
+#include "engine/peers/peer_table.hpp"
+#include "engine/progress/progress_thread.hpp"
+
+namespace linkspan::engine {
+
+class PeerManager {
+ public:
+  /// Bounds the peers that wait for accept(). Beyond it those that are gone are forgotten.
+  static constexpr std::size_t kMaxUnaccepted = 4096;
+
+  /// A peer that was connected or accepted.
+  struct MetPeer {
+    std::uint64_t id = 0;
+    std::string name;
+  };
+  /// What a PeerManager uses. All of it outlives the PeerManager.
+  struct Uses {
+    const base::Options& options;
+    const control::Identity& identity;
+    const Transports& transports;
+    PeerTable& peers;
+    Inbox& inbox;
+    ProgressThread& progress;
+    const base::Log& log;
+  };
+  explicit PeerManager(const Uses& uses) : uses_(uses) {}
+  /// Sets the control plane, which calls on_established() from then on.
+  void set_control(control::ControlPlane& control) noexcept { control_ = &control; }
+
+  Status listen(std::string_view address) LINKSPAN_EXCLUDES(mutex_);
+  std::string address() const LINKSPAN_EXCLUDES(mutex_);  ///< Empty: it does not listen.
+  Result<MetPeer> connect(std::string_view address, const ConnectOptions& options);
+  Result<MetPeer> accept(Duration timeout) LINKSPAN_EXCLUDES(mutex_);
+  void close() LINKSPAN_EXCLUDES(mutex_);  ///< Ends all waits of accept().
+
+  std::vector<control::TransportAddress> transport_addresses(bool remote) const;
+  /// Makes the peer's Endpoints.
+  Status on_established(const std::shared_ptr<control::Session>& session);
+  void on_up(const std::shared_ptr<control::Session>& session) LINKSPAN_EXCLUDES(mutex_);
+  void on_disconnected(control::Session& session);
+  void on_terminated(control::Session& session) LINKSPAN_EXCLUDES(mutex_);
+  void on_transport_message(control::Session& session, const control::TransportMessage& message,
+                            std::span<base::Fd> fds);
+  void on_data_connection(control::Session& session, const std::string& transport,
+                          Result<base::AuthenticatedSocket> socket);
+
+ private:
+  void fail_or_log(control::Session& session, const Status& status) const;
+
+  const Uses uses_;
+  control::ControlPlane* control_ = nullptr;
+  std::atomic<bool> reported_loopback_{false};
+  mutable base::Mutex mutex_;
+  base::Condition event_;
+  std::deque<MetPeer> accepted_ LINKSPAN_GUARDED_BY(mutex_);  // not returned by accept() yet
+  std::string address_ LINKSPAN_GUARDED_BY(mutex_);
+  bool closed_ LINKSPAN_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace linkspan::engine

@@ -1,0 +1,56 @@
+// engine/transfers/batch_table.hpp - the batches of one peer that its Endpoints have.
+//
+// On the path of a byte: a batch is added before Endpoint::post() and leaves with its Completion.
+// Threads: externally synchronised (the peer's mutex).
+// Invariants: complete() allocates nothing, so no Completion is lost where memory ends.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/handle_table.hpp"
+#include "transport/transport.hpp"
+
+namespace linkspan::engine {
+
+struct TransferState;
+
+class BatchTable final : public transport::CompletionSink {
+ public:
+  /// Adds a batch of `transfer` and makes room for its Completion. Returns the cookie.
+  std::uint64_t add(TransferState& transfer) {
+    for (auto* const each : {&completions_, &handled_})
+      if (each->capacity() < batches_.size() + 1) each->reserve(2 * (batches_.size() + 1));
+    return batches_.insert(&transfer);
+  }
+  /// Removes a batch that no Endpoint has accepted.
+  void remove(std::uint64_t cookie) { batches_.extract(cookie); }
+
+  /// Calls `act(cookie)` for each batch of the transfer.
+  template <class Act>
+  void for_each_of(const TransferState& transfer, Act act) {
+    batches_.for_each([&](std::uint64_t cookie, const TransferState* owner) {
+      if (owner == &transfer) act(cookie);
+    });
+  }
+
+  void complete(transport::Completion&& completion) override {
+    completions_.push_back(std::move(completion));
+  }
+  /// Calls `act(transfer, status)` for each Completion since the last call, in their order.
+  template <class Act>
+  void handle(Act act) {
+    handled_.clear();
+    handled_.swap(completions_);  // both keep their capacity
+    for (transport::Completion& completion : handled_)
+      if (const auto owner = batches_.extract(completion.cookie))
+        act(**owner, std::move(completion.status));
+  }
+
+ private:
+  base::HandleTable<TransferState*> batches_;  // by cookie
+  std::vector<transport::Completion> completions_, handled_;
+};
+
+}  // namespace linkspan::engine

@@ -1,0 +1,503 @@
+#include "engine/transfers/peer_scheduler.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "base/no_memory.hpp"
+#include "engine/transfers/completion_queue.hpp"
+
+namespace linkspan::engine {
+namespace {
+
+using namespace std::chrono_literals;
+using When = transport::PollHint::When;
+
+constexpr Duration kSpin = 200us;       // shorter waits poll without sleeping
+constexpr Duration kWakeUp = 100us;     // latency of waking up
+constexpr Duration kMaxWait = 10ms;     // also the cost of a missed wake-up
+constexpr Duration kUserPolls = 100us;  // the ProgressThread's pause while a user's thread polls
+constexpr unsigned kPollsPerClockRead =
+    4;  // for each read of the clock and acquisition of the lock
+
+/// Makes room for that many elements, seldom.
+template <class Vector>
+void make_room(Vector& vector, std::size_t size) {
+  if (vector.capacity() < size) vector.reserve(2 * size);
+}
+
+/// Runs one step of progress(). A step that has no memory is taken again by the next progress(),
+/// and the others go on.
+template <class Step>
+void try_step(const Step& step) noexcept LINKSPAN_TSA(no_thread_safety_analysis) {
+  try {
+    step();
+  } catch (const std::exception&) {
+  }
+}
+
+/// Returns whether the user's stream has reached the transfer's mark.
+Result<bool> has_passed(const TransferState& transfer) {
+  if (!transfer.mark) return true;
+  const auto scope = transfer.stream.device->enter();
+  if (!scope.ok()) return scope.status();
+  return (*transfer.mark)->done(*scope);
+}
+
+}  // namespace
+
+Status PeerScheduler::submit(const std::shared_ptr<TransferState>& transfer) {
+  const base::MutexLock lock(mutex_);
+  touch();
+  if (Status status = check_room(); !status.ok()) return status;
+  return start(transfer);
+}
+
+Status PeerScheduler::check_room() const {
+  if (!life_.refusal.ok()) return life_.refusal;
+  if (Status status = check_up(); !status.ok()) return status;
+  return transfers_.size() < kMaxTransfers ? Status() : Status::no_resource();
+}
+
+Status PeerScheduler::start(const std::shared_ptr<TransferState>& transfer) {
+  if (endpoints_.at(transfer->transport) == nullptr)  // it has a key of a transport that it lacks
+    return {Code::unreachable, Scope::peer, "the peer did not offer the region's transport"};
+  transfer->id = events_.new_transfer_id();
+  // If the first batch is refused, the caller gets its error.
+  bool waits_on_stream = false;
+  if (queue_.empty()) {
+    Status status = post_next(*transfer);
+    waits_on_stream = must_wait_for_stream(status, *transfer);
+    if (!status.ok() && status.code() != Code::no_resource && !waits_on_stream) return status;
+  }
+  admit(transfer);
+  if (waits_on_stream) {
+    transfer->own.keep();
+    stream_waits_.add(transfer, base::Clock::steady().now());
+  } else if (!transfer->all_posted()) {
+    transfer->own.keep();
+    queue_.push_back(transfer);
+    pump();
+  }
+  return {};
+}
+
+void PeerScheduler::admit(const std::shared_ptr<TransferState>& transfer) {
+  if (transfer->whole == nullptr) ++counters_.started;
+  transfers_[transfer->id] = transfer;
+  next_expiry_ = std::min(next_expiry_, transfer->deadline);
+}
+
+/// Returns true if the transport cannot wait for the user's stream, so the scheduler does.
+bool PeerScheduler::must_wait_for_stream(const Status& status, const TransferState& transfer) {
+  return status.code() == Code::unsupported && transfer.mark && transfer.posted == 0;
+}
+
+Status PeerScheduler::post_next(TransferState& transfer) {
+  const bool last = transfer.posted + 1 == transfer.batches;
+  const std::uint64_t cookie = batches_.add(transfer);
+  const Plan& plan = transfer.plan();
+  const auto post = [&](const transport::Batch& batch) LINKSPAN_REQUIRES(mutex_) {
+    transport::Endpoint& endpoint = *endpoints_.at(transfer.transport);
+    return base::or_no_memory([&] { return endpoint.post(batch); });
+  };
+  Status status = post(
+      {.op = transfer.op,
+       .local = &transfer.local->region(),
+       .remote = transfer.remote->mappings[transfer.transport].get(),
+       .shape = plan.batch(transfer.posted, scratch_),
+       .checked = plan.checked,
+       .kept = transfer.prepared != nullptr ? transfer.prepared->kept.get() : nullptr,
+       .first = plan.first(transfer.posted),
+       .indices_gpu = plan.indices_gpu,
+       .streams = {.after = transfer.mark ? &**transfer.mark : nullptr,
+                   .stream = transfer.stream.key,
+                   // With several batches the last may be in the stream before the others.
+                   .release = transfer.batches == 1 && transfer.wants_release
+                                  ? &transfer.release_event
+                                  : nullptr},
+       .hints = transfer.hints,
+       .path_taken = &transfer.path_taken,
+       .notification = transfer.batches == 1 ? std::span<const std::byte>(transfer.notification)
+                                             : std::span<const std::byte>(),
+       .notifications_before = frames_.notified(),
+       .notifies = &transfer.notifies,
+       .cookie = cookie});
+  if (!status.ok()) {
+    batches_.remove(cookie);
+    return status;
+  }
+  ++transfer.posted;
+  ++transfer.in_flight;
+  if (last) transfer.mark.reset();
+  return {};
+}
+
+void PeerScheduler::pump() {
+  if (sweep_) {
+    std::vector<std::shared_ptr<TransferState>> over;
+    for (const auto& transfer : queue_)
+      if (transfer->all_posted()) over.push_back(transfer);
+    std::erase_if(queue_, [](const auto& transfer) { return transfer->all_posted(); });
+    sweep_ = false;
+    for (const auto& transfer : over) end_if_quiet(transfer);
+  }
+  while (!queue_.empty()) {
+    const std::shared_ptr<TransferState> transfer = queue_.front();
+    if (!transfer->all_posted()) {
+      const Status status = post_next(*transfer);
+      if (status.code() == Code::no_resource) return;
+      if (must_wait_for_stream(status, *transfer)) {
+        stream_waits_.add(transfer, base::Clock::steady().now());
+        queue_.pop_front();
+        continue;
+      }
+      if (!status.ok()) stop(*transfer, status);
+    }
+    if (transfer->all_posted()) {
+      queue_.pop_front();
+      end_if_quiet(transfer);
+    }
+  }
+}
+
+bool PeerScheduler::resume(const std::shared_ptr<TransferState>& transfer) {
+  return transfer->message != nullptr ? resume_message(*transfer) : resume_copy(transfer);
+}
+
+/// Returns true if the transfer waits no longer; pump() then posts it, or ends it if it was
+/// stopped.
+bool PeerScheduler::resume_copy(const std::shared_ptr<TransferState>& transfer) {
+  if (!transfer->all_posted()) {
+    const Result<bool> passed = has_passed(*transfer);
+    if (passed.ok() && !*passed) return false;
+    if (!passed.ok()) stop(*transfer, passed.status());
+    transfer->mark.reset();
+  }
+  queue_.push_back(transfer);
+  return true;
+}
+
+/// Returns true if the message waits no longer: the stream has reached the mark, or it is over.
+bool PeerScheduler::resume_message(TransferState& transfer) {
+  MessageState& x = *transfer.message;
+  if (x.stage == MessageState::Stage::over) return true;
+  const Result<bool> passed = has_passed(transfer);
+  if (passed.ok() && !*passed) return false;
+  transfer.mark.reset();
+  const Status status = passed.ok() ? send_offer(transfer, x.offer) : passed.status();
+  if (status.code() == Code::no_resource) return false;
+  if (!status.ok()) {
+    end_waiting_message(transfer, status);
+    return true;
+  }
+  x.stage = MessageState::Stage::unmatched;
+  rendezvous_.post(transfer);
+  return true;
+}
+
+void PeerScheduler::end_waiting_message(TransferState& transfer, const Status& status) {
+  if (transfer.message->stage != MessageState::Stage::waiting_on_stream) return;
+  transfer.message->stage = MessageState::Stage::over;
+  stream_waits_.poll_soon();
+  end(transfer, user_status(transfer, status));
+}
+
+/// Posts no more batches of the transfer and cancels those in flight.
+void PeerScheduler::stop(TransferState& transfer, const Status& why) {
+  if (transfer.first_error.ok()) transfer.first_error = why;
+  stop_posting(transfer);
+}
+
+void PeerScheduler::stop_posting(TransferState& transfer) {
+  transfer.posted = transfer.batches;
+  sweep_ = true;
+  stream_waits_.poll_soon();  // it may be one of these
+  cancel_batches(transfer);
+}
+
+void PeerScheduler::cancel_batches(const TransferState& transfer) {
+  if (transfer.in_flight == 0) return;
+  transport::Endpoint& endpoint = *endpoints_.at(transfer.transport);
+  batches_.for_each_of(transfer, [&](std::uint64_t cookie) { endpoint.cancel(cookie); });
+}
+
+void PeerScheduler::cancel(TransferState& transfer) {
+  const base::MutexLock lock(mutex_);
+  touch();
+  cancel_now(transfer);
+  advance(base::Clock::steady().now());
+}
+
+void PeerScheduler::cancel_now(TransferState& transfer) {
+  if (transfer.quiet) return;
+  if (transfer.finishing) {
+    transfer.canceled = true;
+    return;
+  }
+  if (transfer.message != nullptr) {
+    transfer.canceled = true;
+    if (transfer.message->stage != MessageState::Stage::waiting_on_stream)
+      return rendezvous_.stop(transfer);
+    return end_waiting_message(transfer, Status(Code::canceled, Scope::request, ""));
+  }
+  const bool unposted = !transfer.all_posted();
+  transfer.canceled = true;
+  if (unposted)
+    stop(transfer, Status(Code::canceled, Scope::request, ""));  // user_status() makes the text
+  else
+    cancel_batches(transfer);
+}
+
+void PeerScheduler::cancel_all() {
+  std::vector<std::shared_ptr<TransferState>> all;  // some end at once
+  for (const auto& [id, transfer] : transfers_) all.push_back(transfer);
+  for (const auto& transfer : all) cancel_now(*transfer);
+}
+
+void PeerScheduler::cancel_all_on(const memory::Registration& registration) {
+  const base::MutexLock lock(mutex_);
+  touch();
+  std::vector<std::shared_ptr<TransferState>>
+      found;  // to cancel may end one, which is then no more
+  for (const auto& [id, transfer] : transfers_) {
+    const bool on_it = transfer->message != nullptr
+                           ? transfer->message->memory.lies_in(registration)
+                           : transfer->local.get() == &registration;
+    if (on_it && transfer->whole == nullptr) found.push_back(transfer);
+  }
+  for (const auto& transfer : found) cancel_now(*transfer);
+}
+
+/// Sends the notification and sets the status, once nothing of the transfer is in flight. Returns
+/// false if the notification has no room yet.
+bool PeerScheduler::finish(TransferState& transfer) {
+  if (transfer.first_error.ok() && !transfer.notifies && !transfer.notification.empty()) {
+    Status sent = life_.state != PeerState::up
+                      ? Status(Code::disconnected, Scope::peer,
+                               "the data was written, but its peer left before the notification")
+                      : frames_.notify(transfer.notification);
+    if (sent.code() == Code::no_resource) {
+      if (!transfer.expired && !transfer.canceled) return false;
+      sent = Status(Code::no_resource, Scope::peer,
+                    "the data was written, but its peer reads no notification");
+    }
+    if (sent.ok()) ++counters_.notifications_sent;
+    transfer.first_error = std::move(sent);
+    transfer.notification.clear();  // it goes once, though what follows may have no memory
+  }
+  transfer.end = user_status(transfer, transfer.first_error);
+  make_room(garbage_, garbage_.size() + 3);
+  if (transfer.whole != nullptr) copied_.emplace_back(transfer.whole->id, transfer.end);
+  if (transfer.first_error.ok() && transfer.notifies) ++counters_.notifications_sent;
+  return true;
+}
+
+bool PeerScheduler::end_if_quiet(const std::shared_ptr<TransferState>& transfer) {
+  if (!transfer->all_posted() || transfer->in_flight != 0 || transfer->quiet) return false;
+  finishing_ -= std::exchange(transfer->finishing, false) ? 1 : 0;
+  bool finished = false;
+  try_step([&]() LINKSPAN_REQUIRES(mutex_) { finished = finish(*transfer); });
+  if (!finished) {
+    transfer->finishing = true;
+    ++finishing_;
+    return false;
+  }
+  transfer->local->release();
+  garbage_.push_back(std::exchange(transfer->remote, nullptr));
+  if (transfer->prepared != nullptr) garbage_.push_back(std::exchange(transfer->prepared, nullptr));
+  if (transfer->whole != nullptr) transfer->whole->path_taken = transfer->path_taken;
+  finalize(transfer);
+  return true;
+}
+
+/// Makes the transfer quiet: its status is final and its memory the user's.
+void PeerScheduler::finalize(const std::shared_ptr<TransferState>& transfer) {
+  count_end(*transfer);
+  transfers_.erase(transfer->id);
+  transfer->mark.reset();
+  if (const auto blocker = std::exchange(transfer->blocker, nullptr))
+    blocker->open();  // whatever the end
+  transfer->deferral = {};
+  if (!transfer->end.ok() && log_.enabled(base::Level::info))
+    try_step([&] {
+      log_.write(base::Level::info, "transfer " + std::to_string(transfer->id) + " to peer " +
+                                        std::to_string(transfer->peer) + " by \"" +
+                                        std::string(transfer->path_taken.path) +
+                                        "\" ended: " + transfer->end.to_string());
+    });
+  transfer->quiet.store(true, std::memory_order_release);
+  if (transfer->queue != nullptr) {
+    transfer->queue->push(transfer->cookie);
+    garbage_.push_back(std::exchange(transfer->queue, nullptr));
+  }
+  ++ended_;
+  events_.on_quiet();
+}
+
+void PeerScheduler::expire(base::Time now) {
+  if (now < next_expiry_) return;
+  base::Time next = base::Time::max();
+  std::vector<std::shared_ptr<TransferState>> due;  // some end at once
+  for (auto& [id, transfer] : transfers_) {
+    if (transfer->expired) continue;
+    if (transfer->deadline > now) {
+      next = std::min(next, transfer->deadline);
+      continue;
+    }
+    due.push_back(transfer);
+  }
+  // Before memory ends in one of them, which the next look at the deadlines then takes again.
+  next_expiry_ = next;
+  for (const auto& transfer : due) {
+    transfer->expired = true;
+    try {
+      cancel_now(*transfer);
+    } catch (const std::exception&) {
+      transfer->expired = false;
+      next_expiry_ = now;
+    }
+  }
+}
+
+std::size_t PeerScheduler::progress(base::Time now) {
+  const base::MutexLock lock(mutex_);
+  return advance(now);
+}
+
+/// Makes progress and wakes the threads in wait() if a transfer became quiet.
+std::size_t PeerScheduler::advance(base::Time now) {
+  if (!transfers_.empty()) {
+    try_step([&]() LINKSPAN_REQUIRES(mutex_) { expire(now); });
+    try_step([&]() LINKSPAN_REQUIRES(mutex_) {
+      stream_waits_.poll(now, [&](const std::shared_ptr<TransferState>& transfer)
+                                  LINKSPAN_REQUIRES(mutex_) { return resume(transfer); });
+    });
+  }
+  endpoints_.progress(batches_);
+  batches_.handle([&](TransferState& transfer, Status status) LINKSPAN_REQUIRES(mutex_) {
+    --transfer.in_flight;
+    if (!status.ok() && transfer.first_error.ok()) {
+      transfer.first_error = std::move(status);
+      try_step([&]() LINKSPAN_REQUIRES(mutex_) { stop_posting(transfer); });
+    }
+    if (const auto whole = transfers_.find(transfer.id); whole != transfers_.end())
+      end_if_quiet(std::shared_ptr(whole->second));
+  });
+  try_step([&]() LINKSPAN_REQUIRES(mutex_) { pump(); });
+  if (finishing_ != 0)
+    try_step([&]() LINKSPAN_REQUIRES(mutex_) {
+      std::vector<std::shared_ptr<TransferState>> finishing;
+      for (auto& [id, transfer] : transfers_)
+        if (transfer->finishing) finishing.push_back(transfer);
+      for (const auto& transfer : finishing) end_if_quiet(transfer);
+    });
+  try_step([&]() LINKSPAN_REQUIRES(mutex_) { finish_teardown(); });
+  try_step([&]() LINKSPAN_REQUIRES(mutex_) { progress_messages(); });
+  const std::size_t ended = std::exchange(ended_, 0);
+  if (ended != 0) quiet_.notify_all();
+  return ended;
+}
+
+transport::PollHint PeerScheduler::poll_hint(base::Time now) {
+  if (!copied_.empty()) return {When::now, {}};
+  transport::PollHint next = endpoints_.poll_hint();
+  const auto at_latest = [&](base::Time at) {
+    if (next.when == When::now || (next.when == When::at && next.at <= at)) return;
+    next.when = When::at;
+    next.at = at;
+    next.patient = false;
+  };
+  if (!transfers_.empty()) at_latest(next_expiry_);
+  if (!stream_waits_.empty()) at_latest(stream_waits_.next_poll());
+  if (frames_.unsent() != 0 || finishing_ != 0 || !awaiting_release_.empty())
+    at_latest(now + 1ms);  // these wait for the peer, which wakes no thread
+  return next;
+}
+
+PeerScheduler::Polled PeerScheduler::poll(base::Time now) {
+  std::vector<std::shared_ptr<void>> garbage;  // destroyed without the mutex
+  Polled polled;
+  const base::MutexLock lock(mutex_);
+  advance(now);
+  garbage.swap(garbage_);
+  polled.hint = poll_hint(now);
+  if (waiters_ != 0 && polled.hint.when != When::idle &&
+      (polled.hint.when == When::now || polled.hint.at < now + kUserPolls)) {
+    polled.hint.when = When::at;
+    polled.hint.at = now + kUserPolls;
+    polled.hint.patient = true;
+  }
+  polled.over =
+      life_.state == PeerState::gone && transfers_.empty() && polled.hint.when == When::idle;
+  return polled;
+}
+
+bool PeerScheduler::has_work() {
+  const base::MutexLock lock(mutex_);
+  return !garbage_.empty() || life_.state == PeerState::gone ||
+         poll_hint(base::Clock::steady().now()).when != When::idle;
+}
+
+void PeerScheduler::wait(const TransferState& transfer, base::Time limit) {
+  const base::Clock& clock = base::Clock::steady();
+  const auto is_quiet = [&] { return transfer.quiet.load(std::memory_order_acquire); };
+  const base::Time begin = clock.now();
+  ++waiters_;
+  for (base::Time now = begin; !is_quiet() && now < limit; now = clock.now()) {
+    if (!mutex_.try_lock()) {
+      std::this_thread::yield();
+      continue;
+    }
+    for (unsigned polls = 0; polls < kPollsPerClockRead && !is_quiet(); ++polls) advance(now);
+    const Duration sleep = is_quiet() ? Duration::zero() : time_to_sleep(begin, now);
+    if (sleep > Duration::zero())
+      quiet_.wait(mutex_, base::Deadline::in(std::min<Duration>(sleep, limit - now)));
+    mutex_.unlock();
+  }
+  --waiters_;
+}
+
+/// Returns how long a waiter may sleep: zero at first, and zero close to the predicted time.
+Duration PeerScheduler::time_to_sleep(base::Time begin, base::Time now) {
+  if (now - begin < kSpin) return Duration::zero();
+  const transport::PollHint next = poll_hint(now);
+  if (next.when == When::now) return Duration::zero();
+  if (next.when == When::idle) return kMaxWait;  // ended by the thread that reads a message
+  const Duration left = next.at - now - kWakeUp;
+  return std::clamp<Duration>(left, Duration::zero(), kMaxWait);
+}
+
+void PeerScheduler::attach(TransferState& transfer, std::shared_ptr<CompletionQueueState> queue,
+                           std::uint64_t cookie) {
+  const base::MutexLock lock(mutex_);
+  if (transfer.quiet) return queue->push(cookie);
+  transfer.queue = std::move(queue);
+  transfer.cookie = cookie;
+}
+
+PeerScheduler::StreamRelease PeerScheduler::release_stream(TransferState& transfer,
+                                                           std::shared_ptr<StreamBlocker> blocker) {
+  const base::MutexLock lock(mutex_);
+  transfer.wants_release = false;  // from now on an event would come too late
+  StreamRelease release{.event = std::move(transfer.release_event), .blocks = false};
+  if (release.event || transfer.quiet) return release;
+  transfer.blocker = std::move(blocker);
+  release.blocks = true;
+  return release;
+}
+
+Result<Explanation> PeerScheduler::explain(const TransferEndpoints& between,
+                                           const transport::BatchSummary& size) {
+  const base::MutexLock lock(mutex_);
+  if (life_.closing)
+    return Status(Code::disconnected, Scope::peer, "peer " + std::to_string(id()) + " is gone");
+  const transport::Endpoint* const endpoint = endpoints_.at(between.transport);
+  if (endpoint == nullptr)
+    return Status(Code::unreachable, Scope::peer, "the peer did not offer the region's transport");
+  return endpoint->explain(between.op, between.local->region(),
+                           *between.remote->mappings[between.transport], size);
+}
+
+}  // namespace linkspan::engine

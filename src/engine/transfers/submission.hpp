@@ -1,0 +1,97 @@
+// engine/transfers/submission.hpp - how transfers begin: checked, planned and submitted, or
+// prepared once and posted any number of times.
+//
+// On the path of a byte: between the user's call and PeerScheduler::submit().
+// Threads: any thread.
+// Invariants: what is submitted lies within both regions and takes the path that was required.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/peers/peer_table.hpp"
+#include "engine/progress/progress_thread.hpp"
+#include "engine/transfers/router.hpp"
+#include "engine/transfers/stream_order.hpp"
+#include "engine/transfers/transfer.hpp"
+#include "memory/registry.hpp"
+
+namespace linkspan::engine {
+
+class EngineImpl;
+
+class Submission {
+ public:
+  /// What a Submission uses. All of it outlives the Submission.
+  struct Uses {
+    const EngineImpl* engine;  ///< Identifies the Engine's own handles.
+    memory::Registry& registry;
+    const cuda::Topology* topology;  ///< Null without a GPU.
+    const Transports& transports;
+    StreamOrders& streams;
+    PeerTable& peers;
+    ProgressThread& progress;
+    const base::Log& log;
+    Duration default_deadline;
+  };
+  explicit Submission(const Uses& uses) : uses_(uses) {}
+
+  using Submitted = Result<std::shared_ptr<TransferState>>;
+
+  /// Finds both regions and the transport. invalid_argument: a region is not registered here, or is
+  /// not of that peer. unreachable: no transport reaches it.
+  Result<TransferEndpoints> resolve(std::uint64_t peer, Op op, const Region& local,
+                                    const RemoteRegion& remote) const;
+  Submitted submit(std::uint64_t peer, Op op, const Region& local, const RemoteRegion& remote,
+                   const UserShape& shape, const TransferOptions& options) const;
+  /// Submits one write of `local` to each target. They run beside each other.
+  std::vector<Submitted> write_to_all(const Region& local, std::span<const RemoteRegion> targets,
+                                      const UserShape& shape, const TransferOptions& options) const;
+  Result<std::shared_ptr<PreparedState>> prepare(std::uint64_t peer, Op op, const Region& local,
+                                                 const RemoteRegion& remote, UserShape shape) const;
+  Submitted post(const std::shared_ptr<PreparedState>& prepared,
+                 const TransferOptions& options) const;
+  Submitted post(const PreparedState& prepared, std::span<const std::uint32_t> subset,
+                 const TransferOptions& options) const;
+  /// Submits one block of a region that may have been deregistered. no_resource: try again.
+  Submitted copy(std::uint64_t peer, Op op, const memory::RegionId& local,
+                 const std::shared_ptr<ImportedRegion>& remote, std::size_t transport,
+                 const Block& block) const;
+  Result<Explanation> explain(const TransferEndpoints& between,
+                              const transport::BatchSummary& size) const;
+  /// Returns the deadline of a transfer that is submitted now.
+  base::Time deadline_of(const TransferOptions& options, base::Time now) const;
+  /// Makes the release stream wait for an event in our stream, or for a StreamBlocker that the end
+  /// of the transfer opens. Both fail only if the user's context failed, which then runs nothing.
+  void release_stream(TransferState& transfer, ResolvedStreams& streams) const;
+
+ private:
+  struct Planned {
+    Plan plan;
+    transport::BatchSummary size;
+  };
+  /// A submitted transfer whose release stream does not wait for it yet.
+  struct Started {
+    std::shared_ptr<TransferState> transfer;  // also the PeerScheduler's
+    ResolvedStreams streams;
+  };
+
+  Result<std::shared_ptr<const memory::Registration>> registered(const memory::RegionId& id) const;
+  Result<Planned> plan(const TransferEndpoints& between, const UserShape& shape) const;
+  Result<Planned> plan(TransferEndpoints& between, const UserShape& shape,
+                       const TransferOptions& options) const;
+  Status check_path(const TransferEndpoints& between, const transport::BatchSummary& size,
+                    const std::string& required) const;
+  Result<std::shared_ptr<TransferState>> transfer_of(const PreparedState& prepared) const;
+  Result<Started> start(std::shared_ptr<TransferState> transfer, transport::BatchSummary size,
+                        const TransferOptions& options) const;
+  Submitted post(std::shared_ptr<TransferState> transfer, transport::BatchSummary size,
+                 const TransferOptions& options) const;
+  Submitted released(Result<Started> started) const;
+
+  const Uses uses_;
+};
+
+}  // namespace linkspan::engine
