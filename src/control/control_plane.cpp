@@ -102,10 +102,10 @@ class AsioControlPlane final : public ControlPlane, public SessionWriter {
     thread_ = base::named_thread<"ls-control">([this] { run(); });
   }
 
-  Result<Address> listen(const Address& address) override {
+  Result<SocketAddress> listen(const SocketAddress& address) override {
     auto listening = listen_at(address, leaves_host(), addresses_of(us_.interfaces));
     if (!listening.ok()) return listening.status();
-    const Address at = listening->at;
+    const SocketAddress at = listening->at;
     std::string all = at.to_string();
     for (const base::Fd& each : listening->beside)
       if (const auto more = net::address_of(each); more.ok()) all += " and " + more->to_string();
@@ -136,7 +136,7 @@ class AsioControlPlane final : public ControlPlane, public SessionWriter {
   }
 
   using ControlPlane::connect;
-  Result<std::shared_ptr<Session>> connect(const Address& address, base::Deadline deadline,
+  Result<std::shared_ptr<Session>> connect(const SocketAddress& address, base::Deadline deadline,
                                            const std::string& expect) override
       LINKSPAN_EXCLUDES(mutex_) {
     std::vector<net::TcpAddress> hosts;
@@ -270,7 +270,7 @@ class AsioControlPlane final : public ControlPlane, public SessionWriter {
 
   bool leaves_host() const noexcept { return us_.insecure || !us_.secret.empty(); }
 
-  Result<std::shared_ptr<Session>> try_connect(const Address& address,
+  Result<std::shared_ptr<Session>> try_connect(const SocketAddress& address,
                                                const std::vector<net::TcpAddress>& hosts,
                                                base::Deadline deadline, const std::string& expect)
       LINKSPAN_EXCLUDES(mutex_) {

@@ -28,15 +28,16 @@ class ControlPlane {
   /// Listens at `address` and returns it with the port that the kernel chose. A second call
   /// replaces the previous address of the same family (Unix socket or TCP). Replaces a stale Unix
   /// socket. busy: another process listens there. permission_denied, not_found: as resolve().
-  virtual Result<Address> listen(const Address& address) = 0;
+  virtual Result<SocketAddress> listen(const SocketAddress& address) = 0;
   /// Connects, and returns once both sides are ready. Retries until the deadline while no process
   /// listens there or the listener closes without a reply. unreachable: none listened by the
   /// deadline; timed_out: no host answered. A refusal has the peer's text. permission_denied,
   /// not_found: as resolve(), returned at once; a missing Unix socket is retried.
   /// permission_denied also: `expect` is not empty and the peer has another name.
-  virtual Result<std::shared_ptr<Session>> connect(const Address& address, base::Deadline deadline,
+  virtual Result<std::shared_ptr<Session>> connect(const SocketAddress& address,
+                                                   base::Deadline deadline,
                                                    const std::string& expect) = 0;
-  Result<std::shared_ptr<Session>> connect(const Address& address, base::Deadline deadline) {
+  Result<std::shared_ptr<Session>> connect(const SocketAddress& address, base::Deadline deadline) {
     return connect(address, deadline, {});
   }
   /// Opens one more connection to the address of a remote Session, for one transport, as

@@ -20,7 +20,7 @@ constexpr std::size_t kMaxHost = 253;  // of a name in DNS
 constexpr int kTryPorts = 16;
 
 /// "host:port" or "[host]:port". Null, or what is wrong with it.
-const char* parse_tcp(std::string_view rest, Address& into) {
+const char* parse_tcp(std::string_view rest, SocketAddress& into) {
   const auto colon = rest.rfind(':');
   if (colon == std::string_view::npos) return "has no port; give tcp:host:port";
   std::string_view host = rest.substr(0, colon);
@@ -95,13 +95,13 @@ Status not_bound(const std::string& path, int error) {
 
 }  // namespace
 
-std::string Address::to_string() const {
+std::string SocketAddress::to_string() const {
   if (!is_tcp()) return "unix:" + path;
   const bool six = host.find(':') != std::string::npos;
   return "tcp:" + (six ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
-Result<Address> parse_address(std::string_view address, const std::string& folder) {
+Result<SocketAddress> parse_address(std::string_view address, const std::string& folder) {
   const auto bad = [&](const char* why) {
     return Status(Code::invalid_argument, Scope::request,
                   "address \"" + std::string(address) + "\": " + why);
@@ -110,7 +110,7 @@ Result<Address> parse_address(std::string_view address, const std::string& folde
   std::string_view rest = address;
   if (rest.find('\0') != std::string_view::npos) return bad("has a zero byte");
   if (rest.starts_with(kTcp)) {
-    Address at;
+    SocketAddress at;
     const char* const wrong = parse_tcp(rest.substr(kTcp.size()), at);
     if (wrong != nullptr) return bad(wrong);
     return at;
@@ -134,10 +134,10 @@ Result<Address> parse_address(std::string_view address, const std::string& folde
                    .c_str());
   if (path.size() >= sizeof(sockaddr_un::sun_path))
     return bad("longer than the 107 bytes that a Unix socket may have");
-  return Address{.path = std::move(path)};
+  return SocketAddress{.path = std::move(path)};
 }
 
-Result<std::vector<net::TcpAddress>> resolve(const Address& address, bool leaves_host) {
+Result<std::vector<net::TcpAddress>> resolve(const SocketAddress& address, bool leaves_host) {
   auto found = net::resolve(address.host, address.port);
   if (!found.ok() || leaves_host) return found;
   for (const net::TcpAddress& each : *found)
@@ -186,7 +186,7 @@ Result<sockaddr_un> unix_address(const std::string& path) {
   return address;
 }
 
-Result<Listening> listen_at(const Address& address, bool leaves_host,
+Result<Listening> listen_at(const SocketAddress& address, bool leaves_host,
                             std::span<const net::TcpAddress> beside) {
   if (!address.is_tcp()) {
     auto socket = listen_at(address.path);

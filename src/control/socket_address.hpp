@@ -17,7 +17,7 @@
 
 namespace linkspan::control {
 
-struct Address {
+struct SocketAddress {
   std::string path{};      ///< Of a Unix socket. Empty: TCP, with host and port.
   std::string host{};      ///< A name, or a number without brackets.
   std::uint16_t port = 0;  ///< 0: the kernel chooses one to listen at.
@@ -28,11 +28,11 @@ struct Address {
 
 /// Parses the text of to_string(), "/path", or a bare name of a socket in `folder`.
 /// invalid_argument: empty, too long for a socket, without a port, or of an unknown scheme.
-Result<Address> parse_address(std::string_view address, const std::string& folder);
+Result<SocketAddress> parse_address(std::string_view address, const std::string& folder);
 
 /// Resolves a TCP address to at least one. permission_denied: one is beyond loopback, and
 /// `leaves_host` is false. not_found: no host of that name.
-Result<std::vector<net::TcpAddress>> resolve(const Address& address, bool leaves_host);
+Result<std::vector<net::TcpAddress>> resolve(const SocketAddress& address, bool leaves_host);
 
 /// Creates the folder (mode 0700) if it is missing. permission_denied: it is not a folder (a
 /// symbolic link counts as none), belongs to another user, is writable by others, or cannot be
@@ -44,13 +44,13 @@ Result<sockaddr_un> unix_address(const std::string& path);
 
 struct Listening {
   base::Fd socket;
-  Address at;  ///< With the actual port.
+  SocketAddress at;  ///< With the actual port.
   bool beyond_loopback = false;
   std::vector<base::Fd> beside{};  ///< Sockets at more addresses, with the same port.
 };
 /// Listens at a Unix socket as below, or at TCP as resolve() and net::listen_at(). TCP listens at
 /// the addresses `beside` too, which may include the first.
-Result<Listening> listen_at(const Address& address, bool leaves_host,
+Result<Listening> listen_at(const SocketAddress& address, bool leaves_host,
                             std::span<const net::TcpAddress> beside = {});
 
 /// Returns a listening Unix socket. busy: a process listens there already. invalid_argument: the

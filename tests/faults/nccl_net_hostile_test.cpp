@@ -83,7 +83,7 @@ class Hostile {
     control::Hello hello = RawPeer::hello();
     hello.transports = {
         {"nccl_net",
-         encode(transport::nccl_net::Address{
+         encode(transport::nccl_net::NcclNetAddress{
              .incarnation = RawPeer::kIncarnation, .max_message = 4096, .plugin = "odd"})}};
     if (!raw_.greet(hello)) ADD_FAILURE() << "it is not let in";
   }

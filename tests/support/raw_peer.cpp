@@ -15,7 +15,7 @@ namespace linkspan::test {
 using control::FrameOp;
 
 Result<base::Fd> socket_to(const std::string& address) {
-  const control::Address at = take(control::parse_address(address, {}));
+  const control::SocketAddress at = take(control::parse_address(address, {}));
   if (!at.is_tcp()) return control::connect_to(at.path);
   return net::connect_to(take(control::resolve(at, false)),
                          base::Deadline::after(base::Clock::steady(), 10s));

@@ -163,7 +163,7 @@ class ControlFixture : public ::testing::Test {
   }
 
   std::string folder_;
-  control::Address at_;
+  control::SocketAddress at_;
   const base::Log log_{base::Level::off, base::stderr_sink()};
   Quiet quiet_;
   control::Identity us_{.engine = "server", .incarnation = 11};

@@ -212,7 +212,7 @@ class ControlOfProcess : public test::ControlFixture {
     EXPECT_EQ(answer(other), Code::not_found);
   }
 
-  Address tcp_;
+  SocketAddress tcp_;
 };
 
 TEST_F(ControlOfProcess, SessionsWithoutAGoodbyeHaveABound) {

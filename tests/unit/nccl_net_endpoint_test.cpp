@@ -63,7 +63,7 @@ class NcclNetEndpointTest : public ::testing::Test {
          .clock = &clock_}));
     region_ = take(registry_.add(memory_.data(), memory_.size(), {true, true}, false));
     key_ = take(decode_key(take(transport_->publish(region_->region())).bytes));
-    const Address peer{.incarnation = kPeer, .max_message = 4096, .plugin = "hostile"};
+    const NcclNetAddress peer{.incarnation = kPeer, .max_message = 4096, .plugin = "hostile"};
     endpoint_ = take(transport_->connect(encode(peer), channel_,
                                          base::Deadline::after(base::Clock::steady(), 10s)));
   }

@@ -21,7 +21,7 @@ namespace socket_address_test {
 using namespace std::chrono_literals;
 using test::take;
 
-Address parsed(const std::string& text) { return take(parse_address(text, "/run/here")); }
+SocketAddress parsed(const std::string& text) { return take(parse_address(text, "/run/here")); }
 
 TEST(SocketAddress, IsAPathANameOrAHostAndAPort) {
   for (const char* text : {"unix:/a/b", "/a/b"}) {
@@ -41,7 +41,7 @@ TEST(SocketAddress, IsAPathANameOrAHostAndAPort) {
                     {"tcp:localhost:1", "localhost", 1},
                     {"tcp:gpu-7.rack.net:65535", "gpu-7.rack.net", 65535}};
   for (const auto& each : good) {
-    const Address address = parsed(each.text);
+    const SocketAddress address = parsed(each.text);
     EXPECT_TRUE(address.is_tcp());
     EXPECT_EQ(address.host, each.host);
     EXPECT_EQ(address.port, each.port);

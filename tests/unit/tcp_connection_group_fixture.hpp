@@ -92,10 +92,10 @@ class TcpConnectionGroup : public ::testing::Test {
                    .bytes = kBytes};
     remote_ = std::make_unique<WireMapping>(theirs);
     endpoint_ =
-        take(transport_.connect(encode(Address{.incarnation = kPeer,
-                                               .connections = 1,
-                                               .chunk = kMinChunk,
-                                               .ordered = options.ordered}),
+        take(transport_.connect(encode(TcpTransportAddress{.incarnation = kPeer,
+                                                           .connections = 1,
+                                                           .chunk = kMinChunk,
+                                                           .ordered = options.ordered}),
                                 channel_, base::Deadline::after(base::Clock::steady(), 10s)));
     add_stream();
   }

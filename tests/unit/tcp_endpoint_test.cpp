@@ -19,9 +19,10 @@ struct Asking {
   Asking(unsigned ours, unsigned theirs, unsigned first) {
     transport = std::make_unique<TcpTransport>(
         TcpOptions{.incarnation = kUs, .connections = ours, .first = first, .clock = &clock});
-    endpoint = take(transport->connect(
-        encode(Address{.incarnation = kPeer, .connections = theirs, .chunk = kMinChunk}), channel,
-        base::Deadline::after(clock, 10s)));
+    endpoint = take(
+        transport->connect(encode(TcpTransportAddress{
+                               .incarnation = kPeer, .connections = theirs, .chunk = kMinChunk}),
+                           channel, base::Deadline::after(clock, 10s)));
   }
   Status comes(Result<base::AuthenticatedSocket> socket) const {
     return dynamic_cast<DataConnectionSink&>(*endpoint).on_data_connection(std::move(socket));
@@ -172,8 +173,8 @@ TEST_F(TcpConnectionGroup, NeverFailsWithACodeThatMeansLater) {
 TEST_F(TcpConnectionGroup, ACanceledBatchEndsAtOnceWhereNoConnectionHasCome) {
   for (const linkspan::Op op : {linkspan::Op::write, linkspan::Op::read}) {
     auto lonely = take(transport_.connect(
-        encode(Address{.incarnation = kPeer, .connections = 1, .chunk = kMinChunk}), channel_,
-        base::Deadline::after(base::Clock::steady(), 1min)));
+        encode(TcpTransportAddress{.incarnation = kPeer, .connections = 1, .chunk = kMinChunk}),
+        channel_, base::Deadline::after(base::Clock::steady(), 1min)));
     const Block block{0, 0, 100};
     must(lonely->post({.op = op,
                        .local = &region_->region(),

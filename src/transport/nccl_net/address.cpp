@@ -12,20 +12,20 @@ Status corrupt_address(const char* what) { return {Code::corrupt, Scope::request
 
 }  // namespace
 
-std::vector<std::byte> encode(const Address& address) {
+std::vector<std::byte> encode(const NcclNetAddress& address) {
   flatbuffers::FlatBufferBuilder out;
   const auto plugin = out.CreateString(address.plugin.substr(0, kMaxName));
   out.Finish(schema::CreateNetAddress(out, address.incarnation, address.max_message, plugin));
   return finished(out);
 }
 
-Result<Address> decode_address(std::span<const std::byte> bytes) {
+Result<NcclNetAddress> decode_address(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::NetAddress>(bytes);
   if (wire == nullptr) return corrupt_address("malformed address");
   if (wire->most() < kMinMessage) return corrupt_address("an address of too small messages");
-  return Address{.incarnation = wire->incarnation(),
-                 .max_message = wire->most(),
-                 .plugin = schema::text_of(*wire->plugin(), kMaxName)};
+  return NcclNetAddress{.incarnation = wire->incarnation(),
+                        .max_message = wire->most(),
+                        .plugin = schema::text_of(*wire->plugin(), kMaxName)};
 }
 
 }  // namespace linkspan::transport::nccl_net

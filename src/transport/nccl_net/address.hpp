@@ -13,7 +13,7 @@
 
 namespace linkspan::transport::nccl_net {
 
-struct Address {
+struct NcclNetAddress {
   std::uint64_t incarnation = 0;
   std::uint64_t max_message = 0;  ///< Bytes of a message, at most; at least kMinMessage.
   std::string plugin;             ///< For people.
@@ -22,8 +22,8 @@ struct Address {
 /// Bounds the number of messages of a batch.
 inline constexpr std::uint64_t kMinMessage = 4096;
 
-std::vector<std::byte> encode(const Address& address);
-Result<Address> decode_address(
+std::vector<std::byte> encode(const NcclNetAddress& address);
+Result<NcclNetAddress> decode_address(
     std::span<const std::byte> bytes);  ///< Returns `corrupt` for malformed bytes.
 
 }  // namespace linkspan::transport::nccl_net

@@ -20,8 +20,8 @@ constexpr Duration kSuspended = 5s;  // without a check for so long, this proces
 
 }  // namespace
 
-NcclNetEndpoint::NcclNetEndpoint(NcclNetTransport& transport, const Address& peer, Channel& channel,
-                                 base::Deadline)
+NcclNetEndpoint::NcclNetEndpoint(NcclNetTransport& transport, const NcclNetAddress& peer,
+                                 Channel& channel, base::Deadline)
     : transport_(transport),
       peer_(peer),
       channel_(channel),

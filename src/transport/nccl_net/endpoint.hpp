@@ -39,7 +39,7 @@ class NcclNetEndpoint final : public Endpoint {
                             kMaxStallAtOnce = std::chrono::seconds(1),
                             kMaxRetracted = std::chrono::seconds(30);
 
-  NcclNetEndpoint(NcclNetTransport& transport, const Address& peer, Channel& channel,
+  NcclNetEndpoint(NcclNetTransport& transport, const NcclNetAddress& peer, Channel& channel,
                   base::Deadline deadline);
   NcclNetEndpoint(const NcclNetEndpoint&) = delete;
   NcclNetEndpoint& operator=(const NcclNetEndpoint&) = delete;
@@ -132,7 +132,7 @@ class NcclNetEndpoint final : public Endpoint {
   Result<InflightBatch> on_request(const Request& wire, Op op);
 
   NcclNetTransport& transport_;
-  const Address peer_;
+  const NcclNetAddress peer_;
   Channel& channel_;
   const std::uint64_t max_message_;  // bytes, at most
   bool closed_ = false, disconnected_ = false;

@@ -90,9 +90,9 @@ std::vector<CopyCount> NcclNetTransport::copies() const {
 }
 
 std::vector<std::byte> NcclNetTransport::address() const {
-  return encode(Address{.incarnation = options_.incarnation,
-                        .max_message = max_message_,
-                        .plugin = name_of(*options_.plugin)});
+  return encode(NcclNetAddress{.incarnation = options_.incarnation,
+                               .max_message = max_message_,
+                               .plugin = name_of(*options_.plugin)});
 }
 
 Result<std::unique_ptr<Endpoint>> NcclNetTransport::connect(std::span<const std::byte> address,

@@ -14,15 +14,15 @@ namespace linkspan::transport::tcp {
 
 inline constexpr unsigned kMaxDataConnections = 64;
 
-struct Address {
+struct TcpTransportAddress {
   std::uint64_t incarnation = 0;
   unsigned connections = 1;  ///< Connections that it wants, 1 to kMaxDataConnections.
   std::uint32_t chunk = 0;   ///< Data bytes of a frame that it accepts, at least kMinChunk.
   bool ordered = false;      ///< Understands Head::after of a put; older releases do not.
 };
 
-std::vector<std::byte> encode(const Address& address);
-Result<Address> decode_address(
+std::vector<std::byte> encode(const TcpTransportAddress& address);
+Result<TcpTransportAddress> decode_address(
     std::span<const std::byte> bytes);  ///< Returns `corrupt` for malformed bytes.
 
 }  // namespace linkspan::transport::tcp

@@ -19,7 +19,7 @@ constexpr Duration kDropDelay = 1s;  // from the failure of the connections to t
 
 }  // namespace
 
-TcpEndpoint::TcpEndpoint(TcpTransport& transport, const Address& peer, Channel& channel,
+TcpEndpoint::TcpEndpoint(TcpTransport& transport, const TcpTransportAddress& peer, Channel& channel,
                          base::Deadline deadline)
     : transport_(transport),
       peer_(peer),

@@ -36,7 +36,7 @@ class TcpEndpoint final : public Endpoint, public DataConnectionSink {
   static constexpr Duration kSilence = std::chrono::seconds(5),
                             kCancelEnds = std::chrono::seconds(10);
 
-  TcpEndpoint(TcpTransport& transport, const Address& peer, Channel& channel,
+  TcpEndpoint(TcpTransport& transport, const TcpTransportAddress& peer, Channel& channel,
               base::Deadline deadline);
   TcpEndpoint(const TcpEndpoint&) = delete;
   TcpEndpoint& operator=(const TcpEndpoint&) = delete;
@@ -82,7 +82,7 @@ class TcpEndpoint final : public Endpoint, public DataConnectionSink {
   void check_failure(base::Time now);
 
   TcpTransport& transport_;
-  const Address peer_;
+  const TcpTransportAddress peer_;
   Channel& channel_;
   const base::Deadline connect_by_;
   const std::shared_ptr<ConnectionGroup> group_;  // shared with its connections

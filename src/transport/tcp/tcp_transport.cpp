@@ -44,10 +44,10 @@ std::vector<CopyCount> TcpTransport::copies() const {
 }
 
 std::vector<std::byte> TcpTransport::address() const {
-  return encode(Address{.incarnation = options_.incarnation,
-                        .connections = options_.connections,
-                        .chunk = kMaxChunk,
-                        .ordered = true});
+  return encode(TcpTransportAddress{.incarnation = options_.incarnation,
+                                    .connections = options_.connections,
+                                    .chunk = kMaxChunk,
+                                    .ordered = true});
 }
 
 Result<std::unique_ptr<Endpoint>> TcpTransport::connect(std::span<const std::byte> address,
