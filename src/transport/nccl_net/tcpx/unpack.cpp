@@ -78,7 +78,7 @@ Unpacker::Unpacker(const cuda::Device& device, Unpack method, unsigned ctas,
       memory_(std::move(memory)),
       stream_(std::move(stream)) {
   std::size_t at = kMarkLine;
-  for (Batch& batch : batches_) {
+  for (UnpackBatch& batch : batches_) {
     batch.list = reinterpret_cast<Entry*>(memory_.data() + at);
     batch.list_device = memory_.device_address() + at;
     at += list_bytes(sizeof(Entry));
@@ -95,7 +95,7 @@ Result<Unpacker::UnpackId> Unpacker::begin(std::span<const UnpackRequest> reques
   if (!bytes.ok()) return bytes.status();
   poll();
   if (!failure_.ok()) return failure_;
-  Batch& batch = of(last_ + 1);
+  UnpackBatch& batch = of(last_ + 1);
   if (batch.id != 0) return Status::no_resource();
   lay_out(batch, requests, cut_of(requests));
   const base::Time now = clock_.now();
@@ -155,7 +155,7 @@ std::uint64_t Unpacker::cut_of(std::span<const UnpackRequest> requests) const {
   return copy::entry_bytes(pieces, bytes, std::uint64_t{ctas_} * kWarps, kEntries);
 }
 
-void Unpacker::lay_out(Batch& batch, std::span<const UnpackRequest> requests,
+void Unpacker::lay_out(UnpackBatch& batch, std::span<const UnpackRequest> requests,
                        std::uint64_t cut) const {
   Entry* next = batch.list;
   batch.runs.clear();
@@ -205,7 +205,7 @@ void Unpacker::lay_out(Batch& batch, std::span<const UnpackRequest> requests,
 
 void Unpacker::feed() {
   for (; fed_ < last_; ++fed_) {
-    Batch& batch = of(fed_ + 1);
+    UnpackBatch& batch = of(fed_ + 1);
     while (batch.begun < batch.steps) {
       const std::size_t before = batch.begun;
       Status status = feed(batch);
@@ -218,7 +218,7 @@ void Unpacker::feed() {
   }
 }
 
-Status Unpacker::feed(Batch& batch) {
+Status Unpacker::feed(UnpackBatch& batch) {
   const std::size_t some = std::min(batch.steps - batch.begun, kSteps);
   if (in_stream_ + some + 1 > kStreamEntries) return {};
   const auto scope = device_.enter();
@@ -240,7 +240,7 @@ Status Unpacker::feed(Batch& batch) {
   return status.ok() ? marked : status;
 }
 
-Status Unpacker::step(const cuda::DeviceScope& scope, const Batch& batch,
+Status Unpacker::step(const cuda::DeviceScope& scope, const UnpackBatch& batch,
                       std::size_t number) const {
   if (method_ == Unpack::kernel) return launch(scope, batch);
   if (number < batch.entries) {
@@ -251,7 +251,7 @@ Status Unpacker::step(const cuda::DeviceScope& scope, const Batch& batch,
   return stream_.copy(scope, run.to, batch.staging_device + run.staged, run.bytes);
 }
 
-Status Unpacker::launch(const cuda::DeviceScope& scope, const Batch& batch) const {
+Status Unpacker::launch(const cuda::DeviceScope& scope, const UnpackBatch& batch) const {
   Parameter parameter{.list = batch.list_device, .pools = batch.pools, .count = batch.entries};
   void* parameters[] = {&parameter};
   const unsigned ctas = std::min(ctas_, (batch.entries + kWarps - 1) / kWarps);
@@ -259,7 +259,7 @@ Status Unpacker::launch(const cuda::DeviceScope& scope, const Batch& batch) cons
 }
 
 std::optional<Status> Unpacker::poll(UnpackId id) {
-  Batch& batch = of(id);
+  UnpackBatch& batch = of(id);
   if (id == 0 || batch.id != id)
     return Status(Code::internal, Scope::request, "poll of a batch that is not in flight");
   if (!quiet(batch)) {
@@ -284,7 +284,7 @@ std::optional<Status> Unpacker::poll(UnpackId id) {
 
 base::Time Unpacker::expected(base::Time now) const {
   base::Time soonest = base::Time::max();
-  for (const Batch& batch : batches_) {
+  for (const UnpackBatch& batch : batches_) {
     if (batch.id == 0) continue;
     if (quiet(batch) || batch.id > fed_) return now;
     soonest = std::min(soonest, copy::poll_hint(batch.due, batch.polled_at));
@@ -292,7 +292,7 @@ base::Time Unpacker::expected(base::Time now) const {
   return soonest;
 }
 
-bool Unpacker::quiet(const Batch& batch) const noexcept {
+bool Unpacker::quiet(const UnpackBatch& batch) const noexcept {
   return batch.id <= fed_ && batch.mark <= reached_;
 }
 
@@ -319,7 +319,7 @@ void Unpacker::poll() {
 
 void Unpacker::fail(const Status& cause) {
   failure_ = cause;
-  for (Batch& batch : batches_)
+  for (UnpackBatch& batch : batches_)
     if (batch.id != 0 && !quiet(batch)) batch.status = cause;
   between_.clear();
   in_stream_ = 0;

@@ -96,7 +96,7 @@ class Unpacker {
     cuda::CUdeviceptr to;
     std::byte* host;  // used in the place of `to`
   };
-  struct Batch {
+  struct UnpackBatch {
     UnpackId id = 0;  // 0: free
     Entry* list = nullptr;
     cuda::CUdeviceptr list_device = 0;
@@ -113,17 +113,19 @@ class Unpacker {
 
   Unpacker(const cuda::Device& device, base::Unpack method, unsigned ctas, const base::Clock& clock,
            cuda::PinnedBuffer memory, cuda::Stream stream);
-  Batch& of(UnpackId id) { return batches_[id % kBatches]; }
+  UnpackBatch& of(UnpackId id) { return batches_[id % kBatches]; }
   Result<std::uint64_t> check(std::span<const UnpackRequest> requests) const;
-  void lay_out(Batch& batch, std::span<const UnpackRequest> requests, std::uint64_t cut) const;
+  void lay_out(UnpackBatch& batch, std::span<const UnpackRequest> requests,
+               std::uint64_t cut) const;
   std::uint64_t cut_of(std::span<const UnpackRequest> requests) const;
-  void feed();                // Submits what the stream has space for.
-  Status feed(Batch& batch);  // Submits some steps and a mark, or nothing if there is no space.
-  Status step(const cuda::DeviceScope& scope, const Batch& batch, std::size_t number) const;
-  Status launch(const cuda::DeviceScope& scope, const Batch& batch) const;
+  void feed();  // Submits what the stream has space for.
+  Status feed(
+      UnpackBatch& batch);  // Submits some steps and a mark, or nothing if there is no space.
+  Status step(const cuda::DeviceScope& scope, const UnpackBatch& batch, std::size_t number) const;
+  Status launch(const cuda::DeviceScope& scope, const UnpackBatch& batch) const;
   void poll();  // Reads how far the stream is.
   void fail(const Status& cause);
-  bool quiet(const Batch& batch) const noexcept;
+  bool quiet(const UnpackBatch& batch) const noexcept;
 
   const cuda::Device& device_;
   const base::Unpack method_;
@@ -136,7 +138,7 @@ class Unpacker {
   unsigned in_stream_ = 0;                 // their sum
   base::Time ask_at_{}, last_due_{};
   cuda::PinnedBuffer memory_;  // the completed mark, lists, staging memory
-  std::array<Batch, kBatches> batches_;
+  std::array<UnpackBatch, kBatches> batches_;
   cuda::Stream stream_;  // last member: it ends before what it writes to
 };
 
