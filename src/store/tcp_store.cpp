@@ -32,9 +32,9 @@ constexpr auto kLinger = std::chrono::seconds(5);
 void pause(Deadline deadline) { ::poll(nullptr, 0, std::min(kPauseMs, deadline.left_ms())); }
 
 /// One connection. A failure in the midst of an answer is its end.
-class Client {
+class StoreClient {
  public:
-  Client(base::Fd socket, Dialect dialect) : socket_(std::move(socket)), dialect_(dialect) {}
+  StoreClient(base::Fd socket, Dialect dialect) : socket_(std::move(socket)), dialect_(dialect) {}
 
   Dialect dialect() const noexcept { return dialect_; }
   const base::Fd& socket() const noexcept { return socket_; }
@@ -64,8 +64,9 @@ class Client {
 
 /// Greets, and has a first answer. disconnected: that server does not understand this dialect, or
 /// has ended.
-Result<Client> greet(base::Fd socket, Dialect dialect, const Limits& limits, Deadline deadline) {
-  Client client(std::move(socket), dialect);
+Result<StoreClient> greet(base::Fd socket, Dialect dialect, const Limits& limits,
+                          Deadline deadline) {
+  StoreClient client(std::move(socket), dialect);
   Request first;
   if (dialect == Dialect::current) {
     // An older server takes these ten bytes for a `set` whose key has more bytes than there can be:
@@ -88,8 +89,8 @@ Result<Client> greet(base::Fd socket, Dialect dialect, const Limits& limits, Dea
 }
 
 /// unreachable: no process listens there.
-Result<Client> meet(const std::vector<net::TcpAddress>& addresses, StoreDialect wish,
-                    const Limits& limits, Deadline deadline) {
+Result<StoreClient> meet(const std::vector<net::TcpAddress>& addresses, StoreDialect wish,
+                         const Limits& limits, Deadline deadline) {
   auto socket = connect_to(addresses, deadline);
   if (!socket.ok()) return socket.status();
   const auto at = net::peer_of(socket->get());
@@ -294,8 +295,8 @@ class TcpStore final : public RequestStore {
     return overdue ? why : failure_;
   }
 
-  void replace(std::optional<Client> by) LINKSPAN_EXCLUDES(mutex_) {
-    std::optional<Client> old = std::exchange(client_, std::move(by));
+  void replace(std::optional<StoreClient> by) LINKSPAN_EXCLUDES(mutex_) {
+    std::optional<StoreClient> old = std::exchange(client_, std::move(by));
     const base::MutexLock lock(mutex_);
     shown_ = client_ ? client_->socket().get() : -1;
     old.reset();  // not before close() can no longer see its number
@@ -326,7 +327,7 @@ class TcpStore final : public RequestStore {
   bool serving_ = false;
   std::unique_ptr<Server> server_;
   // Under the connection lock:
-  std::optional<Client> client_;
+  std::optional<StoreClient> client_;
   Status failure_;
 
   base::Mutex mutex_;
