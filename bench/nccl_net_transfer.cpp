@@ -142,7 +142,7 @@ class Bare {
   const Memory &from_, &to_;
   std::unique_ptr<SendComm> send_;
   std::unique_ptr<ReceiveComm> receive_;
-  std::unique_ptr<Comm::Registration> source_, target_;
+  std::unique_ptr<Comm::CommRegistration> source_, target_;
 };
 
 // ---- rows -------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ struct Registered {
   std::byte* at(std::size_t offset) { return memory.data() + offset; }
 
   Bytes memory;
-  std::unique_ptr<Comm::Registration> handle;
+  std::unique_ptr<Comm::CommRegistration> handle;
 };
 
 /// Messages of `sizes`, one behind the other in memory with a gap, as many at once as there is

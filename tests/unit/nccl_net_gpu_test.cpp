@@ -201,7 +201,7 @@ class NcclNetUnpackOnDevice : public GpuTools {
   std::size_t pool_bytes = 0;
   Bytes message;  // what `from` holds
   std::unique_ptr<Gpu> from, to;
-  std::unique_ptr<Comm::Registration> source, target;
+  std::unique_ptr<Comm::CommRegistration> source, target;
 };
 
 TEST_F(NcclNetUnpackOnDevice, TheListsSayWhereEachByteIs) {

@@ -64,7 +64,7 @@ class NcclNetRules : public NcclNet {
   std::shared_ptr<Plugin> plugin;
   Pair pair;
   Bytes from, to;
-  std::unique_ptr<Comm::Registration> source, target;
+  std::unique_ptr<Comm::CommRegistration> source, target;
 };
 
 TEST_F(NcclNetRules, RequestsAreTestedInTheirOrderAndNotAfterTheyWereDone) {

@@ -23,12 +23,12 @@ const char* name_of(abi::PointerType type) {
 
 }  // namespace
 
-Comm::Registration::~Registration() {
+Comm::CommRegistration::~CommRegistration() {
   if (handle_) (void)comm_->plugin_->net().deregister(comm_->comm_, *handle_);
 }
 
-Result<std::unique_ptr<Comm::Registration>> Comm::add_memory(void* data, std::size_t bytes,
-                                                             abi::PointerType type) {
+Result<std::unique_ptr<Comm::CommRegistration>> Comm::add_memory(void* data, std::size_t bytes,
+                                                                 abi::PointerType type) {
   const Properties& device = properties();
   if (!device.supports(type))
     return Status(
@@ -39,7 +39,7 @@ Result<std::unique_ptr<Comm::Registration>> Comm::add_memory(void* data, std::si
     return Status(Code::invalid_argument, Scope::request,
                   "GPU memory for " + plugin_->name() +
                       " has to begin at a multiple of 4096 bytes: allocate 4096 more and round up");
-  auto made = std::make_unique<Registration>(*this);  // before the plugin has something to lose
+  auto made = std::make_unique<CommRegistration>(*this);  // before the plugin has something to lose
   void* handle = nullptr;
   const int result = plugin_->net().register_memory(comm_, data, bytes, type, handle);
   if (Status status = plugin_->status(result, "regMr"); !status.ok()) return status;
@@ -86,7 +86,7 @@ Result<std::optional<Done>> Comm::test() {
   return std::optional<Done>(over);
 }
 
-Status SendComm::send(const void* data, std::size_t bytes, int tag, const Registration& memory,
+Status SendComm::send(const void* data, std::size_t bytes, int tag, const CommRegistration& memory,
                       std::uint64_t cookie) {
   if (Status status = room(bytes); !status.ok()) return status;
   requests_.push_back({nullptr, bytes, cookie});  // before the plugin has begun what could be lost
@@ -96,7 +96,7 @@ Status SendComm::send(const void* data, std::size_t bytes, int tag, const Regist
   return began(result, "isend", request);
 }
 
-Status ReceiveComm::receive(void* data, std::size_t bytes, int tag, const Registration& memory,
+Status ReceiveComm::receive(void* data, std::size_t bytes, int tag, const CommRegistration& memory,
                             std::uint64_t cookie) {
   if (Status status = room(bytes); !status.ok()) return status;
   requests_.push_back({nullptr, bytes, cookie});  // before the plugin has begun what could be lost
@@ -107,7 +107,7 @@ Status ReceiveComm::receive(void* data, std::size_t bytes, int tag, const Regist
   return status;
 }
 
-Result<void*> ReceiveComm::flush(void* data, std::size_t bytes, const Registration& memory) {
+Result<void*> ReceiveComm::flush(void* data, std::size_t bytes, const CommRegistration& memory) {
   void* request = nullptr;
   if (unpacks() || bytes == 0) return request;  // TCPX must not be flushed
   const int size = static_cast<int>(std::min(bytes, properties().max_bytes));

@@ -5,8 +5,8 @@
 // and never more at once than the plugin takes.
 // Threads: externally synchronised, each comm by one thread at a time, with the GPU of its memory
 // current from listen() and connect() on (a plugin may take the GPU from there).
-// Invariants: a Registration ends before its comm. A comm ends with no request in flight, or after
-// the peer is gone, or its memory outlives the process's use of the plugin.
+// Invariants: a CommRegistration ends before its comm. A comm ends with no request in flight, or
+// after the peer is gone, or its memory outlives the process's use of the plugin.
 #pragma once
 
 #include <algorithm>
@@ -33,12 +33,12 @@ struct Done {
 class Comm {
  public:
   /// Registers memory that this comm sends from or receives into; deregisters it when destroyed.
-  class Registration {
+  class CommRegistration {
    public:
-    explicit Registration(Comm& comm) : comm_(&comm) {}
-    Registration(const Registration&) = delete;
-    Registration& operator=(const Registration&) = delete;
-    ~Registration();
+    explicit CommRegistration(Comm& comm) : comm_(&comm) {}
+    CommRegistration(const CommRegistration&) = delete;
+    CommRegistration& operator=(const CommRegistration&) = delete;
+    ~CommRegistration();
     void* handle() const noexcept { return handle_.value_or(nullptr); }
 
    private:
@@ -52,8 +52,8 @@ class Comm {
 
   /// Registers memory. invalid_argument: the device does not take that type, or (TCPX) GPU memory
   /// is not at a multiple of 4 KiB.
-  Result<std::unique_ptr<Registration>> add_memory(void* data, std::size_t bytes,
-                                                   abi::PointerType type);
+  Result<std::unique_ptr<CommRegistration>> add_memory(void* data, std::size_t bytes,
+                                                       abi::PointerType type);
   const Properties& properties() const noexcept { return plugin_->devices()[device_]; }
   const Plugin& plugin() const noexcept { return *plugin_; }
   void* raw() const noexcept { return comm_; }
@@ -91,7 +91,7 @@ class SendComm : public Comm {
   ~SendComm() { (void)plugin_->net().close_send(comm_); }
 
   /// Begins a send. no_resource: nothing was begun, try again after test().
-  Status send(const void* data, std::size_t bytes, int tag, const Registration& memory,
+  Status send(const void* data, std::size_t bytes, int tag, const CommRegistration& memory,
               std::uint64_t cookie);
 };
 
@@ -106,11 +106,11 @@ class ReceiveComm : public Comm {
 
   /// Begins a receive of at most `bytes`, at least what the peer sends with that tag. no_resource
   /// as above.
-  Status receive(void* data, std::size_t bytes, int tag, const Registration& memory,
+  Status receive(void* data, std::size_t bytes, int tag, const CommRegistration& memory,
                  std::uint64_t cookie);
   /// Begins to make data received into GPU memory visible there. Null: it is visible. The request
   /// is tested by flushed().
-  Result<void*> flush(void* data, std::size_t bytes, const Registration& memory);
+  Result<void*> flush(void* data, std::size_t bytes, const CommRegistration& memory);
   Result<bool> flushed(void* request);
   /// Reports to the plugin that the data of a completed receive was read or moved. Called in the
   /// order of the receives.

@@ -69,7 +69,7 @@ std::optional<Place> ReceiveQueue::next_place(WorkRequest& work) {
     if (work.begun == work.staged && !stage_next(work)) return std::nullopt;
     return staged_->next();
   }
-  const Comm::Registration* const into = registration(work.memory);
+  const Comm::CommRegistration* const into = registration(work.memory);
   if (into == nullptr) return std::nullopt;
   return Place{pointer(work.messages[work.begun].address), into};
 }
@@ -146,7 +146,7 @@ bool ReceiveQueue::is_in_place(ReceiveCompletion& arrival) {
     return false;
   }
   if (!arrival.flushing) {
-    const Comm::Registration* const into = registration(requests_.front()->memory);
+    const Comm::CommRegistration* const into = registration(requests_.front()->memory);
     if (into == nullptr) return false;
     auto flush = comm_->flush(pointer(arrival.message.address), arrival.done.bytes, *into);
     if (!flush.ok()) return fail(flush.status()), false;

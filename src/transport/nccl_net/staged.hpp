@@ -27,7 +27,7 @@ struct WorkRequest;
 /// Tells where a message is sent from or received into.
 struct Place {
   void* data = nullptr;
-  const Comm::Registration* memory = nullptr;
+  const Comm::CommRegistration* memory = nullptr;
   std::uint64_t cookie = 0;  ///< Names its buffer; 0: not staged.
 };
 
@@ -69,7 +69,7 @@ class Staged {
   using Buffer = copy::StagingBuffer;
   /// Describes what the buffer of that index contains.
   struct BufferState {
-    std::unique_ptr<Comm::Registration> registration{};
+    std::unique_ptr<Comm::CommRegistration> registration{};
     Buffer* buffer = nullptr;  // null: nothing
     RegionUse use{};
     std::uint64_t cookie = 0;

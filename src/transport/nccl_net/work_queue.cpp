@@ -85,7 +85,7 @@ bool WorkQueue::shut_down() {
   return true;
 }
 
-const Comm::Registration* WorkQueue::registration(const std::shared_ptr<WireRegion>& used) {
+const Comm::CommRegistration* WorkQueue::registration(const std::shared_ptr<WireRegion>& used) {
   const std::shared_ptr<WireRegion>& memory = registered_as(used);
   const auto known = registrations_.find(memory.get());
   if (known != registrations_.end()) return known->second.registration.get();
@@ -215,7 +215,7 @@ std::optional<Place> SendQueue::next_place(const WorkRequest& work, bool empty) 
     return Place{nothing_.data(), of_nothing_.get()};
   }
   if (place) return place;
-  const Comm::Registration* const from = registration(work.memory);
+  const Comm::CommRegistration* const from = registration(work.memory);
   if (from == nullptr) return std::nullopt;
   return Place{pointer(work.messages[work.begun].address), from};
 }

@@ -102,7 +102,7 @@ class WorkQueue {
   virtual Comm* comm() noexcept = 0;  ///< Null before it is connected.
 
   /// Returns the registration of this memory. Null: fail() was called.
-  const Comm::Registration* registration(const std::shared_ptr<WireRegion>& used);
+  const Comm::CommRegistration* registration(const std::shared_ptr<WireRegion>& used);
   /// Sets staging up if the comm does not take GPU memory. Called once there is a comm.
   void stage_if_needed(Staged::Direction direction);
   bool poll_gpu();
@@ -139,7 +139,7 @@ class WorkQueue {
   Status failed_;
   struct KeptRegistration {
     std::shared_ptr<WireRegion> memory;  // shared with the transport
-    std::unique_ptr<Comm::Registration> registration;
+    std::unique_ptr<Comm::CommRegistration> registration;
   };
   std::map<const WireRegion*, KeptRegistration> registrations_;
 };
@@ -167,7 +167,7 @@ class SendQueue final : public WorkQueue {
   std::unique_ptr<SendComm> comm_;
   std::size_t filling_ = 0;  // requests before this have been staged as far as needed
   std::array<std::byte, 64> nothing_{};
-  std::unique_ptr<Comm::Registration> of_nothing_;
+  std::unique_ptr<Comm::CommRegistration> of_nothing_;
 };
 
 /// Receives; this side opens it and the peer connects.

@@ -241,7 +241,7 @@ class Run {
   }
 
   /// Moves the bytes of a completed receive to their destination.
-  Status deliver(ReceiveComm& comm, const Comm::Registration& memory, const Done& done,
+  Status deliver(ReceiveComm& comm, const Comm::CommRegistration& memory, const Done& done,
                  std::uint64_t at, std::uint64_t due) {
     // A client may count the end of the string too.
     const bool with_zero = plan_.bytes == 0 && done.bytes == kPayloadBytes + 1;
@@ -286,7 +286,7 @@ class Run {
     return {};
   }
 
-  Status receive_iteration(ReceiveComm& comm, const Comm::Registration& memory) {
+  Status receive_iteration(ReceiveComm& comm, const Comm::CommRegistration& memory) {
     const auto due_at = [&](std::uint64_t at) { return std::min(piece_, size() - at); };
     for (std::uint64_t posted = 0, at = 0; at < size(); at += due_at(at)) {
       std::optional<Done> done;
