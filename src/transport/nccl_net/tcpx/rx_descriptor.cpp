@@ -10,7 +10,7 @@ namespace {
 constexpr std::uint64_t kMaxOffset = std::numeric_limits<std::uint32_t>::max();
 
 /// Describes a fragment, or a linear piece, which only occupies its place in the receive.
-struct Entry {
+struct RxEntry {
   std::uint64_t to, from;
   std::uint32_t bytes;
   std::uint32_t number;
@@ -37,7 +37,7 @@ Status check_count(std::uint64_t count) {
 }
 
 /// Checks an entry by itself.
-Status check_bounds(const Entry& entry, const RxBounds& bounds) {
+Status check_bounds(const RxEntry& entry, const RxBounds& bounds) {
   if (entry.bytes == 0) return corrupt_descriptor(entry.text() + " has no bytes");
   if (!entry.linear && (entry.from > kMaxOffset || entry.from > bounds.pool_bytes ||
                         entry.bytes > bounds.pool_bytes - entry.from))
@@ -50,10 +50,10 @@ Status check_bounds(const Entry& entry, const RxBounds& bounds) {
 }
 
 /// Checks that the entries, sorted by place, cover every byte of the receive once.
-Status check_cover(std::span<const Entry> all, const RxBounds& bounds) {
+Status check_cover(std::span<const RxEntry> all, const RxBounds& bounds) {
   std::uint64_t covered = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    const Entry& entry = all[i];
+    const RxEntry& entry = all[i];
     if (entry.to < covered)
       return corrupt_descriptor(entry.text() + " overlaps " + all[i - 1].text());
     if (entry.to > covered)
@@ -71,26 +71,26 @@ Status check_cover(std::span<const Entry> all, const RxBounds& bounds) {
 }
 
 /// Checks and sorts the entries. The plugin's fragments are mostly sorted.
-Status check(std::vector<Entry>& all, const RxBounds& bounds) {
-  for (const Entry& entry : all)
+Status check(std::vector<RxEntry>& all, const RxBounds& bounds) {
+  for (const RxEntry& entry : all)
     if (Status status = check_bounds(entry, bounds); !status.ok()) return status;
-  const auto before = [](const Entry& a, const Entry& b) { return a.to < b.to; };
+  const auto before = [](const RxEntry& a, const RxEntry& b) { return a.to < b.to; };
   if (!std::is_sorted(all.begin(), all.end(), before))
     std::stable_sort(all.begin(), all.end(), before);
   return check_cover(all, bounds);
 }
 
 /// Merges checked entries.
-std::vector<LoadMeta> merge(std::span<const Entry> all) {
+std::vector<LoadMeta> merge(std::span<const RxEntry> all) {
   std::vector<LoadMeta> merged;
   merged.reserve(all.size());
-  const auto continues = [&merged](const Entry& entry) {
+  const auto continues = [&merged](const RxEntry& entry) {
     const LoadMeta& last = merged.back();
     return last.dst_off + last.len == entry.to &&
            std::uint64_t{last.src_off} + last.len == entry.from &&
            entry.bytes <= std::numeric_limits<std::uint32_t>::max() - last.len;
   };
-  for (const Entry& entry : all) {
+  for (const RxEntry& entry : all) {
     if (entry.linear) continue;
     if (!merged.empty() && continues(entry))
       merged.back().len += entry.bytes;
@@ -110,7 +110,7 @@ void DescriptorBlock::set(std::vector<LoadMeta> entries) {
 Result<DescriptorBlock> DescriptorBlock::of(std::span<const LoadMeta> entries,
                                             const RxBounds& bounds) {
   if (Status status = check_count(entries.size()); !status.ok()) return status;
-  std::vector<Entry> all;
+  std::vector<RxEntry> all;
   all.reserve(entries.size());
   for (const LoadMeta& entry : entries)
     all.push_back(
@@ -124,7 +124,7 @@ Result<DescriptorBlock> DescriptorBlock::of(std::span<const LoadMeta> entries,
 
 Result<DescriptorBlock> DescriptorBlock::of(const RxMessage& message, const RxBounds& bounds) {
   if (Status status = check_count(message.fragments.size()); !status.ok()) return status;
-  std::vector<Entry> all;
+  std::vector<RxEntry> all;
   all.reserve(message.fragments.size() + message.linear.size());
   for (const RxPiece& piece : message.fragments) {
     const auto number = static_cast<std::uint32_t>(all.size());

@@ -59,7 +59,8 @@ Result<std::unique_ptr<Unpacker>> Unpacker::create(const cuda::Device& device, U
   }
   const auto scope = device.enter();
   if (!scope.ok()) return scope.status();
-  const std::size_t each = list_bytes(sizeof(Entry)) + (method == Unpack::host ? kHostBytes : 0);
+  const std::size_t each =
+      list_bytes(sizeof(UnpackEntry)) + (method == Unpack::host ? kHostBytes : 0);
   auto memory = cuda::PinnedBuffer::create(*scope, kMarkLine + kBatches * each);
   if (!memory.ok()) return memory.status();
   std::memset(memory->data(), 0, kMarkLine);
@@ -79,9 +80,9 @@ Unpacker::Unpacker(const cuda::Device& device, Unpack method, unsigned ctas,
       stream_(std::move(stream)) {
   std::size_t at = kMarkLine;
   for (UnpackBatch& batch : batches_) {
-    batch.list = reinterpret_cast<Entry*>(memory_.data() + at);
+    batch.list = reinterpret_cast<UnpackEntry*>(memory_.data() + at);
     batch.list_device = memory_.device_address() + at;
-    at += list_bytes(sizeof(Entry));
+    at += list_bytes(sizeof(UnpackEntry));
     if (method_ != Unpack::host) continue;
     batch.staging = memory_.data() + at;
     batch.staging_device = memory_.device_address() + at;
@@ -157,7 +158,7 @@ std::uint64_t Unpacker::cut_of(std::span<const UnpackRequest> requests) const {
 
 void Unpacker::lay_out(UnpackBatch& batch, std::span<const UnpackRequest> requests,
                        std::uint64_t cut) const {
-  Entry* next = batch.list;
+  UnpackEntry* next = batch.list;
   batch.runs.clear();
   batch.host_runs.clear();
   std::uint64_t staged = 0;
@@ -166,7 +167,7 @@ void Unpacker::lay_out(UnpackBatch& batch, std::span<const UnpackRequest> reques
     batch.pools[i] = request.bounce;
     const auto add = [&next, i, cut](const LoadMeta& piece, std::uint64_t to) {
       const auto entry = [i](std::uint32_t from, std::uint32_t bytes, std::uint64_t at) {
-        return Entry{.from = from, .bytes = bytes & 0xffffff, .pool = i & 0xff, .to = at};
+        return UnpackEntry{.from = from, .bytes = bytes & 0xffffff, .pool = i & 0xff, .to = at};
       };
       if (piece.len <= cut) {
         *next++ = entry(piece.src_off, piece.len, to);
@@ -244,7 +245,7 @@ Status Unpacker::step(const cuda::DeviceScope& scope, const UnpackBatch& batch,
                       std::size_t number) const {
   if (method_ == Unpack::kernel) return launch(scope, batch);
   if (number < batch.entries) {
-    const Entry& entry = batch.list[number];
+    const UnpackEntry& entry = batch.list[number];
     return stream_.copy(scope, entry.to, batch.pools[entry.pool] + entry.from, entry.bytes);
   }
   const Run& run = batch.runs[number - batch.entries];

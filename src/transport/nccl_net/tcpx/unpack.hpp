@@ -84,12 +84,12 @@ class Unpacker {
 
  private:
   /// Read by kernels/unpack.cu.
-  struct Entry {
+  struct UnpackEntry {
     std::uint32_t from;  // offset in the pool
     std::uint32_t bytes : 24, pool : 8;
     std::uint64_t to;
   };
-  static_assert(sizeof(Entry) == 16 && kRequests <= 256 && kMaxCopy < 1u << 24);
+  static_assert(sizeof(UnpackEntry) == 16 && kRequests <= 256 && kMaxCopy < 1u << 24);
   /// Describes what `host` copies from its pinned memory to a destination.
   struct Run {
     std::uint64_t staged, bytes;
@@ -98,7 +98,7 @@ class Unpacker {
   };
   struct UnpackBatch {
     UnpackId id = 0;  // 0: free
-    Entry* list = nullptr;
+    UnpackEntry* list = nullptr;
     cuda::CUdeviceptr list_device = 0;
     std::byte* staging = nullptr;
     cuda::CUdeviceptr staging_device = 0;
