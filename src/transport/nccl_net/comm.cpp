@@ -70,7 +70,7 @@ Status Comm::began(int result, const char* function, void* request) {
 
 Result<std::optional<Done>> Comm::test() {
   if (requests_.empty()) return std::optional<Done>();
-  const Request& oldest = requests_.front();
+  const CommRequest& oldest = requests_.front();
   bool done = false;
   int bytes = 0;
   if (Status status = plugin_->status(plugin_->net().test(oldest.request, done, bytes), "test");

@@ -70,7 +70,7 @@ class Comm {
   /// Gives the last of `requests_` its handle; removes it if the plugin has not begun it.
   Status began(int result, const char* function, void* request);
 
-  struct Request {
+  struct CommRequest {
     void* request;
     std::size_t bytes;  ///< At most.
     std::uint64_t cookie;
@@ -78,7 +78,7 @@ class Comm {
   const std::shared_ptr<Plugin> plugin_;  // shared with other comms
   const std::size_t device_;
   void* const comm_;
-  std::deque<Request> requests_;
+  std::deque<CommRequest> requests_;
   std::size_t unconsumed_ = 0;  // receives begun and not yet consumed
 };
 
