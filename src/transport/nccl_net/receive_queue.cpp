@@ -64,14 +64,14 @@ bool ReceiveQueue::flushes_first() const {
 }
 
 /// Returns none if no staging buffer is free, or fail() was called.
-std::optional<Place> ReceiveQueue::next_place(WorkRequest& work) {
+std::optional<MessagePlace> ReceiveQueue::next_place(WorkRequest& work) {
   if (staged_ != nullptr) {
     if (work.begun == work.staged && !stage_next(work)) return std::nullopt;
     return staged_->next();
   }
   const Comm::CommRegistration* const into = registration(work.memory);
   if (into == nullptr) return std::nullopt;
-  return Place{pointer(work.messages[work.begun].address), into};
+  return MessagePlace{pointer(work.messages[work.begun].address), into};
 }
 
 bool ReceiveQueue::begin() {

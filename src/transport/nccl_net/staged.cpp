@@ -67,10 +67,10 @@ void Staged::release(BufferState& state) {
   state = {.registration = std::move(state.registration)};
 }
 
-std::optional<Place> Staged::next() const {
+std::optional<MessagePlace> Staged::next() const {
   const BufferState& state = *beginning_.front();
   if (state.in_gpu) return std::nullopt;
-  return Place{state.buffer->at(state.begun), state.registration.get(), state.cookie};
+  return MessagePlace{state.buffer->at(state.begun), state.registration.get(), state.cookie};
 }
 
 void Staged::begun(bool empty) {

@@ -25,7 +25,7 @@ namespace linkspan::transport::nccl_net {
 struct WorkRequest;
 
 /// Tells where a message is sent from or received into.
-struct Place {
+struct MessagePlace {
   void* data = nullptr;
   const Comm::CommRegistration* memory = nullptr;
   std::uint64_t cookie = 0;  ///< Names its buffer; 0: not staged.
@@ -50,7 +50,7 @@ class Staged {
   /// buffer is free.
   Result<std::size_t> stage(const WorkRequest& work, std::size_t first);
   /// Returns the next message to begin. None: the GPU still uses its buffer.
-  std::optional<Place> next() const;
+  std::optional<MessagePlace> next() const;
   /// Records that the message of next() was begun; `empty`: without its bytes.
   void begun(bool empty);
   /// Records a completed message of that buffer. Unless `whole`, nothing of the buffer goes to the

@@ -198,8 +198,8 @@ bool SendQueue::fill() {
 }
 
 /// Returns none if a GPU still fills the buffer, or fail() was called.
-std::optional<Place> SendQueue::next_place(const WorkRequest& work, bool empty) {
-  std::optional<Place> place;
+std::optional<MessagePlace> SendQueue::next_place(const WorkRequest& work, bool empty) {
+  std::optional<MessagePlace> place;
   if (work.begun < work.staged) {
     place = staged_->next();
     if (!place) return place;
@@ -212,12 +212,12 @@ std::optional<Place> SendQueue::next_place(const WorkRequest& work, bool empty) 
       if (!made.ok()) return fail(made.status()), std::nullopt;
       of_nothing_ = *std::move(made);
     }
-    return Place{nothing_.data(), of_nothing_.get()};
+    return MessagePlace{nothing_.data(), of_nothing_.get()};
   }
   if (place) return place;
   const Comm::CommRegistration* const from = registration(work.memory);
   if (from == nullptr) return std::nullopt;
-  return Place{pointer(work.messages[work.begun].address), from};
+  return MessagePlace{pointer(work.messages[work.begun].address), from};
 }
 
 bool SendQueue::begin() {

@@ -158,7 +158,7 @@ class SendQueue final : public WorkQueue {
   Comm* comm() noexcept override { return comm_.get(); }
   bool connect() LINKSPAN_EXCLUDES(mutex_);
   bool fill();
-  std::optional<Place> next_place(const WorkRequest& work, bool empty);
+  std::optional<MessagePlace> next_place(const WorkRequest& work, bool empty);
   bool begin();
   bool check_completions();
 
@@ -207,7 +207,7 @@ class ReceiveQueue final : public WorkQueue {
   Status make_unpacker();
   bool flushes() const noexcept;
   bool flushes_first() const;
-  std::optional<Place> next_place(WorkRequest& work);
+  std::optional<MessagePlace> next_place(WorkRequest& work);
   bool begin();
   bool check_completions();
   bool complete_arrivals();

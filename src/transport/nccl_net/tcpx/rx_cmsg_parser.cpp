@@ -30,7 +30,7 @@ T read(std::span<const std::byte> bytes) {
 }
 
 /// Names the position of a control message, for errors.
-struct Place {
+struct CmsgPosition {
   std::size_t number, offset;
 
   Status corrupt(const std::string& what, Where at = {}) const {
@@ -61,7 +61,7 @@ RxPiece piece_of(RxKernel kernel, std::span<const std::byte> data) {
 }
 
 /// Adds one control message to `found`, which knows what came before it.
-Status add(const Place& place, const cmsghdr& header, std::span<const std::byte> data,
+Status add(const CmsgPosition& place, const cmsghdr& header, std::span<const std::byte> data,
            RxMessage& found) {
   const int type = header.cmsg_type;
   const auto of_type = [type] { return "type " + std::to_string(type); };
@@ -114,7 +114,7 @@ Status parse_control(std::span<const std::byte> control, int flags, RxMessage& i
             "the kernel had more control messages than the " + std::to_string(control.size()) +
                 " bytes of room for them (MSG_CTRUNC)"};
   RxMessage found{into.kernel, into.bytes, into.linear_bytes, {}, {}, {}};
-  Place place{0, 0};
+  CmsgPosition place{0, 0};
   while (place.offset < control.size()) {
     const auto rest = control.subspan(place.offset);
     if (rest.size() < kHeader)
