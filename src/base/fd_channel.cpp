@@ -80,7 +80,7 @@ Status FdChannel::queue(const FrameHeader& header, std::span<const std::byte> pa
 
   FrameHeader filled = header;
   filled.length = static_cast<std::uint32_t>(payload.size());
-  Outgoing frame;
+  OutgoingFrame frame;
   frame.bytes.reserve(bytes);
   const auto head = encode(filled);
   frame.bytes.insert(frame.bytes.end(), head.begin(), head.end());
@@ -101,7 +101,7 @@ Status FdChannel::queue(const FrameHeader& header, std::span<const std::byte> pa
 Status FdChannel::flush() {
   if (!failure_.ok()) return failure_;
   while (!out_.empty()) {
-    Outgoing& frame = out_.front();
+    OutgoingFrame& frame = out_.front();
     bool would_block = false;
     if (Status status = send_some(frame, would_block); !status.ok()) return status;
     if (would_block) break;
@@ -112,7 +112,7 @@ Status FdChannel::flush() {
   return {};
 }
 
-Status FdChannel::send_by_tls(Outgoing& frame, bool& would_block) {
+Status FdChannel::send_by_tls(OutgoingFrame& frame, bool& would_block) {
   const iovec part{frame.bytes.data() + frame.sent, frame.bytes.size() - frame.sent};
   const auto sent = tls_->send(std::span(&part, 1));
   if (sent.status().code() == Code::no_resource) return sent.status();
@@ -127,7 +127,7 @@ Status FdChannel::send_by_tls(Outgoing& frame, bool& would_block) {
   return {};
 }
 
-Status FdChannel::send_some(Outgoing& frame, bool& would_block) {
+Status FdChannel::send_some(OutgoingFrame& frame, bool& would_block) {
   if (tls_ != nullptr) return send_by_tls(frame, would_block);
   iovec part{frame.bytes.data() + frame.sent, frame.bytes.size() - frame.sent};
   msghdr message{};

@@ -107,14 +107,14 @@ class FdChannel {
   std::unique_ptr<TlsEnd> release_tls() noexcept { return std::move(tls_); }
 
  private:
-  struct Outgoing {
+  struct OutgoingFrame {
     std::vector<std::byte> bytes;  // header, payload, MAC tag
     std::vector<Fd> fds;           // empty once the first byte has gone
     std::size_t sent = 0;
   };
 
-  Status send_some(Outgoing& frame, bool& would_block);
-  Status send_by_tls(Outgoing& frame, bool& would_block);
+  Status send_some(OutgoingFrame& frame, bool& would_block);
+  Status send_by_tls(OutgoingFrame& frame, bool& would_block);
   Status cut_off(Status why);
   Result<std::size_t> read_some(std::span<std::byte> into, std::vector<Fd>& fds, bool& lost);
   Result<std::size_t> read_by_tls(std::span<std::byte> into);
@@ -125,7 +125,7 @@ class FdChannel {
   std::unique_ptr<TlsEnd> tls_;  // borrows the socket
   bool plain_ = false;           // the peer has no TLS
   std::optional<FrameAuthenticator> sent_mac_, received_mac_;
-  std::deque<Outgoing> out_;
+  std::deque<OutgoingFrame> out_;
   std::size_t queued_bytes_ = 0, queued_fds_ = 0;
 
   std::array<std::byte, kFrameHeaderBytes> header_{};
