@@ -15,12 +15,12 @@ constexpr std::uint8_t kNone = 0xff;
 /// Describes each request and its answer, in order: k a key, v a value, i 8 bytes, u 4, b 1;
 /// # a count that repeats what follows; * repeats it once for each key of the request; o 8 bytes,
 /// and what follows only if they are not zero.
-struct Form {
+struct RequestFormat {
   const char* name;
   std::uint8_t older;  // its number in the older dialect
   const char *request, *answer;
 };
-constexpr std::array<Form, kOps> kForms = {{
+constexpr std::array<RequestFormat, kOps> kRequestFormats = {{
     {"validate", kNone, "u", ""},
     {"set", 0, "kv", ""},
     {"compare_set", 1, "kvv", "v"},
@@ -40,7 +40,7 @@ constexpr std::array<Form, kOps> kForms = {{
     {"queue_length", kNone, "k", "i"},
     {"list_keys", kNone, "", "#k"},
 }};
-const Form& form_of(Op op) { return kForms.at(static_cast<std::size_t>(op)); }
+const RequestFormat& format_of(Op op) { return kRequestFormats.at(static_cast<std::size_t>(op)); }
 
 std::uint64_t number_in(std::string_view bytes) {
   std::uint64_t value = 0;
@@ -59,25 +59,27 @@ std::optional<Op> op_of(std::uint8_t code, Dialect dialect) {
   // `validate` comes first or not at all.
   if (dialect == Dialect::current)
     return code == 0 || code >= kOps ? std::nullopt : std::optional(static_cast<Op>(code));
-  const auto found = std::find_if(kForms.begin(), kForms.end(), [code](const Form& form) {
-    return form.older != kNone && form.older == code;
-  });
-  if (found == kForms.end()) return std::nullopt;
-  return static_cast<Op>(found - kForms.begin());
+  const auto found = std::find_if(kRequestFormats.begin(), kRequestFormats.end(),
+                                  [code](const RequestFormat& format) {
+                                    return format.older != kNone && format.older == code;
+                                  });
+  if (found == kRequestFormats.end()) return std::nullopt;
+  return static_cast<Op>(found - kRequestFormats.begin());
 }
 
 }  // namespace
 
 const char* name_of(Op op) noexcept {
   const auto index = static_cast<std::size_t>(op);
-  return index < kOps ? kForms[index].name : "unknown";
+  return index < kOps ? kRequestFormats[index].name : "unknown";
 }
 
 std::optional<std::uint8_t> code_of(Op op, Dialect dialect) noexcept {
   const auto index = static_cast<std::size_t>(op);
   if (index >= kOps) return std::nullopt;
   if (dialect == Dialect::current) return static_cast<std::uint8_t>(op);
-  return kForms[index].older == kNone ? std::nullopt : std::optional(kForms[index].older);
+  return kRequestFormats[index].older == kNone ? std::nullopt
+                                               : std::optional(kRequestFormats[index].older);
 }
 
 void put_number(std::string& to, std::uint64_t value, std::size_t bytes) {
@@ -95,7 +97,7 @@ Result<std::string> encode(const Request& request, Dialect dialect) {
     return Status(Code::unsupported, Scope::request,
                   std::string("a server of torch 1.13 has no ") + name_of(request.op));
   std::string out(1, static_cast<char>(*code));
-  std::string_view shape = form_of(request.op).request;
+  std::string_view shape = format_of(request.op).request;
   std::size_t times = 1;
   if (shape.starts_with('#')) {
     shape.remove_prefix(1);
@@ -138,11 +140,11 @@ std::string_view Buffer::peek(std::size_t count) const noexcept {
 }
 
 MessageReader MessageReader::of_request(Op op, const Limits& limits) {
-  return {form_of(op).request, 1, limits};
+  return {format_of(op).request, 1, limits};
 }
 
 MessageReader MessageReader::of_answer(Op op, std::size_t keys, const Limits& limits) {
-  const std::string_view shape = form_of(op).answer;
+  const std::string_view shape = format_of(op).answer;
   if (shape.starts_with('*')) return {shape.substr(1), keys, limits};
   return {shape, 1, limits};
 }
