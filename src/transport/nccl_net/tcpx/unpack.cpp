@@ -47,7 +47,8 @@ Result<Unpack> choose_unpack(std::string_view option, const base::Options& optio
 }
 
 Result<std::unique_ptr<Unpacker>> Unpacker::create(const cuda::Device& device, Unpack method,
-                                                   const Bounds& bounds, const base::Clock& clock) {
+                                                   const KernelBounds& bounds,
+                                                   const base::Clock& clock) {
   const auto sms = static_cast<unsigned>(std::max(device.info().sm_count, 1));
   const unsigned ctas = std::min(bounds.ctas.value_or(~0u), sms * kCtasPerSm);
   if (method == Unpack::kernel) {

@@ -58,13 +58,13 @@ class Unpacker {
   /// A CUDA stream takes about 1021 and then blocks its caller (docs/cuda_notes.md, "queues").
   static constexpr unsigned kStreamEntries = 512;
 
-  struct Bounds {
+  struct KernelBounds {
     std::optional<unsigned> ctas{};  ///< Of a kernel, at most. None: all that run at once.
   };
   /// Creates an Unpacker. `device` outlives it. unsupported: `kernel` where kernels do not load or
   /// may use no CTA.
   static Result<std::unique_ptr<Unpacker>> create(const cuda::Device& device, base::Unpack method,
-                                                  const Bounds& bounds,
+                                                  const KernelBounds& bounds,
                                                   const base::Clock& clock = base::Clock::steady());
   /// Requires: all batches are quiet, or the process is ending.
   ~Unpacker() = default;
