@@ -36,13 +36,13 @@ class SignalsBlocked {
 
 }  // namespace
 
-struct Executor::State final : std::enable_shared_from_this<State> {
+struct Executor::ExecutorState final : std::enable_shared_from_this<ExecutorState> {
   struct Queued {
     Task run;
     std::shared_ptr<Strand> strand;
   };
 
-  State(StartThread starts, std::size_t max) : start_thread(starts), max_threads(max) {}
+  ExecutorState(StartThread starts, std::size_t max) : start_thread(starts), max_threads(max) {}
 
   bool push(Task& task, std::shared_ptr<Strand> strand) LINKSPAN_EXCLUDES(mutex) {
     const MutexLock lock(mutex);
@@ -145,7 +145,7 @@ struct Executor::State final : std::enable_shared_from_this<State> {
 };
 
 Executor::Executor(StartThread start, std::size_t max_threads)
-    : state_(std::make_shared<State>(start, max_threads)) {}
+    : state_(std::make_shared<ExecutorState>(start, max_threads)) {}
 
 Executor::~Executor() { end(); }
 

@@ -48,8 +48,8 @@ class Executor {
   bool is_own_thread() const;
 
  private:
-  struct State;
-  const std::shared_ptr<State> state_;  // also its threads'
+  struct ExecutorState;
+  const std::shared_ptr<ExecutorState> state_;  // also its threads'
 };
 
 /// Starts a thread of that name for an Executor.

@@ -12,7 +12,7 @@
 
 namespace linkspan::base {
 
-struct FdCloser::State {
+struct FdCloser::FdCloserState {
   Executor executor{kThreadNamed<"ls-closer">, kThreads};
   std::atomic<std::size_t> waiting{0};
   Mutex mutex;
@@ -21,7 +21,7 @@ struct FdCloser::State {
 
 /// One process keeps one thread: its descriptors are closed one at a time.
 struct FdCloser::Sink final : FdSink, Executor::Strand, std::enable_shared_from_this<Sink> {
-  explicit Sink(std::shared_ptr<State> of) : state(std::move(of)) {}
+  explicit Sink(std::shared_ptr<FdCloserState> of) : state(std::move(of)) {}
   void close(int raw) noexcept override;
   bool full() const noexcept override {
     const std::size_t now = waiting.load();
@@ -30,7 +30,7 @@ struct FdCloser::Sink final : FdSink, Executor::Strand, std::enable_shared_from_
     return now >= kMaxOfStanding && since != Time() && Clock::steady().now() - since >= kPatience;
   }
 
-  const std::shared_ptr<State> state;
+  const std::shared_ptr<FdCloserState> state;
   std::atomic<std::size_t> waiting{0};
   std::atomic<Time> standing_since{};  // none: no thread closes one of it
 };
@@ -54,7 +54,7 @@ void FdCloser::Sink::close(int raw) noexcept {
   close_now();
 }
 
-FdCloser::FdCloser() : state_(std::make_shared<State>()) {}
+FdCloser::FdCloser() : state_(std::make_shared<FdCloserState>()) {}
 
 FdCloser::~FdCloser() { (void)end(Deadline::after(Clock::steady(), kPatience)); }
 

@@ -45,9 +45,9 @@ class FdCloser {
   Status end(Deadline deadline);
 
  private:
-  struct State;
+  struct FdCloserState;
   struct Sink;
-  const std::shared_ptr<State> state_;  // also the sinks' and the threads'
+  const std::shared_ptr<FdCloserState> state_;  // also the sinks' and the threads'
 };
 
 }  // namespace linkspan::base

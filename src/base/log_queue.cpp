@@ -10,14 +10,14 @@
 
 namespace linkspan::base {
 
-struct LogQueue::State final : std::enable_shared_from_this<State> {
+struct LogQueue::LogQueueState final : std::enable_shared_from_this<LogQueueState> {
   struct Line {
     Level level;
     std::string text;
     std::size_t cost() const noexcept { return text.size() + kLineCost; }
   };
 
-  explicit State(std::unique_ptr<Outlet> to) : outlet(std::move(to)) {}
+  explicit LogQueueState(std::unique_ptr<Outlet> to) : outlet(std::move(to)) {}
 
   /// Where no thread can be had the next line tries again.
   void schedule() LINKSPAN_REQUIRES(mutex) {
@@ -68,7 +68,7 @@ struct LogQueue::State final : std::enable_shared_from_this<State> {
 };
 
 LogQueue::LogQueue(std::unique_ptr<Outlet> outlet)
-    : state_(std::make_shared<State>(std::move(outlet))) {}
+    : state_(std::make_shared<LogQueueState>(std::move(outlet))) {}
 
 LogQueue::~LogQueue() {
   (void)flush(Deadline::after(Clock::steady(), kPatience));
@@ -83,7 +83,7 @@ LogQueue::~LogQueue() {
 void LogQueue::push(Level level, std::string_view line) noexcept {
   const MutexLock lock(state_->mutex);
   try {
-    State::Line next{level, std::string(line)};
+    LogQueueState::Line next{level, std::string(line)};
     if (state_->dropped == 0 && state_->bytes + next.cost() <= kMaxBytes) {
       const std::size_t cost = next.cost();
       state_->lines.push_back(std::move(next));

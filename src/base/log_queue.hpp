@@ -46,8 +46,8 @@ class LogQueue {
   bool empty() const noexcept;  ///< Nothing waits, and nothing is being delivered.
 
  private:
-  struct State;
-  const std::shared_ptr<State> state_;  // shared with its thread
+  struct LogQueueState;
+  const std::shared_ptr<LogQueueState> state_;  // shared with its thread
 };
 
 }  // namespace linkspan::base

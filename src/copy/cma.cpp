@@ -87,7 +87,7 @@ ssize_t move_some(std::int64_t pid, bool read, std::span<const Piece> pieces, st
 
 /// Reads the proof back, once.
 Status prove(const OtherProcess& other) {
-  using enum ProcessProof::State;
+  using enum ProcessProof::ProofState;
   if (other.proof == nullptr || other.proof->state == right) return {};
   std::array<std::byte, 16> read{};
   const Piece piece{.to = reinterpret_cast<std::uintptr_t>(read.data()),

@@ -77,10 +77,10 @@ using Ticket = std::uint64_t;
 /// back before the first copy with that process, because its memory may never answer a page fault.
 /// Threads: any thread.
 struct ProcessProof {
-  enum class State : std::uint8_t { unknown, right, wrong };
+  enum class ProofState : std::uint8_t { unknown, right, wrong };
   std::uint64_t address = 0;
   std::array<std::byte, 16> bytes{};
-  std::atomic<State> state{State::unknown};
+  std::atomic<ProofState> state{ProofState::unknown};
 };
 
 struct Order {

@@ -203,7 +203,7 @@ Result<Ticket> GpuCopier::start(const Order& order) {
   queue.submitted = queue.begun = number;
   ++queue.in_stream;
   queue.entries += record.entries;
-  if (args != nullptr) args->state = KernelArgs::State::busy;
+  if (args != nullptr) args->state = KernelArgs::ArgsState::busy;
   if (number == queue.quiet + 1) queue.next_query = record.due + kOverdue;
   if (!written.ok()) queue.next_query = now;  // the flag was not written: only the stream can tell
   if (queued.status.scope() == Scope::process || !queued.joined) fail_all(queued.status);

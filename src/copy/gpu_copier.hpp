@@ -129,14 +129,14 @@ class GpuCopier final : public Copier {
   /// us each, and 8192 entries would take 10 ms (measured, H200). So the flag is in the GPU's
   /// memory, and abort() writes it by a stream of its own.
   struct KernelArgs {
-    enum class State : std::uint8_t { idle, busy, aborting, clearing };
+    enum class ArgsState : std::uint8_t { idle, busy, aborting, clearing };
     Piece* list = nullptr;
     std::uint32_t* aborted = nullptr;  // set by the kernel
     std::uint64_t* refused = nullptr;  // set by the kernel: a page outside its memory (RefusedPage)
     std::uint64_t* cleared = nullptr;  // set once the abort flag is zero again and stays so
     cuda::CUdeviceptr list_device = 0, aborted_device = 0, refused_device = 0, cleared_device = 0,
                       abort_flag = 0;
-    State state = State::idle;
+    ArgsState state = ArgsState::idle;
   };
   struct QueuedOrder {
     std::uint64_t number = 0;  // position in the queue, from 1; zero: unused

@@ -103,7 +103,7 @@ bool GpuCopier::begin_waiting(CopyQueue& queue) {
       queue.next_query = now;  // the flag was not written: only the stream can tell
     ++last->entries;           // the flag write
     ++queue.entries;
-    if (args != nullptr) args->state = KernelArgs::State::busy;
+    if (args != nullptr) args->state = KernelArgs::ArgsState::busy;
   }
   for (const auto& [number, piece] : waiting.parts) {
     QueuedOrder& each = queue.of(number);

@@ -95,10 +95,10 @@ GpuCopier::KernelArgs GpuCopier::carve_args(const cuda::PinnedBuffer& memory, st
 
 GpuCopier::KernelArgs* GpuCopier::idle_args(CopyQueue& queue) {
   for (KernelArgs& args : queue.kernel_args) {
-    if (args.state == KernelArgs::State::clearing &&
+    if (args.state == KernelArgs::ArgsState::clearing &&
         std::atomic_ref(*args.cleared).load(std::memory_order_acquire) != 0)
-      args.state = KernelArgs::State::idle;
-    if (args.state == KernelArgs::State::idle) return &args;
+      args.state = KernelArgs::ArgsState::idle;
+    if (args.state == KernelArgs::ArgsState::idle) return &args;
   }
   return nullptr;
 }
@@ -155,10 +155,10 @@ Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const CopyQueue& 
 }
 
 void GpuCopier::request_abort(KernelArgs& args) {
-  if (args.state != KernelArgs::State::busy) return;
+  if (args.state != KernelArgs::ArgsState::busy) return;
   const auto scope = device_.enter();
   if (scope.ok() && aborts_.write_value(*scope, args.abort_flag, 1).ok())
-    args.state = KernelArgs::State::aborting;
+    args.state = KernelArgs::ArgsState::aborting;
 }
 
 Status GpuCopier::retire_args(KernelArgs& args, std::uint64_t first) {
@@ -166,13 +166,13 @@ Status GpuCopier::retire_args(KernelArgs& args, std::uint64_t first) {
   Status page_error;
   if (refused.bits != 0)
     page_error = Status(Code::invalid_argument, Scope::request, refused.text(first));
-  if (args.state != KernelArgs::State::aborting) {
-    args.state = KernelArgs::State::idle;
+  if (args.state != KernelArgs::ArgsState::aborting) {
+    args.state = KernelArgs::ArgsState::idle;
     return page_error;
   }
   // The write that requested the abort may still be in flight. The flag is cleared after it, and
   // the args are idle once that was written. If the driver refuses, these args are not used again.
-  args.state = KernelArgs::State::clearing;
+  args.state = KernelArgs::ArgsState::clearing;
   std::atomic_ref(*args.cleared).store(0, std::memory_order_relaxed);
   const auto scope = device_.enter();
   if (scope.ok() && aborts_.write_value(*scope, args.abort_flag, 0).ok())

@@ -60,7 +60,8 @@ std::byte* StagingBuffer::at(std::size_t run) const {
 Result<StagingBuffer*> Staging::acquire(const BufferRequest& chunk) {
   const auto scope = chunk.device->enter();
   if (!scope.ok()) return scope.status();
-  StagingBuffer& buffer = *std::ranges::find(buffers_, State::free, &StagingBuffer::state_);
+  StagingBuffer& buffer =
+      *std::ranges::find(buffers_, StagingBufferState::free, &StagingBuffer::state_);
   if (!buffer.memory_)
     if (Status status = pin(buffer, *chunk.device, *scope); !status.ok()) return status;
   buffer.device_ = chunk.device;
@@ -76,7 +77,7 @@ Result<StagingBuffer*> Staging::acquire(const BufferRequest& chunk) {
                             .bytes = run.bytes});
     at += run.bytes;
   }
-  buffer.state_ = State::acquired;
+  buffer.state_ = StagingBufferState::acquired;
   ++busy_;
   return &buffer;
 }
@@ -95,7 +96,7 @@ Status Staging::submit(StagingBuffer& buffer) {
   const Status written = buffer.stream_->cuda_stream.write_value(*scope, flag, ++buffer.number_);
   if (buffer.status_.ok()) buffer.status_ = written;
   buffer.next_query_ = written.ok() ? buffer.begun_ + kOverdue : buffer.begun_;
-  buffer.state_ = State::submitted;
+  buffer.state_ = StagingBufferState::submitted;
   return {};
 }
 
@@ -134,10 +135,10 @@ StagingBuffer* Staging::next_done() {
   if (idle()) return nullptr;
   const base::Time now = base::Clock::steady().now();
   for (StagingBuffer& buffer : buffers_) {
-    if (buffer.state_ != State::submitted ||
+    if (buffer.state_ != StagingBufferState::submitted ||
         (!buffer.has_completed() && (now < buffer.next_query_ || !query_stream(buffer, now))))
       continue;
-    buffer.state_ = State::done;
+    buffer.state_ = StagingBufferState::done;
     release_stream(buffer);
     return &buffer;
   }
@@ -146,7 +147,7 @@ StagingBuffer* Staging::next_done() {
 
 void Staging::release(StagingBuffer& buffer) noexcept {
   if (buffer.stream_ != nullptr) release_stream(buffer);
-  buffer.state_ = State::free;
+  buffer.state_ = StagingBufferState::free;
   buffer.device_ = nullptr;
   --busy_;
 }
@@ -175,7 +176,7 @@ bool Staging::room(const cuda::Device& device) const noexcept {
 bool Staging::ready() const noexcept {
   const base::Time now = base::Clock::steady().now();
   return std::ranges::any_of(buffers_, [now](const StagingBuffer& buffer) {
-    return buffer.state_ == State::submitted &&
+    return buffer.state_ == StagingBufferState::submitted &&
            (buffer.has_completed() || now >= buffer.next_query_);
   });
 }
@@ -183,7 +184,7 @@ bool Staging::ready() const noexcept {
 Duration Staging::patience() const noexcept {
   base::Time oldest = base::Time::max();
   for (const StagingBuffer& buffer : buffers_)
-    if (buffer.state_ == State::submitted) oldest = std::min(oldest, buffer.begun_);
+    if (buffer.state_ == StagingBufferState::submitted) oldest = std::min(oldest, buffer.begun_);
   const Duration since = base::Clock::steady().now() - oldest;
   return since < kSpin ? Duration::zero() : std::min<Duration>(since / 16, milliseconds(1));
 }

@@ -85,11 +85,11 @@ class StagingBuffer {
 
  private:
   friend class Staging;
-  enum class State : std::uint8_t { free, acquired, submitted, done };
+  enum class StagingBufferState : std::uint8_t { free, acquired, submitted, done };
   bool has_completed() const noexcept;
 
   unsigned index_ = 0;
-  State state_ = State::free;
+  StagingBufferState state_ = StagingBufferState::free;
   std::optional<cuda::PinnedBuffer> memory_;  // pinned at its first use
   const cuda::Device* device_ = nullptr;      // from acquire() to release()
   StagingStream* stream_ = nullptr;           // while it is submitted
@@ -158,7 +158,7 @@ class Staging {
   Duration patience() const noexcept;
 
  private:
-  using State = StagingBuffer::State;
+  using StagingBufferState = StagingBuffer::StagingBufferState;
 
   Result<StagingStream*> acquire_stream(const cuda::Device& device);
   void release_stream(StagingBuffer& buffer) noexcept;

@@ -43,7 +43,7 @@ Status LocalEndpoint::may_copy_across() const {
 }
 
 Status LocalEndpoint::cross_process() const {
-  if (proof_.state != copy::ProcessProof::State::wrong) return cross_process_;
+  if (proof_.state != copy::ProcessProof::ProofState::wrong) return cross_process_;
   return {Code::unsupported, Scope::request, "another process has the peer's number here"};
 }
 
