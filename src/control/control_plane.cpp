@@ -447,7 +447,7 @@ class AsioControlPlane final : public ControlPlane, public SessionWriter {
     }
   }
 
-  /// Bounds the memory of incoming connections that are not established to Limits::unproven
+  /// Bounds the memory of incoming connections that are not established to PeerLimits::unproven
   /// together: closes the largest one.
   void bound_unproven() {
     std::size_t total = 0, most = 0;

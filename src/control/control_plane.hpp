@@ -55,8 +55,8 @@ class ControlPlane {
   /// Calls Session::send_goodbye() for one Session. Returns at once.
   virtual void send_goodbye(std::uint64_t session) = 0;
   /// Says goodbye unless that was done, stops reading and joins the thread. Waits until `deadline`
-  /// for queued frames. timed_out: the thread blocked for Limits::ending beyond the deadline; call
-  /// end() again. The destructor waits for the thread.
+  /// for queued frames. timed_out: the thread blocked for PeerLimits::ending beyond the deadline;
+  /// call end() again. The destructor waits for the thread.
   virtual Status end(base::Deadline deadline) = 0;
   void close(base::Deadline deadline) { (void)end(deadline); }  ///< Calls end().
 };

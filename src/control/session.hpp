@@ -101,7 +101,7 @@ class SessionWriter {
 inline constexpr std::size_t kMaxUnprovenFrame = std::size_t{64} << 10;
 
 /// Bounds what peers may use of an Engine before it answers `no_resource` (docs/security.md).
-struct Limits {
+struct PeerLimits {
   std::size_t peers = 4096;  ///< Connections, until they are terminated.
   /// Incoming connections that are not ready: one bound for Unix sockets, one for TCP addresses
   /// without a peer, one for each address with a peer.
@@ -133,7 +133,7 @@ struct Identity {
       interfaces{};  ///< Interfaces for data connections. Empty: the kernel chooses.
   std::shared_ptr<const base::TlsContext>
       tls{};  ///< For TCP; shared with its connections. Null: plain.
-  Limits limits{};
+  PeerLimits limits{};
   /// Closes fds that came from other processes. Shared with the Engine, which ends it last.
   std::shared_ptr<base::FdCloser> closer = std::make_shared<base::FdCloser>();
 };

@@ -147,7 +147,7 @@ class ControlFixture : public ::testing::Test {
   static base::Deadline soon() {
     return base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10));
   }
-  void serve(bool tcp, const control::Limits& limits = {}) {
+  void serve(bool tcp, const control::PeerLimits& limits = {}) {
     if (server_) server_->close(soon());
     us_.limits = limits;
     server_ = take(control::ControlPlane::open(us_, quiet_, log_));

@@ -21,7 +21,7 @@ using test::greet_raw, test::next_raw;
 class ControlLimits : public test::ControlFixture,
                       public ::testing::WithParamInterface<const char*> {
  protected:
-  void serve(const Limits& limits) {
+  void serve(const PeerLimits& limits) {
     ControlFixture::serve(GetParam() == std::string_view("tcp"), limits);
   }
   static void turned_away(base::FdChannel& channel, const std::string& word) {
@@ -191,7 +191,7 @@ TEST_P(ControlLimits, WithoutFdsItWaitsAndDoesNotSpin) {
 /// Of this process, which lives on and may still touch what each of its sessions was given.
 class ControlOfProcess : public test::ControlFixture {
  protected:
-  void serve(const Limits& limits) {
+  void serve(const PeerLimits& limits) {
     ControlFixture::serve(false, limits);
     tcp_ = test::take(server_->listen(test::take(parse_address("tcp:127.0.0.1:0", {}))));
   }

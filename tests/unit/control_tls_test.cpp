@@ -24,7 +24,7 @@ class ControlTls : public test::ControlFixture {
     to.tls = tls ? take(base::TlsContext::create(secret)) : nullptr;
   }
   // Whoever reads a secret has ended before it is another.
-  void serve(const std::string& secret, bool tls, const Limits& limits = {}) {
+  void serve(const std::string& secret, bool tls, const PeerLimits& limits = {}) {
     if (server_) server_->close(soon());
     give(us_, secret, tls);
     test::ControlFixture::serve(true, limits);
