@@ -79,7 +79,7 @@ Status LocalEndpoint::post(const Batch& batch) {
   if (local == nullptr || local->region != batch.local)  // a region of another Engine
     return {Code::invalid_argument, Scope::request, "the local region is not registered here"};
 
-  InflightBatch& inflight = inflight_.emplace_back();
+  LocalInflightBatch& inflight = inflight_.emplace_back();
   inflight.id = batch.cookie;
   inflight.op = batch.op;
   inflight.remote = memory;
@@ -99,7 +99,7 @@ Status LocalEndpoint::post(const Batch& batch) {
 
 /// Chooses a route and starts on it. After an error nothing has begun. Only the copy kernel takes
 /// pages as they are; other copiers get blocks.
-Status LocalEndpoint::begin(InflightBatch& inflight, const PublishedRegion& local,
+Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion& local,
                             CheckedShape shape, const StreamDependencies& streams) {
   const auto not_in_a_stream = [] {
     return Status(Code::unsupported, Scope::request, "no GPU of this process copies it");
@@ -196,7 +196,7 @@ Status LocalEndpoint::begin(InflightBatch& inflight, const PublishedRegion& loca
 }
 
 /// Turns offsets into addresses.
-void LocalEndpoint::place(InflightBatch& inflight, std::uint64_t here, std::uint64_t there,
+void LocalEndpoint::place(LocalInflightBatch& inflight, std::uint64_t here, std::uint64_t there,
                           std::span<const Block> blocks) {
   inflight.pieces.reserve(blocks.size());
   for (const Block& b : blocks) {
@@ -207,7 +207,7 @@ void LocalEndpoint::place(InflightBatch& inflight, std::uint64_t here, std::uint
   }
 }
 
-void LocalEndpoint::place(InflightBatch& inflight, std::uint64_t here, std::uint64_t there,
+void LocalEndpoint::place(LocalInflightBatch& inflight, std::uint64_t here, std::uint64_t there,
                           const Pages& pages) {
   const std::uint64_t local_bytes = inflight.target->region->bytes(),
                       remote_bytes = inflight.remote->key().bytes;
@@ -237,7 +237,7 @@ void LocalEndpoint::place(InflightBatch& inflight, std::uint64_t here, std::uint
 }
 
 /// Estimates when a request ends; the peer runs requests one after the other.
-void LocalEndpoint::expect_end(InflightBatch& inflight, copy::Method method, copy::Link link,
+void LocalEndpoint::expect_end(LocalInflightBatch& inflight, copy::Method method, copy::Link link,
                                std::uint64_t bytes) {
   inflight.polled = base::Clock::steady().now();
   inflight.due = std::max(inflight.polled, last_request_due_) +
@@ -246,7 +246,7 @@ void LocalEndpoint::expect_end(InflightBatch& inflight, copy::Method method, cop
 }
 
 /// Starts an order of the next pieces. no_resource: the copier accepted none.
-Status LocalEndpoint::start_some(InflightBatch& inflight, const StreamDependencies& streams) {
+Status LocalEndpoint::start_some(LocalInflightBatch& inflight, const StreamDependencies& streams) {
   unsigned ctas = inflight.ctas;
   if (inflight.method == copy::Method::pageable)  // not a GPU's copier
     if (const GpuCopiers* const gpu = transport_.gpu_copiers(inflight.device))
@@ -287,20 +287,20 @@ Status LocalEndpoint::start_some(InflightBatch& inflight, const StreamDependenci
   return {};
 }
 
-void LocalEndpoint::stop(InflightBatch& inflight) {
+void LocalEndpoint::stop(LocalInflightBatch& inflight) {
   inflight.canceled = true;
   if (inflight.ticket != 0) inflight.copier->abort(inflight.ticket);
 }
 
 void LocalEndpoint::cancel(std::uint64_t cookie) {
   const base::MutexLock lock(transport_.copiers_mutex);
-  for (InflightBatch& inflight : inflight_)
+  for (LocalInflightBatch& inflight : inflight_)
     if (!inflight.for_peer &&
         (inflight.parent != nullptr ? inflight.parent->id : inflight.id) == cookie)
       stop(inflight);
 }
 
-void LocalEndpoint::advance(InflightBatch& inflight) {
+void LocalEndpoint::advance(LocalInflightBatch& inflight) {
   if (inflight.state == BatchState::opening) open_offer(inflight);
   if (inflight.state == BatchState::bouncing) return add_steps(inflight);
   if (inflight.state == BatchState::starting_phase) start_phase(inflight);
@@ -359,7 +359,7 @@ PollHint LocalEndpoint::poll_hint() const {
   // A side that shuts down answers by its goodbye.
   if (const auto wait = serves_ ? wait_to_send() : std::nullopt)
     hint = {PollHint::When::at, now + *wait};
-  for (const InflightBatch& inflight : inflight_) {
+  for (const LocalInflightBatch& inflight : inflight_) {
     if (inflight.state == BatchState::bouncing) {
       const PollHint bounce = bounce_poll_hint(inflight, now);
       if (bounce.when == PollHint::When::now) return bounce;
@@ -390,7 +390,7 @@ Status LocalEndpoint::send(LocalMessage message, std::span<const std::byte> byte
 void LocalEndpoint::close() {
   const base::MutexLock lock(transport_.copiers_mutex);
   closed_ = true;
-  for (InflightBatch& inflight : inflight_) stop(inflight);
+  for (LocalInflightBatch& inflight : inflight_) stop(inflight);
 }
 
 }  // namespace linkspan::transport::local

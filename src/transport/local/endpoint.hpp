@@ -108,7 +108,7 @@ class LocalEndpoint final : public Endpoint {
     ended,           // quiet, to be reported
   };
   /// A batch of this side, a copy for the peer, or one bounce step of a batch.
-  struct InflightBatch {
+  struct LocalInflightBatch {
     std::uint64_t id = 0;          // ours: the cookie; for the peer: the request's id
     std::uint64_t request_id = 0;  // the id of our request to the peer
     bool for_peer = false;
@@ -142,7 +142,7 @@ class LocalEndpoint final : public Endpoint {
     std::vector<Block> blocks;                // unless this side executes alone
     std::unique_ptr<BouncedBatch> bounced;
     // For a bounce step: its batch, which outlives it, and its chunk of the bounce memory.
-    InflightBatch* parent = nullptr;
+    LocalInflightBatch* parent = nullptr;
     unsigned chunk = 0;
     bool second_phase = false;  // it runs the second of its two phases
     Status end;
@@ -151,24 +151,25 @@ class LocalEndpoint final : public Endpoint {
   RouteFacts facts(Op op, const PublishedRegion& local, const ImportedMemory& remote,
                    BatchSummary shape, bool for_peer) const;
   Status ready() const;
-  Status begin(InflightBatch& inflight, const PublishedRegion& local, CheckedShape shape,
+  Status begin(LocalInflightBatch& inflight, const PublishedRegion& local, CheckedShape shape,
                const StreamDependencies& streams);
-  void place(InflightBatch& inflight, std::uint64_t here, std::uint64_t there,
+  void place(LocalInflightBatch& inflight, std::uint64_t here, std::uint64_t there,
              std::span<const Block> blocks);
-  void place(InflightBatch& inflight, std::uint64_t here, std::uint64_t there, const Pages& pages);
-  Status request_copy(InflightBatch& inflight, const PublishedRegion& local,
+  void place(LocalInflightBatch& inflight, std::uint64_t here, std::uint64_t there,
+             const Pages& pages);
+  Status request_copy(LocalInflightBatch& inflight, const PublishedRegion& local,
                       std::uint64_t remote_serial, std::span<const Block> blocks);
   Status share_completion_flags();
-  void poll_completion_flag(InflightBatch& inflight);
-  void release_completion_flag(InflightBatch& inflight);
-  void expect_end(InflightBatch& inflight, copy::Method method, copy::Link link,
+  void poll_completion_flag(LocalInflightBatch& inflight);
+  void release_completion_flag(LocalInflightBatch& inflight);
+  void expect_end(LocalInflightBatch& inflight, copy::Method method, copy::Link link,
                   std::uint64_t bytes);
-  static void stop(InflightBatch& inflight);
-  static bool touches_private_memory(const InflightBatch& inflight);
-  Status start_some(InflightBatch& inflight, const StreamDependencies& streams = {});
-  void advance(InflightBatch& inflight) LINKSPAN_REQUIRES(transport_.copiers_mutex);
-  void open_offer(InflightBatch& inflight);
-  bool report(InflightBatch& inflight, CompletionSink& sink);
+  static void stop(LocalInflightBatch& inflight);
+  static bool touches_private_memory(const LocalInflightBatch& inflight);
+  Status start_some(LocalInflightBatch& inflight, const StreamDependencies& streams = {});
+  void advance(LocalInflightBatch& inflight) LINKSPAN_REQUIRES(transport_.copiers_mutex);
+  void open_offer(LocalInflightBatch& inflight);
+  bool report(LocalInflightBatch& inflight, CompletionSink& sink);
   void send_pending() LINKSPAN_EXCLUDES(retract_mutex_);
   std::optional<Duration> wait_to_send() const LINKSPAN_EXCLUDES(retract_mutex_);
   bool send_retract(std::uint64_t serial, bool revoke_immediately);
@@ -178,14 +179,14 @@ class LocalEndpoint final : public Endpoint {
   /// Returns OK, or why process_vm_readv does not reach the peer.
   Status cross_process() const;
   // endpoint_bounce.cpp
-  void start_bounce(InflightBatch& inflight, const Route& chosen);
-  void reroute_bounce(InflightBatch& inflight, const Status& why);
-  void add_steps(InflightBatch& parent);
-  void add_step(InflightBatch& parent, unsigned chunk);
-  void start_phase(InflightBatch& step);
-  bool advance_phase(InflightBatch& step);
-  void finish_step(InflightBatch& step);
-  PollHint bounce_poll_hint(const InflightBatch& parent, base::Time now) const;
+  void start_bounce(LocalInflightBatch& inflight, const Route& chosen);
+  void reroute_bounce(LocalInflightBatch& inflight, const Status& why);
+  void add_steps(LocalInflightBatch& parent);
+  void add_step(LocalInflightBatch& parent, unsigned chunk);
+  void start_phase(LocalInflightBatch& step);
+  bool advance_phase(LocalInflightBatch& step);
+  void finish_step(LocalInflightBatch& step);
+  PollHint bounce_poll_hint(const LocalInflightBatch& parent, base::Time now) const;
   const cuda::Device* own_device(const PublishedRegion& local) const;
 
   Status on_offer(std::span<const std::byte> bytes, std::span<base::Fd> fds);
@@ -204,7 +205,7 @@ class LocalEndpoint final : public Endpoint {
   const Status cross_process_;  // at connect; cross_process() is newer
   bool serves_ = true, closed_ = false, terminated_ = false;
   base::Time last_request_due_{};  // the peer runs requests one after the other
-  std::list<InflightBatch> inflight_;
+  std::list<LocalInflightBatch> inflight_;
   std::size_t ours_ = 0, steps_ = 0, for_peer_ = 0;  // counts of inflight_
   std::uint64_t last_request_id_ = 0;
   // By GPU; null: host memory.

@@ -1,7 +1,7 @@
 // LocalEndpoint: batches between two memories that neither side can map, in chunks through bounce
 // memory. For a write, a step copies its chunk here and then requests the second copy from the
-// peer; for a read it requests first. A step is an InflightBatch, so cancel, completion and the
-// peer's end work as for any other.
+// peer; for a read it requests first. A step is an LocalInflightBatch, so cancel, completion and
+// the peer's end work as for any other.
 #include <algorithm>
 
 #include "transport/batch.hpp"
@@ -24,7 +24,7 @@ const cuda::Device* LocalEndpoint::own_device(const PublishedRegion& local) cons
 }
 
 /// Starts the batch at its first block, even if an earlier route copied some.
-void LocalEndpoint::start_bounce(InflightBatch& inflight, const Route& chosen) {
+void LocalEndpoint::start_bounce(LocalInflightBatch& inflight, const Route& chosen) {
   const cuda::Device* device = uses_gpu_memory(chosen) ? own_device(*inflight.target) : nullptr;
   std::shared_ptr<BounceBuffer>& buffer = bounce_buffers_[device];
   if (buffer == nullptr) {
@@ -45,7 +45,7 @@ void LocalEndpoint::start_bounce(InflightBatch& inflight, const Route& chosen) {
 
 /// Routes a batch again whose bounce buffer could not be created or opened. facts() already
 /// excludes the failed kind.
-void LocalEndpoint::reroute_bounce(InflightBatch& inflight, const Status& why) {
+void LocalEndpoint::reroute_bounce(LocalInflightBatch& inflight, const Status& why) {
   release_completion_flag(inflight);
   const RouteFacts f =
       facts(inflight.op, *inflight.target, *inflight.remote, summary_of(inflight.blocks), false);
@@ -56,7 +56,7 @@ void LocalEndpoint::reroute_bounce(InflightBatch& inflight, const Status& why) {
 }
 
 /// Adds as many steps as there are free chunks. Ends the batch once no step is left.
-void LocalEndpoint::add_steps(InflightBatch& parent) {
+void LocalEndpoint::add_steps(LocalInflightBatch& parent) {
   BouncedBatch& bounced = *parent.bounced;
   if (bounced.memory == nullptr) {
     Status status;
@@ -91,9 +91,9 @@ void LocalEndpoint::add_steps(InflightBatch& parent) {
   if (!parent.end.ok() || bounced.next == parent.blocks.size()) parent.state = BatchState::ended;
 }
 
-void LocalEndpoint::add_step(InflightBatch& parent, unsigned chunk) {
+void LocalEndpoint::add_step(LocalInflightBatch& parent, unsigned chunk) {
   BouncedBatch& bounced = *parent.bounced;
-  InflightBatch& step = inflight_.emplace_back();
+  LocalInflightBatch& step = inflight_.emplace_back();
   step.parent = &parent;
   step.chunk = chunk;
   step.state = BatchState::starting_phase;
@@ -118,7 +118,7 @@ void LocalEndpoint::add_step(InflightBatch& parent, unsigned chunk) {
 }
 
 /// Starts the current phase. In the chunk the blocks of a step follow each other.
-void LocalEndpoint::start_phase(InflightBatch& step) {
+void LocalEndpoint::start_phase(LocalInflightBatch& step) {
   const BouncedBatch& bounced = *step.parent->bounced;
   const bool by_us = (step.op == Op::write) != step.second_phase;
   step.end = step.canceled ? Status(Code::canceled, Scope::request, "canceled") : Status();
@@ -159,7 +159,7 @@ void LocalEndpoint::start_phase(InflightBatch& step) {
 }
 
 /// Returns true if the first phase succeeded; the step then starts the second one.
-bool LocalEndpoint::advance_phase(InflightBatch& step) {
+bool LocalEndpoint::advance_phase(LocalInflightBatch& step) {
   if (step.parent == nullptr || step.second_phase || !step.end.ok()) return false;
   release_completion_flag(step);
   step.second_phase = true;
@@ -168,8 +168,8 @@ bool LocalEndpoint::advance_phase(InflightBatch& step) {
 }
 
 /// Releases the chunk of a step that has ended, so that nothing touches it any more.
-void LocalEndpoint::finish_step(InflightBatch& step) {
-  InflightBatch& parent = *step.parent;
+void LocalEndpoint::finish_step(LocalInflightBatch& step) {
+  LocalInflightBatch& parent = *step.parent;
   BouncedBatch& bounced = *parent.bounced;
   --bounced.steps;
   bounced.memory->release(step.chunk);
@@ -183,11 +183,11 @@ void LocalEndpoint::finish_step(InflightBatch& step) {
                      ? Status(Code::unreachable, Scope::request, step.end.what())
                      : step.end;
   }
-  for (InflightBatch& other : inflight_)
+  for (LocalInflightBatch& other : inflight_)
     if (other.parent == &parent) stop(other);
 }
 
-PollHint LocalEndpoint::bounce_poll_hint(const InflightBatch& parent, base::Time now) const {
+PollHint LocalEndpoint::bounce_poll_hint(const LocalInflightBatch& parent, base::Time now) const {
   using When = PollHint::When;
   const BouncedBatch& bounced = *parent.bounced;
   if (bounced.memory == nullptr) return {When::at, now + kCreationPollInterval};

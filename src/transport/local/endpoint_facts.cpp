@@ -81,7 +81,7 @@ std::string LocalEndpoint::describe_paths() const {
 /// Returns whether a copy for another Engine touches host memory that its owner can unmap or
 /// protect at any time. Memory that linkspan made and sealed stays. Transfers of this Engine trust
 /// their user.
-bool LocalEndpoint::touches_private_memory(const InflightBatch& inflight) {
+bool LocalEndpoint::touches_private_memory(const LocalInflightBatch& inflight) {
   const auto is_private = [](MemoryKind kind) {
     return kind == MemoryKind::host || kind == MemoryKind::pinned;
   };

@@ -89,7 +89,7 @@ Status LocalEndpoint::on_execute(std::span<const std::byte> bytes) {
     return corrupt_message("more requests to execute than may be in flight");
   if (wire->blocks()->size() > transport_.capabilities().max_batch_pages)
     return corrupt_message("too many blocks in a request to execute");
-  InflightBatch inflight;
+  LocalInflightBatch inflight;
   inflight.id = wire->id();
   inflight.for_peer = true;
   inflight.completion_flag = wire->tally_word();
@@ -128,7 +128,7 @@ Status LocalEndpoint::on_execute(std::span<const std::byte> bytes) {
 Status LocalEndpoint::on_executed(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Executed>(bytes);
   if (wire == nullptr) return corrupt_message("malformed answer of an execution");
-  for (InflightBatch& inflight : inflight_) {
+  for (LocalInflightBatch& inflight : inflight_) {
     if (inflight.for_peer || inflight.request_id != wire->id() ||
         inflight.state != BatchState::requested)
       continue;
@@ -153,7 +153,7 @@ Status LocalEndpoint::on_executed(std::span<const std::byte> bytes) {
 Status LocalEndpoint::on_cancel(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Cancel>(bytes);
   if (wire == nullptr) return corrupt_message("malformed cancel");
-  for (InflightBatch& inflight : inflight_)
+  for (LocalInflightBatch& inflight : inflight_)
     if (inflight.for_peer && inflight.id == wire->id()) stop(inflight);
   return {};  // a batch that has ended needs no cancel
 }

@@ -6,7 +6,7 @@
 
 namespace linkspan::transport::local {
 
-Status LocalEndpoint::request_copy(InflightBatch& inflight, const PublishedRegion& local,
+Status LocalEndpoint::request_copy(LocalInflightBatch& inflight, const PublishedRegion& local,
                                    std::uint64_t remote_serial, std::span<const Block> blocks) {
   const std::uint64_t serial = local.key.id.serial;
   if (!offered_.contains(serial)) {
@@ -54,19 +54,19 @@ Status LocalEndpoint::share_completion_flags() {
   return {};
 }
 
-void LocalEndpoint::poll_completion_flag(InflightBatch& inflight) {
+void LocalEndpoint::poll_completion_flag(LocalInflightBatch& inflight) {
   inflight.polled = base::Clock::steady().now();
   if (inflight.completion_flag != kNoFlag && completion_flags_->succeeded(inflight.completion_flag))
     inflight.state = BatchState::ended;
 }
 
-void LocalEndpoint::release_completion_flag(InflightBatch& inflight) {
+void LocalEndpoint::release_completion_flag(LocalInflightBatch& inflight) {
   if (inflight.completion_flag != kNoFlag)
     completion_flags_->release(std::exchange(inflight.completion_flag, kNoFlag));
 }
 
 /// Begins a copy for the peer, like one of this side's, once its key is open.
-void LocalEndpoint::open_offer(InflightBatch& inflight) {
+void LocalEndpoint::open_offer(LocalInflightBatch& inflight) {
   {
     const base::MutexLock lock(inflight.offer->mutex);
     if (!inflight.offer->opened) return;
@@ -101,7 +101,7 @@ void LocalEndpoint::open_offer(InflightBatch& inflight) {
 }
 
 /// Reports the end of a batch. Returns true if the batch can be erased.
-bool LocalEndpoint::report(InflightBatch& inflight, CompletionSink& sink) {
+bool LocalEndpoint::report(LocalInflightBatch& inflight, CompletionSink& sink) {
   if (!inflight.for_peer) {
     release_completion_flag(inflight);
     if (inflight.reported_path != nullptr && inflight.mapped != Mapped::nothing)
@@ -205,7 +205,7 @@ void LocalEndpoint::peer_terminated() {
   }
   transport_.acknowledged(*this, 0);
   unmap_pending_.clear();
-  for (InflightBatch& inflight : inflight_) {
+  for (LocalInflightBatch& inflight : inflight_) {
     if (inflight.state == BatchState::requested) {
       inflight.end = Status(Code::disconnected, Scope::peer, "peer " + peer_name() + " is gone");
       inflight.state = BatchState::ended;

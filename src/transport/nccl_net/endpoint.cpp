@@ -69,7 +69,7 @@ void NcclNetEndpoint::check_bounds() {
   if (now < next_check_ || disconnected_ || !failed_.ok()) return;
   const bool fresh = now - next_check_ > kSuspended;
   next_check_ = now + kBoundsCheck;
-  for (InflightBatch& inflight : own_batches_) {
+  for (NcclNetInflightBatch& inflight : own_batches_) {
     if (!inflight.canceled || is_over(inflight)) continue;
     if (fresh)
       inflight.canceled_at = std::max(inflight.canceled_at, now - kCancelEnds + kSuspended);
@@ -78,7 +78,7 @@ void NcclNetEndpoint::check_bounds() {
                          "peer " + std::string(channel_.peer_name()) +
                              " has not ended a canceled transfer for 10 s: connect to it again"));
   }
-  for (InflightBatch& inflight : peer_batches_) {
+  for (NcclNetInflightBatch& inflight : peer_batches_) {
     if (inflight.queue == nullptr || has_ended(inflight) || !inflight.end.ok()) continue;
     if (fresh) inflight.moved_at = {};
     inflight.end = stall_status(inflight, now);
@@ -91,7 +91,7 @@ void NcclNetEndpoint::check_bounds() {
 }
 
 /// Returns OK while the transfer may go on.
-Status NcclNetEndpoint::stall_status(InflightBatch& inflight, base::Time now) {
+Status NcclNetEndpoint::stall_status(NcclNetInflightBatch& inflight, base::Time now) {
   const std::uint64_t moved = inflight.queue->moved();
   if (inflight.moved_at == base::Time{} || moved != inflight.seen) inflight.moved_at = now;
   inflight.seen = moved;
@@ -110,7 +110,7 @@ Status NcclNetEndpoint::stall_status(InflightBatch& inflight, base::Time now) {
 
 std::vector<Served> NcclNetEndpoint::served() const {
   std::vector<Served> all;
-  for (const InflightBatch& inflight : peer_batches_)
+  for (const NcclNetInflightBatch& inflight : peer_batches_)
     if (inflight.use.memory() != nullptr && !has_ended(inflight))
       all.push_back(
           {.serial = inflight.use.memory()->key.id.serial,
@@ -126,7 +126,7 @@ Status NcclNetEndpoint::post(const Batch& batch) {
   auto resolved = transport_.check(batch, peer_.incarnation);
   if (!resolved.ok()) return resolved.status();
   if (own_batches_.size() >= transport_.capabilities().max_inflight) return Status::no_resource();
-  InflightBatch inflight;
+  NcclNetInflightBatch inflight;
   inflight.use = std::move(resolved->use);
   inflight.id = ++last_id_;
   inflight.cookie = batch.cookie;
@@ -174,7 +174,8 @@ Status NcclNetEndpoint::post(const Batch& batch) {
 }
 
 /// Makes the messages of its spans.
-std::shared_ptr<WorkRequest> NcclNetEndpoint::make_work(const InflightBatch& inflight) const {
+std::shared_ptr<WorkRequest> NcclNetEndpoint::make_work(
+    const NcclNetInflightBatch& inflight) const {
   const std::shared_ptr<WireRegion> memory = inflight.use.memory();
   std::vector<WorkRequest::MessageBuffer> messages;
   for (const Span& span : inflight.spans)
@@ -217,7 +218,7 @@ Result<NcclNetEndpoint::Receives::iterator> NcclNetEndpoint::receive_queue(const
 }
 
 void NcclNetEndpoint::cancel(std::uint64_t cookie) {
-  for (InflightBatch& inflight : own_batches_) {
+  for (NcclNetInflightBatch& inflight : own_batches_) {
     if (inflight.cookie != cookie || std::exchange(inflight.canceled, true)) continue;
     inflight.canceled_at = now();
     if (inflight.op == Op::write) {
@@ -260,15 +261,15 @@ std::size_t NcclNetEndpoint::progress(CompletionSink& sink) {
 }
 
 /// Returns true if its WorkRequest, if any, has ended.
-bool NcclNetEndpoint::has_ended(const InflightBatch& inflight) {
+bool NcclNetEndpoint::has_ended(const NcclNetInflightBatch& inflight) {
   return inflight.work == nullptr || inflight.work->ended.load(std::memory_order_acquire);
 }
 
-bool NcclNetEndpoint::is_over(const InflightBatch& inflight) const {
+bool NcclNetEndpoint::is_over(const NcclNetInflightBatch& inflight) const {
   return has_ended(inflight) && (inflight.ended_by_peer || disconnected_ || !failed_.ok());
 }
 
-Status NcclNetEndpoint::end_of(const InflightBatch& inflight) const {
+Status NcclNetEndpoint::end_of(const NcclNetInflightBatch& inflight) const {
   if (disconnected_ && !inflight.ended_by_peer)
     return {Code::disconnected, Scope::peer,
             "peer " + std::string(channel_.peer_name()) + " is gone"};
@@ -282,7 +283,7 @@ Status NcclNetEndpoint::end_of(const InflightBatch& inflight) const {
   return follows && !inflight.end.ok() ? inflight.end : here;
 }
 
-void NcclNetEndpoint::report_end(const InflightBatch& inflight) {
+void NcclNetEndpoint::report_end(const NcclNetInflightBatch& inflight) {
   Status end = inflight.end;
   if (end.ok() && inflight.work != nullptr) end = inflight.work->status;
   if (!end.ok()) report_queues();
@@ -341,12 +342,12 @@ void NcclNetEndpoint::flush() {
 PollHint NcclNetEndpoint::poll_hint() const {
   const bool for_peer = !peer_batches_.empty(), sent = outbox_.empty();
   bool works = false, canceled = false;  // the thread works; the peer has to report an end
-  for (const InflightBatch& inflight : own_batches_) {
+  for (const NcclNetInflightBatch& inflight : own_batches_) {
     if (is_over(inflight)) return {.when = PollHint::When::now, .for_peer = for_peer};
     works |= !has_ended(inflight);
     canceled |= inflight.canceled;
   }
-  for (const InflightBatch& inflight : peer_batches_) {
+  for (const NcclNetInflightBatch& inflight : peer_batches_) {
     if (sent && has_ended(inflight)) return {.when = PollHint::When::now, .for_peer = for_peer};
     works |= !has_ended(inflight);
   }
@@ -396,7 +397,7 @@ std::string NcclNetEndpoint::describe_paths() const {
 
 void NcclNetEndpoint::close() {
   closed_ = true;
-  for (const InflightBatch& inflight : own_batches_) cancel(inflight.cookie);
+  for (const NcclNetInflightBatch& inflight : own_batches_) cancel(inflight.cookie);
 }
 
 bool NcclNetEndpoint::drained() const {

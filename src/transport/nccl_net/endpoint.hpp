@@ -69,7 +69,7 @@ class NcclNetEndpoint final : public Endpoint {
   using Spans = std::vector<Span>;
 
   /// Holds the state of a batch of ours, or of a request of the peer's.
-  struct InflightBatch {
+  struct NcclNetInflightBatch {
     std::uint64_t id = 0;  // the requester's
     std::uint64_t cookie = 0;
     Op op = Op::write;  // the requester's
@@ -103,8 +103,8 @@ class NcclNetEndpoint final : public Endpoint {
   Status ready() const;
   void fail(const Status& why);
   void check_bounds();
-  static Status stall_status(InflightBatch& inflight, base::Time now);
-  std::shared_ptr<WorkRequest> make_work(const InflightBatch& inflight) const;
+  static Status stall_status(NcclNetInflightBatch& inflight, base::Time now);
+  std::shared_ptr<WorkRequest> make_work(const NcclNetInflightBatch& inflight) const;
   Result<Receives::iterator> receive_queue(const cuda::Device* ours, const GpuUuid& theirs);
   static base::Deadline connect_by();  // Returns the deadline of a queue opened now.
   void enqueue(MessageType type, const flatbuffers::FlatBufferBuilder& out);
@@ -113,11 +113,11 @@ class NcclNetEndpoint final : public Endpoint {
   Status start(std::shared_ptr<WorkQueue> queue);
   void wake();  ///< Wakes that thread, if there is one.
   void report_queues();
-  static bool has_ended(const InflightBatch& inflight);
-  bool is_over(const InflightBatch& inflight) const;
-  Status end_of(const InflightBatch& inflight) const;
-  void report_end(const InflightBatch& inflight);
-  InflightBatch* find(std::list<InflightBatch>& batches, std::uint64_t id);
+  static bool has_ended(const NcclNetInflightBatch& inflight);
+  bool is_over(const NcclNetInflightBatch& inflight) const;
+  Status end_of(const NcclNetInflightBatch& inflight) const;
+  void report_end(const NcclNetInflightBatch& inflight);
+  NcclNetInflightBatch* find(std::list<NcclNetInflightBatch>& batches, std::uint64_t id);
 
   // In endpoint_messages.cpp.
   Status on_open(std::span<const std::byte> bytes);
@@ -129,7 +129,7 @@ class NcclNetEndpoint final : public Endpoint {
   Status on_cancel(std::span<const std::byte> bytes);
   Status on_ended(std::span<const std::byte> bytes);
   template <class Request>
-  Result<InflightBatch> on_request(const Request& wire, Op op);
+  Result<NcclNetInflightBatch> on_request(const Request& wire, Op op);
 
   NcclNetTransport& transport_;
   const NcclNetAddress peer_;
@@ -140,7 +140,7 @@ class NcclNetEndpoint final : public Endpoint {
   base::Time next_check_{};
   std::uint64_t last_id_ = 0;
   std::uint32_t last_queue_ = 0;
-  std::list<InflightBatch> own_batches_, peer_batches_;
+  std::list<NcclNetInflightBatch> own_batches_, peer_batches_;
   Receives receives_;
   Sends sends_;
   PluginThread* thread_ = nullptr;  // of transport_.threads()

@@ -99,7 +99,8 @@ Status NcclNetEndpoint::on_broken(std::span<const std::byte> bytes) {
 
 /// Checks a request of the peer's. The result's `end` says why it is refused.
 template <class Request>
-Result<NcclNetEndpoint::InflightBatch> NcclNetEndpoint::on_request(const Request& wire, Op op) {
+Result<NcclNetEndpoint::NcclNetInflightBatch> NcclNetEndpoint::on_request(const Request& wire,
+                                                                          Op op) {
   const Capabilities& limits = transport_.capabilities();
   Token token{};
   if (!schema::take(wire.token(), token))
@@ -110,7 +111,7 @@ Result<NcclNetEndpoint::InflightBatch> NcclNetEndpoint::on_request(const Request
     return corrupt_net_message("two requests of one number");
   if (wire.blocks()->size() == 0 || wire.blocks()->size() > limits.max_batch_blocks)
     return corrupt_net_message("a request of too many blocks, or of none");
-  InflightBatch inflight;
+  NcclNetInflightBatch inflight;
   inflight.id = wire.id();
   inflight.op = op;
   inflight.use = transport_.use(wire.serial());
@@ -164,7 +165,7 @@ Status NcclNetEndpoint::on_write(std::span<const std::byte> bytes) {
 Status NcclNetEndpoint::on_clear(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::NetClear>(bytes);
   if (wire == nullptr) return corrupt_net_message("malformed clear");
-  InflightBatch* const inflight = find(own_batches_, wire->id());
+  NcclNetInflightBatch* const inflight = find(own_batches_, wire->id());
   if (inflight == nullptr || inflight->op != Op::write || inflight->work != nullptr)
     return corrupt_net_message("what is clear was not asked for");
   const auto entry = sends_.find(wire->flow());
@@ -202,7 +203,7 @@ Status NcclNetEndpoint::on_cancel(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::NetCancel>(bytes);
   if (wire == nullptr) return corrupt_net_message("malformed cancel");
   // A request that has ended needs no cancel.
-  if (const InflightBatch* const inflight = find(peer_batches_, wire->id());
+  if (const NcclNetInflightBatch* const inflight = find(peer_batches_, wire->id());
       inflight != nullptr && inflight->op == Op::read && inflight->work != nullptr)
     inflight->work->send_empty = true;
   return {};
@@ -213,7 +214,7 @@ Status NcclNetEndpoint::on_ended(std::span<const std::byte> bytes) {
   Status end;
   if (wire == nullptr || !parse_status(wire->code(), *wire->what(), end))
     return corrupt_net_message("malformed ended");
-  InflightBatch* const inflight = find(own_batches_, wire->id());
+  NcclNetInflightBatch* const inflight = find(own_batches_, wire->id());
   if (inflight == nullptr || inflight->ended_by_peer)
     return corrupt_net_message("what has ended was not asked for");
   if (inflight->work == nullptr && end.ok())
@@ -224,11 +225,11 @@ Status NcclNetEndpoint::on_ended(std::span<const std::byte> bytes) {
   return {};
 }
 
-NcclNetEndpoint::InflightBatch* NcclNetEndpoint::find(std::list<InflightBatch>& batches,
-                                                      std::uint64_t id) {
+NcclNetEndpoint::NcclNetInflightBatch* NcclNetEndpoint::find(
+    std::list<NcclNetInflightBatch>& batches, std::uint64_t id) {
   const auto found =
       std::find_if(batches.begin(), batches.end(),
-                   [id](const InflightBatch& inflight) { return inflight.id == id; });
+                   [id](const NcclNetInflightBatch& inflight) { return inflight.id == id; });
   return found == batches.end() ? nullptr : &*found;
 }
 

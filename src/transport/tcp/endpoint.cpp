@@ -108,11 +108,12 @@ Status TcpEndpoint::post(const Batch& batch) {
       wire_batch(batch, transport_.published(), peer_.incarnation, transport_.capabilities());
   if (!resolved.ok()) return resolved.status();
   if (batches_.size() >= transport_.capabilities().max_inflight) return Status::no_resource();
-  InflightBatch inflight{.id = ++last_id_,
-                         .cookie = batch.cookie,
-                         .type = batch.op == linkspan::Op::write ? FrameType::put : FrameType::get,
-                         .remote = resolved->remote,
-                         .result = {}};
+  TcpInflightBatch inflight{
+      .id = ++last_id_,
+      .cookie = batch.cookie,
+      .type = batch.op == linkspan::Op::write ? FrameType::put : FrameType::get,
+      .remote = resolved->remote,
+      .result = {}};
   if (batch.path_taken != nullptr) *batch.path_taken = {.path = kPath, .by_peer = false};
   const auto blocks = resolved->checked.blocks();
   const WireKey& key = inflight.remote->key();
@@ -179,11 +180,11 @@ bool TcpEndpoint::carries_notification(const Batch& batch,
 }
 
 void TcpEndpoint::cancel(std::uint64_t cookie) {
-  for (InflightBatch& inflight : batches_)
+  for (TcpInflightBatch& inflight : batches_)
     if (inflight.cookie == cookie) cancel(inflight);
 }
 
-void TcpEndpoint::cancel(InflightBatch& inflight) {
+void TcpEndpoint::cancel(TcpInflightBatch& inflight) {
   if (!inflight.canceled) inflight.canceled = now();
   group_->cancel(inflight.type, inflight.id);
 }
@@ -200,7 +201,7 @@ void TcpEndpoint::check_canceled(base::Time now) {
   const std::string peer = "peer " + std::string(channel_.peer_name());
   if (now - silent_since_ > kSilence)
     group_->fail(Status(Code::disconnected, Scope::peer, peer + " has not answered for 5 s"));
-  for (InflightBatch& inflight : batches_) {
+  for (TcpInflightBatch& inflight : batches_) {
     if (!inflight.canceled) continue;
     // This process was suspended: an unread answer may be here.
     if (fresh) inflight.canceled = std::max(*inflight.canceled, now - kCancelEnds + kSilence);
@@ -232,7 +233,7 @@ std::size_t TcpEndpoint::progress(CompletionSink& sink) {
     group_->end_stalled(at);
   }
   if (std::ranges::any_of(
-          batches_, [](const InflightBatch& inflight) { return inflight.canceled.has_value(); }))
+          batches_, [](const TcpInflightBatch& inflight) { return inflight.canceled.has_value(); }))
     check_canceled(now());
   else
     check_traffic_at_ = {};
@@ -252,7 +253,7 @@ std::size_t TcpEndpoint::progress(CompletionSink& sink) {
 }
 
 PollHint TcpEndpoint::poll_hint() const {
-  for (const InflightBatch& inflight : batches_)
+  for (const TcpInflightBatch& inflight : batches_)
     if (inflight.result->ended.load(std::memory_order_acquire))
       return {.when = PollHint::When::now};
   const base::Time now = this->now();
@@ -320,7 +321,7 @@ Status TcpEndpoint::on_data_connection(Result<base::AuthenticatedSocket> socket)
 
 void TcpEndpoint::close() {
   closed_ = true;
-  for (InflightBatch& inflight : batches_) cancel(inflight);
+  for (TcpInflightBatch& inflight : batches_) cancel(inflight);
 }
 
 void TcpEndpoint::peer_terminated() {

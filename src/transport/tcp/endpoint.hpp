@@ -60,7 +60,7 @@ class TcpEndpoint final : public Endpoint, public DataConnectionSink {
   bool drained() const override { return disconnected_ && group_->is_closed(); }
 
  private:
-  struct InflightBatch {
+  struct TcpInflightBatch {
     std::uint64_t id = 0, cookie = 0;
     FrameType type = FrameType::put;
     const WireMapping* remote = nullptr;
@@ -77,7 +77,7 @@ class TcpEndpoint final : public Endpoint, public DataConnectionSink {
   unsigned first_connections() const noexcept;
   bool carries_notification(const Batch& batch, const std::vector<Extent>& extents) const;
   Status connect_timeout() const;
-  void cancel(InflightBatch& inflight);
+  void cancel(TcpInflightBatch& inflight);
   void check_canceled(base::Time now);
   void check_failure(base::Time now);
 
@@ -95,7 +95,7 @@ class TcpEndpoint final : public Endpoint, public DataConnectionSink {
   unsigned asked_again_ = 0;
   std::string tls_ = "TLS";  // name of the encryption, if there is one
   std::uint64_t last_id_ = 0;
-  std::list<InflightBatch> batches_;
+  std::list<TcpInflightBatch> batches_;
   // While a batch is canceled: bytes exchanged with the peer at the last check, since when that
   // number is unchanged, time of the next check.
   std::uint64_t traffic_ = 0;
