@@ -210,25 +210,26 @@ Status Session::handle(base::Frame& frame) {
   if (frame.plain)
     return {Code::permission_denied, Scope::peer,
             std::string("the peer speaks no TLS and this side does") + base::kTlsRemedy};
-  if (stage_ == Stage::greeting && op == FrameOp::data_connection && remote_ && !initiated_) {
+  if (stage_ == SessionStage::greeting && op == FrameOp::data_connection && remote_ &&
+      !initiated_) {
     auto data_connection = decode_data_connection(frame.payload);
     if (!data_connection.ok()) return data_connection.status();
     data_connection_ = *std::move(data_connection);
     incarnation_ = frame.header.incarnation;
     return {};
   }
-  if (stage_ == Stage::greeting) {
+  if (stage_ == SessionStage::greeting) {
     if (op != FrameOp::hello) return {Code::corrupt, Scope::peer, "the peer did not say hello"};
     return on_hello(frame);
   }
   if (frame.header.incarnation != incarnation_)
     return {Code::corrupt, Scope::peer, "a frame of another incarnation"};
-  if (stage_ == Stage::proving) return on_proof(frame);
+  if (stage_ == SessionStage::proving) return on_proof(frame);
   if (goodbye_sent_ && op != FrameOp::goodbye) return {};
   switch (op) {
     case FrameOp::ready:
-      if (stage_ == Stage::established) {
-        stage_ = Stage::up;
+      if (stage_ == SessionStage::established) {
+        stage_ = SessionStage::up;
         events_.on_up(*this);
       }
       return {};
@@ -332,7 +333,7 @@ Status Session::on_hello(base::Frame& frame) {
   if (!key.ok()) return key.status();
   key_ = *key;
   if (!requires_auth()) return establish();
-  stage_ = Stage::proving;
+  stage_ = SessionStage::proving;
   // The listening side sends its proof only after it has verified the connecting side's, so a port
   // scanner learns nothing.
   return initiated_ ? send_proof() : Status();
@@ -373,7 +374,7 @@ Status Session::establish() {
             "the peer there is \"" + hello_.engine + "\", and not \"" + expected_ +
                 "\" as ConnectOptions::expect says"};
   if (Status status = events_.on_established(shared_from_this()); !status.ok()) return status;
-  stage_ = Stage::established;
+  stage_ = SessionStage::established;
   {
     const base::MutexLock lock(mutex_);
     channel_.limit_payload(base::kMaxPayload);

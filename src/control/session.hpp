@@ -193,8 +193,10 @@ class Session : public std::enable_shared_from_this<Session> {
   bool has_received() LINKSPAN_EXCLUDES(mutex_);            ///< As FdChannel::has_received().
   std::size_t allocated_bytes() LINKSPAN_EXCLUDES(mutex_);  ///< As FdChannel::allocated_bytes().
   int socket() const noexcept { return socket_; }           ///< A loan, for waiting.
-  bool is_up() const noexcept { return stage_ == Stage::up; }
-  bool is_established() const noexcept { return stage_ >= Stage::established; }  ///< Or more.
+  bool is_up() const noexcept { return stage_ == SessionStage::up; }
+  bool is_established() const noexcept {
+    return stage_ >= SessionStage::established;
+  }  ///< Or more.
   bool is_disconnected() const noexcept { return disconnected_; }
   bool is_terminated() const noexcept { return terminated_; }
   /// Set if this connection is not a session but a data connection that belongs to another Session.
@@ -217,7 +219,7 @@ class Session : public std::enable_shared_from_this<Session> {
   const Status& failure() const noexcept { return failure_; }  ///< Why it is disconnected.
 
  private:
-  enum class Stage : std::uint8_t { greeting, proving, established, up };
+  enum class SessionStage : std::uint8_t { greeting, proving, established, up };
 
   Status read_peer_credentials();
   Status handle(base::Frame& frame);
@@ -249,7 +251,7 @@ class Session : public std::enable_shared_from_this<Session> {
   base::FdChannel channel_ LINKSPAN_GUARDED_BY(mutex_);
   std::atomic<bool> disconnected_{false};
 
-  Stage stage_ = Stage::greeting;
+  SessionStage stage_ = SessionStage::greeting;
   bool goodbye_sent_ = false, goodbye_received_ = false, process_ended_ = false,
        terminated_ = false, dropped_ = false, disconnect_reported_ = false;
   Status failure_;
