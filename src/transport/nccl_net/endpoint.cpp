@@ -178,7 +178,7 @@ std::shared_ptr<WorkRequest> NcclNetEndpoint::make_work(
     const NcclNetInflightBatch& inflight) const {
   const std::shared_ptr<WireRegion> memory = inflight.use.memory();
   std::vector<WorkRequest::MessageBuffer> messages;
-  for (const Span& span : inflight.spans)
+  for (const RegionSpan& span : inflight.spans)
     for (std::uint64_t done = 0; done < span.bytes; done += max_message_)
       messages.push_back({.address = (memory ? memory->address : 0) + span.offset + done,
                           .bytes = std::min(max_message_, span.bytes - done)});

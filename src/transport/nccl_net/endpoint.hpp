@@ -63,10 +63,10 @@ class NcclNetEndpoint final : public Endpoint {
   /// Queues of an Endpoint in one direction, at most: two hosts of eight GPUs each need 81.
   static constexpr std::size_t kMaxQueues = 128;
 
-  struct Span {
+  struct RegionSpan {
     std::uint64_t offset = 0, bytes = 0;
   };
-  using Spans = std::vector<Span>;
+  using Spans = std::vector<RegionSpan>;
 
   /// Holds the state of a batch of ours, or of a request of the peer's.
   struct NcclNetInflightBatch {
