@@ -63,7 +63,7 @@ class NcclNetTransport final : public Transport {
   bool stages(const memory::Region::Facts& facts) const {
     return facts.kind == MemoryKind::device && !device(facts.gpu).supports(abi::kCuda);
   }
-  Staged::Options staging() noexcept {
+  Staged::StagingOptions staging() noexcept {
     return {.staging_streams = &staging_streams_,
             .buffer_bytes = max_message_,
             .ctas = options_.copy_ctas.value_or(~0U)};

@@ -7,7 +7,8 @@
 
 namespace linkspan::transport::nccl_net {
 
-Staged::Staged(Comm& comm, const cuda::Device& device, const Options& options, Direction direction)
+Staged::Staged(Comm& comm, const cuda::Device& device, const StagingOptions& options,
+               Direction direction)
     : comm_(comm),
       device_(device),
       options_(options),

@@ -33,7 +33,7 @@ struct MessagePlace {
 
 class Staged {
  public:
-  struct Options {
+  struct StagingOptions {
     copy::StagingStreams* staging_streams = nullptr;  ///< Outlives it.
     std::size_t buffer_bytes = 0;                     ///< No message is larger.
     unsigned ctas = ~0U;                              ///< As copy::Order::ctas.
@@ -41,7 +41,8 @@ class Staged {
   enum class Direction : std::uint8_t { from_gpu, to_gpu };
 
   /// `device` outlives it, `comm` lives until deregister().
-  Staged(Comm& comm, const cuda::Device& device, const Options& options, Direction direction);
+  Staged(Comm& comm, const cuda::Device& device, const StagingOptions& options,
+         Direction direction);
   Staged(const Staged&) = delete;
   Staged& operator=(const Staged&) = delete;
   ~Staged();  ///< Requires: is_quiet(), and the comm has ended.
@@ -81,7 +82,7 @@ class Staged {
 
   Comm& comm_;
   const cuda::Device& device_;
-  const Options options_;
+  const StagingOptions options_;
   const Direction direction_;
   copy::Staging staging_;
   std::array<BufferState, copy::Staging::kBuffers> states_;

@@ -55,7 +55,7 @@ class WorkQueue {
   /// Creates a queue for memory of the GPU `device`, or for host memory if that is null. `nic` is
   /// the plugin's device. `staging` is for a `nic` that does not take GPU memory.
   WorkQueue(std::shared_ptr<Plugin> plugin, const cuda::Device* device, int nic,
-            base::Deadline connect_by, const Staged::Options& staging)
+            base::Deadline connect_by, const Staged::StagingOptions& staging)
       : plugin_(std::move(plugin)),
         device_(device),
         nic_(nic),
@@ -120,7 +120,7 @@ class WorkQueue {
   const cuda::Device* const device_;
   const int nic_;
   const base::Deadline connect_by_;
-  const Staged::Options staging_;
+  const Staged::StagingOptions staging_;
   std::unique_ptr<Staged> staged_;                     // null: the comm takes the memory itself
   std::deque<std::shared_ptr<WorkRequest>> requests_;  // shared with the Endpoint
   std::size_t next_ = 0;                               // requests before this have begun
@@ -180,7 +180,7 @@ class ReceiveQueue final : public WorkQueue {
     std::optional<unsigned> ctas{};
   };
   ReceiveQueue(std::shared_ptr<Plugin> plugin, const cuda::Device* device, int nic,
-               base::Deadline connect_by, const Staged::Options& staging,
+               base::Deadline connect_by, const Staged::StagingOptions& staging,
                const Unpacking& unpacking)
       : WorkQueue(std::move(plugin), device, nic, connect_by, staging), unpacking_(unpacking) {}
 
