@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <exception>
 #include <optional>
 #include <string>
@@ -12,7 +11,7 @@
 #include "base/named_thread.hpp"
 #include "base/no_memory.hpp"
 #include "copy/chooser.hpp"
-#include "copy/cma.hpp"
+#include "copy/cpu_job.hpp"
 #include "copy/pageable.hpp"
 
 namespace linkspan::copy {
@@ -22,74 +21,6 @@ namespace {
 constexpr Duration kBetweenClaims = std::chrono::microseconds(20);
 
 }  // namespace
-
-struct CpuCopier::Job {
-  // Any thread.
-  Ticket ticket = 0;  // zero: unused
-  base::Time due{}, last_poll{};
-  base::Time waiting_since{};  // since when it waits for an executor
-
-  // Written by start() before the job is queued; only read from then on.
-  Method method = Method::cpu_threads;
-  OtherProcess other;
-  bool remote_is_source = false, to_gpu = false, guarded = false;
-  const cuda::Device* device = nullptr;
-  unsigned ctas = 0;
-  std::uint64_t peer = 0;           // cross_process only
-  std::vector<Piece> pieces;        // cut to the size of a chunk
-  std::vector<std::size_t> chunks;  // where each one ends in `pieces`
-
-  // Under CpuCopier::mutex_, which an annotation cannot name from here.
-  std::size_t next = 0, left = 0;  // next chunk to begin; chunks that have not ended
-  bool aborted = false;            // its chunks that run are counted as stuck
-  Status status;                   // the first failure
-
-  std::atomic<bool> done{false};  // set last; the scheduler owns the job again then
-
-  std::span<const Piece> chunk(std::size_t i) const {
-    const std::size_t begin = i == 0 ? 0 : chunks[i - 1];
-    return std::span(pieces).subspan(begin, chunks[i] - begin);
-  }
-  void cut(std::span<const Piece> whole, std::uint64_t chunk_bytes);
-  Status copy(std::size_t i) const;
-};
-
-/// Cuts pieces into chunks that are as full as possible: a staging buffer has room for one chunk.
-void CpuCopier::Job::cut(std::span<const Piece> whole, std::uint64_t chunk_bytes) {
-  pieces.clear();
-  chunks.clear();
-  const bool staged = method == Method::pageable;
-  const std::size_t most = staged ? Staging::kRuns : kChunkPieces;
-  std::uint64_t filled = 0;
-  std::size_t runs = 0;
-  for (const Piece& piece : whole) {
-    for (std::uint64_t cut = 0; cut < piece.bytes;) {
-      Piece part{.to = piece.to + cut, .from = piece.from + cut, .bytes = 0};
-      const bool joined =
-          staged && filled != 0 && PageableCopies::joins(pieces.back(), part, to_gpu);
-      if (filled == chunk_bytes || (runs == most && !joined)) {
-        chunks.push_back(pieces.size());
-        filled = runs = 0;
-      }
-      if (filled == 0 || !joined) ++runs;
-      part.bytes = std::min(piece.bytes - cut, chunk_bytes - filled);
-      pieces.push_back(part);
-      filled += part.bytes;
-      cut += part.bytes;
-    }
-  }
-  if (filled != 0) chunks.push_back(pieces.size());
-}
-
-Status CpuCopier::Job::copy(std::size_t i) const {
-  if (method == Method::cross_process) return copy_across(other, remote_is_source, chunk(i));
-  if (guarded) return copy_within(chunk(i));
-  for (const Piece& piece : chunk(i))
-    std::memcpy(reinterpret_cast<void*>(piece.to),          // NOLINT(performance-no-int-to-ptr)
-                reinterpret_cast<const void*>(piece.from),  // NOLINT(performance-no-int-to-ptr)
-                piece.bytes);
-  return {};
-}
 
 Result<std::unique_ptr<CpuCopier>> CpuCopier::create(unsigned threads, std::size_t staging,
                                                      const base::Clock& clock) {
