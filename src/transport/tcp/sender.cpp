@@ -289,25 +289,32 @@ void Sender::lay_out_zeros(SentFrame& frame, std::uint64_t bytes) {
   }
 }
 
-/// Replaces the rest of a put's data by zeros and fails the put. Returns false if the memory is
-/// ours, or for data, whose head has reported success.
+/// Fails a put and sends zeros for the rest of its data. Returns false if the memory is ours, or
+/// for data, whose head has reported success.
 bool Sender::zero_rest(SentFrame& frame) {
   if (!frame.chunk || frame.chunk->head.type != FrameType::put || frame.buffer != nullptr ||
       frame.copied || !frame.status.ok())
     return false;
+  zero_data(frame);
+  frame.status = memory::freed_early();
+  return true;
+}
+
+/// Replaces the rest of the frame's data by zeros, but neither its first part nor what follows the
+/// data.
+void Sender::zero_data(SentFrame& frame) {
   const auto at = [&frame](std::size_t part) {
     return frame.parts.begin() + static_cast<std::ptrdiff_t>(part);
   };
   const std::size_t first = std::max<std::size_t>(frame.part, 1);
+  if (first >= frame.data_end) return;
   std::uint64_t left = 0;
   for (std::size_t i = first; i < frame.data_end; ++i) left += frame.parts[i].iov_len;
-  const std::vector<iovec> trailing(at(frame.data_end), frame.parts.end());
+  const std::vector<iovec> after(at(frame.data_end), frame.parts.end());
   frame.parts.erase(at(first), frame.parts.end());
   lay_out_zeros(frame, left);
   frame.data_end = frame.parts.size();
-  frame.parts.insert(frame.parts.end(), trailing.begin(), trailing.end());
-  frame.status = memory::freed_early();
-  return true;
+  frame.parts.insert(frame.parts.end(), after.begin(), after.end());
 }
 
 Status Sender::seal(SentFrame& frame) {
@@ -325,24 +332,8 @@ void Sender::release_revoked() {
   if (!current_ || !current_->chunk || current_->chunk->use.memory() == nullptr ||
       !current_->chunk->of->progress.revoked)
     return;
-  if (current_->buffer == nullptr && !sealer_) send_zeros(*current_);
+  if (current_->buffer == nullptr && !sealer_) zero_data(*current_);
   current_->chunk->use = {};
-}
-
-/// Replaces the rest of the frame's data by zeros, but neither its first part nor what follows the
-/// data.
-void Sender::send_zeros(SentFrame& frame) {
-  const std::size_t from = std::max<std::size_t>(frame.part, 1),
-                    to = frame.parts.size() - (frame.trailing.empty() ? 0 : 1);
-  std::vector<iovec> parts(frame.parts.begin(),
-                           frame.parts.begin() + static_cast<std::ptrdiff_t>(std::min(from, to)));
-  for (std::size_t i = from; i < to; ++i)
-    for (std::uint64_t left = frame.parts[i].iov_len; left != 0; left -= parts.back().iov_len)
-      parts.push_back({const_cast<std::byte*>(kZeros.data()),  // only read
-                       std::min<std::uint64_t>(left, kZeros.size())});
-  for (std::size_t i = std::max(from, to); i < frame.parts.size(); ++i)
-    parts.push_back(frame.parts[i]);
-  frame.parts = std::move(parts);
 }
 
 void Sender::finish(SentFrame& frame) {

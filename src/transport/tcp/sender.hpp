@@ -108,8 +108,8 @@ class Sender {
   void lay_out_data(SentFrame& frame) LINKSPAN_REQUIRES(sending_);
   static void lay_out_zeros(SentFrame& frame, std::uint64_t bytes);
   static bool zero_rest(SentFrame& frame);
+  static void zero_data(SentFrame& frame);
   Status seal(SentFrame& frame) LINKSPAN_REQUIRES(sending_);
-  static void send_zeros(SentFrame& frame);
   void finish(SentFrame& frame) LINKSPAN_REQUIRES(sending_);
 
   ConnectionGroup& group_;
