@@ -12,7 +12,7 @@
 #include "base/crc32c.hpp"
 #include "copy/cma.hpp"
 #include "memory/validate_allocation.hpp"
-#include "transport/tcp/sender.hpp"
+#include "transport/tcp/iovecs.hpp"
 
 namespace linkspan::transport::tcp {
 namespace {

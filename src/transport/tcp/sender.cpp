@@ -12,6 +12,7 @@
 #include "copy/cma.hpp"
 #include "memory/page_access.hpp"
 #include "memory/validate_allocation.hpp"
+#include "transport/tcp/iovecs.hpp"
 
 namespace linkspan::transport::tcp {
 namespace {
@@ -29,22 +30,6 @@ void* source_pointer(std::uint64_t address) {
 }
 
 }  // namespace
-
-void append(std::vector<iovec>& parts, std::size_t from, void* at, std::size_t bytes) {
-  if (parts.size() > from &&
-      static_cast<std::byte*>(parts.back().iov_base) + parts.back().iov_len == at)
-    parts.back().iov_len += bytes;
-  else
-    parts.push_back({at, bytes});
-}
-
-bool advance(std::vector<iovec>& parts, std::size_t& part, std::size_t bytes) noexcept {
-  while (part < parts.size() && bytes >= parts[part].iov_len) bytes -= parts[part++].iov_len;
-  if (part == parts.size()) return true;
-  parts[part].iov_base = static_cast<std::byte*>(parts[part].iov_base) + bytes;
-  parts[part].iov_len -= bytes;
-  return false;
-}
 
 void Sender::enqueue(std::vector<std::byte> bytes, std::size_t frames) {
   const base::MutexLock lock(mutex_);
