@@ -48,6 +48,7 @@ class TlsContext {
  private:
   friend class TlsEnd;
   TlsContext() = default;
+  static Status failed(const char* call);
   ssl_session_st* psk(ssl_st* ssl) const noexcept;
 
   ssl_ctx_st* ssl_ = nullptr;
