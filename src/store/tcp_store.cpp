@@ -8,10 +8,9 @@
 
 #include "base/fork.hpp"
 #include "base/mutex.hpp"
-#include "base/process.hpp"
-#include "net/staggered_connect.hpp"
 #include "store/request_store.hpp"
 #include "store/server.hpp"
+#include "store/store_client.hpp"
 
 namespace linkspan {
 namespace store {
@@ -22,7 +21,6 @@ using base::Deadline;
 /// Names what torch puts before each key, and the key without it where torch counts its workers.
 constexpr const char* kPrefix = "/";
 constexpr const char* kWorkers = "init/";
-constexpr std::size_t kClientRead = std::size_t{64} << 10;
 /// Pause before the server is tried again that does not listen yet, or workers are counted again.
 constexpr int kPauseMs = 10;
 /// For the answer to a cancelled wait, which depends on the server only.
@@ -30,78 +28,6 @@ constexpr auto kCancel = std::chrono::seconds(5);
 constexpr auto kLinger = std::chrono::seconds(5);
 
 void pause(Deadline deadline) { ::poll(nullptr, 0, std::min(kPauseMs, deadline.left_ms())); }
-
-/// One connection. A failure in the midst of an answer is its end.
-class StoreClient {
- public:
-  StoreClient(base::Fd socket, Dialect dialect) : socket_(std::move(socket)), dialect_(dialect) {}
-
-  Dialect dialect() const noexcept { return dialect_; }
-  const base::Fd& socket() const noexcept { return socket_; }
-
-  Status send(const Request& request, Deadline deadline) {
-    auto bytes = encode(request, dialect_);
-    if (!bytes.ok()) return bytes.status();
-    return net::send_all(socket_, *bytes, deadline);
-  }
-  Result<Message> receive(Op op, std::size_t keys, const Limits& limits, Deadline deadline) {
-    MessageReader reader = MessageReader::of_answer(op, keys, limits);
-    for (;;) {
-      auto whole = reader.read(input_);
-      if (!whole.ok()) return whole.status();
-      if (*whole) return std::move(reader.message());
-      auto more = net::receive_some(socket_, kClientRead, deadline);
-      if (!more.ok()) return more.status();
-      input_.append(*more);
-    }
-  }
-
- private:
-  base::Fd socket_;
-  Dialect dialect_;
-  Buffer input_;
-};
-
-/// Greets, and has a first answer. disconnected: that server does not understand this dialect, or
-/// has ended.
-Result<StoreClient> greet(base::Fd socket, Dialect dialect, const Limits& limits,
-                          Deadline deadline) {
-  StoreClient client(std::move(socket), dialect);
-  Request first;
-  if (dialect == Dialect::current) {
-    // An older server takes these ten bytes for a `set` whose key has more bytes than there can be:
-    // it hangs up. Hence the high bits, and hence one send.
-    first.op = Op::ping;
-    first.number = 0xffffff | static_cast<std::int64_t>(base::random_u64() & 0xff) << 24;
-    std::string bytes(1, '\0');
-    put_number(bytes, kMagic, 4);
-    bytes += *encode(first, dialect);
-    if (Status sent = net::send_all(client.socket(), bytes, deadline); !sent.ok()) return sent;
-  } else {
-    first.op = Op::num_keys;
-    if (Status sent = client.send(first, deadline); !sent.ok()) return sent;
-  }
-  auto answer = client.receive(first.op, 0, limits, deadline);
-  if (!answer.ok()) return answer.status();
-  if (dialect == Dialect::current && answer->number != first.number)
-    return Status(Code::corrupt, Scope::peer, "what answers there is no TCPStore");
-  return client;
-}
-
-/// unreachable: no process listens there.
-Result<StoreClient> meet(const std::vector<net::TcpAddress>& addresses, StoreDialect wish,
-                         const Limits& limits, Deadline deadline) {
-  auto socket = connect_to(addresses, deadline);
-  if (!socket.ok()) return socket.status();
-  const auto at = net::peer_of(socket->get());
-  if (!at.ok()) return at.status();
-  const Dialect first = wish == StoreDialect::older ? Dialect::older : Dialect::current;
-  auto client = greet(*std::move(socket), first, limits, deadline);
-  if (client.status().code() != Code::disconnected || wish != StoreDialect::detect) return client;
-  socket = connect_to(*at, deadline);
-  if (!socket.ok()) return socket.status();
-  return greet(*std::move(socket), Dialect::older, limits, deadline);
-}
 
 class TcpStore final : public RequestStore {
  public:
