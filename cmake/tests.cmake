@@ -64,7 +64,8 @@ set(shimmed LINKSPAN_CUDA_LIBRARY=$<TARGET_FILE:driver_shim>
 linkspan_glob(support_sources tests/support)
 list(FILTER support_sources EXCLUDE REGEX "/tests/support/(fake_cuda/|fake_runtime/|driver_shim/|nccl_net_plugin/|unlucky_threads/|thread_calls/|main\\.cpp$)")
 if(support_sources)
-  add_library(linkspan_test_support OBJECT ${support_sources})
+  add_library(linkspan_test_support OBJECT ${support_sources}
+              tools/linkspan/pair/spawned_process.cpp)
   target_include_directories(linkspan_test_support PRIVATE ${CMAKE_SOURCE_DIR})
   target_compile_options(linkspan_test_support PRIVATE -O1)
   target_link_libraries(linkspan_test_support PRIVATE linkspan_internal GTest::gtest

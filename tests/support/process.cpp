@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,7 +20,6 @@ namespace {
 
 constexpr const char* kVerb = "--helper=";
 constexpr const char* kHello = "hello";
-constexpr int kSocket = 3;
 constexpr std::uint16_t kRequest = 1, kAnswer = 2;  // ops of frames with an id; messages have none
 
 std::map<std::string, HelperMain>& helpers() {
@@ -172,69 +170,29 @@ Result<std::unique_ptr<Child>> Child::spawn(const std::string& helper,
   if (!sockets.ok()) return sockets.status();
   auto [ours, theirs] = *std::move(sockets);
 
-  std::string verb = kVerb + helper, program = "/proc/self/exe";
-  char* const argv[] = {program.data(), verb.data(), nullptr};
-  std::vector<std::string> variables = environment;
-  for (char** each = environ; *each != nullptr; ++each) {
-    const std::string_view name(*each, std::strcspn(*each, "=") + 1);
-    bool replaced = false;
-    for (const std::string& set : environment) replaced |= set.starts_with(name);
-    if (!replaced) variables.emplace_back(*each);
-  }
-  std::vector<char*> envp;
-  for (std::string& variable : variables) envp.push_back(variable.data());
-  envp.push_back(nullptr);
-
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, theirs.get(), kSocket);
-  pid_t pid = 0;
-  const int failed = ::posix_spawn(&pid, program.c_str(), &actions, nullptr, argv, envp.data());
-  posix_spawn_file_actions_destroy(&actions);
-  if (failed != 0)
-    return Status(Code::system, Scope::request,
-                  std::string("posix_spawn: ") + std::strerror(failed));
-
-  auto pidfd = base::open_pidfd(pid);
-  if (!pidfd.ok()) return pidfd.status();
-  std::unique_ptr<Child> child(new Child(pid, *std::move(pidfd), std::move(ours)));
-  { const base::Fd closed = std::move(theirs); }
+  auto process = tool::SpawnedProcess::start(kVerb + helper, std::move(theirs), environment);
+  if (!process.ok()) return process.status();
+  std::unique_ptr<Child> child(new Child(*std::move(process), std::move(ours)));
   auto hello = child->line_.call({{"do", kHello}});
   if (!hello.ok()) return hello.status();
   if (hello->value != "ok") return Status(Code::internal, Scope::peer, "the child did not say ok");
   return child;
 }
 
-constexpr int kGoodEndMs = 20000;
-
 Child::~Child() {
   if (ended_) return;
   line_.hang_up();
-  pollfd end{.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
-  if (stopped_ || ::poll(&end, 1, kGoodEndMs) <= 0) {
-    EXPECT_TRUE(stopped_) << "a helper does not end";
-    kill();
-    return;
-  }
-  ended_ = true;
-  int status = 0;
-  ::waitpid(pid_, &status, 0);
-  EXPECT_EQ(status, 0) << "a helper failed at its end, or a sanitizer has reported";
+  const auto status = stopped_ ? std::nullopt : process_->wait(20s);
+  EXPECT_TRUE(stopped_ || status) << "a helper does not end";
+  if (status) EXPECT_EQ(*status, 0) << "a helper failed at its end, or a sanitizer has reported";
 }
 
 void Child::signal(int number) {
   stopped_ = number == SIGSTOP || (stopped_ && number != SIGCONT);
-  ::kill(pid_, number);
+  ::kill(pid(), number);
   if (number != SIGSTOP) return;
   siginfo_t stands{};
-  ::waitid(P_PID, static_cast<id_t>(pid_), &stands, WSTOPPED | WNOWAIT);
-}
-
-void Child::kill() {
-  if (ended_) return;
-  ended_ = true;
-  signal(SIGKILL);
-  ::waitpid(pid_, nullptr, 0);
+  ::waitid(P_PID, static_cast<id_t>(pid()), &stands, WSTOPPED | WNOWAIT);
 }
 
 bool add_helper(const char* name, HelperMain main) { return helpers().emplace(name, main).second; }
@@ -246,8 +204,7 @@ std::optional<int> run_helper(int argc, char** argv) {
     std::fprintf(stderr, "%s: no such helper in this program\n", argv[1]);
     return 2;
   }
-  ::fcntl(kSocket, F_SETFD, FD_CLOEXEC);
-  Line line{base::Fd(kSocket)};
+  Line line{tool::SpawnedProcess::take_socket()};
   found->second(line);
   return 0;
 }

@@ -1,8 +1,8 @@
 // tests/support/process.hpp - a second process of the same test program, and what is said to it.
 //
-// The child is /proc/self/exe with the hidden verb --helper=NAME and one end of a socketpair as
-// descriptor 3; it must answer "ok" before anything else. A Line then carries calls (JSON and
-// descriptors, answered in order) and messages (bytes and descriptors, not answered).
+// The child has the hidden verb --helper=NAME; it must answer "ok" before anything else. A Line
+// then carries calls (JSON and descriptors, answered in order) and messages (bytes and descriptors,
+// not answered).
 // Threads: Line and Child: any thread. A helper's main runs on the child's main thread.
 #pragma once
 
@@ -20,6 +20,7 @@
 #include "base/fd_channel.hpp"
 #include "base/mutex.hpp"
 #include "linkspan/status.hpp"
+#include "tools/linkspan/pair/spawned_process.hpp"
 
 namespace linkspan::test {
 
@@ -79,17 +80,16 @@ class Child {
   Child& operator=(const Child&) = delete;
 
   Line& line() noexcept { return line_; }
-  pid_t pid() const noexcept { return pid_; }
-  int pidfd() const noexcept { return pidfd_.get(); }
+  pid_t pid() const noexcept { return process_->pid(); }
+  int pidfd() const noexcept { return process_->pidfd(); }
   void signal(int number);  ///< SIGSTOP: returns when it stands.
-  void kill();              ///< SIGKILL; returns when it has ended.
+  void kill() { ended_ = true, process_->kill(); }
 
  private:
-  Child(pid_t pid, base::Fd pidfd, base::Fd socket)
-      : pid_(pid), pidfd_(std::move(pidfd)), line_(std::move(socket)) {}
+  Child(std::unique_ptr<tool::SpawnedProcess> process, base::Fd socket)
+      : process_(std::move(process)), line_(std::move(socket)) {}
 
-  const pid_t pid_;
-  const base::Fd pidfd_;
+  std::unique_ptr<tool::SpawnedProcess> process_;
   bool ended_ = false, stopped_ = false;
   Line line_;
 };

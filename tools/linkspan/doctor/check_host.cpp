@@ -93,7 +93,7 @@ std::string yama() {
 
 /// Both ways: where Yama restricts, a process may read what it started, but not the reverse.
 Status read_each_other() {
-  auto child = ChildProcess::spawn(kHelperVerb.data(), kChildAnswers);
+  auto child = ChildProcess::spawn(kHelperVerb, kChildAnswers);
   if (!child.ok()) return child.status();
   const auto theirs = (*child)->call("probe", kChildAnswers);
   if (!theirs.ok()) return theirs.status();

@@ -25,7 +25,7 @@ std::string list_of(const Gpus& gpus) {
 
 /// Returns the list of a process without the variable. Empty: no GPU, or the child failed.
 std::string gpus_there_are() {
-  const auto child = ChildProcess::spawn(std::string(kListGpus).c_str(), kListIn, kVariable);
+  const auto child = ChildProcess::spawn(kListGpus, kListIn, {kVariable});
   if (!child.ok()) return {};
   auto list = (*child)->call("list", kListIn);
   return list.ok() ? *std::move(list) : std::string();

@@ -1,29 +1,21 @@
 #include "tools/linkspan/pair/child_process.hpp"
 
 #include <poll.h>
-#include <spawn.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
-#include <system_error>
-#include <vector>
 
 #include "base/clock.hpp"
-
-extern char** environ;
 
 namespace linkspan::tool {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kChildSocket = 3;
 constexpr std::size_t kMaxText = 4096;
 constexpr std::string_view kOk = "ok";
 
@@ -62,45 +54,22 @@ Status its_status(const std::string& text) {
 
 }  // namespace
 
-Result<std::unique_ptr<ChildProcess>> ChildProcess::spawn(const char* verb, Duration timeout,
-                                                          std::string_view unset_variable) {
+Result<std::unique_ptr<ChildProcess>> ChildProcess::spawn(
+    std::string_view verb, Duration timeout, const std::vector<std::string>& environment) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
     return base::Fd::from("socketpair", -1).status();
-  base::Fd ours(ends[0]);
-  base::Fd theirs(ends[1]);
-
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  // Also right if it is 3 already: the close-on-exec mark is taken off then (glibc 2.29).
-  ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), kChildSocket);
-  std::string name = "linkspan", argument = verb;
-  const std::array<char*, 3> argv{name.data(), argument.data(), nullptr};
-  std::vector<char*> variables;
-  const std::string unset = std::string(unset_variable) + "=";
-  for (char** each = environ; each != nullptr && *each != nullptr; ++each)
-    if (unset_variable.empty() || !std::string_view(*each).starts_with(unset))
-      variables.push_back(*each);
-  variables.push_back(nullptr);
-  pid_t pid = 0;
-  const int error =
-      ::posix_spawn(&pid, "/proc/self/exe", &actions, nullptr, argv.data(), variables.data());
-  ::posix_spawn_file_actions_destroy(&actions);
-  if (error != 0)
-    return Status(Code::system, Scope::process,
-                  "posix_spawn: " + std::generic_category().message(error));
-  std::unique_ptr<ChildProcess> child(new ChildProcess(pid, std::move(ours)));
-  // Its end of the socket must be the child's alone, or its death would close nothing.
-  theirs = base::Fd();
+  std::unique_ptr<ChildProcess> child(new ChildProcess(base::Fd(ends[0])));
+  auto process = SpawnedProcess::start(std::string(verb), base::Fd(ends[1]), environment);
+  if (!process.ok()) return process.status();
+  child->process_ = *std::move(process);
   if (auto hello = child->receive(timeout); !hello.ok()) return hello.status();
   return child;
 }
 
 ChildProcess::~ChildProcess() {
   socket_ = base::Fd();
-  if (reap(3s)) return;
-  ::kill(pid_, SIGKILL);
-  (void)reap(3s);
+  if (process_) (void)process_->wait(3s);
 }
 
 Status ChildProcess::send(std::string_view request) {
@@ -117,7 +86,7 @@ Result<std::string> ChildProcess::receive(Duration timeout) {
     if (ready == 0) {
       unusable_ = true;
       return Status(Code::timed_out, Scope::peer,
-                    "the second process (pid " + std::to_string(pid_) + ") does not answer");
+                    "the second process (pid " + std::to_string(pid()) + ") does not answer");
     }
     break;
   }
@@ -131,40 +100,22 @@ Status ChildProcess::ended() {
   unusable_ = true;
   socket_ = base::Fd();
   std::string how = "closed its socket";
-  if (reap(3s)) {
-    if (WIFSIGNALED(wait_status_)) {
-      const int number = WTERMSIG(wait_status_);
+  if (const auto status = process_->wait(3s)) {
+    if (WIFSIGNALED(*status)) {
+      const int number = WTERMSIG(*status);
       const char* name = ::sigdescr_np(number);
       how = "was ended by signal " + std::to_string(number) + " (" +
             (name != nullptr ? name : "unknown") + ")";
     } else {
-      how = "ended with code " + std::to_string(WEXITSTATUS(wait_status_));
+      how = "ended with code " + std::to_string(WEXITSTATUS(*status));
     }
   }
   return {Code::disconnected, Scope::peer,
-          "the second process (pid " + std::to_string(pid_) + ") " + how};
-}
-
-/// Waits for its end; false: it still runs. Until it is reaped its pid is no one else's.
-bool ChildProcess::reap(Duration timeout) {
-  if (reaped_) return true;
-  const base::Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
-  const base::Deadline deadline = after(timeout);
-  for (;;) {
-    const pid_t reaped = ::waitpid(pid_, &wait_status_, WNOHANG);
-    if (reaped == pid_ || (reaped < 0 && errno != EINTR)) return reaped_ = true;
-    if (deadline.passed()) return false;
-    pollfd readable{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
-    // Where the kernel knows no pidfd (before 5.3) poll only passes the time.
-    (void)::poll(&readable, 1,
-                 pidfd.valid() ? deadline.left_ms() : std::min(deadline.left_ms(), 10));
-  }
+          "the second process (pid " + std::to_string(pid()) + ") " + how};
 }
 
 void serve_parent(const std::function<Result<std::string>(const std::string& request)>& handle) {
-  // What we start ourselves must not hold it open.
-  (void)::fcntl(kChildSocket, F_SETFD, FD_CLOEXEC);
-  const base::Fd socket(kChildSocket);
+  const base::Fd socket = SpawnedProcess::take_socket();
   if (!send_text(socket.get(), kOk)) return;
   for (;;) {
     const std::string request = receive_text(socket.get());

@@ -61,7 +61,7 @@ std::unique_ptr<TwoProcesses> TwoProcesses::with(const Gpus& gpus, Engine engine
 Status TwoProcesses::connect(std::optional<unsigned> relay_gpus) {
   auto options = base::Options::from_environment();
   if (!options.ok()) return options.status();
-  auto child = ChildProcess::spawn(kHelperVerb.data(), kChildStarts);
+  auto child = ChildProcess::spawn(kHelperVerb, kChildStarts);
   if (!child.ok()) return child.status();
   const pid_t pid = (*child)->pid();
   remote_target_ = *std::move(child);
