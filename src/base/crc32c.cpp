@@ -10,7 +10,7 @@
 namespace linkspan::base {
 namespace {
 
-constexpr std::uint32_t kPolynomial = 0x82F63B78;  // its bits reversed
+constexpr std::uint32_t kPolynomial = 0x82F63B78;  // bits reversed
 using Table = std::array<std::uint32_t, 256>;
 
 constexpr Table kTable = [] {
@@ -25,9 +25,10 @@ constexpr Table kTable = [] {
 
 #if defined(__x86_64__)
 
-constexpr std::size_t kStream = 1024;  // bytes of one of three
+constexpr std::size_t kStream = 1024;  // bytes of each of three parts that are summed side by side
 
-/// What a register becomes by kStream zero bytes, which is linear in its bits: by its bytes.
+/// Maps each byte of the CRC register to its contribution after kStream zero bytes. The CRC is
+/// linear in the register's bits, so the four contributions are combined by XOR.
 constexpr std::array<Table, 4> kBehind = [] {
   std::array<std::uint32_t, 32> bits{};
   for (std::size_t i = 0; i < bits.size(); ++i) {

@@ -61,7 +61,7 @@ struct Executor::ExecutorState final : std::enable_shared_from_this<ExecutorStat
       threads.push_back(start_thread([self = shared_from_this()] { self->loop(); }));
       ++running;
     } catch (const std::exception&) {
-      // No memory for a stack, or too many threads: another thread runs the task, or its caller.
+      // No memory for a stack, or too many threads: another thread or the caller runs the task.
     }
   }
 
@@ -70,7 +70,7 @@ struct Executor::ExecutorState final : std::enable_shared_from_this<ExecutorStat
       try {
         next->run();
       } catch (const std::exception&) {
-        // No memory: what the task was for is dropped, and the next ones run.
+        // No memory. The task is dropped; the next ones run.
       }
       next->run = nullptr;
       if (next->strand == nullptr) continue;
@@ -80,7 +80,7 @@ struct Executor::ExecutorState final : std::enable_shared_from_this<ExecutorStat
     }
   }
 
-  /// Waits for a task that may run. None: the thread ends.
+  /// Waits for a task that may run and returns it. Returns nullopt when the thread is to end.
   std::optional<Queued> take_next() LINKSPAN_EXCLUDES(mutex) {
     const MutexLock lock(mutex);
     while (!ending || !queue.empty()) {
@@ -102,8 +102,8 @@ struct Executor::ExecutorState final : std::enable_shared_from_this<ExecutorStat
     return std::nullopt;
   }
 
-  /// Runs what is queued and joins the threads. Leaves them at the deadline, where there is one,
-  /// and on one of them.
+  /// Runs what is queued and joins the threads. Leaves the threads running at the deadline, if
+  /// there is one, and when called on one of them.
   bool end(const std::optional<Deadline>& deadline) LINKSPAN_EXCLUDES(mutex) {
     std::vector<std::jthread> ended;  // joined once the lock is free
     const MutexLock lock(mutex);
@@ -126,8 +126,8 @@ struct Executor::ExecutorState final : std::enable_shared_from_this<ExecutorStat
     });
   }
 
-  /// On the last thread of those that end() has left: none joins it, so it lets go of itself. The
-  /// others have ended.
+  /// Detaches the calling thread, because no thread joins it. It is the last thread that end()
+  /// left.
   void end_left() LINKSPAN_REQUIRES(mutex) {
     for (std::jthread& each : threads)
       if (each.get_id() == std::this_thread::get_id()) each.detach();
@@ -140,7 +140,7 @@ struct Executor::ExecutorState final : std::enable_shared_from_this<ExecutorStat
   std::deque<Queued> queue LINKSPAN_GUARDED_BY(mutex);
   std::size_t running LINKSPAN_GUARDED_BY(mutex) = 0, idle LINKSPAN_GUARDED_BY(mutex) = 0;
   bool ending LINKSPAN_GUARDED_BY(mutex) = false;
-  bool left LINKSPAN_GUARDED_BY(mutex) = false;  // threads go on that nothing joins
+  bool left LINKSPAN_GUARDED_BY(mutex) = false;  // the threads run on and are not joined
   std::vector<std::jthread> threads LINKSPAN_GUARDED_BY(mutex);
 };
 

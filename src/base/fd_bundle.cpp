@@ -78,7 +78,7 @@ Result<std::vector<NumberedFd>> FdBundle::pop_batch(const Fd& sealed) {
   message.msg_controllen = control.size();
   const ssize_t got = ::recvmsg(sealed.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got < 0) return corrupt("not a parcel of file descriptors, or one that is not closed");
-  std::vector<NumberedFd> batch;  // own the received fds first
+  std::vector<NumberedFd> batch;  // owns the received fds first
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
     for (std::size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {

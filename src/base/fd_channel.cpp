@@ -117,8 +117,8 @@ Status FdChannel::send_by_tls(OutgoingFrame& frame, bool& would_block) {
   const auto sent = tls_->send(std::span(&part, 1));
   if (sent.status().code() == Code::no_resource) return sent.status();
   if (!sent.ok()) {
-    // A handshake that is refused here has read the bytes that would wake the reader: it is woken
-    // by the end of the socket. What a peer without TLS sends is still to come.
+    // A refused handshake has already read the bytes that would wake the reader, so the end of the
+    // socket wakes it. Bytes of a peer without TLS are still to be read.
     if (!tls_->is_up() && tls_->came_plain().empty()) ::shutdown(socket_.get(), SHUT_RD);
     return cut_off(sent.status());
   }
@@ -277,9 +277,10 @@ Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::vector<
 
 Result<std::size_t> FdChannel::read_by_tls(std::span<std::byte> into) {
   const iovec part{into.data(), into.size()};
-  received_any_ = true;  // it is asked once something has come, which may be of the handshake alone
+  // called only when bytes have arrived, though perhaps only bytes of the handshake
+  received_any_ = true;
   const auto got = tls_->receive(std::span(&part, 1));
-  if (const auto came = tls_->came_plain(); !came.empty()) {  // fewer than a header has
+  if (const auto came = tls_->came_plain(); !came.empty()) {  // fewer bytes than a header
     std::ranges::copy(came, into.begin());
     const std::size_t bytes = came.size();
     out_.clear();

@@ -19,7 +19,8 @@ struct FdCloser::FdCloserState {
   std::map<pid_t, std::weak_ptr<Sink>> sinks LINKSPAN_GUARDED_BY(mutex);
 };
 
-/// One process keeps one thread: its descriptors are closed one at a time.
+/// Closes the descriptors of one process one at a time, so that one process blocks at most one
+/// thread.
 struct FdCloser::Sink final : FdSink, Executor::Strand, std::enable_shared_from_this<Sink> {
   explicit Sink(std::shared_ptr<FdCloserState> of) : state(std::move(of)) {}
   void close(int raw) noexcept override;
@@ -32,7 +33,7 @@ struct FdCloser::Sink final : FdSink, Executor::Strand, std::enable_shared_from_
 
   const std::shared_ptr<FdCloserState> state;
   std::atomic<std::size_t> waiting{0};
-  std::atomic<Time> standing_since{};  // none: no thread closes one of it
+  std::atomic<Time> standing_since{};  // zero while no thread closes one
 };
 
 void FdCloser::Sink::close(int raw) noexcept {
@@ -49,7 +50,7 @@ void FdCloser::Sink::close(int raw) noexcept {
     Executor::Task task = [self = shared_from_this(), close_now] { close_now(); };
     if (state->executor.try_run(task, shared_from_this())) return;
   } catch (const std::bad_alloc&) {
-    // No memory to put it aside.
+    // No memory to queue it: this thread closes it.
   }
   close_now();
 }

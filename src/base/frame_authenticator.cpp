@@ -11,7 +11,7 @@ namespace linkspan::base {
 namespace {
 
 constexpr std::size_t kNonce = 12;
-constexpr std::size_t kStep = std::size_t{1} << 30;  // libcrypto counts by int
+constexpr std::size_t kStep = std::size_t{1} << 30;  // libcrypto counts in int
 
 const unsigned char* raw(std::span<const std::byte> bytes) {
   return reinterpret_cast<const unsigned char*>(bytes.data());
@@ -35,7 +35,8 @@ Result<MacKey> hmac(std::span<const std::byte> key,
   for (const auto part : parts) all.insert(all.end(), part.begin(), part.end());
   MacKey out{};
   std::size_t bytes = 0;
-  constexpr unsigned char kNothing = 0;  // a null key means something else than an empty one
+  // libcrypto treats a null key differently from an empty one
+  constexpr unsigned char kNothing = 0;
   const auto* made = EVP_Q_mac(nullptr, "HMAC", nullptr, "SHA256", nullptr,
                                key.empty() ? &kNothing : raw(key), key.size(), raw(all), all.size(),
                                reinterpret_cast<unsigned char*>(out.data()), out.size(), &bytes);

@@ -16,7 +16,8 @@ constexpr char upper(char c) noexcept {
   return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
 }
 
-/// How many lines of each kind are written in a second: as many as peers that end with their job.
+/// Number of lines of each kind that are written in a second; 64 is the number of peers of one job
+/// that may end together.
 constexpr std::array<unsigned, kRepeatedKinds> kAtOnce{1, 16, 64};
 
 constexpr std::string_view what_of(std::size_t kind) {
@@ -42,7 +43,7 @@ std::optional<Level> parse_level(std::string_view text) noexcept {
 struct Log::Counts {
   struct Kind {
     RepeatedLine lines;
-    Level level = Level::off;  // of the last one
+    Level level = Level::off;  // of the last line
   };
   struct Sum {
     std::size_t kind, lines;
@@ -68,7 +69,7 @@ void Log::write(Level level, std::string_view text) const noexcept {
   try {
     sink_(level, printable(text));
   } catch (const std::exception&) {
-    // No memory for it.
+    // No memory: the line is dropped.
   }
 }
 
@@ -101,7 +102,7 @@ std::optional<Time> Log::write_sums(bool all) const noexcept {
     try {
       write(level, std::to_string(lines) + " " + std::string(what_of(kind)));
     } catch (const std::exception&) {
-      // No memory for it.
+      // No memory: the line is dropped.
     }
   }
   return next;

@@ -19,7 +19,7 @@ struct LogQueue::LogQueueState final : std::enable_shared_from_this<LogQueueStat
 
   explicit LogQueueState(std::unique_ptr<Outlet> to) : outlet(std::move(to)) {}
 
-  /// Where no thread can be had the next line tries again.
+  /// Starts the delivery. If no thread can be started, the next line tries again.
   void schedule() LINKSPAN_REQUIRES(mutex) {
     if (delivering) return;
     Executor::Task task = [self = shared_from_this()] { self->deliver_all(); };
@@ -63,7 +63,7 @@ struct LogQueue::LogQueueState final : std::enable_shared_from_this<LogQueueStat
   std::deque<Line> lines LINKSPAN_GUARDED_BY(mutex);
   std::size_t bytes LINKSPAN_GUARDED_BY(mutex) = 0, dropped LINKSPAN_GUARDED_BY(mutex) = 0;
   bool delivering LINKSPAN_GUARDED_BY(mutex) = false;  // deliver_all() is queued or runs
-  bool abandoned LINKSPAN_GUARDED_BY(mutex) = false;   // what waits is not delivered any more
+  bool abandoned LINKSPAN_GUARDED_BY(mutex) = false;   // queued lines are not delivered any more
   Executor executor{kThreadNamed<"ls-log">};
 };
 
@@ -92,12 +92,12 @@ void LogQueue::push(Level level, std::string_view line) noexcept {
       ++state_->dropped;
     }
   } catch (const std::exception&) {
-    ++state_->dropped;  // no memory for it
+    ++state_->dropped;  // no memory
   }
   try {
     state_->schedule();
   } catch (const std::exception&) {
-    // No memory to queue a task.
+    // No memory to queue a task: the next line tries again.
   }
 }
 

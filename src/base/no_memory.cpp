@@ -3,7 +3,7 @@
 namespace linkspan::base {
 namespace {
 
-// Made when the library is loaded, which fails where there is no memory for them.
+// Created when the library is loaded, which fails if there is no memory for them.
 const Status of_request{Code::system, Scope::request, "no memory"};  // NOLINT(cert-err58-cpp)
 const Status of_peer{Code::system, Scope::peer, "no memory"};        // NOLINT(cert-err58-cpp)
 

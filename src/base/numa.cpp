@@ -15,7 +15,7 @@ int numa_node_of(const std::string& bus_id, const std::string& sysfs) {
   if (!(std::ifstream(sysfs + "/devices/system/node/online") >> online) ||
       online.find_first_of("-,") == std::string::npos)
     return -1;
-  std::string name = bus_id;  // in capitals, other than sysfs has it
+  std::string name = bus_id;  // CUDA writes capitals, sysfs does not
   std::ranges::transform(name, name.begin(),
                          [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   int node = -1;
@@ -23,7 +23,7 @@ int numa_node_of(const std::string& bus_id, const std::string& sysfs) {
   return std::max(node, -1);
 }
 
-// The calls take the number of bits and one more.
+// The system calls expect the number of bits plus one.
 PreferredNode::PreferredNode(int node) noexcept {
   constexpr unsigned kBits = 8 * sizeof(unsigned long);
   if (node < 0 || static_cast<unsigned long>(node) >= kNodes) return;

@@ -85,7 +85,7 @@ constexpr std::uint64_t kMaxStagingMib = std::uint64_t{1} << 20;
 constexpr std::size_t kMinSecret = 16, kMaxSecret = 4096;
 constexpr std::uint64_t kMaxMilliseconds = std::uint64_t{7} * 24 * 3600 * 1000;
 
-/// Null for an empty one too: `LINKSPAN_X= program` is how a shell takes a variable back.
+/// Returns null for an empty variable too, because `LINKSPAN_X= program` is how a shell unsets one.
 const char* set_value(const char* variable) noexcept {
   const char* value = environment(variable);
   return value != nullptr && *value != '\0' ? value : nullptr;
@@ -176,7 +176,7 @@ Result<Options> Options::from_environment() {
   }
   if (const char* set = set_value("LINKSPAN_NCCL_NET_PLUGIN")) options.nccl_net_plugin = set;
   if (const char* set = set_value("NCCL_NET_PLUGIN")) options.nccl_net_plugin_of_nccl = set;
-  // hardware_concurrency() is 0 where it is not known.
+  // hardware_concurrency() returns 0 if the number is not known.
   std::uint64_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, 16u);
   if (Status s = read_number("LINKSPAN_CPU_THREADS", 1, kMaxCpuThreads, threads); !s.ok()) return s;
   options.cpu_threads = static_cast<unsigned>(threads);
@@ -243,7 +243,7 @@ Result<std::string> read_secret(const Options& options) {
     if ((facts.st_mode & 077) != 0)
       return Status(Code::permission_denied, Scope::process,
                     where + " may be read by others: chmod 600 " + options.secret_file);
-    secret.resize(kMaxSecret + 2);  // and a line end
+    secret.resize(kMaxSecret + 2);  // with room for a line end
     const ssize_t got = ::pread(file->get(), secret.data(), secret.size(), 0);
     if (got < 0) return Fd::from(where.c_str(), -1).status();
     secret.resize(static_cast<std::size_t>(got));

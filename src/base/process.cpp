@@ -15,7 +15,7 @@
 namespace linkspan::base {
 namespace {
 
-/// The start of a small file; empty if it cannot be read.
+/// Returns the start of a small file; empty if it cannot be read.
 std::string_view read_small(const char* path, std::span<char> into) {
   const Fd file(::open(path, O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return {};
@@ -43,7 +43,7 @@ std::uint64_t read_start_time() {
   const std::size_t name_end = stat.rfind(')');  // the name may hold spaces and brackets
   if (name_end == std::string_view::npos) return 0;
   stat.remove_prefix(name_end + 1);
-  for (int field = 3; field <= 22; ++field) {  // " S 1 2 ...": each begins behind a space
+  for (int field = 3; field <= 22; ++field) {  // " S 1 2 ...": a space precedes each field
     const std::size_t space = stat.find(' ');
     if (space == std::string_view::npos) return 0;
     stat.remove_prefix(space + 1);
@@ -53,7 +53,8 @@ std::uint64_t read_start_time() {
   return ticks;
 }
 
-// An atomic and not a mutex: fork() may come while another thread holds it. 0: not yet drawn.
+// An atomic, not a mutex, because fork() may happen while another thread holds the mutex. 0: not
+// drawn yet.
 std::atomic<std::uint64_t> process_nonce{0};
 
 std::uint64_t nonce_of_this_process() {
@@ -96,7 +97,7 @@ Result<Fd> open_pidfd(pid_t pid) {
 bool is_pidfd(int fd) noexcept {
   siginfo_t end{};
   constexpr int kPeek = WEXITED | WNOHANG | WNOWAIT;
-  // EBADF: another kind of file. ECHILD: a process that is no child of ours. EINVAL: an old kernel.
+  // EBADF: another kind of file. ECHILD: a process that is not our child. EINVAL: an old kernel.
   return ::waitid(P_PIDFD, static_cast<id_t>(fd), &end, kPeek) == 0 || errno != EBADF;
 }
 
@@ -106,7 +107,7 @@ bool names_one_user(uid_t uid) {
   const std::string_view shown = read_small("/proc/sys/kernel/overflowuid", buffer);
   std::from_chars(shown.data(), shown.data() + shown.size(), overflow);
   if (uid != overflow) return true;
-  // "inside outside count" of each range; all numbers are ours where one range holds them all.
+  // Each range is "inside outside count". All numbers are this process's if one range has them all.
   return read_small("/proc/self/uid_map", buffer).find(" 4294967295\n") != std::string_view::npos;
 }
 

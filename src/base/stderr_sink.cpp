@@ -1,9 +1,8 @@
-// Lines on stderr, for which no caller waits.
+// Writes lines to stderr without making the caller wait.
 //
-// The description of stderr is shared with other processes, so it stays as they know it: O_NONBLOCK
-// is not set. A pipe and a socket take a line, or refuse it, at once by a flag of the call; a
-// terminal, and a pipe before Linux 6.4, may let a write wait, so there only the queue's thread
-// writes.
+// Other processes share the open file description of stderr, so O_NONBLOCK is not set. For a pipe
+// and a socket a flag of the call prevents waiting. A write to a terminal, and to a pipe before
+// Linux 6.4, may wait, so there only the queue's thread writes.
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -26,10 +25,11 @@
 namespace linkspan::base {
 namespace {
 
-/// How long a line's writer waits for the queue's thread, while stderr has room.
+/// Limits how long a caller waits for the queue's thread while stderr has room.
 constexpr auto kHandOver = std::chrono::milliseconds(20);
 
-/// A pipe takes so much in one piece, or nothing.
+/// Formats a line and cuts it to PIPE_BUF, because a pipe writes at most that many bytes in one
+/// piece.
 std::string line_of(Level level, std::string_view text) {
   constexpr std::string_view kCut = "...";
   std::string line = "[" + std::string(name_of(level)) + "] ";
@@ -41,7 +41,7 @@ std::string line_of(Level level, std::string_view text) {
 
 enum class Now : std::uint8_t { done, full, may_wait };
 
-/// Without waiting. A stderr that is closed takes everything.
+/// Writes the line without waiting. A stderr that is closed counts as written.
 Now try_write(const std::string& line) {
   ssize_t written = ::send(STDERR_FILENO, line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (written < 0 && errno == ENOTSOCK) {
@@ -72,7 +72,8 @@ bool has_room() {
   return ::poll(&err, 1, 0) == 1;
 }
 
-/// Waits for room. An Outlet without an eventfd waits for none.
+/// Waits for room on stderr. Without an eventfd it does not wait, because stop() could not end the
+/// wait.
 class Patient final : public LogQueue::Outlet {
  public:
   Patient() : stopped_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
@@ -113,14 +114,14 @@ class Stderr {
   }
 
  private:
-  Mutex mutex_;  // of lines, for their order
+  Mutex mutex_;  // keeps the order of lines
   std::optional<LogQueue> queue_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
 }  // namespace
 
 LogSink stderr_sink() {
-  // The copies of the std::function share it.
+  // Shared by all copies of the std::function.
   return [sink = std::make_shared<Stderr>()](Level level, std::string_view text) {
     sink->write(level, text);
   };

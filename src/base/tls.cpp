@@ -16,13 +16,13 @@ namespace linkspan::base {
 namespace {
 
 constexpr std::size_t kOneCall = std::size_t{64} << 10;
-// Commands that libssl gives its socket: that the kernel is to encrypt (1) or to decrypt (0), and
-// before an alert or another message that is not data goes by a kernel that does (bio.h, in
-// comments).
+// Commands that libssl sends to its BIO (bio.h, in comments): kLeaveToKernel asks the kernel to
+// encrypt (number 1) or decrypt (0). kNextIsMessage and kNextIsData announce what is written next
+// while the kernel encrypts: an alert or another message that is not data, or data.
 constexpr int kLeaveToKernel = 72, kNextIsMessage = 74, kNextIsData = 75;
 
-/// Returns true for the reasons that another secret causes: on the side that verifies the binder,
-/// and on the side that gets its alert.
+/// Returns true for the reasons that a different secret causes, on the side that verifies the
+/// binder and on the side that receives its alert.
 bool is_of_secrets(int reason) noexcept {
   return reason == SSL_R_BINDER_DOES_NOT_VERIFY ||
          reason == SSL_AD_REASON_OFFSET + SSL_AD_ILLEGAL_PARAMETER ||
@@ -73,25 +73,26 @@ Result<std::unique_ptr<TlsEnd>> TlsEnd::create(std::shared_ptr<const TlsContext>
     return made;
   }
   SSL_set_connect_state(made->ssl_);
-  // Refuses a certificate in the place of the PSK: no side is identified by one.
+  // Refuses a certificate in the place of the PSK: neither side is identified by a certificate.
   SSL_set_verify(made->ssl_, SSL_VERIFY_PEER, [](int, X509_STORE_CTX*) { return 0; });
   return made;
 }
 
 TlsEnd::~TlsEnd() { SSL_free(ssl_); }
 
-/// Keeps the bytes that libssl makes, so that several records go by one call.
+/// Collects the bytes that libssl writes, so that one call sends several records.
 int TlsEnd::write_out(BIO* bio, const char* bytes, int count) {
   auto& self = *static_cast<TlsEnd*>(BIO_get_data(bio));
   BIO_clear_retry_flags(bio);
-  // It would go by a control message of the kernel's. An alert is nothing that the peer needs
-  // beside the end of the socket.
+  // While the kernel encrypts, an alert would need a control message to the kernel. It is dropped:
+  // the end of the socket tells the peer enough.
   if (!std::exchange(self.message_of_kernel_, false))
     self.out_.insert(self.out_.end(), bytes, bytes + count);
   return count;
 }
 
-/// As the socket's own BIO would, but without SIGPIPE. False: it takes no more now, or `error_`.
+/// Sends the collected bytes, as libssl's own socket BIO would, but without SIGPIPE. Returns false
+/// if the socket is full or failed; a failure sets `error_`.
 bool TlsEnd::drain() {
   while (out_sent_ < out_.size()) {
     const ssize_t sent = ::send(socket_, out_.data() + out_sent_, out_.size() - out_sent_,
@@ -139,7 +140,7 @@ long TlsEnd::control(BIO* bio, int what, long number, void* pointer) {
     if (self.error_ == 0 || no_memory(self.error_)) BIO_set_retry_write(bio);
     return -1;
   }
-  // With decryption in the kernel a key update of the other side could not be handled.
+  // Refuses decryption in the kernel, because a key update of the peer could not be handled there.
   if (what == kLeaveToKernel && number == 0) return 0;
   if (what != kNextIsMessage && what != kNextIsData)
     return BIO_ctrl(BIO_next(bio), what, number, pointer);
@@ -155,10 +156,10 @@ const char* TlsEnd::name() const noexcept {
   return BIO_get_ktls_send(SSL_get_wbio(ssl_)) ? "TLS (kTLS)" : "TLS";
 }
 
-/// Part of a record is not: the socket tells of the rest.
+/// Does not count a part of a record: the socket reports the rest of it.
 bool TlsEnd::has_buffered() const noexcept { return more_ && SSL_has_pending(ssl_) == 1; }
 
-/// The handshake, as far as it goes.
+/// Continues the handshake as far as bytes and room allow.
 Status TlsEnd::go_on() {
   if (done_ || !refused_.ok()) return refused_;
   ERR_clear_error();
@@ -170,16 +171,17 @@ Status TlsEnd::go_on() {
     if (!waits_ && why != SSL_ERROR_WANT_WRITE) refused_ = failed();
     return refused_;
   }
-  if (SSL_session_reused(ssl_) != 1)  // as libssl calls it
+  if (SSL_session_reused(ssl_) != 1)  // libssl says "reused" for a PSK
     return refused_ = {Code::permission_denied, Scope::peer,
                        "the peer did not show by TLS that it knows the secret"};
   done_ = true;
-  // No earlier: what comes behind the handshake would lie here and the socket tell nothing of it.
+  // Reading ahead earlier would take bytes that follow the handshake out of the socket, which then
+  // would report no event for them.
   SSL_set_read_ahead(ssl_, 1);
   return {};
 }
 
-/// Why the last call has.
+/// Returns the reason why the last call of libssl failed.
 Status TlsEnd::failed() {
   const unsigned long error = ERR_peek_error();
   const char* const reason = ERR_reason_error_string(error);
@@ -216,9 +218,10 @@ Result<std::size_t> TlsEnd::send(std::span<const iovec> parts) {
   return no_memory(error_) ? Status::no_resource() : cut(error_);
 }
 
-/// As much of the parts as goes by one call.
+/// Encrypts as many bytes of the parts as one call sends.
 Status TlsEnd::encrypt(std::span<const iovec> parts) {
-  for (std::size_t at = 0; !parts.empty() && pending_ < kOneCall;) {  // at: in the first part
+  // `at` is an offset in the first part
+  for (std::size_t at = 0; !parts.empty() && pending_ < kOneCall;) {
     const auto* data = static_cast<const std::byte*>(parts.front().iov_base) + at;
     std::size_t bytes = std::min(parts.front().iov_len - at, kTlsRecord);
     if (bytes < kTlsRecord && parts.size() > 1) {
@@ -245,8 +248,8 @@ Status TlsEnd::encrypt(std::span<const iovec> parts) {
   return {};
 }
 
-/// When it is time and the socket has room, so that to receive waits for no room. A kernel that
-/// encrypts keeps its key.
+/// Changes the key once enough records were sent, but only while the socket has room, so that
+/// receiving does not wait for room. A kernel that encrypts keeps its key.
 Status TlsEnd::change_key() {
   if (records_ < records_a_key_) return {};
   pollfd room{.fd = socket_, .events = POLLOUT, .revents = 0};

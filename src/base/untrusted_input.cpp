@@ -9,7 +9,7 @@ namespace {
 
 struct CodePoint {
   std::uint32_t value = 0;
-  std::size_t bytes = 0;  // 0: no UTF-8
+  std::size_t bytes = 0;  // 0: invalid UTF-8
 };
 
 CodePoint first_of(std::string_view text) noexcept {
