@@ -56,7 +56,7 @@ Status beyond(const char* what, std::uint64_t size, std::size_t limit) {
 }
 
 std::optional<Op> op_of(std::uint8_t code, Dialect dialect) {
-  // `validate` comes first or not at all.
+  // `validate` (0) is valid only as the first request.
   if (dialect == Dialect::current)
     return code == 0 || code >= kOps ? std::nullopt : std::optional(static_cast<Op>(code));
   const auto found = std::find_if(kRequestFormats.begin(), kRequestFormats.end(),
@@ -202,7 +202,7 @@ bool RequestParser::greeted() {
   if (first.empty()) return false;
   if (first[0] != 0) {
     dialect_ = Dialect::older;
-  } else if (first.size() == 5) {  // an older one's `set` would have a key of 970 MiB
+  } else if (first.size() == 5) {  // in the older dialect it would be a `set` whose key has 970 MiB
     const bool current = number_in(first.substr(1)) == kMagic;
     dialect_ = current ? Dialect::current : Dialect::older;
     if (current) (void)buffer_.consume(5);

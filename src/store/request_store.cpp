@@ -11,7 +11,7 @@ Store::~Store() = default;
 namespace store {
 namespace {
 
-/// Before a queue is looked at again whose value another one took.
+/// Pause before a queue is checked again after another connection took its value.
 constexpr int kLostRaceMs = 1;
 
 Status refused(const char* what, std::size_t size, std::size_t limit) {

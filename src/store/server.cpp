@@ -33,13 +33,14 @@ namespace {
 using asio::posix::stream_descriptor;
 
 constexpr std::size_t kServerRead = std::size_t{64} << 10;
-/// Counts for a connection beside its texts.
+/// Memory that is charged for a connection beside its texts.
 constexpr std::size_t kConnection = std::size_t{2} << 10;
-constexpr auto kFindIdlePause = std::chrono::seconds(1);  // to look for one costs a walk over all
-/// No more requests of a connection are done before it has taken its answers down to this.
+constexpr auto kFindIdlePause = std::chrono::seconds(1);  // a search visits all connections
+/// Limit of a connection's unsent answers. Above it no further requests of the connection are
+/// served.
 constexpr std::size_t kUnsent = std::size_t{1} << 20;
 
-/// The user's callback.
+/// Calls the user's callback.
 class LogOutlet final : public base::LogQueue::Outlet {
  public:
   explicit LogOutlet(Server::Log log) : log_(std::move(log)) {}
@@ -49,7 +50,7 @@ class LogOutlet final : public base::LogQueue::Outlet {
   const Server::Log log_;
 };
 
-/// Server thread only.
+/// Describes one client. Server thread only.
 struct Connection {
   Connection(asio::io_context& io, const Limits& limits, base::Fd fd)
       : owner(std::move(fd)), socket(io), patience(io), parser(limits) {}
@@ -66,16 +67,16 @@ struct Connection {
   }
 
   base::Fd owner;
-  stream_descriptor socket;  // its loan
+  stream_descriptor socket;  // borrows owner's descriptor
   asio::steady_timer patience;
   RequestParser parser;
   std::string out;
-  std::size_t sent = 0;  // of out
+  std::size_t sent = 0;  // bytes of `out` that were sent
   bool reading = false, writing = false, timed = false, has_spoken = false;
-  bool broken = false;            // what was done for it has thrown
-  std::set<std::string> awaited;  // keys that are not there yet
-  std::string woken;              // a queue that it was woken for, and has not popped yet
-  base::Time moved = base::Clock::steady().now();  // when a byte came or went
+  bool broken = false;            // serving it has thrown
+  std::set<std::string> awaited;  // keys that it waits for
+  std::string woken;              // a queue that it was woken for and has not popped yet
+  base::Time moved = base::Clock::steady().now();  // when a byte was last received or sent
   std::size_t awaited_bytes = 0, counted = 0;
 };
 
@@ -111,7 +112,8 @@ class AsioServer final : public Server {
   }
 
  private:
-  /// Where memory ends the connection that is served is closed, and the others go on.
+  /// Runs the event loop. If memory is exhausted, it closes the connection that is served and goes
+  /// on with the others.
   void run() {
     while (!io_.stopped()) {
       try {
@@ -119,7 +121,7 @@ class AsioServer final : public Server {
         if (accepts_again_) accept_again();
         const base::Time now = base::Clock::steady().now();
         log_suppressed(lines_.pop_suppressed(now));
-        serving_ = 0;  // an exception from here on is of no connection served before
+        serving_ = 0;  // exceptions from here on concern no connection
         if (const auto due = lines_.due())
           io_.run_one_until(*due);
         else
@@ -146,7 +148,8 @@ class AsioServer final : public Server {
     any_broken_ = false;
   }
 
-  /// The connection with that number, if it is there still, which is served from now on.
+  /// Returns the connection with that number, null if it is closed. Exceptions from then on concern
+  /// this connection.
   Connection* serving(std::uint64_t id) {
     serving_ = id;
     const auto found = connections_.find(id);
@@ -177,8 +180,8 @@ class AsioServer final : public Server {
     read_next(id, each);
   }
 
-  /// Closes the oldest connection that has asked nothing, else the one that is idle the longest.
-  /// False: none may go.
+  /// Closes the oldest connection without a request, else the one that has been idle the longest.
+  /// Returns false if none may be closed.
   bool make_room() {
     if (!unasked_.empty()) {
       drop(*unasked_.begin(), "it had asked nothing, and another one came");
@@ -200,8 +203,8 @@ class AsioServer final : public Server {
     return true;
   }
 
-  /// A client that is connected and idle may stay so; one that is midway and gets no further may
-  /// not. `further`: since the last time.
+  /// Restarts or stops the clock of a connection. An idle client may stay, but one that is within a
+  /// request or answer must make progress. `further`: it has made some since the last call.
   void be_patient(std::uint64_t id, Connection& each, bool further) {
     if (each.timed && !each.busy()) each.patience.cancel();
     const bool restart = each.busy() && (further || !each.timed);
@@ -213,8 +216,9 @@ class AsioServer final : public Server {
       if (found == nullptr) return;
       const Connection& late = *found;
       if (!late.timed || late.patience.expiry() > std::chrono::steady_clock::now()) return;
-      if (!late.has_spoken && !late.parser.midway()) return drop(id, {});  // as torch 1.13's second
-      // Else the kernel would keep what it does not read.
+      // torch 1.13 opens a second connection without a request.
+      if (!late.has_spoken && !late.parser.midway()) return drop(id, {});
+      // Resets the connection; otherwise the kernel would keep the unread answers.
       const linger at_once{.l_onoff = 1, .l_linger = 0};
       (void)::setsockopt(late.owner.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
       drop(id, late.unsent() != 0 ? "it does not read its answers"
@@ -237,8 +241,8 @@ class AsioServer final : public Server {
     });
   }
 
-  /// Serves `bytes`, or where there are none the requests that waited for room for their answers.
-  /// Closes a connection for which there is no memory: `each` may be gone after this.
+  /// Serves `bytes`; without any, serves the requests that waited for room for their answers.
+  /// Closes the connection if memory is exhausted: `each` may be gone on return.
   void serve_bytes(std::uint64_t id, Connection& each, std::string_view bytes) {
     try {
       each.parser.feed(bytes);
@@ -248,8 +252,8 @@ class AsioServer final : public Server {
     }
   }
 
-  /// Does what it asks as far as it takes the answers. The connection may be gone after it.
-  /// `further`: bytes came.
+  /// Serves the connection's requests while it takes the answers. `each` may be gone on return.
+  /// `further`: bytes have arrived.
   void serve(std::uint64_t id, Connection& each, bool further) {
     bool more = true;
     for (;;) {
@@ -279,11 +283,12 @@ class AsioServer final : public Server {
   }
 
   Status serve(std::uint64_t id, Connection& each, Request request) {
-    // torch 1.13: the wait has timed out in the client, which does not read the answer any more.
+    // With torch 1.13 a new request means that the client's wait has timed out; it does not read
+    // the answer to that wait any more.
     if (each.parser.dialect() == Dialect::older) forget_wait(id, each);
     const std::string woken = std::exchange(each.woken, {});
     const bool pops = request.op == Op::queue_pop && request.keys[0] == woken;
-    if (!woken.empty() && !pops) wake(woken, true);  // it does not want the value
+    if (!woken.empty() && !pops) wake(woken, true);  // the client does not want the value
     if (request.op == Op::wait) return wait(id, each, request);
     if (request.op == Op::cancel_wait) {
       forget_wait(id, each);
@@ -300,7 +305,7 @@ class AsioServer final : public Server {
     return {};
   }
 
-  /// A second wait takes the first one's place.
+  /// Starts a wait, in the place of an earlier one.
   Status wait(std::uint64_t id, Connection& each, const Request& request) {
     forget_wait(id, each);
     for (const std::string& key : request.keys)
@@ -315,7 +320,7 @@ class AsioServer final : public Server {
   void forget_wait(std::uint64_t id, Connection& each) {
     for (const std::string& key : each.awaited) {
       const auto found = waiting_.find(key);
-      if (found == waiting_.end()) continue;  // there was no memory for it
+      if (found == waiting_.end()) continue;  // memory was exhausted when it was added
       found->second.erase(id);
       if (found->second.empty()) waiting_.erase(found);
     }
@@ -323,7 +328,8 @@ class AsioServer final : public Server {
     each.awaited_bytes = 0;
   }
 
-  /// A value of a queue goes to one connection: the first that waits for this queue alone.
+  /// Wakes the connections that miss this key alone; only the first one if `only_one`, since a
+  /// value of a queue goes to one connection.
   void wake(const std::string& key, bool only_one) {
     const auto found = waiting_.find(key);
     if (found == waiting_.end() || !table_.has(key)) return;
@@ -336,7 +342,7 @@ class AsioServer final : public Server {
       if (!waits.awaited.empty()) continue;
       try {
         waits.out.push_back(static_cast<char>(kStopWaiting));
-        // Not now: it may be the one whose requests are being done.
+        // Served later, because `id` may be the connection whose requests are being served now.
         asio::post(io_, [this, id] {
           if (Connection* const woken = serving(id)) serve_bytes(id, *woken, {});
         });
@@ -344,13 +350,13 @@ class AsioServer final : public Server {
         waits.woken = key;
         break;
       } catch (const std::exception&) {
-        waits.broken = any_broken_ = true;  // no memory: another one is woken in its place
+        waits.broken = any_broken_ = true;  // no memory: the next connection is woken instead
       }
     }
     if (found->second.empty()) waiting_.erase(found);
   }
 
-  /// Returns false if no connection reads it.
+  /// Sends what the socket takes. Returns false if the connection is broken.
   static bool flush(Connection& each) {
     while (each.unsent() != 0) {
       const ssize_t sent =
@@ -378,7 +384,7 @@ class AsioServer final : public Server {
                            });
   }
 
-  /// In `awaited` and in `waiting_`.
+  /// Charges for the entries in `awaited` and in `waiting_`.
   static std::size_t cost_of_wait(const std::string& key) { return 2 * (key.size() + kEntry); }
 
   bool count(Connection& each) {
@@ -423,23 +429,22 @@ class AsioServer final : public Server {
   const Limits limits_;
   std::optional<base::LogQueue> log_;
   asio::io_context io_{1};
-  // Without memory the acceptor may wait for nothing, which is no end.
+  // Keeps run() going when the acceptor, for lack of memory, waits for nothing.
   const asio::executor_work_guard<asio::io_context::executor_type> keeps_running_{
       io_.get_executor()};
-  // Used by the server's thread only, until it is joined:
+  // The server's thread alone uses these until it is joined:
   net::Acceptor acceptor_{io_, [this](base::Fd socket) { admit(std::move(socket)); }};
   Table table_;
   std::map<std::uint64_t, std::unique_ptr<Connection>> connections_;
-  std::map<std::string, std::set<std::uint64_t>>
-      waiting_;                      // by key, the connections that wait for it
-  std::set<std::uint64_t> unasked_;  // connections that have asked nothing; the oldest first
-  bool found_none_ = false;          // make_room() did, before next_search_
+  std::map<std::string, std::set<std::uint64_t>> waiting_;  // connections that wait, by key
+  std::set<std::uint64_t> unasked_;  // connections without a request; the oldest first
+  bool found_none_ = false;          // make_room() found none before next_search_
   base::Time next_search_{};
   std::uint64_t last_id_ = 0;
-  std::uint64_t serving_ = 0;  // a connection; 0: none
+  std::uint64_t serving_ = 0;  // number of the connection; 0: none
   bool any_broken_ = false, accepts_again_ = false;
   std::size_t buffered_ = 0;
-  base::RepeatedLine lines_;  // of log_
+  base::RepeatedLine lines_;  // limits the lines of log_
   std::array<char, kServerRead> input_{};
 
   base::Mutex mutex_;
@@ -455,7 +460,7 @@ Result<std::unique_ptr<Server>> Server::start(base::Fd listening, const Limits& 
     auto server = std::make_unique<AsioServer>(limits, std::move(log));
     if (Status status = server->start(std::move(listening)); !status.ok()) return status;
     return std::unique_ptr<Server>(std::move(server));
-  } catch (const std::exception& error) {  // of Asio, of the thread
+  } catch (const std::exception& error) {  // from Asio or the thread
     return Status(Code::system, Scope::process, std::string("no event loop: ") + error.what());
   }
 }

@@ -23,7 +23,7 @@ std::size_t cost_of(const std::string& name, const std::string& value) {
   return heap_of(name) + heap_of(value) + kEntry;
 }
 
-/// As torch reads it: spaces and a sign before it, and anything behind it.
+/// Parses a number as torch does: allows spaces and a sign before it, and any text after it.
 std::optional<std::int64_t> number_of(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of(" \t\n\v\f\r"), text.size()));
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
@@ -125,7 +125,7 @@ Status Table::put(const std::string& key, std::string value) {
     return full;
   stored_ = stored_ - before + after;
   if (found != values_.end()) {
-    found->second.swap(value);  // a short value that is assigned would keep the old one's memory
+    found->second.swap(value);  // an assignment of a short value would keep the old memory
   } else {
     values_.emplace(key, std::move(value));
     ++entries_;
@@ -134,7 +134,7 @@ Status Table::put(const std::string& key, std::string value) {
 }
 
 Status Table::put_all(Request& request) {
-  // What is replaced counts twice here, so that all are stored or none.
+  // Counts replaced values twice, so that either all values are stored or none.
   std::size_t entries = 0, bytes = 0;
   for (std::size_t i = 0; i < request.keys.size(); ++i) {
     entries += values_.contains(request.keys[i]) ? 0 : 1;
@@ -177,7 +177,8 @@ Status Table::append(const std::string& key, std::string value) {
     return {Code::no_resource, Scope::request,
             "a value of more than " + std::to_string(limits_->value) + " bytes"};
   const std::size_t before = heap_of(found->second), size = found->second.size() + value.size();
-  // As std::string grows, so that many small ones do not copy it each time.
+  // Predicts the growth of std::string, which doubles, so that many small appends do not copy the
+  // value each time.
   const std::size_t grown =
       size <= found->second.capacity() ? before : std::max(size, 2 * found->second.capacity()) + 1;
   if (Status full = room_for(0, grown - before); !full.ok()) return full;

@@ -1,4 +1,4 @@
-// The network form of a Store: a client, and beside it the server if this side was first.
+// Implements a Store over the network: a client, and the server too if this process was first.
 #include <poll.h>
 
 #include <algorithm>
@@ -18,12 +18,13 @@ namespace {
 
 using base::Deadline;
 
-/// Names what torch puts before each key, and the key without it where torch counts its workers.
+/// Names the prefix that torch puts before each key, and the key (without it) where torch counts
+/// its workers.
 constexpr const char* kPrefix = "/";
 constexpr const char* kWorkers = "init/";
-/// Pause before the server is tried again that does not listen yet, or workers are counted again.
+/// Pause before another attempt to connect, and before workers are counted again.
 constexpr int kPauseMs = 10;
-/// For the answer to a cancelled wait, which depends on the server only.
+/// Time limit for the answer to a canceled wait, which depends on the server only.
 constexpr auto kCancel = std::chrono::seconds(5);
 constexpr auto kLinger = std::chrono::seconds(5);
 
@@ -72,7 +73,8 @@ class TcpStore final : public RequestStore {
     if (answer.ok()) return {};
     if (answer.status().code() != Code::timed_out) return ended(answer.status());
     if (client_->dialect() == Dialect::older) {
-      // It knows no way to take a wait back: the connection goes, and the next call brings another.
+      // The older dialect cannot cancel a wait, so the connection is closed; the next call opens
+      // another.
       replace(std::nullopt);
       return not_there(keys);
     }
@@ -80,13 +82,13 @@ class TcpStore final : public RequestStore {
   }
 
  private:
-  /// Connects, or serves and connects.
+  /// Connects or serves, as the role says, until the deadline.
   Status settle(Deadline deadline) {
     for (;;) {
       if (options_.role != StoreRole::serve) {
         auto met = meet(addresses_, options_.dialect, limits(), deadline);
         if (met.ok()) {
-          // A later connection is to the same server, whatever else the name stands for.
+          // Later connections go to the same server, even if the name resolves to others as well.
           if (const auto at = net::peer_of(met->socket().get()); at.ok()) addresses_ = {*at};
           replace(*std::move(met));
           return {};
@@ -106,9 +108,9 @@ class TcpStore final : public RequestStore {
     }
   }
 
-  /// busy, not_found: as listen_at().
+  /// Starts the server and connects to it. Errors busy and not_found as listen_at().
   Status serve(Deadline deadline) {
-    // "localhost" may be ::1 first, where there is no IPv6.
+    // "localhost" may resolve to ::1 first on a host without IPv6.
     const auto ours = std::find_if(addresses_.begin(), addresses_.end(),
                                    [](const net::TcpAddress& each) { return is_local(each).ok(); });
     if (ours == addresses_.end()) return is_local(addresses_.front());
@@ -163,8 +165,9 @@ class TcpStore final : public RequestStore {
     }
   }
 
-  /// The connection is one call's. Null: others had it until the deadline. (Clang 14's
-  /// ThreadSanitizer does not know what std::timed_mutex calls.)
+  /// Reserves the connection for one call. lock_connection() returns null if other calls had it
+  /// until the deadline. (Not std::timed_mutex, because clang 14's ThreadSanitizer does not know
+  /// its calls.)
   struct UnlockConnection {
     void operator()(TcpStore* store) const { store->unlock_connection(); }
   };
@@ -208,7 +211,7 @@ class TcpStore final : public RequestStore {
 
   static Status closed() { return {Code::canceled, Scope::request, "the Store is closed"}; }
 
-  /// The connection is of no more use, and all later calls say why.
+  /// Closes the unusable connection. All later calls return this failure.
   Status ended(const Status& why) LINKSPAN_EXCLUDES(mutex_) {
     replace(std::nullopt);
     {
@@ -225,12 +228,13 @@ class TcpStore final : public RequestStore {
     std::optional<StoreClient> old = std::exchange(client_, std::move(by));
     const base::MutexLock lock(mutex_);
     shown_ = client_ ? client_->socket().get() : -1;
-    old.reset();  // not before close() can no longer see its number
+    old.reset();  // only now, when close() cannot read its number any more
   }
 
   Status shut(Duration timeout) LINKSPAN_EXCLUDES(mutex_) {
     if (fork_.forked()) {
-      (void)server_.release();  // its thread is the parent's, and would be joined for ever
+      // its thread exists in the parent only, and a join would never return
+      (void)server_.release();
       return {};
     }
     const Deadline deadline = within(timeout);
@@ -249,17 +253,17 @@ class TcpStore final : public RequestStore {
 
   const TcpStoreOptions options_;
   const base::ForkWatch fork_;
-  std::vector<net::TcpAddress> addresses_;  // not changed once it is open, and neither is the next
+  std::vector<net::TcpAddress> addresses_;  // these two do not change after open
   bool serving_ = false;
   std::unique_ptr<Server> server_;
-  // Under the connection lock:
+  // Guarded by the connection lock:
   std::optional<StoreClient> client_;
   Status failure_;
 
   base::Mutex mutex_;
   base::Condition free_;
-  bool busy_ LINKSPAN_GUARDED_BY(mutex_) = false;  // the connection lock is taken
-  int shown_ LINKSPAN_GUARDED_BY(mutex_) = -1;     // client_'s socket, for close()
+  bool busy_ LINKSPAN_GUARDED_BY(mutex_) = false;  // the connection lock is owned
+  int shown_ LINKSPAN_GUARDED_BY(mutex_) = -1;     // client_'s descriptor, for close()
   bool closing_ LINKSPAN_GUARDED_BY(mutex_) = false;
 };
 
