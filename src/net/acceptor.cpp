@@ -16,7 +16,8 @@ namespace {
 using asio::posix::stream_descriptor;
 
 constexpr int kAcceptsPerPoll = 16;
-/// Pause before accept is retried after a lack of room; epoll would report the socket at once.
+/// Pause before accept is retried after a lack of resources, during which epoll would report the
+/// socket again and again.
 constexpr auto kPauseWithoutRoom = std::chrono::milliseconds(50);
 
 bool is_full(int error) {
@@ -41,12 +42,13 @@ void Acceptor::stop() {
   try {
     pause_.cancel();
     if (listening_.is_open()) {
-      // Closes with it what others have sent in connections that were not accepted.
+      // Closing it also closes connections that were not accepted, with the descriptors that others
+      // have sent there.
       base::Fd ending(listening_.release());
       if (closer_ != nullptr) ending.close_by(closer_->sink());
     }
   } catch (const std::exception&) {
-    // No memory for a sink: this thread has closed it.
+    // No memory for a sink: this thread has closed the socket.
   }
   remove_path();
 }
@@ -82,7 +84,7 @@ void Acceptor::accept_next() {
       try {
         accept_(std::move(socket));
       } catch (const std::exception&) {
-        // No memory for it: it is closed, and the next ones are taken.
+        // No memory: this connection is closed, and the next ones are accepted.
       }
     }
     accept_next();

@@ -13,7 +13,7 @@ namespace {
 
 base::Deadline after(Duration time) { return base::Deadline::after(base::Clock::steady(), time); }
 
-/// The attempts at the addresses of one host.
+/// Manages the attempts to connect to the addresses of one host.
 class Attempts {
  public:
   explicit Attempts(std::span<const TcpAddress> addresses) : left_(addresses) {}
@@ -21,7 +21,7 @@ class Attempts {
   bool none() const noexcept { return pending_.empty(); }
   bool begun() const noexcept { return left_.empty(); }
   bool is_next_due() const noexcept { return !begun() && (none() || next_.passed()); }
-  /// Returns how long nothing happens by time alone.
+  /// Returns the time until a timer requires an action.
   Duration wait_time() const noexcept { return begun() ? patience_.left() : next_.left(); }
   bool out_of_patience() const noexcept { return begun() && patience_.passed(); }
 
@@ -35,7 +35,7 @@ class Attempts {
     patience_ = after(kConnectPatience);
   }
 
-  /// Waits until one has ended, or `time` has passed. Returns the socket that is connected, if any.
+  /// Waits until an attempt has ended, or for `time`. Returns the connected socket, if any.
   base::Fd wait(Duration time) {
     std::vector<pollfd> polled;
     for (const Attempt& each : pending_)
@@ -52,7 +52,7 @@ class Attempts {
     return {};
   }
 
-  /// Returns why none has connected.
+  /// Returns the reason why no attempt has succeeded.
   Status failure(Code code_of_unanswered) const {
     std::string text = text_;
     for (const Attempt& each : pending_)
@@ -67,7 +67,8 @@ class Attempts {
   };
 
   void failed(const Status& why) {
-    // "localhost" may also be ::1, where there is no IPv6: that is not the answer.
+    // An error about ::1, to which "localhost" may resolve on a host without IPv6, is not the
+    // result.
     if (text_.empty() || code_ == Code::system) code_ = why.code();
     text_ += (text_.empty() ? "" : "; ") + why.what();
     next_ = after(Duration::zero());
@@ -90,7 +91,7 @@ Result<base::Fd> connect_to(std::span<const TcpAddress> addresses, base::Deadlin
     if (attempts.none()) return attempts.failure(Code::unreachable);
     const Duration time = std::min(attempts.wait_time(), deadline.left());
     if (base::Fd socket = attempts.wait(base::until_poll(time)); socket.valid()) return socket;
-    if (attempts.none()) continue;  // a refusal counts, also at the deadline
+    if (attempts.none()) continue;  // a refusal is reported even at the deadline
     if (InterruptCheck::poll()) return base::interrupted();
     if (deadline.passed()) return attempts.failure(Code::timed_out);
     if (attempts.out_of_patience()) return attempts.failure(Code::unreachable);

@@ -32,7 +32,7 @@ Result<base::Fd> begin(base::Fd socket, const TcpAddress& address) {
   return socket;
 }
 
-/// False: the deadline has passed.
+/// Waits for the events. Returns false if the deadline has passed.
 bool wait_for(const base::Fd& socket, short events, base::Deadline deadline) {
   pollfd ready{.fd = socket.get(), .events = events, .revents = 0};
   return ::poll(&ready, 1, deadline.left_ms()) > 0 || !deadline.passed();
@@ -54,7 +54,7 @@ bool TcpAddress::is_loopback() const noexcept {
 }
 
 std::uint16_t TcpAddress::port() const noexcept {
-  sockaddr_in four{};  // the port lies where sockaddr_in6 has it
+  sockaddr_in four{};  // the port has the same place in sockaddr_in6
   std::memcpy(&four, &raw, sizeof four);
   return ntohs(four.sin_port);
 }
@@ -113,7 +113,7 @@ Status is_local(const TcpAddress& address) {
 Result<base::Fd> listen_at(const TcpAddress& address) {
   auto socket = new_tcp_socket(address);
   if (!socket.ok()) return socket;
-  const int yes = 1;  // of an earlier server's connections some may linger
+  const int yes = 1;  // connections of an earlier server may linger
   (void)::setsockopt(socket->get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   const bool bound = ::bind(socket->get(), raw(address), address.bytes) == 0;
   if (bound && ::listen(socket->get(), SOMAXCONN) == 0) return socket;
@@ -150,7 +150,7 @@ Result<base::Fd> begin_connect(const TcpAddress& address, const TcpAddress& from
                                const std::string& interface) {
   auto socket = new_tcp_socket(address);
   if (!socket.ok()) return socket;
-  const int yes = 1;  // the port is chosen when both ends are known, so there are enough
+  const int yes = 1;  // the port is chosen in connect(), so that many are free for each destination
   (void)::setsockopt(socket->get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &yes, sizeof yes);
   (void)::setsockopt(socket->get(), SOL_SOCKET, SO_BINDTODEVICE, interface.c_str(),
                      static_cast<socklen_t>(interface.size()));
@@ -165,7 +165,8 @@ Status connected(const base::Fd& socket, const TcpAddress& address) {
   socklen_t bytes = sizeof error;
   (void)::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
   if (error != 0) return socket_failed(what, error, Code::unreachable);
-  // A port among those that the kernel gives out may have become ours: then we met ourselves.
+  // The kernel may have chosen the very port that this socket connects to; then it is connected to
+  // itself.
   const auto ours = address_of(socket);
   if (ours.ok() && ours->to_string() == address.to_string())
     return {Code::unreachable, Scope::peer, what + ": nobody listens"};
@@ -200,7 +201,7 @@ void prepare(const base::Fd& socket, Duration silence) noexcept {
   using std::chrono::duration_cast, std::chrono::seconds, std::chrono::milliseconds;
   set(TCP_KEEPIDLE, duration_cast<seconds>(silence / 2));
   set(TCP_KEEPINTVL, duration_cast<seconds>(silence / 5));
-  // In the place of a number of probes; also where bytes are under way, which keeps probes back.
+  // Replaces the count of keep-alive probes. Also works while unacknowledged bytes suppress probes.
   set(TCP_USER_TIMEOUT, duration_cast<milliseconds>(silence));
 }
 
