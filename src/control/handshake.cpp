@@ -58,7 +58,7 @@ Result<Hello> decode_hello(std::span<const std::byte> bytes) {
   for (const schema::TransportAddress* each : *wire->transports()) {
     if (each->name()->size() > kMaxName || each->bytes()->size() > kMaxAddress)
       return corrupt_hello("hello beyond a limit");
-    // It has one Endpoint, and one Channel that lives as long.
+    // A session has one Endpoint and one Channel for each transport, so names must differ.
     std::string name = each->name()->str();
     if (std::ranges::find(hello.transports, name, &TransportAddress::name) !=
         hello.transports.end())

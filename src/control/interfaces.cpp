@@ -26,12 +26,12 @@ std::span<const std::uint8_t> bits_of(const sockaddr_storage& raw) {
 bool counts(const net::TcpAddress& address) {
   const auto bits = bits_of(address.raw);
   if (address.is_loopback()) return false;
-  // 0.0.0.0/8 is this host, 224.0.0.0/4 multicast, 240.0.0.0/4 nobody's or broadcast.
+  // 0.0.0.0/8 is this host, 224.0.0.0/4 is multicast, 240.0.0.0/4 is reserved or broadcast.
   // 169.254.0.0/16 is local to a link.
   if (address.raw.ss_family == AF_INET)
     return bits[0] != 0 && bits[0] < 224 && !(bits[0] == 169 && bits[1] == 254);
   constexpr std::array<std::uint8_t, 8> kFourInSix{};  // mapped, compatible, unspecified
-  // IPv4 behind a translator: 64:ff9b::/96 and 64:ff9b:1::/48 (RFC 6052, 8215), 2002::/16 (3056).
+  // IPv4 through a translator: 64:ff9b::/96 and 64:ff9b:1::/48 (RFC 6052, 8215), 2002::/16 (3056).
   constexpr std::array<std::uint8_t, 4> kTranslated{0, 0x64, 0xff, 0x9b};
   const bool link_local = bits[0] == 0xfe && (bits[1] & 0xc0) == 0x80;
   const bool embedded = std::ranges::equal(bits.first(8), kFourInSix) ||

@@ -195,13 +195,13 @@ Result<Listening> listen_at(const SocketAddress& address, bool leaves_host,
   }
   auto found = resolve(address, leaves_host);
   if (!found.ok()) return found.status();
-  // "localhost" may be ::1 first, where there is no IPv6.
+  // "localhost" may resolve to ::1 first on a host without IPv6.
   const auto ours = std::find_if(found->begin(), found->end(),
                                  [](const net::TcpAddress& each) { return is_local(each).ok(); });
   if (ours == found->end()) return is_local(found->front());
   for (int left = kTryPorts;; --left) {
     auto listening = listen_once(*ours, beside);
-    // A port that is free at the first address may be somebody's at another.
+    // A port that is free at the first address may be in use at the other one.
     if (listening.status().code() != Code::busy || address.port != 0 || left == 0) return listening;
   }
 }
