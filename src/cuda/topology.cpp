@@ -226,8 +226,8 @@ Result<PointerFacts> Topology::query(const void* pointer) const {
   PointerFacts& facts = *known;
   const int ordinal = find(facts.gpu)->ordinal;
 
-  // Measuring needs a context that knows the memory. VMM and pool memory name none: any of the
-  // GPU's serves.
+  // The queries below need a context that can access the memory. VMM and pool memory belong to no
+  // context, so any context of the GPU works.
   if (const Device* device = active(facts.gpu); context == nullptr && device != nullptr)
     context = device->context();
   if (context != nullptr) {
@@ -255,8 +255,8 @@ Status Topology::measure(CUcontext context, const void* pointer, PointerFacts& f
   if (r != CUDA_SUCCESS) return to_status(driver_, r, "cuMemGetAddressRange");
   facts.base = address - (seen - base);
   facts.bytes = bytes;
-  // What legacy IPC takes is neither (fact: Chunks.HaveNoLegacyHandle, fact:
-  // Pools.OnlyThoseWithAHandleTypeAreShared), so cudaMalloc's memory costs no further call.
+  // Memory with a legacy IPC handle is neither chunk nor pool (fact: Chunks.HaveNoLegacyHandle,
+  // fact: Pools.OnlyThoseWithAHandleTypeAreShared), so cudaMalloc's memory costs no further call.
   if (facts.kind == MemoryKind::device && !facts.legacy_ipc) facts.layout = layout_of(pointer);
   return {};
 }
