@@ -10,7 +10,8 @@ namespace linkspan::memory {
 bool is_mapped(std::uint64_t address, std::uint64_t bytes) noexcept {
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   const std::uint64_t before = address % page;
-  // The address may not be memory at all: pointer arithmetic on it would be undefined.
+  // Computed as an integer: the address may not belong to any object, for which pointer arithmetic
+  // would be undefined.
   void* first = reinterpret_cast<void*>(address - before);  // NOLINT(performance-no-int-to-ptr)
   // MS_ASYNC writes nothing; it only walks the mappings and returns ENOMEM for a hole.
   return ::msync(first, before + bytes, MS_ASYNC) == 0 || errno != ENOMEM;
