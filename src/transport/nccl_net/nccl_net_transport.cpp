@@ -73,7 +73,7 @@ Status NcclNetTransport::check_memory(const memory::Region::Facts& facts) const 
 Result<memory::PublishedKey> NcclNetTransport::publish(const memory::Region& region) {
   const memory::Region::Facts& facts = region.facts();
   if (Status status = check_memory(facts); !status.ok()) return status;
-  // One stream for each direction of a peer.
+  // Reserves one CUDA stream for each direction of a peer.
   if (stages(facts))
     if (Status status = staging_streams_.reserve(facts.gpu, 2); !status.ok()) return status;
   return published_.add(region);

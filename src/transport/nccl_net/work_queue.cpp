@@ -43,7 +43,7 @@ bool WorkQueue::accept_requests() {
   const base::MutexLock lock(mutex_);
   fail(ending_);
   const bool any = !posted_.empty();
-  // Where memory ends, the rest stays posted, and no request is in both.
+  // If memory is exhausted, the rest stays posted, and no request is in both lists.
   for (auto next = posted_.begin(); next != posted_.end(); next = posted_.erase(next))
     requests_.push_back(*next);
   return any;

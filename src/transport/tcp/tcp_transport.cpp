@@ -32,7 +32,7 @@ Result<memory::PublishedKey> TcpTransport::publish(const memory::Region& region)
   if (!capabilities_.local_kinds.contains(facts.kind))
     return Status(Code::unsupported, Scope::request,
                   "tcp takes no " + std::string(name_of(facts.kind)) + " memory");
-  // One stream for each direction of each connection of a peer.
+  // Reserves one CUDA stream for each direction of each connection of a peer.
   if (facts.kind == MemoryKind::device)
     if (Status status = staging_streams_.reserve(facts.gpu, 2 * options_.connections); !status.ok())
       return status;
