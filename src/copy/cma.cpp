@@ -188,7 +188,7 @@ Status copy_across(const OtherProcess& other, bool read, std::span<const Piece> 
     if (pieces.empty()) return alive(other);  // the pid was its own all the while
     const ssize_t moved = move_some(other.pid, read, pieces, done);
     if (moved < 0 && errno == EINTR) continue;
-    // It stops short of a fault (or of 2 GiB); called again there, it says why.
+    // The call stops before a fault (or at 2 GiB). Called again there, it returns the reason.
     if (moved <= 0) {
       const int error = moved == 0 ? EFAULT : errno;
       if (Status s = alive(other); !s.ok()) return s;

@@ -49,7 +49,7 @@ __device__ unsigned load_flag(const unsigned* flag) {
   return value;
 }
 
-/// As the host's RefusedPage.
+/// Matches the host's RefusedPage.
 __device__ void refuse(unsigned long long* refused, unsigned page, unsigned to, unsigned from,
                        bool of_target) {
   const unsigned long long word = 1ull << 63 | (of_target ? 1ull << 62 : 0) |

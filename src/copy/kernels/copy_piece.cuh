@@ -14,8 +14,8 @@ namespace {
 constexpr unsigned kThreads = 512;
 constexpr unsigned kWarp = 32;
 
-/// Of `count` words from `done` on: as many runs of N words a lane as there are. All loads of a run
-/// come before its stores, so that N are in flight.
+/// Copies runs of N words a lane, as many as fit into the words from `done` to `count`, and
+/// advances `done`. All loads of a run precede its stores, so N loads are in flight.
 template <unsigned N, class Word>
 __device__ void copy_runs(Word* to, const Word* from, unsigned long long count,
                           unsigned long long& done, unsigned lane) {
@@ -28,7 +28,7 @@ __device__ void copy_runs(Word* to, const Word* from, unsigned long long count,
   }
 }
 
-/// By one warp; `to` and `from` are congruent modulo the size of a Word.
+/// Copies with one warp. `to` and `from` must be congruent modulo the size of a Word.
 template <class Word>
 __device__ void copy_words(unsigned long long to, unsigned long long from, unsigned long long bytes,
                            unsigned lane) {

@@ -1,21 +1,21 @@
 // copy/kernels/resident.cu - one CTA that stays for a while and copies what the host asks for.
 //
-// The host writes a command of one line of mapped host memory, the CTA copies and tells the number.
-// That saves the launch: of 8 bytes between two GPUs about 1 us.
+// The host writes a command into one line of mapped host memory; the CTA copies and stores the
+// command's number. That saves a launch, about 1 us of a copy of 8 bytes between two GPUs.
 //
 // MEMORY MODEL
 //   Guarantee  what the source held when the command was written is at the destination when
 //              *done has reached the command's number, visible to CPU code that acquires *done, and
-//              to kernels and copies that start after it. Commands are taken one after the other.
-//   Command    five words of 8 bytes, the command's number (its low 32 bits) above 32 bits of
-//              content. Each is loaded whole (relaxed, system scope), so a word that bears the
-//              number bears its content, and no order among them is asked for.
-//   Payload    ordinary loads behind a fence at system scope, since this kernel may have seen older
+//              to kernels and copies that start after it. Commands run one after the other.
+//   Command    five words of 8 bytes, each the command's number (its low 32 bits) above 32 bits of
+//              content. Each word is loaded whole (relaxed, system scope), so a word that has the
+//              number also has its content, and the words need no order.
+//   Payload    ordinary loads after a fence at system scope, since this kernel may have seen older
 //              bytes; ordinary stores, a barrier of the CTA, then ONE release at system scope
 //              (fact: Ptx.TheResidentKernelFencesOnceBeforeAndOnceBehindACommand).
-//   End        of the kernel: `idle` ns after the last command, `stay` ns after its start, or the
-//              command without an end (bytes = ~0). *left is written last: who sees it knows that
-//              *done will not move. Every wait here ends by the clock.
+//   End        the kernel ends `idle` ns after the last command, `stay` ns after its start, or at
+//              the command to end (bytes = ~0). *left is written last: after it *done does not
+//              change any more. The clock ends every wait.
 //   Launch     one CTA of 512 threads.
 #include "copy/kernels/copy_piece.cuh"
 
@@ -30,7 +30,7 @@ struct LinkspanResident {
 namespace {
 
 constexpr unsigned kLineWords = 8, kCommandWords = 5;
-constexpr unsigned kAlone = 4096;  // bytes that one warp copies as fast as all
+constexpr unsigned kAlone = 4096;  // largest copy that one warp does as fast as all warps
 
 __device__ unsigned long long load_command(const unsigned long long* word) {
   unsigned long long value;
@@ -38,7 +38,7 @@ __device__ unsigned long long load_command(const unsigned long long* word) {
   return value;
 }
 
-/// Behind a barrier of the CTA: all that its threads wrote comes before.
+/// Publishes what the threads of the CTA wrote before the last barrier.
 __device__ void release(unsigned long long* word, unsigned long long value) {
   asm volatile("fence.acq_rel.sys; st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value)
                : "memory");
@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) linkspan_resident(Link
       const unsigned rest = bytes - offset;
       copy_piece({to + offset, from + offset, rest < share ? rest : share}, lane);
     }
-    __syncthreads();  // also before `content` is another command's
+    __syncthreads();  // also protects `content` from the next command
     if (threadIdx.x == 0) release(p.done, number);
   }
   if (threadIdx.x == 0) release(p.left, p.launch);

@@ -30,7 +30,7 @@ struct LinkspanUnpack {
 
 namespace {
 
-/// The 16 bytes from byte `skip` of `low`, which `high` follows.
+/// Returns the 16 bytes from byte `skip` of `low` on, continued in `high`.
 __device__ uint4 shifted(const uint4& low, const uint4& high, unsigned skip) {
   const bool two = (skip & 8) != 0, one = (skip & 4) != 0;
   const unsigned a = two ? low.z : low.x, b = two ? low.w : low.y, c = two ? high.x : low.z,
@@ -41,7 +41,8 @@ __device__ uint4 shifted(const uint4& low, const uint4& high, unsigned skip) {
                     __funnelshift_r(x, y, bits), __funnelshift_r(y, z, bits));
 }
 
-/// As copy_runs(), of words that lie `skip` bytes behind each of `from`; all of it for N = 1.
+/// Copies like copy_runs(), but from `skip` bytes after each word of `from`. With N = 1 it copies
+/// all words.
 template <unsigned N>
 __device__ void copy_shifted_runs(uint4* to, const uint4* from, unsigned skip, unsigned count,
                                   unsigned& done, unsigned lane) {
@@ -50,14 +51,14 @@ __device__ void copy_shifted_runs(uint4* to, const uint4* from, unsigned skip, u
 #pragma unroll
     for (unsigned k = 0; k < N; ++k) {
       low[k] = from[done + k * kWarp + lane];
-      high[k] = from[done + k * kWarp + lane + 1];  // its neighbour's: in L1
+      high[k] = from[done + k * kWarp + lane + 1];  // the neighbour lane's word, which is in L1
     }
 #pragma unroll
     for (unsigned k = 0; k < N; ++k) to[done + k * kWarp + lane] = shifted(low[k], high[k], skip);
   }
 }
 
-/// By one warp; `to` and `from` are not congruent modulo 16.
+/// Copies with one warp, where `to` and `from` are not congruent modulo 16.
 __device__ void copy_shifted(unsigned long long to, unsigned long long from, unsigned bytes,
                              unsigned lane) {
   unsigned head = static_cast<unsigned>(0 - to) % 16;
