@@ -1,27 +1,28 @@
-// linkspan/device/packet.cuh - messages between kernels, without a fence where they are small.
+// linkspan/device/packet.cuh - exchanges messages between kernels; small ones need no fence.
 //
-// A mailbox carries the messages of one sender to one receiver, numbered by both from 1 on. The
-// receiver finds each at the offset of its region that both name. Up to PadLayout::mailbox_bytes a
-// message goes as packets through a slot of the receiver's pad, from where the receiver puts it in
-// its place; above, and over the proxy, it is put there directly and its number behind it. Packets
-// take half the time of a put with a signal for 8 bytes, and as long at about 32 KiB.
+// A mailbox carries the messages of one sender to one receiver, numbered by both from 1 on. Both
+// name the offset of the receiver's region where a message goes. Up to PadLayout::mailbox_bytes a
+// message goes as packets through a slot of the receiver's pad, and receive() moves it to its
+// place. A larger one, and each over the proxy, is put there directly, and its number is stored
+// after it. For 8 bytes packets take half the time of a put with a signal; at about 32 KiB they
+// take the same.
 //
 // MEMORY MODEL
 //   Packet     a word of 8 bytes: 4 of data below the epoch of the message. Words are stored and
 //              loaded whole (relaxed, system scope; only 8-byte atomicity is assumed of the vector
-//              accesses), so a word that bears the epoch bears its data, and nothing is asked of
-//              the order among words: no fence on either side.
-//   receive()  `ok`: the bytes are in the region for all lanes of the scope, behind a barrier.
-//   Landing    packets are put down by receive(). What goes by a put lands as soon as it is sent,
-//              up to kSlots messages before it is received: its place is no other's of the kSlots
-//              messages before it, and each is read before the next one is received.
-//   Slots      kSlots messages may be under way, half as many while nobody receives. The receiver
-//              returns credit every kSlots / 2 messages, with the receive of the next one: by a
-//              release behind its last load of them and behind what it cleared; the sender acquires
-//              it before it writes there again.
-//   Epoch      (number - 1) % wrap + 1. Zero is no epoch, and before a slot's epochs begin anew the
-//              receiver clears it, so that no word of the cycle before is taken for a new one. A
-//              cycle has at least kSlots epochs.
+//              accesses), so a word that has the epoch also has its data. Words need no order, so
+//              neither side has a fence.
+//   receive()  `ok`: after its barrier the bytes are in the region for all lanes of the scope.
+//   Landing    receive() stores packets. A message by a put lands as soon as it is sent, up to
+//              kSlots messages before it is received. So its place must differ from those of the
+//              kSlots messages before it, and each must be read before the next one is received.
+//   Slots      kSlots messages may be in flight, half as many while the receiver is idle. The
+//              receiver returns credit every kSlots / 2 messages, with the receive of the next one,
+//              by a release after its last load of them and after its clears. The sender acquires
+//              the credit before it writes to these slots again.
+//   Epoch      (number - 1) % wrap + 1, never zero. Before a slot's epochs begin again the receiver
+//              clears it, so that no word of the previous cycle is taken for a new one. A cycle has
+//              at least kSlots epochs.
 #pragma once
 
 #include "linkspan/device/put.cuh"
@@ -46,8 +47,7 @@ LINKSPAN_DEVICE uint32_t epoch_of(const Window& window, uint64_t number) {
   return number <= window.wrap ? static_cast<uint32_t>(number) : wrapped(number, window.wrap);
 }
 
-/// The words that are not whole or not aligned: bytes [8 * i, 8 * i + 8) as far as there are so
-/// many.
+/// Loads or stores word i, bytes [8 * i, 8 * i + 8), if it is unaligned or `bytes` cuts it off.
 LINKSPAN_COLD uint64_t load_part(const unsigned char* from, uint32_t i, uint32_t bytes) {
   uint64_t value = 0;
   for (uint32_t k = 0; k < 8 && i * 8 + k < bytes; ++k)
@@ -59,7 +59,7 @@ LINKSPAN_COLD void store_part(unsigned char* to, uint32_t i, uint32_t bytes, uin
     to[i * 8 + k] = static_cast<unsigned char>(value >> (8 * k));
 }
 
-/// Goes through a slot, unless the sender has a proxy.
+/// Returns true if the message goes through a slot, unless the sender has a proxy.
 LINKSPAN_DEVICE bool is_small(const Window& window, uint64_t bytes) {
   return bytes <= window.layout.mailbox_bytes && window.layout.mailbox_bytes != 0;
 }
@@ -68,13 +68,13 @@ LINKSPAN_DEVICE bool is_message(const Window& window, uint32_t mailbox, uint64_t
   return mailbox < window.layout.mailboxes && number != 0;
 }
 
-/// A message as one lane sees it, on one side.
+/// Describes a message on one side.
 struct Packets {
   uint64_t* slot;
   uint32_t epoch;
-  uint32_t pairs;  // of words; an empty message has one too
+  uint32_t pairs;  // pairs of words; an empty message has one too
   uint32_t bytes;
-  uint32_t whole;  // of the pairs, those that are 8 aligned bytes in the region or in `src`
+  uint32_t whole;  // pairs that are 8 aligned bytes in the region or in `src`
 };
 LINKSPAN_DEVICE Packets packets_of(const Window& window, unsigned char* pad, uint32_t mailbox,
                                    uint64_t number, const void* memory, uint64_t bytes) {
@@ -100,8 +100,8 @@ LINKSPAN_DEVICE bool is_here(const Packets& message, uint64_t low, uint64_t high
          static_cast<uint32_t>(high >> 32) == message.epoch;
 }
 
-/// Of the whole pairs from `i` on, as many runs of N a lane as there are: N are on their way
-/// together.
+/// Stores runs of N pairs a lane, as many as fit into the whole pairs from `i` on, and advances
+/// `i`. The loads of a run are in flight together.
 template <uint32_t N>
 LINKSPAN_DEVICE void pack_runs(const Packets& message, const unsigned char* from, uint32_t step,
                                uint32_t& i) {
@@ -115,16 +115,17 @@ LINKSPAN_DEVICE void pack_runs(const Packets& message, const unsigned char* from
   }
 }
 
-/// What a wait for packets has come to, at each 64th look.
+/// The state of a wait for packets, checked at each 64th poll.
 enum class Glance : uint8_t { go_on, put, timed_out, aborted };
 LINKSPAN_COLD Glance glance(const uint64_t* arrived, uint64_t number, Bound bound, uint64_t start) {
   give_way();
-  // Put was this one or a later one, and then the packets of this one were there before.
+  // This message or a later one was put. If this one came by packets, they are here, because they
+  // precede the later number.
   if (load_acquire(arrived) >= number) return Glance::put;
   if (bound.abort != nullptr && load_acquire(bound.abort) != 0) return Glance::aborted;
   return nanoseconds() - start > bound.nanoseconds ? Glance::timed_out : Glance::go_on;
 }
-/// Calls `look` until it answers true, or the bound ends it.
+/// Calls `look` until it returns true or the bound ends the wait.
 template <class Look>
 LINKSPAN_DEVICE Glance await(const uint64_t* arrived, uint64_t number, Bound bound,
                              const Look& look) {
@@ -133,7 +134,8 @@ LINKSPAN_DEVICE Glance await(const uint64_t* arrived, uint64_t number, Bound bou
     if (looks % 64 != 0) continue;
     if (start == 0) start = nanoseconds();
     const Glance found = glance(arrived, number, bound, start);
-    if (found != Glance::go_on) return look() ? Glance::go_on : found;  // it may be here meanwhile
+    // the packets may have arrived since
+    if (found != Glance::go_on) return look() ? Glance::go_on : found;
   }
   return Glance::go_on;
 }
@@ -143,7 +145,8 @@ LINKSPAN_DEVICE Outcome outcome_of(Glance glance) {
                                      : Outcome::ok;
 }
 
-/// As pack_runs(). go_on: they are all put down.
+/// Moves packets to the region in runs, as pack_runs() does. Returns go_on once all of these runs
+/// are stored.
 template <uint32_t N>
 LINKSPAN_DEVICE Glance unpack_runs(const Packets& message, unsigned char* to, uint32_t step,
                                    uint32_t& i, const uint64_t* arrived, uint64_t number,
@@ -167,7 +170,7 @@ LINKSPAN_DEVICE Glance unpack_runs(const Packets& message, unsigned char* to, ui
   return Glance::go_on;
 }
 
-/// Of one lane; unless it comes by a put.
+/// Waits for pair `i` and stores it, unless the message comes by a put.
 LINKSPAN_DEVICE Glance unpack_one(const Packets& message, unsigned char* to, uint32_t i,
                                   const uint64_t* arrived, uint64_t number, Bound bound) {
   uint64_t low = 0, high = 0;
@@ -183,7 +186,7 @@ LINKSPAN_DEVICE Glance unpack_one(const Packets& message, unsigned char* to, uin
   return found;
 }
 
-/// Of a message with more pairs than the scope has lanes.
+/// Packs a message with more pairs than the scope has lanes.
 template <Scope S>
 LINKSPAN_DEVICE void pack_many(const Packets& message, const unsigned char* from) {
   const uint32_t step = lanes<S>();
@@ -204,14 +207,14 @@ LINKSPAN_DEVICE Glance unpack_many(const Packets& message, unsigned char* to,
   return found;
 }
 
-/// Before a slot's epochs begin anew. Ends with a barrier.
+/// Clears a slot before its epochs begin again. Ends with a barrier.
 template <Scope S>
 LINKSPAN_COLD void clear(uint64_t* slot, uint32_t pairs) {
   for (uint32_t i = rank<S>(); i < pairs; i += lanes<S>()) store_pair(slot + 2 * i, 0, 0);
   sync<S>();
 }
 
-/// `value` into a word of the peer's pad, by one lane.
+/// Stores `value` to a word of the peer's pad, with one lane.
 LINKSPAN_DEVICE Outcome tell(const Window& window, uint64_t pad_offset, uint64_t value) {
   if (window.proxied())
     return enqueue(window.proxy, window.abort, ProxyOp::set, 0, pad_offset, 8, value);
@@ -226,7 +229,7 @@ LINKSPAN_COLD Outcome await_room(const uint64_t* credit, uint64_t at_least, Boun
   return agree<S>(room);
 }
 
-/// By a put, and its number behind it.
+/// Puts the message, then stores its number.
 template <Scope S>
 LINKSPAN_COLD Outcome send_large(const Window window, uint32_t mailbox, uint64_t number,
                                  uint64_t offset, const void* src, uint64_t bytes) {
@@ -238,13 +241,14 @@ LINKSPAN_COLD Outcome send_large(const Window window, uint32_t mailbox, uint64_t
   return agree<S>(end);
 }
 
-/// One jump for all of them.
+/// Combines conditions, so that they cost one jump.
 template <class... Bools>
 LINKSPAN_DEVICE bool any(Bools... each) {
   return (static_cast<unsigned>(each) | ...) != 0;
 }
 
-/// Goes as packets of whole words on both sides of this one, and its epoch is its number.
+/// Returns true if the message goes as packets, is whole words on this side, and has its number as
+/// epoch.
 LINKSPAN_DEVICE bool is_plain(const Window& window, uint32_t mailbox, uint64_t number,
                               uint64_t last, const void* memory, uint64_t bytes) {
   return !any(mailbox >= window.layout.mailboxes, number - 1 >= last,
@@ -258,7 +262,7 @@ LINKSPAN_DEVICE Packets plain_packets(const Window& window, unsigned char* pad, 
           size / 8};
 }
 
-/// A barrier, once there is a slot for the message.
+/// Waits until a slot is free for the message. Is a barrier of the scope.
 template <Scope S>
 LINKSPAN_DEVICE Outcome make_room(const Window& window, uint32_t mailbox, uint64_t number,
                                   Bound bound) {
@@ -270,7 +274,8 @@ LINKSPAN_DEVICE Outcome make_room(const Window& window, uint32_t mailbox, uint64
   return Outcome::ok;
 }
 
-/// Every message; by value, so that what a kernel keeps of its Window stays in registers.
+/// Sends every kind of message. The Window is passed by value, so that the kernel can keep its own
+/// in registers.
 template <Scope S>
 LINKSPAN_COLD Outcome any_send(const Window window, uint32_t mailbox, uint64_t number,
                                uint64_t offset, const void* src, uint64_t bytes, Bound bound) {
@@ -296,7 +301,8 @@ LINKSPAN_COLD Outcome any_receive(const Window window, uint32_t mailbox, uint64_
     return Outcome::out_of_range;
   Outcome end = Outcome::ok;
   const uint32_t lane = rank<S>();
-  // For those before this one, while it is on its way: a release takes as long as a message.
+  // Returns credit for the messages before this one while it is in flight, because a release takes
+  // as long as a message.
   if (number % kCreditEvery == 1 && number != 1 && lane == 0)
     end = tell(window, window.layout.credits_at() + uint64_t{mailbox} * 8, number - 1);
   const uint64_t* const arrived =
@@ -321,13 +327,14 @@ LINKSPAN_COLD Outcome any_receive(const Window window, uint32_t mailbox, uint64_
 
 }  // namespace detail
 
-/// Message `number` of a mailbox: bytes to `offset` of the peer's region, where it receives the
-/// same number and size. Numbers follow each other. The bound is for room; what a lane gave is its
-/// own again when this ends, all of `src` behind a barrier of the scope, over the proxy at flush().
+/// Sends message `number` of a mailbox to `offset` of the peer's region; the peer receives it with
+/// the same number, offset and size. Numbers are consecutive. The bound limits the wait for room.
+/// On return each lane may reuse the bytes of `src` that it read, and after a barrier of the scope
+/// all lanes may reuse all of `src`; over the proxy, after flush().
 template <Scope S>
 LINKSPAN_DEVICE Outcome send(const Window& window, uint32_t mailbox, uint64_t number,
                              uint64_t offset, const void* src, uint64_t bytes, Bound bound) {
-  // Of most messages no more needs to be asked, and each question costs what a short one takes.
+  // These checks suffice for most messages; each further one would cost as much as a short message.
   if (detail::any(window.proxied(),
                   !detail::is_plain(window, mailbox, number, window.wrap, src, bytes),
                   !detail::within(offset, bytes, window.remote_bytes)))
@@ -345,15 +352,16 @@ LINKSPAN_DEVICE Outcome send(const Window& window, uint32_t mailbox, uint64_t nu
   return Outcome::ok;
 }
 
-/// Until message `number` is at `offset` of the region here. What the scope still reads there of an
-/// earlier one, it has to have read. Not ok: it may be asked for again.
+/// Waits until message `number` is at `offset` of the local region. The scope must have finished
+/// reading earlier messages there. If it does not return ok, the same message can be received
+/// again.
 template <Scope S>
 LINKSPAN_DEVICE Outcome receive(const Window& window, uint32_t mailbox, uint64_t number,
                                 uint64_t offset, uint64_t bytes, Bound bound) {
-  // Of which nobody has looked yet whether it is within the region.
+  // Computed as an integer, because the range is not checked yet.
   auto* const to =
       reinterpret_cast<unsigned char*>(reinterpret_cast<uint64_t>(window.local) + offset);
-  // Behind these a slot is cleared.
+  // Messages above `last` need a cleared slot.
   const uint32_t last = window.wrap > PadLayout::kSlots ? window.wrap - PadLayout::kSlots : 0;
   if (detail::any(window.proxied(), !detail::is_plain(window, mailbox, number, last, to, bytes),
                   !detail::within(offset, bytes, window.local_bytes)))

@@ -1,20 +1,21 @@
-// linkspan/device/proxy.cuh - what a kernel asks of the host where the peer's memory is not mapped.
+// linkspan/device/proxy.cuh - queues a kernel's orders for the host if the peer's memory is not
+// mapped.
 //
-// A queue in mapped host memory: kernels write entries, the Engine takes them in order and runs
-// each as a transfer, over whichever transport reaches the peer, and raises signals by writing them
+// The queue is in mapped host memory. Kernels write entries. The Engine takes them in order, runs
+// each as a transfer over a transport that reaches the peer, and raises signals by writing them
 // there.
 //
 // MEMORY MODEL
-//   Order     entries of one window are taken in the order of their tickets. Copies that follow
-//             each other run together; a signal is written when all copies before it are applied at
-//             the peer, and the next entry starts when it is there.
-//   Entry     fields by ordinary stores, then its number by a release at system scope behind a
+//   Order     the Engine takes entries of one window in the order of their tickets. Consecutive
+//             copies run together. A signal is written when all copies before it are applied at the
+//             peer, and the next entry starts when the signal is there.
+//   Entry     fields by ordinary stores, then its number by a release at system scope after a
 //             barrier of the scope: so the host copies what all lanes had written.
-//   Room      the host has read an entry before it says so, by a release that the next writer of
-//             the entry acquires.
+//   Room      the host frees an entry by a release after it has read it; the next writer of the
+//             entry acquires that.
 //   Signal    add: the host keeps each signal's sum and writes that, so a signal that is raised by
 //             a proxied window has no other producer (Window::atomics is 0).
-//   Failure   the first transfer that fails ends the queue: everything behind it answers `failed`.
+//   Failure   the first transfer that fails ends the queue: all later entries answer `failed`.
 //   A ticket is taken only when there is room, so that a call that gives up leaves no gap.
 #pragma once
 
@@ -23,30 +24,31 @@
 namespace linkspan::device {
 
 enum class ProxyOp : uint32_t {
-  put = 1,  ///< bytes from local to remote, offsets of the two regions.
-  get = 2,  ///< The other way.
-  add = 3,  ///< value to the word at offset `remote` of the peer's pad.
-  set = 4,  ///< value into it.
+  put = 1,  ///< Copies `bytes` from local to remote; both are offsets in the two regions.
+  get = 2,  ///< Copies from remote to local.
+  add = 3,  ///< Adds `value` to the word at offset `remote` of the peer's pad.
+  set = 4,  ///< Stores `value` to that word.
 };
 
 struct alignas(64) ProxyEntry {
-  uint64_t number = 0;  ///< Its ticket + 1, when the rest is there.
+  uint64_t number = 0;  ///< Ticket + 1, written after the other fields.
   uint64_t op = 0, local = 0, remote = 0, bytes = 0, value = 0;
   uint64_t unused[2] = {};
 };
 
-/// Words of ProxyQueue::state.
+/// Indices of the words of ProxyQueue::state.
 enum ProxyState : uint32_t { kProxyTaken, kProxyFailed, kProxyDone, kProxyStateWords = 4 };
 
 namespace detail {
 
-/// By one lane; what the scope's lanes wrote comes before.
+/// Queues an entry, with one lane. What the scope's lanes wrote before its barrier precedes the
+/// entry.
 LINKSPAN_COLD Outcome enqueue(const ProxyQueue queue, const uint32_t* abort, ProxyOp op,
                               uint64_t local, uint64_t remote, uint64_t bytes, uint64_t value) {
   Patience patience({queue.patience, abort});
   uint64_t ticket = load_relaxed(queue.tickets);
   for (;;) {
-    // Both before the first is needed: one way to the host.
+    // Both loads are issued before either is used, so that they cost one round trip to the host.
     const uint64_t failed = load_relaxed(queue.state + kProxyFailed);
     const uint64_t taken = load_acquire(queue.state + kProxyTaken);
     if (failed != 0) return Outcome::failed;
@@ -80,7 +82,7 @@ LINKSPAN_DEVICE Outcome queue_copy(const Window& window, ProxyOp op, const void*
   return agree<S>(end);
 }
 
-/// What this lane queued before is applied before the word is written.
+/// Queues a write of a word of the pad. The host applies this lane's earlier entries first.
 template <Scope S>
 LINKSPAN_DEVICE Outcome queue_word(const Window& window, ProxyOp op, uint64_t pad_offset,
                                    uint64_t value) {
@@ -89,7 +91,7 @@ LINKSPAN_DEVICE Outcome queue_word(const Window& window, ProxyOp op, uint64_t pa
   return agree<S>(end);
 }
 
-/// Until all that any lane of the scope has queued so far is applied.
+/// Waits until everything that the lanes of the scope have queued is applied.
 template <Scope S>
 LINKSPAN_DEVICE Outcome drain_queue(const Window& window, Bound bound) {
   sync<S>();

@@ -1,26 +1,26 @@
-// linkspan/device/put.cuh - bytes from this GPU into a peer's memory, and back.
+// linkspan/device/put.cuh - copies bytes from this GPU into a peer's memory, and back.
 //
 // MEMORY MODEL
-//   put()         a barrier of the scope, then ordinary stores by its lanes, in no order, visible
-//                 to the peer when a signal that was raised behind them is. It ends when this
-//                 lane's stores are issued; over the proxy, when the order is queued: then `src` is
+//   put()         a barrier of the scope, then ordinary stores by its lanes, in no order. A peer
+//                 that sees a signal raised after them sees the stores. Returns when this lane's
+//                 stores are issued; over the proxy when the order is queued, and then `src` is
 //                 read until flush().
 //   put_signal()  put(), a barrier of the scope, then ONE release at system scope by one lane,
-//                 which is the signal: who acquires it sees the bytes of all lanes (barrier and
-//                 release are cumulative). A fence costs a round trip of the link, so there is one
-//                 a put.
+//                 which is the signal: a reader that acquires it sees the bytes of all lanes
+//                 (barrier and release are cumulative). A fence costs a round trip of the link, so
+//                 each put has one.
 //   put_signal_grid()  the same by all CTAs of a grid: each arrives at a counter of this GPU
-//                 (acq_rel, gpu scope), and the last one releases for all; over the proxy it is the
-//                 last one that asks for all.
-//   put_bulk()    by the bulk-copy engine of an SM (sm_90 and newer). When it ends its stores are
-//                 complete, so a release behind it covers them.
-//   get()         ordinary loads of the peer's memory: what was there when a signal that this scope
-//                 has waited for was raised, in `dst` for all lanes: a barrier ends it. Over the
-//                 proxy it is there after flush().
-//   flush()       what this lane has put comes before whatever it does next, for all who look;
-//                 over the proxy, all that was queued is applied at the peer.
-//   Payload       never through a const __restrict__ pointer and never by __ldg: that makes
-//                 ld.global.nc, which is outside the model.
+//                 (acq_rel, gpu scope), and the last one releases for all; over the proxy the last
+//                 one queues the order for all.
+//   put_bulk()    by the bulk-copy engine of an SM (sm_90 and newer). On return its stores are
+//                 complete, so a later release covers them.
+//   get()         ordinary loads of the peer's memory, then a barrier: `dst` has, for all lanes,
+//                 what was there when the signal was raised that this scope has waited for. Over
+//                 the proxy it has that after flush().
+//   flush()       orders this lane's puts before all that it does next, for every observer; over
+//                 the proxy, all that was queued is applied at the peer.
+//   Payload       never through a const __restrict__ pointer or __ldg: these become ld.global.nc,
+//                 which is outside the model.
 #pragma once
 
 #include "linkspan/device/proxy.cuh"
@@ -28,8 +28,8 @@
 namespace linkspan::device {
 namespace detail {
 
-/// Of `count` words from `done` on: as many runs of N a lane as there are, all loads of a run
-/// before its stores, so that N are in flight.
+/// Copies runs of N words a lane, as many as fit into the words from `done` to `count`, and
+/// advances `done`. All loads of a run precede its stores, so N loads are in flight.
 template <unsigned N, Scope S, class Word>
 LINKSPAN_DEVICE void copy_runs(Word* to, const Word* from, uint64_t count, uint64_t& done) {
   const unsigned step = lanes<S>(), lane = rank<S>();
@@ -52,7 +52,7 @@ LINKSPAN_DEVICE void copy_words(unsigned char* to, const unsigned char* from, ui
   for (uint64_t i = done + rank<S>(); i < count; i += lanes<S>()) words[i] = given[i];
 }
 
-/// `to` and `from` are congruent modulo the size of a Word.
+/// Copies; `to` and `from` must be congruent modulo the size of a Word.
 template <Scope S, class Word>
 LINKSPAN_DEVICE void copy_congruent(unsigned char* to, const unsigned char* from, uint64_t bytes) {
   uint64_t head = (0 - reinterpret_cast<uint64_t>(to)) % sizeof(Word);
@@ -76,7 +76,7 @@ LINKSPAN_COLD void copy_ragged(unsigned char* to, const unsigned char* from, uin
     copy_words<S, unsigned char>(to, from, bytes);
 }
 
-/// Ordinary loads and stores, 16 bytes each where both sides allow it.
+/// Copies by ordinary loads and stores, 16 bytes each where both sides allow it.
 template <Scope S>
 LINKSPAN_DEVICE void copy(void* to, const void* from, uint64_t bytes) {
   auto* out = static_cast<unsigned char*>(to);
@@ -87,8 +87,7 @@ LINKSPAN_DEVICE void copy(void* to, const void* from, uint64_t bytes) {
     copy_ragged<S>(out, in, bytes);
 }
 
-/// One part of `parts` of so many bytes: where it begins, and how long it is. All but the last are
-/// multiples of 128.
+/// Describes part `part` of `parts` of the bytes. All parts but the last are multiples of 128.
 struct Share {
   uint64_t offset, bytes;
 };
@@ -101,7 +100,8 @@ LINKSPAN_DEVICE Share share_of(uint64_t bytes, uint64_t part, uint64_t parts) {
 
 }  // namespace detail
 
-/// `src` is in memory that this GPU reads; over the proxy, in the window's local region.
+/// Copies `src` to `offset` of the peer's region. This GPU must be able to read `src`; over the
+/// proxy it must lie in the window's local region.
 template <Scope S>
 LINKSPAN_DEVICE Outcome put(const Window& window, uint64_t offset, const void* src,
                             uint64_t bytes) {
@@ -112,7 +112,7 @@ LINKSPAN_DEVICE Outcome put(const Window& window, uint64_t offset, const void* s
   return Outcome::ok;
 }
 
-/// put(), then adds `n` to the peer's signal `index`.
+/// Does put(), then adds `n` to the peer's signal `index`.
 template <Scope S>
 LINKSPAN_DEVICE Outcome put_signal(const Window& window, uint64_t offset, const void* src,
                                    uint64_t bytes, uint32_t index, uint64_t n = 1) {
@@ -125,7 +125,8 @@ LINKSPAN_DEVICE Outcome put_signal(const Window& window, uint64_t offset, const 
   return Outcome::ok;
 }
 
-/// Ends when the bytes are in `dst`; over the proxy when that is queued, and flush() waits for it.
+/// Copies from the peer's region. On return the bytes are in `dst`; over the proxy the copy is only
+/// queued, and flush() waits for it.
 template <Scope S>
 LINKSPAN_DEVICE Outcome get(const Window& window, void* dst, uint64_t offset, uint64_t bytes) {
   if (!detail::within(offset, bytes, window.remote_bytes)) return Outcome::out_of_range;
@@ -143,9 +144,9 @@ LINKSPAN_DEVICE Outcome flush(const Window& window, Bound bound) {
 }
 
 #if defined(__CUDACC__)
-/// put_signal() by all CTAs of a one-dimensional grid, each for its share. `arrived`: a word of
-/// this GPU's memory, zero at first and again behind each use; between two uses of one lies the end
-/// of the kernel or a barrier of the grid. Block scope.
+/// Does put_signal() by all CTAs of a one-dimensional grid, each for its share. `arrived` is a word
+/// of this GPU's memory, zero at first and again after each use. Two uses of one word must be
+/// separated by the end of the kernel or a barrier of the grid. Block scope.
 __device__ inline Outcome put_signal_grid(const Window& window, uint64_t offset, const void* src,
                                           uint64_t bytes, uint32_t index, uint32_t* arrived,
                                           uint64_t n = 1) {
@@ -177,7 +178,8 @@ namespace detail {
 
 constexpr unsigned kBulkStages = 4;
 
-/// By one lane: 16-byte aligned on both sides, a multiple of 16 bytes, through shared memory.
+/// Copies through shared memory, with one lane. Both sides are 16-byte aligned, and `bytes` is a
+/// multiple of 16.
 __device__ inline void bulk_copy(unsigned char* to, const unsigned char* from, uint64_t bytes,
                                  unsigned char* stage, uint32_t stage_bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -201,7 +203,8 @@ __device__ inline void bulk_copy(unsigned char* to, const unsigned char* from, u
   };
   for (unsigned i = 0; i < kBulkStages; ++i)
     asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(barriers + 8 * i) : "memory");
-  // The source may have been written by ordinary stores, as the barriers were.
+  // Makes ordinary stores visible to the bulk copies: those of the source, and those of the
+  // barriers.
   asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async;" ::: "memory");
   for (uint64_t i = 0; i + 1 < kBulkStages && i < pieces; ++i) load(i);
   for (uint64_t i = 0; i < pieces; ++i) {
@@ -219,7 +222,7 @@ __device__ inline void bulk_copy(unsigned char* to, const unsigned char* from, u
         "r"(buffers + slot * piece), "r"(size_of(i))
         : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-    // The buffer of the piece before this one is free when its store has read it.
+    // The buffer of the previous piece is free once its store has read it.
     asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
     if (i + kBulkStages - 1 < pieces) load(i + kBulkStages - 1);
   }
@@ -234,10 +237,11 @@ __device__ inline void bulk_copy(unsigned char* to, const unsigned char* from, u
 
 }  // namespace detail
 
-/// As put() of block scope, by the bulk-copy engine, which leaves the lanes' registers and time to
-/// others. `stage`: shared memory, 128-byte aligned, of at least 2 KiB; 64 KiB are as fast as it
-/// gets. Ends with a barrier of the CTA; the wait for a load that it has started is the hardware's.
-/// Below sm_90, over the proxy, and where the two sides are not congruent modulo 16, it is put().
+/// Does put() of block scope by the bulk-copy engine, which leaves registers and time of the lanes
+/// to other work. `stage` is shared memory, 128-byte aligned, of at least 2 KiB; more than 64 KiB
+/// is no faster. Ends with a barrier of the CTA. No Bound limits its wait for loads that it has
+/// started. Below sm_90, over the proxy, or if the two sides are not congruent modulo 16, it does
+/// put().
 __device__ inline Outcome put_bulk(const Window& window, uint64_t offset, const void* src,
                                    uint64_t bytes, void* stage, uint32_t stage_bytes) {
   if (!detail::within(offset, bytes, window.remote_bytes)) return Outcome::out_of_range;

@@ -1,24 +1,25 @@
 // linkspan/device/signal.cuh - 64-bit counters that one side raises and the other waits for.
 //
 // MEMORY MODEL
-//   signal_add()   release at system scope, one lane: what that lane, and behind a barrier its
-//                  block, did before is visible to whoever sees the value. For a whole block:
+//   signal_add()   release at system scope by one lane: a reader that sees the value sees what that
+//                  lane, and before a barrier its block, did earlier. For a whole block:
 //                  __syncthreads(), then signal_add() by one thread; put_signal() has both.
 //   wait_signal()  acquire at system scope by one lane, then a barrier of the scope: all lanes see
-//                  what came before the raise. Of thread scope others need a barrier of their own.
-//   Counter        only ever grows, is never reset, and is compared with >=: a raise before the
-//                  wait is not lost. How many may raise it: Window::atomics.
-//   Covers         ordinary loads and stores and puts, by kernels and CPUs. A transfer of the
-//                  host's is covered when the signal was raised by the proxy behind it.
+//                  what came before the raise. With thread scope other lanes need their own
+//                  barrier.
+//   Counter        only grows, is never reset, and is compared with >=: a raise before the wait is
+//                  not lost. Window::atomics says how many producers may raise it.
+//   Covers         ordinary loads and stores and puts, by kernels and CPUs. A transfer of the host
+//                  is covered if the proxy raised the signal after it.
 //   Progress       the wait needs the raiser to run: two processes on one GPU take turns of
-//                  milliseconds. It always ends, at the latest by the bound.
+//                  milliseconds. The bound ends the wait at the latest.
 #pragma once
 
 #include "linkspan/device/proxy.cuh"
 
 namespace linkspan::device {
 
-/// Adds `n` to the peer's signal. Called by one lane for itself.
+/// Adds `n` to the peer's signal. Each lane calls it for itself.
 LINKSPAN_DEVICE Outcome signal_add(const Window& window, uint32_t index, uint64_t n = 1) {
   if (index >= window.layout.signals) return Outcome::out_of_range;
   if (window.proxied())
@@ -27,7 +28,8 @@ LINKSPAN_DEVICE Outcome signal_add(const Window& window, uint32_t index, uint64_
   return Outcome::ok;
 }
 
-/// Until our signal `index` is at least that. timed_out, aborted: nothing is known of the data.
+/// Waits until our signal `index` is at least `at_least`. After timed_out or aborted nothing is
+/// known of the data.
 template <Scope S = Scope::thread>
 LINKSPAN_DEVICE Outcome wait_signal(const Window& window, uint32_t index, uint64_t at_least,
                                     Bound bound) {
@@ -39,7 +41,7 @@ LINKSPAN_DEVICE Outcome wait_signal(const Window& window, uint32_t index, uint64
   return detail::agree<S>(end);
 }
 
-/// Our signal as it is now; acquire, system scope.
+/// Returns our signal's present value; acquires at system scope.
 LINKSPAN_DEVICE uint64_t read_signal(const Window& window, uint32_t index) {
   if (index >= window.layout.signals) return 0;
   return detail::load_acquire(detail::word_at(window.local_pad, uint64_t{index} * 8));

@@ -1,15 +1,14 @@
-// linkspan/device/window.cuh - a peer's memory as a kernel reaches it, and what all primitives
-// share.
+// linkspan/device/window.cuh - gives a kernel access to a peer's memory; defines what all
+// primitives share.
 //
 // A Window is a POD that a kernel takes by value. Host code gets it from linkspan::Window
-// (linkspan/window.hpp), whose handle keeps alive what it points to. Where the peer's memory is
-// mapped, kernels load and store there; where it is not, they queue what they want for the host
-// (proxy.cuh), and the calls are the same.
+// (linkspan/window.hpp), whose handle keeps that memory alive. If the peer's memory is mapped,
+// kernels load and store there. Otherwise they queue orders for the host (proxy.cuh); the calls are
+// the same.
 //
-// Compiled by nvcc 12.4 or newer and NVRTC for sm_80 and newer; needs libcu++ under NVRTC only. A
-// host compiler takes these headers too: a call is then one lane, and words are std::atomic_ref.
-// The memory model in one place: docs/memory_model.md. Instructions are pinned by
-// tests/device/ptx_test.py.
+// Compiles with nvcc 12.4 or newer and NVRTC for sm_80 and newer; needs libcu++ under NVRTC only. A
+// host compiler accepts these headers too: a call is then one lane, and words are std::atomic_ref.
+// docs/memory_model.md has the memory model, tests/device/ptx_test.py pins the instructions.
 #pragma once
 
 #if defined(__CUDACC_RTC__)
@@ -29,7 +28,7 @@
 #define LINKSPAN_UNROLL
 #else
 #define LINKSPAN_DEVICE __device__ inline
-// Out of the way: what a small message runs through is counted in instructions.
+// Kept out of line, because each instruction on the path of a small message costs time.
 #define LINKSPAN_COLD __device__ __noinline__ inline
 #define LINKSPAN_HOST_DEVICE __host__ __device__ inline
 #define LINKSPAN_UNROLL _Pragma("unroll")
@@ -49,32 +48,34 @@ using std::uint64_t;
 using std::uint8_t;
 #endif
 
-/// How a call ended; the same in all lanes of its scope.
+/// The result of a call; the same in all lanes of its scope.
 enum class Outcome : uint8_t {
   ok,
-  timed_out,     ///< The bound's time has passed.
-  aborted,       ///< The bound's abort word was set: the host gave up, or the peer has gone.
-  out_of_range,  ///< It leaves the region, or there is no such signal: nothing was done.
-  failed,        ///< The proxy could not do it; Window::failure() on the host says why.
+  timed_out,     ///< The time of the Bound has passed.
+  aborted,       ///< The Bound's abort word is set: the host gave up, or the peer has gone.
+  out_of_range,  ///< The range leaves the region, or the signal does not exist. Nothing was done.
+  failed,        ///< The proxy failed; Window::failure() on the host has the reason.
 };
 
-/// What ends every wait of a kernel.
+/// Limits every wait of a kernel.
 struct Bound {
-  uint64_t nanoseconds = 0;         ///< From the start of the wait, by %globaltimer (1 us steps).
-  const uint32_t* abort = nullptr;  ///< Nonzero: end. In this GPU's memory; null: time alone.
+  uint64_t nanoseconds = 0;  ///< Counted from the start of the wait, by %globaltimer (1 us steps).
+  /// In this GPU's memory. Nonzero ends the wait; null: only the time does.
+  const uint32_t* abort = nullptr;
 };
 
-/// Who makes a call together: all lanes of it, converged, with the same arguments. A warp has 32.
+/// Names the lanes that make a call together: all of them, converged, with the same arguments. A
+/// warp has 32.
 enum class Scope : uint8_t { thread, warp, block };
 
-/// Where what lies in a pad: `signals` counters of 8 bytes, then for each mailbox its counters and
-/// its slots (packet.cuh). Both sides of a window have pads of one layout, zero at the start.
+/// Describes a pad: `signals` counters of 8 bytes, then for each mailbox its counters and its slots
+/// (packet.cuh). Both sides of a window use one layout, and their pads start as zeros.
 struct PadLayout {
   uint32_t signals = 64;
   uint32_t mailboxes = 0;
-  uint32_t mailbox_bytes = 16384;  ///< Of a message that goes as packets: a multiple of 16.
+  uint32_t mailbox_bytes = 16384;  ///< Size limit of a message by packets; a multiple of 16.
 
-  static constexpr uint32_t kSlots = 16;  ///< Messages of a mailbox that are under way as packets.
+  static constexpr uint32_t kSlots = 16;  ///< Limit of a mailbox's messages in flight by packets.
 
   LINKSPAN_HOST_DEVICE uint64_t credits_at() const {
     return (uint64_t{signals} * 8 + 15) / 16 * 16;
@@ -90,34 +91,34 @@ struct PadLayout {
 
 struct ProxyEntry;
 
-/// What a kernel hands to the host where nothing is mapped; see proxy.cuh.
+/// Describes the queue by which a kernel asks the host to act where nothing is mapped (proxy.cuh).
 struct ProxyQueue {
   ProxyEntry* entries = nullptr;  ///< In mapped host memory; null: there is no proxy.
-  uint64_t* state = nullptr;      ///< There too, of the host: taken, failed, done.
-  uint64_t* tickets = nullptr;    ///< In this GPU's memory: how many were given out.
+  uint64_t* state = nullptr;  ///< In mapped host memory, written by the host: taken, failed, done.
+  uint64_t* tickets = nullptr;  ///< In this GPU's memory: the number of tickets given out.
   uint64_t capacity = 0;
-  uint64_t patience = 0;  ///< Nanoseconds that a call waits for room.
+  uint64_t patience = 0;  ///< Nanoseconds for which a call waits for room.
 };
 
 struct Window {
-  unsigned char* remote = nullptr;  ///< The peer's region; null: by the proxy alone.
+  unsigned char* remote = nullptr;  ///< The peer's region; null: reached by the proxy only.
   uint64_t remote_bytes = 0;
-  unsigned char* local = nullptr;  ///< The region here: what the proxy sends from and gets into,
-  uint64_t local_bytes = 0;        ///< and where a message that came as packets is put down.
-  unsigned char* remote_pad = nullptr;  ///< The peer's, which kernels here raise.
-  unsigned char* local_pad = nullptr;   ///< Ours, which kernels here wait for.
+  unsigned char* local = nullptr;       ///< The local region, which the proxy reads and writes
+  uint64_t local_bytes = 0;             ///< and where receive() stores messages by packets.
+  unsigned char* remote_pad = nullptr;  ///< The peer's pad, whose signals kernels here raise.
+  unsigned char* local_pad = nullptr;   ///< The local pad, whose signals kernels here wait for.
   PadLayout layout{};
-  /// 1: any number of producers may raise one signal. 0: each signal has one, this window.
+  /// 1: any number of producers may raise one signal. 0: only this window may raise it.
   uint32_t atomics = 0;
-  uint32_t wrap = ~uint32_t{0};  ///< Epochs of packets, before they begin anew; smaller in tests.
-  uint32_t* abort = nullptr;     ///< Set by the host: the peer has gone, or Window::cancel().
-  ProxyQueue proxy{};            ///< Of a window whose remote and remote_pad are not mapped.
+  uint32_t wrap = ~uint32_t{0};  ///< Number of packet epochs in a cycle; smaller in tests.
+  uint32_t* abort = nullptr;  ///< Set by the host when the peer has gone, or by Window::cancel().
+  ProxyQueue proxy{};         ///< Used if remote and remote_pad are not mapped.
 
   LINKSPAN_HOST_DEVICE bool proxied() const { return proxy.entries != nullptr; }
   LINKSPAN_HOST_DEVICE Bound within(uint64_t nanoseconds) const { return {nanoseconds, abort}; }
 };
 
-/// A clock of this GPU, in nanoseconds; it goes in steps of up to 1 us.
+/// Returns this GPU's clock in nanoseconds, which advances in steps of up to 1 us.
 LINKSPAN_DEVICE uint64_t nanoseconds() {
 #if defined(__CUDACC__)
   uint64_t time;
@@ -156,7 +157,7 @@ LINKSPAN_DEVICE void store_relaxed(uint64_t* word, uint64_t value) {
 LINKSPAN_DEVICE void add_release(uint64_t* word, uint64_t n) {
   asm volatile("red.release.sys.add.u64 [%0], %1;" ::"l"(word), "l"(n) : "memory");
 }
-/// Of this GPU's threads alone; what the word was.
+/// Compares and exchanges, atomically among this GPU's threads only. Returns the word's old value.
 LINKSPAN_DEVICE uint64_t exchange_if(uint64_t* word, uint64_t expected, uint64_t value) {
   uint64_t old;
   asm volatile("atom.relaxed.gpu.cas.b64 %0, [%1], %2, %3;"
@@ -165,7 +166,7 @@ LINKSPAN_DEVICE uint64_t exchange_if(uint64_t* word, uint64_t expected, uint64_t
                : "memory");
   return old;
 }
-/// Two words of a slot, each of them whole; no order between them.
+/// Loads two words of a slot, each of them whole, in no order.
 LINKSPAN_DEVICE void load_pair(const uint64_t* words, uint64_t& first, uint64_t& second) {
   asm volatile("ld.relaxed.sys.v2.u64 {%0, %1}, [%2];"
                : "=l"(first), "=l"(second)
@@ -212,8 +213,8 @@ inline void store_pair(uint64_t* words, uint64_t first, uint64_t second) {
   store_relaxed(words, first);
   store_relaxed(words + 1, second);
 }
-inline void fence() {}                                 // one lane: what it does next is its release
-inline void give_way() { std::this_thread::yield(); }  // whom it waits for may need this core
+inline void fence() {}  // with one lane the release that follows suffices
+inline void give_way() { std::this_thread::yield(); }  // the thread that raises may need this core
 struct alignas(16) Chunk {
   uint32_t words[4];
 };
@@ -243,17 +244,17 @@ LINKSPAN_COLD Outcome worst_of_block(unsigned mine) {
     if (__syncthreads_or(mine == each) != 0) worst = each;
   return static_cast<Outcome>(worst);
 }
-/// A barrier; the worst of all lanes' in all of them.
+/// Waits for all lanes. Returns the worst of their outcomes in all of them.
 template <Scope S>
 LINKSPAN_DEVICE Outcome agree(Outcome mine) {
   const auto bits = static_cast<unsigned>(mine);
   if constexpr (S == Scope::warp) {
     const unsigned worst = __reduce_max_sync(~0u, bits);
-    __syncwarp();  // which orders memory; a reduction does not
+    __syncwarp();  // orders memory, which a reduction does not
     return static_cast<Outcome>(worst);
   }
   if constexpr (S == Scope::block) {
-    // Nearly always all are ok, and then one barrier says so.
+    // One barrier suffices in the common case that all are ok.
     if (__syncthreads_or(static_cast<int>(bits)) == 0) return Outcome::ok;
     return worst_of_block(bits);
   }
@@ -276,12 +277,12 @@ inline Outcome agree(Outcome mine) {
 }
 #endif
 
-/// The time that a wait takes, looked at ever and again; from the 64th look on, so that a short one
-/// reads no clock.
+/// Measures how long a wait takes. Reads the clock at each 64th call only, so a short wait reads no
+/// clock.
 class Patience {
  public:
   LINKSPAN_DEVICE explicit Patience(Bound bound) : bound_(bound) {}
-  /// ok: go on.
+  /// Returns ok while the wait may go on.
   LINKSPAN_DEVICE Outcome spent() {
     if (++spins_ % 64 != 0) return Outcome::ok;
     give_way();
@@ -297,13 +298,15 @@ class Patience {
   uint32_t spins_ = 0;
 };
 
-/// By one lane, until the word is at least that. The order of `ok`: acquire, system.
+/// Waits, with one lane, until the word is at least `at_least`. An `ok` is an acquire at system
+/// scope.
 LINKSPAN_DEVICE Outcome wait_at_least(const uint64_t* word, uint64_t at_least, Bound bound) {
   if (load_acquire(word) >= at_least) return Outcome::ok;
   Patience patience(bound);
   while (load_acquire(word) < at_least)
     if (const Outcome spent = patience.spent(); spent != Outcome::ok)
-      return load_acquire(word) >= at_least ? Outcome::ok : spent;  // it may have come meanwhile
+      // the value may have arrived since
+      return load_acquire(word) >= at_least ? Outcome::ok : spent;
   return Outcome::ok;
 }
 
