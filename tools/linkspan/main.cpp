@@ -15,7 +15,7 @@
 namespace linkspan::tool {
 namespace {
 
-/// What CLI11 found wrong, and where to read on.
+/// Prints what CLI11 found wrong, and which help to read.
 int refuse(const CLI::App& app, const std::string& first, const std::string& why) {
   const auto verbs = app.get_subcommands([](const CLI::App*) { return true; });
   const auto named = [&first](const CLI::App* verb) { return verb->get_name() == first; };

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr double kNoise = 0.05;  // a smaller change is nothing
+constexpr double kNoise = 0.05;  // a smaller change counts as none
 
 double number_of(const Json& row, const char* name) {
   const auto found = row.find(name);

@@ -26,7 +26,7 @@ namespace {
 
 class Bench {
  public:
-  /// `host`: where the second process serves; empty: it is started here.
+  /// `host` is the address of `linkspan serve`; if it is empty, the second process is started here.
   Bench(const Gpus& gpus, const BenchPlan& plan, std::chrono::seconds limit, std::string host,
         const NetworkOptions& network)
       : gpus_(gpus),
@@ -38,7 +38,7 @@ class Bench {
   Report run();
 
  private:
-  /// The largest size that a Place of a process is used for, by its name.
+  /// Maps a Place of a process, by name, to the largest size that is used there.
   using Sizes = std::map<std::string, std::uint64_t>;
 
   Status set_up(std::span<const PlannedRow> rows);
@@ -58,7 +58,8 @@ Report Bench::run() {
   Report report = Report::of_machine(gpus_);
   report.absent = plan_.absent;
   const std::span<const PlannedRow> all(plan_.rows);
-  // An Engine relays through one number of GPUs: rows of another have an Engine of their own.
+  // An Engine relays through a fixed number of GPUs, so rows with another number get another
+  // Engine.
   while (report.stopped.ok() && report.rows.size() < all.size()) {
     const auto rest = all.subspan(report.rows.size());
     const auto end = std::find_if(rest.begin(), rest.end(), [&](const PlannedRow& row) {
@@ -102,7 +103,7 @@ Status Bench::set_up(std::span<const PlannedRow> rows) {
   return {};
 }
 
-/// Memories of this process that a bare call may use in place of the other process's (ceiling.hpp).
+/// Returns memories of this process that a bare call may use in place of the other process's.
 std::vector<Place> Bench::held_against(const PlannedRow& row) {
   if (!row.from.on_gpu() && !row.to.on_gpu()) return {kHost, kShared};
   if (row.from.on_gpu() && row.to.on_gpu()) return {};
@@ -149,7 +150,7 @@ bool every_bar_met(const Report& report) {
          });
 }
 
-/// The rates, then the times.
+/// Draws the rates, then the times.
 std::string bench_svg(const Report& report) {
   std::vector<Chart> charts{{"GB/s, more is better", {}}, {"us, less is better", {}}};
   for (const Row& row : report.rows) {
@@ -163,7 +164,7 @@ std::string bench_svg(const Report& report) {
   return bars_svg("linkspan bench: bars the library, ticks the bare calls of the same run", charts);
 }
 
-/// MemAvailable, or all that there may be where the kernel does not tell.
+/// Returns MemAvailable, or an upper bound if the kernel does not report it.
 std::uint64_t free_memory() {
   std::ifstream file("/proc/meminfo");
   std::string key;
@@ -255,7 +256,7 @@ class BenchVerb final : public Verb {
   }
 
  private:
-  /// What --to changes.
+  /// Checks and adapts the options for --to.
   Status between_hosts() {
     const auto bad = [](const char* why) {
       return Status(Code::invalid_argument, Scope::request, why);

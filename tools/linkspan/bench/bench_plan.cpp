@@ -12,8 +12,8 @@
 namespace linkspan::tool {
 namespace {
 
-constexpr std::uint64_t kMaxMemory = 64 * kGiB;  // that a Place needs
-// A suite's row has up to this many regions of its size in host memory, and these in a GPU's.
+constexpr std::uint64_t kMaxMemory = 64 * kGiB;  // maximum that a Place may need
+// Maximum number of regions of a row's size that a suite uses in host memory, and in a GPU's.
 constexpr std::uint64_t kHostRegions = 8, kGpuRegions = 3;
 
 struct KnownPlace {
@@ -24,8 +24,8 @@ constexpr std::array kKinds = {KnownPlace{"device0", kGpu0}, KnownPlace{"device1
                                KnownPlace{"pinned", kPinned}, KnownPlace{"host", kHost},
                                KnownPlace{"shared", kShared}};
 
-/// Enough runs for a p99 where they are short; blocks so long that neither cools the other's
-/// caches.
+/// Plans enough runs for a p99 if they are short, in turns long enough that library and bare code
+/// do not evict each other's caches.
 RunPlan plan_of(const BenchOptions& options, const Shape& shape, unsigned depth) {
   RunPlan out{.shape = shape, .depth = depth};
   const std::uint64_t bytes = shape.form == Form::odd ? shape.bytes : shape.count * shape.bytes;
@@ -55,7 +55,7 @@ bool has(const std::vector<Place>& here, Place place) {
   return std::find(here.begin(), here.end(), place) != here.end();
 }
 
-/// At most 1 MiB together, of pieces as large as they are where there are many.
+/// Reduces a shape to at most 1 MiB. If it has many pieces, their size stays.
 Shape quick(Shape shape) {
   if (shape.form == Form::pages)
     shape.count = std::min({shape.count, kMiB / shape.bytes, std::uint64_t{64}});
@@ -64,7 +64,7 @@ Shape quick(Shape shape) {
   return shape;
 }
 
-/// Empty: nothing is.
+/// Returns what the row needs and this machine lacks; empty if nothing.
 std::string what_is_missing(const SuiteRow& row, const Shape& shape, const Equipment& here) {
   const std::vector<Place>& places = here.places;
   const bool two = row.from == kGpu1 || row.to == kGpu1 || row.relay_gpus != 0;

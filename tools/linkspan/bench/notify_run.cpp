@@ -15,11 +15,11 @@ using namespace std::chrono_literals;
 
 constexpr Duration kStepTimeout = 10s;
 constexpr Duration kReplyTimeout = 2 * kStepTimeout;  // the helper's own timeout is kStepTimeout
-constexpr std::array kNotification = {std::byte{1}};  // of a notification
+constexpr std::array kNotification = {std::byte{1}};  // message of each notification
 constexpr std::uint64_t kOutward = 0, kBack = 8192, kBareOutward = 16384, kBareBack = 24576;
 static_assert(kBareBack + kMessageArea <= kMinRegion);
 
-constexpr std::uint64_t kSentSeed = 1'000'001, kBackSeed = 1'000'002;  // of no one else
+constexpr std::uint64_t kSentSeed = 1'000'001, kBackSeed = 1'000'002;  // used nowhere else
 
 }  // namespace
 
@@ -32,7 +32,7 @@ Row NotifyRun::run(const Pair& pair, const RunPlan& plan) {
   out.path = why->path;
   out.executor = why->executor;
   out.status = measure(pair, plan, out);
-  if (reply_pending_) (void)receive_reply();  // of a block that failed
+  if (reply_pending_) (void)receive_reply();  // the reply of a block that failed
   return out;
 }
 

@@ -12,7 +12,7 @@ constexpr Shape pages(std::uint64_t count, std::uint64_t bytes) {
 constexpr Bar ratio(double value) { return {.value = value}; }
 constexpr Bar figure(double value) { return {.value = value, .absolute = true}; }
 
-/// Between two GPUs, and between a GPU and host memory of this process and of the other.
+/// Rows between two GPUs, and between a GPU and host memory of this process and of the other.
 constexpr std::array kFoundation = {
     SuiteRow{.from = kGpu0, .to = kGpu1, .shape = whole(kGiB)},
     SuiteRow{.from = kGpu0, .to = kGpu1, .shape = whole(8)},
@@ -21,7 +21,7 @@ constexpr std::array kFoundation = {
     SuiteRow{.from = kGpu0, .to = kPinned, .shape = whole(kGiB)},
     SuiteRow{.op = Op::read, .from = kGpu0, .to = kPinned, .shape = whole(kGiB)}};
 
-/// Every shape and every kind of memory within one host.
+/// Rows of every shape and every kind of memory within one host.
 constexpr std::array kHostRows = {
     SuiteRow{.from = kGpu0, .to = kGpu1, .shape = whole(kGiB), .bar = ratio(0.99)},
     SuiteRow{.from = kGpu0,
@@ -162,7 +162,7 @@ constexpr std::array kHostRows = {
              .against = Against::two_links,
              .relay_gpus = 1}};
 
-/// Between two hosts.
+/// Rows between two hosts.
 constexpr std::array kHostsRows = {
     SuiteRow{.from = kHost, .to = kHost, .shape = whole(kGiB)},
     SuiteRow{.from = kHost, .to = kHost, .shape = pages(8192, 4 * kKiB), .suffix = ".pages"},

@@ -48,7 +48,7 @@ std::string picture(int width, int height, const std::string& title, const std::
          text_at(kMargin, kMargin + 8, title, "font-weight=\"bold\"") + inside + "</svg>\n";
 }
 
-/// From nearly white to blue; values differ by orders of magnitude.
+/// Returns a color from nearly white to blue, on a logarithmic scale.
 std::string shade(double value, double most) {
   const double part = value > 0 && most > 0 ? std::max(0.0, 1 + std::log10(value / most) / 3) : 0;
   const auto channel = [part](double full) { return static_cast<int>(255 - part * (255 - full)); };

@@ -1,6 +1,6 @@
 // `linkspan demo`: two processes, every pair of memories, real bytes.
 //
-// Writes for all pairs; reads too where the other side's owner would take another way.
+// Measures writes for all pairs, and reads where they take another path.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -17,8 +17,8 @@ namespace {
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
 struct DemoOptions {
-  bool quick = false;       ///< 1 MiB for every pair.
-  std::uint64_t bytes = 0;  ///< For every pair. Zero: 1 GiB where a link is to be filled.
+  bool quick = false;       ///< Uses 1 MiB for every pair.
+  std::uint64_t bytes = 0;  ///< Size for every pair. Zero: 1 GiB where it fills a link.
   unsigned limit_s = 150;
 };
 
@@ -27,7 +27,7 @@ struct DemoPair {
   Place from, to;
 };
 
-/// Two rows a pair: the rate, and the latency of 8 bytes.
+/// Measures two rows for each pair: the rate, and the latency of 8 bytes.
 class Demo {
  public:
   explicit Demo(const DemoOptions& options)
@@ -103,7 +103,7 @@ void Demo::run_pair(PairRun& pair_run, const Pair& pair, Report& report) {
   }
 }
 
-/// 1 GiB where a link is to be filled; there a start of 10 us is nothing.
+/// Returns 1 GiB for pairs over a link, so that a start of 10 us does not matter.
 std::uint64_t Demo::bytes_of(Place from, Place to) const {
   if (options_.bytes != 0) return options_.bytes;
   if (options_.quick) return kMiB;
@@ -113,7 +113,7 @@ std::uint64_t Demo::bytes_of(Place from, Place to) const {
   return gpu && fast(from) && fast(to) ? 1024 * kMiB : 256 * kMiB;
 }
 
-/// True if a read, asked for at the other end, is not the same copy as the write.
+/// Returns true if a read, requested by the other side, is not the same copy as the write.
 bool Demo::uses_another_path(PairRun& pair_run, Place from, Place to) {
   const std::uint64_t bytes = bytes_of(from, to);
   const auto write = pair_run.explain(both_->pair(Op::write, from, to), bytes);

@@ -1,4 +1,4 @@
-// The doctor's look at GPUs: the driver, each GPU with its kernels, each link tried by a copy.
+// Checks the GPUs for the doctor: the driver, each GPU with its kernels, each link by a copy.
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -50,7 +50,7 @@ void check_gpu(Diagnosis& out, const Gpus& gpus, unsigned gpu) {
             "NVRTC");
 }
 
-/// kProbeBytes from one GPU to the other, filled and looked at through pinned memory.
+/// Copies kProbeBytes from one GPU to the other; fills and verifies them through pinned memory.
 Status copy_over(const cuda::Device& from, const cuda::Device& to) {
   const auto here = from.enter();
   if (!here.ok()) return here.status();
@@ -83,7 +83,7 @@ Status copy_over(const cuda::Device& from, const cuda::Device& to) {
 void check_link(Diagnosis& out, const Gpus& gpus, unsigned from, unsigned to) {
   const std::string name = "gpu" + std::to_string(from) + " -> gpu" + std::to_string(to);
   const auto source = gpus.device(from), target = gpus.device(to);
-  if (!source.ok() || !target.ok()) return;  // told by check_gpu
+  if (!source.ok() || !target.ok()) return;  // check_gpu has reported it
   const auto peer = bare::can_access_peer(**source, **target);
   const Status copied = copy_over(**source, **target);
   const std::string access = !peer.ok() ? "peer access unknown (" + peer.status().what() + ")"
@@ -102,7 +102,7 @@ void check_link(Diagnosis& out, const Gpus& gpus, unsigned from, unsigned to) {
 
 void check_pinning(Diagnosis& out, const cuda::Device& device) {
   const auto scope = device.enter();
-  if (!scope.ok()) return;  // told by check_gpu
+  if (!scope.ok()) return;  // check_gpu has reported it
   std::vector<std::byte> memory(kPinBytes);
   const auto pinned = cuda::HostRegistration::create(*scope, memory.data(), memory.size());
   if (!pinned.ok()) {

@@ -1,5 +1,5 @@
-// The doctor's look at the host: the kernel's calls that every path stands on, limits, namespaces,
-// and the folder of sockets. Each is tried, not looked up, where that is possible.
+// Checks the host for the doctor: the kernel's calls that every path needs, limits, namespaces, and
+// the folder of sockets. Tries each by use where that is possible.
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -91,7 +91,7 @@ std::string yama() {
   return scope < 0 ? "no Yama" : "Yama ptrace_scope " + std::to_string(scope);
 }
 
-/// Both ways: where Yama restricts, a process may read what it started, but not the reverse.
+/// Tests both directions: Yama may let a process read its child, but not the reverse.
 Status read_each_other() {
   auto child = ChildProcess::spawn(kHelperVerb, kChildAnswers);
   if (!child.ok()) return child.status();
@@ -126,7 +126,7 @@ void check_cross_process(Diagnosis& out) {
 void check_namespaces(Diagnosis& out) {
   struct Namespace {
     const char* name;
-    unsigned initial;  // its inode: include/linux/proc_ns.h
+    unsigned initial;  // inode of the initial namespace (include/linux/proc_ns.h)
   };
   constexpr std::array kNamespaces = {Namespace{"user", 0xEFFFFFFD}, Namespace{"pid", 0xEFFFFFFC},
                                       Namespace{"ipc", 0xEFFFFFFF}};
@@ -149,7 +149,7 @@ void check_namespaces(Diagnosis& out) {
 
 void check_socket_folder(Diagnosis& out) {
   const auto options = base::Options::from_environment();
-  if (!options.ok()) return;  // told by check_settings
+  if (!options.ok()) return;  // check_settings has reported it
   const std::string& folder = options->socket_dir;
   struct stat facts {};
   const bool there = ::lstat(folder.c_str(), &facts) == 0;

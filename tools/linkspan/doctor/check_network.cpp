@@ -1,7 +1,7 @@
-// The doctor's look at what transfers by TCP between hosts need: interfaces with their speed, MTU
-// and offloads, those that streams are to take, how far the kernel lets a socket's buffers grow,
-// and whether it encrypts. The kernel is asked, not sysfs, which in a container may show another
-// network namespace's.
+// Checks for the doctor what TCP between hosts needs: interfaces with their speed, MTU and
+// offloads, the interfaces named for data connections, the limit of a socket's buffers, and
+// encryption in the kernel. Asks the kernel, not sysfs, which in a container may show another
+// network namespace.
 #include <ifaddrs.h>
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
@@ -31,7 +31,7 @@ namespace {
 constexpr const char* kArea = "network";
 constexpr unsigned kFastMbit = 25'000;
 constexpr int kJumbo = 9000;
-// A bandwidth of 25 Gbit/s by 5 ms; of 100 Gbit/s by 1.3.
+// Enough for 25 Gbit/s with a round trip of 5 ms, or 100 Gbit/s with 1.3 ms.
 constexpr std::uint64_t kWindow = std::uint64_t{16} << 20;
 
 struct Interface {
@@ -79,7 +79,7 @@ bool ask_ethtool(const base::Fd& socket, const std::string& name, Command& comma
   return ::ioctl(socket.get(), SIOCETHTOOL, &request) == 0;
 }
 
-/// Mbit/s. None: the interface has none, or does not tell.
+/// Returns the speed in Mbit/s; nullopt if the interface reports none.
 std::optional<unsigned> speed_of(const base::Fd& socket, const std::string& name) {
   ethtool_cmd settings{};
   settings.cmd = ETHTOOL_GSET;
@@ -190,7 +190,7 @@ void check_limit(Diagnosis& out, const std::string& name) {
               "25 Gbit/s by 5 ms");
 }
 
-/// Whether TLS is the kernel's work, where libssl can hand it over.
+/// Checks whether the kernel can encrypt TLS.
 void check_tls(Diagnosis& out) {
   constexpr const char* kName = "kTLS";
   std::ifstream file("/proc/sys/net/ipv4/tcp_available_ulp");

@@ -1,5 +1,5 @@
-// The doctor's look at settings: the table of options with what holds, and words that look like
-// one.
+// Checks the settings for the doctor: the table of options with their values, and names that look
+// like an option.
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kArea = "settings";
 constexpr std::string_view kOurs = "LINKSPAN_";
 
-/// A misspelt name would be ignored without a word.
+/// Reports unknown names with our prefix: a misspelt one would be ignored silently.
 void check_names(Diagnosis& out) {
   const auto table = base::option_table();
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {

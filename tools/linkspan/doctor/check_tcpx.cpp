@@ -1,4 +1,4 @@
-// The doctor's look at what GPUDirect-TCPX needs: the plugin, the sockets of gpumemd, DMA-BUFs,
+// Checks for the doctor what GPUDirect-TCPX needs: the plugin, the sockets of gpumemd, DMA-BUFs,
 // devmem TCP in the kernel, interfaces, the plugin's environment.
 #include <net/if.h>
 #include <sys/socket.h>
@@ -23,10 +23,10 @@ std::string variable(const char* name, const char* fallback) {
   return value == nullptr || *value == '\0' ? fallback : value;
 }
 
-/// Whether there is one like TCPX, for which to look further: that has version 7 alone.
+/// Returns true if a plugin was found, so that the further checks make sense.
 bool check_plugin(Diagnosis& out) {
   const auto options = base::Options::from_environment();
-  if (!options.ok()) return false;  // the settings' check tells of it
+  if (!options.ok()) return false;  // check_settings has reported it
   const std::vector<std::string> files = transport::nccl_net::selected_files({}, *options);
   const auto found = transport::nccl_net::find_plugin(files);
   if (found.ok()) {
@@ -43,7 +43,7 @@ bool check_plugin(Diagnosis& out) {
   return false;
 }
 
-/// One for each GPU, by which the plugin gets its receive pool.
+/// Checks the Unix sockets, one for each GPU, from which the plugin gets its receive pool.
 void check_sockets(Diagnosis& out) {
   const std::string folder = variable("NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX", "/run/tcpx");
   std::size_t sockets = 0;
@@ -59,7 +59,7 @@ void check_sockets(Diagnosis& out) {
 }
 
 void check_dma_buf(Diagnosis& out, const Gpus& gpus) {
-  if (gpus.count() == 0) return;  // the GPUs' check tells of it
+  if (gpus.count() == 0) return;  // check_gpu has reported it
   for (unsigned gpu = 0; gpu < gpus.count(); ++gpu) {
     const std::string name = "DMA-BUF of gpu" + std::to_string(gpu);
     if (gpus.info(gpu).dma_buf)
@@ -70,7 +70,7 @@ void check_dma_buf(Diagnosis& out, const Gpus& gpus) {
   }
 }
 
-/// Asked of the kernel itself: a socket option that it does not know is ENOPROTOOPT.
+/// Returns true if the kernel knows the socket option; otherwise it answers ENOPROTOOPT.
 bool kernel_knows(const base::Fd& socket, int option) {
   const std::uint32_t none[2] = {0, 0};
   return ::setsockopt(socket.get(), SOL_SOCKET, option, none, sizeof none) == 0 ||

@@ -1,4 +1,5 @@
-// The doctor's last look: two processes, an Engine in each. A path works when bytes have taken it.
+// Checks two processes with an Engine each, as the doctor's last step. A path works if bytes have
+// taken it.
 #include <algorithm>
 #include <string_view>
 
@@ -58,7 +59,7 @@ Status add_memories(TwoProcesses& both, const std::vector<Try>& all) {
 }  // namespace
 
 void check_two_processes(Diagnosis& out, const Gpus& gpus) {
-  if (!base::Options::from_environment().ok()) return;  // told by check_settings
+  if (!base::Options::from_environment().ok()) return;  // check_settings has reported it
   const std::vector<Try> all = tries(gpus, out.gpu_problem());
   auto both = TwoProcesses::start(gpus);
   Status status = both.ok() ? add_memories(**both, all) : both.status();

@@ -9,7 +9,7 @@
 namespace linkspan::tool {
 namespace {
 
-/// Removes the socket folder, which each Engine makes, at the end if it was not there before.
+/// Removes the socket folder, which each Engine creates, at the end if it did not exist before.
 class SocketFolderAsBefore {
  public:
   SocketFolderAsBefore() {
@@ -20,7 +20,7 @@ class SocketFolderAsBefore {
   SocketFolderAsBefore(const SocketFolderAsBefore&) = delete;
   SocketFolderAsBefore& operator=(const SocketFolderAsBefore&) = delete;
   ~SocketFolderAsBefore() {
-    if (!absent_.empty()) ::rmdir(absent_.c_str());  // fails where another process uses it now
+    if (!absent_.empty()) ::rmdir(absent_.c_str());  // fails if another process uses it now
   }
 
  private:

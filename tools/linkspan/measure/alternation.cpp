@@ -10,7 +10,7 @@
 namespace linkspan::tool {
 namespace {
 
-/// The smallest value that `part` of all do not exceed. In us.
+/// Returns the smallest value, in us, that a share of `part` of all values do not exceed.
 double quantile(Runs& values, double part) {
   const auto rank = std::ceil(part * static_cast<double>(values.size()));
   const auto at = values.begin() + static_cast<std::ptrdiff_t>(std::max(rank, 1.0)) - 1;

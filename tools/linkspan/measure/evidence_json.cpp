@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Four digits.
+/// Rounds to four digits.
 double rounded(double value) {
   if (value <= 0) return 0;
   const double digits = 3 - std::floor(std::log10(value));

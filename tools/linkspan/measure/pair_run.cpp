@@ -13,14 +13,14 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Duration kTransferDeadline = 10s;
-constexpr Duration kQuietTimeout = 5s;   // after its deadline
-constexpr Duration kReplyTimeout = 60s;  // it fills or compares 1 GiB in 1 s, or in 3
+constexpr Duration kQuietTimeout = 5s;   // added to the deadline
+constexpr Duration kReplyTimeout = 60s;  // the other side fills or compares 1 GiB in 1 to 3 s
 
-/// As the source and the destination of a transfer see it.
+/// One block, by its offsets in source and destination.
 struct Span {
   std::uint64_t from, to, bytes;
 };
-/// By ascending destination; what lies between, before and behind is watched.
+/// In the order of destinations. The bytes before, between and after them must not change.
 constexpr std::array kSpans = {Span{3'000'001, 101, 1}, Span{17, 8'191, 4'097},
                                Span{65'537, (1u << 20) + 3, (1u << 20) + 7}};
 
@@ -95,7 +95,7 @@ Status PairRun::verify_spans(const Pair& pair) {
   return check(pair, checked, kMinRegion - checked, before, checked);
 }
 
-/// `depth` for each pair, side by side: what is under way at once never overlaps.
+/// Returns `depth` submissions for each pair. Their memories never overlap.
 std::vector<PairRun::Submission> PairRun::submissions_of(std::span<const Pair> pairs,
                                                          const Layout& layout, unsigned depth) {
   std::vector<Submission> out;
@@ -237,7 +237,7 @@ Status PairRun::measure(std::span<const Pair> pairs, const RunPlan& plan, const 
 Status PairRun::record(Status status) {
   if (status.code() == Code::disconnected && fatal_error_.ok()) {
     const auto reply =
-        both_.remote_target().call("hello", kReplyTimeout);  // which tells how it ended
+        both_.remote_target().call("hello", kReplyTimeout);  // the answer has the reason of its end
     fatal_error_ = reply.ok() ? status : reply.status();
   }
   return status;

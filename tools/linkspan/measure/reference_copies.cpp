@@ -11,16 +11,16 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kLimit = 10s;  // of one bare copy
+constexpr Duration kLimit = 10s;  // time limit of one bare copy
 constexpr unsigned kStagingThreads = 8;
-// Which is faster depends on the caches and the link, so both are measured.
+// Both sizes are measured, because the caches and the link decide which is faster.
 constexpr std::array kStagingBufferBytes = {std::uint64_t{512} << 10, std::uint64_t{2} << 20};
 
 std::byte* pointer(std::uint64_t address) noexcept {
   return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
-/// What `map` has for `key`, made by `create` at the first time.
+/// Returns the map's entry for `key`; the first call creates it by `create`.
 template <class Map, class Create>
 auto find_or_make(Map& map, const typename Map::key_type& key, const Create& create)
     -> Result<typename Map::mapped_type::pointer> {
@@ -39,7 +39,7 @@ Result<std::vector<Contestant>> ReferenceCopies::make(const Pair& pair, const La
                                                       unsigned depth, Against against,
                                                       const std::string& path) {
   const Place near = pair.local.place(), far = pair.remote.place;
-  // A shared memory has the ceiling of the kind as which it is treated.
+  // The ceiling of shared memory is that of pageable or pinned memory, as the path treats it.
   const bool pageable = path.find("pageable") != std::string::npos || against == Against::staged;
   const Place host{.kind = pageable ? MemoryKind::host : MemoryKind::pinned};
   auto out = near.on_gpu() || far.on_gpu() ? by_gpu(pair, layout, depth, against, host)
@@ -161,7 +161,7 @@ ReferenceCopies::Contestants ReferenceCopies::by_kernel(const std::shared_ptr<co
         Contestant{.how = std::string(ready ? "indices in " : "indices copied to ") +
                           (on_gpu ? "the GPU's" : "mapped") + " memory + a kernel + flag, " + where,
                    .run = [=, again = false]() mutable {
-                     (void)route;  // whose mapping it is
+                     (void)route;  // keeps the mapping
                      return kernel->run(pages, kLimit, std::exchange(again, ready), on_gpu);
                    }}};
   }
@@ -195,7 +195,7 @@ ReferenceCopies::Contestants ReferenceCopies::by_staging(std::shared_ptr<const R
   return out;
 }
 
-/// Which GPU copies the second hop faster depends on the copy engines, so both are measured.
+/// Both are measured, because the copy engines decide which GPU copies the second hop faster.
 ReferenceCopies::Contestants ReferenceCopies::by_two_links(std::shared_ptr<const Route> route,
                                                            const RemoteMemory& far,
                                                            std::uint64_t bytes,
@@ -212,7 +212,7 @@ ReferenceCopies::Contestants ReferenceCopies::by_two_links(std::shared_ptr<const
     return Contestant{
         .how = std::string("half through another GPU, ") + how + " in chunks, + flag, " + where,
         .run = [=, relay = *made, there = mapping->base() + far.memory.allocation_offset] {
-          (void)mapping;  // which `there` lies in
+          (void)mapping;  // keeps the mapping of `there`
           return relay->run(route->to, there, route->from, bytes, second, kLimit);
         }};
   };
@@ -227,7 +227,8 @@ ReferenceCopies::Contestants ReferenceCopies::by_cpu(const Pair& pair, const Lay
   const bool near_shared = pair.local.place().kind == MemoryKind::shared;
   const bool shared = near_shared || pair.remote.place.kind == MemoryKind::shared;
   const bool read = !pair.to_remote();
-  // The peer's mapping is not ours to touch: private and shared memory of our own.
+  // Bare code does not map the peer's shared memory: private or shared memory of our own stands for
+  // it.
   const std::uint64_t near = pair.local.address();
   const std::uint64_t far =
       shared ? our({.kind = near_shared ? MemoryKind::host : MemoryKind::shared}).address()

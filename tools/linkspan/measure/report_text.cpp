@@ -10,7 +10,7 @@ constexpr std::size_t kReasonWidth = 60;
 
 std::string title_of(const Row& row) { return title(row.from, row.to, row.op); }
 
-/// What of its id the other columns do not tell.
+/// Returns the parts of the row's id that are in no other column.
 std::string shape_of(const Row& row) {
   std::string out = row.label.empty() ? row.shape : row.label + ' ' + row.shape;
   return row.suffix.empty() ? out : out + ' ' + row.suffix.substr(1);

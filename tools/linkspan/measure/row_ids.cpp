@@ -7,11 +7,11 @@
 namespace linkspan::tool {
 namespace {
 
-/// The bars, and the bare calls' figures that were measured on H200 with NVLink and PCIe Gen5.
-/// A read moves over the same links as the write.
+/// Lists the bars, and the ceilings measured on H200 with NVLink and PCIe Gen5. A read uses the
+/// same links as the write.
 struct Known {
   std::string_view id;  // without ".read"
-  double bar, ceiling;  // a ratio; zero: none
+  double bar, ceiling;  // bar: a ratio; zero: none
 };
 constexpr std::array kKnown = {
     Known{"gpu_gpu.1GiB", 0.98, 396.7},
@@ -29,7 +29,7 @@ constexpr std::array kKnown = {
     Known{"host_gpu.two_links.1GiB", 0, 106.6},
 };
 constexpr std::string_view kKnownMachine = "H200";
-constexpr double kSuspect = 0.15;  // so far off the known ceiling something is wrong
+constexpr double kSuspect = 0.15;  // a larger deviation from the known ceiling is suspect
 constexpr std::string_view kRead = ".read";
 
 bool is_gpu(const std::string& place) { return place.starts_with("gpu"); }

@@ -32,7 +32,7 @@ bool send_text(int socket, std::string_view text) {
   return sent == static_cast<ssize_t>(text.size());
 }
 
-/// Empty: the other end is closed.
+/// Returns an empty text if the other end is closed.
 std::string receive_text(int socket) {
   std::array<char, kMaxText> text{};
   ssize_t got = 0;
@@ -42,7 +42,7 @@ std::string receive_text(int socket) {
   return got > 0 ? std::string(text.data(), static_cast<std::size_t>(got)) : std::string();
 }
 
-/// The Status that Status::to_string() made `text` of.
+/// Restores the Status from a text of Status::to_string().
 Status its_status(const std::string& text) {
   unsigned code = static_cast<unsigned>(Code::internal);
   while (code > 0 && !text.starts_with(std::string(name_of(static_cast<Code>(code))) + ": "))

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint64_t kCheckBytes = std::uint64_t{64} << 10;  // stays in the cache
 
-/// Eight bytes of the data: the finaliser of splitmix64 (Steele, Lea, Flood 2014).
+/// Returns eight bytes of the data by the finaliser of splitmix64 (Steele, Lea, Flood 2014).
 std::uint64_t u64_at(std::uint64_t seed, std::uint64_t index) noexcept {
   std::uint64_t z = (seed + index) * 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -19,7 +19,8 @@ std::uint64_t u64_at(std::uint64_t seed, std::uint64_t index) noexcept {
 }  // namespace
 
 void put_data(std::span<std::byte> into, std::uint64_t seed, std::uint64_t position) noexcept {
-  const std::uint64_t base = seed << 32;  // seeds are small, so that no two overlap
+  // seeds are small, so that the streams of two seeds do not overlap
+  const std::uint64_t base = seed << 32;
   const auto put = [&](std::size_t count) {
     const std::uint64_t value = u64_at(base, position / 8);
     std::memcpy(into.data(), reinterpret_cast<const std::byte*>(&value) + position % 8, count);

@@ -13,7 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Duration kStepTimeout = 10s;
-constexpr std::array kNotification = {std::byte{1}};  // of a notification
+constexpr std::array kNotification = {std::byte{1}};  // message of each notification
 
 }  // namespace
 

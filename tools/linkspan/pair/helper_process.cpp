@@ -35,7 +35,7 @@ class HelperProcess {
   void close();
 
   Gpus gpus_;
-  const std::uint64_t probe_value_ = base::random_u64();  // for probe
+  const std::uint64_t probe_value_ = base::random_u64();  // for the request "probe"
   std::optional<Engine> engine_;
   std::optional<TargetMemories> memories_;
 };

@@ -15,8 +15,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint64_t kLead = 4096;  // so that no region begins where its allocation does
-// Allocations of a GPU have a multiple of it: docs/cuda_notes.md, "rates".
+constexpr std::uint64_t kLead = 4096;  // so that no region begins at the start of its allocation
+// Allocations on a GPU are a multiple of this (docs/cuda_notes.md, "rates").
 constexpr std::uint64_t kGpuPage = std::uint64_t{2} << 20;
 constexpr std::uint64_t kStagingBytes = std::uint64_t{8} << 20;
 
@@ -196,7 +196,7 @@ Status Memory::check(std::uint64_t offset, std::span<const Tile> tiles) {
   for (const Tile& tile : tiles) bytes += tile.bytes;
   if (Status s = check_range(offset, bytes); !s.ok()) return s;
   const std::uint64_t step = device_ == nullptr ? bytes : kStagingBytes;
-  std::uint64_t within = 0;  // of the first tile
+  std::uint64_t within = 0;  // bytes of the first tile
   for (std::uint64_t done = 0; done < bytes;) {
     const std::uint64_t count = std::min(bytes - done, step);
     const std::byte* actual = static_cast<const std::byte*>(region_.data()) + offset + done;

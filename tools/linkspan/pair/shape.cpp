@@ -14,21 +14,21 @@ namespace {
 
 constexpr std::array kForms = {"blocks", "pages", "odd"};
 constexpr std::uint64_t kMaxOdd = (std::uint64_t{64} << 20) - 1;
-constexpr std::uint64_t kGap = 13;  // between odd blocks where they arrive
+constexpr std::uint64_t kGap = 13;  // between odd blocks in the destination
 
-using Random = std::mt19937_64;  // the same numbers in both processes
+using Random = std::mt19937_64;  // gives the same numbers in both processes
 
-/// The first `count` of a shuffled 0 .. slots - 1.
+/// Returns the first `count` elements of a shuffled 0 .. pages - 1.
 std::vector<std::uint32_t> scattered(Random& random, std::uint64_t count, std::uint64_t pages) {
   std::vector<std::uint32_t> out(pages);
   std::iota(out.begin(), out.end(), 0u);
-  // Not std::shuffle, which another library may do in another way.
+  // Not std::shuffle, whose order depends on the library.
   for (std::uint64_t i = 0; i < count; ++i) std::swap(out[i], out[i + random() % (pages - i)]);
   out.resize(count);
   return out;
 }
 
-/// A fifth of the places on either side stays free.
+/// Lays out pages at random. A fifth of the places on either side stays free.
 void lay_out_pages(const Shape& shape, Layout& out) {
   Random random(shape.count);
   const std::uint64_t pages = shape.count + shape.count / 4 + 1;
@@ -41,7 +41,8 @@ void lay_out_pages(const Shape& shape, Layout& out) {
         {out.from_index[i] * shape.bytes, out.to_index[i] * shape.bytes, shape.bytes});
 }
 
-/// As many of each magnitude, cut down until they fit; one of them is the largest, one is 1 B.
+/// Lays out odd sizes, evenly distributed over the magnitudes, and reduces them until they fit. One
+/// is the largest size, one is 1 B.
 void lay_out_odd(const Shape& shape, Layout& out) {
   Random random(shape.count);
   std::vector<double> sizes(shape.count);

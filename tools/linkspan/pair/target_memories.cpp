@@ -10,8 +10,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint64_t kMaxUntrustedBytes = 4 * kGiB;  // of one memory
-constexpr std::uint64_t kMaxPieces = 1'000'000;         // of one transfer, as --pages and --blocks
+constexpr std::uint64_t kMaxUntrustedBytes = 4 * kGiB;  // limit of one memory
+// limit of one transfer, as for --pages and --blocks
+constexpr std::uint64_t kMaxPieces = 1'000'000;
 
 Status bad_request(const std::string& request, Where at = {}) {
   return {Code::invalid_argument, Scope::request, "not understood: " + request, at};
@@ -64,7 +65,7 @@ Result<std::string> TargetMemories::add(Place place, std::uint64_t bytes) {
                   "at most 4 GiB of a kind of memory, and once; ask for less");
   auto memory = Memory::create(engine_, gpus_, place, bytes);
   if (!memory.ok()) return memory.status();
-  // Kept first: nothing that peers know of is freed by a failure.
+  // Stored first, so that a failure frees no memory that peers know of.
   const Memory& stored = *(memories_[place.name()] = *std::move(memory));
   if (Status s = engine_.publish(place.name(), stored.region()); !s.ok()) return s;
   const auto far =

@@ -73,7 +73,7 @@ Result<std::string> TextChannel::receive(Duration more) {
   if (!receive_error_.ok()) return receive_error_;
   if (Status s = wait_for_end(receiving_, step_timeout_ + more, "an answer"); !s.ok()) return s;
   std::string text(buffers_->received.data(), receiving_.bytes());
-  receive_error_ = post_receive();  // the text may have been its last
+  receive_error_ = post_receive();  // the text may have been the last one
   if (text.starts_with(kError)) return error_of(text);
   return text;
 }

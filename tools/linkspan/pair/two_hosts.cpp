@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 constexpr Duration kConnectIn = 10s;
 constexpr std::string_view kOk = "ok ";
 
-/// Asks it by words. It hears of the end by the end of the connection.
+/// Sends requests as texts. The other host notices the end by the end of the connection.
 class RemoteHost final : public RemoteTarget {
  public:
   explicit RemoteHost(std::unique_ptr<TextChannel> channel) : channel_(std::move(channel)) {}
@@ -29,7 +29,7 @@ class RemoteHost final : public RemoteTarget {
   bool unusable() const noexcept override { return unusable_; }
 
  private:
-  /// A request that was refused leaves it as it was.
+  /// Marks the connection unusable after an error, except after a request that was refused.
   Status record(Status status) {
     unusable_ = unusable_ || (!status.ok() && status.code() != Code::canceled);
     return status;

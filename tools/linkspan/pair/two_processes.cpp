@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 constexpr Duration kChildStarts = 20s;
 constexpr Duration kChildAllocates = 60s;
 
-/// A folder for one socket. Both can go as soon as the two processes are connected.
+/// A folder for one socket. Both can be removed once the two processes are connected.
 class SocketFolder {
  public:
   static Result<SocketFolder> create() {

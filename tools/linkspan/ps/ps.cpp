@@ -28,7 +28,8 @@ std::string proc(pid_t pid, const char* file) {
 
 bool is_alive(pid_t pid) { return ::kill(pid, 0) == 0 || errno == EPERM; }
 
-/// An Engine's words quote its peers; a terminal is to obey neither.
+/// Removes control characters, because texts of an Engine quote its peers and a terminal must not
+/// obey them.
 std::string plain(const std::string& text) { return base::printable(text, true); }
 
 bool is_stopped(pid_t pid) {
@@ -43,7 +44,7 @@ Status why_silent(pid_t pid, const Status& status) {
   return {Code::timed_out, Scope::peer, "it is stopped (SIGSTOP, or a debugger)"};
 }
 
-/// What can be seen of a process that answered to no socket.
+/// Returns the reason, as far as it is visible, why a process answered on no socket.
 Status why_absent(pid_t pid) {
   const std::string who = "process " + std::to_string(pid);
   if (!is_alive(pid)) return {Code::not_found, Scope::request, "there is no " + who};
@@ -90,14 +91,15 @@ class PsVerb final : public Verb {
   }
 
  private:
-  /// All Engines that may be asked, or those of `pid`. Each is asked before one is waited for.
+  /// Queries all Engines that this user may ask, or those of `pid`. Sends all queries before it
+  /// waits for an answer.
   Result<std::vector<IntrospectionCall>> query(pid_t pid) const {
     const auto options = base::Options::from_environment();
     if (!options.ok()) return options.status();
     std::vector<IntrospectionCall> calls;
     for (const std::string& socket : control::introspection_sockets(options->socket_dir)) {
       auto call = IntrospectionCall::connect(socket, &closer_);
-      if (!call.ok()) continue;  // it has ended since
+      if (!call.ok()) continue;  // the process has ended since
       if (pid != 0 ? call->pid() != pid : !may_ask(*call)) continue;
       // A forked child still has its dead parent's socket open, and no thread answers there.
       if (call->pid() != 0 && !is_alive(call->pid())) continue;
@@ -141,7 +143,8 @@ class PsVerb final : public Verb {
     return kSuccess;
   }
 
-  base::FdCloser closer_;  // closes connections to any process whose socket is named as an Engine's
+  // closes connections, which any process with such a socket name may have accepted
+  base::FdCloser closer_;
   std::string pid_text_;
   bool metrics_ = false;
 };

@@ -50,7 +50,7 @@ class Server {
   Engine& engine_;
   const Gpus& gpus_;
   const Duration step_timeout_;
-  std::timed_mutex bench_mutex_;  // the Engine's notifications are one bench's at a time
+  std::timed_mutex bench_mutex_;  // only one bench at a time may read the Engine's notifications
   std::optional<TargetMemories>
       memories_;  // guarded by bench_mutex_: of this bench, or the previous one
   std::atomic<bool> failed_{false};

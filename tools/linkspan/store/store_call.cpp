@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-/// What follows an operation: k a key, v a value, n a number; * any number of what is before it.
+/// Lists the operations. Parameters: k a key, v a value, n a number; * repeats the one before it.
 struct Operation {
   std::string_view name, parameters, usage;
 };

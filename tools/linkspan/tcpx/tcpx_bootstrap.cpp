@@ -33,7 +33,7 @@ Result<Bootstrap> Bootstrap::serve(unsigned port, const Handle& handle, base::De
     if (::poll(&ready, 1, deadline.left_ms()) <= 0) continue;
     base::Fd client(::accept4(listening->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!client.valid() && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED))
-      continue;  // it has gone again
+      continue;  // the socket is gone already
     if (!client.valid())
       return Status(Code::system, Scope::process,
                     "accept4: " + std::generic_category().message(errno));
@@ -52,7 +52,7 @@ Result<Bootstrap> Bootstrap::connect(const std::string& host, unsigned port, Han
     auto socket = net::connect_to(*addresses, deadline);
     if (!socket.ok()) {
       if (socket.status().code() != Code::unreachable || deadline.passed()) return socket.status();
-      ::poll(nullptr, 0, 100);  // the server may come yet
+      ::poll(nullptr, 0, 100);  // the server may start later
       continue;
     }
     for (std::size_t at = 0; at < handle.size();) {

@@ -185,7 +185,7 @@ class Run {
     return {};
   }
 
-  /// Finds what an unpack reads: once a connection, since neither moves.
+  /// Finds the pool that an unpack reads, once for a connection, because it does not move.
   Status find_pool(const ReceiveComm& comm) {
     if (!memory_->on_gpu())
       return {Code::unsupported, Scope::transport,
@@ -243,7 +243,7 @@ class Run {
   /// Moves the bytes of a completed receive to their destination.
   Status deliver(ReceiveComm& comm, const Comm::CommRegistration& memory, const Done& done,
                  std::uint64_t at, std::uint64_t due) {
-    // A client may count the end of the string too.
+    // A client may count the terminating zero too.
     const bool with_zero = plan_.bytes == 0 && done.bytes == kPayloadBytes + 1;
     if (done.bytes != due && !with_zero)
       return {Code::corrupt, Scope::peer,
@@ -344,7 +344,7 @@ class Run {
   std::unique_ptr<tcpx::Unpacker> unpacker_;
   std::optional<Bootstrap> bootstrap_;
   std::uint64_t piece_ = 0;
-  std::size_t received_ = 0;  // receives of the comm, whose number selects the slot
+  std::size_t received_ = 0;  // receives of the comm; the number selects the slot
   tcpx::Pool pool_;
   TcpxFigures figures_;
 };

@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
 struct TopoOptions {
-  std::uint64_t bytes = 64 * kMiB;  ///< Of one transfer.
+  std::uint64_t bytes = 64 * kMiB;  ///< Size of one transfer.
   unsigned limit_s = 150;
 };
 
@@ -37,7 +37,7 @@ class Topo {
   void run_pairs(Report& report);
   std::vector<MatrixCell> cells(const Report& report);
   std::vector<std::string> names() const;
-  /// "A": which way, as the notes explain.
+  /// Returns the letter of the row's path, which the notes explain.
   std::string letter(const Row& row);
   std::vector<std::string> notes() const;
 
@@ -68,7 +68,7 @@ Status Topo::set_up() {
   return {};
 }
 
-/// Writes.
+/// Measures a write for each pair.
 void Topo::run_pairs(Report& report) {
   PairRun pair_run(*both_, deadline_);
   RunPlan plan{.shape{.bytes = options_.bytes}, .runs = 5};
