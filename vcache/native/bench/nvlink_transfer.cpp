@@ -1,9 +1,9 @@
-// bench_nvlink_transfer: what libnvlink_transfer adds to the driver's own calls, out of another
-// process's memory on GPU 0 into this one's on GPU 1.
+// bench_nvlink_transfer: measures what libnvlink_transfer adds to the driver's own calls, for
+// copies from another process's memory on GPU 0 to this process's on GPU 1.
 //
-// Library and bare calls take turns on the same memory; every byte is verified before the clock
-// runs. Exit: 0 all rows are there, and right; 1 not; 2 there are no two GPUs. --enforce: 1 also
-// where a bar is missed.
+// Library and bare calls alternate on the same memory; every byte is verified before the clock
+// runs. Exit codes: 0 if all rows are there and right, else 1; 2 without two GPUs. With --enforce a
+// missed bar gives 1 too.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -36,8 +36,8 @@ struct Plan {
   const char *id = "", *unit = "", *ceiling_how = "";
   std::uint64_t bytes = 0;
   unsigned runs = 0;
-  double bar = 0;             ///< Zero: none.
-  bool bar_is_ratio = false;  ///< Else of the value.
+  double bar = 0;             ///< Zero: no bar.
+  bool bar_is_ratio = false;  ///< False: the bar is a value.
 };
 
 struct Timing {
@@ -55,7 +55,7 @@ double rounded(double value) {
   return std::round(value * scale) / scale;
 }
 
-/// In turns, one of each.
+/// Runs library and bare code alternately.
 Result<Json> measure(const Plan& plan, const Run& ours, const Run& bare) {
   constexpr unsigned kWarm = 5;
   constexpr Duration kAtMost = 20s;
@@ -105,7 +105,7 @@ class Bench {
   }
 
  private:
-  /// No part of a block that the driver shares out.
+  /// Large enough that the driver gives the allocation blocks of its own.
   static constexpr std::uint64_t kSmallBytes = 4u << 20;
   static constexpr std::uint64_t kPoison = 99, kLarge = 1, kSmall = 2;
 
@@ -124,7 +124,7 @@ class Bench {
     return {};
   }
 
-  /// One pair of memories: the lender's by its handle, this process's poisoned.
+  /// Gets memory of the lender as a handle, and allocates and poisons memory of this process.
   Status meet(std::uint64_t bytes, std::uint64_t seed) {
     const auto handle = ask_for(*lender_, bytes, seed);
     if (!handle.ok()) return handle.status();
@@ -145,13 +145,13 @@ class Bench {
     if (code == NVLINK_TRANSFER_OK) return took;
     return Status(Code::cuda, Scope::request, nvlink_transfer_last_error());
   }
-  /// Poison, one run, and a look at all bytes.
+  /// Poisons the target, runs once and verifies all bytes.
   Status verify(const Run& run, std::uint64_t bytes, std::uint64_t seed) {
     if (Status s = here_->fill(kPoison); !s.ok()) return s;
     if (const auto took = run(); !took.ok()) return took.status();
     return here_->check(bytes, seed, kPoison);
   }
-  /// Both are verified, then measured, with the source's context current.
+  /// Verifies both, then measures them, with the source's context current.
   Status row(const Plan& plan, std::uint64_t seed, const Run& ours, const Run& bare, Json& rows) {
     const auto scope = source_->enter();
     if (!scope.ok()) return scope.status();
@@ -162,7 +162,7 @@ class Bench {
     rows.push_back(*std::move(json));
     return {};
   }
-  /// `body` while the bare side has the memory mapped, and the library keeps its handle.
+  /// Runs `body` while bare code has the memory mapped and the library keeps its handle.
   Status mapped(const std::function<Status(cuda::CUdeviceptr from)>& body) {
     const auto scope = source_->enter();
     if (!scope.ok()) return scope.status();
@@ -265,7 +265,7 @@ int run(bool quick, bool enforce, const std::string& file, const std::string& co
                     {"cuda", machine.cuda},
                     {"cpus", machine.cpus},
                     {"kernel", machine.kernel}};
-  if (quick) out["quick"] = true;  // its rows are smaller than their names
+  if (quick) out["quick"] = true;  // rows are smaller than their names say
   if (!end.ok()) out["stopped"] = end.to_string();
   out["verified"] = end.ok();
   out["rows"] = rows;
@@ -295,7 +295,7 @@ int main(int argc, char** argv) try {
   CLI11_PARSE(app, argc, argv);
   for (int i = 1; i < argc; ++i) command += std::string(" ") + argv[i];
   return linkspan::bench::run(quick, enforce, file, command);
-} catch (const std::exception& error) {  // of CLI11, of Json
+} catch (const std::exception& error) {  // from CLI11 or Json
   std::fprintf(stderr, "bench_nvlink_transfer: %s\n", error.what());
   return 1;
 }

@@ -15,15 +15,15 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint64_t kPiece = std::uint64_t{64} << 20;
-constexpr std::size_t kPieces = 2;  // of a transfer on its GPU: one runs, the next is ready
+constexpr std::size_t kPieces = 2;  // of one transfer on its GPU: one runs, the next is ready
 constexpr Duration kLongest = 1ms, kLong = 60s;
-constexpr Duration kToEnd = 5s;  // when the process or the library ends
+constexpr Duration kToEnd = 5s;  // for end(), when the process or the library ends
 
 base::Deadline after(Duration wait) { return base::Deadline::after(base::Clock::steady(), wait); }
 
 }  // namespace
 
-/// One transfer. Its driver objects are of the source GPU.
+/// Runs one transfer. Its driver objects belong to the source GPU.
 class Background::Job {
  public:
   Job(Copy copy, Duration timeout, cuda::DeferredDestroyer::DeferralGuard stay)
@@ -34,14 +34,14 @@ class Background::Job {
   Job& operator=(const Job&) = delete;
   ~Job() { release(); }
 
-  /// Marks where the caller's stream stands.
+  /// Records an event in the caller's stream.
   Outcome mark(cuda::CUstream stream) {
     if (Outcome o = take(mark_, "cuEventCreate"); !o.ok()) return o;
     const cuda::Driver& d = copy_.driver();
     return outcome(d, d.cuEventRecord(mark_, stream), "cuEventRecord", copy_.name());
   }
 
-  /// Asks and submits; true: it is over, and nothing of it is on a GPU.
+  /// Polls and submits. Returns true once the transfer has ended and nothing of it is on a GPU.
   bool advance(bool ending) {
     const auto scope = copy_.enter();
     if (!scope.ok()) {
@@ -65,7 +65,7 @@ class Background::Job {
     return true;
   }
 
-  /// Once it is over.
+  /// Returns the mappings. Requires that the transfer has ended.
   Copy::Mappings take() {
     stay_ = {};
     return copy_.take();
@@ -73,7 +73,7 @@ class Background::Job {
 
   void cancel() noexcept { canceled_ = true; }
   const Copy& copy() const noexcept { return copy_; }
-  const Outcome& end() const noexcept { return end_; }  // once it is over
+  const Outcome& end() const noexcept { return end_; }  // Requires that the transfer has ended.
   std::uint64_t done() const noexcept { return done_; }
   bool over() const noexcept { return over_.load(std::memory_order_acquire); }
   void set_over() noexcept { over_.store(true, std::memory_order_release); }
@@ -88,7 +88,7 @@ class Background::Job {
     if (r == cuda::CUDA_SUCCESS) return true;
     if (r != cuda::CUDA_ERROR_NOT_READY) {
       fail(outcome(copy_.driver(), r, "cuEventQuery", copy_.name()));
-      if (cuda::loses_context(r)) in_flight_ = 0;  // nothing runs there any more
+      if (cuda::loses_context(r)) in_flight_ = 0;  // nothing runs in a lost context
     }
     return false;
   }
@@ -120,7 +120,7 @@ class Background::Job {
     const auto r = copy_.driver().cuEventRecord(end, stream_);
     if (r == cuda::CUDA_SUCCESS) return;
     fail(outcome(copy_.driver(), r, "cuEventRecord", copy_.name()));
-    // Nothing tells of its end but the stream, which holds two pieces at most.
+    // Only the stream can report the end of this piece; it holds two pieces at most.
     copy_.driver().cuStreamSynchronize(stream_);
     in_flight_ = 0;
   }
@@ -137,7 +137,7 @@ class Background::Job {
   cuda::CUevent mark_ = nullptr;
   std::array<cuda::CUevent, kPieces> ends_{};
   cuda::CUstream stream_ = nullptr;
-  std::size_t first_ = 0, in_flight_ = 0;  // pieces
+  std::size_t first_ = 0, in_flight_ = 0;  // of the pieces
   std::uint64_t submitted_ = 0;
   Outcome end_{};
   std::atomic<std::uint64_t> done_{0};
@@ -171,7 +171,7 @@ Outcome Background::begin(Copy copy, cuda::CUstream stream, Duration timeout, st
   else if (Outcome o = job->mark(stream); !o.ok())
     return o;
   const base::MutexLock lock(mutex_);
-  // Before it is kept: where no thread can be had that throws, and nothing has begun.
+  // Started before the job is stored: if it throws because no thread can be had, nothing has begun.
   if (!nothing && !thread_.joinable() && !ending_)
     thread_ = base::named_thread<"ls-nvlink">([this] { loop(); });
   id = ++last_;
@@ -243,7 +243,8 @@ void Background::loop() {
         ended_(job->copy(), job->end().code);
         destroyer_.run([mappings = job->take()] {});
       } catch (const std::exception&) {
-        // No memory: one that has ended is over all the same, another one is looked at again.
+        // No memory: a transfer that has ended is reported all the same, another one is polled
+        // again.
       }
       if (ended) over.push_back(job);
     }
@@ -253,7 +254,7 @@ void Background::loop() {
       std::erase(active_, job);
     }
     if (!over.empty()) changed_.notify_all();
-    // Ever more rarely: a stream of the caller's may stand still for long.
+    // Polls less and less often, because a caller's stream may be blocked for long.
     nap = over.empty() ? std::clamp<Duration>(nap + nap / 8, 5us, kLongest) : Duration::zero();
     if (nap > Duration::zero()) changed_.wait(mutex_, after(nap));
   }

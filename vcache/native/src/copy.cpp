@@ -44,8 +44,8 @@ bool range(const cuda::Driver& driver, std::uint64_t address, std::uint64_t& bas
   return true;
 }
 
-/// `address` lies in a chunk of virtual memory, which others in a row may continue; other memory
-/// ends with its allocation, though the next may begin there (fact:
+/// Returns true if `address` lies in a chunk of virtual memory, which adjacent chunks may continue.
+/// Other memory ends with its allocation, though the next one may begin there (fact:
 /// Handles.MemoryOfCuMemAllocIsNoChunk).
 bool in_chunk(const cuda::Driver& driver, std::uint64_t address) {
   cuda::CUmemGenericAllocationHandle chunk = 0;
@@ -56,7 +56,7 @@ bool in_chunk(const cuda::Driver& driver, std::uint64_t address) {
          driver.cuMemRelease(chunk) == cuda::CUDA_SUCCESS;
 }
 
-/// Device memory of this process.
+/// Checks that a side is device memory of this process.
 Outcome check_local(const cuda::Driver& driver, const Side& side, std::uint64_t bytes) {
   const auto no_memory = [&](const std::string& what) {
     return Outcome{NVLINK_TRANSFER_INVALID_VALUE, name_of(side) + ": " + what};
@@ -78,7 +78,7 @@ Outcome check_local(const cuda::Driver& driver, const Side& side, std::uint64_t 
   return {};
 }
 
-/// A handle of this process stands for the allocation that the pointer lies in.
+/// Finds the allocation for a handle of this process: the one that the pointer lies in.
 Outcome own_handle(const cuda::Driver& driver, const Side& side, const Handle& handle,
                    std::uint64_t bytes, std::uint64_t& address) {
   const auto refused = [&](const char* what) {

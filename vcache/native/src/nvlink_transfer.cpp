@@ -1,4 +1,4 @@
-// The C functions: arguments in, CUDA's numbers out, and no exception past them.
+// Implements the C functions: they return CUDA's numbers, and no exception leaves them.
 #include "linkspan/nvlink_transfer.h"
 
 #include <algorithm>
@@ -28,8 +28,8 @@ void count(std::uint64_t bytes, bool staged, int code) {
   counts.staged += staged ? 1 : 0;
 }
 
-/// When the process ends, so do the transfers, but for a forked child, where none runs, and
-/// Windows, which has ended the thread by then.
+/// Returns the one Background. Its transfers end when the process ends, except in a forked child,
+/// which runs none, and on Windows, which has ended the thread by then.
 Background& background() {
   static Background& only =
       *new Background([](const Copy& copy, int code) { count(copy.bytes(), copy.staged(), code); });
@@ -60,20 +60,19 @@ int answer(Outcome o) {
   return o.code;
 }
 
-/// `act` as the C function `name`.
+/// Runs `act` for the C function `name`, and catches its exceptions.
 template <class Act>
 int guarded(const char* name, Act act) noexcept {
   try {
     Outcome o = act();
     if (!o.ok()) o.text = std::string(name) + ": " + o.text;
     return answer(std::move(o));
-  } catch (const std::exception&) {  // of std: no memory, no thread
+  } catch (const std::exception&) {  // from std: no memory or no thread
     return NVLINK_TRANSFER_FAILED;
   }
 }
 
-/// Checks, and `act` on what was checked, in the source GPU's context and with the stream as the
-/// driver takes it.
+/// Checks the request, then runs `act` on it in the source GPU's context, with the driver's stream.
 template <class Act>
 Outcome checked(const Side& source, const Side& target, std::uint64_t bytes, void* stream,
                 Act act) {
@@ -144,7 +143,8 @@ const char* own_text(int code) {
   }
 }
 
-/// What the driver calls the number, kept for ever: the caller is promised static text.
+/// Returns the driver's text for a number. Keeps it for ever, because the caller may expect static
+/// text.
 const char* describe(int code) {
   if (const char* own = own_text(code); own != nullptr) return own;
   static base::Mutex mutex;
@@ -152,7 +152,7 @@ const char* describe(int code) {
   const base::MutexLock lock(mutex);
   const auto known = texts.find(code);
   if (known != texts.end()) return known->second.c_str();
-  constexpr std::size_t kTexts = 4096;  // a caller that counts through all numbers
+  constexpr std::size_t kTexts = 4096;  // limits a caller that tries all numbers
   if (texts.size() >= kTexts) return "unknown error";
   Outcome why;
   Gpus* const gpus = Gpus::get(why);
@@ -267,7 +267,7 @@ int nvlink_transfer_stats(nvlink_transfer_stats_t* stats) {
                                       .cache_hits = handles.hits(),
                                       .staged = nvlink::counts.staged,
                                       .open_handles = handles.open_now()};
-    // A caller of another version knows fewer fields, or more.
+    // A caller built for another version has fewer fields, or more.
     std::memcpy(stats, &now, std::min<std::size_t>(stats->size, sizeof now));
     return {};
   });

@@ -10,7 +10,7 @@ namespace {
 struct Log {
   base::Mutex mutex;
   base::Condition changed;
-  std::thread::id caller LINKSPAN_GUARDED_BY(mutex);  // runs the callback; none: it does not run
+  std::thread::id caller LINKSPAN_GUARDED_BY(mutex);  // runs the callback; empty: no thread does
   nvlink_transfer_log callback LINKSPAN_GUARDED_BY(mutex) = nullptr;
   void* user LINKSPAN_GUARDED_BY(mutex) = nullptr;
 };
@@ -21,7 +21,7 @@ Log& the_log() {
   return only;
 }
 
-/// Until no other thread runs the callback.
+/// Waits until no other thread runs the callback.
 void await_others(Log& all) LINKSPAN_REQUIRES(all.mutex) {
   while (all.caller != std::thread::id() && all.caller != std::this_thread::get_id())
     all.changed.wait(all.mutex,
@@ -48,7 +48,7 @@ void log(Level level, const std::string& text) {
   Log& all = the_log();
   const base::MutexLock lock(all.mutex);
   await_others(all);
-  // Lines that the callback's own calls log are dropped: it is called once at a time.
+  // Drops lines that the callback's own calls log, because it is called once at a time.
   if (all.callback == nullptr || all.caller != std::thread::id()) return;
   const auto callback = all.callback;
   void* const user = all.user;

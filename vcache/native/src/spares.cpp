@@ -3,7 +3,8 @@
 namespace linkspan::nvlink {
 namespace {
 
-constexpr std::size_t kEvents = 256, kStreams = 16;  // of a GPU at first: for all that run at once
+// created for a GPU at first: enough for all that run at once
+constexpr std::size_t kEvents = 256, kStreams = 16;
 
 cuda::CUresult make(const cuda::Driver& driver, cuda::CUevent& event) {
   return driver.cuEventCreate(&event, cuda::CU_EVENT_DISABLE_TIMING);

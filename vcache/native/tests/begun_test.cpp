@@ -1,4 +1,5 @@
-// Transfers that are begun: looked at, waited for, ended early, and forgotten once.
+// Tests transfers that begin without waiting: polled, awaited, canceled, and forgotten after their
+// end.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -18,8 +19,7 @@ class NvlinkBegun : public NvlinkTransfer {
   void SetUp() override {
     NvlinkTransfer::SetUp();
     if (IsSkipped()) return;
-    // A handle that an earlier test left to be closed would wait for the stream that this one
-    // holds.
+    // An earlier test's handle that is still to be closed would wait for the stream held here.
     const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
     while (stats().open_handles != 0 && !limit.passed()) std::this_thread::yield();
     from = std::make_unique<GpuMemory>(nullptr, 0, 1);
@@ -34,7 +34,7 @@ class NvlinkBegun : public NvlinkTransfer {
     EXPECT_LT(base::Clock::steady().now() - start, 10s) << "it waited";
     return id;
   }
-  /// After it has ended nothing is touched any more.
+  /// Checks that nothing is touched after the end of a transfer.
   void stays(const std::vector<Expected>& expected = {}) const {
     EXPECT_EQ(to->difference(expected), "");
   }
@@ -115,7 +115,7 @@ TEST_F(NvlinkBegun, ItsDeadlineEndsIt) {
   stays();
 }
 
-/// Closing a handle of the held GPU would wait for it: that is not the caller's to wait for.
+/// The caller must not wait for the closing of the handle, which waits for the held GPU.
 TEST_F(NvlinkBegun, ItsDeadlineEndsItWithALentSourceToo) {
   const GpuMemory lent(&lender(), 0, 3);
   HeldStream held;
@@ -135,7 +135,7 @@ TEST_F(NvlinkBegun, AProcessThatEndsBesideThemEndsWell) {
   const GpuMemory lent(&lender(), 0, 3, bytes), target(&lender(), 1, 4, bytes);
   Lender leaver;
   EXPECT_EQ(leaver.begin_and_leave({lent.at(0), target.at(0), bytes}), 0);
-}  // ~Child: with 0, and soon
+}  // ~Child checks that it exits with 0, and soon
 
 TEST_F(NvlinkBegun, ADeadlineThatDoesNotComeChangesNothing) {
   const std::uint64_t id = begun(whole, kLongMs);
@@ -158,7 +158,7 @@ TEST_F(NvlinkBegun, CanceledBehindAHeldStreamItMovesNothing) {
   EXPECT_EQ(stats().failures - before.failures, 1u);
 }
 
-/// Whatever has come by then, no more comes.
+/// After the end no further byte arrives, whatever arrived before.
 TEST_F(NvlinkBegun, CanceledInItsMidstItTouchesNothingAfterItsEnd) {
   const std::uint64_t bytes = (simulated() ? 256 : 1024) * kMiB;
   const GpuMemory large(nullptr, 0, 1, bytes);
@@ -174,13 +174,13 @@ TEST_F(NvlinkBegun, CanceledInItsMidstItTouchesNothingAfterItsEnd) {
     code = nvlink_transfer_wait(id, kLongMs);
   }
   EXPECT_TRUE(code == NVLINK_TRANSFER_CANCELED || code == 0) << code;
-  // A piece that was copied behind the answer would be seen against these.
+  // A piece copied after the end would differ from these bytes.
   target.fill(3);
   EXPECT_EQ(target.difference(), "");
   EXPECT_EQ(nvlink_transfer_test(id, nullptr), NVLINK_TRANSFER_INVALID_VALUE);
 }
 
-/// While a piece is on its GPU the memory is not the caller's again.
+/// The memory belongs to the caller again only when no piece is on its GPU.
 TEST_F(NvlinkBegun, CanceledItIsNotOverBeforeItsPiecesAre) {
   const FakeCuda fake = FakeCuda::find();
   if (!fake) GTEST_SKIP() << "needs the simulated driver";
@@ -238,7 +238,8 @@ TEST_F(NvlinkBegun, OneOfManyWaitersIsTold) {
   EXPECT_EQ(unknown, kWaiters - 1);
 }
 
-/// More than run at once, some behind a stream that stands: the others do not wait for those.
+/// More transfers than run at once. Some wait for a blocked stream, and the others do not wait for
+/// them.
 TEST_F(NvlinkBegun, ManyAtOnceEachFindsItsBytes) {
   constexpr std::uint64_t kMany = 60, kSlice = 65521, kHeld = 5;
   const cuda::CUstream streams[] = {stream(0), stream(0), stream(0)};

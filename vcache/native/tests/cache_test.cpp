@@ -1,4 +1,4 @@
-// The cache of opened handles, and that nothing leaks with it or without.
+// Tests the cache of open handles, and that nothing leaks with or without it.
 #include <unistd.h>
 
 #include <fstream>
@@ -25,7 +25,7 @@ class NvlinkCache : public NvlinkTransfer {
     EXPECT_EQ(stats().cached_handles, 0u);
   }
   int copy(const GpuMemory& from) { return transfer({from.at(0), to->at(0), 4096}); }
-  /// Since the test began.
+  /// Counts since the start of the test.
   std::uint64_t opens() const { return stats().opens - before.opens; }
   std::uint64_t hits() const { return stats().cache_hits - before.cache_hits; }
 
@@ -54,7 +54,7 @@ TEST_F(NvlinkCache, KeepsTheMostRecentlyUsed) {
     EXPECT_EQ(to->difference({{0, which, 0, 4096}}), "");
   };
   for (std::size_t first = 0; first < 3; ++first) use(first, false);
-  use(0, true);  // so 1 is the one that was used least recently
+  use(0, true);  // now 1 is the least recently used one
   use(3, false);
   EXPECT_EQ(stats().cached_handles, 3u);
   use(0, true);
@@ -78,7 +78,7 @@ TEST_F(NvlinkCache, OneMappingServesBothSidesOfATransfer) {
   EXPECT_EQ(lent.difference({{1u << 20, 1, 0, 4096}}), "");
 }
 
-/// The driver gives the address again, never the handle.
+/// The driver reuses the address, but never the handle.
 TEST_F(NvlinkCache, TheHandleOfNewMemoryIsNotThatOfTheOld) {
   ASSERT_EQ(nvlink_transfer_set_handle_cache(8), 0);
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
@@ -91,7 +91,7 @@ TEST_F(NvlinkCache, TheHandleOfNewMemoryIsNotThatOfTheOld) {
   EXPECT_EQ(hits(), 5u);
 }
 
-/// A mapping that was kept is of the old memory, or it is refused.
+/// A kept mapping shows the old memory, or the copy is refused.
 TEST_F(NvlinkCache, TheHandleOfFreedMemoryNeverReachesTheNew) {
   ASSERT_EQ(nvlink_transfer_set_handle_cache(8), 0);
   auto old = std::make_unique<GpuMemory>(&lender(), 0, 1);
@@ -113,11 +113,11 @@ TEST_F(NvlinkCache, ALimitBeyondTheLargestIsRefused) {
   EXPECT_EQ(nvlink_transfer_set_handle_cache(65537), NVLINK_TRANSFER_INVALID_VALUE);
 }
 
-/// Of the simulated driver: what was made and not given back, by the driver's own count.
+/// Counts objects that were created and not destroyed, as the simulated driver reports them.
 class Balance {
  public:
   explicit Balance(const FakeCuda& fake) : fake_(fake), begin_(now()) {}
-  /// Handles of what was begun are closed soon after its end was told.
+  /// Waits for the counts to settle, because handles are closed shortly after a transfer's end.
   static Balance when_still(const FakeCuda& fake) {
     const auto limit = base::Deadline::after(base::Clock::steady(), 5s);
     for (;;) {
@@ -169,7 +169,7 @@ std::uint64_t resident_kib() {
 
 class NvlinkLeaks : public NvlinkCache {
  protected:
-  /// Runs `once` often; what it holds afterwards is what it held after a few.
+  /// Runs `once` often, and checks that the process holds no more than after a few runs.
   void repeat(int times, const std::function<void(int)>& once) {
     const FakeCuda fake = FakeCuda::find();
     for (int i = 0; i < 100; ++i) once(i);
@@ -181,7 +181,7 @@ class NvlinkLeaks : public NvlinkCache {
     EXPECT_EQ(later.above(held), 0u)
         << held.to_string() << " before, after " << times << ": " << later.to_string();
     EXPECT_EQ(balance.settled_difference(), "");
-    // 10,000 of whatever takes a cache line would show, but a driver keeps pools of its own;
+    // 10,000 leaks of a cache line each would show. But a driver keeps pools of its own, and
     // sanitizers keep what was freed.
     if (std::getenv("LINKSPAN_TEST_LARGE") != nullptr) {
       EXPECT_LT(resident_kib(), resident + (simulated() ? 512 : 4096));

@@ -1,4 +1,4 @@
-// Each code of the table, the text that comes with it, and what a call leaves as it was.
+// Tests each code of the table, its text, and what a call leaves unchanged.
 #include <climits>
 #include <cstring>
 #include <future>
@@ -13,7 +13,7 @@ namespace codes_test {
 std::string last_error() { return nvlink_transfer_last_error(); }
 bool tells(const std::string& word) { return last_error().find(word) != std::string::npos; }
 
-/// Nothing of it can be right where there is no GPU; made for what answers before it is looked at.
+/// A request that is invalid without a GPU, for calls that fail before they read it.
 const Request kNowhere = {
     .from = {.gpu = 0, .pointer = 4096}, .to = {.gpu = 0, .pointer = 8192}, .bytes = 1};
 
@@ -47,8 +47,8 @@ class NvlinkCodes : public NvlinkTransfer {
   }
 
   std::unique_ptr<GpuMemory> from, here, to;
-  Request whole;                   // a good one
-  std::vector<Expected> expected;  // in `to`, at the end
+  Request whole;                   // a valid one
+  std::vector<Expected> expected;  // final contents of `to`
 };
 
 TEST_F(NvlinkCodes, WhereNoGpuIsVisible) {
@@ -83,7 +83,7 @@ TEST_F(NvlinkCodes, NeitherAHandleNorAPointer) {
   EXPECT_TRUE(tells("target")) << last_error();
 }
 
-/// Null with a size, and a size of zero, are no handle: the pointer counts.
+/// Null with a size, or a size of zero, means no handle: the pointer is used.
 TEST_F(NvlinkCodes, HalfAHandleIsNone) {
   const IpcBytes& handle = from->handle();
   const auto call = [&](std::uint64_t pointer, const void* bytes, unsigned size) {
@@ -155,14 +155,16 @@ TEST_F(NvlinkCodes, TheTextIsOfTheThreadsLastFailure) {
   EXPECT_TRUE(tells("1234")) << last_error();
 }
 
-/// CUDA refuses to open it here: it stands for the allocation that the pointer lies in.
+/// CUDA cannot open a handle in its own process, so it means the allocation that the pointer lies
+/// in.
 TEST_F(NvlinkCodes, AHandleOfThisVeryProcess) {
   const auto handle = take(cuda::export_ipc(device(0), here->at(0).pointer));
   IpcBytes bytes(handle.size());
   std::memcpy(bytes.data(), handle.data(), handle.size());
   constexpr std::uint64_t kInside = 12345;
   Request own = whole;
-  own.from = here->at(kInside);  // the pointer is anywhere in it, the offset counts from its begin
+  // the pointer may be anywhere inside; the offset counts from the start of the allocation
+  own.from = here->at(kInside);
   own.from.pointer += kInside;
   own.from.handle = bytes;
   own.from.offset = Buffer::kGuard + 77;
@@ -170,7 +172,7 @@ TEST_F(NvlinkCodes, AHandleOfThisVeryProcess) {
   expected = {{0, 2, 77, 4096}};
   own.from.offset = GpuMemory::kWhole - 4095;
   EXPECT_EQ(transfer(own), NVLINK_TRANSFER_INVALID_VALUE);
-  // As a target too.
+  // The same for a target.
   Request back = {.from = from->at(0), .to = own.from, .bytes = 4096};
   back.to.offset = Buffer::kGuard;
   EXPECT_EQ(transfer(back), 0) << last_error();
@@ -208,12 +210,12 @@ TEST_F(NvlinkCodes, TheCallersContextAndCaptureModeStayAsTheyWere) {
   expected = {{0, 1, 0, 4096}};
 }
 
-/// Without peer access, which the simulated driver takes away (FAKE_CUDA_PEER=0).
+/// The simulated driver takes peer access away (FAKE_CUDA_PEER=0).
 TEST_F(NvlinkCodes, WhatIsStagedIsSaidOnceForAPair) {
   if (!simulated()) GTEST_SKIP() << "needs the simulated driver";
   Lender child({"FAKE_CUDA_PEER=0"});
   const Request request = {.from = from->at(0), .to = from->at(8192), .bytes = 4096};
-  Request across = request;  // CUDA opens the target's on the target's GPU
+  Request across = request;  // CUDA opens the target's handle on the target's GPU
   const GpuMemory target(&lender(), 1, 4);
   across.to = target.at(0);
   const Lender::Told told = child.transfer({request, across, across});

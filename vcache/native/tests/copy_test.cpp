@@ -1,5 +1,5 @@
-// Bytes: every combination of handles and pointers, GPUs, streams, offsets and sizes, and what lies
-// around the target.
+// Tests the bytes of every combination of handles and pointers, GPUs, streams, offsets and sizes,
+// and those around the target.
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -79,7 +79,8 @@ TEST_P(NvlinkCopies, OnePastTheEndIsRefusedAndTouchesNothing) {
                       {0, GpuMemory::kEnd - 4096, 4097},
                       {0, 0, GpuMemory::kWhole + 1},
                       {0, 0, beyond},
-                      {beyond - base, 0, 1},  // offsets whose sum with a size or a base is small
+                      // offsets whose sum with a size or a base overflows to a small number
+                      {beyond - base, 0, 1},
                       {beyond - base - 15, 0, 32},
                       {0, beyond - target_base, 2},
                       {0, beyond - target_base - 4095, 4096}};
@@ -111,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class NvlinkLarge : public NvlinkTransfer, public ::testing::WithParamInterface<Way> {};
 
-/// 1 GiB where the copy is a GPU's, less where a CPU plays one.
+/// Copies 1 GiB on a GPU, less where a CPU simulates one.
 TEST_P(NvlinkLarge, EveryByte) {
   const std::uint64_t bytes = simulated() ? 70 * kMiB + 3 : std::uint64_t{1} << 30;
   const Way& way = GetParam();
@@ -161,7 +162,7 @@ TEST_F(NvlinkStreams, TheCopyComesBehindWhatIsInTheStream) {
   EXPECT_EQ(to.difference({{0, 2, 0, kMiB}}), "");
 }
 
-/// The memory is there before the capture begins: only the library calls beside it.
+/// Allocates before the capture begins, so that only the library makes calls during it.
 class NvlinkCapture : public NvlinkTransfer {
  protected:
   void SetUp() override {
@@ -188,7 +189,7 @@ class NvlinkCapture : public NvlinkTransfer {
 
   const cuda::GraphEntries graphs = cuda::GraphEntries::find();
   std::unique_ptr<GpuMemory> from, to;
-  std::vector<Expected> expected;  // in `to`, at the end
+  std::vector<Expected> expected;  // final contents of `to`
   cuda::CUstream other = nullptr, capturing = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// Many threads at once, and exporters that are killed before a call and in the midst of many.
+// Tests many threads at once, and exporters that are killed before a call or during many.
 #include <atomic>
 #include <latch>
 #include <thread>
@@ -13,7 +13,7 @@ constexpr std::uint64_t kMiB = 1u << 20;
 class NvlinkThreads : public NvlinkTransfer,
                       public ::testing::WithParamInterface<unsigned /*handles kept*/> {};
 
-/// Each has a slice of its own, and copies it there and back and there again.
+/// Each thread copies a slice of its own there, back, and there again.
 TEST_P(NvlinkThreads, AHundredAtOnceFindTheirBytes) {
   constexpr std::uint64_t kThreads = 100, kSlice = 32u << 10, kRounds = 10;
   ASSERT_EQ(nvlink_transfer_set_handle_cache(GetParam()), 0);
@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(Every, NvlinkThreads, ::testing::Values(0u, 1u, 16u),
 
 class NvlinkCacheBeneath : public NvlinkTransfer {};
 
-/// What goes from the cache while a transfer uses it is closed behind that.
+/// A handle that leaves the cache while a transfer uses it is closed after that transfer.
 TEST_F(NvlinkCacheBeneath, TransfersItsSizeChangesAllTheTime) {
   constexpr std::uint64_t kThreads = 8, kSlice = 64u << 10, kRounds = 100;
   const GpuMemory from(&lender(), 0, 1), other(&lender(), 0, 2), to(nullptr, 1, 3);
@@ -79,7 +79,7 @@ class NvlinkDeath : public NvlinkTransfer {
   static constexpr Duration kSoon = 10s;
 
   void TearDown() override { EXPECT_EQ(nvlink_transfer_set_handle_cache(0), 0); }
-  /// One whose exporter is dead: the right bytes, or an error and none.
+  /// Checks a copy whose exporter is dead: the right bytes, or an error.
   static void look(int code, const GpuMemory& to, std::uint64_t seed, std::uint64_t bytes) {
     if (code == 0)
       EXPECT_EQ(to.difference({{0, seed, 0, bytes}}), "");
@@ -117,7 +117,7 @@ TEST_F(NvlinkDeath, OfTheTargetsProcess) {
   EXPECT_EQ(transfer({from.at(0), to.at(0), kMiB}), NVLINK_TRANSFER_INVALID_VALUE);
 }
 
-/// Several threads are in the midst of transfers; each ends, and so do those that come after.
+/// The exporter dies while several threads transfer. Each transfer ends, and so do later ones.
 TEST_F(NvlinkDeath, InTheMidstOfMany) {
   constexpr std::uint64_t kThreads = 4, kBytes = 8 * kMiB;
   for (const unsigned kept : {0u, 4u}) {

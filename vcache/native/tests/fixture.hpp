@@ -1,5 +1,5 @@
-// vcache/native/tests/fixture.hpp - memory of this process and of a Lender, which the tests of
-// libnvlink_transfer.so move bytes between.
+// vcache/native/tests/fixture.hpp - memory of this process and of a Lender, between which the tests
+// of libnvlink_transfer.so copy.
 //
 // Threads: externally synchronised.
 #pragma once
@@ -17,51 +17,51 @@
 
 namespace linkspan::test {
 
-/// An allocation of a GPU, this process's or the Lender's. Offsets count from behind its first
-/// guard, kEnd is the end of the allocation.
+/// An allocation on a GPU, of this process or of the Lender. Offset 0 follows the first guard; kEnd
+/// is the end of the allocation.
 class GpuMemory {
  public:
-  // With the guards 4 MiB: no part of a block that the driver shares out, so that a handle stands
-  // for these bytes and no more.
+  // 4 MiB with the guards: enough that the driver gives the allocation blocks of its own, so that a
+  // handle stands for these bytes alone.
   static constexpr std::uint64_t kWhole = 4u << 20, kBytes = kWhole - 2 * Buffer::kGuard;
   static constexpr std::uint64_t kEnd = kBytes + Buffer::kGuard;
 
-  /// Null: of this process. The Lender outlives it.
+  /// A null Lender means memory of this process. The Lender must outlive this object.
   GpuMemory(Lender* lender, int gpu, std::uint64_t seed, std::uint64_t bytes = kBytes);
   ~GpuMemory();
   GpuMemory(const GpuMemory&) = delete;
   GpuMemory& operator=(const GpuMemory&) = delete;
 
-  /// As perform_direct_transfer() names it.
+  /// Returns the side for perform_direct_transfer().
   Side at(std::uint64_t offset) const;
-  /// Of the Lender's: what stands for it.
+  /// Returns the handle of the Lender's memory.
   const IpcBytes& handle() const noexcept { return handle_; }
   int gpu() const noexcept { return gpu_; }
-  Buffer& buffer() noexcept { return *buffer_; }  ///< of this process's
+  Buffer& buffer() noexcept { return *buffer_; }  ///< for memory of this process
 
   void fill(std::uint64_t seed);
-  /// Empty: all is what the last fill() left, but for these.
+  /// Returns an empty text if only these bytes changed since the last fill().
   std::string difference(const std::vector<Expected>& expected = {}) const;
 
  private:
   Lender* const lender_;
   const int gpu_;
   std::uint64_t seed_;
-  std::string name_;                // of the Lender's
-  std::unique_ptr<Buffer> buffer_;  // of this process's
+  std::string name_;                // the memory's name at the Lender
+  std::unique_ptr<Buffer> buffer_;  // the memory of this process
   IpcBytes handle_;
 };
 
-/// Needs two GPUs. One Lender for all tests of a suite.
+/// Needs two GPUs. All tests of a suite share one Lender.
 class NvlinkTransfer : public ::testing::Test {
  protected:
   void SetUp() override;
   static void TearDownTestSuite();
   static Lender& lender();
-  /// Instead of one that was killed.
+  /// Starts another Lender in the place of a killed one.
   static void next_lender();
 
-  /// Of this process; and the stream of a GPU of it, which ends with the test.
+  /// Return a GPU of this process, and a stream of it that ends with the test.
   static const cuda::Device& device(int gpu);
   cuda::CUstream stream(int gpu);
   static bool simulated();

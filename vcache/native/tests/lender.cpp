@@ -32,7 +32,7 @@ Json json_of(const Request& request) {
   return json;
 }
 
-/// The child's half.
+/// Serves the requests in the child.
 class Server {
  public:
   Result<Answer> handle(const Json& call) {

@@ -1,5 +1,5 @@
-// vcache/native/tests/lender.hpp - the other process: it lends memory of its GPUs by CUDA IPC
-// handles, and calls libnvlink_transfer.so itself when told.
+// vcache/native/tests/lender.hpp - a second process, which exports memory of its GPUs by CUDA
+// IPC handles, and calls libnvlink_transfer.so itself on request.
 //
 // Threads: externally synchronised, but kill(): any thread.
 #pragma once
@@ -19,7 +19,7 @@ namespace linkspan::test {
 
 using IpcBytes = std::vector<unsigned char>;
 
-/// One side of perform_direct_transfer(). No handle: the pointer counts.
+/// One side of perform_direct_transfer(). Without a handle the pointer is used.
 struct Side {
   int gpu = 0;
   std::uint64_t pointer = 0;
@@ -31,7 +31,7 @@ struct Request {
   std::uint64_t bytes = 0;
   void* stream = nullptr;
 };
-/// perform_direct_transfer() and nvlink_transfer_begin(), of this process.
+/// Call perform_direct_transfer() and nvlink_transfer_begin() in this process.
 int transfer(const Request& request);
 int begin(const Request& request, std::uint64_t* id, std::uint32_t timeout_ms = 0);
 nvlink_transfer_stats_t stats();
@@ -40,15 +40,15 @@ class Lender {
  public:
   explicit Lender(const std::vector<std::string>& environment = {});
 
-  /// Memory of its GPU, filled with the pattern of `seed` and guarded as any Buffer: the handle is
-  /// of all of it.
+  /// Allocates memory on its GPU, fills it with the pattern of `seed` and guards it like any
+  /// Buffer. The handle stands for all of it.
   IpcBytes lend(const std::string& name, int gpu, std::uint64_t bytes, std::uint64_t seed);
   void fill(const std::string& name, std::uint64_t seed);
   void free(const std::string& name);
   std::string difference(const std::string& name, std::uint64_t seed,
                          std::span<const Expected> expected);
 
-  /// What its own calls answered, one after the other.
+  /// The results of its own calls, in order.
   struct Told {
     std::vector<int> codes;
     std::string last_error;
@@ -56,7 +56,7 @@ class Lender {
     std::uint64_t staged;
   };
   Told transfer(const std::vector<Request>& requests);
-  /// It begins that in four parts and waits for none: the code of the last.
+  /// Begins the request in four parts without waiting. Returns the code of the last part.
   int begin_and_leave(const Request& request);
 
   bool lives() const noexcept { return lives_; }

@@ -1,4 +1,4 @@
-// What the library tells: version, texts of codes, statistics, log. None of it needs a driver.
+// Tests what the library reports: version, texts of codes, statistics, log. Needs no driver.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ TEST(NvlinkReport, ATextForEachCode) {
     EXPECT_GT(text.size(), 5u) << code << ": " << text;
     EXPECT_STRNE(cudaGetErrorString(code), "") << code;
   }
-  if (!need_gpus(1).ok()) return;  // the words are the driver's
+  if (!need_gpus(1).ok()) return;  // the text is the driver's
   EXPECT_TRUE(std::string_view(nvlink_transfer_error_string(NVLINK_TRANSFER_INVALID_DEVICE))
                   .starts_with("CUDA_ERROR_INVALID_DEVICE: "));
 }
@@ -53,7 +53,7 @@ TEST(NvlinkReport, ATextForUnknownCodesToo) {
     ASSERT_NE(nvlink_transfer_error_string(code), nullptr) << code;
 }
 
-/// Static: one that was handed out stays as it was.
+/// Texts are static: later calls do not change one that was returned.
 TEST(NvlinkReport, TextsOfCodesStay) {
   const char* first = nvlink_transfer_error_string(54321);
   const std::string copy = first;
@@ -76,7 +76,7 @@ TEST(NvlinkReport, StatisticsIntoASmallerStruct) {
   EXPECT_EQ(nvlink_transfer_stats(nullptr), NVLINK_TRANSFER_INVALID_VALUE);
 }
 
-/// A program that was made for a later version: what is known is there.
+/// A program built for a later version gets the fields that this version knows.
 TEST(NvlinkReport, StatisticsIntoALargerStruct) {
   struct {
     nvlink_transfer_stats_t known;
@@ -120,7 +120,8 @@ TEST(NvlinkReport, ACallbackMayCallTheLibrary) {
   EXPECT_EQ(calls, 1);
 }
 
-/// Null is none; a callback that is replaced while others log is not called afterwards.
+/// Null disables the callback. A callback that is replaced while others log is not called
+/// afterwards.
 TEST(NvlinkReport, ACallbackThatWasReplacedIsNotRunning) {
   struct Seen {
     std::atomic<int> inside{0}, calls{0};
