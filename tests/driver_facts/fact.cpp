@@ -23,7 +23,7 @@ constexpr struct {
 
 using Row = nlohmann::ordered_json;
 
-/// Of this run, written at its end.
+/// Records the answers of this run and writes them at its end.
 class Rows : public ::testing::Environment {
  public:
   static Rows& all() {

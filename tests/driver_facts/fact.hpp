@@ -26,9 +26,9 @@ namespace linkspan::test {
 using namespace linkspan::cuda;  // NOLINT(google-build-using-namespace): the driver's own words
 using namespace std::chrono_literals;  // NOLINT(google-global-names-in-headers)
 
-/// Long enough for whatever happens at all.
+/// Longer than any fact takes.
 inline constexpr std::chrono::seconds kLimit{10};
-/// What does not happen in this time is taken for what waits.
+/// A call that takes longer than this counts as waiting.
 inline constexpr std::chrono::milliseconds kWhile{100};
 
 /// Looks until it is true; false when it is not by the end of `limit`.
@@ -73,7 +73,7 @@ class Fact : public Recorded {
   static constexpr std::size_t kBytes = 1u << 20;
 
   void SetUp() override;
-  /// Whatever is held goes on; what the test made is freed.
+  /// Releases all held streams, and frees what the test created.
   void TearDown() override;
   /// Skips where there are fewer; true: go on.
   bool with_gpus(std::size_t count);
@@ -89,7 +89,8 @@ class Fact : public Recorded {
   }
   CUdeviceptr word_address(std::size_t i) const { return address_of(words_ + 8 * i); }
 
-  /// What is submitted to `stream` from now on waits until the word is set, or for the TearDown.
+  /// Makes work that is submitted to `stream` from now on wait until the word is set, or until
+  /// TearDown().
   void hold(CUstream stream, std::size_t i) const {
     ASSERT_EQ(cu->cuStreamWaitValue64(stream, word_address(i), 1, CU_STREAM_WAIT_VALUE_GEQ),
               CUDA_SUCCESS);

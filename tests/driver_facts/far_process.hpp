@@ -26,19 +26,21 @@ class FarProcess {
 
   /// Memory of its GPU, filled with kFill, and the handle for an address `at` bytes into it.
   CUipcMemHandle lend(int gpu, std::uint64_t bytes, std::uint64_t at);
-  /// What it sees when it opens a handle through its first GPU.
+  /// Returns what it sees when it opens a handle through its first GPU.
   Seen open(const CUipcMemHandle& handle);
   /// Opens it and begins to count up in its first word, by its GPU, without an end.
   void count_in(const CUipcMemHandle& handle);
-  /// Maps chunks of so many bytes in a row, for its first GPU. poll() tells.
+  /// Maps chunks of `each` bytes in a row, for its first GPU. poll() returns the result.
   void map(std::vector<base::Fd> chunks, std::uint64_t each);
-  /// Imports the pool and so many times the pointer; the addresses differ or not. poll() tells.
+  /// Imports the pool, and the pointer several times; the addresses may be equal. poll() returns
+  /// the result.
   std::vector<unsigned> import_pool(std::vector<base::Fd> pool, const CUmemPoolPtrExportData& data,
                                     unsigned times);
   /// By its GPU, what map() or import_pool() mapped: the bytes at these places.
   std::vector<unsigned> look(const std::vector<std::uint64_t>& places);
-  /// Ends what import_pool() made, one after the other. Of each: whether it has the address of the
-  /// last, what the free and the end of the pool answer, and then whoever asks for the last one.
+  /// Frees what import_pool() created, in order. Returns for each: whether it has the address of
+  /// the last one, the results of the free and of the pool's destruction, and then that of a query
+  /// of the last one.
   std::vector<unsigned> free_pool();
   std::string uuid(int gpu);
   /// Has a kernel of it write to no memory. What its calls answer from then on, by name.

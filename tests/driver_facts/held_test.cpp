@@ -1,5 +1,5 @@
-// Which set-up calls wait for a stream that stands still: the submissions of other threads wait
-// with each that does.
+// Tests which set-up calls wait for a blocked stream. The submissions of other threads wait with
+// each such call.
 #include <functional>
 
 #include "tests/driver_facts/far_process.hpp"
@@ -111,7 +111,7 @@ TEST_F(Held, MakingAndEndingAStream) {
       Waits::nobody);
 }
 
-/// One of about 40: the driver makes room for more.
+/// About one call in 40 waits, because the driver makes room for more streams.
 TEST_F(Held, MakingManyStreams) {
   constexpr std::size_t kGate = 0;
   hold(new_stream(), kGate);

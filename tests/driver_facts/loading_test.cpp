@@ -44,7 +44,7 @@ done:
 class Loading : public Fact {
  protected:
   static constexpr std::chrono::nanoseconds kSpin = 1s;
-  /// What takes less than this has not waited for the spinner.
+  /// A call that takes less than this has not waited for the spinner.
   static constexpr std::chrono::milliseconds kSoon{300};
   static constexpr std::size_t kStop = 0, kWarm = 1, kMarked = 2;
 
@@ -108,7 +108,8 @@ class Loading : public Fact {
   CUstream busy = nullptr, free_stream = nullptr;
 };
 
-/// Of a cubin, which nobody has touched or launched. What the runtime loads lazily does wait.
+/// The function is of a cubin and was never touched or launched. A function that the runtime loads
+/// lazily does wait.
 TEST_F(Loading, AFunctionOfAModuleStartsBesideTheSpinner) {
   const linkspan_image* cubin = choose_image(embedded_images(), compute_capability());
   if (cubin == nullptr || cubin->sm == 0) GTEST_SKIP() << "needs a build with kernels";

@@ -1,4 +1,4 @@
-// What pointers tell, what handles of memory stand for, and what outlives whom.
+// Tests what pointers reveal, what memory handles stand for, and which objects outlive others.
 #include <sys/mman.h>
 
 #include <bit>
@@ -134,7 +134,7 @@ class Handles : public Fact {
   CUresult open(const CUipcMemHandle& handle, CUdeviceptr* base) const {
     return cu->cuIpcOpenMemHandle(base, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
   }
-  /// Of memory that is reached by `base`.
+  /// Reads memory through `base`.
   std::uint64_t read(CUdeviceptr base) {
     const CUstream stream = new_stream();
     auto* seen = reinterpret_cast<std::uint64_t*>(new_pinned(4096));

@@ -82,7 +82,8 @@ TEST_F(Pools, OnlyThoseWithAHandleTypeAreShared) {
   found(seen);
 }
 
-/// What tells an allocation from the next one, and where one begins and ends.
+/// Tests what distinguishes an allocation from the next one, and where an allocation begins and
+/// ends.
 TEST_F(Pools, AnAddressTellsItsAllocation) {
   const CUstream stream = new_stream();
   const CUmemoryPool made = pool(kPosixFd);
@@ -145,7 +146,7 @@ TEST_F(Pools, TwoImportsOfOneAllocation) {
   ASSERT_EQ(cu->cuStreamSynchronize(stream), CUDA_SUCCESS);
   FarProcess far;
   ASSERT_EQ(import_there(far, made, memory, 2).size(), 4u);
-  // One address, and the first free ends both.
+  // Both imports have one address, and the first free ends both.
   EXPECT_EQ(far.free_pool(),
             (std::vector<unsigned>{1, 0, 0, CUDA_ERROR_INVALID_VALUE, 1, CUDA_ERROR_INVALID_VALUE,
                                    0, CUDA_ERROR_INVALID_VALUE}));

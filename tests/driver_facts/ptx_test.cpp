@@ -1,4 +1,4 @@
-// What the compiler made of the copy kernels: the PTX that this build embeds.
+// Tests the PTX of the copy kernels that this build embeds.
 #include <map>
 #include <regex>
 #include <set>
@@ -118,7 +118,7 @@ TEST_F(Ptx, TheUnpackKernelStores16BytesWhateverTheAlignment) {
   ASSERT_TRUE(kernels.contains("linkspan_unpack"));
   const Lines& lines = kernels.at("linkspan_unpack");
   const auto count = [&](const char* text) { return with(lines, text).size(); };
-  // Of a word that is shifted into its place: two loads, four funnel shifts and one store.
+  // A word that is shifted into its place takes two loads, four funnel shifts and one store.
   const std::size_t shifted = count("shf.r") / 4;
   EXPECT_GE(shifted, 4u + 2 + 1 + 1);
   EXPECT_GE(count("st.v4.u32"), shifted + 8 + 4 + 2 + 1 + 1);

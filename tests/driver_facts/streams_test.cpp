@@ -1,4 +1,4 @@
-// Streams, events, and what is ordered behind what.
+// Tests streams, events, and their order.
 #include <cstring>
 
 #include "tests/driver_facts/fact.hpp"
