@@ -49,7 +49,7 @@ class CApiPair : public ::testing::Test {
   static unsigned char value(std::uint64_t i) {
     return static_cast<unsigned char>(i * 7 + i / 251 + 1);
   }
-  /// What was at `here` at first.
+  /// Returns true if memory has the initial bytes of place `here`.
   static bool holds(const unsigned char* memory, std::uint64_t here, std::uint64_t bytes) {
     for (std::uint64_t i = 0; i < bytes; ++i)
       if (memory[i] != value(here + i)) return false;
@@ -197,8 +197,8 @@ TEST_F(CApiPair, ANotificationComesAfterItsData) {
               LINKSPAN_INVALID_ARGUMENT);
   }
   EXPECT_TRUE(all == "donemore" || all == "moredone") << all;
-  // That the data was there before, two processes show (examples/c): here ThreadSanitizer does not
-  // know both mappings of the ring for one memory.
+  // examples/c shows with two processes that the data precedes the notification. ThreadSanitizer
+  // does not know that both mappings of the ring are one memory.
   EXPECT_OK(linkspan_transfer_wait(transfer, kLong));
   EXPECT_TRUE(same(0, 0, 1000));
   EXPECT_EQ(linkspan_transfer_done(transfer), 1);

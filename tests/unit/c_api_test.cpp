@@ -33,7 +33,7 @@ TEST(CApi, OptionsOfOtherReleases) {
   EXPECT_TRUE(says("byte 104 is not zero")) << linkspan_last_error();
   linkspan_engine_options earlier = options_of("earlier");
   earlier.size = offsetof(linkspan_engine_options, calibrate);
-  earlier.calibrate = 1000;  // behind its end
+  earlier.calibrate = 1000;  // beyond its end
   EXPECT_OK(linkspan_engine_open(&earlier, &engine));
   linkspan_engine_options none{};
   EXPECT_EQ(linkspan_engine_open(&none, &engine), LINKSPAN_INVALID_ARGUMENT);

@@ -28,7 +28,7 @@ class CalibrationOnDevice : public cuda::OnDevice {
     calibration.reset();
     memory.reset();
   }
-  /// In the results, for who compares them with those that are built in.
+  /// Records the rates in the results, to be compared with the built-in ones.
   static void tell(const std::string& link, const Rates& r) {
     const auto line = [](const Rate& rate) {
       return std::to_string(rate.start_us) + " us + " + std::to_string(rate.piece_us) +
@@ -74,7 +74,8 @@ TEST_F(CalibrationOnDevice, TooLittleMemoryTellsNothing) {
   EXPECT_NE(calibration->rates_to(at, Calibration::kMin, mapping), nullptr);
 }
 
-/// Wherever that is. Beside ThreadSanitizer the simulated driver tells who touches what is in use.
+/// The timeout may strike anywhere. With ThreadSanitizer the simulated driver reports accesses to
+/// memory in use.
 TEST_F(CalibrationOnDevice, WhatRunsOutOfTimeIsNotWrittenOver) {
   for (Duration limit = microseconds(20); limit < milliseconds(100); limit += limit / 4) {
     calibration = take(Calibration::create(*device, 4, limit));

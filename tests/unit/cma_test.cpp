@@ -14,7 +14,7 @@ constexpr std::size_t kPage = 4096, kPages = 8, kBytes = kPages * kPage;
 
 std::uint64_t address(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
-/// Pages of its own, without access behind them.
+/// Pages with an inaccessible page after them.
 class Pages {
  public:
   Pages()

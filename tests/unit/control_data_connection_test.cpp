@@ -1,4 +1,5 @@
-// Connections for transports alone, beside a Session: who gets them, and who does not.
+// Tests connections for transports, beside a Session: which Session gets them, and which are
+// refused.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -103,7 +104,8 @@ TEST_F(ControlDataConnections, AreAsManyAsASessionMayEverHave) {
   EXPECT_FALSE(session_->is_disconnected());
 }
 
-/// As after a loss that one side has not noticed yet: both sessions are of the same incarnations.
+/// One side has lost the first session without the other noticing, so both sessions have the same
+/// incarnations.
 TEST_F(ControlDataConnections, OfTwoSessionsOfTheSameEnginesComeEachToItsOwn) {
   meet(true);
   const auto old_here = session_, old_there = quiet_.last();
@@ -120,7 +122,8 @@ TEST_F(ControlDataConnections, OfTwoSessionsOfTheSameEnginesComeEachToItsOwn) {
       EXPECT_EQ(taken->session, theirs->id());
     }
 
-  // One that was asked for in time and comes when its session has ended is not the other's.
+  // A connection that was requested in time and arrives after the end of its session does not go to
+  // the other session.
   const DataConnectionHello late = test::take(old_here->offer_data_connection("tcp")).hello;
   client_->drop(old_here, Status(Code::disconnected, Scope::peer, "lost"));
   const auto limit = soon();

@@ -1,5 +1,5 @@
-// Descriptors of other processes whose close(2) stands still, or that came unasked: the Control
-// thread goes on answering.
+// Tests descriptors of other processes that block close(2) or were not requested: the Control
+// thread keeps answering.
 #include <sys/socket.h>
 
 #include <thread>
@@ -26,7 +26,7 @@ class ControlFds : public test::ControlFixture {
     ASSERT_EQ(answer(*peer_), Code::not_found);
   }
   void TearDown() override {
-    // Within the time that close(2) would stand still.
+    // Must take less time than close(2) would block.
     const base::Time begin = base::Clock::steady().now();
     server_->close(soon());
     server_.reset();

@@ -77,11 +77,11 @@ class Quiet final : public control::SessionEvents {
     return last_;
   }
   struct Stream {
-    std::uint64_t session;  ///< Its id here.
+    std::uint64_t session;  ///< the session's id here
     std::string transport;
     Result<base::AuthenticatedSocket> socket;
   };
-  /// The next that has come; none: not for so long.
+  /// Returns the next data connection, or nullopt after `time`.
   std::optional<Stream> next_stream(Duration time) {
     const base::MutexLock lock(mutex_);
     const auto limit = base::Deadline::after(base::Clock::steady(), time);
@@ -91,12 +91,12 @@ class Quiet final : public control::SessionEvents {
     data_connections_.pop_front();
     return next;
   }
-  /// The Control thread stands still in the next import that a peer asks for, until let_go().
+  /// Blocks the Control thread in the next import that a peer requests, until let_go().
   void hold() {
     const base::MutexLock lock(mutex_);
     holding_ = true;
   }
-  /// It does. False: not within 10 s.
+  /// Waits until the Control thread is blocked. Returns false after 10 s.
   bool wait_until_held() {
     const base::MutexLock lock(mutex_);
     const auto limit = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10));

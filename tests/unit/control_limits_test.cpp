@@ -1,4 +1,5 @@
-// What a Control lets others take of it: each limit is reached, answered, and has room again.
+// Tests the limits on what others may use of a Control: each is reached, answered, and has room
+// again.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -99,7 +100,7 @@ TEST_P(ControlLimits, ANewcomerTakesThePlaceOfTheOldestThatIsSilent) {
   EXPECT_EQ(answer(good), Code::not_found);
 }
 
-/// Those that have said something stay for a second.
+/// Connections that have sent something stay for a second.
 TEST_P(ControlLimits, ANewcomerIsTurnedAwayWhereNobodyIsSilentAndComesInLater) {
   serve({.handshakes = 2});
   std::vector<base::FdChannel> slow;
@@ -116,7 +117,7 @@ TEST_P(ControlLimits, ANewcomerIsTurnedAwayWhereNobodyIsSilentAndComesInLater) {
   client->close(base::Deadline::after(base::Clock::steady(), 1s));
 }
 
-/// As many as a stranger likes, silent by TCP and by the Unix socket.
+/// A stranger opens many silent connections by TCP and by the Unix socket.
 TEST_P(ControlLimits, ThreeHundredSilentOnesKeepNobodyOut) {
   serve({});
   auto met = connect();
@@ -150,7 +151,7 @@ TEST_F(ControlRate, OfUnixSocketsIsBoundedAndWhoWaitsComesIn) {
   EXPECT_LE(came, kQueue + kBurst + kASecond * static_cast<std::size_t>(passed() / 1ms) / 1000 + 1);
   EXPECT_GT(came, kQueue + kBurst) << "it takes no more than the first ones";
 
-  // Who waits comes in after those.
+  // The waiting client is accepted after them.
   const Identity other{.engine = "client", .incarnation = 12};
   auto client = test::take(ControlPlane::open(other, quiet_, log_));
   const auto session = client->connect(at_, base::Deadline::after(base::Clock::steady(), 10s));
@@ -188,7 +189,8 @@ TEST_P(ControlLimits, WithoutFdsItWaitsAndDoesNotSpin) {
   EXPECT_EQ(answer(before), Code::not_found);
 }
 
-/// Of this process, which lives on and may still touch what each of its sessions was given.
+/// The sessions belong to this process, which lives on and may still touch what each of them was
+/// given.
 class ControlOfProcess : public test::ControlFixture {
  protected:
   void serve(const PeerLimits& limits) {

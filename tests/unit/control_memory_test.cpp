@@ -1,5 +1,5 @@
-// What strangers cost in memory, and a process in which it ends: who was served is dropped, and all
-// others are served as before.
+// Tests the memory that strangers cost, and exhausted memory: the connection that was served is
+// dropped, and all others are served as before.
 #include "tests/support/raw_message.hpp"
 #include "tests/unit/control_fixture.hpp"
 
@@ -21,7 +21,7 @@ class ControlMemory : public test::ControlFixture,
                       public ::testing::WithParamInterface<const char*> {
  protected:
   bool tcp() const { return GetParam() == std::string_view("tcp"); }
-  /// Whether a stranger has heard that there is no room, or that its connection is reset.
+  /// Returns true if the stranger was answered that there is no room, or its connection was reset.
   static bool was_dropped(base::FdChannel& stranger) {
     auto frame = stranger.receive();
     while (frame.ok() && *frame && static_cast<FrameOp>((*frame)->header.op) == FrameOp::hello)

@@ -1,5 +1,5 @@
-// A secret over TCP: who is let in by it, and what becomes of frames that were not sealed by who
-// knows it.
+// Tests a secret over TCP: which peers it admits, and what happens to frames that a process without
+// it has sealed.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -18,7 +18,7 @@ constexpr const char* kSecret = "a secret of the tests";
 
 class ControlSecret : public test::ControlFixture {
  protected:
-  // Whoever reads a secret has ended before it is another.
+  // Closes the old server first, whose thread may read the secret.
   void serve(const std::string& secret) {
     if (server_) server_->close(soon());
     us_.secret = secret;
@@ -76,7 +76,7 @@ class SealedBytes : public ControlSecret {
     serve(kSecret);
     raw_ = connect();
   }
-  /// Its proof, of the hello that the server says.
+  /// Sends hello and the proof for the server's hello.
   base::MacKey greet(std::string_view secret = kSecret) {
     const auto ours = encode(hello_);
     send_raw(raw_, FrameOp::hello, ours);
@@ -196,7 +196,7 @@ TEST_F(SealedBytes, OfAConnectionThatWasMadeBeforeAreRefused) {
   const auto answer_to = [&](const DataConnectionHello& words) {
     auto data_connection = connect();
     send_raw(data_connection, FrameOp::data_connection, encode(words));
-    (void)test::any_raw(data_connection);  // hello, which is said to whoever connects
+    (void)test::any_raw(data_connection);  // hello, which every connection gets
     const auto said = test::any_raw(data_connection);
     return said ? static_cast<FrameOp>(said->header.op) : FrameOp::goodbye;
   };

@@ -69,7 +69,8 @@ class ControlTest : public ::testing::Test {
   std::unique_ptr<Engine> server_;
 };
 
-/// By a Unix socket and by TCP. The others, who are not to be disturbed, come by the Unix socket.
+/// Connects by a Unix socket and by TCP. The other peers, which must not be disturbed, use the Unix
+/// socket.
 class ControlBytes : public ControlTest, public ::testing::WithParamInterface<const char*> {
  protected:
   void SetUp() override {
@@ -216,7 +217,7 @@ TEST_F(ControlTest, AServerThatNeverAnswersTimesOut) {
   EXPECT_EQ(client->connect("mute", 100ms).status().code(), Code::timed_out);
 }
 
-/// Whoever is that busy lives: its socket stays, and who connects waits for room.
+/// A busy server is not dead: its socket stays, and connecting processes wait for room.
 TEST_F(ControlTest, AFullQueueOfConnectionsIsNoDeadServer) {
   const std::string path = folder_ + "/busy";
   auto busy = listen_at(path);
@@ -254,7 +255,7 @@ TEST_F(ControlTest, APeerOfAnotherUserIsRefusedAndToldWhy) {
   expect_server_is_well();
 }
 
-/// It may still be writing to what it was lent.
+/// The peer may still be writing to memory that it has mapped.
 TEST_F(ControlTest, APeerThatClosedItsSocketAndLivesIsLostAndNotGone) {
   for (const bool says_goodbye : {false, true}) {
     std::optional<base::FdChannel> channel(connect());
@@ -265,7 +266,7 @@ TEST_F(ControlTest, APeerThatClosedItsSocketAndLivesIsLostAndNotGone) {
     channel.reset();
     const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
     while (peer->state() == PeerState::up && !limit.passed()) server_->progress();
-    // What would be told by mistake is told at once, and `gone` follows `lost`.
+    // A wrong report would come at once, and `gone` follows `lost`.
     const auto soon = base::Deadline::after(base::Clock::steady(), says_goodbye ? 10s : 50ms);
     while (peer->state() == PeerState::lost && !soon.passed()) server_->progress();
     EXPECT_EQ(peer->state(), says_goodbye ? PeerState::gone : PeerState::lost);
@@ -428,7 +429,7 @@ TEST_F(ControlTcp, CountsStrangersInItsLog) {
   EXPECT_LT(lines, kStrangers / 4);
 }
 
-/// What it calls takes the locks of the Engine, and waits for its Control thread.
+/// The callback takes the locks of the Engine and waits for its Control thread.
 TEST_F(ControlTcp, ItsLogMayCallTheEngine) {
   Engine other = open(options());
   ASSERT_TRUE(other.listen("tcp:127.0.0.1:0").ok());
@@ -491,13 +492,13 @@ TEST_F(ControlTcp, WaitsForAListenerAndRefusesWhatCannotBe) {
   server_.reset();
   EXPECT_EQ(client.connect(port, 50ms).status().code(), Code::unreachable);
   EXPECT_EQ(client.connect("tcp:127.0.0.1:0").status().code(), Code::invalid_argument);
-  const std::string nobody(64, 'x');  // no name has such a part, so nobody is asked for it
+  const std::string nobody(64, 'x');  // a name cannot have such a part, so no resolver is asked
   EXPECT_EQ(client.connect("tcp:" + nobody + ":1").status().code(), Code::not_found);
   const base::Fd mute = test::take(listen_at(test::take(parse_address(port, {})), false)).socket;
   EXPECT_EQ(client.connect(port, 100ms).status().code(), Code::timed_out);
 }
 
-/// As a process that ends just now, or a proxy before one that is not there yet.
+/// The listener behaves like a process that is ending, or a proxy whose server has not started yet.
 TEST_F(ControlTcp, ConnectsAgainWhereAConnectionEndsWithoutAWord) {
   Engine client = open(options());
   auto hasty = test::take(listen_at(test::take(parse_address("tcp:127.0.0.1:0", {})), false));
@@ -571,7 +572,7 @@ TEST(SocketFolder, NamesTheSettingAndTheRemedy_WhenItCannotBeMade) {
        {setting + ": the socket folder /nonexistent/run/linkspan cannot be made",
         std::string("make /nonexistent/run, or set LINKSPAN_SOCKET_DIR to a folder of uid ")})
     EXPECT_NE(status.what().find(part), std::string::npos) << status.what();
-  const Status proc = secure_folder("/proc/linkspan");  // where nobody makes a folder
+  const Status proc = secure_folder("/proc/linkspan");  // no process can create a folder there
   EXPECT_NE(proc.what().find("LINKSPAN_SOCKET_DIR"), std::string::npos) << proc.what();
 }
 

@@ -1,5 +1,5 @@
-// TLS over TCP: who meets by it, what each side says where only one has it, and what becomes of
-// those who never finish a handshake.
+// Tests TLS over TCP: which peers connect, what each side reports if only one has TLS, and what
+// happens to peers that never finish a handshake.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -23,7 +23,7 @@ class ControlTls : public test::ControlFixture {
     to.secret = secret;
     to.tls = tls ? take(base::TlsContext::create(secret)) : nullptr;
   }
-  // Whoever reads a secret has ended before it is another.
+  // Closes the old server first, whose thread may read the secret.
   void serve(const std::string& secret, bool tls, const PeerLimits& limits = {}) {
     if (server_) server_->close(soon());
     give(us_, secret, tls);

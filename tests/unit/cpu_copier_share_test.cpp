@@ -25,8 +25,8 @@ using test::take;
 constexpr std::uint64_t kBytes = 64u << 10;
 constexpr const char* kHelper = "silent_memory";
 
-/// Answers the address of memory whose faults nobody handles, or 0: that needs root, for the faults
-/// are of another process's system call.
+/// Answers with the address of memory whose page faults no thread handles; with 0 if not root,
+/// which handling faults of another process's system call needs.
 void silent_memory_main(test::Line& line) {
   void* const at =
       ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -65,7 +65,7 @@ class SilentMemory : public ::testing::Test {
   static std::uint64_t address(const std::vector<std::byte>& of) {
     return reinterpret_cast<std::uintptr_t>(of.data());
   }
-  /// Whether a copy of the host's own memory ends.
+  /// Returns true if a copy of the host's own memory ends.
   static bool copies(CpuCopier& copier) {
     const std::vector<std::byte> from(kBytes, std::byte{7});
     std::vector<std::byte> to(kBytes);

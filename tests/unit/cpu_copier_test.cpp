@@ -69,7 +69,7 @@ std::vector<Piece> placed(std::vector<Piece> pieces, std::uint64_t to, std::uint
   return pieces;
 }
 
-/// What `to` must hold, all of it: the guards between and around the pieces as well.
+/// Returns the expected contents of `to`, with the guards between and around the pieces.
 Bytes expected_after(Bytes to, const Bytes& from, const std::vector<Piece>& offsets) {
   for (const Piece& p : offsets) std::memcpy(to.data() + p.to, from.data() + p.from, p.bytes);
   return to;
@@ -206,7 +206,7 @@ TEST_F(CpuCopierTest, NamesTheAddressThatCannotBeRead) {
   void* hole =
       ::mmap(nullptr, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(hole, MAP_FAILED);
-  // Not unmapped: another thread's mmap could take the place.
+  // Not unmapped, because another thread's mmap could take the place.
   ASSERT_EQ(::mprotect(static_cast<std::byte*>(hole) + 2 * page, page, PROT_NONE), 0);
   Bytes mine(4 * page, kPoison);
   const Piece over{address(mine.data()), address(hole), 4 * page};

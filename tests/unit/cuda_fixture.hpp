@@ -37,7 +37,7 @@ class OnDevice : public ::testing::Test {
     return result.ok() ? std::make_unique<DeviceScope>(*std::move(result)) : nullptr;
   }
 
-  /// Until `stream` is idle; the test fails if its work did.
+  /// Waits until `stream` is idle. Fails the test if its work failed.
   void finish(const Stream& stream) const {
     EXPECT_EQ(device->driver().cuStreamSynchronize(stream.get()), CUDA_SUCCESS);
     EXPECT_TRUE(stream.query(*scope).ok());

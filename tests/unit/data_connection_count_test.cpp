@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 /// for. Time is what it says.
 class Played {
  public:
-  /// `rate`: bytes each ns with so many connections.
+  /// `rate` returns the bytes each ns for a number of connections.
   Played(unsigned first, unsigned most, std::function<double(unsigned)> rate)
       : count(first, most), rate_(std::move(rate)), connections(first) {}
 
@@ -188,7 +188,7 @@ TEST(DataConnectionCount, AConnectionThatCannotBeMadeIsTriedAgainLaterOnly) {
   EXPECT_EQ(wire.connections, 8u);
 }
 
-/// Of those that were asked for some come later than others: no window ends before.
+/// Some requested connections arrive later than others. No window ends before the last one.
 TEST(DataConnectionCount, WaitsForThoseThatItHasAskedFor) {
   DataConnectionCount count(2, 8);
   base::Time now{1h};

@@ -18,7 +18,7 @@
 namespace linkspan::device {
 
 constexpr std::uint64_t kSecond = 1'000'000'000, kLong = 20 * kSecond;
-constexpr std::uint64_t kGuard = 64;  // bytes before and behind regions and pads
+constexpr std::uint64_t kGuard = 64;  // bytes before and after regions and pads
 
 inline unsigned char* raw(std::byte* at) { return reinterpret_cast<unsigned char*>(at); }
 
@@ -31,10 +31,11 @@ class Guarded {
   std::byte* data() { return start() + kGuard; }
   std::uint64_t bytes() const { return bytes_; }
   std::span<std::byte> inside() { return {data(), bytes_}; }
-  /// What is in it is of `seed`, as the guards' seed is in the constructor.
+  /// Fills the inside with the pattern of `seed`. The constructor fills the guards with another
+  /// one.
   void fill(std::uint64_t seed) { test::put_pattern(inside(), seed, 0); }
   void clear() { std::memset(data(), 0, bytes_); }
-  /// Empty: nobody has written there.
+  /// Returns an empty text if the guards are unchanged.
   std::string guards() {
     return test::first_difference(all(), kGuardSeed, kGuard, {}, std::vector{whole()});
   }

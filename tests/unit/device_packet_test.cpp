@@ -1,5 +1,5 @@
-// packet.cuh on the host. What each test leans on: messages of another length, or of an older cycle
-// of epochs, leave words behind in a slot; both sides are the slower one now and then.
+// Tests packet.cuh on the host. Messages of another length, or of an older cycle of epochs, leave
+// old words in a slot. Either side may be the slower one.
 #include "linkspan/device/packet.cuh"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ TEST(DevicePacket, CreditHoldsTheSenderBack) {
     return receive<Scope::warp>(pair.from_b, 0, number, number % 16 * kBytes, kBytes,
                                 pair.from_b.within(1000));
   };
-  // Credit goes back with the receive behind those that it is for.
+  // Credit returns with the receive that follows the messages it is for.
   std::uint64_t sent = 0, received = 1;
   for (; sent < PadLayout::kSlots; ++sent) ASSERT_EQ(sends(sent + 1), Outcome::ok) << sent;
   ASSERT_EQ(receives(received), Outcome::ok);

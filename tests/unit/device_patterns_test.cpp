@@ -21,7 +21,7 @@ constexpr std::size_t kBytes = 1 << 16;
 
 class DevicePatterns : public ::testing::Test {
  protected:
-  /// What a kernel of one side has.
+  /// The arguments of a kernel on one side.
   struct Seat {
     Window& window;
     unsigned char* bytes;

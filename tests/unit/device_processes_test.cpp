@@ -48,7 +48,8 @@ class Shared {
     return fd;
   }
 
-  /// `serves`: answers; else it begins. What each sends shows who sent it, and in which round.
+  /// Plays one side, which answers if `serves`, else begins. The data show which side sent them,
+  /// and in which round.
   void play(bool serves) const {
     Dawdle dawdle(serves ? 1 : 2);
     for (std::uint64_t round = 1; round <= kRounds; ++round) {

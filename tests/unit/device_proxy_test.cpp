@@ -50,7 +50,7 @@ class Proxy {
   std::uint64_t* state() { return reinterpret_cast<std::uint64_t*>(entries_.data() + capacity()); }
   std::uint64_t capacity() const { return entries_.size() - 1; }
 
-  std::vector<ProxyEntry> entries_;  // the state lies behind the last
+  std::vector<ProxyEntry> entries_;  // the state follows the last entry
   Window window_;
   alignas(64) std::uint64_t tickets_ = 0;
   std::uint64_t taken_ = 0, done_ = 0, failed_ = 0;

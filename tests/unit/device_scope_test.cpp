@@ -11,7 +11,7 @@
 namespace linkspan::cuda {
 namespace device_scope_test {
 
-/// What a thread's driver state would be: capture mode and the stack of contexts.
+/// Simulates a thread's driver state: capture mode and the stack of contexts.
 struct Thread {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::vector<CUcontext> contexts;

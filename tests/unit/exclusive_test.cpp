@@ -1,5 +1,5 @@
-// An exclusive region's handle does not leave its owner, whichever way a peer asks for it: the peer
-// here keeps no rules and looks at all that it is sent.
+// Tests that an exclusive region's handle does not leave its owner, however a peer asks for it. The
+// peer here breaks the rules and checks all that it receives.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -43,7 +43,7 @@ class ExclusiveTest : public ::testing::Test {
     std::filesystem::remove_all(folder_);
   }
 
-  /// What the peer was sent: nothing but the table of leases, and no way to the memory.
+  /// Checks that the peer received only the table of liveness, and no access to the memory.
   static void has_no_handle(std::span<const std::byte> descriptor, std::span<const base::Fd> fds) {
     const memory::Descriptor d = take(memory::decode(descriptor));
     EXPECT_TRUE(d.peers.exclusive);

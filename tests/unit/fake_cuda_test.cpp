@@ -273,7 +273,7 @@ TEST_F(FakeCuda, AnEventOrdersStreamsOfTwoGpus) {
   EXPECT_EQ(driver->cuEventQuery(event), CUDA_ERROR_NOT_READY);
   EXPECT_EQ(driver->cuStreamQuery(stream[1]), CUDA_ERROR_NOT_READY);
   EXPECT_EQ(seen(word(0)), 0u);
-  EXPECT_EQ(driver->cuEventDestroy(event), CUDA_SUCCESS);  // those who wait keep what they wait for
+  EXPECT_EQ(driver->cuEventDestroy(event), CUDA_SUCCESS);  // waiting streams keep their event
   hold.release();
   synchronize(1);
   EXPECT_EQ(seen(word(0)), 1u);

@@ -58,7 +58,7 @@ TEST(FdBundle, HoldsAsManyAsItSays) {
   const Fd one = file(1);
   for (std::size_t i = 0; i < FdBundle::kMax; ++i) {
     const Status status = parcel.put(take(one.duplicate()), i);
-    if (status.code() == Code::no_resource) {  // this user may not have so many under way
+    if (status.code() == Code::no_resource) {  // this user may not have that many in flight
       EXPECT_NE(status.what().find("ulimit -n"), std::string::npos) << status.what();
       return;
     }

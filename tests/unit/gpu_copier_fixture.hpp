@@ -164,7 +164,7 @@ class GpuCopierTest : public ::testing::Test {
     ASSERT_TRUE(made.ok()) << made.status().to_string();
     copier = *std::move(made);
   }
-  /// One byte, from and to the test's own memory.
+  /// Copies one byte between two memories of the test.
   Result<Ticket> start(unsigned lane = 0, Method method = Method::copy_engine) {
     const Piece piece{address(&to), address(&from), 1};
     return copier->start({.method = method, .pieces = {&piece, 1}, .queue = lane});

@@ -23,7 +23,7 @@ TEST_F(GpuCopierTest, EndsWithItsWordAndNotBefore) {
   EXPECT_EQ(script.queries, 0);
 }
 
-/// A word within the lane's stream would hold up what comes behind it.
+/// A flag write in the queue's own stream would delay later copies.
 TEST_F(GpuCopierTest, WritesTheWordOfWhatIsLargeAndNotAloneFromBeside) {
   const Bytes source(64u << 20, 7);
   Bytes target(source.size());
@@ -31,7 +31,7 @@ TEST_F(GpuCopierTest, WritesTheWordOfWhatIsLargeAndNotAloneFromBeside) {
     const Piece piece{address(target.data()), address(source.data()), bytes};
     auto ticket = copier->start({.method = Method::copy_engine, .pieces = {&piece, 1}});
     EXPECT_TRUE(ticket.ok());
-    EXPECT_FALSE(copier->poll(*ticket).has_value());  // whoever looks has no more of them
+    EXPECT_FALSE(copier->poll(*ticket).has_value());  // poll() does not return it again
     return *ticket;
   };
   const auto start_large = [&] { return start_one(256u << 10); };
@@ -71,7 +71,7 @@ TEST_F(GpuCopierTest, WritesTheWordOfWhatIsLargeAndNotAloneFromBeside) {
   EXPECT_EQ(script.queries, 2);  // the lane's stream and that beside it
 }
 
-/// It would go back, and whoever looks late would never hear of the second.
+/// The flag would go back, and a late poll would never see the second order.
 TEST_F(GpuCopierTest, NoWordOvertakesTheOneBeforeIt) {
   const Bytes source(256u << 10, 7);
   Bytes target(source.size());
@@ -124,7 +124,7 @@ TEST_F(GpuCopierTest, KeepsTheDepthOfAStream) {
   EXPECT_EQ(start(2).status().code(), Code::no_resource);  // the same of two lanes
   EXPECT_TRUE(start(1).ok());                              // the other
   script.run();
-  EXPECT_EQ(start().status().code(), Code::no_resource);  // ended, but nobody was told
+  EXPECT_EQ(start().status().code(), Code::no_resource);  // ended, but not reported
   EXPECT_FALSE(copier->poll(tickets.back()).has_value());
   EXPECT_LE(script.work.size(), GpuCopier::kStreamEntries);  // of those that have waited
   script.run();
@@ -158,7 +158,7 @@ TEST_F(GpuCopierTest, GivesEachHeldStreamALaneOfItsOwn) {
   }
   EXPECT_EQ(script.waits, 2 * static_cast<int>(GpuCopier::kStreamOrderedQueues));
   EXPECT_EQ(behind(99).status().code(), Code::no_resource);
-  EXPECT_TRUE(start().ok());  // what waits for nobody is not held up
+  EXPECT_TRUE(start().ok());  // an order without a stream is not delayed
   script.run();
   EXPECT_TRUE(behind(99).ok());
   EXPECT_EQ(script.records, 0);
@@ -368,7 +368,7 @@ TEST_F(GpuCopierTest, AnAbortStopsItsOwnKernelAndNoOther) {
     script.run(2);
     EXPECT_EQ(to, in_time ? kPoison : 7);
     EXPECT_EQ(copier->poll(tickets[0])->code(), in_time ? Code::canceled : Code::ok);
-    // The word that stopped it is on its way still: nobody else may be given it.
+    // The abort flag is still being written, so no other order may use it.
     EXPECT_EQ(start_kernel().status().code(), Code::no_resource);
     script.run_urgent();
     auto next = start_kernel();

@@ -7,8 +7,8 @@
 namespace linkspan::cuda {
 namespace handles_test {
 
-// That a mapping reaches the other process's bytes is the conformance suite's to show: it takes
-// two.
+// The conformance suite shows that a mapping reaches the other process's bytes, which needs two
+// processes.
 using HandlesOnDevice = OnDevice;
 
 TEST_F(HandlesOnDevice, EveryAddressOfAnAllocationGivesItsHandle) {

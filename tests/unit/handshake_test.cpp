@@ -1,4 +1,4 @@
-// What a hello may say of addresses and transports: a hostile peer's does not get past the decoder.
+// Tests what a hello may contain about addresses and transports: the decoder refuses a hostile one.
 #include "control/handshake.hpp"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace linkspan::control {
 namespace handshake_test {
 
-/// As whoever keeps no rule encodes it.
+/// Encodes a hello without checking any rule.
 std::vector<std::byte> hello_with(const std::vector<std::string>& addresses) {
   flatbuffers::FlatBufferBuilder out;
   const std::vector<std::byte> bytes(32);

@@ -86,7 +86,7 @@ TEST_F(ImportCacheTest, OneOpensAndTheOthersWaitForIt) {
     std::vector<std::jthread> threads;
     threads.emplace_back([&] { got[0] = *cache.get(kKey, soon(), slow); });
     opening.wait();
-    // Another key is not held up, and who has no time left is told so.
+    // Another key is not delayed, and a caller without time left gets an error.
     EXPECT_TRUE(cache.get(ImportKey{}, soon(), opener()).ok());
     EXPECT_EQ(cache.get(kKey, Deadline::after(Clock::steady(), 1ms), opener()).status().code(),
               Code::timed_out);

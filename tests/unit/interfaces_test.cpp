@@ -23,7 +23,7 @@ std::vector<net::TcpAddress> hosts(std::initializer_list<const char*> texts) {
   for (const char* text : texts) out.push_back(parse_host(text).value());
   return out;
 }
-/// Of the data connections 0 to 5.
+/// Returns the routes of data connections 0 to 5.
 std::vector<std::string> ways(const std::vector<Interface>& ours,
                               const std::vector<net::TcpAddress>& theirs) {
   std::vector<std::string> out;
@@ -77,7 +77,7 @@ TEST(DataConnectionRoutes, LookAtAllAddressesOfAnInterface) {
 
 TEST(DataConnectionRoutes, CountTheBitsOfASubnet) {
   const auto near = [](unsigned prefix, const char* theirs) {
-    // What is in no subnet of ours comes second.
+    // Addresses outside our subnets come second.
     return choose_route(std::vector{interface("e", {{"10.0.1.130", prefix}})},
                         hosts({"192.0.2.1", theirs}), 0, 1)
                ->to.host() == theirs;

@@ -14,7 +14,7 @@ class JoinedCopies : public GpuCopierTest {
     GpuCopierTest::SetUp();
     for (std::size_t i = 0; i < kMax; ++i) source[i] = static_cast<unsigned char>(i + 1);
   }
-  /// One byte, each its own.
+  /// Returns an order of one byte, which no other order uses.
   Order order(std::size_t i) {
     pieces[i] = {address(&target[i]), address(&source[i]), 1};
     return {.method = Method::copy_engine, .pieces = {&pieces[i], 1}, .actual_method = &taken[i]};

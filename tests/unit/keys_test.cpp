@@ -1,5 +1,5 @@
-// What of a region's keys goes to whom: a peer of this host gets all, a remote one what leaves the
-// host and needs no file descriptor.
+// Tests which of a region's keys a peer gets: a local peer gets all, a remote one those that leave
+// the host and need no file descriptor.
 #include "engine/registration/keys.hpp"
 
 #include <gtest/gtest.h>

@@ -66,7 +66,7 @@ class Ends final : public CompletionSink {
   std::vector<Completion> all;
 };
 
-/// One Engine's half: memory, registry, transport.
+/// One Engine's parts: memory, registry, transport.
 struct Half {
   explicit Half(std::uint64_t incarnation) : registry(incarnation, nullptr) {
     auto made = LocalTransport::create({.registry = &registry, .incarnation = incarnation});
@@ -158,7 +158,7 @@ TEST_F(LocalEndpointTest, ExecutesWhatIsPermittedAndNothingElse) {
   EXPECT_EQ(theirs_[69], std::byte{2});
 }
 
-/// Its Engine is being closed: soon it says goodbye, and by then nothing may be under way.
+/// The Engine is closing: it says goodbye soon, and nothing may be in flight by then.
 TEST_F(LocalEndpointTest, BeginsNothingWhenItServesNoMore) {
   const std::uint64_t readable = us_.publish(ours_, {.read = true});
   const std::uint64_t theirs = offer();
@@ -295,7 +295,7 @@ TEST_F(LocalEndpointTest, OffersAreOnceEachAndBoundedWhileTheyOpen) {
   flatbuffers::FlatBufferBuilder again;
   again.Finish(schema::CreateOffer(again, schema::vector_of(again, peer_.key.bytes)));
   EXPECT_TRUE(say(LocalMessage::offer, finished(again)).ok());  // and is not opened again
-  // The thread that opens them stands still, as behind a driver that does.
+  // The opener thread is blocked, as in a driver that does not return.
   std::promise<void> go_on;
   us_.transport->off_the_lock([wait = go_on.get_future().share()] { wait.wait(); });
   LocalKey key = *decode_key(peer_.key.bytes);
@@ -381,7 +381,7 @@ TEST(LocalImports, OfSparseMemoryAreBounded) {
       << (*imported)->why_not_mapped();
 }
 
-/// A GPU would be given an address that nobody has pinned.
+/// A GPU would get an address that no process has pinned.
 TEST(LocalImports, MemoryThatIsMappedIsNotPinnedBecauseItsOwnerSaysSo) {
   memory::Registry registry(kPeer, nullptr);
   auto made = LocalTransport::create({.registry = &registry, .incarnation = kPeer});
@@ -561,7 +561,7 @@ TEST_F(LocalBounce, WhatAPeerLeavesBehindEndsWithIt) {
   EXPECT_EQ(end().code(), Code::disconnected);
 }
 
-/// Its serials are easy to guess, and another peer's data lie in there.
+/// The serials are easy to guess, and another peer's data are in that memory.
 TEST_F(LocalBounce, NobodyCanAskForTheBounceMemory) {
   post(1);
   const auto* execute = asked();

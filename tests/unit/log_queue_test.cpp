@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 
 Deadline within(Duration time) { return Deadline::after(Clock::steady(), time); }
 
-/// What an Outlet has delivered, and a door at which it stands while that is closed.
+/// Records what an Outlet delivers, and can block it.
 struct Heard {
   Mutex mutex;
   Condition changed;
@@ -128,7 +128,7 @@ class Within final : public LogQueue::Outlet {
     *ended = true;
     ended->notify_all();
   }
-  // Also the test's: the outlet ends with its thread.
+  // Shared with the test, because the outlet ends with its thread.
   const std::shared_ptr<std::atomic<bool>> ended_ = std::make_shared<std::atomic<bool>>(false);
 
  private:

@@ -22,7 +22,7 @@ namespace named_thread_test {
 using namespace std::chrono_literals;
 using test::must, test::take;
 
-/// Of this process, by number.
+/// Returns the names of this process's threads, by number.
 std::map<std::string, std::string> threads() {
   std::map<std::string, std::string> all;
   for (const auto& each : std::filesystem::directory_iterator("/proc/self/task")) {

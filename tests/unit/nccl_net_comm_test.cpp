@@ -28,8 +28,8 @@ struct Registered {
   std::unique_ptr<Comm::CommRegistration> handle;
 };
 
-/// Messages of `sizes`, one behind the other in memory with a gap, as many at once as there is
-/// room.
+/// Moves messages of `sizes`, with gaps between them in memory, as many at once as there is room
+/// for.
 void move_messages(const Pair& pair, const std::vector<std::size_t>& sizes, std::uint64_t seed) {
   constexpr std::size_t kGap = 3;
   std::size_t total = kGap;
@@ -102,7 +102,7 @@ TEST_P(NcclNetComms, TakeAsManyRequestsAsTheVersionAllows) {
     over.push_back(done(*pair.receive));
     EXPECT_EQ(over.back().cookie, i);
   }
-  // What is done and not yet consumed takes room still.
+  // A receive that is done but not consumed still takes room.
   const Status status = pair.receive->receive(to.at(0), 8, kTag, *to.handle, 0);
   EXPECT_EQ(status.code(), GetParam() == 7 ? Code::no_resource : Code::ok);
   for (const Done& each : over) must(pair.receive->consumed(each));

@@ -89,7 +89,7 @@ class NcclNetEndpointTest : public ::testing::Test {
   Code retract(bool at_once = false) {
     return transport_->retract(region_->region(), at_once).code();
   }
-  /// Until the peer has heard how that ended.
+  /// Waits until the peer has received the answer to `id`, and returns its code.
   Code answer(std::uint64_t id) {
     Code code = Code::pending;
     until([&] {
@@ -116,7 +116,7 @@ class NcclNetEndpointTest : public ::testing::Test {
         std::count_if(channel_.sent.begin(), channel_.sent.end(),
                       [message](const auto& each) { return each.message == message; }));
   }
-  /// Of the last `clear`.
+  /// Returns the flow of the last `clear`.
   std::uint32_t flow() const {
     std::uint32_t found = 0;
     for (const auto& each : channel_.sent)
@@ -158,7 +158,7 @@ TEST_F(NcclNetEndpointTest, ABrokenFlowCarriesNothingMore) {
   begin("listen:0:2");
   ASSERT_TRUE(write(1, key_.token).ok());
   const std::uint32_t first = flow();
-  // Its order has ended: that is to be told, and was not yet.
+  // The order has ended, which is to be reported and was not yet.
   until([&] { return endpoint_->poll_hint().when == PollHint::When::now; });
   ASSERT_TRUE(write(2, key_.token).ok());
   EXPECT_NE(flow(), first);
@@ -166,7 +166,7 @@ TEST_F(NcclNetEndpointTest, ABrokenFlowCarriesNothingMore) {
     endpoint_->progress(ends_);
     return count(MessageType::ended) == 2;
   });
-  // What broke is said before what it has ended.
+  // The broken flow is reported before the writes that it ended.
   const auto place = [&](MessageType message) {
     return std::find_if(channel_.sent.begin(), channel_.sent.end(),
                         [message](const auto& each) { return each.message == message; });
@@ -174,7 +174,7 @@ TEST_F(NcclNetEndpointTest, ABrokenFlowCarriesNothingMore) {
   EXPECT_LT(place(MessageType::broken), place(MessageType::ended));
 }
 
-/// And no byte more comes to its memory: the flow that could bring it has no comm.
+/// No further byte reaches the memory, because the flow that could bring it has no comm.
 TEST_F(NcclNetEndpointTest, EndsAWriteOfThePeersThatDoesNotGoOn) {
   begin();
   ASSERT_TRUE(write(1, key_.token).ok());

@@ -33,7 +33,7 @@ namespace linkspan::transport::nccl_net {
 using test::must;
 using test::take;
 
-/// What the plugins have said, each line with its level before it.
+/// Collects the plugins' log lines, each with its level before it.
 class Lines {
  public:
   static Lines& all() {
@@ -60,7 +60,7 @@ class Lines {
   std::string text_;
 };
 
-/// Of a version from 4 to 12; 0: the module without a table.
+/// Returns the file of version 4 to 12; 0: the module without a table.
 inline std::string plugin_file(int version) {
   const std::string suffix = version == 0   ? "-none"
                              : version == 7 ? ""
@@ -68,7 +68,7 @@ inline std::string plugin_file(int version) {
   return test::file_beside_this_program("libnccl-net-linkspan-test" + suffix + ".so");
 }
 
-/// Both ends of a way. The Listener may go.
+/// Both ends of a connection. The Listener may be destroyed.
 struct Pair {
   std::unique_ptr<SendComm> send;
   std::unique_ptr<ReceiveComm> receive;
@@ -91,7 +91,7 @@ inline Bytes pattern_of(std::size_t bytes, std::uint64_t seed) {
   return made;
 }
 
-/// What the tests of plugins have in common, beside any fixture.
+/// Helpers for tests of plugins with any fixture.
 class PluginTools {
  public:
   PluginTools(const PluginTools&) = delete;

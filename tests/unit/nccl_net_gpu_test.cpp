@@ -79,7 +79,7 @@ TEST_P(NcclNetOnDevice, WhatWasReceivedIsThereBehindAFlush) {
     until([&] { return take(pair.receive->flushed(flush)); });
     must(pair.receive->consumed(**arrived));
     Bytes due = sent;
-    due.back() = kBefore;  // behind the message
+    due.back() = kBefore;  // after the message
     ASSERT_EQ(read(to.address + kAt, bytes + 1), due) << "round " << round;
     if (pair.send->in_flight() != 0) (void)done(*pair.send);
   }
@@ -150,7 +150,7 @@ class NcclNetUnpackOnDevice : public GpuTools {
  protected:
   static constexpr std::size_t kMax = std::size_t{4} << 20;
 
-  /// What a kernel would find.
+  /// Connects, and checks what a kernel would find.
   void open() {
     pair = connect(take(load(7)));
     const abi::DeviceHandle* const kernels = pair.receive->kernels();

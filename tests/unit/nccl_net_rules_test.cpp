@@ -1,5 +1,5 @@
-// What the test plugin refuses, by calls past our own checks: so that a rule which our comms break
-// is seen.
+// Tests what the test plugin refuses, by calls that bypass our own checks, so that a rule that our
+// comms break would show.
 #include <dlfcn.h>
 
 #include <atomic>

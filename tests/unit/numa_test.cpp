@@ -13,7 +13,7 @@
 namespace linkspan::base {
 namespace numa_test {
 
-/// As /sys, with what a test writes there.
+/// A folder in the place of /sys, with files that a test writes.
 class NumaSysfs : public ::testing::Test {
  protected:
   NumaSysfs() {
@@ -84,7 +84,7 @@ TEST(PreferredNode, HoldsWhileItLivesAndNoLonger) {
   {
     const PreferredNode near(0);  // which every machine has
     const Policy within = Policy::now();
-    // Where it is not permitted nothing changes.
+    // Nothing changes if the kernel does not permit it.
     if (within != before) {
       EXPECT_EQ(within.mode, MPOL_PREFERRED);
       EXPECT_EQ(within.nodes[0], 1UL);

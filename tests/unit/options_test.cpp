@@ -182,7 +182,7 @@ TEST_F(OptionsTest, SecretIsOfTheFileThatNobodyElseReads) {
   ASSERT_EQ(::chmod(path, 0640), 0);
   refused(Code::permission_denied, std::string("chmod 600 ") + path);
   ASSERT_EQ(::chmod(path, 0400), 0);
-  if (::geteuid() == 0) {  // who may give a file away
+  if (::geteuid() == 0) {  // root may give a file away
     ASSERT_EQ(::chown(path, 65534, 65534), 0);
     refused(Code::permission_denied, "belongs to uid 65534");
   }

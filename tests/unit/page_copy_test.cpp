@@ -85,7 +85,7 @@ Bytes pattern() {
   return data;
 }
 
-/// `count` different ones of those that fit behind `base`.
+/// Returns `count` different indices of pages that fit after `base`.
 Indices scattered(std::size_t count, std::size_t base, std::uint64_t page_bytes, unsigned seed) {
   Indices all(std::min<std::size_t>((kBytes - base) / page_bytes, 100'000));
   std::iota(all.begin(), all.end(), 0);

@@ -81,7 +81,7 @@ class PageableOnDevice : public cuda::OnDevice {
     auto ticket = copier->start(order);
     return ticket.ok() ? end_of(*copier, *ticket) : ticket.status();
   }
-  /// Both ways: those bytes, and no other of either side.
+  /// Copies both ways, and checks that only those bytes changed on either side.
   void copies_exactly(const Pieces& offsets) {
     const Bytes data = data_of(1), poison(kBytes, kPoison);
     Bytes want = poison, host = data;
@@ -167,7 +167,7 @@ TEST_F(PageableOnDevice, CopiesWithoutTheKernel) {
   copies_exactly(scattered(300, {1, 4095, 65537, 8192, 3}, 5, 5));
 }
 
-/// What is contiguous on the GPU shares slots, and each slot is one copy.
+/// Pieces that are contiguous on the GPU share buffers, and each buffer is one copy.
 TEST_F(PageableOnDevice, PiecesThatAreContiguousOnTheGpuGoTogether) {
   const Pieces gathered = scattered(16'000, up_to(257), 0, 29);
   const Pieces spread = scattered(16'000, up_to(257), 29, 0);
@@ -194,7 +194,7 @@ TEST_F(PageableOnDevice, ScatteredOnTheGpuTheKernelTakesThem) {
   EXPECT_EQ(fake.call_count("cuMemcpyAsync"), 0u);
 }
 
-/// It may wait for what is in flight, and that for this copy.
+/// Making a stream may wait for work in flight, which may wait for this copy.
 TEST_F(PageableOnDevice, MakesNoStreamOfAGpuThatItServes) {
   if (!fake) GTEST_SKIP() << "needs the simulated driver";
   must(copier->serve(*device));
@@ -274,7 +274,7 @@ TEST_F(PageableOnDevice, AnAbortedOrderIsQuiet) {
   }
 }
 
-/// All slots are with a GPU that stands still: nothing is lost, and what needs none goes on.
+/// A blocked GPU has all buffers. Nothing is lost, and copies that need no buffer go on.
 TEST_F(PageableOnDevice, WaitsForSlotsAndLetsOthersPass) {
   if (!fake) GTEST_SKIP() << "needs the simulated driver";
   const auto another = second_device();
@@ -349,7 +349,7 @@ TEST_F(PageableOnDevice, ALostContextEndsItsOrdersAndNobodyElses) {
   fake.reset();
 }
 
-/// What the driver refuses is told, what was queued before it is waited for.
+/// A refusal of the driver is reported, after what was queued before it has ended.
 TEST_F(PageableOnDevice, ARefusedCopyIsAnErrorAndTheNextIsNone) {
   if (!fake) GTEST_SKIP() << "needs the simulated driver";
   without_a_kernel();

@@ -1,4 +1,4 @@
-// Peers by one network plugin, which stands still in a call for one of them.
+// Tests peers over one network plugin that blocks in a call for one of them.
 #include "transport/nccl_net/plugin_thread.hpp"
 
 #include <gtest/gtest.h>

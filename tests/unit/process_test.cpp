@@ -87,7 +87,7 @@ TEST(Process, AUserNumberNamesOneUserUnlessItStandsForAllThatHaveNone) {
   EXPECT_TRUE(names_one_user(0));
   EXPECT_TRUE(names_one_user(1000));
   const pid_t child = ::fork();
-  if (child == 0) {  // a user namespace that has a number for nobody
+  if (child == 0) {  // a user namespace without a mapping of numbers
     if (::unshare(CLONE_NEWUSER) != 0) ::_exit(2);
     ::_exit(::geteuid() == 65534 && !names_one_user(65534) && names_one_user(0) ? 0 : 1);
   }

@@ -189,7 +189,8 @@ TEST_F(RegistryTest, ANameStandsForAWholeSetOrForNone) {
   EXPECT_EQ(take(registry.find_name("w", ids[1].serial))->id(), ids[1]);
   EXPECT_EQ(registry.find_name("w", ids[2].serial).status().code(), Code::not_found);
   EXPECT_EQ(registry.find_name("w").status().code(), Code::invalid_argument);
-  // One that another name would tear out of it; a name that another has.
+  // Refuses a region that another name would take out of the set, and a name that another region
+  // has.
   EXPECT_EQ(registry.set_name(ids[0], "x").code(), Code::invalid_argument);
   EXPECT_EQ(registry.set_name(ids[2], "w").code(), Code::invalid_argument);
   EXPECT_EQ(registry.publish("x", std::vector{ids[2], ids[0]}).status().code(),

@@ -144,7 +144,7 @@ TEST_F(RelayOnDevice, NothingMovesBeforeAUsersStreamAndItGoesOnAfterAll) {
   must(cuda::make_wait(scope, stream, **release));
   user.copy(copied->data(), to_->data(), kBytes);
 
-  // Others pass it: those behind no stream, and those behind another stream.
+  // Orders after no stream, and those after another stream, pass it.
   const Piece to_past{address(past->data()), address(from_->data()), 30 * kMiB};
   Order behind_other = order({&to_past, 1});
   behind_other.after = &free;
@@ -176,7 +176,7 @@ TEST_F(RelayOnDevice, EachLinkHasAnEqualShare) {
   EXPECT_EQ(Relay::create(*test::topology(), *device_, 0).status().code(), Code::unsupported);
 }
 
-/// What the test holds and loses works again afterwards.
+/// Releases the simulated driver's devices at the end, held or lost.
 class Control {
  public:
   Control() : fake_(test::FakeCuda::find()) {}
@@ -234,8 +234,8 @@ TEST_F(RelayOnDevice, ALenderThatFailsInTheMidstIsNotAskedAgain) {
   if (!*fake) GTEST_SKIP() << "needs the simulated driver";
   fake->lose(1);
   const Piece all = piece(0, 0, kBytes);
-  // Its first copy is refused, so all goes directly. That its context is lost ends nobody's order,
-  // for none of its bytes were taken.
+  // The donor's first copy is refused, so all bytes go directly. Its lost context ends no order,
+  // because it had none of their bytes.
   EXPECT_EQ(end_of(take(copier_->start(order({&all, 1})))).to_string(), "ok");
   EXPECT_EQ(difference({{0, 1, 0, kBytes}}), "");
 }

@@ -13,7 +13,7 @@ using control::FrameOp;
 
 constexpr std::uint64_t kPeer = 1;
 
-/// One Engine as its Rendezvous sees it. What it tells the other waits until deliver().
+/// One Engine as its Rendezvous sees it. Messages to the other side wait until deliver().
 class Side final : public RendezvousHost {
  public:
   struct Frame {
@@ -137,7 +137,7 @@ class RendezvousTest : public ::testing::Test {
       deliver(receiver_, sender_);
     }
   }
-  /// Whatever happened: the next pair of the tag matches, and nothing else does.
+  /// Checks that the next pair of the tag matches and nothing else does, whatever happened before.
   void expect_well(std::uint64_t tag = 1) {
     TransferState& send = sender_.send(tag, 10);
     TransferState& receive = receiver_.receive(tag, 10);

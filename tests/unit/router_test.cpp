@@ -126,7 +126,7 @@ TEST(Router, PagesWithoutBytesAreOneEmptyBatch) {
   EXPECT_TRUE(blocks_of(plan, 0).empty());
 }
 
-/// Where each byte goes to, of a plan whose batches are as kSmall wants them.
+/// Returns the destination of each byte of a plan, and checks the batches against kSmall.
 std::map<std::uint64_t, std::uint64_t> bytes_of(const Plan& plan) {
   std::map<std::uint64_t, std::uint64_t> to;
   for (std::size_t i = 0; i < plan.batches; ++i) {

@@ -31,7 +31,7 @@ TEST(SealedMemory, IsTmpfsThatCannotShrink) {
   EXPECT_EQ(sealed_memory(in).status().code(), Code::corrupt);
 }
 
-/// Its pages can be punched out beside the seal. The memfd needs none of them to be made.
+/// The owner can punch out its pages in spite of the seal. Creating the memfd needs no such pages.
 TEST(SealedMemory, IsRefusedInWords_WhenItIsHugetlb) {
   const Fd file = memfd(MFD_HUGETLB | MFD_ALLOW_SEALING);
   ASSERT_EQ(::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);

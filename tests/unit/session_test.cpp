@@ -26,7 +26,7 @@ class RemoteSession : public test::ControlFixture {
     EXPECT_EQ(answer(channel), Code::not_found);
     return channel;
   }
-  /// Its host takes no packet any more and answers none, nor tells of its end.
+  /// Makes the host drop and send no packet any more, so it does not report its end either.
   static void vanish(const base::FdChannel& channel) {
     sock_filter drop[] = {BPF_STMT(BPF_RET | BPF_K, 0)};
     const sock_fprog program{.len = 1, .filter = drop};
@@ -53,7 +53,7 @@ TEST_F(RemoteSession, OfAHostThatVanishedWithBytesUnderWayIsGone) {
   expect_vanished();
 }
 
-/// Its host answers, but has no more room for what it does not read.
+/// The host answers, but has no more room for bytes that its process does not read.
 TEST_F(RemoteSession, ThatTakesNoByteIsGone) {
   const auto channel = meet();
   const std::vector<std::byte> large(65536);

@@ -132,7 +132,7 @@ TEST_F(SharedRangeOnDevice, AKeyThatClaimsWhatIsNotThereIsCorrupt) {
             Code::corrupt);
 }
 
-/// It may be a GPU that this process cannot import from: the peer copies then.
+/// This process may be unable to import from that GPU; then the peer copies.
 TEST_F(SharedRangeOnDevice, WhatTheDriverDoesNotTakeIsNotMapped) {
   auto made = take(import(Make::chunks, [](LocalKey&, std::vector<base::Fd>& fds) {
     base::FdBundle parcel = take(base::FdBundle::create());

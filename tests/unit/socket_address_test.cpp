@@ -147,7 +147,7 @@ TEST(SocketAddress, OfLoopbackHasNoOthersBesideIt) {
   EXPECT_FALSE(alone.beyond_loopback);
 }
 
-/// Of many that find the path of a dead one at once.
+/// Many processes find the path of a dead listener at once.
 TEST(SocketAddress, OfADeadListenerHasOneSuccessorAtATime) {
   char folder[] = "/tmp/linkspan-test-XXXXXX";
   ASSERT_NE(::mkdtemp(folder), nullptr);
@@ -201,7 +201,7 @@ TEST(SocketAddress, WhoConnectsMayWaitInAFullQueue) {
   std::filesystem::remove_all(folder);
 }
 
-/// Who has the lock looks whether the path is stale; nobody else does meanwhile.
+/// The owner of the lock checks whether the path is stale; no other process does meanwhile.
 TEST(SocketAddress, ThatAnotherOneBeginsToListenAtIsBusy) {
   char folder[] = "/tmp/linkspan-test-XXXXXX";
   ASSERT_NE(::mkdtemp(folder), nullptr);

@@ -1,4 +1,4 @@
-// Of a host's addresses all are tried, the next while the one before is silent.
+// Tests that all of a host's addresses are tried, the next one while the previous one is silent.
 #include "net/staggered_connect.hpp"
 
 #include <gtest/gtest.h>

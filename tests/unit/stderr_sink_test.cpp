@@ -21,7 +21,7 @@ namespace stderr_sink_test {
 using namespace std::chrono_literals;
 using test::take;
 
-/// Both ends of what stderr may be, of which one is read.
+/// Both ends of a possible stderr; one is read.
 struct Ends {
   Fd read, write;
 };

@@ -15,7 +15,8 @@ namespace linkspan::test {
 
 using namespace std::chrono_literals;  // NOLINT(google-global-names-in-headers)
 
-/// One that nobody has now. Another process may be quicker: tests on it may say busy, not succeed.
+/// Returns a port that is free now. Another process may take it first: tests with it may report
+/// busy, not success.
 inline std::uint16_t free_port() {
   const auto address = *net::resolve("127.0.0.1", 0);
   const auto socket = net::listen_at(address.front());

@@ -1,4 +1,4 @@
-// Who serves a Store over TCP, who waits for whom, and what a server's end comes to.
+// Tests which process serves a Store over TCP, which ones wait, and the effects of a server's end.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -127,7 +127,7 @@ TEST(StoreRoles, WhoIsRefused) {
   EXPECT_TRUE(open_tcp_store(options).ok());
   options.host = "localhost";
   EXPECT_TRUE(open_tcp_store(options).ok());
-  options.host = "192.0.2.1";  // of documentation, nobody's
+  options.host = "192.0.2.1";  // an address for documentation, which no host has
   EXPECT_EQ(code_of(open_tcp_store(options)), Code::not_found);
   options.host = "no such host";
   EXPECT_EQ(code_of(open_tcp_store(options)), Code::not_found);

@@ -57,7 +57,7 @@ class StoreServer : public ::testing::Test {
   static void say(const base::Fd& socket, const std::string& bytes) {
     ASSERT_TRUE(net::send_all(socket, bytes, within(10s)).ok());
   }
-  /// What comes, up to `count` bytes; less: the server has closed it.
+  /// Returns up to `count` received bytes; fewer mean that the server closed the connection.
   static std::string hear(const base::Fd& socket, std::size_t count) {
     std::string all;
     while (all.size() < count) {
@@ -92,7 +92,7 @@ TEST_F(StoreServer, BothDialectsSeeTheSameKeys) {
                       std::int64_t number = 0) {
     return bytes_of(op, std::move(keys), std::move(values), number, Dialect::older);
   };
-  // Its first request is a `set`, which also begins with a zero, and comes byte by byte.
+  // The first request is a `set`, which also begins with a zero, and arrives byte by byte.
   for (const char each : old(Op::set, {"k"}, {"v"})) say(older, std::string(1, each));
   EXPECT_EQ(ask(older, old(Op::add, {"n"}, {}, 1), 8), "\6\0\0\0\0\0\0\0"s);
   EXPECT_EQ(ask(now, bytes_of(Op::get, {"k"}), 9), "\1\0\0\0\0\0\0\0v"s);

@@ -1,4 +1,4 @@
-// Every operation of a Store, by the one that serves and by clients.
+// Tests every operation of a Store, by the serving process and by clients.
 #include "linkspan/store.hpp"
 
 #include <gtest/gtest.h>

@@ -17,7 +17,7 @@ class StreamOrdersOnDevice : public cuda::OnDevice {
     stream.emplace(*std::move(made));
     orders = std::make_unique<StreamOrders>(topology.get());
   }
-  /// Of a transfer that a CPU makes: its end lets `stream` go on.
+  /// Returns the dependencies of a transfer that a CPU makes; its end releases `stream`.
   Result<ResolvedStreams> place() {
     const StreamOrder order{.flavour = StreamOrder::Flavour::created,
                             .gpu = device->info().uuid,

@@ -1,4 +1,4 @@
-// What a cancel by TCP bounds: the batch ends, whatever else the peer sends meanwhile.
+// Tests the limits of a cancel over TCP: the batch ends, whatever else the peer sends meanwhile.
 #include "tests/unit/tcp_connection_group_fixture.hpp"
 
 namespace linkspan::transport::tcp {
@@ -31,7 +31,7 @@ class TcpCancels : public TcpConnectionGroup {
     for (int seconds = 0; seconds < kMax; ++seconds) {
       if (ends_.all.contains(cookies_)) return seconds;
       pass_a_second_with_traffic();
-      // What has failed ends when its threads have let go of it.
+      // A failed batch ends when its threads have released it.
       if (clock_.now() - base::Time{} > TcpEndpoint::kCancelEnds) (void)end();
     }
     return kMax;
@@ -67,7 +67,7 @@ TEST_F(TcpCancels, OfAWriteEndItWhenOneOfItsDataConnectionsIsHeldBack) {
   endpoint_->cancel(cookies_);
   EXPECT_EQ(transport_.retract(fixed_->region(), false).code(), Code::ok);  // nothing uses this one
   EXPECT_LE(seconds_until_it_ends(), kBound + 1);
-  // canceled: none of its frames had been given to the one that is held back.
+  // canceled: the blocked connection had none of its frames.
   EXPECT_TRUE(end().code() == Code::disconnected || end().code() == Code::canceled)
       << end().to_string();
   EXPECT_EQ(transport_.retract(region_->region(), false).code(), Code::ok);

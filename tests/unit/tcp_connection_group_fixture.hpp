@@ -47,7 +47,7 @@ class PeerChannel : public Channel {
     const base::MutexLock lock(mutex_);
     return heard_;
   }
-  /// Behind how many others each of them is to be heard.
+  /// Returns how many earlier notifications each one must follow.
   std::vector<std::uint64_t> afters() const {
     const base::MutexLock lock(mutex_);
     return afters_;
@@ -134,7 +134,7 @@ class TcpConnectionGroup : public ::testing::Test {
     Head head;
     Bytes data;
   };
-  /// None: it was closed.
+  /// Returns nullopt if the connection was closed.
   std::optional<Heard> next() {
     const auto limit = base::Deadline::after(base::Clock::steady(), 5s);
     for (;;) {

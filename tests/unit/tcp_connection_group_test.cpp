@@ -50,7 +50,7 @@ TEST_F(TcpConnectionGroup, StoresAWordWhole) {
       ASSERT_TRUE(seen == kOld || seen == kNew) << std::hex << seen;
     }
   });
-  // Data before the word, the word, and data behind it.
+  // Data, the 8-byte value, and data after it.
   Head head = put(5, 3, 5);
   head.spans = {{3, 5}, {kAt, 8}, {200, 6}};
   head.incarnation = kPeer;
@@ -80,7 +80,7 @@ TEST_F(TcpConnectionGroup, StoresAWordWhole) {
   EXPECT_EQ(Bytes(memory_.begin() + 200, memory_.begin() + 206), ones(6));
 }
 
-/// Of 4096 bytes at most each: the word does not fit behind what is before it.
+/// Frames have at most 4096 bytes, so the 8-byte value does not fit after the data before it.
 TEST_F(TcpConnectionGroup, SendsAWordInOneFrame) {
   const std::array<Block, 2> blocks{{{1, 1, kMinChunk - 4}, {5000, 5000, 8}}};
   must(endpoint_->post({.op = linkspan::Op::write,
@@ -278,7 +278,8 @@ TEST(TcpFrame, IsNoneWhereItsLengthsDisagree) {
   EXPECT_TRUE(broken(24 + 41, 0xff)) << "a notification that is too long";
 }
 
-/// So no writer that keeps the rules meets the end of its connections below.
+/// The region is busy from the first frame on, so a writer that keeps the rules never causes the
+/// failures tested below.
 TEST_F(TcpConnectionGroup, APutOfSeveralFramesHoldsItsRegionFromTheFirstOn) {
   send(put(1, 0, 8, false), ones(8));
   send(put(2, 100, 1), ones(1));
@@ -298,7 +299,7 @@ TEST_F(TcpConnectionGroup, APutOfSeveralFramesHoldsItsRegionFromTheFirstOn) {
   EXPECT_EQ(retracted.to_string(), "ok");
 }
 
-/// Its control connection may have something to say yet.
+/// The control connection may still have something to send.
 TEST_F(TcpConnectionGroup, TakesNoMoreConnectionsThanThereMayBe) {
   std::vector<base::Fd> others;
   for (unsigned i = 1; i < kMaxDataConnections; ++i) {
@@ -479,7 +480,7 @@ TEST_F(TcpConnectionGroup, ACanceledPutTellsHowMuchOfItThereIs) {
   EXPECT_EQ(ended == Code::ok, sent[cookies_] == kBytes);
 }
 
-/// Its peer may have all of it, and ask for more, before this side has looked again.
+/// The peer may have all of it, and request more, before this side has polled again.
 TEST_F(TcpConnectionGroup, AnAnswerThatWasTakenWholeIsNotInFlight) {
   ConnectionGroup group({.published = &transport_.published(),
                          .channel = &channel_,
@@ -505,8 +506,7 @@ TEST_F(TcpConnectionGroup, AnAnswerThatWasTakenWholeIsNotInFlight) {
   group.fail(Status(Code::canceled, Scope::peer, "over"));
 }
 
-/// What the connection with room would say at once must not pass the question on its way by
-/// another.
+/// The connection with room could send at once, but must not pass the request on the other one.
 TEST_F(TcpConnectionGroup, ACancelGoesBehindItsQuestion) {
   const auto narrow = [&] {
     const int bytes = 1 << 16;  // no less than a packet of loopback's: else it trickles

@@ -6,7 +6,7 @@
 namespace linkspan::transport::tcp {
 namespace tcp_endpoint_test {
 
-/// Of the side that has connected.
+/// The channel of the connecting side.
 class AskedChannel final : public PeerChannel {
  public:
   bool connects() const noexcept override { return true; }

@@ -59,7 +59,7 @@ class TcpSeals : public TcpConnectionGroup {
     EXPECT_EQ(head->id, id);
     EXPECT_EQ(head->code, Code::ok);
   }
-  /// And `expected` is what the memory has.
+  /// Checks that the connections are closed and the memory has `expected`.
   void expect_closed(const Bytes& expected) {
     EXPECT_FALSE(heard().has_value());
     endpoint_->progress(ends_);

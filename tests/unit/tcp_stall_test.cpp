@@ -1,5 +1,5 @@
-// What a peer does on a region of ours by TCP and does not end: it holds the region no longer than
-// the bounds of a ConnectionGroup say, and the bytes that come later land nowhere.
+// Tests transfers that a peer begins on a region of ours over TCP and does not end: it blocks the
+// region no longer than the limits of a ConnectionGroup allow, and later bytes land nowhere.
 #include "tests/unit/tcp_connection_group_fixture.hpp"
 
 namespace linkspan::transport::tcp {
@@ -25,7 +25,7 @@ class TcpStalls : public TcpConnectionGroup {
     return code;
   }
   Code retract() { return transport_.retract(region_->region(), false).code(); }
-  /// Until what was sent before this has come.
+  /// Waits until all that was sent before has arrived.
   void comes(std::uint64_t id) {
     Head head = put(id, 0, 1);
     head.serial = fixed_key_.id.serial;
@@ -116,7 +116,7 @@ TEST_F(TcpStalls, APutOfADeregisteredRegionEndsHoweverItGoesOn) {
   EXPECT_NE(memory_[8 * static_cast<std::size_t>(steps) + 1], std::byte{1});
 }
 
-/// It is in the midst of recvmsg's pieces, with an aligned word among them.
+/// The frame is among the pieces of one recvmsg, with an aligned 8-byte value.
 TEST_F(TcpStalls, AFrameThatIsCutInHalfHoldsNothing) {
   Head head = put(1, 0, 100);
   head.spans.push_back({104, 8});

@@ -43,7 +43,7 @@ class TcpSums : public TcpConnectionGroup {
     frame[at] ^= std::byte{0x10};
     send_bytes(frame);
   }
-  /// Its sum is there, and right.
+  /// Checks that the frame has a correct checksum.
   static void expect_sum(const Heard& heard) {
     EXPECT_TRUE(heard.head.summed);
     EXPECT_EQ(base::crc32c(heard.data, heard.head.sum_of_head), heard.head.sum);
@@ -74,7 +74,7 @@ TEST_F(TcpSums, OfAWriteThatCameAsItWasSentLetItEndWell) {
   EXPECT_EQ(part(200, 17), Bytes(data.begin() + 13, data.end()));
 }
 
-/// In the place, the sum itself, data, a word, data behind it.
+/// Changes the place, the checksum, data, an 8-byte value, and data after it.
 TEST_F(TcpSums, OfAWriteTellWhatWasChanged) {
   const std::size_t heads = kPutHead + 3 * sizeof(Span);
   std::uint64_t id = 0;
@@ -89,7 +89,7 @@ TEST_F(TcpSums, OfAWriteTellWhatWasChanged) {
   EXPECT_EQ(part(1000, 9), counting(9));
 }
 
-/// Neither a word nor a notification says that what is wrong is there.
+/// Neither an 8-byte value nor a notification announces wrong data.
 TEST_F(TcpSums, KeepAWordThatWouldTellOfWrongData) {
   std::fill_n(memory_.begin() + 64, 8, std::byte{9});
   Head head = summed_put(1, {{0, 40}, {64, 8}});
@@ -104,7 +104,7 @@ TEST_F(TcpSums, KeepAWordThatWouldTellOfWrongData) {
   EXPECT_EQ(channel_.notifications(), std::vector<Bytes>{counting(3)});
 }
 
-/// Of several frames, of which one is another.
+/// One of several frames differs.
 TEST_F(TcpSums, OfOneFrameTellOfAllOfItsBatch) {
   for (const bool first : {true, false}) {
     Head a = summed_put(5, {{0, 100}}), b = summed_put(5, {{100, 50}});

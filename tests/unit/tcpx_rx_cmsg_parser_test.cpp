@@ -21,7 +21,7 @@ RxMessage parsed(const RxControl& control) {
   return message;
 }
 
-/// What it says; the message stays as it was.
+/// Returns the error text; checks that the message is unchanged.
 std::string refusal(std::span<const std::byte> control, int flags = 0, Code code = Code::corrupt) {
   RxMessage message;
   EXPECT_TRUE(parse_control(RxControl().tcpx(kScmDevmemOffset, 0, 7, 1).bytes(), 0, message).ok());

@@ -21,8 +21,8 @@ using test::take;
 constexpr std::size_t kPool = std::size_t{24} << 20, kTarget = kPool, kGuard = 4096;
 constexpr std::uint64_t kPoolSeed = 11, kTargetSeed = 12;
 
-/// A receive of so many fragments with sizes of 1 to `most`, anywhere in the pool from `pool` on.
-/// Its places there are moved on by what it takes.
+/// Returns a receive of `count` fragments with sizes of 1 to `most`, anywhere in the pool from
+/// `pool` on. Advances `pool` by what it uses.
 std::vector<LoadMeta> fragments(std::mt19937& random, std::size_t count, std::uint32_t most,
                                 std::uint64_t& pool) {
   std::vector<LoadMeta> all;
@@ -124,7 +124,7 @@ TEST_P(UnpackOnDevice, EveryAlignmentAndSize) {
   std::uint64_t at = 1, from = 0;
   for (const std::uint32_t bytes : {1u, 15u, 16u, 17u, 31u, 33u, 527u, 1041u, 4001u})
     for (std::uint32_t odd = 0; odd < 16; ++odd) {
-      // One fragment at each of the two ends, so that it does not merge with its neighbour.
+      // One fragment at each end, so that it does not merge with its neighbour.
       std::vector<LoadMeta> entries;
       for (std::uint32_t k = 0; k < 17; ++k) {
         entries.push_back(

@@ -34,7 +34,7 @@ Bytes pattern(std::size_t bytes, unsigned seed = 0) {
   return data;
 }
 
-/// What lies between two sockets: all that goes by it is seen, and may be changed.
+/// Stands between two sockets, records all that passes, and may change it.
 struct Between {
   /// False: nothing came and nothing is held.
   bool turn(int from, int to) {
@@ -86,7 +86,7 @@ class Tls : public ::testing::Test {
     bytes.resize(*got);
     return bytes;
   }
-  /// What each says in the end; both OK once both are up.
+  /// Runs the handshake. Returns both results, OK once both are up.
   std::pair<Status, Status> shake() {
     Status here, there;
     for (int i = 0; i < 1000 && !(here_->is_up() && there_->is_up()); ++i) {
@@ -308,8 +308,8 @@ TEST_F(Tls, RefusesACertificate) {
   EXPECT_FALSE(here_->is_up());
 }
 
-/// A handshake that is refused while a frame is sent has taken all that came, and the other side
-/// waits for an answer: who only waits until there is something to read has to hear of it.
+/// A handshake refused during a send has read all that arrived. The reader, which only waits for
+/// bytes, must be woken.
 TEST_F(Tls, WakesTheReader_WhenAHandshakeIsRefusedWhileItSends) {
   ends("another secret of tests", kSecret);
   ASSERT_EQ(take(send(*here_, pattern(1))), 0u);  // its ClientHello
