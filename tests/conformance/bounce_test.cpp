@@ -1,6 +1,6 @@
-// Transfers between memories that neither side can map: GPU memory that the driver exports in no
-// way, and host memory of which the kernel copies nothing. Each byte is looked at. What happens to
-// them when a peer dies or a user cancels: engine_death_test; behind streams: stream_order_test.
+// Tests transfers between memories that neither side can map: GPU memory that the driver does not
+// export, and host memory that the kernel does not copy. Every byte is verified.
+// engine_death_test.cpp has deaths and cancels, stream_order_test.cpp has streams.
 #include <signal.h>
 
 #include <algorithm>
@@ -55,7 +55,7 @@ class EngineBounce : public ::testing::TestWithParam<BounceCase> {
     return op == Op::write ? pair->peer.write(here.region, there, blocks, options)
                            : pair->peer.read(here.region, there, blocks, options);
   }
-  /// And a look at every byte of both sides.
+  /// Moves the blocks and verifies every byte of both sides.
   void move(Op op, std::span<const Block> blocks) {
     expect_moved(pair->far, "there", here, op, blocks, seeds += 2,
                  [&] { return submit(op, blocks); });
@@ -123,7 +123,7 @@ TEST_P(EngineBounce, TellsItsWayAndIsAskedForAndAgainst) {
     EXPECT_EQ(finished(submit(op, std::span(&all, 1), {.require = "!cuda_ipc"})).to_string(), "ok");
   }
   EXPECT_EQ(pair->far.notifications(2), (std::vector<std::string>{"came", "came"}));
-  // Nobody holds on to what was copied.
+  // Nothing keeps what was copied.
   there = {};
   EXPECT_EQ(pair->far.deregister("there", 5s).to_string(), "ok");
   EXPECT_EQ(pair->engine.deregister(here.region, 5s).to_string(), "ok");
@@ -227,7 +227,7 @@ class EngineBounceGpu : public ::testing::Test {
     const Status status = need_gpus(2);
     if (!status.ok()) GTEST_SKIP() << status.to_string();
   }
-  /// Both ways, with a look at every byte; twice, for the first one finds the way.
+  /// Moves both ways and verifies every byte; twice, because the first transfer finds the path.
   static void move(Pair& pair, Held& here, const RemoteRegion& there, std::uint64_t bytes) {
     const Block block{3, 1, bytes - 3};
     for (std::uint64_t seed = 10; seed < 50; seed += 20) {
@@ -245,7 +245,7 @@ class EngineBounceGpu : public ::testing::Test {
   }
 };
 
-/// What we export the peer cannot open, and it says so.
+/// The peer cannot open what this side exports, and reports that.
 TEST_F(EngineBounceGpu, MovesToAPeerWithoutADriver) {
   Held here;  // outlives the Engine
   Pair pair({"LINKSPAN_CUDA_LIBRARY=/none"});

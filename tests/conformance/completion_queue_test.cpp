@@ -1,4 +1,5 @@
-// A CompletionQueue: every end is told once, in order, to who looks at its descriptor alone.
+// Tests CompletionQueue: each end is reported once, in order, to a user who polls its descriptor
+// alone.
 #include "linkspan/completion_queue.hpp"
 
 #include <poll.h>
@@ -40,7 +41,7 @@ class CompletionQueues : public ::testing::Test {
     there_ = pair_.remote("there");
     queue_ = take(CompletionQueue::create());
   }
-  /// Whatever was told before: nothing is told twice.
+  /// Checks that nothing is reported twice.
   void TearDown() override {
     EXPECT_FALSE(readable(queue_));
     EXPECT_EQ(queue_.take(), Cookies{});

@@ -1,7 +1,7 @@
-// What a transfer asks of the driver, entry by entry: the guard's four, one submission, one flag,
-// and nothing else. Needs a process over the counting shim (tests/support/driver_shim).
+// Tests which driver calls a transfer makes: the guard's four, one submission, one flag, and
+// nothing else. Needs a process over the counting shim (tests/support/driver_shim).
 //
-// With LINKSPAN_ROWS_OUT=FILE the count of the plainest transfer is left there, for
+// LINKSPAN_ROWS_OUT=FILE writes the count of the plainest transfer to FILE, for
 // evidence/foundation.json.
 #include <algorithm>
 #include <cstdlib>

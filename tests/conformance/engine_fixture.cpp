@@ -49,7 +49,7 @@ std::string socket_folder() {
   return folder.path();
 }
 
-/// As in a container that lacks the capability.
+/// Simulates a container that lacks the capability.
 void forbid_cross_process() {
   constexpr std::uint32_t kRefuse = SECCOMP_RET_ERRNO | EPERM;
   sock_filter program[] = {
@@ -67,8 +67,8 @@ void forbid_cross_process() {
 
 // ---- the child -------------------------------------------------------------------------------
 
-/// Who copies for the peer and who fills or compares here are ordered by the peer, which no
-/// sanitizer sees; the Engine's lock orders them once more, before and after.
+/// Orders copies for the peer and accesses of this process for the sanitizer. The peer orders them
+/// really, but no sanitizer sees that. So the Engine's lock is taken before and after.
 class Ordered {
  public:
   explicit Ordered(Engine* engine) : engine_(engine) { take_turn(); }

@@ -56,11 +56,11 @@ struct MemoryOptions {
 /// A registered region in the midst of an allocation.
 struct Held {
   std::unique_ptr<Buffer> buffer;
-  Region whole;  ///< Of shared memory, which the Engine made.
+  Region whole;  ///< For shared memory, which the Engine allocated.
   Region region;
 
   static Held make(Engine& engine, const MemoryOptions& options);
-  /// `region` stays empty: memory that nobody registered.
+  /// Returns memory that is not registered; `region` stays empty.
   static Held loose(Engine& engine, const MemoryOptions& options);
   std::byte* at(std::uint64_t offset) const {
     return static_cast<std::byte*>(buffer->data()) + offset;
@@ -73,10 +73,10 @@ struct Held {
   }
 };
 
-/// One two-sided message, as the far end posts it: with a tag, or by send_ipc and recv_ipc.
+/// A two-sided message, as the far end posts it: with a tag, or by send_ipc and recv_ipc.
 struct Message {
   bool sends = false;
-  std::string name;  ///< Of its memory there.
+  std::string name;  ///< Name of its memory there.
   std::uint64_t offset = 0, bytes = 0;
   std::optional<std::uint64_t> tag = 1;
   Duration deadline{0};
@@ -112,14 +112,14 @@ class FarEngine {
   Status deregister(const std::string& name, Duration timeout);
   /// For cuda::IpcMapping: the CUDA handle of the allocation that `name` lies in, and its offset.
   std::pair<cuda::IpcHandle, std::uint64_t> ipc(const std::string& name);
-  /// Those that have come, as texts; waits 10 s for `count`.
+  /// Returns the received notifications as texts; waits 10 s for `count`.
   std::vector<std::string> notifications(std::size_t count);
-  /// Its peer, with each of these; returns when all were taken, for which it waits 10 s.
+  /// Notifies its peer of each text. Returns when all were accepted, for which it waits 10 s.
   void notify(const std::vector<std::string>& texts);
 
-  // As an initiator: it has one peer, whose regions it looks up by name.
+  // Connects as an initiator, which has one peer and looks up its regions by name.
   void connect(const std::string& address);
-  void accept();  ///< Its peer is the next that has connected to it.
+  void accept();  ///< Accepts the next peer that has connected.
   Status close_peer(Duration timeout);
   /// The path, or the error.
   Result<std::string> explain(const std::string& local, const std::string& remote,
@@ -130,16 +130,16 @@ class FarEngine {
   /// Submits `count` writes, which are together the whole region; returns when all are under way.
   void start(const std::string& local, const std::string& remote, std::uint64_t count,
              const std::string& require = "");
-  /// Of the regions that it has looked up. Nothing of that is in flight.
+  /// Drops the regions that it has looked up. None may be in use by a transfer.
   void let_go();
-  /// Of all that was started, one text each: "ok" or the code's name.
+  /// Returns one text for each transfer that was started: "ok" or the code's name.
   std::vector<std::string> ends();
   /// From now on such a transfer is always in flight: one that ends is followed by the next.
   void churn(Op op, const std::string& local, const std::string& remote, const Block& block,
              const std::string& require = "");
-  /// Of that, what has gone wrong first by now, or nothing.
+  /// Returns the first failure so far, or nothing.
   std::string wrong();
-  /// Until nothing of that is in flight; what went wrong first, or nothing.
+  /// Waits until nothing of that is in flight. Returns the first failure, or nothing.
   std::string rest();
 
   // Two-sided, with the peer that has connected to it.
@@ -190,10 +190,10 @@ struct Pair {
 
 /// How it ended, also if it never began; waits 30 s.
 Status finished(const Result<Transfer>& transfer);
-/// One of `count` parts of a region. Transfers in flight take different ones: what two of them both
-/// write is undefined.
+/// Returns one of `count` parts of a region. Transfers in flight use different parts, because the
+/// result of two writes to one byte is undefined.
 Block part_of(std::uint64_t bytes, std::uint64_t index, std::uint64_t count);
-/// It is known here that the peer has ended, or will be by then.
+/// Returns true if this side knows by the deadline that the peer has ended.
 bool is_down(const Peer& peer, base::Deadline deadline);
 
 }  // namespace linkspan::test

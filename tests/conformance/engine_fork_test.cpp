@@ -78,7 +78,7 @@ TEST(EngineFork, AChildFindsItDeadAndTheParentGoesOn) {
   EXPECT_EQ(code, 0) << "the step that was not refused; -1: it hung";
 
   EXPECT_EQ(flying.wait(10s).to_string(), "ok");
-  pair.engine.progress();  // under the lock of whoever told the queue
+  pair.engine.progress();  // holds the lock of the thread that reported to the queue
   EXPECT_EQ(queue.take(), std::vector<std::uint64_t>{7});
   EXPECT_EQ(finished(pair.peer.write(here.region, there, {&rest, 1})).to_string(), "ok");
   EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kBytes}}), "");
@@ -104,7 +104,7 @@ TEST(EngineFork, AChildOfAProcessWithThreadsOpensTheFirstOne) {
 #if defined(LINKSPAN_SANITIZER)
   GTEST_SKIP() << "needs a build without sanitizers, whose allocators a fork may leave locked";
 #endif
-  // Of this process, which may be in the midst of anything but an Engine.
+  // Threads of this process, which may be doing anything outside an Engine.
   std::vector<std::jthread> threads;
   for (int i = 0; i < 4; ++i)
     threads.emplace_back([](const std::stop_token& stop) {

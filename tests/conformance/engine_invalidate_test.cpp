@@ -55,7 +55,7 @@ TEST_F(EngineInvalidate, BesideTransfersOfThePeerItIsBoundedAndTrue) {
   pair.far.connect(pair.engine.address());
   pair.far.start("source", "target", 50);
   ASSERT_EQ(pair.engine.invalidate(target.region, 10s).to_string(), "ok");
-  target.fill(3);  // nobody writes it from now on
+  target.fill(3);  // no peer writes it from now on
   for (const std::string& end : pair.far.ends()) EXPECT_TRUE(end == "ok" || end == "unreachable");
   EXPECT_EQ(target.difference(3), "");
 }

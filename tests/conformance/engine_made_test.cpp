@@ -110,7 +110,7 @@ class EngineMadeGpu : public ::testing::Test {
   void SetUp() override {
     if (const Status status = need_gpus(2); !status.ok()) GTEST_SKIP() << status.to_string();
   }
-  /// Every refused path, one behind the other.
+  /// Returns all refused paths in order.
   static std::string refusals(const Explanation& why) {
     std::string all;
     for (const PathRefusal& each : why.refused) all += each.path + ": " + each.reason + "\n";
@@ -163,8 +163,8 @@ TEST_F(EngineMadeGpu, RemappedWithoutAWordItIsNotLent) {
       << why.status().what();
 }
 
-/// Nobody registered it: the registration that is kept between messages sees that a chunk is not
-/// the one that it was, although the first one is.
+/// The memory is not registered by the user. The registration kept between messages notices that a
+/// chunk was replaced although the first one is the same.
 TEST_F(EngineMadeGpu, MessagesFollowAChunkThatIsMappedAnew) {
   Held here;
   Pair pair;
@@ -186,7 +186,7 @@ TEST_F(EngineMadeGpu, MessagesFollowAChunkThatIsMappedAnew) {
   EXPECT_EQ(pair.far.end(number).code, "ok");
 }
 
-/// The driver counts no imports of it: the first end would be everybody's.
+/// The driver does not count imports, so the first free would end them all.
 TEST_F(EngineMadeGpu, AnAllocationOfAPoolStaysWithTheOtherEngineThatHasIt) {
   World world;
   const RemoteRegion target = world.remote("pool");

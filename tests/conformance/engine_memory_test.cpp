@@ -117,7 +117,8 @@ TEST_F(EngineImported, MemoryGoesBackToItsOwner) {
   EXPECT_EQ(far().difference("owner", 2, {{0, 2, kMiB / 2, kMiB / 2}}), "");
 }
 
-/// It cannot be lent on, so what only the owner could execute bounces, and tells the reason.
+/// The memory cannot be exported again, so what only the owner could execute bounces, with the
+/// reason.
 TEST_F(EngineImported, MemoryOnlyItsOwnerCouldCopyBounces) {
   far().add("private", {.kind = "host"});
   const RemoteRegion remote = pair_->remote("private");
@@ -199,7 +200,7 @@ TEST(EngineInOneProcess, MovesEveryPairOfKindsFromBothSides) {
   for (std::uint64_t i = 0; i < 256; ++i) small.push_back({i * 2048 + i % 7, i * 3001 + 5, 1500});
   move_all(to_two, one, two, {{5, 3, kMiB - 5}});
   move_all(to_one, two, one, small);
-  // Nobody is left to acknowledge: handles of the regions are gone.
+  // No peer is left to acknowledge: all handles of the regions are gone.
   for (auto& [name, held] : one.held)
     EXPECT_EQ(one.engine.deregister(held.region).to_string(), "ok");
 }

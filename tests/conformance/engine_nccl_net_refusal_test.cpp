@@ -1,5 +1,5 @@
-// What an Engine says of a network plugin that it cannot load, that the peer lacks, or that does
-// not take the memory; and that the other paths go on.
+// Tests what an Engine reports of a network plugin that it cannot load, that the peer lacks, or
+// that does not take the memory. The other paths go on.
 #include "tests/conformance/wire_pair.hpp"
 
 namespace linkspan::test {
@@ -32,7 +32,7 @@ TEST(EngineNcclNetRefuses, APluginThatCannotBeLoaded) {
 TEST(EngineNcclNetRefuses, APluginThatFailsToStart) {
   PluginSettings settings;
   settings.set("FAIL=devices:0:3");
-  // Of a version that is loaded nowhere else in this process.
+  // Of a version that nothing else in this process loads.
   expect_says(with_file(plugin_file("-v11")).status(), Code::internal,
               {"linkspan-test (v11)", "devices answered ncclInternalError"});
   settings.clear();
@@ -58,7 +58,7 @@ TEST(EngineNcclNetRefuses, WhatOnlyOneEndHas) {
   }
 }
 
-/// Who asks for no path, or for another one, does not get the plugin's.
+/// A transfer that requires no path, or another one, does not get the plugin's.
 TEST(EngineNcclNetRefuses, OtherPathsThanTheOneRequired) {
   Held here;
   WirePair pair(12);

@@ -40,7 +40,7 @@ class EnginePrepared : public ::testing::TestWithParam<WayCase> {
     pair_->far.fill("there", 2);
   }
 
-  /// One of kParts of all pages: those in flight at once write no byte twice.
+  /// Prepares one of kParts of all pages. Parts in flight together write no byte twice.
   Prepared part(std::uint64_t i) {
     std::vector<std::uint32_t> some(kPages / kParts);
     std::iota(some.begin(), some.end(), static_cast<std::uint32_t>(i * some.size()));

@@ -1,4 +1,5 @@
-// What an Engine refuses: a typed error that names the value, and the connection stays usable.
+// Tests what an Engine refuses: with a typed error that names the value, and a connection that
+// stays usable.
 #include <limits>
 
 #include "tests/conformance/engine_fixture.hpp"
@@ -17,7 +18,7 @@ class EngineRefusals : public ::testing::Test {
     pair_.far.add("there", {.kind = "shared"});
     there_ = pair_.remote("there");
   }
-  /// Whatever was refused before: the connection works, and nothing but this has moved.
+  /// Checks after each refusal that the connection works and nothing else has moved.
   void TearDown() override {
     here_.fill(1);
     pair_.far.fill("there", 2);
@@ -111,7 +112,8 @@ TEST_F(EngineRefusals, ARegionOfAnotherEngine) {
 TEST_F(EngineRefusals, ARegionThatWasDeregistered) {
   pair_.far.add("dying", {.kind = "shared"});
   RemoteRegion dying = pair_.remote("dying");
-  refused(pair_.far.deregister("dying", 20ms), Code::busy, "near");  // who still maps it
+  // names the peer that still maps it
+  refused(pair_.far.deregister("dying", 20ms), Code::busy, "near");
   const Status late = finished(write(dying));
   EXPECT_EQ(late.code(), Code::unreachable) << late.to_string();
   refused(pair_.peer.lookup("dying").status(), Code::not_found, "dying");
@@ -210,7 +212,7 @@ TEST_F(EngineRefusals, ToMapAnExclusiveRegionWhichItsOwnerServes) {
   EXPECT_EQ(finished(write(exclusive, {3, 5, 9999})).to_string(), "ok");
   EXPECT_EQ(pair_.far.difference("exclusive", 2, {{5, 1, 3, 9999}}), "");
 
-  // Where neither side can map the other's, each serves its own.
+  // If neither side can map the other's memory, each copies its own.
   Held secret = Held::make(pair_.engine, {.kind = "host", .peers = {true, true, true}});
   const auto both = take(pair_.peer.explain(Op::write, secret.region, exclusive, 1, 1));
   EXPECT_EQ(both.path, "bounce+cpu_threads");

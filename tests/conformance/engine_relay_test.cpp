@@ -19,7 +19,7 @@ class EngineRelayOnDevice : public ::testing::Test {
     engine_.emplace(take(Engine::open(options)));
     peer_ = take(engine_->connect(far_->address()));
   }
-  /// Of all of kBlock.
+  /// Explains a transfer of all of kBlock.
   Explanation explain(Op op, const RemoteRegion& remote) {
     return take(peer_.explain(op, here_.region, remote, 1, kBlock.bytes));
   }
@@ -81,7 +81,7 @@ TEST_F(EngineRelayOnDevice, ACanceledTransferIsQuietWhenItSaysSo) {
   EXPECT_EQ(far_->difference("there", 3), "");
 }
 
-/// What the far end says of a large write from its pinned memory to our GPU.
+/// Returns the far end's explanation of a large write from its pinned memory to our GPU.
 std::string why_one_link(const std::vector<std::string>& environment) {
   Held here;  // outlives the Engine
   FarEngine far(environment);

@@ -94,7 +94,7 @@ TEST_P(EngineShapePairs, MovesPagesOfEverySize) {
 TEST_P(EngineShapePairs, MovesMorePagesThanABatchHolds) {
   const Shuffled list(13, 100'000);
   move(Op::read, list.blocks(), list.pages);
-  // There and back: so many are too much to ask the far end for.
+  // Moves there and back, because that many blocks are too many to request from the far end.
   Held& here = world().here(near());
   const RemoteRegion& there = world().remote(far());
   here.fill(3);

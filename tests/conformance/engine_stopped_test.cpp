@@ -1,5 +1,5 @@
-// A peer that was asked to copy and is stopped (SIGSTOP) meanwhile: the memory stays lent until it
-// goes on, whatever the deadline says, and nobody else waits for it.
+// Tests a peer that was asked to copy and is stopped (SIGSTOP) meanwhile: the memory stays in use
+// until it continues, whatever the deadline says, and nothing else waits for it.
 #include <signal.h>
 
 #include "tests/conformance/engine_fixture.hpp"

@@ -1,5 +1,5 @@
-// What an Engine moves to and from another process: every pair of kinds, every shape, each byte
-// looked at.
+// Tests transfers to and from another process: every pair of kinds, every shape, every byte
+// verified.
 #include <cstdlib>
 #include <tuple>
 
@@ -187,7 +187,7 @@ TEST_F(EngineShapes, TellsOfTheDataAfterIt) {
     const TransferOptions options{.notification = std::as_bytes(std::span(text.data(), 1))};
     sent.push_back(take(pair.peer.write(here.region, there, std::span(&half, 1), options)));
   }
-  // Nobody waits here: the ProgressThread brings it to its end.
+  // No thread waits here: the ProgressThread completes it.
   EXPECT_EQ(pair.far.notifications(2).size(), 2u);
   EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kMiB}}), "");
   for (const Transfer& each : sent) EXPECT_EQ(each.wait(10s).to_string(), "ok");

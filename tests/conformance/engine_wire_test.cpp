@@ -24,7 +24,7 @@ class EngineWire : public ::testing::TestWithParam<std::tuple<int, Kind, Kind>> 
   static Kind far() { return std::get<2>(GetParam()); }
 };
 
-/// Whatever is started moves `blocks`, and nothing else.
+/// Starts something that moves `blocks`, and checks that nothing else moves.
 template <class Start>
 void moves(FarEngine& far, Held& here, Op op, std::span<const Block> blocks, std::uint64_t seed,
            const Start& start) {
@@ -229,7 +229,8 @@ TEST_P(EngineWireAlike, AWritesNotificationComesAfterItsData) {
   }
 }
 
-/// What is busy is asked for again, and again; its registration stays where a request uses it.
+/// deregister() is called again while it answers `busy`. The registration stays while a request
+/// uses it.
 TEST_P(EngineWireAlike, ADeregisterBesideATransferIsBusyAndHarmsNothing) {
   Held here;
   WirePair pair(wire(), {"DELAY_US=20000"});
@@ -270,7 +271,7 @@ TEST_P(EngineWireAlike, WritesToTwoPeers) {
   for (FarEngine& each : far) EXPECT_EQ(each.difference("there", 2, {{0, 1, 1, kBytes - 1}}), "");
 }
 
-/// Of memory that nobody registered, whoever comes first.
+/// The memory is not registered, and either side comes first.
 TEST_P(EngineWireAlike, SendsAndReceives) {
   constexpr std::uint64_t kSizes[] = {0, 1, 4097, 5 * kMiB + 7};
   Held here;

@@ -1,5 +1,5 @@
-// What a user asks of the copier, between real processes. TransferOptions::low_latency: every pair
-// of kinds, sizes around the limit, many at once, and the end of a peer; copy_ctas.
+// Tests what a user requests of the copier, between real processes. TransferOptions::low_latency:
+// every pair of kinds, sizes around the limit, many at once, and the end of a peer; copy_ctas.
 
 #include <thread>
 

@@ -61,7 +61,7 @@ class World {
                              : pair_.peer.read(here(near).region, remote(far), shape, options);
     });
   }
-  /// Both ways.
+  /// Moves the blocks both ways.
   void move(const Kind& near, const Kind& far, const std::vector<Block>& blocks) {
     for (const Op op : {Op::write, Op::read})
       move(near, far, op, blocks, std::span<const Block>(blocks), {});

@@ -1,5 +1,5 @@
-// One source, several targets: Engine::write_to_all() to three other processes, every byte of each
-// looked at, and targets that fail beside others that do not.
+// Tests Engine::write_to_all() from one source to three other processes: every byte of each is
+// verified, and failing targets do not disturb the others.
 #include <signal.h>
 
 #include "tests/conformance/engine_fixture.hpp"
@@ -138,7 +138,7 @@ TEST_F(FanOut, ATargetThatWasKilledBeforeEndsAlone) {
   EXPECT_EQ(not_there(2), "");
 }
 
-/// Of the second target only its own process can execute, and that stands still.
+/// Only the second target's own process can copy into it, and that process is stopped.
 class FanOutStopped : public FanOut {
  protected:
   void SetUp() override {

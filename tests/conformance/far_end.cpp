@@ -22,7 +22,7 @@ std::vector<std::byte> from_json(const Json& json) {
   return bytes;
 }
 
-/// What control is to an Engine's endpoints.
+/// Replaces the control plane for an Engine's endpoints.
 class LineChannel final : public Channel {
  public:
   LineChannel(Line& line, std::int64_t pid, Fd pidfd, bool connects)
@@ -68,8 +68,8 @@ const Subject* find_subject(const std::string& name) {
 
 // ---- the child -------------------------------------------------------------------------------
 
-/// Around what the test has ordered by the child's own memory: it is behind what has landed there,
-/// and before what comes.
+/// Orders the child's own accesses after what has landed in its memory, and before what lands
+/// later.
 class Ordered {
  public:
   explicit Ordered(HereEnd* end) : end_(end) { poll(); }

@@ -1,5 +1,5 @@
-// Pages whose indices lie on a GPU: between real processes, in the order of the stream that writes
-// them, with indices that nobody has checked, and what is refused.
+// Tests page lists that lie on a GPU: between real processes, in the order of the stream that
+// writes them, with unchecked indices, and refusals.
 #include <algorithm>
 #include <numeric>
 #include <random>
@@ -32,8 +32,8 @@ class Lists {
     else
       device_.emplace(take(cuda::DeviceBuffer::create(scope, bytes())));
   }
-  /// What write() is given, made before a stream is held: to make a stream may wait for it. On the
-  /// GPU, since a copy from host memory to host memory returns only when it is done.
+  /// Makes the arguments of write() before a stream is held, because making a stream may wait for
+  /// it. They lie on the GPU, because a copy between host memories returns only when it is done.
   cuda::DeviceBuffer stage(const Indices& ours, const Indices& theirs) const {
     const auto scope = take(gpu().enter());
     const auto host = take(cuda::PinnedBuffer::create(scope, bytes()));
@@ -92,7 +92,7 @@ class EngineGpuIndices : public WorldPairs {
     stream_.emplace();
   }
   void TearDown() override { stream_.reset(); }
-  /// Of a pinned near side the far one's GPU copies.
+  /// If the near side is pinned memory, the far side's GPU copies.
   static Lists lists_of(std::size_t count) { return {count, near().kind != MemoryKind::device}; }
   Lists written(const Indices& ours, const Indices& theirs) {
     Lists lists = lists_of(ours.size());
@@ -164,7 +164,7 @@ TEST_P(EngineGpuIndices, AreReadInTheOrderOfTheStreamThatWritesThem) {
     lists.write(*stream_, right);
     auto moved = start(Op::write, lists.pages(kPage),
                        {.after = stream_->order(), .release = stream_->order()});
-    lists.write(*stream_, spoilt);  // behind it: they are read by then
+    lists.write(*stream_, spoilt);  // written after the transfer has read them
     stream_->go_on();
     stream_->synchronize();
     return moved;
@@ -263,7 +263,7 @@ INSTANTIATE_TEST_SUITE_P(Every, EngineGpuIndices,
                                            std::tuple{kKinds[2], kKinds[1]}),
                          name_of_pair);
 
-/// Where no kernel of this process copies.
+/// Covers pairs where no kernel of this process copies.
 class EngineGpuIndicesElsewhere : public EngineGpuIndices {};
 
 TEST_P(EngineGpuIndicesElsewhere, AreRefusedWithTheRemedy) {

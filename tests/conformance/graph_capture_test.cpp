@@ -128,7 +128,7 @@ TEST_F(GraphCapture, IsNotDisturbedByTransfersOfAllShapes) {
     }
     EXPECT_EQ(finished(pair.peer.write(from.region, there, many)).to_string(), "ok");
   }
-  // Nobody waits: the ProgressThread sees it.
+  // No thread waits: the ProgressThread sees it.
   const Block whole[] = {{0, 0, kMiB}};
   const Transfer unattended = take(pair.peer.write(here[0].region, there, whole));
   const auto limit = base::Deadline::after(base::Clock::steady(), 10s);

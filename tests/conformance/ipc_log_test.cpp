@@ -32,7 +32,7 @@ const Lines kReceiverOfTheSeed = {
     "[INFO] [recv_ipc] Copying GPU->CPU using DeviceToHost",
     "[INFO] [recv_ipc] PULL model transfer completed successfully",
 };
-// What the seed does not show, in the same manner.
+// Lines that the old program does not show, in the same form.
 const Lines kReceiverOfAPush = {
     "[INFO] [recv_ipc] conn_id=2 size=1048576 receiver_mem=GPU dev=1",
     "[INFO] [recv_ipc] Memory negotiation complete: CPU -> GPU",

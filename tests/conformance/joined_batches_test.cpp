@@ -5,9 +5,9 @@
 namespace linkspan::test {
 
 TEST_P(TransportConformance, ABatchThatWentWithOthersTellsTheirWay) {
-  if (GetParam().name != "local_device") return;  // only there they wait, behind a GPU
+  if (GetParam().name != "local_device") return;  // only there batches wait for a GPU
   const FakeCuda fake = FakeCuda::find();
-  if (!fake) return;  // only there it stands still
+  if (!fake) return;  // only there a GPU can be held
   constexpr std::uint64_t kBytes = 4096;
   link->here->fill(1);
   link->there->fill(2);

@@ -28,7 +28,7 @@ constexpr Capabilities kCapabilities{.local_kinds = {MemoryKind::host, MemoryKin
                                      .max_batch_pages = 8192,
                                      .max_inflight = 64};
 
-/// What the ends share in place of a wire. The mutex is held to copy one block, never longer.
+/// Shared by both ends in the place of a wire. The mutex is held for the copy of one block at most.
 struct Wire {
   std::mutex mutex;
   std::map<std::uint64_t, const memory::Region*> published;  // by token; the token is the key

@@ -68,8 +68,8 @@ TEST_F(Notifications, OutliveTheirWriter) {
   read_until(10);
 }
 
-/// One after the other, each sent when the one before was read: the reader is about to sleep, or
-/// sleeps, or is still awake.
+/// Sends each notification when the one before was read, so the reader is about to sleep, asleep,
+/// or still awake.
 TEST_F(Notifications, WakeWhoSleeps) {
   constexpr std::uint64_t kSent = 1000;
   std::atomic<std::uint64_t> read{0};

@@ -65,7 +65,7 @@ class PeerClose : public ::testing::TestWithParam<Reach> {
   }
   static bool mapped() { return GetParam().wire == kMapped; }
   static int wire() { return GetParam().wire; }
-  /// Else a peer of this host that may have mapped something.
+  /// False: a peer of this host, which may have mapped something.
   static bool remote() { return wire() == kTcp; }
   static std::vector<std::string> environment() {
     return mapped() ? std::vector<std::string>() : with_wire(wire());
@@ -171,7 +171,7 @@ TEST_P(PeerClose, EndsWhatThePeerDoesAndTellsIt) {
   EXPECT_EQ(here_.difference(7, {{0, 3, 0, kBytes}}), "");
 }
 
-/// Both at once, each in the midst of what it does, in memories of its own.
+/// Both sides close during transfers of their own, each in memories of its own.
 TEST_P(PeerClose, EndsWellWhenBothSidesCall) {
   must(engine_->publish("beside", beside_.region));
   far_->churn(Op::write, "theirs", "beside", kAll, required());

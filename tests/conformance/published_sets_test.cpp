@@ -10,7 +10,8 @@ namespace linkspan::test {
 namespace published_sets_test {
 
 constexpr const char* kReader = "set_reader";
-/// Of the regions of a set; the first holds the number of its generation, the others its pattern.
+/// Sizes of the regions of a set. The first holds the number of its generation, the others its
+/// pattern.
 constexpr std::uint64_t kSizes[] = {8, 1, 777, 4097, 70001, 300003};
 constexpr std::size_t kRegions = std::size(kSizes);
 
@@ -54,7 +55,7 @@ class Reader {
   }
 
  private:
-  /// The generation of all its bytes; none: one of its regions is gone.
+  /// Returns the generation of all its bytes; nullopt if one of its regions is gone.
   std::optional<std::uint64_t> take_all(const RegionSet& set) {
     std::vector<Transfer> moved;
     bool all = true;
@@ -67,7 +68,7 @@ class Reader {
     }
     for (const Transfer& each : moved) all = each.wait(20s).ok() && all;
     if (!all) return std::nullopt;
-    engine_.progress();  // orders who copied and who compares, for the sanitizer
+    engine_.progress();  // orders copies and comparisons for the sanitizer
     std::uint64_t generation = 0;
     std::memcpy(&generation, held_[0].at(0), sizeof(generation));
     for (std::size_t i = 1; i < kRegions; ++i) {
@@ -94,7 +95,7 @@ const bool kRegistered = add_helper(kReader, reader_main);
 
 // ---- the publisher -----------------------------------------------------------------------------
 
-/// One version: fresh memory of every kind that there is, filled.
+/// A version of fresh, filled memory of every kind.
 struct Generation {
   Generation(Engine& engine, std::uint64_t number) {
     const bool gpu = kinds_here({kKinds[0]}).ok();
@@ -107,7 +108,7 @@ struct Generation {
     }
     std::memcpy(held[0].at(0), &number, sizeof(number));
   }
-  /// Its bytes are something else from then on.
+  /// Ends the version; its bytes then change.
   Status end(Engine& engine) {
     for (const Held& each : held)
       if (Status status = engine.deregister(each.region, 20s); !status.ok()) return status;
@@ -176,7 +177,7 @@ class Sets : public ::testing::Test {
     for (const std::size_t i : which) chosen.push_back(regions[i]);
     return chosen;
   }
-  /// Its regions, by their sizes.
+  /// Returns the sizes of its regions.
   static std::vector<std::uint64_t> sizes(const RegionSet& set) {
     std::vector<std::uint64_t> all;
     for (const RemoteRegion& each : set.regions) all.push_back(each.bytes() - 64);
@@ -222,7 +223,7 @@ TEST_F(Sets, KeepsWhatStaysAndTellsTheSameTwice) {
   EXPECT_EQ(sizes(old), (Sizes{0, 1, 0}));
   EXPECT_GT(take(owner.publish("w", some({1, 2}))), first);
   EXPECT_EQ(sizes(take(peer.lookup_set("w"))), (Sizes{1, 2}));
-  // Who holds the old one goes on reading it, until its owner ends it.
+  // A reader of the old set goes on reading it until its owner ends it.
   Held here = Held::make(reader, {.kind = "host", .bytes = 64});
   here.fill(9);
   const Block all{0, 0, 64};

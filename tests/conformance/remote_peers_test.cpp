@@ -123,7 +123,7 @@ TEST_F(RemotePeersWithoutWire, HearOnBothSidesThatNoWayLeadsToAMessage) {
   EXPECT_EQ(ours.difference(3), "");
 }
 
-/// Its key would go with the offer.
+/// The offer would carry its key.
 TEST_F(RemotePeersWithoutWire, CannotBeSentPrivateMemoryAndHearNothingOfIt) {
   std::vector<std::byte> memory(kBytes);
   const Status refused = pair_.peer.send(1, memory.data(), kBytes).status();
@@ -209,7 +209,7 @@ class HostileRemotePeers : public ::testing::Test {
     greet_raw(raw_);
     peer_ = take(engine_.accept(5s));
   }
-  /// What a Unix peer could open with fds; here it is bytes alone.
+  /// Returns a descriptor that a Unix peer could open with fds; here it is bytes alone.
   static std::vector<std::byte> descriptor(std::uint32_t fds) {
     const std::vector<std::byte> key(200, std::byte{1});
     return memory::encode({.name = "kv",

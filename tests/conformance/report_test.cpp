@@ -1,4 +1,4 @@
-// What an Engine tells operators: dump(), metrics() and the line at connect.
+// Tests what an Engine reports to operators: dump(), metrics() and the line at connect.
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>

@@ -1,6 +1,6 @@
-// Transfers in the order of a user's stream: behind it, before it, and while it stands still.
+// Tests transfers in the order of a user's stream: after it, before it, and while it is blocked.
 //
-// A stream is held by a wait for a word of the test's. The routes differ in who copies: a GPU of
+// A stream is held by a wait for a word of the test. The routes differ in what copies: a GPU of
 // this process, its CPU, the peer, or a wire.
 #include <optional>
 #include <thread>
@@ -95,7 +95,7 @@ TEST_P(StreamOrders, HoldsTheStreamUntilItHasEnded) {
   later->fill(4);
   stream->hold();
   const Transfer moved = write(stream->order(), stream->order());
-  // What comes next in the stream overwrites the source.
+  // The next work in the stream overwrites the source.
   if (here.region.kind() == MemoryKind::device)
     stream->copy(here.region.data(), later->data(), kBytes);
   EXPECT_TRUE(stays_undone(moved));
@@ -256,7 +256,7 @@ TEST_F(StreamOrderGpu, WhatIsClosedBehindAHeldStreamHoldsUpNobody) {
 
 class StreamOrderWires : public StreamOrderGpu, public ::testing::WithParamInterface<int> {};
 
-/// What a wire has pinned for one is freed when that one ends.
+/// What a wire has pinned for a transfer is freed when the transfer ends.
 TEST_P(StreamOrderWires, APeerThatEndsBehindAHeldStreamHoldsUpNoOther) {
   const int wire = GetParam();
   HeldStream stream;
@@ -269,7 +269,7 @@ TEST_P(StreamOrderWires, APeerThatEndsBehindAHeldStreamHoldsUpNoOther) {
   pair.far.fill("there", 2);
   leaving.add("left", {.kind = "device0", .bytes = kBytes});
   const Peer left = take(pair.engine.connect(leaving.address()));
-  // Both stay imported: what is closed just before the stream is held may wait for it.
+  // Both stay imported, because a closing just before the stream is held may wait for it.
   const RemoteRegion there = pair.remote("there"), elsewhere = take(left.lookup("left"));
   const Block first = part_of(kBytes, 0, 2), second = part_of(kBytes, 1, 2);
   TransferOptions options = by_wire(wire, 20s);
@@ -298,7 +298,7 @@ TEST_P(StreamOrderWires, APeerThatEndsBehindAHeldStreamHoldsUpNoOther) {
 INSTANTIATE_TEST_SUITE_P(Every, StreamOrderWires, ::testing::Values(kTcp, kStaged),
                          [](const auto& param) { return name_of_wire(param.param); });
 
-/// Of which the first goes to the copy engine piece by piece, and the last at once.
+/// The copy engine gets the first batch piece by piece, and the last at once.
 TEST_F(StreamOrderGpu, HoldsTheStreamUntilAllOfSeveralBatchesHaveEnded) {
   constexpr std::uint64_t kBlocks = 8193, kEach = 128, kAll = kBlocks * 2 * kEach;
   Held here;  // outlives the Engine
@@ -375,7 +375,7 @@ void messages_wait(const std::vector<std::string>& far_environment = {}) {
 TEST_F(StreamOrderGpu, MessagesWaitForTheStreamAndHoldIt) { messages_wait(); }
 TEST_F(StreamOrderGpu, MessagesByTcpDoAsWell) { messages_wait(with_wire(kTcp)); }
 
-/// Also where the stream comes by while they are asked one behind the other.
+/// Also holds if the stream arrives while the messages are polled one after the other.
 TEST_F(StreamOrderGpu, MessagesBehindOneStreamKeepTheirOrder) {
   constexpr std::uint64_t kMessages = 400, kEach = 16;
   HeldStream stream;

@@ -22,7 +22,7 @@ Result<HereEnd::Parts> tcp_parts(MemoryKind kind) {
 }  // namespace
 
 Result<Ends> open_tcp(const Subject& subject) {
-  // Of the near end's process, which makes the streams.
+  // Sets the network of the near end's process, which makes the data connections.
   if (const auto network = network_of_tests(); !network.ok()) return network.status();
   return open_in_two_processes(subject);
 }

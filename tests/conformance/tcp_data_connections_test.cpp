@@ -12,13 +12,13 @@ constexpr Block kAll{0, 0, kBytes};
 
 class TcpConnections : public ::testing::Test {
  protected:
-  /// This side wants so many; those in with_wire() are the last word's of the other.
+  /// Sets the number that this side wants. with_wire() sets the other side's.
   static void want(unsigned streams) {
     ::setenv("LINKSPAN_TCP_STREAMS", std::to_string(streams).c_str(), 1);
   }
   void TearDown() override { ::unsetenv("LINKSPAN_TCP_STREAMS"); }
 
-  /// As explain() says; that none is there yet, too.
+  /// Returns the number in explain(), also if none exists yet.
   static unsigned streams(const Peer& peer, const Region& here, const RemoteRegion& there) {
     const auto explained = take(peer.explain(Op::write, here, there, 1, kBytes));
     EXPECT_NE(explained.reason.find(" TCP data connections"), std::string::npos)
@@ -68,7 +68,7 @@ TEST_F(TcpConnections, GrowWhileBytesMoveAndCarryEachByte) {
   }
 }
 
-/// Who has connected to this side only serves.
+/// The peer that has connected to this side only serves.
 TEST_F(TcpConnections, GrowForTheOtherSideToo) {
   want(4);
   Held here;

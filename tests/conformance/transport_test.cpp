@@ -1,4 +1,4 @@
-// What every transport must do, whatever it is made of.
+// Tests what every transport must do.
 #include <atomic>
 #include <limits>
 #include <thread>
@@ -45,7 +45,7 @@ TEST_P(TransportConformance, CopiesExactlyTheBlocks) {
   }
 }
 
-/// That they tell what was changed on its way: tests/unit/tcp_sum_test.cpp.
+/// tests/unit/tcp_sum_test.cpp shows that checksums detect changes.
 TEST_P(TransportConformance, MakesChecksumsWhereItSaysSo) {
   const Capabilities& can = link->near->transport().capabilities();
   for (Op op : {Op::write, Op::read}) {
@@ -360,7 +360,7 @@ TEST_P(TransportConformance, AKeyIsDeadAfterRetract) {
     remote.reset();
     EXPECT_TRUE(link->retract(*link->far, *gone).ok());
   }
-  // Who cannot look at what its owner says now hears it with the first batch.
+  // A transport that cannot check the region's state at import learns of it with the first batch.
   if (auto again = link->import(key); again.ok()) {
     ASSERT_TRUE(link->near->transport().capabilities().leaves_host);
     Batch later = link->batch(kOneByte);

@@ -9,7 +9,7 @@ namespace two_sided_death_test {
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr std::uint64_t kTraffic = 12 * kMiB, kParts = 48;
 
-/// Who copies follows from the receiver's kind: its GPU is pushed to, its CPU pulls.
+/// The receiver's kind decides which side copies: the sender writes to a GPU, a CPU reads.
 struct DeathCase {
   const char* name;
   Kind near, far;

@@ -1,5 +1,5 @@
-// send and recv: whoever comes first, whatever memory, each byte looked at; what does not match,
-// does not fit or is taken back ends with a true status and leaves the connection as it was.
+// Tests send and recv: either side first, any memory, every byte verified. What does not match,
+// does not fit or is taken back ends with a true status and leaves the connection unchanged.
 #include <cstdlib>
 #include <map>
 #include <tuple>
@@ -15,7 +15,7 @@ constexpr std::uint64_t kMiB = 1u << 20;
 const std::uint64_t kLarge = (std::getenv("LINKSPAN_TEST_LARGE") != nullptr ? 8 : 1) * kMiB + 7;
 const std::uint64_t kBytes = kLarge + kMiB;
 
-/// One far process, with loose memory of every kind there is on both sides.
+/// A far process with unregistered memory of every kind on both sides.
 class TwoSidedWorld {
  public:
   explicit TwoSidedWorld(const std::vector<std::string>& environment = {},
@@ -121,7 +121,7 @@ class TwoSided : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { world_ = std::make_unique<TwoSidedWorld>(); }
   static void TearDownTestSuite() { world_.reset(); }
-  /// Whatever happened before: the connection works, and nothing waits in any line.
+  /// Checks that the connection works and nothing is queued, whatever happened before.
   void TearDown() override {
     world_->move("host", "host", true, First::sender, 4097);
     world_->move("host", "host", false, First::receiver, 4097);
@@ -224,8 +224,8 @@ TEST_F(TwoSided, ACancelRacesWithTheMatch) {
       (void)near.cancel();
     else
       (void)world_->far().cancel(far);
-    // One of both was canceled: it ended so, or the message was faster. The other one is moved, or
-    // was matched in the midst, or is still alone.
+    // One of both was canceled. Either it ended so, or the message was faster. The other one is
+    // moved, was matched meanwhile, or is still alone.
     if (ours) {
       const Status end = near.wait(10s);
       ASSERT_TRUE(near.done()) << world_->pair().engine.dump();
@@ -294,7 +294,7 @@ TEST_F(TwoSidedGpu, MemoryThatWasFreedAndAllocatedAgainIsAnother) {
   pair.far.accept();
   pair.far.add_loose("there", {.kind = "device1"});
   for (std::uint64_t round = 0; round < 6; ++round) {
-    // Mostly at the same address as before, sometimes larger, and kept by nobody.
+    // Mostly at the same address as before, sometimes larger, and not kept.
     const Held here =
         Held::loose(pair.engine, {.kind = "device0", .bytes = kMiB + (round % 3) * kMiB});
     here.buffer->fill(round);

@@ -19,7 +19,7 @@ constexpr auto kThread = device::Scope::thread;
 constexpr std::uint64_t kBytes = 1u << 16, kBound = 10'000'000'000;
 constexpr PadLayout kLayout{.signals = 8, .mailboxes = 1, .mailbox_bytes = 1024};
 
-/// One Engine with a region and a pad in shared memory, and its window onto the other's.
+/// An Engine with a region and a pad in shared memory, and its window onto the other's.
 struct Side {
   explicit Side(const char* name)
       : engine(take(Engine::open(engine_options(name)))),
@@ -148,7 +148,7 @@ TEST_P(Windows, MessagesOfAMailbox) {
                                       left_.w.within(kBound)),
                 Outcome::ok);
       ASSERT_EQ(device::flush<kThread>(left_.w, left_.w.within(kBound)), Outcome::ok);
-      // What is put into its place directly must have been read before the next.
+      // A message that is put directly must have been read before the next one.
       ASSERT_EQ(device::wait_signal(left_.w, 5, n, left_.w.within(kBound)), Outcome::ok);
     }
   });
@@ -350,7 +350,7 @@ TEST_F(WindowRefusals, TheOwnerHearsThatItIsUsed) {
   EXPECT_EQ(right_.engine.deregister(right_.region, 5s).to_string(), "ok");
 }
 
-/// Of a GPU: kernels are simple_write's to test; here what the CPU sees of such a window.
+/// Tests what the CPU sees of a window on a GPU; simple_write tests kernels.
 class WindowOnDevice : public ::testing::Test {
  protected:
   void SetUp() override {

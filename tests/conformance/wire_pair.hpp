@@ -13,8 +13,8 @@
 
 namespace linkspan::test {
 
-/// Which wire: TCP, or a version of the plugin: 7 is of the device type UNPACK, 12 the newest; or
-/// the one that takes host memory only, so that memory of GPUs is staged.
+/// Numbers of wires: TCP, or a version of the plugin. 7 has the device type UNPACK, 12 is the
+/// newest. kStaged takes host memory only, so GPU memory is staged.
 inline constexpr int kTcp = 0, kStaged = 13;
 inline constexpr int kPluginVersions[] = {7, 12}, kWires[] = {kTcp, 7, 12, kStaged};
 inline std::string name_of_wire(int wire) {
@@ -43,7 +43,7 @@ inline EngineOptions wire_options(int wire, std::string name = "near") {
   return options;
 }
 
-/// Where the near end listens for far ones that come by the wire.
+/// Returns the address where the near end listens for far ones over the wire.
 inline std::string listen_at(int wire) { return wire == kTcp ? "tcp:127.0.0.1:0" : ""; }
 
 /// For a far end: it has the wire; a plugin takes `settings` of plugin.hpp, as "FAIL=isend:1:3".
@@ -54,8 +54,8 @@ inline std::vector<std::string> with_wire(int wire, const std::vector<std::strin
   return environment;
 }
 
-/// The same for comms that this process makes from now on. Nobody makes one meanwhile, and children
-/// are there already.
+/// Does the same for comms that this process makes from now on. No thread may make one meanwhile,
+/// and children must exist already.
 class PluginSettings {
  public:
   PluginSettings() = default;

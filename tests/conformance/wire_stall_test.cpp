@@ -1,5 +1,5 @@
-// A peer by TCP that stands still in the midst of a write: whose write it is, deregister() and
-// dump() say, and invalidate() does not wait for it.
+// Tests a TCP peer that stops within a write: deregister() and dump() name the peer, and
+// invalidate() does not wait for it.
 #include <signal.h>
 
 #include "tests/conformance/wire_pair.hpp"
