@@ -1,5 +1,5 @@
-// The same two Engines meet again over TCP where a connection stands still and only one of them,
-// or both, have noticed: what is new works at once and is not confused with what is left.
+// Tests that the same two Engines connect again over TCP when a connection has stalled and one or
+// both have noticed: new objects work at once and are not confused with the old ones.
 #include <atomic>
 #include <cstddef>
 
@@ -38,7 +38,7 @@ class Again : public ::testing::TestWithParam<Notices> {
     far_.accept();
     return peer;
   }
-  /// Both ways, by either side, every byte; and each hears the other.
+  /// Moves every byte both ways, started by either side, and a notification in each direction.
   void move(const Peer& peer, const RemoteRegion& there) {
     for (const Op op : {Op::write, Op::read})
       expect_moved(far_, "there", here_, op, std::span(&kAll, 1), seed_ += 2, [&] {
@@ -47,7 +47,7 @@ class Again : public ::testing::TestWithParam<Notices> {
       });
     here_.fill(++seed_);
     far_.fill("there", seed_ + 1);
-    engine_.progress();  // what it brings comes behind what is here, and is seen once it has
+    engine_.progress();  // orders the accesses here before the data that arrive
     far_.start("there", "here", kCount);
     EXPECT_EQ(far_.ends(), std::vector<std::string>(kCount, "ok"));
     engine_.progress();
@@ -61,7 +61,7 @@ class Again : public ::testing::TestWithParam<Notices> {
     must(peer.notify(std::as_bytes(std::span(word))));
     EXPECT_EQ(far_.notifications(1), std::vector{word});
   }
-  /// As the far side sees it.
+  /// Returns the number of peers that are up, as the far side sees it.
   std::size_t peers_up() {
     const std::string dump = far_.dump();
     std::size_t count = 0;
@@ -79,7 +79,7 @@ class Again : public ::testing::TestWithParam<Notices> {
     }
     return all;
   }
-  /// None of them is whole: its bytes have stopped.
+  /// Checks that none of the transfers succeeds, because their bytes have stopped.
   void expect_to_end_badly(const std::vector<Transfer>& all) const {
     const auto limit = base::Deadline::after(base::Clock::steady(), 8s);
     for (const Transfer& each : all) {

@@ -1,6 +1,6 @@
-// Transfers on every route that are ended early, by a cancel or by their deadline, at random
-// moments. Once one is quiet its destination is the user's again: what is put there at once stays,
-// and one look after the other at all destinations together finds no late byte.
+// Tests transfers on every route that end early, by a cancel or their deadline, at random moments.
+// Once one is quiet, its destination belongs to the user again: bytes stored there at once stay,
+// and a final check of all destinations finds no late byte.
 #include <cstdlib>
 #include <map>
 #include <random>
@@ -29,7 +29,7 @@ constexpr RouteCase kRoutes[] = {
     {"cuda_ipc+copy_engine", kKinds[1], kKinds[2]},  // by the peer
 };
 
-/// Both memories of one route in one direction.
+/// The two memories of one route in one direction.
 class Case {
  public:
   Case(Pair& pair, const RouteCase& route, Op op, std::size_t index)

@@ -1,8 +1,8 @@
-// Two Engines in different namespaces that share one folder of sockets, as containers do.
+// Tests two Engines in different namespaces that share one folder of sockets, as containers do.
 //
-// What crosses: shared memory and two-sided messages everywhere; private memory by the kernel where
-// the peer's process can be seen, by the peer or through shared memory where not. Who cannot be
-// told from another user is refused.
+// Shared memory and two-sided messages work everywhere. The kernel copies private memory if the
+// peer's process is visible, else the peer does, or shared memory carries it. A peer that may be
+// another user is refused.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -192,7 +192,7 @@ TEST_P(Containers, MovePrivateMemoryAndSayWhereTheyCannot) {
   const Status status = finished(pair.peer.write(here.region, there, std::span(&all, 1)));
   EXPECT_EQ(status.to_string(), "ok") << way.path;
   EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kMiB}}), "");
-  // From inside a pid namespace the peer has no number at all.
+  // A process inside a pid namespace sees no number of the peer.
   const std::uint64_t id = pair.peer.id();
   pair.far.accept();
   const auto from_there = pair.far.explain("there", "here", kMiB);

@@ -1,10 +1,9 @@
-// An error of the driver at each of its calls in turn, a context that is lost at each, and a call
-// that is late: every operation answers in time and in typed words, what was called good is good,
-// and nothing is left behind. Each in a fresh process, which does what workload.hpp says.
+// Tests an error of the driver at each of its calls in turn, a context that is lost at each, and a
+// late call: every operation answers in time with a typed error, reported successes are true, and
+// nothing is left. Each case runs workload.hpp in a fresh process.
 //
-// LINKSPAN_LONG=1 beside LINKSPAN_TEST_LARGE=1 has every call fail; without them a sample that
-// LINKSPAN_FAULTS_SEED chooses.
-// LINKSPAN_FAULTS_ORDER="fail * 17 999" repeats one.
+// LINKSPAN_LONG=1 with LINKSPAN_TEST_LARGE=1 lets every call fail; without them
+// LINKSPAN_FAULTS_SEED chooses a sample. LINKSPAN_FAULTS_ORDER="fail * 17 999" repeats one.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -72,7 +71,8 @@ class DriverErrors : public ::testing::Test {
               std::to_string(step.took / 1ms) + " ms\n";
     return text;
   }
-  /// In time, typed, with the right bytes and closed, and nothing is left behind.
+  /// Checks that the process answered in time and with typed errors, moved the right bytes, closed,
+  /// and left nothing.
   static void check(const std::string& order, const std::function<void(const Worked&)>& more) {
     SCOPED_TRACE(order + ", LINKSPAN_FAULTS_SEED=" + std::to_string(seed_));
     try {
@@ -120,7 +120,8 @@ TEST_F(DriverErrors, AtEachCallOneIsAnswered) {
   check_all(orders);
 }
 
-/// Of one GPU: its transfers say so, and those between CPUs and with other GPUs go on.
+/// One GPU's context is lost. Its transfers report that; those between CPUs and with other GPUs go
+/// on.
 TEST_F(DriverErrors, AtEachCallTheContextIsLost) {
   std::vector<std::string> orders;
   for (const std::size_t site : sites(12)) {

@@ -114,7 +114,7 @@ TEST_F(DriverShimOnDevice, CountsWhatIsMadeAndNotGivenBack) {
   EXPECT_EQ(held(), "");
 }
 
-/// What it leaves is the order's: it counts as ended.
+/// What the failed call leaves is due to the order, so it counts as ended.
 TEST_F(DriverShimOnDevice, DoesNotBlameTheCallerOfAnEnderThatItFailed) {
   {
     const auto memory = take(DeviceBuffer::create(enter(), 4096));

@@ -124,7 +124,7 @@ class Traffic {
         error_ = what + ": " + ticket.status().to_string();
     }
   }
-  /// What failed first; empty: nothing.
+  /// Returns the first failure; empty if none.
   std::string settle() {
     const auto limit = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(5));
     for (auto& [ticket, what] : tickets_)
@@ -148,8 +148,8 @@ class Traffic {
   std::string error_;
 };
 
-/// What one process has of such a pair: memory of both GPUs, and of each traffic with the other
-/// GPU's memory of the other process.
+/// The memories of one process of such a pair: of both GPUs, and for each kind of traffic the
+/// mapped memory of the other process.
 class Side {
  public:
   explicit Side(Make make) : lent_{{{0, make}, {1, make}}} {}

@@ -1,5 +1,5 @@
-// Owners that free the memory of a published region and deregister nothing: whoever asks for it
-// gets an error with a name, both processes go on, and other regions are served.
+// Tests owners that free the memory of a published region without deregister(): peers get a typed
+// error, both processes go on, and other regions are served.
 #include <sys/mman.h>
 
 #include <thread>
@@ -140,7 +140,7 @@ TEST_F(EarlyFree, MemoryOfAGpu) {
     const Status end = move(mapped);
     EXPECT_NE(end.code(), Code::internal) << end.to_string();
   }
-  // Nobody can open it once it is freed, and our mapping has ended.
+  // No process can open it after the free once our mapping has ended.
   const auto limit = base::Deadline::after(base::Clock::steady(), 5s);
   Status end;
   while (end.ok() && !limit.passed()) {

@@ -16,7 +16,8 @@ namespace exit_test {
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr const char* kHelper = "leaver";
 
-/// What a program may have at namespace scope, made before main() and destroyed behind it.
+/// Objects that a program may have at namespace scope, created before main() and destroyed after
+/// it.
 struct Globals {
   std::optional<Engine> engine;
   Peer peer;

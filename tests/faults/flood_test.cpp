@@ -1,5 +1,5 @@
-// Peers that say too much or read too little, and many that come and go: each is served or pushed
-// back by itself, and whoever keeps out of it waits for nobody.
+// Tests peers that send too much or read too little, and many that connect and go: each is served
+// or pushed back by itself, and no other peer waits for them.
 #include <signal.h>
 
 #include <atomic>
@@ -20,7 +20,7 @@ constexpr std::uint64_t kPiece = 64u << 10;
 /// For an undisturbed transfer or lookup; a busy machine takes some of it.
 constexpr Duration kBound = 10s;
 
-/// One neighbour, and how long it waited at the longest.
+/// An undisturbed peer, and its longest wait.
 class Neighbour {
  public:
   Neighbour() {
@@ -142,7 +142,7 @@ TEST(Flood, APeerThatReadsNothingIsPushedBackAndEndsByItsDeadline) {
   EXPECT_EQ(full.code(), Code::no_resource) << full.to_string();
   EXPECT_EQ(peer.notify(large).code(), Code::no_resource);
 
-  // The bytes go there without it; the notification behind them cannot.
+  // The bytes arrive without the peer's help; the notification after them cannot.
   std::uint64_t written = 0;
   const auto write = [&](Duration deadline) {
     const Block next{written, written, kPiece};
@@ -226,7 +226,7 @@ TEST(Flood, SixtyFourComeAndGoWhileOthersMove) {
   neighbour.poll();
   EXPECT_EQ(guests.difference(8, {{0, 9, 0, kGuests * kPiece}}), "");
   for (std::uint64_t i = 0; i < kGuests; ++i) EXPECT_TRUE(neighbour.engine.accept(1s).ok());
-  // Nobody of them maps it any more.
+  // No guest maps it any more.
   EXPECT_EQ(neighbour.engine.deregister(guests.region, 5s).to_string(), "ok");
 }
 

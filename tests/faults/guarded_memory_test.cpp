@@ -11,7 +11,7 @@ namespace guarded_memory_test {
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr const char* kHelper = "owner_of_pages";
 
-/// Where the region lies: 1 MiB of a memfd, mapped shared, which is the helper's alone.
+/// Owns the region's memory: 1 MiB of a memfd, mapped shared in the helper alone.
 class Owner {
  public:
   Result<Answer> handle(const Json& call) {

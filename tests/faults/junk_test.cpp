@@ -1,6 +1,5 @@
-// Strangers at a TCP port, which everybody of the host can reach: junk, silence, endless
-// connections. Each is closed by itself, those who are connected notice nothing, and there is room
-// again.
+// Tests strangers at a TCP port, which every process of the host can reach: junk, silence, endless
+// connections. Each is closed by itself, connected peers notice nothing, and there is room again.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -23,7 +22,7 @@ constexpr const char* kAnyPort = "tcp:127.0.0.1:0";
 constexpr Duration kBound = 10s;
 constexpr Block kAll{0, 0, 1u << 20};
 
-/// One Engine with a peer of either kind.
+/// An Engine with a peer of either kind.
 class JunkOnAPort : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { ::setenv("LINKSPAN_TCP_STREAMS", "1", 1); }  // of all ends
@@ -37,10 +36,10 @@ class JunkOnAPort : public ::testing::Test {
     remote_.add("remote", {.kind = "shared"});
     const Peer remote = take(pair_.engine.accept(5s));
     const RemoteRegion at_remote = take(remote.lookup("remote"));
-    // Its stream is there, and no other will come: what is counted from here on does not grow.
+    // Opens the one data connection, so that the counts do not grow later.
     must(finished(remote.write(here_.region, at_remote, std::span(&kAll, 1))));
   }
-  /// What the peers do meanwhile.
+  /// Moves bytes of the peers meanwhile.
   void go_on() {
     const base::Time begin = base::Clock::steady().now();
     remote_.notify({std::to_string(++moved_)});
@@ -57,7 +56,7 @@ class JunkOnAPort : public ::testing::Test {
     const auto limit = base::Deadline::after(base::Clock::steady(), time);
     while (!limit.passed() && !HasFatalFailure()) go_on();
   }
-  /// Who keeps the rules is let in.
+  /// Checks that a correct peer is admitted.
   void expect_room() {
     FarEngine next;
     next.connect(pair_.engine.address());
@@ -96,7 +95,7 @@ TEST_F(JunkOnAPort, IsClosedAndDisturbsNobody) {
   expect_room();
 }
 
-/// Its stderr is a pipe that is full and that nothing reads.
+/// The Engine's stderr is a full pipe that nothing reads.
 TEST(Junk, DoesNotFreezeAnEngine_WhoseLinesAreNotRead) {
   const std::string pipe = "/tmp/linkspan-unread-" + std::to_string(::getpid());
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
@@ -175,7 +174,7 @@ TEST_F(JunkOnAPort, TenThousandLeaveNothing) {
   expect_room();
 }
 
-/// More than may be under way, each with less than a header: who keeps the rules comes in.
+/// More handshakes than the limit, each with less than a header: a correct peer is admitted.
 TEST_F(JunkOnAPort, HalfOpenHandshakesTakeNoMoreThanTheirRoom) {
   constexpr std::size_t kHandshakes = 300;
   std::vector<base::FdChannel> slow;

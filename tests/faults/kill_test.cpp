@@ -35,7 +35,7 @@ std::uint64_t number(const char* variable, std::uint64_t otherwise) {
 struct Scale {
   // Sanitizers (cmake/tests.cmake) take their time.
   std::uint64_t kills = number("LINKSPAN_KILL_ROUNDS", std::getenv("LINKSPAN_TEST_LARGE") ? 24 : 8);
-  // More would measure the kernel: it takes the GPUs from so many dead processes one by one.
+  // More would measure the kernel, which takes the GPUs from dead processes one by one.
   std::uint64_t seats = 8;
   std::uint64_t lane_bytes = kills < 100 ? 64u << 10 : 1u << 20;
   std::uint64_t seed = number("LINKSPAN_FAULTS_SEED", std::random_device()());
@@ -60,12 +60,12 @@ std::vector<Kind> kinds() {
 
 base::Time now() { return base::Clock::steady().now(); }
 
-/// Of all seats together.
+/// Sums of all seats.
 struct Tally {
   std::atomic<std::uint64_t> kills{0}, undisturbed_errors{0};
   std::atomic<std::uint64_t> lost{0}, late{0};  // memories with wrong bytes
-  /// The driver took the GPU from all who use it, not from the killed alone: CUDA_ERROR_CONTAINED
-  /// (226; docs/faults.md). What this run still sees says nothing of linkspan.
+  /// The driver took the GPU from all processes that use it, not from the killed one alone:
+  /// CUDA_ERROR_CONTAINED (226; docs/faults.md). The rest of this run says nothing about linkspan.
   std::atomic<bool> contained{false};
   std::atomic<Duration::rep> slowest{0};
 
@@ -81,8 +81,8 @@ struct Tally {
   }
 };
 
-/// Where a victim sits, is killed and followed by the next: what stays here of such a pair. Each is
-/// worked by a thread of its own.
+/// Starts a victim, has it killed, and starts the next. Has what remains here of such a pair. A
+/// thread of its own drives each seat.
 class Seat {
  public:
   Seat(Engine& engine, Killer& killer, Tally& tally, const Scale& scale, std::uint64_t index)
@@ -178,11 +178,13 @@ class Seat {
   static std::string from(const Kind& kind) { return std::string("from ") + kind.name; }
   static std::string into(const Kind& kind) { return std::string("into ") + kind.name; }
   static std::string sink(const Kind& kind) { return std::string("sink ") + kind.name; }
-  /// So many lanes, the first, run behind a stream of the user's, which stands still at the kill.
+  /// Number of lanes, from the first on, that run after a user's stream, which is blocked at the
+  /// kill.
   std::size_t held() const { return stream_ != nullptr ? 2 : 0; }
   const Kind& any_kind() { return kinds_[random_() % kinds_.size()]; }
 
-  /// What a call answers whose peer dies under it, before it listens, or while its key is opened.
+  /// Returns true for the errors of a call whose peer dies meanwhile, before it listens, or while
+  /// its key is opened.
   static bool says_dead(const Status& status) {
     return status.code() == Code::disconnected || status.code() == Code::unreachable ||
            status.code() == Code::corrupt;
@@ -206,7 +208,7 @@ class Seat {
       victim.add(sink(kind), {.kind = kind.name, .bytes = lane_bytes_});
       victim.fill(from(kind), kSource);
     }
-    // Whatever touched them since the last victim was gone came late.
+    // A change since the last victim was gone came late.
     for (Held& target : targets_) {
       const std::string wrong = target.difference(kUntouched);
       EXPECT_EQ(wrong, "") << "a late byte";
@@ -298,7 +300,7 @@ class Seat {
   Duration to_meet_{0};
 };
 
-/// A pair that nobody kills: its transfers see nothing of what befalls the others.
+/// A pair that is not killed: its transfers notice nothing of what happens to the others.
 class Witness {
  public:
   Witness(Engine& engine, Tally& tally, const Scale& scale)

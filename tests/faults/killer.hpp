@@ -1,6 +1,6 @@
-// tests/faults/killer.hpp - ends processes by SIGKILL at moments that were told in advance.
+// tests/faults/killer.hpp - ends processes by SIGKILL at moments chosen in advance.
 //
-// One thread for all victims, so that who waits, copies or looks up is killed in the midst of it.
+// One thread serves all victims, so each is killed while it waits, copies or looks up.
 // Threads: any thread.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace linkspan::test {
 
-/// What became of one victim. Its `at` is set just before the signal is sent.
+/// The fate of one victim. `at` is set just before the signal is sent.
 class Strike {
  public:
   bool came() const noexcept { return at_.load(std::memory_order_acquire) != base::Time(); }

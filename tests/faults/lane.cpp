@@ -9,7 +9,7 @@ namespace {
 constexpr std::size_t kEnoughToLookAt = 256;  // pieces that came
 constexpr std::uint32_t kPage = 1024;
 
-/// One of four shapes within `bytes` bytes; pages also as indices.
+/// A transfer of one of four shapes within `bytes` bytes; pages also as indices.
 struct Shot {
   std::vector<Block> blocks;
   std::vector<std::uint32_t> local, remote;

@@ -1,9 +1,9 @@
-// tests/faults/lane.hpp - transfers of random shapes between a memory here and a region there, of
-// which several are always in flight, and the look at every byte that they brought.
+// tests/faults/lane.hpp - keeps several transfers of random shapes in flight between a memory here
+// and a region there, and verifies every byte.
 //
 // Threads: externally synchronised.
-// Invariants: the remote region holds the pattern that aim() was told where a read comes from, and
-// nobody else writes to it. Transfers of one Lane touch disjoint bytes.
+// Invariants: where a read comes from, the remote region has the pattern given to aim(), and no
+// other process writes to it. Transfers of one Lane touch disjoint bytes.
 #pragma once
 
 #include <random>

@@ -30,7 +30,7 @@ class FdLimit : public ::testing::Test {
     here_.fill(1);
     pair_.far.fill("there", 2);
   }
-  /// Between those who knew each other before, and with one that comes now.
+  /// Checks that peers that were connected before move bytes, and a new one too.
   void TearDown() override {
     if (IsSkipped()) return;
     move(pair_.peer, pair_.remote("there"));
@@ -187,7 +187,7 @@ TEST(AddressSpaceLimit, ThreadsAndMappingsAreRefused) {
   EngineOptions options = engine_options("poor");
   options.use_gpu = false;  // what a driver does without memory is its own
   {
-    // They take the stacks that the C library keeps of threads that have ended.
+    // These threads use up the stacks that the C library keeps of ended threads.
     std::latch end(1);
     std::vector<std::jthread> others;
     for (int i = 0; i < 16; ++i) others.emplace_back([&] { end.wait(); });
@@ -199,7 +199,7 @@ TEST(AddressSpaceLimit, ThreadsAndMappingsAreRefused) {
     const Status open = Engine::open(options).status();
     EXPECT_EQ(open.code(), Code::system) << open.to_string();
     EXPECT_EQ(pair.engine.allocate_shared(kLarge).status().code(), Code::system);
-    // What cannot be mapped takes another path, or says that there is none.
+    // Memory that cannot be mapped takes another path, or the error says that there is none.
     const RemoteRegion large = pair.remote("large");
     const Status moved = finished(pair.peer.write(here.region, large, std::span(&kAll, 1)));
     EXPECT_TRUE(moved.ok() || moved.code() == Code::system || moved.code() == Code::unreachable)

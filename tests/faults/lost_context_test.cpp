@@ -60,7 +60,7 @@ TEST_P(LostContextOnDevice, EndsItsTransfersAndNobodyElses) {
     ways[i].there = pair.remote(kinds[i]);
   }
   for (Way& way : ways) way.submit(pair.peer);
-  // What still waits to go with others there would meet it instead.
+  // Orders that still wait to be joined there would meet the error instead.
   for (const Transfer& each : ways[1].flights) EXPECT_EQ(each.wait(10s).to_string(), "ok");
   shim_.order("lose cuStreamWriteValue64 1 " + error);
   ways[0].submit(pair.peer);  // the first of them that begins meets it

@@ -1,5 +1,5 @@
-// What many regions, peers and imports cost a process: descriptors and memory. The table of
-// docs/operating.md, "What it costs", is what WhatTheyCost prints.
+// Tests what many regions, peers and imports cost a process: descriptors and memory. WhatTheyCost
+// prints the table of docs/operating.md, "What it costs".
 #include <unistd.h>
 
 #include <cstdio>

@@ -28,7 +28,7 @@ Bytes table(const Make& make) {
   return schema::finished(out);
 }
 
-/// What a write asks for.
+/// The fields of a write request.
 struct Asked {
   std::uint64_t id = 1, serial = 0;
   Bytes token = Bytes(16);
@@ -76,7 +76,7 @@ Bytes cancel(std::uint64_t id) {
   return table([&](auto& out) { return schema::CreateNetCancel(out, id); });
 }
 
-/// It has met the Engine and has the key of a region.
+/// A peer that has connected to the Engine and has the key of a region.
 class Hostile {
  public:
   explicit Hostile(const std::string& address) : raw_(address) {
@@ -114,7 +114,7 @@ class Hostile {
       return {static_cast<Code>(wire->code()), Scope::peer, wire->what()->str()};
     }
   }
-  /// What it hears at last.
+  /// Returns the error of the last message.
   Status refusal() {
     while (true) {
       const auto frame = raw_.next();
@@ -190,14 +190,14 @@ TEST_P(NcclNetHostile, WhatItMayNotHaveIsAnswered) {
     asked.blocks = {{0, 16}, {offset, 16}};
     answers(asked, Code::invalid_argument, "leaves the region");
   }
-  // A read's refusal comes behind what its flow carries, or when that breaks.
+  // A refused read is answered after what its flow carries, or when the flow breaks.
   EXPECT_TRUE(peer.say(Op::open, open(1)));
   asked = of(bait, ++id);
   asked.token[0] ^= std::byte{1};
   EXPECT_TRUE(peer.say(Op::read, read(asked, 1)));
   EXPECT_TRUE(peer.say(Op::broken, broken(1, Code::system)));
   EXPECT_EQ(peer.answer(id).code(), Code::unreachable);
-  // Of what is over, or never was, nothing is said; nor of what no release knows.
+  // Messages about what has ended or never existed are not answered, nor are unknown ones.
   EXPECT_TRUE(peer.say(Op::cancel, cancel(77)));
   EXPECT_TRUE(peer.say(Op::broken, broken(77, Code::system)));
   EXPECT_TRUE(peer.say(99, open(1)));
@@ -286,7 +286,7 @@ TEST_P(NcclNetHostile, WhoBreaksTheRulesIsDropped) {
     Hostile peer = meet();
     each.play(peer, of(peer.key("bait")));
     const Status why = peer.refusal();
-    // Who goes on talking to a closed socket may miss the last word.
+    // A peer that keeps sending to a closed socket may miss the last message.
     EXPECT_TRUE(why.code() == Code::corrupt || why.code() == Code::disconnected) << why.to_string();
     if (std::string(each.name) != "10000 flows") {
       EXPECT_EQ(why.code(), Code::corrupt) << why.to_string();

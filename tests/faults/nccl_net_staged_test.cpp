@@ -1,6 +1,6 @@
-// Memory of a GPU by a network plugin that takes host memory only, while the GPU stands still: what
-// it has in its hands, a pinned slot and the memory behind it, is nobody else's until it is done,
-// whatever a user, the peer or the Engine does meanwhile.
+// Tests GPU memory over a network plugin that takes host memory only, while the GPU is blocked. The
+// pinned buffer and the memory that the GPU uses are not reused until it is done, whatever a user,
+// the peer or the Engine does meanwhile.
 #include <thread>
 #include <tuple>
 
@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(Every, NcclNetStagedHeld,
                            return op + kEvents[static_cast<int>(std::get<1>(param.param))];
                          });
 
-/// Of memory here, for which this side has no transfer.
+/// Memory of this process, for which this side has no transfer.
 TEST_F(NcclNetStaged, WhatADeadPeerHasWrittenIsNotOverEither) {
   Held target;
   FarEngine far(with_wire(kStaged));
@@ -125,8 +125,8 @@ TEST_F(NcclNetStaged, WhatADeadPeerHasWrittenIsNotOverEither) {
   EXPECT_EQ(target.difference(8), "") << "a late byte";
 }
 
-/// What a slot held before comes nowhere: both memories hold the same, so a byte that changes is of
-/// neither.
+/// A buffer's old contents must not be sent. Both memories have the same bytes, so a changed byte
+/// comes from elsewhere.
 TEST_F(NcclNetStaged, ACanceledOneBringsNothingOfOthers) {
   constexpr std::uint64_t kMax = 300;
   Held here;

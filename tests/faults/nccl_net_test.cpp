@@ -14,8 +14,8 @@ constexpr Duration kDeadline = 10s;
 
 /// Which end of a message has the fault.
 enum class Role : std::uint8_t { sender, receiver };
-/// What comes after the fault, by the next comm. With the fault in the far process, whose
-/// environment stays as it is, that has the same: it is good as long as it carries less.
+/// What the next comm does after the fault. If the far process has the fault, the next comm has it
+/// too, because its environment stays. It works as long as it carries less.
 enum class Next : std::uint8_t { good, unknown };
 
 struct Fault {
@@ -61,9 +61,9 @@ constexpr Fault kFaults[] = {
      Next::unknown},
 };
 
-/// Transfers of so many blocks each. A comm has a failure from when it listens or connects on, and
-/// begins as soon as the one before is broken: so only what breaks each comm that has it, the last
-/// one, leaves none behind for the transfers after the fault. Before it there is one that does not.
+/// Numbers of blocks of the transfers. A comm has its failure from listen or connect on, and begins
+/// when the one before is broken. So the last one, which breaks each comm with the failure, leaves
+/// none for the transfers after the fault. Before it there is one that does not break a comm.
 const std::vector<std::uint64_t> kUntilItFails{1, 2, kParts - 3};
 const std::vector<std::uint64_t> kEach(kParts, 1), kTwo(2, 1);
 
@@ -161,7 +161,7 @@ class NcclNetFaults : public ::testing::TestWithParam<std::tuple<int, Kind, bool
       const bool is_cause =
           end.code() == fault.code && end.what().find(fault.says) != std::string::npos;
       named += is_cause ? 1 : 0;
-      // What was done at the end with the fault was perhaps still on its way to the other.
+      // The answer of the end with the fault may have been in flight still.
       ASSERT_TRUE(is_cause || (end.code() == Code::disconnected &&
                                end.what().find("ncclRemoteError") != std::string::npos))
           << end.to_string();
@@ -188,7 +188,7 @@ TEST_P(NcclNetFaults, EndWhatTheyHitAndSayWhy) {
   }
 }
 
-/// What is slow, or has no room now, fails nothing.
+/// A plugin that is slow, or has no room now, causes no failure.
 TEST_P(NcclNetFaults, SlownessDelaysAndBreaksNothing) {
   const std::vector<std::string> slow{"NULL_PERCENT=60", "DELAY_US=700", "CALL_US=3",
                                       "NULL_COMMS=30", "FRAGMENT=1000"};

@@ -21,7 +21,7 @@ void wait(const base::FdChannel& channel, short events, const base::Deadline& li
   ::poll(&entry, 1, limit.left_ms());
 }
 
-/// Also where many others are about to be accepted.
+/// Connects, also if many others wait to be accepted.
 base::Fd connected(const std::string& address) {
   const base::Deadline limit = soon();
   while (true) {

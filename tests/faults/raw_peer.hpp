@@ -21,7 +21,7 @@ class RawPeer {
   explicit RawPeer(const std::string& address);
   explicit RawPeer(base::Fd socket) : channel_(std::move(socket)) {}
 
-  std::uint16_t version = base::kProtocolVersion;  ///< Of every frame that it sends.
+  std::uint16_t version = base::kProtocolVersion;  ///< Sent in every frame.
 
   /// False: the other side has closed. Waits for room.
   bool send(std::uint16_t op, std::span<const std::byte> payload, std::uint64_t id = 7,
@@ -33,9 +33,10 @@ class RawPeer {
   /// hello, over a Unix socket with a pidfd, and ready.
   bool greet(const control::Hello& hello);
   bool greet(std::span<const std::byte> hello);
-  static control::Hello hello();  ///< One of this process, without transports.
+  static control::Hello hello();  ///< Returns a hello of this process without transports.
 
-  /// The next frame that is not of the handshake, within 10 s; none: the other side has closed.
+  /// Returns the next frame that is not of the handshake, within 10 s; nullopt if the other side
+  /// has closed.
   std::optional<base::Frame> next();
   /// The next one must be an error; its Status.
   Status refusal();

@@ -1,6 +1,6 @@
-// Peers that end and come back under the same address, and peers whose children live on: what was
-// of the old life is refused and never meets the new one's memory, and what the old life could
-// still write stays lent until nobody of it is left.
+// Tests peers that end and return under the same address, and peers whose children live on. Objects
+// of the old life are refused and never reach the new one's memory. Memory that the old life could
+// still write stays in use until all its processes have ended.
 #include <poll.h>
 #include <signal.h>
 
@@ -12,7 +12,7 @@ namespace restart_test {
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr Block kAll{0, 0, kMiB};
 
-/// Where it listens, first: its later lives take the port that the first was given.
+/// The parameter is the first address; later lives use the port that the first one was given.
 class Restart : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Restart, AtTheSameAddressNothingOldReachesTheNewOne) {
@@ -71,10 +71,10 @@ TEST_P(Restart, AtTheSameAddressNothingOldReachesTheNewOne) {
     }
     EXPECT_EQ(far->difference("kv", 2, {{0, 1, 0, kMiB}}), "");
     EXPECT_EQ(far->difference("private", 3, {{0, 1, 0, kMiB}}), "");
-    // What this side has published, each new life finds.
+    // Each new life finds what this side has published.
     far->accept();
     far->fill("private", 4);
-    engine.progress();  // what it brings comes behind what is here, and is seen once it has
+    engine.progress();  // orders the accesses here before the data that arrive
     far->start("private", "near", 1);
     EXPECT_EQ(far->ends(), std::vector<std::string>{"ok"});
     engine.progress();
@@ -144,7 +144,7 @@ TEST(Orphan, AChildOfADeadPeerKeepsItsMemoryLent) {
   EXPECT_NE(pair.peer.state(), PeerState::gone);
   EXPECT_EQ(lent.cancel().code(), Code::pending);
   EXPECT_EQ(pair.engine.deregister(here.region, 20ms).code(), Code::busy);
-  // What needs the dead one answers by its deadline, and others do not wait.
+  // Calls that need the dead peer end by their deadline, and others do not wait.
   const Status late = pair.peer.lookup("asked", 100ms).status();
   EXPECT_TRUE(late.code() == Code::timed_out || late.code() == Code::disconnected)
       << late.to_string();

@@ -26,7 +26,7 @@ class OddSets : public ::testing::Test {
     ASSERT_TRUE(odd_->greet(RawPeer::hello()));
     peer_ = take(engine_.accept(5s));
   }
-  /// Whoever keeps the rules is served as before.
+  /// Checks that a correct peer is served as before.
   void TearDown() override {
     Engine other = take(Engine::open(without_gpu("other")));
     const Peer peer = take(other.connect(engine_.address()));
@@ -37,7 +37,7 @@ class OddSets : public ::testing::Test {
     options.use_gpu = false;
     return options;
   }
-  /// What lookup_set() says when the odd one answers that to the question.
+  /// Returns the result of lookup_set() when the odd peer gives that answer.
   Status looked_up(FrameOp op, std::span<const std::byte> answer) {
     std::jthread answering([&] {
       const auto asked = odd_->next();
@@ -77,7 +77,7 @@ TEST_F(OddSets, ASetIsNoAnswerToALookup) {
     ASSERT_TRUE(asked.has_value());
     odd_->send(FrameOp::set, set_of(1, {1}), asked->header.id);
     odd_->send(FrameOp::set, set_of(2, {2}), asked->header.id);
-    odd_->send(FrameOp::set, set_of(3, {3}), asked->header.id + 1000);  // nobody asked
+    odd_->send(FrameOp::set, set_of(3, {3}), asked->header.id + 1000);  // without a request
   });
   EXPECT_EQ(peer_.lookup("w", 5s).status().code(), Code::corrupt);
 }

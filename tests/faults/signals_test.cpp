@@ -93,7 +93,7 @@ TEST_F(Signals, InterruptedCallsGoOn) {
     for (int i = 0; i < 3; ++i) work(far_.address(), far_);
     EXPECT_GT(came, 100u);
   }
-  // Where the caller blocks it, the Engine's own threads are the ones that are interrupted.
+  // If the caller blocks the signal, it interrupts the Engine's own threads.
   const Handled storm(SIGALRM, 200us);
   sigset_t alarms, old;
   ::sigemptyset(&alarms);

@@ -1,5 +1,5 @@
-// The kill matrix over TCP: two Engines, three peers of each, of whom two are killed at random
-// moments, round after round. The third moves bytes all along and notices nothing.
+// The kill matrix over TCP: two Engines with three peers each, two of which are killed at random
+// moments, round after round. The third peer keeps moving bytes and notices nothing.
 #include <cstdlib>
 #include <random>
 
@@ -19,7 +19,7 @@ constexpr int kWarm = 2;
 
 class TcpKills : public ::testing::TestWithParam<Kind> {
  protected:
-  /// As many streams as there are from the start: what is counted does not grow.
+  /// Fixes the number of data connections, so that the counts do not grow.
   static void SetUpTestSuite() { ::setenv("LINKSPAN_TCP_STREAMS", "2", 1); }
   static void TearDownTestSuite() { ::unsetenv("LINKSPAN_TCP_STREAMS"); }
   void SetUp() override {
@@ -29,7 +29,7 @@ class TcpKills : public ::testing::TestWithParam<Kind> {
     const char* const set = std::getenv("LINKSPAN_KILL_ROUNDS");
     return set != nullptr ? std::atoi(set) : 6;
   }
-  /// Those that its streams may have come to use, both ways.
+  /// Returns the number of staging buffers that its connections may use, in both directions.
   static std::uint64_t slots_with_third() {
     const unsigned streams = take(base::Options::from_environment()).tcp_streams;
     return std::uint64_t{2} * 2 * copy::Staging::kBuffersPerGpu * streams;
@@ -37,7 +37,7 @@ class TcpKills : public ::testing::TestWithParam<Kind> {
   static MemoryOptions memory() { return {.kind = GetParam().name, .bytes = kBytes}; }
 };
 
-/// One of the two, and what it has with the third peer.
+/// One of the two Engines, and its objects of the third peer.
 struct Side {
   Side(FarEngine& third, const MemoryOptions& memory, const std::string& name)
       : engine(take(Engine::open(wire_options(kTcp, name)))),
@@ -47,7 +47,7 @@ struct Side {
     peer = take(engine.connect(third.address()));
     there = take(peer.lookup(region));
   }
-  /// Both ways, every byte, with the third.
+  /// Moves every byte both ways with the third peer.
   void go_on(FarEngine& third, std::uint64_t seed) {
     here.fill(seed);
     third.fill(region, seed + 1);

@@ -1,4 +1,4 @@
-// Two Engines by TCP, and somebody between them who reads and changes what goes by.
+// Tests two Engines over TCP with an attacker between them that reads and changes bytes.
 #include <unistd.h>
 
 #include <atomic>
@@ -107,7 +107,7 @@ TEST_F(TcpTls, WithoutItAllIsShown) {
   EXPECT_GT(shown(), 10u);
 }
 
-/// And of what was changed not a byte lands.
+/// No byte of what was changed lands.
 TEST_F(TcpTls, WhatIsChangedOnTheWayEndsThePeer) {
   meet(true);
   here_.fill(3);
@@ -117,7 +117,7 @@ TEST_F(TcpTls, WhatIsChangedOnTheWayEndsThePeer) {
   const std::vector<std::byte> old(there_.at(0), there_.at(kBytes));
   changes_ = true;
   const Status end = write(by_wire(kTcp, 10s));
-  // Who has seen it says so by an alert, if that comes before the end.
+  // The side that detects it sends an alert, which may arrive before the end.
   EXPECT_TRUE(end.code() == Code::disconnected || end.code() == Code::corrupt) << end.to_string();
   peer_.reset();
   ASSERT_TRUE(near_->close(5s).ok());

@@ -17,7 +17,7 @@ struct Far {
   Peer peer;
 };
 
-/// What one thread does; its slice of every far region is its own.
+/// The work of one thread, which has a slice of every far region.
 class Worker {
  public:
   Worker(Engine& engine, std::vector<std::unique_ptr<Far>>& far, const std::vector<Kind>& kinds,
@@ -57,7 +57,7 @@ class Worker {
     release(back);
   }
 
-  /// Of its slice, in parts, with a message behind the last.
+  /// Writes its slice in parts, with a message after the last.
   void write(const Peer& peer, const Region& from, const RemoteRegion& to) {
     constexpr std::uint64_t kParts = 8;
     const std::string text = std::to_string(index_);

@@ -19,19 +19,20 @@ struct Usage {
 
   std::uint64_t fds = 0;       ///< /proc/self/fd
   std::uint64_t threads = 0;   ///< /proc/self/task, but for those that an Engine starts late.
-  std::uint64_t mappings = 0;  ///< Of /proc/self/maps those that are shared: no heap, no stacks.
-  std::uint64_t granules = 0;  ///< Of 2 MiB, as cudaMalloc takes them, on all GPUs that are up.
-  DriverBalance balance;       ///< What the driver made; empty where there is no shim.
-  std::string names;           ///< Of the threads, each followed by a space.
+  std::uint64_t mappings = 0;  ///< Shared mappings of /proc/self/maps, so no heap and no stacks.
+  /// Granules of 2 MiB, as cudaMalloc uses them, on all GPUs that are up.
+  std::uint64_t granules = 0;
+  DriverBalance balance;  ///< Objects of the driver; empty without the shim.
+  std::string names;      ///< Names of the threads, each followed by a space.
 
   static Usage now();
   /// The lowest of each within `time`, for what has ended may be cleared away a moment later. Done
   /// early when nothing is above `enough`.
   static Usage lowest(Duration time, const Usage& enough);
 
-  /// Staging keeps the streams that were once needed at the same time (copy::StagingStreams), with
-  /// what the simulated driver has for each, and the slots that were once used. So many more than
-  /// before are no leak.
+  /// Allows for what staging keeps: the streams that were once needed at the same time
+  /// (copy::StagingStreams), with what the simulated driver has for each, and the buffers that were
+  /// once used. That many more than before are no leak.
   void allow_staging(std::uint64_t lanes, std::uint64_t slots);
 
   /// How much of all together is above `before`; of granules that is exact without a shim only.

@@ -1,5 +1,5 @@
-// Engines of other releases: what they say more is passed over, what is not known is answered so,
-// and whoever cannot be talked to is told why.
+// Tests Engines of other releases: additions are ignored, unknown messages are answered as such,
+// and an incompatible peer gets the reason.
 #include <sys/socket.h>
 
 #include <thread>
@@ -24,7 +24,7 @@ EngineOptions without_gpu(const char* name) {
   return options;
 }
 
-/// A hello with fields that this release does not know, behind those that it does.
+/// Returns a hello with fields that this release does not know, after those that it knows.
 std::vector<std::byte> newer_hello() {
   using schema::Hello;
   const control::Hello known = RawPeer::hello();
@@ -68,7 +68,7 @@ class Versions : public ::testing::Test {
     must(server_.listen());
     must(server_.publish("kv", take(server_.allocate_shared(4096))));
   }
-  /// Whoever keeps the rules is served as before.
+  /// Checks that a correct peer is served as before.
   void TearDown() override {
     Engine other = take(Engine::open(without_gpu("other")));
     const Peer peer = take(other.connect(server_.address()));
@@ -85,7 +85,7 @@ TEST_F(Versions, ANewerOneIsMetAndWhatItSaysMoreIsPassedOver) {
   EXPECT_EQ(peer.name(), "newer");
   ASSERT_TRUE(newer.send(999, {}));
   EXPECT_EQ(newer.refusal().code(), Code::unsupported);
-  // Of transports that only one side has, and of ops that one has not.
+  // Sends messages of transports that only one side has, and ops that one side does not know.
   for (const char* transport : {"quantum", "local"})
     ASSERT_TRUE(
         newer.send(FrameOp::for_transport, control::encode_for_transport(transport, 77, {})));

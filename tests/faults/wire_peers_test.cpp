@@ -18,7 +18,7 @@ namespace wire_peers_test {
 
 constexpr std::uint64_t kBytes = 3u << 20, kParts = 48;
 constexpr Block kAll{0, 0, kBytes};
-/// Of the far end: something is in flight whenever the test looks.
+/// Setting of the far end that keeps something in flight whenever the test checks.
 constexpr const char* kSlow = "DELAY_US=500";
 /// Threads that move the data connections of an Engine by TCP, at most.
 constexpr unsigned kTcpThreads = 2;
@@ -46,7 +46,7 @@ class WirePeers : public ::testing::TestWithParam<std::tuple<int, Kind>> {
                                   part_of(kBytes, i, kParts), by_wire(wire()))));
     return started;
   }
-  /// Both ways, every byte. `here` outlives the Engine.
+  /// Moves every byte both ways. `here` outlives the Engine.
   static void serves(Engine& engine, FarEngine& far, const Peer& peer, Held& here) {
     static int last = 0;
     const std::string name = "served " + std::to_string(++last);
@@ -141,7 +141,7 @@ TEST_P(WirePeers, ThatAreKilledLeaveNothingBehind) {
     while (peer.state() != PeerState::gone && !limit.passed()) engine.progress();
     victim.process().kill();
   }
-  // Of a connect that is given up the plugin keeps the socket: the ABI has no call that ends one.
+  // The plugin keeps the socket of an abandoned connect: the ABI has no call that ends one.
   before.fds += kKills / 2;
   // The second thread starts when a data connection comes while the first one still has another.
   if (wire() == kTcp) before.threads += kTcpThreads - 1;
@@ -234,7 +234,7 @@ TEST_P(WirePeers, NoByteLandsAfterACancel) {
     here.fill(8);  // the user has both memories back
     pair.far.fill("there", 9);
     serves(pair.engine, pair.far, pair.peer,
-           beside.emplace_back());  // behind them, by the same flows
+           beside.emplace_back());  // after them, by the same flows
     EXPECT_EQ(here.difference(8), "");
     EXPECT_EQ(pair.far.difference("there", 9), "");
   }

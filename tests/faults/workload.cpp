@@ -175,8 +175,7 @@ class Workload {
     if (!found.empty()) wrong("there, in " + name + ": " + found);
   }
 
-  /// Writes as one block, as many and as a tiny one, and reads; behind a stream, if `order` names
-  /// one.
+  /// Writes one block, many blocks and a tiny one, and reads; after a stream, if `order` names one.
   void one_sided(Memory& m, const std::string& other, FarEngine& far, const Peer& peer,
                  const StreamOrder& order = {}) {
     const std::string pair = std::string(m.kind.name) + " and " + other + " ";

@@ -1,10 +1,10 @@
-// tests/faults/workload.hpp - a little of everything that the library does between two processes,
-// in a process of its own whose driver answers what the test orders.
+// tests/faults/workload.hpp - runs most of what the library does between two processes, in a
+// process of its own whose driver answers as the test orders.
 //
 // That process registers memory of each kind, publishes, connects to an Engine in yet another
-// process, looks up, writes and reads by each copier and behind a stream of its user's, is written
-// to and copies for the peer, sends and receives, deregisters and closes. Its driver calls beside
-// the library are its own: no order holds for them (driver_shim/rules.hpp).
+// process, looks up, writes and reads by each copier and after a user's stream, is written to and
+// copies for the peer, sends and receives, deregisters and closes. The test's own driver calls
+// there follow no order (driver_shim/rules.hpp).
 // Threads: any thread.
 #pragma once
 
@@ -15,17 +15,17 @@
 
 namespace linkspan::test {
 
-/// What one run of it came to.
+/// The result of one run.
 struct Worked {
   struct Step {
     std::string name, code, what;
     Duration took;
   };
   std::vector<Step> steps;
-  std::vector<std::string> calls;  ///< Of the driver, in order.
+  std::vector<std::string> calls;  ///< Calls of the driver, in order.
   std::string struck;              ///< The entries that an order failed.
   std::string wrong;               ///< Bytes, ends of processes: what is wrong. Or nothing.
-  std::string left;                ///< What the driver made and was not given back. Or nothing.
+  std::string left;  ///< Objects of the driver that were created and not destroyed, or nothing.
 
   const Step* find(const std::string& name) const;
   std::string to_string() const;
