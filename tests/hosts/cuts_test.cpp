@@ -1,5 +1,5 @@
-// The cable is cut while transfers are in flight, or the far process stands still: all of them end
-// by themselves, and another peer of the same Engine does not notice.
+// Tests a cut cable, or a stopped far process, during transfers: all of them end by themselves, and
+// another peer of the same Engine does not notice.
 #include <signal.h>
 
 #include <cstdlib>
@@ -37,7 +37,7 @@ class HostCuts : public OnHosts {
   Held& out() { return held_[0]; }
   Held& in() { return held_[1]; }
 
-  /// One transfer of each of these kinds for each part from `first` to `end`.
+  /// Starts one transfer of each kind for each part from `first` to `end`.
   void start(std::uint64_t first, std::uint64_t end, Duration deadline = {},
              std::initializer_list<Op> ops = {Op::write, Op::read}) {
     for (std::uint64_t i = first; i < end; ++i)
@@ -61,7 +61,7 @@ class HostCuts : public OnHosts {
   bool all_quiet() const {
     return std::ranges::all_of(moving_, [](const Transfer& each) { return each.done(); });
   }
-  /// Until all are quiet: nobody has mended anything, and the third peer goes on.
+  /// Waits until all are quiet while the cable stays cut, and checks that the third peer goes on.
   void expect_to_end_badly() {
     const auto limit = base::Deadline::after(base::Clock::steady(), 60s);
     do {
@@ -77,7 +77,8 @@ class HostCuts : public OnHosts {
     }
     EXPECT_TRUE(failed);
   }
-  /// Nor is sent: a kernel that still holds bytes tries again after 6.2 s of a cut.
+  /// Checks that nothing lands or is sent: a kernel that still has bytes retries after 6.2 s of a
+  /// cut.
   void expect_nothing_lands_here() {
     const auto limit = base::Deadline::after(base::Clock::steady(), 3s);
     while (!limit.passed()) move_beside();
@@ -203,7 +204,7 @@ TEST_F(HostCuts, AFarProcessThatStandsStillTakesNothing) {
   EXPECT_EQ(other_.state(), PeerState::up);
 }
 
-/// Its kernel has taken the questions: TCP alone would wait for ever.
+/// The peer's kernel has accepted the requests, so TCP alone would wait for ever.
 TEST_F(HostCuts, AFarProcessThatStandsStillIsNotWaitedForByReads) {
   far().process().signal(SIGSTOP);
   start(0, kCount, 100ms, {Op::read});

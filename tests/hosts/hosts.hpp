@@ -1,5 +1,5 @@
-// tests/hosts/hosts.hpp - an Engine on the near host, one in a process on the far host behind a
-// cable, and a third in a process on the near host, which the cable does not concern.
+// tests/hosts/hosts.hpp - an Engine on the near host, one in a process on the far host at the other
+// end of a cable, and a third in a process on the near host, which does not use the cable.
 //
 // Threads: externally synchronised.
 #pragma once

@@ -11,7 +11,8 @@ namespace linkspan::test {
 namespace interfaces_test {
 
 constexpr std::uint64_t kBytes = (16u << 20) + 5;
-/// What streams carry of it at least, of four: they take what there is as fast as they can.
+/// Least share of the bytes for each of four data connections, which take chunks as fast as they
+/// can.
 constexpr std::uint64_t kPart = kBytes / 16;
 constexpr std::uint64_t kLittle = 256u << 10;  // of the control connection
 
@@ -28,7 +29,7 @@ class HostInterfaces : public OnHosts {
     peer_ = {};
     OnHosts::TearDown();
   }
-  /// Both Engines; they have not met.
+  /// Opens both Engines, which are not connected yet.
   void open(const std::string& near, const std::string& far) {
     EngineOptions options = engine_options("near");
     options.tcp_interfaces = near;
@@ -40,7 +41,7 @@ class HostInterfaces : public OnHosts {
     hosts_ = std::make_unique<Hosts>(std::move(joined_), std::move(options),
                                      std::vector<std::string>{"LINKSPAN_TCP_INTERFACES=" + far});
   }
-  /// Those that speak of streams, once there are `count`, for which it waits 10 s.
+  /// Returns the warnings about data connections; waits 10 s for `count`.
   std::vector<std::string> warnings(std::size_t count = 0) {
     const base::MutexLock lock(mutex_);
     const auto limit = base::Deadline::after(base::Clock::steady(), 10s);

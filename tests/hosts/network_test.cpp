@@ -1,5 +1,5 @@
-// What the network of tests/support/network.hpp does to connections: else tests over it show
-// nothing.
+// Tests what the network of tests/support/network.hpp does to connections, without which tests over
+// it show nothing.
 #include "tests/support/network.hpp"
 
 #include <gtest/gtest.h>
