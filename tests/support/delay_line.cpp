@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 bool later(ssize_t moved) { return moved < 0 && (errno == EAGAIN || errno == EINTR); }
 
-/// One direction of a connection.
+/// Carries one direction of a connection.
 class Pipe {
  public:
   Pipe(const base::Fd& from, const base::Fd& to, Duration delay, const DelayLine::Tap& tap)
@@ -35,7 +35,7 @@ class Pipe {
   std::optional<base::Time> due() const {
     return held_.empty() ? std::nullopt : std::optional(held_.front().due);
   }
-  /// False: an end of it is broken.
+  /// Returns false if an end of it is broken.
   bool turn(base::Time now) {
     while (!ended_ && bytes_ < DelayLine::kMax) {
       std::array<char, 16384> some{};

@@ -23,7 +23,7 @@ class DelayLine {
   static constexpr std::size_t kMax = 256u << 10;
   using Tap = std::function<void(std::span<char>)>;
 
-  /// Its sockets and its thread are of the host whose thread calls.
+  /// Starts it on the host of the calling thread, with its sockets and its thread.
   static Result<std::unique_ptr<DelayLine>> start(const net::TcpAddress& at,
                                                   const net::TcpAddress& to, Duration delay,
                                                   Tap tap = {});
@@ -32,8 +32,8 @@ class DelayLine {
   ~DelayLine();
 
   const net::TcpAddress& address() const noexcept { return address_; }
-  /// The connections of now stand still, and their ends hear nothing of each other any more; those
-  /// that come later do. As of a proxy that has forgotten them.
+  /// Stalls the present connections, whose ends receive nothing from each other any more; later
+  /// connections work. Simulates a proxy that has lost them.
   void freeze();
 
  private:

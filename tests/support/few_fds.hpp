@@ -1,4 +1,4 @@
-// tests/support/few_fds.hpp - a process that has come to its limits.
+// tests/support/few_fds.hpp - lets a process reach its limits.
 //
 // Threads: one, at a quiet time of the others.
 #pragma once

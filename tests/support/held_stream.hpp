@@ -1,4 +1,4 @@
-// tests/support/held_stream.hpp - a stream of a user's, which stands still while the test says so.
+// tests/support/held_stream.hpp - a user's stream that the test can block.
 //
 // Threads: externally synchronised.
 #pragma once
@@ -15,8 +15,8 @@
 
 namespace linkspan::test {
 
-/// A stream of the first GPU that the test can hold. It moves by itself after a while: whoever is
-/// to let it go on may be caught in the driver, behind that very stream.
+/// A stream of the first GPU that the test can hold. It is released by itself after a while,
+/// because the thread that would release it may be blocked in the driver by that very stream.
 class HeldStream {
  public:
   HeldStream() : HeldStream(take(topology()->activate(topology()->devices()[0].uuid))) {}

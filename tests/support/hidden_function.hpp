@@ -1,5 +1,4 @@
-// tests/support/hidden_function.hpp - for libraries that are preloaded and stand before libc's
-// functions: finds the one that is hidden.
+// tests/support/hidden_function.hpp - finds the function of libc that a preloaded library hides.
 //
 // Threads: any thread.
 #pragma once

@@ -1,4 +1,4 @@
-// tests/support/kinds.hpp - memory of every kind with a guard before and behind, which the test's
+// tests/support/kinds.hpp - memory of every kind with a guard before and after it, which the test's
 // CPU fills and compares.
 //
 // Threads: externally synchronised.
@@ -23,41 +23,41 @@
 
 namespace linkspan::test {
 
-/// Of this process, for all tests; null: no GPU and no simulated driver.
+/// Returns this process's Topology, for all tests; null without a GPU and a simulated driver.
 cuda::Topology* topology();
-/// What a test says that skips for that.
+/// Reason of a test that skips for that.
 inline constexpr const char* kNeedsGpu = "needs a GPU or the simulated driver";
 /// `unsupported` with kNeedsGpu, or when there are fewer than `count` GPUs.
 Status need_gpus(unsigned count);
 
-/// How memory of a GPU is made: by cuMemAlloc; as a row of chunks of 2 MiB, its first border a few
-/// KiB behind the front guard; from a pool of its own. The last two with file descriptors as their
-/// handles, or without any.
+/// How GPU memory is allocated: by cuMemAlloc; as a row of chunks of 2 MiB, whose first border is a
+/// few KiB after the front guard; from a pool of its own. The last two have file descriptors as
+/// handles, or none.
 enum class Make : std::uint8_t { allocated, chunks, unshared_chunks, pool, unshared_pool };
 
 class Buffer {
  public:
   static constexpr std::uint64_t kGuard = 4096;
-  /// Where cuMemAlloc's memory begins, which the driver aligns to 512 bytes alone: TCPX asks for
-  /// it.
+  /// Alignment of cuMemAlloc's memory here, which TCPX requires. The driver aligns to 512 bytes
+  /// only.
   static constexpr std::uint64_t kAlignment = 4096;
 
   /// `kind` is host, pinned or device (the `gpu`-th); `bytes` lie between guards of `guard` bytes.
   static Result<std::unique_ptr<Buffer>> create(MemoryKind kind, std::uint64_t bytes,
                                                 unsigned gpu = 0, std::uint64_t guard = kGuard,
                                                 Make make = Make::allocated);
-  /// Host memory that is somebody else's and holds the guards too.
+  /// Wraps host memory with another owner, which has room for the guards too.
   static std::unique_ptr<Buffer> over(void* whole, std::uint64_t bytes,
                                       std::uint64_t guard = kGuard);
 
   void* data() const noexcept { return whole_ + guard_; }
-  /// Of memory that was made as chunks.
+  /// Returns the row of memory that was made as chunks.
   ChunkRow& row() { return *std::get<std::unique_ptr<ChunkRow>>(owner_); }
   std::uint64_t bytes() const noexcept { return bytes_; }
 
   /// The pattern of `seed`, in the guards too.
   void fill(std::uint64_t seed);
-  /// As much of it as lies in `part`.
+  /// Fills the part of it that lies in `part`.
   void fill(std::uint64_t seed, const Extent& part);
   /// Empty: every byte is as it ought to be.
   std::string difference(std::uint64_t seed, std::span<const Expected> expected,

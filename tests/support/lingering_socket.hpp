@@ -1,4 +1,4 @@
-// tests/support/lingering_socket.hpp - a TCP socket whose close(2) stands still: it has SO_LINGER
+// tests/support/lingering_socket.hpp - a TCP socket whose close(2) blocks: it has SO_LINGER
 // and bytes that its other end does not read.
 //
 // Threads: externally synchronised.
@@ -49,7 +49,7 @@ class LingeringSocket {
   LingeringSocket(const LingeringSocket&) = delete;
   LingeringSocket& operator=(const LingeringSocket&) = delete;
 
-  /// A close that stands still returns.
+  /// Lets a blocked close return.
   void end() {
     const linger at_once{.l_onoff = 1, .l_linger = 0};
     (void)::setsockopt(other_end_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);

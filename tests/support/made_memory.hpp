@@ -16,14 +16,14 @@ class ChunkRow {
  public:
   static constexpr std::uint64_t kChunk = 2u << 20;
 
-  /// At least so many bytes, and three chunks. `shared`: with file descriptors as handles.
+  /// Makes at least `bytes`, and three chunks. `shared`: with file descriptors as handles.
   ChunkRow(const cuda::Device& device, std::uint64_t bytes, bool shared);
   ChunkRow(const ChunkRow&) = delete;
   ChunkRow& operator=(const ChunkRow&) = delete;
   ~ChunkRow();
 
   std::uint64_t base() const noexcept { return base_; }
-  /// Another chunk at the place of the i-th; the contents are undefined.
+  /// Replaces the i-th chunk by another one; the contents are undefined.
   void remap(std::size_t i);
   void unmap(std::size_t i);
 

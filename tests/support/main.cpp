@@ -8,8 +8,9 @@
 extern "C" __attribute__((visibility("default"))) const char* __tsan_default_options();
 const char* __tsan_default_options() { return "report_thread_leaks=0"; }
 
-/// And that: it notes what sendmsg() has read when the call is over. By then the other side may
-/// have received the bytes and said so by another way, and the memory may be filled anew, rightly.
+/// Suppresses reports about sendmsg(), whose reads are recorded when the call ends. By then the
+/// other side may have received the bytes and reported that over another path, and the memory may
+/// rightly be filled again.
 extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions();
 const char* __tsan_default_suppressions() { return "race_top:sendmsg\n"; }
 

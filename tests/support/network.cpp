@@ -20,7 +20,7 @@ namespace {
 constexpr const char* kAddresses[] = {"10.77.0.1", "10.77.0.2"};
 constexpr Duration kDelay = 20ms, kPatience = 20s;
 
-/// Of what has come by the cable.
+/// Returns the rule for packets that arrive by the cable.
 const char* rule_of(Cable cable) {
   switch (cable) {
     case Cable::lossy:
@@ -35,7 +35,7 @@ const char* rule_of(Cable cable) {
   return "accept";
 }
 
-/// One packet of the cable's is one of the rule's, not as many as a socket had ready.
+/// Makes each packet on the cable one packet for the rules, and not a batch of a socket.
 std::string set_up_of(Cable cable, const char* address) {
   std::string script = std::string("ip link set lo up; ip address add ") + address +
                        "/24 dev cable; ip link set cable up gso_max_segs 1 mtu " +
@@ -50,7 +50,7 @@ std::string set_up_of(Cable cable, const char* address) {
 }
 
 Result<base::Fd> new_host() {
-  // Of the thread; a namespace stays as long as somebody holds its file.
+  // A namespace belongs to its thread, and exists while its file is open.
   return std::async(std::launch::async,
                     []() -> Result<base::Fd> {
                       if (::unshare(CLONE_NEWNET) != 0) {

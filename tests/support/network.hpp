@@ -1,10 +1,10 @@
-// tests/support/network.hpp - two hosts on this machine: network namespaces that a cable joins,
-// which loses, slows down, or is cut.
+// tests/support/network.hpp - two hosts on this machine: network namespaces joined by a cable that
+// loses packets, slows them down, or is cut.
 //
 // A socket, a thread's children and the threads that it starts belong to the host where they were
-// made: at() makes them there. Nobody else is on this network, so addresses and ports are free.
+// made: at() makes them there. No other process uses this network, so addresses and ports are free.
 // Threads: any thread.
-// Invariants: both hosts end with the last socket and process of theirs.
+// Invariants: a host ends with its last socket and process.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,12 @@
 
 namespace linkspan::test {
 
-/// What a cable does to what goes by it, both ways.
+/// What a cable does to packets in both directions.
 enum class Cable : std::uint8_t {
   plain,
-  lossy,                     ///< One packet of a hundred does not arrive.
+  lossy,                     ///< One packet in a hundred does not arrive.
   slow,                      ///< 20 MB/s, and by way_to() 20 ms each way.
-  small_packets,             ///< Of 1400 bytes at most.
+  small_packets,             ///< Packets have 1400 bytes at most.
   lossy_with_small_windows,  ///< Sockets hold a few KiB.
 };
 inline constexpr Cable kBadCables[] = {Cable::lossy, Cable::slow, Cable::small_packets,
@@ -44,7 +44,7 @@ class Network {
   Network& operator=(const Network&) = delete;
   ~Network() = default;
 
-  /// What `work` answers, run by a thread of that host. What it throws comes here.
+  /// Runs `work` on a thread of that host. Returns its result and rethrows its exceptions.
   template <class Work>
   auto at(Host host, Work work) const {
     return std::async(std::launch::async,
@@ -58,8 +58,7 @@ class Network {
   static std::string listen_at(Host host);
   /// From the near host to what listens on the far one at "tcp:10.77.0.2:4711".
   std::string way_to(const std::string& far) LINKSPAN_EXCLUDES(mutex_);
-  /// Another one that does nothing to what goes by it, from "nearN", 10.78.N.1, to "farN",
-  /// 10.78.N.2.
+  /// Adds a cable without effects, from "nearN", 10.78.N.1, to "farN", 10.78.N.2.
   void add_cable(int n) const;
   /// A connection: the near host's end and the far one's.
   std::pair<base::Fd, base::Fd> connection() LINKSPAN_EXCLUDES(mutex_);
@@ -68,7 +67,7 @@ class Network {
   void mend();  ///< After cut().
   /// Packets that the cable has not let through, but for cuts.
   std::uint64_t dropped() const;
-  /// What a command of the shell prints there.
+  /// Runs a shell command on that host and returns its output.
   std::string run(Host host, const std::string& command) const;
 
  private:

@@ -7,7 +7,7 @@
 
 namespace linkspan::test {
 
-/// While it lives, each `every`-th allocation of threads with that name fails.
+/// While it exists, each `every`-th allocation of threads with that name fails.
 class NoMemory {
  public:
   explicit NoMemory(const char* thread, unsigned every = 1);

@@ -112,7 +112,7 @@ void Line::hear(base::Frame message) {
 
 std::optional<base::Frame> Line::next() {
   const base::MutexLock lock(mutex_);
-  if (messages_.empty()) (void)pump();  // whoever calls hears of an end
+  if (messages_.empty()) (void)pump();  // the caller learns of an end
   if (messages_.empty()) return std::nullopt;
   base::Frame first = std::move(messages_.front());
   messages_.pop_front();

@@ -35,13 +35,13 @@ class Line {
  public:
   explicit Line(base::Fd socket) : channel_(std::move(socket)) {}
 
-  /// Until the other end has answered with a value or its Status. disconnected: it has ended.
+  /// Waits until the other end has answered with a value or its Status. disconnected: it has ended.
   Result<Answer> call(const Json& request, std::vector<base::Fd> fds = {})
       LINKSPAN_EXCLUDES(mutex_);
   /// A message, for next() there.
   Status tell(std::uint16_t op, std::span<const std::byte> bytes, std::span<base::Fd> fds)
       LINKSPAN_EXCLUDES(mutex_);
-  /// As if it had come from the other end.
+  /// Treats the message as if the other end had sent it.
   void hear(base::Frame message) LINKSPAN_EXCLUDES(mutex_);
   /// The next message that has come here.
   std::optional<base::Frame> next() LINKSPAN_EXCLUDES(mutex_);
@@ -101,7 +101,7 @@ bool add_helper(const char* name, HelperMain main);
 /// For main(): the exit code when argv names a helper.
 std::optional<int> run_helper(int argc, char** argv);
 
-/// Such as a module that a test loads.
+/// Returns the path of a file beside this program, such as a module that a test loads.
 std::string file_beside_this_program(const std::string& name);
 
 }  // namespace linkspan::test

@@ -16,7 +16,7 @@
 
 namespace linkspan::test {
 
-/// As sendmsg(2) answers.
+/// Answers like sendmsg(2).
 inline ssize_t send_message(int socket, std::span<const std::byte> bytes,
                             std::span<const base::Fd> fds) {
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};

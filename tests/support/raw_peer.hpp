@@ -20,9 +20,10 @@ void send_raw(base::FdChannel& channel, control::FrameOp op, std::span<const std
               std::uint64_t incarnation = kRawIncarnation, std::span<base::Fd> fds = {});
 /// Says hello and ready, as a process should; over TCP without a pidfd.
 void greet_raw(base::FdChannel& channel);
-/// The next frame, within 10 s; none: the Engine has closed.
+/// Returns the next frame, within 10 s; nullopt if the Engine has closed.
 std::optional<base::Frame> any_raw(base::FdChannel& channel);
-/// The next frame that is not one of the handshake's, within 10 s; none: the Engine has closed.
+/// Returns the next frame that is not of the handshake, within 10 s; nullopt if the Engine has
+/// closed.
 std::optional<base::Frame> next_raw(base::FdChannel& channel);
 
 }  // namespace linkspan::test

@@ -15,7 +15,7 @@
 
 namespace linkspan::test {
 
-/// What recvmsg would leave in msg_control.
+/// Builds what recvmsg would leave in msg_control.
 class RxControl {
  public:
   /// Any control message.
@@ -48,7 +48,7 @@ class RxControl {
                                    0};
     return add(SOL_SOCKET, type, words);
   }
-  /// As where the room ends: the last one's padding is not there.
+  /// Removes the last message's padding, as the end of the room does.
   RxControl& without_padding() {
     bytes_.resize(bytes_.size() - padding_);
     padding_ = 0;

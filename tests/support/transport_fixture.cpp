@@ -5,7 +5,7 @@
 namespace linkspan::test {
 namespace {
 
-/// For ends that need none: it refuses to send.
+/// A channel for ends that need none: it refuses to send.
 class SilentChannel final : public Channel {
  public:
   Status send(std::uint16_t, std::span<const std::byte>, std::span<Fd>) override {

@@ -1,10 +1,10 @@
-// tests/support/transport_fixture.hpp - two connected ends of any transport, and memory in which
-// every byte that landed wrongly shows.
+// tests/support/transport_fixture.hpp - two connected ends of any transport, and memory that shows
+// every byte that landed in a wrong place.
 //
-// The near end is in this process. The far end is in this one too or in an exec'd one, behind the
-// same interface: it makes, fills, checks, publishes and retracts its memory when told, and the
-// tests read the same.
-// Threads: externally synchronised, but publish() and Link::import(), which are any thread's.
+// The near end is in this process. The far end is in this one too or in an exec'd one, with one
+// interface for both: it allocates, fills, checks, publishes and retracts its memory on request, so
+// the tests are the same.
+// Threads: externally synchronised, except publish() and Link::import(): any thread.
 // Invariants: each accepted batch has completed once when a Link ends, or the test has failed.
 #pragma once
 
@@ -50,7 +50,7 @@ class Memory {
   }
   void check() const { ASSERT_EQ(difference(seed_, expected_), ""); }
 
-  // What fill() and check() are made of.
+  // Used by fill() and check().
   virtual void put(std::uint64_t seed) = 0;
   virtual std::string difference(std::uint64_t seed, std::span<const Expected> expected) const = 0;
 
@@ -59,12 +59,12 @@ class Memory {
   std::vector<Expected> expected_;
 };
 
-/// Of a message that brings a stream's socket.
+/// Op of a message that carries the socket of a data connection.
 inline constexpr std::uint16_t kStreamOp = 0xFFFE;
-/// What has come for it.
+/// Passes a received message to the endpoint.
 Status deliver(Endpoint& endpoint, base::Frame& message);
 
-/// One end, as the test commands it.
+/// One end, which the test controls.
 class End {
  public:
   virtual ~End() = default;
@@ -74,8 +74,8 @@ class End {
   virtual Result<std::unique_ptr<Memory>> allocate(Permissions peers) = 0;
   virtual Result<PublishedKey> publish(const Memory& memory) = 0;
   virtual Status retract(const Memory& memory) = 0;
-  virtual void progress() = 0;  ///< What does not happen by itself.
-  virtual void close() = 0;     ///< Its Endpoint.
+  virtual void progress() = 0;  ///< Does what does not happen by itself.
+  virtual void close() = 0;     ///< Closes its Endpoint.
   virtual void die() = 0;       ///< Suddenly. Nothing of it will touch memory again.
   virtual bool alive() const = 0;
 };
@@ -88,7 +88,7 @@ class HereEnd final : public End {
     std::unique_ptr<memory::Registry> registry;
     std::unique_ptr<Transport> transport;
     MemoryKind kind = MemoryKind::host;
-    bool exclusive = false;  ///< Its regions are not to be mapped.
+    bool exclusive = false;  ///< Its regions must not be mapped.
   };
   explicit HereEnd(Parts parts) : parts_(std::move(parts)) {}
   ~HereEnd() override;
@@ -126,7 +126,7 @@ struct Ends {
   Line* line = nullptr;           ///< Brings the near end's messages; null: there are none.
 };
 
-/// One line in this table puts a transport under the whole suite.
+/// An entry of this table subjects a transport to the whole suite.
 struct Subject {
   std::string name;
   Result<Ends> (*open)(const Subject& subject);  ///< `unsupported`: not on this machine.
@@ -140,7 +140,7 @@ inline void PrintTo(const Subject& subject, std::ostream* out) { *out << subject
 /// The far end is a child, which looks up the subject by name and makes its far_parts.
 Result<Ends> open_in_two_processes(const Subject& subject);
 
-/// Of a key; also other keys'.
+/// Fds of a key, which other keys may share.
 using SharedFds = decltype(PublishedKey::fds);
 
 /// The near end posts from `here` to `there`.
@@ -159,7 +159,7 @@ class Link final : private CompletionSink {
   }
   Result<std::unique_ptr<Mapping>> import(std::span<const std::byte> bytes, const SharedFds& fds,
                                           Deadline deadline = soon());
-  /// Until it is OK; busy while someone still reaches it.
+  /// Retries until it is OK; it is busy while a transfer or mapping still uses it.
   Status retract(End& end, const Memory& memory);
 
   Batch batch(std::variant<std::span<const Block>, Pages> shape, Op op = Op::write) {
@@ -173,7 +173,7 @@ class Link final : private CompletionSink {
   void progress();
   /// Waits until a message comes or what poll_hint() has asked for, then makes progress once.
   void progress_when_asked();
-  /// Until every batch has completed; false if some have not after 20 s.
+  /// Waits until every batch has completed; returns false if some have not after 20 s.
   [[nodiscard]] bool drain();
   /// Gives late bytes and second completions the time to come.
   void linger();

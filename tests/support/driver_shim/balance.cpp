@@ -43,8 +43,8 @@ constexpr const char* kNames[] = {"contexts retained",
                                   "pools"};
 static_assert(std::size(kNames) == kKinds);
 
-// What was mapped is not counted: one cuMemUnmap ends a row of mappings, and each row has one
-// reservation. Entries that the library's table has not pass beside the shim, and their lines mean
+// Mappings are not counted, because one cuMemUnmap ends a row of mappings and each row has one
+// reservation. Entries outside the library's table do not pass the shim, so their lines mean
 // nothing.
 constexpr Account kAccounts[] = {{"cuDevicePrimaryCtxRetain", kContexts, 1},
                                  {"cuDevicePrimaryCtxRelease", kContexts, -1},

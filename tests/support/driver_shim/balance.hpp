@@ -1,8 +1,8 @@
-// tests/support/driver_shim/balance.hpp - what this process has made by the driver and not given
-// back, exactly: calls that made something less those that ended it.
+// tests/support/driver_shim/balance.hpp - counts the driver's objects that this process created and
+// did not destroy, exactly: calls that create one less those that destroy it.
 //
-// A call that failed has made nothing. One that was to end something and was failed by an order
-// (rules.hpp) counts as if it had: what it leaves behind is the order's, not its caller's.
+// A call that failed has created nothing. A call to destroy something that an order (rules.hpp) let
+// fail counts as if it had succeeded, because the order leaves the object, not the caller.
 // Threads: any thread.
 #pragma once
 
@@ -13,7 +13,7 @@ struct Account;
 const Account* account_of(const char* entry);
 /// A call of the entry was good, or was failed by an order.
 void settle(const Account& account, bool failed_by_order);
-/// The name of the i-th kind of thing and how many there are; null behind the last.
+/// Returns the name of the i-th kind of object and its count; null after the last.
 const char* balance(unsigned i, long long* count);
 
 }  // namespace linkspan::cuda::shim

@@ -18,7 +18,7 @@
 
 namespace linkspan::test {
 
-/// Of each kind of thing that the driver makes, how many were made and not given back.
+/// Numbers of objects of each kind that the driver created and did not destroy.
 using DriverBalance = std::map<std::string, long long>;
 
 class DriverShim {
@@ -65,7 +65,7 @@ class DriverShim {
     return all;
   }
 
-  /// While it lives no order holds for this thread, and what it makes and ends is not counted.
+  /// While it exists, no order applies to this thread, and its objects are not counted.
   class Own {
    public:
     explicit Own(const DriverShim& shim) : own_(shim.own_) { set(1); }

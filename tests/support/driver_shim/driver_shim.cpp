@@ -106,7 +106,7 @@ LINKSPAN_SHIM_EXPORT void linkspan_shim_reset() {
   for (const auto& counted : linkspan::cuda::kCounted) counted.calls = 0;
 }
 
-/// The i-th entry of the table and its calls since the last reset; null behind the last one.
+/// Returns the i-th entry of the table and its calls since the last reset; null after the last one.
 LINKSPAN_SHIM_EXPORT const char* linkspan_shim_entry(unsigned i, unsigned long long* calls) {
   const auto& all = linkspan::cuda::kCounted;
   if (i >= sizeof all / sizeof all[0]) return nullptr;

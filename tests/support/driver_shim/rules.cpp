@@ -18,7 +18,7 @@ using std::chrono::microseconds;
 struct Rule {
   enum class What { fail, lose, stall, delay, forbid } what;
   std::string entry;
-  unsigned long long left = 0;  // calls up to the one that is meant; zero: done, or each is
+  unsigned long long left = 0;  // calls up to the one that is meant; zero: done, or every call
   unsigned value = 0;           // error or microseconds
 };
 
@@ -45,7 +45,7 @@ bool only_tells(std::string_view entry) {
   return entry == "cuGetErrorName" || entry == "cuGetErrorString";
 }
 
-/// What works on without its context, as on a real GPU.
+/// Returns false for entries that work without a context, as on a real GPU.
 bool needs_context(std::string_view entry) {
   for (const char* free :
        {"cuInit", "cuDriverGetVersion", "cuDevice", "cuCtxPushCurrent", "cuCtxPopCurrent",

@@ -1,17 +1,17 @@
-// tests/support/driver_shim/rules.hpp - what befalls the calls that pass the shim: errors, delays,
-// and the note that a forbidden one was made.
+// tests/support/driver_shim/rules.hpp - changes calls that pass the shim: makes them fail, delays
+// them, and records forbidden ones.
 //
-// Orders come from a test (control.hpp) or, for a process that is spawned, from LINKSPAN_SHIM_RULES
-// in the environment. They are words, several with commas between; ENTRY is a name or *, N counts
-// the calls from the order on:
+// Orders come from a test (control.hpp) or, for a spawned process, from LINKSPAN_SHIM_RULES in the
+// environment. They are texts, separated by commas; ENTRY is a name or *, N counts the calls from
+// the order on:
 //   fail ENTRY N ERROR   the N-th answers ERROR and does nothing
-//   lose ENTRY N ERROR   so does, and so do all later calls in the context that was current then
-//   stall ENTRY N US     the N-th begins so many microseconds later
-//   delay ENTRY US       each of them does
-//   forbid ENTRY         calls are made, and remembered
-//   trace                the names of the calls from now on are kept
-//   clear                no order holds any more, and what was remembered is forgotten
-// Calls of a thread that has said that they are the test's own are none of all these.
+//   lose ENTRY N ERROR   so does it, and so do all later calls in the context that was current then
+//   stall ENTRY N US     the N-th begins US microseconds later
+//   delay ENTRY US       each begins US microseconds later
+//   forbid ENTRY         calls are made, and recorded
+//   trace                the names of all calls from now on are recorded
+//   clear                ends all orders and drops all records
+// No order applies to the calls of a thread that has declared them the test's own.
 // Threads: any thread.
 #pragma once
 
@@ -25,9 +25,9 @@ using CurrentContext = CUresult (*)(CUcontext* context);
 
 /// False: there is no such order; then none of `text` holds.
 bool order(const char* text);
-/// What the environment orders; its mistakes end the process.
+/// Executes the orders of the environment. An invalid one ends the process.
 void order_from_environment();
-/// Of the driver beneath: a lost context is known by it.
+/// Sets the driver's call for the current context, by which a lost context is identified.
 void ask_for_context(CurrentContext current);
 
 /// From now on calls of this thread are the test's own, or are not.
@@ -39,9 +39,9 @@ CUresult meet(const char* entry);
 
 /// The entries whose calls were answered by "fail" or "lose" themselves, in order.
 std::string struck();
-/// Of those that were forbidden and called.
+/// Returns the forbidden entries that were called.
 std::string forbidden();
-/// The i-th call since "trace"; null behind the last.
+/// Returns the i-th call since "trace"; null after the last.
 const char* traced(unsigned long long i);
 
 }  // namespace linkspan::cuda::shim

@@ -1,9 +1,9 @@
-// tests/support/fake_cuda/capture.cpp - graphs: what a stream that captures is told is kept, not
-// run.
+// tests/support/fake_cuda/capture.cpp - graphs: records the entries of a capturing stream and does
+// not run them.
 //
-// A graph is the list of the entries in the order of their submission; who waits for whom inside
-// is not kept, for a launch runs them one after the other. What ends a capture of another thread,
-// and what pulls a stream into one, is as tests/driver_facts has seen it on real GPUs.
+// A graph is the list of the entries in the order of their submission. Dependencies are not kept,
+// because a launch runs the entries one after the other. The calls that end another thread's
+// capture, and those that make a stream join one, are as tests/driver_facts found on real GPUs.
 #include "tests/support/fake_cuda/fake_cuda.hpp"
 
 namespace linkspan::cuda::fake {

@@ -22,7 +22,7 @@ using Kind = Allocation::Kind;
 using ChunkHandle = CUmemGenericAllocationHandle;
 
 constexpr std::uint64_t kGranularity = std::uint64_t{2} << 20;
-// The names of memfds, and behind them the machine's index of the GPU.
+// The names of memfds, which end with the machine's index of the GPU.
 constexpr std::string_view kChunkName = "fake_cuda_chunk_", kPoolName = "fake_cuda_pool_";
 
 Device* device_of(const CUmemLocation& location) {

@@ -15,11 +15,12 @@
 namespace linkspan::test {
 
 struct FakeCuda {
-  /// Of calls of an entry ("cuMemcpyAsync") since the last reset; 0 for a name it does not know.
+  /// Returns the calls of an entry ("cuMemcpyAsync") since the last reset; 0 for an unknown name.
   unsigned long long (*call_count)(const char* name) = nullptr;
   /// Counts are 0, nothing is held, and lost devices work again, which no real one would.
   void (*reset)() = nullptr;
-  /// While held, the streams of that device start nothing. Returns when none of them is running.
+  /// Holds or releases a device. The streams of a held device start nothing. Returns when none of
+  /// them is running.
   void (*hold)(int ordinal, int hold) = nullptr;
   /// The context's end: drops what is queued; calls in it answer 700. Returns when all is quiet.
   void (*lose)(int ordinal) = nullptr;
@@ -28,7 +29,7 @@ struct FakeCuda {
   static FakeCuda find() {
     FakeCuda found;
     const char* file = std::getenv("LINKSPAN_CUDA_LIBRARY");
-    // It stays loaded: the driver table of the library needs it for ever too.
+    // It stays loaded, because the library's driver table needs it for ever.
     void* library = file != nullptr ? dlopen(file, RTLD_NOW | RTLD_LOCAL) : nullptr;
     if (library == nullptr) return found;
     const auto get = reinterpret_cast<cuda::GetProcAddress>(dlsym(library, "cuGetProcAddress_v2"));

@@ -144,8 +144,9 @@ const Lifetime kLifetime;
 }  // namespace
 }  // namespace linkspan::cuda::fake
 
-/// As the real one: a version above the driver's answers 1 and leaves both results as they are; a
-/// version below the entry's answers 0, null and status 2; an unknown name 0, null and status 1.
+/// Behaves like the real one. A version above the driver's answers 1 and leaves both results
+/// unchanged; a version below the entry's answers 0, null and status 2; an unknown name answers 0,
+/// null and status 1.
 extern "C" __attribute__((visibility("default"))) linkspan::cuda::CUresult cuGetProcAddress_v2(
     const char* symbol, void** function, int version, std::uint64_t,
     linkspan::cuda::CUdriverProcAddressQueryResult* status) {

@@ -39,15 +39,14 @@
 
 namespace linkspan::cuda::fake {
 
-// One function for each entry of the table, with the entry's own signature.
+// Declares a function for each entry of the table, with the entry's own signature.
 #define LINKSPAN_DECLARE(name, version, parameters) CUresult name parameters;
 LINKSPAN_DRIVER_REQUIRED(LINKSPAN_DECLARE)
 LINKSPAN_DRIVER_OPTIONAL(LINKSPAN_DECLARE)
 LINKSPAN_GRAPH_ENTRIES(LINKSPAN_DECLARE)
 LINKSPAN_MEMORY_ENTRIES(LINKSPAN_DECLARE)
 #undef LINKSPAN_DECLARE
-// One that the library does not call and the tests do: what this process allocated and mapped is
-// used, the rest is free.
+// Called by tests only. Counts what this process allocated and mapped as used, the rest as free.
 CUresult cuMemGetInfo(std::size_t* free, std::size_t* total);
 
 inline constexpr int kDriverVersion = 13000;
@@ -69,7 +68,7 @@ struct Device {
   Stream* default_stream = nullptr;  // what handles 0, 1 and 2 mean here
 };
 
-/// What identifies memory of another process; `pid` 0 is nobody's.
+/// Identifies memory of another process; `pid` 0 means none.
 struct Origin {
   std::int32_t pid = 0, fd = -1;
   std::uint64_t start_time = 0, inode = 0;
@@ -139,7 +138,8 @@ struct Allocation {
 };
 using AllocationRef = std::shared_ptr<Allocation>;  // with the entries that read or write it
 
-/// A point in a stream, for events: shared by the entry that reaches it and those who wait.
+/// A point in a stream, for events. Shared by the entry that reaches it and the entries that wait
+/// for it.
 struct Mark {
   bool reached = false;
 };
@@ -149,8 +149,8 @@ struct Entry {
   std::shared_ptr<Mark> after;  // may start when this is reached
   std::function<CUresult()> work;
   std::shared_ptr<Mark> mark;
-  /// May start when this is true: of a word that anybody writes, so its thread looks again and
-  /// again. Asked under the lock.
+  /// The entry may start when this returns true. Any process may write the word, so the stream's
+  /// thread polls. Called under the lock.
   std::function<bool()> until = {};
   bool counts() const { return work || until; }  // for the depth
 };
@@ -223,7 +223,8 @@ World& world();
 /// The calling thread's; null: none.
 Device* current_device();
 CUstreamCaptureMode capture_mode();  // the calling thread's
-/// What an entry answers that must not be called beside a capture; those it ends are invalid.
+/// Returns the result of an entry that must not be called during a capture, and invalidates such
+/// captures.
 CUresult refuse_beside_captures();
 
 /// The entrance of a function that works in a context, and the lock it runs under.
@@ -246,7 +247,7 @@ struct Call {
 struct Range {
   AllocationRef owner;
   std::byte* view;
-  std::vector<AllocationRef> more = {};  // the chunks behind the first, whose views follow its own
+  std::vector<AllocationRef> more = {};  // the chunks after the first, whose views follow its view
 
   template <class Test>
   bool all(Test test) const {  // of what owns it, if anything does
@@ -261,35 +262,35 @@ struct Range {
 std::optional<Range> range(std::uint64_t address, std::uint64_t bytes);
 /// Copies of the device may touch it.
 bool accessible(const Device& device, const Range& range);
-/// What a kernel of `device` may touch; pageable memory it may not.
+/// Returns the range if a kernel of `device` may access it, which excludes pageable memory.
 std::optional<Range> kernel_range(const Device& device, std::uint64_t address, std::uint64_t bytes);
 Allocation* find_allocation(std::uint64_t address);
 /// Gives a memfd an address among the device's. Null: no memory.
 Allocation* map_device(Allocation::Kind kind, int ordinal, int fd, std::uint64_t bytes);
-/// A place for so many bytes in the half of the device's addresses that is for reservations.
+/// Reserves `bytes` in the half of the device's addresses that is for reservations.
 std::shared_ptr<Reservation> reserve(std::uint64_t bytes);
 /// Maps a chunk into a reservation. Null: no memory.
 Allocation* map_chunk(const std::shared_ptr<Reservation>& in, std::uint64_t at,
                       const std::shared_ptr<Chunk>& chunk, std::uint64_t bytes);
-/// A memfd of so many bytes. -1: no memory.
+/// Returns a memfd of `bytes`; -1 if there is no memory.
 int new_memfd(const char* name, std::uint64_t bytes);
 /// The 64 bytes by which another process finds the memfd of device memory; all zero: it has none.
 CUipcMemHandle describe_memfd(const Allocation& allocation);
 /// The memfd and its size. -1: it is gone, or these are no such bytes.
 int open_described(const CUipcMemHandle& bytes, std::uint64_t& size);
 
-/// Not under the lock. False: it was freed or unmapped meanwhile.
+/// Returns false if the range was freed or unmapped meanwhile. Called without the lock.
 bool live(const Range& range);
 /// Nothing finds it any more; the view goes with the last entry that uses it.
 void forget(Allocation& allocation);
 
 /// Blocks while the stream is full. The entry is dropped if the device is lost meanwhile.
 CUresult submit(Call& call, Entry entry);
-/// Until what is in the stream now has run.
+/// Waits until what is in the stream now has run.
 CUresult drain(Lock& lock, Stream& stream);
-/// Until all streams of the device are idle, or it is lost.
+/// Waits until all streams of the device are idle, or it is lost.
 CUresult drain(Lock& lock, const Device& device);
-/// The same for a call that gives memory back: meanwhile nobody submits to the device.
+/// Does the same for a call that frees memory; meanwhile no thread submits to the device.
 CUresult drain_and_hold_up(Lock& lock, Device& device);
 /// The stream's thread ends when it has done what is queued.
 void retire(std::unique_ptr<Stream> stream);

@@ -29,7 +29,7 @@ CUresult put(void* into, T value) {
   return CUDA_SUCCESS;
 }
 
-/// Of memory that is the driver's. An error leaves a zero in the value.
+/// Writes an attribute of the driver's memory. After an error the value is zero.
 CUresult put_attribute(void* value, CUpointer_attribute attribute, const Allocation& of,
                        std::uint64_t address) {
   switch (static_cast<unsigned>(attribute)) {
@@ -38,7 +38,7 @@ CUresult put_attribute(void* value, CUpointer_attribute attribute, const Allocat
           value, of.access ? nullptr : world().devices[static_cast<std::size_t>(of.ordinal)].get());
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return put<unsigned>(value, of.on_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:  // the one that asks the current context
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:  // needs the current context
       put<std::uint64_t>(value, current_device() != nullptr ? address : 0);
       return current_device() != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
     case kHostPointer:
@@ -63,7 +63,7 @@ CUresult put_attribute(void* value, CUpointer_attribute attribute, const Allocat
   }
 }
 
-/// Of any other address: zeros but for three.
+/// Writes an attribute of any other address: zero, except for three.
 void put_foreign_attribute(void* value, CUpointer_attribute attribute, std::uint64_t address) {
   switch (static_cast<unsigned>(attribute)) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -91,7 +91,7 @@ bool without_ipc() {
   return ipc != nullptr && std::strcmp(ipc, "0") == 0;
 }
 
-/// What the 64 bytes of a CUipcMemHandle hold.
+/// The contents of a CUipcMemHandle's 64 bytes.
 struct Handle {
   std::uint64_t magic;
   Origin origin;

@@ -8,7 +8,8 @@ namespace linkspan::cuda::fake {
 
 inline constexpr const char* kHostCode = "linkspan_test_host_code";
 
-/// Where this CPU finds what a kernel of `device` finds at `address`; null: a kernel would fault.
+/// Returns where this CPU finds what a kernel of `device` finds at `address`; null if a kernel
+/// would fault.
 using Reach = void* (*)(const void* device, std::uint64_t address);
 
 /// Parameters of the function: one of these, and its `argument`. Runs in the stream's thread.

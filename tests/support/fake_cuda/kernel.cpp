@@ -102,8 +102,8 @@ CUresult copy_pages(const Device& device, const Parameters& parameters) {
                   parameters[2][0]);
 }
 
-/// As kernels/unpack.cu. Of two entries that overlap the real one has no order; here the later
-/// wins.
+/// Simulates kernels/unpack.cu. The real kernel does not order two overlapping entries; here the
+/// later one wins.
 CUresult unpack(const Device& device, const Parameters& parameters) {
   struct Entry {
     std::uint32_t from, bytes_and_pool;
@@ -130,7 +130,7 @@ CUresult unpack(const Device& device, const Parameters& parameters) {
   return CUDA_SUCCESS;
 }
 
-/// As kernels/resident.cu: looks for the next command, leaves by the clock.
+/// Simulates kernels/resident.cu: polls for the next command, ends by the clock.
 CUresult resident(const Device& device, const Parameters& parameters) {
   constexpr std::size_t kLineWords = 8, kCommandWords = 5;
   struct Resident {

@@ -20,8 +20,8 @@ constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kArenaBytes = std::uint64_t{1} << 38;
 /// A CPU that touches device memory faults, as it does with a real GPU.
 constexpr int kDeviceProtection = PROT_NONE;
-/// What new memory holds: it is somebody's old memory. The address of the old one faults; where
-/// another process still maps it, it stays as it is, as on a real GPU.
+/// The contents of new memory, which is old memory that was freed. The old address faults. A
+/// mapping in another process keeps the old contents, as on a real GPU.
 constexpr int kPoison = 0xdd;
 constexpr std::size_t kPoisonBytes = std::size_t{1} << 20;
 constexpr int kReserved = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -42,8 +42,8 @@ bool in_arena(std::uint64_t address) { return address - arena() < kArenaBytes; }
 /// The lower half is for allocations, the upper one for reservations.
 constexpr std::uint64_t kHalf = kArenaBytes / 2;
 
-/// First fit, so that an address is soon used again, with a gap that nobody has between two.
-/// Zero: no room.
+/// Finds room by first fit, so that addresses are reused soon, with a free gap between two
+/// allocations. Returns zero if there is no room.
 template <class Taken>
 std::uint64_t find_room(const Taken& taken, std::uint64_t begin, std::uint64_t bytes,
                         std::uint64_t gap) {

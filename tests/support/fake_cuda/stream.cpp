@@ -15,7 +15,7 @@
 namespace linkspan::cuda::fake {
 namespace {
 
-/// What the seed decides next, as splitmix64 does.
+/// Returns the next random number of the seed, by splitmix64.
 std::uint64_t chance() {
   static std::atomic<std::uint64_t> state{[] {
     const char* seed = std::getenv("FAKE_CUDA_SEED");
@@ -29,8 +29,8 @@ std::uint64_t chance() {
   return x ^ (x >> 31);
 }
 
-/// In pieces, from any of them on: nobody may count on what has come before the end. Small copies
-/// are words, which no GPU tears.
+/// Copies in pieces, in an order that starts anywhere, so that nothing can rely on bytes before the
+/// end. Small copies are whole words, as on a GPU.
 void move(std::byte* to, const std::byte* from, std::size_t bytes) {
   constexpr std::size_t kWhole = 64, kPieces = 4;
   const bool overlap = to < from + bytes && from < to + bytes;
@@ -53,7 +53,7 @@ void move(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 /// Between two looks at a word that a stream waits for.
 constexpr std::chrono::microseconds kLook{20};
-/// One entry of so many begins late, by so much at most.
+/// One entry in kSeldom begins late, by kLatest at most.
 constexpr std::uint64_t kSeldom = 16;
 constexpr std::chrono::duration<std::uint64_t, std::micro> kLatest{300};
 
@@ -244,7 +244,7 @@ std::vector<std::pair<CUstream, std::uint64_t>> in_flight(const Device& device) 
   return all;
 }
 
-/// Of a stream that may end meanwhile.
+/// Waits for a stream that may end meanwhile.
 CUresult drain(Lock& lock, CUstream handle, std::uint64_t until) {
   World& w = world();
   w.changed.wait(lock, [&] {
@@ -261,8 +261,8 @@ CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int) {
   Call call;
   if (call.error != CUDA_SUCCESS) return call.error;
   if (flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
-  // As the real one does where it makes room for more. What a test holds by fakeCudaHold() would
-  // stand for ever.
+  // Waits, as the real driver does when it makes room for more. Not for a device held by
+  // fakeCudaHold(), which would never end.
   constexpr std::uint64_t kRoom = 40;
   if (++call.device->streams_made % kRoom == 0 && !call.device->held)
     for (const auto& [handle, until] : in_flight(*call.device))
@@ -399,7 +399,7 @@ CUresult cuEventRecord(CUevent event, CUstream handle) {
   if (found->capture) return CUDA_SUCCESS;
   const auto mark = found->mark = std::make_shared<Mark>();
   const CUresult r = submit(call, {.after = nullptr, .work = nullptr, .mark = mark});
-  if (r != CUDA_SUCCESS) mark->reached = true;  // nobody shall wait for it
+  if (r != CUDA_SUCCESS) mark->reached = true;  // nothing may wait for it
   return r;
 }
 

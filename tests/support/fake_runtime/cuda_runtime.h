@@ -55,7 +55,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream);
 
 namespace fake_runtime {
 
-/// Where this CPU sees it; what no kernel reaches stays as it is.
+/// Maps a pointer to where this CPU sees it; leaves a pointer that no kernel reaches unchanged.
 using See = std::function<void*(const void*)>;
 cudaError_t run(cudaStream_t stream, std::function<void(const See&)> kernel);
 

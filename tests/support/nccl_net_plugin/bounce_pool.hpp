@@ -32,8 +32,7 @@ class BouncePool {
                              std::size_t fragment, Random& random);
   /// Damages the list of a slot that landed.
   void damage(std::size_t slot, ListFault fault);
-  /// Tells the kernels the slot's list: behind passed(). Of a slot where nothing landed it is
-  /// empty.
+  /// Shows the kernels the slot's list, after passed(). The list of a slot without data is empty.
   void publish(std::size_t slot);
   /// Frees the slot and spoils what was in it.
   Status clear(std::size_t slot);

@@ -1,10 +1,10 @@
-// tests/support/nccl_net_plugin/comm.hpp - comms over a socket each, which hold their users to the
-// rules.
+// tests/support/nccl_net_plugin/comm.hpp - comms over a socket each, which refuse calls that break
+// the ABI's rules.
 //
-// Messages go through a comm one behind the other, each with a header. A request is begun, then
-// moved (its bytes are here, or are the socket's), then done (test() has told it), and with UNPACK
-// consumed; each in the order of the begins, so four counters say where all of them are.
-// Threads: externally synchronised; a call in another call's time is refused.
+// Messages go through a comm one after the other, each with a header. A request is begun, then
+// moved (its bytes have arrived, or the socket has them), then done (test() has reported it), and
+// with UNPACK consumed. Each step keeps the order of the begins, so four counters describe all.
+// Threads: externally synchronised; a call during another call is refused.
 // Invariants: consumed <= done <= moved <= begun; the ring of requests never moves.
 #pragma once
 
@@ -50,7 +50,7 @@ struct Request {
 
 class Comm {
  public:
-  /// Of a connection that has been agreed on. `gpu` null: host memory only.
+  /// Makes the comm of an established connection. With a null `gpu` it takes host memory only.
   Comm(void* context, base::Fd socket, Settings settings, std::unique_ptr<Gpu> gpu, bool consumes);
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
@@ -63,7 +63,7 @@ class Comm {
   Failures failures;  // of this comm's calls
   const Settings settings;
 
-  /// One call; false: another one is at it.
+  /// Guards one call; false if another call is running.
   class Call {
    public:
     explicit Call(Comm& comm) : comm_(comm), alone_(!comm.in_call_.exchange(true)) {}
@@ -86,7 +86,7 @@ class Comm {
   const Memory* find(void* memory) const;
   /// Moves what can be moved.
   virtual void progress() = 0;
-  /// Of a request that test() is about to call done.
+  /// Called for a request that test() is about to report as done.
   virtual void finish(Request&) {}
   virtual int test_flush(Request& request, int* done);
   void moved(Request& request);

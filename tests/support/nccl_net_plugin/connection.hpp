@@ -1,7 +1,7 @@
-// tests/support/nccl_net_plugin/connection.hpp - from a handle to comms on both sides, try by try.
+// tests/support/nccl_net_plugin/connection.hpp - makes comms on both sides from a handle, in steps.
 //
-// The one who connects says the handle's nonce, the one who accepts answers it; each has its comm
-// when the other's word has come.
+// The connecting side sends the handle's nonce, the accepting side answers it; each has its comm
+// when the other side's message has arrived.
 // Threads: externally synchronised.
 #pragma once
 
@@ -30,7 +30,7 @@ class Listener {
  public:
   /// Puts where it listens into `handle`. Null in `made`: the answer says why.
   static int open(void* context, void* handle, std::unique_ptr<Listener>& made);
-  /// Null in `made`: nobody has come yet, or an error.
+  /// `made` stays null if no peer has connected yet, or after an error.
   int accept(std::unique_ptr<ReceiveComm>& made);
   const void* context() const noexcept { return context_; }
 

@@ -44,11 +44,11 @@ class Block {
 
 class Gpu {
  public:
-  /// Whether this process has a driver and a GPU. The first call initialises the driver.
+  /// Returns true if this process has a driver and a GPU. The first call initialises the driver.
   static bool any();
   /// Memory of any of its GPUs.
   static bool is_its(const void* memory);
-  /// What is current on this thread; null: nothing, or there is no driver.
+  /// Returns this thread's current context; null if it has none, or there is no driver.
   static cuda::CUcontext current();
   static Result<std::unique_ptr<Gpu>> open(cuda::CUcontext context);
   Gpu(const Gpu&) = delete;

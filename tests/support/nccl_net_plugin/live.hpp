@@ -33,7 +33,7 @@ class Known {
     const auto found = known_.find(handle);
     return found == known_.end() ? nullptr : std::to_address(found->second);
   }
-  /// What was added; null: nothing.
+  /// Returns what was added; null if nothing was.
   Pointer remove(const void* handle) {
     const std::lock_guard lock(mutex_);
     const auto found = known_.find(handle);

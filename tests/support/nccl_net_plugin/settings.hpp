@@ -38,7 +38,7 @@ struct Settings {
 /// Counts calls of the function that is to fail.
 class Failures {
  public:
-  /// What this call has to answer; 0: what it would.
+  /// Returns the result that this call must answer; 0: its own.
   int of(const Settings& settings, const char* function) {
     if (settings.stalling == function) stall(settings);
     if (settings.failing != function) return 0;

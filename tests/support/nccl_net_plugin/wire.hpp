@@ -14,7 +14,7 @@ inline constexpr std::uint64_t kHandleMagic = 0x6c73706e2d68646c;
 inline constexpr std::uint64_t kAskMagic = 0x6c73706e2d61736b, kAnswerMagic = 0x6c73706e2d616e73;
 inline constexpr std::uint32_t kMessageMagic = 0x6c736d67;
 
-/// What listen() puts into the 128 bytes. From its first try on connect() keeps where it is.
+/// The contents of listen()'s 128 bytes. From the first try on connect() keeps its state there.
 struct Handle {
   std::uint64_t magic;
   std::uint32_t address;  // as the network orders it

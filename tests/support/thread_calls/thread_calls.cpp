@@ -1,16 +1,16 @@
-// tests/support/thread_calls - a preloaded library that writes down which calls that could wait
-// linkspan's threads make, and on whose file descriptors.
+// tests/support/thread_calls - a preloaded library that records which calls linkspan's threads make
+// that could wait, and on which file descriptors.
 //
-// A thread that serves several peers stands still for all of them where such a call waits for one,
-// and a test shows that only for the one it made wait. Under LD_PRELOAD of this all calls show that
-// the tests come by. scripts/check_calls.py compares them with docs/threading.md.
+// A thread that serves several peers delays all of them if such a call waits for one peer. A test
+// shows that only for the call that it made wait; this library, under LD_PRELOAD, shows all calls
+// that the tests make. scripts/check_calls.py compares them with docs/threading.md.
 //
-// A thread is linkspan's when its name begins with "ls-" and is not that of the thread that made
-// it. Calls of the simulated driver and of the tests' network plugin are those of a vendor and are
+// A thread is linkspan's if its name begins with "ls-" and is not that of the thread that created
+// it. Calls of the simulated driver and of the tests' network plugin stand for a vendor's and are
 // left out. Locks, and what libc calls itself, are not seen.
 // LINKSPAN_CALLS_FILE: at its end the process writes FILE.pid, a line for each thread, call and
-// kind of descriptor, between tabs. A call is "..., may wait" where the descriptor is not
-// non-blocking and no flag of the call says so.
+// kind of descriptor, separated by tabs. A call is "..., may wait" if the descriptor is blocking
+// and no flag of the call prevents waiting.
 // Threads: any thread.
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -77,7 +77,7 @@ constexpr int kNone = -1;  // a call without a descriptor
 /// How a descriptor came to this process. Calls on one that came by SCM_RIGHTS may wait for its
 /// sender until the library has seen what it is. A pair of sockets has no other process at its end.
 enum class Came : std::uint8_t { no, by_a_pair, unproven, memfd, pidfd };
-/// Of all open ones. Higher numbers than these are not followed.
+/// By descriptor. Higher numbers than these are not tracked.
 std::array<std::atomic<Came>, 1 << 16> came{};
 
 void set_came(int fd, Came how) {
@@ -189,7 +189,7 @@ void note(Caller caller, const char* call, int fd, bool may_wait = false) {
   errno = before;
 }
 
-/// Of a call that moves bytes or connects.
+/// Records a call that moves bytes or connects.
 void note_io(Caller caller, const char* call, int fd, int flags = 0) {
   const int before = errno;
   const bool waits = (flags & MSG_DONTWAIT) == 0 &&

@@ -1,11 +1,11 @@
 // tests/support/unlucky_threads - a preloaded library under which threads lose their cores at
 // random: around reads of the clock, locks, and calls that move bytes or sleep.
 //
-// A thread may stand still between any two instructions. A machine with idle cores shows that once
-// in thousands of transfers; under LD_PRELOAD of this a test shows it in seconds. It changes no
-// result of any call.
-// UNLUCKY_SEED: of the delays; without it they are the process's number's. Threads have numbers of
-// their own, so a seed repeats the delays of each thread, not their order.
+// A thread may lose its core between any two instructions. A machine with idle cores shows that
+// once in thousands of transfers; under LD_PRELOAD of this a test shows it in seconds. It changes
+// no result of any call.
+// UNLUCKY_SEED seeds the delays; without it the process's number does. Each thread has a number
+// too, so a seed repeats the delays of each thread, not their order.
 // Threads: any thread.
 #include <poll.h>
 #include <pthread.h>
@@ -51,7 +51,7 @@ std::uint64_t next() {
   return z ^ (z >> 31U);
 }
 
-/// Lets the thread stand still in one of `one_in` calls. Keeps errno.
+/// Delays the thread in one of `one_in` calls. Keeps errno.
 void maybe_late(std::uint64_t one_in) {
   thread_local bool inside = false;  // what it calls itself may be one of ours
   if (inside) return;
