@@ -18,7 +18,7 @@
 
 namespace linkspan::test {
 
-/// Where the victim is met.
+/// Addresses at which the victim is reached.
 struct Target {
   std::string unix_address, tcp_address, socket_folder;
 };
@@ -27,21 +27,21 @@ struct Attack {
   using Run = void (*)(const Target& target, const std::stop_token& stop,
                        std::atomic<std::uint64_t>& done);
 
-  std::string name;  ///< As a test's: letters and digits.
+  std::string name;  ///< Used in a test's name: letters and digits.
   Run run = nullptr;
-  /// That it does at least, in the time that a test gives it.
+  /// What it must have done at least, in the time that a test gives it.
   std::uint64_t least = 1;
   unsigned threads = 1;
-  /// Whether it goes on until it is told to end; until it is killed; or is stopped by SIGSTOP in
-  /// the midst of what it does, and then killed.
+  /// Whether it runs until it is told to end, until it is killed, or is stopped by SIGSTOP during
+  /// its work and then killed.
   enum class Ending : std::uint8_t { told, killed, frozen } ending = Ending::told;
   /// The victim has its memory back before the attacker is killed; else afterwards.
   bool is_remote = false;
-  /// Of the victim: NAME=VALUE.
+  /// The victim's variables: NAME=VALUE.
   std::vector<std::string> environment{};
   /// Descriptors that the victim makes for that once, and keeps.
   std::uint64_t kept_fds = 0;
-  /// What the victim has no more of meanwhile. There are no look-ups then, and no newcomers.
+  /// The resource that the victim lacks meanwhile. There are no look-ups then, and no newcomers.
   enum class Lacks : std::uint8_t { nothing, descriptors, address_space } lacks = Lacks::nothing;
   /// How long a newcomer may take.
   Duration visit = std::chrono::seconds(5);
@@ -61,7 +61,7 @@ class Attacker {
   /// Only burns the core, by as many threads: what the attack is measured against.
   void burn(const Attack& attack);
   void start(const Attack& attack, const Target& target);
-  /// What it has done so far.
+  /// Returns what it has done so far.
   std::uint64_t done();
   /// Returns when it has ended; what it had opened is closed.
   void stop();

@@ -1,5 +1,4 @@
-// Descriptors that are passed to the victim: their close(2) stands still, or they are not what they
-// ought to be.
+// Passes descriptors to the victim whose close(2) blocks, or that are not what they should be.
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -21,7 +20,7 @@ namespace descriptors {
 using control::FrameOp;
 using Done = std::atomic<std::uint64_t>;
 
-/// Sockets that the victim has and that stand still in its close(2).
+/// Sockets that the victim owns and that block its close(2).
 class Standing {
  public:
   /// Passes one with the first byte of a header, which is not complete before this process has no

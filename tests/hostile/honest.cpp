@@ -14,7 +14,7 @@ constexpr std::uint64_t kRound = 64u << 10;
 constexpr std::uint64_t kLookupEach = 8;  // rounds
 constexpr Duration kPatience = 10s;       // of a call: what takes longer is an error
 
-/// One connection and memory of one kind.
+/// A connection and memory of one kind.
 class Path {
  public:
   Path(Engine& engine, std::string name, const std::string& address, const std::string& kind,

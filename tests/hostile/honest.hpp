@@ -15,7 +15,7 @@
 
 namespace linkspan::test {
 
-/// What became of one stretch of time.
+/// The results of a period of time.
 struct Served {
   struct Path {
     std::uint64_t rounds = 0;  ///< A write, a read and a look at the bytes each.
@@ -36,8 +36,8 @@ class HonestPeer {
   explicit HonestPeer(const Target& target);
   /// Moves bytes for that long, and by all paths at least once; with look-ups or without.
   Served move_for(Duration time, bool look_ups);
-  /// One that comes, moves some bytes by both connections and goes; what is wrong with that, or
-  /// nothing.
+  /// Connects a new peer, moves some bytes over both connections and closes it. Returns what went
+  /// wrong, or nothing.
   std::string visit(const Target& target);
 
  private:

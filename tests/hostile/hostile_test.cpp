@@ -41,7 +41,7 @@ constexpr int kTries = 4;
 constexpr Duration kQuiet = 25ms;
 /// How many threads wake each other in turn for one call; the control's answer is one wake-up.
 constexpr int kWakeUps = 8, kVisitsWakeUps = 64;
-/// What all that is queued for peers and strangers may take, and more.
+/// More than everything that is queued for peers and strangers may use.
 constexpr std::uint64_t kMaxMemory = std::uint64_t{64} << 20;
 #if defined(LINKSPAN_SANITIZER)
 constexpr bool kIsSanitized = true;  // which keeps memory that was freed
@@ -104,7 +104,7 @@ class Hostile : public ::testing::TestWithParam<Attack> {
     std::uint64_t done = 0;
   };
 
-  /// Else a pair makes more data connections as it moves, which would be taken for leaks.
+  /// Fixes the number of data connections, because later ones would look like leaks.
   static void SetUpTestSuite() { ::setenv("LINKSPAN_TCP_STREAMS", "1", 1); }
   static void TearDownTestSuite() { ::unsetenv("LINKSPAN_TCP_STREAMS"); }
   void SetUp() override {
@@ -130,13 +130,13 @@ class Hostile : public ::testing::TestWithParam<Attack> {
     seen.control = control.end();
     return seen;
   }
-  /// While the attacker only burns its core.
+  /// Measures while the attacker only uses its core.
   Seen alone() {
     Attacker attacker;
     attacker.burn(GetParam());
     return watch(kAlone, nullptr);
   }
-  /// While it attacks.
+  /// Measures while the attacker attacks.
   Seen attacked() {
     const Attack& attack = GetParam();
     Attacker attacker;
@@ -174,7 +174,7 @@ class Hostile : public ::testing::TestWithParam<Attack> {
     }
     return which;
   }
-  /// One measurement; empty: the victim did what is asked of it.
+  /// Measures once. Returns an empty text if the victim met all bounds.
   std::string measure() {
     const Seen before = alone();
     const std::uint64_t had = victim_.most_memory();

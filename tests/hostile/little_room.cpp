@@ -11,7 +11,7 @@
 namespace linkspan::test {
 namespace little_room {
 
-/// Peers and strangers of all kinds, who stay for a while.
+/// Peers and strangers of all kinds, which stay for a while.
 void crowd(const Target& target, const std::stop_token& stop, std::atomic<std::uint64_t>& done) {
   std::deque<RawAttacker> all;
   for (std::size_t i = 0; !stop.stop_requested(); ++i) {

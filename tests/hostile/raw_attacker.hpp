@@ -24,7 +24,7 @@ namespace linkspan::test {
 
 class RawAttacker {
  public:
-  /// Not connected where too many wait to be accepted: say() and hear() answer so.
+  /// Stays unconnected if too many wait to be accepted; say() and hear() then report that.
   RawAttacker(const std::string& address, std::stop_token stop) : stop_(std::move(stop)) {
     if (auto socket = socket_to(address); socket.ok()) channel_.emplace(*std::move(socket));
   }
@@ -53,7 +53,7 @@ class RawAttacker {
     return say(control::FrameOp::for_transport, control::encode_for_transport("local", op, bytes),
                fds);
   }
-  /// As an Engine would, with such transports.
+  /// Sends a hello as an Engine would, with these transports.
   bool greet(std::vector<control::TransportAddress> transports = {}) {
     if (!channel_) return false;
     base::Fd fds[] = {take(base::open_pidfd(::getpid()))};
@@ -65,7 +65,7 @@ class RawAttacker {
     return say(control::FrameOp::hello, control::encode(hello), std::span(fds, count)) &&
            say(control::FrameOp::ready, {});
   }
-  /// The next frame; none: the victim has closed, or the attack ends.
+  /// Returns the next frame; nullopt if the victim has closed, or the attack ends.
   std::optional<base::Frame> hear() {
     while (channel_ && !stop_.stop_requested()) {
       auto frame = channel_->receive();

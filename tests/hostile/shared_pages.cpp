@@ -16,7 +16,7 @@ struct Pages {
   std::uintptr_t begin = 0, end = 0;
 };
 
-/// Those of linkspan's that this process may write.
+/// Returns the pages of linkspan that this process may write.
 std::vector<Pages> shared_here() {
   std::vector<Pages> found;
   std::ifstream maps("/proc/self/maps");

@@ -14,7 +14,7 @@
 namespace linkspan::test {
 namespace silent_memory {
 
-/// Memory whose faults nobody handles.
+/// Memory whose page faults no thread handles.
 class Silent {
  public:
   Silent()

@@ -35,7 +35,7 @@ bool send(RawAttacker& attacker, LocalMessage op, const flatbuffers::FlatBufferB
   return attacker.to_transport(static_cast<std::uint16_t>(op), schema::finished(out));
 }
 
-/// Of regions that the victim never saw; no answer is read.
+/// Retracts regions that the victim never saw; reads no answer.
 void retract(const Target& target, const std::stop_token& stop, Done& done) {
   by_hand(target, stop, done, [](RawAttacker& attacker, std::uint64_t i) {
     flatbuffers::FlatBufferBuilder out;
@@ -80,7 +80,7 @@ void cancel(const Target& target, const std::stop_token& stop, Done& done) {
   }
 }
 
-/// Messages that nobody receives, and that are withdrawn.
+/// Offers messages that the victim never receives, and withdraws them.
 void offer(const Target& target, const std::stop_token& stop, Done& done) {
   RightPeer attacker(target.unix_address, {.kind = "host", .bytes = kVictimBytes});
   while (!stop.stop_requested()) {

@@ -72,7 +72,7 @@ class VictimServer {
     return Status(Code::unsupported, Scope::request, what);
   }
 
-  /// What a program does that has peers: it takes them, and what they say.
+  /// Does what a program with peers does: accepts peers and takes notifications.
   bool idle() {
     if (!engine_) return false;
     try {
@@ -80,7 +80,7 @@ class VictimServer {
       }
       (void)engine_->notifications();
     } catch (const std::bad_alloc&) {
-      // Where it lacks memory.
+      // Memory is exhausted.
     }
     return false;
   }
@@ -105,7 +105,7 @@ class VictimServer {
     must(engine_->listen("tcp:127.0.0.1:0"));
     return Answer{{local, engine_->address(), engine_options("").socket_dir}, {}};
   }
-  /// As a program that was started by one that looks at nothing it says.
+  /// Replaces stderr by a full pipe, as if the program that started this one read nothing.
   void fill_stderr() {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");

@@ -18,7 +18,7 @@ namespace linkspan::test {
 /// Bytes of each region of the victim's.
 inline constexpr std::uint64_t kVictimBytes = 1u << 20;
 
-/// In its environment: it logs to stderr, which is a full pipe that nobody reads.
+/// Variable that makes it log to stderr, which is a full pipe that nothing reads.
 inline constexpr const char* kUnreadStderr = "LINKSPAN_TEST_UNREAD_STDERR=1";
 
 /// Regions of the victim's for the honest peer, by kind; the newcomer's; the attacker's.
@@ -35,7 +35,7 @@ class Victim {
   Usage usage(Duration time, const Usage& enough);
   /// From now on it has none of that to spare.
   void lack(Attack::Lacks what);
-  /// What it has had in memory at most since the last call, in bytes.
+  /// Returns the highest use of memory since the last call, in bytes.
   std::uint64_t most_memory();
   /// Invalidates the exclusive bait, within 5 s, and makes a new one; what is wrong, or nothing.
   std::string invalidate();
