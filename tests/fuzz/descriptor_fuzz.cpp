@@ -1,5 +1,5 @@
-// What is published about a region and about an Engine: Descriptors, keys and addresses. What is
-// taken keeps the limits and comes back from its own encoding as it was.
+// Fuzzes what is published about a region and about an Engine: Descriptors, keys and addresses.
+// Accepted input keeps the limits, and encoding it again gives the same.
 #include "memory/descriptor.hpp"
 #include "tests/fuzz/support.hpp"
 #include "transport/local/key.hpp"

@@ -8,16 +8,16 @@ namespace linkspan::fuzz {
 /// Below `hello`: a frame of that op, {id u8, fds u8 % 4, kind u8 each, bytes u16, the payload}.
 /// Numbers are part of the corpus.
 enum class Step : std::uint8_t {
-  hello = 16,      ///< As a good peer says it, and ready.
+  hello = 16,      ///< A correct hello, and ready.
   raw,             ///< {bytes u8, the bytes}: into the stream.
-  receive,         ///< Of the user: {tag u8, room u16}.
-  send,            ///< Of the user: {tag u8, bytes u16, of an exclusive region u8}.
-  cancel,          ///< Of the user: {which u8}.
+  receive,         ///< The user receives: {tag u8, room u16}.
+  send,            ///< The user sends: {tag u8, bytes u16, of an exclusive region u8}.
+  cancel,          ///< The user cancels: {which u8}.
   stranger,        ///< A frame of another incarnation: {op u8}.
   import_offered,  ///< The region of the last offer that came.
   answer,          ///< The last import that came: {fds u8 % 4, kind u8 each, bytes u16, them}.
   good_answer,     ///< The same, of a region that is there: {which u8}.
-  good_offer,      ///< Of a two-sided message: {tag u8, bytes u16, id u8}.
+  good_offer,      ///< A correct offer of a message: {tag u8, bytes u16, id u8}.
   steps,
 };
 /// Frame ids from here on are those of the user's transfers, in turn.

@@ -78,7 +78,7 @@ struct NoWriter final : control::SessionWriter {
   void write_when_ready(std::uint64_t) override {}
 };
 
-/// What lives from input to input.
+/// What that all inputs share.
 struct World {
   Elsewhere elsewhere;  // first: it forks
   const base::Log log{base::Level::off, base::stderr_sink()};
@@ -125,7 +125,7 @@ World& world() {
   return *all;
 }
 
-/// One connection, from hello to its end.
+/// A connection, from hello to its end.
 class Peer {
  public:
   explicit Peer(World& all) : all_(all) {
@@ -207,7 +207,7 @@ class Peer {
       session_->on_readable();
       pollfd more{.fd = session_->socket(), .events = POLLIN, .revents = 0};
       if (!session_->is_disconnected())
-        ::poll(&more, 1, 10);  // who made the sockets closes them as well
+        ::poll(&more, 1, 10);  // the process that made the sockets also closes its copies
     }
     demand(session_->is_disconnected(), "a closed socket is not seen");
     session_->on_process_end();
@@ -283,7 +283,7 @@ class Peer {
   std::uint64_t asked_ = 0, offered_ = 0;
 };
 
-/// What is closed aside may take a moment.
+/// Waits for descriptors that other threads close.
 bool settles(World& all) {
   const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
   while (open_fds() > all.fds) {

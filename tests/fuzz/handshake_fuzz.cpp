@@ -26,7 +26,7 @@ void round(std::span<const std::byte> bytes, const Decode& decode, const Encode&
   const std::vector<std::byte> wire = encode(*taken);
   const auto again = decode(std::span(wire));
   demand(again.ok(), "its own encoding is refused");
-  // What is said of an error grows by who said it.
+  // The text of an error grows with each decoding, because it names its source.
   if constexpr (!std::is_same_v<std::decay_t<decltype(*taken)>, MessageFinished>)
     demand(encode(*again) == wire, "not the same again");
 }

@@ -28,8 +28,8 @@ class Input {
     const std::uint8_t low = byte();
     return static_cast<std::uint16_t>(low | byte() << 8);
   }
-  /// At most so many. A copy where it is parsed: aligned as new gives it, and its end is the end of
-  /// its allocation, so that the sanitizer sees a step beyond.
+  /// Returns at most `count` bytes. The caller copies them where they are parsed: aligned as by
+  /// new, and ending with their allocation, so that the sanitizer sees an access beyond.
   std::span<const std::byte> take(std::size_t count) {
     const auto first = left_.first(std::min(count, left_.size()));
     left_ = left_.subspan(first.size());
@@ -55,7 +55,7 @@ enum class FdKind : std::uint8_t {
   tally,
   folder,
   socket,
-  pidfd,  ///< Of this process.
+  pidfd,  ///< A pidfd of this process.
   file,
   kinds,
 };

@@ -1,9 +1,9 @@
-// The frames of a stream, one head behind the other without their data, to a wire with a write and
-// a read of ours under way.
+// Fuzzes the frames of a data connection, head after head without their data, sent to a
+// ConnectionGroup with a write and a read of ours in flight.
 //
-// Found, beside what the sanitizers see: a place outside the region or the read, more or fewer
-// bytes than the frame has, a batch that ends twice or never, a code that is none of a hostile
-// peer's.
+// Finds, beside what the sanitizers see: a place outside the region or the read, more or fewer
+// bytes than the frame has, a batch that ends twice or never, a code that a hostile peer cannot
+// cause.
 #include <array>
 #include <set>
 

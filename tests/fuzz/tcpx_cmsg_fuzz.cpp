@@ -1,8 +1,8 @@
-// What the kernel, or a plugin, says that a NIC has put into GPU memory: control messages, and
-// lists of fragments.
+// Fuzzes what the kernel, or a plugin, reports that a NIC has stored in GPU memory: control
+// messages, and lists of fragments.
 //
-// Found, beside what the sanitizers see: sums that are not those of the pieces, a block that leaves
-// the pool or the receive, that writes a byte twice or never, or that takes it from elsewhere.
+// Finds, beside what the sanitizers see: sums that differ from the pieces, a block that leaves the
+// pool or the receive, writes a byte twice or never, or takes it from a wrong place.
 #include <cstring>
 #include <map>
 
@@ -79,7 +79,7 @@ void control(Input& input, const RxBounds& bounds) {
     }
     check(message);
   }
-  // As wide as the pieces are, and as the input says.
+  // Once with the size of the pieces, once with the size from the input.
   for (const std::uint64_t receive : {message.bytes, bounds.receive_bytes}) {
     const RxBounds all{bounds.pool_bytes, receive, bounds.dmabuf};
     const auto block = DescriptorBlock::of(message, all);
