@@ -10,7 +10,8 @@ using u64 = device::uint64_t;
 using u32 = device::uint32_t;
 
 #define KERNEL extern "C" __global__ void
-/// As a window whose memory is mapped: the compiler leaves out what is for a proxy.
+/// Returns the window as one whose memory is mapped, so that the compiler omits the code for a
+/// proxy.
 __device__ inline Window mapped(Window window) {
   window.proxy.entries = nullptr;
   return window;
