@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
   if (argc != 3) return 2;
   for (int i = 0; i < 3; ++i) {
     if (use(argv[1], "work") != 0) return 1;
-    // Whatever it finds, it asks the driver.
+    // Its result does not matter; it asks the driver.
     void* const helper = ::dlopen(argv[2], RTLD_NOW | RTLD_LOCAL);
     if (helper == nullptr) return std::fprintf(stderr, "%s\n", ::dlerror());
     const auto transfer = reinterpret_cast<decltype(&perform_direct_transfer)>(

@@ -1,4 +1,4 @@
-// What a program loads for a while: it uses the library and leaves nothing of its own behind.
+// A module that a program loads for a while: it uses the library and leaves nothing of its own.
 #include <linkspan/engine.hpp>
 
 using namespace std::chrono_literals;
