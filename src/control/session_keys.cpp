@@ -9,7 +9,7 @@ std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-/// Little-endian, as all numbers on the wire.
+/// Returns the number in little-endian order, like all numbers on the wire.
 std::array<std::byte, 8> bytes_of(std::uint64_t number) {
   std::array<std::byte, 8> bytes{};
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(number >> 8 * i);
