@@ -15,7 +15,7 @@ struct Log {
   void* user LINKSPAN_GUARDED_BY(mutex) = nullptr;
 };
 
-/// Never destroyed: transfers may end while the process does.
+/// Returns the log. It is never destroyed, because transfers may end while the process does.
 Log& the_log() {
   static Log& only = *new Log;
   return only;

@@ -15,10 +15,10 @@ namespace linkspan::nvlink {
 
 class Spares {
  public:
-  /// Never destroyed.
+  /// Returns the one pool, which is never destroyed.
   static Spares& only();
 
-  // The GPU's context must be current.
+  // Takes an event or stream from the pool, or creates one. The GPU's context must be current.
   cuda::CUresult take(const cuda::Driver& driver, int gpu, cuda::CUevent& event)
       LINKSPAN_EXCLUDES(mutex_);
   cuda::CUresult take(const cuda::Driver& driver, int gpu, cuda::CUstream& stream)
