@@ -21,7 +21,7 @@ bool readable(const CompletionQueue& queue, Duration timeout = {}) {
   return ::poll(&bell, 1, static_cast<int>(limit.count())) == 1;
 }
 
-/// The next `count`, with nothing but poll(2); fewer, if none comes for 10 s.
+/// Returns the next `count` cookies, using poll(2) only; fewer if none comes for 10 s.
 Cookies told(CompletionQueue& queue, std::size_t count) {
   Cookies all;
   while (all.size() < count && readable(queue, 10s)) {
@@ -46,7 +46,7 @@ class CompletionQueues : public ::testing::Test {
     EXPECT_FALSE(readable(queue_));
     EXPECT_EQ(queue_.take(), Cookies{});
   }
-  /// In flight until the far side sends.
+  /// Returns a receive that is in flight until the far side sends.
   Transfer receive(std::uint64_t tag, Duration deadline = {}) {
     return take(pair_.peer.recv(tag, here_.at(tag * kBytes), kBytes,
                                 TransferOptions{.deadline = deadline}));

@@ -89,7 +89,7 @@ std::uint64_t sum(const DriverCalls& calls) {
       [](std::uint64_t so_far, const auto& each) { return so_far + each.second; });
 }
 
-/// The row of evidence/foundation.json.
+/// Writes the row of evidence/foundation.json.
 void leave_row(std::uint64_t calls, std::uint64_t runs, bool verified) {
   constexpr std::uint64_t kBar = 6;
   const char* file = std::getenv("LINKSPAN_ROWS_OUT");

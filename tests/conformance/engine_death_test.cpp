@@ -27,7 +27,7 @@ constexpr RouteCase kRoutes[] = {
     {"bounce_to_gpu", kKinds[3], kUnshared[1]},
 };
 
-/// The Engine moves data to and from a process that it has not met before.
+/// Checks that the Engine moves data to and from a process that it has not met before.
 void serves_another(Engine& engine) {
   FarEngine third;
   third.add("third", {.kind = "shared"});

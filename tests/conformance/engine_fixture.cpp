@@ -222,7 +222,7 @@ class EngineServer {
     return Status(Code::unsupported, Scope::request, what);
   }
 
-  /// Between calls. True: there is more to do at once.
+  /// Runs between calls. Returns true if there is more to do at once.
   bool idle() {
     for (Churned& each : churned_) {
       if (!each.transfer.done()) continue;

@@ -43,7 +43,7 @@ inline constexpr Kind kMadeKinds[] = {
     {"unshared_pool", MemoryKind::device, 1, Make::unshared_pool}};
 const Kind& kind_of(const std::string& name);
 inline void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
-/// OK, or why memory of these kinds cannot be had.
+/// Returns OK, or the reason why memory of these kinds is not available.
 Status kinds_here(std::initializer_list<Kind> kinds);
 
 struct MemoryOptions {
@@ -88,7 +88,7 @@ struct FarEnd {
   std::uint64_t bytes = 0;
 };
 
-/// Short names in a folder of this process's own.
+/// Returns options with a socket folder of this process, in which short names lie.
 EngineOptions engine_options(std::string name);
 
 /// The process below, by its name for Child::spawn().
@@ -110,7 +110,8 @@ class FarEngine {
   std::string difference(const std::string& name, std::uint64_t seed,
                          const std::vector<Expected>& expected = {});
   Status deregister(const std::string& name, Duration timeout);
-  /// For cuda::IpcMapping: the CUDA handle of the allocation that `name` lies in, and its offset.
+  /// Returns the CUDA handle of the allocation that `name` lies in, and its offset, for
+  /// cuda::IpcMapping.
   std::pair<cuda::IpcHandle, std::uint64_t> ipc(const std::string& name);
   /// Returns the received notifications as texts; waits 10 s for `count`.
   std::vector<std::string> notifications(std::size_t count);
@@ -121,10 +122,10 @@ class FarEngine {
   void connect(const std::string& address);
   void accept();  ///< Accepts the next peer that has connected.
   Status close_peer(Duration timeout);
-  /// The path, or the error.
+  /// Returns the path, or the error.
   Result<std::string> explain(const std::string& local, const std::string& remote,
                               std::uint64_t bytes);
-  /// The reasons why it is no better path, in one text.
+  /// Returns the reasons against better paths in one text.
   std::string why_no_better(const std::string& local, const std::string& remote,
                             std::uint64_t bytes = 1);
   /// Submits `count` writes, which are together the whole region; returns when all are under way.
@@ -134,7 +135,7 @@ class FarEngine {
   void let_go();
   /// Returns one text for each transfer that was started: "ok" or the code's name.
   std::vector<std::string> ends();
-  /// From now on such a transfer is always in flight: one that ends is followed by the next.
+  /// Keeps such a transfer in flight from now on: starts the next when one ends.
   void churn(Op op, const std::string& local, const std::string& remote, const Block& block,
              const std::string& require = "");
   /// Returns the first failure so far, or nothing.
@@ -142,7 +143,7 @@ class FarEngine {
   /// Waits until nothing of that is in flight. Returns the first failure, or nothing.
   std::string rest();
 
-  // Two-sided, with the peer that has connected to it.
+  // Adds memory for two-sided messages with the peer that has connected to it.
   void add_loose(const std::string& name, const MemoryOptions& options);
   /// Returns when it is under way; its number.
   Result<std::size_t> post(const Message& message);
@@ -150,7 +151,7 @@ class FarEngine {
   std::string cancel(std::size_t number);
   std::string dump();
 
-  /// A child that does nothing and holds all that it was born with; the test ends it.
+  /// Forks a child that does nothing and keeps all that it inherited; the test ends it.
   pid_t fork();
 
  private:
@@ -188,7 +189,7 @@ struct Pair {
   Peer peer;
 };
 
-/// How it ended, also if it never began; waits 30 s.
+/// Waits 30 s for the end. Returns its status, also if the transfer never began.
 Status finished(const Result<Transfer>& transfer);
 /// Returns one of `count` parts of a region. Transfers in flight use different parts, because the
 /// result of two writes to one byte is undefined.

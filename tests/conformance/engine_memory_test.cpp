@@ -163,7 +163,7 @@ struct Side {
   Engine engine;
 };
 
-/// All pairs of kinds, both ways, and every byte of both sides.
+/// Moves all pairs of kinds both ways, and verifies every byte of both sides.
 void move_all(const Peer& peer, Side& here, Side& there, const std::vector<Block>& blocks) {
   std::uint64_t seed = 0;
   for (auto& [near_name, near] : here.held) {

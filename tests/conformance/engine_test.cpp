@@ -67,7 +67,7 @@ class EngineSizes : public ::testing::TestWithParam<CopierCase> {
   }
 };
 
-/// `size` bytes in the blocks of the case, to the far side and back, between fresh regions.
+/// Moves `size` bytes in the blocks of the case to the far side and back, between fresh regions.
 void move_size(const CopierCase& c, std::uint64_t size, std::uint64_t count) {
   const std::uint64_t bytes = size + 64 * count;
   Held here;  // outlives the Engine

@@ -52,7 +52,7 @@ class World {
             const Start& start) {
     expect_moved(pair_.far, far.name, here(near), op, blocks, seeds_ += 2, start);
   }
-  /// The same of what was submitted as `shape`.
+  /// Does the same for blocks that were submitted as `shape`.
   template <class Shape>
   void move(const Kind& near, const Kind& far, Op op, const std::vector<Block>& blocks,
             const Shape& shape, const TransferOptions& options) {

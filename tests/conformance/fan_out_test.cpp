@@ -39,7 +39,7 @@ class FanOut : public ::testing::Test {
   std::string far_difference(std::size_t at, const std::vector<Expected>& due) {
     return far[at].difference("there", 10 + at, due);
   }
-  /// All of the source is there.
+  /// Returns an empty text if all of the source has arrived.
   std::string not_there(std::size_t at) { return far_difference(at, {{0, 1, 0, kBytes}}); }
 
   Held here;  // outlives the Engine

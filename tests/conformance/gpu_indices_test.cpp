@@ -13,7 +13,7 @@ namespace gpu_indices_test {
 using Indices = std::vector<std::uint32_t>;
 constexpr std::uint64_t kLocalBase = 3, kRemoteBase = 99'999;  // so fewer pages fit there
 
-/// `count` different pages, in no order.
+/// Returns `count` different pages in random order.
 Indices shuffled(std::uint64_t page_bytes, std::size_t count, unsigned seed) {
   Indices all((World::kBytes - kRemoteBase) / page_bytes);
   std::iota(all.begin(), all.end(), 0);
@@ -46,7 +46,7 @@ class Lists {
     EXPECT_EQ(stream.synchronize(scope).to_string(), "ok");
     return staged;
   }
-  /// In the order of `stream`.
+  /// Writes the lists in the order of `stream`.
   void write(HeldStream& stream, const cuda::DeviceBuffer& staged) const {
     // NOLINTNEXTLINE(performance-no-int-to-ptr)
     stream.copy(begin(), reinterpret_cast<const void*>(staged.address()), bytes());
@@ -92,7 +92,8 @@ class EngineGpuIndices : public WorldPairs {
     stream_.emplace();
   }
   void TearDown() override { stream_.reset(); }
-  /// If the near side is pinned memory, the far side's GPU copies.
+  /// Returns lists on the GPU that copies, which is the far side's if the near side is pinned
+  /// memory.
   static Lists lists_of(std::size_t count) { return {count, near().kind != MemoryKind::device}; }
   Lists written(const Indices& ours, const Indices& theirs) {
     Lists lists = lists_of(ours.size());

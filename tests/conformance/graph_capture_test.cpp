@@ -37,7 +37,7 @@ class CapturingUser {
             .gpu = device_.info().uuid,
             .handle = mine_.stream.get()};
   }
-  /// The capture ends, and the graph runs.
+  /// Ends the capture and runs the graph.
   void finish() {
     enough_.set_value();
     thread_.join();
@@ -49,7 +49,7 @@ class CapturingUser {
     cuda::DeviceBuffer memory;
     cuda::PinnedBuffer seen;
   };
-  /// The scope ends here: the library's guards are to protect the capture, not ours.
+  /// Ends the scope here, because the library's guards must protect the capture, not the test's.
   static Mine make(const cuda::Device& device) {
     const cuda::DeviceScope scope = take(device.enter());
     return {.stream = take(cuda::Stream::create(scope)),

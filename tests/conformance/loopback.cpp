@@ -47,12 +47,12 @@ struct LoopRemote final : Mapping {
   const Permissions peers;
 };
 
-/// For publish() took host memory only.
+/// Returns the address, which is host memory because publish() accepts no other.
 std::byte* pointer(const memory::Region& region, std::uint64_t offset) {
   return reinterpret_cast<std::byte*>(region.facts().address + offset);  // NOLINT(*-int-to-ptr)
 }
 
-/// The batch as blocks, each checked; no other code looks at an offset from outside.
+/// Returns the batch as checked blocks. No other code uses an offset from outside.
 std::optional<std::vector<Block>> checked(const Batch& batch) {
   const std::uint64_t here = batch.local->bytes(), there = batch.remote->bytes();
   std::vector<Block> blocks;
@@ -154,7 +154,7 @@ class LoopEndpoint final : public Endpoint {
   }
 
   void close() override { closed_ = true; }
-  /// Nothing is ever asked of the other end, so all that is in flight runs to its own end.
+  /// The other end runs no copy for this one, so what is in flight runs to its own end.
   void peer_terminated() override { gone_ = true; }
   bool drained() const override { return gone_; }
 

@@ -12,7 +12,7 @@ class Notifications : public ::testing::Test {
     must(reader_.listen());
     peer_ = take(writer_->connect(reader_.address()));
   }
-  /// The number and a length that follows from it. False: no room by now.
+  /// Writes the number and a length that follows from it. Returns false if there is no room now.
   bool put(std::uint64_t number) {
     std::vector<std::byte> message(8 + number % 200);
     std::memcpy(message.data(), &number, sizeof number);
@@ -20,7 +20,7 @@ class Notifications : public ::testing::Test {
     EXPECT_TRUE(sent.ok() || sent.code() == Code::no_resource) << sent.to_string();
     return sent.ok();
   }
-  /// All that are there; they go on where the last ones ended.
+  /// Reads all that are there, and checks that they continue the earlier ones.
   void read() {
     for (const Notification& each : reader_.notifications()) {
       ++came_;

@@ -65,7 +65,7 @@ class PeerClose : public ::testing::TestWithParam<Reach> {
   }
   static bool mapped() { return GetParam().wire == kMapped; }
   static int wire() { return GetParam().wire; }
-  /// False: a peer of this host, which may have mapped something.
+  /// Returns false for a peer of this host, which may have mapped something.
   static bool remote() { return wire() == kTcp; }
   static std::vector<std::string> environment() {
     return mapped() ? std::vector<std::string>() : with_wire(wire());
@@ -87,7 +87,7 @@ class PeerClose : public ::testing::TestWithParam<Reach> {
                               part_of(kBytes, i, kParts), options)));
     return all;
   }
-  /// A wire that had to be reset says so.
+  /// Checks that all are quiet. A wire that had to be reset reports that.
   static void expect_quiet(const std::vector<Transfer>& all) {
     for (const Transfer& each : all) {
       EXPECT_TRUE(each.done());
@@ -97,7 +97,7 @@ class PeerClose : public ::testing::TestWithParam<Reach> {
           << end.to_string();
     }
   }
-  /// Every byte, both ways.
+  /// Moves every byte both ways.
   void expect_moves(FarEngine& far, const Peer& peer, const RemoteRegion& there, Held& here) {
     for (const Op op : {Op::write, Op::read})
       expect_moved(far, "there", here, op, std::span(&kAll, 1), seed_ += 2,

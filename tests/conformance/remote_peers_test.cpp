@@ -24,7 +24,7 @@ std::span<const std::byte> bytes_of(const std::string& text) {
 std::string text_of(const Notification& each) {
   return {reinterpret_cast<const char*>(each.bytes.data()), each.bytes.size()};
 }
-/// Numbered, of many lengths, some as long as can be.
+/// Returns numbered messages of many lengths, some of the maximum.
 std::vector<std::string> messages() {
   std::vector<std::string> all;
   for (int i = 0; i < 500; ++i) {
@@ -42,7 +42,7 @@ void expect_says(const Status& status, std::initializer_list<const char*> words)
 class RemotePeers : public ::testing::Test {
  protected:
   RemotePeers() { must(pair_.engine.listen(kAnyPort)); }
-  /// All that were sent, as texts, or what came within 10 s.
+  /// Returns `count` received messages as texts, or what came within 10 s.
   std::vector<std::string> heard(std::size_t count) {
     std::vector<std::string> all;
     const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
@@ -220,7 +220,7 @@ class HostileRemotePeers : public ::testing::Test {
                            .keys = {{.transport = "local", .bytes = key, .fd_count = fds}}});
   }
 
-  /// The next answer has keys for wires alone.
+  /// Checks that the next answer has keys for wires alone.
   void expect_only_wires() {
     const auto said = next_raw(raw_);
     ASSERT_TRUE(said.has_value());

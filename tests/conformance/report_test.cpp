@@ -20,14 +20,14 @@ constexpr std::uint64_t kMiB = 1u << 20;
 constexpr Block kAll{.local_offset = 0, .remote_offset = 0, .bytes = kMiB};
 const Kind &kHost = kKinds[3], &kShared = kKinds[4];
 
-/// The line of a text that begins so; empty: there is none.
+/// Returns the line that begins with `begin`; empty if there is none.
 std::string line_with(const std::string& text, const std::string& begin) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);)
     if (line.starts_with(begin)) return line;
   return {};
 }
-/// The line that has it.
+/// Returns the line that contains `part`.
 std::string line_of(const std::string& text, const std::string& part) {
   const auto at = text.find(part);
   if (at == std::string::npos) return {};
@@ -160,7 +160,7 @@ TEST(Report, WhatGoneWithItsPeerIsStillCounted) {
              "linkspan_transfers_started_total{peer=\"gone\",name=\"\"} 1"}));
 }
 
-/// The far end's line about us.
+/// Returns the far end's log line about this side.
 std::string greeting(const std::vector<std::string>& environment) {
   std::string path = "/tmp/linkspan-report-XXXXXX";
   const base::Fd made(::mkstemp(path.data()));

@@ -34,7 +34,7 @@ class TwoSidedWorld {
   Held& here(const std::string& kind) { return here_.at(kind); }
 
   enum class First { sender, receiver };
-  /// `bytes` bytes from here to there, or back, and a look at every byte of both sides.
+  /// Moves `bytes` bytes there or back, and verifies every byte of both sides.
   void move(const std::string& near, const std::string& far, bool sends, First first,
             std::uint64_t bytes, std::optional<std::uint64_t> tag = 1) {
     const std::uint64_t from = 5 + bytes % 3, to = 11, room = bytes + bytes % 2;

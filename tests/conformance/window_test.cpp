@@ -58,7 +58,7 @@ const char* name_of(By by) {
 
 class Windows : public ::testing::TestWithParam<By> {
  protected:
-  /// Several, so that frames overtake each other.
+  /// Uses several data connections, so that frames overtake each other.
   static void SetUpTestSuite() { ::setenv("LINKSPAN_TCP_STREAMS", "4", 1); }
   static void TearDownTestSuite() { ::unsetenv("LINKSPAN_TCP_STREAMS"); }
   static bool proxied() { return GetParam() != By::mapping; }
@@ -80,7 +80,8 @@ class Windows : public ::testing::TestWithParam<By> {
     std::memset(side.data(), 0, kBytes);
     order(side);
   }
-  /// A remote peer orders what reads and writes there next, which no sanitizer sees.
+  /// Orders the next accesses for the sanitizer. A remote peer orders them really, which no
+  /// sanitizer sees.
   static void order(Side& side) { side.engine.progress(); }
 
   Side left_{"left"}, right_{"right"};

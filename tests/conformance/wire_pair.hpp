@@ -46,7 +46,8 @@ inline EngineOptions wire_options(int wire, std::string name = "near") {
 /// Returns the address where the near end listens for far ones over the wire.
 inline std::string listen_at(int wire) { return wire == kTcp ? "tcp:127.0.0.1:0" : ""; }
 
-/// For a far end: it has the wire; a plugin takes `settings` of plugin.hpp, as "FAIL=isend:1:3".
+/// Returns the environment of a far end with the wire. A plugin gets `settings` of plugin.hpp, such
+/// as "FAIL=isend:1:3".
 inline std::vector<std::string> with_wire(int wire, const std::vector<std::string>& settings = {}) {
   if (wire == kTcp) return {kListenAt + listen_at(kTcp), "LINKSPAN_TCP_STREAMS=3"};
   std::vector<std::string> environment{"LINKSPAN_NCCL_NET_PLUGIN=" + plugin_of(wire)};
