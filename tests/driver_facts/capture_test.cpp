@@ -32,7 +32,7 @@ class Capture : public Fact {
     ASSERT_EQ(graph.cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
     ASSERT_EQ(cu->cuMemsetD8Async(memory, 7, 4096, capturing), CUDA_SUCCESS);
   }
-  /// The graph is done away with.
+  /// Ends the capture and destroys the graph.
   CUresult end() const {
     CUgraph made = nullptr;
     const CUresult r = graph.cuStreamEndCapture(capturing, &made);
@@ -41,7 +41,7 @@ class Capture : public Fact {
     }
     return r;
   }
-  /// In another thread, in the context of the first GPU.
+  /// Runs the call in another thread, in the context of the first GPU.
   CUresult elsewhere(const std::function<CUresult()>& call, CUstreamCaptureMode mode) const {
     CUresult result = CUDA_SUCCESS;
     std::thread([&] {
@@ -57,7 +57,7 @@ class Capture : public Fact {
     return now;
   }
 
-  /// Each may or may not disturb; undone at once.
+  /// Returns calls that may disturb a capture; each is undone at once.
   std::vector<Call> unsafe_calls() {
     return {{"cuEventQuery", [this] { return cu->cuEventQuery(event); }},
             {"cuStreamQuery", [this] { return cu->cuStreamQuery(other); }},

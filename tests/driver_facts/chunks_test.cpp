@@ -61,7 +61,7 @@ class Chunks : public Fact {
     }
     return fds;
   }
-  /// The first byte of each chunk, and of the whole the last.
+  /// Writes the first byte of each chunk, and the last of the whole.
   void fill() {
     const CUstream stream = new_stream();
     for (std::size_t i = 0; i < kCount; ++i)

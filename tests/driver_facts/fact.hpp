@@ -59,7 +59,7 @@ class Current {
 /// A test with a row.
 class Recorded : public ::testing::Test {
  protected:
-  /// In words: a number that was measured. Without it: "as claimed".
+  /// Records a measured number in words. Without it the answer is "as claimed".
   void found(std::string words) { found_ = std::move(words); }
   void record(bool simulated);  ///< At its end.
 
@@ -81,9 +81,10 @@ class Fact : public Recorded {
   CUstream new_stream(std::size_t gpu = 0);
   CUevent new_event(std::size_t gpu = 0);
   CUdeviceptr new_memory(std::size_t gpu = 0, std::size_t bytes = kBytes);
-  /// Mapped host memory for all GPUs, zero, page-aligned.
+  /// Returns mapped host memory for all GPUs, zeroed and page-aligned.
   std::byte* new_pinned(std::size_t bytes = kBytes);
-  /// A word of mapped host memory, zero. Its number is for the life of the test.
+  /// Returns a word of mapped host memory, zero at first. Its number is valid for the life of the
+  /// test.
   std::atomic_ref<std::uint64_t> word(std::size_t i) const {
     return std::atomic_ref(*(words_ + 8 * i));
   }
@@ -99,7 +100,7 @@ class Fact : public Recorded {
   CUresult write(CUstream stream, std::size_t i, std::uint64_t value = 1) const {
     return cu->cuStreamWriteValue64(stream, word_address(i), value, CU_STREAM_WRITE_VALUE_DEFAULT);
   }
-  /// The word comes; false: not within kLimit.
+  /// Waits until the word has the value. Returns false after kLimit.
   bool comes(std::size_t i, std::uint64_t value = 1) const {
     return eventually([&] { return word(i) == value; });
   }

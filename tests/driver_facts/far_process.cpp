@@ -174,7 +174,7 @@ class Server {
     note("cuCtxSynchronize", cu_.cuCtxSynchronize());
     return answers;
   }
-  /// The library's kernel, with a list of one piece whose destination is no memory.
+  /// Runs the library's kernel with a list of one piece whose destination is not mapped.
   void run_astray(CUdeviceptr memory, void* pinned) {
     struct Piece {
       std::uint64_t to, from, bytes;

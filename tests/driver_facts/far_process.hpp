@@ -24,7 +24,8 @@ class FarProcess {
   explicit FarProcess(const std::vector<std::string>& environment = {})
       : child_(take(Child::spawn("driver_facts", environment))) {}
 
-  /// Memory of its GPU, filled with kFill, and the handle for an address `at` bytes into it.
+  /// Allocates memory on its GPU, filled with kFill. Returns the handle for an address `at` bytes
+  /// into it.
   CUipcMemHandle lend(int gpu, std::uint64_t bytes, std::uint64_t at);
   /// Returns what it sees when it opens a handle through its first GPU.
   Seen open(const CUipcMemHandle& handle);
@@ -36,7 +37,7 @@ class FarProcess {
   /// the result.
   std::vector<unsigned> import_pool(std::vector<base::Fd> pool, const CUmemPoolPtrExportData& data,
                                     unsigned times);
-  /// By its GPU, what map() or import_pool() mapped: the bytes at these places.
+  /// Returns the bytes at these places of what map() or import_pool() mapped, read by its GPU.
   std::vector<unsigned> look(const std::vector<std::uint64_t>& places);
   /// Frees what import_pool() created, in order. Returns for each: whether it has the address of
   /// the last one, the results of the free and of the pool's destruction, and then that of a query
@@ -46,7 +47,7 @@ class FarProcess {
   /// Has a kernel of it write to no memory. What its calls answer from then on, by name.
   std::vector<std::pair<std::string, unsigned>> lose();
   void kill() { child_->kill(); }
-  /// When it was killed: its end of the socket is closed.
+  /// Returns true if its end of the socket is closed, after it was killed.
   bool hung_up() { return child_->line().call({{"do", "uuid"}}).status().code() != Code::ok; }
 
   static constexpr unsigned char kFill = 0x5a;

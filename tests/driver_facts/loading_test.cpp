@@ -85,7 +85,7 @@ class Loading : public Fact {
     std::array<void*, 1> parameters{&at};
     return cu->cuLaunchKernel(by, 1, 1, 1, 1, 1, 1, 0, free_stream, parameters.data(), nullptr);
   }
-  /// From a call of `work` to its end, beside a spinner that still spins then, or has ended.
+  /// Measures `work` beside a spinner, which still spins at its end or has ended.
   template <class Work>
   std::chrono::milliseconds time(Work work) {
     const auto begin = std::chrono::steady_clock::now();

@@ -12,8 +12,9 @@ class Queues : public Fact {
 
   static constexpr std::uint64_t kMax = 3000;
 
-  /// How often `submit` returns on a held stream before it blocks, kMax times at most. The
-  /// caller's thread may be blocked then; meanwhile another stream must work; then all goes on.
+  /// Returns how often `submit` returns on a held stream before it blocks, kMax times at most. Then
+  /// the caller's thread may be blocked; another stream must work meanwhile. Releases the stream at
+  /// the end.
   template <class Submit>
   std::uint64_t depth_of(Submit submit) {
     constexpr std::size_t kOther = 1;
@@ -80,8 +81,8 @@ TEST_F(Queues, WaitsForEventsAreNoEntries) {
 
 class Streams : public Fact {
  protected:
-  /// Round by round a copy there and back in `stream`, then what `tell` submits, which writes the
-  /// round to word 0: by then the copies must have ended.
+  /// Submits in each round a copy there and back to `stream`, then what `tell` submits, which
+  /// writes the round to word 0. The copies must have ended by then.
   template <class Tell>
   void expect_told_behind_copies(CUstream stream, const Tell& tell) {
     constexpr std::uint64_t kRounds = 200;
