@@ -52,7 +52,7 @@ class ControlFds : public test::ControlFixture {
     quiet_.let_go();
     EXPECT_TRUE(next_raw(*peer_).has_value());
   }
-  /// The peer that was here before, and one that comes now, are answered.
+  /// Checks that an earlier peer and a new one are answered.
   void expect_answers() {
     const base::Time begin = base::Clock::steady().now();
     for (int i = 0; i < 10; ++i) EXPECT_EQ(answer(*peer_), Code::not_found);

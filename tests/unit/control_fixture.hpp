@@ -49,7 +49,7 @@ class Quiet final : public control::SessionEvents {
     data_connections_.push_back({session.id(), transport, std::move(socket)});
     changed_.notify_all();
   }
-  /// A region of the name "no memory" is where memory ends.
+  /// Answers an import. Memory is exhausted for a region of the name "no memory".
   Result<ExportedRegion> on_import_request(Session&, std::string_view name,
                                            std::uint64_t) override {
     if (name == "no memory") throw std::bad_alloc();
@@ -108,7 +108,7 @@ class Quiet final : public control::SessionEvents {
     holding_ = false;
     changed_.notify_all();
   }
-  /// Why the last peer is gone; OK: it was not, for so long.
+  /// Returns the reason why the last peer is gone, or OK if it is not gone within `time`.
   Status wait_for_the_end(Duration time) {
     const base::MutexLock lock(mutex_);
     const auto limit = base::Deadline::after(base::Clock::steady(), time);
@@ -155,7 +155,7 @@ class ControlFixture : public ::testing::Test {
         take(control::parse_address(tcp ? "tcp:127.0.0.1:0" : "unix:" + folder_ + "/s", {}))));
   }
   base::FdChannel connect() const { return connect_raw(at_.to_string()); }
-  /// The answer of a server that has not closed the connection.
+  /// Returns the answer of a server that has not closed the connection.
   static Code answer(base::FdChannel& channel) {
     send_raw(channel, control::FrameOp::import, control::encode_import("x"));
     const auto said = next_raw(channel);

@@ -197,7 +197,7 @@ class ControlOfProcess : public test::ControlFixture {
     ControlFixture::serve(false, limits);
     tcp_ = test::take(server_->listen(test::take(parse_address("tcp:127.0.0.1:0", {}))));
   }
-  /// A session that is up, or why it is refused.
+  /// Returns an established session, or the reason why it was refused.
   Result<base::FdChannel> meet() {
     auto channel = connect();
     greet_raw(channel);

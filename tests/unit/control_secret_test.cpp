@@ -100,7 +100,7 @@ class SealedBytes : public ControlSecret {
     EXPECT_TRUE(frame && frame->header.op == static_cast<std::uint16_t>(op));
     return frame ? *std::move(frame) : base::Frame();
   }
-  /// A frame of ours as it goes over the socket.
+  /// Returns a frame of ours as it goes over the socket.
   std::vector<std::byte> sealed_frame(base::FrameAuthenticator& sealer) const {
     const auto header = base::encode(
         {.op = static_cast<std::uint16_t>(FrameOp::collect), .incarnation = test::kRawIncarnation});

@@ -56,7 +56,7 @@ class ControlTest : public ::testing::Test {
     test::send_raw(channel, op, payload, incarnation, fds);
   }
   static void greet(base::FdChannel& channel) { test::greet_raw(channel); }
-  /// A well-behaved peer still gets in and is served.
+  /// Checks that a correct peer is still admitted and served.
   void expect_server_is_well() {
     auto other = Engine::open({.name = "other", .socket_dir = folder_, .use_gpu = false});
     ASSERT_TRUE(other.ok());

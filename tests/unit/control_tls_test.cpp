@@ -35,7 +35,7 @@ class ControlTls : public test::ControlFixture {
     client_ = take(ControlPlane::open(other_, theirs_, log_));
     return client_->connect(at_, base::Deadline::after(base::Clock::steady(), time));
   }
-  /// A client by hand that has the secret.
+  /// Connects by hand as a client that has the secret.
   base::FdChannel connect_by_tls() {
     auto channel = connect();
     channel.secure(take(base::TlsEnd::create(take(base::TlsContext::create(kSecret)), channel.fd(),

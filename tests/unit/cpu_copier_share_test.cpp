@@ -86,7 +86,8 @@ class SilentMemory : public ::testing::Test {
       std::this_thread::yield();
     }
   }
-  /// How many threads stand in the kernel's call that reads the peer's memory, once it is `wanted`.
+  /// Returns the number of threads in the kernel's call that reads the peer's memory, once it is
+  /// `wanted`.
   static std::size_t standing(std::size_t wanted) {
     const std::string call = std::to_string(SYS_process_vm_readv) + " ";
     std::size_t count = 0;
@@ -105,7 +106,7 @@ class SilentMemory : public ::testing::Test {
     const auto found = std::filesystem::directory_iterator("/proc/self/task");
     return static_cast<std::size_t>(std::distance(begin(found), std::filesystem::end(found)));
   }
-  /// The peer's end is the end of what waits for its memory.
+  /// Ends the peer, which ends all copies that wait for its memory.
   void finish(CpuCopier& copier, const std::vector<Ticket>& all) {
     peer_->kill();
     for (const Ticket ticket : all) EXPECT_TRUE(end(copier, ticket, 20s).has_value());

@@ -49,7 +49,8 @@ base::Fd pidfd_of(pid_t pid) {
   return base::Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 
-/// Odd sizes at odd places, none touching the next; offsets into buffers of `bytes`.
+/// Returns pieces of odd sizes at odd places, none adjacent to the next; offsets into buffers of
+/// `bytes`.
 std::vector<Piece> scattered(std::size_t bytes) {
   std::vector<Piece> pieces;
   std::uint64_t to = 3, from = 1, k = 0;

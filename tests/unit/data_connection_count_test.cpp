@@ -20,7 +20,7 @@ class Played {
   Played(unsigned first, unsigned most, std::function<double(unsigned)> rate)
       : count(first, most), rate_(std::move(rate)), connections(first) {}
 
-  /// Something is in flight for so long; looks as often as a wire does.
+  /// Keeps something in flight for `time`, and polls as often as a connection does.
   void busy(Duration time) {
     count.work(now, true);
     for (Duration left = time; left > 0ns; left -= kStep) {

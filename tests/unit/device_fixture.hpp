@@ -39,7 +39,7 @@ class Guarded {
   std::string guards() {
     return test::first_difference(all(), kGuardSeed, kGuard, {}, std::vector{whole()});
   }
-  /// The same of all bytes but for what is expected.
+  /// Does the same for all bytes except the expected ones.
   std::string difference(std::uint64_t seed, std::span<const test::Expected> expected) {
     if (std::string wrong = guards(); !wrong.empty()) return "guards: " + wrong;
     return test::first_difference(inside(), seed, 0, expected);
@@ -65,7 +65,7 @@ struct Side {
   std::uint32_t abort = 0;
 };
 
-/// The window that code of `mine` uses.
+/// Returns the window that code of `mine` uses.
 inline Window window_of(Side& mine, Side& theirs, const PadLayout& layout) {
   Window window;
   window.remote = raw(theirs.region.data());

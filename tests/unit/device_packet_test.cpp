@@ -169,7 +169,7 @@ struct Held {
 };
 Held held;
 
-/// The receiver has not seen message 1, and is about to look whether something has come by a put.
+/// Runs when the receiver has not seen message 1 and is about to check whether something was put.
 void both_are_sent(int, siginfo_t*, void*) {
   ::mprotect(held.page, held.bytes, PROT_READ | PROT_WRITE);
   static constexpr unsigned char kData[48] = {1, 2, 3, 4, 5, 6, 7, 8};

@@ -61,7 +61,7 @@ class Shared {
       if (::testing::Test::HasFatalFailure()) return;
     }
   }
-  /// A stream each way, each in a mailbox of its own.
+  /// Sends a stream of messages each way, each in a mailbox of its own.
   void stream(bool first) const {
     const std::jthread sender([&] { kStream.send_all(window_, first ? 0 : 1); });
     kStream.receive_all(window_, {reinterpret_cast<std::byte*>(window_.local), kPadAt},

@@ -63,7 +63,7 @@ class DeviceProxy : public ::testing::Test {
   Proxy& open(std::uint64_t capacity, std::uint64_t patience = kPatience) {
     return proxy_.emplace(pair_.from_a, capacity, patience);
   }
-  /// `count` signals are queued.
+  /// Queues `count` signals.
   void fill(std::uint64_t count) {
     for (std::uint64_t i = 0; i < count; ++i)
       ASSERT_EQ(signal_add(proxy_->window(), 1, i + 1), Outcome::ok) << i;

@@ -11,7 +11,7 @@ namespace device_signal_test {
 
 constexpr std::uint64_t kMillisecond = 1'000'000;
 
-/// The Outcome, and how long it took in nanoseconds.
+/// Returns the Outcome and the time that it took in nanoseconds.
 template <class Call>
 std::pair<Outcome, std::uint64_t> timed(Call call) {
   const std::uint64_t start = nanoseconds();

@@ -37,7 +37,7 @@ struct Stream {
     return {mailbox * kShare + offset, bytes, (seed * 4 + mailbox) << 15 ^ number};
   }
 
-  /// The same where all land when they are sent.
+  /// Returns the same with places for messages that land when they are sent.
   Message landing(std::uint32_t mailbox, std::uint64_t number) const {
     Message landing = message(mailbox, number);
     landing.offset = mailbox * kShare + kAnywhere + number % kPlaces * kPlace + number % 7;
@@ -56,8 +56,8 @@ struct Stream {
       dawdle();
     }
   }
-  /// `region`: where the window's messages are put down. Each is checked before the next, and that
-  /// nothing else was written where small ones go.
+  /// Receives messages to `region`. Checks each before the next, and that nothing else was written
+  /// where small ones go.
   void receive_all(const Window& window, std::span<std::byte> region, std::uint32_t mailbox) const {
     constexpr std::uint64_t kPoison = 77;
     Dawdle dawdle(static_cast<unsigned>(seed + mailbox + 1000));

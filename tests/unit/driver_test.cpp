@@ -5,7 +5,7 @@
 namespace linkspan::cuda {
 namespace driver_test {
 
-/// A table that knows the words for one error and nothing else.
+/// Returns a table that knows the text of one error and nothing else.
 Driver speaking() {
   Driver driver;
   driver.cuGetErrorName = [](CUresult error, const char** text) {

@@ -65,7 +65,7 @@ class ExclusiveTest : public ::testing::Test {
     ASSERT_EQ(static_cast<FrameOp>(said->header.op), FrameOp::imported);
     has_no_handle(take(control::decode_imported(said->payload)), said->fds);
   }
-  /// By name, by an offered message, by its serial.
+  /// Asks by name, by an offered message and by its serial, and checks that no handle comes.
   void expect_no_handle(const Region& region, void* data) {
     must(engine_->publish("region", region));
     ask("region");

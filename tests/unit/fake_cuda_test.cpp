@@ -74,7 +74,7 @@ class FakeCuda : public ::testing::Test {
     EXPECT_EQ(driver->cuMemAlloc(&address, bytes), CUDA_SUCCESS);
     return address;
   }
-  /// The aligned words at the end of the pinned memory.
+  /// Returns one of the aligned words at the end of the pinned memory.
   std::uint64_t* word(std::size_t i) const {
     return reinterpret_cast<std::uint64_t*>(pinned + kBytes) - 1 - i;
   }
@@ -85,7 +85,7 @@ class FakeCuda : public ::testing::Test {
   void synchronize(std::size_t on) const {
     EXPECT_EQ(driver->cuStreamSynchronize(stream[on]), CUDA_SUCCESS);
   }
-  /// On the first GPU.
+  /// Returns the function on the first GPU.
   CUfunction copy_blocks() const {
     CUmodule module = nullptr;
     CUfunction function = nullptr;
@@ -95,7 +95,7 @@ class FakeCuda : public ::testing::Test {
     EXPECT_EQ(driver->cuModuleGetFunction(&function, module, "linkspan_copy_blocks"), CUDA_SUCCESS);
     return function;
   }
-  /// list, abort and aborted words at the start of the pinned memory.
+  /// Launches with the list and both abort words at the start of the pinned memory.
   CUresult launch(CUfunction function, unsigned count, std::size_t on = 0) const {
     auto list = address_of(pinned), abort = list + 1024, aborted = list + 1028;
     std::array<void*, 4> parameters{&list, &count, &abort, &aborted};
@@ -494,7 +494,7 @@ struct Borrowed {
     fake.hold(0, 0);
     std::exit(0);
   }
-  /// How a forked child ended.
+  /// Returns how a forked child ended.
   Json fork_and_wait() const {
     const pid_t child = fork();
     if (child == 0) {

@@ -30,7 +30,7 @@ std::vector<Fd> eventfds(std::size_t count) {
   return fds;
 }
 
-/// The number that an eventfd was made with.
+/// Returns the number that an eventfd was made with.
 std::uint64_t value_of(const Fd& fd) {
   std::uint64_t value = 0;
   return ::read(fd.get(), &value, sizeof value) == sizeof value ? value : 0;
@@ -48,11 +48,11 @@ class FdChannelTest : public testing::Test {
   explicit FdChannelTest(Result<std::pair<Fd, Fd>> pair)
       : here(std::move(pair->first)), there(std::move(pair->second)) {}
 
-  /// Bytes, and fds with the first of them, as a hostile peer would send them.
+  /// Sends bytes, and fds with the first of them, as a hostile peer would.
   void send_raw(std::span<const std::byte> bytes, std::span<const Fd> fds = {}) const {
     ASSERT_EQ(test::send_message(here.fd(), bytes, fds), static_cast<ssize_t>(bytes.size()));
   }
-  /// The next frame; it must be there.
+  /// Returns the next frame, which must be there.
   Frame next() {
     Result<std::optional<Frame>> got = there.receive();
     EXPECT_TRUE(got.ok()) << got.status().to_string();

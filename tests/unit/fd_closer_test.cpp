@@ -19,7 +19,7 @@ Deadline soon() { return Deadline::after(Clock::steady(), 10s); }
 
 bool is_open(int raw) { return ::fcntl(raw, F_GETFD) >= 0; }
 
-/// False: not within 10 s.
+/// Waits until the descriptor is closed. Returns false after 10 s.
 bool ends(int raw) {
   const Deadline limit = soon();
   while (is_open(raw) && !limit.passed()) std::this_thread::yield();

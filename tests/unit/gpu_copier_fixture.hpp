@@ -44,7 +44,7 @@ struct Script {
       of.pop_front();
     }
   }
-  /// By the handle of a stream.
+  /// Returns the work of a stream, by its handle.
   Work& operator[](CUstream stream) {
     return reinterpret_cast<Work*>(stream) == &urgent ? urgent : work;
   }
@@ -169,7 +169,7 @@ class GpuCopierTest : public ::testing::Test {
     const Piece piece{address(&to), address(&from), 1};
     return copier->start({.method = method, .pieces = {&piece, 1}, .queue = lane});
   }
-  /// The same so often that it waits for no others.
+  /// Starts a kernel of so many pieces that it is not joined with others.
   Result<Ticket> start_kernel() {
     const std::vector<Piece> pieces(GpuCopier::kJoinedPieces + 1,
                                     {address(&to), address(&from), 1});

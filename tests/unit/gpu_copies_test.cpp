@@ -60,7 +60,7 @@ class GpuCopies : public ::testing::TestWithParam<Method> {
     auto ticket = copier->start({.method = method, .pieces = pieces});
     return ticket.ok() ? end_of(*ticket) : ticket.status();
   }
-  /// Whole buffers, by the copy engine. `at`: an address of the GPU.
+  /// Copies whole buffers by the copy engine. `at` is an address of the GPU.
   void put(std::uint64_t at, const Bytes& data) {
     std::memcpy(host[0][0].data(), data.data(), data.size());
     const Piece piece{at, address(host[0][0].data()), data.size()};
@@ -74,7 +74,8 @@ class GpuCopies : public ::testing::TestWithParam<Method> {
     std::memcpy(data.data(), host[0][0].data(), kBytes);
     return data;
   }
-  /// Odd sizes, every misalignment of either side; offsets, none touching the next.
+  /// Returns pieces of odd sizes with every misalignment of either side; offsets, none adjacent to
+  /// the next.
   static std::vector<Piece> scattered() {
     std::vector<Piece> pieces;
     std::uint64_t to = 3, from = 1, k = 0;

@@ -19,7 +19,7 @@ class JoinedCopies : public GpuCopierTest {
     pieces[i] = {address(&target[i]), address(&source[i]), 1};
     return {.method = Method::copy_engine, .pieces = {&pieces[i], 1}, .actual_method = &taken[i]};
   }
-  /// The first is in the stream, the others wait.
+  /// Starts orders of which the first is in the stream and the others wait.
   std::vector<Ticket> begin(std::size_t count) {
     std::vector<Ticket> tickets;
     for (std::size_t i = 0; i < count; ++i) {

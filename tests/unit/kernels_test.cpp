@@ -105,7 +105,7 @@ class KernelsOnDevice : public OnDevice {
     finish(*stream);
   }
 
-  /// `to` holds pattern 2 but for the pieces, which hold pattern 1 of their source.
+  /// Checks that `to` has pattern 2, except in the pieces, which have pattern 1 of their source.
   void expect_copied(const std::vector<Piece>& pieces) {
     copy(host->device_address(), to->address());
     std::vector<std::byte> expected(kBytes);

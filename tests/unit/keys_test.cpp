@@ -61,7 +61,7 @@ class KeysOf : public ::testing::Test {
     const auto keys = take(publish_everywhere(transports_, region_->region()));
     return engine::export_region(transports_, region_->region(), *keys, "kv", remote);
   }
-  /// The names of the transports whose keys are in it, and how many fds came.
+  /// Returns the names of the transports that have a key in it, and the number of fds.
   static std::string told(const control::ExportedRegion& exported) {
     std::string names;
     for (const auto& key : take(memory::decode(exported.descriptor)).keys)

@@ -105,7 +105,7 @@ class LocalEndpointTest : public ::testing::Test {
   Status say(LocalMessage message, std::span<const std::byte> bytes, std::span<base::Fd> fds = {}) {
     return endpoint_->on_message(static_cast<std::uint16_t>(message), bytes, fds);
   }
-  /// The peer's region, offered as its library would.
+  /// Offers the peer's region as its library would.
   std::uint64_t offer() {
     const std::uint64_t serial = peer_.publish(theirs_, {.read = true, .write = true});
     flatbuffers::FlatBufferBuilder out;
@@ -120,7 +120,7 @@ class LocalEndpointTest : public ::testing::Test {
     out.Finish(schema::CreateExecute(out, ++asked_, write, theirs, ours, blocks));
     return say(LocalMessage::execute, finished(out));
   }
-  /// The answer to the last execute().
+  /// Returns the answer to the last execute().
   Code answer() {
     const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
     while (channel_.sent.empty() && !limit.passed()) endpoint_->progress(ends_);

@@ -155,7 +155,7 @@ TEST(NcclNetAbi, OffsetsAreThoseOfTheAbi) {
 
 // ---- one interface over the tables: net.hpp -----------------------------------------------------
 
-/// A table whose entries do nothing but be there.
+/// Returns a table whose entries exist and do nothing.
 template <class Table>
 Table filled() {
   Table table{};

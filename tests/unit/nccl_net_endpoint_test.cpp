@@ -79,7 +79,7 @@ class NcclNetEndpointTest : public ::testing::Test {
                             .shape = std::span(&block, 1),
                             .cookie = kCookie});
   }
-  /// The TransferScheduler looks each second.
+  /// Lets the time pass. The TransferScheduler polls each second.
   void passes(Duration time) {
     for (; time > Duration::zero(); time -= 1s) {
       clock_.advance(1s);

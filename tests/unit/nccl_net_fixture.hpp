@@ -103,7 +103,7 @@ class PluginTools {
     for (const std::string& name : set_) ::unsetenv(name.c_str());
   }
 
-  /// For what begins from now on; see tests/support/nccl_net_plugin/plugin.hpp.
+  /// Sets a variable for what begins from now on (tests/support/nccl_net_plugin/plugin.hpp).
   void set(const std::string& name, const std::string& value) {
     set_.push_back("LINKSPAN_TEST_PLUGIN_" + name);
     ASSERT_EQ(::setenv(set_.back().c_str(), value.c_str(), 1), 0);
@@ -131,13 +131,13 @@ class PluginTools {
     return pair;
   }
 
-  /// The oldest request of `comm`, when it is done.
+  /// Returns the oldest request of `comm` when it is done.
   static Done done(Comm& comm) {
     std::optional<Done> found;
     until([&] { return (found = take(comm.test())).has_value(); });
     return *found;
   }
-  /// How `comm` ends.
+  /// Returns the status with which `comm` ends.
   static Status end_of(Comm& comm) {
     Status status;
     until([&] { return !(status = comm.test().status()).ok(); });

@@ -69,9 +69,9 @@ void* __wrap__Znam(std::size_t bytes) {  // NOLINT
 }
 }
 #else
-// The program's own, in the place of the standard library's and of the sanitizers', which see
-// malloc and free. All but those for types that are aligned more: a sanitizer wants each pair from
-// one.
+// Replaces the allocation functions of the standard library and of the sanitizers, which see malloc
+// and free. Not those for over-aligned types, because a sanitizer expects each pair from one
+// source.
 void* operator new(std::size_t bytes) { return linkspan::test::allocate_or_throw(bytes); }
 void* operator new[](std::size_t bytes) { return linkspan::test::allocate_or_throw(bytes); }
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {

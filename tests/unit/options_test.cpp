@@ -17,7 +17,7 @@ namespace options_test {
 
 using namespace std::chrono_literals;
 
-/// Null: takes it away. One thread runs here.
+/// Sets the variable, or removes it if null. No other thread runs here.
 void set(const char* name, const char* value) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe)
   EXPECT_EQ(value == nullptr ? ::unsetenv(name) : ::setenv(name, value, 1), 0);

@@ -102,7 +102,7 @@ class PageableOnDevice : public cuda::OnDevice {
     for (Piece& piece : pieces) piece = {piece.to + to, piece.from + from, piece.bytes};
     return pieces;
   }
-  /// `count` pieces whose sizes go round, with these gaps between them; in no order.
+  /// Returns `count` pieces with sizes and gaps used in turn, in random order.
   static Pieces scattered(std::size_t count, const std::vector<std::uint64_t>& sizes,
                           std::uint64_t to_gap, std::uint64_t from_gap) {
     Pieces pieces;

@@ -48,7 +48,7 @@ class RelayOnDevice : public ::testing::Test {
     ASSERT_EQ(copier_->links(), 2u);
   }
 
-  /// [from, from + bytes) of the source to `to` of the destination.
+  /// Returns the piece from [from, from + bytes) of the source to `to` of the destination.
   Piece piece(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const {
     return {address(to_->data()) + to, address(from_->data()) + from, bytes};
   }

@@ -63,7 +63,7 @@ class Side final : public RendezvousHost {
     ASSERT_EQ(std::erase(copying, &transfer), 1u) << "it does not copy";
     rendezvous.copied(transfer, status);
   }
-  /// "" while it goes on.
+  /// Returns "" while the transfer goes on.
   std::string end_of(const TransferState& transfer) const {
     const auto found = ended.find(&transfer);
     return found == ended.end() ? "" : name_of(found->second.code());
@@ -94,7 +94,7 @@ class Side final : public RendezvousHost {
 
 std::shared_ptr<ImportedRegion> region() { return std::make_shared<ImportedRegion>(); }
 
-/// The oldest frame of `from` arrives.
+/// Delivers the oldest frame of `from`.
 Status deliver_one(Side& from, Side& to) {
   const Side::Frame frame = from.told.front();
   from.told.pop_front();

@@ -52,7 +52,7 @@ class ResidentOnDevice : public cuda::OnDevice {
   }
   std::uint64_t target_at(std::size_t offset) const { return target->device_address() + offset; }
   std::uint64_t source_at(std::size_t offset) const { return source->device_address() + offset; }
-  /// The source is the pattern of `seed`; the target is guards but for what came from there.
+  /// Fills the source with the pattern of `seed`, and the target with guards.
   void fill(unsigned seed) {
     for (std::size_t i = 0; i < kBytes; ++i) source->data()[i] = pattern(i, seed);
     std::fill_n(target->data(), kBytes, kGuard);

@@ -43,7 +43,7 @@ TEST(SealedMemory, IsRefusedInWords_WhenItIsHugetlb) {
 
 constexpr const char* kHelper = "small_files";
 
-/// With RLIMIT_FSIZE at 64 KiB and SIGXFSZ as it is by default.
+/// Runs with RLIMIT_FSIZE at 64 KiB and the default action of SIGXFSZ.
 void small_files_main(test::Line& line) {
   line.serve(
       [&](const test::Json&, const std::vector<Fd>&) -> Result<test::Answer> {

@@ -19,7 +19,7 @@ class RemoteSession : public test::ControlFixture {
     ControlFixture::SetUp();
     serve(true, {.silence = 2s});
   }
-  /// A peer of the server's that is ready.
+  /// Returns a peer of the server that is ready.
   base::FdChannel meet() {
     auto channel = connect();
     greet_raw(channel);

@@ -38,7 +38,7 @@ class SharedRangeOnDevice : public ::testing::Test {
     buffer_ = take(Buffer::create(MemoryKind::device, kBytes, 0, Buffer::kGuard, make));
     return take(registry_->add(buffer_->data(), kBytes, {.read = true, .write = true}, false));
   }
-  /// The key of that memory as another process's, after `change`; its fds with it.
+  /// Imports the memory by its key and fds, as another process's, after `change`.
   template <class Change>
   Result<std::shared_ptr<ImportedMemory>> import(Make make, Change change) {
     registrations_.push_back(add(make));

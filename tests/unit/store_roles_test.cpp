@@ -13,7 +13,8 @@
 namespace linkspan::test {
 namespace store_roles_test {
 
-/// A process that meets others at port argv: sets its key, waits for the other's, closes.
+/// Runs a process that meets others at the port in argv: sets its key, waits for the other's,
+/// closes.
 void meet_and_tell(Line& line) {
   std::unique_ptr<Store> store;
   line.serve(

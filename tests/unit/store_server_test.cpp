@@ -71,7 +71,7 @@ class StoreServer : public ::testing::Test {
     say(socket, bytes);
     return hear(socket, count);
   }
-  /// A new client is served: the server as a whole is well.
+  /// Checks that a new client is served.
   void expect_well() {
     const base::Fd client = connect();
     EXPECT_EQ(ask(client, hello(), 4), kPong) << log();

@@ -25,7 +25,7 @@ class TcpCancels : public TcpConnectionGroup {
       endpoint_->progress(ends_);
     }
   }
-  /// How many such seconds pass until the last batch has ended, of kBound and some at most.
+  /// Returns the seconds until the last batch has ended, kBound and some at most.
   int seconds_until_it_ends() {
     constexpr int kMax = kBound + 4;
     for (int seconds = 0; seconds < kMax; ++seconds) {

@@ -27,20 +27,20 @@ struct Asking {
   Status comes(Result<base::AuthenticatedSocket> socket) const {
     return dynamic_cast<DataConnectionSink&>(*endpoint).on_data_connection(std::move(socket));
   }
-  /// Why it takes no batch, or that the region of this one is another peer's.
+  /// Returns the reason why it takes no batch, or that the region of this one is another peer's.
   Status refusal() const {
     return endpoint->post(
         {.op = linkspan::Op::write, .remote = &strange, .shape = std::span<const Block>()});
   }
 
-  /// In steps of a tenth of a second.
+  /// Lets the time pass in steps of a tenth of a second.
   void passes(Duration time) {
     for (Duration step = 0ns; step < time; step += 100ms) {
       clock.advance(100ms);
       endpoint->progress(ends);
     }
   }
-  /// When it looks again, from now on.
+  /// Returns the time until its next poll.
   Duration poll_hint() const {
     const PollHint look = endpoint->poll_hint();
     EXPECT_EQ(look.when, PollHint::When::at);

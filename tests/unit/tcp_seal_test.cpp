@@ -15,7 +15,7 @@ class TcpSeals : public TcpConnectionGroup {
  protected:
   TcpSeals() : TcpConnectionGroup({.keys = keys()}) {}
 
-  /// A put of 8 bytes as it goes over the socket.
+  /// Returns a put of 8 bytes as it goes over the socket.
   Bytes sealed_put(std::uint64_t id, std::uint64_t offset) {
     Head head = put(id, offset, 8);
     head.incarnation = kPeer;
@@ -27,7 +27,7 @@ class TcpSeals : public TcpConnectionGroup {
     frame.insert(frame.end(), seal.begin(), seal.end());
     return frame;
   }
-  /// The next frame that the endpoint says, whose seal is right.
+  /// Returns the next frame that the endpoint sends; checks its seal.
   std::optional<Head> heard() {
     const auto limit = base::Deadline::after(base::Clock::steady(), 5s);
     for (;;) {

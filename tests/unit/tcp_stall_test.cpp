@@ -16,7 +16,8 @@ class TcpStalls : public TcpConnectionGroup {
       endpoint_->progress(ends_);
     }
   }
-  /// Data connections let go of memory a little later than the endpoint asks them to.
+  /// Retracts until it is not busy, because data connections release memory a little later than
+  /// requested.
   Code retracted(const memory::Region& region, bool at_once) {
     const auto limit = base::Deadline::after(base::Clock::steady(), 5s);
     Code code = transport_.retract(region, at_once).code();
@@ -34,7 +35,7 @@ class TcpStalls : public TcpConnectionGroup {
     ASSERT_TRUE(heard.has_value());
     EXPECT_EQ(heard->head.id, id);
   }
-  /// The first of two frames, of 8 bytes.
+  /// Sends the first of two frames of 8 bytes.
   void begin(std::uint64_t id) {
     send(put(id, 0, 8, false), ones(8));
     comes(id + 1000);

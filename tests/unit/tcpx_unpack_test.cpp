@@ -259,7 +259,7 @@ class TcpxUnpack : public ::testing::Test {
     device = std::move(opened);
     unpacker = take(Unpacker::create(*device, way, {}, clock));
   }
-  /// Each byte of the pool, from its end to its begin.
+  /// Returns a block with each byte of the pool, from its end to its start.
   DescriptorBlock backwards(std::size_t count) const {
     std::vector<LoadMeta> entries;
     for (std::size_t i = 0; i < count; ++i)

@@ -36,7 +36,7 @@ Bytes pattern(std::size_t bytes, unsigned seed = 0) {
 
 /// Stands between two sockets, records all that passes, and may change it.
 struct Between {
-  /// False: nothing came and nothing is held.
+  /// Passes bytes on. Returns false if nothing came and nothing is held back.
   bool turn(int from, int to) {
     Bytes& held = held_by[from];
     Bytes some(held.empty() ? 65536 : 0);
@@ -100,7 +100,7 @@ class Tls : public ::testing::Test {
     const auto [here, there] = shake();
     ASSERT_TRUE(here_->is_up() && there_->is_up()) << here.to_string() << there.to_string();
   }
-  /// All of it, as one side sends and the other receives it.
+  /// Sends all of it on one side and receives it on the other.
   void carry(TlsEnd& from, TlsEnd& to, const Bytes& bytes, const std::vector<std::size_t>& pieces) {
     std::vector<iovec> parts;
     for (std::size_t at = 0, i = 0; at < bytes.size(); ++i) {
