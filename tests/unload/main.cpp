@@ -17,10 +17,11 @@ long threads() {
   return std::distance(begin(found), end(found));
 }
 
-/// By its soname: an Engine that is not quiet keeps its threads, and they need their code.
+/// Returns true if the library is still loaded, by its soname. An Engine that is not quiet keeps
+/// its threads, which need its code.
 bool stays(const char* library) { return ::dlopen(library, RTLD_NOW | RTLD_NOLOAD) != nullptr; }
 
-/// 0, or what failed.
+/// Returns 0, or the number of what failed.
 int use(const char* file, const char* function) {
   const long before = threads();
   void* const library = ::dlopen(file, RTLD_NOW | RTLD_LOCAL);

@@ -3,7 +3,7 @@
 
 using namespace std::chrono_literals;
 
-/// 0, or the step that failed.
+/// Returns 0, or the step that failed.
 extern "C" __attribute__((visibility("default"))) int work() {
   auto server = linkspan::Engine::open({.name = "server"});
   auto client = linkspan::Engine::open({.name = "client"});
