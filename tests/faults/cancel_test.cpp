@@ -48,7 +48,8 @@ class Case {
     fill();
   }
 
-  /// `bytes` of the `i`-th part of the memory; parts do not overlap, so neither do transfers.
+  /// Returns `bytes` of the `i`-th part of the memory. Parts do not overlap, so neither do
+  /// transfers.
   std::vector<Block> part(std::uint64_t i, std::uint64_t bytes) const {
     Block whole = part_of(kBytes, i, kParts);
     whole.bytes = std::min(whole.bytes, bytes);
@@ -64,13 +65,13 @@ class Case {
     return take(op_ == Op::write ? pair_.peer.write(near_.region, remote_, blocks, options)
                                  : pair_.peer.read(near_.region, remote_, blocks, options));
   }
-  /// Other bytes on both sides.
+  /// Fills both sides with different bytes.
   void fill() {
     ++seed_;
     near_.fill(here());
     pair_.far.fill(name_, there());
   }
-  /// The user has the destination of the `i`-th part back and uses it.
+  /// Uses the destination of the `i`-th part, which belongs to the user again.
   void use(std::uint64_t i) {
     const Block part = part_of(kBytes, i, kParts);
     const Extent extent{part.local_offset, part.bytes};
@@ -79,7 +80,8 @@ class Case {
     else
       pair_.far.fill(name_, used(), extent);
   }
-  /// When all parts are used nothing else is in the destination, and the source is as it was.
+  /// Checks, once all parts are used, that the destination has nothing else and the source is
+  /// unchanged.
   void poll() const {
     const std::vector<Expected> all{{0, used(), 0, kBytes}}, none;
     EXPECT_EQ(near_.difference(here(), op_ == Op::read ? all : none), "") << name_ << ", here";

@@ -49,7 +49,7 @@ std::set<std::filesystem::path> needed_below_tmp() {
   return all;
 }
 
-/// A few KiB in /tmp, but for what is needed there, and a MiB of shared memory.
+/// Leaves a few KiB in /tmp, without what is needed there, and a MiB of shared memory.
 void have_little_room() {
   std::vector<std::pair<std::filesystem::path, base::Fd>> kept;  // outer folders first
   for (const auto& folder : needed_below_tmp())
@@ -66,7 +66,7 @@ void have_little_room() {
   }
 }
 
-/// In namespaces of its own, it becomes the far Engine, which talks over the same descriptor.
+/// Becomes the far Engine, in namespaces of its own, which uses the same descriptor.
 [[noreturn]] void become_engine(const std::string& which) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const auto wants = [&](const char* word) { return which.find(word) != std::string::npos; };
@@ -127,7 +127,7 @@ std::vector<std::string> environment(const Namespaces& n) {
   return all;
 }
 
-/// Root of a container that may make no namespaces is none.
+/// Returns false also for root of a container that may create no namespaces.
 bool may_make_namespaces() {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(::geteuid() == 0 && ::unshare(CLONE_NEWNS | CLONE_NEWPID) == 0 ? 0 : 1);
@@ -136,7 +136,8 @@ bool may_make_namespaces() {
   return status == 0;
 }
 
-/// OK, or why this build cannot: a process with two threads leaves its user namespace never.
+/// Returns OK, or the reason why this build cannot: a process with two threads cannot leave its
+/// user namespace.
 Status may_leave([[maybe_unused]] const std::string& which) {
 #if defined(LINKSPAN_THREAD_SANITIZER)
   if (which.find("user") != std::string::npos)

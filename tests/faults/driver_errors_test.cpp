@@ -57,7 +57,7 @@ class DriverErrors : public ::testing::Test {
     return chosen;
   }
 
-  /// The call that failed stood before one that ends something, which then was not made.
+  /// Returns true if the failed call preceded one that destroys something, which was not made then.
   static bool guard_of_an_ender(const Worked& worked) {
     const bool guard =
         worked.struck == "cuThreadExchangeStreamCaptureMode" || worked.struck == "cuCtxPushCurrent";
@@ -93,7 +93,7 @@ class DriverErrors : public ::testing::Test {
       ADD_FAILURE() << "that process crashed or stands still: " << error.what();
     }
   }
-  /// Several at a time, until the first that is wrong.
+  /// Checks several at a time, until the first failure.
   static void check_all(
       std::vector<std::string> orders,
       const std::function<void(const Worked&)>& more = [](const Worked&) {}) {

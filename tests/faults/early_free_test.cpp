@@ -13,7 +13,8 @@ constexpr std::uint64_t kMiB = 1u << 20;
 constexpr Block kAll{0, 0, kMiB};
 constexpr const char* kHelper = "owner";
 
-/// The kernel gives out the highest room that fits: what is freed here stays free.
+/// Maps memory below free room: the kernel gives out the highest room that fits, so what is freed
+/// here stays free.
 void* map_below_room() {
   constexpr std::uint64_t kRoom = 1024 * kMiB;
   auto* const all = static_cast<std::byte*>(
@@ -77,7 +78,7 @@ class EarlyFree : public ::testing::Test {
     const std::string address = take(owner_->line().call({{"do", "open"}})).value;
     peer_ = take(engine_.connect(address));
   }
-  /// The owner lives and serves what it has kept.
+  /// Checks that the owner lives and serves what it has kept.
   void TearDown() override {
     const RemoteRegion kept = take(peer_.lookup("kept"));
     EXPECT_EQ(finished(write(kept)).to_string(), "ok");

@@ -28,7 +28,7 @@ struct Globals {
 Globals globals;  // NOLINT(cert-err58-cpp)
 Globals* never_destroyed = nullptr;
 
-/// Transfers without an end in sight: the regions are large, and they follow one another.
+/// Starts long transfers: the regions are large, and the transfers follow one another.
 void begin(Globals& all, const std::string& address, bool gpu) {
   EngineOptions options = engine_options("leaver");
   options.use_gpu = gpu;
@@ -44,8 +44,8 @@ void begin(Globals& all, const std::string& address, bool gpu) {
   all.transfers.push_back(take(all.peer.recv(1, all.region.data(), 64)));
 }
 
-/// How to leave: by the destructors of globals, by those of another order, by none, or beside an
-/// atexit handler that waits for its transfers.
+/// Leaves by the destructors of globals, by those in another order, by none, or beside an atexit
+/// handler that waits for its transfers.
 Result<Answer> leave(const Json& call) {
   const auto how = call.at("do").get<std::string>();
   const auto address = call.at("address").get<std::string>();

@@ -31,7 +31,7 @@ class Neighbour {
     peer_ = take(engine.connect(far_.address()));
     must(engine.listen());
   }
-  /// A lookup, a write and its notification.
+  /// Makes a lookup, a write and its notification.
   void move() {
     const base::Time begin = base::Clock::steady().now();
     const RemoteRegion there = take(peer_.lookup("there", 5s));

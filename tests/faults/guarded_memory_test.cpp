@@ -96,7 +96,7 @@ class GuardedMemory : public ::testing::TestWithParam<Path> {
     pages_ = take(peer_->lookup("pages"));
     EXPECT_EQ(move(Op::write, pages_).to_string(), "ok");
   }
-  /// The owner lives and serves what it has kept, over the same connections.
+  /// Checks that the owner lives and serves what it has kept, over the same connections.
   void TearDown() override {
     const RemoteRegion kept = take(peer_->lookup("kept"));
     mine_.fill(1);

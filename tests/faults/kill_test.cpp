@@ -44,7 +44,7 @@ struct Scale {
 /// Chunks, what a pool has, and what only a bounce reaches.
 constexpr std::array kMade = {kMadeKinds[0], kMadeKinds[1], kMadeKinds[2]};
 
-/// All, or those that LINKSPAN_FAULTS_KINDS names.
+/// Returns all kinds, or those that LINKSPAN_FAULTS_KINDS names.
 std::vector<Kind> kinds() {
   const char* named = std::getenv("LINKSPAN_FAULTS_KINDS");
   std::vector<Kind> found;
@@ -134,7 +134,7 @@ class Seat {
     }
   }
 
-  /// A victim that may live: every byte of it is looked at.
+  /// Lets one victim live, and verifies every byte of it.
   void spare_one() {
     FarEngine victim;
     must(meet(victim));
@@ -178,8 +178,8 @@ class Seat {
   static std::string from(const Kind& kind) { return std::string("from ") + kind.name; }
   static std::string into(const Kind& kind) { return std::string("into ") + kind.name; }
   static std::string sink(const Kind& kind) { return std::string("sink ") + kind.name; }
-  /// Number of lanes, from the first on, that run after a user's stream, which is blocked at the
-  /// kill.
+  /// Returns the number of lanes, from the first on, that run after a user's stream, which is
+  /// blocked at the kill.
   std::size_t held() const { return stream_ != nullptr ? 2 : 0; }
   const Kind& any_kind() { return kinds_[random_() % kinds_.size()]; }
 
@@ -199,7 +199,8 @@ class Seat {
     killer_.kill(victim.process().pid(), now() + Duration(in), strike);
   }
 
-  /// The regions of both, known to both, and traffic from both sides. Any error of a step.
+  /// Registers and looks up the regions of both, and starts traffic from both sides. Returns the
+  /// error of a step.
   Status meet(FarEngine& victim) try {
     const std::uint64_t bytes = kLanes * lane_bytes_;
     for (const Kind& kind : kinds_) {
@@ -247,7 +248,7 @@ class Seat {
     }
   }
 
-  /// A region of the last victim is none of this one's.
+  /// Checks that a region of the last victim is not one of this one's.
   void refuses_the_old() {
     if (!must_be_refused_.valid()) return;
     const Block one{0, 0, 1};

@@ -33,7 +33,8 @@ class Killer {
   Killer& operator=(const Killer&) = delete;
   ~Killer();
 
-  /// `strike` lives, and the process is not waited for, until the process has ended.
+  /// Kills the process at `when`. `strike` must exist, and the process must not be reaped, until
+  /// the process has ended.
   void kill(pid_t victim, base::Time when, Strike& strike) LINKSPAN_EXCLUDES(mutex_);
 
  private:

@@ -23,21 +23,21 @@ class Lane {
   /// `bytes` are the region's, a multiple of kDepth * 4096.
   Lane(Held near, std::uint64_t bytes) : near_(std::move(near)), bytes_(bytes) {}
 
-  /// From now on it moves between all of its memory and as much of `remote` from `offset` on.
+  /// Moves from now on between all of its memory and the same size of `remote` from `offset` on.
   void aim(Op op, Peer peer, RemoteRegion remote, std::uint64_t offset, std::uint64_t remote_seed);
-  /// From now on its transfers run after that stream.
+  /// Runs its transfers after that stream from now on.
   void follow(const StreamOrder& stream) { after_ = stream; }
   /// Replaces what has ended; before that the bytes that came are looked at, now and then. The
   /// first Status that was not ok, of a submission or of a transfer.
   Status pump(Random& random);
-  /// Nothing is in flight any more by `limit`, and each transfer was ok or ended as `disconnected`.
-  /// Empty, or what is wrong. Lets go of the remote region.
+  /// Waits until nothing is in flight, checks that each transfer was ok or `disconnected`, and
+  /// drops the remote region. Returns what is wrong, or nothing.
   std::string settle(base::Deadline limit);
-  /// After that: every byte that came since the last look, and those beside. Empty, or what is
-  /// wrong.
+  /// Verifies after that every byte that came since the last check, and those beside. Returns what
+  /// is wrong, or nothing.
   std::string poll();
-  /// For a peer that lives, after aim(): transfers once more, and all must be ok. What writes put
-  /// into the remote region is added to `there`. Settles and looks.
+  /// Runs one more round with a living peer, after aim(); all transfers must be ok. Adds to `there`
+  /// what writes put into the remote region. Settles and verifies.
   std::string last_round(Random& random, std::vector<Expected>& there);
 
   const Region& region() const noexcept { return near_.region; }

@@ -42,8 +42,8 @@ class FdLimit : public ::testing::Test {
   void move(const Peer& peer, const RemoteRegion& to) {
     EXPECT_EQ(finished(peer.write(here_.region, to, std::span(&kAll, 1))).to_string(), "ok");
   }
-  /// `step` with room for none, one, two and so on, until there is enough. How often it was
-  /// refused.
+  /// Runs `step` with room for none, one, two and so on, until there is enough. Returns how often
+  /// it was refused.
   template <class Step>
   static int refusals(Step step) {
     for (std::size_t spare = 0; spare < 64; ++spare) {

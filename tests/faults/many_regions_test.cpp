@@ -24,7 +24,7 @@ std::uint64_t open_fds() {
   return count;
 }
 
-/// Once what was open for a moment is closed.
+/// Returns the open descriptors once those that close a moment later are closed.
 std::uint64_t fds_at_most(std::uint64_t enough) {
   const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
   std::uint64_t fds = open_fds();
@@ -32,7 +32,7 @@ std::uint64_t fds_at_most(std::uint64_t enough) {
   return fds;
 }
 
-/// Resident memory of this process.
+/// Returns the resident memory of this process.
 std::uint64_t resident_kib() {
   std::ifstream file("/proc/self/statm");
   std::uint64_t all = 0, resident = 0;

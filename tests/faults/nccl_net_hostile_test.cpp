@@ -99,7 +99,7 @@ class Hostile {
   bool say(std::uint16_t op, const Bytes& bytes) {
     return raw_.send(FrameOp::for_transport, control::encode_for_transport("nccl_net", op, bytes));
   }
-  /// The next message; an `ended` as its Status.
+  /// Returns the next message; an `ended` as its Status.
   Status answer(std::uint64_t id) {
     while (true) {
       const auto frame = raw_.next();
@@ -138,7 +138,7 @@ class NcclNetHostile : public ::testing::TestWithParam<int> {
     if (has_gpu()) target_.add("on_gpu", {.kind = "device0", .bytes = kBytes});
   }
   static bool has_gpu() { return kinds_here({kind_of("device0")}).ok(); }
-  /// Nothing came, and a peer that keeps the rules is served.
+  /// Checks that nothing was written, and that a correct peer is served.
   void TearDown() override {
     EXPECT_EQ(target_.difference("bait", 1), "");
     EXPECT_EQ(target_.difference("closed", 2), "");

@@ -22,13 +22,13 @@ class NcclNetStaged : public ::testing::Test {
     if (!fake_) GTEST_SKIP() << "needs the simulated driver";
     before_ = fake_.call_count("cuMemcpyAsync");
   }
-  /// From here on no copy of this process's GPU ends.
+  /// Prevents the end of all copies of this process's GPU from now on.
   void hold() {
     held_.emplace(fake_, 0);
     before_ = fake_.call_count("cuMemcpyAsync");
   }
   void release() { held_.reset(); }
-  /// The GPU was given a slot.
+  /// Returns true if the GPU uses a staging buffer.
   bool has_slots(Engine& engine) const {
     const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
     while (fake_.call_count("cuMemcpyAsync") == before_ && !limit.passed()) engine.progress();

@@ -99,8 +99,8 @@ class Lanes {
     }
     return started;
   }
-  /// All of them are quiet: those that are ok brought their bytes, and into the memory of the
-  /// others, which is the user's again, nothing comes.
+  /// Checks transfers that are all quiet. Those that are ok have brought their bytes. The memory of
+  /// the others belongs to the user again, and no byte lands in it.
   std::string look(const std::vector<Moved>& moved) {
     std::vector<Expected> due;
     for (const Moved& each : moved) {

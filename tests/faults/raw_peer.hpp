@@ -23,14 +23,14 @@ class RawPeer {
 
   std::uint16_t version = base::kProtocolVersion;  ///< Sent in every frame.
 
-  /// False: the other side has closed. Waits for room.
+  /// Waits for room. Returns false if the other side has closed.
   bool send(std::uint16_t op, std::span<const std::byte> payload, std::uint64_t id = 7,
             std::span<base::Fd> fds = {});
   bool send(control::FrameOp op, std::span<const std::byte> payload, std::uint64_t id = 7,
             std::span<base::Fd> fds = {}) {
     return send(static_cast<std::uint16_t>(op), payload, id, fds);
   }
-  /// hello, over a Unix socket with a pidfd, and ready.
+  /// Sends hello, over a Unix socket with a pidfd, and ready.
   bool greet(const control::Hello& hello);
   bool greet(std::span<const std::byte> hello);
   static control::Hello hello();  ///< Returns a hello of this process without transports.
@@ -38,7 +38,7 @@ class RawPeer {
   /// Returns the next frame that is not of the handshake, within 10 s; nullopt if the other side
   /// has closed.
   std::optional<base::Frame> next();
-  /// The next one must be an error; its Status.
+  /// Returns the Status of the next frame, which must be an error.
   Status refusal();
 
  private:

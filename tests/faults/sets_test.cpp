@@ -47,7 +47,7 @@ class OddSets : public ::testing::Test {
     });
     return peer_.lookup_set("w", 5s).status();
   }
-  /// The answer to a question of the odd one.
+  /// Returns the answer to a request of the odd peer.
   Status asked(FrameOp op, std::span<const std::byte> question, std::uint64_t id = 7) {
     EXPECT_TRUE(odd_->send(op, question, id));
     return odd_->refusal();

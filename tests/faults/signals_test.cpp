@@ -43,7 +43,7 @@ class Handled {
   struct sigaction old_ {};
 };
 
-/// Meets, looks up, moves by every route of a CPU, sends, waits in vain, and leaves.
+/// Connects, looks up, moves by every route of a CPU, sends, waits in vain, and closes.
 void work(const std::string& address, FarEngine& far) {
   Held here, shared;  // outlive the Engine
   Engine engine = take(Engine::open(engine_options("near")));

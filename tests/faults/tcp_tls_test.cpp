@@ -33,7 +33,7 @@ class TcpTls : public ::testing::Test {
     options.tls = tls;
     return Engine::open(options);
   }
-  /// `near_` and `far_` meet by the line.
+  /// Connects `near_` and `far_` through the delay line.
   void meet(bool tls) {
     far_ = take(open("far", tls));
     near_ = take(open("near", tls));

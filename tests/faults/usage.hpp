@@ -26,8 +26,8 @@ struct Usage {
   std::string names;      ///< Names of the threads, each followed by a space.
 
   static Usage now();
-  /// The lowest of each within `time`, for what has ended may be cleared away a moment later. Done
-  /// early when nothing is above `enough`.
+  /// Returns the lowest value of each within `time`, because what has ended may be released a
+  /// moment later. Returns early when nothing is above `enough`.
   static Usage lowest(Duration time, const Usage& enough);
 
   /// Allows for what staging keeps: the streams that were once needed at the same time
@@ -35,7 +35,8 @@ struct Usage {
   /// once used. That many more than before are no leak.
   void allow_staging(std::uint64_t lanes, std::uint64_t slots);
 
-  /// How much of all together is above `before`; of granules that is exact without a shim only.
+  /// Returns the sum by which all values exceed `before`. Granules count exactly only without a
+  /// shim.
   std::uint64_t above(const Usage& before) const;
   std::string to_string() const;
 };

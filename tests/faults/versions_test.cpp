@@ -108,7 +108,7 @@ TEST_F(Versions, AnOlderOneIsToldThatItCannotBeTalkedTo) {
   EXPECT_EQ(server_.accept(20ms).status().code(), Code::timed_out);
 }
 
-/// connect() to one that answers the first frame with `answer`.
+/// Connects to a listener that answers the first frame with `answer`.
 template <class Server>
 Status connect_to(const char* name, Server answer) {
   const EngineOptions options = without_gpu("client");

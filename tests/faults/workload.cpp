@@ -54,7 +54,7 @@ class Workload {
   void wrong(const std::string& what) {
     if (!what.empty() && wrong_.empty()) wrong_ = what;
   }
-  /// True: it was good.
+  /// Runs a step. Returns true if it succeeded.
   bool step(const std::string& name, const std::function<Status()>& act) {
     const base::Time begin = base::Clock::steady().now();
     const Status status = act();
@@ -152,7 +152,7 @@ class Workload {
     std::ranges::reverse(all);  // so that none goes on where the one before it ends
     return all;
   }
-  /// A region there for one transfer. Its name.
+  /// Makes a region there for one transfer. Returns its name.
   std::string target(FarEngine& far, const std::string& kind, std::uint64_t seed) {
     std::string name = "target " + std::to_string(++targets_);
     far.add(name, {.kind = kind, .bytes = kBytes});
@@ -231,7 +231,7 @@ class Workload {
     stream.reset();
   }
 
-  /// The peer writes into our memory, and has us copy where only we can.
+  /// Lets the peer write into our memory, and has it request copies that only this side can make.
   void by_the_peer(Memory& m, FarEngine& far) {
     const std::string step_name = std::string("peer writes into ") + m.kind.name;
     const std::string from =

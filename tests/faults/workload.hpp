@@ -34,7 +34,8 @@ struct Worked {
 /// No step takes longer than this: deadlines of transfers, and what surrounds them.
 inline constexpr Duration kStepLimit = std::chrono::seconds(5);
 
-/// In a fresh process over the shim. Throws when that process ends or does not answer.
+/// Runs the workload in a fresh process over the shim. Throws if that process ends or does not
+/// answer.
 Worked work(const std::string& order);
 
 }  // namespace linkspan::test
