@@ -19,7 +19,7 @@
 namespace linkspan::fuzz {
 namespace {
 
-/// All that takes an fd of a peer.
+/// Passes the fds to everything that takes an fd of a peer.
 void use(const base::Frame& frame) {
   for (const base::Fd& fd : frame.fds) {
     demand(fd.valid(), "a frame with a closed fd");

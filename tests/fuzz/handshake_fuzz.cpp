@@ -18,7 +18,7 @@ void printable(const std::string& text) {
          "a control character");
 }
 
-/// `decode` of its own encoding gives what encodes the same.
+/// Checks that decoding what was encoded gives the same encoding again.
 template <class Decode, class Encode>
 void round(std::span<const std::byte> bytes, const Decode& decode, const Encode& encode) {
   const auto taken = decode(bytes);

@@ -65,7 +65,7 @@ transport::local::LocalKey shared_key(std::uint64_t serial) {
           .has_memfd = true};
 }
 
-/// A frame step: {op, id, fds, their kinds, length, payload}.
+/// Returns a frame step: {op, id, fds, their kinds, length, payload}.
 Bytes frame(FrameOp op, int id, const Bytes& payload, const Bytes& kinds = {}) {
   return join({raw({static_cast<int>(op), id, static_cast<int>(kinds.size())}), kinds,
                word(payload.size()), payload});

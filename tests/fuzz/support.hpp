@@ -59,11 +59,11 @@ enum class FdKind : std::uint8_t {
   file,
   kinds,
 };
-/// A new one of that kind.
+/// Returns a new descriptor of that kind.
 base::Fd make_fd(std::uint8_t kind);
 
 std::size_t open_fds();
-/// The fuzzer's findings that no sanitizer sees.
+/// Reports a finding that no sanitizer sees.
 [[noreturn]] void found(const char* what);
 inline void demand(bool holds, const char* what) {
   if (!holds) found(what);

@@ -99,7 +99,7 @@ class World {
       group.sent(*chunk, {});
     }
   }
-  /// False: the wire is to fail, or nothing is left.
+  /// Returns false if the group is to fail, or no input is left.
   bool step(ConnectionGroup& group, std::span<const std::byte>& input) const {
     const auto size = head_bytes(input);
     if (!size.ok()) return refused(size.status());

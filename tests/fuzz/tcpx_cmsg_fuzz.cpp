@@ -16,7 +16,7 @@ using namespace transport::nccl_net::tcpx;
 
 constexpr std::uint64_t kMaxBytes = 1u << 16;  // of a receive that is gone through byte by byte
 
-/// Byte by byte, where from in the pool.
+/// Returns the place in the pool for each byte of the receive.
 template <class Entries>
 std::map<std::uint64_t, std::uint64_t> sources_of(const Entries& entries) {
   std::map<std::uint64_t, std::uint64_t> sources;
@@ -64,7 +64,7 @@ void check(const RxMessage& message) {
   demand(tokens == message.fragments.size(), "a token for each fragment");
 }
 
-/// Several calls; each control buffer has an allocation of its own.
+/// Parses the messages of several calls; each control buffer has an allocation of its own.
 void control(Input& input, const RxBounds& bounds) {
   RxMessage message;
   while (!input.empty()) {
