@@ -45,12 +45,13 @@ struct Attack {
   enum class Lacks : std::uint8_t { nothing, descriptors, address_space } lacks = Lacks::nothing;
   /// How long a newcomer may take.
   Duration visit = std::chrono::seconds(5);
-  /// Why it cannot be tried here; empty: it can.
+  /// Returns the reason why it cannot run here; empty if it can.
   std::string (*why_not)() = nullptr;
 };
-/// At namespace scope: `const bool kAdded = add_attack({.name = "Floods", .run = flood});`
+/// Adds an attack, at namespace scope: `const bool kAdded = add_attack({.name = "Floods", .run =
+/// flood});`
 bool add_attack(Attack attack);
-/// By name.
+/// Returns all attacks, ordered by name.
 std::vector<Attack> all_attacks();
 
 /// The process that attacks, on the victim's core.
@@ -58,7 +59,7 @@ class Attacker {
  public:
   Attacker();
 
-  /// Only burns the core, by as many threads: what the attack is measured against.
+  /// Uses the core only, with as many threads, for comparison with the attack.
   void burn(const Attack& attack);
   void start(const Attack& attack, const Target& target);
   /// Returns what it has done so far.

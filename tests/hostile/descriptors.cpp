@@ -54,7 +54,8 @@ std::vector<std::byte> frame(FrameOp op, std::uint32_t bytes) {
   return all;
 }
 
-/// With a hello that is refused, a frame that never ends, a frame that wants none, and a goodbye.
+/// Passes them with a hello that is refused, a frame that never ends, a frame without need for
+/// them, and a goodbye.
 void pass_standing(const Target& target, const std::stop_token& stop, Done& done) {
   constexpr FrameOp kOps[] = {FrameOp::hello, FrameOp::hello, FrameOp::collect, FrameOp::goodbye};
   Standing standing;
@@ -69,7 +70,7 @@ void pass_standing(const Target& target, const std::stop_token& stop, Done& done
   }
 }
 
-/// The same at the socket of `linkspan ps`.
+/// Does the same at the socket of `linkspan ps`.
 void pass_standing_to_operators(const Target& target, const std::stop_token& stop, Done& done) {
   Standing standing;
   while (!stop.stop_requested())
@@ -106,7 +107,7 @@ base::Fd odd_one(std::size_t i) {
   }
 }
 
-/// In the place of the process, of the notifications, and of the page of ends of copies.
+/// Passes others in the place of the process, of the notifications, and of the completion flags.
 void pass_odd_ones(const Target& target, const std::stop_token& stop, Done& done) {
   const control::Hello hello{
       .engine = "hostile", .process = base::this_process(), .key_share = {}, .transports = {}};

@@ -26,7 +26,7 @@ void connect_to_operators(const Target& target, const std::stop_token& stop, Don
         done += control::IntrospectionCall::connect(each).ok() ? 1 : 0;
 }
 
-/// The costly question, again and again.
+/// Sends the costly query again and again.
 void ask_as_operator(const Target& target, const std::stop_token& stop, Done& done) {
   const auto sockets = control::introspection_sockets(target.socket_folder);
   while (!stop.stop_requested())
@@ -57,7 +57,7 @@ void say_without_end(const Target& target, const std::stop_token& stop, Done& do
   }
 }
 
-/// 32 look-ups of what there is, and the answers.
+/// Sends 32 look-ups of existing regions and reads the answers.
 bool look_up(RawAttacker& attacker) {
   const auto import = control::encode_import("bait");
   for (int i = 0; i < 32; ++i)

@@ -28,7 +28,7 @@ class Path {
 
   const std::string& name() const noexcept { return name_; }
 
-  /// Now and then a lookup; a write, a read, and a look at what came back.
+  /// Makes a write and a read and verifies the bytes; sometimes makes a lookup.
   void round(Served& served, bool look_ups = true) {
     if (look_ups && seed_ % kLookupEach == 0 && !step(served, "lookup", [&] { return look_up(); }))
       return;

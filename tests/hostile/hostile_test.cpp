@@ -56,7 +56,7 @@ bool is_long() {
   return set;
 }
 
-/// All attacks together: 10 minutes by LINKSPAN_LONG.
+/// Returns the time for all attacks together: 10 minutes with LINKSPAN_LONG.
 Duration attack_time() {
   if (!is_long()) return 1s;
   return Duration(10min) / static_cast<Duration::rep>(all_attacks().size());
@@ -111,7 +111,8 @@ class Hostile : public ::testing::TestWithParam<Attack> {
     if (GetParam().why_not == nullptr) return;
     if (const std::string why = GetParam().why_not(); !why.empty()) GTEST_SKIP() << why;
   }
-  /// `visit_after`: with look-ups, and a newcomer that comes after it has returned.
+  /// Measures for `time`. With `visit_after` it makes look-ups, and a newcomer connects after the
+  /// function has returned.
   Seen watch(Duration time, const std::function<void()>& visit_after) {
     const bool whole = visit_after != nullptr;
     Seen seen;

@@ -32,7 +32,7 @@ class RawAttacker {
   bool connected() const noexcept { return channel_.has_value(); }
   int fd() const noexcept { return channel_->fd(); }
 
-  /// False: the victim has closed, or the attack ends. Waits for room.
+  /// Waits for room. Returns false if the victim has closed, or the attack ends.
   bool say(control::FrameOp op, std::span<const std::byte> payload, std::span<base::Fd> fds = {}) {
     if (!channel_) return false;
     const base::FrameHeader header{.length = 0,

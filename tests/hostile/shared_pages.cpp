@@ -33,7 +33,7 @@ std::vector<Pages> shared_here() {
   return found;
 }
 
-/// Words that look like something, and some that do not.
+/// Writes words that look meaningful, and some that do not.
 void scribble(const std::vector<Pages>& pages, std::minstd_rand& random) {
   const std::uint64_t likely[] = {0, 1, 2, 7, 64, 4096, ~std::uint64_t{0}, std::uint64_t{1} << 63};
   for (const Pages& each : pages) {

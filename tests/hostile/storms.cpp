@@ -60,7 +60,7 @@ void ask_for_copies(const Target& target, const std::stop_token& stop, Done& don
 
 constexpr std::uint64_t kParts = 64;
 
-/// Many transfers, each canceled while it is under way.
+/// Starts many transfers and cancels each while it is in flight.
 template <auto kAddress>
 void cancel(const Target& target, const std::stop_token& stop, Done& done) {
   RightPeer attacker(target.*kAddress, {.kind = "host", .bytes = kVictimBytes});

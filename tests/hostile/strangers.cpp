@@ -48,10 +48,10 @@ void keep_many(const std::string& address, const std::stop_token& stop, Done& do
 std::string nothing(std::size_t) { return {}; }
 void no_more(const std::deque<base::Fd>&) {}
 
-/// The first bytes of a frame's header, of which the length is good.
+/// Returns the first bytes of a frame's header with a valid length.
 std::string beginning(std::size_t) { return {"\x18", 1}; }
 
-/// A byte more of each now and then: it is never silent for long, and not done for seconds.
+/// Sends a byte more of each now and then, so it is never silent for long, and takes seconds.
 void drip(const std::deque<base::Fd>& open) {
   static base::Time next;
   const base::Time now = base::Clock::steady().now();
@@ -60,7 +60,7 @@ void drip(const std::deque<base::Fd>& open) {
   for (const base::Fd& each : open) (void)::send(each.get(), "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/// A hello of the largest frame that a stranger may send, and half of it.
+/// Returns half of a hello in the largest frame that a stranger may send.
 std::string half_a_hello(std::size_t) {
   const auto header = base::encode({.length = 64u << 10,
                                     .op = static_cast<std::uint16_t>(control::FrameOp::hello),

@@ -32,7 +32,7 @@ Usage usage_of(const Json& json) {
           .names = json.at("names")};
 }
 
-/// Bytes, since the last call.
+/// Returns the highest use since the last call, in bytes.
 std::uint64_t most_memory() {
   std::uint64_t kib = 0;
   std::ifstream status("/proc/self/status");

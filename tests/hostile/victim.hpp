@@ -31,9 +31,10 @@ class Victim {
   explicit Victim(const std::vector<std::string>& environment);
 
   const Target& target() const noexcept { return target_; }
-  /// The lowest of what it keeps within that time, for what has ended may go a moment later.
+  /// Returns the lowest use within that time, because what has ended may be released a moment
+  /// later.
   Usage usage(Duration time, const Usage& enough);
-  /// From now on it has none of that to spare.
+  /// Makes it lack that resource from now on.
   void lack(Attack::Lacks what);
   /// Returns the highest use of memory since the last call, in bytes.
   std::uint64_t most_memory();
