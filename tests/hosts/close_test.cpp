@@ -17,7 +17,7 @@ class HostClose : public OnHosts {
     };
     join(Cable::slow, std::move(options));
   }
-  /// Long before its 10 s are over.
+  /// Checks that close() returns long before its 10 s are over.
   void expect_to_close() {
     const base::Time begin = base::Clock::steady().now();
     EXPECT_EQ(engine().close(10s).to_string(), "ok") << engine().dump();

@@ -49,7 +49,7 @@ class HostCuts : public OnHosts {
                                                : peer_.read(in().region, read_, one, options)));
       }
   }
-  /// With the third peer, each byte looked at.
+  /// Moves bytes with the third peer and verifies each.
   void move_beside() {
     const Block all{0, 0, kBytes / 8};
     for (const Op op : {Op::write, Op::read})
@@ -86,8 +86,8 @@ class HostCuts : public OnHosts {
     EXPECT_EQ(in().difference(6), "");
   }
 
-  /// In the place of peer_, which has ended: all goes both ways, by either side, and the old one's
-  /// handles reach nothing.
+  /// Connects again in the place of peer_, which has ended. Moves bytes both ways, started by
+  /// either side; the old one's handles reach nothing.
   void meet_again(const Peer& peer) {
     EXPECT_NE(peer.id(), peer_.id());
     const Block all{0, 0, kBytes};

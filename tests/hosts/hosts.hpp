@@ -16,7 +16,7 @@
 
 namespace linkspan::test {
 
-/// `address`: where one listened before.
+/// Starts an Engine there. `address` is where an earlier one listened.
 inline FarEngine engine_at(const Network& network, Host host,
                            std::vector<std::string> environment = {},
                            const std::string& address = "") {

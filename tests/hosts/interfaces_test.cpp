@@ -53,7 +53,7 @@ class HostInterfaces : public OnHosts {
       changed_.wait(mutex_, limit);
     }
   }
-  /// By an interface of the near host, out of it and into it.
+  /// Returns the bytes that an interface of the near host has sent and received.
   std::pair<std::uint64_t, std::uint64_t> counted(const std::string& interface) {
     const auto all =
         nlohmann::json::parse(network().run(Host::near, "ip -j -s link show dev " + interface));
@@ -79,7 +79,8 @@ class HostInterfaces : public OnHosts {
     const auto [out, in] = counted(interface);
     return out > kPart && in > kPart;
   }
-  /// The first streams may be up before the others, for seconds where these take another way.
+  /// Moves bytes until these interfaces carry them. The first connections may be up seconds before
+  /// the others, if these take another route.
   void move_by(const std::vector<std::string>& interfaces) {
     const auto limit = base::Deadline::after(base::Clock::steady(), 20s);
     const auto all = [&] {
