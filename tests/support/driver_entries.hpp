@@ -14,7 +14,7 @@
 
 namespace linkspan::cuda {
 
-/// Null: there is no driver, or it has no such entry.
+/// Returns the entry; null if there is no driver, or it has no such entry.
 inline void* driver_entry(const char* name, int version) {
   const char* file = std::getenv("LINKSPAN_CUDA_LIBRARY");
   void* library = dlopen(file != nullptr ? file : driver_library_name(), RTLD_NOW | RTLD_LOCAL);

@@ -49,7 +49,8 @@ class FewFds {
     }
     taken_.resize(taken_.size() - spare);
   }
-  /// Empty, or how many of them are not free. What ended may be closed a moment later.
+  /// Returns how many of them are not free, or nothing. What has ended may be closed a moment
+  /// later.
   std::string kept() {
     const auto limit = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(2));
     for (;;) {

@@ -34,7 +34,7 @@ struct GraphEntries {
   LINKSPAN_GRAPH_ENTRIES(LINKSPAN_MEMBER)
 #undef LINKSPAN_MEMBER
 
-  /// Null members: the driver has none.
+  /// Finds the entries. The members are null if the driver has none.
   static GraphEntries find() {
     GraphEntries found;
 #define LINKSPAN_ASK(name, version, parameters) \

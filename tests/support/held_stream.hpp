@@ -37,7 +37,7 @@ class HeldStream {
   }
   void go_on() { word().store(holds_, std::memory_order_release); }
   void synchronize() { must(stream_.synchronize(enter())); }
-  /// `to` and `from` are memory that the GPU reaches.
+  /// Copies in the stream. The GPU must reach `to` and `from`.
   void copy(const void* to, const void* from, std::uint64_t bytes) {
     must(stream_.copy(enter(), reinterpret_cast<cuda::CUdeviceptr>(to),
                       reinterpret_cast<cuda::CUdeviceptr>(from), bytes));

@@ -27,7 +27,7 @@ namespace linkspan::test {
 cuda::Topology* topology();
 /// Reason of a test that skips for that.
 inline constexpr const char* kNeedsGpu = "needs a GPU or the simulated driver";
-/// `unsupported` with kNeedsGpu, or when there are fewer than `count` GPUs.
+/// Returns `unsupported` with kNeedsGpu, or if there are fewer than `count` GPUs.
 Status need_gpus(unsigned count);
 
 /// How GPU memory is allocated: by cuMemAlloc; as a row of chunks of 2 MiB, whose first border is a
@@ -42,7 +42,8 @@ class Buffer {
   /// only.
   static constexpr std::uint64_t kAlignment = 4096;
 
-  /// `kind` is host, pinned or device (the `gpu`-th); `bytes` lie between guards of `guard` bytes.
+  /// Allocates host, pinned or device memory (of the `gpu`-th); `bytes` lie between guards of
+  /// `guard` bytes.
   static Result<std::unique_ptr<Buffer>> create(MemoryKind kind, std::uint64_t bytes,
                                                 unsigned gpu = 0, std::uint64_t guard = kGuard,
                                                 Make make = Make::allocated);
@@ -55,11 +56,11 @@ class Buffer {
   ChunkRow& row() { return *std::get<std::unique_ptr<ChunkRow>>(owner_); }
   std::uint64_t bytes() const noexcept { return bytes_; }
 
-  /// The pattern of `seed`, in the guards too.
+  /// Fills everything, the guards too, with the pattern of `seed`.
   void fill(std::uint64_t seed);
   /// Fills the part of it that lies in `part`.
   void fill(std::uint64_t seed, const Extent& part);
-  /// Empty: every byte is as it ought to be.
+  /// Returns an empty text if every byte is as expected.
   std::string difference(std::uint64_t seed, std::span<const Expected> expected,
                          std::span<const Extent> anything = {}) const;
 

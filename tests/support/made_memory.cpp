@@ -15,7 +15,8 @@ void check(const cuda::Device& device, cuda::CUresult result, const char* call) 
   if (result != cuda::CUDA_SUCCESS) must(to_status(device.driver(), result, call));
 }
 
-/// For a destructor: of a lost context the test is told, and goes on.
+/// Fails the test after a driver error, such as a lost context, without an exception: destructors
+/// call it.
 void expect(const cuda::Device& device, cuda::CUresult result, const char* call) {
   EXPECT_EQ(result, cuda::CUDA_SUCCESS) << to_status(device.driver(), result, call).to_string();
 }

@@ -47,7 +47,7 @@ struct MemoryEntries {
   LINKSPAN_MEMORY_ENTRIES(LINKSPAN_MEMBER)
 #undef LINKSPAN_MEMBER
 
-  /// Null members: the driver has none.
+  /// Finds the entries. The members are null if the driver has none.
   static MemoryEntries find() {
     MemoryEntries found;
 #define LINKSPAN_ASK(name, version, parameters) \

@@ -38,7 +38,7 @@ enum class Host : std::uint8_t { near, far };
 
 class Network {
  public:
-  /// unsupported: this process may not make network namespaces.
+  /// Creates both hosts. unsupported: this process may not make network namespaces.
   static Result<std::unique_ptr<Network>> create(Cable cable);
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
@@ -54,13 +54,14 @@ class Network {
                       })
         .get();
   }
-  /// "tcp:10.77.0.2:0"
+  /// Returns an address to listen at, such as "tcp:10.77.0.2:0".
   static std::string listen_at(Host host);
-  /// From the near host to what listens on the far one at "tcp:10.77.0.2:4711".
+  /// Returns the address by which the near host reaches a listener on the far one at
+  /// "tcp:10.77.0.2:4711".
   std::string way_to(const std::string& far) LINKSPAN_EXCLUDES(mutex_);
   /// Adds a cable without effects, from "nearN", 10.78.N.1, to "farN", 10.78.N.2.
   void add_cable(int n) const;
-  /// A connection: the near host's end and the far one's.
+  /// Returns a connection: the near host's end and the far one's.
   std::pair<base::Fd, base::Fd> connection() LINKSPAN_EXCLUDES(mutex_);
 
   void cut();   ///< Nothing arrives any more, on either side.
@@ -84,8 +85,8 @@ class Network {
   net::TcpAddress way_ LINKSPAN_GUARDED_BY(mutex_);  // to that
 };
 
-/// The one that LINKSPAN_TEST_LINK names, the same for all of this process; null: it is not set.
-/// invalid_argument: there is none of that name.
+/// Returns the network that LINKSPAN_TEST_LINK names, one for the whole process; null if it is not
+/// set. invalid_argument: there is none of that name.
 Result<Network*> network_of_tests();
 
 }  // namespace linkspan::test

@@ -8,7 +8,7 @@
 namespace linkspan::test {
 namespace {
 
-/// splitmix64, eight bytes of the pattern at a time.
+/// Returns eight bytes of the pattern, by splitmix64.
 std::uint64_t word(std::uint64_t seed, std::uint64_t index) {
   std::uint64_t x = (seed << 44 ^ index) + 0x9E3779B97F4A7C15u;
   x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;

@@ -22,11 +22,12 @@ struct Extent {
   std::uint64_t offset = 0, bytes = 0;
 };
 
-/// Bytes `position`, `position` + 1, ... of `seed`.
+/// Writes bytes `position`, `position` + 1, ... of the pattern of `seed`.
 void put_pattern(std::span<std::byte> into, std::uint64_t seed, std::uint64_t position);
 
-/// Empty: all of `held` is `seed`, but for what `expected` says (the later line wins) and but for
-/// `anything`. Else the first wrong byte. `held` begins `guard` bytes before offset 0.
+/// Returns an empty text if all of `held` is the pattern of `seed`, except what `expected` says
+/// (the later line wins) and `anything`. Else names the first wrong byte. `held` begins `guard`
+/// bytes before offset 0.
 std::string first_difference(std::span<const std::byte> held, std::uint64_t seed,
                              std::uint64_t guard, std::span<const Expected> expected,
                              std::span<const Extent> anything = {});

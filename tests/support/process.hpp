@@ -38,15 +38,15 @@ class Line {
   /// Waits until the other end has answered with a value or its Status. disconnected: it has ended.
   Result<Answer> call(const Json& request, std::vector<base::Fd> fds = {})
       LINKSPAN_EXCLUDES(mutex_);
-  /// A message, for next() there.
+  /// Sends a message, for next() there.
   Status tell(std::uint16_t op, std::span<const std::byte> bytes, std::span<base::Fd> fds)
       LINKSPAN_EXCLUDES(mutex_);
   /// Treats the message as if the other end had sent it.
   void hear(base::Frame message) LINKSPAN_EXCLUDES(mutex_);
-  /// The next message that has come here.
+  /// Returns the next message that has arrived here.
   std::optional<base::Frame> next() LINKSPAN_EXCLUDES(mutex_);
 
-  /// No more is said; the other end's serve() returns.
+  /// Ends the conversation; the other end's serve() returns.
   void hang_up() LINKSPAN_EXCLUDES(mutex_);
 
   /// Answers calls by `handle` until the other end closes; `idle` runs in between, at least each
@@ -70,7 +70,7 @@ class Line {
 
 class Child {
  public:
-  /// NAME=VALUE in `environment` come on top of ours.
+  /// Starts the helper. NAME=VALUE in `environment` are added to ours.
   static Result<std::unique_ptr<Child>> spawn(const std::string& helper,
                                               const std::vector<std::string>& environment = {});
   /// Hangs up, waits for its end and demands that it was a good one: no sanitizer has reported.
@@ -96,9 +96,10 @@ class Child {
 
 /// A helper's main: serves `line` until the other end closes. Its end is the child's.
 using HelperMain = void (*)(Line& line);
-/// At namespace scope of a test program: `const bool kFarEnd = add_helper("far_end", far_end);`
+/// Adds a helper, at namespace scope of a test program: `const bool kFarEnd = add_helper("far_end",
+/// far_end);`
 bool add_helper(const char* name, HelperMain main);
-/// For main(): the exit code when argv names a helper.
+/// Runs the helper that argv names, for main(). Returns its exit code; nothing if argv names none.
 std::optional<int> run_helper(int argc, char** argv);
 
 /// Returns the path of a file beside this program, such as a module that a test loads.

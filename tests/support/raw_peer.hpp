@@ -13,7 +13,7 @@ namespace linkspan::test {
 
 inline constexpr std::uint64_t kRawIncarnation = 42;
 
-/// To an address of an Engine's, or a path. no_resource: too many wait there to be accepted.
+/// Connects to an Engine's address, or a path. no_resource: too many wait there to be accepted.
 Result<base::Fd> socket_to(const std::string& address);
 base::FdChannel connect_raw(const std::string& address);
 void send_raw(base::FdChannel& channel, control::FrameOp op, std::span<const std::byte> payload,

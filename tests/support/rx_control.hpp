@@ -18,7 +18,7 @@ namespace linkspan::test {
 /// Builds what recvmsg would leave in msg_control.
 class RxControl {
  public:
-  /// Any control message.
+  /// Adds any control message.
   RxControl& add(int level, int type, std::span<const std::uint32_t> words) {
     const std::size_t length = words.size_bytes();
     std::vector<std::byte> room(CMSG_SPACE(length));
@@ -32,12 +32,12 @@ class RxControl {
     bytes_.insert(bytes_.end(), room.begin(), room.end());
     return *this;
   }
-  /// {offset, size, token}.
+  /// Adds {offset, size, token}.
   RxControl& tcpx(int type, std::uint32_t offset, std::uint32_t bytes, std::uint32_t token = 0) {
     const std::uint32_t words[] = {offset, bytes, token};
     return add(SOL_SOCKET, type, words);
   }
-  /// {u64 offset, size, token, DMA-BUF, flags}.
+  /// Adds {u64 offset, size, token, DMA-BUF, flags}.
   RxControl& upstream(int type, std::uint64_t offset, std::uint32_t bytes, std::uint32_t token = 0,
                       std::uint32_t dmabuf = 0) {
     const std::uint32_t words[] = {static_cast<std::uint32_t>(offset),

@@ -13,7 +13,7 @@ namespace linkspan::test {
 
 using namespace std::chrono_literals;  // NOLINT(google-global-names-in-headers)
 
-/// The value, or a failed test: gtest reports what is thrown.
+/// Returns the value, or fails the test: gtest reports the exception.
 template <class T>
 T take(Result<T> result) {
   if (!result.ok()) throw std::runtime_error(result.status().to_string());

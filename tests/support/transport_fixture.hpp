@@ -37,13 +37,13 @@ class Memory {
   static constexpr std::uint64_t kBytes = (1u << 20) + (1u << 18);  // offsets beyond 1 MiB
 
   virtual ~Memory() = default;
-  /// Fresh data, the guards too.
+  /// Fills the memory, its guards too, with fresh data.
   void fill(std::uint64_t seed) {
     seed_ = seed;
     expected_.clear();
     put(seed);
   }
-  /// `bytes` at `offset` ought to be from now on what `from` was filled with at `from_offset`.
+  /// Expects from now on at `offset` the `bytes` that `from` was filled with at `from_offset`.
   void expect(std::uint64_t offset, const Memory& from, std::uint64_t from_offset,
               std::uint64_t bytes) {
     expected_.push_back({offset, from.seed_, from_offset, bytes});
@@ -93,7 +93,8 @@ class HereEnd final : public End {
   explicit HereEnd(Parts parts) : parts_(std::move(parts)) {}
   ~HereEnd() override;
 
-  /// Before connect(): what the Endpoint may say to its peer. Without it: nothing.
+  /// Sets the channel by which the Endpoint sends to its peer, before connect(). Without it nothing
+  /// is sent.
   void use(std::shared_ptr<Channel> channel) { channel_ = std::move(channel); }
   Status connect_by(std::span<const std::byte> address, Deadline deadline);
 
@@ -130,14 +131,14 @@ struct Ends {
 struct Subject {
   std::string name;
   Result<Ends> (*open)(const Subject& subject);  ///< `unsupported`: not on this machine.
-  // For open_in_two_processes: how either process makes its end.
+  // How either process makes its end, for open_in_two_processes().
   Result<HereEnd::Parts> (*near_parts)() = nullptr;
   Result<HereEnd::Parts> (*far_parts)() = nullptr;
 };
 const std::vector<Subject>& all_subjects();
 inline void PrintTo(const Subject& subject, std::ostream* out) { *out << subject.name; }
 
-/// The far end is a child, which looks up the subject by name and makes its far_parts.
+/// Opens the far end in a child, which finds the subject by name and makes its far_parts.
 Result<Ends> open_in_two_processes(const Subject& subject);
 
 /// Fds of a key, which other keys may share.
@@ -153,7 +154,7 @@ class Link final : private CompletionSink {
   void join() { must(far->connect(take(near->address()))); }
 
   static Deadline soon() { return Deadline::after(Clock::steady(), 20s); }
-  /// With duplicates of the key's fds, as the control thread would have sent them.
+  /// Imports with duplicates of the key's fds, as the control thread would have sent them.
   Result<std::unique_ptr<Mapping>> import(const PublishedKey& from, Deadline deadline = soon()) {
     return import(from.bytes, from.fds, deadline);
   }
@@ -206,7 +207,8 @@ class Link final : private CompletionSink {
 
 class TransportConformance : public ::testing::TestWithParam<Subject> {
  protected:
-  /// Only `unsupported` may skip, and not what CI lists in LINKSPAN_TEST_REQUIRE ("local,tcp").
+  /// Skips for `unsupported` only, and not for what CI lists in LINKSPAN_TEST_REQUIRE
+  /// ("local,tcp").
   void SetUp() override;
 
   std::unique_ptr<Link> link;

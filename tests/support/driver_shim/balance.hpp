@@ -11,7 +11,7 @@ namespace linkspan::cuda::shim {
 /// Null for entries that neither make nor end anything. Lives for ever.
 struct Account;
 const Account* account_of(const char* entry);
-/// A call of the entry was good, or was failed by an order.
+/// Counts a call of the entry that succeeded, or that an order let fail.
 void settle(const Account& account, bool failed_by_order);
 /// Returns the name of the i-th kind of object and its count; null after the last.
 const char* balance(unsigned i, long long* count);

@@ -25,7 +25,8 @@ class DriverShim {
  public:
   static constexpr const char* kNeeded = "needs the counting shim";
 
-  /// False when the process runs over no shim. Loads it, and calls no driver.
+  /// Loads the shim, without a call of the driver. The result is false if the process runs over no
+  /// shim.
   static DriverShim find() {
     DriverShim found;
     const char* file = std::getenv("LINKSPAN_CUDA_LIBRARY");
@@ -45,14 +46,14 @@ class DriverShim {
   }
   explicit operator bool() const noexcept { return balance_ != nullptr; }
 
-  /// The words of rules.hpp.
+  /// Gives an order of rules.hpp.
   void order(const std::string& text) const {
     if (order_(text.c_str()) == 0) throw std::invalid_argument(text);
   }
-  /// The entries that an order has failed, and those that were forbidden and called.
+  /// Return the entries that an order let fail, and the forbidden ones that were called.
   std::string struck() const { return text_of(struck_); }
   std::string forbidden() const { return text_of(forbidden_); }
-  /// The names of the calls since "trace".
+  /// Returns the names of the calls since "trace".
   std::vector<std::string> traced() const {
     std::vector<std::string> calls;
     while (const char* name = traced_(calls.size())) calls.emplace_back(name);
@@ -96,7 +97,7 @@ class DriverShim {
   const char* (*balance_)(unsigned, long long*) = nullptr;
 };
 
-/// Only what differs: "streams +2, events -1", or nothing.
+/// Returns only what differs, such as "streams +2, events -1", or nothing.
 inline std::string difference(const DriverBalance& before, const DriverBalance& after) {
   std::string text;
   for (const auto& [name, count] : after) {

@@ -17,7 +17,8 @@ using DriverCalls = std::map<std::string, unsigned long long>;
 
 class DriverCounts {
  public:
-  /// False when the process runs over no shim, or has not called the driver yet.
+  /// Finds the counters. The result is false if the process runs over no shim, or has not called
+  /// the driver yet.
   static DriverCounts find() {
     DriverCounts found;
     const char* file = std::getenv("LINKSPAN_CUDA_LIBRARY");

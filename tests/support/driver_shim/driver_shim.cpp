@@ -70,7 +70,7 @@ const Counted kCounted[] = {LINKSPAN_DRIVER_REQUIRED(LINKSPAN_COUNTED)
                                 LINKSPAN_DRIVER_OPTIONAL(LINKSPAN_COUNTED)};
 #undef LINKSPAN_COUNTED
 
-/// Null: there is no driver; the library says so in its own words.
+/// Returns the real driver's look-up; null if there is no driver, which the library reports itself.
 GetProcAddress real_look_up() {
   static const GetProcAddress kLookUp = [] {
     const char* file = std::getenv("LINKSPAN_SHIM_DRIVER");
@@ -117,14 +117,14 @@ LINKSPAN_SHIM_EXPORT const char* linkspan_shim_entry(unsigned i, unsigned long l
 // ---- control.hpp ----------------------------------------------------------------------------
 
 namespace {
-/// The length of `text`; as much of it as fits is in `into`.
+/// Copies as much of `text` as fits to `into`. Returns the length of `text`.
 unsigned put(const std::string& text, char* into, unsigned bytes) {
   if (into != nullptr) text.copy(into, bytes);
   return static_cast<unsigned>(text.size());
 }
 }  // namespace
 
-/// Zero: no such order.
+/// Executes an order. Returns zero if it is not valid.
 LINKSPAN_SHIM_EXPORT int linkspan_shim_order(const char* text) {
   return linkspan::cuda::shim::order(text) ? 1 : 0;
 }

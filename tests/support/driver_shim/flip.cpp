@@ -20,7 +20,7 @@ bool on_device(CUdeviceptr address) {
   return r == CUDA_SUCCESS && kind == CU_MEMORYTYPE_DEVICE;
 }
 
-/// `copied`, unless the flip itself fails.
+/// Flips a bit of what was copied. Returns `copied`, unless the flip itself fails.
 CUresult flip(CUresult copied, CUdeviceptr to, CUdeviceptr from, std::size_t bytes,
               CUstream stream) {
   if (copied != CUDA_SUCCESS || bytes == 0 || !on_device(to) || !on_device(from)) return copied;

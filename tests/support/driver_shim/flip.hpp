@@ -9,7 +9,7 @@
 
 namespace linkspan::cuda {
 
-/// `function`, or what stands in for it: the entry `symbol` as `look_up` found it.
+/// Returns `function`, or its replacement: the entry `symbol` as `look_up` found it.
 void* flipping(GetProcAddress look_up, const char* symbol, void* function);
 
 }  // namespace linkspan::cuda

@@ -32,7 +32,8 @@ struct State {
   std::vector<const char*> trace;
   CurrentContext current = nullptr;
 };
-/// Never destroyed: threads may call the driver until the very end.
+/// Returns the state, which is never destroyed, because threads may call the driver until the very
+/// end.
 State& state() {
   static State& only = *new State;
   return only;
@@ -40,7 +41,7 @@ State& state() {
 std::atomic<bool> any_order{false};
 thread_local bool own_calls = false;
 
-/// Words about an error are no part of what is looked at.
+/// Returns true for entries that only return an error's text, to which no order applies.
 bool only_tells(std::string_view entry) {
   return entry == "cuGetErrorName" || entry == "cuGetErrorString";
 }

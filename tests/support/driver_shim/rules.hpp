@@ -23,21 +23,21 @@ namespace linkspan::cuda::shim {
 
 using CurrentContext = CUresult (*)(CUcontext* context);
 
-/// False: there is no such order; then none of `text` holds.
+/// Executes the orders in `text`. Returns false if one is not valid; then none applies.
 bool order(const char* text);
 /// Executes the orders of the environment. An invalid one ends the process.
 void order_from_environment();
 /// Sets the driver's call for the current context, by which a lost context is identified.
 void ask_for_context(CurrentContext current);
 
-/// From now on calls of this thread are the test's own, or are not.
+/// Declares this thread's calls the test's own, or ends that.
 void set_own(bool own);
 bool is_own();
 
-/// Before each call. An error: the call is not made and answers that.
+/// Called before each call. After an error the call is not made and answers that error.
 CUresult meet(const char* entry);
 
-/// The entries whose calls were answered by "fail" or "lose" themselves, in order.
+/// Returns the entries whose calls were answered by "fail" or "lose" themselves, in order.
 std::string struck();
 /// Returns the forbidden entries that were called.
 std::string forbidden();

@@ -13,7 +13,8 @@ struct Graph {
   std::vector<Entry> entries;
 };
 
-/// Under the lock. Never destroyed, as the World. A graph and what was made of it are one.
+/// Returns all graphs; a graph and its executable are one. Never destroyed, like the World. Called
+/// under the lock.
 std::map<const void*, std::shared_ptr<Graph>>& graphs() {
   static auto& all = *new std::map<const void*, std::shared_ptr<Graph>>;
   return all;

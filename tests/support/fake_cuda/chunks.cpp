@@ -38,7 +38,8 @@ std::string name_for(std::string_view what, int ordinal) {
          std::to_string(world().devices[static_cast<std::size_t>(ordinal)]->index);
 }
 
-/// Our ordinal of the GPU that the memfd names, 0 for one that is not visible; -1: no such memfd.
+/// Returns our ordinal of the GPU that the memfd names, 0 for an invisible one; -1 if it is no such
+/// memfd.
 int named_ordinal(int fd, std::string_view what) {
   std::array<char, 256> name{};
   const std::string link = "/proc/self/fd/" + std::to_string(fd);
@@ -63,7 +64,7 @@ bool change(const Access& access, const CUmemAccessDesc* list, std::size_t count
   return true;
 }
 
-/// Null: the address lies in none, or the range leaves it.
+/// Returns the reservation that contains the range; null if none does.
 std::shared_ptr<Reservation> reservation_of(std::uint64_t address, std::uint64_t bytes) {
   const auto& all = world().reservations;
   auto found = all.upper_bound(address);
@@ -74,7 +75,7 @@ std::shared_ptr<Reservation> reservation_of(std::uint64_t address, std::uint64_t
                                                                               : nullptr;
 }
 
-/// The chunks from an address on, all whole and without a gap; empty: it is not so.
+/// Returns the chunks of the range if it consists of whole chunks without a gap; else nothing.
 std::vector<Allocation*> chunks_in(std::uint64_t address, std::uint64_t bytes) {
   std::vector<Allocation*> found;
   const std::uint64_t end = address + bytes;

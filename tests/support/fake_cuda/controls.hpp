@@ -22,10 +22,12 @@ struct FakeCuda {
   /// Holds or releases a device. The streams of a held device start nothing. Returns when none of
   /// them is running.
   void (*hold)(int ordinal, int hold) = nullptr;
-  /// The context's end: drops what is queued; calls in it answer 700. Returns when all is quiet.
+  /// Ends the context: drops what is queued; later calls in it answer 700. Returns when all is
+  /// quiet.
   void (*lose)(int ordinal) = nullptr;
 
-  /// Null members when the process runs another driver. Does not initialise it.
+  /// Finds the controls without initialising the driver. The members are null if the process runs
+  /// another driver.
   static FakeCuda find() {
     FakeCuda found;
     const char* file = std::getenv("LINKSPAN_CUDA_LIBRARY");

@@ -60,7 +60,7 @@ Device* device_of(CUcontext context) {
   return nullptr;
 }
 
-/// The streams and the memory of a context end with it; chunks and pools are of none.
+/// Ends a context with its streams and memory. Chunks and pools belong to no context.
 void end_context(Lock& lock, Device& device) {
   World& w = world();
   drain(lock, device);  // lost: nothing will run

@@ -218,9 +218,10 @@ struct World {
 
   void wake_all();
 };
-/// Never destroyed: threads may call the driver until the very end.
+/// Returns the World, which is never destroyed, because threads may call the driver until the very
+/// end.
 World& world();
-/// The calling thread's; null: none.
+/// Returns the calling thread's device; null if there is none.
 Device* current_device();
 CUstreamCaptureMode capture_mode();  // the calling thread's
 /// Returns the result of an entry that must not be called during a capture, and invalidates such
@@ -231,7 +232,8 @@ CUresult refuse_beside_captures();
 struct Call {
   /// In the current one. error: 201 without it, 709 when it was released, 700 when it is lost.
   Call();
-  /// In the stream's, whichever is current, as the real driver. error: also 400 for no stream.
+  /// Enters the stream's context, whichever is current, like the real driver. error: also 400
+  /// without a stream.
   explicit Call(CUstream handle);
 
   Lock lock;
@@ -257,7 +259,8 @@ struct Range {
   }
 };
 
-// Under the lock:
+// Returns the range; nothing if it leaves its allocation, or lies among device addresses and in no
+// allocation. Called under the lock.
 /// Null: it leaves its allocation, or lies among device addresses and in no allocation.
 std::optional<Range> range(std::uint64_t address, std::uint64_t bytes);
 /// Copies of the device may touch it.
@@ -274,14 +277,15 @@ Allocation* map_chunk(const std::shared_ptr<Reservation>& in, std::uint64_t at,
                       const std::shared_ptr<Chunk>& chunk, std::uint64_t bytes);
 /// Returns a memfd of `bytes`; -1 if there is no memory.
 int new_memfd(const char* name, std::uint64_t bytes);
-/// The 64 bytes by which another process finds the memfd of device memory; all zero: it has none.
+/// Returns the 64 bytes by which another process finds the memfd of device memory; zeros if it has
+/// none.
 CUipcMemHandle describe_memfd(const Allocation& allocation);
-/// The memfd and its size. -1: it is gone, or these are no such bytes.
+/// Returns the memfd and its size; -1 if it is gone, or the bytes are not valid.
 int open_described(const CUipcMemHandle& bytes, std::uint64_t& size);
 
 /// Returns false if the range was freed or unmapped meanwhile. Called without the lock.
 bool live(const Range& range);
-/// Nothing finds it any more; the view goes with the last entry that uses it.
+/// Removes the allocation from all look-ups; the view ends with the last entry that uses it.
 void forget(Allocation& allocation);
 
 /// Blocks while the stream is full. The entry is dropped if the device is lost meanwhile.
@@ -292,7 +296,7 @@ CUresult drain(Lock& lock, Stream& stream);
 CUresult drain(Lock& lock, const Device& device);
 /// Does the same for a call that frees memory; meanwhile no thread submits to the device.
 CUresult drain_and_hold_up(Lock& lock, Device& device);
-/// The stream's thread ends when it has done what is queued.
+/// Ends the stream's thread after what is queued.
 void retire(std::unique_ptr<Stream> stream);
 
 /// Joins all streams' threads; what is queued does not run. At exit.

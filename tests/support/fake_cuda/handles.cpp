@@ -101,7 +101,8 @@ struct Handle {
 };
 constexpr std::uint64_t kMagic = 0x4c53464b43554441;
 
-/// Field 22 of /proc/PID/stat: a pid that is used again has another. Zero: no such process.
+/// Returns field 22 of /proc/PID/stat, which differs when a pid is reused; zero if there is no such
+/// process.
 std::uint64_t start_time(int pid) {
   const std::string path = "/proc/" + std::to_string(pid) + "/stat";
   std::array<char, 1024> text{};

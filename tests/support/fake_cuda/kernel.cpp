@@ -33,7 +33,7 @@ auto access(const Device& device, std::uint64_t address, std::uint64_t bytes) {
   return kernel_range(device, address, bytes);
 }
 
-/// `piece_of` i. They run one after the other and whole: the real kernels have no order among them.
+/// Copies the pieces one after the other, each whole. The real kernels do not order them.
 template <class PieceOf>
 CUresult copy_all(const Device& device, std::uint64_t count, PieceOf piece_of, std::uint64_t abort,
                   std::uint64_t aborted) {
@@ -181,7 +181,7 @@ CUresult resident(const Device& device, const Parameters& parameters) {
   return CUDA_SUCCESS;
 }
 
-/// A program's own kernel, compiled for the host: the caller's business what it does there.
+/// Runs a program's own kernel, compiled for the host. The caller is responsible for its accesses.
 CUresult host_code(const Device& device, const Parameters& parameters) {
   const auto reach = [](const void* of, std::uint64_t address) -> void* {
     const auto found = access(*static_cast<const Device*>(of), address, 1);
@@ -208,7 +208,7 @@ struct Function {
 };
 using Module = std::vector<Function>;
 
-/// Under the lock. Never destroyed, as the World.
+/// Returns all modules. Never destroyed, like the World. Called under the lock.
 std::map<CUmodule, std::unique_ptr<Module>>& modules() {
   static auto& all = *new std::map<CUmodule, std::unique_ptr<Module>>;
   return all;

@@ -420,7 +420,7 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontex
   return copy(to, from, bytes, stream);
 }
 
-/// A kernel may look at an aligned word while it is filled, as on a GPU.
+/// Stores an aligned word atomically, because a kernel may read it meanwhile, as on a GPU.
 static void fill(void* to, unsigned char value, std::size_t bytes) {
   if (bytes == sizeof(std::uint32_t) && reinterpret_cast<std::uintptr_t>(to) % bytes == 0)
     std::atomic_ref(*static_cast<std::uint32_t*>(to)).store(value * 0x01010101u);

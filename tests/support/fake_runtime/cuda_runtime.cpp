@@ -55,7 +55,7 @@ cudaError_t failed(const Status& status) {
   return 999;
 }
 
-/// `act` in the device's context.
+/// Runs `act` in the device's context.
 template <class Act>
 cudaError_t within(Act act) {
   Runtime& r = runtime();

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kPoison = 0xA5;
 
-/// Mostly a page less its headers, at times the short end of a packet; so that all of `left` find
-/// room in `entries`.
+/// Returns the next size: mostly a page less its headers, sometimes the short end of a packet, such
+/// that all of `left` fits into `entries`.
 std::size_t next_size(std::size_t left, std::size_t entries, std::size_t most, Random& random) {
   const std::size_t full = most - random() % std::min<std::size_t>(most, 64);
   const std::size_t wished = random() % 8 == 0 ? 1 + random() % most : full;

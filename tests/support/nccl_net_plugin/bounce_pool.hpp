@@ -24,7 +24,7 @@ class BouncePool {
  public:
   static Result<std::unique_ptr<BouncePool>> create(Gpu& gpu);
 
-  /// For accept(): lasts as long as this.
+  /// Returns the handle for accept(), which is valid as long as this object.
   NetDeviceHandle* handle() noexcept { return &handle_; }
 
   /// Begins to bring `message` into the slot's fragments; the number for Gpu::passed().

@@ -90,7 +90,7 @@ class Comm {
   virtual void finish(Request&) {}
   virtual int test_flush(Request& request, int* done);
   void moved(Request& request);
-  /// For good.
+  /// Makes the comm fail for good.
   void fail(Answer answer, const std::string& why, Where at = {});
   void fail(const Status& status) { fail(kCudaError, status.to_string()); }
 

@@ -34,7 +34,8 @@ void send_at_once(int socket) {
   (void)::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
-/// Null: no GPU was current, or it has no business there. Not ok: the driver's.
+/// Returns the GPU of the context; null if none was current, or none is needed. An error is the
+/// driver's.
 Result<std::unique_ptr<Gpu>> gpu_of(cuda::CUcontext context) {
   if (context == nullptr || !kKind.takes_gpus) return std::unique_ptr<Gpu>();
   return Gpu::open(context);

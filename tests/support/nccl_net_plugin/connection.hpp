@@ -55,7 +55,7 @@ class Listener {
 class Connecting {
  public:
   static int open(void* context, const Handle& handle, std::unique_ptr<Connecting>& made);
-  /// Null in `made`: not yet, or an error.
+  /// `made` stays null if the connection is not complete yet, or after an error.
   int connect(std::unique_ptr<SendComm>& made);
   const void* context() const noexcept { return context_; }
 

@@ -15,7 +15,7 @@ const Driver* driver() {
   return found.ok() ? *found : nullptr;
 }
 
-/// The GPU's, by the process's count; -1: not memory of a GPU.
+/// Returns the GPU's ordinal in this process; -1 if it is not GPU memory.
 int ordinal_of(CUdeviceptr memory) {
   unsigned type = 0;
   int ordinal = -1;

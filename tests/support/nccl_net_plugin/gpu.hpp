@@ -31,7 +31,7 @@ class Block {
   ~Block();
 
   cuda::CUdeviceptr address() const noexcept { return address_; }
-  /// Null: of the GPU.
+  /// Returns the host's address; null for memory of the GPU.
   std::byte* data() const noexcept { return static_cast<std::byte*>(data_); }
   std::size_t bytes() const noexcept { return bytes_; }
 
@@ -46,7 +46,7 @@ class Gpu {
  public:
   /// Returns true if this process has a driver and a GPU. The first call initialises the driver.
   static bool any();
-  /// Memory of any of its GPUs.
+  /// Returns true for memory of any of this process's GPUs.
   static bool is_its(const void* memory);
   /// Returns this thread's current context; null if it has none, or there is no driver.
   static cuda::CUcontext current();
@@ -58,13 +58,13 @@ class Gpu {
   bool is_current() const { return current() == context_; }
   bool owns(const void* memory, std::size_t bytes) const;
 
-  /// Each answers the number that passed() takes.
+  /// Submit a copy. Each returns the number that passed() takes.
   Result<std::uint64_t> copy(cuda::CUdeviceptr to, cuda::CUdeviceptr from, std::size_t bytes);
   Result<std::uint64_t> fill(cuda::CUdeviceptr to, unsigned char value, std::size_t bytes);
   bool passed(std::uint64_t number) const noexcept;
-  /// ok: all goes well on the stream.
+  /// Returns OK if the stream has no error.
   Status health() const;
-  /// Waits, for the ends of comms.
+  /// Waits for the stream, at the end of a comm.
   void drain();
 
   Result<Block> pinned(std::size_t bytes) const;

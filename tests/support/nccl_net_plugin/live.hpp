@@ -27,7 +27,7 @@ class Known {
     const std::lock_guard lock(mutex_);
     known_[handle] = std::move(value);
   }
-  /// Null: it was not handed out, or was taken back.
+  /// Returns the value; null if the handle was not given out, or was taken back.
   Value* find(const void* handle) const {
     const std::lock_guard lock(mutex_);
     const auto found = known_.find(handle);
@@ -64,7 +64,7 @@ struct Live {
   Known<std::unique_ptr<Context>> contexts;
 };
 
-/// The process's; never ends.
+/// Returns this process's Live, which is never destroyed.
 Live& live();
 
 }  // namespace linkspan::nccl_test

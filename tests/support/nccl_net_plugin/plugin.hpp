@@ -51,13 +51,14 @@ struct Kind {
 };
 extern const Kind kKind;
 
-// The ABI's functions, without what differs between versions. `context`: null before version 11.
+// Implement the ABI's functions, without the differences between versions. `context` is null before
+// version 11.
 
 int init(Logger logger);
 int make_context(void** context);
 int finalize(void* context);
 int devices(int* count);
-/// kHostPointer, and kCudaPointer where the kind takes it and there is a driver.
+/// Returns kHostPointer, and kCudaPointer if the kind takes it and there is a driver.
 int pointer_support();
 int listen(void* context, int device, void* handle, void** comm);
 int connect(void* context, int device, void* handle, void** comm, NetDeviceHandle** kernels);
@@ -77,7 +78,7 @@ int close_listen(void* comm);
 /// Returns the answer to a caller that broke a rule, or after a failure; logs a line at WARN.
 int refuse(Answer answer, const std::string& why, Where at = {});
 void inform(const std::string& what, Where at = {});
-/// The one that `fails` orders for this call of `function`, or kOk; counts it.
+/// Counts this call of `function`. Returns the failure that `fails` orders for it, or kOk.
 int ordered_failure(const char* function);
 
 }  // namespace linkspan::nccl_test

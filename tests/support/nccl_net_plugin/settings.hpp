@@ -31,7 +31,7 @@ struct Settings {
   ListFault list = ListFault::none;
   std::uint64_t list_at = 0;
 
-  /// invalid_argument: names the variable.
+  /// Reads the environment. invalid_argument names the variable.
   static Result<Settings> from_environment();
 };
 
