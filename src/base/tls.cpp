@@ -84,8 +84,8 @@ TlsEnd::~TlsEnd() { SSL_free(ssl_); }
 int TlsEnd::write_out(BIO* bio, const char* bytes, int count) {
   auto& self = *static_cast<TlsEnd*>(BIO_get_data(bio));
   BIO_clear_retry_flags(bio);
-  // While the kernel encrypts, an alert would need a control message to the kernel. It is dropped:
-  // the end of the socket tells the peer enough.
+  // While the kernel encrypts, an alert would need a control message to the kernel. It is dropped,
+  // because the end of the socket suffices for the peer.
   if (!std::exchange(self.message_of_kernel_, false))
     self.out_.insert(self.out_.end(), bytes, bytes + count);
   return count;
