@@ -13,7 +13,7 @@ constexpr Duration kLong = std::chrono::seconds(60);
 /// Maximum pause after a closing, which is as long as the closing took: threads that wait for the
 /// driver get their turn.
 constexpr Duration kPause = std::chrono::milliseconds(100);
-/// Limit of a normal closing. A longer one waits for a stream that stands still, as do submissions.
+/// Limit of a normal closing. A longer one waits for a blocked stream, as do submissions.
 constexpr Duration kToEnd = std::chrono::seconds(1);
 
 base::Deadline after(Duration wait) { return base::Deadline::after(base::Clock::steady(), wait); }
