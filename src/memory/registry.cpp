@@ -48,9 +48,9 @@ std::pair<std::uint64_t, std::uint64_t> mappable_range(const Region::Facts& f) n
   return whole ? std::pair(f.allocation, f.allocation_bytes) : std::pair(f.address, f.bytes);
 }
 
-/// Adds the chunks from the first on, as far as the region extends: an address tells of one chunk
-/// only (fact: Chunks.ARangeIsWhatAnAddressTells). Stops before memory that is not a chunk; the
-/// caller detects the gap.
+/// Adds the chunks from the first on, as far as the region extends. The driver describes one chunk
+/// for an address (fact: Chunks.ARangeIsWhatAnAddressTells). Stops before memory that is not a
+/// chunk; the caller detects the gap.
 Status walk_chunks(const cuda::Topology& topology, const cuda::PointerFacts& first,
                    Region::Facts& facts) {
   facts.chunks.push_back({first.bytes, first.buffer_id});
