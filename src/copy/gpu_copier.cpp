@@ -204,7 +204,8 @@ Result<Ticket> GpuCopier::start(const Order& order) {
   queue.entries += record.entries;
   if (args != nullptr) args->state = KernelArgs::ArgsState::busy;
   if (number == queue.quiet + 1) queue.next_query = record.due + kOverdue;
-  if (!written.ok()) queue.next_query = now;  // the flag was not written: only the stream can tell
+  // the flag was not written, so only the stream shows the end
+  if (!written.ok()) queue.next_query = now;
   if (queued.status.scope() == Scope::process || !queued.joined) fail_all(queued.status);
   return ticket;
 }

@@ -100,7 +100,7 @@ bool GpuCopier::begin_waiting(CopyQueue& queue) {
                      earliest_time(order.method, order.link, bytes, 1, rates(order.link));
     if (++queue.in_stream == 1) queue.next_query = queue.last_due + kOverdue;
     if (!written.ok())
-      queue.next_query = now;  // the flag was not written: only the stream can tell
+      queue.next_query = now;  // the flag was not written, so only the stream shows the end
     ++last->entries;           // the flag write
     ++queue.entries;
     if (args != nullptr) args->state = KernelArgs::ArgsState::busy;
