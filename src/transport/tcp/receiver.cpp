@@ -283,7 +283,7 @@ void Receiver::end_part(std::vector<Answer>& answers) {
       status_ = copy::store_u64(store.here, std::bit_cast<std::uint64_t>(store.value));
   deferred_stores_.clear();
   Status status = status_;
-  // The peer is told of the end next, and the owner may then deregister the region.
+  // The peer gets the answer next, and the owner may then deregister the region.
   if (left_ == 0 && staging_buffer_ == nullptr) destination_->use = {};
   if (staging_buffer_ != nullptr) {
     copy::StagingBuffer& buffer = *std::exchange(staging_buffer_, nullptr);

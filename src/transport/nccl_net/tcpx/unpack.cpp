@@ -238,7 +238,7 @@ Status Unpacker::feed(UnpackBatch& batch) {
   batch.mark = ++marks_;
   const Status marked = stream_.write_value(*scope, memory_.device_address(), marks_);
   if (marked.ok()) return status;
-  ask_at_ = clock_.now();  // the mark will not be written: only the stream's state tells
+  ask_at_ = clock_.now();  // the mark will not be written, so only the stream shows the end
   return status.ok() ? marked : status;
 }
 
@@ -317,7 +317,7 @@ void Unpacker::poll() {
   const Status answer = scope.ok() ? stream_.query(*scope) : scope.status();
   if (answer.ok()) return reach(marks_);
   if (answer.scope() == Scope::process) fail(answer);
-}  // pending, or the driver cannot tell now: not known to be quiet
+}  // pending, or the driver cannot answer now: not known to be quiet
 
 void Unpacker::fail(const Status& cause) {
   failure_ = cause;
