@@ -176,7 +176,7 @@ TEST_P(EngineBounce, MovesBothDirectionsAtOnce) {
   pair.reset();  // before its memory
 }
 
-/// The peer stops in the midst of its hops: what it may still touch stays the transfer's.
+/// The peer stops during its bounce steps; memory that it may still touch belongs to the transfer.
 TEST_P(EngineBounce, PastItsDeadlineItIsQuietWhenThePeerHasLetGo) {
   make(9 * kMiB);
   const Block all{0, 0, 9 * kMiB}, one{0, 0, 1};

@@ -1,5 +1,5 @@
-// Peers that are killed or stopped, and transfers that are ended early: whatever happens, each
-// transfer becomes quiet with a true status, and the Engine serves the next peer.
+// Tests peers that are killed or stopped, and transfers that end early: each transfer becomes quiet
+// with a true status, and the Engine serves the next peer.
 #include <signal.h>
 
 #include "tests/conformance/engine_fixture.hpp"
@@ -155,7 +155,7 @@ TEST_P(EngineRoutes, NoByteLandsAfterTheOwnerHasClosed) {
   must(engine.publish("here", here.region));
   far.connect(engine.address());
   far.churn(Op::write, "source", "here", {0, 0, kTraffic});
-  std::this_thread::sleep_for(20ms);  // in the midst of it
+  std::this_thread::sleep_for(20ms);  // while transfers run
   EXPECT_EQ(engine.close(10s).to_string(), "ok");
   here.fill(7);  // the memory is the user's
   EXPECT_NE(far.rest(), "");
@@ -178,7 +178,7 @@ TEST(EngineClose, NoByteLandsAtAPeerThatHasHeardOfIt) {
     must(engine.publish("here", here.region));
     here.fill(1);
     far.fill("into", 2);
-    far.fill("into", 1, {0, kBytes});  // so it looks whatever was read
+    far.fill("into", 1, {0, kBytes});  // so it has these bytes whatever was read
     far.connect(engine.address());
     far.churn(Op::read, "into", "here", {0, 0, kBytes});
     std::this_thread::sleep_for(30ms);
@@ -193,7 +193,7 @@ TEST(EngineClose, NoByteLandsAtAPeerThatHasHeardOfIt) {
   }
 }
 
-/// A peer that alone can execute, and that stops in the midst of it.
+/// A peer that alone can execute, and that is stopped meanwhile.
 class EngineStopped : public ::testing::Test {
  protected:
   void SetUp() override {

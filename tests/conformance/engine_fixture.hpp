@@ -53,7 +53,7 @@ struct MemoryOptions {
   std::uint64_t guard = Buffer::kGuard;
 };
 
-/// A registered region in the midst of an allocation.
+/// A registered region inside an allocation.
 struct Held {
   std::unique_ptr<Buffer> buffer;
   Region whole;  ///< For shared memory, which the Engine allocated.
@@ -94,7 +94,7 @@ EngineOptions engine_options(std::string name);
 /// The process below, by its name for Child::spawn().
 inline constexpr const char* kEngineHelper = "engine";
 
-/// An Engine in a child that does what it is told. It listens from the start.
+/// An Engine in a child, which the test controls. It listens from the start.
 class FarEngine {
  public:
   explicit FarEngine(const std::vector<std::string>& environment = {},
@@ -128,7 +128,7 @@ class FarEngine {
   /// Returns the reasons against better paths in one text.
   std::string why_no_better(const std::string& local, const std::string& remote,
                             std::uint64_t bytes = 1);
-  /// Submits `count` writes, which are together the whole region; returns when all are under way.
+  /// Submits `count` writes, which together cover the region; returns when all are in flight.
   void start(const std::string& local, const std::string& remote, std::uint64_t count,
              const std::string& require = "");
   /// Drops the regions that it has looked up. None may be in use by a transfer.
@@ -145,7 +145,7 @@ class FarEngine {
 
   // Adds memory for two-sided messages with the peer that has connected to it.
   void add_loose(const std::string& name, const MemoryOptions& options);
-  /// Returns when it is under way; its number.
+  /// Posts the message. Returns its number once it is in flight.
   Result<std::size_t> post(const Message& message);
   FarEnd end(std::size_t number);  ///< Waits 20 s.
   std::string cancel(std::size_t number);

@@ -1,5 +1,5 @@
-// A child that was forked from a process with an Engine: it finds it dead, and its parent's goes
-// on.
+// Tests a child forked from a process with an Engine: the child finds the Engine dead, and the
+// parent's goes on.
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// Memory that its allocator is about to unmap, while peers hold on to it.
+// Tests memory that its allocator is about to unmap while peers have it mapped.
 #include "tests/conformance/engine_fixture.hpp"
 #include "tests/support/held_stream.hpp"
 
@@ -43,7 +43,7 @@ TEST_F(EngineInvalidate, InvalidatedItIsMappedAnewUnderItsAddress) {
   EXPECT_EQ(target.difference(3, {{0, 4, 0, kBytes}}), "");
 }
 
-/// A peer's batch that is in flight ends before the peer lets go, and each of many is answered.
+/// A peer's batch in flight ends before the peer unmaps, and each of many batches is answered.
 TEST_F(EngineInvalidate, BesideTransfersOfThePeerItIsBoundedAndTrue) {
   Held target;
   Pair pair;

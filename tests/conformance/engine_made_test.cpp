@@ -1,5 +1,5 @@
-// Memory of GPUs that cudaMalloc did not make: rows of chunks and allocations of pools, mapped by
-// peers where it can be, copied by its owner where it cannot, and unmapped under its address.
+// Tests GPU memory that cudaMalloc did not allocate: rows of chunks and allocations of pools,
+// mapped by peers where possible, else copied by their owner, and unmapped under their address.
 #include <map>
 #include <string>
 
@@ -156,7 +156,7 @@ TEST_F(EngineMadeGpu, RemappedWithoutAWordItIsNotLent) {
   must(pair.engine.publish("target", target.region));
   pair.far.add("source", {.kind = "device0", .bytes = kBytes});
   pair.far.connect(pair.engine.address());
-  target.buffer->row().remap(1);  // in the midst: the ends are as they were
+  target.buffer->row().remap(1);  // in the middle, so both ends are unchanged
   const auto why = pair.far.explain("source", "target", kBytes);
   EXPECT_NE(why.status().what().find("unreachable"), std::string::npos) << why.status().what();
   EXPECT_NE(why.status().what().find("or Engine::invalidate"), std::string::npos)

@@ -1,5 +1,5 @@
-// Memory that is not quite the process's own, and peers that are not quite apart: managed memory,
-// pointers that CUDA IPC gave, two Engines in one process, two processes on one GPU.
+// Tests unusual memory and peers: managed memory, pointers from CUDA IPC, two Engines in one
+// process, two processes on one GPU.
 #include <map>
 #include <optional>
 

@@ -1,4 +1,4 @@
-// Prepared transfers around their ends: regions that go, peers that die, wrong positions, options.
+// Tests the ends of prepared transfers: regions that end, peers that die, wrong positions, options.
 #include <numeric>
 
 #include "tests/conformance/engine_fixture.hpp"

@@ -1,4 +1,4 @@
-// Large copies from pinned memory to a GPU over two PCIe links, between two processes.
+// Tests large copies from pinned memory to a GPU over two PCIe links, between two processes.
 #include "copy/chooser.hpp"
 #include "tests/conformance/engine_fixture.hpp"
 

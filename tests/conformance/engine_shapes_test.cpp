@@ -1,4 +1,4 @@
-// Pages and strides of any size between every pair of memories, submitted and prepared.
+// Tests pages and strides of any size between every pair of memories, submitted and prepared.
 #include <algorithm>
 #include <numeric>
 #include <random>

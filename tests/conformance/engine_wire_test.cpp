@@ -1,4 +1,4 @@
-// Engines that reach each other by TCP, or by a network plugin as well: every pair of memory kinds,
+// Tests Engines that are connected by TCP, or also by a network plugin: every pair of memory kinds,
 // both ways, every shape, many at once, one- and two-sided.
 #include <algorithm>
 #include <numeric>

@@ -15,7 +15,7 @@
 
 namespace linkspan::test {
 
-/// Starts what moves `blocks` between `here` and the far region of that name, and looks at every
+/// Starts what moves `blocks` between `here` and the far region of that name, and verifies every
 /// byte of both sides.
 template <class Start>
 void expect_moved(FarEngine& far, const std::string& there, Held& here, Op op,

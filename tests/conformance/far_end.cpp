@@ -1,5 +1,5 @@
-// The far end of a transport in an exec'd process: the child's side, which makes a HereEnd and does
-// what it is told, and the test's side, an End that tells it.
+// The far end of a transport in an exec'd process: the child's side, which makes a HereEnd and
+// executes requests, and the test's side, an End that sends them.
 #include <unistd.h>
 
 #include "base/process.hpp"

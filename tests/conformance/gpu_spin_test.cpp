@@ -1,6 +1,6 @@
-// A transfer while a kernel of the user's occupies the GPU until it is told to stop. What the
-// library needs is loaded when a GPU comes up; a function that was loaded later would start when
-// the spinner ends (docs/cuda_notes.md, "lazy loading").
+// Tests a transfer while a user's kernel occupies the GPU until it is stopped. The library loads
+// its functions when a GPU comes up; a function loaded later would start when the spinner ends
+// (docs/cuda_notes.md, "lazy loading").
 #include <atomic>
 
 #include "cuda/stream.hpp"

@@ -1,5 +1,5 @@
-// A CUDA graph that a thread of the process captures in global mode, as PyTorch does, while the
-// library does all that it ever does. Any call of ours that is not guarded ends the capture.
+// Tests the library while a thread of the process captures a CUDA graph in global mode, as PyTorch
+// does. Any unguarded call of the library ends the capture.
 #include <algorithm>
 #include <future>
 #include <thread>

@@ -1,4 +1,4 @@
-// The lines of send_ipc and recv_ipc on stderr, against the text of the seed.
+// Tests the lines of send_ipc and recv_ipc on stderr against the documented text.
 #include <unistd.h>
 
 #include <cstdlib>

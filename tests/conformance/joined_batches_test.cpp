@@ -1,4 +1,4 @@
-// Small batches that wait for each other and go together: what each is told of its way.
+// Tests small batches that wait for each other and are joined: the path that each reports.
 #include "tests/support/fake_cuda/controls.hpp"
 #include "tests/support/transport_fixture.hpp"
 

@@ -1,5 +1,5 @@
-// Notifications of one thread are heard in the order in which it posted them, whatever they ride
-// on: by themselves, with writes of one frame or of many that are awaited; on every transport.
+// Tests that notifications of one thread arrive in the order in which it posted them: alone, or
+// with writes of one frame or of many that are awaited; on every transport.
 #include <cstring>
 #include <map>
 #include <thread>

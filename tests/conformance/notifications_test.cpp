@@ -1,4 +1,4 @@
-// Messages to the peer's CPU: in order, none lost, however late they are read.
+// Tests messages to the peer's CPU: in order, none lost, however late they are read.
 #include <thread>
 
 #include "tests/conformance/engine_fixture.hpp"

@@ -1,5 +1,5 @@
-// Peer::close(): one peer ends and nothing else does. Its transfers end, no byte of either side
-// lands from then on, it is told, and the same two Engines may meet again.
+// Tests Peer::close(): it ends one peer and nothing else. Its transfers end, no byte of either side
+// lands from then on, the peer is informed, and the same two Engines may connect again.
 #include <signal.h>
 
 #include <atomic>
@@ -305,7 +305,7 @@ TEST_P(PeerCloseOfRaw, SaysGoodbyeAndHasABoundWhateverItAnswers) {
   const auto said = next_raw(raw_);
   ASSERT_TRUE(said.has_value());
   EXPECT_EQ(static_cast<control::FrameOp>(said->header.op), control::FrameOp::goodbye);
-  send_raw(raw_, control::FrameOp::import, control::encode_import("nothing"));  // is not heard
+  send_raw(raw_, control::FrameOp::import, control::encode_import("nothing"));  // is not read
   if (!remote) {
     EXPECT_EQ(peer_.state(), PeerState::lost);
     EXPECT_EQ(peer_.close(20ms).code(), Code::pending);

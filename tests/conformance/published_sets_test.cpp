@@ -1,5 +1,5 @@
-// Sets that are published under one name: whatever is published meanwhile, a reader gets the
-// regions of one version.
+// Tests sets published under one name: a reader gets the regions of one version, whatever is
+// published meanwhile.
 #include <cstring>
 #include <future>
 #include <thread>

@@ -1,5 +1,5 @@
-// Peers over TCP, of this host: they meet, notify, end and are told why as others are, and nothing
-// that only this host has goes to them.
+// Tests peers over TCP on this host: they connect, notify, end and get reasons as others do, and
+// nothing that belongs to this host alone is sent to them.
 #include <signal.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-// Every transport under the suite, and with which memory: the near end's, then the far end's.
+// Lists every transport under the suite, with the kinds of memory of the near end and the far end.
 #include "tests/conformance/subjects.hpp"
 
 namespace linkspan::test {

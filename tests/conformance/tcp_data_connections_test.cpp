@@ -1,5 +1,5 @@
-// How many streams there are to a peer over TCP: two at first, more while bytes move, whichever
-// side asks for them, and never more than both want.
+// Tests the number of data connections to a peer: two at first, more while bytes move, whichever
+// side requests them, and never more than both allow.
 #include <stdlib.h>
 
 #include "tests/conformance/wire_pair.hpp"

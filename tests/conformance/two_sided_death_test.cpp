@@ -1,4 +1,4 @@
-// A peer that is killed or stopped at each stage of two-sided messages.
+// Tests a peer that is killed or stopped at each stage of two-sided messages.
 #include <signal.h>
 
 #include "tests/conformance/engine_fixture.hpp"
@@ -44,7 +44,8 @@ TEST_P(TwoSidedDeath, EndsAllWithinASecond) {
   pair.far.accept();
   here = Held::loose(pair.engine, {.kind = c.near.name, .bytes = kTraffic});
   pair.far.add_loose("there", {.kind = c.far.name, .bytes = kTraffic});
-  // Some are alone here, some there, the others match: one by one, while the first are under way.
+  // Some messages are posted here only, some there only, the others match: one by one, while the
+  // first are in flight.
   std::vector<Transfer> transfers;
   for (std::uint64_t i = 0; i < kParts; ++i) {
     const Block part = part_of(kTraffic, i, kParts);

@@ -1,6 +1,6 @@
-// Windows between two Engines: what kernels do there, done by a CPU where all memory is host memory
-// (the device headers are the host's too), mapped, through the proxy, and to a remote peer; and
-// what ends a window.
+// Tests windows between two Engines: a CPU does what kernels do if all memory is host memory (hosts
+// can use the device headers too), mapped, through the proxy, and to a remote peer; and what ends a
+// window.
 #include <stdlib.h>
 
 #include <atomic>
@@ -242,7 +242,7 @@ TEST_P(Windows, WhatIsOutOfRangeIsRefused) {
 INSTANTIATE_TEST_SUITE_P(By, Windows, ::testing::Values(By::mapping, By::proxy, By::tcp),
                          [](const auto& param) { return std::string(name_of(param.param)); });
 
-/// In the midst of its puts and signals.
+/// The peer is killed during puts and signals.
 TEST(WindowByTcp, AKilledPeerEndsAll) {
   FarEngine far({std::string(kListenAt) + kAnyPort});
   far.add("data", {.kind = "shared", .bytes = kBytes});
