@@ -1,5 +1,5 @@
-// Every primitive of linkspan/device/*.cuh in every scope, a kernel each: what tests/device
-// compiles and reads the PTX of. Nothing runs it.
+// Has a kernel for every primitive of linkspan/device/*.cuh in every scope. tests/device compiles
+// it and reads the PTX; nothing runs it.
 #include "linkspan/device/packet.cuh"
 
 namespace device = linkspan::device;

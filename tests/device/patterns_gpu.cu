@@ -1,5 +1,5 @@
-// The kernels of KERNEL_GUIDE.md between two GPUs: each pattern a thousand times and more, with
-// random delays before it and other traffic on the link, and every word looked at.
+// Tests the kernels of KERNEL_GUIDE.md between two GPUs: each pattern a thousand times and more,
+// with random delays before it and other traffic on the link; every word is verified.
 //
 // Usage: device_patterns [TIMES]: fewer, under a sanitizer.
 #include "bench/device/two_gpus.cuh"
@@ -42,7 +42,7 @@ class Patterns : TwoGpus {
       on(1, [&](Side& s) {
         patterns::take<<<1, 512, 0, s.stream>>>(s.window, i, kWait, s.words);
         count_wrong<<<32, 256, 0, s.stream>>>(words_of(s.data), words, i, s.words + 1);
-        // The next one may come when this one was looked at.
+        // The next one may come once this one was verified.
         must(cudaEventRecord(looked_, s.stream), "cudaEventRecord");
       });
       on(0,
