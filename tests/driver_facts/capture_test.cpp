@@ -1,4 +1,4 @@
-// A CUDA graph that one thread captures, and what other threads may do meanwhile.
+// Tests what other threads may do while one thread captures a CUDA graph.
 #include <cstdlib>
 #include <memory>
 

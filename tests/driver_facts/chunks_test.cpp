@@ -1,4 +1,4 @@
-// Ranges of chunks that cuMemCreate made, as PyTorch's expandable segments map them.
+// Tests ranges of chunks from cuMemCreate, as PyTorch's expandable segments map them.
 #include <unistd.h>
 
 #include <algorithm>

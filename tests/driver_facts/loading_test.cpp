@@ -1,4 +1,4 @@
-// When code gets to the GPU, and which code a GPU takes.
+// Tests when code is loaded to the GPU, and which code a GPU accepts.
 #include <atomic>
 #include <thread>
 

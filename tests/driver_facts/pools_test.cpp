@@ -1,4 +1,4 @@
-// Memory of stream-ordered pools, as cudaMallocAsync gives it.
+// Tests memory of stream-ordered pools, as cudaMallocAsync returns it.
 #include <unistd.h>
 
 #include "tests/driver_facts/far_process.hpp"
