@@ -1,4 +1,4 @@
-// The shim itself: what is ordered happens to that call and to no other, and its balance is exact.
+// Tests the shim itself: an order changes that call and no other, and the balance is exact.
 #include "tests/support/driver_shim/control.hpp"
 
 #include <gtest/gtest.h>

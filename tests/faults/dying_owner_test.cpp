@@ -1,6 +1,6 @@
-// Two processes that copy into and out of each other's memory of both GPUs without an Engine, of
-// which one is killed in the midst of it: what the other has mapped goes on to work, and its
-// context lives. LINKSPAN_OWNER_ROUNDS is the number of kills of each kind of memory.
+// Tests two processes that copy between each other's memory of both GPUs without an Engine. One is
+// killed meanwhile; the other's mappings still work, and its context lives. LINKSPAN_OWNER_ROUNDS
+// is the number of kills for each kind of memory.
 #include <gtest/gtest.h>
 
 #include <bit>

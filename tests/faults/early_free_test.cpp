@@ -136,8 +136,8 @@ TEST_F(EarlyFree, MemoryOfAGpu) {
     const RemoteRegion mapped = take(peer_.lookup("freed"));
     EXPECT_EQ(move(mapped).to_string(), "ok");
     free();
-    // Our mapping keeps the memory, though its owner has no address of it any more: that cannot be
-    // told from memory that is in use.
+    // Our mapping keeps the memory although its owner has no address of it any more. That looks the
+    // same as memory in use.
     const Status end = move(mapped);
     EXPECT_NE(end.code(), Code::internal) << end.to_string();
   }

@@ -1,5 +1,5 @@
-// Processes and threads that end with an Engine in the midst of work, in every order of what they
-// hold: they end in order, and their peers lose them and nothing else.
+// Tests processes and threads that end while an Engine works, with their objects in every order:
+// they end in order, and their peers lose them and nothing else.
 #include <sys/wait.h>
 #include <unistd.h>
 

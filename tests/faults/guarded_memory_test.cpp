@@ -1,5 +1,5 @@
-// Peers' transfers with host memory whose owner has protected, truncated or unmapped it: the
-// transfer ends as `unreachable`, the owner lives and serves others, on each path.
+// Tests peers' transfers with host memory that its owner has protected, truncated or unmapped: on
+// each path the transfer ends as `unreachable`, and the owner lives and serves others.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -24,7 +24,8 @@ class Owner {
       must(at.empty() ? engine_->listen() : engine_->listen(at));
       file_ = base::Fd(::memfd_create("pages", MFD_CLOEXEC));
       if (::ftruncate(file_.get(), kMiB) != 0) return Status(Code::system, Scope::process, "");
-      // Apart from what the kernel hands out, so that nothing else lies here once it is unmapped.
+      // Far from the addresses that the kernel gives out, so that nothing else is mapped here after
+      // the unmap.
       void* const apart = reinterpret_cast<void*>(std::uintptr_t{0x7ea0} << 32);
       memory_ = ::mmap(apart, kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
       kept_ = take(engine_->register_memory(spare_.data(), kMiB));
@@ -35,7 +36,7 @@ class Owner {
       return Answer{engine_->address(), {}};
     }
     if (what == "protect") ::mprotect(memory_, kMiB, PROT_READ);
-    // The first page stays: what looks at the mapping alone finds all of it.
+    // The first page stays, so a check of the mapping alone finds all of it.
     if (what == "truncate" && ::ftruncate(file_.get(), 4096) != 0)
       return Status(Code::system, Scope::process, "ftruncate");
     if (what == "unmap") ::munmap(memory_, kMiB);

@@ -166,7 +166,7 @@ TEST_F(JunkOnAPort, TenThousandLeaveNothing) {
     go_on();
     if (HasFatalFailure()) return;
   }
-  EXPECT_LT(most.fds, before.fds + 300) << before.to_string();  // handshakes under way
+  EXPECT_LT(most.fds, before.fds + 300) << before.to_string();  // handshakes in progress
   EXPECT_LT(most.mappings, before.mappings + 10) << before.to_string();
   const Usage after = Usage::lowest(5s, before);
   EXPECT_LE(after.fds, before.fds) << before.to_string() << "; after: " << after.to_string();

@@ -1,6 +1,6 @@
-// Peers that are killed at random moments, many at once, and come back: the Engine that stays ends
-// every transfer within a second, serves the others as if nothing had happened, and holds nothing
-// of the dead. LINKSPAN_KILL_ROUNDS is the number of kills, LINKSPAN_FAULTS_SEED repeats a run, and
+// Tests peers that are killed at random moments, many at once, and return: the surviving Engine
+// ends every transfer within a second, serves the others undisturbed, and keeps nothing of the
+// dead. LINKSPAN_KILL_ROUNDS is the number of kills, LINKSPAN_FAULTS_SEED repeats a run, and
 // LINKSPAN_FAULTS_OUT names the file for the rows of the evidence.
 #include <poll.h>
 
@@ -161,7 +161,7 @@ class Seat {
     forget();
   }
 
-  /// Lets go of what it still has of a victim.
+  /// Drops all objects of a victim.
   void forget() {
     peer_ = old_ = {};
     remotes_.clear();

@@ -27,7 +27,7 @@ class Lane {
   void aim(Op op, Peer peer, RemoteRegion remote, std::uint64_t offset, std::uint64_t remote_seed);
   /// Runs its transfers after that stream from now on.
   void follow(const StreamOrder& stream) { after_ = stream; }
-  /// Replaces what has ended; before that the bytes that came are looked at, now and then. The
+  /// Replaces transfers that have ended; sometimes verifies the bytes before that. Returns the
   /// first Status that was not ok, of a submission or of a transfer.
   Status pump(Random& random);
   /// Waits until nothing is in flight, checks that each transfer was ok or `disconnected`, and

@@ -1,5 +1,5 @@
-// A process that runs out of file descriptors, of address space or of memory that it may lock: each
-// call answers so at once, nothing is lost or kept, and all goes on when there is room again.
+// Tests a process that runs out of file descriptors, of address space or of lockable memory: each
+// call reports that at once, nothing is lost or kept, and all goes on when there is room again.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -144,7 +144,7 @@ TEST_F(FdLimit, AMessageThatComesWithItsKey) {
   EXPECT_EQ(exchange(true).code(), Code::system);
   EXPECT_EQ(exchange(false).to_string(), "ok");
   {
-    test::FewFds few(0);  // memory that is lent for a message takes none
+    test::FewFds few(0);  // memory of a message needs no descriptor
     const auto posted = pair_.peer.recv(1, room.at(0), kMiB, {.deadline = 5s});
     ASSERT_EQ(posted.status().to_string(), "ok");
     (void)posted->cancel();

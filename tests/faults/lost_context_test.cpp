@@ -1,5 +1,6 @@
-// A context that is lost in the midst of transfers: all of that GPU end with the driver's own word,
-// those between CPUs and of another GPU go on, and the Engine closes. And one that never opened.
+// Tests a context that is lost during transfers: all of that GPU's end with the driver's error,
+// those between CPUs and of another GPU go on, and the Engine closes. Also one that could not be
+// opened.
 #include "tests/conformance/engine_fixture.hpp"
 #include "tests/support/driver_shim/control.hpp"
 

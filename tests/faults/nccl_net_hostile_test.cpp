@@ -1,5 +1,5 @@
-// A peer that speaks the nccl_net transport by hand and keeps none of its rules: it is answered or
-// dropped, memory that it has no token for is neither read nor written, and the others are served.
+// Tests a peer that sends nccl_net messages by hand and breaks all rules: it is answered or
+// dropped, memory without a valid token is neither read nor written, and the others are served.
 #include <functional>
 #include <random>
 

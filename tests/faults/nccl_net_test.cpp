@@ -1,6 +1,6 @@
-// A network plugin whose functions fail, whose connections close and whose lists are wrong, at
-// either end: each transfer ends in time and says why, or is right; so do those that take another
-// path meanwhile, and the next ones between the same two.
+// Tests a network plugin with failing functions, closing connections and wrong lists at either end:
+// each transfer ends in time with the reason, or is right. So do transfers on another path
+// meanwhile, and later ones between the same two Engines.
 #include <cstring>
 #include <tuple>
 

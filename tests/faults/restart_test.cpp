@@ -80,7 +80,7 @@ TEST_P(Restart, AtTheSameAddressNothingOldReachesTheNewOne) {
     engine.progress();
     EXPECT_EQ(here.difference(1, {{0, 4, 0, kMiB}}), "");
     here.fill(1);
-    for (int i = 0; i < 32; ++i)  // under way when it dies
+    for (int i = 0; i < 32; ++i)  // in flight when it dies
       for (std::size_t last : {remotes.size() - 2, remotes.size() - 1}) {
         const Block part = part_of(kMiB, static_cast<std::uint64_t>(i), 32);
         auto moved = peer.write(here.region, remotes[last], std::span(&part, 1));

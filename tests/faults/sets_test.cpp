@@ -1,5 +1,5 @@
-// Sets between an Engine and one that does not keep the rules: of another release, or that lies
-// about what it publishes, or asks for more than it may.
+// Tests sets between an Engine and one that breaks the rules: of another release, with false claims
+// about what it publishes, or with too many requests.
 #include <thread>
 
 #include "base/schema/control_generated.h"
@@ -136,7 +136,7 @@ TEST_F(OddSets, ImportsNothingThatTheNameDoesNotStandFor) {
 TEST_F(OddSets, WaitsForNoMoreThanItMay) {
   const auto wait = control::encode(control::AskSet{.name = "w", .above = 0, .waits = true});
   for (std::uint64_t id = 1; id <= 64; ++id) ASSERT_TRUE(odd_->send(FrameOp::ask_set, wait, id));
-  ASSERT_TRUE(odd_->send(FrameOp::ask_set, wait, 64));  // the same once more
+  ASSERT_TRUE(odd_->send(FrameOp::ask_set, wait, 64));  // the same again
   EXPECT_EQ(asked(FrameOp::ask_set, wait, 65).code(), Code::no_resource);
   ASSERT_TRUE(odd_->send(FrameOp::ask_set, control::encode(control::AskSet{}), 3));  // gives up
   ASSERT_TRUE(odd_->send(FrameOp::ask_set, wait, 65));

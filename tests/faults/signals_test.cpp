@@ -1,5 +1,5 @@
-// A process that is interrupted all the time (a handler without SA_RESTART) and one that ignores
-// nothing: no call fails for it, and SIGPIPE never comes.
+// Tests a process that is interrupted all the time (a handler without SA_RESTART) and ignores no
+// signal: no call fails because of it, and SIGPIPE is never raised.
 #include <signal.h>
 #include <sys/time.h>
 

@@ -1,6 +1,5 @@
-// Sixteen threads of the user on one Engine, with three peers at once: each registers, looks up,
-// submits, waits, cancels, asks for the way, sends messages and deregisters, and finds its own
-// bytes.
+// Tests sixteen user threads on one Engine with three peers: each registers, looks up, submits,
+// waits, cancels, explains, sends messages and deregisters, and finds its own bytes.
 #include <random>
 #include <thread>
 
@@ -142,7 +141,7 @@ TEST(Threads, SixteenOnOneEngineFindTheirBytes) {
   }
   std::uint64_t sent = 0, came = 0;
   for (const Worker& worker : workers) sent += worker.sent();
-  // Which peer got how many is the threads' dice: the far sides tell what has come so far.
+  // Chance decides how many each peer got, so the far sides' counts are added up.
   const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
   while (came < sent && !limit.passed())
     for (auto& each : far) came += each->process.notifications(0).size();

@@ -12,9 +12,9 @@
 namespace linkspan::test {
 
 struct Usage {
-  /// Granules more than before that are no leak where the balance tells exactly what is: the driver
-  /// keeps memory of its own, and in a run of 200 kills on two H200 it took one of them, at times.
-  /// What was leaked at each kill would be 200.
+  /// Granules above the earlier count that are no leak, where the balance counts exactly. The
+  /// driver keeps memory of its own: in a run of 200 kills on two H200 it sometimes took one
+  /// granule. A leak at each kill would be 200.
   static constexpr std::uint64_t kGranulesOfTheDriver = 4;
 
   std::uint64_t fds = 0;       ///< /proc/self/fd

@@ -1,5 +1,6 @@
-// Transfers by a network plugin whose peer is killed or stopped, or whose user ends them early:
-// each becomes quiet with a true status, no byte comes late, and the Engine serves the next one.
+// Tests transfers by a network plugin whose peer is killed or stopped, or whose user ends them
+// early: each becomes quiet with a true status, no byte comes late, and the Engine serves the next
+// peer.
 #include <signal.h>
 
 #include <algorithm>
@@ -76,7 +77,7 @@ TEST_P(WirePeers, EndAllWhenOneIsKilled) {
     const Peer peer = take(engine.connect(far.address()));
     const RemoteRegion there = take(peer.lookup("there"));
     auto transfers = start_all(peer, here.region, there);
-    EXPECT_EQ(transfers[0].wait(10s).to_string(), "ok");  // in the midst of it
+    EXPECT_EQ(transfers[0].wait(10s).to_string(), "ok");  // while transfers run
     far.process().signal(SIGSTOP);
     for (const Transfer& each : start_all(peer, here.region, there)) transfers.push_back(each);
     far.process().kill();
@@ -100,7 +101,7 @@ TEST_P(WirePeers, EndAllWhenOneIsKilled) {
   EXPECT_EQ(engine.deregister(here.region, 5s).to_string(), "ok");
 }
 
-/// At random moments: while they meet, while flows are made, in the midst of messages.
+/// Kills at random moments: during the handshake, while flows are made, during messages.
 TEST_P(WirePeers, ThatAreKilledLeaveNothingBehind) {
   constexpr int kKills = 6, kWarm = 2;
   std::mt19937_64 random(std::random_device{}());
@@ -169,7 +170,7 @@ TEST_P(WirePeers, OneThatIsStoppedHoldsWhatItHasAndNobodyElse) {
                   "ok");
     }
     far.process().signal(SIGSTOP);
-    // Bytes of their own each, for all may be under way at the same time.
+    // Different bytes for each, because all may be in flight at the same time.
     const std::uint64_t half = kBytes / 2, last = kBytes - 100;
     const TransferOptions soon = by_wire(wire(), 50ms);
     const Transfer moved[] = {
@@ -219,7 +220,7 @@ TEST_P(WirePeers, NoByteLandsAfterACancel) {
     if (round % 3 != 0) {
       EXPECT_EQ(transfers[4].wait(10s).to_string(), "ok");
     }
-    std::ranges::reverse(transfers);  // the last one is the likeliest to be under way
+    std::ranges::reverse(transfers);  // the last one is the likeliest to be in flight
     for (const Transfer& each : transfers) {
       const Status asked = each.cancel();
       EXPECT_TRUE(asked.ok() || asked.code() == Code::pending) << asked.to_string();

@@ -226,7 +226,8 @@ class Workload {
                             .gpu = device->info().uuid,
                             .handle = stream->get()};
     for (const char* other : others) one_sided(m, other, far, peer, order);
-    const DriverShim::Own own(shim);  // the user's stream goes on, whatever became of the transfers
+    // releases the user's stream, whatever the result of the transfers
+    const DriverShim::Own own(shim);
     must(stream->synchronize(take(device->enter())));
     stream.reset();
   }
