@@ -1,6 +1,5 @@
-// A peer that writes bytes and fds as it likes: cut anywhere, more fds than a frame holds, of kinds
-// that nothing expects. FdChannel gives frames or ends; what takes an fd measures it first; none of
-// them stays open.
+// Fuzzes a peer's bytes and fds: cut anywhere, more fds than a frame holds, of unexpected kinds.
+// FdChannel returns frames or ends; what takes an fd checks it first; no fd stays open.
 //
 // The input: messages of {flags u8, bytes u8, fds u8, kind u8 each, the bytes}. flags 1: the bytes
 // are the header of a frame that is as long as the next byte says; 2: read before the next one.

@@ -1,7 +1,7 @@
-// A peer in every state of its connection: a real Session before a whole Engine (EngineImpl), fed
-// here and now by the fuzzer's thread. The peer is another process as far as the kernel knows.
+// Fuzzes a peer in every state of its connection: a real Session of a whole Engine (EngineImpl),
+// fed by the fuzzer's thread. For the kernel the peer is another process.
 //
-// Found, beside what the sanitizers see: a transfer that does not end when its peer is gone, a
+// Finds, beside what the sanitizers see: a transfer that does not end when its peer is gone, a
 // Session that does not, fds that stay open.
 #include "tests/fuzz/frames.hpp"
 

@@ -1,5 +1,6 @@
-// The words of the control connection: every decoder of control/handshake.hpp and exchange.hpp.
-// What is taken keeps the limits, writes nothing but itself to a log, and comes back as it was.
+// Fuzzes the messages of the control connection: every decoder of control/handshake.hpp and
+// exchange.hpp. Accepted input keeps the limits, writes only itself to a log, and comes back from
+// its own encoding.
 #include "control/handshake.hpp"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
-// A client of a store as the server hears it: the bytes of one connection, in pieces, to the parser
-// and the table, whose limits are small here.
+// Fuzzes a store's client: passes the bytes of one connection, in pieces, to the parser and the
+// table, whose limits are small here.
 //
-// Found, beside what the sanitizers see: a limit that is passed, an answer that our own client does
+// Finds, beside what the sanitizers see: a limit that is passed, an answer that our own client does
 // not understand, a request that encode() writes otherwise.
 #include "store/protocol.hpp"
 #include "store/table.hpp"
