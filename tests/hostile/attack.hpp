@@ -32,8 +32,8 @@ struct Attack {
   /// What it must have done at least, in the time that a test gives it.
   std::uint64_t least = 1;
   unsigned threads = 1;
-  /// Whether it runs until it is told to end, until it is killed, or is stopped by SIGSTOP during
-  /// its work and then killed.
+  /// How the attack ends: by the test's request, by a kill, or by SIGSTOP during its work and a
+  /// kill afterwards.
   enum class Ending : std::uint8_t { told, killed, frozen } ending = Ending::told;
   /// The victim has its memory back before the attacker is killed; else afterwards.
   bool is_remote = false;

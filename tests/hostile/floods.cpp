@@ -1,4 +1,4 @@
-// Floods at each socket of the victim, and peers that ask and read nothing.
+// Floods each socket of the victim, and adds peers that send requests and read nothing.
 #include "control/introspection_socket.hpp"
 #include "tests/hostile/attack.hpp"
 #include "tests/hostile/raw_attacker.hpp"

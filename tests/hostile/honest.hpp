@@ -1,7 +1,7 @@
-// tests/hostile/honest.hpp - the peer that keeps the rules while others do not: it moves bytes to
-// and from the victim all the time, looks at each of them, and notes how long it waited. Its paths:
-// "unix", memory that both map; "asked", memory of the victim's that only the victim copies; "gpu",
-// where there is one; "tcp".
+// tests/hostile/honest.hpp - a peer that keeps the rules while others do not: it moves bytes to and
+// from the victim all the time, verifies each, and records how long it waited. Its paths: "unix",
+// memory that both map; "asked", memory of the victim that only the victim copies; "gpu", if there
+// is one; "tcp".
 //
 // Threads: externally synchronised.
 #pragma once
@@ -18,7 +18,7 @@ namespace linkspan::test {
 /// The results of a period of time.
 struct Served {
   struct Path {
-    std::uint64_t rounds = 0;  ///< A write, a read and a look at the bytes each.
+    std::uint64_t rounds = 0;  ///< Rounds of a write, a read and a verification of the bytes.
     Duration took{0};
     double rate() const {
       return static_cast<double>(rounds) / std::chrono::duration<double>(took).count();

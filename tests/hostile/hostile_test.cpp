@@ -1,20 +1,20 @@
-// An Engine that is attacked goes on serving others, and keeps nothing of the attack.
+// Tests that an attacked Engine goes on serving others, and keeps nothing of the attack.
 //
-// Three processes and a control: the victim and its attacker share one core, so that the attacker
-// takes what it can of the victim's time; the honest peer, which moves bytes to and from the victim
-// over its Unix socket, its TCP port and the GPUs all the time, has another core for itself. What
-// is asked of the victim:
-// - the honest peer keeps half of the rate that it has while the attacker only burns the same core,
-//   on each path, unless other programs have the machine. Rates are printed, and judged with
-//   LINKSPAN_LONG alone: other suites run at the same time without it;
-// - none of its calls waits longer than 100 ms, and what a control has waited at the same time: a
+// There are three processes and a control. The victim and its attacker share one core, so that the
+// attacker takes what it can of the victim's time. The honest peer, which moves bytes to and from
+// the victim over its Unix socket, its TCP port and the GPUs all the time, has another core. The
+// victim must meet these bounds:
+// - The honest peer keeps half of the rate that it has while the attacker only uses the same core,
+//   on each path, unless other programs have the machine. Rates are printed, and judged only with
+//   LINKSPAN_LONG, because other suites run at the same time without it.
+// - None of its calls waits longer than 100 ms, plus what a control has waited at the same time: a
 //   process on the victim's core that answers a few bytes to one on the honest core. Other programs
-//   of the machine hold up both;
-// - a newcomer comes in, moves bytes and goes, within five seconds (more where the victim is made
-//   slow) and what the control has waited;
-// - it takes no more than 64 MiB of memory for them all;
-// - afterwards the victim has the descriptors, threads and mappings of before, and closes in order.
-// What is measured is measured up to four times: a victim that freezes is slow each time.
+//   of the machine delay both.
+// - A newcomer connects, moves bytes and closes within five seconds (more where the victim is made
+//   slow) plus what the control has waited.
+// - The victim uses no more than 64 MiB of memory for them all.
+// - Afterwards the victim has the descriptors, threads and mappings of before, and closes in order.
+// Each measurement is repeated up to four times: a victim that freezes is slow each time.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -1,5 +1,5 @@
-// A victim that has no room: for descriptors, for memory, for what it says on stderr; and one whose
-// threads lose their core at random. Strangers and peers come all the while.
+// Attacks a victim without room for descriptors, for memory, or for its lines on stderr, and one
+// whose threads lose their core at random. Strangers and peers connect meanwhile.
 #include <deque>
 #include <filesystem>
 

@@ -1,5 +1,5 @@
-// tests/hostile/raw_attacker.hpp - a connection to the victim that speaks frames by hand, for an
-// attack that is to end when it is told.
+// tests/hostile/raw_attacker.hpp - a connection to the victim that sends frames by hand, for an
+// attack that the test can end.
 //
 // Threads: externally synchronised.
 #pragma once

@@ -1,5 +1,5 @@
-// A peer of the victim that writes garbage into all memory that it shares with it, while transfers
-// of both run: leases, ends of copies, notifications in both directions, regions.
+// Writes garbage into all memory that a peer shares with the victim, during transfers of both:
+// liveness, completion flags, notifications in both directions, regions.
 #include <cinttypes>
 #include <cstdio>
 #include <fstream>
@@ -39,7 +39,7 @@ void scribble(const std::vector<Pages>& pages, std::minstd_rand& random) {
   for (const Pages& each : pages) {
     const std::uint64_t words = (each.end - each.begin) / sizeof(std::uint64_t);
     for (int i = 0; i < 256; ++i) {
-      // Most of what is said lies in the first words.
+      // The first words have most of the meaning.
       const std::uint64_t at = (i % 2 == 0 ? random() % 64 : random()) % words;
       const std::uint64_t value = random() % 2 == 0 ? likely[random() % 8] : random() * random();
       auto* const word = reinterpret_cast<std::uint64_t*>(each.begin) + at;

@@ -1,5 +1,4 @@
-// A peer of the victim whose memory never answers a page fault, and that has the victim copy from
-// it.
+// Has the victim copy from a peer whose memory never answers a page fault.
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>

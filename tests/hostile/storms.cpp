@@ -1,5 +1,4 @@
-// Peers of the victim that retract, ask, cancel and offer without an end, and puts that do not go
-// on.
+// Sends the victim endless retracts, requests, cancels and offers, and puts that do not go on.
 #include <array>
 #include <deque>
 
@@ -17,7 +16,7 @@ namespace storms {
 using transport::local::LocalMessage;
 using Done = std::atomic<std::uint64_t>;
 
-/// Peers of this host by hand; the next one where the victim has dropped one.
+/// Connects peers of this host by hand; the next one when the victim has dropped one.
 template <class Say>
 void by_hand(const Target& target, const std::stop_token& stop, Done& done, const Say& say) {
   const transport::local::LocalAddress address{.incarnation = kRawIncarnation,
@@ -94,7 +93,7 @@ void offer(const Target& target, const std::stop_token& stop, Done& done) {
   }
 }
 
-/// Writes into a region of the victim's all the time: by TCP, or copied by the victim itself.
+/// Writes into a region of the victim all the time: by TCP, or copied by the victim itself.
 template <auto kAddress>
 void put(const Target& target, const std::stop_token& stop, Done& done) {
   RightPeer attacker(target.*kAddress, {.kind = "host", .bytes = kVictimBytes});

@@ -1,5 +1,5 @@
-// Strangers at the victim's sockets that say nothing, too little, too slowly, or what makes no
-// sense.
+// Connects strangers to the victim's sockets that send nothing, too little, too slowly, or
+// nonsense.
 #include <poll.h>
 #include <sys/socket.h>
 
