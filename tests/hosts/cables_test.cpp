@@ -1,4 +1,4 @@
-// Engines on two hosts: each byte gets where it belongs, whatever the cable does on the way.
+// Tests Engines on two hosts: each byte arrives in its place, whatever the cable does.
 #include "tests/conformance/engine_world.hpp"
 #include "tests/hosts/hosts.hpp"
 

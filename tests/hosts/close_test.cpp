@@ -1,4 +1,4 @@
-// Engine::close() beside peers that do not answer.
+// Tests Engine::close() with peers that do not answer.
 #include <atomic>
 
 #include "tests/hosts/hosts.hpp"

@@ -16,7 +16,7 @@ constexpr std::uint64_t kBytes = 8u << 20, kCount = 8;
 class HostCuts : public OnHosts {
  protected:
   void SetUp() override {
-    join(Cable::slow);  // so that much is under way
+    join(Cable::slow);  // so that much is in flight
     if (IsSkipped()) return;
     for (const char* name : {"written", "read"}) {
       far().add(name, {.kind = "host", .bytes = kBytes});
@@ -174,7 +174,7 @@ TEST_F(HostCuts, OfLongerThanAllLimitsAreMendedByMeetingAgain) {
   meet_again(meeting.get());
 }
 
-/// Nothing tells this side of the end there, nor the new process of the old connection.
+/// Nothing informs this side of the end there, nor the new process of the old connection.
 TEST_F(HostCuts, AFarProcessThatRestartedBehindThemIsMetAtOnce) {
   must(engine().publish("near", in().region));
   start(0, kCount / 2, 2s);

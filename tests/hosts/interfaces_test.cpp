@@ -1,4 +1,5 @@
-// LINKSPAN_TCP_INTERFACES between two hosts that two cables join beside the one by which they meet.
+// Tests LINKSPAN_TCP_INTERFACES between two hosts joined by two cables beside the one of the
+// control connection.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
